@@ -1,0 +1,56 @@
+# Two commands set everything up and run: `make demo` and `make test`. Both need Python 3.11 and nothing else.
+PYTHON ?= python3
+BIN := .venv/bin
+# PIP_CONSTRAINT also pins what pip puts into the isolated build environment.
+PIP := PIP_CONSTRAINT=constraints.txt PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/pip install --quiet --progress-bar off
+# Measurements compare like with like: a fixed number of threads, whatever the machine has.
+export OMP_NUM_THREADS ?= 2
+
+.PHONY: demo test test-all lint format bench docs clean constraints
+
+demo: .venv/.run
+	@$(BIN)/orderone demo
+
+test: .venv/.dev
+	$(BIN)/pytest -m "not slow"
+
+test-all: .venv/.dev
+	$(BIN)/pytest
+
+lint: .venv/.dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/pyright
+	$(BIN)/lint-imports
+
+format: .venv/.dev
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: .venv/.dev
+	$(BIN)/pytest benchmarks --benchmark-enable --benchmark-columns=median,iqr,rounds
+
+docs: .venv/.dev
+	$(BIN)/mkdocs build --strict --quiet
+	@echo "open site/index.html"
+
+clean:
+	rm -rf .venv site .pytest_cache .ruff_cache .hypothesis
+
+# Rewrites the pins from what is installed now; read the difference before committing it.
+constraints: .venv/.dev
+	$(BIN)/pip freeze --exclude-editable | sed 's/+cpu$$//' > constraints.txt
+
+.venv/bin/pip:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "orderone needs Python 3.11 or newer; try: make PYTHON=python3.11 ..."; exit 1; }
+	@$(PYTHON) -m venv .venv || { echo "python venv is missing; on Debian: apt-get install python3-venv"; exit 1; }
+
+.venv/.run: .venv/bin/pip pyproject.toml constraints.txt
+	@echo "installing into .venv (once; about a minute)"
+	@$(PIP) -e .
+	@touch $@
+
+.venv/.dev: .venv/.run
+	@echo "installing the development tools into .venv (once)"
+	@$(PIP) -e '.[dev]'
+	@touch $@

@@ -1,0 +1,15 @@
+"""Submodules that load when they are first used, so that `import orderone` stays fast and torch stays optional to it."""
+
+from collections.abc import Callable
+from importlib import import_module
+
+
+def lazy_submodules(package: str, names: tuple[str, ...]) -> Callable[[str], object]:
+    """A module `__getattr__` that imports `package.name` on first access."""
+
+    def __getattr__(name: str) -> object:  # noqa: N807
+        if name in names:
+            return import_module(f"{package}.{name}")
+        raise AttributeError(f"module {package!r} has no attribute {name!r}")
+
+    return __getattr__

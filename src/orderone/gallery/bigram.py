@@ -1,0 +1,142 @@
+"""Simulation of the bigram model (1) of S0: sizes of everything, over widths and seeds, at initialization and in training.
+
+Steps are the momentumless ones of S0 (12). Records are tidy: width, seed, step, quantity, value.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import pandas as pd
+import torch
+from torch import Tensor
+
+from orderone.core.errors import one_of
+from orderone.measure import fit_exponent
+from orderone.nn.bigram import Bigram, learning_rates
+from orderone.theory.exponents import OPTIMIZERS, Parameterization
+
+WIDTHS = (64, 128, 256, 512, 1024)
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What is simulated. Tokens x predict targets; `held_out` tokens never occur in training."""
+
+    p: Parameterization
+    optimizer: str = "sign"
+    steps: int = 0
+    depth: int = 3
+    vocab: int = 10
+    norm: bool = False
+    tied: bool = False
+    activation: str = "linear"
+    scale: float = 0.05  # C of S0 (11)
+    tokens: tuple[int, ...] = (0,)
+    targets: tuple[int, ...] = (1,)
+    held_out: tuple[int, ...] = ()
+
+
+@dataclass
+class State:
+    """One forward and backward pass: h_1.., h'_1.., W_0.., W'_0.., without history."""
+
+    h: list[Tensor]
+    dh: list[Tensor]
+    W: list[Tensor]
+    dW: list[Tensor]
+
+
+def simulate(setting: Setting, widths: Iterable[int] = WIDTHS, seeds: Iterable[int] = range(8)) -> pd.DataFrame:
+    """RMS of every quantity, and with `steps`, of the changes since the step before and their alignment ratios."""
+    one_of(setting.optimizer, OPTIMIZERS, "optimizer")
+    seeds = list(seeds)
+    records = [record for width in widths for seed in seeds for record in _run(setting, width, seed)]
+    return pd.DataFrame(records, columns=["width", "seed", "step", "quantity", "value"])
+
+
+def fits(frame: pd.DataFrame, *, confidence: float = 0.99, correction: bool = True) -> pd.DataFrame:
+    """The exponent of every quantity at the last step, with its interval. Quantities that vanish identically have none."""
+    last = frame[frame.step == frame.step.max()]
+    rows = []
+    for quantity, group in last.groupby("quantity", sort=False):
+        if (group.value > 0).all():
+            fit = fit_exponent(group.width, group.value, confidence=confidence, correction=correction)
+            rows.append((quantity, fit.exponent, fit.low, fit.high))
+    return pd.DataFrame(rows, columns=["quantity", "exponent", "low", "high"]).set_index("quantity")
+
+
+def update(weight: Tensor, gradient: Tensor, rate: float, optimizer: str) -> Tensor:
+    """The new weight after one momentumless step: S0 (12), and Muon's U V^T."""
+    if optimizer == "sgd":
+        step = gradient
+    elif optimizer == "muon":
+        u, _, vt = torch.linalg.svd(gradient, full_matrices=False)
+        step = u @ vt
+    else:
+        step = gradient.sign() * (rms(weight) if optimizer == "adafactor" else 1.0)
+    return weight - rate * step
+
+
+def rms(x: Tensor) -> Tensor:
+    return x.pow(2).mean().sqrt()
+
+
+def observe(model: Bigram, tokens: Tensor, targets: Tensor) -> State:
+    """Forward and backward. The loss is a sum over tokens, so that h' is each token's own gradient."""
+    h = model.activations(tokens)
+    loss = torch.nn.functional.cross_entropy(h[-1], targets, reduction="sum")
+    weights = list(model.weights)
+    grads = torch.autograd.grad(loss, [*h, *weights])
+    return State([x.detach() for x in h], list(grads[: len(h)]), [w.detach() for w in weights], list(grads[len(h) :]))
+
+
+def step(model: Bigram, state: State, rates: Sequence[float], optimizer: str) -> None:
+    with torch.no_grad():
+        for weight, gradient, rate in zip(model.weights, state.dW, rates, strict=True):
+            weight.copy_(update(weight, gradient, rate, optimizer))
+
+
+def _run(setting: Setting, width: int, seed: int):
+    generator = torch.Generator().manual_seed(seed)
+    model = Bigram(
+        setting.p,
+        width,
+        setting.depth,
+        setting.vocab,
+        norm=setting.norm,
+        tied=setting.tied,
+        activation=setting.activation,
+        generator=generator,
+        dtype=torch.float64,  # so that an interval can only be missed for a reason other than rounding
+    )
+    tokens, targets = torch.tensor(setting.tokens), torch.tensor(setting.targets)
+    watched = torch.tensor(setting.held_out or setting.tokens)
+    rates = learning_rates(model, setting.p, width, setting.scale)
+    for i in range(setting.steps + 1):
+        state = observe(model, tokens, targets)
+        sizes = _sizes(state)
+        if i:
+            sizes |= _changes(model, before, model.activations(watched), weights)
+        yield from ((width, seed, i, name, value) for name, value in sizes.items())
+        with torch.no_grad():
+            before, weights = model.activations(watched), [w.clone() for w in model.matrices()]
+        step(model, state, rates, setting.optimizer)
+
+
+def _sizes(state: State) -> dict[str, float]:
+    groups = {"h": (state.h, 1), "h'": (state.dh, 1), "W": (state.W, 0), "W'": (state.dW, 0)}
+    return {f"{symbol}{i + first}": float(rms(x)) for symbol, (xs, first) in groups.items() for i, x in enumerate(xs)}
+
+
+@torch.no_grad()
+def _changes(model: Bigram, h: list[Tensor], h_now: list[Tensor], weights: list[Tensor]) -> dict[str, float]:
+    """ΔW, Δh and, from layer 1 on, the ratios whose exponents are omega, alpha and u: S0 (15)-(17)."""
+    change = [now - then for now, then in zip(h_now, h, strict=True)]
+    moved = [now - then for now, then in zip(model.matrices(), weights, strict=True)]
+    sizes = {f"Δh{i + 1}": float(rms(x)) for i, x in enumerate(change)}
+    sizes |= {f"ΔW{i}": float(rms(x)) for i, x in enumerate(moved)}
+    for i in range(1, len(weights)):
+        W, dW, x, dx = weights[i], moved[i], h[i - 1], change[i - 1]
+        for name, (left, right) in {"omega": (W, dx), "alpha": (dW, x), "u": (dW, dx)}.items():
+            sizes[f"{name}{i}"] = float(rms(right @ left.T) / (rms(left) * rms(right)))
+    return sizes

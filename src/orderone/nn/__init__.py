@@ -1,0 +1,5 @@
+"""The papers' models."""
+
+from orderone.nn.bigram import Bigram
+
+__all__ = ["Bigram"]

@@ -1,0 +1,80 @@
+"""The bigram language model of S0 (1): the smallest network in which every exponent of width can be seen.
+
+    h_0 = one-hot token,   h_{l+1} = n^{-a_l} W_l h_l  for l = 0 ... L+1,   Var(W_l) = n^{-2 b_l}
+
+W_0 is n x V (embedding), W_1 ... W_L are n x n, W_{L+1} is V x n (readout). With `norm`, RMSNorm without gain follows every
+layer but the last (S0 Lemma D.3). With an `activation`, it follows W_0 ... W_L (S0 appendix C). `tied` uses W_0^T as W_{L+1}.
+"""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from orderone.theory.exponents import Parameterization
+from orderone.theory.exponents.sizes import layer_roles
+
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "linear": lambda u: u,
+    "relu": lambda u: 2**0.5 * torch.relu(u),  # the gain keeps the second moment
+    "tanh": torch.tanh,
+}
+
+
+class Bigram(nn.Module):
+    """`p` decides multipliers and initial sizes. Its learning rates are the optimizer's business: `learning_rates`."""
+
+    def __init__(
+        self,
+        p: Parameterization,
+        width: int,
+        depth: int = 3,
+        vocab: int = 10,
+        *,
+        norm: bool = False,
+        tied: bool = False,
+        activation: str = "linear",
+        generator: torch.Generator | None = None,
+        dtype: torch.dtype = torch.float32,
+        device: torch.device | str | None = None,
+    ):
+        super().__init__()
+        if tied and p.b["embedding"] != p.b["readout"]:
+            raise ValueError(
+                f"tied: {p.name} starts the embedding with n^-{p.b['embedding']} and the readout with "
+                f"n^-{p.b['readout']}, but they are one tensor; use a rule or a gauge in which the two agree"
+            )
+        self.roles, self.norm, self.tied = layer_roles(depth), norm, tied
+        self.activation = ACTIVATIONS[activation]
+        self.multipliers = [float(width) ** -float(p.a[role]) for role in self.roles]
+        widths = [vocab, *[width] * (depth + 1), vocab]
+        shapes = list(zip(widths[1:], widths[:-1], strict=True))[: -1 if tied else None]
+        self.weights = nn.ParameterList(
+            float(width) ** -float(p.b[role]) * torch.randn(shape, generator=generator, dtype=dtype).to(device)
+            for role, shape in zip(self.roles, shapes, strict=False)
+        )
+
+    def matrices(self) -> list[Tensor]:
+        """W_0 ... W_{L+1}."""
+        return [*self.weights, self.weights[0].T] if self.tied else list(self.weights)
+
+    def activations(self, tokens: Tensor) -> list[Tensor]:
+        """h_1 ... h_{L+2} for a batch of tokens, one row each; the last are the logits."""
+        first, *later = self.matrices()
+        states = [self._finish(self.multipliers[0] * first.T[tokens])]
+        for multiplier, weight in zip(self.multipliers[1:], later, strict=True):
+            u = multiplier * (states[-1] @ weight.T)
+            states.append(self._finish(u) if len(states) <= len(self.roles) - 2 else u)
+        return states
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        return self.activations(tokens)[-1]
+
+    def _finish(self, u: Tensor) -> Tensor:
+        h = self.activation(u)
+        return h / h.pow(2).mean(-1, keepdim=True).sqrt() if self.norm else h
+
+
+def learning_rates(model: Bigram, p: Parameterization, width: int, scale: float) -> list[float]:
+    """eta_l = scale n^{-c_l} for every weight tensor: S0 (11)."""
+    return [scale * float(width) ** -float(p.c[role]) for role, _ in zip(model.roles, model.weights, strict=False)]

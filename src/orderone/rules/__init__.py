@@ -1,0 +1,26 @@
+"""Parameterizations as data: `get` one by name, write a `custom` one, list the `names`."""
+
+from orderone.core.errors import one_of
+from orderone.rules.declare import custom
+from orderone.rules.mf import MF
+from orderone.rules.mup import MUP
+from orderone.rules.ntk import NTK
+from orderone.rules.s_family import HYBRID, MAXIMAL_UPDATE, NEURAL_TANGENT
+from orderone.rules.sp import SP
+from orderone.theory.exponents import Parameterization
+from orderone.theory.exponents.alignment import GivenAlignment
+
+_DECLARED = {rule.name: rule for rule in (SP, NTK, MUP, MF, NEURAL_TANGENT, HYBRID, MAXIMAL_UPDATE)}
+
+__all__ = ["custom", "get", "names"]
+
+
+def names() -> tuple[str, ...]:
+    return tuple(_DECLARED)
+
+
+def get(name: str, optimizer: str = "adam", alignment: GivenAlignment | None = None) -> Parameterization:
+    """The rule `name`, with c derived for this optimizer and alignment (by default, the one its authors assume)."""
+    key = name.lower() if isinstance(name, str) else name
+    rule = _DECLARED[one_of(key, _DECLARED, "rule")]
+    return rule.derive(optimizer, alignment)
