@@ -3,7 +3,7 @@
 Steps are the momentumless ones of S0 (12). Records are tidy: width, seed, step, quantity, value.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import pandas as pd
@@ -46,11 +46,14 @@ class State:
     dW: list[Tensor]
 
 
-def simulate(setting: Setting, widths: Iterable[int] = WIDTHS, seeds: Iterable[int] = range(8)) -> pd.DataFrame:
-    """RMS of every quantity, and with `steps`, of the changes since the step before and their alignment ratios."""
+def simulate(setting: Setting, widths: Sequence[int] = WIDTHS, seeds: int = 8) -> pd.DataFrame:
+    """RMS of every quantity, and with `steps`, of the changes since the step before and their alignment ratios.
+
+    `seeds` is the number of networks at the largest width; smaller ones are noisier and cheaper, and get more.
+    """
     one_of(setting.optimizer, OPTIMIZERS, "optimizer")
-    seeds = list(seeds)
-    records = [record for width in widths for seed in seeds for record in _run(setting, width, seed)]
+    many = {width: round(seeds * (max(widths) / width) ** 0.5) for width in widths}
+    records = [r for width in widths for seed in range(many[width]) for r in _run(setting, width, seed)]
     return pd.DataFrame(records, columns=["width", "seed", "step", "quantity", "value"])
 
 
@@ -112,15 +115,15 @@ def _run(setting: Setting, width: int, seed: int):
     tokens, targets = torch.tensor(setting.tokens), torch.tensor(setting.targets)
     watched = torch.tensor(setting.held_out or setting.tokens)
     rates = learning_rates(model, setting.p, width, setting.scale)
-    for i in range(setting.steps + 1):
-        state = observe(model, tokens, targets)
-        sizes = _sizes(state)
-        if i:
-            sizes |= _changes(model, before, model.activations(watched), weights)
-        yield from ((width, seed, i, name, value) for name, value in sizes.items())
+    state = observe(model, tokens, targets)
+    yield from ((width, seed, 0, name, size) for name, size in _sizes(state).items())
+    for i in range(1, setting.steps + 1):
         with torch.no_grad():
             before, weights = model.activations(watched), [w.clone() for w in model.matrices()]
         step(model, state, rates, setting.optimizer)
+        state = observe(model, tokens, targets)
+        sizes = _sizes(state) | _changes(model, before, model.activations(watched), weights)
+        yield from ((width, seed, i, name, size) for name, size in sizes.items())
 
 
 def _sizes(state: State) -> dict[str, float]:

@@ -2,8 +2,9 @@
 
     h_0 = one-hot token,   h_{l+1} = n^{-a_l} W_l h_l  for l = 0 ... L+1,   Var(W_l) = n^{-2 b_l}
 
-W_0 is n x V (embedding), W_1 ... W_L are n x n, W_{L+1} is V x n (readout). With `norm`, RMSNorm without gain follows every
-layer but the last (S0 Lemma D.3). With an `activation`, it follows W_0 ... W_L (S0 appendix C). `tied` uses W_0^T as W_{L+1}.
+W_0 is n x V (embedding), W_1 ... W_L are n x n, W_{L+1} is V x n (readout). With `norm`, RMSNorm without gain follows
+every layer but the last (S0 Lemma D.3). With an `activation`, it follows W_0 ... W_L (S0 appendix C). `tied` uses W_0^T
+as W_{L+1}.
 """
 
 from collections.abc import Callable

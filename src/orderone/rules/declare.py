@@ -22,7 +22,9 @@ class Declared:
         return derive(self.name, self.a, self.b, optimizer, self.alignment if alignment is None else alignment)
 
 
-def derive(name: str, a: GivenExponents, b: GivenExponents, optimizer: str, alignment: GivenAlignment) -> Parameterization:
+def derive(
+    name: str, a: GivenExponents, b: GivenExponents, optimizer: str, alignment: GivenAlignment
+) -> Parameterization:
     """The parameterization (a, b) with the largest stable c."""
     start = Parameterization(name, a := read_exponents(a, "a"), read_exponents(b, "b"), c=dict.fromkeys(a, Fraction(0)))
     return start.with_c(solve(start, optimizer, alignment).c)

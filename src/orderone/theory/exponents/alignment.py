@@ -37,8 +37,8 @@ class Alignment:
 
     @staticmethod
     def of(name: str, omega_hidden: Fraction, omega_readout: Fraction, updates: Fraction) -> "Alignment":
-        both = dict.fromkeys(ALIGNED_ROLES, updates)
-        return Alignment(name, {"hidden": omega_hidden, "readout": omega_readout}, both, dict(both))
+        omega = {"hidden": omega_hidden, "readout": omega_readout}
+        return Alignment(name, omega, *({role: updates for role in omega} for _ in ("alpha", "u")))
 
 
 PRESETS = {
@@ -57,7 +57,9 @@ def read_alignment(given: GivenAlignment) -> Alignment:
     if isinstance(given, str):
         return PRESETS[one_of({"none": "no"}.get(given, given), PRESETS, "alignment")]
     if not isinstance(given, Mapping):
-        raise ValueError(f"alignment: expected {', '.join(PRESETS)} or a mapping with {', '.join(KINDS)}; got {given!r}")
+        raise ValueError(
+            f"alignment: expected {', '.join(PRESETS)} or a mapping with {', '.join(KINDS)}; got {given!r}"
+        )
     for kind in given:
         one_of(kind, KINDS, "alignment exponent")
     return Alignment("given", **{kind: _per_role(given.get(kind, {}), kind) for kind in KINDS})

@@ -24,6 +24,7 @@ from orderone.theory.exponents.optimizers import HALF
 from orderone.theory.exponents.parameterization import Exponents, Parameterization
 from orderone.theory.exponents.sizes import ZERO
 
+
 @dataclass(frozen=True, init=False)
 class Attention:
     """Scores divided by d_H^power, with d_H = n^growth: growth 0 if the number of heads grows, 1 if their size does."""

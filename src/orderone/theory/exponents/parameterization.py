@@ -67,5 +67,7 @@ def read_exponents(given: object, letter: str, partial: bool = False) -> Exponen
         one_of(role, ROLES, f"role in {letter}")
     missing = [role for role in MATRIX_ROLES if role not in given]
     if missing and not partial:
-        raise ValueError(f"{letter}: no exponent for {', '.join(missing)}; give one for each of {', '.join(MATRIX_ROLES)}")
+        raise ValueError(
+            f"{letter}: no exponent for {', '.join(missing)}; give one for each of {', '.join(MATRIX_ROLES)}"
+        )
     return {role: exact(given[role], f"{letter}[{role}]") for role in ROLES if role in given}

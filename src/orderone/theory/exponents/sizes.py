@@ -3,7 +3,7 @@
 At initialization sums run over independent terms, n^{1/2} each:
 
     h_1      = n^{-(a_0 + b_0)}          h_{l+1} = n^{1/2 - (a_l + b_l)} h_l                             S0 (3)
-    h'_{L+2} = Theta(1)                  h'_{L+1} = n^{-(a + b)_{L+1}},   h'_l = n^{1/2 - (a_l + b_l)} h'_{l+1}     S0 (4)
+    h'_{L+2} = Theta(1),  h'_{L+1} = n^{-(a + b)_{L+1}},   h'_l = n^{1/2 - (a_l + b_l)} h'_{l+1}         S0 (4)
     W'_l     = n^{-a_l} h'_{l+1} h_l                                                                     S0 (5)
 
 The recursion gives Var(W'_l) = n^{L - 1 - 2(S - b_l)} for a hidden layer; the exponent printed in (5) is 2 too large
@@ -16,7 +16,8 @@ Lemma D.3 follows without a second calculation.
 In training, changes add up along the layers, S0 (12)-(17):
 
     dh_1     = n^{-(a_0 + e_0)}
-    dh_{l+1} = n^{-a_l} (W dh + dW h + dW dh) = n^{-(a_l + b_l) + omega} dh_l + n^{-(a_l + e_l) + alpha} h_l + n^{-(a_l + e_l) + u} dh_l
+    dh_{l+1} = n^{-a_l} (W dh_l + dW h_l + dW dh_l)
+             = n^{-(a_l + b_l) + omega} dh_l  +  n^{-(a_l + e_l) + alpha} h_l  +  n^{-(a_l + e_l) + u} dh_l
 """
 
 from dataclasses import replace

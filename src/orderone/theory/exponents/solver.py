@@ -13,7 +13,7 @@ from orderone.theory.exponents.conditions import Condition, changes, init_condit
 from orderone.theory.exponents.constraints import GivenConstraints, read_constraints
 from orderone.theory.exponents.optimizers import update_law
 from orderone.theory.exponents.parameterization import MATRIX_ROLES, Exponents, Parameterization
-from orderone.theory.linear_program import Conflict, minimize
+from orderone.theory.linear_program import Conflict, Optimum, minimize
 
 PRIORITY = ("hidden", "embedding", "readout", "vector")
 
@@ -45,7 +45,9 @@ class Solution:
 
     def why(self, role: str) -> str:
         """The conditions that stop c_role, each named once although several layers share it."""
-        return "; ".join(dict.fromkeys(f"{k.code} {k.role} ({k.subject})" for k in self.binding[role] if k.code != "(13)"))
+        return "; ".join(
+            dict.fromkeys(f"{k.code} {k.role} ({k.subject})" for k in self.binding[role] if k.code != "(13)")
+        )
 
 
 def max_lr(
@@ -106,13 +108,11 @@ def _lexicographic(rates: Sequence[str], conditions: list[Condition]) -> Exponen
 def _reason(role: str, best: Exponents, conditions: list[Condition]) -> tuple[Condition, ...]:
     """Which conditions stop c_role, the other rates being what they are: the priced ones of a program of its own."""
     fixed = {f"c_{other}": value for other, value in best.items() if other != role}
-    for chosen in ([k for k in conditions if k.code != "(20)"], conditions):  # (19) alone says more than (14) and (20)
-        inserted = {_insert(k, fixed): k for k in chosen}
-        found = minimize({f"c_{role}": Fraction(1)}, list(inserted))
-        assert not isinstance(found, Conflict)
-        if found.value == best[role]:
-            break
-    return tuple(inserted[k] for k in found.because)
+    inserted = {_insert(k, fixed): k for k in conditions}
+    simple = [k for k in inserted if k.code != "(20)"]  # where (19) alone says it, (14) and (20) together need not
+    answers = [minimize({f"c_{role}": Fraction(1)}, choice) for choice in (simple, list(inserted))]
+    because = next(a.because for a in answers if isinstance(a, Optimum) and a.value == best[role])
+    return tuple(inserted[k] for k in because)
 
 
 def _insert(condition: Condition, values: Exponents) -> Condition:

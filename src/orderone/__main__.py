@@ -1,0 +1,3 @@
+from orderone.cli.main import main
+
+main()

@@ -1,0 +1,39 @@
+"""`orderone`: the verbs, and how any of them ends: 0 done, 2 wrong input, 130 interrupted."""
+
+import io
+import os
+import sys
+from collections.abc import Sequence
+
+import tyro
+from tyro.extras import SubcommandApp
+
+from orderone.cli import demo, predict, reproduce
+
+app = SubcommandApp()
+app.command(predict.app, name="predict", help="What theory says, without running a network.")
+app.command(reproduce.reproduce)
+app.command(demo.demo)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    for stream in (sys.stdout, sys.stderr):  # Δ must not crash a terminal that cannot show it
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
+    try:
+        app.cli(
+            args=arguments,
+            prog="orderone",
+            description="Keep everything a network computes of order one as it grows.",
+            config=(tyro.conf.FlagCreatePairsOff,),
+        )
+        sys.stdout.flush()
+    except ValueError as error:
+        print(f"orderone: {error}", file=sys.stderr)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        print("orderone: interrupted", file=sys.stderr)
+        sys.exit(130)
+    except BrokenPipeError:  # the reader has gone, as in `orderone ... | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)

@@ -1,0 +1,44 @@
+"""Tables for the terminal, JSON for machines."""
+
+import json
+from collections.abc import Iterable, Sequence
+from fractions import Fraction
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+COLOURS = {"STABLE": "green", "holds": "green", "UNSTABLE": "bold red", "FAILS": "bold red", "note": "yellow"}
+
+
+def console() -> Console:
+    """Made when needed, so that it writes to the standard output of that moment."""
+    return Console(highlight=False)
+
+
+def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Table:
+    result = Table(title=title, title_justify="left", title_style="bold", pad_edge=False)
+    for column in columns:
+        result.add_column(column)
+    for row in rows:
+        result.add_row(*(coloured("" if cell is None else str(cell)) for cell in row))
+    return result
+
+
+def coloured(text: str) -> Text:
+    """The text, with its verdicts in colour; user strings are never read as markup."""
+    result = Text(text)
+    for word, colour in COLOURS.items():
+        result.highlight_regex(rf"\b{word}\b", colour)
+    return result
+
+
+def print_json(value: object) -> None:
+    print(json.dumps(value, indent=2, ensure_ascii=False, default=_plain))
+
+
+def _plain(value: object) -> object:
+    """Exponents travel as "1/2": exact, and readable by Fraction()."""
+    if isinstance(value, Fraction):
+        return str(value)
+    raise TypeError(f"cannot write {type(value).__name__} as JSON")
