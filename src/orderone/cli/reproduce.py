@@ -35,5 +35,16 @@ def reproduce(
         return
     with out.status(f"running {name}"):
         frame = experiment.run(seeds or experiment.seeds)
-    rows = frame.map(lambda cell: f"{cell:+.3f}" if isinstance(cell, float) else cell).itertuples(index=False)
-    out.print(show.table(f"{name}: {experiment.claim}", list(frame.columns), rows))
+    out.print(show.table(f"{name}: {experiment.claim}", *_cells(frame)))
+
+
+def _cells(frame):
+    """Exponents with their intervals in one column, so that a table fits a terminal."""
+    measured = [
+        f"{x:+.2f} [{low:+.2f}, {high:+.2f}]" if x == x else ""
+        for x, low, high in zip(frame.measured, frame.low, frame.high, strict=True)
+    ]
+    shown = frame.assign(measured=measured)[
+        ["row", "quantity", "paper", "predicted", "measured", "paper_holds", "verdict"]
+    ]
+    return ("row", "quantity", "paper", "theory", "measured", "paper", "theory"), shown.itertuples(index=False)

@@ -73,8 +73,8 @@ def update(weight: Tensor, gradient: Tensor, rate: float, optimizer: str) -> Ten
     if optimizer == "sgd":
         step = gradient
     elif optimizer == "muon":
-        u, _, vt = torch.linalg.svd(gradient, full_matrices=False)
-        step = u @ vt
+        u, s, vt = torch.linalg.svd(gradient, full_matrices=False)
+        step = (u * (s > s[0] * 1e-9)) @ vt  # directions without gradient get no step
     else:
         step = gradient.sign() * (rms(weight) if optimizer == "adafactor" else 1.0)
     return weight - rate * step

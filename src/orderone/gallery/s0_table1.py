@@ -1,6 +1,7 @@
 """S0 Table 1: multipliers, initial sizes and learning rates of SP, NTK, muP and MF, for Adam with full alignment."""
 
 from fractions import Fraction
+from math import nan
 
 import pandas as pd
 
@@ -18,7 +19,7 @@ def run(seeds: int = 0) -> pd.DataFrame:
         derived = rules.get(name, optimizer="adam", alignment="full").c
         for role, paper in zip(("embedding", "hidden", "readout"), printed.split(), strict=True):
             verdict = "holds" if derived[role] == Fraction(paper) else "FAILS"
-            rows.append((name, f"c_{role}", paper, str(derived[role]), None, None, None, verdict, verdict))
+            rows.append((name, f"c_{role}", paper, str(derived[role]), nan, nan, nan, verdict, verdict))
     return pd.DataFrame(rows, columns=COLUMNS)
 
 

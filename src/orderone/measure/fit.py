@@ -31,6 +31,8 @@ class Fit:
 def fit_exponent(widths: ArrayLike, sizes: ArrayLike, *, confidence: float = 0.99, correction: bool = True) -> Fit:
     """The exponent of `sizes` against `widths` (one entry for each run), by least squares, with a t interval."""
     n, y = np.asarray(widths, float).ravel(), np.asarray(sizes, float).ravel()
+    if n.shape != y.shape:
+        raise ValueError(f"widths and sizes: expected one size for each width, got {n.size} and {y.size}")
     _check(n, y, confidence, parameters := 3 if correction else 2)
     # centred at the largest width, so that the exponent is the one there and the columns stay well conditioned
     columns = [np.log(n / n.max()), np.ones_like(n), (n / n.max()) ** -0.5 - 1]
@@ -47,8 +49,6 @@ def _least_squares(design: np.ndarray, target: Vector, confidence: float) -> Fit
 
 
 def _check(n: Vector, y: Vector, confidence: float, parameters: int) -> None:
-    if n.shape != y.shape:
-        raise ValueError(f"widths and sizes: expected one size for each width, got {n.size} and {y.size}")
     if len(np.unique(n)) < parameters or len(n) <= parameters:
         raise ValueError(
             f"widths: expected at least {parameters} different ones and more than {parameters} points, "

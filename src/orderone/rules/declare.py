@@ -6,7 +6,9 @@ from fractions import Fraction
 
 from orderone.theory.exponents import Parameterization, solve
 from orderone.theory.exponents.alignment import GivenAlignment
-from orderone.theory.exponents.parameterization import Exponents, GivenExponents, read_exponents
+from orderone.theory.exponents.optimizers import update_law
+from orderone.theory.exponents.parameterization import GivenExponents, read_exponents
+from orderone.theory.exponents.sizes import update_exponents
 
 
 @dataclass(frozen=True)
@@ -42,12 +44,13 @@ def custom(
     """Your own rule: exponents per role, as {"embedding": 0, "hidden": "1/2", "readout": 1} or in that order.
 
     Without `c`, the largest stable learning rates for `optimizer` and `alignment`. `vector` (biases, gains) may be left
-    out; it then has a = b = 0 and the largest stable rate.
+    out; it then has a = b = 0 and, with `optimizer`, updates of order one.
     """
-    given_a, given_b = (_with_vector(given, letter) for given, letter in ((a, "a"), (b, "b")))
-    derived = derive(name, given_a, given_b, optimizer, alignment)
-    return derived if c is None else derived.with_c(read_exponents(c, "c"))
-
-
-def _with_vector(given: GivenExponents, letter: str) -> Exponents:
-    return {"vector": Fraction(0)} | read_exponents(given, letter)
+    a, b = ({"vector": Fraction(0)} | read_exponents(given, letter) for given, letter in ((a, "a"), (b, "b")))
+    if c is None:
+        return derive(name, a, b, optimizer, alignment)
+    given = read_exponents(c, "c")
+    start = Parameterization(name, a, b, {"vector": Fraction(0)} | given)
+    if "vector" in given:
+        return start
+    return start.with_c({"vector": -a["vector"] - update_exponents(start, update_law(optimizer))["vector"]})

@@ -10,11 +10,12 @@ Bland's rule makes it terminate; Fractions make it exact.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from fractions import Fraction
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar, runtime_checkable
 
 
+@runtime_checkable
 class Inequality(Protocol):
     """sum(terms[v] * v) + constant >= 0, or == 0."""
 
@@ -66,60 +67,52 @@ def _distinct(items) -> tuple:
     return tuple(dict.fromkeys(items))
 
 
-@dataclass
 class _Tableau:
-    """Rows `[constraint columns | artificial columns | right side]`, a basis column for each row."""
+    """Rows `[constraint columns | artificial columns | right side]`, one basic column for each, and a row of gains:
+    what a unit of each column would add to the objective."""
 
-    rows: list[list[Fraction]]
-    prices: list[Fraction]
-    basis: list[int] = field(default_factory=list)
-
-    def __post_init__(self):
-        self.columns, size = len(self.prices), len(self.rows)
-        self.flipped = [row[-1] < 0 for row in self.rows]  # a standard-form right side is not negative
-        for i, row in enumerate(self.rows):
-            sign = -1 if self.flipped[i] else 1
-            unit = [Fraction(int(i == j)) for j in range(size)]
-            self.rows[i] = [sign * entry for entry in row[:-1]] + unit + [sign * row[-1]]
+    def __init__(self, rows: list[list[Fraction]], prices: list[Fraction]):
+        self.prices, self.columns, size = prices, len(prices), len(rows)
+        self.signs = [-1 if row[-1] < 0 else 1 for row in rows]  # a standard-form right side is not negative
+        self.rows = [
+            [*(sign * entry for entry in row[:-1]), *(Fraction(int(i == j)) for j in range(size)), sign * row[-1]]
+            for i, (row, sign) in enumerate(zip(rows, self.signs, strict=True))
+        ]
         self.basis = [self.columns + i for i in range(size)]
+        self.gains: list[Fraction] = []
 
     def find_start(self) -> bool:
         """Phase one: drive the artificial columns out of the basis; False if they cannot leave."""
-        size = len(self.rows)
-        self._ascend([Fraction(0)] * self.columns + [Fraction(-1)] * size)
-        if any(row[-1] != 0 for row, column in zip(self.rows, self.basis, strict=True) if column >= self.columns):
-            return False
+        self._climb([Fraction(0)] * self.columns + [Fraction(-1)] * len(self.rows))
         for i, column in enumerate(self.basis):
-            if column >= self.columns:  # at zero: swap it for any real column, or the row is void
+            if column >= self.columns:
+                if self.rows[i][-1] != 0:
+                    return False
                 swap = next((j for j in range(self.columns) if self.rows[i][j] != 0), None)
-                if swap is not None:
+                if swap is not None:  # otherwise the row is void and stays so
                     self._pivot(i, swap)
         return True
 
     def improve(self) -> list[int] | None:
         """Phase two: climb to the optimum. Returns None there, or the support of a ray that climbs for ever."""
-        return self._ascend(self._full_prices())
+        return self._climb(self.prices + [Fraction(0)] * len(self.rows))
 
     def multipliers(self) -> list[Fraction]:
-        """The primal unknowns: the price of each row."""
-        prices = self._full_prices()
-        signs = [-1 if flipped else 1 for flipped in self.flipped]
-        return [sign * self._worth(prices, self.columns + i) for i, sign in enumerate(signs)]
+        """The primal unknowns: what a unit of each right side is worth."""
+        return [-sign * self.gains[self.columns + i] for i, sign in enumerate(self.signs)]
 
     def support(self) -> list[int]:
         in_use = zip(self.basis, self.rows, strict=True)
         return sorted(column for column, row in in_use if row[-1] > 0 and column < self.columns)
 
-    def _full_prices(self) -> list[Fraction]:
-        return self.prices + [Fraction(0)] * len(self.rows)
-
-    def _worth(self, prices: list[Fraction], column: int) -> Fraction:
-        return sum((prices[b] * row[column] for b, row in zip(self.basis, self.rows, strict=True)), Fraction(0))
-
-    def _ascend(self, prices: list[Fraction]) -> list[int] | None:
+    def _climb(self, prices: list[Fraction]) -> list[int] | None:
+        self.gains = [*prices, Fraction(0)]
+        for price, row in [(prices[column], row) for column, row in zip(self.basis, self.rows, strict=True)]:
+            if price:
+                self.gains = [gain - price * entry for gain, entry in zip(self.gains, row, strict=True)]
         while True:
-            # Bland: the first improving column. Artificial columns never come back.
-            enter = next((j for j in range(self.columns) if prices[j] > self._worth(prices, j)), None)
+            # Bland: the first improving column, so that it cannot cycle. Artificial columns never come back.
+            enter = next((j for j in range(self.columns) if self.gains[j] > 0), None)
             if enter is None:
                 return None
             ratios = [(row[-1] / row[enter], self.basis[i], i) for i, row in enumerate(self.rows) if row[enter] > 0]
@@ -128,10 +121,9 @@ class _Tableau:
             self._pivot(min(ratios)[2], enter)
 
     def _pivot(self, i: int, j: int) -> None:
-        scale = self.rows[i][j]
-        self.rows[i] = [entry / scale for entry in self.rows[i]]
+        lead = [entry / self.rows[i][j] for entry in self.rows[i]]
         for k, row in enumerate(self.rows):
-            if k != i and row[j] != 0:
-                factor = row[j]
-                self.rows[k] = [entry - factor * lead for entry, lead in zip(row, self.rows[i], strict=True)]
-        self.basis[i] = j
+            if row[j]:
+                self.rows[k] = [entry - row[j] * top if top else entry for entry, top in zip(row, lead, strict=True)]
+        self.gains = [gain - self.gains[j] * top if top else gain for gain, top in zip(self.gains, lead, strict=True)]
+        self.rows[i], self.basis[i] = lead, j

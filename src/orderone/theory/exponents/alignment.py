@@ -38,7 +38,7 @@ class Alignment:
     @staticmethod
     def of(name: str, omega_hidden: Fraction, omega_readout: Fraction, updates: Fraction) -> "Alignment":
         omega = {"hidden": omega_hidden, "readout": omega_readout}
-        return Alignment(name, omega, *({role: updates for role in omega} for _ in ("alpha", "u")))
+        return Alignment(name, omega, alpha=dict.fromkeys(omega, updates), u=dict.fromkeys(omega, updates))
 
 
 PRESETS = {

@@ -96,13 +96,14 @@ def solve(
 
 def _lexicographic(rates: Sequence[str], conditions: list[Condition]) -> Exponents | Conflict[Condition]:
     goals = [{f"c_{role}": Fraction(1) for role in rates}, *({f"c_{role}": Fraction(1)} for role in rates)]
-    conditions = list(conditions)
+    conditions, x = list(conditions), {}
     for goal in goals:
         found = minimize(goal, conditions)
         if isinstance(found, Conflict):
             return found
+        x = found.x
         conditions.append(Condition("(chosen)", "user", "reached", "", goal, -found.value, equality=True))
-    return {role: found.x[f"c_{role}"] for role in rates}
+    return {role: x[f"c_{role}"] for role in rates}
 
 
 def _reason(role: str, best: Exponents, conditions: list[Condition]) -> tuple[Condition, ...]:
@@ -110,7 +111,7 @@ def _reason(role: str, best: Exponents, conditions: list[Condition]) -> tuple[Co
     fixed = {f"c_{other}": value for other, value in best.items() if other != role}
     inserted = {_insert(k, fixed): k for k in conditions}
     simple = [k for k in inserted if k.code != "(20)"]  # where (19) alone says it, (14) and (20) together need not
-    answers = [minimize({f"c_{role}": Fraction(1)}, choice) for choice in (simple, list(inserted))]
+    answers = (minimize({f"c_{role}": Fraction(1)}, choice) for choice in (simple, list(inserted)))
     because = next(a.because for a in answers if isinstance(a, Optimum) and a.value == best[role])
     return tuple(inserted[k] for k in because)
 

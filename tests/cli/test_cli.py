@@ -1,0 +1,118 @@
+"""The command line as a user meets it: in a process of its own."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+ORDERONE = [sys.executable, "-m", "orderone"]
+
+
+def run(*arguments: str, **options) -> subprocess.CompletedProcess:
+    return subprocess.run([*ORDERONE, *arguments], capture_output=True, text=True, timeout=120, **options)
+
+
+@pytest.mark.parametrize(
+    "arguments", [("--help",), ("predict", "--help"), ("predict", "exponents", "--help"), ("reproduce", "--help")]
+)
+def test_help(arguments):
+    result = run(*arguments)
+    assert result.returncode == 0
+    assert "usage: orderone" in result.stdout
+
+
+def test_predict_as_json_is_exact():
+    result = run("predict", "exponents", "--rule", "mup", "--optimizer", "adam", "--alignment", "full", "--json")
+    data = json.loads(result.stdout)
+    assert data["c"] == {"embedding": "1/2", "hidden": "1", "readout": "1/2", "vector": "0"}
+    assert data["stable"] is True
+    assert data["rms"]["initialization"]["W'1"] == "-1"
+    assert data["rms"]["training"]["Δh5"] == "0"
+
+
+def test_predict_as_a_table():
+    result = run("predict", "exponents", "--rule", "sp", "--rates", "full", "--alignment", "worst")
+    assert result.returncode == 0
+    assert "UNSTABLE" in result.stdout
+    assert "n^(1/2)" in result.stdout
+
+
+def test_predict_options():
+    folded = json.loads(run("predict", "exponents", "--gauge", "folded", "--json").stdout)
+    assert folded["b"]["readout"] == "1"
+    given = json.loads(run("predict", "exponents", "--alignment", '{"alpha": 0.9}', "--json").stdout)
+    assert given["alignment"]["alpha"]["hidden"] == "9/10"
+    heads = json.loads(run("predict", "exponents", "--heads", "larger", "--json").stdout)
+    assert heads["rms"]["attention"]["Δs"] == "1/2"
+    assert not heads["stable"]
+    more = json.loads(
+        run("predict", "exponents", "--constraint", "c_readout = 3/4", "--tied", "--norm", "--json").stdout
+    )
+    assert more["c"]["readout"] == more["c"]["embedding"] == "3/4"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--rule", "mupp"), "unknown rule: expected one of sp"),
+        (("--optimizer", "adamax"), "unknown optimizer"),
+        (("--alignment", "{"), "expected a name or JSON"),
+        (("--heads", "many"), "expected 'more'"),
+        (("--constraint", "c_readout = 0"), "cannot hold together"),
+        (("--depth", "0"), "number of hidden layers"),
+        (("--depth", "x"), "invalid"),
+        (("--ruel", "mup"), "--rule"),
+    ],
+)
+def test_wrong_input_is_explained_without_a_traceback(arguments, message):
+    result = run("predict", "exponents", *arguments)
+    assert result.returncode == 2
+    assert message in result.stderr
+    assert "Traceback" not in result.stderr
+    assert not result.stdout
+
+
+def test_reproduce_lists_and_runs():
+    assert "s0-table3" in run("reproduce").stdout
+    assert set(json.loads(run("reproduce", "--json").stdout)) == {"s0-table1", "s0-table2", "s0-table3"}
+    records = json.loads(run("reproduce", "s0-table1", "--json").stdout)
+    assert {r["verdict"] for r in records} == {"holds"}
+    assert "c_embedding" in run("reproduce", "s0-table1").stdout
+    missing = run("reproduce", "s0-table9")
+    assert missing.returncode == 2
+    assert "unknown experiment" in missing.stderr
+
+
+def test_a_reader_that_leaves_is_no_error_to_see():
+    result = subprocess.run(
+        f"{' '.join(ORDERONE)} predict exponents --json | head -1",
+        shell=True,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert result.stdout == "{\n"
+    assert result.stderr == ""
+
+
+def test_interrupt_ends_quietly():
+    process = subprocess.Popen(
+        [*ORDERONE, "reproduce", "s0-table2"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    time.sleep(4)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert errors.strip().endswith("orderone: interrupted")
+    assert "Traceback" not in errors
+
+
+def test_a_terminal_without_unicode_still_gets_its_answer():
+    plain = {**os.environ, "PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0", "LC_ALL": "C"}
+    result = run("predict", "exponents", env=plain)
+    assert result.returncode == 0
+    assert "STABLE" in result.stdout

@@ -1,0 +1,105 @@
+"""S0 on real networks, widths 64 to 1024: the predictions hold within narrow intervals, and what must fail does."""
+
+from fractions import Fraction as F
+
+import pytest
+
+from orderone import rules
+from orderone.gallery import EXPERIMENTS
+from orderone.gallery.bigram import Setting, fits, simulate
+from orderone.theory.exponents import max_lr, rms
+
+
+def test_table_1_is_derived():
+    frame = EXPERIMENTS["s0-table1"].run(0)
+    assert len(frame) == 12
+    assert (frame.verdict == "holds").all()
+
+
+def test_table_2_holds_and_row_2_of_the_paper_does_not():
+    frame = EXPERIMENTS["s0-table2"].run(12)
+    assert len(frame) == 90
+    assert (frame.verdict == "holds").all(), frame[frame.verdict == "FAILS"]
+    assert (frame.high - frame.low).max() < 0.1  # narrow enough to tell 0 from 1/2 five times over
+    wrong = frame[frame.paper_holds == "FAILS"]
+    assert set(wrong[~wrong.row.str.contains("norm")].quantity) == {"h'5"}  # erratum S0.10
+    assert set(wrong.row) == {"1/d, 1/d", "1/d, 1/d norm"}  # erratum S0.9
+    assert {"h1", "h5", "W'4", "W'1", "W'0"} <= set(wrong[wrong.row == "1/d, 1/d norm"].quantity)
+
+
+def test_table_3_holds_except_for_the_assumption_that_training_breaks():
+    frame = EXPERIMENTS["s0-table3"].run(12)
+    failed = frame[frame.verdict == "FAILS"]
+    assert list(zip(failed.row, failed.quantity, strict=True)) == [("SP (A.2)", "Δh5")]  # erratum S0.5
+    assert (frame.verdict == frame.paper_holds).all()
+    assert (frame[frame.quantity != "Δh5"].eval("high - low")).max() < 0.2
+    assert (frame[frame.quantity == "Δh5"].eval("high - low")).max() < 0.6
+    logits = frame[frame.quantity == "Δh5"].set_index("row")
+    assert logits.measured["SP (31)"] == pytest.approx(0.5, abs=0.15)
+    assert logits.measured["muP"] == pytest.approx(0.0, abs=0.15)
+
+
+def test_equation_5_as_printed_is_refuted():
+    """Erratum S0.1, at exponents that no paper chose."""
+    p = rules.custom("odd", a=("1/10", "1/5", "3/10"), b=("1/5", "9/20", "2/5"), c=(0, 0, 0))
+    fit = fits(
+        simulate(Setting(p, tokens=tuple(range(10)), targets=tuple(range(10)))), confidence=0.9999, correction=False
+    )
+    for name, predicted in rms(p).items():
+        assert fit.low[name] <= predicted <= fit.high[name], name
+    printed = rms(p)["W'1"] + 1  # the indicator's sign: variance d^2 larger
+    assert not fit.low["W'1"] <= printed <= fit.high["W'1"]
+
+
+@pytest.mark.parametrize("norm", [False, True])
+@pytest.mark.parametrize("optimizer", ["sgd", "adafactor", "muon"])
+def test_every_optimizer_moves_activations_by_order_one_at_its_largest_rates(optimizer, norm):
+    start = rules.get("mup")
+    p = start.with_c(max_lr(start, optimizer, "worst"))
+    scale = {"sgd": 0.02, "adafactor": 0.005, "muon": 0.02}[optimizer]
+    tokens, targets = (0, 0, 1, 1, 2, 2, 3, 3), (1, 2, 3, 4, 5, 6, 7, 8)  # two answers each: no gradient can vanish
+    setting = Setting(p, optimizer, steps=1, scale=scale, norm=norm, tokens=tokens, targets=targets)
+    fit = fits(simulate(setting, widths=(32, 64, 128, 256, 512), seeds=16), confidence=0.9999)
+    for name in ("Δh1", "Δh2", "Δh3", "Δh4", "Δh5"):
+        assert fit.low[name] <= 0 <= fit.high[name], (name, fit.loc[name])
+        assert fit.high[name] - fit.low[name] < 0.8
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "sign", "adafactor", "muon"])
+def test_faster_than_the_largest_rate_grows(optimizer):
+    """The same networks with hidden rates n^{1/2} too large: activations change by n^{1/2}."""
+    start = rules.get("mup")
+    c = max_lr(start, optimizer, "worst")
+    p = start.with_c(c | {"hidden": c["hidden"] - F(1, 2)})
+    setting = Setting(p, optimizer, steps=1, scale=0.001, tokens=(0, 0), targets=(1, 2))
+    fit = fits(simulate(setting, widths=(32, 64, 128, 256, 512), seeds=6), correction=False)
+    assert fit.low["Δh4"] > 0.2
+
+
+def test_alignment_is_what_the_errata_say():
+    """Errata S0.5, S0.6 on the linear network: omega 1/2 inside and 1 at the readout, alpha 1, from the first step."""
+    frame = simulate(Setting(rules.get("sp"), steps=1, scale=0.05), seeds=12)
+    fit = fits(frame, confidence=0.9999)
+    for layer, omega in {1: 0.5, 2: 0.5, 3: 0.5, 4: 1.0}.items():
+        assert fit.low[f"omega{layer}"] <= omega <= fit.high[f"omega{layer}"]
+        assert fit.low[f"alpha{layer}"] <= 1 <= fit.high[f"alpha{layer}"]
+        assert fit.high[f"omega{layer}"] - fit.low[f"omega{layer}"] < 0.4
+
+
+def test_held_out_tokens_are_not_aligned():
+    """Errata S0.5: tokens that were not trained on see alpha = 1/2 and, for SP, logits that stay put."""
+    common = {"steps": 3, "scale": 0.05, "tokens": (0, 1, 2, 3), "targets": (1, 2, 3, 4), "held_out": (7, 8)}
+    sp, mup = (fits(simulate(Setting(rules.get(name), **common)), correction=False) for name in ("sp", "mup"))
+    assert sp.exponent[["alpha1", "alpha2", "alpha3"]].tolist() == pytest.approx([0.5] * 3, abs=0.12)
+    assert sp.exponent["Δh5"] == pytest.approx(0.0, abs=0.15)
+    assert mup.exponent["Δh5"] == pytest.approx(-0.5, abs=0.15)
+
+
+def test_a_tied_network_behaves_as_its_untied_twin():
+    """S0 A.1.2: the gradients add up and the exponents stay."""
+    p = rules.get("mup")
+    setting = Setting(p, steps=1, scale=0.005, tied=True, tokens=(0, 0), targets=(1, 2))
+    fit = fits(simulate(setting, seeds=8), confidence=0.9999)
+    predicted = rms(p, training=True, alignment="worst")
+    for name in ("h1", "h4", "Δh1", "Δh4", "Δh5", "h'4", "W'1"):
+        assert fit.low[name] <= predicted[name] <= fit.high[name], name

@@ -1,0 +1,52 @@
+"""Fitted exponents: exact laws, coverage of the interval, the finite-width correction, and input that is refused."""
+
+import numpy as np
+import pytest
+
+from orderone.measure import fit_exponent
+
+WIDTHS = np.repeat([64, 128, 256, 512, 1024], 8)
+
+
+@pytest.mark.parametrize("correction", [False, True])
+@pytest.mark.parametrize("exponent", [-1.5, 0.0, 0.5])
+def test_a_noiseless_law_is_found_exactly(exponent, correction):
+    fit = fit_exponent(WIDTHS, 3.0 * WIDTHS**exponent, correction=correction)
+    assert fit.exponent == pytest.approx(exponent, abs=1e-9)
+    assert exponent in fit
+    assert fit.high - fit.low < 1e-6
+
+
+def test_the_interval_covers_as_often_as_it_says():
+    rng = np.random.default_rng(0)
+    fits = [fit_exponent(WIDTHS, WIDTHS**0.5 * np.exp(0.2 * rng.normal(size=40)), confidence=0.9) for _ in range(2000)]
+    covered = np.mean([0.5 in fit for fit in fits])
+    assert covered == pytest.approx(0.9, abs=4 * np.sqrt(0.9 * 0.1 / 2000))
+
+
+def test_the_correction_removes_the_bend_of_a_sum_of_two_laws():
+    rng = np.random.default_rng(1)
+    sizes = (WIDTHS**0.5 + 1.5) * np.exp(0.02 * rng.normal(size=40))
+    assert 0.5 not in fit_exponent(WIDTHS, sizes, correction=False)
+    assert 0.5 in fit_exponent(WIDTHS, sizes, correction=True)
+
+
+@pytest.mark.parametrize(
+    ("widths", "sizes", "message"),
+    [
+        ([64, 128, 256, 512], [1.0, 1.0, 1.0], "one size for each width"),
+        ([64, 64, 64, 64], [1.0, 2.0, 1.0, 2.0], "at least 3 different ones"),
+        ([64, 128, 256], [1.0, 1.0, 1.0], "more than 3 points"),
+        ([64, 128, 256, 512], [1.0, 0.0, 1.0, 1.0], "positive finite"),
+        ([64, 128, 256, 512], [1.0, np.inf, 1.0, 1.0], "positive finite"),
+        ([64, 128, 256, 512], [1.0, np.nan, 1.0, 1.0], "positive finite"),
+    ],
+)
+def test_bad_measurements(widths, sizes, message):
+    with pytest.raises(ValueError, match=message):
+        fit_exponent(widths, sizes)
+
+
+def test_bad_confidence():
+    with pytest.raises(ValueError, match="between 0 and 1"):
+        fit_exponent(WIDTHS, WIDTHS, confidence=1.0)

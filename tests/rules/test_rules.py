@@ -1,0 +1,77 @@
+"""Rules: names, derived rates, custom ones, and input that is refused."""
+
+import copy
+import pickle
+from fractions import Fraction as F
+
+import numpy as np
+import pytest
+
+from orderone import rules
+
+
+def test_names_and_lookup():
+    assert rules.names() == ("sp", "ntk", "mup", "mf", "neural-tangent", "hybrid", "maximal-update")
+    assert rules.get("muP").name == "mup"
+    with pytest.raises(ValueError, match=r"unknown rule: expected one of sp, .*; got 'mupp'; did you mean 'mup'"):
+        rules.get("mupp")
+
+
+def test_table_1():
+    p = rules.get("mup")
+    assert [p.a[r] for r in ("embedding", "hidden", "readout", "vector")] == [F(-1, 2), 0, F(1, 2), 0]
+    assert [p.b[r] for r in ("embedding", "hidden", "readout", "vector")] == [F(1, 2), F(1, 2), F(1, 2), 0]
+    assert [p.c[r] for r in ("embedding", "hidden", "readout", "vector")] == [F(1, 2), 1, F(1, 2), 0]
+
+
+def test_rates_are_derived_for_the_optimizer_and_alignment_at_hand():
+    assert rules.get("mup", optimizer="sgd").c["hidden"] == 0
+    assert rules.get("mup", alignment="no").c["hidden"] == F(1, 2)
+    assert rules.get("neural-tangent").c["hidden"] == F(3, 2)
+    assert rules.get("neural-tangent", alignment="full").c["hidden"] == 1
+
+
+def test_vectors_learn_like_embeddings():
+    """A bias is a column of an embedding that is always read; muP's SGD rate for it grows with width."""
+    assert rules.get("mup", "adam").c["vector"] == 0
+    assert rules.get("mup", "sgd").c["vector"] == -1
+    assert rules.get("sp", "sgd").c["vector"] == F(-1, 2)
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [("1/2", F(1, 2)), (0.5, F(1, 2)), (np.float64(0.25), F(1, 4)), (np.int64(1), 1), ("0.1", F(1, 10))],
+)
+def test_exponents_are_exact(value, expected):
+    p = rules.custom("mine", a={"embedding": 0, "hidden": value, "readout": 0}, b=(0, 0, 0), c=(0, 0, 0))
+    assert p.a["hidden"] == expected
+    assert type(p.a["hidden"]) is F
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        (
+            {"a": {"embedding": 0.1, "hidden": 0, "readout": 0}},
+            r"a\[embedding\]: .* got the float 0.1, .* write Fraction\('0.1'\) or '1/10'",
+        ),
+        ({"a": {"embedding": float("nan"), "hidden": 0, "readout": 0}}, "expected an exact number"),
+        ({"a": {"embedding": "half", "hidden": 0, "readout": 0}}, "expected an exact number"),
+        ({"a": {"embedding": True, "hidden": 0, "readout": 0}}, "expected an exact number"),
+        ({"a": {"embedding": "1/0", "hidden": 0, "readout": 0}}, "expected an exact number"),
+        ({"b": {"embedding": 0, "hidden": 0}}, "b: no exponent for readout"),
+        ({"c": {"embedding": 0, "hidden": 0, "readout": 0, "head": 0}}, "unknown role in c: .*'head'"),
+        ({"b": (0, 0)}, "b: expected 3 or 4 exponents"),
+    ],
+)
+def test_bad_exponents(changed, message):
+    good = {"a": (0, 0, 0), "b": (0, "1/2", "1/2"), "c": (0, 1, 1)}
+    rules.custom("good", **good)
+    with pytest.raises(ValueError, match=message):
+        rules.custom("bad", **(good | changed))
+
+
+def test_a_rule_is_a_plain_value():
+    p = rules.get("mup")
+    assert copy.deepcopy(p) == p == pickle.loads(pickle.dumps(p))
+    assert isinstance(p.a, dict)

@@ -1,0 +1,80 @@
+"""What a newcomer relies on: light imports, optional dependencies that are optional, and documents that are true."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+
+
+def python(code: str) -> str:
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, cwd=ROOT)
+    assert result.returncode == 0, result.stderr
+    return result.stdout
+
+
+@pytest.mark.parametrize(
+    ("statement", "absent"),
+    [
+        ("import orderone", {"torch", "numpy", "scipy", "pandas", "rich", "tyro"}),
+        ("from orderone import theory, rules; rules.get('mup')", {"torch", "numpy", "scipy", "pandas", "rich", "tyro"}),
+        ("import orderone.cli.main", {"torch", "numpy", "scipy", "pandas"}),
+    ],
+)
+def test_heavy_packages_load_only_when_needed(statement, absent):
+    loaded = set(python(f"import sys; {statement}; print(*sys.modules)").split())
+    assert not loaded & absent
+
+
+def test_the_library_works_without_its_test_dependencies():
+    blocked = "import sys; sys.modules.update(dict.fromkeys(['jaxtyping', 'beartype', 'sympy', 'hypothesis']))"
+    code = f"{blocked}; import orderone as o1; print(o1.measure.fit_exponent([1, 2, 4, 8], [1, 2, 4, 8]).exponent)"
+    # torch imports sympy by itself; the point is that orderone does not
+    assert float(python(code)) == pytest.approx(1)
+
+
+def test_wrong_types_are_value_errors_outside_the_test_suite_too():
+    """The suite checks types on its own; users get the same ValueError without it."""
+    for call in ("max_lr(p, optimizer=None)", "max_lr(p, alignment=3)", "rms(p, depth='3')", "shift(p, 3)"):
+        code = f"from orderone import rules\nfrom orderone.theory.exponents import *\np = rules.get('sp')\ntry: {call}"
+        assert python(f"{code}\nexcept ValueError as error: print(error)").strip()
+
+
+def test_the_readme_runs_as_printed():
+    text = (ROOT / "README.md").read_text()
+    blocks = re.findall(r"```python\n(.*?)```", text, flags=re.S)
+    assert blocks
+    for block in blocks:
+        printed = python(block)
+        promised = re.findall(r"#> (.*)", block)
+        assert [line.strip() for line in printed.splitlines()] == [line.strip() for line in promised]
+
+
+def test_the_readme_table_is_what_the_solver_says():
+    from orderone import rules
+
+    text = (ROOT / "README.md").read_text()
+    rows = re.findall(r"^\| `([a-z-]+)` \| (.*) \|$", text, flags=re.M)
+    assert [name for name, _ in rows] == list(rules.names())
+    for name, cells in rows:
+        p = rules.get(name)
+        expected = [f"{p.a[role]}, {p.b[role]}, {p.c[role]}" for role in ("embedding", "hidden", "readout")]
+        assert [cell.strip() for cell in cells.split("|")][:3] == expected
+
+
+def test_version_is_the_same_everywhere():
+    import orderone
+
+    assert f'version = "{orderone.__version__}"' in (ROOT / "pyproject.toml").read_text()
+    assert f"## {orderone.__version__}" in (ROOT / "CHANGELOG.md").read_text()
+
+
+def test_the_project_names_no_machine():
+    files = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True).stdout.split("\0")
+    paths = [ROOT / name for name in files if name and (ROOT / name).is_file()] or list((ROOT / "src").rglob("*.py"))
+    pattern = re.compile("/" + r"(home|root|Users|tmp|mnt)/\w")
+    for path in paths:
+        assert not pattern.search(path.read_text(errors="ignore")), path
