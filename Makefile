@@ -31,7 +31,7 @@ bench: .venv/.dev
 	$(BIN)/pytest benchmarks --benchmark-enable --benchmark-columns=median,iqr,rounds
 
 docs: .venv/.dev
-	$(BIN)/mkdocs build --strict --quiet
+	$(BIN)/sphinx-build --quiet --fail-on-warning --keep-going -d site/.doctrees docs site
 	@echo "open site/index.html"
 
 clean:

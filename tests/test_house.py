@@ -49,7 +49,7 @@ def test_the_readme_runs_as_printed():
     assert blocks
     for block in blocks:
         printed = python(block)
-        promised = re.findall(r"#> (.*)", block)
+        promised = re.findall(r"^print.*  # (.*)", block, flags=re.M)
         assert [line.strip() for line in printed.splitlines()] == [line.strip() for line in promised]
 
 

@@ -22,7 +22,7 @@ class Row:
 
 
 small = st.fractions(min_value=-3, max_value=3, max_denominator=4)
-names = ("x", "y", "z")
+names: tuple[str, ...] = ("x", "y", "z")
 rows = st.lists(
     st.builds(Row, st.dictionaries(st.sampled_from(names), small, min_size=1), small, st.booleans()), max_size=6
 )

@@ -21,6 +21,9 @@ class Experiment:
 
 def compare(row: str, quantity: str, paper: Fraction, predicted: Fraction, fit: pd.Series) -> tuple:
     """A line of an experiment: `paper_holds` judges the printed exponent, `verdict` ours, by the measured interval."""
-    inside = [fit.low <= value <= fit.high for value in (paper, predicted)]
-    holds, verdict = ("holds" if ok else "FAILS" for ok in inside)
-    return row, quantity, str(paper), str(predicted), fit.exponent, fit.low, fit.high, holds, verdict
+    interval = fit.exponent, fit.low, fit.high
+    return row, quantity, str(paper), str(predicted), *interval, judge(paper, fit), judge(predicted, fit)
+
+
+def judge(exponent: Fraction, fit: pd.Series) -> str:
+    return "holds" if fit.low <= exponent <= fit.high else "FAILS"
