@@ -13,6 +13,8 @@ myst_heading_anchors = 3
 html_theme = "furo"
 html_title = "orderone"
 html_math_renderer = "mathml"
+html_static_path = ["_static"]
+html_css_files = ["formulas.css"]
 autodoc_typehints = "description"
 autodoc_typehints_format = "short"
 autodoc_member_order = "bysource"
@@ -28,5 +30,5 @@ def _inline(self, node):
 
 
 def _block(self, node):
-    self.body.append(convert(node.astext(), display="block"))
+    self.body.append(f'<div class="formula">{convert(node.astext(), display="block")}</div>')
     raise nodes.SkipNode

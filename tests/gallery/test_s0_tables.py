@@ -103,3 +103,13 @@ def test_a_tied_network_behaves_as_its_untied_twin():
     predicted = rms(p, training=True, alignment="worst")
     for name in ("h1", "h4", "Δh1", "Δh4", "Δh5", "h'4", "W'1"):
         assert fit.low[name] <= predicted[name] <= fit.high[name], name
+
+
+def test_u_is_not_aligned_at_the_first_step():
+    """Erratum S0.6: with a batch of eight, dW dh adds up like independent terms at first; u = 1 is an upper bound."""
+    tokens, targets = tuple(range(8)), (3, 1, 4, 1, 5, 9, 2, 6)
+    frame = simulate(Setting(rules.get("mup"), steps=1, scale=0.005, tokens=tokens, targets=targets), seeds=8)
+    fit = fits(frame, confidence=0.9999, correction=False)
+    for layer in (1, 2, 3):
+        assert fit.high[f"u{layer}"] < 0.9
+        assert fit.low[f"alpha{layer}"] > 0.9

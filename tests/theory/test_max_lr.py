@@ -172,6 +172,8 @@ def test_normalization_makes_rates_follow_the_weights_alone():
         ({"alignment": {"omega": {"head": 1}}}, "unknown role in omega"),
         ({"alignment": {"omega": {"readout": 2}}}, r"omega\[readout\]: expected an alignment exponent between 0 and 1"),
         ({"alignment": {"omega": 0.1}}, "expected an exact number"),
+        ({"alignment": {"hidden": {"beta": 1}}}, "unknown alignment exponent: .*got 'beta'"),
+        ({"alignment": {"hidden": 1}}, r"alignment\[hidden\]: expected a mapping"),
         ({"depth": 0}, "number of hidden layers"),
     ],
 )

@@ -23,11 +23,13 @@ def test_table_1_is_stable_under_its_assumption(name):
 @pytest.mark.parametrize(("name", "stable"), [("sp", False), ("ntk", False), ("mup", True), ("mf", True)])
 def test_the_readout_decides_when_it_is_aligned(name, stable):
     """Erratum S0.5: (24) holds for SP and NTK only if omega_readout <= 1/2."""
-    for alignment in (
+    forms = (
         "worst",
         {"omega": {"readout": 1}},
         {"omega": {"hidden": "1/2", "readout": 1}, "alpha": 1, "u": 1},
-    ):
+        {"readout": {"omega": 1, "alpha": 1}, "hidden": {"u": 1.0}},
+    )
+    for alignment in forms:
         verdict = stability(rules.get(name), alignment=alignment)
         assert bool(verdict) == stable
         assert codes(verdict) == ([] if stable else [("(18)/(24)", "readout", F(-1, 2))])

@@ -51,7 +51,10 @@ GivenAlignment: TypeAlias = str | Alignment | Mapping[str, Exact | Mapping[str, 
 
 
 def read_alignment(given: GivenAlignment) -> Alignment:
-    """A preset by name, or a mapping omega/alpha/u -> number or {role: number}; what it leaves out is as in `full`."""
+    """A preset by name, or omega/alpha/u -> number or {role: number}, or role -> {omega/alpha/u: number}.
+
+    What a mapping leaves out is as in `full`.
+    """
     if isinstance(given, Alignment):
         return given
     if isinstance(given, str):
@@ -60,9 +63,22 @@ def read_alignment(given: GivenAlignment) -> Alignment:
         raise ValueError(
             f"alignment: expected {', '.join(PRESETS)} or a mapping with {', '.join(KINDS)}; got {given!r}"
         )
+    if given and set(given) <= set(ROLES):
+        given = _transposed(given)
     for kind in given:
         one_of(kind, KINDS, "alignment exponent")
     return Alignment("given", **{kind: _per_role(given.get(kind, {}), kind) for kind in KINDS})
+
+
+def _transposed(given: Mapping[str, Exact | Mapping[str, Exact]]) -> dict[str, dict[str, Exact]]:
+    """role -> {kind: number} as kind -> {role: number}."""
+    result: dict[str, dict[str, Exact]] = {}
+    for role, row in given.items():
+        if not isinstance(row, Mapping):
+            raise ValueError(f"alignment[{role}]: expected a mapping with {', '.join(KINDS)}; got {row!r}")
+        for kind, value in row.items():
+            result.setdefault(kind, {})[role] = value
+    return result
 
 
 def _per_role(given: Exact | Mapping[str, Exact], kind: str) -> dict[str, Fraction]:
