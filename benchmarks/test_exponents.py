@@ -11,11 +11,11 @@ from sympy.solvers.simplex import lpmin
 
 from orderone import rules
 from orderone.theory.exponents.alignment import PRESETS
-from orderone.theory.exponents.conditions import update_conditions
+from orderone.theory.exponents.conditions import Network, update_conditions
 from orderone.theory.exponents.optimizers import OPTIMIZERS
 from orderone.theory.linear_program import Optimum, minimize
 
-CONDITIONS = list(update_conditions(rules.get("sp"), OPTIMIZERS["adam"], PRESETS["worst"]))
+CONDITIONS = list(update_conditions(Network(rules.get("sp"), OPTIMIZERS["adam"], PRESETS["worst"], depth=3)))
 COST = {f"c_{role}": Fraction(1) for role in ("embedding", "hidden", "readout", "vector")}
 
 

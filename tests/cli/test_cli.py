@@ -9,6 +9,8 @@ import time
 
 import pytest
 
+from orderone import rules
+
 ORDERONE = [sys.executable, "-m", "orderone"]
 
 
@@ -49,6 +51,17 @@ def test_predict_options():
     heads = json.loads(run("predict", "exponents", "--heads", "larger", "--json").stdout)
     assert heads["rms"]["attention"]["Δs"] == "1/2"
     assert not heads["stable"]
+    both = json.loads(
+        run(
+            "predict", "exponents", "--constraint", "c_hidden >= 3/2", "--constraint", "c_readout >= 2", "--json"
+        ).stdout
+    )
+    assert (both["c"]["hidden"], both["c"]["readout"]) == ("3/2", "2")
+    unit = json.loads(
+        run("predict", "exponents", "--gauge", "unit", "--constraint", "c_readout = 1/2", "--json").stdout
+    )
+    assert unit["c"]["readout"] == "1/2"
+    assert run("--version").stdout.startswith("orderone 0.")
     more = json.loads(
         run("predict", "exponents", "--constraint", "c_readout = 3/4", "--tied", "--norm", "--json").stdout
     )
@@ -61,8 +74,7 @@ def test_predict_options():
         (("--rule", "mupp"), "unknown rule: expected one of sp"),
         (("--optimizer", "adamax"), "unknown optimizer"),
         (("--alignment", "{"), "expected a name or JSON"),
-        (("--heads", "many"), "expected 'more'"),
-        (("--constraint", "c_readout = 0"), "cannot hold together"),
+        (("--heads", "many"), "unknown heads: expected one of more, larger"),
         (("--depth", "0"), "number of hidden layers"),
         (("--depth", "x"), "invalid"),
         (("--ruel", "mup"), "--rule"),
@@ -76,6 +88,21 @@ def test_wrong_input_is_explained_without_a_traceback(arguments, message):
     assert not result.stdout
 
 
+@pytest.mark.parametrize("name", rules.names())
+def test_every_rule_is_predicted_as_its_authors_mean_it(name):
+    data = json.loads(run("predict", "exponents", "--rule", name, "--json").stdout)
+    assert data["c"] == {role: str(c) for role, c in rules.get(name).c.items()}
+
+
+def test_no_answer_is_an_answer():
+    result = run("predict", "exponents", "--constraint", "c_readout = 0")
+    assert (result.returncode, result.stderr) == (1, "")
+    assert "cannot hold together" in result.stdout
+    data = json.loads(run("predict", "exponents", "--constraint", "c_readout = 0", "--json").stdout)
+    assert data["feasible"] is False
+    assert any("c_readout = 0" in k for k in data["conflict"])
+
+
 def test_reproduce_lists_and_runs():
     assert "s0-table3" in run("reproduce").stdout
     assert set(json.loads(run("reproduce", "--json").stdout)) == {"s0-table1", "s0-table2", "s0-table3"}
@@ -85,6 +112,9 @@ def test_reproduce_lists_and_runs():
     missing = run("reproduce", "s0-table9")
     assert missing.returncode == 2
     assert "unknown experiment" in missing.stderr
+    negative = run("reproduce", "s0-table3", "--seeds", "-1")
+    assert negative.returncode == 2
+    assert "seeds: expected a whole number" in negative.stderr
 
 
 def test_a_reader_that_leaves_is_no_error_to_see():

@@ -39,7 +39,9 @@ def test_the_correction_removes_the_bend_of_a_sum_of_two_laws():
         ([64, 128, 256], [1.0, 1.0, 1.0], "more than 3 points"),
         ([64, 128, 256, 512], [1.0, 0.0, 1.0, 1.0], "positive finite"),
         ([64, 128, 256, 512], [1.0, np.inf, 1.0, 1.0], "positive finite"),
-        ([64, 128, 256, 512], [1.0, np.nan, 1.0, 1.0], "positive finite"),
+        ([64, 128, 256, 512], [1.0, np.nan, 1.0, 1.0], "sizes: expected positive finite"),
+        ([0, 128, 256, 512], [1.0, 1.0, 1.0, 1.0], "widths: expected positive finite"),
+        ([64, 128, 256, np.inf], [1.0, 1.0, 1.0, 1.0], "widths: expected positive finite"),
     ],
 )
 def test_bad_measurements(widths, sizes, message):

@@ -7,8 +7,7 @@ import torch
 
 from orderone import rules
 from orderone.gallery.bigram import Setting, observe, simulate, step
-from orderone.nn import Bigram
-from orderone.nn.bigram import learning_rates
+from orderone.nn import Bigram, learning_rates
 from orderone.theory.exponents import shift
 
 WIDTH = 48
@@ -115,6 +114,15 @@ def test_tied_weights_are_one_tensor_used_twice():
     assert model.matrices()[-1].data_ptr() == model.matrices()[0].data_ptr()
     with pytest.raises(ValueError, match="but they are one tensor"):
         build(rules.get("sp"), tied=True)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [({"activation": "gelu"}, "unknown activation"), ({"vocab": 1}, "vocab: expected"), ({"depth": 0}, "depth")],
+)
+def test_bad_models(options, message):
+    with pytest.raises(ValueError, match=message):
+        build(rules.get("sp"), **options)
 
 
 def test_simulation_is_reproducible_and_refuses_unknown_optimizers():

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from orderone import rules
+from orderone.theory.exponents import equivalent, max_lr
 
 
 def test_names_and_lookup():
@@ -40,12 +41,22 @@ def test_vectors_learn_like_embeddings():
 
 @pytest.mark.parametrize(
     ("value", "expected"),
-    [("1/2", F(1, 2)), (0.5, F(1, 2)), (np.float64(0.25), F(1, 4)), (np.int64(1), 1), ("0.1", F(1, 10))],
+    [
+        ("1/2", F(1, 2)),
+        ("0.1", F(1, 10)),
+        (0.5, F(1, 2)),
+        (np.float64(0.25), F(1, 4)),
+        (np.float32(0.5), F(1, 2)),
+        (np.int64(1), 1),
+        (np.int8(100), 100),
+        (np.uint64(1), 1),
+    ],
 )
 def test_exponents_are_exact(value, expected):
     p = rules.custom("mine", a={"embedding": 0, "hidden": value, "readout": 0}, b=(0, 0, 0), c=(0, 0, 0))
     assert p.a["hidden"] == expected
     assert type(p.a["hidden"]) is F
+    assert type(p.a["hidden"].numerator) is int  # numpy's would overflow
 
 
 @pytest.mark.parametrize(
@@ -71,7 +82,24 @@ def test_bad_exponents(changed, message):
         rules.custom("bad", **(good | changed))
 
 
-def test_a_rule_is_a_plain_value():
+def test_a_rule_is_a_fixed_value():
     p = rules.get("mup")
     assert copy.deepcopy(p) == p == pickle.loads(pickle.dumps(p))
+    assert hash(p) == hash(rules.get("mup"))
     assert isinstance(p.a, dict)
+    with pytest.raises(TypeError, match="fixed"):
+        p.c["hidden"] = F(0)
+
+
+def test_a_rule_with_given_rates_is_about_the_roles_they_name():
+    sgd = rules.get("ntk", "sgd")
+    mine = rules.custom("mine", a=sgd.a, b=sgd.b, c=max_lr(sgd, "sgd"))
+    assert mine.roles == ("embedding", "hidden", "readout")
+    assert equivalent(sgd, mine, optimizer="sgd")
+    assert rules.custom("derived", a=(0, 0, 0), b=(0, "1/2", "1/2")).c["vector"] == 0
+
+
+def test_bad_names():
+    for name in (None, 3, "muup"):
+        with pytest.raises(ValueError, match="unknown rule"):
+            rules.get(name)  # pyright: ignore[reportArgumentType]

@@ -11,8 +11,8 @@ from orderone.theory.exponents import GAUGES, OPTIMIZERS, ROLES, canonical, equi
 
 numbers = st.fractions(min_value=-2, max_value=2, max_denominator=6)
 shifts = st.dictionaries(st.sampled_from(ROLES), numbers)
-triples = st.tuples(numbers, numbers, numbers)
-anything = st.tuples(triples, triples, triples)
+each = st.tuples(numbers, numbers, numbers, numbers)  # a number for each role
+anything = st.tuples(each, each, each)
 optimizers = st.sampled_from(list(OPTIMIZERS))
 
 
@@ -64,9 +64,12 @@ def test_each_optimizer_has_its_own_shift(optimizer, weight):
         assert equivalent(p, q, other) == (OPTIMIZERS[other].gauge_weight == weight)
 
 
+@pytest.mark.parametrize("derived_for", ["adam", None])
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
-def test_table_1_has_two_classes(optimizer):
-    p = {name: rules.get(name, optimizer=optimizer) for name in ("sp", "ntk", "mup", "mf", "maximal-update")}
+def test_table_1_has_two_classes(optimizer, derived_for):
+    """Under every optimizer; rates that were derived for another one are derived again."""
+    names = ("sp", "ntk", "mup", "mf", "maximal-update")
+    p = {name: rules.get(name, optimizer=derived_for or optimizer) for name in names}
     assert equivalent(p["sp"], p["ntk"], optimizer)
     assert equivalent(p["mup"], p["mf"], optimizer)
     assert equivalent(p["mup"], p["maximal-update"], optimizer)
@@ -91,6 +94,15 @@ def test_folded_mup_is_the_recipe_engineers_know():
     assert [p.c[r] for r in ("embedding", "hidden", "readout")] == [0, 1, 1]
 
 
+def test_a_tied_tensor_moves_as_one():
+    """Folded, a tied muP keeps one multiplier, 1/n at the readout, and one variance and one rate."""
+    for name, kept in {"folded": (0, 1), "unit": (0, 1), "paper": (F(-1, 2), F(1, 2))}.items():
+        p = gauge(rules.get("mup"), name, "adam", tied=True)
+        assert (p.a["embedding"], p.a["readout"]) == kept
+        assert p.b["embedding"] == p.b["readout"]
+        assert stability(p, "adam", "worst", tied=True)
+
+
 def test_bad_shifts():
     with pytest.raises(ValueError, match="unknown gauge"):
         gauge(rules.get("sp"), "fold")
@@ -98,3 +110,7 @@ def test_bad_shifts():
         shift(rules.get("sp"), {"head": 1})
     with pytest.raises(ValueError, match="expected an exact number"):
         shift(rules.get("sp"), {"hidden": 0.1})
+    with pytest.raises(ValueError, match="theta: expected exponents"):
+        shift(rules.get("sp"), 3)  # pyright: ignore[reportArgumentType]
+    with pytest.raises(ValueError, match=r"rule: expected a Parameterization, got 'mup'; write rules.get\('mup'\)"):
+        equivalent("mup", "mf")  # pyright: ignore[reportArgumentType]

@@ -2,6 +2,7 @@
 
 from fractions import Fraction as F
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -80,10 +81,16 @@ def test_a_rate_too_large_shows_everywhere_downstream():
     p = rules.get("mup").with_c({"embedding": 0})  # n^{1/2} too fast
     sizes = rms(p, training=True)
     assert [sizes[f"Δh{i}"] for i in range(1, 6)] == [F(1, 2)] * 5
-    assert {rms(p, training=True, norm=True)[f"h{i}"] for i in range(1, 5)} == {F(0)}  # a norm cannot grow
+    behind_norms = rms(p, training=True, norm=True)  # a normalized h cannot change by more than its size
+    assert {behind_norms[f"{x}{i}"] for x in ("h", "Δh") for i in range(1, 5)} == {F(0)}
+    assert behind_norms["W'0"] == -1  # the gradient is divided by the new size of W_0 x
 
 
-@pytest.mark.parametrize("depth", [0, -1, 2.5, True])
+@pytest.mark.parametrize("depth", [0, -1, 2.5, True, None, "3"])
 def test_depth_must_be_a_count(depth):
-    with pytest.raises((ValueError, TypeError), match="depth"):
+    with pytest.raises(ValueError, match=r"depth .*: expected a whole number, 1 or more"):
         rms(rules.get("sp"), depth=depth)
+
+
+def test_numpy_counts_are_counts():
+    assert rms(rules.get("sp"), depth=np.int64(2)) == rms(rules.get("sp"), depth=2)  # pyright: ignore[reportArgumentType]

@@ -5,7 +5,7 @@ from fractions import Fraction as F
 import pytest
 
 from orderone import rules
-from orderone.theory.exponents import Attention, stability
+from orderone.theory.exponents import Attention, max_lr, solve, stability
 
 
 def codes(verdict):
@@ -50,9 +50,9 @@ def test_neural_tangent_is_stable_and_says_that_it_is_lazy():
         ({"b": (F(1), F(1, 2), F(1, 2))}, ("(6)", "embedding", F(1, 2))),
         ({"b": (F(1, 2), F(0), F(1, 2))}, ("(7)", "hidden", F(-1, 2))),
         ({"b": (F(1, 2), F(1, 2), F(-1))}, ("(8)", "readout", F(-1))),
-        ({"c": (F(0), F(1), F(1, 2))}, ("(14)", "embedding", F(-1, 2))),
-        ({"c": (F(1, 2), F(3, 4), F(1, 2))}, ("(19)", "hidden", F(-1, 4))),
-        ({"c": (F(1, 2), F(1), F(0))}, ("(19)", "readout", F(-1, 2))),
+        ({"c": (F(0), F(1), F(1, 2))}, ("(14)/(21)", "embedding", F(-1, 2))),
+        ({"c": (F(1, 2), F(3, 4), F(1, 2))}, ("(19)/(22)", "hidden", F(-1, 4))),
+        ({"c": (F(1, 2), F(1), F(0))}, ("(19)/(22)", "readout", F(-1, 2))),
     ],
 )
 def test_every_condition_can_fail(change, expected):
@@ -61,6 +61,9 @@ def test_every_condition_can_fail(change, expected):
     verdict = stability(p)
     assert not verdict
     assert expected in codes(verdict)
+    if "c" in change:  # one rate is too large: the failures are in its own tensor, and name it
+        assert {role for _, role, _ in codes(verdict)} == {expected[1]}
+        assert codes(verdict)[0] == expected
     assert "UNSTABLE" in str(verdict)
     way = "shrinks" if expected[2] > 0 else "grows"
     assert f"{way} like n^" in str(verdict)
@@ -68,7 +71,9 @@ def test_every_condition_can_fail(change, expected):
 
 def test_hidden_omega_above_one_half_fails_in_the_deepest_layer():
     verdict = stability(rules.get("mup"), alignment={"omega": {"hidden": 1}}, depth=3)
-    assert ("(18)/(23)", "hidden", F(-3, 2)) in codes(verdict)
+    assert codes(verdict) == [("(18)/(23)", "hidden", F(-1, 2))]  # each layer by this much ...
+    assert "the logits change by n in all" not in str(verdict)  # ... of which the readout of muP takes 1/2 back
+    assert "logits change by n^(3/2) in a step" in str(verdict)
 
 
 def test_normalization_forgives_initialization_only():
@@ -83,6 +88,7 @@ def test_tied_weights_need_one_variance_and_one_rate():
     failed = codes(stability(rules.get("sp"), tied=True))
     assert ("(tied)", "embedding", F(-1, 2)) in failed
     assert ("(tied)", "embedding", F(-1)) in failed
+    assert "they differ by n^(1/2)" in str(stability(rules.get("sp"), tied=True))
 
 
 @pytest.mark.parametrize(
@@ -106,9 +112,35 @@ def test_attention_scores(power, growth, alignment, stable):
 
 
 def test_qk_norm_takes_the_size_of_query_and_key_out_of_the_scores():
-    loud = rules.custom("loud", a=(0, 0, 0), b=(0, 0, "1/2"), c=(0, 1, 1))
-    assert Attention(power=1).rms(loud) == {"q": F(1, 2), "k": F(1, 2), "s": F(1, 2), "Δs": F(1)}
-    assert Attention(power=1, qk_norm=True).rms(loud) == {"q": 0, "k": 0, "s": F(-1, 2), "Δs": 0}
+    loud = rules.custom("loud", a=(0, 0, 0), b=(0, 0, "1/2"), c=(0, "1/2", 1))
+    assert Attention(power=1).rms(loud, depth=1)["s"] == F(1, 2)
+    quiet = Attention(power=1, qk_norm=True).rms(loud, depth=1)
+    assert (quiet["q"], quiet["s"], quiet["Δq"], quiet["Δs"]) == (0, F(-1, 2), 0, 0)
+
+
+def test_queries_that_move_less_and_less_may_keep_the_square_root():
+    """In the neural-tangent regime Δq ~ n^(-1/2), so scores over sqrt(d_H) stay put; at muP's rates they grow."""
+    growing = Attention(power="1/2", growth=1)
+    assert stability(rules.get("neural-tangent"), alignment="worst", attention=growing)
+    assert growing.rms(rules.get("neural-tangent"), "worst")["Δs"] == 0
+    assert growing.rms(rules.get("mup"), "worst")["Δs"] == F(1, 2)
+    slow = solve(rules.get("mup"), "adam", "worst", attention=growing).c
+    assert slow == {"embedding": F(1), "hidden": F(3, 2), "readout": F(1, 2), "vector": F(1, 2)}
+    assert stability(rules.get("mup").with_c(slow), alignment="worst", attention=growing)
+    assert max_lr(rules.get("mup"), attention=Attention(power=1)) == max_lr(rules.get("mup"))
+    with pytest.raises(ValueError, match="attention: expected a Attention, got True"):
+        stability(rules.get("mup"), attention=True)  # pyright: ignore[reportArgumentType]
+
+
+def test_rates_of_another_optimizer_are_pointed_out():
+    assert "derived for adam" in str(stability(rules.get("mup"), "sgd"))
+    assert "derived for" not in str(stability(rules.get("mup"), "adamw"))
+    assert "derived for" not in str(stability(rules.get("mup", "sgd"), "sgd"))
+
+
+def test_growth_at_initialization_is_told_in_all():
+    p = rules.custom("loud", a=(0, 0, 0), b=(0, 0, 1), c=(0, 1, 1))
+    assert "logits have size n in all" in str(stability(p, depth=3))
 
 
 def test_attention_rejects_heads_wider_than_the_network():

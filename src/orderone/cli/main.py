@@ -1,4 +1,4 @@
-"""`orderone`: the verbs, and how any of them ends: 0 done, 2 wrong input, 130 interrupted."""
+"""`orderone`: the verbs, and how any of them ends: 0 done, 1 no answer exists, 2 wrong input, 130 interrupted."""
 
 import io
 import os
@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import tyro
 from tyro.extras import SubcommandApp
 
+from orderone import __version__
 from orderone.cli import demo, predict, reproduce
 
 app = SubcommandApp()
@@ -20,6 +21,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for stream in (sys.stdout, sys.stderr):  # Δ must not crash a terminal that cannot show it
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
+    if list(sys.argv[1:] if arguments is None else arguments) == ["--version"]:
+        print(f"orderone {__version__}")
+        return
     try:
         app.cli(
             args=arguments,
@@ -36,4 +40,4 @@ def main(arguments: Sequence[str] | None = None) -> None:
         sys.exit(130)
     except BrokenPipeError:  # the reader has gone, as in `orderone ... | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(1)
+        sys.exit(141)  # what the shell reports of any program that a closed pipe ends

@@ -1,6 +1,10 @@
 """`orderone predict`: what theory says, without running a network."""
 
 import json as json_format
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from fractions import Fraction
 from typing import Annotated
 
 import tyro
@@ -8,26 +12,39 @@ from tyro.extras import SubcommandApp
 
 from orderone import rules
 from orderone.cli import show
+from orderone.core.errors import one_of
 from orderone.core.exact import power
-from orderone.theory.exponents import Attention, InfeasibleError, gauge, rms, solve, stability
-from orderone.theory.exponents.alignment import GivenAlignment, read_alignment
+from orderone.theory.exponents import (
+    Alignment,
+    Attention,
+    Parameterization,
+    Solution,
+    Verdict,
+    gauge,
+    read_alignment,
+    rms,
+    solve,
+    stability,
+)
 
 app = SubcommandApp()
+HEADS = {"more": 0, "larger": 1}
 
 
 @app.command
 def exponents(
     rule: str = "mup",
     optimizer: str = "adam",
-    alignment: str = "full",
+    alignment: str | None = None,
     rates: str | None = None,
     depth: int = 3,
     norm: bool = False,
     tied: bool = False,
     heads: str | None = None,
     score_power: str = "1/2",
+    qk_norm: bool = False,
     gauge_name: Annotated[str, tyro.conf.arg(name="gauge")] = "paper",
-    constraint: tuple[str, ...] = (),
+    constraint: tyro.conf.UseAppendAction[tuple[str, ...]] = (),
     json: bool = False,
 ) -> None:
     """Exponents of width: multipliers, initial sizes, largest stable learning rates, predicted RMS, and a verdict.
@@ -35,85 +52,111 @@ def exponents(
     Args:
         rule: sp, ntk, mup, mf, neural-tangent, hybrid or maximal-update.
         optimizer: sgd, adam, adamw, sign, adafactor or muon.
-        alignment: full, no, worst, or JSON such as '{"omega": {"readout": 1}, "alpha": "3/4"}'.
+        alignment: full, no, worst, or JSON such as '{"omega": {"readout": 1}, "alpha": "3/4"}'. Default: what the rule's
+            authors assume.
         rates: Choose the learning rates for this alignment, and judge them under --alignment.
-        depth: Number of hidden layers.
+        depth: Number of hidden layers. Rates depend on it only if hidden omega exceeds 1/2.
         norm: RMSNorm after every layer but the last.
         tied: The readout is the transposed embedding.
         heads: Attention whose number of heads grows ("more") or whose head size grows ("larger"); none if left out.
         score_power: Attention scores are divided by this power of the head size.
+        qk_norm: Queries and keys are normalized.
         gauge_name: folded (no multipliers), unit (initial variance one) or paper.
-        constraint: Extra constraints on the learning rates, such as "c_readout = 0".
+        constraint: An extra constraint on the learning rates of the gauge shown, such as "c_readout = 0"; may be repeated.
         json: Print JSON instead of tables.
     """
-    align = read_alignment(_alignment(alignment))
-    start = rules.get(rule, optimizer)
-    chosen_for = align if rates is None else read_alignment(_alignment(rates))
-    solution = solve(start, optimizer, chosen_for, constraints=constraint, depth=depth, norm=norm, tied=tied)
+    attention = None
+    if heads is not None:
+        attention = Attention(power=score_power, growth=HEADS[one_of(heads, HEADS, "heads")], qk_norm=qk_norm)
+    network = {"depth": depth, "norm": norm, "tied": tied}
+    align = _alignment(rules.assumed_alignment(rule) if alignment is None else alignment)
+    chosen_for = align if rates is None else _alignment(rates)
+    start = gauge(rules.get(rule, optimizer), gauge_name, optimizer, tied)
+    solution = solve(start, optimizer, chosen_for, constraints=constraint, **network)
     if not solution:
-        raise InfeasibleError(f"{rule}: {solution}", solution.conflict)
+        _show_conflict(solution, json)
+        sys.exit(1)
     p = start.with_c(solution.c)
-    why = {role: solution.why(role) for role in p.roles}
-    attention = _attention(heads, score_power)
-    verdict = stability(p, optimizer, align, depth=depth, norm=norm, tied=tied, attention=attention)
     sizes = {
         "initialization": rms(p, depth, norm),
         "training": rms(p, depth, norm, training=True, optimizer=optimizer, alignment=align),
     }
     if attention:
-        sizes["attention"] = attention.rms(p, align)
-    shown = gauge(p, gauge_name, optimizer)
+        sizes["attention"] = attention.rms(p, align, optimizer=optimizer, depth=depth, norm=norm)
+    verdict = stability(p, optimizer, align, attention=attention, **network)
+    settings = {"optimizer": optimizer, "alignment": align.name, "rates for": chosen_for.name, "gauge": gauge_name}
+    settings |= network | {"attention": attention.text if attention else None, "constraints": list(constraint)}
+    prediction = Prediction(p, settings, align, solution, sizes, verdict)
+    show.print_json(prediction.record()) if json else prediction.show()
 
+
+@dataclass(frozen=True)
+class Prediction:
+    p: Parameterization
+    settings: Mapping[str, object]
+    alignment: Alignment
+    solution: Solution
+    sizes: Mapping[str, Mapping[str, Fraction]]
+    verdict: Verdict
+
+    def record(self) -> dict[str, object]:
+        align = self.alignment
+        return {
+            "rule": self.p.name,
+            **{name.replace(" ", "_"): value for name, value in self.settings.items()},
+            "alignment": {"name": align.name, "omega": align.omega, "alpha": align.alpha, "u": align.u},
+            "feasible": True,
+            "a": self.p.a,
+            "b": self.p.b,
+            "c": self.p.c,
+            "binding": {role: self.solution.why(role) for role in self.p.roles},
+            "rms": self.sizes,
+            "stable": bool(self.verdict),
+            "failed": [str(j) for j in self.verdict.failed],
+            "notes": self.verdict.notes,
+        }
+
+    def show(self) -> None:
+        out, p = show.console(), self.p
+        rows = [(role, p.a[role], p.b[role], p.c[role], self.solution.why(role)) for role in p.roles]
+        told = ", ".join(f"{name} {value}" for name, value in self.settings.items() if value not in (None, False, []))
+        out.print(show.table(f"{p.name}: {told}", ("role", "a", "b", "c", "c is stopped by"), rows))
+        out.print("multiplier n^-a, initial std n^-b, learning rate n^-c\n")
+        for when, laws in self.sizes.items():
+            out.print(show.table(f"RMS: {when}", ("quantities", "law"), _by_law(laws)))
+        out.print(show.coloured(str(self.verdict)), soft_wrap=True)
+
+
+def _show_conflict(solution: Solution, json: bool) -> None:
+    """No learning rates fit: that is the answer."""
     if json:
-        show.print_json(
-            {
-                "rule": rule,
-                "optimizer": optimizer,
-                "alignment": {"name": align.name, "omega": align.omega, "alpha": align.alpha, "u": align.u},
-                "gauge": gauge_name,
-                "a": shown.a,
-                "b": shown.b,
-                "c": shown.c,
-                "binding": why,
-                "rms": sizes,
-                "stable": bool(verdict),
-                "failed": [str(j) for j in verdict.failed],
-                "notes": verdict.notes,
-            }
-        )
-        return
-    out = show.console()
-    title = f"{rule}, {optimizer}, {align.name} alignment, {gauge_name} gauge"
-    rows = [(role, shown.a[role], shown.b[role], shown.c[role], why[role]) for role in shown.roles]
-    out.print(show.table(title, ("role", "a", "b", "c", "c is stopped by"), rows))
-    out.print("multiplier n^-a, initial std n^-b, learning rate n^-c\n")
-    for when, laws in sizes.items():
-        out.print(show.table(f"RMS: {when}", *_by_law(laws)))
-    out.print(show.coloured(str(verdict)), soft_wrap=True)
+        show.print_json({"feasible": False, "conflict": [str(k) for k in solution.conflict]})
+    else:
+        show.console().print(show.coloured(str(solution)), soft_wrap=True)
 
 
-def _alignment(text: str) -> GivenAlignment:
+def _alignment(text: str) -> Alignment:
     if not text.lstrip().startswith("{"):
-        return text
+        return read_alignment(text)
     try:
-        return json_format.loads(text, parse_float=str)  # "0.9" stays the exact 9/10
+        return read_alignment(json_format.loads(text, parse_float=str))  # "0.9" stays the exact 9/10
     except json_format.JSONDecodeError as error:
         raise ValueError(f"alignment: expected a name or JSON, got {text!r} ({error})") from error
 
 
-def _attention(heads: str | None, score_power: str) -> Attention | None:
-    if heads is None:
-        return None
-    growth = {"more": 0, "larger": 1}
-    if heads not in growth:
-        raise ValueError(f"heads: expected 'more' (their number grows) or 'larger' (their size grows); got {heads!r}")
-    return Attention(power=score_power, growth=growth[heads])
-
-
-def _by_law(laws: dict) -> tuple[tuple[str, str], list[tuple[str, str]]]:
+def _by_law(laws: Mapping[str, Fraction]) -> list[tuple[str, str]]:
     """One line for each power law, with all quantities that follow it."""
-    groups: dict = {}
+    groups: dict[Fraction, list[str]] = {}
     for quantity, exponent in laws.items():
         groups.setdefault(exponent, []).append(quantity)
-    lines = [(", ".join(names), power(exponent)) for exponent, names in sorted(groups.items())]
-    return ("quantities", "law"), lines
+    return [(_ranges(names), power(exponent)) for exponent, names in sorted(groups.items())]
+
+
+def _ranges(names: list[str]) -> str:
+    """h1, h2, h3 as h1..h3."""
+    runs: list[list[str]] = []
+    for name in names:
+        symbol, number = name.rstrip("0123456789"), name.lstrip("hW'Δ")
+        follows = runs and number.isdigit() and runs[-1][-1] == f"{symbol}{int(number) - 1}"
+        runs[-1].append(name) if follows else runs.append([name])
+    return ", ".join(run[0] if len(run) == 1 else f"{run[0]}..{run[-1]}" for run in runs)

@@ -6,6 +6,7 @@ import tyro
 
 from orderone.cli import show
 from orderone.core.errors import one_of
+from orderone.core.exact import count
 
 
 def reproduce(
@@ -28,14 +29,16 @@ def reproduce(
             show.console().print(show.table("orderone reproduce NAME", ("name", "what the paper claims"), rows))
         return
     experiment = EXPERIMENTS[one_of(name, EXPERIMENTS, "experiment")]
+    networks = experiment.seeds if seeds is None else count(seeds, "seeds")
     out = show.console()
+    with show.one_thread(), out.status(f"running {experiment.name}"):
+        frame = experiment.run(networks)
     if json:
-        frame = experiment.run(seeds or experiment.seeds)
         print(frame.to_json(orient="records", indent=2, force_ascii=False))
-        return
-    with out.status(f"running {name}"):
-        frame = experiment.run(seeds or experiment.seeds)
-    out.print(show.table(f"{name}: {experiment.claim}", *_cells(frame)))
+    else:
+        out.print(show.table(f"{experiment.name}: {experiment.claim}", *_cells(frame)))
+        kept = {who: (frame[who] == "holds").sum() for who in ("verdict", "paper_holds")}
+        out.print(f"of {len(frame)} lines, theory holds in {kept['verdict']}, the paper in {kept['paper_holds']}")
 
 
 def _cells(frame):
@@ -44,7 +47,6 @@ def _cells(frame):
         f"{x:+.2f} [{low:+.2f}, {high:+.2f}]" if x == x else ""
         for x, low, high in zip(frame.measured, frame.low, frame.high, strict=True)
     ]
-    shown = frame.assign(measured=measured)[
-        ["row", "quantity", "paper", "predicted", "measured", "paper_holds", "verdict"]
-    ]
-    return ("row", "quantity", "paper", "theory", "measured", "paper", "theory"), shown.itertuples(index=False)
+    columns = ["row", "quantity", "paper", "paper_holds", "predicted", "verdict", "measured"]
+    titles = ("row", "quantity", "paper", "holds?", "theory", "holds?", "measured")
+    return titles, frame.assign(measured=measured)[columns].itertuples(index=False)

@@ -1,14 +1,22 @@
 """Tables for the terminal, JSON for machines."""
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from fractions import Fraction
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-COLOURS = {"STABLE": "green", "holds": "green", "UNSTABLE": "bold red", "FAILS": "bold red", "note": "yellow"}
+COLOURS = {
+    "STABLE": "green",
+    "holds": "green",
+    "UNSTABLE": "bold red",
+    "FAILS": "bold red",
+    "UNCLEAR": "yellow",
+    "note": "yellow",
+}
 
 
 def console() -> Console:
@@ -42,3 +50,16 @@ def _plain(value: object) -> object:
     if isinstance(value, Fraction):
         return str(value)
     raise TypeError(f"cannot write {type(value).__name__} as JSON")
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Small networks on one core: threads cost them more than they bring, above all on a busy machine."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

@@ -2,13 +2,24 @@
 
 from collections.abc import Iterable
 from difflib import get_close_matches
+from typing import Any, TypeVar
+
+T = TypeVar("T")
 
 
 def one_of(value: object, known: Iterable[str], kind: str) -> str:
-    """`value` if it is one of the `known` names of this `kind`; otherwise a ValueError that lists them."""
+    """The one of the `known` names that `value` is, in any case; otherwise a ValueError that lists them."""
     known = tuple(known)
-    if isinstance(value, str) and value in known:
-        return value
-    near = get_close_matches(value, known, n=1) if isinstance(value, str) else []
+    found = value.lower() if isinstance(value, str) else value
+    if found in known:
+        return str(found)
+    near = get_close_matches(found, known, n=1) if isinstance(found, str) else []
     hint = f"; did you mean {near[0]!r}?" if near else ""
     raise ValueError(f"unknown {kind}: expected one of {', '.join(known)}; got {value!r}{hint}")
+
+
+def instance(value: Any, of: type[T], name: str, remedy: str) -> T:
+    """`value` if it is one, otherwise a ValueError with the way to get one."""
+    if isinstance(value, of):
+        return value
+    raise ValueError(f"{name}: expected a {of.__name__}, got {value!r}; {remedy}")

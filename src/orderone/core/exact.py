@@ -2,10 +2,10 @@
 
 from decimal import Decimal
 from fractions import Fraction
-from numbers import Rational
-from typing import TypeAlias
+from numbers import Rational, Real
+from operator import index
 
-Exact: TypeAlias = Fraction | int | str | float | Decimal  # what users may type; floats only if they are exact
+ZERO, HALF, ONE = Fraction(0), Fraction(1, 2), Fraction(1)
 
 # A float is a dyadic number: 0.5 and 0.375 are what they say, 0.1 is 3602879701896397/2**55.
 LARGEST_FLOAT_DENOMINATOR = 1024
@@ -13,17 +13,37 @@ LARGEST_FLOAT_DENOMINATOR = 1024
 
 def exact(value: object, name: str) -> Fraction:
     """`value` as a Fraction, or a ValueError naming the argument."""
-    if isinstance(value, bool) or not isinstance(value, (Rational, str, float, Decimal)):
+    if isinstance(value, bool) or not isinstance(value, (Real, str, Decimal)):
         raise ValueError(f"{name}: expected an exact number (Fraction, int or '1/2'), got {value!r}")
     try:
-        result = Fraction(value)
+        result = _fraction(value)
     except (ValueError, OverflowError, ZeroDivisionError) as error:
         raise ValueError(f"{name}: expected an exact number such as Fraction(1, 2) or '1/2', got {value!r}") from error
-    if isinstance(value, float) and result.denominator > LARGEST_FLOAT_DENOMINATOR:
+    if isinstance(value, Real) and not isinstance(value, Rational) and result.denominator > LARGEST_FLOAT_DENOMINATOR:
         raise ValueError(
-            f"{name}: expected an exact number, got the float {value!r}, whose exact value is {result}; "
-            f"write Fraction('{value!r}') or '{result.limit_denominator(100)}'"
+            f"{name}: expected an exact number, got the float {float(value)!r}, whose exact value is {result}; "
+            f"write Fraction('{float(value)!r}') or '{result.limit_denominator(100)}'"
         )
+    return result
+
+
+def _fraction(value: Real | str | Decimal) -> Fraction:
+    """Numpy's numbers become Python's, which do not overflow."""
+    if isinstance(value, Rational):
+        return Fraction(int(value.numerator), int(value.denominator))
+    return Fraction(float(value)) if isinstance(value, Real) else Fraction(value)
+
+
+def count(value: object, name: str, least: int = 1, most: int | None = None) -> int:
+    """`value` as an int of at least `least` and at most `most`, or a ValueError."""
+    try:
+        result = index(value)  # type: ignore[arg-type]
+    except TypeError:
+        result = None
+    if result is None or isinstance(value, bool) or result < least:
+        raise ValueError(f"{name}: expected a whole number, {least} or more; got {value!r}")
+    if most is not None and result > most:
+        raise ValueError(f"{name}: expected at most {most}; got {result}")
     return result
 
 

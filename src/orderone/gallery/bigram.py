@@ -11,8 +11,10 @@ import torch
 from torch import Tensor
 
 from orderone.core.errors import one_of
+from orderone.core.exact import count
+from orderone.core.given import Count
 from orderone.measure import fit_exponent
-from orderone.nn.bigram import Bigram, learning_rates
+from orderone.nn import Bigram, learning_rates
 from orderone.theory.exponents import OPTIMIZERS, Parameterization
 
 WIDTHS = (64, 128, 256, 512, 1024)
@@ -46,15 +48,27 @@ class State:
     dW: list[Tensor]
 
 
-def simulate(setting: Setting, widths: Sequence[int] = WIDTHS, seeds: int = 8) -> pd.DataFrame:
+def simulate(setting: Setting, widths: Sequence[int] = WIDTHS, seeds: Count = 8) -> pd.DataFrame:
     """RMS of every quantity, and with `steps`, of the changes since the step before and their alignment ratios.
 
     `seeds` is the number of networks at the largest width; smaller ones are noisier and cheaper, and get more.
     """
     one_of(setting.optimizer, OPTIMIZERS, "optimizer")
+    seeds, widths = count(seeds, "seeds"), [count(width, "widths") for width in widths]
+    _check(setting)
     many = {width: round(seeds * (max(widths) / width) ** 0.5) for width in widths}
     records = [r for width in widths for seed in range(many[width]) for r in _run(setting, width, seed)]
     return pd.DataFrame(records, columns=["width", "seed", "step", "quantity", "value"])
+
+
+def _check(setting: Setting) -> None:
+    if len(setting.tokens) != len(setting.targets):
+        raise ValueError(
+            f"tokens and targets: expected one target for each token, got {len(setting.tokens)} and {len(setting.targets)}"
+        )
+    for token in (*setting.tokens, *setting.targets, *setting.held_out):
+        if not 0 <= token < setting.vocab:
+            raise ValueError(f"tokens: expected 0 to {setting.vocab - 1}, got {token}; raise vocab or change the token")
 
 
 def fits(frame: pd.DataFrame, *, confidence: float = 0.99, correction: bool = True) -> pd.DataFrame:

@@ -26,4 +26,7 @@ def compare(row: str, quantity: str, paper: Fraction, predicted: Fraction, fit: 
 
 
 def judge(exponent: Fraction, fit: pd.Series) -> str:
-    return "holds" if fit.low <= exponent <= fit.high else "FAILS"
+    """Exponents come in steps of 1/2: an interval as wide as that can refute one, but confirms none."""
+    if not fit.low <= exponent <= fit.high:
+        return "FAILS"
+    return "holds" if fit.high - fit.low < 0.5 else "UNCLEAR"

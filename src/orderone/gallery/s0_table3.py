@@ -44,13 +44,13 @@ def run(seeds: int = 16) -> pd.DataFrame:
     return pd.DataFrame(table, columns=COLUMNS)
 
 
-def measure(p: Parameterization, seeds: int) -> pd.DataFrame:
+def measure(p: Parameterization, seeds: int, confidence: float = CONFIDENCE) -> pd.DataFrame:
     """Exponents after one sign step. One token with two answers: its gradient cannot vanish, however far logits move.
 
     Δh_{L+2} adds W Δh, ΔW h and ΔW Δh, each with a power of its own, so its fit carries the n^{-1/2} correction.
     """
     frame = simulate(Setting(p, steps=1, scale=0.005, tokens=(0, 0), targets=(1, 2)), seeds=seeds)
-    plain, bent = (fits(frame, confidence=CONFIDENCE, correction=correction) for correction in (False, True))
+    plain, bent = (fits(frame, confidence=confidence, correction=correction) for correction in (False, True))
     plain.loc[CHANGE] = bent.loc[CHANGE]
     return plain
 

@@ -34,7 +34,7 @@ def fit_exponent(widths: ArrayLike, sizes: ArrayLike, *, confidence: float = 0.9
     if n.shape != y.shape:
         raise ValueError(f"widths and sizes: expected one size for each width, got {n.size} and {y.size}")
     _check(n, y, confidence, parameters := 3 if correction else 2)
-    # centred at the largest width, so that the exponent is the one there and the columns stay well conditioned
+    # relative to the largest width, so that the columns are of like size; the slope is the same
     columns = [np.log(n / n.max()), np.ones_like(n), (n / n.max()) ** -0.5 - 1]
     return _least_squares(np.stack(columns[:parameters], axis=1), np.log(y), confidence)
 
@@ -49,12 +49,13 @@ def _least_squares(design: np.ndarray, target: Vector, confidence: float) -> Fit
 
 
 def _check(n: Vector, y: Vector, confidence: float, parameters: int) -> None:
+    for name, values in (("widths", n), ("sizes", y)):
+        if not (np.all(values > 0) and np.all(np.isfinite(values))):
+            raise ValueError(f"{name}: expected positive finite numbers, got {values.min()} to {values.max()}")
     if len(np.unique(n)) < parameters or len(n) <= parameters:
         raise ValueError(
             f"widths: expected at least {parameters} different ones and more than {parameters} points, "
             f"got {len(np.unique(n))} and {len(n)}; measure more widths or seeds"
         )
-    if not (np.all(n > 0) and np.all(y > 0) and np.all(np.isfinite(y))):
-        raise ValueError(f"sizes: expected positive finite numbers, got a range of {y.min()} to {y.max()}")
     if not 0 < confidence < 1:
         raise ValueError(f"confidence: expected a number between 0 and 1, got {confidence}")

@@ -1,5 +1,5 @@
 """The papers' models."""
 
-from orderone.nn.bigram import Bigram
+from orderone.nn.bigram import Bigram, learning_rates
 
-__all__ = ["Bigram"]
+__all__ = ["Bigram", "learning_rates"]

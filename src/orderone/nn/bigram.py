@@ -12,7 +12,11 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
+from orderone.core.errors import one_of
+from orderone.core.exact import count
+from orderone.core.given import Count, Name
 from orderone.theory.exponents import Parameterization
+from orderone.theory.exponents.parameterization import Rule, read_rule
 from orderone.theory.exponents.sizes import layer_roles
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -27,32 +31,34 @@ class Bigram(nn.Module):
 
     def __init__(
         self,
-        p: Parameterization,
-        width: int,
-        depth: int = 3,
-        vocab: int = 10,
+        p: Rule,
+        width: Count,
+        depth: Count = 3,
+        vocab: Count = 10,
         *,
         norm: bool = False,
         tied: bool = False,
-        activation: str = "linear",
+        activation: Name = "linear",
         generator: torch.Generator | None = None,
         dtype: torch.dtype = torch.float32,
         device: torch.device | str | None = None,
     ):
         super().__init__()
+        p, width, vocab = read_rule(p), count(width, "width"), count(vocab, "vocab", least=2)
         if tied and p.b["embedding"] != p.b["readout"]:
             raise ValueError(
                 f"tied: {p.name} starts the embedding with n^-{p.b['embedding']} and the readout with "
                 f"n^-{p.b['readout']}, but they are one tensor; use a rule or a gauge in which the two agree"
             )
         self.roles, self.norm, self.tied = layer_roles(depth), norm, tied
-        self.activation = ACTIVATIONS[activation]
+        self.activation = ACTIVATIONS[one_of(activation, ACTIVATIONS, "activation")]
         self.multipliers = [float(width) ** -float(p.a[role]) for role in self.roles]
         widths = [vocab, *[width] * (depth + 1), vocab]
-        shapes = list(zip(widths[1:], widths[:-1], strict=True))[: -1 if tied else None]
+        shapes = list(zip(widths[1:], widths[:-1], strict=True))
+        self.weight_roles = self.roles[:-1] if tied else self.roles  # one for each tensor
         self.weights = nn.ParameterList(
             float(width) ** -float(p.b[role]) * torch.randn(shape, generator=generator, dtype=dtype).to(device)
-            for role, shape in zip(self.roles, shapes, strict=False)
+            for role, shape in zip(self.weight_roles, shapes[: len(self.weight_roles)], strict=True)
         )
 
     def matrices(self) -> list[Tensor]:
@@ -78,4 +84,4 @@ class Bigram(nn.Module):
 
 def learning_rates(model: Bigram, p: Parameterization, width: int, scale: float) -> list[float]:
     """eta_l = scale n^{-c_l} for every weight tensor: S0 (11)."""
-    return [scale * float(width) ** -float(p.c[role]) for role, _ in zip(model.roles, model.weights, strict=False)]
+    return [scale * float(width) ** -float(p.c[role]) for role in model.weight_roles]

@@ -1,7 +1,8 @@
 """Parameterizations as data: `get` one by name, write a `custom` one, list the `names`."""
 
 from orderone.core.errors import one_of
-from orderone.rules.declare import custom
+from orderone.core.given import Name
+from orderone.rules.declare import Declared, custom
 from orderone.rules.mf import MF
 from orderone.rules.mup import MUP
 from orderone.rules.ntk import NTK
@@ -12,15 +13,22 @@ from orderone.theory.exponents.alignment import GivenAlignment
 
 _DECLARED = {rule.name: rule for rule in (SP, NTK, MUP, MF, NEURAL_TANGENT, HYBRID, MAXIMAL_UPDATE)}
 
-__all__ = ["custom", "get", "names"]
+__all__ = ["assumed_alignment", "custom", "get", "names"]
 
 
 def names() -> tuple[str, ...]:
     return tuple(_DECLARED)
 
 
-def get(name: str, optimizer: str = "adam", alignment: GivenAlignment | None = None) -> Parameterization:
+def get(name: Name, optimizer: Name = "adam", alignment: GivenAlignment | None = None) -> Parameterization:
     """The rule `name`, with c derived for this optimizer and alignment (by default, the one its authors assume)."""
-    key = name.lower() if isinstance(name, str) else name
-    rule = _DECLARED[one_of(key, _DECLARED, "rule")]
-    return rule.derive(optimizer, alignment)
+    return _declared(name).derive(optimizer, alignment)
+
+
+def assumed_alignment(name: Name) -> str:
+    """The alignment under which the authors of a rule chose its learning rates."""
+    return _declared(name).alignment
+
+
+def _declared(name: Name) -> Declared:
+    return _DECLARED[one_of(name, _DECLARED, "rule")]

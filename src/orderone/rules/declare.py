@@ -1,14 +1,13 @@
 """A rule declares multipliers a and initial sizes b. Its learning-rate exponents c are never written down: they are the
 solver's largest stable ones, for the optimizer and the alignment at hand."""
 
-from dataclasses import dataclass
-from fractions import Fraction
+from dataclasses import dataclass, replace
 
+from orderone.core.exact import ZERO
+from orderone.core.given import GivenExponents, Name
 from orderone.theory.exponents import Parameterization, solve
 from orderone.theory.exponents.alignment import GivenAlignment
-from orderone.theory.exponents.optimizers import update_law
-from orderone.theory.exponents.parameterization import GivenExponents, read_exponents
-from orderone.theory.exponents.sizes import update_exponents
+from orderone.theory.exponents.parameterization import read_exponents
 
 
 @dataclass(frozen=True)
@@ -28,8 +27,8 @@ def derive(
     name: str, a: GivenExponents, b: GivenExponents, optimizer: str, alignment: GivenAlignment
 ) -> Parameterization:
     """The parameterization (a, b) with the largest stable c."""
-    start = Parameterization(name, a := read_exponents(a, "a"), read_exponents(b, "b"), c=dict.fromkeys(a, Fraction(0)))
-    return start.with_c(solve(start, optimizer, alignment).c)
+    start = Parameterization(name, a := read_exponents(a, "a"), read_exponents(b, "b"), c=dict.fromkeys(a, ZERO))
+    return replace(start, c=solve(start, optimizer, alignment).c, rates_for=(optimizer, alignment))
 
 
 def custom(
@@ -38,19 +37,18 @@ def custom(
     b: GivenExponents,
     c: GivenExponents | None = None,
     *,
-    optimizer: str = "adam",
+    optimizer: Name = "adam",
     alignment: GivenAlignment = "full",
 ) -> Parameterization:
     """Your own rule: exponents per role, as {"embedding": 0, "hidden": "1/2", "readout": 1} or in that order.
 
-    Without `c`, the largest stable learning rates for `optimizer` and `alignment`. `vector` (biases, gains) may be left
-    out; it then has a = b = 0 and, with `optimizer`, updates of order one.
+    Without `c`, the largest stable learning rates for `optimizer` and `alignment`, and `vector` (biases, gains) has
+    a = b = 0 unless you say otherwise. With `c`, the rule is about the roles that c names, and no others.
     """
-    a, b = ({"vector": Fraction(0)} | read_exponents(given, letter) for given, letter in ((a, "a"), (b, "b")))
+    exponents_a, exponents_b = read_exponents(a, "a"), read_exponents(b, "b")
     if c is None:
-        return derive(name, a, b, optimizer, alignment)
-    given = read_exponents(c, "c")
-    start = Parameterization(name, a, b, {"vector": Fraction(0)} | given)
-    if "vector" in given:
-        return start
-    return start.with_c({"vector": -a["vector"] - update_exponents(start, update_law(optimizer))["vector"]})
+        vector = {"vector": ZERO}
+        return derive(name, vector | exponents_a, vector | exponents_b, optimizer, alignment)
+    exponents_c = read_exponents(c, "c")
+    only_a, only_b = ({role: given.get(role, ZERO) for role in exponents_c} for given in (exponents_a, exponents_b))
+    return Parameterization(name, only_a, only_b, exponents_c)

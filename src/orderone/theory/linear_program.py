@@ -5,7 +5,7 @@
 
 The dual is in standard form, with one row per unknown and one column per constraint. Its solution is at the same time
 the answer to *why*: y_i > 0 exactly on constraints that hold the optimum up, and when the primal is infeasible the dual
-is unbounded along an extreme ray, whose support is a smallest set of constraints that contradict one another (Farkas).
+is unbounded along an extreme ray, whose support is a set of constraints that contradict one another, none superfluous.
 Bland's rule makes it terminate; Fractions make it exact.
 """
 

@@ -3,26 +3,26 @@
     s = d_H^{-power} sum_i q_i k_i,   d_H = Theta(n^growth),   H d_H = Theta(n)                S0 section 2
 
 Query, key, value and output matrices all have fan-in Theta(n) (the output's is H d_H; erratum S0.12: the number of heads
-need not grow), so their exponents are those of the role `hidden`. Only the score is new:
+need not grow), so the exponents of the role `hidden` keep them stable. (With SGD, growing heads and power 1, gradients of
+W_q and W_k carry an extra n^{-growth (power - 1/2)}: stable, if less than the most.) Only the score is new:
 
     at initialization q and k are independent:     s  = n^{growth (1/2 - power)} q k
-    in training they line up, by kappa:            ds = n^{growth (kappa - power)} q k,  1/2 <= kappa <= 1
+    in training their changes line up, by kappa:   ds = n^{growth (kappa - power)} (q dk + k dq),  1/2 <= kappa <= 1
 
-so 1/sqrt(d_H) is right at initialization and for heads of fixed size, and 1/d_H is needed when heads grow and the updates
-of q and k align (kappa = 1, taken from alpha of `hidden`). QK-norm fixes the sizes of q and k, not the angle between
-them: |s| <= d_H^{1 - power} is all that it adds, so a growing head still needs power = 1.
+so 1/sqrt(d_H) is right at initialization and for heads of fixed size, and 1/d_H is needed when heads grow and queries and
+keys align (kappa = 1, taken from alpha of `hidden`), unless they move less and less. QK-norm fixes the sizes of q and k,
+not the angle between them: |s| <= d_H^{1 - power} is all that it adds, so a growing head still needs power = 1.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-from orderone.core.exact import Exact, exact, power
+from orderone.core.exact import HALF, ZERO, count, exact, power
+from orderone.core.given import Count, Exact, Name
 from orderone.theory.exponents.alignment import Alignment, GivenAlignment, read_alignment
-from orderone.theory.exponents.conditions import Condition
-from orderone.theory.exponents.optimizers import HALF
-from orderone.theory.exponents.parameterization import Exponents, Parameterization
-from orderone.theory.exponents.sizes import ZERO
+from orderone.theory.exponents.parameterization import Exponents, Rule, read_rule
+from orderone.theory.exponents.sizes import rms
 
 
 @dataclass(frozen=True, init=False)
@@ -40,19 +40,44 @@ class Attention:
         if not 0 <= self.growth <= 1:
             raise ValueError(f"growth: a head cannot shrink or outgrow the width; expected 0 to 1, got {self.growth}")
 
-    def rms(self, p: Parameterization, alignment: GivenAlignment = "full") -> Exponents:
-        """Exponents of q, k, the scores s, and their change Δs when q and k change by as much as they are."""
-        size = ZERO if self.qk_norm else HALF - p.a["hidden"] - p.b["hidden"]
-        kappa = read_alignment(alignment).alpha["hidden"]
-        s, change = (self.growth * (terms - self.power) + 2 * size for terms in (HALF, kappa))
-        return {"q": size, "k": size, "s": s, "Δs": change}
+    def rms(
+        self,
+        p: Rule,
+        alignment: GivenAlignment = "full",
+        *,
+        optimizer: Name = "adam",
+        depth: Count = 3,
+        norm: bool = False,
+    ) -> Exponents:
+        """Exponents of q, k, the scores s and, at the rates p.c, of the changes Δq, Δk and Δs."""
+        align, size = read_alignment(alignment), self._size(read_rule(p))
+        sizes = rms(p, depth, norm or self.qk_norm, training=True, optimizer=optimizer, alignment=align)
+        change = max(
+            sizes[f"Δh{layer}"] for layer in range(2, count(depth, "depth") + 2)
+        )  # q and k are outputs of hidden layers
+        score = max(size + change, 2 * change) - self.slack(p, align) - 2 * size
+        return {"q": size, "k": size, "Δq": change, "Δk": change, "s": self.score_at_init(p), "Δs": score}
 
-    def conditions(self, p: Parameterization, alignment: Alignment) -> Iterator[Condition]:
-        size = self.rms(p, alignment)
-        text = f"scores over {power(self.power, 'd_H')} with d_H = {power(self.growth)}"
-        yield Condition("(S0 sec. 2)", "scores", text, "q k at initialization", {}, -size["s"])
-        yield Condition("(S0 sec. 2)", "scores", text, "q k in training", {}, -size["Δs"])
+    def score_at_init(self, p: Rule) -> Fraction:
+        return self.growth * (HALF - self.power) + 2 * self._size(p)
+
+    def slack(self, p: Rule, alignment: Alignment) -> Fraction:
+        """By how much queries and keys of order one could grow, relative to their size, before their scores do."""
+        return self.growth * (self.power - alignment.alpha["hidden"]) - 2 * self._size(p)
 
     def smallest_power(self, alignment: GivenAlignment = "full") -> Fraction:
         """The smallest power of d_H that keeps order-one queries and keys from making scores grow."""
         return max(HALF, read_alignment(alignment).alpha["hidden"]) if self.growth else ZERO
+
+    @property
+    def text(self) -> str:
+        return f"scores over {power(self.power, 'd_H')} with d_H = {power(self.growth)}"
+
+    def _size(self, p: Rule) -> Fraction:
+        return ZERO if self.qk_norm else HALF - p.a["hidden"] - p.b["hidden"]
+
+
+if TYPE_CHECKING:
+    GivenAttention: TypeAlias = Attention | None
+else:
+    GivenAttention = Any  # what the conditions check themselves

@@ -7,26 +7,28 @@
     (8)   a + b >= 1/2                the logits do not grow                   (readout)
     (14)  r_1 <= a_0 + e_0            change of the embedding's output
     (18)  r_{l+1} <= a + b + r_l - omega     W dh
-    (19)  r_{l+1} <= a + e - alpha           dW h
+    (19)  r_{l+1} <= a + e - alpha           dW h      (minus the exponent of h_l, which is 0 where (6) and (7) hold)
     (20)  r_{l+1} <= a + e + r_l - u         dW dh
 
-e = c + (a constant of the optimizer): erratum S0.4. With r = 0 throughout, (14) and (18)-(20) are the paper's (21)-(24); a
-network whose deeper changes vanish (r > 0) may satisfy (18) although (24) is broken, so r stays an unknown here.
+e = c + (a constant of the optimizer): erratum S0.4. With r = 0 throughout, (14) and (18)-(20) are the paper's (21)-(24);
+a network whose deeper changes vanish (r > 0) may satisfy (18) although (24) is broken, so r stays an unknown here.
 
 Normalization makes (6) and (7) hold by itself. A tied embedding is one tensor in two places: one initialization, one
-rate (S0 A.1.2).
+rate (S0 A.1.2). Attention adds one condition on its scores (see `attention`).
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
+from orderone.core.errors import instance
+from orderone.core.exact import HALF, ONE, ZERO, count
+from orderone.core.given import Count
 from orderone.theory.exponents.alignment import Alignment
-from orderone.theory.exponents.optimizers import HALF, UpdateLaw
+from orderone.theory.exponents.attention import Attention, GivenAttention
+from orderone.theory.exponents.optimizers import UpdateLaw
 from orderone.theory.exponents.parameterization import Parameterization
-from orderone.theory.exponents.sizes import ZERO, gradient_exponents, layer_roles, normalized
-
-ONE = Fraction(1)
+from orderone.theory.exponents.sizes import activation_exponents, gradient_exponents, layer_roles, plain
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,31 +52,45 @@ class Condition:
         return sum((weight * at[name] for name, weight in self.terms.items()), self.constant)
 
 
-def init_conditions(p: Parameterization, norm: bool = False, tied: bool = False) -> Iterator[Condition]:
+@dataclass(frozen=True)
+class Network:
+    """What the conditions are about: a rule in a network of `depth` hidden layers."""
+
+    p: Parameterization
+    law: UpdateLaw
+    alignment: Alignment
+    depth: Count
+    norm: bool = False
+    tied: bool = False
+    attention: GivenAttention = None
+
+    def __post_init__(self):
+        object.__setattr__(self, "depth", count(self.depth, "depth (the number of hidden layers)", most=1000))
+        if self.attention is not None:
+            instance(self.attention, Attention, "attention", "make one: Attention(power='1/2', growth=1)")
+
+
+def init_conditions(net: Network) -> Iterator[Condition]:
     """(6)-(8): what a and b must satisfy before any update."""
-    q = normalized(p) if norm else p
-    size = {role: q.a[role] + q.b[role] for role in q.roles}
+    p = plain(net.p, net.norm)
+    size = {role: p.a[role] + p.b[role] for role in p.roles}
     yield Condition("(6)", "embedding", "a + b = 0", "h_1 at initialization", {}, size["embedding"], equality=True)
     yield Condition("(7)", "hidden", "a + b = 1/2", "h at initialization", {}, size["hidden"] - HALF, equality=True)
     yield Condition("(8)", "readout", "a + b >= 1/2", "logits at initialization", {}, size["readout"] - HALF)
-    if "vector" in q.roles:
+    if "vector" in p.roles:
         yield Condition("(6)", "vector", "a + b >= 0", "biases at initialization", {}, size["vector"])
-    if tied:
-        gap = p.b["embedding"] - p.b["readout"]
+    if net.tied:
+        gap = net.p.b["embedding"] - net.p.b["readout"]
         yield Condition("(tied)", "embedding", "b = b_readout", "one initial variance", {}, gap, equality=True)
+    if net.attention:
+        score = net.attention.score_at_init(net.p)
+        yield Condition("(S0 sec. 2)", "scores", net.attention.text, "q k at initialization", {}, -score)
 
 
-def update_conditions(
-    p: Parameterization,
-    law: UpdateLaw,
-    alignment: Alignment,
-    depth: int = 3,
-    norm: bool = False,
-    tied: bool = False,
-) -> Iterator[Condition]:
+def update_conditions(net: Network) -> Iterator[Condition]:
     """(14), (18)-(20) and r >= 0, layer by layer; the unknowns are `c_role` and `r_l`."""
-    p = normalized(p) if norm else p
-    g = gradient_exponents(p, depth, tied)
+    p, law = plain(net.p, net.norm), net.law
+    g, h = gradient_exponents(p, net.depth), activation_exponents(p, net.depth)
     own = {role: p.a[role] + law.offset(role, p.b[role], g[role]) for role in p.roles}  # a + e - c
 
     def bound(code: str, role: str, layer: int, text: str, subject: str, constant: Fraction, *unknowns: str):
@@ -82,29 +98,33 @@ def update_conditions(
         terms = {after: -ONE, **dict.fromkeys(unknowns, ONE)}
         return Condition(code, role, text, subject, terms, constant, change=after)
 
-    for layer, role in enumerate(layer_roles(depth)):
+    for layer, role in enumerate(layer_roles(net.depth)):
         before, rate = f"r_{layer}", f"c_{role}"
         if role == "embedding":
-            yield bound("(14)", role, layer, "a + e >= 0", "change of h_1", own[role], rate)
+            yield bound("(14)/(21)", role, layer, "a + e >= 0", "change of h_1", own[role], rate)
         else:
             into = "the logits" if role == "readout" else "the next layer"
-            omega = alignment.omega[role]
-            alpha, u = law.reach(role, alignment.alpha[role]), law.reach(role, alignment.u[role])
-            code, size = ("(18)/(24)" if role == "readout" else "(18)/(23)"), p.a[role] + p.b[role]
-            yield bound(code, role, layer, "a + b + r >= omega", f"W Δh into {into}", size - omega, before)
-            yield bound("(19)", role, layer, "a + e >= alpha", f"ΔW h into {into}", own[role] - alpha, rate)
-            yield bound("(20)", role, layer, "a + e + r >= u", f"ΔW Δh into {into}", own[role] - u, rate, before)
+            omega, alpha, u = (getattr(net.alignment, kind)[role] for kind in ("omega", "alpha", "u"))
+            carried = p.a[role] + p.b[role] - omega
+            fresh, mixed = own[role] - law.reach(role, alpha) - h[layer], own[role] - law.reach(role, u)
+            code = "(18)/(24)" if role == "readout" else "(18)/(23)"
+            yield bound(code, role, layer, "a + b + r >= omega", f"W Δh into {into}", carried, before)
+            yield bound("(19)/(22)", role, layer, "a + e >= alpha", f"ΔW h into {into}", fresh, rate)
+            yield bound("(20)/(22)", role, layer, "a + e + r >= u", f"ΔW Δh into {into}", mixed, rate, before)
         if "vector" in p.roles and role != "readout":  # a bias is added to whatever this layer puts out
-            yield bound("(14)", "vector", layer, "a + e >= 0", "change of biases", own["vector"], "c_vector")
-    for layer in range(1, depth + 3):
+            yield bound("(14)/(21)", "vector", layer, "a + e >= 0", "change of biases", own["vector"], "c_vector")
+        if net.attention and role == "hidden":
+            slack = net.attention.slack(net.p, net.alignment)
+            yield Condition("(S0 sec. 2)", "scores", net.attention.text, "q Δk", {f"r_{layer + 1}": ONE}, slack)
+    for layer in range(1, net.depth + 3):
         yield Condition("(13)", f"h_{layer}", f"r_{layer} >= 0", f"Δh_{layer}", {f"r_{layer}": ONE}, ZERO)
-    if tied:
+    if net.tied:
         terms = {"c_embedding": ONE, "c_readout": -ONE}
         yield Condition("(tied)", "embedding", "c = c_readout", "one learning rate", terms, ZERO, equality=True)
 
 
-def changes(conditions: list[Condition], c: Mapping[str, Fraction]) -> dict[str, Fraction]:
-    """The r that the rates `c` give: every bound on r_1, then on r_2, ... taken at its smallest."""
+def changes(conditions: Sequence[Condition], c: Mapping[str, Fraction]) -> dict[str, Fraction]:
+    """The r that the rates `c` give: every bound on r_1, then on r_2, ... taken at its smallest. Returned with the c."""
     at = {f"c_{role}": value for role, value in c.items()}
     for name in dict.fromkeys(k.change for k in conditions if k.change):
         at[name] = min(k.value({**at, name: ZERO}) for k in conditions if k.change == name)

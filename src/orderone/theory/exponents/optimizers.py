@@ -7,11 +7,12 @@
 
 Erratum S0.4: wherever the paper's conditions (14), (19)-(22) write c, they mean e.
 
-**Muon.** U V^T has spectral norm 1 and, with full rank, Frobenius norm sqrt(min(rows, columns)). Its entries are then of
-size sqrt(min / (rows * columns)), which is n^{-1/2} for n x n (hidden), n x V (embedding) and V x n (readout) alike:
-e = c + 1/2. The spectral norm also bounds the alignment of a hidden update. |U V^T h| <= |h| says
-n^alpha n^{-1/2} RMS(h) <= RMS(h), so alpha, u <= 1/2 whatever the data do. (If W' has rank of order one, entries are n^{-1}
-and alpha can be 1: the same dW h.) Hence a_h + c_h >= 0: a hidden rate that does not depend on width in SP and muP.
+**Muon.** Take gradients of full rank, as batches larger than the width give them. U V^T has spectral norm 1 and Frobenius
+norm sqrt(min(rows, columns)). Its entries are then of size sqrt(min / (rows * columns)), which is n^{-1/2} for n x n
+(hidden), n x V (embedding) and V x n (readout) alike: e = c + 1/2. The spectral norm also bounds the alignment of a
+hidden update. |U V^T h| <= |h| says n^alpha n^{-1/2} RMS(h) <= RMS(h), so alpha, u <= 1/2 whatever the data do. Hence
+a_h + c_h >= 0: a hidden rate that does not depend on width in SP and muP. (A batch of order one gives hidden gradients of
+rank of order one. Entries are then n^{-1} and alpha can be 1: another dW, but the same dW h and the same largest rate.)
 At the readout V is fixed and the same bound, |U V^T h| <= |h| = n^{1/2} RMS(h), still allows alpha = 1. Vectors are
 not matrices; Muon leaves them to Adam.
 
@@ -24,8 +25,8 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from orderone.core.errors import one_of
-
-HALF = Fraction(1, 2)
+from orderone.core.exact import HALF, ZERO
+from orderone.core.given import Name
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,7 @@ class UpdateLaw:
 
     def offset(self, role: str, b: Fraction, g: Fraction) -> Fraction:
         """e - c."""
-        norm = HALF if self.spectral and role != "vector" else 0
+        norm = HALF if self.spectral and role != "vector" else ZERO
         return self.gradient * g + self.weight * b + norm
 
     def reach(self, role: str, alignment: Fraction) -> Fraction:
@@ -62,5 +63,5 @@ OPTIMIZERS = {
 }
 
 
-def update_law(optimizer: str) -> UpdateLaw:
+def update_law(optimizer: Name) -> UpdateLaw:
     return OPTIMIZERS[one_of(optimizer, OPTIMIZERS, "optimizer")]

@@ -8,21 +8,24 @@ n is the width. A role is what a tensor does, seen from its two dimensions as th
     hidden      n x n    both grow:     W_1 ... W_L, attention and MLP matrices
     readout     V x n    fan-out fixed: W_{L+1}
     vector      n        biases and normalization gains: an embedding with the constant input 1
+
+A tensor none of whose dimensions grows (a bias of the readout) has no role: its exponents are all 0.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
-from typing import TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from orderone.core.errors import one_of
-from orderone.core.exact import Exact, exact
+from orderone.core.exact import exact
+from orderone.core.frozen import FrozenDict
+from orderone.core.given import GivenExponents
 
 MATRIX_ROLES = ("embedding", "hidden", "readout")
 ROLES = (*MATRIX_ROLES, "vector")
 
 Exponents: TypeAlias = dict[str, Fraction]
-GivenExponents: TypeAlias = Mapping[str, Exact] | Sequence[Exact]
 
 
 @dataclass(frozen=True)
@@ -30,6 +33,7 @@ class Parameterization:
     """Exponents a (multiplier), b (initial standard deviation) and c (learning rate) for every role.
 
     `own` keeps the multipliers the rule was written with, so that a shifted rule finds its way back (`gauge`).
+    `rates_for` is the optimizer and the alignment that c was derived for, and None if c was given.
     """
 
     name: str
@@ -37,14 +41,15 @@ class Parameterization:
     b: Exponents
     c: Exponents
     own: Exponents = field(default_factory=dict, compare=False, repr=False)
+    rates_for: tuple[str, Any] | None = field(default=None, compare=False, repr=False)
 
     def __post_init__(self):
         for letter in "abc":
-            object.__setattr__(self, letter, read_exponents(getattr(self, letter), letter))
+            object.__setattr__(self, letter, FrozenDict(read_exponents(getattr(self, letter), letter)))
         if not (set(self.a) == set(self.b) == set(self.c)):
             roles = "; ".join(f"{letter} has {', '.join(getattr(self, letter))}" for letter in "abc")
             raise ValueError(f"{self.name}: a, b and c must name the same roles, but {roles}")
-        object.__setattr__(self, "own", read_exponents(self.own, "own") if self.own else dict(self.a))
+        object.__setattr__(self, "own", FrozenDict(self.own or self.a))
 
     @property
     def roles(self) -> tuple[str, ...]:
@@ -52,19 +57,35 @@ class Parameterization:
 
     def with_c(self, c: GivenExponents) -> "Parameterization":
         """The same network with other learning-rate exponents; roles that `c` leaves out keep theirs."""
-        return replace(self, c={**self.c, **read_exponents(c, "c", partial=True)})
+        return replace(self, c={**self.c, **read_exponents(c, "c", partial=True)}, rates_for=None)
 
 
-def read_exponents(given: object, letter: str, partial: bool = False) -> Exponents:
+if TYPE_CHECKING:
+    Rule: TypeAlias = Parameterization
+else:
+    Rule = Any  # what `read_rule` reads
+
+
+def read_rule(given: Rule) -> Parameterization:
+    if isinstance(given, Parameterization):
+        return given
+    name = f"'{given}'" if isinstance(given, str) else "'mup'"
+    raise ValueError(f"rule: expected a Parameterization, got {given!r}; write rules.get({name}) or rules.custom(...)")
+
+
+def read_exponents(given: GivenExponents, letter: str, partial: bool = False) -> Exponents:
     """A mapping role -> number, or a sequence in the order embedding, hidden, readout[, vector], as exact exponents."""
-    if isinstance(given, Sequence) and not isinstance(given, str):
+    if isinstance(given, Iterable) and not isinstance(given, (str, Mapping)):
+        given = list(given)
         if len(given) not in (len(MATRIX_ROLES), len(ROLES)):
             raise ValueError(f"{letter}: expected 3 or 4 exponents in the order {', '.join(ROLES)}; got {given!r}")
         given = dict(zip(ROLES, given, strict=False))
     if not isinstance(given, Mapping):
-        raise ValueError(f"{letter}: expected a mapping from role to exponent, got {given!r}")
-    for role in given:
-        one_of(role, ROLES, f"role in {letter}")
+        raise ValueError(
+            f"{letter}: expected exponents such as {{'embedding': 0, 'hidden': '1/2', 'readout': 1}} or (0, '1/2', 1); "
+            f"got {given!r}"
+        )
+    given = {one_of(role, ROLES, f"role in {letter}"): value for role, value in given.items()}
     missing = [role for role in MATRIX_ROLES if role not in given]
     if missing and not partial:
         raise ValueError(

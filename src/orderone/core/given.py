@@ -1,0 +1,18 @@
+"""What users may type. Functions that take these read them themselves and raise ValueErrors that say what to do, so the
+run-time type checks of the test suite leave them alone; static checkers see the real types."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from decimal import Decimal
+from fractions import Fraction
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+if TYPE_CHECKING:
+    Exact: TypeAlias = Fraction | int | str | float | Decimal  # floats only if they are exact
+    Name: TypeAlias = str
+    Count: TypeAlias = int
+    GivenExponents: TypeAlias = Mapping[str, Exact] | Sequence[Exact]
+    GivenConstraints: TypeAlias = str | Iterable[str | Mapping[str, Exact]] | Mapping[str, Exact]
+else:
+    Exact = Name = Count = GivenExponents = GivenConstraints = Any
+
+__all__ = ["Count", "Exact", "GivenConstraints", "GivenExponents", "Name"]
