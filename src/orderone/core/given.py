@@ -7,12 +7,14 @@ from fractions import Fraction
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
+
     Exact: TypeAlias = Fraction | int | str | float | Decimal  # floats only if they are exact
     Name: TypeAlias = str
     Count: TypeAlias = int
     GivenExponents: TypeAlias = Mapping[str, Exact] | Sequence[Exact]
     GivenConstraints: TypeAlias = str | Iterable[str | Mapping[str, Exact]] | Mapping[str, Exact]
 else:
-    Exact = Name = Count = GivenExponents = GivenConstraints = Any
+    Exact = Name = Count = GivenExponents = GivenConstraints = ArrayLike = Any
 
-__all__ = ["Count", "Exact", "GivenConstraints", "GivenExponents", "Name"]
+__all__ = ["ArrayLike", "Count", "Exact", "GivenConstraints", "GivenExponents", "Name"]

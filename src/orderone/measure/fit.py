@@ -7,9 +7,9 @@ Finite networks carry corrections of relative size n^{-1/2} to their power laws.
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import ArrayLike
 from scipy.special import stdtrit
 
+from orderone.core.given import ArrayLike
 from orderone.core.shapes import Vector
 
 ROUNDING = 1e-9  # a noiseless law would otherwise get an interval narrower than the logarithms are exact

@@ -57,7 +57,7 @@ def minimize(cost: Mapping[str, Fraction], constraints: Sequence[C]) -> Optimum[
         raise ValueError("the program has no lower bound: no constraint keeps the cost from falling for ever")
     ray = table.improve()
     if ray is not None:
-        return Conflict(_distinct(columns[j][0] for j in ray))
+        return Conflict(_distinct(columns[j][0] for j in sorted(ray)))
     x = dict(zip(unknowns, table.multipliers(), strict=True))
     value = sum((Fraction(cost.get(name, 0)) * x[name] for name in unknowns), Fraction(0))
     return Optimum(value, x, _distinct(columns[j][0] for j in table.support()))
