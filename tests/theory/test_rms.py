@@ -84,6 +84,7 @@ def test_a_rate_too_large_shows_everywhere_downstream():
     behind_norms = rms(p, training=True, norm=True)  # a normalized h cannot change by more than its size
     assert {behind_norms[f"{x}{i}"] for x in ("h", "Δh") for i in range(1, 5)} == {F(0)}
     assert behind_norms["W'0"] == -1  # the gradient is divided by the new size of W_0 x
+    assert "W'0" not in rms(rules.get("mup").with_c({"hidden": 0}), training=True, norm=True)
 
 
 @pytest.mark.parametrize("depth", [0, -1, 2.5, True, None, "3"])

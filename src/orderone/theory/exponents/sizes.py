@@ -45,7 +45,8 @@ def rms(
     """Exponents of h1..h{L+2}, h'1..h'{L+2}, W'0..W'{L+1}, where L = `depth` is the number of hidden layers.
 
     With `training=True`, the sizes after an update with this optimizer and alignment, and the changes themselves:
-    ΔW0..ΔW{L+1} and Δh1..Δh{L+2}; the last one is the change of the logits.
+    ΔW0..ΔW{L+1} and Δh1..Δh{L+2}; the last one is the change of the logits. Where a hidden update outgrows its weight
+    in front of a normalization, gradients depend on angles as well as sizes, and are left out.
     """
     p, roles = plain(p, norm), layer_roles(depth)
     law, align = update_law(optimizer), read_alignment(alignment)
@@ -56,14 +57,12 @@ def rms(
     e = update_exponents(p, law, depth)
     change, grown = _changes(p, roles, h, e, law, align, norm)
     h = [max(pair) for pair in zip(h, change, strict=True)]
-    dh = _backward_after(p, roles, dh, e, law, align, grown, min(change[-1], ZERO))
-    return (
-        _named("h", h[1:], 1)
-        | _named("Δh", change[1:], 1)
-        | _named("h'", dh[1:], 1)
-        | _named("W'", _gradients(p, roles, h, [size - by for size, by in zip(dh, grown, strict=True)]), 0)
-        | _named("ΔW", [-e[role] for role in roles], 0)
-    )
+    sizes = _named("h", h[1:], 1) | _named("Δh", change[1:], 1) | _named("ΔW", [-e[role] for role in roles], 0)
+    if any(grown[2:]):
+        return sizes
+    dh = _backward_after(p, roles, dh, e, law, align, min(change[-1], ZERO))
+    u = [dh[0], dh[1] - grown[1], *dh[2:]]  # a first normalization divides by the new size of its input (Lemma D.2)
+    return sizes | _named("h'", dh[1:], 1) | _named("W'", _gradients(p, roles, h, u), 0)
 
 
 def plain(p: Rule, norm: bool) -> Parameterization:
@@ -144,22 +143,17 @@ def _backward_after(
     e: Exponents,
     law: UpdateLaw,
     align: Alignment,
-    grown: list[Fraction],
     change: Fraction,
 ) -> list[Fraction]:
-    """h' after the update: the changes W^T Δh' + ΔW^T h' + ΔW^T Δh' added up from the logits down, as Δh is upwards.
-
-    Behind a normalization whose input has grown, gradients are divided by the new size (Lemma D.2).
-    """
-    after, shrunk = [dh[-1]], ZERO
+    """h' after the update: the changes W^T Δh' + ΔW^T h' + ΔW^T Δh' added up from the logits down, as Δh is upwards."""
+    after = [dh[-1]]
     for i, role in reversed(list(enumerate(roles))):
-        shrunk += grown[i + 1]
         terms, alpha, u = ZERO, ZERO, ZERO
         if role == "hidden":
             terms, alpha, u = HALF, law.reach(role, align.alpha[role]), law.reach(role, align.u[role])
         updated = max(alpha - e[role] + dh[i + 1], u - e[role] + change)
         change = -p.a[role] + max(terms - p.b[role] + change, updated)
-        after.append(max(dh[i], change) - shrunk)
+        after.append(max(dh[i], change))
     return after[::-1]
 
 
