@@ -15,7 +15,9 @@ from orderone.theory.exponents.conditions import Network, update_conditions
 from orderone.theory.exponents.optimizers import OPTIMIZERS
 from orderone.theory.linear_program import Optimum, minimize
 
-CONDITIONS = list(update_conditions(Network(rules.get("sp"), OPTIMIZERS["adam"], PRESETS["worst"], depth=3)))
+CONDITIONS = list(
+    update_conditions(Network(rules.get("sp"), OPTIMIZERS["adam"], PRESETS["worst"], depth=3), together=True)
+)
 COST = {f"c_{role}": Fraction(1) for role in ("embedding", "hidden", "readout", "vector")}
 
 

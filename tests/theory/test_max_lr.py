@@ -8,7 +8,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orderone import rules
-from orderone.theory.exponents import OPTIMIZERS, InfeasibleError, gradient_exponents, max_lr, rms, solve, stability
+from orderone.theory.exponents import (
+    OPTIMIZERS,
+    Attention,
+    InfeasibleError,
+    gradient_exponents,
+    max_lr,
+    rms,
+    solve,
+    stability,
+)
+from orderone.theory.exponents.alignment import read_alignment
+from orderone.theory.exponents.conditions import Network, changes, update_conditions
+from orderone.theory.linear_program import Optimum, minimize
 
 # Computed independently of this project: (c_embedding, c_hidden, c_readout).
 REFERENCE = {
@@ -88,6 +100,27 @@ def test_the_rates_are_stable_and_no_rate_can_be_raised_alone(alignment, name, o
         faster = replace(p, c={**p.c, role: p.c[role] - F(1, 100)})
         assert not stability(faster, optimizer, alignment, depth=depth), (role, solution)
         assert solution.why(role)
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    alignments,
+    st.tuples(*[st.fractions(-1, 1, max_denominator=4)] * 6),
+    st.sampled_from(["sgd", "adam"]),
+    st.integers(2, 6),
+)
+def test_like_layers_may_be_taken_together(alignment, numbers, optimizer, depth):
+    """The program with one block for all later hidden layers has the optimum of the one with every layer."""
+    p = rules.custom("any", a=numbers[:3], b=numbers[3:], c=(0, 0, 0))
+    net = Network(p, OPTIMIZERS[optimizer], read_alignment(alignment), depth, attention=Attention(growth="1/2"))
+    cost = {f"c_{role}": F(1) for role in p.roles}
+    full, short = (minimize(cost, list(update_conditions(net, together))) for together in (False, True))
+    assert isinstance(full, Optimum)
+    assert isinstance(short, Optimum)
+    assert full.value == short.value
+    rates = {role: short.x[f"c_{role}"] for role in p.roles}
+    r, few = (changes(list(update_conditions(net, together)), rates) for together in (False, True))
+    assert {name: r[name] for name in few} == few
 
 
 def test_hidden_omega_above_one_half_costs_rate_with_depth():

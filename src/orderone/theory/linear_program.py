@@ -12,7 +12,7 @@ Bland's rule makes it terminate; Fractions make it exact.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Generic, Protocol, TypeVar, runtime_checkable
+from typing import Generic, Protocol, TypeAlias, TypeVar, runtime_checkable
 
 
 @runtime_checkable
@@ -46,13 +46,12 @@ def minimize(cost: Mapping[str, Fraction], constraints: Sequence[C]) -> Optimum[
     """The smallest `cost . x` that satisfies all `constraints`, or the constraints that cannot hold together."""
     unknowns = sorted({name for row in constraints for name in row.terms} | set(cost))
     columns = [(row, sign) for row in constraints for sign in ((1, -1) if row.equality else (1,))]
-    table = _Tableau(
-        rows=[
-            [sign * row.terms.get(name, Fraction(0)) for row, sign in columns] + [Fraction(cost.get(name, 0))]
-            for name in unknowns
-        ],
-        prices=[-sign * row.constant for row, sign in columns],
-    )
+    rows: dict[str, _Row] = {name: {RIGHT: Fraction(cost[name])} if cost.get(name) else {} for name in unknowns}
+    for j, (row, sign) in enumerate(columns):
+        for name, weight in row.terms.items():
+            if weight:
+                rows[name][j] = sign * weight
+    table = _Tableau(list(rows.values()), prices=[-sign * row.constant for row, sign in columns])
     if not table.find_start():
         raise ValueError("the program has no lower bound: no constraint keeps the cost from falling for ever")
     ray = table.improve()
@@ -67,63 +66,80 @@ def _distinct(items) -> tuple:
     return tuple(dict.fromkeys(items))
 
 
-class _Tableau:
-    """Rows `[constraint columns | artificial columns | right side]`, one basic column for each, and a row of gains:
-    what a unit of each column would add to the objective."""
+RIGHT = -1  # the column of the right sides
+_Row: TypeAlias = dict[int, Fraction]
 
-    def __init__(self, rows: list[list[Fraction]], prices: list[Fraction]):
-        self.prices, self.columns, size = prices, len(prices), len(rows)
-        self.signs = [-1 if row[-1] < 0 else 1 for row in rows]  # a standard-form right side is not negative
+
+class _Tableau:
+    """Sparse rows over constraint columns, artificial columns and the right side (RIGHT), one basic column for each, and
+    a row of gains: what a unit of each column would add to the objective."""
+
+    def __init__(self, rows: list[_Row], prices: list[Fraction]):
+        self.prices, self.columns = prices, len(prices)
+        self.signs = [-1 if row.get(RIGHT, 0) < 0 else 1 for row in rows]  # a standard-form right side is not negative
         self.rows = [
-            [*(sign * entry for entry in row[:-1]), *(Fraction(int(i == j)) for j in range(size)), sign * row[-1]]
+            {column: sign * entry for column, entry in row.items()} | {self.columns + i: Fraction(1)}
             for i, (row, sign) in enumerate(zip(rows, self.signs, strict=True))
         ]
-        self.basis = [self.columns + i for i in range(size)]
-        self.gains: list[Fraction] = []
+        self.basis = [self.columns + i for i in range(len(rows))]
+        self.gains: _Row = {}
 
     def find_start(self) -> bool:
         """Phase one: drive the artificial columns out of the basis; False if they cannot leave."""
-        self._climb([Fraction(0)] * self.columns + [Fraction(-1)] * len(self.rows))
+        self._climb({self.columns + i: Fraction(-1) for i in range(len(self.rows))})
         for i, column in enumerate(self.basis):
             if column >= self.columns:
-                if self.rows[i][-1] != 0:
+                if self.rows[i].get(RIGHT, 0) != 0:
                     return False
-                swap = next((j for j in range(self.columns) if self.rows[i][j] != 0), None)
+                swap = next((j for j in self.rows[i] if 0 <= j < self.columns), None)
                 if swap is not None:  # otherwise the row is void and stays so
                     self._pivot(i, swap)
         return True
 
     def improve(self) -> list[int] | None:
         """Phase two: climb to the optimum. Returns None there, or the support of a ray that climbs for ever."""
-        return self._climb(self.prices + [Fraction(0)] * len(self.rows))
+        return self._climb(dict(enumerate(self.prices)))
 
     def multipliers(self) -> list[Fraction]:
         """The primal unknowns: what a unit of each right side is worth."""
-        return [-sign * self.gains[self.columns + i] for i, sign in enumerate(self.signs)]
+        return [-sign * self.gains.get(self.columns + i, Fraction(0)) for i, sign in enumerate(self.signs)]
 
     def support(self) -> list[int]:
         in_use = zip(self.basis, self.rows, strict=True)
-        return sorted(column for column, row in in_use if row[-1] > 0 and column < self.columns)
+        return sorted(column for column, row in in_use if row.get(RIGHT, 0) > 0 and column < self.columns)
 
-    def _climb(self, prices: list[Fraction]) -> list[int] | None:
-        self.gains = [*prices, Fraction(0)]
-        for price, row in [(prices[column], row) for column, row in zip(self.basis, self.rows, strict=True)]:
-            if price:
-                self.gains = [gain - price * entry for gain, entry in zip(self.gains, row, strict=True)]
+    def _climb(self, prices: _Row) -> list[int] | None:
+        self.gains = {column: price for column, price in prices.items() if price}
+        for column, row in zip(self.basis, self.rows, strict=True):
+            if prices.get(column):
+                _subtract(self.gains, prices[column], row)
         while True:
             # Bland: the first improving column, so that it cannot cycle. Artificial columns never come back.
-            enter = next((j for j in range(self.columns) if self.gains[j] > 0), None)
+            enter = min((j for j, gain in self.gains.items() if gain > 0 and 0 <= j < self.columns), default=None)
             if enter is None:
                 return None
-            ratios = [(row[-1] / row[enter], self.basis[i], i) for i, row in enumerate(self.rows) if row[enter] > 0]
+            column = [(i, row[enter]) for i, row in enumerate(self.rows) if enter in row]
+            ratios = [(self.rows[i].get(RIGHT, Fraction(0)) / x, self.basis[i], i) for i, x in column if x > 0]
             if not ratios:
-                return [enter, *(b for b, row in zip(self.basis, self.rows, strict=True) if row[enter] < 0)]
+                return [enter, *(self.basis[i] for i, x in column if x < 0)]
             self._pivot(min(ratios)[2], enter)
 
     def _pivot(self, i: int, j: int) -> None:
-        lead = [entry / self.rows[i][j] for entry in self.rows[i]]
+        scale = self.rows[i][j]
+        lead = {column: entry / scale for column, entry in self.rows[i].items()}
         for k, row in enumerate(self.rows):
-            if row[j]:
-                self.rows[k] = [entry - row[j] * top if top else entry for entry, top in zip(row, lead, strict=True)]
-        self.gains = [gain - self.gains[j] * top if top else gain for gain, top in zip(self.gains, lead, strict=True)]
+            if k != i and j in row:
+                _subtract(row, row[j], lead)
+        if j in self.gains:
+            _subtract(self.gains, self.gains[j], lead)
         self.rows[i], self.basis[i] = lead, j
+
+
+def _subtract(row: _Row, factor: Fraction, lead: _Row) -> None:
+    """row - factor * lead, in place; zeros are not kept."""
+    for column, entry in lead.items():
+        value = row.get(column, 0) - factor * entry
+        if value:
+            row[column] = value
+        else:
+            row.pop(column, None)

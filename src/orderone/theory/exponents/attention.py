@@ -52,18 +52,17 @@ class Attention:
         """Exponents of q, k, the scores s and, at the rates p.c, of the changes Δq, Δk and Δs."""
         align, size = read_alignment(alignment), self._size(read_rule(p))
         sizes = rms(p, depth, norm or self.qk_norm, training=True, optimizer=optimizer, alignment=align)
-        change = max(
-            sizes[f"Δh{layer}"] for layer in range(2, count(depth, "depth") + 2)
-        )  # q and k are outputs of hidden layers
-        score = max(size + change, 2 * change) - self.slack(p, align) - 2 * size
+        outputs = range(2, count(depth, "depth") + 2)  # queries and keys are outputs of hidden layers
+        change = max(sizes[f"Δh{layer}"] for layer in outputs)
+        score = self._aligned(align) + max(size + change, 2 * change)
         return {"q": size, "k": size, "Δq": change, "Δk": change, "s": self.score_at_init(p), "Δs": score}
 
     def score_at_init(self, p: Rule) -> Fraction:
         return self.growth * (HALF - self.power) + 2 * self._size(p)
 
     def slack(self, p: Rule, alignment: Alignment) -> Fraction:
-        """By how much queries and keys of order one could grow, relative to their size, before their scores do."""
-        return self.growth * (self.power - alignment.alpha["hidden"]) - 2 * self._size(p)
+        """By how much the change of queries and keys could outgrow order one before their scores grow."""
+        return -self._aligned(alignment) - self._size(p)
 
     def smallest_power(self, alignment: GivenAlignment = "full") -> Fraction:
         """The smallest power of d_H that keeps order-one queries and keys from making scores grow."""
@@ -72,6 +71,9 @@ class Attention:
     @property
     def text(self) -> str:
         return f"scores over {power(self.power, 'd_H')} with d_H = {power(self.growth)}"
+
+    def _aligned(self, alignment: Alignment) -> Fraction:
+        return self.growth * (alignment.alpha["hidden"] - self.power)
 
     def _size(self, p: Rule) -> Fraction:
         return ZERO if self.qk_norm else HALF - p.a["hidden"] - p.b["hidden"]

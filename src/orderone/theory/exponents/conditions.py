@@ -13,6 +13,10 @@
 e = c + (a constant of the optimizer): erratum S0.4. With r = 0 throughout, (14) and (18)-(20) are the paper's (21)-(24);
 a network whose deeper changes vanish (r > 0) may satisfy (18) although (24) is broken, so r stays an unknown here.
 
+Hidden layers are alike, so what a change becomes on its way through k of them is linear in how many of them carried it
+(18) and how many multiplied it (20), and in where it set out. A linear function on such a simplex is smallest at a vertex:
+all layers after the first may be taken together, k times (18) or k times (20), and nothing is lost (`together`).
+
 Normalization makes (6) and (7) hold by itself. A tied embedding is one tensor in two places: one initialization, one
 rate (S0 A.1.2). Attention adds one condition on its scores (see `attention`).
 """
@@ -87,40 +91,49 @@ def init_conditions(net: Network) -> Iterator[Condition]:
         yield Condition("(S0 sec. 2)", "scores", net.attention.text, "q k at initialization", {}, -score)
 
 
-def update_conditions(net: Network) -> Iterator[Condition]:
-    """(14), (18)-(20) and r >= 0, layer by layer; the unknowns are `c_role` and `r_l`."""
+def update_conditions(net: Network, together: bool = False) -> Iterator[Condition]:
+    """(14), (18)-(20) and r >= 0, for every layer or with like layers `together`; the unknowns are `c_role` and `r_l`."""
     p, law = plain(net.p, net.norm), net.law
     g, h = gradient_exponents(p, net.depth), activation_exponents(p, net.depth)
     own = {role: p.a[role] + law.offset(role, p.b[role], g[role]) for role in p.roles}  # a + e - c
 
-    def bound(code: str, role: str, layer: int, text: str, subject: str, constant: Fraction, *unknowns: str):
-        after = f"r_{layer + 1}"
-        terms = {after: -ONE, **dict.fromkeys(unknowns, ONE)}
-        return Condition(code, role, text, subject, terms, constant, change=after)
+    def bound(code: str, role: str, text: str, subject: str, constant: Fraction, unknowns: Mapping[str, Fraction]):
+        return Condition(code, role, text, subject, {after: -ONE, **unknowns}, constant, change=after)
 
-    for layer, role in enumerate(layer_roles(net.depth)):
-        before, rate = f"r_{layer}", f"c_{role}"
+    blocks = list(_blocks(net.depth, together))
+    for role, last, layers in blocks:
+        before, after, rate, k = f"r_{last + 1 - layers}", f"r_{last + 1}", f"c_{role}", Fraction(layers)
         if role == "embedding":
-            yield bound("(14)/(21)", role, layer, "a + e >= 0", "change of h_1", own[role], rate)
+            yield bound("(14)/(21)", role, "a + e >= 0", "change of h_1", own[role], {rate: ONE})
         else:
             into = "the logits" if role == "readout" else "the next layer"
             omega, alpha, u = (getattr(net.alignment, kind)[role] for kind in ("omega", "alpha", "u"))
             carried = p.a[role] + p.b[role] - omega
-            fresh, mixed = own[role] - law.reach(role, alpha) - h[layer], own[role] - law.reach(role, u)
+            fresh, mixed = own[role] - law.reach(role, alpha) - h[last], own[role] - law.reach(role, u)
             code = "(18)/(24)" if role == "readout" else "(18)/(23)"
-            yield bound(code, role, layer, "a + b + r >= omega", f"W Δh into {into}", carried, before)
-            yield bound("(19)/(22)", role, layer, "a + e >= alpha", f"ΔW h into {into}", fresh, rate)
-            yield bound("(20)/(22)", role, layer, "a + e + r >= u", f"ΔW Δh into {into}", mixed, rate, before)
+            yield bound(code, role, "a + b + r >= omega", f"W Δh into {into}", k * carried, {before: ONE})
+            yield bound("(19)/(22)", role, "a + e >= alpha", f"ΔW h into {into}", fresh, {rate: ONE})
+            yield bound("(20)/(22)", role, "a + e + r >= u", f"ΔW Δh into {into}", k * mixed, {rate: k, before: ONE})
         if "vector" in p.roles and role != "readout":  # a bias is added to whatever this layer puts out
-            yield bound("(14)/(21)", "vector", layer, "a + e >= 0", "change of biases", own["vector"], "c_vector")
+            yield bound("(14)/(21)", "vector", "a + e >= 0", "change of biases", own["vector"], {"c_vector": ONE})
         if net.attention and role == "hidden":
             slack = net.attention.slack(net.p, net.alignment)
-            yield Condition("(S0 sec. 2)", "scores", net.attention.text, "q Δk", {f"r_{layer + 1}": ONE}, slack)
-    for layer in range(1, net.depth + 3):
+            yield Condition("(S0 sec. 2)", "scores", net.attention.text, "q Δk", {after: ONE}, slack)
+    for layer in (last + 1 for _, last, _ in blocks):
         yield Condition("(13)", f"h_{layer}", f"r_{layer} >= 0", f"Δh_{layer}", {f"r_{layer}": ONE}, ZERO)
     if net.tied:
         terms = {"c_embedding": ONE, "c_readout": -ONE}
         yield Condition("(tied)", "embedding", "c = c_readout", "one learning rate", terms, ZERO, equality=True)
+
+
+def _blocks(depth: int, together: bool) -> Iterator[tuple[str, int, int]]:
+    """Role, last layer and number of layers of every block that the conditions speak of."""
+    for layer, role in enumerate(layer_roles(depth)):
+        if together and 2 <= layer <= depth:
+            if layer == depth:
+                yield role, layer, depth - 1
+        else:
+            yield role, layer, 1
 
 
 def changes(conditions: Sequence[Condition], c: Mapping[str, Fraction]) -> dict[str, Fraction]:

@@ -66,7 +66,7 @@ def equivalent(p: Rule, q: Rule, optimizer: Name = "adam") -> bool:
     """
     p, q = read_rule(p), read_rule(q)
     if p.rates_for and q.rates_for:
-        p, q = (r.with_c(solve(r, optimizer, r.rates_for[1]).c) for r in (p, q) if r.rates_for)
+        p, q = (p.with_c(solve(p, optimizer, align).c) for p, (_, align) in ((p, p.rates_for), (q, q.rates_for)))
     left, right = canonical(p, optimizer), canonical(q, optimizer)
     shared = [role for role in left.roles if role in right.roles]
     return all(left.b[role] == right.b[role] and left.c[role] == right.c[role] for role in shared)

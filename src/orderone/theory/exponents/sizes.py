@@ -74,7 +74,7 @@ def plain(p: Rule, norm: bool) -> Parameterization:
 
 def gradient_exponents(p: Rule, depth: Count = 3) -> Exponents:
     """g with RMS(W') = Theta(n^{-g}) at initialization, per role: S0 (10) where (6)-(8) hold, and in general otherwise."""
-    roles = layer_roles(depth)
+    p, roles = read_rule(p), layer_roles(depth)
     h, dh = _forward(p, roles), _backward(p, roles)
     g = {role: -size for role, size in zip(roles, _gradients(p, roles, h, dh), strict=True)}
     if "vector" in p.a:  # a bias of layer l has the gradient n^{-a} h'_{l+1}; the largest shows
@@ -82,7 +82,7 @@ def gradient_exponents(p: Rule, depth: Count = 3) -> Exponents:
     return g
 
 
-def update_exponents(p: Rule, law: UpdateLaw, depth: Count = 3) -> Exponents:
+def update_exponents(p: Parameterization, law: UpdateLaw, depth: Count = 3) -> Exponents:
     """e with dW = Theta(n^{-e}): S0 (12), erratum S0.4."""
     g = gradient_exponents(p, depth)
     return {role: p.c[role] + law.offset(role, p.b[role], g[role]) for role in p.roles}
@@ -93,12 +93,12 @@ def layer_roles(depth: Count) -> list[str]:
     return ["embedding", *["hidden"] * count(depth, "depth (the number of hidden layers)", most=1000), "readout"]
 
 
-def activation_exponents(p: Rule, depth: Count = 3) -> list[Fraction]:
+def activation_exponents(p: Parameterization, depth: Count = 3) -> list[Fraction]:
     """h_0 ... h_{L+2} at initialization."""
     return _forward(p, layer_roles(depth))
 
 
-def _forward(p: Rule, roles: list[str]) -> list[Fraction]:
+def _forward(p: Parameterization, roles: list[str]) -> list[Fraction]:
     h = [ZERO]  # h_0 is one-hot: a single entry of size one
     for role in roles:
         terms = ZERO if role == "embedding" else HALF
@@ -106,7 +106,7 @@ def _forward(p: Rule, roles: list[str]) -> list[Fraction]:
     return h
 
 
-def _backward(p: Rule, roles: list[str]) -> list[Fraction]:
+def _backward(p: Parameterization, roles: list[str]) -> list[Fraction]:
     """h'_0 ... h'_{L+2} at initialization (the first is void)."""
     dh = [ZERO]
     for role in reversed(roles):
@@ -115,12 +115,12 @@ def _backward(p: Rule, roles: list[str]) -> list[Fraction]:
     return dh[::-1]
 
 
-def _gradients(p: Rule, roles: list[str], h: list[Fraction], dh: list[Fraction]) -> list[Fraction]:
+def _gradients(p: Parameterization, roles: list[str], h: list[Fraction], dh: list[Fraction]) -> list[Fraction]:
     return [-p.a[role] + dh[i + 1] + h[i] for i, role in enumerate(roles)]
 
 
 def _changes(
-    p: Rule, roles: list[str], h: list[Fraction], e: Exponents, law: UpdateLaw, align: Alignment, norm: bool
+    p: Parameterization, roles: list[str], h: list[Fraction], e: Exponents, law: UpdateLaw, align: Alignment, norm: bool
 ) -> tuple[list[Fraction], list[Fraction]]:
     """Δh_0 ... Δh_{L+2}, and by how much each layer's output outgrew its old size in front of a normalization."""
     change, grown = [ZERO], [ZERO]
@@ -137,7 +137,7 @@ def _changes(
 
 
 def _backward_after(
-    p: Rule,
+    p: Parameterization,
     roles: list[str],
     dh: list[Fraction],
     e: Exponents,

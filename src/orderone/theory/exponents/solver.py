@@ -103,11 +103,11 @@ def solve(
     given = read_constraints(constraints, p.roles)
     _reject_contradiction(given)
     broken = [k for k in init_conditions(net) if k.value({}) < 0 or (k.equality and k.value({}) > 0)]
-    conditions = [*update_conditions(net), *given]
+    conditions = [*update_conditions(net, together=True), *given]
     best = _largest_rates(p.roles, [*conditions, *(k for k in broken if k.code == "(tied)")])
     if isinstance(best, Conflict):
         return Solution({}, {}, {}, best.constraints, broken)
-    r = {name: value for name, value in changes(conditions, best).items() if name.startswith("r_")}
+    r = {name: value for name, value in changes(list(update_conditions(net)), best).items() if name.startswith("r_")}
     return Solution(best, r, {role: _reason(role, best, conditions) for role in p.roles}, broken=broken)
 
 
