@@ -37,6 +37,13 @@ def test_the_readout_decides_when_it_is_aligned(name, stable):
     assert any("n^(1/2)" in note for note in stability(rules.get(name)).notes) != stable
 
 
+def test_verdicts_and_rules_read_well_wherever_they_are_shown():
+    verdict = stability(rules.get("sp"), alignment="worst")
+    assert repr(verdict.failed) == f"[{verdict.failed[0]}]"
+    assert repr(verdict) == str(verdict)
+    assert "hidden     a = 0     b = 1/2   c = 1" in str(rules.get("mup"))
+
+
 def test_neural_tangent_is_stable_and_says_that_it_is_lazy():
     verdict = stability(rules.get("neural-tangent"), alignment="worst")
     assert verdict

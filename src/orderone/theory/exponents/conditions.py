@@ -35,7 +35,7 @@ from orderone.theory.exponents.parameterization import Parameterization
 from orderone.theory.exponents.sizes import activation_exponents, gradient_exponents, layer_roles, plain
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Condition:
     """sum(terms[v] * v) + constant >= 0, or == 0."""
 
@@ -50,6 +50,8 @@ class Condition:
 
     def __str__(self) -> str:
         return f"{self.code} {self.role}: {self.subject}, {self.text}"
+
+    __repr__ = __str__
 
     def value(self, at: Mapping[str, Fraction]) -> Fraction:
         """The left side; negative by as much as the condition fails."""

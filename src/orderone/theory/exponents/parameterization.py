@@ -55,6 +55,10 @@ class Parameterization:
     def roles(self) -> tuple[str, ...]:
         return tuple(self.a)
 
+    def __str__(self) -> str:
+        rows = [f"  {role:9}  a = {self.a[role]!s:5} b = {self.b[role]!s:5} c = {self.c[role]}" for role in self.roles]
+        return "\n".join([self.name, *rows])
+
     def with_c(self, c: GivenExponents) -> "Parameterization":
         """The same network with other learning-rate exponents; roles that `c` leaves out keep theirs."""
         return replace(self, c={**self.c, **read_exponents(c, "c", partial=True)}, rates_for=None)

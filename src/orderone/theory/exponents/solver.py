@@ -31,7 +31,7 @@ class InfeasibleError(ValueError):
         self.conflict = conflict
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Solution:
     """c and r at the optimum and, per role, the conditions that keep c from falling; or the conflict.
 
@@ -54,6 +54,8 @@ class Solution:
             return "\n".join(["infeasible; these conditions cannot hold together:", *lines, remedy])
         lines = [f"c_{role} = {self.c[role]} because of {self.why(role)}" for role in self.c]
         return "\n".join(lines + [f"broken at initialization, whatever the rates: {k}" for k in self.broken])
+
+    __repr__ = __str__
 
     def why(self, role: str) -> str:
         """The conditions that stop c_role, each named once although several layers share it."""

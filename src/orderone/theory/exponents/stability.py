@@ -14,7 +14,7 @@ from orderone.theory.exponents.parameterization import Rule, read_rule
 from orderone.theory.exponents.sizes import activation_exponents, plain
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Judged:
     """A condition and its margin: what is left of it, negative by as much as it fails."""
 
@@ -33,8 +33,10 @@ class Judged:
             return f"FAILS  {self.condition}: they differ by {power(abs(self.margin))}"
         return f"FAILS  {self.condition}: {'shrinks' if self.margin > 0 else 'grows'} like {power(-self.margin)}"
 
+    __repr__ = __str__
 
-@dataclass(frozen=True)
+
+@dataclass(frozen=True, repr=False)
 class Verdict:
     """True if every condition holds. `failed` lists the others; `notes` says what a bare yes or no would hide."""
 
@@ -53,6 +55,8 @@ class Verdict:
         head = f"{self.title}: {'STABLE' if self else 'UNSTABLE'}"
         lines = [f"  {j}" for j in self.judged] + [f"  note   {note}" for note in self.notes]
         return "\n".join([head, *lines])
+
+    __repr__ = __str__
 
 
 def stability(
