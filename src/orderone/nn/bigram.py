@@ -19,11 +19,16 @@ from orderone.theory.exponents import Parameterization
 from orderone.theory.exponents.parameterization import Rule, read_rule
 from orderone.theory.exponents.sizes import layer_roles
 
-ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
-    "linear": lambda u: u,
-    "relu": lambda u: 2**0.5 * torch.relu(u),  # the gain keeps the second moment
-    "tanh": torch.tanh,
-}
+
+def linear(u: Tensor) -> Tensor:
+    return u
+
+
+def relu(u: Tensor) -> Tensor:
+    return 2**0.5 * torch.relu(u)  # the gain keeps the second moment
+
+
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"linear": linear, "relu": relu, "tanh": torch.tanh}
 
 
 class Bigram(nn.Module):
