@@ -79,8 +79,8 @@ def test_every_condition_can_fail(change, expected):
 def test_hidden_omega_above_one_half_fails_in_the_deepest_layer():
     verdict = stability(rules.get("mup"), alignment={"omega": {"hidden": 1}}, depth=3)
     assert codes(verdict) == [("(18)/(23)", "hidden", F(-1, 2))]  # each layer by this much ...
-    assert "the logits change by n in all" not in str(verdict)  # ... of which the readout of muP takes 1/2 back
-    assert "logits change by n^(3/2) in a step" in str(verdict)
+    assert "in all, the logits change by n^(3/2) in a step" in str(verdict)  # ... and three of them together
+    assert "in all" not in str(stability(rules.get("mup"), depth=3))
 
 
 def test_normalization_forgives_initialization_only():

@@ -55,7 +55,7 @@ def exponents(
         alignment: full, no, worst, or JSON such as '{"omega": {"readout": 1}, "alpha": "3/4"}'. Default: what the rule's
             authors assume.
         rates: Choose the learning rates for this alignment, and judge them under --alignment.
-        depth: Number of hidden layers. Rates depend on it only if hidden omega exceeds 1/2.
+        depth: Number of hidden layers. It matters only for alignments other than the named ones.
         norm: RMSNorm after every layer but the last.
         tied: The readout is the transposed embedding.
         heads: Attention whose number of heads grows ("more") or whose head size grows ("larger"); none if left out.
