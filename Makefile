@@ -47,10 +47,11 @@ constraints: .venv/.dev
 
 .venv/.run: .venv/bin/pip pyproject.toml constraints.txt
 	@echo "installing into .venv (once; about a minute)"
-	@$(PIP) -e .
+	@$(PIP) -e '.[transformers]'
 	@touch $@
 
 .venv/.dev: .venv/.run
 	@echo "installing the development tools into .venv (once)"
 	@$(PIP) -e '.[dev]'
+	@$(PIP) --no-deps mup==1.0.0 # an oracle for tests; its torchvision is not needed
 	@touch $@
