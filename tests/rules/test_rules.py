@@ -12,7 +12,7 @@ from orderone.theory.exponents import equivalent, max_lr
 
 
 def test_names_and_lookup():
-    assert rules.names() == ("sp", "ntk", "mup", "mf", "neural-tangent", "hybrid", "maximal-update")
+    assert rules.names() == ("sp", "ntk", "mup", "mf", "standard", "neural-tangent", "hybrid", "maximal-update")
     assert rules.get("muP").name == "mup"
     with pytest.raises(ValueError, match=r"unknown rule: expected one of sp, .*; got 'mupp'; did you mean 'mup'"):
         rules.get("mupp")

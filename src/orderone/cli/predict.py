@@ -71,12 +71,14 @@ def exponents(
     network = {"depth": depth, "norm": norm, "tied": tied}
     align = _alignment(rules.assumed_alignment(rule) if alignment is None else alignment)
     chosen_for = align if rates is None else _alignment(rates)
-    start = gauge(rules.get(rule, optimizer), gauge_name, optimizer, tied)
+    declared = rules.get(rule, optimizer)
+    start = gauge(declared, gauge_name, optimizer, tied)
     solution = solve(start, optimizer, chosen_for, constraints=constraint, **network)
     if not solution:
         _show_conflict(solution, json)
         sys.exit(1)
-    p = start.with_c(solution.c)
+    given = declared.rates_for is None and rates is None and not constraint  # `standard` is defined by its rates
+    p = start if given else start.with_c(solution.c)
     sizes = {
         "initialization": rms(p, depth, norm),
         "training": rms(p, depth, norm, training=True, optimizer=optimizer, alignment=align),
@@ -86,7 +88,8 @@ def exponents(
     verdict = stability(p, optimizer, align, attention=attention, **network)
     settings = {"optimizer": optimizer, "alignment": align.name, "rates for": chosen_for.name, "gauge": gauge_name}
     settings |= network | {"attention": attention.text if attention else None, "constraints": list(constraint)}
-    prediction = Prediction(p, settings, align, solution, sizes, verdict)
+    stopped_by = {role: "given by the rule" if given else solution.why(role) for role in p.roles}
+    prediction = Prediction(p, settings, align, stopped_by, sizes, verdict)
     show.print_json(prediction.record()) if json else prediction.show()
 
 
@@ -95,7 +98,7 @@ class Prediction:
     p: Parameterization
     settings: Mapping[str, object]
     alignment: Alignment
-    solution: Solution
+    stopped_by: Mapping[str, str]
     sizes: Mapping[str, Mapping[str, Fraction]]
     verdict: Verdict
 
@@ -109,7 +112,7 @@ class Prediction:
             "a": self.p.a,
             "b": self.p.b,
             "c": self.p.c,
-            "binding": {role: self.solution.why(role) for role in self.p.roles},
+            "binding": self.stopped_by,
             "rms": self.sizes,
             "stable": bool(self.verdict),
             "failed": [str(j) for j in self.verdict.failed],
@@ -118,7 +121,7 @@ class Prediction:
 
     def show(self) -> None:
         out, p = show.console(), self.p
-        rows = [(role, p.a[role], p.b[role], p.c[role], self.solution.why(role)) for role in p.roles]
+        rows = [(role, p.a[role], p.b[role], p.c[role], self.stopped_by[role]) for role in p.roles]
         told = ", ".join(f"{name} {value}" for name, value in self.settings.items() if value not in (None, False, []))
         out.print(show.table(f"{p.name}: {told}", ("role", "a", "b", "c", "c is stopped by"), rows))
         out.print("multiplier n^-a, initial std n^-b, learning rate n^-c\n")

@@ -12,9 +12,10 @@ if TYPE_CHECKING:
     Exact: TypeAlias = Fraction | int | str | float | Decimal  # floats only if they are exact
     Name: TypeAlias = str
     Count: TypeAlias = int
+    Number: TypeAlias = float
     GivenExponents: TypeAlias = Mapping[str, Exact] | Sequence[Exact]
     GivenConstraints: TypeAlias = str | Iterable[str | Mapping[str, Exact]] | Mapping[str, Exact]
 else:
-    Exact = Name = Count = GivenExponents = GivenConstraints = ArrayLike = Any
+    Exact = Name = Count = Number = GivenExponents = GivenConstraints = ArrayLike = Any
 
-__all__ = ["ArrayLike", "Count", "Exact", "GivenConstraints", "GivenExponents", "Name"]
+__all__ = ["ArrayLike", "Count", "Exact", "GivenConstraints", "GivenExponents", "Name", "Number"]

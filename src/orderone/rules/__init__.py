@@ -6,12 +6,12 @@ from orderone.rules.declare import Declared, custom
 from orderone.rules.mf import MF
 from orderone.rules.mup import MUP
 from orderone.rules.ntk import NTK
-from orderone.rules.s_family import HYBRID, MAXIMAL_UPDATE, NEURAL_TANGENT
+from orderone.rules.s_family import HYBRID, MAXIMAL_UPDATE, NEURAL_TANGENT, STANDARD
 from orderone.rules.sp import SP
 from orderone.theory.exponents import Parameterization
 from orderone.theory.exponents.alignment import GivenAlignment
 
-_DECLARED = {rule.name: rule for rule in (SP, NTK, MUP, MF, NEURAL_TANGENT, HYBRID, MAXIMAL_UPDATE)}
+_DECLARED = {rule.name: rule for rule in (SP, NTK, MUP, MF, STANDARD, NEURAL_TANGENT, HYBRID, MAXIMAL_UPDATE)}
 
 __all__ = ["assumed_alignment", "custom", "get", "names"]
 

@@ -1,5 +1,6 @@
-"""A rule declares multipliers a and initial sizes b. Its learning-rate exponents c are never written down: they are the
-solver's largest stable ones, for the optimizer and the alignment at hand."""
+"""A rule declares multipliers a and initial sizes b. Its learning-rate exponents c are not written down: they are the
+solver's largest stable ones, for the optimizer and the alignment at hand. (One rule has none: `standard`, which is defined
+by using one rate for everything.)"""
 
 from dataclasses import dataclass, replace
 
@@ -7,6 +8,7 @@ from orderone.core.exact import ZERO
 from orderone.core.given import GivenExponents, Name
 from orderone.theory.exponents import Parameterization, solve
 from orderone.theory.exponents.alignment import GivenAlignment
+from orderone.theory.exponents.optimizers import update_law
 from orderone.theory.exponents.parameterization import read_exponents
 
 
@@ -18,8 +20,13 @@ class Declared:
     a: GivenExponents
     b: GivenExponents
     alignment: str = "full"
+    c: GivenExponents | None = None
 
     def derive(self, optimizer: str, alignment: GivenAlignment | None) -> Parameterization:
+        if self.c is not None:
+            update_law(optimizer)  # a misspelt optimizer is an error here too
+            a, b, c = (read_exponents(x, letter) for x, letter in zip((self.a, self.b, self.c), "abc", strict=True))
+            return Parameterization(self.name, a, b, c)
         return derive(self.name, self.a, self.b, optimizer, self.alignment if alignment is None else alignment)
 
 

@@ -18,3 +18,6 @@ def between(name: str, s: Fraction) -> Declared:
 NEURAL_TANGENT = between("neural-tangent", Fraction(0))
 HYBRID = between("hybrid", Fraction(1, 2))
 MAXIMAL_UPDATE = between("maximal-update", Fraction(1))
+
+# What S2 compares them with: the same initialization as neural-tangent and one learning rate for everything (Table II.1.E).
+STANDARD = Declared("standard", a=(0, 0, 0, 0), b=(0, "1/2", "1/2", 0), c=(0, 0, 0, 0), alignment="worst")

@@ -1,0 +1,72 @@
+"""The scaling strategies of S2 as absolute powers of the dimensions, group by group.
+
+With s = 0 for neural-tangent, 1/2 for hybrid and 1 for maximal-update (S2 footnotes 8 and 26, erratum S2.9):
+
+    group      initial std      SGD factor       AdamW factor
+    patch      n_in^-1/2        n^s / n_in       n^((s-1)/2) / n_in            S2 (1.99), (1.108)
+    WE, PE     1                n^s              n^((s-1)/2)                   S2 (1.99)-(1.100), (1.108)-(1.109)
+    QKVU       n^-1/2           n^s / n          n^(s/2) n^-3/2                S2 (1.101)-(1.104), (1.110)-(1.113)
+    W          n^-1/2           n^s / n          n^(s/2) / (n sqrt(M n))       S2 (1.105), (1.114), erratum S2.3
+    X          (M n)^-1/2       n^s / (M n)      n^(s/2) / (M n sqrt(n))       S2 (1.106), (1.115), erratum S2.3
+    head       n^-(1+s)/2       1 / n            1 / (n sqrt(n_out))           S2 (1.107), (1.116), (1.34)
+    head_bias  0                1                n_out^-1/2                    S2 (1.107), (1.116)
+
+M is the ratio of the MLP's width to n. In words: a matrix learns at n^(s/2) / (fan_in sqrt(fan_out)), where n is the
+smaller of the two. `standard` starts like neural-tangent and uses the factor 1 throughout (Table II.1.E).
+"""
+
+from fractions import Fraction
+
+from orderone.core.errors import one_of
+from orderone.core.exact import count
+from orderone.core.given import Count, Name, Number
+
+STRATEGIES = {
+    "standard": None,
+    "neural-tangent": Fraction(0),
+    "hybrid": Fraction(1, 2),
+    "maximal-update": Fraction(1),
+}
+GROUPS = ("patch", "WE", "PE", "QKVU", "W", "X", "head", "head_bias")
+_ADAPTIVE = ("adamw", "adam", "sign")
+
+
+def lr_factors(
+    strategy: Name, optimizer: Name = "adamw", n: Count = 768, n_in: Count = 768, n_out: Count = 1000, mlp: Number = 4
+) -> dict[str, float]:
+    """The relative learning rate of every group of a Transformer of width n."""
+    return {
+        group: group_rate(strategy, group, fan_in, fan_out, optimizer)
+        for group, (fan_in, fan_out) in _fans(n, n_in, n_out, mlp).items()
+    }
+
+
+def init_std(
+    strategy: Name, n: Count = 768, n_in: Count = 768, n_out: Count = 1000, mlp: Number = 4
+) -> dict[str, float]:
+    """The initial standard deviation of every group, for constants C_G = 1."""
+    return {group: group_std(strategy, group, fan_in) for group, (fan_in, _) in _fans(n, n_in, n_out, mlp).items()}
+
+
+def _fans(n: Count, n_in: Count, n_out: Count, mlp: Number) -> dict[str, tuple[Number, Number]]:
+    n, n_in, n_out = count(n, "n"), count(n_in, "n_in"), count(n_out, "n_out")
+    fans = [(n_in, n), (1, n), (1, n), (n, n), (n, mlp * n), (mlp * n, n), (n, n_out), (1, n_out)]
+    return dict(zip(GROUPS, fans, strict=True))
+
+
+def group_rate(strategy: Name, group: Name, fan_in: Number, fan_out: Number, optimizer: Name = "adamw") -> float:
+    """The factor of a tensor with these dimensions; for lookups and biases fan_in is 1."""
+    s = STRATEGIES[one_of(strategy, STRATEGIES, "strategy")]
+    if s is None:
+        return 1.0
+    adaptive = one_of(optimizer, (*_ADAPTIVE, "sgd"), "optimizer of S2") in _ADAPTIVE
+    n = fan_out if fan_in == 1 or group == "patch" else min(fan_in, fan_out)
+    lift = 0 if group in ("head", "head_bias") else float(s)
+    return n ** (lift / 2) / (fan_in * fan_out**0.5) if adaptive else n**lift / fan_in
+
+
+def group_std(strategy: Name, group: Name, fan_in: Number) -> float:
+    s = STRATEGIES[one_of(strategy, STRATEGIES, "strategy")] or Fraction(0)
+    if group == "head_bias":
+        return 0.0
+    return fan_in ** -float((1 + s) / 2 if group == "head" else Fraction(1, 2))
