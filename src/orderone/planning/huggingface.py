@@ -1,0 +1,209 @@
+"""Small instances of a Hugging Face model, from its configuration alone, and a batch to feed them.
+
+Few layers and a small vocabulary: neither has to do with the width. Widths are what target and base differ in.
+"""
+
+import copy
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from orderone.planning.base import built, is_configuration, is_sizes
+from orderone.planning.counterparts import stack_of
+from orderone.planning.inventory import shapes_of
+
+LAYERS, MOST_LAYERS, VOCABULARY, BATCH = 2, 10, 512, (4, 16)
+NARROWEST = 32  # a few heads
+GROWTH = 4.0  # from the narrow to the wide instance
+LARGEST = 40_000_000  # parameters of an instance: more are not needed, and cost memory
+_LAYER_WORDS = ("layer", "depth")
+_TOKEN_WORDS = ("token_id", "token_index")
+
+
+def small_pair(model: nn.Module, ours: Any, theirs: Any) -> tuple[Any, Any]:
+    """Configurations of two instances: the base's, made small, and the same with every width four times as large."""
+    widths = _width_keys(ours.to_dict(), theirs.to_dict())
+    small = _narrowed(model, _few_layers(model, theirs), widths)
+    return small, _scaled(small, widths, GROWTH)
+
+
+def proportional_to(model: nn.Module, ours: Any, theirs: Any) -> Any:
+    """The target's own configuration made small, all widths alike: it runs if the model does."""
+    return _narrowed(model, _few_layers(model, ours), _width_keys(ours.to_dict(), theirs.to_dict()))
+
+
+def _few_layers(model: nn.Module, config: Any) -> Any:
+    """As few layers as hold every kind of tensor of the model: experts may begin at the fourth layer."""
+    kinds = {stack_of(name) for name in shapes_of(model)}
+    for layers in range(LAYERS, MOST_LAYERS):
+        small = _shrunk(config, layers)
+        if {stack_of(name) for name in shapes_of(built(model, small, device="meta"))} >= kinds:
+            return small
+    return _shrunk(config, LAYERS)
+
+
+def other_numbers(ours: Any, theirs: Any) -> list[str]:
+    """Numbers that are no sizes and differ between target and base: multipliers set by hand, perhaps."""
+    one, two = ours.to_dict(), theirs.to_dict()
+    return [key for key, value in two.items() if type(value) is float and one.get(key) != value]
+
+
+def head_growth(ours: Any, theirs: Any) -> float | None:
+    """Of the head size, from the base to the target; None if the parts of a model disagree."""
+    pairs = [(_head_size(one), _head_size(two)) for one, two in zip(parts(ours), parts(theirs), strict=True)]
+    ratios = {one / two for one, two in pairs if one and two}
+    return ratios.pop() if len(ratios) == 1 else None if ratios else 1.0
+
+
+def _head_size(config: Any) -> int | None:
+    size = next(
+        (getattr(config, name, None) for name in ("qk_head_dim", "head_dim", "d_kv") if hasattr(config, name)), None
+    )
+    if isinstance(size, int):
+        return size
+    hidden, heads = getattr(config, "hidden_size", None), getattr(config, "num_attention_heads", None)
+    return hidden // heads if isinstance(hidden, int) and isinstance(heads, int) and heads else None
+
+
+def parts(config: Any) -> list[Any]:
+    """The configuration and those inside it (text_config, vision_config)."""
+    inner = [getattr(config, key, None) for key in config.to_dict()]
+    return [config, *(part for part in inner if is_configuration(part))]
+
+
+def width_of(config: Any) -> str:
+    for part in parts(config):
+        size = getattr(part, "hidden_size", None) or getattr(part, "hidden_sizes", None)
+        if size:
+            return str(size)
+    return "?"
+
+
+def _narrowed(model: nn.Module, config: Any, widths: list[str]) -> Any:
+    """Halved until the wide instance is small; what is odd stays."""
+    while widths and _numel(model, _scaled(config, widths, GROWTH)) > LARGEST:
+        even = [key for key in widths if _get(config, key) % 2 == 0]
+        halved = _scaled(config, even, 0.5)
+        if not even or _get(halved, even[0]) < NARROWEST:
+            break
+        config = halved
+    return config
+
+
+def _width_keys(ours: Mapping[Any, Any], theirs: Mapping[Any, Any], prefix: str = "") -> list[str]:
+    """Whole numbers, and lists of them, that differ between target and base and mean a width."""
+    found = []
+    for key, value in theirs.items():
+        other = ours.get(key)
+        if not _is_width(key) or value == other:
+            continue
+        if isinstance(value, Mapping) and isinstance(other, Mapping):
+            found += _width_keys(other, value, f"{prefix}{key}.")
+        elif is_sizes(value) and is_sizes(other):
+            found.append(prefix + key)
+    return found
+
+
+def _is_width(key: str) -> bool:
+    other = (
+        *_LAYER_WORDS,
+        *_TOKEN_WORDS,
+        "vocab",
+        "position",
+        "image_size",
+        "patch",
+        "label",
+        "window",
+        "n_ctx",
+        "length",
+    )
+    return not any(word in key for word in other)
+
+
+def _shrunk(config: Any, layers: int) -> Any:
+    result = copy.deepcopy(config)
+    for part in parts(result):
+        for key, value in part.to_dict().items():
+            if type(value) is not int:
+                continue
+            if key.endswith(("layers", "_layer")) and not key.startswith("max"):
+                _set(part, key, min(value, layers))
+            elif key == "vocab_size":
+                _set(part, key, min(value, VOCABULARY))
+        for key, value in part.to_dict().items():
+            if key.endswith(_TOKEN_WORDS) and type(value) is int and value >= VOCABULARY:
+                _set(part, key, 0)
+        _set(part, "use_cache", False)
+        kinds = vars(part).get("layer_types")  # some configurations derive it, others store it
+        if isinstance(kinds, list):
+            part.layer_types = kinds[: part.num_hidden_layers]
+    return result
+
+
+def _set(part: Any, key: str, value: Any) -> None:
+    if getattr(part, key, value) != value:
+        setattr(part, key, value)
+
+
+def _scaled(config: Any, keys: list[str], by: float) -> Any:
+    result = copy.deepcopy(config)
+    for key in keys:
+        *path, last = key.split(".")
+        part = result
+        for name in path:
+            part = getattr(part, name)
+        setattr(part, last, _times(getattr(part, last), by))
+    return result
+
+
+def _times(value: Any, by: float) -> Any:
+    return [int(x * by) for x in value] if isinstance(value, (list, tuple)) else int(value * by)
+
+
+def _get(config: Any, key: str) -> int:
+    for name in key.split("."):
+        config = getattr(config, name)
+    return config if isinstance(config, int) else math.gcd(*config)
+
+
+def _numel(model: nn.Module, config: Any) -> int:
+    return sum(p.numel() for p in built(model, config, device="meta").parameters())
+
+
+def examples(model: nn.Module, config: Any) -> Iterator[dict[str, Tensor]]:
+    """Small random batches to try, from the name of the model's main input: all that it may read, then text alone."""
+    generator = torch.Generator().manual_seed(0)
+    batch = dict(_inputs(getattr(model, "main_input_name", "input_ids"), config, generator))
+    yield batch
+    if {"input_ids", "pixel_values"} <= set(batch):
+        yield {name: value for name, value in batch.items() if name != "pixel_values"}
+
+
+def _inputs(name: str, config: Any, generator: torch.Generator) -> Iterator[tuple[str, Tensor]]:
+    text, vision = (_first(config, names) for names in (("text_config", "decoder"), ("vision_config", "encoder")))
+    if (name == "input_ids" or hasattr(config, "text_config")) and hasattr(text, "vocab_size"):
+        yield "input_ids", _tokens(text, generator)
+    if name == "pixel_values" or hasattr(config, "vision_config"):
+        size = getattr(vision, "image_size", 32)
+        high, wide = (size, size) if isinstance(size, int) else size
+        yield "pixel_values", torch.randn(BATCH[0], getattr(vision, "num_channels", 3), high, wide, generator=generator)
+    if name == "input_features":
+        yield name, torch.randn(BATCH[0], config.num_mel_bins, 2 * config.max_source_positions, generator=generator)
+    if name == "input_values":
+        yield name, torch.randn(BATCH[0], 4000, generator=generator)
+    if getattr(config, "is_encoder_decoder", False):
+        yield "decoder_input_ids", _tokens(text, generator)
+
+
+def _first(config: Any, names: Iterable[str]) -> Any:
+    """The first part of the configuration that exists; otherwise the configuration itself."""
+    return next((part for name in names if is_configuration(part := getattr(config, name, None))), config)
+
+
+def _tokens(config: Any, generator: torch.Generator) -> Tensor:
+    context = getattr(config, "max_position_embeddings", None)
+    length = min(BATCH[1], context) if isinstance(context, int) and context > 0 else BATCH[1]
+    return torch.randint(3, min(VOCABULARY, config.vocab_size), (BATCH[0], length), generator=generator)

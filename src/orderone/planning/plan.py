@@ -1,0 +1,216 @@
+"""A plan: one row for every tensor, with what a rule asks of it and why. It changes nothing until `apply`."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from os import PathLike
+from typing import TYPE_CHECKING, Any
+
+from torch import nn
+from torch.optim import Optimizer
+
+from orderone.planning import commit, schedule, text
+from orderone.planning.inventory import inventory, unwrap
+from orderone.planning.optimizers import Eps, groups, optimizer_class
+from orderone.planning.together import Together
+from orderone.rules.factors import Factors, Growth
+
+if TYPE_CHECKING:
+    import pandas
+    from torch import Tensor
+    from torch.optim.lr_scheduler import LRScheduler
+
+    from orderone.planning.initial import Initial
+    from orderone.planning.probe import Observation
+
+
+@dataclass(frozen=True)
+class Row:
+    """What the plan asks of one tensor, and why."""
+
+    name: str
+    role: str
+    group: str
+    shape: tuple[int, ...]
+    base_shape: tuple[int, ...] | None
+    growth: Growth
+    depth: float  # layers of its stack, target over base
+    multiplier: float
+    init_std: float  # root mean square at initialization
+    lr: float
+    weight_decay: float
+    eps: Eps
+    reason: str
+    optimizer: str
+    uses: tuple[str, ...]  # the modules that hold it
+    constant: float | None  # its initial value, if that is a constant (zeros, ones)
+    base_name: str | None
+    base_std: float | None
+    trained: bool = True
+    factors: Factors = field(default_factory=Factors)
+
+    @property
+    def grows(self) -> str:
+        """In words: `in x4, out x4`."""
+        sides = (("in", self.growth.fan_in), ("out", self.growth.fan_out))
+        return ", ".join(f"{side} x{ratio:.4g}" for side, ratio in sides if ratio != 1)
+
+
+@dataclass(frozen=True)
+class Multiplier:
+    """A factor in the forward pass, as a removable hook: on what a module reads (`input`) or gives (`output`)."""
+
+    module: str
+    value: float
+    side: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Settings:
+    rule: str
+    optimizer: str
+    lr: float
+    weight_decay: float
+    eps: Eps
+    gauge: str = "folded"
+    depth: str | None = None
+    decay: str = "independent"
+    relative: bool = True
+    base_sizes: Mapping[str, Any] | None = None  # whole numbers of the base's Hugging Face configuration
+
+
+@dataclass
+class Plan:
+    """Print it, keep it (`save`), `apply` it once, take its `optimizer`."""
+
+    settings: Settings
+    rows: tuple[Row, ...]
+    headline: str
+    notes: tuple[str, ...] = ()
+    multipliers: tuple[Multiplier, ...] = ()
+    looked: str = "the forward pass was not looked at"
+    applied: bool = False
+    observations: "tuple[Observation, ...]" = ()
+    model: nn.Module | None = field(default=None, repr=False)
+    planned: "dict[str, Initial | None]" = field(default_factory=dict, repr=False)  # sizes when it was made
+
+    # --- reading -----------------------------------------------------------------------------------------------------
+
+    def __str__(self) -> str:
+        return text.render(self)
+
+    def __getitem__(self, name: str) -> Row:
+        for row in self.rows:
+            if row.name == name:
+                return row
+        raise KeyError(f"no tensor is called {name!r}; the plan has {self.rows[0].name}, ..., {self.rows[-1].name}")
+
+    def to_frame(self) -> "pandas.DataFrame":
+        """One line a tensor, in the columns of `Row`."""
+        import pandas
+
+        return pandas.DataFrame([text.record(row) for row in self.rows])
+
+    # --- doing -------------------------------------------------------------------------------------------------------
+
+    def apply(self, *, fresh: bool = False) -> nn.Module:
+        """Initialise the model in place and install the multipliers, once.
+
+        `fresh=True` says that the weights are a new initialization even though they look trained, or though this plan was
+        saved after it had been applied.
+        """
+        commit.apply(self, self.bound(), fresh)
+        self.applied = True
+        return self.bound()
+
+    def attach(self, model: nn.Module) -> "Plan":
+        """The same plan for another instance: a reloaded model, a deep copy. Nothing is rescaled; multipliers are installed
+        if the plan has been applied."""
+        other = replace(self, model=unwrap(model))
+        other.planned = commit.sizes_now(other.tensors())
+        if other.applied:
+            commit.install(other, other.bound())
+        return other
+
+    def remove_multipliers(self) -> None:
+        """Take the hooks off again. The network is then another one: its multipliers are gone."""
+        commit.remove(self, self.bound())
+
+    def param_groups(self, model: nn.Module | None = None) -> list[dict[str, Any]]:
+        """For any optimizer: `torch.optim.AdamW(plan.param_groups(), betas=(0.9, 0.95))`."""
+        return groups(self.rows, self.tensors(model))
+
+    def optimizer(self, *, model: nn.Module | None = None, **options: Any) -> Optimizer:
+        """The torch.optim optimizer of this plan; `options` go to its constructor (betas, momentum, fused, ...)."""
+        for name in ("lr", "weight_decay", "eps"):
+            if name in options:
+                raise ValueError(
+                    f"optimizer: {name} differs between groups; give it to the plan: plan(..., {name}={options[name]!r})"
+                )
+        if self.settings.optimizer != "muon":
+            tuned = {"lr": self.settings.lr, "weight_decay": self.settings.weight_decay}  # what later groups start from
+            return optimizer_class(self.settings.optimizer)(self.param_groups(model), **tuned, **options)
+        return self._muon(model, options)
+
+    def _muon(self, model: nn.Module | None, options: Mapping[str, Any]) -> Optimizer:
+        if options.get("adjust_lr_fn") not in (None, "original"):
+            raise ValueError(
+                f"optimizer: expected adjust_lr_fn='original', got {options['adjust_lr_fn']!r}, which makes updates "
+                "the size of AdamW's; the learning rates of this plan are for updates of spectral norm lr"
+            )
+        tensors = self.tensors(model)
+        parts = {}
+        for name in dict.fromkeys(row.optimizer for row in self.rows):
+            own = groups(tuple(row for row in self.rows if row.optimizer == name), tensors)
+            parts[name] = optimizer_class(name)(own, **(options if name == "muon" else {}))
+        return Together(parts)
+
+    def check(self, optimizer: Optimizer, scheduler: "LRScheduler | None" = None, *, steps: int | None = None) -> None:
+        """Raise if the optimizer's groups are not the plan's, or if the scheduler changes the ratios between them."""
+        schedule.check(self, optimizer, scheduler, steps)
+
+    # --- keeping -----------------------------------------------------------------------------------------------------
+
+    def save(self, path: str | PathLike[str]) -> None:
+        """As JSON, with a format version."""
+        from orderone.planning import file
+
+        file.save(self, path)
+
+    @staticmethod
+    def load(path: str | PathLike[str]) -> "Plan":
+        """A saved plan. It has no model: `attach` one, or use it as a base."""
+        from orderone.planning import file
+
+        return file.load(path)
+
+    # --- binding -----------------------------------------------------------------------------------------------------
+
+    def bound(self) -> nn.Module:
+        if self.model is None:
+            raise ValueError("this plan was loaded from a file and has no model; write plan.attach(model) first")
+        return self.model
+
+    def tensors(self, model: nn.Module | None = None) -> "dict[str, Tensor]":
+        """The parameters as they are now (sharding and `to_empty` replace them), checked against the rows."""
+        items = inventory(self.bound() if model is None else model)
+        _same_tensors(self.rows, {name: item.shape for name, item in items.items()})
+        return {name: item.tensor for name, item in items.items()}
+
+
+def _same_tensors(rows: Sequence[Row], shapes: Mapping[str, tuple[int, ...]]) -> None:
+    planned = {row.name: row for row in rows}
+    for name, shape in shapes.items():
+        if name not in planned:
+            untied = next((row for row in rows if name.rpartition(".")[0] in row.uses), None)
+            remedy = (
+                f"it was tied to {untied.name}; tie it again (model.tie_weights())" if untied else "make a new plan"
+            )
+            raise ValueError(f"the model has a tensor that the plan has not: {name}; {remedy}")
+        if shape != planned[name].shape:
+            raise ValueError(
+                f"{name}: the plan is for shape {planned[name].shape}, the model has {shape}; make a new plan"
+            )
+    missing = [name for name in planned if name not in shapes]
+    if missing:
+        raise ValueError(f"the plan has a tensor that the model has not: {missing[0]}; make a new plan")

@@ -1,0 +1,204 @@
+"""Relative mode: every tensor beside its counterpart in the base. At base size every factor is 1."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from torch import nn
+
+from orderone.planning import considerations, optimizers
+from orderone.planning.base import Base, is_configuration, sizes_of
+from orderone.planning.commit import sizes_now
+from orderone.planning.counterparts import Counterpart, counterparts, stack_of
+from orderone.planning.draft import Draft
+from orderone.planning.groups import group_of
+from orderone.planning.growth import Tensor, Widths
+from orderone.planning.huggingface import other_numbers
+from orderone.planning.initial import measure
+from orderone.planning.inventory import Item, inventory
+from orderone.planning.optimizers import ALGORITHMS, REST
+from orderone.planning.plan import Plan, Row
+from orderone.planning.request import Request
+from orderone.planning.roles import FIXED, Role, roles
+from orderone.planning.sight import Sight
+from orderone.planning.structure import structural_roles
+from orderone.rules.factors import Factors, Growth, width_factors
+
+
+def plan(model: nn.Module, base: Base, request: Request, seen: Sight) -> Plan:
+    return _Comparison(model, base, request, seen).plan()
+
+
+@dataclass
+class _Comparison:
+    model: nn.Module
+    base: Base
+    request: Request
+    seen: Sight
+
+    @cached_property
+    def items(self) -> dict[str, Item]:
+        return inventory(self.model)
+
+    @cached_property
+    def counterparts(self) -> dict[str, Counterpart]:
+        return counterparts(self._shapes, self.base.shapes)
+
+    @cached_property
+    def _shapes(self) -> dict[str, tuple[int, ...]]:
+        return {name: item.shape for name, item in self.items.items()}
+
+    @cached_property
+    def seen_as(self) -> dict[str, str]:
+        return self.seen.seen_as(self._shapes)
+
+    @cached_property
+    def tensors(self) -> list[Tensor]:
+        return [self._tensor(item) for item in self.items.values()]
+
+    def _tensor(self, item: Item) -> Tensor:
+        shape = self.base.shapes[self.counterparts[item.name].name]
+        if len(shape) != len(item.shape):
+            raise ValueError(
+                f"base: {item.name} has {len(shape)} dimensions in the base and {len(item.shape)} in the model"
+            )
+        owned = tuple(dict.fromkeys(place.layout for place in item.places if place.layout))
+        seen = self.seen.layouts.get(self.seen_as.get(item.name, ""), ())
+        return Tensor(item, shape, owned if owned and not _reveals(seen, owned) else seen or owned)
+
+    @cached_property
+    def widths(self) -> Widths:
+        return Widths(self.tensors)
+
+    def plan(self) -> Plan:
+        drafts, request, seen = self._drafts(), self.request, self.seen
+        considerations.forward_constants(drafts, seen)
+        in_depth, depth_notes = considerations.branches(drafts, seen, request.depth)
+        score_notes = considerations.scores(drafts, seen, request.power)
+        tied, tied_notes = considerations.tied_readouts(drafts, seen, request)
+        gauge = considerations.gauge(drafts, request)
+        multipliers = (*in_depth, *tied, *gauge)
+        rows = tuple(self._row(draft) for draft in drafts.values())
+        return Plan(
+            settings=replace(request.settings(relative=True), base_sizes=sizes_of(self.base.module)),
+            rows=rows,
+            headline=self._headline(rows),
+            notes=(
+                *depth_notes,
+                *score_notes,
+                *tied_notes,
+                *self._bottlenecks(drafts.values()),
+                *seen.findings,
+                *self._numbers(),
+            ),
+            multipliers=multipliers,
+            looked=seen.told,
+            model=self.model,
+            planned=sizes_now({name: item.tensor for name, item in self.items.items()}),
+        )
+
+    def _drafts(self) -> dict[str, Draft]:
+        found = roles(self.tensors, self.widths, self.request.overrides, self.seen.outputs)
+        hidden = {name for name, role in structural_roles(self.tensors, self.seen.outputs).items() if role == "hidden"}
+        return {t.item.name: self._draft(t, found[t.item.name], t.item.name in hidden) for t in self.tensors}
+
+    def _draft(self, t: Tensor, role: Role, hidden: bool) -> Draft:
+        name, counterpart = t.item.name, self.counterparts[t.item.name]
+        a = self.request.algorithm
+        if a.name == "muon" and not (hidden and len(t.item.shape) == 2):
+            a = ALGORITHMS[REST]
+        if not t.item.tensor.requires_grad:
+            role = Role(FIXED, Growth(), "not trained: left as it is")
+        factors = Factors()
+        if role.role != FIXED:
+            factors = width_factors(self.request.parameterization(a.law), role.role, role.growth, a.law)
+        if role.role == "readout" and self._is_interior(t):  # its outputs feel a sum over the width, of random signs
+            factors = replace(factors, gradient=role.growth.fan_in**-0.5)
+        if a.name == "muon":
+            torchs = optimizers.torch_muon_adjustment(t.item.shape) / optimizers.torch_muon_adjustment(t.base_shape)
+            factors = replace(factors, lr=factors.lr / torchs)
+        return Draft(
+            tensor=t,
+            role=role,
+            algorithm=a,
+            factors=factors,
+            base=self.base.initial[counterpart.name],
+            base_name=counterpart.name,
+            depth=counterpart.depth,
+            seen_as=self.seen_as.get(name, name),
+            reasons=[role.reason],
+        )
+
+    def _is_interior(self, t: Tensor) -> bool:
+        return bool(self.seen.outputs) and not any(place.module in self.seen.outputs for place in t.item.places)
+
+    def _row(self, d: Draft) -> Row:
+        item, f, a = d.tensor.item, d.factors, d.algorithm
+        trained = item.tensor.requires_grad
+        initial = d.base if trained or item.tensor.is_meta else measure(item.tensor)  # frozen: its own size stays
+        decay = self.request.weight_decay_of(a, item.name)
+        return Row(
+            name=item.name,
+            role=d.role.role,
+            group=group_of(d.tensor, d.role.role),
+            shape=item.shape,
+            base_shape=d.tensor.base_shape,
+            growth=d.role.growth,
+            depth=d.depth,
+            multiplier=d.multiplier,
+            init_std=initial.rms * f.std,
+            lr=self.request.lr_of(a) * f.lr,
+            weight_decay=optimizers.weight_decay(decay, f, a, self.request.decay),
+            eps=optimizers.eps(a, self.request.eps_of(a), f, d.tensor),
+            reason="; ".join(d.reasons),
+            optimizer=a.name,
+            uses=tuple(place.module for place in item.places),
+            constant=None if initial.constant is None else initial.constant * f.std,
+            base_name=d.base_name,
+            base_std=d.base.rms,
+            trained=trained,
+            factors=f,
+        )
+
+    def _headline(self, rows: Sequence[Row]) -> str:
+        what = f"{self.request.name} for {self.request.algorithm.name}"
+        count = f"{len(rows)} tensors in {len({(r.optimizer, r.lr, r.weight_decay, r.eps) for r in rows})} groups"
+        sizes = sorted(self.widths.passed_on, key=lambda size: size[0])
+        depths = {c.depth for c in self.counterparts.values() if c.depth != 1}
+        deeper = [f"depth x{max(depths):.4g}"] if depths else []
+        if sizes:
+            grown = ", ".join(f"x{ratio:.4g}" for ratio in sorted({target / base for base, target in sizes}))
+            widths = ", ".join(f"{base} -> {target}" for base, target in sizes)
+            return f"{what}: {', '.join([f'width {grown} ({widths})', *deeper])}; {count}"
+        other = {self.widths.what(size) for t in self.tensors for size in t.sizes if size[0] != size[1]}
+        differs = [*deeper, *sorted(other)] or self._settings_that_differ()
+        if not differs:
+            return f"{what}: the target equals its base: every factor is 1, and the run is the original one; {count}"
+        return f"{what}: no width grows; base and target differ in {' and '.join(differs)}; {count}"
+
+    def _settings_that_differ(self) -> list[str]:
+        """Of Hugging Face configurations: layers that share their tensors are seen nowhere else."""
+        ours, theirs = sizes_of(self.model) or {}, sizes_of(self.base.module) or {}
+        return [key for key in theirs if ours.get(key) != theirs[key]]
+
+    def _numbers(self) -> list[str]:
+        configs = [getattr(module, "config", None) for module in (self.model, self.base.module)]
+        if not all(is_configuration(config) for config in configs):
+            return []
+        differ = [
+            f"{key} ({getattr(configs[1], key, None)} -> {getattr(configs[0], key, None)})"
+            for key in other_numbers(*configs)
+        ]
+        told = "base and target also differ in {}, which the plan does not account for; let them differ in sizes alone"
+        return [told.format(", ".join(differ))] if differ else []
+
+    def _bottlenecks(self, drafts) -> list[str]:
+        names = ", ".join(dict.fromkeys(stack_of(draft.name) for draft in drafts if draft.role.bottleneck))
+        told = "fan-in grows and fan-out stays, as at a readout. If that size should grow too, let the base shrink it"
+        return [f"{names}: {told}"] if names else []
+
+
+def _reveals(seen: tuple, owned: tuple) -> bool:
+    """The forward pass shows a use that no module declares: a readout through the embedding's own tensor, a matrix used
+    transposed."""
+    return any(layout.kind != "vector" and layout not in owned for layout in seen) and set(seen) > set(owned)
