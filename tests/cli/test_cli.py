@@ -146,3 +146,82 @@ def test_a_terminal_without_unicode_still_gets_its_answer():
     result = run("predict", "exponents", env=plain)
     assert result.returncode == 0
     assert "STABLE" in result.stdout
+
+
+# --- orderone plan -------------------------------------------------------------------------------------------------
+
+LLAMA = {
+    "model_type": "llama",
+    "architectures": ["LlamaForCausalLM"],
+    "hidden_size": 8192,
+    "intermediate_size": 28672,
+    "num_hidden_layers": 80,
+    "num_attention_heads": 64,
+    "num_key_value_heads": 8,
+    "vocab_size": 32000,
+}
+BASE = "hidden_size=256,intermediate_size=896,num_attention_heads=2,num_key_value_heads=1"
+
+
+@pytest.fixture
+def config(tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps(LLAMA))
+    return tmp_path / "config.json"
+
+
+def test_a_plan_for_a_model_that_fits_no_machine(config):
+    result = run("plan", "--hf-config", str(config), "--base", BASE, "--rule", "mup", "--lr", "3e-3")
+    assert result.returncode == 0, result.stderr
+    first, *lines = result.stdout.splitlines()
+    assert first == "mup for adamw: width x32 (256 -> 8192, 896 -> 28672); 723 tensors in 4 groups"
+    [line] = [line for line in lines if "mlp.down_proj" in line]
+    assert line.split()[:4] == ["model.layers.{0..79}.mlp.down_proj.weight", "hidden", "8192x28672", "in"]
+    assert "9.375e-05" in line
+    assert "exponents at initialization as expected" in lines[-1]
+
+
+def test_a_plan_as_json_and_as_a_file(config, tmp_path):
+    saved = tmp_path / "plan.json"
+    words = (
+        "plan",
+        "--hf-config",
+        str(tmp_path),
+        "--base",
+        *BASE.split(","),
+        "--no-probe",
+        "--save",
+        str(saved),
+        "--json",
+    )
+    result = run(*words)
+    assert result.returncode == 0, result.stderr
+    record = json.loads(result.stdout)
+    assert record == json.loads(saved.read_text())
+    assert record["rows"][0]["role"] == "embedding"
+    again = run("plan", "--hf-config", str(config), "--base", str(saved), "--no-probe", "--json")
+    assert json.loads(again.stdout)["rows"] == record["rows"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--hf-config", "nowhere.json", "--base", BASE), "there is no file nowhere.json"),
+        (("--base", BASE), "--hf-config"),
+        (("--hf-config", "CONFIG", "--base", "hidden_sise=256"), "has no 'hidden_sise'"),
+        (("--hf-config", "CONFIG", "--base", "256"), "expected overrides such as hidden_size=256"),
+        (("--hf-config", "CONFIG", "--base", BASE, "--rule", "mupp"), "did you mean 'mup'"),
+        (("--hf-config", "CONFIG", "--base", BASE, "--override", "lm_head"), "expected name=value"),
+    ],
+)
+def test_wrong_input_of_a_plan_is_explained(config, arguments, message):
+    result = run("plan", *(str(config) if word == "CONFIG" else word for word in arguments))
+    assert result.returncode == 2
+    assert message in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_a_file_that_is_no_configuration(tmp_path):
+    (tmp_path / "config.json").write_text('{"a": 1}')
+    result = run("plan", "--hf-config", str(tmp_path), "--base", BASE)
+    assert result.returncode == 2
+    assert "has no model_type" in result.stderr

@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from itertools import combinations
 
+from rich.console import Console
 from rich.progress import track
 
 from orderone import rules
@@ -10,6 +11,8 @@ from orderone.cli import show
 from orderone.core.exact import power
 from orderone.theory.exponents import MATRIX_ROLES, equivalent, max_lr, rms, stability
 
+GPT2_BASE = {"n_embd": 768, "n_layer": 12, "n_head": 12}
+GPT2_XL = {"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"], "n_embd": 1600, "n_layer": 48, "n_head": 25}
 S0_RULES = ("sp", "ntk", "mup", "mf")
 SEEDS = 8
 
@@ -23,11 +26,32 @@ def demo() -> None:
     pairs = [(p, q) for p, q in combinations(rules.names(), 2) if equivalent(rules.get(p), rules.get(q))]
     out.print(f"The same training in another gauge: {', '.join(f'{p} = {q}' for p, q in pairs)}\n")
     out.print(show.table("Verdicts (Adam): is every change O(1) as the width grows?", *_verdicts()))
-    names = track(rules.names(), "training networks of widths 64 to 1024", console=out, transient=True)
+    names = track(_derived(), "training networks of widths 64 to 1024", console=out, transient=True)
     with show.one_thread():
         measured = _measured(names)
     out.print(show.table("Change of the logits in one step of sign descent, on training tokens", *measured))
-    out.print("Next: orderone predict exponents --help, orderone reproduce")
+    _plan(out)
+    out.print("Next: orderone predict exponents --help, orderone plan --help, orderone reproduce")
+
+
+def _plan(out: Console) -> None:
+    """GPT-2 of 124 million parameters was tuned; what does the one of 1.5 billion need? Nothing is allocated."""
+    from orderone.cli.plan import meta_model
+    from orderone.planning import plan
+
+    try:
+        model = meta_model(GPT2_XL)
+    except ValueError as error:
+        out.print(f"no plan for GPT-2: {error}")
+        return
+    out.print("\nA plan for an unmodified Hugging Face model: GPT-2, tuned at 124 M parameters, grown to 1.5 B\n")
+    print(plan(model, base=GPT2_BASE, rule="mup", optimizer="adamw", lr=3e-3, weight_decay=0.1, depth="completep"))
+    print()
+
+
+def _derived() -> list[str]:
+    """The rules whose rates are derived. Those of `standard` are not, and its networks blow up."""
+    return [name for name in rules.names() if rules.get(name).rates_for]
 
 
 def _exponents():

@@ -9,10 +9,11 @@ import tyro
 from tyro.extras import SubcommandApp
 
 from orderone import __version__
-from orderone.cli import demo, predict, reproduce
+from orderone.cli import demo, plan, predict, reproduce
 
 app = SubcommandApp()
 app.command(predict.app, name="predict", help="What theory says, without running a network.")
+app.command(plan.plan)
 app.command(reproduce.reproduce)
 app.command(demo.demo)
 

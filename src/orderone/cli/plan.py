@@ -1,0 +1,134 @@
+"""`orderone plan`: what a rule asks of every tensor of a Hugging Face model, of any size, without allocating it."""
+
+import json as json_format
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import tyro
+
+from orderone.cli import show
+
+
+def plan(
+    hf_config: str,
+    base: tuple[str, ...],
+    rule: str = "mup",
+    optimizer: str = "adamw",
+    lr: float | None = None,
+    weight_decay: float | None = None,
+    depth: str | None = None,
+    decay: str = "independent",
+    no_decay: tyro.conf.UseAppendAction[tuple[str, ...]] = (),
+    override: tyro.conf.UseAppendAction[tuple[str, ...]] = (),
+    probe: bool = True,
+    save: str | None = None,
+    json: bool = False,
+) -> None:
+    """Roles, initial sizes, learning rates, weight decay and eps of every tensor, relative to a smaller model.
+
+    Args:
+        hf_config: A Hugging Face config.json, or the folder that holds it.
+        base: What was tuned: overrides such as hidden_size=256,num_attention_heads=4, or a saved plan.
+        rule: sp, ntk, mup, mf, standard, neural-tangent, hybrid or maximal-update.
+        optimizer: sgd, adam, adamw, adafactor, muon or lion.
+        lr: The learning rate tuned on the base. Default: that of torch.optim.
+        weight_decay: As tuned on the base. Default: that of torch.optim.
+        depth: sqrt (residual branches times 1/sqrt(L)) or completep (1/L).
+        decay: independent (lr * weight_decay stays) or proportional (weight_decay stays).
+        no_decay: A pattern of tensors without weight decay, such as "*.bias"; may be repeated.
+        override: PATTERN=ROLE for tensors that you know better; may be repeated.
+        probe: Look at the forward pass of two small instances; --no-probe skips it.
+        save: Write the plan to this file.
+        json: Print JSON instead of a table.
+    """
+    from orderone.planning import plan as make_plan
+    from orderone.planning.file import as_record
+
+    model = meta_model(read_config(hf_config))
+    made = make_plan(
+        model,
+        base=read_base(base),
+        rule=rule,
+        optimizer=optimizer,
+        lr=lr,
+        weight_decay=weight_decay,
+        depth=depth,
+        decay=decay,
+        no_decay=no_decay,
+        overrides=_pairs(override, "override"),
+        probe=probe,
+    )
+    if save is not None:
+        try:
+            made.save(save)
+        except OSError as error:
+            raise ValueError(f"save: cannot write {save} ({error.strerror})") from error
+    if json:
+        show.print_json(as_record(made))
+    else:
+        print(made)
+
+
+def read_config(path: str) -> dict[str, Any]:
+    file = Path(path) / "config.json" if Path(path).is_dir() else Path(path)
+    try:
+        found = json_format.loads(file.read_text())
+    except FileNotFoundError as error:
+        raise ValueError(f"hf-config: there is no file {file}; give a config.json of Hugging Face") from error
+    except (json_format.JSONDecodeError, UnicodeDecodeError) as error:
+        raise ValueError(f"hf-config: {file} is not JSON ({error})") from error
+    if not isinstance(found, dict) or "model_type" not in found:
+        raise ValueError(f"hf-config: {file} has no model_type; expected a config.json of Hugging Face")
+    return found
+
+
+def meta_model(config: Mapping[str, Any]) -> Any:
+    """The model that a configuration describes, without memory."""
+    import torch
+
+    try:
+        import transformers
+    except ImportError as error:
+        raise ValueError("this needs transformers; pip install 'orderone[transformers]'") from error
+    try:
+        made = transformers.AutoConfig.for_model(**config)
+    except Exception as error:  # whatever checks the values
+        raise ValueError(f"hf-config: transformers {transformers.__version__} cannot read it: {error}") from error
+    name = next(iter(config.get("architectures") or []), None)
+    if name is not None and not hasattr(transformers, name):
+        raise ValueError(f"hf-config: transformers {transformers.__version__} has no {name}")
+    with torch.device("meta"):
+        if name is not None:
+            return getattr(transformers, name)(made)
+        try:
+            return transformers.AutoModelForCausalLM.from_config(made)
+        except ValueError:
+            return transformers.AutoModel.from_config(made)
+
+
+def read_base(given: Sequence[str]) -> dict[str, Any] | str:
+    """Overrides in one word or several, or the path of a saved plan."""
+    if len(given) == 1 and "=" not in given[0]:
+        if not Path(given[0]).is_file():
+            raise ValueError(f"base: expected overrides such as hidden_size=256, or a saved plan; got {given[0]!r}")
+        return given[0]
+    return {key: _value(value) for key, value in _pairs(given, "base").items()}
+
+
+def _pairs(given: Sequence[str], name: str) -> dict[str, str]:
+    words = [word for text in given for word in text.replace(",", " ").split()]
+    for word in words:
+        if "=" not in word:
+            raise ValueError(f"{name}: expected name=value, got {word!r}")
+    pairs = {word.partition("=")[0]: word.partition("=")[2] for word in words}
+    if len(pairs) < len(words):
+        raise ValueError(f"{name}: expected every name once; got {' '.join(words)}")
+    return pairs
+
+
+def _value(text: str) -> Any:
+    try:
+        return json_format.loads(text)
+    except json_format.JSONDecodeError:
+        return text
