@@ -1,0 +1,485 @@
+"""What must not happen silently: weights scaled twice, a checkpoint rescaled, and groups that leave their ratios."""
+
+import contextlib
+import copy
+import io
+import math
+import re
+import warnings
+from typing import Any
+
+import pytest
+import safetensors.torch as safetensors
+import torch
+from torch import nn
+from torch.optim import AdamW
+from torch.optim.lr_scheduler import (
+    ChainedScheduler,
+    ConstantLR,
+    CosineAnnealingLR,
+    CosineAnnealingWarmRestarts,
+    CyclicLR,
+    ExponentialLR,
+    LambdaLR,
+    LinearLR,
+    MultiplicativeLR,
+    MultiStepLR,
+    OneCycleLR,
+    PolynomialLR,
+    ReduceLROnPlateau,
+    SequentialLR,
+    StepLR,
+)
+from transformers import get_cosine_schedule_with_warmup
+from workers import MODELS, WIDTH, fresh, planned, train
+
+import orderone as o1
+
+EVERY = pytest.mark.parametrize("name", MODELS)
+TRAINED = pytest.mark.parametrize("name", ["own", "llama"])
+
+
+def values(model: nn.Module) -> dict[str, Any]:
+    return copy.deepcopy(model.state_dict())
+
+
+def unchanged(model: nn.Module, before: dict[str, Any]) -> bool:
+    return all(torch.equal(value, before[key]) for key, value in model.state_dict().items())
+
+
+def trained(name: str) -> dict[str, Any]:
+    """The weights of a planned run after a few steps."""
+    plan = planned(name, fresh(name))
+    model = plan.apply()
+    train(name, model, plan.optimizer())
+    return values(model)
+
+
+def reloaded(checkpoint: dict[str, Any], how: str) -> dict[str, Any]:
+    """From a file. Only torch.load leaves a trace in the version of a tensor."""
+    if how == "safetensors":
+        return safetensors.load(safetensors.save({key: value.clone() for key, value in checkpoint.items()}))
+    file = io.BytesIO()
+    torch.save(checkpoint, file)
+    file.seek(0)
+    return torch.load(file)
+
+
+# --- apply, once -----------------------------------------------------------------------------------------------------
+
+
+@EVERY
+def test_a_second_apply_is_refused(name):
+    plan = planned(name, fresh(name))
+    before = values(plan.apply())
+    with pytest.raises(RuntimeError, match="applied already"):
+        plan.apply()
+    assert unchanged(plan.bound(), before)
+
+
+@EVERY
+def test_another_plan_for_the_same_model_is_refused(name):
+    plan = planned(name, fresh(name))
+    before = values(plan.apply())
+    with pytest.raises(RuntimeError, match="applied to this model already"):
+        planned(name, plan.bound(), lr=1e-3).apply()
+    with pytest.raises(RuntimeError, match="applied to this model already"):
+        planned(name, nn.DataParallel(plan.bound()), lr=1e-3).apply()
+    assert unchanged(plan.bound(), before)
+
+
+def test_another_plan_for_a_copy_that_brought_its_multipliers_is_refused():
+    model = copy.deepcopy(planned("paper", fresh("paper")).apply())
+    before = values(model)
+    with pytest.raises(RuntimeError, match="multiplier"):
+        planned("paper", model, gauge="unit").apply()
+    assert unchanged(model, before)
+
+
+def test_new_weights_in_the_same_model_are_applied_to_when_the_user_says_so():
+    plan = planned("own", fresh("own"))
+    model = plan.apply()
+    wanted, batch = values(model), MODELS["own"].batch(0)
+    output = model(**batch)
+    model.load_state_dict(fresh("own").state_dict())
+    plan.apply(fresh=True)
+    assert unchanged(model, wanted)
+    assert torch.equal(model(**batch), output)
+
+
+@TRAINED
+@pytest.mark.parametrize("assign", [False, True])
+def test_a_trained_checkpoint_is_not_rescaled(name, assign):
+    checkpoint, model = trained(name), fresh(name)
+    plan = planned(name, model)
+    model.load_state_dict(checkpoint, assign=assign)
+    retied(model)
+    with pytest.raises(RuntimeError, match="look trained or loaded"):
+        plan.apply()
+    assert unchanged(model, checkpoint)
+
+
+@TRAINED
+@pytest.mark.parametrize("how", ["torch", "safetensors"])
+@pytest.mark.parametrize("assign", [False, True])
+def test_a_trained_checkpoint_is_not_rescaled_in_a_model_from_the_meta_device(name, assign, how):
+    checkpoint = trained(name)
+    with torch.device("meta"):
+        model = MODELS[name].build(WIDTH)
+    plan = planned(name, model)
+    retied(model.to_empty(device="cpu")).load_state_dict(reloaded(checkpoint, how), assign=assign)
+    retied(model)
+    with pytest.raises(RuntimeError, match="look trained or loaded"):
+        plan.apply()
+    assert unchanged(model, checkpoint)
+
+
+@TRAINED
+def test_a_trained_checkpoint_is_not_rescaled_by_a_plan_made_after_loading(name):
+    checkpoint, model = trained(name), fresh(name)
+    model.load_state_dict(checkpoint)
+    with pytest.raises(RuntimeError, match="look trained or loaded"):
+        planned(name, model).apply()
+    assert unchanged(model, checkpoint)
+
+
+def test_a_checkpoint_loaded_into_an_attached_model_is_not_rescaled(tmp_path):
+    planned("paper", fresh("paper")).save(tmp_path / "plan.json")
+    model = fresh("paper")
+    plan = o1.Plan.load(tmp_path / "plan.json").attach(model)
+    checkpoint = {key: 3 * value for key, value in trained("paper").items()}
+    model.load_state_dict(checkpoint)
+    with pytest.raises(RuntimeError, match="look trained or loaded"):
+        plan.apply()
+    assert unchanged(model, checkpoint)
+
+
+def test_the_user_may_say_that_weights_are_new():
+    model = fresh("own")
+    plan = planned("own", model)
+    with torch.no_grad():
+        model.get_parameter("norm.weight").normal_()
+    with pytest.raises(RuntimeError, match=re.escape("say plan.apply(fresh=True)")):
+        plan.apply()
+    plan.apply(fresh=True)
+
+
+@EVERY
+def test_a_plan_saved_after_apply_stays_applied(name, tmp_path):
+    plan = planned(name, fresh(name))
+    plan.apply()
+    plan.save(tmp_path / "plan.json")
+    model = fresh(name, seed=2)
+    before = values(model)
+    attached = o1.Plan.load(tmp_path / "plan.json").attach(model)
+    with pytest.raises(RuntimeError, match="applied already"):
+        attached.apply()
+    assert unchanged(model, before)
+
+
+@EVERY
+def test_a_plan_saved_before_apply_is_applied_after_loading(name, tmp_path):
+    planned(name, fresh(name)).save(tmp_path / "plan.json")
+    model = o1.Plan.load(tmp_path / "plan.json").attach(fresh(name)).apply()
+    assert unchanged(model, values(planned(name, fresh(name)).apply()))
+
+
+def test_a_loaded_plan_without_a_model_says_so(tmp_path):
+    planned("own", fresh("own")).save(tmp_path / "plan.json")
+    with pytest.raises(ValueError, match="attach"):
+        o1.Plan.load(tmp_path / "plan.json").apply()
+
+
+# --- memory ----------------------------------------------------------------------------------------------------------
+
+
+def retied(model: Any) -> Any:
+    if hasattr(model, "tie_weights"):
+        model.tie_weights()
+    return model
+
+
+@pytest.mark.parametrize("name", ["own", "gpt2"])
+def test_a_tie_broken_by_to_empty_is_told(name):
+    with torch.device("meta"):
+        model = MODELS[name].build(WIDTH)
+    plan = planned(name, model)
+    model.to_empty(device="cpu")
+    for use in (plan.apply, plan.optimizer, lambda: plan.attach(model)):
+        with pytest.raises(ValueError, match=r"was tied to .*tie it again"):
+            use()
+    retied(model)
+    plan.apply()
+
+
+def test_a_model_without_memory_is_told():
+    with torch.device("meta"):
+        model = MODELS["own"].build(WIDTH)
+    with pytest.raises(RuntimeError, match="to_empty"):
+        planned("own", model).apply()
+
+
+def test_a_plan_for_another_model_is_told():
+    plan = planned("own", fresh("own"))
+    with pytest.raises(ValueError, match="make a new plan"):
+        plan.attach(MODELS["own"].build(2 * WIDTH))
+    with pytest.raises(ValueError, match="make a new plan"):
+        plan.attach(MODELS["own"].build(WIDTH, layers=1))
+    with pytest.raises(ValueError, match="make a new plan"):
+        plan.attach(fresh("llama"))
+
+
+# --- groups ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def plan() -> o1.Plan:
+    made = planned("own", fresh("own"))
+    made.apply()
+    assert len({group["lr"] for group in made.param_groups()}) > 1
+    return made
+
+
+def tensors(plan: o1.Plan) -> list[Any]:
+    return list(plan.bound().parameters())
+
+
+def test_the_plans_own_optimizer_passes(plan):
+    plan.check(plan.optimizer())
+    plan.check(AdamW(plan.param_groups(), betas=(0.9, 0.95)))
+
+
+def test_one_group_for_all_is_refused(plan):
+    with pytest.raises(o1.BrokenRatios, match="different learning rates"):
+        plan.check(AdamW(tensors(plan), lr=3e-3))
+
+
+def test_a_learning_rate_for_all_groups_is_refused(plan):
+    groups = [{key: value for key, value in group.items() if key != "lr"} for group in plan.param_groups()]
+    with pytest.raises(o1.BrokenRatios, match="leave the ratios"):
+        plan.check(AdamW(groups, lr=3e-3))
+
+
+def test_tensors_without_a_group_are_refused(plan):
+    with pytest.raises(ValueError, match="in no group, such as"):
+        plan.check(AdamW(plan.param_groups()[:-1]))
+
+
+def test_tensors_of_another_model_are_refused(plan):
+    with pytest.raises(ValueError, match="not of the planned model"):
+        plan.check(plan.attach(copy.deepcopy(plan.bound())).optimizer())
+
+
+@pytest.mark.parametrize(("setting", "value"), [("weight_decay", 0.123), ("weight_decay", 0.0), ("eps", 1e-6)])
+def test_settings_that_are_not_the_plans_are_refused(setting, value, plan):
+    groups = [{**group, setting: value} for group in plan.param_groups()]
+    with pytest.raises(o1.BrokenRatios, match=f"has {setting}"):
+        plan.check(AdamW(groups))
+    with pytest.raises(ValueError, match="give it to the plan"):
+        plan.optimizer(**{setting: value})
+
+
+def test_a_group_that_mixes_weight_decays_is_refused():
+    plan = planned("own", fresh("own"), no_decay=("*norm*",))
+    merged: dict[float, dict[str, Any]] = {}
+    for group in plan.param_groups():
+        same = merged.setdefault(group["lr"], {**group, "params": []})
+        same["params"] += group["params"]
+    assert len(merged) < len(plan.param_groups())
+    with pytest.raises(o1.BrokenRatios, match="weight_decay"):
+        plan.check(AdamW(list(merged.values())))
+
+
+# --- schedules -------------------------------------------------------------------------------------------------------
+
+
+def rates(optimizer: Any) -> list[float]:
+    return [group["lr"] for group in optimizer.param_groups]
+
+
+def factors(optimizer: Any) -> list[float]:
+    """A multiple of each group's own rate, as a list for `max_lr`."""
+    return [10 * rate for rate in rates(optimizer)]
+
+
+def warmup(optimizer: Any, **cosine: Any) -> SequentialLR:
+    parts = [LinearLR(optimizer, 0.1, total_iters=3), CosineAnnealingLR(optimizer, 20, **cosine)]
+    return SequentialLR(optimizer, parts, milestones=[3])
+
+
+def unlike(optimizer: Any) -> LambdaLR:
+    return LambdaLR(optimizer, [lambda t, i=i: 0.9 ** (t * i) for i in range(len(optimizer.param_groups))])
+
+
+BROKEN = {
+    "cosine": lambda o: CosineAnnealingLR(o, 20, eta_min=1e-4),
+    "warm restarts": lambda o: CosineAnnealingWarmRestarts(o, 10, eta_min=1e-4),
+    "one cycle": lambda o: OneCycleLR(o, max_lr=1e-2, total_steps=20),
+    "cyclic": lambda o: CyclicLR(o, base_lr=1e-3, max_lr=1e-2, step_size_up=5),
+    "plateau": lambda o: ReduceLROnPlateau(o, min_lr=1e-4),
+    "patient plateau": lambda o: ReduceLROnPlateau(o, patience=600, factor=0.5, min_lr=1e-4),
+    "warmup": lambda o: warmup(o, eta_min=1e-4),
+    "chained": lambda o: ChainedScheduler([ConstantLR(o, 0.5, 3), CosineAnnealingLR(o, 20, eta_min=1e-4)]),
+    "lambdas": unlike,
+    "restarts inside": lambda o: SequentialLR(
+        o, [ConstantLR(o, 1.0, 3), CosineAnnealingWarmRestarts(o, 10, eta_min=1e-4)], [3]
+    ),
+    "late floor": lambda o: SequentialLR(o, [ConstantLR(o, 1.0, 3000), CosineAnnealingLR(o, 20, eta_min=1e-4)], [3000]),
+}
+KEPT = {
+    "exponential": lambda o: ExponentialLR(o, 0.9),
+    "exponential, by epochs": lambda o: ExponentialLR(o, 0.1),
+    "steps": lambda o: StepLR(o, 4),
+    "steps, many": lambda o: StepLR(o, 1, 0.5),
+    "milestones": lambda o: MultiStepLR(o, [3, 7]),
+    "linear": lambda o: LinearLR(o, 0.1, total_iters=5),
+    "polynomial": lambda o: PolynomialLR(o, 10, power=2.0),
+    "lambda": lambda o: LambdaLR(o, lambda t: 1 / (1 + t)),
+    "lambda that ends": lambda o: LambdaLR(o, lambda t: [1.0, 0.5, 0.4, 0.3, 0.2, 0.1, 0.0][t]),
+    "multiplicative": lambda o: MultiplicativeLR(o, lambda t: 0.95),
+    "one cycle": lambda o: OneCycleLR(o, max_lr=factors(o), total_steps=20),
+    "cyclic": lambda o: CyclicLR(o, base_lr=rates(o), max_lr=factors(o), step_size_up=5),
+    "cosine": lambda o: CosineAnnealingLR(o, 20),
+    "warm restarts": lambda o: CosineAnnealingWarmRestarts(o, 10, T_mult=2),
+    "warmup": warmup,
+    "chained": lambda o: ChainedScheduler([ConstantLR(o, 0.5, 3), CosineAnnealingLR(o, 20)]),
+    "plateau": lambda o: ReduceLROnPlateau(o, patience=5),
+    "square root": lambda o: LambdaLR(o, lambda t: (1 - t / 100) ** 0.5),
+    "transformers": lambda o: get_cosine_schedule_with_warmup(o, 3, 20),
+}
+
+
+@pytest.mark.parametrize("schedule", BROKEN)
+def test_a_schedule_that_leaves_the_ratios_is_refused(schedule, plan):
+    optimizer = plan.optimizer()
+    with pytest.raises(o1.BrokenRatios, match="leave the ratios"):
+        plan.check(optimizer, BROKEN[schedule](optimizer))
+
+
+@pytest.mark.parametrize("schedule", KEPT)
+def test_a_schedule_that_multiplies_passes(schedule, plan):
+    optimizer = plan.optimizer()
+    plan.check(optimizer, KEPT[schedule](optimizer))
+
+
+def test_a_plateau_passes_down_to_the_smallest_rates():
+    plan = planned("own", fresh("own"), lr=2e-3)
+    optimizer = plan.optimizer()
+    plan.check(optimizer, ReduceLROnPlateau(optimizer))
+
+
+@pytest.mark.parametrize("schedule", KEPT)
+def test_a_schedule_passes_in_the_middle_of_a_run(schedule, plan):
+    optimizer = plan.optimizer()
+    scheduler = KEPT[schedule](optimizer)
+    for _ in range(4):
+        step(optimizer, scheduler)
+    plan.check(optimizer, scheduler)
+
+
+def remedy(plan: o1.Plan, optimizer: Any, scheduler: Any) -> str:
+    with pytest.raises(o1.BrokenRatios) as told:
+        plan.check(optimizer, scheduler)
+    return str(told.value)
+
+
+@pytest.mark.parametrize("schedule", ["cosine", "warm restarts", "warmup", "chained"])
+def test_the_floor_that_the_message_offers_passes(schedule, plan):
+    optimizer = plan.optimizer()
+    message = remedy(plan, optimizer, BROKEN[schedule](optimizer))
+    found = re.search(r"(LambdaLR\(optimizer, lambda t: .*\)) with f = (\S+)", message)
+    assert found, message
+    optimizer = plan.optimizer()
+    f = float(found[2].rstrip("."))
+    scheduler = eval(found[1], {"LambdaLR": LambdaLR, "optimizer": optimizer, "math": math, "f": f})
+    plan.check(optimizer, scheduler)
+    lowest = []
+    for _ in range(21):
+        lowest.append(max(rates(optimizer)))
+        step(optimizer, scheduler)
+    assert 0.9e-4 < min(lowest) < 2e-4
+
+
+@pytest.mark.parametrize("schedule", ["cosine", "warm restarts"])
+def test_the_floor_that_the_message_offers_follows_the_schedule_that_was_meant(schedule, plan):
+    """For the group with the largest rate it is the very schedule, restarts included."""
+    optimizer = plan.optimizer()
+    scheduler = BROKEN[schedule](optimizer)
+    message = remedy(plan, optimizer, scheduler)
+    found = re.search(r"lambda t: (.*)\) with f = (\S+)", message)
+    assert found, message
+    top = max(range(len(rates(optimizer))), key=rates(optimizer).__getitem__)
+    start = rates(optimizer)[top]
+    for t in range(18):
+        offered = eval(found[1], {"math": math, "t": t, "f": float(found[2].rstrip("."))})
+        assert start * offered == pytest.approx(rates(optimizer)[top], rel=1e-3)
+        step(optimizer, scheduler)
+
+
+def listed(message: str, name: str) -> list[float]:
+    found = re.search(rf"{name}=(\[.*?\])", message)
+    assert found, message
+    return eval(found[1])
+
+
+def test_the_peaks_that_the_message_offers_pass(plan):
+    optimizer = plan.optimizer()
+    peaks = listed(remedy(plan, optimizer, BROKEN["one cycle"](optimizer)), "max_lr")
+    assert max(peaks) == pytest.approx(1e-2)
+    optimizer = plan.optimizer()
+    plan.check(optimizer, OneCycleLR(optimizer, max_lr=peaks, total_steps=20))
+
+
+def test_the_bounds_of_a_cycle_that_the_message_offers_pass(plan):
+    optimizer = plan.optimizer()
+    own = rates(optimizer)
+    message = remedy(plan, optimizer, BROKEN["cyclic"](optimizer))
+    peaks = listed(message, "max_lr")
+    assert "base_lr" in message
+    assert max(peaks) == pytest.approx(1e-2)
+    optimizer = plan.optimizer()
+    low = [1e-3 * rate / max(own) for rate in own]
+    plan.check(optimizer, CyclicLR(optimizer, base_lr=low, max_lr=peaks, step_size_up=5))
+
+
+@pytest.mark.parametrize("schedule", ["plateau", "patient plateau"])
+def test_the_floors_of_a_plateau_that_the_message_offers_pass(schedule, plan):
+    optimizer = plan.optimizer()
+    floors = listed(remedy(plan, optimizer, BROKEN[schedule](optimizer)), "min_lr")
+    assert max(floors) == pytest.approx(1e-4)
+    optimizer = plan.optimizer()
+    plan.check(optimizer, ReduceLROnPlateau(optimizer, min_lr=floors))
+
+
+# --- the check changes nothing ---------------------------------------------------------------------------------------
+
+
+def step(optimizer: Any, scheduler: Any) -> list[float]:
+    optimizer.step()
+    scheduler.step(1.0) if isinstance(scheduler, ReduceLROnPlateau) else scheduler.step()
+    return rates(optimizer)
+
+
+def state(scheduler: Any) -> Any:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # LambdaLR asks for the optimizer's state to be saved too
+        return copy.deepcopy(scheduler.state_dict())
+
+
+@pytest.mark.parametrize("schedule", [*KEPT, *(f"broken {name}" for name in BROKEN)])
+def test_a_check_leaves_optimizer_and_scheduler_as_they_were(schedule, plan):
+    make = BROKEN[schedule.removeprefix("broken ")] if schedule.startswith("broken ") else KEPT[schedule]
+    first, second = plan.optimizer(), plan.optimizer()
+    checked, other = make(first), make(second)
+    before = copy.deepcopy(first.state_dict()), state(checked), torch.random.get_rng_state()
+    with contextlib.suppress(o1.BrokenRatios):
+        plan.check(first, checked)
+    assert first.state_dict() == before[0]
+    assert repr(state(checked)) == repr(before[1])
+    assert torch.equal(torch.random.get_rng_state(), before[2])
+    assert [step(first, checked) for _ in range(5)] == [step(second, other) for _ in range(5)]
+
+
+def test_a_scheduler_of_another_optimizer_is_refused(plan):
+    with pytest.raises(ValueError, match="another optimizer"):
+        plan.check(plan.optimizer(), ExponentialLR(plan.optimizer(), 0.9))

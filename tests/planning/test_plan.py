@@ -1,0 +1,336 @@
+"""What a plan says and does: numbers, optimizers, files, absolute mode, gauges, errors."""
+
+import json
+import math
+import subprocess
+import sys
+
+import pandas as pd
+import pytest
+import torch
+from test_roles import Language, mlp
+from torch import nn
+from zoo import ZOO
+
+import orderone as o1
+from orderone import rules, theory
+
+OPTIMIZERS = ("sgd", "adam", "adamw", "adafactor", "muon", "lion")
+
+
+def rms(tensor: torch.Tensor) -> float:
+    return tensor.detach().square().mean().sqrt().item()
+
+
+# --- numbers -------------------------------------------------------------------------------------------------------
+
+
+def test_initial_sizes_after_apply_are_those_of_the_table():
+    torch.manual_seed(0)
+    model, base = mlp(512), mlp(64)
+    plan = o1.plan(model, base=base)
+    plan.apply()
+    for row in plan.rows:
+        assert rms(dict(model.named_parameters())[row.name]) == pytest.approx(row.init_std, rel=1e-5), row.name
+    assert plan["6.weight"].init_std == pytest.approx((3 * 64) ** -0.5 / 8)
+    assert plan["2.weight"].init_std == pytest.approx((3 * 64) ** -0.5 / 8**0.5)
+    assert plan["2.bias"].init_std == pytest.approx((3 * 64) ** -0.5)
+
+
+def test_a_fixed_initial_size_is_scaled_all_the_same():
+    def build(width: int) -> nn.Module:
+        model = mlp(width)
+        for layer in model:
+            if isinstance(layer, nn.Linear):
+                nn.init.normal_(layer.weight, std=0.02)
+                nn.init.zeros_(layer.bias)
+        return model
+
+    plan = o1.plan(build(1024), base=build(64))
+    plan.apply()
+    assert plan["2.weight"].init_std == pytest.approx(0.02 / 4, rel=0.02)
+    assert plan["2.bias"].init_std == 0
+    assert not any(p.any() for name, p in plan.bound().named_parameters() if name.endswith("bias"))
+
+
+def test_a_readout_that_starts_at_zero_stays_there():
+    model, base = mlp(256), mlp(64)
+    for net in (model, base):
+        nn.init.zeros_(net.get_parameter("6.weight"))
+    o1.plan(model, base=base).apply()
+    assert not model.get_parameter("6.weight").any()
+
+
+def test_rows_frame_and_text_tell_the_same():
+    plan = o1.plan(mlp(256), base=mlp(64), lr=3e-3, weight_decay=0.1)
+    frame = plan.to_frame()
+    assert isinstance(frame, pd.DataFrame)
+    assert list(frame["name"]) == [row.name for row in plan.rows]
+    wanted = {"role", "shape", "grows", "multiplier", "init_std", "lr", "weight_decay", "eps", "reason"}
+    assert wanted <= set(frame)
+    text = str(plan)
+    assert text.splitlines()[0] == plan.headline
+    assert "net" not in text
+    assert "0.00075" in text
+    assert "probe: not run: no example batch" in text
+    assert "probe: skipped, as asked" in str(o1.plan(mlp(256), base=mlp(64), probe=False))
+
+
+# --- optimizers ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_every_optimizer_trains_and_its_groups_are_the_rows(optimizer):
+    torch.manual_seed(0)
+    model = Language(128)
+    plan = o1.plan(model, base=Language(64), optimizer=optimizer, lr=1e-2)
+    plan.apply()
+    made = plan.optimizer()
+    plan.check(made)
+    ids = torch.randint(0, 50, (4, 16), generator=torch.Generator().manual_seed(0))
+    losses = []
+    for _ in range(8):
+        made.zero_grad()
+        loss = nn.functional.cross_entropy(model(ids).flatten(0, 1), ids.flatten())
+        loss.backward()
+        made.step()
+        losses.append(loss.item())
+    assert losses[-1] < losses[0]
+    rates = {id(p): group["lr"] for group in made.param_groups for p in group["params"]}
+    for name, parameter in model.named_parameters():
+        assert rates[id(parameter)] == plan[name].lr
+
+
+def test_muon_takes_hidden_matrices_and_adamw_the_rest_at_every_size():
+    for width in (64, 256):
+        plan = o1.plan(Language(width), base=Language(64), optimizer="muon", lr={"muon": 0.02, "adamw": 3e-3})
+        assert {row.name for row in plan.rows if row.optimizer == "muon"} == {"body.weight"}
+        assert plan["body.weight"].lr == pytest.approx(0.02)
+    assert plan["head.weight"].lr == pytest.approx(3e-3 / 4)
+    with pytest.raises(ValueError, match="adjust_lr_fn='original'"):
+        plan.optimizer(adjust_lr_fn="match_rms_adamw")
+
+
+def test_muon_with_adamw_is_saved_scheduled_and_resumed():
+    model = Language(128)
+    plan = o1.plan(model, base=Language(64), optimizer="muon", lr=0.02)
+    made = plan.optimizer()
+    schedule = torch.optim.lr_scheduler.LambdaLR(made, lambda t: 1 / (1 + t))
+    plan.check(made, schedule)
+    model(torch.zeros(2, 4, dtype=torch.long)).square().mean().backward()
+    made.step()
+    schedule.step()
+    assert made.param_groups[0]["lr"] == pytest.approx(0.01)
+    again = plan.optimizer()
+    again.load_state_dict(made.state_dict())
+    assert [group["lr"] for group in again.param_groups] == [group["lr"] for group in made.param_groups]
+    assert set(map(id, again.state)) == set(map(id, made.state))
+
+
+def test_equal_settings_share_a_group_that_keeps_its_names():
+    groups = o1.plan(mlp(256, depth=6), base=mlp(64, depth=6)).param_groups()
+    assert len(groups) == 4
+    assert [group["name"] for group in groups] == ["embedding+vector", "hidden", "readout", "fixed"]
+    assert groups[1]["names"] == [f"{2 * i}.weight" for i in range(1, 7)]
+
+
+def test_torchs_own_constructor_takes_the_groups():
+    plan = o1.plan(mlp(256), base=mlp(64), lr=3e-3, weight_decay=0.1)
+    plan.check(torch.optim.AdamW(plan.param_groups(), betas=(0.9, 0.95)))
+
+
+@pytest.mark.parametrize(("optimizer", "decay"), [("adamw", 0.01), ("adam", 0.0), ("sgd", 0.0), ("muon", 0.1)])
+def test_settings_that_are_not_given_are_torchs(optimizer, decay):
+    plan = o1.plan(mlp(64), base=mlp(64), optimizer=optimizer)
+    assert plan["2.weight"].weight_decay == decay
+    assert plan["2.weight"].lr == 1e-3
+
+
+def test_weight_decay_in_two_conventions_and_not_everywhere():
+    kept = o1.plan(mlp(256), base=mlp(64), lr=1e-2, weight_decay=0.1)["2.weight"]
+    assert kept.lr * kept.weight_decay == pytest.approx(1e-3)
+    assert o1.plan(mlp(256), base=mlp(64), weight_decay=0.1, decay="proportional")["2.weight"].weight_decay == 0.1
+    assert o1.plan(mlp(256), base=mlp(64), weight_decay=0.1, no_decay=["*.bias"])["2.bias"].weight_decay == 0
+
+
+def test_what_differs_between_groups_cannot_be_given_to_the_optimizer():
+    with pytest.raises(ValueError, match="give it to the plan"):
+        o1.plan(mlp(256), base=mlp(64)).optimizer(eps=1e-6)
+    assert o1.plan(mlp(256), base=mlp(64), eps=1e-6)["2.weight"].eps == pytest.approx(1e-6 / 4)
+
+
+# --- rules ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", rules.names())
+def test_every_rule_is_applied_as_its_exponents_say(name):
+    plan = o1.plan(mlp(256), base=mlp(64), rule=name, optimizer="sgd", lr=1.0)
+    folded = theory.exponents.canonical(rules.get(name, "sgd"), "sgd")
+    for tensor, role in {"0.weight": "embedding", "2.weight": "hidden", "6.weight": "readout"}.items():
+        assert plan[tensor].lr == pytest.approx(4 ** -float(folded.c[role]))
+
+
+def test_a_custom_rule():
+    mine = rules.custom("mine", a=(0, 0, 0), b=(0, "1/2", "3/4"), c=(0, "1/2", "1/4"))
+    plan = o1.plan(mlp(256), base=mlp(64), rule=mine, lr=1.0)
+    assert plan["2.weight"].lr == pytest.approx(0.5)
+    assert plan["6.weight"].factors.std == pytest.approx(4**-0.75)
+    derived = rules.custom("derived", a=(0, 0, 0), b=(0, "1/2", 1))
+    assert o1.plan(mlp(256), base=mlp(64), rule=derived, optimizer="sgd", lr=1.0)["0.weight"].lr == pytest.approx(4)
+
+
+# --- attention -----------------------------------------------------------------------------------------------------
+
+
+def test_scores_are_divided_by_the_head_size_where_it_grows():
+    entry = ZOO["llama-wider-heads"]
+    model = entry.build(256)
+    row = o1.plan(model, base=entry.build(64), lr=1.0)["model.layers.0.self_attn.q_proj.weight"]
+    assert row.factors.std == pytest.approx(0.5 * 0.5)
+    assert row.lr == pytest.approx(0.25 * 0.5)
+    plain = o1.plan(model, base=entry.build(64), lr=1.0, score_power=0.5)
+    assert plain["model.layers.0.self_attn.q_proj.weight"].lr == pytest.approx(0.25)
+    assert o1.plan(model, base=entry.build(64), rule="sp")["model.layers.0.self_attn.q_proj.weight"].factors.std == 0.5
+
+
+def test_packed_queries_cannot_take_the_factor_and_the_plan_says_so():
+    def build(width: int) -> nn.Module:
+        return nn.TransformerEncoderLayer(width, nhead=4, dim_feedforward=4 * width, batch_first=True)
+
+    plan = o1.plan(build(256), base=build(64))
+    assert any("attention scores need a factor 0.5" in note for note in plan.notes)
+
+
+# --- files ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_plan_survives_its_file(tmp_path):
+    for optimizer in ("adamw", "adafactor", "muon"):
+        plan = o1.plan(Language(256, tied=True), base=Language(64, tied=True), optimizer=optimizer)
+        plan.save(tmp_path / "plan.json")
+        read = o1.Plan.load(tmp_path / "plan.json")
+        assert (read.rows, read.settings, read.multipliers, str(read)) == (
+            plan.rows,
+            plan.settings,
+            plan.multipliers,
+            str(plan),
+        )
+        assert json.loads((tmp_path / "plan.json").read_text())["version"] == 1
+
+
+def test_a_saved_plan_is_a_base(tmp_path):
+    o1.plan(mlp(256), base=mlp(64), lr=1e-2).save(tmp_path / "plan.json")
+    larger = o1.plan(mlp(1024), base=tmp_path / "plan.json", lr=1e-2)
+    assert larger["2.weight"].lr == pytest.approx(1e-2 / 16)
+    assert "64 -> 1024" in larger.headline
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[1]", '{"format": "other"}', "\x00\xff", '{"format": "orderone plan", "version": 99}']
+)
+def test_a_file_that_is_no_plan_is_refused(tmp_path, text):
+    (tmp_path / "plan.json").write_text(text)
+    with pytest.raises(ValueError, match=r"plan\.json"):
+        o1.Plan.load(tmp_path / "plan.json")
+
+
+def test_a_damaged_plan_is_refused(tmp_path):
+    o1.plan(mlp(256), base=mlp(64)).save(tmp_path / "plan.json")
+    record = json.loads((tmp_path / "plan.json").read_text())
+    del record["rows"][0]["lr"]
+    (tmp_path / "plan.json").write_text(json.dumps(record))
+    with pytest.raises(ValueError, match="damaged"):
+        o1.Plan.load(tmp_path / "plan.json")
+
+
+# --- absolute mode -------------------------------------------------------------------------------------------------
+
+
+def test_absolute_power_laws_of_mup():
+    plan = o1.plan(mlp(256), optimizer="adamw", lr=1.0, C={"hidden": 2.0}, Lambda={"head": 3.0})
+    assert plan["2.weight"].init_std == pytest.approx(math.sqrt(2 / 256))
+    assert plan["2.weight"].lr == pytest.approx(1 / 256)
+    assert plan["6.weight"].init_std == pytest.approx(1 / 256)
+    assert plan["6.weight"].lr == pytest.approx(3 / 256)
+    assert plan["0.weight"].init_std == pytest.approx(32**-0.5)
+    plan.apply()
+    assert rms(plan.tensors()["2.weight"]) == pytest.approx(math.sqrt(2 / 256))
+
+
+@pytest.mark.parametrize("strategy", ["standard", "neural-tangent", "hybrid", "maximal-update"])
+def test_absolute_groups_of_the_effective_theory(strategy):
+    model = ZOO["llama"].build(256)
+    plan = o1.plan(model, rule=strategy, lr=1.0)
+    mlp_ratio = plan["model.layers.0.mlp.up_proj.weight"].shape[0] / 256
+    factors = theory.lr_factors(strategy, "adamw", n=256, n_out=101, mlp=mlp_ratio)
+    names = {"WE": "model.embed_tokens", "QKVU": "model.layers.0.self_attn.q_proj", "head": "lm_head"}
+    names |= {"W": "model.layers.0.mlp.up_proj", "X": "model.layers.0.mlp.down_proj"}
+    for group, name in names.items():
+        row = plan[f"{name}.weight"]
+        assert (row.group, row.lr) == (group, pytest.approx(factors[group])), name
+
+
+def test_absolute_roles_agree_with_those_from_a_base():
+    for name in ("gpt2", "llama-gqa", "bert", "bart", "t5", "gpt-neox", "cnn-batchnorm", "mlp", "nano-gpt"):
+        entry = ZOO[name]
+        absolute = {row.name: row.role for row in o1.plan(entry.build(128)).rows}
+        relative = {row.name: row.role for row in o1.plan(entry.build(128), base=entry.build(64), probe=False).rows}
+        differ = {n: (absolute[n], r) for n, r in relative.items() if r != "fixed" and absolute[n] != r}
+        assert not differ, name
+
+
+def test_absolute_mode_has_no_gauge_and_no_depth():
+    with pytest.raises(ValueError, match="relative to a base"):
+        o1.plan(mlp(64), gauge="unit")
+    with pytest.raises(ValueError, match="C and Lambda belong to absolute mode"):
+        o1.plan(mlp(64), base=mlp(32), C={"hidden": 2.0})
+    with pytest.raises(ValueError, match="group in C"):
+        o1.plan(mlp(64), C={"hiden": 2.0})
+
+
+# --- wrong input ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"rule": "mupp"}, "did you mean 'mup'"),
+        ({"optimizer": "adamx"}, "unknown optimizer"),
+        ({"lr": -1.0}, "lr: expected a number"),
+        ({"lr": float("nan")}, "lr: expected a number"),
+        ({"weight_decay": "0.1"}, "weight_decay: expected a number"),
+        ({"depth": "linear"}, "unknown depth"),
+        ({"gauge": "none"}, "unknown gauge"),
+        ({"decay": "none"}, "unknown decay"),
+        ({"base": 3}, "base: expected a module"),
+        ({"base": {"hidden_size": 32}}, "needs a Hugging Face model"),
+        ({"depth": "sqrt", "base": mlp(64, depth=1)}, "residual branches are not known"),
+    ],
+)
+def test_wrong_arguments_are_explained(options, message):
+    with pytest.raises(ValueError, match=message):
+        o1.plan(mlp(128), **({"base": mlp(64)} | options))
+
+
+def test_a_wrong_name_in_a_configuration_lists_what_there_is():
+    with pytest.raises(ValueError, match=r"has no 'hidden_sizes'; its whole numbers are .*hidden_size"):
+        o1.plan(ZOO["llama"].build(128), base={"hidden_sizes": 64})
+
+
+def test_something_that_is_no_model():
+    with pytest.raises(ValueError, match=r"expected an nn.Module"):
+        o1.plan("gpt2")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="which has none"):
+        o1.plan(nn.ReLU(), base=nn.ReLU())
+
+
+def test_plans_work_without_transformers():
+    code = (
+        "import sys; sys.modules['transformers'] = None\n"
+        "import orderone as o1; from torch import nn\n"
+        "build = lambda n: nn.Sequential(nn.Linear(8, n), nn.ReLU(), nn.Linear(n, n), nn.Linear(n, 2))\n"
+        "plan = o1.plan(build(64), base=build(32)); plan.apply(); plan.optimizer(); print(plan.headline)"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert result.returncode == 0, result.stderr
+    assert "width x2 (32 -> 64)" in result.stdout
