@@ -1,0 +1,88 @@
+"""On a GPU: the same plan as on the CPU, the same losses compiled and not, and what the groups cost a fused step.
+
+python benchmarks/on_gpu.py
+"""
+
+import statistics
+import sys
+from pathlib import Path
+
+import torch
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "planning"))
+
+from zoo import ZOO
+
+import orderone as o1
+
+NAMES = ("mlp", "cnn-batchnorm", "nano-gpt", "nn-transformer", "custom-parameters")
+ROUNDS, STEPS = 30, 20
+
+
+def planned(name: str, device: str, width: int = 256, **options):
+    torch.manual_seed(0)
+    entry = ZOO[name]
+    model, base = entry.build(width, **options).to(device), entry.build(64, **options).to(device)
+    batch = {key: value.to(device) for key, value in entry.batch(0).items()}
+    return entry, model, batch, o1.plan(model, base=base, lr=1e-3, weight_decay=0.1, inputs=batch)
+
+
+def losses(entry, model, batch, optimizer) -> list[float]:
+    found = []
+    for _ in range(5):
+        loss = entry.loss(model(**batch), batch)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        found.append(loss.item())
+    return found
+
+
+def check(name: str) -> None:
+    runs = {}
+    for kind, device in (("cpu", "cpu"), ("cuda", "cuda"), ("compiled", "cuda")):
+        entry, model, batch, plan = planned(name, device)
+        plan.apply()
+        optimizer = plan.optimizer(fused=True)
+        plan.check(optimizer, torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 100))
+        runs[kind] = losses(entry, torch.compile(model) if kind == "compiled" else model, batch, optimizer), plan.rows
+    rates = [row.lr for row in runs["cpu"][1]] == [row.lr for row in runs["cuda"][1]]
+    gaps = {kind: max(abs(a - b) for a, b in zip(runs[kind][0], runs["cpu"][0], strict=True)) for kind in runs}
+    print(f"{name:18} same rates {rates}, largest loss gap to the CPU: {gaps}", flush=True)
+
+
+def step_time(optimizer: torch.optim.Optimizer) -> float:
+    start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    start.record()
+    for _ in range(STEPS):
+        optimizer.step()
+    end.record()
+    torch.cuda.synchronize()
+    return start.elapsed_time(end) / STEPS
+
+
+def cost() -> None:
+    """Interleaved, in one run."""
+    entry, model, batch, plan = planned("nano-gpt", "cuda", width=1024, layers=8)
+    plan.apply()
+    entry.loss(model(**batch), batch).backward()
+    parameters = list(model.parameters())
+    kinds = {
+        "plain": torch.optim.AdamW(parameters, fused=True),
+        "plan": plan.optimizer(fused=True),
+        "a group each": torch.optim.AdamW([{"params": [p]} for p in parameters], fused=True),
+    }
+    times = {kind: [] for kind in kinds}
+    for _ in range(ROUNDS):
+        for kind, optimizer in kinds.items():
+            times[kind].append(step_time(optimizer))
+    medians = {kind: statistics.median(values[3:]) for kind, values in times.items()}
+    ratios = {kind: round(value / medians["plain"], 3) for kind, value in medians.items()}
+    print(f"fused AdamW step, {len(parameters)} tensors: {medians['plain']:.3f} ms plain; ratios {ratios}", flush=True)
+
+
+if __name__ == "__main__":
+    print(torch.__version__, torch.cuda.get_device_name())
+    for name in NAMES:
+        check(name)
+    cost()
