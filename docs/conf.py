@@ -7,7 +7,7 @@ from orderone import __version__
 
 project, author, release = "orderone", "The orderone developers", __version__
 project_copyright = author
-extensions = ["myst_parser", "sphinx.ext.autodoc"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 myst_enable_extensions = ["dollarmath"]
 myst_heading_anchors = 3
 html_theme = "furo"
