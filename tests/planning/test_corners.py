@@ -343,3 +343,24 @@ def test_strange_tensors_do_not_stop_a_plan():
 def test_arguments_that_would_have_meant_something_else(options, message):
     with pytest.raises(ValueError, match=message):
         o1.plan(mlp(128), **({"base": mlp(64)} | options))
+
+
+@pytest.mark.parametrize("name", ["gpt2", "gemma2", "bart"])
+def test_a_tied_model_trains_the_same_in_every_gauge(name):
+    entry = ZOO[name]
+    losses = {}
+    for gauge in ("folded", "unit", "paper"):
+        torch.manual_seed(0)
+        model = entry.build(192).double()
+        plan = o1.plan(model, base=entry.build(64).double(), gauge=gauge, lr=1e-3, weight_decay=0.1)
+        plan.apply()
+        optimizer, batch = plan.optimizer(), entry.batch(0)
+        for _ in range(5):
+            loss = entry.loss(model(**batch), batch)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            losses[gauge] = loss.item()
+        assert bool(plan.multipliers) or gauge == "folded"
+    assert losses["unit"] == pytest.approx(losses["folded"], abs=1e-9)
+    assert losses["paper"] == pytest.approx(losses["folded"], abs=1e-9)

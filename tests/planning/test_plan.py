@@ -134,6 +134,10 @@ def test_equal_settings_share_a_group_that_keeps_its_names():
     assert groups[1]["names"] == [f"{2 * i}.weight" for i in range(1, 7)]
 
 
+def test_an_optimizer_may_be_named_by_its_class():
+    assert o1.plan(mlp(256), base=mlp(64), optimizer=torch.optim.SGD).settings.optimizer == "sgd"  # type: ignore[arg-type]
+
+
 def test_torchs_own_constructor_takes_the_groups():
     plan = o1.plan(mlp(256), base=mlp(64), lr=3e-3, weight_decay=0.1)
     plan.check(torch.optim.AdamW(plan.param_groups(), betas=(0.9, 0.95)))

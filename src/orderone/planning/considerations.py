@@ -126,7 +126,7 @@ def gauge(drafts: Drafts, request: Request) -> Iterator[Multiplier]:
         multiplier = _own_multiplier(draft, request)
         if abs(multiplier - 1) > 1e-12:
             draft.factors = draft.factors.behind(multiplier, draft.law)
-            draft.multiplier = multiplier
+            draft.multiplier *= multiplier  # a tied readout has one already
             yield from _hooks(draft, multiplier, request.gauge)
 
 
@@ -139,16 +139,24 @@ def _own_multiplier(draft: Draft, request: Request) -> float:
 
 
 def _hooks(draft: Draft, multiplier: float, name: str) -> Iterator[Multiplier]:
-    if draft.role.tied is not None:
-        raise ValueError(
-            f"gauge: {draft.name} is embedding and readout at once, and its multipliers stay as they are; use "
-            "gauge='folded'"
-        )
+    """On what a lookup gives, on what a matrix reads; all places that hold a tied tensor."""
+    kinds = {place.layout.kind for place in draft.tensor.item.places if place.layout}
     for place in draft.tensor.item.places:
-        if place.attribute != "weight" or place.layout is None or place.owner == "NonDynamicallyQuantizableLinear":
+        unreachable = place.attribute != "weight" or place.owner == "NonDynamicallyQuantizableLinear"
+        if unreachable or place.layout is None or (draft.role.tied is not None and len(kinds) < 2):
             raise ValueError(
-                f"gauge: no hook can multiply {draft.name} alone inside {place.owner}; use gauge='folded', which "
-                "trains the same network"
+                f"gauge: no hook can multiply {draft.name} alone inside {place.owner}; use gauge='folded', which trains "
+                f"the same network"
             )
         side = "output" if place.layout.kind == "lookup" else "input"
         yield Multiplier(place.module, multiplier, side, f"{name} gauge")
+
+
+def together(multipliers: Iterable[Multiplier]) -> tuple[Multiplier, ...]:
+    """One multiplier for each side of a module."""
+    merged: dict[tuple[str, str], Multiplier] = {}
+    for m in multipliers:
+        key = (m.module, m.side)
+        before = merged.get(key)
+        merged[key] = replace(m, value=m.value * before.value, reason=f"{before.reason}, {m.reason}") if before else m
+    return tuple(m for m in merged.values() if abs(m.value - 1) > 1e-12)

@@ -44,6 +44,8 @@ REST = "adamw"  # what takes the tensors that Muon leaves
 
 
 def algorithm(name: object) -> Algorithm:
+    """By its name, or by the class of torch.optim."""
+    name = name.__name__ if isinstance(name, type) else name
     return ALGORITHMS[one_of({"sign": "lion"}.get(str(name).lower(), name), ALGORITHMS, "optimizer")]
 
 

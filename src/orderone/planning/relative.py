@@ -77,7 +77,7 @@ class _Comparison:
         score_notes = considerations.scores(drafts, seen, request.power)
         tied, tied_notes = considerations.tied_readouts(drafts, seen, request)
         gauge = considerations.gauge(drafts, request)
-        multipliers = (*in_depth, *tied, *gauge)
+        multipliers = considerations.together((*in_depth, *tied, *gauge))
         rows = tuple(self._row(draft) for draft in drafts.values())
         return Plan(
             settings=replace(request.settings(relative=True), base_sizes=sizes_of(self.base.module)),
