@@ -240,6 +240,21 @@ def test_a_matrix_used_transposed_as_the_readout_is_tied():
     assert not plan.multipliers
 
 
+def test_a_tensor_that_nobody_uses_is_no_doubt():
+    class Unused(nn.Module):
+        def __init__(self, width: int):
+            super().__init__()
+            self.into, self.extra = nn.Linear(8, width), nn.Parameter(torch.zeros(4, width))
+            self.out = nn.Linear(width, 2)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.out(self.into(x))
+
+    with pytest.raises(o1.AmbiguousRole):
+        o1.plan(Unused(256), base=Unused(64))
+    assert o1.plan(Unused(256), base=Unused(64), inputs=torch.randn(4, 8))["extra"].role == "vector"
+
+
 def test_bilinear_sums_over_both_of_its_inputs():
     class Pair(nn.Module):
         def __init__(self, width: int):

@@ -122,7 +122,7 @@ def _compare(small: Trace, large: Trace, looked_at: Pair, outputs: tuple[str, ..
     return Sight(
         told=looked_at.told,
         shapes=shapes,
-        layouts={name: _layouts(uses, len(shapes[name])) for name, uses in large.uses.items() if uses},
+        layouts={name: _layouts(uses, len(shapes[name])) for name, uses in large.uses.items()},
         powers=_powers(small, large, same, looked_at, in_scores, findings),
         branches=_branches(large),
         open_branches=any(not branch.last for branch in large.branches),
@@ -148,7 +148,9 @@ def _can_be_told(names: tuple[str, ...], looked_at: Pair) -> bool:
 
 
 def _layouts(uses: tuple[Use, ...], dimensions: int) -> tuple[Layout, ...]:
-    """None for a use that does not show what is summed over."""
+    """None for a use that does not show what is summed over. What is not used does nothing, like a bias of zero."""
+    if not uses:
+        return (VECTOR,)
     known = [use for use in uses if use.kind != "other" and (use.kind != "matrix" or use.fan_in)]
     return tuple(dict.fromkeys(_layout(use, dimensions) for use in known))
 
