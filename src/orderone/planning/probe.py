@@ -93,11 +93,13 @@ def _predicted(plan: "Plan", rows: "Mapping[str, Row]", name: str, quantity: str
         return None
     if row.role == "vector":
         return row.factors.std
+    if row.role == "readout" and row.factors.gauge != 1:
+        return None  # the forward code multiplies, before the readout or after it: the output alone does not tell
     bias = rows.get(f"{name}.bias")
     if bias is not None and bias.role == "fixed" and bias.init_std > 0:
         return None  # a bias that stays hides a readout that shrinks
-    if row.role == "embedding":  # as a readout, where it is tied and this is the place that multiplies
-        return None if row.multiplier != 1 else row.factors.std
+    if row.role == "embedding":  # held by several modules, it is tied, and this one may be the readout
+        return None if len(row.uses) > 1 else row.factors.std
     return row.growth.fan_in**0.5 * row.factors.std
 
 
