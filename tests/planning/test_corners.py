@@ -218,6 +218,18 @@ def test_experts_that_begin_in_a_later_layer_are_seen():
     assert plan["model.layers.4.mlp.gate.weight"].role == "readout"
 
 
+def test_a_number_of_experts_is_no_width_even_if_it_grows_like_one():
+    from transformers import MixtralConfig, MixtralForCausalLM
+
+    def build(width: int, experts: int) -> nn.Module:
+        sizes: dict[str, Any] = {"hidden_size": width, "intermediate_size": 2 * width, "vocab_size": 101}
+        sizes |= {"num_attention_heads": width // 16, "num_key_value_heads": width // 32, "num_hidden_layers": 2}
+        return MixtralForCausalLM(MixtralConfig(**sizes, num_local_experts=experts))
+
+    assert o1.plan(build(128, 8), base=build(64, 4))["model.layers.0.mlp.gate.weight"].role == "readout"
+    assert "differ in experts" in o1.plan(build(64, 8), base=build(64, 4)).headline
+
+
 def test_multipliers_set_by_hand_are_pointed_out():
     entry = ZOO["granite"]
     model, base = entry.build(256), entry.build(64)

@@ -44,6 +44,11 @@ class Widths:
         return self._sizes("lookup", "fan_in")
 
     @cached_property
+    def experts(self) -> set[Size]:
+        """Numbers of experts: the first axis of what they own together, and the outputs of their router."""
+        return {t.sizes[0] for t in self.tensors if len(t.sizes) == 3 and "expert" in t.item.name.lower()}
+
+    @cached_property
     def consumed(self) -> set[Size]:
         return self._sizes("matrix", "fan_in") | self._unknown
 
@@ -78,8 +83,7 @@ class Widths:
 
     @cached_property
     def _repeated(self) -> set[Size]:
-        """What every layer of a stack puts out. Layers are no outputs: keys and values may grow by a ratio of their own.
-        A number of experts, the first axis of what they own together, is no width for all that."""
+        """What every layer of a stack puts out. Layers are no outputs: keys and values may grow by a ratio of their own."""
         stacks: dict[str, list[list[Size]]] = {}
         for t in self.tensors:
             for layout in t.layouts:
@@ -90,12 +94,11 @@ class Widths:
             for stack, sizes in stacks.items()
             if (len(sizes) > 1 or _in_a_layer(stack)) and all(s == sizes[0] for s in sizes)
         ]
-        experts = {t.sizes[0] for t in self.tensors if len(t.sizes) == 3}
-        return {size for sizes in alike for size in sizes[0]} - experts
+        return {size for sizes in alike for size in sizes[0]} - self.experts
 
     def is_width(self, size: Size) -> bool:
         """Did this size grow, and as a width?"""
-        if not _grew(size) or (size in self.picked and size not in self.consumed):
+        if not _grew(size) or (size in self.picked | self.experts and size not in self.consumed):
             return False
         return any(commensurate(size, width) or _affine(size, width) for width in self.certain)
 
@@ -110,6 +113,8 @@ class Widths:
         """The word for a size that differs and is no width."""
         if size in self.picked:
             return "vocabulary or context"
+        if size in self.experts:
+            return "experts"
         return "outputs" if size in self.produced else "inputs" if size in self.consumed else "another size"
 
 

@@ -19,8 +19,11 @@ LAYERS, MOST_LAYERS, VOCABULARY, BATCH = 2, 10, 512, (4, 16)
 NARROWEST = 32  # a few heads
 GROWTH = 4.0  # from the narrow to the wide instance
 LARGEST = 40_000_000  # parameters of an instance: more are not needed, and cost memory
-_LAYER_WORDS = ("layer", "depth")
 _TOKEN_WORDS = ("token_id", "token_index")
+_NO_WIDTHS = (
+    *("layer", "depth", "indices", "vocab", "label", "expert", "topk", "num_channels", *_TOKEN_WORDS),
+    *("position", "n_ctx", "length", "window", "image_size", "patch"),
+)
 
 
 def small_pair(model: nn.Module, ours: Any, theirs: Any) -> tuple[Any, Any]:
@@ -108,19 +111,7 @@ def _width_keys(ours: Mapping[Any, Any], theirs: Mapping[Any, Any], prefix: str 
 
 
 def _is_width(key: str) -> bool:
-    other = (
-        *_LAYER_WORDS,
-        *_TOKEN_WORDS,
-        "vocab",
-        "position",
-        "image_size",
-        "patch",
-        "label",
-        "window",
-        "n_ctx",
-        "length",
-    )
-    return not any(word in key for word in other)
+    return not any(word in key for word in _NO_WIDTHS)
 
 
 def _shrunk(config: Any, layers: int) -> Any:
