@@ -27,17 +27,6 @@ def planned(name: str, device: str, width: int = 256, **options):
     return entry, model, batch, o1.plan(model, base=base, lr=1e-3, weight_decay=0.1, inputs=batch)
 
 
-def losses(entry, model, batch, optimizer) -> list[float]:
-    found = []
-    for _ in range(5):
-        loss = entry.loss(model(**batch), batch)
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        found.append(loss.item())
-    return found
-
-
 def check(name: str) -> None:
     runs = {}
     for kind, device in (("cpu", "cpu"), ("cuda", "cuda"), ("compiled", "cuda")):
@@ -45,7 +34,8 @@ def check(name: str) -> None:
         plan.apply()
         optimizer = plan.optimizer(fused=True)
         plan.check(optimizer, torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 100))
-        runs[kind] = losses(entry, torch.compile(model) if kind == "compiled" else model, batch, optimizer), plan.rows
+        runner = torch.compile(model) if kind == "compiled" else model
+        runs[kind] = entry.train(runner, optimizer, batch, steps=5), plan.rows
     rates = [row.lr for row in runs["cpu"][1]] == [row.lr for row in runs["cuda"][1]]
     gaps = {kind: max(abs(a - b) for a, b in zip(runs[kind][0], runs["cpu"][0], strict=True)) for kind in runs}
     print(f"{name:18} same rates {rates}, largest loss gap to the CPU: {gaps}", flush=True)

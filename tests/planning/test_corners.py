@@ -48,14 +48,7 @@ def test_in_depth_the_stream_changes_as_in_the_base(name):
         model = entry.build(64, layers=layers)
         plan = o1.plan(model, base=entry.build(64, layers=2), depth="completep", lr=1e-3, weight_decay=0.0)
         plan.apply()
-        batch, optimizer = entry.batch(0), plan.optimizer()
-        losses = []
-        for _ in range(4):
-            loss = entry.loss(model(**batch), batch)
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-            losses.append(loss.item())
+        losses = entry.train(model, plan.optimizer())
         changes.append(losses[0] - losses[-1])
     assert changes[1] == pytest.approx(changes[0], rel=0.35)
 
@@ -381,13 +374,7 @@ def test_a_tied_model_trains_the_same_in_every_gauge(name):
         model = entry.build(192).double()
         plan = o1.plan(model, base=entry.build(64).double(), gauge=gauge, lr=1e-3, weight_decay=0.1)
         plan.apply()
-        optimizer, batch = plan.optimizer(), entry.batch(0)
-        for _ in range(5):
-            loss = entry.loss(model(**batch), batch)
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-            losses[gauge] = loss.item()
+        losses[gauge] = entry.train(model, plan.optimizer(), steps=5)[-1]
         assert bool(plan.multipliers) or gauge == "folded"
     assert losses["unit"] == pytest.approx(losses["folded"], abs=1e-9)
     assert losses["paper"] == pytest.approx(losses["folded"], abs=1e-9)

@@ -6,7 +6,7 @@ import math
 import pytest
 import torch
 from torch import nn
-from zoo import ZOO, Entry
+from zoo import ZOO
 
 import orderone as o1
 from orderone.planning.probe import TOLERANCE
@@ -32,18 +32,6 @@ def planned(name: str, width: int, base: int = 64, **options) -> tuple[nn.Module
     return model, o1.plan(model, base=entry.build(base), inputs=batch_for(name), **options)
 
 
-def train(entry: Entry, model: nn.Module, optimizer: torch.optim.Optimizer, steps: int = 4) -> list[float]:
-    losses = []
-    for _ in range(steps):
-        batch = entry.batch(0)
-        loss = entry.loss(model(**batch), batch)
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        losses.append(loss.item())
-    return losses
-
-
 @pytest.mark.parametrize("name", ZOO)
 def test_every_model_is_planned_applied_and_trained(name):
     model, plan = planned(name, 128)
@@ -51,7 +39,7 @@ def test_every_model_is_planned_applied_and_trained(name):
     before = list(model.state_dict())
     plan.apply()
     assert list(model.state_dict()) == before
-    losses = train(ZOO[name], model, plan.optimizer())
+    losses = ZOO[name].train(model, plan.optimizer())
     assert all(map(math.isfinite, losses))
     assert losses[-1] < losses[0]
 
@@ -73,8 +61,8 @@ def test_at_base_size_everything_is_the_original_bit_for_bit(name):
     assert plan.headline.startswith("mup for adamw: the target equals its base: every factor is 1")
     assert len(plan.param_groups()) == 1
     assert not plan.multipliers
-    ours = train(entry, model, plan.optimizer())
-    plain = train(entry, original, torch.optim.AdamW(original.parameters(), lr=1e-3, weight_decay=0.1))
+    ours = entry.train(model, plan.optimizer())
+    plain = entry.train(original, torch.optim.AdamW(original.parameters(), lr=1e-3, weight_decay=0.1))
     assert ours == plain
     for (key, one), other in zip(model.state_dict().items(), original.state_dict().values(), strict=True):
         assert torch.equal(one, other), key
@@ -88,7 +76,7 @@ def sizes_after_training(name: str, width: int, lr: float, plain: bool) -> dict[
     if not plain:
         plan.apply()
         optimizer = plan.optimizer()
-    train(entry, model, optimizer)
+    entry.train(model, optimizer)
     sizes = {}
 
     def record(name):

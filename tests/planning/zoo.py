@@ -29,6 +29,19 @@ class Entry:
     batch: Callable[[int], Batch]
     loss: Callable[[Any, Batch], Tensor]
 
+    def train(
+        self, model: Callable[..., Any], optimizer: torch.optim.Optimizer, batch: Batch | None = None, steps: int = 4
+    ) -> list[float]:
+        """The losses of a few steps on one batch."""
+        batch, losses = self.batch(0) if batch is None else batch, []
+        for _ in range(steps):
+            loss = self.loss(model(**batch), batch)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.item())
+        return losses
+
 
 ZOO: dict[str, Entry] = {}
 
