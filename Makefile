@@ -47,7 +47,7 @@ constraints: .venv/.dev
 
 .venv/.run: .venv/bin/pip pyproject.toml constraints.txt
 	@echo "installing into .venv (once; about a minute)"
-	@$(PIP) -e '.[transformers]'
+	@$(PIP) -e '.[transformers,report]'
 	@touch $@
 
 .venv/.dev: .venv/.run
