@@ -1,7 +1,7 @@
 """`plan`: from a model and what it is compared with to one row for every tensor."""
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from fnmatch import fnmatch
 from os import PathLike
 from typing import TYPE_CHECKING, Any
@@ -15,7 +15,7 @@ from orderone.planning import base as bases
 from orderone.planning import probe as probes
 from orderone.planning import sight as sights
 from orderone.planning.base import Base
-from orderone.planning.inventory import inventory, unwrap
+from orderone.planning.inventory import inventory, shapes_of, unwrap
 from orderone.planning.optimizers import algorithm
 from orderone.planning.plan import Plan
 from orderone.planning.request import Request
@@ -73,11 +73,9 @@ def plan(
         score_power: The power of the head size that attention scores are divided by; by default 1 for mup, 1/2 for sp.
         C, Lambda: In absolute mode, order-one constants of initial variance and learning rate, by role or group.
     """
-    if not isinstance(model, nn.Module):
-        raise ValueError(f"model: expected an nn.Module, got {type(model).__name__}")
-    request = Request(
-        rule, algorithm(optimizer), lr, weight_decay, eps, _depth(depth), one_of(gauge, GAUGES, "gauge"),
-        one_of(decay, DECAY, "decay"), _patterns(no_decay, model), _overrides(overrides), score_power,
+    request = _request(
+        model, rule=rule, optimizer=optimizer, lr=lr, weight_decay=weight_decay, depth=depth, eps=eps, gauge=gauge,
+        decay=decay, no_decay=no_decay, overrides=overrides, score_power=score_power,
     )  # fmt: skip
     if base is None:
         return absolute.plan(model, request, C or {}, Lambda or {})
@@ -95,6 +93,55 @@ def plan(
     if isinstance(base, Plan) and base.applied:
         _go_on(made, base)
     return made
+
+
+@dataclass(frozen=True)
+class Family:
+    """One request and one base for models of many sizes; the forward pass is looked at once if that tells it for all."""
+
+    request: Request
+    base: Base
+    seen: Sight
+    inputs: Any
+    probe: bool
+
+    def plan(self, model: nn.Module) -> Plan:
+        seen = self.seen
+        if shapes_of(model) == self.base.shapes:
+            seen = replace(seen, scores=())  # nothing grows
+        elif self.probe and seen.scores:  # head sizes grow, in each size by a factor of its own
+            seen = sights.look(model, self.base, self.inputs)
+        return relative.plan(unwrap(model), self.base, self.request, seen)
+
+
+def family(model: nn.Module, base: nn.Module, *, inputs: Any = None, probe: bool = True, **asked: Any) -> Family:
+    """`plan(model, base=base, ...)` for many models of one architecture, of which `model` should be the largest."""
+    compared = _read_base(model, base)
+    seen = sights.look(model, compared, inputs) if probe else sights.skipped(model, compared)
+    return Family(_request(model, **asked), compared, seen, inputs, probe)
+
+
+def _request(
+    model: GivenModel,
+    *,
+    rule: GivenRule = "mup",
+    optimizer: Name = "adamw",
+    lr: Any = None,
+    weight_decay: Any = None,
+    depth: Name | None = None,
+    eps: Any = None,
+    gauge: Name = "folded",
+    decay: Name = "independent",
+    no_decay: Any = (),
+    overrides: Any = None,
+    score_power: Any = None,
+) -> Request:
+    if not isinstance(model, nn.Module):
+        raise ValueError(f"model: expected an nn.Module, got {type(model).__name__}")
+    return Request(
+        rule, algorithm(optimizer), lr, weight_decay, eps, _depth(depth), one_of(gauge, GAUGES, "gauge"),
+        one_of(decay, DECAY, "decay"), _patterns(no_decay, model), _overrides(overrides), score_power,
+    )  # fmt: skip
 
 
 def _go_on(made: Plan, before: Plan) -> None:

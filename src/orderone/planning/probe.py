@@ -88,19 +88,29 @@ def _predicted(plan: "Plan", rows: "Mapping[str, Row]", name: str, quantity: str
     """The factor that the plan implies between the two instances."""
     if quantity == "gradient":
         return rows[name].factors.gradient if name in rows and rows[name].role != "fixed" else None
-    row = next((row for row in plan.rows if name in row.uses and row.name.endswith("weight")), None)
-    if row is None or row.role == "fixed" or row.base_shape is None:
+    row = weight_of(plan, name)
+    return None if row is None else output_factor(row, rows.get(f"{name}.bias"))
+
+
+def weight_of(plan: "Plan", module: str) -> "Row | None":
+    """The row of the tensor that makes a module's output."""
+    return next((row for row in plan.rows if module in row.uses and row.name.endswith("weight")), None)
+
+
+def output_factor(row: "Row", bias: "Row | None") -> float | None:
+    """By what the initial output of the module with this weight grows, if its input stays as it is; None: not told."""
+    if row.role == "fixed" or row.base_shape is None:
         return None
+    size = row.factors.multiplier * row.factors.std
     if row.role == "vector":
-        return row.factors.std
+        return size
     if row.role == "readout" and row.factors.gauge != 1:
         return None  # the forward code multiplies, before the readout or after it: the output alone does not tell
-    bias = rows.get(f"{name}.bias")
     if bias is not None and bias.role == "fixed" and bias.init_std > 0:
         return None  # a bias that stays hides a readout that shrinks
     if row.role == "embedding":  # held by several modules, it is tied, and this one may be the readout
-        return None if len(row.uses) > 1 else row.factors.std
-    return row.growth.fan_in**0.5 * row.factors.std
+        return None if len(row.uses) > 1 else size
+    return row.growth.fan_in**0.5 * size
 
 
 def _sizes(model: nn.Module, inputs: Any) -> dict[tuple[str, str], float]:

@@ -99,8 +99,15 @@ class _Comparison:
 
     def _drafts(self) -> dict[str, Draft]:
         found = roles(self.tensors, self.widths, self.request.overrides, self.seen.outputs)
-        hidden = {name for name, role in structural_roles(self.tensors, self.seen.outputs).items() if role == "hidden"}
+        structure = structural_roles([self._as_seen(t) for t in self.tensors], self.seen.outputs)
+        hidden = {name for name, role in structure.items() if role == "hidden"}
         return {t.item.name: self._draft(t, found[t.item.name], t.item.name in hidden) for t in self.tensors}
+
+    def _as_seen(self, t: Tensor) -> Tensor:
+        """With the shape of the instance that was looked at, which is wider than the base: at base size a vocabulary may
+        happen to be as large as the width, and what Muon takes must not depend on that."""
+        shape = self.seen.shapes.get(self.seen_as.get(t.item.name, ""))
+        return t if shape is None else replace(t, item=replace(t.item, shape=shape))
 
     def _draft(self, t: Tensor, role: Role, hidden: bool) -> Draft:
         name, counterpart = t.item.name, self.counterparts[t.item.name]

@@ -13,7 +13,7 @@ from orderone.core.errors import one_of
 from orderone.core.exact import HALF, ONE, exact
 from orderone.planning.optimizers import REST, Algorithm, Eps
 from orderone.planning.plan import Settings
-from orderone.theory.exponents import Parameterization, equivalent, solve
+from orderone.theory.exponents import MATRIX_ROLES, Parameterization, canonical, solve
 
 
 @dataclass(frozen=True)
@@ -45,8 +45,7 @@ class Request:
         muP, and its root otherwise (S0 section 2)."""
         if self.score_power is not None:
             return float(exact(self.score_power, "score_power"))
-        moves = equivalent(self.parameterization("adam"), rules.get("mup", "adam"), "adam")
-        return float(ONE if moves else HALF)
+        return float(ONE if _moves_features(self.parameterization("adam")) else HALF)
 
     def lr_of(self, a: Algorithm) -> float:
         given = self.lr
@@ -94,6 +93,13 @@ def _parameterization(rule: Any, law: str) -> Parameterization:
     if rule.rates_for is None or rule.rates_for[0] == law:
         return rule
     return rule.with_c(solve(rule, law, rule.rates_for[1]).c)
+
+
+@cache
+def _moves_features(p: Parameterization) -> bool:
+    """Whatever the rates: a readout that starts as small as muP's lets features move at order one."""
+    ours, theirs = canonical(p, "adam"), canonical(rules.get("mup", "adam"), "adam")
+    return all(ours.b[role] == theirs.b[role] for role in MATRIX_ROLES)
 
 
 def nonnegative(value: Any, name: str) -> float:

@@ -48,6 +48,14 @@ def check(plan: "Plan", optimizer: Optimizer, scheduler: "LRScheduler | None", s
         )
 
 
+def check_ratios(optimizer: Optimizer, scheduler: Any) -> None:
+    """The same without a plan: raise if the scheduler changes the ratios that the optimizer started with."""
+    wanted = [float(group.get("initial_lr", group["lr"])) for group in optimizer.param_groups]
+    for step, rates in enumerate(_simulate(optimizer, scheduler, _length(scheduler)), 1):
+        if not _proportional(rates, wanted):
+            raise BrokenRatios(_message(f"after {step} steps", rates, wanted, scheduler))
+
+
 def _must_reach(optimizer: Optimizer, length: int) -> None:
     """torch's Adafactor replaces a learning rate by 1 / sqrt(step) where that is smaller: one number for all groups."""
     rates = set(_rates(optimizer))
@@ -154,7 +162,7 @@ def _parts(scheduler: Any) -> list[Any]:
 def _message(when: str, rates: Sequence[float], wanted: Sequence[float], scheduler: Any) -> str:
     pairs = [(rate, want) for rate, want in zip(rates, wanted, strict=True) if want]
     low, high = (choose(pairs, key=lambda pair: pair[0] / pair[1]) for choose in (min, max))
-    told = f"{low[0]:.3g} beside {high[0]:.3g}, where the plan has {low[1]:.3g} beside {high[1]:.3g}"
+    told = f"{low[0]:.5g} beside {high[0]:.5g}, where the plan has {low[1]:.5g} beside {high[1]:.5g}"
     return f"learning rates of the groups leave the ratios of the plan {when}: {told}. {_remedy(scheduler, wanted)}"
 
 
