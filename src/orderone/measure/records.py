@@ -1,0 +1,111 @@
+"""Records: tidy tables that say where they come from, written as JSON lines or Parquet and read back the same."""
+
+import json
+import math
+import platform
+from collections.abc import Iterator, Mapping
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from orderone.core.version import VERSION
+
+SIZES = ("rms", "mean", "max", "finite")
+UNITS = {
+    "rms": "root mean square of all entries, in units of the tensor",
+    "mean": "mean of all entries (of their moduli, if complex), in units of the tensor",
+    "max": "largest absolute value, in units of the tensor",
+    "finite": "fraction of entries that are finite",
+    "step": "optimizer steps since the first record",
+    "loss": "of the batch of that step, before the step",
+    "ratio": "RMS of a product over the product of the RMS of its factors",
+    "exponent": "e in RMS = k n^e, without unit; low and high bound it",
+}
+PROVENANCE = "provenance"
+
+
+def versions() -> dict[str, str]:
+    """Of everything that a number depends on."""
+    import torch
+
+    return {"orderone": VERSION, "torch": torch.__version__, "python": platform.python_version()}
+
+
+def table(rows: Any, columns: list[str], provenance: Mapping[str, Any]) -> pd.DataFrame:
+    """A frame whose attributes hold units and provenance; pandas carries them along."""
+    frame = pd.DataFrame(rows, columns=columns)
+    frame.attrs = {"units": {c: UNITS[c] for c in columns if c in UNITS}, PROVENANCE: dict(provenance)}
+    return frame
+
+
+def write(frame: pd.DataFrame, path: str | PathLike[str]) -> None:
+    """By the ending: .parquet, or .jsonl, whose first line holds units, provenance and the types of the columns. JSON has
+    no word for what is not finite: it is written as "NaN", "Infinity", "-Infinity"."""
+    path, frame = _known(path), frame.copy(deep=False)
+    frame.attrs = _plain(frame.attrs)
+    if path.suffix == ".parquet":
+        _needs_pyarrow(lambda: frame.to_parquet(path, index=False))
+        return
+    types = {str(name): str(dtype) for name, dtype in frame.dtypes.items()}
+    with path.open("w", encoding="utf-8") as file:
+        for line in ({"attrs": frame.attrs, "columns": types}, *_lines(frame)):
+            file.write(json.dumps(line, allow_nan=False) + "\n")
+
+
+def _lines(frame: pd.DataFrame) -> Iterator[dict[str, Any]]:
+    """Every digit of every number; null where there is none."""
+    names = [str(name) for name in frame.columns]
+    columns = [_cells(frame.iloc[:, i]) for i in range(len(names))]
+    return (dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True))
+
+
+def _cells(column: pd.Series) -> list[Any]:
+    if pd.api.types.is_float_dtype(column.dtype):
+        return [_plain(x) for x in column]
+    return [None if missing else _plain(x) for x, missing in zip(column, column.isna(), strict=True)]
+
+
+def _plain(value: Any) -> Any:
+    """In the words of JSON."""
+    if isinstance(value, Mapping):
+        return {str(key): _plain(x) for key, x in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(x) for x in value]
+    if isinstance(value, np.generic):
+        return _plain(value.item())
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    return value if value is None or isinstance(value, (str, int, float)) else str(value)
+
+
+def read(path: str | PathLike[str]) -> pd.DataFrame:
+    """What `write` wrote."""
+    path = _known(path)
+    if path.suffix == ".parquet":
+        return _needs_pyarrow(lambda: pd.read_parquet(path))
+    with path.open(encoding="utf-8") as file:
+        head, *rows = [json.loads(line) for line in file if line.strip()] or [None]
+    if not isinstance(head, dict) or not {"attrs", "columns"} <= head.keys():
+        raise ValueError(
+            f"path: expected a file that `write` wrote, got {path.name}, whose first line names no columns"
+        )
+    frame = pd.DataFrame(rows, columns=list(head["columns"])).astype(head["columns"])
+    frame.attrs = head["attrs"]
+    return frame
+
+
+def _known(path: str | PathLike[str]) -> Path:
+    path = Path(path)
+    if path.suffix not in (".jsonl", ".parquet"):
+        raise ValueError(f"path: expected a name that ends in .jsonl or .parquet, got {path.name!r}")
+    return path
+
+
+def _needs_pyarrow(action: Any) -> Any:
+    try:
+        return action()
+    except ImportError as error:
+        raise ValueError("Parquet needs pyarrow; pip install 'orderone[parquet]', or write .jsonl") from error

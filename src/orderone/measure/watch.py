@@ -1,0 +1,117 @@
+"""What every module reads and gives, as it happens: hooks that are gone when the context closes, however it closes."""
+
+import weakref
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
+from torch.utils.hooks import RemovableHandle
+
+from orderone.measure.moments import is_measurable
+from orderone.planning.inventory import modules_by_name
+
+Sink = Callable[[str, str, Tensor], None]  # module, "input" or "output", tensor
+
+
+@contextmanager
+def watching(
+    model: nn.Module,
+    sink: Sink,
+    wanted: Callable[[str], bool] = lambda name: True,
+    kinds: Collection[str] = ("input", "output"),
+) -> Iterator[None]:
+    """Every call of every module with a `wanted` name goes to `sink`. Compiled code has no hooks to call, so that inside
+    the context the model runs as it is written."""
+    handles = []
+    try:
+        for name, module in modules_by_name(model).items():
+            if wanted(name):
+                handles += _hooks(name, module, sink, kinds)
+        with as_written():
+            yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def as_written() -> Any:
+    """Models that were compiled run as they are written; afterwards their compiled code is used again."""
+    return torch.compiler.set_stance("force_eager")
+
+
+def _hooks(name: str, module: nn.Module, sink: Sink, kinds: Collection[str]) -> Iterator[RemovableHandle]:
+    """An input is seen before the call: the module may write into it."""
+    own = is_own(module)
+
+    def before(called: nn.Module, args: tuple, kwargs: Mapping[str, Any]) -> None:
+        if own(called):
+            first = main_tensor(args[0]) if args else None  # mostly there, and found fast
+            _tell(sink, name, "input", (args, kwargs) if first is None else first)
+
+    def after(called: nn.Module, args: tuple, output: Any) -> None:
+        if own(called):
+            _tell(sink, name, "output", output)
+
+    if "input" in kinds:
+        yield module.register_forward_pre_hook(before, with_kwargs=True)
+    if "output" in kinds:
+        yield module.register_forward_hook(after)
+
+
+def is_own(module: nn.Module) -> Callable[[nn.Module], bool]:
+    """Whether a called module is this one. Copies made inside the context carry the hooks on, and are nobody's concern."""
+    known = weakref.ref(module)
+    return lambda called: known() is called
+
+
+def _tell(sink: Sink, name: str, kind: str, value: Any) -> None:
+    tensor = main_tensor(value)
+    if tensor is not None:
+        sink(name, kind, tensor)
+
+
+def main_tensor(value: Any) -> Tensor | None:
+    """The tensor that carries the signal: logits by name, otherwise the first real or complex one that is no scalar."""
+    if isinstance(value, Tensor):
+        return value if _is_signal(value) else None
+    named = getattr(value, "logits", None)
+    if isinstance(named, Tensor) and _is_signal(named):
+        return named
+    return next((x for x in tree_leaves(value) if isinstance(x, Tensor) and _is_signal(x)), None)
+
+
+def _is_signal(x: Tensor) -> bool:
+    return x.dim() > 0 and is_measurable(x)
+
+
+class Identities:
+    """Numbers for tensors. What passes through several modules (the output of a block is the input of the next) is one
+    object, and unless it was changed in between it keeps its number."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, tuple[weakref.ref[Tensor], int, int]] = {}
+        self._given = 0
+
+    def get(self, x: Tensor) -> int | None:
+        found = self._known.get(id(x))
+        if found is not None and found[0]() is x and found[1] == _version(x):
+            return found[2]
+        return None
+
+    def number(self, x: Tensor) -> int:
+        """The number of `x`, the next one if it has none."""
+        found = self.get(x)
+        if found is None:
+            found, self._given = self._given, self._given + 1
+            self.put(x, found)
+        return found
+
+    def put(self, x: Tensor, number: int) -> None:
+        self._known[id(x)] = (weakref.ref(x), _version(x), number)
+
+
+def _version(x: Tensor) -> int:
+    return -1 if x.is_inference() else x._version

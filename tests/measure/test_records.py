@@ -1,0 +1,202 @@
+"""Records: written and read back the same, to the last digit, with where they come from."""
+
+import copy
+import json
+import sys
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from torch import nn
+
+import orderone as o1
+from orderone.measure.records import SIZES, read, table, versions, write
+
+COLUMNS = ["step", "module", "quantity", *SIZES]
+EXTREMES = [0.1 + 0.2, -1 / 3, 1.2345678901234567e-30, 5e-324, 1.7976931348623157e308, -0.0, 0.0]
+NOT_FINITE = [float("nan"), float("inf"), -float("inf")]
+FORMATS = pytest.mark.parametrize("ending", ["jsonl", "parquet"])
+
+
+def made(values: list[float], names: list[str] | None = None, **provenance: Any) -> Any:
+    names = names or [f"layer.{i}" for i in range(len(values))]
+    rows = [(i, name, "output", x, -x, abs(x), 1.0) for i, (name, x) in enumerate(zip(names, values, strict=True))]
+    return table(rows, COLUMNS, provenance)
+
+
+def same(frame: pd.DataFrame, path: Any) -> pd.DataFrame:
+    """Write, read, compare: values, types, order, and what the table says of itself."""
+    write(frame, path)
+    found = read(path)
+    pd.testing.assert_frame_equal(found, frame, check_exact=True)
+    assert found.attrs == frame.attrs
+    return found
+
+
+def strict(path: Any) -> list[Any]:
+    """What a JSON parser that knows nothing of NaN reads."""
+
+    def refuse(word: str) -> None:
+        raise AssertionError(f"{word} is no JSON")
+
+    return [json.loads(line, parse_constant=refuse) for line in path.read_text().splitlines()]
+
+
+@FORMATS
+def test_every_digit_survives(ending, tmp_path):
+    found = same(made(EXTREMES), tmp_path / f"records.{ending}")
+    assert [np.float64(x).tobytes() for x in found["rms"]] == [np.float64(x).tobytes() for x in EXTREMES]
+
+
+@FORMATS
+def test_what_is_not_finite_survives(ending, tmp_path):
+    found = same(made([*NOT_FINITE, 1.0]), tmp_path / f"records.{ending}")
+    assert np.isnan(found["rms"][0])
+    assert found["rms"][1:].tolist() == [np.inf, -np.inf, 1.0]
+    assert found["max"][1:].tolist() == [np.inf, np.inf, 1.0]
+
+
+def test_lines_are_strict_json_and_say_what_is_not_finite(tmp_path):
+    write(made([*NOT_FINITE, 1.0], seed=float("inf")), tmp_path / "records.jsonl")
+    head, *lines = strict(tmp_path / "records.jsonl")
+    assert [line["rms"] for line in lines] == ["NaN", "Infinity", "-Infinity", 1.0]
+    assert [float(line["max"]) for line in lines][1:] == [np.inf, np.inf, 1.0]
+    assert head["attrs"]["provenance"] == {"seed": "Infinity"}
+    assert head["columns"]["rms"] == "float64"
+
+
+@FORMATS
+def test_units_and_provenance_survive(ending, tmp_path):
+    known: dict[str, Any] = {
+        "seed": 3,
+        "plan": "a1b2",
+        "rates": [0.1, 0.2],
+        "nested": {"wide": True, "none": None},
+    } | versions()
+    found = same(made([1.0], **known), tmp_path / f"records.{ending}")
+    assert found.attrs["provenance"] == known
+    assert set(found.attrs["units"]) == {"step", *SIZES}
+
+
+@FORMATS
+def test_provenance_that_json_has_no_words_for_is_written_in_words(ending, tmp_path):
+    odd = {"share": Fraction(1, 3), "width": np.int64(64), "lr": np.float32(0.5), "sizes": (1, 2), 7: torch.float32}
+    frame = table([(0, 1.0)], ["step", "rms"], odd)  # pyright: ignore[reportArgumentType]
+    before = copy.deepcopy(frame.attrs)
+    write(frame, tmp_path / f"records.{ending}")
+    wanted = {"share": "1/3", "width": 64, "lr": 0.5, "sizes": [1, 2], "7": "torch.float32"}
+    assert read(tmp_path / f"records.{ending}").attrs["provenance"] == wanted
+    assert frame.attrs == before
+
+
+@FORMATS
+def test_names_in_any_script(ending, tmp_path):
+    names = ["блок.0", "層.注意", "a\u2028b", 'quote"\\', "line\nbreak", "🙂", "", "NaN", "null", "Infinity"]
+    found = same(made([1.0] * len(names), names), tmp_path / f"записи.{ending}")
+    assert found["module"].tolist() == names
+
+
+@FORMATS
+@pytest.mark.parametrize(
+    "column",
+    [
+        pd.Series([1, 2**60, -3]),
+        pd.Series([True, False, True]),
+        pd.Series([0.1, 0.2, np.nan], dtype="float32"),
+        pd.Series(["a", None, "nan"]),
+        pd.Series([1, None, 3], dtype="Int64"),
+    ],
+    ids=["integers", "booleans", "single precision", "text with gaps", "integers with gaps"],
+)
+def test_types_of_columns_survive(ending, column, tmp_path):
+    same(pd.DataFrame({"step": [0, 1, 2], "value": column}), tmp_path / f"records.{ending}")
+
+
+@FORMATS
+def test_a_table_without_lines_keeps_its_columns(ending, tmp_path):
+    found = same(table([], COLUMNS, {"seed": 1}), tmp_path / f"records.{ending}")
+    assert list(found) == COLUMNS
+
+
+@FORMATS
+def test_a_selection_is_written_without_its_index(ending, tmp_path):
+    frame = made([1.0, 2.0, 3.0], seed=1)
+    write(frame[frame["rms"] > 1], tmp_path / f"records.{ending}")
+    found = read(tmp_path / f"records.{ending}")
+    assert found["rms"].tolist() == [2.0, 3.0]
+    assert list(found) == COLUMNS
+    assert found.attrs["provenance"] == {"seed": 1}
+
+
+@FORMATS
+def test_what_a_probe_records_survives(ending, tmp_path):
+    model = nn.Sequential(nn.Linear(4, 3), nn.ReLU())
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    with o1.probe(model, optimizer, provenance={"seed": 5}) as p:
+        for x in (torch.randn(2, 4), torch.full((2, 4), float("inf"))):
+            model(x).sum().backward()
+            optimizer.step()
+    assert not np.isfinite(p.frame["rms"]).all()
+    found = same(p.frame, tmp_path / f"records.{ending}")
+    assert found.attrs["provenance"] == {"seed": 5} | versions()
+
+
+# --- several tables --------------------------------------------------------------------------------------------------
+
+
+def test_tables_of_one_origin_keep_it_when_put_together():
+    both = pd.concat([made([1.0], seed=1), made([2.0], seed=1)])
+    assert both.attrs == made([1.0], seed=1).attrs
+
+
+def test_tables_of_different_origins_claim_neither():
+    both = pd.concat([made([1.0], seed=1), made([2.0], seed=2)])
+    assert both.attrs.get("provenance") is None
+
+
+def test_a_selection_knows_where_it_comes_from():
+    frame = made([1.0, 2.0], seed=1)
+    means: Any = frame[frame["rms"] > 1].groupby("module")["rms"].mean()
+    assert means.attrs == frame.attrs
+    assert frame.copy().attrs == frame.attrs
+
+
+def test_what_is_done_to_the_provenance_of_a_table_stays_there():
+    known = {"seed": 1}
+    frame = table([(0, 1.0)], ["step", "rms"], known)
+    frame.attrs["provenance"]["seed"] = 2
+    assert known == {"seed": 1}
+
+
+# --- bad input -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["records.csv", "records", "records.json", "jsonl"])
+def test_other_endings_are_refused(name, tmp_path):
+    with pytest.raises(ValueError, match=r"ends in \.jsonl or \.parquet, got"):
+        write(made([1.0]), tmp_path / name)
+    with pytest.raises(ValueError, match=r"ends in \.jsonl or \.parquet, got"):
+        read(tmp_path / name)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("content", ["", "[]\n", '{"rms": 1.0}\n{"rms": 2.0}\n'])
+def test_files_of_others_are_refused(content, tmp_path):
+    path = tmp_path / "records.jsonl"
+    path.write_text(content)
+    with pytest.raises(ValueError, match=r"records\.jsonl, whose first line names no columns"):
+        read(path)
+
+
+def test_without_pyarrow_parquet_says_what_is_missing(tmp_path, monkeypatch):
+    write(made([1.0]), tmp_path / "kept.parquet")
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(ValueError, match=r"Parquet needs pyarrow; pip install"):
+        write(made([1.0]), tmp_path / "records.parquet")
+    with pytest.raises(ValueError, match=r"Parquet needs pyarrow; pip install"):
+        read(tmp_path / "kept.parquet")
+    write(made([1.0]), tmp_path / "records.jsonl")
+    assert len(read(tmp_path / "records.jsonl")) == 1
