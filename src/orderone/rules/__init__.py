@@ -1,8 +1,9 @@
-"""Parameterizations as data: `get` one by name, write a `custom` one, list the `names`."""
+"""Parameterizations as data: `get` one by name, write a `custom` one, derive one `from_alignment`, list the `names`."""
 
 from orderone.core.errors import one_of
 from orderone.core.given import Name
 from orderone.rules.declare import Declared, custom
+from orderone.rules.measured import from_alignment
 from orderone.rules.mf import MF
 from orderone.rules.mup import MUP
 from orderone.rules.ntk import NTK
@@ -13,7 +14,7 @@ from orderone.theory.exponents.alignment import GivenAlignment
 
 _DECLARED = {rule.name: rule for rule in (SP, NTK, MUP, MF, STANDARD, NEURAL_TANGENT, HYBRID, MAXIMAL_UPDATE)}
 
-__all__ = ["assumed_alignment", "custom", "get", "names"]
+__all__ = ["assumed_alignment", "custom", "from_alignment", "get", "names"]
 
 
 def names() -> tuple[str, ...]:
