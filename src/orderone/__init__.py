@@ -2,36 +2,49 @@
 
 predict   `orderone.theory`, `orderone.rules`: exact exponents, largest stable learning rates, verdicts
 apply     `orderone.plan`: a rule put to any PyTorch model and optimizer, without editing the model
-measure   `orderone.measure`: fitted exponents with intervals
+measure   `orderone.probe`, `orderone.coord_check`, `orderone.alignment`: what a model does while it trains, and a verdict
+          `orderone.report`: the same as pictures
           `orderone.nn`, `orderone.gallery`: the papers' models and tables
 """
 
 from typing import TYPE_CHECKING
 
 from orderone.core.lazy import lazy_names
+from orderone.core.version import VERSION
 
 if TYPE_CHECKING:
-    from orderone import gallery, measure, nn, planning, rules, theory
+    from orderone import data, gallery, measure, nn, planning, report, rules, theory
+    from orderone.measure import alignment, coord_check, gradient_metrics, probe
     from orderone.planning import AmbiguousRole, BrokenRatios, Plan, lookup, matrix, plan, register
 
-__version__ = "0.1.0"
+__version__ = VERSION
 __all__ = [
     "AmbiguousRole",
     "BrokenRatios",
     "Plan",
+    "alignment",
+    "coord_check",
+    "data",
     "gallery",
+    "gradient_metrics",
     "lookup",
     "matrix",
     "measure",
     "nn",
     "plan",
     "planning",
+    "probe",
     "register",
+    "report",
     "rules",
     "theory",
 ]
-_FROM_PLANNING = ("AmbiguousRole", "BrokenRatios", "Plan", "lookup", "matrix", "plan", "register")
-__getattr__ = lazy_names(__name__, {name: "planning" if name in _FROM_PLANNING else None for name in __all__})
+_HOMES = {
+    "planning": ("AmbiguousRole", "BrokenRatios", "Plan", "lookup", "matrix", "plan", "register"),
+    "measure": ("alignment", "coord_check", "gradient_metrics", "probe"),
+}
+_HOME = {name: home for home, names in _HOMES.items() for name in names}
+__getattr__ = lazy_names(__name__, {name: _HOME.get(name) for name in __all__})
 
 
 def __dir__() -> list[str]:

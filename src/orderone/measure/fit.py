@@ -59,3 +59,15 @@ def _check(n: Vector, y: Vector, confidence: float, parameters: int) -> None:
         )
     if not 0 < confidence < 1:
         raise ValueError(f"confidence: expected a number between 0 and 1, got {confidence}")
+
+
+def fit_exponents(widths: ArrayLike, sizes: ArrayLike, *, confidence: float = 0.99) -> list[Fit]:
+    """One fit without correction for each row of `sizes`, all at the same widths: the same as `fit_exponent`, at once."""
+    n, y = np.asarray(widths, float), np.log(np.asarray(sizes, float))
+    design = np.stack([np.log(n / n.max()), np.ones_like(n)], axis=1)
+    freedom = len(n) - 2
+    inverse = np.linalg.inv(design.T @ design)
+    coefficients = y @ design @ inverse
+    residual = ((y - coefficients @ design.T) ** 2).sum(axis=1)
+    reach = stdtrit(freedom, (1 + confidence) / 2) * np.sqrt(inverse[0, 0] * residual / freedom) + ROUNDING
+    return [Fit(float(e), float(e - r), float(e + r)) for e, r in zip(coefficients[:, 0], reach, strict=True)]

@@ -1,0 +1,47 @@
+"""Weight decay, measured by itself: what a step does to weights whose gradient is zero.
+
+In ordinary steps the decay hides behind the update, which is far larger; but without a gradient nothing else is left. The
+step is taken on a copy of model and optimizer, in double precision.
+"""
+
+import copy
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from orderone.measure.moments import Ledger, Moments
+from orderone.planning.inventory import inventory
+
+SAME_DIRECTION = 1e-2  # decay shrinks a weight along itself; Adam's penalty, which is normalized, does not
+
+
+def decay_rates(model: nn.Module, optimizer: Optimizer) -> dict[str, Moments]:
+    """By what fraction one step shrinks each tensor; nothing for tensors that do not shrink."""
+    if not any(group.get("weight_decay") for group in optimizer.param_groups):
+        return {}
+    twin, steps = copy.deepcopy((model, optimizer))
+    for group in steps.param_groups:
+        group["lr"] = group["lr"] or group.get("initial_lr", 0.0)  # a warm-up starts at zero
+    tensors = {name: item.tensor for name, item in inventory(twin).items() if item.tensor.requires_grad}
+    for p in tensors.values():
+        p.data = p.data.double()  # in single precision, rounding hides a decay of 1e-6
+    before = {name: p.detach().clone() for name, p in tensors.items()}
+    for p in tensors.values():
+        p.grad = torch.zeros_like(p)
+    steps.step()
+    return _fractions(before, tensors)
+
+
+@torch.no_grad()
+def _fractions(before: dict[str, torch.Tensor], after: dict[str, torch.Tensor]) -> dict[str, Moments]:
+    ledger, names = Ledger(), []
+    for name, old in before.items():
+        change = old - after[name]
+        size, moved = torch.linalg.vector_norm(old), torch.linalg.vector_norm(change)
+        if moved > 0 and size > 0:
+            fraction = moved / size
+            if torch.linalg.vector_norm(change - fraction * old) <= SAME_DIRECTION * moved:
+                ledger.add(fraction.reshape(1))
+                names.append(name)
+    return dict(zip(names, ledger.fetch(), strict=True))

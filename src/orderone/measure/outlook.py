@@ -1,0 +1,139 @@
+"""What to expect of each line of a check: the prediction, corrected by what the same runs show of other things.
+
+A matrix is judged by what it makes of its input, whatever came before. Scores are judged by the sizes of queries and keys.
+"""
+
+import math
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+from orderone.measure.prediction import OF_TENSORS, Expectations, Expected
+from orderone.measure.study import Study
+from orderone.measure.verdict import BOUNDARY
+from orderone.planning.counterparts import stack_of
+
+CONFIDENCE = 0.99  # of fits whose interval nobody reads
+
+
+@dataclass
+class Outlook:
+    study: Study
+    _measured: dict[str, dict[str, float]] = field(default_factory=dict)
+
+    def of(self, name: str, quantity: str, step: int) -> Expected | None:
+        if self.expectations is None:
+            return None if quantity in (*OF_TENSORS, "output gradient") else Expected(0.0, allowed=0.0)
+        if quantity in OF_TENSORS and name not in self.expectations.known:
+            return None
+        if quantity == "score change":
+            return Expected(math.nan if self.study.axis == "depth" else self._scores, allowed=0.0, role="attention")
+        if quantity == "update" and self.study.own:
+            return self._bias(name)
+        expected = self._of(name, quantity)
+        if quantity == "output" and step == 0 and expected.law and expected.role in ("hidden", "readout"):
+            if self.study.own:  # its gauge is not known: a multiplier may stand between input and output
+                return replace(expected, law=expected.role == "readout")
+            return replace(expected, exponent=expected.exponent + self._input(self.same_output.get(name, name)))
+        if quantity == "output" and step > 0:  # what training adds is bounded, and no law
+            change = self._of(name, "change")
+            return replace(expected, exponent=_larger(expected.exponent, change.exponent), law=False)
+        return expected
+
+    def _of(self, name: str, quantity: str) -> Expected:
+        """The prediction; at a readout with a multiplier behind it, moved by that. Its gradient tells where it stands."""
+        assert self.expectations is not None  # nobody asks otherwise
+        expected = self.expectations.of(name, quantity)
+        if expected.role != "readout" or quantity in OF_TENSORS or self.study.axis == "depth":
+            return expected
+        power, seen = self.expectations.behind(name), self._exponents("output gradient").get(name, math.nan)
+        if not power or not abs(seen - power) < abs(seen):
+            return expected
+        power = power if quantity == "output gradient" else -power
+        return replace(expected, exponent=expected.exponent + power, allowed=expected.allowed + power)
+
+    def _bias(self, name: str) -> Expected | None:
+        """In a gauge that is not known, a bias has that of the output it is added to, if that is right."""
+        assert self.expectations is not None
+        module, tensor = name.rpartition(".")[0], name.rpartition(".")[2]
+        output, seen = self.expectations.of(module, "output"), self._exponents("output").get(module)
+        if tensor != "bias" or seen is None or not output.law or not abs(seen - output.exponent) < BOUNDARY:
+            return None
+        return self.expectations.of(name, "update")
+
+    @cached_property
+    def expectations(self) -> Expectations | None:
+        study = self.study
+        if study.family is None or study.no_growth or not study.observations.runs:
+            return None
+        request = study.family.request
+        return Expectations(
+            p=request.parameterization(request.algorithm.law),
+            law=request.algorithm.law,
+            small=study.plans[study.sizes[0]],
+            large=study.plans[study.sizes[-1]],
+            ratio=study.sizes[-1] / study.sizes[0],
+            same_output=self.same_output,
+            grows=self._grows,
+            key=study.observations.key,
+            in_depth=study.axis == "depth",
+        )
+
+    @cached_property
+    def same_output(self) -> dict[str, str]:
+        key, found = self.study.observations.key, self.study.observations.runs[0].same_output
+        return {key(module): key(maker) for module, maker in found.items()}
+
+    def _grows(self, module: str) -> bool:
+        """Whether the output has more entries in a larger model; in a deeper one, no layer has."""
+        sizes = self.study.observations.at(module, "output", 0)
+        return self.study.axis == "depth" or len({moments.count for moments in sizes.values()}) > 1
+
+    def wrong_start(self, name: str, relative: float) -> tuple[float, float] | None:
+        """If a relative update is off only for the tensor's initial size: the exponent of that, and what it should be."""
+        if self.expectations is None or name not in self.expectations.known:
+            return None
+        start = self._exponents("weight").get(name, math.nan)
+        off = start + relative - self.expectations.of(name, "update").exponent
+        return (start, self.expectations.of(name, "weight").exponent) if abs(off) < BOUNDARY else None
+
+    def _exponents(self, quantity: str) -> dict[str, float]:
+        """As measured at initialization: a matrix is judged by what it makes of its input, not by what came before."""
+        if quantity not in self._measured:
+            fits = self.study.observations.fits([(quantity, 0)], CONFIDENCE)
+            self._measured[quantity] = {name: fit.exponent for (name, _, _), fit in fits}
+        return self._measured[quantity]
+
+    def _input(self, module: str) -> float:
+        """Of what a module reads, before a multiplier of the plan."""
+        study = self.study
+        ends = [study.plans[size].multipliers for size in (study.sizes[0], study.sizes[-1])]
+        one, two = (math.prod(m.value for m in ms if m.module == module and m.side == "input") for ms in ends)
+        return self._exponents("input").get(module, 0.0) - math.log(two / one) / math.log(
+            study.sizes[-1] / study.sizes[0]
+        )
+
+    @cached_property
+    def _scores(self) -> float:
+        """By what power scores may be foretold to grow: aligned queries and keys give d_H, which the model divides by
+        d_H^power, and the sizes of queries and keys say the rest (`theory.exponents.Attention`)."""
+        study = self.study
+        if study.family is None or not study.family.seen.scores:
+            return 0.0
+        natural = replace(study.family.request, score_power=None).power
+        outputs, foretold = self._exponents("output"), []
+        for score in study.family.seen.scores:
+            growth = math.log(score.head_growth) / math.log(study.sizes[-1] / study.sizes[0])
+            sizes = [self._mean(outputs, names) for names in (score.queries, score.keys)]
+            foretold.append(growth * (natural + score.power) + sum(sizes))
+        return max(0.0, *foretold)
+
+    @staticmethod
+    def _mean(outputs: dict[str, float], tensors: tuple[str, ...]) -> float:
+        """Of the modules that hold these tensors, or the same ones in other layers."""
+        stacks = {stack_of(tensor.rpartition(".")[0]) for tensor in tensors}
+        found = [exponent for name, exponent in outputs.items() if stack_of(name) in stacks]
+        return sum(found) / len(found) if found else 0.0
+
+
+def _larger(one: float, two: float) -> float:
+    return math.nan if math.isnan(one) or math.isnan(two) else max(one, two)

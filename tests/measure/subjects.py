@@ -1,0 +1,335 @@
+"""Models for coordinate checks, healthy ones and ones with a fault in them, each with the words its check must say."""
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.optim.lr_scheduler import CosineAnnealingLR
+
+import orderone as o1
+from orderone import rules
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "planning"))
+from zoo import ZOO
+
+WIDTHS = (64, 128, 256, 512)
+LR = 1e-2
+
+
+class Net(nn.Module):
+    """Three layers; the readout is `out`."""
+
+    def __init__(self, width: int):
+        super().__init__()
+        self.inp, self.hid, self.out = nn.Linear(32, width), nn.Linear(width, width), nn.Linear(width, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.out(torch.relu(self.hid(torch.relu(self.inp(x)))))
+
+
+class Heads(nn.Module):
+    """Four heads whose size grows; queries have a matrix of their own, and scores are divided by the root of the size."""
+
+    def __init__(self, width: int, power: float = 0.5):
+        super().__init__()
+        self.emb, self.pos, self.norm = nn.Embedding(80, width), nn.Embedding(16, width), nn.LayerNorm(width)
+        self.q, self.k, self.v, self.o = (nn.Linear(width, width) for _ in range(4))
+        self.last, self.head, self.power = nn.LayerNorm(width), nn.Linear(width, 80), power
+
+    def forward(self, ids: Tensor) -> Tensor:
+        x = self.emb(ids) + self.pos.weight[: ids.shape[1]]
+        y = self.norm(x)
+        q, k, v = (f(y).unflatten(-1, (4, -1)).transpose(1, 2) for f in (self.q, self.k, self.v))
+        mixed = functional.scaled_dot_product_attention(q, k, v, is_causal=True, scale=q.shape[-1] ** -self.power)
+        return self.head(self.last(x + self.o(mixed.transpose(1, 2).flatten(-2))))
+
+
+def _numbers() -> tuple[Tensor, Tensor]:
+    x = torch.randn(64, 32, generator=torch.Generator().manual_seed(0))
+    return x, x[:, :10].argmax(-1)
+
+
+def _tokens() -> tuple[Tensor, Tensor]:
+    ids = torch.randint(0, 80, (8, 17), generator=torch.Generator().manual_seed(0))
+    return ids[:, :-1], ids[:, 1:]
+
+
+NUMBERS, TOKENS = _numbers(), _tokens()
+
+
+def planned(width: int, **options: Any) -> o1.Plan:
+    plan = o1.plan(Net(width), base=Net(WIDTHS[0]), lr=LR, **options)
+    plan.apply()
+    return plan
+
+
+def changed(change: Callable[[str, dict[str, Any], int], dict[str, Any]]) -> Callable[[int], tuple]:
+    """A planned net whose groups, one for each tensor, are not quite those of the plan."""
+
+    def build(width: int) -> tuple:
+        plan = planned(width)
+        tensors = plan.tensors()
+        groups = [{"params": [tensors[r.name]], "lr": r.lr, "weight_decay": r.weight_decay} for r in plan.rows]
+        named = [change(row.name, group, width) for row, group in zip(plan.rows, groups, strict=True)]
+        return plan.bound(), torch.optim.AdamW([group for group in named if group])
+
+    return build
+
+
+def _without_rule(width: int) -> tuple:
+    model = Net(width)
+    return model, torch.optim.AdamW(model.parameters(), lr=LR)
+
+
+def _unscaled(name: str) -> Callable[[str, dict[str, Any], int], dict[str, Any]]:
+    return lambda tensor, group, width: group | ({"lr": LR} if tensor == name else {})
+
+
+def _slow_embedding(tensor: str, group: dict[str, Any], width: int) -> dict[str, Any]:
+    if tensor != "inp.weight":
+        return group
+    factor = WIDTHS[0] / width
+    return group | {"lr": LR * factor, "weight_decay": group["weight_decay"] / factor}
+
+
+def _fading_decay(tensor: str, group: dict[str, Any], width: int) -> dict[str, Any]:
+    return group | {"weight_decay": 0.01}
+
+
+def _left_out(tensor: str, group: dict[str, Any], width: int) -> dict[str, Any]:
+    return {} if tensor == "hid.weight" else group
+
+
+def _large_start(width: int) -> tuple:
+    plan = planned(width)
+    with torch.no_grad():
+        plan.tensors()["hid.weight"].mul_((width / WIDTHS[0]) ** 0.5)
+    return plan.bound(), plan.optimizer()
+
+
+def _with_floor(width: int) -> tuple:
+    optimizer = (plan := planned(width)).optimizer()
+    return plan.bound(), optimizer, CosineAnnealingLR(optimizer, 4, eta_min=LR / 2)
+
+
+def _frozen(width: int) -> nn.Module:
+    model = Net(width)
+    model.hid.requires_grad_(False)
+    return model
+
+
+def _detached(width: int) -> nn.Module:
+    class Cut(Net):
+        def forward(self, x: Tensor) -> Tensor:
+            return self.out(torch.relu(self.hid(torch.relu(self.inp(x)))).detach())
+
+    return Cut(width)
+
+
+def _grown_output(width: int) -> nn.Module:
+    """A factor that no constant in the forward code shows: a buffer."""
+
+    class Scaled(Net):
+        gain: Tensor
+
+        def __init__(self, width: int):
+            super().__init__(width)
+            self.register_buffer("gain", torch.full((10,), (width / WIDTHS[0]) ** 0.5))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return super().forward(x) * self.gain
+
+    return Scaled(width)
+
+
+def _divided(width: int) -> tuple:
+    """Scaled as it should be, and then the logits are divided by the width once more."""
+
+    class Divided(Net):
+        def forward(self, x: Tensor) -> Tensor:
+            return super().forward(x) * (WIDTHS[0] / self.inp.out_features)
+
+    plan = planned(width)
+    model = plan.bound()
+    model.__class__ = Divided
+    return model, plan.optimizer()
+
+
+def _with_late_floor(width: int) -> tuple:
+    optimizer = (plan := planned(width)).optimizer()
+    return plan.bound(), optimizer, CosineAnnealingLR(optimizer, 1000, eta_min=LR / 10)
+
+
+def _fast_bias(tensor: str, group: dict[str, Any], width: int) -> dict[str, Any]:
+    return group | ({"lr": LR * (width / WIDTHS[0]) ** 0.5, "weight_decay": 0.0} if tensor == "hid.bias" else {})
+
+
+def _plain_sgd(width: int) -> tuple:
+    model = Net(width)
+    return model, torch.optim.SGD(model.parameters(), lr=0.1)
+
+
+def _zero_readout(width: int) -> nn.Module:
+    """As muP's authors advise. What comes before it gets its first gradient in the second step."""
+    model = Net(width)
+    nn.init.zeros_(model.out.weight)
+    nn.init.zeros_(model.out.bias)
+    return model
+
+
+class ByHand(nn.Module):
+    """muP as people write it: the logits are multiplied behind a readout that learns at the full rate."""
+
+    def __init__(self, width: int):
+        super().__init__()
+        self.inp, self.hid, self.out = (
+            nn.Linear(*fans, bias=False) for fans in ((32, width), (width, width), (width, 10))
+        )
+        self.multiplier = WIDTHS[0] / width
+        for layer, std in ((self.inp, 32**-0.5), (self.hid, width**-0.5), (self.out, WIDTHS[0] ** -0.5)):
+            nn.init.normal_(layer.weight, std=std)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.multiplier * self.out(torch.relu(self.hid(torch.relu(self.inp(x)))))
+
+
+def _by_hand(width: int) -> tuple:
+    model = ByHand(width)
+    groups = [
+        {"params": [model.inp.weight, model.out.weight], "lr": LR},
+        {"params": [model.hid.weight], "lr": LR * WIDTHS[0] / width},
+    ]
+    return model, torch.optim.Adam(groups)
+
+
+class WithMup(Net):
+    def __init__(self, width: int):
+        super().__init__(width)
+        import mup
+
+        self.out = mup.MuReadout(width, 10)
+
+
+def _with_mup(width: int) -> tuple:
+    import mup
+
+    model = WithMup(width)
+    mup.set_base_shapes(model, WithMup(32), delta=WithMup(64))
+    return model, mup.MuAdamW(model.parameters(), lr=LR)
+
+
+def _without_base_shapes(width: int) -> tuple:
+    import mup
+
+    model = WithMup(width)
+    mup.set_base_shapes(model, None)
+    return model, torch.optim.AdamW(model.parameters(), lr=LR)
+
+
+def _sp_under_another_name() -> Any:
+    sp = rules.get("sp")
+    return rules.custom("mup", a=sp.a, b=sp.b, c=sp.c)
+
+
+@dataclass(frozen=True)
+class Subject:
+    """`says`: what one of the causes must hold; nothing, for a healthy one."""
+
+    build: Callable[..., Any]
+    says: str = ""
+    batch: Any = NUMBERS
+    options: Any = None
+
+    def check(self, **options: Any) -> o1.measure.Check:
+        given = {"widths": WIDTHS, "lr": LR, "batches": self.batch, **(self.options or {}), **options}
+        return o1.coord_check(self.build, **given)
+
+
+def floor(optimizer: torch.optim.Optimizer) -> CosineAnnealingLR:
+    return CosineAnnealingLR(optimizer, 4, eta_min=LR / 2)
+
+
+FAULTY = {
+    "sp called mup": Subject(_without_rule, "standard parameterization, not mup"),
+    "sp under the name of mup": Subject(Net, "the rule itself", options={"rule": _sp_under_another_name()}),
+    "standard": Subject(Net, "the rule itself", options={"rule": "standard"}),
+    "forgotten readout": Subject(changed(_unscaled("out.weight")), "readout not scaled"),
+    "readout said to be fixed": Subject(Net, "readout not scaled", options={"overrides": {"out.weight": "fixed"}}),
+    "forgotten hidden rate": Subject(changed(_unscaled("hid.weight")), "hidden learning rate"),
+    "embedding rate": Subject(changed(_slow_embedding), "embedding learning rate"),
+    "attention scale": Subject(Heads, "attention scale", TOKENS, {"score_power": "1/2"}),
+    "weight decay, proportional": Subject(Net, "weight decay", options={"weight_decay": 0.1, "decay": "proportional"}),
+    "weight decay, own groups": Subject(changed(_fading_decay), "weight decay"),
+    "weight decay behind a warm-up": Subject(
+        Net,
+        "weight decay",
+        options={
+            "weight_decay": 0.1,
+            "decay": "proportional",
+            "steps": 5,
+            "scheduler": lambda o: torch.optim.lr_scheduler.LambdaLR(o, lambda t: t / 4),
+        },
+    ),
+    "schedule with a floor": Subject(Net, "schedule", options={"scheduler": floor}),
+    "own schedule with a floor": Subject(_with_floor, "schedule"),
+    "base equals target": Subject(lambda width: o1.plan(Net(width), base=Net(width), lr=LR), "base equals target"),
+    "build ignores the width": Subject(lambda width: Net(64), "base equals target"),
+    "frozen layer": Subject(_frozen, "frozen: requires_grad is False"),
+    "left out of the optimizer": Subject(changed(_left_out), "frozen: it has a gradient"),
+    "detached": Subject(_detached, "frozen: no gradient reaches it"),
+    "initial size": Subject(_large_start, "initial size of hid"),
+    "grown output": Subject(_grown_output, "the model"),
+    "vanishing output": Subject(_divided, "something divides it"),
+    "a floor long after the check": Subject(_with_late_floor, "schedule"),
+    "bias rate": Subject(changed(_fast_bias), "learning rate of biases"),
+    "sp called mup, with sgd": Subject(_plain_sgd, "standard parameterization, not mup"),
+    "mup's own, without base shapes": Subject(_without_base_shapes, "standard parameterization, not mup"),
+}
+
+
+def of_zoo(name: str) -> Subject:
+    entry = ZOO[name]
+    return Subject(entry.build, batch=entry.batch(0), options={"loss": entry.loss})
+
+
+def _own(**options: Any) -> Callable[[int], tuple]:
+    def build(width: int) -> tuple:
+        plan = planned(width, **options)
+        return plan.bound(), plan.optimizer()
+
+    return build
+
+
+def _dropping(width: int) -> nn.Module:
+    return nn.Sequential(nn.Linear(32, width), nn.ReLU(), nn.Dropout(0.3), nn.Linear(width, width), nn.ReLU(),
+                         nn.Linear(width, 10))  # fmt: skip
+
+
+HEALTHY = {
+    "mlp": Subject(Net),
+    "gpt2 (tied)": of_zoo("gpt2"),
+    "llama": of_zoo("llama"),
+    "vit": of_zoo("vit"),
+    "larger heads": Subject(Heads, batch=TOKENS),
+    "larger heads, divided by their size": Subject(lambda width: Heads(width, power=1.0), batch=TOKENS),
+    "scaled already": Subject(_own()),
+    "scaled by hand": Subject(_by_hand),
+    "a multiplier behind the readout": Subject(ByHand),
+    "scaled by mup": Subject(_with_mup),
+    "zero readout": Subject(_zero_readout),
+    "scaled already, in another gauge": Subject(_own(gauge="unit")),
+    "a plan": Subject(lambda width: o1.plan(Net(width), base=Net(64), lr=LR, gauge="paper")),
+    "sgd": Subject(Net, options={"optimizer": "sgd", "lr": 0.5}),
+    "adafactor": Subject(Net, options={"optimizer": "adafactor"}),
+    "muon": Subject(Net, options={"optimizer": "muon", "lr": 0.02}),
+    "dropout": Subject(_dropping),
+    "other batches at every step": Subject(Net, batch=[(NUMBERS[0].roll(i, 0), NUMBERS[1].roll(i)) for i in range(4)]),
+    "warm-up": Subject(
+        Net, options={"scheduler": lambda o: torch.optim.lr_scheduler.LambdaLR(o, lambda t: t / 4), "steps": 5}
+    ),
+}

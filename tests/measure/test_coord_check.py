@@ -1,0 +1,305 @@
+"""The coordinate check: it passes what is right, names what is wrong, and keeps what it has when something breaks."""
+
+import json
+import math
+
+import pytest
+import torch
+from subjects import FAULTY, HEALTHY, LR, NUMBERS, WIDTHS, Net, Subject, of_zoo
+from torch import nn
+from torch.nn import functional
+
+import orderone as o1
+from orderone.measure.check import COLUMNS
+
+VERDICTS = {"PASS", "FAIL", "SHRINKS", "UNCLEAR"}
+SMALL = (32, 64, 128)
+
+
+@pytest.mark.parametrize("name", HEALTHY)
+def test_passes_what_is_right(name):
+    check = HEALTHY[name].check()
+    assert check.passed, str(check)
+    assert check.verdict == "PASS"
+    assert not check.causes
+
+
+@pytest.mark.parametrize("name", FAULTY)
+def test_fails_what_is_wrong_and_says_why(name):
+    check = FAULTY[name].check()
+    assert check.verdict == "FAIL", str(check)
+    assert not check.passed
+    assert any(FAULTY[name].says in cause for cause in check.causes), check.causes
+    failed = check.exponents[check.exponents.verdict == "FAIL"]
+    assert all(failed.cause != "")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("repetition", range(20))
+@pytest.mark.parametrize("name", ["mlp", "gpt2 (tied)", "llama", "vit", *FAULTY])
+def test_other_seeds_give_the_same_verdict(name, repetition):
+    subject = {**HEALTHY, **FAULTY}[name]
+    check = subject.check(seeds=range(1000 + 3 * repetition, 1003 + 3 * repetition))
+    assert check.verdict == ("FAIL" if subject.says else "PASS"), str(check)
+
+
+@pytest.fixture(scope="module")
+def check():
+    return Subject(Net).check(widths=SMALL, seeds=2, steps=3)
+
+
+def test_the_result_is_a_tidy_table_with_provenance(check):
+    assert list(check.frame.columns) == ["width", "seed", "step", "module", "quantity", "rms", "mean", "max", "finite"]
+    assert set(check.frame.width) == set(SMALL)
+    assert set(check.frame.seed) == {0, 1}
+    assert set(check.frame.step) == {0, 1, 2, 3}
+    assert set(COLUMNS) <= set(check.exponents.columns)
+    assert set(check.exponents.verdict) <= VERDICTS
+    assert check.frame.attrs["provenance"]["torch"] == torch.__version__
+    assert len(check.frame.attrs["provenance"]["plan"]) == 16
+    assert check.frame.attrs["units"]["rms"]
+    assert not check.frame.duplicated(["width", "seed", "step", "module", "quantity"]).any()
+    assert len(check.losses) == len(SMALL) * 2 * 3
+
+
+def test_the_exponents_are_those_of_the_records(check):
+    """An independent fit of one line."""
+    import numpy as np
+
+    line = check.exponents.query("module == 'hid.weight' and quantity == 'update'").iloc[0]
+    rows = check.frame.query("module == 'hid.weight' and quantity == 'update' and step == 0")
+    slope = np.polyfit(np.log(rows.width), np.log(rows.rms), 1)[0]
+    assert line.exponent == pytest.approx(slope, abs=1e-9)
+    assert line.low < line.exponent < line.high
+    assert line.predicted == pytest.approx(-1)
+
+
+def test_recorded_changes_are_those_of_a_plain_loop():
+    """The same training without a probe, by hand."""
+    check = Subject(Net).check(widths=SMALL, seeds=[7], steps=2)
+    torch.manual_seed(7)
+    model = Net(128)
+    plan = o1.plan(model, base=_seeded(32, 7), lr=LR, inputs=NUMBERS[0])
+    plan.apply()
+    optimizer = plan.optimizer(fused=True)
+    first = model.hid(torch.relu(model.inp(NUMBERS[0]))).detach()
+    for _ in range(2):
+        optimizer.zero_grad()
+        functional.cross_entropy(model(NUMBERS[0]), NUMBERS[1]).backward()
+        optimizer.step()
+    change = model.hid(torch.relu(model.inp(NUMBERS[0]))).detach() - first
+    found = check.frame.query("width == 128 and module == 'hid' and quantity == 'change' and step == 2").rms.item()
+    assert found == pytest.approx(change.square().mean().sqrt().item(), rel=0.05)  # bases differ in their random draw
+
+
+def _seeded(width: int, seed: int) -> nn.Module:
+    torch.manual_seed(seed)
+    return Net(width)
+
+
+@pytest.mark.parametrize(("depth", "verdict"), [(None, "FAIL"), ("sqrt", "PASS"), ("completep", "PASS")])
+def test_depth(depth, verdict):
+    entry = of_zoo("llama")
+    check = o1.coord_check(
+        lambda layers: entry.build(64, layers=layers), depths=[2, 4, 8, 16], depth=depth, lr=LR, batches=entry.batch,
+        loss=entry.options["loss"], seeds=2,
+    )  # fmt: skip
+    assert check.verdict == verdict, str(check)
+    assert check.axis == "depth"
+    assert "depth" in check.frame.columns
+    if depth is None:
+        assert "not scaled with depth" in check.causes[0]
+
+
+def test_what_shrinks_has_its_own_verdict_with_the_alignment_measured():
+    check = HEALTHY["gpt2 (tied)"].check()
+    shrinking = check.exponents[check.exponents.verdict == "SHRINKS"]
+    assert len(shrinking)
+    assert all(shrinking.cause.str.startswith("shrinks: under-trained at width"))
+    assert all(shrinking.cause.str.contains("alpha"))
+    assert check.alignment is not None
+    assert check.passed
+
+
+def test_a_tied_readout_is_predicted_in_its_gauge():
+    """The gain of the last norm carries the multiplier of the readout, and falls."""
+    check = HEALTHY["gpt2 (tied)"].check(seeds=2)
+    line = check.exponents.query("module == 'transformer.ln_f' and quantity == 'output' and step == 0").iloc[0]
+    assert line.predicted == pytest.approx(-1)
+    assert line.verdict == "PASS"
+
+
+# --- when something is missing or breaks ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"widths": [64]}, "at least two different sizes"),
+        ({"widths": []}, "at least two"),
+        ({"widths": 64}, "several sizes"),
+        ({"widths": [64, 0]}, "whole number"),
+        ({"widths": [64, 128], "depths": [2, 4]}, "one of the two"),
+        ({"widths": None}, "one of the two"),
+        ({"batches": None}, "batches: expected one batch"),
+        ({"batches": []}, "batches: expected one for each"),
+        ({"batches": [NUMBERS, NUMBERS]}, "one for each of 4 steps, got 2"),
+        ({"batches": iter(())}, "at least one"),
+        ({"steps": 0}, "steps: expected a whole number"),
+        ({"seeds": 0}, "seeds: expected a whole number"),
+        ({"seeds": []}, "seeds: expected how many"),
+        ({"rule": "nup"}, "did you mean 'mup'"),
+        ({"optimizer": "adamm"}, "unknown optimizer"),
+        ({"lr": -1}, "lr: expected a number"),
+        ({"confidence": 1.5}, "confidence: expected"),
+        ({"loss": lambda output, target: output}, "loss: expected a function that returns a scalar"),
+        ({"batches": NUMBERS[0]}, "loss: the model gives none"),
+        ({"nonsense": 3}, "nonsense"),
+    ],
+)
+def test_wrong_arguments_are_said_at_once(options, words):
+    with pytest.raises((ValueError, TypeError), match=words):
+        Subject(Net).check(**{"widths": SMALL, **options})
+
+
+@pytest.mark.parametrize("returned", [None, "model", 3, (Net(8), "adam"), (), [Net]])
+def test_build_returns_the_wrong_type(returned):
+    with pytest.raises(ValueError, match=r"build: expected a function"):
+        o1.coord_check(lambda width: returned, widths=SMALL, batches=NUMBERS)
+
+
+def test_build_is_no_function():
+    with pytest.raises(ValueError, match="build: expected a function of the width, got Net"):
+        o1.coord_check(Net(8), widths=SMALL, batches=NUMBERS)
+
+
+def test_two_widths_are_too_few():
+    check = Subject(Net).check(widths=SMALL[:2])
+    assert check.verdict == "UNCLEAR"
+    assert "too few widths" in check.causes[0]
+
+
+def test_a_stream_that_ends_early_leaves_what_it_gave():
+    check = Subject(Net).check(widths=SMALL, batches=(NUMBERS for _ in range(2)))
+    assert check.verdict == "UNCLEAR"
+    assert check.causes == ["batches ran out after 2 of 4 steps"]
+    assert check.frame.step.max() == 2
+
+
+def test_a_loss_that_is_not_finite_leaves_the_rest():
+    """The largest model diverges at once."""
+
+    def loss(output, target):
+        return functional.cross_entropy(output, target) * (math.nan if state["width"] == 128 else 1.0)
+
+    def build(width):
+        state["width"] = width
+        return Net(width)
+
+    state = {}
+    check = o1.coord_check(build, widths=(32, 64, 96, 128), lr=LR, batches=NUMBERS, loss=loss, seeds=[0, 1])
+    assert check.verdict == "UNCLEAR"
+    assert "the loss is nan" in check.causes[0]
+    assert len(check.frame)
+
+
+def test_a_run_that_fails_after_others_costs_only_itself():
+    def build(width):
+        if width == 96:
+            raise MemoryError("no room")
+        return Net(width)
+
+    check = o1.coord_check(build, widths=(32, 64, 96, 128), lr=LR, batches=NUMBERS, seeds=1)
+    assert check.verdict == "UNCLEAR"
+    assert "width 96, seed 0 failed (MemoryError: no room)" in check.notes[0]
+    assert set(check.frame.width) == {32, 64, 128}
+
+
+def test_an_interrupt_returns_what_is_there():
+    done = []
+
+    def build(width):
+        done.append(width)
+        if len(done) > 5:
+            raise KeyboardInterrupt
+        return Net(width)
+
+    check = o1.coord_check(build, widths=(32, 64, 128), lr=LR, batches=NUMBERS, seeds=3)
+    assert check.interrupted
+    assert check.verdict == "UNCLEAR"
+    assert "interrupted" in check.causes[0]
+    assert len(check.frame)
+
+
+def test_progress_is_told():
+    calls = []
+    Subject(Net).check(widths=SMALL, seeds=1, steps=1, progress=lambda *told: calls.append(told))
+    assert [call[:2] for call in calls] == [(0, 3), (1, 3), (2, 3), (3, 3)]
+
+
+def test_frozen_on_purpose():
+    check = FAULTY["frozen layer"].check(frozen="hid.*")
+    assert check.passed, str(check)
+
+
+def test_random_numbers_and_hooks_are_left_alone():
+    model, state = Net(64), torch.random.get_rng_state()
+    Subject(lambda width: model if width == 64 else Net(width)).check(widths=SMALL, seeds=1)
+    assert torch.equal(state, torch.random.get_rng_state())
+    assert not model._forward_hooks
+    assert not model.hid._forward_hooks
+
+
+def test_a_plan_is_judged_by_its_own_rule():
+    check = Subject(lambda width: o1.plan(Net(width), base=Net(32), rule="maximal-update", lr=LR)).check(widths=SMALL)
+    assert check.provenance["rule"] == "maximal-update"
+    assert check.provenance["lr"] == LR
+    assert check.verdict != "FAIL", str(check)
+
+
+def test_a_pattern_of_frozen_tensors_that_finds_nothing():
+    with pytest.raises(ValueError, match=r"frozen: no tensor is called 'hidd\.\*'"):
+        FAULTY["frozen layer"].check(frozen="hidd.*", widths=SMALL, seeds=1)
+
+
+def test_one_run_that_ends_early_does_not_hide_what_the_others_show():
+    """Without a rule, and one of eight networks starts with a loss that is not a number."""
+    runs = []
+
+    def loss(output, target):
+        return functional.cross_entropy(output, target) * (math.nan if len(runs) == 7 else 1.0)
+
+    def build(width):
+        runs.append(width)
+        return FAULTY["sp called mup"].build(width)
+
+    check = o1.coord_check(build, widths=WIDTHS, batches=NUMBERS, loss=loss, seeds=2)
+    assert check.verdict == "FAIL"
+    assert any("the loss is nan" in note for note in check.notes)
+
+
+def test_decay_that_cannot_be_measured_is_noted():
+    class Alone(Net):
+        def __deepcopy__(self, memo):
+            raise RuntimeError("one of a kind")
+
+    check = Subject(Alone).check(widths=SMALL, seeds=1, weight_decay=0.1)
+    assert any("weight decay was not measured (RuntimeError: one of a kind)" in note for note in check.notes)
+
+
+def test_records_are_written_and_read(check, tmp_path):
+    check.save(tmp_path / "records.jsonl")
+    again = o1.measure.read(tmp_path / "records.jsonl")
+    assert again.equals(check.frame) or (again.rms - check.frame.rms).abs().max() < 1e-12
+    assert again.attrs["provenance"] == json.loads(json.dumps(check.frame.attrs["provenance"]))
+
+
+def test_text_names_the_verdict_first(check):
+    assert str(check).startswith(f"{check.verdict}: mup for adamw with lr 0.01, widths 32, 64, 128, 3 steps, 2 seeds")
+
+
+def test_healthy_and_faulty_differ_in_one_thing():
+    """The same network with and without its fault: the verdict must not come from elsewhere."""
+    healthy = HEALTHY["larger heads"].check()
+    assert not (healthy.exponents.verdict == "FAIL").any()
+    assert set(WIDTHS) == set(healthy.frame.width)
