@@ -1,0 +1,13 @@
+"""Drawing needs packages that measuring does not; they are imported when something is drawn."""
+
+from importlib import import_module
+from typing import Any
+
+
+def need(module: str, extra: str) -> Any:
+    """The module, or an ImportError with the command that brings it."""
+    try:
+        return import_module(module)
+    except ImportError as error:
+        package = module.partition(".")[0]
+        raise ImportError(f"{package} is needed to draw this; pip install 'orderone[{extra}]'") from error

@@ -1,0 +1,48 @@
+// What the page knows, and how it writes numbers. Text reaches the page through textContent only.
+const data = JSON.parse(document.getElementById("data").textContent);
+const byWord = Object.fromEntries(data.verdicts.map((v) => [v.word, v]));
+const words = data.verdicts.map((v) => v.word);
+const rows = data.rows.map(([module, quantity, step, exponent, low, high, predicted, verdict, cause, role]) => (
+  { module, quantity, step, exponent, low, high, predicted, verdict, cause, role }));
+const state = { quantity: data.first, step: null, hidden: new Set(), filter: "" };
+
+const $ = (id) => document.getElementById(id);
+const colourOf = (verdict) => byWord[verdict]?.colour ?? data.unjudged;
+const cssColour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+
+function element(tag, properties = {}, children = []) {
+  const node = Object.assign(document.createElement(tag), properties);
+  node.append(...children);
+  return node;
+}
+
+function badge(verdict) {
+  const node = element("span", { className: "badge", textContent: verdict || "not judged" });
+  node.style.background = colourOf(verdict);
+  node.style.color = byWord[verdict]?.ink ?? "#ffffff";
+  return node;
+}
+
+// Rows come worst first, so the first one of a module is the one to show; the others come after, in model order.
+function judged(quantity) {
+  const found = new Map();
+  for (const row of rows) {
+    if (row.quantity !== quantity || (state.step !== null && row.step !== state.step)) continue;
+    if (!found.has(row.module)) found.set(row.module, row);
+  }
+  data.modules.forEach((_, module) => {
+    if (data.rms[module][quantity] && !found.has(module)) found.set(module, { module, quantity, verdict: "" });
+  });
+  return [...found.values()];
+}
+
+// A word that is none of ours is filtered together with what was not judged.
+const shown = (row) => !state.hidden.has(byWord[row.verdict] ? row.verdict : "")
+  && data.modules[row.module].toLowerCase().includes(state.filter);
+
+const minus = (text) => text.replace("-", "−");
+const signed = (x) => x == null ? "–" : minus((x >= 0 ? "+" : "") + x.toFixed(2));
+const plain = (x) => x == null ? "–" : minus(String(Number(x.toFixed(3))));
+const interval = (row) => row.low == null && row.high == null ? "" : `[${signed(row.low)}, ${signed(row.high)}]`;
+const sizeText = (x) => x == null ? "not finite" : minus(x.toPrecision(3));
+const superscript = (n) => [...String(n)].map((c) => "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"["-0123456789".indexOf(c)]).join("");

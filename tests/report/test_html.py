@@ -1,0 +1,140 @@
+"""The page as text: what it holds, in which order, and that no name can become markup."""
+
+import json
+import re
+import sys
+
+import numpy as np
+import pandas as pd
+import pytest
+from synthetic import WIDTHS, check
+
+from orderone.report import html, write_html
+from orderone.report.payload import numbers, payload
+from orderone.report.verdicts import COLOURS, INK_ON, first_quantity, ranked
+
+HOSTILE = [
+    "</script><script>alert(1)</script>",
+    "<img src=x onerror=alert(2)>",
+    "<!--<script>",
+    "\"'`${alert(3)}{{ 7 * 7 }}&lt;%{x}",
+    "层\u2028中.ß$x^2$\u202e",
+]
+
+
+def embedded(text: str) -> dict:
+    """What the browser will read."""
+    return json.loads(re.findall(r'<script type="application/json" id="data">(.*?)</script>', text, flags=re.S)[0])
+
+
+def test_worst_first_then_in_the_order_of_the_model():
+    r = check({"a": "PASS", "b": "SHRINKS", "c": "FAIL", "d": "UNCLEAR", "e": "FAIL"}, quantities=("change",))
+    table = ranked(r).drop_duplicates("module")
+    assert list(table["module"]) == ["c", "e", "d", "b", "a"]
+    assert set(table["step"]) == {3}  # the worst step, and the latest of equals
+
+
+def test_a_verdict_of_another_word_comes_last():
+    r = check({"a": "PASS", "b": "FAIL"}, quantities=("change",))
+    r.exponents["verdict"] = r.exponents["verdict"].replace("PASS", "SKIPPED")
+    assert ranked(r)["verdict"].iloc[[0, -1]].tolist() == ["FAIL", "SKIPPED"]
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "first"),
+    [
+        ({"a": "PASS"}, "change"),
+        ({"a": {"update": "FAIL"}, "b": {"change": "UNCLEAR"}}, "update"),
+        ({"a": {"update": "FAIL", "output": "FAIL"}, "b": {"update": "FAIL"}}, "update"),
+        ({"a": {"update": "SHRINKS", "change": "SHRINKS"}}, "change"),
+    ],
+)
+def test_the_page_starts_with_the_worst_quantity(verdicts, first):
+    assert first_quantity(check(verdicts, quantities=("output", "change", "update"))) == first
+
+
+def test_numbers_that_json_does_not_know_become_null():
+    assert numbers([1.0, np.nan, np.inf, -np.inf, 0.0, 1.23456e-9]) == [1, None, None, None, 0, 1.235e-9]
+
+
+def test_records_come_through():
+    r = check({"a": "PASS", "b": "FAIL"})
+    r.frame.loc[0, "rms"], r.frame.loc[1, "rms"], r.frame.loc[2, "rms"] = np.nan, np.inf, 0.0
+    r.losses.loc[0, "loss"] = np.inf
+    r.exponents.loc[0, ["exponent", "low", "high", "predicted"]] = np.nan
+    data = json.loads(payload(r))
+    assert (data["modules"], data["sizes"], data["steps"]) == (["a", "b"], list(WIDTHS), [0, 1, 2, 3])
+    assert data["rms"][0][data["quantities"].index("output")][:3] == [None, None, 0]
+    record = r.frame[r.frame["module"] == "b"].query(
+        "quantity == 'change' and step == 2 and width == 256 and seed == 1"
+    )
+    at = (2 * len(WIDTHS) + WIDTHS.index(256)) * 3 + 1
+    assert data["rms"][1][data["quantities"].index("change")][at] == pytest.approx(record["rms"].item(), rel=1e-3)
+    assert data["losses"][0][3][0] is None
+    assert len(data["rows"]) == len(r.exponents)
+
+
+def test_a_quantity_that_a_module_lacks_is_null():
+    r = check({"a": "PASS", "b": "PASS"})
+    r.frame = r.frame[(r.frame["module"] == "a") | (r.frame["quantity"] == "output")]
+    data = json.loads(payload(r))
+    assert data["rms"][1][data["quantities"].index("change")] is None
+
+
+def test_user_strings_are_escaped_wherever_they_appear():
+    r = check(dict.fromkeys(HOSTILE, "FAIL"), causes=HOSTILE, provenance=dict(zip(HOSTILE, HOSTILE, strict=True)))
+    r.exponents["cause"], r.exponents["role"], r.verdict = HOSTILE[0], HOSTILE[1], HOSTILE[1]
+    text = html(r, title=HOSTILE[0])
+    outside = re.sub(r"<script>.*?</script>", "", text, flags=re.S)  # plotly's and ours
+    assert text.count("<script") - outside.count("<script") >= 2
+    assert outside.count("<script") == 1  # the data
+    assert "<img" not in outside
+    assert "<!--" not in outside
+    assert embedded(text)["modules"] == HOSTILE
+
+
+def test_a_name_that_utf8_cannot_write_is_written_all_the_same(tmp_path):
+    r = check({"a": "PASS"}, causes=["lone \ud800"])  # names cannot be such: arrow, which holds tables, refuses them
+    assert "lone" in write_html(r, tmp_path / "r.html").read_text(encoding="utf-8")
+
+
+def test_policy_allows_the_two_scripts_and_no_network():
+    policy = re.findall(r'Content-Security-Policy" content="(.*?)"', html(check({"a": "PASS"})))[0]
+    assert "default-src 'none'" in policy
+    assert len(re.findall(r"sha256-", policy)) == 2
+    assert "script-src 'unsafe-inline'" not in policy
+
+
+def test_partial_results_are_drawn():
+    r = check({"a": "PASS"})
+    r.exponents, r.losses, r.causes, r.provenance = r.exponents[:0], r.losses[:0], [], {}
+    data = embedded(html(r))
+    assert (data["rows"], data["losses"], data["quantities"][data["first"]]) == ([], [], "change")
+    r.exponents = pd.DataFrame(columns=r.exponents.columns)  # as made without a single row
+    assert embedded(html(r))["rows"] == []
+
+
+def test_nothing_to_draw_is_said():
+    r = check({"a": "PASS"})
+    r.frame, r.exponents = r.frame[:0], r.exponents[:0]
+    with pytest.raises(ValueError, match="expected records to draw, got none"):
+        html(r)
+
+
+@pytest.mark.parametrize("missing", ["plotly", "jinja2"])
+def test_missing_packages_are_named_with_their_remedy(monkeypatch, missing):
+    for name in [name for name in sys.modules if name.split(".")[0] == missing]:
+        monkeypatch.setitem(sys.modules, name, None)
+    monkeypatch.setitem(sys.modules, missing, None)
+    with pytest.raises(ImportError, match=rf"{missing} is needed .* pip install 'orderone\[report\]'"):
+        html(check({"a": "PASS"}))
+
+
+def _linear(colour: str) -> np.ndarray:
+    return np.array([int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]) ** 2.2
+
+
+def test_words_can_be_read_on_their_colours():
+    for word, colour in COLOURS.items():
+        dark, light = sorted(float(_linear(c) @ [0.2126, 0.7152, 0.0722]) for c in (colour, INK_ON[word]))
+        assert (light + 0.05) / (dark + 0.05) > 4.5  # WCAG AA

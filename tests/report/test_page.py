@@ -1,0 +1,181 @@
+"""The page in a real browser: it draws, hovers, filters, stays silent, and never reaches for the network."""
+
+import shutil
+
+import pytest
+from synthetic import check, gpt
+from test_html import HOSTILE
+
+from orderone.report import write_html
+
+playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+NAMES = ("chromium", "chromium-browser", "google-chrome")
+TIMEOUT_MS = 30_000
+
+
+@pytest.fixture(scope="module")
+def browser():
+    path = next(filter(None, map(shutil.which, NAMES)), None)
+    if path is None:
+        pytest.skip(f"no browser on this machine: none of {', '.join(NAMES)} is on the PATH")
+    with playwright.sync_playwright() as play:
+        browser = play.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def open_page(browser, tmp_path):
+    """Opens the page of a result; at the end, whatever it complained about or asked of the network is an error."""
+    complaints, contexts = [], []
+
+    def open_page(r, **options):
+        contexts.append(context := browser.new_context(viewport={"width": 1300, "height": 900}, **options))
+        context.set_default_timeout(TIMEOUT_MS)
+        page = context.new_page()
+        page.on("console", lambda message: complaints.append(f"console {message.type}: {message.text}"))
+        page.on("pageerror", lambda error: complaints.append(f"error: {error}"))
+        page.on("dialog", lambda dialog: (complaints.append(f"dialog: {dialog.message}"), dialog.dismiss()))
+        file = write_html(r, tmp_path / "report.html").as_uri()
+        page.on("request", lambda request: request.url == file or complaints.append(f"request: {request.url}"))
+        page.route("**/*", lambda route: route.continue_() if route.request.url == file else route.abort())
+        page.goto(file)
+        page.wait_for_selector(".panel .js-plotly-plot, #empty:not([hidden])")
+        return page
+
+    yield open_page
+    for context in contexts:
+        context.close()
+    assert not complaints
+
+
+def mixed():
+    verdicts = dict.fromkeys(gpt(2), "PASS")
+    return check(
+        verdicts | {"lm_head": "FAIL", "transformer.wpe": "UNCLEAR", "transformer.h.1.mlp.c_fc": {"change": "SHRINKS"}}
+    )
+
+
+def names(page) -> list[str]:
+    return page.locator(".panel h3").all_text_contents()
+
+
+def hover(page, place: str, which: int = 0):
+    """The pointer on the middle of a point: plotly listens on a layer above it."""
+    page.wait_for_selector(f"{place} .points path")
+    box = page.locator(f"{place} .points path").nth(which).bounding_box()
+    page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+    page.wait_for_selector("#tooltip:not([hidden])")
+    return dict(zip(*(page.locator(f"#tooltip {tag}").all_text_contents() for tag in ("dt", "dd")), strict=True))
+
+
+def test_every_module_has_a_panel_worst_first(open_page):
+    page = open_page(mixed())
+    assert page.locator("#verdict").text_content() == "FAIL"
+    assert page.locator("#causes li").all_text_contents() == ["readout not scaled"]
+    assert len(names(page)) == len(gpt(2))
+    assert names(page)[:4] == ["lm_head", "transformer.wpe", "transformer.h.1.mlp.c_fc", "transformer.wte"]
+    assert page.locator(".panel .badge").all_text_contents()[:4] == ["FAIL", "UNCLEAR", "SHRINKS", "PASS"]
+
+
+def test_a_point_says_what_it_is(open_page):
+    page = open_page(mixed())
+    label = hover(page, ".panel")
+    assert (label["width"], label["step"]) == ("64", "3")
+    assert label["seed"] in {"0", "1", "2"}
+    assert float(label["RMS"]) > 0
+    assert (label["exponent"], label["predicted"], label["verdict"]) == ("+0.52 [+0.48, +0.57]", "0", "FAIL")
+    assert label["cause"].startswith("readout not scaled")
+    page.mouse.move(2, 2)
+    page.wait_for_selector("#tooltip", state="hidden")
+
+
+def test_losses_are_drawn_and_say_what_they_are(open_page):
+    page = open_page(mixed())
+    page.locator("#loss-section").scroll_into_view_if_needed()
+    label = hover(page, "#losses", which=-1)
+    assert (label["width"], label["step"]) == ("1024", "3")
+    assert page.locator("#losses .legendtext").all_text_contents() == ["64", "128", "256", "512", "1024"]
+
+
+def test_another_quantity(open_page):
+    page = open_page(mixed())
+    page.get_by_role("radio", name="output").click()
+    page.wait_for_selector(".panel .js-plotly-plot")
+    assert "SHRINKS" not in page.locator(".panel .badge").all_text_contents()
+    assert "RMS of output" in page.locator("#axes").text_content()
+    assert page.get_by_role("radio", name="output").get_attribute("aria-checked") == "true"
+
+
+def test_another_step(open_page):
+    page = open_page(mixed())
+    page.select_option("#step", "1")
+    assert set(page.locator(".panel .badge").all_text_contents()) == {"PASS"}
+    page.select_option("#step", "0")  # where there is no change, and so nothing to judge or to draw
+    assert set(page.locator(".panel .badge").all_text_contents()) == {"not judged"}
+    assert page.locator(".panel .note").first.text_content() == "15 zero of 15 points"
+
+
+def test_filters(open_page):
+    page = open_page(mixed())
+    page.get_by_role("button", name="PASS").click()
+    assert names(page) == ["lm_head", "transformer.wpe", "transformer.h.1.mlp.c_fc"]
+    page.get_by_label("module").fill("  WPE ")
+    playwright.expect(page.locator(".panel")).to_have_count(1)
+    assert page.locator("#exponents tbody tr").count() == 2  # of two quantities, each at the step that is unclear
+    page.get_by_label("module").fill("no such module")
+    page.wait_for_selector("#empty:not([hidden])")
+
+
+def test_the_table_sorts(open_page):
+    page = open_page(mixed())
+    for order in (1, -1):
+        page.locator("th", has_text="exponent").click()
+        cells = page.locator("#exponents tbody tr td:nth-child(5)").all_text_contents()
+        values = [order * float(cell.replace("\N{MINUS SIGN}", "-")) for cell in cells]
+        assert values == sorted(values)
+    page.locator("#more").click()
+    assert page.locator("#exponents tbody tr").count() == len(mixed().exponents)
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_hostile_names_are_text(open_page, scheme):
+    verdicts = dict.fromkeys(HOSTILE[:-1], "FAIL")  # the last is not UTF-8, which a browser would have to change
+    r = check(verdicts, causes=HOSTILE[:-1], provenance={name: name for name in HOSTILE[:-1]})
+    r.exponents["cause"], r.exponents["role"] = HOSTILE[0], HOSTILE[1]
+    page = open_page(r, color_scheme=scheme)
+    assert names(page) == HOSTILE[:-1]
+    assert page.locator("#causes li").all_text_contents() == HOSTILE[:-1]
+    assert page.locator("#provenance dd").all_text_contents() == HOSTILE[:-1]
+    assert hover(page, ".panel")["cause"] == HOSTILE[0]
+    assert page.locator("img").count() == 0
+
+
+def test_a_script_that_slipped_through_would_not_run(browser, tmp_path):
+    """The second line of defence: the content security policy."""
+    page = browser.new_page()
+    file = write_html(mixed(), tmp_path / "report.html")
+    file.write_text(file.read_text().replace("<header>", "<header><script>document.title = 'owned'</script>"))
+    page.goto(file.as_uri())
+    page.wait_for_selector(".panel .js-plotly-plot")
+    assert page.title() == "Coordinate check: FAIL"
+    page.close()
+
+
+def test_a_large_model_draws_what_is_in_view(open_page):
+    page = open_page(check(dict.fromkeys(gpt(42), "PASS"), quantities=("output", "change", "update"), steps=(0, 1)))
+    assert page.locator(".panel").count() == len(gpt(42))
+    assert page.locator(".panel .js-plotly-plot").count() < 60
+    page.locator(".panel").last.scroll_into_view_if_needed()
+    page.wait_for_selector(".panel:last-child .js-plotly-plot")
+
+
+def test_depth_partial_and_odd_results(open_page):
+    r = check({"": "PASS", "a": "FAIL"}, axis="depth", verdict="UNCLEAR")
+    r.frame = r.frame[r.frame["depth"] == 64]
+    r.frame.loc[r.frame["seed"] == 0, "rms"] = float("nan")
+    r.exponents, r.losses = r.exponents[:0], r.losses[:0]
+    page = open_page(r)
+    assert names(page) == ["(the model)", "a"]
+    assert page.locator("#loss-section").is_hidden()
+    assert "depth" in hover(page, ".panel")
