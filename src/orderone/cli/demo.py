@@ -1,7 +1,8 @@
 """`orderone demo`: the main job on embedded defaults, in under a minute."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from itertools import combinations
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.progress import track
@@ -11,10 +12,17 @@ from orderone.cli import show
 from orderone.core.exact import power
 from orderone.theory.exponents import MATRIX_ROLES, equivalent, max_lr, rms, stability
 
+if TYPE_CHECKING:
+    from orderone.measure import Check
+
 GPT2_BASE = {"n_embd": 768, "n_layer": 12, "n_head": 12}
 GPT2_XL = {"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"], "n_embd": 1600, "n_layer": 48, "n_head": 25}
 S0_RULES = ("sp", "ntk", "mup", "mf")
 SEEDS = 8
+CHECKED = {"mup": "report.html", "standard": "report-sp.html"}
+CHECK = {"optimizer": "adamw", "lr": 3e-3, "steps": 4, "seeds": 3}
+WIDTHS, BATCH = [64, 128, 256, 512], (8, 32)  # small, so that it takes seconds
+LAST_BLOCK = "transformer.h.1"
 
 
 def demo() -> None:
@@ -31,7 +39,11 @@ def demo() -> None:
         measured = _measured(names)
     out.print(show.table("Change of the logits in one step of sign descent, on training tokens", *measured))
     _plan(out)
-    out.print("Next: orderone predict exponents --help, orderone plan --help, orderone reproduce")
+    with show.one_thread():
+        _check(out)
+    out.print(
+        "Next: orderone predict exponents --help, orderone plan --help, orderone check --help, orderone reproduce"
+    )
 
 
 def _plan(out: Console) -> None:
@@ -47,6 +59,54 @@ def _plan(out: Console) -> None:
     out.print("\nA plan for an unmodified Hugging Face model: GPT-2, tuned at 124 M parameters, grown to 1.5 B\n")
     print(plan(model, base=GPT2_BASE, rule="mup", optimizer="adamw", lr=3e-3, weight_decay=0.1, depth="completep"))
     print()
+
+
+def _check(out: Console) -> None:
+    """A small GPT-2, trained for real: by muP, and as usual, with one learning rate for all tensors and widths."""
+    try:
+        checks = {rule: _checked(rule) for rule in CHECKED}
+    except (ValueError, OSError) as error:
+        out.print(f"no check of GPT-2: {error}")
+        return
+    out.print(
+        "GPT-2 trained for real, by mup and as usual (standard, SP: one learning rate for all tensors and widths)\n"
+    )
+    out.print(show.table("How far 4 steps move the last block", *_moves(checks)))
+    for check in checks.values():
+        out.print(show.coloured(str(check).partition("\n\n")[0]), soft_wrap=True)  # without the table of modules
+    _reports(out, checks)
+
+
+def _checked(rule: str) -> "Check":
+    from orderone.cli.check import run
+    from orderone.cli.subject import own_model
+
+    subject = own_model("gpt2", {"widths": WIDTHS, "depths": [2]}, None, 0, BATCH)
+    check = run(subject, rule=rule, **CHECK)
+    if check.interrupted:  # half of it would show half the truth
+        raise KeyboardInterrupt
+    return check
+
+
+def _moves(checks: "Mapping[str, Check]"):
+    rows = []
+    for rule, check in checks.items():
+        records = check.frame.query("module == @LAST_BLOCK and quantity == 'change' and step == step.max()")
+        sizes: Any = records.groupby("width")["rms"].mean()
+        rows.append((rule, *(f"{sizes[width]:.2f}" for width in WIDTHS), check.verdict))
+    return ("rule", *(f"width {width}" for width in WIDTHS), "verdict"), rows
+
+
+def _reports(out: Console, checks: "Mapping[str, Check]") -> None:
+    from orderone.report import write_html
+
+    try:
+        for rule, check in checks.items():
+            write_html(check, CHECKED[rule], title=f"GPT-2 by {rule}")
+    except (ImportError, OSError) as error:
+        out.print(f"no report: {error}\n")
+        return
+    out.print(f"\nOpen {' and '.join(CHECKED.values())} in a browser: every module, every step\n")
 
 
 def _derived() -> list[str]:

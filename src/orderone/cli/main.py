@@ -1,4 +1,7 @@
-"""`orderone`: the verbs, and how any of them ends: 0 done, 1 no answer exists, 2 wrong input, 130 interrupted."""
+"""`orderone`: the verbs, and how any of them ends: 0 done, 1 no answer exists, 2 wrong input, 130 interrupted.
+
+A check that ends with 0 has passed; 1 means FAIL and 3 UNCLEAR.
+"""
 
 import io
 import os
@@ -9,11 +12,12 @@ import tyro
 from tyro.extras import SubcommandApp
 
 from orderone import __version__
-from orderone.cli import demo, plan, predict, reproduce
+from orderone.cli import check, demo, plan, predict, reproduce
 
 app = SubcommandApp()
 app.command(predict.app, name="predict", help="What theory says, without running a network.")
 app.command(plan.plan)
+app.command(check.check)
 app.command(reproduce.reproduce)
 app.command(demo.demo)
 

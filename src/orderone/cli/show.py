@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from fractions import Fraction
 
 from rich.console import Console
@@ -11,17 +11,26 @@ from rich.text import Text
 
 COLOURS = {
     "STABLE": "green",
+    "PASS": "green",
     "holds": "green",
     "UNSTABLE": "bold red",
+    "FAIL": "bold red",
     "FAILS": "bold red",
+    "SHRINKS": "cyan",
     "UNCLEAR": "yellow",
     "note": "yellow",
 }
 
 
+class _Console(Console):
+    def on_broken_pipe(self) -> None:
+        """rich would end with status 1, which here means FAIL."""
+        raise BrokenPipeError
+
+
 def console() -> Console:
     """Made when needed, so that it writes to the standard output of that moment."""
-    return Console(highlight=False)
+    return _Console(highlight=False)
 
 
 def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Table:
@@ -53,13 +62,18 @@ def _plain(value: object) -> object:
 
 
 @contextmanager
-def one_thread() -> Iterator[None]:
-    """Small networks on one core: threads cost them more than they bring, above all on a busy machine."""
+def threads(number: int) -> Iterator[None]:
+    """Of torch; afterwards as many as before."""
     import torch
 
     before = torch.get_num_threads()
-    torch.set_num_threads(1)
+    torch.set_num_threads(number)
     try:
         yield
     finally:
         torch.set_num_threads(before)
+
+
+def one_thread() -> AbstractContextManager[None]:
+    """Small networks on one core: threads cost them more than they bring, above all on a busy machine."""
+    return threads(1)

@@ -1,0 +1,181 @@
+"""`orderone check`: a coordinate check of a small model on embedded data, or of your own."""
+
+import json as json_format
+import os
+import sys
+import sysconfig
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from orderone.cli import show
+from orderone.cli.subject import Subject, given_model, own_model, read_sizes
+from orderone.core.exact import count
+
+if TYPE_CHECKING:
+    from orderone.measure import Check
+
+STATUS = {"PASS": 0, "FAIL": 1, "UNCLEAR": 3}
+INTERRUPTED = 130
+NEEDS = {"html": ("plotly", "jinja2"), "png": ("matplotlib",), "parquet": ("pyarrow",)}
+EXTRAS = {"html": "report", "png": "png", "parquet": "parquet"}
+
+
+def check(
+    model: str = "gpt2",
+    widths: str | None = None,
+    depths: str | None = None,
+    rule: str = "mup",
+    optimizer: str = "adamw",
+    lr: float | None = None,
+    weight_decay: float | None = None,
+    depth: str | None = None,
+    steps: int = 4,
+    seeds: int = 3,
+    first_seed: int = 0,
+    batch: int = 16,
+    length: int = 64,
+    builder: str | None = None,
+    batches: str | None = None,
+    threads: int = 1,
+    html: str | None = None,
+    png: str | None = None,
+    save: str | None = None,
+    json: bool = False,
+) -> None:
+    """Train small models of several sizes, fit exponents to all they compute, and judge them by what the rule predicts.
+
+    Exit status: 0 PASS, 1 FAIL, 3 UNCLEAR, 2 wrong input, 130 interrupted (what was measured is shown).
+
+    Args:
+        model: gpt2 (tied) or llama on the text of the Python standard library; vit or mlp on scikit-learn's digits.
+        widths: 64:1024 doubles from 64 up to 1024; 64,96,128 is a list. With --depths, one width. Default: 64:512.
+        depths: The same for the number of layers, to see what grows with depth. Default: 2.
+        rule: sp, ntk, mup, mf, standard, neural-tangent, hybrid or maximal-update.
+        optimizer: sgd, adam, adamw, adafactor, muon or lion.
+        lr: The learning rate at the smallest size. Default: that of torch.optim.
+        weight_decay: At the smallest size. Default: that of torch.optim.
+        depth: sqrt (residual branches times 1/sqrt(L)) or completep (1/L).
+        steps: Updates of every model.
+        seeds: Models at every size.
+        first_seed: Of the models, counted from here, and of the batch.
+        batch: Texts or images in the batch, which is the same at every step.
+        length: Bytes in a text.
+        builder: Your model instead: package.module:function of the width (or depth), seen from the current folder.
+        batches: What to train it on: package.module:function without arguments that returns a batch, or one for each step.
+        threads: Of torch. Small models are fastest with one.
+        html: Draw all of it in this file, which opens in any browser without a network.
+        png: Draw the worst of it in this file.
+        save: Write every record to this file, .jsonl or .parquet.
+        json: Print JSON instead of a table.
+    """
+    files = {"html": html, "png": png, "save": save}
+    _check_files(files)
+    first, shape = count(first_seed, "first-seed", least=0), (batch, length)
+    sizes, number = read_sizes(widths, depths), count(threads, "threads")
+    options = {"rule": rule, "optimizer": optimizer, "lr": lr, "weight_decay": weight_decay, "depth": depth}
+    options |= {"steps": steps, "seeds": range(first, first + count(seeds, "seeds"))}
+    with _explained(), show.threads(number):
+        subject = given_model(builder, sizes, batches) if builder else own_model(model, sizes, batches, first, shape)
+        result = run(subject, quiet=json, **options)
+    result.provenance["model"] = subject.name
+    _show(result, subject.about, json)
+    _write(result, subject.name, files)
+    sys.stdout.flush()
+    sys.exit(INTERRUPTED if result.interrupted else STATUS[result.verdict])
+
+
+def run(subject: Subject, quiet: bool = False, **options: Any) -> "Check":
+    """The check, with a bar where somebody may be watching."""
+    from orderone.measure import coord_check
+
+    with _bar(quiet) as progress:
+        return coord_check(subject.build, batches=subject.batches, progress=progress, **subject.sizes, **options)
+
+
+@contextmanager
+def _bar(quiet: bool) -> Iterator[Callable[[int, int, str], None]]:
+    console = Console(stderr=True)
+    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
+    with Progress(*columns, console=console, transient=True, disable=quiet or not console.is_terminal) as bar:
+        task = bar.add_task("looking at the models", total=None)
+        yield lambda done, total, what: bar.update(task, completed=done, total=total, description=what)
+
+
+def _show(result: "Check", about: str, json: bool) -> None:
+    if json:
+        show.print_json(_record(result))
+        return
+    out = show.console()
+    out.print(about, soft_wrap=True, markup=False)
+    out.print(show.coloured(str(result)), soft_wrap=True)
+
+
+def _record(result: "Check") -> dict[str, Any]:
+    table = str(result.exponents.to_json(orient="records", double_precision=15))  # NaN as null
+    names = ("verdict", "passed", "interrupted", "causes", "notes", "provenance")
+    return {name: getattr(result, name) for name in names} | {"exponents": json_format.loads(table)}
+
+
+# --- files ----------------------------------------------------------------------------------------------------------
+
+
+def _check_files(files: dict[str, str | None]) -> None:
+    """Before minutes of work: whatever would keep their result from being written."""
+    for name, given in files.items():
+        if given is None:
+            continue
+        path = Path(given)
+        if path.is_dir() or not os.access(path.parent, os.W_OK):
+            raise ValueError(f"{name}: cannot write {given}; expected a file in a folder that exists")
+        if name == "save" and path.suffix not in (".jsonl", ".parquet"):
+            raise ValueError(f"save: expected a name that ends in .jsonl or .parquet, got {given!r}")
+        kind = "parquet" if path.suffix == ".parquet" else name
+        missing = [package for package in NEEDS.get(kind, ()) if not find_spec(package)]
+        if missing:
+            raise ValueError(f"{name}: this needs {missing[0]}; pip install 'orderone[{EXTRAS[kind]}]'")
+
+
+def _write(result: "Check", name: str, files: dict[str, str | None]) -> None:
+    from orderone.report import write_html, write_png
+
+    title = f"Coordinate check of {name}"
+    writers: dict[str, Callable[[str], Any]] = {
+        "html": lambda path: write_html(result, path, title=title),
+        "png": lambda path: write_png(result, path, title=title),
+        "save": result.save,
+    }
+    for kind, path in files.items():
+        if path is not None:
+            with _explained():
+                writers[kind](path)
+            print(f"wrote {path}", file=sys.stderr)
+
+
+@contextmanager
+def _explained() -> Iterator[None]:
+    """Errors of any kind as wrong input, in one line: an exit status of 1 would say FAIL."""
+    try:
+        yield
+    except ValueError:
+        raise
+    except SystemExit as error:  # of the user's model: its status would pass for a verdict
+        raise ValueError(f"the model ended the program (status {error.code})") from error
+    except (ImportError, OSError) as error:
+        raise ValueError(str(error)) from error
+    except Exception as error:  # the user's model may raise anything
+        raise ValueError(f"{type(error).__name__}: {error}{_place(error)}") from error
+
+
+def _place(error: Exception) -> str:
+    """The last line of the user's own code that the error came through."""
+    others = str(Path(__file__).parents[1]), "site-packages", sysconfig.get_path("stdlib")
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if not any(folder in frame.filename for folder in others)]
+    return f" ({own[-1].filename}, line {own[-1].lineno})" if own else ""

@@ -1,0 +1,106 @@
+"""The models that `orderone check` knows: small, unmodified, and made at any width and depth.
+
+Heads have 16 channels and grow in number, the MLP of a block is four times as wide as the model, nothing drops out.
+Tokens are bytes of the Python standard library; images are scikit-learn's digits.
+"""
+
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:  # torch is heavy, and `orderone --help` does not need it
+    from torch import nn
+
+HEAD = 16
+LONGEST = 256  # text, in bytes: GPT-2 has a tensor for as many
+VOCABULARY, CLASSES, IMAGE, PATCH = 256, 10, 8, 2
+LAYERS = 2  # the least that has an inner stack
+
+
+@dataclass(frozen=True)
+class Model:
+    build: Callable[[int, int], "nn.Module"]  # of width and depth
+    batch: Callable[[int, int, int], Any]  # of seed, batch size and length
+    about: str
+    multiple: int = HEAD  # that a width has to be
+
+
+def gpt2(width: int, layers: int = LAYERS) -> "nn.Module":
+    hf = _transformers()
+    return hf.GPT2LMHeadModel(
+        hf.GPT2Config(
+            vocab_size=VOCABULARY, n_positions=LONGEST, n_embd=width, n_layer=layers, n_head=width // HEAD,
+            resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0, bos_token_id=0, eos_token_id=0, use_cache=False,
+        )
+    )  # fmt: skip
+
+
+def llama(width: int, layers: int = LAYERS) -> "nn.Module":
+    hf = _transformers()
+    return hf.LlamaForCausalLM(
+        hf.LlamaConfig(
+            vocab_size=VOCABULARY, hidden_size=width, intermediate_size=4 * width, num_hidden_layers=layers,
+            num_attention_heads=width // HEAD, num_key_value_heads=width // HEAD, head_dim=HEAD, use_cache=False,
+        )
+    )  # fmt: skip
+
+
+def vit(width: int, layers: int = LAYERS) -> "nn.Module":
+    hf = _transformers()
+    return hf.ViTForImageClassification(
+        hf.ViTConfig(
+            hidden_size=width, intermediate_size=4 * width, num_hidden_layers=layers, num_attention_heads=width // HEAD,
+            image_size=IMAGE, patch_size=PATCH, num_channels=1, num_labels=CLASSES,
+        )
+    )  # fmt: skip
+
+
+def mlp(width: int, layers: int = LAYERS) -> "nn.Module":
+    """`layers` matrices of width x width between the first and the last."""
+    from torch import nn
+
+    first = {"flatten": nn.Flatten(), "first": nn.Linear(IMAGE * IMAGE, width), "relu": nn.ReLU()}
+    hidden = nn.Sequential(*(_dense(width) for _ in range(layers)))
+    return nn.Sequential(OrderedDict(first | {"hidden": hidden, "last": nn.Linear(width, CLASSES)}))
+
+
+def _dense(width: int) -> "nn.Module":
+    from torch import nn
+
+    return nn.Sequential(OrderedDict({"linear": nn.Linear(width, width), "relu": nn.ReLU()}))
+
+
+def _text(seed: int, batch: int, length: int) -> Any:
+    from orderone.data import text_batch
+
+    ids = text_batch(seed, batch, length)
+    return {"input_ids": ids, "labels": ids}
+
+
+def _images(seed: int, batch: int, length: int) -> Any:
+    from orderone.data import digits_batch
+
+    return digits_batch(seed, batch)
+
+
+def _named_images(seed: int, batch: int, length: int) -> Any:
+    images, labels = _images(seed, batch, length)
+    return {"pixel_values": images, "labels": labels}
+
+
+def _transformers() -> Any:
+    try:
+        import transformers
+    except ImportError as error:
+        raise ValueError("this needs transformers; pip install 'orderone[transformers]'") from error
+    transformers.logging.set_verbosity_error()  # its advice is about models that somebody wants to generate with
+    return transformers
+
+
+MODELS = {
+    "gpt2": Model(gpt2, _text, "GPT-2 of Hugging Face (tied) on the text of the Python standard library"),
+    "llama": Model(llama, _text, "Llama of Hugging Face on the text of the Python standard library"),
+    "vit": Model(vit, _named_images, "ViT of Hugging Face on scikit-learn's digits"),
+    "mlp": Model(mlp, _images, "ReLU MLP of plain PyTorch on scikit-learn's digits", multiple=1),
+}
