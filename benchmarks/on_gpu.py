@@ -1,10 +1,13 @@
-"""On a GPU: the same plan as on the CPU, the same losses compiled and not, and what the groups cost a fused step.
+"""On a GPU: the same plan as on the CPU, the same losses compiled and not, what the groups cost a fused step, the same
+coordinate check as on the CPU, and what a probe costs.
 
 python benchmarks/on_gpu.py
 """
 
 import statistics
 import sys
+import time
+from contextlib import nullcontext
 from pathlib import Path
 
 import torch
@@ -71,8 +74,46 @@ def cost() -> None:
     print(f"fused AdamW step, {len(parameters)} tensors: {medians['plain']:.3f} ms plain; ratios {ratios}", flush=True)
 
 
+def same_check(name: str) -> None:
+    """Exponents on both devices; seeds draw other numbers on a GPU, so that they agree within noise."""
+    entry, exponents = ZOO[name], {}
+    for device in ("cpu", "cuda"):
+        check = o1.coord_check(
+            lambda width, device=device: entry.build(width).to(device), (64, 128, 256, 512), lr=1e-2,
+            batches=entry.batch(0), loss=entry.loss,
+        )  # fmt: skip
+        exponents[device] = check.exponents.set_index(["module", "quantity", "step"]).exponent
+        print(f"{name:18} {device}: {check.verdict}, {check.count('PASS')} PASS of {len(check.exponents)}", flush=True)
+    gap = (exponents["cpu"] - exponents["cuda"]).abs()
+    print(f"{name:18} exponents differ by {gap.median():.3f} in the median, {gap.max():.2f} at most", flush=True)
+
+
+def probe_cost() -> None:
+    """A step of a 12-layer GPT of width 256, with and without a probe, interleaved."""
+    entry, model, batch, plan = planned("nano-gpt", "cuda", width=256, layers=12)
+    plan.apply()
+    optimizer = plan.optimizer(fused=True)
+    times: dict[str, list[float]] = {"plain": [], "probe": []}
+    for _ in range(ROUNDS):
+        for kind in times:
+            context = o1.probe(model, optimizer=optimizer) if kind == "probe" else nullcontext()
+            with context:
+                torch.cuda.synchronize()
+                start = time.perf_counter()
+                entry.train(model, optimizer, batch, steps=4)
+                torch.cuda.synchronize()
+                times[kind].append(time.perf_counter() - start)
+    medians = {kind: statistics.median(values[3:]) / 4 for kind, values in times.items()}
+    print(
+        f"probe: {medians['plain'] * 1e3:.2f} ms a step plain, {medians['probe'] / medians['plain']:.2f} times with it"
+    )
+
+
 if __name__ == "__main__":
     print(torch.__version__, torch.cuda.get_device_name())
     for name in NAMES:
         check(name)
     cost()
+    for name in ("mlp", "nano-gpt"):
+        same_check(name)
+    probe_cost()

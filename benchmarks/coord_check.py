@@ -1,0 +1,129 @@
+"""A coordinate check against mup's `get_coord_data` on the same networks, and against the floor of both.
+
+    python benchmarks/coord_check.py [repetitions]
+
+Widths 64 to 1024, 4 steps, 3 seeds, one batch, AdamW, one thread; medians of interleaved runs. The floor is the training
+itself: build, forward, backward, fused AdamW, and nothing recorded. No way of recording can be faster than that.
+"""
+
+import logging
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from mup import MuReadout, set_base_shapes
+from mup.coord_check import get_coord_data
+from torch import Tensor, nn
+from transformers import GPT2Config, GPT2LMHeadModel
+
+import orderone as o1
+
+WIDTHS, STEPS, SEEDS, LR = (64, 128, 256, 512, 1024), 4, 3, 1e-2
+
+
+class MLP(nn.Module):
+    def __init__(self, width: int, readout: type[nn.Linear] = nn.Linear):
+        super().__init__()
+        self.first, self.second, self.third = nn.Linear(784, width), nn.Linear(width, width), readout(width, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.third(torch.relu(self.second(torch.relu(self.first(x)))))
+
+
+def gpt2(width: int, readout: type[nn.Linear] = nn.Linear) -> nn.Module:
+    model = GPT2LMHeadModel(GPT2Config(
+        n_embd=width, n_layer=2, n_head=width // 16, vocab_size=256, n_positions=64, resid_pdrop=0.0, embd_pdrop=0.0,
+        attn_pdrop=0.0, bos_token_id=0, eos_token_id=0, use_cache=False, tie_word_embeddings=False,
+    ))  # fmt: skip
+    if readout is not nn.Linear:
+        model.lm_head = readout(width, 256, bias=False)
+    return model
+
+
+def for_mup(build: Callable[..., nn.Module], width: int) -> Callable[[], nn.Module]:
+    def made() -> nn.Module:
+        model = build(width, MuReadout)
+        set_base_shapes(model, build(WIDTHS[0], MuReadout), delta=build(2 * WIDTHS[0], MuReadout))
+        return model
+
+    return made
+
+
+def floor(build: Callable[[int], nn.Module], step: Callable[[nn.Module], Tensor]) -> None:
+    for _ in range(SEEDS):
+        for width in WIDTHS:
+            model = build(width)
+            optimizer = torch.optim.AdamW(model.parameters(), lr=LR, fused=True)
+            for _ in range(STEPS):
+                optimizer.zero_grad()
+                step(model).backward()
+                optimizer.step()
+
+
+def seconds(action: Callable[[], Any]) -> tuple[float, Any]:
+    start = time.perf_counter()
+    result = action()
+    return time.perf_counter() - start, result
+
+
+def compare(name: str, ours: Callable, mups: Callable, bare: Callable, repetitions: int) -> None:
+    times: dict[str, list[float]] = {"ours": [], "mup": [], "floor": []}
+    check: Any = None
+    data: Any = None
+    for _ in range(repetitions):
+        took, check = seconds(ours)
+        times["ours"].append(took)
+        took, data = seconds(mups)
+        times["mup"].append(took)
+        times["floor"].append(seconds(bare)[0])
+    t = {kind: statistics.median(values) for kind, values in times.items()}
+    numbers = 4 * len(check.frame), len(data)  # rms, mean, max, finite; mup's l1
+    print(
+        f"| {name} | {t['ours']:.2f} | {t['mup']:.2f} | {t['floor']:.2f} | {t['mup'] / t['ours']:.2f} | "
+        f"{t['mup'] / t['floor']:.2f} | {numbers[0]} | {numbers[1]} |", flush=True,
+    )  # fmt: skip
+
+
+def on_numbers(batch: int, repetitions: int) -> None:
+    x, y = torch.randn(batch, 784), torch.randint(0, 10, (batch,))
+    models = {width: for_mup(MLP, width) for width in WIDTHS}
+    compare(
+        f"MLP, batch {batch}",
+        lambda: o1.coord_check(MLP, WIDTHS, lr=LR, batches=(x, y), steps=STEPS, seeds=SEEDS, weight_decay=0.0),
+        lambda: get_coord_data(models, [(x, y)], optimizer="adamw", lr=LR, nsteps=STEPS, nseeds=SEEDS, cuda=False,
+                               show_progress=False),
+        lambda: floor(MLP, lambda model: nn.functional.cross_entropy(model(x), y)),
+        repetitions,
+    )  # fmt: skip
+
+
+def on_text(shape: tuple[int, int], repetitions: int) -> None:
+    ids = torch.randint(0, 256, shape)
+    batch, models = {"input_ids": ids, "labels": ids}, {width: for_mup(gpt2, width) for width in WIDTHS}
+
+    def readable(name: str) -> bool:  # mup cannot record modules that give None among their outputs
+        return bool(name) and not name.endswith("attn") and name != "transformer"
+
+    compare(
+        f"GPT-2, 2 layers, {shape[0]} x {shape[1]} tokens",
+        lambda: o1.coord_check(gpt2, WIDTHS, lr=LR, batches=batch, steps=STEPS, seeds=SEEDS, weight_decay=0.0),
+        lambda: get_coord_data(models, [batch], optimizer="adamw", lr=LR, nsteps=STEPS, nseeds=SEEDS, cuda=False,
+                               dict_in_out=True, show_progress=False, filter_module_by_name=readable),
+        lambda: floor(gpt2, lambda model: model(**batch).loss),
+        repetitions,
+    )  # fmt: skip
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    logging.disable(logging.WARNING)
+    times = int(sys.argv[1]) if len(sys.argv) > 1 else 3
+    print("| network | orderone, s | mup, s | floor, s | mup / orderone | mup / floor | numbers | mup's |")
+    print("| --- | --- | --- | --- | --- | --- | --- | --- |", flush=True)
+    for size in (16, 64):
+        on_numbers(size, times)
+    for tokens in ((2, 16), (8, 32)):
+        on_text(tokens, times)

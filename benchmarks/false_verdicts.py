@@ -1,0 +1,48 @@
+"""How often is a coordinate check wrong? Every healthy and every faulty subject of the tests, with other seeds each time.
+
+    python benchmarks/false_verdicts.py [repetitions] [name ...]
+
+A healthy subject must PASS; a faulty one must FAIL and name its fault.
+"""
+
+import logging
+import sys
+import warnings
+from pathlib import Path
+
+import torch
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "measure"))
+
+from subjects import FAULTY, HEALTHY, Subject
+
+SEEDS = 3
+
+
+def is_right(subject: Subject, repetition: int) -> tuple[bool, str]:
+    first = 1000 + SEEDS * repetition
+    check = subject.check(seeds=range(first, first + SEEDS))
+    if not subject.says:
+        return check.passed, f"{check.verdict} {check.causes}"
+    return check.verdict == "FAIL" and any(subject.says in c for c in check.causes), f"{check.verdict} {check.causes}"
+
+
+def main(repetitions: int, names: list[str]) -> None:
+    torch.set_num_threads(1)
+    warnings.simplefilter("ignore")
+    logging.disable(logging.WARNING)
+    print(f"| subject | must | wrong in {repetitions} |\n| --- | --- | --- |", flush=True)
+    total = 0
+    for must, subjects in (("PASS", HEALTHY), ("FAIL", FAULTY)):
+        for name, subject in subjects.items():
+            if names and name not in names:
+                continue
+            told = [is_right(subject, repetition) for repetition in range(repetitions)]
+            wrong = [words for right, words in told if not right]
+            total += len(wrong)
+            print(f"| {name} | {must} | {len(wrong)} | {' '.join(wrong[:2])}", flush=True)
+    print(f"{total} wrong verdicts", flush=True)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]) if len(sys.argv) > 1 else 20, sys.argv[2:])

@@ -1,0 +1,84 @@
+"""What looking costs: a training step of a 12-layer GPT, eager, with AdamW, with and without the probe.
+
+    python benchmarks/probe.py [device]
+
+Steps with and without it take turns; the ratio is the median of the ratios of neighbours. Everything is recorded by
+default: every module and tensor, every step. "fixed batch" adds a pass on 64 tokens a step, for `change`; "pass alone" is
+what that pass costs by itself. The model is the nano-gpt of tests/planning/zoo.py, on bytes.
+"""
+
+import sys
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import AdamW, Optimizer
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "planning"))
+
+import zoo
+
+import orderone as o1
+
+WIDTH, LAYERS, HEAD, BYTES, ROWS, LENGTH, STEPS = 256, 12, 32, 256, 8, 128, 12
+zoo.VOCAB, zoo.LENGTH, zoo.HEAD = BYTES, LENGTH, HEAD
+
+
+def batch(rows: int, length: int, device: str) -> dict[str, Tensor]:
+    ids = torch.randint(BYTES, (rows, length + 1), device=device)
+    return {"idx": ids[:, :-1], "targets": ids[:, 1:].contiguous()}
+
+
+def trained(device: str) -> tuple[nn.Module, Optimizer]:
+    torch.manual_seed(0)
+    model = zoo.NanoGPT(WIDTH, LAYERS).to(device)
+    return model, AdamW(model.parameters(), lr=1e-4)
+
+
+def step(model: nn.Module, optimizer: Optimizer, data: dict[str, Tensor]) -> None:
+    optimizer.zero_grad()
+    model(**data)[1].backward()
+    optimizer.step()
+
+
+def seconds(action: Callable[[], Any], device: str) -> float:
+    start = time.perf_counter()
+    action()
+    if device != "cpu":
+        torch.cuda.synchronize()
+    return time.perf_counter() - start
+
+
+def measure(device: str) -> dict[str, list[float]]:
+    """Seconds of every step, in turns."""
+    data, fixed = batch(ROWS, LENGTH, device), batch(1, LENGTH // 2, device)
+    options: dict[str, dict[str, Any]] = {"without": {}, "probe": {}, "probe, fixed batch": {"batch": fixed}}
+    with ExitStack() as stack:
+        runs = {name: trained(device) for name in options}
+        for name, (model, optimizer) in runs.items():
+            if name != "without":
+                stack.enter_context(o1.probe(model, optimizer, **options[name]))
+        actions: dict[str, Callable[[], Any]] = {name: partial(step, *run, data) for name, run in runs.items()}
+        model = trained(device)[0]
+        actions["pass alone"] = torch.no_grad()(lambda: model(**fixed))
+        turns = [{name: seconds(action, device) for name, action in actions.items()} for _ in range(STEPS + 2)]
+    return {name: [turn[name] for turn in turns[2:]] for name in actions}
+
+
+def main(device: str) -> None:
+    torch.set_num_threads(1)
+    found = measure(device)
+    print("| | a step, ms | ratio |\n| --- | --- | --- |")
+    for name, times in found.items():
+        ratio = median(one / plain for one, plain in zip(times, found["without"], strict=True))
+        print(f"| {name} | {1e3 * median(times):.1f} | {ratio:.3f} |")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:] or ["cpu"])
