@@ -56,7 +56,7 @@ class Check:
 
     @cached_property
     def frame(self) -> "pd.DataFrame":
-        """One line for each run, step, module (or tensor) and quantity, with rms, mean, max |x| and finite fraction."""
+        """One line for each run, step, module (or tensor) and quantity: rms, mean, largest absolute, finite fraction."""
         return self.observations.frame(self.provenance)
 
     @cached_property

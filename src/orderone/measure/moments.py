@@ -42,7 +42,7 @@ class Moments:
         return math.sqrt(self.squares / self.count)
 
     def row(self) -> tuple[float, float, float, float]:
-        """rms, mean, max |x|, fraction of finite entries."""
+        """rms, mean, largest absolute value, finite fraction."""
         return self.rms, self.total / self.count, self.largest, self.finite / self.count
 
 

@@ -65,7 +65,7 @@ class Probe:
 
     @property
     def frame(self) -> "pd.DataFrame":
-        """One line for each step, module (or tensor) and quantity: rms, mean, max |x|, fraction of finite entries."""
+        """One line for each step, module (or tensor) and quantity: rms, mean, largest absolute value, finite fraction."""
         rows = [(step, module, quantity, *m.row()) for step, module, quantity, m in self.rows]
         return records.table(rows, COLUMNS, self.provenance | records.versions())
 
