@@ -1,4 +1,4 @@
-"""`orderone predict`: what theory says, without running a network."""
+"""`orderone predict exponents`: powers of the width, and what stops them."""
 
 import json as json_format
 import sys
@@ -8,7 +8,6 @@ from fractions import Fraction
 from typing import Annotated
 
 import tyro
-from tyro.extras import SubcommandApp
 
 from orderone import rules
 from orderone.cli import show
@@ -27,11 +26,9 @@ from orderone.theory.exponents import (
     stability,
 )
 
-app = SubcommandApp()
 HEADS = {"more": 0, "larger": 1}
 
 
-@app.command
 def exponents(
     rule: str = "mup",
     optimizer: str = "adam",

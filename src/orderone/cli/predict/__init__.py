@@ -1,0 +1,8 @@
+"""`orderone predict`: what theory says, without running a network. One file for each theory."""
+
+from tyro.extras import SubcommandApp
+
+from orderone.cli.predict import exponents
+
+app = SubcommandApp()
+app.command(exponents.exponents)
