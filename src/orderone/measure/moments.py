@@ -99,7 +99,7 @@ def _real(x: Tensor) -> Tensor:
 
 
 def _on_host(x: Tensor, count: int) -> Moments:
-    x = x.to(REDUCED.get(x.dtype, x.dtype))
+    x = x.float() if x.dtype in REDUCED else x
     # two passes, one at a time, are faster than the one that does both, unless starting them is what takes the time
     low, high = torch.aminmax(x) if x.numel() < BLOCK else (x.amin(), x.amax())
     largest = max(-low.item(), high.item())  # not a number, if one of them is not
