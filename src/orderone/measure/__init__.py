@@ -1,4 +1,5 @@
-"""What real networks do: sizes while they train, their exponents with a verdict, alignment, gradient metrics."""
+"""What real networks do: sizes while they train, their exponents with a verdict, alignment, gradient metrics,
+layer covariances of random networks."""
 
 from orderone.measure.aligned import MeasuredAlignment
 from orderone.measure.alignment import alignment
@@ -9,6 +10,7 @@ from orderone.measure.gradient_metrics import gradient_metrics
 from orderone.measure.probe import probe
 from orderone.measure.recording import Probe
 from orderone.measure.records import read, write
+from orderone.measure.sampler import sample_network
 
 __all__ = [
     "Check",
@@ -21,5 +23,6 @@ __all__ = [
     "gradient_metrics",
     "probe",
     "read",
+    "sample_network",
     "write",
 ]

@@ -87,12 +87,28 @@ class ShapedSmooth:
     def derivatives(self) -> tuple[float, float]:
         """phi''(0) and phi'''(0)."""
         if callable(self.phi):
-            _check_start(self.phi)
+            self.check_start(NODES)
             found = _derivatives(self.phi)
         else:
             found = SMOOTH[one_of(self.phi, SMOOTH, "activation phi")][1:]
         given = (self.second, self.third)
         return tuple(f if g is None else real(g, "derivative of phi") for f, g in zip(found, given, strict=True))  # type: ignore
+
+    def check_start(self, like: Array) -> None:
+        """phi(0) = 0 and phi'(0) = 1, asked of phi with arrays of the kind of `like`."""
+        xp, h = array_api_compat.array_namespace(like), 1e-4
+        try:
+            points = xp.asarray([-h, 0.0, h], dtype=like.dtype, device=array_api_compat.device(like))
+            below, start, above = (float(y) for y in self.function(xp)(points))
+        except Exception as error:  # the user's function may raise anything
+            kind = type(like).__name__
+            raise ValueError(f"phi: expected a function of {kind}s, got {self.phi!r}, which raised {error!r}") from error
+        slope = (above - below) / (2 * h)
+        if not (abs(start) < 1e-9 and abs(slope - 1) < 1e-6):
+            raise ValueError(
+                f"phi: expected phi(0) = 0 and phi'(0) = 1, got {start:.6g} and {slope:.6g}; "
+                "give lambda x: (phi(x) - phi(0)) / phi'(0)"
+            )
 
     def scale(self, width: Count, p: Number = 0.5) -> float:
         return self.a * _rate(width, p)
@@ -115,20 +131,6 @@ class ShapedSmooth:
 
 def _rate(width: Count, p: Number) -> float:
     return count(width, "width") ** real(p, "p", least=0)
-
-
-def _check_start(phi: Callable[[Array], Array]) -> None:
-    h = 1e-4
-    try:
-        below, start, above = (float(phi(np.asarray([x]))[0]) for x in (-h, 0.0, h))
-    except Exception as error:  # the user's function may raise anything
-        raise ValueError(f"phi: expected a function of numpy arrays, got {phi!r}, which raised {error!r}") from error
-    slope = (above - below) / (2 * h)
-    if not (abs(start) < 1e-9 and abs(slope - 1) < 1e-6):
-        raise ValueError(
-            f"phi: expected phi(0) = 0 and phi'(0) = 1, got {start:.6g} and {slope:.6g}; "
-            "give lambda x: (phi(x) - phi(0)) / phi'(0)"
-        )
 
 
 def _derivatives(phi: Callable[[Array], Array], h: float = 0.02) -> tuple[float, float]:
