@@ -2,7 +2,9 @@
 Networks*. Covariances and correlations of layers as solutions of differential equations."""
 
 from orderone.theory.limits.chain import Q_INFINITY, correlation_chain, infinite_width_q, mu_r, sigma_r2
+from orderone.theory.limits.correlation_law import correlation_mean
 from orderone.theory.limits.covariance_sde import CovarianceSDE, Paths
+from orderone.theory.limits.depth_report import DepthReport, depth_report
 from orderone.theory.limits.distances import Distance, distance, energy, ks, wasserstein
 from orderone.theory.limits.metric import diffusion, metric
 from orderone.theory.limits.odes import correlation_ode, covariance_ode, resnet_ode
@@ -17,14 +19,17 @@ __all__ = [
     "K31",
     "Q_INFINITY",
     "CovarianceSDE",
+    "DepthReport",
     "Distance",
     "Paths",
     "ShapedReLU",
     "ShapedSmooth",
     "UnshapedCorrelationSDE",
     "correlation_chain",
+    "correlation_mean",
     "correlation_ode",
     "covariance_ode",
+    "depth_report",
     "diffusion",
     "distance",
     "energy",
