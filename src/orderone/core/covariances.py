@@ -8,12 +8,12 @@ from typing import Any
 import array_api_compat
 import numpy as np
 
-from orderone.core.given import Array, ArrayLike
+from orderone.core.given import Array
 
 ROUNDING = {4: 1e-5, 8: 1e-9}  # bytes of the dtype -> how far, relatively, rounding may take V from symmetric and PSD
 
 
-def array(values: ArrayLike, name: str) -> tuple[Array, Any]:
+def array(values: Array, name: str) -> tuple[Array, Any]:
     """`values` as an array of floats, and its namespace."""
     if array_api_compat.is_torch_array(values):
         xp = array_api_compat.array_namespace(values)
@@ -26,7 +26,7 @@ def array(values: ArrayLike, name: str) -> tuple[Array, Any]:
     return result, array_api_compat.array_namespace(result)
 
 
-def covariance(values: ArrayLike, name: str = "V0", *, batch: bool = False) -> tuple[Array, Any]:
+def covariance(values: Array, name: str = "V0", *, batch: bool = False) -> tuple[Array, Any]:
     """(m, m), symmetric and positive semidefinite up to rounding, and its namespace; with `batch`, also (starts, m, m)."""
     V, xp = array(values, name)
     shape = "(m, m)" + (" or (starts, m, m)" if batch else "")

@@ -2,10 +2,10 @@
 
 import numpy as np
 
-from orderone.core.given import Array, ArrayLike, Number
+from orderone.core.given import Array, Number
 
 
-def real(value: Number, name: str, *, above: float | None = None, least: float | None = None) -> float:
+def real(value: Number, name: str, *, above: Number | None = None, least: Number | None = None) -> float:
     """`value` as a finite float, greater than `above` and not less than `least`; otherwise a ValueError."""
     wanted = "a finite number" + (f" greater than {above:g}" if above is not None else "")
     wanted += f" of at least {least:g}" if least is not None else ""
@@ -19,7 +19,7 @@ def real(value: Number, name: str, *, above: float | None = None, least: float |
     return result
 
 
-def reals(values: ArrayLike, name: str, *, least: float = -np.inf, most: float = np.inf) -> np.ndarray:
+def reals(values: Array, name: str, *, least: Number = -np.inf, most: Number = np.inf) -> np.ndarray:
     """`values`, one number or an array of them, as float64 within [least, most]."""
     try:
         result = np.asarray(values, dtype=np.float64)
@@ -30,7 +30,7 @@ def reals(values: ArrayLike, name: str, *, least: float = -np.inf, most: float =
     return result
 
 
-def finite(values: ArrayLike, name: str, least: int = 1) -> np.ndarray:
+def finite(values: Array, name: str, least: int = 1) -> np.ndarray:
     """`values` as a flat float64 array of at least `least` finite numbers."""
     result = reals(values, name).ravel()
     if result.size < least or not np.all(np.isfinite(result)):

@@ -1,8 +1,8 @@
 """How fast networks come to their limits, and integrators to their equations: an error, and the power that fits it.
 
-    weak order        |E rho^2 of the scheme - E rho^2|         ~ dt^1 (euler), dt^2 (geometric)
-    ODE limit         rms(rho of a network - rho of (3.18))     ~ n^{p - 1/2},   0 < p < 1/2, depth n^{2p}       S3 Prop. 3.4
-    unshaped SDE      W1(r of a network, r of (4.8))            ~ n^{-1}                                          S3 Theorem 4.1
+weak order        abs(E rho^2 of the scheme - exact)        ~ dt^1 (euler), dt^2 (geometric)
+ODE limit         rms(rho of a network - rho of (3.18))     ~ n^{p - 1/2}, 0 < p < 1/2, depth n^{2p}    S3 Prop. 3.4
+unshaped SDE      W1(r of a network, r of (4.8))            ~ n^{-1}                                    S3 Theorem 4.1
 """
 
 from collections.abc import Sequence

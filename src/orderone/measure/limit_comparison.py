@@ -1,8 +1,8 @@
 """A finite network beside its limit: the same quantity, sampled from both, and how far apart they are.
 
-    relu            r = log(l^2 (1 - rho_l))              network against the SDE (4.8), a step of (4.9) for each layer
-    shaped-relu     rho and log V_11                      network with p = 1/2 against the SDE (2.7)-(2.8)
-    linear          the same                              the same without drift
+relu            r = log(l^2 (1 - rho_l))              network against the SDE (4.8), a step of (4.9) for each layer
+shaped-relu     rho and log V_11                      network with p = 1/2 against the SDE (2.7)-(2.8)
+linear          the same                              the same without drift
 """
 
 from dataclasses import dataclass
@@ -48,7 +48,8 @@ def compare_with_limit(
     kind = one_of(activation, ACTIVATIONS, "activation")
     rho = float(reals(rho0, "rho0", least=-1, most=1 - 1e-9))
     n, d, number = count(width, "width"), count(depth, "depth"), count(samples, "samples", least=2)
-    V0, shape = [[1.0, rho], [rho, 1.0]], {"c_plus": c_plus, "c_minus": c_minus}
+    V0: list[list[float]] = [[1.0, rho], [rho, 1.0]]
+    shape: dict[str, Any] = {"c_plus": c_plus, "c_minus": c_minus}
     V = sample_network(kind, V0, n, d, number, seed, progress=progress, **shape)
     T, dt = d / n, d / n / min(d, MOST_STEPS)
     if kind == "relu":

@@ -4,24 +4,17 @@ Given the layers below, the pre-activations of a layer are n independent Gaussia
 
     z_i ~ N(0, V),   i = 1 ... n,      V' = (c/n) sum_i phi(z_i) phi(z_i)^T           S3 (2.2), (3.4)-(3.5)
 
-so a layer costs m n normal numbers and no n x n matrix, and V' has exactly the law that weights would give it. Rows of inputs
-are (m, samples, n) in single precision; covariances live as lower factors L, V = L L^T, (m, m, samples) in double
-precision. The factor of the next layer comes from Gram-Schmidt on phi(z) and not from sums of products: 1 - rho, which is all
-that is left of two inputs deep in a network, keeps its digits down to 1e-13.
+so a layer costs m n normal numbers and no n x n matrix, and V' has exactly the law that weights would give it. Rows of
+inputs are (m, samples, n) in single precision; covariances live as lower factors L, V = L L^T, (m, m, samples) in double
+precision. The factor of the next layer comes from Gram-Schmidt on phi(z) and not from sums of products: 1 - rho, which is
+all that is left of two inputs deep in a network, keeps its digits down to 1e-13.
 """
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
-
-
-class Layers(Protocol):
-    """A chunk of networks, somewhere on their way through the layers."""
-
-    def step(self) -> None: ...
-    def factor(self) -> Tensor: ...
 
 
 class Draw:
@@ -41,15 +34,17 @@ class Draw:
         """(m, m, samples): `half` is half the degrees of freedom of each column."""
         m, samples = half.shape
         normal = self(torch.empty(m, m, samples, dtype=half.dtype, device=half.device))
-        root = (2 * torch._standard_gamma(half.clamp(min=0.5), generator=self._generator)).sqrt()
+        # the public torch.distributions.Chi2 takes no generator
+        gamma = torch._standard_gamma(half.clamp(min=0.5), generator=self._generator)  # pyright: ignore
+        root = (2 * gamma).sqrt()
         T = normal.permute(2, 0, 1).tril(-1) + torch.diag_embed(root.T)
         return (T * (half.T > 0)[:, None, :]).permute(1, 2, 0)
 
 
 class Homogeneous:
-    """phi(x) = major max(x, 0) + minor min(x, 0). Norms do not matter to phi: they are kept apart, and nothing overflows."""
+    """phi(x) = major max(x, 0) + minor min(x, 0). Norms do not matter to phi: they are kept apart."""
 
-    def __init__(self, L: Tensor, slopes: tuple[float, float], width: int, draw: "Draw"):
+    def __init__(self, L: Tensor, slopes: tuple[float, float], width: int, draw: Draw):
         # under z -> -z the two slopes change places and the law of V stays
         major, minor = sorted(slopes, key=abs, reverse=True)
         self._slope, self._scale = minor / major, (2 / (1 + (minor / major) ** 2) / width) ** 0.5
@@ -68,7 +63,7 @@ class Homogeneous:
 class Smooth:
     """phi(x) any function; c is its normalizer."""
 
-    def __init__(self, L: Tensor, phi: Callable[[Tensor], Tensor], c: float, width: int, draw: "Draw"):
+    def __init__(self, L: Tensor, phi: Callable[[Tensor], Tensor], c: float, width: int, draw: Draw):
         self._L, self._phi, self._scale, self._draw, self._buffer = L, phi, (c / width) ** 0.5, draw, draw.empty(L)
 
     def step(self) -> None:
@@ -82,7 +77,7 @@ class Smooth:
 class Linear:
     """phi(x) = x: V' is Wishart, and its factor is L times Bartlett's triangular matrix. m^2 numbers a layer, for any n."""
 
-    def __init__(self, L: Tensor, width: int, draw: "Draw"):
+    def __init__(self, L: Tensor, width: int, draw: Draw):
         self._L, self._width, self._draw = L, width, draw
         freedom = torch.arange(width, width - len(L), -1, dtype=L.dtype, device=L.device).clamp(min=0)
         self._half = (freedom / 2)[:, None].expand(len(L), L.shape[2]).contiguous()
@@ -99,7 +94,7 @@ class Linear:
 class Residual:
     """z' = z + W relu(z) / sqrt(d n): S3 (2.12). The state is z itself; V is its covariance (erratum S3.10)."""
 
-    def __init__(self, L: Tensor, width: int, depth: int, draw: "Draw"):
+    def __init__(self, L: Tensor, width: int, depth: int, draw: Draw):
         self._draw, self._scale, self._width = draw, (depth * width) ** -0.5, width
         self._z, self._buffer = correlated(draw(draw.empty(L)), L), draw.empty(L)
 
@@ -109,6 +104,9 @@ class Residual:
 
     def factor(self) -> Tensor:
         return gram_schmidt(self._z.clone()) * self._width**-0.5
+
+
+Layers: TypeAlias = Homogeneous | Smooth | Linear | Residual  # a chunk of networks, on their way through the layers
 
 
 def correlated(g: Tensor, L: Tensor, unit: bool = False) -> Tensor:

@@ -21,7 +21,7 @@ from torch import Tensor
 from orderone.core.covariances import covariance
 from orderone.core.errors import one_of
 from orderone.core.exact import count
-from orderone.core.given import Array, ArrayLike, Count, Name, Number
+from orderone.core.given import Array, Count, Name, Number
 from orderone.measure.sampled_layers import Draw, Homogeneous, Layers, Linear, Residual, Smooth
 from orderone.theory.limits.shaped import ShapedReLU, ShapedSmooth
 from orderone.theory.limits.triangular import cholesky
@@ -38,7 +38,7 @@ else:
 
 def sample_network(
     kind: Name = "relu",
-    V0: ArrayLike = ((1.0, 0.3), (0.3, 1.0)),
+    V0: Array = ((1.0, 0.3), (0.3, 1.0)),
     width: Count = 150,
     depth: Count = 150,
     samples: Count = 8192,
@@ -60,7 +60,8 @@ def sample_network(
     `V0` is the covariance of the inputs, X @ X.T / features. With `layers`, all layers: (samples, depth, m, m). A torch
     tensor V0 gives a tensor on its device, anything else a numpy array; covariances are in double precision, the
     normal numbers of `dtype` (float32 keeps 1 - rho down to 1e-13). `memory` is how many bytes to draw at once. Equal
-    seeds give equal numbers if dtype, device and memory are equal. `progress` is called with what is done, the total, and a word.
+    seeds give equal numbers if dtype, device and memory are equal. `progress` is called with what is done, the total, and
+    a word.
     """
     start, _ = covariance(V0)
     width, depth, samples = count(width, "width"), count(depth, "depth"), count(samples, "samples")
@@ -115,7 +116,9 @@ def _product(L: Tensor) -> Tensor:
 
 def _chunk(V: Tensor, width: int, samples: int, kind: str, numbers: torch.dtype, memory: Count | None) -> int:
     """How many networks to hold at once."""
-    limit = MEMORY["cpu" if V.device.type == "cpu" else "other"] if memory is None else count(memory, "memory") // COPIES
+    limit = (
+        MEMORY["cpu" if V.device.type == "cpu" else "other"] if memory is None else count(memory, "memory") // COPIES
+    )
     each = len(V) * (len(V) if kind == "linear" else width) * (numbers.itemsize)
     return min(samples, max(1, limit // each))
 

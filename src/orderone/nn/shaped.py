@@ -4,8 +4,8 @@
     ShapedActivation   phi_s(x) = s (phi(x / s) - phi(0)) / phi'(0)                            S3 (2.6)
 
 Both tend to the identity as the network grows. (2.6) asks for phi(0) = 0 and phi'(0) = 1; the second form has that for
-any phi with phi'(0) != 0, GELU and SiLU included. `gain` is sqrt(c), c = 1 / E phi_s(g)^2: with weights of standard deviation
-gain / sqrt(fan_in), layers keep the size of what they carry.
+any phi with phi'(0) != 0, GELU and SiLU included. `gain` is sqrt(c), c = 1 / E phi_s(g)^2: with weights of standard
+deviation gain / sqrt(fan_in), layers keep the size of what they carry.
 """
 
 from collections.abc import Callable

@@ -1,6 +1,6 @@
 """The activations of a model replaced by shaped ones, in place, and put back.
 
-    with shape_activations(model, depth=48): ...          or       shaping = shape_activations(model, depth=48); shaping.undo()
+    shaping = shape_activations(model, depth=48); ...; shaping.undo()          or          with shape_activations(...): ...
 
 Slopes are s_+- = 1 + c_+- / sqrt(depth), and scales s = a sqrt(depth): the whole network then bends by the amount that the
 limits (2.7) and (3.18) describe for t = 1, whatever its depth. Given `p`, width^p takes the place of sqrt(depth), as in
@@ -58,8 +58,8 @@ def shape_activations(
     """Replaces every ReLU, LeakyReLU and ReLU6 by a `ShapedReLU`, every smooth activation module by a `ShapedActivation`.
 
     `depth` is the number of layers with an activation, on the longest path. Weights stay: give them the standard
-    deviation `gain` / sqrt(fan_in) of their activation. Calls of functions (torch.relu) cannot be seen; with no module to replace
-    there is an error.
+    deviation `gain` / sqrt(fan_in) of their activation. Calls of functions (torch.relu) cannot be seen; with no module to
+    replace there is an error.
     """
     instance(model, nn.Module, "model", "give the network whose activations to shape")
     strength = _strength(depth, width, p)

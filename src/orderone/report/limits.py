@@ -29,7 +29,7 @@ def density(samples: np.ndarray, grid: np.ndarray, bounds: tuple[float, float] |
     """A kernel estimate on `grid`. What it would put beyond `bounds` is reflected back."""
     if np.ptp(samples) == 0:
         return np.zeros_like(grid)
-    estimate = gaussian_kde(samples, bw_method=0.25 * len(samples) ** -0.1 if bounds is None else 0.05)
+    estimate = gaussian_kde(samples, bw_method=None if bounds is None else 0.08)
     images = [] if bounds is None else [estimate(2 * edge - grid) for edge in bounds]
     return sum(images, estimate(grid))
 

@@ -46,7 +46,7 @@ def limits(
     report = depth_report(width, depth, activation, residual, rho0)
     number = count(samples, "samples", least=0)
     if html is not None and (residual or not number):
-        raise ValueError("html: expected samples of a network with a limit that is random; leave out --residual, --samples 0")
+        raise ValueError("html: expected networks with a random limit to draw; leave out --residual and --samples 0")
     found = [] if residual or not number else _compare(activation, width, depth, rho0, number, seed, json)
     show.print_json(_record(report, found)) if json else _show(report, found)
     if html is not None:

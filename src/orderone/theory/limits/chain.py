@@ -23,19 +23,19 @@ import numpy as np
 
 from orderone.core.covariances import array
 from orderone.core.exact import count
-from orderone.core.given import Array, ArrayLike, Count, Number
+from orderone.core.given import Array, Count, Number
 from orderone.core.normals import Normals
 from orderone.theory.limits.relu_moments import angle_of_gap, f1, f2, f31
 
 Q_INFINITY = 9 * pi**2 / 2  # S3 (4.6) with its c_1 = 2 sqrt(2) / (3 pi): where l^2 (1 - rho_l) goes at infinite width
 
 
-def mu_r(rho: ArrayLike) -> Array:
+def mu_r(rho: Array) -> Array:
     """Drift of the correlation at order 1/n: S3 (4.14)."""
     return _moments(_gap(rho))[1]
 
 
-def sigma_r2(rho: ArrayLike) -> Array:
+def sigma_r2(rho: Array) -> Array:
     """Variance of the correlation at order 1/n: S3 (4.14)."""
     return _moments(_gap(rho))[2]
 
@@ -50,7 +50,7 @@ def infinite_width_q(rho0: Number, depth: Count) -> np.ndarray:
     return np.arange(1, depth + 1) ** 2 * gaps
 
 
-def correlation_chain(rho0: ArrayLike, width: Count, depth: Count, samples: Count = 8192, seed: Count = 0) -> Array:
+def correlation_chain(rho0: Array, width: Count, depth: Count, samples: Count = 8192, seed: Count = 0) -> Array:
     """1 - rho after `depth` layers of the Markov chain, one for each sample.
 
     (4.13) leaves the law of xi open. Here the gap moves by a lognormal factor with the two moments of (4.13), so that no
@@ -69,10 +69,11 @@ def _step(gap: Array, width: int, xi: Array) -> Array:
     xp = array_api_compat.array_namespace(gap)
     limit, mu, variance = _moments(gap)
     mean = limit - mu / width
-    tiny = xp.finfo(gap.dtype).smallest_normal
-    spread = xp.log1p(variance / width / xp.clip(mean, tiny, None) ** 2)
-    moved = mean * xp.exp(xp.sqrt(spread) * xi - spread / 2)
-    return xp.where(mean > tiny, xp.clip(moved, 0, 2), xp.zeros_like(gap))
+    alive = mean > xp.finfo(gap.dtype).smallest_normal
+    mean = xp.where(alive, mean, xp.ones_like(mean))
+    spread = xp.log1p((xp.sqrt(variance) / mean) ** 2 / width)
+    moved = xp.clip(mean * xp.exp(xp.sqrt(spread) * xi - spread / 2), 0, 2)
+    return xp.where(alive, moved, xp.zeros_like(gap))
 
 
 def _moments(gap: Array) -> tuple[Array, Array, Array]:
@@ -87,7 +88,7 @@ def _moments(gap: Array) -> tuple[Array, Array, Array]:
     return gap - 2 * a, mu, xp.clip(variance, 0, None)
 
 
-def _gap(rho: ArrayLike) -> Array:
+def _gap(rho: Array) -> Array:
     rho, xp = array(rho, "rho")
     if not bool(xp.all((rho >= -1) & (rho <= 1))):
         raise ValueError(f"rho0: expected a correlation in [-1, 1], got {rho!r}")

@@ -4,9 +4,12 @@ Ito's rule turns (2.7) for two inputs into one equation for their correlation al
 
     drho = [nu(rho) - rho (1 - rho^2) / 2] dt + (1 - rho^2) dB,                                from S3 (2.7)-(2.8)
 
-and u(t, rho) = E[g(rho_t) | rho_0 = rho] solves u' = [nu - rho (1 - rho^2) / 2] u_rho + (1 - rho^2)^2 / 2 u_rho_rho, u(0) = g.
-The coefficients vanish where the noise would leave [-1, 1], so no boundary condition is needed: u is a polynomial in Chebyshev
-points, and the solution an exponential of a matrix. Six digits, in a few milliseconds.
+and u(t, rho) = E g(rho_t) started at rho solves the backward equation
+
+    u' = [nu - rho (1 - rho^2) / 2] u_rho + (1 - rho^2)^2 / 2 u_rho_rho,   u(0) = g.
+
+The coefficients vanish where the noise would leave [-1, 1], so no boundary condition is needed: u is a polynomial in
+Chebyshev points, and the solution an exponential of a matrix. Six digits, in a few milliseconds.
 """
 
 from collections.abc import Callable

@@ -14,11 +14,11 @@ import numpy as np
 from orderone.core.covariances import covariance
 from orderone.core.errors import one_of
 from orderone.core.exact import count
-from orderone.core.given import Array, ArrayLike, Count, Name, Number
+from orderone.core.given import Array, Count, Name, Number
 from orderone.core.normals import Normals
 from orderone.core.reals import steps
-from orderone.theory.limits.drift import ReLUDrift, SmoothDrift
-from orderone.theory.limits.integrators import SCHEMES, Drift
+from orderone.theory.limits.drift import Drift, ReLUDrift, SmoothDrift
+from orderone.theory.limits.integrators import SCHEMES, Euler, Geometric
 from orderone.theory.limits.shaped import ShapedReLU, ShapedSmooth
 
 ACTIVATIONS = ("shaped-relu", "shaped-smooth", "linear")
@@ -65,7 +65,7 @@ class CovarianceSDE:
 
     def sample(
         self,
-        V0: ArrayLike,
+        V0: Array,
         T: Number = 1.0,
         paths: Count | None = None,
         dt: Number = 1e-2,
@@ -81,7 +81,7 @@ class CovarianceSDE:
 
     def simulate(
         self,
-        V0: ArrayLike,
+        V0: Array,
         T: Number = 1.0,
         paths: Count | None = None,
         dt: Number = 1e-2,
@@ -104,7 +104,7 @@ class CovarianceSDE:
         return Paths(V, projected, stopped, number, h)
 
 
-def _run(solver, drift: Drift, V0: Array, number: int) -> tuple[Array, int]:
+def _run(solver: Geometric | Euler, drift: Drift, V0: Array, number: int) -> tuple[Array, int]:
     """(paths, m, m) to the same, through the layout (m, m, paths) of the steps."""
     xp = array_api_compat.array_namespace(V0)
     V, norm = _split(V0, drift)
@@ -154,5 +154,3 @@ def _number_of_paths(paths: Count | None, start: Array) -> int:
 def _block(start: Array) -> int:
     on_host = str(array_api_compat.device(start)) == "cpu"
     return max(64, NUMBERS_AT_ONCE["cpu" if on_host else "other"] // int(np.prod(start.shape[-2:])))
-
-

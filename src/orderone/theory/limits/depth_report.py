@@ -4,12 +4,12 @@
 
     ReLU network       5 d / n          M_2 = E [2 relu(g)^2 - 1]^2 = 5                                  S3 (4.12)
     shaped, linear     2 d / n          the diagonal of Sigma                                             S3 (2.7)
-    residual, beta     [2 + d (4b + 2b^2) / (1+b)^2 + ...] / n                                            `_residual_variance`
+    residual, beta     [2 + d (4b + 2b^2) / (1+b)^2 + ...] / n      `_residual_variance`
 
 with b = beta^2 / 2 the share that one branch adds. For beta = 1 / sqrt(d) this is about 4.7 / n, for any depth.
 
-**Correlations** of two inputs: the limit laws, ReLU by the unshaped SDE (4.8) in its exact form, shaped ReLU by the SDE (2.7)
-with its drift speeded up to one unit over the depth, residual networks by their recursion
+**Correlations** of two inputs: the limit laws, ReLU by the unshaped SDE (4.8) in its exact form, shaped ReLU by the SDE
+(2.7) with its drift speeded up to one unit over the depth, residual networks by their recursion
 rho' = (rho + beta^2 J(rho)) / (1 + b), S3 (2.12)-(2.13) with erratum S3.3.
 
 **Regimes.** gaussian: kernels hardly vary, networks are Gaussian processes. lognormal: norms vary by a factor of order one
@@ -105,8 +105,8 @@ def _branch(residual: Number | bool | None, depth: int, kind: str) -> float | No
 def _residual_variance(beta: float, depth: int) -> float:
     """n Var log V: the first layer, the noise of each branch, and units that stay positive from layer to layer.
 
-    The share of relu(z)^2 in z^2 is 1/2 + sum sign(z) z^2 / (2 sum z^2); its deviation has variance h(1) / 4n, and h(c) / 4n
-    is its covariance between layers whose z have correlation c = (1 + b)^{-k/2}; h(c) = E sign(x) x^2 sign(y) y^2.
+    The share of relu(z)^2 in z^2 is 1/2 + sum sign(z) z^2 / (2 sum z^2). Its deviation has covariance h(c) / 4n between
+    layers whose z have correlation c = (1 + b)^{-k/2}, where h(c) = E sign(x) x^2 sign(y) y^2 = 4 K_2(c) - (1 + 2 c^2).
     """
     b = beta**2 / 2
     share = 2 * b / (1 + b)  # what a deviation of the share does to log V in one layer
@@ -174,12 +174,18 @@ def _remedies(n: int, d: int, kind: str, beta: float | None, regime: str) -> tup
     scale = f"{d**-0.5:.3g} = 1/sqrt(depth)"
     wide = int(np.ceil((2 if beta is None else _residual_variance(d**-0.5, d)) * d / GAUSSIAN**2))
     if beta is not None:
-        return (f"scale residual branches by {scale}",) if beta > 1.5 * d**-0.5 else (f"take a width of {wide // d} or more",)
+        return (
+            (f"scale residual branches by {scale}",)
+            if beta > 1.5 * d**-0.5
+            else (f"take a width of {wide // d} or more",)
+        )
     remedies = []
     if kind == "relu":
         remedies.append(f"shape the activation: slopes 1 and {1 - d**-0.5:.3g} (shape_activations(model, depth={d}))")
-    remedies.append(f"add skip connections with branches scaled by {scale}: norms then vary by O(1/width), for any depth")
+    remedies.append(
+        f"add skip connections with branches scaled by {scale}: norms then vary by O(1/width), for any depth"
+    )
     if d > n * GAUSSIAN**2 / 2:
-        remedies.append(f"shaping leaves log V varying by +-{sqrt(2 * d / n):.2g}; a width of {wide} would keep it below {GAUSSIAN}")
+        left = f"shaping leaves log V varying by +-{sqrt(2 * d / n):.2g}"
+        remedies.append(f"{left}; a width of {wide} would keep it below {GAUSSIAN}")
     return tuple(remedies)
-

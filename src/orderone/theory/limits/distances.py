@@ -15,7 +15,7 @@ import numpy as np
 from orderone.core.covariances import numpy
 from orderone.core.errors import one_of
 from orderone.core.exact import count
-from orderone.core.given import ArrayLike, Count, Name, Number
+from orderone.core.given import Array, Count, Name, Number
 from orderone.core.reals import finite, real
 
 
@@ -33,23 +33,23 @@ class Distance:
         return f"{self.name} {self.value:.4f} [{self.low:.4f}, {self.high:.4f}]"
 
 
-def ks(x: ArrayLike, y: ArrayLike) -> float:
+def ks(x: Array, y: Array) -> float:
     """Kolmogorov-Smirnov."""
     return _ks(*_samples(x, y))
 
 
-def wasserstein(x: ArrayLike, y: ArrayLike) -> float:
+def wasserstein(x: Array, y: Array) -> float:
     """Wasserstein-1, in the units of the samples."""
     return _wasserstein(*_samples(x, y))
 
 
-def energy(x: ArrayLike, y: ArrayLike) -> float:
+def energy(x: Array, y: Array) -> float:
     """Energy distance: the root of 2 E|X - Y| - E|X - X'| - E|Y - Y'|."""
     return _energy(*_samples(x, y))
 
 
 def distance(
-    x: ArrayLike, y: ArrayLike, kind: Name = "ks", resamples: Count = 200, confidence: Number = 0.95, seed: Count = 0
+    x: Array, y: Array, kind: Name = "ks", resamples: Count = 200, confidence: Number = 0.95, seed: Count = 0
 ) -> Distance:
     """`kind` is ks, wasserstein or energy."""
     x, y = _samples(x, y)
@@ -88,7 +88,7 @@ def _difference(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return F - G, np.diff(points)
 
 
-def _samples(x: ArrayLike, y: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
+def _samples(x: Array, y: Array) -> tuple[np.ndarray, np.ndarray]:
     return np.sort(finite(numpy(x), "x")), np.sort(finite(numpy(y), "y"))
 
 

@@ -4,8 +4,8 @@ ReLU-like, S3 (2.8) (erratum S3.2: (3.7) and (3.12) print another sign):
 
     b_ab = nu(rho_ab) sqrt(V_aa V_bb),   nu(rho) = k (sqrt(1 - rho^2) - rho arccos(rho)),   k = (c_+ - c_-)^2 / (2 pi)
 
-The diagonal stays. One Euler step is rho -> (1 - pi k h) rho + pi k h (2 K_1(rho)): for pi k h <= 1 a mixture of two kernels,
-the linear one and that of a ReLU layer, and so a kernel itself.
+The diagonal stays. One Euler step is rho -> (1 - pi k h) rho + pi k h (2 K_1(rho)): for pi k h <= 1 a mixture of two
+kernels, the linear one and that of a ReLU layer, and so a kernel itself.
 
 Smooth, S3 (2.9), with alpha = phi''(0)^2 / 4a^2 and beta = phi'''(0) / 2a^2: the sum of two flows,
 
@@ -19,7 +19,7 @@ Arrays are (m, m, paths), lower triangle read and written, the upper one mirrore
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import ceil, exp, pi
-from typing import Any
+from typing import Any, TypeAlias
 
 import array_api_compat
 
@@ -93,7 +93,7 @@ class SmoothDrift:
         return (V + euler(euler(V))) / 2
 
     def _stretch(self, V: Array, h: float) -> Array:
-        """V_aa(h) / V_aa(0) = 1 / (V_aa - (V_aa - 1) e^{2 beta h}); what blows up on the way is cut off where it is large."""
+        """V_aa(h) / V_aa(0) = 1 / (V_aa - (V_aa - 1) e^{2 beta h}); what blows up on the way is cut off."""
         xp = array_api_compat.array_namespace(V)
         d = _diagonal(V)
         left = xp.clip(d - (d - 1) * exp(2 * self.beta * h), 1 / LARGEST_GROWTH, None)
@@ -104,3 +104,6 @@ class SmoothDrift:
 def _diagonal(V: Array) -> Array:
     xp = array_api_compat.array_namespace(V)
     return xp.stack([V[i, i] for i in range(V.shape[0])])
+
+
+Drift: TypeAlias = ReLUDrift | SmoothDrift

@@ -1,4 +1,4 @@
-"""Steps of dV = b(V) dt + Sigma(V)^{1/2} dB, Sigma_{ab,cd} = V_ac V_bd + V_ad V_bc: S3 (2.7); erratum S3.4 for (2.4), (3.16).
+"""Steps of dV = b(V) dt + Sigma(V)^{1/2} dB, Sigma_{ab,cd} = V_ac V_bd + V_ad V_bc: S3 (2.7), erratum S3.4.
 
 With V = A A^T the noise is A dS A^T, S symmetric with Var S_ii = 2 dt and Var S_ij = dt. Two schemes:
 
@@ -9,24 +9,18 @@ negative eigenvalues are set to zero, and the step is counted.
 multiplication by a random triangular matrix, dA = A (dK - diag(j / 2) dt) in Stratonovich's sense, j = 1 ... m, with
 Var K_jj = dt / 2 and Var K_kj = dt below the diagonal. Each column of K alone is solved exactly: it adds to column j of A
 a random mixture of the later columns, or stretches it by exp(K_jj - j h / 2). One step takes columns 1 ... m-1 and then
-the diagonal, the next the diagonal and then columns m-1 ... 1, with the drift halved around each: two steps are a palindrome
-of exact semigroups (Strang), so their error is O(h^3). For one input the step is exact: V exp(sqrt(2) B - h).
+the diagonal, the next the diagonal and then columns m-1 ... 1, with the drift halved around each: two steps are a
+palindrome of exact semigroups (Strang), so their error is O(h^3). For one input the step is exact: V exp(sqrt(2) B - h).
 """
 
-from typing import Any, Protocol
+from typing import Any
 
 import array_api_compat
 
 from orderone.core.given import Array
 from orderone.core.normals import Normals
+from orderone.theory.limits.drift import Drift
 from orderone.theory.limits.triangular import cholesky, gram
-
-
-class Drift(Protocol):
-    scale_free: bool
-
-    def flow(self, V: Array, h: float) -> Array: ...
-    def rate(self, V: Array) -> Array: ...
 
 
 class Geometric:

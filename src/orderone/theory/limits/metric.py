@@ -8,17 +8,17 @@ a <= b and c <= d in the sum. Erratum S3.7: it runs over pairs of pairs; the mid
 import numpy as np
 
 from orderone.core.covariances import covariance
-from orderone.core.given import Array, ArrayLike
+from orderone.core.given import Array
 
 
-def diffusion(V: ArrayLike) -> Array:
+def diffusion(V: Array) -> Array:
     """Sigma(V) on the upper triangle, row by row: (m (m + 1) / 2, m (m + 1) / 2)."""
     V, _ = covariance(V, "V")
     a, b = np.triu_indices(V.shape[0])
     return V[a][:, a] * V[b][:, b] + V[a][:, b] * V[b][:, a]
 
 
-def metric(V: ArrayLike, A: ArrayLike, B: ArrayLike) -> Array:
+def metric(V: Array, A: Array, B: Array) -> Array:
     """The affine-invariant inner product of two symmetric matrices at the covariance V, which must be invertible."""
     V, xp = covariance(V, "V")
     A, B = xp.asarray(A, dtype=V.dtype), xp.asarray(B, dtype=V.dtype)

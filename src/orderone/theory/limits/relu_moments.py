@@ -18,33 +18,33 @@ from typing import Any
 import array_api_compat
 
 from orderone.core.covariances import array
-from orderone.core.given import Array, ArrayLike
+from orderone.core.given import Array, Number
 
 SMALL = 0.5  # below this angle nine terms of the series are exact to rounding
 TERMS = range(1, 10)
 
 
-def K0(rho: ArrayLike) -> Array:
+def K0(rho: Array) -> Array:
     theta, _ = _angle(rho)
     return (pi - theta) / (2 * pi)
 
 
-def K1(rho: ArrayLike) -> Array:
+def K1(rho: Array) -> Array:
     theta, xp = _angle(rho)
     return xp.cos(theta) / 2 + f1(theta) / (2 * pi)
 
 
-def K2(rho: ArrayLike) -> Array:
+def K2(rho: Array) -> Array:
     theta, xp = _angle(rho)
     return (1 + 2 * xp.cos(theta) ** 2) / 2 + f2(theta) / (2 * pi)
 
 
-def K31(rho: ArrayLike) -> Array:
+def K31(rho: Array) -> Array:
     theta, xp = _angle(rho)
     return 3 * xp.cos(theta) / 2 + f31(theta) / (2 * pi)
 
 
-def nu(rho: ArrayLike, c_plus: float = 0.0, c_minus: float = -1.0) -> Array:
+def nu(rho: Array, c_plus: Number = 0.0, c_minus: Number = -1.0) -> Array:
     """Drift of a correlation under shaping: S3 (2.8). Erratum S3.2: (3.7), (3.12) and (B.5) print another sign."""
     return f1(_angle(rho)[0]) * ((c_plus - c_minus) ** 2 / (2 * pi))
 
@@ -76,7 +76,7 @@ def angle_of_gap(gap: Array) -> Array:
     return 2 * xp.asin(xp.sqrt(gap / 2))
 
 
-def _angle(rho: ArrayLike) -> tuple[Array, Any]:
+def _angle(rho: Array) -> tuple[Array, Any]:
     rho, xp = array(rho, "rho")
     if not bool(xp.all((rho >= -1) & (rho <= 1))):
         raise ValueError("rho: expected correlations in [-1, 1], got others")

@@ -18,7 +18,7 @@ import numpy as np
 
 from orderone.core.errors import one_of
 from orderone.core.exact import count
-from orderone.core.given import Array, Count, Name, Number
+from orderone.core.given import Array, Count, Number
 from orderone.core.reals import real
 
 # phi -> (name in the array API, phi''(0), phi'''(0))
@@ -34,11 +34,12 @@ NODES, WEIGHTS = np.polynomial.hermite_e.hermegauss(80)
 
 @dataclass(frozen=True)
 class ShapedReLU:
-    c_plus: float = 0.0
-    c_minus: float = -1.0
+    c_plus: Number = 0.0
+    c_minus: Number = -1.0
 
     def __post_init__(self) -> None:
-        real(self.c_plus, "c_plus"), real(self.c_minus, "c_minus")
+        real(self.c_plus, "c_plus")
+        real(self.c_minus, "c_minus")
 
     @property
     def drift(self) -> float:
@@ -73,9 +74,9 @@ class ShapedSmooth:
     """`phi` is one of the names of `SMOOTH`, or a function with its derivatives `second` and `third` at 0."""
 
     phi: Any = "tanh"
-    a: float = 1.0
-    second: float | None = None
-    third: float | None = None
+    a: Number = 1.0
+    second: Number | None = None
+    third: Number | None = None
 
     def __post_init__(self) -> None:
         if real(self.a, "a") == 0:
@@ -102,7 +103,9 @@ class ShapedSmooth:
             below, start, above = (float(y) for y in self.function(xp)(points))
         except Exception as error:  # the user's function may raise anything
             kind = type(like).__name__
-            raise ValueError(f"phi: expected a function of {kind}s, got {self.phi!r}, which raised {error!r}") from error
+            raise ValueError(
+                f"phi: expected a function of {kind}s, got {self.phi!r}, which raised {error!r}"
+            ) from error
         slope = (above - below) / (2 * h)
         if not (abs(start) < 1e-9 and abs(slope - 1) < 1e-6):
             raise ValueError(

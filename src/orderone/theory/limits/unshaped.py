@@ -11,9 +11,9 @@ Scheme **exact** uses that u = q^{-1/2} obeys a linear equation, du = [(2 - 1/t)
 
     u_t = (c/t) int_0^t exp((t - s) - sqrt(2) (B_t - B_s)) ds   + (t_0/t) u_{t_0} exp(...),
 
-and the second term vanishes as t_0 -> 0. So there is one way out of the singularity: it starts at q = 1 / c^2 = 9 pi^2 / 2, the limit
-of the infinite-width recursion, and does not remember rho_0. What (4.9) remembers of it is an error of order h, as the
-memory of a network is of order 1/n. E u_t = c (e^{2t} - 1) / (2 t).
+and the second term vanishes as t_0 -> 0. So there is one way out of the singularity: it starts at q = 1 / c^2 =
+9 pi^2 / 2, the limit of the infinite-width recursion, and does not remember rho_0. What (4.9) remembers of it is an error
+of order h, as the memory of a network is of order 1/n. E u_t = c (e^{2t} - 1) / (2 t).
 """
 
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ import numpy as np
 from orderone.core.covariances import array
 from orderone.core.errors import one_of
 from orderone.core.exact import count
-from orderone.core.given import Array, ArrayLike, Count, Name, Number
+from orderone.core.given import Array, Count, Name, Number
 from orderone.core.normals import Normals
 from orderone.core.reals import reals, steps
 
@@ -40,7 +40,7 @@ class UnshapedCorrelationSDE:
 
     def sample(
         self,
-        rho0: ArrayLike = 0.3,
+        rho0: Array = 0.3,
         T: Number = 1.0,
         paths: Count = 8192,
         dt: Number = 1e-2,
@@ -64,7 +64,7 @@ class UnshapedCorrelationSDE:
         normals = Normals(r, seed)
         return _exact(r, number, h, normals) if kind == "exact" else _euler(r + xp.log(1 - start), number, h, normals)
 
-    def sensitivity(self, rho0: ArrayLike, T: Number = 1.0, dt: Number = 1e-2, paths: Count = 8192) -> np.ndarray:
+    def sensitivity(self, rho0: Array, T: Number = 1.0, dt: Number = 1e-2, paths: Count = 8192) -> np.ndarray:
         """Mean of r for each start, all with the same noise, so that differences are the memory of the start alone."""
         starts = reals(rho0, "rho0", least=-1, most=1).ravel()
         return np.asarray([float(np.mean(self.sample(s, T, paths, dt))) for s in starts])
