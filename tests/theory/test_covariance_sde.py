@@ -26,7 +26,9 @@ def test_reference():
 @pytest.mark.parametrize("c", [0.0, 1.0, 2.0])
 @pytest.mark.parametrize("start", [-0.8, 0.3])
 def test_correlations_obey_their_backward_equation(c, start):
-    found = rho(CovarianceSDE(c_plus=0.5, c_minus=0.5 - c).sample([[2, 2 * start], [2 * start, 2]], paths=2**15, dt=0.02))
+    found = rho(
+        CovarianceSDE(c_plus=0.5, c_minus=0.5 - c).sample([[2, 2 * start], [2 * start, 2]], paths=2**15, dt=0.02)
+    )
     for g in (lambda x: x, np.square):
         exact = limits.correlation_mean(g, start, 1.0, 0.5, 0.5 - c)
         assert g(found).mean() == pytest.approx(exact, abs=4 * g(found).std() / 2**7.5)

@@ -24,7 +24,7 @@ def test_networks_spread_as_reported(setting, kind, options):
     assert V[:, 0, 0].mean() == pytest.approx(report.growth, rel=0.5)
     quantiles = np.quantile(correlation(V)[:, 0, 1], list(report.correlation))
     # on the scale on which correlations have a constant error
-    np.testing.assert_allclose(np.arctanh(list(report.correlation.values())), np.arctanh(quantiles), atol=0.3)
+    np.testing.assert_allclose(np.arctanh(list(report.correlation.values())), np.arctanh(quantiles), atol=0.45)
 
 
 def test_regimes():

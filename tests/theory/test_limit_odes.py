@@ -103,7 +103,10 @@ def test_solutions_are_covariances(m, seed, t, c):
 
 BAD = [
     ([[1.0, 0.5], [0.2, 1.0]], "V0: expected a symmetric matrix, got one that differs from its transpose by 0.3"),
-    ([[1.0, 1.2], [1.2, 1.0]], "V0: expected a positive semidefinite matrix, got one whose smallest eigenvalue is -0.2"),
+    (
+        [[1.0, 1.2], [1.2, 1.0]],
+        "V0: expected a positive semidefinite matrix, got one whose smallest eigenvalue is -0.2",
+    ),
     ([[1.0, 0.3]], r"V0: expected a covariance matrix of shape \(m, m\), got shape \(1, 2\)"),
     (1.0, "V0: expected a covariance matrix"),
     ([], "V0: expected a covariance matrix"),

@@ -5,13 +5,12 @@ ODE limit         rms(rho of a network - rho of (3.18))     ~ n^{p - 1/2}, 0 < p
 unshaped SDE      W1(r of a network, r of (4.8))            ~ n^{-1}                                    S3 Theorem 4.1
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from orderone.core.exact import count
-from orderone.core.given import Count, Name, Number
+from orderone.core.given import Array, Count, Name, Number
 from orderone.core.reals import finite, real
 from orderone.measure.fit import Fit, fit_exponent
 from orderone.measure.limit_comparison import correlations, logs
@@ -39,7 +38,7 @@ class Convergence:
 
 
 def weak_order(
-    scheme: Name = "geometric", steps: Sequence[float] = (0.5, 0.25, 0.125), paths: Count = 2**20, seed: Count = 0
+    scheme: Name = "geometric", steps: Array = (0.5, 0.25, 0.125), paths: Count = 2**20, seed: Count = 0
 ) -> Convergence:
     """Of E rho^2 at T = 1, started at -1/2, for c_+ - c_- = 2: against the solution of its backward equation.
 
@@ -56,7 +55,7 @@ def weak_order(
 
 
 def ode_rate(
-    p: Number = 0.25, widths: Sequence[int] = (64, 256, 1024, 4096), samples: Count = 512, rho0: Number = 0.3
+    p: Number = 0.25, widths: Array = (64, 256, 1024, 4096), samples: Count = 512, rho0: Number = 0.3
 ) -> Convergence:
     """Root mean square distance of rho from the ODE at t = 1, for networks of depth n^{2p}."""
     power = real(p, "p", above=0)
@@ -70,7 +69,7 @@ def ode_rate(
     return _fitted(widths, errors, power - 0.5)
 
 
-def unshaped_rate(widths: Sequence[int] = (32, 64, 128, 256), samples: Count = 4096, rho0: Number = 0.3) -> Convergence:
+def unshaped_rate(widths: Array = (32, 64, 128, 256), samples: Count = 4096, rho0: Number = 0.3) -> Convergence:
     """Wasserstein distance of r at depth = width from the exact solution of (4.8)."""
     limit = UnshapedCorrelationSDE().sample(rho0, 1.0, 2**16, 1e-3, scheme="exact")
     errors = []
@@ -80,6 +79,6 @@ def unshaped_rate(widths: Sequence[int] = (32, 64, 128, 256), samples: Count = 4
     return _fitted(widths, errors, -1.0)
 
 
-def _fitted(sizes: Sequence[float] | np.ndarray, errors: Sequence[float], expected: float) -> Convergence:
+def _fitted(sizes: Array, errors: list[float], expected: float) -> Convergence:
     sizes = finite(sizes, "sizes")
     return Convergence(sizes, np.asarray(errors), fit_exponent(sizes, errors, correction=False), expected)

@@ -59,7 +59,8 @@ def sample_network(
 
     `V0` is the covariance of the inputs, X @ X.T / features. With `layers`, all layers: (samples, depth, m, m). A torch
     tensor V0 gives a tensor on its device, anything else a numpy array; covariances are in double precision, the
-    normal numbers of `dtype` (float32 keeps 1 - rho down to 1e-13). `memory` is how many bytes to draw at once. Equal
+    normal numbers of `dtype` (float32 keeps 1 - rho down to 1e-13). Where activations overflow, as growing
+    smooth ones may, V is infinite. `memory` is how many bytes to draw at once. Equal
     seeds give equal numbers if dtype, device and memory are equal. `progress` is called with what is done, the total, and
     a word.
     """
@@ -109,9 +110,10 @@ def _run(networks: Layers, depth: int, out: Tensor, layers: bool) -> None:
 
 
 def _product(L: Tensor) -> Tensor:
-    """L L^T, (samples, m, m)."""
+    """L L^T, (samples, m, m); infinite for a network whose activations overflowed on the way."""
     L = L.permute(2, 0, 1)
-    return L @ L.mT
+    V = L @ L.mT
+    return torch.where(V.isfinite().all(-1).all(-1)[:, None, None], V, torch.inf)
 
 
 def _chunk(V: Tensor, width: int, samples: int, kind: str, numbers: torch.dtype, memory: Count | None) -> int:

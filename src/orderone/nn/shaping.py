@@ -9,6 +9,7 @@ limits (2.7) and (3.18) describe for t = 1, whatever its depth. Given `p`, width
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from torch import nn
 
@@ -20,6 +21,11 @@ from orderone.nn.shaped import ShapedActivation, ShapedReLU
 
 BENT = (nn.ReLU, nn.LeakyReLU, nn.ReLU6)  # a kink at 0: (2.5)
 SMOOTH = (nn.Tanh, nn.GELU, nn.SiLU, nn.Mish, nn.Softplus, nn.Sigmoid)  # (2.6)
+
+if TYPE_CHECKING:
+    Model: TypeAlias = nn.Module
+else:
+    Model = Any  # what users give; read below
 
 
 @dataclass
@@ -46,7 +52,7 @@ class Shaping:
 
 
 def shape_activations(
-    model: nn.Module,
+    model: Model,
     depth: Count | None = None,
     width: Count | None = None,
     *,

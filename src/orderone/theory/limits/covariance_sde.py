@@ -117,19 +117,19 @@ def _run(solver: Geometric | Euler, drift: Drift, V0: Array, number: int) -> tup
             over = xp.any(xp.stack([V[i, i] > STOPPED_AT for i in range(len(V))]), axis=0)
             stopped = stopped | over
             V = xp.where(stopped, before, V)
-    V = xp.permute_dims(_valid(V), (2, 0, 1)) * norm[:, :, None] * norm[:, None, :]
-    return V, int(xp.sum(xp.astype(stopped, xp.int64)))
+    V = _valid(V * norm[:, None] * norm[None, :])
+    return xp.permute_dims(V, (2, 0, 1)), int(xp.sum(xp.astype(stopped, xp.int64)))
 
 
 def _split(V0: Array, drift: Drift) -> tuple[Array, Array]:
-    """Correlations (m, m, paths) and norms (paths, m) where the SDE does not see norms: nothing overflows then."""
+    """Correlations (m, m, paths) and norms (m, paths) where the SDE does not see norms: nothing overflows then."""
     xp = array_api_compat.array_namespace(V0)
-    norm = xp.sqrt(xp.clip(xp.linalg.diagonal(V0), 0, None))
+    V = xp.asarray(xp.permute_dims(V0, (1, 2, 0)), copy=True)
+    norm = xp.sqrt(xp.clip(xp.stack([V[i, i] for i in range(len(V))]), 0, None))
     if not drift.scale_free:
-        norm = xp.ones_like(norm)
+        return V, xp.ones_like(norm)
     safe = xp.where(norm > 0, norm, xp.ones_like(norm))
-    V = V0 / safe[:, :, None] / safe[:, None, :]
-    return xp.asarray(xp.permute_dims(V, (1, 2, 0)), copy=True), norm
+    return V / safe[:, None] / safe[None, :], norm
 
 
 def _valid(V: Array) -> Array:
@@ -137,7 +137,7 @@ def _valid(V: Array) -> Array:
     xp = array_api_compat.array_namespace(V)
     for i in range(V.shape[0]):
         for j in range(i):
-            bound = xp.sqrt(xp.clip(V[i, i] * V[j, j], 0, None))
+            bound = xp.sqrt(V[i, i]) * xp.sqrt(V[j, j])
             V[i, j] = xp.minimum(xp.maximum(V[i, j], -bound), bound)
             V[j, i] = V[i, j]
     return V

@@ -172,12 +172,10 @@ def _remedies(n: int, d: int, kind: str, beta: float | None, regime: str) -> tup
     if regime == "gaussian":
         return ()
     scale = f"{d**-0.5:.3g} = 1/sqrt(depth)"
-    wide = int(np.ceil((2 if beta is None else _residual_variance(d**-0.5, d)) * d / GAUSSIAN**2))
+    wide = int(np.ceil((2 * d if beta is None else _residual_variance(d**-0.5, d)) / GAUSSIAN**2))
     if beta is not None:
         return (
-            (f"scale residual branches by {scale}",)
-            if beta > 1.5 * d**-0.5
-            else (f"take a width of {wide // d} or more",)
+            (f"scale residual branches by {scale}",) if beta > 1.5 * d**-0.5 else (f"take a width of {wide} or more",)
         )
     remedies = []
     if kind == "relu":
