@@ -51,7 +51,7 @@ class Homogeneous:
         self._L, self._draw, self._buffer = L, draw, draw.empty(L)
 
     def step(self) -> None:
-        norm = torch.linalg.vector_norm(self._L, dim=1)
+        norm = self._L.square().sum(1).sqrt()  # vector_norm is slow along this axis
         z = correlated(self._draw(self._buffer), self._L / torch.where(norm > 0, norm, 1)[:, None], unit=True)
         x = torch.nn.functional.leaky_relu_(z, self._slope) if self._slope else z.relu_()
         self._L = gram_schmidt(x).mul_((norm * self._scale)[:, None])
@@ -128,7 +128,7 @@ def gram_schmidt(x: Tensor) -> Tensor:
     for j in range(m):
         norm = torch.linalg.vector_norm(x[j], dim=-1)
         if j:  # what is left of an input that the others span is rounding
-            whole = torch.linalg.vector_norm(R[j, :j], dim=0)
+            whole = R[j, :j].square().sum(0).sqrt()
             norm = torch.where(norm > rounding * whole, norm, 0)
         R[j, j] = norm
         if j < m - 1:

@@ -12,6 +12,7 @@ V_l = (c/n) <phi_l, phi_l> over inputs, with c = 1 / E phi_s(g)^2; for resnet V_
 """
 
 from collections.abc import Callable
+from math import ceil
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -27,7 +28,7 @@ from orderone.theory.limits.shaped import ShapedReLU, ShapedSmooth
 from orderone.theory.limits.triangular import cholesky
 
 KINDS = ("relu", "shaped-relu", "shaped", "linear", "resnet")
-MEMORY = {"cpu": 2**20, "other": 2**30}  # bytes of one chunk: what stays in a core's cache; what fills a GPU
+MEMORY = {"cpu": 2**21, "other": 2**30}  # bytes of one chunk: what stays in a core's cache; what fills a GPU
 COPIES = 3  # arrays of a chunk's size that a step holds at once
 
 if TYPE_CHECKING:
@@ -117,12 +118,13 @@ def _product(L: Tensor) -> Tensor:
 
 
 def _chunk(V: Tensor, width: int, samples: int, kind: str, numbers: torch.dtype, memory: Count | None) -> int:
-    """How many networks to hold at once."""
+    """How many networks to hold at once: equal shares, none of them over the limit."""
     limit = (
         MEMORY["cpu" if V.device.type == "cpu" else "other"] if memory is None else count(memory, "memory") // COPIES
     )
-    each = len(V) * (len(V) if kind == "linear" else width) * (numbers.itemsize)
-    return min(samples, max(1, limit // each))
+    each = len(V) * (len(V) if kind == "linear" else width) * numbers.itemsize
+    shares = ceil(samples / max(1, limit // each))
+    return ceil(samples / shares)
 
 
 def _seed(seed: int, chunk: int) -> int:

@@ -21,7 +21,7 @@ from math import pi
 import array_api_compat
 import numpy as np
 
-from orderone.core.covariances import array
+from orderone.core.covariances import array, bounded
 from orderone.core.exact import count
 from orderone.core.given import Array, Count, Number
 from orderone.core.normals import Normals
@@ -72,7 +72,7 @@ def _step(gap: Array, width: int, xi: Array) -> Array:
     alive = mean > xp.finfo(gap.dtype).smallest_normal
     mean = xp.where(alive, mean, xp.ones_like(mean))
     spread = xp.log1p((xp.sqrt(variance) / mean) ** 2 / width)
-    moved = xp.clip(mean * xp.exp(xp.sqrt(spread) * xi - spread / 2), 0, 2)
+    moved = bounded(mean * xp.exp(xp.sqrt(spread) * xi - spread / 2), 0.0, 2.0)
     return xp.where(alive, moved, xp.zeros_like(gap))
 
 
@@ -84,8 +84,7 @@ def _moments(gap: Array) -> tuple[Array, Array, Array]:
     mu = -rho * sin2 + rho * b + a * (10 + 2 * rho**2 + 2 * b) - 4 * h
     linear = -4 * rho * sin2 * a + (2 + rho**2) * b - 4 * rho * h
     variance = 2 * (sin2**2 + linear + a**2 * (8 + 4 * rho**2) + 4 * rho * a * b - 8 * a * h + 4 * a**2 * b)
-    xp = array_api_compat.array_namespace(gap)
-    return gap - 2 * a, mu, xp.clip(variance, 0, None)
+    return gap - 2 * a, mu, bounded(variance, 0.0)
 
 
 def _gap(rho: Array) -> Array:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import array_api_compat
 import numpy as np
 
-from orderone.core.covariances import covariance
+from orderone.core.covariances import bounded, covariance
 from orderone.core.errors import one_of
 from orderone.core.exact import count
 from orderone.core.given import Array, Count, Name, Number
@@ -125,7 +125,7 @@ def _split(V0: Array, drift: Drift) -> tuple[Array, Array]:
     """Correlations (m, m, paths) and norms (m, paths) where the SDE does not see norms: nothing overflows then."""
     xp = array_api_compat.array_namespace(V0)
     V = xp.asarray(xp.permute_dims(V0, (1, 2, 0)), copy=True)
-    norm = xp.sqrt(xp.clip(xp.stack([V[i, i] for i in range(len(V))]), 0, None))
+    norm = xp.sqrt(bounded(xp.stack([V[i, i] for i in range(len(V))]), 0.0))
     if not drift.scale_free:
         return V, xp.ones_like(norm)
     safe = xp.where(norm > 0, norm, xp.ones_like(norm))

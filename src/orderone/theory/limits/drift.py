@@ -23,6 +23,7 @@ from typing import Any, TypeAlias
 
 import array_api_compat
 
+from orderone.core.covariances import bounded
 from orderone.core.given import Array
 
 LARGEST_GROWTH = 1e4  # of a variance in one step; the path is stopped then, see `covariance_sde`
@@ -53,12 +54,12 @@ class ReLUDrift:
         xp = array_api_compat.array_namespace(V)
         norm = xp.sqrt(_diagonal(V))
         scale = norm[:, None] * norm[None, :]
-        rho = xp.clip(V / xp.where(scale > 0, scale, xp.ones_like(scale)), -1, 1)
+        rho = bounded(V / xp.where(scale > 0, scale, xp.ones_like(scale)), -1.0, 1.0)
         return self.k * _bend(rho, xp) * scale
 
     def _heun(self, rho: Array, h: float, xp: Any) -> Array:
-        rho = xp.clip(rho, -1, 1)
-        once = xp.clip(rho + h * self.k * _bend(rho, xp), -1, 1)
+        rho = bounded(rho, -1.0, 1.0)
+        once = bounded(rho + h * self.k * _bend(rho, xp), high=1.0)
         return (rho + once + h * self.k * _bend(once, xp)) / 2
 
 
@@ -94,10 +95,9 @@ class SmoothDrift:
 
     def _stretch(self, V: Array, h: float) -> Array:
         """V_aa(h) / V_aa(0) = 1 / (V_aa - (V_aa - 1) e^{2 beta h}); what blows up on the way is cut off."""
-        xp = array_api_compat.array_namespace(V)
         d = _diagonal(V)
-        left = xp.clip(d - (d - 1) * exp(2 * self.beta * h), 1 / LARGEST_GROWTH, None)
-        grown = 1 / xp.sqrt(left)
+        left = bounded(d - (d - 1) * exp(2 * self.beta * h), 1 / LARGEST_GROWTH)
+        grown = left**-0.5
         return V * grown[:, None] * grown[None, :] if self.beta else V
 
 

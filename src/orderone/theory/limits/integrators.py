@@ -17,6 +17,7 @@ from typing import Any
 
 import array_api_compat
 
+from orderone.core.covariances import bounded
 from orderone.core.given import Array
 from orderone.core.normals import Normals
 from orderone.theory.limits.drift import Drift
@@ -88,7 +89,8 @@ def projected(V: Array) -> Array:
     """The nearest positive semidefinite matrices: negative eigenvalues become zero."""
     xp = array_api_compat.array_namespace(V)
     values, vectors = xp.linalg.eigh(xp.permute_dims(V, (2, 0, 1)))
-    return xp.permute_dims((vectors * xp.clip(values, 0, None)[:, None, :]) @ xp.matrix_transpose(vectors), (1, 2, 0))
+    kept = vectors * bounded(values, 0.0)[:, None, :]
+    return xp.permute_dims(kept @ xp.matrix_transpose(vectors), (1, 2, 0))
 
 
 SCHEMES = {"geometric": Geometric, "euler": Euler}

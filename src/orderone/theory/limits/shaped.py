@@ -16,6 +16,7 @@ from typing import Any
 import array_api_compat
 import numpy as np
 
+from orderone.core.covariances import bounded
 from orderone.core.errors import one_of
 from orderone.core.exact import count
 from orderone.core.given import Array, Count, Number
@@ -63,8 +64,7 @@ class ShapedReLU:
         plus, minus = self.slopes(width, p)
 
         def phi_s(x: Array) -> Array:
-            xp = array_api_compat.array_namespace(x)
-            return plus * xp.clip(x, 0, None) + minus * xp.clip(x, None, 0)
+            return plus * bounded(x, low=0.0) + minus * bounded(x, high=0.0)
 
         return phi_s
 

@@ -22,7 +22,7 @@ from math import log, pi, sqrt
 import array_api_compat
 import numpy as np
 
-from orderone.core.covariances import array
+from orderone.core.covariances import array, bounded
 from orderone.core.errors import one_of
 from orderone.core.exact import count
 from orderone.core.given import Array, Count, Name, Number
@@ -76,11 +76,16 @@ class UnshapedCorrelationSDE:
 
 
 def _euler(r: Array, number: int, h: float, normals: Normals) -> Array:
-    """S3 (4.9)."""
+    """S3 (4.9), written into r."""
     xp = array_api_compat.array_namespace(r)
     for k in range(number):
-        pull = C * xp.exp(xp.clip(r, None, LARGEST) / 2)
-        r = r + (2 / (k + 1) - 2 * h) - pull * (2 / (k + 1)) + normals(r.shape[0]) * (8 * h) ** 0.5
+        pull = xp.exp(bounded(r, high=LARGEST) * 0.5)
+        pull *= 2 * C / (k + 1)
+        noise = normals(r.shape[0])
+        noise *= (8 * h) ** 0.5
+        noise -= pull
+        r += noise
+        r += 2 / (k + 1) - 2 * h
     return r
 
 
@@ -90,5 +95,5 @@ def _exact(r: Array, number: int, h: float, normals: Normals) -> Array:
     X, integral = r, xp.full_like(r, 0.5)
     for k in range(number):
         X = X + h - normals(r.shape[0]) * (2 * h) ** 0.5
-        integral = integral + xp.exp(xp.clip(X, None, LARGEST)) * (0.5 if k == number - 1 else 1.0)
+        integral = integral + xp.exp(bounded(X, high=LARGEST)) * (0.5 if k == number - 1 else 1.0)
     return -2 * xp.log(integral) - 2 * log(C / number)
