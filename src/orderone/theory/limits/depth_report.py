@@ -39,6 +39,7 @@ QUANTILES = (0.05, 0.5, 0.95)
 GAUSSIAN, DEGENERATE = 0.3, 2.0  # standard deviation of log V below which, and above which
 COLLAPSED = 0.01  # median of 1 - rho
 EXPLODED = 14.0  # log of how much V grows: activations a thousand times as large
+ROUNDING = 2e-16
 DEEPEST = 100_000  # layers that are followed one by one
 
 
@@ -151,7 +152,8 @@ def _residual_quantiles(beta: float, n: int, d: int, rho: float) -> np.ndarray:
         noise = 2 * b * (1 - rho**2) * (1 - 2 * J * rho) + b**2 * ((1 + rho**2) * (1 + r**2) - 4 * rho * r)
         variance = variance * slope**2 + noise / n / (1 + b) ** 2
         rho = min(1.0, (rho + beta**2 * J) / (1 + b))
-    return np.clip(rho + sqrt(variance) * ndtri(QUANTILES), -1, 1)
+    room = max(1 - rho**2, np.finfo(float).tiny)  # arctanh(rho), Fisher's scale, is nearer to normal
+    return np.tanh(np.arctanh(np.clip(rho, -1 + ROUNDING, 1 - ROUNDING)) + sqrt(variance) / room * ndtri(QUANTILES))
 
 
 # --- verdict --------------------------------------------------------------------------------------------------------
