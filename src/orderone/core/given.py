@@ -13,9 +13,10 @@ if TYPE_CHECKING:
     Name: TypeAlias = str
     Count: TypeAlias = int
     Number: TypeAlias = float
+    Array: TypeAlias = Any  # numpy or torch; what came in comes out
     GivenExponents: TypeAlias = Mapping[str, Exact] | Sequence[Exact]
     GivenConstraints: TypeAlias = str | Iterable[str | Mapping[str, Exact]] | Mapping[str, Exact]
 else:
-    Exact = Name = Count = Number = GivenExponents = GivenConstraints = ArrayLike = Any
+    Array = Exact = Name = Count = Number = GivenExponents = GivenConstraints = ArrayLike = Any
 
-__all__ = ["ArrayLike", "Count", "Exact", "GivenConstraints", "GivenExponents", "Name", "Number"]
+__all__ = ["Array", "ArrayLike", "Count", "Exact", "GivenConstraints", "GivenExponents", "Name", "Number"]

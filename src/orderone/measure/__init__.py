@@ -1,25 +1,36 @@
-"""What real networks do: sizes while they train, their exponents with a verdict, alignment, gradient metrics."""
+"""What real networks do: sizes while they train, their exponents with a verdict, alignment, gradient metrics,
+layer covariances of random networks."""
 
 from orderone.measure.aligned import MeasuredAlignment
 from orderone.measure.alignment import alignment
 from orderone.measure.check import Check
+from orderone.measure.convergence import Convergence, ode_rate, unshaped_rate, weak_order
 from orderone.measure.coord_check import coord_check
 from orderone.measure.fit import Fit, fit_exponent
 from orderone.measure.gradient_metrics import gradient_metrics
+from orderone.measure.limit_comparison import Comparison, compare_with_limit
 from orderone.measure.probe import probe
 from orderone.measure.recording import Probe
 from orderone.measure.records import read, write
+from orderone.measure.sampler import sample_network
 
 __all__ = [
     "Check",
+    "Comparison",
+    "Convergence",
     "Fit",
     "MeasuredAlignment",
     "Probe",
     "alignment",
+    "compare_with_limit",
     "coord_check",
     "fit_exponent",
     "gradient_metrics",
+    "ode_rate",
     "probe",
     "read",
+    "sample_network",
+    "unshaped_rate",
+    "weak_order",
     "write",
 ]

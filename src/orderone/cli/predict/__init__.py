@@ -2,7 +2,8 @@
 
 from tyro.extras import SubcommandApp
 
-from orderone.cli.predict import exponents
+from orderone.cli.predict import exponents, limits
 
 app = SubcommandApp()
 app.command(exponents.exponents)
+app.command(limits.limits)

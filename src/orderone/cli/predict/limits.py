@@ -1,0 +1,116 @@
+"""`orderone predict limits`: what depth does to a random network of finite width, and how well the limits know."""
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from orderone.cli import show
+
+if TYPE_CHECKING:
+    from orderone.measure import Comparison
+    from orderone.theory.limits import DepthReport
+
+
+def limits(
+    width: int = 150,
+    depth: int = 150,
+    activation: str = "relu",
+    residual: bool = False,
+    rho0: float = 0.3,
+    samples: int = 8192,
+    seed: int = 0,
+    html: str | None = None,
+    json: bool = False,
+) -> None:
+    """How norms and correlations spread at this depth and width, and how far finite networks are from the limit.
+
+    Args:
+        width: Neurons in a layer.
+        depth: Hidden layers.
+        activation: relu, shaped-relu or linear.
+        residual: Skip connections, with branches scaled by 1/sqrt(depth); for relu.
+        rho0: Correlation of the two inputs that are followed.
+        samples: Networks, and paths of the limit. 0 leaves both out, and only theory speaks.
+        seed: Of both.
+        html: Draw the densities in this file, which opens in any browser without a network.
+        json: Print JSON instead of text.
+    """
+    from orderone.core.exact import count
+    from orderone.theory import depth_report
+
+    report = depth_report(width, depth, activation, residual, rho0)
+    number = count(samples, "samples", least=0)
+    if html is not None and (residual or not number):
+        raise ValueError("html: expected networks with a random limit to draw; leave out --residual and --samples 0")
+    found = [] if residual or not number else _compare(activation, width, depth, rho0, number, seed, json)
+    show.print_json(_record(report, found)) if json else _show(report, found)
+    if html is not None:
+        _draw(html, report, found)
+
+
+def _compare(activation: str, width: int, depth: int, rho0: float, samples: int, seed: int, quiet: bool) -> list[Any]:
+    from orderone.measure import compare_with_limit
+
+    shape = {}
+    if activation == "shaped-relu":  # slopes 1 - 1/sqrt(depth), as in the report; (2.5) counts in 1/sqrt(width)
+        shape["c_minus"] = -((width / depth) ** 0.5)
+    with _bar(quiet) as progress:
+        return compare_with_limit(
+            activation, width, depth, rho0=rho0, samples=samples, seed=seed, progress=progress, **shape
+        )
+
+
+@contextmanager
+def _bar(quiet: bool) -> Iterator[Callable[[int, int, str], None]]:
+    console = Console(stderr=True)
+    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
+    with Progress(*columns, console=console, transient=True, disable=quiet or not console.is_terminal) as bar:
+        task = bar.add_task("networks", total=None)
+        yield lambda done, total, what: bar.update(task, completed=done, total=total, description=what)
+
+
+def _show(report: "DepthReport", found: list["Comparison"]) -> None:
+    out = show.console()
+    out.print(show.coloured(str(report)), soft_wrap=True)
+    if found:
+        columns = ("quantity", "networks: mean", "std", "limit: mean", "std", "distance", "95 % interval")
+        out.print(show.table("Finite networks against their limit", columns, [row for c in found for row in _rows(c)]))
+
+
+def _rows(c: "Comparison") -> list[tuple[str, ...]]:
+    moments = [f"{x:.3f}" for x in (c.network.mean(), c.network.std(), c.limit.mean(), c.limit.std())]
+    head = [(c.quantity, *moments)] + [("",) * 5] * 2
+    return [
+        (*cells, f"{d.name} {d.value:.4f}", f"{d.low:.4f} .. {d.high:.4f}")
+        for cells, d in zip(head, c.distances, strict=True)
+    ]
+
+
+def _record(report: "DepthReport", found: list["Comparison"]) -> dict[str, Any]:
+    record = asdict(report) | {"correlation": {str(q): rho for q, rho in report.correlation.items()}}
+    record["comparison"] = {
+        c.quantity: {
+            "network": {"mean": float(c.network.mean()), "std": float(c.network.std()), "lost": c.lost},
+            "limit": {"mean": float(c.limit.mean()), "std": float(c.limit.std())},
+            **{d.name: {"value": d.value, "low": d.low, "high": d.high} for d in c.distances},
+        }
+        for c in found
+    }
+    return record
+
+
+def _draw(path: str, report: "DepthReport", found: list["Comparison"]) -> None:
+    from orderone.report import write_figures
+    from orderone.report.limits import density_figure
+
+    settings = f"{report.activation}, width {report.width}, depth {report.depth}"
+    try:
+        write_figures(path, f"Depth limits: {settings}", [density_figure(c, settings) for c in found], [str(report)])
+    except (ImportError, OSError) as error:
+        raise ValueError(f"html: {error}") from error
+    print(f"wrote {path}", file=sys.stderr)

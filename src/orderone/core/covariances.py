@@ -1,0 +1,94 @@
+"""Covariance matrices over inputs, as users give them: any array, checked once.
+
+A torch tensor stays one, on its device; everything else becomes a numpy array. float32 stays; other numbers become float64.
+"""
+
+from typing import Any
+
+import array_api_compat
+import numpy as np
+
+from orderone.core.given import Array
+
+ROUNDING = {4: 1e-5, 8: 1e-9}  # bytes of the dtype -> how far, relatively, rounding may take V from symmetric and PSD
+
+
+def array(values: Array, name: str) -> tuple[Array, Any]:
+    """`values` as an array of floats, and its namespace."""
+    if array_api_compat.is_torch_array(values):
+        xp = array_api_compat.array_namespace(values)
+        return (values if values.dtype in (xp.float32, xp.float64) else xp.astype(values, xp.float64)), xp  # type: ignore
+    try:
+        result = np.asarray(values)
+        result = result if result.dtype == np.float32 else result.astype(np.float64)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{name}: expected an array of numbers, got {values!r}") from error
+    return result, array_api_compat.array_namespace(result)
+
+
+def covariance(values: Array, name: str = "V0", *, batch: bool = False) -> tuple[Array, Any]:
+    """(m, m), symmetric and positive semidefinite up to rounding, and its namespace; with `batch`, also (starts, m, m)."""
+    V, xp = array(values, name)
+    shape = "(m, m)" + (" or (starts, m, m)" if batch else "")
+    if V.ndim not in ((2, 3) if batch else (2,)) or V.shape[-1] != V.shape[-2] or 0 in V.shape:
+        raise ValueError(f"{name}: expected a covariance matrix of shape {shape}, got shape {tuple(V.shape)}")
+    if not bool(xp.all(xp.isfinite(V))):
+        raise ValueError(f"{name}: expected finite numbers, got NaN or infinity")
+    _check(numpy(V), name)
+    return (V + xp.matrix_transpose(V)) / 2, xp
+
+
+def _check(V: np.ndarray, name: str) -> None:
+    """One of many covariances is as wrong as all of them. Scaled rows and columns make tolerances relative."""
+    tolerance = ROUNDING[V.dtype.itemsize]
+    transposed = np.swapaxes(V, -1, -2)
+    size = np.abs(V).max(axis=(-1, -2), keepdims=True)
+    if np.any(np.abs(V - transposed) > tolerance * size):
+        raise ValueError(
+            f"{name}: expected a symmetric matrix, got one that differs from its transpose by "
+            f"{np.abs(V - transposed).max():.3g}; give (V + V.T) / 2 if that is rounding"
+        )
+    scaled = (V.astype(np.float64) + transposed) / np.where(size > 0, 2 * size, 1)
+    lowest = np.linalg.eigvalsh(scaled)[..., 0]
+    if np.any(lowest < -tolerance * V.shape[-1]):
+        raise ValueError(
+            f"{name}: expected a positive semidefinite matrix, got one whose smallest eigenvalue is "
+            f"{(lowest * size[..., 0, 0]).min():.3g}; a covariance is X @ X.T / features for inputs X"
+        )
+
+
+def correlation(V: Array) -> Array:
+    """V_ab / sqrt(V_aa V_bb) of (..., m, m), within [-1, 1]; 0 where an input has no variance, 1 on the diagonal."""
+    xp = array_api_compat.array_namespace(V)
+    variance = xp.linalg.diagonal(V)
+    safe = xp.where(variance > 0, variance, xp.ones_like(variance))
+    scale = xp.sqrt(safe)
+    rho = bounded(V / scale[..., :, None] / scale[..., None, :], -1.0, 1.0)
+    one = xp.eye(V.shape[-1], dtype=V.dtype, device=array_api_compat.device(V))
+    return rho * (1 - one) + one
+
+
+def bounded(values: Array, low: float | None = None, high: float | None = None) -> Array:
+    """`values` within [low, high]. The clip of the array API takes five times as long, for the sake of NaN bounds."""
+    xp, kind = (
+        array_api_compat.array_namespace(values),
+        {"dtype": values.dtype, "device": array_api_compat.device(values)},
+    )
+    if low is not None:
+        values = xp.maximum(values, xp.full((), low, **kind))
+    return values if high is None else xp.minimum(values, xp.full((), high, **kind))
+
+
+def numpy(values: Array) -> np.ndarray:
+    """On the host, whatever it was."""
+    if array_api_compat.is_torch_array(values):
+        return np.asarray(array_api_compat.to_device(values.detach(), "cpu"))
+    return np.asarray(values)
+
+
+def like(values: np.ndarray, example: Array) -> Array:
+    """A numpy array as the kind of array that `example` is, on its device and of its dtype."""
+    xp = array_api_compat.array_namespace(example)
+    if array_api_compat.is_torch_array(example):
+        return xp.asarray(values, dtype=example.dtype, device=array_api_compat.device(example))
+    return values.astype(example.dtype, copy=False)

@@ -1,0 +1,84 @@
+"""How fast networks come to their limits, and integrators to their equations: an error, and the power that fits it.
+
+weak order        abs(E rho^2 of the scheme - exact)        ~ dt^1 (euler), dt^2 (geometric)
+ODE limit         rms(rho of a network - rho of (3.18))     ~ n^{p - 1/2}, 0 < p < 1/2, depth n^{2p}    S3 Prop. 3.4
+unshaped SDE      W1(r of a network, r of (4.8))            ~ n^{-1}                                    S3 Theorem 4.1
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from orderone.core.exact import count
+from orderone.core.given import Array, Count, Name, Number
+from orderone.core.reals import finite, real
+from orderone.measure.fit import Fit, fit_exponent
+from orderone.measure.limit_comparison import correlations, logs
+from orderone.measure.sampler import sample_network
+from orderone.theory.limits import (
+    CovarianceSDE,
+    UnshapedCorrelationSDE,
+    correlation_mean,
+    correlation_ode,
+    wasserstein,
+)
+
+
+@dataclass(frozen=True)
+class Convergence:
+    """Errors at several sizes, and the exponent of a power law through them."""
+
+    sizes: np.ndarray
+    errors: np.ndarray
+    fit: Fit
+    expected: float
+
+    def __str__(self) -> str:
+        return f"error ~ size^{self.fit}; expected {self.expected:+.2f}"
+
+
+def weak_order(
+    scheme: Name = "geometric", steps: Array = (0.5, 0.25, 0.125), paths: Count = 2**20, seed: Count = 0
+) -> Convergence:
+    """Of E rho^2 at T = 1, started at -1/2, for c_+ - c_- = 2: against the solution of its backward equation.
+
+    The error must stand out from the noise of the mean: steps are long, and paths many.
+    """
+    sizes = np.sort(finite(steps, "steps", least=3))[::-1]
+    exact = correlation_mean(np.square, -0.5, 1.0, 0.0, -2.0)
+    errors = []
+    for dt in sizes:
+        sde = CovarianceSDE(c_plus=0.0, c_minus=-2.0)
+        V = sde.sample([[1.0, -0.5], [-0.5, 1.0]], 1.0, count(paths, "paths"), float(dt), seed, scheme)
+        errors.append(abs(float(np.nanmean(correlations(V) ** 2)) - exact))
+    return _fitted(sizes, errors, {"geometric": 2.0, "euler": 1.0}[scheme])
+
+
+def ode_rate(
+    p: Number = 0.25, widths: Array = (64, 256, 1024, 4096), samples: Count = 512, rho0: Number = 0.3
+) -> Convergence:
+    """Root mean square distance of rho from the ODE at t = 1, for networks of depth n^{2p}."""
+    power = real(p, "p", above=0)
+    if power >= 0.5:
+        raise ValueError(f"p: expected a number between 0 and 1/2, got {p!r}; at 1/2 the limit is the SDE")
+    limit = float(correlation_ode(rho0, 1.0))
+    errors = []
+    for n in widths:
+        V = sample_network("shaped-relu", [[1, rho0], [rho0, 1]], n, max(1, round(n ** (2 * power))), samples, p=power)
+        errors.append(float(np.sqrt(np.mean((correlations(V) - limit) ** 2))))
+    return _fitted(widths, errors, power - 0.5)
+
+
+def unshaped_rate(widths: Array = (32, 64, 128, 256), samples: Count = 4096, rho0: Number = 0.3) -> Convergence:
+    """Wasserstein distance of r at depth = width from the exact solution of (4.8)."""
+    limit = UnshapedCorrelationSDE().sample(rho0, 1.0, 2**16, 1e-3, scheme="exact")
+    errors = []
+    for n in widths:
+        r = logs(n**2 * (1 - correlations(sample_network("relu", [[1, rho0], [rho0, 1]], n, n, samples))))
+        errors.append(wasserstein(r[np.isfinite(r)], limit))
+    return _fitted(widths, errors, -1.0)
+
+
+def _fitted(sizes: Array, errors: list[float], expected: float) -> Convergence:
+    sizes = finite(sizes, "sizes")
+    return Convergence(sizes, np.asarray(errors), fit_exponent(sizes, errors, correction=False), expected)

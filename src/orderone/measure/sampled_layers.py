@@ -1,0 +1,138 @@
+"""One layer of many random networks at once, without their weights.
+
+Given the layers below, the pre-activations of a layer are n independent Gaussian vectors over the m inputs,
+
+    z_i ~ N(0, V),   i = 1 ... n,      V' = (c/n) sum_i phi(z_i) phi(z_i)^T           S3 (2.2), (3.4)-(3.5)
+
+so a layer costs m n normal numbers and no n x n matrix, and V' has exactly the law that weights would give it. Rows of
+inputs are (m, samples, n) in single precision; covariances live as lower factors L, V = L L^T, (m, m, samples) in double
+precision. The factor of the next layer comes from Gram-Schmidt on phi(z) and not from sums of products: 1 - rho, which is
+all that is left of two inputs deep in a network, keeps its digits down to 1e-13.
+"""
+
+from collections.abc import Callable
+from typing import TypeAlias
+
+import torch
+from torch import Tensor
+
+
+class Draw:
+    """Normal numbers for `width` neurons of every network, from a stream of its own."""
+
+    def __init__(self, width: int, dtype: torch.dtype, seed: int, device: torch.device):
+        self._width, self._dtype = width, dtype
+        self._generator = torch.Generator(device=device).manual_seed(seed)
+
+    def empty(self, L: Tensor) -> Tensor:
+        return torch.empty(L.shape[0], L.shape[2], self._width, dtype=self._dtype, device=L.device)
+
+    def __call__(self, buffer: Tensor) -> Tensor:
+        return buffer.normal_(generator=self._generator)
+
+    def bartlett(self, half: Tensor) -> Tensor:
+        """(m, m, samples): `half` is half the degrees of freedom of each column."""
+        m, samples = half.shape
+        normal = self(torch.empty(m, m, samples, dtype=half.dtype, device=half.device))
+        # the public torch.distributions.Chi2 takes no generator
+        gamma = torch._standard_gamma(half.clamp(min=0.5), generator=self._generator)  # pyright: ignore
+        root = (2 * gamma).sqrt()
+        T = normal.permute(2, 0, 1).tril(-1) + torch.diag_embed(root.T)
+        return (T * (half.T > 0)[:, None, :]).permute(1, 2, 0)
+
+
+class Homogeneous:
+    """phi(x) = major max(x, 0) + minor min(x, 0). Norms do not matter to phi: they are kept apart."""
+
+    def __init__(self, L: Tensor, slopes: tuple[float, float], width: int, draw: Draw):
+        # under z -> -z the two slopes change places and the law of V stays
+        major, minor = sorted(slopes, key=abs, reverse=True)
+        self._slope, self._scale = minor / major, (2 / (1 + (minor / major) ** 2) / width) ** 0.5
+        self._L, self._draw, self._buffer = L, draw, draw.empty(L)
+
+    def step(self) -> None:
+        norm = self._L.square().sum(1).sqrt()  # vector_norm is slow along this axis
+        z = correlated(self._draw(self._buffer), self._L / torch.where(norm > 0, norm, 1)[:, None], unit=True)
+        x = torch.nn.functional.leaky_relu_(z, self._slope) if self._slope else z.relu_()
+        self._L = gram_schmidt(x).mul_((norm * self._scale)[:, None])
+
+    def factor(self) -> Tensor:
+        return self._L
+
+
+class Smooth:
+    """phi(x) any function; c is its normalizer."""
+
+    def __init__(self, L: Tensor, phi: Callable[[Tensor], Tensor], c: float, width: int, draw: Draw):
+        self._L, self._phi, self._scale, self._draw, self._buffer = L, phi, (c / width) ** 0.5, draw, draw.empty(L)
+
+    def step(self) -> None:
+        x = self._phi(correlated(self._draw(self._buffer), self._L))
+        self._L = gram_schmidt(x) * self._scale
+
+    def factor(self) -> Tensor:
+        return self._L
+
+
+class Linear:
+    """phi(x) = x: V' is Wishart, and its factor is L times Bartlett's triangular matrix. m^2 numbers a layer, for any n."""
+
+    def __init__(self, L: Tensor, width: int, draw: Draw):
+        self._L, self._width, self._draw = L, width, draw
+        freedom = torch.arange(width, width - len(L), -1, dtype=L.dtype, device=L.device).clamp(min=0)
+        self._half = (freedom / 2)[:, None].expand(len(L), L.shape[2]).contiguous()
+
+    def step(self) -> None:
+        """Below the diagonal normal numbers, on it roots of chi-square numbers; with n < m the last columns are zero."""
+        T = self._draw.bartlett(self._half)
+        self._L = torch.einsum("ikp,kjp->ijp", self._L, T) * self._width**-0.5
+
+    def factor(self) -> Tensor:
+        return self._L
+
+
+class Residual:
+    """z' = z + W relu(z) / sqrt(d n): S3 (2.12). The state is z itself; V is its covariance (erratum S3.10)."""
+
+    def __init__(self, L: Tensor, width: int, depth: int, draw: Draw):
+        self._draw, self._scale, self._width = draw, (depth * width) ** -0.5, width
+        self._z, self._buffer = correlated(draw(draw.empty(L)), L), draw.empty(L)
+
+    def step(self) -> None:
+        R = gram_schmidt(self._z.relu()) * self._scale
+        self._z += correlated(self._draw(self._buffer), R)
+
+    def factor(self) -> Tensor:
+        return gram_schmidt(self._z.clone()) * self._width**-0.5
+
+
+Layers: TypeAlias = Homogeneous | Smooth | Linear | Residual  # a chunk of networks, on their way through the layers
+
+
+def correlated(g: Tensor, L: Tensor, unit: bool = False) -> Tensor:
+    """z_i = sum_j L_ij g_j for every neuron, written into g. `unit` says that the first row of L is 1, 0, ..., 0."""
+    L = L.to(g.dtype)[..., None]
+    for i in reversed(range(len(g))):
+        if i or not unit:
+            g[i] *= L[i, i]
+        for j in range(i):
+            g[i].addcmul_(g[j], L[i, j])
+    return g
+
+
+def gram_schmidt(x: Tensor) -> Tensor:
+    """R lower triangular with x x^T = R R^T, (m, m, samples) in double precision. Overwrites x."""
+    m, samples = x.shape[:2]
+    R = torch.zeros(m, m, samples, dtype=torch.float64, device=x.device)
+    rounding = 8 * torch.finfo(x.dtype).eps
+    for j in range(m):
+        norm = torch.linalg.vector_norm(x[j], dim=-1)
+        if j:  # what is left of an input that the others span is rounding
+            whole = R[j, :j].square().sum(0).sqrt()
+            norm = torch.where(norm > rounding * whole, norm, 0)
+        R[j, j] = norm
+        if j < m - 1:
+            dots = torch.linalg.vecdot(x[j + 1 :], x[j]) / torch.where(norm > 0, norm, torch.inf)
+            R[j + 1 :, j] = dots
+            x[j + 1 :].addcmul_((dots / torch.where(norm > 0, norm, torch.inf))[..., None], x[j], value=-1)
+    return R

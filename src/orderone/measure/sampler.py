@@ -1,0 +1,132 @@
+"""Layer covariances of finite networks at initialization, exactly in law and without weights.
+
+    kind            phi_s(x)                                   options
+    relu            max(x, 0)
+    shaped-relu     S3 (2.5)                                   c_plus, c_minus, p
+    shaped          S3 (2.6), any smooth phi                   phi, a, p
+    linear          x
+    resnet          z' = z + W relu(z) / sqrt(d n), S3 (2.12)
+
+V_l = (c/n) <phi_l, phi_l> over inputs, with c = 1 / E phi_s(g)^2; for resnet V_l = <z_l, z_l> / n (erratum S3.10).
+`sampled_layers` has one layer of each kind, at m n normal numbers a layer and network, or m^2 for linear networks.
+"""
+
+from collections.abc import Callable
+from math import ceil
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from orderone.core.covariances import covariance
+from orderone.core.errors import one_of
+from orderone.core.exact import count
+from orderone.core.given import Array, Count, Name, Number
+from orderone.measure.sampled_layers import Draw, Homogeneous, Layers, Linear, Residual, Smooth
+from orderone.theory.limits.shaped import ShapedReLU, ShapedSmooth
+from orderone.theory.limits.triangular import cholesky
+
+KINDS = ("relu", "shaped-relu", "shaped", "linear", "resnet")
+MEMORY = {"cpu": 2**21, "other": 2**30}  # bytes of one chunk: what stays in a core's cache; what fills a GPU
+COPIES = 3  # arrays of a chunk's size that a step holds at once
+
+if TYPE_CHECKING:
+    Progress = Callable[[int, int, str], None] | None
+else:
+    Progress = Any
+
+
+def sample_network(
+    kind: Name = "relu",
+    V0: Array = ((1.0, 0.3), (0.3, 1.0)),
+    width: Count = 150,
+    depth: Count = 150,
+    samples: Count = 8192,
+    seed: Count = 0,
+    *,
+    c_plus: Number = 0.0,
+    c_minus: Number = -1.0,
+    phi: Any = "tanh",
+    a: Number = 1.0,
+    p: Number = 0.5,
+    layers: bool = False,
+    dtype: Name = "float32",
+    device: Any = None,
+    memory: Count | None = None,
+    progress: Progress = None,
+) -> Array:
+    """Covariances over inputs of the last of `depth` hidden layers of `samples` networks, (samples, m, m).
+
+    `V0` is the covariance of the inputs, X @ X.T / features. With `layers`, all layers: (samples, depth, m, m). A torch
+    tensor V0 gives a tensor on its device, anything else a numpy array; covariances are in double precision, the
+    normal numbers of `dtype` (float32 keeps 1 - rho down to 1e-13). Where activations overflow, as growing
+    smooth ones may, V is infinite. `memory` is how many bytes to draw at once. Equal
+    seeds give equal numbers if dtype, device and memory are equal. `progress` is called with what is done, the total, and
+    a word.
+    """
+    start, _ = covariance(V0)
+    width, depth, samples = count(width, "width"), count(depth, "depth"), count(samples, "samples")
+    kind, seed = one_of(kind, KINDS, "kind of network"), count(seed, "seed", least=0)
+    numbers = getattr(torch, one_of(dtype, ("float32", "float64"), "dtype"))
+    V = torch.as_tensor(start, device=device).to(torch.float64)
+    begin = _networks(kind, width, depth, p, ShapedReLU(c_plus, c_minus), phi, a, V)
+    chunk = _chunk(V, width, samples, kind, numbers, memory)
+    out = V.new_empty((samples, depth, *V.shape) if layers else (samples, *V.shape))
+    L = cholesky(V[..., None])[0]
+    for i, first in enumerate(range(0, samples, chunk)):
+        last = min(first + chunk, samples)
+        draw = Draw(width, numbers, _seed(seed, i), V.device)
+        _run(begin(L.expand(-1, -1, last - first), draw), depth, out[first:last], layers)
+        if progress is not None:
+            progress(last, samples, f"networks of width {width} and depth {depth}")
+    return out.to(start.dtype) if isinstance(start, Tensor) else out.cpu().numpy()
+
+
+def _networks(
+    kind: str, width: int, depth: int, p: Number, relu: ShapedReLU, phi: Any, a: Number, V: Tensor
+) -> Callable[[Tensor, Draw], Layers]:
+    """What starts a chunk of networks from the factor of V0."""
+    if kind == "linear":
+        return lambda L, draw: Linear(L, width, draw)
+    if kind == "resnet":
+        return lambda L, draw: Residual(L, width, depth, draw)
+    if kind == "shaped":
+        shaped = ShapedSmooth(phi, a)
+        shaped.check_start(V)
+        c = shaped.normalizer(width, p, V)
+        return lambda L, draw: Smooth(L, shaped.at(width, p), c, width, draw)
+    slopes = (1.0, 0.0) if kind == "relu" else relu.slopes(width, p)
+    relu.normalizer(width, p)  # says so if both slopes are zero
+    return lambda L, draw: Homogeneous(L, slopes, width, draw)
+
+
+def _run(networks: Layers, depth: int, out: Tensor, layers: bool) -> None:
+    for layer in range(depth):
+        networks.step()
+        if layers:
+            out[:, layer] = _product(networks.factor())
+    if not layers:
+        out[:] = _product(networks.factor())
+
+
+def _product(L: Tensor) -> Tensor:
+    """L L^T, (samples, m, m); infinite for a network whose activations overflowed on the way."""
+    L = L.permute(2, 0, 1)
+    V = L @ L.mT
+    return torch.where(V.isfinite().all(-1).all(-1)[:, None, None], V, torch.inf)
+
+
+def _chunk(V: Tensor, width: int, samples: int, kind: str, numbers: torch.dtype, memory: Count | None) -> int:
+    """How many networks to hold at once: equal shares, none of them over the limit."""
+    limit = (
+        MEMORY["cpu" if V.device.type == "cpu" else "other"] if memory is None else count(memory, "memory") // COPIES
+    )
+    each = len(V) * (len(V) if kind == "linear" else width) * numbers.itemsize
+    shares = ceil(samples / max(1, limit // each))
+    return ceil(samples / shares)
+
+
+def _seed(seed: int, chunk: int) -> int:
+    state = np.random.SeedSequence(seed, spawn_key=(chunk,)).generate_state(1, np.uint64)[0]
+    return int(state >> np.uint64(1))  # torch's seeds are signed

@@ -1,0 +1,88 @@
+"""Shaped activations as modules.
+
+    ShapedReLU         phi_s(x) = s_+ max(x, 0) + s_- min(x, 0)                                S3 (2.5)
+    ShapedActivation   phi_s(x) = s (phi(x / s) - phi(0)) / phi'(0)                            S3 (2.6)
+
+Both tend to the identity as the network grows. (2.6) asks for phi(0) = 0 and phi'(0) = 1; the second form has that for
+any phi with phi'(0) != 0, GELU and SiLU included. `gain` is sqrt(c), c = 1 / E phi_s(g)^2: with weights of standard
+deviation gain / sqrt(fan_in), layers keep the size of what they carry.
+"""
+
+from collections.abc import Callable
+from math import pi, sqrt
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from orderone.core.given import Number
+from orderone.core.reals import real
+
+NODES, WEIGHTS = np.polynomial.hermite_e.hermegauss(80)
+
+if TYPE_CHECKING:
+    Phi = Callable[[Tensor], Tensor]
+else:
+    Phi = Any
+
+
+class ShapedReLU(nn.Module):
+    """`plus` and `minus` are the slopes s_+ and s_-; `ShapedReLU.at(width)` computes them. (1, 0) is the ReLU."""
+
+    def __init__(self, plus: Number = 1.0, minus: Number = 0.0):
+        super().__init__()
+        self.plus, self.minus = real(plus, "plus"), real(minus, "minus")
+
+    @classmethod
+    def at(cls, size: Number, c_plus: Number = 0.0, c_minus: Number = -1.0, p: Number = 0.5) -> "ShapedReLU":
+        """Slopes 1 + c / size^p: size is the width n of (2.5), or with p = 1/2 the depth n^{2p}."""
+        shrink = real(size, "size", above=0) ** real(p, "p", least=0)
+        return cls(1 + real(c_plus, "c_plus") / shrink, 1 + real(c_minus, "c_minus") / shrink)
+
+    @property
+    def gain(self) -> float:
+        return sqrt(2 / (self.plus**2 + self.minus**2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.minus * x + (self.plus - self.minus) * x.clamp(min=0)
+
+    def extra_repr(self) -> str:
+        return f"plus={self.plus:g}, minus={self.minus:g}"
+
+
+class ShapedActivation(nn.Module):
+    """`phi` is any smooth function or module, elementwise; `scale` is s = a n^p."""
+
+    def __init__(self, phi: Phi, scale: Number):
+        super().__init__()
+        if not callable(phi):
+            raise ValueError(f"phi: expected a function or module of tensors, got {phi!r}; give torch.tanh")
+        self.phi, self.scale = phi, real(scale, "scale")
+        if self.scale == 0:
+            raise ValueError("scale: expected a number other than 0, got 0")
+        self.start, self.slope = _start(phi)
+
+    @property
+    def gain(self) -> float:
+        with torch.no_grad():
+            values = self(torch.as_tensor(NODES)).numpy()
+        return float(WEIGHTS @ values**2 / sqrt(2 * pi)) ** -0.5
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (self.phi(x / self.scale) - self.start) * (self.scale / self.slope)
+
+    def extra_repr(self) -> str:
+        name = "" if isinstance(self.phi, nn.Module) else f"phi={getattr(self.phi, '__name__', self.phi)}, "
+        return f"{name}scale={self.scale:g}"
+
+
+def _start(phi: Phi) -> tuple[float, float]:
+    """phi(0) and phi'(0)."""
+    with torch.enable_grad():
+        x = torch.zeros(1, dtype=torch.float64, requires_grad=True)
+        y = phi(x)
+        (slope,) = torch.autograd.grad(y.sum(), x) if y.requires_grad else (torch.zeros(1),)
+    if not (torch.isfinite(slope).all() and float(slope) != 0):
+        raise ValueError(f"phi: expected a slope other than 0 at 0, got {float(slope)}; shaping needs one")
+    return float(y.detach()), float(slope)

@@ -1,0 +1,94 @@
+"""How the correlation of two inputs moves from layer to layer in an unshaped ReLU network.
+
+At infinite width it is a recursion, at width n to leading order a Markov chain:
+
+    rho_{l+1} = 2 K_1(rho_l)                                                                S3 (4.3)
+    rho_{l+1} = 2 K_1(rho_l) + mu_r(rho_l) / n + sigma_r(rho_l) xi_l / sqrt(n)              S3 (4.13)
+    mu_r      = 1/2 [K_1 (4 K_2 + 18) - 8 K_31]                                             S3 (4.14), c = 2, M_2 = 5
+    sigma_r^2 = 2 [K_1^2 (4 K_2 + 6) - 8 K_1 K_31 + 2 K_2]
+
+Everything is computed for the gap 1 - rho, which falls as 9 pi^2 / (2 l^2): with a = f_1 / 2 pi, b = f_2 / 2 pi and
+h = f_31 / 2 pi of `relu_moments` the constants cancel by hand,
+
+    1 - 2 K_1 = gap - 2 a,      mu_r = -rho sin^2 + rho b + a (10 + 2 rho^2 + 2 b) - 4 h
+    sigma_r^2 = 2 [sin^4 - 4 rho sin^2 a + (2 + rho^2) b - 4 rho h + a^2 (8 + 4 rho^2) + 4 rho a b - 8 a h + 4 a^2 b]
+
+and the expansion (4.16) follows; erratum S3.6 has its first omitted terms.
+"""
+
+from math import pi
+
+import array_api_compat
+import numpy as np
+
+from orderone.core.covariances import array, bounded
+from orderone.core.exact import count
+from orderone.core.given import Array, Count, Number
+from orderone.core.normals import Normals
+from orderone.theory.limits.relu_moments import angle_of_gap, f1, f2, f31
+
+Q_INFINITY = 9 * pi**2 / 2  # S3 (4.6) with its c_1 = 2 sqrt(2) / (3 pi): where l^2 (1 - rho_l) goes at infinite width
+
+
+def mu_r(rho: Array) -> Array:
+    """Drift of the correlation at order 1/n: S3 (4.14)."""
+    return _moments(_gap(rho))[1]
+
+
+def sigma_r2(rho: Array) -> Array:
+    """Variance of the correlation at order 1/n: S3 (4.14)."""
+    return _moments(_gap(rho))[2]
+
+
+def infinite_width_q(rho0: Number, depth: Count) -> np.ndarray:
+    """q_l = l^2 (1 - rho_l) for l = 1 ... depth at infinite width: S3 (4.2)-(4.3). It tends to 9 pi^2 / 2, slowly."""
+    gap, depth = _gap(rho0)[()], count(depth, "depth")
+    gaps = np.empty(depth)
+    for layer in range(depth):
+        gap = gap - f1(angle_of_gap(gap)) / pi
+        gaps[layer] = gap
+    return np.arange(1, depth + 1) ** 2 * gaps
+
+
+def correlation_chain(rho0: Array, width: Count, depth: Count, samples: Count = 8192, seed: Count = 0) -> Array:
+    """1 - rho after `depth` layers of the Markov chain, one for each sample.
+
+    (4.13) leaves the law of xi open. Here the gap moves by a lognormal factor with the two moments of (4.13), so that no
+    correlation leaves the interval: normal steps would throw one sample in a hundred past 1 at width 50.
+    """
+    rho, xp = array(rho0, "rho0")
+    width, depth, samples = count(width, "width"), count(depth, "depth", least=0), count(samples, "samples")
+    gap = _gap(rho) + xp.zeros(samples, dtype=rho.dtype, device=array_api_compat.device(rho))
+    normals = Normals(gap, count(seed, "seed", least=0))
+    for _ in range(depth):
+        gap = _step(gap, width, normals(samples))
+    return gap
+
+
+def _step(gap: Array, width: int, xi: Array) -> Array:
+    xp = array_api_compat.array_namespace(gap)
+    limit, mu, variance = _moments(gap)
+    mean = limit - mu / width
+    alive = mean > xp.finfo(gap.dtype).smallest_normal
+    mean = xp.where(alive, mean, xp.ones_like(mean))
+    spread = xp.log1p((xp.sqrt(variance) / mean) ** 2 / width)
+    moved = bounded(mean * xp.exp(xp.sqrt(spread) * xi - spread / 2), 0.0, 2.0)
+    return xp.where(alive, moved, xp.zeros_like(gap))
+
+
+def _moments(gap: Array) -> tuple[Array, Array, Array]:
+    """The gap one layer on at infinite width, mu_r and sigma_r^2."""
+    theta = angle_of_gap(gap)
+    rho, sin2 = 1 - gap, gap * (2 - gap)
+    a, b, h = (f(theta) / (2 * pi) for f in (f1, f2, f31))
+    mu = -rho * sin2 + rho * b + a * (10 + 2 * rho**2 + 2 * b) - 4 * h
+    linear = -4 * rho * sin2 * a + (2 + rho**2) * b - 4 * rho * h
+    variance = 2 * (sin2**2 + linear + a**2 * (8 + 4 * rho**2) + 4 * rho * a * b - 8 * a * h + 4 * a**2 * b)
+    return gap - 2 * a, mu, bounded(variance, 0.0)
+
+
+def _gap(rho: Array) -> Array:
+    rho, xp = array(rho, "rho")
+    if not bool(xp.all((rho >= -1) & (rho <= 1))):
+        raise ValueError(f"rho0: expected a correlation in [-1, 1], got {rho!r}")
+    return 1 - rho

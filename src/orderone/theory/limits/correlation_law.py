@@ -1,0 +1,55 @@
+"""Averages over the correlation of two inputs of a shaped network, without paths.
+
+Ito's rule turns (2.7) for two inputs into one equation for their correlation alone,
+
+    drho = [nu(rho) - rho (1 - rho^2) / 2] dt + (1 - rho^2) dB,                                from S3 (2.7)-(2.8)
+
+and u(t, rho) = E g(rho_t) started at rho solves the backward equation
+
+    u' = [nu - rho (1 - rho^2) / 2] u_rho + (1 - rho^2)^2 / 2 u_rho_rho,   u(0) = g.
+
+The coefficients vanish where the noise would leave [-1, 1], so no boundary condition is needed: u is a polynomial in
+Chebyshev points, and the solution an exponential of a matrix. Six digits, in a few milliseconds.
+"""
+
+from collections.abc import Callable
+
+import numpy as np
+from scipy.linalg import expm
+
+from orderone.core.given import Number
+from orderone.core.reals import real, reals
+from orderone.theory.limits.relu_moments import nu
+from orderone.theory.limits.shaped import ShapedReLU
+
+POINTS = 128
+
+
+def correlation_mean(
+    g: Callable[[np.ndarray], np.ndarray], rho0: Number, T: Number = 1.0, c_plus: Number = 0.0, c_minus: Number = -1.0
+) -> float:
+    """E g(rho_T) for a shaped ReLU network; `g` takes and returns an array."""
+    start, shaped = float(reals(rho0, "rho0", least=-1, most=1)), ShapedReLU(c_plus, c_minus)
+    k = np.arange(POINTS + 1)
+    x = np.cos(np.pi * k / POINTS)
+    D = _derivative(x, k)
+    noise = 1 - x**2
+    drift = nu(np.clip(x, -1, 1), shaped.c_plus, shaped.c_minus) - x * noise / 2
+    generator = drift[:, None] * D + noise[:, None] ** 2 / 2 * (D @ D)
+    u = expm(generator * real(T, "T", least=0)) @ np.asarray(g(x), dtype=float)
+    return _interpolated(u, x, k, start)
+
+
+def _derivative(x: np.ndarray, k: np.ndarray) -> np.ndarray:
+    """The differentiation matrix of polynomials in Chebyshev points."""
+    c = np.where((k == 0) | (k == POINTS), 2.0, 1.0) * (-1.0) ** k
+    D = np.outer(c, 1 / c) / (x[:, None] - x[None, :] + np.eye(len(x)))
+    return D - np.diag(D.sum(axis=1))
+
+
+def _interpolated(u: np.ndarray, x: np.ndarray, k: np.ndarray, at: float) -> float:
+    """Barycentric."""
+    if np.any(x == at):
+        return float(u[x == at][0])
+    weights = np.where((k == 0) | (k == POINTS), 0.5, 1.0) * (-1.0) ** k / (at - x)
+    return float(weights @ u / weights.sum())

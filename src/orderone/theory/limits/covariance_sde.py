@@ -1,0 +1,156 @@
+"""The neural covariance SDE: layer covariances of a shaped network whose depth is in proportion to its width.
+
+    dV = b(V) dt + Sigma(V)^{1/2} dB,   V_0 = inputs' covariance,   t = layer / width in [0, T]        S3 (2.7)
+
+b is (2.8) for shaped ReLU-like activations and (2.9) for smooth ones; Sigma_{ab,cd} = V_ac V_bd + V_ad V_bc. Erratum S3.2:
+the sign in nu is that of (2.8). `drift` has the flows of b, `integrators` the steps.
+"""
+
+from dataclasses import dataclass
+
+import array_api_compat
+import numpy as np
+
+from orderone.core.covariances import bounded, covariance
+from orderone.core.errors import one_of
+from orderone.core.exact import count
+from orderone.core.given import Array, Count, Name, Number
+from orderone.core.normals import Normals
+from orderone.core.reals import steps
+from orderone.theory.limits.drift import Drift, ReLUDrift, SmoothDrift
+from orderone.theory.limits.integrators import SCHEMES, Euler, Geometric
+from orderone.theory.limits.shaped import ShapedReLU, ShapedSmooth
+
+ACTIVATIONS = ("shaped-relu", "shaped-smooth", "linear")
+PATHS = 8192
+NUMBERS_AT_ONCE = {"cpu": 2**17, "other": 2**22}  # of V: what stays in a core's cache; what fills a GPU
+STOPPED_AT = 1e4  # smooth drifts can blow up; S3 (A.12) and Definition A.6 stop a path where it leaves a large ball
+
+
+@dataclass(frozen=True)
+class Paths:
+    """What a simulation gave: final covariances, and what had to be done to keep them valid."""
+
+    V: Array  # (paths, m, m)
+    projected: int  # steps that left the cone of covariances and were put back; 0 for the geometric scheme
+    stopped: int  # paths that exceeded `STOPPED_AT` and stayed where they were before
+    steps: int
+    dt: float
+
+
+@dataclass(frozen=True)
+class CovarianceSDE:
+    """`activation`: "shaped-relu" with c_plus and c_minus, "shaped-smooth" with phi and a, or "linear".
+
+    `phi` is tanh, sin, atan, asinh, expm1, or a function of arrays with phi(0) = 0 and phi'(0) = 1. c_plus = c_minus is a
+    linear network: the drift vanishes.
+    """
+
+    activation: Name = "shaped-relu"
+    c_plus: Number = 0.0
+    c_minus: Number = -1.0
+    phi: object = "tanh"
+    a: Number = 1.0
+
+    def __post_init__(self) -> None:
+        _ = self.drift  # whatever is wrong with it should be said now
+
+    @property
+    def drift(self) -> Drift:
+        kind = one_of(self.activation, ACTIVATIONS, "activation")
+        if kind == "shaped-smooth":
+            second, third = ShapedSmooth(self.phi, self.a).derivatives
+            return SmoothDrift(second**2 / (4 * self.a**2), third / (2 * self.a**2))
+        return ReLUDrift(0.0 if kind == "linear" else ShapedReLU(self.c_plus, self.c_minus).drift)
+
+    def sample(
+        self,
+        V0: Array,
+        T: Number = 1.0,
+        paths: Count | None = None,
+        dt: Number = 1e-2,
+        seed: Count = 0,
+        scheme: Name = "geometric",
+    ) -> Array:
+        """Covariances at time T, (paths, m, m), of the kind, dtype and device of V0.
+
+        `V0` is (m, m), for `paths` paths (8192 if None), or (paths, m, m), a start for each. `scheme` is "geometric" (weak
+        order 2, never leaves the covariances) or "euler". Equal seeds give equal numbers.
+        """
+        return self.simulate(V0, T, paths, dt, seed, scheme).V
+
+    def simulate(
+        self,
+        V0: Array,
+        T: Number = 1.0,
+        paths: Count | None = None,
+        dt: Number = 1e-2,
+        seed: Count = 0,
+        scheme: Name = "geometric",
+    ) -> Paths:
+        """The same as `sample`, with the number of projected steps and of stopped paths."""
+        start, xp = covariance(V0, batch=True)
+        number, h = steps(T, dt)
+        paths, seed = _number_of_paths(paths, start), count(seed, "seed", least=0)
+        kind = SCHEMES[one_of(scheme, SCHEMES, "scheme")]
+        V = xp.empty((paths, *start.shape[-2:]), dtype=start.dtype, device=array_api_compat.device(start))
+        projected, stopped, block = 0, 0, _block(start)
+        for i, first in enumerate(range(0, paths, block)):
+            last = min(first + block, paths)
+            some = start[first:last] if start.ndim == 3 else xp.broadcast_to(start, (last - first, *start.shape))
+            solver = kind(self.drift, h, Normals(start, seed, i))
+            V[first:last], more = _run(solver, self.drift, some, number)
+            projected, stopped = projected + solver.projected, stopped + more
+        return Paths(V, projected, stopped, number, h)
+
+
+def _run(solver: Geometric | Euler, drift: Drift, V0: Array, number: int) -> tuple[Array, int]:
+    """(paths, m, m) to the same, through the layout (m, m, paths) of the steps."""
+    xp = array_api_compat.array_namespace(V0)
+    V, norm = _split(V0, drift)
+    stopped = xp.zeros(V.shape[2], dtype=xp.bool, device=array_api_compat.device(V))
+    V = solver.start(V) if number else V
+    for k in range(number):
+        before = V if drift.scale_free else xp.asarray(V, copy=True)
+        V = solver.step(V, last=k == number - 1)
+        if not drift.scale_free:
+            over = xp.any(xp.stack([V[i, i] > STOPPED_AT for i in range(len(V))]), axis=0)
+            stopped = stopped | over
+            V = xp.where(stopped, before, V)
+    V = _valid(V * norm[:, None] * norm[None, :])
+    return xp.permute_dims(V, (2, 0, 1)), int(xp.sum(xp.astype(stopped, xp.int64)))
+
+
+def _split(V0: Array, drift: Drift) -> tuple[Array, Array]:
+    """Correlations (m, m, paths) and norms (m, paths) where the SDE does not see norms: nothing overflows then."""
+    xp = array_api_compat.array_namespace(V0)
+    V = xp.asarray(xp.permute_dims(V0, (1, 2, 0)), copy=True)
+    norm = xp.sqrt(bounded(xp.stack([V[i, i] for i in range(len(V))]), 0.0))
+    if not drift.scale_free:
+        return V, xp.ones_like(norm)
+    safe = xp.where(norm > 0, norm, xp.ones_like(norm))
+    return V / safe[:, None] / safe[None, :], norm
+
+
+def _valid(V: Array) -> Array:
+    """Symmetric, and no correlation beyond 1 by rounding."""
+    xp = array_api_compat.array_namespace(V)
+    for i in range(V.shape[0]):
+        for j in range(i):
+            bound = xp.sqrt(V[i, i]) * xp.sqrt(V[j, j])
+            V[i, j] = xp.minimum(xp.maximum(V[i, j], -bound), bound)
+            V[j, i] = V[i, j]
+    return V
+
+
+def _number_of_paths(paths: Count | None, start: Array) -> int:
+    if start.ndim == 2:
+        return PATHS if paths is None else count(paths, "paths")
+    if paths is not None and count(paths, "paths") != len(start):
+        raise ValueError(f"paths: expected {len(start)}, one for each V0, got {paths}; leave it out")
+    return len(start)
+
+
+def _block(start: Array) -> int:
+    on_host = str(array_api_compat.device(start)) == "cpu"
+    return max(64, NUMBERS_AT_ONCE["cpu" if on_host else "other"] // int(np.prod(start.shape[-2:])))

@@ -1,0 +1,191 @@
+"""How deep is too deep: what depth d does to a random network of width n, and what would help.
+
+**Norms.** log V_aa of one input has, between initializations, the variance
+
+    ReLU network       5 d / n          M_2 = E [2 relu(g)^2 - 1]^2 = 5                                  S3 (4.12)
+    shaped, linear     2 d / n          the diagonal of Sigma                                             S3 (2.7)
+    residual, beta     [2 + d (4b + 2b^2) / (1+b)^2 + ...] / n      `_residual_variance`
+
+with b = beta^2 / 2 the share that one branch adds. For beta = 1 / sqrt(d) this is about 4.7 / n, for any depth.
+
+**Correlations** of two inputs: the limit laws, ReLU by the unshaped SDE (4.8) in its exact form, shaped ReLU by the SDE
+(2.7) with its drift speeded up to one unit over the depth, residual networks by their recursion
+rho' = (rho + beta^2 J(rho)) / (1 + b), S3 (2.12)-(2.13) with erratum S3.3.
+
+**Regimes.** gaussian: kernels hardly vary, networks are Gaussian processes. lognormal: norms vary by a factor of order one
+and the infinite-width picture fails. degenerate: inputs have become one (1 - rho below 1 %), or norms vary by
+factors of e^2 and more.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import exp, log1p, sqrt
+
+import numpy as np
+from scipy.special import ndtri
+
+from orderone.core.errors import one_of
+from orderone.core.exact import count
+from orderone.core.given import Count, Name, Number
+from orderone.core.reals import real, reals
+from orderone.theory.limits.chain import Q_INFINITY, infinite_width_q
+from orderone.theory.limits.covariance_sde import CovarianceSDE
+from orderone.theory.limits.relu_moments import K0, K1, K2
+from orderone.theory.limits.unshaped import UnshapedCorrelationSDE
+
+ACTIVATIONS = ("relu", "shaped-relu", "linear")
+PATHS, STEPS = 4096, 100
+QUANTILES = (0.05, 0.5, 0.95)
+GAUSSIAN, DEGENERATE = 0.3, 2.0  # standard deviation of log V below which, and above which
+COLLAPSED = 0.01  # median of 1 - rho
+EXPLODED = 14.0  # log of how much V grows: activations a thousand times as large
+ROUNDING = 2e-16
+DEEPEST = 100_000  # layers that are followed one by one
+
+
+@dataclass(frozen=True)
+class DepthReport:
+    width: int
+    depth: int
+    activation: str
+    residual: float | None  # factor of the branches
+    rho0: float
+    ratio: float  # depth / width
+    growth: float  # of the mean of V_aa over the depth, as a factor
+    norm_spread: float  # standard deviation of log V_aa between initializations
+    correlation: Mapping[float, float]  # quantile -> rho of two inputs that start at rho0
+    regime: str  # gaussian | lognormal | degenerate
+    reasons: tuple[str, ...]
+    remedies: tuple[str, ...]
+
+    def __str__(self) -> str:
+        low, middle, high = self.correlation.values()
+        branch = "" if self.residual is None else f", residual branches x {self.residual:.3g}"
+        lines = [
+            f"width {self.width}, depth {self.depth}, {self.activation}{branch}: {self.regime}",
+            f"  norms: log V varies by +-{self.norm_spread:.2g}, the mean of V grows by {self.growth:.3g}",
+            f"  correlation: {self.rho0:g} becomes {middle:.4g} (5 % to 95 %: {low:.4g} to {high:.4g})",
+        ]
+        return "\n".join(lines + [f"  {r}" for r in self.reasons] + [f"  remedy: {r}" for r in self.remedies])
+
+
+def depth_report(
+    width: Count, depth: Count, activation: Name = "relu", residual: Number | bool | None = None, rho0: Number = 0.3
+) -> DepthReport:
+    """What `depth` layers of this width do to norms and correlations at initialization, and what to change.
+
+    `activation`: relu, shaped-relu (slopes 1 and 1 - 1/sqrt(depth)) or linear. `residual`: the factor of the branches of a
+    ReLU ResNet, or True for 1/sqrt(depth). `rho0` is the correlation of the two inputs that are followed.
+    """
+    n, d = count(width, "width"), count(depth, "depth")
+    kind, rho = one_of(activation, ACTIVATIONS, "activation"), float(reals(rho0, "rho0", least=-1, most=1))
+    beta = _branch(residual, d, kind)
+    growth = 0.0 if beta is None else d * log1p(beta**2 / 2)
+    spread = sqrt((5 if kind == "relu" else 2) * d / n if beta is None else _residual_variance(beta, d) / n)
+    quantiles = _correlations(kind, n, d, rho) if beta is None else _residual_quantiles(beta, n, d, rho)
+    gap = 1 - float(quantiles[1])
+    reasons = _reasons(spread, gap, growth, rho)
+    regime = "degenerate" if reasons else "gaussian" if spread < GAUSSIAN else "lognormal"
+    table = dict(zip(QUANTILES, map(float, quantiles), strict=True))
+    remedies = _remedies(n, d, kind, beta, regime)
+    factor = exp(min(growth, 700.0))
+    return DepthReport(n, d, kind, beta, rho, d / n, factor, spread, table, regime, reasons, remedies)
+
+
+def _branch(residual: Number | bool | None, depth: int, kind: str) -> float | None:
+    if residual is None or residual is False:
+        return None
+    if kind != "relu":
+        raise ValueError(f"residual: expected activation 'relu' with it, got {kind!r}; S3 (2.12) has no other")
+    return depth**-0.5 if residual is True else real(residual, "residual", above=0)
+
+
+# --- norms ----------------------------------------------------------------------------------------------------------
+
+
+def _residual_variance(beta: float, depth: int) -> float:
+    """n Var log V: the first layer, the noise of each branch, and units that stay positive from layer to layer.
+
+    The share of relu(z)^2 in z^2 is 1/2 + sum sign(z) z^2 / (2 sum z^2). Its deviation has covariance h(c) / 4n between
+    layers whose z have correlation c = (1 + b)^{-k/2}, where h(c) = E sign(x) x^2 sign(y) y^2 = 4 K_2(c) - (1 + 2 c^2).
+    """
+    b = beta**2 / 2
+    share = 2 * b / (1 + b)  # what a deviation of the share does to log V in one layer
+    lags = np.arange(min(depth, DEEPEST))
+    c = np.exp(-lags * log1p(b) / 2)
+    h = 4 * K2(c) - (1 + 2 * c**2)
+    pairs = np.where(lags == 0, 1, 2) * (depth - lags)
+    return 2 + depth * (4 * b + 2 * b**2) / (1 + b) ** 2 + share**2 / 4 * float(h @ pairs)
+
+
+# --- correlations ---------------------------------------------------------------------------------------------------
+
+
+def _correlations(kind: str, n: int, d: int, rho: float) -> np.ndarray:
+    T = d / n
+    if kind == "relu":
+        return _relu_quantiles(rho, n, d)
+    speed = {"linear": 0.0, "shaped-relu": 1 / T}[kind]  # (c_+ - c_-)^2 n / d: slopes with sqrt(d) instead of sqrt(n)
+    sde = CovarianceSDE(c_plus=0.0, c_minus=-sqrt(speed))
+    V = sde.sample([[1, rho], [rho, 1]], T, PATHS, T / STEPS)
+    scale = np.sqrt(V[:, 0, 0] * V[:, 1, 1])
+    return np.quantile(V[:, 0, 1] / np.where(scale > 0, scale, 1), QUANTILES)
+
+
+def _relu_quantiles(rho: float, n: int, d: int) -> np.ndarray:
+    """(4.8) tells how networks spread around the infinite-width recursion, which carries the early layers."""
+    if rho == 1:
+        return np.ones(3)
+    T = d / n
+    around = UnshapedCorrelationSDE().sample(rho, T, PATHS, T / STEPS, scheme="exact") - np.log(Q_INFINITY)
+    layers = min(d, DEEPEST)
+    gap = infinite_width_q(rho, layers)[-1] / layers**2 * (layers / d) ** 2
+    return 1 - np.clip(gap * np.exp(np.quantile(around, [1 - q for q in QUANTILES])), 0, 2)
+
+
+def _residual_quantiles(beta: float, n: int, d: int, rho: float) -> np.ndarray:
+    """The recursion, and linear noise around it: the first layer's, then z w and w w of each branch w."""
+    b, variance = beta**2 / 2, (1 - rho**2) ** 2 / n
+    for _ in range(min(d, DEEPEST)):
+        J, slope = float(K1(rho)), (1 + beta**2 * float(K0(rho))) / (1 + b)
+        r = 2 * J  # correlation of the two branches
+        noise = 2 * b * (1 - rho**2) * (1 - 2 * J * rho) + b**2 * ((1 + rho**2) * (1 + r**2) - 4 * rho * r)
+        variance = variance * slope**2 + noise / n / (1 + b) ** 2
+        rho = min(1.0, (rho + beta**2 * J) / (1 + b))
+    room = max(1 - rho**2, np.finfo(float).tiny)  # arctanh(rho), Fisher's scale, is nearer to normal
+    return np.tanh(np.arctanh(np.clip(rho, -1 + ROUNDING, 1 - ROUNDING)) + sqrt(variance) / room * ndtri(QUANTILES))
+
+
+# --- verdict --------------------------------------------------------------------------------------------------------
+
+
+def _reasons(spread: float, gap: float, growth: float, rho: float) -> tuple[str, ...]:
+    found = []
+    if gap < COLLAPSED and rho < 1:
+        found.append(f"all inputs look alike: the median of 1 - rho is {gap:.2g}")
+    if spread > DEGENERATE:
+        found.append(f"norms of two initializations differ by a factor of e^{spread:.2g}")
+    if growth > EXPLODED:
+        found.append(f"activations grow by e^{growth / 2:.3g}")
+    return tuple(found)
+
+
+def _remedies(n: int, d: int, kind: str, beta: float | None, regime: str) -> tuple[str, ...]:
+    if regime == "gaussian":
+        return ()
+    scale = f"{d**-0.5:.3g} = 1/sqrt(depth)"
+    wide = int(np.ceil((2 * d if beta is None else _residual_variance(d**-0.5, d)) / GAUSSIAN**2))
+    if beta is not None:
+        return (
+            (f"scale residual branches by {scale}",) if beta > 1.5 * d**-0.5 else (f"take a width of {wide} or more",)
+        )
+    remedies = []
+    if kind == "relu":
+        remedies.append(f"shape the activation: slopes 1 and {1 - d**-0.5:.3g} (shape_activations(model, depth={d}))")
+    remedies.append(
+        f"add skip connections with branches scaled by {scale}: norms then vary by O(1/width), for any depth"
+    )
+    if d > n * GAUSSIAN**2 / 2:
+        left = f"shaping leaves log V varying by +-{sqrt(2 * d / n):.2g}"
+        remedies.append(f"{left}; a width of {wide} would keep it below {GAUSSIAN}")
+    return tuple(remedies)

@@ -1,0 +1,109 @@
+"""Drift flows V' = b(V) of the covariance SDE that keep every V a covariance.
+
+ReLU-like, S3 (2.8) (erratum S3.2: (3.7) and (3.12) print another sign):
+
+    b_ab = nu(rho_ab) sqrt(V_aa V_bb),   nu(rho) = k (sqrt(1 - rho^2) - rho arccos(rho)),   k = (c_+ - c_-)^2 / (2 pi)
+
+The diagonal stays. One Euler step is rho -> (1 - pi k h) rho + pi k h (2 K_1(rho)): for pi k h <= 1 a mixture of two
+kernels, the linear one and that of a ReLU layer, and so a kernel itself.
+
+Smooth, S3 (2.9), with alpha = phi''(0)^2 / 4a^2 and beta = phi'''(0) / 2a^2: the sum of two flows,
+
+    V_ab' = alpha (V_aa V_bb + 2 V_ab^2 - 3 V_ab)      Euler: sums and elementwise products of covariances if 3 alpha h <= 1
+    V_ab' = beta V_ab (V_aa + V_bb - 2)                exact: V_aa' = 2 beta V_aa (V_aa - 1), correlations stay
+
+Heun's method is u/2 + E(E(u))/2 with the Euler step E, again a mixture: second order, and it stays in the cone.
+Arrays are (m, m, paths), lower triangle read and written, the upper one mirrored by whoever needs it.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import ceil, exp, pi
+from typing import Any, TypeAlias
+
+import array_api_compat
+
+from orderone.core.covariances import bounded
+from orderone.core.given import Array
+
+LARGEST_GROWTH = 1e4  # of a variance in one step; the path is stopped then, see `covariance_sde`
+
+
+@dataclass(frozen=True)
+class ReLUDrift:
+    k: float
+    scale_free = True  # V -> D V D for a diagonal D commutes with the SDE
+
+    def flow(self, V: Array, h: float) -> Array:
+        """Row by row, in place."""
+        if self.k == 0:
+            return V
+        xp = array_api_compat.array_namespace(V)
+        norm = xp.sqrt(_diagonal(V))
+        inverse = 1 / xp.where(norm > 0, norm, xp.ones_like(norm))
+        parts = max(1, ceil(pi * self.k * h))
+        for i in range(1, V.shape[0]):
+            rho = V[i, :i] * (inverse[:i] * inverse[i])
+            for _ in range(parts):
+                rho = self._heun(rho, h / parts, xp)
+            V[i, :i] = rho * (norm[:i] * norm[i])
+        return V
+
+    def rate(self, V: Array) -> Array:
+        """b(V)."""
+        xp = array_api_compat.array_namespace(V)
+        norm = xp.sqrt(_diagonal(V))
+        scale = norm[:, None] * norm[None, :]
+        rho = bounded(V / xp.where(scale > 0, scale, xp.ones_like(scale)), -1.0, 1.0)
+        return self.k * _bend(rho, xp) * scale
+
+    def _heun(self, rho: Array, h: float, xp: Any) -> Array:
+        rho = bounded(rho, -1.0, 1.0)
+        once = bounded(rho + h * self.k * _bend(rho, xp), high=1.0)
+        return (rho + once + h * self.k * _bend(once, xp)) / 2
+
+
+def _bend(rho: Array, xp: Any) -> Array:
+    return xp.sqrt((1 - rho) * (1 + rho)) - rho * xp.acos(rho)
+
+
+@dataclass(frozen=True)
+class SmoothDrift:
+    alpha: float
+    beta: float
+    scale_free = False
+
+    def flow(self, V: Array, h: float) -> Array:
+        parts = max(1, ceil(3 * self.alpha * h))
+        for _ in range(parts):
+            V = self._bend(V, h / parts / 2)
+            V = self._stretch(V, h / parts)
+            V = self._bend(V, h / parts / 2)
+        return V
+
+    def rate(self, V: Array) -> Array:
+        """b(V)."""
+        d = _diagonal(V)
+        product, total = d[:, None] * d[None, :], d[:, None] + d[None, :]
+        return self.alpha * (product + V * (2 * V - 3)) + self.beta * V * (total - 2)
+
+    def _bend(self, V: Array, h: float) -> Array:
+        if self.alpha == 0:
+            return V
+        euler: Callable[[Array], Array] = lambda U: U + h * SmoothDrift(self.alpha, 0.0).rate(U)  # noqa: E731
+        return (V + euler(euler(V))) / 2
+
+    def _stretch(self, V: Array, h: float) -> Array:
+        """V_aa(h) / V_aa(0) = 1 / (V_aa - (V_aa - 1) e^{2 beta h}); what blows up on the way is cut off."""
+        d = _diagonal(V)
+        left = bounded(d - (d - 1) * exp(2 * self.beta * h), 1 / LARGEST_GROWTH)
+        grown = left**-0.5
+        return V * grown[:, None] * grown[None, :] if self.beta else V
+
+
+def _diagonal(V: Array) -> Array:
+    xp = array_api_compat.array_namespace(V)
+    return xp.stack([V[i, i] for i in range(V.shape[0])])
+
+
+Drift: TypeAlias = ReLUDrift | SmoothDrift

@@ -1,0 +1,96 @@
+"""Steps of dV = b(V) dt + Sigma(V)^{1/2} dB, Sigma_{ab,cd} = V_ac V_bd + V_ad V_bc: S3 (2.7), erratum S3.4.
+
+With V = A A^T the noise is A dS A^T, S symmetric with Var S_ii = 2 dt and Var S_ij = dt. Two schemes:
+
+**euler** (Euler-Maruyama, weak order 1) adds b h + A S A^T. Nothing keeps the sum positive semidefinite: where it is not,
+negative eigenvalues are set to zero, and the step is counted.
+
+**geometric** (weak order 2, positive semidefinite by construction) splits the generator. On Cholesky factors the noise is
+multiplication by a random triangular matrix, dA = A (dK - diag(j / 2) dt) in Stratonovich's sense, j = 1 ... m, with
+Var K_jj = dt / 2 and Var K_kj = dt below the diagonal. Each column of K alone is solved exactly: it adds to column j of A
+a random mixture of the later columns, or stretches it by exp(K_jj - j h / 2). One step takes columns 1 ... m-1 and then
+the diagonal, the next the diagonal and then columns m-1 ... 1, with the drift halved around each: two steps are a
+palindrome of exact semigroups (Strang), so their error is O(h^3). For one input the step is exact: V exp(sqrt(2) B - h).
+"""
+
+from typing import Any
+
+import array_api_compat
+
+from orderone.core.covariances import bounded
+from orderone.core.given import Array
+from orderone.core.normals import Normals
+from orderone.theory.limits.drift import Drift
+from orderone.theory.limits.triangular import cholesky, gram
+
+
+class Geometric:
+    """Between two steps the halves of the drift are one flow over a whole step."""
+
+    def __init__(self, drift: Drift, h: float, normals: Normals):
+        self._drift, self._h, self._normals = drift, h, normals
+        self._forward, self.projected = True, 0
+
+    def start(self, V: Array) -> Array:
+        return self._drift.flow(V, self._h / 2)
+
+    def step(self, V: Array, last: bool) -> Array:
+        A = cholesky(V)[0]
+        for multiply in (_mix, _stretch) if self._forward else (_stretch, _mix):
+            multiply(A, self._h, self._normals, self._forward)
+        self._forward = not self._forward
+        return self._drift.flow(gram(A), self._h / 2 if last else self._h)
+
+
+class Euler:
+    def __init__(self, drift: Drift, h: float, normals: Normals):
+        self._drift, self._h, self._normals = drift, h, normals
+        self.projected = 0
+        self._A: Any = None
+
+    def start(self, V: Array) -> Array:
+        self._A = cholesky(V)[0]
+        return V
+
+    def step(self, V: Array, last: bool) -> Array:
+        """The factor of the new V says whether it is valid, and serves the next step."""
+        V = V + self._h * self._drift.rate(V) + self._noise()
+        self._A, valid = cholesky(V)
+        xp = array_api_compat.array_namespace(V)
+        if not bool(xp.all(valid)):
+            V[:, :, ~valid] = projected(V[:, :, ~valid])
+            self.projected += int(xp.sum(xp.astype(~valid, xp.int64)))
+            self._A = cholesky(V)[0]
+        return V
+
+    def _noise(self) -> Array:
+        A, xp = self._A, array_api_compat.array_namespace(self._A)
+        G = self._normals(*A.shape) * (self._h / 2) ** 0.5
+        S = G + xp.permute_dims(G, (1, 0, 2))
+        return xp.einsum("ijp,ljp->ilp", xp.einsum("ikp,kjp->ijp", A, S), A)
+
+
+def _mix(A: Array, h: float, normals: Normals, forward: bool) -> None:
+    """Adds to each column a random mixture of those after it."""
+    xp = array_api_compat.array_namespace(A)
+    m, paths = A.shape[0], A.shape[2]
+    for j in range(m - 1) if forward else reversed(range(m - 1)):
+        K = normals(m - j - 1, paths) * h**0.5
+        A[j + 1 :, j] += xp.einsum("ikp,kp->ip", A[j + 1 :, j + 1 :], K)
+
+
+def _stretch(A: Array, h: float, normals: Normals, forward: bool) -> None:
+    xp = array_api_compat.array_namespace(A)
+    for j in range(A.shape[0]):
+        A[j:, j] *= xp.exp(normals(A.shape[2]) * (h / 2) ** 0.5 - (j + 1) * h / 2)
+
+
+def projected(V: Array) -> Array:
+    """The nearest positive semidefinite matrices: negative eigenvalues become zero."""
+    xp = array_api_compat.array_namespace(V)
+    values, vectors = xp.linalg.eigh(xp.permute_dims(V, (2, 0, 1)))
+    kept = vectors * bounded(values, 0.0)[:, None, :]
+    return xp.permute_dims(kept @ xp.matrix_transpose(vectors), (1, 2, 0))
+
+
+SCHEMES = {"geometric": Geometric, "euler": Euler}

@@ -1,0 +1,51 @@
+"""`orderone predict limits`, in a process of its own."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess:
+    command = [sys.executable, "-m", "orderone", "predict", "limits", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120)
+
+
+def test_text_and_a_page(tmp_path):
+    page = tmp_path / "limits.html"
+    result = run("--depth", "40", "--width", "40", "--activation", "relu", "--samples", "500", "--html", str(page))
+    assert result.returncode == 0, result.stderr
+    assert "width 40, depth 40, relu: degenerate" in result.stdout
+    assert "ks 0." in result.stdout
+    assert "figure-0" in page.read_text()
+
+
+def test_json():
+    result = run("--depth", "20", "--width", "60", "--activation", "shaped-relu", "--samples", "500", "--json")
+    data = json.loads(result.stdout)
+    assert data["regime"] == "lognormal"
+    assert data["ratio"] == pytest.approx(1 / 3)
+    assert data["comparison"]["ρ"]["ks"]["value"] < 0.2
+    residual = json.loads(run("--residual", "--json").stdout)
+    assert residual["comparison"] == {}
+    assert residual["regime"] == "gaussian"
+    assert json.loads(run("--samples", "0", "--json").stdout)["comparison"] == {}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--width", "0"), "width: expected a whole number"),
+        (("--activation", "gelu"), "unknown activation"),
+        (("--rho0", "1"), "rho0"),
+        (("--samples", "-1"), "samples: expected a whole number"),
+        (("--residual", "--html", "x.html"), "html: expected networks with a random limit"),
+        (("--samples", "50", "--depth", "4", "--html", "/no/such/folder/x.html"), "html: "),
+    ],
+)
+def test_wrong_input(arguments, message):
+    result = run(*arguments)
+    assert result.returncode == 2
+    assert message in result.stderr
+    assert "Traceback" not in result.stderr

@@ -1,0 +1,36 @@
+"""Figures as one file: offline, closed to other scripts, and safe against what names hold."""
+
+import json
+import re
+
+import numpy as np
+import pytest
+
+from orderone.report import write_figures
+from orderone.report.limits import density
+
+FIGURE = {"data": [{"type": "scatter", "y": np.array([1.0, np.nan, 3.0])}], "layout": {"title": {"text": "</script>"}}}
+
+
+def test_a_page_holds_its_figures_and_nothing_else(tmp_path):
+    path = write_figures(tmp_path / "a.html", "Title <b>", [FIGURE, FIGURE], ["one & two"])
+    text = path.read_text()
+    assert "<title>Title &lt;b&gt;</title>" in text
+    assert "one &amp; two" in text
+    assert text.count('class="figure"') == 2
+    assert text.count("'sha256-") == 2
+    assert not re.search(r"<script[^>]+src=", text)
+    data = re.search(r'id="data">(.*?)</script>', text, flags=re.S)
+    assert data is not None
+    figures = json.loads(data.group(1))
+    assert figures[0]["layout"]["title"]["text"] == "</script>"
+    assert figures[0]["data"][0]["y"] == [1.0, None, 3.0] or "bdata" in figures[0]["data"][0]["y"]
+
+
+def test_densities_have_mass_one():
+    rng, grid = np.random.default_rng(0), np.linspace(-1, 1, 2001)
+    for samples in (rng.uniform(-1, 1, 4000), np.tanh(3 * rng.normal(size=4000))):
+        assert np.trapezoid(density(samples, grid, (-1.0, 1.0)), grid) == pytest.approx(1, abs=0.02)
+    wide = np.linspace(-9, 9, 2001)
+    assert np.trapezoid(density(rng.normal(size=2000), wide), wide) == pytest.approx(1, abs=0.01)
+    assert not density(np.ones(5), grid).any()

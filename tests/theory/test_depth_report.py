@@ -1,0 +1,82 @@
+"""What depth does, in one report: against sampled networks, regimes, remedies that work, and wrong questions."""
+
+import numpy as np
+import pytest
+
+from orderone.core.covariances import correlation
+from orderone.measure import sample_network
+from orderone.theory import depth_report
+
+NETWORKS = [
+    ({"width": 200, "depth": 40}, "relu", {}),
+    ({"width": 50, "depth": 50}, "relu", {}),
+    ({"width": 100, "depth": 60, "activation": "shaped-relu"}, "shaped-relu", {"c_minus": -((100 / 60) ** 0.5)}),
+    ({"width": 60, "depth": 60, "activation": "linear"}, "linear", {}),
+    ({"width": 100, "depth": 50, "residual": True}, "resnet", {}),
+]
+
+
+@pytest.mark.parametrize(("setting", "kind", "options"), NETWORKS)
+def test_networks_spread_as_reported(setting, kind, options):
+    report = depth_report(**setting)
+    V = sample_network(kind, width=setting["width"], depth=setting["depth"], samples=2000, **options)
+    assert np.log(V[:, 0, 0]).std() == pytest.approx(report.norm_spread, rel=0.12)
+    assert V[:, 0, 0].mean() == pytest.approx(report.growth, rel=0.5)
+    quantiles = np.quantile(correlation(V)[:, 0, 1], list(report.correlation))
+    # on the scale on which correlations have a constant error
+    np.testing.assert_allclose(np.arctanh(list(report.correlation.values())), np.arctanh(quantiles), atol=0.45)
+
+
+def test_regimes():
+    assert depth_report(4096, 12).regime == "gaussian"
+    assert depth_report(100, 20, "linear").regime == "lognormal"
+    assert depth_report(150, 150).regime == "degenerate"
+    assert depth_report(10_000, 1000, rho0=0.0).regime == "degenerate"  # not the ratio: correlations alone
+    assert depth_report(10_000, 1000, "shaped-relu").regime == "lognormal"
+    assert depth_report(100, 3000, "linear").regime == "degenerate"
+
+
+def test_remedies_help():
+    bad = depth_report(2000, 96)
+    assert bad.regime == "degenerate"
+    assert any("shape_activations(model, depth=96)" in remedy for remedy in bad.remedies)
+    assert depth_report(2000, 96, "shaped-relu").correlation[0.5] < 0.6
+    assert depth_report(2000, 96, residual=True).regime == "gaussian"
+    exploding = depth_report(512, 96, residual=1.0)
+    assert exploding.growth > 1e12
+    assert exploding.remedies == ("scale residual branches by 0.102 = 1/sqrt(depth)",)
+    assert "e^" in " ".join(exploding.reasons)
+    assert depth_report(16, 96, residual=True).remedies == ("take a width of 52 or more",)
+    assert depth_report(52, 96, residual=True).regime == "gaussian"
+
+
+def test_text():
+    text = str(depth_report(150, 150))
+    assert text.startswith("width 150, depth 150, relu: degenerate")
+    assert "remedy: shape the activation: slopes 1 and 0.918" in text
+    assert "residual branches x 0.1" in str(depth_report(64, 100, residual=True))
+
+
+@pytest.mark.parametrize("rho0", [-1.0, 0.0, 1.0])
+@pytest.mark.parametrize("size", [(1, 1), (3, 1000), (100_000, 3)])
+@pytest.mark.parametrize("option", [{}, {"activation": "linear"}, {"activation": "shaped-relu"}, {"residual": 0.5}])
+def test_corners_are_finite(size, option, rho0):
+    report = depth_report(*size, rho0=rho0, **option)
+    assert np.isfinite([report.norm_spread, report.growth, *report.correlation.values()]).all()
+    assert list(report.correlation.values()) == sorted(report.correlation.values())
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"width": 0, "depth": 1}, "width: expected a whole number, 1 or more; got 0"),
+        ({"width": 1, "depth": -1}, "depth: expected a whole number"),
+        ({"width": 1, "depth": 1, "activation": "gelu"}, "unknown activation"),
+        ({"width": 1, "depth": 1, "rho0": 2}, "rho0: expected numbers in"),
+        ({"width": 1, "depth": 1, "residual": -1.0}, "residual: expected a finite number greater than 0"),
+        ({"width": 1, "depth": 1, "activation": "linear", "residual": True}, "residual: expected activation 'relu'"),
+    ],
+)
+def test_wrong_questions(options, message):
+    with pytest.raises(ValueError, match=message):
+        depth_report(**options)

@@ -1,0 +1,63 @@
+"""Distances between samples: scipy's values, coverage of the intervals, and wrong samples."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+from orderone.theory.limits import distance, energy, ks, wasserstein
+
+SAMPLES = st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=30)
+
+
+@given(SAMPLES, SAMPLES)
+def test_definitions_and_scipy_say_the_same(x, y):
+    supremum = max(abs(np.mean(np.array(x) <= p) - np.mean(np.array(y) <= p)) for p in x + y)
+    assert ks(x, y) == pytest.approx(supremum, abs=1e-12)
+    assert wasserstein(x, y) == pytest.approx(stats.wasserstein_distance(x, y), rel=1e-9, abs=1e-9)
+    assert energy(x, y) == pytest.approx(stats.energy_distance(x, y), rel=1e-7, abs=1e-7)
+
+
+def test_energy_is_its_definition():
+    x, y = np.array([0.0, 1.0, 5.0]), np.array([2.0, 3.0])
+
+    def mean(a, b):
+        return np.abs(a[:, None] - b[None, :]).mean()
+
+    assert energy(x, y) ** 2 == pytest.approx(2 * mean(x, y) - mean(x, x) - mean(y, y))
+
+
+@pytest.mark.parametrize(("kind", "exact"), [("wasserstein", 1.0), ("ks", 2 * stats.norm.cdf(0.5) - 1)])
+def test_intervals_hold_the_distance_of_the_laws(kind, exact):
+    rng, held = np.random.default_rng(0), 0
+    for k in range(30):
+        found = distance(rng.normal(size=400), rng.normal(1.0, size=400), kind, resamples=100, seed=k)
+        held += found.low <= exact <= found.high
+        assert found.low <= found.value + 0.1
+    assert held >= 24
+
+
+def test_equal_laws_and_tensors():
+    x = np.random.default_rng(0).normal(size=500)
+    assert float(distance(x, x)) == 0
+    found = distance(torch.tensor(x), x + 0.5, "wasserstein")
+    assert found.value == pytest.approx(0.5)
+    assert str(found).startswith("wasserstein 0.5000 [")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (([], [1.0]), "x: expected numbers"),
+        (([1.0], [np.nan]), "y: expected numbers"),
+        (([1.0], [-np.inf, 1.0]), "y: expected at least 1 finite numbers.*leave out the others"),
+        (([1.0], [1.0], "kl"), "unknown distance: expected one of ks, wasserstein, energy"),
+        (([1.0], [1.0], "ks", 0), "resamples: expected a whole number"),
+        (([1.0], [1.0], "ks", 10, 1.0), "confidence: expected a number between 0 and 1"),
+    ],
+)
+def test_wrong_samples(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        distance(*arguments)
