@@ -39,7 +39,7 @@ def with_weights(kind: str, V: np.ndarray, width: int, depth: int, samples: int,
         for _ in range(depth):
             z = z + weights(width) @ z.relu() / (depth * width) ** 0.5
         return (z.mT @ z / width).numpy()
-    if kind == "shaped":
+    if kind == "shaped-smooth":
         shaped = limits.ShapedSmooth(options["phi"], options["a"])
         phi, c = shaped.at(width, options["p"]), shaped.normalizer(width, options["p"])
     else:
@@ -60,7 +60,7 @@ KINDS = [
     ("relu", {}),
     ("shaped-relu", {"c_plus": 0.5, "c_minus": -1.0, "p": 0.5}),
     ("shaped-relu", {"c_plus": -9.0, "c_minus": 2.0, "p": 0.3}),  # the slope of the positive side is the smaller one
-    ("shaped", {"phi": "expm1", "a": 4.0, "p": 0.5}),
+    ("shaped-smooth", {"phi": "expm1", "a": 4.0, "p": 0.5}),
     ("linear", {}),
     ("resnet", {}),
 ]
@@ -187,7 +187,10 @@ def test_seeds_memory_and_tensors():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"kind": "gelu"}, "unknown kind of network: expected one of relu, shaped-relu, shaped, linear, resnet"),
+        (
+            {"kind": "gelu"},
+            "unknown kind of network: expected one of relu, shaped-relu, shaped-smooth, shaped, linear",
+        ),
         ({"V0": [[1, 2], [2, 1]]}, "positive semidefinite"),
         ({"V0": [1.0]}, "V0: expected a covariance matrix"),
         ({"width": 0}, "width: expected a whole number, 1 or more; got 0"),

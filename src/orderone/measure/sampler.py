@@ -3,7 +3,7 @@
     kind            phi_s(x)                                   options
     relu            max(x, 0)
     shaped-relu     S3 (2.5)                                   c_plus, c_minus, p
-    shaped          S3 (2.6), any smooth phi                   phi, a, p
+    shaped-smooth   S3 (2.6), any smooth phi                   phi, a, p
     linear          x
     resnet          z' = z + W relu(z) / sqrt(d n), S3 (2.12)
 
@@ -27,7 +27,7 @@ from orderone.measure.sampled_layers import Draw, Homogeneous, Layers, Linear, R
 from orderone.theory.limits.shaped import ShapedReLU, ShapedSmooth
 from orderone.theory.limits.triangular import cholesky
 
-KINDS = ("relu", "shaped-relu", "shaped", "linear", "resnet")
+KINDS = ("relu", "shaped-relu", "shaped-smooth", "shaped", "linear", "resnet")  # "shaped" is short for "shaped-smooth"
 MEMORY = {"cpu": 2**21, "other": 2**30}  # bytes of one chunk: what stays in a core's cache; what fills a GPU
 COPIES = 3  # arrays of a chunk's size that a step holds at once
 
@@ -91,7 +91,7 @@ def _networks(
         return lambda L, draw: Linear(L, width, draw)
     if kind == "resnet":
         return lambda L, draw: Residual(L, width, depth, draw)
-    if kind == "shaped":
+    if kind in ("shaped-smooth", "shaped"):
         shaped = ShapedSmooth(phi, a)
         shaped.check_start(V)
         c = shaped.normalizer(width, p, V)
