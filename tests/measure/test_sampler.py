@@ -81,6 +81,14 @@ def test_networks_with_weights_have_the_same_law(kind, options):
     assert min(values) > 1e-3
 
 
+def test_many_inputs():
+    X = np.random.default_rng(0).standard_normal((12, 30))
+    V = X @ X.T / 30
+    real, found = with_weights("relu", V, 16, 3, 3000), o1.sample_network("relu", V, 16, 3, 3000)
+    assert same_law(real[:, 0, 11], found[:, 0, 11]) > 1e-3
+    assert same_law(np.linalg.slogdet(real)[1], np.linalg.slogdet(found)[1]) > 1e-3
+
+
 def test_another_law_is_told_apart():
     """The case that must fail: slopes that differ by a tenth."""
     real = with_weights("shaped-relu", V0, 12, 5, 4000, c_plus=0.0, c_minus=-1.0, p=0.5)
@@ -158,8 +166,9 @@ def test_special_inputs():
     narrow = o1.sample_network("relu", V0, 1, 30, 100)
     assert np.isfinite(narrow).all()
     assert not narrow.any()  # one dead unit ends a network of width one
-    large = o1.sample_network("relu", V0 * 1e200, 30, 10, 20)
-    np.testing.assert_allclose(large / 1e200, o1.sample_network("relu", V0, 30, 10, 20), rtol=1e-12)
+    for kind, scale in (("relu", 1e200), ("resnet", 1e200), ("resnet", 1e-200)):
+        scaled = o1.sample_network(kind, V0 * scale, 30, 10, 20)
+        np.testing.assert_allclose(scaled / scale, o1.sample_network(kind, V0, 30, 10, 20), rtol=1e-12)
 
 
 def test_seeds_memory_and_tensors():

@@ -24,7 +24,7 @@ from orderone.theory.limits.shaped import ShapedReLU, ShapedSmooth
 ACTIVATIONS = ("shaped-relu", "shaped-smooth", "linear")
 PATHS = 8192
 NUMBERS_AT_ONCE = {"cpu": 2**17, "other": 2**22}  # of V: what stays in a core's cache; what fills a GPU
-# Smooth drifts can blow up. S3 Definition A.6 stops a path where it leaves a large ball: here so many times its start, or 1.
+# Smooth drifts can blow up; S3 Definition A.6 stops a path that leaves a large ball: here, so many times its start or 1.
 STOPPED_AT = 1e4
 
 
