@@ -106,7 +106,7 @@ def test_reference_of_unshaped_networks():
 
 def test_reference_of_shaped_networks():
     for width, name, value in ((150, "mean", 0.3579337192264501), (300, "var", 0.3489297407412992)):
-        found = rho(o1.sample_network("shaped-relu", V0, width, width, 4096 if width == 300 else 8192))
+        found = rho(o1.sample_network("shaped-relu", V0, width, width, 2048 if width == 300 else 8192))
         assert getattr(found, name)() == pytest.approx(value, abs=0.02)
         if width == 150:
             assert limits.ks(found, rho(CovarianceSDE().sample(V0))) < 0.03

@@ -162,7 +162,7 @@ def starts(m: int, number: int, seed: int, rank: int, spread: float) -> np.ndarr
     return X @ np.swapaxes(X, 1, 2) / rank
 
 
-@settings(max_examples=40)
+@settings(max_examples=40, deadline=None)
 @given(
     m=st.integers(1, 6),
     seed=st.integers(0, 2**32 - 1),
