@@ -58,6 +58,12 @@ def test_very_deep_residual_networks_have_a_limit():
     assert deep.correlation[0.5] == pytest.approx(float(correlation_ode(0.3, 1.0)), abs=1e-3)
 
 
+def test_strong_branches_spread_in_proportion_to_depth():
+    """b = 1/2: beyond the layers that are followed one by one, the variance goes on growing."""
+    shallow, deep = (depth_report(10**6, d, residual=1.0).norm_spread ** 2 for d in (2000, 20_000))
+    assert deep == pytest.approx(10 * shallow, rel=0.02)
+
+
 def test_text():
     text = str(depth_report(150, 150))
     assert text.startswith("width 150, depth 150, relu: degenerate")

@@ -40,6 +40,7 @@ GAUSSIAN, DEGENERATE = 0.3, 2.0  # standard deviation of log V below which, and 
 COLLAPSED = 0.01  # median of 1 - rho
 EXPLODED = 14.0  # log of how much V grows: activations a thousand times as large
 ROUNDING = 2e-16
+WEAK = 0.1  # beta^2 of a branch that moves a layer little
 DEEPEST = 2000  # layers that are followed one by one; beyond, laws of large depth take over
 
 
@@ -113,19 +114,25 @@ def _residual_variance(beta: float, depth: int) -> float:
     The share of relu(z)^2 in z^2 is 1/2 + sum sign(z) z^2 / (2 sum z^2). Its deviation has covariance h(c) / 4n between
     layers whose z have correlation c = (1 + b)^{-k/2}, where h(c) = E sign(x) x^2 sign(y) y^2 = 4 K_2(c) - (1 + 2 c^2).
     """
-    beta, depth = _coarse(beta, depth)
+    beta, depth, times = _coarse(beta, depth)
     b = beta**2 / 2
     share = 2 * b / (1 + b)  # what a deviation of the share does to log V in one layer
     lags = np.arange(depth)
     c = np.exp(-lags * log1p(b) / 2)
     h = 4 * K2(c) - (1 + 2 * c**2)
     pairs = np.where(lags == 0, 1, 2) * (depth - lags)
-    return 2 + depth * (4 * b + 2 * b**2) / (1 + b) ** 2 + share**2 / 4 * float(h @ pairs)
+    return 2 + times * (depth * (4 * b + 2 * b**2) / (1 + b) ** 2 + share**2 / 4 * float(h @ pairs))
 
 
-def _coarse(beta: float, depth: int) -> tuple[float, int]:
-    """Fewer and stronger branches that do the same: only the sum of beta^2 matters when each is small."""
-    return (beta, depth) if depth <= DEEPEST else (beta * sqrt(depth / DEEPEST), DEEPEST)
+def _coarse(beta: float, depth: int) -> tuple[float, int, float]:
+    """Branch, layers and repetitions that do the same as many layers.
+
+    Of weak branches only the sum of beta^2 matters, so fewer may be stronger; with strong ones variances grow in
+    proportion to depth, and correlations have long arrived.
+    """
+    ratio = max(1.0, depth / DEEPEST)
+    weak = beta**2 * ratio < WEAK
+    return (beta * sqrt(ratio), min(depth, DEEPEST), 1.0) if weak else (beta, min(depth, DEEPEST), ratio)
 
 
 # --- correlations ---------------------------------------------------------------------------------------------------
@@ -155,7 +162,7 @@ def _relu_quantiles(rho: float, n: int, d: int) -> np.ndarray:
 
 def _residual_quantiles(beta: float, n: int, d: int, rho: float) -> np.ndarray:
     """The recursion, and linear noise around it: the first layer's, then z w and w w of each branch w."""
-    beta, d = _coarse(beta, d)
+    beta, d, _ = _coarse(beta, d)
     b, variance = beta**2 / 2, (1 - rho**2) ** 2 / n
     for _ in range(d):
         J, slope = float(K1(rho)), (1 + beta**2 * float(K0(rho))) / (1 + b)
@@ -187,14 +194,13 @@ def _remedies(n: int, d: int, kind: str, beta: float | None, regime: str) -> tup
     scale = f"{d**-0.5:.3g} = 1/sqrt(depth)"
     wide = int(np.ceil((2 * d if beta is None else _residual_variance(d**-0.5, d)) / GAUSSIAN**2))
     if beta is not None:
-        return (
-            (f"scale residual branches by {scale}",) if beta > 1.5 * d**-0.5 else (f"take a width of {wide} or more",)
-        )
+        strong = beta > 1.5 * d**-0.5
+        return (f"scale residual branches by {scale}" if strong else f"take a width of {wide} or more",)
     remedies = []
     if kind == "relu":
         remedies.append(f"shape the activation: slopes 1 and {1 - d**-0.5:.3g} (shape_activations(model, depth={d}))")
     remedies.append(
-        f"add skip connections with branches scaled by {scale}: norms then vary by O(1/width), for any depth"
+        f"add skip connections with branches scaled by {scale}: norms then vary by O(1/sqrt(width)) at any depth"
     )
     if d > n * GAUSSIAN**2 / 2:
         left = f"shaping leaves log V varying by +-{sqrt(2 * d / n):.2g}"
