@@ -6,6 +6,7 @@ import pytest
 from orderone.core.covariances import correlation
 from orderone.measure import sample_network
 from orderone.theory import depth_report
+from orderone.theory.limits import correlation_ode
 
 NETWORKS = [
     ({"width": 200, "depth": 40}, "relu", {}),
@@ -50,6 +51,19 @@ def test_remedies_help():
     assert depth_report(52, 96, residual=True).regime == "gaussian"
 
 
+def test_very_deep_residual_networks_have_a_limit():
+    deep, deeper = (depth_report(500, d, residual=True) for d in (1000, 10**6))
+    assert deep.norm_spread == pytest.approx(deeper.norm_spread, rel=1e-2)
+    assert deep.correlation[0.5] == pytest.approx(deeper.correlation[0.5], abs=1e-3)
+    assert deep.correlation[0.5] == pytest.approx(float(correlation_ode(0.3, 1.0)), abs=1e-3)
+
+
+def test_strong_branches_spread_in_proportion_to_depth():
+    """b = 1/2: beyond the layers that are followed one by one, the variance goes on growing."""
+    shallow, deep = (depth_report(10**6, d, residual=1.0).norm_spread ** 2 for d in (2000, 20_000))
+    assert deep == pytest.approx(10 * shallow, rel=0.02)
+
+
 def test_text():
     text = str(depth_report(150, 150))
     assert text.startswith("width 150, depth 150, relu: degenerate")
@@ -58,7 +72,7 @@ def test_text():
 
 
 @pytest.mark.parametrize("rho0", [-1.0, 0.0, 1.0])
-@pytest.mark.parametrize("size", [(1, 1), (3, 1000), (100_000, 3)])
+@pytest.mark.parametrize("size", [(1, 1), (3, 1000), (100_000, 3), (50, 10**7)])
 @pytest.mark.parametrize("option", [{}, {"activation": "linear"}, {"activation": "shaped-relu"}, {"residual": 0.5}])
 def test_corners_are_finite(size, option, rho0):
     report = depth_report(*size, rho0=rho0, **option)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
@@ -12,6 +12,7 @@ from orderone.theory.limits import distance, energy, ks, wasserstein
 SAMPLES = st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=30)
 
 
+@settings(deadline=None)
 @given(SAMPLES, SAMPLES)
 def test_definitions_and_scipy_say_the_same(x, y):
     supremum = max(abs(np.mean(np.array(x) <= p) - np.mean(np.array(y) <= p)) for p in x + y)

@@ -5,7 +5,7 @@ from typing import Any
 import mpmath
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orderone.theory import limits
@@ -110,6 +110,7 @@ def test_chain_coefficients_are_moments_of_a_layer():
     assert n * (found.mean() - 2 * float(K1(rho))) == pytest.approx(float(mu_r(rho)), abs=0.05)
 
 
+@settings(deadline=None)
 @given(st.floats(-1, 1))
 def test_everything_is_finite_and_in_its_range(rho):
     assert 0 <= float(K0(rho)) <= 0.5

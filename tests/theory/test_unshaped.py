@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orderone.theory import UnshapedCorrelationSDE, limits
@@ -98,11 +98,13 @@ def test_wrong_arguments(options, message):
         SDE.sample(**options)
 
 
+@settings(deadline=None)
 @given(st.floats(-1, 0.999999), st.floats(1e-3, 50), st.integers(1, 40), st.sampled_from(["euler", "exact"]))
 def test_no_start_and_no_step_gives_a_nan(rho0, T, number, scheme):
     assert not np.isnan(SDE.sample(rho0, T, 20, T / number, scheme=scheme)).any()
 
 
+@settings(deadline=None)
 @given(st.floats(-1, 1), st.integers(1, 20), st.integers(1, 30))
 def test_the_chain_stays_among_correlations(rho0, width, depth):
     gap = limits.correlation_chain(rho0, width, depth, 20)

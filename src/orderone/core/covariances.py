@@ -70,10 +70,8 @@ def correlation(V: Array) -> Array:
 
 def bounded(values: Array, low: float | None = None, high: float | None = None) -> Array:
     """`values` within [low, high]. The clip of the array API takes five times as long, for the sake of NaN bounds."""
-    xp, kind = (
-        array_api_compat.array_namespace(values),
-        {"dtype": values.dtype, "device": array_api_compat.device(values)},
-    )
+    xp = array_api_compat.array_namespace(values)
+    kind = {"dtype": values.dtype, "device": array_api_compat.device(values)}
     if low is not None:
         values = xp.maximum(values, xp.full((), low, **kind))
     return values if high is None else xp.minimum(values, xp.full((), high, **kind))

@@ -40,7 +40,7 @@ class Convergence:
 def weak_order(
     scheme: Name = "geometric", steps: Array = (0.5, 0.25, 0.125), paths: Count = 2**20, seed: Count = 0
 ) -> Convergence:
-    """Of E rho^2 at T = 1, started at -1/2, for c_+ - c_- = 2: against the solution of its backward equation.
+    """Of E rho^2 at T = 1, started at -1/2, for c_plus - c_minus = 2: against the solution of its backward equation.
 
     The error must stand out from the noise of the mean: steps are long, and paths many.
     """

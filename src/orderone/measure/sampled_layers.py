@@ -16,6 +16,8 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
+MOST_LOOPED = 8  # inputs; with more, a batched product is faster than a loop over pairs
+
 
 class Draw:
     """Normal numbers for `width` neurons of every network, from a stream of its own."""
@@ -51,8 +53,8 @@ class Homogeneous:
         self._L, self._draw, self._buffer = L, draw, draw.empty(L)
 
     def step(self) -> None:
-        norm = self._L.square().sum(1).sqrt()  # vector_norm is slow along this axis
-        z = correlated(self._draw(self._buffer), self._L / torch.where(norm > 0, norm, 1)[:, None], unit=True)
+        unit, norm = rows(self._L)
+        z = correlated(self._draw(self._buffer), unit, first=True)
         x = torch.nn.functional.leaky_relu_(z, self._slope) if self._slope else z.relu_()
         self._L = gram_schmidt(x).mul_((norm * self._scale)[:, None])
 
@@ -95,25 +97,34 @@ class Residual:
     """z' = z + W relu(z) / sqrt(d n): S3 (2.12). The state is z itself; V is its covariance (erratum S3.10)."""
 
     def __init__(self, L: Tensor, width: int, depth: int, draw: Draw):
-        self._draw, self._scale, self._width = draw, (depth * width) ** -0.5, width
-        self._z, self._buffer = correlated(draw(draw.empty(L)), L), draw.empty(L)
+        unit, norm = rows(L)  # relu does not see norms
+        self._draw, self._scale, self._norm = draw, (depth * width) ** -0.5, norm * width**-0.5
+        self._z, self._buffer = correlated(draw(draw.empty(L)), unit), draw.empty(L)
 
     def step(self) -> None:
         R = gram_schmidt(self._z.relu()) * self._scale
         self._z += correlated(self._draw(self._buffer), R)
 
     def factor(self) -> Tensor:
-        return gram_schmidt(self._z.clone()) * self._width**-0.5
+        return gram_schmidt(self._z.clone()) * self._norm[:, None]
 
 
 Layers: TypeAlias = Homogeneous | Smooth | Linear | Residual  # a chunk of networks, on their way through the layers
 
 
-def correlated(g: Tensor, L: Tensor, unit: bool = False) -> Tensor:
-    """z_i = sum_j L_ij g_j for every neuron, written into g. `unit` says that the first row of L is 1, 0, ..., 0."""
+def rows(L: Tensor) -> tuple[Tensor, Tensor]:
+    """Rows of norm one, and the norms (m, samples)."""
+    norm = L.square().sum(1).sqrt()  # vector_norm is slow along this axis
+    return L / torch.where(norm > 0, norm, 1)[:, None], norm
+
+
+def correlated(g: Tensor, L: Tensor, first: bool = False) -> Tensor:
+    """z_i = sum_j L_ij g_j for every neuron. May overwrite g. `first` says that the first row of L is 1, 0, ..., 0."""
+    if len(g) > MOST_LOOPED:
+        return torch.einsum("ijs,jsn->isn", L.to(g.dtype), g)
     L = L.to(g.dtype)[..., None]
     for i in reversed(range(len(g))):
-        if i or not unit:
+        if i or not first:
             g[i] *= L[i, i]
         for j in range(i):
             g[i].addcmul_(g[j], L[i, j])

@@ -3,7 +3,7 @@
     kind            phi_s(x)                                   options
     relu            max(x, 0)
     shaped-relu     S3 (2.5)                                   c_plus, c_minus, p
-    shaped          S3 (2.6), any smooth phi                   phi, a, p
+    shaped-smooth   S3 (2.6), any smooth phi                   phi, a, p
     linear          x
     resnet          z' = z + W relu(z) / sqrt(d n), S3 (2.12)
 
@@ -27,7 +27,7 @@ from orderone.measure.sampled_layers import Draw, Homogeneous, Layers, Linear, R
 from orderone.theory.limits.shaped import ShapedReLU, ShapedSmooth
 from orderone.theory.limits.triangular import cholesky
 
-KINDS = ("relu", "shaped-relu", "shaped", "linear", "resnet")
+KINDS = ("relu", "shaped-relu", "shaped-smooth", "shaped", "linear", "resnet")  # "shaped" is short for "shaped-smooth"
 MEMORY = {"cpu": 2**21, "other": 2**30}  # bytes of one chunk: what stays in a core's cache; what fills a GPU
 COPIES = 3  # arrays of a chunk's size that a step holds at once
 
@@ -37,6 +37,7 @@ else:
     Progress = Any
 
 
+@torch.no_grad()
 def sample_network(
     kind: Name = "relu",
     V0: Array = ((1.0, 0.3), (0.3, 1.0)),
@@ -58,12 +59,13 @@ def sample_network(
 ) -> Array:
     """Covariances over inputs of the last of `depth` hidden layers of `samples` networks, (samples, m, m).
 
-    `V0` is the covariance of the inputs, X @ X.T / features. With `layers`, all layers: (samples, depth, m, m). A torch
-    tensor V0 gives a tensor on its device, anything else a numpy array; covariances are in double precision, the
-    normal numbers of `dtype` (float32 keeps 1 - rho down to 1e-13). Where activations overflow, as growing
-    smooth ones may, V is infinite. `memory` is how many bytes to draw at once. Equal
-    seeds give equal numbers if dtype, device and memory are equal. `progress` is called with what is done, the total, and
-    a word.
+    `kind` is relu, shaped-relu, shaped-smooth, linear or resnet. `V0` is the covariance of the inputs, X @ X.T / features.
+    With `layers`, all layers: (samples, depth, m, m). A torch tensor V0 gives a tensor on its device, anything else a
+    numpy array. Covariances are in double precision, the normal numbers of `dtype`; float32 keeps 1 - rho down to 1e-13.
+    Where activations overflow, as growing smooth ones may, V is infinite.
+
+    `memory` is how many bytes to draw at once. Equal seeds give equal numbers if dtype, device and memory are equal.
+    `progress` is a function that is called with what is done, the total, and a word.
     """
     start, _ = covariance(V0)
     width, depth, samples = count(width, "width"), count(depth, "depth"), count(samples, "samples")
@@ -91,14 +93,15 @@ def _networks(
         return lambda L, draw: Linear(L, width, draw)
     if kind == "resnet":
         return lambda L, draw: Residual(L, width, depth, draw)
-    if kind == "shaped":
+    if kind in ("shaped-smooth", "shaped"):
         shaped = ShapedSmooth(phi, a)
         shaped.check_start(V)
         c = shaped.normalizer(width, p, V)
         return lambda L, draw: Smooth(L, shaped.at(width, p), c, width, draw)
-    slopes = (1.0, 0.0) if kind == "relu" else relu.slopes(width, p)
-    relu.normalizer(width, p)  # says so if both slopes are zero
-    return lambda L, draw: Homogeneous(L, slopes, width, draw)
+    if kind == "shaped-relu":
+        relu.normalizer(width, p)  # says so if both slopes are zero
+        return lambda L, draw: Homogeneous(L, relu.slopes(width, p), width, draw)
+    return lambda L, draw: Homogeneous(L, (1.0, 0.0), width, draw)
 
 
 def _run(networks: Layers, depth: int, out: Tensor, layers: bool) -> None:
@@ -119,9 +122,8 @@ def _product(L: Tensor) -> Tensor:
 
 def _chunk(V: Tensor, width: int, samples: int, kind: str, numbers: torch.dtype, memory: Count | None) -> int:
     """How many networks to hold at once: equal shares, none of them over the limit."""
-    limit = (
-        MEMORY["cpu" if V.device.type == "cpu" else "other"] if memory is None else count(memory, "memory") // COPIES
-    )
+    usual = MEMORY["cpu" if V.device.type == "cpu" else "other"]
+    limit = usual if memory is None else count(memory, "memory") // COPIES
     each = len(V) * (len(V) if kind == "linear" else width) * numbers.itemsize
     shares = ceil(samples / max(1, limit // each))
     return ceil(samples / shares)

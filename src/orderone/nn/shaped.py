@@ -28,7 +28,7 @@ else:
 
 
 class ShapedReLU(nn.Module):
-    """`plus` and `minus` are the slopes s_+ and s_-; `ShapedReLU.at(width)` computes them. (1, 0) is the ReLU."""
+    """`plus` and `minus` are the slopes for x > 0 and x < 0; `ShapedReLU.at(width)` computes them. (1, 0) is the ReLU."""
 
     def __init__(self, plus: Number = 1.0, minus: Number = 0.0):
         super().__init__()

@@ -17,14 +17,15 @@ from orderone.core.exact import count
 from orderone.core.given import Array, Count, Name, Number
 from orderone.core.normals import Normals
 from orderone.core.reals import steps
-from orderone.theory.limits.drift import Drift, ReLUDrift, SmoothDrift
+from orderone.theory.limits.drift import Drift, ReLUDrift, SmoothDrift, diagonal
 from orderone.theory.limits.integrators import SCHEMES, Euler, Geometric
 from orderone.theory.limits.shaped import ShapedReLU, ShapedSmooth
 
 ACTIVATIONS = ("shaped-relu", "shaped-smooth", "linear")
 PATHS = 8192
 NUMBERS_AT_ONCE = {"cpu": 2**17, "other": 2**22}  # of V: what stays in a core's cache; what fills a GPU
-STOPPED_AT = 1e4  # smooth drifts can blow up; S3 (A.12) and Definition A.6 stop a path where it leaves a large ball
+# Smooth drifts can blow up; S3 Definition A.6 stops a path that leaves a large ball: here, so many times its start or 1.
+STOPPED_AT = 1e4
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,7 @@ class Paths:
 
     V: Array  # (paths, m, m)
     projected: int  # steps that left the cone of covariances and were put back; 0 for the geometric scheme
-    stopped: int  # paths that exceeded `STOPPED_AT` and stayed where they were before
+    stopped: int  # paths that grew beyond `STOPPED_AT` and stayed where they were before
     steps: int
     dt: float
 
@@ -109,13 +110,13 @@ def _run(solver: Geometric | Euler, drift: Drift, V0: Array, number: int) -> tup
     xp = array_api_compat.array_namespace(V0)
     V, norm = _split(V0, drift)
     stopped = xp.zeros(V.shape[2], dtype=xp.bool, device=array_api_compat.device(V))
-    V = solver.start(V) if number else V
-    for k in range(number):
-        before = V if drift.scale_free else xp.asarray(V, copy=True)
-        V = solver.step(V, last=k == number - 1)
+    largest = STOPPED_AT * xp.max(bounded(diagonal(V), 1.0), axis=0)
+    for k in range(number + 1 if number else 0):
+        before = V
+        with np.errstate(over="ignore", invalid="ignore"):  # what overflows is stopped
+            V = solver.step(V, last=k == number) if k else solver.start(V)
         if not drift.scale_free:
-            over = xp.any(xp.stack([V[i, i] > STOPPED_AT for i in range(len(V))]), axis=0)
-            stopped = stopped | over
+            stopped = stopped | ~xp.all(diagonal(V) <= largest, axis=0)
             V = xp.where(stopped, before, V)
     V = _valid(V * norm[:, None] * norm[None, :])
     return xp.permute_dims(V, (2, 0, 1)), int(xp.sum(xp.astype(stopped, xp.int64)))
@@ -125,7 +126,7 @@ def _split(V0: Array, drift: Drift) -> tuple[Array, Array]:
     """Correlations (m, m, paths) and norms (m, paths) where the SDE does not see norms: nothing overflows then."""
     xp = array_api_compat.array_namespace(V0)
     V = xp.asarray(xp.permute_dims(V0, (1, 2, 0)), copy=True)
-    norm = xp.sqrt(bounded(xp.stack([V[i, i] for i in range(len(V))]), 0.0))
+    norm = xp.sqrt(bounded(diagonal(V), 0.0))
     if not drift.scale_free:
         return V, xp.ones_like(norm)
     safe = xp.where(norm > 0, norm, xp.ones_like(norm))

@@ -40,7 +40,8 @@ GAUSSIAN, DEGENERATE = 0.3, 2.0  # standard deviation of log V below which, and 
 COLLAPSED = 0.01  # median of 1 - rho
 EXPLODED = 14.0  # log of how much V grows: activations a thousand times as large
 ROUNDING = 2e-16
-DEEPEST = 100_000  # layers that are followed one by one
+WEAK = 0.1  # beta^2 of a branch that moves a layer little
+DEEPEST = 2000  # layers that are followed one by one; beyond, laws of large depth take over
 
 
 @dataclass(frozen=True)
@@ -80,9 +81,13 @@ def depth_report(
     n, d = count(width, "width"), count(depth, "depth")
     kind, rho = one_of(activation, ACTIVATIONS, "activation"), float(reals(rho0, "rho0", least=-1, most=1))
     beta = _branch(residual, d, kind)
-    growth = 0.0 if beta is None else d * log1p(beta**2 / 2)
-    spread = sqrt((5 if kind == "relu" else 2) * d / n if beta is None else _residual_variance(beta, d) / n)
-    quantiles = _correlations(kind, n, d, rho) if beta is None else _residual_quantiles(beta, n, d, rho)
+    if beta is None:
+        growth, variance = 0.0, (5 if kind == "relu" else 2) * d
+        quantiles = _correlations(kind, n, d, rho)
+    else:
+        growth, variance = d * log1p(beta**2 / 2), _residual_variance(beta, d)
+        quantiles = _residual_quantiles(beta, n, d, rho)
+    spread = sqrt(variance / n)
     gap = 1 - float(quantiles[1])
     reasons = _reasons(spread, gap, growth, rho)
     regime = "degenerate" if reasons else "gaussian" if spread < GAUSSIAN else "lognormal"
@@ -109,13 +114,25 @@ def _residual_variance(beta: float, depth: int) -> float:
     The share of relu(z)^2 in z^2 is 1/2 + sum sign(z) z^2 / (2 sum z^2). Its deviation has covariance h(c) / 4n between
     layers whose z have correlation c = (1 + b)^{-k/2}, where h(c) = E sign(x) x^2 sign(y) y^2 = 4 K_2(c) - (1 + 2 c^2).
     """
+    beta, depth, times = _coarse(beta, depth)
     b = beta**2 / 2
     share = 2 * b / (1 + b)  # what a deviation of the share does to log V in one layer
-    lags = np.arange(min(depth, DEEPEST))
+    lags = np.arange(depth)
     c = np.exp(-lags * log1p(b) / 2)
     h = 4 * K2(c) - (1 + 2 * c**2)
     pairs = np.where(lags == 0, 1, 2) * (depth - lags)
-    return 2 + depth * (4 * b + 2 * b**2) / (1 + b) ** 2 + share**2 / 4 * float(h @ pairs)
+    return 2 + times * (depth * (4 * b + 2 * b**2) / (1 + b) ** 2 + share**2 / 4 * float(h @ pairs))
+
+
+def _coarse(beta: float, depth: int) -> tuple[float, int, float]:
+    """Branch, layers and repetitions that do the same as many layers.
+
+    Of weak branches only the sum of beta^2 matters, so fewer may be stronger; with strong ones variances grow in
+    proportion to depth, and correlations have long arrived.
+    """
+    ratio = max(1.0, depth / DEEPEST)
+    weak = beta**2 * ratio < WEAK
+    return (beta * sqrt(ratio), min(depth, DEEPEST), 1.0) if weak else (beta, min(depth, DEEPEST), ratio)
 
 
 # --- correlations ---------------------------------------------------------------------------------------------------
@@ -145,8 +162,9 @@ def _relu_quantiles(rho: float, n: int, d: int) -> np.ndarray:
 
 def _residual_quantiles(beta: float, n: int, d: int, rho: float) -> np.ndarray:
     """The recursion, and linear noise around it: the first layer's, then z w and w w of each branch w."""
+    beta, d, _ = _coarse(beta, d)
     b, variance = beta**2 / 2, (1 - rho**2) ** 2 / n
-    for _ in range(min(d, DEEPEST)):
+    for _ in range(d):
         J, slope = float(K1(rho)), (1 + beta**2 * float(K0(rho))) / (1 + b)
         r = 2 * J  # correlation of the two branches
         noise = 2 * b * (1 - rho**2) * (1 - 2 * J * rho) + b**2 * ((1 + rho**2) * (1 + r**2) - 4 * rho * r)
@@ -176,14 +194,13 @@ def _remedies(n: int, d: int, kind: str, beta: float | None, regime: str) -> tup
     scale = f"{d**-0.5:.3g} = 1/sqrt(depth)"
     wide = int(np.ceil((2 * d if beta is None else _residual_variance(d**-0.5, d)) / GAUSSIAN**2))
     if beta is not None:
-        return (
-            (f"scale residual branches by {scale}",) if beta > 1.5 * d**-0.5 else (f"take a width of {wide} or more",)
-        )
+        strong = beta > 1.5 * d**-0.5
+        return (f"scale residual branches by {scale}" if strong else f"take a width of {wide} or more",)
     remedies = []
     if kind == "relu":
         remedies.append(f"shape the activation: slopes 1 and {1 - d**-0.5:.3g} (shape_activations(model, depth={d}))")
     remedies.append(
-        f"add skip connections with branches scaled by {scale}: norms then vary by O(1/width), for any depth"
+        f"add skip connections with branches scaled by {scale}: norms then vary by O(1/sqrt(width)) at any depth"
     )
     if d > n * GAUSSIAN**2 / 2:
         left = f"shaping leaves log V varying by +-{sqrt(2 * d / n):.2g}"

@@ -44,7 +44,7 @@ def wasserstein(x: Array, y: Array) -> float:
 
 
 def energy(x: Array, y: Array) -> float:
-    """Energy distance: the root of 2 E|X - Y| - E|X - X'| - E|Y - Y'|."""
+    """Energy distance: the root of 2 E d(X, Y) - E d(X, X') - E d(Y, Y'), d the distance of numbers."""
     return _energy(*_samples(x, y))
 
 

@@ -16,7 +16,6 @@ Heun's method is u/2 + E(E(u))/2 with the Euler step E, again a mixture: second 
 Arrays are (m, m, paths), lower triangle read and written, the upper one mirrored by whoever needs it.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from math import ceil, exp, pi
 from typing import Any, TypeAlias
@@ -26,6 +25,7 @@ import array_api_compat
 from orderone.core.covariances import bounded
 from orderone.core.given import Array
 
+MOST_PARTS = 100
 LARGEST_GROWTH = 1e4  # of a variance in one step; the path is stopped then, see `covariance_sde`
 
 
@@ -39,9 +39,9 @@ class ReLUDrift:
         if self.k == 0:
             return V
         xp = array_api_compat.array_namespace(V)
-        norm = xp.sqrt(_diagonal(V))
+        norm = xp.sqrt(diagonal(V))
         inverse = 1 / xp.where(norm > 0, norm, xp.ones_like(norm))
-        parts = max(1, ceil(pi * self.k * h))
+        parts = _parts(pi * self.k * h)
         for i in range(1, V.shape[0]):
             rho = V[i, :i] * (inverse[:i] * inverse[i])
             for _ in range(parts):
@@ -52,7 +52,7 @@ class ReLUDrift:
     def rate(self, V: Array) -> Array:
         """b(V)."""
         xp = array_api_compat.array_namespace(V)
-        norm = xp.sqrt(_diagonal(V))
+        norm = xp.sqrt(diagonal(V))
         scale = norm[:, None] * norm[None, :]
         rho = bounded(V / xp.where(scale > 0, scale, xp.ones_like(scale)), -1.0, 1.0)
         return self.k * _bend(rho, xp) * scale
@@ -74,7 +74,7 @@ class SmoothDrift:
     scale_free = False
 
     def flow(self, V: Array, h: float) -> Array:
-        parts = max(1, ceil(3 * self.alpha * h))
+        parts = _parts(3 * self.alpha * h)
         for _ in range(parts):
             V = self._bend(V, h / parts / 2)
             V = self._stretch(V, h / parts)
@@ -83,25 +83,35 @@ class SmoothDrift:
 
     def rate(self, V: Array) -> Array:
         """b(V)."""
-        d = _diagonal(V)
+        d = diagonal(V)
         product, total = d[:, None] * d[None, :], d[:, None] + d[None, :]
         return self.alpha * (product + V * (2 * V - 3)) + self.beta * V * (total - 2)
 
     def _bend(self, V: Array, h: float) -> Array:
         if self.alpha == 0:
             return V
-        euler: Callable[[Array], Array] = lambda U: U + h * SmoothDrift(self.alpha, 0.0).rate(U)  # noqa: E731
-        return (V + euler(euler(V))) / 2
+        without = SmoothDrift(self.alpha, 0.0)
+        once = V + h * without.rate(V)
+        return (V + once + h * without.rate(once)) / 2
 
     def _stretch(self, V: Array, h: float) -> Array:
         """V_aa(h) / V_aa(0) = 1 / (V_aa - (V_aa - 1) e^{2 beta h}); what blows up on the way is cut off."""
-        d = _diagonal(V)
+        d = diagonal(V)
         left = bounded(d - (d - 1) * exp(2 * self.beta * h), 1 / LARGEST_GROWTH)
         grown = left**-0.5
         return V * grown[:, None] * grown[None, :] if self.beta else V
 
 
-def _diagonal(V: Array) -> Array:
+def _parts(strength: float) -> int:
+    """Into how many a flow is cut so that each Euler step is a mixture."""
+    if strength > MOST_PARTS:
+        raise ValueError(
+            f"dt: expected a smaller step, or c or 1/a: one step bends {strength:.3g} times as much as it may"
+        )
+    return max(1, ceil(strength))
+
+
+def diagonal(V: Array) -> Array:
     xp = array_api_compat.array_namespace(V)
     return xp.stack([V[i, i] for i in range(V.shape[0])])
 

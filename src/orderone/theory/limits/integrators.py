@@ -13,6 +13,7 @@ the diagonal, the next the diagonal and then columns m-1 ... 1, with the drift h
 palindrome of exact semigroups (Strang), so their error is O(h^3). For one input the step is exact: V exp(sqrt(2) B - h).
 """
 
+from collections.abc import Iterable
 from typing import Any
 
 import array_api_compat
@@ -35,9 +36,13 @@ class Geometric:
         return self._drift.flow(V, self._h / 2)
 
     def step(self, V: Array, last: bool) -> Array:
-        A = cholesky(V)[0]
-        for multiply in (_mix, _stretch) if self._forward else (_stretch, _mix):
-            multiply(A, self._h, self._normals, self._forward)
+        A, columns = cholesky(V)[0], range(V.shape[0] - 1)
+        if self._forward:
+            _mix(A, columns, self._h, self._normals)
+            _stretch(A, self._h, self._normals)
+        else:
+            _stretch(A, self._h, self._normals)
+            _mix(A, reversed(columns), self._h, self._normals)
         self._forward = not self._forward
         return self._drift.flow(gram(A), self._h / 2 if last else self._h)
 
@@ -70,16 +75,15 @@ class Euler:
         return xp.einsum("ijp,ljp->ilp", xp.einsum("ikp,kjp->ijp", A, S), A)
 
 
-def _mix(A: Array, h: float, normals: Normals, forward: bool) -> None:
+def _mix(A: Array, columns: Iterable[int], h: float, normals: Normals) -> None:
     """Adds to each column a random mixture of those after it."""
     xp = array_api_compat.array_namespace(A)
-    m, paths = A.shape[0], A.shape[2]
-    for j in range(m - 1) if forward else reversed(range(m - 1)):
-        K = normals(m - j - 1, paths) * h**0.5
+    for j in columns:
+        K = normals(A.shape[0] - j - 1, A.shape[2]) * h**0.5
         A[j + 1 :, j] += xp.einsum("ikp,kp->ip", A[j + 1 :, j + 1 :], K)
 
 
-def _stretch(A: Array, h: float, normals: Normals, forward: bool) -> None:
+def _stretch(A: Array, h: float, normals: Normals) -> None:
     xp = array_api_compat.array_namespace(A)
     for j in range(A.shape[0]):
         A[j:, j] *= xp.exp(normals(A.shape[2]) * (h / 2) ** 0.5 - (j + 1) * h / 2)

@@ -44,11 +44,11 @@ class ShapedReLU:
 
     @property
     def drift(self) -> float:
-        """The factor of sqrt(1 - rho^2) - rho arccos(rho) in S3 (2.8). 0 for c_+ = c_-: a linear network."""
+        """The factor of sqrt(1 - rho^2) - rho arccos(rho) in S3 (2.8). 0 for c_plus = c_minus: a linear network."""
         return (self.c_plus - self.c_minus) ** 2 / (2 * pi)
 
     def slopes(self, width: Count, p: Number = 0.5) -> tuple[float, float]:
-        """s_+ and s_- at this width: S3 (2.5)."""
+        """The slopes for x > 0 and x < 0 at this width: S3 (2.5)."""
         shrink = _rate(width, p)
         return 1 + self.c_plus / shrink, 1 + self.c_minus / shrink
 
