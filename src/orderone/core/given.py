@@ -1,7 +1,7 @@
 """What users may type. Functions that take these read them themselves and raise ValueErrors that say what to do, so the
 run-time type checks of the test suite leave them alone; static checkers see the real types."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from decimal import Decimal
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -13,9 +13,10 @@ if TYPE_CHECKING:
     Name: TypeAlias = str
     Count: TypeAlias = int
     Number: TypeAlias = float
+    Function: TypeAlias = Callable[[Any], Any]  # elementwise
     GivenExponents: TypeAlias = Mapping[str, Exact] | Sequence[Exact]
     GivenConstraints: TypeAlias = str | Iterable[str | Mapping[str, Exact]] | Mapping[str, Exact]
 else:
-    Exact = Name = Count = Number = GivenExponents = GivenConstraints = ArrayLike = Any
+    Exact = Name = Count = Number = Function = GivenExponents = GivenConstraints = ArrayLike = Any
 
-__all__ = ["ArrayLike", "Count", "Exact", "GivenConstraints", "GivenExponents", "Name", "Number"]
+__all__ = ["ArrayLike", "Count", "Exact", "Function", "GivenConstraints", "GivenExponents", "Name", "Number"]

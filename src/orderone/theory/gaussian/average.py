@@ -1,0 +1,98 @@
+"""E f(sqrt(q) z), z ~ N(0, 1), for many q at once.
+
+Where f is smooth on both sides of zero the rule on the half line converges exponentially; its order is doubled until
+two orders agree. What does not converge has kinks elsewhere or varies faster, and is cut there. An average whose
+integrand has not died away where the density leaves the range of a double is reported as infinite.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+
+from orderone.core.given import ArrayLike, Function
+from orderone.theory.gaussian.panels import FAR, REACH, cut_line, density, doubling, half_line
+
+ORDERS = (12, 16, 24, 32, 48, 64)
+CUT_ORDER = 16
+AGREE = 3e-15
+NEGLIGIBLE = 1e-17
+MOST_NODES = 2**20  # held at once
+
+Values: TypeAlias = Callable[[np.ndarray], np.ndarray]
+
+
+class Expectation(NamedTuple):
+    """An average, and by how much two rules for it differ."""
+
+    value: np.ndarray
+    error: np.ndarray
+
+
+def average(f: Values, q: np.ndarray, order: int | None, points: np.ndarray) -> np.ndarray:
+    """E f(sqrt(q) z), with the rule of this order on the half line, or cut at `points` if there is none."""
+    flat = np.ravel(q)
+    if order is None:
+        held = max(1, MOST_NODES // (CUT_ORDER * (len(points) + 16)))
+        parts = [_cut(f, flat[i : i + held], points, CUT_ORDER) for i in range(0, len(flat), held)]
+    else:
+        held = max(1, MOST_NODES // len(half_line(order)[0]))
+        parts = [_smooth(f, flat[i : i + held], order) for i in range(0, len(flat), held)]
+    return np.concatenate(parts).reshape(np.shape(q))
+
+
+def smooth_order(f: Values, q: float) -> int | None:
+    """The smallest order on the half line that is exact for all variances up to q, or None."""
+    lengths = np.array([q, q / 1.7])
+    with np.errstate(all="ignore"):
+        edge = np.abs(f(np.sqrt(q) * np.array([-REACH, REACH]))).max() * density(np.array(REACH))
+    if not np.isfinite(edge):
+        return None
+    before = _smooth(f, lengths, ORDERS[0])
+    for lower, order in zip(ORDERS, ORDERS[1:], strict=False):
+        after = _smooth(f, lengths, order)
+        if np.all(np.abs(after - before) <= AGREE * np.abs(after)) and edge <= NEGLIGIBLE * np.abs(after).min():
+            return lower
+        before = after
+    return None
+
+
+def expect(f: Function, variance: ArrayLike = 1.0, kinks: ArrayLike = ()) -> Expectation:
+    """E f(x) for x ~ N(0, variance), and an error estimate. `kinks` are where f or its slope jumps, if it does."""
+    q = np.asarray(variance, float)
+    points = np.concatenate([np.ravel(np.asarray(kinks, float)), doubling(REACH * np.sqrt(q.max()), 0.25)])
+    flat = np.ravel(q)
+    value, coarse = (_cut(f, flat, points, order).reshape(q.shape) for order in (CUT_ORDER, CUT_ORDER // 2 + 4))
+    with np.errstate(invalid="ignore"):
+        return Expectation(value, np.abs(value - coarse))
+
+
+def _smooth(f: Values, q: np.ndarray, order: int) -> np.ndarray:
+    z, weights = half_line(order)
+    x = np.sqrt(q)[:, None] * z
+    return (f(x) + f(-x)) @ weights
+
+
+def _cut(f: Values, q: np.ndarray, points: np.ndarray, order: int) -> np.ndarray:
+    """Cut for each q; once more with a longer reach for those whose integrand is still large at the end."""
+    root = np.sqrt(q)[:, None]
+    with np.errstate(all="ignore"):
+        return _with_reach(f, root, points, order)
+
+
+def _with_reach(f: Values, root: np.ndarray, points: np.ndarray, order: int) -> np.ndarray:
+    total = _on_line(f, root, points, order, REACH)
+    edge = np.abs(f(root * np.array([-REACH, REACH]))).max(axis=-1) * density(np.array(REACH))
+    grows = ~(edge <= NEGLIGIBLE * np.abs(total)) & (total != 0)
+    if grows.any():
+        total[grows] = _on_line(f, root[grows], points, order, FAR)
+        edge = np.abs(f(root[grows] * np.array([-FAR, FAR]))).max(axis=-1) * density(np.array(FAR))
+        total[grows] = np.where(edge <= NEGLIGIBLE * np.abs(total[grows]), total[grows], np.inf)
+    return total
+
+
+def _on_line(f: Values, root: np.ndarray, points: np.ndarray, order: int, reach: float) -> np.ndarray:
+    cuts = np.where(root > 0, points / np.where(root > 0, root, 1), 0.0)
+    z, weights = cut_line(cuts, order, reach)
+    terms = f(root * z) * weights
+    return np.where(np.isfinite(terms).all(axis=-1), terms.sum(axis=-1), np.inf)
