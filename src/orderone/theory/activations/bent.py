@@ -43,5 +43,5 @@ def elu(alpha: float = 1.0) -> Numeric:
     return Numeric("elu", Elu(alpha), Elu(alpha, slope=True), kinks=(0.0,))
 
 
-HARD_TANH = Numeric("hard-tanh", _clip, _clip_slope, kinks=(-1.0, 1.0))
+HARD_TANH = Numeric("hard-tanh", _clip, _clip_slope, kinks=(-1.0, 1.0), parity=-1)
 SELU = Numeric("selu", Elu(SELU_ALPHA, SELU_SCALE), Elu(SELU_ALPHA, SELU_SCALE, slope=True), kinks=(0.0,))

@@ -35,6 +35,7 @@ class Square:
     """f^2, comparable, so that what is known of it is found again."""
 
     f: Values
+    even: bool
 
     def __call__(self, x: np.ndarray) -> np.ndarray:
         return self.f(x) ** 2
@@ -47,6 +48,7 @@ class Numeric(Activation):
     value: Values = field(repr=False)
     slope: Values = field(repr=False)
     kinks: tuple[float, ...] = ()
+    parity: int = 0  # 1 if phi is even, -1 if it is odd
 
     def __call__(self, x: ArrayLike) -> Array:
         xp, x = together(x=x)
@@ -64,7 +66,7 @@ class Numeric(Activation):
         return like(self.average(self.value, as_numpy(q)), q, xp)
 
     def _second_moment(self, q: Any, xp: Any) -> Any:
-        return like(self.average(Square(self.value), as_numpy(q)), q, xp)
+        return like(self.average(Square(self.value, self.parity != 0), as_numpy(q)), q, xp)
 
     def _derivative_moment(self, q: Any, xp: Any) -> Any:
         return like(self.slope_moment(as_numpy(q)), q, xp)
@@ -84,22 +86,22 @@ class Numeric(Activation):
 
     def _pairwise(self, method: Any, q1: Any, q2: Any, gap: Any, xp: Any) -> Any:
         first, second, gaps = np.broadcast_arrays(*(as_numpy(x) for x in (q1, q2, gap)))
-        values = method(Pairs(self, first.ravel(), second.ravel()), gaps.ravel())
+        values = method(Pairs.of(self, first.ravel(), second.ravel()), gaps.ravel())
         return like(values.reshape(gaps.shape), gap, xp)
 
     def average(self, f: Values, q: np.ndarray) -> np.ndarray:
         """E f(sqrt(q) z) for f with the kinks of phi."""
         largest = _round_up(q)
-        return average(f, q, _smooth_order(f, largest), self.cuts(largest))
+        return average(f, q, _smooth_order(self, f, largest), self.cuts(largest))
 
     def series(self, q: np.ndarray) -> Series:
         largest = _round_up(q)
-        order = _smooth_order(Square(self.value), largest)
-        moment = self.average(Square(self.value), q)
-        return series(self.value, q, moment, self.slope_moment(q), order, self.cuts(largest))
+        square = Square(self.value, self.parity != 0)
+        order, moment = _smooth_order(self, square, largest), self.average(square, q)
+        return series(self.value, self.parity, q, (moment, self.slope_moment(q)), order, self.cuts(largest))
 
     def slope_moment(self, q: np.ndarray) -> np.ndarray:
-        return self.average(Square(self.slope), q)
+        return self.average(Square(self.slope, self.parity != 0), q)
 
     def point_masses(self, q1: float, q2: float, gap: float) -> float:
         """What jumps add to E phi'(x) phi'(y)."""
@@ -112,19 +114,25 @@ class Numeric(Activation):
 class Pairs:
     """Averages over pairs with variances q1, q2, which are flat arrays; what depends on them alone is computed once."""
 
-    def __init__(self, phi: Numeric, q1: np.ndarray, q2: np.ndarray):
-        self.phi, self.q1, self.q2 = phi, np.maximum(q1, SMALLEST), np.maximum(q2, SMALLEST)
-        if np.array_equal(self.q1, self.q2):
-            self.first = self.second = phi.series(self.q1)
-        else:
-            both = phi.series(np.concatenate([self.q1, self.q2]))
-            self.first, self.second = both.select(slice(None, len(q1))), both.select(slice(len(q1), None))
-        a, b = self.first, self.second
-        self.products = a.a * b.a
-        self.unequal = ((a.a - b.a) ** 2).sum(-1) / 2 + (a.rest + b.rest) / 2
-        self.rest = np.sqrt(a.rest * b.rest)
-        self.complete = np.maximum(a.slope_rest, b.slope_rest) == 0
-        self.same = self.q1 == self.q2
+    def __init__(self, phi: Numeric, q1: np.ndarray, q2: np.ndarray, first: Series, second: Series):
+        self.phi, self.q1, self.q2, self.first, self.second = phi, q1, q2, first, second
+        self.products = first.a * second.a
+        self.unequal = ((first.a - second.a) ** 2).sum(-1) / 2 + (first.rest + second.rest) / 2
+        self.rest = np.sqrt(first.rest * second.rest)
+        self.complete = np.maximum(first.slope_rest, second.slope_rest) == 0
+        self.same = q1 == q2
+
+    @classmethod
+    def of(cls, phi: Numeric, q1: np.ndarray, q2: np.ndarray) -> "Pairs":
+        q1, q2 = np.maximum(q1, SMALLEST), np.maximum(q2, SMALLEST)
+        if np.array_equal(q1, q2):
+            both = phi.series(q1)
+            return cls(phi, q1, q2, both, both)
+        both = phi.series(np.concatenate([q1, q2]))
+        return cls(phi, q1, q2, both.select(slice(None, len(q1))), both.select(slice(len(q1), None)))
+
+    def select(self, rows: np.ndarray) -> "Pairs":
+        return Pairs(self.phi, self.q1[rows], self.q2[rows], self.first.select(rows), self.second.select(rows))
 
     def output_gap(self, gap: np.ndarray) -> np.ndarray:
         left_out = self.rest * np.abs(1 - gap) ** TERMS
@@ -160,9 +168,12 @@ class Pairs:
 class NumericAtLength(AtLength):
     """Keeps the series at its variances."""
 
-    def __init__(self, activation: Numeric, q: Any, xp: Any):
+    def __init__(self, activation: Numeric, q: Any, xp: Any, pairs: Pairs | None = None):
         super().__init__(activation, q, xp)
-        self.pairs = Pairs(activation, as_numpy(q).ravel(), as_numpy(q).ravel())
+        self.pairs = pairs or Pairs.of(activation, as_numpy(q).ravel(), as_numpy(q).ravel())
+
+    def select(self, rows: Any) -> "NumericAtLength":
+        return NumericAtLength(self.pairs.phi, self.q[rows], self.xp, self.pairs.select(rows))
 
     def output_gap(self, gap: Any) -> Any:
         return self._flat(self.pairs.output_gap, gap)
@@ -187,5 +198,5 @@ def _round_up(q: np.ndarray) -> float:
 
 
 @lru_cache(maxsize=4096)
-def _smooth_order(f: Values, q: float) -> int | None:
-    return smooth_order(f, q)
+def _smooth_order(phi: Numeric, f: Values, q: float) -> int | None:
+    return smooth_order(f, q, phi.cuts(q))

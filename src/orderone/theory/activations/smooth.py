@@ -31,7 +31,7 @@ def _silu(x: np.ndarray) -> np.ndarray:
     return x * expit(x)
 
 
-TANH = Numeric("tanh", np.tanh, _sech_squared)
+TANH = Numeric("tanh", np.tanh, _sech_squared, parity=-1)
 SIGMOID = Numeric("sigmoid", expit, _sigmoid_slope)
 SILU = Numeric("silu", _silu, _silu_slope)
 SOFTPLUS = Numeric("softplus", _softplus, expit)

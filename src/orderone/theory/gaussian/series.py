@@ -6,12 +6,11 @@ Both are nonnegative (Bessel), and known exactly because the two moments are int
 series cut after N terms lacks: rest c^N for a pair.
 """
 
-from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
 
-from orderone.theory.gaussian.average import MOST_NODES
+from orderone.theory.gaussian.average import MOST_NODES, Values
 from orderone.theory.gaussian.hermite import TERMS, basis, polynomials
 from orderone.theory.gaussian.panels import cut_line, half_line
 
@@ -37,15 +36,14 @@ class Series(NamedTuple):
 
 
 def series(
-    phi: Callable[[np.ndarray], np.ndarray],
-    q: np.ndarray,
-    moment: np.ndarray,
-    slope_moment: np.ndarray,
-    order: int | None,
-    points: np.ndarray,
+    phi: Values, parity: int, q: np.ndarray, moments: tuple[np.ndarray, np.ndarray], order: int | None, points: np.ndarray
 ) -> Series:
-    """The series at each q, with the rule on the half line of this order, or cut at `points` if there is none."""
-    a, orders = _on_half_line(phi, q, max(order, LEAST_ORDER)) if order else _on_cut_line(phi, q, points)
+    """The series at each q, with the rule on the half line of this order, or cut at `points` if there is none.
+
+    `moments` are E phi^2 and E phi'^2; `parity` is 1 for an even function, -1 for an odd one, 0 otherwise.
+    """
+    moment, slope_moment = moments
+    a, orders = _on_half_line(phi, parity, q, max(order, LEAST_ORDER)) if order else _on_cut_line(phi, q, points)
     size = np.sqrt(moment)
     a = a / np.where(size > 0, size, 1.0)[:, None]
     kept = np.einsum("qn,qn->q", a, a), np.einsum("qn,qn,n->q", a, a, orders)
@@ -59,21 +57,18 @@ def _beyond(rest: np.ndarray, rounding: float) -> np.ndarray:
     return np.where(rest > rounding, rest, 0.0)
 
 
-def _on_half_line(phi: Callable[[np.ndarray], np.ndarray], q: np.ndarray, order: int) -> tuple[np.ndarray, np.ndarray]:
-    """Even and odd part apart: for an odd function half of the work is left out."""
+def _on_half_line(phi: Values, parity: int, q: np.ndarray, order: int) -> tuple[np.ndarray, np.ndarray]:
+    """Even and odd part apart: of an odd function only one of them is left."""
     x = np.sqrt(q)[:, None] * half_line(order)[0]
+    even, odd = basis(order)
+    if parity:
+        return phi(x) @ (2 * (even if parity > 0 else odd)), np.arange(parity < 0, TERMS, 2)
     right, left = phi(x), phi(-x)
-    parts, orders = [], []
-    for parity, part in enumerate((right + left, right - left)):
-        if part.any():
-            parts.append(part @ basis(order)[parity])
-            orders.append(np.arange(parity, TERMS, 2))
-    return (np.hstack(parts), np.concatenate(orders)) if parts else (np.zeros((len(q), 1)), np.zeros(1, int))
+    orders = np.concatenate([np.arange(0, TERMS, 2), np.arange(1, TERMS, 2)])
+    return np.hstack([(right + left) @ even, (right - left) @ odd]), orders
 
 
-def _on_cut_line(
-    phi: Callable[[np.ndarray], np.ndarray], q: np.ndarray, points: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
+def _on_cut_line(phi: Values, q: np.ndarray, points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     a = np.empty((len(q), TERMS))
     held = max(1, MOST_NODES // (CUT_ORDER * (len(points) + 16)))
     for i in range(0, len(q), held):

@@ -1,0 +1,233 @@
+"""A wide random network with dropout, layer after layer: S1 section 3.
+
+    z^l_i = (1 / keep) sum_j W_ij p_j phi(z^(l-1)_j) + b_i,      W_ij ~ N(0, weight_var / N),   b_i ~ N(0, bias_var)      S1 (1)
+
+p_j is 1 with probability keep: the KEEP rate, which the paper calls the dropout rate rho (erratum S1.8). Lengths q are those of
+pre-activations z, and two inputs meet masks of their own.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from orderone.core import checks
+from orderone.core.arrays import as_numpy, like, together
+from orderone.core.exact import count
+from orderone.core.given import ArrayLike, Count, Function, Name
+from orderone.core.shapes import Array
+from orderone.theory import activations
+from orderone.theory.meanfield import lengths, scales
+from orderone.theory.meanfield.solution import CONVERGED, Solution, solve
+
+LONGEST = 1e150  # longer signals are reported as infinite
+
+
+@dataclass(frozen=True)
+class Trajectory:
+    """Layer 0 to depth along the first axis. Unpacks as q, c."""
+
+    q: np.ndarray  # lengths of the first input
+    c: np.ndarray  # correlations
+    q_bb: np.ndarray  # lengths of the second input
+    gap: np.ndarray  # 1 - c, with all its digits
+
+    def __iter__(self) -> Iterator[np.ndarray]:
+        return iter((self.q, self.c))
+
+    @property
+    def q_ab(self) -> np.ndarray:
+        return self.c * np.sqrt(self.q) * np.sqrt(self.q_bb)
+
+
+@dataclass(frozen=True)
+class FixedPoint:
+    """A value that a map leaves alone, and the slope of the map there."""
+
+    value: float
+    slope: float
+
+    @property
+    def stability(self) -> str:
+        """stable, unstable, or marginal where the slope is one."""
+        if abs(abs(self.slope) - 1) <= scales.ROUNDING:
+            return "marginal"
+        return "stable" if abs(self.slope) < 1 else "unstable"
+
+
+@dataclass(frozen=True)
+class MeanField:
+    """Fixed points, phases and depth scales of one network, or of many if parameters are arrays, which broadcast.
+
+    `activation` is a name (`theory.activations.names()`) or a function; `keep` is the rate at which units are kept.
+    Results are floats for numbers and arrays for arrays; what diverges is inf, and `status` says so.
+    """
+
+    activation: Name | Function = "tanh"
+    weight_var: ArrayLike = 1.0
+    bias_var: ArrayLike = 0.0
+    keep: ArrayLike = 1.0
+    tolerance: float = field(default=1e-9, repr=False)  # of chi_1, within which the phase is critical
+
+    @cached_property
+    def phi(self) -> activations.Activation:
+        return activations.get(self.activation)
+
+    def __post_init__(self) -> None:
+        self.phi, self._parameters  # noqa: B018 - wrong input is said now, not at the first result
+
+    @property
+    def q_star(self) -> Any:
+        """The length that a signal of length one comes to: S1 (2). inf if it diverges."""
+        return self._give(self._solution.q_star)
+
+    @property
+    def c_star(self) -> Any:
+        """The correlation that two signals come to: S1 (3), (4), erratum S1.1."""
+        return self._give(1 - self._solution.gap)
+
+    @property
+    def gap_star(self) -> Any:
+        """1 - c*, with all its digits."""
+        return self._give(self._solution.gap)
+
+    @property
+    def chi1(self) -> Any:
+        """The factor of squared gradients from layer to layer: S1 (10), with 1/keep."""
+        return self._give(self._solution.chi1)
+
+    @property
+    def chi2(self) -> Any:
+        """The slope of the correlation map at c*: S1 (6), without 1/keep."""
+        return self._give(self._solution.chi2)
+
+    @property
+    def xi1(self) -> Any:
+        """Layers over which a squared gradient changes by e: S1 (11)."""
+        return self._give(scales.depth_scale(self._solution.chi1))
+
+    @property
+    def xi2(self) -> Any:
+        """Layers over which a difference of correlations decays by e: S1 (6)."""
+        return self._give(scales.depth_scale(self._solution.chi2))
+
+    @property
+    def status(self) -> Any:
+        """converged; diverges if the length grows for ever; oscillates if its fixed point repels."""
+        return self._give(self._solution.status)
+
+    @property
+    def phase(self) -> Any:
+        """ordered, critical or chaotic: chi_1 below, at or above 1."""
+        return self._give(scales.phase(self._solution.chi1, self.tolerance))
+
+    def trainable_depth(self, older: bool = False) -> Any:
+        """min(12 xi_1, 12 xi_2), or the older law 6 xi_2."""
+        if older:
+            return self._give(scales.DEPTHS_PER_SCALE_OLDER * scales.depth_scale(self._solution.chi2))
+        both = (scales.depth_scale(chi) for chi in (self._solution.chi1, self._solution.chi2))
+        return self._give(scales.DEPTHS_PER_SCALE * np.minimum(*both))
+
+    def length_map(self, q: ArrayLike) -> Any:
+        """The length after one layer: S1 (2)."""
+        xp, q = together(q=q)
+        weight_var, bias_var, keep = self._parameters
+        moment = self.phi.second_moment(checks.variance(xp, q, "q"))
+        return _number(weight_var / keep * as_numpy(moment) + bias_var)
+
+    def correlation_map(self, c: ArrayLike) -> Any:
+        """The correlation after one layer of signals with length q*: S1 (3), (4)."""
+        xp, c = together(c=c)
+        c = as_numpy(checks.within(xp, c, -1, 1, "c", "it is a correlation"))
+        return _number(1 - self._next_gap(1 - c))
+
+    def trajectory(self, q0: ArrayLike, c0: ArrayLike, depth: Count) -> Trajectory:
+        """Lengths and correlation at layers 0 to depth, from lengths q0 (one number, or one for each of two inputs)."""
+        xp, q0, c0 = together(q0=q0, c0=c0)
+        first, second = _two(as_numpy(checks.variance(xp, q0, "q0")))
+        gap = 1 - as_numpy(checks.within(xp, c0, -1, 1, "c0", "it is a correlation"))
+        layers = [(first, second, gap)]
+        for _ in range(count(depth, "depth", least=0)):
+            layers.append(self._layer(*layers[-1]))
+        q, q_bb, gap = (np.array(np.broadcast_arrays(*column)) for column in zip(*layers, strict=True))
+        q, q_bb = (np.where(x >= LONGEST, np.inf, x) for x in (q, q_bb))
+        return Trajectory(q, 1 - gap, q_bb, gap)
+
+    def lengths(self) -> tuple[FixedPoint, ...]:
+        """All fixed points of the length map, for one network."""
+        weight_var, bias_var, keep = (float(x) for x in self._one())
+        rate = weight_var / keep
+        found = lengths.all_fixed_lengths(self.phi, rate, bias_var)
+        slopes = lengths.length_slope(self.phi, np.full(len(found), rate), np.array(found)) if found else ()
+        return tuple(FixedPoint(q, float(slope)) for q, slope in zip(found, slopes, strict=True))
+
+    def correlations(self) -> tuple[FixedPoint, ...]:
+        """All fixed points of the correlation map at q*, for one network, from the largest down."""
+        _, bias_var, keep = (float(x) for x in self._one())
+        found = [FixedPoint(1.0, self.chi1)] if keep == 1 else []
+        if self.gap_star > 0:
+            found.append(FixedPoint(self.c_star, self.chi2))
+        if keep == 1 and bias_var == 0 and self.q_star > 0 and self._is_odd():
+            found.append(FixedPoint(-1.0, self.chi1))
+        return tuple(found)
+
+    def _layer(self, q1: np.ndarray, q2: np.ndarray, gap: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        weight_var, bias_var, keep = self._parameters
+        with np.errstate(over="ignore"):
+            m1, m2 = (np.minimum(self.phi.second_moment(q), LONGEST) for q in (q1, q2))
+            new1, new2 = (np.minimum(weight_var / keep * m + bias_var, LONGEST) for m in (m1, m2))
+        gap = self._combine(weight_var, bias_var, keep, (m1, m2), (new1, new2), self.phi.output_gap(q1, q2, gap))
+        return new1, new2, gap
+
+    def _combine(self, weight_var: Any, bias_var: Any, keep: Any, m: Any, q: Any, output_gap: Any) -> np.ndarray:
+        """1 - c' as a sum of what dropout, the activation, and lengths that differ take away."""
+        root = np.sqrt(q[0]) * np.sqrt(q[1])
+        safe = np.where(root > 0, root, 1.0)
+        size = np.sqrt(m[0]) * np.sqrt(m[1])
+        taken = weight_var * size / safe * (1 / keep - 1 + output_gap)
+        # sqrt(q1' q2') - (weight_var / keep) sqrt(m1 m2) - bias_var, by Cauchy never negative
+        unequal = np.where(q[0] == q[1], 0.0, np.maximum(root - weight_var / keep * size - bias_var, 0.0)) / safe
+        return np.where(root > 0, np.minimum(taken + unequal, 2.0), output_gap)
+
+    def _next_gap(self, gap: np.ndarray) -> np.ndarray:
+        weight_var, bias_var, keep = self._parameters
+        q = np.clip(self._solution.q_star.reshape(np.shape(weight_var)), 1e-30, 1e16)
+        share = weight_var * self.phi.second_moment(q) / q
+        lost = share * (1 / keep - 1 + self.phi.output_gap(q, q, gap))
+        endless = ~np.isfinite(self._solution.q_star.reshape(np.shape(weight_var)))
+        return np.where(endless, 1 - keep * (1 - self.phi.output_gap(q, q, gap)), lost)
+
+    def _is_odd(self) -> bool:
+        x = np.linspace(0.1, 3, 30)
+        return bool(np.allclose(self.phi(x), -np.asarray(self.phi(-x)), rtol=1e-12, atol=0))
+
+    @cached_property
+    def _parameters(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        given = together(weight_var=self.weight_var, bias_var=self.bias_var, keep=self.keep)
+        xp, weight_var, bias_var, keep = given
+        checks.variance(xp, weight_var, "weight_var"), checks.variance(xp, bias_var, "bias_var"), checks.keep_rate(xp, keep)
+        try:
+            a, b, c = np.broadcast_arrays(*(as_numpy(x) for x in (weight_var, bias_var, keep)))
+        except ValueError as error:
+            shapes = [tuple(x.shape) for x in (weight_var, bias_var, keep)]
+            raise ValueError(f"weight_var, bias_var, keep: expected shapes that broadcast, got {shapes}") from error
+        return a, b, c
+
+    @cached_property
+    def _solution(self) -> Solution:
+        return solve(self.phi, *(x.ravel() for x in self._parameters))
+
+    def _one(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        if self._parameters[0].size != 1:
+            raise ValueError(f"expected one network, got shape {self._parameters[0].shape}; make one MeanField for each")
+        return self._parameters
+
+    def _give(self, flat: np.ndarray) -> Any:
+        """A float or a word for numbers, an array for arrays; torch for torch."""
+        shaped = flat.reshape(self._parameters[0].shape)
+        if shaped.ndim == 0:
+            return shaped.item()
+        xp, *given = together(weight_var=self.weight_var, bias_var=self.bias_var, keep=self.keep)
+        return shaped if shaped.dtype == object else like(shaped, given[0], xp)
