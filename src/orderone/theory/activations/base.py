@@ -33,6 +33,11 @@ class Activation(ABC):
 
     name: str
 
+    @property
+    def homogeneous(self) -> float | None:
+        """E phi(x)^2 / q if it is the same for all q, else None."""
+        return None
+
     @abstractmethod
     def __call__(self, x: ArrayLike) -> Array:
         """phi(x), elementwise."""
@@ -64,6 +69,25 @@ class Activation(ABC):
     def output_gap(self, q1: ArrayLike, q2: ArrayLike, gap: ArrayLike) -> Array:
         """1 - corr(phi(x), phi(y)), uncentred, with all its digits however small it is."""
         return self._double(self._output_gap, q1, q2, gap)
+
+    def moments(self, q: Array, xp: Any) -> tuple[Array, Array, Array]:
+        """`second_moment`, `derivative_moment` and `mean` together, unchecked: what kernels iterate."""
+        return self._second_moment(q, xp), self._derivative_moment(q, xp), self._mean(q, xp)
+
+    def of_length(self, q: Array, xp: Any) -> tuple[Array, ...]:
+        """What `gap_and_slope` needs to know of each length by itself."""
+        size = self._second_moment(q, xp)
+        return q, xp.sqrt(q / xp.where(size > 0, size, 1 + 0 * size))
+
+    def gap_and_slope(
+        self, one: tuple[Array, ...], other: tuple[Array, ...], gap: Array, xp: Any
+    ) -> tuple[Array, Array]:
+        """`output_gap` and the derivative of the new correlation by the old one, together and unchecked.
+
+        `one` and `other` are those of `of_length`, and the same object if lengths are. A family may share work here.
+        """
+        (q1, ratio1), (q2, ratio2) = one, other
+        return self._output_gap(q1, q2, gap, xp), ratio1 * ratio2 * self._derivative_pair(q1, q2, gap, xp)
 
     def at(self, q: ArrayLike) -> "AtLength":
         """The averages of pairs of one common variance, for maps that are iterated there."""
@@ -110,6 +134,10 @@ class AtLength:
 
     def __init__(self, activation: Activation, q: Any, xp: Any):
         self.activation, self.q, self.xp = activation, q, xp
+
+    def select(self, rows: Any) -> "AtLength":
+        """Some of the variances."""
+        return AtLength(self.activation, self.q[rows], self.xp)
 
     def output_gap(self, gap: Any) -> Any:
         return self.activation._output_gap(self.q, self.q, gap, self.xp)

@@ -64,6 +64,23 @@ class Erf(Activation):
     def _drop(self, q1: Any, q2: Any, gap: Any, xp: Any) -> Any:
         return (2 / math.pi) * arcsin_drop(*_sides(q1, q2, xp), gap, xp)
 
+    def of_length(self, q: Array, xp: Any) -> tuple[Array, ...]:
+        """At one length: the root of k, and one over the root of arcsin k."""
+        return xp.sqrt(2 * q / (1 + 2 * q)), xp.sqrt((2 / math.pi) / self._second_moment(q, xp))
+
+    def gap_and_slope(
+        self, one: tuple[Array, ...], other: tuple[Array, ...], gap: Array, xp: Any
+    ) -> tuple[Array, Array]:
+        """Lengths that differ leave as many digits of the gap as arcsin does; a common one leaves all."""
+        k, scale = (first * second for first, second in zip(one, other, strict=True))
+        sine = k * (1 - gap)
+        cosine = xp.sqrt(1 - sine * sine)
+        if one is other:  # tan of half the difference of two angles: that of their sines by the sum of their cosines
+            new = (2 * scale) * xp.atan(k * gap / (xp.sqrt(1 - k * k) + cosine))
+        else:
+            new = xp.abs(1 - scale * xp.asin(sine))
+        return new, (scale * k) / cosine
+
 
 def _sides(q1: Any, q2: Any, xp: Any) -> tuple[Any, Any]:
     """k and sqrt(1 - k^2)."""

@@ -41,6 +41,10 @@ class PiecewiseLinear(Activation):
         """E phi(x)^2 / q, for every q."""
         return (self.right**2 + self.left**2) / 2
 
+    @property
+    def homogeneous(self) -> float:
+        return self.slope
+
     def __call__(self, x: ArrayLike) -> Array:
         xp, x = together(x=x)
         return plain(self.right * xp.clip(x, 0, None) + self.left * xp.clip(x, None, 0))
@@ -73,6 +77,19 @@ class PiecewiseLinear(Activation):
         if self.slope == 0:
             return gap + 0 * (q1 + q2)
         return gap - self._excess(gap, xp) / self.slope + 0 * (q1 + q2)
+
+    def of_length(self, q: Array, xp: Any) -> tuple[Array, ...]:
+        return ()
+
+    def gap_and_slope(
+        self, one: tuple[Array, ...], other: tuple[Array, ...], gap: Array, xp: Any
+    ) -> tuple[Array, Array]:
+        """Both from one angle. What rounding leaves of a gap is sqrt(gap) units of the last place, of either sign."""
+        if self.even == 0 or self.slope == 0:
+            return gap, xp.ones_like(gap)
+        weight, c, sine = 2 / math.pi * self.even**2 / self.slope, 1 - gap, xp.sqrt(gap * (2 - gap))
+        theta = weight * xp.atan2(sine, c)
+        return xp.abs(gap - (weight * sine - theta * c)), 1 - theta
 
     def _excess(self, gap: Any, xp: Any) -> Any:
         """B^2 (K(c) - c)."""
