@@ -7,12 +7,35 @@ from orderone.theory import exponents
 from orderone.theory.scaling import init_std, lr_factors
 
 if TYPE_CHECKING:
-    from orderone.theory import activations, kernels
+    from orderone.theory import activations, gaussian, kernels, meanfield
+    from orderone.theory.meanfield import (
+        MeanField,
+        critical_weight_var,
+        edge_of_chaos,
+        linear_gradient_metrics,
+        phase_diagram,
+    )
 
-_LATER: dict[str, str | None] = {"activations": None, "kernels": None}  # these need numpy
-__all__ = ["activations", "exponents", "init_std", "kernels", "lr_factors"]
-__getattr__ = lazy_names(__name__, _LATER)
+__all__ = [
+    "MeanField",
+    "activations",
+    "critical_weight_var",
+    "edge_of_chaos",
+    "exponents",
+    "gaussian",
+    "init_std",
+    "kernels",
+    "linear_gradient_metrics",
+    "lr_factors",
+    "meanfield",
+    "phase_diagram",
+]
+_MEAN_FIELD = ("MeanField", "critical_weight_var", "edge_of_chaos", "linear_gradient_metrics", "phase_diagram")
+_PACKAGES = ("activations", "gaussian", "kernels", "meanfield")
+__getattr__ = lazy_names(  # these need numpy and scipy, which exponents do without
+    __name__, dict.fromkeys(_MEAN_FIELD, "meanfield") | dict.fromkeys(_PACKAGES)
+)
 
 
 def __dir__() -> list[str]:
-    return __all__
+    return list(__all__)

@@ -4,7 +4,8 @@ On the line weight_var / keep = 1 / D(q), D = E phi'^2, so the length map (2) of
 
     q - M(q) / D(q) = bias_var,       M = E phi^2
 
-and the dropout rate only scales the answer: weight_var = keep / D(q). With dropout chi_1 = 1 is where gradients neither
+and the dropout rate only scales the answer: weight_var = keep / D(q). Roots that repel are no fixed points that a signal
+comes to, and are left out: GELU has such a branch. With dropout chi_1 = 1 is where gradients neither
 vanish nor explode; correlations are lost there all the same, since chi_2 < 1 (S1 section 5.1).
 """
 
@@ -18,10 +19,11 @@ from orderone.core.arrays import as_numpy, like, plain, together
 from orderone.core.given import ArrayLike, Function, Name
 from orderone.theory import activations
 from orderone.theory.activations import Activation
-from orderone.theory.meanfield.lengths import GRID
+from orderone.theory.meanfield.lengths import GRID, length_slope
 from orderone.theory.meanfield.roots import bracketed
 
-SMALLEST = 1e-30
+SMALLEST, BARELY = 1e-30, 1e-3  # a length that stands for zero, and one near it that shows whether it attracts
+NOISE = 1e-15  # relative to q: what is left of a difference below that is rounding
 
 
 class NotCriticalError(ValueError):
@@ -29,7 +31,10 @@ class NotCriticalError(ValueError):
 
 
 def critical_weight_var(activation: Name | Function, bias_var: ArrayLike, keep: ArrayLike = 1.0) -> Any:
-    """The weight variance at which chi_1 = 1; the smallest if there are several, inf if there is none."""
+    """The weight variance at which chi_1 = 1; the smallest if there are several, inf if there is none.
+
+    There is none for softplus: its lengths diverge before chi_1 reaches 1.
+    """
     xp, bias_var, keep = together(bias_var=bias_var, keep=keep)
     checks.variance(xp, bias_var, "bias_var"), checks.keep_rate(xp, keep)
     b, rho = np.broadcast_arrays(as_numpy(bias_var), as_numpy(keep))
@@ -49,14 +54,10 @@ def critical_bias_var(activation: Name | Function, weight_var: ArrayLike, keep: 
 def critical_keep(activation: Name | Function, weight_var: ArrayLike, bias_var: ArrayLike) -> Any:
     """The keep rate at which chi_1 = 1; NotCriticalError if none in (0, 1] does it."""
     xp, weight_var, bias_var = together(weight_var=weight_var, bias_var=bias_var)
-    keep = checks.variance(xp, weight_var, "weight_var") / critical_weight_var(activation, bias_var)
-    if not bool(xp.all((keep > 0) & (keep <= 1))):
-        raise NotCriticalError(
-            f"keep: expected parameters that some keep rate in (0, 1] makes critical; chi_1 is already {float(xp.min(keep)):g} "
-            "times what it may be without dropout; raise weight_var"
-            if bool(xp.all(keep > 0)) and float(xp.min(keep)) < 1 and False
-            else f"keep: no rate in (0, 1] is critical, it would be {float(xp.max(keep)):g}; lower weight_var"
-        )
+    checks.variance(xp, weight_var, "weight_var")
+    keep = weight_var / critical_weight_var(activation, bias_var)
+    remedy = "dropout raises chi_1, so start from a weight_var that is ordered without it"
+    _refuse(as_numpy(keep), (as_numpy(keep) > 0) & (as_numpy(keep) <= 1), "keep", "in (0, 1]", remedy)
     return _number(keep)
 
 
@@ -75,3 +76,55 @@ def edge_of_chaos(
     if missing == ["keep"]:
         return critical_keep(activation, weight_var, bias_var)
     raise ValueError(f"edge_of_chaos: expected exactly one parameter to be None, got {missing}; give the two others")
+
+
+def _inverse_slope(phi: Activation, bias_var: np.ndarray) -> np.ndarray:
+    """1 / D at the critical length for each bias variance, inf where there is none."""
+    if phi.homogeneous is not None:
+        return np.full(len(bias_var), 1 / phi.homogeneous if phi.homogeneous else np.inf)
+    sign = np.where(_scan(phi)[0] - bias_var[:, None] > NOISE * GRID, 1, -1)
+    rows, at = np.nonzero(sign[:, :-1] * sign[:, 1:] < 0)
+    q = bracketed(lambda x, some: _left_over(phi, x) - bias_var[rows[some]], GRID[at], GRID[at + 1])
+    dying = np.flatnonzero((bias_var == 0) & (abs(_left_over(phi, np.array(SMALLEST))) <= NOISE * SMALLEST))
+    rows, q = np.concatenate([rows, dying]), np.concatenate([q, np.full(len(dying), SMALLEST)])
+    result = np.full(len(bias_var), np.inf)
+    if len(q):
+        rate, near = 1 / phi.derivative_moment(q), np.maximum(q, BARELY)
+        attracts = (length_slope(phi, 1 / phi.derivative_moment(near), near) < 1 + 1e-6) & (rate > 0)
+        np.minimum.at(result, rows[attracts], rate[attracts])
+    return result
+
+
+def _bias_of_slope(phi: Activation, target: np.ndarray) -> np.ndarray:
+    """bias_var at the length where D is the target."""
+    _, slopes = _scan(phi)
+    sign = np.sign(slopes - target[:, None])
+    crossing = sign[:, :-1] * sign[:, 1:] <= 0
+    at, exists = np.argmax(crossing, axis=1), crossing.any(axis=1) & (phi.homogeneous is None)
+    remedy = "chi_1 stays on one side of 1 for every bias_var; change weight_var or keep"
+    _refuse(target, exists, "keep / weight_var", "between the smallest and the largest E phi'^2", remedy)
+    q = bracketed(lambda x, rows: phi.derivative_moment(x) - target[rows], GRID[at], GRID[at + 1])
+    bias_var = _left_over(phi, q)
+    _refuse(bias_var, bias_var >= -NOISE * q, "bias_var", "0 or more at the critical length", "lower weight_var")
+    return np.maximum(bias_var, 0.0)
+
+
+def _left_over(phi: Activation, q: np.ndarray) -> np.ndarray:
+    """q - M / D: the bias variance for which q is a fixed point on the critical line."""
+    with np.errstate(invalid="ignore", over="ignore"):
+        return q - np.nan_to_num(phi.second_moment(q) / phi.derivative_moment(q), nan=np.inf)
+
+
+@lru_cache(maxsize=64)
+def _scan(phi: Activation) -> tuple[np.ndarray, np.ndarray]:
+    return _left_over(phi, GRID), np.asarray(phi.derivative_moment(GRID))
+
+
+def _refuse(values: np.ndarray, right: np.ndarray, name: str, expected: str, remedy: str) -> None:
+    if not np.all(right):
+        raise NotCriticalError(f"{name}: expected {expected}; got {np.ravel(values)[np.argmin(np.ravel(right))]:g}; {remedy}")
+
+
+def _number(x: Any) -> Any:
+    x = plain(x)
+    return float(x) if isinstance(x, np.floating) else x

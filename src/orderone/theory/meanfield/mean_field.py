@@ -20,7 +20,7 @@ from orderone.core.given import ArrayLike, Count, Function, Name
 from orderone.core.shapes import Array
 from orderone.theory import activations
 from orderone.theory.meanfield import lengths, scales
-from orderone.theory.meanfield.solution import CONVERGED, Solution, solve
+from orderone.theory.meanfield.solution import DIVERGES, HUGE, TINY, Solution, solve
 
 LONGEST = 1e150  # longer signals are reported as infinite
 
@@ -164,8 +164,10 @@ class MeanField:
         return tuple(FixedPoint(q, float(slope)) for q, slope in zip(found, slopes, strict=True))
 
     def correlations(self) -> tuple[FixedPoint, ...]:
-        """All fixed points of the correlation map at q*, for one network, from the largest down."""
+        """All fixed points of the correlation map at q*, for one network, from the largest down; none if there is no q*."""
         _, bias_var, keep = (float(x) for x in self._one())
+        if self.status == DIVERGES:
+            return ()
         found = [FixedPoint(1.0, self.chi1)] if keep == 1 else []
         if self.gap_star > 0:
             found.append(FixedPoint(self.c_star, self.chi2))
@@ -193,7 +195,7 @@ class MeanField:
 
     def _next_gap(self, gap: np.ndarray) -> np.ndarray:
         weight_var, bias_var, keep = self._parameters
-        q = np.clip(self._solution.q_star.reshape(np.shape(weight_var)), 1e-30, 1e16)
+        q = np.clip(self._solution.q_star.reshape(np.shape(weight_var)), TINY, HUGE)
         share = weight_var * self.phi.second_moment(q) / q
         lost = share * (1 / keep - 1 + self.phi.output_gap(q, q, gap))
         endless = ~np.isfinite(self._solution.q_star.reshape(np.shape(weight_var)))
@@ -231,3 +233,16 @@ class MeanField:
             return shaped.item()
         xp, *given = together(weight_var=self.weight_var, bias_var=self.bias_var, keep=self.keep)
         return shaped if shaped.dtype == object else like(shaped, given[0], xp)
+
+
+def _two(q0: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The lengths of two inputs; one number is the length of both."""
+    if q0.ndim == 0:
+        return q0, q0
+    if len(q0) != 2:
+        raise ValueError(f"q0: expected one number, or one for each of two inputs; got shape {q0.shape}; iterate over more")
+    return q0[0], q0[1]
+
+
+def _number(x: np.ndarray) -> Any:
+    return x.item() if x.ndim == 0 else x

@@ -53,7 +53,7 @@ def _settled(phi: Activation, q: np.ndarray, weight_var: np.ndarray, keep: np.nd
     q = np.maximum(q, TINY)
     slope_moment = phi.derivative_moment(q)
     share = weight_var * (phi.second_moment(q) / q)
-    return _correlate(phi, q, share, weight_var, keep, weight_var * slope_moment)
+    return _correlate(phi, q, share, weight_var, keep, _times(weight_var, slope_moment))
 
 
 def _endless(phi: Activation, _: np.ndarray, weight_var: np.ndarray, keep: np.ndarray) -> tuple[np.ndarray, ...]:
@@ -72,7 +72,6 @@ def _correlate(
     phi: Activation, q: np.ndarray, share: np.ndarray, weight_var: np.ndarray, keep: np.ndarray, slope: np.ndarray
 ) -> tuple[np.ndarray, ...]:
     """(gap, chi_1, chi_2)."""
-    slope = np.where(weight_var == 0, 0.0, slope)
     at = phi.at(q)
     gap = fixed_gap(at, share, keep, slope)
     apart = np.flatnonzero(gap > 0)
