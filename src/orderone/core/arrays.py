@@ -14,7 +14,7 @@ from orderone.core.given import ArrayLike
 
 def together(**values: ArrayLike) -> tuple[Any, ...]:
     """(namespace, array, array, ...): the named values in one floating type, on one device, not yet broadcast."""
-    given = [value for value in values.values() if is_array_api_obj(value)]
+    given: list[Any] = [value for value in values.values() if is_array_api_obj(value)]
     xp = array_namespace(*given) if given else array_namespace(np.empty(0))
     floats = [x.dtype for x in given if xp.isdtype(x.dtype, "real floating")]
     dtype = xp.result_type(*floats) if len(floats) == len(given) and floats else xp.float64

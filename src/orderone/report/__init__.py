@@ -1,6 +1,7 @@
 """Records, drawn: one HTML file that opens offline, or a PNG. Nothing is trained or fitted here."""
 
+from orderone.report.figures import write_figures
 from orderone.report.html import html, write_html
 from orderone.report.png import write_png
 
-__all__ = ["html", "write_html", "write_png"]
+__all__ = ["html", "write_figures", "write_html", "write_png"]

@@ -6,6 +6,7 @@ their hashes, so that a name that slipped through the escaping would still be de
 
 import base64
 import hashlib
+from collections.abc import Sequence
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -30,7 +31,7 @@ def html(r: Any, title: str = "Coordinate check") -> str:
         ink=INK_ON.get(r.verdict, "#ffffff"),
         style=_read("style.css"),
         scripts=scripts,
-        allowed=" ".join(map(_hash, scripts)),
+        allowed=allowed_scripts(scripts),
         data=payload(r),
     )
 
@@ -50,6 +51,11 @@ def _script() -> str:
 
 def _read(name: str) -> str:
     return (PAGE / name).read_text(encoding="utf-8")
+
+
+def allowed_scripts(scripts: Sequence[str]) -> str:
+    """For the page's policy: these scripts and no others."""
+    return " ".join(map(_hash, scripts))
 
 
 def _hash(script: str) -> str:

@@ -2,7 +2,9 @@
 
 from tyro.extras import SubcommandApp
 
-from orderone.cli.predict import exponents
+from orderone.cli.predict import exponents, meanfield, phase
 
 app = SubcommandApp()
 app.command(exponents.exponents)
+app.command(meanfield.meanfield)
+app.command(phase.phase)

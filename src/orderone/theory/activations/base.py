@@ -39,11 +39,11 @@ class Activation(ABC):
         return None
 
     @abstractmethod
-    def __call__(self, x: ArrayLike) -> Array:
+    def __call__(self, x: Array) -> Array:
         """phi(x), elementwise."""
 
     @abstractmethod
-    def derivative(self, x: ArrayLike) -> Array:
+    def derivative(self, x: Array) -> Array:
         """phi'(x), elementwise; at a kink, the mean of both sides."""
 
     def mean(self, q: ArrayLike) -> Array:
@@ -99,9 +99,10 @@ class Activation(ABC):
         return plain(average(checks.variance(xp, q, "q"), xp))
 
     def _double(self, average: Any, q1: ArrayLike, q2: ArrayLike, gap: ArrayLike) -> Array:
-        xp, q1, q2, gap = together(q1=q1, q2=q2, gap=gap)
-        checks.variance(xp, q1, "q1"), checks.variance(xp, q2, "q2")
-        return plain(average(q1, q2, checks.within(xp, gap, 0, 2, "gap", GAP_REMEDY), xp))
+        xp, *lengths, gaps = together(q1=q1, q2=q2, gap=gap)
+        for name, q in zip(("q1", "q2"), lengths, strict=True):
+            checks.variance(xp, q, name)
+        return plain(average(*lengths, checks.within(xp, gaps, 0, 2, "gap", GAP_REMEDY), xp))
 
     @abstractmethod
     def _mean(self, q: Any, xp: Any) -> Any: ...

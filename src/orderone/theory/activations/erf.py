@@ -13,7 +13,6 @@ from typing import Any
 from scipy import special
 
 from orderone.core.arrays import plain, together
-from orderone.core.given import ArrayLike
 from orderone.core.shapes import Array
 from orderone.theory.activations.base import Activation
 
@@ -36,11 +35,11 @@ def arcsin_drop(k: Any, cosine: Any, gap: Any, xp: Any) -> Any:
 class Erf(Activation):
     """erf(x)."""
 
-    def __call__(self, x: ArrayLike) -> Array:
+    def __call__(self, x: Array) -> Array:
         xp, x = together(x=x)
         return plain(erf(x, xp))
 
-    def derivative(self, x: ArrayLike) -> Array:
+    def derivative(self, x: Array) -> Array:
         xp, x = together(x=x)
         return plain(2 / math.sqrt(math.pi) * xp.exp(-x * x))
 

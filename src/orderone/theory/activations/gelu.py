@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from orderone.core.arrays import plain, together
-from orderone.core.given import ArrayLike
 from orderone.core.shapes import Array
 from orderone.theory.activations.base import Activation
 from orderone.theory.activations.erf import arcsin_drop, erf
@@ -26,11 +25,11 @@ TWO_PI = 2 * math.pi
 class Gelu(Activation):
     """x Phi(x), with the error function and not its tanh approximation."""
 
-    def __call__(self, x: ArrayLike) -> Array:
+    def __call__(self, x: Array) -> Array:
         xp, x = together(x=x)
         return plain(x * _normal_cdf(x, xp))
 
-    def derivative(self, x: ArrayLike) -> Array:
+    def derivative(self, x: Array) -> Array:
         xp, x = together(x=x)
         return plain(_normal_cdf(x, xp) + x * xp.exp(-x * x / 2) / math.sqrt(TWO_PI))
 

@@ -64,8 +64,8 @@ class Slope:
         pieces = _pieces(self.f, reach, self.kinks)
         if pieces is None:
             raise ValueError(
-                f"activation: expected a function that can be differentiated for x up to {reach:g}; {self.f.f!r} varies too "
-                "fast there; give its derivative as well"
+                f"activation: expected a function that can be differentiated up to {reach:g}; {self.f.f!r} varies too fast "
+                "there; give its derivative as well"
             )
         return pieces.slope(x)
 

@@ -50,11 +50,11 @@ class Numeric(Activation):
     kinks: tuple[float, ...] = ()
     parity: int = 0  # 1 if phi is even, -1 if it is odd
 
-    def __call__(self, x: ArrayLike) -> Array:
+    def __call__(self, x: Array) -> Array:
         xp, x = together(x=x)
         return plain(like(self.value(as_numpy(x)), x, xp))
 
-    def derivative(self, x: ArrayLike) -> Array:
+    def derivative(self, x: Array) -> Array:
         xp, x = together(x=x)
         return plain(like(self.slope(as_numpy(x)), x, xp))
 

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from orderone.core.arrays import plain, together
-from orderone.core.given import ArrayLike
 from orderone.core.shapes import Array
 from orderone.theory.activations.angle import angle, segment
 from orderone.theory.activations.base import Activation
@@ -45,11 +44,11 @@ class PiecewiseLinear(Activation):
     def homogeneous(self) -> float:
         return self.slope
 
-    def __call__(self, x: ArrayLike) -> Array:
+    def __call__(self, x: Array) -> Array:
         xp, x = together(x=x)
         return plain(self.right * xp.clip(x, 0, None) + self.left * xp.clip(x, None, 0))
 
-    def derivative(self, x: ArrayLike) -> Array:
+    def derivative(self, x: Array) -> Array:
         xp, x = together(x=x)
         return plain(self.odd + self.even * xp.sign(x))
 

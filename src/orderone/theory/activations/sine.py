@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from orderone.core.arrays import plain, together
-from orderone.core.given import ArrayLike
 from orderone.core.shapes import Array
 from orderone.theory.activations.base import Activation
 
@@ -18,11 +17,11 @@ from orderone.theory.activations.base import Activation
 class Sine(Activation):
     """sin(x)."""
 
-    def __call__(self, x: ArrayLike) -> Array:
+    def __call__(self, x: Array) -> Array:
         xp, x = together(x=x)
         return plain(xp.sin(x))
 
-    def derivative(self, x: ArrayLike) -> Array:
+    def derivative(self, x: Array) -> Array:
         xp, x = together(x=x)
         return plain(xp.cos(x))
 

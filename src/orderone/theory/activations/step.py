@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from orderone.core.arrays import plain, together
-from orderone.core.given import ArrayLike
 from orderone.core.shapes import Array
 from orderone.theory.activations.angle import angle, sine
 from orderone.theory.activations.base import Activation
@@ -20,11 +19,11 @@ from orderone.theory.activations.base import Activation
 class Step(Activation):
     """1 for x > 0, 0 for x < 0, 1/2 at 0."""
 
-    def __call__(self, x: ArrayLike) -> Array:
+    def __call__(self, x: Array) -> Array:
         xp, x = together(x=x)
         return plain((1 + xp.sign(x)) / 2)
 
-    def derivative(self, x: ArrayLike) -> Array:
+    def derivative(self, x: Array) -> Array:
         xp, x = together(x=x)
         return plain(xp.where(x == 0, math.inf + 0 * x, 0 * x))
 

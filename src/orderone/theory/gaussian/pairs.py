@@ -15,7 +15,7 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 
 from orderone.core import checks
-from orderone.core.arrays import together
+from orderone.core.arrays import as_numpy, together
 from orderone.core.given import ArrayLike, Function
 from orderone.theory.gaussian.average import Expectation
 from orderone.theory.gaussian.panels import REACH, cut_line, doubling
@@ -58,16 +58,18 @@ def expect_pair(
 
     `variance` is that of x and of y.
     """
-    xp, variance, gap, kinks = together(variance=variance, gap=gap, kinks=kinks if np.size(kinks) else (0.0,))
-    q1, q2 = checks.variance(xp, variance, "variance")
-    gap = checks.within(xp, gap, 0, 2, "gap", "it is 1 - correlation")
-    each = [np.ravel(x) for x in np.broadcast_arrays(q1, q2, gap)]
-    cuts = Cuts(kinks, doubling(REACH * np.sqrt(max(q1, q2))))
+    xp, lengths, gaps, at = together(variance=variance, gap=gap, kinks=kinks if np.size(kinks) else (0.0,))
+    checks.variance(xp, lengths, "variance")
+    checks.within(xp, gaps, 0, 2, "gap", "it is 1 - correlation")
+    q1, q2 = (float(q) for q in lengths)
+    cuts = Cuts(as_numpy(at), doubling(REACH * np.sqrt(max(q1, q2))))
     fine, coarse = (
-        np.array([plane_average(lambda x, y: f(x) * g(y), *some, cuts, order) for some in zip(*each, strict=True)])
+        np.array(
+            [plane_average(lambda x, y: f(x) * g(y), q1, q2, each, cuts, order) for each in as_numpy(gaps).ravel()]
+        )
         for order in (ORDER, ORDER - 4)
     )
-    return Expectation(fine.reshape(gap.shape)[()], np.abs(fine - coarse).reshape(gap.shape)[()])
+    return Expectation(fine.reshape(gaps.shape)[()], np.abs(fine - coarse).reshape(gaps.shape)[()])
 
 
 def _crossings(cuts: Cuts, sign: int, B: float, r1: float, r2: float) -> np.ndarray:

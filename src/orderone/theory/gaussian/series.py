@@ -36,7 +36,12 @@ class Series(NamedTuple):
 
 
 def series(
-    phi: Values, parity: int, q: np.ndarray, moments: tuple[np.ndarray, np.ndarray], order: int | None, points: np.ndarray
+    phi: Values,
+    parity: int,
+    q: np.ndarray,
+    moments: tuple[np.ndarray, np.ndarray],
+    order: int | None,
+    points: np.ndarray,
 ) -> Series:
     """The series at each q, with the rule on the half line of this order, or cut at `points` if there is none.
 

@@ -26,7 +26,7 @@ def square(matrix: Array, name: str) -> Array:
         )
     points = shape[0] * (shape[1] if len(shape) == 4 else 1)
     matrix = xp.reshape(matrix, (points, points))
-    largest, difference = float(xp.max(xp.abs(matrix))), float(xp.max(xp.abs(matrix - matrix.T)))
+    largest, difference = float(xp.max(xp.abs(matrix))), float(xp.max(xp.abs(matrix / 2 - matrix.T / 2))) * 2
     if difference > xp.finfo(matrix.dtype).eps ** 0.5 * largest:
         raise ValueError(
             f"{name}: expected a symmetric matrix, got entries that differ by {difference:.3g} from their mirror images; "
@@ -37,10 +37,10 @@ def square(matrix: Array, name: str) -> Array:
 
 def check_semidefinite(matrix: Array, name: str) -> None:
     """A ValueError if an eigenvalue is negative by more than rounding."""
-    xp, points = array_namespace(matrix), matrix.shape[0]
-    smallest = float(xp.min(xp.linalg.eigvalsh(matrix)))
-    rounding = 8 * points * xp.finfo(matrix.dtype).eps * float(xp.max(xp.abs(matrix)))
-    if smallest < -rounding:
+    xp = array_namespace(matrix)
+    largest = float(xp.max(xp.abs(matrix)))
+    smallest = float(xp.min(xp.linalg.eigvalsh(matrix / largest))) * largest if largest > 0 else 0.0
+    if smallest < -8 * matrix.shape[0] * float(xp.finfo(matrix.dtype).eps) * largest:
         raise ValueError(
             f"{name}: expected a positive semidefinite matrix, got one with the eigenvalue {smallest:.3g}; "
             f"covariances have none below 0: look for a wrong entry, or add {-smallest:.3g} to the diagonal"

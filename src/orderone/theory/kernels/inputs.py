@@ -8,6 +8,7 @@ matrix no longer knows how far apart they are.
 
 from typing import Any
 
+import numpy as np
 from array_api_compat import array_namespace, device
 
 from orderone.core.given import ArrayLike
@@ -21,6 +22,7 @@ NEAR = 1e-4  # gaps below this are found from differences
 NUMBERS_HELD = 2**17
 
 
+@np.errstate(over="ignore", under="ignore")
 def inputs(X: ArrayLike) -> Kernel:
     """The kernel of inputs: X is (inputs, features) or (inputs, tokens, features), of numpy, torch, ...
 
@@ -42,6 +44,7 @@ def inputs(X: ArrayLike) -> Kernel:
     return Kernel(points, gap, xp.zeros_like(gap), shape[1] if len(shape) == 3 else None)
 
 
+@np.errstate(over="ignore", under="ignore")
 def covariance(K: ArrayLike, ntk: ArrayLike | None = None) -> Kernel:
     """The kernel of Gaussian neurons with covariance `K`: (inputs, inputs) or (inputs, tokens, inputs, tokens)."""
     xp, values = floating(K, "K")

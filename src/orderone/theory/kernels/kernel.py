@@ -15,6 +15,7 @@ points are ordered input by input. Three things are kept instead of the two matr
 
 from dataclasses import dataclass, replace
 
+import numpy as np
 from array_api_compat import array_namespace, device
 
 from orderone.core.shapes import Array
@@ -74,9 +75,12 @@ class Kernel:
         """sqrt(q_a q_b) values_ab, with the diagonal put in its place."""
         xp = array_namespace(values)
         size = xp.astype(xp.sqrt(self.points.variance), values.dtype)
-        scaled = size[:, None] * size[None, :]
-        scaled *= values
-        return pinned(scaled, diagonal)
+        with np.errstate(all="ignore"):
+            scaled = size[:, None] * size[None, :]
+            if not bool(xp.isfinite(xp.max(scaled))):
+                scaled[values == 0] = 1  # what overflows is infinite, but no multiple of 0
+            scaled *= values
+            return pinned(scaled, diagonal)
 
     def _shaped(self, matrix: Array) -> Array:
         if self.tokens is None:

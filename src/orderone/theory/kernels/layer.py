@@ -8,6 +8,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar
 
+import numpy as np
+
 from orderone.core.errors import instance
 from orderone.theory.kernels.kernel import Kernel, Points
 from orderone.theory.kernels.pairs import Step, through
@@ -40,6 +42,7 @@ def run(layers: Iterable[Layer], kernel: Kernel) -> Kernel:
     return through(kernel, steps, points)
 
 
+@np.errstate(all="ignore")  # as in `through`
 def steps_through(layers: Iterable[Layer], points: Points, dtype: object) -> tuple[list[Step], Points]:
     steps = []
     for layer in layers:

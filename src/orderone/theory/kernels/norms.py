@@ -84,5 +84,9 @@ def _divided(points: Points, eps: float) -> Points:
             "normalization: expected points that vary over their neurons, got one whose variance is 0, so that the "
             "result is 0 / 0; give eps=1e-5, as PyTorch does, or leave out constant inputs"
         )
-    size = xp.where(xp.isfinite(square), points.variance / square, 1.0)
-    return Points(size, points.ntk / square, points.mean / xp.sqrt(square), points.gaussian)
+    if not bool(xp.all(xp.isfinite(square))):
+        raise ValueError(
+            "normalization: expected finite variances, got one that overflowed; normalize earlier, or give smaller "
+            "weight_var"
+        )
+    return Points(points.variance / square, points.ntk / square, points.mean / xp.sqrt(square), points.gaussian)

@@ -64,16 +64,16 @@ def _constant(vector: Array, dtype: object) -> bool:
     return high - low <= SAME * float(xp.finfo(dtype).eps) * max(high, -low)
 
 
+@np.errstate(all="ignore")  # what overflows becomes infinite, and says so by that
 def through(kernel: Kernel, steps: Sequence[Step], points: Points) -> Kernel:
     """The kernel behind all `steps`, whose diagonals are those of `points`."""
     xp = array_namespace(kernel.gap)
     gap, tangent = xp.empty_like(kernel.gap), xp.empty_like(kernel.tangent)
-    with np.errstate(all="ignore"):  # what overflows becomes infinite, and says so by that
-        for strip in strips(gap.shape[0], (CACHE if is_numpy_array(gap) else ELSEWHERE) // gap.dtype.itemsize):
-            pairs = Pairs(strip.read(kernel.gap), strip.read(kernel.tangent))
-            for step in steps:
-                pairs = step(pairs, strip)
-            strip.write(gap, pairs.gap)
-            strip.write(tangent, pairs.tangent)
-        ratio = points.ntk / xp.where(points.variance > 0, points.variance, 1.0)
-        return Kernel(points, pinned(gap, xp.zeros_like(ratio)), pinned(tangent, ratio), kernel.tokens)
+    for strip in strips(gap.shape[0], (CACHE if is_numpy_array(gap) else ELSEWHERE) // gap.dtype.itemsize):
+        pairs = Pairs(strip.read(kernel.gap), strip.read(kernel.tangent))
+        for step in steps:
+            pairs = step(pairs, strip)
+        strip.write(gap, pairs.gap)
+        strip.write(tangent, pairs.tangent)
+    ratio = points.ntk / xp.where(points.variance > 0, points.variance, 1.0)
+    return Kernel(points, pinned(gap, xp.zeros_like(ratio)), pinned(tangent, ratio), kernel.tokens)

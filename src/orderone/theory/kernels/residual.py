@@ -9,6 +9,7 @@ independent of the skip connection, and cross terms vanish. S3 (2.13) is the lim
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+import numpy as np
 from array_api_compat import array_namespace
 
 from orderone.core.given import Number
@@ -65,6 +66,7 @@ class Residual(Pointwise):
 
         return self._joined(points, last, branch, dtype)
 
+    @np.errstate(all="ignore")
     def _joined(self, skip: Points, other: Points, branch: Step, dtype: object) -> tuple[Step, Points]:
         square = self.scale**2
         mixture = Mixture.of(dtype, *shares(skip.variance, square * other.variance))

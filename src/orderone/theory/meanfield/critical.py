@@ -14,12 +14,12 @@ from typing import Any
 
 import numpy as np
 
-from orderone.core import checks
-from orderone.core.arrays import as_numpy, like, plain, together
+from orderone.core.arrays import as_numpy, like, plain
 from orderone.core.given import ArrayLike, Function, Name
 from orderone.theory import activations
 from orderone.theory.activations import Activation
 from orderone.theory.meanfield.lengths import GRID, length_slope
+from orderone.theory.meanfield.parameters import parameters
 from orderone.theory.meanfield.roots import bracketed
 
 SMALLEST, BARELY = 1e-30, 1e-3  # a length that stands for zero, and one near it that shows whether it attracts
@@ -35,27 +35,24 @@ def critical_weight_var(activation: Name | Function, bias_var: ArrayLike, keep: 
 
     There is none for softplus: its lengths diverge before chi_1 reaches 1.
     """
-    xp, bias_var, keep = together(bias_var=bias_var, keep=keep)
-    checks.variance(xp, bias_var, "bias_var"), checks.keep_rate(xp, keep)
-    b, rho = np.broadcast_arrays(as_numpy(bias_var), as_numpy(keep))
+    xp, *given = parameters(bias_var=bias_var, keep=keep)
+    b, rho = np.broadcast_arrays(*map(as_numpy, given))
     inverse = _inverse_slope(activations.get(activation), b.ravel()).reshape(b.shape)
-    return _number(like(rho * inverse, bias_var, xp))
+    return _number(like(rho * inverse, given[0], xp))
 
 
 def critical_bias_var(activation: Name | Function, weight_var: ArrayLike, keep: ArrayLike = 1.0) -> Any:
     """The bias variance at which chi_1 = 1; NotCriticalError if there is none."""
-    xp, weight_var, keep = together(weight_var=weight_var, keep=keep)
-    checks.variance(xp, weight_var, "weight_var"), checks.keep_rate(xp, keep)
-    phi, w, rho = activations.get(activation), *np.broadcast_arrays(as_numpy(weight_var), as_numpy(keep))
+    xp, *given = parameters(weight_var=weight_var, keep=keep)
+    w, rho = np.broadcast_arrays(*map(as_numpy, given))
     target = (rho / np.maximum(w, SMALLEST)).ravel()
-    return _number(like(_bias_of_slope(phi, target).reshape(w.shape), weight_var, xp))
+    return _number(like(_bias_of_slope(activations.get(activation), target).reshape(w.shape), given[0], xp))
 
 
 def critical_keep(activation: Name | Function, weight_var: ArrayLike, bias_var: ArrayLike) -> Any:
     """The keep rate at which chi_1 = 1; NotCriticalError if none in (0, 1] does it."""
-    xp, weight_var, bias_var = together(weight_var=weight_var, bias_var=bias_var)
-    checks.variance(xp, weight_var, "weight_var")
-    keep = weight_var / critical_weight_var(activation, bias_var)
+    _, w, b = parameters(weight_var=weight_var, bias_var=bias_var)
+    keep = w / critical_weight_var(activation, b)
     remedy = "dropout raises chi_1, so start from a weight_var that is ordered without it"
     _refuse(as_numpy(keep), (as_numpy(keep) > 0) & (as_numpy(keep) <= 1), "keep", "in (0, 1]", remedy)
     return _number(keep)
@@ -68,14 +65,15 @@ def edge_of_chaos(
     keep: ArrayLike | None = 1.0,
 ) -> Any:
     """The one parameter that is None, such that chi_1 = 1."""
-    missing = [name for name, x in (("weight_var", weight_var), ("bias_var", bias_var), ("keep", keep)) if x is None]
-    if missing == ["weight_var"]:
-        return critical_weight_var(activation, bias_var, keep)
-    if missing == ["bias_var"]:
-        return critical_bias_var(activation, weight_var, keep)
-    if missing == ["keep"]:
-        return critical_keep(activation, weight_var, bias_var)
-    raise ValueError(f"edge_of_chaos: expected exactly one parameter to be None, got {missing}; give the two others")
+    given: dict[str, Any] = {"weight_var": weight_var, "bias_var": bias_var, "keep": keep}
+    missing = [name for name, value in given.items() if value is None]
+    if len(missing) != 1:
+        raise ValueError(
+            f"edge_of_chaos: expected exactly one parameter to be None, got {missing}; give the two others"
+        )
+    solvers = {"weight_var": critical_weight_var, "bias_var": critical_bias_var, "keep": critical_keep}
+    del given[missing[0]]
+    return solvers[missing[0]](activation, **given)
 
 
 def _inverse_slope(phi: Activation, bias_var: np.ndarray) -> np.ndarray:
@@ -120,9 +118,11 @@ def _scan(phi: Activation) -> tuple[np.ndarray, np.ndarray]:
     return _left_over(phi, GRID), np.asarray(phi.derivative_moment(GRID))
 
 
-def _refuse(values: np.ndarray, right: np.ndarray, name: str, expected: str, remedy: str) -> None:
+def _refuse(values: np.ndarray, right: Any, name: str, expected: str, remedy: str) -> None:
     if not np.all(right):
-        raise NotCriticalError(f"{name}: expected {expected}; got {np.ravel(values)[np.argmin(np.ravel(right))]:g}; {remedy}")
+        raise NotCriticalError(
+            f"{name}: expected {expected}; got {np.ravel(values)[np.argmin(np.ravel(right))]:g}; {remedy}"
+        )
 
 
 def _number(x: Any) -> Any:

@@ -1,5 +1,7 @@
-"""Phase diagrams: every fixed-point quantity over a grid of weight and bias variances, Figure 7 of S1 and before it Poole et al.
-2016, Schoenholz et al. 2017."""
+"""Phase diagrams: everything about the fixed point over a grid of weight and bias variances.
+
+Poole et al. 2016, Schoenholz et al. 2017; with the trainable depth, Figure 7 of S1.
+"""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -52,12 +54,11 @@ def phase_diagram(
     activation: Name | Function, weight_var: ArrayLike, bias_var: ArrayLike, keep: Number = 1.0
 ) -> PhaseDiagram:
     """A mapping of 2-d arrays, q_star c_star chi1 chi2 xi1 xi2: entry [i, j] is for weight_var[i] and bias_var[j]."""
-    _, weight_var, bias_var, keep = together(weight_var=weight_var, bias_var=bias_var, keep=keep)
-    weight_var, bias_var, keep = (np.atleast_1d(as_numpy(x)) for x in (weight_var, bias_var, keep))
-    for name, axis in (("weight_var", weight_var), ("bias_var", bias_var)):
+    _, *axes, rate = together(weight_var=weight_var, bias_var=bias_var, keep=keep)
+    rows, columns = (np.atleast_1d(as_numpy(axis)) for axis in axes)
+    for name, axis in (("weight_var", rows), ("bias_var", columns)):
         if axis.ndim != 1:
             raise ValueError(f"{name}: expected the values along one axis, got shape {axis.shape}; give a vector")
-    if keep.size != 1:
-        raise ValueError(f"keep: expected one number, got shape {keep.shape}; make one diagram for each")
-    networks = MeanField(activation, weight_var[:, None], bias_var[None, :], float(keep.item()))
-    return PhaseDiagram(weight_var, bias_var, networks)
+    if rate.ndim:
+        raise ValueError(f"keep: expected one number, got shape {tuple(rate.shape)}; make one diagram for each")
+    return PhaseDiagram(rows, columns, MeanField(activation, rows[:, None], columns[None, :], float(rate)))

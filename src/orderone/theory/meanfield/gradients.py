@@ -19,6 +19,7 @@ from orderone.core import checks
 from orderone.core.arrays import together
 from orderone.core.exact import count
 from orderone.core.given import Count, Number
+from orderone.theory.meanfield.parameters import parameters
 
 
 class GradientMetrics(NamedTuple):
@@ -32,7 +33,12 @@ class GradientMetrics(NamedTuple):
 
 
 def linear_gradient_metrics(
-    weight_var: Number, bias_var: Number, keep: Number, depth: Count, q0: Number | None = None, qab0: Number | None = None
+    weight_var: Number,
+    bias_var: Number,
+    keep: Number,
+    depth: Count,
+    q0: Number | None = None,
+    qab0: Number | None = None,
 ) -> GradientMetrics:
     """g_aa and g_ab of a linear dropout network, layers 1 to depth: S1 (12) in the form of erratum S1.3.
 
@@ -84,8 +90,7 @@ def _recursion(start: float, slope: float, shift: float, depth: int) -> np.ndarr
 
 
 def _parameters(weight_var: Any, bias_var: Any, keep: Any) -> tuple[float, float, float]:
-    xp, w, b, rho = together(weight_var=weight_var, bias_var=bias_var, keep=keep)
-    checks.variance(xp, w, "weight_var"), checks.variance(xp, b, "bias_var"), checks.keep_rate(xp, rho)
+    _, w, b, rho = parameters(weight_var=weight_var, bias_var=bias_var, keep=keep)
     for name, value in (("weight_var", w), ("bias_var", b), ("keep", rho)):
         if value.ndim:
             raise ValueError(f"{name}: expected one number, got shape {tuple(value.shape)}; call once for each")

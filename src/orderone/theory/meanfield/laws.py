@@ -49,12 +49,12 @@ def gradient_law(
     k = np.arange(depth - 1, -1, -1.0)
     with np.errstate(over="ignore", under="ignore"):
         g_aa, g_ab = np.power(chi1, k), ratio * np.power(chi2, k)
-        return GradientLaw(g_aa, g_ab, level / math.sqrt(width) * g_aa, crossover_depth(chi1, chi2, width, ratio, level))
+        return GradientLaw(
+            g_aa, g_ab, level / math.sqrt(width) * g_aa, crossover_depth(chi1, chi2, width, ratio, level)
+        )
 
 
-def crossover_depth(
-    chi1: Number, chi2: Number, width: Count, ratio: Number = 1.0, level: Number = LEVEL
-) -> float:
+def crossover_depth(chi1: Number, chi2: Number, width: Count, ratio: Number = 1.0, level: Number = LEVEL) -> float:
     """Layers from the output beyond which the noise of g_ab exceeds its mean: erratum S1.4."""
     chi1, chi2 = real(chi1, "chi1", above=0), real(chi2, "chi2", least=0)
     head_start = math.log(math.sqrt(count(width, "width")) * ratio / level)

@@ -59,7 +59,9 @@ def length_slope(phi: Activation, rate: np.ndarray, q: np.ndarray) -> np.ndarray
     q = np.clip(q, 1e-12, 1e150)
     step = 1e-4 * q
     with np.errstate(invalid="ignore", over="ignore"):
-        return np.nan_to_num(rate * (phi.second_moment(q + step) - phi.second_moment(q - step)) / (2 * step), nan=np.inf)
+        return np.nan_to_num(
+            rate * (phi.second_moment(q + step) - phi.second_moment(q - step)) / (2 * step), nan=np.inf
+        )
 
 
 def _homogeneous(slope: np.ndarray, bias_var: np.ndarray) -> np.ndarray:

@@ -1,9 +1,9 @@
 """A wide random network with dropout, layer after layer: S1 section 3.
 
-    z^l_i = (1 / keep) sum_j W_ij p_j phi(z^(l-1)_j) + b_i,      W_ij ~ N(0, weight_var / N),   b_i ~ N(0, bias_var)      S1 (1)
+    z^l_i = (1 / keep) sum_j W_ij p_j phi(z^(l-1)_j) + b_i,    W_ij ~ N(0, weight_var / N),  b_i ~ N(0, bias_var)    S1 (1)
 
-p_j is 1 with probability keep: the KEEP rate, which the paper calls the dropout rate rho (erratum S1.8). Lengths q are those of
-pre-activations z, and two inputs meet masks of their own.
+p_j is 1 with probability keep: the KEEP rate, which the paper calls the dropout rate rho (erratum S1.8). Lengths q are
+those of pre-activations z, and two inputs meet masks of their own.
 """
 
 from collections.abc import Iterator
@@ -17,9 +17,9 @@ from orderone.core import checks
 from orderone.core.arrays import as_numpy, like, together
 from orderone.core.exact import count
 from orderone.core.given import ArrayLike, Count, Function, Name
-from orderone.core.shapes import Array
 from orderone.theory import activations
 from orderone.theory.meanfield import lengths, scales
+from orderone.theory.meanfield.parameters import parameters
 from orderone.theory.meanfield.solution import DIVERGES, HUGE, TINY, Solution, solve
 
 LONGEST = 1e150  # longer signals are reported as infinite
@@ -76,7 +76,7 @@ class MeanField:
         return activations.get(self.activation)
 
     def __post_init__(self) -> None:
-        self.phi, self._parameters  # noqa: B018 - wrong input is said now, not at the first result
+        _ = self.phi, self._parameters  # wrong input is said now, not at the first result
 
     @property
     def q_star(self) -> Any:
@@ -132,22 +132,22 @@ class MeanField:
 
     def length_map(self, q: ArrayLike) -> Any:
         """The length after one layer: S1 (2)."""
-        xp, q = together(q=q)
+        xp, length = together(q=q)
         weight_var, bias_var, keep = self._parameters
-        moment = self.phi.second_moment(checks.variance(xp, q, "q"))
+        moment = self.phi.second_moment(checks.variance(xp, length, "q"))
         return _number(weight_var / keep * as_numpy(moment) + bias_var)
 
     def correlation_map(self, c: ArrayLike) -> Any:
         """The correlation after one layer of signals with length q*: S1 (3), (4)."""
-        xp, c = together(c=c)
-        c = as_numpy(checks.within(xp, c, -1, 1, "c", "it is a correlation"))
-        return _number(1 - self._next_gap(1 - c))
+        xp, correlation = together(c=c)
+        checks.within(xp, correlation, -1, 1, "c", "it is a correlation")
+        return _number(1 - self._next_gap(1 - as_numpy(correlation)))
 
     def trajectory(self, q0: ArrayLike, c0: ArrayLike, depth: Count) -> Trajectory:
         """Lengths and correlation at layers 0 to depth, from lengths q0 (one number, or one for each of two inputs)."""
-        xp, q0, c0 = together(q0=q0, c0=c0)
-        first, second = _two(as_numpy(checks.variance(xp, q0, "q0")))
-        gap = 1 - as_numpy(checks.within(xp, c0, -1, 1, "c0", "it is a correlation"))
+        xp, start, correlation = together(q0=q0, c0=c0)
+        first, second = _two(as_numpy(checks.variance(xp, start, "q0")))
+        gap = 1 - as_numpy(checks.within(xp, correlation, -1, 1, "c0", "it is a correlation"))
         layers = [(first, second, gap)]
         for _ in range(count(depth, "depth", least=0)):
             layers.append(self._layer(*layers[-1]))
@@ -194,7 +194,7 @@ class MeanField:
         return np.where(root > 0, np.minimum(taken + unequal, 2.0), output_gap)
 
     def _next_gap(self, gap: np.ndarray) -> np.ndarray:
-        weight_var, bias_var, keep = self._parameters
+        weight_var, _, keep = self._parameters
         q = np.clip(self._solution.q_star.reshape(np.shape(weight_var)), TINY, HUGE)
         share = weight_var * self.phi.second_moment(q) / q
         lost = share * (1 / keep - 1 + self.phi.output_gap(q, q, gap))
@@ -207,13 +207,11 @@ class MeanField:
 
     @cached_property
     def _parameters(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        given = together(weight_var=self.weight_var, bias_var=self.bias_var, keep=self.keep)
-        xp, weight_var, bias_var, keep = given
-        checks.variance(xp, weight_var, "weight_var"), checks.variance(xp, bias_var, "bias_var"), checks.keep_rate(xp, keep)
+        _, *given = parameters(weight_var=self.weight_var, bias_var=self.bias_var, keep=self.keep)
         try:
-            a, b, c = np.broadcast_arrays(*(as_numpy(x) for x in (weight_var, bias_var, keep)))
+            a, b, c = np.broadcast_arrays(*map(as_numpy, given))
         except ValueError as error:
-            shapes = [tuple(x.shape) for x in (weight_var, bias_var, keep)]
+            shapes = [tuple(x.shape) for x in given]
             raise ValueError(f"weight_var, bias_var, keep: expected shapes that broadcast, got {shapes}") from error
         return a, b, c
 
@@ -223,7 +221,9 @@ class MeanField:
 
     def _one(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         if self._parameters[0].size != 1:
-            raise ValueError(f"expected one network, got shape {self._parameters[0].shape}; make one MeanField for each")
+            raise ValueError(
+                f"expected one network, got shape {self._parameters[0].shape}; make one MeanField for each"
+            )
         return self._parameters
 
     def _give(self, flat: np.ndarray) -> Any:
@@ -240,7 +240,9 @@ def _two(q0: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     if q0.ndim == 0:
         return q0, q0
     if len(q0) != 2:
-        raise ValueError(f"q0: expected one number, or one for each of two inputs; got shape {q0.shape}; iterate over more")
+        raise ValueError(
+            f"q0: expected one number, or one for each of two inputs; got shape {q0.shape}; iterate over more"
+        )
     return q0[0], q0[1]
 
 

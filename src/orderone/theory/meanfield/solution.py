@@ -3,12 +3,12 @@
     chi_1 = (weight_var / keep) E phi'(x)^2          at q*                      S1 (10); (5) without dropout
     chi_2 = weight_var E phi'(x) phi'(y)             at q*, c*                  S1 (6)
 
-chi_1 is by what factor a squared gradient grows from layer to layer, chi_2 by what factor a small difference from c* does.
-With dropout dc'/dc at c = 1 is keep chi_1, so chi_1 = 1 is no longer where c* leaves 1.
+chi_1 is by what factor a squared gradient grows from layer to layer, chi_2 by what factor a small difference from c*
+does. With dropout dc'/dc at c = 1 is keep chi_1, so chi_1 = 1 is no longer where c* leaves 1.
 
-Without bias a signal may die: q* = 0. The correlation is then that of the limit of small biases, where the share of the bias
-in q* is 1 - (weight_var / keep) E phi^2 / q as q tends to 0. Where the length diverges, so does its share: chi_1, c* and
-chi_2 are those of very long signals.
+Without bias a signal may die: q* = 0. The correlation is then that of the limit of small biases, where the share of the
+bias in q* is 1 - (weight_var / keep) E phi^2 / q as q tends to 0. Where the length diverges, chi_1, c* and chi_2 are
+those of very long signals.
 """
 
 from dataclasses import dataclass
