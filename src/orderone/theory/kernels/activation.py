@@ -20,7 +20,7 @@ from orderone.theory.kernels.pairs import Pairs, Step, per_point
 from orderone.theory.kernels.strips import Strip
 
 SMALLEST = 1e-30  # variances below this are linear to any activation
-HUGE = 1e250  # those above are on their way to overflow
+HUGE = 1e100  # those above meet an activation as straight lines, or as a bounded function
 
 
 @dataclass(frozen=True, init=False)
@@ -38,15 +38,16 @@ class Activation(Pointwise):
         xp = array_namespace(points.variance)
         q = xp.where(points.variance < HUGE, points.variance, HUGE)
         variance, slope, mean = self.phi.moments(q, xp)
-        variance = xp.where((q == HUGE) & (variance > 1), xp.inf, variance)
+        growth = xp.where((q == HUGE) & (variance > 1), points.variance / HUGE, 1.0)
         ntk = xp.where(slope > 0, points.ntk, 0.0) * slope  # where nothing passes, not even the infinite does
+        behind = Points(variance * growth, ntk, mean * xp.sqrt(growth), gaussian=False)
         lengths = per_point(dtype, *self.phi.of_length(_resolved(q, dtype), xp))
 
         def step(pairs: Pairs, strip: Strip) -> Pairs:
             gap, slope = self.phi.gap_and_slope(*lengths.sides(strip), pairs.gap, xp)
             return Pairs(gap, slope * pairs.tangent)
 
-        return step, Points(variance, ntk, mean, gaussian=False)
+        return step, behind
 
     def _check(self, points: Points) -> None:
         if not points.gaussian:

@@ -78,7 +78,7 @@ class Kernel:
         with np.errstate(all="ignore"):
             scaled = size[:, None] * size[None, :]
             if not bool(xp.isfinite(xp.max(scaled))):
-                scaled[values == 0] = 1  # what overflows is infinite, but no multiple of 0
+                scaled[(values == 0) | xp.isnan(scaled)] = 0  # nothing times infinity is nothing
             scaled *= values
             return pinned(scaled, diagonal)
 
