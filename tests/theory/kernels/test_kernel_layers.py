@@ -33,7 +33,7 @@ def hidden(phi):
     return K, k.nngp, k.ntk / K  # behind one Dense layer, Theta = K
 
 
-def quadrature(f, g, K, order=80):
+def quadrature(f, g, K, order=170):
     """E[f(x) g(y)] for two of the points, by Gauss and Hermite in two dimensions."""
     z, w = np.polynomial.hermite_e.hermegauss(order)
     (root, zero), (along, across) = np.linalg.cholesky(K + 1e-15 * np.eye(2))

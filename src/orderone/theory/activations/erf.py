@@ -75,9 +75,12 @@ class Erf(Activation):
         sine = k * (1 - gap)
         cosine = xp.sqrt(1 - sine * sine)
         if one is other:  # tan of half the difference of two angles: that of their sines by the sum of their cosines
-            new = (2 * scale) * xp.atan(k * gap / (xp.sqrt(1 - k * k) + cosine))
+            new = xp.atan(k * gap / (xp.sqrt(1 - k * k) + cosine))
+            new *= 2 * scale
         else:
-            new = xp.abs(1 - scale * xp.asin(sine))
+            new = xp.asin(sine)
+            new *= scale
+            new = xp.abs(1 - new)
         return new, (scale * k) / cosine
 
 

@@ -49,8 +49,10 @@ class Dense(Pointwise):
 
         def with_bias(pairs: Pairs, strip: Strip) -> Pairs:
             kept = mixture.first(strip)
-            gap = kept * pairs.gap + mixture.apart(strip)
-            return Pairs(gap, kept * pairs.tangent + (1 - gap))
+            gap, tangent = kept * pairs.gap, kept * pairs.tangent
+            gap += mixture.apart(strip)
+            tangent += 1 - gap
+            return Pairs(gap, tangent)
 
         return with_bias
 

@@ -45,7 +45,11 @@ class Mixture:
 
     def apart(self, strip: Strip) -> Array | float:
         """1 - u_a . u_b."""
-        return 0.0 if self.u.common else (self.left[strip.rows] @ self.right[:, strip.columns]) ** 2
+        if self.u.common:
+            return 0.0
+        root = self.left[strip.rows] @ self.right[:, strip.columns]
+        root *= root
+        return root
 
 
 def shares(part: Array, rest: Array) -> tuple[Array, Array]:
