@@ -39,7 +39,7 @@ def as_numpy(array: Any) -> np.ndarray:
     return np.asarray(to_device(array, "cpu") if is_torch_array(array) else array, dtype=float)
 
 
-def like(result: np.ndarray, template: Any, xp: Any) -> Any:
+def like(result: Any, template: Any, xp: Any) -> Any:
     """`result` in the namespace, type and place of `template`."""
     return xp.asarray(result, dtype=template.dtype, device=device(template))
 

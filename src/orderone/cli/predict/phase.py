@@ -84,9 +84,8 @@ def _show(diagram: "PhaseDiagram", html: str | None) -> None:
 def _map(diagram: "PhaseDiagram") -> Iterator[str]:
     import numpy as np
 
-    signs = np.select(
-        [diagram.status == "diverges", *(diagram.phase == word for word in SIGNS)], [DIVERGES, *SIGNS.values()]
-    )
+    drawn = [diagram.status == "diverges", *(diagram.phase == word for word in SIGNS)]
+    signs = np.select(drawn, [DIVERGES, *SIGNS.values()], default=" ")
     columns, rows = (
         np.unique(np.linspace(0, n - 1, most).astype(int)) for n, most in zip(signs.shape, SIZE, strict=True)
     )

@@ -51,12 +51,10 @@ class Numeric(Activation):
     parity: int = 0  # 1 if phi is even, -1 if it is odd
 
     def __call__(self, x: Array) -> Array:
-        xp, x = together(x=x)
-        return plain(like(self.value(as_numpy(x)), x, xp))
+        return _elementwise(self.value, x)
 
     def derivative(self, x: Array) -> Array:
-        xp, x = together(x=x)
-        return plain(like(self.slope(as_numpy(x)), x, xp))
+        return _elementwise(self.slope, x)
 
     def at(self, q: ArrayLike) -> AtLength:
         xp, q = together(q=q)
@@ -183,6 +181,11 @@ class NumericAtLength(AtLength):
 
     def _flat(self, method: Values, gap: Any) -> Any:
         return like(method(as_numpy(gap).ravel()).reshape(gap.shape), gap, self.xp)
+
+
+def _elementwise(f: Values, x: Array) -> Array:
+    xp, x = together(x=x)
+    return plain(like(f(as_numpy(x).ravel()).reshape(x.shape), x, xp))
 
 
 def _largest_left_out(gap: np.ndarray) -> np.ndarray:

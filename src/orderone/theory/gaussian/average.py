@@ -49,8 +49,8 @@ def smooth_order(f: Values, q: float, points: np.ndarray) -> int | None:
     lengths = np.array([q, q / 1.7])
     exact = _cut(f, lengths, points, CUT_ORDER)
     with np.errstate(all="ignore"):
-        edge = np.abs(f(np.sqrt(q) * np.array([-REACH, REACH]))).max() * density(np.array(REACH))
-    if not edge <= NEGLIGIBLE * np.abs(exact).min():
+        edge = np.abs(f(np.sqrt(q) * np.array([-REACH, REACH]))).max() * density(REACH)
+    if not np.isfinite(exact).all() or not edge <= NEGLIGIBLE * np.abs(exact).min():
         return None
     agree = (o for o in ORDERS if np.all(np.abs(_smooth(f, lengths, o) - exact) <= AGREE * np.abs(exact)))
     return next(agree, None)
@@ -80,18 +80,17 @@ def _cut(f: Values, q: np.ndarray, points: np.ndarray, order: int) -> np.ndarray
 
 
 def _with_reach(f: Values, root: np.ndarray, points: np.ndarray, order: int) -> np.ndarray:
-    total = _on_line(f, root, points, order, REACH)
-    edge = np.abs(f(root * np.array([-REACH, REACH]))).max(axis=-1) * density(np.array(REACH))
-    grows = ~(edge <= NEGLIGIBLE * np.abs(total)) & (total != 0)
+    total, grows = _on_line(f, root, points, order, REACH)
     if grows.any():
-        total[grows] = _on_line(f, root[grows], points, order, FAR)
-        edge = np.abs(f(root[grows] * np.array([-FAR, FAR]))).max(axis=-1) * density(np.array(FAR))
-        total[grows] = np.where(edge <= NEGLIGIBLE * np.abs(total[grows]), total[grows], np.inf)
+        longer, endless = _on_line(f, root[grows], points, order, FAR)
+        total[grows] = np.where(endless, np.inf, longer)
     return total
 
 
-def _on_line(f: Values, root: np.ndarray, points: np.ndarray, order: int, reach: float) -> np.ndarray:
+def _on_line(f: Values, root: np.ndarray, points: np.ndarray, order: int, reach: float) -> tuple[np.ndarray, np.ndarray]:
+    """The average, and whether the integrand is still large where the line ends."""
     cuts = np.where(root > 0, points / np.where(root > 0, root, 1), 0.0)
     z, weights = cut_line(cuts, order, reach)
     terms = f(root * z) * weights
-    return np.where(np.isfinite(terms).all(axis=-1), terms.sum(axis=-1), np.inf)
+    edge = np.abs(f(root * np.array([-reach, reach]))).max(axis=-1) * density(reach)
+    return terms.sum(axis=-1), ~(edge <= NEGLIGIBLE * np.abs(terms).sum(axis=-1))

@@ -10,6 +10,8 @@ from math import pi, sqrt
 
 import numpy as np
 
+from orderone.core.shapes import Array
+
 WIDTH = 1.4637  # no kink that a user would type falls on a multiple by accident
 COUNT = 7
 REACH = WIDTH * COUNT  # the density there is 1e-23
@@ -31,7 +33,8 @@ def half_line(order: int) -> tuple[np.ndarray, np.ndarray]:
     return z, np.tile(WIDTH * weights, COUNT) * density(z)
 
 
-def density(z: np.ndarray) -> np.ndarray:
+def density(z: Array) -> Array:
+    """Of the standard normal distribution, for a number or an array."""
     return np.exp(-z * z / 2) / sqrt(2 * pi)
 
 

@@ -8,9 +8,11 @@ from orderone.theory.meanfield.critical import (
     edge_of_chaos,
 )
 from orderone.theory.meanfield.diagram import PhaseDiagram, phase_diagram
+from orderone.theory.meanfield.fixed_point import FixedPoint
 from orderone.theory.meanfield.gradients import GradientMetrics, linear_gradient_metrics
 from orderone.theory.meanfield.laws import GradientLaw, crossover_depth, gradient_law
-from orderone.theory.meanfield.mean_field import FixedPoint, MeanField, Trajectory
+from orderone.theory.meanfield.mean_field import MeanField
+from orderone.theory.meanfield.trajectory import Trajectory
 
 __all__ = [
     "FixedPoint",

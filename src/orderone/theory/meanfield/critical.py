@@ -16,6 +16,7 @@ import numpy as np
 
 from orderone.core.arrays import as_numpy, like, plain
 from orderone.core.given import ArrayLike, Function, Name
+from orderone.core.shapes import Array
 from orderone.theory import activations
 from orderone.theory.activations import Activation
 from orderone.theory.meanfield.lengths import GRID, length_slope
@@ -83,7 +84,7 @@ def _inverse_slope(phi: Activation, bias_var: np.ndarray) -> np.ndarray:
     sign = np.where(_scan(phi)[0] - bias_var[:, None] > NOISE * GRID, 1, -1)
     rows, at = np.nonzero(sign[:, :-1] * sign[:, 1:] < 0)
     q = bracketed(lambda x, some: _left_over(phi, x) - bias_var[rows[some]], GRID[at], GRID[at + 1])
-    dying = np.flatnonzero((bias_var == 0) & (abs(_left_over(phi, np.array(SMALLEST))) <= NOISE * SMALLEST))
+    dying = np.flatnonzero((bias_var == 0) & (abs(_left_over(phi, SMALLEST)) <= NOISE * SMALLEST))
     rows, q = np.concatenate([rows, dying]), np.concatenate([q, np.full(len(dying), SMALLEST)])
     result = np.full(len(bias_var), np.inf)
     if len(q):
@@ -107,7 +108,7 @@ def _bias_of_slope(phi: Activation, target: np.ndarray) -> np.ndarray:
     return np.maximum(bias_var, 0.0)
 
 
-def _left_over(phi: Activation, q: np.ndarray) -> np.ndarray:
+def _left_over(phi: Activation, q: Array) -> Array:
     """q - M / D: the bias variance for which q is a fixed point on the critical line."""
     with np.errstate(invalid="ignore", over="ignore"):
         return q - np.nan_to_num(phi.second_moment(q) / phi.derivative_moment(q), nan=np.inf)

@@ -6,7 +6,6 @@ p_j is 1 with probability keep: the KEEP rate, which the paper calls the dropout
 those of pre-activations z, and two inputs meet masks of their own.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -17,44 +16,13 @@ from orderone.core import checks
 from orderone.core.arrays import as_numpy, like, together
 from orderone.core.exact import count
 from orderone.core.given import ArrayLike, Count, Function, Name
+from orderone.core.shapes import Array
 from orderone.theory import activations
 from orderone.theory.meanfield import lengths, scales
+from orderone.theory.meanfield.fixed_point import FixedPoint
 from orderone.theory.meanfield.parameters import parameters
 from orderone.theory.meanfield.solution import DIVERGES, HUGE, TINY, Solution, solve
-
-LONGEST = 1e150  # longer signals are reported as infinite
-
-
-@dataclass(frozen=True)
-class Trajectory:
-    """Layer 0 to depth along the first axis. Unpacks as q, c."""
-
-    q: np.ndarray  # lengths of the first input
-    c: np.ndarray  # correlations
-    q_bb: np.ndarray  # lengths of the second input
-    gap: np.ndarray  # 1 - c, with all its digits
-
-    def __iter__(self) -> Iterator[np.ndarray]:
-        return iter((self.q, self.c))
-
-    @property
-    def q_ab(self) -> np.ndarray:
-        return self.c * np.sqrt(self.q) * np.sqrt(self.q_bb)
-
-
-@dataclass(frozen=True)
-class FixedPoint:
-    """A value that a map leaves alone, and the slope of the map there."""
-
-    value: float
-    slope: float
-
-    @property
-    def stability(self) -> str:
-        """stable, unstable, or marginal where the slope is one."""
-        if abs(abs(self.slope) - 1) <= scales.ROUNDING:
-            return "marginal"
-        return "stable" if abs(self.slope) < 1 else "unstable"
+from orderone.theory.meanfield.trajectory import Layer, Trajectory, follow
 
 
 @dataclass(frozen=True)
@@ -148,12 +116,7 @@ class MeanField:
         xp, start, correlation = together(q0=q0, c0=c0)
         first, second = _two(as_numpy(checks.variance(xp, start, "q0")))
         gap = 1 - as_numpy(checks.within(xp, correlation, -1, 1, "c0", "it is a correlation"))
-        layers = [(first, second, gap)]
-        for _ in range(count(depth, "depth", least=0)):
-            layers.append(self._layer(*layers[-1]))
-        q, q_bb, gap = (np.array(np.broadcast_arrays(*column)) for column in zip(*layers, strict=True))
-        q, q_bb = (np.where(x >= LONGEST, np.inf, x) for x in (q, q_bb))
-        return Trajectory(q, 1 - gap, q_bb, gap)
+        return follow(Layer(self.phi, *self._parameters), first, second, gap, count(depth, "depth", least=0))
 
     def lengths(self) -> tuple[FixedPoint, ...]:
         """All fixed points of the length map, for one network."""
@@ -175,31 +138,14 @@ class MeanField:
             found.append(FixedPoint(-1.0, self.chi1))
         return tuple(found)
 
-    def _layer(self, q1: np.ndarray, q2: np.ndarray, gap: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        weight_var, bias_var, keep = self._parameters
-        with np.errstate(over="ignore"):
-            m1, m2 = (np.minimum(self.phi.second_moment(q), LONGEST) for q in (q1, q2))
-            new1, new2 = (np.minimum(weight_var / keep * m + bias_var, LONGEST) for m in (m1, m2))
-        gap = self._combine(weight_var, bias_var, keep, (m1, m2), (new1, new2), self.phi.output_gap(q1, q2, gap))
-        return new1, new2, gap
-
-    def _combine(self, weight_var: Any, bias_var: Any, keep: Any, m: Any, q: Any, output_gap: Any) -> np.ndarray:
-        """1 - c' as a sum of what dropout, the activation, and lengths that differ take away."""
-        root = np.sqrt(q[0]) * np.sqrt(q[1])
-        safe = np.where(root > 0, root, 1.0)
-        size = np.sqrt(m[0]) * np.sqrt(m[1])
-        taken = weight_var * size / safe * (1 / keep - 1 + output_gap)
-        # sqrt(q1' q2') - (weight_var / keep) sqrt(m1 m2) - bias_var, by Cauchy never negative
-        unequal = np.where(q[0] == q[1], 0.0, np.maximum(root - weight_var / keep * size - bias_var, 0.0)) / safe
-        return np.where(root > 0, np.minimum(taken + unequal, 2.0), output_gap)
-
-    def _next_gap(self, gap: np.ndarray) -> np.ndarray:
+    def _next_gap(self, gap: Array) -> Array:
+        """g' = A (1/keep - 1 + G); where the length diverges the bias has no share in it, and A = keep."""
         weight_var, _, keep = self._parameters
-        q = np.clip(self._solution.q_star.reshape(np.shape(weight_var)), TINY, HUGE)
-        share = weight_var * self.phi.second_moment(q) / q
-        lost = share * (1 / keep - 1 + self.phi.output_gap(q, q, gap))
-        endless = ~np.isfinite(self._solution.q_star.reshape(np.shape(weight_var)))
-        return np.where(endless, 1 - keep * (1 - self.phi.output_gap(q, q, gap)), lost)
+        length = self._solution.q_star.reshape(np.shape(weight_var))
+        q = np.clip(length, TINY, HUGE)
+        lost = 1 / keep - 1 + self.phi.output_gap(q, q, gap)
+        share = np.where(np.isfinite(length), weight_var * self.phi.second_moment(q) / q, keep)
+        return share * lost
 
     def _is_odd(self) -> bool:
         x = np.linspace(0.1, 3, 30)
@@ -235,7 +181,7 @@ class MeanField:
         return shaped if shaped.dtype == object else like(shaped, given[0], xp)
 
 
-def _two(q0: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _two(q0: Array) -> tuple[Array, Array]:
     """The lengths of two inputs; one number is the length of both."""
     if q0.ndim == 0:
         return q0, q0
@@ -246,5 +192,5 @@ def _two(q0: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return q0[0], q0[1]
 
 
-def _number(x: np.ndarray) -> Any:
-    return x.item() if x.ndim == 0 else x
+def _number(x: Array) -> Any:
+    return x.item() if np.ndim(x) == 0 else x
