@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orderone.theory import MeanField, critical_weight_var
@@ -75,6 +75,7 @@ def test_other_mistakes(make, message):
     st.floats(1e-6, 1),
     st.sampled_from(["tanh", "relu", "erf", "gelu", "sin", "step", "linear"]),
 )
+@settings(deadline=None)
 def test_every_legal_network_has_an_answer(weight_var, bias_var, keep, name):
     with np.errstate(all="raise", under="ignore"):
         network = MeanField(name, weight_var, bias_var, keep)

@@ -1,6 +1,6 @@
 """Activations with one slope on each side of zero: linear, ReLU, leaky and shaped ReLU, and the absolute value.
 
-    phi(x) = right max(x, 0) + left min(x, 0) = A x + B |x|,     A = (right + left) / 2,   B = (right - left) / 2
+    phi(x) = right max(x, 0) + left min(x, 0) = A x + B abs(x),   A = (right + left) / 2,   B = (right - left) / 2
 
     E phi(x) phi(y)   = sqrt(q1 q2) [A^2 c + B^2 K(c)],    K(c) = c + (2 / pi) (sin t - t cos t),   c = cos t
     E phi'(x) phi'(y) = A^2 + B^2 (1 - 2 t / pi)

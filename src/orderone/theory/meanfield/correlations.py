@@ -52,7 +52,7 @@ class _Growth:
 def _chord(at: AtLength, A: np.ndarray, r: np.ndarray, slope: np.ndarray) -> np.ndarray:
     """The fixed point of the chord of the map from c = 0 to c = 1."""
     end = A * (r + at.output_gap(np.ones(len(A))))  # g' at g = 1, at most 1
-    with np.errstate(divide="ignore", invalid="ignore"):
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         chord = np.where(r > 0, A * r / (A * r + 1 - end), (slope - 1) / (slope - end))
     return np.clip(np.nan_to_num(chord, nan=1.0, posinf=1.0), SMALLEST, 1.0)
 
