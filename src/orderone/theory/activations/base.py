@@ -82,11 +82,11 @@ class Activation(ABC):
     def gap_and_slope(
         self, one: tuple[Array, ...], other: tuple[Array, ...], gap: Array, xp: Any
     ) -> tuple[Array, Array]:
-        """`output_gap` and the derivative of the new correlation by the old one, together and unchecked.
+        """`output_gap` and the derivative of the new correlation by the old one, together; gaps may be off by rounding.
 
         `one` and `other` are those of `of_length`, and the same object if lengths are. A family may share work here.
         """
-        (q1, ratio1), (q2, ratio2) = one, other
+        (q1, ratio1), (q2, ratio2), gap = one, other, xp.clip(gap, 0.0, 2.0)
         return self._output_gap(q1, q2, gap, xp), ratio1 * ratio2 * self._derivative_pair(q1, q2, gap, xp)
 
     def at(self, q: ArrayLike) -> "AtLength":

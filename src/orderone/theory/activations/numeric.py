@@ -17,6 +17,7 @@ import numpy as np
 from orderone.core.arrays import as_numpy, like, plain, together
 from orderone.core.given import ArrayLike
 from orderone.core.shapes import Array
+from orderone.theory.activations import spectral
 from orderone.theory.activations.base import Activation, AtLength
 from orderone.theory.gaussian.average import average, smooth_order
 from orderone.theory.gaussian.hermite import TERMS, correlated, drop
@@ -86,6 +87,32 @@ class Numeric(Activation):
         first, second, gaps = np.broadcast_arrays(*(as_numpy(x) for x in (q1, q2, gap)))
         values = method(Pairs.of(self, first.ravel(), second.ravel()), gaps.ravel())
         return like(values.reshape(gaps.shape), gap, xp)
+
+    def of_length(self, q: Any, xp: Any) -> tuple[Array, ...]:
+        """The length; its root and that of the slope at c = 1, by the size; what the series lacks; and the series."""
+        lengths = np.maximum(as_numpy(q), SMALLEST)
+        found = self.series(lengths)
+        ratio = np.sqrt(lengths) / np.where(found.size > 0, found.size, 1.0)
+        known = lengths, ratio, ratio * np.sqrt(found.slope_moment), np.sqrt(found.slope_rest), np.sqrt(found.rest)
+        return tuple(like(vector, q, xp) for vector in (*known, *spectral.columns(found, self.parity)))
+
+    def gap_and_slope(
+        self, one: tuple[Array, ...], other: tuple[Array, ...], gap: Array, xp: Any
+    ) -> tuple[Array, Array]:
+        """From the series, and from the plane for those pairs where it lacks something."""
+        (q1, ratio1, steep1, lack1, rest1, *a1), (q2, ratio2, steep2, lack2, rest2, *a2) = one, other
+        gap, rest = xp.clip(gap, 0.0, 2.0), rest1 * rest2 if one is other else None
+        new, slope = spectral.gap_and_slope(a1, a2, gap, self.parity, rest, xp)
+        if not bool(xp.any(lack1 > 0)) and not bool(xp.any(lack2 > 0)):
+            return new, slope
+        equal = (gap == 0) & (q1 == q2)
+        new, slope = xp.where(equal, 0.0, new), xp.where(equal, steep1 * steep2, slope)
+        where = spectral.unclear(lack1 * lack2, gap, xp) & ~equal
+        if bool(xp.any(where)):
+            first, second, ratio = (xp.broadcast_to(v, gap.shape)[where] for v in (q1, q2, ratio1 * ratio2))
+            new[where] = self._output_gap(first, second, gap[where], xp)
+            slope[where] = ratio * self._derivative_pair(first, second, gap[where], xp)
+        return new, slope
 
     def average(self, f: Values, q: np.ndarray) -> np.ndarray:
         """E f(sqrt(q) z) for f with the kinks of phi."""

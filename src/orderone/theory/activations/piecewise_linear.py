@@ -83,16 +83,16 @@ class PiecewiseLinear(Activation):
     def gap_and_slope(
         self, one: tuple[Array, ...], other: tuple[Array, ...], gap: Array, xp: Any
     ) -> tuple[Array, Array]:
-        """Both from one angle. What rounding leaves of a gap is sqrt(gap) units of the last place, of either sign."""
+        """Both from one angle. Rounding leaves a gap within sqrt(gap) units of the last place, of either sign."""
         if self.even == 0 or self.slope == 0:
             return gap, xp.ones_like(gap)
-        weight, c, sine = 2 / math.pi * self.even**2 / self.slope, 1 - gap, xp.sqrt(gap * (2 - gap))
+        weight, c, sine = 2 / math.pi * self.even**2 / self.slope, 1 - gap, xp.sqrt(xp.abs(gap * (2 - gap)))
         theta = xp.atan2(sine, c)
         theta *= weight  # in place: arrays that stay in the cache are half of the speed
         sine *= weight
         c *= theta
         sine -= c
-        return xp.abs(gap - sine), 1 - theta
+        return gap - sine, 1 - theta
 
     def _excess(self, gap: Any, xp: Any) -> Any:
         """B^2 (K(c) - c)."""

@@ -39,7 +39,7 @@ class Activation(Pointwise):
         q = xp.where(points.variance < HUGE, points.variance, HUGE)
         variance, slope, mean = self.phi.moments(q, xp)
         growth = xp.where((q == HUGE) & (variance > 1), points.variance / HUGE, 1.0)
-        ntk = xp.where(slope > 0, points.ntk, 0.0) * slope  # where nothing passes, not even the infinite does
+        ntk = xp.where((slope > 0) & (points.ntk > 0), points.ntk * slope, 0.0)  # nothing times infinity is nothing
         behind = Points(variance * growth, ntk, mean * xp.sqrt(growth), gaussian=False)
         lengths = per_point(dtype, *self.phi.of_length(_resolved(q, dtype), xp))
 

@@ -61,7 +61,7 @@ def _centring(points: Points, centred: Points, dtype: object) -> Step:
     def step(pairs: Pairs, strip: Strip) -> Pairs:
         kept = mixture.first(strip)
         gap = (pairs.gap - mixture.apart(strip)) / kept
-        return Pairs(xp.clip(gap, 0.0, 2.0), pairs.tangent / kept)
+        return Pairs(gap, pairs.tangent / kept)
 
     return step
 

@@ -73,7 +73,7 @@ def through(kernel: Kernel, steps: Sequence[Step], points: Points) -> Kernel:
         pairs = Pairs(strip.read(kernel.gap), strip.read(kernel.tangent))
         for step in steps:
             pairs = step(pairs, strip)
-        strip.write(gap, pairs.gap)
+        strip.write(gap, xp.clip(pairs.gap, 0.0, 2.0))  # rounding may have left the interval
         strip.write(tangent, pairs.tangent)
     ratio = points.ntk / xp.where(points.variance > 0, points.variance, 1.0)
     return Kernel(points, pinned(gap, xp.zeros_like(ratio)), pinned(tangent, ratio), kernel.tokens)

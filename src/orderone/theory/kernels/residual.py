@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
-from array_api_compat import array_namespace
 
 from orderone.core.given import Number
 from orderone.core.reals import real
@@ -76,7 +75,7 @@ class Residual(Pointwise):
             there = branch(pairs, strip)
             gap = of_skip * pairs.gap + of_branch * there.gap + mixture.apart(strip)
             tangent = of_skip * pairs.tangent + of_branch * there.tangent
-            return Pairs(array_namespace(gap).clip(gap, 0.0, 2.0), tangent)
+            return Pairs(gap, tangent)
 
         variance, ntk = skip.variance + square * other.variance, skip.ntk + square * other.ntk
         mean = skip.mean + self.scale * other.mean
