@@ -67,12 +67,16 @@ def scipy_point(weight_var: float, bias_var: float) -> tuple[float, float, float
         f = lambda v, u: np.tanh(np.sqrt(q) * u) * np.tanh(np.sqrt(q) * (c * u + root * v)) * density(u, v)  # noqa: E731
         return integrate.dblquad(f, -9, 9, -9, 9, epsabs=1e-9, epsrel=1e-9)[0]
 
-    q = optimize.brentq(lambda q: weight_var * line(lambda x: np.tanh(x) ** 2, q) + bias_var - q, 1e-6, 10, xtol=1e-12)
+    q = _root(lambda q: weight_var * line(lambda x: np.tanh(x) ** 2, q) + bias_var - q, 1e-6, 10)
     chi1 = weight_var * line(lambda x: np.cosh(x) ** -4, q)
     if chi1 <= 1:
         return q, 1.0, chi1
-    c = optimize.brentq(lambda c: (weight_var * plane(q, c) + bias_var) / q - c, 0, 1 - 1e-4, xtol=1e-9)
+    c = _root(lambda c: (weight_var * plane(q, c) + bias_var) / q - c, 0, 1 - 1e-4)
     return q, c, chi1
+
+
+def _root(f: Callable[[float], float], low: float, high: float) -> float:
+    return optimize.root_scalar(f, bracket=(low, high), xtol=1e-10).root
 
 
 def errors() -> tuple[float, float]:

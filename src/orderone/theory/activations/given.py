@@ -20,33 +20,41 @@ from orderone.theory.gaussian.piecewise import Piecewise, resolve
 TRIAL = np.concatenate([np.linspace(-6.1, 6.1, 41), [0.0]])
 
 
-@dataclass(frozen=True)
-class Vectorised:
+class OneFunction:
+    """Equal to another that holds the same function, also one that cannot be hashed: what is known of it is found again."""
+
+    def __init__(self, f: Callable[[Any], Any]):
+        self.f = f
+
+    def __eq__(self, other: object) -> bool:
+        return type(self) is type(other) and isinstance(other, OneFunction) and self.f is other.f
+
+    def __hash__(self) -> int:
+        return hash((type(self), id(self.f)))
+
+
+class Vectorised(OneFunction):
     """A user's function on arrays of any shape, silent about overflow."""
 
-    f: Callable[[Any], Any]
+    def __init__(self, f: Callable[[Any], Any], through: Any = None):
+        super().__init__(f)
+        self.way: Callable[[Any], Any] = f if through is None else through(f)
 
     def __call__(self, x: np.ndarray) -> np.ndarray:
         flat = np.ravel(x)
         with np.errstate(all="ignore"):
-            return _checked(self.f(flat), flat, self.f).reshape(np.shape(x))
+            return _checked(self.way(flat), flat, self.f).reshape(np.shape(x))
 
 
-@dataclass(frozen=True)
-class ByNumber:
+class ByNumber(OneFunction):
     """A function of one number, such as math.tanh."""
-
-    f: Callable[[Any], Any]
 
     def __call__(self, x: np.ndarray) -> np.ndarray:
         return np.array([self.f(float(each)) for each in x], float)
 
 
-@dataclass(frozen=True)
-class OfTensors:
+class OfTensors(OneFunction):
     """A function of tensors: torch is there, or the user could not have one."""
-
-    f: Callable[[Any], Any]
 
     def __call__(self, x: np.ndarray) -> np.ndarray:
         return self.f(sys.modules["torch"].asarray(x)).detach().cpu().numpy()
@@ -102,14 +110,15 @@ def _readable(f: Any, name: str) -> Vectorised:
         raise ValueError(
             f"{name}: expected a name or a function of arrays, got {f!r}; names are in activations.names()"
         )
-    for way in (f, ByNumber(f), OfTensors(f)):
+    for through in (None, ByNumber, OfTensors):
+        readable = Vectorised(f, through)
         try:
             with np.errstate(all="ignore"):
-                values = way(TRIAL)
+                values = readable.way(TRIAL)
         except (TypeError, ValueError, AttributeError, KeyError, RuntimeError):  # not a function of these
             continue
         _refuse_nan(_checked(values, TRIAL, f, name), f, name)
-        return Vectorised(way)
+        return readable
     raise ValueError(f"{name}: expected a function of a numpy array; {f!r} accepts neither arrays, tensors nor numbers")
 
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from orderone.core.arrays import plain, together
+from orderone.core.reals import real
 from orderone.core.shapes import Array
 from orderone.theory.activations.angle import angle, segment
 from orderone.theory.activations.base import Activation
@@ -113,4 +114,5 @@ def shaped_relu(
     c_plus: float = 0.0, c_minus: float = -1.0, width: float = 100.0, power: float = 0.5
 ) -> PiecewiseLinear:
     """ReLU bent towards the identity, more so the wider the network: slopes 1 + c width^-power, S3 (2.5)."""
+    width = real(width, "width", above=0)
     return PiecewiseLinear("shaped-relu", 1 + c_plus / width**power, 1 + c_minus / width**power)

@@ -1,5 +1,6 @@
 """Activations by name. A family with parameters takes them in brackets: "leaky-relu(0.2)", "shaped-relu(0, -1, 100)"."""
 
+import math
 import re
 from collections.abc import Callable
 from typing import Any
@@ -71,6 +72,9 @@ def _parts(text: Any) -> tuple[Any, list[float]]:
         return text, []
     word = match[1].lower().replace("_", "-").replace(" ", "-")
     try:
-        return word, [float(number) for number in match[2].split(",")] if match[2] else []
-    except ValueError as error:
-        raise ValueError(f"activation: expected numbers in brackets, as in 'leaky-relu(0.2)'; got {text!r}") from error
+        numbers = [float(number) for number in match[2].split(",")] if match[2] else []
+    except ValueError:
+        numbers = [math.nan]
+    if not all(map(math.isfinite, numbers)):
+        raise ValueError(f"activation: expected numbers in brackets, as in 'leaky-relu(0.2)'; got {text!r}")
+    return word, numbers

@@ -10,6 +10,8 @@ from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
+from orderone.core import checks
+from orderone.core.arrays import as_numpy, together
 from orderone.core.given import ArrayLike, Function
 from orderone.theory.gaussian.panels import FAR, REACH, cut_line, density, doubling, half_line
 
@@ -58,8 +60,9 @@ def smooth_order(f: Values, q: float, points: np.ndarray) -> int | None:
 
 def expect(f: Function, variance: ArrayLike = 1.0, kinks: ArrayLike = ()) -> Expectation:
     """E f(x) for x ~ N(0, variance), and an error estimate. `kinks` are where f or its slope jumps, if it does."""
-    q = np.asarray(variance, float)
-    points = np.concatenate([np.ravel(np.asarray(kinks, float)), doubling(REACH * np.sqrt(q.max()), 0.25)])
+    xp, lengths, at = together(variance=variance, kinks=kinks if np.size(kinks) else (0.0,))
+    q = as_numpy(checks.variance(xp, lengths, "variance"))
+    points = np.concatenate([as_numpy(at).ravel(), doubling(REACH * np.sqrt(q.max()), 0.25)])
     flat = np.ravel(q)
     value, coarse = (_cut(f, flat, points, order).reshape(q.shape) for order in (CUT_ORDER, CUT_ORDER // 2 + 4))
     with np.errstate(invalid="ignore"):
@@ -87,7 +90,9 @@ def _with_reach(f: Values, root: np.ndarray, points: np.ndarray, order: int) -> 
     return total
 
 
-def _on_line(f: Values, root: np.ndarray, points: np.ndarray, order: int, reach: float) -> tuple[np.ndarray, np.ndarray]:
+def _on_line(
+    f: Values, root: np.ndarray, points: np.ndarray, order: int, reach: float
+) -> tuple[np.ndarray, np.ndarray]:
     """The average, and whether the integrand is still large where the line ends."""
     cuts = np.where(root > 0, points / np.where(root > 0, root, 1), 0.0)
     z, weights = cut_line(cuts, order, reach)
