@@ -45,7 +45,7 @@ class Peer:
 
     def __init__(self, python: str | None, dtype: str):
         quiet = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"}
-        self.process = python and subprocess.Popen(
+        self.process = None if python is None else subprocess.Popen(
             [python, str(PEER), dtype], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
             text=True, env=quiet,
         )  # fmt: skip
@@ -56,7 +56,10 @@ class Peer:
         assert self.process.stdin
         assert self.process.stdout
         print(json.dumps(case), file=self.process.stdin, flush=True)
-        took, diagonal = json.loads(self.process.stdout.readline())
+        answer = self.process.stdout.readline()
+        if not answer:
+            raise SystemExit(f"the peer stopped; try it by itself: echo '{json.dumps(case)}' | python {PEER} float64")
+        took, diagonal = json.loads(answer)
         return took, diagonal
 
     def close(self) -> None:

@@ -112,6 +112,8 @@ def test_extremes_give_no_nan_and_no_warning():
     assert np.isinf(deep("relu", 200, 1e6)(inputs(X)).ntk[0, 0])
     silent = Sequential(Dense(0.0), Activation("relu"), Dense(1.0, 0.5))(inputs(X))
     assert silent.nngp == pytest.approx(0.5)
+    constant = Sequential(LayerNorm(1e-5), Dense(1.0, 0.5))(inputs([[1.0, 1.0], [1.0, 2.0]]))
+    assert constant.nngp == pytest.approx(np.array([[0.5, 0.5], [0.5, 1.5]]), abs=1e-4)
 
 
 def test_opposite_inputs_stay_opposite_without_biases():
@@ -121,17 +123,19 @@ def test_opposite_inputs_stay_opposite_without_biases():
 
 
 @pytest.mark.parametrize("kind", ["float32", "float64"])
-def test_tensors_in_tensors_out(kind):
+@pytest.mark.parametrize("device", ["cpu", *["cuda"] * torch.cuda.is_available()])
+def test_tensors_in_tensors_out(kind, device):
     X = RNG.normal(size=(7, 3, 5)).astype(kind)
     net = Sequential(
         *(Dense(1.5, 0.1), Activation("relu"), LayerNorm(1e-5), Dropout(0.8), Dense(2.0), Activation("erf")),
         *(Dense(1.0, 0.2), Residual(Activation("relu"), Dense(1.0), scale=0.5), AveragePool(), Dense()),
     )
-    ours, theirs = net(inputs(X)), net(inputs(torch.from_numpy(X)))
+    ours, theirs = net(inputs(X)), net(inputs(torch.from_numpy(X).to(device)))
     assert isinstance(theirs.ntk, torch.Tensor)
     assert theirs.ntk.dtype == getattr(torch, kind)
-    assert theirs.nngp.numpy() == pytest.approx(ours.nngp, rel=2e-5 if kind == "float32" else 1e-12)
-    assert theirs.ntk.numpy() == pytest.approx(ours.ntk, rel=2e-5 if kind == "float32" else 1e-12)
+    assert theirs.ntk.device.type == device
+    assert theirs.nngp.cpu().numpy() == pytest.approx(ours.nngp, rel=2e-5 if kind == "float32" else 1e-12)
+    assert theirs.ntk.cpu().numpy() == pytest.approx(ours.ntk, rel=2e-5 if kind == "float32" else 1e-12)
     K = covariance(torch.tensor([[2.0, 0.5], [0.5, 1.0]]))
     assert isinstance(Activation("relu")(K).nngp, torch.Tensor)
 

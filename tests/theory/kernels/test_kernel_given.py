@@ -57,6 +57,7 @@ X = np.arange(6.0).reshape(2, 3)
         (lambda: Activation("relu")(inputs(X)), "expected Gaussian neurons.*put kernels.Dense"),
         (lambda: Sequential(Dense(), Dropout(0.5), Activation("relu"))(inputs(X)), "expected Gaussian neurons"),
         (lambda: AveragePool()(inputs(X)), "AveragePool: expected inputs that have tokens"),
+        (lambda: Dense()(X), "(?s)kernel: expected a Kernel.*start with kernels.inputs"),
         (lambda: LayerNorm()(inputs(np.ones((2, 3)))), "variance is 0.*eps=1e-5"),
         (lambda: Residual(AveragePool(), Dense())(inputs(X[None])), "keeps the number of points.*pool behind"),
     ],

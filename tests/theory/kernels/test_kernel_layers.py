@@ -130,9 +130,9 @@ def test_scaled_residual_networks_follow_their_differential_equation():
         block = Residual(Activation("relu"), Dense(1.0), scale=depth**-0.5)
         return repeat(block, depth)(covariance([[1, 0.3], [0.3, 1]])).nngp
 
-    limit = 2 * at(200) - at(100)
-    assert limit == pytest.approx(np.array([[1.64872, 0.63137], [0.63137, 1.64872]]), rel=2e-5)
-    assert at(200) != pytest.approx(limit, rel=1e-4)
+    limit = 2 * at(100) - at(50)
+    assert limit == pytest.approx(np.array([[1.64872, 0.63137], [0.63137, 1.64872]]), rel=1e-4)
+    assert at(100) != pytest.approx(limit, rel=3e-4)
 
 
 def test_pooling_is_the_mean_over_tokens():
@@ -150,7 +150,7 @@ def test_residual_branches_may_hold_what_is_not_pointwise():
     """A branch that is not pointwise is run by itself; the sum is the same."""
 
     class Plain(kernels.Layer):
-        def __call__(self, kernel):
+        def apply(self, kernel):
             return Dense(1.5, 0.2)(Activation("relu")(kernel))
 
         independent = True

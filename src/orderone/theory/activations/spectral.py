@@ -11,17 +11,57 @@ The coefficients a_n are those of `orderone.theory.gaussian.series`. N of them l
 slope, which is negligible for smooth functions, and for others unless c is close to 1.
 """
 
+from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
+from orderone.core.arrays import as_numpy, like
 from orderone.core.shapes import Array
+from orderone.theory.activations.base import Activation
 from orderone.theory.gaussian.hermite import TERMS
 from orderone.theory.gaussian.series import Series
 
 NEGLIGIBLE = 1e-17  # of the second moment, for all terms at the end that are dropped
 RIGHT = 1e-12  # what a slope may be off by, if the precision of the pairs is not less
+SMALLEST = 1e-200  # smaller variances are taken as this one: only ratios matter there
+
+
+class Spectral(Activation):
+    """An activation that has a series at every length, and averages over the plane for what that leaves out."""
+
+    parity: int  # 1 if phi is even, -1 if it is odd
+
+    @abstractmethod
+    def series(self, q: np.ndarray) -> Series:
+        """Of phi / sqrt(E phi^2), at each q."""
+
+    def of_length(self, q: Any, xp: Any) -> tuple[Array, ...]:
+        """The length; its root and that of the slope at c = 1, by the size; what the series lacks; and the series."""
+        lengths = np.maximum(as_numpy(q), SMALLEST)
+        found = self.series(lengths)
+        ratio = np.sqrt(lengths) / np.where(found.size > 0, found.size, 1.0)
+        known = lengths, ratio, ratio * np.sqrt(found.slope_moment), np.sqrt(found.slope_rest), np.sqrt(found.rest)
+        return tuple(like(vector, q, xp) for vector in (*known, *columns(found, self.parity)))
+
+    def gap_and_slope(
+        self, one: tuple[Array, ...], other: tuple[Array, ...], gap: Array, xp: Any
+    ) -> tuple[Array, Array]:
+        """From the series, and from the plane for those pairs where it lacks something."""
+        (q1, ratio1, steep1, lack1, rest1, *a1), (q2, ratio2, steep2, lack2, rest2, *a2) = one, other
+        gap, rest = xp.clip(gap, 0.0, 2.0), rest1 * rest2 if one is other else None
+        new, slope = polynomial(a1, a2, gap, self.parity, rest, xp)
+        if not bool(xp.any(lack1 > 0)) and not bool(xp.any(lack2 > 0)):
+            return new, slope
+        equal = (gap == 0) & (q1 == q2)
+        new, slope = xp.where(equal, 0.0, new), xp.where(equal, steep1 * steep2, slope)
+        where = unclear(lack1 * lack2, gap, xp) & ~equal
+        if bool(xp.any(where)):
+            first, second, ratio = (xp.broadcast_to(v, gap.shape)[where] for v in (q1, q2, ratio1 * ratio2))
+            new[where] = self._output_gap(first, second, gap[where], xp)
+            slope[where] = ratio * self._derivative_pair(first, second, gap[where], xp)
+        return new, slope
 
 
 def columns(found: Series, parity: int) -> tuple[np.ndarray, ...]:
@@ -32,7 +72,7 @@ def columns(found: Series, parity: int) -> tuple[np.ndarray, ...]:
     return tuple(np.ascontiguousarray(column) for column in a[:, dropped > NEGLIGIBLE].T)
 
 
-def gap_and_slope(
+def polynomial(
     one: Sequence[Array], other: Sequence[Array], gap: Array, parity: int, rest: Array | None, xp: Any
 ) -> tuple[Array, Array]:
     """The gap of the new correlation, and its derivative by the old one.

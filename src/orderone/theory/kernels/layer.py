@@ -21,18 +21,25 @@ class Layer(ABC):
     pointwise: ClassVar[bool] = False  # whether pairs are treated one by one
     independent: ClassVar[bool | None] = None  # of its input, by weights of its own; None if as much as its input was
 
+    def __call__(self, kernel: Any) -> Kernel:
+        """The kernel behind this layer."""
+        return self.apply(instance(kernel, Kernel, "kernel", "start with kernels.inputs(X)"))
+
     @abstractmethod
-    def __call__(self, kernel: Kernel) -> Kernel: ...
+    def apply(self, kernel: Kernel) -> Kernel:
+        """What a layer is, and all that one of your own needs to say."""
 
 
 class Pointwise(Layer):
+    """A layer that treats each pair of points by itself, and can share a pass over them with its neighbours."""
+
     pointwise = True
 
     @abstractmethod
     def prepare(self, points: Points, dtype: object) -> tuple[Step, Points]:
         """What happens to pairs of `points`, in the precision `dtype`; and the points behind this layer."""
 
-    def __call__(self, kernel: Kernel) -> Kernel:
+    def apply(self, kernel: Kernel) -> Kernel:
         return run([self], kernel)
 
 
@@ -44,6 +51,7 @@ def run(layers: Iterable[Layer], kernel: Kernel) -> Kernel:
 
 @np.errstate(all="ignore")  # as in `through`
 def steps_through(layers: Iterable[Layer], points: Points, dtype: object) -> tuple[list[Step], Points]:
+    """What all layers do to pairs, one after the other, and the points behind the last."""
     steps = []
     for layer in layers:
         assert isinstance(layer, Pointwise)

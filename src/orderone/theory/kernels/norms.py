@@ -21,7 +21,7 @@ from orderone.theory.kernels.mixing import Mixture, shares
 from orderone.theory.kernels.pairs import Pairs, Step
 from orderone.theory.kernels.strips import Strip
 
-ROUNDING = 1e-14
+ROUNDING = 1e-14  # of a variance: less than that is no variance
 
 
 @dataclass(frozen=True, init=False)
@@ -56,6 +56,7 @@ def _centring(points: Points, centred: Points, dtype: object) -> Step:
     """K_ab - mu_a mu_b: `mixing` read backwards."""
     xp = array_namespace(points.mean)
     deviation, mean = shares(centred.variance, points.mean**2)
+    deviation = xp.where(deviation > 0, deviation, 1.0)  # of a constant point nothing is left, whatever its gaps are
     mixture = Mixture.of(dtype, deviation, mean * xp.sign(points.mean))
 
     def step(pairs: Pairs, strip: Strip) -> Pairs:

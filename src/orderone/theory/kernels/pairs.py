@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
-from array_api_compat import array_namespace, is_numpy_array
+from array_api_compat import array_namespace, device
 
 from orderone.core.shapes import Array
 from orderone.theory.kernels.kernel import Kernel, Points, pinned
@@ -69,7 +69,8 @@ def through(kernel: Kernel, steps: Sequence[Step], points: Points) -> Kernel:
     """The kernel behind all `steps`, whose diagonals are those of `points`."""
     xp = array_namespace(kernel.gap)
     gap, tangent = xp.empty_like(kernel.gap), xp.empty_like(kernel.tangent)
-    for strip in strips(gap.shape[0], (CACHE if is_numpy_array(gap) else ELSEWHERE) // gap.dtype.itemsize):
+    held = CACHE if str(device(gap)) == "cpu" else ELSEWHERE
+    for strip in strips(gap.shape[0], held // gap.dtype.itemsize):
         pairs = Pairs(strip.read(kernel.gap), strip.read(kernel.tangent))
         for step in steps:
             pairs = step(pairs, strip)

@@ -19,7 +19,7 @@ from orderone.theory.kernels.matrices import from_matrices
 class AveragePool(Layer):
     """Averages over tokens, which leaves one point for each input."""
 
-    def __call__(self, kernel: Kernel) -> Kernel:
+    def apply(self, kernel: Kernel) -> Kernel:
         if kernel.tokens is None:
             raise ValueError(
                 "AveragePool: expected inputs that have tokens, got inputs that are single points; give "

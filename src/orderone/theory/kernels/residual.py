@@ -43,7 +43,7 @@ class Residual(Pointwise):
     def pointwise(self) -> bool:  # type: ignore[override]
         return all(layer.pointwise for layer in self.branch.layers)
 
-    def __call__(self, kernel: Kernel) -> Kernel:
+    def apply(self, kernel: Kernel) -> Kernel:
         if self.pointwise:
             return run([self], kernel)
         other = self.branch(kernel)

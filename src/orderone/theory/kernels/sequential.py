@@ -21,7 +21,7 @@ class Sequential(Layer):
         read = read_layers(layers, "Sequential")
         object.__setattr__(self, "layers", tuple(inner for layer in read for inner in unpacked(layer)))
 
-    def __call__(self, kernel: Kernel) -> Kernel:
+    def apply(self, kernel: Kernel) -> Kernel:
         for pointwise, layers in groupby(self.layers, key=lambda layer: layer.pointwise):
             if pointwise:
                 kernel = run(layers, kernel)
