@@ -36,12 +36,16 @@ def square(matrix: Array, name: str) -> Array:
 
 
 def check_semidefinite(matrix: Array, name: str) -> None:
-    """A ValueError if an eigenvalue is negative by more than rounding."""
-    xp = array_namespace(matrix)
-    largest = float(xp.max(xp.abs(matrix)))
-    smallest = float(xp.min(xp.linalg.eigvalsh(matrix / largest))) * largest if largest > 0 else 0.0
-    if smallest < -8 * matrix.shape[0] * float(xp.finfo(matrix.dtype).eps) * largest:
+    """A ValueError if an eigenvalue is negative by more than rounding, whatever the scales of the points."""
+    xp, diagonal = array_namespace(matrix), array_namespace(matrix).linalg.diagonal(matrix)
+    if bool(xp.any(diagonal < 0)):
         raise ValueError(
-            f"{name}: expected a positive semidefinite matrix, got one with the eigenvalue {smallest:.3g}; "
-            f"covariances have none below 0: look for a wrong entry, or add {-smallest:.3g} to the diagonal"
+            f"{name}: expected variances on the diagonal, got {float(xp.min(diagonal)):.3g}; it is negative"
+        )
+    size = xp.sqrt(xp.where(diagonal > 0, diagonal, 1.0))
+    smallest = float(xp.min(xp.linalg.eigvalsh(matrix / size[:, None] / size[None, :])))
+    if smallest < -8 * matrix.shape[0] * float(xp.finfo(matrix.dtype).eps):
+        raise ValueError(
+            f"{name}: expected a positive semidefinite matrix, got one whose correlations have the eigenvalue "
+            f"{smallest:.3g}; covariances have none below 0: look for a wrong entry, or add to the diagonal"
         )
