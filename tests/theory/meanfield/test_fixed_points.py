@@ -161,10 +161,17 @@ def test_edge_cases():
     assert MeanField("relu", 4.0, 0.1).trajectory(1.0, 0.3, 700).q[-1] == math.inf
 
 
-def test_lengths_that_oscillate():
-    network = MeanField(lambda x: np.where(np.abs(x) < 1, 3.0, 0.0), 1.0, 0.01)
-    q = network.trajectory(1.0, 0.5, 300).q
-    assert (network.status == "oscillates") == (abs(q[-1] - q[-2]) > 1e-3)
+@pytest.mark.parametrize("f", [lambda x: np.where(np.abs(x) < 1, 3.0, 0.0), lambda x: 6 * x * np.exp(-x * x), np.sinc])
+def test_lengths_never_oscillate(f):
+    """d log q' / d log q >= -1/2 for every function, however steeply it falls."""
+    phi, q = theory.activations.get(f), np.geomspace(1e-4, 1e6, 200)
+    scaled = np.sqrt(q) * phi.second_moment(q)
+    assert (np.diff(scaled) > -1e-12 * scaled[1:]).all()
+    for weight_var in (1.0, 300.0):
+        network, length = MeanField(f, weight_var, 0.01), 1.0
+        for _ in range(60):
+            length = network.length_map(length)
+        assert length == pytest.approx(network.q_star, rel=1e-9)
 
 
 def test_correlation_of_diverging_networks_is_that_of_long_signals():

@@ -16,7 +16,7 @@ MEANING = {
     "xi1": "layers over which squared gradients change by e",
     "xi2": "layers over which correlations settle by e",
     "phase": "ordered: gradients vanish; chaotic: they explode",
-    "status": "of the length: converged, diverges or oscillates",
+    "status": "of the length: converged or diverges",
     "trainable_depth": "min(12 xi1, 12 xi2)",
 }
 

@@ -6,6 +6,9 @@ One exists only under conditions (erratum S1.2): linear networks need weight_var
 weight_var < 2 keep, bounded activations always have one. q* is the one that a signal of length 1 comes to: the next
 fixed point above if its length grows at first, the next one below otherwise. All sign changes of q' - q are seen on a
 grid of 36 decades, on which E phi^2 is computed once for each activation.
+
+Lengths never oscillate. sqrt(q) E phi(sqrt(q) z)^2 is an integral of phi(x)^2 exp(-x^2 / 2q) over x, which grows with q, so
+that d log q' / d log q >= -1/2: a cycle of two would need a mean slope of -1, and without one there is no other.
 """
 
 from functools import lru_cache

@@ -83,7 +83,7 @@ class MeanField:
 
     @property
     def status(self) -> Any:
-        """converged; diverges if the length grows for ever; oscillates if its fixed point repels."""
+        """converged, or diverges if the length grows for ever; it never oscillates."""
         return self._give(self._solution.status)
 
     @property

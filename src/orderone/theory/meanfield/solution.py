@@ -17,12 +17,12 @@ import numpy as np
 
 from orderone.theory.activations import Activation, PiecewiseLinear
 from orderone.theory.meanfield.correlations import fixed_gap
-from orderone.theory.meanfield.lengths import fixed_length, length_slope
+from orderone.theory.meanfield.lengths import fixed_length
 
 TINY, HUGE = 1e-30, 1e30  # lengths that stand for the limits 0 and infinity
 LIMIT = 1e-6  # a ratio that is nearer to one than that tends to one
 
-CONVERGED, DIVERGES, OSCILLATES = "converged", "diverges", "oscillates"
+CONVERGED, DIVERGES = "converged", "diverges"
 
 
 @dataclass(frozen=True)
@@ -39,10 +39,9 @@ class Solution:
 def solve(phi: Activation, weight_var: np.ndarray, bias_var: np.ndarray, keep: np.ndarray) -> Solution:
     """The fixed points for flat arrays of parameters."""
     q = fixed_length(phi, weight_var / keep, bias_var)
-    status = np.where(np.isfinite(q), CONVERGED, DIVERGES).astype(object)
-    status[np.isfinite(q) & (length_slope(phi, weight_var / keep, q) < -1)] = OSCILLATES
-    gap, chi1, chi2 = np.empty((3, len(q)))
     finite = np.isfinite(q)
+    status = np.where(finite, CONVERGED, DIVERGES).astype(object)
+    gap, chi1, chi2 = np.empty((3, len(q)))
     for rows, solver in ((np.flatnonzero(finite), _settled), (np.flatnonzero(~finite), _endless)):
         if len(rows):
             gap[rows], chi1[rows], chi2[rows] = solver(phi, q[rows], weight_var[rows], keep[rows])
