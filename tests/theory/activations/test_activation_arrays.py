@@ -86,6 +86,14 @@ def test_kinks_and_jumps_are_found_anywhere():
     assert phi.derivative_pair(1.0, 1.0, 0.5) == pytest.approx(slope, rel=1e-6)
 
 
+@pytest.mark.parametrize("f", ["tanh", "hard-tanh", "selu", lambda x: x**3 + np.clip(x - 0.3, -1, 1)])
+def test_a_batch_equals_its_members(f):
+    """From afar the bend of the last one cannot be seen; its neighbours in the batch are integrated with it all the same."""
+    phi, q = activations.get(f), np.array([1e-6, 1.0, 1e20])
+    assert phi.second_moment(q) == pytest.approx([phi.second_moment(each) for each in q], rel=1e-13)
+    assert phi.derivative_moment(q) == pytest.approx([phi.derivative_moment(each) for each in q], rel=1e-12)
+
+
 def test_fast_growth():
     phi = activations.get(np.exp)
     q = np.array([0.1, 1.0, 10.0, 50.0])

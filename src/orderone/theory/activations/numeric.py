@@ -79,14 +79,14 @@ class Numeric(Spectral):
 
     def average(self, f: Values, q: np.ndarray) -> np.ndarray:
         """E f(sqrt(q) z) for f with the kinks of phi."""
-        largest = _round_up(q)
-        return average(f, q, _smooth_order(self, f, largest), self.cuts(largest))
+        low, high = _range(q)
+        return average(f, q, _smooth_order(self, f, low, high), self.cuts(high))
 
     def series(self, q: np.ndarray) -> Series:
-        largest = _round_up(q)
+        low, high = _range(q)
         square = Square(self.value, self.parity != 0)
-        order, moment = _smooth_order(self, square, largest), self.average(square, q)
-        return series(self.value, self.parity, q, (moment, self.slope_moment(q)), order, self.cuts(largest))
+        order, moment = _smooth_order(self, square, low, high), self.average(square, q)
+        return series(self.value, self.parity, q, (moment, self.slope_moment(q)), order, self.cuts(high))
 
     def slope_moment(self, q: np.ndarray) -> np.ndarray:
         return self.average(Square(self.slope, self.parity != 0), q)
@@ -104,11 +104,13 @@ def _elementwise(f: Values, x: Array) -> Array:
     return plain(like(f(as_numpy(x).ravel()).reshape(x.shape), x, xp))
 
 
-def _round_up(q: np.ndarray) -> float:
-    """A power of two, so that neighbouring problems share what is known of a function."""
-    return float(2.0 ** np.ceil(np.log2(max(float(q.max()), SMALLEST))))
+def _range(q: np.ndarray) -> tuple[float, float]:
+    """Powers around all of q, so that neighbouring problems share what is known of a function; near 0 nothing changes."""
+    high = float(2.0 ** np.ceil(np.log2(max(float(q.max()), SMALLEST))))
+    low = float(64.0 ** np.floor(np.log2(max(float(q.min()), 1e-12)) / 6))
+    return min(low, high / 2), high
 
 
 @lru_cache(maxsize=4096)
-def _smooth_order(phi: Numeric, f: Values, q: float) -> int | None:
-    return smooth_order(f, q, phi.cuts(q))
+def _smooth_order(phi: Numeric, f: Values, low: float, high: float) -> int | None:
+    return smooth_order(f, low, high, phi.cuts(high))

@@ -43,16 +43,16 @@ def average(f: Values, q: np.ndarray, order: int | None, points: np.ndarray) -> 
     return np.concatenate(parts).reshape(np.shape(q))
 
 
-def smooth_order(f: Values, q: float, points: np.ndarray) -> int | None:
-    """The smallest order on the half line that is exact for all variances up to q, or None.
+def smooth_order(f: Values, low: float, high: float, points: np.ndarray) -> int | None:
+    """The smallest order on the half line that is exact for variances from `low` to `high`, or None.
 
     It is judged by the rule cut at `points`, since a rule that misses a narrow feature may well agree with itself.
     """
-    lengths = np.array([q, q / 1.7])
+    lengths = np.geomspace(low, high, 2 + int(np.log2(high / low) / 1.5))
     exact = _cut(f, lengths, points, CUT_ORDER)
     with np.errstate(all="ignore"):
-        edge = np.abs(f(np.sqrt(q) * np.array([-REACH, REACH]))).max() * density(REACH)
-    if not np.isfinite(exact).all() or not edge <= NEGLIGIBLE * np.abs(exact).min():
+        ends = np.abs(f(np.sqrt(lengths)[:, None] * np.array([-REACH, REACH]))).max(axis=-1) * density(REACH)
+    if not np.isfinite(exact).all() or not np.all(ends <= NEGLIGIBLE * np.abs(exact)):
         return None
     agree = (o for o in ORDERS if np.all(np.abs(_smooth(f, lengths, o) - exact) <= AGREE * np.abs(exact)))
     return next(agree, None)
