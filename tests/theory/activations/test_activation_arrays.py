@@ -88,7 +88,7 @@ def test_kinks_and_jumps_are_found_anywhere():
 
 @pytest.mark.parametrize("f", ["tanh", "hard-tanh", "selu", lambda x: x**3 + np.clip(x - 0.3, -1, 1)])
 def test_a_batch_equals_its_members(f):
-    """From afar the bend of the last one cannot be seen; its neighbours in the batch are integrated with it all the same."""
+    """From afar no bend can be seen, but the neighbours of the long one in the batch have theirs."""
     phi, q = activations.get(f), np.array([1e-6, 1.0, 1e20])
     assert phi.second_moment(q) == pytest.approx([phi.second_moment(each) for each in q], rel=1e-13)
     assert phi.derivative_moment(q) == pytest.approx([phi.derivative_moment(each) for each in q], rel=1e-12)

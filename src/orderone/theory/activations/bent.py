@@ -1,8 +1,7 @@
-"""Activations that are smooth between kinks: hard tanh, ELU and SELU.
+"""Activations that are smooth between kinks: ELU and SELU.
 
-hard-tanh(x) = min(max(x, -1), 1)
-elu(x)       = x for x > 0,  alpha (e^x - 1) for x < 0
-selu(x)      = lambda elu(x) with the alpha and lambda of Klambauer et al. 2017, whose length map has the fixed point 1
+elu(x)  = x for x > 0,  alpha (e^x - 1) for x < 0
+selu(x) = lambda elu(x) with the alpha and lambda of Klambauer et al. 2017, whose length map has the fixed point 1
 """
 
 from dataclasses import dataclass
@@ -30,18 +29,9 @@ class Elu:
         return self.scale * (np.maximum(x, 0.0) + self.alpha * np.expm1(below))
 
 
-def _clip(x: np.ndarray) -> np.ndarray:
-    return np.clip(x, -1.0, 1.0)
-
-
-def _clip_slope(x: np.ndarray) -> np.ndarray:
-    return (np.sign(1 - x) + np.sign(1 + x)) / 2
-
-
 def elu(alpha: float = 1.0) -> Numeric:
     """ELU; `alpha` is minus its limit on the left."""
     return Numeric("elu", Elu(alpha), Elu(alpha, slope=True), kinks=(0.0,))
 
 
-HARD_TANH = Numeric("hard-tanh", _clip, _clip_slope, kinks=(-1.0, 1.0), parity=-1)
 SELU = Numeric("selu", Elu(SELU_ALPHA, SELU_SCALE), Elu(SELU_ALPHA, SELU_SCALE, slope=True), kinks=(0.0,))

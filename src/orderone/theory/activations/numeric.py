@@ -11,9 +11,10 @@ from orderone.core.arrays import as_numpy, like, plain, together
 from orderone.core.given import ArrayLike
 from orderone.core.shapes import Array
 from orderone.theory.activations.base import AtLength
-from orderone.theory.activations.numeric_pairs import NumericAtLength, Pairs
+from orderone.theory.activations.numeric_pairs import ENOUGH, NumericAtLength, Pairs
 from orderone.theory.activations.spectral import SMALLEST, Spectral
 from orderone.theory.gaussian.average import average, smooth_order
+from orderone.theory.gaussian.pairs import Cuts
 from orderone.theory.gaussian.panels import REACH, doubling
 from orderone.theory.gaussian.series import Series, series
 
@@ -95,6 +96,10 @@ class Numeric(Spectral):
         """What jumps add to E phi'(x) phi'(y)."""
         return 0.0
 
+    def plane_cuts(self, q: float) -> Cuts:
+        """For pairs of variances up to q: the kinks alone where that is enough."""
+        return _plane_cuts(self, _range(np.array([q]))[1])
+
     def cuts(self, q: float) -> np.ndarray:
         return np.concatenate([self.kinks, doubling(REACH * np.sqrt(q))])
 
@@ -109,6 +114,16 @@ def _range(q: np.ndarray) -> tuple[float, float]:
     high = float(2.0 ** np.ceil(np.log2(max(float(q.max()), SMALLEST))))
     low = float(64.0 ** np.floor(np.log2(max(float(q.min()), 1e-12)) / 6))
     return min(low, high / 2), high
+
+
+@lru_cache(maxsize=1024)
+def _plane_cuts(phi: Numeric, q: float) -> Cuts:
+    kinks, every, lengths = np.array(phi.kinks, float), phi.cuts(q), np.array([q, q / 1.7, q / 3])
+    for f in (phi.value, phi.slope):
+        coarse, fine = (average(Square(f, False), lengths, None, points) for points in (kinks, every))
+        if not np.all(np.abs(coarse - fine) <= ENOUGH * np.abs(fine)):
+            return Cuts(kinks, every)
+    return Cuts(kinks, np.empty(0))
 
 
 @lru_cache(maxsize=4096)

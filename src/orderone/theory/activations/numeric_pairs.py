@@ -61,7 +61,7 @@ class Pairs:
 
     def _on_the_plane(self, result: np.ndarray, unclear: np.ndarray, gap: np.ndarray, integrand: Any) -> np.ndarray:
         for i in np.flatnonzero(unclear):
-            cuts = Cuts(np.array(self.phi.kinks), self.phi.cuts(max(self.q1[i], self.q2[i])))
+            cuts = self.phi.plane_cuts(max(self.q1[i], self.q2[i]))
             result[i] = integrand(self.q1[i], self.q2[i], gap[i], cuts, self.first.size[i], self.second.size[i])
         return result
 

@@ -8,10 +8,11 @@ from typing import Any
 from orderone.core.errors import one_of
 from orderone.core.given import ArrayLike
 from orderone.theory.activations.base import Activation
-from orderone.theory.activations.bent import HARD_TANH, SELU, elu
+from orderone.theory.activations.bent import SELU, elu
 from orderone.theory.activations.erf import ERF
 from orderone.theory.activations.gelu import GELU
 from orderone.theory.activations.given import from_callable
+from orderone.theory.activations.hard_tanh import HARD_TANH
 from orderone.theory.activations.piecewise_linear import ABS, LINEAR, RELU, leaky_relu, shaped_relu
 from orderone.theory.activations.polynomial import polynomial
 from orderone.theory.activations.sine import SIN

@@ -20,7 +20,7 @@ from orderone.core.given import ArrayLike, Function
 from orderone.theory.gaussian.average import Expectation
 from orderone.theory.gaussian.panels import REACH, cut_line, doubling
 
-ORDER = 14
+ORDER = 12
 NEGLIGIBLE = 1e-22
 MOST_NODES = 2**21  # held at once
 
