@@ -5,8 +5,9 @@ BIN := .venv/bin
 PIP := PIP_CONSTRAINT=constraints.txt PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/pip install --quiet --progress-bar off
 # The networks measured here are small: more threads than one cost more than they bring, and a busy machine shows it.
 export OMP_NUM_THREADS ?= 1
+PEER_BENCHMARKS := benchmarks/kernels.py benchmarks/meanfield.py
 
-.PHONY: demo test test-all lint format bench docs clean constraints
+.PHONY: demo test test-all lint format bench bench-peers docs clean constraints
 
 demo: .venv/.run
 	@$(BIN)/orderone demo
@@ -30,12 +31,20 @@ format: .venv/.dev
 bench: .venv/.dev
 	$(BIN)/pytest benchmarks --benchmark-enable --benchmark-columns=median,iqr,rounds
 
+# Peers that cannot live beside our dependencies get an environment of their own; without it there is nothing to compare.
+bench-peers: .venv/.dev
+	@test -e .venv-peers/.ready || { echo "installing the peers into .venv-peers (once; some minutes)"; \
+		$(PYTHON) -m venv .venv-peers && .venv-peers/bin/pip install --quiet --progress-bar off \
+		-r benchmarks/peers/requirements.txt && touch .venv-peers/.ready; } || true
+	@if test -e .venv-peers/.ready; then for script in $(PEER_BENCHMARKS); do $(BIN)/python $$script .venv-peers/bin/python; done; \
+		else echo "bench-peers: skipped, since the peers could not be installed here (see above)"; fi
+
 docs: .venv/.dev
 	$(BIN)/sphinx-build --quiet --fail-on-warning --keep-going -d site/.doctrees docs site
 	@echo "open site/index.html"
 
 clean:
-	rm -rf .venv site .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-peers site .pytest_cache .ruff_cache .hypothesis
 
 # Rewrites the pins from what is installed now; read the difference before committing it.
 constraints: .venv/.dev

@@ -14,7 +14,7 @@ from orderone.core.version import VERSION
 
 if TYPE_CHECKING:
     from orderone import data, gallery, measure, nn, planning, report, rules, theory
-    from orderone.measure import alignment, coord_check, gradient_metrics, probe, sample_network
+    from orderone.measure import alignment, coord_check, dropout_metrics, gradient_metrics, probe, sample_network
     from orderone.planning import AmbiguousRole, BrokenRatios, Plan, lookup, matrix, plan, register
 
 __version__ = VERSION
@@ -25,6 +25,7 @@ __all__ = [
     "alignment",
     "coord_check",
     "data",
+    "dropout_metrics",
     "gallery",
     "gradient_metrics",
     "lookup",
@@ -42,7 +43,7 @@ __all__ = [
 ]
 _HOMES = {
     "planning": ("AmbiguousRole", "BrokenRatios", "Plan", "lookup", "matrix", "plan", "register"),
-    "measure": ("alignment", "coord_check", "gradient_metrics", "probe", "sample_network"),
+    "measure": ("alignment", "coord_check", "dropout_metrics", "gradient_metrics", "probe", "sample_network"),
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names}
 __getattr__ = lazy_names(__name__, {name: _HOME.get(name) for name in __all__})

@@ -1,25 +1,29 @@
 """Real numbers and lists of them as users type them: checked once, named in the error."""
 
+from math import inf, nan
+
 import numpy as np
 
 from orderone.core.given import Array, Number
 
 
-def real(value: Number, name: str, *, above: Number | None = None, least: Number | None = None) -> float:
-    """`value` as a finite float, greater than `above` and not less than `least`; otherwise a ValueError."""
-    wanted = "a finite number" + (f" greater than {above:g}" if above is not None else "")
-    wanted += f" of at least {least:g}" if least is not None else ""
+def real(value: Number, name: str, least: Number = -inf, most: Number = inf, above: Number = -inf) -> float:
+    """`value` as a finite float with least <= value <= most and value > above, or a ValueError that names it."""
     try:
-        result = float("nan") if isinstance(value, bool | str) else float(value)
+        number = nan if isinstance(value, bool | str) else float(value)
     except (TypeError, ValueError, OverflowError):
-        result = float("nan")
-    low = (above is not None and result <= above) or (least is not None and result < least)
-    if low or not np.isfinite(result):
-        raise ValueError(f"{name}: expected {wanted}, got {value!r}")
-    return result
+        number = nan
+    if not (np.isfinite(number) and least <= number <= most and number > above):
+        raise ValueError(f"{name}: expected a finite number{_range(least, most, above)}; got {value!r}")
+    return number
 
 
-def reals(values: Array, name: str, *, least: Number = -np.inf, most: Number = np.inf) -> np.ndarray:
+def _range(least: Number, most: Number, above: Number) -> str:
+    words = [(above, "above"), (least, "of at least"), (most, "of at most")]
+    return " and".join(f" {word} {bound:g}" for bound, word in words if np.isfinite(bound))
+
+
+def reals(values: Array, name: str, *, least: Number = -inf, most: Number = inf) -> np.ndarray:
     """`values`, one number or an array of them, as float64 within [least, most]."""
     try:
         result = np.asarray(values, dtype=np.float64)

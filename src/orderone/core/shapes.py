@@ -2,6 +2,8 @@
 
 from typing import TYPE_CHECKING, Any
 
+Array = Any  # of numpy, torch, or any library that speaks the array API
+
 if TYPE_CHECKING:
     from numpy import ndarray
 
@@ -15,4 +17,4 @@ else:
     except ImportError:
         Vector = Any
 
-__all__ = ["Vector"]
+__all__ = ["Array", "Vector"]

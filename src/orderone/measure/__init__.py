@@ -6,6 +6,7 @@ from orderone.measure.alignment import alignment
 from orderone.measure.check import Check
 from orderone.measure.convergence import Convergence, ode_rate, unshaped_rate, weak_order
 from orderone.measure.coord_check import coord_check
+from orderone.measure.dropout_metrics import dropout_metrics, variance_law
 from orderone.measure.fit import Fit, fit_exponent
 from orderone.measure.gradient_metrics import gradient_metrics
 from orderone.measure.limit_comparison import Comparison, compare_with_limit
@@ -24,6 +25,7 @@ __all__ = [
     "alignment",
     "compare_with_limit",
     "coord_check",
+    "dropout_metrics",
     "fit_exponent",
     "gradient_metrics",
     "ode_rate",
@@ -31,6 +33,7 @@ __all__ = [
     "read",
     "sample_network",
     "unshaped_rate",
+    "variance_law",
     "weak_order",
     "write",
 ]

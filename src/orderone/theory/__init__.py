@@ -7,7 +7,7 @@ from orderone.theory import exponents
 from orderone.theory.scaling import init_std, lr_factors
 
 if TYPE_CHECKING:
-    from orderone.theory import limits
+    from orderone.theory import activations, gaussian, kernels, limits, meanfield
     from orderone.theory.limits import (
         CovarianceSDE,
         UnshapedCorrelationSDE,
@@ -15,21 +15,42 @@ if TYPE_CHECKING:
         depth_report,
         resnet_ode,
     )
+    from orderone.theory.meanfield import (
+        MeanField,
+        critical_weight_var,
+        edge_of_chaos,
+        linear_gradient_metrics,
+        phase_diagram,
+    )
 
 __all__ = [
     "CovarianceSDE",
+    "MeanField",
     "UnshapedCorrelationSDE",
+    "activations",
     "covariance_ode",
+    "critical_weight_var",
     "depth_report",
+    "edge_of_chaos",
     "exponents",
+    "gaussian",
     "init_std",
+    "kernels",
     "limits",
+    "linear_gradient_metrics",
     "lr_factors",
+    "meanfield",
+    "phase_diagram",
     "resnet_ode",
 ]
-_LIMITS = ("CovarianceSDE", "UnshapedCorrelationSDE", "covariance_ode", "depth_report", "resnet_ode")
-# numpy and scipy load when these are used
-__getattr__ = lazy_names(__name__, {"limits": None} | dict.fromkeys(_LIMITS, "limits"))
+_HOMES = {
+    "meanfield": ("MeanField", "critical_weight_var", "edge_of_chaos", "linear_gradient_metrics", "phase_diagram"),
+    "limits": ("CovarianceSDE", "UnshapedCorrelationSDE", "covariance_ode", "depth_report", "resnet_ode"),
+}
+_PACKAGES = ("activations", "gaussian", "kernels", "limits", "meanfield")
+__getattr__ = lazy_names(  # these need numpy and scipy, which exponents do without
+    __name__, dict.fromkeys(_PACKAGES) | {name: home for home, names in _HOMES.items() for name in names}
+)
 
 
 def __dir__() -> list[str]:

@@ -2,8 +2,10 @@
 
 from tyro.extras import SubcommandApp
 
-from orderone.cli.predict import exponents, limits
+from orderone.cli.predict import exponents, limits, meanfield, phase
 
 app = SubcommandApp()
 app.command(exponents.exponents)
+app.command(meanfield.meanfield)
+app.command(phase.phase)
 app.command(limits.limits)

@@ -1,0 +1,231 @@
+"""Signals and gradients of random dropout networks, layer by layer, over many networks at once.
+
+    z^l = (1/rho) W^l (p^l y^{l-1}) + b^l,    y^l = phi(z^l),    y^0 the input                                    S1 (1)
+    delta^L = 2 y^L phi'(z^L),    delta^l = phi'(z^l) (p^{l+1}/rho) (W^{l+1}^T delta^{l+1})                       S1 (7)
+
+W ~ N(0, weight_var/N), b ~ N(0, bias_var), masks p ~ Bernoulli(keep), fresh for every input, layer and network; the loss
+is the sum of squares (erratum S1.8). The gradient of W^l is the outer product of delta^l and x^l = p^l y^{l-1} / rho, so
+that what S1 (8) asks of N^2 entries follows from vectors:
+
+    q_aa = z_a z_a / N,    q_ab = z_a z_b / N,    c_ab = q_ab / sqrt(q_aa q_bb)
+    g_aa = (delta_a delta_a)(x_a x_a) / N^2,    g_ab = (delta_a delta_b)(x_a x_b) / N^2
+    l1_g_ab = sum_i |delta_a delta_b|_i sum_j |x_a x_b|_j / N^2           S1 section 4.1, there g_ab with a tilde
+
+Erratum S1.4: theory predicts the mean of g_ab with its sign; abs_g_ab = |g_ab| meets a noise floor.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import Generator, Tensor
+
+from orderone.core.arrays import together
+from orderone.core.checks import keep_rate, variance, within
+from orderone.core.errors import one_of
+from orderone.core.exact import count
+from orderone.core.given import Count, Name, Number
+from orderone.measure import records
+from orderone.measure.dropout_weights import Drawn, Implied, Weights
+from orderone.measure.elementwise import Elementwise, value_and_slope
+from orderone.measure.fit import Fit, fit_exponent
+from orderone.theory import activations
+
+QUANTITIES = ("q_aa", "q_ab", "c_ab", "g_aa", "g_ab", "abs_g_ab", "l1_g_ab")
+WEIGHTS: dict[str, type[Weights]] = {"implied": Implied, "drawn": Drawn}
+LIVE = 12  # vectors of a layer that are held besides its weights
+Progress: TypeAlias = Callable[[int, int, str], None]
+
+
+@dataclass(frozen=True)
+class Networks:
+    """What all networks have in common."""
+
+    phi: Elementwise
+    slope: Elementwise
+    weight_var: float
+    bias_var: float
+    keep: float
+    width: int
+    depth: int
+    weights: type[Weights]
+
+
+def dropout_metrics(
+    activation: Any = "tanh",
+    weight_var: Number = 1.0,
+    bias_var: Number = 0.0,
+    keep: Number = 1.0,
+    *,
+    width: Count = 500,
+    depth: Count = 50,
+    instances: Count = 100,
+    q0: Number = 1.0,
+    c0: Number = 0.0,
+    weights: Name = "implied",
+    seed: Count = 0,
+    dtype: Any = torch.float64,
+    device: Any = "cpu",
+    memory: Number = 1e9,
+    progress: Progress | None = None,
+) -> pd.DataFrame:
+    """Measure `instances` random networks: one line for each layer and quantity, with mean, var and se over networks.
+
+    Args:
+        activation: A name of `theory.activations.names()`, or any elementwise function.
+        weight_var, bias_var, keep: As in `theory.MeanField`; `keep` is the rate at which units are kept.
+        width, depth: Of every network.
+        instances: How many networks, each with its own weights, masks and pair of inputs.
+        q0, c0: Mean square of both inputs, and their correlation; exact for every pair.
+        weights: "implied" never forms a weight matrix and has the same law as "drawn", which does.
+        seed: Of all that is random here; torch's own state is left alone.
+        dtype, device: Where and how precisely to calculate.
+        memory: About how many bytes to hold at once; networks are taken in as many portions as that needs.
+        progress: Called with the number of networks done, of all, and a word.
+    """
+    chosen = WEIGHTS[one_of(weights, WEIGHTS, "weights")]
+    read = _numbers(weight_var=weight_var, bias_var=bias_var, keep=keep, q0=q0, c0=c0)
+    width, depth = count(width, "width", least=2), count(depth, "depth")
+    instances, seed = count(instances, "instances", least=2), count(seed, "seed", least=0)
+    phi, slope = value_and_slope(activations.get(activation))
+    networks = Networks(phi, slope, read["weight_var"], read["bias_var"], read["keep"], width, depth, chosen)
+    itemsize = torch.empty(0, dtype=dtype).element_size()
+    each = depth * (chosen.bytes(width, itemsize) + LIVE * width * itemsize)
+    generator = Generator(device).manual_seed(seed)
+    values: list[Tensor] = []
+    done = 0
+    for some in _portions(instances, max(1, int(memory / each))):
+        inputs = _inputs(some, width, read["q0"], read["c0"], generator, dtype)
+        values.append(_measure(networks, inputs, generator).cpu())
+        done += some
+        if progress:
+            progress(done, instances, "networks")
+    return _frame(torch.cat(values).numpy(), provenance={"seed": seed, "weights": chosen.__name__.lower()})
+
+
+def variance_law(frame: pd.DataFrame, quantity: Name, *, confidence: Number = 0.99) -> Fit:
+    """The power in V = k m^power, of variance and mean over networks, fitted over layers: S1 figures 4 and 5.
+
+    Erratum S1.9: near 2, and not exactly, since V/m^2 grows with the distance from the output.
+    """
+    lines = frame[frame.quantity == one_of(quantity, QUANTITIES, "quantity")]
+    return fit_exponent(lines["mean"].abs(), lines["var"], confidence=confidence, correction=False)
+
+
+def _measure(networks: Networks, inputs: Tensor, generator: Generator) -> Tensor:
+    """(networks, depth, quantities)."""
+    signals, layers = [], []
+    for layer in _forward(networks, inputs, generator):
+        layers.append(layer)
+        signals.append(_signals(layer.z))
+    gradients = [_gradients(delta, x, scale) for delta, x, scale in _backward(networks, layers)]
+    return torch.cat([torch.stack(signals, 1), torch.stack(gradients[::-1], 1)], dim=-1)
+
+
+@dataclass
+class _Layer:
+    weights: Weights
+    open: Tensor  # p / rho
+    x: Tensor
+    z: Tensor
+
+
+def _forward(networks: Networks, y: Tensor, generator: Generator) -> Iterator[_Layer]:
+    def normal(*shape: int) -> Tensor:
+        return torch.randn(shape, generator=generator, dtype=y.dtype, device=y.device)
+
+    for level in range(1, networks.depth + 1):
+        weights = networks.weights(networks.weight_var, generator)
+        kept = torch.rand(y.shape, generator=generator, dtype=y.dtype, device=y.device) < networks.keep
+        opening = kept.to(y.dtype) / networks.keep
+        x = opening * y
+        z = weights.forward(x) + networks.bias_var**0.5 * normal(len(y), 1, networks.width)
+        y = networks.phi(z)
+        if not bool(torch.isfinite(y).all()):
+            raise ValueError(f"depth: signals overflow {y.dtype} in layer {level}; give a smaller depth or weight_var")
+        yield _Layer(weights, opening, x, z)
+
+
+def _backward(networks: Networks, layers: list[_Layer]) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+    """delta, x and the logarithm of delta's scale, from the last layer to the first. Backpropagation is linear, so deltas
+    are kept of order one, and do not underflow in hundreds of layers."""
+    last = layers[-1]
+    delta = 2 * networks.phi(last.z) * networks.slope(last.z)
+    scale = torch.zeros(len(delta), dtype=torch.float64, device=delta.device)
+    while layers:
+        layer = layers.pop()  # its weights are needed no longer
+        largest = delta.abs().amax(dim=(1, 2))
+        largest = torch.where(largest > 0, largest, torch.ones_like(largest))
+        delta, scale = delta / largest[:, None, None], scale + largest.double().log()
+        yield delta, layer.x, scale
+        if layers:
+            delta = networks.slope(layers[-1].z) * layer.open * layer.weights.backward(delta)
+
+
+def _signals(z: Tensor) -> Tensor:
+    """q_aa, q_ab, c_ab of each network."""
+    a, b = z.double().unbind(1)
+    q_aa, q_bb, q_ab = _mean(a * a), _mean(b * b), _mean(a * b)
+    size = (q_aa * q_bb).sqrt()
+    c_ab = torch.where(size > 0, q_ab / torch.where(size > 0, size, 1), 1)  # two signals of length zero agree
+    return torch.stack([q_aa, q_ab, c_ab.clamp(-1, 1)], dim=-1)
+
+
+def _gradients(delta: Tensor, x: Tensor, scale: Tensor) -> Tensor:
+    """g_aa, g_ab, abs_g_ab, l1_g_ab of each network."""
+    (da, db), (xa, xb) = delta.double().unbind(1), x.double().unbind(1)
+    sizes = [
+        _mean(da * da) * _mean(xa * xa),
+        _mean(da * db) * _mean(xa * xb),
+        _mean((da * db).abs()) * _mean((xa * xb).abs()),
+    ]
+    g_aa, g_ab, l1 = (torch.where(size == 0, size, size * torch.exp(2 * scale)) for size in sizes)
+    return torch.stack([g_aa, g_ab, g_ab.abs(), l1], dim=-1)
+
+
+def _mean(x: Tensor) -> Tensor:
+    return x.mean(-1)
+
+
+def _inputs(networks: int, width: int, q0: float, c0: float, generator: Generator, dtype: Any) -> Tensor:
+    """(networks, 2, width): random directions, exact lengths and correlation."""
+    raw = torch.randn(networks, 2, width, generator=generator, dtype=dtype, device=generator.device)
+    one = raw[:, 0] / raw[:, 0].norm(dim=-1, keepdim=True)
+    other = raw[:, 1] - (raw[:, 1] * one).sum(-1, keepdim=True) * one
+    other = other / other.norm(dim=-1, keepdim=True)
+    pair = torch.stack([one, c0 * one + (1 - c0**2) ** 0.5 * other], dim=1)
+    return pair * (q0 * width) ** 0.5
+
+
+def _portions(number: int, size: int) -> Iterator[int]:
+    yield from (min(size, number - start) for start in range(0, number, size))
+
+
+def _numbers(**given: Any) -> dict[str, float]:
+    """Each of them one number, and possible."""
+    result = {}
+    for name, value in given.items():
+        xp, number = together(**{name: value})
+        if number.ndim:
+            raise ValueError(f"{name}: expected one number, got shape {tuple(number.shape)}; call once for each")
+        if name == "keep":
+            keep_rate(xp, number)
+        elif name == "c0":
+            within(xp, number, -1, 1, name, "it is a correlation")
+        else:
+            variance(xp, number, name)
+        result[name] = float(number)
+    return result
+
+
+def _frame(values: np.ndarray, provenance: dict[str, Any]) -> pd.DataFrame:
+    rows = [(layer, quantity) for layer in range(1, values.shape[1] + 1) for quantity in QUANTITIES]
+    with np.errstate(over="ignore", invalid="ignore"):
+        mean, var = values.mean(0).ravel(), values.var(0, ddof=1).ravel()
+    numbers = {"mean": mean, "var": var, "se": (var / len(values)) ** 0.5}
+    frame = records.table(rows, ["layer", "quantity"], provenance | records.versions()).assign(**numbers)
+    frame.attrs["units"] = {"mean, var, se": "over networks, in the units of S1 (8)"}
+    return frame

@@ -1,0 +1,148 @@
+"""A network of finite width, from the description whose kernels `theory.kernels` computes.
+
+    z = sqrt(weight_var / n) W h + sqrt(bias_var) b,       W, b ~ N(0, 1)
+
+Weights carry their size in front, as in `theory.kernels.Dense`: only then does the sum of squared gradients over parameters
+have a limit as n grows, and it is the tangent kernel of the description. Every other layer is PyTorch's own.
+"""
+
+from functools import singledispatch
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from orderone.core.errors import instance
+from orderone.core.exact import count
+from orderone.core.given import Count
+from orderone.theory import kernels
+from orderone.theory.activations import Activation
+
+
+def from_layers(net: Any, inputs: Count, width: Count = 256, outputs: Count | None = None) -> nn.Sequential:
+    """`net` (layers of `theory.kernels`) as a module for `inputs` features; fresh weights come from torch's generator.
+
+    Dense layers have `width` neurons, the last of them `outputs`, which is `width` unless given. With dropout, call
+    `eval()` for a network without it, as usual.
+    """
+    net = instance(net, kernels.Layer, "net", "give kernels.Sequential(...) or another layer of theory.kernels")
+    width = count(width, "width")
+    last = width if outputs is None else count(outputs, "outputs")
+    return _chain(kernels.Sequential(net), count(inputs, "inputs"), width, last)
+
+
+class ScaledLinear(nn.Module):
+    """A linear layer with standard normal parameters and their sizes as factors."""
+
+    def __init__(self, layer: kernels.Dense, features: int, outputs: int):
+        super().__init__()
+        self.weight, self.bias = nn.Parameter(torch.randn(outputs, features)), nn.Parameter(torch.randn(outputs))
+        self.weight_scale, self.bias_scale = (layer.weight_var / features) ** 0.5, layer.bias_var**0.5
+
+    def forward(self, x: Tensor) -> Tensor:
+        return nn.functional.linear(x, self.weight_scale * self.weight, self.bias_scale * self.bias)
+
+    def extra_repr(self) -> str:
+        return f"{self.weight.shape[1]}, {self.weight.shape[0]}, {self.weight_scale:.3g}, {self.bias_scale:.3g}"
+
+
+class Elementwise(nn.Module):
+    """An activation of theory, with the derivative that theory uses."""
+
+    def __init__(self, phi: Activation):
+        super().__init__()
+        self.phi = phi
+
+    def forward(self, x: Tensor) -> Tensor:
+        return _Elementwise.apply(x, self.phi)  # type: ignore[return-value]
+
+    def extra_repr(self) -> str:
+        return self.phi.name
+
+
+class _Elementwise(torch.autograd.Function):
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x: Tensor, phi: Activation) -> Tensor:
+        return phi(x.detach())
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Activation], output: Tensor) -> None:
+        x, ctx.phi = inputs
+        ctx.save_for_backward(x)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        (x,) = ctx.saved_tensors
+        return grads[0] * ctx.phi.derivative(x.detach()), None
+
+
+class ResidualBlock(nn.Module):
+    """x + scale * branch(x)."""
+
+    def __init__(self, branch: nn.Module, scale: float):
+        super().__init__()
+        self.branch, self.scale = branch, scale
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.scale * self.branch(x)
+
+
+class TokenMean(nn.Module):
+    """The mean over the last axis but one."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.mean(-2)
+
+
+def _chain(net: kernels.Sequential, features: int, width: int, last: int) -> nn.Sequential:
+    """The layers of `net`, of which the last Dense one has `last` neurons."""
+    modules, dense = [], [i for i, layer in enumerate(net.layers) if isinstance(layer, kernels.Dense)]
+    for i, layer in enumerate(net.layers):
+        modules.append(to_module(layer, features, last if dense and i == dense[-1] else width))
+        features = modules[-1].weight.shape[0] if isinstance(layer, kernels.Dense) else features
+    return nn.Sequential(*modules)
+
+
+@singledispatch
+def to_module(layer: Any, features: int, width: int) -> nn.Module:
+    """`layer` for `features` inputs and, if it has neurons of its own, `width` of them."""
+    raise ValueError(
+        f"from_layers: expected layers of theory.kernels, got {layer!r}; register it with to_module.register"
+    )
+
+
+@to_module.register
+def _(layer: kernels.Dense, features: int, width: int) -> nn.Module:
+    return ScaledLinear(layer, features, width)
+
+
+@to_module.register
+def _(layer: kernels.Activation, features: int, width: int) -> nn.Module:
+    return Elementwise(layer.phi)
+
+
+@to_module.register
+def _(layer: kernels.Dropout, features: int, width: int) -> nn.Module:
+    return nn.Dropout(1 - layer.keep)
+
+
+@to_module.register
+def _(layer: kernels.RMSNorm, features: int, width: int) -> nn.Module:
+    return nn.RMSNorm(features, layer.eps, elementwise_affine=False)
+
+
+@to_module.register
+def _(layer: kernels.LayerNorm, features: int, width: int) -> nn.Module:
+    return nn.LayerNorm(features, layer.eps, elementwise_affine=False)
+
+
+@to_module.register
+def _(layer: kernels.AveragePool, features: int, width: int) -> nn.Module:
+    return TokenMean()
+
+
+@to_module.register
+def _(layer: kernels.Residual, features: int, width: int) -> nn.Module:
+    return ResidualBlock(_chain(layer.branch, features, width, features), layer.scale)

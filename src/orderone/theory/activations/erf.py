@@ -1,0 +1,93 @@
+"""The error function, and with it everything sigmoidal that has a closed form (Williams 1997).
+
+    E erf(x) erf(y)   = (2 / pi) arcsin(k c),    k = 2 sqrt(q1 q2) / sqrt((1 + 2 q1)(1 + 2 q2))
+    E erf'(x) erf'(y) = (4 / pi) / sqrt((1 + 2 q1)(1 + 2 q2) - 4 q1 q2 c^2)
+
+The activation is erf(x) itself, not erf(sqrt(pi) x / 2) with slope one (erratum S1.8).
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from scipy import special
+
+from orderone.core.arrays import plain, together
+from orderone.core.shapes import Array
+from orderone.theory.activations.base import Activation
+
+
+def erf(x: Any, xp: Any) -> Any:
+    """Elementwise, from the array's own library where it has one."""
+    return xp.erf(x) if hasattr(xp, "erf") else special.erf(x)
+
+
+def arcsin_drop(k: Any, cosine: Any, gap: Any, xp: Any) -> Any:
+    """arcsin(k) - arcsin(k (1 - gap)) without cancellation, where `cosine` is sqrt(1 - k^2)."""
+    c = 1 - gap
+    other = xp.sqrt(cosine**2 + k**2 * gap * (2 - gap))  # sqrt(1 - (k c)^2)
+    close = k * gap * (2 - gap) / xp.where(c > 0, other + c * cosine, 1 + 0 * k)  # the sine of the difference
+    far = xp.atan2(k, cosine) - xp.atan2(k * c, other)
+    return xp.where(c > 0, xp.atan2(close, other * cosine + k**2 * c), far)
+
+
+@dataclass(frozen=True)
+class Erf(Activation):
+    """erf(x)."""
+
+    def __call__(self, x: Array) -> Array:
+        xp, x = together(x=x)
+        return plain(erf(x, xp))
+
+    def derivative(self, x: Array) -> Array:
+        xp, x = together(x=x)
+        return plain(2 / math.sqrt(math.pi) * xp.exp(-x * x))
+
+    def _mean(self, q: Any, xp: Any) -> Any:
+        return 0 * q
+
+    def _second_moment(self, q: Any, xp: Any) -> Any:
+        return (2 / math.pi) * xp.atan2(2 * q, xp.sqrt(1 + 4 * q))
+
+    def _derivative_moment(self, q: Any, xp: Any) -> Any:
+        return (4 / math.pi) / xp.sqrt(1 + 4 * q)
+
+    def _pair(self, q1: Any, q2: Any, gap: Any, xp: Any) -> Any:
+        k, cosine = _sides(q1, q2, xp)
+        other = xp.sqrt(cosine**2 + k**2 * gap * (2 - gap))
+        return (2 / math.pi) * xp.atan2(k * (1 - gap), other)
+
+    def _derivative_pair(self, q1: Any, q2: Any, gap: Any, xp: Any) -> Any:
+        return (4 / math.pi) / xp.sqrt(1 + 2 * q1 + 2 * q2 + 4 * q1 * q2 * gap * (2 - gap))
+
+    def _drop(self, q1: Any, q2: Any, gap: Any, xp: Any) -> Any:
+        return (2 / math.pi) * arcsin_drop(*_sides(q1, q2, xp), gap, xp)
+
+    def of_length(self, q: Array, xp: Any) -> tuple[Array, ...]:
+        """At one length: the root of k, and one over the root of arcsin k."""
+        return xp.sqrt(2 * q / (1 + 2 * q)), xp.sqrt((2 / math.pi) / self._second_moment(q, xp))
+
+    def gap_and_slope(
+        self, one: tuple[Array, ...], other: tuple[Array, ...], gap: Array, xp: Any
+    ) -> tuple[Array, Array]:
+        """Lengths that differ leave as many digits of the gap as arcsin does; a common one leaves all."""
+        k, scale = (first * second for first, second in zip(one, other, strict=True))
+        sine = k * (1 - gap)
+        cosine = xp.sqrt(1 - sine * sine)
+        if one is other:  # tan of half the difference of two angles: that of their sines by the sum of their cosines
+            new = xp.atan(k * gap / (xp.sqrt(1 - k * k) + cosine))
+            new *= 2 * scale
+        else:
+            new = xp.asin(sine)
+            new *= scale
+            new = xp.abs(1 - new)
+        return new, (scale * k) / cosine
+
+
+def _sides(q1: Any, q2: Any, xp: Any) -> tuple[Any, Any]:
+    """k and sqrt(1 - k^2)."""
+    size = xp.sqrt(1 + 2 * q1) * xp.sqrt(1 + 2 * q2)
+    return 2 * xp.sqrt(q1) * xp.sqrt(q2) / size, xp.sqrt(1 + 2 * q1 + 2 * q2) / size
+
+
+ERF = Erf("erf")

@@ -1,0 +1,131 @@
+"""Activations without closed forms: quadrature in one dimension, and `numeric_pairs` for two."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from orderone.core.arrays import as_numpy, like, plain, together
+from orderone.core.given import ArrayLike
+from orderone.core.shapes import Array
+from orderone.theory.activations.base import AtLength
+from orderone.theory.activations.numeric_pairs import ENOUGH, NumericAtLength, Pairs
+from orderone.theory.activations.spectral import SMALLEST, Spectral
+from orderone.theory.gaussian.average import average, smooth_order
+from orderone.theory.gaussian.pairs import Cuts
+from orderone.theory.gaussian.panels import REACH, doubling
+from orderone.theory.gaussian.series import Series, series
+
+Values = Callable[[np.ndarray], np.ndarray]
+
+
+@dataclass(frozen=True)
+class Square:
+    """f^2, comparable, so that what is known of it is found again."""
+
+    f: Values
+    even: bool
+
+    def __call__(self, x: np.ndarray) -> np.ndarray:
+        return self.f(x) ** 2
+
+
+@dataclass(frozen=True)
+class Numeric(Spectral):
+    """phi and phi' as numpy functions; `kinks` are where phi or one of its derivatives jumps."""
+
+    value: Values = field(repr=False)
+    slope: Values = field(repr=False)
+    kinks: tuple[float, ...] = ()
+    parity: int = 0  # 1 if phi is even, -1 if it is odd
+
+    def __call__(self, x: Array) -> Array:
+        return _elementwise(self.value, x)
+
+    def derivative(self, x: Array) -> Array:
+        return _elementwise(self.slope, x)
+
+    def at(self, q: ArrayLike) -> AtLength:
+        xp, q = together(q=q)
+        return NumericAtLength(self, q, xp)
+
+    def _mean(self, q: Any, xp: Any) -> Any:
+        return like(self.average(self.value, as_numpy(q)), q, xp)
+
+    def _second_moment(self, q: Any, xp: Any) -> Any:
+        return like(self.average(Square(self.value, self.parity != 0), as_numpy(q)), q, xp)
+
+    def _derivative_moment(self, q: Any, xp: Any) -> Any:
+        return like(self.slope_moment(as_numpy(q)), q, xp)
+
+    def _pair(self, q1: Any, q2: Any, gap: Any, xp: Any) -> Any:
+        size = xp.sqrt(self._second_moment(q1, xp)) * xp.sqrt(self._second_moment(q2, xp))
+        return size * (1 - self._output_gap(q1, q2, gap, xp))
+
+    def _derivative_pair(self, q1: Any, q2: Any, gap: Any, xp: Any) -> Any:
+        return self._pairwise(Pairs.derivative_pair, q1, q2, gap, xp)
+
+    def _drop(self, q1: Any, q2: Any, gap: Any, xp: Any) -> Any:
+        return self._pair(q1, q2, 0 * gap, xp) - self._pair(q1, q2, gap, xp)
+
+    def _output_gap(self, q1: Any, q2: Any, gap: Any, xp: Any) -> Any:
+        return self._pairwise(Pairs.output_gap, q1, q2, gap, xp)
+
+    def _pairwise(self, method: Any, q1: Any, q2: Any, gap: Any, xp: Any) -> Any:
+        first, second, gaps = np.broadcast_arrays(*(as_numpy(x) for x in (q1, q2, gap)))
+        values = method(Pairs.of(self, first.ravel(), second.ravel()), gaps.ravel())
+        return like(values.reshape(gaps.shape), gap, xp)
+
+    def average(self, f: Values, q: np.ndarray) -> np.ndarray:
+        """E f(sqrt(q) z) for f with the kinks of phi."""
+        low, high = _range(q)
+        return average(f, q, _smooth_order(self, f, low, high), self.cuts(high))
+
+    def series(self, q: np.ndarray) -> Series:
+        low, high = _range(q)
+        square = Square(self.value, self.parity != 0)
+        order, moment = _smooth_order(self, square, low, high), self.average(square, q)
+        return series(self.value, self.parity, q, (moment, self.slope_moment(q)), order, self.cuts(high))
+
+    def slope_moment(self, q: np.ndarray) -> np.ndarray:
+        return self.average(Square(self.slope, self.parity != 0), q)
+
+    def point_masses(self, q1: float, q2: float, gap: float) -> float:
+        """What jumps add to E phi'(x) phi'(y)."""
+        return 0.0
+
+    def plane_cuts(self, q: float) -> Cuts:
+        """For pairs of variances up to q: the kinks alone where that is enough."""
+        return _plane_cuts(self, _range(np.array([q]))[1])
+
+    def cuts(self, q: float) -> np.ndarray:
+        return np.concatenate([self.kinks, doubling(REACH * np.sqrt(q))])
+
+
+def _elementwise(f: Values, x: Array) -> Array:
+    xp, x = together(x=x)
+    return plain(like(f(as_numpy(x).ravel()).reshape(x.shape), x, xp))
+
+
+def _range(q: np.ndarray) -> tuple[float, float]:
+    """Powers around all of q, so that neighbouring problems share what is known of a function; near 0 nothing changes."""
+    high = float(2.0 ** np.ceil(np.log2(max(float(q.max()), SMALLEST))))
+    low = float(64.0 ** np.floor(np.log2(max(float(q.min()), 1e-12)) / 6))
+    return min(low, high / 2), high
+
+
+@lru_cache(maxsize=1024)
+def _plane_cuts(phi: Numeric, q: float) -> Cuts:
+    kinks, every, lengths = np.array(phi.kinks, float), phi.cuts(q), np.array([q, q / 1.7, q / 3])
+    for f in (phi.value, phi.slope):
+        coarse, fine = (average(Square(f, False), lengths, None, points) for points in (kinks, every))
+        if not np.all(np.abs(coarse - fine) <= ENOUGH * np.abs(fine)):
+            return Cuts(kinks, every)
+    return Cuts(kinks, np.empty(0))
+
+
+@lru_cache(maxsize=4096)
+def _smooth_order(phi: Numeric, f: Values, low: float, high: float) -> int | None:
+    return smooth_order(f, low, high, phi.cuts(high))

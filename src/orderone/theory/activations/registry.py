@@ -1,0 +1,81 @@
+"""Activations by name. A family with parameters takes them in brackets: "leaky-relu(0.2)", "shaped-relu(0, -1, 100)"."""
+
+import math
+import re
+from collections.abc import Callable
+from typing import Any
+
+from orderone.core.errors import one_of
+from orderone.core.given import ArrayLike
+from orderone.theory.activations.base import Activation
+from orderone.theory.activations.bent import SELU, elu
+from orderone.theory.activations.erf import ERF
+from orderone.theory.activations.gelu import GELU
+from orderone.theory.activations.given import from_callable
+from orderone.theory.activations.hard_tanh import HARD_TANH
+from orderone.theory.activations.piecewise_linear import ABS, LINEAR, RELU, leaky_relu, shaped_relu
+from orderone.theory.activations.polynomial import polynomial
+from orderone.theory.activations.sine import SIN
+from orderone.theory.activations.smooth import SIGMOID, SILU, SOFTPLUS, TANH
+from orderone.theory.activations.step import STEP
+
+ALL = (LINEAR, RELU, ABS, STEP, ERF, GELU, SIN, TANH, SIGMOID, SILU, SOFTPLUS, HARD_TANH, SELU)
+FIXED: dict[str, Activation] = {activation.name: activation for activation in ALL}
+FAMILIES: dict[str, Callable[..., Activation]] = {
+    "leaky-relu": leaky_relu,
+    "shaped-relu": shaped_relu,
+    "elu": elu,
+    "polynomial": polynomial,
+}
+ALIASES = {"identity": "linear", "hardtanh": "hard-tanh", "htanh": "hard-tanh", "swish": "silu", "sine": "sin"}
+
+
+def names() -> tuple[str, ...]:
+    """Every name that `get` knows."""
+    return (*FIXED, *FAMILIES)
+
+
+def get(activation: Any, derivative: Any = None, kinks: ArrayLike = ()) -> Activation:
+    """An activation by name, from a function of arrays, or as it is.
+
+    The `derivative` of a function is found if it is not given, and so are its `kinks`.
+    """
+    if isinstance(activation, Activation):
+        return activation
+    if callable(activation):
+        return from_callable(activation, derivative, kinks)
+    if derivative is not None:
+        raise ValueError(f"derivative: expected none beside the name {activation!r}; give the function itself")
+    word, numbers = _parts(activation)
+    name = one_of(ALIASES.get(word, word), names(), "activation")
+    return _member(name, numbers) if name in FAMILIES else _only(name, numbers)
+
+
+def _member(name: str, numbers: list[float]) -> Activation:
+    try:
+        return FAMILIES[name](*numbers)
+    except TypeError as error:
+        raise ValueError(f"activation: {name} takes fewer numbers; got {numbers}") from error
+
+
+def _only(name: str, numbers: list[float]) -> Activation:
+    if numbers:
+        raise ValueError(
+            f"activation: {name} takes no numbers; got {numbers}; give them to one of {', '.join(FAMILIES)}"
+        )
+    return FIXED[name]
+
+
+def _parts(text: Any) -> tuple[Any, list[float]]:
+    """A name as it is listed, and the numbers in brackets behind it."""
+    match = re.fullmatch(r"\s*([\w -]+?)\s*(?:\((.*)\))?\s*", text) if isinstance(text, str) else None
+    if match is None:
+        return text, []
+    word = match[1].lower().replace("_", "-").replace(" ", "-")
+    try:
+        numbers = [float(number) for number in match[2].split(",")] if match[2] else []
+    except ValueError:
+        numbers = [math.nan]
+    if not all(map(math.isfinite, numbers)):
+        raise ValueError(f"activation: expected numbers in brackets, as in 'leaky-relu(0.2)'; got {text!r}")
+    return word, numbers

@@ -1,0 +1,6 @@
+"""Averages over Gaussians, for functions without closed forms: one variable, a Hermite series, and the plane."""
+
+from orderone.theory.gaussian.average import average, expect
+from orderone.theory.gaussian.pairs import expect_pair
+
+__all__ = ["average", "expect", "expect_pair"]

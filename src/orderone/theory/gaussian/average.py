@@ -1,0 +1,101 @@
+"""E f(sqrt(q) z), z ~ N(0, 1), for many q at once.
+
+Where f is smooth on both sides of zero the rule on the half line converges exponentially, and the smallest order that is
+exact is found. What does not converge has kinks elsewhere or varies faster, and is cut there. An average whose
+integrand has not died away where the density leaves the range of a double is reported as infinite.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+
+from orderone.core import checks
+from orderone.core.arrays import as_numpy, together
+from orderone.core.given import ArrayLike, Function
+from orderone.theory.gaussian.panels import FAR, REACH, cut_line, density, doubling, half_line
+
+ORDERS = (12, 16, 24, 32, 48, 64)
+CUT_ORDER = 16
+AGREE = 4e-15
+NEGLIGIBLE = 1e-17
+MOST_NODES = 2**20  # held at once
+
+Values: TypeAlias = Callable[[np.ndarray], np.ndarray]
+
+
+class Expectation(NamedTuple):
+    """An average, and by how much two rules for it differ."""
+
+    value: np.ndarray
+    error: np.ndarray
+
+
+def average(f: Values, q: np.ndarray, order: int | None, points: np.ndarray) -> np.ndarray:
+    """E f(sqrt(q) z), with the rule of this order on the half line, or cut at `points` if there is none."""
+    flat = np.ravel(q)
+    if order is None:
+        held = max(1, MOST_NODES // (CUT_ORDER * (len(points) + 16)))
+        parts = [_cut(f, flat[i : i + held], points, CUT_ORDER) for i in range(0, len(flat), held)]
+    else:
+        held = max(1, MOST_NODES // len(half_line(order)[0]))
+        parts = [_smooth(f, flat[i : i + held], order) for i in range(0, len(flat), held)]
+    return np.concatenate(parts).reshape(np.shape(q))
+
+
+def smooth_order(f: Values, low: float, high: float, points: np.ndarray) -> int | None:
+    """The smallest order on the half line that is exact for variances from `low` to `high`, or None.
+
+    It is judged by the rule cut at `points`, since a rule that misses a narrow feature may well agree with itself.
+    """
+    lengths = np.geomspace(low, high, 2 + int(np.log2(high / low) / 1.5))
+    exact = _cut(f, lengths, points, CUT_ORDER)
+    with np.errstate(all="ignore"):
+        ends = np.abs(f(np.sqrt(lengths)[:, None] * np.array([-REACH, REACH]))).max(axis=-1) * density(REACH)
+    if not np.isfinite(exact).all() or not np.all(ends <= NEGLIGIBLE * np.abs(exact)):
+        return None
+    agree = (o for o in ORDERS if np.all(np.abs(_smooth(f, lengths, o) - exact) <= AGREE * np.abs(exact)))
+    return next(agree, None)
+
+
+def expect(f: Function, variance: ArrayLike = 1.0, kinks: ArrayLike = ()) -> Expectation:
+    """E f(x) for x ~ N(0, variance), and an error estimate. `kinks` are where f or its slope jumps, if it does."""
+    xp, lengths, at = together(variance=variance, kinks=kinks if np.size(kinks) else (0.0,))
+    q = as_numpy(checks.variance(xp, lengths, "variance"))
+    points = np.concatenate([as_numpy(at).ravel(), doubling(REACH * np.sqrt(q.max()), 0.25)])
+    flat = np.ravel(q)
+    value, coarse = (_cut(f, flat, points, order).reshape(q.shape) for order in (CUT_ORDER, CUT_ORDER // 2 + 4))
+    with np.errstate(invalid="ignore"):
+        return Expectation(value, np.abs(value - coarse))
+
+
+def _smooth(f: Values, q: np.ndarray, order: int) -> np.ndarray:
+    z, weights = half_line(order)
+    x = np.sqrt(q)[:, None] * z
+    return 2 * (f(x) @ weights) if getattr(f, "even", False) else (f(x) + f(-x)) @ weights
+
+
+def _cut(f: Values, q: np.ndarray, points: np.ndarray, order: int) -> np.ndarray:
+    """Cut for each q; once more with a longer reach for those whose integrand is still large at the end."""
+    root = np.sqrt(q)[:, None]
+    with np.errstate(all="ignore"):
+        return _with_reach(f, root, points, order)
+
+
+def _with_reach(f: Values, root: np.ndarray, points: np.ndarray, order: int) -> np.ndarray:
+    total, grows = _on_line(f, root, points, order, REACH)
+    if grows.any():
+        longer, endless = _on_line(f, root[grows], points, order, FAR)
+        total[grows] = np.where(endless, np.inf, longer)
+    return total
+
+
+def _on_line(
+    f: Values, root: np.ndarray, points: np.ndarray, order: int, reach: float
+) -> tuple[np.ndarray, np.ndarray]:
+    """The average, and whether the integrand is still large where the line ends."""
+    cuts = np.where(root > 0, points / np.where(root > 0, root, 1), 0.0)
+    z, weights = cut_line(cuts, order, reach)
+    terms = f(root * z) * weights
+    edge = np.abs(f(root * np.array([-reach, reach]))).max(axis=-1) * density(reach)
+    return terms.sum(axis=-1), ~(edge <= NEGLIGIBLE * np.abs(terms).sum(axis=-1))

@@ -1,0 +1,132 @@
+"""A function of unknown kind as polynomials on pieces: where it bends, where it jumps, and its slope.
+
+On each interval the function is sampled at Chebyshev points. If the last coefficients of the interpolating polynomial
+are rounding, the interval is done; otherwise it is halved. Intervals that shrink to nothing enclose a kink, which becomes
+an end point, and the search is repeated. What is left is smooth everywhere, and its slope is exact to rounding.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TypeAlias
+
+import numpy as np
+
+from orderone.theory.gaussian.panels import doubling
+
+DEGREE = 15
+RESOLVED = 1e-13
+NOISE = 1e-15  # of the function near zero: tails are often differences of numbers of that size
+MOST_PIECES = 2**13
+HALVINGS = 46
+NARROW = 1e-4  # pieces like that enclose a kink, of phi or of a derivative
+JUMP = 1e-8  # relative to the values around it: what is smaller is a kink
+
+Values: TypeAlias = Callable[[np.ndarray], np.ndarray]
+
+
+@dataclass(frozen=True)
+class Piecewise:
+    """Polynomials of one degree between `ends`, as Chebyshev coefficients."""
+
+    ends: np.ndarray  # (pieces + 1,)
+    coefficients: np.ndarray  # (degree + 1, pieces)
+    kinks: tuple[float, ...]
+    jumps: tuple[float, ...]  # the heights, one for each kink; 0 if the function is continuous there
+
+    def slope(self, x: np.ndarray) -> np.ndarray:
+        """The derivative, extended by its last value beyond the ends."""
+        x = np.clip(x, self.ends[0], self.ends[-1])
+        piece = np.clip(np.searchsorted(self.ends, x, side="right") - 1, 0, len(self.ends) - 2)
+        low, width = self.ends[piece], np.diff(self.ends)[piece]
+        inner = np.polynomial.chebyshev.chebder(self.coefficients)[:, piece]
+        return np.polynomial.chebyshev.chebval(2 * (x - low) / width - 1, inner, tensor=False) * 2 / width
+
+
+def resolve(f: Values, reach: float, kinks: tuple[float, ...] = ()) -> Piecewise | None:
+    """f on [-reach, reach], or None if it varies too fast to be resolved there."""
+    ends = np.unique(np.concatenate([_start(reach), kinks]))
+    pieces = _halve(f, ends)
+    if pieces is None:
+        return None
+    kinks = tuple(sorted({*kinks, *_kinks(pieces)}))
+    pieces = _halve(f, np.unique(np.concatenate([ends, kinks])), keep_narrow=False)
+    assert pieces is not None  # there are fewer with the kinks than without
+    return Piecewise(np.append(pieces[:, 0], pieces[-1, 1]), _coefficients(f, pieces).T, kinks, _jumps(f, kinks))
+
+
+def _start(reach: float) -> np.ndarray:
+    """Ends and middles at no number that a kink would be at, so that every kink is found."""
+    left, right = -doubling(reach, 0.4193718), doubling(reach, 0.5317246)
+    inside = np.concatenate([left[(left < 0) & (left > -reach)], right[(right > 0) & (right < reach)]])
+    return np.concatenate([[-reach], np.sort(inside), [reach]])
+
+
+def _halve(f: Values, ends: np.ndarray, keep_narrow: bool = True) -> np.ndarray | None:
+    """Intervals (n, 2) on which f is a polynomial, or which are too narrow to halve."""
+    done, now = [], np.stack([ends[:-1], ends[1:]], axis=1)
+    with np.errstate(all="ignore"):
+        usual = np.nanmax(np.abs(f(np.linspace(-1, 1, 9))))
+    for _ in range(HALVINGS):
+        noise = NOISE * usual * np.maximum(1, np.abs(now).max(axis=1))
+        resolved = _is_resolved(_coefficients(f, now), noise)
+        done.append(now[resolved])
+        now = now[~resolved]
+        if not len(now) or len(now) > MOST_PIECES:
+            break
+        middle = now.mean(axis=1)
+        now = np.concatenate([np.stack([now[:, 0], middle], 1), np.stack([middle, now[:, 1]], 1)])
+    if len(now) > MOST_PIECES:
+        return None
+    pieces = np.concatenate([*done, now] if keep_narrow else done)
+    return pieces[np.argsort(pieces[:, 0])]
+
+
+def _coefficients(f: Values, intervals: np.ndarray) -> np.ndarray:
+    """(intervals, degree + 1)."""
+    points, transform = _chebyshev()
+    low, high = intervals[:, :1], intervals[:, 1:]
+    with np.errstate(all="ignore"):
+        return f((low + high) / 2 + (high - low) / 2 * points) @ transform
+
+
+@lru_cache
+def _chebyshev() -> tuple[np.ndarray, np.ndarray]:
+    """Points inside [-1, 1], and the matrix from values there to coefficients."""
+    n = DEGREE + 1
+    angles = (np.arange(n) + 0.5) * np.pi / n
+    transform = np.cos(np.outer(angles, np.arange(n))) * (2 / n)
+    transform[:, 0] /= 2
+    return np.cos(angles), transform
+
+
+def _is_resolved(coefficients: np.ndarray, noise: np.ndarray) -> np.ndarray:
+    """The last three are rounding; values that overflow are as resolved as they will ever be."""
+    size = np.abs(coefficients)
+    small = size[:, -3:].max(axis=1) <= np.maximum(RESOLVED * size.max(axis=1), noise)
+    return small | ~np.isfinite(size).all(axis=1)
+
+
+def _kinks(pieces: np.ndarray) -> list[float]:
+    """The middle of each run of narrow pieces, as the shortest decimal in the narrowest of them."""
+    width, centre = np.diff(pieces, axis=1)[:, 0], pieces.mean(axis=1)
+    narrow = pieces[width < NARROW * (1 + np.abs(centre))]
+    starts = np.flatnonzero(np.diff(narrow[:, 0], prepend=-np.inf) > 10 * NARROW * (1 + np.abs(narrow[:, 0])))
+    return [_shortest(group) for group in np.split(narrow, starts[1:]) if len(group)]
+
+
+def _shortest(group: np.ndarray) -> float:
+    """Of the numbers in the narrowest interval of a group; 0.2999999999999998 was meant as 0.3."""
+    low, high = group[np.argmin(np.diff(group, axis=1)[:, 0])]
+    middle, room = (low + high) / 2, 2 * (high - low)
+    candidates = (round(float(middle), digits) + 0.0 for digits in range(13))
+    return next((x for x in candidates if abs(x - middle) <= room), float(middle))
+
+
+def _jumps(f: Values, kinks: tuple[float, ...]) -> tuple[float, ...]:
+    at = np.array(kinks)
+    near, around = 1e-12 * (1 + np.abs(at)), np.array([-1, -0.1, 0.1, 1])
+    with np.errstate(all="ignore"):
+        height = f(at + near) - f(at - near)
+        size = np.abs(f(at[:, None] + around)).max(axis=1, initial=0)
+        return tuple(float(h) if s < np.inf and abs(h) > JUMP * s else 0.0 for h, s in zip(height, size, strict=True))

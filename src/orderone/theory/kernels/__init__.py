@@ -1,0 +1,35 @@
+"""Kernels of wide networks at initialization, NNGP and NTK together, layer by layer.
+
+net = kernels.Sequential(kernels.Dense(weight_var=2.0), kernels.Activation("relu"), kernels.Dense())
+k = net(kernels.inputs(X))
+k.nngp, k.ntk
+"""
+
+from orderone.theory.kernels.activation import Activation
+from orderone.theory.kernels.dense import Dense
+from orderone.theory.kernels.dropout import Dropout
+from orderone.theory.kernels.inputs import covariance, inputs
+from orderone.theory.kernels.kernel import Kernel, Points
+from orderone.theory.kernels.layer import Layer, Pointwise
+from orderone.theory.kernels.norms import LayerNorm, RMSNorm
+from orderone.theory.kernels.pooling import AveragePool
+from orderone.theory.kernels.residual import Residual
+from orderone.theory.kernels.sequential import Sequential, repeat
+
+__all__ = [
+    "Activation",
+    "AveragePool",
+    "Dense",
+    "Dropout",
+    "Kernel",
+    "Layer",
+    "LayerNorm",
+    "Points",
+    "Pointwise",
+    "RMSNorm",
+    "Residual",
+    "Sequential",
+    "covariance",
+    "inputs",
+    "repeat",
+]

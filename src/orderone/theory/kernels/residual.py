@@ -1,0 +1,91 @@
+"""A residual block: h' = h + scale * branch(h).
+
+    K' = K + scale^2 K_branch,     Theta' = Theta + scale^2 Theta_branch
+
+The branch must end in weights of its own (a Dense layer, perhaps with dropout or a normalization behind it): then it is
+independent of the skip connection, and cross terms vanish. S3 (2.13) is the limit of this with scale = depth^{-1/2}.
+"""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from orderone.core.given import Number
+from orderone.core.reals import real
+from orderone.theory.kernels.kernel import Kernel, Points
+from orderone.theory.kernels.layer import Pointwise, run, steps_through
+from orderone.theory.kernels.mixing import Mixture, shares
+from orderone.theory.kernels.pairs import Pairs, Step, through
+from orderone.theory.kernels.sequential import Sequential
+from orderone.theory.kernels.strips import Strip
+
+
+@dataclass(frozen=True, init=False)
+class Residual(Pointwise):
+    """h + scale * branch(h); the layers of the branch are given one by one."""
+
+    branch: Sequential
+    scale: float
+    independent: ClassVar[bool | None] = False
+
+    def __init__(self, *branch: Any, scale: Number = 1.0):
+        object.__setattr__(self, "branch", Sequential(*branch))
+        object.__setattr__(self, "scale", real(scale, "scale"))
+        if not _independent(self.branch):
+            ending = self.branch.layers[-1] if self.branch.layers else "no layer"
+            raise ValueError(
+                f"Residual: expected a branch whose last weights are its own, got one that ends in {ending}, so that "
+                "branch and skip connection are correlated; end the branch with kernels.Dense(...)"
+            )
+
+    @property
+    def pointwise(self) -> bool:  # type: ignore[override]
+        return all(layer.pointwise for layer in self.branch.layers)
+
+    def apply(self, kernel: Kernel) -> Kernel:
+        if self.pointwise:
+            return run([self], kernel)
+        other = self.branch(kernel)
+        if other.gap.shape != kernel.gap.shape:
+            raise ValueError(
+                f"Residual: expected a branch that keeps the number of points, got {kernel.gap.shape[0]} points at its "
+                f"start and {other.gap.shape[0]} at its end; pool behind the residual block, not inside"
+            )
+        step, points = self._joined(kernel.points, other.points, _read_off(other), kernel.gap.dtype)
+        return through(kernel, [step], points)
+
+    def prepare(self, points: Points, dtype: object) -> tuple[Step, Points]:
+        steps, last = steps_through(self.branch.layers, points, dtype)
+
+        def branch(pairs: Pairs, strip: Strip) -> Pairs:
+            for step in steps:
+                pairs = step(pairs, strip)
+            return pairs
+
+        return self._joined(points, last, branch, dtype)
+
+    @np.errstate(all="ignore")
+    def _joined(self, skip: Points, other: Points, branch: Step, dtype: object) -> tuple[Step, Points]:
+        square = self.scale**2
+        mixture = Mixture.of(dtype, *shares(skip.variance, square * other.variance))
+
+        def step(pairs: Pairs, strip: Strip) -> Pairs:
+            of_skip, of_branch = mixture.first(strip), mixture.second(strip)
+            there = branch(pairs, strip)
+            gap = of_skip * pairs.gap + of_branch * there.gap + mixture.apart(strip)
+            tangent = of_skip * pairs.tangent + of_branch * there.tangent
+            return Pairs(gap, tangent)
+
+        variance, ntk = skip.variance + square * other.variance, skip.ntk + square * other.ntk
+        mean = skip.mean + self.scale * other.mean
+        return step, Points(variance, ntk, mean, skip.gaussian and other.gaussian)
+
+
+def _read_off(kernel: Kernel) -> Step:
+    return lambda _, strip: Pairs(strip.read(kernel.gap), strip.read(kernel.tangent))
+
+
+def _independent(branch: Sequential) -> bool:
+    known = (layer.independent for layer in reversed(branch.layers))
+    return next((independent for independent in known if independent is not None), False)

@@ -1,0 +1,102 @@
+"""Where the length of a signal goes: fixed points of the length map.
+
+    q' = (weight_var / keep) E phi(sqrt(q) z)^2 + bias_var                                              S1 (2)
+
+One exists only under conditions (erratum S1.2): linear networks need weight_var < keep and ReLU networks
+weight_var < 2 keep, bounded activations always have one. q* is the one that a signal of length 1 comes to: the next
+fixed point above if its length grows at first, the next one below otherwise. All sign changes of q' - q are seen on a
+grid of 36 decades, on which E phi^2 is computed once for each activation.
+
+Lengths never oscillate. sqrt(q) E phi(sqrt(q) z)^2 is an integral of phi(x)^2 exp(-x^2 / 2q) over x, which grows with q, so
+that d log q' / d log q >= -1/2: a cycle of two would need a mean slope of -1, and without one there is no other.
+"""
+
+from functools import lru_cache
+
+import numpy as np
+
+from orderone.theory.activations import Activation
+from orderone.theory.meanfield.roots import bracketed
+
+DECADES, PER_DECADE = 18, 8
+GRID = 10.0 ** (np.arange(-DECADES * PER_DECADE, DECADES * PER_DECADE + 1) / PER_DECADE)
+ONE = DECADES * PER_DECADE  # GRID[ONE] = 1
+NOISE = 1e-15  # relative: a sign below that is rounding
+
+
+def fixed_length(phi: Activation, rate: np.ndarray, bias_var: np.ndarray) -> np.ndarray:
+    """q* for flat arrays, with rate = weight_var / keep; inf where the length diverges."""
+    if phi.homogeneous is not None:
+        return _homogeneous(rate * phi.homogeneous, bias_var)
+    low, high = np.empty((2, len(rate)))
+    for i in range(0, len(rate), 4096):
+        some = slice(i, i + 4096)
+        low[some], high[some] = _brackets(_excess(phi, rate[some], bias_var[some]), bias_var[some])
+
+    def excess(q: np.ndarray, rows: np.ndarray) -> np.ndarray:
+        return rate[rows] * phi.second_moment(q) + bias_var[rows] - q
+
+    inside = np.isfinite(high) & (high > 0)
+    q = np.where(np.isfinite(high), 0.0, np.inf)
+    kept = np.flatnonzero(inside)
+    q[kept] = bracketed(lambda x, rows: excess(x, kept[rows]), low[kept], high[kept])
+    return q
+
+
+def all_fixed_lengths(phi: Activation, rate: float, bias_var: float) -> list[float]:
+    """Every q with q' = q on the grid, and 0 if it is one; for homogeneous activations at most one is isolated."""
+    zero = [0.0] if bias_var == 0 and rate * float(phi.second_moment(0.0)) == 0 else []
+    if phi.homogeneous is not None:
+        q = float(_homogeneous(np.array([rate * phi.homogeneous]), np.array([bias_var]))[0])
+        return zero + [q] * int(0 < q < np.inf)
+    sign = np.sign(_excess(phi, np.array([rate]), np.array([bias_var]))[0])
+    at, on = np.flatnonzero(sign[:-1] * sign[1:] < 0), 1 + np.flatnonzero(sign[:-2] * sign[2:] < 0)
+    between = bracketed(lambda q, _: rate * phi.second_moment(q) + bias_var - q, GRID[at], GRID[at + 1])
+    return sorted([*zero, *map(float, between), *map(float, GRID[on[sign[on] == 0]])])
+
+
+def length_slope(phi: Activation, rate: np.ndarray, q: np.ndarray) -> np.ndarray:
+    """dq'/dq, to some seven digits: below 1 in absolute value if the fixed point attracts."""
+    if phi.homogeneous is not None:
+        return rate * phi.homogeneous
+    q = np.clip(q, 1e-12, 1e150)
+    step = 1e-4 * q
+    with np.errstate(invalid="ignore", over="ignore"):
+        return np.nan_to_num(
+            rate * (phi.second_moment(q + step) - phi.second_moment(q - step)) / (2 * step), nan=np.inf
+        )
+
+
+def _homogeneous(slope: np.ndarray, bias_var: np.ndarray) -> np.ndarray:
+    """q' = slope q + bias_var. With slope 1 and no bias every length stays, 1 too."""
+    decays = slope < 1
+    q = np.where(decays, bias_var / np.where(decays, 1 - slope, 1.0), np.inf)
+    return np.where((slope == 1) & (bias_var == 0), 1.0, q)
+
+
+def _excess(phi: Activation, rate: np.ndarray, bias_var: np.ndarray) -> np.ndarray:
+    """q' - q on the grid, (problems, grid), with rounding set to zero."""
+    with np.errstate(invalid="ignore", over="ignore"):
+        grown = np.where(rate[:, None] > 0, rate[:, None] * _moments(phi), 0.0) + bias_var[:, None]
+        excess = grown - GRID
+        return np.where(np.abs(excess) <= NOISE * GRID, 0.0, excess)
+
+
+def _brackets(excess: np.ndarray, bias_var: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(low, high) around q*; (0, 0) if it is zero, (inf, inf) if there is none."""
+    above, below = excess[:, ONE:] <= 0, excess[:, : ONE + 1] > 0
+    up, down = np.argmax(above, axis=1), ONE - np.argmax(below[:, ::-1], axis=1)
+    grows = excess[:, ONE] > 0
+    low = np.where(grows, GRID[ONE + up - 1], np.where(below.any(axis=1), GRID[down], bias_var))
+    next_up = np.minimum(down + 1, len(GRID) - 1)
+    small = np.where(bias_var > 0, GRID[0], 0.0)
+    high = np.where(grows, GRID[ONE + up], np.where(below.any(axis=1), GRID[next_up], small))
+    low, high = np.where(excess[:, ONE] == 0, 1.0, low), np.where(excess[:, ONE] == 0, 1.0, high)
+    never = grows & ~above.any(axis=1)
+    return np.where(never, np.inf, low), np.where(never, np.inf, high)
+
+
+@lru_cache(maxsize=64)
+def _moments(phi: Activation) -> np.ndarray:
+    with np.errstate(over="ignore"):
+        return np.asarray(phi.second_moment(GRID))

@@ -1,0 +1,196 @@
+"""A wide random network with dropout, layer after layer: S1 section 3.
+
+    z^l_i = (1 / keep) sum_j W_ij p_j phi(z^(l-1)_j) + b_i,    W_ij ~ N(0, weight_var / N),  b_i ~ N(0, bias_var)    S1 (1)
+
+p_j is 1 with probability keep: the KEEP rate, which the paper calls the dropout rate rho (erratum S1.8). Lengths q are
+those of pre-activations z, and two inputs meet masks of their own.
+"""
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from orderone.core import checks
+from orderone.core.arrays import as_numpy, like, together
+from orderone.core.exact import count
+from orderone.core.given import ArrayLike, Count, Function, Name
+from orderone.core.shapes import Array
+from orderone.theory import activations
+from orderone.theory.meanfield import lengths, scales
+from orderone.theory.meanfield.fixed_point import FixedPoint
+from orderone.theory.meanfield.parameters import parameters
+from orderone.theory.meanfield.solution import DIVERGES, HUGE, TINY, Solution, solve
+from orderone.theory.meanfield.trajectory import Layer, Trajectory, follow
+
+
+@dataclass(frozen=True)
+class MeanField:
+    """Fixed points, phases and depth scales of one network, or of many if parameters are arrays, which broadcast.
+
+    `activation` is a name (`theory.activations.names()`) or a function; `keep` is the rate at which units are kept.
+    Results are floats for numbers and arrays for arrays; what diverges is inf, and `status` says so.
+    """
+
+    activation: Name | Function = "tanh"
+    weight_var: ArrayLike = 1.0
+    bias_var: ArrayLike = 0.0
+    keep: ArrayLike = 1.0
+    tolerance: float = field(default=1e-9, repr=False)  # of chi_1, within which the phase is critical
+
+    @cached_property
+    def phi(self) -> activations.Activation:
+        return activations.get(self.activation)
+
+    def __post_init__(self) -> None:
+        _ = self.phi, self._parameters  # wrong input is said now, not at the first result
+
+    @property
+    def q_star(self) -> Any:
+        """The length that a signal of length one comes to: S1 (2). inf if it diverges."""
+        return self._give(self._solution.q_star)
+
+    @property
+    def c_star(self) -> Any:
+        """The correlation that two signals come to: S1 (3), (4), erratum S1.1."""
+        return self._give(1 - self._solution.gap)
+
+    @property
+    def gap_star(self) -> Any:
+        """1 - c*, with all its digits."""
+        return self._give(self._solution.gap)
+
+    @property
+    def chi1(self) -> Any:
+        """The factor of squared gradients from layer to layer: S1 (10), with 1/keep."""
+        return self._give(self._solution.chi1)
+
+    @property
+    def chi2(self) -> Any:
+        """The slope of the correlation map at c*: S1 (6), without 1/keep."""
+        return self._give(self._solution.chi2)
+
+    @property
+    def xi1(self) -> Any:
+        """Layers over which a squared gradient changes by e: S1 (11)."""
+        return self._give(scales.depth_scale(self._solution.chi1))
+
+    @property
+    def xi2(self) -> Any:
+        """Layers over which a difference of correlations decays by e: S1 (6)."""
+        return self._give(scales.depth_scale(self._solution.chi2))
+
+    @property
+    def status(self) -> Any:
+        """converged, or diverges if the length grows for ever; it never oscillates."""
+        return self._give(self._solution.status)
+
+    @property
+    def phase(self) -> Any:
+        """ordered, critical or chaotic: chi_1 below, at or above 1."""
+        return self._give(scales.phase(self._solution.chi1, self.tolerance))
+
+    def trainable_depth(self, older: bool = False) -> Any:
+        """min(12 xi_1, 12 xi_2), or the older law 6 xi_2."""
+        if older:
+            return self._give(scales.DEPTHS_PER_SCALE_OLDER * scales.depth_scale(self._solution.chi2))
+        both = (scales.depth_scale(chi) for chi in (self._solution.chi1, self._solution.chi2))
+        return self._give(scales.DEPTHS_PER_SCALE * np.minimum(*both))
+
+    def length_map(self, q: ArrayLike) -> Any:
+        """The length after one layer: S1 (2)."""
+        xp, length = together(q=q)
+        weight_var, bias_var, keep = self._parameters
+        moment = self.phi.second_moment(checks.variance(xp, length, "q"))
+        return _number(weight_var / keep * as_numpy(moment) + bias_var)
+
+    def correlation_map(self, c: ArrayLike) -> Any:
+        """The correlation after one layer of signals with length q*: S1 (3), (4)."""
+        xp, correlation = together(c=c)
+        checks.within(xp, correlation, -1, 1, "c", "it is a correlation")
+        return _number(1 - self._next_gap(1 - as_numpy(correlation)))
+
+    def trajectory(self, q0: ArrayLike, c0: ArrayLike, depth: Count) -> Trajectory:
+        """Lengths and correlation at layers 0 to depth, from lengths q0 (one number, or one for each of two inputs)."""
+        xp, start, correlation = together(q0=q0, c0=c0)
+        first, second = _two(as_numpy(checks.variance(xp, start, "q0")))
+        gap = 1 - as_numpy(checks.within(xp, correlation, -1, 1, "c0", "it is a correlation"))
+        return follow(Layer(self.phi, *self._parameters), first, second, gap, count(depth, "depth", least=0))
+
+    def lengths(self) -> tuple[FixedPoint, ...]:
+        """All fixed points of the length map, for one network."""
+        weight_var, bias_var, keep = (float(x) for x in self._one())
+        rate = weight_var / keep
+        found = lengths.all_fixed_lengths(self.phi, rate, bias_var)
+        slopes = lengths.length_slope(self.phi, np.full(len(found), rate), np.array(found)) if found else ()
+        return tuple(FixedPoint(q, float(slope)) for q, slope in zip(found, slopes, strict=True))
+
+    def correlations(self) -> tuple[FixedPoint, ...]:
+        """All fixed points of the correlation map at q*, for one network, from the largest down; none if there is no q*."""
+        _, bias_var, keep = (float(x) for x in self._one())
+        if self.status == DIVERGES:
+            return ()
+        found = [FixedPoint(1.0, self.chi1)] if keep == 1 else []
+        if self.gap_star > 0:
+            found.append(FixedPoint(self.c_star, self.chi2))
+        if keep == 1 and bias_var == 0 and self.q_star > 0 and self._is_odd():
+            found.append(FixedPoint(-1.0, self.chi1))
+        return tuple(found)
+
+    def _next_gap(self, gap: Array) -> Array:
+        """g' = A (1/keep - 1 + G); where the length diverges the bias has no share in it, and A = keep."""
+        weight_var, _, keep = self._parameters
+        length = self._solution.q_star.reshape(np.shape(weight_var))
+        q = np.clip(length, TINY, HUGE)
+        lost = 1 / keep - 1 + self.phi.output_gap(q, q, gap)
+        share = np.where(np.isfinite(length), weight_var * self.phi.second_moment(q) / q, keep)
+        return share * lost
+
+    def _is_odd(self) -> bool:
+        x = np.linspace(0.1, 3, 30)
+        return bool(np.allclose(self.phi(x), -np.asarray(self.phi(-x)), rtol=1e-12, atol=0))
+
+    @cached_property
+    def _parameters(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        _, *given = parameters(weight_var=self.weight_var, bias_var=self.bias_var, keep=self.keep)
+        try:
+            a, b, c = np.broadcast_arrays(*map(as_numpy, given))
+        except ValueError as error:
+            shapes = [tuple(x.shape) for x in given]
+            raise ValueError(f"weight_var, bias_var, keep: expected shapes that broadcast, got {shapes}") from error
+        return a, b, c
+
+    @cached_property
+    def _solution(self) -> Solution:
+        return solve(self.phi, *(x.ravel() for x in self._parameters))
+
+    def _one(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        if self._parameters[0].size != 1:
+            raise ValueError(
+                f"expected one network, got shape {self._parameters[0].shape}; make one MeanField for each"
+            )
+        return self._parameters
+
+    def _give(self, flat: np.ndarray) -> Any:
+        """A float or a word for numbers, an array for arrays; torch for torch."""
+        shaped = flat.reshape(self._parameters[0].shape)
+        if shaped.ndim == 0:
+            return shaped.item()
+        xp, *given = together(weight_var=self.weight_var, bias_var=self.bias_var, keep=self.keep)
+        return shaped if shaped.dtype == object else like(shaped, given[0], xp)
+
+
+def _two(q0: Array) -> tuple[Array, Array]:
+    """The lengths of two inputs; one number is the length of both."""
+    if q0.ndim == 0:
+        return q0, q0
+    if len(q0) != 2:
+        raise ValueError(
+            f"q0: expected one number, or one for each of two inputs; got shape {q0.shape}; iterate over more"
+        )
+    return q0[0], q0[1]
+
+
+def _number(x: Array) -> Any:
+    return x.item() if np.ndim(x) == 0 else x

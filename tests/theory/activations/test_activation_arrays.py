@@ -1,0 +1,161 @@
+"""Arrays of any shape, single precision, torch tensors, and every way to name or give an activation."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from orderone.theory import activations
+
+NAMES = activations.names()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_shapes_broadcast(name):
+    phi = activations.get(name)
+    result = phi.output_gap(np.array([[0.5], [2.0]]), 1.0, np.array([0.1, 0.4, 1.2]))
+    assert result.shape == (2, 3)
+    assert result[1, 2] == pytest.approx(phi.output_gap(2.0, 1.0, 1.2), rel=1e-12)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_single_precision_stays_single(name):
+    phi, gap = activations.get(name), np.array([1e-7, 0.1, 1.0], np.float32)
+    single = phi.output_gap(np.float32(1.5), np.float32(1.5), gap)
+    assert single.dtype == np.float32
+    assert single == pytest.approx(phi.output_gap(1.5, 1.5, gap.astype(float)), rel=2e-5)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_tensors_stay_tensors(name, dtype):
+    phi, gap = activations.get(name), torch.tensor([0.05, 0.7, 1.9], dtype=dtype)
+    q = torch.ones(3, dtype=dtype)
+    for average in (phi.pair, phi.derivative_pair, phi.output_gap):
+        result = average(q, q, gap)
+        assert isinstance(result, torch.Tensor)
+        assert result.dtype == dtype
+        assert result.numpy() == pytest.approx(average(1.0, 1.0, gap.double().numpy()), rel=1e-4, abs=1e-6)
+    for values in (phi(gap), phi.derivative(gap)):
+        assert isinstance(values, torch.Tensor)
+
+
+def test_names():
+    assert {"linear", "relu", "tanh", "erf", "hard-tanh", "gelu", "silu", "sigmoid", "sin", "softplus"} < set(NAMES)
+    assert activations.get("Hard_Tanh") is activations.get("hardtanh") is activations.get("hard-tanh")
+    assert activations.get("leaky-relu(0.2)").derivative(-1.0) == pytest.approx(0.2)
+    tanh = activations.get("tanh")
+    assert activations.get(tanh) is tanh
+
+
+GIVEN = {
+    "tanh": [np.tanh, math.tanh, torch.tanh, torch.nn.Tanh(), lambda x: 1 - 2 / (np.exp(2 * x) + 1)],
+    "relu": [lambda x: np.maximum(x, 0), lambda x: x * (x > 0), torch.relu, lambda x: x if x > 0 else 0.0],
+    "hard-tanh": [lambda x: np.clip(x, -1, 1), torch.nn.Hardtanh()],
+    "gelu": [torch.nn.functional.gelu],
+    "elu": [lambda x: np.where(x > 0, x, np.expm1(np.minimum(x, 0)))],
+    "sin": [np.sin],
+    "step": [lambda x: np.heaviside(x, 0.5)],
+    "polynomial(0, 1, 0, 0.5)": [lambda x: x + 0.5 * x**3],
+    "softplus": [lambda x: np.log1p(np.exp(x))],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "f"), [(name, f) for name, fs in GIVEN.items() for f in fs])
+def test_functions_equal_their_named_kin(name, f):
+    phi, kin, gap = activations.get(f), activations.get(name), np.array([1e-6, 0.3, 1.5])
+    for q in (0.3, 2.0):
+        assert phi.second_moment(q) == pytest.approx(kin.second_moment(q), rel=1e-12)
+        assert phi.derivative_moment(q) == pytest.approx(kin.derivative_moment(q), rel=1e-10)
+        assert phi.output_gap(q, q, gap) == pytest.approx(kin.output_gap(q, q, gap), rel=1e-9)
+        assert phi.derivative_pair(q, q, gap) == pytest.approx(kin.derivative_pair(q, q, gap), rel=1e-9)
+
+
+def test_kinks_and_jumps_are_found_anywhere():
+    phi = activations.get(lambda x: np.where(x > 0.3, x, 0) + np.abs(x + 1.7))
+    assert phi.kinks == pytest.approx((-1.7, 0.3), abs=1e-10)
+    assert phi.derivative_moment(1.0) == math.inf
+    x, y = np.random.default_rng(1).multivariate_normal([0, 0], [[1, 0.5], [0.5, 1]], size=400_000).T
+    samples = phi(x) * phi(y)
+    assert phi.pair(1.0, 1.0, 0.5) == pytest.approx(samples.mean(), abs=5 * samples.std() / len(samples) ** 0.5)
+    h = 1e-5
+    slope = (phi.pair(1.0, 1.0, 0.5 - h) - phi.pair(1.0, 1.0, 0.5 + h)) / (2 * h)
+    assert phi.derivative_pair(1.0, 1.0, 0.5) == pytest.approx(slope, rel=1e-6)
+
+
+@pytest.mark.parametrize("f", ["tanh", "hard-tanh", "selu", lambda x: x**3 + np.clip(x - 0.3, -1, 1)])
+def test_a_batch_equals_its_members(f):
+    """From afar no bend can be seen, but the neighbours of the long one in the batch have theirs."""
+    phi, q = activations.get(f), np.array([1e-6, 1.0, 1e20])
+    assert phi.second_moment(q) == pytest.approx([phi.second_moment(each) for each in q], rel=1e-13)
+    assert phi.derivative_moment(q) == pytest.approx([phi.derivative_moment(each) for each in q], rel=1e-12)
+
+
+def test_fast_growth():
+    phi = activations.get(np.exp)
+    q = np.array([0.1, 1.0, 10.0, 50.0])
+    assert phi.second_moment(q) == pytest.approx(np.exp(2 * q), rel=1e-11)
+    assert phi.second_moment(400.0) == math.inf
+    assert phi.output_gap(1.0, 1.0, 0.1) == pytest.approx(-math.expm1(-0.1), rel=1e-12)
+
+
+def test_a_derivative_that_is_given_is_used():
+    phi = activations.get(np.tanh, derivative=lambda x: 0 * x + 2.0)
+    assert phi.derivative_moment(1.0) == pytest.approx(4.0)
+
+
+@pytest.mark.parametrize(
+    ("f", "message"),
+    [
+        (lambda x: x.sum(), "one value for each number"),
+        (lambda x: x[:3], "one value for each number"),
+        (lambda x: np.stack([x, x]), "make it elementwise"),
+        (np.sqrt, "NaN at x = -6.1"),
+        (lambda x: "text", "expected numbers"),
+        (lambda: 0.0, "neither arrays, tensors nor numbers"),
+        (lambda x: np.sin(1e5 * x), "varies everywhere"),
+        ("tahn", "did you mean 'tanh'"),
+        ("relu(2)", "relu takes no numbers"),
+        ("elu(1, 2, 3)", "takes fewer numbers"),
+        ("elu(x)", "expected numbers in brackets"),
+        (3, "unknown activation"),
+        (None, "unknown activation"),
+    ],
+)
+def test_what_is_no_activation(f, message):
+    with pytest.raises(ValueError, match=message):
+        activations.get(f)
+
+
+def test_a_name_needs_no_derivative():
+    with pytest.raises(ValueError, match="give the function itself"):
+        activations.get("tanh", derivative=np.cos)
+
+
+bad_lengths = st.one_of(
+    st.floats(max_value=-1e-300), st.just(math.nan), st.just(math.inf), st.sampled_from(["x", None, [], [1, "a"]])
+)
+bad_gaps = st.one_of(
+    st.floats(max_value=-1e-9), st.floats(min_value=2.0001), st.just(math.nan), st.sampled_from(["x", None, []])
+)
+
+
+@given(st.sampled_from(NAMES), bad_lengths)
+def test_bad_lengths(name, q):
+    phi = activations.get(name)
+    for average in (phi.mean, phi.second_moment, phi.derivative_moment):
+        with pytest.raises(ValueError, match=r"q: expected .*got"):
+            average(q)
+    with pytest.raises(ValueError, match=r"q2: expected .*got"):
+        phi.pair(1.0, q, 0.5)
+
+
+@given(st.sampled_from(NAMES), bad_gaps)
+def test_bad_gaps(name, gap):
+    phi = activations.get(name)
+    for average in (phi.pair, phi.derivative_pair, phi.output_gap):
+        with pytest.raises(ValueError, match=r"gap: expected .*got"):
+            average(1.0, 1.0, gap)

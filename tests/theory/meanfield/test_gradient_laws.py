@@ -1,0 +1,143 @@
+"""Gradient metrics: the closed form against networks with real backpropagation, and what the errata refute."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from orderone.theory import MeanField, linear_gradient_metrics, meanfield
+
+
+def printed(weight_var, bias_var, keep, depth):
+    """S1 (12), where every layer has the lengths of the fixed point."""
+    q, q_ab = bias_var / (1 - weight_var / keep), bias_var / (1 - weight_var)
+    chi1, k = weight_var / keep, depth - np.arange(1, depth + 1)
+    sums = (np.array([sum(r**j for j in range(1, n + 1)) for n in k]) for r in (chi1, weight_var / keep**2))
+    g_aa = 4 * (q / keep) ** 2 * chi1**k * (keep + next(sums))
+    return g_aa, 4 * q_ab**2 * weight_var**k * (1 + next(sums))
+
+
+@given(st.floats(0.01, 0.6), st.floats(0.0, 2), st.floats(0.65, 1), st.integers(1, 40))
+def test_at_the_fixed_point_it_is_the_papers_formula(weight_var, bias_var, keep, depth):
+    metrics = linear_gradient_metrics(weight_var, bias_var, keep, depth)
+    for ours, theirs in zip(metrics, printed(weight_var, bias_var, keep, depth), strict=True):
+        assert ours == pytest.approx(theirs, rel=1e-11)
+        assert len(ours) == depth
+
+
+def backpropagation(rng, width, depth, weight_var, bias_var, keep, x):
+    """g_aa and signed g_ab of every layer, for one network and two sets of masks."""
+    W = rng.normal(0, math.sqrt(weight_var / width), (depth, width, width))
+    b = rng.normal(0, math.sqrt(bias_var), (depth, width, 1))
+    p = (rng.random((depth, width, 2)) < keep) / keep
+    inputs, z = [], x
+    for layer in range(depth):
+        inputs.append(p[layer] * z)
+        z = W[layer] @ inputs[-1] + b[layer]
+    delta, g_aa, g_ab = 2 * z, np.empty(depth), np.empty(depth)
+    for layer in reversed(range(depth)):
+        a, d = inputs[layer] / math.sqrt(width), delta / math.sqrt(width)
+        g_aa[layer] = ((d**2).sum(0) * (a**2).sum(0)).mean()
+        g_ab[layer] = (d[:, 0] @ d[:, 1]) * (a[:, 0] @ a[:, 1])
+        delta = p[layer] * (W[layer].T @ delta)
+    return g_aa, g_ab
+
+
+@pytest.fixture(scope="module")
+def measured():
+    """100 networks, weight_var .5, bias_var .1, keep .9, ten layers, an input of squared length one, given twice."""
+    rng, width = np.random.default_rng(0), 120
+    x = np.ones((width, 2))
+    runs = np.array([backpropagation(rng, width, 10, 0.5, 0.1, 0.9, x) for _ in range(100)])
+    return runs.mean(0), runs.std(0) / math.sqrt(len(runs))
+
+
+def test_from_any_start_it_is_what_networks_do(measured):
+    """Erratum S1.3."""
+    (g_aa, g_ab), (error_aa, error_ab) = measured
+    metrics = linear_gradient_metrics(0.5, 0.1, 0.9, 10, q0=1.0)
+    assert (np.abs(metrics.g_aa - g_aa) < 5 * error_aa + 0.04 * g_aa).all()
+    assert (np.abs(metrics.g_ab - g_ab) < 5 * error_ab + 0.04 * g_ab).all()
+
+
+def test_the_papers_formula_is_not(measured):
+    """With an input that is not at the fixed point, (12) as printed is several times too small at the first layer."""
+    assert measured[0][0][0] > 3 * printed(0.5, 0.1, 0.9, 10)[0][0]
+
+
+def test_equation_s2_lacks_a_factor():
+    """Erratum S1.6: (S2) as printed is keep times too small."""
+    q = 0.1 / (1 - 0.5 / 0.7)
+    expected = 4 * (q / 0.7) * (0.5 / 0.7) * (0.7 + 0.5 / 0.7) * q / 0.7
+    assert linear_gradient_metrics(0.5, 0.1, 0.7, 30).g_aa[-2] == pytest.approx(expected)
+
+
+def test_decay_of_g_ab():
+    """Erratum S1.5: chi_2 a layer only if weight_var < keep^2, else chi_1^2."""
+    for keep, rate in ((0.9, 0.5), (0.6, (0.5 / 0.6) ** 2)):
+        g_ab = linear_gradient_metrics(0.5, 0.1, keep, 400).g_ab
+        assert g_ab[50] / g_ab[51] == pytest.approx(rate, rel=1e-6)
+
+
+def test_a_given_overlap():
+    same, other = (linear_gradient_metrics(0.5, 0.1, 0.9, 5, q0=1.0, qab0=o) for o in (1.0, -0.5))
+    assert same.g_aa == pytest.approx(other.g_aa)
+    assert other.g_ab[0] < 0 < same.g_ab[0]
+
+
+def test_lengths_that_diverge():
+    metrics = linear_gradient_metrics(0.5, 0.1, 0.4, 5)
+    assert (metrics.g_aa == math.inf).all()
+    assert np.isfinite(metrics.g_ab).all()
+    deep = linear_gradient_metrics(3.0, 0.1, 0.5, 2000, q0=1.0)
+    assert not np.isnan(np.concatenate(deep)).any()
+
+
+def test_unpacks_and_has_names():
+    g_aa, g_ab = metrics = linear_gradient_metrics(weight_var=0.5, bias_var=0.1, keep=0.9, depth=3)
+    assert metrics["g_aa"] is metrics.g_aa is g_aa
+    assert metrics["g_ab"] is g_ab
+
+
+def test_exponential_laws_and_noise():
+    network = MeanField("linear", 0.5, 0.1, 0.7)
+    law = meanfield.gradient_law(network, depth=30, width=500)
+    assert law.g_aa[:-1] / law.g_aa[1:] == pytest.approx(np.full(29, network.chi1))
+    assert law.g_ab[:-1] / law.g_ab[1:] == pytest.approx(np.full(29, network.chi2))
+    assert law.noise == pytest.approx(0.76 / math.sqrt(500) * law.g_aa)
+    k = int(law.crossover)  # between these two layers the noise overtakes
+    assert law.g_ab[-1 - k] > law.noise[-1 - k]
+    assert law.g_ab[-2 - k] < law.noise[-2 - k]
+    assert law.crossover == pytest.approx(math.log(math.sqrt(500) / 0.76) / math.log(1 / 0.7))
+    assert meanfield.crossover_depth(0.8, 0.8, 500) == math.inf  # without dropout the two never part
+
+
+def test_the_noise_of_g_ab_is_as_predicted():
+    """Erratum S1.4: std(g_ab) sqrt(N) / g_aa is of order one, whatever the width, deep in the network."""
+    rng = np.random.default_rng(1)
+    levels = []
+    for width in (40, 160):
+        runs = np.array([backpropagation(rng, width, 24, 0.5, 0.1, 0.7, np.ones((width, 2))) for _ in range(120)])
+        levels.append(runs[:, 1, 4].std() * math.sqrt(width) / runs[:, 0, 4].mean())
+    assert min(levels) > 0.3
+    assert max(levels) < 2
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"weight_var": -0.1}, "weight_var: expected 0 or more"),
+        ({"keep": 1.2}, "keep: expected in"),
+        ({"bias_var": math.nan}, "bias_var: expected 0 or more"),
+        ({"depth": 0}, "depth: expected a whole number"),
+        ({"q0": -1.0}, "q0: expected between"),
+        ({"q0": 1.0, "qab0": 1.5}, "qab0: expected between -1 and 1"),
+        ({"weight_var": [0.1, 0.2]}, "weight_var: expected one number"),
+        ({"q0": "one"}, "q0: expected a number"),
+    ],
+)
+def test_bad_input(given, message):
+    with pytest.raises(ValueError, match=message):
+        linear_gradient_metrics(**{"weight_var": 0.5, "bias_var": 0.1, "keep": 0.9, "depth": 5, **given})
