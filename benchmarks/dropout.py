@@ -57,9 +57,10 @@ def measured(instances: int, weights: str, device: str) -> float:
     )  # fmt: skip
 
 
-def main(instances: int = 100, device: str = "cpu") -> None:
+def main(instances: int, device: str) -> None:
     torch.set_num_threads(1)
-    one_network(device), measured(2, "implied", device)
+    one_network(device)
+    measured(2, "implied", device)
     loop = seconds(lambda: [one_network(device) for _ in range(FEW)]) * instances / FEW
     print(f"| {instances} networks | s | times faster |\n| --- | --- | --- |")
     print(f"| a loop (from {FEW}) | {loop:.1f} | 1 |", flush=True)
@@ -69,5 +70,5 @@ def main(instances: int = 100, device: str = "cpu") -> None:
 
 
 if __name__ == "__main__":
-    given = sys.argv[1:]
-    main(*(int(x) for x in given[:1]), *given[1:])
+    given = dict(zip(("instances", "device"), sys.argv[1:], strict=False))
+    main(int(given.get("instances", 100)), given.get("device", "cpu"))

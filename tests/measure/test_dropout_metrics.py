@@ -1,6 +1,7 @@
 """Random dropout networks: against networks written out by hand, against theory, and drawn against implied weights."""
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,11 +17,11 @@ from orderone.measure.dropout_weights import Drawn, Implied
 from orderone.measure.elementwise import OWN, value_and_slope
 
 
-def means(frame, quantity):
+def means(frame: Any, quantity: str) -> Any:
     return frame[frame.quantity == quantity].set_index("layer")["mean"]
 
 
-def errors(frame, quantity):
+def errors(frame: Any, quantity: str) -> Any:
     return frame[frame.quantity == quantity].set_index("layer")["se"]
 
 
@@ -142,8 +143,7 @@ def test_inputs_are_as_asked():
 
 def test_portions_follow_the_memory_and_progress_is_told():
     calls = []
-    options = {"width": 10, "depth": 3, "instances": 7}
-    frame = dropout_metrics(memory=1, progress=lambda *told: calls.append(told), **options)
+    frame = dropout_metrics(width=10, depth=3, instances=7, memory=1, progress=lambda *told: calls.append(told))
     assert [done for done, _, _ in calls] == list(range(1, 8))
     assert set(frame.quantity) == set(QUANTITIES)
     assert len(frame) == 3 * len(QUANTITIES)
@@ -202,4 +202,4 @@ def test_says_what_is_wrong(options, words):
 def test_numbers_come_out_for_whatever_is_legal(activation, weight_var, bias_var, keep, c0):
     frame = dropout_metrics(activation, weight_var, bias_var, keep, width=6, depth=4, instances=3, c0=c0)
     assert not frame[["mean", "var", "se"]].isna().to_numpy().any()
-    assert frame[frame.quantity == "c_ab"]["mean"].abs().max() <= 1
+    assert means(frame, "c_ab").abs().max() <= 1

@@ -15,7 +15,9 @@ from orderone.theory import critical_weight_var, phase_diagram
 def figures(tmp_path):
     def drawn(*arguments, **options):
         page = write_phases(phase_diagram(*arguments, **options), tmp_path / "page.html").read_text()
-        return json.loads(re.search(r'<script type="application/json" id="data">(.*?)</script>', page, re.S)[1])
+        found = re.search(r'<script type="application/json" id="data">(.*?)</script>', page, re.S)
+        assert found
+        return json.loads(found[1])
 
     return drawn
 

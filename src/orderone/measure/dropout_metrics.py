@@ -112,7 +112,7 @@ def variance_law(frame: pd.DataFrame, quantity: Name, *, confidence: Number = 0.
     Erratum S1.9: near 2, and not exactly, since V/m^2 grows with the distance from the output.
     """
     lines = frame[frame.quantity == one_of(quantity, QUANTITIES, "quantity")]
-    return fit_exponent(lines["mean"].abs(), lines["var"], confidence=confidence, correction=False)
+    return fit_exponent(np.abs(lines["mean"]), lines["var"], confidence=confidence, correction=False)
 
 
 def _measure(networks: Networks, inputs: Tensor, generator: Generator) -> Tensor:

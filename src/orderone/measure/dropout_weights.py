@@ -31,6 +31,11 @@ class Weights(ABC):
     def backward(self, delta: Tensor) -> Tensor:
         """W^T delta, for both."""
 
+    @staticmethod
+    @abstractmethod
+    def bytes(width: int, itemsize: int) -> int:
+        """What one layer of one network holds between the two."""
+
     def _normal(self, *shape: int, like: Tensor) -> Tensor:
         return torch.randn(shape, generator=self.generator, dtype=like.dtype, device=like.device)
 

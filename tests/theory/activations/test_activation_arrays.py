@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orderone.theory import activations
+from orderone.theory.activations.numeric import Numeric
 
 NAMES = activations.names()
 
@@ -76,6 +77,7 @@ def test_functions_equal_their_named_kin(name, f):
 
 def test_kinks_and_jumps_are_found_anywhere():
     phi = activations.get(lambda x: np.where(x > 0.3, x, 0) + np.abs(x + 1.7))
+    assert isinstance(phi, Numeric)
     assert phi.kinks == pytest.approx((-1.7, 0.3), abs=1e-10)
     assert phi.derivative_moment(1.0) == math.inf
     x, y = np.random.default_rng(1).multivariate_normal([0, 0], [[1, 0.5], [0.5, 1]], size=400_000).T
