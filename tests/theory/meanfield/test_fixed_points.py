@@ -94,6 +94,13 @@ def test_when_lengths_exist(name, edge, keep):
     assert above.lengths() == above.correlations() == ()
 
 
+@pytest.mark.parametrize("name", ["elu", "softplus"])
+def test_lengths_that_grow_by_a_constant_diverge(name):
+    """At weight_var = 2, q' - q tends to a constant, which rounding hides from 1e15 on."""
+    assert MeanField(name, 2.0, 0.1).status == "diverges"
+    assert MeanField(name, 1.9, 0.1).status == "converged"
+
+
 @pytest.mark.parametrize("name", ["tanh", "erf", "hard-tanh", "sin", "sigmoid", "step"])
 def test_bounded_activations_always_have_one(name):
     for weight_var in (1e-6, 1.0, 1e6):

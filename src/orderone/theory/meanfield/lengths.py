@@ -84,7 +84,7 @@ def _excess(phi: Activation, rate: np.ndarray, bias_var: np.ndarray) -> np.ndarr
 
 def _brackets(excess: np.ndarray, bias_var: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """(low, high) around q*; (0, 0) if it is zero, (inf, inf) if there is none."""
-    above, below = excess[:, ONE:] <= 0, excess[:, : ONE + 1] > 0
+    above, below = excess[:, ONE:] < 0, excess[:, : ONE + 1] > 0  # not what rounding leaves of a slow divergence
     up, down = np.argmax(above, axis=1), ONE - np.argmax(below[:, ::-1], axis=1)
     grows = excess[:, ONE] > 0
     low = np.where(grows, GRID[ONE + up - 1], np.where(below.any(axis=1), GRID[down], bias_var))
