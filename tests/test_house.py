@@ -21,7 +21,7 @@ def python(code: str) -> str:
     [
         ("import orderone", {"torch", "numpy", "scipy", "pandas", "rich", "tyro"}),
         ("from orderone import theory, rules; rules.get('mup')", {"torch", "numpy", "scipy", "pandas", "rich", "tyro"}),
-        ("import orderone.cli.main", {"torch", "numpy", "scipy", "pandas"}),
+        ("import orderone.cli.verbs", {"torch", "numpy", "scipy", "pandas"}),
     ],
 )
 def test_heavy_packages_load_only_when_needed(statement, absent):

@@ -205,7 +205,7 @@ def test_seeds_memory_and_tensors():
         ({"width": 0}, "width: expected a whole number, 1 or more; got 0"),
         ({"depth": 0}, "depth: expected a whole number"),
         ({"samples": 0}, "samples: expected a whole number, 1 or more; got 0"),
-        ({"kind": "shaped-relu", "p": -0.1}, "p: expected a finite number of at least 0, got -0.1"),
+        ({"kind": "shaped-relu", "p": -0.1}, "p: expected a finite number of at least 0; got -0.1"),
         ({"kind": "shaped-relu", "c_plus": -1, "p": 0}, "slopes at width 150 are both zero"),
         ({"kind": "shaped", "phi": torch.cos}, r"phi\(0\) = 0"),
         ({"kind": "shaped", "a": 0}, "a: expected a number other than 0"),

@@ -112,7 +112,7 @@ def test_a_shaped_network_keeps_its_inputs_apart():
         (lambda: ShapedActivation(torch.tanh, 0), "scale: expected a number other than 0"),
         (lambda: ShapedActivation(torch.cos, 1.0), "phi: expected a slope other than 0 at 0"),
         (lambda: ShapedReLU(NOT_A_MODEL), "plus: expected a finite number"),
-        (lambda: ShapedReLU.at(0), "size: expected a finite number greater than 0"),
+        (lambda: ShapedReLU.at(0), "size: expected a finite number above 0"),
     ],
 )
 def test_wrong_arguments(call, message):

@@ -87,7 +87,7 @@ def test_corners_are_finite(size, option, rho0):
         ({"width": 1, "depth": -1}, "depth: expected a whole number"),
         ({"width": 1, "depth": 1, "activation": "gelu"}, "unknown activation"),
         ({"width": 1, "depth": 1, "rho0": 2}, "rho0: expected numbers in"),
-        ({"width": 1, "depth": 1, "residual": -1.0}, "residual: expected a finite number greater than 0"),
+        ({"width": 1, "depth": 1, "residual": -1.0}, "residual: expected a finite number above 0"),
         ({"width": 1, "depth": 1, "activation": "linear", "residual": True}, "residual: expected activation 'relu'"),
     ],
 )

@@ -8,18 +8,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-import tyro
-from tyro.extras import SubcommandApp
-
 from orderone import __version__
-from orderone.cli import check, demo, plan, predict, reproduce
-
-app = SubcommandApp()
-app.command(predict.app, name="predict", help="What theory says, without running a network.")
-app.command(plan.plan)
-app.command(check.check)
-app.command(reproduce.reproduce)
-app.command(demo.demo)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -30,12 +19,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         print(f"orderone {__version__}")
         return
     try:
-        app.cli(
-            args=arguments,
-            prog="orderone",
-            description="Keep everything a network computes of order one as it grows.",
-            config=(tyro.conf.FlagCreatePairsOff,),
-        )
+        from orderone.cli.verbs import run  # takes a moment, in which one may think better of it
+
+        run(arguments)
         sys.stdout.flush()
     except ValueError as error:
         print(f"orderone: {error}", file=sys.stderr)
