@@ -12,7 +12,7 @@ demo: .venv/.run
 	@$(BIN)/orderone demo
 
 test: .venv/.dev
-	$(BIN)/pytest -m "not slow"
+	$(BIN)/pytest -m "not slow" --numprocesses 2 --dist worksteal
 
 test-all: .venv/.dev
 	$(BIN)/pytest

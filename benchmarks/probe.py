@@ -4,7 +4,8 @@
 
 Steps with and without it take turns; the ratio is the median of the ratios of neighbours. Everything is recorded by
 default: every module and tensor, every step. "fixed batch" adds a pass on 64 tokens a step, for `change`; "pass alone" is
-what that pass costs by itself. The model is the nano-gpt of tests/planning/zoo.py, on bytes.
+what that pass costs by itself. What weights cost is the same for every length of a batch, so there are two. The model is
+the nano-gpt of tests/planning/zoo.py, on bytes, with a thread that is timed by itself.
 """
 
 import sys
@@ -26,8 +27,8 @@ import zoo
 
 import orderone as o1
 
-WIDTH, LAYERS, HEAD, BYTES, ROWS, LENGTH, STEPS = 256, 12, 32, 256, 8, 128, 12
-zoo.VOCAB, zoo.LENGTH, zoo.HEAD = BYTES, LENGTH, HEAD
+WIDTH, LAYERS, HEAD, BYTES, ROWS, LENGTHS, FIXED, STEPS = 256, 12, 32, 256, 8, (128, 256), 64, 12
+zoo.VOCAB, zoo.LENGTH, zoo.HEAD = BYTES, max(LENGTHS), HEAD
 
 
 def batch(rows: int, length: int, device: str) -> dict[str, Tensor]:
@@ -48,16 +49,17 @@ def step(model: nn.Module, optimizer: Optimizer, data: dict[str, Tensor]) -> Non
 
 
 def seconds(action: Callable[[], Any], device: str) -> float:
-    start = time.perf_counter()
+    clock = time.thread_time if device == "cpu" else time.perf_counter
+    start = clock()
     action()
     if device != "cpu":
         torch.cuda.synchronize()
-    return time.perf_counter() - start
+    return clock() - start
 
 
-def measure(device: str) -> dict[str, list[float]]:
+def measure(device: str, length: int) -> dict[str, list[float]]:
     """Seconds of every step, in turns."""
-    data, fixed = batch(ROWS, LENGTH, device), batch(1, LENGTH // 2, device)
+    data, fixed = batch(ROWS, length, device), batch(1, FIXED, device)
     options: dict[str, dict[str, Any]] = {"without": {}, "probe": {}, "probe, fixed batch": {"batch": fixed}}
     with ExitStack() as stack:
         runs = {name: trained(device) for name in options}
@@ -73,11 +75,12 @@ def measure(device: str) -> dict[str, list[float]]:
 
 def main(device: str) -> None:
     torch.set_num_threads(1)
-    found = measure(device)
-    print("| | a step, ms | ratio |\n| --- | --- | --- |")
-    for name, times in found.items():
-        ratio = median(one / plain for one, plain in zip(times, found["without"], strict=True))
-        print(f"| {name} | {1e3 * median(times):.1f} | {ratio:.3f} |")
+    print("| | a step, ms | ratio |\n| --- | --- | --- |", flush=True)
+    for length in LENGTHS:
+        found = measure(device, length)
+        for name, times in found.items():
+            ratio = median(one / plain for one, plain in zip(times, found["without"], strict=True))
+            print(f"| {ROWS} x {length} tokens: {name} | {1e3 * median(times):.1f} | {ratio:.3f} |", flush=True)
 
 
 if __name__ == "__main__":

@@ -6,16 +6,18 @@ wait for, and numbers are kept as such.
 """
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch._C._functorch import get_unwrapped, is_functorch_wrapped_tensor
 
 REDUCED = {torch.float16: torch.float32, torch.bfloat16: torch.float32}
 SUMMED = {*REDUCED, torch.float32, torch.float64}  # what torch reduces; other precisions (float8) are widened first
-BLOCK = 2**15  # entries summed in one go: in single precision, 10^7 squares one after the other lose four digits
-SQUARABLE = (1e-16, 1e16)  # beyond, squares leave single precision
+BLOCK = 2**15  # entries summed one after the other: in single precision, 10^7 squares lose four digits
+SQUARABLE = (1e-16, 1e13)  # the squares of 10^12 such entries have a sum in single precision
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +48,9 @@ class Moments:
         return self.rms, self.total / self.count, self.largest, self.finite / self.count
 
 
+_Underway = tuple[int, tuple[Tensor, ...]]  # number of entries, reductions of them
+
+
 def _larger(one: float, two: float) -> float:
     return one if math.isnan(one) or one > two else two
 
@@ -54,24 +59,22 @@ class Ledger:
     """Slots are numbered; `fetch` returns the moments of all of them, in order, and starts anew."""
 
     def __init__(self) -> None:
-        self._counts: list[int] = []
-        self._values: list[tuple[Tensor | float, ...]] = []
+        self._slots: list[Moments | _Underway] = []
 
     def __len__(self) -> int:
-        return len(self._counts)
+        return len(self._slots)
 
     def add(self, x: Tensor, count: int | None = None) -> int:
         """Of a sparse tensor, give the values and the `count` of all entries."""
         x = local(x.detach())
-        self._counts.append(x.numel() if count is None else count)
-        self._values.append(_reductions(_real(x)))
-        return len(self._counts) - 1
+        count, x = x.numel() if count is None else count, _real(x)
+        self._slots.append(_on_host(x, count) if x.is_cpu else (count, _elsewhere(x)))
+        return len(self._slots) - 1
 
     def fetch(self) -> list[Moments]:
-        counts, values = self._counts, self._values
-        self.__init__()
-        numbers = iter(_to_host([value for row in values for value in row]))
-        return [_moments(count, *row) for count, row in zip(counts, zip(*[numbers] * 5, strict=True), strict=True)]
+        slots, self._slots = self._slots, []
+        arrived = iter(_to_host([slot for slot in slots if not isinstance(slot, Moments)]))
+        return [slot if isinstance(slot, Moments) else next(arrived) for slot in slots]
 
 
 def is_measurable(x: Tensor) -> bool:
@@ -95,20 +98,30 @@ def _real(x: Tensor) -> Tensor:
     return x if x.dtype in SUMMED else x.float()
 
 
-def _reductions(x: Tensor) -> tuple[Tensor | float, ...]:
-    """Norm, sum, smallest, largest, and the number of entries that are not finite."""
+def _on_host(x: Tensor, count: int) -> Moments:
+    x = x.float() if x.dtype in REDUCED else x
+    # two passes, one at a time, are faster than the one that does both, unless starting them is what takes the time
+    low, high = torch.aminmax(x) if x.numel() < BLOCK else (x.amin(), x.amax())
+    largest = max(-low.item(), high.item())  # not a number, if one of them is not
+    bad = 0.0 if math.isfinite(largest) else _not_finite(x).item()
+    return Moments(count, _squares(x, largest), x.sum().item(), largest, count - bad)
+
+
+def _squares(x: Tensor, largest: float) -> float:
+    """Of many numbers BLAS makes a faster sum of squares, and one with more digits."""
+    squarable = largest == 0 or SQUARABLE[0] < largest < SQUARABLE[1]
+    if squarable and x.numel() >= BLOCK and x.is_contiguous():
+        flat = x.view(-1).numpy(force=True)
+        return float(np.dot(flat, flat))
+    in_single = squarable and x.numel() < BLOCK
+    norm = torch.linalg.vector_norm(x, dtype=None if in_single else torch.float64).item()
+    return norm * norm  # and not **2, which does not end in infinity but in an error
+
+
+def _elsewhere(x: Tensor) -> tuple[Tensor, ...]:
+    """Norm, sum, smallest, largest, and the number of entries that are not finite: launched, and not waited for."""
     wide = REDUCED.get(x.dtype)
-    norm, total = _norm(x, wide), x.sum(dtype=wide)
-    low, high = torch.aminmax(x)
-    if not x.is_cpu:
-        return norm, total, low, high, _not_finite(x)
-    low, high = low.item(), high.item()
-    largest = max(-low, high)
-    if not math.isfinite(largest):
-        return norm.item(), total.item(), low, high, _not_finite(x).item()
-    if largest and not SQUARABLE[0] < largest < SQUARABLE[1]:
-        norm = torch.linalg.vector_norm(x, dtype=torch.float64)
-    return norm.item(), total.item(), low, high, 0.0
+    return torch.linalg.vector_norm(x, dtype=wide), x.sum(dtype=wide), *torch.aminmax(x), _not_finite(x)
 
 
 def _not_finite(x: Tensor) -> Tensor:
@@ -116,29 +129,16 @@ def _not_finite(x: Tensor) -> Tensor:
     return torch.isfinite(x).logical_not_().sum(dtype=REDUCED.get(x.dtype, x.dtype))
 
 
-def _norm(x: Tensor, wide: torch.dtype | None) -> Tensor:
-    if not x.is_cpu or x.numel() <= BLOCK:
-        return torch.linalg.vector_norm(x, dtype=wide)
-    flat, rest = x.reshape(-1), x.numel() % BLOCK
-    norms = torch.linalg.vector_norm(flat[: x.numel() - rest].view(-1, BLOCK), dim=1, dtype=wide)
-    norm = torch.linalg.vector_norm(norms)
-    return torch.hypot(norm, torch.linalg.vector_norm(flat[-rest:], dtype=wide)) if rest else norm
-
-
-def _moments(count: int, norm: float, total: float, low: float, high: float, bad: float) -> Moments:
-    largest = math.nan if math.isnan(low) else max(-low, high)
-    return Moments(count, norm * norm, total, largest, count - bad)
-
-
-def _to_host(values: list[Tensor | float]) -> list[float]:
+def _to_host(underway: list[_Underway]) -> Iterator[Moments]:
     """One transfer for each device and precision, which as a rule is one."""
-    result = [math.nan if isinstance(value, Tensor) else value for value in values]
+    numbers: list[float] = [math.nan] * (5 * len(underway))
     kinds: dict[tuple[torch.device, torch.dtype], list[tuple[int, Tensor]]] = {}
-    for i, value in enumerate(values):
-        if isinstance(value, Tensor):
-            kinds.setdefault((value.device, REDUCED.get(value.dtype, value.dtype)), []).append((i, value))
+    for i, value in enumerate(value for _, values in underway for value in values):
+        kinds.setdefault((value.device, REDUCED.get(value.dtype, value.dtype)), []).append((i, value))
     for (_, dtype), found in kinds.items():
         stacked = torch.stack([value.to(dtype) for _, value in found])
         for (i, _), number in zip(found, stacked.tolist(), strict=True):
-            result[i] = number
-    return result
+            numbers[i] = number
+    for i, (count, _) in enumerate(underway):
+        norm, total, low, high, bad = numbers[5 * i : 5 * i + 5]
+        yield Moments(count, norm * norm, total, math.nan if math.isnan(low) else max(-low, high), count - bad)

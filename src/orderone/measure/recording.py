@@ -114,12 +114,13 @@ class Probe:
     def _due(self) -> bool:
         return self.step % self.every == 0
 
-    def _listens(self, module: str) -> bool:
+    @property
+    def _listens(self) -> bool:
         training = torch.is_grad_enabled() and not torch.is_inference_mode_enabled()
-        return (self._only_changes or training) and self._due and self.wanted(module)
+        return (self._only_changes or training) and self._due
 
     def _saw(self, module: str, kind: str, x: Tensor) -> None:
-        if not self._listens(module):
+        if not self._listens:
             return
         if self._only_changes:
             if CHANGES.get(kind) in self.quantities:
@@ -136,7 +137,7 @@ class Probe:
             self._compare_one((module, kind), x, slot)
 
     def _saw_scores(self, module: str, scores: Callable[[], Tensor]) -> None:
-        if self._listens(module) and is_measurable(found := scores()):
+        if self._listens and self.wanted(module) and is_measurable(found := scores()):
             self._saw(module, "scores", found)
 
     def _compare_one(self, key: Key, x: Tensor, number: int) -> None:
