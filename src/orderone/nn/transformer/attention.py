@@ -1,6 +1,6 @@
 """Multi-head attention: S2 (1.13)-(1.19), and with keys and values of another sequence S2 (2.2)-(2.4).
 
-    r_t = sum_h U^h sum_t' Omega^h_tt' V^h s'_t',     Omega^h_t. = softmax_t'( (Q^h s_t) . (K^h s'_t') / sqrt(C) ),     C = n / H
+    r_t = sum_h U^h sum_t' Omega^h_tt' V^h s'_t',    Omega^h_t. = softmax_t'( (Q^h s_t) . (K^h s'_t') / sqrt(C) ),   C = n/H
 
 s' = s in self-attention. Q, K and V are tensors of their own, not one packed matrix: so each can have its initial size and
 learning rate, queries can take the 1/sqrt(C) by which muP's scores differ, and Muon sees three matrices.

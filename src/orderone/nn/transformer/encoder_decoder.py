@@ -4,8 +4,8 @@
     decoder    words + positions of its own, norm, blocks of causal attention, attention to the encoder and MLP, norm
     head       the words again, N_rescale in front
 
-The norms after both embeddings and after the encoder are the three that S2 adds to those of the residual branches. Keys and
-values of the encoder's attention read the encoder's normed output (S2 (2.3)-(2.4)); padding is masked there and in the encoder.
+The norms after both embeddings and after the encoder are the three that S2 adds to those of the residual branches. In
+the attention to the encoder, keys and values read its normed output (S2 (2.3)-(2.4)); padding is masked there and before.
 """
 
 from torch import Tensor, nn

@@ -2,9 +2,9 @@
 
     z_t = W^WE_{token t} + b^PE_t     S2 (1.9);        output_j = N_rescale sum_i W^WE_ij s_i     S2 (1.24)
 
-The head is the word embedding. For N_rescale the strategies of S2 ask n^-(1+s)/2 (erratum S2.9); `orderone.plan` puts it in
-front of the head. Initially every tensor has the standard deviation 0.02 (S2 II.2.C): with the constants C_G = 0.02^2 fan_in
-for matrices, and C = 0.02^2 for words and positions (erratum S2.8).
+The head is the word embedding. The strategies of S2 ask N_rescale = n^-(1+s)/2 (erratum S2.9), and `orderone.plan` puts it
+in front of the head: leave `rescale` at 1 then. Initially every tensor has the standard deviation 0.02 (S2 II.2.C), which
+means C = 0.02^2 fan_in for matrices, and C = 0.02^2 for words and positions (erratum S2.8).
 """
 
 from torch import Tensor, nn
@@ -34,8 +34,8 @@ class TiedHead(nn.Linear):
     def reset_parameters(self) -> None:
         """The table draws."""
 
-    def forward(self, x: Tensor) -> Tensor:
-        return super().forward(x if self.rescale == 1 else x * self.rescale)
+    def forward(self, input: Tensor) -> Tensor:
+        return super().forward(input if self.rescale == 1 else input * self.rescale)
 
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, tied, rescale={self.rescale:.4g}"

@@ -1,6 +1,6 @@
 """Matrices, tables and norms, each drawn with the variance of its group.
 
-    Var(W_ij) = C / fan_in  (a matrix),      Var(b_i) = C  (a table: words, positions, the class token)       S2 (1.25)-(1.34)
+    Var(W_ij) = C / fan_in  (a matrix),      Var(b_i) = C  (a table: words, positions, a class token)     S2 (1.25)-(1.34)
 
 C is of order one. Biases start at zero, gains at one. Every layer draws its own tensors, in `reset_parameters`, so that a
 model on the meta device has initial sizes too.

@@ -2,8 +2,8 @@
 
     z_t = W_patch x_t + b^PE_t     S2 (1.7);        output = b_head + W_head mean_t s_t     S2 (1.22)-(1.23)
 
-With `pooling="class"` a class token goes first, z_0 = c + b^PE_0 (S2 (1.8)), and the head reads s_0. Initial sizes are those
-of S2 II.1.C: Xavier's for Q, K, V packed and for the MLP, uniform; order one for patches and head; a small C_PE.
+With `pooling="class"` a class token goes first, z_0 = c + b^PE_0 (S2 (1.8)), and the head reads s_0. Initial sizes are
+those of S2 II.1.C: Xavier's for Q, K, V packed and for the MLP, uniform; order one for patches and head; a small C_PE.
 """
 
 import torch
