@@ -7,7 +7,7 @@ from orderone.theory import exponents
 from orderone.theory.scaling import init_std, lr_factors
 
 if TYPE_CHECKING:
-    from orderone.theory import activations, gaussian, kernels, meanfield
+    from orderone.theory import activations, gaussian, kernels, meanfield, transformer
     from orderone.theory.meanfield import (
         MeanField,
         critical_weight_var,
@@ -15,9 +15,11 @@ if TYPE_CHECKING:
         linear_gradient_metrics,
         phase_diagram,
     )
+    from orderone.theory.transformer import Transformer
 
 __all__ = [
     "MeanField",
+    "Transformer",
     "activations",
     "critical_weight_var",
     "edge_of_chaos",
@@ -29,11 +31,12 @@ __all__ = [
     "lr_factors",
     "meanfield",
     "phase_diagram",
+    "transformer",
 ]
 _MEAN_FIELD = ("MeanField", "critical_weight_var", "edge_of_chaos", "linear_gradient_metrics", "phase_diagram")
-_PACKAGES = ("activations", "gaussian", "kernels", "meanfield")
+_PACKAGES = ("activations", "gaussian", "kernels", "meanfield", "transformer")
 __getattr__ = lazy_names(  # these need numpy and scipy, which exponents do without
-    __name__, dict.fromkeys(_MEAN_FIELD, "meanfield") | dict.fromkeys(_PACKAGES)
+    __name__, dict.fromkeys(_MEAN_FIELD, "meanfield") | {"Transformer": "transformer"} | dict.fromkeys(_PACKAGES)
 )
 
 

@@ -1,0 +1,84 @@
+"""What attention does to kernels: S2 (1.65), Appendix A; erratum S2.4 for the tangent kernel.
+
+With F_1 the kernel of queries, F that of keys and values, and averages over Gaussian scores of covariance
+C_Q C_K F_1 F between query-key pairs:
+
+    R_tt'     = sum E[Omega_ts Omega_t's'] F_ss'                                                value
+    A[M]_tt'  = sum E[dOmega_ts/dsr  dOmega_t's'/ds'r'] F_ss' M_rr'                             bend
+
+    branch    C_U C_V R
+    carried   C_U C_V (sum E[Omega Omega] Theta + C_Q C_K (A[F] Theta_1 + F_1 A[Theta]))        S2 (1.161)-(1.163)
+    own       V: C_U R,   U: C_V R,   K: C_U C_V C_Q F_1 A[F],   Q: C_U C_V C_K F_1 A[F]        S2 (1.151)-(1.154)
+
+all of them normalized kernels. `carried` is the derivative of R by the kernels, along Theta, as it has to be. R is a
+covariance: what rounding or sampling leaves below zero is cut off.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from orderone.theory.transformer.averaging import Problem, averages
+from orderone.theory.transformer.correlations import correlations
+from orderone.theory.transformer.moments import FORWARD
+from orderone.theory.transformer.stream import Stream
+from orderone.theory.transformer.views import views
+
+EXACT = 1e-10  # scales of queries that product rules tell apart
+NODES, MORE_NODES = 9, 33  # correlations at most; more for sharp attention, whose averages bend more
+SHARP = 4.0  # C_Q C_K from which on attention is sharp
+
+
+@dataclass(frozen=True, eq=False)
+class Attended:
+    """Over pairs of queries, all (queries, queries)."""
+
+    value: np.ndarray  # R
+    bend: np.ndarray  # A[F]
+    carried: Mapping[str, np.ndarray]  # group -> what of R's derivative along its tangent kernel C_U C_V leaves out
+    variance: np.ndarray  # of p F q from head to head
+    error: float  # standard error of R by sampling, relative to its largest entry
+
+
+def attend(
+    queries: Stream, keys: Stream, visible: np.ndarray, strength: float, accuracy: float = 1e-3, seed: int = 0
+) -> Attended:
+    """The averages of one layer: `strength` is C_Q C_K, `visible` is (sequences, queries, keys)."""
+    variance = queries.G.diagonal()
+    small = visible.shape[2] <= 3
+    seen = views(variance, queries.tokens, visible, EXACT if small else accuracy / 10)
+    size = np.sqrt(np.where(variance > 0, variance, 1.0))
+    nodes = correlations(queries.G / size[:, None] / size, MORE_NODES if small or strength > SHARP else NODES)
+    along = _both(queries, keys)
+    found, error = averages(
+        Problem(keys.G, {name: theta for name, (_, theta) in along.items()}, keys.tokens, seen, strength, nodes.nodes),
+        accuracy,
+        seed,
+    )
+    shown = {key: nodes.at_pairs(values, seen.of_query) for key, values in found.items()}
+    value, bend = _semidefinite(shown["value", FORWARD]), shown.get(("bend", FORWARD), 0 * variance[:, None])
+    carried = {
+        name: shown["value", name] + strength * (bend * theta + queries.G * shown["bend", name])
+        for name, (theta, _) in along.items()
+    }
+    return Attended(value, bend, carried, np.maximum(shown["square", FORWARD] - value**2, 0), error)
+
+
+def _both(queries: Stream, keys: Stream) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    """The tangent kernels of each group, of queries and of keys; 0 where a group is in one only."""
+    names = dict.fromkeys([*queries.theta, *keys.theta])
+    no_query, no_key = np.zeros_like(queries.G), np.zeros_like(keys.G)
+    return {name: (queries.theta.get(name, no_query), keys.theta.get(name, no_key)) for name in names}
+
+
+def _semidefinite(matrix: np.ndarray) -> np.ndarray:
+    """The nearest positive semidefinite matrix; itself, if a Cholesky factor shows that it is one."""
+    rounding = 1e-12 * max(float(np.trace(matrix)), 1e-300)
+    try:
+        np.linalg.cholesky(matrix + rounding * np.eye(len(matrix)))
+        return matrix
+    except np.linalg.LinAlgError:
+        values, vectors = np.linalg.eigh(matrix)
+        nearest = (vectors * np.maximum(values, 0)) @ vectors.T
+        return (nearest + nearest.T) / 2

@@ -1,0 +1,117 @@
+"""Points at which attention scores are averaged: Gauss-Hermite products for few keys, randomized Sobol for many.
+
+Two queries with correlation rho see, over the keys of their sequences a and b, scores x and y that are Gaussian with
+
+    E[x x^T] = C_Q C_K F_aa,    E[y y^T] = C_Q C_K F_bb,    E[x y^T] = rho C_Q C_K F_ab             (unit scales)
+
+A softmax does not see what all scores of a sequence have in common, so F is centred first: fewer directions, and less to
+average over.
+"""
+
+from collections.abc import Iterator
+from functools import lru_cache, reduce
+from typing import NamedTuple
+
+import numpy as np
+from scipy.special import ndtri
+from scipy.stats import qmc
+
+RULES = {0: 1, 1: 160, 2: 96, 3: 40, 4: 20}  # points in each of so many dimensions
+NEGLIGIBLE = 1e-13  # parts of a variance that rounding makes
+SOBOL = 128  # dimensions that get Sobol numbers; the small ones behind them get pseudo-random ones
+REPETITIONS = 8
+EDGE = 2.0**-32  # half the step of a Sobol number
+FEW = 2**20
+
+
+class Scores(NamedTuple):
+    """Scores of two views, with weights that add up to 1."""
+
+    x: np.ndarray  # (points, keys)
+    y: np.ndarray  # (points, keys)
+    weight: np.ndarray  # (points,)
+
+
+def product_rule(own: np.ndarray, cross: np.ndarray, other: np.ndarray) -> Scores:
+    """Gauss-Hermite points of x and y with covariances `own`, `other`, and `cross` = E[x y^T]; all centred here."""
+    own, cross, other = _centred(own), _centred(cross), _centred(other)
+    left, whiten = _factor(own)
+    shared = cross.T @ whiten  # y = shared w + right v
+    right, _ = _factor(other - shared @ shared.T, np.trace(other))
+    number = left.shape[1] + right.shape[1]
+    grid, weight = _grid(number)
+    w, v = grid[:, : left.shape[1]], grid[:, left.shape[1] :]
+    return Scores(w @ left.T, w @ shared.T + v @ right.T, weight)
+
+
+def dimensions(F: np.ndarray) -> int:
+    """Of the centred scores over keys with kernel `F`."""
+    return _factor(_centred(F))[0].shape[1]
+
+
+def _centred(matrix: np.ndarray) -> np.ndarray:
+    return matrix - matrix.mean(0) - matrix.mean(1)[:, None] + matrix.mean()
+
+
+def _factor(matrix: np.ndarray, size: float | None = None) -> tuple[np.ndarray, np.ndarray]:
+    """A with A A^T = matrix, and B with B^T A = 1; `size` says against what a variance is nothing."""
+    values, vectors = np.linalg.eigh((matrix + matrix.T) / 2)
+    kept = values > NEGLIGIBLE * max(np.trace(matrix) if size is None else size, NEGLIGIBLE)
+    root = np.sqrt(values[kept])
+    return vectors[:, kept] * root, vectors[:, kept] / root
+
+
+@lru_cache(maxsize=8)
+def _grid(number: int) -> tuple[np.ndarray, np.ndarray]:
+    point, weight = np.polynomial.hermite_e.hermegauss(RULES[number])
+    axes = np.meshgrid(*[point] * number, indexing="ij") if number else []
+    grid = np.stack([axis.ravel() for axis in axes], axis=1) if number else np.zeros((1, 0))
+    return grid, reduce(np.multiply.outer, [weight / weight.sum()] * number, np.ones(1)).ravel()
+
+
+def fields(F: np.ndarray, length: int, points: int, seed: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Pairs of independent Gaussian fields over all keys with kernel `F`, (points, keys) each, one for each repetition.
+
+    Sequences of `length` keys are centred one by one. x and rho x + sqrt(1 - rho^2) z are then the scores of two queries.
+    Every point comes with -z as well: odd powers of sqrt(1 - rho^2) cancel, and what is left is smooth in rho.
+    """
+    factor = _principal(F, length).astype(np.float32)
+    for repetition in range(REPETITIONS):
+        normals = _normals(2 * factor.shape[1], points // 2, seed, repetition)
+        x, z = normals[:, 0::2] @ factor.T, normals[:, 1::2] @ factor.T
+        yield np.concatenate([x, x]), np.concatenate([z, -z])
+
+
+def _principal(F: np.ndarray, length: int) -> np.ndarray:
+    """(keys, directions), the largest first: Sobol numbers are best in their first dimensions."""
+    blocks = F.reshape(len(F) // length, length, -1, length)
+    centred = blocks - blocks.mean(1, keepdims=True) - blocks.mean(3, keepdims=True) + blocks.mean((1, 3), keepdims=True)
+    factor, _ = _factor(centred.reshape(F.shape))
+    return factor[:, ::-1]
+
+
+def _normals(number: int, points: int, seed: int, repetition: int) -> np.ndarray:
+    """(points, number) in single precision; kept for the next block, if they are few."""
+    draw = _kept if number * points <= FEW else _drawn
+    return draw(number, points, seed, repetition)
+
+
+def _drawn(number: int, points: int, seed: int, repetition: int) -> np.ndarray:
+    generator = np.random.default_rng((seed, repetition))
+    first = min(number, SOBOL)
+    normals = np.empty((points, number), np.float32)
+    if first:
+        uniform = _sobol(first, generator).random(points)
+        normals[:, :first] = ndtri(np.clip(uniform, EDGE, 1 - EDGE))
+    normals[:, first:] = generator.standard_normal((points, number - first), dtype=np.float32)
+    return normals
+
+
+_kept = lru_cache(maxsize=2 * REPETITIONS)(_drawn)
+
+
+def _sobol(number: int, generator: np.random.Generator) -> qmc.Sobol:
+    try:
+        return qmc.Sobol(number, scramble=True, rng=generator)
+    except TypeError:  # scipy before 1.15
+        return qmc.Sobol(number, scramble=True, seed=generator)
