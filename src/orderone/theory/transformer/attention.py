@@ -20,14 +20,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from orderone.theory.transformer.averaging import Problem, averages
-from orderone.theory.transformer.correlations import correlations
+from orderone.theory.transformer.correlations import correlations, node_count
 from orderone.theory.transformer.moments import FORWARD
 from orderone.theory.transformer.stream import Stream
 from orderone.theory.transformer.views import views
 
+FEW_KEYS = 3  # up to which product rules may do
 EXACT = 1e-10  # scales of queries that product rules tell apart
-NODES, MORE_NODES = 9, 33  # correlations at most; more for sharp attention, whose averages bend more
-SHARP = 4.0  # C_Q C_K from which on attention is sharp
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,17 +44,15 @@ def attend(
     queries: Stream, keys: Stream, visible: np.ndarray, strength: float, accuracy: float = 1e-3, seed: int = 0
 ) -> Attended:
     """The averages of one layer: `strength` is C_Q C_K, `visible` is (sequences, queries, keys)."""
-    variance = queries.G.diagonal()
-    small = visible.shape[2] <= 3
-    seen = views(variance, queries.tokens, visible, EXACT if small else accuracy / 10)
+    variance, few = queries.G.diagonal(), visible.shape[2] <= FEW_KEYS
     size = np.sqrt(np.where(variance > 0, variance, 1.0))
-    nodes = correlations(queries.G / size[:, None] / size, MORE_NODES if small or strength > SHARP else NODES)
+    seen = views(variance, queries.tokens, visible, EXACT if few else accuracy / 10)
+    sharpness = strength * float(variance.max()) * float(np.abs(keys.G).max())
+    nodes = correlations(queries.G / size[:, None] / size, node_count(sharpness, few))
     along = _both(queries, keys)
-    found, error = averages(
-        Problem(keys.G, {name: theta for name, (_, theta) in along.items()}, keys.tokens, seen, strength, nodes.nodes),
-        accuracy,
-        seed,
-    )
+    of_keys = {name: theta for name, (_, theta) in along.items()}
+    problem = Problem(keys.G, of_keys, keys.tokens, seen, strength, nodes.nodes, nodes.needed(seen.of_query))
+    found, error = averages(problem, accuracy, seed)
     shown = {key: nodes.at_pairs(values, seen.of_query) for key, values in found.items()}
     value, bend = _semidefinite(shown["value", FORWARD]), shown.get(("bend", FORWARD), 0 * variance[:, None])
     carried = {

@@ -69,7 +69,7 @@ class Transformer:
         stem_norm: Any = False,
         head: Name = "linear",
         pool: Name = "none",
-        accuracy: Number = 1e-3,
+        accuracy: Number = 5e-4,
         seed: Count = 0,
     ):
         values = {

@@ -32,15 +32,18 @@ def softmax(scores: np.ndarray, visible: np.ndarray, scale: np.ndarray) -> np.nd
 
 def moments(
     p: np.ndarray, q: np.ndarray, weight: np.ndarray, F: np.ndarray, along: Mapping[str, np.ndarray]
-) -> Averages:
-    """Of all views of one sequence with all of another: `p`, `q` are (points, views, keys), `along` are kernels M."""
+) -> tuple[Averages, np.ndarray]:
+    """Of all views of one sequence with all of another: `p`, `q` are (points, views, keys), `along` are kernels M.
+
+    Also p F q at each point, (points, views, views).
+    """
     each = _inner(p @ F, q)
     averages = {("value", FORWARD): _mean(weight, each), ("square", FORWARD): _mean(weight, each**2)}
-    if not along:
-        return averages
-    few = p.shape[1] * q.shape[1] <= len(along)
-    find = _through_matrices if few else _one_by_one
-    return averages | find(p, q, weight, F, {FORWARD: F, **along}, each)
+    if along:
+        few = p.shape[1] * q.shape[1] <= len(along)
+        find = _through_matrices if few else _one_by_one
+        averages |= find(p, q, weight, F, {FORWARD: F, **along}, each)
+    return averages, each
 
 
 def _through_matrices(

@@ -8,7 +8,6 @@ A softmax does not see what all scores of a sequence have in common, so F is cen
 average over.
 """
 
-from collections.abc import Iterator
 from functools import lru_cache, reduce
 from typing import NamedTuple
 
@@ -16,12 +15,12 @@ import numpy as np
 from scipy.special import ndtri
 from scipy.stats import qmc
 
-RULES = {0: 1, 1: 160, 2: 96, 3: 40, 4: 20}  # points in each of so many dimensions
+RULES = {0: 1, 1: 160, 2: 96, 3: 36, 4: 20}  # points in each of so many dimensions
 NEGLIGIBLE = 1e-13  # parts of a variance that rounding makes
 SOBOL = 128  # dimensions that get Sobol numbers; the small ones behind them get pseudo-random ones
 REPETITIONS = 8
 EDGE = 2.0**-32  # half the step of a Sobol number
-FEW = 2**20
+FEW = 2**19
 
 
 class Scores(NamedTuple):
@@ -44,11 +43,6 @@ def product_rule(own: np.ndarray, cross: np.ndarray, other: np.ndarray) -> Score
     return Scores(w @ left.T, w @ shared.T + v @ right.T, weight)
 
 
-def dimensions(F: np.ndarray) -> int:
-    """Of the centred scores over keys with kernel `F`."""
-    return _factor(_centred(F))[0].shape[1]
-
-
 def _centred(matrix: np.ndarray) -> np.ndarray:
     return matrix - matrix.mean(0) - matrix.mean(1)[:, None] + matrix.mean()
 
@@ -69,25 +63,26 @@ def _grid(number: int) -> tuple[np.ndarray, np.ndarray]:
     return grid, reduce(np.multiply.outer, [weight / weight.sum()] * number, np.ones(1)).ravel()
 
 
-def fields(F: np.ndarray, length: int, points: int, seed: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Pairs of independent Gaussian fields over all keys with kernel `F`, (points, keys) each, one for each repetition.
+def fields(factor: np.ndarray, points: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Two independent Gaussian fields over all keys: (repetitions, points, keys) each.
 
-    Sequences of `length` keys are centred one by one. x and rho x + sqrt(1 - rho^2) z are then the scores of two queries.
+    Their covariance is that of `factor`, (keys, directions). x and rho x + sqrt(1 - rho^2) z are then the scores of two queries.
     Every point comes with -z as well: odd powers of sqrt(1 - rho^2) cancel, and what is left is smooth in rho.
     """
-    factor = _principal(F, length).astype(np.float32)
-    for repetition in range(REPETITIONS):
-        normals = _normals(2 * factor.shape[1], points // 2, seed, repetition)
-        x, z = normals[:, 0::2] @ factor.T, normals[:, 1::2] @ factor.T
-        yield np.concatenate([x, x]), np.concatenate([z, -z])
+    normals = np.stack([_normals(2 * factor.shape[1], points // 2, seed, r) for r in range(REPETITIONS)])
+    x, z = normals[:, :, 0::2] @ factor.T, normals[:, :, 1::2] @ factor.T
+    return np.concatenate([x, x], axis=1), np.concatenate([z, -z], axis=1)
 
 
-def _principal(F: np.ndarray, length: int) -> np.ndarray:
-    """(keys, directions), the largest first: Sobol numbers are best in their first dimensions."""
+def principal(F: np.ndarray, length: int) -> np.ndarray:
+    """(keys, directions) of F, its sequences of `length` keys centred one by one.
+
+    The largest direction comes first: Sobol numbers are best in their first dimensions.
+    """
     blocks = F.reshape(len(F) // length, length, -1, length)
     centred = blocks - blocks.mean(1, keepdims=True) - blocks.mean(3, keepdims=True) + blocks.mean((1, 3), keepdims=True)
     factor, _ = _factor(centred.reshape(F.shape))
-    return factor[:, ::-1]
+    return factor[:, ::-1].astype(np.float32)
 
 
 def _normals(number: int, points: int, seed: int, repetition: int) -> np.ndarray:
@@ -107,7 +102,7 @@ def _drawn(number: int, points: int, seed: int, repetition: int) -> np.ndarray:
     return normals
 
 
-_kept = lru_cache(maxsize=2 * REPETITIONS)(_drawn)
+_kept = lru_cache(maxsize=4 * REPETITIONS)(_drawn)
 
 
 def _sobol(number: int, generator: np.random.Generator) -> qmc.Sobol:

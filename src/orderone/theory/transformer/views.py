@@ -22,9 +22,14 @@ class Views:
     scale: np.ndarray  # (views,) sqrt(F_tt)
     of_query: np.ndarray  # (queries,) index of each query's view
 
-    def within(self, sequence: int) -> np.ndarray:
-        """Indices of the views of one sequence."""
-        return np.flatnonzero(self.sequence == sequence)
+    def only(self, active: np.ndarray) -> "Views":
+        """Some of them; queries of others have none."""
+        renumbered = np.where(active, np.cumsum(active) - 1, -1)
+        return Views(self.sequence[active], self.visible[active], self.scale[active], renumbered[self.of_query])
+
+    def within(self, sequence: int) -> slice:
+        """The views of one sequence."""
+        return slice(*np.searchsorted(self.sequence, [sequence, sequence + 1]))
 
 
 def views(variance: np.ndarray, tokens: Tokens, visible: np.ndarray, tolerance: float) -> Views:
