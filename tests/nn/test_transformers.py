@@ -397,6 +397,6 @@ def test_wrong_inputs_are_explained():
 @settings(max_examples=40, deadline=None)
 def test_any_sizes_make_a_model_or_a_value_error(width, heads, mlp):
     right = width > 0 and heads > 0 and width % heads == 0 and mlp in (1, 2.5, 4) and (mlp * width) % 1 == 0
-    with nullcontext() if right else pytest.raises(ValueError, match="width|heads|mlp"):
+    with nullcontext() if right else pytest.raises(ValueError, match=r"width|heads|mlp"):
         model = nn.GPT(vocab=7, length=3, width=width, heads=heads, depth=1, mlp=mlp)
         assert model(torch.zeros(1, 3, dtype=torch.long)).isfinite().all()
