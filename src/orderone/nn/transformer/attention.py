@@ -37,7 +37,7 @@ class Attention(nn.Module):
 
     def _split(self, x: Tensor) -> Tensor:
         """(batch, tokens, n) -> (batch, heads, tokens, C)"""
-        return x.unflatten(-1, (self.heads, -1)).transpose(1, 2)
+        return x.view(*x.shape[:2], self.heads, -1).transpose(1, 2)
 
     def extra_repr(self) -> str:
         return f"heads={self.heads}, causal={self.causal}"
