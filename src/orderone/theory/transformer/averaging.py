@@ -39,12 +39,12 @@ class Problem:
     def by_product_rules(self) -> bool:
         """Whether scores have few enough dimensions: one less than keys, for each of two queries."""
         most = 2 * (int(self.views.visible.sum(axis=1).max()) - 1)
-        gentle = most <= 2 or self.strength * self.views.scale.max() ** 2 * self.F.max() <= GENTLE
+        gentle = most <= 2 or self.strength * float(self.views.scale.max()) ** 2 * float(self.F.max()) <= GENTLE
         return most in RULES and gentle and RULES[most] ** most * int(self.needed.sum()) / 2 <= RULE_WORK
 
     @property
     def first_points(self) -> int:
-        numbers = self.views.visible.size * self.keys.sequences
+        numbers = self.views.visible.size * len(self.views.sequence)
         return min(MOST, max(FEWEST, 1 << (LIGHT // numbers).bit_length() - 1 if numbers < LIGHT else FEWEST))
 
     def only(self, wanted: np.ndarray) -> tuple["Problem", np.ndarray]:
@@ -88,16 +88,16 @@ def averages(problem: Problem, accuracy: float, seed: int) -> tuple[Averages, fl
 
 def _by_product_rules(problem: Problem) -> Averages:
     result = problem.empty()
-    for node, i, j in np.argwhere(problem.needed):
+    for node, i, j in np.argwhere(problem.needed).tolist():
         if i <= j:
-            _add(result, node, slice(i, i + 1), slice(j, j + 1), _pair(problem, problem.nodes[node], i, j))
+            _add(result, node, slice(i, i + 1), slice(j, j + 1), _pair(problem, float(problem.nodes[node]), i, j))
     return result
 
 
 def _pair(problem: Problem, rho: float, i: int, j: int) -> Averages:
     """Of two views, over the keys that they see."""
     views, keys, F = problem.views, problem.keys, problem.F
-    a, b = (np.arange(keys.points)[keys.of(views.sequence[v])][views.visible[v]] for v in (i, j))
+    a, b = (np.arange(keys.points)[keys.of(int(views.sequence[v]))][views.visible[v]] for v in (i, j))
     one, other = views.scale[i], views.scale[j]
     own, cross, theirs = F[np.ix_(a, a)] * one**2, F[np.ix_(a, b)] * (rho * one * other), F[np.ix_(b, b)] * other**2
     x, y, weight = product_rule(problem.strength * own, problem.strength * cross, problem.strength * theirs)
@@ -113,7 +113,7 @@ def _sampled(problem: Problem, x: np.ndarray, z: np.ndarray) -> tuple[Averages, 
         fields_x, fields_z = x[part].reshape(-1, x.shape[2]), z[part].reshape(-1, x.shape[2])
         weight = np.full(len(fields_x), 1 / (REPETITIONS * x.shape[1]), np.float32)
         p = attention(fields_x)
-        for node in np.flatnonzero(problem.needed.any(axis=(1, 2))):
+        for node in np.flatnonzero(problem.needed.any(axis=(1, 2))).tolist():
             rho = np.float32(problem.nodes[node])
             q = p if rho == 1 else attention(rho * fields_x + np.sqrt(1 - rho * rho) * fields_z)
             for block in blocks:

@@ -25,23 +25,23 @@ TABLE = {group: "QKVU" for group in ATTENTION} | {"class": "PE"}  # groups that 
 
 def read_constants(C: Any) -> dict[str, float]:
     """All C_G, from those that are given."""
-    return _read(C, WITH_VARIANCE, DEFAULTS, "C", least=0)
+    return _read(C, WITH_VARIANCE, DEFAULTS, "C")
 
 
 def read_rates(rates: Any) -> dict[str, float]:
     """All Lambda_G, from those that are given."""
-    return _read(rates, GROUPS, dict.fromkeys(GROUPS, 1.0), "rates", least=0)
+    return _read(rates, GROUPS, dict.fromkeys(GROUPS, 1.0), "rates")
 
 
-def _read(given: Any, groups: tuple[str, ...], default: Mapping[str, float], name: str, least: float) -> dict[str, float]:
+def _read(given: Any, groups: tuple[str, ...], default: Mapping[str, float], name: str) -> dict[str, float]:
     if given is not None and not isinstance(given, Mapping):
         raise ValueError(f"{name}: expected a mapping from groups to numbers, got {given!r}; give {name}={{'Q': 1.0}}")
     values = dict(default)
-    known = {group.lower(): group for group in (*groups, "QKVU")}
     for group, value in (given or {}).items():
-        found = known[one_of(group, known, f"group of {name}")] if group not in groups else group
-        number = real(value, f"{name}[{group!r}]", least=least)
-        values.update(dict.fromkeys(ATTENTION if found == "QKVU" else (found,), number))
+        if group not in (*groups, "QKVU"):
+            raise ValueError(f"{name}: expected groups out of {', '.join(groups)} or QKVU; got {group!r}")
+        number = real(value, f"{name}[{group!r}]", least=0)
+        values.update(dict.fromkeys(ATTENTION if group == "QKVU" else (group,), number))
     return values
 
 
