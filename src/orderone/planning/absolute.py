@@ -177,6 +177,8 @@ def _algorithm(t: Tensor, role: str, request: Request) -> Algorithm:
 def _factors(t: Tensor, role: str, group: str, request: Request, a: Algorithm) -> Factors:
     into, out = fans(t)
     folded = width_factors(request.parameterization(a.law), role, Growth(into, out), a.law)
+    if group == "head_bias":  # the number of outputs is no width
+        folded = Factors()
     if group == "patch":  # a dense input is a sum over its features
         folded = replace(folded, std=folded.std * into**-0.5)
     if is_strategy(request.name) and a.law in ("adamw", "adam", "sign", "sgd"):
