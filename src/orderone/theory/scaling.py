@@ -21,6 +21,7 @@ from fractions import Fraction
 from orderone.core.errors import one_of
 from orderone.core.exact import count, exact
 from orderone.core.given import Count, Name, Number
+from orderone.core.reals import real
 
 STRATEGIES = {
     "standard": None,
@@ -65,7 +66,7 @@ def init_std(
 
 
 def _fans(n: Count, n_in: Count, n_out: Count, mlp: Number) -> dict[str, tuple[Number, Number]]:
-    n, n_in, n_out = count(n, "n"), count(n_in, "n_in"), count(n_out, "n_out")
+    n, n_in, n_out, mlp = count(n, "n"), count(n_in, "n_in"), count(n_out, "n_out"), real(mlp, "mlp", above=0)
     fans = [(n_in, n), (1, n), (1, n), (n, n), (n, mlp * n), (mlp * n, n), (n, n_out), (1, n_out)]
     return dict(zip(GROUPS, fans, strict=True))
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from network import draw, forward, gram, norm, tangent
+from plain_transformer import draw, forward, gram, norm, tangent
 
 from orderone import theory
 
@@ -20,7 +20,14 @@ def inputs(sequences, tokens, features=16, seed=0):
 
 def sgd(n, n_in=16, n_out=8):
     """Factors by hand: S2 (1.99)-(1.107)."""
-    return {"patch": 1 / n_in, "PE": 1, **dict.fromkeys("QKVUW", 1 / n), "X": 1 / (4 * n), "head": 1 / n, "head_bias": 1}
+    return {
+        "patch": 1 / n_in,
+        "PE": 1,
+        **dict.fromkeys("QKVUW", 1 / n),
+        "X": 1 / (4 * n),
+        "head": 1 / n,
+        "head_bias": 1,
+    }
 
 
 def close(samples, expected, slack):
@@ -81,8 +88,7 @@ def test_tangent_kernels_group_by_group(blocks, causal, constants):
         assert close([each[group] for each in found], kernel, slack=0.06), group
     total = sum(expected.values())
     assert close([sum(each.values()) for each in found], total, slack=0.03)
-    without_scores = sum(kernel for group, kernel in expected.items() if group not in "QK")
-    assert constants == {} or not close([sum(each.values()) for each in found], without_scores, slack=0.03)
+    assert not close([each["Q"] for each in found], 0 * total, slack=0)  # a term that must not be dropped
 
 
 def test_a_decoder_that_attends_to_an_encoder():
@@ -106,17 +112,19 @@ def test_a_decoder_that_attends_to_an_encoder():
 
 def test_every_group_moves_the_outputs_alike_at_every_width():
     """lambda_G |dz/dG|^2 is flat in the width: S2 (1.99)-(1.107), and (1.108)-(1.116) after a division by |g|."""
-    widths, blocks, seeds = (32, 64, 128, 256), "AM", 12
+    widths, blocks, seeds = (32, 64, 128, 256), "AM", 40
     x, _ = inputs(1, 2)
     sizes = {"sgd": {}, "adamw": {}}
     for n in widths:
         factors = theory.lr_factors("neural-tangent", "adamw", n=n, n_in=16, n_out=8)
         factors |= dict.fromkeys("QKVU", factors["QKVU"])
-        found = []
+        found, count = [], {}
         for seed in range(seeds):
             weights = draw(blocks, n, 16, 8, 2, C, seed=seed)
             count = {name.rstrip("0123456789"): w.numel() for name, w in weights.items()}
-            squares = tangent(forward(weights, torch.tensor(x), blocks, n // 8, GELU)[1], weights, dict.fromkeys(sgd(n), 1))
+            squares = tangent(
+                forward(weights, torch.tensor(x), blocks, n // 8, GELU)[1], weights, dict.fromkeys(sgd(n), 1)
+            )
             found.append({group: kernel[0, 0] for group, kernel in squares.items()})
         for group, rate in sgd(n).items():
             square = np.mean([each[group] for each in found])
@@ -132,16 +140,15 @@ def test_every_group_moves_the_outputs_alike_at_every_width():
 
 def test_few_heads_fluctuate_at_any_width():
     """Erratum S2.5."""
-    x, G0 = inputs(1, 2, seed=3)
-    constants = {"Q": 3.0, "K": 3.0}
-    t = theory.Transformer("A", C=constants, heads=1)
+    across = np.random.default_rng(3).standard_normal((2, 16))
+    x = np.stack([across[0], -0.95 * across[0] + 0.2 * across[1]])[None]
+    G0 = theory.transformer.patches(x[0])
+    t = theory.Transformer("A", C={"Q": 3.0, "K": 3.0, "PE": 0.0}, heads=1)
     predicted = t.predict(G0).head_std(1)[-1][0, 1]
     fluctuations = []
     with torch.no_grad():
-        for seed in range(300):
-            stem, after = forward(draw("A", 192, 16, 1, 2, t.C, seed=seed), torch.tensor(x), "A", 1, GELU)[0]
+        for seed in range(200):
+            stem, after = forward(draw("A", 256, 16, 1, 2, t.C, seed=seed), torch.tensor(x), "A", 1, GELU)[0]
             fluctuations.append(gram(after)[0, 1] - gram(stem)[0, 1])
-    assert np.std(fluctuations) == pytest.approx(predicted, rel=0.25)
+    assert np.std(fluctuations) == pytest.approx(predicted, rel=0.2)
     assert predicted > 3 * t.predict(G0).head_std(16)[-1][0, 1]
-
-

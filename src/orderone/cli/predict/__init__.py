@@ -2,9 +2,11 @@
 
 from tyro.extras import SubcommandApp
 
-from orderone.cli.predict import exponents, meanfield, phase
+from orderone.cli.predict import exponents, meanfield, phase, strategies, transformer
 
 app = SubcommandApp()
 app.command(exponents.exponents)
 app.command(meanfield.meanfield)
 app.command(phase.phase)
+app.command(strategies.strategies)
+app.command(transformer.transformer)

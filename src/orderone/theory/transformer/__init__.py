@@ -4,6 +4,7 @@ t = theory.Transformer(blocks="AMAM", activation="gelu")
 t.kernels(G0), t.output_kernel(G0), t.ntk(G0), t.predict(G0).shares
 """
 
+from orderone.theory.transformer.few_heads import FewHeads
 from orderone.theory.transformer.groups import GROUPS, relative_rates
 from orderone.theory.transformer.layer import Attention
 from orderone.theory.transformer.model import Transformer
@@ -15,6 +16,7 @@ from orderone.theory.transformer.tied import TiedTerms, tied_terms
 __all__ = [
     "GROUPS",
     "Attention",
+    "FewHeads",
     "Memory",
     "Prediction",
     "TiedTerms",

@@ -59,7 +59,8 @@ def attend(
         name: shown["value", name] + strength * (bend * theta + queries.G * shown["bend", name])
         for name, (theta, _) in along.items()
     }
-    return Attended(value, bend, carried, np.maximum(shown["square", FORWARD] - value**2, 0), error)
+    variance = np.maximum(shown["square", FORWARD] - shown["value", FORWARD] ** 2, 0)
+    return Attended(value, bend, carried, variance, error)
 
 
 def _both(queries: Stream, keys: Stream) -> dict[str, tuple[np.ndarray, np.ndarray]]:

@@ -52,7 +52,7 @@ class Problem:
 
         Also which keys are left, of all sequences.
         """
-        active = wanted.any(axis=(0, 2))
+        active = np.asarray(wanted.any(axis=(0, 2)))
         views = self.views.only(active)
         keys = Tokens(self.keys.sequences, int(np.flatnonzero(views.visible.any(axis=0)).max()) + 1)
         kept = self.keys.position < keys.length

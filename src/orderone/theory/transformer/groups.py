@@ -11,16 +11,15 @@ to: for AdamW, `standard` is Lambda_G = 1 / (the neural-tangent factor), far fro
 from collections.abc import Mapping
 from typing import Any
 
-from orderone.core.errors import one_of
 from orderone.core.given import Count, Name, Number
 from orderone.core.reals import real
-from orderone.theory.scaling import STRATEGIES, lr_factors
+from orderone.theory.scaling import lr_factors, strategy_power
 
 ATTENTION = ("Q", "K", "V", "U")
 GROUPS = ("patch", "WE", "class", "PE", *ATTENTION, "W", "X", "head", "head_bias")
 WITH_VARIANCE = GROUPS[:-1]  # biases start at 0
 DEFAULTS = dict.fromkeys(WITH_VARIANCE, 1.0) | {"PE": 0.25}
-TABLE = {group: "QKVU" for group in ATTENTION} | {"class": "PE"}  # groups that share a line in tables of factors
+TABLE = dict.fromkeys(ATTENTION, "QKVU") | {"class": "PE"}  # groups that share a line in tables of factors
 
 
 def read_constants(C: Any) -> dict[str, float]:
@@ -53,6 +52,6 @@ def relative_rates(
     AdamW gradients shrink with the head, n^(-s/2) below it, so its factor n^(s/2) counts twice.
     """
     own, units = (lr_factors(name, optimizer, n, n_in, n_out, mlp) for name in (strategy, "neural-tangent"))
-    lift = float(STRATEGIES[one_of(strategy, STRATEGIES, "strategy")] or 0) / 2 if optimizer != "sgd" else 0.0
+    lift = float(strategy_power(strategy) or 0) / 2 if optimizer != "sgd" else 0.0
     ratio = {group: own[TABLE.get(group, group)] / units[TABLE.get(group, group)] for group in GROUPS}
     return {group: value * (1 if group.startswith("head") else n**lift) for group, value in ratio.items()}

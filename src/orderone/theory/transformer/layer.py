@@ -3,8 +3,8 @@
     K'     = C_U C_V R[K]
     Theta' = C_U C_V (dR[Theta] + 2 R + 2 C_Q C_K K A[K])               R, A and dR as in `attention`
 
-A rate of 1 for W is a rate of C_G for the weights themselves, so that own contributions are C_G times those of S2. A block of
-a Transformer is Residual(LayerNorm(eps), Attention()).
+A rate of 1 for W is a rate of C_G for the weights themselves, so that own contributions are C_G times those of S2. A
+block of a Transformer is Residual(LayerNorm(eps), Attention()).
 """
 
 from dataclasses import dataclass

@@ -10,8 +10,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from orderone.core.errors import instance, one_of
 from orderone.core.exact import count
 from orderone.core.frozen import FrozenDict
@@ -19,12 +17,15 @@ from orderone.core.given import ArrayLike, Count, Name, Number
 from orderone.core.reals import real
 from orderone.core.shapes import Array
 from orderone.theory import activations
+from orderone.theory.transformer.few_heads import FewHeads, draw_heads
 from orderone.theory.transformer.groups import read_constants, read_rates
 from orderone.theory.transformer.heads import HEADS, POOLS
-from orderone.theory.transformer.passing import Memory, run
+from orderone.theory.transformer.passing import Memory, embedded, run
 from orderone.theory.transformer.prediction import Prediction
 from orderone.theory.transformer.stems import STEMS
 from orderone.theory.transformer.tokens import read
+from orderone.theory.transformer.views import read_mask
+from orderone.theory.transformer.weights import Weights
 
 LETTERS = {"A": "attention", "M": "MLP", "C": "attention to a memory"}
 NORMS = ("layer", "rms")  # the same for a stream of mean 0
@@ -130,6 +131,17 @@ class Transformer:
         """Kernels, the tangent kernel of each group by itself, errors, and what the number of heads does."""
         one_of(optimizer, OPTIMIZERS, "optimizer of S2")
         return self._pass(G0, tokens, mask, memory, rates=read_rates(rates))
+
+    def few_heads(self, G0: ArrayLike, samples: Count = 64, tokens: Count | None = None, mask: Any = None) -> FewHeads:
+        """G of wide networks with `heads` heads, drawn `samples` times: mean, fluctuation, error of the mean."""
+        if self.heads is None or "C" in self.blocks:
+            raise ValueError(
+                "heads: expected a number of heads, and blocks A and M only; give Transformer(..., heads=12)"
+            )
+        matrix, place = read(G0, tokens)
+        stem = embedded(self, matrix, place, Weights(self.C, {}))
+        visible = read_mask(mask, stem.tokens, stem.tokens, self.causal)
+        return draw_heads(self, stem, visible, self.heads, count(samples, "samples", least=2), self.seed)
 
     def memory(self, G0: ArrayLike, tokens: Count | None = None, mask: Any = None) -> Memory:
         """What a decoder with blocks C attends to: the normalized stream behind the last block of this encoder."""

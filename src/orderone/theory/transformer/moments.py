@@ -84,7 +84,9 @@ def _inner(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 
 def _mean(weight: np.ndarray, each: np.ndarray) -> np.ndarray:
-    return np.einsum("s,svu->vu", weight, each, dtype=float, casting="same_kind")  # thousands of singles need double sums
+    return np.einsum(
+        "s,svu->vu", weight, each, dtype=float, casting="same_kind"
+    )  # thousands of singles need double sums
 
 
 def _sum(a: np.ndarray, b: np.ndarray) -> np.ndarray:

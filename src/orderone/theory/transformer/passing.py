@@ -11,9 +11,9 @@ from orderone.theory.transformer.heads import head_block
 from orderone.theory.transformer.prediction import Prediction
 from orderone.theory.transformer.stems import STEMS, embed
 from orderone.theory.transformer.stream import Stream
-from orderone.theory.transformer.weights import Weights
 from orderone.theory.transformer.tokens import Tokens
 from orderone.theory.transformer.views import read_mask
+from orderone.theory.transformer.weights import Weights
 
 if TYPE_CHECKING:
     from orderone.theory.transformer.model import Transformer
@@ -44,8 +44,7 @@ def run(
 ) -> Prediction:
     """Tangent kernels come with `rates` only; `merged` adds up their groups, which is faster."""
     weights = Weights(model.C, rates or {})
-    stream = embed(G0, tokens, STEMS[model.stem], weights, model.pool == "class")
-    stream = stream.normalized(model.eps) if model.stem_norm else stream
+    stream = embedded(model, G0, tokens, weights)
     blocks = _Blocks(model, weights, *_sources(model, stream.tokens, mask, memory, rates, merged))
     streams, passed = [stream.merged() if merged else stream], []
     for number, letter in enumerate(model.blocks):
@@ -55,6 +54,12 @@ def run(
     nothing = np.zeros_like(stream.G)
     variances = [nothing if each.head_variance is None else each.head_variance for each in passed]
     return Prediction(streams, output, theta, [each.error for each in passed], variances)
+
+
+def embedded(model: "Transformer", G0: np.ndarray, tokens: Tokens, weights: Weights) -> Stream:
+    """The stream behind the stem."""
+    stream = embed(G0, tokens, STEMS[model.stem], weights, model.pool == "class")
+    return stream.normalized(model.eps) if model.stem_norm else stream
 
 
 def _sources(

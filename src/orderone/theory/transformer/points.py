@@ -9,6 +9,7 @@ average over.
 """
 
 from functools import lru_cache, reduce
+from inspect import signature
 from typing import NamedTuple
 
 import numpy as np
@@ -34,9 +35,9 @@ class Scores(NamedTuple):
 def product_rule(own: np.ndarray, cross: np.ndarray, other: np.ndarray) -> Scores:
     """Gauss-Hermite points of x and y with covariances `own`, `other`, and `cross` = E[x y^T]; all centred here."""
     own, cross, other = _centred(own), _centred(cross), _centred(other)
-    left, whiten = _factor(own)
+    left, whiten = factor(own)
     shared = cross.T @ whiten  # y = shared w + right v
-    right, _ = _factor(other - shared @ shared.T, np.trace(other))
+    right, _ = factor(other - shared @ shared.T, np.trace(other))
     number = left.shape[1] + right.shape[1]
     grid, weight = _grid(number)
     w, v = grid[:, : left.shape[1]], grid[:, left.shape[1] :]
@@ -47,7 +48,7 @@ def _centred(matrix: np.ndarray) -> np.ndarray:
     return matrix - matrix.mean(0) - matrix.mean(1)[:, None] + matrix.mean()
 
 
-def _factor(matrix: np.ndarray, size: float | None = None) -> tuple[np.ndarray, np.ndarray]:
+def factor(matrix: np.ndarray, size: float | None = None) -> tuple[np.ndarray, np.ndarray]:
     """A with A A^T = matrix, and B with B^T A = 1; `size` says against what a variance is nothing."""
     values, vectors = np.linalg.eigh((matrix + matrix.T) / 2)
     kept = values > NEGLIGIBLE * max(np.trace(matrix) if size is None else size, NEGLIGIBLE)
@@ -66,7 +67,7 @@ def _grid(number: int) -> tuple[np.ndarray, np.ndarray]:
 def fields(factor: np.ndarray, points: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
     """Two independent Gaussian fields over all keys: (repetitions, points, keys) each.
 
-    Their covariance is that of `factor`, (keys, directions). x and rho x + sqrt(1 - rho^2) z are then the scores of two queries.
+    Their covariance is that of `factor`, (keys, directions). x and rho x + sqrt(1 - rho^2) z are the scores of two queries.
     Every point comes with -z as well: odd powers of sqrt(1 - rho^2) cancel, and what is left is smooth in rho.
     """
     normals = np.stack([_normals(2 * factor.shape[1], points // 2, seed, r) for r in range(REPETITIONS)])
@@ -80,9 +81,11 @@ def principal(F: np.ndarray, length: int) -> np.ndarray:
     The largest direction comes first: Sobol numbers are best in their first dimensions.
     """
     blocks = F.reshape(len(F) // length, length, -1, length)
-    centred = blocks - blocks.mean(1, keepdims=True) - blocks.mean(3, keepdims=True) + blocks.mean((1, 3), keepdims=True)
-    factor, _ = _factor(centred.reshape(F.shape))
-    return factor[:, ::-1].astype(np.float32)
+    centred = (
+        blocks - blocks.mean(1, keepdims=True) - blocks.mean(3, keepdims=True) + blocks.mean((1, 3), keepdims=True)
+    )
+    directions, _ = factor(centred.reshape(F.shape))
+    return directions[:, ::-1].astype(np.float32)
 
 
 def _normals(number: int, points: int, seed: int, repetition: int) -> np.ndarray:
@@ -106,7 +109,5 @@ _kept = lru_cache(maxsize=4 * REPETITIONS)(_drawn)
 
 
 def _sobol(number: int, generator: np.random.Generator) -> qmc.Sobol:
-    try:
-        return qmc.Sobol(number, scramble=True, rng=generator)
-    except TypeError:  # scipy before 1.15
-        return qmc.Sobol(number, scramble=True, seed=generator)
+    name = "rng" if "rng" in signature(qmc.Sobol).parameters else "seed"  # as it was called before scipy 1.15
+    return qmc.Sobol(number, scramble=True, **{name: generator})

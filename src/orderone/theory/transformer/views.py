@@ -9,6 +9,7 @@ same for all tokens, and bidirectional attention has one view for each sequence;
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -44,7 +45,7 @@ def views(variance: np.ndarray, tokens: Tokens, visible: np.ndarray, tolerance: 
     return Views(sequence[first], seen[first], scale, of_query)
 
 
-def read_mask(mask: np.ndarray | None, tokens: Tokens, keys: Tokens, causal: bool) -> np.ndarray:
+def read_mask(mask: Any, tokens: Tokens, keys: Tokens, causal: bool) -> np.ndarray:
     """(sequences, queries, keys): which keys a query may see.
 
     `mask` is of keys, (keys,) or (sequences, keys), as for padding; or of pairs, (queries, keys) or (sequences, queries,

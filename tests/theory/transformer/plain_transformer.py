@@ -44,7 +44,9 @@ def forward(weights, x, blocks, heads, phi, causal=False, memory=None, seen=None
     """The stream behind the stem and behind each block, and the outputs."""
     z = x @ weights["patch"].T + weights["PE"]
     tokens = x.shape[1]
-    own = torch.ones(tokens, tokens, dtype=torch.bool).tril() if causal else torch.ones(tokens, tokens, dtype=torch.bool)
+    own = (
+        torch.ones(tokens, tokens, dtype=torch.bool).tril() if causal else torch.ones(tokens, tokens, dtype=torch.bool)
+    )
     own = own if seen is None else own & seen[:, None, None, :]
     streams = [z]
     for i, letter in enumerate(blocks):
@@ -52,6 +54,7 @@ def forward(weights, x, blocks, heads, phi, causal=False, memory=None, seen=None
         if letter == "A":
             z = z + attention(s, s, weights, i, heads, own)
         elif letter == "C":
+            assert memory is not None
             everything = torch.ones(tokens, memory.shape[1], dtype=torch.bool)
             z = z + attention(s, memory, weights, i, heads, everything)
         else:
@@ -69,7 +72,9 @@ def gram(z):
 def tangent(output, weights, rates):
     """Theta of each group for output 0, (points, points)."""
     values = output[..., 0].reshape(-1)
-    rows = [torch.autograd.grad(value, list(weights.values()), retain_graph=True, allow_unused=True) for value in values]
+    rows = [
+        torch.autograd.grad(value, list(weights.values()), retain_graph=True, allow_unused=True) for value in values
+    ]
     result = {}
     for k, (name, weight) in enumerate(weights.items()):
         group = name.rstrip("0123456789")
