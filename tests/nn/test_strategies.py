@@ -144,6 +144,13 @@ def test_a_tied_head_needs_its_multiplier(build):
     assert sizes[256, "without"] == pytest.approx(2 * sizes[64, "without"], rel=0.15)
 
 
+def test_a_model_that_rescales_itself_needs_no_multiplier():
+    """The forward pass shows it, on a batch; a constant of order one is left alone."""
+    assert o1.plan(gpt(64, rescale=64**-0.5), rule="neural-tangent", inputs=ids()).multipliers == ()
+    (both,) = o1.plan(gpt(64, rescale=0.5), rule="neural-tangent", inputs=ids()).multipliers
+    assert both.value == pytest.approx(1 / 8)
+
+
 def test_the_constants_of_the_papers_runs():
     """S2 Table II.1.E: the neural-tangent run starts as the model does, with the constants of II.1.C."""
     model = vit(256)

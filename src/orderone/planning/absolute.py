@@ -8,44 +8,42 @@ exponents of S0, with fan_in^-1/2 for a dense embedding, whose input is not one-
 of S2, or one matrix of its group QKVU. A readout that is the embedding stands behind a multiplier: N_rescale, S2 (1.24).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from torch import nn
 
-from orderone.core.errors import one_of
 from orderone.planning import optimizers
 from orderone.planning.commit import sizes_now
-from orderone.planning.groups import fans, group_of
+from orderone.planning.constants import Constants
+from orderone.planning.groups import fans, groups_of, readout_places
 from orderone.planning.growth import Tensor
 from orderone.planning.initial import Initial, measure
-from orderone.planning.inventory import Item, Place, inventory, unwrap
+from orderone.planning.inventory import Item, inventory, unwrap
 from orderone.planning.layouts import Layout, lookup
-from orderone.planning.names import is_table, part_of_attention
+from orderone.planning.names import is_table
 from orderone.planning.optimizers import ALGORITHMS, REST, Algorithm
+from orderone.planning.order_one import OrderOne
 from orderone.planning.plan import Multiplier, Plan, Row
-from orderone.planning.request import Request, nonnegative
+from orderone.planning.request import Request
 from orderone.planning.roles import FIXED, OVERRIDES, read_overrides
 from orderone.planning.sight import output_modules
 from orderone.planning.structure import structural_roles
 from orderone.rules.factors import Factors, Growth, tied_multiplier, width_factors
-from orderone.theory.exponents import ROLES
+from orderone.theory.exponents.optimizers import update_law
 from orderone.theory.scaling import GROUPS, group_rate, is_strategy
 
-ATTENTION = ("Q", "K", "V", "U")  # within the group QKVU
 
-
-def plan(model: nn.Module, request: Request, C: Mapping[str, float], Lambda: Mapping[str, float]) -> Plan:
+def plan(model: nn.Module, request: Request, order_one: OrderOne, constants: Constants) -> Plan:
     if request.gauge != "folded" or request.depth is not None:
         raise ValueError("base=None: gauge and depth are relative to a base; give one, or leave them out")
     items = inventory(model)
     tensors = [Tensor(item, item.shape, _layouts(item)) for item in items.values()]
     found = structural_roles(tensors, output_modules(model)) | read_overrides(request.overrides, list(items))
     _no_unknown(tensors, request)
-    groups = _groups(tensors, found)
-    for constants, name in ((C, "C"), (Lambda, "Lambda")):
-        _read_constants(constants, name, groups)
-    rows = tuple(_row(t, found[t.item.name], groups[t.item.name], request, C, Lambda) for t in tensors)
+    groups = groups_of(tensors, found)
+    order_one.check(groups)
+    rows = tuple(_row(t, found[t.item.name], groups[t.item.name], request, order_one, constants) for t in tensors)
     headline = (
         f"{request.name} for {request.algorithm.name}, absolute: powers of each tensor's own dimensions; {len(rows)} "
         f"tensors in {len({(r.optimizer, r.lr, r.weight_decay, r.eps) for r in rows})} groups"
@@ -55,7 +53,7 @@ def plan(model: nn.Module, request: Request, C: Mapping[str, float], Lambda: Map
         rows=rows,
         headline=headline,
         multipliers=_tied_readouts(tensors, rows),
-        looked="probe: not run in absolute mode",
+        looked=constants.told,
         model=unwrap(model),
         planned=sizes_now({name: item.tensor for name, item in items.items()}),
     )
@@ -70,42 +68,6 @@ def _layouts(item: Item) -> tuple[Layout, ...]:
     return owned
 
 
-def _groups(tensors: Sequence[Tensor], found: Mapping[str, str]) -> dict[str, str]:
-    """The group of every tensor; what a readout adds is its bias."""
-    heads = {place.module for t in tensors for place in _outputs(t, found[t.item.name])}
-    return {
-        t.item.name: "head_bias"
-        if found[t.item.name] == "vector" and any(place.module in heads for place in t.item.places)
-        else group_of(t, found[t.item.name])
-        for t in tensors
-    }
-
-
-def _outputs(t: Tensor, role: str) -> list[Place]:
-    """Where the tensor is the readout: everywhere, or as a tied one in modules that multiply with it."""
-    multiplies = [place for place in t.item.places if place.layout and place.layout.kind == "matrix"]
-    return multiplies if role == "readout" or len({layout.kind for layout in t.layouts}) > 1 else []
-
-
-def _read_constants(constants: Mapping[str, float], name: str, groups: Mapping[str, str]) -> None:
-    words = (*GROUPS, *ROLES, FIXED, *ATTENTION)
-    for key in constants:
-        if key not in words:
-            one_of(key, words, f"group in {name}")
-        nonnegative(constants[key], f"{name}[{key}]")
-    unclear = [t for t, group in groups.items() if group == "QKVU" and part_of_attention(t) is None]
-    if unclear and any(key in ATTENTION for key in constants):
-        raise ValueError(
-            f"{name}: expected QKVU, because {unclear[0]} is not one of queries, keys, values and outputs by its name; "
-            f"got {', '.join(constants)}"
-        )
-
-
-def _constant(constants: Mapping[str, float], name: str, group: str, role: str) -> float:
-    part = part_of_attention(name) if group == "QKVU" else None
-    return next((constants[key] for key in (part, group, role) if key in constants), 1.0)
-
-
 def _no_unknown(tensors: list[Tensor], request: Request) -> None:
     settled = read_overrides(request.overrides, [t.item.name for t in tensors])
     for t in tensors:
@@ -118,18 +80,17 @@ def _no_unknown(tensors: list[Tensor], request: Request) -> None:
             )
 
 
-def _row(
-    t: Tensor, role: str, group: str, request: Request, C: Mapping[str, float], Lambda: Mapping[str, float]
-) -> Row:
+def _row(t: Tensor, role: str, group: str, request: Request, order_one: OrderOne, constants: Constants) -> Row:
     a, item = _algorithm(t, role, request), t.item
     initial = None if item.tensor.is_meta else measure(item.tensor)
     f = Factors() if role == FIXED else _factors(t, role, group, request, a)
+    there, of_readout = _standing(t, role, constants)
+    if there != 1:  # the forward code multiplies already
+        f = replace(f.behind(there, update_law(a.law)), multiplier=1.0)
     drawn = role not in ("vector", FIXED) and not (initial and initial.constant is not None)
-    rate, variance = (_constant(constants, item.name, group, role) for constants in (Lambda, C))
+    rate, variance = order_one.rate(item.name, group, role), order_one.variance(item.name, group, role)
     std = variance**0.5 * f.std if drawn else (initial or Initial(0.0, 0.0)).rms
-    tied = bool(_outputs(t, role)) and role != "readout"
-    multiplier = tied_multiplier(request.parameterization(a.law), float(fans(t)[1]), a.law) if tied else 1.0
-    reason = f"{group}: {_law(t, role)}" + (f"; as a readout times {multiplier:.4g}" if tied else "")
+    multiplier = _multiplier(t, role, request, a, there / of_readout)
     return Row(
         name=item.name,
         role=role,
@@ -138,14 +99,14 @@ def _row(
         base_shape=None,
         growth=Growth(),
         depth=1.0,
-        multiplier=multiplier,
+        multiplier=1.0 if multiplier is None else multiplier,
         init_std=std,
         lr=request.lr_of(a) * rate * f.lr,
         weight_decay=optimizers.weight_decay(
             request.weight_decay_of(a, item.name), replace(f, lr=rate * f.lr), a, request.decay
         ),
         eps=optimizers.eps(a, request.eps_of(a), f, t),
-        reason=reason + ("" if drawn else "; starts as the model has it"),
+        reason=_reason(t, role, group, there, multiplier, drawn),
         optimizer=a.name,
         uses=tuple(place.module for place in item.places),
         constant=None if drawn else (initial or Initial(0.0, 0.0)).constant,
@@ -155,18 +116,41 @@ def _row(
     )
 
 
+def _standing(t: Tensor, role: str, constants: Constants) -> tuple[float, float]:
+    """The powers of the width in front of an embedding or a readout, and, if it is both, as a readout."""
+    name, (into, out) = t.item.name, fans(t)
+    if role == "readout":
+        return constants.power(name, "matrix", into), 1.0
+    looked_up = any(layout.kind == "lookup" for layout in t.layouts)
+    if role != "embedding" or not looked_up:
+        return 1.0, 1.0
+    return constants.power(name, "lookup", out), constants.power(name, "matrix", out)
+
+
+def _multiplier(t: Tensor, role: str, request: Request, a: Algorithm, made_up: float) -> float | None:
+    """What a tied readout is to be multiplied with; None for any other tensor."""
+    if role == "readout" or not readout_places(t, role):
+        return None
+    needed = tied_multiplier(request.parameterization(a.law), float(fans(t)[1]), a.law) * made_up
+    return needed if abs(needed - 1) > 1e-6 else 1.0
+
+
+def _reason(t: Tensor, role: str, group: str, there: float, multiplier: float | None, drawn: bool) -> str:
+    into, out = fans(t)
+    both = role in ("hidden", "readout") or into > 1
+    parts = [f"{group}: " + (f"fan-in {into}, fan-out {out}" if both else f"width {out}")]
+    parts += [f"the forward code multiplies by {there:.4g} itself"] if there != 1 else []
+    parts += [f"as a readout times {multiplier:.4g}"] if multiplier is not None else []
+    return "; ".join(parts if drawn else [*parts, "starts as the model has it"])
+
+
 def _tied_readouts(tensors: Sequence[Tensor], rows: Sequence[Row]) -> tuple[Multiplier, ...]:
     return tuple(
         Multiplier(place.module, row.multiplier, "input", "the readout is the embedding")
         for t, row in zip(tensors, rows, strict=True)
-        for place in _outputs(t, row.role)
+        for place in readout_places(t, row.role)
         if row.multiplier != 1
     )
-
-
-def _law(t: Tensor, role: str) -> str:
-    into, out = fans(t)
-    return f"fan-in {into}, fan-out {out}" if role in ("hidden", "readout") or into > 1 else f"width {out}"
 
 
 def _algorithm(t: Tensor, role: str, request: Request) -> Algorithm:

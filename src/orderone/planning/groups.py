@@ -1,7 +1,24 @@
 """The groups of S2 (patch, WE, PE, QKVU, W, X, head) among the tensors of a model."""
 
+from collections.abc import Mapping, Sequence
+
 from orderone.planning import names
 from orderone.planning.growth import Tensor
+from orderone.planning.inventory import Place
+
+
+def groups_of(tensors: Sequence[Tensor], roles: Mapping[str, str]) -> dict[str, str]:
+    """The group of every tensor; a vector beside a readout is its bias, head_bias."""
+    heads = {place.module for t in tensors for place in readout_places(t, roles[t.item.name])}
+    found = {t.item.name: group_of(t, roles[t.item.name]) for t in tensors}
+    beside = [t.item.name for t in tensors if any(place.module in heads for place in t.item.places)]
+    return found | {name: "head_bias" for name in beside if roles[name] == "vector"}
+
+
+def readout_places(t: Tensor, role: str) -> list[Place]:
+    """Where the tensor is the readout: everywhere, or as a tied one in modules that multiply with it."""
+    multiplies = [place for place in t.item.places if place.layout and place.layout.kind == "matrix"]
+    return multiplies if role == "readout" or len({layout.kind for layout in t.layouts}) > 1 else []
 
 
 def group_of(t: Tensor, role: str) -> str:
