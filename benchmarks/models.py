@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -45,12 +46,14 @@ TINY = Sizes(32, 10, 4, 101, 66, 2, 32, 16,
 
 def vision(sizes: Sizes, device: str) -> dict[str, Run]:
     width, heads, depth = sizes.vision.values()
-    config = ViTConfig(hidden_size=width, num_attention_heads=heads, num_hidden_layers=depth, intermediate_size=4 * width,
-                       image_size=sizes.image, patch_size=16, num_labels=sizes.classes, hidden_dropout_prob=0.0,
-                       attn_implementation="sdpa")  # fmt: skip
-    ours = {"image": sizes.image, "patch": 16, "classes": sizes.classes, **sizes.vision}
+    theirs: dict[str, Any] = {
+        "hidden_size": width, "num_attention_heads": heads, "num_hidden_layers": depth, "intermediate_size": 4 * width,
+        "image_size": sizes.image, "patch_size": 16, "num_labels": sizes.classes, "hidden_dropout_prob": 0.0,
+        "attn_implementation": "sdpa",
+    }  # fmt: skip
+    ours: dict[str, Any] = {"image": sizes.image, "patch": 16, "classes": sizes.classes, **sizes.vision}
     models = {
-        "Hugging Face": ViTForImageClassification(config),
+        "Hugging Face": ViTForImageClassification(ViTConfig(**theirs)),
         "as theirs": o1.nn.VisionTransformer(**ours, pooling="class", bias=True, affine=True),
         "as in S2": o1.nn.VisionTransformer(**ours),
     }
@@ -61,13 +64,15 @@ def vision(sizes: Sizes, device: str) -> dict[str, Run]:
 
 def language(sizes: Sizes, device: str) -> dict[str, Run]:
     width, heads, depth = sizes.language.values()
-    config = BartConfig(d_model=width, encoder_layers=depth, decoder_layers=depth, encoder_attention_heads=heads,
-                        decoder_attention_heads=heads, encoder_ffn_dim=4 * width, decoder_ffn_dim=4 * width,
-                        vocab_size=sizes.vocab, max_position_embeddings=sizes.length, dropout=0.0, use_cache=False,
-                        attn_implementation="sdpa")  # fmt: skip
-    ours = {"vocab": sizes.vocab, "length": sizes.length, **sizes.language}
+    theirs: dict[str, Any] = {
+        "d_model": width, "encoder_layers": depth, "decoder_layers": depth, "encoder_attention_heads": heads,
+        "decoder_attention_heads": heads, "encoder_ffn_dim": 4 * width, "decoder_ffn_dim": 4 * width,
+        "vocab_size": sizes.vocab, "max_position_embeddings": sizes.length, "dropout": 0.0, "use_cache": False,
+        "attn_implementation": "sdpa",
+    }  # fmt: skip
+    ours: dict[str, Any] = {"vocab": sizes.vocab, "length": sizes.length, **sizes.language}
     models = {
-        "Hugging Face": BartForConditionalGeneration(config),
+        "Hugging Face": BartForConditionalGeneration(BartConfig(**theirs)),
         "as theirs": o1.nn.EncoderDecoder(**ours, bias=True, affine=True),
         "as in S2": o1.nn.EncoderDecoder(**ours),
     }

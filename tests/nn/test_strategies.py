@@ -30,7 +30,7 @@ def hf_vit(width: int = N):
 
     return ViTForImageClassification(ViTConfig(
         hidden_size=width, num_hidden_layers=2, num_attention_heads=width // 16, intermediate_size=4 * width,
-        num_labels=CLASSES, image_size=IMAGE, patch_size=4, hidden_dropout_prob=0.0,
+        num_labels=CLASSES, image_size=IMAGE, patch_size=4, hidden_dropout_prob=0.0,  # type: ignore[call-arg]
     ))  # fmt: skip
 
 

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from contextlib import nullcontext
 from pathlib import Path
+from typing import Any, TypeVar
 
 import pytest
 import torch
@@ -17,6 +18,8 @@ from torch import nn as tnn
 from transformers_small import BUILD, CLASSES, IMAGE, LENGTH, VOCAB, encoder_decoder, gpt, ids, images, inputs, vit
 
 from orderone import nn
+
+M = TypeVar("M", bound=tnn.Module)
 
 
 @pytest.fixture(autouse=True)
@@ -66,7 +69,7 @@ def count(model: tnn.Module) -> int:
 # --- passes --------------------------------------------------------------------------------------------------------
 
 
-def randomised(model: tnn.Module) -> tnn.Module:
+def randomised(model: M) -> M:
     """Nothing at zero or one, so that nothing is missed."""
     for p in model.parameters():
         tnn.init.normal_(p, std=0.2)
@@ -85,9 +88,9 @@ def test_the_vision_transformer_is_hugging_faces():
     """With biases, gains and a class token it is the same network, given the same weights."""
     from transformers import ViTConfig, ViTForImageClassification
 
-    config = ViTConfig(hidden_size=64, num_hidden_layers=2, num_attention_heads=4, intermediate_size=256, num_labels=10,
-                       image_size=IMAGE, patch_size=4, layer_norm_eps=1e-6, hidden_dropout_prob=0.0)  # fmt: skip
-    theirs = randomised(ViTForImageClassification(config))
+    sizes: dict[str, Any] = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 256,
+                             "num_labels": 10, "image_size": IMAGE, "patch_size": 4, "layer_norm_eps": 1e-6}  # fmt: skip
+    theirs = randomised(ViTForImageClassification(ViTConfig(**sizes)))
     state = theirs.state_dict()
     stem = "vit.embeddings."
     mine = take(state, "", "", {"norm": "vit.layernorm", "head": "classifier"})

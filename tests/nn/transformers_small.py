@@ -1,5 +1,7 @@
 """Our Transformers, small, as functions of their width: heads of 16 channels that grow in number."""
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -9,7 +11,14 @@ VOCAB, LENGTH, IMAGE, PATCH, CLASSES, DEPTH = 61, 12, 16, 4, 10, 2
 
 
 def vit(width: int = 64, **changes) -> nn.VisionTransformer:
-    sizes = {"image": IMAGE, "patch": PATCH, "classes": CLASSES, "width": width, "heads": width // 16, "depth": DEPTH}
+    sizes: dict[str, Any] = {
+        "image": IMAGE,
+        "patch": PATCH,
+        "classes": CLASSES,
+        "width": width,
+        "heads": width // 16,
+        "depth": DEPTH,
+    }
     return nn.VisionTransformer(**sizes | changes)
 
 
@@ -18,12 +27,12 @@ def vit_class(width: int = 64, **changes) -> nn.VisionTransformer:
 
 
 def encoder_decoder(width: int = 64, **changes) -> nn.EncoderDecoder:
-    sizes = {"vocab": VOCAB, "length": LENGTH, "width": width, "heads": width // 16, "depth": DEPTH}
+    sizes: dict[str, Any] = {"vocab": VOCAB, "length": LENGTH, "width": width, "heads": width // 16, "depth": DEPTH}
     return nn.EncoderDecoder(**sizes | changes)
 
 
 def gpt(width: int = 64, **changes) -> nn.GPT:
-    sizes = {"vocab": VOCAB, "length": LENGTH, "width": width, "heads": width // 16, "depth": DEPTH}
+    sizes: dict[str, Any] = {"vocab": VOCAB, "length": LENGTH, "width": width, "heads": width // 16, "depth": DEPTH}
     return nn.GPT(**sizes | changes)
 
 

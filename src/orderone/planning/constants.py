@@ -42,7 +42,7 @@ class Constants:
 def look(model: nn.Module, inputs: Any, probe: bool) -> Constants:
     """On the batch given; for a Hugging Face model, on a copy of a few layers and a batch of our own."""
     inner = unwrap(model)
-    config = getattr(inner, "config", None)
+    config: Any = getattr(inner, "config", None)
     if not probe or not (is_configuration(config) or inputs is not None):
         return Constants("probe: not run in absolute mode" + ("" if probe else ", as asked (probe=False)"))
     try:

@@ -48,5 +48,5 @@ def _known(constants: Mapping[str, float], name: str) -> None:
 
 
 def _constant(constants: Mapping[str, float], name: str, group: str, role: str) -> float:
-    part = part_of_attention(name) if group == "QKVU" else None
+    part = (part_of_attention(name) or group) if group == "QKVU" else group
     return next((constants[key] for key in (part, group, role) if key in constants), 1.0)
