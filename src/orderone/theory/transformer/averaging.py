@@ -1,8 +1,8 @@
 """The averages of `moments` for all pairs of views, at some correlations of their queries.
 
-Few keys: Gauss-Hermite products, one for each pair of views, good to eight digits where C_Q C_K is about 1. Many keys:
-randomized Sobol points, shared by all pairs. Eight randomizations differ by their error, and their number of points grows
-until that is below `accuracy`, in units of the largest entry of F, which is about 1; only for those pairs that need it.
+Few keys: trapezoidal products, one for each pair of views, good to eight digits. Many keys: randomized Sobol points,
+shared by all pairs. Eight randomizations differ by their error, and their number of points grows until that is below
+`accuracy`, in units of the largest entry of F, which is about 1; only for those pairs that need it.
 """
 
 from collections.abc import Iterator, Mapping
@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from orderone.theory.transformer.moments import FORWARD, Averages, moments, softmax
-from orderone.theory.transformer.points import REPETITIONS, RULES, fields, principal, product_rule
+from orderone.theory.transformer.points import REPETITIONS, RULES, fields, principal, product_rule, rule_points
 from orderone.theory.transformer.tokens import Tokens
 from orderone.theory.transformer.views import Views
 
@@ -20,7 +20,6 @@ FEWEST, MOST = 2**7, 2**13  # points of a randomization
 LIGHT = 2**18  # numbers of a randomization that are no work; small problems start with more points
 HELD = 2**23  # numbers, of the attention of all views
 RULE_WORK = 10**7  # points of all product rules; beyond, sampling is faster
-GENTLE = 4.0  # C_Q C_K up to which product rules in more than two dimensions are sharp enough
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,8 +38,8 @@ class Problem:
     def by_product_rules(self) -> bool:
         """Whether scores have few enough dimensions: one less than keys, for each of two queries."""
         most = 2 * (int(self.views.visible.sum(axis=1).max()) - 1)
-        gentle = most <= 2 or self.strength * float(self.views.scale.max()) ** 2 * float(self.F.max()) <= GENTLE
-        return most in RULES and gentle and RULES[most] ** most * int(self.needed.sum()) / 2 <= RULE_WORK
+        spread = (2 * self.strength * float(self.F.max())) ** 0.5 * float(self.views.scale.max())
+        return most in RULES and rule_points(most, spread) * int(self.needed.sum()) / 2 <= RULE_WORK
 
     @property
     def first_points(self) -> int:

@@ -1,11 +1,12 @@
-"""Points at which attention scores are averaged: Gauss-Hermite products for few keys, randomized Sobol for many.
+"""Points at which attention scores are averaged: trapezoidal products for few keys, randomized Sobol points for many.
 
 Two queries with correlation rho see, over the keys of their sequences a and b, scores x and y that are Gaussian with
 
     E[x x^T] = C_Q C_K F_aa,    E[y y^T] = C_Q C_K F_bb,    E[x y^T] = rho C_Q C_K F_ab             (unit scales)
 
 A softmax does not see what all scores of a sequence have in common, so F is centred first: fewer directions, and less to
-average over.
+average over. Under a Gaussian, the trapezoidal rule converges as fast as the integrand is smooth: a logistic function of
+sigma z has poles at a distance pi / sigma from the real line, and a step h costs exp(-2 pi^2 / (sigma h)).
 """
 
 from functools import lru_cache, reduce
@@ -16,7 +17,8 @@ import numpy as np
 from scipy.special import ndtri
 from scipy.stats import qmc
 
-RULES = {0: 1, 1: 160, 2: 96, 3: 36, 4: 20}  # points in each of so many dimensions
+LARGEST_STEP = 0.7  # of a trapezoidal rule: exp(-2 pi^2 / h^2) is 3e-18
+RULES = {0: (8.0, 0.5), 1: (8.0, 0.5), 2: (8.0, 0.5), 3: (6.5, 1.0), 4: (6.5, 1.0)}  # dimensions: reach, h sigma
 NEGLIGIBLE = 1e-13  # parts of a variance that rounding makes
 SOBOL = 128  # dimensions that get Sobol numbers; the small ones behind them get pseudo-random ones
 REPETITIONS = 8
@@ -38,10 +40,20 @@ def product_rule(own: np.ndarray, cross: np.ndarray, other: np.ndarray) -> Score
     left, whiten = factor(own)
     shared = cross.T @ whiten  # y = shared w + right v
     right, _ = factor(other - shared @ shared.T, np.trace(other))
-    number = left.shape[1] + right.shape[1]
-    grid, weight = _grid(number)
+    spreads = [*np.maximum(np.ptp(left, axis=0), np.ptp(shared, axis=0)), *np.ptp(right, axis=0)]
+    grid, weight = _grid(spreads)
     w, v = grid[:, : left.shape[1]], grid[:, left.shape[1] :]
     return Scores(w @ left.T, w @ shared.T + v @ right.T, weight)
+
+
+def rule_points(number: int, spread: float) -> int:
+    """Of a product rule in so many dimensions, over scores that differ by `spread` in each."""
+    return (2 * _half(number, spread) + 1) ** number
+
+
+def _half(number: int, spread: float) -> int:
+    reach, fine = RULES[number]
+    return int(np.ceil(reach / min(LARGEST_STEP, fine / max(spread, 1e-3))))
 
 
 def _centred(matrix: np.ndarray) -> np.ndarray:
@@ -56,12 +68,15 @@ def factor(matrix: np.ndarray, size: float | None = None) -> tuple[np.ndarray, n
     return vectors[:, kept] * root, vectors[:, kept] / root
 
 
-@lru_cache(maxsize=8)
-def _grid(number: int) -> tuple[np.ndarray, np.ndarray]:
-    point, weight = np.polynomial.hermite_e.hermegauss(RULES[number])
-    axes = np.meshgrid(*[point] * number, indexing="ij") if number else []
-    grid = np.stack([axis.ravel() for axis in axes], axis=1) if number else np.zeros((1, 0))
-    return grid, reduce(np.multiply.outer, [weight / weight.sum()] * number, np.ones(1)).ravel()
+def _grid(spreads: list[float]) -> tuple[np.ndarray, np.ndarray]:
+    """(points, dimensions), and weights that add up to 1."""
+    reach = RULES[len(spreads)][0]
+    lines = [reach * np.linspace(-1, 1, 2 * _half(len(spreads), spread) + 1) for spread in spreads]
+    densities = [np.exp(-(line**2) / 2) for line in lines]
+    grid = (
+        np.stack([axis.ravel() for axis in np.meshgrid(*lines, indexing="ij")], axis=1) if lines else np.zeros((1, 0))
+    )
+    return grid, reduce(np.multiply.outer, [each / each.sum() for each in densities], np.ones(1)).ravel()
 
 
 def fields(factor: np.ndarray, points: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
