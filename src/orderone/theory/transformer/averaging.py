@@ -19,7 +19,7 @@ from orderone.theory.transformer.views import Views
 FEWEST, MOST = 2**7, 2**13  # points of a randomization
 LIGHT = 2**18  # numbers of a randomization that are no work; small problems start with more points
 HELD = 2**23  # numbers, of the attention of all views
-RULE_WORK = 10**7  # points of all product rules; beyond, sampling is faster
+RULE_WORK, LARGEST_RULE = 10**7, 10**6  # points of all product rules, and of one; beyond, sampling is faster
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,9 +37,13 @@ class Problem:
     @property
     def by_product_rules(self) -> bool:
         """Whether scores have few enough dimensions: one less than keys, for each of two queries."""
-        most = 2 * (int(self.views.visible.sum(axis=1).max()) - 1)
+        dimensions = self.views.visible.sum(axis=1) - 1
+        pairs = np.bincount((dimensions[:, None] + dimensions).ravel(), self.needed.sum(axis=0).ravel() / 2)
+        if len(pairs) > len(RULES):
+            return False
         spread = (2 * self.strength * float(self.F.max())) ** 0.5 * float(self.views.scale.max())
-        return most in RULES and rule_points(most, spread) * int(self.needed.sum()) / 2 <= RULE_WORK
+        points = [rule_points(number, spread) for number in range(len(pairs))]
+        return points[-1] <= LARGEST_RULE and float(points @ pairs) <= RULE_WORK
 
     @property
     def first_points(self) -> int:

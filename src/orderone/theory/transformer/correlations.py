@@ -2,10 +2,12 @@
 
 For two views, an average depends on the queries only through rho = F_tt' / sqrt(F_tt F_t't'), and is analytic in it: its
 power series is the Mehler expansion of the softmax. So a few values of rho are enough for all pairs of tokens. Where
-there are only a few to begin with they are taken as they are, and else Chebyshev points between the smallest and 1.
+there are only a few to begin with they are taken as they are (`Distinct`), and else Chebyshev points between the smallest
+and 1, through which a polynomial is laid (`Chebyshev`).
 """
 
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 
@@ -14,23 +16,43 @@ SAME = 1e-12  # correlations closer than this are one
 
 
 @dataclass(frozen=True, eq=False)
-class Correlations:
+class Distinct:
     nodes: np.ndarray  # (nodes,)
-    weights: np.ndarray  # (nodes, queries, queries): an average at all pairs is the sum of weights * value at nodes
+    which: np.ndarray  # (queries, queries), index of a pair's node
 
     def needed(self, of_query: np.ndarray) -> np.ndarray:
-        """(nodes, views, views): whether a node has any weight for some queries of two views."""
-        number = of_query.max() + 1
-        flat = (of_query[:, None] * number + of_query).ravel()
-        counts = [np.bincount(flat, weight.ravel() != 0, number**2) for weight in self.weights]
-        return np.reshape(counts, (-1, number, number)) > 0
+        """(nodes, views, views): whether some queries of two views have a node for their correlation."""
+        views = of_query.max() + 1
+        result = np.zeros((len(self.nodes), views, views), bool)
+        result[self.which, of_query[:, None], of_query] = True
+        return result
 
     def at_pairs(self, values: np.ndarray, of_query: np.ndarray) -> np.ndarray:
         """(nodes, views, views) -> (queries, queries), symmetric."""
-        matrix = np.zeros(self.weights.shape[1:])
-        for weight, value in zip(self.weights, values, strict=True):
-            matrix += weight * value[of_query][:, of_query]
-        return (matrix + matrix.T) / 2
+        return _symmetric(values[self.which, of_query[:, None], of_query])
+
+
+@dataclass(frozen=True, eq=False)
+class Chebyshev:
+    nodes: np.ndarray  # (nodes,), from 1 down to the smallest correlation
+    rho: np.ndarray  # (queries, queries)
+
+    def needed(self, of_query: np.ndarray) -> np.ndarray:
+        return np.ones((len(self.nodes), *[of_query.max() + 1] * 2), bool)
+
+    def at_pairs(self, values: np.ndarray, of_query: np.ndarray) -> np.ndarray:
+        """(nodes, views, views) -> (queries, queries), symmetric: a sum of polynomials T_k by their recurrence."""
+        series = np.tensordot(_series(len(values)), values, axes=1)
+        low, high = self.nodes[-1], self.nodes[0]
+        x = (2 * self.rho - low - high) / (high - low)
+        matrix, before, now = series[0][of_query][:, of_query], np.ones_like(x), x
+        for coefficients in series[1:]:
+            matrix += now * coefficients[of_query][:, of_query]
+            before, now = now, 2 * x * now - before
+        return _symmetric(matrix)
+
+
+Correlations: TypeAlias = Distinct | Chebyshev
 
 
 def node_count(sharpness: float, precise: bool) -> int:
@@ -41,7 +63,7 @@ def node_count(sharpness: float, precise: bool) -> int:
 
 def correlations(rho: np.ndarray, most: int) -> Correlations:
     """For the pairs `rho`, with `most` nodes or fewer."""
-    rho = np.clip((rho + rho.T) / 2, -1, 1)
+    rho = np.clip(_symmetric(rho), -1, 1)
     np.fill_diagonal(rho, 1)
     steps = np.round(rho / SAME).astype(np.int64)
     if len(np.unique(steps[: most + 1])) > most:  # most often, a few rows show that already
@@ -49,18 +71,20 @@ def correlations(rho: np.ndarray, most: int) -> Correlations:
     distinct, which = np.unique(steps, return_inverse=True)
     if len(distinct) > most:
         return _chebyshev(rho, most)
-    choice = which.reshape(rho.shape) == np.arange(len(distinct))[:, None, None]
-    return Correlations(np.clip(distinct * SAME, -1, 1), choice.astype(float))
+    return Distinct(np.clip(distinct * SAME, -1, 1), which.reshape(rho.shape))
 
 
-def _chebyshev(rho: np.ndarray, number: int) -> Correlations:
-    low, degree = rho.min(), number - 1
-    angle = np.pi * np.arange(number) / degree
-    half = (1 - low) / 2
-    nodes = low + half * (1 + np.cos(angle))
-    ends = np.where(np.isin(np.arange(number), (0, degree)), 0.5, 1.0)
-    coefficients = 2 / degree * ends[:, None] * ends * np.cos(np.outer(np.arange(number), angle))  # values -> series
-    polynomials = [np.ones_like(rho), (rho - low) / half - 1]
-    while len(polynomials) < number:
-        polynomials.append(2 * polynomials[1] * polynomials[-1] - polynomials[-2])
-    return Correlations(nodes, np.tensordot(coefficients.T, np.stack(polynomials), axes=1))
+def _chebyshev(rho: np.ndarray, number: int) -> Chebyshev:
+    low = float(rho.min())
+    return Chebyshev(low + (1 - low) / 2 * (1 + np.cos(np.pi * np.arange(number) / (number - 1))), rho)
+
+
+def _series(number: int) -> np.ndarray:
+    """(number, number): from values at the nodes to coefficients of T_0, T_1, ..."""
+    k = np.arange(number)
+    ends = np.where((k == 0) | (k == number - 1), 0.5, 1.0)
+    return 2 / (number - 1) * ends[:, None] * ends * np.cos(np.pi * np.outer(k, k) / (number - 1))
+
+
+def _symmetric(matrix: np.ndarray) -> np.ndarray:
+    return (matrix + matrix.T) / 2
