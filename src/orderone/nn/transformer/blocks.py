@@ -1,6 +1,8 @@
 """Residual blocks with the norm at the start of each branch, and stacks of them.
 
-z <- z + R(norm(z)),    R = attention, attention to an encoder's output, or MLP  r = X sigma(W s)  S2 (1.20)-(1.21)
+    z <- z + R(norm(z)),     R = attention (S2 (1.19)), attention to an encoder's output, or the MLP  X sigma(W s)
+
+S2 (1.20)-(1.21). Nothing norms the stream z itself.
 """
 
 from collections.abc import Iterable

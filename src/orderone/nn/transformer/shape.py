@@ -1,7 +1,9 @@
 """What all blocks of a Transformer have in common, read once.
 
-C_Q, C_K, C_V, C_U   queries, keys, values and the matrix that unifies the heads       S2 (1.27)-(1.30)
-C_W, C_X             the MLP's matrices, n -> M n and M n -> n                         S2 (1.31)-(1.32)
+    C_Q, C_K, C_V, C_U   queries, keys, values and the matrix that unifies the heads       S2 (1.27)-(1.30)
+    C_W, C_X             the MLP's matrices, n -> M n and M n -> n                         S2 (1.31)-(1.32)
+
+These constants belong to the initial variance, C_G / fan_in.
 """
 
 from collections.abc import Callable, Mapping
@@ -27,7 +29,6 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "silu": torch.nn.functional.silu,
     "tanh": torch.tanh,
 }
-BLOCK_GROUPS = ("Q", "K", "V", "U", "W", "X")
 
 
 @dataclass(frozen=True)

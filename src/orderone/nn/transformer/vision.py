@@ -52,11 +52,8 @@ class VisionTransformer(nn.Module):
         C: GivenScales = None,
     ):
         super().__init__()
-        self.image, self.patch, self.channels = (
-            count(image, "image"),
-            count(patch, "patch"),
-            count(channels, "channels"),
-        )
+        self.image, self.patch = count(image, "image"), count(patch, "patch")
+        self.channels = count(channels, "channels")
         if image % patch:
             remedy = f"crop images to {max(image // patch, 1) * patch}, or choose another patch"
             raise ValueError(f"image: expected a multiple of the patch size {patch}, got {image}; {remedy}")
