@@ -35,9 +35,9 @@ class Attended:
 
     value: np.ndarray  # R
     bend: np.ndarray  # A[F]
-    carried: Mapping[str, np.ndarray]  # group -> what of R's derivative along its tangent kernel C_U C_V leaves out
+    carried: Mapping[str, np.ndarray]  # group -> derivative of R along its tangent kernels
     variance: np.ndarray  # of p F q from head to head
-    error: float  # standard error of R by sampling, relative to its largest entry
+    error: float  # standard error of R by sampling, in units of the largest F; 0 if not sampled
 
 
 def attend(

@@ -41,9 +41,15 @@ class Problem:
         pairs = np.bincount((dimensions[:, None] + dimensions).ravel(), self.needed.sum(axis=0).ravel() / 2)
         if len(pairs) > len(RULES):
             return False
-        spread = (2 * self.strength * float(self.F.max())) ** 0.5 * float(self.views.scale.max())
+        spread = (self.strength * self._largest_difference) ** 0.5 * float(self.views.scale.max())
         points = [rule_points(number, spread) for number in range(len(pairs))]
         return points[-1] <= LARGEST_RULE and float(points @ pairs) <= RULE_WORK
+
+    @property
+    def _largest_difference(self) -> float:
+        """The largest variance of a difference of two keys, over sequences."""
+        blocks = [self.F[keys, keys] for keys in map(self.keys.of, range(self.keys.sequences))]
+        return max(float((F.diagonal()[:, None] + F.diagonal() - 2 * F).max()) for F in blocks)
 
     @property
     def first_points(self) -> int:
@@ -111,14 +117,14 @@ def _pair(problem: Problem, rho: float, i: int, j: int) -> Averages:
 def _sampled(problem: Problem, x: np.ndarray, z: np.ndarray) -> tuple[Averages, np.ndarray]:
     """The averages, and the values of each repetition: (repetitions, nodes, views, views)."""
     result, values = problem.empty(), np.zeros((REPETITIONS, *problem.needed.shape))
-    attention, blocks = _Attention(problem), list(_blocks(problem))
+    blocks = list(_blocks(problem))
     for part in _portions(x.shape[1], problem.views.visible.size):
         fields_x, fields_z = x[part].reshape(-1, x.shape[2]), z[part].reshape(-1, x.shape[2])
         weight = np.full(len(fields_x), 1 / (REPETITIONS * x.shape[1]), np.float32)
-        p = attention(fields_x)
+        p = _attention(problem, fields_x)
         for node in np.flatnonzero(problem.needed.any(axis=(1, 2))).tolist():
             rho = np.float32(problem.nodes[node])
-            q = p if rho == 1 else attention(rho * fields_x + np.sqrt(1 - rho * rho) * fields_z)
+            q = p if rho == 1 else _attention(problem, rho * fields_x + np.sqrt(1 - rho * rho) * fields_z)
             for block in blocks:
                 if problem.needed[node, block.rows, block.columns].any():
                     found, each = moments(p[block.a], q[block.b], weight, block.F, block.along)
@@ -159,18 +165,14 @@ def _blocks(problem: Problem) -> Iterator[_Block]:
             yield _Block(a, b, within(a), within(b), problem.F[part].astype(np.float32), along)
 
 
-@dataclass(frozen=True, eq=False)
-class _Attention:
-    problem: Problem
-
-    def __call__(self, field: np.ndarray) -> list[np.ndarray]:
-        """Of every sequence: (points, views, keys)."""
-        views, root = self.problem.views, self.problem.strength**0.5
-        result = []
-        for sequence in range(self.problem.keys.sequences):
-            own, keys = views.within(sequence), self.problem.keys.of(sequence)
-            result.append(softmax(field[:, keys], views.visible[own], root * views.scale[own]))
-        return result
+def _attention(problem: Problem, field: np.ndarray) -> list[np.ndarray]:
+    """Of every sequence: (points, views, keys)."""
+    views, root = problem.views, problem.strength**0.5
+    result = []
+    for sequence in range(problem.keys.sequences):
+        own, keys = views.within(sequence), problem.keys.of(sequence)
+        result.append(softmax(field[:, keys], views.visible[own], root * views.scale[own]))
+    return result
 
 
 def _add(result: Averages, node: int, rows: slice, columns: slice, found: Averages) -> None:

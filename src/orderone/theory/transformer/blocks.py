@@ -24,7 +24,7 @@ class Passed:
     """A stream behind a block, and what is known about how well it is known."""
 
     stream: Stream
-    error: float = 0.0  # standard error of the branch, relative to its largest entry
+    error: float = 0.0  # standard error of the attention averages, in units of the largest F
     head_variance: np.ndarray | None = None  # of the branch of a single head; with H heads it is 1/H of that
 
 

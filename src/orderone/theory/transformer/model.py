@@ -37,8 +37,8 @@ class Transformer:
     """`blocks` such as "AMAM"; `C` are initial variances of groups, 1 where none is given (PE: 1/4).
 
     `heads` and `width` are those of the network to compare with; kernels are those of infinitely many. `accuracy` is that
-    of sampled attention averages; sequences of three tokens or fewer need no sampling. `stem_norm` puts a norm behind
-    the embedding, as BART does.
+    of sampled attention averages, which at most 65536 points are spent on; up to three tokens need no sampling.
+    `stem_norm` puts a norm behind the embedding, as BART does.
     """
 
     blocks: str

@@ -11,7 +11,7 @@ sigma z has poles at a distance pi / sigma from the real line, and a step h cost
 
 from functools import lru_cache, reduce
 from inspect import signature
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.special import ndtri
@@ -23,7 +23,7 @@ NEGLIGIBLE = 1e-13  # parts of a variance that rounding makes
 SOBOL = 128  # dimensions that get Sobol numbers; the small ones behind them get pseudo-random ones
 REPETITIONS = 8
 EDGE = 2.0**-32  # half the step of a Sobol number
-FEW = 2**19
+FEW = 2**19  # numbers that are kept for the next block
 
 
 class Scores(NamedTuple):
@@ -35,7 +35,7 @@ class Scores(NamedTuple):
 
 
 def product_rule(own: np.ndarray, cross: np.ndarray, other: np.ndarray) -> Scores:
-    """Gauss-Hermite points of x and y with covariances `own`, `other`, and `cross` = E[x y^T]; all centred here."""
+    """Points of x and y with covariances `own`, `other`, and `cross` = E[x y^T]; all centred here."""
     own, cross, other = _centred(own), _centred(cross), _centred(other)
     left, whiten = factor(own)
     shared = cross.T @ whiten  # y = shared w + right v
@@ -73,20 +73,20 @@ def _grid(spreads: list[float]) -> tuple[np.ndarray, np.ndarray]:
     reach = RULES[len(spreads)][0]
     lines = [reach * np.linspace(-1, 1, 2 * _half(len(spreads), spread) + 1) for spread in spreads]
     densities = [np.exp(-(line**2) / 2) for line in lines]
-    grid = (
-        np.stack([axis.ravel() for axis in np.meshgrid(*lines, indexing="ij")], axis=1) if lines else np.zeros((1, 0))
-    )
-    return grid, reduce(np.multiply.outer, [each / each.sum() for each in densities], np.ones(1)).ravel()
+    weight = reduce(np.multiply.outer, [each / each.sum() for each in densities], np.ones(1)).ravel()
+    if not lines:
+        return np.zeros((1, 0)), weight
+    return np.stack([axis.ravel() for axis in np.meshgrid(*lines, indexing="ij")], axis=1), weight
 
 
-def fields(factor: np.ndarray, points: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+def fields(directions: np.ndarray, points: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
     """Two independent Gaussian fields over all keys: (repetitions, points, keys) each.
 
-    Their covariance is that of `factor`, (keys, directions). x and rho x + sqrt(1 - rho^2) z are the scores of two queries.
+    Their covariance is that of `directions`, (keys, directions). x and rho x + sqrt(1 - rho^2) z are scores of two queries.
     Every point comes with -z as well: odd powers of sqrt(1 - rho^2) cancel, and what is left is smooth in rho.
     """
-    normals = np.stack([_normals(2 * factor.shape[1], points // 2, seed, r) for r in range(REPETITIONS)])
-    x, z = normals[:, :, 0::2] @ factor.T, normals[:, :, 1::2] @ factor.T
+    normals = np.stack([_normals(2 * directions.shape[1], points // 2, seed, r) for r in range(REPETITIONS)])
+    x, z = normals[:, :, 0::2] @ directions.T, normals[:, :, 1::2] @ directions.T
     return np.concatenate([x, x], axis=1), np.concatenate([z, -z], axis=1)
 
 
@@ -125,4 +125,5 @@ _kept = lru_cache(maxsize=4 * REPETITIONS)(_drawn)
 
 def _sobol(number: int, generator: np.random.Generator) -> qmc.Sobol:
     name = "rng" if "rng" in signature(qmc.Sobol).parameters else "seed"  # as it was called before scipy 1.15
-    return qmc.Sobol(number, scramble=True, **{name: generator})
+    random: dict[str, Any] = {name: generator}
+    return qmc.Sobol(number, scramble=True, **random)

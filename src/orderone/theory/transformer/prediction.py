@@ -16,7 +16,7 @@ class Prediction:
     streams: Sequence[Stream]  # behind the stem and behind each block
     output_kernel: np.ndarray
     output_theta: Mapping[str, np.ndarray]  # empty, if tangent kernels were not asked for
-    errors: Sequence[float]  # of each block's branch by sampling, relative to its largest entry
+    errors: Sequence[float]  # of each block's averages by sampling, in units of the largest F (about 1)
     head_variances: Sequence[np.ndarray]  # of each block's branch, if it had a single head
 
     @property
