@@ -47,6 +47,9 @@ PAGES = (
     "meanfield",
     "will-it-train",
     "how-deep",
+    "models",
+    "group-learning-rates",
+    "transformer",
 )
 
 

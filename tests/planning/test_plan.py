@@ -275,12 +275,44 @@ def test_absolute_groups_of_the_effective_theory(strategy):
 
 
 def test_absolute_roles_agree_with_those_from_a_base():
-    for name in ("gpt2", "llama-gqa", "bert", "bart", "t5", "gpt-neox", "cnn-batchnorm", "mlp", "nano-gpt"):
+    for name in (
+        "gpt2",
+        "llama-gqa",
+        "bert",
+        "bart",
+        "t5",
+        "gpt-neox",
+        "vit",
+        "clip",
+        "cnn-batchnorm",
+        "mlp",
+        "nano-gpt",
+    ):
         entry = ZOO[name]
         absolute = {row.name: row.role for row in o1.plan(entry.build(128)).rows}
         relative = {row.name: row.role for row in o1.plan(entry.build(128), base=entry.build(64), probe=False).rows}
         differ = {n: (absolute[n], r) for n, r in relative.items() if r != "fixed" and absolute[n] != r}
         assert not differ, name
+
+
+@pytest.mark.parametrize(
+    ("name", "size", "multiplier"),
+    [("t5", 0.67, None), ("gemma", 0.67, None), ("bart", 0.67, 1 / 16), ("granite", 0.67 / 8, None)],
+)
+def test_absolute_mode_sees_powers_of_the_width_in_the_forward_code(name, size, multiplier):
+    """T5 multiplies its tied head by n^-1/2, Gemma its words by n^1/2; Granite's logits are divided by 8, which at 64 is a
+    power of the width by accident. The median of a normal logit is 0.67 of its standard deviation."""
+    entry = ZOO[name]
+    for width in (64, 256):
+        torch.manual_seed(0)
+        model = entry.build(width).eval()
+        plan = o1.plan(model, rule="neural-tangent")
+        plan.apply()
+        assert model(**entry.batch(0)).logits.abs().median().item() == pytest.approx(size, rel=0.1), width
+    assert [m.value for m in plan.multipliers] == ([] if multiplier is None else [multiplier])
+    blind = o1.plan(entry.build(256), rule="neural-tangent", probe=False)
+    assert [m.value for m in blind.multipliers] == ([] if name == "granite" else [1 / 16])
+    assert "not run" in blind.looked
 
 
 def test_absolute_mode_has_no_gauge_and_no_depth():

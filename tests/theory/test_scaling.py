@@ -7,7 +7,7 @@ import pytest
 from orderone import rules, theory
 from orderone.theory.exponents import canonical
 
-STRATEGIES = {"neural-tangent": 0.0, "hybrid": 0.5, "maximal-update": 1.0}
+STRATEGIES = {"neural-tangent": 0.0, "hybrid": 0.5, "maximal-update": 1.0, "s=1/4": 0.25}
 
 
 @pytest.mark.parametrize(("strategy", "s"), STRATEGIES.items())
@@ -63,3 +63,11 @@ def test_unknown_words():
         theory.lr_factors("ntk")
     with pytest.raises(ValueError, match="optimizer"):
         theory.lr_factors("hybrid", "muon")
+
+
+@pytest.mark.parametrize("wrong", ["s=2", "s=-1/2", "s=", "s=half"])
+def test_s_outside_the_family_is_refused(wrong):
+    with pytest.raises(ValueError, match="strategy: expected"):
+        theory.lr_factors(wrong)
+    with pytest.raises(ValueError, match="strategy: expected"):
+        rules.get(wrong)

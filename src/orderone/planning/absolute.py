@@ -4,53 +4,68 @@
 
 A tensor starts as the law says if it is a matrix or a lookup; biases and gains keep the constants the model gives
 them. For the strategies of S2 the powers are those of its groups (`theory.scaling`); for the others they are the
-exponents of S0, with fan_in^-1/2 for a dense embedding, whose input is not one-hot.
+exponents of S0, with fan_in^-1/2 for a dense embedding, whose input is not one-hot. C and Lambda may name a role, a group
+of S2, or one matrix of its group QKVU. A readout that is the embedding stands behind a multiplier: N_rescale, S2 (1.24).
 """
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import replace
 
 from torch import nn
 
-from orderone.core.errors import one_of
 from orderone.planning import optimizers
 from orderone.planning.commit import sizes_now
-from orderone.planning.groups import fans, group_of
+from orderone.planning.constants import Constants
+from orderone.planning.groups import fans, groups_of, readout_places
 from orderone.planning.growth import Tensor
 from orderone.planning.initial import Initial, measure
-from orderone.planning.inventory import inventory, unwrap
+from orderone.planning.inventory import Item, inventory, unwrap
+from orderone.planning.layouts import Layout, lookup
+from orderone.planning.names import is_table
 from orderone.planning.optimizers import ALGORITHMS, REST, Algorithm
-from orderone.planning.plan import Plan, Row
-from orderone.planning.request import Request, nonnegative
+from orderone.planning.order_one import OrderOne
+from orderone.planning.plan import Multiplier, Plan, Row
+from orderone.planning.request import Request
 from orderone.planning.roles import FIXED, OVERRIDES, read_overrides
 from orderone.planning.sight import output_modules
 from orderone.planning.structure import structural_roles
-from orderone.rules.factors import Factors, Growth, width_factors
-from orderone.theory.exponents import ROLES
-from orderone.theory.scaling import GROUPS, STRATEGIES, group_rate
+from orderone.rules.factors import Factors, Growth, tied_multiplier, width_factors
+from orderone.theory.exponents.optimizers import update_law
+from orderone.theory.scaling import GROUPS, group_rate, is_strategy
 
 
-def plan(model: nn.Module, request: Request, C: Mapping[str, float], Lambda: Mapping[str, float]) -> Plan:
+def plan(model: nn.Module, request: Request, order_one: OrderOne, constants: Constants) -> Plan:
     if request.gauge != "folded" or request.depth is not None:
         raise ValueError("base=None: gauge and depth are relative to a base; give one, or leave them out")
-    words = (*GROUPS, *ROLES, FIXED)
-    for constants, name in ((C, "C"), (Lambda, "Lambda")):
-        for key in constants:
-            if key not in words:
-                one_of(key, words, f"group in {name}")
-            nonnegative(constants[key], f"{name}[{key}]")
     items = inventory(model)
-    tensors = [Tensor(i, i.shape, tuple(dict.fromkeys(p.layout for p in i.places if p.layout))) for i in items.values()]
+    tensors = [Tensor(item, item.shape, _layouts(item)) for item in items.values()]
     found = structural_roles(tensors, output_modules(model)) | read_overrides(request.overrides, list(items))
     _no_unknown(tensors, request)
-    rows = tuple(_row(t, found[t.item.name], request, C, Lambda) for t in tensors)
-    planned = sizes_now({name: item.tensor for name, item in items.items()})
+    groups = groups_of(tensors, found)
+    order_one.check(groups)
+    rows = tuple(_row(t, found[t.item.name], groups[t.item.name], request, order_one, constants) for t in tensors)
     headline = (
         f"{request.name} for {request.algorithm.name}, absolute: powers of each tensor's own dimensions; {len(rows)} "
         f"tensors in {len({(r.optimizer, r.lr, r.weight_decay, r.eps) for r in rows})} groups"
     )
-    looked = "probe: not run in absolute mode"
-    return Plan(request.settings(relative=False), rows, headline, looked=looked, model=unwrap(model), planned=planned)
+    return Plan(
+        settings=request.settings(relative=False),
+        rows=rows,
+        headline=headline,
+        multipliers=_tied_readouts(tensors, rows),
+        looked=constants.told,
+        model=unwrap(model),
+        planned=sizes_now({name: item.tensor for name, item in items.items()}),
+    )
+
+
+def _layouts(item: Item) -> tuple[Layout, ...]:
+    """What the owners tell; a table that a model owns itself is known by its name, and its rows are the last axis."""
+    owned = tuple(dict.fromkeys(place.layout for place in item.places if place.layout))
+    long = [axis for axis, size in enumerate(item.shape) if size > 1]
+    if not owned and len(long) == 2 and long[-1] == len(item.shape) - 1 and is_table(item.name):
+        return (lookup(*long),)
+    return owned
 
 
 def _no_unknown(tensors: list[Tensor], request: Request) -> None:
@@ -65,15 +80,17 @@ def _no_unknown(tensors: list[Tensor], request: Request) -> None:
             )
 
 
-def _row(t: Tensor, role: str, request: Request, C: Mapping[str, float], Lambda: Mapping[str, float]) -> Row:
+def _row(t: Tensor, role: str, group: str, request: Request, order_one: OrderOne, constants: Constants) -> Row:
     a, item = _algorithm(t, role, request), t.item
-    group = group_of(t, role)
     initial = None if item.tensor.is_meta else measure(item.tensor)
     f = Factors() if role == FIXED else _factors(t, role, group, request, a)
+    there, of_readout = _standing(t, role, constants)
+    if there != 1:  # the forward code multiplies already
+        f = replace(f.behind(there, update_law(a.law)), multiplier=1.0)
     drawn = role not in ("vector", FIXED) and not (initial and initial.constant is not None)
-    rate = Lambda.get(group, Lambda.get(role, 1.0))
-    variance = C.get(group, C.get(role, 1.0))
+    rate, variance = order_one.rate(item.name, group, role), order_one.variance(item.name, group, role)
     std = variance**0.5 * f.std if drawn else (initial or Initial(0.0, 0.0)).rms
+    multiplier = _multiplier(t, role, request, a, there / of_readout)
     return Row(
         name=item.name,
         role=role,
@@ -82,14 +99,14 @@ def _row(t: Tensor, role: str, request: Request, C: Mapping[str, float], Lambda:
         base_shape=None,
         growth=Growth(),
         depth=1.0,
-        multiplier=1.0,
+        multiplier=1.0 if multiplier is None else multiplier,
         init_std=std,
         lr=request.lr_of(a) * rate * f.lr,
         weight_decay=optimizers.weight_decay(
             request.weight_decay_of(a, item.name), replace(f, lr=rate * f.lr), a, request.decay
         ),
         eps=optimizers.eps(a, request.eps_of(a), f, t),
-        reason=f"{group}: {_law(t, role)}" + ("" if drawn else "; starts as the model has it"),
+        reason=_reason(t, role, group, there, multiplier, drawn),
         optimizer=a.name,
         uses=tuple(place.module for place in item.places),
         constant=None if drawn else (initial or Initial(0.0, 0.0)).constant,
@@ -99,9 +116,41 @@ def _row(t: Tensor, role: str, request: Request, C: Mapping[str, float], Lambda:
     )
 
 
-def _law(t: Tensor, role: str) -> str:
+def _standing(t: Tensor, role: str, constants: Constants) -> tuple[float, float]:
+    """The powers of the width in front of an embedding or a readout, and, if it is both, as a readout."""
+    name, (into, out) = t.item.name, fans(t)
+    if role == "readout":
+        return constants.power(name, "matrix", into), 1.0
+    looked_up = any(layout.kind == "lookup" for layout in t.layouts)
+    if role != "embedding" or not looked_up:
+        return 1.0, 1.0
+    return constants.power(name, "lookup", out), constants.power(name, "matrix", out)
+
+
+def _multiplier(t: Tensor, role: str, request: Request, a: Algorithm, made_up: float) -> float | None:
+    """What a tied readout is to be multiplied with; None for any other tensor."""
+    if role == "readout" or not readout_places(t, role):
+        return None
+    needed = tied_multiplier(request.parameterization(a.law), float(fans(t)[1]), a.law) * made_up
+    return needed if abs(needed - 1) > 1e-6 else 1.0
+
+
+def _reason(t: Tensor, role: str, group: str, there: float, multiplier: float | None, drawn: bool) -> str:
     into, out = fans(t)
-    return f"fan-in {into}, fan-out {out}" if role in ("hidden", "readout") or into > 1 else f"width {out}"
+    both = role in ("hidden", "readout") or into > 1
+    parts = [f"{group}: " + (f"fan-in {into}, fan-out {out}" if both else f"width {out}")]
+    parts += [f"the forward code multiplies by {there:.4g} itself"] if there != 1 else []
+    parts += [f"as a readout times {multiplier:.4g}"] if multiplier is not None else []
+    return "; ".join(parts if drawn else [*parts, "starts as the model has it"])
+
+
+def _tied_readouts(tensors: Sequence[Tensor], rows: Sequence[Row]) -> tuple[Multiplier, ...]:
+    return tuple(
+        Multiplier(place.module, row.multiplier, "input", "the readout is the embedding")
+        for t, row in zip(tensors, rows, strict=True)
+        for place in readout_places(t, row.role)
+        if row.multiplier != 1
+    )
 
 
 def _algorithm(t: Tensor, role: str, request: Request) -> Algorithm:
@@ -112,9 +161,11 @@ def _algorithm(t: Tensor, role: str, request: Request) -> Algorithm:
 def _factors(t: Tensor, role: str, group: str, request: Request, a: Algorithm) -> Factors:
     into, out = fans(t)
     folded = width_factors(request.parameterization(a.law), role, Growth(into, out), a.law)
+    if group == "head_bias":  # the number of outputs is no width
+        folded = Factors()
     if group == "patch":  # a dense input is a sum over its features
         folded = replace(folded, std=folded.std * into**-0.5)
-    if request.name in STRATEGIES and a.law in ("adamw", "adam", "sign", "sgd"):
+    if is_strategy(request.name) and a.law in ("adamw", "adam", "sign", "sgd"):
         s2 = group if group in GROUPS else "PE"
         folded = replace(folded, lr=group_rate(request.name, s2, into, out, a.law))
     return folded

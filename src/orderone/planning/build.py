@@ -10,13 +10,14 @@ from torch import nn
 
 from orderone.core.errors import one_of
 from orderone.core.given import Name
-from orderone.planning import absolute, commit, relative
+from orderone.planning import absolute, commit, constants, relative
 from orderone.planning import base as bases
 from orderone.planning import probe as probes
 from orderone.planning import sight as sights
 from orderone.planning.base import Base
 from orderone.planning.inventory import inventory, shapes_of, unwrap
 from orderone.planning.optimizers import algorithm
+from orderone.planning.order_one import OrderOne
 from orderone.planning.plan import Plan
 from orderone.planning.request import Request
 from orderone.planning.sight import Sight
@@ -71,14 +72,15 @@ def plan(
             that is not Hugging Face's.
         probe: False: do not look at the forward pass.
         score_power: The power of the head size that attention scores are divided by; by default 1 for mup, 1/2 for sp.
-        C, Lambda: In absolute mode, order-one constants of initial variance and learning rate, by role or group.
+        C, Lambda: In absolute mode, order-one constants of initial variance and learning rate, by role, group of S2, or
+            matrix of attention: {"PE": 0.02**2, "Q": 0.5}.
     """
     request = _request(
         model, rule=rule, optimizer=optimizer, lr=lr, weight_decay=weight_decay, depth=depth, eps=eps, gauge=gauge,
         decay=decay, no_decay=no_decay, overrides=overrides, score_power=score_power,
     )  # fmt: skip
     if base is None:
-        return absolute.plan(model, request, C or {}, Lambda or {})
+        return absolute.plan(model, request, OrderOne(C or {}, Lambda or {}), constants.look(model, inputs, probe))
     if C or Lambda:
         raise ValueError(
             "C and Lambda belong to absolute mode (base=None); relative to a base, its own sizes take their place"

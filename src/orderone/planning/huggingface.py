@@ -29,16 +29,16 @@ _NO_WIDTHS = (
 def small_pair(model: nn.Module, ours: Any, theirs: Any) -> tuple[Any, Any]:
     """Configurations of two instances: the base's, made small, and the same with every width four times as large."""
     widths = _width_keys(ours.to_dict(), theirs.to_dict())
-    small = _narrowed(model, _few_layers(model, theirs), widths)
+    small = _narrowed(model, few_layers(model, theirs), widths)
     return small, _scaled(small, widths, GROWTH)
 
 
 def proportional_to(model: nn.Module, ours: Any, theirs: Any) -> Any:
     """The target's own configuration made small, all widths alike: it runs if the model does."""
-    return _narrowed(model, _few_layers(model, ours), _width_keys(ours.to_dict(), theirs.to_dict()))
+    return _narrowed(model, few_layers(model, ours), _width_keys(ours.to_dict(), theirs.to_dict()))
 
 
-def _few_layers(model: nn.Module, config: Any) -> Any:
+def few_layers(model: nn.Module, config: Any) -> Any:
     """As few layers as hold every kind of tensor of the model: experts may begin at the fourth layer."""
     kinds = {stack_of(name) for name in shapes_of(model)}
     for layers in range(LAYERS, MOST_LAYERS):
@@ -87,7 +87,7 @@ def width_of(config: Any) -> str:
 
 def _narrowed(model: nn.Module, config: Any, widths: list[str]) -> Any:
     """Halved until the wide instance is small; what is odd stays."""
-    while widths and _numel(model, _scaled(config, widths, GROWTH)) > LARGEST:
+    while widths and numel(model, _scaled(config, widths, GROWTH)) > LARGEST:
         even = [key for key in widths if _get(config, key) % 2 == 0]
         halved = _scaled(config, even, 0.5)
         if not even or _get(halved, even[0]) < NARROWEST:
@@ -160,7 +160,7 @@ def _get(config: Any, key: str) -> int:
     return config if isinstance(config, int) else math.gcd(*config)
 
 
-def _numel(model: nn.Module, config: Any) -> int:
+def numel(model: nn.Module, config: Any) -> int:
     return sum(p.numel() for p in built(model, config, device="meta").parameters())
 
 

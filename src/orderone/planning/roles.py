@@ -8,12 +8,12 @@ from orderone.core.errors import one_of
 from orderone.planning.counterparts import stack_of
 from orderone.planning.growth import Tensor, Widths
 from orderone.planning.layouts import Layout
+from orderone.planning.names import is_table
 from orderone.rules.factors import Growth
 from orderone.theory.exponents import ROLES
 
 FIXED = "fixed"  # no dimension grows: exponents are 0
 OVERRIDES = (*ROLES, FIXED)
-_TABLES = ("pos", "embed", "token")  # what names of learned tables hold, where a model owns the tensor itself
 
 
 class AmbiguousRole(ValueError):  # noqa: N818
@@ -179,7 +179,7 @@ def _by_shape(t: Tensor, widths: Widths) -> Role | Doubt:
     if len(grown) == 2 and len(ratios) == 1:
         ratio = ratios.pop()
         return Role("hidden", Growth(ratio, ratio), "two dimensions grow alike")
-    if len(grown) == 1 and any(word in t.item.name.lower() for word in _TABLES):
+    if len(grown) == 1 and is_table(t.item.name):
         return Role("embedding", Growth(fan_out=ratios.pop()), "by its name a table of embeddings")
     if len(grown) == 1:
         return Doubt(t, ("embedding", "readout", "vector"), "one dimension grows, and it may be fan-in or fan-out")

@@ -171,9 +171,9 @@ def _powers(
     small: Trace, large: Trace, same: Mapping[str, str], looked_at: Pair, in_scores: set[str], findings: list[str]
 ) -> dict[tuple[str, str], float]:
     """The power of the width in the constants that stand at each use."""
-    before = _standing(small)
+    before = standing(small)
     result: dict[tuple[str, str], float] = {}
-    for (name, kind), value in _standing(large).items():
+    for (name, kind), value in standing(large).items():
         at = (same[name], kind)
         if at not in before or name in in_scores:
             continue
@@ -187,7 +187,7 @@ def _powers(
     return result
 
 
-def _standing(seen: Trace) -> dict[tuple[str, str], float | None]:
+def standing(seen: Trace) -> dict[tuple[str, str], float | None]:
     """The product of all constants at one use of each tensor: its other uses, by an encoder and a decoder, are alike."""
     products: dict[tuple[str, str], dict[tuple[int, ...], float | None]] = {}
     for constant in seen.constants:

@@ -1,14 +1,15 @@
 """Roles of a model that stands alone: without a base, which sizes are widths must come from the model's own structure.
 
-A width is what one matrix gives and another takes. The first matrix of a model without lookups reads the data; a
-matrix whose fan-out nobody takes is the output, unless it packs a few widths side by side (queries, keys and values;
-gate and up).
+A width is what one matrix gives and another takes. The first matrix of a model without lookups reads the data, where a
+table of positions is no lookup; the last matrix is the output if it is called a head. A matrix whose fan-out nobody takes
+is the output too, unless it packs a few widths side by side (queries, keys and values; gate and up).
 """
 
 from collections.abc import Iterable, Sequence
 
 from orderone.planning.growth import Tensor
 from orderone.planning.layouts import Layout
+from orderone.planning.names import is_head, is_positional
 
 PACKED = 8  # at most so many widths side by side
 
@@ -23,9 +24,10 @@ def structural_roles(tensors: Sequence[Tensor], outputs: Iterable[str] = ()) -> 
     widths = consumed & produced
     result = {t.item.name: "vector" for t in tensors}
     result |= {t.item.name: "embedding" for t, _ in lookups}
+    reads_words = any(not is_positional(t.item.name) for t, _ in lookups)
     for number, (t, layout) in enumerate(matrices):
-        first, last = number == 0 and not lookups, number == len(matrices) - 1
-        output = any(place.module in known for place in t.item.places)
+        first, last = number == 0 and not reads_words, number == len(matrices) - 1
+        output = any(place.module in known for place in t.item.places) or (last and is_head(t.item.name))
         result[t.item.name] = _matrix_role(t, layout, widths, first, last, output)
     return result
 

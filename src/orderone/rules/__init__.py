@@ -1,5 +1,7 @@
 """Parameterizations as data: `get` one by name, write a `custom` one, derive one `from_alignment`, list the `names`."""
 
+from fractions import Fraction
+
 from orderone.core.errors import one_of
 from orderone.core.given import Name
 from orderone.rules.declare import Declared, custom
@@ -7,10 +9,11 @@ from orderone.rules.measured import from_alignment
 from orderone.rules.mf import MF
 from orderone.rules.mup import MUP
 from orderone.rules.ntk import NTK
-from orderone.rules.s_family import HYBRID, MAXIMAL_UPDATE, NEURAL_TANGENT, STANDARD
+from orderone.rules.s_family import HYBRID, MAXIMAL_UPDATE, NEURAL_TANGENT, STANDARD, between
 from orderone.rules.sp import SP
 from orderone.theory.exponents import Parameterization
 from orderone.theory.exponents.alignment import GivenAlignment
+from orderone.theory.scaling import STRATEGIES, is_strategy, strategy_power
 
 _DECLARED = {rule.name: rule for rule in (SP, NTK, MUP, MF, STANDARD, NEURAL_TANGENT, HYBRID, MAXIMAL_UPDATE)}
 
@@ -22,7 +25,10 @@ def names() -> tuple[str, ...]:
 
 
 def get(name: Name, optimizer: Name = "adam", alignment: GivenAlignment | None = None) -> Parameterization:
-    """The rule `name`, with c derived for this optimizer and alignment (by default, the one its authors assume)."""
+    """The rule `name`, with c derived for this optimizer and alignment (by default, the one its authors assume).
+
+    "s=1/4" and the like are the rules between neural-tangent (0) and maximal-update (1).
+    """
     return _declared(name).derive(optimizer, alignment)
 
 
@@ -32,4 +38,6 @@ def assumed_alignment(name: Name) -> str:
 
 
 def _declared(name: Name) -> Declared:
+    if isinstance(name, str) and is_strategy(name) and name not in STRATEGIES:
+        return between(name, strategy_power(name) or Fraction(0))
     return _DECLARED[one_of(name, _DECLARED, "rule")]

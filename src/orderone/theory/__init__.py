@@ -7,7 +7,7 @@ from orderone.theory import exponents
 from orderone.theory.scaling import init_std, lr_factors
 
 if TYPE_CHECKING:
-    from orderone.theory import activations, gaussian, kernels, limits, meanfield
+    from orderone.theory import activations, gaussian, kernels, limits, meanfield, transformer
     from orderone.theory.limits import (
         CovarianceSDE,
         UnshapedCorrelationSDE,
@@ -22,10 +22,12 @@ if TYPE_CHECKING:
         linear_gradient_metrics,
         phase_diagram,
     )
+    from orderone.theory.transformer import Transformer
 
 __all__ = [
     "CovarianceSDE",
     "MeanField",
+    "Transformer",
     "UnshapedCorrelationSDE",
     "activations",
     "covariance_ode",
@@ -42,12 +44,14 @@ __all__ = [
     "meanfield",
     "phase_diagram",
     "resnet_ode",
+    "transformer",
 ]
 _HOMES = {
     "meanfield": ("MeanField", "critical_weight_var", "edge_of_chaos", "linear_gradient_metrics", "phase_diagram"),
     "limits": ("CovarianceSDE", "UnshapedCorrelationSDE", "covariance_ode", "depth_report", "resnet_ode"),
+    "transformer": ("Transformer",),
 }
-_PACKAGES = ("activations", "gaussian", "kernels", "limits", "meanfield")
+_PACKAGES = ("activations", "gaussian", "kernels", "limits", "meanfield", "transformer")
 __getattr__ = lazy_names(  # these need numpy and scipy, which exponents do without
     __name__, dict.fromkeys(_PACKAGES) | {name: home for home, names in _HOMES.items() for name in names}
 )

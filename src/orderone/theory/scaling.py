@@ -12,14 +12,16 @@ With s = 0 for neural-tangent, 1/2 for hybrid and 1 for maximal-update (S2 footn
     head_bias  0                1                n_out^-1/2                    S2 (1.107), (1.116)
 
 M is the ratio of the MLP's width to n. In words: a matrix learns at n^(s/2) / (fan_in sqrt(fan_out)), where n is the
-smaller of the two. `standard` starts like neural-tangent and uses the factor 1 throughout (Table II.1.E).
+smaller of the two. `standard` starts like neural-tangent and uses the factor 1 throughout (Table II.1.E). Any other s
+between 0 and 1 is a strategy too: "s=1/4".
 """
 
 from fractions import Fraction
 
 from orderone.core.errors import one_of
-from orderone.core.exact import count
+from orderone.core.exact import count, exact
 from orderone.core.given import Count, Name, Number
+from orderone.core.reals import real
 
 STRATEGIES = {
     "standard": None,
@@ -29,6 +31,21 @@ STRATEGIES = {
 }
 GROUPS = ("patch", "WE", "PE", "QKVU", "W", "X", "head", "head_bias")
 _ADAPTIVE = ("adamw", "adam", "sign")
+_BETWEEN = "s="
+
+
+def is_strategy(name: Name) -> bool:
+    return name in STRATEGIES or name.startswith(_BETWEEN)
+
+
+def strategy_power(strategy: Name) -> Fraction | None:
+    """The s of a strategy, by its name or as "s=1/4"; None for `standard`."""
+    if not (isinstance(strategy, str) and strategy.startswith(_BETWEEN)):
+        return STRATEGIES[one_of(strategy, STRATEGIES, "strategy")]
+    s = exact(strategy.removeprefix(_BETWEEN), "strategy")
+    if not 0 <= s <= 1:
+        raise ValueError(f"strategy: expected s between 0 (neural-tangent) and 1 (maximal-update), got {strategy!r}")
+    return s
 
 
 def lr_factors(
@@ -49,14 +66,14 @@ def init_std(
 
 
 def _fans(n: Count, n_in: Count, n_out: Count, mlp: Number) -> dict[str, tuple[Number, Number]]:
-    n, n_in, n_out = count(n, "n"), count(n_in, "n_in"), count(n_out, "n_out")
+    n, n_in, n_out, mlp = count(n, "n"), count(n_in, "n_in"), count(n_out, "n_out"), real(mlp, "mlp", above=0)
     fans = [(n_in, n), (1, n), (1, n), (n, n), (n, mlp * n), (mlp * n, n), (n, n_out), (1, n_out)]
     return dict(zip(GROUPS, fans, strict=True))
 
 
 def group_rate(strategy: Name, group: Name, fan_in: Number, fan_out: Number, optimizer: Name = "adamw") -> float:
     """The factor of a tensor with these dimensions; for lookups and biases fan_in is 1."""
-    s = STRATEGIES[one_of(strategy, STRATEGIES, "strategy")]
+    s = strategy_power(strategy)
     if s is None:
         return 1.0
     adaptive = one_of(optimizer, (*_ADAPTIVE, "sgd"), "optimizer of S2") in _ADAPTIVE
@@ -66,7 +83,7 @@ def group_rate(strategy: Name, group: Name, fan_in: Number, fan_out: Number, opt
 
 
 def group_std(strategy: Name, group: Name, fan_in: Number) -> float:
-    s = STRATEGIES[one_of(strategy, STRATEGIES, "strategy")] or Fraction(0)
+    s = strategy_power(strategy) or Fraction(0)
     if group == "head_bias":
         return 0.0
     return fan_in ** -float((1 + s) / 2 if group == "head" else Fraction(1, 2))

@@ -1,0 +1,145 @@
+"""`orderone predict transformer`: kernels and tangent kernels block by block, and which weights move the outputs."""
+
+from typing import TYPE_CHECKING
+
+from orderone.cli import show
+from orderone.core.exact import count
+from orderone.core.reals import real
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from orderone.theory.transformer import Prediction
+
+MOST_CAUSAL = 64  # tokens: every token of a causal model has its own averages
+
+
+def transformer(
+    width: int = 768,
+    depth: int = 12,
+    heads: int = 12,
+    tokens: int = 196,
+    correlation: float = 0.5,
+    blocks: str | None = None,
+    activation: str = "gelu",
+    constants: str = "",
+    eps: float = 1e-5,
+    causal: bool = False,
+    optimizer: str = "adamw",
+    strategy: str = "neural-tangent",
+    n_in: int = 768,
+    n_out: int = 1000,
+    mlp: float = 4.0,
+    html: str | None = None,
+    json: bool = False,
+) -> None:
+    """Kernel and tangent kernel behind every block, the share of each group, and what few heads do.
+
+    Args:
+        width: Embedding dimension: for strategies, and to be divided by heads.
+        depth: Number of encoders, each of one attention and one MLP block.
+        heads: Attention heads.
+        tokens: Tokens of a sequence.
+        correlation: Between any two tokens of the input.
+        blocks: Blocks by letters, such as AMAM (A attention, M MLP), instead of depth.
+        activation: A name such as gelu or relu.
+        constants: Initial variances of groups, such as Q=0.5,K=0.5,U=0.33; 1 for all others, and PE=0.25.
+        eps: Of the layer norms.
+        causal: Whether tokens see only themselves and those before.
+        optimizer: adamw or sgd.
+        strategy: standard, neural-tangent, hybrid, maximal-update, or s=1/4 and the like.
+        n_in: Pixels of a patch, for the rates of `standard`.
+        n_out: Number of outputs, likewise.
+        mlp: Width of the MLP over the embedding dimension, likewise.
+        html: Write a page with pictures.
+        json: Print JSON instead of tables.
+    """
+    from orderone.theory.scaling import strategy_power
+    from orderone.theory.transformer import Transformer, relative_rates
+
+    C = _constants(constants)
+    C["head"] = C.get("head", 1.0) * count(width, "--width") ** -float(strategy_power(strategy) or 0)  # S2 (1.34)
+    letters = "AM" * count(depth, "--depth", least=0) if blocks is None else blocks
+    model = Transformer(letters, activation, C, eps, causal, heads, width)
+    G0 = _tokens(tokens, correlation, causal)
+    rates = relative_rates(strategy, optimizer, width, n_in, n_out, mlp)
+    record = _record(model.predict(G0, optimizer, rates), letters, heads)
+    settings = {"width": width, "heads": heads, "tokens": tokens, "correlation": correlation, "blocks": letters}
+    record = settings | {"activation": activation, "optimizer": optimizer, "strategy": strategy} | record
+    if html is not None:
+        from orderone.report.transformer import write_transformer
+
+        write_transformer(record, html)
+    show.print_json(record) if json else _show(record, html)
+
+
+def _constants(text: str) -> dict[str, float]:
+    pairs = [pair.split("=") for pair in text.split(",") if pair]
+    try:
+        return {name.strip(): float(value) for name, value in pairs}
+    except ValueError as error:
+        raise ValueError(f"--constants: expected group=number, with commas between; got {text!r}") from error
+
+
+def _tokens(tokens: int, correlation: float, causal: bool) -> "np.ndarray":
+    import numpy as np
+
+    number = count(tokens, "--tokens")
+    if causal and number > MOST_CAUSAL:
+        raise ValueError(
+            f"--tokens: expected at most {MOST_CAUSAL} with --causal, got {number}; "
+            "a shorter sequence shows the same, or use theory.Transformer(..., accuracy=1e-2)"
+        )
+    low = -1 / (number - 1) if number > 1 else -1.0
+    c = real(correlation, "--correlation", least=low, most=1)
+    return (1 - c) * np.eye(number) + c
+
+
+def _record(found: "Prediction", blocks: str, heads: int) -> dict[str, object]:
+    places = ["stem", *(f"{i} {letter}" for i, letter in enumerate(blocks, 1)), "output"]
+    return {
+        "places": places,
+        "kernel": [_summary(G) for G in [*found.kernels, found.output]],
+        "ntk": [_summary(theta) for theta in found.ntk],
+        "shares": found.shares,
+        "head_std": [_summary(std) for std in found.head_std(heads)],
+        "error": [0.0, *found.errors],
+    }
+
+
+def _summary(matrix: "np.ndarray") -> dict[str, float]:
+    """A token with itself, and with another one: means over tokens."""
+    T = len(matrix)
+    same = float(matrix.diagonal().mean())
+    return {"same": same, "other": (float(matrix.sum()) - T * same) / (T * (T - 1)) if T > 1 else same}
+
+
+def _show(record: dict, html: str | None) -> None:
+    out = show.console()
+    title = f"{record['blocks'] or 'no blocks'}, {record['activation']}, {record['tokens']} tokens of correlation "
+    columns = ("block", "G", "G other", "NTK", "NTK other", "std of G", "largest group")
+    out.print(show.table(f"{title}{record['correlation']:g}", columns, _rows(record)))
+    shares = sorted(record["shares"][-1].items(), key=lambda item: -item[1])
+    rows = [(group, f"{share:.1%}") for group, share in shares]
+    out.print(show.table(f"{record['optimizer']}, {record['strategy']}", ("group", "share in the output's NTK"), rows))
+    out.print(
+        f"other: between two tokens. std of G: from network to network with {record['heads']} heads, at any width"
+    )
+    if max(record["error"]) > 0:
+        out.print(f"attention averages are sampled: standard error {max(record['error']):.1g} in each block")
+    if html is not None:
+        out.print(f"written to {html}", markup=False)
+
+
+def _rows(record: dict) -> list[tuple[str, ...]]:
+    stds = [*(f"{std['same']:.2g}" for std in record["head_std"]), ""]
+    rows = zip(record["places"], record["kernel"], record["ntk"], stds, record["shares"], strict=True)
+    return [
+        (
+            place,
+            *(f"{value:.4g}" for kernel in (G, theta) for value in kernel.values()),
+            std,
+            max(shares, key=shares.get),
+        )
+        for place, G, theta, std, shares in rows
+    ]

@@ -1,0 +1,77 @@
+"""The encoder-decoder of S2 II.2.B: BART with the norm at the start of every residual branch.
+
+    encoder    words + positions, norm, blocks of bidirectional attention and MLP, norm
+    decoder    words + positions of its own, norm, blocks of causal attention, attention to the encoder and MLP, norm
+    head       the words again, N_rescale in front
+
+The norms after both embeddings and after the encoder are the three that S2 adds to those of the residual branches. In
+the attention to the encoder, keys and values read its normed output (S2 (2.3)-(2.4)); padding is masked there and before.
+"""
+
+from torch import Tensor, nn
+
+from orderone.core.exact import count
+from orderone.core.given import Count, Name, Number
+from orderone.nn.transformer.attention import read_mask
+from orderone.nn.transformer.blocks import DecoderBlock, EncoderBlock, Stack
+from orderone.nn.transformer.language import TiedHead, embed, language_scales, words
+from orderone.nn.transformer.layers import Positions, norm, rounded
+from orderone.nn.transformer.shape import GivenScales, Shape, read_scales
+
+
+class EncoderDecoder(nn.Module):
+    """Source (batch, tokens) and target (batch, tokens) -> logits (batch, target tokens, vocab)."""
+
+    def __init__(
+        self,
+        vocab: Count = 50265,
+        length: Count = 514,
+        width: Count = 1024,
+        heads: Count = 16,
+        depth: Count = 12,
+        mlp: Number = 4,
+        *,
+        activation: Name = "gelu",
+        bias: bool = False,
+        affine: bool = False,
+        eps: Number = 1e-5,
+        dropout: Number = 0.0,
+        padding: Count | None = None,
+        rescale: Number = 1.0,
+        checkpoint: bool = False,
+        C: GivenScales = None,
+    ):
+        super().__init__()
+        depth, length = count(depth, "depth"), count(length, "length")
+        C = read_scales(C, language_scales(width, mlp))
+        shape = Shape(width, heads, mlp, activation, bias, affine, eps, dropout, C)
+        self.words = words(vocab, width, C["WE"], padding)
+        self.encoder_positions = Positions(length, width, C["PE"])
+        self.encoder_stem_norm = norm(width, eps, affine)
+        self.encoder = Stack((EncoderBlock(shape) for _ in range(depth)), checkpoint=checkpoint)
+        self.encoder_norm = norm(width, eps, affine)
+        self.decoder_positions = Positions(length, width, C["PE"])
+        self.decoder_stem_norm = norm(width, eps, affine)
+        self.decoder = Stack((DecoderBlock(shape) for _ in range(depth)), checkpoint=checkpoint)
+        self.norm = norm(width, eps, affine)
+        self.dropout = nn.Dropout(dropout)
+        self.head = TiedHead(self.words, rescale)
+
+    def forward(self, source: Tensor, target: Tensor, source_mask: Tensor | None = None) -> Tensor:
+        """`target` is what the decoder reads, one step behind what it shall give; `source_mask` (batch, source tokens) is
+        true where the source has a token and not padding."""
+        mask = read_mask(source_mask, source, "source_mask")
+        return self.decode(target, self.encode(source, mask), mask)
+
+    def encode(self, source: Tensor, mask: Tensor | None = None) -> Tensor:
+        z = self.encoder_stem_norm(embed(self.words, self.encoder_positions, source, "source"))
+        return self.encoder_norm(self.encoder(self.dropout(z), mask))
+
+    def decode(self, target: Tensor, memory: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Logits, where `memory` is what `encode` gave."""
+        z = self.decoder_stem_norm(embed(self.words, self.decoder_positions, target, "target"))
+        return self.head(self.norm(self.decoder(self.dropout(z), rounded(memory), mask)))
+
+    def tie_weights(self) -> None:
+        """Make head and words one tensor again, after `to_empty` has parted them."""
+        self.head.weight = self.words.weight

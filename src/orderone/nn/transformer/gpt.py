@@ -1,0 +1,57 @@
+"""The decoder-only language model of S2 Part I: words + positions, causal blocks, a norm, a head.
+
+The head is the word embedding, with N_rescale in front (S2 (1.24)), or with `tied=False` a matrix of its own (S2 (1.22)).
+"""
+
+from torch import Tensor, nn
+
+from orderone.core.exact import count
+from orderone.core.given import Count, Name, Number
+from orderone.nn.transformer.blocks import EncoderBlock, Stack
+from orderone.nn.transformer.language import TiedHead, embed, language_scales, words
+from orderone.nn.transformer.layers import Linear, Positions, norm
+from orderone.nn.transformer.shape import GivenScales, Shape, read_scales
+
+
+class GPT(nn.Module):
+    """Tokens (batch, tokens) -> logits (batch, tokens, vocab)."""
+
+    def __init__(
+        self,
+        vocab: Count = 50257,
+        length: Count = 1024,
+        width: Count = 768,
+        heads: Count = 12,
+        depth: Count = 12,
+        mlp: Number = 4,
+        *,
+        tied: bool = True,
+        activation: Name = "gelu",
+        bias: bool = False,
+        affine: bool = False,
+        eps: Number = 1e-5,
+        dropout: Number = 0.0,
+        rescale: Number = 1.0,
+        checkpoint: bool = False,
+        C: GivenScales = None,
+    ):
+        super().__init__()
+        C = read_scales(C, language_scales(width, mlp))
+        shape = Shape(width, heads, mlp, activation, bias, affine, eps, dropout, C)
+        self.words = words(vocab, width, C["WE"], padding=None)
+        self.positions = Positions(count(length, "length"), width, C["PE"])
+        self.dropout = nn.Dropout(dropout)
+        self.layers = Stack(
+            (EncoderBlock(shape, causal=True) for _ in range(count(depth, "depth"))), checkpoint=checkpoint
+        )
+        self.norm = norm(width, eps, affine)
+        self.head = TiedHead(self.words, rescale) if tied else Linear(width, vocab, C["head"])
+
+    def forward(self, ids: Tensor) -> Tensor:
+        z = self.dropout(embed(self.words, self.positions, ids, "ids"))
+        return self.head(self.norm(self.layers(z)))
+
+    def tie_weights(self) -> None:
+        """Make head and words one tensor again, after `to_empty` has parted them."""
+        if isinstance(self.head, TiedHead):
+            self.head.weight = self.words.weight

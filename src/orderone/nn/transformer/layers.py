@@ -1,0 +1,63 @@
+"""Matrices, tables and norms, each drawn with the variance of its group.
+
+    Var(W_ij) = C / fan_in  (a matrix),      Var(b_i) = C  (a table: words, positions, a class token)     S2 (1.25)-(1.34)
+
+C is of order one. Biases start at zero, gains at one. Every layer draws its own tensors, in `reset_parameters`, so that a
+model on the meta device has initial sizes too.
+"""
+
+import torch
+from torch import Tensor, nn
+
+from orderone.core.given import Count, Number
+
+
+class Linear(nn.Linear):
+    """A matrix of variance C / fan_in, normal or uniform."""
+
+    def __init__(self, inputs: Count, outputs: Count, C: Number = 1.0, *, bias: bool = False, uniform: bool = False):
+        self.C, self.uniform = C, uniform  # before torch's constructor, which draws
+        super().__init__(inputs, outputs, bias)
+
+    def reset_parameters(self) -> None:
+        std = (self.C / self.in_features) ** 0.5
+        if self.uniform:
+            nn.init.uniform_(self.weight, -(3**0.5) * std, 3**0.5 * std)
+        else:
+            nn.init.normal_(self.weight, std=std)
+        if self.bias is not None:
+            nn.init.zeros_(self.bias)
+
+
+class Table(nn.Embedding):
+    """Rows of variance C; that of the padding token, if there is one, starts at zero."""
+
+    def __init__(self, rows: Count, width: Count, C: Number = 1.0, *, padding: Count | None = None):
+        self.C = C
+        super().__init__(rows, width, padding_idx=padding)
+
+    def reset_parameters(self) -> None:
+        nn.init.normal_(self.weight, std=self.C**0.5)
+        self._fill_padding_idx_with_zero()
+
+
+class Positions(Table):
+    """The first rows of a table, as many as there are tokens. They are a slice, which costs less than a lookup."""
+
+    def forward(self, tokens: int) -> Tensor:  # type: ignore[override]
+        if tokens > self.num_embeddings:
+            raise ValueError(
+                f"tokens: expected at most {self.num_embeddings}, for which there are positions; got {tokens}; cut the "
+                "sequence, or build the model with a larger length"
+            )
+        return self.weight[:tokens]
+
+
+def norm(width: Count, eps: Number, affine: bool) -> nn.LayerNorm:
+    return nn.LayerNorm(width, eps, elementwise_affine=affine)
+
+
+def rounded(x: Tensor) -> Tensor:
+    """`x` in the precision of autocast, once: otherwise every matrix that reads it would round it again."""
+    kind = x.device.type
+    return x.to(torch.get_autocast_dtype(kind)) if torch.is_autocast_enabled(kind) else x

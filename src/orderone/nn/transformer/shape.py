@@ -1,0 +1,74 @@
+"""What all blocks of a Transformer have in common, read once.
+
+    C_Q, C_K, C_V, C_U   queries, keys, values and the matrix that unifies the heads       S2 (1.27)-(1.30)
+    C_W, C_X             the MLP's matrices, n -> M n and M n -> n                         S2 (1.31)-(1.32)
+
+These constants belong to the initial variance, C_G / fan_in.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from orderone.core.errors import one_of
+from orderone.core.exact import count
+from orderone.core.given import Count, Name, Number
+from orderone.core.reals import real
+
+if TYPE_CHECKING:
+    GivenScales = Mapping[str, float] | None
+else:
+    GivenScales = Any  # read below
+
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "gelu": torch.nn.functional.gelu,
+    "relu": torch.relu,
+    "silu": torch.nn.functional.silu,
+    "tanh": torch.tanh,
+}
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Sizes and settings of a block. `uniform`: its matrices are drawn uniformly."""
+
+    width: Count
+    heads: Count
+    mlp: Number
+    activation: Name
+    bias: bool
+    affine: bool
+    eps: Number
+    dropout: Number
+    C: Mapping[str, float]
+    uniform: bool = False
+
+    def __post_init__(self) -> None:
+        width, heads = count(self.width, "width"), count(self.heads, "heads")
+        if width % heads:
+            fit = [h for h in range(1, width + 1) if width % h == 0]
+            near = min(fit, key=lambda h: abs(h - heads))
+            raise ValueError(f"heads: expected a divisor of the width {width}, got {heads}; the nearest is {near}")
+        if not (real(self.mlp, "mlp", above=0) * width).is_integer():
+            raise ValueError(f"mlp: expected a multiplier with a whole mlp * width, got {self.mlp} for {width}")
+        one_of(self.activation, ACTIVATIONS, "activation")
+        real(self.eps, "eps", least=0)
+        real(self.dropout, "dropout", least=0, most=1)
+
+    @property
+    def inner(self) -> int:
+        return int(self.mlp * self.width)
+
+
+def read_scales(given: GivenScales, default: Mapping[str, float]) -> dict[str, float]:
+    """The constants C of a model: its own, and over them what was given."""
+    if given is not None and not isinstance(given, Mapping):
+        raise ValueError(f'C: expected {{"Q": 1.0, ...}} with groups {", ".join(default)}; got {given!r}')
+    for group, value in (given or {}).items():
+        if group not in default:
+            one_of(group, default, "group in C")
+        real(value, f"C[{group!r}]", least=0)
+    return {**default, **(given or {})}

@@ -1,0 +1,91 @@
+"""The Vision Transformer of S2: patches, positions, encoder blocks, a norm, pooling, a head.
+
+    z_t = W_patch x_t + b^PE_t     S2 (1.7);        output = b_head + W_head mean_t s_t     S2 (1.22)-(1.23)
+
+With `pooling="class"` a class token goes first, z_0 = c + b^PE_0 (S2 (1.8)), and the head reads s_0. Initial sizes are
+those of S2 II.1.C: Xavier's for Q, K, V packed and for the MLP, uniform; order one for patches and head; a small C_PE.
+"""
+
+import torch
+from torch import Tensor, nn
+
+from orderone.core.errors import one_of
+from orderone.core.exact import count
+from orderone.core.given import Count, Name, Number
+from orderone.core.reals import real
+from orderone.nn.transformer.blocks import EncoderBlock, Stack
+from orderone.nn.transformer.layers import Linear, Positions, Table, norm
+from orderone.nn.transformer.shape import GivenScales, Shape, read_scales
+
+POOLING = ("mean", "class")
+
+
+def vision_scales(mlp: Number = 4) -> dict[str, float]:
+    """The constants C of S2 II.1.C: Xavier's variance is 2 / (fan_in + fan_out)."""
+    mlp = real(mlp, "mlp", above=0)
+    attention = {"Q": 1 / 2, "K": 1 / 2, "V": 1 / 2, "U": 1 / 3}
+    return {"patch": 1.0, "PE": 0.02**2, **attention, "W": 2 / (mlp + 1), "X": 2 * mlp / (mlp + 1), "head": 1.0}
+
+
+class VisionTransformer(nn.Module):
+    """Images (batch, channels, image, image) -> logits (batch, classes)."""
+
+    def __init__(
+        self,
+        image: Count = 224,
+        patch: Count = 16,
+        classes: Count = 1000,
+        width: Count = 768,
+        heads: Count = 12,
+        depth: Count = 12,
+        mlp: Number = 4,
+        *,
+        channels: Count = 3,
+        pooling: Name = "mean",
+        activation: Name = "gelu",
+        bias: bool = False,
+        affine: bool = False,
+        head_bias: bool = True,
+        eps: Number = 1e-6,
+        dropout: Number = 0.0,
+        checkpoint: bool = False,
+        C: GivenScales = None,
+    ):
+        super().__init__()
+        self.image, self.patch = count(image, "image"), count(patch, "patch")
+        self.channels = count(channels, "channels")
+        if image % patch:
+            remedy = f"crop images to {max(image // patch, 1) * patch}, or choose another patch"
+            raise ValueError(f"image: expected a multiple of the patch size {patch}, got {image}; {remedy}")
+        self.pooling = one_of(pooling, POOLING, "pooling")
+        C = read_scales(C, vision_scales(mlp))
+        shape = Shape(width, heads, mlp, activation, bias, affine, eps, dropout, C, uniform=True)
+        tokens = (image // patch) ** 2 + (self.pooling == "class")
+        self.patchify = Linear(channels * patch**2, width, C["patch"], bias=bias)
+        self.class_token = Table(1, width, C["PE"]) if self.pooling == "class" else None
+        self.positions = Positions(tokens, width, C["PE"])
+        self.dropout = nn.Dropout(dropout)
+        self.layers = Stack((EncoderBlock(shape) for _ in range(count(depth, "depth"))), checkpoint=checkpoint)
+        self.norm = norm(width, eps, affine)
+        self.head = Linear(width, count(classes, "classes"), C["head"], bias=head_bias)
+
+    def forward(self, images: Tensor) -> Tensor:
+        s = self.norm(self.layers(self.dropout(self._stem(images))))
+        return self.head(s[:, 0] if self.pooling == "class" else s.mean(1))
+
+    def _stem(self, images: Tensor) -> Tensor:
+        z = self.patchify(self._patches(images))
+        if self.class_token is not None:
+            first = self.class_token(torch.zeros(len(z), 1, dtype=torch.long, device=z.device))
+            z = torch.cat((first.to(z.dtype), z), 1)
+        return z + self.positions(z.shape[1])
+
+    def _patches(self, images: Tensor) -> Tensor:
+        """(batch, channels, image, image) -> (batch, patches, channels patch^2)"""
+        expected = (self.channels, self.image, self.image)
+        if images.dim() != 4 or images.shape[1:] != expected:
+            raise ValueError(f"images: expected the shape (batch, {', '.join(map(str, expected))}), got "
+                             f"{tuple(images.shape)}; resize them, or build the model for them")  # fmt: skip
+        side = self.image // self.patch
+        cut = images.reshape(len(images), self.channels, side, self.patch, side, self.patch)
+        return cut.permute(0, 2, 4, 1, 3, 5).flatten(3).flatten(1, 2)

@@ -1,0 +1,52 @@
+"""The constants of order one in absolute mode: C in initial variances, Lambda in learning rates.
+
+Either may name a role, a group of S2, or one matrix of its group QKVU; the narrowest counts.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from orderone.core.errors import one_of
+from orderone.planning.names import part_of_attention
+from orderone.planning.request import nonnegative
+from orderone.planning.roles import FIXED
+from orderone.theory.exponents import ROLES
+from orderone.theory.scaling import GROUPS
+
+ATTENTION = ("Q", "K", "V", "U")  # within the group QKVU
+
+
+@dataclass(frozen=True)
+class OrderOne:
+    C: Mapping[str, float]
+    Lambda: Mapping[str, float]
+
+    def variance(self, name: str, group: str, role: str) -> float:
+        return _constant(self.C, name, group, role)
+
+    def rate(self, name: str, group: str, role: str) -> float:
+        return _constant(self.Lambda, name, group, role)
+
+    def check(self, groups: Mapping[str, str]) -> None:
+        """`groups` of all tensors: a matrix of attention can be named if all of them can be told apart."""
+        unclear = [tensor for tensor, group in groups.items() if group == "QKVU" and part_of_attention(tensor) is None]
+        for constants, name in ((self.C, "C"), (self.Lambda, "Lambda")):
+            _known(constants, name)
+            if unclear and any(key in ATTENTION for key in constants):
+                raise ValueError(
+                    f"{name}: expected QKVU, because {unclear[0]} is not one of queries, keys, values and outputs by its "
+                    f"name; got {', '.join(constants)}"
+                )
+
+
+def _known(constants: Mapping[str, float], name: str) -> None:
+    words = (*GROUPS, *ROLES, FIXED, *ATTENTION)
+    for key in constants:
+        if key not in words:
+            one_of(key, words, f"group in {name}")
+        nonnegative(constants[key], f"{name}[{key}]")
+
+
+def _constant(constants: Mapping[str, float], name: str, group: str, role: str) -> float:
+    part = (part_of_attention(name) or group) if group == "QKVU" else group
+    return next((constants[key] for key in (part, group, role) if key in constants), 1.0)

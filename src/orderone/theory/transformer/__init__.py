@@ -1,0 +1,28 @@
+"""Effective theory of Transformers at initialization (S2): kernels and tangent kernels, block by block.
+
+t = theory.Transformer(blocks="AMAM", activation="gelu")
+t.kernels(G0), t.output_kernel(G0), t.ntk(G0), t.predict(G0).shares
+"""
+
+from orderone.theory.transformer.few_heads import FewHeads
+from orderone.theory.transformer.groups import GROUPS, relative_rates
+from orderone.theory.transformer.layer import Attention
+from orderone.theory.transformer.model import Transformer
+from orderone.theory.transformer.passing import Memory
+from orderone.theory.transformer.prediction import Prediction
+from orderone.theory.transformer.stems import patches, words
+from orderone.theory.transformer.tied import TiedTerms, tied_terms
+
+__all__ = [
+    "GROUPS",
+    "Attention",
+    "FewHeads",
+    "Memory",
+    "Prediction",
+    "TiedTerms",
+    "Transformer",
+    "patches",
+    "relative_rates",
+    "tied_terms",
+    "words",
+]

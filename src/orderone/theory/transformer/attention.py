@@ -1,0 +1,82 @@
+"""What attention does to kernels: S2 (1.65), Appendix A; erratum S2.4 for the tangent kernel.
+
+With F_1 the kernel of queries, F that of keys and values, and averages over Gaussian scores of covariance
+C_Q C_K F_1 F between query-key pairs:
+
+    R_tt'     = sum E[Omega_ts Omega_t's'] F_ss'                                                value
+    A[M]_tt'  = sum E[dOmega_ts/dsr  dOmega_t's'/ds'r'] F_ss' M_rr'                             bend
+
+    branch    C_U C_V R
+    carried   C_U C_V (sum E[Omega Omega] Theta + C_Q C_K (A[F] Theta_1 + F_1 A[Theta]))        S2 (1.161)-(1.163)
+    own       V: C_U R,   U: C_V R,   K: C_U C_V C_Q F_1 A[F],   Q: C_U C_V C_K F_1 A[F]        S2 (1.151)-(1.154)
+
+all of them normalized kernels. `carried` is the derivative of R by the kernels, along Theta, as it has to be. R is a
+covariance: what rounding or sampling leaves below zero is cut off.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from orderone.theory.transformer.averaging import Problem, averages
+from orderone.theory.transformer.correlations import correlations, node_count
+from orderone.theory.transformer.moments import FORWARD
+from orderone.theory.transformer.stream import Stream
+from orderone.theory.transformer.views import views
+
+FEW_KEYS = 3  # up to which product rules may do
+EXACT = 1e-10  # scales of queries that product rules tell apart
+
+
+@dataclass(frozen=True, eq=False)
+class Attended:
+    """Over pairs of queries, all (queries, queries)."""
+
+    value: np.ndarray  # R
+    bend: np.ndarray  # A[F]
+    carried: Mapping[str, np.ndarray]  # group -> derivative of R along its tangent kernels
+    variance: np.ndarray  # of p F q from head to head
+    error: float  # standard error of R by sampling, in units of the largest F; 0 if not sampled
+
+
+def attend(
+    queries: Stream, keys: Stream, visible: np.ndarray, strength: float, accuracy: float = 1e-3, seed: int = 0
+) -> Attended:
+    """The averages of one layer: `strength` is C_Q C_K, `visible` is (sequences, queries, keys)."""
+    variance, few = queries.G.diagonal(), visible.shape[2] <= FEW_KEYS
+    size = np.sqrt(np.where(variance > 0, variance, 1.0))
+    seen = views(variance, queries.tokens, visible, EXACT if few else accuracy / 10)
+    sharpness = strength * float(variance.max()) * float(np.abs(keys.G).max())
+    nodes = correlations(queries.G / size[:, None] / size, node_count(sharpness, few))
+    along = _both(queries, keys)
+    of_keys = {name: theta for name, (_, theta) in along.items()}
+    problem = Problem(keys.G, of_keys, keys.tokens, seen, strength, nodes.nodes, nodes.needed(seen.of_query))
+    found, error = averages(problem, accuracy, seed)
+    shown = {key: nodes.at_pairs(values, seen.of_query) for key, values in found.items()}
+    value, bend = _semidefinite(shown["value", FORWARD]), shown.get(("bend", FORWARD), 0 * variance[:, None])
+    carried = {
+        name: shown["value", name] + strength * (bend * theta + queries.G * shown["bend", name])
+        for name, (theta, _) in along.items()
+    }
+    variance = np.maximum(shown["square", FORWARD] - shown["value", FORWARD] ** 2, 0)
+    return Attended(value, bend, carried, variance, error)
+
+
+def _both(queries: Stream, keys: Stream) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    """The tangent kernels of each group, of queries and of keys; 0 where a group is in one only."""
+    names = dict.fromkeys([*queries.theta, *keys.theta])
+    no_query, no_key = np.zeros_like(queries.G), np.zeros_like(keys.G)
+    return {name: (queries.theta.get(name, no_query), keys.theta.get(name, no_key)) for name in names}
+
+
+def _semidefinite(matrix: np.ndarray) -> np.ndarray:
+    """The nearest positive semidefinite matrix; itself, if a Cholesky factor shows that it is one."""
+    rounding = 1e-12 * max(float(np.trace(matrix)), 1e-300)
+    try:
+        np.linalg.cholesky(matrix + rounding * np.eye(len(matrix)))
+        return matrix
+    except np.linalg.LinAlgError:
+        values, vectors = np.linalg.eigh(matrix)
+        nearest = (vectors * np.maximum(values, 0)) @ vectors.T
+        return (nearest + nearest.T) / 2

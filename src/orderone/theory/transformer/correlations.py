@@ -1,0 +1,90 @@
+"""At which correlations of two queries the averages are found, and how they are known at all others.
+
+For two views, an average depends on the queries only through rho = F_tt' / sqrt(F_tt F_t't'), and is analytic in it: its
+power series is the Mehler expansion of the softmax. So a few values of rho are enough for all pairs of tokens. Where
+there are only a few to begin with they are taken as they are (`Distinct`), and else Chebyshev points between the smallest
+and 1, through which a polynomial is laid (`Chebyshev`).
+"""
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+
+NODES = ((1.5, 5, 17), (4.0, 8, 17), (16.0, 13, 33), (np.inf, 25, 33))  # C_Q C_K up to; if sampled; if not
+SAME = 1e-12  # correlations closer than this are one
+
+
+@dataclass(frozen=True, eq=False)
+class Distinct:
+    nodes: np.ndarray  # (nodes,)
+    which: np.ndarray  # (queries, queries), index of a pair's node
+
+    def needed(self, of_query: np.ndarray) -> np.ndarray:
+        """(nodes, views, views): whether some queries of two views have a node for their correlation."""
+        views = of_query.max() + 1
+        result = np.zeros((len(self.nodes), views, views), bool)
+        result[self.which, of_query[:, None], of_query] = True
+        return result
+
+    def at_pairs(self, values: np.ndarray, of_query: np.ndarray) -> np.ndarray:
+        """(nodes, views, views) -> (queries, queries), symmetric."""
+        return _symmetric(values[self.which, of_query[:, None], of_query])
+
+
+@dataclass(frozen=True, eq=False)
+class Chebyshev:
+    nodes: np.ndarray  # (nodes,), from 1 down to the smallest correlation
+    rho: np.ndarray  # (queries, queries)
+
+    def needed(self, of_query: np.ndarray) -> np.ndarray:
+        return np.ones((len(self.nodes), *[of_query.max() + 1] * 2), bool)
+
+    def at_pairs(self, values: np.ndarray, of_query: np.ndarray) -> np.ndarray:
+        """(nodes, views, views) -> (queries, queries), symmetric: a sum of polynomials T_k by their recurrence."""
+        series = np.tensordot(_series(len(values)), values, axes=1)
+        low, high = self.nodes[-1], self.nodes[0]
+        x = (2 * self.rho - low - high) / (high - low)
+        matrix, before, now = series[0][of_query][:, of_query], np.ones_like(x), x
+        for coefficients in series[1:]:
+            matrix += now * coefficients[of_query][:, of_query]
+            before, now = now, 2 * x * now - before
+        return _symmetric(matrix)
+
+
+Correlations: TypeAlias = Distinct | Chebyshev
+
+
+def node_count(sharpness: float, precise: bool) -> int:
+    """How many nodes keep the error of interpolation below that of the averages: more, the sharper attention is."""
+    _, few, many = next(row for row in NODES if sharpness <= row[0])
+    return many if precise else few
+
+
+def correlations(rho: np.ndarray, most: int) -> Correlations:
+    """For the pairs `rho`, with `most` nodes or fewer."""
+    rho = np.clip(_symmetric(rho), -1, 1)
+    np.fill_diagonal(rho, 1)
+    steps = np.round(rho / SAME).astype(np.int64)
+    if len(np.unique(steps[: most + 1])) > most:  # most often, a few rows show that already
+        return _chebyshev(rho, most)
+    distinct, which = np.unique(steps, return_inverse=True)
+    if len(distinct) > most:
+        return _chebyshev(rho, most)
+    return Distinct(np.clip(distinct * SAME, -1, 1), which.reshape(rho.shape))
+
+
+def _chebyshev(rho: np.ndarray, number: int) -> Chebyshev:
+    low = float(rho.min())
+    return Chebyshev(low + (1 - low) / 2 * (1 + np.cos(np.pi * np.arange(number) / (number - 1))), rho)
+
+
+def _series(number: int) -> np.ndarray:
+    """(number, number): from values at the nodes to coefficients of T_0, T_1, ..."""
+    k = np.arange(number)
+    ends = np.where((k == 0) | (k == number - 1), 0.5, 1.0)
+    return 2 / (number - 1) * ends[:, None] * ends * np.cos(np.pi * np.outer(k, k) / (number - 1))
+
+
+def _symmetric(matrix: np.ndarray) -> np.ndarray:
+    return (matrix + matrix.T) / 2

@@ -1,0 +1,78 @@
+"""Attention among the layers of `theory.kernels`, in their parameterization: weights sqrt(C / n) W with W ~ N(0, 1).
+
+    K'     = C_U C_V R[K]
+    Theta' = C_U C_V (dR[Theta] + 2 R + 2 C_Q C_K K A[K])               R, A and dR as in `attention`
+
+A rate of 1 for W is a rate of C_G for the weights themselves, so that own contributions are C_G times those of S2. A
+block of a Transformer is Residual(LayerNorm(eps), Attention()).
+"""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from array_api_compat import array_namespace
+
+from orderone.core.arrays import as_numpy, like
+from orderone.core.errors import instance
+from orderone.core.exact import count
+from orderone.core.given import Count, Number
+from orderone.core.reals import real
+from orderone.theory.kernels.kernel import Kernel
+from orderone.theory.kernels.layer import Layer
+from orderone.theory.kernels.matrices import from_matrices
+from orderone.theory.transformer.attention import attend
+from orderone.theory.transformer.stream import ALL, Stream
+from orderone.theory.transformer.tokens import Tokens
+from orderone.theory.transformer.views import read_mask
+
+
+@dataclass(frozen=True, init=False)
+class Attention(Layer):
+    """Multi-head softmax attention with infinitely many heads, scores over sqrt(channels). Needs inputs with tokens."""
+
+    Q: float
+    K: float
+    V: float
+    U: float
+    causal: bool
+    accuracy: float
+    seed: int
+    independent: ClassVar[bool | None] = True
+
+    def __init__(
+        self,
+        Q: Number = 1.0,
+        K: Number = 1.0,
+        V: Number = 1.0,
+        U: Number = 1.0,
+        causal: Any = False,
+        accuracy: Number = 5e-4,
+        seed: Count = 0,
+    ):
+        for name, value in {"Q": Q, "K": K, "V": V, "U": U}.items():
+            object.__setattr__(self, name, real(value, name, least=0))
+        object.__setattr__(self, "causal", instance(causal, bool, "causal", "give True or False"))
+        object.__setattr__(self, "accuracy", real(accuracy, "accuracy", above=0, most=1))
+        object.__setattr__(self, "seed", count(seed, "seed", least=0))
+
+    def __call__(self, kernel: Kernel) -> Kernel:
+        if kernel.tokens is None:
+            raise ValueError(
+                "Attention: expected inputs that have tokens, got inputs that are single points; give kernels.inputs an "
+                "array of shape (inputs, tokens, features)"
+            )
+        stream = _stream(kernel, kernel.tokens)
+        visible = read_mask(None, stream.tokens, stream.tokens, self.causal)
+        found = attend(stream, stream, visible, self.Q * self.K, self.accuracy, self.seed)
+        own = 2 * found.value + 2 * self.Q * self.K * stream.G * found.bend
+        xp, size = array_namespace(kernel.gap), self.U * self.V
+        K, theta = (like(size * part, kernel.gap, xp) for part in (found.value, found.carried[ALL] + own))
+        mean = like(np.zeros(len(stream.G)), kernel.points.mean, xp)
+        return from_matrices(K, theta, mean, gaussian=False, tokens=kernel.tokens)
+
+
+def _stream(kernel: Kernel, tokens: int) -> Stream:
+    points = kernel.gap.shape[0]
+    G, theta = (as_numpy(matrix).reshape(points, points) for matrix in (kernel.nngp, kernel.ntk))
+    return Stream(G, {ALL: theta}, Tokens(points // tokens, tokens))

@@ -1,0 +1,181 @@
+"""A Transformer without a width: kernels and tangent kernels, block by block. S2, Part I, with the errata S2.1-S2.6.
+
+    stem -> (norm -> branch, + skip) for each letter of `blocks` -> norm -> head
+
+A is attention, M an MLP, and C attention to a memory, as in a decoder. Everything is at leading order in 1/n and, by
+erratum S2.5, in 1/H: at a finite number of heads the kernels themselves fluctuate, by `Prediction.head_std`.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from orderone.core.errors import instance, one_of
+from orderone.core.exact import count
+from orderone.core.frozen import FrozenDict
+from orderone.core.given import ArrayLike, Count, Name, Number
+from orderone.core.reals import real
+from orderone.core.shapes import Array
+from orderone.theory import activations
+from orderone.theory.transformer.few_heads import FewHeads, draw_heads
+from orderone.theory.transformer.groups import read_constants, read_rates
+from orderone.theory.transformer.heads import HEADS, POOLS
+from orderone.theory.transformer.passing import Memory, embedded, run
+from orderone.theory.transformer.prediction import Prediction
+from orderone.theory.transformer.stems import STEMS
+from orderone.theory.transformer.tokens import read
+from orderone.theory.transformer.views import read_mask
+from orderone.theory.transformer.weights import Weights
+
+LETTERS = {"A": "attention", "M": "MLP", "C": "attention to a memory"}
+NORMS = ("layer", "rms")  # the same for a stream of mean 0
+OPTIMIZERS = ("sgd", "adamw", "adam")
+
+
+@dataclass(frozen=True, init=False)
+class Transformer:
+    """`blocks` such as "AMAM"; `C` are initial variances of groups, 1 where none is given (PE: 1/4).
+
+    `heads` and `width` are those of the network to compare with; kernels are those of infinitely many. `accuracy` is that
+    of sampled attention averages, which at most 65536 points are spent on; up to three tokens need no sampling.
+    `stem_norm` puts a norm behind the embedding, as BART does.
+    """
+
+    blocks: str
+    activation: activations.Activation
+    C: Mapping[str, float]
+    eps: float
+    causal: bool
+    heads: int | None
+    width: int | None
+    norm: str
+    stem: str
+    stem_norm: bool
+    head: str
+    pool: str
+    accuracy: float
+    seed: int
+
+    def __init__(
+        self,
+        blocks: Name = "AM",
+        activation: Any = "gelu",
+        C: Any = None,
+        eps: Number = 1e-5,
+        causal: Any = False,
+        heads: Count | None = None,
+        width: Count | None = None,
+        norm: Name = "layer",
+        stem: Name = "vision",
+        stem_norm: Any = False,
+        head: Name = "linear",
+        pool: Name = "none",
+        accuracy: Number = 5e-4,
+        seed: Count = 0,
+    ):
+        values = {
+            "blocks": _read_blocks(blocks),
+            "activation": activations.get(activation),
+            "C": FrozenDict(read_constants(C)),
+            "eps": real(eps, "eps", least=0),
+            "causal": instance(causal, bool, "causal", "give True or False"),
+            "heads": None if heads is None else count(heads, "heads"),
+            "width": None if width is None else count(width, "width"),
+            "norm": one_of(norm, NORMS, "norm"),
+            "stem": one_of(stem, STEMS, "stem"),
+            "stem_norm": instance(stem_norm, bool, "stem_norm", "give True or False"),
+            "head": one_of(head, HEADS, "head"),
+            "pool": one_of(pool, POOLS, "pool"),
+            "accuracy": real(accuracy, "accuracy", above=0, most=1),
+            "seed": count(seed, "seed", least=0),
+        }
+        for name, value in values.items():
+            object.__setattr__(self, name, value)
+        _check_sizes(self.width, self.heads)
+        if self.head == "tied" and self.stem != "language":
+            raise ValueError("head: expected 'linear' with a vision stem, got 'tied'; give stem='language'")
+
+    def kernels(self, G0: ArrayLike, tokens: Count | None = None, mask: Any = None, memory: Any = None) -> list[Array]:
+        """G behind the stem and behind each block, in the shape of G0."""
+        return self._pass(G0, tokens, mask, memory).kernels
+
+    def output_kernel(self, G0: ArrayLike, tokens: Count | None = None, mask: Any = None, memory: Any = None) -> Array:
+        """In the shape of G0, or (sequences, sequences) if outputs are pooled."""
+        return self._pass(G0, tokens, mask, memory).output
+
+    def ntk(
+        self,
+        G0: ArrayLike,
+        optimizer: Name = "sgd",
+        rates: Any = None,
+        tokens: Count | None = None,
+        mask: Any = None,
+        memory: Any = None,
+    ) -> list[Array]:
+        """Theta behind the stem, behind each block, and of the outputs, for learning rates Lambda_G of order one.
+
+        With the factors of S2 for SGD and for AdamW, both optimizers have these: see `groups`.
+        """
+        one_of(optimizer, OPTIMIZERS, "optimizer of S2")
+        return self._pass(G0, tokens, mask, memory, rates=read_rates(rates), merged=True).ntk
+
+    def predict(
+        self,
+        G0: ArrayLike,
+        optimizer: Name = "sgd",
+        rates: Any = None,
+        tokens: Count | None = None,
+        mask: Any = None,
+        memory: Any = None,
+    ) -> Prediction:
+        """Kernels, the tangent kernel of each group by itself, errors, and what the number of heads does."""
+        one_of(optimizer, OPTIMIZERS, "optimizer of S2")
+        return self._pass(G0, tokens, mask, memory, rates=read_rates(rates))
+
+    def few_heads(self, G0: ArrayLike, samples: Count = 64, tokens: Count | None = None, mask: Any = None) -> FewHeads:
+        """G of wide networks with `heads` heads, drawn `samples` times: mean, fluctuation, error of the mean."""
+        if self.heads is None or "C" in self.blocks:
+            raise ValueError(
+                "heads: expected a number of heads, and blocks A and M only; give Transformer(..., heads=12)"
+            )
+        matrix, place = read(G0, tokens)
+        stem = embedded(self, matrix, place, Weights(self.C, {}))
+        visible = read_mask(mask, stem.tokens, stem.tokens, self.causal)
+        return draw_heads(self, stem, visible, self.heads, count(samples, "samples", least=2), self.seed)
+
+    def memory(self, G0: ArrayLike, tokens: Count | None = None, mask: Any = None) -> Memory:
+        """What a decoder with blocks C attends to: the normalized stream behind the last block of this encoder."""
+        matrix, place = read(G0, tokens)
+        return Memory(self, matrix, place, mask)
+
+    def _pass(
+        self,
+        G0: ArrayLike,
+        tokens: Count | None,
+        mask: Any,
+        memory: Any,
+        rates: Mapping[str, float] | None = None,
+        merged: bool = False,
+    ) -> Prediction:
+        matrix, place = read(G0, tokens)
+        if memory is not None:
+            instance(memory, Memory, "memory", "give encoder.memory(G0)")
+        if memory is None and "C" in self.blocks:
+            raise ValueError("memory: expected one for the blocks C, got none; give memory=encoder.memory(G0)")
+        return run(self, matrix, place, mask, memory, rates, merged)
+
+
+def _read_blocks(blocks: Any) -> str:
+    unknown = [letter for letter in blocks if letter not in LETTERS] if isinstance(blocks, str) else [blocks]
+    if unknown:
+        meaning = ", ".join(f"{letter} ({word})" for letter, word in LETTERS.items())
+        raise ValueError(f"blocks: expected a word of the letters {meaning}; got {unknown[0]!r} in {blocks!r}")
+    return blocks
+
+
+def _check_sizes(width: int | None, heads: int | None) -> None:
+    if width is not None and heads is not None and width % heads:
+        below = next(h for h in range(min(heads, width), 0, -1) if width % h == 0)
+        raise ValueError(
+            f"heads: expected a divisor of the width {width}, got {heads}; {below} would do, of {width // below} channels"
+        )

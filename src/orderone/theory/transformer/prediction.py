@@ -1,0 +1,64 @@
+"""Everything a pass through a Transformer tells, in the shapes the user gave."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from orderone.core.shapes import Array
+from orderone.theory.transformer.stream import Stream
+
+
+@dataclass(frozen=True, eq=False)
+class Prediction:
+    """Kernels (points, points), or in the shape of G0; lists run over the stem and the blocks behind it."""
+
+    streams: Sequence[Stream]  # behind the stem and behind each block
+    output_kernel: np.ndarray
+    output_theta: Mapping[str, np.ndarray]  # empty, if tangent kernels were not asked for
+    errors: Sequence[float]  # of each block's averages by sampling, in units of the largest F (about 1)
+    head_variances: Sequence[np.ndarray]  # of each block's branch, if it had a single head
+
+    @property
+    def kernels(self) -> list[Array]:
+        """G behind the stem, and behind each block."""
+        return [stream.tokens.shown(stream.G) for stream in self.streams]
+
+    @property
+    def output(self) -> Array:
+        return self._last.tokens.shown(self.output_kernel)
+
+    @property
+    def ntk(self) -> list[Array]:
+        """Theta behind the stem, behind each block, and of the outputs."""
+        totals = [stream.tokens.shown(stream.total()) for stream in self.streams]
+        return [*totals, self._last.tokens.shown(sum(self.output_theta.values(), np.zeros_like(self.output_kernel)))]
+
+    @property
+    def contributions(self) -> list[dict[str, Array]]:
+        """Theta of each group, in the places of `ntk`."""
+        places = [stream.theta for stream in self.streams] + [self.output_theta]
+        return [{group: self._last.tokens.shown(part) for group, part in theta.items()} for theta in places]
+
+    @property
+    def shares(self) -> list[dict[str, float]]:
+        """The part of each group in the trace of Theta, in the places of `ntk`."""
+        traces = [
+            {group: float(np.trace(part)) for group, part in theta.items()}
+            for theta in [*(stream.theta for stream in self.streams), self.output_theta]
+        ]
+        return [{group: value / sum(trace.values()) for group, value in trace.items()} for trace in traces]
+
+    def head_std(self, heads: int) -> list[Array]:
+        """How much G fluctuates from network to network with that many heads, behind each block: erratum S2.5.
+
+        Each attention block adds the fluctuation of its own branch, which is of order 1 / sqrt(heads) at any width; what
+        later blocks make of an earlier fluctuation is left out. Means are shifted by order 1 / heads.
+        """
+        tokens = self._last.tokens
+        sums = np.cumsum([np.zeros_like(self.streams[0].G), *self.head_variances], axis=0)
+        return [tokens.shown(np.sqrt(each / heads)) for each in sums]
+
+    @property
+    def _last(self) -> Stream:
+        return self.streams[-1]

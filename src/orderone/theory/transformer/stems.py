@@ -1,0 +1,76 @@
+"""Where token kernels come from, and the stem block: embedding and positions.
+
+    vision     G0 = x_t . x_t' / n_patch                    S2 (1.40), patches x_t
+    language   G0 = 1 if the words are the same, else 0     S2 (1.44), one-hot words
+
+    G  = C_patch G0 + C_PE delta_tt'                        S2 (1.41), (1.45)     C_WE for language
+    Theta_patch = Lambda_patch G0,   Theta_PE = Lambda_PE delta_tt'               S2 (1.122)-(1.130)
+
+delta_tt' is 1 for tokens in the same place, also of different sequences: they share one positional embedding. A class token
+(S2 footnote 4) stands first in every sequence, is the same for all of them and knows nothing of the patches.
+"""
+
+import numpy as np
+from array_api_compat import is_numpy_array
+
+from orderone.core.arrays import as_numpy, like
+from orderone.core.given import ArrayLike
+from orderone.core.shapes import Array
+from orderone.theory.kernels.given import floating
+from orderone.theory.transformer.stream import Stream
+from orderone.theory.transformer.tokens import Tokens
+from orderone.theory.transformer.weights import Weights
+
+STEMS = {"vision": "patch", "language": "WE"}
+
+
+def patches(X: ArrayLike) -> Array:
+    """G0 of images cut into patches: X is (tokens, features) or (sequences, tokens, features)."""
+    xp, values = floating(X, "X")
+    if values.ndim not in (2, 3):
+        raise ValueError(
+            f"X: expected shape (tokens, features) or (sequences, tokens, features), got {tuple(values.shape)}; "
+            "cut images into patches first"
+        )
+    rows = as_numpy(values).reshape(-1, values.shape[-1])
+    return like(_as_given(rows @ rows.T / rows.shape[1], values.shape[:-1]), values, xp)
+
+
+def words(ids: ArrayLike) -> Array:
+    """G0 of sequences of words: ids is (tokens,) or (sequences, tokens), whole numbers."""
+    xp, values = floating(ids, "ids")
+    given = as_numpy(values)
+    if values.ndim not in (1, 2) or (given != np.round(given)).any():
+        raise ValueError(
+            f"ids: expected whole numbers of shape (tokens,) or (sequences, tokens), got shape {tuple(values.shape)}; "
+            "give the indices of the words"
+        )
+    flat = given.ravel()
+    same = _as_given((flat[:, None] == flat[None, :]).astype(float), values.shape)
+    return same if is_numpy_array(values) else like(same, values, xp)
+
+
+def _as_given(matrix: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+    return matrix if len(shape) == 1 else matrix.reshape(*shape, *shape)
+
+
+def embed(G0: np.ndarray, tokens: Tokens, group: str, weights: Weights, class_token: bool) -> Stream:
+    """The stream behind the stem block; `group` is that of the embedding, patch or WE."""
+    parts = {group: G0}
+    if class_token:
+        parts, tokens = {group: _behind_class(G0, tokens)}, tokens.longer()
+        parts["class"] = _together(tokens) * (tokens.position == 0)
+    parts["PE"] = _together(tokens)
+    G = sum(weights.C[name] * part for name, part in parts.items())
+    return Stream(np.asarray(G), weights.own(**parts) if weights.rates else {}, tokens)
+
+
+def _together(tokens: Tokens) -> np.ndarray:
+    """1 for points in the same place of their sequences."""
+    return (tokens.position[:, None] == tokens.position[None, :]).astype(float)
+
+
+def _behind_class(G0: np.ndarray, tokens: Tokens) -> np.ndarray:
+    """G0 with a row and a column of zeros before the tokens of each sequence."""
+    blocks = G0.reshape(tokens.sequences, tokens.length, tokens.sequences, tokens.length)
+    return np.pad(blocks, ((0, 0), (1, 0), (0, 0), (1, 0))).reshape([tokens.longer().points] * 2)

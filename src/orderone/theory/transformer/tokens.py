@@ -1,0 +1,68 @@
+"""Which row of a token kernel is which: sequence by sequence, and within a sequence token by token.
+
+G0 is (T, T) for one sequence, (S, T, S, T) for S sequences of T tokens, or (S T, S T) with `tokens=T`. Inside, it is
+always an (S T, S T) matrix of doubles; what goes back to the user has the shape, library and precision of G0.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from orderone.core.arrays import as_numpy, like
+from orderone.core.exact import count
+from orderone.core.given import ArrayLike, Count
+from orderone.core.shapes import Array
+from orderone.theory.kernels.given import check_semidefinite, floating, square
+
+
+@dataclass(frozen=True, eq=False)
+class Tokens:
+    """The sequences of a kernel, and how the user wrote it."""
+
+    sequences: int
+    length: int  # tokens of a sequence
+    four: bool = False  # whether the user gave (S, T, S, T)
+    template: Any = None  # an array of the user's kind
+
+    @property
+    def points(self) -> int:
+        return self.sequences * self.length
+
+    @property
+    def position(self) -> np.ndarray:
+        """(points,) of each point within its sequence."""
+        return np.tile(np.arange(self.length), self.sequences)
+
+    def of(self, sequence: int) -> slice:
+        return slice(sequence * self.length, (sequence + 1) * self.length)
+
+    def longer(self) -> "Tokens":
+        """With one more token in each sequence."""
+        return Tokens(self.sequences, self.length + 1, self.four, self.template)
+
+    def shown(self, matrix: np.ndarray) -> Array:
+        """(points, points), or (sequences, sequences), as the user writes kernels."""
+        if self.four and len(matrix) == self.points:
+            matrix = matrix.reshape(self.sequences, self.length, self.sequences, self.length)
+        return matrix.copy() if self.template is None else like(matrix, *self.template)
+
+
+def read(G0: ArrayLike, tokens: Count | None = None, name: str = "G0") -> tuple[np.ndarray, Tokens]:
+    """The kernel as a matrix of doubles, and its tokens; a ValueError if it cannot be a covariance."""
+    xp, values = floating(G0, name)
+    matrix = square(values, name)
+    check_semidefinite(matrix, name)
+    length = _length(values, len(matrix), tokens, name)
+    return as_numpy(matrix), Tokens(len(matrix) // length, length, values.ndim == 4, (values, xp))
+
+
+def _length(values: Array, points: int, tokens: Count | None, name: str) -> int:
+    known = values.shape[1] if values.ndim == 4 else None
+    length = count(tokens, "tokens") if tokens is not None else known or points
+    if points % length or (known is not None and length != known):
+        raise ValueError(
+            f"tokens: expected the number of tokens of a sequence, {known or f'a divisor of {points}'}, got {length}; "
+            f"give {name} as (sequences, tokens, sequences, tokens), and tokens can be left out"
+        )
+    return length
