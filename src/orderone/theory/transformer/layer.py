@@ -57,6 +57,10 @@ class Attention(Layer):
         object.__setattr__(self, "seed", count(seed, "seed", least=0))
 
     def __call__(self, kernel: Kernel) -> Kernel:
+        return self.apply(kernel)
+
+    def apply(self, kernel: Kernel) -> Kernel:
+        """The kernel behind this layer."""
         if kernel.tokens is None:
             raise ValueError(
                 "Attention: expected inputs that have tokens, got inputs that are single points; give kernels.inputs an "
