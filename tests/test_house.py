@@ -36,7 +36,10 @@ def test_the_library_works_without_its_test_dependencies():
     assert float(python(code)) == pytest.approx(1)
 
 
-PAGES = ("tutorial", "own-rule", "scale-hugging-face", "plan-table", "from-mup", "read-a-check", "models", "group-learning-rates", "transformer")
+PAGES = (
+    "tutorial", "own-rule", "scale-hugging-face", "plan-table", "from-mup", "read-a-check", "models",
+    "group-learning-rates", "transformer",
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("page", ["README.md", *(f"docs/{name}.md" for name in PAGES)])
