@@ -74,7 +74,7 @@ def _problem(
     size = np.sqrt(np.where(variance > 0, variance, 1.0))
     seen = views(variance, queries.tokens, visible, tolerance)
     sharpness = strength * float(variance.max()) * float(np.abs(keys.G).max())
-    nodes = correlations(queries.G / size[:, None] / size, node_count(sharpness, precise=tolerance <= EXACT))
+    nodes = correlations(queries.G / size[:, None] / size, node_count(sharpness, tolerance <= EXACT))
     needed = nodes.needed(seen.of_query)
     return Problem(keys.G, along, keys.tokens, seen, strength, nodes.nodes, needed), nodes
 
