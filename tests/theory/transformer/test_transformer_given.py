@@ -65,6 +65,8 @@ def test_a_tied_head_has_the_variance_of_words():
 
 def test_norms_are_one_for_a_stream_of_mean_zero():
     np.testing.assert_array_equal(theory.Transformer(norm="rms").kernels(G0), MODEL.kernels(G0))
+    found = MODEL.predict(G0)
+    np.testing.assert_allclose(found.normalized[-1], found.output)  # C_head = 1
     inside = theory.Transformer("", eps=0.5, C={"PE": 0}).output_kernel(G0)  # erratum S2.1
     np.testing.assert_allclose(inside, G0 / 1.5)
 
@@ -111,7 +113,7 @@ def test_few_heads_fluctuate_more_with_every_block():
         (lambda: theory.Transformer(norm="batch"), "unknown norm: expected one of layer, rms"),
         (lambda: theory.Transformer(activation="gelo"), "unknown activation"),
         (lambda: theory.Transformer(head="tied"), "head: expected 'linear' with a vision stem"),
-        (lambda: MODEL.kernels([[1, 2], [2, 1]]), "G0: expected a positive semidefinite matrix, got one with the eig"),
+        (lambda: MODEL.kernels([[1, 2], [2, 1]]), "G0: expected a positive semidefinite matrix, got one"),
         (lambda: MODEL.kernels([[1, 0.5], [0.4, 1]]), "G0: expected a symmetric matrix"),
         (lambda: MODEL.kernels([1, 2]), "G0: expected shape"),
         (lambda: MODEL.kernels([[np.nan]]), "G0: expected finite numbers"),
@@ -125,6 +127,7 @@ def test_few_heads_fluctuate_more_with_every_block():
         (lambda: theory.Transformer("C").kernels(G0, memory=G0), "memory: expected a Memory"),
         (lambda: theory.Transformer("C").kernels(np.eye(4), tokens=2, memory=MODEL.memory(G0)), "memory: expected 2 seq"),
         (lambda: theory.Transformer(eps=0, C={"PE": 0}).kernels(np.zeros((2, 2))), "layer norm: expected tokens with some"),
+        (lambda: MODEL.rates("standard"), "width: expected a number, got none"),
         (lambda: MODEL.few_heads(G0), "heads: expected a number of heads"),
         (lambda: patches(np.zeros(3)), "X: expected shape"),
         (lambda: words([0.5]), "ids: expected whole numbers"),

@@ -57,6 +57,24 @@ def test_kernels_block_by_block(blocks, phi, causal, constants):
     assert close([gram(out) for _, out in runs], output, slack=0.02)
 
 
+@pytest.mark.slow
+def test_networks_come_closer_as_they_get_wider():
+    """Deviations of G, F and outputs from the theory fall like n^-1/2 over widths 64 to 1024."""
+    x, G0 = inputs(1, 3)
+    t = theory.Transformer("AM")
+    expected, widths = [*t.kernels(G0), t.output_kernel(G0)], (64, 256, 1024)
+    deviations = []
+    for n in widths:
+        squares = []
+        for seed in range(24):
+            with torch.no_grad():
+                streams, out = forward(draw("AM", n, 16, n, 3, t.C, seed=seed), torch.tensor(x), "AM", n // 8, GELU)
+            squares.append([np.mean((gram(z) - G) ** 2) for z, G in zip([*streams, out], expected, strict=True)])
+        deviations.append(np.sqrt(np.mean(squares, axis=0)))
+    slopes = np.polyfit(np.log(widths), np.log(deviations), 1)[0]
+    np.testing.assert_allclose(slopes, -0.5, atol=0.12)
+
+
 def test_padding_is_not_seen():
     x, G0 = inputs(2, 3)
     seen = np.array([[True, True, False], [True, True, True]])
@@ -72,14 +90,15 @@ def test_padding_is_not_seen():
 
 
 @pytest.mark.parametrize(
-    ("blocks", "causal", "constants"), [("AMAM", False, {}), ("AM", True, OTHER), ("MA", False, OTHER)]
+    ("blocks", "causal", "constants", "sequences", "tokens"),
+    [("AMAM", False, {}, 1, 2), ("AM", True, OTHER, 1, 2), ("MA", False, OTHER, 2, 2), ("AM", True, OTHER, 1, 5)],
 )
-def test_tangent_kernels_group_by_group(blocks, causal, constants):
+def test_tangent_kernels_group_by_group(blocks, causal, constants, sequences, tokens):
     """Erratum S2.4: with the terms of Q and K, which are of order one."""
-    n, tokens = 128, 2
-    x, G0 = inputs(1, tokens)
+    n = 128
+    x, G0 = inputs(sequences, tokens)
     t = theory.Transformer(blocks, C=constants, causal=causal)
-    expected = t.predict(G0).contributions[-1]
+    expected = t.predict(G0, tokens=tokens).contributions[-1]
     found = []
     for seed in range(30):
         weights = draw(blocks, n, 16, 8, tokens, t.C, seed=seed)

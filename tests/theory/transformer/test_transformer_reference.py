@@ -96,7 +96,8 @@ def test_groups_add_up_and_rates_are_linear():
 
 def test_uniform_rates_are_far_from_order_one():
     """S2, Part II: a uniform rate for AdamW neglects positions by a factor of the width."""
-    rates = theory.transformer.relative_rates("standard", "adamw", n=768)
+    rates = theory.Transformer(width=768, mlp=4).rates("standard", "adamw")
+    assert rates == theory.transformer.relative_rates("standard", "adamw", n=768)
     assert rates["Q"] / rates["PE"] == pytest.approx(768)
     assert rates["W"] / rates["Q"] == pytest.approx(2)
     assert set(theory.transformer.relative_rates("neural-tangent", "sgd").values()) == {1.0}

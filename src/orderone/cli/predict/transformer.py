@@ -55,15 +55,15 @@ def transformer(
         json: Print JSON instead of tables.
     """
     from orderone.theory.scaling import strategy_power
-    from orderone.theory.transformer import Transformer, relative_rates
+    from orderone.theory.transformer import Transformer
 
     C = _constants(constants)
     C["head"] = C.get("head", 1.0) * count(width, "--width") ** -float(strategy_power(strategy) or 0)  # S2 (1.34)
     letters = "AM" * count(depth, "--depth", least=0) if blocks is None else blocks
-    model = Transformer(letters, activation, C, eps, causal, heads, width)
+    model = Transformer(letters, activation, C, eps, causal, heads, width, mlp)
     G0 = _tokens(tokens, correlation, causal)
-    rates = relative_rates(strategy, optimizer, width, n_in, n_out, mlp)
-    record = _record(model.predict(G0, optimizer, rates), letters, heads)
+    found = model.predict(G0, optimizer, model.rates(strategy, optimizer, n_in, n_out))
+    record = _record(found, letters, heads)
     settings = {"width": width, "heads": heads, "tokens": tokens, "correlation": correlation, "blocks": letters}
     record = settings | {"activation": activation, "optimizer": optimizer, "strategy": strategy} | record
     if html is not None:

@@ -20,12 +20,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from orderone.theory.transformer.averaging import Problem, averages
-from orderone.theory.transformer.correlations import correlations, node_count
+from orderone.theory.transformer.correlations import Correlations, correlations, node_count
 from orderone.theory.transformer.moments import FORWARD
 from orderone.theory.transformer.stream import Stream
 from orderone.theory.transformer.views import views
 
-FEW_KEYS = 3  # up to which product rules may do
+FEW_KEYS, FEW_QUERIES = 3, 12  # up to which averages are known to eight digits, if attention is not too sharp
 EXACT = 1e-10  # scales of queries that product rules tell apart
 
 
@@ -44,23 +44,39 @@ def attend(
     queries: Stream, keys: Stream, visible: np.ndarray, strength: float, accuracy: float = 1e-3, seed: int = 0
 ) -> Attended:
     """The averages of one layer: `strength` is C_Q C_K, `visible` is (sequences, queries, keys)."""
-    variance, few = queries.G.diagonal(), visible.shape[2] <= FEW_KEYS
-    size = np.sqrt(np.where(variance > 0, variance, 1.0))
-    seen = views(variance, queries.tokens, visible, EXACT if few else accuracy / 10)
-    sharpness = strength * float(variance.max()) * float(np.abs(keys.G).max())
-    nodes = correlations(queries.G / size[:, None] / size, node_count(sharpness, few))
     along = _both(queries, keys)
     of_keys = {name: theta for name, (_, theta) in along.items()}
-    problem = Problem(keys.G, of_keys, keys.tokens, seen, strength, nodes.nodes, nodes.needed(seen.of_query))
+    precise = visible.shape[2] <= FEW_KEYS and len(queries.G) <= FEW_QUERIES
+    problem, nodes = _problem(queries, keys, of_keys, visible, strength, EXACT if precise else accuracy / 10)
+    if precise and not problem.by_product_rules:
+        problem, nodes = _problem(queries, keys, of_keys, visible, strength, accuracy / 10)
     found, error = averages(problem, accuracy, seed)
-    shown = {key: nodes.at_pairs(values, seen.of_query) for key, values in found.items()}
-    value, bend = _semidefinite(shown["value", FORWARD]), shown.get(("bend", FORWARD), 0 * variance[:, None])
+    shown = {key: nodes.at_pairs(values, problem.views.of_query) for key, values in found.items()}
+    value, bend = _semidefinite(shown["value", FORWARD]), shown.get(("bend", FORWARD), np.zeros_like(queries.G))
     carried = {
         name: shown["value", name] + strength * (bend * theta + queries.G * shown["bend", name])
         for name, (theta, _) in along.items()
     }
     variance = np.maximum(shown["square", FORWARD] - shown["value", FORWARD] ** 2, 0)
     return Attended(value, bend, carried, variance, error)
+
+
+def _problem(
+    queries: Stream,
+    keys: Stream,
+    along: Mapping[str, np.ndarray],
+    visible: np.ndarray,
+    strength: float,
+    tolerance: float,
+) -> tuple[Problem, Correlations]:
+    """What there is to average, if scales of queries that differ by less than `tolerance` are one."""
+    variance = queries.G.diagonal()
+    size = np.sqrt(np.where(variance > 0, variance, 1.0))
+    seen = views(variance, queries.tokens, visible, tolerance)
+    sharpness = strength * float(variance.max()) * float(np.abs(keys.G).max())
+    nodes = correlations(queries.G / size[:, None] / size, node_count(sharpness, tolerance <= EXACT))
+    needed = nodes.needed(seen.of_query)
+    return Problem(keys.G, along, keys.tokens, seen, strength, nodes.nodes, needed), nodes
 
 
 def _both(queries: Stream, keys: Stream) -> dict[str, tuple[np.ndarray, np.ndarray]]:

@@ -19,7 +19,7 @@ from orderone.theory.transformer.views import Views
 FEWEST, MOST = 2**7, 2**13  # points of a randomization
 LIGHT = 2**18  # numbers of a randomization that are no work; small problems start with more points
 HELD = 2**23  # numbers, of the attention of all views
-RULE_WORK, LARGEST_RULE = 10**7, 10**6  # points of all product rules, and of one; beyond, sampling is faster
+RULE_WORK, LARGEST_RULE = 3 * 10**7, 10**6  # points of all product rules, and of one; beyond, sampling is faster
 
 
 @dataclass(frozen=True, eq=False)

@@ -56,7 +56,8 @@ class Attention(Layer):
         object.__setattr__(self, "accuracy", real(accuracy, "accuracy", above=0, most=1))
         object.__setattr__(self, "seed", count(seed, "seed", least=0))
 
-    def __call__(self, kernel: Kernel) -> Kernel:
+    def apply(self, kernel: Kernel) -> Kernel:
+        """The kernel behind this layer."""
         if kernel.tokens is None:
             raise ValueError(
                 "Attention: expected inputs that have tokens, got inputs that are single points; give kernels.inputs an "

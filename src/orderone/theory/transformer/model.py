@@ -18,7 +18,7 @@ from orderone.core.reals import real
 from orderone.core.shapes import Array
 from orderone.theory import activations
 from orderone.theory.transformer.few_heads import FewHeads, draw_heads
-from orderone.theory.transformer.groups import read_constants, read_rates
+from orderone.theory.transformer.groups import read_constants, read_rates, relative_rates
 from orderone.theory.transformer.heads import HEADS, POOLS
 from orderone.theory.transformer.passing import Memory, embedded, run
 from orderone.theory.transformer.prediction import Prediction
@@ -38,7 +38,8 @@ class Transformer:
 
     `heads` and `width` are those of the network to compare with; kernels are those of infinitely many. `accuracy` is that
     of sampled attention averages, which at most 65536 points are spent on; up to three tokens need no sampling.
-    `stem_norm` puts a norm behind the embedding, as BART does.
+    `stem_norm` puts a norm behind the embedding, as BART does. `mlp`, the width of the MLP over that of the stream, counts
+    for `rates` alone.
     """
 
     blocks: str
@@ -48,6 +49,7 @@ class Transformer:
     causal: bool
     heads: int | None
     width: int | None
+    mlp: float
     norm: str
     stem: str
     stem_norm: bool
@@ -65,6 +67,7 @@ class Transformer:
         causal: Any = False,
         heads: Count | None = None,
         width: Count | None = None,
+        mlp: Number = 4,
         norm: Name = "layer",
         stem: Name = "vision",
         stem_norm: Any = False,
@@ -81,6 +84,7 @@ class Transformer:
             "causal": instance(causal, bool, "causal", "give True or False"),
             "heads": None if heads is None else count(heads, "heads"),
             "width": None if width is None else count(width, "width"),
+            "mlp": real(mlp, "mlp", above=0),
             "norm": one_of(norm, NORMS, "norm"),
             "stem": one_of(stem, STEMS, "stem"),
             "stem_norm": instance(stem_norm, bool, "stem_norm", "give True or False"),
@@ -131,6 +135,14 @@ class Transformer:
         """Kernels, the tangent kernel of each group by itself, errors, and what the number of heads does."""
         one_of(optimizer, OPTIMIZERS, "optimizer of S2")
         return self._pass(G0, tokens, mask, memory, rates=read_rates(rates))
+
+    def rates(
+        self, strategy: Name, optimizer: Name = "adamw", n_in: Count = 768, n_out: Count = 1000
+    ) -> dict[str, float]:
+        """What a strategy of S2 amounts to at this width, as `rates` of the methods above: `relative_rates`."""
+        if self.width is None:
+            raise ValueError("width: expected a number, got none; give Transformer(..., width=768)")
+        return relative_rates(strategy, optimizer, self.width, n_in, n_out, self.mlp)
 
     def few_heads(self, G0: ArrayLike, samples: Count = 64, tokens: Count | None = None, mask: Any = None) -> FewHeads:
         """G of wide networks with `heads` heads, drawn `samples` times: mean, fluctuation, error of the mean."""

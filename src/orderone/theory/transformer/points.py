@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.special import ndtri
-from scipy.stats import qmc
 
 LARGEST_STEP = 0.7  # of a trapezoidal rule: exp(-2 pi^2 / h^2) is 3e-18
 RULES = {0: (8.0, 0.5), 1: (8.0, 0.5), 2: (8.0, 0.5), 3: (6.5, 1.0), 4: (6.5, 1.0)}  # dimensions: reach, h sigma
@@ -123,7 +122,9 @@ def _drawn(number: int, points: int, seed: int, repetition: int) -> np.ndarray:
 _kept = lru_cache(maxsize=4 * REPETITIONS)(_drawn)
 
 
-def _sobol(number: int, generator: np.random.Generator) -> qmc.Sobol:
+def _sobol(number: int, generator: np.random.Generator) -> Any:
+    from scipy.stats import qmc  # half a second, which few keys can do without
+
     name = "rng" if "rng" in signature(qmc.Sobol).parameters else "seed"  # as it was called before scipy 1.15
     random: dict[str, Any] = {name: generator}
     return qmc.Sobol(number, scramble=True, **random)

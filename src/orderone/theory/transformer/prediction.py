@@ -18,6 +18,7 @@ class Prediction:
     output_theta: Mapping[str, np.ndarray]  # empty, if tangent kernels were not asked for
     errors: Sequence[float]  # of each block's averages by sampling, in units of the largest F (about 1)
     head_variances: Sequence[np.ndarray]  # of each block's branch, if it had a single head
+    eps: float  # of the norms
 
     @property
     def kernels(self) -> list[Array]:
@@ -25,7 +26,13 @@ class Prediction:
         return [stream.tokens.shown(stream.G) for stream in self.streams]
 
     @property
+    def normalized(self) -> list[Array]:
+        """F, behind the norms that follow the stem and each block; the last one is that of the head."""
+        return [stream.tokens.shown(stream.normalized(self.eps).G) for stream in self.streams]
+
+    @property
     def output(self) -> Array:
+        """The kernel of the outputs."""
         return self._last.tokens.shown(self.output_kernel)
 
     @property
