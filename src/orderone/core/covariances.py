@@ -49,12 +49,24 @@ def _check(V: np.ndarray, name: str) -> None:
             f"{np.abs(V - transposed).max():.3g}; give (V + V.T) / 2 if that is rounding"
         )
     scaled = (V.astype(np.float64) + transposed) / np.where(size > 0, 2 * size, 1)
-    lowest = np.linalg.eigvalsh(scaled)[..., 0]
-    if np.any(lowest < -tolerance * V.shape[-1]):
-        raise ValueError(
-            f"{name}: expected a positive semidefinite matrix, got one whose smallest eigenvalue is "
-            f"{(lowest * size[..., 0, 0]).min():.3g}; a covariance is X @ X.T / features for inputs X"
-        )
+    rounding = 4 * float(np.finfo(V.dtype).eps)
+    for matrix, unit in ((scaled, size), (_without_scales(scaled, rounding), np.ones_like(size))):
+        lowest = np.linalg.eigvalsh(matrix)[..., 0]
+        if np.any(lowest < -tolerance * V.shape[-1]):
+            of = "one whose" if matrix is scaled else "one of whose correlations V_ab / sqrt(V_aa V_bb) the"
+            raise ValueError(
+                f"{name}: expected a positive semidefinite matrix, got {of} smallest eigenvalue is "
+                f"{(lowest * unit[..., 0, 0]).min():.3g}; a covariance is X @ X.T / features for inputs X"
+            )
+
+
+def _without_scales(V: np.ndarray, rounding: float) -> np.ndarray:
+    """V_ab / sqrt(V_aa V_bb), 1 on the diagonal: a small input may be as wrong as a large one, beyond rounding of V."""
+    variance = np.maximum(np.diagonal(V, axis1=-2, axis2=-1), 1e-290)
+    scale = np.sqrt(variance)
+    rho = V / scale[..., :, None] / scale[..., None, :]
+    rho = np.where(np.abs(V) <= rounding, np.clip(rho, -1, 1), np.clip(rho, -1e6, 1e6))
+    return np.where(np.eye(V.shape[-1], dtype=bool), 1.0, rho)
 
 
 def correlation(V: Array) -> Array:
