@@ -131,3 +131,83 @@ def test_theory_objects_refuse_and_accept():
     for name, (function, second, third) in SMOOTH.items():
         assert limits.ShapedSmooth(name).derivatives == (second, third)
         assert limits.ShapedSmooth(getattr(np, function)).derivatives == pytest.approx((second, third), abs=1e-6)
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+@pytest.mark.parametrize("padding", [None, torch.tensor([[False, False, False], [False, False, True]])])
+def test_fused_transformer_layers_use_the_shaped_activation(padding):
+    torch.manual_seed(0)
+    layer = nn.TransformerEncoderLayer(8, 2, 16, 0.0, nn.ReLU(), batch_first=True)
+    net: Any = nn.TransformerEncoder(layer, 2)
+    x = torch.randn(2, 3, 8)
+
+    def out(training: bool) -> torch.Tensor:
+        with torch.no_grad():
+            y = net.train(training)(x, src_key_padding_mask=padding)
+        return y if padding is None else y[~padding]
+
+    plain, flags = out(False), (net.use_nested_tensor, net.layers[0].activation_relu_or_gelu)
+    shaping = shape_activations(net, depth=4)
+    torch.testing.assert_close(out(False), out(True), atol=1e-5, rtol=1e-5)
+    assert not torch.allclose(out(False), plain, atol=1e-2)
+    shaping.undo()
+    assert flags == (net.use_nested_tensor, net.layers[0].activation_relu_or_gelu)
+    torch.testing.assert_close(out(False), plain)
+
+
+def test_no_activation_is_left_out_in_silence():
+    transformers = pytest.importorskip("transformers.activations")
+    kinds = [nn.ELU(), nn.SELU(), nn.CELU(), nn.Hardtanh(), nn.Softsign(), nn.Hardswish()]
+    kinds += [transformers.GELUActivation(), transformers.NewGELUActivation(), transformers.QuickGELUActivation()]
+    m = nn.Sequential(*kinds)
+    with shape_activations(m, depth=4):
+        assert all(isinstance(module, ShapedReLU | ShapedActivation) for module in m)
+        assert torch.isfinite(m(X)).all()
+    assert list(m) == kinds
+    m = nn.Sequential(nn.ReLU(), nn.PReLU(), nn.Sigmoid())
+    with pytest.raises(ValueError, match=r"got PReLU at '1'; leave it as it is with keep=\['1'\]"):
+        shape_activations(m, depth=4)
+    with shape_activations(m, depth=4, keep=["1", "2"]) as shaping:
+        assert list(shaping.replaced) == ["0"]
+    with pytest.raises(ValueError, match="keep: expected names from"):
+        shape_activations(m, depth=4, keep="gate")
+
+
+def test_hooks_follow():
+    m, seen = nn.Sequential(nn.Linear(2, 2), nn.GELU()), []
+    handle = m[1].register_forward_hook(lambda module, args, out: seen.append((type(module), out)))
+    with shape_activations(m, depth=4):
+        out = m(torch.ones(2))
+        assert [kind for kind, _ in seen] == [ShapedActivation]
+        assert seen[0][1] is out
+    m(torch.ones(2))
+    assert seen[1][0] is nn.GELU
+    handle.remove()
+    m(torch.ones(2))
+    assert len(seen) == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"depth": 10, "width": 0}, "width: expected a whole number"),
+        ({"depth": 10, "width": "x"}, "width: expected a whole number"),
+        ({"depth": 10, "p": 0.3}, "got depth with p"),
+        ({"width": 10, "p": 0.7}, "p: expected a finite number of at least 0 and of at most 0.5"),
+        ({"depth": 10**400}, "depth: expected at most"),
+    ],
+)
+def test_sizes_are_checked(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        shape_activations(model(), **arguments)
+
+
+def test_slopes_at_the_ends():
+    ends = torch.tensor([-torch.inf, torch.inf])
+    torch.testing.assert_close(ShapedReLU(1, 0.5)(ends), ends)
+    torch.testing.assert_close(ShapedReLU(1, 0)(ends), ends.relu())
+    torch.testing.assert_close(ShapedReLU(0, 1)(ends), -(-ends).relu())
+    with pytest.raises(ValueError, match="gain: expected a slope other than 0"):
+        _ = ShapedReLU(0, 0).gain
+    with pytest.raises(ValueError, match="p: expected a finite number"):
+        ShapedReLU.at(1e300, p=2)

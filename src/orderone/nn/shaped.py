@@ -9,7 +9,7 @@ deviation gain / sqrt(fan_in), layers keep the size of what they carry.
 """
 
 from collections.abc import Callable
-from math import pi, sqrt
+from math import hypot, pi, sqrt
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -36,16 +36,24 @@ class ShapedReLU(nn.Module):
 
     @classmethod
     def at(cls, size: Number, c_plus: Number = 0.0, c_minus: Number = -1.0, p: Number = 0.5) -> "ShapedReLU":
-        """Slopes 1 + c / size^p: size is the width n of (2.5), or with p = 1/2 the depth n^{2p}."""
-        shrink = real(size, "size", above=0) ** real(p, "p", least=0)
+        """Slopes 1 + c / size^p, 0 <= p <= 1/2: size is the width n of (2.5), or with p = 1/2 the depth n^{2p}."""
+        shrink = real(size, "size", above=0) ** real(p, "p", least=0, most=0.5)
         return cls(1 + real(c_plus, "c_plus") / shrink, 1 + real(c_minus, "c_minus") / shrink)
 
     @property
     def gain(self) -> float:
-        return sqrt(2 / (self.plus**2 + self.minus**2))
+        size = hypot(self.plus, self.minus)
+        if size == 0:
+            raise ValueError("gain: expected a slope other than 0, got plus = minus = 0; no weights keep sizes then")
+        return sqrt(2) / size
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.minus * x + (self.plus - self.minus) * x.clamp(min=0)
+        """A slope of 0 is not multiplied with: infinity times 0 is no number."""
+        if self.minus == 0:
+            return self.plus * x.relu()
+        if self.plus == 0:
+            return -self.minus * (-x).relu()
+        return torch.where(x > 0, self.plus * x, self.minus * x)
 
     def extra_repr(self) -> str:
         return f"plus={self.plus:g}, minus={self.minus:g}"
