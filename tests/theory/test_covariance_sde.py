@@ -252,3 +252,18 @@ def test_wrong_equations(options, message):
 def test_wrong_samples(options, message):
     with pytest.raises(ValueError, match=message):
         SHAPED.sample(**{"V0": V0, **options})
+
+
+@pytest.mark.parametrize("scheme", ["euler", "geometric"])
+@pytest.mark.parametrize("m", [2, 5])
+def test_single_precision_gives_covariances_too(scheme, m):
+    X = np.random.default_rng(0).standard_normal((m, 2))
+    start = (X @ X.T).astype(np.float32)  # singular for m = 5
+    V = SHAPED.sample(start, 2.0, 4000, 0.1, scheme=scheme)
+    assert V.dtype == np.float32
+    V = V.astype(np.float64)
+    assert np.all(np.linalg.eigvalsh(V)[:, 0] >= -1e-13 * np.trace(V, axis1=1, axis2=2))
+    variance = np.diagonal(V, axis1=1, axis2=2)
+    assert np.all(V**2 <= variance[:, :, None] * variance[:, None, :] * (1 + 1e-12))
+    alike = SHAPED.sample(np.ones((2, 2), np.float32), 1.0, 100, 0.1, scheme=scheme)
+    np.testing.assert_allclose(alike[:, 0, 1], alike[:, 0, 0], rtol=1e-6)
