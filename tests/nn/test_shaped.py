@@ -211,3 +211,55 @@ def test_slopes_at_the_ends():
         _ = ShapedReLU(0, 0).gain
     with pytest.raises(ValueError, match="p: expected a finite number"):
         ShapedReLU.at(1e300, p=2)
+
+
+@pytest.mark.parametrize("phi", [lambda x: x + 0.3 * np.abs(x), lambda x: x / (1 + np.abs(x))])
+def test_kinks_at_the_start_are_refused(phi):
+    with pytest.raises(ValueError, match="phi: expected a function that is smooth at 0"):
+        _ = limits.ShapedSmooth(phi).derivatives
+    with pytest.raises(ValueError, match="phi: expected a function that is smooth at 0"):
+        limits.CovarianceSDE("shaped-smooth", phi=phi)
+
+
+@pytest.mark.parametrize("k", [0.1, 10.0, 50.0])
+def test_derivatives_of_steep_and_flat_functions(k):
+    assert limits.ShapedSmooth(lambda x: np.tanh(k * x) / k).derivatives == pytest.approx((0, -2 * k**2), rel=1e-6)
+    assert limits.ShapedSmooth(lambda x: torch.expm1(k * x) / k).derivatives == pytest.approx((k, k**2), rel=1e-6)
+
+
+@pytest.mark.parametrize("phi", [np.tanh, torch.tanh, lambda x: np.tanh(np.asarray(x)), "tanh"])
+def test_functions_of_any_kind_will_do(phi):
+    shaped = limits.ShapedSmooth(phi)
+    torch.testing.assert_close(shaped.at(16)(X), 4 * torch.tanh(X / 4))
+    np.testing.assert_allclose(shaped.at(16)(X.numpy()), 4 * np.tanh(X.numpy() / 4))
+    assert limits.CovarianceSDE("shaped-smooth", phi=phi).drift.beta == pytest.approx(-1)
+
+
+@pytest.mark.parametrize("s", [0.01, 0.05, 1.0, 30.0])
+def test_gains_at_small_scales(s):
+    x = np.linspace(0, 12, 4_000_001)
+    exact = np.trapezoid(np.exp(-(x**2) / 2) * (s * np.tanh(x / s)) ** 2, x) * (2 / np.pi) ** 0.5
+    assert ShapedActivation(torch.tanh, s).gain == pytest.approx(exact**-0.5, rel=1e-8)
+    for phi in ("tanh", np.tanh):
+        assert limits.ShapedSmooth(phi, s).normalizer(7, 0) == pytest.approx(1 / exact, rel=1e-8)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: ShapedActivation(torch.tanh, 1e-300).gain, "gain: expected a scale"),
+        (lambda: limits.ShapedSmooth("expm1", 0.05).normalizer(1), "a: expected a scale a n"),
+        (lambda: limits.ShapedSmooth("tanh", 1e-200), "a: expected a number of a size"),
+        (lambda: limits.ShapedSmooth(lambda x: 1 / 0).derivatives, "phi: expected a function of arrays"),
+        (
+            lambda: limits.ShapedSmooth(lambda x: x / (1 - 12 * x)).derivatives,
+            "phi: expected a function that is smooth",
+        ),
+        (lambda: limits.ShapedReLU(1e200), "c_plus: expected a finite number"),
+        (lambda: limits.ShapedReLU().slopes(10, 0.7), "p: expected a finite number of at least 0 and of at most 0.5"),
+        (lambda: limits.ShapedSmooth().scale(10, 1e6), "p: expected a finite number"),
+    ],
+)
+def test_wrong_shapes(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()

@@ -95,8 +95,8 @@ def _networks(
         return lambda L, draw: Residual(L, width, depth, draw)
     if kind in ("shaped-smooth", "shaped"):
         shaped = ShapedSmooth(phi, a)
-        shaped.check_start(V)
-        c = shaped.normalizer(width, p, V)
+        shaped.check_start()
+        c = shaped.normalizer(width, p)
         return lambda L, draw: Smooth(L, shaped.at(width, p), c, width, draw)
     if kind == "shaped-relu":
         relu.normalizer(width, p)  # says so if both slopes are zero

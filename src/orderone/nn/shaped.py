@@ -9,17 +9,15 @@ deviation gain / sqrt(fan_in), layers keep the size of what they carry.
 """
 
 from collections.abc import Callable
-from math import hypot, pi, sqrt
+from math import hypot, isfinite, sqrt
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from orderone.core.given import Number
 from orderone.core.reals import real
-
-NODES, WEIGHTS = np.polynomial.hermite_e.hermegauss(80)
+from orderone.theory.activations import get
 
 if TYPE_CHECKING:
     Phi = Callable[[Tensor], Tensor]
@@ -73,12 +71,20 @@ class ShapedActivation(nn.Module):
 
     @property
     def gain(self) -> float:
-        with torch.no_grad():
-            values = self(torch.as_tensor(NODES)).numpy()
-        return float(WEIGHTS @ values**2 / sqrt(2 * pi)) ** -0.5
+        """By quadrature that is cut where phi_s bends; see `theory.activations`."""
+        moment = 0.0
+        if 1e-100 <= abs(self.scale) <= 1e100:
+            with torch.no_grad():
+                moment = self.scale**2 * float(get(self._unscaled).second_moment(self.scale**-2))
+        if not (isfinite(moment) and moment > 0):
+            raise ValueError(f"gain: expected a scale at which E phi_s(g)^2 is a number above 0, got {self.scale:g}")
+        return moment**-0.5
 
     def forward(self, x: Tensor) -> Tensor:
-        return (self.phi(x / self.scale) - self.start) * (self.scale / self.slope)
+        return self._unscaled(x / self.scale) * self.scale
+
+    def _unscaled(self, x: Tensor) -> Tensor:
+        return (self.phi(x) - self.start) / self.slope
 
     def extra_repr(self) -> str:
         name = "" if isinstance(self.phi, nn.Module) else f"phi={getattr(self.phi, '__name__', self.phi)}, "
