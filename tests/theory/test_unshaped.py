@@ -109,3 +109,11 @@ def test_no_start_and_no_step_gives_a_nan(rho0, T, number, scheme):
 def test_the_chain_stays_among_correlations(rho0, width, depth):
     gap = limits.correlation_chain(rho0, width, depth, 20)
     assert np.all((gap >= 0) & (gap <= 2))
+
+
+def test_the_exact_scheme_at_large_times():
+    """X = t - sqrt(2) B rules the integral: r / t -> -2, far beyond what exp can hold."""
+    T = 2000.0
+    r = UnshapedCorrelationSDE().sample(0.3, T, 500, 1.0, scheme="exact")
+    assert r.mean() / T == pytest.approx(-2, abs=0.02)
+    assert r.std() == pytest.approx(np.sqrt(8 * T), rel=0.1)

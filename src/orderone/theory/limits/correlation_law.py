@@ -9,7 +9,8 @@ and u(t, rho) = E g(rho_t) started at rho solves the backward equation
     u' = [nu - rho (1 - rho^2) / 2] u_rho + (1 - rho^2)^2 / 2 u_rho_rho,   u(0) = g.
 
 The coefficients vanish where the noise would leave [-1, 1], so no boundary condition is needed: u is a polynomial in
-Chebyshev points, and the solution an exponential of a matrix. Six digits, in a few milliseconds.
+Chebyshev points, and the solution an exponential of a matrix, in a few milliseconds. How many digits it has is a matter of
+g: see `correlation_mean`.
 """
 
 from collections.abc import Callable
@@ -36,8 +37,18 @@ def correlation_mean(
     noise = 1 - x**2
     drift = nu(np.clip(x, -1, 1), shaped.c_plus, shaped.c_minus) - x * noise / 2
     generator = drift[:, None] * D + noise[:, None] ** 2 / 2 * (D @ D)
-    u = expm(generator * real(T, "T", least=0)) @ np.asarray(g(x), dtype=float)
+    u = expm(generator * real(T, "T", least=0, most=1000)) @ _values(g, x)
     return _interpolated(u, x, k, start)
+
+
+def _values(g: Callable[[np.ndarray], np.ndarray], x: np.ndarray) -> np.ndarray:
+    try:
+        values = np.asarray(g(x), dtype=float)
+    except Exception as error:  # the user's function may raise anything
+        raise ValueError(f"g: expected a function of an array of correlations, got {g!r}: {error!r}") from error
+    if values.shape not in ((), x.shape) or not np.all(np.isfinite(values)):
+        raise ValueError(f"g: expected a finite number for each correlation in [-1, 1], got {g!r} with others")
+    return np.broadcast_to(values, x.shape)
 
 
 def _derivative(x: np.ndarray, k: np.ndarray) -> np.ndarray:
