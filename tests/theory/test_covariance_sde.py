@@ -267,3 +267,30 @@ def test_single_precision_gives_covariances_too(scheme, m):
     assert np.all(variance[:, :, None] * variance[:, None, :] * (1 + 1e-12) >= V**2)
     alike = SHAPED.sample(np.ones((2, 2), np.float32), 1.0, 100, 0.1, scheme=scheme)
     np.testing.assert_allclose(alike[:, 0, 1], alike[:, 0, 0], rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "g", ["x", lambda r: 1 / 0, lambda r: r[:3], lambda r: np.full(r.shape, np.nan), lambda r: "x"]
+)
+def test_averages_of_no_function(g):
+    with pytest.raises(ValueError, match="g: expected a"):
+        limits.correlation_mean(g, 0.3)
+
+
+def test_step_counts_are_limited():
+    for T, dt in ((1e9, 1e-2), (1.0, 1e-12), (1e300, 1e-300)):
+        with pytest.raises(ValueError, match="dt: expected at most 10000000 steps"):
+            SHAPED.sample(V0, T, 10, dt)
+
+
+def test_starts_of_any_kind():
+    start = torch.tensor(V0, requires_grad=True)
+    assert not SHAPED.sample(start, paths=3).requires_grad
+    for wrong, message in ((V0 * 1j, "real numbers"), (torch.tensor(V0).to_sparse(), "dense"), (V0 * 1e308, "")):
+        if message:
+            with pytest.raises(ValueError, match=message):
+                SHAPED.sample(wrong, paths=3)
+        else:
+            assert SHAPED.sample(wrong, 0.01, paths=3, dt=0.01).shape == (3, 2, 2)
+    with pytest.raises(ValueError, match="V0: expected numbers, got a tensor"):
+        SHAPED.sample(torch.empty(2, 2, device="meta"))

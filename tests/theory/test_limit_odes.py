@@ -112,7 +112,7 @@ BAD = [
     (1.0, "V0: expected a covariance matrix"),
     ([], "V0: expected a covariance matrix"),
     ([[float("nan")]], "V0: expected finite numbers"),
-    ("ab", "V0: expected an array of numbers"),
+    ("ab", "V0: expected an array of real numbers"),
     ([[-1.0]], "positive semidefinite"),
 ]
 

@@ -84,7 +84,7 @@ def test_trivial_results():
         ({"rho0": 1.5}, "rho0: expected a correlation"),
         ({"rho0": float("nan")}, "rho0: expected a correlation"),
         ({"rho0": [0.1, 0.2]}, "rho0: expected a correlation"),
-        ({"rho0": "x"}, "rho0: expected an array of numbers"),
+        ({"rho0": "x"}, "rho0: expected an array of real numbers"),
         ({"dt": 2.0}, "dt: expected a step of at most T = 1, got 2"),
         ({"dt": 0}, "dt: expected a finite number above 0"),
         ({"T": -1}, "T: expected a finite number of at least 0"),
