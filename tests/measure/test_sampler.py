@@ -205,10 +205,10 @@ def test_seeds_memory_and_tensors():
         ({"width": 0}, "width: expected a whole number, 1 or more; got 0"),
         ({"depth": 0}, "depth: expected a whole number"),
         ({"samples": 0}, "samples: expected a whole number, 1 or more; got 0"),
-        ({"kind": "shaped-relu", "p": -0.1}, "p: expected a finite number of at least 0; got -0.1"),
+        ({"kind": "shaped-relu", "p": -0.1}, "p: expected a finite number of at least 0"),
         ({"kind": "shaped-relu", "c_plus": -1, "p": 0}, "slopes at width 150 are both zero"),
         ({"kind": "shaped", "phi": torch.cos}, r"phi\(0\) = 0"),
-        ({"kind": "shaped", "a": 0}, "a: expected a number other than 0"),
+        ({"kind": "shaped", "a": 0}, "a: expected a number of a size"),
         ({"dtype": "float16"}, "unknown dtype: expected one of float32, float64"),
         ({"memory": 0}, "memory: expected a whole number"),
         ({"seed": -1}, "seed: expected a whole number"),
@@ -263,3 +263,16 @@ def test_distance_to_the_unshaped_sde_falls_with_width():
         V = o1.sample_network("relu", V0, n, n, 4096)
         found.append(limits.ks(np.log(n**2 * (1 - rho(V))), sde))
     assert found[0] > found[1] > found[2]
+
+
+def test_orders_and_rates_are_checked():
+    with pytest.raises(ValueError, match="unknown scheme"):
+        weak_order("runge")
+    assert weak_order("Euler", steps=(0.5, 0.25, 0.125), paths=64).expected == 1
+    with pytest.raises(ValueError, match="widths: expected"):
+        ode_rate(widths="a")
+    for device in ("foo", "cuda:99"):
+        with pytest.raises(ValueError, match="device: expected"):
+            o1.sample_network(width=2, depth=1, samples=1, device=device)
+    with pytest.raises(ValueError, match="progress: expected a function"):
+        o1.sample_network(width=2, depth=1, samples=1, progress=3)

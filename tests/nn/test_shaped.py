@@ -131,3 +131,135 @@ def test_theory_objects_refuse_and_accept():
     for name, (function, second, third) in SMOOTH.items():
         assert limits.ShapedSmooth(name).derivatives == (second, third)
         assert limits.ShapedSmooth(getattr(np, function)).derivatives == pytest.approx((second, third), abs=1e-6)
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+@pytest.mark.parametrize("padding", [None, torch.tensor([[False, False, False], [False, False, True]])])
+def test_fused_transformer_layers_use_the_shaped_activation(padding):
+    torch.manual_seed(0)
+    layer = nn.TransformerEncoderLayer(8, 2, 16, 0.0, nn.ReLU(), batch_first=True)
+    net: Any = nn.TransformerEncoder(layer, 2)
+    x = torch.randn(2, 3, 8)
+
+    def out(training: bool) -> torch.Tensor:
+        with torch.no_grad():
+            y = net.train(training)(x, src_key_padding_mask=padding)
+        return y if padding is None else y[~padding]
+
+    plain, flags = out(False), (net.use_nested_tensor, net.layers[0].activation_relu_or_gelu)
+    shaping = shape_activations(net, depth=4)
+    torch.testing.assert_close(out(False), out(True), atol=1e-5, rtol=1e-5)
+    assert not torch.allclose(out(False), plain, atol=1e-2)
+    shaping.undo()
+    assert flags == (net.use_nested_tensor, net.layers[0].activation_relu_or_gelu)
+    torch.testing.assert_close(out(False), plain)
+
+
+def test_no_activation_is_left_out_in_silence():
+    transformers = pytest.importorskip("transformers.activations")
+    kinds = [nn.ELU(), nn.SELU(), nn.CELU(), nn.Hardtanh(), nn.Softsign(), nn.Hardswish()]
+    kinds += [transformers.GELUActivation(), transformers.NewGELUActivation(), transformers.QuickGELUActivation()]
+    m = nn.Sequential(*kinds)
+    with shape_activations(m, depth=4):
+        assert all(isinstance(module, ShapedReLU | ShapedActivation) for module in m)
+        assert torch.isfinite(m(X)).all()
+    assert list(m) == kinds
+    m = nn.Sequential(nn.ReLU(), nn.PReLU(), nn.Sigmoid())
+    with pytest.raises(ValueError, match=r"got PReLU at '1'; leave it as it is with keep=\['1'\]"):
+        shape_activations(m, depth=4)
+    with shape_activations(m, depth=4, keep=["1", "2"]) as shaping:
+        assert list(shaping.replaced) == ["0"]
+    with pytest.raises(ValueError, match="keep: expected names from"):
+        shape_activations(m, depth=4, keep="gate")
+
+
+def test_hooks_follow():
+    m, seen = nn.Sequential(nn.Linear(2, 2), nn.GELU()), []
+    handle = m[1].register_forward_hook(lambda module, args, out: seen.append((type(module), out)))
+    with shape_activations(m, depth=4):
+        out = m(torch.ones(2))
+        assert [kind for kind, _ in seen] == [ShapedActivation]
+        assert seen[0][1] is out
+    m(torch.ones(2))
+    assert seen[1][0] is nn.GELU
+    handle.remove()
+    m(torch.ones(2))
+    assert len(seen) == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"depth": 10, "width": 0}, "width: expected a whole number"),
+        ({"depth": 10, "width": "x"}, "width: expected a whole number"),
+        ({"depth": 10, "p": 0.3}, "got depth with p"),
+        ({"width": 10, "p": 0.7}, "p: expected a finite number of at least 0 and of at most 0.5"),
+        ({"depth": 10**400}, "depth: expected at most"),
+    ],
+)
+def test_sizes_are_checked(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        shape_activations(model(), **arguments)
+
+
+def test_slopes_at_the_ends():
+    ends = torch.tensor([-torch.inf, torch.inf])
+    torch.testing.assert_close(ShapedReLU(1, 0.5)(ends), ends)
+    torch.testing.assert_close(ShapedReLU(1, 0)(ends), ends.relu())
+    torch.testing.assert_close(ShapedReLU(0, 1)(ends), -(-ends).relu())
+    with pytest.raises(ValueError, match="gain: expected a slope other than 0"):
+        _ = ShapedReLU(0, 0).gain
+    with pytest.raises(ValueError, match="p: expected a finite number"):
+        ShapedReLU.at(1e300, p=2)
+
+
+@pytest.mark.parametrize("phi", [lambda x: x + 0.3 * np.abs(x), lambda x: x / (1 + np.abs(x))])
+def test_kinks_at_the_start_are_refused(phi):
+    with pytest.raises(ValueError, match="phi: expected a function that is smooth at 0"):
+        _ = limits.ShapedSmooth(phi).derivatives
+    with pytest.raises(ValueError, match="phi: expected a function that is smooth at 0"):
+        limits.CovarianceSDE("shaped-smooth", phi=phi)
+
+
+@pytest.mark.parametrize("k", [0.1, 10.0, 50.0])
+def test_derivatives_of_steep_and_flat_functions(k):
+    assert limits.ShapedSmooth(lambda x: np.tanh(k * x) / k).derivatives == pytest.approx((0, -2 * k**2), rel=1e-6)
+    assert limits.ShapedSmooth(lambda x: torch.expm1(k * x) / k).derivatives == pytest.approx((k, k**2), rel=1e-6)
+
+
+@pytest.mark.parametrize("phi", [np.tanh, torch.tanh, lambda x: np.tanh(np.asarray(x)), "tanh"])
+def test_functions_of_any_kind_will_do(phi):
+    shaped = limits.ShapedSmooth(phi)
+    torch.testing.assert_close(shaped.at(16)(X), 4 * torch.tanh(X / 4))
+    np.testing.assert_allclose(shaped.at(16)(X.numpy()), 4 * np.tanh(X.numpy() / 4))
+    assert limits.CovarianceSDE("shaped-smooth", phi=phi).drift.beta == pytest.approx(-1)
+
+
+@pytest.mark.parametrize("s", [0.01, 0.05, 1.0, 30.0])
+def test_gains_at_small_scales(s):
+    x = np.linspace(0, 12, 4_000_001)
+    exact = np.trapezoid(np.exp(-(x**2) / 2) * (s * np.tanh(x / s)) ** 2, x) * (2 / np.pi) ** 0.5
+    assert ShapedActivation(torch.tanh, s).gain == pytest.approx(exact**-0.5, rel=1e-8)
+    for phi in ("tanh", np.tanh):
+        assert limits.ShapedSmooth(phi, s).normalizer(7, 0) == pytest.approx(1 / exact, rel=1e-8)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: ShapedActivation(torch.tanh, 1e-300).gain, "gain: expected a scale"),
+        (lambda: limits.ShapedSmooth("expm1", 0.05).normalizer(1), "a: expected a scale a n"),
+        (lambda: limits.ShapedSmooth("tanh", 1e-200), "a: expected a number of a size"),
+        (lambda: limits.ShapedSmooth(lambda x: 1 / 0).derivatives, "phi: expected a function of arrays"),
+        (
+            lambda: limits.ShapedSmooth(lambda x: x / (1 - 12 * x)).derivatives,
+            "phi: expected a function that is smooth",
+        ),
+        (lambda: limits.ShapedReLU(1e200), "c_plus: expected a finite number"),
+        (lambda: limits.ShapedReLU().slopes(10, 0.7), "p: expected a finite number of at least 0 and of at most 0.5"),
+        (lambda: limits.ShapedSmooth().scale(10, 1e6), "p: expected a finite number"),
+    ],
+)
+def test_wrong_shapes(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()

@@ -224,10 +224,10 @@ def test_seeds_dtypes_and_tensors():
         ({"activation": "relu"}, "unknown activation: expected one of shaped-relu, shaped-smooth, linear; got 'relu'"),
         ({"c_plus": float("inf")}, "c_plus: expected a finite number"),
         ({"c_minus": "x"}, "c_minus: expected a finite number"),
-        ({"activation": "shaped-smooth", "a": 0}, "a: expected a number other than 0"),
+        ({"activation": "shaped-smooth", "a": 0}, "a: expected a number of a size"),
         ({"activation": "shaped-smooth", "phi": "tan"}, "unknown activation phi.*did you mean 'tanh'"),
         ({"activation": "shaped-smooth", "phi": np.cos}, r"phi: expected phi\(0\) = 0 and phi'\(0\) = 1, got 1 and 0"),
-        ({"activation": "shaped-smooth", "phi": lambda x: x.nothing}, "phi: expected a function of ndarrays"),
+        ({"activation": "shaped-smooth", "phi": lambda x: x.nothing}, "phi: expected a function of a numpy array"),
     ],
 )
 def test_wrong_equations(options, message):
@@ -252,3 +252,45 @@ def test_wrong_equations(options, message):
 def test_wrong_samples(options, message):
     with pytest.raises(ValueError, match=message):
         SHAPED.sample(**{"V0": V0, **options})
+
+
+@pytest.mark.parametrize("scheme", ["euler", "geometric"])
+@pytest.mark.parametrize("m", [2, 5])
+def test_single_precision_gives_covariances_too(scheme, m):
+    X = np.random.default_rng(0).standard_normal((m, 2))
+    start = (X @ X.T).astype(np.float32)  # singular for m = 5
+    V = SHAPED.sample(start, 2.0, 4000, 0.1, scheme=scheme)
+    assert V.dtype == np.float32
+    V = V.astype(np.float64)
+    assert np.all(np.linalg.eigvalsh(V)[:, 0] >= -1e-13 * np.trace(V, axis1=1, axis2=2))
+    variance = np.diagonal(V, axis1=1, axis2=2)
+    assert np.all(variance[:, :, None] * variance[:, None, :] * (1 + 1e-12) >= V**2)
+    alike = SHAPED.sample(np.ones((2, 2), np.float32), 1.0, 100, 0.1, scheme=scheme)
+    np.testing.assert_allclose(alike[:, 0, 1], alike[:, 0, 0], rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "g", ["x", lambda r: 1 / 0, lambda r: r[:3], lambda r: np.full(r.shape, np.nan), lambda r: "x"]
+)
+def test_averages_of_no_function(g):
+    with pytest.raises(ValueError, match="g: expected a"):
+        limits.correlation_mean(g, 0.3)
+
+
+def test_step_counts_are_limited():
+    for T, dt in ((1e9, 1e-2), (1.0, 1e-12), (1e300, 1e-300)):
+        with pytest.raises(ValueError, match="dt: expected at most 10000000 steps"):
+            SHAPED.sample(V0, T, 10, dt)
+
+
+def test_starts_of_any_kind():
+    start = torch.tensor(V0, requires_grad=True)
+    assert not SHAPED.sample(start, paths=3).requires_grad
+    for wrong, message in ((V0 * 1j, "real numbers"), (torch.tensor(V0).to_sparse(), "dense"), (V0 * 1e308, "")):
+        if message:
+            with pytest.raises(ValueError, match=message):
+                SHAPED.sample(wrong, paths=3)
+        else:
+            assert SHAPED.sample(wrong, 0.01, paths=3, dt=0.01).shape == (3, 2, 2)
+    with pytest.raises(ValueError, match="V0: expected numbers, got a tensor"):
+        SHAPED.sample(torch.empty(2, 2, device="meta"))

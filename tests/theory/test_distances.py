@@ -62,3 +62,11 @@ def test_equal_laws_and_tensors():
 def test_wrong_samples(arguments, message):
     with pytest.raises(ValueError, match=message):
         distance(*arguments)
+
+
+@pytest.mark.parametrize("kind", ["ks", "wasserstein", "energy"])
+def test_intervals_hold_their_estimate(kind):
+    for seed in range(20):
+        x, y = np.random.default_rng(seed).standard_normal((2, 100))
+        found = distance(x, y, kind, resamples=30)
+        assert 0 <= found.low <= found.value <= found.high

@@ -112,7 +112,7 @@ BAD = [
     (1.0, "V0: expected a covariance matrix"),
     ([], "V0: expected a covariance matrix"),
     ([[float("nan")]], "V0: expected finite numbers"),
-    ("ab", "V0: expected an array of numbers"),
+    ("ab", "V0: expected an array of real numbers"),
     ([[-1.0]], "positive semidefinite"),
 ]
 
@@ -128,3 +128,25 @@ def test_wrong_covariances(ode, V, message):
 def test_wrong_times(t):
     with pytest.raises(ValueError, match="t: expected numbers"):
         covariance_ode(V0, t)
+
+
+def test_times_may_repeat_and_come_in_any_order():
+    once = covariance_ode(V0, 1.0)
+    np.testing.assert_allclose(covariance_ode(V0, [1, 1]), [once, once], atol=1e-12)
+    np.testing.assert_allclose(covariance_ode(V0, [0, 1, 0]), [V0, once, V0], atol=1e-12)
+    assert covariance_ode(V0, np.ones((2, 2))).shape == (2, 2, 2, 2)
+    assert resnet_ode(V0, [2, 1, 2]).shape == (3, 2, 2)
+    np.testing.assert_allclose(limits.correlation_ode(0.3, [2.0, 0.0, 2.0])[[0, 2]], 0.4516895302065198, atol=1e-8)
+
+
+@pytest.mark.parametrize("wrong", [[[1, 1e-6], [1e-6, 1e-14]], [[1, 1e-6], [1e-6, 0]], [[1e14, 1e4], [1e4, 1e-7]]])
+def test_small_inputs_are_checked_as_large_ones_are(wrong):
+    with pytest.raises(ValueError, match="expected a positive semidefinite matrix"):
+        covariance_ode(wrong, 1.0)
+
+
+def test_inputs_of_very_different_sizes_are_covariances():
+    scale = np.array([1e-150, 1e-12, 1.0, 1e8])
+    V = inputs(4) * np.outer(scale, scale)
+    assert np.all(np.isfinite(covariance_ode(V, 1.0)))
+    assert np.all(np.isfinite(covariance_ode([[1, 1e-17], [1e-17, 0]], 1.0)))  # rounding

@@ -84,7 +84,7 @@ def test_trivial_results():
         ({"rho0": 1.5}, "rho0: expected a correlation"),
         ({"rho0": float("nan")}, "rho0: expected a correlation"),
         ({"rho0": [0.1, 0.2]}, "rho0: expected a correlation"),
-        ({"rho0": "x"}, "rho0: expected an array of numbers"),
+        ({"rho0": "x"}, "rho0: expected an array of real numbers"),
         ({"dt": 2.0}, "dt: expected a step of at most T = 1, got 2"),
         ({"dt": 0}, "dt: expected a finite number above 0"),
         ({"T": -1}, "T: expected a finite number of at least 0"),
@@ -109,3 +109,11 @@ def test_no_start_and_no_step_gives_a_nan(rho0, T, number, scheme):
 def test_the_chain_stays_among_correlations(rho0, width, depth):
     gap = limits.correlation_chain(rho0, width, depth, 20)
     assert np.all((gap >= 0) & (gap <= 2))
+
+
+def test_the_exact_scheme_at_large_times():
+    """X = t - sqrt(2) B rules the integral: r / t -> -2, far beyond what exp can hold."""
+    T = 2000.0
+    r = UnshapedCorrelationSDE().sample(0.3, T, 500, 1.0, scheme="exact")
+    assert r.mean() / T == pytest.approx(-2, abs=0.02)
+    assert r.std() == pytest.approx(np.sqrt(8 * T), rel=0.1)

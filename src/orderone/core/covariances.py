@@ -16,13 +16,19 @@ ROUNDING = {4: 1e-5, 8: 1e-9}  # bytes of the dtype -> how far, relatively, roun
 def array(values: Array, name: str) -> tuple[Array, Any]:
     """`values` as an array of floats, and its namespace."""
     if array_api_compat.is_torch_array(values):
-        xp = array_api_compat.array_namespace(values)
+        xp, kind = array_api_compat.array_namespace(values), str(values.layout)
+        if kind != "torch.strided" or values.is_meta or values.is_complex():
+            what = "without numbers" if values.is_meta else f"of {values.dtype}, {kind}"
+            raise ValueError(f"{name}: expected numbers, got a tensor {what}; give real numbers in a dense tensor")
+        values = values.detach()
         return (values if values.dtype in (xp.float32, xp.float64) else xp.astype(values, xp.float64)), xp  # type: ignore
     try:
         result = np.asarray(values)
+        if np.iscomplexobj(result):
+            raise ValueError("real numbers wanted")
         result = result if result.dtype == np.float32 else result.astype(np.float64)
     except (TypeError, ValueError) as error:
-        raise ValueError(f"{name}: expected an array of numbers, got {values!r}") from error
+        raise ValueError(f"{name}: expected an array of real numbers, got {values!r}") from error
     return result, array_api_compat.array_namespace(result)
 
 
@@ -35,7 +41,7 @@ def covariance(values: Array, name: str = "V0", *, batch: bool = False) -> tuple
     if not bool(xp.all(xp.isfinite(V))):
         raise ValueError(f"{name}: expected finite numbers, got NaN or infinity")
     _check(numpy(V), name)
-    return (V + xp.matrix_transpose(V)) / 2, xp
+    return V / 2 + xp.matrix_transpose(V) / 2, xp  # halves first: sums may overflow
 
 
 def _check(V: np.ndarray, name: str) -> None:
@@ -43,18 +49,31 @@ def _check(V: np.ndarray, name: str) -> None:
     tolerance = ROUNDING[V.dtype.itemsize]
     transposed = np.swapaxes(V, -1, -2)
     size = np.abs(V).max(axis=(-1, -2), keepdims=True)
-    if np.any(np.abs(V - transposed) > tolerance * size):
+    if np.any(np.abs(V / 2 - transposed / 2) > tolerance * (size / 2)):
         raise ValueError(
             f"{name}: expected a symmetric matrix, got one that differs from its transpose by "
             f"{np.abs(V - transposed).max():.3g}; give (V + V.T) / 2 if that is rounding"
         )
-    scaled = (V.astype(np.float64) + transposed) / np.where(size > 0, 2 * size, 1)
-    lowest = np.linalg.eigvalsh(scaled)[..., 0]
-    if np.any(lowest < -tolerance * V.shape[-1]):
-        raise ValueError(
-            f"{name}: expected a positive semidefinite matrix, got one whose smallest eigenvalue is "
-            f"{(lowest * size[..., 0, 0]).min():.3g}; a covariance is X @ X.T / features for inputs X"
-        )
+    scaled = V / np.where(size > 0, size, 1).astype(np.float64)
+    scaled = (scaled + np.swapaxes(scaled, -1, -2)) / 2
+    rounding = 4 * float(np.finfo(V.dtype).eps)
+    for matrix, unit in ((scaled, size), (_without_scales(scaled, rounding), np.ones_like(size))):
+        lowest = np.linalg.eigvalsh(matrix)[..., 0]
+        if np.any(lowest < -tolerance * V.shape[-1]):
+            of = "one whose" if matrix is scaled else "one of whose correlations V_ab / sqrt(V_aa V_bb) the"
+            raise ValueError(
+                f"{name}: expected a positive semidefinite matrix, got {of} smallest eigenvalue is "
+                f"{(lowest * unit[..., 0, 0]).min():.3g}; a covariance is X @ X.T / features for inputs X"
+            )
+
+
+def _without_scales(V: np.ndarray, rounding: float) -> np.ndarray:
+    """V_ab / sqrt(V_aa V_bb), 1 on the diagonal: a small input may be as wrong as a large one, beyond rounding of V."""
+    variance = np.maximum(np.diagonal(V, axis1=-2, axis2=-1), 1e-290)
+    scale = np.sqrt(variance)
+    rho = V / scale[..., :, None] / scale[..., None, :]
+    rho = np.where(np.abs(V) <= rounding, np.clip(rho, -1, 1), np.clip(rho, -1e6, 1e6))
+    return np.where(np.eye(V.shape[-1], dtype=bool), 1.0, rho)
 
 
 def correlation(V: Array) -> Array:

@@ -6,6 +6,8 @@ import numpy as np
 
 from orderone.core.given import Array, Number
 
+MOST_STEPS = 10**7  # hours of work
+
 
 def real(value: Number, name: str, least: Number = -inf, most: Number = inf, above: Number = -inf) -> float:
     """`value` as a finite float with least <= value <= most and value > above, or a ValueError that names it."""
@@ -29,8 +31,10 @@ def reals(values: Array, name: str, *, least: Number = -inf, most: Number = inf)
         result = np.asarray(values, dtype=np.float64)
     except (TypeError, ValueError, RuntimeError) as error:
         raise ValueError(f"{name}: expected numbers, got {values!r}") from error
-    if result.size == 0 or not np.all((result >= least) & (result <= most)):
-        raise ValueError(f"{name}: expected numbers in [{least:g}, {most:g}], got {_few(result)}")
+    if result.size == 0:
+        raise ValueError(f"{name}: expected numbers, got none")
+    if not np.all((result >= least) & (result <= most)):
+        raise ValueError(f"{name}: expected numbers in [{least:.12g}, {most:.12g}], got {_few(result)}")
     return result
 
 
@@ -47,13 +51,16 @@ def steps(T: Number, dt: Number) -> tuple[int, float]:
     T, dt = real(T, "T", least=0), real(dt, "dt", above=0)
     if dt > T > 0:
         raise ValueError(f"dt: expected a step of at most T = {T:g}, got {dt:g}; take a smaller dt")
+    if dt < T / MOST_STEPS:
+        raise ValueError(f"dt: expected at most {MOST_STEPS} steps, got T = {T:g} and dt = {dt:g}; take a larger dt")
     number = int(np.ceil(T / dt - 1e-9))
     return number, (T / number if number else 0.0)
 
 
 def _few(values: Array) -> str:
     shown = ", ".join(f"{v:g}" for v in values.ravel()[:4])
-    return f"{shown}{', ...' if values.size > 4 else ''} (shape {values.shape})" if values.size else "none"
+    shape = f" (shape {values.shape})" if values.ndim else ""
+    return f"{shown}{', ...' if values.size > 4 else ''}{shape}" if values.size else "none"
 
 
 __all__ = ["finite", "real", "reals", "steps"]

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from orderone.core.errors import one_of
 from orderone.core.exact import count
 from orderone.core.given import Array, Count, Name, Number
 from orderone.core.reals import finite, real
@@ -22,6 +23,9 @@ from orderone.theory.limits import (
     correlation_ode,
     wasserstein,
 )
+
+STEPS = {"geometric": (0.5, 0.25, 0.125), "euler": (0.02, 0.01, 0.005)}
+PATHS = {"geometric": 2**20, "euler": 2**18}
 
 
 @dataclass(frozen=True)
@@ -38,20 +42,24 @@ class Convergence:
 
 
 def weak_order(
-    scheme: Name = "geometric", steps: Array = (0.5, 0.25, 0.125), paths: Count = 2**20, seed: Count = 0
+    scheme: Name = "geometric", steps: Array | None = None, paths: Count | None = None, seed: Count = 0
 ) -> Convergence:
     """Of E rho^2 at T = 1, started at -1/2, for c_plus - c_minus = 2: against the solution of its backward equation.
 
-    The error must stand out from the noise of the mean: steps are long, and paths many.
+    The error must stand out from the noise of the mean: steps are long, and paths many (2^20; 2^18 for euler). Euler steps
+    above .02 leave the covariances so often that projections, and not the order, rule the error: its default steps are
+    .02, .01 and .005, those of the geometric scheme 1/2, 1/4 and 1/8.
     """
-    sizes = np.sort(finite(steps, "steps", least=3))[::-1]
+    kind = one_of(scheme, STEPS, "scheme")
+    sizes = np.sort(finite(STEPS[kind] if steps is None else steps, "steps", least=3))[::-1]
+    number = count(PATHS[kind] if paths is None else paths, "paths")
     exact = correlation_mean(np.square, -0.5, 1.0, 0.0, -2.0)
     errors = []
     for dt in sizes:
         sde = CovarianceSDE(c_plus=0.0, c_minus=-2.0)
-        V = sde.sample([[1.0, -0.5], [-0.5, 1.0]], 1.0, count(paths, "paths"), float(dt), seed, scheme)
+        V = sde.sample([[1.0, -0.5], [-0.5, 1.0]], 1.0, number, float(dt), seed, kind)
         errors.append(abs(float(np.nanmean(correlations(V) ** 2)) - exact))
-    return _fitted(sizes, errors, {"geometric": 2.0, "euler": 1.0}[scheme])
+    return _fitted(sizes, errors, {"geometric": 2.0, "euler": 1.0}[kind])
 
 
 def ode_rate(
@@ -61,7 +69,7 @@ def ode_rate(
     power = real(p, "p", above=0)
     if power >= 0.5:
         raise ValueError(f"p: expected a number between 0 and 1/2, got {p!r}; at 1/2 the limit is the SDE")
-    limit = float(correlation_ode(rho0, 1.0))
+    limit, widths = float(correlation_ode(rho0, 1.0)), _widths(widths)
     errors = []
     for n in widths:
         V = sample_network("shaped-relu", [[1, rho0], [rho0, 1]], n, max(1, round(n ** (2 * power))), samples, p=power)
@@ -71,12 +79,19 @@ def ode_rate(
 
 def unshaped_rate(widths: Array = (32, 64, 128, 256), samples: Count = 4096, rho0: Number = 0.3) -> Convergence:
     """Wasserstein distance of r at depth = width from the exact solution of (4.8)."""
+    widths = _widths(widths)
     limit = UnshapedCorrelationSDE().sample(rho0, 1.0, 2**16, 1e-3, scheme="exact")
     errors = []
     for n in widths:
         r = logs(n**2 * (1 - correlations(sample_network("relu", [[1, rho0], [rho0, 1]], n, n, samples))))
         errors.append(wasserstein(r[np.isfinite(r)], limit))
     return _fitted(widths, errors, -1.0)
+
+
+def _widths(widths: Array) -> list[int]:
+    """Whole numbers, also if they come as floats of an array."""
+    sizes = finite(widths, "widths", least=3)
+    return [count(int(n) if n == int(n) else n, "widths") for n in sizes]
 
 
 def _fitted(sizes: Array, errors: list[float], expected: float) -> Convergence:

@@ -71,7 +71,9 @@ def sample_network(
     width, depth, samples = count(width, "width"), count(depth, "depth"), count(samples, "samples")
     kind, seed = one_of(kind, KINDS, "kind of network"), count(seed, "seed", least=0)
     numbers = getattr(torch, one_of(dtype, ("float32", "float64"), "dtype"))
-    V = torch.as_tensor(start, device=device).to(torch.float64)
+    V = _on(start, device)
+    if progress is not None and not callable(progress):
+        raise ValueError(f"progress: expected a function of what is done, the total and a word, got {progress!r}")
     begin = _networks(kind, width, depth, p, ShapedReLU(c_plus, c_minus), phi, a, V)
     chunk = _chunk(V, width, samples, kind, numbers, memory)
     out = V.new_empty((samples, depth, *V.shape) if layers else (samples, *V.shape))
@@ -85,6 +87,15 @@ def sample_network(
     return out.to(start.dtype) if isinstance(start, Tensor) else out.cpu().numpy()
 
 
+def _on(start: Array, device: Any) -> Tensor:
+    try:
+        return torch.as_tensor(start, device=device).to(torch.float64)
+    except (RuntimeError, AssertionError, TypeError) as error:  # torch's three ways to say so
+        raise ValueError(
+            f"device: expected a device that torch has here, got {device!r}; give 'cpu' or None"
+        ) from error
+
+
 def _networks(
     kind: str, width: int, depth: int, p: Number, relu: ShapedReLU, phi: Any, a: Number, V: Tensor
 ) -> Callable[[Tensor, Draw], Layers]:
@@ -95,8 +106,8 @@ def _networks(
         return lambda L, draw: Residual(L, width, depth, draw)
     if kind in ("shaped-smooth", "shaped"):
         shaped = ShapedSmooth(phi, a)
-        shaped.check_start(V)
-        c = shaped.normalizer(width, p, V)
+        shaped.check_start()
+        c = shaped.normalizer(width, p)
         return lambda L, draw: Smooth(L, shaped.at(width, p), c, width, draw)
     if kind == "shaped-relu":
         relu.normalizer(width, p)  # says so if both slopes are zero

@@ -9,17 +9,15 @@ deviation gain / sqrt(fan_in), layers keep the size of what they carry.
 """
 
 from collections.abc import Callable
-from math import pi, sqrt
+from math import hypot, isfinite, sqrt
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from orderone.core.given import Number
 from orderone.core.reals import real
-
-NODES, WEIGHTS = np.polynomial.hermite_e.hermegauss(80)
+from orderone.theory.activations import get
 
 if TYPE_CHECKING:
     Phi = Callable[[Tensor], Tensor]
@@ -36,16 +34,24 @@ class ShapedReLU(nn.Module):
 
     @classmethod
     def at(cls, size: Number, c_plus: Number = 0.0, c_minus: Number = -1.0, p: Number = 0.5) -> "ShapedReLU":
-        """Slopes 1 + c / size^p: size is the width n of (2.5), or with p = 1/2 the depth n^{2p}."""
-        shrink = real(size, "size", above=0) ** real(p, "p", least=0)
+        """Slopes 1 + c / size^p, 0 <= p <= 1/2: size is the width n of (2.5), or with p = 1/2 the depth n^{2p}."""
+        shrink = real(size, "size", above=0) ** real(p, "p", least=0, most=0.5)
         return cls(1 + real(c_plus, "c_plus") / shrink, 1 + real(c_minus, "c_minus") / shrink)
 
     @property
     def gain(self) -> float:
-        return sqrt(2 / (self.plus**2 + self.minus**2))
+        size = hypot(self.plus, self.minus)
+        if size == 0:
+            raise ValueError("gain: expected a slope other than 0, got plus = minus = 0; no weights keep sizes then")
+        return sqrt(2) / size
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.minus * x + (self.plus - self.minus) * x.clamp(min=0)
+        """A slope of 0 is not multiplied with: infinity times 0 is no number."""
+        if self.minus == 0:
+            return self.plus * x.relu()
+        if self.plus == 0:
+            return -self.minus * (-x).relu()
+        return torch.where(x > 0, self.plus * x, self.minus * x)
 
     def extra_repr(self) -> str:
         return f"plus={self.plus:g}, minus={self.minus:g}"
@@ -65,12 +71,20 @@ class ShapedActivation(nn.Module):
 
     @property
     def gain(self) -> float:
-        with torch.no_grad():
-            values = self(torch.as_tensor(NODES)).numpy()
-        return float(WEIGHTS @ values**2 / sqrt(2 * pi)) ** -0.5
+        """By quadrature that is cut where phi_s bends; see `theory.activations`."""
+        moment = 0.0
+        if 1e-100 <= abs(self.scale) <= 1e100:
+            with torch.no_grad():
+                moment = self.scale**2 * float(get(self._unscaled).second_moment(self.scale**-2))
+        if not (isfinite(moment) and moment > 0):
+            raise ValueError(f"gain: expected a scale at which E phi_s(g)^2 is a number above 0, got {self.scale:g}")
+        return moment**-0.5
 
     def forward(self, x: Tensor) -> Tensor:
-        return (self.phi(x / self.scale) - self.start) * (self.scale / self.slope)
+        return self._unscaled(x / self.scale) * self.scale
+
+    def _unscaled(self, x: Tensor) -> Tensor:
+        return (self.phi(x) - self.start) / self.slope
 
     def extra_repr(self) -> str:
         name = "" if isinstance(self.phi, nn.Module) else f"phi={getattr(self.phi, '__name__', self.phi)}, "

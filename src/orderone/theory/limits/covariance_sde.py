@@ -7,6 +7,7 @@ the sign in nu is that of (2.8). `drift` has the flows of b, `integrators` the s
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import array_api_compat
 import numpy as np
@@ -76,7 +77,8 @@ class CovarianceSDE:
         """Covariances at time T, (paths, m, m), of the kind, dtype and device of V0.
 
         `V0` is (m, m), for `paths` paths (8192 if None), or (paths, m, m), a start for each. `scheme` is "geometric" (weak
-        order 2, never leaves the covariances) or "euler". Equal seeds give equal numbers.
+        order 2, never leaves the covariances) or "euler". Equal seeds give equal numbers. Steps are in double precision
+        for any dtype; what rounding to float32 makes indefinite gets its variances raised by a few units of rounding.
         """
         return self.simulate(V0, T, paths, dt, seed, scheme).V
 
@@ -99,8 +101,10 @@ class CovarianceSDE:
         for i, first in enumerate(range(0, paths, block)):
             last = min(first + block, paths)
             some = start[first:last] if start.ndim == 3 else xp.broadcast_to(start, (last - first, *start.shape))
-            solver = kind(self.drift, h, Normals(start, seed, i))
-            V[first:last], more = _run(solver, self.drift, some, number)
+            some = xp.astype(some, xp.float64)  # in single precision steps leave the covariances by more than rounding
+            solver = kind(self.drift, h, Normals(some, seed, i))
+            found, more = _run(solver, self.drift, some, number)
+            V[first:last] = _rounded(found, start.dtype)
             projected, stopped = projected + solver.projected, stopped + more
         return Paths(V, projected, stopped, number, h)
 
@@ -142,6 +146,24 @@ def _valid(V: Array) -> Array:
             V[i, j] = xp.minimum(xp.maximum(V[i, j], -bound), bound)
             V[j, i] = V[i, j]
     return V
+
+
+def _rounded(V: Array, dtype: Any) -> Array:
+    """(paths, m, m) as covariances of `dtype`. A diagonal larger by 2 m roundings outweighs the rounding of all entries."""
+    xp = array_api_compat.array_namespace(V)
+    if dtype == V.dtype:
+        return V
+    with np.errstate(over="ignore"):
+        small = xp.astype(V, dtype)
+    back, m = xp.astype(small, V.dtype), V.shape[-1]
+    sound = xp.all(xp.reshape(xp.isfinite(back), (-1, m * m)), axis=-1)
+    back = xp.where(sound[:, None, None], back, xp.zeros_like(back))
+    norm = xp.sqrt(xp.linalg.diagonal(back))
+    norm = xp.where(norm > 0, norm, xp.ones_like(norm))
+    broken = xp.linalg.eigvalsh(back / norm[:, :, None] / norm[:, None, :])[:, 0] < -1e-14 * m
+    one = xp.eye(m, dtype=V.dtype, device=array_api_compat.device(V))
+    raised = V * (1 + one * (2 * m * xp.finfo(dtype).eps))
+    return xp.where(broken[:, None, None], xp.astype(raised, dtype), small)
 
 
 def _number_of_paths(paths: Count | None, start: Array) -> int:

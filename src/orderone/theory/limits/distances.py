@@ -4,7 +4,7 @@
 
 F and G are the empirical distribution functions. Intervals are from the bootstrap: both samples drawn again with
 replacement. Resampling adds noise, which pushes every distance up, so the interval is the basic one, reflected at the
-estimate, and cut at zero.
+estimate, and cut at zero. Where laws are nearly equal even that may lie below the estimate: it is then extended to it.
 """
 
 from collections.abc import Callable
@@ -63,7 +63,7 @@ def distance(
         for _ in range(count(resamples, "resamples"))
     ]
     low, high = np.quantile(again, [(1 - level) / 2, (1 + level) / 2])
-    return Distance(name, value, max(0.0, 2 * value - float(high)), max(0.0, 2 * value - float(low)))
+    return Distance(name, value, min(value, max(0.0, 2 * value - float(high))), max(value, 2 * value - float(low)))
 
 
 def _ks(x: np.ndarray, y: np.ndarray) -> float:

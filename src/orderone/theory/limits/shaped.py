@@ -4,23 +4,28 @@
     smooth      phi_s(x) = s phi(x / s),                    s = a n^p                        S3 (2.6)
 
 Weights have variance c / n with c = 1 / E phi_s(g)^2, g standard normal. p = 1/2 with depth ~ width gives the SDE (2.7);
-0 < p < 1/2 with depth ~ n^{2p} gives the ODE (3.18). A smooth phi needs phi(0) = 0 and phi'(0) = 1, and enters the drift
+0 < p < 1/2 with depth ~ n^{2p} gives the ODE (3.18). p = 0 is an activation that does not change with the width; p > 1/2,
+which ends in a linear network, is refused. A smooth phi needs phi(0) = 0 and phi'(0) = 1, and enters the drift
 (2.9) only through phi''(0) and phi'''(0).
 """
 
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
-from math import pi, sqrt
+from functools import cached_property
+from math import isfinite, pi
 from typing import Any
 
 import array_api_compat
 import numpy as np
 
-from orderone.core.covariances import bounded
+from orderone.core.covariances import bounded, like, numpy
 from orderone.core.errors import one_of
 from orderone.core.exact import count
 from orderone.core.given import Array, Count, Number
 from orderone.core.reals import real
+from orderone.theory.activations import get
+from orderone.theory.activations.base import Activation
 
 # phi -> (name in the array API, phi''(0), phi'''(0))
 SMOOTH = {
@@ -30,7 +35,8 @@ SMOOTH = {
     "asinh": ("asinh", 0.0, -1.0),
     "expm1": ("expm1", 1.0, 1.0),
 }
-NODES, WEIGHTS = np.polynomial.hermite_e.hermegauss(80)
+LARGEST_SLOPE = 1e100  # of c: its square is a number
+STEPS = 0.5 ** np.arange(1, 25)  # of differences; the best one depends on phi
 
 
 @dataclass(frozen=True)
@@ -39,8 +45,8 @@ class ShapedReLU:
     c_minus: Number = -1.0
 
     def __post_init__(self) -> None:
-        real(self.c_plus, "c_plus")
-        real(self.c_minus, "c_minus")
+        for name in ("c_plus", "c_minus"):
+            real(getattr(self, name), name, least=-LARGEST_SLOPE, most=LARGEST_SLOPE)
 
     @property
     def drift(self) -> float:
@@ -64,6 +70,7 @@ class ShapedReLU:
         plus, minus = self.slopes(width, p)
 
         def phi_s(x: Array) -> Array:
+            x = x if hasattr(x, "dtype") else np.asarray(x, dtype=float)
             return plus * bounded(x, low=0.0) + minus * bounded(x, high=0.0)
 
         return phi_s
@@ -79,68 +86,108 @@ class ShapedSmooth:
     third: Number | None = None
 
     def __post_init__(self) -> None:
-        if real(self.a, "a") == 0:
-            raise ValueError("a: expected a number other than 0, got 0; the scale of (2.6) is a n^p")
+        if not 1e-100 <= abs(real(self.a, "a")) <= 1e100:
+            raise ValueError(
+                f"a: expected a number of a size from 1e-100 to 1e100, got {self.a!r}; the scale of (2.6) is a n^p"
+            )
         if not callable(self.phi):
             one_of(self.phi, SMOOTH, "activation phi")
 
-    @property
+    @cached_property
+    def activation(self) -> Activation:
+        """phi with its averages over normal numbers. Functions of arrays, of tensors and of numbers will do."""
+        if self.phi in ("tanh", "sin"):
+            return get(self.phi)
+        name = self.phi if callable(self.phi) else SMOOTH[one_of(self.phi, SMOOTH, "activation phi")][0]
+        try:
+            return get(name if callable(name) else getattr(array_api_compat.array_namespace(STEPS), name))
+        except ValueError as error:
+            raise ValueError(str(error).replace("activation:", "phi:", 1)) from error
+        except Exception as error:  # the user's function may raise anything
+            raise ValueError(f"phi: expected a function of arrays, got {self.phi!r}, which raised {error!r}") from error
+
+    @cached_property
     def derivatives(self) -> tuple[float, float]:
         """phi''(0) and phi'''(0)."""
+        found = (0.0, 0.0) if callable(self.phi) else SMOOTH[one_of(self.phi, SMOOTH, "activation phi")][1:]
         if callable(self.phi):
-            self.check_start(NODES)
-            found = _derivatives(self.phi)
-        else:
-            found = SMOOTH[one_of(self.phi, SMOOTH, "activation phi")][1:]
+            self.check_start()
+            found = tuple(_derivatives(self.activation)[1:])
         given = (self.second, self.third)
         return tuple(f if g is None else real(g, "derivative of phi") for f, g in zip(found, given, strict=True))  # type: ignore
 
-    def check_start(self, like: Array) -> None:
-        """phi(0) = 0 and phi'(0) = 1, asked of phi with arrays of the kind of `like`."""
-        xp, h = array_api_compat.array_namespace(like), 1e-4
-        try:
-            points = xp.asarray([-h, 0.0, h], dtype=like.dtype, device=array_api_compat.device(like))
-            below, start, above = (float(y) for y in self.function(xp)(points))
-        except Exception as error:  # the user's function may raise anything
-            kind = type(like).__name__
-            raise ValueError(
-                f"phi: expected a function of {kind}s, got {self.phi!r}, which raised {error!r}"
-            ) from error
-        slope = (above - below) / (2 * h)
+    def check_start(self) -> None:
+        """phi(0) = 0, phi'(0) = 1 and no kink there: asked of functions that users give."""
+        if not callable(self.phi):
+            return
+        start, slope = float(numpy(self.activation(np.zeros(1)))[0]), _derivatives(self.activation)[0]
         if not (abs(start) < 1e-9 and abs(slope - 1) < 1e-6):
             raise ValueError(
                 f"phi: expected phi(0) = 0 and phi'(0) = 1, got {start:.6g} and {slope:.6g}; "
                 "give lambda x: (phi(x) - phi(0)) / phi'(0)"
             )
+        if any(abs(kink) < 1e-6 for kink in getattr(self.activation, "kinks", ())):
+            raise ValueError(f"phi: expected a function that is smooth at 0, got {self.phi!r}, which has a kink there")
 
     def scale(self, width: Count, p: Number = 0.5) -> float:
         return self.a * _rate(width, p)
 
     def function(self, xp: Any) -> Callable[[Array], Array]:
-        """phi for arrays of this namespace."""
-        return self.phi if callable(self.phi) else getattr(xp, SMOOTH[one_of(self.phi, SMOOTH, "activation phi")][0])
+        """phi for arrays of this namespace: by way of numpy if it does not take them."""
+        if not callable(self.phi):
+            return getattr(xp, SMOOTH[one_of(self.phi, SMOOTH, "activation phi")][0])
+        trial = xp.asarray([0.0, 0.25])
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("error")
+                direct = type(self.phi(trial)) is type(trial)
+        except Exception:  # the user's function may raise anything
+            direct = False
+        return self.phi if direct else lambda x: like(numpy(self.activation(numpy(x).astype(float))), x)
 
     def at(self, width: Count, p: Number = 0.5) -> Callable[[Array], Array]:
-        s = self.scale(width, p)
-        return lambda x: s * self.function(array_api_compat.array_namespace(x))(x / s)
+        s, functions = self.scale(width, p), {}
 
-    def normalizer(self, width: Count, p: Number = 0.5, like: Array = NODES) -> float:
-        """c with c E phi_s(g)^2 = 1, by Gauss-Hermite quadrature; `like` is an array of the kind that phi takes."""
-        xp = array_api_compat.array_namespace(like)
-        nodes = xp.asarray(NODES, dtype=like.dtype, device=array_api_compat.device(like))
-        values = np.asarray([float(v) for v in self.at(width, p)(nodes)])
-        return 1 / float(WEIGHTS @ values**2 / sqrt(2 * pi))
+        def phi_s(x: Array) -> Array:
+            x = x if hasattr(x, "dtype") else np.asarray(x, dtype=float)
+            xp = array_api_compat.array_namespace(x)
+            if xp not in functions:
+                functions[xp] = self.function(xp)
+            return s * functions[xp](x / s)
+
+        return phi_s
+
+    def normalizer(self, width: Count, p: Number = 0.5) -> float:
+        """c with c E phi_s(g)^2 = 1, where E phi_s(g)^2 = s^2 E phi(x)^2 with x of variance 1 / s^2."""
+        s = self.scale(width, p)
+        with np.errstate(all="ignore"):
+            moment = s**2 * float(self.activation.second_moment(s**-2))
+        if not (isfinite(moment) and moment > 0):
+            raise ValueError(
+                f"a: expected a scale a n^p at which E phi_s(g)^2 is a number, got {s:.3g}; take a larger a"
+            )
+        return 1 / moment
 
 
 def _rate(width: Count, p: Number) -> float:
-    return count(width, "width") ** real(p, "p", least=0)
+    return count(width, "width", most=10**15) ** real(p, "p", least=0, most=0.5)
 
 
-def _derivatives(phi: Callable[[Array], Array], h: float = 0.02) -> tuple[float, float]:
-    """phi'' and phi''' at 0 by central differences of eighth and sixth order: about ten and eight digits."""
-    x = h * np.arange(-4, 5)
-    y = np.asarray(phi(x), dtype=float)
-    odd, even = (y[5:] - y[3::-1]) / 2, (y[5:] + y[3::-1]) / 2 - y[4]
-    second = 2 * even @ [8 / 5, -1 / 5, 8 / 315, -1 / 560] / h**2
-    third = 2 * odd @ [-61 / 30, 169 / 120, -3 / 10, 7 / 240] / h**3
-    return float(second), float(third)
+def _derivatives(phi: Activation) -> tuple[float, float, float]:
+    """phi', phi'' and phi''' at 0 by central differences of eighth and sixth order: about twelve, ten and eight digits.
+
+    Of many steps the one is taken whose result differs least from that of half the step.
+    """
+    with np.errstate(all="ignore"):
+        y = numpy(phi((STEPS[:, None] * np.arange(-4, 5)).ravel())).reshape(-1, 9)
+        odd, even = y[:, 5:] - y[:, 3::-1], y[:, 5:] + y[:, 3::-1] - 2 * y[:, 4:5]
+        first = odd @ [4 / 5, -1 / 5, 4 / 105, -1 / 280] / STEPS
+        second = even @ [8 / 5, -1 / 5, 8 / 315, -1 / 560] / STEPS**2
+        third = odd @ [-61 / 30, 169 / 120, -3 / 10, 7 / 240] / STEPS**3
+        rounding = np.finfo(float).eps * np.abs(y).max(axis=1)
+    return tuple(_steadiest(d, rounding / STEPS**k) for k, d in enumerate((first, second, third), 1))  # type: ignore
+
+
+def _steadiest(values: np.ndarray, rounding: np.ndarray) -> float:
+    doubt = np.abs(np.diff(values)) + rounding[1:]
+    return float(values[1:][np.argmin(np.where(np.isfinite(doubt), doubt, np.inf))])

@@ -90,10 +90,13 @@ def _euler(r: Array, number: int, h: float, normals: Normals) -> Array:
 
 
 def _exact(r: Array, number: int, h: float, normals: Normals) -> Array:
-    """-2 log u, with the integral by the trapezoidal rule; X = s - sqrt(2) B_s runs backwards from the end."""
+    """-2 log u, with the integral by the trapezoidal rule; X = s - sqrt(2) B_s runs backwards from the end.
+
+    The integral is kept as its logarithm: for large T it is no number.
+    """
     xp = array_api_compat.array_namespace(r)
-    X, integral = r, xp.full_like(r, 0.5)
+    X, integral = r, xp.full_like(r, log(0.5))
     for k in range(number):
         X = X + h - normals(r.shape[0]) * (2 * h) ** 0.5
-        integral = integral + xp.exp(bounded(X, high=LARGEST)) * (0.5 if k == number - 1 else 1.0)
-    return -2 * xp.log(integral) - 2 * log(C / number)
+        integral = xp.logaddexp(integral, X + log(0.5) if k == number - 1 else X)
+    return -2 * integral - 2 * log(C / number)
