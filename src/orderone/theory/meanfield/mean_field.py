@@ -21,8 +21,8 @@ from orderone.theory import activations
 from orderone.theory.meanfield import lengths, scales
 from orderone.theory.meanfield.fixed_point import FixedPoint
 from orderone.theory.meanfield.parameters import parameters
-from orderone.theory.meanfield.solution import DIVERGES, HUGE, TINY, Solution, solve
-from orderone.theory.meanfield.trajectory import Layer, Trajectory, follow
+from orderone.theory.meanfield.solution import DIVERGES, TINY, Solution, solve
+from orderone.theory.meanfield.trajectory import LONGEST, Layer, Trajectory, follow
 
 
 @dataclass(frozen=True)
@@ -142,10 +142,10 @@ class MeanField:
         """g' = A (1/keep - 1 + G); where the length diverges the bias has no share in it, and A = keep."""
         weight_var, _, keep = self._parameters
         length = self._solution.q_star.reshape(np.shape(weight_var))
-        q = np.clip(length, TINY, HUGE)
-        lost = 1 / keep - 1 + self.phi.output_gap(q, q, gap)
-        share = np.where(np.isfinite(length), weight_var * self.phi.second_moment(q) / q, keep)
-        return share * lost
+        q = np.clip(length, TINY, LONGEST)
+        output_gap = Layer(self.phi, *self._parameters).output_gap(length, length, gap)
+        share = np.where(np.isfinite(length), weight_var * (self.phi.second_moment(q) / q), keep)
+        return share * (1 / keep - 1 + output_gap)
 
     def _is_odd(self) -> bool:
         x = np.linspace(0.1, 3, 30)

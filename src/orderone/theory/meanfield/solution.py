@@ -15,12 +15,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from orderone.theory.activations import Activation, PiecewiseLinear
+from orderone.theory.activations import Activation
+from orderone.theory.meanfield.afar import LIMIT, from_afar, longest
 from orderone.theory.meanfield.correlations import fixed_gap
 from orderone.theory.meanfield.lengths import fixed_length
 
-TINY, HUGE = 1e-30, 1e30  # lengths that stand for the limits 0 and infinity
-LIMIT = 1e-6  # a ratio that is nearer to one than that tends to one
+TINY = 1e-30  # a length that stands for the limit 0
 
 CONVERGED, DIVERGES = "converged", "diverges"
 
@@ -57,8 +57,8 @@ def _settled(phi: Activation, q: np.ndarray, weight_var: np.ndarray, keep: np.nd
 
 def _endless(phi: Activation, _: np.ndarray, weight_var: np.ndarray, keep: np.ndarray) -> tuple[np.ndarray, ...]:
     """The bias is forgotten: c' = keep (1 - G). Equal keep rates share one limit."""
-    phi = _from_afar(phi)
-    long = _longest(phi)
+    phi = from_afar(phi)
+    long = longest(phi)
     slope_moment, before = phi.derivative_moment(np.array([long, long / 1e3]))
     slope_moment = slope_moment if slope_moment < 2 * before else np.inf
     kept, which = np.unique(keep, return_inverse=True)
@@ -79,22 +79,6 @@ def _correlate(
     if len(apart):
         chi2[apart] = weight_var[apart] * at.select(apart).derivative_pair(gap[apart])
     return gap, slope / keep, chi2
-
-
-def _from_afar(phi: Activation) -> Activation:
-    """What a very long signal sees: two straight lines, if phi grows like abs(x)."""
-    right, left = (float(phi(x) / x) for x in (np.sqrt(HUGE), -np.sqrt(HUGE)))
-    limit = PiecewiseLinear(phi.name, right, left)
-    straight = np.isfinite(limit.slope) and limit.slope > 0
-    return limit if straight and abs(phi.second_moment(HUGE) / HUGE / limit.slope - 1) < LIMIT else phi
-
-
-def _longest(phi: Activation) -> float:
-    """A length that is as good as infinite, but whose averages are finite."""
-    lengths = HUGE ** np.linspace(1, 0, 33)
-    with np.errstate(over="ignore", invalid="ignore"):
-        sizes = phi.second_moment(lengths)
-        return float(lengths[np.argmax(np.isfinite(sizes) & (sizes < 1e100))])
 
 
 def _times(factor: np.ndarray, moment: np.ndarray | float) -> np.ndarray:
