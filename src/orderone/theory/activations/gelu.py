@@ -66,7 +66,7 @@ class Gelu(Activation):
 
 
 def _sides(q1: Any, q2: Any, gap: Any, xp: Any) -> tuple[Any, Any, Any, Any]:
-    """sqrt(q1 q2), sqrt(s), their ratio, and D / s as a sum of positive terms: no products that overflow for long signals."""
+    """sqrt(q1 q2), sqrt(s), their ratio, and D / s as a sum of positive terms: nothing that overflows for long signals."""
     one, size = xp.sqrt(q1) * xp.sqrt(q2), xp.sqrt(1 + q1) * xp.sqrt(1 + q2)
     reach = one / size
     return one, size, reach, 1 / (1 + q1) + q1 / (1 + q1) / (1 + q2) + reach * reach * gap * (2 - gap)

@@ -1,4 +1,4 @@
-"""What a very long signal sees of an activation: straight lines if phi grows like abs(x), else phi at a length that is finite.
+"""What a very long signal sees of an activation: straight lines, if phi grows like abs(x).
 
 Of a bounded phi, such as tanh, nothing but its sign is left at large q, and averages follow powers of q.
 """

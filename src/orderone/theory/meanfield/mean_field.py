@@ -120,7 +120,7 @@ class MeanField:
 
     def lengths(self) -> tuple[FixedPoint, ...]:
         """All fixed points of the length map, for one network."""
-        weight_var, bias_var, keep = (float(x) for x in self._one())
+        weight_var, bias_var, keep = (float(x) for x in self.one())
         rate = weight_var / keep
         found = lengths.all_fixed_lengths(self.phi, rate, bias_var)
         slopes = lengths.length_slope(self.phi, np.full(len(found), rate), np.array(found)) if found else ()
@@ -128,7 +128,7 @@ class MeanField:
 
     def correlations(self) -> tuple[FixedPoint, ...]:
         """All fixed points of the correlation map at q*, for one network, from the largest down; none if there is no q*."""
-        _, bias_var, keep = (float(x) for x in self._one())
+        _, bias_var, keep = (float(x) for x in self.one())
         if self.status == DIVERGES:
             return ()
         found = [FixedPoint(1.0, self.chi1)] if keep == 1 else []
@@ -165,7 +165,8 @@ class MeanField:
     def _solution(self) -> Solution:
         return solve(self.phi, *(x.ravel() for x in self._parameters))
 
-    def _one(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def one(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """weight_var, bias_var and keep, if this is one network."""
         if self._parameters[0].size != 1:
             raise ValueError(
                 f"expected one network, got shape {self._parameters[0].shape}; make one MeanField for each"

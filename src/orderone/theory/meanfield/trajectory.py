@@ -5,8 +5,8 @@ gap of the activations, the new gap is a sum of what dropout, the activation and
 
     q' (1 - c') = weight_var m (1/keep - 1 + G) + [q' - (weight_var / keep) m - bias_var]
 
-The last bracket is never negative (Cauchy), and zero if the lengths are equal. Signals that overflow keep a correlation: the
-bias and the length have no share in it any more, and (weight_var / keep) m is all of q'.
+The last bracket is never negative (Cauchy), and zero if the lengths are equal. Signals that overflow keep a correlation:
+the bias has no share in it any more, and (weight_var / keep) m is all of q'.
 """
 
 from collections.abc import Iterator
