@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from scipy.special import erfc, gammainc, owens_t
+from scipy.special import erf, erfc, gammainc, owens_t
 
 from orderone.core.arrays import as_numpy, like, together
 from orderone.core.given import ArrayLike
@@ -48,11 +48,15 @@ class HardTanh(Numeric):
         return like(_second_moment(as_numpy(q)), q, xp)
 
     def _derivative_moment(self, q: Any, xp: Any) -> Any:
-        return like(1 - 2 * _tail(_threshold(as_numpy(q))), q, xp)
+        return like(erf(_threshold(as_numpy(q)) / np.sqrt(2)), q, xp)
 
     def _derivative_pair(self, q1: Any, q2: Any, gap: Any, xp: Any) -> Any:
-        h, k, gaps = np.broadcast_arrays(_threshold(as_numpy(q1)), _threshold(as_numpy(q2)), as_numpy(gap))
-        return like(_both_inside(h, k, gaps), gap, xp)
+        first, second, gaps = np.broadcast_arrays(*map(as_numpy, (q1, q2, gap)))
+        result = np.array(_both_inside(_threshold(first), _threshold(second), gaps))
+        long = np.maximum(first, second) > LONG
+        if long.any():
+            result[long] = super()._derivative_pair(first[long], second[long], gaps[long], np)
+        return like(result, gap, xp)
 
     def _output_gap(self, q1: Any, q2: Any, gap: Any, xp: Any) -> Any:
         first, second = (np.maximum(as_numpy(q), SMALLEST) for q in (q1, q2))

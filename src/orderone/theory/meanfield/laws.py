@@ -2,10 +2,10 @@
 
     g_aa^l ~ chi_1^k,      g_ab^l ~ max(chi_2, lambda^2)^k                                           S1 (9), (11)
 
-lambda is the slope dq'/dq of the length map. Erratum S1.5: the loss depends on the weights that carry its gradient back, so
-that a part of the gradient stays aligned with the signal; by Stein's lemma it shrinks by (weight_var / keep) dE phi^2 / dq =
-lambda a layer, and g_ab with its square. In linear networks lambda = chi_1, and that part wins if weight_var > keep^2. There
-the sums of both parts are known (`gradients`), and are taken at the fixed point,
+lambda is the slope dq'/dq of the length map. Erratum S1.5: the loss depends on the weights that carry its gradient back,
+so that a part of the gradient stays aligned with the signal; by Stein's lemma it shrinks by lambda a layer, which is
+(weight_var / keep) dE phi^2 / dq, and g_ab with its square. In linear networks lambda = chi_1, and that part wins if
+weight_var > keep^2. There the sums of both parts are known (`gradients`), and are taken at the fixed point,
 
     g_aa^l = chi_1^k [1 + (1/keep) sum_{j=1..k} chi_1^j],       g_ab^l = r chi_2^k sum_{j=0..k} (chi_1^2 / chi_2)^j
 

@@ -68,7 +68,7 @@ class MeanField:
 
     @property
     def chi2(self) -> Any:
-        """The slope of the correlation map at c*: S1 (6), without 1/keep."""
+        """weight_var E phi'(x) phi'(y), the slope of the correlation map at c* unless lengths diverge: S1 (6)."""
         return self._give(self._solution.chi2)
 
     @property
@@ -78,8 +78,8 @@ class MeanField:
 
     @property
     def xi2(self) -> Any:
-        """Layers over which a difference of correlations decays by e: S1 (6)."""
-        return self._give(scales.depth_scale(self._solution.chi2))
+        """Layers over which a difference of correlations decays by e: S1 (6). Of normalised signals, if lengths diverge."""
+        return self._give(scales.depth_scale(self._solution.slope))
 
     @property
     def status(self) -> Any:
@@ -94,8 +94,8 @@ class MeanField:
     def trainable_depth(self, older: bool = False) -> Any:
         """min(12 xi_1, 12 xi_2), or the older law 6 xi_2."""
         if older:
-            return self._give(scales.DEPTHS_PER_SCALE_OLDER * scales.depth_scale(self._solution.chi2))
-        both = (scales.depth_scale(chi) for chi in (self._solution.chi1, self._solution.chi2))
+            return self._give(scales.DEPTHS_PER_SCALE_OLDER * scales.depth_scale(self._solution.slope))
+        both = (scales.depth_scale(chi) for chi in (self._solution.chi1, self._solution.slope))
         return self._give(scales.DEPTHS_PER_SCALE * np.minimum(*both))
 
     def length_map(self, q: ArrayLike) -> Any:
