@@ -32,7 +32,8 @@ def test_the_maps_leave_the_fixed_points_alone(name, weight_var, bias_var, keep)
         assert network.chi2 <= network.chi1 + 1e-12
     else:
         assert network.q_star == math.inf
-        assert np.isfinite([network.c_star, network.xi1, network.xi2]).all() or network.phase == "critical"
+        assert np.isfinite([network.c_star, network.xi1]).all() or network.phase == "critical"
+            assert np.isfinite(network.xi2) or keep == 1  # long signals of straight lines: c = 1 attracts slowly, or not
 
 
 @pytest.mark.parametrize("name", SMOOTH)
@@ -165,7 +166,7 @@ def test_edge_cases():
         assert np.isfinite([extreme.q_star, extreme.c_star, extreme.chi1, extreme.chi2]).all()
     exploding = MeanField(np.exp, 1.0, 0.1)
     assert (exploding.q_star, exploding.chi1, exploding.status) == (math.inf, math.inf, "diverges")
-    assert MeanField("relu", 4.0, 0.1).trajectory(1.0, 0.3, 700).q[-1] == math.inf
+    assert MeanField("relu", 4.0, 0.1).trajectory(1.0, 0.3, 1100).q[-1] == math.inf
 
 
 @pytest.mark.parametrize("f", [lambda x: np.where(np.abs(x) < 1, 3.0, 0.0), lambda x: 6 * x * np.exp(-x * x), np.sinc])

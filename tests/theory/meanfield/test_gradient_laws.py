@@ -102,7 +102,7 @@ def test_unpacks_and_has_names():
 
 
 def test_exponential_laws_and_noise():
-    network = MeanField("linear", 0.5, 0.1, 0.7)
+    network = MeanField("tanh", 1.2, 0.1, 0.9)
     law = meanfield.gradient_law(network, depth=30, width=500)
     assert law.g_aa[:-1] / law.g_aa[1:] == pytest.approx(np.full(29, network.chi1))
     assert law.g_ab[:-1] / law.g_ab[1:] == pytest.approx(np.full(29, network.chi2))
@@ -110,8 +110,31 @@ def test_exponential_laws_and_noise():
     k = int(law.crossover)  # between these two layers the noise overtakes
     assert law.g_ab[-1 - k] > law.noise[-1 - k]
     assert law.g_ab[-2 - k] < law.noise[-2 - k]
-    assert law.crossover == pytest.approx(math.log(math.sqrt(500) / 0.76) / math.log(1 / 0.7))
+    assert law.crossover == pytest.approx(meanfield.crossover_depth(network.chi1, network.chi2, 500))
     assert meanfield.crossover_depth(0.8, 0.8, 500) == math.inf  # without dropout the two never part
+
+
+@pytest.mark.parametrize(
+    "network", [(0.55, 0.1, 0.6), (0.5, 0.1, 0.9), (0.5, 0.1, 0.7), (0.49, 0.1, 0.7), (0.5, 0.1, 1.0)]
+)
+def test_the_law_of_linear_networks_is_exact(network):
+    """Erratum S1.5, on both sides of weight_var = keep^2, and on it."""
+    law, exact = meanfield.gradient_law(MeanField("linear", *network), 60, 500), linear_gradient_metrics(*network, 60)
+    assert law.g_aa == pytest.approx(exact.g_aa / exact.g_aa[-1], rel=1e-12)
+    assert law.g_ab == pytest.approx(exact.g_ab / exact.g_ab[-1], rel=1e-9)
+
+
+def test_the_aligned_part_decays_with_the_square_of_the_length_slope():
+    network = MeanField("relu", 1.4, 0.1, 0.8)
+    law = meanfield.gradient_law(network, 30, 500)
+    assert network.chi2 < (0.7 / 0.8) ** 2
+    assert law.g_ab[0] / law.g_ab[1] == pytest.approx((0.7 / 0.8) ** 2)
+
+
+@pytest.mark.parametrize("wrong", [None, 3.0, MeanField("linear", np.array([0.5, 0.6]))])
+def test_a_law_is_that_of_one_network(wrong):
+    with pytest.raises(ValueError, match="expected"):
+        meanfield.gradient_law(wrong, 3, 100)
 
 
 def test_the_noise_of_g_ab_is_as_predicted():

@@ -47,10 +47,10 @@ class Erf(Activation):
         return 0 * q
 
     def _second_moment(self, q: Any, xp: Any) -> Any:
-        return (2 / math.pi) * xp.atan2(2 * q, xp.sqrt(1 + 4 * q))
+        return (2 / math.pi) * xp.atan2(q, xp.sqrt(0.25 + q))
 
     def _derivative_moment(self, q: Any, xp: Any) -> Any:
-        return (4 / math.pi) / xp.sqrt(1 + 4 * q)
+        return (2 / math.pi) / xp.sqrt(0.25 + q)
 
     def _pair(self, q1: Any, q2: Any, gap: Any, xp: Any) -> Any:
         k, cosine = _sides(q1, q2, xp)
@@ -58,14 +58,16 @@ class Erf(Activation):
         return (2 / math.pi) * xp.atan2(k * (1 - gap), other)
 
     def _derivative_pair(self, q1: Any, q2: Any, gap: Any, xp: Any) -> Any:
-        return (4 / math.pi) / xp.sqrt(1 + 2 * q1 + 2 * q2 + 4 * q1 * q2 * gap * (2 - gap))
+        k, cosine = _sides(q1, q2, xp)
+        other = xp.sqrt(cosine**2 + k**2 * gap * (2 - gap))
+        return (2 / math.pi) / (xp.sqrt(0.5 + q1) * xp.sqrt(0.5 + q2) * other)
 
     def _drop(self, q1: Any, q2: Any, gap: Any, xp: Any) -> Any:
         return (2 / math.pi) * arcsin_drop(*_sides(q1, q2, xp), gap, xp)
 
     def of_length(self, q: Array, xp: Any) -> tuple[Array, ...]:
         """At one length: the root of k, and one over the root of arcsin k."""
-        return xp.sqrt(2 * q / (1 + 2 * q)), xp.sqrt((2 / math.pi) / self._second_moment(q, xp))
+        return xp.sqrt(q / (0.5 + q)), xp.sqrt((2 / math.pi) / self._second_moment(q, xp))
 
     def gap_and_slope(
         self, one: tuple[Array, ...], other: tuple[Array, ...], gap: Array, xp: Any
@@ -86,8 +88,8 @@ class Erf(Activation):
 
 def _sides(q1: Any, q2: Any, xp: Any) -> tuple[Any, Any]:
     """k and sqrt(1 - k^2)."""
-    size = xp.sqrt(1 + 2 * q1) * xp.sqrt(1 + 2 * q2)
-    return 2 * xp.sqrt(q1) * xp.sqrt(q2) / size, xp.sqrt(1 + 2 * q1 + 2 * q2) / size
+    share1, share2 = q1 / (0.5 + q1), q2 / (0.5 + q2)
+    return xp.sqrt(share1) * xp.sqrt(share2), xp.sqrt(0.5 / (0.5 + q1) + share1 * (0.5 / (0.5 + q2)))
 
 
 ERF = Erf("erf")

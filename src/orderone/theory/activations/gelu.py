@@ -34,7 +34,7 @@ class Gelu(Activation):
         return plain(_normal_cdf(x, xp) + x * xp.exp(-x * x / 2) / math.sqrt(TWO_PI))
 
     def _mean(self, q: Any, xp: Any) -> Any:
-        return q / xp.sqrt(TWO_PI * (1 + q))
+        return xp.sqrt(q / TWO_PI) * xp.sqrt(q / (1 + q))
 
     def _second_moment(self, q: Any, xp: Any) -> Any:
         return self._pair(q, q, 0 * q, xp)
@@ -43,30 +43,33 @@ class Gelu(Activation):
         return self._derivative_pair(q, q, 0 * q, xp)
 
     def _pair(self, q1: Any, q2: Any, gap: Any, xp: Any) -> Any:
-        k, s, D = _sides(q1, q2, gap, xp)
-        bend = (k * (k / s) + (q1 * q2 / s) * D) / (TWO_PI * xp.sqrt(D))
-        return k * (0.25 + xp.atan2(k, xp.sqrt(D)) / TWO_PI) + bend
+        one, size, reach, delta = _sides(q1, q2, gap, xp)
+        sine, cosine = reach * (1 - gap), xp.sqrt(delta)
+        bend = sine * sine / (size * cosine) + reach * cosine * one
+        return one * (1 - gap) * (0.25 + xp.atan2(sine, cosine) / TWO_PI) + bend / TWO_PI
 
     def _derivative_pair(self, q1: Any, q2: Any, gap: Any, xp: Any) -> Any:
-        k, s, D = _sides(q1, q2, gap, xp)
-        # 1 - q1 q2 / s = (1 + q1 + q2) / s, so that nothing is left of the cancellation at large q
-        bend = k * (1 + q1 + q2 + 2 + k * (k / D)) / (TWO_PI * s * xp.sqrt(D))
-        return 0.25 + xp.atan2(k, xp.sqrt(D)) / TWO_PI + bend
+        _, _, reach, delta = _sides(q1, q2, gap, xp)
+        sine, cosine = reach * (1 - gap), xp.sqrt(delta)
+        both = 1 / (1 + q1) / (1 + q2)
+        # 1 - q1 q2 / s as a sum, so that nothing is left of the cancellation at large q
+        bend = _sides(q1, q2, 0 * gap, xp)[3] + both * (2 + sine * sine / delta)
+        return 0.25 + (xp.atan2(sine, cosine) + sine * bend / cosine) / TWO_PI
 
     def _drop(self, q1: Any, q2: Any, gap: Any, xp: Any) -> Any:
-        one, s, D1 = _sides(q1, q2, 0 * gap, xp)
-        k, _, D = _sides(q1, q2, gap, xp)
-        root1, root = xp.sqrt(D1), xp.sqrt(D)
-        w = one * gap * (one * (2 - gap))  # D - D1 = one^2 - k^2
-        angles = gap * one * xp.atan2(one, root1) + k * arcsin_drop(one / xp.sqrt(s), root1 / xp.sqrt(s), gap, xp)
-        bends = w / root1 + w * (k * (k / (root * root1)) - one * one) / (root + root1)
-        return gap * one / 4 + (angles + bends / s) / TWO_PI
+        one, size, reach, delta1 = _sides(q1, q2, 0 * gap, xp)
+        root1, root = xp.sqrt(delta1), xp.sqrt(_sides(q1, q2, gap, xp)[3])
+        sine, w = reach * (1 - gap), reach * reach * gap * (2 - gap)  # w is the difference of the two deltas
+        angles = gap * one * xp.atan2(reach, root1) + one * (1 - gap) * arcsin_drop(reach, root1, gap, xp)
+        bends = (1 + sine * sine / (root * (root + root1))) / (size * root1) - reach * one / (root + root1)
+        return gap * one / 4 + (angles + w * bends) / TWO_PI
 
 
-def _sides(q1: Any, q2: Any, gap: Any, xp: Any) -> tuple[Any, Any, Any]:
-    """k, s and D; D as a sum of positive terms."""
-    one = xp.sqrt(q1) * xp.sqrt(q2)
-    return one * (1 - gap), (1 + q1) * (1 + q2), 1 + q1 + q2 + one * gap * (one * (2 - gap))
+def _sides(q1: Any, q2: Any, gap: Any, xp: Any) -> tuple[Any, Any, Any, Any]:
+    """sqrt(q1 q2), sqrt(s), their ratio, and D / s as a sum of positive terms: nothing that overflows for long signals."""
+    one, size = xp.sqrt(q1) * xp.sqrt(q2), xp.sqrt(1 + q1) * xp.sqrt(1 + q2)
+    reach = one / size
+    return one, size, reach, 1 / (1 + q1) + q1 / (1 + q1) / (1 + q2) + reach * reach * gap * (2 - gap)
 
 
 def _normal_cdf(x: Any, xp: Any) -> Any:

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from scipy.special import erfc, gammainc, owens_t
+from scipy.special import erf, erfc, gammainc, owens_t
 
 from orderone.core.arrays import as_numpy, like, together
 from orderone.core.given import ArrayLike
@@ -29,6 +29,7 @@ from orderone.theory.activations.numeric import Numeric
 FAR = 1e-3  # gaps from here on leave the difference of two closed forms twelve digits
 SMOOTH = 0.1  # of h: square roots of gaps up to here see no second kink
 NODES, WEIGHTS = (np.polynomial.legendre.leggauss(16)[0] + 1) / 2, np.polynomial.legendre.leggauss(16)[1] / 2
+LONG = 1e3  # from here on the closed forms are small differences of large terms
 SMALLEST = 1e-300  # lengths below have the law of the identity as well
 
 
@@ -47,17 +48,21 @@ class HardTanh(Numeric):
         return like(_second_moment(as_numpy(q)), q, xp)
 
     def _derivative_moment(self, q: Any, xp: Any) -> Any:
-        return like(1 - 2 * _tail(_threshold(as_numpy(q))), q, xp)
+        return like(erf(_threshold(as_numpy(q)) / np.sqrt(2)), q, xp)
 
     def _derivative_pair(self, q1: Any, q2: Any, gap: Any, xp: Any) -> Any:
-        h, k, gaps = np.broadcast_arrays(_threshold(as_numpy(q1)), _threshold(as_numpy(q2)), as_numpy(gap))
-        return like(_both_inside(h, k, gaps), gap, xp)
+        first, second, gaps = np.broadcast_arrays(*map(as_numpy, (q1, q2, gap)))
+        result = np.array(_both_inside(_threshold(first), _threshold(second), gaps))
+        long = np.maximum(first, second) > LONG
+        if long.any():
+            result[long] = super()._derivative_pair(first[long], second[long], gaps[long], np)
+        return like(result, gap, xp)
 
     def _output_gap(self, q1: Any, q2: Any, gap: Any, xp: Any) -> Any:
         first, second = (np.maximum(as_numpy(q), SMALLEST) for q in (q1, q2))
         first, second, gaps = np.broadcast_arrays(first, second, as_numpy(gap))
         near = (first == second) & (np.sqrt(gaps) <= SMOOTH * _threshold(first)) & (gaps < FAR)
-        rest = ~near & (gaps < FAR)
+        rest = ~near & ((gaps < FAR) | (np.maximum(first, second) > LONG))
         result = np.where(near, 0.0, _far(first, second, gaps))
         result[near] = _near(first[near], gaps[near])
         if rest.any():
@@ -105,7 +110,7 @@ def _far(q1: Array, q2: Array, gap: Array) -> Array:
     h, k = _threshold(q1), _threshold(q2)
     tails = 1 - 2 * _tail(h) - 2 * _tail(k)
     inner = (1 - gap) * tails + 2 * (_above(h, k, gap)[1] - _above(h, k, 2 - gap)[1])
-    return np.clip(1 - inner / np.sqrt(h**2 * _second_moment(q1) * k**2 * _second_moment(q2)), 0, 2)
+    return np.clip(1 - inner / (h * np.sqrt(_second_moment(q1)) * k * np.sqrt(_second_moment(q2))), 0, 2)
 
 
 def _near(q: Array, gap: Array) -> Array:

@@ -111,7 +111,7 @@ def _elementwise(f: Values, x: Array) -> Array:
 
 def _range(q: np.ndarray) -> tuple[float, float]:
     """Powers around all of q, so that neighbouring problems share what is known of a function; near 0 nothing changes."""
-    high = float(2.0 ** np.ceil(np.log2(max(float(q.max()), SMALLEST))))
+    high = float(2.0 ** min(np.ceil(np.log2(max(float(q.max()), SMALLEST))), 1023))
     low = float(64.0 ** np.floor(np.log2(max(float(q.min()), 1e-12)) / 6))
     return min(low, high / 2), high
 

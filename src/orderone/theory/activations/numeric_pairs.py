@@ -18,6 +18,7 @@ from orderone.theory.gaussian.hermite import TERMS, correlated, drop
 from orderone.theory.gaussian.pairs import Cuts, plane_average
 from orderone.theory.gaussian.series import Series
 
+LONGEST = 1e300  # ten standard deviations of longer signals overflow when squared
 ENOUGH = 1e-13  # of the result, that a series may leave out
 
 
@@ -34,7 +35,7 @@ class Pairs:
 
     @classmethod
     def of(cls, phi: Any, q1: np.ndarray, q2: np.ndarray) -> "Pairs":
-        q1, q2 = np.maximum(q1, SMALLEST), np.maximum(q2, SMALLEST)
+        q1, q2 = np.clip(q1, SMALLEST, LONGEST), np.clip(q2, SMALLEST, LONGEST)
         if np.array_equal(q1, q2):
             both = phi.series(q1)
             return cls(phi, q1, q2, both, both)

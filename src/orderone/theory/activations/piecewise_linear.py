@@ -68,15 +68,15 @@ class PiecewiseLinear(Activation):
 
     def _derivative_pair(self, q1: Any, q2: Any, gap: Any, xp: Any) -> Any:
         bend = 0 * gap if self.even == 0 else self.even**2 * (2 / math.pi) * angle(gap, xp)
-        return self.slope - bend + 0 * (q1 + q2)
+        return self.slope - bend + 0 * q1 + 0 * q2
 
     def _drop(self, q1: Any, q2: Any, gap: Any, xp: Any) -> Any:
         return xp.sqrt(q1) * xp.sqrt(q2) * (self.slope * gap - self._excess(gap, xp))
 
     def _output_gap(self, q1: Any, q2: Any, gap: Any, xp: Any) -> Any:
         if self.slope == 0:
-            return gap + 0 * (q1 + q2)
-        return gap - self._excess(gap, xp) / self.slope + 0 * (q1 + q2)
+            return gap + 0 * q1 + 0 * q2
+        return gap - self._excess(gap, xp) / self.slope + 0 * q1 + 0 * q2
 
     def of_length(self, q: Array, xp: Any) -> tuple[Array, ...]:
         return ()

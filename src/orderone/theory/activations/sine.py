@@ -29,15 +29,15 @@ class Sine(Activation):
         return 0 * q
 
     def _second_moment(self, q: Any, xp: Any) -> Any:
-        return -xp.expm1(-2 * q) / 2
+        return -xp.expm1(-q) * (1 + xp.exp(-q)) / 2
 
     def _derivative_moment(self, q: Any, xp: Any) -> Any:
-        return (1 + xp.exp(-2 * q)) / 2
+        return (1 + xp.exp(-q) ** 2) / 2
 
     def _pair(self, q1: Any, q2: Any, gap: Any, xp: Any) -> Any:
         same, opposite, k = _waves(q1, q2, gap, xp)
         direct = (same - opposite) / 2
-        return xp.where(xp.abs(k) < 0.5, xp.exp(-(q1 + q2) / 2) * xp.sinh(xp.clip(k, -1, 1)), direct)
+        return xp.where(xp.abs(k) < 0.5, xp.exp(-q1 / 2 - q2 / 2) * xp.sinh(xp.clip(k, -1, 1)), direct)
 
     def _derivative_pair(self, q1: Any, q2: Any, gap: Any, xp: Any) -> Any:
         same, opposite, _ = _waves(q1, q2, gap, xp)
@@ -53,7 +53,7 @@ def _waves(q1: Any, q2: Any, gap: Any, xp: Any) -> tuple[Any, Any, Any]:
     """exp(k - (q1 + q2)/2), exp(-k - (q1 + q2)/2), k; the exponents as sums of squares, so that equal lengths are exact."""
     root = xp.sqrt(q1) * xp.sqrt(q2)
     unequal = (xp.sqrt(q1) - xp.sqrt(q2)) ** 2 / 2
-    return xp.exp(-unequal - root * gap), xp.exp(-unequal - root * (2 - gap)), root * (1 - gap)
+    return xp.exp(-unequal - root * gap), xp.exp(-unequal / 2 - root * (1 - gap / 2)) ** 2, root * (1 - gap)
 
 
 SIN = Sine("sin")

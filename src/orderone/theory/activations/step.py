@@ -40,11 +40,13 @@ class Step(Activation):
         return 0.5 - self._drop(q1, q2, gap, xp)
 
     def _derivative_pair(self, q1: Any, q2: Any, gap: Any, xp: Any) -> Any:
-        density = 2 * math.pi * xp.sqrt(q1) * xp.sqrt(q2) * sine(gap, xp)
-        return xp.where(density > 0, 1 / xp.where(density > 0, density, 1 + 0 * density), math.inf + 0 * density)
+        density = xp.sqrt(q1) * xp.sqrt(q2) * sine(gap, xp)
+        return xp.where(
+            density > 0, 0.5 / math.pi / xp.where(density > 0, density, 1 + 0 * density), math.inf + 0 * density
+        )
 
     def _drop(self, q1: Any, q2: Any, gap: Any, xp: Any) -> Any:
-        return angle(gap, xp) / (2 * math.pi) + 0 * (q1 + q2)
+        return angle(gap, xp) / (2 * math.pi) + 0 * q1 + 0 * q2
 
 
 STEP = Step("step")

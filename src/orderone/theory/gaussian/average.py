@@ -48,7 +48,7 @@ def smooth_order(f: Values, low: float, high: float, points: np.ndarray) -> int 
 
     It is judged by the rule cut at `points`, since a rule that misses a narrow feature may well agree with itself.
     """
-    lengths = np.geomspace(low, high, 2 + int(np.log2(high / low) / 1.5))
+    lengths = np.geomspace(low, high, 2 + int((np.log2(high) - np.log2(low)) / 1.5))
     exact = _cut(f, lengths, points, CUT_ORDER)
     with np.errstate(all="ignore"):
         ends = np.abs(f(np.sqrt(lengths)[:, None] * np.array([-REACH, REACH]))).max(axis=-1) * density(REACH)

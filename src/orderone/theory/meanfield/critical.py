@@ -19,7 +19,7 @@ from orderone.core.given import ArrayLike, Function, Name
 from orderone.core.shapes import Array
 from orderone.theory import activations
 from orderone.theory.activations import Activation
-from orderone.theory.meanfield.lengths import GRID, length_slope
+from orderone.theory.meanfield.lengths import BEYOND, GRID, length_slope
 from orderone.theory.meanfield.parameters import parameters
 from orderone.theory.meanfield.roots import bracketed
 
@@ -81,9 +81,10 @@ def _inverse_slope(phi: Activation, bias_var: np.ndarray) -> np.ndarray:
     """1 / D at the critical length for each bias variance, inf where there is none."""
     if phi.homogeneous is not None:
         return np.full(len(bias_var), 1 / phi.homogeneous if phi.homogeneous else np.inf)
-    sign = np.where(_scan(phi)[0] - bias_var[:, None] > NOISE * GRID, 1, -1)
+    grid = GRID if bias_var.max() < GRID[-1] / 1e3 else np.append(GRID, BEYOND[1:])
+    sign = np.where(_scan(phi, len(grid))[0] - bias_var[:, None] > NOISE * grid, 1, -1)
     rows, at = np.nonzero(sign[:, :-1] * sign[:, 1:] < 0)
-    q = bracketed(lambda x, some: _left_over(phi, x) - bias_var[rows[some]], GRID[at], GRID[at + 1])
+    q = bracketed(lambda x, some: _left_over(phi, x) - bias_var[rows[some]], grid[at], grid[at + 1])
     dying = np.flatnonzero((bias_var == 0) & (abs(_left_over(phi, SMALLEST)) <= NOISE * SMALLEST))
     rows, q = np.concatenate([rows, dying]), np.concatenate([q, np.full(len(dying), SMALLEST)])
     result = np.full(len(bias_var), np.inf)
@@ -115,8 +116,12 @@ def _left_over(phi: Activation, q: Array) -> Array:
 
 
 @lru_cache(maxsize=64)
-def _scan(phi: Activation) -> tuple[np.ndarray, np.ndarray]:
-    return _left_over(phi, GRID), np.asarray(phi.derivative_moment(GRID))
+def _scan(phi: Activation, points: int = len(GRID)) -> tuple[np.ndarray, np.ndarray]:
+    """q - M / D and D, on as many points."""
+    parts = (GRID, BEYOND[1:])[: 1 + (points > len(GRID))]
+    with np.errstate(over="ignore", invalid="ignore"):
+        slopes = [np.asarray(phi.derivative_moment(part)) for part in parts]
+    return np.concatenate([_left_over(phi, part) for part in parts]), np.concatenate(slopes)
 
 
 def _refuse(values: np.ndarray, right: Any, name: str, expected: str, remedy: str) -> None:

@@ -5,7 +5,8 @@
 One exists only under conditions (erratum S1.2): linear networks need weight_var < keep and ReLU networks
 weight_var < 2 keep, bounded activations always have one. q* is the one that a signal of length 1 comes to: the next
 fixed point above if its length grows at first, the next one below otherwise. All sign changes of q' - q are seen on a
-grid of 36 decades, on which E phi^2 is computed once for each activation.
+grid of 36 decades, on which E phi^2 is computed once for each activation; where it grows on all of it, on a coarser grid up
+to the largest doubles.
 
 Lengths never oscillate. sqrt(q) E phi(sqrt(q) z)^2 is an integral of phi(x)^2 exp(-x^2 / 2q) over x, which grows with q, so
 that d log q' / d log q >= -1/2: a cycle of two would need a mean slope of -1, and without one there is no other.
@@ -20,8 +21,10 @@ from orderone.theory.meanfield.roots import bracketed
 
 DECADES, PER_DECADE = 18, 8
 GRID = 10.0 ** (np.arange(-DECADES * PER_DECADE, DECADES * PER_DECADE + 1) / PER_DECADE)
+BEYOND = 10.0 ** np.arange(DECADES, 309)
 ONE = DECADES * PER_DECADE  # GRID[ONE] = 1
 NOISE = 1e-15  # relative: a sign below that is rounding
+LIMIT = 1e-9  # the same for very long signals, whose averages are less exact
 
 
 def fixed_length(phi: Activation, rate: np.ndarray, bias_var: np.ndarray) -> np.ndarray:
@@ -36,6 +39,9 @@ def fixed_length(phi: Activation, rate: np.ndarray, bias_var: np.ndarray) -> np.
     def excess(q: np.ndarray, rows: np.ndarray) -> np.ndarray:
         return rate[rows] * phi.second_moment(q) + bias_var[rows] - q
 
+    endless = np.flatnonzero(np.isinf(high))
+    if len(endless) and (_is_sublinear(phi) or bias_var.max() > GRID[-1] / 1e3):
+        low[endless], high[endless] = _beyond(phi, rate[endless], bias_var[endless])
     inside = np.isfinite(high) & (high > 0)
     q = np.where(np.isfinite(high), 0.0, np.inf)
     kept = np.flatnonzero(inside)
@@ -76,10 +82,8 @@ def _homogeneous(slope: np.ndarray, bias_var: np.ndarray) -> np.ndarray:
 
 def _excess(phi: Activation, rate: np.ndarray, bias_var: np.ndarray) -> np.ndarray:
     """q' - q on the grid, (problems, grid), with rounding set to zero."""
-    with np.errstate(invalid="ignore", over="ignore"):
-        grown = np.where(rate[:, None] > 0, rate[:, None] * _moments(phi), 0.0) + bias_var[:, None]
-        excess = grown - GRID
-        return np.where(np.abs(excess) <= NOISE * GRID, 0.0, excess)
+    excess = _grown(rate, _moments(phi), bias_var) - GRID
+    return np.where(np.abs(excess) <= NOISE * GRID, 0.0, excess)
 
 
 def _brackets(excess: np.ndarray, bias_var: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -96,7 +100,33 @@ def _brackets(excess: np.ndarray, bias_var: np.ndarray) -> tuple[np.ndarray, np.
     return np.where(never, np.inf, low), np.where(never, np.inf, high)
 
 
+def _beyond(phi: Activation, rate: np.ndarray, bias_var: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(low, high) around a fixed point beyond the grid, as bounded activations have; (inf, inf) if there is none."""
+    above = _grown(rate, _moments_beyond(phi), bias_var) < (1 - LIMIT) * BEYOND
+    first = np.maximum(np.argmax(above, axis=1), 1)
+    exists = above.any(axis=1)
+    return np.where(exists, BEYOND[np.maximum(first - 2, 0)], np.inf), np.where(exists, BEYOND[first], np.inf)
+
+
+def _is_sublinear(phi: Activation) -> bool:
+    """E phi^2 grows less than q at the end of the grid."""
+    before, last = (_moments(phi) / GRID)[[-1 - PER_DECADE, -1]]
+    return bool(last < 0.9 * before)
+
+
+def _grown(rate: np.ndarray, moments: np.ndarray, bias_var: np.ndarray) -> np.ndarray:
+    """q' (problems, lengths)."""
+    with np.errstate(invalid="ignore", over="ignore"):
+        return np.where(rate[:, None] > 0, rate[:, None] * moments, 0.0) + bias_var[:, None]
+
+
 @lru_cache(maxsize=64)
 def _moments(phi: Activation) -> np.ndarray:
     with np.errstate(over="ignore"):
         return np.asarray(phi.second_moment(GRID))
+
+
+@lru_cache(maxsize=64)
+def _moments_beyond(phi: Activation) -> np.ndarray:
+    with np.errstate(over="ignore", invalid="ignore"):
+        return np.asarray(phi.second_moment(BEYOND))

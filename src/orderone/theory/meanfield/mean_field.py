@@ -21,8 +21,8 @@ from orderone.theory import activations
 from orderone.theory.meanfield import lengths, scales
 from orderone.theory.meanfield.fixed_point import FixedPoint
 from orderone.theory.meanfield.parameters import parameters
-from orderone.theory.meanfield.solution import DIVERGES, HUGE, TINY, Solution, solve
-from orderone.theory.meanfield.trajectory import Layer, Trajectory, follow
+from orderone.theory.meanfield.solution import DIVERGES, TINY, Solution, solve
+from orderone.theory.meanfield.trajectory import LONGEST, Layer, Trajectory, follow
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class MeanField:
 
     @property
     def chi2(self) -> Any:
-        """The slope of the correlation map at c*: S1 (6), without 1/keep."""
+        """weight_var E phi'(x) phi'(y), the slope of the correlation map at c* unless lengths diverge: S1 (6)."""
         return self._give(self._solution.chi2)
 
     @property
@@ -78,8 +78,8 @@ class MeanField:
 
     @property
     def xi2(self) -> Any:
-        """Layers over which a difference of correlations decays by e: S1 (6)."""
-        return self._give(scales.depth_scale(self._solution.chi2))
+        """Layers over which a difference of correlations decays by e: S1 (6). Of normalised signals, if lengths diverge."""
+        return self._give(scales.depth_scale(self._solution.slope))
 
     @property
     def status(self) -> Any:
@@ -94,8 +94,8 @@ class MeanField:
     def trainable_depth(self, older: bool = False) -> Any:
         """min(12 xi_1, 12 xi_2), or the older law 6 xi_2."""
         if older:
-            return self._give(scales.DEPTHS_PER_SCALE_OLDER * scales.depth_scale(self._solution.chi2))
-        both = (scales.depth_scale(chi) for chi in (self._solution.chi1, self._solution.chi2))
+            return self._give(scales.DEPTHS_PER_SCALE_OLDER * scales.depth_scale(self._solution.slope))
+        both = (scales.depth_scale(chi) for chi in (self._solution.chi1, self._solution.slope))
         return self._give(scales.DEPTHS_PER_SCALE * np.minimum(*both))
 
     def length_map(self, q: ArrayLike) -> Any:
@@ -120,7 +120,7 @@ class MeanField:
 
     def lengths(self) -> tuple[FixedPoint, ...]:
         """All fixed points of the length map, for one network."""
-        weight_var, bias_var, keep = (float(x) for x in self._one())
+        weight_var, bias_var, keep = (float(x) for x in self.one())
         rate = weight_var / keep
         found = lengths.all_fixed_lengths(self.phi, rate, bias_var)
         slopes = lengths.length_slope(self.phi, np.full(len(found), rate), np.array(found)) if found else ()
@@ -128,7 +128,7 @@ class MeanField:
 
     def correlations(self) -> tuple[FixedPoint, ...]:
         """All fixed points of the correlation map at q*, for one network, from the largest down; none if there is no q*."""
-        _, bias_var, keep = (float(x) for x in self._one())
+        _, bias_var, keep = (float(x) for x in self.one())
         if self.status == DIVERGES:
             return ()
         found = [FixedPoint(1.0, self.chi1)] if keep == 1 else []
@@ -142,10 +142,10 @@ class MeanField:
         """g' = A (1/keep - 1 + G); where the length diverges the bias has no share in it, and A = keep."""
         weight_var, _, keep = self._parameters
         length = self._solution.q_star.reshape(np.shape(weight_var))
-        q = np.clip(length, TINY, HUGE)
-        lost = 1 / keep - 1 + self.phi.output_gap(q, q, gap)
-        share = np.where(np.isfinite(length), weight_var * self.phi.second_moment(q) / q, keep)
-        return share * lost
+        q = np.clip(length, TINY, LONGEST)
+        output_gap = Layer(self.phi, *self._parameters).output_gap(length, length, gap)
+        share = np.where(np.isfinite(length), weight_var * (self.phi.second_moment(q) / q), keep)
+        return share * (1 / keep - 1 + output_gap)
 
     def _is_odd(self) -> bool:
         x = np.linspace(0.1, 3, 30)
@@ -165,7 +165,8 @@ class MeanField:
     def _solution(self) -> Solution:
         return solve(self.phi, *(x.ravel() for x in self._parameters))
 
-    def _one(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def one(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """weight_var, bias_var and keep, if this is one network."""
         if self._parameters[0].size != 1:
             raise ValueError(
                 f"expected one network, got shape {self._parameters[0].shape}; make one MeanField for each"

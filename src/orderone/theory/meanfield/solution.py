@@ -8,19 +8,20 @@ does. With dropout dc'/dc at c = 1 is keep chi_1, so chi_1 = 1 is no longer wher
 
 Without bias a signal may die: q* = 0. The correlation is then that of the limit of small biases, where the share of the
 bias in q* is 1 - (weight_var / keep) E phi^2 / q as q tends to 0. Where the length diverges, chi_1, c* and chi_2 are
-those of very long signals.
+those of very long signals. Correlations then settle as the map of normalised signals says, whose slope is chi_2 q / q'.
 """
 
 from dataclasses import dataclass
 
 import numpy as np
 
-from orderone.theory.activations import Activation, PiecewiseLinear
+from orderone.theory.activations import Activation
+from orderone.theory.meanfield.afar import LIMIT, from_afar, longest
 from orderone.theory.meanfield.correlations import fixed_gap
 from orderone.theory.meanfield.lengths import fixed_length
 
-TINY, HUGE = 1e-30, 1e30  # lengths that stand for the limits 0 and infinity
-LIMIT = 1e-6  # a ratio that is nearer to one than that tends to one
+TINY = 1e-30  # a length that stands for the limit 0
+RESOLVED = 1e20  # longer signals see nothing of how a bounded phi comes to its bounds
 
 CONVERGED, DIVERGES = "converged", "diverges"
 
@@ -33,6 +34,7 @@ class Solution:
     gap: np.ndarray  # 1 - c*
     chi1: np.ndarray
     chi2: np.ndarray
+    slope: np.ndarray  # of the correlation map at c*: chi_2, unless lengths diverge
     status: np.ndarray  # of words
 
 
@@ -41,11 +43,11 @@ def solve(phi: Activation, weight_var: np.ndarray, bias_var: np.ndarray, keep: n
     q = fixed_length(phi, weight_var / keep, bias_var)
     finite = np.isfinite(q)
     status = np.where(finite, CONVERGED, DIVERGES).astype(object)
-    gap, chi1, chi2 = np.empty((3, len(q)))
+    gap, chi1, chi2, slope = np.empty((4, len(q)))
     for rows, solver in ((np.flatnonzero(finite), _settled), (np.flatnonzero(~finite), _endless)):
         if len(rows):
-            gap[rows], chi1[rows], chi2[rows] = solver(phi, q[rows], weight_var[rows], keep[rows])
-    return Solution(q, gap, chi1, chi2, status)
+            gap[rows], chi1[rows], chi2[rows], slope[rows] = solver(phi, q[rows], weight_var[rows], keep[rows])
+    return Solution(q, gap, chi1, chi2, slope, status)
 
 
 def _settled(phi: Activation, q: np.ndarray, weight_var: np.ndarray, keep: np.ndarray) -> tuple[np.ndarray, ...]:
@@ -57,44 +59,35 @@ def _settled(phi: Activation, q: np.ndarray, weight_var: np.ndarray, keep: np.nd
 
 def _endless(phi: Activation, _: np.ndarray, weight_var: np.ndarray, keep: np.ndarray) -> tuple[np.ndarray, ...]:
     """The bias is forgotten: c' = keep (1 - G). Equal keep rates share one limit."""
-    phi = _from_afar(phi)
-    long = _longest(phi)
-    slope_moment, before = phi.derivative_moment(np.array([long, long / 1e3]))
-    slope_moment = slope_moment if slope_moment < 2 * before else np.inf
+    phi = from_afar(phi)
+    long = longest(phi)
+    moment, before = phi.derivative_moment(np.array([long, long / 1e3]))
+    bounded = moment < 2 * before
     kept, which = np.unique(keep, return_inverse=True)
-    q, ratio = np.full(len(kept), long), slope_moment * long / phi.second_moment(long)
-    gap = fixed_gap(phi.at(q), kept, kept, kept * np.where(np.abs(ratio - 1) < LIMIT, 1.0, ratio))
-    slopes = phi.derivative_pair(long, long, gap) if np.isfinite(slope_moment) else np.full(len(kept), np.inf)
-    return gap[which], _times(weight_var / keep, slope_moment), _times(weight_var, slopes[which])
+    q, by_length = np.full(len(kept), long), long / phi.second_moment(long)
+    ratio = moment * by_length
+    at_one = kept * np.where(np.abs(ratio - 1) < LIMIT, 1.0, ratio)
+    gap = fixed_gap(phi.at(q), kept, kept, at_one)
+    slopes = phi.derivative_pair(long, long, gap)
+    chi1, chi2 = (
+        np.where(bounded, _times(w, m), np.inf) for w, m in ((weight_var / keep, moment), (weight_var, slopes[which]))
+    )
+    return gap[which], chi1, chi2, np.where(gap > 0, kept * slopes * by_length, at_one)[which]
 
 
 def _correlate(
     phi: Activation, q: np.ndarray, share: np.ndarray, weight_var: np.ndarray, keep: np.ndarray, slope: np.ndarray
 ) -> tuple[np.ndarray, ...]:
-    """(gap, chi_1, chi_2)."""
-    at = phi.at(q)
+    """(gap, chi_1, chi_2, chi_2). Beyond lengths that can be resolved E phi' phi' is proportional to E phi^2 / q."""
+    near = np.minimum(q, RESOLVED)
+    at = phi.at(near)
     gap = fixed_gap(at, share, keep, slope)
     apart = np.flatnonzero(gap > 0)
     chi2 = np.array(slope)
     if len(apart):
-        chi2[apart] = weight_var[apart] * at.select(apart).derivative_pair(gap[apart])
-    return gap, slope / keep, chi2
-
-
-def _from_afar(phi: Activation) -> Activation:
-    """What a very long signal sees: two straight lines, if phi grows like abs(x)."""
-    right, left = (float(phi(x) / x) for x in (np.sqrt(HUGE), -np.sqrt(HUGE)))
-    limit = PiecewiseLinear(phi.name, right, left)
-    straight = np.isfinite(limit.slope) and limit.slope > 0
-    return limit if straight and abs(phi.second_moment(HUGE) / HUGE / limit.slope - 1) < LIMIT else phi
-
-
-def _longest(phi: Activation) -> float:
-    """A length that is as good as infinite, but whose averages are finite."""
-    lengths = HUGE ** np.linspace(1, 0, 33)
-    with np.errstate(over="ignore", invalid="ignore"):
-        sizes = phi.second_moment(lengths)
-        return float(lengths[np.argmax(np.isfinite(sizes) & (sizes < 1e100))])
+        beyond = np.where(q > near, share / _times(weight_var, phi.second_moment(near) / near), 1.0)[apart]
+        chi2[apart] = weight_var[apart] * beyond * at.select(apart).derivative_pair(gap[apart])
+    return gap, slope / keep, chi2, chi2
 
 
 def _times(factor: np.ndarray, moment: np.ndarray | float) -> np.ndarray:

@@ -5,7 +5,8 @@ gap of the activations, the new gap is a sum of what dropout, the activation and
 
     q' (1 - c') = weight_var m (1/keep - 1 + G) + [q' - (weight_var / keep) m - bias_var]
 
-The last bracket is never negative (Cauchy), and zero if the lengths are equal.
+The last bracket is never negative (Cauchy), and zero if the lengths are equal. Signals that overflow keep a correlation:
+the bias has no share in it any more, and (weight_var / keep) m is all of q'.
 """
 
 from collections.abc import Iterator
@@ -15,8 +16,9 @@ import numpy as np
 
 from orderone.core.shapes import Array
 from orderone.theory.activations import Activation
+from orderone.theory.meanfield.afar import from_afar, longest
 
-LONGEST = 1e150  # longer signals are reported as infinite
+LONGEST = 1e300  # longer signals are reported as infinite
 
 
 @dataclass(frozen=True)
@@ -47,15 +49,40 @@ class Layer:
 
     def __call__(self, q1: Array, q2: Array, gap: Array) -> tuple[Array, Array, Array]:
         rate = self.weight_var / self.keep
-        with np.errstate(over="ignore"):
-            m1, m2 = (np.minimum(self.phi.second_moment(q), LONGEST) for q in (q1, q2))
-            new1, new2 = (np.minimum(rate * m + self.bias_var, LONGEST) for m in (m1, m2))
-        size, root = np.sqrt(m1) * np.sqrt(m2), np.sqrt(new1) * np.sqrt(new2)
-        output_gap = self.phi.output_gap(q1, q2, gap)
-        taken = self.weight_var * size * (1 / self.keep - 1 + output_gap)
-        unequal = np.where(new1 == new2, 0.0, np.maximum(root - rate * size - self.bias_var, 0.0))
-        safe = np.where(root > 0, root, 1.0)
-        return new1, new2, np.where(root > 0, np.minimum((taken + unequal) / safe, 2.0), output_gap)
+        (m1, new1), (m2, new2) = (self._lengths(q) for q in (q1, q2))
+        output_gap = self.output_gap(q1, q2, gap)
+        share = np.sqrt(_share(rate, m1, new1)) * np.sqrt(_share(rate, m2, new2))
+        taken = self.keep * share * (1 / self.keep - 1 + output_gap)
+        alive = (new1 > 0) & (new2 > 0)
+        return new1, new2, np.where(alive, np.minimum(taken + self._unequal(m1, m2, new1, new2), 2.0), output_gap)
+
+    def _lengths(self, q: Array) -> tuple[Array, Array]:
+        """E phi^2 and the new length, inf where they overflow."""
+        rate = self.weight_var / self.keep
+        with np.errstate(over="ignore", invalid="ignore"):
+            m = np.nan_to_num(self.phi.second_moment(np.minimum(q, LONGEST)), nan=np.inf, posinf=np.inf)
+            new = np.where(rate > 0, rate * m, 0.0) + self.bias_var
+        return np.where(np.isfinite(new), m, np.inf), np.where(new < LONGEST, new, np.inf)
+
+    def output_gap(self, q1: Array, q2: Array, gap: Array) -> Array:
+        limit = longest(self.phi)
+        far = (q1 > limit) & (q2 > limit)
+        near = self.phi.output_gap(np.minimum(q1, limit), np.minimum(q2, limit), gap)
+        return np.where(far, from_afar(self.phi).output_gap(limit, limit, gap), near) if np.any(far) else near
+
+    def _unequal(self, m1: Array, m2: Array, new1: Array, new2: Array) -> Array:
+        """What unequal lengths take away, as a part of the new length; nothing if both are infinite."""
+        finite = np.isfinite(new1) & np.isfinite(new2) & (new1 != new2) & (new1 > 0) & (new2 > 0)
+        m1, m2, new1, new2 = (np.where(finite, x, 1.0) for x in (m1, m2, new1, new2))
+        root, size = np.sqrt(new1) * np.sqrt(new2), np.sqrt(m1) * np.sqrt(m2)
+        left = root - self.weight_var / self.keep * size - self.bias_var
+        return np.where(finite, np.maximum(left, 0.0) / root, 0.0)
+
+
+def _share(rate: Array, m: Array, new: Array) -> Array:
+    """Of the weights in the new length: all of it where that is infinite."""
+    known = np.isfinite(m) & (new > 0) & np.isfinite(new)
+    return np.where(known, rate * np.where(known, m, 0.0) / np.where(known, new, 1.0), np.isinf(new) * 1.0)
 
 
 def follow(layer: Layer, q1: Array, q2: Array, gap: Array, depth: int) -> Trajectory:
@@ -64,5 +91,4 @@ def follow(layer: Layer, q1: Array, q2: Array, gap: Array, depth: int) -> Trajec
     for _ in range(depth):
         states.append(layer(*states[-1]))
     first, second, gaps = (np.array(np.broadcast_arrays(*column)) for column in zip(*states, strict=True))
-    first, second = (np.where(x >= LONGEST, np.inf, x) for x in (first, second))
     return Trajectory(first, 1 - gaps, second, gaps)
