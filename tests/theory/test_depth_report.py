@@ -86,7 +86,7 @@ def test_corners_are_finite(size, option, rho0):
         ({"width": 0, "depth": 1}, "width: expected a whole number, 1 or more; got 0"),
         ({"width": 1, "depth": -1}, "depth: expected a whole number"),
         ({"width": 1, "depth": 1, "activation": "gelu"}, "unknown activation"),
-        ({"width": 1, "depth": 1, "rho0": 2}, "rho0: expected numbers in"),
+        ({"width": 1, "depth": 1, "rho0": 2}, "rho0: expected a finite number"),
         ({"width": 1, "depth": 1, "residual": -1.0}, "residual: expected a finite number above 0"),
         ({"width": 1, "depth": 1, "activation": "linear", "residual": True}, "residual: expected activation 'relu'"),
     ],
@@ -94,3 +94,50 @@ def test_corners_are_finite(size, option, rho0):
 def test_wrong_questions(options, message):
     with pytest.raises(ValueError, match=message):
         depth_report(**options)
+
+
+SMALL = [
+    ({"width": 5, "depth": 1}, "relu", {}),
+    ({"width": 10, "depth": 10}, "relu", {}),
+    (
+        {"width": 200, "depth": 3, "activation": "shaped-relu", "rho0": -1.0},
+        "shaped-relu",
+        {"c_minus": -((200 / 3) ** 0.5)},
+    ),
+    ({"width": 8, "depth": 4, "activation": "linear"}, "linear", {}),
+    ({"width": 40, "depth": 4, "residual": True}, "resnet", {}),
+]
+
+
+@pytest.mark.parametrize(("setting", "kind", "options"), SMALL)
+def test_small_networks_are_reported_as_they_are(setting, kind, options):
+    report, rho0 = depth_report(**setting), setting.get("rho0", 0.3)
+    sizes = setting["width"], setting["depth"]
+    V = sample_network(kind, [[1, rho0], [rho0, 1]], *sizes, samples=8000, **options)
+    V = V[(V[:, 0, 0] > 0) & (V[:, 1, 1] > 0)]
+    assert np.log(V[:, 0, 0]).std() == pytest.approx(report.norm_spread, rel=0.06)
+    quantiles = np.quantile(correlation(V)[:, 0, 1], list(report.correlation))
+    np.testing.assert_allclose(list(report.correlation.values()), quantiles, atol=0.04)
+    assert report.caveat == ""
+
+
+def test_verdicts_look_at_the_start():
+    assert depth_report(10**6, 1, "linear", rho0=0.995).regime == "gaussian"
+    near = depth_report(10**6, 1, rho0=0.999)
+    assert (near.regime, near.remedies) == ("gaussian", ())
+    assert "sample_network is exact" in str(near)
+    assert depth_report(100, 60, residual=True, rho0=0.99).remedies == ()
+    assert hash(near) == hash(depth_report(10**6, 1, rho0=0.999))
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ({"width": 1, "depth": 10**400}, "depth: expected at most"),
+        ({"width": 10, "depth": 10, "residual": 1e200}, "residual: expected a finite number"),
+        ({"width": 10, "depth": 10, "rho0": [0.1, 0.2]}, "rho0: expected a finite number"),
+    ],
+)
+def test_extremes(setting, message):
+    with pytest.raises(ValueError, match=message):
+        depth_report(**setting)

@@ -123,3 +123,20 @@ def test_everything_is_finite_and_in_its_range(rho):
 def test_no_correlation(rho):
     with pytest.raises(ValueError, match="rho"):
         K1(rho)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: limits.K0(1.1), "rho: expected correlations in .*got .*1.1"),
+        (lambda: limits.mu_r(1.1), "rho: expected a correlation"),
+        (lambda: limits.nu(0.3, "a", 0), "c_plus: expected a finite number"),
+        (lambda: limits.infinite_width_q([0.1, 0.2], 10), "rho0: expected one correlation"),
+        (lambda: limits.correlation_chain([0.1, 0.2], 10, 5, 4), "rho0: expected one correlation"),
+        (lambda: limits.metric(np.ones((2, 2)), np.eye(2), np.eye(2)), "V: expected an invertible covariance"),
+        (lambda: limits.ks([], [1]), "x: expected numbers, got none"),
+    ],
+)
+def test_errors_name_what_was_given(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()

@@ -13,7 +13,7 @@ import numpy as np
 from orderone.core.errors import one_of
 from orderone.core.exact import count
 from orderone.core.given import Count, Name, Number
-from orderone.core.reals import reals
+from orderone.core.reals import real
 from orderone.measure.sampler import sample_network
 from orderone.theory.limits import CovarianceSDE, Distance, UnshapedCorrelationSDE, distance
 
@@ -46,7 +46,9 @@ def compare_with_limit(
 ) -> list[Comparison]:
     """Two inputs of norm one and correlation `rho0`, < 1, at the last of `depth` layers."""
     kind = one_of(activation, ACTIVATIONS, "activation")
-    rho = float(reals(rho0, "rho0", least=-1, most=1 - 1e-9))
+    rho = real(rho0, "rho0", least=-1, most=1)
+    if rho > 1 - 1e-9:
+        raise ValueError(f"rho0: expected two inputs that differ, with a correlation below 1, got {rho0!r}")
     n, d, number = count(width, "width"), count(depth, "depth"), count(samples, "samples", least=2)
     V0: list[list[float]] = [[1.0, rho], [rho, 1.0]]
     shape: dict[str, Any] = {"c_plus": c_plus, "c_minus": c_minus}

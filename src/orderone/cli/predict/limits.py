@@ -1,15 +1,19 @@
 """`orderone predict limits`: what depth does to a random network of finite width, and how well the limits know."""
 
+import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from orderone.cli import show
+
+SHORT = {"wasserstein": "W1"}  # a terminal of 80 columns has no room for more
 
 if TYPE_CHECKING:
     from orderone.measure import Comparison
@@ -47,10 +51,19 @@ def limits(
     number = count(samples, "samples", least=0)
     if html is not None and (residual or not number):
         raise ValueError("html: expected networks with a random limit to draw; leave out --residual and --samples 0")
+    if html is not None:
+        _check_path(html)
     found = [] if residual or not number else _compare(activation, width, depth, rho0, number, seed, json)
     show.print_json(_record(report, found)) if json else _show(report, found)
     if html is not None:
         _draw(html, report, found)
+
+
+def _check_path(path: str) -> None:
+    """Before the work, not after it."""
+    folder = Path(path).absolute().parent
+    if not folder.is_dir() or Path(path).is_dir() or not os.access(folder, os.W_OK):
+        raise ValueError(f"html: expected a file in a folder that can be written to, got {path!r}")
 
 
 def _compare(activation: str, width: int, depth: int, rho0: float, samples: int, seed: int, quiet: bool) -> list[Any]:
@@ -78,7 +91,7 @@ def _show(report: "DepthReport", found: list["Comparison"]) -> None:
     out = show.console()
     out.print(show.coloured(str(report)), soft_wrap=True)
     if found:
-        columns = ("quantity", "networks: mean", "std", "limit: mean", "std", "distance", "95 % interval")
+        columns = ("quantity", "network", "std", "limit", "std", "distance", "95 % interval")
         out.print(show.table("Finite networks against their limit", columns, [row for c in found for row in _rows(c)]))
 
 
@@ -86,7 +99,7 @@ def _rows(c: "Comparison") -> list[tuple[str, ...]]:
     moments = [f"{x:.3f}" for x in (c.network.mean(), c.network.std(), c.limit.mean(), c.limit.std())]
     head = [(c.quantity, *moments)] + [("",) * 5] * 2
     return [
-        (*cells, f"{d.name} {d.value:.4f}", f"{d.low:.4f} .. {d.high:.4f}")
+        (*cells, f"{SHORT.get(d.name, d.name)} {d.value:.3f}", f"{d.low:.3f} .. {d.high:.3f}")
         for cells, d in zip(head, c.distances, strict=True)
     ]
 

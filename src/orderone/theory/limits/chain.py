@@ -42,7 +42,7 @@ def sigma_r2(rho: Array) -> Array:
 
 def infinite_width_q(rho0: Number, depth: Count) -> np.ndarray:
     """q_l = l^2 (1 - rho_l) for l = 1 ... depth at infinite width: S3 (4.2)-(4.3). It tends to 9 pi^2 / 2, slowly."""
-    gap, depth = _gap(rho0)[()], count(depth, "depth")
+    gap, depth = _gap(rho0, "rho0", single=True)[()], count(depth, "depth")
     gaps = np.empty(depth)
     for layer in range(depth):
         gap = gap - f1(angle_of_gap(gap)) / pi
@@ -58,7 +58,7 @@ def correlation_chain(rho0: Array, width: Count, depth: Count, samples: Count = 
     """
     rho, xp = array(rho0, "rho0")
     width, depth, samples = count(width, "width"), count(depth, "depth", least=0), count(samples, "samples")
-    gap = _gap(rho) + xp.zeros(samples, dtype=rho.dtype, device=array_api_compat.device(rho))
+    gap = _gap(rho, "rho0", single=True) + xp.zeros(samples, dtype=rho.dtype, device=array_api_compat.device(rho))
     normals = Normals(gap, count(seed, "seed", least=0))
     for _ in range(depth):
         gap = _step(gap, width, normals(samples))
@@ -87,8 +87,10 @@ def _moments(gap: Array) -> tuple[Array, Array, Array]:
     return gap - 2 * a, mu, bounded(variance, 0.0)
 
 
-def _gap(rho: Array) -> Array:
-    rho, xp = array(rho, "rho")
+def _gap(rho: Array, name: str = "rho", single: bool = False) -> Array:
+    rho, xp = array(rho, name)
+    if single and rho.ndim:
+        raise ValueError(f"{name}: expected one correlation, got shape {tuple(rho.shape)}")
     if not bool(xp.all((rho >= -1) & (rho <= 1))):
-        raise ValueError(f"rho0: expected a correlation in [-1, 1], got {rho!r}")
+        raise ValueError(f"{name}: expected a correlation in [-1, 1], got {rho!r}")
     return 1 - rho

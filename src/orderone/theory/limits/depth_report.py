@@ -12,9 +12,12 @@ with b = beta^2 / 2 the share that one branch adds. For beta = 1 / sqrt(d) this 
 (2.7) with its drift speeded up to one unit over the depth, residual networks by their recursion
 rho' = (rho + beta^2 J(rho)) / (1 + b), S3 (2.12)-(2.13) with erratum S3.3.
 
+**Small networks**, of fewer than 20 layers or 30 neurons, are far from these limits: `small_networks` samples them as they
+are. The few that are small in one direction and too large to sample in the other get the limit laws and a caveat.
+
 **Regimes.** gaussian: kernels hardly vary, networks are Gaussian processes. lognormal: norms vary by a factor of order one
-and the infinite-width picture fails. degenerate: inputs have become one (1 - rho below 1 %), or norms vary by
-factors of e^2 and more.
+and the infinite-width picture fails. degenerate: inputs have become one (1 - rho below 1 %, and below a tenth of its
+start), or norms vary by factors of e^2 and more.
 """
 
 from collections.abc import Mapping
@@ -27,17 +30,22 @@ from scipy.special import ndtri
 from orderone.core.errors import one_of
 from orderone.core.exact import count
 from orderone.core.given import Count, Name, Number
-from orderone.core.reals import real, reals
+from orderone.core.reals import real
 from orderone.theory.limits.chain import Q_INFINITY, infinite_width_q
 from orderone.theory.limits.covariance_sde import CovarianceSDE
 from orderone.theory.limits.relu_moments import K0, K1, K2
+from orderone.theory.limits.small_networks import can_be_sampled, is_small, sampled
 from orderone.theory.limits.unshaped import UnshapedCorrelationSDE
 
 ACTIVATIONS = ("relu", "shaped-relu", "linear")
 PATHS, STEPS = 4096, 100
 QUANTILES = (0.05, 0.5, 0.95)
 GAUSSIAN, DEGENERATE = 0.3, 2.0  # standard deviation of log V below which, and above which
-COLLAPSED = 0.01  # median of 1 - rho
+COLLAPSED, LOST = 0.01, 0.1  # median of 1 - rho; as a share of where it started
+LARGEST = 10**15  # of depth and width
+GROWN = 300.0  # log of V that is still sampled
+FEWEST = 20  # networks that tell of a law
+ROUGH = "shallow or narrow networks are far from the limits that these numbers come from; sample_network is exact"
 EXPLODED = 14.0  # log of how much V grows: activations a thousand times as large
 ROUNDING = 2e-16
 WEAK = 0.1  # beta^2 of a branch that moves a layer little
@@ -58,6 +66,10 @@ class DepthReport:
     regime: str  # gaussian | lognormal | degenerate
     reasons: tuple[str, ...]
     remedies: tuple[str, ...]
+    caveat: str = ""  # where the numbers are rough
+
+    def __hash__(self) -> int:
+        return hash((self.width, self.depth, self.activation, self.residual, self.rho0))
 
     def __str__(self) -> str:
         low, middle, high = self.correlation.values()
@@ -67,6 +79,7 @@ class DepthReport:
             f"  norms: log V varies by +-{self.norm_spread:.2g}, the mean of V grows by {self.growth:.3g}",
             f"  correlation: {self.rho0:g} becomes {middle:.4g} (5 % to 95 %: {low:.4g} to {high:.4g})",
         ]
+        lines += [f"  caveat: {self.caveat}"] if self.caveat else []
         return "\n".join(lines + [f"  {r}" for r in self.reasons] + [f"  remedy: {r}" for r in self.remedies])
 
 
@@ -78,23 +91,33 @@ def depth_report(
     `activation`: relu, shaped-relu (slopes 1 and 1 - 1/sqrt(depth)) or linear. `residual`: the factor of the branches of a
     ReLU ResNet, or True for 1/sqrt(depth). `rho0` is the correlation of the two inputs that are followed.
     """
-    n, d = count(width, "width"), count(depth, "depth")
-    kind, rho = one_of(activation, ACTIVATIONS, "activation"), float(reals(rho0, "rho0", least=-1, most=1))
+    n, d = count(width, "width", most=LARGEST), count(depth, "depth", most=LARGEST)
+    kind, rho = one_of(activation, ACTIVATIONS, "activation"), real(rho0, "rho0", least=-1, most=1)
     beta = _branch(residual, d, kind)
-    if beta is None:
-        growth, variance = 0.0, (5 if kind == "relu" else 2) * d
-        quantiles = _correlations(kind, n, d, rho)
-    else:
-        growth, variance = d * log1p(beta**2 / 2), _residual_variance(beta, d)
-        quantiles = _residual_quantiles(beta, n, d, rho)
-    spread = sqrt(variance / n)
+    growth = 0.0 if beta is None else d * log1p(beta**2 / 2)
+    exact = _sampled(kind, beta, n, d, rho) if is_small(n, d) and can_be_sampled(n, d) and growth < GROWN else None
+    spread, quantiles = exact or _limits(kind, beta, n, d, rho)
     gap = 1 - float(quantiles[1])
     reasons = _reasons(spread, gap, growth, rho)
     regime = "degenerate" if reasons else "gaussian" if spread < GAUSSIAN else "lognormal"
     table = dict(zip(QUANTILES, map(float, quantiles), strict=True))
     remedies = _remedies(n, d, kind, beta, regime)
     factor = exp(min(growth, 700.0))
-    return DepthReport(n, d, kind, beta, rho, d / n, factor, spread, table, regime, reasons, remedies)
+    caveat = ROUGH if is_small(n, d) and exact is None else ""
+    return DepthReport(n, d, kind, beta, rho, d / n, factor, spread, table, regime, reasons, remedies, caveat)
+
+
+def _limits(kind: str, beta: float | None, n: int, d: int, rho: float) -> tuple[float, np.ndarray]:
+    """Spread of log V and quantiles of rho by the laws of large depth and width."""
+    if beta is None:
+        return sqrt((5 if kind == "relu" else 2) * d / n), _correlations(kind, n, d, rho)
+    return sqrt(_residual_variance(beta, d) / n), _residual_quantiles(beta, n, d, rho)
+
+
+def _sampled(kind: str, beta: float | None, n: int, d: int, rho: float) -> tuple[float, np.ndarray] | None:
+    """The same from networks; nothing where too few of them live."""
+    norms, correlations = sampled({"relu": 0.0, "shaped-relu": 1 - d**-0.5, "linear": 1.0}[kind], beta, n, d, rho)
+    return (float(norms.std()), np.quantile(correlations, QUANTILES)) if norms.size >= FEWEST else None
 
 
 def _branch(residual: Number | bool | None, depth: int, kind: str) -> float | None:
@@ -102,7 +125,7 @@ def _branch(residual: Number | bool | None, depth: int, kind: str) -> float | No
         return None
     if kind != "relu":
         raise ValueError(f"residual: expected activation 'relu' with it, got {kind!r}; S3 (2.12) has no other")
-    return depth**-0.5 if residual is True else real(residual, "residual", above=0)
+    return depth**-0.5 if residual is True else real(residual, "residual", above=0, most=1e100)
 
 
 # --- norms ----------------------------------------------------------------------------------------------------------
@@ -179,7 +202,7 @@ def _residual_quantiles(beta: float, n: int, d: int, rho: float) -> np.ndarray:
 
 def _reasons(spread: float, gap: float, growth: float, rho: float) -> tuple[str, ...]:
     found = []
-    if gap < COLLAPSED and rho < 1:
+    if gap < min(COLLAPSED, LOST * (1 - rho)):
         found.append(f"all inputs look alike: the median of 1 - rho is {gap:.2g}")
     if spread > DEGENERATE:
         found.append(f"norms of two initializations differ by a factor of e^{spread:.2g}")
@@ -191,13 +214,15 @@ def _reasons(spread: float, gap: float, growth: float, rho: float) -> tuple[str,
 def _remedies(n: int, d: int, kind: str, beta: float | None, regime: str) -> tuple[str, ...]:
     if regime == "gaussian":
         return ()
-    scale = f"{d**-0.5:.3g} = 1/sqrt(depth)"
+    scale = f"{d**-0.5:.3g} = 1/sqrt(depth)"  # at depth 1 that is no change, nor is shaping
     wide = int(np.ceil((2 * d if beta is None else _residual_variance(d**-0.5, d)) / GAUSSIAN**2))
     if beta is not None:
         strong = beta > 1.5 * d**-0.5
-        return (f"scale residual branches by {scale}" if strong else f"take a width of {wide} or more",)
+        if strong:
+            return (f"scale residual branches by {scale}",)
+        return (f"take a width of {wide} or more",) if wide > n else ()
     remedies = []
-    if kind == "relu":
+    if kind == "relu" and d > 1:
         remedies.append(f"shape the activation: slopes 1 and {1 - d**-0.5:.3g} (shape_activations(model, depth={d}))")
     remedies.append(
         f"add skip connections with branches scaled by {scale}: norms then vary by O(1/sqrt(width)) at any depth"

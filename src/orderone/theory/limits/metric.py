@@ -7,7 +7,7 @@ a <= b and c <= d in the sum. Erratum S3.7: it runs over pairs of pairs; the mid
 
 import numpy as np
 
-from orderone.core.covariances import covariance
+from orderone.core.covariances import covariance, numpy
 from orderone.core.given import Array
 
 
@@ -21,5 +21,11 @@ def diffusion(V: Array) -> Array:
 def metric(V: Array, A: Array, B: Array) -> Array:
     """The affine-invariant inner product of two symmetric matrices at the covariance V, which must be invertible."""
     V, xp = covariance(V, "V")
+    if float(np.linalg.cond(numpy(V)) if V.shape[0] > 1 else 1.0) > 1 / xp.finfo(V.dtype).eps or not bool(
+        xp.all(V[0, 0] > 0)
+    ):
+        raise ValueError(
+            "V: expected an invertible covariance, got a singular one; leave out inputs that repeat others"
+        )
     A, B = xp.asarray(A, dtype=V.dtype), xp.asarray(B, dtype=V.dtype)
     return xp.linalg.trace(xp.linalg.solve(V, A) @ xp.linalg.solve(V, B)) / 2

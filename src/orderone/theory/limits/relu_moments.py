@@ -19,6 +19,7 @@ import array_api_compat
 
 from orderone.core.covariances import array
 from orderone.core.given import Array, Number
+from orderone.core.reals import real
 
 SMALL = 0.5  # below this angle nine terms of the series are exact to rounding
 TERMS = range(1, 10)
@@ -46,7 +47,8 @@ def K31(rho: Array) -> Array:
 
 def nu(rho: Array, c_plus: Number = 0.0, c_minus: Number = -1.0) -> Array:
     """Drift of a correlation under shaping: S3 (2.8). Erratum S3.2: (3.7), (3.12) and (B.5) print another sign."""
-    return f1(_angle(rho)[0]) * ((c_plus - c_minus) ** 2 / (2 * pi))
+    difference = real(c_plus, "c_plus", -1e100, 1e100) - real(c_minus, "c_minus", -1e100, 1e100)
+    return f1(_angle(rho)[0]) * (difference**2 / (2 * pi))
 
 
 def f1(theta: Array) -> Array:
@@ -79,7 +81,7 @@ def angle_of_gap(gap: Array) -> Array:
 def _angle(rho: Array) -> tuple[Array, Any]:
     rho, xp = array(rho, "rho")
     if not bool(xp.all((rho >= -1) & (rho <= 1))):
-        raise ValueError("rho: expected correlations in [-1, 1], got others")
+        raise ValueError(f"rho: expected correlations in [-1, 1], got {rho!r}")
     return angle_of_gap(1 - rho), xp
 
 
