@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from orderone.core.given import ArrayLike
+from orderone.core.reals import finite
 from orderone.theory.activations.jumping import Jumping
 from orderone.theory.activations.numeric import Numeric
 from orderone.theory.gaussian.panels import REACH
@@ -81,7 +82,7 @@ class Slope:
 def from_callable(f: Any, derivative: Any = None, kinks: ArrayLike = ()) -> Numeric:
     """An activation from a function of arrays, and its derivative if it is known; `kinks` beyond those that are found."""
     value = _readable(f, "activation")
-    found = _pieces(value, 16.0, tuple(float(kink) for kink in np.ravel(np.asarray(kinks, float))))
+    found = _pieces(value, 16.0, _finite(kinks))
     if found is None:
         raise ValueError(f"activation: expected a function that is smooth between kinks; {f!r} varies everywhere")
     slope = Slope(value, found.kinks) if derivative is None else _readable(derivative, "derivative")
@@ -122,6 +123,10 @@ def _readable(f: Any, name: str) -> Vectorised:
     raise ValueError(f"{name}: expected a function of a numpy array; {f!r} accepts neither arrays, tensors nor numbers")
 
 
+def _finite(kinks: ArrayLike) -> tuple[float, ...]:
+    return tuple(map(float, finite(kinks, "kinks"))) if np.size(kinks) else ()
+
+
 def _refuse_nan(values: np.ndarray, f: Any, name: str) -> None:
     if np.isnan(values).any():
         x = TRIAL[np.isnan(values)][0]
@@ -129,6 +134,8 @@ def _refuse_nan(values: np.ndarray, f: Any, name: str) -> None:
 
 
 def _checked(values: Any, x: np.ndarray, f: Any, name: str = "activation") -> np.ndarray:
+    if np.iscomplexobj(values):
+        raise ValueError(f"{name}: expected real numbers from {f!r}, got complex ones; take the real part")
     try:
         array = np.asarray(values, float)
     except (TypeError, ValueError) as error:

@@ -15,7 +15,8 @@ import numpy as np
 from orderone.core import checks
 from orderone.core.arrays import as_numpy, like, together
 from orderone.core.exact import count
-from orderone.core.given import ArrayLike, Count, Function, Name
+from orderone.core.given import ArrayLike, Count, Function, Name, Number
+from orderone.core.reals import real
 from orderone.core.shapes import Array
 from orderone.theory import activations
 from orderone.theory.meanfield import lengths, scales
@@ -37,13 +38,14 @@ class MeanField:
     weight_var: ArrayLike = 1.0
     bias_var: ArrayLike = 0.0
     keep: ArrayLike = 1.0
-    tolerance: float = field(default=1e-9, repr=False)  # of chi_1, within which the phase is critical
+    tolerance: Number = field(default=1e-9, repr=False)  # of chi_1, within which the phase is critical
 
     @cached_property
     def phi(self) -> activations.Activation:
         return activations.get(self.activation)
 
     def __post_init__(self) -> None:
+        real(self.tolerance, "tolerance", least=0)
         _ = self.phi, self._parameters  # wrong input is said now, not at the first result
 
     @property
@@ -53,7 +55,10 @@ class MeanField:
 
     @property
     def c_star(self) -> Any:
-        """The correlation that two signals come to: S1 (3), (4), erratum S1.1."""
+        """The correlation that two signals come to: S1 (3), (4), erratum S1.1.
+
+        Where signals die, q* = 0, it is that of the limit of small biases; without any, a trajectory ends elsewhere.
+        """
         return self._give(1 - self._solution.gap)
 
     @property
