@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from orderone.theory import gaussian
+from orderone.theory import activations, gaussian
 from orderone.theory.gaussian.piecewise import resolve
 
 
@@ -79,6 +79,14 @@ def test_pairs():
         found = gaussian.expect_pair(np.sign, lambda y: y, (2.0, 3.0), gap)
         assert found.value == pytest.approx(math.sqrt(3 * 2 / math.pi) * (1 - gap), abs=1e-12)
         assert found.error < 1e-9
+
+
+@pytest.mark.parametrize("degree", [3, 17, 25])
+def test_polynomials_have_exact_moments(degree):
+    """E x^2n = (2n - 1)!! q^n, in whole numbers."""
+    phi = activations.get(f"polynomial({'0,' * degree}1)")
+    assert phi.second_moment(2.0) == pytest.approx(math.prod(range(1, 2 * degree, 2)) * 2**degree, rel=1e-14)
+    assert phi.derivative_moment(1.0) == pytest.approx(degree**2 * math.prod(range(1, 2 * degree - 2, 2)), rel=1e-14)
 
 
 def test_pieces_end_at_kinks():
