@@ -121,3 +121,9 @@ def test_tensors_of_any_kind():
 
 def test_tiny_keep_rates_of_linear_networks():
     assert not np.isnan(np.concatenate(linear_gradient_metrics(0.5, 0.1, 1e-300, 3))).any()
+
+
+@pytest.mark.parametrize("method", ["length_map", "correlation_map"])
+def test_maps_of_shapes_that_do_not_meet(method):
+    with pytest.raises(ValueError, match="broadcasts"):
+        getattr(MeanField("tanh", np.ones(3)), method)(np.ones(2))

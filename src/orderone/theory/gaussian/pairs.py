@@ -10,7 +10,7 @@ one between x and -y.
 """
 
 from collections.abc import Callable
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -80,12 +80,12 @@ def expect_pair(
         q1, q2, each = np.broadcast_arrays(*(q if q.ndim else (q, q)), as_numpy(gaps))
     except ValueError as error:
         raise ValueError(f"variance, gap: expected shapes that broadcast, got {q.shape[1:]}, {gaps.shape}") from error
-    found = [_refined(one, other, *map(float, three), at) for three in zip(q1.flat, q2.flat, each.flat, strict=True)]
+    found = [_refined(one, other, a, b, c, at) for a, b, c in zip(q1.flat, q2.flat, each.flat, strict=True)]
     value, error = np.array(found).T.reshape(2, *each.shape)
     return Expectation(value[()], error[()])
 
 
-def _refined(f: Values, g: Values, q1: float, q2: float, gap: float, kinks: np.ndarray) -> tuple[float, float]:
+def _refined(f: Values, g: Values, q1: Any, q2: Any, gap: Any, kinks: np.ndarray) -> tuple[float, float]:
     """Rules of growing order, on a plane that is large enough, until two agree; their difference is the error."""
     cuts = Cuts(np.append(kinks, 0.0), doubling(REACH * np.sqrt(max(q1, q2))))
     before = np.inf
