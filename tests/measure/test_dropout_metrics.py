@@ -203,3 +203,21 @@ def test_numbers_come_out_for_whatever_is_legal(activation, weight_var, bias_var
     frame = dropout_metrics(activation, weight_var, bias_var, keep, width=6, depth=4, instances=3, c0=c0)
     assert not frame[["mean", "var", "se"]].isna().to_numpy().any()
     assert means(frame, "c_ab").abs().max() <= 1
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"memory": 0},
+        {"memory": float("nan")},
+        {"memory": "x"},
+        {"memory": float("inf")},
+        {"dtype": "float64"},
+        {"dtype": torch.int32},
+        {"device": "nowhere"},
+        {"progress": 3},
+    ],
+)
+def test_options_that_cannot_be(wrong):
+    with pytest.raises(ValueError, match=f"{next(iter(wrong))}: expected"):
+        dropout_metrics(width=4, depth=2, instances=2, **wrong)

@@ -1,6 +1,7 @@
 """Tables for the terminal, JSON for machines."""
 
 import json
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from fractions import Fraction
@@ -77,3 +78,14 @@ def threads(number: int) -> Iterator[None]:
 def one_thread() -> AbstractContextManager[None]:
     """Small networks on one core: threads cost them more than they bring, above all on a busy machine."""
     return threads(1)
+
+
+def writable(path: str, name: str) -> None:
+    """A ValueError before the work, if its result could not be written there."""
+    from pathlib import Path
+
+    folder = Path(path).absolute().parent
+    if not path or Path(path).is_dir() or not folder.is_dir() or not os.access(folder, os.W_OK):
+        raise ValueError(
+            f"{name}: cannot write {path!r}; expected a file in a folder that exists; make the folder first"
+        )

@@ -24,8 +24,12 @@ def together(**values: ArrayLike) -> tuple[Any, ...]:
 
 def _read(value: Any, name: str, xp: Any, dtype: Any, where: Any) -> Any:
     try:
-        array = xp.asarray(value if is_array_api_obj(value) else np.asarray(value, float), dtype=dtype, device=where)
-    except (TypeError, ValueError, RuntimeError) as error:
+        if value is None:
+            raise TypeError("nothing")
+        array = xp.asarray(
+            _detached(value) if is_array_api_obj(value) else np.asarray(value, float), dtype=dtype, device=where
+        )
+    except (TypeError, ValueError, RuntimeError, OverflowError) as error:
         raise ValueError(
             f"{name}: expected a number or an array of numbers, got {value!r}; convert it first"
         ) from error
@@ -34,9 +38,15 @@ def _read(value: Any, name: str, xp: Any, dtype: Any, where: Any) -> Any:
     return array
 
 
+def _detached(array: Any) -> Any:
+    return array.detach() if is_torch_array(array) else array
+
+
 def as_numpy(array: Any) -> np.ndarray:
     """Double precision, on the host."""
-    return np.asarray(to_device(array, "cpu") if is_torch_array(array) else array, dtype=float)
+    if is_torch_array(array):  # numpy knows neither gradients nor bfloat16
+        array = to_device(_detached(array), "cpu").double()
+    return np.asarray(array, dtype=float)
 
 
 def like(result: Any, template: Any, xp: Any) -> Any:

@@ -14,9 +14,9 @@ that what S1 (8) asks of N^2 entries follows from vectors:
 Erratum S1.4: theory predicts the mean of g_ab with its sign; abs_g_ab = |g_ab| meets a noise floor.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -28,6 +28,7 @@ from orderone.core.checks import keep_rate, variance, within
 from orderone.core.errors import one_of
 from orderone.core.exact import count
 from orderone.core.given import Count, Name, Number
+from orderone.core.reals import real
 from orderone.measure import records
 from orderone.measure.dropout_weights import Drawn, Implied, Weights
 from orderone.measure.elementwise import Elementwise, value_and_slope
@@ -37,7 +38,6 @@ from orderone.theory import activations
 QUANTITIES = ("q_aa", "q_ab", "c_ab", "g_aa", "g_ab", "abs_g_ab", "l1_g_ab")
 WEIGHTS: dict[str, type[Weights]] = {"implied": Implied, "drawn": Drawn}
 LIVE = 12  # vectors of a layer that are held besides its weights
-Progress: TypeAlias = Callable[[int, int, str], None]
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ def dropout_metrics(
     dtype: Any = torch.float64,
     device: Any = "cpu",
     memory: Number = 1e9,
-    progress: Progress | None = None,
+    progress: Any = None,
 ) -> pd.DataFrame:
     """Measure `instances` random networks: one line for each layer and quantity, with mean, var and se over networks.
 
@@ -92,7 +92,10 @@ def dropout_metrics(
     instances, seed = count(instances, "instances", least=2), count(seed, "seed", least=0)
     phi, slope = value_and_slope(activations.get(activation))
     networks = Networks(phi, slope, read["weight_var"], read["bias_var"], read["keep"], width, depth, chosen)
-    itemsize = torch.empty(0, dtype=dtype).element_size()
+    memory = real(memory, "memory", above=0)
+    itemsize, device = _precision(dtype), _place(device)
+    if progress is not None and not callable(progress):
+        raise ValueError(f"progress: expected a function of (done, total, what), got {progress!r}; or leave it out")
     each = depth * (chosen.bytes(width, itemsize) + LIVE * width * itemsize)
     generator = Generator(device).manual_seed(seed)
     values: list[Tensor] = []
@@ -104,6 +107,20 @@ def dropout_metrics(
         if progress:
             progress(done, instances, "networks")
     return _frame(torch.cat(values).numpy(), provenance={"seed": seed, "weights": chosen.__name__.lower()})
+
+
+def _precision(dtype: Any) -> int:
+    """Bytes of one number."""
+    if dtype not in (torch.float32, torch.float64):
+        raise ValueError(f"dtype: expected torch.float32 or torch.float64, got {dtype!r}")
+    return dtype.itemsize
+
+
+def _place(device: Any) -> torch.device:
+    try:
+        return torch.empty(0, device=device).device
+    except (RuntimeError, TypeError, AssertionError) as error:
+        raise ValueError(f"device: expected one that torch can use here, such as 'cpu'; got {device!r}") from error
 
 
 def variance_law(frame: pd.DataFrame, quantity: Name, *, confidence: Number = 0.99) -> Fit:

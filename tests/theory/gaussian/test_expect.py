@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from orderone.theory import gaussian
+from orderone.theory import activations, gaussian
 from orderone.theory.gaussian.piecewise import resolve
 
 
@@ -32,10 +32,42 @@ def _call(t):
     return np.exp(-t * t / 2) / math.sqrt(2 * math.pi) - t * 0.5 * np.vectorize(math.erfc)(t / math.sqrt(2))
 
 
-def test_an_overlooked_kink_shows_in_the_error():
-    sharp = lambda x: np.abs(x - 0.377)  # noqa: E731
-    assert gaussian.expect(sharp).error > 1e-7
-    assert gaussian.expect(sharp, kinks=(0.377,)).error < 1e-12
+@pytest.mark.parametrize(
+    ("f", "exact"),
+    [
+        (lambda x: np.abs(x - 0.377), 0.377 + 2 * _call(0.377)),
+        (lambda x: 1.0 * (x > 0.37), 0.5 * math.erfc(0.37 / math.sqrt(2))),
+        (lambda x: np.exp(-(((x - 0.37) / 1e-3) ** 2)), math.exp(-(0.37**2) / (2 + 1e-6)) / math.sqrt(1 + 2e6)),
+        (lambda x: np.log(np.abs(x)), -(np.euler_gamma + math.log(2)) / 2),
+    ],
+)
+def test_what_is_overlooked_is_found_or_shows(f, exact):
+    found = gaussian.expect(f)
+    assert abs(found.value - exact) <= found.error + 1e-15
+    assert found.error < 1e-9
+
+
+@pytest.mark.parametrize("f", [np.log, lambda x: x.sum(), "tanh", None])
+def test_functions_that_cannot_be_averaged(f):
+    with pytest.raises(ValueError, match="expected"):
+        gaussian.expect(f)
+
+
+def test_functions_of_one_number_and_bad_kinks():
+    assert gaussian.expect(math.cosh).value == pytest.approx(math.exp(0.5))
+    with pytest.raises(ValueError, match="kinks"):
+        gaussian.expect(np.abs, kinks=np.nan)
+
+
+def test_pairs_over_arrays():
+    q, gap = np.array([0.5, 30.0]), np.array([[0.5], [1.2]])
+    found = gaussian.expect_pair(np.exp, np.exp, (q, 2 * q), gap)
+    exact = np.exp((q + 2 * q) / 2 + (1 - gap) * np.sqrt(2) * q)
+    assert found.value == pytest.approx(exact, rel=1e-11)
+    assert (np.abs(found.value - exact) < 1e-11 * exact + 10 * found.error).all()
+    assert gaussian.expect_pair(np.sin, np.sin, 1.0, 0.0).value == pytest.approx((1 - math.exp(-2)) / 2)
+    with pytest.raises(ValueError, match="pair"):
+        gaussian.expect_pair(np.exp, np.exp, (1.0, 2.0, 3.0))
 
 
 def test_what_does_not_exist_is_infinite():
@@ -47,6 +79,14 @@ def test_pairs():
         found = gaussian.expect_pair(np.sign, lambda y: y, (2.0, 3.0), gap)
         assert found.value == pytest.approx(math.sqrt(3 * 2 / math.pi) * (1 - gap), abs=1e-12)
         assert found.error < 1e-9
+
+
+@pytest.mark.parametrize("degree", [3, 17, 25])
+def test_polynomials_have_exact_moments(degree):
+    """E x^2n = (2n - 1)!! q^n, in whole numbers."""
+    phi = activations.get(f"polynomial({'0,' * degree}1)")
+    assert phi.second_moment(2.0) == pytest.approx(math.prod(range(1, 2 * degree, 2)) * 2**degree, rel=1e-14)
+    assert phi.derivative_moment(1.0) == pytest.approx(degree**2 * math.prod(range(1, 2 * degree - 2, 2)), rel=1e-14)
 
 
 def test_pieces_end_at_kinks():

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orderone.theory import MeanField, critical_weight_var
+from orderone.theory import MeanField, activations, critical_weight_var, linear_gradient_metrics
 
 not_a_variance = st.one_of(
     st.floats(max_value=-1e-300), st.sampled_from([math.nan, math.inf, -math.inf, "x", None, [], [1.0, -2.0]])
@@ -82,3 +82,48 @@ def test_every_legal_network_has_an_answer(weight_var, bias_var, keep, name):
         values = [getattr(network, x) for x in ("q_star", "c_star", "chi1", "chi2", "xi1", "xi2")]
     assert not np.isnan([*values, network.trainable_depth()]).any()
     assert network.status in ("converged", "diverges")
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"weight_var": 10**400},
+        {"weight_var": None},
+        {"tolerance": "x"},
+        {"tolerance": math.nan},
+        {"tolerance": -1.0},
+        {"activation": lambda x: x + 1j},
+    ],
+)
+def test_more_that_is_refused(wrong):
+    with pytest.raises(ValueError, match="expected"):
+        MeanField(**wrong)
+
+
+@pytest.mark.parametrize("kinks", [(math.nan,), "a"])
+def test_kinks_are_numbers_and_belong_to_functions(kinks):
+    with pytest.raises(ValueError, match="kinks"):
+        activations.get(np.tanh, kinks=kinks)
+    with pytest.raises(ValueError, match="kinks"):
+        activations.get("tanh", kinks=(1.0,))
+
+
+def test_tensors_of_any_kind():
+    torch = pytest.importorskip("torch")
+    exact = MeanField("tanh", 1.5, 0.1).q_star
+    assert float(MeanField("tanh", torch.tensor([1.5], requires_grad=True), 0.1).q_star) == pytest.approx(
+        exact, rel=1e-6
+    )
+    assert float(MeanField("tanh", torch.tensor([1.5], dtype=torch.bfloat16), 0.1).q_star) == pytest.approx(
+        exact, rel=1e-2
+    )
+
+
+def test_tiny_keep_rates_of_linear_networks():
+    assert not np.isnan(np.concatenate(linear_gradient_metrics(0.5, 0.1, 1e-300, 3))).any()
+
+
+@pytest.mark.parametrize("method", ["length_map", "correlation_map"])
+def test_maps_of_shapes_that_do_not_meet(method):
+    with pytest.raises(ValueError, match="broadcasts"):
+        getattr(MeanField("tanh", np.ones(3)), method)(np.ones(2))

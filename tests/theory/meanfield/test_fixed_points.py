@@ -33,7 +33,7 @@ def test_the_maps_leave_the_fixed_points_alone(name, weight_var, bias_var, keep)
     else:
         assert network.q_star == math.inf
         assert np.isfinite([network.c_star, network.xi1]).all() or network.phase == "critical"
-            assert np.isfinite(network.xi2) or keep == 1  # long signals of straight lines: c = 1 attracts slowly, or not
+        assert np.isfinite(network.xi2) or keep == 1  # long signals of straight lines: c = 1 attracts slowly, or not
 
 
 @pytest.mark.parametrize("name", SMOOTH)

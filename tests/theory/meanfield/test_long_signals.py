@@ -87,6 +87,13 @@ def test_bounded_activations_have_a_length_however_large(name, slope, weight_var
     assert (field.status, field.phase) == ("converged", "chaotic")
 
 
+def test_lengths_below_and_beyond_the_grid_are_listed():
+    for network in (("tanh", 0.5, 1e-20), ("tanh", 1e20, 0.1)):
+        field = MeanField(*network)
+        assert field.q_star in [pytest.approx(point.value) for point in field.lengths()]
+    assert MeanField("tanh", 0.5, 1e-20).q_star == pytest.approx(2e-20)
+
+
 def test_large_biases_and_small_keep_rates():
     assert MeanField("tanh", 1.0, 1e300).q_star == pytest.approx(1e300)
     assert MeanField("tanh", 1.0, 0.1, 1e-80).q_star == pytest.approx(1e80)

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 SCALARS = ("q_star", "c_star", "chi1", "chi2", "xi1", "xi2", "phase", "status")
 MEANING = {
     "q_star": "length of a signal, far from the input",
-    "c_star": "correlation of two signals, far from the input",
+    "c_star": "correlation of two signals, far from the input (q* = 0: limit of small biases)",
     "chi1": "factor of squared gradients, layer by layer",
     "chi2": "factor of differences between correlations",
     "xi1": "layers over which squared gradients change by e",

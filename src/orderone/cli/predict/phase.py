@@ -41,6 +41,8 @@ def phase(
         raise ValueError(
             f"--weight-var, --bias-var: expected at most {MOST_POINTS} points in all; got more; thin them out"
         )
+    if html is not None:
+        show.writable(html, "--html")
     diagram = phase_diagram(activation, weights, biases, keep)
     if html is not None:
         from orderone.report.phases import write_phases

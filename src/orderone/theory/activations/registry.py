@@ -5,6 +5,8 @@ import re
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 from orderone.core.errors import one_of
 from orderone.core.given import ArrayLike
 from orderone.theory.activations.base import Activation
@@ -40,6 +42,8 @@ def get(activation: Any, derivative: Any = None, kinks: ArrayLike = ()) -> Activ
 
     The `derivative` of a function is found if it is not given, and so are its `kinks`.
     """
+    if not callable(activation) and np.size(kinks):
+        raise ValueError(f"kinks: expected none beside {activation!r}; give the function itself")
     if isinstance(activation, Activation):
         return activation
     if callable(activation):

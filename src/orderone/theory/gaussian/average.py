@@ -6,14 +6,11 @@ integrand has not died away where the density leaves the range of a double is re
 """
 
 from collections.abc import Callable
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 
-from orderone.core import checks
-from orderone.core.arrays import as_numpy, together
-from orderone.core.given import ArrayLike, Function
-from orderone.theory.gaussian.panels import FAR, REACH, cut_line, density, doubling, half_line
+from orderone.theory.gaussian.panels import FAR, REACH, cut_line, density, half_line
 
 ORDERS = (12, 16, 24, 32, 48, 64)
 CUT_ORDER = 16
@@ -22,13 +19,6 @@ NEGLIGIBLE = 1e-17
 MOST_NODES = 2**20  # held at once
 
 Values: TypeAlias = Callable[[np.ndarray], np.ndarray]
-
-
-class Expectation(NamedTuple):
-    """An average, and by how much two rules for it differ."""
-
-    value: np.ndarray
-    error: np.ndarray
 
 
 def average(f: Values, q: np.ndarray, order: int | None, points: np.ndarray) -> np.ndarray:
@@ -56,17 +46,6 @@ def smooth_order(f: Values, low: float, high: float, points: np.ndarray) -> int 
         return None
     agree = (o for o in ORDERS if np.all(np.abs(_smooth(f, lengths, o) - exact) <= AGREE * np.abs(exact)))
     return next(agree, None)
-
-
-def expect(f: Function, variance: ArrayLike = 1.0, kinks: ArrayLike = ()) -> Expectation:
-    """E f(x) for x ~ N(0, variance), and an error estimate. `kinks` are where f or its slope jumps, if it does."""
-    xp, lengths, at = together(variance=variance, kinks=kinks if np.size(kinks) else (0.0,))
-    q = as_numpy(checks.variance(xp, lengths, "variance"))
-    points = np.concatenate([as_numpy(at).ravel(), doubling(REACH * np.sqrt(q.max()), 0.25)])
-    flat = np.ravel(q)
-    value, coarse = (_cut(f, flat, points, order).reshape(q.shape) for order in (CUT_ORDER, CUT_ORDER // 2 + 4))
-    with np.errstate(invalid="ignore"):
-        return Expectation(value, np.abs(value - coarse))
 
 
 def _smooth(f: Values, q: np.ndarray, order: int) -> np.ndarray:

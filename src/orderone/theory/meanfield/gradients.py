@@ -51,7 +51,7 @@ def linear_gradient_metrics(
     q, q_ab = _lengths(w, b, rho, depth, q0, qab0)
     with np.errstate(over="ignore", under="ignore", invalid="ignore"):
         g_aa = 4 / rho * q[:-1] * _backwards(q, w / rho, w / rho, 1 / rho)
-        g_ab = 4 * q_ab[:-1] * _backwards(q_ab, w, w / rho**2, 1.0)
+        g_ab = 4 * q_ab[:-1] * _backwards(q_ab, w, float(np.divide(w / rho, rho)), 1.0)
     return GradientMetrics(g_aa, g_ab)
 
 

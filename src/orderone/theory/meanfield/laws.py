@@ -24,7 +24,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
-from scipy.optimize import brentq
 
 from orderone.core.errors import instance
 from orderone.core.exact import count
@@ -33,6 +32,7 @@ from orderone.core.reals import real
 from orderone.theory.activations import PiecewiseLinear
 from orderone.theory.meanfield.lengths import length_slope
 from orderone.theory.meanfield.mean_field import MeanField
+from orderone.theory.meanfield.roots import bracketed
 
 LEVEL = 0.76
 FARTHEST = 1e12  # layers
@@ -108,7 +108,9 @@ def _crossing(squares: _Decay, overlaps: _Decay, head_start: float) -> float:
     far = 1.0
     while left(far) > 0 and far < FARTHEST:
         far *= 2
-    return float(brentq(left, 0.0, far)) if left(far) <= 0 else math.inf
+    if left(far) > 0:
+        return math.inf
+    return float(bracketed(lambda k, _: np.array([left(k[0])]), np.zeros(1), np.array([far]))[0])
 
 
 def crossover_depth(chi1: Number, chi2: Number, width: Count, ratio: Number = 1.0, level: Number = LEVEL) -> float:

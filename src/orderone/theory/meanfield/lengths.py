@@ -58,7 +58,10 @@ def all_fixed_lengths(phi: Activation, rate: float, bias_var: float) -> list[flo
     sign = np.sign(_excess(phi, np.array([rate]), np.array([bias_var]))[0])
     at, on = np.flatnonzero(sign[:-1] * sign[1:] < 0), 1 + np.flatnonzero(sign[:-2] * sign[2:] < 0)
     between = bracketed(lambda q, _: rate * phi.second_moment(q) + bias_var - q, GRID[at], GRID[at + 1])
-    return sorted([*zero, *map(float, between), *map(float, GRID[on[sign[on] == 0]])])
+    found = sorted([*zero, *map(float, between), *map(float, GRID[on[sign[on] == 0]])])
+    settled = float(fixed_length(phi, np.array([rate]), np.array([bias_var]))[0])
+    known = np.isinf(settled) or any(np.isclose(settled, q, rtol=1e-9, atol=0) for q in found)
+    return found if known else sorted([*found, settled])  # one beyond the grid
 
 
 def length_slope(phi: Activation, rate: np.ndarray, q: np.ndarray) -> np.ndarray:

@@ -15,7 +15,8 @@ import numpy as np
 from orderone.core import checks
 from orderone.core.arrays import as_numpy, like, together
 from orderone.core.exact import count
-from orderone.core.given import ArrayLike, Count, Function, Name
+from orderone.core.given import ArrayLike, Count, Function, Name, Number
+from orderone.core.reals import real
 from orderone.core.shapes import Array
 from orderone.theory import activations
 from orderone.theory.meanfield import lengths, scales
@@ -37,13 +38,14 @@ class MeanField:
     weight_var: ArrayLike = 1.0
     bias_var: ArrayLike = 0.0
     keep: ArrayLike = 1.0
-    tolerance: float = field(default=1e-9, repr=False)  # of chi_1, within which the phase is critical
+    tolerance: Number = field(default=1e-9, repr=False)  # of chi_1, within which the phase is critical
 
     @cached_property
     def phi(self) -> activations.Activation:
         return activations.get(self.activation)
 
     def __post_init__(self) -> None:
+        real(self.tolerance, "tolerance", least=0)
         _ = self.phi, self._parameters  # wrong input is said now, not at the first result
 
     @property
@@ -53,7 +55,10 @@ class MeanField:
 
     @property
     def c_star(self) -> Any:
-        """The correlation that two signals come to: S1 (3), (4), erratum S1.1."""
+        """The correlation that two signals come to: S1 (3), (4), erratum S1.1.
+
+        Where signals die, q* = 0, it is that of the limit of small biases; without any, a trajectory ends elsewhere.
+        """
         return self._give(1 - self._solution.gap)
 
     @property
@@ -102,13 +107,16 @@ class MeanField:
         """The length after one layer: S1 (2)."""
         xp, length = together(q=q)
         weight_var, bias_var, keep = self._parameters
-        moment = self.phi.second_moment(checks.variance(xp, length, "q"))
-        return _number(weight_var / keep * as_numpy(moment) + bias_var)
+        self._meets(length, "q")
+        moment = as_numpy(self.phi.second_moment(checks.variance(xp, length, "q")))
+        with np.errstate(over="ignore"):
+            return _number(weight_var / keep * moment + bias_var)
 
     def correlation_map(self, c: ArrayLike) -> Any:
         """The correlation after one layer of signals with length q*: S1 (3), (4)."""
         xp, correlation = together(c=c)
         checks.within(xp, correlation, -1, 1, "c", "it is a correlation")
+        self._meets(correlation, "c")
         return _number(1 - self._next_gap(1 - as_numpy(correlation)))
 
     def trajectory(self, q0: ArrayLike, c0: ArrayLike, depth: Count) -> Trajectory:
@@ -146,6 +154,16 @@ class MeanField:
         output_gap = Layer(self.phi, *self._parameters).output_gap(length, length, gap)
         share = np.where(np.isfinite(length), weight_var * (self.phi.second_moment(q) / q), keep)
         return share * (1 / keep - 1 + output_gap)
+
+    def _meets(self, given: Any, name: str) -> None:
+        """A ValueError unless it broadcasts with the networks."""
+        shapes = tuple(given.shape), self._parameters[0].shape
+        try:
+            np.broadcast_shapes(*shapes)
+        except ValueError as error:
+            raise ValueError(
+                f"{name}: expected a shape that broadcasts with the networks, {shapes[1]}; got {shapes[0]}; reshape it"
+            ) from error
 
     def _is_odd(self) -> bool:
         x = np.linspace(0.1, 3, 30)

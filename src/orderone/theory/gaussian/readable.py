@@ -1,0 +1,88 @@
+"""Functions as users give them: of numpy arrays, of one number, or of tensors; tried once, and elementwise from then on."""
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+TRIAL = np.concatenate([np.linspace(-6.1, 6.1, 41), [0.0]])
+
+
+class OneFunction:
+    """Equal to another that holds the same function, also one that cannot be hashed: what is known of it is found again."""
+
+    def __init__(self, f: Callable[[Any], Any]):
+        self.f = f
+
+    def __eq__(self, other: object) -> bool:
+        return type(self) is type(other) and isinstance(other, OneFunction) and self.f is other.f
+
+    def __hash__(self) -> int:
+        return hash((type(self), id(self.f)))
+
+
+class Vectorised(OneFunction):
+    """A user's function on arrays of any shape, silent about overflow."""
+
+    def __init__(self, f: Callable[[Any], Any], through: Any = None):
+        super().__init__(f)
+        self.way: Callable[[Any], Any] = f if through is None else through(f)
+
+    def __call__(self, x: np.ndarray) -> np.ndarray:
+        flat = np.ravel(x)
+        with np.errstate(all="ignore"):
+            return _checked(self.way(flat), flat, self.f).reshape(np.shape(x))
+
+
+class ByNumber(OneFunction):
+    """A function of one number, such as math.tanh."""
+
+    def __call__(self, x: np.ndarray) -> np.ndarray:
+        return np.array([self.f(float(each)) for each in x], float)
+
+
+class OfTensors(OneFunction):
+    """A function of tensors: torch is there, or the user could not have one."""
+
+    def __call__(self, x: np.ndarray) -> np.ndarray:
+        return self.f(sys.modules["torch"].asarray(x)).detach().cpu().numpy()
+
+
+def readable(f: Any, name: str) -> Vectorised:
+    """f as a function of arrays, after a trial."""
+    if not callable(f):
+        raise ValueError(
+            f"{name}: expected a name or a function of arrays, got {f!r}; names are in activations.names()"
+        )
+    for through in (None, ByNumber, OfTensors):
+        found = Vectorised(f, through)
+        try:
+            with np.errstate(all="ignore"):
+                values = found.way(TRIAL)
+        except (TypeError, ValueError, AttributeError, KeyError, RuntimeError):  # not a function of these
+            continue
+        _refuse_nan(_checked(values, TRIAL, f, name), f, name)
+        return found
+    raise ValueError(f"{name}: expected a function of a numpy array; {f!r} accepts neither arrays, tensors nor numbers")
+
+
+def _refuse_nan(values: np.ndarray, f: Any, name: str) -> None:
+    if np.isnan(values).any():
+        x = TRIAL[np.isnan(values)][0]
+        raise ValueError(f"{name}: expected a number for every real x, but {f!r} gives NaN at x = {x:g}; extend it")
+
+
+def _checked(values: Any, x: np.ndarray, f: Any, name: str = "activation") -> np.ndarray:
+    if np.iscomplexobj(values):
+        raise ValueError(f"{name}: expected real numbers from {f!r}, got complex ones; take the real part")
+    try:
+        array = np.asarray(values, float)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{name}: expected numbers from {f!r}, got {type(values).__name__}") from error
+    if array.shape != x.shape:
+        raise ValueError(
+            f"{name}: expected one value for each number, but {f!r} turned shape {x.shape} into {array.shape}; "
+            "make it elementwise"
+        )
+    return array
