@@ -275,4 +275,4 @@ def test_orders_and_rates_are_checked():
         with pytest.raises(ValueError, match="device: expected"):
             o1.sample_network(width=2, depth=1, samples=1, device=device)
     with pytest.raises(ValueError, match="progress: expected a function"):
-        o1.sample_network(width=2, depth=1, samples=1, progress=3)
+        o1.sample_network(width=2, depth=1, samples=1, progress=3)  # type: ignore[arg-type]

@@ -130,8 +130,8 @@ def test_no_correlation(rho):
     [
         (lambda: limits.K0(1.1), "rho: expected correlations in .*got .*1.1"),
         (lambda: limits.mu_r(1.1), "rho: expected a correlation"),
-        (lambda: limits.nu(0.3, "a", 0), "c_plus: expected a finite number"),
-        (lambda: limits.infinite_width_q([0.1, 0.2], 10), "rho0: expected one correlation"),
+        (lambda: limits.nu(0.3, "a", 0), "c_plus: expected a finite number"),  # type: ignore
+        (lambda: limits.infinite_width_q([0.1, 0.2], 10), "rho0: expected one correlation"),  # type: ignore
         (lambda: limits.correlation_chain([0.1, 0.2], 10, 5, 4), "rho0: expected one correlation"),
         (lambda: limits.metric(np.ones((2, 2)), np.eye(2), np.eye(2)), "V: expected an invertible covariance"),
         (lambda: limits.ks([], [1]), "x: expected numbers, got none"),

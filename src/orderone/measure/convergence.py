@@ -12,7 +12,8 @@ import numpy as np
 from orderone.core.errors import one_of
 from orderone.core.exact import count
 from orderone.core.given import Array, Count, Name, Number
-from orderone.core.reals import finite, real
+from orderone.core.real_arrays import finite
+from orderone.core.reals import real
 from orderone.measure.fit import Fit, fit_exponent
 from orderone.measure.limit_comparison import correlations, logs
 from orderone.measure.sampler import sample_network

@@ -119,7 +119,10 @@ def test_exponential_laws_and_noise():
 )
 def test_the_law_of_linear_networks_is_exact(network):
     """Erratum S1.5, on both sides of weight_var = keep^2, and on it."""
-    law, exact = meanfield.gradient_law(MeanField("linear", *network), 60, 500), linear_gradient_metrics(*network, 60)
+    law, exact = (
+        meanfield.gradient_law(MeanField("linear", *network), 60, 500),
+        linear_gradient_metrics(*network, depth=60),
+    )
     assert law.g_aa == pytest.approx(exact.g_aa / exact.g_aa[-1], rel=1e-12)
     assert law.g_ab == pytest.approx(exact.g_ab / exact.g_ab[-1], rel=1e-9)
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from orderone.core.given import ArrayLike
-from orderone.core.reals import finite
+from orderone.core.real_arrays import finite
 from orderone.theory.activations.jumping import Jumping
 from orderone.theory.activations.numeric import Numeric
 from orderone.theory.gaussian.panels import REACH

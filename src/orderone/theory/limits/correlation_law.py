@@ -20,7 +20,8 @@ import numpy as np
 from scipy.linalg import expm
 
 from orderone.core.given import Number
-from orderone.core.reals import real, reals
+from orderone.core.real_arrays import reals
+from orderone.core.reals import real
 from orderone.theory.limits.relu_moments import nu
 from orderone.theory.limits.shaped import ShapedReLU
 

@@ -16,7 +16,8 @@ from orderone.core.covariances import numpy
 from orderone.core.errors import one_of
 from orderone.core.exact import count
 from orderone.core.given import Array, Count, Name, Number
-from orderone.core.reals import finite, real
+from orderone.core.real_arrays import finite
+from orderone.core.reals import real
 
 
 @dataclass(frozen=True)

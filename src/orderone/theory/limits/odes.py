@@ -20,7 +20,7 @@ from scipy.integrate import solve_ivp
 
 from orderone.core.covariances import correlation, covariance, like, numpy
 from orderone.core.given import Array, Number
-from orderone.core.reals import reals
+from orderone.core.real_arrays import reals
 from orderone.theory.limits.relu_moments import f1
 from orderone.theory.limits.shaped import ShapedReLU
 

@@ -27,7 +27,8 @@ from orderone.core.errors import one_of
 from orderone.core.exact import count
 from orderone.core.given import Array, Count, Name, Number
 from orderone.core.normals import Normals
-from orderone.core.reals import reals, steps
+from orderone.core.real_arrays import reals
+from orderone.core.reals import steps
 
 C = sqrt(2) / (3 * pi)
 SCHEMES = ("euler", "exact")
