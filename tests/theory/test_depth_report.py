@@ -85,7 +85,7 @@ def test_corners_are_finite(size, option, rho0):
     [
         ({"width": 0, "depth": 1}, "width: expected a whole number, 1 or more; got 0"),
         ({"width": 1, "depth": -1}, "depth: expected a whole number"),
-        ({"width": 1, "depth": 1, "activation": "gelu"}, "unknown activation"),
+        ({"width": 1, "depth": 1, "activation": "reluu"}, "unknown activation"),
         ({"width": 1, "depth": 1, "rho0": 2}, "rho0: expected a finite number"),
         ({"width": 1, "depth": 1, "residual": -1.0}, "residual: expected a finite number above 0"),
         ({"width": 1, "depth": 1, "activation": "linear", "residual": True}, "residual: expected activation 'relu'"),
@@ -141,3 +141,23 @@ def test_verdicts_look_at_the_start():
 def test_extremes(setting, message):
     with pytest.raises(ValueError, match=message):
         depth_report(**setting)
+
+
+def test_smooth_activations_are_sampled():
+    """Against the sampler that forms no weights either, but in torch, for phi itself: p = 0."""
+    report = depth_report(100, 25, "tanh")
+    V = sample_network("shaped", [[1, 0.3], [0.3, 1]], 100, 25, 4096, phi="tanh", a=1.0, p=0.0)
+    rho = V[:, 0, 1] / np.sqrt(V[:, 0, 0] * V[:, 1, 1])
+    assert list(report.correlation.values()) == pytest.approx(list(np.quantile(rho, [0.05, 0.5, 0.95])), abs=0.05)
+    assert report.norm_spread == pytest.approx(np.log(V[:, 0, 0]).std(), rel=0.1)
+    wide = depth_report(10_000, 25, "tanh")
+    assert wide.norm_spread == pytest.approx(report.norm_spread / 10, rel=0.15)
+    assert "sampled at width 800" in wide.caveat
+
+
+@pytest.mark.parametrize(
+    ("options", "words"), [({"activation": "gelo"}, "did you mean 'gelu'"), ({"depth": 3000}, "at most")]
+)
+def test_wrong_questions_about_others(options, words):
+    with pytest.raises(ValueError, match=words):
+        depth_report(**{"width": 10, "depth": 10, "activation": "gelu"} | options)

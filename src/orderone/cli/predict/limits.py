@@ -36,7 +36,7 @@ def limits(
     Args:
         width: Neurons in a layer.
         depth: Hidden layers.
-        activation: relu, shaped-relu or linear.
+        activation: relu, shaped-relu or linear, which have a limit law.
         residual: Skip connections, with branches scaled by 1/sqrt(depth); for relu.
         rho0: Correlation of the two inputs that are followed.
         samples: Networks, and paths of the limit. 0 leaves both out, and only theory speaks.

@@ -12,6 +12,10 @@ with b = beta^2 / 2 the share that one branch adds. For beta = 1 / sqrt(d) this 
 (2.7) with its drift speeded up to one unit over the depth, residual networks by their recursion
 rho' = (rho + beta^2 J(rho)) / (1 + b), S3 (2.12)-(2.13) with erratum S3.3.
 
+**Other activations** have no limit law here: networks are sampled, with c = 1 / E phi(g)^2, for which V = 1 stays 1 on the
+average of one layer. Wide ones are sampled at a smaller width, and their spread is scaled by 1 / sqrt(n) to the width that
+was asked for.
+
 **Small networks**, of fewer than 20 layers or 30 neurons, are far from these limits: `small_networks` samples them as they
 are. The few that are small in one direction and too large to sample in the other get the limit laws and a caveat.
 
@@ -27,14 +31,14 @@ from math import exp, log1p, sqrt
 import numpy as np
 from scipy.special import ndtri
 
-from orderone.core.errors import one_of
 from orderone.core.exact import count
 from orderone.core.given import Count, Name, Number
 from orderone.core.reals import real
+from orderone.theory.activations import Activation, get
 from orderone.theory.limits.chain import Q_INFINITY, infinite_width_q
 from orderone.theory.limits.covariance_sde import CovarianceSDE
 from orderone.theory.limits.relu_moments import K0, K1, K2
-from orderone.theory.limits.small_networks import can_be_sampled, is_small, sampled
+from orderone.theory.limits.small_networks import NARROW, bent, can_be_sampled, is_small, normalized, sampled
 from orderone.theory.limits.unshaped import UnshapedCorrelationSDE
 
 ACTIVATIONS = ("relu", "shaped-relu", "linear")
@@ -49,6 +53,7 @@ ROUGH = "shallow or narrow networks are far from the limits that these numbers c
 EXPLODED = 14.0  # log of how much V grows: activations a thousand times as large
 ROUNDING = 2e-16
 WEAK = 0.1  # beta^2 of a branch that moves a layer little
+SAMPLED = 20_000  # neurons of a network that is sampled for want of a law
 DEEPEST = 2000  # layers that are followed one by one; beyond, laws of large depth take over
 
 
@@ -88,22 +93,57 @@ def depth_report(
 ) -> DepthReport:
     """What `depth` layers of this width do to norms and correlations at initialization, and what to change.
 
-    `activation`: relu, shaped-relu (slopes 1 and 1 - 1/sqrt(depth)) or linear. `residual`: the factor of the branches of a
-    ReLU ResNet, or True for 1/sqrt(depth). `rho0` is the correlation of the two inputs that are followed.
+    `activation`: relu, shaped-relu (slopes 1 and 1 - 1/sqrt(depth)), linear, or any other that `theory.activations` knows.
+    `residual`: the factor of the branches of a ReLU ResNet, or True for 1/sqrt(depth). `rho0` is the correlation of the two
+    inputs that are followed.
     """
     n, d = count(width, "width", most=LARGEST), count(depth, "depth", most=LARGEST)
-    kind, rho = one_of(activation, ACTIVATIONS, "activation"), real(rho0, "rho0", least=-1, most=1)
+    phi, rho = _activation(activation), real(rho0, "rho0", least=-1, most=1)
+    kind = phi if isinstance(phi, str) else phi.name
     beta = _branch(residual, d, kind)
+    if not isinstance(phi, str):
+        return _of_samples(phi, n, d, rho)
     growth = 0.0 if beta is None else d * log1p(beta**2 / 2)
     exact = _sampled(kind, beta, n, d, rho) if is_small(n, d) and can_be_sampled(n, d) and growth < GROWN else None
     spread, quantiles = exact or _limits(kind, beta, n, d, rho)
+    caveat = ROUGH if is_small(n, d) and exact is None else ""
+    return _report(n, d, kind, beta, rho, growth, spread, quantiles, caveat)
+
+
+def _activation(given: Name) -> str | Activation:
+    """One that has a limit law by its name, any other as it is."""
+    known = given.lower() if isinstance(given, str) else given
+    return known if known in ACTIVATIONS else get(given)
+
+
+def _of_samples(phi: Activation, n: int, d: int, rho: float) -> DepthReport:
+    if d > DEEPEST or not phi.second_moment(1.0) > 0:
+        raise ValueError(
+            f"depth: expected at most {DEEPEST} layers of {phi.name}, which must not be zero; got {d}; "
+            "networks of relu, shaped-relu and linear may be deeper"
+        )
+    narrow = min(n, max(NARROW, SAMPLED // d))
+    norms, correlations = sampled(normalized(phi), None, narrow, d, rho)
+    if norms.size < FEWEST or not np.isfinite(norms).all():
+        raise ValueError(f"depth: expected networks that live, but {d} layers of {phi.name} die or overflow")
+    shrink = sqrt(narrow / n)
+    middle = np.quantile(correlations, 0.5)
+    quantiles = middle + shrink * (np.quantile(correlations, QUANTILES) - middle)
+    growth = float(np.log(np.exp(norms - norms.max()).mean()) + norms.max())
+    caveat = f"sampled at width {narrow}, spreads scaled by 1/sqrt(width)" if narrow < n else ""
+    return _report(n, d, phi.name, None, rho, growth, shrink * float(norms.std()), quantiles, caveat)
+
+
+def _report(
+    n: int, d: int, kind: str, beta: float | None, rho: float, growth: float, spread: float, quantiles: np.ndarray,
+    caveat: str,
+) -> DepthReport:  # fmt: skip
     gap = 1 - float(quantiles[1])
     reasons = _reasons(spread, gap, growth, rho)
     regime = "degenerate" if reasons else "gaussian" if spread < GAUSSIAN else "lognormal"
     table = dict(zip(QUANTILES, map(float, quantiles), strict=True))
     remedies = _remedies(n, d, kind, beta, regime)
     factor = exp(min(growth, 700.0))
-    caveat = ROUGH if is_small(n, d) and exact is None else ""
     return DepthReport(n, d, kind, beta, rho, d / n, factor, spread, table, regime, reasons, remedies, caveat)
 
 
@@ -116,7 +156,8 @@ def _limits(kind: str, beta: float | None, n: int, d: int, rho: float) -> tuple[
 
 def _sampled(kind: str, beta: float | None, n: int, d: int, rho: float) -> tuple[float, np.ndarray] | None:
     """The same from networks; nothing where too few of them live."""
-    norms, correlations = sampled({"relu": 0.0, "shaped-relu": 1 - d**-0.5, "linear": 1.0}[kind], beta, n, d, rho)
+    minor = {"relu": 0.0, "shaped-relu": 1 - d**-0.5, "linear": 1.0}[kind]
+    norms, correlations = sampled(bent(minor), beta, n, d, rho)
     return (float(norms.std()), np.quantile(correlations, QUANTILES)) if norms.size >= FEWEST else None
 
 
@@ -224,6 +265,8 @@ def _remedies(n: int, d: int, kind: str, beta: float | None, regime: str) -> tup
     remedies = []
     if kind == "relu" and d > 1:
         remedies.append(f"shape the activation: slopes 1 and {1 - d**-0.5:.3g} (shape_activations(model, depth={d}))")
+    elif kind not in ACTIVATIONS and d > 1:
+        remedies.append(f"shape the activation (shape_activations(model, depth={d}))")
     remedies.append(
         f"add skip connections with branches scaled by {scale}: norms then vary by O(1/sqrt(width)) at any depth"
     )

@@ -6,12 +6,14 @@
 Given the layer below, neurons are independent: no weights are drawn. `measure.sample_network` is for large networks.
 """
 
+from collections.abc import Callable
+
 import numpy as np
 
-SHALLOW, NARROW = (
-    20,
-    30,
-)  # layers and neurons below which the laws of large depth and width are off by more than a few %
+from orderone.theory.activations import Activation
+
+Elementwise = Callable[[np.ndarray], np.ndarray]
+SHALLOW, NARROW = 20, 30  # layers and neurons below which the laws of large depth and width are off by some %
 MOST_NEURONS = 20_000  # width times depth that is sampled
 NUMBERS = 10_000_000
 
@@ -24,14 +26,24 @@ def can_be_sampled(n: int, d: int) -> bool:
     return n * d <= MOST_NEURONS
 
 
-def sampled(minor: float, beta: float | None, n: int, d: int, rho: float) -> tuple[np.ndarray, np.ndarray]:
-    """log V_11 and the correlation of many networks; `minor` is the slope for x < 0. Networks that died are left out."""
+def bent(minor: float) -> Elementwise:
+    """A line with slope 1 for x > 0 and `minor` for x < 0, times what keeps the mean of V."""
+    return lambda z: np.where(z > 0, z, minor * z) * np.sqrt(2 / (1 + minor**2))
+
+
+def normalized(phi: Activation) -> Elementwise:
+    """phi times what keeps V at 1: c = 1 / E phi(g)^2."""
+    size = float(phi.second_moment(1.0)) ** 0.5
+    return lambda z: phi(z) / size
+
+
+def sampled(phi: Elementwise, beta: float | None, n: int, d: int, rho: float) -> tuple[np.ndarray, np.ndarray]:
+    """log V_11 and the correlation of many networks; those that died are left out. With `beta`, residual ReLU networks."""
     rng, paths = np.random.default_rng(0), int(np.clip(NUMBERS // (n * d), 512, 4096))
     V = np.broadcast_to(np.array([1.0, rho, 1.0])[:, None], (3, paths))
     if beta is None:
         for _ in range(d):
-            z = _neurons(V, n, rng)
-            V = _products(np.where(z > 0, z, minor * z)) * (2 / (1 + minor**2))
+            V = _products(phi(_neurons(V, n, rng)))
     else:
         z = _neurons(V, n, rng)
         for _ in range(d):
