@@ -11,12 +11,10 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
 from orderone.cli import show
 from orderone.cli.subject import Subject, given_model, own_model, read_sizes
 from orderone.core.exact import count
+from orderone.core.progress import bar
 
 if TYPE_CHECKING:
     from orderone.measure import Check
@@ -95,17 +93,8 @@ def run(subject: Subject, quiet: bool = False, **options: Any) -> "Check":
     """The check, with a bar where somebody may be watching."""
     from orderone.measure import coord_check
 
-    with _bar(quiet) as progress:
+    with bar("looking at the models", quiet) as progress:
         return coord_check(subject.build, batches=subject.batches, progress=progress, **subject.sizes, **options)
-
-
-@contextmanager
-def _bar(quiet: bool) -> Iterator[Callable[[int, int, str], None]]:
-    console = Console(stderr=True)
-    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
-    with Progress(*columns, console=console, transient=True, disable=quiet or not console.is_terminal) as bar:
-        task = bar.add_task("looking at the models", total=None)
-        yield lambda done, total, what: bar.update(task, completed=done, total=total, description=what)
 
 
 def _show(result: "Check", about: str, json: bool) -> None:

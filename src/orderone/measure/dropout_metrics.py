@@ -15,6 +15,7 @@ Erratum S1.4: theory predicts the mean of g_ab with its sign; abs_g_ab = |g_ab| 
 """
 
 from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,6 +29,7 @@ from orderone.core.checks import keep_rate, variance, within
 from orderone.core.errors import one_of
 from orderone.core.exact import count
 from orderone.core.given import Count, Name, Number
+from orderone.core.progress import Report, bar
 from orderone.core.reals import real
 from orderone.measure import records
 from orderone.measure.dropout_weights import Drawn, Implied, Weights
@@ -84,7 +86,7 @@ def dropout_metrics(
         seed: Of all that is random here; torch's own state is left alone.
         dtype, device: Where and how precisely to calculate.
         memory: About how many bytes to hold at once; networks are taken in as many portions as that needs.
-        progress: Called with the number of networks done, of all, and a word.
+        progress: True for a bar on the terminal, or a function of the number of networks done, of all, and a word.
     """
     chosen = WEIGHTS[one_of(weights, WEIGHTS, "weights")]
     read = _numbers(weight_var=weight_var, bias_var=bias_var, keep=keep, q0=q0, c0=c0)
@@ -94,19 +96,27 @@ def dropout_metrics(
     networks = Networks(phi, slope, read["weight_var"], read["bias_var"], read["keep"], width, depth, chosen)
     memory = real(memory, "memory", above=0)
     itemsize, device = _precision(dtype), _place(device)
-    if progress is not None and not callable(progress):
-        raise ValueError(f"progress: expected a function of (done, total, what), got {progress!r}; or leave it out")
+    told = _telling(progress)
     each = depth * (chosen.bytes(width, itemsize) + LIVE * width * itemsize)
     generator = Generator(device).manual_seed(seed)
     values: list[Tensor] = []
     done = 0
-    for some in _portions(instances, max(1, int(memory / each))):
-        inputs = _inputs(some, width, read["q0"], read["c0"], generator, dtype)
-        values.append(_measure(networks, inputs, generator).cpu())
-        done += some
-        if progress:
-            progress(done, instances, "networks")
+    with told as tell:
+        for some in _portions(instances, max(1, int(memory / each))):
+            inputs = _inputs(some, width, read["q0"], read["c0"], generator, dtype)
+            values.append(_measure(networks, inputs, generator).cpu())
+            done += some
+            tell(done, instances, "networks")
     return _frame(torch.cat(values).numpy(), provenance={"seed": seed, "weights": chosen.__name__.lower()})
+
+
+def _telling(progress: Any) -> AbstractContextManager[Report]:
+    if progress is True:
+        return bar("networks")
+    if not (progress is None or progress is False or callable(progress)):
+        raise ValueError(f"progress: expected True or a function of (done, total, what), got {progress!r}")
+    silent: Report = lambda done, total, what: None  # noqa: E731
+    return nullcontext(progress or silent)
 
 
 def _precision(dtype: Any) -> int:

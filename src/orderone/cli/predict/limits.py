@@ -2,16 +2,12 @@
 
 import os
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
 from orderone.cli import show
+from orderone.core.progress import bar
 
 SHORT = {"wasserstein": "W1"}  # a terminal of 80 columns has no room for more
 
@@ -72,19 +68,10 @@ def _compare(activation: str, width: int, depth: int, rho0: float, samples: int,
     shape = {}
     if activation == "shaped-relu":  # slopes 1 - 1/sqrt(depth), as in the report; (2.5) counts in 1/sqrt(width)
         shape["c_minus"] = -((width / depth) ** 0.5)
-    with _bar(quiet) as progress:
+    with bar("networks", quiet) as progress:
         return compare_with_limit(
             activation, width, depth, rho0=rho0, samples=samples, seed=seed, progress=progress, **shape
         )
-
-
-@contextmanager
-def _bar(quiet: bool) -> Iterator[Callable[[int, int, str], None]]:
-    console = Console(stderr=True)
-    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
-    with Progress(*columns, console=console, transient=True, disable=quiet or not console.is_terminal) as bar:
-        task = bar.add_task("networks", total=None)
-        yield lambda done, total, what: bar.update(task, completed=done, total=total, description=what)
 
 
 def _show(report: "DepthReport", found: list["Comparison"]) -> None:
