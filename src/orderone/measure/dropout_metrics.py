@@ -115,8 +115,8 @@ def _telling(progress: Any) -> AbstractContextManager[Report]:
         return bar("networks")
     if not (progress is None or progress is False or callable(progress)):
         raise ValueError(f"progress: expected True or a function of (done, total, what), got {progress!r}")
-    silent: Report = lambda done, total, what: None  # noqa: E731
-    return nullcontext(progress or silent)
+    tell: Report = progress or (lambda done, total, what: None)  # type: ignore[assignment]
+    return nullcontext(tell)
 
 
 def _precision(dtype: Any) -> int:
