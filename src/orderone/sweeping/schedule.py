@@ -1,0 +1,66 @@
+"""One factor for every learning rate of a step, so that the ratios between groups never change:
+
+    f(t) = (t + 1) / warmup                        t < warmup
+    f(t) = final + (1 - final) s(p)                p = (t - warmup) / (steps - warmup), at most 1
+    s(p) = 1 (constant),  1 - p (linear),  (1 + cos(pi p)) / 2 (cosine)
+
+`final` is a fraction of the peak, not a learning rate: an absolute floor would give all groups the same number.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from orderone.core.errors import one_of
+from orderone.core.exact import count
+from orderone.core.given import Count, Name, Number
+from orderone.core.reals import real
+
+Factor = Callable[[int], float]
+SHAPES: dict[str, Callable[[float], float]] = {
+    "constant": lambda p: 1.0,
+    "linear": lambda p: 1 - p,
+    "cosine": lambda p: (1 + math.cos(math.pi * p)) / 2,
+}
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """The factor at a step; `LambdaLR(optimizer, schedule)` is a scheduler of torch. It can be pickled and compared."""
+
+    name: str
+    steps: int
+    warmup: int = 0
+    final: float = 0.0
+
+    def __call__(self, step: int) -> float:
+        if step < self.warmup:
+            return (step + 1) / self.warmup
+        progress = min(1.0, (step - self.warmup) / max(1, self.steps - self.warmup))
+        return self.final + (1 - self.final) * SHAPES[self.name](progress)
+
+
+def schedule(name: Name | Factor, steps: Count, warmup: Count = 0, final: Number = 0.0) -> Factor:
+    """The factor by which all learning rates are multiplied, as a function of the step (0, 1, ...).
+
+    Args:
+        name: constant, linear or cosine; or a function of the step, which is taken as it is.
+        steps: Updates in all.
+        warmup: Updates during which the factor rises to 1; part of `steps`.
+        final: What linear and cosine end at, as a fraction of the peak.
+    """
+    steps, warmup = count(steps, "steps"), count(warmup, "warmup", least=0)
+    if callable(name):
+        return _own(name, warmup)
+    if warmup > steps:
+        raise ValueError(f"warmup: expected at most the {steps} steps of the run, got {warmup}; take fewer")
+    return Schedule(one_of(name, SHAPES, "schedule"), steps, warmup, real(final, "final", least=0, most=1))
+
+
+def _own(factor: Factor, warmup: int) -> Factor:
+    if warmup:
+        raise ValueError(f"warmup: expected 0 beside a schedule of your own, got {warmup}; put it into the function")
+    first: Any = factor(0)
+    real(first, "schedule(0)", least=0)
+    return factor
