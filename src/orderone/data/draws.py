@@ -1,0 +1,66 @@
+"""Random numbers by their place: a hash of (seed, step, stream, index), so that nothing has to be drawn before.
+
+    key = mix(mix(mix(seed) + step) + stream),    draw_i = mix(key + (i + 1) g),    g = 2^64 / golden ratio
+
+`mix` is the finaliser of SplitMix64 (Steele, Lea & Flood 2014), a bijection of 64 bits; draws of one key are the outputs
+of that generator. Whole-number arithmetic only: the numbers are the same on every device, for one seed or for many.
+"""
+
+from collections.abc import Sequence
+from math import pi, prod
+from zlib import crc32
+
+import torch
+from torch import Tensor
+
+_GOLDEN, _FIRST, _SECOND = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
+_ALL = (1 << 64) - 1
+
+
+class Draws:
+    """Independent numbers for every seed: each method gives a tensor (seeds, *shape), of a stream with its own name."""
+
+    def __init__(self, seeds: Sequence[int], step: int, device: torch.device | str | None = None):
+        self.keys, self.device = [_mix(_mix(seed) + step) for seed in seeds], device
+
+    def bits(self, stream: str, *shape: int) -> Tensor:
+        """Whole numbers from -2^63 to 2^63 - 1."""
+        number = crc32(stream.encode())
+        keys = torch.tensor([_signed(_mix(key + number)) for key in self.keys], device=self.device)
+        places = torch.arange(1, prod(shape) + 1, device=self.device) * _signed(_GOLDEN)
+        return _mixed(keys[:, None] + places).view(-1, *shape)
+
+    def uniform(self, stream: str, *shape: int) -> Tensor:
+        """In [0, 1), float32: a multiple of 2^-24."""
+        return (self.bits(stream, *shape) >> 40 & 0xFFFFFF).float() * 2**-24
+
+    def normal(self, stream: str, *shape: int) -> Tensor:
+        """Box and Muller: sqrt(-2 log u) cos(2 pi v) with u in (0, 1]."""
+        u, v = 1 - self.uniform(stream + " radius", *shape), self.uniform(stream + " angle", *shape)
+        return (-2 * u.log()).sqrt() * (2 * pi * v).cos()
+
+    def below(self, limit: int | Tensor, stream: str, *shape: int) -> Tensor:
+        """Whole numbers from 0 to limit - 1; 53 bits of chance, which is even enough for any limit below 2^40."""
+        return ((self.bits(stream, *shape) >> 11 & (1 << 53) - 1).double() * 2**-53 * limit).long()
+
+
+def _mix(x: int) -> int:
+    x &= _ALL
+    x = (x ^ x >> 30) * _FIRST & _ALL
+    x = (x ^ x >> 27) * _SECOND & _ALL
+    return x ^ x >> 31
+
+
+def _mixed(x: Tensor) -> Tensor:
+    """The same of tensors, whose products wrap around by themselves and whose shifts would drag the sign along."""
+    x = (x ^ _shifted(x, 30)) * _signed(_FIRST)
+    x = (x ^ _shifted(x, 27)) * _signed(_SECOND)
+    return x ^ _shifted(x, 31)
+
+
+def _shifted(x: Tensor, by: int) -> Tensor:
+    return x >> by & (1 << 64 - by) - 1
+
+
+def _signed(x: int) -> int:
+    return x - (1 << 64) if x >> 63 else x

@@ -1,0 +1,165 @@
+"""Language modelling: what is asked is what follows, the same for the same numbers, and nothing held out is trained on."""
+
+import pytest
+import torch
+
+from orderone import data
+from orderone.data.draws import Draws
+
+TEXT = bytes(range(256)) * 40
+
+
+def test_the_target_is_the_next_token():
+    inputs, targets = data.language(TEXT, batch=4, length=32).batch(0, 0)
+    assert inputs.shape == targets.shape == (4, 32)
+    assert inputs.dtype == targets.dtype == torch.int64
+    assert ((inputs + 1) % 256 == targets).float().mean() > 0.9  # but for the seams of the parts held out
+
+
+def test_a_hugging_face_model_shifts_by_itself():
+    task = data.language(TEXT, batch=4, length=32, format="huggingface")
+    batch = task.batch(0, 0)
+    assert batch["input_ids"].shape == (4, 32)
+    assert torch.equal(batch["input_ids"], batch["labels"])
+
+
+@pytest.mark.parametrize("format", ["pairs", "huggingface"])
+def test_batches_depend_on_step_and_seed_alone(format):
+    task, again = (data.language(TEXT, batch=3, length=8, format=format) for _ in range(2))
+    leaves = lambda batch: list(batch.values()) if isinstance(batch, dict) else list(batch)  # noqa: E731
+    first = {(step, seed): leaves(task.batch(step, seed)) for step in range(3) for seed in range(3)}
+    for (step, seed), batch in reversed(first.items()):
+        assert all(map(torch.equal, batch, leaves(again.batch(step, seed))))
+    assert len({tuple(batch[0].flatten().tolist()) for batch in first.values()}) == 9
+    stacked = leaves(task.stacked(2, [2, 0, 1]))
+    for leaf, parts in zip(stacked, zip(*(first[2, seed] for seed in (2, 0, 1)), strict=True), strict=True):
+        assert torch.equal(leaf, torch.stack(parts))
+
+
+def test_nothing_held_out_is_trained_on():
+    task = data.language(torch.arange(100_000), batch=8, length=16, held_out=0.1)
+    held = set(torch.cat([torch.cat(batch) for batch in task.evaluation()]).flatten().tolist())
+    assert not held & set(task.tokens.tolist())
+    assert len(task.tokens) == pytest.approx(90_000, abs=16)
+    assert max(held) - min(held) > 90_000  # spread over the whole text
+    assert sum(len(batch[0]) for batch in task.evaluation()) == 64
+
+
+def test_no_evaluation_where_nothing_is_held_out():
+    task = data.language(TEXT, held_out=0)
+    assert task.evaluation() == []
+    assert len(task.tokens) == len(TEXT)
+
+
+def test_names_tell_tasks_apart():
+    tasks = [
+        data.language(TEXT),
+        data.language(TEXT[1:]),
+        data.language(TEXT, batch=8),
+        data.language(TEXT, length=8),
+        data.language(TEXT, format="huggingface"),
+        data.language(TEXT, held_out=0.1),
+    ]
+    assert len({task.name for task in tasks}) == len(tasks)
+    assert data.language(TEXT).name == tasks[0].name
+    assert all(isinstance(task, data.StackedTask) for task in tasks)
+
+
+def test_the_places_are_even():
+    task = data.language(torch.arange(10_000), batch=1000, length=1, held_out=0)
+    starts = torch.cat([task.batch(step, 0)[0].flatten() for step in range(50)])
+    counts = torch.histc(starts.float(), 20, 0, 10_000)
+    assert ((counts - 2500) ** 2 / 2500).sum() < 43.8  # chi-squared of 19 degrees of freedom, 1 in 1000
+
+
+def test_the_embedded_text_needs_nothing():
+    task = data.language()
+    assert task.vocab == 256
+    assert len(task.tokens) > 5_000_000
+    assert 0 < len(task.evaluation()) <= 8
+
+
+def test_files_and_folders_are_read_in_order(tmp_path):
+    (tmp_path / "b.txt").write_bytes("é".encode("latin-1") * 300)
+    (tmp_path / "a.txt").write_text("a\r\n" * 300)
+    expected = b"a\n" * 300 + b"\n\n" + "é".encode() * 300
+    for source in (tmp_path, str(tmp_path), [tmp_path / "a.txt", tmp_path / "b.txt"]):
+        assert bytes(data.language(source, length=4, held_out=0).tokens.tolist()) == expected
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"source": 3}, "source: expected 'python'"),
+        ({"source": b""}, "source: expected text"),
+        ({"source": b"short"}, "source: expected enough text for pieces of 129"),
+        ({"source": torch.zeros(2, 2)}, "source: expected a tensor of token numbers"),
+        ({"source": torch.tensor([-1, 2])}, "source: expected a tensor of token numbers"),
+        ({"source": torch.arange(900), "vocab": 7}, "vocab: expected a whole number, 900 or more"),
+        ({"source": TEXT, "tokenizer": 7}, "tokenizer: expected 'bytes', 'gpt2'"),
+        ({"source": TEXT, "batch": 0}, "batch: expected a whole number, 1 or more"),
+        ({"source": TEXT, "length": 1.5}, "length: expected a whole number"),
+        ({"source": TEXT, "held_out": 1}, "held_out: expected a finite number"),
+        ({"source": TEXT, "format": "hf"}, "unknown format"),
+        ({"source": TEXT, "root": 4, "tokenizer": "gpt2"}, "root: expected the folder"),
+    ],
+)
+def test_bad_input_is_named(given, message):
+    with pytest.raises(ValueError, match=message):
+        data.language(**given)
+
+
+@pytest.mark.parametrize("given", [{"source": "sotu"}, {"source": TEXT, "tokenizer": "gpt2"}])
+def test_missing_data_says_where_and_how(given, tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"looked in .*orderone\.data\.fetch"):
+        data.language(**given, root=tmp_path)
+
+
+def test_missing_files_are_named(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"none at .*nothing\.txt"):
+        data.language(tmp_path / "nothing.txt")
+    with pytest.raises(FileNotFoundError, match=r"expected \.txt files"):
+        data.language(tmp_path)
+
+
+class TestDraws:
+    def test_they_are_splitmix64(self):
+        """Against the published generator, written again in plain Python."""
+        draws, state = Draws([1234567], 0), None
+        key = draws.keys[0]
+        mask = 2**64 - 1
+
+        def mix(z):
+            z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9 & mask
+            z = (z ^ (z >> 27)) * 0x94D049BB133111EB & mask
+            return z ^ (z >> 31)
+
+        from zlib import crc32
+
+        state, expected = mix(key + crc32(b"x")), []
+        for _ in range(5):
+            state = (state + 0x9E3779B97F4A7C15) & mask
+            expected.append(mix(state))
+        assert [x % 2**64 for x in draws.bits("x", 5)[0].tolist()] == expected
+
+    def test_the_finaliser_gives_the_known_first_output(self):
+        """SplitMix64 seeded with 1234567 starts with 6457827717110365317, as published test vectors say."""
+        from orderone.data.draws import _GOLDEN, _mix
+
+        assert _mix(1234567 + _GOLDEN) == 6457827717110365317
+
+    def test_uniform_and_normal_have_their_moments(self):
+        draws = Draws(range(100), 5)
+        u, x = draws.uniform("u", 1000), draws.normal("x", 1000)
+        assert u.min() >= 0
+        assert u.max() < 1
+        assert u.mean().item() == pytest.approx(0.5, abs=0.004)
+        assert u.var().item() == pytest.approx(1 / 12, abs=0.002)
+        assert x.mean().item() == pytest.approx(0, abs=0.014)
+        assert x.var().item() == pytest.approx(1, abs=0.02)
+        assert (x**4).mean().item() == pytest.approx(3, abs=0.15)
+
+    def test_seeds_steps_and_streams_are_independent(self):
+        rows = [Draws([seed], step).normal(stream, 4000) for seed in range(4) for step in range(4) for stream in "ab"]
+        correlation = torch.corrcoef(torch.cat(rows)).fill_diagonal_(0)
+        assert correlation.abs().max() < 0.08  # five standard deviations
