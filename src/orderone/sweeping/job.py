@@ -1,0 +1,196 @@
+"""What all trials of a sweep share: the model's code, the data, and how it is trained."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from inspect import Parameter, signature
+from typing import Any
+
+import torch
+from torch import nn
+
+from orderone.measure.batches import Loss
+from orderone.planning import Plan, plan
+from orderone.planning.build import Family, family
+from orderone.sweeping.fingerprint import identity
+from orderone.sweeping.member import Member, optimizer_options
+from orderone.sweeping.schedule import Factor, schedule
+from orderone.sweeping.source import Source
+from orderone.sweeping.trial import SIZES, Trial, digest
+
+FORMAT = 1  # of the meaning of a trial: another number makes all trials new ones
+BASE_SEED = 0
+Scale = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Job:
+    """Everything but the point of the space. `fingerprint` is the part of it that changes results."""
+
+    build: Callable[..., Any]
+    data: Source
+    steps: int
+    loss: Loss | None = None
+    schedule: str | Factor = "constant"
+    warmup: int = 0
+    clip: float | None = None
+    accumulate: int = 1
+    precision: str = "float32"  # or bfloat16 (autocast), float64
+    evaluate_every: int | None = None  # held-out loss at the end alone
+    base_sizes: Mapping[str, int] = field(default_factory=dict)  # of the base, if `build` makes it
+    base: Any = None  # or what `plan` takes
+    rules: Mapping[str, Any] = field(default_factory=dict)  # rules of the user's own, by name
+    plan_options: Mapping[str, Any] = field(default_factory=dict)
+    name: str | None = None  # instead of the code of `build` and `loss`
+    # --- how it is run, which changes no result ---
+    device: str = "cpu"
+    report_every: int = 10
+    checkpoint_seconds: float = 60.0
+    together: int | None = None  # members of a stack; None: as many as fit
+    compile: bool = False
+    graphs: bool | None = None
+    _made: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without what can be made again: another process makes its own."""
+        kept = {name: value for name, value in self.__dict__.items() if name not in ("factor", "described")}
+        return {**kept, "_made": {}}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+
+    # --- identity ----------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def described(self) -> dict[str, Any]:
+        """What the fingerprint is made of."""
+        return {
+            "format": FORMAT,
+            "build": self.name or identity(self.build),
+            "loss": None if self.loss is None else self.name or identity(self.loss),
+            "data": self.data.name,
+            "steps": self.steps,
+            "schedule": self.schedule if isinstance(self.schedule, str) else identity(self.schedule),
+            "base": dict(self.base_sizes) if self.base is None else identity(_base_identity(self.base)),
+            "rules": {name: str(identity(rule)) for name, rule in self.rules.items()},
+            "plan": {name: identity(value) for name, value in sorted(self.plan_options.items())},
+            **{name: getattr(self, name) for name in ("warmup", "clip", "accumulate", "precision")},
+        }
+
+    @property
+    def fingerprint(self) -> str:
+        return digest(self.described)
+
+    @cached_property
+    def factor(self) -> Factor:
+        """Of all learning rates, by step."""
+        return schedule(self.schedule, self.steps, self.warmup)
+
+    def trial(self, settings: Mapping[str, Any]) -> Trial:
+        return Trial(settings, self.fingerprint)
+
+    # --- making members ----------------------------------------------------------------------------------------------
+
+    def member(self, trial: Trial) -> Member:
+        """The model of a trial as it is before its first step: on the device, in the precision of the job."""
+        with torch.random.fork_rng(range(torch.cuda.device_count())):
+            torch.default_generator.manual_seed(trial.seed)
+            model = self.built(trial.settings)
+            made = self.plan_for(trial, model)
+            made.apply()
+        _scale_matrices(model, trial.get("init_scale", 1.0))
+        model.to(self.device, torch.float64 if self.precision == "float64" else None)
+        options = optimizer_options(made.settings.optimizer, trial.settings)
+        return Member(model, made, trial.seed, trial.data_seed, trial.key, options)
+
+    def built(self, settings: Scale) -> nn.Module:
+        """What `build` gives for these settings. Whoever calls it sets the seed."""
+        sizes = {name: settings[name] for name in SIZES if settings.get(name) is not None}
+        found = call_build(self.build, sizes, Trial(settings).arguments)
+        if not isinstance(found, nn.Module):
+            raise ValueError(f"build: expected a function that returns an nn.Module, got {type(found).__name__}")
+        return found
+
+    def plan_for(self, trial: Trial, model: nn.Module) -> Plan:
+        """The forward pass is looked at once for every architecture and rule, and a plan made once for every setting."""
+        tuned = {name: trial.get(name) for name in ("lr", "weight_decay", "eps")}
+        kind = f"{trial.get('rule', 'mup')} {trial.architecture}"
+        key = f"{kind} {tuned}"
+        if key not in self._made:
+            self._made[key] = self._planned(trial, model, kind, tuned)
+        return replace(self._made[key], model=model, planned={})  # just built: nothing to compare its sizes with
+
+    def _planned(self, trial: Trial, model: nn.Module, kind: str, tuned: Scale) -> Plan:
+        rule = self.rules.get(trial.get("rule", "mup"), trial.get("rule", "mup"))
+        asked = {"rule": rule, "optimizer": trial.get("optimizer", "adamw"), **self.plan_options}
+        if self.base is not None and not isinstance(self.base, nn.Module):
+            return plan(model, base=self.base, **{"inputs": self.data.inputs(), **asked}, **tuned)
+        if kind not in self._made:
+            base = self.base if self.base is not None else self._base_for(trial)
+            self._made[kind] = family(model, base, **{"inputs": self.data.inputs(), **asked})
+        found: Family = self._made[kind]
+        return replace(found, request=replace(found.request, **tuned)).plan(model)
+
+    def _base_for(self, trial: Trial) -> nn.Module:
+        """The trial's own architecture at the base's size, from a seed of its own."""
+        with torch.random.fork_rng(devices=[]):
+            torch.default_generator.manual_seed(BASE_SEED)
+            return self.built({**trial.settings, **self.base_sizes})
+
+
+def call_build(build: Callable[..., Any], sizes: Mapping[str, Any], arguments: Mapping[str, Any]) -> Any:
+    """By name where `build` names it, and otherwise in the order width, depth."""
+    try:
+        parameters = signature(build).parameters
+    except (TypeError, ValueError):  # written in C
+        return build(*sizes.values(), **arguments)
+    takes_all = any(p.kind is Parameter.VAR_KEYWORD for p in parameters.values())
+    named = {name: value for name, value in sizes.items() if name in parameters or takes_all}
+    rest = [value for name, value in sizes.items() if name not in named]
+    free = [name for name in parameters if name not in named and name not in arguments]
+    by_order = dict(zip(free, rest, strict=False)) if named else {}
+    if not named:
+        return build(*rest, **arguments)
+    return build(**named, **by_order, **arguments)
+
+
+def check_build(build: Callable[..., Any], sizes: Mapping[str, Any], arguments: Mapping[str, Any]) -> None:
+    """A ValueError if `build` does not take what it will be given."""
+    if isinstance(build, nn.Module) or not callable(build):
+        raise ValueError(
+            f"build: expected a function of the width that returns an nn.Module, got {type(build).__name__}"
+        )
+    try:
+        parameters = signature(build).parameters
+    except (TypeError, ValueError):
+        return
+    takes_all = any(p.kind is Parameter.VAR_KEYWORD for p in parameters.values())
+    unknown = [name for name in arguments if name not in parameters and not takes_all]
+    if unknown:
+        takes = ", ".join(parameters) or "nothing"
+        raise ValueError(
+            f"space: {unknown[0]!r} is no setting of a trial and no argument of build, which takes {takes}; settings "
+            "are lr, weight_decay, beta1, beta2, momentum, eps, init_scale, rule, optimizer, seed, data_seed"
+        )
+    order = [p for p in parameters.values() if p.kind is not Parameter.KEYWORD_ONLY and p.name not in arguments]
+    several = any(p.kind is Parameter.VAR_POSITIONAL for p in parameters.values())
+    missing = [name for name in sizes if name not in parameters]
+    if not takes_all and not several and len(missing) > len([p for p in order if p.name not in sizes]):
+        raise ValueError(f"build: expected a function of {' and '.join(sizes)}, got {signature(build)}")
+
+
+def _scale_matrices(model: nn.Module, factor: float) -> None:
+    if factor != 1:
+        with torch.no_grad():
+            for parameter in model.parameters():
+                if parameter.dim() >= 2:
+                    parameter.mul_(factor)
+
+
+def _base_identity(base: Any) -> Any:
+    """A module by its tensors, a saved plan by its rows."""
+    if isinstance(base, Plan):
+        return [(row.name, row.shape, row.init_std) for row in base.rows]
+    if isinstance(base, nn.Module):
+        return {name: list(p.shape) if p.is_meta else p for name, p in base.named_parameters()}
+    return base

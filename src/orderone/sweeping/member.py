@@ -1,0 +1,45 @@
+"""One model of a sweep, initialised and planned, before its first step."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import nn
+from torch.optim import Optimizer
+
+from orderone.planning import Plan
+
+FUSED = ("sgd", "adam", "adamw")
+BETAS = ("adam", "adamw", "lion")
+MOMENTUM = ("sgd", "muon")
+
+
+@dataclass
+class Member:
+    """`options` go to the constructor of the optimizer: betas, momentum. Everything else of it is in the plan."""
+
+    model: nn.Module
+    plan: Plan
+    seed: int
+    data_seed: int
+    key: str
+    options: dict[str, Any] = field(default_factory=dict)
+
+    def optimizer(self) -> Optimizer:
+        name = self.plan.settings.optimizer
+        fused = {"fused": True} if name in FUSED else {}
+        return self.plan.optimizer(**fused, **self.options)
+
+
+def optimizer_options(name: str, settings: Any) -> dict[str, Any]:
+    """beta1, beta2 and momentum of a trial, in the words of torch.optim; a ValueError where an optimizer has none."""
+    found: dict[str, Any] = {}
+    for wanted in ("beta1", "beta2", "momentum"):
+        known = MOMENTUM if wanted == "momentum" else BETAS
+        if settings.get(wanted) is not None and name not in known:
+            raise ValueError(f"{wanted}: {name} has none; expected optimizer {' or '.join(known)}, or no {wanted}")
+    if settings.get("momentum") is not None:
+        found["momentum"] = settings.get("momentum")
+    if settings.get("beta1") is not None or settings.get("beta2") is not None:
+        default = 0.99 if name == "lion" else 0.999
+        found["betas"] = (settings.get("beta1", 0.9), settings.get("beta2", default))
+    return found

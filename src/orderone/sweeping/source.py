@@ -1,0 +1,68 @@
+"""What to train on, in the forms that people have it: a task, a function of (step, seed), or a single batch."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_map
+
+from orderone.measure.batches import Loss, call_inputs, is_batch
+from orderone.sweeping.fingerprint import identity
+
+WANTED = (
+    "data: expected a task (orderone.data), a function of (step, seed) that returns a batch, or one batch for all steps; "
+    "got {}"
+)
+
+
+@dataclass(frozen=True)
+class Source:
+    """`batch(step, seed)` is the same for the same arguments; `stacked`, if there is one, gives those of many seeds."""
+
+    name: Any  # identifies the data in a fingerprint
+    batch: Callable[[int, int], Any]
+    held_out: Callable[[], Sequence[Any]] = tuple
+    loss: Loss | None = None
+    stacked: Callable[..., Any] | None = field(default=None, compare=False)
+
+    def inputs(self) -> Any:
+        """An example of what the model is called with."""
+        return call_inputs(self.batch(0, 0))
+
+
+def read_source(data: Any) -> Source:
+    if isinstance(data, Source):
+        return data
+    if is_batch(data):
+        return Source(identity(data), _Always(data))
+    if callable(getattr(data, "batch", None)):
+        held_out = getattr(data, "evaluation", None)
+        name = getattr(data, "name", None) or identity(data)
+        own = getattr(data, "loss", None), getattr(data, "stacked", None)
+        return Source(name, data.batch, held_out if callable(held_out) else tuple, *own)
+    if callable(data) and not isinstance(data, (type, torch.nn.Module)):
+        return Source(identity(data), data)
+    raise ValueError(WANTED.format("nothing" if data is None else type(data).__name__))
+
+
+@dataclass(frozen=True)
+class _Always:
+    """The same batch at every step. A class, so that it travels to other processes."""
+
+    given: Any
+
+    def __call__(self, step: int, seed: int) -> Any:
+        return self.given
+
+
+def moved(batch: Any, device: torch.device, precision: str) -> Any:
+    """On the device, real numbers in the precision of the model."""
+
+    def move(x: Any) -> Any:
+        if not isinstance(x, Tensor):
+            return x
+        return x.to(device, torch.float64) if precision == "float64" and x.is_floating_point() else x.to(device)
+
+    return tree_map(move, dict(batch) if isinstance(batch, Mapping) else batch)

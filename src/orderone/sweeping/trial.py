@@ -1,0 +1,77 @@
+"""One training, by everything that defines it:
+
+    key = SHA-256 of the canonical JSON of (job, settings)
+
+Canonical: sorted keys, no spaces, floats by their shortest repr, which tells any two of them apart.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, TypeAlias
+
+Scalar: TypeAlias = int | float | str | bool | None
+
+# What a trial may set beside keyword arguments of `build`, and the values of what it leaves out.
+SIZES = ("width", "depth")
+TUNED = ("lr", "weight_decay", "beta1", "beta2", "momentum", "eps", "init_scale")
+CHOICES = ("rule", "optimizer")
+SEEDS = ("seed", "data_seed")
+KNOWN = (*SIZES, *CHOICES, *TUNED, *SEEDS)
+
+
+def canonical(value: Any) -> str:
+    """JSON that is the same for the same value; a ValueError for NaN and infinity, which JSON has not."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
+
+
+def digest(value: Any) -> str:
+    return hashlib.sha256(canonical(value).encode()).hexdigest()
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A point of the space; `job` is the fingerprint of what it shares with others."""
+
+    settings: Mapping[str, Scalar]
+    job: str = ""
+
+    @cached_property
+    def key(self) -> str:
+        return digest({"job": self.job, "settings": dict(self.settings)})
+
+    def __hash__(self) -> int:
+        return hash(self.key)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Trial) and other.key == self.key
+
+    def get(self, name: str, otherwise: Any = None) -> Any:
+        return self.settings.get(name, otherwise)
+
+    @property
+    def seed(self) -> int:
+        return int(self.get("seed", 0))
+
+    @property
+    def data_seed(self) -> int:
+        """Of the order of the data; by default that of the model."""
+        return int(self.get("data_seed", self.seed))
+
+    @property
+    def arguments(self) -> dict[str, Scalar]:
+        """What `build` gets, beside the sizes."""
+        return {name: value for name, value in self.settings.items() if name not in KNOWN}
+
+    @property
+    def architecture(self) -> str:
+        """Trials with the same one are members of one stack: same tensors, same optimizer."""
+        return canonical({name: self.get(name) for name in (*SIZES, "optimizer")} | {"build": self.arguments})
+
+    def __str__(self) -> str:
+        shown = {name: self.settings[name] for name in KNOWN if name in self.settings} | self.arguments
+        return ", ".join(
+            f"{name} {value:.4g}" if isinstance(value, float) else f"{name} {value}" for name, value in shown.items()
+        )
