@@ -1,0 +1,145 @@
+"""Batched forms of the operations that networks spend their time in, for `torch.vmap` over members.
+
+vmap can run almost everything for K members at once, but its rules for some operations are slow: a matrix of each member
+is copied for every row of the batch, and attention falls back to a loop. Here the member axis goes where kernels want it:
+
+    linear, addmm, matmul    (K, N, in) (K, in, out): one bmm
+    attention                (K, B, heads, T, C) -> (K B, heads, T, C): members are more batch
+    embedding                tables below each other, rows offset by the size of a table
+    cross entropy            (K N, classes), then the mean of each member
+
+Everything else is left to vmap. Inside, operations act on the stacked tensors themselves, so that ordinary autograd
+records them and the backward pass knows nothing of vmap.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._C import _functorch  # what torch.vmap itself is written with; there is no public way to the stacked tensor
+from torch.nn import functional
+from torch.overrides import TorchFunctionMode
+
+from orderone.sweeping.stacked.products import rows_by_weights
+
+
+class FastPaths(TorchFunctionMode):
+    """Active inside the function that vmap maps. `members` is K."""
+
+    def __init__(self, members: int):
+        super().__init__()
+        self.members = members
+
+    def __enter__(self) -> "FastPaths":
+        self.level = _functorch.current_level()
+        return super().__enter__()
+
+    def __torch_function__(self, func: Any, types: Any, args: tuple = (), kwargs: Mapping | None = None) -> Any:
+        kwargs = kwargs or {}
+        path = PATHS.get(func)
+        if path is not None:
+            result = path(self, *args, **kwargs)
+            if result is not None:
+                return self.wrap(result)
+        return func(*args, **kwargs)
+
+    def wrap(self, stacked: Tensor) -> Tensor:
+        return _functorch._add_batch_dim(stacked, 0, self.level)
+
+    def mapped(self, x: Any) -> bool:
+        return isinstance(x, Tensor) and _functorch.is_batchedtensor(x) and _functorch.maybe_get_level(x) == self.level
+
+    def plain(self, x: Any) -> bool:
+        """Not mapped by anybody: the same for all members."""
+        return isinstance(x, Tensor) and not _functorch.is_functorch_wrapped_tensor(x)
+
+    def known(self, *tensors: Any) -> bool:
+        """Each is ours or everybody's; a vmap inside the model is not our business."""
+        return any(map(self.mapped, tensors)) and all(self.mapped(x) or self.plain(x) for x in tensors)
+
+    def stacked(self, x: Tensor) -> Tensor:
+        """(K, ...): of a tensor that all members share, K views."""
+        if self.mapped(x):
+            return _functorch.get_unwrapped(x).movedim(_functorch.maybe_get_bdim(x), 0)
+        return x.expand(self.members, *x.shape)
+
+
+def _linear(mode: FastPaths, input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor | None:
+    tensors = (input, weight) if bias is None else (input, weight, bias)
+    if not mode.known(*tensors) or not mode.mapped(weight) or weight.dim() != 2 or input.dim() < 1:
+        return None
+    x, w = mode.stacked(input), mode.stacked(weight)
+    rows = x.reshape(len(x), -1, x.shape[-1])
+    out = rows_by_weights(rows, w, None if bias is None else mode.stacked(bias))
+    return out.view(*x.shape[:-1], w.shape[1])
+
+
+def _addmm(mode: FastPaths, input: Tensor, mat1: Tensor, mat2: Tensor, **kwargs: Any) -> Tensor | None:
+    if kwargs or not mode.known(input, mat1, mat2) or mat1.dim() != 2 or mat2.dim() != 2 or input.dim() not in (1, 2):
+        return None
+    start = mode.stacked(input)
+    start = start.unsqueeze(1) if input.dim() == 1 else start
+    return torch.baddbmm(start, mode.stacked(mat1), mode.stacked(mat2))
+
+
+def _matmul(mode: FastPaths, input: Tensor, other: Tensor, **kwargs: Any) -> Tensor | None:
+    """Rows times a member's own matrix. Products of two activations are vmap's."""
+    if kwargs or not mode.known(input, other) or not mode.mapped(other) or other.dim() != 2 or input.dim() < 2:
+        return None
+    x, w = mode.stacked(input), mode.stacked(other)
+    return torch.bmm(x.reshape(len(x), -1, x.shape[-1]), w).view(*x.shape[:-1], w.shape[-1])
+
+
+def _attention(
+    mode: FastPaths, query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, dropout_p: float = 0.0,
+    is_causal: bool = False, *, scale: float | None = None, enable_gqa: bool = False,
+) -> Tensor | None:  # fmt: skip
+    tensors = (query, key, value) if attn_mask is None else (query, key, value, attn_mask)
+    if not mode.known(*tensors) or any(x.dim() != 4 for x in tensors):
+        return None
+    q, k, v = (mode.stacked(x).flatten(0, 1) for x in (query, key, value))
+    if attn_mask is not None and (mode.mapped(attn_mask) or attn_mask.shape[0] != 1):
+        attn_mask = mode.stacked(attn_mask).expand(-1, query.shape[0], -1, -1, -1).flatten(0, 1)
+    options = {"scale": scale} | ({"enable_gqa": True} if enable_gqa else {})
+    out = functional.scaled_dot_product_attention(q, k, v, attn_mask, dropout_p, is_causal, **options)
+    return out.unflatten(0, (mode.members, query.shape[0]))
+
+
+def _embedding(
+    mode: FastPaths, input: Tensor, weight: Tensor, padding_idx: int | None = None, max_norm: float | None = None,
+    norm_type: float = 2.0, scale_grad_by_freq: bool = False, sparse: bool = False,
+) -> Tensor | None:  # fmt: skip
+    special = padding_idx is not None or max_norm is not None or scale_grad_by_freq or sparse
+    if special or not mode.known(input, weight) or not mode.mapped(weight):
+        return None
+    tables, ids = mode.stacked(weight), mode.stacked(input)
+    first = torch.arange(mode.members, device=ids.device) * tables.shape[1]
+    return functional.embedding(ids + first.view(-1, *[1] * input.dim()), tables.flatten(0, 1))
+
+
+def _cross_entropy(
+    mode: FastPaths, input: Tensor, target: Tensor, weight: Tensor | None = None, size_average: Any = None,
+    ignore_index: int = -100, reduce: Any = None, reduction: str = "mean", label_smoothing: float = 0.0,
+) -> Tensor | None:  # fmt: skip
+    special = weight is not None or size_average is not None or reduce is not None or reduction != "mean"
+    if special or not mode.known(input, target) or input.dim() != 2 or target.dim() != 1:
+        return None
+    logits, classes = mode.stacked(input), mode.stacked(target)
+    options: dict[str, Any] = {"ignore_index": ignore_index, "label_smoothing": label_smoothing}
+    if logits.device.type == "cpu":  # calls are cheap there, and torch's own mean rounds as in a stand-alone run
+        return torch.stack([functional.cross_entropy(*one, **options) for one in zip(logits, classes, strict=True)])
+    each = functional.cross_entropy(logits.flatten(0, 1), classes.flatten(), reduction="none", **options)
+    return each.view(classes.shape).sum(1) / (classes != ignore_index).sum(1)
+
+
+PATHS: dict[Any, Callable[..., Tensor | None]] = {
+    functional.linear: _linear,
+    torch.addmm: _addmm,
+    torch.matmul: _matmul,
+    Tensor.matmul: _matmul,
+    Tensor.__matmul__: _matmul,
+    functional.scaled_dot_product_attention: _attention,
+    functional.embedding: _embedding,
+    functional.cross_entropy: _cross_entropy,
+}

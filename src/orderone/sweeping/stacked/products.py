@@ -1,0 +1,45 @@
+"""rows @ weight^T for stacked matrices, with the gradient of the weight in the weight's own order.
+
+Autograd's rule for bmm gives that gradient transposed, and every later reader of it would pay for the order. In autocast,
+products are in its precision, as for one network.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+def rows_by_weights(rows: Tensor, weights: Tensor, bias: Tensor | None) -> Tensor:
+    """(K, N, in), (K, out, in), (K, out) -> (K, N, out)"""
+    kind = rows.device.type
+    if torch.is_autocast_enabled(kind):
+        dtype = torch.get_autocast_dtype(kind)
+        rows, weights, bias = rows.to(dtype), weights.to(dtype), None if bias is None else bias.to(dtype)
+    return _Product.apply(rows, weights, bias)  # type: ignore[no-any-return]
+
+
+class _Product(torch.autograd.Function):
+    generate_vmap_rule = True  # asked for wherever vmap is active
+
+    @staticmethod
+    def forward(rows: Tensor, weights: Tensor, bias: Tensor | None) -> Tensor:  # type: ignore[override]
+        if bias is None:
+            return torch.bmm(rows, weights.mT)
+        return torch.baddbmm(bias.unsqueeze(1), rows, weights.mT)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple, output: Tensor) -> None:
+        rows, weights, _ = inputs
+        ctx.save_for_backward(rows, weights)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Any:  # type: ignore[override]
+        rows, weights = ctx.saved_tensors
+        wanted = ctx.needs_input_grad
+        with torch.autocast(grad.device.type, enabled=False):
+            return (
+                torch.bmm(grad, weights) if wanted[0] else None,
+                torch.bmm(grad.mT, rows) if wanted[1] else None,
+                grad.sum(1) if wanted[2] else None,
+            )

@@ -1,0 +1,125 @@
+"""K models of one shape as one: their tensors stacked, one forward and backward pass, one update, for all of them.
+
+    loss_k(theta_k, batch_k), k = 1..K:     d/d theta_k  sum_j loss_j = d loss_k / d theta_k
+
+So the gradient of the sum is the gradient of each, and a member that diverges spoils nobody else's.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from orderone.measure.batches import Loss
+from orderone.sweeping.stacked.alike import must_be_alike, stack_tensors
+from orderone.sweeping.stacked.optimizer import StackedOptimizer
+from orderone.sweeping.stacked.program import Program
+from orderone.sweeping.stacked.updates.base import member_norm
+
+
+class Stack:
+    """`step(batch)` trains all members; the leaves of a batch have a leading axis of members.
+
+    Args:
+        models: Initialised, of one structure.
+        optimizers: Of torch (or of a plan), one for each model. Only their settings are read.
+        loss: As in `coord_check`.
+        device: Where to train; by default where the first model is.
+        precision: torch.bfloat16 for mixed precision; None computes in the precision of the tensors.
+        clip: Largest norm of a member's gradient.
+        compile: Make one kernel of each update.
+    """
+
+    def __init__(
+        self,
+        models: Sequence[nn.Module],
+        optimizers: Sequence[Optimizer],
+        *,
+        loss: Loss | None = None,
+        device: Any = None,
+        precision: torch.dtype | None = None,
+        clip: float | None = None,
+        compile: bool = False,
+    ):
+        must_be_alike(models)
+        device = next(models[0].parameters()).device if device is None else torch.device(device)
+        self.parameters, self.buffers = stack_tensors(models, device)
+        names = [{p: name for name, p in model.named_parameters()} for model in models]
+        self.optimizer = StackedOptimizer(self.parameters, optimizers, names, compile)
+        self.program = Program(models[0].to(device), loss, precision)
+        self.clip = clip
+
+    def __len__(self) -> int:
+        return len(next(iter(self.parameters.values())))
+
+    @property
+    def tensors(self) -> dict[str, Tensor]:
+        return {**self.parameters, **self.buffers}
+
+    def step(self, *batches: Any, factor: float | None = None) -> Tensor:
+        """One update; with several batches, of the mean of their gradients. Returns the loss of each member, (K,).
+
+        `factor` is the schedule's, for all learning rates.
+        """
+        if factor is not None:
+            self.optimizer.factor.fill_(factor)
+        self.program.model.train()
+        trained = {name: p for name, p in self.parameters.items() if p.requires_grad}
+        losses, gradients = self._gradients(batches, trained)
+        with torch.no_grad():
+            if self.clip is not None:
+                _clip(gradients.values(), self.clip)
+            self.optimizer.step({name: gradients[name] for name in self.optimizer.parameters})
+        return losses
+
+    def _gradients(self, batches: Sequence[Any], trained: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
+        total, sums = None, {}
+        for batch in batches:
+            losses = self.program.losses(self.tensors, batch)
+            gradients = torch.autograd.grad(losses.sum(), list(trained.values()), materialize_grads=True)
+            sums = {n: g if total is None else sums[n].add_(g) for n, g in zip(trained, gradients, strict=True)}
+            total = losses.detach() if total is None else total + losses.detach()
+        assert total is not None
+        if len(batches) > 1:
+            sums = {name: g.div_(len(batches)) for name, g in sums.items()}
+        return total / len(batches), sums
+
+    @torch.no_grad()
+    def evaluate(self, batch: Any) -> Tensor:
+        """The losses on a batch, in evaluation mode, (K,)."""
+        self.program.model.eval()
+        return self.program.losses(self.tensors, batch)
+
+    # --- keeping -----------------------------------------------------------------------------------------------------
+
+    def state(self) -> dict[str, Tensor]:
+        """All that training changes, by name, for a checkpoint."""
+        return {**self.tensors, **{f"optimizer:{name}": x for name, x in self.optimizer.tensors().items()}}
+
+    @torch.no_grad()
+    def load(self, state: dict[str, Tensor]) -> None:
+        for name, tensor in self.state().items():
+            tensor.copy_(state[name])
+
+    @torch.no_grad()
+    def keep(self, members: Iterable[int]) -> None:
+        """Go on with these members only."""
+        chosen = torch.tensor(list(members), device=next(iter(self.parameters.values())).device)
+        self.parameters = {n: p[chosen].clone().requires_grad_(p.requires_grad) for n, p in self.parameters.items()}
+        self.buffers = {n: b[chosen].clone() for n, b in self.buffers.items()}
+        self.optimizer.keep(chosen, self.parameters)
+
+    def member(self, k: int) -> dict[str, Tensor]:
+        """The tensors of one member, for `load_state_dict(..., strict=False)` of a model."""
+        return {name: tensor[k].detach().clone() for name, tensor in self.tensors.items()}
+
+
+def _clip(gradients: Iterable[Tensor], largest: float) -> None:
+    """As torch.nn.utils.clip_grad_norm_, for each member by itself."""
+    gradients = list(gradients)
+    norms = torch.stack([member_norm(g).flatten() for g in gradients])
+    scale = (largest / (torch.linalg.vector_norm(norms, dim=0) + 1e-6)).clamp(max=1.0)
+    for g in gradients:
+        g.mul_(scale.to(g.dtype).view(-1, *[1] * (g.dim() - 1)))
