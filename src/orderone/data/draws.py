@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 _GOLDEN, _FIRST, _SECOND = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
-_ALL = (1 << 64) - 1
+_ALL, _FEW = (1 << 64) - 1, (1 << 24) - 1
 
 
 class Draws:
@@ -25,23 +25,36 @@ class Draws:
 
     def bits(self, stream: str, *shape: int) -> Tensor:
         """Whole numbers from -2^63 to 2^63 - 1."""
-        number = crc32(stream.encode())
-        keys = torch.tensor([_signed(_mix(key + number)) for key in self.keys], device=self.device)
-        places = torch.arange(1, prod(shape) + 1, device=self.device) * _signed(_GOLDEN)
-        return _mixed(keys[:, None] + places).view(-1, *shape)
+        places = torch.arange(prod(shape), device=self.device)
+        return self._at(self._keys(stream)[:, None], places).view(-1, *shape)
 
     def uniform(self, stream: str, *shape: int) -> Tensor:
         """In [0, 1), float32: a multiple of 2^-24."""
-        return (self.bits(stream, *shape) >> 40 & 0xFFFFFF).float() * 2**-24
+        return (self.bits(stream, *shape) >> 40 & _FEW).float() * 2**-24
 
     def normal(self, stream: str, *shape: int) -> Tensor:
-        """Box and Muller: sqrt(-2 log u) cos(2 pi v) with u in (0, 1]."""
-        u, v = 1 - self.uniform(stream + " radius", *shape), self.uniform(stream + " angle", *shape)
-        return (-2 * u.log()).sqrt() * (2 * pi * v).cos()
+        return _normal(self.bits(stream, *shape))
+
+    def normal_at(self, stream: str, member: Tensor, place: Tensor) -> Tensor:
+        """Only some of `normal(stream, n)`: those at [member, place], two tensors of one shape."""
+        return _normal(self._at(self._keys(stream)[member], place))
 
     def below(self, limit: int | Tensor, stream: str, *shape: int) -> Tensor:
         """Whole numbers from 0 to limit - 1; 53 bits of chance, which is even enough for any limit below 2^40."""
         return ((self.bits(stream, *shape) >> 11 & (1 << 53) - 1).double() * 2**-53 * limit).long()
+
+    def _keys(self, stream: str) -> Tensor:
+        number = crc32(stream.encode())
+        return torch.tensor([_signed(_mix(key + number)) for key in self.keys], device=self.device)
+
+    def _at(self, keys: Tensor, places: Tensor) -> Tensor:
+        return _mixed(keys + (places + 1) * _signed(_GOLDEN))
+
+
+def _normal(bits: Tensor) -> Tensor:
+    """Box and Muller: sqrt(-2 log u) cos(2 pi v) with u in (0, 1], both from one draw."""
+    u, v = 1 - (bits >> 40 & _FEW).float() * 2**-24, (bits >> 16 & _FEW).float() * 2**-24
+    return (-2 * u.log()).sqrt() * (2 * pi * v).cos()
 
 
 def _mix(x: int) -> int:

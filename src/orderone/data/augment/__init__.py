@@ -1,0 +1,19 @@
+"""Augmentation of whole batches: bytes (n, channels, height, width) in, bytes out, every image with its own draw."""
+
+from orderone.data.augment.crop import flip, padded_crop, resized_crop
+from orderone.data.augment.erase import erase
+from orderone.data.augment.mix import mix, one_hot, smooth, soft_cross_entropy
+from orderone.data.augment.randaugment import OPERATIONS, randaugment
+
+__all__ = [
+    "OPERATIONS",
+    "erase",
+    "flip",
+    "mix",
+    "one_hot",
+    "padded_crop",
+    "randaugment",
+    "resized_crop",
+    "smooth",
+    "soft_cross_entropy",
+]

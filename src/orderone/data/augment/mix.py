@@ -1,0 +1,70 @@
+"""Mixup (Zhang et al. 2018) and CutMix (Yun et al. 2019): two images and two labels become one.
+
+    mixup     x = m x_i + (1 - m) x_j                              m ~ Beta(v, v)
+    cutmix    x = x_i outside a box, x_j inside, of area 1 - m     m ~ Beta(v, v), then what is left when the box is cut
+    labels    y = m y_i + (1 - m) y_j
+
+One m for a batch; j runs through the batch from its end. Where both are asked for, a coin decides (S2 II.1.A: v = 0.8 and
+1.0). Labels are smoothed first: y = (1 - s) onehot + s / classes.
+"""
+
+from typing import Any
+
+import torch
+from scipy.special import betaincinv
+from torch import Tensor
+from torch.nn import functional
+
+from orderone.core.given import Number
+from orderone.data.draws import Draws
+
+
+def mix(
+    images: Tensor, labels: Tensor, draws: Draws, mixup: Number = 0.8, cutmix: Number = 1.0
+) -> tuple[Tensor, Tensor]:
+    """Floats (seeds, batch, channels, height, width) and (seeds, batch, classes)."""
+    height, width = images.shape[-2:]
+    share, boxes = draw_mixes(draws, height, width, mixup, cutmix)
+    top, left, bottom, right = boxes.to(images.device).unbind(-1)
+    rows = torch.arange(height, device=images.device)
+    columns = torch.arange(width, device=images.device)
+    inside_rows = (rows >= top[:, None]) & (rows < bottom[:, None])
+    inside_columns = (columns >= left[:, None]) & (columns < right[:, None])
+    inside = (inside_rows[:, :, None] & inside_columns[:, None, :])[:, None, None]
+    cut = (boxes[:, 0] >= 0).to(images.device)
+    m = share.to(images.device, images.dtype).view(-1, 1, 1, 1, 1)
+    kept = torch.where(cut.view_as(m), (~inside).to(images.dtype), m)
+    mixed = images * kept + images.flip(1) * (1 - kept)
+    m = m.view(-1, 1, 1)
+    return mixed, labels * m + labels.flip(1) * (1 - m)
+
+
+def draw_mixes(draws: Draws, height: int, width: int, mixup: Number, cutmix: Number) -> tuple[Tensor, Tensor]:
+    """For every seed the share m of the first image, and the box (top, left, bottom, right), which is -1 for mixup."""
+    u = draws.uniform("mix", 4).double()
+    chance = 0.5 if mixup and cutmix else float(bool(cutmix))
+    cut = u[:, 0] < chance
+    shares = [torch.from_numpy(betaincinv(v, v, u[:, 1].numpy())) if v else torch.ones(len(u)) for v in (mixup, cutmix)]
+    side = (1 - shares[1].double()).sqrt()
+    half_high, half_wide = ((side * size).long() // 2 for size in (height, width))
+    y, x = (u[:, 2] * height).long(), (u[:, 3] * width).long()
+    top, bottom = (y - half_high).clamp_min(0), (y + half_high).clamp_max(height)
+    left, right = (x - half_wide).clamp_min(0), (x + half_wide).clamp_max(width)
+    area = ((bottom - top) * (right - left)).double() / (height * width)
+    share = torch.where(cut, 1 - area, shares[0].double())
+    boxes = torch.stack((top, left, bottom, right), -1)
+    return share, torch.where(cut[:, None], boxes, -1)
+
+
+def one_hot(labels: Tensor, classes: int) -> Tensor:
+    return functional.one_hot(labels, classes).float()
+
+
+def smooth(labels: Tensor, smoothing: Number) -> Tensor:
+    """Part of every label spread evenly over all classes (Szegedy et al. 2016)."""
+    return (1 - smoothing) * labels + smoothing / labels.shape[-1]
+
+
+def soft_cross_entropy(output: Any, target: Tensor) -> Tensor:
+    """-sum_c y_c log p_c, the mean over the batch; classes as whole numbers are taken too."""
+    return functional.cross_entropy(getattr(output, "logits", output), target)

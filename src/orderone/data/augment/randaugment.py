@@ -1,0 +1,86 @@
+"""RandAugment (Cubuk et al. 2020): some operations, drawn for every image, all of one magnitude.
+
+S2 II.1.A applies two of magnitude 9 out of 10, in the variant that its footnote 37 calls `rand-m9-mstd0.5-inc1`: the
+magnitude of every operation is a normal draw of standard deviation 1/2 about 9, all operations grow with it, and each that
+was chosen is left out in one case of two.
+
+    rotate 30 deg,  shear 0.3,  translate 0.45 of the side,  colour, contrast, brightness, sharpness 1 +- 0.9,
+    posterize to 4 - 4 bits,  solarize from 256 - 256,  solarize-add 110       at magnitude 10, in proportion below
+"""
+
+import torch
+from torch import Tensor
+
+from orderone.core.given import Number
+from orderone.data.augment import affine, shades
+from orderone.data.draws import Draws
+
+MOST = 10.0  # the largest magnitude
+APPLIED = 0.5  # how often an operation that was chosen is applied
+
+SHADES = ("autocontrast", "equalize", "invert", "posterize", "solarize", "solarize-add",
+          "colour", "contrast", "brightness", "sharpness")  # fmt: skip
+SHAPES = ("rotate", "shear-x", "shear-y", "translate-x", "translate-y")
+OPERATIONS = SHADES + SHAPES
+
+
+def randaugment(
+    images: Tensor,
+    draws: Draws,
+    number: int = 2,
+    magnitude: Number = 9.0,
+    noise: Number = 0.5,
+    fill: Tensor | None = None,
+) -> Tensor:
+    """Bytes (seeds * batch, channels, height, width); `draws` are on the CPU, so that the device need not be asked."""
+    batch = len(images) // len(draws.keys)
+    fill = torch.full(images.shape[1:2], 128, dtype=torch.uint8) if fill is None else fill
+    for layer in range(number):
+        which = draws.below(len(OPERATIONS), f"operation {layer}", batch).flatten()
+        level = (magnitude + noise * draws.normal(f"magnitude {layer}", batch).flatten()).clamp(0, MOST) / MOST
+        sign = 1 - 2 * draws.below(2, f"sign {layer}", batch).flatten()
+        applied = draws.uniform(f"applied {layer}", batch).flatten() < APPLIED
+        images = apply(images, torch.where(applied, which, -1), level, sign, fill)
+    return images
+
+
+def apply(images: Tensor, which: Tensor, level: Tensor, sign: Tensor, fill: Tensor) -> Tensor:
+    """To every image the operation of its number (none for -1), at a level from 0 to 1."""
+    images = images.clone()
+    for number, name in enumerate(SHADES):
+        if len(at := (which == number).nonzero().flatten()):
+            place = at.to(images.device)
+            images[place] = _shaded(name, images[place], level[at], sign[at])
+    if len(at := (which >= len(SHADES)).nonzero().flatten()):
+        place = at.to(images.device)
+        height, width = images.shape[-2:]
+        matrices = _matrices(which[at], level[at] * sign[at], height, width)
+        images[place] = affine.transform(images[place], matrices, fill)
+    return images
+
+
+def _shaded(name: str, images: Tensor, level: Tensor, sign: Tensor) -> Tensor:
+    if name in {"autocontrast", "equalize", "invert"}:
+        return getattr(shades, name)(images)
+    if name == "posterize":
+        strength = 4 - (4 * level).int()
+    elif name == "solarize":
+        strength = 256 - (256 * level).int()
+    elif name == "solarize-add":
+        strength = (110 * level).int()
+    else:
+        strength = (1 + 0.9 * level * sign).clamp_min(0.1)
+    return getattr(shades, name.replace("-", "_"))(images, strength.to(images.device))
+
+
+def _matrices(which: Tensor, level: Tensor, height: int, width: int) -> Tensor:
+    each = torch.stack(
+        [
+            affine.rotation(30 * level, height, width),
+            affine.shear_x(0.3 * level),
+            affine.shear_y(0.3 * level),
+            affine.translate_x(0.45 * width * level),
+            affine.translate_y(0.45 * height * level),
+        ]
+    )
+    return each[which - len(SHADES), torch.arange(len(which))]

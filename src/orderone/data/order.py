@@ -1,0 +1,44 @@
+"""The order of samples: every epoch shows each one once, in an order of its own; epochs follow without a gap.
+
+The order of an epoch sorts hashes of the places, so that it depends on seed and epoch alone.
+"""
+
+from collections import OrderedDict
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from orderone.data.draws import Draws
+
+KEPT = 256  # orders that are remembered at least; those that were used last
+
+
+class Order:
+    """Which samples step `step` sees: `order(step, seeds)` is (seeds, batch)."""
+
+    def __init__(self, samples: int, batch: int):
+        self.samples, self.batch = samples, batch
+        self._kept: OrderedDict[tuple[int, int], Tensor] = OrderedDict()
+
+    def __call__(self, step: int, seeds: Sequence[int]) -> Tensor:
+        found = torch.stack([self._row(step * self.batch, seed) for seed in seeds])
+        while len(self._kept) > max(KEPT, 2 * len(seeds)):
+            self._kept.popitem(last=False)
+        return found.long()
+
+    def _row(self, start: int, seed: int) -> Tensor:
+        end, pieces = start + self.batch, []
+        while start < end:
+            epoch, place = divmod(start, self.samples)
+            pieces.append(self._epoch(seed, epoch)[place : place + end - start])
+            start += len(pieces[-1])
+        return torch.cat(pieces)
+
+    def _epoch(self, seed: int, epoch: int) -> Tensor:
+        key = (seed, epoch)
+        if key not in self._kept:
+            hashes = Draws([seed], epoch).bits("order", self.samples)[0]
+            self._kept[key] = hashes.argsort(stable=True).int()
+        self._kept.move_to_end(key)
+        return self._kept[key]

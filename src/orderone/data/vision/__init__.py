@@ -1,0 +1,1 @@
+"""Images as people have them on disk, and as one tensor of bytes."""

@@ -1,0 +1,21 @@
+"""The idx format of MNIST: two zero bytes, 8 for bytes, the number of axes, their sizes (big-endian), then the bytes."""
+
+import gzip
+import struct
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+
+def read_idx(path: Path) -> Tensor:
+    """The bytes of a file, in its shape; one with the ending .gz is unpacked."""
+    raw = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+    if len(raw) < 4 or raw[:3] != b"\0\0\x08":
+        raise ValueError(f"{path}: expected an idx file of bytes, got one that starts with {raw[:4].hex()!r}")
+    axes = raw[3]
+    sizes = struct.unpack_from(f">{axes}I", raw, 4) if len(raw) >= 4 + 4 * axes else ()
+    number = len(raw) - 4 - 4 * axes
+    if not sizes or torch.Size(sizes).numel() != number:
+        raise ValueError(f"{path}: expected {sizes} bytes after the header, got {number}; the file is cut or damaged")
+    return torch.frombuffer(bytearray(raw), dtype=torch.uint8, offset=4 + 4 * axes).view(sizes)
