@@ -117,7 +117,7 @@ class Job:
         kind = f"{trial.get('rule', 'mup')} {trial.architecture}"
         key = f"{kind} {tuned}"
         if key not in self._made:
-            self._made[key] = self._planned(trial, model, kind, tuned)
+            self._made[key] = replace(self._planned(trial, model, kind, tuned), model=None, planned={})
         return replace(self._made[key], model=model, planned={})  # just built: nothing to compare its sizes with
 
     def _planned(self, trial: Trial, model: nn.Module, kind: str, tuned: Scale) -> Plan:

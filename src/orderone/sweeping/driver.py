@@ -1,0 +1,151 @@
+"""The loop of a sweep: ask for trials, run those that are missing, keep what comes."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+
+from orderone.planning.inventory import shapes_of
+from orderone.sweeping import checkpoint as checkpoints
+from orderone.sweeping import interrupts
+from orderone.sweeping.engine import Engine, groups, units
+from orderone.sweeping.executors import Executor
+from orderone.sweeping.job import Job
+from orderone.sweeping.member import optimizer_options
+from orderone.sweeping.outcome import Outcome
+from orderone.sweeping.progress import Progress, shown
+from orderone.sweeping.pruning import Pruning
+from orderone.sweeping.result import Interrupted, Sweep
+from orderone.sweeping.samplers import Results, Sampler
+from orderone.sweeping.store import Store
+from orderone.sweeping.trial import Trial
+
+
+@dataclass
+class Driver:
+    job: Job
+    sampler: Sampler
+    pruning: Pruning | None
+    store: Store | None
+    executor: Executor
+    stacked: bool | str
+    quiet: bool
+    results: dict[str, tuple[Trial, Outcome]] = field(default_factory=dict)
+    asked: dict[str, Trial] = field(default_factory=dict)
+    ran: int = 0
+
+    def run(self) -> Sweep:
+        self.recall()
+        with interrupts.deferred(), shown(self.sampler.total, self.job.steps, self.quiet) as progress:
+            try:
+                while trials := self.sampler.ask(self.results):
+                    self.asked |= {trial.key: trial for trial in trials}
+                    self.train(trials, progress)
+            except KeyboardInterrupt:
+                self.settle()
+                raise Interrupted(self.result()) from None
+        self.settle()
+        return self.result()
+
+    def recall(self) -> None:
+        """What the store has. Failed trials are tried again; so are those that a pruner stopped, if there is none now."""
+        if self.store is None:
+            return
+        self.store.describe(self.job.fingerprint, self.job.described)
+        found: Results = self.store.read(self.job.fingerprint)
+        wanted = ("done", "diverged", *(("stopped",) if self.pruning else ()))
+        self.results = {key: pair for key, pair in found.items() if pair[1].status in wanted}
+        checkpoints.sweep_up(self.store.checkpoints)
+        checkpoints.remove_finished(self.store.checkpoints, self.results)
+        if self.pruning:
+            for trial, outcome in self.results.values():
+                self.pruning.remember(trial, outcome)
+
+    def train(self, trials: list[Trial], progress: Progress) -> None:
+        missing = [trial for trial in trials if trial.key not in self.results]
+        for trial in trials:
+            if trial.key in self.results:
+                progress.skip(*self.results[trial.key])
+        check_members(self.job, missing)
+        if self.pruning:
+            for trial in missing:
+                self.pruning.start(trial)
+        engine = Engine(self.job, self.folder, self.stacked)
+        parts = units(missing, self.executor.workers, self.job.together, self.stacked)
+        by_key = {trial.key: trial for trial in missing}
+        for outcome in self.executor.run(engine, parts, lambda step, losses: self.report(step, losses, progress)):
+            self.keep(by_key[outcome.key], outcome)
+            progress.finish(by_key[outcome.key], outcome)
+
+    @property
+    def folder(self) -> Path | None:
+        return self.store.checkpoints if self.store else None
+
+    def report(self, step: int, losses: Mapping[str, float], progress: Progress) -> set[str]:
+        progress.report(step, losses)
+        return self.pruning.report(step, losses) if self.pruning else set()
+
+    def keep(self, trial: Trial, outcome: Outcome) -> None:
+        """In the store first; the checkpoint is needed until then."""
+        self.results[trial.key] = (trial, outcome)
+        self.ran += 1
+        if self.pruning:
+            self.pruning.finish(trial, outcome)
+        if self.store:
+            self.store.add(trial, outcome)
+            self.clear()
+
+    def clear(self) -> None:
+        if self.store and not self.store.unsaved:
+            checkpoints.remove_finished(
+                self.store.checkpoints, {key for key, (_, outcome) in self.results.items() if outcome.finished}
+            )
+
+    def settle(self) -> None:
+        if self.store and self.store.flush():
+            self.clear()
+            if self.store.checkpoints.is_dir() and not any(self.store.checkpoints.iterdir()):
+                self.store.checkpoints.rmdir()
+
+    def result(self) -> Sweep:
+        outcomes = {key: self.results[key][1] for key in self.asked if key in self.results}
+        failed = [(self.asked[key], outcome.error) for key, outcome in outcomes.items() if outcome.error is not None]
+        notes = [f"{trial}: {error}" for trial, error in failed[:3]]
+        notes += [f"and {len(failed) - 3} more failed"] if len(failed) > 3 else []
+        if self.store and self.store.unsaved:
+            notes.append(f"{len(self.store.unsaved)} trials are not in {self.store.path}: {self.store.trouble}")
+        return Sweep(self.asked, outcomes, str(self.store.path) if self.store else None, notes, self.ran)
+
+
+def check_members(job: Job, trials: list[Trial]) -> None:
+    """Before anything is trained: `build` gives the same tensors for every seed, and every rule can be put to them."""
+    for group in groups(trials):
+        for trial in group:
+            optimizer_options(str(trial.get("optimizer", "adamw")), trial.settings)
+        by_rule = {trial.get("rule"): trial for trial in group}
+        with torch.random.fork_rng(devices=[]):
+            first, *others = (_built(job, trial) for trial in (group[0], group[-1]))
+            for other in others:
+                _same(shapes_of(first), shapes_of(other), group)
+            for trial in by_rule.values():
+                job.plan_for(trial, first)
+
+
+def _built(job: Job, trial: Trial) -> torch.nn.Module:
+    torch.default_generator.manual_seed(trial.seed)
+    return job.built(trial.settings)
+
+
+def _same(one: Mapping[str, tuple[int, ...]], other: Mapping[str, tuple[int, ...]], group: list[Trial]) -> None:
+    for name in [*one, *other]:
+        if one.get(name) != other.get(name):
+            raise ValueError(
+                f"build: expected the same tensors from every call with the same sizes; {name} is "
+                f"{_told(one.get(name))} for ({group[0]}) and {_told(other.get(name))} for ({group[-1]}); let build depend "
+                "on its arguments alone"
+            )
+
+
+def _told(shape: tuple[int, ...] | None) -> str:
+    return "missing" if shape is None else f"of shape {shape}"

@@ -1,0 +1,60 @@
+"""Which program trains a group of like trials: one for all of them, or one after another."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from orderone.sweeping.alone import Report, describe, run_alone
+from orderone.sweeping.job import Job
+from orderone.sweeping.outcome import Outcome
+from orderone.sweeping.stacked.errors import NotStackable
+from orderone.sweeping.trial import Trial
+
+
+@dataclass(frozen=True)
+class Engine:
+    """`stacked`: True insists, False never, "auto" stacks what can be stacked. It travels to other processes."""
+
+    job: Job
+    checkpoint: Path | None = None
+    stacked: bool | str = "auto"
+
+    def run(self, trials: Sequence[Trial], report: Report | None = None) -> Iterator[Outcome]:
+        """Outcomes as they come, one for each trial."""
+        if self.stacked is False or (self.stacked == "auto" and len(trials) == 1):
+            yield from run_alone(self.job, trials, report, self.checkpoint)
+            return
+        from orderone.sweeping.stacked import run_stacked
+
+        done: set[str] = set()
+        try:
+            for outcome in run_stacked(self.job, trials, report, self.checkpoint):
+                done.add(outcome.key)
+                yield outcome
+            return
+        except NotStackable:
+            if self.stacked is True:
+                raise
+        except Exception as error:  # one of them, or all together (memory): alone it shows which
+            if self.stacked is True:
+                yield from (Outcome(t.key, error=describe(error)) for t in trials if t.key not in done)
+                return
+        yield from run_alone(self.job, [t for t in trials if t.key not in done], report, self.checkpoint)
+
+
+def groups(trials: Sequence[Trial]) -> list[list[Trial]]:
+    """Like ones together, in the order in which they first appear."""
+    found: dict[str, list[Trial]] = {}
+    for trial in trials:
+        found.setdefault(trial.architecture, []).append(trial)
+    return list(found.values())
+
+
+def units(trials: Sequence[Trial], workers: int, together: int | None, stacked: bool | str) -> list[list[Trial]]:
+    """What a worker takes at a time: parts of groups, so many that all workers have something to do."""
+    found = []
+    for group in groups(trials):
+        share = -(-len(group) // workers) if stacked is not False else 1
+        size = max(1, min(share, together or share))
+        found += [group[i : i + size] for i in range(0, len(group), size)]
+    return found

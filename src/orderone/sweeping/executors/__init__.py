@@ -1,0 +1,52 @@
+"""Where trials are trained: in this process, in others of this machine, or on a Ray cluster. Results are the same.
+
+An executor yields outcomes as they come, one for each trial. Only the process that asked writes the store.
+"""
+
+import os
+from collections.abc import Iterator, Sequence
+from typing import Any, Protocol
+
+from orderone.core.errors import one_of
+from orderone.core.exact import count
+from orderone.sweeping.alone import Report
+from orderone.sweeping.engine import Engine
+from orderone.sweeping.trial import Trial
+
+NAMES = ("here", "processes", "ray")
+
+
+class Executor(Protocol):
+    workers: int
+
+    def run(self, engine: Engine, units: Sequence[Sequence[Trial]], report: Report) -> Iterator[Any]: ...
+
+
+def read_executor(name: Any, workers: Any, address: Any, device: str) -> Executor:
+    name = one_of(name, NAMES, "executor")
+    if address is not None and name != "ray":
+        raise ValueError(f'address: belongs to executor="ray"; got executor={name!r}')
+    if name == "here":
+        from orderone.sweeping.executors.here import Here
+
+        if workers not in (None, 1):
+            raise ValueError(f'workers: one process is one worker; say executor="processes" or "ray", got {workers!r}')
+        return Here()
+    number = None if workers is None else count(workers, "workers")
+    if name == "processes":
+        from orderone.sweeping.executors.processes import Processes
+
+        return Processes(number or default_workers(device), device)
+    from orderone.sweeping.executors.ray import Ray
+
+    return Ray(number, address, device)
+
+
+def default_workers(device: str) -> int:
+    """A GPU each, or a core each."""
+    if device.startswith("cuda"):
+        import torch
+
+        return max(1, torch.cuda.device_count())
+    usable = getattr(os, "sched_getaffinity", None)
+    return len(usable(0)) if usable else os.cpu_count() or 1

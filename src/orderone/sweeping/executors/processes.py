@@ -1,0 +1,157 @@
+"""In other processes of this machine. A worker that dies costs its unit a second try, and nothing else."""
+
+import signal
+import subprocess
+import sys
+import time
+from collections import deque
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection, wait
+from typing import Any
+
+from orderone.sweeping import interrupts
+from orderone.sweeping.alone import Report
+from orderone.sweeping.engine import Engine
+from orderone.sweeping.executors.parcel import wrapped
+from orderone.sweeping.outcome import Outcome
+from orderone.sweeping.stacked.errors import NotStackable
+from orderone.sweeping.trial import Trial
+
+TRIES = 2  # of a trial whose worker dies
+GRACE = 30.0  # seconds for workers to save what they have
+_GONE = (EOFError, BrokenPipeError, ConnectionResetError)
+
+
+@dataclass
+class _Worker:
+    process: "subprocess.Popen[bytes]"
+    pipe: Connection
+    unit: dict[str, Trial] = field(default_factory=dict)  # what it still owes
+    tries: int = 0
+
+
+@dataclass(frozen=True)
+class Processes:
+    workers: int
+    device: str
+
+    def run(self, engine: Engine, units: Sequence[Sequence[Trial]], report: Report) -> Iterator[Outcome]:
+        floor = _Floor(self, wrapped(engine), deque((list(unit), 1) for unit in units), report)
+        try:
+            yield from floor.work(min(self.workers, len(units)))
+        finally:
+            floor.close()
+
+
+class _Floor:
+    """The workers of one run, and what is left to do."""
+
+    def __init__(self, settings: Processes, parcel: bytes, queue: "deque[tuple[list[Trial], int]]", report: Report):
+        self.settings, self.parcel, self.queue, self.report = settings, parcel, queue, report
+        self.workers: list[_Worker] = []
+        self.started = 0
+
+    def work(self, number: int) -> Iterator[Outcome]:
+        for _ in range(number):
+            self.start()
+        deadline = None
+        while any(worker.unit for worker in self.workers) or (self.queue and deadline is None):
+            if interrupts.pending() and deadline is None:
+                deadline = time.monotonic() + GRACE
+                self.ask_to_stop()
+            if deadline is not None and time.monotonic() > deadline:
+                break
+            while deadline is None and self.queue and len(self.workers) < number:
+                self.start()
+            for pipe in wait([worker.pipe for worker in self.workers], timeout=0.2):
+                worker = next(worker for worker in self.workers if worker.pipe is pipe)
+                yield from self.listen(worker, stopping=deadline is not None)
+        if deadline is not None:
+            raise KeyboardInterrupt
+
+    def listen(self, worker: _Worker, stopping: bool) -> Iterator[Outcome]:
+        try:
+            message = worker.pipe.recv()
+            if message[0] == "outcome":
+                worker.unit.pop(message[1].key, None)
+                yield message[1]
+            elif message[0] == "report":
+                worker.pipe.send(self.report(message[1], message[2]))
+            elif message[0] == "free" and not stopping:
+                self.give(worker)
+            elif message[0] == "refused":
+                raise NotStackable(message[1])
+            elif message[0] == "broken":
+                raise ValueError(
+                    f"executor: a worker cannot load the job ({message[1]}); is its module importable there?"
+                )
+        except _GONE:
+            yield from self.bury(worker, stopping)
+
+    def start(self) -> None:
+        import torch
+
+        ours, theirs = Pipe()
+        command = [sys.executable, "-m", "orderone.sweeping.executors.worker", str(theirs.fileno())]
+        process = subprocess.Popen(command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL)
+        theirs.close()
+        worker = _Worker(process, ours)
+        self.workers.append(worker)
+        threads = max(1, torch.get_num_threads() // self.settings.workers)
+        with suppress(*_GONE):
+            ours.send({"path": sys.path, "threads": threads, "device": self.device_of(self.started)})
+            ours.send_bytes(self.parcel)
+        self.started += 1
+        self.give(worker)
+
+    def device_of(self, number: int) -> str:
+        """Workers take turns on the GPUs."""
+        import torch
+
+        if self.settings.device != "cuda":
+            return self.settings.device
+        return f"cuda:{number % torch.cuda.device_count()}"
+
+    def give(self, worker: _Worker) -> None:
+        unit, worker.tries = self.queue.popleft() if self.queue else ([], 0)
+        worker.unit = {trial.key: trial for trial in unit}
+        with suppress(*_GONE):  # a dead one is found when it is listened to
+            worker.pipe.send(unit or None)
+
+    def bury(self, worker: _Worker, stopping: bool) -> Iterator[Outcome]:
+        """What it owed is tried again, each by itself, so that the one it died of is found."""
+        self.workers.remove(worker)
+        worker.pipe.close()
+        status = worker.process.wait()
+        if stopping:
+            return
+        for trial in worker.unit.values():
+            if worker.tries < TRIES:
+                self.queue.append(([trial], worker.tries + 1))
+            else:
+                yield Outcome(trial.key, error=f"its worker died {TRIES} times, at last {_cause(status)}")
+
+    def ask_to_stop(self) -> None:
+        for worker in self.workers:
+            worker.process.send_signal(signal.SIGTERM)
+
+    def close(self) -> None:
+        for worker in self.workers:
+            worker.pipe.close()
+        for worker in self.workers:
+            worker.process.terminate()
+            try:
+                worker.process.wait(timeout=5)
+            except subprocess.TimeoutExpired:
+                worker.process.kill()
+                worker.process.wait()
+
+
+def _cause(status: int) -> str:
+    if status >= 0:
+        return f"with status {status}"
+    name: Any = signal.Signals(-status).name if -status in signal.valid_signals() else -status
+    return f"by {name}" + (" (out of memory?)" if name == "SIGKILL" else "")

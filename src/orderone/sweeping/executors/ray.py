@@ -1,0 +1,132 @@
+"""On a Ray cluster: a unit is a task, tried again elsewhere if its node dies. The driver alone writes the store."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from orderone.core.optional import need
+from orderone.sweeping import interrupts
+from orderone.sweeping.alone import Report, describe
+from orderone.sweeping.engine import Engine
+from orderone.sweeping.executors.parcel import unwrapped, wrapped
+from orderone.sweeping.outcome import Outcome
+from orderone.sweeping.stacked.errors import NotStackable
+from orderone.sweeping.trial import Trial
+
+RETRIES = 3
+_POLL = 0.5  # seconds
+
+
+class Board:
+    """An actor: running trials write how they go, and read whether to stop."""
+
+    def __init__(self) -> None:
+        self._reports: list[tuple[int, dict[str, float]]] = []
+        self._stopped: set[str] = set()
+
+    def report(self, step: int, losses: dict[str, float]) -> set[str]:
+        self._reports.append((step, losses))
+        return self._stopped.intersection(losses)
+
+    def take(self) -> list[tuple[int, dict[str, float]]]:
+        taken, self._reports = self._reports, []
+        return taken
+
+    def stop(self, keys: set[str]) -> None:
+        self._stopped |= keys
+
+
+def work(parcel: bytes, unit: Sequence[Trial], board: Any) -> list[Outcome]:
+    """What a task does, on whichever node. A board that is gone with its node is done without."""
+    import ray
+
+    def report(step: int, losses: Mapping[str, float]) -> set[str]:
+        try:
+            return ray.get(board.report.remote(step, dict(losses)))
+        except ray.exceptions.RayError:
+            return set()
+
+    return list(unwrapped(parcel).run(unit, report))
+
+
+class Ray:
+    """Connected to `address` ("auto": the cluster of this machine); without one, to a cluster of its own."""
+
+    def __init__(self, workers: int | None, address: str | None, device: str):
+        self._ray = need("ray", "ray", "for this executor")
+        self._device = device
+        if not self._ray.is_initialized():
+            self._connect(address, workers)
+        self.workers = workers or self._slots()
+
+    def _connect(self, address: str | None, workers: int | None) -> None:
+        options = {} if address else {"num_cpus": workers, "include_dashboard": False}
+        try:
+            self._ray.init(address=address, log_to_driver=False, logging_level="ERROR", **options)
+        except ConnectionError as error:
+            raise ValueError(
+                f"address: no Ray cluster at {address!r} ({error}); start one with `ray start --head`"
+            ) from error
+
+    def _slots(self) -> int:
+        found = self._ray.cluster_resources()
+        return max(1, int(found.get("GPU" if self._device.startswith("cuda") else "CPU", 1)))
+
+    def run(self, engine: Engine, units: Sequence[Sequence[Trial]], report: Report) -> Iterator[Outcome]:
+        yield from _Tasks(self._ray, engine, units, report, self._device).run()
+
+
+@dataclass
+class _Tasks:
+    ray: Any
+    engine: Engine
+    units: Sequence[Sequence[Trial]]
+    report: Report
+    device: str
+
+    def run(self) -> Iterator[Outcome]:
+        board, running = self._board(), {}
+        try:
+            running |= self._submit(board)
+            while running:
+                ready, _ = self.ray.wait(list(running), timeout=_POLL)
+                self._exchange(board)
+                for reference in ready:
+                    yield from self._outcomes(reference, running.pop(reference))
+                if interrupts.pending():
+                    raise KeyboardInterrupt
+        finally:
+            for reference in running:
+                self.ray.cancel(reference, force=True)
+            self.ray.kill(board)
+
+    def _board(self) -> Any:
+        """On this node: if it goes, so do we."""
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+        here = NodeAffinitySchedulingStrategy(self.ray.get_runtime_context().get_node_id(), soft=True)
+        return self.ray.remote(Board).options(num_cpus=0, scheduling_strategy=here).remote()
+
+    def _submit(self, board: Any) -> dict[Any, Sequence[Trial]]:
+        parcel = self.ray.put(wrapped(self.engine))
+        gpus = 1 if self.device.startswith("cuda") else 0
+        task = self.ray.remote(work).options(max_retries=RETRIES, num_cpus=1, num_gpus=gpus)
+        return {task.remote(parcel, unit, board): unit for unit in self.units}
+
+    def _exchange(self, board: Any) -> None:
+        stopped: set[str] = set()
+        for step, losses in self.ray.get(board.take.remote()):
+            stopped |= self.report(step, losses)
+        if stopped:
+            board.stop.remote(stopped)
+
+    def _outcomes(self, reference: Any, unit: Sequence[Trial]) -> Iterator[Outcome]:
+        try:
+            yield from self.ray.get(reference)
+        except self.ray.exceptions.RayTaskError as error:
+            if isinstance(error.cause, NotStackable):
+                raise error.cause from None
+            yield from (Outcome(trial.key, error=describe(error.cause)) for trial in unit)
+        except self.ray.exceptions.RayError as error:  # its workers or nodes died, and its retries too
+            told = str(error).splitlines()[0] if str(error) else ""
+            yield from (Outcome(trial.key, error=f"{type(error).__name__}: {told}") for trial in unit)

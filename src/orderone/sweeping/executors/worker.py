@@ -1,0 +1,57 @@
+"""The other process: `python -m orderone.sweeping.executors.worker FD`. It trains what it is given, and writes no store.
+
+It is a program of its own, not a fork and not a second run of the user's script: nothing of that has to be guarded.
+"""
+
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import replace
+from multiprocessing.connection import Connection
+from typing import Any
+
+
+def main(descriptor: int) -> None:
+    pipe = Connection(descriptor)
+    try:
+        _serve(pipe, pipe.recv())
+    except (EOFError, BrokenPipeError, ConnectionResetError):  # whoever asked is gone
+        os._exit(1)
+
+
+def _serve(pipe: Connection, setup: Mapping[str, Any]) -> None:
+    sys.path[:] = setup["path"]
+    import torch
+
+    from orderone.sweeping import interrupts
+    from orderone.sweeping.executors.parcel import unwrapped
+
+    torch.set_num_threads(setup["threads"])
+    try:
+        engine = unwrapped(pipe.recv_bytes())
+        engine = replace(engine, job=replace(engine.job, device=setup["device"]))
+    except Exception as error:  # the module of `build` may be missing here, or raise anything
+        pipe.send(("broken", f"{type(error).__name__}: {error}"))
+        return
+    with interrupts.deferred():
+        while not interrupts.pending() and (unit := pipe.recv()) is not None:
+            try:
+                _train(pipe, engine, unit)
+            except KeyboardInterrupt:
+                break
+            except ValueError as error:  # cannot be stacked, and was to be
+                pipe.send(("refused", str(error)))
+
+
+def _train(pipe: Connection, engine: Any, unit: Any) -> None:
+    def report(step: int, losses: Mapping[str, float]) -> set[str]:
+        pipe.send(("report", step, dict(losses)))
+        return pipe.recv()
+
+    for outcome in engine.run(unit, report):
+        pipe.send(("outcome", outcome))
+    pipe.send(("free",))
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))

@@ -1,0 +1,266 @@
+"""Outcomes in one SQLite file. One process writes, any number read.
+
+Every outcome is a transaction of its own in the write-ahead log: a process that is killed loses none that it had added,
+and leaves no half of one. An outcome that cannot be written (full disk, locked file) is kept in memory and tried again
+with the next: training goes on.
+"""
+
+import json
+import os
+import sqlite3
+import time
+import warnings
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
+from math import nan
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+
+from orderone.sweeping.outcome import Outcome
+from orderone.sweeping.trial import Trial, canonical
+
+APPLICATION = 0x6F726431  # "ord1": what `file` and we know the file by
+VERSION = 1
+PATIENCE = 10.0  # seconds to wait for another program that has locked the file
+_TABLES = """
+CREATE TABLE jobs (fingerprint TEXT PRIMARY KEY, described TEXT NOT NULL);
+CREATE TABLE trials (
+    key TEXT PRIMARY KEY, job TEXT NOT NULL, settings TEXT NOT NULL, status TEXT NOT NULL, final REAL,
+    losses BLOB NOT NULL, kind TEXT NOT NULL, evaluation TEXT NOT NULL, diverged_at INTEGER, stopped_at INTEGER,
+    seconds REAL NOT NULL, error TEXT, facts TEXT NOT NULL, finished_at REAL NOT NULL);
+CREATE INDEX trials_of_a_job ON trials (job);
+"""
+_COLUMNS = "key, job, settings, final, losses, kind, evaluation, diverged_at, stopped_at, seconds, error, facts"
+
+
+class Store:
+    """The writer. `with Store("runs.db") as store: store.add(trial, outcome)`."""
+
+    def __init__(self, path: str | os.PathLike[str], patience: float = PATIENCE):
+        self.path = Path(path)
+        self.unsaved: dict[str, tuple[Trial, Outcome]] = {}
+        self.trouble: str | None = None  # why something is not on disk
+        self._lock = _one_writer(self.path)
+        try:
+            with _explained(self.path):
+                self._database = _opened(self.path, patience)
+        except BaseException:
+            _release(self._lock)
+            raise
+
+    @property
+    def checkpoints(self) -> Path:
+        """The folder for trainings that are under way."""
+        return self.path.with_name(f"{self.path.name}.checkpoints")
+
+    def describe(self, fingerprint: str, described: dict[str, Any]) -> None:
+        """What a fingerprint was made of, for whoever asks why two trials are not the same."""
+        with _explained(self.path):
+            self._database.execute("INSERT OR IGNORE INTO jobs VALUES (?, ?)", (fingerprint, canonical(described)))
+
+    def add(self, trial: Trial, outcome: Outcome) -> None:
+        """On disk when this returns; or else in `unsaved`, with a warning."""
+        self.unsaved[trial.key] = (trial, outcome)
+        self.flush()
+
+    def flush(self) -> bool:
+        """Write what is waiting; whether nothing is left."""
+        if not self.unsaved:
+            return True
+        try:
+            rows = [_row(trial, outcome) for trial, outcome in self.unsaved.values()]
+            with _transaction(self._database):
+                self._database.executemany(f"INSERT OR REPLACE INTO trials VALUES ({','.join('?' * 14)})", rows)
+        except sqlite3.Error as error:
+            self._complain(str(error))
+            return False
+        self.unsaved, self.trouble = {}, None
+        return True
+
+    def _complain(self, why: str) -> None:
+        if self.trouble is None:
+            self._database.execute(
+                "PRAGMA busy_timeout = 1000"
+            )  # it waited once; the trainings must not wait each time
+            warnings.warn(
+                f"store: {self.path} cannot be written ({why}); training goes on, and what is done is kept in memory and "
+                f"tried again. {_remedy(why)}",
+                stacklevel=4,
+            )
+        self.trouble = why
+
+    def read(self, job: str | None = None) -> dict[str, tuple[Trial, Outcome]]:
+        with _explained(self.path):
+            return _read(self._database, job)
+
+    def close(self) -> None:
+        with suppress(sqlite3.Error):
+            self._database.close()
+        _release(self._lock)
+
+    def __enter__(self) -> "Store":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.flush()
+        self.close()
+
+
+def read_store(path: str | os.PathLike[str], job: str | None = None) -> dict[str, tuple[Trial, Outcome]]:
+    """Everything in a store, also while another process writes to it, and from a folder that cannot be written."""
+    path = Path(path)
+    if not path.is_file():
+        raise ValueError(f"store: {path} does not exist; expected a file that orderone.sweep(store=...) has written")
+    way = "mode=ro" if os.access(path.parent, os.W_OK) else "immutable=1"
+    with _explained(path), closing(sqlite3.connect(f"{path.absolute().as_uri()}?{way}", uri=True)) as database:
+        _check_version(database, path)
+        return _read(database, job)
+
+
+# --- rows -----------------------------------------------------------------------------------------------------------
+
+
+def _row(trial: Trial, outcome: Outcome) -> tuple[Any, ...]:
+    losses = np.ascontiguousarray(outcome.losses)
+    little = losses.astype(losses.dtype.newbyteorder("<"))
+    return (
+        trial.key, trial.job, canonical(dict(trial.settings)), outcome.status, outcome.final, little.tobytes(),
+        little.dtype.str, json.dumps(outcome.evaluation), outcome.diverged_at, outcome.stopped_at, outcome.seconds,
+        outcome.error, json.dumps(outcome.facts, default=str), time.time(),
+    )  # fmt: skip
+
+
+def _read(database: sqlite3.Connection, job: str | None) -> dict[str, tuple[Trial, Outcome]]:
+    chosen = ("WHERE job = ?", (job,)) if job else ("", ())
+    rows = database.execute(f"SELECT {_COLUMNS} FROM trials {chosen[0]} ORDER BY rowid", chosen[1])
+    return {row[0]: _outcome(row) for row in rows}
+
+
+def _outcome(row: tuple[Any, ...]) -> tuple[Trial, Outcome]:
+    key, job, settings, final, losses, kind, evaluation, diverged, stopped, seconds, error, facts = row
+    values = np.frombuffer(losses, np.dtype(kind)).astype(np.dtype(kind).newbyteorder("="))
+    evaluated = tuple((int(step), float(value)) for step, value in json.loads(evaluation))
+    final = nan if final is None else final
+    told = json.loads(facts)
+    return Trial(json.loads(settings), job), Outcome(
+        key, values, evaluated, final, diverged, stopped, seconds, error, told
+    )
+
+
+# --- opening --------------------------------------------------------------------------------------------------------
+
+
+def _opened(path: Path, patience: float) -> sqlite3.Connection:
+    if not path.parent.is_dir():
+        raise ValueError(f"store: the folder {path.parent} does not exist; make it first")
+    database = sqlite3.connect(path, timeout=patience, isolation_level=None, check_same_thread=False)
+    try:
+        database.execute("PRAGMA journal_mode = WAL")
+        database.execute("PRAGMA synchronous = FULL")
+        with _transaction(database):  # also tells whether it can be written
+            if not _number(database, "SELECT count(*) FROM sqlite_master") and not _version(database):
+                _create(database)
+            else:
+                _check_version(database, path)
+    except BaseException:
+        database.close()
+        raise
+    return database
+
+
+def _create(database: sqlite3.Connection) -> None:
+    database.execute(f"PRAGMA application_id = {APPLICATION}")
+    database.execute(f"PRAGMA user_version = {VERSION}")
+    for statement in filter(str.strip, _TABLES.split(";")):
+        database.execute(statement)
+
+
+def _check_version(database: sqlite3.Connection, path: Path) -> None:
+    if _number(database, "PRAGMA application_id") != APPLICATION:
+        raise ValueError(f"store: {path} is a database of another program; give another name")
+    if (found := _version(database)) != VERSION:
+        raise ValueError(
+            f"store: {path} has format {found}, and this version of orderone reads format {VERSION}; give another "
+            "name, or use the version that wrote it"
+        )
+
+
+def _version(database: sqlite3.Connection) -> int:
+    return _number(database, "PRAGMA user_version")
+
+
+def _number(database: sqlite3.Connection, query: str) -> int:
+    return int(database.execute(query).fetchone()[0])
+
+
+@contextmanager
+def _transaction(database: sqlite3.Connection) -> Iterator[None]:
+    database.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+        database.execute("COMMIT")
+    except BaseException:
+        if database.in_transaction:
+            with suppress(sqlite3.Error):
+                database.execute("ROLLBACK")
+        raise
+
+
+@contextmanager
+def _explained(path: Path) -> Iterator[None]:
+    """Errors of SQLite in the words of somebody who does not know that there is one."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        why = str(error)
+        if "not a database" in why:
+            raise ValueError(f"store: {path} is not a store of orderone; give another name") from error
+        raise ValueError(f"store: {path} cannot be used ({why}); {_remedy(why)}") from error
+
+
+def _remedy(why: str) -> str:
+    if "full" in why:
+        return "Make room on the disk, then run the same command again"
+    if "locked" in why:
+        return "Close the program that has it open"
+    if "readonly" in why or "unable to open" in why:
+        return "Give a file in a folder that you may write to"
+    return "Give another name"
+
+
+# --- one writer -----------------------------------------------------------------------------------------------------
+
+
+def _one_writer(path: Path) -> IO[str] | None:
+    """A lock that ends with the process, however that ends. Where files cannot be locked, SQLite's own must do."""
+    if path.is_dir():
+        raise ValueError(f"store: {path} is a folder; expected a file")
+    try:
+        import fcntl
+
+        lock = open(path.with_name(f"{path.name}.lock"), "a+")  # noqa: SIM115  (open as long as the store is)
+    except (ImportError, OSError):
+        return None
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        lock.seek(0)
+        owner = lock.read().strip()
+        lock.close()
+        raise ValueError(
+            f"store: process {owner or '(unknown)'} is writing to {path}; wait for it, or give another name"
+        ) from error
+    except OSError:
+        lock.close()
+        return None
+    lock.truncate(0)
+    lock.write(str(os.getpid()))
+    lock.flush()
+    return lock
+
+
+def _release(lock: IO[str] | None) -> None:
+    if lock is not None:
+        lock.close()
