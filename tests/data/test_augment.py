@@ -7,7 +7,7 @@ from PIL import Image, ImageEnhance, ImageOps
 
 from orderone.data.augment import OPERATIONS, affine, erase, flip, mix, shades
 from orderone.data.augment.crop import crop as crop_boxes
-from orderone.data.augment.crop import draw_boxes, padded_crop, resized_crop
+from orderone.data.augment.crop import draw_chances, padded_crop, place_boxes, resized_crop
 from orderone.data.augment.erase import draw_rectangles
 from orderone.data.augment.mix import draw_mixes, one_hot, smooth, soft_cross_entropy
 from orderone.data.augment.randaugment import apply, randaugment
@@ -109,7 +109,7 @@ def test_crops_are_those_of_pillow(images):
 
 
 def test_boxes_have_the_area_and_aspect_asked_for():
-    boxes = draw_boxes(Draws(range(10), 0), 400, 64, 64).double()
+    boxes = place_boxes(draw_chances(Draws(range(10), 0), 400), 64, 64).double()
     top, left, high, wide = boxes.unbind(-1)
     assert top.min() >= 0 and (top + high).max() <= 64 and left.min() >= 0 and (left + wide).max() <= 64  # noqa: PT018
     assert (high * wide / 4096).min() > 0.07
@@ -121,7 +121,7 @@ def test_boxes_have_the_area_and_aspect_asked_for():
 
 
 def test_a_long_strip_is_cropped_in_the_middle():
-    assert draw_boxes(Draws([0], 0), 50, 4, 400).tolist()[0] == [0, 197, 4, 5]
+    assert place_boxes(draw_chances(Draws([0], 0), 50), 4, 400).tolist()[0] == [0, 198, 4, 5]
 
 
 def test_padded_crops_are_shifts(images):

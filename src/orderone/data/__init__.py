@@ -1,16 +1,21 @@
-"""Data that is on every machine: the text of the Python standard library, and scikit-learn's digits."""
+"""What to train on. The text of the Python standard library and scikit-learn's digits are on every machine; other data is
+read from disk in its usual format, and `python -m orderone.data.fetch` brings some."""
 
 from orderone.data.digits import digits, digits_batch
+from orderone.data.images import S2, Images, images
 from orderone.data.language import Language, language
 from orderone.data.task import StackedTask, Task
 from orderone.data.text import text, text_batch, text_batches
 
 __all__ = [
+    "S2",
+    "Images",
     "Language",
     "StackedTask",
     "Task",
     "digits",
     "digits_batch",
+    "images",
     "language",
     "text",
     "text_batch",

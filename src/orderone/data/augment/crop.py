@@ -6,10 +6,13 @@
 A box is whole pixels; ten are drawn, the first that fits is taken, else the largest in the middle.
 """
 
+from collections.abc import Iterator
+from dataclasses import dataclass
 from math import log
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from orderone.core.given import Number
 from orderone.data.augment.affine import sample
@@ -18,33 +21,43 @@ from orderone.data.draws import Draws
 AREA, ASPECT, TRIES = (0.08, 1.0), (3 / 4, 4 / 3), 10
 
 
-def resized_crop(images: Tensor, draws: Draws, area: tuple[float, float] = AREA) -> Tensor:
+@dataclass(frozen=True)
+class Chances:
+    """What is drawn before the size of an image is known: uniform numbers for n boxes."""
+
+    area: Tensor  # (n, TRIES)
+    aspect: Tensor  # (n, TRIES)
+    place: Tensor  # (n, 2)
+
+    def each(self) -> "Iterator[Chances]":
+        for n in range(len(self.place)):
+            yield Chances(self.area[n : n + 1], self.aspect[n : n + 1], self.place[n : n + 1])
+
+
+def resized_crop(images: Tensor, draws: Draws) -> Tensor:
     """Bytes (seeds * batch, channels, height, width), of the same size."""
-    height, width = images.shape[-2:]
-    boxes = draw_boxes(draws, len(images) // len(draws.keys), height, width, area)
+    boxes = place_boxes(draw_chances(draws, len(images) // len(draws.keys)), *images.shape[-2:])
     return crop(images, boxes.to(images.device))
 
 
-def draw_boxes(
-    draws: Draws, batch: int, height: int, width: int, area: tuple[float, float] = AREA, aspect=ASPECT
-) -> Tensor:
-    """(seeds * batch, 4): top, left, height, width of every box."""
-    part = area[0] + (area[1] - area[0]) * draws.uniform("area", batch, TRIES).flatten(0, 1).double()
-    bend = (
-        log(aspect[0])
-        + (log(aspect[1]) - log(aspect[0])) * draws.uniform("aspect", batch, TRIES).flatten(0, 1).double()
-    )
-    high = (height * width * part / bend.exp()).sqrt().round().long()
-    wide = (height * width * part * bend.exp()).sqrt().round().long()
-    fits = (high <= height) & (wide <= width) & (high > 0) & (wide > 0)
-    first = fits.int().argmax(-1, keepdim=True)
-    none = ~fits.any(-1)
-    high = torch.where(none, min(height, round(width / aspect[0])), high.gather(-1, first).squeeze(-1))
-    wide = torch.where(none, min(width, round(height * aspect[1])), wide.gather(-1, first).squeeze(-1))
-    u = torch.where(none[:, None], 0.5, draws.uniform("place", batch, 2).flatten(0, 1).double())
-    top = torch.where(none, (height - high) // 2, (u[:, 0] * (height - high + 1)).long())
-    left = torch.where(none, (width - wide) // 2, (u[:, 1] * (width - wide + 1)).long())
-    return torch.stack((top, left, high, wide), -1)
+def draw_chances(draws: Draws, batch: int) -> Chances:
+    shapes = {"area": (batch, TRIES), "aspect": (batch, TRIES), "place": (batch, 2)}
+    return Chances(**{name: draws.uniform(name, *shape).flatten(0, 1).double() for name, shape in shapes.items()})
+
+
+def place_boxes(chances: Chances, height: int, width: int) -> Tensor:
+    """(n, 4): top, left, height, width of every box."""
+    area = height * width * (AREA[0] + (AREA[1] - AREA[0]) * chances.area)
+    low, high = map(log, ASPECT)
+    aspect = (low + (high - low) * chances.aspect).exp()
+    tall, wide = (area / aspect).sqrt().round().long(), (area * aspect).sqrt().round().long()
+    fits = (tall <= height) & (wide <= width) & (tall > 0) & (wide > 0)
+    first, none = fits.int().argmax(-1, keepdim=True), ~fits.any(-1)
+    tall = torch.where(none, min(height, round(width / ASPECT[0])), tall.gather(-1, first).squeeze(-1))
+    wide = torch.where(none, min(width, round(height * ASPECT[1])), wide.gather(-1, first).squeeze(-1))
+    place = torch.where(none[:, None], 0.5, chances.place)
+    top, left = (place[:, 0] * (height - tall + 1)).long(), (place[:, 1] * (width - wide + 1)).long()
+    return torch.stack((top, left, tall, wide), -1)
 
 
 def crop(images: Tensor, boxes: Tensor) -> Tensor:
@@ -66,11 +79,8 @@ def _places(start: Tensor, size: Tensor, number: int) -> Tensor:
 def padded_crop(images: Tensor, draws: Draws, by: int = 4) -> Tensor:
     height, width = images.shape[-2:]
     shift = draws.below(2 * by + 1, "shift", len(images) // len(draws.keys), 2).flatten(0, 1).to(images.device)
-    padded = torch.nn.functional.pad(images, (by, by, by, by))
-    rows = (shift[:, 0, None] + torch.arange(height, device=images.device))[:, None, :, None]
-    columns = (shift[:, 1, None] + torch.arange(width, device=images.device))[:, None, None, :]
-    number, channel = (torch.arange(n, device=images.device) for n in images.shape[:2])
-    return padded[number[:, None, None, None], channel[:, None, None], rows, columns]
+    every = functional.pad(images, (by, by, by, by)).unfold(2, height, 1).unfold(3, width, 1)  # a view of all crops
+    return every[torch.arange(len(images), device=images.device), :, shift[:, 0], shift[:, 1]]
 
 
 def flip(images: Tensor, draws: Draws, chance: Number = 0.5) -> Tensor:

@@ -19,18 +19,23 @@ AREA, ASPECT, TRIES = (0.02, 1 / 3), (0.3, 1 / 0.3), 10
 
 def erase(images: Tensor, draws: Draws, noise: Draws, chance: Number = 0.25) -> Tensor:
     """Floats (seeds * batch, channels, height, width); `noise` draws on the device of the images."""
-    batch, (channels, height, width) = len(images) // len(draws.keys), images.shape[1:]
+    batch, (height, width) = len(images) // len(draws.keys), images.shape[-2:]
     boxes, fits = draw_rectangles(draws, batch, height, width)
-    chosen = fits & (draws.uniform("erased", batch).flatten() < chance)
-    top, left, high, wide = (boxes * chosen[:, None]).to(images.device).unbind(-1)
-    rows = torch.arange(height, device=images.device)
-    columns = torch.arange(width, device=images.device)
-    inside_rows = (rows >= top[:, None]) & (rows < (top + high)[:, None])
-    inside_columns = (columns >= left[:, None]) & (columns < (left + wide)[:, None])
-    inside = (inside_rows[:, :, None] & inside_columns[:, None, :]).unsqueeze(1).expand_as(images)
-    number = inside.flatten().nonzero().flatten()  # few pixels of all: noise is drawn for these alone
-    member, place = number // (batch * channels * height * width), number % (batch * channels * height * width)
-    return images.masked_scatter(inside, noise.normal_at("noise", member, place))
+    at = (fits & (draws.uniform("erased", batch).flatten() < chance)).nonzero().flatten()
+    boxes, at, images = boxes[at].to(images.device), at.to(images.device), images.clone()
+    inside = within(boxes, height, width).unsqueeze(1).expand(-1, images.shape[1], -1, -1)
+    which, pixel = inside.flatten(1).nonzero(as_tuple=True)  # few of all: noise is drawn for these alone
+    place = at[which] % batch * images[0].numel() + pixel
+    images[at] = images[at].masked_scatter(inside, noise.normal_at("noise", at[which] // batch, place))
+    return images
+
+
+def within(boxes: Tensor, height: int, width: int) -> Tensor:
+    """Which pixels lie in boxes (n, 4) of top, left, height, width: (n, height, width)."""
+    top, left, tall, wide = (side.view(-1, 1, 1) for side in boxes.unbind(-1))
+    rows = torch.arange(height, device=boxes.device).view(1, -1, 1)
+    columns = torch.arange(width, device=boxes.device).view(1, 1, -1)
+    return (rows >= top) & (rows < top + tall) & (columns >= left) & (columns < left + wide)
 
 
 def draw_rectangles(draws: Draws, batch: int, height: int, width: int) -> tuple[Tensor, Tensor]:

@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from orderone.core.given import Number
+from orderone.data.augment.erase import within
 from orderone.data.draws import Draws
 
 
@@ -25,12 +26,7 @@ def mix(
     """Floats (seeds, batch, channels, height, width) and (seeds, batch, classes)."""
     height, width = images.shape[-2:]
     share, boxes = draw_mixes(draws, height, width, mixup, cutmix)
-    top, left, bottom, right = boxes.to(images.device).unbind(-1)
-    rows = torch.arange(height, device=images.device)
-    columns = torch.arange(width, device=images.device)
-    inside_rows = (rows >= top[:, None]) & (rows < bottom[:, None])
-    inside_columns = (columns >= left[:, None]) & (columns < right[:, None])
-    inside = (inside_rows[:, :, None] & inside_columns[:, None, :])[:, None, None]
+    inside = within(boxes.to(images.device), height, width)[:, None, None]
     cut = (boxes[:, 0] >= 0).to(images.device)
     m = share.to(images.device, images.dtype).view(-1, 1, 1, 1, 1)
     kept = torch.where(cut.view_as(m), (~inside).to(images.dtype), m)
@@ -40,7 +36,7 @@ def mix(
 
 
 def draw_mixes(draws: Draws, height: int, width: int, mixup: Number, cutmix: Number) -> tuple[Tensor, Tensor]:
-    """For every seed the share m of the first image, and the box (top, left, bottom, right), which is -1 for mixup."""
+    """For every seed the share m of the first image, and the box (top, left, height, width), which is -1 for mixup."""
     u = draws.uniform("mix", 4).double()
     chance = 0.5 if mixup and cutmix else float(bool(cutmix))
     cut = u[:, 0] < chance
@@ -52,7 +48,7 @@ def draw_mixes(draws: Draws, height: int, width: int, mixup: Number, cutmix: Num
     left, right = (x - half_wide).clamp_min(0), (x + half_wide).clamp_max(width)
     area = ((bottom - top) * (right - left)).double() / (height * width)
     share = torch.where(cut, 1 - area, shares[0].double())
-    boxes = torch.stack((top, left, bottom, right), -1)
+    boxes = torch.stack((top, left, bottom - top, right - left), -1)
     return share, torch.where(cut[:, None], boxes, -1)
 
 

@@ -14,25 +14,27 @@ import torch
 from torch import Tensor
 
 from orderone.data.digits import raw_digits
+from orderone.data.draws import Draws
 from orderone.data.missing import found_in
 from orderone.data.vision.arrays import Arrays
 from orderone.data.vision.idx import read_idx
 from orderone.data.vision.pillow import pillow
 
-EVERY = 10  # of the digits, one in so many is held out
+EVERY = 10  # one image in so many is held out where a set does not say which
 _GRID = 15  # the digits have 17 shades, 0 to 16; 15 times as much are bytes
 
 
-def digits_set(root: Any = None) -> tuple[Arrays, Arrays]:
+def embedded_digits(root: Any) -> tuple[Arrays, Arrays]:
     """1,797 images of 8 x 8, from scikit-learn."""
     shades, labels = raw_digits()
     return apart(Arrays((shades * _GRID).to(torch.uint8), labels))
 
 
-def apart(arrays: Arrays, every: int = EVERY) -> tuple[Arrays, Arrays]:
-    """Without every `every`-th, and those."""
-    held = torch.arange(len(arrays)) % every == every - 1
-    return arrays.part(~held), arrays.part(held)
+def apart(arrays: Arrays) -> tuple[Arrays, Arrays]:
+    """Nine tenths, and one tenth to hold out: always the same, drawn at random, since sets are often sorted."""
+    order = Draws([0], 0).bits("held out", len(arrays))[0].argsort(stable=True)
+    held, kept = order[: len(order) // EVERY].sort().values, order[len(order) // EVERY :].sort().values
+    return arrays.part(kept), arrays.part(held)
 
 
 def mnist(root: Any) -> tuple[Arrays, Arrays]:
@@ -57,7 +59,7 @@ def cifar10(root: Any) -> tuple[Arrays, Arrays]:
 _IDX = ("train-images*", "train-labels*", "t10k-images*", "t10k-labels*")
 _CIFAR = (*(f"data_batch_{i}" for i in range(1, 6)), "test_batch")
 SETS: dict[str, Callable[[Any], tuple[Arrays, Arrays]]] = {
-    "digits": digits_set,
+    "digits": embedded_digits,
     "mnist": mnist,
     "fashion-mnist": fashion_mnist,
     "cifar10": cifar10,

@@ -1,0 +1,72 @@
+"""What is done to the images of a batch, in this order: crop, flip, RandAugment, erasing, smoothing, mixing."""
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from orderone.core.errors import one_of
+from orderone.core.given import Name, Number
+from orderone.core.reals import real
+from orderone.data.augment.crop import flip, padded_crop, resized_crop
+from orderone.data.augment.erase import erase
+from orderone.data.augment.mix import mix, one_hot, smooth, soft_cross_entropy
+from orderone.data.augment.randaugment import randaugment
+from orderone.data.draws import Draws
+from orderone.data.task import Loss
+
+AUGMENTS = ("flip", "crop", "resize", "randaugment")
+
+
+@dataclass(frozen=True)
+class Recipe:
+    augment: str | None = None
+    mixup: float = 0.0
+    cutmix: float = 0.0
+    erase: float = 0.0
+    label_smoothing: float = 0.0
+
+    @classmethod
+    def read(
+        cls, augment: Name | None, mixup: Number, cutmix: Number, erase: Number, label_smoothing: Number
+    ) -> "Recipe":
+        return cls(
+            None if augment is None else one_of(augment, AUGMENTS, "augment"),
+            real(mixup, "mixup", least=0),
+            real(cutmix, "cutmix", least=0),
+            real(erase, "erase", least=0, most=1),
+            real(label_smoothing, "label_smoothing", least=0, most=1),
+        )
+
+    @property
+    def resized(self) -> bool:
+        """Whether a box of the image is enlarged; images from files are cut so when they are read."""
+        return self.augment in {"resize", "randaugment"}
+
+    @property
+    def loss(self) -> Loss | None:
+        return soft_cross_entropy if self.mixup or self.cutmix or self.label_smoothing else None
+
+    def bytes(self, images: Tensor, draws: Draws, fill: Tensor, cropped: bool) -> Tensor:
+        """Of bytes; `cropped` if the box was cut already."""
+        if self.augment is None:
+            return images
+        if self.augment == "crop":
+            images = padded_crop(images, draws, max(1, min(images.shape[-2:]) // 8))
+        elif self.resized and not cropped:
+            images = resized_crop(images, draws)
+        images = flip(images, draws)
+        return randaugment(images, draws, fill=fill) if self.augment == "randaugment" else images
+
+    def erased(self, images: Tensor, draws: Draws, noise: Draws) -> Tensor:
+        return erase(images, draws, noise, self.erase) if self.erase else images
+
+    def mixed(self, images: Tensor, labels: Tensor, draws: Draws, classes: int) -> tuple[Tensor, Tensor]:
+        """(seeds, batch, ...) and classes (seeds, batch), which become shares of the classes where any are mixed."""
+        if self.loss is None:
+            return images, labels
+        labels = smooth(one_hot(labels, classes), self.label_smoothing)
+        return mix(images, labels, draws, self.mixup, self.cutmix) if self.mixup or self.cutmix else (images, labels)
+
+    def __str__(self) -> str:
+        numbers = {name: getattr(self, name) for name in ("mixup", "cutmix", "erase", "label_smoothing")}
+        return " ".join([self.augment or "plain", *(f"{name} {value!r}" for name, value in numbers.items() if value)])

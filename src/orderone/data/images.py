@@ -1,0 +1,155 @@
+"""Image classification: bytes on the device, augmented and normalised as they are needed.
+
+    bytes -> crop, flip, RandAugment (bytes) -> normalised to mean 0 and deviation 1 -> erasing -> mixup or cutmix
+
+Every epoch shows each image once. What is held out is only normalised. `S2` is the recipe of S2 II.1.A.
+"""
+
+from collections.abc import Mapping, Sequence
+from os import PathLike
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from orderone.core.errors import one_of
+from orderone.core.exact import count
+from orderone.core.given import Count, Name, Number
+from orderone.data.augment.recipe import Recipe
+from orderone.data.draws import Draws
+from orderone.data.order import Order
+from orderone.data.task import Batch, Loss
+from orderone.data.vision.arrays import Arrays
+from orderone.data.vision.folder import image_folder
+from orderone.data.vision.pixels import Memory, Pixels
+from orderone.data.vision.sets import SETS, apart
+
+EVALUATIONS = 8  # batches at most, if nothing else is asked for
+FORMATS = ("pairs", "huggingface")
+S2: Mapping[str, Any] = MappingProxyType(
+    {"augment": "randaugment", "mixup": 0.8, "cutmix": 1.0, "erase": 0.25, "label_smoothing": 0.1}
+)
+
+
+def images(
+    source: Any = "digits",
+    batch: Count = 64,
+    *,
+    augment: Name | None = None,
+    mixup: Number = 0.0,
+    cutmix: Number = 0.0,
+    erase: Number = 0.0,
+    label_smoothing: Number = 0.0,
+    size: Count = 224,
+    evaluations: Count | None = EVALUATIONS,
+    format: Name = "pairs",
+    device: Any = None,
+    root: Any = "data",
+) -> "Images":
+    """A task: tell what an image shows.
+
+    source:       "digits", "mnist", "fashion-mnist", "cifar10" (in `root`); a folder with a folder of images for each class
+                  (or with such folders `train` and `val`); or a pair of tensors, bytes (n, channels, height, width) and
+                  classes (n,)
+    augment:      "flip"; "crop": shifted by an eighth of the side, and flipped; "resize": a box enlarged, and flipped;
+                  "randaugment": that, and two operations of magnitude 9
+    mixup:        the v of Beta(v, v), and likewise for cutmix; a coin decides between them
+    erase:        the chance of a rectangle of noise
+    size:         of images from a folder, which are cut to squares
+    evaluations:  how many batches are held out at most; None for all of them
+    """
+    recipe = Recipe.read(augment, mixup, cutmix, erase, label_smoothing)
+    train, held = _read(source, root, count(size, "size"), resized=recipe.resized)
+    return Images(train, held, batch, recipe, evaluations=evaluations, format=format, device=device)
+
+
+class Images:
+    """`classes` is the number of classes, `shape` (channels, height, width)."""
+
+    def __init__(
+        self,
+        train: Pixels,
+        held: Pixels,
+        batch: Count,
+        recipe: Recipe,
+        *,
+        evaluations: Count | None = EVALUATIONS,
+        format: Name = "pairs",
+        device: Any = None,
+    ):
+        self.train, self.held, self.recipe = train, held, recipe
+        self.size, self.format = count(batch, "batch"), one_of(format, FORMATS, "format")
+        self.evaluations = None if evaluations is None else count(evaluations, "evaluations", least=0)
+        self.device = torch.device("cpu" if device is None else device)
+        self.classes = max(train.classes, held.classes)
+        self.shape, self._order = train.shape, Order(len(train), self.size)
+        self.mean, self.std = train.moments()
+        self.name = f"images {train.fingerprint} {recipe} {self.format} {self.size} {evaluations}"
+
+    @property
+    def loss(self) -> Loss | None:
+        """Cross entropy with labels that are shared between classes, where they are."""
+        return self.recipe.loss
+
+    def batch(self, step: Count, seed: Count) -> Batch:
+        pixels, labels = self._augmented(step, [seed], self.device)
+        return self._batch(pixels[0], labels[0])
+
+    def stacked(self, step: Count, seeds: Sequence[int], device: Any = None) -> Batch:
+        return self._batch(*self._augmented(step, seeds, self.device if device is None else torch.device(device)))
+
+    def evaluation(self) -> list[Batch]:
+        """Whole batches of the held-out images, at equal distances; all of them where `evaluations` is None."""
+        number, whole = len(self.held), len(self.held) // self.size
+        which = torch.arange(number)
+        if self.evaluations is not None and whole:
+            which = torch.linspace(0, number - 1, min(whole, self.evaluations) * self.size).long()
+        return [self._held(part) for part in which.split(self.size) if len(part)]
+
+    def _held(self, which: Tensor) -> Batch:
+        pixels, labels = self.held.take(which, Draws([0], 0), self.device)
+        return self._batch(self._normalised(pixels), labels)
+
+    def _augmented(self, step: int, seeds: Sequence[int], device: torch.device) -> tuple[Tensor, Tensor]:
+        draws, count = Draws(seeds, step), len(seeds)
+        pixels, labels = self.train.take(self._order(step, seeds).flatten(), draws, device)
+        pixels = self.recipe.bytes(pixels, draws, (self.mean * 255).round().to(torch.uint8), self.train.cropped)
+        pixels = self.recipe.erased(self._normalised(pixels), draws, Draws(seeds, step, device))
+        pixels, labels = pixels.view(count, self.size, *pixels.shape[1:]), labels.view(count, self.size)
+        return self.recipe.mixed(pixels, labels, draws, self.classes)
+
+    def _normalised(self, pixels: Tensor) -> Tensor:
+        mean, std = (x.to(pixels.device).view(-1, 1, 1) for x in (self.mean, self.std))
+        return pixels.float().mul_(1 / (255 * std)).sub_(mean / std)
+
+    def _batch(self, pixels: Tensor, labels: Tensor) -> Batch:
+        if self.format == "pairs":
+            return pixels, labels
+        if self.loss is None:
+            return {"pixel_values": pixels, "labels": labels}
+        return {"pixel_values": pixels}, labels  # such a model knows no labels that are shared between classes
+
+    def __repr__(self) -> str:
+        return (
+            f"Images({len(self.train):,} of {self.classes} classes, {tuple(self.shape)}, {len(self.held):,} held out, "
+            f"batches of {self.size}, {self.recipe}, {self.format})"
+        )
+
+
+def _read(source: Any, root: Any, size: int, resized: bool) -> tuple[Pixels, Pixels]:
+    if isinstance(source, str) and source.lower() in SETS:
+        train, held = SETS[source.lower()](root)
+        return Memory(train), Memory(held)
+    if isinstance(source, str) and not Path(source).is_dir():
+        one_of(source, SETS, f"images (and there is no such folder as {Path(source).absolute()})")
+    if isinstance(source, str | PathLike):
+        return image_folder(Path(source), size, resized)
+    if isinstance(source, tuple | list) and len(source) == 2 and all(isinstance(x, Tensor) for x in source):
+        train, held = apart(Arrays(source[0], source[1]))
+        return Memory(train), Memory(held)
+    raise ValueError(
+        f"source: expected {', '.join(map(repr, SETS))}, a folder with a folder for each class, or a pair of tensors "
+        f"(bytes, classes); got {type(source).__name__}"
+    )

@@ -1,0 +1,132 @@
+"""A folder of images for each class, as ImageNet is kept: read when needed, by several threads at once.
+
+    root/train/<class>/*.jpg and root/val/<class>/*.jpg,  or root/<class>/*.jpg, of which every tenth is held out
+
+For training, a box of 8 to 100 % of the area is enlarged to size x size; for evaluation, the shorter side becomes
+size * 256 / 224 and the middle is cut out (S2 II.1.A).
+"""
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import cached_property
+from hashlib import sha256
+from math import ceil
+from os import cpu_count
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor
+
+from orderone.data.augment.crop import Chances, draw_chances, place_boxes
+from orderone.data.draws import Draws
+from orderone.data.vision.pillow import pillow
+from orderone.data.vision.pixels import Pixels
+
+ENDINGS = {".jpg", ".jpeg", ".png", ".bmp", ".webp", ".ppm", ".pgm", ".tif", ".tiff", ".gif"}
+MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of ImageNet, S2 II.1.A
+EVERY = 10
+Box: TypeAlias = tuple[float, float, float, float]  # left, top, right, bottom
+LARGER = 256 / 224  # how much is cut off at evaluation
+
+
+def image_folder(root: Path, size: int, resized: bool) -> tuple[Pixels, Pixels]:
+    """Training and held-out images."""
+    train, val = (
+        root / "train",
+        next((root / name for name in ("val", "valid", "test") if (root / name).is_dir()), None),
+    )
+    if train.is_dir() and val is not None:
+        names = _classes(train)
+        return Files(_paths(train, names), names, size, resized), Files(_paths(val, names), names, size, False)
+    names = _classes(root)
+    paths = _paths(root, names)
+    kept, held = [x for i, x in enumerate(paths) if i % EVERY != EVERY - 1], paths[EVERY - 1 :: EVERY]
+    return Files(kept, names, size, resized), Files(held, names, size, False)
+
+
+class Files:
+    """Images by path, with the number of their class."""
+
+    def __init__(self, paths: Sequence[tuple[Path, int]], names: Sequence[str], size: int, cropped: bool):
+        self.paths, self.names, self.size, self.cropped = list(paths), list(names), size, cropped
+        self.shape, self.classes = torch.Size((3, size, size)), len(names)
+        listing = "\n".join(f"{path.parent.name}/{path.name} {path.stat().st_size}" for path, _ in self.paths)
+        self.fingerprint = f"{sha256(listing.encode()).hexdigest()[:16]} {size}"
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def moments(self) -> tuple[Tensor, Tensor]:
+        return torch.tensor(MEAN), torch.tensor(STD)
+
+    def take(self, which: Tensor, draws: Draws, device: torch.device) -> tuple[Tensor, Tensor]:
+        chosen = [self.paths[number] for number in which.tolist()]
+        chances: list[Chances | None] = [None] * len(chosen)
+        if self.cropped:
+            chances = [*draw_chances(draws, len(chosen) // len(draws.keys)).each()]
+        pixels = torch.stack(list(self._threads.map(self._read, [path for path, _ in chosen], chances)))
+        return pixels.to(device), torch.tensor([label for _, label in chosen]).to(device)
+
+    @cached_property
+    def _threads(self) -> ThreadPoolExecutor:
+        return ThreadPoolExecutor(min(16, cpu_count() or 1), thread_name_prefix="images")
+
+    def _read(self, path: Path, chances: Chances | None) -> Tensor:
+        try:
+            with pillow().open(path) as image:
+                box = _middle(*image.size) if chances is None else _random(*image.size, chances)
+                found = _enlarged(image, box, self.size)
+        except (OSError, SyntaxError) as error:  # Pillow raises either for files that are damaged
+            raise ValueError(
+                f"{path}: expected an image, and it cannot be read ({error}); repair or remove it"
+            ) from error
+        return (
+            torch.frombuffer(bytearray(found.tobytes()), dtype=torch.uint8)
+            .view(self.size, self.size, 3)
+            .permute(2, 0, 1)
+        )
+
+
+def _middle(width: int, height: int) -> Box:
+    side = min(width, height) / LARGER
+    left, top = (width - side) / 2, (height - side) / 2
+    return left, top, left + side, top + side
+
+
+def _random(width: int, height: int, chances: Chances) -> Box:
+    top, left, high, wide = place_boxes(chances, height, width)[0].double().tolist()
+    return left, top, left + wide, top + high
+
+
+def _enlarged(image: Any, box: Box, size: int) -> Any:
+    """A JPEG is decoded no larger than it has to be, which takes a fraction of the time."""
+    before = image.size
+    scale = size / min(box[2] - box[0], box[3] - box[1])
+    image.draft("RGB", tuple(ceil(side * scale) for side in before))
+    wide, high = (now / once for now, once in zip(image.size, before, strict=True))
+    box = (box[0] * wide, box[1] * high, box[2] * wide, box[3] * high)
+    return image.convert("RGB").resize((size, size), pillow().Resampling.BICUBIC, box=box)
+
+
+def _classes(folder: Path) -> list[str]:
+    names = sorted(path.name for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
+    if not names:
+        raise FileNotFoundError(
+            f"source: expected a folder of images for each class in {folder.absolute()}, and it holds no folders"
+        )
+    return names
+
+
+def _paths(folder: Path, names: Sequence[str]) -> list[tuple[Path, int]]:
+    found = [
+        (path, number)
+        for number, name in enumerate(names)
+        for path in sorted((folder / name).rglob("*"))
+        if path.suffix.lower() in ENDINGS
+    ]
+    if not found:
+        raise FileNotFoundError(
+            f"source: expected images ({', '.join(sorted(ENDINGS))}) in the folders of {folder.absolute()}, found none"
+        )
+    return found
