@@ -17,6 +17,7 @@ needs it most. That is the drift in width, from full alignment to the worst (doc
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
@@ -38,6 +39,7 @@ class Drift:
     slope: float
     low: float
     high: float
+    error: float  # standard, of the slope
     predicted: tuple[float, float]  # under full and under the worst alignment; nan where theory says nothing
     verdict: str
     why: str
@@ -54,22 +56,22 @@ def judge(
     axis: str,
 ) -> Drift:
     inside = [o for o in optima if o.beyond == INSIDE]
-    slope, low, high = fit(inside, confidence)
+    slope, low, high, error = fit(inside, confidence)
     verdict, why, remedy = _verdict(optima, inside, rates, (low, high), tolerance, axis)
-    return Drift(rule, slope, low, high, predicted, verdict, why, remedy)
+    return Drift(rule, slope, low, high, error, predicted, verdict, why, remedy)
 
 
-def fit(optima: Sequence[Optimum], confidence: float) -> tuple[float, float, float]:
-    """Slope and interval; everything is possible with fewer than two optima, or without a second seed."""
+def fit(optima: Sequence[Optimum], confidence: float) -> tuple[float, float, float, float]:
+    """Slope, interval and standard error; everything is possible with fewer than two optima, or without a second seed."""
     if len(optima) < 2:
-        return math.nan, -math.inf, math.inf
+        return math.nan, -math.inf, math.inf, math.inf
     doublings = np.log2([o.size for o in optima])
     weights = (doublings - doublings.mean()) / ((doublings - doublings.mean()) ** 2).sum()
     slope = float(weights @ np.array([o.x for o in optima]))
     parts = [(float(w), o.noise, o.seeds - 1, o.resolution) for w, o in zip(weights, optima, strict=True)]
     error, freedom = combined(parts)
     reach = quantile(freedom, confidence) * error
-    return slope, slope - reach, slope + reach
+    return slope, slope - reach, slope + reach, error
 
 
 def _verdict(
@@ -126,6 +128,7 @@ def _narrow(optima: Sequence[Optimum], axis: str) -> str:
     return f"{first}, or {axis}s further apart"
 
 
+@lru_cache
 def predicted_drift(rule: Name, optimizer: Name, axis: Name, depth: Name | None = None) -> tuple[float, float]:
     """Octaves per doubling, under full and under the worst alignment; nan where theory says nothing."""
     if axis == "depth":

@@ -1,0 +1,131 @@
+"""A tidy frame (one row a training: width or depth, rule, lr, seed, loss) as curves: losses by seed and learning rate."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from orderone.core.errors import one_of
+from orderone.sweeping.optimum import Curve
+from orderone.sweeping.trial import KNOWN, SIZES
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+LEFT_OUT = ("failed", "stopped")  # no loss at the end, or one from before the end
+FREE = ("rule", "lr", "seed", "data_seed")  # may vary in a study; everything else is held
+Curves = dict[str, list[Curve]]  # by rule, the smallest size first
+
+
+def read_curves(frame: "pd.DataFrame", over: str | None, where: Mapping[str, Any]) -> tuple[str, Curves, list[str]]:
+    """The axis, the curves, and what had to be left out."""
+    rows = _selected(_checked(frame), where)
+    axis = _axis(rows, over)
+    _held(rows, axis)
+    if "rule" not in rows:
+        rows = rows.assign(rule="mup")
+    rows = rows.assign(loss=_losses(rows), seed=_seeds(rows))
+    notes: list[str] = []
+    found: Curves = {}
+    for rule, of_rule in rows.groupby("rule", sort=False):
+        groups = of_rule.groupby(axis, sort=True)
+        found[str(rule)] = [_curve(int(str(size)), group, f"{rule}, {axis} {size}", notes) for size, group in groups]
+    return axis, found, notes
+
+
+def _checked(frame: Any) -> "pd.DataFrame":
+    import pandas as pd
+
+    if not isinstance(frame, pd.DataFrame):
+        raise ValueError(f"frame: expected a DataFrame with one row a training, got {type(frame).__name__}")
+    for name in ("lr", "loss"):
+        if name not in frame:
+            raise ValueError(
+                f"frame: expected a column {name!r}, got {', '.join(map(str, frame.columns))}; rename yours"
+            )
+    if not len(frame):
+        raise ValueError("frame: expected one row a training, got none; run the sweep first")
+    rates = frame["lr"].to_numpy(float)
+    if not (np.isfinite(rates) & (rates > 0)).all():
+        wrong = rates[~(np.isfinite(rates) & (rates > 0))][0]
+        raise ValueError(f"frame: expected positive learning rates, got {wrong}; drop those rows")
+    return frame
+
+
+def _selected(frame: "pd.DataFrame", where: Mapping[str, Any]) -> "pd.DataFrame":
+    for name, value in where.items():
+        if name not in frame:
+            raise ValueError(f"where: no column is called {name!r}; there are {', '.join(map(str, frame.columns))}")
+        if not (kept := frame[name] == value).any():
+            raise ValueError(f"where: no row has {name} = {value!r}; there are {_values(frame[name])}")
+        frame = frame[kept]
+    if "status" in frame:
+        frame = frame[~frame["status"].isin(LEFT_OUT)]
+    if not len(frame):
+        raise ValueError("frame: expected trainings that came to their end, got none; run the sweep first")
+    return frame
+
+
+def _axis(frame: "pd.DataFrame", over: str | None) -> str:
+    if over is not None:
+        over = one_of(over, SIZES, "axis")
+    present = [name for name in SIZES if name in frame and frame[name].notna().all()]
+    varying = [name for name in present if frame[name].nunique() > 1]
+    if over is None and len(varying) > 1:
+        raise ValueError("frame: both width and depth vary; say over='width' and where={'depth': ...}, or the reverse")
+    axis = over or (varying or present or [None])[0]
+    if axis not in present:
+        raise ValueError(
+            f"frame: expected a column {axis or 'width or depth'} with the size of every training, got none"
+        )
+    return axis
+
+
+def _held(frame: "pd.DataFrame", axis: str) -> None:
+    """One optimum has one set of other settings."""
+    for name in KNOWN:
+        if name not in (*FREE, axis) and name in frame and frame[name].nunique(dropna=False) > 1:
+            raise ValueError(
+                f"frame: expected one {name} for all trainings, got {_values(frame[name])}; choose one with "
+                f"where={{{name!r}: {frame.loc[frame['loss'].astype(float).idxmin(), name]!r}}} (the best loss has it)"
+            )
+
+
+def _losses(frame: "pd.DataFrame") -> np.ndarray:
+    """inf where training diverged: above any number."""
+    losses = frame["loss"].to_numpy(float)
+    diverged = frame["diverged"].to_numpy(bool) if "diverged" in frame else np.zeros(len(losses), bool)
+    return np.where(np.isfinite(losses) & ~diverged, losses, np.inf)
+
+
+def _seeds(frame: "pd.DataFrame") -> "list[tuple[Any, ...]]":
+    names = [name for name in ("seed", "data_seed") if name in frame]
+    return list(zip(*(frame[name] for name in names), strict=True)) if names else [()] * len(frame)
+
+
+def _curve(size: int, rows: "pd.DataFrame", called: str, notes: list[str]) -> Curve:
+    if (double := rows.duplicated(["lr", "seed"], keep=False)).any():
+        first = rows[double].iloc[0]
+        same = rows[(rows["lr"] == first["lr"]) & (rows["seed"] == first["seed"])]
+        names = [name for name in same if name not in ("loss", "key", "seconds") and same[name].nunique() > 1]
+        differ = f"; they differ in {', '.join(names)}: choose with where={{...}}" if names else "; drop one"
+        raise ValueError(f"frame: {len(same)} trainings of {called}, lr {first['lr']:g} and one seed{differ}")
+    table = rows.pivot(index="seed", columns="lr", values="loss").sort_index(axis=1)
+    full = _complete(table)
+    if full.shape != table.shape:
+        notes.append(
+            f"{called}: trainings are missing; {full.shape[0]} of {table.shape[0]} seeds and {full.shape[1]} of "
+            f"{table.shape[1]} learning rates are used"
+        )
+    return Curve(size, np.log2(full.columns.to_numpy(float)), full.to_numpy(float))
+
+
+def _complete(table: "pd.DataFrame") -> "pd.DataFrame":
+    """Every seed with every rate: seeds that miss one are left out while two others stay, otherwise rates are."""
+    seeds = table.dropna()
+    return seeds if len(seeds) >= min(2, len(table)) else table.dropna(axis=1)
+
+
+def _values(column: Any, most: int = 6) -> str:
+    values = [f"{value:g}" if isinstance(value, float) else str(value) for value in column.unique()]
+    return ", ".join(values[:most]) + (", ..." if len(values) > most else "")

@@ -1,0 +1,109 @@
+"""Settings for the size that was not tuned: which learning rate, why that one, and what it may cost.
+
+    keeping x at the target costs a (x*(target) - x)^2, and x* moves by drift k in k doublings, so on average
+    regret = a ((drift k)^2 + (error of the drift)^2 k^2)
+
+with the bend a of the largest size that was run, which is the nearest there is.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from torch import nn
+
+from orderone.planning import Plan, plan
+from orderone.sweeping.drift import MOVES, TRANSFERS, Drift
+from orderone.sweeping.optimum import INSIDE, Optimum
+
+POOLED, LARGEST, EXTRAPOLATED = "pooled", "largest", "extrapolated"
+
+
+@dataclass(frozen=True)
+class Target:
+    """Print it; `snippet` is code to paste, `plan` the plan for a model of that size."""
+
+    rule: str
+    optimizer: str
+    axis: str
+    size: int
+    base: int
+    lr: float
+    low: float  # where the target's own optimum is expected
+    high: float
+    source: str
+    why: str
+    regret: float
+    verdict: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def snippet(self) -> str:
+        others = "".join(f", {name}={value!r}" for name, value in self.options.items() if value is not None)
+        asked = f'rule="{self.rule}", optimizer="{self.optimizer}", lr={self.lr:.4g}{others}'
+        return (
+            f"plan = o1.plan(build({self.size}), base=build({self.base}), {asked})\n"
+            "model, optimizer = plan.apply(), plan.optimizer()"
+        )
+
+    def plan(self, model: nn.Module, base: Any) -> Plan:
+        """For a model of this size, relative to one of the base's size (the meta device is fine for both)."""
+        return plan(model, base=base, rule=self.rule, optimizer=self.optimizer, lr=self.lr, **self.options)
+
+    def __str__(self) -> str:
+        first = f"{self.rule} at {self.axis} {self.size}: lr {self.lr:.3g}, {self.why}"
+        return "\n".join([first, f"  {self.outlook}", *(f"  {line}" for line in self.snippet.splitlines())])
+
+    @property
+    def outlook(self) -> str:
+        if not np.isfinite(self.regret):
+            return "where its own optimum is cannot be said from these trainings"
+        return (
+            f"its own optimum is expected between {self.low:.3g} and {self.high:.3g}; keeping {self.lr:.3g} costs "
+            f"about {self.regret:.2g} in loss"
+        )
+
+
+def target(
+    optima: Sequence[Optimum],
+    drift: Drift,
+    *,
+    axis: str,
+    size: int,
+    base: int,
+    optimizer: str,
+    options: Mapping[str, Any],
+) -> Target:
+    inside = [o for o in optima if o.beyond == INSIDE]
+    if not inside:
+        raise ValueError(
+            f"{drift.rule}: no {axis} has its optimum within the grid, so there is nothing to carry over; {drift.remedy}"
+        )
+    x, at, source, why = _choice(inside, drift, axis, size)
+    k = float(np.log2(size) - at)
+    slope = drift.slope if np.isfinite(drift.slope) else 0.0
+    moved = 0.0 if source == EXTRAPOLATED else slope * k
+    low, high = sorted(x + moved + (k * (edge - slope) if k else 0.0) for edge in (drift.low, drift.high))
+    largest = max(inside, key=lambda o: o.size)
+    regret = float(max(largest.bend, 0.0) * (moved**2 + ((drift.error * k) ** 2 if k else 0.0)))
+    rates = (float(np.exp2(value)) for value in (x, low, high))
+    return Target(drift.rule, optimizer, axis, size, base, *rates, source, why, regret, drift.verdict, dict(options))
+
+
+def _choice(inside: Sequence[Optimum], drift: Drift, axis: str, size: int) -> tuple[float, float, str, str]:
+    """log2(lr), the doublings at which it was found, which it is, and why."""
+    largest = max(inside, key=lambda o: o.size)
+    top = float(np.log2(largest.size))
+    if drift.verdict == TRANSFERS and drift.low <= 0 <= drift.high:
+        weights = np.array([1 / (o.noise**2 + o.resolution**2) for o in inside])
+        x, at = (
+            float(np.average(v, weights=weights)) for v in ([o.x for o in inside], np.log2([o.size for o in inside]))
+        )
+        return x, at, POOLED, f"pooled over the {axis}s, since no drift is seen between them"
+    if drift.verdict == TRANSFERS:
+        return largest.x, top, LARGEST, f"the optimum of {axis} {largest.size}, the nearest: a small drift is seen"
+    if drift.verdict == MOVES:
+        x = largest.x + drift.slope * (float(np.log2(size)) - top)
+        return x, top, EXTRAPOLATED, f"extrapolated by {drift.slope:+.2f} octaves per doubling: the optimum moves"
+    return largest.x, top, LARGEST, f"the optimum of {axis} {largest.size}, the nearest; transfer is not shown"

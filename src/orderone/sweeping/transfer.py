@@ -1,0 +1,205 @@
+"""Does the best learning rate of a small model serve a large one? Optimum by size, drift, verdict, settings."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from os import PathLike
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from orderone.core.exact import count
+from orderone.core.given import Number
+from orderone.core.reals import real
+from orderone.planning import Plan
+from orderone.sweeping.curves import Curves, read_curves
+from orderone.sweeping.drift import MOVES, TRANSFERS, UNKNOWN, Drift, judge, predicted_drift
+from orderone.sweeping.job import call_build
+from orderone.sweeping.optimum import INSIDE, REACH, Curve, Optimum, optimum
+from orderone.sweeping.target import Target, target
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+TOLERANCE = 0.25  # octaves per doubling: over four doublings, a factor of two
+COLUMNS = ("rule", "size", "lr", "low", "high", "loss", "bend", "regret", "beyond", "seeds", "rates")
+
+
+@dataclass(frozen=True)
+class Transfer:
+    """Print it; `frame` has the optima, `drifts` the verdicts, `target(width=...)` the settings for a larger model."""
+
+    axis: str  # width or depth
+    curves: Curves = field(repr=False)
+    optima: Mapping[str, Sequence[Optimum]] = field(repr=False)
+    drift: Mapping[str, Drift]
+    optimizer: str
+    base: int
+    tolerance: float
+    confidence: float
+    notes: Sequence[str] = ()
+    options: Mapping[str, Any] = field(default_factory=dict)  # of `plan`
+    build: Callable[..., Any] | None = field(default=None, repr=False)
+
+    @staticmethod
+    def from_frame(
+        frame: Any,
+        *,
+        over: str | None = None,
+        where: Mapping[str, Any] | None = None,
+        tolerance: Number = TOLERANCE,
+        confidence: Number = 0.95,
+        optimizer: str | None = None,
+        base: Any = None,
+        options: Mapping[str, Any] | None = None,
+        build: Callable[..., Any] | None = None,
+    ) -> "Transfer":
+        """From any table of trainings, one row each: width or depth, lr, loss, and if there are any rule and seed.
+
+        Args:
+            frame: `diverged` (or a loss that is not finite) marks runs that diverged; of `status`, failed and stopped
+                runs are left out.
+            over: "width" or "depth"; by default the one that varies.
+            where: Values of other settings, such as {"weight_decay": 0.1}, if there are several.
+            tolerance: A drift that still counts as none, in octaves of lr per doubling of the size.
+            confidence: Of the intervals.
+            optimizer: What the drift that theory predicts is for; by default the frame's, or adamw.
+            base: The size that `lr` is meant for; by default the smallest.
+            options: Other settings of `plan` for the target: weight_decay, depth, ...
+            build: A function of the size that returns the model, for `save_plan`.
+        """
+        tolerance, confidence = (
+            real(tolerance, "tolerance", above=0),
+            real(confidence, "confidence", above=0, most=0.9999),
+        )
+        axis, curves, notes = read_curves(frame, over, where or {})
+        optimizer = optimizer or _only(frame, "optimizer") or "adamw"
+        options = _options(frame, where or {}) | dict(options or {})
+        optima = {rule: [optimum(curve, confidence) for curve in of_rule] for rule, of_rule in curves.items()}
+        drifts = {
+            rule: judge(
+                rule, found, min(len(curve.x) for curve in curves[rule]),
+                predicted_drift(rule, optimizer, axis, options.get("depth")), tolerance, confidence, axis,
+            )
+            for rule, found in optima.items()
+        }  # fmt: skip
+        smallest = min(curve.size for of_rule in curves.values() for curve in of_rule)
+        base = smallest if base is None else count(base, "base")
+        return Transfer(
+            axis, curves, optima, drifts, optimizer, base, tolerance, confidence, notes, options, build
+        )  # fmt: skip
+
+    # --- reading -----------------------------------------------------------------------------------------------------
+
+    @property
+    def rules(self) -> tuple[str, ...]:
+        return tuple(self.drift)
+
+    @property
+    def chosen(self) -> str:
+        """The rule to take: of those that transfer, else of all, the one with the smallest loss at the largest size."""
+        able = [rule for rule in self.rules if self.drift[rule].verdict == TRANSFERS] or list(self.rules)
+        return min(able, key=lambda rule: self.optima[rule][-1].loss)
+
+    @property
+    def verdict(self) -> str:
+        """Of the rule to take."""
+        return self.drift[self.chosen].verdict
+
+    @cached_property
+    def frame(self) -> "pd.DataFrame":
+        """One row for each rule and size. `low` and `high` bound the best lr; `regret`: what the best lr of the smallest
+        size costs here."""
+        import pandas as pd
+
+        rows = [self._row(rule, k) for rule in self.rules for k in range(len(self.optima[rule]))]
+        return pd.DataFrame(rows, columns=list(COLUMNS)).rename(columns={"size": self.axis})
+
+    def _row(self, rule: str, k: int) -> tuple[Any, ...]:
+        o, curve = self.optima[rule][k], self.curves[rule][k]
+        with np.errstate(over="ignore"):
+            lr, low, high = (float(2.0**x) for x in (o.x, o.low, o.high))
+        return rule, o.size, lr, low, high, o.loss, o.bend, self.regret(rule, k), o.beyond, o.seeds, len(curve.x)
+
+    def regret(self, rule: str, k: int) -> float:
+        """What the k-th size loses with the best learning rate of the smallest size; nan where either is unknown."""
+        first, own = self.optima[rule][0], self.optima[rule][k]
+        if first.beyond != INSIDE or own.beyond != INSIDE:
+            return float("nan")
+        return excess(self.curves[rule][k], own, first.x)
+
+    @cached_property
+    def drifts(self) -> "pd.DataFrame":
+        """One row a rule: octaves of lr per doubling, interval, prediction (under full and worst alignment), verdict."""
+        import pandas as pd
+
+        rows = [
+            (d.rule, d.slope, d.low, d.high, *d.predicted, d.verdict, d.why, d.remedy) for d in self.drift.values()
+        ]  # fmt: skip
+        names = ["rule", "drift", "low", "high", "predicted", "predicted_worst", "verdict", "why", "remedy"]
+        return pd.DataFrame(rows, columns=names)
+
+    def __str__(self) -> str:
+        from orderone.sweeping.transfer_text import render
+
+        return render(self)
+
+    # --- using -------------------------------------------------------------------------------------------------------
+
+    def target(self, *, width: Any = None, depth: Any = None, rule: str | None = None) -> Target:
+        """Settings for a model of this size, of the rule to take unless another is named."""
+        given = {"width": width, "depth": depth}
+        if given.pop(self.axis) is None or any(value is not None for value in given.values()):
+            raise ValueError(f"target: this is a study over {self.axis}; give {self.axis}=..., and nothing else")
+        size = count(width if self.axis == "width" else depth, self.axis)
+        rule = self.chosen if rule is None else rule
+        if rule not in self.drift:
+            raise ValueError(f"rule: expected one of {', '.join(self.rules)}, got {rule!r}")
+        return target(
+            self.optima[rule], self.drift[rule], axis=self.axis, size=size, base=self.base,
+            optimizer=self.optimizer, options=self.options,
+        )  # fmt: skip
+
+    def save_plan(
+        self,
+        path: str | PathLike[str],
+        build: Callable[..., Any] | None = None,
+        *,
+        rule: str | None = None,
+        **size: Any,
+    ) -> Plan:
+        """Write the plan of the target; models are built on the meta device, which takes no memory."""
+        build = build or self.build
+        if build is None:
+            raise ValueError(f"build: expected a function of the {self.axis} that returns a model; give build=...")
+        settings = self.target(rule=rule, **size)
+        with torch.device("meta"):
+            large, base = (call_build(build, {self.axis: n}, {}) for n in (settings.size, self.base))
+        made = settings.plan(large, base)
+        made.save(path)
+        return made
+
+
+def excess(curve: Curve, own: Optimum, x: float) -> float:
+    """The loss at x above the smallest: by the parabola near it, between the points of the grid elsewhere."""
+    if abs(x - own.x) <= REACH and np.isfinite(np.interp(x, curve.x, curve.mean)):
+        return float(max(own.bend, 0.0) * (x - own.x) ** 2)
+    right = int(np.searchsorted(curve.x, x).clip(1, len(curve.x) - 1))
+    one, two = curve.mean[right - 1], curve.mean[right]
+    share = float(np.clip((x - curve.x[right - 1]) / (curve.x[right] - curve.x[right - 1]), 0, 1))
+    there = one if share == 0 else two if share == 1 else (one * (1 - share) + two * share)
+    return float(max(there - own.loss, 0.0))
+
+
+def _only(frame: Any, name: str) -> Any:
+    return frame[name].iloc[0] if name in frame and frame[name].nunique() == 1 else None
+
+
+def _options(frame: Any, where: Mapping[str, Any]) -> dict[str, Any]:
+    """What the trainings were planned with."""
+    found = {name: where.get(name, _only(frame, name)) for name in ("weight_decay", "eps")}
+    return {name: float(value) for name, value in found.items() if value is not None}
+
+
+__all__ = ["MOVES", "TRANSFERS", "UNKNOWN", "Transfer"]

@@ -1,0 +1,42 @@
+"""Synthetic sweeps: bowls of loss over log2(lr) whose optimum moves by a known drift."""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import pandas as pd
+
+Bowl = Callable[[np.ndarray], np.ndarray]
+
+BOWLS: dict[str, Bowl] = {
+    "parabola": lambda d: 0.05 * d**2,
+    "steep far off": lambda d: 0.05 * (np.cosh(d) - 1),
+    "steeper above": lambda d: 0.1 * (np.exp(0.9 * d) - 0.9 * d - 1),
+    "diverges above": lambda d: np.where(d > 1, np.inf, 0.04 * d**2),
+    "cliff": lambda d: np.where(d > 0.5, 3 + d, 0.04 * d**2),
+}
+
+
+def sweep(
+    drift: float = 0.0,
+    bowl: Bowl = BOWLS["parabola"],
+    *,
+    widths: Sequence[int] = (64, 128, 256, 512),
+    rates: np.ndarray | None = None,
+    seeds: int = 3,
+    noise: float = 0.01,
+    best: float = -8.0,
+    rule: str = "mup",
+    axis: str = "width",
+    rng: np.random.Generator | None = None,
+) -> pd.DataFrame:
+    """`noise` is of every training; every seed of a size also lies a little higher or lower as a whole."""
+    rng = rng or np.random.default_rng(0)
+    x = np.arange(-14.0, -2.0) if rates is None else rates
+    rows = []
+    for width in widths:
+        doublings = np.log2(width / widths[0])
+        for seed in range(seeds):
+            level = 2 - 0.1 * doublings + 0.02 * rng.standard_normal()
+            losses = level + bowl(x - best - drift * doublings) + noise * rng.standard_normal(len(x))
+            rows += [(rule, width, 2.0**a, seed, loss) for a, loss in zip(x, losses, strict=True)]
+    return pd.DataFrame(rows, columns=["rule", axis, "lr", "seed", "loss"])

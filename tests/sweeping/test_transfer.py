@@ -1,0 +1,307 @@
+"""Transfer studies on bowls with a known optimum: no false verdicts, intervals that hold, and no verdict without data."""
+
+import math
+
+import numpy as np
+import pandas as pd
+import pytest
+from bowls import BOWLS, sweep
+from torch import nn
+
+import orderone as o1
+from orderone.sweeping.drift import MOVES, TRANSFERS, UNKNOWN, predicted_drift
+from orderone.sweeping.optimum import ABOVE, BELOW, INSIDE, NOWHERE, Curve, draws, optimum
+from orderone.sweeping.transfer import Transfer
+
+EVERY = pytest.mark.parametrize("bowl", BOWLS)
+study = Transfer.from_frame
+
+
+def studies(drift: float, bowl: str, number: int, **settings) -> list[Transfer]:
+    """Grids lie anywhere with respect to the optimum."""
+    rng = np.random.default_rng(int(1000 * abs(drift)) + list(BOWLS).index(bowl))
+    made = []
+    for _ in range(number):
+        x = np.arange(-14.0, -2.0, settings.get("step", 1.0)) + rng.uniform(0, 1)
+        made.append(study(sweep(drift, BOWLS[bowl], rates=x, rng=rng, noise=settings.get("noise", 0.01))))
+    return made
+
+
+def share(made: list[Transfer], verdict: str) -> float:
+    return float(np.mean([t.verdict == verdict for t in made]))
+
+
+# --- calibration -----------------------------------------------------------------------------------------------------
+
+
+@EVERY
+def test_without_drift_it_never_says_that_the_optimum_moves(bowl):
+    assert share(studies(0.0, bowl, 16), MOVES) <= 0.05
+
+
+@EVERY
+def test_with_a_drift_of_one_it_never_says_that_it_transfers(bowl):
+    made = studies(-1.0, bowl, 16)
+    assert share(made, TRANSFERS) == 0
+    assert share(made, MOVES) >= 0.9
+
+
+def test_without_drift_it_says_so():
+    assert share(studies(0.0, "parabola", 24), TRANSFERS) >= 0.9
+
+
+def test_at_the_tolerance_neither_verdict_is_common():
+    assert share(studies(0.25, "parabola", 24), UNKNOWN) >= 0.8  # 0.95 is nominal; the slow test counts more
+
+
+def test_noise_makes_it_silent_rather_than_wrong():
+    made = studies(0.0, "parabola", 24, noise=0.1)
+    assert share(made, MOVES) <= 0.05
+    assert share(made, UNKNOWN) >= 0.8
+
+
+@pytest.mark.slow
+@EVERY
+@pytest.mark.parametrize("drift", [0.0, -0.25, -1.0])
+def test_false_verdicts_and_the_coverage_of_the_drift(bowl, drift):
+    made = studies(drift, bowl, 400)
+    within = np.mean([t.drift["mup"].low <= drift <= t.drift["mup"].high for t in made])
+    assert within >= 0.93
+    assert share(made, TRANSFERS if drift == -1 else MOVES) <= 0.05
+
+
+@pytest.mark.parametrize("noise", [0.02, 0.05])
+def test_the_interval_of_an_optimum_holds_it_as_often_as_it_says(noise):
+    rng, x, inside = np.random.default_rng(3), np.arange(-5.0, 6.0), []
+    for _ in range(300):
+        at = rng.uniform(-0.5, 0.5)
+        o = optimum(Curve(64, x, 0.05 * (x - at) ** 2 + noise * rng.standard_normal((4, len(x)))), confidence=0.9)
+        inside.append(o.low <= at <= o.high)
+    assert 0.84 <= np.mean(inside) <= 0.99
+
+
+# --- one optimum -----------------------------------------------------------------------------------------------------
+
+
+def test_a_parabola_is_found_exactly():
+    x = np.arange(-10.0, 0.0)
+    o = optimum(Curve(64, x, np.tile(1.5 + 0.07 * (x + 4.3) ** 2, (3, 1))))
+    assert (o.x, o.loss, o.bend) == pytest.approx((-4.3, 1.5, 0.07))
+    assert o.noise == pytest.approx(0, abs=1e-9)
+    assert o.low < o.x < o.high  # a grid is never exact
+
+
+def test_the_bootstrap_of_a_sum_is_that_of_the_textbook():
+    """The spread of means of S draws from S numbers is sqrt((S - 1) / S) of their standard error."""
+    values = np.random.default_rng(0).standard_normal(4)
+    spread = values[draws(4)].mean(1).std() * (4 / 3) ** 0.5
+    assert spread == pytest.approx(values.std(ddof=1) / 2)
+
+
+@pytest.mark.parametrize(("at", "where"), [(-12.0, BELOW), (2.0, ABOVE), (-5.0, INSIDE)])
+def test_an_optimum_at_the_end_of_the_grid_is_no_number(at, where):
+    x = np.arange(-10.0, 0.0)
+    o = optimum(Curve(64, x, np.tile(0.05 * (x - at) ** 2, (2, 1))))
+    assert o.beyond == where
+    assert math.isnan(o.x) == (where != INSIDE)
+    assert o.low <= at <= o.high
+
+
+def test_all_diverged():
+    assert optimum(Curve(64, np.arange(6.0), np.full((2, 6), np.inf))).beyond == NOWHERE
+
+
+def test_a_best_rate_just_below_divergence_is_inside_the_grid():
+    x = np.arange(-10.0, 0.0)
+    losses = np.where(x > -4, np.inf, 1 - 0.1 * x)[None].repeat(3, 0)  # falls until it diverges
+    o = optimum(Curve(64, x, losses))
+    assert o.beyond == INSIDE
+    assert o.low <= -4 <= o.high
+    assert o.high - o.low > 1  # of a grid whose next point diverged
+
+
+def test_seeds_that_disagree_about_the_end_of_the_grid():
+    x = np.arange(-10.0, 0.0)
+    losses = np.stack([0.05 * (x - at) ** 2 for at in (-12, -12, -6)])
+    assert optimum(Curve(64, x, losses)).beyond == BELOW
+
+
+# --- what theory predicts --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("rule", "optimizer", "expected"),
+    [
+        ("mup", "adamw", (0, 0)),
+        ("mup", "sgd", (0, 0)),
+        ("standard", "adamw", (-1, -1.5)),
+        ("standard", "lion", (-1, -1.5)),
+        ("sp", "adamw", (0, -0.5)),  # its rates fall with the width already; the worst alignment asks for more
+    ],
+)
+def test_predicted_drift(rule, optimizer, expected):
+    assert predicted_drift(rule, optimizer, "width") == expected
+
+
+def test_where_theory_says_nothing():
+    assert all(math.isnan(x) for x in predicted_drift("my own", "adamw", "width"))
+    assert all(math.isnan(x) for x in predicted_drift("mup", "adamw", "depth"))
+    assert predicted_drift("mup", "adamw", "depth", "completep") == (0, 0)
+
+
+# --- not enough data -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("frame", "why", "remedy"),
+    [
+        (sweep(widths=(64, 128)), "2 widths were run, and 3 are needed", "add widths"),
+        (sweep(rates=np.arange(-10.0, -6.0)), "4 learning rates", "add learning rates"),
+        (sweep(seeds=1), "1 seed", "2 seeds or more"),
+        (sweep(best=-14.5), "64, 128, 256, 512: the optimum is below the grid", "smaller"),
+        (sweep(best=-2.0), "above the grid", "larger"),
+        (sweep(-0.2, best=-12.9), "512: the optimum is below", "smaller"),
+        (sweep(noise=0.2), "neither within nor outside", "add seeds"),
+        (sweep(0.2, BOWLS["cliff"], noise=1e-4), "neither within nor outside", "finer grid"),
+        (sweep(bowl=lambda d: np.full_like(d, np.inf)), "all learning rates diverged", "smaller"),
+    ],
+)
+def test_says_that_data_are_lacking_why_and_what_to_do(frame, why, remedy):
+    t = study(frame)
+    assert t.verdict == UNKNOWN
+    assert why in t.drift["mup"].why
+    assert remedy in t.drift["mup"].remedy
+    assert why in " ".join(str(t).split())
+
+
+def test_a_size_beyond_the_grid_takes_a_drift_not_back():
+    t = study(sweep(-1.0, best=-9.0, widths=(64, 128, 256, 512, 1024, 2048)))
+    assert t.optima["mup"][-1].beyond == BELOW
+    assert t.verdict == MOVES
+
+
+# --- the study as a whole --------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def two_rules() -> Transfer:
+    return study(pd.concat([sweep(0.02), sweep(-0.95, rule="standard")]).assign(weight_decay=0.1))
+
+
+def test_the_rule_that_transfers_is_chosen(two_rules):
+    assert two_rules.drift["mup"].verdict == TRANSFERS
+    assert two_rules.drift["standard"].verdict == MOVES
+    assert two_rules.chosen == "mup"
+    assert two_rules.verdict == TRANSFERS
+
+
+def test_tables(two_rules):
+    assert list(two_rules.frame.columns[:3]) == ["rule", "width", "lr"]
+    assert len(two_rules.frame) == 8
+    assert two_rules.drifts.set_index("rule").loc["standard", "predicted"] == -1
+    text = str(two_rules)
+    assert text.startswith("mup transfers; standard does not transfer")
+    assert "-1 to -1.5" in text
+
+
+def test_regret_is_what_the_bowl_says(two_rules):
+    """Three doublings at -0.95 octaves each, in a bowl of 0.05 per octave squared."""
+    frame = two_rules.frame.set_index(["rule", "width"])
+    assert frame.loc[("standard", 512), "regret"] == pytest.approx(0.05 * (3 * 0.95) ** 2, rel=0.25)
+    assert frame.loc[("mup", 512), "regret"] < 0.01
+
+
+def test_settings_of_the_target(two_rules):
+    ours, theirs = two_rules.target(width=2048), two_rules.target(width=2048, rule="standard")
+    assert (ours.source, theirs.source) == ("pooled", "extrapolated")
+    assert np.log2(ours.lr) == pytest.approx(-8, abs=0.2)
+    assert np.log2(theirs.lr) == pytest.approx(-8 - 5 * 0.95, abs=0.5)
+    assert ours.low < ours.lr < ours.high
+    assert ours.regret < 0.05
+    assert "lr=" in str(ours)
+
+
+def test_the_snippet_runs_and_its_plan_is_the_saved_one(two_rules, tmp_path):
+    space = {"o1": o1, "build": network}
+    exec(two_rules.target(width=256).snippet, space)
+    saved = two_rules.save_plan(tmp_path / "plan.json", network, width=256)
+    rates = [row.lr for row in o1.Plan.load(tmp_path / "plan.json").rows]
+    assert rates == [row.lr for row in saved.rows]
+    assert rates == pytest.approx([row.lr for row in space["plan"].rows], rel=1e-3)
+    assert space["plan"].settings.weight_decay == 0.1
+
+
+def network(width: int) -> nn.Module:
+    return nn.Sequential(nn.Linear(4, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(), nn.Linear(width, 2))
+
+
+def test_over_depth():
+    t = study(sweep(axis="depth", widths=(2, 4, 8, 16)), options={"depth": "completep"})
+    assert t.axis == "depth"
+    assert t.drift["mup"].predicted == (0, 0)
+    assert t.target(depth=48).size == 48
+    assert "depths 2, 4, 8, 16" in str(t)
+
+
+def test_a_small_drift_is_carried_from_the_nearest_size():
+    t = study(sweep(0.12, noise=1e-3, seeds=5))
+    assert t.verdict == TRANSFERS
+    assert t.target(width=2048).source == "largest"
+
+
+def test_a_target_without_a_second_seed_is_bounded_by_nothing():
+    told = study(sweep(seeds=1)).target(width=2048)
+    assert told.source == "largest"
+    assert "cannot be said" in str(told)
+
+
+def test_missing_trainings_are_told():
+    frame = sweep()
+    gone = (frame["width"] == 128) & (frame["seed"] == 2) & (frame["lr"] > 0.1)
+    t = study(frame[~gone])
+    assert t.verdict == TRANSFERS
+    assert "2 of 3 seeds" in t.notes[0]
+
+
+def test_failed_and_pruned_trainings_are_left_out_and_nan_is_divergence():
+    frame = sweep(seeds=4).assign(status="done")
+    frame.loc[frame["seed"] == 3, ["loss", "status"]] = [0.0, "stopped"]
+    frame.loc[frame["lr"] > 0.1, "loss"] = np.nan
+    assert study(frame).optima["mup"][0].seeds == 3
+    assert study(frame).verdict == TRANSFERS
+
+
+def test_other_settings_must_be_chosen():
+    frame = pd.concat([sweep().assign(weight_decay=w) for w in (0.0, 0.1)])
+    with pytest.raises(ValueError, match="one weight_decay for all trainings, got 0, 0.1; choose one with where="):
+        study(frame)
+    assert study(frame, where={"weight_decay": 0.1}).verdict == TRANSFERS
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (lambda: study([1, 2]), "expected a DataFrame"),
+        (lambda: study(sweep().drop(columns="loss")), "expected a column 'loss'"),
+        (lambda: study(sweep().iloc[:0]), "expected one row a training"),
+        (lambda: study(sweep().drop(columns="width")), "width or depth"),
+        (lambda: study(sweep().assign(lr=0.0)), "positive learning rates, got 0"),
+        (lambda: study(pd.concat([sweep(), sweep()])), "2 trainings of mup, width 64"),
+        (lambda: study(pd.concat([sweep().assign(heads=h) for h in (1, 2)])), "differ in heads"),
+        (lambda: study(sweep().assign(depth=np.arange(144) % 2)), "both width and depth vary"),
+        (lambda: study(sweep(), over="heigth"), "unknown axis"),
+        (lambda: study(sweep(), where={"rule": "sp"}), "no row has rule = 'sp'; there are mup"),
+        (lambda: study(sweep(), where={"x": 1}), "no column is called 'x'"),
+        (lambda: study(sweep(), tolerance=0), "tolerance"),
+        (lambda: study(sweep(), confidence=1.0), "confidence"),
+        (lambda: study(sweep()).target(), "give width="),
+        (lambda: study(sweep()).target(depth=3), "give width="),
+        (lambda: study(sweep()).target(width=1.5), "width: expected a whole number"),
+        (lambda: study(sweep()).target(width=64, rule="sp"), "expected one of mup, got 'sp'"),
+        (lambda: study(sweep(best=-20)).target(width=64), "nothing to carry over; widen the grid"),
+        (lambda: study(sweep()).save_plan("plan.json", width=64), "give build="),
+    ],
+)
+def test_says_what_is_wrong(call, said):
+    with pytest.raises(ValueError, match=said):
+        call()
