@@ -1,1 +1,7 @@
-"""Many models of one shape, trained in one program."""
+"""Many models of one shape, trained in one program: each member's losses are those of its stand-alone run."""
+
+from orderone.sweeping.stacked.errors import NotStackable
+from orderone.sweeping.stacked.graph import CapturedStep
+from orderone.sweeping.stacked.stack import Stack
+
+__all__ = ["CapturedStep", "NotStackable", "Stack"]

@@ -13,7 +13,8 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from orderone.sweeping.stacked.errors import NotStackable
-from orderone.sweeping.stacked.updates import UPDATES, Update
+from orderone.sweeping.stacked.fused import FusedAdam
+from orderone.sweeping.stacked.updates import UPDATES, Adam, AdamW, Update
 from orderone.sweeping.stacked.updates.base import State
 
 
@@ -34,12 +35,26 @@ class StackedOptimizer:
         self.t = torch.zeros((), dtype=torch.float64, device=device)
         self.factor = torch.ones((), dtype=torch.float64, device=device)
         self._run = torch.compile(_run, dynamic=True) if compile else _run
+        self._fuse()
+
+    def _fuse(self) -> None:
+        """What torch's fused kernels do best."""
+        names = [n for n, law in self.laws.items() if type(law) in (Adam, AdamW) and self.parameters[n].device.type == "cpu"]
+        self.fused = []
+        for decoupled in (False, True):
+            own = [n for n in names if bool(self.laws[n].options["decoupled_weight_decay"]) == decoupled]
+            if own:
+                parts = ({n: x[n] for n in own} for x in (self.parameters, self.states, self.settings))
+                self.fused.append(FusedAdam(*parts, decoupled=decoupled))
+        self._alone = [name for name in self.parameters if name not in names]
 
     @torch.no_grad()
     def step(self, gradients: Mapping[str, Tensor]) -> None:
         self.t += 1
-        for name, p in self.parameters.items():
-            law, state = self.laws[name], self.states[name]
+        for fused in self.fused:
+            fused.step(gradients, self.t.float(), float(self.factor))
+        for name in self._alone:
+            p, law, state = self.parameters[name], self.laws[name], self.states[name]
             h = {**self.settings[name], "t": self.t, "lr": self.settings[name]["lr"] * self.factor}
             if law.elementwise:  # matrices, whatever they were: one compiled kernel serves all
                 flat = {key: value.view(len(p), -1) for key, value in state.items()}
@@ -57,6 +72,7 @@ class StackedOptimizer:
         self.parameters = {name: parameters[name] for name in self.parameters}
         self.states = {n: {k: x[members].clone() for k, x in state.items()} for n, state in self.states.items()}
         self.settings = {n: {k: x[members].clone() for k, x in h.items()} for n, h in self.settings.items()}
+        self._fuse()
 
 
 def _run(law: Update, p: Tensor, g: Tensor, state: State, h: Mapping[str, Tensor]) -> None:

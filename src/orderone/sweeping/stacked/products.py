@@ -20,8 +20,6 @@ def rows_by_weights(rows: Tensor, weights: Tensor, bias: Tensor | None) -> Tenso
 
 
 class _Product(torch.autograd.Function):
-    generate_vmap_rule = True  # asked for wherever vmap is active
-
     @staticmethod
     def forward(rows: Tensor, weights: Tensor, bias: Tensor | None) -> Tensor:  # type: ignore[override]
         if bias is None:
@@ -32,6 +30,11 @@ class _Product(torch.autograd.Function):
     def setup_context(ctx: Any, inputs: tuple, output: Tensor) -> None:
         rows, weights, _ = inputs
         ctx.save_for_backward(rows, weights)
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple, *args: Any) -> Any:
+        """torch asks for a rule wherever vmap is active, though these tensors are stacked already."""
+        raise AssertionError("a product of stacked matrices was mapped")
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Any:  # type: ignore[override]

@@ -15,4 +15,4 @@ from orderone.sweeping.stacked.updates.sgd import SGD
 
 UPDATES: dict[str, type[Update]] = {u.__name__: u for u in (SGD, Adam, AdamW, Adafactor, Muon, Lion)}
 
-__all__ = ["UPDATES", "Update"]
+__all__ = ["UPDATES", "Adam", "AdamW", "Update"]

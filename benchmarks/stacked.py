@@ -1,0 +1,172 @@
+"""Many small GPTs at once against one after another: `python benchmarks/stacked.py [cuda] [members] [widths, as 64,128,256]`.
+
+Four layers, byte vocabulary, AdamW; on a GPU bfloat16 autocast, context 128, batch 16. Every way trains the same members
+on the same batches, and the last column but one tells how far the losses of the ways are apart after ten steps: rounding
+in bfloat16, which training amplifies.
+
+    eager      one after another, fused AdamW
+    replayed   one after another, each step a CUDA graph
+    stacked    all in one program: eager, its update compiled, and the whole step replayed
+"""
+
+import copy
+import sys
+import time
+from collections.abc import Callable
+from statistics import median
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from orderone.nn import GPT
+from orderone.sweeping.stacked import CapturedStep, Stack
+
+DEVICE = "cuda" if "cuda" in sys.argv else "cpu"
+numbers = [a for a in sys.argv[1:] if a != "cuda"]
+MEMBERS = int(numbers[0]) if numbers else (64 if DEVICE == "cuda" else 16)
+WIDTHS = [int(w) for w in numbers[1].split(",")] if len(numbers) > 1 else ([64, 128, 256] if DEVICE == "cuda" else [64])
+BATCH, LENGTH = (16, 128) if DEVICE == "cuda" else (4, 32)
+VOCAB, HEAD, ROUNDS, STEPS = 256, 32, 3, 20 if DEVICE == "cuda" else 3
+PRECISION = torch.bfloat16 if DEVICE == "cuda" else None
+
+
+def main() -> None:
+    print(f"{MEMBERS} members, {BATCH} x {LENGTH} tokens, {torch.cuda.get_device_name() if DEVICE == 'cuda' else 'CPU'}, "
+          f"torch {torch.__version__}, {torch.get_num_threads()} threads\n")  # fmt: skip
+    print("| width | way | ms a step of all | speed | against replayed | losses apart: median, worst | peak GB |")
+    print("| --- | --- | --- | --- | --- | --- | --- |", flush=True)
+    for width in WIDTHS:
+        compare(width)
+
+
+def compare(width: int) -> None:
+    models = [build(width, seed) for seed in range(MEMBERS)]
+    tokens = torch.randint(VOCAB, (MEMBERS, BATCH, LENGTH + 1), device=DEVICE)
+    ways: dict[str, Callable[[], Callable[[], Tensor]]] = {"eager": lambda: one_by_one(models, tokens)}
+    if DEVICE == "cuda":
+        ways["replayed"] = lambda: replayed(models, tokens)
+    ways["stacked"] = lambda: stacked(models, tokens)
+    if DEVICE == "cuda":
+        ways["stacked, compiled update"] = lambda: stacked(models, tokens, compile=True)
+        ways["stacked, replayed"] = lambda: stacked(models, tokens, graph=True)
+        ways["stacked, compiled update, replayed"] = lambda: stacked(models, tokens, compile=True, graph=True)
+    times, reference = {}, None
+    for name, make in ways.items():
+        step = None
+        try:
+            forget()
+            step = make()
+            times[name], losses = timed(step)
+        except Exception as error:
+            print(f"| {width} | {name} | {type(error).__name__}: {str(error)[:200]} |", flush=True)
+            continue
+        reference = losses if reference is None else reference
+        speed, replay = times["eager"] / times[name], times.get("replayed")
+        against = f"{replay / times[name]:.1f}x" if replay else ""
+        gaps = ((losses - reference) / reference).abs()
+        gap = f"{float(gaps.median()):.0e}, {float(gaps.max()):.0e}"
+        memory = f"{torch.cuda.max_memory_allocated() / 2**30:.1f}" if DEVICE == "cuda" else ""
+        print(f"| {width} | {name} | {1e3 * times[name]:.1f} | {speed:.1f}x | {against} | {gap} | {memory} |", flush=True)  # fmt: skip
+
+
+def forget() -> None:
+    if DEVICE == "cuda":
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
+
+
+def timed(step: Callable[[], Tensor]) -> tuple[float, Tensor]:
+    """Median seconds of a step of all members, and their losses after ten steps."""
+    for _ in range(10):
+        losses = step().detach().float().clone()
+    found = []
+    for _ in range(ROUNDS):
+        wait()
+        start = time.perf_counter()
+        for _ in range(STEPS):
+            step()
+        wait()
+        found.append((time.perf_counter() - start) / STEPS)
+    return median(found), losses
+
+
+def wait() -> None:
+    if DEVICE == "cuda":
+        torch.cuda.synchronize()
+
+
+def build(width: int, seed: int) -> nn.Module:
+    torch.manual_seed(seed)
+    return GPT(vocab=VOCAB, length=LENGTH, width=width, heads=max(width // HEAD, 1), depth=4).to(DEVICE)
+
+
+def rate(member: int) -> float:
+    return 1e-4 * 2 ** (member % 8)
+
+
+def loss_of(model: nn.Module, tokens: Tensor) -> Tensor:
+    with torch.autocast(DEVICE, PRECISION, enabled=PRECISION is not None, cache_enabled=False):
+        return functional.cross_entropy(model(tokens[:, :-1]).flatten(0, 1), tokens[:, 1:].flatten())
+
+
+def one_by_one(models: list[nn.Module], tokens: Tensor) -> Callable[[], Tensor]:
+    models = [copy.deepcopy(model) for model in models]
+    optimizers = [torch.optim.AdamW(m.parameters(), lr=rate(k), fused=True) for k, m in enumerate(models)]
+
+    def step() -> Tensor:
+        return torch.stack([train(*member) for member in zip(models, optimizers, tokens, strict=True)])
+
+    return step
+
+
+def train(model: nn.Module, optimizer: torch.optim.Optimizer, tokens: Tensor) -> Tensor:
+    loss = loss_of(model, tokens)
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    return loss.detach()
+
+
+def replayed(models: list[nn.Module], tokens: Tensor) -> Callable[[], Tensor]:
+    """Each member's step as a graph of its own."""
+    models = [copy.deepcopy(model) for model in models]
+    graphs, losses = [], []
+    for k, model in enumerate(models):
+        optimizer = torch.optim.AdamW(model.parameters(), lr=rate(k), fused=True, capturable=True)
+        before = copy.deepcopy(model.state_dict())
+        aside = torch.cuda.Stream()
+        aside.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(aside):
+            for _ in range(2):
+                train(model, optimizer, tokens[k])
+        torch.cuda.current_stream().wait_stream(aside)
+        graph = torch.cuda.CUDAGraph()
+        optimizer.zero_grad()  # gradients belong to the graph's memory
+        with torch.cuda.graph(graph):
+            losses.append(train(model, optimizer, tokens[k]))
+        graphs.append((graph, optimizer))
+        model.load_state_dict(before)
+        for state in optimizer.state.values():
+            for value in state.values():
+                value.zero_()
+
+    def step() -> Tensor:
+        for graph, _ in graphs:
+            graph.replay()
+        return torch.stack(losses)
+
+    return step
+
+
+def stacked(models: list[nn.Module], tokens: Tensor, compile: bool = False, graph: bool = False) -> Callable[[], Tensor]:
+    models = [copy.deepcopy(model) for model in models]
+    optimizers = [torch.optim.AdamW(m.parameters(), lr=rate(k)) for k, m in enumerate(models)]
+    stack = Stack(models, optimizers, precision=PRECISION, compile=compile)
+    batch = (tokens[:, :, :-1].contiguous(), tokens[:, :, 1:].contiguous())
+    step = CapturedStep(stack, batch) if graph else stack.step
+    return lambda: step(batch)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,43 @@
+"""A training step captured once as a CUDA graph, and replayed: small members spend their time waiting for launches.
+
+A graph reads and writes the memory it was captured with: batches are copied to where the first one lay. What the step
+changes (parameters, states, the count of steps) lives in tensors, so a replay goes on from there.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_leaves, tree_map
+
+from orderone.sweeping.stacked.stack import Stack
+
+WARM_UPS = 3  # allocators, autotuning and compilation settle before a capture
+
+
+class CapturedStep:
+    """Called like `Stack.step`. The tensor it returns is overwritten by the next call."""
+
+    def __init__(self, stack: Stack, *batches: Any):
+        self.stack = stack
+        self.batches = tree_map(lambda x: x.clone() if isinstance(x, Tensor) else x, batches)
+        before = {name: x.detach().clone() for name, x in stack.state().items()}
+        aside = torch.cuda.Stream()
+        aside.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(aside):
+            for _ in range(WARM_UPS):
+                stack.step(*self.batches)
+        torch.cuda.current_stream().wait_stream(aside)
+        self.graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self.graph):
+            self.losses = stack.step(*self.batches)
+        stack.load(before)
+
+    def __call__(self, *batches: Any, factor: float | None = None) -> Tensor:
+        for here, given in zip(tree_leaves(self.batches), tree_leaves(batches), strict=True):
+            if isinstance(here, Tensor):
+                here.copy_(given, non_blocking=True)
+        if factor is not None:
+            self.stack.optimizer.factor.fill_(factor)
+        self.graph.replay()
+        return self.losses
