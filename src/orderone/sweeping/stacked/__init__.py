@@ -2,6 +2,7 @@
 
 from orderone.sweeping.stacked.errors import NotStackable
 from orderone.sweeping.stacked.graph import CapturedStep
+from orderone.sweeping.stacked.run import run_stacked
 from orderone.sweeping.stacked.stack import Stack
 
-__all__ = ["CapturedStep", "NotStackable", "Stack"]
+__all__ = ["CapturedStep", "NotStackable", "Stack", "run_stacked"]

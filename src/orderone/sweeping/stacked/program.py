@@ -14,20 +14,21 @@ from orderone.sweeping.stacked.paths import FastPaths
 
 
 class Program:
-    """`losses(tensors, batch)`, where tensors and the leaves of the batch have a leading axis of members."""
+    """`losses(tensors, batch)`, where tensors and the leaves of the batch have a leading axis of members; a batch may also be
+    shared by all."""
 
     def __init__(self, model: nn.Module, loss: Loss | None, precision: torch.dtype | None):
         self.model, self.loss, self.precision = model, loss, precision
         self.device = next(model.parameters()).device.type
 
-    def losses(self, tensors: Mapping[str, Tensor], batch: Any) -> Tensor:
+    def losses(self, tensors: Mapping[str, Tensor], batch: Any, shared: bool = False) -> Tensor:
         members = len(next(iter(tensors.values())))
 
         def one(own: dict[str, Tensor], inputs: Any) -> Tensor:
             with FastPaths(members):
                 return loss_of(lambda *args, **named: functional_call(self.model, own, args, named), inputs, self.loss)
 
-        axes = tree_map(lambda x: 0 if isinstance(x, Tensor) else None, batch)
+        axes = tree_map(lambda x: 0 if isinstance(x, Tensor) and not shared else None, batch)
         # no cache of rounded weights: a graph that is captured must round them itself
         autocast = torch.autocast(self.device, self.precision, enabled=self.precision is not None, cache_enabled=False)
         try:

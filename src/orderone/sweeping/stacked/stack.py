@@ -5,7 +5,7 @@
 So the gradient of the sum is the gradient of each, and a member that diverges spoils nobody else's.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -88,9 +88,9 @@ class Stack:
 
     @torch.no_grad()
     def evaluate(self, batch: Any) -> Tensor:
-        """The losses on a batch, in evaluation mode, (K,)."""
+        """The losses on a batch that all members share, in evaluation mode, (K,)."""
         self.program.model.eval()
-        return self.program.losses(self.tensors, batch)
+        return self.program.losses(self.tensors, batch, shared=True)
 
     # --- keeping -----------------------------------------------------------------------------------------------------
 
@@ -99,9 +99,10 @@ class Stack:
         return {**self.tensors, **{f"optimizer:{name}": x for name, x in self.optimizer.tensors().items()}}
 
     @torch.no_grad()
-    def load(self, state: dict[str, Tensor]) -> None:
+    def load(self, state: Mapping[str, Tensor], members: Sequence[int] | None = None) -> None:
+        """What `state` gave; of a larger stack, the given members of it."""
         for name, tensor in self.state().items():
-            tensor.copy_(state[name])
+            tensor.copy_(state[name] if members is None or not tensor.dim() else state[name][list(members)])
 
     @torch.no_grad()
     def keep(self, members: Iterable[int]) -> None:

@@ -1,0 +1,27 @@
+"""How many members fit in one program."""
+
+from collections.abc import Callable
+
+import torch
+
+ON_CPU = 16  # more gain nothing there: the cores are busy, and the caches full
+SPARE = 0.85  # of the free memory; the rest is for fragments and captures
+
+
+def capacity(device: torch.device, wanted: int, one_step: Callable[[], int]) -> int:
+    """At most `wanted`; on a GPU as many as its free memory holds, by a step of one member.
+
+    `one_step` trains a single member for a step, and returns the bytes of its state, which a capture needs a second time.
+    """
+    if device.type != "cuda":
+        return min(wanted, ON_CPU)
+    if wanted == 1:
+        return 1
+    torch.cuda.empty_cache()
+    torch.cuda.reset_peak_memory_stats(device)
+    before = torch.cuda.memory_allocated(device)
+    state = one_step()
+    each = torch.cuda.max_memory_allocated(device) - before + state
+    torch.cuda.empty_cache()
+    free, _ = torch.cuda.mem_get_info(device)
+    return max(1, min(wanted, int(SPARE * free / each)))

@@ -1,0 +1,45 @@
+"""Batches for many members: a task's own stacked ones, or single ones put together."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
+
+from orderone.sweeping.job import Job
+from orderone.sweeping.source import moved
+from orderone.sweeping.stacked.errors import NotStackable
+
+
+def stacked_batches(job: Job, step: int, seeds: Sequence[int]) -> list[Any]:
+    """The batches of one update, each with a leading axis of members."""
+    return [_batch(job, step * job.accumulate + part, seeds) for part in range(job.accumulate)]
+
+
+def _batch(job: Job, step: int, seeds: Sequence[int]) -> Any:
+    """Members with the same seed see the same batch, which is made once."""
+    different = list(dict.fromkeys(seeds))
+    device = torch.device(job.device)
+    if job.data.stacked is not None:
+        made = moved(job.data.stacked(step, different, device), device, job.precision)
+    else:
+        made = _together([moved(job.data.batch(step, seed), device, job.precision) for seed in different], different)
+    if different == list(seeds):
+        return made
+    rows = torch.tensor([different.index(seed) for seed in seeds], device=device)
+    return tree_map(lambda x: x[rows] if isinstance(x, Tensor) else x, made)
+
+
+def _together(batches: Sequence[Any], seeds: Sequence[int]) -> Any:
+    flat = [tree_flatten(batch) for batch in batches]
+    leaves = []
+    for parts in zip(*(leaves for leaves, _ in flat), strict=True):
+        shapes = {tuple(x.shape) if isinstance(x, Tensor) else x for x in parts}
+        if len(shapes) > 1:
+            raise NotStackable(
+                f"data: expected batches of one shape for all members, got {', '.join(map(str, shapes))} for seeds "
+                f"{', '.join(map(str, seeds))} at the same step"
+            )
+        leaves.append(torch.stack(parts) if isinstance(parts[0], Tensor) else parts[0])
+    return tree_unflatten(leaves, flat[0][1])

@@ -1,0 +1,69 @@
+"""`run_stacked`: trials of one architecture, trained in as few programs as memory allows."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import torch
+
+from orderone.sweeping.alone import Report
+from orderone.sweeping.job import Job
+from orderone.sweeping.outcome import Outcome
+from orderone.sweeping.stacked.capacity import capacity
+from orderone.sweeping.stacked.feed import stacked_batches
+from orderone.sweeping.stacked.training import StackedTraining, make_stack
+from orderone.sweeping.stacked.unfinished import unfinished
+from orderone.sweeping.trial import Trial
+
+
+def run_stacked(
+    job: Job, trials: Sequence[Trial], report: Report | None = None, checkpoint: Path | None = None
+) -> Iterator[Outcome]:
+    """Outcomes as they come. Half-run stacks in the folder `checkpoint` are taken up again. NotStackable, or whatever the
+    user's code raises, leaves the rest to `run_alone`."""
+    done: set[str] = set()
+    for group in unfinished(checkpoint, trials):
+        done |= {trial.key for trial in group}
+        yield from _run(job, group, report, checkpoint)
+    for group in _same_program(job, [trial for trial in trials if trial.key not in done]):
+        size = job.together or _capacity(job, group)
+        for first in range(0, len(group), size):
+            yield from _run(job, group[first : first + size], report, checkpoint)
+
+
+def _run(job: Job, trials: Sequence[Trial], report: Report | None, checkpoint: Path | None) -> Iterator[Outcome]:
+    """Halves where memory turns out too small."""
+    told: set[str] = set()
+    try:
+        for outcome in StackedTraining(job, trials, checkpoint).run(report):
+            told.add(outcome.key)
+            yield outcome
+        return
+    except torch.OutOfMemoryError:
+        if len(trials) == 1:
+            raise
+    torch.cuda.empty_cache()
+    left = [trial for trial in trials if trial.key not in told]
+    for half in (left[: len(left) // 2], left[len(left) // 2 :]):
+        if half:
+            yield from _run(job, half, report, checkpoint)
+
+
+def _same_program(job: Job, trials: Sequence[Trial]) -> list[list[Trial]]:
+    """Rules may put factors into the forward pass; those that put the same share a program."""
+    factors: dict[object, str] = {}
+    found: dict[str, list[Trial]] = {}
+    for trial in trials:
+        rule = trial.get("rule")
+        if rule not in factors:
+            factors[rule] = str(job.member(trial).plan.multipliers)
+        found.setdefault(factors[rule], []).append(trial)
+    return list(found.values())
+
+
+def _capacity(job: Job, trials: Sequence[Trial]) -> int:
+    def one_step() -> int:
+        stack = make_stack(job, [job.member(trials[0])])
+        stack.step(*stacked_batches(job, 0, [trials[0].data_seed]))
+        return sum(x.numel() * x.element_size() for x in stack.state().values())
+
+    return capacity(torch.device(job.device), len(trials), one_step)
