@@ -273,7 +273,7 @@ def test_failed_and_pruned_trainings_are_left_out_and_nan_is_divergence():
 
 def test_other_settings_must_be_chosen():
     frame = pd.concat([sweep().assign(weight_decay=w) for w in (0.0, 0.1)])
-    with pytest.raises(ValueError, match="one weight_decay for all trainings, got 0, 0.1; choose one with where="):
+    with pytest.raises(ValueError, match=r"one weight_decay for all trainings, got 0, 0\.1; choose one with where="):
         study(frame)
     assert study(frame, where={"weight_decay": 0.1}).verdict == TRANSFERS
 

@@ -3,5 +3,7 @@
 from orderone.report.figures import write_figures
 from orderone.report.html import html, write_html
 from orderone.report.png import write_png
+from orderone.report.transfer import write_transfer
+from orderone.report.transfer_png import write_transfer_png
 
-__all__ = ["html", "write_figures", "write_html", "write_png"]
+__all__ = ["html", "write_figures", "write_html", "write_png", "write_transfer", "write_transfer_png"]

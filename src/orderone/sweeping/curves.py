@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 LEFT_OUT = ("failed", "stopped")  # no loss at the end, or one from before the end
 FREE = ("rule", "lr", "seed", "data_seed")  # may vary in a study; everything else is held
+RESULTS = ("loss", "evaluation", "diverged", "steps", "seconds", "status", "error", "key")  # settings are the others
 Curves = dict[str, list[Curve]]  # by rule, the smallest size first
 
 
@@ -107,7 +108,7 @@ def _curve(size: int, rows: "pd.DataFrame", called: str, notes: list[str]) -> Cu
     if (double := rows.duplicated(["lr", "seed"], keep=False)).any():
         first = rows[double].iloc[0]
         same = rows[(rows["lr"] == first["lr"]) & (rows["seed"] == first["seed"])]
-        names = [name for name in same if name not in ("loss", "key", "seconds") and same[name].nunique() > 1]
+        names = [name for name in same if name not in RESULTS and same[name].nunique() > 1]
         differ = f"; they differ in {', '.join(names)}: choose with where={{...}}" if names else "; drop one"
         raise ValueError(f"frame: {len(same)} trainings of {called}, lr {first['lr']:g} and one seed{differ}")
     table = rows.pivot(index="seed", columns="lr", values="loss").sort_index(axis=1)

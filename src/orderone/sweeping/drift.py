@@ -85,9 +85,9 @@ def _verdict(
     low, high = interval
     lacking = _lacking(optima, inside, rates, axis)
     told = f"the drift lies between {low:+.2f} and {high:+.2f} octaves per doubling"
-    if not lacking[0] or (len(inside) >= SIZES and rates >= RATES):  # a size beyond the grid takes nothing back
-        if low > tolerance or high < -tolerance:
-            return MOVES, f"{told}, outside +-{tolerance:g}", ""
+    enough = not lacking[0] or (len(inside) >= SIZES and rates >= RATES)  # a size beyond the grid takes nothing back
+    if enough and (low > tolerance or high < -tolerance):
+        return MOVES, f"{told}, outside +-{tolerance:g}", ""
     if lacking[0]:
         return UNKNOWN, *lacking
     if -tolerance <= low and high <= tolerance:

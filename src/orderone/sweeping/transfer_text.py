@@ -19,7 +19,7 @@ def render(t: "Transfer") -> str:
     for d in t.drift.values():
         lines += _wrapped(f"{d.rule}: {d.why}" + (f"; {d.remedy}" if d.remedy else ""))
     lines += [line for note in t.notes for line in _wrapped(f"note: {note}")]
-    return "\n".join([*lines, "", *_table(_optima(t)), "", *_table(_drifts(t))])
+    return "\n".join([*lines, "", *_table(optima_table(t)), "", *_table(drift_table(t))])
 
 
 def said(verdict: str) -> str:
@@ -42,7 +42,8 @@ def _wrapped(text: str) -> list[str]:
     return textwrap.wrap(text, COLUMNS, initial_indent="  ", subsequent_indent=" " * 4, break_on_hyphens=False)
 
 
-def _optima(t: "Transfer") -> list[tuple[str, ...]]:
+def optima_table(t: "Transfer") -> list[tuple[str, ...]]:
+    """The first row is the head."""
     rows = [("rule", t.axis, "best lr", "loss", f"with that of the smallest {t.axis}")]
     for rule in t.rules:
         for k, o in enumerate(t.optima[rule]):
@@ -61,7 +62,7 @@ def rate(o: Optimum) -> str:
     return f"above {2**o.low:.3g}, the grid's end" if o.beyond == ABOVE else "all diverged"
 
 
-def _drifts(t: "Transfer") -> list[tuple[str, ...]]:
+def drift_table(t: "Transfer") -> list[tuple[str, ...]]:
     rows = [("rule", f"octaves of lr per doubling of {t.axis}", "predicted", "verdict")]
     return rows + [(d.rule, slope(d), predicted(d), d.verdict) for d in t.drift.values()]
 
