@@ -15,12 +15,18 @@ from orderone import data
 from orderone.data.order import Order
 from orderone.data.vision.arrays import moments
 from orderone.data.vision.idx import read_idx
+from orderone.data.vision.pixels import Memory
 
 ROOT = Path(__file__).parents[2] / "data"
 
 
 def shades(n, *shape, seed=0):
     return torch.randint(256, (n, *shape), generator=torch.Generator().manual_seed(seed)).to(torch.uint8)
+
+
+def arrays(pixels):
+    assert isinstance(pixels, Memory)
+    return pixels.arrays
 
 
 def write_idx(path, array):
@@ -44,7 +50,7 @@ class TestFormats:
             write_idx(folder / f"{part}-labels-idx1-ubyte{ending}", (torch.arange(n) % 10).to(torch.uint8))
         task = data.images(name, batch=10, root=tmp_path)
         assert (len(task.train), len(task.held), task.classes, task.shape) == (30, 10, 10, (1, 28, 28))
-        assert torch.equal(task.train.arrays.images[:, 0], shades(30, 28, 28))
+        assert torch.equal(arrays(task.train).images[:, 0], shades(30, 28, 28))
         assert torch.equal(task.evaluation()[0][1], torch.arange(10))
 
     def test_cifar10_as_bytes_and_as_sheets_are_the_same(self, tmp_path):
@@ -61,7 +67,7 @@ class TestFormats:
             (tmp_path / "png" / "cifar10" / f"{name}_lables.json").write_text(json.dumps([i % 4 for i in range(n)]))
         one, two = (data.images("cifar10", batch=4, root=tmp_path / kind) for kind in ("bin", "png"))
         assert one.name == two.name
-        assert torch.equal(one.train.arrays.images[4], shades(4, 3, 32, 32, seed=1)[0])
+        assert torch.equal(arrays(one.train).images[4], shades(4, 3, 32, 32, seed=1)[0])
 
     def test_folders(self, tmp_path):
         for part, n in (("train", 6), ("val", 2)):
@@ -203,11 +209,11 @@ def test_evaluation_is_whole_batches_or_all(pair):
 
 def test_digits_hold_out_a_tenth_of_every_kind():
     task = data.images()
-    counts = torch.bincount(task.held.arrays.labels, minlength=10)
+    counts = torch.bincount(arrays(task.held).labels, minlength=10)
     assert len(task.held) == 179
     assert counts.min() >= 8
     torch.testing.assert_close(
-        task.train.arrays.images[:3].float() / 15, task.train.arrays.images[:3].float().div(15).round()
+        arrays(task.train).images[:3].float() / 15, arrays(task.train).images[:3].float().div(15).round()
     )
 
 

@@ -1,6 +1,7 @@
 """What to train on. The text of the Python standard library and scikit-learn's digits are on every machine; other data is
 read from disk in its usual format, and `python -m orderone.data.fetch` brings some."""
 
+from orderone.data.denoising import Denoising, denoising
 from orderone.data.digits import digits, digits_batch
 from orderone.data.images import S2, Images, images
 from orderone.data.language import Language, language
@@ -9,10 +10,12 @@ from orderone.data.text import text, text_batch, text_batches
 
 __all__ = [
     "S2",
+    "Denoising",
     "Images",
     "Language",
     "StackedTask",
     "Task",
+    "denoising",
     "digits",
     "digits_batch",
     "images",

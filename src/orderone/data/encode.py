@@ -1,5 +1,7 @@
 """Text to token numbers: bytes, or byte pairs as GPT-2 joins them; encoded once, then kept beside the data."""
 
+import re
+from collections.abc import Callable, Sequence
 from hashlib import sha256
 from os import PathLike, fspath
 from pathlib import Path
@@ -10,19 +12,32 @@ from torch import Tensor
 
 from orderone.data.missing import found_in
 
-_CHUNK = 1 << 20  # letters encoded at once; cut at line ends, across which GPT-2 joins nothing but blanks
+_CHUNK = 1 << 18  # bytes encoded at once, at least
+_LINE = re.compile(rb"\n(?=\S)")  # GPT-2 joins nothing across it
 
 
 def encode(text: bytes, tokenizer: Any = "bytes", root: Any = "data", cache: Any = None) -> tuple[Tensor, int]:
     """Token numbers (uint8 or int32) and how many different ones there are."""
     if isinstance(tokenizer, str) and tokenizer == "bytes":
         return torch.frombuffer(bytearray(text), dtype=torch.uint8), 256
+    tokens, _, vocab = encode_pieces(_chunks(text), tokenizer, root, cache)
+    return tokens, vocab
+
+
+def encode_pieces(
+    pieces: Sequence[bytes], tokenizer: Any = "bytes", root: Any = "data", cache: Any = None
+) -> tuple[Tensor, Tensor, int]:
+    """Pieces of text one after another: token numbers, how many each piece has, and how many different ones there are."""
+    if isinstance(tokenizer, str) and tokenizer == "bytes":
+        tokens = torch.frombuffer(bytearray(b"".join(pieces)), dtype=torch.uint8)
+        return tokens, torch.tensor([len(piece) for piece in pieces]), 256
     coder = read_tokenizer(tokenizer, root)
-    size = coder.get_vocab_size()
     if cache is False:
-        return _encode(coder, text), size
-    folder = Path(fspath(root if cache is None else cache)) / ("encoded" if cache is None else "")
-    return _kept(folder / f"{_key(text, coder.to_str())}.safetensors", lambda: _encode(coder, text)), size
+        found = _encode(coder, pieces)
+    else:
+        folder = Path(fspath(root)) / "encoded" if cache is None else Path(fspath(cache))
+        found = _kept(folder / f"{_key(pieces, coder.to_str())}.safetensors", lambda: _encode(coder, pieces))
+    return found["tokens"], found["lengths"], coder.get_vocab_size()
 
 
 def read_tokenizer(tokenizer: Any, root: Any = "data") -> Any:
@@ -54,44 +69,50 @@ def _byte_level(tokenizers: Any, folder: Path) -> Any:
     return coder
 
 
-def _encode(coder: Any, text: bytes) -> Tensor:
-    found = coder.encode_batch(_chunks(text.decode(errors="replace")), add_special_tokens=False)
-    return torch.cat([torch.tensor(part.ids, dtype=torch.int32) for part in found])
+def _encode(coder: Any, pieces: Sequence[bytes]) -> dict[str, Tensor]:
+    ids = [
+        part.ids
+        for part in coder.encode_batch([piece.decode(errors="replace") for piece in pieces], add_special_tokens=False)
+    ]
+    tokens = torch.tensor([token for part in ids for token in part], dtype=torch.int32)
+    return {"tokens": tokens, "lengths": torch.tensor([len(part) for part in ids])}
 
 
-def _chunks(text: str) -> list[str]:
-    """Each ends after a line end that a letter follows, so that no run of blanks is cut."""
+def _chunks(text: bytes) -> list[bytes]:
+    """Each ends after a line end that no blank follows, so that no run of blanks and no letter is cut."""
     chunks, start = [], 0
     while start < len(text):
-        end = min(start + _CHUNK, len(text))
-        while end < len(text) and not (text[end - 1] == "\n" and not text[end].isspace()):
-            end += 1
+        found = _LINE.search(text, start + _CHUNK)
+        end = found.end() if found else len(text)
         chunks.append(text[start:end])
         start = end
     return chunks
 
 
-def _kept(path: Path, make: Any) -> Tensor:
+def _kept(path: Path, make: Callable[[], dict[str, Tensor]]) -> dict[str, Tensor]:
     """What the file holds, or what is made now and written there; where nothing can be written, it is made every time."""
     from safetensors import SafetensorError
     from safetensors.torch import load_file, save_file
 
     try:
-        return load_file(path)["tokens"]
-    except (OSError, SafetensorError, KeyError):
-        tokens = make()
+        return load_file(path)
+    except (OSError, SafetensorError):
+        found = make()
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         half = path.with_suffix(f".{torch.randint(1 << 40, ()).item()}.part")
-        save_file({"tokens": tokens}, half)
+        save_file(found, half)
         half.replace(path)
     except OSError:
         pass
-    return tokens
+    return found
 
 
-def _key(text: bytes, coder: str) -> str:
-    return sha256(sha256(text).digest() + sha256(coder.encode()).digest()).hexdigest()[:32]
+def _key(pieces: Sequence[bytes], coder: str) -> str:
+    digest = sha256(coder.encode())
+    digest.update(b"".join(pieces))
+    digest.update(",".join(str(len(piece)) for piece in pieces).encode())
+    return digest.hexdigest()[:32]
 
 
 def _tokenizers() -> Any:

@@ -75,7 +75,8 @@ class Files:
     def _read(self, path: Path, chances: Chances | None) -> Tensor:
         try:
             with pillow().open(path) as image:
-                box = _middle(*image.size) if chances is None else _random(*image.size, chances)
+                width, height = image.size
+                box = _middle(width, height) if chances is None else _random(width, height, chances)
                 found = _enlarged(image, box, self.size)
         except (OSError, SyntaxError) as error:  # Pillow raises either for files that are damaged
             raise ValueError(

