@@ -160,7 +160,10 @@ class Training:
         try:
             checkpoints.save(self.path, tensors, record)
         except OSError as error:
-            warnings.warn(f"no checkpoint of a running trial: {self.path} ({error.strerror}); it goes on", stacklevel=2)
+            if not self.job.warned(str(self.path.parent)):
+                warnings.warn(
+                    f"no checkpoint of a running trial: {self.path} ({error.strerror}); it goes on", stacklevel=2
+                )
 
     def resume(self) -> None:
         found = checkpoints.load(self.path) if self.path else None

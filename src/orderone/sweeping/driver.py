@@ -115,7 +115,7 @@ class Driver:
         notes += [f"and {len(failed) - 3} more failed"] if len(failed) > 3 else []
         if self.store and self.store.unsaved:
             notes.append(f"{len(self.store.unsaved)} trials are not in {self.store.path}: {self.store.trouble}")
-        return Sweep(self.asked, outcomes, str(self.store.path) if self.store else None, notes, self.ran)
+        return Sweep(self.asked, outcomes, str(self.store.path) if self.store else None, notes, self.ran, self.job)
 
 
 def check_members(job: Job, trials: list[Trial]) -> None:

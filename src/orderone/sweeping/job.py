@@ -1,6 +1,6 @@
 """What all trials of a sweep share: the model's code, the data, and how it is trained."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from inspect import Parameter, signature
@@ -41,7 +41,7 @@ class Job:
     base: Any = None  # or what `plan` takes
     rules: Mapping[str, Any] = field(default_factory=dict)  # rules of the user's own, by name
     plan_options: Mapping[str, Any] = field(default_factory=dict)
-    name: str | None = None  # instead of the code of `build` and `loss`
+    name: str | None = None  # instead of the code of `build`, `loss` and a function for data
     # --- how it is run, which changes no result ---
     device: str = "cpu"
     report_every: int = 10
@@ -68,7 +68,7 @@ class Job:
             "format": FORMAT,
             "build": self.name or identity(self.build),
             "loss": None if self.loss is None else self.name or identity(self.loss),
-            "data": self.data.name,
+            "data": self.data.name if self.data.named or not self.name else self.name,
             "steps": self.steps,
             "schedule": self.schedule if isinstance(self.schedule, str) else identity(self.schedule),
             "base": dict(self.base_sizes) if self.base is None else identity(_base_identity(self.base)),
@@ -85,6 +85,12 @@ class Job:
     def factor(self) -> Factor:
         """Of all learning rates, by step."""
         return schedule(self.schedule, self.steps, self.warmup)
+
+    def warned(self, what: str) -> bool:
+        """Whether this was said before; it is from now on."""
+        before = self._made.get(f"warned of {what}", False)
+        self._made[f"warned of {what}"] = True
+        return before
 
     def trial(self, settings: Mapping[str, Any]) -> Trial:
         return Trial(settings, self.fingerprint)
@@ -154,7 +160,7 @@ def call_build(build: Callable[..., Any], sizes: Mapping[str, Any], arguments: M
     return build(**named, **by_order, **arguments)
 
 
-def check_build(build: Callable[..., Any], sizes: Mapping[str, Any], arguments: Mapping[str, Any]) -> None:
+def check_build(build: Any, sizes: Sequence[str], arguments: Sequence[str]) -> None:
     """A ValueError if `build` does not take what it will be given."""
     if isinstance(build, nn.Module) or not callable(build):
         raise ValueError(

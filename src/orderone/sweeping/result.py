@@ -6,6 +6,7 @@ from math import inf, nan
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 
+from orderone.sweeping.job import Job
 from orderone.sweeping.outcome import Outcome
 from orderone.sweeping.store import read_store
 from orderone.sweeping.trial import KNOWN, Trial
@@ -36,6 +37,7 @@ class Sweep:
     store: str | None = None
     notes: list[str] = field(default_factory=list)
     ran: int = 0  # by this call; the others were in the store
+    job: Job | None = field(default=None, repr=False)  # None if it was loaded
 
     @staticmethod
     def load(store: str | PathLike[str]) -> "Sweep":
@@ -83,7 +85,16 @@ class Sweep:
         """Does the best learning rate stay where it is as the model grows?"""
         from orderone.sweeping.transfer import Transfer
 
-        return Transfer(self.frame, **options)
+        return Transfer.from_frame(self.frame, **(self._of_the_job() | options))
+
+    def _of_the_job(self) -> dict[str, Any]:
+        """The base and the plan that learning rates belong to."""
+        if self.job is None:
+            return {}
+        sizes = {name: {trial.get(name) for trial in self.trials.values()} for name in ("width", "depth")}
+        growing = next((name for name, found in sizes.items() if len(found) > 1), "width")
+        made = {"options": dict(self.job.plan_options), "build": self.job.build}
+        return made | ({"base": self.job.base_sizes[growing]} if growing in self.job.base_sizes else {})
 
     @property
     def summary(self) -> str:

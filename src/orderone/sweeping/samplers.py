@@ -5,7 +5,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from itertools import product
 from math import isnan, nan
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -22,6 +22,7 @@ BATCH = 8  # points that are asked for at a time
 Results = Mapping[str, tuple[Trial, Outcome]]
 
 
+@runtime_checkable
 class Sampler(Protocol):
     total: int  # trials, all in all
 

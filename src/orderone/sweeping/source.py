@@ -26,6 +26,7 @@ class Source:
     held_out: Callable[[], Sequence[Any]] = tuple
     loss: Loss | None = None
     stacked: Callable[..., Any] | None = field(default=None, compare=False)
+    named: bool = True  # False: told by the code of a function
 
     def inputs(self) -> Any:
         """An example of what the model is called with."""
@@ -38,12 +39,12 @@ def read_source(data: Any) -> Source:
     if is_batch(data):
         return Source(identity(data), _Always(data))
     if callable(getattr(data, "batch", None)):
-        held_out = getattr(data, "evaluation", None)
+        held_out: Any = getattr(data, "evaluation", None)
         name = getattr(data, "name", None) or identity(data)
         own = getattr(data, "loss", None), getattr(data, "stacked", None)
         return Source(name, data.batch, held_out if callable(held_out) else tuple, *own)
     if callable(data) and not isinstance(data, (type, torch.nn.Module)):
-        return Source(identity(data), data)
+        return Source(identity(data), data, named=False)
     raise ValueError(WANTED.format("nothing" if data is None else type(data).__name__))
 
 

@@ -157,13 +157,14 @@ def _opened(path: Path, patience: float) -> sqlite3.Connection:
         raise ValueError(f"store: the folder {path.parent} does not exist; make it first")
     database = sqlite3.connect(path, timeout=patience, isolation_level=None, check_same_thread=False)
     try:
+        new = not _number(database, "SELECT count(*) FROM sqlite_master") and not _version(database)
+        if not new:
+            _check_version(database, path)  # first of all: nothing of another program's is changed
         database.execute("PRAGMA journal_mode = WAL")
         database.execute("PRAGMA synchronous = FULL")
-        with _transaction(database):  # also tells whether it can be written
-            if not _number(database, "SELECT count(*) FROM sqlite_master") and not _version(database):
+        with _transaction(database):  # tells whether it can be written
+            if new:
                 _create(database)
-            else:
-                _check_version(database, path)
     except BaseException:
         database.close()
         raise

@@ -12,7 +12,6 @@ from torch import nn
 from orderone.core.errors import one_of
 from orderone.core.exact import count
 from orderone.core.reals import real
-from orderone.measure.batches import Loss
 from orderone.planning import Plan, plan
 from orderone.sweeping.driver import Driver
 from orderone.sweeping.executors import read_executor
@@ -42,17 +41,17 @@ def sweep(
     base: Any = None,
     data: Any = None,
     steps: Any = None,
-    loss: Loss | None = None,
+    loss: Any = None,
     schedule: Any = "constant",
     warmup: Any = 0,
     clip: Any = None,
     accumulate: Any = 1,
     precision: Any = "float32",
     evaluate_every: Any = None,
-    store: str | PathLike[str] | None = None,
+    store: Any = None,
     executor: Any = "here",
     workers: Any = None,
-    address: str | None = None,
+    address: Any = None,
     together: Any = None,
     sampler: Any = "grid",
     trials: Any = None,
@@ -63,7 +62,7 @@ def sweep(
     compile: bool = False,
     graphs: bool | None = None,
     checkpoint_seconds: Any = 60.0,
-    name: str | None = None,
+    name: Any = None,
     progress: bool = True,
     **plan_options: Any,
 ) -> Sweep:
@@ -98,7 +97,7 @@ def sweep(
         device: By default a GPU if there is one.
         compile, graphs: Of stacked training: torch.compile, CUDA graphs.
         checkpoint_seconds: Between checkpoints of trials that are under way; they lie beside the store.
-        name: Of `build` and `loss` in the store, instead of their code: you say when they are others.
+        name: Of `build`, `loss` and a function for data in the store, instead of their code: you say when they are others.
         progress: False: no bar.
         plan_options: depth, gauge, decay, no_decay, overrides, ... of `plan`.
 
@@ -108,7 +107,7 @@ def sweep(
     for option in plan_options:
         one_of(option, PLAN_OPTIONS, "option of sweep or plan")
     read = read_space(space, widths, depths, rule, optimizer)
-    check_build(build, read.sizes, read.arguments)
+    check_build(build, list(read.sizes), read.arguments)
     job = Job(
         build=build,
         data=read_source(data),
@@ -122,7 +121,7 @@ def sweep(
         evaluate_every=None if evaluate_every is None else count(evaluate_every, "evaluate_every"),
         rules=read.rules,
         plan_options=plan_options,
-        name=name,
+        name=None if name is None else str(name),
         device=_device(device),
         report_every=max(1, count(steps, "steps") // REPORTS),
         checkpoint_seconds=real(checkpoint_seconds, "checkpoint_seconds", least=0),

@@ -5,7 +5,7 @@ An executor yields outcomes as they come, one for each trial. Only the process t
 
 import os
 from collections.abc import Iterator, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from orderone.core.errors import one_of
 from orderone.core.exact import count
@@ -16,8 +16,10 @@ from orderone.sweeping.trial import Trial
 NAMES = ("here", "processes", "ray")
 
 
+@runtime_checkable
 class Executor(Protocol):
-    workers: int
+    @property
+    def workers(self) -> int: ...
 
     def run(self, engine: Engine, units: Sequence[Sequence[Trial]], report: Report) -> Iterator[Any]: ...
 

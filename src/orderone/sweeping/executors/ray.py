@@ -38,7 +38,7 @@ class Board:
 
 def work(parcel: bytes, unit: Sequence[Trial], board: Any) -> list[Outcome]:
     """What a task does, on whichever node. A board that is gone with its node is done without."""
-    import ray
+    ray: Any = need("ray", "ray", "for this executor")
 
     def report(step: int, losses: Mapping[str, float]) -> set[str]:
         try:

@@ -1,0 +1,92 @@
+"""Points of a space, and what is no space."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from orderone import rules
+from orderone.sweeping.space import LogGrid, log_grid, read_space
+
+
+@given(st.floats(1e-8, 1.0), st.floats(1.5, 1e6), st.integers(2, 40))
+def test_a_log_grid_has_its_ends_and_equal_ratios(low, ratio, n):
+    grid = log_grid(low, low * ratio, n)
+    assert len(grid) == n
+    assert grid[0] == pytest.approx(low, rel=1e-11)
+    assert grid[-1] == pytest.approx(low * ratio, rel=1e-11)
+    assert np.diff(np.log(grid)) == pytest.approx(math.log(ratio) / (n - 1), rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    "given_", [(0, 1, 3), (-1, 1, 3), (1, 0.5, 3), (1, 2, 1), (1, math.nan, 3), (1, 2, 0), (1, 1, 2)]
+)
+def test_what_is_no_log_grid(given_):
+    with pytest.raises(ValueError, match=r"expected|cannot reach"):
+        log_grid(*given_)
+
+
+def read(space, widths=None, depths=None, rule="mup", optimizer="adamw"):
+    return read_space(space, widths, depths, rule, optimizer)
+
+
+def test_arms_repeats_and_points():
+    space = read({"lr": [1e-3, 1e-2], "seed": range(3), "heads": [1, 2]}, widths=[64, 32], rule=["sp", "mup"])
+    assert len(space.all_arms()) == 4
+    assert [point["seed"] for point in space.all_repeats()] == [0, 1, 2]
+    assert len(list(space.grid())) == 4
+    assert space.sizes == {"width": (32, 64)}
+    assert space.arguments == ["heads"]
+
+
+def test_numpy_and_single_values_are_values():
+    space = read({"lr": np.array([1e-3, 1e-2]), "weight_decay": 0.1, "seed": 3})
+    assert space.tuned == {"lr": (1e-3, 1e-2), "weight_decay": (0.1,)}
+    assert space.repeats == {"seed": (3,)}
+
+
+def test_a_rule_of_ones_own_goes_by_its_name():
+    own = rules.custom("mine", a=[0, 0, 1], b=[0, "1/2", 0], c=[0, 1, 1])
+    space = read({"lr": 0.1}, rule=["sp", own])
+    assert space.arms["rule"] == ("sp", "mine")
+    assert space.rules == {"mine": own}
+
+
+def test_random_points_repeat_themselves_and_stay_inside():
+    space = read({"lr": log_grid(1e-4, 1e-1, 4), "weight_decay": [0.0, 0.1]})
+    points = list(space.draw(50, seed=1))
+    assert points == list(space.draw(50, seed=1))
+    assert points != list(space.draw(50, seed=2))
+    assert len({point["lr"] for point in points}) == 50
+    assert all(1e-4 <= point["lr"] <= 1e-1 for point in points)
+    assert isinstance(space.tuned["lr"], LogGrid)
+
+
+@pytest.mark.parametrize(
+    ("space", "options", "message"),
+    [
+        ({}, {}, "space: expected at least one setting"),
+        ([1], {}, "space: expected a mapping"),
+        ({"lr": []}, {}, "lr: expected at least one value"),
+        ({"lr": [0.0]}, {}, "lr: expected a finite number above 0; got 0.0"),
+        ({"lr": [-1e-3]}, {}, "lr: expected a finite number above 0"),
+        ({"lr": [math.nan]}, {}, "lr: expected a finite number"),
+        ({"lr": [math.inf]}, {}, "lr: expected a finite number"),
+        ({"lr": ["fast"]}, {}, "lr: expected a finite number"),
+        ({"weight_decay": [-0.1]}, {}, "weight_decay: expected"),
+        ({"beta1": [1.0]}, {}, "beta1: expected"),
+        ({"seed": [-1]}, {}, "seed: expected a whole number"),
+        ({"seed": []}, {}, "seed: expected at least one"),
+        ({"lr": 0.1, "width": [1]}, {}, r"space: width does not belong here; give widths="),
+        ({"lr": 0.1}, {"widths": []}, "widths: expected at least one"),
+        ({"lr": 0.1}, {"widths": [0]}, "widths: expected a whole number"),
+        ({"lr": 0.1}, {"rule": "mop"}, "unknown rule: .* did you mean 'mup'"),
+        ({"lr": 0.1}, {"optimizer": "adamm"}, "unknown optimizer"),
+        ({"lr": 0.1, "act": [object()]}, {}, "act: expected numbers, words or None"),
+    ],
+)
+def test_what_is_no_space(space, options, message):
+    with pytest.raises(ValueError, match=message):
+        read(space, **options)

@@ -1,0 +1,175 @@
+"""A store keeps what it was given, and says what is wrong when it cannot."""
+
+import os
+import sqlite3
+import subprocess
+import sys
+from math import inf, nan
+
+import numpy as np
+import pytest
+
+from orderone.sweeping.outcome import Outcome
+from orderone.sweeping.store import Store, read_store
+from orderone.sweeping.trial import Trial
+
+
+def trial(number: int) -> Trial:
+    return Trial({"lr": 0.1, "seed": number}, "job")
+
+
+def outcome(number: int, steps: int = 5) -> Outcome:
+    losses = np.arange(steps, dtype=np.float32) / 3
+    return Outcome(trial(number).key, losses, ((5, 0.25),), 0.25, seconds=1.5, facts={"engine": "alone"})
+
+
+def test_what_goes_in_comes_out(tmp_path):
+    kinds = [
+        outcome(0),
+        Outcome(trial(1).key, np.array([1.0, inf]), (), inf, diverged_at=1),
+        Outcome(trial(2).key, error="RuntimeError: no"),
+        Outcome(trial(3).key, np.array([nan], np.float32), (), 3.0, stopped_at=1),
+    ]
+    with Store(tmp_path / "runs.db") as store:
+        for number, one in enumerate(kinds):
+            store.add(trial(number), one)
+        found = store.read("job")
+        assert store.read("another") == {}
+    assert list(found) == list(read_store(tmp_path / "runs.db"))
+    for number, one in enumerate(kinds):
+        back_trial, back = found[trial(number).key]
+        assert back_trial == trial(number)
+        assert back.losses.dtype == one.losses.dtype
+        np.testing.assert_array_equal(back.losses, one.losses)
+        np.testing.assert_array_equal(back.final, one.final)
+        names = ("evaluation", "diverged_at", "stopped_at", "seconds", "error", "facts", "status")
+        assert [getattr(back, name) for name in names] == [getattr(one, name) for name in names]
+
+
+def test_a_full_disk_keeps_outcomes_in_memory_and_writes_them_later(tmp_path):
+    path = tmp_path / "runs.db"
+    with Store(path) as store:
+        pages = store._database.execute("PRAGMA page_count").fetchone()[0]
+        store._database.execute(f"PRAGMA max_page_count = {pages}")
+        with pytest.warns(UserWarning, match="database or disk is full.*training goes on.*Make room"):
+            store.add(trial(0), outcome(0, steps=20_000))
+        store.add(trial(1), outcome(1, steps=20_000))  # no second warning
+        assert len(store.unsaved) == 2
+        store._database.execute("PRAGMA max_page_count = 100000")
+        store.add(trial(2), outcome(2))
+        assert not store.unsaved
+        assert store.trouble is None
+    assert len(read_store(path)) == 3
+
+
+def test_a_locked_file_is_waited_for_once(tmp_path):
+    path = tmp_path / "runs.db"
+    with Store(path, patience=0.05) as store:
+        other = sqlite3.connect(path, isolation_level=None)
+        other.execute("BEGIN EXCLUSIVE")
+        with pytest.warns(UserWarning, match="database is locked.*Close the program"):
+            store.add(trial(0), outcome(0))
+        other.execute("COMMIT")
+        other.close()
+        assert store.flush()
+    assert len(read_store(path)) == 1
+
+
+def test_a_file_that_is_locked_from_the_start(tmp_path):
+    path = tmp_path / "runs.db"
+    Store(path).close()
+    other = sqlite3.connect(path, isolation_level=None)
+    other.execute("BEGIN EXCLUSIVE")
+    with pytest.raises(ValueError, match=r"locked.*Close the program"):
+        Store(path, patience=0.05)
+    other.close()
+
+
+def test_one_writer_at_a_time(tmp_path):
+    path = tmp_path / "runs.db"
+    with Store(path) as store:
+        store.add(trial(0), outcome(0))
+        with pytest.raises(ValueError, match=f"process {os.getpid()} is writing"):
+            Store(path)
+        assert len(read_store(path)) == 1  # but anybody may read
+    Store(path).close()
+
+
+def test_a_writer_that_was_killed_leaves_no_lock(tmp_path):
+    code = (
+        "import os, signal, sys; from orderone.sweeping.store import Store\n"
+        "store = Store(sys.argv[1]); os.kill(os.getpid(), signal.SIGKILL)"
+    )
+    assert subprocess.run([sys.executable, "-c", code, str(tmp_path / "runs.db")]).returncode == -9
+    Store(tmp_path / "runs.db").close()
+
+
+def foreign(path):
+    path.write_bytes(b"not a database, and long enough to be looked at" * 100)
+
+
+def of_another_program(path):
+    database = sqlite3.connect(path)
+    database.execute("CREATE TABLE cats (name TEXT)")
+    database.commit()
+    database.close()
+
+
+def of_another_version(path):
+    Store(path).close()
+    database = sqlite3.connect(path)
+    database.execute("PRAGMA user_version = 99")
+    database.commit()
+    database.close()
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (foreign, "is not a store of orderone; give another name"),
+        (of_another_program, "database of another program"),
+        (of_another_version, "has format 99, and this version of orderone reads format 1"),
+        (lambda path: path.mkdir(), "is a folder; expected a file"),
+    ],
+)
+def test_files_that_are_no_stores(tmp_path, make, message):
+    make(tmp_path / "runs.db")
+    before = (tmp_path / "runs.db").stat().st_mtime_ns
+    with pytest.raises(ValueError, match=message):
+        Store(tmp_path / "runs.db")
+    assert (tmp_path / "runs.db").stat().st_mtime_ns == before
+
+
+def test_a_folder_that_is_not_there(tmp_path):
+    with pytest.raises(ValueError, match="does not exist; make it first"):
+        Store(tmp_path / "no" / "runs.db")
+    with pytest.raises(ValueError, match="does not exist; expected a file"):
+        read_store(tmp_path / "runs.db")
+
+
+READ_ONLY = """
+import os, sys
+from orderone.sweeping.store import Store, read_store
+os.setuid(65534) if os.getuid() == 0 else None
+try:
+    Store(sys.argv[1])
+except ValueError as error:
+    print(error)
+print(len(read_store(sys.argv[1])))
+"""
+
+
+def test_a_folder_that_cannot_be_written_can_be_read(tmp_path):
+    folder = tmp_path / "kept"
+    folder.mkdir()
+    with Store(folder / "runs.db") as store:
+        store.add(trial(0), outcome(0))
+    (folder / "runs.db").chmod(0o444)
+    folder.chmod(0o555)
+    for parent in (tmp_path, *list(tmp_path.parents)[:2]):
+        parent.chmod(parent.stat().st_mode | 0o555)
+    code = [sys.executable, "-c", READ_ONLY, str(folder / "runs.db")]
+    told = subprocess.run(code, capture_output=True, text=True)
+    folder.chmod(0o755)
+    assert "may write to" in told.stdout, told.stderr
+    assert told.stdout.endswith("\n1\n")
