@@ -16,8 +16,8 @@ from orderone.nn import EncoderDecoder
 TEXT = b'One sentence. Another one! "Is it?" It is.\n\nA new part, with 3.5 in it. ' * 60
 
 
-def task(**given):
-    return data.denoising(TEXT, **{"batch": 8, "length": 64} | given)
+def task(batch=8, length=64, **given):
+    return data.denoising(TEXT, batch=batch, length=length, **given)
 
 
 class TestSentences:
@@ -80,7 +80,7 @@ class TestLaw:
         assert there.sum(1).float().mean().item() == pytest.approx((60 + 1.5) / 3, abs=0.15)
 
     def test_every_place_is_masked_alike(self):
-        """Four spans of three in a text of 40: 28 tokens and four masks, every one of the 32 places a mask in 1/8 of all."""
+        """Four spans of three in a text of 40: 28 tokens and four masks, each of the 32 places a mask in 1/8 of all."""
         n, tokens = 8000, torch.arange(40).expand(8000, 40)
         lengths, there = torch.full((n, 4), 3), torch.ones(n, 4, dtype=torch.bool)
         length, keys = torch.full((n,), 40), Draws([1], 0).uniform("m", n, 40)[0]

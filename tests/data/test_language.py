@@ -99,6 +99,8 @@ def test_files_and_folders_are_read_in_order(tmp_path):
         ({"source": TEXT, "tokenizer": 7}, "tokenizer: expected 'bytes', 'gpt2'"),
         ({"source": TEXT, "batch": 0}, "batch: expected a whole number, 1 or more"),
         ({"source": TEXT, "length": 1.5}, "length: expected a whole number"),
+        ({"source": TEXT, "device": "nowhere"}, "device: expected 'cpu'"),
+        ({"source": TEXT, "evaluations": -1}, "evaluations: expected a whole number"),
         ({"source": TEXT, "held_out": 1}, "held_out: expected a finite number"),
         ({"source": TEXT, "format": "hf"}, "unknown format"),
         ({"source": TEXT, "root": 4, "tokenizer": "gpt2"}, "root: expected the folder"),

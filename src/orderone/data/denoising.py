@@ -24,6 +24,7 @@ from orderone.core.given import Count, Name, Number
 from orderone.core.reals import real
 from orderone.data.corpus import read_corpus
 from orderone.data.corruption import corrupt
+from orderone.data.devices import read_device
 from orderone.data.draws import Draws
 from orderone.data.sentences import Sentences, read_sentences
 from orderone.data.task import Batch
@@ -84,7 +85,7 @@ class Denoising:
         self.vocab, self.size, self.length = vocab + len(SPECIAL), count(batch, "batch"), length
         self.ratio, self.span = real(ratio, "ratio", above=0, most=0.9), real(span, "span", above=0, most=10)
         self.evaluations, self.format = count(evaluations, "evaluations", least=0), one_of(format, FORMATS, "format")
-        self.device = torch.device("cpu" if device is None else device)
+        self.device = read_device(device)
         held_out = real(held_out, "held_out", least=0, most=0.9)
         self.train, self.held = sentences.split(held_out)
         if not len(self.train) or (held_out and not len(self.held)):
@@ -93,16 +94,14 @@ class Denoising:
                 f"{held_out:g} leaves {len(self.train)} and {len(self.held)}; give more text"
             )
         self._there: dict[tuple[str, torch.device], Sentences] = {}
-        self.name = (
-            f"denoising {_hash(sentences)} {self.format} {self.size}x{length} {self.ratio!r} {self.span!r} held out "
-        )
-        self.name += f"{held_out!r}"
+        numbers = f"{self.size}x{length} {self.ratio!r} {self.span!r} held out {held_out!r} {self.evaluations}"
+        self.name = f"denoising {_hash(sentences)} {self.format} {numbers}"
 
     def batch(self, step: Count, seed: Count) -> Batch:
         return self._batch({name: x[0] for name, x in self._parts(step, [seed], self.device).items()})
 
     def stacked(self, step: Count, seeds: Sequence[int], device: Any = None) -> Batch:
-        return self._batch(self._parts(step, seeds, self.device if device is None else torch.device(device)))
+        return self._batch(self._parts(step, seeds, self.device if device is None else read_device(device)))
 
     def evaluation(self) -> list[Batch]:
         if not len(self.held):

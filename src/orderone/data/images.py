@@ -18,6 +18,7 @@ from orderone.core.errors import one_of
 from orderone.core.exact import count
 from orderone.core.given import Count, Name, Number
 from orderone.data.augment.recipe import Recipe
+from orderone.data.devices import read_device
 from orderone.data.draws import Draws
 from orderone.data.order import Order
 from orderone.data.task import Batch, Loss
@@ -82,7 +83,7 @@ class Images:
         self.train, self.held, self.recipe = train, held, recipe
         self.size, self.format = count(batch, "batch"), one_of(format, FORMATS, "format")
         self.evaluations = None if evaluations is None else count(evaluations, "evaluations", least=0)
-        self.device = torch.device("cpu" if device is None else device)
+        self.device = read_device(device)
         self.classes = max(train.classes, held.classes)
         self.shape, self._order = train.shape, Order(len(train), self.size)
         self.mean, self.std = train.moments()
@@ -98,7 +99,7 @@ class Images:
         return self._batch(pixels[0], labels[0])
 
     def stacked(self, step: Count, seeds: Sequence[int], device: Any = None) -> Batch:
-        return self._batch(*self._augmented(step, seeds, self.device if device is None else torch.device(device)))
+        return self._batch(*self._augmented(step, seeds, self.device if device is None else read_device(device)))
 
     def evaluation(self) -> list[Batch]:
         """Whole batches of the held-out images, at equal distances; all of them where `evaluations` is None."""

@@ -19,6 +19,7 @@ from orderone.core.exact import count
 from orderone.core.given import Count, Name, Number
 from orderone.core.reals import real
 from orderone.data.corpus import read_corpus
+from orderone.data.devices import read_device
 from orderone.data.draws import Draws
 from orderone.data.encode import encode
 from orderone.data.task import Batch
@@ -35,6 +36,7 @@ def language(
     length: Count = 128,
     *,
     held_out: Number = 0.05,
+    evaluations: Count = EVALUATIONS,
     format: Name = "pairs",
     vocab: Count | None = None,
     device: Any = None,
@@ -45,13 +47,16 @@ def language(
 
     source:     "python" (the text of the standard library), "sotu", "gutenberg", files, a folder, bytes, or a tensor of ids
     tokenizer:  "bytes", "gpt2" (`encoder.json` and `vocab.bpe` in `root`), or a folder or `tokenizer.json` of your own
+    held_out:   the part of the text that is for evaluation, of which at most `evaluations` batches are used
     cache:      where encoded text is kept, by default beside the data (`root/encoded`); False for nowhere
     """
     if isinstance(source, Tensor):
         tokens, size = _given_tokens(source, vocab)
     else:
         tokens, size = encode(read_corpus(source, root), tokenizer, root, cache)
-    return Language(tokens, size, batch, length, held_out=held_out, format=format, device=device)
+    return Language(
+        tokens, size, batch, length, held_out=held_out, evaluations=evaluations, format=format, device=device
+    )
 
 
 class Language:
@@ -67,6 +72,7 @@ class Language:
         length: Count = 128,
         *,
         held_out: Number = 0.05,
+        evaluations: Count = EVALUATIONS,
         format: Name = "pairs",
         device: Any = None,
     ):
@@ -74,10 +80,11 @@ class Language:
         self.format = one_of(format, FORMATS, "format")
         self._window = self.length + (self.format == "pairs")
         training, held = _split(tokens, real(held_out, "held_out", least=0, most=0.9), self._window)
-        self.held_out = _spread(held, self.size)
-        self.device = torch.device("cpu" if device is None else device)
+        self.held_out = _spread(held, self.size, count(evaluations, "evaluations", least=0))
+        self.device = read_device(device)
         self._tokens = {self.device: training.to(self.device)}
-        self.name = f"language {_hash(tokens)} {self.format} {self.size}x{self.length} held out {float(held_out)!r}"
+        numbers = f"{self.size}x{self.length} held out {float(held_out)!r} {evaluations}"
+        self.name = f"language {_hash(tokens)} {self.format} {numbers}"
 
     @property
     def tokens(self) -> Tensor:
@@ -88,7 +95,7 @@ class Language:
         return self._batch(self._pieces(step, [seed], self.device)[0])
 
     def stacked(self, step: Count, seeds: Sequence[int], device: Any = None) -> Batch:
-        return self._batch(self._pieces(step, seeds, self.device if device is None else torch.device(device)))
+        return self._batch(self._pieces(step, seeds, self.device if device is None else read_device(device)))
 
     def evaluation(self) -> list[Batch]:
         """Pieces of the held-out text, at equal distances and without overlap."""
@@ -132,10 +139,11 @@ def _split(tokens: Tensor, held_out: float, window: int) -> tuple[Tensor, Tensor
     return training, pieces
 
 
-def _spread(pieces: Tensor, size: int) -> Tensor:
-    """Whole batches of `size`, a few, at equal distances; one smaller batch where there is no whole one."""
-    most = min(len(pieces) // size, EVALUATIONS) * size
-    return pieces[torch.linspace(0, len(pieces) - 1, most).long()] if most else pieces
+def _spread(pieces: Tensor, size: int, batches: int) -> Tensor:
+    """So many whole batches of `size` at most, at equal distances; one smaller batch where there is no whole one."""
+    if len(pieces) < size:
+        return pieces[: batches * size]
+    return pieces[torch.linspace(0, len(pieces) - 1, min(len(pieces) // size, batches) * size).long()]
 
 
 def _given_tokens(tokens: Tensor, vocab: Count | None) -> tuple[Tensor, int]:

@@ -54,6 +54,10 @@ class Files:
         listing = "\n".join(f"{path.parent.name}/{path.name} {path.stat().st_size}" for path, _ in self.paths)
         self.fingerprint = f"{sha256(listing.encode()).hexdigest()[:16]} {size}"
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Threads stay behind when a task is sent to another process."""
+        return {name: value for name, value in self.__dict__.items() if name != "_threads"}
+
     def __len__(self) -> int:
         return len(self.paths)
 

@@ -1,0 +1,53 @@
+"""The same batches on every device and in every process."""
+
+import pickle
+
+import pytest
+import torch
+from PIL import Image
+from torch.utils._pytree import tree_leaves
+
+from orderone import data
+
+TEXT = b"One sentence. Another one! And a third, which is longer than the others." * 100
+PAIR = (torch.arange(64 * 3 * 16 * 16).view(64, 3, 16, 16).mul(7).to(torch.uint8), torch.arange(64) % 5)
+TASKS = {
+    "language": lambda **given: data.language(TEXT, length=16, **given),
+    "denoising": lambda **given: data.denoising(TEXT, length=128, **given),
+    "plain": lambda **given: data.images(PAIR, batch=32, **given),
+    "crop": lambda **given: data.images(PAIR, batch=32, augment="crop", **given),
+    "s2": lambda **given: data.images(PAIR, batch=32, **data.S2, **given),
+}
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
+@pytest.mark.parametrize("name", TASKS)
+def test_a_gpu_gives_what_the_cpu_gives(name):
+    here, there = TASKS[name](), TASKS[name](device="cuda")
+    for step in range(3):
+        mine, theirs = (tree_leaves(task.stacked(step, [0, 7])) for task in (here, there))
+        for one, two in zip(mine, theirs, strict=True):
+            assert two.is_cuda
+            if not one.is_floating_point():
+                assert torch.equal(one, two.cpu())
+            else:  # a pixel may be rounded the other way
+                assert ((one - two.cpu()).abs() > 0.02).float().mean() < 0.005
+    assert there.evaluation()
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_tasks_travel_to_other_processes(name):
+    task = TASKS[name]()
+    first = tree_leaves(task.batch(3, 1))
+    again = pickle.loads(pickle.dumps(task))
+    assert again.name == task.name
+    assert all(map(torch.equal, first, tree_leaves(again.batch(3, 1))))
+
+
+def test_folders_travel_without_their_threads(tmp_path):
+    (tmp_path / "a").mkdir()
+    for i in range(12):
+        Image.new("L", (20, 20), 20 * i).save(tmp_path / "a" / f"{i}.png")
+    task = data.images(tmp_path, batch=3, size=8)
+    first, _ = task.batch(0, 0)
+    assert torch.equal(pickle.loads(pickle.dumps(task)).batch(0, 0)[0], first)
