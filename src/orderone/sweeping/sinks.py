@@ -1,0 +1,111 @@
+"""Where the numbers of a training go: a file of JSON lines, TensorBoard, Weights & Biases, or anything like them."""
+
+import json
+import math
+from collections.abc import Mapping
+from os import PathLike
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
+
+from orderone.core.optional import need
+
+
+@runtime_checkable
+class Sink(Protocol):
+    def start(self, step: int) -> None:
+        """Updates done when the training begins: more than 0 if it goes on from a checkpoint."""
+        ...
+
+    def log(self, step: int, values: Mapping[str, float]) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class JSONLines:
+    """One line a report. A training that goes on takes back what was told after its checkpoint."""
+
+    def __init__(self, path: str | PathLike[str]):
+        self.path = Path(path)
+
+    def start(self, step: int) -> None:
+        kept = [line for line in self._lines() if _step(line) <= step] if step else []
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        self.file = open(self.path, "w", encoding="utf-8")  # noqa: SIM115 - until close
+        self.file.writelines(kept)
+
+    def _lines(self) -> list[str]:
+        return self.path.read_text(encoding="utf-8").splitlines(keepends=True) if self.path.exists() else []
+
+    def log(self, step: int, values: Mapping[str, float]) -> None:
+        known = {
+            name: value if math.isfinite(value) else str(value) for name, value in values.items()
+        }  # JSON has no nan
+        self.file.write(json.dumps({"step": step, **known}) + "\n")
+        self.file.flush()
+
+    def close(self) -> None:
+        self.file.close()
+
+
+def _step(line: str) -> float:
+    """A line that a killed writer left half done comes after everything."""
+    try:
+        return float(json.loads(line)["step"])
+    except (ValueError, KeyError, TypeError):
+        return math.inf
+
+
+class TensorBoard:
+    """Event files in a folder; `options` go to `torch.utils.tensorboard.SummaryWriter`."""
+
+    def __init__(self, folder: str | PathLike[str], **options: Any):
+        self.folder, self.options = folder, options
+
+    def start(self, step: int) -> None:
+        need("tensorboard", "tensorboard", "to write event files")
+        from torch.utils.tensorboard import SummaryWriter
+
+        # purged from the first report that will come again
+        self.writer = SummaryWriter(str(self.folder), purge_step=step + 1 if step else None, **self.options)
+
+    def log(self, step: int, values: Mapping[str, float]) -> None:
+        for name, value in values.items():
+            self.writer.add_scalar(name, value, step)
+
+    def close(self) -> None:
+        self.writer.close()
+
+
+class WandB:
+    """A run of Weights & Biases; `options` go to `wandb.init` (project, name, mode="offline", ...)."""
+
+    def __init__(self, **options: Any):
+        self.options = options
+
+    def start(self, step: int) -> None:
+        self.run = need("wandb", "wandb", "to log to Weights & Biases").init(**self.options)
+
+    def log(self, step: int, values: Mapping[str, float]) -> None:
+        self.run.log(dict(values), step=step)
+
+    def close(self) -> None:
+        self.run.finish()
+
+
+def read_sinks(given: Any) -> list[Sink]:
+    """One or several; a path that ends in .jsonl is a file of JSON lines."""
+    if given is None:
+        return []
+    several = given if isinstance(given, (list, tuple)) else [given]
+    return [_sink(one) for one in several]
+
+
+def _sink(given: Any) -> Sink:
+    if isinstance(given, (str, PathLike)) and str(given).endswith(".jsonl"):
+        return JSONLines(given)
+    if isinstance(given, Sink):
+        return given
+    raise ValueError(
+        f"sinks: expected a path that ends in .jsonl, TensorBoard(folder), WandB(...) or an object with start, log and "
+        f"close; got {given!r}"
+    )

@@ -1,0 +1,264 @@
+"""`train` is the loop anybody would write: same losses, in one process or two, in one go or taken up again."""
+
+import json
+import math
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.multiprocessing.spawn import spawn
+from train_workers import COMMON, PROCESSES, STEPS, Net, Toy, broken, one, planned, process
+
+import orderone as o1
+from orderone.sweeping.schedule import schedule
+from orderone.sweeping.sinks import JSONLines, TensorBoard, WandB
+from orderone.sweeping.train import train
+
+
+def by_hand(plan: o1.Plan, steps: int = STEPS) -> list[float]:
+    """The same training in plain PyTorch."""
+    model, optimizer, data, factor = plan.apply(), plan.optimizer(), Toy(), schedule("cosine", steps, warmup=3)
+    scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, factor)
+    plan.check(optimizer, scheduler)
+    losses = []
+    for step in range(steps):
+        parts = []
+        for part in range(2):
+            x, y = data.batch(2 * step + part, 3)
+            parts.append(nn.functional.cross_entropy(model(x), y))
+            (parts[-1] / 2).backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 0.5)
+        optimizer.step()
+        optimizer.zero_grad()
+        scheduler.step()
+        losses.append(float(torch.stack(parts).mean().detach()))
+    return losses
+
+
+def test_is_the_loop_anybody_would_write():
+    made = one(None)
+    assert made.losses.tolist() == pytest.approx(by_hand(planned()), rel=1e-6)
+    assert [step for step, _ in made.evaluation] == [5, 10, 12]
+    assert made.loss == made.evaluation[-1][1]
+    assert made.diverged_at is None
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adamw", "muon", "adafactor", "lion"])
+def test_every_optimizer_learns_and_is_taken_up(optimizer, tmp_path):
+    path = tmp_path / "run.safetensors"
+    whole = train(planned(optimizer=optimizer), Toy(), 8, device="cpu")
+    train_until(4, path, optimizer=optimizer)
+    again = train(planned(optimizer=optimizer), Toy(), 8, device="cpu", checkpoint=path)
+    assert again.losses.tolist() == whole.losses.tolist()
+
+
+def train_until(step: int, path: Path, steps: int = 8, **options: Any) -> None:
+    """Ctrl-C, as a signal, while a report is written."""
+    import signal
+
+    class Interrupt:
+        def start(self, at: int) -> None: ...
+
+        def log(self, at: int, values: Any) -> None:
+            if at == step:
+                signal.raise_signal(signal.SIGINT)
+
+        def close(self) -> None: ...
+
+    with pytest.raises(KeyboardInterrupt):
+        train(planned(**options), Toy(), steps, device="cpu", sinks=Interrupt(), report_every=1, checkpoint=path)
+
+
+def test_dropout_and_all_are_taken_up_where_they_were(tmp_path):
+    path = tmp_path / "run.safetensors"
+    whole = train(planned(dropout=0.3), Toy(), 8, device="cpu")
+    train_until(3, path, dropout=0.3)
+    again = train(planned(dropout=0.3), Toy(), 8, device="cpu", checkpoint=path)
+    assert again.losses.tolist() == whole.losses.tolist()
+    assert all(torch.equal(a, b) for a, b in zip(again.model.parameters(), whole.model.parameters(), strict=True))
+
+
+def test_a_finished_training_is_not_run_again(tmp_path):
+    first = one(None, tmp_path / "run.safetensors")
+    again = one(None, tmp_path / "run.safetensors")
+    assert again.losses.tolist() == first.losses.tolist()
+    assert again.evaluation == first.evaluation
+    assert again.seconds == first.seconds
+
+
+def test_nobodys_random_numbers_are_changed():
+    plan, state = planned(), torch.random.get_rng_state()
+    train(plan, Toy(), 2, device="cpu")
+    assert torch.equal(torch.random.get_rng_state(), state)
+
+
+def test_bfloat16_is_close_and_float64_closer():
+    single, half, double = (
+        train(planned(), Toy(), 6, device="cpu", precision=p).losses for p in ("float32", "bfloat16", "float64")
+    )
+    assert 0 < np.abs(half - single).max() < 0.05
+    assert np.abs(double - single).max() < 1e-4
+
+
+def test_a_training_that_diverges_ends():
+    model = Net(8)
+    made = train(model, Toy(), 200, optimizer=torch.optim.SGD(model.parameters(), lr=1e6), device="cpu")
+    assert made.diverged_at is not None
+    assert len(made.losses) == made.diverged_at + 1
+    assert math.isinf(made.loss)
+
+
+# --- several processes -----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def parallel(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("processes")
+    spawn(process, args=(str(folder),), nprocs=PROCESSES)
+    return folder, torch.load(folder / "results.pt", weights_only=True)
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
+def test_two_processes_lose_what_one_does(strategy, parallel):
+    found, alone = parallel[1][strategy], one(None)
+    assert not isinstance(found, str), found
+    assert found[0] == pytest.approx(alone.losses.tolist(), rel=1e-5)
+    assert [value for _, value in found[1]] == pytest.approx([value for _, value in alone.evaluation], rel=1e-5)
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
+def test_two_processes_are_stopped_and_taken_up(strategy, parallel):
+    found = parallel[1][f"{strategy}, taken up"]
+    assert not isinstance(found, str), found
+    assert found == pytest.approx(one(None).losses.tolist(), rel=1e-5)
+
+
+def test_what_two_wrote_one_takes_up(parallel):
+    folder, results = parallel
+    assert results["fsdp, for one"] is None, results["fsdp, for one"]
+    assert one(None, folder / "for_one.safetensors").losses.tolist() == pytest.approx(
+        one(None).losses.tolist(), rel=1e-5
+    )
+
+
+def test_rows_that_cannot_be_shared(parallel):
+    assert "rows 2 processes can share equally, got [7] rows" in parallel[1]["odd rows"]
+
+
+SCRIPT = """
+import sys
+sys.path.insert(0, {tests!r})
+from train_workers import one
+made = one("fsdp")
+import os
+if os.environ["RANK"] == "0":
+    print(*made.losses)
+"""
+
+
+@pytest.mark.slow
+def test_under_torchrun(tmp_path):
+    (tmp_path / "script.py").write_text(SCRIPT.format(tests=str(Path(__file__).parent)))
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "script.py"]
+    env = os.environ | {"PYTHONPATH": str(Path(o1.__file__).parents[1])}
+    found = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=120)
+    assert found.returncode == 0, found.stderr
+    assert [float(x) for x in found.stdout.split()] == pytest.approx(one(None).losses.tolist(), rel=1e-5)
+
+
+# --- sinks -----------------------------------------------------------------------------------------------------------
+
+
+def test_json_lines(tmp_path):
+    made = train(planned(), Toy(), STEPS, device="cpu", sinks=str(tmp_path / "a" / "log.jsonl"), **COMMON)
+    lines = [json.loads(line) for line in (tmp_path / "a" / "log.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in lines] == [4, 5, 8, 10, 12]
+    assert [line["loss"] for line in lines] == [made.losses[line["step"] - 1] for line in lines]
+    assert [line["evaluation"] for line in lines if "evaluation" in line] == [value for _, value in made.evaluation]
+    assert all(line["gradient_norm"] > 0 for line in lines)
+
+
+def test_json_lines_after_a_checkpoint_are_taken_back(tmp_path):
+    sink = JSONLines(tmp_path / "log.jsonl")
+    (tmp_path / "log.jsonl").write_text('{"step": 2, "loss": 1.0}\n{"step": 4, "loss": 0.9}\n{"step": 6, "lo')
+    sink.start(2)
+    sink.log(4, {"loss": math.nan})
+    sink.close()
+    lines = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
+    assert lines == [{"step": 2, "loss": 1.0}, {"step": 4, "loss": "nan"}]
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_tensorboard(tmp_path):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    made = train(planned(), Toy(), 8, device="cpu", sinks=[TensorBoard(tmp_path)], report_every=2)
+    events = EventAccumulator(str(tmp_path)).Reload()
+    assert [event.step for event in events.Scalars("loss")] == [2, 4, 6, 8]
+    assert [event.value for event in events.Scalars("loss")] == pytest.approx(made.losses[1::2].tolist(), rel=1e-6)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_weights_and_biases_offline(tmp_path, monkeypatch):
+    monkeypatch.setenv("WANDB_SILENT", "true")
+    train(
+        planned(), Toy(), 4, device="cpu", sinks=WandB(project="o", mode="offline", dir=str(tmp_path)), report_every=2
+    )
+    assert list(tmp_path.rglob("*.wandb"))
+
+
+def test_an_absent_package_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "wandb", None)
+    with pytest.raises(ImportError, match=r"pip install 'orderone\[wandb\]'"):
+        train(planned(), Toy(), 2, device="cpu", sinks=WandB())
+
+
+# --- bad input -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"steps": 0}, "steps: expected a whole number, 1 or more"),
+        ({"model": Net(8)}, "optimizer: expected one beside a module"),
+        ({"model": "gpt"}, "model: expected a plan, or an nn.Module"),
+        ({"data": None}, "data: expected a task"),
+        ({"accumulate": 0}, "accumulate"),
+        ({"clip": 0.0}, "clip"),
+        ({"precision": "float16"}, "unknown precision"),
+        ({"schedule": "cos"}, "unknown schedule"),
+        ({"warmup": 100}, "warmup"),
+        ({"sinks": "log.txt"}, "sinks: expected a path that ends in .jsonl"),
+        ({"checkpoint": "run.pt"}, "expected a file that ends in .safetensors"),
+        ({"strategy": "ddp"}, "start with `torchrun"),
+        ({"strategy": "zero"}, "unknown strategy"),
+    ],
+)
+def test_says_what_is_wrong(given, said):
+    with pytest.raises(ValueError, match=said):
+        train(**({"model": planned(), "data": Toy(), "steps": 4, "device": "cpu"} | given))
+
+
+def test_a_checkpoint_of_another_training(tmp_path):
+    path = tmp_path / "run.safetensors"
+    one(None, path)
+    with pytest.raises(ValueError, match="was written with steps 12, and this training has 13"):
+        one(None, path, steps=13)
+    with pytest.raises(ValueError, match=r"another model: first\.weight"):
+        train(planned(width=48), Toy(), STEPS, device="cpu", checkpoint=path, **COMMON)
+    path.write_bytes(b"something else")
+    with pytest.raises(ValueError, match="no checkpoint of train; remove it"):
+        one(None, path)
+
+
+def test_a_killed_training_leaves_its_last_checkpoint(tmp_path):
+    path = tmp_path / "run.safetensors"
+    broken(None, path)
+    assert one(None, path).losses.tolist() == one(None).losses.tolist()
