@@ -1,4 +1,4 @@
-"""Many small GPTs at once against one after another: `python benchmarks/stacked.py [cuda] [members] [widths, as 64,128,256]`.
+"""Many small GPTs at once against one after another: `python benchmarks/stacked.py [cuda] [members] [64,128,256]`.
 
 Four layers, byte vocabulary, AdamW; on a GPU bfloat16 autocast, context 128, batch 16. Every way trains the same members
 on the same batches, and the last column but one tells how far the losses of the ways are apart after ten steps: rounding
@@ -67,7 +67,8 @@ def compare(width: int) -> None:
         gaps = ((losses - reference) / reference).abs()
         gap = f"{float(gaps.median()):.0e}, {float(gaps.max()):.0e}"
         memory = f"{torch.cuda.max_memory_allocated() / 2**30:.1f}" if DEVICE == "cuda" else ""
-        print(f"| {width} | {name} | {1e3 * times[name]:.1f} | {speed:.1f}x | {against} | {gap} | {memory} |", flush=True)  # fmt: skip
+        cells = (width, name, f"{1e3 * times[name]:.1f}", f"{speed:.1f}x", against, gap, memory)
+        print(f"| {' | '.join(map(str, cells))} |", flush=True)
 
 
 def forget() -> None:
@@ -78,8 +79,7 @@ def forget() -> None:
 
 def timed(step: Callable[[], Tensor]) -> tuple[float, Tensor]:
     """Median seconds of a step of all members, and their losses after ten steps."""
-    for _ in range(10):
-        losses = step().detach().float().clone()
+    losses = [step().detach().float().clone() for _ in range(10)][-1]
     found = []
     for _ in range(ROUNDS):
         wait()
@@ -159,7 +159,9 @@ def replayed(models: list[nn.Module], tokens: Tensor) -> Callable[[], Tensor]:
     return step
 
 
-def stacked(models: list[nn.Module], tokens: Tensor, compile: bool = False, graph: bool = False) -> Callable[[], Tensor]:
+def stacked(
+    models: list[nn.Module], tokens: Tensor, compile: bool = False, graph: bool = False
+) -> Callable[[], Tensor]:
     models = [copy.deepcopy(model) for model in models]
     optimizers = [torch.optim.AdamW(m.parameters(), lr=rate(k)) for k, m in enumerate(models)]
     stack = Stack(models, optimizers, precision=PRECISION, compile=compile)

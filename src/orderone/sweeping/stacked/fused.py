@@ -5,6 +5,7 @@ A GPU would wait for the launch of each; there the update of all members is comp
 
 from collections.abc import Mapping
 from itertools import groupby
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,15 +13,21 @@ from torch import Tensor
 from orderone.sweeping.stacked.updates.base import Settings, State
 
 KEYS = ("lr", "weight_decay", "eps", "beta1", "beta2")
-Views = dict[str, list[tuple[Tensor, ...]]]
 
 
 class FusedAdam:
     """For parameters that share a law; members and tensors with equal settings go in one call."""
 
-    def __init__(self, parameters: Mapping[str, Tensor], states: Mapping[str, State], settings: Mapping[str, Settings], decoupled: bool):  # fmt: skip
+    def __init__(
+        self,
+        parameters: Mapping[str, Tensor],
+        states: Mapping[str, State],
+        settings: Mapping[str, Settings],
+        *,
+        decoupled: bool,
+    ):
         self.names = list(parameters)
-        self.kernel = torch._fused_adamw_ if decoupled else torch._fused_adam_
+        self.kernel: Any = torch.ops.aten._fused_adamw_ if decoupled else torch.ops.aten._fused_adam_
         self.calls = [
             (dict(zip(KEYS, values, strict=True)), [place for _, place in places])
             for values, places in groupby(sorted(_places(settings)), key=lambda pair: pair[0])

@@ -21,7 +21,13 @@ from orderone.sweeping.stacked.updates.base import State
 class StackedOptimizer:
     """`step(gradients)` updates the parameters in place. They have the shape (K, ...)."""
 
-    def __init__(self, parameters: Mapping[str, Tensor], optimizers: Sequence[Optimizer], names: Sequence[Mapping[Tensor, str]], compile: bool = False):  # fmt: skip
+    def __init__(
+        self,
+        parameters: Mapping[str, Tensor],
+        optimizers: Sequence[Optimizer],
+        names: Sequence[Mapping[Any, str]],  # of each optimizer's tensors
+        compile: bool = False,
+    ):
         groups = [_by_name(optimizer, known) for optimizer, known in zip(optimizers, names, strict=True)]
         self.parameters = {name: p for name, p in parameters.items() if name in groups[0]}
         self.laws: dict[str, Update] = {}
@@ -39,13 +45,16 @@ class StackedOptimizer:
 
     def _fuse(self) -> None:
         """What torch's fused kernels do best."""
-        names = [n for n, law in self.laws.items() if type(law) in (Adam, AdamW) and self.parameters[n].device.type == "cpu"]
+        names = [
+            n for n, law in self.laws.items() if type(law) in (Adam, AdamW) and self.parameters[n].device.type == "cpu"
+        ]
         self.fused = []
         for decoupled in (False, True):
             own = [n for n in names if bool(self.laws[n].options["decoupled_weight_decay"]) == decoupled]
             if own:
-                parts = ({n: x[n] for n in own} for x in (self.parameters, self.states, self.settings))
-                self.fused.append(FusedAdam(*parts, decoupled=decoupled))
+                chosen = {n: self.parameters[n] for n in own}
+                settings = {n: self.settings[n] for n in own}
+                self.fused.append(FusedAdam(chosen, self.states, settings, decoupled=decoupled))
         self._alone = [name for name in self.parameters if name not in names]
 
     @torch.no_grad()
@@ -83,15 +92,17 @@ def _flat(h: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {key: x.view(len(x), 1) if x.dim() else x for key, x in h.items()}
 
 
-def _by_name(optimizer: Optimizer, known: Mapping[Tensor, str]) -> dict[str, tuple[str, dict[str, Any]]]:
+def _by_name(optimizer: Optimizer, known: Mapping[Any, str]) -> dict[str, tuple[str, dict[str, Any]]]:
     """Name of a tensor -> the class that updates it, and its settings."""
     parts = getattr(optimizer, "parts", {"": optimizer})  # Muon with AdamW for the rest
-    return {
-        known[p]: (type(part).__name__, _plain(group, p))
-        for part in parts.values()
-        for group in part.param_groups
-        for p in group["params"]
-    }
+    found = [(p, part, group) for part in parts.values() for group in part.param_groups for p in group["params"]]
+    for p, _, _ in found:
+        if p not in known:
+            raise ValueError(
+                f"optimizers: expected one of each model's own parameters, got a tensor that its model has not, of shape "
+                f"{tuple(p.shape)}; make the optimizer from the parameters of the model at the same place"
+            )
+    return {known[p]: (type(part).__name__, _plain(group, p)) for p, part, group in found}
 
 
 def _plain(group: Mapping[str, Any], p: Tensor) -> dict[str, Any]:

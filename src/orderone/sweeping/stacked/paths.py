@@ -9,7 +9,8 @@ is copied for every row of the batch, and attention falls back to a loop. Here t
     cross entropy            (K N, classes), then the mean of each member
 
 Everything else is left to vmap. Inside, operations act on the stacked tensors themselves, so that ordinary autograd
-records them and the backward pass knows nothing of vmap.
+records them and the backward pass knows nothing of vmap. The way to the stacked tensor is what torch.vmap itself is written
+with; torch has no public name for it.
 """
 
 from collections.abc import Callable, Mapping
@@ -17,7 +18,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._C import _functorch  # what torch.vmap itself is written with; there is no public way to the stacked tensor
+from torch._C import _functorch  # type: ignore[attr-defined]
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
@@ -96,26 +97,34 @@ def _attention(
     is_causal: bool = False, *, scale: float | None = None, enable_gqa: bool = False,
 ) -> Tensor | None:  # fmt: skip
     tensors = (query, key, value) if attn_mask is None else (query, key, value, attn_mask)
-    if not mode.known(*tensors) or any(x.dim() != 4 for x in tensors):
+    axes = query.dim()
+    if not mode.known(*tensors) or axes not in (3, 4) or any(x.dim() != axes for x in (key, value)):
         return None
-    q, k, v = (mode.stacked(x).flatten(0, 1) for x in (query, key, value))
-    if attn_mask is not None and (mode.mapped(attn_mask) or attn_mask.shape[0] != 1):
-        attn_mask = mode.stacked(attn_mask).expand(-1, query.shape[0], -1, -1, -1).flatten(0, 1)
-    options = {"scale": scale} | ({"enable_gqa": True} if enable_gqa else {})
+    fold = (lambda x: x.flatten(0, 1)) if axes == 4 else (lambda x: x)  # members are the batch, or more of it
+    q, k, v = (fold(mode.stacked(x)) for x in (query, key, value))
+    if attn_mask is not None and (mode.mapped(attn_mask) or (attn_mask.dim() == 4 and attn_mask.shape[0] != 1)):
+        rows = mode.stacked(attn_mask[(None,) * (axes - attn_mask.dim())])
+        attn_mask = fold(rows.expand(-1, query.shape[0], *rows.shape[2:]))
+    options: dict[str, Any] = {"scale": scale} | ({"enable_gqa": True} if enable_gqa else {})
     out = functional.scaled_dot_product_attention(q, k, v, attn_mask, dropout_p, is_causal, **options)
-    return out.unflatten(0, (mode.members, query.shape[0]))
+    return out.unflatten(0, (mode.members, query.shape[0])) if axes == 4 else out
 
 
 def _embedding(
     mode: FastPaths, input: Tensor, weight: Tensor, padding_idx: int | None = None, max_norm: float | None = None,
     norm_type: float = 2.0, scale_grad_by_freq: bool = False, sparse: bool = False,
 ) -> Tensor | None:  # fmt: skip
-    special = padding_idx is not None or max_norm is not None or scale_grad_by_freq or sparse
-    if special or not mode.known(input, weight) or not mode.mapped(weight):
+    if max_norm is not None or scale_grad_by_freq or sparse or not mode.known(input, weight) or not mode.mapped(weight):
         return None
     tables, ids = mode.stacked(weight), mode.stacked(input)
     first = torch.arange(mode.members, device=ids.device) * tables.shape[1]
-    return functional.embedding(ids + first.view(-1, *[1] * input.dim()), tables.flatten(0, 1))
+    rows = functional.embedding(ids + first.view(-1, *[1] * input.dim()), tables.flatten(0, 1))
+    if padding_idx is None:
+        return rows
+    padded = (
+        ids == padding_idx % tables.shape[1]
+    )  # these get no gradient; vmap's rule knows that of the first table only
+    return torch.where(padded.unsqueeze(-1), rows.detach(), rows)
 
 
 def _cross_entropy(

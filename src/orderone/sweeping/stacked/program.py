@@ -14,8 +14,8 @@ from orderone.sweeping.stacked.paths import FastPaths
 
 
 class Program:
-    """`losses(tensors, batch)`, where tensors and the leaves of the batch have a leading axis of members; a batch may also be
-    shared by all."""
+    """`losses(tensors, batch)`, where tensors and the leaves of the batch have a leading axis of members. A batch may also
+    be shared by all."""
 
     def __init__(self, model: nn.Module, loss: Loss | None, precision: torch.dtype | None):
         self.model, self.loss, self.precision = model, loss, precision

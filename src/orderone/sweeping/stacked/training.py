@@ -156,5 +156,10 @@ class StackedTraining:
             diverged_at=diverged_at,
             stopped_at=stopped_at,
             seconds=self.seconds[trial.key],
-            facts={"engine": "stacked", "device": str(self.device), "members": self.members, "graph": bool(self.captured)},
+            facts={
+                "engine": "stacked",
+                "device": str(self.device),
+                "members": self.members,
+                "graph": bool(self.captured),
+            },
         )

@@ -8,7 +8,7 @@ import shutil
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -25,14 +25,14 @@ def unfinished(folder: Path | None, trials: Sequence[Trial]) -> list[list[Trial]
     """Groups of these trials that were in one stack when it was saved, the furthest first."""
     wanted = {trial.key: trial for trial in trials}
     found = []
-    for path, record in _saved(folder):
+    for _, record in _saved(folder):
         group = [wanted.pop(key) for key in record["keys"] if key in wanted]
         if group:
             found.append(group)
     return found
 
 
-def _saved(folder: Path | None) -> list[tuple[Path, dict]]:
+def _saved(folder: Path | None) -> list[tuple[Path, dict[str, Any]]]:
     paths = sorted(folder.glob(f"*{checkpoints.SUFFIX}")) if folder is not None and folder.is_dir() else []
     records = [(path, checkpoints.header(path)) for path in paths]
     stacks = [(path, record) for path, record in records if record and record.get("kind") == "stacked"]
@@ -78,7 +78,9 @@ def restore(training: "StackedTraining") -> None:
             return
 
 
-def _take(training: "StackedTraining", wanted: list[str], tensors: dict[str, torch.Tensor], record: dict) -> None:
+def _take(
+    training: "StackedTraining", wanted: list[str], tensors: dict[str, torch.Tensor], record: dict[str, Any]
+) -> None:
     prefix = "stack."
     state = {name.removeprefix(prefix): x for name, x in tensors.items() if name.startswith(prefix)}
     training.stack.load(state, [record["keys"].index(key) for key in wanted])

@@ -1,9 +1,8 @@
 """The optimizers of `orderone.plan` for many members at once: stacked tensors (K, ...), and settings with K entries.
 
-An update changes one stacked parameter in place. It reads the gradient, a state of named tensors, and settings `h` whose
-entries are broadcast along the members: h["lr"] has the shape (K, 1, ..., 1), and so does h["t"], the number of the step from
-1. Settings are double: 1 - beta^t in single precision would lose the first steps. Each is the law of `torch.optim`, and
-equals it up to rounding.
+An update changes one stacked parameter in place. It reads the gradient, a state of named tensors, and settings `h` that are
+broadcast along the members: h["lr"] has the shape (K, 1, ..., 1), and h["t"] is the number of the step, from 1. Settings
+are double: 1 - beta^t in single precision would lose the first steps. Each is the law of `torch.optim`, up to rounding.
 """
 
 from orderone.sweeping.stacked.updates.adafactor import Adafactor

@@ -1,5 +1,7 @@
 """Adam with L2 decay, and AdamW, whose decay is decoupled, as in torch.optim."""
 
+from typing import ClassVar
+
 import torch
 from torch import Tensor
 
@@ -9,7 +11,7 @@ from orderone.sweeping.stacked.updates.base import Settings, State, Update, in_t
 class Adam(Update):
     numbers = ("lr", "weight_decay", "eps", "beta1", "beta2")
     shared = ("decoupled_weight_decay",)
-    refused = {"maximize": False, "amsgrad": False}
+    refused: ClassVar = {"maximize": False, "amsgrad": False}
 
     def state(self, p: Tensor) -> State:
         return {"first": torch.zeros_like(p), "second": torch.zeros_like(p)}

@@ -1,5 +1,7 @@
 """Lion, as `orderone.planning.lion`."""
 
+from typing import ClassVar
+
 import torch
 from torch import Tensor
 
@@ -8,7 +10,7 @@ from orderone.sweeping.stacked.updates.base import Settings, State, Update, in_t
 
 class Lion(Update):
     numbers = ("lr", "weight_decay", "beta1", "beta2")
-    refused = {}
+    refused: ClassVar = {}
 
     def state(self, p: Tensor) -> State:
         return {"momentum": torch.zeros_like(p)}

@@ -1,6 +1,7 @@
-"""Muon (Jordan et al. 2024) as torch.optim.Muon: momentum, made nearly orthogonal by Newton-Schulz, for all members at once."""
+"""Muon (Jordan et al. 2024) as torch.optim.Muon: momentum, made nearly orthogonal by Newton-Schulz iterations."""
 
 from math import sqrt
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -11,7 +12,7 @@ from orderone.sweeping.stacked.updates.base import Settings, State, Update, in_t
 class Muon(Update):
     numbers = ("lr", "weight_decay", "momentum", "eps")
     shared = ("nesterov", "ns_coefficients", "ns_steps")
-    refused = {"adjust_lr_fn": None}
+    refused: ClassVar = {"adjust_lr_fn": None}
     elementwise = False
 
     def state(self, p: Tensor) -> State:

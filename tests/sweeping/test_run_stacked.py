@@ -1,0 +1,201 @@
+"""`run_stacked` gives the outcomes of `run_alone`, whatever happens on the way."""
+
+import numpy as np
+import pytest
+import torch
+from stacked_subjects import SUBJECTS, gpt
+from torch import nn
+
+from orderone.sweeping import interrupts
+from orderone.sweeping.alone import run_alone
+from orderone.sweeping.job import Job
+from orderone.sweeping.source import Source, read_source
+from orderone.sweeping.stacked import NotStackable, run_stacked
+from orderone.sweeping.stacked.capacity import ON_CPU, capacity
+
+
+def batch(step: int, seed: int):
+    return SUBJECTS["gpt"].batch(torch.Generator().manual_seed(1000 * seed + step))
+
+
+def job(steps: int = 12, **options) -> Job:
+    held_out = [batch(99, 7), batch(98, 7)]
+    source = Source("tokens", batch, lambda: held_out)
+    return Job(
+        **{"build": gpt, "data": source, "steps": steps, "base_sizes": {"width": 8}, "report_every": 3} | options
+    )
+
+
+def trials(j: Job, rates=(1e-3, 1e-2), rules=("mup",), seeds=(0, 1), **extra):
+    return [
+        j.trial({"width": 16, "rule": rule, "optimizer": "adamw", "lr": lr, "seed": seed, **extra})
+        for rule in rules for lr in rates for seed in seeds
+    ]  # fmt: skip
+
+
+def same(one, other):
+    assert {o.key for o in one} == {o.key for o in other}
+    by_key = {o.key: o for o in other}
+    for o in one:
+        p = by_key[o.key]
+        assert o.error is None is p.error
+        assert (o.diverged_at, o.stopped_at, len(o.losses)) == (p.diverged_at, p.stopped_at, len(p.losses))
+        assert np.allclose(o.losses, p.losses, rtol=1e-9, equal_nan=True)
+        assert np.allclose(np.array(o.evaluation), np.array(p.evaluation), rtol=1e-9)
+        assert o.final == pytest.approx(p.final, rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"schedule": "cosine", "warmup": 3, "clip": 0.5, "accumulate": 2, "evaluate_every": 4},
+        {"together": 3},
+    ],
+)
+def test_outcomes_are_those_of_one_after_another(options):
+    j = job(precision="float64", **options)
+    chosen = trials(j, rules=("mup", "standard"))
+    same(list(run_stacked(j, chosen)), list(run_alone(j, chosen)))
+
+
+def test_rules_with_other_multipliers_get_programs_of_their_own():
+    j = job(precision="float64", steps=4)
+    chosen = trials(j, rules=("mup", "standard", "neural-tangent"), seeds=(0,))
+    found = list(run_stacked(j, chosen))
+    same(found, list(run_alone(j, chosen)))
+    assert {o.facts["members"] for o in found} == {2, 4} or len({o.facts["members"] for o in found}) == 1
+
+
+def test_a_diverged_member_is_recorded_and_the_others_go_on():
+    j = job(precision="float64")
+    chosen = trials(j, rates=(1e-3, 1e9))
+    found = {o.key: o for o in run_stacked(j, chosen)}
+    calm, wild = ([found[t.key] for t in chosen if t.get("lr") == lr] for lr in (1e-3, 1e9))
+    assert all(o.diverged_at is None and len(o.losses) == 12 for o in calm)
+    for o in wild:
+        if o.diverged_at is not None:
+            assert o.final == np.inf
+            assert len(o.losses) == o.diverged_at + 1
+            assert not np.isfinite(o.losses[-1])
+    same(calm, list(run_alone(j, trials(j, rates=(1e-3,)))))
+
+
+class Exploding(nn.Linear):
+    """Its output is not a number once its weights have moved far."""
+
+    def forward(self, input):
+        return super().forward(input) + torch.where(self.weight.abs().max() > 5, torch.nan, 0.0)
+
+
+def explosive(width: int) -> nn.Module:
+    return nn.Sequential(nn.Linear(6, width), nn.ReLU(), Exploding(width, 3))
+
+
+def test_divergence_in_the_middle_is_told_with_its_step():
+    source = Source(
+        "numbers", lambda step, seed: SUBJECTS["mlp"].batch(torch.Generator().manual_seed(step + 99 * seed))
+    )
+    j = job(build=explosive, data=source, precision="float64", steps=20)
+    chosen = trials(j, rates=(1e-3, 1.0, 2.0))
+    found = list(run_stacked(j, chosen))
+    same(found, list(run_alone(j, chosen)))
+    assert {o.status for o in found} == {"done", "diverged"}
+    assert all(0 < o.diverged_at < 19 for o in found if o.diverged_at is not None)
+
+
+def test_a_pruner_stops_members():
+    j = job(precision="float64")
+    chosen = trials(j)
+    stopped = {chosen[1].key, chosen[2].key}
+
+    def report(step, losses):
+        return stopped if step == 6 else set()
+
+    found = list(run_stacked(j, chosen, report))
+    same(found, list(run_alone(j, chosen, report)))
+    assert {o.key for o in found if o.stopped_at == 6} == stopped
+
+
+def test_an_interrupted_stack_is_taken_up_again(tmp_path, monkeypatch):
+    j = job(precision="float64", evaluate_every=5)
+    chosen = trials(j)
+    wanted = list(run_alone(j, chosen))
+    calls = iter([False] * 14 + [True] * 99)
+    monkeypatch.setattr(interrupts, "pending", lambda: next(calls))
+    with pytest.raises(KeyboardInterrupt):
+        list(run_stacked(j, chosen, checkpoint=tmp_path))
+    (saved,) = tmp_path.glob("*.safetensors")
+    monkeypatch.undo()
+    built = []
+    monkeypatch.setattr("orderone.sweeping.stacked.training.stacked_batches", _counting(built))
+    same(list(run_stacked(j, chosen, checkpoint=tmp_path)), wanted)
+    assert 0 < built[0] < 12  # not from the beginning
+    # others may have been finished since: the rest takes its own slices
+    same(list(run_stacked(j, chosen[1:3], checkpoint=tmp_path)), [o for o in wanted if o.key in _keys(chosen[1:3])])
+    assert saved.exists()
+
+
+def _keys(chosen):
+    return {trial.key for trial in chosen}
+
+
+def _counting(steps):
+    from orderone.sweeping.stacked.feed import stacked_batches
+
+    def counted(j, step, seeds):
+        steps.append(step)
+        return stacked_batches(j, step, seeds)
+
+    return counted
+
+
+def test_a_checkpoint_that_cannot_be_written_costs_nothing(tmp_path):
+    blocked = tmp_path / "file"
+    blocked.write_text("not a folder")
+    j = job(precision="float64", checkpoint_seconds=0.0, steps=4)
+    with pytest.warns(UserWarning, match="no checkpoint of a running stack"):
+        found = list(run_stacked(j, trials(j), checkpoint=blocked))
+    same(found, list(run_alone(j, trials(j))))
+
+
+def test_batches_of_different_shapes_are_named():
+    source = Source("ragged", lambda step, seed: tuple(x[: 1 + seed] for x in batch(step, seed)))
+    with pytest.raises(NotStackable, match="batches of one shape for all members"):
+        list(run_stacked(job(data=source), trials(job(data=source))))
+
+
+def test_a_task_that_stacks_by_itself_is_asked_once_a_step():
+    asked = []
+
+    class Task:
+        name = "task"
+        loss = None
+
+        def batch(self, step, seed):
+            return batch(step, seed)
+
+        def stacked(self, step, seeds, device):
+            asked.append((step, tuple(seeds)))
+            return tuple(torch.stack(x) for x in zip(*(batch(step, s) for s in seeds), strict=True))
+
+    j = job(data=read_source(Task()), precision="float64", steps=3)
+    found = list(run_stacked(j, trials(j)))
+    assert asked == [(0, (0, 1)), (1, (0, 1)), (2, (0, 1))]  # four members, two orders of the data
+    same(found, list(run_alone(j, trials(j))))
+
+
+def test_dropout_differs_between_members():
+    def build(width):
+        return nn.Sequential(nn.Linear(6, width), nn.Dropout(0.5), nn.Linear(width, 3))
+
+    source = Source("numbers", lambda step, seed: SUBJECTS["mlp"].batch(torch.Generator().manual_seed(step)))
+    j = job(build=build, data=source, steps=2)
+    chosen = [j.trial({"width": 16, "rule": "mup", "optimizer": "sgd", "lr": lr, "seed": 0}) for lr in (1e-9, 2e-9)]
+    one, other = run_stacked(j, chosen)
+    assert one.losses[0] != other.losses[0]
+
+
+def test_capacity_on_a_cpu_is_bounded():
+    assert capacity(torch.device("cpu"), 100, lambda: 0) == ON_CPU
+    assert capacity(torch.device("cpu"), 3, lambda: 0) == 3
