@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from orderone.core.optional import need
 from orderone.data.missing import found_in
 
 _CHUNK = 1 << 18  # bytes encoded at once, at least
@@ -42,7 +43,7 @@ def encode_pieces(
 
 def read_tokenizer(tokenizer: Any, root: Any = "data") -> Any:
     """A `tokenizers.Tokenizer` from its name, a folder of `encoder.json` and `vocab.bpe`, or a `tokenizer.json`."""
-    tokenizers = _tokenizers()
+    tokenizers = need("tokenizers", "data", "for byte pairs")
     if isinstance(tokenizer, tokenizers.Tokenizer):
         return tokenizer
     if isinstance(tokenizer, str) and tokenizer == "gpt2":
@@ -91,17 +92,16 @@ def _chunks(text: bytes) -> list[bytes]:
 
 def _kept(path: Path, make: Callable[[], dict[str, Tensor]]) -> dict[str, Tensor]:
     """What the file holds, or what is made now and written there; where nothing can be written, it is made every time."""
-    from safetensors import SafetensorError
-    from safetensors.torch import load_file, save_file
-
+    safetensors = need("safetensors", "data", "to keep what was encoded")
+    files = need("safetensors.torch", "data", "to keep what was encoded")
     try:
-        return load_file(path)
-    except (OSError, SafetensorError):
+        return files.load_file(path)
+    except (OSError, safetensors.SafetensorError):
         found = make()
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         half = path.with_suffix(f".{torch.randint(1 << 40, ()).item()}.part")
-        save_file(found, half)
+        files.save_file(found, half)
         half.replace(path)
     except OSError:
         pass
@@ -113,11 +113,3 @@ def _key(pieces: Sequence[bytes], coder: str) -> str:
     digest.update(b"".join(pieces))
     digest.update(",".join(str(len(piece)) for piece in pieces).encode())
     return digest.hexdigest()[:32]
-
-
-def _tokenizers() -> Any:
-    try:
-        import tokenizers
-    except ImportError as error:
-        raise ImportError("tokenizers is needed for byte pairs; pip install 'orderone[data]'") from error
-    return tokenizers

@@ -18,9 +18,9 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
+from orderone.core.optional import need
 from orderone.data.augment.crop import Chances, draw_chances, place_boxes
 from orderone.data.draws import Draws
-from orderone.data.vision.pillow import pillow
 from orderone.data.vision.pixels import Pixels
 
 ENDINGS = {".jpg", ".jpeg", ".png", ".bmp", ".webp", ".ppm", ".pgm", ".tif", ".tiff", ".gif"}
@@ -78,7 +78,7 @@ class Files:
 
     def _read(self, path: Path, chances: Chances | None) -> Tensor:
         try:
-            with pillow().open(path) as image:
+            with _pillow().open(path) as image:
                 width, height = image.size
                 box = _middle(width, height) if chances is None else _random(width, height, chances)
                 found = _enlarged(image, box, self.size)
@@ -91,6 +91,10 @@ class Files:
             .view(self.size, self.size, 3)
             .permute(2, 0, 1)
         )
+
+
+def _pillow() -> Any:
+    return need("PIL.Image", "data", "to read image files")
 
 
 def _middle(width: int, height: int) -> Box:
@@ -111,7 +115,7 @@ def _enlarged(image: Any, box: Box, size: int) -> Any:
     image.draft("RGB", tuple(ceil(side * scale) for side in before))
     wide, high = (now / once for now, once in zip(image.size, before, strict=True))
     box = (box[0] * wide, box[1] * high, box[2] * wide, box[3] * high)
-    return image.convert("RGB").resize((size, size), pillow().Resampling.BICUBIC, box=box)
+    return image.convert("RGB").resize((size, size), _pillow().Resampling.BICUBIC, box=box)
 
 
 def _classes(folder: Path) -> list[str]:

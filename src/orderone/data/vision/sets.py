@@ -13,12 +13,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from orderone.core.optional import need
 from orderone.data.digits import raw_digits
 from orderone.data.draws import Draws
 from orderone.data.missing import found_in
 from orderone.data.vision.arrays import Arrays
 from orderone.data.vision.idx import read_idx
-from orderone.data.vision.pillow import pillow
 
 EVERY = 10  # one image in so many is held out where a set does not say which
 _GRID = 15  # the digits have 17 shades, 0 to 16; 15 times as much are bytes
@@ -87,7 +87,7 @@ def _sheets(folder: Path) -> list[Arrays]:
 
 
 def _sheet(path: Path) -> Tensor:
-    image_module = pillow()
+    image_module = need("PIL.Image", "data", "to read image files")
     most, image_module.MAX_IMAGE_PIXELS = image_module.MAX_IMAGE_PIXELS, None  # ten million pixels are meant here
     try:
         with image_module.open(path) as sheet:
