@@ -100,7 +100,7 @@ class Job:
     def member(self, trial: Trial) -> Member:
         """The model of a trial as it is before its first step: on the device, in the precision of the job."""
         with torch.random.fork_rng(range(torch.cuda.device_count())):
-            torch.default_generator.manual_seed(trial.seed)
+            torch.manual_seed(trial.seed)  # of all devices: `build` may draw on a GPU
             model = self.built(trial.settings)
             made = self.plan_for(trial, model)
             made.apply()

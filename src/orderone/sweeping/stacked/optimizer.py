@@ -32,9 +32,11 @@ class StackedOptimizer:
         self.parameters = {name: p for name, p in parameters.items() if name in groups[0]}
         self.laws: dict[str, Update] = {}
         self.settings: dict[str, dict[str, Tensor]] = {}
+        known: dict[str, Update] = {}  # one object for like laws: what is compiled for one tensor serves the others
         for name, p in self.parameters.items():
             members = [group[name] for group in groups]
-            self.laws[name] = _law(name, members)
+            law = _law(name, members)
+            self.laws[name] = known.setdefault(f"{type(law).__name__} {law.options}", law)
             self.settings[name] = _settings(name, p, self.laws[name], members)
         self.states: dict[str, State] = {name: self.laws[name].state(p) for name, p in self.parameters.items()}
         device = next(iter(self.parameters.values())).device

@@ -1,0 +1,65 @@
+"""Does the best learning rate move when a GPT gets wider? `python benchmarks/transfer_study.py STORE [--widths 128,256,...]`.
+
+A byte-level GPT of four layers on the text of the Python standard library: muP and the usual practice (`standard`: one
+learning rate for all tensors and widths, initial deviation 0.02), ten learning rates, three seeds, 1000 steps of AdamW with
+warm-up and cosine. All trainings of one width and rule run in one program. The store keeps what is done: the same command
+goes on where it was stopped, and more widths can be added. `--tiny` tries the script on a CPU, `--csv FILE` writes the records.
+"""
+
+import sys
+import time
+from pathlib import Path
+
+import torch
+
+import orderone as o1
+from orderone.data import language
+from orderone.nn import GPT
+
+TINY = "--tiny" in sys.argv
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+LENGTH, HEAD, BASE, DEPTH = (16, 16, 16, 2) if TINY else (128, 64, 128, 4)
+RATES = [2.0**k for k in (range(-9, -5) if TINY else range(-14, -4))]
+
+
+def build(width: int) -> torch.nn.Module:
+    with torch.device(DEVICE):
+        return GPT(vocab=256, length=LENGTH, width=width, heads=width // HEAD, depth=DEPTH, tied=False)
+
+
+def option(name: str, otherwise: str) -> str:
+    return sys.argv[sys.argv.index(name) + 1] if name in sys.argv else otherwise
+
+
+def main() -> None:
+    widths = [int(w) for w in option("--widths", "16,32" if TINY else "128,256,512,1024,2048").split(",")]
+    start = time.perf_counter()
+    study = o1.sweep(
+        build,
+        {"lr": RATES, "seed": range(2 if TINY else 3)},
+        widths=widths,
+        base=BASE,
+        rule=["mup", "standard"],
+        data=language(batch=8, length=LENGTH),
+        steps=20 if TINY else 1000,
+        schedule="cosine",
+        warmup=5 if TINY else 100,
+        precision="bfloat16" if DEVICE == "cuda" else "float32",
+        compile=DEVICE == "cuda",
+        store=sys.argv[1],
+        device=DEVICE,
+    )
+    print(study.transfer())
+    print(f"{study.ran} trainings in {time.perf_counter() - start:.0f} s on {_machine()}, torch {torch.__version__}")
+    if "--csv" in sys.argv:
+        path = Path(option("--csv", ""))
+        study.frame.to_csv(path, index=False)
+        print(f"records in {path}")
+
+
+def _machine() -> str:
+    return torch.cuda.get_device_name() if DEVICE == "cuda" else "CPU"
+
+
+if __name__ == "__main__":
+    main()
