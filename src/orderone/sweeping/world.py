@@ -131,7 +131,9 @@ def world(strategy: str | None, device: Any) -> Iterator[World]:
     if not ready:
         dist.init_process_group("nccl" if place.type == "cuda" else "gloo")
     try:
-        yield World(strategy or "ddp", dist.get_rank(), dist.get_world_size(), place)
+        here = World(strategy or "ddp", dist.get_rank(), dist.get_world_size(), place)
+        yield here
+        here.wait()  # who leaves first would cut the line of those who still talk
     finally:
         if not ready:
             dist.destroy_process_group()
