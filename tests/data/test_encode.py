@@ -1,6 +1,8 @@
 """Byte pairs: GPT-2's own numbers, nothing lost, encoded once."""
 
 import json
+import re
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -40,11 +42,13 @@ def test_pairs_are_joined_and_nothing_is_lost(small):
 
 
 def test_chunks_change_nothing(small, monkeypatch):
-    whole, _ = encode(TEXT, "gpt2", small, cache=False)
+    text = TEXT + b"low \nlow\nlow\n\nlow\n low  \n\tlow\nlow" * 20
+    monkeypatch.setattr("orderone.data.encode._CHUNK", len(text))
+    whole, _ = encode(text, "gpt2", small, cache=False)
     monkeypatch.setattr("orderone.data.encode._CHUNK", 7)
-    assert len(_chunks(TEXT)) > 10
-    assert b"".join(_chunks(TEXT)) == TEXT
-    assert torch.equal(encode(TEXT, "gpt2", small, cache=False)[0], whole)
+    assert len(_chunks(text)) > 10
+    assert b"".join(_chunks(text)) == text
+    assert torch.equal(encode(text, "gpt2", small, cache=False)[0], whole)
 
 
 def test_it_is_encoded_once(small, monkeypatch):
@@ -95,8 +99,32 @@ def test_a_tokenizer_json_of_your_own(small, tmp_path):
         assert encode(b"one two three", given, cache=False)[0].tolist() == [0, 1, 2]
 
 
+def plain_gpt2(text, folder):
+    """GPT-2's encoder as a loop, for ASCII: words, then the pair of the lowest rank joined until there is none."""
+    words = json.loads((folder / "encoder.json").read_text())
+    lines = (folder / "vocab.bpe").read_text().splitlines()[1:]
+    ranks = {tuple(line.split()): i for i, line in enumerate(lines) if line}
+    found = []
+    for word in re.findall(r"'s|'t|'re|'ve|'m|'ll|'d| ?[A-Za-z]+| ?[0-9]+| ?[^\sA-Za-z0-9]+|\s+(?!\S)|\s+", text):
+        parts = list(word.translate({32: "Ġ", 10: "Ċ", 9: "ĉ"}))
+        while pairs := [(ranks[pair], i) for i, pair in enumerate(pairwise(parts)) if pair in ranks]:
+            _, i = min(pairs)
+            parts[i : i + 2] = ["".join(parts[i : i + 2])]
+        found += [words[part] for part in parts]
+    return found
+
+
 @pytest.mark.skipif(not (ROOT / "gpt2").is_dir(), reason="no data here: python -m orderone.data.fetch gpt2")
 def test_gpt2_gives_its_known_numbers():
-    """The first pair is in the documents of GPT-2; the others were made with its own encoder's rules."""
     assert encode(b"hello world", "gpt2", ROOT, cache=False)[0].tolist() == [31373, 995]
     assert encode(b"hello world", "gpt2", ROOT, cache=False)[1] == 50257
+
+
+@pytest.mark.skipif(not (ROOT / "gpt2").is_dir(), reason="no data here: python -m orderone.data.fetch gpt2")
+def test_gpt2_is_what_a_loop_gives_wherever_text_is_cut(monkeypatch):
+    text = "".join(path.read_text() for path in sorted(Path(pytest.__file__).parent.glob("*.py")))
+    text = text.encode("ascii", "ignore")[:60_000]
+    expected = plain_gpt2(text.decode(), ROOT / "gpt2")
+    for size in (500, 1 << 20):
+        monkeypatch.setattr("orderone.data.encode._CHUNK", size)
+        assert encode(text, "gpt2", ROOT, cache=False)[0].tolist() == expected
