@@ -15,7 +15,7 @@ from orderone.sweeping.job import Job
 from orderone.sweeping.member import optimizer_options
 from orderone.sweeping.outcome import Outcome
 from orderone.sweeping.progress import Progress, shown
-from orderone.sweeping.pruning import Pruning
+from orderone.sweeping.pruning import Pruner
 from orderone.sweeping.result import Interrupted, Sweep
 from orderone.sweeping.samplers import Results, Sampler
 from orderone.sweeping.store import Store
@@ -26,7 +26,7 @@ from orderone.sweeping.trial import Trial
 class Driver:
     job: Job
     sampler: Sampler
-    pruning: Pruning | None
+    pruning: Pruner | None
     store: Store | None
     executor: Executor
     stacked: bool | str

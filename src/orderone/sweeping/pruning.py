@@ -1,11 +1,13 @@
-"""Trials that will not be the best are stopped early, by the rule of a pruner of Optuna.
+"""Trials that will not be the best are stopped early, each compared with those of its own rule and size.
 
-Every training is a trial of a study in memory, one study for every rule and size; trials of the store are in it too.
+"halving": after 1/8, 1/4 and 1/2 of the steps, the better half of all that came as far goes on. Members of a stack are
+compared with each other at once, trials that run later with those that were there before. "median" and pruners of Optuna
+judge by their own rules: most of them compare with trials that have ended.
 """
 
 from collections.abc import Mapping
 from math import isfinite
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 from orderone.core.errors import one_of
 from orderone.core.optional import need
@@ -15,13 +17,83 @@ from orderone.sweeping.space import Space
 from orderone.sweeping.trial import Trial, canonical
 
 NAMES = ("median", "halving")
+RUNGS = (8, 4, 2)  # parts of the steps
 
 
-class Pruning:
-    def __init__(self, pruner: Any, job: Job, space: Space):
-        self._optuna = need("optuna", "optuna", "for a pruner")
-        self._optuna.logging.set_verbosity(self._optuna.logging.WARNING)
-        self._pruner, self._job, self._space = _read_pruner(self._optuna, pruner, job), job, space
+@runtime_checkable
+class Pruner(Protocol):
+    def start(self, trial: Trial) -> None: ...
+
+    def remember(self, trial: Trial, outcome: Outcome) -> None:
+        """One of the store: what it went through is what others are compared with."""
+        ...
+
+    def report(self, step: int, losses: Mapping[str, float]) -> set[str]:
+        """Those to stop."""
+        ...
+
+    def finish(self, trial: Trial, outcome: Outcome) -> None:
+        """An end of any kind."""
+        ...
+
+
+def read_pruner(given: Any, job: Job, space: Space) -> Pruner:
+    if isinstance(given, str) and one_of(given, NAMES, "pruner") == "halving":
+        return Halving(job, space)
+    optuna = need("optuna", "optuna", "for this pruner")
+    if isinstance(given, str):
+        given = optuna.pruners.MedianPruner(n_warmup_steps=job.steps // 5)
+    if not isinstance(given, optuna.pruners.BasePruner):
+        raise ValueError(f"pruner: expected {' or '.join(NAMES)} or a pruner of Optuna, got {given!r}")
+    return ByOptuna(optuna, given, job, space)
+
+
+def arm_of(trial: Trial, space: Space) -> str:
+    return canonical({name: trial.get(name) for name in space.arms})
+
+
+class Halving:
+    def __init__(self, job: Job, space: Space):
+        every = job.report_every
+        self._every, self._space = every, space
+        self._rungs = {max(1, job.steps // part // every) * every for part in RUNGS}
+        self._arms: dict[str, str] = {}
+        self._losses: dict[tuple[str, int], dict[str, float]] = {}
+
+    def start(self, trial: Trial) -> None:
+        self._arms[trial.key] = arm_of(trial, self._space)
+
+    def remember(self, trial: Trial, outcome: Outcome) -> None:
+        self.start(trial)
+        for step in self._rungs:
+            if step < len(outcome.losses) or outcome.stopped_at == step:
+                self._add(step, trial.key, recent_loss(outcome.losses[:step], self._every))
+
+    def report(self, step: int, losses: Mapping[str, float]) -> set[str]:
+        if step not in self._rungs:
+            return set()
+        for key, loss in losses.items():
+            self._add(step, key, loss)
+        return {key for key in losses if not self._goes_on(step, key)}
+
+    def finish(self, trial: Trial, outcome: Outcome) -> None:
+        """What it was at the rungs is known already."""
+
+    def _add(self, step: int, key: str, loss: float) -> None:
+        self._losses.setdefault((self._arms[key], step), {})[key] = loss
+
+    def _goes_on(self, step: int, key: str) -> bool:
+        rivals = self._losses[self._arms[key], step]
+        better = sum(loss < rivals[key] for loss in rivals.values())
+        return better < (len(rivals) + 1) // 2
+
+
+class ByOptuna:
+    """Every training is a trial of a study in memory, one study an arm; trials of the store are in it too."""
+
+    def __init__(self, optuna: Any, pruner: Any, job: Job, space: Space):
+        optuna.logging.set_verbosity(optuna.logging.WARNING)
+        self._optuna, self._pruner, self._job, self._space = optuna, pruner, job, space
         self._studies: dict[str, Any] = {}
         self._running: dict[str, Any] = {}  # trials of Optuna
         self._trials: dict[str, Trial] = {}
@@ -30,18 +102,15 @@ class Pruning:
         self._trials[trial.key] = trial
 
     def remember(self, trial: Trial, outcome: Outcome) -> None:
-        """One of the store: what it went through is what others are compared with."""
+        if outcome.status != "done":
+            return
         every = self._job.report_every
         steps = range(every, len(outcome.losses), every)
-        kept = self._optuna.trial.create_trial(
-            value=outcome.final,
-            intermediate_values={step: recent_loss(outcome.losses[:step], every) for step in steps},
-        )
-        if outcome.status == "done":
-            self._study(trial).add_trial(kept)
+        values = {step: recent_loss(outcome.losses[:step], every) for step in steps}
+        self._study(trial).add_trial(self._optuna.trial.create_trial(value=outcome.final, intermediate_values=values))
 
     def report(self, step: int, losses: Mapping[str, float]) -> set[str]:
-        """Those to stop. All are told before any is judged, so that members of a stack are compared with each other."""
+        """All are told before any is judged, so that members of a stack may be compared with each other."""
         for key, loss in losses.items():
             if key not in self._running:
                 self._running[key] = self._study(self._trials[key]).ask()
@@ -49,7 +118,6 @@ class Pruning:
         return {key for key in losses if self._running[key].should_prune()}
 
     def finish(self, trial: Trial, outcome: Outcome) -> None:
-        """An end of any kind."""
         running = self._running.pop(trial.key, None) or self._study(trial).ask()
         states = self._optuna.trial.TrialState
         if outcome.status == "stopped":
@@ -60,17 +128,7 @@ class Pruning:
             self._study(trial).tell(running, state=states.FAIL)
 
     def _study(self, trial: Trial) -> Any:
-        arm = canonical({name: trial.get(name) for name in self._space.arms})
+        arm = arm_of(trial, self._space)
         if arm not in self._studies:
             self._studies[arm] = self._optuna.create_study(pruner=self._pruner)
         return self._studies[arm]
-
-
-def _read_pruner(optuna: Any, given: Any, job: Job) -> Any:
-    if isinstance(given, optuna.pruners.BasePruner):
-        return given
-    if not isinstance(given, str):
-        raise ValueError(f"pruner: expected {' or '.join(NAMES)} or a pruner of Optuna, got {given!r}")
-    if one_of(given, NAMES, "pruner") == "median":
-        return optuna.pruners.MedianPruner(n_warmup_steps=job.steps // 5)
-    return optuna.pruners.SuccessiveHalvingPruner(min_resource=max(job.report_every, job.steps // 16))

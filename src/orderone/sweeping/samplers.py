@@ -2,7 +2,7 @@
 
 import copy
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import product
 from math import isnan, nan
 from typing import Any, Protocol, runtime_checkable
@@ -54,12 +54,13 @@ def read_sampler(given: Any, job: Job, space: Space, trials: Any, batch: int | N
                 f'trials: a grid has its own number; leave it out, or say sampler="random"; got {trials!r}'
             )
         return Listed(job, space, list(space.grid()))
+    optuna = None if name == "random" else _optuna_for(given)
     number = count(_wanted(trials, name), "trials")
-    if name == "random":
+    if optuna is None:
         return Listed(job, space, list(space.draw(number, seed)))
     if not space.tuned:
         raise ValueError("space: expected something to tune, such as lr; got seeds alone")
-    return Adaptive(job, space, _optuna_sampler(given, name, seed), number, batch or BATCH)
+    return Adaptive(optuna, job, space, lambda done: _sampler(optuna, given, done, seed), number, batch or BATCH)
 
 
 def _wanted(trials: Any, name: str) -> Any:
@@ -68,14 +69,24 @@ def _wanted(trials: Any, name: str) -> Any:
     return trials
 
 
-def _optuna_sampler(given: Any, name: str, seed: int) -> Any:
+def _optuna_for(given: Any) -> Any:
     optuna = need("optuna", "optuna", "for this sampler")
-    if name == "optuna":
-        if not isinstance(given, optuna.samplers.BaseSampler):
-            raise ValueError(f"sampler: expected {', '.join(NAMES)} or a sampler of Optuna, got {given!r}")
-        return given
-    if name == "cmaes":
+    if not isinstance(given, (str, optuna.samplers.BaseSampler)):
+        raise ValueError(f"sampler: expected {', '.join(NAMES)} or a sampler of Optuna, got {given!r}")
+    if given == "cmaes":
         need("cmaes", "optuna", "for this sampler")
+    return optuna
+
+
+def _sampler(optuna: Any, given: Any, done: int, seed: int) -> Any:
+    """A fresh one for each arm. Where points are `done` it starts elsewhere: else it would ask for them again."""
+    if not isinstance(given, str):
+        own = copy.deepcopy(given)
+        if done:
+            own.reseed_rng()
+        return own
+    seed += done
+    if given.lower() == "cmaes":
         return optuna.samplers.CmaEsSampler(seed=seed)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the liar is called experimental: it keeps points of a batch apart
@@ -92,23 +103,19 @@ class Adaptive:
     which some seeds are missing come first.
     """
 
-    def __init__(self, job: Job, space: Space, sampler: Any, number: int, batch: int):
-        optuna = need("optuna", "optuna", "for this sampler")
+    def __init__(self, optuna: Any, job: Job, space: Space, sampler: Callable[[int], Any], number: int, batch: int):
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         self._optuna, self._job, self._space, self._number, self._batch = optuna, job, space, number, batch
         self._distributions = {name: _distribution(optuna, values) for name, values in space.tuned.items()}
         self._arms, self._repeats = space.all_arms(), space.all_repeats()
-        self._studies = [optuna.create_study(sampler=copy.deepcopy(sampler)) for _ in self._arms]
+        self._sampler, self._studies = sampler, []
         self._asked: list[list[tuple[Any, Point]]] = [[] for _ in self._arms]
         self._left: list[int] | None = None
         self.total = number * len(self._arms) * len(self._repeats)
 
     def ask(self, results: Results) -> list[Trial]:
         if self._left is None:
-            self._left = [
-                self._number - self._recall(study, arm, results)
-                for study, arm in zip(self._studies, self._arms, strict=True)
-            ]
+            self._left = [self._number - self._recall(arm, results) for arm in self._arms]
         self._tell(results)
         found = []
         for i, arm in enumerate(self._arms):
@@ -141,19 +148,20 @@ class Adaptive:
             return nan
         return float(np.mean([outcome.final for outcome in found]))
 
-    def _recall(self, study: Any, arm: Point, results: Results) -> int:
-        """Points of earlier runs: how many are complete."""
+    def _recall(self, arm: Point, results: Results) -> int:
+        """A study with the points of earlier runs: how many are complete."""
         points = {canonical(point): point for trial, _ in results.values() if (point := self._point(trial, arm))}
-        complete = 0
-        for point in points.values():
-            value = self._value(arm, point, results)
-            if isnan(value):
+        values = {name: self._value(arm, point, results) for name, point in points.items()}
+        study = self._optuna.create_study(sampler=self._sampler(len(points)))
+        for name, point in points.items():
+            if isnan(values[name]):
                 study.enqueue_trial(point)
                 continue
-            made = self._optuna.trial.create_trial(params=point, distributions=self._distributions, value=value)
-            study.add_trial(made)
-            complete += 1
-        return complete
+            study.add_trial(
+                self._optuna.trial.create_trial(params=point, distributions=self._distributions, value=values[name])
+            )
+        self._studies.append(study)
+        return sum(not isnan(value) for value in values.values())
 
     def _point(self, trial: Trial, arm: Point) -> Point | None:
         """What is tuned in a trial, if it belongs to this job and arm and its values could have been asked for."""

@@ -115,6 +115,8 @@ def read_store(path: str | os.PathLike[str], job: str | None = None) -> dict[str
         raise ValueError(f"store: {path} does not exist; expected a file that orderone.sweep(store=...) has written")
     way = "mode=ro" if os.access(path.parent, os.W_OK) else "immutable=1"
     with _explained(path), closing(sqlite3.connect(f"{path.absolute().as_uri()}?{way}", uri=True)) as database:
+        if _is_new(database):  # whoever made it has not come further
+            return {}
         _check_version(database, path)
         return _read(database, job)
 
@@ -157,8 +159,7 @@ def _opened(path: Path, patience: float) -> sqlite3.Connection:
         raise ValueError(f"store: the folder {path.parent} does not exist; make it first")
     database = sqlite3.connect(path, timeout=patience, isolation_level=None, check_same_thread=False)
     try:
-        new = not _number(database, "SELECT count(*) FROM sqlite_master") and not _version(database)
-        if not new:
+        if not (new := _is_new(database)):
             _check_version(database, path)  # first of all: nothing of another program's is changed
         database.execute("PRAGMA journal_mode = WAL")
         database.execute("PRAGMA synchronous = FULL")
@@ -176,6 +177,10 @@ def _create(database: sqlite3.Connection) -> None:
     database.execute(f"PRAGMA user_version = {VERSION}")
     for statement in filter(str.strip, _TABLES.split(";")):
         database.execute(statement)
+
+
+def _is_new(database: sqlite3.Connection) -> bool:
+    return not _number(database, "SELECT count(*) FROM sqlite_master") and not _version(database)
 
 
 def _check_version(database: sqlite3.Connection, path: Path) -> None:

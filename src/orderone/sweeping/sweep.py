@@ -16,7 +16,7 @@ from orderone.planning import Plan, plan
 from orderone.sweeping.driver import Driver
 from orderone.sweeping.executors import read_executor
 from orderone.sweeping.job import Job, check_build
-from orderone.sweeping.pruning import Pruning
+from orderone.sweeping.pruning import read_pruner
 from orderone.sweeping.result import Sweep
 from orderone.sweeping.samplers import read_sampler
 from orderone.sweeping.source import read_source
@@ -134,7 +134,7 @@ def sweep(
     if stacked not in (True, False, "auto"):
         raise ValueError(f'stacked: expected True, False or "auto", got {stacked!r}')
     chosen = read_sampler(sampler, job, read, trials, job.together, count(sampler_seed, "sampler_seed", least=0))
-    pruning = None if pruner is None else Pruning(pruner, job, read)
+    pruning = None if pruner is None else read_pruner(pruner, job, read)
     with ExitStack() as stack:
         kept = None if store is None else stack.enter_context(Store(store))
         run_by = read_executor(executor, workers, address, job.device)

@@ -1,0 +1,154 @@
+"""Other processes and other machines give the same results, bit for bit, and may die."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from threading import Lock
+
+import numpy as np
+import pytest
+from sweep_subjects import batch, killer, mlp
+
+from orderone.sweeping.executors import parcel, read_executor
+from orderone.sweeping.result import Sweep
+from orderone.sweeping.sweep import sweep
+
+SPACE = {"lr": [1e-3, 1e-2], "seed": range(2)}
+CALL = {"widths": [8, 16], "data": batch, "steps": 6, "device": "cpu"}
+
+
+def same(one: Sweep, other: Sweep) -> None:
+    assert list(one.outcomes) == list(other.outcomes)
+    for key, outcome in one.outcomes.items():
+        assert other.outcomes[key].error is None, other.outcomes[key].error
+        np.testing.assert_array_equal(other.outcomes[key].losses, outcome.losses)
+
+
+@pytest.fixture
+def findable(monkeypatch):
+    """Workers take the path of whoever starts them: functions of this folder are found there."""
+    monkeypatch.syspath_prepend(str(Path(__file__).parent))
+
+
+def test_processes_give_the_same_results(tmp_path, findable):
+    here = sweep(mlp, SPACE, stacked=False, **CALL)
+    scale = 1.0
+    there = sweep(  # lambdas and what they capture travel too
+        lambda width: mlp(width), SPACE, stacked=False, executor="processes", workers=2, store=tmp_path / "runs.db",
+        name="net", **(CALL | {"data": lambda step, seed: (batch(step, seed)[0] * scale, batch(step, seed)[1])}),
+    )  # fmt: skip
+    losses = [[found.outcomes[key].losses for key in found.trials] for found in (here, there)]
+    np.testing.assert_array_equal(*losses)
+    assert len(Sweep.load(tmp_path / "runs.db").frame) == 8
+
+
+def test_a_worker_that_dies_costs_its_trials_and_no_others(findable, monkeypatch):
+    monkeypatch.setenv("SWEEP_PARENT", str(os.getpid()))
+    space = {"lr": [0.01], "deadly": [False, True]}
+    found = sweep(killer, space, executor="processes", workers=1, stacked=False, **(CALL | {"widths": [8]}))
+    assert found.frame.set_index("deadly")["status"].to_dict() == {False: "done", True: "failed"}
+    assert "its worker died 2 times, at last by SIGKILL (out of memory?)" in str(found)
+
+
+def test_a_pruner_reaches_other_processes(findable):
+    optuna = pytest.importorskip("optuna")
+    pruner = optuna.pruners.ThresholdPruner(upper=1e-9)  # stops whoever reports
+    found = sweep(mlp, {"lr": 0.01}, executor="processes", workers=1, pruner=pruner, **(CALL | {"steps": 40}))
+    assert set(found.frame["status"]) == {"stopped"}
+    assert set(found.frame["steps"]) == {2}
+
+
+UNGUARDED = """
+import torch
+from orderone.sweeping.sweep import sweep
+
+def build(width):
+    return torch.nn.Sequential(torch.nn.Linear(4, width), torch.nn.ReLU(), torch.nn.Linear(width, 3))
+
+def data(step, seed):
+    x = torch.randn(8, 4, generator=torch.Generator().manual_seed(seed + step))
+    return x, (x[:, 0] > 0).long()
+
+print(sweep(build, {"lr": [0.01, 0.1]}, widths=[8], data=data, steps=3, executor="processes", workers=1).summary)
+"""
+
+
+def test_a_script_needs_no_guard(tmp_path):
+    (tmp_path / "script.py").write_text(UNGUARDED)
+    told = subprocess.run([sys.executable, tmp_path / "script.py"], capture_output=True, text=True, timeout=120)
+    assert told.stdout == "2 trials: 2 done\n", told.stderr
+
+
+def test_without_cloudpickle_what_cannot_travel_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "cloudpickle", None)
+    with pytest.raises(
+        ValueError, match=r"cannot be sent to another process.*pip install cloudpickle, or define build"
+    ):
+        sweep(lambda width: mlp(width), SPACE, executor="processes", workers=1, **CALL)
+
+
+def test_what_no_pickle_can_send():
+    lock = Lock()
+    with pytest.raises(ValueError, match="cannot be sent to another process"):
+        sweep(lambda width: mlp(width + lock.locked()), SPACE, executor="processes", workers=1, name="net", **CALL)
+
+
+def test_executors_are_read():
+    assert read_executor("here", None, None, "cpu").workers == 1
+    assert read_executor("processes", None, None, "cpu").workers >= 1
+    with pytest.raises(ValueError, match="workers: expected a whole number"):
+        read_executor("processes", 0, None, "cpu")
+    assert parcel.REMEDY
+
+
+# --- Ray --------------------------------------------------------------------------------------------------------------
+
+RAY = """
+import os, sys, time
+os.environ["RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"] = "0"
+sys.path.insert(0, {folder!r})
+import ray
+from ray.cluster_utils import Cluster
+from sweep_subjects import batch, mlp
+from orderone.sweeping.sweep import sweep
+
+def slow(step, seed):
+    time.sleep({pause})
+    return batch(step, seed)
+
+cluster = Cluster(initialize_head=True, head_node_args={{"num_cpus": 1, "include_dashboard": False}})
+second = cluster.add_node(num_cpus=1)
+cluster.wait_for_nodes()
+ray.init(address=cluster.address, log_to_driver=False, logging_level="ERROR")
+assert len([node for node in ray.nodes() if node["Alive"]]) == 2
+if {kill}:
+    import threading
+    threading.Timer(8.0, lambda: cluster.remove_node(second, allow_graceful=False)).start()
+found = sweep(mlp, {{"lr": [1e-3, 1e-2], "seed": range(2)}}, widths=[8, 16], data=slow, steps=6, device="cpu", name="net",
+              executor="ray", stacked=False, store=sys.argv[1])
+print(found.summary, flush=True)
+if {kill}:
+    print(len([node for node in ray.nodes() if node["Alive"]]), "node left")
+os._exit(0)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("killed", [False, True], ids=["two nodes", "one is killed"])
+def test_a_ray_cluster_gives_the_same_results(tmp_path, killed):
+    pytest.importorskip("ray")
+    here = sweep(mlp, SPACE, stacked=False, name="net", **CALL)
+    script = tmp_path / "script.py"
+    script.write_text(RAY.format(folder=str(Path(__file__).parent), kill=killed, pause=0.7 if killed else 0.0))
+    words = [sys.executable, str(script), str(tmp_path / "runs.db")]
+    path = os.pathsep.join(os.path.abspath(p) for p in os.environ.get("PYTHONPATH", "").split(os.pathsep) if p)
+    told = subprocess.run(words, capture_output=True, text=True, timeout=400, env=os.environ | {"PYTHONPATH": path})
+    lines = told.stdout.splitlines()
+    assert "8 trials: 8 done" in lines, told.stdout + told.stderr
+    assert ("1 node left" in lines) == killed
+    there = Sweep.load(tmp_path / "runs.db")
+    assert len(there.frame) == 8
+    by_settings = [{str(t): s.outcomes[k].losses for k, t in s.trials.items()} for s in (here, there)]
+    for settings, losses in by_settings[0].items():
+        np.testing.assert_array_equal(losses, by_settings[1][settings])

@@ -1,0 +1,127 @@
+"""`kill -9` at any moment, then the same command: nothing that was finished is lost or run twice."""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+from sweep_subjects import batch, mlp
+
+from orderone.sweeping.result import Sweep
+from orderone.sweeping.store import read_store
+from orderone.sweeping.sweep import sweep
+
+STEPS, SEEDS = 30, 6
+SCRIPT = f"""
+import sys, time
+sys.path.insert(0, {str(Path(__file__).parent)!r})
+from sweep_subjects import batch, mlp
+from orderone.sweeping.sweep import sweep
+
+def data(step, seed):
+    time.sleep(0.003)
+    with open(sys.argv[2], "a") as log:
+        print(seed, step, file=log)
+    return batch(step, seed)
+
+if __name__ == "__main__":
+    found = sweep(mlp, {{"lr": 0.01, "seed": range(1, {SEEDS + 1})}}, widths=[8], data=data, steps={STEPS}, name="net",
+                  store=sys.argv[1], stacked=eval(sys.argv[3]), together=3, checkpoint_seconds=0.0, device="cpu")
+    print(found.ran)
+"""
+
+
+class Command:
+    """The script, its store, and a log of every batch that was ever asked for."""
+
+    def __init__(self, folder: Path, stacked: bool):
+        self.store, self.log = folder / "runs.db", folder / "log"
+        (folder / "script.py").write_text(SCRIPT)
+        self.words = [sys.executable, str(folder / "script.py"), str(self.store), str(self.log), str(stacked)]
+
+    def start(self) -> "subprocess.Popen[str]":
+        return subprocess.Popen(self.words, stdout=subprocess.PIPE, text=True)
+
+    def done(self) -> int:
+        return len(read_store(self.store)) if self.store.exists() and self.store.stat().st_size else 0
+
+    def half_run(self) -> bool:
+        return any(self.store.with_name("runs.db.checkpoints").glob("*.safetensors"))
+
+    def batches(self) -> Counter[str]:
+        lines = self.log.read_text().splitlines() if self.log.exists() else []
+        return Counter(line for line in lines if not line.startswith("0 "))  # plans look at a batch of seed 0
+
+
+def kill(process: "subprocess.Popen[str]") -> None:
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    assert process.stdout is not None
+    process.stdout.close()
+
+
+def finished(command: Command) -> int:
+    """Run to the end; how many trials this took."""
+    told = subprocess.run(command.words, capture_output=True, text=True, timeout=120)
+    assert told.returncode == 0, told.stderr
+    return int(told.stdout)
+
+
+@pytest.mark.parametrize("stacked", [False, True], ids=["alone", "stacked"])
+def test_killed_in_the_middle_and_started_again(tmp_path, stacked):
+    command = Command(tmp_path, stacked)
+    process = command.start()
+    deadline = time.monotonic() + 60
+    while not (command.half_run() and command.done() >= 2) and time.monotonic() < deadline:
+        assert process.poll() is None
+        time.sleep(0.01)
+    kill(process)
+    done = command.done()
+    assert 2 <= done < SEEDS
+    assert finished(command) == SEEDS - done
+    found = Sweep.load(command.store)
+    assert len(found.frame) == SEEDS
+    assert max(command.batches().values()) <= 2  # a step that was not yet in the checkpoint, once more
+    assert sum(command.batches().values()) <= SEEDS * STEPS + 12
+    expected = sweep(
+        mlp, {"lr": 0.01, "seed": range(1, SEEDS + 1)}, widths=[8], data=batch, steps=STEPS, name="net", device="cpu"
+    )
+    for key, outcome in expected.outcomes.items():
+        np.testing.assert_allclose(found.outcomes[key].losses, outcome.losses, rtol=1e-4)
+    assert not command.store.with_name("runs.db.checkpoints").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("stacked", [False, True], ids=["alone", "stacked"])
+def test_killed_at_random_moments(tmp_path, stacked):
+    command, generator = Command(tmp_path, stacked), random.Random(0)
+    for _ in range(12):
+        process = command.start()
+        before = command.done()
+        time.sleep(generator.uniform(1.0, 4.0))
+        kill(process)
+        assert command.done() >= before
+    done = command.done()
+    assert finished(command) == SEEDS - done
+    assert len(Sweep.load(command.store).frame) == SEEDS
+
+
+def test_sigterm_leaves_a_checkpoint_and_says_how_to_go_on(tmp_path):
+    command = Command(tmp_path, stacked=False)
+    process = subprocess.Popen(command.words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    while not command.done():
+        assert process.poll() is None
+        time.sleep(0.01)
+    process.terminate()
+    _, told = process.communicate(timeout=60)
+    assert process.returncode != 0
+    assert "the same call goes on from here" in told
+    done = command.done()
+    assert finished(command) == SEEDS - done
+    assert max(command.batches().values()) == 1  # not a single step was repeated
