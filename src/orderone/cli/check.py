@@ -74,12 +74,12 @@ def check(
         json: Print JSON instead of a table.
     """
     files = {"html": html, "png": png, "save": save}
-    _check_files(files)
+    check_files(files)
     first, shape = count(first_seed, "first-seed", least=0), (batch, length)
     sizes, number = read_sizes(widths, depths), count(threads, "threads")
     options = {"rule": rule, "optimizer": optimizer, "lr": lr, "weight_decay": weight_decay, "depth": depth}
     options |= {"steps": steps, "seeds": range(first, first + count(seeds, "seeds"))}
-    with _explained(), show.threads(number):
+    with explained(), show.threads(number):
         subject = given_model(builder, sizes, batches) if builder else own_model(model, sizes, batches, first, shape)
         result = run(subject, quiet=json, **options)
     result.provenance["model"] = subject.name
@@ -115,7 +115,7 @@ def _record(result: "Check") -> dict[str, Any]:
 # --- files ----------------------------------------------------------------------------------------------------------
 
 
-def _check_files(files: dict[str, str | None]) -> None:
+def check_files(files: dict[str, str | None]) -> None:
     """Before minutes of work: whatever would keep their result from being written."""
     for name, given in files.items():
         if given is None:
@@ -142,13 +142,13 @@ def _write(result: "Check", name: str, files: dict[str, str | None]) -> None:
     }
     for kind, path in files.items():
         if path is not None:
-            with _explained():
+            with explained():
                 writers[kind](path)
             print(f"wrote {path}", file=sys.stderr)
 
 
 @contextmanager
-def _explained() -> Iterator[None]:
+def explained() -> Iterator[None]:
     """Errors of any kind as wrong input, in one line: an exit status of 1 would say FAIL."""
     try:
         yield

@@ -5,12 +5,13 @@ from collections.abc import Sequence
 import tyro
 from tyro.extras import SubcommandApp
 
-from orderone.cli import check, demo, plan, predict, reproduce
+from orderone.cli import check, demo, plan, predict, reproduce, sweep
 
 app = SubcommandApp()
 app.command(predict.app, name="predict", help="What theory says, without running a network.")
 app.command(plan.plan)
 app.command(check.check)
+app.command(sweep.sweep)
 app.command(reproduce.reproduce)
 app.command(demo.demo)
 
