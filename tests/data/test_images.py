@@ -85,6 +85,9 @@ class TestFormats:
         again = data.images(tmp_path, batch=4, size=16, augment="resize")
         assert torch.equal(x, again.batch(0, 0)[0])
         assert torch.equal(task.stacked(0, [3, 0])[0][1], x)
+        apart = {step: again.batch(step, 1) for step in (2, 0, 1)}  # read when asked for
+        for step in range(3):  # read ahead
+            assert all(map(torch.equal, task.batch(step, 1), apart[step]))
         assert len(task.evaluation()) == 1
 
     def test_a_folder_without_parts_holds_out_a_tenth(self, tmp_path):

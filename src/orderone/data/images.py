@@ -23,7 +23,7 @@ from orderone.data.draws import Draws
 from orderone.data.order import Order
 from orderone.data.task import Batch, Loss
 from orderone.data.vision.arrays import Arrays
-from orderone.data.vision.folder import image_folder
+from orderone.data.vision.folder import Files, image_folder
 from orderone.data.vision.pixels import Memory, Pixels
 from orderone.data.vision.sets import SETS, apart
 
@@ -116,6 +116,8 @@ class Images:
     def _augmented(self, step: int, seeds: Sequence[int], device: torch.device) -> tuple[Tensor, Tensor]:
         draws, count = Draws(seeds, step), len(seeds)
         pixels, labels = self.train.take(self._order(step, seeds).flatten(), draws, device)
+        if isinstance(self.train, Files):
+            self.train.ahead(self._order(step + 1, seeds).flatten(), Draws(seeds, step + 1))
         pixels = self.recipe.bytes(pixels, draws, (self.mean * 255).round().to(torch.uint8), self.train.cropped)
         pixels = self.recipe.erased(self._normalised(pixels), draws, Draws(seeds, step, device))
         pixels, labels = pixels.view(count, self.size, *pixels.shape[1:]), labels.view(count, self.size)

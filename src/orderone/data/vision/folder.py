@@ -1,4 +1,4 @@
-"""A folder of images for each class, as ImageNet is kept: read when needed, by several threads at once.
+"""A folder of images for each class, as ImageNet is kept: read by several threads, one step ahead.
 
     root/train/<class>/*.jpg and root/val/<class>/*.jpg,  or root/<class>/*.jpg, of which every tenth is held out
 
@@ -7,7 +7,7 @@ size * 256 / 224 and the middle is cut out (S2 II.1.A).
 """
 
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cached_property
 from hashlib import sha256
 from math import ceil
@@ -51,12 +51,13 @@ class Files:
     def __init__(self, paths: Sequence[tuple[Path, int]], names: Sequence[str], size: int, cropped: bool):
         self.paths, self.names, self.size, self.cropped = list(paths), list(names), size, cropped
         self.shape, self.classes = torch.Size((3, size, size)), len(names)
+        self._ahead: tuple[Any, list[Future[Tensor]]] | None = None
         listing = "\n".join(f"{path.parent.name}/{path.name} {path.stat().st_size}" for path, _ in self.paths)
         self.fingerprint = f"{sha256(listing.encode()).hexdigest()[:16]} {size}"
 
     def __getstate__(self) -> dict[str, Any]:
         """Threads stay behind when a task is sent to another process."""
-        return {name: value for name, value in self.__dict__.items() if name != "_threads"}
+        return {name: value for name, value in self.__dict__.items() if name != "_threads"} | {"_ahead": None}
 
     def __len__(self) -> int:
         return len(self.paths)
@@ -65,12 +66,22 @@ class Files:
         return torch.tensor(MEAN), torch.tensor(STD)
 
     def take(self, which: Tensor, draws: Draws, device: torch.device) -> tuple[Tensor, Tensor]:
-        chosen = [self.paths[number] for number in which.tolist()]
-        chances: list[Chances | None] = [None] * len(chosen)
+        key, numbers = (tuple(which.tolist()), tuple(draws.keys)), which.tolist()
+        expected, self._ahead = self._ahead, None
+        reading = expected[1] if expected is not None and expected[0] == key else self._reading(numbers, draws)
+        pixels = torch.stack([future.result() for future in reading])
+        return pixels.to(device), torch.tensor([self.paths[number][1] for number in numbers]).to(device)
+
+    def ahead(self, which: Tensor, draws: Draws) -> None:
+        """Start to read what will probably be taken next."""
+        self._ahead = (tuple(which.tolist()), tuple(draws.keys)), self._reading(which.tolist(), draws)
+
+    def _reading(self, numbers: Sequence[int], draws: Draws) -> list[Future[Tensor]]:
+        chances: list[Chances | None] = [None] * len(numbers)
         if self.cropped:
-            chances = [*draw_chances(draws, len(chosen) // len(draws.keys)).each()]
-        pixels = torch.stack(list(self._threads.map(self._read, [path for path, _ in chosen], chances)))
-        return pixels.to(device), torch.tensor([label for _, label in chosen]).to(device)
+            chances = [*draw_chances(draws, len(numbers) // len(draws.keys)).each()]
+        paths = [self.paths[number][0] for number in numbers]
+        return [self._threads.submit(self._read, path, chance) for path, chance in zip(paths, chances, strict=True)]
 
     @cached_property
     def _threads(self) -> ThreadPoolExecutor:
