@@ -10,24 +10,26 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from orderone.sweeping.stacked.updates import Adam
 from orderone.sweeping.stacked.updates.base import Settings, State
 
 KEYS = ("lr", "weight_decay", "eps", "beta1", "beta2")
 
 
 class FusedAdam:
-    """For parameters that share a law; members and tensors with equal settings go in one call."""
+    """For tensors that share a law; those with equal settings go in one call."""
 
     def __init__(
         self,
+        law: Adam,
         parameters: Mapping[str, Tensor],
         states: Mapping[str, State],
         settings: Mapping[str, Settings],
-        *,
-        decoupled: bool,
     ):
         self.names = list(parameters)
+        decoupled = law.options["decoupled_weight_decay"]
         self.kernel: Any = torch.ops.aten._fused_adamw_ if decoupled else torch.ops.aten._fused_adam_
+        settings = {name: settings[name] for name in parameters}
         self.calls = [
             (dict(zip(KEYS, values, strict=True)), [place for _, place in places])
             for values, places in groupby(sorted(_places(settings)), key=lambda pair: pair[0])
@@ -37,15 +39,14 @@ class FusedAdam:
             for name, p in parameters.items()
         }
 
-    @torch.no_grad()
-    def step(self, gradients: Mapping[str, Tensor], t: Tensor, factor: float) -> None:
+    def step(self, gradients: Mapping[str, Tensor], t: Tensor, factor: Tensor) -> None:
         parts = {name: gradients[name].unbind() for name in self.names}
         for h, places in self.calls:
             chosen = [(self.views[name], parts[name][k], k) for name, k in places]
             lists = [[views[i][k] for views, _, k in chosen] for i in range(3)]
-            options = {**h, "lr": h["lr"] * factor}
+            options = {**h, "lr": h["lr"] * float(factor)}
             self.kernel(
-                lists[0], [g for _, g, _ in chosen], lists[1], lists[2], [], [t] * len(chosen),
+                lists[0], [g for _, g, _ in chosen], lists[1], lists[2], [], [t.float()] * len(chosen),
                 amsgrad=False, maximize=False, **options,
             )  # fmt: skip
 
@@ -55,5 +56,5 @@ def _places(settings: Mapping[str, Settings]) -> list[tuple[tuple[float, ...], t
     return [
         (values, (name, k))
         for name, h in settings.items()
-        for k, values in enumerate(zip(*(h[key].flatten().tolist() for key in KEYS), strict=True))
+        for k, values in enumerate(zip(*(h[key].tolist() for key in KEYS), strict=True))
     ]

@@ -14,7 +14,8 @@ from torch.optim import Optimizer
 
 from orderone.sweeping.stacked.errors import NotStackable
 from orderone.sweeping.stacked.fused import FusedAdam
-from orderone.sweeping.stacked.updates import UPDATES, Adam, AdamW, Update
+from orderone.sweeping.stacked.together import Together
+from orderone.sweeping.stacked.updates import UPDATES, Adam, Update
 from orderone.sweeping.stacked.updates.base import State
 
 
@@ -30,48 +31,37 @@ class StackedOptimizer:
     ):
         groups = [_by_name(optimizer, known) for optimizer, known in zip(optimizers, names, strict=True)]
         self.parameters = {name: p for name, p in parameters.items() if name in groups[0]}
+        self.compile = compile
         self.laws: dict[str, Update] = {}
-        self.settings: dict[str, dict[str, Tensor]] = {}
-        known: dict[str, Update] = {}  # one object for like laws: what is compiled for one tensor serves the others
+        self.settings: dict[str, dict[str, Tensor]] = {}  # of a tensor: name -> (K,)
         for name, p in self.parameters.items():
             members = [group[name] for group in groups]
-            law = _law(name, members)
-            self.laws[name] = known.setdefault(f"{type(law).__name__} {law.options}", law)
-            self.settings[name] = _settings(name, p, self.laws[name], members)
+            self.laws[name] = _law(name, members)
+            self.settings[name] = _settings(p, self.laws[name], members)
         self.states: dict[str, State] = {name: self.laws[name].state(p) for name, p in self.parameters.items()}
         device = next(iter(self.parameters.values())).device
         self.t = torch.zeros((), dtype=torch.float64, device=device)
         self.factor = torch.ones((), dtype=torch.float64, device=device)
-        self._run = torch.compile(_run, dynamic=True) if compile else _run
-        self._fuse()
+        self._gather()
 
-    def _fuse(self) -> None:
-        """What torch's fused kernels do best."""
-        names = [
-            n for n, law in self.laws.items() if type(law) in (Adam, AdamW) and self.parameters[n].device.type == "cpu"
-        ]
-        self.fused = []
-        for decoupled in (False, True):
-            own = [n for n in names if bool(self.laws[n].options["decoupled_weight_decay"]) == decoupled]
-            if own:
-                chosen = {n: self.parameters[n] for n in own}
-                settings = {n: self.settings[n] for n in own}
-                self.fused.append(FusedAdam(chosen, self.states, settings, decoupled=decoupled))
-        self._alone = [name for name in self.parameters if name not in names]
+    def _gather(self) -> None:
+        """Tensors with like laws."""
+        alike: dict[str, list[str]] = {}
+        for name, law in self.laws.items():
+            alike.setdefault(f"{type(law).__name__} {law.options} {self.parameters[name].dtype}", []).append(name)
+        self.parts = [self._part(names) for names in alike.values()]
+
+    def _part(self, names: list[str]) -> "FusedAdam | Together":
+        law, chosen = self.laws[names[0]], {name: self.parameters[name] for name in names}
+        if isinstance(law, Adam) and chosen[names[0]].device.type == "cpu":
+            return FusedAdam(law, chosen, self.states, self.settings)
+        return Together(law, chosen, self.states, self.settings, self.compile)
 
     @torch.no_grad()
     def step(self, gradients: Mapping[str, Tensor]) -> None:
         self.t += 1
-        for fused in self.fused:
-            fused.step(gradients, self.t.float(), float(self.factor))
-        for name in self._alone:
-            p, law, state = self.parameters[name], self.laws[name], self.states[name]
-            h = {**self.settings[name], "t": self.t, "lr": self.settings[name]["lr"] * self.factor}
-            if law.elementwise:  # matrices, whatever they were: one compiled kernel serves all
-                flat = {key: value.view(len(p), -1) for key, value in state.items()}
-                self._run(law, p.view(len(p), -1), gradients[name].reshape(len(p), -1), flat, _flat(h))
-            else:
-                law(p, gradients[name], state, h)
+        for part in self.parts:
+            part.step(gradients, self.t, self.factor)
 
     def tensors(self) -> dict[str, Tensor]:
         """All that changes, by name, for a checkpoint."""
@@ -83,15 +73,7 @@ class StackedOptimizer:
         self.parameters = {name: parameters[name] for name in self.parameters}
         self.states = {n: {k: x[members].clone() for k, x in state.items()} for n, state in self.states.items()}
         self.settings = {n: {k: x[members].clone() for k, x in h.items()} for n, h in self.settings.items()}
-        self._fuse()
-
-
-def _run(law: Update, p: Tensor, g: Tensor, state: State, h: Mapping[str, Tensor]) -> None:
-    law(p, g, state, h)
-
-
-def _flat(h: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    return {key: x.view(len(x), 1) if x.dim() else x for key, x in h.items()}
+        self._gather()
 
 
 def _by_name(optimizer: Optimizer, known: Mapping[Any, str]) -> dict[str, tuple[str, dict[str, Any]]]:
@@ -134,9 +116,8 @@ def _law(name: str, members: Sequence[tuple[str, dict[str, Any]]]) -> Update:
     return law({key: first.get(key) for key in law.shared})
 
 
-def _settings(name: str, p: Tensor, law: Update, members: Sequence[tuple[str, dict[str, Any]]]) -> dict[str, Tensor]:
-    shape = (len(members), *[1] * (p.dim() - 1))
+def _settings(p: Tensor, law: Update, members: Sequence[tuple[str, dict[str, Any]]]) -> dict[str, Tensor]:
     return {
-        key: torch.tensor([float(s[key]) for _, s in members], dtype=torch.float64, device=p.device).view(shape)
+        key: torch.tensor([float(s[key]) for _, s in members], dtype=torch.float64, device=p.device)
         for key in law.numbers
     }

@@ -1,8 +1,9 @@
 """The optimizers of `orderone.plan` for many members at once: stacked tensors (K, ...), and settings with K entries.
 
-An update changes one stacked parameter in place. It reads the gradient, a state of named tensors, and settings `h` that are
-broadcast along the members: h["lr"] has the shape (K, 1, ..., 1), and h["t"] is the number of the step, from 1. Settings
-are double: 1 - beta^t in single precision would lose the first steps. Each is the law of `torch.optim`, up to rounding.
+An update changes one stacked parameter in place. It reads the gradient, a state of named tensors, and coefficients, one
+for each member, of the shape (K, 1, ..., 1). These come from the settings (learning rate, betas, ...) and the number of the
+step in double precision, since 1 - beta^t in single would lose the first steps; and for all tensors at once, since a GPU
+would work it out anew for every entry. Each is the law of `torch.optim`, up to rounding.
 """
 
 from orderone.sweeping.stacked.updates.adafactor import Adafactor
@@ -14,4 +15,4 @@ from orderone.sweeping.stacked.updates.sgd import SGD
 
 UPDATES: dict[str, type[Update]] = {u.__name__: u for u in (SGD, Adam, AdamW, Adafactor, Muon, Lion)}
 
-__all__ = ["UPDATES", "Adam", "AdamW", "Update"]
+__all__ = ["UPDATES", "Adam", "Update"]

@@ -6,7 +6,7 @@ A vector keeps all of its second moments; of anything with two or more axes, the
 import torch
 from torch import Tensor
 
-from orderone.sweeping.stacked.updates.base import Settings, State, Update, in_type, member_norm
+from orderone.sweeping.stacked.updates.base import Settings, State, Update, member_norm
 
 
 class Adafactor(Update):
@@ -18,16 +18,21 @@ class Adafactor(Update):
             return {"second": torch.zeros_like(p)}
         return {"rows": torch.zeros_like(p[..., :1]), "columns": torch.zeros_like(p[..., :1, :])}
 
-    def __call__(self, p: Tensor, g: Tensor, state: State, h: Settings) -> None:
-        lr, count = h["lr"], p[0].numel()
-        size = torch.maximum(in_type(h["eps2"], p), member_norm(p) / count**0.5)
-        size = size * in_type(torch.minimum(lr, h["t"] ** -0.5), p)
-        p.mul_(in_type(1 - lr * h["weight_decay"], p))
-        floor = in_type(h["eps1"], p)
-        second = self._second_moment(g, state, in_type(h["t"] ** h["beta2_decay"], p), floor)
+    def coefficients(self, h: Settings) -> dict[str, Tensor]:
+        return {
+            "keep": 1 - h["lr"] * h["weight_decay"],
+            "rate": torch.minimum(h["lr"], h["t"] ** -0.5),
+            "fresh": h["t"] ** h["beta2_decay"],
+            **{key: h[key] for key in ("d", "eps1", "eps2")},
+        }
+
+    def __call__(self, p: Tensor, g: Tensor, state: State, c: Settings) -> None:
+        root, floor = p[0].numel() ** 0.5, c["eps1"]
+        size = c["rate"] * torch.maximum(c["eps2"], member_norm(p) / root)
+        second = self._second_moment(g, state, c["fresh"], floor)
         update = g * torch.maximum(second, floor * floor).rsqrt()
-        clip = (member_norm(update) / (count**0.5 * in_type(h["d"], p))).clamp(min=1.0)
-        p.sub_(update * (size / clip))
+        clip = (member_norm(update) / (root * c["d"])).clamp(min=1.0)
+        p.mul_(c["keep"]).sub_(update * (size / clip))
 
     def _second_moment(self, g: Tensor, state: State, fresh: Tensor, floor: Tensor) -> Tensor:
         if "second" in state:

@@ -5,7 +5,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from orderone.sweeping.stacked.updates.base import Settings, State, Update, in_type
+from orderone.sweeping.stacked.updates.base import Settings, State, Update
 
 
 class Adam(Update):
@@ -16,17 +16,25 @@ class Adam(Update):
     def state(self, p: Tensor) -> State:
         return {"first": torch.zeros_like(p), "second": torch.zeros_like(p)}
 
-    def __call__(self, p: Tensor, g: Tensor, state: State, h: Settings) -> None:
-        first, second, lr = state["first"], state["second"], h["lr"]
-        if self.options["decoupled_weight_decay"]:
-            p.mul_(in_type(1 - lr * h["weight_decay"], p))
-        else:
-            g = g + in_type(h["weight_decay"], p) * p
-        first.lerp_(g, in_type(1 - h["beta1"], p).expand_as(g))
-        second.mul_(in_type(h["beta2"], p)).add_(in_type(1 - h["beta2"], p) * g * g)
-        size = lr / (1 - h["beta1"] ** h["t"])
-        scale = (1 - h["beta2"] ** h["t"]).sqrt()
-        p.sub_(in_type(size, p) * first / (second.sqrt() / in_type(scale, p) + in_type(h["eps"], p)))
+    def coefficients(self, h: Settings) -> dict[str, Tensor]:
+        decoupled = bool(self.options["decoupled_weight_decay"])
+        return {
+            "keep": 1 - h["lr"] * h["weight_decay"] * decoupled,
+            "l2": h["weight_decay"] * (not decoupled),
+            "fresh1": 1 - h["beta1"],
+            "beta2": h["beta2"],
+            "fresh2": 1 - h["beta2"],
+            "size": h["lr"] / (1 - h["beta1"] ** h["t"]),
+            "root": (1 - h["beta2"] ** h["t"]).sqrt(),
+            "eps": h["eps"],
+        }
+
+    def __call__(self, p: Tensor, g: Tensor, state: State, c: Settings) -> None:
+        if not self.options["decoupled_weight_decay"]:
+            g = g + c["l2"] * p
+        first = state["first"].lerp_(g, c["fresh1"].expand_as(g))
+        second = state["second"].mul_(c["beta2"]).add_(c["fresh2"] * g * g)
+        p.mul_(c["keep"]).sub_(c["size"] * first / (second.sqrt() / c["root"] + c["eps"]))
 
 
 class AdamW(Adam):

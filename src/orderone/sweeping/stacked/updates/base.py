@@ -27,12 +27,11 @@ class Update(ABC):
         """Before the first step."""
 
     @abstractmethod
-    def __call__(self, p: Tensor, g: Tensor, state: State, h: Settings) -> None: ...
+    def coefficients(self, h: Settings) -> dict[str, Tensor]:
+        """What the update reads, from the settings and h["t"], the number of the step from 1."""
 
-
-def in_type(x: Tensor, p: Tensor) -> Tensor:
-    """A setting, double until now, in the precision of the parameter."""
-    return x.to(p.dtype)
+    @abstractmethod
+    def __call__(self, p: Tensor, g: Tensor, state: State, c: Settings) -> None: ...
 
 
 def member_norm(x: Tensor) -> Tensor:

@@ -5,7 +5,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from orderone.sweeping.stacked.updates.base import Settings, State, Update, in_type
+from orderone.sweeping.stacked.updates.base import Settings, State, Update
 
 
 class Lion(Update):
@@ -15,8 +15,11 @@ class Lion(Update):
     def state(self, p: Tensor) -> State:
         return {"momentum": torch.zeros_like(p)}
 
-    def __call__(self, p: Tensor, g: Tensor, state: State, h: Settings) -> None:
-        momentum = state["momentum"]
-        p.mul_(in_type(1 - h["lr"] * h["weight_decay"], p))
-        p.sub_(in_type(h["lr"], p) * momentum.lerp(g, in_type(1 - h["beta1"], p).expand_as(g)).sign())
-        momentum.lerp_(g, in_type(1 - h["beta2"], p).expand_as(g))
+    def coefficients(self, h: Settings) -> dict[str, Tensor]:
+        keep = 1 - h["lr"] * h["weight_decay"]
+        return {"lr": h["lr"], "keep": keep, "fresh1": 1 - h["beta1"], "fresh2": 1 - h["beta2"]}
+
+    def __call__(self, p: Tensor, g: Tensor, state: State, c: Settings) -> None:
+        direction = state["momentum"].lerp(g, c["fresh1"].expand_as(g)).sign()
+        p.mul_(c["keep"]).sub_(c["lr"] * direction)
+        state["momentum"].lerp_(g, c["fresh2"].expand_as(g))

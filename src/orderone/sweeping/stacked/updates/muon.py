@@ -6,7 +6,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from orderone.sweeping.stacked.updates.base import Settings, State, Update, in_type
+from orderone.sweeping.stacked.updates.base import Settings, State, Update
 
 
 class Muon(Update):
@@ -18,13 +18,15 @@ class Muon(Update):
     def state(self, p: Tensor) -> State:
         return {"momentum": torch.zeros_like(p)}
 
-    def __call__(self, p: Tensor, g: Tensor, state: State, h: Settings) -> None:
-        momentum, buffer = in_type(h["momentum"], p), state["momentum"]
-        buffer.lerp_(g, (1 - momentum).expand_as(g))
-        direction = g.lerp(buffer, momentum.expand_as(g)) if self.options["nesterov"] else buffer
-        p.mul_(in_type(1 - h["lr"] * h["weight_decay"], p))
+    def coefficients(self, h: Settings) -> dict[str, Tensor]:
+        keep, fresh = 1 - h["lr"] * h["weight_decay"], 1 - h["momentum"]
+        return {"lr": h["lr"], "keep": keep, "momentum": h["momentum"], "fresh": fresh, "eps": h["eps"]}
+
+    def __call__(self, p: Tensor, g: Tensor, state: State, c: Settings) -> None:
+        buffer = state["momentum"].lerp_(g, c["fresh"].expand_as(g))
+        direction = g.lerp(buffer, c["momentum"].expand_as(g)) if self.options["nesterov"] else buffer
         tall = sqrt(max(1.0, p.shape[-2] / p.shape[-1]))
-        p.sub_(in_type(tall * h["lr"], p) * self._orthogonal(direction, h["eps"]).to(p.dtype))
+        p.mul_(c["keep"]).sub_(tall * c["lr"] * self._orthogonal(direction, c["eps"]).to(p.dtype))
 
     def _orthogonal(self, g: Tensor, eps: Tensor) -> Tensor:
         a, b, c = self.options["ns_coefficients"]

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from orderone.sweeping.stacked.updates.base import Settings, State, Update, in_type
+from orderone.sweeping.stacked.updates.base import Settings, State, Update
 
 
 class SGD(Update):
@@ -13,11 +13,12 @@ class SGD(Update):
     def state(self, p: Tensor) -> State:
         return {"momentum": torch.zeros_like(p)}
 
-    def __call__(self, p: Tensor, g: Tensor, state: State, h: Settings) -> None:
-        momentum, buffer = h["momentum"], state["momentum"]
+    def coefficients(self, h: Settings) -> dict[str, Tensor]:
         # torch starts the buffer with the whole gradient, and knows no dampening without momentum
-        fresh = torch.where((h["t"] == 1) | (momentum == 0), 1.0, 1 - h["dampening"])
-        g = g + in_type(h["weight_decay"], p) * p
-        buffer.mul_(in_type(momentum, p)).add_(in_type(fresh, p) * g)
-        step = g + in_type(momentum, p) * buffer if self.options["nesterov"] else buffer
-        p.sub_(in_type(h["lr"], p) * step)
+        fresh = torch.where((h["t"] == 1) | (h["momentum"] == 0), 1.0, 1 - h["dampening"])
+        return {"lr": h["lr"], "l2": h["weight_decay"], "momentum": h["momentum"], "fresh": fresh}
+
+    def __call__(self, p: Tensor, g: Tensor, state: State, c: Settings) -> None:
+        g = g + c["l2"] * p
+        buffer = state["momentum"].mul_(c["momentum"]).add_(c["fresh"] * g)
+        p.sub_(c["lr"] * (g + c["momentum"] * buffer if self.options["nesterov"] else buffer))
