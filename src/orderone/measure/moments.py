@@ -12,12 +12,14 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from torch import Tensor
-from torch._C._functorch import get_unwrapped, is_functorch_wrapped_tensor
+from torch._C._functorch import get_unwrapped, is_functorch_wrapped_tensor, peek_interpreter_stack
 
 REDUCED = {torch.float16: torch.float32, torch.bfloat16: torch.float32}
 SUMMED = {*REDUCED, torch.float32, torch.float64}  # what torch reduces; other precisions (float8) are widened first
 BLOCK = 2**15  # entries summed one after the other: in single precision, 10^7 squares lose four digits
 SQUARABLE = (1e-16, 1e13)  # the squares of 10^12 such entries have a sum in single precision
+
+_smallest, _largest, _sum = np.minimum.reduce, np.maximum.reduce, np.add.reduce
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +50,7 @@ class Moments:
         return self.rms, self.total / self.count, self.largest, self.finite / self.count
 
 
+EMPTY = Moments(0, 0.0, 0.0, 0.0, 0.0)
 _Underway = tuple[int, tuple[Tensor, ...]]  # number of entries, reductions of them
 
 
@@ -60,21 +63,39 @@ class Ledger:
 
     def __init__(self) -> None:
         self._slots: list[Moments | _Underway] = []
+        self._kept: list[tuple[int, Tensor]] = []
 
     def __len__(self) -> int:
         return len(self._slots)
 
     def add(self, x: Tensor, count: int | None = None) -> int:
         """Of a sparse tensor, give the values and the `count` of all entries."""
-        x = local(x.detach())
-        count, x = x.numel() if count is None else count, _real(x)
-        self._slots.append(_on_host(x, count) if x.is_cpu else (count, _elsewhere(x)))
+        self._slots.append(_sized(x, count))
         return len(self._slots) - 1
 
+    def keep(self, x: Tensor) -> int:
+        """The slot of what nobody else has, and nobody will change: sized by `settle`, together with all others."""
+        self._slots.append(EMPTY)
+        self._kept.append((len(self._slots) - 1, x))
+        return len(self._slots) - 1
+
+    def settle(self) -> None:
+        """Between other work, most of the time for a small tensor goes into bringing code and objects back to the cache."""
+        for slot, x in self._kept:
+            self._slots[slot] = _sized(x)
+        self._kept = []
+
     def fetch(self) -> list[Moments]:
+        self.settle()
         slots, self._slots = self._slots, []
         arrived = iter(_to_host([slot for slot in slots if not isinstance(slot, Moments)]))
         return [slot if isinstance(slot, Moments) else next(arrived) for slot in slots]
+
+
+def _sized(x: Tensor, count: int | None = None) -> Moments | _Underway:
+    x = local(x.detach())
+    count, x = x.numel() if count is None else count, _real(x)
+    return _on_host(x, count) if x.is_cpu else (count, _elsewhere(x))
 
 
 def is_measurable(x: Tensor) -> bool:
@@ -99,23 +120,27 @@ def _real(x: Tensor) -> Tensor:
 
 
 def _on_host(x: Tensor, count: int) -> Moments:
+    """One reading from memory and three from the cache; of few numbers, what counts is the number of calls."""
     x = x.float() if x.dtype in REDUCED else x
-    # two passes, one at a time, are faster than the one that does both, unless starting them is what takes the time
-    low, high = torch.aminmax(x) if x.numel() < BLOCK else (x.amin(), x.amax())
-    largest = max(-low.item(), high.item())  # not a number, if one of them is not
+    if not x.is_contiguous() or peek_interpreter_stack() is not None:  # under torch.func even a view has no memory
+        return _carefully(x, count)
+    flat = x.view(-1).numpy(force=True)
+    few = flat.size < BLOCK
+    low, high = (_smallest(flat), _largest(flat)) if few else torch.aminmax(x)
+    largest = max(-float(low), float(high))  # not a number, if one of them is not
+    if largest != 0 and not SQUARABLE[0] < largest < SQUARABLE[1]:
+        return _carefully(x, count)
+    squares = np.dot(flat, flat)  # BLAS makes a faster sum of squares, and one with more digits
+    return Moments(count, float(squares), float(_sum(flat) if few else x.sum()), largest, float(count))
+
+
+def _carefully(x: Tensor, count: int) -> Moments:
+    """Of entries in any order in memory, some of them not finite, or with squares that are not."""
+    low, high = torch.aminmax(x)
+    largest = max(-low.item(), high.item())
     bad = 0.0 if math.isfinite(largest) else _not_finite(x).item()
-    return Moments(count, _squares(x, largest), x.sum().item(), largest, count - bad)
-
-
-def _squares(x: Tensor, largest: float) -> float:
-    """Of many numbers BLAS makes a faster sum of squares, and one with more digits."""
-    squarable = largest == 0 or SQUARABLE[0] < largest < SQUARABLE[1]
-    if squarable and x.numel() >= BLOCK and x.is_contiguous():
-        flat = x.view(-1).numpy(force=True)
-        return float(np.dot(flat, flat))
-    in_single = squarable and x.numel() < BLOCK
-    norm = torch.linalg.vector_norm(x, dtype=None if in_single else torch.float64).item()
-    return norm * norm  # and not **2, which does not end in infinity but in an error
+    norm = torch.linalg.vector_norm(x, dtype=torch.float64).item()
+    return Moments(count, norm * norm, x.sum().item(), largest, count - bad)  # norm**2 may end in an error
 
 
 def _elsewhere(x: Tensor) -> tuple[Tensor, ...]:

@@ -90,7 +90,7 @@ class Probe:
         own = is_own(root)
         begin = root.register_forward_pre_hook(lambda called, _: self._begin() if own(called) else None)
         stack.callback(begin.remove)
-        stack.enter_context(watching(self.model, self._saw, self.wanted, self._kinds()))
+        stack.enter_context(watching(self.model, self._saw, self.wanted, self._kinds(), self._listens))
         if self.quantities & {"scores", "score change"}:
             stack.enter_context(watching_scores(self.model, self._saw_scores))
 
@@ -114,34 +114,37 @@ class Probe:
     def _due(self) -> bool:
         return self.step % self.every == 0
 
-    @property
-    def _listens(self) -> bool:
-        training = torch.is_grad_enabled() and not torch.is_inference_mode_enabled()
-        return (self._only_changes or training) and self._due
+    def _listens(self, kind: str) -> bool:
+        if self._only_changes:
+            return CHANGES.get(kind) in self.quantities
+        return torch.is_grad_enabled() and not torch.is_inference_mode_enabled() and self._due
 
     def _saw(self, module: str, kind: str, x: Tensor) -> None:
-        if not self._listens:
-            return
         if self._only_changes:
-            if CHANGES.get(kind) in self.quantities:
-                self._compare_one((module, kind), x, self._in_pass.number(x))
+            self._compare_one((module, kind), x, self._in_pass.number(x))
             return
-        slot = self._identities.get(x)
-        if slot is None:
-            slot = self._ledger.add(x)
-            self._identities.put(x, slot)
+        slot = self._size_of(x)
         self._entries.append(((module, kind), slot))
         if kind == "output":
             self._await_gradient(x, slot)
         if self.batch is TRAINING and CHANGES.get(kind) in self.quantities:
             self._compare_one((module, kind), x, slot)
 
+    def _size_of(self, x: Tensor) -> int:
+        """Gradients, too, pass through several modules: what a sum is told, its terms are told."""
+        slot = self._identities.get(x)
+        if slot is None:
+            slot = self._ledger.add(x)
+            self._identities.put(x, slot)
+        return slot
+
     def _saw_scores(self, module: str, scores: Callable[[], Tensor]) -> None:
-        if self._listens and self.wanted(module) and is_measurable(found := scores()):
+        if self._listens("scores") and self.wanted(module) and is_measurable(found := scores()):
             self._saw(module, "scores", found)
 
     def _compare_one(self, key: Key, x: Tensor, number: int) -> None:
-        change = self._reference.change(key, x, number, self._ledger)
+        slot = self._ledger.keep if self._only_changes else self._ledger.add
+        change = self._reference.change(key, x, number, slot)
         if change is not None:
             self._entries.append(((key[0], CHANGES[key[1]]), change))
 
@@ -157,7 +160,7 @@ class Probe:
         def hook(gradient: Tensor) -> None:
             owner = probe()
             if owner is not None and owner._ledger is ledger and is_measurable(gradient):
-                owner._gradients[slot].append(ledger.add(gradient))
+                owner._gradients[slot].append(owner._size_of(gradient))
 
         return hook
 
@@ -227,6 +230,7 @@ class Probe:
         try:
             with repeatable(self.model), torch.no_grad():
                 unwrap(self.model)(*args, **kwargs)
+            self._ledger.settle()
         finally:
             self._only_changes = False
 
