@@ -12,14 +12,13 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from torch import Tensor
-from torch._C._functorch import get_unwrapped, is_functorch_wrapped_tensor, peek_interpreter_stack
+from torch._C._functorch import get_unwrapped, is_functorch_wrapped_tensor
 
 REDUCED = {torch.float16: torch.float32, torch.bfloat16: torch.float32}
 SUMMED = {*REDUCED, torch.float32, torch.float64}  # what torch reduces; other precisions (float8) are widened first
-BLOCK = 2**15  # entries summed one after the other: in single precision, 10^7 squares lose four digits
-SQUARABLE = (1e-16, 1e13)  # the squares of 10^12 such entries have a sum in single precision
-
-_smallest, _largest, _sum = np.minimum.reduce, np.maximum.reduce, np.add.reduce
+BLOCK = 2**17  # entries whose squares are added in single precision: of 10^6, some BLAS loses the sixth digit
+FEW = 2**12  # entries; of so few, a call takes longer than what it does
+SQUARABLE = (1e-30, 1e37)  # a sum of squares in single precision that is neither too small nor too large to be true
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +49,9 @@ class Moments:
         return self.rms, self.total / self.count, self.largest, self.finite / self.count
 
 
-EMPTY = Moments(0, 0.0, 0.0, 0.0, 0.0)
 _Underway = tuple[int, tuple[Tensor, ...]]  # number of entries, reductions of them
+_Here = tuple[int, float, Tensor, Tensor, Tensor]  # number of entries, sum of squares, sum, smallest, largest
+_Slot = Moments | _Underway | _Here | None
 
 
 def _larger(one: float, two: float) -> float:
@@ -62,46 +62,46 @@ class Ledger:
     """Slots are numbered; `fetch` returns the moments of all of them, in order, and starts anew."""
 
     def __init__(self) -> None:
-        self._slots: list[Moments | _Underway] = []
-        self._kept: list[tuple[int, Tensor]] = []
+        self._slots: list[_Slot] = []
+        self._kept: list[tuple[int, int, Tensor]] = []
 
     def __len__(self) -> int:
         return len(self._slots)
 
     def add(self, x: Tensor, count: int | None = None) -> int:
         """Of a sparse tensor, give the values and the `count` of all entries."""
-        self._slots.append(_sized(x, count))
+        self._slots.append(_sized(*_numbers(x, count)))
         return len(self._slots) - 1
 
-    def keep(self, x: Tensor) -> int:
-        """The slot of what nobody else has, and nobody will change: sized by `settle`, together with all others."""
-        self._slots.append(EMPTY)
-        self._kept.append((len(self._slots) - 1, x))
+    def keep(self, x: Tensor, count: int | None = None) -> int:
+        """The same for a tensor that nobody changes before `settle`, which sizes all of them: between other work, most of
+        the time for a small one goes into bringing code back to the cache."""
+        self._kept.append((len(self._slots), *_numbers(x, count)))
+        self._slots.append(None)
         return len(self._slots) - 1
 
     def settle(self) -> None:
-        """Between other work, most of the time for a small tensor goes into bringing code and objects back to the cache."""
-        for slot, x in self._kept:
-            self._slots[slot] = _sized(x)
-        self._kept = []
+        kept, self._kept = self._kept, []
+        small = [(slot, count, x) for slot, count, x in kept if x.is_cpu and x.numel() <= FEW]
+        sizes = _together([(count, x) for _, count, x in small]) if small else []
+        for (slot, _, _), size in zip(small, sizes, strict=True):
+            self._slots[slot] = size
+        for slot, count, x in kept:
+            if self._slots[slot] is None:
+                self._slots[slot] = _sized(count, x)
 
     def fetch(self) -> list[Moments]:
         self.settle()
         slots, self._slots = self._slots, []
-        arrived = iter(_to_host([slot for slot in slots if not isinstance(slot, Moments)]))
-        return [slot if isinstance(slot, Moments) else next(arrived) for slot in slots]
-
-
-def _sized(x: Tensor, count: int | None = None) -> Moments | _Underway:
-    x = local(x.detach())
-    count, x = x.numel() if count is None else count, _real(x)
-    return _on_host(x, count) if x.is_cpu else (count, _elsewhere(x))
+        arrived = iter(_to_host([slot for slot in slots if isinstance(slot, tuple) and len(slot) == 2]))
+        return [_read(slot) if isinstance(slot, tuple) and len(slot) == 5 else slot or next(arrived) for slot in slots]
 
 
 def is_measurable(x: Tensor) -> bool:
     """Real or complex, dense, and not empty here."""
     dense = x.layout == torch.strided and not (x.is_nested or x.is_meta)
-    return dense and (x.is_floating_point() or x.is_complex()) and local(x).numel() > 0
+    full = x.numel() > 0 and (type(x) is Tensor or local(x).numel() > 0)
+    return dense and full and (x.is_floating_point() or x.is_complex())
 
 
 def local(x: Tensor) -> Tensor:
@@ -109,38 +109,63 @@ def local(x: Tensor) -> Tensor:
     another; under torch.func all entries of all samples."""
     while is_functorch_wrapped_tensor(x):
         x = get_unwrapped(x)
-    part = getattr(x, "to_local", None)
+    part = None if type(x) is Tensor else getattr(x, "to_local", None)
     return x if part is None else part()
 
 
-def _real(x: Tensor) -> Tensor:
-    if x.is_complex():
-        return x.abs()
-    return x if x.dtype in SUMMED else x.float()
+def _numbers(x: Tensor, count: int | None) -> tuple[int, Tensor]:
+    """How many there are, and those to be sized, as real numbers."""
+    x = local(x.detach())
+    count = x.numel() if count is None else count
+    if x.dtype in SUMMED:
+        return count, x
+    return count, x.abs() if x.is_complex() else x.float()
 
 
-def _on_host(x: Tensor, count: int) -> Moments:
-    """One reading from memory and three from the cache; of few numbers, what counts is the number of calls."""
+def _sized(count: int, x: Tensor) -> _Slot:
+    return _here(count, x) if x.is_cpu else (count, _elsewhere(x))
+
+
+def _here(count: int, x: Tensor) -> _Slot:
+    """Read once from memory, then from the cache; the fastest sum of squares is that of BLAS."""
     x = x.float() if x.dtype in REDUCED else x
-    if not x.is_contiguous() or peek_interpreter_stack() is not None:  # under torch.func even a view has no memory
-        return _carefully(x, count)
-    flat = x.view(-1).numpy(force=True)
-    few = flat.size < BLOCK
-    low, high = (_smallest(flat), _largest(flat)) if few else torch.aminmax(x)
-    largest = max(-float(low), float(high))  # not a number, if one of them is not
-    if largest != 0 and not SQUARABLE[0] < largest < SQUARABLE[1]:
-        return _carefully(x, count)
-    squares = np.dot(flat, flat)  # BLAS makes a faster sum of squares, and one with more digits
-    return Moments(count, float(squares), float(_sum(flat) if few else x.sum()), largest, float(count))
+    if not x.is_contiguous():
+        return _carefully(count, x)
+    flat = x.view(-1)
+    low, high = torch.aminmax(flat)
+    squares = sum(torch.dot(part, part).item() for part in flat.split(BLOCK))
+    if SQUARABLE[0] < squares < SQUARABLE[1]:
+        return count, squares, flat.sum(), low, high
+    return _carefully(count, x)
 
 
-def _carefully(x: Tensor, count: int) -> Moments:
-    """Of entries in any order in memory, some of them not finite, or with squares that are not."""
+def _read(found: _Here) -> Moments:
+    count, squares, total, low, high = found
+    return Moments(count, squares, total.item(), max(-low.item(), high.item()), float(count))
+
+
+def _carefully(count: int, x: Tensor) -> Moments:
+    """In any order in memory, zero, not finite, or with squares that are."""
     low, high = torch.aminmax(x)
-    largest = max(-low.item(), high.item())
+    largest = max(-low.item(), high.item())  # not a number, if one of them is not
     bad = 0.0 if math.isfinite(largest) else _not_finite(x).item()
     norm = torch.linalg.vector_norm(x, dtype=torch.float64).item()
     return Moments(count, norm * norm, x.sum().item(), largest, count - bad)  # norm**2 may end in an error
+
+
+def _together(tensors: list[tuple[int, Tensor]]) -> Iterator[Moments]:
+    """Of many small tensors, as parts of one that is small enough for double precision."""
+    joined = torch.cat([x.reshape(-1) for _, x in tensors]).double().numpy()
+    starts = np.cumsum([0, *(x.numel() for _, x in tensors[:-1])])
+    with np.errstate(all="ignore"):
+        columns = (
+            np.add.reduceat(np.square(joined), starts),
+            np.add.reduceat(joined, starts),
+            np.maximum.reduceat(np.abs(joined), starts),
+            np.add.reduceat(~np.isfinite(joined), starts, dtype=np.float64),
+        )
+    for (count, _), squares, total, largest, bad in zip(tensors, *(column.tolist() for column in columns), strict=True):
+        yield Moments(count, squares, total, largest, count - bad)
 
 
 def _elsewhere(x: Tensor) -> tuple[Tensor, ...]:

@@ -16,7 +16,7 @@ from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
 from orderone.measure import records
-from orderone.measure.moments import Ledger, Moments, is_measurable, local
+from orderone.measure.moments import FEW, Ledger, Moments, is_measurable, local
 from orderone.measure.reference import Reference, repeatable
 from orderone.measure.scores import watching_scores
 from orderone.measure.watch import Identities, is_own, watching
@@ -106,9 +106,7 @@ class Probe:
         elif "gradient" in self.quantities:
             for name, p in self._parameters.items():
                 if p.requires_grad:
-                    yield p.register_post_accumulate_grad_hook(
-                        lambda p, name=name: self._note_gradient(name, p) if self._due else None
-                    )
+                    yield p.register_post_accumulate_grad_hook(lambda p, name=name: self._accumulated(name, p))
 
     @property
     def _due(self) -> bool:
@@ -159,7 +157,7 @@ class Probe:
 
         def hook(gradient: Tensor) -> None:
             owner = probe()
-            if owner is not None and owner._ledger is ledger and is_measurable(gradient):
+            if owner is not None and owner._ledger is ledger and gradient.layout == torch.strided:
                 owner._gradients[slot].append(owner._size_of(gradient))
 
         return hook
@@ -180,6 +178,7 @@ class Probe:
                 self._compare()
             for name, p in self._parameters.items():
                 self._note(name, "weight", p)
+            self._ledger.settle()
         self._began = True
 
     @torch.no_grad()
@@ -196,6 +195,7 @@ class Probe:
                 self._before[name] = local(p).clone()
             if not self._gradients_later:
                 self._note_gradient(name, p)
+        self._ledger.settle()
 
     @torch.no_grad()
     def _stepped(self) -> None:
@@ -211,6 +211,11 @@ class Probe:
         if self._due:
             self._compare()
 
+    def _accumulated(self, name: str, p: Tensor) -> None:
+        if self._due:
+            self._note_gradient(name, p)
+            self._ledger.settle()
+
     def _note_gradient(self, name: str, p: Tensor) -> None:
         if p.grad is not None and p.grad.is_sparse:
             self._note(name, "gradient", p.grad.coalesce().values(), p.numel())
@@ -219,7 +224,8 @@ class Probe:
 
     def _note(self, name: str, quantity: str, x: Tensor, count: int | None = None) -> None:
         if quantity in self.quantities and is_measurable(x):
-            self._notes[name, quantity] = self._ledger.add(x, count)
+            size = self._ledger.keep if x.numel() <= FEW else self._ledger.add
+            self._notes[name, quantity] = size(x, count)
 
     def _compare(self) -> None:
         """A pass on the fixed batch, if there is one. Of the model itself: wrappers talk to other processes."""

@@ -52,11 +52,15 @@ def _hooks(
     def before(called: nn.Module, args: tuple, kwargs: Mapping[str, Any]) -> None:
         if listens("input") and own(called):
             first = main_tensor(args[0]) if args else None  # mostly there, and found fast
-            _tell(sink, name, "input", (args, kwargs) if first is None else first)
+            first = main_tensor((args, kwargs)) if first is None else first
+            if first is not None:
+                sink(name, "input", first)
 
     def after(called: nn.Module, args: tuple, output: Any) -> None:
         if listens("output") and own(called):
-            _tell(sink, name, "output", output)
+            signal = main_tensor(output)
+            if signal is not None:
+                sink(name, "output", signal)
 
     if "input" in kinds:
         yield module.register_forward_pre_hook(before, with_kwargs=True)
@@ -68,12 +72,6 @@ def is_own(module: nn.Module) -> Callable[[nn.Module], bool]:
     """Whether a called module is this one. Copies made inside the context carry the hooks on, and are nobody's concern."""
     known = weakref.ref(module)
     return lambda called: known() is called
-
-
-def _tell(sink: Sink, name: str, kind: str, value: Any) -> None:
-    tensor = main_tensor(value)
-    if tensor is not None:
-        sink(name, kind, tensor)
 
 
 def main_tensor(value: Any) -> Tensor | None:
