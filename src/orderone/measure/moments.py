@@ -8,17 +8,17 @@ wait for, and numbers are kept as such.
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch._C._functorch import get_unwrapped, is_functorch_wrapped_tensor
+from torch._C._functorch import get_unwrapped, is_functorch_wrapped_tensor, peek_interpreter_stack
 
 REDUCED = {torch.float16: torch.float32, torch.bfloat16: torch.float32}
 SUMMED = {*REDUCED, torch.float32, torch.float64}  # what torch reduces; other precisions (float8) are widened first
-BLOCK = 2**17  # entries whose squares are added in single precision: of 10^6, some BLAS loses the sixth digit
 FEW = 2**12  # entries; of so few, a call takes longer than what it does
-SQUARABLE = (1e-30, 1e37)  # a sum of squares in single precision that is neither too small nor too large to be true
+SQUARABLE = (1e-16, 1e13)  # the squares of 10^12 such entries have a sum in single precision
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,9 +49,19 @@ class Moments:
         return self.rms, self.total / self.count, self.largest, self.finite / self.count
 
 
-_Underway = tuple[int, tuple[Tensor, ...]]  # number of entries, reductions of them
-_Here = tuple[int, float, Tensor, Tensor, Tensor]  # number of entries, sum of squares, sum, smallest, largest
-_Slot = Moments | _Underway | _Here | None
+NOTHING = Moments(0, 0.0, 0.0, 0.0, 0.0)
+
+
+class Underway(NamedTuple):
+    """What a device has been asked for."""
+
+    count: int
+    reductions: tuple[Tensor, ...]
+
+
+_Slot = (
+    Moments | Underway | tuple[int, float, float, float, float]
+)  # or what moments will be made of: later, all at once
 
 
 def _larger(one: float, two: float) -> float:
@@ -77,7 +87,7 @@ class Ledger:
         """The same for a tensor that nobody changes before `settle`, which sizes all of them: between other work, most of
         the time for a small one goes into bringing code back to the cache."""
         self._kept.append((len(self._slots), *_numbers(x, count)))
-        self._slots.append(None)
+        self._slots.append(NOTHING)
         return len(self._slots) - 1
 
     def settle(self) -> None:
@@ -87,14 +97,20 @@ class Ledger:
         for (slot, _, _), size in zip(small, sizes, strict=True):
             self._slots[slot] = size
         for slot, count, x in kept:
-            if self._slots[slot] is None:
+            if self._slots[slot] is NOTHING:
                 self._slots[slot] = _sized(count, x)
 
     def fetch(self) -> list[Moments]:
         self.settle()
         slots, self._slots = self._slots, []
-        arrived = iter(_to_host([slot for slot in slots if isinstance(slot, tuple) and len(slot) == 2]))
-        return [_read(slot) if isinstance(slot, tuple) and len(slot) == 5 else slot or next(arrived) for slot in slots]
+        arrived = iter(_to_host([slot for slot in slots if isinstance(slot, Underway)]))
+        return [_read(slot, arrived) for slot in slots]
+
+
+def _read(slot: _Slot, arrived: Iterator[Moments]) -> Moments:
+    if isinstance(slot, Underway):
+        return next(arrived)
+    return Moments(*slot) if isinstance(slot, tuple) else slot
 
 
 def is_measurable(x: Tensor) -> bool:
@@ -123,31 +139,24 @@ def _numbers(x: Tensor, count: int | None) -> tuple[int, Tensor]:
 
 
 def _sized(count: int, x: Tensor) -> _Slot:
-    return _here(count, x) if x.is_cpu else (count, _elsewhere(x))
+    return _here(count, x) if x.is_cpu else Underway(count, _elsewhere(x))
 
 
 def _here(count: int, x: Tensor) -> _Slot:
-    """Read once from memory, then from the cache; the fastest sum of squares is that of BLAS."""
+    """BLAS makes a faster sum of squares, and one with more digits."""
     x = x.float() if x.dtype in REDUCED else x
-    if not x.is_contiguous():
-        return _carefully(count, x)
-    flat = x.view(-1)
-    low, high = torch.aminmax(flat)
-    squares = sum(torch.dot(part, part).item() for part in flat.split(BLOCK))
-    if SQUARABLE[0] < squares < SQUARABLE[1]:
-        return count, squares, flat.sum(), low, high
-    return _carefully(count, x)
-
-
-def _read(found: _Here) -> Moments:
-    count, squares, total, low, high = found
-    return Moments(count, squares, total.item(), max(-low.item(), high.item()), float(count))
-
-
-def _carefully(count: int, x: Tensor) -> Moments:
-    """In any order in memory, zero, not finite, or with squares that are."""
     low, high = torch.aminmax(x)
     largest = max(-low.item(), high.item())  # not a number, if one of them is not
+    squarable = SQUARABLE[0] < largest < SQUARABLE[1] or largest == 0
+    readable = x.is_contiguous() and not x.is_neg() and peek_interpreter_stack() is None  # not under torch.func
+    if not (squarable and readable):
+        return _carefully(count, x, largest)
+    flat = x.numpy().reshape(-1)
+    return count, float(np.dot(flat, flat)), x.sum().item(), largest, float(count)
+
+
+def _carefully(count: int, x: Tensor, largest: float) -> Moments:
+    """In any order in memory, not finite, or with squares that are not."""
     bad = 0.0 if math.isfinite(largest) else _not_finite(x).item()
     norm = torch.linalg.vector_norm(x, dtype=torch.float64).item()
     return Moments(count, norm * norm, x.sum().item(), largest, count - bad)  # norm**2 may end in an error
@@ -179,7 +188,7 @@ def _not_finite(x: Tensor) -> Tensor:
     return torch.isfinite(x).logical_not_().sum(dtype=REDUCED.get(x.dtype, x.dtype))
 
 
-def _to_host(underway: list[_Underway]) -> Iterator[Moments]:
+def _to_host(underway: list[Underway]) -> Iterator[Moments]:
     """One transfer for each device and precision, which as a rule is one."""
     numbers: list[float] = [math.nan] * (5 * len(underway))
     kinds: dict[tuple[torch.device, torch.dtype], list[tuple[int, Tensor]]] = {}
