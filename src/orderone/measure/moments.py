@@ -8,15 +8,16 @@ wait for, and numbers are kept as such.
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch._C._functorch import get_unwrapped, is_functorch_wrapped_tensor
+from torch._C._functorch import get_unwrapped, is_functorch_wrapped_tensor, peek_interpreter_stack
 
 REDUCED = {torch.float16: torch.float32, torch.bfloat16: torch.float32}
 SUMMED = {*REDUCED, torch.float32, torch.float64}  # what torch reduces; other precisions (float8) are widened first
-BLOCK = 2**15  # entries summed one after the other: in single precision, 10^7 squares lose four digits
+FEW = 2**12  # entries; of so few, a call takes longer than what it does
 SQUARABLE = (1e-16, 1e13)  # the squares of 10^12 such entries have a sum in single precision
 
 
@@ -48,7 +49,19 @@ class Moments:
         return self.rms, self.total / self.count, self.largest, self.finite / self.count
 
 
-_Underway = tuple[int, tuple[Tensor, ...]]  # number of entries, reductions of them
+NOTHING = Moments(0, 0.0, 0.0, 0.0, 0.0)
+
+
+class Underway(NamedTuple):
+    """What a device has been asked for."""
+
+    count: int
+    reductions: tuple[Tensor, ...]
+
+
+_Slot = (
+    Moments | Underway | tuple[int, float, float, float, float]
+)  # or what moments will be made of: later, all at once
 
 
 def _larger(one: float, two: float) -> float:
@@ -59,28 +72,52 @@ class Ledger:
     """Slots are numbered; `fetch` returns the moments of all of them, in order, and starts anew."""
 
     def __init__(self) -> None:
-        self._slots: list[Moments | _Underway] = []
+        self._slots: list[_Slot] = []
+        self._kept: list[tuple[int, int, Tensor]] = []
 
     def __len__(self) -> int:
         return len(self._slots)
 
     def add(self, x: Tensor, count: int | None = None) -> int:
         """Of a sparse tensor, give the values and the `count` of all entries."""
-        x = local(x.detach())
-        count, x = x.numel() if count is None else count, _real(x)
-        self._slots.append(_on_host(x, count) if x.is_cpu else (count, _elsewhere(x)))
+        self._slots.append(_sized(*_numbers(x, count)))
         return len(self._slots) - 1
 
+    def keep(self, x: Tensor, count: int | None = None) -> int:
+        """The same for a tensor that nobody changes before `settle`, which sizes all of them: between other work, most of
+        the time for a small one goes into bringing code back to the cache."""
+        self._kept.append((len(self._slots), *_numbers(x, count)))
+        self._slots.append(NOTHING)
+        return len(self._slots) - 1
+
+    def settle(self) -> None:
+        kept, self._kept = self._kept, []
+        small = [(slot, count, x) for slot, count, x in kept if x.is_cpu and x.numel() <= FEW]
+        sizes = _together([(count, x) for _, count, x in small]) if small else []
+        for (slot, _, _), size in zip(small, sizes, strict=True):
+            self._slots[slot] = size
+        for slot, count, x in kept:
+            if self._slots[slot] is NOTHING:
+                self._slots[slot] = _sized(count, x)
+
     def fetch(self) -> list[Moments]:
+        self.settle()
         slots, self._slots = self._slots, []
-        arrived = iter(_to_host([slot for slot in slots if not isinstance(slot, Moments)]))
-        return [slot if isinstance(slot, Moments) else next(arrived) for slot in slots]
+        arrived = iter(_to_host([slot for slot in slots if isinstance(slot, Underway)]))
+        return [_read(slot, arrived) for slot in slots]
+
+
+def _read(slot: _Slot, arrived: Iterator[Moments]) -> Moments:
+    if isinstance(slot, Underway):
+        return next(arrived)
+    return Moments(*slot) if isinstance(slot, tuple) else slot
 
 
 def is_measurable(x: Tensor) -> bool:
     """Real or complex, dense, and not empty here."""
     dense = x.layout == torch.strided and not (x.is_nested or x.is_meta)
-    return dense and (x.is_floating_point() or x.is_complex()) and local(x).numel() > 0
+    full = x.numel() > 0 and (type(x) is Tensor or local(x).numel() > 0)
+    return dense and full and (x.is_floating_point() or x.is_complex())
 
 
 def local(x: Tensor) -> Tensor:
@@ -88,34 +125,56 @@ def local(x: Tensor) -> Tensor:
     another; under torch.func all entries of all samples."""
     while is_functorch_wrapped_tensor(x):
         x = get_unwrapped(x)
-    part = getattr(x, "to_local", None)
+    part = None if type(x) is Tensor else getattr(x, "to_local", None)
     return x if part is None else part()
 
 
-def _real(x: Tensor) -> Tensor:
-    if x.is_complex():
-        return x.abs()
-    return x if x.dtype in SUMMED else x.float()
+def _numbers(x: Tensor, count: int | None) -> tuple[int, Tensor]:
+    """How many there are, and those to be sized, as real numbers."""
+    x = local(x.detach())
+    count = x.numel() if count is None else count
+    if x.dtype in SUMMED:
+        return count, x
+    return count, x.abs() if x.is_complex() else x.float()
 
 
-def _on_host(x: Tensor, count: int) -> Moments:
+def _sized(count: int, x: Tensor) -> _Slot:
+    return _here(count, x) if x.is_cpu else Underway(count, _elsewhere(x))
+
+
+def _here(count: int, x: Tensor) -> _Slot:
+    """BLAS makes a faster sum of squares, and one with more digits."""
     x = x.float() if x.dtype in REDUCED else x
-    # two passes, one at a time, are faster than the one that does both, unless starting them is what takes the time
-    low, high = torch.aminmax(x) if x.numel() < BLOCK else (x.amin(), x.amax())
+    low, high = torch.aminmax(x)
     largest = max(-low.item(), high.item())  # not a number, if one of them is not
+    squarable = SQUARABLE[0] < largest < SQUARABLE[1] or largest == 0
+    readable = x.is_contiguous() and not x.is_neg() and peek_interpreter_stack() is None  # not under torch.func
+    if not (squarable and readable):
+        return _carefully(count, x, largest)
+    flat = x.numpy().reshape(-1)
+    return count, float(np.dot(flat, flat)), x.sum().item(), largest, float(count)
+
+
+def _carefully(count: int, x: Tensor, largest: float) -> Moments:
+    """In any order in memory, not finite, or with squares that are not."""
     bad = 0.0 if math.isfinite(largest) else _not_finite(x).item()
-    return Moments(count, _squares(x, largest), x.sum().item(), largest, count - bad)
+    norm = torch.linalg.vector_norm(x, dtype=torch.float64).item()
+    return Moments(count, norm * norm, x.sum().item(), largest, count - bad)  # norm**2 may end in an error
 
 
-def _squares(x: Tensor, largest: float) -> float:
-    """Of many numbers BLAS makes a faster sum of squares, and one with more digits."""
-    squarable = largest == 0 or SQUARABLE[0] < largest < SQUARABLE[1]
-    if squarable and x.numel() >= BLOCK and x.is_contiguous():
-        flat = x.view(-1).numpy(force=True)
-        return float(np.dot(flat, flat))
-    in_single = squarable and x.numel() < BLOCK
-    norm = torch.linalg.vector_norm(x, dtype=None if in_single else torch.float64).item()
-    return norm * norm  # and not **2, which does not end in infinity but in an error
+def _together(tensors: list[tuple[int, Tensor]]) -> Iterator[Moments]:
+    """Of many small tensors, as parts of one that is small enough for double precision."""
+    joined = torch.cat([x.reshape(-1) for _, x in tensors]).double().numpy()
+    starts = np.cumsum([0, *(x.numel() for _, x in tensors[:-1])])
+    with np.errstate(all="ignore"):
+        columns = (
+            np.add.reduceat(np.square(joined), starts),
+            np.add.reduceat(joined, starts),
+            np.maximum.reduceat(np.abs(joined), starts),
+            np.add.reduceat(~np.isfinite(joined), starts, dtype=np.float64),
+        )
+    for (count, _), squares, total, largest, bad in zip(tensors, *(column.tolist() for column in columns), strict=True):
+        yield Moments(count, squares, total, largest, count - bad)
 
 
 def _elsewhere(x: Tensor) -> tuple[Tensor, ...]:
@@ -129,7 +188,7 @@ def _not_finite(x: Tensor) -> Tensor:
     return torch.isfinite(x).logical_not_().sum(dtype=REDUCED.get(x.dtype, x.dtype))
 
 
-def _to_host(underway: list[_Underway]) -> Iterator[Moments]:
+def _to_host(underway: list[Underway]) -> Iterator[Moments]:
     """One transfer for each device and precision, which as a rule is one."""
     numbers: list[float] = [math.nan] * (5 * len(underway))
     kinds: dict[tuple[torch.device, torch.dtype], list[tuple[int, Tensor]]] = {}

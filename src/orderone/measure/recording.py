@@ -16,7 +16,7 @@ from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
 from orderone.measure import records
-from orderone.measure.moments import Ledger, Moments, is_measurable, local
+from orderone.measure.moments import FEW, Ledger, Moments, is_measurable, local
 from orderone.measure.reference import Reference, repeatable
 from orderone.measure.scores import watching_scores
 from orderone.measure.watch import Identities, is_own, watching
@@ -90,7 +90,7 @@ class Probe:
         own = is_own(root)
         begin = root.register_forward_pre_hook(lambda called, _: self._begin() if own(called) else None)
         stack.callback(begin.remove)
-        stack.enter_context(watching(self.model, self._saw, self.wanted, self._kinds()))
+        stack.enter_context(watching(self.model, self._saw, self.wanted, self._kinds(), self._listens))
         if self.quantities & {"scores", "score change"}:
             stack.enter_context(watching_scores(self.model, self._saw_scores))
 
@@ -106,42 +106,43 @@ class Probe:
         elif "gradient" in self.quantities:
             for name, p in self._parameters.items():
                 if p.requires_grad:
-                    yield p.register_post_accumulate_grad_hook(
-                        lambda p, name=name: self._note_gradient(name, p) if self._due else None
-                    )
+                    yield p.register_post_accumulate_grad_hook(lambda p, name=name: self._accumulated(name, p))
 
     @property
     def _due(self) -> bool:
         return self.step % self.every == 0
 
-    @property
-    def _listens(self) -> bool:
-        training = torch.is_grad_enabled() and not torch.is_inference_mode_enabled()
-        return (self._only_changes or training) and self._due
+    def _listens(self, kind: str) -> bool:
+        if self._only_changes:
+            return CHANGES.get(kind) in self.quantities
+        return torch.is_grad_enabled() and not torch.is_inference_mode_enabled() and self._due
 
     def _saw(self, module: str, kind: str, x: Tensor) -> None:
-        if not self._listens:
-            return
         if self._only_changes:
-            if CHANGES.get(kind) in self.quantities:
-                self._compare_one((module, kind), x, self._in_pass.number(x))
+            self._compare_one((module, kind), x, self._in_pass.number(x))
             return
-        slot = self._identities.get(x)
-        if slot is None:
-            slot = self._ledger.add(x)
-            self._identities.put(x, slot)
+        slot = self._size_of(x)
         self._entries.append(((module, kind), slot))
         if kind == "output":
             self._await_gradient(x, slot)
         if self.batch is TRAINING and CHANGES.get(kind) in self.quantities:
             self._compare_one((module, kind), x, slot)
 
+    def _size_of(self, x: Tensor) -> int:
+        """Gradients, too, pass through several modules: what a sum is told, its terms are told."""
+        slot = self._identities.get(x)
+        if slot is None:
+            slot = self._ledger.add(x)
+            self._identities.put(x, slot)
+        return slot
+
     def _saw_scores(self, module: str, scores: Callable[[], Tensor]) -> None:
-        if self._listens and self.wanted(module) and is_measurable(found := scores()):
+        if self._listens("scores") and self.wanted(module) and is_measurable(found := scores()):
             self._saw(module, "scores", found)
 
     def _compare_one(self, key: Key, x: Tensor, number: int) -> None:
-        change = self._reference.change(key, x, number, self._ledger)
+        slot = self._ledger.keep if self._only_changes else self._ledger.add
+        change = self._reference.change(key, x, number, slot)
         if change is not None:
             self._entries.append(((key[0], CHANGES[key[1]]), change))
 
@@ -156,8 +157,8 @@ class Probe:
 
         def hook(gradient: Tensor) -> None:
             owner = probe()
-            if owner is not None and owner._ledger is ledger and is_measurable(gradient):
-                owner._gradients[slot].append(ledger.add(gradient))
+            if owner is not None and owner._ledger is ledger and gradient.layout == torch.strided:
+                owner._gradients[slot].append(owner._size_of(gradient))
 
         return hook
 
@@ -177,6 +178,7 @@ class Probe:
                 self._compare()
             for name, p in self._parameters.items():
                 self._note(name, "weight", p)
+            self._ledger.settle()
         self._began = True
 
     @torch.no_grad()
@@ -193,6 +195,7 @@ class Probe:
                 self._before[name] = local(p).clone()
             if not self._gradients_later:
                 self._note_gradient(name, p)
+        self._ledger.settle()
 
     @torch.no_grad()
     def _stepped(self) -> None:
@@ -208,6 +211,11 @@ class Probe:
         if self._due:
             self._compare()
 
+    def _accumulated(self, name: str, p: Tensor) -> None:
+        if self._due:
+            self._note_gradient(name, p)
+            self._ledger.settle()
+
     def _note_gradient(self, name: str, p: Tensor) -> None:
         if p.grad is not None and p.grad.is_sparse:
             self._note(name, "gradient", p.grad.coalesce().values(), p.numel())
@@ -216,7 +224,8 @@ class Probe:
 
     def _note(self, name: str, quantity: str, x: Tensor, count: int | None = None) -> None:
         if quantity in self.quantities and is_measurable(x):
-            self._notes[name, quantity] = self._ledger.add(x, count)
+            size = self._ledger.keep if x.numel() <= FEW else self._ledger.add
+            self._notes[name, quantity] = size(x, count)
 
     def _compare(self) -> None:
         """A pass on the fixed batch, if there is one. Of the model itself: wrappers talk to other processes."""
@@ -227,6 +236,7 @@ class Probe:
         try:
             with repeatable(self.model), torch.no_grad():
                 unwrap(self.model)(*args, **kwargs)
+            self._ledger.settle()
         finally:
             self._only_changes = False
 

@@ -1,14 +1,12 @@
 """How far outputs have moved: those of every pass on one batch beside those of the first."""
 
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import numpy as np
 import torch
 from torch import Tensor, nn
-
-from orderone.measure.moments import Ledger
 
 SEED = 0  # of what is random in a repeated pass: the same masks every time
 
@@ -29,8 +27,8 @@ class Reference:
         self._compared: dict[tuple[int, int], int] = {}
 
     @torch.no_grad()
-    def change(self, key: tuple[str, str], x: Tensor, number: int, ledger: Ledger) -> int | None:
-        """The slot of the change of `x` since the first pass; `number` tells tensors apart, so that one that several
+    def change(self, key: tuple[str, str], x: Tensor, number: int, slot: Callable[[Tensor], int]) -> int | None:
+        """The `slot` of the change of `x` since the first pass; `number` tells tensors apart, so that one that several
         modules give is copied and compared once."""
         call = self._calls[key] = self._calls.get(key, -1) + 1
         if not self._complete:
@@ -43,7 +41,7 @@ class Reference:
             return None
         pair = (number, id(first))
         if pair not in self._compared:
-            self._compared[pair] = ledger.add(x.detach() - first)
+            self._compared[pair] = slot(x.detach() - first)
         return self._compared[pair]
 
 

@@ -22,14 +22,15 @@ def watching(
     sink: Sink,
     wanted: Callable[[str], bool] = lambda name: True,
     kinds: Collection[str] = ("input", "output"),
+    listens: Callable[[str], bool] = lambda kind: True,
 ) -> Iterator[None]:
-    """Every call of every module with a `wanted` name goes to `sink`. Compiled code has no hooks to call, so that inside
-    the context the model runs as it is written."""
+    """Every call of every module with a `wanted` name goes to `sink`, while it `listens`. Compiled code has no hooks to
+    call, so that inside the context the model runs as it is written."""
     handles = []
     try:
         for name, module in modules_by_name(model).items():
             if wanted(name):
-                handles += _hooks(name, module, sink, kinds)
+                handles += _hooks(name, module, sink, kinds, listens)
         with as_written():
             yield
     finally:
@@ -42,18 +43,24 @@ def as_written() -> Any:
     return torch.compiler.set_stance("force_eager")
 
 
-def _hooks(name: str, module: nn.Module, sink: Sink, kinds: Collection[str]) -> Iterator[RemovableHandle]:
+def _hooks(
+    name: str, module: nn.Module, sink: Sink, kinds: Collection[str], listens: Callable[[str], bool]
+) -> Iterator[RemovableHandle]:
     """An input is seen before the call: the module may write into it."""
     own = is_own(module)
 
     def before(called: nn.Module, args: tuple, kwargs: Mapping[str, Any]) -> None:
-        if own(called):
+        if listens("input") and own(called):
             first = main_tensor(args[0]) if args else None  # mostly there, and found fast
-            _tell(sink, name, "input", (args, kwargs) if first is None else first)
+            first = main_tensor((args, kwargs)) if first is None else first
+            if first is not None:
+                sink(name, "input", first)
 
     def after(called: nn.Module, args: tuple, output: Any) -> None:
-        if own(called):
-            _tell(sink, name, "output", output)
+        if listens("output") and own(called):
+            signal = main_tensor(output)
+            if signal is not None:
+                sink(name, "output", signal)
 
     if "input" in kinds:
         yield module.register_forward_pre_hook(before, with_kwargs=True)
@@ -65,12 +72,6 @@ def is_own(module: nn.Module) -> Callable[[nn.Module], bool]:
     """Whether a called module is this one. Copies made inside the context carry the hooks on, and are nobody's concern."""
     known = weakref.ref(module)
     return lambda called: known() is called
-
-
-def _tell(sink: Sink, name: str, kind: str, value: Any) -> None:
-    tensor = main_tensor(value)
-    if tensor is not None:
-        sink(name, kind, tensor)
 
 
 def main_tensor(value: Any) -> Tensor | None:
