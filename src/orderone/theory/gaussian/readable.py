@@ -85,9 +85,12 @@ def _refuse_nan(values: np.ndarray, f: Any, name: str) -> None:
 
 
 def _refuse_mixing(f: Vectorised, values: np.ndarray, name: str) -> None:
+    usual = np.median(np.abs(values))
     for order in ORDERS:
-        again, scale = f(TRIAL[order]), np.abs(values[order])
-        same = (again == values[order]) | (np.abs(again - values[order]) <= SAME * scale)
+        again = f(TRIAL[order])
+        with np.errstate(all="ignore"):
+            apart, room = np.abs(again - values[order]), SAME * (np.abs(values[order]) + SAME * usual)
+        same = (again == values[order]) | (apart <= room)
         if not same.all():
             at = np.argmin(same)
             raise ValueError(
