@@ -64,7 +64,9 @@ def readable(f: Any, name: str) -> Vectorised:
         raise ValueError(
             f"{name}: expected a name or a function of arrays, got {f!r}; names are in activations.names()"
         )
-    ways = (ByNumber,) if isinstance(f, np.vectorize) else (None, ByNumber, OfTensors)  # it takes its type from one value
+    ways = (
+        (ByNumber,) if isinstance(f, np.vectorize) else (None, ByNumber, OfTensors)
+    )  # it takes its type from one value
     for through in ways:
         found = Vectorised(f, through)
         try:

@@ -24,6 +24,7 @@ GRID = 10.0 ** (np.arange(-DECADES * PER_DECADE, DECADES * PER_DECADE + 1) / PER
 BEYOND = 10.0 ** np.arange(DECADES, 309)
 ONE = DECADES * PER_DECADE  # GRID[ONE] = 1
 NOISE = 1e-15  # relative: a sign below that is rounding
+INEXACT = 1e-3  # the same where averages are
 LIMIT = 1e-9  # the same for very long signals, whose averages are less exact
 
 
@@ -86,7 +87,7 @@ def _homogeneous(slope: np.ndarray, bias_var: np.ndarray) -> np.ndarray:
 def _excess(phi: Activation, rate: np.ndarray, bias_var: np.ndarray) -> np.ndarray:
     """q' - q on the grid, (problems, grid), with rounding set to zero."""
     excess = _grown(rate, _moments(phi), bias_var) - GRID
-    return np.where(np.abs(excess) <= NOISE * GRID, 0.0, excess)
+    return np.where(np.abs(excess) <= np.where(GRID > phi.exact_up_to(), INEXACT, NOISE) * GRID, 0.0, excess)
 
 
 def _brackets(excess: np.ndarray, bias_var: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
