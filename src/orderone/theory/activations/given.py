@@ -68,12 +68,11 @@ class Given(Numeric):
         if np.isinf([tip.mass for tip in self._left_out(f, self._resolved(1.0))]).any():
             return np.full(np.shape(q), np.inf)
         flat = np.maximum(np.ravel(q), SHORTEST)
-        low, high = float(flat.min()), float(flat.max())
-        found = self._resolved(high)
-        if found is None and high > 4 * low:  # longer signals must not spoil the others
-            short = flat <= np.sqrt(low) * np.sqrt(high)
+        high = float(flat.max())
+        found, exact = self._resolved(high), flat <= self.exact_up_to()
+        if found is None and exact.any() and not exact.all():  # longer signals must not spoil the others
             result = np.empty(len(flat))
-            result[short], result[~short] = self.average(f, flat[short]), self.average(f, flat[~short])
+            result[exact], result[~exact] = self.average(f, flat[exact]), self.average(f, flat[~exact])
             return result.reshape(np.shape(q))
         if found is None or not found.singular:
             return super().average(f, q)
@@ -100,8 +99,7 @@ class Given(Numeric):
         return np.concatenate([far, (at - IN_THE_PLANE).ravel(), (at + IN_THE_PLANE).ravel()])
 
     def exact_up_to(self) -> float:
-        lengths = 4.0 ** np.arange(3, 31)
-        return next((float(q) / 4 for q in lengths if self._resolved(q) is None), np.inf)
+        return _exact_up_to(self)
 
     def _left_out(self, f: Values, found: Piecewise | None) -> tuple[Tip, ...]:
         nearest = SLOPES_FROM if isinstance(getattr(f, "f", f), Slope) else NEAREST
@@ -123,6 +121,18 @@ def _finite(kinks: ArrayLike) -> tuple[float, ...]:
 @lru_cache(maxsize=256)
 def _pieces(f: Vectorised, reach: float, kinks: tuple[float, ...]) -> Piecewise | None:
     return resolve(f, reach, kinks)
+
+
+@lru_cache(maxsize=256)
+def _exact_up_to(phi: Given) -> float:
+    """By bisection over powers of 4."""
+    resolved, lost = 0, 30
+    if phi._resolved(4.0**lost) is not None:
+        return np.inf
+    while lost > resolved + 1:
+        middle = (resolved + lost) // 2
+        resolved, lost = (middle, lost) if phi._resolved(4.0**middle) is not None else (resolved, middle)
+    return 4.0**resolved
 
 
 @lru_cache(maxsize=256)

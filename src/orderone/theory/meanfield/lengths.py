@@ -87,7 +87,7 @@ def _homogeneous(slope: np.ndarray, bias_var: np.ndarray) -> np.ndarray:
 def _excess(phi: Activation, rate: np.ndarray, bias_var: np.ndarray) -> np.ndarray:
     """q' - q on the grid, (problems, grid), with rounding set to zero."""
     excess = _grown(rate, _moments(phi), bias_var) - GRID
-    return np.where(np.abs(excess) <= np.where(GRID > phi.exact_up_to(), INEXACT, NOISE) * GRID, 0.0, excess)
+    return np.where(np.abs(excess) <= np.where(phi.exact_up_to() < GRID, INEXACT, NOISE) * GRID, 0.0, excess)
 
 
 def _brackets(excess: np.ndarray, bias_var: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
