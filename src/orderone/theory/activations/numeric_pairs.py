@@ -14,8 +14,9 @@ import numpy as np
 from orderone.core.arrays import as_numpy, like
 from orderone.theory.activations.base import AtLength
 from orderone.theory.activations.spectral import SMALLEST
+from orderone.theory.gaussian.adaptive_pairs import expect_pair
 from orderone.theory.gaussian.hermite import TERMS, correlated, drop
-from orderone.theory.gaussian.pairs import Cuts, expect_pair, plane_average
+from orderone.theory.gaussian.pairs import Cuts, plane_average
 from orderone.theory.gaussian.series import Series
 
 LONGEST = 1e300  # ten standard deviations of longer signals overflow when squared

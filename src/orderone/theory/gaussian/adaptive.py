@@ -40,7 +40,7 @@ def expect(f: Function, variance: ArrayLike = 1.0, kinks: ArrayLike = ()) -> Exp
     xp, lengths = together(variance=variance)
     q = as_numpy(checks.variance(xp, lengths, "variance"))
     values, at = readable(f, "f"), kinks_of(kinks)
-    found = np.array([_adapted(values, float(np.sqrt(each)), at) for each in q.ravel()])
+    found = np.array([expect_at(values, float(np.sqrt(each)), at) for each in q.ravel()])
     return Expectation(found[:, 0].reshape(q.shape)[()], found[:, 1].reshape(q.shape)[()])
 
 
@@ -49,7 +49,7 @@ def kinks_of(kinks: ArrayLike) -> np.ndarray:
     return finite(kinks, "kinks") if np.size(kinks) else np.empty(0)
 
 
-def _adapted(f: Values, root: float, kinks: np.ndarray) -> tuple[float, float]:
+def expect_at(f: Values, root: float, kinks: np.ndarray) -> tuple[float, float]:
     """(value, error); both infinite if E abs(f) is."""
     if root == 0:
         return float(f(np.zeros(1))[0]), 0.0

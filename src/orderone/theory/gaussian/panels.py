@@ -15,7 +15,6 @@ from orderone.core.shapes import Array
 WIDTH = 1.4637  # no kink that a user would type falls on a multiple by accident
 COUNT = 7
 REACH = WIDTH * COUNT  # the density there is 1e-23
-FAR = 37.0  # beyond, the density is less than the smallest double
 FARTHEST = 75.0  # as far as functions are followed that grow like exponentials
 
 
