@@ -22,6 +22,7 @@ from orderone.theory.activations import Activation
 from orderone.theory.meanfield.lengths import BEYOND, GRID, length_slope
 from orderone.theory.meanfield.parameters import parameters
 from orderone.theory.meanfield.roots import bracketed
+from orderone.theory.meanfield.short_signals import SHORT, short_signals
 
 SMALLEST, BARELY = 1e-30, 1e-3  # a length that stands for zero, and one near it that shows whether it attracts
 NOISE = 1e-15  # relative to q: what is left of a difference below that is rounding
@@ -82,10 +83,13 @@ def _inverse_slope(phi: Activation, bias_var: np.ndarray) -> np.ndarray:
     if phi.homogeneous is not None:
         return np.full(len(bias_var), 1 / phi.homogeneous if phi.homogeneous else np.inf)
     grid = GRID if bias_var.max() < GRID[-1] / 1e3 else np.append(GRID, BEYOND[1:])
-    sign = np.where(_scan(phi, len(grid))[0] - bias_var[:, None] > NOISE * grid, 1, -1)
+    noise = np.where((short_signals(phi) is not None) & (grid < SHORT), 0.0, NOISE * grid)
+    grid, noise = np.append(SMALLEST, grid), np.append(0.0, noise)
+    left_over = np.append(_left_over(phi, np.array([SMALLEST])), _scan(phi, len(grid) - 1)[0])
+    sign = np.where(left_over - bias_var[:, None] > noise, 1, -1)
     rows, at = np.nonzero(sign[:, :-1] * sign[:, 1:] < 0)
     q = bracketed(lambda x, some: _left_over(phi, x) - bias_var[rows[some]], grid[at], grid[at + 1])
-    dying = np.flatnonzero((bias_var == 0) & (abs(_left_over(phi, SMALLEST)) <= NOISE * SMALLEST))
+    dying = np.flatnonzero((bias_var <= max(left_over[0], 0)) & (abs(left_over[0]) <= NOISE * SMALLEST))
     rows, q = np.concatenate([rows, dying]), np.concatenate([q, np.full(len(dying), SMALLEST)])
     result = np.full(len(bias_var), np.inf)
     if len(q):
@@ -112,7 +116,9 @@ def _bias_of_slope(phi: Activation, target: np.ndarray) -> np.ndarray:
 def _left_over(phi: Activation, q: Array) -> Array:
     """q - M / D: the bias variance for which q is a fixed point on the critical line."""
     with np.errstate(invalid="ignore", over="ignore"):
-        return q - np.nan_to_num(phi.second_moment(q) / phi.derivative_moment(q), nan=np.inf)
+        direct = q - np.nan_to_num(phi.second_moment(q) / phi.derivative_moment(q), nan=np.inf)
+    short = short_signals(phi)
+    return direct if short is None else np.where(q < SHORT, short.left_over(q), direct)
 
 
 @lru_cache(maxsize=64)

@@ -18,6 +18,7 @@ import numpy as np
 
 from orderone.theory.activations import Activation
 from orderone.theory.meanfield.roots import bracketed
+from orderone.theory.meanfield.short_signals import SHORT, short_signals
 
 DECADES, PER_DECADE = 18, 8
 GRID = 10.0 ** (np.arange(-DECADES * PER_DECADE, DECADES * PER_DECADE + 1) / PER_DECADE)
@@ -37,16 +38,14 @@ def fixed_length(phi: Activation, rate: np.ndarray, bias_var: np.ndarray) -> np.
         some = slice(i, i + 4096)
         low[some], high[some] = _brackets(_excess(phi, rate[some], bias_var[some]), bias_var[some])
 
-    def excess(q: np.ndarray, rows: np.ndarray) -> np.ndarray:
-        return rate[rows] * phi.second_moment(q) + bias_var[rows] - q
-
     endless = np.flatnonzero(np.isinf(high))
     if len(endless) and (_is_sublinear(phi) or bias_var.max() > GRID[-1] / 1e3):
         low[endless], high[endless] = _beyond(phi, rate[endless], bias_var[endless])
     inside = np.isfinite(high) & (high > 0)
     q = np.where(np.isfinite(high), 0.0, np.inf)
     kept = np.flatnonzero(inside)
-    q[kept] = bracketed(lambda x, rows: excess(x, kept[rows]), low[kept], high[kept])
+    some, others = rate[kept], bias_var[kept]
+    q[kept] = bracketed(lambda x, rows: _excess_at(phi, some[rows], others[rows], x), low[kept], high[kept])
     return q
 
 
@@ -58,7 +57,7 @@ def all_fixed_lengths(phi: Activation, rate: float, bias_var: float) -> list[flo
         return zero + [q] * int(0 < q < np.inf)
     sign = np.sign(_excess(phi, np.array([rate]), np.array([bias_var]))[0])
     at, on = np.flatnonzero(sign[:-1] * sign[1:] < 0), 1 + np.flatnonzero(sign[:-2] * sign[2:] < 0)
-    between = bracketed(lambda q, _: rate * phi.second_moment(q) + bias_var - q, GRID[at], GRID[at + 1])
+    between = bracketed(lambda q, _: _excess_at(phi, rate, bias_var, q), GRID[at], GRID[at + 1])
     found = sorted([*zero, *map(float, between), *map(float, GRID[on[sign[on] == 0]])])
     settled = float(fixed_length(phi, np.array([rate]), np.array([bias_var]))[0])
     known = np.isinf(settled) or any(np.isclose(settled, q, rtol=1e-9, atol=0) for q in found)
@@ -86,8 +85,18 @@ def _homogeneous(slope: np.ndarray, bias_var: np.ndarray) -> np.ndarray:
 
 def _excess(phi: Activation, rate: np.ndarray, bias_var: np.ndarray) -> np.ndarray:
     """q' - q on the grid, (problems, grid), with rounding set to zero."""
-    excess = _grown(rate, _moments(phi), bias_var) - GRID
-    return np.where(np.abs(excess) <= np.where(phi.exact_up_to() < GRID, INEXACT, NOISE) * GRID, 0.0, excess)
+    excess, noise = _grown(rate, _moments(phi), bias_var) - GRID, np.full((len(rate), len(GRID)), NOISE * GRID)
+    noise[:, phi.exact_up_to() < GRID] *= INEXACT / NOISE
+    short, below = short_signals(phi), SHORT > GRID
+    if short is not None:
+        excess[:, below], noise[:, below] = short.excess(rate[:, None], bias_var[:, None], GRID[below])
+    return np.where(np.abs(excess) <= noise, 0.0, excess)
+
+
+def _excess_at(phi: Activation, rate: np.ndarray | float, bias_var: np.ndarray | float, q: np.ndarray) -> np.ndarray:
+    """q' - q at one length for each problem."""
+    excess, short = rate * phi.second_moment(q) + bias_var - q, short_signals(phi)
+    return excess if short is None else np.where(q < SHORT, short.excess(rate, bias_var, q)[0], excess)
 
 
 def _brackets(excess: np.ndarray, bias_var: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
