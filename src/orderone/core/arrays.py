@@ -54,6 +54,16 @@ def like(result: Any, template: Any, xp: Any) -> Any:
     return xp.asarray(result, dtype=template.dtype, device=device(template))
 
 
+def broadcast(**arrays: Any) -> tuple[int, ...]:
+    """The shape of all of them together, or a ValueError that names them."""
+    shapes = [tuple(array.shape) for array in arrays.values()]
+    try:
+        return np.broadcast_shapes(*shapes)
+    except ValueError as error:
+        got = ", ".join(map(str, shapes))
+        raise ValueError(f"{', '.join(arrays)}: expected shapes that broadcast, got {got}; reshape them") from error
+
+
 def plain(array: Any) -> Any:
     """An array of no dimensions as a number, where the namespace is numpy's."""
     return array[()] if isinstance(array, np.ndarray) else array

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from orderone.core import checks
-from orderone.core.arrays import plain, together
+from orderone.core.arrays import broadcast, plain, together
 from orderone.core.given import ArrayLike
 from orderone.core.shapes import Array
 
@@ -107,6 +107,7 @@ class Activation(ABC):
         xp, *lengths, gaps = together(q1=q1, q2=q2, gap=gap)
         for name, q in zip(("q1", "q2"), lengths, strict=True):
             checks.variance(xp, q, name)
+        broadcast(q1=lengths[0], q2=lengths[1], gap=gaps)
         return plain(average(*lengths, checks.within(xp, gaps, 0, 2, "gap", GAP_REMEDY), xp))
 
     @abstractmethod

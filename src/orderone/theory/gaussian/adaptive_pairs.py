@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from orderone.core import checks
-from orderone.core.arrays import as_numpy, together
+from orderone.core.arrays import as_numpy, broadcast, together
 from orderone.core.given import ArrayLike, Function
 from orderone.theory.gaussian.adaptive import Expectation, expect_at, kinks_of
 from orderone.theory.gaussian.average import Values
@@ -43,10 +43,9 @@ def expect_pair(
     if q.ndim and len(q) != 2:
         raise ValueError(f"variance: expected one number, or those of x and of y; got shape {q.shape}; give a pair")
     one, other = readable(f, "f"), readable(g, "g")
-    try:
-        q1, q2, each = np.broadcast_arrays(*(q if q.ndim else (q, q)), as_numpy(gaps))
-    except ValueError as error:
-        raise ValueError(f"variance, gap: expected shapes that broadcast, got {q.shape[1:]}, {gaps.shape}") from error
+    first, second = q if q.ndim else (q, q)
+    broadcast(variance=first, gap=gaps)
+    q1, q2, each = np.broadcast_arrays(first, second, as_numpy(gaps))
     found = [_average(one, other, a, b, c, at) for a, b, c in zip(q1.flat, q2.flat, each.flat, strict=True)]
     value, error = np.array(found).T.reshape(2, *each.shape)
     return Expectation(value[()], error[()])

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from orderone.core.arrays import as_numpy, like, plain
+from orderone.core.arrays import as_numpy, broadcast, like, plain
 from orderone.core.given import ArrayLike, Function, Name
 from orderone.core.shapes import Array
 from orderone.theory import activations
@@ -38,6 +38,7 @@ def critical_weight_var(activation: Name | Function, bias_var: ArrayLike, keep: 
     There is none for softplus: its lengths diverge before chi_1 reaches 1.
     """
     xp, *given = parameters(bias_var=bias_var, keep=keep)
+    broadcast(bias_var=given[0], keep=given[1])
     b, rho = np.broadcast_arrays(*map(as_numpy, given))
     inverse = _inverse_slope(activations.get(activation), b.ravel()).reshape(b.shape)
     return _number(like(rho * inverse, given[0], xp))
@@ -46,6 +47,7 @@ def critical_weight_var(activation: Name | Function, bias_var: ArrayLike, keep: 
 def critical_bias_var(activation: Name | Function, weight_var: ArrayLike, keep: ArrayLike = 1.0) -> Any:
     """The bias variance at which chi_1 = 1; NotCriticalError if there is none."""
     xp, *given = parameters(weight_var=weight_var, keep=keep)
+    broadcast(weight_var=given[0], keep=given[1])
     w, rho = np.broadcast_arrays(*map(as_numpy, given))
     target = (rho / np.maximum(w, SMALLEST)).ravel()
     return _number(like(_bias_of_slope(activations.get(activation), target).reshape(w.shape), given[0], xp))
@@ -54,6 +56,7 @@ def critical_bias_var(activation: Name | Function, weight_var: ArrayLike, keep: 
 def critical_keep(activation: Name | Function, weight_var: ArrayLike, bias_var: ArrayLike) -> Any:
     """The keep rate at which chi_1 = 1; NotCriticalError if none in (0, 1] does it."""
     _, w, b = parameters(weight_var=weight_var, bias_var=bias_var)
+    broadcast(weight_var=w, bias_var=b)
     keep = w / critical_weight_var(activation, b)
     remedy = "dropout raises chi_1, so start from a weight_var that is ordered without it"
     _refuse(as_numpy(keep), (as_numpy(keep) > 0) & (as_numpy(keep) <= 1), "keep", "in (0, 1]", remedy)

@@ -32,7 +32,7 @@ LIMIT = 1e-9  # the same for very long signals, whose averages are less exact
 def fixed_length(phi: Activation, rate: np.ndarray, bias_var: np.ndarray) -> np.ndarray:
     """q* for flat arrays, with rate = weight_var / keep; inf where the length diverges."""
     if phi.homogeneous is not None:
-        return _homogeneous(rate * phi.homogeneous, bias_var)
+        return homogeneous(rate * phi.homogeneous, bias_var)
     low, high = np.empty((2, len(rate)))
     for i in range(0, len(rate), 4096):
         some = slice(i, i + 4096)
@@ -53,7 +53,7 @@ def all_fixed_lengths(phi: Activation, rate: float, bias_var: float) -> list[flo
     """Every q with q' = q on the grid, and 0 if it is one; for homogeneous activations at most one is isolated."""
     zero = [0.0] if bias_var == 0 and rate * float(phi.second_moment(0.0)) == 0 else []
     if phi.homogeneous is not None:
-        q = float(_homogeneous(np.array([rate * phi.homogeneous]), np.array([bias_var]))[0])
+        q = float(homogeneous(np.array([rate * phi.homogeneous]), np.array([bias_var]))[0])
         return zero + [q] * int(0 < q < np.inf)
     sign = np.sign(_excess(phi, np.array([rate]), np.array([bias_var]))[0])
     at, on = np.flatnonzero(sign[:-1] * sign[1:] < 0), 1 + np.flatnonzero(sign[:-2] * sign[2:] < 0)
@@ -76,7 +76,7 @@ def length_slope(phi: Activation, rate: np.ndarray, q: np.ndarray) -> np.ndarray
         )
 
 
-def _homogeneous(slope: np.ndarray, bias_var: np.ndarray) -> np.ndarray:
+def homogeneous(slope: np.ndarray, bias_var: np.ndarray) -> np.ndarray:
     """q' = slope q + bias_var. With slope 1 and no bias every length stays, 1 too."""
     decays = slope < 1
     q = np.where(decays, bias_var / np.where(decays, 1 - slope, 1.0), np.inf)

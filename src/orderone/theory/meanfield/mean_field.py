@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from orderone.core import checks
-from orderone.core.arrays import as_numpy, like, together
+from orderone.core.arrays import as_numpy, broadcast, like, together
 from orderone.core.exact import count
 from orderone.core.given import ArrayLike, Count, Function, Name, Number
 from orderone.core.reals import real
@@ -25,13 +25,16 @@ from orderone.theory.meanfield.parameters import parameters
 from orderone.theory.meanfield.solution import DIVERGES, TINY, Solution, solve
 from orderone.theory.meanfield.trajectory import LONGEST, Layer, Trajectory, follow
 
+LEAST_KEEP = 1e-290  # a smaller rate has no inverse
 
-@dataclass(frozen=True)
+
+@dataclass(frozen=True, eq=False)
 class MeanField:
     """Fixed points, phases and depth scales of one network, or of many if parameters are arrays, which broadcast.
 
     `activation` is a name (`theory.activations.names()`) or a function; `keep` is the rate at which units are kept.
-    Results are floats for numbers and arrays for arrays; what diverges is inf, and `status` says so.
+    Results are floats for numbers, arrays for arrays and tensors for tensors, on their device; what diverges is inf, and
+    `status` says so. Two networks are equal if their parameters are.
     """
 
     activation: Name | Function = "tanh"
@@ -108,23 +111,25 @@ class MeanField:
         xp, length = together(q=q)
         weight_var, bias_var, keep = self._parameters
         self._meets(length, "q")
-        moment = as_numpy(self.phi.second_moment(checks.variance(xp, length, "q")))
+        moment = self.phi.second_moment(as_numpy(checks.variance(xp, length, "q")))
         with np.errstate(over="ignore"):
-            return _number(weight_var / keep * moment + bias_var)
+            return self._return(weight_var / keep * moment + bias_var, q=q)
 
     def correlation_map(self, c: ArrayLike) -> Any:
         """The correlation after one layer of signals with length q*: S1 (3), (4)."""
         xp, correlation = together(c=c)
         checks.within(xp, correlation, -1, 1, "c", "it is a correlation")
         self._meets(correlation, "c")
-        return _number(1 - self._next_gap(1 - as_numpy(correlation)))
+        return self._return(1 - self._next_gap(1 - as_numpy(correlation)), c=c)
 
     def trajectory(self, q0: ArrayLike, c0: ArrayLike, depth: Count) -> Trajectory:
         """Lengths and correlation at layers 0 to depth, from lengths q0 (one number, or one for each of two inputs)."""
         xp, start, correlation = together(q0=q0, c0=c0)
         first, second = _two(as_numpy(checks.variance(xp, start, "q0")))
         gap = 1 - as_numpy(checks.within(xp, correlation, -1, 1, "c0", "it is a correlation"))
-        return follow(Layer(self.phi, *self._parameters), first, second, gap, count(depth, "depth", least=0))
+        self._meets(first, "q0"), self._meets(gap, "c0")
+        found = follow(Layer(self.phi, *self._parameters), first, second, gap, count(depth, "depth", least=0))
+        return Trajectory(*(self._return(values, q0=q0, c0=c0) for values in (found.q, found.c, found.q_bb, found.gap)))
 
     def lengths(self) -> tuple[FixedPoint, ...]:
         """All fixed points of the length map, for one network."""
@@ -172,11 +177,9 @@ class MeanField:
     @cached_property
     def _parameters(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         _, *given = parameters(weight_var=self.weight_var, bias_var=self.bias_var, keep=self.keep)
-        try:
-            a, b, c = np.broadcast_arrays(*map(as_numpy, given))
-        except ValueError as error:
-            shapes = [tuple(x.shape) for x in given]
-            raise ValueError(f"weight_var, bias_var, keep: expected shapes that broadcast, got {shapes}") from error
+        broadcast(**dict(zip(("weight_var", "bias_var", "keep"), given, strict=True)))
+        weight_var, bias_var, keep = map(as_numpy, given)
+        a, b, c = np.broadcast_arrays(weight_var, bias_var, np.maximum(keep, LEAST_KEEP))
         return a, b, c
 
     @cached_property
@@ -194,10 +197,21 @@ class MeanField:
     def _give(self, flat: np.ndarray) -> Any:
         """A float or a word for numbers, an array for arrays; torch for torch."""
         shaped = flat.reshape(self._parameters[0].shape)
-        if shaped.ndim == 0:
-            return shaped.item()
-        xp, *given = together(weight_var=self.weight_var, bias_var=self.bias_var, keep=self.keep)
-        return shaped if shaped.dtype == object else like(shaped, given[0], xp)
+        return _number(shaped) if shaped.dtype == object else self._return(shaped)
+
+    def _return(self, values: Array, **others: Any) -> Any:
+        """As the parameters and `others` came: numbers, arrays of numpy, or tensors."""
+        xp, *given = together(weight_var=self.weight_var, bias_var=self.bias_var, keep=self.keep, **others)
+        return _number(like(values, given[0], xp))
+
+    def _key(self) -> tuple[Any, ...]:
+        return self.phi, self.tolerance, *((x.shape, x.tobytes()) for x in self._parameters)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, MeanField) and self._key() == other._key()
+
+    def __hash__(self) -> int:
+        return hash(self._key())
 
 
 def _two(q0: Array) -> tuple[Array, Array]:
@@ -212,4 +226,4 @@ def _two(q0: Array) -> tuple[Array, Array]:
 
 
 def _number(x: Array) -> Any:
-    return x.item() if np.ndim(x) == 0 else x
+    return x.item() if isinstance(x, np.ndarray | np.generic) and x.ndim == 0 else x

@@ -3,9 +3,9 @@
     phi(x) = sum_n a_n x^n for x > 0, with b_n for x < 0
     E phi(x)^2 = sum_k m_k q^(k/2),      E phi'(x)^2 = sum_k d_k q^(k/2)
 
-where m_k = sum_{i+j=k} (a_i a_j + (-1)^k b_i b_j) E abs(z)^k / 2. Near the critical line of a short signal all leading terms
-of the length map cancel, and what decides is a part q^2 of the length. Differences of averages have lost it by then; sums of
-these terms have not. a_1 and b_1 are phi'(0), exactly.
+where m_k = sum_{i+j=k} (a_i a_j + (-1)^k b_i b_j) E abs(z)^k / 2. Near the critical line of a short signal all leading
+terms of the length map cancel, and what decides is a part q^2 of the length. Differences of averages have lost it by then;
+sums of these terms have not. a_1 and b_1 are phi'(0), exactly.
 """
 
 import math
@@ -37,9 +37,10 @@ class Short:
         """rate E phi^2 + bias_var - q, and the rounding in it."""
         root = np.sqrt(q)
         linear, others = rate * self.moment[2] - 1, np.where(np.arange(len(self.moment)) == 2, 0.0, self.moment)
-        bend = rate * np.polynomial.polynomial.polyval(root, others)
-        size = np.abs(linear) * q + np.abs(bend) + bias_var
-        return linear * q + bend + bias_var, 4 * np.finfo(float).eps * size
+        with np.errstate(over="ignore"):
+            bend = rate * np.polynomial.polynomial.polyval(root, others)
+            size = np.abs(linear) * q + np.abs(bend) + bias_var
+            return linear * q + bend + bias_var, 4 * np.finfo(float).eps * size
 
     def left_over(self, q: Array) -> Array:
         """q - E phi^2 / E phi'^2, where q E phi'^2 and E phi^2 are compared power by power."""
