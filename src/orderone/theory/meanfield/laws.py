@@ -6,7 +6,7 @@
 at the fixed point, for the loss sum_i phi(z^L_i)^2. lambda is the slope dq'/dq of the length map. (9) and (11) of S1 are
 the first terms. The sums are there because the loss depends on the weights that carry its gradient back (erratum S1.5): by
 Stein's lemma a part of delta^l stays aligned with the signal, weight_var x_j E[d delta_i / d z_i], and that average shrinks
-by lambda a layer. With psi = phi phi', v_k = E delta_a^2 and u_k = E delta_a delta_b at distance k, and the masks of S1 (7),
+by lambda a layer. With psi = phi phi', v_k = E delta_a^2, u_k = E delta_a delta_b at distance k, and the masks of S1 (7),
 
     v_k = chi_1 v_{k-1} + (4 / keep) lambda^(2k) E psi^2,        v_0 = 4 E psi^2
     u_k = chi_2 u_{k-1} + 4 lambda^(2k) E psi_a psi_b,           u_0 = 4 E psi_a psi_b
