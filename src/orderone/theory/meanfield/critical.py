@@ -121,7 +121,7 @@ def _left_over(phi: Activation, q: Array) -> Array:
     with np.errstate(invalid="ignore", over="ignore"):
         direct = q - np.nan_to_num(phi.second_moment(q) / phi.derivative_moment(q), nan=np.inf)
     short = short_signals(phi)
-    return direct if short is None else np.where(q < SHORT, short.left_over(q), direct)
+    return direct if short is None else np.where(q < SHORT, short.left_over(np.minimum(q, SHORT)), direct)
 
 
 @lru_cache(maxsize=64)

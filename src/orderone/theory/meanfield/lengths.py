@@ -96,7 +96,9 @@ def _excess(phi: Activation, rate: np.ndarray, bias_var: np.ndarray) -> np.ndarr
 def _excess_at(phi: Activation, rate: np.ndarray | float, bias_var: np.ndarray | float, q: np.ndarray) -> np.ndarray:
     """q' - q at one length for each problem."""
     excess, short = rate * phi.second_moment(q) + bias_var - q, short_signals(phi)
-    return excess if short is None else np.where(q < SHORT, short.excess(rate, bias_var, q)[0], excess)
+    return (
+        excess if short is None else np.where(q < SHORT, short.excess(rate, bias_var, np.minimum(q, SHORT))[0], excess)
+    )
 
 
 def _brackets(excess: np.ndarray, bias_var: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
