@@ -83,3 +83,15 @@ def test_a_page_that_cannot_be_written_is_said_before_the_work(tmp_path):
     assert result.returncode == 2
     assert "--html: cannot write" in result.stderr
     assert "Traceback" not in result.stderr
+
+
+def test_json_is_strict_and_keeps_infinity(capsys):
+    """Strict parsers know no Infinity; 1e999 is a number to them."""
+    from orderone.cli.show import print_json
+
+    value = {"a": math.inf, "b": [-math.inf, 1.5, (math.nan,)], "c": {"d": "Infinity"}}
+    print_json(value)
+    text = capsys.readouterr().out
+    assert "1e999" in text
+    strict = json.loads(text, parse_constant=lambda word: pytest.fail(word))
+    assert strict == {"a": math.inf, "b": [-math.inf, 1.5, [None]], "c": {"d": "Infinity"}}

@@ -73,3 +73,12 @@ def test_wrong_input_ends_with_two(capsys, arguments, message):
         main(["predict", *arguments])
     assert ended.value.code == 2
     assert message in capsys.readouterr().err
+
+
+def test_a_page_that_cannot_be_written_is_said_before_the_work(monkeypatch):
+    import orderone.theory.transformer as transformers
+    from orderone.cli.predict.transformer import transformer
+
+    monkeypatch.setattr(transformers, "Transformer", lambda *_: pytest.fail("worked first"))
+    with pytest.raises(ValueError, match="--html: cannot write"):
+        transformer(html="/no/such/folder/page.html")

@@ -221,3 +221,9 @@ def test_numbers_come_out_for_whatever_is_legal(activation, weight_var, bias_var
 def test_options_that_cannot_be(wrong):
     with pytest.raises(ValueError, match=f"{next(iter(wrong))}: expected"):
         dropout_metrics(width=4, depth=2, instances=2, **wrong)
+
+
+def test_a_variance_law_speaks_of_means_and_layers():
+    frame = dropout_metrics("tanh", width=20, depth=2, instances=4)
+    with pytest.raises(ValueError, match=r"frame: expected means and variances of g_aa .* measure a deeper network"):
+        variance_law(frame, "g_aa")

@@ -2,9 +2,10 @@
 
 import json
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from fractions import Fraction
+from math import isfinite, isnan
 
 from rich.console import Console
 from rich.table import Table
@@ -21,6 +22,9 @@ COLOURS = {
     "UNCLEAR": "yellow",
     "note": "yellow",
 }
+
+
+INFINITE = "\0infinite"  # no text of ours begins like that
 
 
 class _Console(Console):
@@ -52,7 +56,19 @@ def coloured(text: str) -> Text:
 
 
 def print_json(value: object) -> None:
-    print(json.dumps(value, indent=2, ensure_ascii=False, default=_plain))
+    """Strict JSON, which has no word for infinity: it is written as 1e999, a number that parsers read as infinite or as
+    their largest. What is no number (NaN) is null."""
+    text = json.dumps(_finite(value), indent=2, ensure_ascii=False, allow_nan=False, default=_plain)
+    print(text.replace(f'"{json.dumps(INFINITE)[1:-1]}-"', "-1e999").replace(json.dumps(INFINITE), "1e999"))
+
+
+def _finite(value: object) -> object:
+    """The same without infinities and NaN, at any depth."""
+    if isinstance(value, float) and not isfinite(value):
+        return None if isnan(value) else INFINITE if value > 0 else INFINITE + "-"
+    if isinstance(value, Mapping):
+        return {key: _finite(each) for key, each in value.items()}
+    return [_finite(each) for each in value] if isinstance(value, list | tuple) else value
 
 
 def _plain(value: object) -> object:

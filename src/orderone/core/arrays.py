@@ -42,16 +42,41 @@ def _detached(array: Any) -> Any:
     return array.detach() if is_torch_array(array) else array
 
 
+def on_host(array: Any) -> np.ndarray:
+    """A numpy array of the same type, whatever it was."""
+    return np.asarray(to_device(_detached(array), "cpu") if is_torch_array(array) else array)
+
+
 def as_numpy(array: Any) -> np.ndarray:
     """Double precision, on the host."""
-    if is_torch_array(array):  # numpy knows neither gradients nor bfloat16
-        array = to_device(_detached(array), "cpu").double()
-    return np.asarray(array, dtype=float)
+    if is_torch_array(array):  # numpy knows no bfloat16
+        array = _detached(array).double()
+    return np.asarray(on_host(array), dtype=float)
 
 
-def like(result: Any, template: Any, xp: Any) -> Any:
-    """`result` in the namespace, type and place of `template`."""
+def like(result: Any, template: Any, xp: Any = None) -> Any:
+    """`result` in the namespace (xp, if it is known), type and place of `template`."""
+    xp = array_namespace(template) if xp is None else xp
     return xp.asarray(result, dtype=template.dtype, device=device(template))
+
+
+def bounded(values: Any, low: float | None = None, high: float | None = None) -> Any:
+    """`values` within [low, high]. The clip of the array API takes five times as long, for the sake of NaN bounds."""
+    xp = array_namespace(values)
+    kind = {"dtype": values.dtype, "device": device(values)}
+    if low is not None:
+        values = xp.maximum(values, xp.full((), low, **kind))
+    return values if high is None else xp.minimum(values, xp.full((), high, **kind))
+
+
+def broadcast(**arrays: Any) -> tuple[int, ...]:
+    """The shape of all of them together, or a ValueError that names them."""
+    shapes = [tuple(array.shape) for array in arrays.values()]
+    try:
+        return np.broadcast_shapes(*shapes)
+    except ValueError as error:
+        got = ", ".join(map(str, shapes))
+        raise ValueError(f"{', '.join(arrays)}: expected shapes that broadcast, got {got}; reshape them") from error
 
 
 def plain(array: Any) -> Any:

@@ -8,7 +8,11 @@ from typing import Any
 import array_api_compat
 import numpy as np
 
+from orderone.core.arrays import bounded, like
+from orderone.core.arrays import on_host as numpy
 from orderone.core.given import Array
+
+__all__ = ["array", "bounded", "correlation", "covariance", "like", "numpy"]
 
 ROUNDING = {4: 1e-5, 8: 1e-9}  # bytes of the dtype -> how far, relatively, rounding may take V from symmetric and PSD
 
@@ -85,27 +89,3 @@ def correlation(V: Array) -> Array:
     rho = bounded(V / scale[..., :, None] / scale[..., None, :], -1.0, 1.0)
     one = xp.eye(V.shape[-1], dtype=V.dtype, device=array_api_compat.device(V))
     return rho * (1 - one) + one
-
-
-def bounded(values: Array, low: float | None = None, high: float | None = None) -> Array:
-    """`values` within [low, high]. The clip of the array API takes five times as long, for the sake of NaN bounds."""
-    xp = array_api_compat.array_namespace(values)
-    kind = {"dtype": values.dtype, "device": array_api_compat.device(values)}
-    if low is not None:
-        values = xp.maximum(values, xp.full((), low, **kind))
-    return values if high is None else xp.minimum(values, xp.full((), high, **kind))
-
-
-def numpy(values: Array) -> np.ndarray:
-    """On the host, whatever it was."""
-    if array_api_compat.is_torch_array(values):
-        return np.asarray(array_api_compat.to_device(values.detach(), "cpu"))
-    return np.asarray(values)
-
-
-def like(values: np.ndarray, example: Array) -> Array:
-    """A numpy array as the kind of array that `example` is, on its device and of its dtype."""
-    xp = array_api_compat.array_namespace(example)
-    if array_api_compat.is_torch_array(example):
-        return xp.asarray(values, dtype=example.dtype, device=array_api_compat.device(example))
-    return values.astype(example.dtype, copy=False)

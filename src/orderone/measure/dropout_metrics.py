@@ -39,6 +39,7 @@ from orderone.theory import activations
 
 QUANTITIES = ("q_aa", "q_ab", "c_ab", "g_aa", "g_ab", "abs_g_ab", "l1_g_ab")
 WEIGHTS: dict[str, type[Weights]] = {"implied": Implied, "drawn": Drawn}
+FEWEST_LAYERS = 3  # for a line with an interval
 LIVE = 12  # vectors of a layer that are held besides its weights
 
 
@@ -139,7 +140,15 @@ def variance_law(frame: pd.DataFrame, quantity: Name, *, confidence: Number = 0.
     Erratum S1.9: near 2, and not exactly, since V/m^2 grows with the distance from the output.
     """
     lines = frame[frame.quantity == one_of(quantity, QUANTITIES, "quantity")]
-    return fit_exponent(np.abs(lines["mean"]), lines["var"], confidence=confidence, correction=False)
+    mean, var = np.abs(lines["mean"].to_numpy(float)), lines["var"].to_numpy(float)
+    wrong = ~((mean > 0) & (var > 0) & np.isfinite(mean) & np.isfinite(var))
+    if len(lines) < FEWEST_LAYERS or wrong.any() or len(np.unique(mean)) < FEWEST_LAYERS:
+        got = f"{int(wrong.sum())} of {len(lines)} that are not" if wrong.any() else f"{len(np.unique(mean))} different"
+        raise ValueError(
+            f"frame: expected means and variances of {quantity} above 0 in at least {FEWEST_LAYERS} layers that differ; "
+            f"got {got}; measure a deeper network, with more networks than one, or leave those layers out"
+        )
+    return fit_exponent(mean, var, confidence=confidence, correction=False)
 
 
 def _measure(networks: Networks, inputs: Tensor, generator: Generator) -> Tensor:

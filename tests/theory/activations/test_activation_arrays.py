@@ -161,3 +161,27 @@ def test_bad_gaps(name, gap):
     for average in (phi.pair, phi.derivative_pair, phi.output_gap):
         with pytest.raises(ValueError, match=r"gap: expected .*got"):
             average(1.0, 1.0, gap)
+
+
+@pytest.mark.parametrize(
+    "f",
+    [
+        lambda x: x - x.mean(),
+        lambda x: x / np.sqrt((x**2).mean()),
+        torch.nn.Softmax(-1),
+        np.sort,
+        np.cumsum,
+        lambda x: x[::-1],
+        lambda x: x + np.random.default_rng().normal(size=x.shape),
+    ],
+)
+def test_functions_that_look_at_other_numbers_are_refused(f):
+    with pytest.raises(ValueError, match="make it elementwise"):
+        activations.get(f)
+
+
+def test_functions_of_one_number_may_be_vectorised():
+    tanh = activations.get(np.vectorize(math.tanh))
+    assert tanh.second_moment(1.0) == pytest.approx(activations.get("tanh").second_moment(1.0), rel=1e-12)
+    relu = activations.get(np.vectorize(lambda x: x if x > 0 else 0))  # the first value is a whole number
+    assert relu.second_moment(3.0) == pytest.approx(1.5, rel=1e-12)

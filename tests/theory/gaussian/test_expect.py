@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 import pytest
+from scipy.special import owens_t
 
 from orderone.theory import activations, gaussian
 from orderone.theory.gaussian.piecewise import resolve
@@ -96,3 +97,34 @@ def test_pieces_end_at_kinks():
     x = np.linspace(-8, 8, 1001)
     assert found.slope(x) == pytest.approx(np.sign(x - 0.3) + 3 / np.cosh(3 * x) ** 2, abs=1e-10)
     assert resolve(lambda x: np.sin(1e6 * x), 8.0) is None
+
+
+def _both_above(t, c):
+    """P(x > t, y > t), by Owen's function."""
+    return 0.5 * math.erfc(t / math.sqrt(2)) - 2 * owens_t(t, math.sqrt((1 - c) / (1 + c)))
+
+
+def test_pairs_find_jumps_and_kinks_that_nobody_declared():
+    step, bend, t = lambda x: 1.0 * (x > 0.37), lambda x: np.maximum(x - 0.37, 0.0), 0.37
+    for c in (-0.4, 0.5, 0.999):
+        found = gaussian.expect_pair(step, step, 1.0, 1 - c)
+        assert abs(found.value - _both_above(t, c)) <= found.error + 1e-15
+        assert found.error < 1e-10
+        slope = gaussian.expect_pair(bend, bend, 1.0, 1 - c - 1e-5).value
+        slope -= gaussian.expect_pair(bend, bend, 1.0, 1 - c + 1e-5).value  # Price
+        assert slope / 2e-5 == pytest.approx(_both_above(t, c), rel=1e-6)
+
+
+def test_pairs_of_singular_functions():
+    """E log|x| log|y|: log|x| has the variance pi^2 / 8, and the pair is that of arcsin(c)^2 / 2 beyond the means."""
+    log, mean = lambda x: np.log(np.abs(x)), -(np.euler_gamma + math.log(2)) / 2
+    found = gaussian.expect_pair(log, log, 1.0, 0.5)
+    assert abs(found.value - mean**2 - math.asin(0.5) ** 2 / 2) <= found.error + 1e-14
+    assert found.error < 1e-7
+    assert gaussian.expect_pair(lambda x: 1 / x, np.tanh, 1.0, 0.5).value == math.inf
+    assert gaussian.expect_pair(log, log, 1.0, 0.0).value == pytest.approx(math.pi**2 / 8 + mean**2, rel=1e-12)
+
+
+def test_pairs_without_length():
+    assert gaussian.expect_pair(np.cos, np.exp, (0.0, 2.0), 0.3).value == pytest.approx(math.e)
+    assert gaussian.expect_pair(np.exp, np.cos, (2.0, 0.0), 0.3).value == pytest.approx(math.e)

@@ -115,3 +115,14 @@ def test_kernels_say_what_they_hold():
     assert repr(inputs(X[None])) == "Kernel(1 inputs of 2 tokens, float64)"
     assert inputs(X[None]).variance.shape == (1, 2)
     assert repr(Sequential(Dense(2), Dropout(0.5))).startswith("Sequential(layers=(Dense(weight_var=2.0, bias_var=0.0)")
+
+
+def test_tensors_with_gradients_are_read_quietly():
+    """Kernels are numbers, not part of a graph: what is given is detached, and left as it was."""
+    torch = pytest.importorskip("torch")
+    X = torch.randn(3, 4, requires_grad=True)
+    kernel = inputs(X)
+    assert torch.equal(kernel.nngp, inputs(X.detach()).nngp)
+    assert not kernel.nngp.requires_grad
+    assert X.requires_grad
+    assert not covariance(torch.eye(3, requires_grad=True)).nngp.requires_grad

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orderone.theory import MeanField, activations, critical_weight_var, linear_gradient_metrics
+from orderone.theory import MeanField, activations, critical_weight_var, linear_gradient_metrics, phase_diagram
 
 not_a_variance = st.one_of(
     st.floats(max_value=-1e-300), st.sampled_from([math.nan, math.inf, -math.inf, "x", None, [], [1.0, -2.0]])
@@ -127,3 +127,55 @@ def test_tiny_keep_rates_of_linear_networks():
 def test_maps_of_shapes_that_do_not_meet(method):
     with pytest.raises(ValueError, match="broadcasts"):
         getattr(MeanField("tanh", np.ones(3)), method)(np.ones(2))
+
+
+def test_tensors_come_back_as_tensors():
+    torch = pytest.importorskip("torch")
+    network, plain = MeanField("tanh", 1.5, 0.1), [0.5, 2.0]
+    given = torch.tensor(plain, dtype=torch.float64, requires_grad=True)
+    for name in ("length_map", "correlation_map"):
+        x, y = (given, plain) if name == "length_map" else (given / 4, [0.125, 0.5])
+        result = getattr(network, name)(x)
+        assert isinstance(result, torch.Tensor)
+        assert result.dtype == torch.float64
+        assert result.numpy() == pytest.approx(getattr(network, name)(np.array(y)), rel=1e-14)
+    path = network.trajectory(torch.tensor(1.0), 0.5, 3)
+    assert all(isinstance(values, torch.Tensor) for values in (path.q, path.c, path.q_ab, path.gap))
+    single = MeanField("tanh", torch.tensor(1.5, dtype=torch.float64), 0.1)
+    assert isinstance(single.q_star, torch.Tensor)
+    assert float(single.q_star) == pytest.approx(network.q_star, rel=1e-14)
+    diagram = phase_diagram("tanh", given, torch.tensor([0.1]), 0.9)
+    assert all(isinstance(diagram[name], torch.Tensor) and diagram[name].shape == (2, 1) for name in diagram)
+    assert diagram.phase.shape == (2, 1)
+
+
+def test_networks_of_arrays_can_be_compared_and_hashed():
+    one, same, other = (MeanField("tanh", np.array([1.0, w])) for w in (2.0, 2.0, 3.0))
+    assert one == same
+    assert hash(one) == hash(same)
+    assert one != other
+    assert one != MeanField("erf", np.array([1.0, 2.0]))
+    assert one != "tanh"
+
+
+@pytest.mark.parametrize("name", ["tanh", "linear", "relu"])
+def test_the_smallest_keep_rates(name):
+    network = MeanField(name, 1.0, 0.1, 1e-320)
+    results = [network.q_star, network.c_star, network.chi1, network.chi2, network.xi1, network.xi2]
+    results += [network.correlation_map(0.5), network.length_map(2.0), *network.trajectory(1.0, 0.5, 3).c]
+    assert not np.isnan(results).any()
+    assert -1 <= network.correlation_map(0.5) <= 1
+
+
+@pytest.mark.parametrize("average", ["pair", "derivative_pair", "output_gap"])
+@pytest.mark.parametrize("name", ["tanh", "relu", "hard-tanh"])
+def test_pairs_of_shapes_that_do_not_meet(name, average):
+    with pytest.raises(ValueError, match="q1, q2, gap: expected shapes that broadcast"):
+        getattr(activations.get(name), average)(np.ones(2), np.ones(3), 0.5)
+
+
+def test_the_marginal_linear_network_has_one_convention():
+    """weight_var = keep and no bias: every length stays; both take 1."""
+    assert MeanField("linear", 0.9, 0.0, 0.9).q_star == 1
+    fixed, given = linear_gradient_metrics(0.9, 0.0, 0.9, 3), linear_gradient_metrics(0.9, 0.0, 0.9, 3, q0=1.0)
+    assert fixed.g_aa == pytest.approx(given.g_aa)

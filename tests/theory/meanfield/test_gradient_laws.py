@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from orderone.measure import dropout_metrics
 from orderone.theory import MeanField, linear_gradient_metrics, meanfield
 
 
@@ -103,14 +104,16 @@ def test_unpacks_and_has_names():
 
 def test_exponential_laws_and_noise():
     network = MeanField("tanh", 1.2, 0.1, 0.9)
-    law = meanfield.gradient_law(network, depth=30, width=500)
-    assert law.g_aa[:-1] / law.g_aa[1:] == pytest.approx(np.full(29, network.chi1))
-    assert law.g_ab[:-1] / law.g_ab[1:] == pytest.approx(np.full(29, network.chi2))
+    law = meanfield.gradient_law(network, depth=60, width=500)
+    assert law.g_aa[:9] / law.g_aa[1:10] == pytest.approx(np.full(9, network.chi1))
+    assert law.g_ab[:9] / law.g_ab[1:10] == pytest.approx(np.full(9, network.chi2))
     assert law.noise == pytest.approx(0.76 / math.sqrt(500) * law.g_aa)
     k = int(law.crossover)  # between these two layers the noise overtakes
     assert law.g_ab[-1 - k] > law.noise[-1 - k]
     assert law.g_ab[-2 - k] < law.noise[-2 - k]
-    assert law.crossover == pytest.approx(meanfield.crossover_depth(network.chi1, network.chi2, 500))
+    plain = meanfield.crossover_depth(network.chi1, network.chi2, 500)  # of two exponentials
+    assert plain == pytest.approx(math.log(math.sqrt(500) / 0.76) / math.log(network.chi1 / network.chi2))
+    assert plain == pytest.approx(law.crossover, rel=0.1)
     assert meanfield.crossover_depth(0.8, 0.8, 500) == math.inf  # without dropout the two never part
 
 
@@ -129,9 +132,36 @@ def test_the_law_of_linear_networks_is_exact(network):
 
 def test_the_aligned_part_decays_with_the_square_of_the_length_slope():
     network = MeanField("relu", 1.4, 0.1, 0.8)
-    law = meanfield.gradient_law(network, 30, 500)
+    law = meanfield.gradient_law(network, 60, 500)
     assert network.chi2 < (0.7 / 0.8) ** 2
     assert law.g_ab[0] / law.g_ab[1] == pytest.approx((0.7 / 0.8) ** 2)
+
+
+@pytest.mark.parametrize(
+    ("name", "weight_var", "bias_var", "keep", "layers"),
+    [
+        ("tanh", 1.2, 0.1, 0.9, 12),
+        ("relu", 1.4, 0.1, 0.8, 12),
+        ("relu", 1.2, 0.1, 0.95, 12),
+        ("tanh", 0.7, 0.1, 0.6, 5),
+    ],
+)
+def test_the_law_is_what_nonlinear_networks_do(name, weight_var, bias_var, keep, layers):
+    """Real backpropagation at the fixed point, where plain exponentials are off by factors of up to 500."""
+    torch = pytest.importorskip("torch")
+    network = MeanField(name, weight_var, bias_var, keep)
+    length = network.phi.second_moment(network.q_star)
+    overlap = (network.q_star * network.c_star - bias_var) / weight_var / length
+    given = {"width": 600, "depth": 13, "instances": 150, "q0": length, "c0": overlap, "dtype": torch.float32}
+    frame = dropout_metrics(name, weight_var, bias_var, keep, **given)
+    law = meanfield.gradient_law(network, 13, 600)
+    for quantity in ("g_aa", "g_ab"):
+        lines = frame[frame.quantity == quantity].sort_values("layer")[-layers:]
+        expected = getattr(law, quantity)[-layers:] * lines["mean"].iloc[-1]
+        error = np.abs(lines["mean"] - expected)
+        assert (error < 5 * lines["se"] + 0.03 * expected).all()
+    plain = network.chi2 ** np.arange(layers - 1, -1, -1.0) * lines["mean"].iloc[-1]
+    assert (np.abs(lines["mean"] - plain) > 5 * lines["se"] + 0.03 * plain).any()
 
 
 @pytest.mark.parametrize("wrong", [None, 3.0, MeanField("linear", np.array([0.5, 0.6]))])

@@ -31,7 +31,7 @@ def meanfield(
         weight_var: N times the variance of a weight, N the width.
         bias_var: Variance of a bias.
         keep: Rate at which units are kept: 1 minus the dropout rate.
-        json: Print JSON instead of a table. What is infinite is written as Infinity.
+        json: Print JSON instead of a table. What is infinite is written as 1e999.
     """
     from orderone.theory import MeanField
 

@@ -57,6 +57,8 @@ def transformer(
     from orderone.theory.scaling import strategy_power
     from orderone.theory.transformer import Transformer
 
+    if html is not None:
+        show.writable(html, "--html")
     C = _constants(constants)
     C["head"] = C.get("head", 1.0) * count(width, "--width") ** -float(strategy_power(strategy) or 0)  # S2 (1.34)
     letters = "AM" * count(depth, "--depth", least=0) if blocks is None else blocks

@@ -8,6 +8,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from orderone.core.arrays import together
+from orderone.core.given import ArrayLike
+from orderone.theory.activations.base import AtLength
+from orderone.theory.activations.bent_pairs import BentAtLength
 from orderone.theory.activations.numeric import Numeric
 
 SELU_ALPHA, SELU_SCALE = 1.6732632423543772, 1.0507009873554805
@@ -29,9 +33,21 @@ class Elu:
         return self.scale * (np.maximum(x, 0.0) + self.alpha * np.expm1(below))
 
 
-def elu(alpha: float = 1.0) -> Numeric:
+@dataclass(frozen=True)
+class Bent(Numeric):
+    """With pairs of one length from closed forms of the second derivative."""
+
+    alpha: float = 1.0
+    scale: float = 1.0
+
+    def at(self, q: ArrayLike) -> AtLength:
+        xp, q = together(q=q)
+        return BentAtLength.of(self, q, xp)
+
+
+def elu(alpha: float = 1.0, scale: float = 1.0, name: str = "elu") -> Bent:
     """ELU; `alpha` is minus its limit on the left."""
-    return Numeric("elu", Elu(alpha), Elu(alpha, slope=True), kinks=(0.0,))
+    return Bent(name, Elu(alpha, scale), Elu(alpha, scale, slope=True), kinks=(0.0,), alpha=alpha, scale=scale)
 
 
-SELU = Numeric("selu", Elu(SELU_ALPHA, SELU_SCALE), Elu(SELU_ALPHA, SELU_SCALE, slope=True), kinks=(0.0,))
+SELU = elu(SELU_ALPHA, SELU_SCALE, "selu")

@@ -1,6 +1,6 @@
 """Any callable as an activation: a numpy function, a lambda, a function of one number, or one of torch.
 
-Kinks and jumps are found, and the slope is taken from polynomials on pieces, unless it is given.
+Kinks, jumps and singular points are found, and the slope is taken from polynomials on pieces, unless it is given.
 """
 
 from dataclasses import dataclass
@@ -12,10 +12,18 @@ import numpy as np
 from orderone.core.given import ArrayLike
 from orderone.core.real_arrays import finite
 from orderone.theory.activations.jumping import Jumping
-from orderone.theory.activations.numeric import Numeric
+from orderone.theory.activations.numeric import Numeric, Values
+from orderone.theory.activations.numeric_pairs import Pairs
+from orderone.theory.gaussian.average import average
 from orderone.theory.gaussian.panels import REACH
 from orderone.theory.gaussian.piecewise import Piecewise, resolve
 from orderone.theory.gaussian.readable import Vectorised, readable
+from orderone.theory.gaussian.singular import NEAREST, Blunt, Tip, ends, point_masses, tips
+
+SHORTEST = 1e-50  # beside it a tip is still narrow
+SLOPES_FROM = 2.0**-40  # zero: differences of values that are closer are rounding
+UNRESOLVED = 513  # panels for what cannot be resolved
+IN_THE_PLANE = 0.01 * 4.0 ** -np.arange(12)  # panels beside a singular line
 
 
 @dataclass(frozen=True)
@@ -50,11 +58,55 @@ def from_callable(f: Any, derivative: Any = None, kinks: ArrayLike = ()) -> Nume
 
 @dataclass(frozen=True)
 class Given(Numeric):
-    """Cut where the polynomials on pieces end."""
+    """Cut where the polynomials on pieces end. Averages that do not exist, at a pole for example, are infinite."""
+
+    def _pair(self, q1: Any, q2: Any, gap: Any, xp: Any) -> Any:
+        return self._pairwise(Pairs.pair, q1, q2, gap, xp)
+
+    def average(self, f: Values, q: np.ndarray) -> np.ndarray:
+        """Of f, which is singular where phi is."""
+        if np.isinf([tip.mass for tip in self._left_out(f, self._resolved(1.0))]).any():
+            return np.full(np.shape(q), np.inf)
+        flat = np.maximum(np.ravel(q), SHORTEST)
+        high = float(flat.max())
+        found, exact = self._resolved(high), flat <= self.exact_up_to()
+        if found is None and exact.any() and not exact.all():  # longer signals must not spoil the others
+            result = np.empty(len(flat))
+            result[exact], result[~exact] = self.average(f, flat[exact]), self.average(f, flat[~exact])
+            return result.reshape(np.shape(q))
+        if found is None or not found.singular:
+            return super().average(f, q)
+        left_out = self._left_out(f, found)
+        points = np.concatenate([self.cuts(high), ends(left_out)])
+        rest = average(Blunt(f, left_out), flat, None, points) + point_masses(left_out, np.sqrt(flat))
+        return rest.reshape(np.shape(q))
 
     def cuts(self, q: float) -> np.ndarray:
-        found = _pieces(self.value, float(2.0 ** np.ceil(np.log2(max(REACH * np.sqrt(q), 1.0)))), self.kinks)
-        return super().cuts(q) if found is None else found.ends
+        found = self._resolved(q)
+        if found is None:
+            return np.concatenate([super().cuts(q), np.linspace(-REACH, REACH, UNRESOLVED) * np.sqrt(q)])
+        return np.concatenate([found.ends, found.kinks])
+
+    def slope_is_rough(self, q: float) -> bool:
+        return any(np.isinf(tip.mass) for tip in self._left_out(self.slope, self._resolved(q)))
+
+    def plane_points(self, q: float) -> np.ndarray:
+        found, points = self._resolved(q), self.cuts(q)
+        if found is None or not found.singular:
+            return points
+        at = np.array(found.singular)[:, None]
+        far = points[(np.abs(points - at) > IN_THE_PLANE[0]).all(axis=0)]
+        return np.concatenate([far, (at - IN_THE_PLANE).ravel(), (at + IN_THE_PLANE).ravel()])
+
+    def exact_up_to(self) -> float:
+        return _exact_up_to(self)
+
+    def _left_out(self, f: Values, found: Piecewise | None) -> tuple[Tip, ...]:
+        nearest = SLOPES_FROM if isinstance(getattr(f, "f", f), Slope) else NEAREST
+        return _tips(f, found.singular, nearest) if found is not None else ()
+
+    def _resolved(self, q: float) -> Piecewise | None:
+        return _pieces(self.value, float(2.0 ** np.ceil(np.log2(max(REACH * np.sqrt(q), 1.0)))), self.kinks)
 
 
 @dataclass(frozen=True)
@@ -69,3 +121,20 @@ def _finite(kinks: ArrayLike) -> tuple[float, ...]:
 @lru_cache(maxsize=256)
 def _pieces(f: Vectorised, reach: float, kinks: tuple[float, ...]) -> Piecewise | None:
     return resolve(f, reach, kinks)
+
+
+@lru_cache(maxsize=256)
+def _exact_up_to(phi: Given) -> float:
+    """By bisection over powers of 4."""
+    resolved, lost = 0, 30
+    if phi._resolved(4.0**lost) is not None:
+        return np.inf
+    while lost > resolved + 1:
+        middle = (resolved + lost) // 2
+        resolved, lost = (middle, lost) if phi._resolved(4.0**middle) is not None else (resolved, middle)
+    return 4.0**resolved
+
+
+@lru_cache(maxsize=256)
+def _tips(f: Values, points: tuple[float, ...], nearest: float) -> tuple[Tip, ...]:
+    return tips(f, points, nearest)

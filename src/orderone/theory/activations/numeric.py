@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -27,6 +27,7 @@ class Square:
 
     f: Values
     even: bool
+    square: ClassVar[bool] = True
 
     def __call__(self, x: np.ndarray) -> np.ndarray:
         return self.f(x) ** 2
@@ -96,9 +97,17 @@ class Numeric(Spectral):
         """What jumps add to E phi'(x) phi'(y)."""
         return 0.0
 
+    def slope_is_rough(self, q: float) -> bool:
+        """phi' is no function with an average, as for log abs(x)."""
+        return False
+
     def plane_cuts(self, q: float) -> Cuts:
         """For pairs of variances up to q: the kinks alone where that is enough."""
         return _plane_cuts(self, _range(np.array([q]))[1])
+
+    def plane_points(self, q: float) -> np.ndarray:
+        """Where the plane is cut if kinks are not enough."""
+        return self.cuts(q)
 
     def cuts(self, q: float) -> np.ndarray:
         return np.concatenate([self.kinks, doubling(REACH * np.sqrt(q))])
@@ -118,7 +127,7 @@ def _range(q: np.ndarray) -> tuple[float, float]:
 
 @lru_cache(maxsize=1024)
 def _plane_cuts(phi: Numeric, q: float) -> Cuts:
-    kinks, every, lengths = np.array(phi.kinks, float), phi.cuts(q), np.array([q, q / 1.7, q / 3])
+    kinks, every, lengths = np.array(phi.kinks, float), phi.plane_points(q), np.array([q, q / 1.7, q / 3])
     for f in (phi.value, phi.slope):
         coarse, fine = (average(Square(f, False), lengths, None, points) for points in (kinks, every))
         if not np.all(np.abs(coarse - fine) <= ENOUGH * np.abs(fine)):

@@ -14,11 +14,13 @@ import numpy as np
 from orderone.core.arrays import as_numpy, like
 from orderone.theory.activations.base import AtLength
 from orderone.theory.activations.spectral import SMALLEST
+from orderone.theory.gaussian.adaptive_pairs import expect_pair
 from orderone.theory.gaussian.hermite import TERMS, correlated, drop
 from orderone.theory.gaussian.pairs import Cuts, plane_average
 from orderone.theory.gaussian.series import Series
 
 LONGEST = 1e300  # ten standard deviations of longer signals overflow when squared
+STEP = 1e-3  # of a gap, for differences
 ENOUGH = 1e-13  # of the result, that a series may leave out
 
 
@@ -45,13 +47,33 @@ class Pairs:
     def select(self, rows: np.ndarray) -> "Pairs":
         return Pairs(self.phi, self.q1[rows], self.q2[rows], self.first.select(rows), self.second.select(rows))
 
+    def pair(self, gap: np.ndarray) -> np.ndarray:
+        size = self.first.size * self.second.size
+        result = np.where(np.isinf(size), 1.0, size) * (1 - self.output_gap(gap))
+        for i in np.flatnonzero(np.isinf(size)):  # the product may have an average without the squares
+            f, lengths = self.phi.value, (self.q1[i], self.q2[i])
+            result[i] = expect_pair(f, f, lengths, gap[i], self.phi.kinks).value
+        return result
+
     def output_gap(self, gap: np.ndarray) -> np.ndarray:
+        """Correlations are zero if one of the second moments is infinite."""
+        endless = np.isinf(self.first.size) | np.isinf(self.second.size)
+        if endless.any():
+            result = np.where(self.same & (gap == 0), 0.0, 1.0)
+            some = np.flatnonzero(~endless)
+            result[some] = self.select(some).output_gap(gap[some]) if len(some) else 0.0
+            return result
         left_out = self.rest * np.abs(1 - gap) ** TERMS
         result = self.unequal + drop(self.products, self.first.orders, gap) - left_out
         unclear = ~(self.complete | (left_out <= ENOUGH * np.abs(result)) | (self.same & (gap == 0)))
         return self._on_the_plane(result, unclear, gap, self._square)
 
     def derivative_pair(self, gap: np.ndarray) -> np.ndarray:
+        endless = np.isinf(self.first.size) | np.isinf(self.second.size)
+        if endless.any():
+            result, some = np.full(len(gap), np.inf), np.flatnonzero(~endless)
+            result[some] = self.select(some).derivative_pair(gap[some]) if len(some) else 0.0
+            return result
         n = self.first.orders
         result = correlated(self.products[:, n > 0] * n[n > 0], n[n > 0] - 1, gap)
         result *= self.first.size / np.sqrt(self.q1) * self.second.size / np.sqrt(self.q2)
@@ -70,8 +92,12 @@ class Pairs:
         phi = self.phi.value
         return plane_average(lambda x, y: (phi(x) / one - phi(y) / two) ** 2 / 2, q1, q2, gap, cuts)
 
-    def _slopes(self, q1: float, q2: float, gap: float, cuts: Cuts, *_: float) -> float:
+    def _slopes(self, q1: float, q2: float, gap: float, cuts: Cuts, one: float, two: float) -> float:
         slope = self.phi.slope
+        if self.phi.slope_is_rough(max(q1, q2)):  # then Price's theorem says what the average of slopes is
+            step = min(STEP * gap, 2 - gap)
+            less, more = (self._square(q1, q2, gap + side * step, cuts, one, two) for side in (-1, 1))
+            return one / np.sqrt(q1) * two / np.sqrt(q2) * (more - less) / (2 * step)
         smooth = plane_average(lambda x, y: slope(x) * slope(y), q1, q2, gap, cuts)
         return smooth + self.phi.point_masses(q1, q2, gap)
 

@@ -1,7 +1,7 @@
 """Averages over Gaussians, for functions without closed forms: one variable, a Hermite series, and the plane."""
 
 from orderone.theory.gaussian.adaptive import expect
+from orderone.theory.gaussian.adaptive_pairs import expect_pair
 from orderone.theory.gaussian.average import average
-from orderone.theory.gaussian.pairs import expect_pair
 
 __all__ = ["average", "expect", "expect_pair"]

@@ -1,8 +1,8 @@
 """E f(sqrt(q) z), z ~ N(0, 1), for many q at once.
 
 Where f is smooth on both sides of zero the rule on the half line converges exponentially, and the smallest order that is
-exact is found. What does not converge has kinks elsewhere or varies faster, and is cut there. An average whose
-integrand has not died away where the density leaves the range of a double is reported as infinite.
+exact is found. What does not converge has kinks elsewhere or varies faster, and is cut there. Where the integrand has not
+died away it is followed farther; if it never does, the average is infinite.
 """
 
 from collections.abc import Callable
@@ -10,7 +10,8 @@ from typing import TypeAlias
 
 import numpy as np
 
-from orderone.theory.gaussian.panels import FAR, REACH, cut_line, density, half_line
+from orderone.theory.gaussian.growing import weighed
+from orderone.theory.gaussian.panels import FARTHEST, REACH, bare_line, cut_line, density, half_line
 
 ORDERS = (12, 16, 24, 32, 48, 64)
 CUT_ORDER = 16
@@ -62,19 +63,19 @@ def _cut(f: Values, q: np.ndarray, points: np.ndarray, order: int) -> np.ndarray
 
 
 def _with_reach(f: Values, root: np.ndarray, points: np.ndarray, order: int) -> np.ndarray:
-    total, grows = _on_line(f, root, points, order, REACH)
+    cuts = np.where(root > 0, points / np.where(root > 0, root, 1), 0.0)
+    z, weights = cut_line(cuts, order)
+    terms = f(root * z) * weights
+    total = terms.sum(axis=-1)
+    edge = np.abs(f(root * np.array([-REACH, REACH]))).max(axis=-1) * density(REACH)
+    grows = ~(edge <= NEGLIGIBLE * np.abs(terms).sum(axis=-1))
     if grows.any():
-        longer, endless = _on_line(f, root[grows], points, order, FAR)
-        total[grows] = np.where(endless, np.inf, longer)
+        total[grows] = _farther(f, root[grows], cuts[grows], order)
     return total
 
 
-def _on_line(
-    f: Values, root: np.ndarray, points: np.ndarray, order: int, reach: float
-) -> tuple[np.ndarray, np.ndarray]:
-    """The average, and whether the integrand is still large where the line ends."""
-    cuts = np.where(root > 0, points / np.where(root > 0, root, 1), 0.0)
-    z, weights = cut_line(cuts, order, reach)
-    terms = f(root * z) * weights
-    edge = np.abs(f(root * np.array([-reach, reach]))).max(axis=-1) * density(reach)
-    return terms.sum(axis=-1), ~(edge <= NEGLIGIBLE * np.abs(terms).sum(axis=-1))
+def _farther(f: Values, root: np.ndarray, cuts: np.ndarray, order: int) -> np.ndarray:
+    z, weights = bare_line(cuts, order, FARTHEST)
+    terms, edge = weighed(f, root * z, z)
+    terms = terms * weights
+    return np.where(edge <= NEGLIGIBLE * np.abs(terms).sum(axis=-1), terms.sum(axis=-1), np.inf)

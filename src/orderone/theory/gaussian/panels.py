@@ -15,7 +15,7 @@ from orderone.core.shapes import Array
 WIDTH = 1.4637  # no kink that a user would type falls on a multiple by accident
 COUNT = 7
 REACH = WIDTH * COUNT  # the density there is 1e-23
-FAR = 37.0  # beyond, the density is less than the smallest double
+FARTHEST = 75.0  # as far as functions are followed that grow like exponentials
 
 
 @lru_cache
@@ -40,11 +40,16 @@ def density(z: Array) -> Array:
 
 def cut_line(points: np.ndarray, order: int, reach: float = REACH) -> tuple[np.ndarray, np.ndarray]:
     """(..., nodes) and weights with the density, on a line cut at `points` (..., cuts), which need not be sorted."""
-    steps = np.arange(-COUNT, COUNT + 1) * (reach / COUNT)
-    fixed = np.broadcast_to(steps, (*points.shape[:-1], len(steps)))
-    cuts = np.sort(np.concatenate([np.clip(points, -reach, reach), fixed], axis=-1), axis=-1)
-    z, weights = segments(cuts, order)
+    z, weights = bare_line(points, order, reach)
     return z, weights * density(z)
+
+
+def bare_line(points: np.ndarray, order: int, reach: float) -> tuple[np.ndarray, np.ndarray]:
+    """The same without the density."""
+    count = int(np.ceil(reach / WIDTH - 1e-9))
+    steps = np.arange(-count, count + 1) * (reach / count)
+    fixed = np.broadcast_to(steps, (*points.shape[:-1], len(steps)))
+    return segments(np.sort(np.concatenate([np.clip(points, -reach, reach), fixed], axis=-1), axis=-1), order)
 
 
 def segments(cuts: np.ndarray, order: int) -> tuple[np.ndarray, np.ndarray]:

@@ -2,7 +2,8 @@
 
 On each interval the function is sampled at Chebyshev points. If the last coefficients of the interpolating polynomial
 are rounding, the interval is done; otherwise it is halved. Intervals that shrink to nothing enclose a kink, which becomes
-an end point, and the search is repeated. What is left is smooth everywhere, and its slope is exact to rounding.
+an end point, and the search is repeated. What is left is smooth everywhere, and its slope is exact to rounding. If pieces
+still shrink to nothing beside a kink, it is singular: no polynomial follows a root, a logarithm or a pole.
 """
 
 from collections.abc import Callable
@@ -17,8 +18,11 @@ from orderone.theory.gaussian.panels import doubling
 DEGREE = 15
 RESOLVED = 1e-13
 NOISE = 1e-15  # of the function near zero: tails are often differences of numbers of that size
-MOST_PIECES = 2**13
-HALVINGS = 46
+MOST_PIECES, MOST_KINKS = 2**13, 2**11
+TO_A_KINK = 46, 16  # halvings at most, and how many doubles an interval must hold
+TO_AN_END = 104, 1024  # a pole is never hit; zero is far away, since doubles are dense there
+SHRUNK = 1e-7  # pieces like that beside a kink
+FLAT = 3e-15
 NARROW = 1e-4  # pieces like that enclose a kink, of phi or of a derivative
 JUMP = 1e-8  # relative to the values around it: what is smaller is a kink
 
@@ -33,6 +37,7 @@ class Piecewise:
     coefficients: np.ndarray  # (degree + 1, pieces)
     kinks: tuple[float, ...]
     jumps: tuple[float, ...]  # the heights, one for each kink; 0 if the function is continuous there
+    singular: tuple[float, ...]  # kinks beside which no polynomial is enough
 
     def slope(self, x: np.ndarray) -> np.ndarray:
         """The derivative, extended by its last value beyond the ends."""
@@ -46,13 +51,24 @@ class Piecewise:
 def resolve(f: Values, reach: float, kinks: tuple[float, ...] = ()) -> Piecewise | None:
     """f on [-reach, reach], or None if it varies too fast to be resolved there."""
     ends = np.unique(np.concatenate([_start(reach), kinks]))
-    pieces = _halve(f, ends)
-    if pieces is None:
+    found = _halve(f, ends, *TO_A_KINK)
+    if found is None:
         return None
-    kinks = tuple(sorted({*kinks, *_kinks(pieces)}))
-    pieces = _halve(f, np.unique(np.concatenate([ends, kinks])), keep_narrow=False)
-    assert pieces is not None  # there are fewer with the kinks than without
-    return Piecewise(np.append(pieces[:, 0], pieces[-1, 1]), _coefficients(f, pieces).T, kinks, _jumps(f, kinks))
+    kinks = tuple(sorted({*kinks, *_kinks(_sorted(*found))}))
+    found = _halve(f, np.unique(np.concatenate([ends, kinks])), *TO_AN_END)
+    if found is None:
+        return None
+    (pieces, left), coefficients = found, _without_noise(_coefficients(f, found[0]))
+    singular = tuple(k for k in kinks if _is_singular(k, pieces, left))
+    jumps = _jumps(f, tuple(k for k in kinks if k not in singular))
+    heights = dict(zip((k for k in kinks if k not in singular), jumps, strict=True))
+    return Piecewise(
+        np.append(pieces[:, 0], pieces[-1, 1]),
+        coefficients.T,
+        kinks,
+        tuple(heights.get(k, 0.0) for k in kinks),
+        singular,
+    )
 
 
 def _start(reach: float) -> np.ndarray:
@@ -62,24 +78,38 @@ def _start(reach: float) -> np.ndarray:
     return np.concatenate([[-reach], np.sort(inside), [reach]])
 
 
-def _halve(f: Values, ends: np.ndarray, keep_narrow: bool = True) -> np.ndarray | None:
-    """Intervals (n, 2) on which f is a polynomial, or which are too narrow to halve."""
-    done, now = [], np.stack([ends[:-1], ends[1:]], axis=1)
+def _halve(f: Values, ends: np.ndarray, halvings: int, doubles: int) -> tuple[np.ndarray, np.ndarray] | None:
+    """Intervals (n, 2) on which f is a polynomial, and those that are too narrow to halve; None if there are too many."""
+    done, narrow, now = [], [], np.stack([ends[:-1], ends[1:]], axis=1)
     with np.errstate(all="ignore"):
-        usual = np.nanmax(np.abs(f(np.linspace(-1, 1, 9))))
-    for _ in range(HALVINGS):
-        noise = NOISE * usual * np.maximum(1, np.abs(now).max(axis=1))
-        resolved = _is_resolved(_coefficients(f, now), noise)
+        probes = np.abs(f(np.linspace(-1, 1, 9)))
+    usual = probes[np.isfinite(probes)].max(initial=0)
+    for _ in range(halvings):
+        resolved = _is_resolved(_coefficients(f, now), now, usual)
         done.append(now[resolved])
         now = now[~resolved]
-        if not len(now) or len(now) > MOST_PIECES:
+        smallest = np.diff(now, axis=1)[:, 0] <= doubles * np.spacing(np.abs(now).max(axis=1, initial=0))
+        narrow.append(now[smallest])
+        now = now[~smallest]
+        most = MOST_KINKS if np.diff(now, axis=1).max(initial=0) < NARROW else MOST_PIECES
+        if len(now) > most:
+            return None
+        if not len(now):
             break
         middle = now.mean(axis=1)
         now = np.concatenate([np.stack([now[:, 0], middle], 1), np.stack([middle, now[:, 1]], 1)])
-    if len(now) > MOST_PIECES:
-        return None
-    pieces = np.concatenate([*done, now] if keep_narrow else done)
-    return pieces[np.argsort(pieces[:, 0])]
+    return _sorted(*done), _sorted(*narrow, now)
+
+
+def _is_singular(kink: float, pieces: np.ndarray, left: np.ndarray) -> bool:
+    """Pieces shrink towards it."""
+    beside = np.concatenate([left, pieces[np.diff(pieces, axis=1)[:, 0] < SHRUNK * (1 + abs(kink))]])
+    return bool((beside == kink).any())
+
+
+def _sorted(*pieces: np.ndarray) -> np.ndarray:
+    together = np.concatenate(pieces)
+    return together[np.argsort(together[:, 0])]
 
 
 def _coefficients(f: Values, intervals: np.ndarray) -> np.ndarray:
@@ -100,11 +130,20 @@ def _chebyshev() -> tuple[np.ndarray, np.ndarray]:
     return np.cos(angles), transform
 
 
-def _is_resolved(coefficients: np.ndarray, noise: np.ndarray) -> np.ndarray:
-    """The last three are rounding; values that overflow are as resolved as they will ever be."""
-    size = np.abs(coefficients)
-    small = size[:, -3:].max(axis=1) <= np.maximum(RESOLVED * size.max(axis=1), noise)
+def _is_resolved(coefficients: np.ndarray, intervals: np.ndarray, usual: float) -> np.ndarray:
+    """The last three are rounding, of f or of x; values that overflow are as resolved as they will ever be."""
+    size, far = np.abs(coefficients), np.abs(intervals).max(axis=1)
+    of_x = 2 * np.finfo(float).eps * far / np.diff(intervals, axis=1)[:, 0]
+    with np.errstate(all="ignore"):
+        of_f = np.maximum(RESOLVED * size.max(axis=1), NOISE * usual * np.maximum(1, far))
+        small = size[:, -3:].max(axis=1) <= np.maximum(of_f, of_x * size[:, 1:].max(axis=1))
     return small | ~np.isfinite(size).all(axis=1)
+
+
+def _without_noise(coefficients: np.ndarray) -> np.ndarray:
+    """(pieces, degree + 1) with the slope of a constant set to nothing."""
+    level = np.abs(coefficients[:, 1:]).max(axis=1) <= FLAT * np.abs(coefficients[:, 0])
+    return np.where(level[:, None] & (np.arange(coefficients.shape[1]) > 0), 0.0, coefficients)
 
 
 def _kinks(pieces: np.ndarray) -> list[float]:
@@ -116,8 +155,10 @@ def _kinks(pieces: np.ndarray) -> list[float]:
 
 
 def _shortest(group: np.ndarray) -> float:
-    """Of the numbers in the narrowest interval of a group; 0.2999999999999998 was meant as 0.3."""
-    low, high = group[np.argmin(np.diff(group, axis=1)[:, 0])]
+    """Of the numbers in the narrowest intervals of a group; 0.2999999999999998 was meant as 0.3."""
+    width = np.diff(group, axis=1)[:, 0]
+    narrowest = group[width <= 1.5 * width.min()]
+    low, high = narrowest.min(), narrowest.max()
     middle, room = (low + high) / 2, 2 * (high - low)
     candidates = (round(float(middle), digits) + 0.0 for digits in range(13))
     return next((x for x in candidates if abs(x - middle) <= room), float(middle))

@@ -1,4 +1,8 @@
-"""Functions as users give them: of numpy arrays, of one number, or of tensors; tried once, and elementwise from then on."""
+"""Functions as users give them: of numpy arrays, of one number, or of tensors; tried once, and elementwise from then on.
+
+A function is elementwise if a number has the same image whatever stands beside it, and wherever it stands. Softmax,
+normalisations, sorting and running sums are not, and neither is noise.
+"""
 
 import sys
 from collections.abc import Callable
@@ -7,6 +11,9 @@ from typing import Any
 import numpy as np
 
 TRIAL = np.concatenate([np.linspace(-6.1, 6.1, 41), [0.0]])
+SHUFFLED = np.random.default_rng(0).permutation(len(TRIAL))
+ORDERS = (SHUFFLED, np.arange(5, 18), np.repeat(SHUFFLED, 3))  # other places, fewer neighbours, more of them
+SAME = 1e-6  # relative: vectorised code may round differently, and in single precision
 
 
 class OneFunction:
@@ -31,6 +38,8 @@ class Vectorised(OneFunction):
 
     def __call__(self, x: np.ndarray) -> np.ndarray:
         flat = np.ravel(x)
+        if not flat.size:
+            return np.zeros(np.shape(x))
         with np.errstate(all="ignore"):
             return _checked(self.way(flat), flat, self.f).reshape(np.shape(x))
 
@@ -55,7 +64,10 @@ def readable(f: Any, name: str) -> Vectorised:
         raise ValueError(
             f"{name}: expected a name or a function of arrays, got {f!r}; names are in activations.names()"
         )
-    for through in (None, ByNumber, OfTensors):
+    ways = (
+        (ByNumber,) if isinstance(f, np.vectorize) else (None, ByNumber, OfTensors)
+    )  # it takes its type from one value
+    for through in ways:
         found = Vectorised(f, through)
         try:
             with np.errstate(all="ignore"):
@@ -63,6 +75,7 @@ def readable(f: Any, name: str) -> Vectorised:
         except (TypeError, ValueError, AttributeError, KeyError, RuntimeError):  # not a function of these
             continue
         _refuse_nan(_checked(values, TRIAL, f, name), f, name)
+        _refuse_mixing(found, np.asarray(values, float), name)
         return found
     raise ValueError(f"{name}: expected a function of a numpy array; {f!r} accepts neither arrays, tensors nor numbers")
 
@@ -71,6 +84,21 @@ def _refuse_nan(values: np.ndarray, f: Any, name: str) -> None:
     if np.isnan(values).any():
         x = TRIAL[np.isnan(values)][0]
         raise ValueError(f"{name}: expected a number for every real x, but {f!r} gives NaN at x = {x:g}; extend it")
+
+
+def _refuse_mixing(f: Vectorised, values: np.ndarray, name: str) -> None:
+    usual = np.median(np.abs(values))
+    for order in ORDERS:
+        again = f(TRIAL[order])
+        with np.errstate(all="ignore"):
+            apart, room = np.abs(again - values[order]), SAME * (np.abs(values[order]) + SAME * usual)
+        same = (again == values[order]) | (apart <= room)
+        if not same.all():
+            at = np.argmin(same)
+            raise ValueError(
+                f"{name}: expected a function that treats every number by itself, but {f.f!r} turns {TRIAL[order][at]:g} "
+                f"into {values[order][at]:g} or {again[at]:g}, depending on the numbers beside it; make it elementwise"
+            )
 
 
 def _checked(values: Any, x: np.ndarray, f: Any, name: str = "activation") -> np.ndarray:

@@ -79,7 +79,7 @@ def _on_cut_line(phi: Values, q: np.ndarray, points: np.ndarray) -> tuple[np.nda
     for i in range(0, len(q), held):
         root = np.sqrt(q[i : i + held, None])
         z, weights = cut_line(np.clip(points / root, -1e9, 1e9), CUT_ORDER)
-        weighted = phi(root * z) * weights
+        weighted = np.where(weights > 0, phi(root * z), 0.0) * weights  # a pole is no more than an end of a panel
         for n, polynomial in enumerate(polynomials(z, TERMS)):
             a[i : i + held, n] = np.einsum("qz,qz->q", weighted, polynomial)
     return a, np.arange(TERMS)

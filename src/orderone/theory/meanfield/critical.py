@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from orderone.core.arrays import as_numpy, like, plain
+from orderone.core.arrays import as_numpy, broadcast, like, plain
 from orderone.core.given import ArrayLike, Function, Name
 from orderone.core.shapes import Array
 from orderone.theory import activations
@@ -22,6 +22,7 @@ from orderone.theory.activations import Activation
 from orderone.theory.meanfield.lengths import BEYOND, GRID, length_slope
 from orderone.theory.meanfield.parameters import parameters
 from orderone.theory.meanfield.roots import bracketed
+from orderone.theory.meanfield.short_signals import SHORT, short_signals
 
 SMALLEST, BARELY = 1e-30, 1e-3  # a length that stands for zero, and one near it that shows whether it attracts
 NOISE = 1e-15  # relative to q: what is left of a difference below that is rounding
@@ -37,6 +38,7 @@ def critical_weight_var(activation: Name | Function, bias_var: ArrayLike, keep: 
     There is none for softplus: its lengths diverge before chi_1 reaches 1.
     """
     xp, *given = parameters(bias_var=bias_var, keep=keep)
+    broadcast(bias_var=given[0], keep=given[1])
     b, rho = np.broadcast_arrays(*map(as_numpy, given))
     inverse = _inverse_slope(activations.get(activation), b.ravel()).reshape(b.shape)
     return _number(like(rho * inverse, given[0], xp))
@@ -45,6 +47,7 @@ def critical_weight_var(activation: Name | Function, bias_var: ArrayLike, keep: 
 def critical_bias_var(activation: Name | Function, weight_var: ArrayLike, keep: ArrayLike = 1.0) -> Any:
     """The bias variance at which chi_1 = 1; NotCriticalError if there is none."""
     xp, *given = parameters(weight_var=weight_var, keep=keep)
+    broadcast(weight_var=given[0], keep=given[1])
     w, rho = np.broadcast_arrays(*map(as_numpy, given))
     target = (rho / np.maximum(w, SMALLEST)).ravel()
     return _number(like(_bias_of_slope(activations.get(activation), target).reshape(w.shape), given[0], xp))
@@ -53,6 +56,7 @@ def critical_bias_var(activation: Name | Function, weight_var: ArrayLike, keep: 
 def critical_keep(activation: Name | Function, weight_var: ArrayLike, bias_var: ArrayLike) -> Any:
     """The keep rate at which chi_1 = 1; NotCriticalError if none in (0, 1] does it."""
     _, w, b = parameters(weight_var=weight_var, bias_var=bias_var)
+    broadcast(weight_var=w, bias_var=b)
     keep = w / critical_weight_var(activation, b)
     remedy = "dropout raises chi_1, so start from a weight_var that is ordered without it"
     _refuse(as_numpy(keep), (as_numpy(keep) > 0) & (as_numpy(keep) <= 1), "keep", "in (0, 1]", remedy)
@@ -82,10 +86,13 @@ def _inverse_slope(phi: Activation, bias_var: np.ndarray) -> np.ndarray:
     if phi.homogeneous is not None:
         return np.full(len(bias_var), 1 / phi.homogeneous if phi.homogeneous else np.inf)
     grid = GRID if bias_var.max() < GRID[-1] / 1e3 else np.append(GRID, BEYOND[1:])
-    sign = np.where(_scan(phi, len(grid))[0] - bias_var[:, None] > NOISE * grid, 1, -1)
+    noise = np.where((short_signals(phi) is not None) & (grid < SHORT), 0.0, NOISE * grid)
+    grid, noise = np.append(SMALLEST, grid), np.append(0.0, noise)
+    left_over = np.append(_left_over(phi, np.array([SMALLEST])), _scan(phi, len(grid) - 1)[0])
+    sign = np.where(left_over - bias_var[:, None] > noise, 1, -1)
     rows, at = np.nonzero(sign[:, :-1] * sign[:, 1:] < 0)
     q = bracketed(lambda x, some: _left_over(phi, x) - bias_var[rows[some]], grid[at], grid[at + 1])
-    dying = np.flatnonzero((bias_var == 0) & (abs(_left_over(phi, SMALLEST)) <= NOISE * SMALLEST))
+    dying = np.flatnonzero((bias_var <= max(left_over[0], 0)) & (abs(left_over[0]) <= NOISE * SMALLEST))
     rows, q = np.concatenate([rows, dying]), np.concatenate([q, np.full(len(dying), SMALLEST)])
     result = np.full(len(bias_var), np.inf)
     if len(q):
@@ -112,7 +119,9 @@ def _bias_of_slope(phi: Activation, target: np.ndarray) -> np.ndarray:
 def _left_over(phi: Activation, q: Array) -> Array:
     """q - M / D: the bias variance for which q is a fixed point on the critical line."""
     with np.errstate(invalid="ignore", over="ignore"):
-        return q - np.nan_to_num(phi.second_moment(q) / phi.derivative_moment(q), nan=np.inf)
+        direct = q - np.nan_to_num(phi.second_moment(q) / phi.derivative_moment(q), nan=np.inf)
+    short = short_signals(phi)
+    return direct if short is None else np.where(q < SHORT, short.left_over(np.minimum(q, SHORT)), direct)
 
 
 @lru_cache(maxsize=64)

@@ -8,22 +8,26 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from orderone.core.arrays import as_numpy, together
+from orderone.core.arrays import together
 from orderone.core.given import ArrayLike, Function, Name, Number
+from orderone.core.shapes import Array
 from orderone.theory.meanfield.mean_field import MeanField
 
 QUANTITIES = ("q_star", "c_star", "chi1", "chi2", "xi1", "xi2")
 
 
 @dataclass(frozen=True)
-class PhaseDiagram(Mapping[str, np.ndarray]):
-    """q_star, c_star, chi1, chi2, xi1, xi2: each [i, j] belongs to weight_var[i] and bias_var[j]."""
+class PhaseDiagram(Mapping[str, Array]):
+    """q_star, c_star, chi1, chi2, xi1, xi2: each [i, j] belongs to weight_var[i] and bias_var[j].
 
-    weight_var: np.ndarray  # (i,)
-    bias_var: np.ndarray  # (j,)
+    Tensors come back as tensors, on their device; words are numpy arrays.
+    """
+
+    weight_var: Array  # (i,)
+    bias_var: Array  # (j,)
     networks: MeanField
 
-    def __getitem__(self, quantity: str) -> np.ndarray:
+    def __getitem__(self, quantity: str) -> Array:
         if quantity not in QUANTITIES:
             raise KeyError(quantity)
         return getattr(self.networks, quantity)
@@ -45,7 +49,7 @@ class PhaseDiagram(Mapping[str, np.ndarray]):
         return self.networks.status
 
     @property
-    def trainable_depth(self) -> np.ndarray:
+    def trainable_depth(self) -> Array:
         """min(12 xi_1, 12 xi_2), [i, j]."""
         return self.networks.trainable_depth()
 
@@ -54,11 +58,13 @@ def phase_diagram(
     activation: Name | Function, weight_var: ArrayLike, bias_var: ArrayLike, keep: Number = 1.0
 ) -> PhaseDiagram:
     """A mapping of 2-d arrays, q_star c_star chi1 chi2 xi1 xi2: entry [i, j] is for weight_var[i] and bias_var[j]."""
-    _, *axes, rate = together(weight_var=weight_var, bias_var=bias_var, keep=keep)
-    rows, columns = (np.atleast_1d(as_numpy(axis)) for axis in axes)
+    xp, *axes, rate = together(weight_var=weight_var, bias_var=bias_var, keep=keep)
+    rows, columns = (axis if axis.ndim else xp.reshape(axis, (1,)) for axis in axes)
     for name, axis in (("weight_var", rows), ("bias_var", columns)):
         if axis.ndim != 1:
-            raise ValueError(f"{name}: expected the values along one axis, got shape {axis.shape}; give a vector")
+            raise ValueError(
+                f"{name}: expected the values along one axis, got shape {tuple(axis.shape)}; give a vector"
+            )
     if rate.ndim:
         raise ValueError(f"keep: expected one number, got shape {tuple(rate.shape)}; make one diagram for each")
     return PhaseDiagram(rows, columns, MeanField(activation, rows[:, None], columns[None, :], float(rate)))

@@ -19,6 +19,7 @@ from orderone.core import checks
 from orderone.core.arrays import together
 from orderone.core.exact import count
 from orderone.core.given import Count, Number
+from orderone.theory.meanfield.lengths import homogeneous
 from orderone.theory.meanfield.parameters import parameters
 
 
@@ -43,8 +44,8 @@ def linear_gradient_metrics(
     """g_aa and g_ab of a linear dropout network, layers 1 to depth: S1 (12) in the form of erratum S1.3.
 
     `q0` is the squared length of an input per unit, `qab0` the overlap of two (q0 if it is not given: the same input twice,
-    under masks of their own). Without them, lengths and overlap are those of the fixed point: infinite unless
-    weight_var < keep, erratum S1.2.
+    under masks of their own). Without them, lengths and overlap are those of the fixed point, as for `MeanField`: infinite
+    unless weight_var < keep, erratum S1.2. With weight_var = keep and no bias every length stays as it is, and 1 is taken.
     """
     w, b, rho = _parameters(weight_var, bias_var, keep)
     depth = count(depth, "depth")
@@ -72,7 +73,7 @@ def _backwards(q: np.ndarray, factor: float, ratio: float, weight: float) -> np.
 def _lengths(w: float, b: float, rho: float, depth: int, q0: Any, qab0: Any) -> tuple[np.ndarray, np.ndarray]:
     """q and q_ab at layers 0 .. depth."""
     if q0 is None:
-        fixed, overlap = (b / (1 - slope) if slope < 1 else np.inf for slope in (w / rho, w))
+        fixed, overlap = (float(homogeneous(np.array(slope), np.array(b))) for slope in (w / rho, w))
         start, q = fixed, np.full(depth + 1, fixed)
     else:
         start = overlap = _start(q0, "q0", 0.0, np.finfo(float).max, "give a squared length per unit")

@@ -1,13 +1,18 @@
 """How gradients decay with the distance k = L - l from the output, for any activation, and where the noise takes over.
 
-    g_aa^l ~ chi_1^k,      g_ab^l ~ max(chi_2, lambda^2)^k                                           S1 (9), (11)
+    g_aa^l = g_aa^L chi_1^k [1 + (1/keep) sum_{j=1..k} (lambda^2 / chi_1)^j]
+    g_ab^l = g_ab^L chi_2^k [1 + sum_{j=1..k} (lambda^2 / chi_2)^j]
 
-lambda is the slope dq'/dq of the length map. Erratum S1.5: the loss depends on the weights that carry its gradient back,
-so that a part of the gradient stays aligned with the signal; by Stein's lemma it shrinks by lambda a layer, which is
-(weight_var / keep) dE phi^2 / dq, and g_ab with its square. In linear networks lambda = chi_1, and that part wins if
-weight_var > keep^2. There the sums of both parts are known (`gradients`), and are taken at the fixed point,
+at the fixed point, for the loss sum_i phi(z^L_i)^2. lambda is the slope dq'/dq of the length map. (9) and (11) of S1 are
+the first terms. The sums are there because the loss depends on the weights that carry its gradient back (erratum S1.5): by
+Stein's lemma a part of delta^l stays aligned with the signal, weight_var x_j E[d delta_i / d z_i], and that average shrinks
+by lambda a layer. With psi = phi phi', v_k = E delta_a^2, u_k = E delta_a delta_b at distance k, and the masks of S1 (7),
 
-    g_aa^l = chi_1^k [1 + (1/keep) sum_{j=1..k} chi_1^j],       g_ab^l = r chi_2^k sum_{j=0..k} (chi_1^2 / chi_2)^j
+    v_k = chi_1 v_{k-1} + (4 / keep) lambda^(2k) E psi^2,        v_0 = 4 E psi^2
+    u_k = chi_2 u_{k-1} + 4 lambda^(2k) E psi_a psi_b,           u_0 = 4 E psi_a psi_b
+
+Far from the output the larger rate wins: max(chi_1, lambda^2), max(chi_2, lambda^2). In linear networks lambda = chi_1, and
+this is (12) at the fixed point (`gradients`).
 
 Erratum S1.4: (13) of the paper, chi_1 for g_ab too, is refuted. What falls as chi_1^k is the noise of one network,
 
@@ -29,7 +34,6 @@ from orderone.core.errors import instance
 from orderone.core.exact import count
 from orderone.core.given import Count, Number
 from orderone.core.reals import real
-from orderone.theory.activations import PiecewiseLinear
 from orderone.theory.meanfield.lengths import length_slope
 from orderone.theory.meanfield.mean_field import MeanField
 from orderone.theory.meanfield.roots import bracketed
@@ -58,8 +62,7 @@ def gradient_law(
 ) -> GradientLaw:
     """Means and noise of the gradient metrics of layers 1 to `depth` at finite width.
 
-    `ratio` is g_ab / g_aa at the last layer, about c* for two inputs at the fixed point. Linear networks have the sums of
-    S1 (12); of all others the rates are known, not the prefactors.
+    `ratio` is g_ab / g_aa at the last layer, about c* for two inputs at the fixed point.
     """
     network = instance(network, MeanField, "network", "make one with MeanField(...)")
     depth, width = count(depth, "depth"), count(width, "width")
@@ -72,18 +75,25 @@ def gradient_law(
 
 
 class _Decay(NamedTuple):
-    """rate^k [1 + weight sum_{j=1..k} ratio^j] for any real k; ratio <= 1, since the faster of two rates is the first."""
+    """own^k + weight sum_{j=1..k} own^(k-j) aligned^j, for any real k, with the larger of the two rates in front."""
 
     rate: float
-    ratio: float = 0.0
-    weight: float = 0.0
+    own: float
+    aligned: float
+    weight: float
+
+    @classmethod
+    def of(cls, own: float, aligned: float, weight: float) -> "_Decay":
+        return cls(max(own, aligned), own, aligned, weight)
 
     def log(self, k: Any) -> Any:
-        with np.errstate(divide="ignore", invalid="ignore"):
-            power = np.where(k == 0, 0.0, k * np.log(self.rate))
-        near = abs(1 - self.ratio) < 1e-9
-        total = k if near else self.ratio * (1 - self.ratio**k) / (1 - self.ratio)
-        return power + np.log1p(self.weight * total)
+        if not 0 < self.rate < math.inf:
+            return np.where(k == 0, 0.0, -math.inf if self.rate == 0 else math.inf)
+        first, second = self.own / self.rate, self.aligned / self.rate
+        with np.errstate(divide="ignore", invalid="ignore", over="ignore", under="ignore"):
+            near = abs(first - second) < 1e-9
+            total = k * first**k if near else second * (first**k - second**k) / (first - second)
+            return k * math.log(self.rate) + np.log(first**k + self.weight * total)
 
 
 def _decays(network: MeanField) -> tuple[_Decay, _Decay]:
@@ -91,11 +101,7 @@ def _decays(network: MeanField) -> tuple[_Decay, _Decay]:
     weight_var, _, keep = network.one()
     chi1, chi2 = float(network.chi1), float(network.chi2)
     lengthen = float(length_slope(network.phi, np.array([weight_var / keep]), np.array([network.q_star]))[0])
-    fastest = max(chi2, lengthen**2)
-    linear = isinstance(network.phi, PiecewiseLinear) and network.phi.even == 0
-    if not linear or not 0 < chi1 < 1:
-        return _Decay(chi1), _Decay(fastest)
-    return _Decay(chi1, chi1, 1 / float(keep)), _Decay(fastest, min(chi2, chi1**2) / fastest, 1.0)
+    return _Decay.of(chi1, lengthen**2, 1 / float(keep)), _Decay.of(chi2, lengthen**2, 1.0)
 
 
 def _crossing(squares: _Decay, overlaps: _Decay, head_start: float) -> float:

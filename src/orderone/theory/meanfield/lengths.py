@@ -18,26 +18,25 @@ import numpy as np
 
 from orderone.theory.activations import Activation
 from orderone.theory.meanfield.roots import bracketed
+from orderone.theory.meanfield.short_signals import SHORT, short_signals
 
 DECADES, PER_DECADE = 18, 8
 GRID = 10.0 ** (np.arange(-DECADES * PER_DECADE, DECADES * PER_DECADE + 1) / PER_DECADE)
 BEYOND = 10.0 ** np.arange(DECADES, 309)
 ONE = DECADES * PER_DECADE  # GRID[ONE] = 1
 NOISE = 1e-15  # relative: a sign below that is rounding
+INEXACT = 1e-3  # the same where averages are
 LIMIT = 1e-9  # the same for very long signals, whose averages are less exact
 
 
 def fixed_length(phi: Activation, rate: np.ndarray, bias_var: np.ndarray) -> np.ndarray:
     """q* for flat arrays, with rate = weight_var / keep; inf where the length diverges."""
     if phi.homogeneous is not None:
-        return _homogeneous(rate * phi.homogeneous, bias_var)
+        return homogeneous(rate * phi.homogeneous, bias_var)
     low, high = np.empty((2, len(rate)))
     for i in range(0, len(rate), 4096):
         some = slice(i, i + 4096)
         low[some], high[some] = _brackets(_excess(phi, rate[some], bias_var[some]), bias_var[some])
-
-    def excess(q: np.ndarray, rows: np.ndarray) -> np.ndarray:
-        return rate[rows] * phi.second_moment(q) + bias_var[rows] - q
 
     endless = np.flatnonzero(np.isinf(high))
     if len(endless) and (_is_sublinear(phi) or bias_var.max() > GRID[-1] / 1e3):
@@ -45,7 +44,8 @@ def fixed_length(phi: Activation, rate: np.ndarray, bias_var: np.ndarray) -> np.
     inside = np.isfinite(high) & (high > 0)
     q = np.where(np.isfinite(high), 0.0, np.inf)
     kept = np.flatnonzero(inside)
-    q[kept] = bracketed(lambda x, rows: excess(x, kept[rows]), low[kept], high[kept])
+    some, others = rate[kept], bias_var[kept]
+    q[kept] = bracketed(lambda x, rows: _excess_at(phi, some[rows], others[rows], x), low[kept], high[kept])
     return q
 
 
@@ -53,11 +53,11 @@ def all_fixed_lengths(phi: Activation, rate: float, bias_var: float) -> list[flo
     """Every q with q' = q on the grid, and 0 if it is one; for homogeneous activations at most one is isolated."""
     zero = [0.0] if bias_var == 0 and rate * float(phi.second_moment(0.0)) == 0 else []
     if phi.homogeneous is not None:
-        q = float(_homogeneous(np.array([rate * phi.homogeneous]), np.array([bias_var]))[0])
+        q = float(homogeneous(np.array([rate * phi.homogeneous]), np.array([bias_var]))[0])
         return zero + [q] * int(0 < q < np.inf)
     sign = np.sign(_excess(phi, np.array([rate]), np.array([bias_var]))[0])
     at, on = np.flatnonzero(sign[:-1] * sign[1:] < 0), 1 + np.flatnonzero(sign[:-2] * sign[2:] < 0)
-    between = bracketed(lambda q, _: rate * phi.second_moment(q) + bias_var - q, GRID[at], GRID[at + 1])
+    between = bracketed(lambda q, _: _excess_at(phi, rate, bias_var, q), GRID[at], GRID[at + 1])
     found = sorted([*zero, *map(float, between), *map(float, GRID[on[sign[on] == 0]])])
     settled = float(fixed_length(phi, np.array([rate]), np.array([bias_var]))[0])
     known = np.isinf(settled) or any(np.isclose(settled, q, rtol=1e-9, atol=0) for q in found)
@@ -76,7 +76,7 @@ def length_slope(phi: Activation, rate: np.ndarray, q: np.ndarray) -> np.ndarray
         )
 
 
-def _homogeneous(slope: np.ndarray, bias_var: np.ndarray) -> np.ndarray:
+def homogeneous(slope: np.ndarray, bias_var: np.ndarray) -> np.ndarray:
     """q' = slope q + bias_var. With slope 1 and no bias every length stays, 1 too."""
     decays = slope < 1
     q = np.where(decays, bias_var / np.where(decays, 1 - slope, 1.0), np.inf)
@@ -85,8 +85,20 @@ def _homogeneous(slope: np.ndarray, bias_var: np.ndarray) -> np.ndarray:
 
 def _excess(phi: Activation, rate: np.ndarray, bias_var: np.ndarray) -> np.ndarray:
     """q' - q on the grid, (problems, grid), with rounding set to zero."""
-    excess = _grown(rate, _moments(phi), bias_var) - GRID
-    return np.where(np.abs(excess) <= NOISE * GRID, 0.0, excess)
+    excess, noise = _grown(rate, _moments(phi), bias_var) - GRID, np.full((len(rate), len(GRID)), NOISE * GRID)
+    noise[:, phi.exact_up_to() < GRID] *= INEXACT / NOISE
+    short, below = short_signals(phi), SHORT > GRID
+    if short is not None:
+        excess[:, below], noise[:, below] = short.excess(rate[:, None], bias_var[:, None], GRID[below])
+    return np.where(np.abs(excess) <= noise, 0.0, excess)
+
+
+def _excess_at(phi: Activation, rate: np.ndarray | float, bias_var: np.ndarray | float, q: np.ndarray) -> np.ndarray:
+    """q' - q at one length for each problem."""
+    excess, short = rate * phi.second_moment(q) + bias_var - q, short_signals(phi)
+    return (
+        excess if short is None else np.where(q < SHORT, short.excess(rate, bias_var, np.minimum(q, SHORT))[0], excess)
+    )
 
 
 def _brackets(excess: np.ndarray, bias_var: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

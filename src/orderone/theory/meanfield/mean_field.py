@@ -6,47 +6,32 @@ p_j is 1 with probability keep: the KEEP rate, which the paper calls the dropout
 those of pre-activations z, and two inputs meet masks of their own.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from orderone.core import checks
-from orderone.core.arrays import as_numpy, like, together
+from orderone.core.arrays import as_numpy, together
 from orderone.core.exact import count
-from orderone.core.given import ArrayLike, Count, Function, Name, Number
-from orderone.core.reals import real
+from orderone.core.given import ArrayLike, Count
 from orderone.core.shapes import Array
-from orderone.theory import activations
 from orderone.theory.meanfield import lengths, scales
 from orderone.theory.meanfield.fixed_point import FixedPoint
-from orderone.theory.meanfield.parameters import parameters
+from orderone.theory.meanfield.networks import Networks, number
 from orderone.theory.meanfield.solution import DIVERGES, TINY, Solution, solve
 from orderone.theory.meanfield.trajectory import LONGEST, Layer, Trajectory, follow
 
 
-@dataclass(frozen=True)
-class MeanField:
+@dataclass(frozen=True, eq=False)
+class MeanField(Networks):
     """Fixed points, phases and depth scales of one network, or of many if parameters are arrays, which broadcast.
 
     `activation` is a name (`theory.activations.names()`) or a function; `keep` is the rate at which units are kept.
-    Results are floats for numbers and arrays for arrays; what diverges is inf, and `status` says so.
+    Results are floats for numbers, arrays for arrays and tensors for tensors, on their device; what diverges is inf, and
+    `status` says so. Two networks are equal if their parameters are.
     """
-
-    activation: Name | Function = "tanh"
-    weight_var: ArrayLike = 1.0
-    bias_var: ArrayLike = 0.0
-    keep: ArrayLike = 1.0
-    tolerance: Number = field(default=1e-9, repr=False)  # of chi_1, within which the phase is critical
-
-    @cached_property
-    def phi(self) -> activations.Activation:
-        return activations.get(self.activation)
-
-    def __post_init__(self) -> None:
-        real(self.tolerance, "tolerance", least=0)
-        _ = self.phi, self._parameters  # wrong input is said now, not at the first result
 
     @property
     def q_star(self) -> Any:
@@ -106,25 +91,30 @@ class MeanField:
     def length_map(self, q: ArrayLike) -> Any:
         """The length after one layer: S1 (2)."""
         xp, length = together(q=q)
-        weight_var, bias_var, keep = self._parameters
-        self._meets(length, "q")
-        moment = as_numpy(self.phi.second_moment(checks.variance(xp, length, "q")))
+        weight_var, bias_var, keep = self.parameters
+        self.meets(length, "q")
+        moment = self.phi.second_moment(as_numpy(checks.variance(xp, length, "q")))
         with np.errstate(over="ignore"):
-            return _number(weight_var / keep * moment + bias_var)
+            return self.as_given(weight_var / keep * moment + bias_var, q=q)
 
     def correlation_map(self, c: ArrayLike) -> Any:
         """The correlation after one layer of signals with length q*: S1 (3), (4)."""
         xp, correlation = together(c=c)
         checks.within(xp, correlation, -1, 1, "c", "it is a correlation")
-        self._meets(correlation, "c")
-        return _number(1 - self._next_gap(1 - as_numpy(correlation)))
+        self.meets(correlation, "c")
+        return self.as_given(1 - self._next_gap(1 - as_numpy(correlation)), c=c)
 
     def trajectory(self, q0: ArrayLike, c0: ArrayLike, depth: Count) -> Trajectory:
         """Lengths and correlation at layers 0 to depth, from lengths q0 (one number, or one for each of two inputs)."""
         xp, start, correlation = together(q0=q0, c0=c0)
         first, second = _two(as_numpy(checks.variance(xp, start, "q0")))
         gap = 1 - as_numpy(checks.within(xp, correlation, -1, 1, "c0", "it is a correlation"))
-        return follow(Layer(self.phi, *self._parameters), first, second, gap, count(depth, "depth", least=0))
+        self.meets(first, "q0")
+        self.meets(gap, "c0")
+        found = follow(Layer(self.phi, *self.parameters), first, second, gap, count(depth, "depth", least=0))
+        return Trajectory(
+            *(self.as_given(values, q0=q0, c0=c0) for values in (found.q, found.c, found.q_bb, found.gap))
+        )
 
     def lengths(self) -> tuple[FixedPoint, ...]:
         """All fixed points of the length map, for one network."""
@@ -148,56 +138,25 @@ class MeanField:
 
     def _next_gap(self, gap: Array) -> Array:
         """g' = A (1/keep - 1 + G); where the length diverges the bias has no share in it, and A = keep."""
-        weight_var, _, keep = self._parameters
+        weight_var, _, keep = self.parameters
         length = self._solution.q_star.reshape(np.shape(weight_var))
         q = np.clip(length, TINY, LONGEST)
-        output_gap = Layer(self.phi, *self._parameters).output_gap(length, length, gap)
+        output_gap = Layer(self.phi, *self.parameters).output_gap(length, length, gap)
         share = np.where(np.isfinite(length), weight_var * (self.phi.second_moment(q) / q), keep)
         return share * (1 / keep - 1 + output_gap)
-
-    def _meets(self, given: Any, name: str) -> None:
-        """A ValueError unless it broadcasts with the networks."""
-        shapes = tuple(given.shape), self._parameters[0].shape
-        try:
-            np.broadcast_shapes(*shapes)
-        except ValueError as error:
-            raise ValueError(
-                f"{name}: expected a shape that broadcasts with the networks, {shapes[1]}; got {shapes[0]}; reshape it"
-            ) from error
 
     def _is_odd(self) -> bool:
         x = np.linspace(0.1, 3, 30)
         return bool(np.allclose(self.phi(x), -np.asarray(self.phi(-x)), rtol=1e-12, atol=0))
 
     @cached_property
-    def _parameters(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        _, *given = parameters(weight_var=self.weight_var, bias_var=self.bias_var, keep=self.keep)
-        try:
-            a, b, c = np.broadcast_arrays(*map(as_numpy, given))
-        except ValueError as error:
-            shapes = [tuple(x.shape) for x in given]
-            raise ValueError(f"weight_var, bias_var, keep: expected shapes that broadcast, got {shapes}") from error
-        return a, b, c
-
-    @cached_property
     def _solution(self) -> Solution:
-        return solve(self.phi, *(x.ravel() for x in self._parameters))
-
-    def one(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """weight_var, bias_var and keep, if this is one network."""
-        if self._parameters[0].size != 1:
-            raise ValueError(
-                f"expected one network, got shape {self._parameters[0].shape}; make one MeanField for each"
-            )
-        return self._parameters
+        return solve(self.phi, *(x.ravel() for x in self.parameters))
 
     def _give(self, flat: np.ndarray) -> Any:
         """A float or a word for numbers, an array for arrays; torch for torch."""
-        shaped = flat.reshape(self._parameters[0].shape)
-        if shaped.ndim == 0:
-            return shaped.item()
-        xp, *given = together(weight_var=self.weight_var, bias_var=self.bias_var, keep=self.keep)
-        return shaped if shaped.dtype == object else like(shaped, given[0], xp)
+        shaped = flat.reshape(self.parameters[0].shape)
+        return number(shaped) if shaped.dtype == object else self.as_given(shaped)
 
 
 def _two(q0: Array) -> tuple[Array, Array]:
@@ -209,7 +168,3 @@ def _two(q0: Array) -> tuple[Array, Array]:
             f"q0: expected one number, or one for each of two inputs; got shape {q0.shape}; iterate over more"
         )
     return q0[0], q0[1]
-
-
-def _number(x: Array) -> Any:
-    return x.item() if np.ndim(x) == 0 else x

@@ -58,11 +58,17 @@ def _settled(phi: Activation, q: np.ndarray, weight_var: np.ndarray, keep: np.nd
 
 
 def _endless(phi: Activation, _: np.ndarray, weight_var: np.ndarray, keep: np.ndarray) -> tuple[np.ndarray, ...]:
-    """The bias is forgotten: c' = keep (1 - G). Equal keep rates share one limit."""
+    """The bias is forgotten: c' = keep (1 - G). Equal keep rates share one limit.
+
+    Without a second moment nothing is left of a correlation, and of a step everything is steep.
+    """
+    jumps = np.isinf(phi.derivative_moment(1.0))
     phi = from_afar(phi)
     long = longest(phi)
+    if np.isinf(phi.second_moment(long)):
+        return np.ones(len(keep)), np.full(len(keep), np.inf), np.full(len(keep), np.inf), np.zeros(len(keep))
     moment, before = phi.derivative_moment(np.array([long, long / 1e3]))
-    bounded = moment < 2 * before
+    bounded = moment < 2 * before and not jumps
     kept, which = np.unique(keep, return_inverse=True)
     q, by_length = np.full(len(kept), long), long / phi.second_moment(long)
     ratio = moment * by_length

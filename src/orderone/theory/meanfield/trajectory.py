@@ -25,17 +25,17 @@ LONGEST = 1e300  # longer signals are reported as infinite
 class Trajectory:
     """Layer 0 to depth along the first axis. Unpacks as q, c."""
 
-    q: np.ndarray  # lengths of the first input
-    c: np.ndarray  # correlations
-    q_bb: np.ndarray  # lengths of the second input
-    gap: np.ndarray  # 1 - c, with all its digits
+    q: Array  # lengths of the first input
+    c: Array  # correlations
+    q_bb: Array  # lengths of the second input
+    gap: Array  # 1 - c, with all its digits
 
-    def __iter__(self) -> Iterator[np.ndarray]:
+    def __iter__(self) -> Iterator[Array]:
         return iter((self.q, self.c))
 
     @property
-    def q_ab(self) -> np.ndarray:
-        return self.c * np.sqrt(self.q) * np.sqrt(self.q_bb)
+    def q_ab(self) -> Array:
+        return self.c * self.q**0.5 * self.q_bb**0.5
 
 
 @dataclass(frozen=True)
