@@ -6,7 +6,7 @@ Space: continuous polynomials on pieces of the line, Galerkin's way,
 
 which leaves ends free (u_y = 0) or holds them at g. Of a g that is not smooth all that counts are its integrals with v.
 
-Time: exp(t L) is an integral of the resolvent over a parabola around the spectrum, z = (N / t) (.1309 - .1194 s^2 + .25 i s).
+Time: exp(t L) is an integral of the resolvent over a parabola around the spectrum, z = N / t (.1309 - .1194 s^2 + i s / 4).
 The trapezoidal rule in s converges as 2.85^{-N} whatever L is, stiff or not: L. N. Trefethen, J. A. C. Weideman and
 T. Schmelzer, *Talbot quadratures and rational approximations*, BIT 46 (2006).
 """
