@@ -29,6 +29,7 @@ start), or norms vary by factors of e^2 and more.
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import exp, log1p, sqrt
+from typing import Any
 
 import numpy as np
 from scipy.special import ndtri
@@ -40,6 +41,7 @@ from orderone.theory.activations import Activation, get
 from orderone.theory.limits.chain import Q_INFINITY, infinite_width_q
 from orderone.theory.limits.covariance_sde import CovarianceSDE
 from orderone.theory.limits.relu_moments import K0, K1, K2
+from orderone.theory.limits.shaped import ShapedSmooth
 from orderone.theory.limits.small_networks import (
     FEW,
     IN_FULL,
@@ -100,19 +102,27 @@ class DepthReport:
 
 
 def depth_report(
-    width: Count, depth: Count, activation: Name = "relu", residual: Number | bool | None = None, rho0: Number = 0.3
+    width: Count,
+    depth: Count,
+    activation: Name = "relu",
+    residual: Number | bool | None = None,
+    rho0: Number = 0.3,
+    *,
+    phi: Any = "tanh",
+    a: Number = 1.0,
 ) -> DepthReport:
     """What `depth` layers of this width do to norms and correlations at initialization, and what to change.
 
-    `activation`: relu, shaped-relu (slopes 1 and 1 - 1/sqrt(depth)), linear, or any other that `theory.activations` knows.
+    `activation`: relu, shaped-relu (slopes 1 and 1 - 1/sqrt(depth)), shaped-smooth (s phi(x / s) with s = a sqrt(depth)),
+    linear, or any other that `theory.activations` knows.
     `residual`: the factor of the branches of a ResNet, S3 (2.12), or True for 1/sqrt(depth). `rho0` is the correlation of
     the two inputs that are followed.
     """
     n, d = count(width, "width", most=LARGEST), count(depth, "depth", most=LARGEST)
-    phi, rho = _activation(activation), real(rho0, "rho0", least=-1, most=1)
-    kind, beta = phi if isinstance(phi, str) else phi.name, _branch(residual, d)
-    if not isinstance(phi, str) or (beta is not None and phi != "relu"):
-        return _of_samples(_as_function(phi, d), kind, beta, n, d, rho)
+    rho, beta = real(rho0, "rho0", least=-1, most=1), _branch(residual, d)
+    kind, function = _activation(activation, d, phi, a)
+    if kind not in ACTIVATIONS or (beta is not None and kind != "relu"):
+        return _of_samples(function, kind, beta, n, d, rho)
     growth = 0.0 if beta is None else d * log1p(beta**2 / 2)
     exact = _sampled(kind, beta, n, d, rho) if is_small(n, d) and can_be_sampled(n, d) and growth < GROWN else None
     spread, quantiles = exact or _limits(kind, beta, n, d, rho)
@@ -120,14 +130,15 @@ def depth_report(
     return _report(n, d, kind, beta, rho, growth, spread, quantiles, caveat)
 
 
-def _activation(given: Name) -> str | Activation:
-    """One that has a limit law by its name, any other as it is."""
+def _activation(given: Name, d: int, phi: Any, a: Number) -> tuple[str, Activation]:
+    """Its name, and the function that it is at this depth."""
     known = given.lower() if isinstance(given, str) else given
-    return known if known in ACTIVATIONS else get(given)
-
-
-def _as_function(phi: str | Activation, d: int) -> Activation:
-    return get({"shaped-relu": f"leaky-relu({1 - d**-0.5!r})"}.get(phi, phi) if isinstance(phi, str) else phi)
+    if known in ("shaped-smooth", "shaped"):
+        shaped = ShapedSmooth(phi, a)
+        shaped.check_start()
+        return "shaped-smooth", get(shaped.at(d))
+    function = get(f"leaky-relu({1 - d**-0.5!r})" if known == "shaped-relu" else given)
+    return (known if known in ACTIVATIONS else function.name), function
 
 
 def _of_samples(phi: Activation, kind: str, beta: float | None, n: int, d: int, rho: float) -> DepthReport:
@@ -305,7 +316,7 @@ def _remedies(n: int, d: int, kind: str, beta: float | None, regime: str) -> tup
     remedies = []
     if kind == "relu" and d > 1:
         remedies.append(f"shape the activation: slopes 1 and {1 - d**-0.5:.3g} (shape_activations(model, depth={d}))")
-    elif kind not in ACTIVATIONS and d > 1:
+    elif kind not in (*ACTIVATIONS, "shaped-smooth") and d > 1:
         remedies.append(f"shape the activation (shape_activations(model, depth={d}))")
     remedies.append(
         f"add skip connections with branches scaled by {scale}: norms then vary by O(1/sqrt(width)) at any depth"
