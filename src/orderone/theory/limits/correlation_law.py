@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from orderone.core.given import Number
-from orderone.core.real_arrays import reals
 from orderone.core.reals import real
 from orderone.theory.limits.backward import Backward
 from orderone.theory.limits.relu_moments import f1
@@ -45,7 +44,7 @@ def correlation_mean(g: Function, rho0: Number, T: Number = 1.0, c_plus: Number 
     Exact to 1e-8 of the size of g, also for roots at the ends such as sqrt(1 - rho^2); to 1e-6 if g has a kink in between,
     and to 1e-3 if it jumps.
     """
-    rho, shaped = float(reals(rho0, "rho0", least=-1, most=1)), ShapedReLU(c_plus, c_minus)
+    rho, shaped = real(rho0, "rho0", least=-1, most=1), ShapedReLU(c_plus, c_minus)
     time, k = real(T, "T", least=0, most=1000), shaped.drift if shaped.drift > LINEAR else 0.0
     if k * time > exp(REACH):  # b is 2/3 k e^{-y} near 1 and has carried every path to where rho is 1
         rho = 1.0

@@ -164,8 +164,9 @@ def _rounded(V: Array, dtype: Any) -> Array:
     norm = xp.where(norm > 0, norm, xp.ones_like(norm))
     broken = xp.linalg.eigvalsh(back / norm[:, :, None] / norm[:, None, :])[:, 0] < -1e-14 * m
     one = xp.eye(m, dtype=V.dtype, device=array_api_compat.device(V))
-    raised = V * (1 + one * (2 * m * xp.finfo(dtype).eps))
-    return xp.where(broken[:, None, None], xp.astype(raised, dtype), small)
+    with np.errstate(over="ignore"):
+        raised = xp.astype(V * (1 + one * (2 * m * xp.finfo(dtype).eps)), dtype)
+    return xp.where(broken[:, None, None], raised, small)
 
 
 def _number_of_paths(paths: Count | None, start: Array) -> int:
