@@ -4,9 +4,10 @@
     python benchmarks/limits.py soak       a million random starts of the covariance SDE
     python benchmarks/limits.py cuda       2^16 networks of width and depth 1024 on the GPU
 
-Ratios are of medians of interleaved runs in this process, times those of the processor. The peer of the sampler is the network itself, with weights,
-batched in single precision; only some of its layers and networks are timed, and the rest is proportional. The peer of
-the SDE is torchsde, where it is installed, with the Brownian motion that suits it best: its default takes a second.
+Ratios are of medians of interleaved runs in this process, in time of the processor. The peer of the sampler is the network
+itself, with weights, batched in single precision; only some of its layers and networks are timed, and the rest is
+proportional. The peer of the SDE is torchsde, where it is installed, with the Brownian motion that suits it best: its
+default takes a second.
 """
 
 import statistics
