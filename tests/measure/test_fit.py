@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from orderone.measure import fit_exponent
+from orderone.measure.fit import fit_noisy_exponent
 
 WIDTHS = np.repeat([64, 128, 256, 512, 1024], 8)
 
@@ -15,6 +16,17 @@ def test_a_noiseless_law_is_found_exactly(exponent, correction):
     assert fit.exponent == pytest.approx(exponent, abs=1e-9)
     assert exponent in fit
     assert fit.high - fit.low < 1e-6
+
+
+def test_noisy_means_cover_as_often_as_they_say_and_count_by_what_they_know():
+    rng, h = np.random.default_rng(0), np.array([0.5, 0.25, 0.125, 0.0625])
+    noise = np.array([0.02, 0.01, 0.01, 0.005]) * h**2
+    fits = [fit_noisy_exponent(h, -(h**2) + noise * rng.normal(size=4), noise, confidence=0.9) for _ in range(400)]
+    assert 0.87 < np.mean([2.0 in fit for fit in fits]) < 0.98
+    lost = fit_noisy_exponent(h, [0.25, 0.0625, 0.9, 0.00390625], [1e-4, 1e-4, 10.0, 1e-4])
+    assert lost.exponent == pytest.approx(2, abs=1e-3)
+    bent = fit_noisy_exponent(h, h**2 * (1 + h), h**2 / 1e4)
+    assert bent.high - bent.low > 0.1  # not by noise: it is no power law
 
 
 def test_the_interval_covers_as_often_as_it_says():

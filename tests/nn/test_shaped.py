@@ -1,6 +1,7 @@
 """Shaped activations as modules: the theory's functions, gains, replacement in a model and back."""
 
 import copy
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -153,6 +154,71 @@ def test_fused_transformer_layers_use_the_shaped_activation(padding):
     shaping.undo()
     assert flags == (net.use_nested_tensor, net.layers[0].activation_relu_or_gelu)
     torch.testing.assert_close(out(False), plain)
+
+
+@pytest.mark.parametrize("activation", ["relu", "gelu"])
+def test_functions_that_modules_hold_are_shaped(activation):
+    torch.manual_seed(0)
+    net: Any = nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 16, 0.0, activation, batch_first=True), 2)
+    x = torch.randn(2, 3, 8)
+
+    def out(training: bool = False) -> torch.Tensor:
+        with torch.no_grad():
+            return net.train(training)(x)
+
+    plain, function, keys = out(), net.layers[0].activation, set(net.state_dict())
+    shaping = shape_activations(net, depth=4)
+    assert set(shaping.replaced) == {"layers.0.activation", "layers.1.activation"}
+    kind = ShapedReLU if activation == "relu" else ShapedActivation
+    assert isinstance(net.layers[1].activation, kind)
+    assert set(net.state_dict()) == keys
+    layer = net.layers[0]
+    by_hand = layer.linear2(kind.at(4)(layer.linear1(x)) if kind is ShapedReLU else layer.activation(layer.linear1(x)))
+    torch.testing.assert_close(layer._ff_block(x), by_hand)
+    torch.testing.assert_close(out(), out(True), atol=1e-5, rtol=1e-5)
+    assert not torch.allclose(out(), plain, atol=1e-3)
+    shaping.undo()
+    assert net.layers[0].activation is function
+    assert "activation" not in dict(net.layers[0].named_modules())
+    torch.testing.assert_close(out(), plain)
+
+
+class Holder(nn.Module):
+    def __init__(self, **functions: Any):
+        super().__init__()
+        for name, function in functions.items():
+            setattr(self, name, function)
+
+
+def test_functions_with_settings_and_without_a_form():
+    settings = {
+        "act": partial(nn.functional.leaky_relu, negative_slope=0.1),
+        "elu": partial(nn.functional.elu, alpha=3),
+    }
+    holder: Any = Holder(inner=Holder(**settings), gate=torch.sigmoid, loss=nn.functional.mse_loss)
+    with shape_activations(holder, depth=4, keep=["gate"]) as shaping:
+        assert set(shaping.replaced) == {"inner.act", "inner.elu"}
+        assert holder.inner.elu.minus == 0.5
+    assert holder.inner.act is settings["act"]
+    with pytest.raises(ValueError, match=r"got softshrink at 'f'; leave it as it is with keep=\['f'\]"):
+        shape_activations(Holder(f=nn.functional.softshrink), depth=4)
+
+
+@pytest.mark.parametrize("bent", [nn.ELU(0.3), nn.ELU(2.0), nn.Hardtanh(0.0, 6.0)])
+@pytest.mark.parametrize("smooth", [nn.ELU(), nn.CELU(0.3), nn.CELU(2.0), nn.Softplus(3.0), nn.Softsign()])
+def test_shaped_activations_tend_to_the_identity(bent, smooth):
+    """ELU with alpha != 1 has a kink at 0, CELU has none: by brute force, far in the limit, with gains by sampling."""
+    net = nn.Sequential(bent, smooth)
+    shape_activations(net, depth=10**8)
+    assert isinstance(net[0], ShapedReLU)
+    assert isinstance(net[1], ShapedActivation)
+    for module in net:
+        torch.testing.assert_close(module(X), X, atol=5e-3, rtol=0)
+    shaped, x = ShapedActivation(smooth, 1.5), torch.linspace(-9, 9, 200_001, dtype=torch.float64)
+    moment = torch.trapezoid(shaped(x) ** 2 * torch.exp(-(x**2) / 2), x) / (2 * torch.pi) ** 0.5
+    assert shaped.gain == pytest.approx(float(moment) ** -0.5, rel=1e-6)
+    with pytest.raises(ValueError, match="phi: expected a function that is smooth at 0"):
+        ShapedActivation(bent, 2.0)
 
 
 def test_no_activation_is_left_out_in_silence():

@@ -87,6 +87,17 @@ def test_the_geometric_scheme_is_of_second_order():
     assert euler > 10 * errors[0]
 
 
+def test_antithetic_paths_come_in_pairs():
+    """One input is exp(sqrt(2) B - t): the product of a pair is known."""
+    V = CovarianceSDE("linear").sample([[1.0]], 0.5, 2**16 + 1, 0.25, antithetic=True)[:-1, 0, 0]
+    np.testing.assert_allclose(V[::2] * V[1::2], np.exp(-1.0), rtol=1e-12)
+    options = {"paths": 2**12, "dt": 0.1, "antithetic": True}
+    V = CovarianceSDE(c_plus=4.0).sample(V0, 0.2, **options)
+    assert np.array_equal(V, CovarianceSDE(c_plus=4.0).simulate(V0, 0.2, **options).V)
+    pairs = rho(V).reshape(-1, 2)
+    assert np.corrcoef(pairs.T)[0, 1] < -0.5
+
+
 def test_euler_projects_and_says_how_often():
     run = SHAPED.simulate(V0, paths=512, dt=0.1, scheme="euler")
     assert run.projected > 0

@@ -6,7 +6,9 @@ import pytest
 from orderone.core.covariances import correlation
 from orderone.measure import sample_network
 from orderone.theory import depth_report
+from orderone.theory.activations import get
 from orderone.theory.limits import correlation_ode
+from orderone.theory.limits.small_networks import normalized, sampled, sampled_wide
 
 NETWORKS = [
     ({"width": 200, "depth": 40}, "relu", {}),
@@ -88,7 +90,7 @@ def test_corners_are_finite(size, option, rho0):
         ({"width": 1, "depth": 1, "activation": "reluu"}, "unknown activation"),
         ({"width": 1, "depth": 1, "rho0": 2}, "rho0: expected a finite number"),
         ({"width": 1, "depth": 1, "residual": -1.0}, "residual: expected a finite number above 0"),
-        ({"width": 1, "depth": 1, "activation": "linear", "residual": True}, "residual: expected activation 'relu'"),
+        ({"width": 9, "depth": 2000, "activation": "linear", "residual": 1.0}, "2000 layers of linear die or overflow"),
     ],
 )
 def test_wrong_questions(options, message):
@@ -150,9 +152,60 @@ def test_smooth_activations_are_sampled():
     rho = V[:, 0, 1] / np.sqrt(V[:, 0, 0] * V[:, 1, 1])
     assert list(report.correlation.values()) == pytest.approx(list(np.quantile(rho, [0.05, 0.5, 0.95])), abs=0.05)
     assert report.norm_spread == pytest.approx(np.log(V[:, 0, 0]).std(), rel=0.1)
-    wide = depth_report(10_000, 25, "tanh")
-    assert wide.norm_spread == pytest.approx(report.norm_spread / 10, rel=0.15)
-    assert "sampled at width 800" in wide.caveat
+    wide = depth_report(1_000_000, 25, "tanh")
+    assert wide.norm_spread == pytest.approx(report.norm_spread / 100, rel=0.15)
+    assert wide.caveat == ""
+
+
+def with_weights(phi, width, depth, beta, samples):
+    """Networks as they are: two inputs of correlation .3, weights and all."""
+    rng, found = np.random.default_rng(1), []
+    g = rng.standard_normal(10**6)
+    gain = 1.0 if beta else np.mean(phi(g) ** 2) ** -0.5
+    for _ in range(samples):
+        z = rng.standard_normal((width, 2)) @ np.linalg.cholesky([[1, 0.3], [0.3, 1]]).T
+        for _ in range(depth if beta else depth - 1):
+            moved = gain * rng.standard_normal((width, width)) / width**0.5 @ phi(z)
+            z = z + beta * moved if beta else moved
+        x = z if beta else gain * phi(z)
+        found.append(x.T @ x / width)
+    return np.array(found)
+
+
+def silu(x):
+    return x / (1 + np.exp(-x))
+
+
+@pytest.mark.parametrize(
+    ("activation", "phi", "residual"),
+    [("silu", silu, None), ("silu", silu, True), ("tanh", np.tanh, 0.3), ("linear", lambda x: x, True)],
+)
+def test_reports_agree_with_networks_that_have_weights(activation, phi, residual):
+    width, depth = 60, 16
+    report = depth_report(width, depth, activation, residual)
+    V = with_weights(phi, width, depth, report.residual, 300)
+    assert np.log(V[:, 0, 0]).std() == pytest.approx(report.norm_spread, rel=0.15)
+    quantiles = np.quantile(correlation(V)[:, 0, 1], list(report.correlation))
+    np.testing.assert_allclose(list(report.correlation.values()), quantiles, atol=0.07)
+    assert report.caveat == ""
+
+
+@pytest.mark.parametrize("activation", ["gelu", "erf"])
+def test_few_neurons_around_exact_means_have_the_law_of_many(activation):
+    """gelu: lengths run away from 1 and correlations from 1, so that noise of another size would not be made good."""
+    phi, rho = get(activation), 0.9
+    whole = sampled(normalized(phi), None, 1200, 12, rho)
+    few = sampled_wide(phi, 1200, 12, rho)
+    for a, b in zip(whole, few, strict=True):
+        assert a.std() == pytest.approx(b.std(), rel=0.15)
+        assert abs(a.mean() - b.mean()) < 4 * a.std() * (1 / a.size + 1 / b.size) ** 0.5
+
+
+def test_wide_residual_networks_come_to_their_recursion():
+    wide, wider = (depth_report(n, 16, "tanh", residual=True, rho0=0.5) for n in (400, 10**7))
+    assert "first order" in wider.caveat
+    assert wider.norm_spread == pytest.approx(wide.norm_spread * (400 / 10**7) ** 0.5, rel=0.1)
+    assert wider.correlation[0.5] == pytest.approx(wide.correlation[0.5], abs=0.02)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ Finite networks carry corrections of relative size n^{-1/2} to their power laws.
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.special import stdtrit
+from scipy.special import ndtri, stdtrit
 
 from orderone.core.given import ArrayLike
 from orderone.core.shapes import Vector
@@ -37,6 +37,22 @@ def fit_exponent(widths: ArrayLike, sizes: ArrayLike, *, confidence: float = 0.9
     # relative to the largest width, so that the columns are of like size; the slope is the same
     columns = [np.log(n / n.max()), np.ones_like(n), (n / n.max()) ** -0.5 - 1]
     return _least_squares(np.stack(columns[:parameters], axis=1), np.log(y), confidence)
+
+
+def fit_noisy_exponent(sizes: ArrayLike, means: ArrayLike, deviations: ArrayLike, *, confidence: float = 0.99) -> Fit:
+    """The exponent of means whose standard deviations are known: least squares in logarithms, weights (mean / deviation)^2.
+
+    Where the points miss a line by more than their noise, the interval grows in proportion.
+    """
+    x, y = np.log(np.asarray(sizes, float)), np.log(np.abs(np.asarray(means, float)))
+    weights = (np.asarray(means, float) / np.asarray(deviations, float)) ** 2
+    x = x - weights @ x / weights.sum()
+    information = weights @ x**2
+    slope = float(weights * x @ y / information)
+    residual = y - weights @ y / weights.sum() - slope * x
+    misfit = max(1.0, float(weights @ residual**2) / (len(x) - 2))
+    reach = float(ndtri((1 + confidence) / 2) * np.sqrt(misfit / information))
+    return Fit(slope, slope - reach, slope + reach)
 
 
 def _least_squares(design: np.ndarray, target: Vector, confidence: float) -> Fit:

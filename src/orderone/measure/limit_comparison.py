@@ -2,6 +2,7 @@
 
 relu            r = log(l^2 (1 - rho_l))              network against the SDE (4.8), a step of (4.9) for each layer
 shaped-relu     rho and log V_11                      network with p = 1/2 against the SDE (2.7)-(2.8)
+shaped-smooth   the same                              the same with (2.9)
 linear          the same                              the same without drift
 """
 
@@ -17,7 +18,7 @@ from orderone.core.reals import real
 from orderone.measure.sampler import sample_network
 from orderone.theory.limits import CovarianceSDE, Distance, UnshapedCorrelationSDE, distance
 
-ACTIVATIONS = ("relu", "shaped-relu", "linear")
+ACTIVATIONS = ("relu", "shaped-relu", "shaped-smooth", "linear")  # those with a random limit
 MOST_STEPS = 1000
 
 
@@ -42,6 +43,8 @@ def compare_with_limit(
     seed: Count = 0,
     c_plus: Number = 0.0,
     c_minus: Number = -1.0,
+    phi: Any = "tanh",
+    a: Number = 1.0,
     progress: Any = None,
 ) -> list[Comparison]:
     """Two inputs of norm one and correlation `rho0`, < 1, at the last of `depth` layers."""
@@ -51,7 +54,7 @@ def compare_with_limit(
         raise ValueError(f"rho0: expected two inputs that differ, with a correlation below 1, got {rho0!r}")
     n, d, number = count(width, "width"), count(depth, "depth"), count(samples, "samples", least=2)
     V0: list[list[float]] = [[1.0, rho], [rho, 1.0]]
-    shape: dict[str, Any] = {"c_plus": c_plus, "c_minus": c_minus}
+    shape: dict[str, Any] = {"c_plus": c_plus, "c_minus": c_minus, "phi": phi, "a": a}
     V = sample_network(kind, V0, n, d, number, seed, progress=progress, **shape)
     T, dt = d / n, d / n / min(d, MOST_STEPS)
     if kind == "relu":

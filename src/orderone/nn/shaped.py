@@ -19,6 +19,8 @@ from orderone.core.given import Number
 from orderone.core.reals import real
 from orderone.theory.activations import get
 
+NEAR = 1e-12  # to 0: what bends within is a kink
+
 if TYPE_CHECKING:
     Phi = Callable[[Tensor], Tensor]
 else:
@@ -67,6 +69,8 @@ class ShapedActivation(nn.Module):
         self.phi, self.scale = phi, real(scale, "scale")
         if self.scale == 0:
             raise ValueError("scale: expected a number other than 0, got 0")
+        if is_bent(phi):
+            raise ValueError(f"phi: expected a function that is smooth at 0, got {phi!r}; give ShapedReLU for kinks")
         self.start, self.slope = _start(phi)
 
     @property
@@ -91,12 +95,24 @@ class ShapedActivation(nn.Module):
         return f"{name}scale={self.scale:g}"
 
 
+def is_bent(phi: Phi) -> bool:
+    """Whether phi has a kink at 0: another slope on its left than on its right."""
+    left, right = _slopes(phi, [-NEAR, NEAR])[1]
+    return bool(abs(right - left) > 1e-3 * max(abs(left), abs(right)) + 1e-9)
+
+
 def _start(phi: Phi) -> tuple[float, float]:
     """phi(0) and phi'(0)."""
+    (start,), (slope,) = _slopes(phi, [0.0])
+    if not (isfinite(slope) and slope != 0):
+        raise ValueError(f"phi: expected a slope other than 0 at 0, got {slope}; shaping needs one")
+    return start, slope
+
+
+def _slopes(phi: Phi, at: list[float]) -> tuple[list[float], list[float]]:
+    """phi and phi'. A copy goes in, for functions that work in place."""
     with torch.enable_grad():
-        x = torch.zeros(1, dtype=torch.float64, requires_grad=True)
-        y = phi(x)
-        (slope,) = torch.autograd.grad(y.sum(), x) if y.requires_grad else (torch.zeros(1),)
-    if not (torch.isfinite(slope).all() and float(slope) != 0):
-        raise ValueError(f"phi: expected a slope other than 0 at 0, got {float(slope)}; shaping needs one")
-    return float(y.detach()), float(slope)
+        x = torch.tensor(at, dtype=torch.float64, requires_grad=True)
+        y = phi(x.clone())
+        (slope,) = torch.autograd.grad(y.sum(), x) if y.requires_grad else (torch.zeros(len(at)),)
+    return y.detach().tolist(), slope.tolist()

@@ -6,33 +6,37 @@ Slopes are s_+- = 1 + c_+- / sqrt(depth), and scales s = a sqrt(depth): the whol
 limits (2.7) and (3.18) describe for t = 1, whatever its depth. Given `p`, width^p takes the place of sqrt(depth), as in
 (2.5) and (2.6), 0 <= p <= 1/2; given the width alone, p is 1/2. What is random in the limit depends on depth / width and
 not on the shape.
+
+Activations are modules, or functions that a module holds as an attribute, as torch's own Transformer layers hold F.relu.
 """
 
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from copy import copy
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+import torch
 from torch import nn
+from torch.nn import functional
 
 from orderone.core.errors import instance
 from orderone.core.exact import count
 from orderone.core.given import Count, Number
 from orderone.core.reals import real
-from orderone.nn.shaped import ShapedActivation, ShapedReLU
+from orderone.nn.shaped import ShapedActivation, ShapedReLU, is_bent
 
 BENT = (nn.ReLU, nn.LeakyReLU, nn.ReLU6, nn.RReLU, nn.SELU)  # a kink at 0: (2.5)
 SMOOTH = (nn.Tanh, nn.GELU, nn.SiLU, nn.Mish, nn.Softplus, nn.Sigmoid, nn.LogSigmoid)  # (2.6)
-SMOOTH += (
-    nn.ELU,
-    nn.CELU,
-    nn.Hardtanh,
-    nn.Softsign,
-    nn.Hardswish,
-    nn.Hardsigmoid,
-)  # a slope at 0, kinks elsewhere or later
+# a slope at 0 and kinks elsewhere, or a kink at 0 for some settings (ELU with alpha != 1, Hardtanh from 0): then (2.5)
+SMOOTH += (nn.ELU, nn.CELU, nn.Hardtanh, nn.Softsign, nn.Hardswish, nn.Hardsigmoid)
 OTHERS = (nn.PReLU, nn.Threshold, nn.Hardshrink, nn.Softshrink, nn.Tanhshrink)  # slopes to learn, or none at 0
+SHAPED_FUNCTIONS = (
+    "relu relu_ relu6 leaky_relu rrelu selu tanh gelu silu mish softplus sigmoid logsigmoid elu celu hardtanh"
+)
+SHAPED_FUNCTIONS += " softsign hardswish hardsigmoid"
+OTHER_FUNCTIONS = "prelu threshold hardshrink softshrink tanhshrink"
 HUGGING_FACE = "transformers.activations"  # the module of its activation classes; all that have a slope at 0 are smooth
 LARGEST = 10**15  # of depth and width
 # torch's own names of what makes it compute a layer of a Transformer by one kernel, which knows ReLU and GELU only
@@ -52,13 +56,13 @@ class Shaping:
     """What was replaced, under its name in the model, and the way back."""
 
     model: nn.Module
-    replaced: Mapping[str, nn.Module]
+    replaced: Mapping[str, Any]  # modules, and functions that modules held
     strength: float  # 1 / sqrt(depth), or width^-p
     _fused: tuple[tuple[nn.Module, str, Any], ...] = field(default=(), repr=False)
     _undone: bool = field(default=False, repr=False)
 
     def undo(self) -> None:
-        """Puts the original modules back. Once is enough."""
+        """Puts the original activations back. Once is enough."""
         if not self._undone:
             for name, module in self.replaced.items():
                 _put(self.model, name, module)
@@ -84,73 +88,98 @@ def shape_activations(
     p: Number | None = None,
     keep: Names = (),
 ) -> Shaping:
-    """Replaces every ReLU-like activation module by a `ShapedReLU`, every smooth one by a `ShapedActivation`.
+    """Replaces every ReLU-like activation by a `ShapedReLU`, every smooth one by a `ShapedActivation`.
 
     `depth` is the number of layers with an activation, on the longest path. `keep` names modules that stay as they are:
     gates, say. Weights stay: give them the standard deviation `gain` / sqrt(fan_in) of their activation. Hooks move to the
     new modules and back. Torch's fused kernel for Transformer layers is switched off where it would use the old activation.
-    Calls of functions (torch.relu) cannot be seen; with no module to replace there is an error, and with one that has no
-    shaped form (PReLU, Softshrink, ...) too.
+    Functions are found where a module holds them (F.relu as an attribute); calls of functions cannot be seen. With nothing
+    to replace there is an error, and with an activation that has no shaped form (PReLU, Softshrink, ...) too.
     """
     instance(model, nn.Module, "model", "give the network whose activations to shape")
     strength = _strength(depth, width, p)
     if any(isinstance(module, ShapedReLU | ShapedActivation) for module in model.modules()):
         raise ValueError("model: expected plain activations, found shaped ones; undo the first shaping before another")
-    modules = dict(model.named_modules(remove_duplicate=False))
-    kept, new = _kept(keep, modules), dict[str, nn.Module]()
-    for name, module in modules.items():
-        shaped = None if name in kept else _shaped(module, name, strength, c_plus, c_minus, a)
+    found = _found(model)
+    kept, new = _kept(keep, found), dict[str, nn.Module]()
+    for name, activation in found.items():
+        shaped = None if name in kept else _shaped(activation, name, strength, c_plus, c_minus, a)
         if shaped is not None:
             new[name] = shaped
-    return _replace(model, new, strength)
+    return _replace(model, {name: found[name] for name in new}, new, strength)
+
+
+def _found(model: nn.Module) -> dict[str, Any]:
+    """All modules, and the activation functions that they hold, by name."""
+    modules = dict(model.named_modules(remove_duplicate=False))
+    functions = {
+        f"{name}.{attribute}" if name else attribute: value
+        for name, module in modules.items()
+        for attribute, value in vars(module).items()
+        if _is_one_of(value, f"{SHAPED_FUNCTIONS} {OTHER_FUNCTIONS}")
+    }
+    return modules | functions
+
+
+def _is_one_of(value: Any, names: str) -> bool:
+    """Whether it is a function of torch or of torch.nn.functional with one of these names, with or without settings."""
+    function = value.func if isinstance(value, partial) else value
+    if not callable(function) or isinstance(function, nn.Module | type):
+        return False
+    return any(function is getattr(home, name, None) for name in names.split() for home in (functional, torch))
 
 
 def _shaped(
-    module: nn.Module, name: str, strength: float, c_plus: Number, c_minus: Number, a: Number
+    activation: Any, name: str, strength: float, c_plus: Number, c_minus: Number, a: Number
 ) -> nn.Module | None:
     """The shaped form of an activation, None for everything else."""
-    if isinstance(module, BENT):
+    if isinstance(activation, BENT):
         return ShapedReLU.at(strength**-2, c_plus, c_minus)
-    hugging_face = type(module).__module__ == HUGGING_FACE
-    if isinstance(module, SMOOTH) or hugging_face:
+    hugging_face = type(activation).__module__ == HUGGING_FACE
+    if isinstance(activation, SMOOTH) or hugging_face or _is_one_of(activation, SHAPED_FUNCTIONS):
+        phi = _without_hooks(activation) if isinstance(activation, nn.Module) else activation
         try:
-            return ShapedActivation(_without_hooks(module), real(a, "a") / strength)
+            bent = is_bent(phi)
+            return (
+                ShapedReLU.at(strength**-2, c_plus, c_minus) if bent else ShapedActivation(phi, real(a, "a") / strength)
+            )
         except ValueError:
             if not hugging_face:
                 raise
-    if isinstance(module, OTHERS) or hugging_face:
+    if isinstance(activation, OTHERS) or hugging_face or _is_one_of(activation, OTHER_FUNCTIONS):
+        kind = getattr(activation, "__name__", type(activation).__name__)
         raise ValueError(
-            f"model: expected activations with a fixed slope at 0, got {type(module).__name__} at {name!r}; "
+            f"model: expected activations with a fixed slope at 0, got {kind} at {name!r}; "
             f"leave it as it is with keep=[{name!r}]"
         )
     return None
 
 
-def _kept(keep: Names, modules: Mapping[str, nn.Module]) -> tuple[str, ...]:
+def _kept(keep: Names, found: Mapping[str, Any]) -> tuple[str, ...]:
     names = (keep,) if isinstance(keep, str) else tuple(keep)
     for name in names:
-        if name not in modules:
-            raise ValueError(f"keep: expected names from model.named_modules(), got {name!r}")
+        if name not in found:
+            raise ValueError(f"keep: expected names from model.named_modules() or of functions they hold, got {name!r}")
     return names
 
 
-def _replace(model: nn.Module, new: Mapping[str, nn.Module], strength: float) -> Shaping:
+def _replace(model: nn.Module, old: Mapping[str, Any], new: Mapping[str, nn.Module], strength: float) -> Shaping:
     if "" in new:
         raise ValueError(f"model: expected a network that holds activations, got {model!r} itself; shape that directly")
     if not new:
         known = ", ".join(kind.__name__ for kind in BENT + SMOOTH)
         raise ValueError(
-            f"model: expected activation modules ({known}), found none; functions such as torch.relu cannot be replaced, "
-            "write nn.ReLU() instead"
+            f"model: expected activation modules ({known}), found none; calls of functions such as torch.relu cannot be "
+            "seen, write nn.ReLU() instead"
         )
-    fused = tuple(_fused(model, new))
-    shaping = Shaping(model, {name: model.get_submodule(name) for name in new}, strength, fused)
+    shaping = Shaping(model, dict(old), strength, tuple(_fused(model, new)))
     for name, module in new.items():
-        old = shaping.replaced[name]
-        for hook in HOOKS:  # shared, so that handles still remove them
-            setattr(module, hook, getattr(old, hook))
-        _put(model, name, module.train(old.training))
-    for owner, flag, value in fused:
+        if isinstance(before := old[name], nn.Module):
+            for hook in HOOKS:  # shared, so that handles still remove them
+                setattr(module, hook, getattr(before, hook))
+            module.train(before.training)
+        _put(model, name, module)
+    for owner, flag, value in shaping._fused:
         setattr(owner, flag, type(value)(0))
     return shaping
 
@@ -181,6 +210,10 @@ def _strength(depth: Count | None, width: Count | None, p: Number | None) -> flo
     return n ** -real(0.5 if p is None else p, "p", least=0, most=0.5)
 
 
-def _put(model: nn.Module, name: str, module: nn.Module) -> None:
+def _put(model: nn.Module, name: str, activation: Any) -> None:
+    """A module takes the place of a function by itself; a function that of a module only once that is gone."""
     parent, _, leaf = name.rpartition(".")
-    setattr(model.get_submodule(parent), leaf, module)
+    owner = model.get_submodule(parent)
+    if not isinstance(activation, nn.Module):
+        owner._modules.pop(leaf, None)
+    setattr(owner, leaf, activation)

@@ -21,6 +21,8 @@ def limits(
     depth: int = 150,
     activation: str = "relu",
     residual: bool = False,
+    phi: str = "tanh",
+    a: float = 1.0,
     rho0: float = 0.3,
     samples: int = 8192,
     seed: int = 0,
@@ -32,10 +34,13 @@ def limits(
     Args:
         width: Neurons in a layer.
         depth: Hidden layers.
-        activation: relu, shaped-relu or linear, which have a limit law.
-        residual: Skip connections, with branches scaled by 1/sqrt(depth); for relu.
+        activation: relu, shaped-relu, shaped-smooth or linear, which have a limit law; resnet (relu with --residual); or
+            any other name, such as tanh, gelu, silu or leaky-relu(0.2), whose networks are sampled for the report.
+        residual: Skip connections, with branches scaled by 1/sqrt(depth).
+        phi: The function of shaped-smooth, s phi(x / s) with s = a sqrt(depth): tanh, sin, atan, asinh or expm1.
+        a: Of shaped-smooth.
         rho0: Correlation of the two inputs that are followed.
-        samples: Networks, and paths of the limit. 0 leaves both out, and only theory speaks.
+        samples: Networks, and paths of the limit, where there is one. 0 leaves both out, and only theory speaks.
         seed: Of both.
         html: Draw the densities in this file, which opens in any browser without a network.
         json: Print JSON instead of text.
@@ -43,16 +48,31 @@ def limits(
     from orderone.core.exact import count
     from orderone.theory import depth_report
 
-    report = depth_report(width, depth, activation, residual, rho0)
+    if activation.lower() == "resnet":
+        activation, residual = "relu", True
+    report = depth_report(width, depth, activation, residual, rho0, phi=phi, a=a)
     number = count(samples, "samples", least=0)
-    if html is not None and (residual or not number):
-        raise ValueError("html: expected networks with a random limit to draw; leave out --residual and --samples 0")
+    shape = _shape(report, phi, a)
+    compared = bool(number and not residual and shape is not None)
+    if html is not None and not compared:
+        raise ValueError(
+            "html: expected networks with a random limit to draw, relu, shaped-relu, shaped-smooth or linear; "
+            "leave out --residual and --samples 0"
+        )
     if html is not None:
         _check_path(html)
-    found = [] if residual or not number else _compare(activation, width, depth, rho0, number, seed, json)
+    found = _compare(report, number, seed, json, shape or {}) if compared else []
     show.print_json(_record(report, found)) if json else _show(report, found)
     if html is not None:
         _draw(html, report, found)
+
+
+def _shape(report: "DepthReport", phi: str, a: float) -> dict[str, Any] | None:
+    """What the report counts in the depth, (2.5) and (2.6) count in the width. None for those without a limit."""
+    ratio = report.ratio**0.5
+    shapes: dict[str, dict[str, Any]] = {"relu": {}, "linear": {}}
+    shapes |= {"shaped-relu": {"c_minus": -1 / ratio}, "shaped-smooth": {"phi": phi, "a": a * ratio}}
+    return shapes.get(report.activation)
 
 
 def _check_path(path: str) -> None:
@@ -62,32 +82,30 @@ def _check_path(path: str) -> None:
         raise ValueError(f"html: expected a file in a folder that can be written to, got {path!r}")
 
 
-def _compare(activation: str, width: int, depth: int, rho0: float, samples: int, seed: int, quiet: bool) -> list[Any]:
+def _compare(report: "DepthReport", samples: int, seed: int, quiet: bool, shape: dict[str, Any]) -> list[Any]:
     from orderone.measure import compare_with_limit
 
-    shape = {}
-    if activation == "shaped-relu":  # slopes 1 - 1/sqrt(depth), as in the report; (2.5) counts in 1/sqrt(width)
-        shape["c_minus"] = -((width / depth) ** 0.5)
+    sizes = report.activation, report.width, report.depth
     with bar("networks", quiet) as progress:
-        return compare_with_limit(
-            activation, width, depth, rho0=rho0, samples=samples, seed=seed, progress=progress, **shape
-        )
+        return compare_with_limit(*sizes, rho0=report.rho0, samples=samples, seed=seed, progress=progress, **shape)
 
 
 def _show(report: "DepthReport", found: list["Comparison"]) -> None:
     out = show.console()
     out.print(show.coloured(str(report)), soft_wrap=True)
-    if found:
-        columns = ("quantity", "network", "std", "limit", "std", "distance", "95 % interval")
-        out.print(show.table("Finite networks against their limit", columns, [row for c in found for row in _rows(c)]))
+    for comparison in found:
+        columns = ("", "mean", "std", "distance", "95 % interval")
+        table = show.table(f"{comparison.quantity}: networks against their limit", columns, _rows(comparison))
+        for column in table.columns:
+            column.no_wrap = True
+        out.print(table)
 
 
 def _rows(c: "Comparison") -> list[tuple[str, ...]]:
-    moments = [f"{x:.3f}" for x in (c.network.mean(), c.network.std(), c.limit.mean(), c.limit.std())]
-    head = [(c.quantity, *moments)] + [("",) * 5] * 2
+    moments = [(name, f"{x.mean():.3f}", f"{x.std():.3f}") for name, x in (("network", c.network), ("limit", c.limit))]
     return [
         (*cells, f"{SHORT.get(d.name, d.name)} {d.value:.3f}", f"{d.low:.3f} .. {d.high:.3f}")
-        for cells, d in zip(head, c.distances, strict=True)
+        for cells, d in zip([*moments, ("", "", "")], c.distances, strict=True)
     ]
 
 

@@ -7,6 +7,7 @@ the sign in nu is that of (2.8). `drift` has the flows of b, `integrators` the s
 """
 
 from dataclasses import dataclass
+from inspect import signature
 from typing import Any
 
 import array_api_compat
@@ -73,25 +74,26 @@ class CovarianceSDE:
         dt: Number = 1e-2,
         seed: Count = 0,
         scheme: Name = "geometric",
+        antithetic: bool = False,
     ) -> Array:
         """Covariances at time T, (paths, m, m), of the kind, dtype and device of V0.
 
         `V0` is (m, m), for `paths` paths (8192 if None), or (paths, m, m), a start for each. `scheme` is "geometric" (weak
-        order 2, never leaves the covariances) or "euler". Equal seeds give equal numbers. Steps are in double precision
-        for any dtype; what rounding to float32 makes indefinite gets its variances raised by a few units of rounding.
+        order 2, never leaves the covariances) or "euler". Equal seeds give equal numbers. With `antithetic`, paths 2k and
+        2k + 1 have opposite noise. Steps are in double precision for any dtype; what rounding to float32 makes indefinite
+        gets its variances raised by a few units of rounding.
         """
-        return self.simulate(V0, T, paths, dt, seed, scheme).V
+        return self._simulated(V0, T, paths, dt, seed, scheme, antithetic).V
 
-    def simulate(
-        self,
-        V0: Array,
-        T: Number = 1.0,
-        paths: Count | None = None,
-        dt: Number = 1e-2,
-        seed: Count = 0,
-        scheme: Name = "geometric",
+    def simulate(self, *arguments: Any, **options: Any) -> Paths:
+        """The arguments of `sample`, and its result with the number of projected steps and of stopped paths."""
+        given = signature(self.sample).bind(*arguments, **options)
+        given.apply_defaults()
+        return self._simulated(*given.args)
+
+    def _simulated(
+        self, V0: Array, T: Number, paths: Count | None, dt: Number, seed: Count, scheme: Name, antithetic: bool
     ) -> Paths:
-        """The same as `sample`, with the number of projected steps and of stopped paths."""
         start, xp = covariance(V0, batch=True)
         number, h = steps(T, dt)
         paths, seed = _number_of_paths(paths, start), count(seed, "seed", least=0)
@@ -102,7 +104,7 @@ class CovarianceSDE:
             last = min(first + block, paths)
             some = start[first:last] if start.ndim == 3 else xp.broadcast_to(start, (last - first, *start.shape))
             some = xp.astype(some, xp.float64)  # in single precision steps leave the covariances by more than rounding
-            solver = kind(self.drift, h, Normals(some, seed, i))
+            solver = kind(self.drift, h, Normals(some, seed, i, antithetic))
             found, more = _run(solver, self.drift, some, number)
             V[first:last] = _rounded(found, start.dtype)
             projected, stopped = projected + solver.projected, stopped + more
@@ -162,8 +164,9 @@ def _rounded(V: Array, dtype: Any) -> Array:
     norm = xp.where(norm > 0, norm, xp.ones_like(norm))
     broken = xp.linalg.eigvalsh(back / norm[:, :, None] / norm[:, None, :])[:, 0] < -1e-14 * m
     one = xp.eye(m, dtype=V.dtype, device=array_api_compat.device(V))
-    raised = V * (1 + one * (2 * m * xp.finfo(dtype).eps))
-    return xp.where(broken[:, None, None], xp.astype(raised, dtype), small)
+    with np.errstate(over="ignore"):
+        raised = xp.astype(V * (1 + one * (2 * m * xp.finfo(dtype).eps)), dtype)
+    return xp.where(broken[:, None, None], raised, small)
 
 
 def _number_of_paths(paths: Count | None, start: Array) -> int:
@@ -176,4 +179,5 @@ def _number_of_paths(paths: Count | None, start: Array) -> int:
 
 def _block(start: Array) -> int:
     on_host = str(array_api_compat.device(start)) == "cpu"
-    return max(64, NUMBERS_AT_ONCE["cpu" if on_host else "other"] // int(np.prod(start.shape[-2:])))
+    pairs = NUMBERS_AT_ONCE["cpu" if on_host else "other"] // int(np.prod(start.shape[-2:])) // 2
+    return 2 * max(32, pairs)

@@ -13,8 +13,10 @@ with b = beta^2 / 2 the share that one branch adds. For beta = 1 / sqrt(d) this 
 rho' = (rho + beta^2 J(rho)) / (1 + b), S3 (2.12)-(2.13) with erratum S3.3.
 
 **Other activations** have no limit law here: networks are sampled, with c = 1 / E phi(g)^2, for which V = 1 stays 1 on the
-average of one layer. Wide ones are sampled at a smaller width, and their spread is scaled by 1 / sqrt(n) to the width that
-was asked for.
+average of one layer. Of wide layers only some neurons are drawn, around means that are exact: `small_networks`. Wide
+residual networks, whose neurons are never drawn anew, are sampled at a smaller width instead; to first order in 1 / n
+what differs from the recursion V' = V + beta^2 E phi phi of infinite width is proportional to 1 / n in the mean and to
+1 / sqrt(n) in the spread.
 
 **Small networks**, of fewer than 20 layers or 30 neurons, are far from these limits: `small_networks` samples them as they
 are. The few that are small in one direction and too large to sample in the other get the limit laws and a caveat.
@@ -27,6 +29,7 @@ start), or norms vary by factors of e^2 and more.
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import exp, log1p, sqrt
+from typing import Any
 
 import numpy as np
 from scipy.special import ndtri
@@ -38,7 +41,18 @@ from orderone.theory.activations import Activation, get
 from orderone.theory.limits.chain import Q_INFINITY, infinite_width_q
 from orderone.theory.limits.covariance_sde import CovarianceSDE
 from orderone.theory.limits.relu_moments import K0, K1, K2
-from orderone.theory.limits.small_networks import NARROW, bent, can_be_sampled, is_small, normalized, sampled
+from orderone.theory.limits.shaped import ShapedSmooth
+from orderone.theory.limits.small_networks import (
+    FEW,
+    IN_FULL,
+    bent,
+    can_be_sampled,
+    is_small,
+    normalized,
+    products_mean,
+    sampled,
+    sampled_wide,
+)
 from orderone.theory.limits.unshaped import UnshapedCorrelationSDE
 
 ACTIVATIONS = ("relu", "shaped-relu", "linear")
@@ -53,7 +67,6 @@ ROUGH = "shallow or narrow networks are far from the limits that these numbers c
 EXPLODED = 14.0  # log of how much V grows: activations a thousand times as large
 ROUNDING = 2e-16
 WEAK = 0.1  # beta^2 of a branch that moves a layer little
-SAMPLED = 20_000  # neurons of a network that is sampled for want of a law
 DEEPEST = 2000  # layers that are followed one by one; beyond, laws of large depth take over
 
 
@@ -89,20 +102,27 @@ class DepthReport:
 
 
 def depth_report(
-    width: Count, depth: Count, activation: Name = "relu", residual: Number | bool | None = None, rho0: Number = 0.3
+    width: Count,
+    depth: Count,
+    activation: Name = "relu",
+    residual: Number | bool | None = None,
+    rho0: Number = 0.3,
+    *,
+    phi: Any = "tanh",
+    a: Number = 1.0,
 ) -> DepthReport:
     """What `depth` layers of this width do to norms and correlations at initialization, and what to change.
 
-    `activation`: relu, shaped-relu (slopes 1 and 1 - 1/sqrt(depth)), linear, or any other that `theory.activations` knows.
-    `residual`: the factor of the branches of a ReLU ResNet, or True for 1/sqrt(depth). `rho0` is the correlation of the two
-    inputs that are followed.
+    `activation`: relu, shaped-relu (slopes 1 and 1 - 1/sqrt(depth)), shaped-smooth (s phi(x / s) with s = a sqrt(depth)),
+    linear, or any other that `theory.activations` knows.
+    `residual`: the factor of the branches of a ResNet, S3 (2.12), or True for 1/sqrt(depth). `rho0` is the correlation of
+    the two inputs that are followed.
     """
     n, d = count(width, "width", most=LARGEST), count(depth, "depth", most=LARGEST)
-    phi, rho = _activation(activation), real(rho0, "rho0", least=-1, most=1)
-    kind = phi if isinstance(phi, str) else phi.name
-    beta = _branch(residual, d, kind)
-    if not isinstance(phi, str):
-        return _of_samples(phi, n, d, rho)
+    rho, beta = real(rho0, "rho0", least=-1, most=1), _branch(residual, d)
+    kind, function = _activation(activation, d, phi, a)
+    if kind not in ACTIVATIONS or (beta is not None and kind != "relu"):
+        return _of_samples(function, kind, beta, n, d, rho)
     growth = 0.0 if beta is None else d * log1p(beta**2 / 2)
     exact = _sampled(kind, beta, n, d, rho) if is_small(n, d) and can_be_sampled(n, d) and growth < GROWN else None
     spread, quantiles = exact or _limits(kind, beta, n, d, rho)
@@ -110,28 +130,60 @@ def depth_report(
     return _report(n, d, kind, beta, rho, growth, spread, quantiles, caveat)
 
 
-def _activation(given: Name) -> str | Activation:
-    """One that has a limit law by its name, any other as it is."""
+def _activation(given: Name, d: int, phi: Any, a: Number) -> tuple[str, Activation]:
+    """Its name, and the function that it is at this depth."""
     known = given.lower() if isinstance(given, str) else given
-    return known if known in ACTIVATIONS else get(given)
+    if known in ("shaped-smooth", "shaped"):
+        shaped = ShapedSmooth(phi, a)
+        shaped.check_start()
+        return "shaped-smooth", get(shaped.at(d))
+    function = get(f"leaky-relu({1 - d**-0.5!r})" if known == "shaped-relu" else given)
+    return (known if known in ACTIVATIONS else function.name), function
 
 
-def _of_samples(phi: Activation, n: int, d: int, rho: float) -> DepthReport:
+def _of_samples(phi: Activation, kind: str, beta: float | None, n: int, d: int, rho: float) -> DepthReport:
     if d > DEEPEST or not phi.second_moment(1.0) > 0:
         raise ValueError(
-            f"depth: expected at most {DEEPEST} layers of {phi.name}, which must not be zero; got {d}; "
-            "networks of relu, shaped-relu and linear may be deeper"
+            f"depth: expected at most {DEEPEST} layers of {kind}, which must not be zero; got {d}; "
+            "networks of relu, and without skip connections of shaped-relu and linear, may be deeper"
         )
-    narrow = min(n, max(NARROW, SAMPLED // d))
-    norms, correlations = sampled(normalized(phi), None, narrow, d, rho)
-    if norms.size < FEWEST or not np.isfinite(norms).all():
-        raise ValueError(f"depth: expected networks that live, but {d} layers of {phi.name} die or overflow")
-    shrink = sqrt(narrow / n)
-    middle = np.quantile(correlations, 0.5)
-    quantiles = middle + shrink * (np.quantile(correlations, QUANTILES) - middle)
+    with np.errstate(over="ignore", invalid="ignore"):
+        whole = n <= FEW or n * d <= IN_FULL
+        if beta is not None:
+            norms, correlations = sampled(phi, beta, n if whole else FEW, d, rho)
+        elif whole:
+            norms, correlations = sampled(normalized(phi), None, n, d, rho)
+        else:
+            norms, correlations = sampled_wide(phi, n, d, rho)
+    if norms.size < FEWEST or not np.isfinite([norms, correlations]).all():
+        raise ValueError(f"depth: expected networks that live, but {d} layers of {kind} die or overflow")
+    caveat = ""
+    if beta is not None and not whole:
+        norms, correlations = _at_width(n / FEW, norms, correlations, _infinite(phi, beta, d, rho))
+        caveat = f"sampled at width {FEW}, to first order in 1/width"
     growth = float(np.log(np.exp(norms - norms.max()).mean()) + norms.max())
-    caveat = f"sampled at width {narrow}, spreads scaled by 1/sqrt(width)" if narrow < n else ""
-    return _report(n, d, phi.name, None, rho, growth, shrink * float(norms.std()), quantiles, caveat)
+    quantiles = np.quantile(correlations, QUANTILES)
+    return _report(n, d, kind, beta, rho, growth, float(norms.std()), quantiles, caveat)
+
+
+def _infinite(phi: Activation, beta: float, d: int, rho: float) -> tuple[float, float]:
+    """log V and the correlation of a residual network of infinite width."""
+    V = np.array([[1.0], [rho], [1.0]])
+    for _ in range(d):
+        V = V + beta**2 * products_mean(phi, V)
+    return float(np.log(V[0, 0])), float(np.clip(V[1, 0] / V[0, 0], -1, 1))
+
+
+def _at_width(
+    times: float, norms: np.ndarray, correlations: np.ndarray, limit: tuple[float, float]
+) -> tuple[np.ndarray, np.ndarray]:
+    """Samples moved to a width that is larger by a factor; correlations on Fisher's scale."""
+
+    def moved(x: np.ndarray, at: float) -> np.ndarray:
+        return at + (x.mean() - at) / times + (x - x.mean()) / sqrt(times)
+
+    fisher = np.arctanh(np.clip([limit[1], *correlations], -1 + ROUNDING, 1 - ROUNDING))
+    return moved(norms, limit[0]), np.tanh(moved(fisher[1:], fisher[0]))
 
 
 def _report(
@@ -157,15 +209,14 @@ def _limits(kind: str, beta: float | None, n: int, d: int, rho: float) -> tuple[
 def _sampled(kind: str, beta: float | None, n: int, d: int, rho: float) -> tuple[float, np.ndarray] | None:
     """The same from networks; nothing where too few of them live."""
     minor = {"relu": 0.0, "shaped-relu": 1 - d**-0.5, "linear": 1.0}[kind]
-    norms, correlations = sampled(bent(minor), beta, n, d, rho)
+    phi = bent(minor) if beta is None else lambda z: np.maximum(z, 0)
+    norms, correlations = sampled(phi, beta, n, d, rho)
     return (float(norms.std()), np.quantile(correlations, QUANTILES)) if norms.size >= FEWEST else None
 
 
-def _branch(residual: Number | bool | None, depth: int, kind: str) -> float | None:
+def _branch(residual: Number | bool | None, depth: int) -> float | None:
     if residual is None or residual is False:
         return None
-    if kind != "relu":
-        raise ValueError(f"residual: expected activation 'relu' with it, got {kind!r}; S3 (2.12) has no other")
     return depth**-0.5 if residual is True else real(residual, "residual", above=0, most=1e100)
 
 
@@ -265,7 +316,7 @@ def _remedies(n: int, d: int, kind: str, beta: float | None, regime: str) -> tup
     remedies = []
     if kind == "relu" and d > 1:
         remedies.append(f"shape the activation: slopes 1 and {1 - d**-0.5:.3g} (shape_activations(model, depth={d}))")
-    elif kind not in ACTIVATIONS and d > 1:
+    elif kind not in (*ACTIVATIONS, "shaped-smooth") and d > 1:
         remedies.append(f"shape the activation (shape_activations(model, depth={d}))")
     remedies.append(
         f"add skip connections with branches scaled by {scale}: norms then vary by O(1/sqrt(width)) at any depth"

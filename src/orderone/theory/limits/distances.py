@@ -2,9 +2,14 @@
 
     KS = sup |F - G|,   W1 = int |F - G| dx,   energy = (2 int (F - G)^2 dx)^{1/2}
 
-F and G are the empirical distribution functions. Intervals are from the bootstrap: both samples drawn again with
-replacement. Resampling adds noise, which pushes every distance up, so the interval is the basic one, reflected at the
-estimate, and cut at zero. Where laws are nearly equal even that may lie below the estimate: it is then extended to it.
+F and G are the empirical distribution functions of the samples. All three are norms of F - G, so with the laws' own
+functions F_0 and G_0 the triangle inequality says
+
+    | ||F - G|| - ||F_0 - G_0|| |  <=  ||D||,      D = (F - F_0) - (G - G_0)
+
+and the bootstrap, which draws both samples again with replacement, knows the law of D for any two laws, equal ones
+included, where that of a distance itself is lost: resampling adds noise, and noise pushes distances up. The interval is the
+estimate, less and more a quantile of ||D||, cut at zero: it holds the distance of the laws at least as often as it says.
 """
 
 from collections.abc import Callable
@@ -36,17 +41,17 @@ class Distance:
 
 def ks(x: Array, y: Array) -> float:
     """Kolmogorov-Smirnov."""
-    return _ks(*_samples(x, y))
+    return _between("ks", x, y)
 
 
 def wasserstein(x: Array, y: Array) -> float:
     """Wasserstein-1, in the units of the samples."""
-    return _wasserstein(*_samples(x, y))
+    return _between("wasserstein", x, y)
 
 
 def energy(x: Array, y: Array) -> float:
     """Energy distance: the root of 2 E d(X, Y) - E d(X, X') - E d(Y, Y'), d the distance of numbers."""
-    return _energy(*_samples(x, y))
+    return _between("energy", x, y)
 
 
 def distance(
@@ -54,47 +59,44 @@ def distance(
 ) -> Distance:
     """`kind` is ks, wasserstein or energy."""
     x, y = _samples(x, y)
-    name = one_of(kind, DISTANCES, "distance")
-    measure, level = DISTANCES[name], real(confidence, "confidence", above=0)
+    name, level = one_of(kind, NORMS, "distance"), real(confidence, "confidence", above=0)
     if level >= 1:
         raise ValueError(f"confidence: expected a number between 0 and 1, got {confidence!r}")
-    rng, value = np.random.default_rng(count(seed, "seed", least=0)), measure(x, y)
-    again = [
-        measure(np.sort(rng.choice(x, x.size)), np.sort(rng.choice(y, y.size)))
+    points, at_x, at_y = _places(x, y)
+    norm, width = NORMS[name], np.diff(points)
+    rng, given = np.random.default_rng(count(seed, "seed", least=0)), _difference(at_x, at_y, points.size)
+    noise = [
+        norm(_difference(rng.choice(at_x, x.size), rng.choice(at_y, y.size), points.size) - given, width)
         for _ in range(count(resamples, "resamples"))
     ]
-    low, high = np.quantile(again, [(1 - level) / 2, (1 + level) / 2])
-    return Distance(name, value, min(value, max(0.0, 2 * value - float(high))), max(value, 2 * value - float(low)))
+    value, reach = norm(given, width), float(np.quantile(noise, level))
+    return Distance(name, value, max(0.0, value - reach), value + reach)
 
 
-def _ks(x: np.ndarray, y: np.ndarray) -> float:
-    return float(np.abs(_difference(x, y)[0]).max())
+def _places(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The points of both samples in order, and which of them each number is."""
+    points, where = np.unique(np.concatenate([x, y]), return_inverse=True)
+    return points, where[: x.size], where[x.size :]
 
 
-def _wasserstein(x: np.ndarray, y: np.ndarray) -> float:
-    difference, width = _difference(x, y)
-    return float(np.abs(difference[:-1]) @ width)
+def _difference(at_x: np.ndarray, at_y: np.ndarray, points: int) -> np.ndarray:
+    """F - G at every point."""
+    F, G = (np.bincount(at, minlength=points) / at.size for at in (at_x, at_y))
+    return np.cumsum(F - G)
 
 
-def _energy(x: np.ndarray, y: np.ndarray) -> float:
-    difference, width = _difference(x, y)
-    return float(np.sqrt(2 * difference[:-1] ** 2 @ width))
-
-
-def _difference(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """F - G at every point of sorted samples, and the lengths between points."""
-    points = np.sort(np.concatenate([x, y]), kind="stable")
-    F = np.searchsorted(x, points, side="right") / x.size
-    G = np.searchsorted(y, points, side="right") / y.size
-    return F - G, np.diff(points)
+def _between(kind: str, x: Array, y: Array) -> float:
+    points, at_x, at_y = _places(*_samples(x, y))
+    return NORMS[kind](_difference(at_x, at_y, points.size), np.diff(points))
 
 
 def _samples(x: Array, y: Array) -> tuple[np.ndarray, np.ndarray]:
-    return np.sort(finite(numpy(x), "x")), np.sort(finite(numpy(y), "y"))
+    return finite(numpy(x), "x").ravel(), finite(numpy(y), "y").ravel()
 
 
-DISTANCES: dict[str, Callable[[np.ndarray, np.ndarray], float]] = {
-    "ks": _ks,
-    "wasserstein": _wasserstein,
-    "energy": _energy,
+# of F - G at the points, with the lengths between them
+NORMS: dict[str, Callable[[np.ndarray, np.ndarray], float]] = {
+    "ks": lambda difference, width: float(np.abs(difference).max()),
+    "wasserstein": lambda difference, width: float(np.abs(difference[:-1]) @ width),
+    "energy": lambda difference, width: float(np.sqrt(2 * difference[:-1] ** 2 @ width)),
 }

@@ -1,12 +1,19 @@
-"""Networks too shallow or too narrow for limits: sampled as they are, for two inputs.
+"""Networks without a limit law, or too shallow or too narrow for it: sampled, for two inputs.
 
     z = L g,   V' = (c/n) sum_i phi(z_i) phi(z_i)^T,   V = L L^T                                    S3 (2.2), (3.4)-(3.5)
-    z' = z + beta h,   h_i ~ N(0, <relu(z), relu(z)> / n),   V = <z, z> / n                         S3 (2.12), erratum S3.10
+    z' = z + beta h,   h_i ~ N(0, <phi(z), phi(z)> / n),   V = <z, z> / n                           S3 (2.12), erratum S3.10
 
 Given the layer below, neurons are independent: no weights are drawn. `measure.sample_network` is for large networks.
+
+**Wide networks** need not be drawn in full either. With M(V) = c E phi(z) phi(z)^T, and V'_k from k < n neurons,
+
+    V' = M(V) + sqrt(k/n) (V'_k - M(V))
+
+has the mean and the covariance that n neurons give, whatever V is, and is a mixture of covariances, and so a covariance.
 """
 
 from collections.abc import Callable
+from math import sqrt
 
 import numpy as np
 
@@ -14,8 +21,12 @@ from orderone.theory.activations import Activation
 
 Elementwise = Callable[[np.ndarray], np.ndarray]
 SHALLOW, NARROW = 20, 30  # layers and neurons below which the laws of large depth and width are off by some %
-MOST_NEURONS = 20_000  # width times depth that is sampled
+MOST_NEURONS = 20_000  # width times depth that is sampled where there is a law instead
 NUMBERS = 10_000_000
+IN_FULL = 2_000_000  # width times depth that is sampled in full where there is no law
+FEW = 400  # neurons that stand for more
+FEWEST_PATHS = 64
+AT_ONCE = 1_000_000  # neurons of one layer of all networks that are held
 
 
 def is_small(n: int, d: int) -> bool:
@@ -38,17 +49,52 @@ def normalized(phi: Activation) -> Elementwise:
 
 
 def sampled(phi: Elementwise, beta: float | None, n: int, d: int, rho: float) -> tuple[np.ndarray, np.ndarray]:
-    """log V_11 and the correlation of many networks; those that died are left out. With `beta`, residual ReLU networks."""
-    rng, paths = np.random.default_rng(0), int(np.clip(NUMBERS // (n * d), 512, 4096))
-    V = np.broadcast_to(np.array([1.0, rho, 1.0])[:, None], (3, paths))
+    """log V_11 and the correlation of many networks; those that died are left out. With `beta`, residual networks."""
+    rng = np.random.default_rng(0)
+    left = int(np.clip(NUMBERS // (n * d), min(512, max(FEWEST_PATHS, 3 * NUMBERS // (n * d))), 4096))
+    found = []
+    while left > 0:
+        paths = min(left, max(1, AT_ONCE // n))
+        found.append(_last_layers(phi, beta, n, d, _start(rho, paths), rng))
+        left -= paths
+    return _alive(np.concatenate(found, axis=1))
+
+
+def _last_layers(
+    phi: Elementwise, beta: float | None, n: int, d: int, V: np.ndarray, rng: np.random.Generator
+) -> np.ndarray:
     if beta is None:
         for _ in range(d):
             V = _products(phi(_neurons(V, n, rng)))
-    else:
-        z = _neurons(V, n, rng)
-        for _ in range(d):
-            z = z + beta * _neurons(_products(np.maximum(z, 0)), n, rng)
-        V = _products(z)
+        return V
+    z = _neurons(V, n, rng)
+    for _ in range(d):
+        z = z + beta * _neurons(_products(phi(z)), n, rng)
+    return _products(z)
+
+
+def sampled_wide(phi: Activation, n: int, d: int, rho: float) -> tuple[np.ndarray, np.ndarray]:
+    """The same for networks of more than `FEW` neurons in a layer."""
+    rng, paths = np.random.default_rng(0), int(np.clip(5000 // d, FEWEST_PATHS, 512))
+    V, size, share = _start(rho, paths), float(phi.second_moment(1.0)), sqrt(FEW / n)
+    for _ in range(d):
+        mean = products_mean(phi, V)
+        V = (mean + share * (_products(phi(_neurons(V, FEW, rng))) - mean)) / size
+    return _alive(V)
+
+
+def products_mean(phi: Activation, V: np.ndarray) -> np.ndarray:
+    """E phi(z) phi(z)^T for the covariances in the rows of V."""
+    scale = np.sqrt(V[0]) * np.sqrt(V[2])
+    gap = np.clip(1 - V[1] / np.where(scale > 0, scale, 1), 0, 2)
+    return np.stack([phi.second_moment(V[0]), phi.pair(V[0], V[2], gap), phi.second_moment(V[2])])
+
+
+def _start(rho: float, paths: int) -> np.ndarray:
+    return np.broadcast_to(np.array([1.0, rho, 1.0])[:, None], (3, paths))
+
+
+def _alive(V: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     V = V[:, (V[0] > 0) & (V[2] > 0)]
     return np.log(V[0]), np.clip(V[1] / np.sqrt(V[0]) / np.sqrt(V[2]), -1, 1)
 

@@ -28,7 +28,7 @@ from orderone.core.exact import count
 from orderone.core.given import Array, Count, Name, Number
 from orderone.core.normals import Normals
 from orderone.core.real_arrays import reals
-from orderone.core.reals import steps
+from orderone.core.reals import real, steps
 
 C = sqrt(2) / (3 * pi)
 SCHEMES = ("euler", "exact")
@@ -72,7 +72,7 @@ class UnshapedCorrelationSDE:
 
     def mean_inverse_root(self, T: Number = 1.0) -> float:
         """E q_T^{-1/2}, in closed form."""
-        t = float(reals(T, "T", least=0, most=300))
+        t = real(T, "T", least=0, most=300)
         return C * float(np.expm1(2 * t)) / (2 * t) if t else C
 
 
