@@ -3,6 +3,7 @@
 import os
 import signal
 from math import inf, nan
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,8 +15,8 @@ from orderone.sweeping.result import Interrupted, Sweep
 from orderone.sweeping.space import log_grid
 from orderone.sweeping.sweep import sweep
 
-SPACE = {"lr": [1e-3, 1e-2], "seed": range(2)}
-CALL = {"widths": [8, 16], "data": batch, "steps": 6, "stacked": False, "device": "cpu"}
+SPACE: dict[str, Any] = {"lr": [1e-3, 1e-2], "seed": range(2)}
+CALL: dict[str, Any] = {"widths": [8, 16], "data": batch, "steps": 6, "stacked": False, "device": "cpu"}
 
 
 def test_a_sweep_is_a_table(tmp_path):
