@@ -27,6 +27,7 @@ from orderone.measure.batches import Loss, loss_of
 from orderone.planning import Plan
 from orderone.sweeping import interrupts
 from orderone.sweeping.kept import Kept
+from orderone.sweeping.member import FUSED
 from orderone.sweeping.outcome import final_loss
 from orderone.sweeping.schedule import Factor
 from orderone.sweeping.schedule import schedule as read_schedule
@@ -115,16 +116,23 @@ def train(
 
 
 def _check(model: Any, optimizer: Optimizer | None, strategy: str | None) -> None:
-    if isinstance(model, Plan):
-        model.bound()
-    elif not isinstance(model, nn.Module):
+    module = model.bound() if isinstance(model, Plan) else model
+    if isinstance(module, nn.Module) and any(p.is_meta for p in module.parameters()):
+        raise ValueError("model: its tensors are on the meta device and have no values; build it on the CPU or a GPU")
+    if not isinstance(module, nn.Module):
         raise ValueError(f"model: expected a plan, or an nn.Module with optimizer=...; got {type(model).__name__}")
-    elif optimizer is None:
+    if optimizer is None and not isinstance(model, Plan):
         raise ValueError("optimizer: expected one beside a module; give a plan (o1.plan(...)), or optimizer=...")
     if optimizer is not None and strategy == "fsdp":
         raise ValueError(
             "optimizer: sharding replaces the tensors it would hold; give a plan instead, which makes its own"
         )
+
+
+def _made(plan: Plan, here: World) -> Optimizer:
+    """In one kernel an update, where there are such kernels."""
+    fused = here.device.type == "cuda" and plan.settings.optimizer in FUSED
+    return plan.optimizer(fused=True) if fused else plan.optimizer()
 
 
 @dataclass(frozen=True)
@@ -160,7 +168,7 @@ class Training:
         self.module: nn.Module = plan.bound() if plan is not None else model
         self.module.to(here.device, torch.float64 if settings.precision == "float64" else None)
         self.forward = here.wrapped(self.module)
-        self.optimizer: Optimizer = plan.optimizer() if optimizer is None and plan is not None else optimizer  # type: ignore[assignment]
+        self.optimizer: Optimizer = optimizer if plan is None or optimizer is not None else _made(plan, here)  # type: ignore[assignment]
         if plan is not None:
             plan.check(self.optimizer)
         self.rates = [group["lr"] for group in self.optimizer.param_groups]
