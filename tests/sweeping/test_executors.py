@@ -52,6 +52,7 @@ def test_a_worker_that_dies_costs_its_trials_and_no_others(findable, monkeypatch
     assert "its worker died 2 times, at last by SIGKILL (out of memory?)" in str(found)
 
 
+@pytest.mark.slow
 def test_a_pruner_reaches_other_processes(findable):
     optuna = pytest.importorskip("optuna")
     pruner = optuna.pruners.ThresholdPruner(upper=1e-9)  # stops whoever reports
@@ -75,6 +76,7 @@ print(sweep(build, {"lr": [0.01, 0.1]}, widths=[8], data=data, steps=3, executor
 """
 
 
+@pytest.mark.slow
 def test_a_script_needs_no_guard(tmp_path):
     (tmp_path / "script.py").write_text(UNGUARDED)
     told = subprocess.run([sys.executable, tmp_path / "script.py"], capture_output=True, text=True, timeout=120)

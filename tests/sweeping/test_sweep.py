@@ -55,6 +55,18 @@ def test_only_what_is_missing_is_run(tmp_path):
     assert not list(tmp_path.glob("*.checkpoints"))
 
 
+def test_settings_that_cannot_be_built_are_failed_trials():
+    def build(width, heads):
+        if width % heads:
+            raise ValueError(f"{heads} heads do not divide {width}")
+        return mlp(width)
+
+    found = sweep(build, {"lr": 0.01, "heads": [1, 3]}, **CALL)
+    assert found.frame.groupby("heads")["status"].unique().map(list).to_dict() == {1: ["done"], 3: ["failed"]}
+    with pytest.raises(ValueError, match="3 heads do not divide 8"):
+        sweep(build, {"lr": 0.01, "heads": [3]}, **CALL)
+
+
 def test_the_held_out_loss_is_what_counts():
     found = sweep(mlp, {"lr": 0.01}, **(CALL | {"data": Held(), "evaluate_every": 2}))
     outcome = next(iter(found.outcomes.values()))
