@@ -3,7 +3,12 @@
 A byte-level GPT of four layers on the text of the Python standard library: muP and the usual practice (`standard`: one
 learning rate for all tensors and widths, initial deviation 0.02), ten learning rates, three seeds, 1000 steps of AdamW with
 warm-up and cosine. All trainings of one width and rule run in one program. The store keeps what is done: the same command
-goes on where it was stopped, and more widths can be added. `--tiny` tries the script on a CPU, `--csv FILE` writes the records.
+goes on where it was stopped, and more widths can be added.
+
+    --rules mup,sp    others to compare
+    --fan-in          matrices of the blocks start with variance 1 / fan_in instead of 0.02^2
+    --csv FILE        writes the records
+    --tiny            tries the script on a CPU
 """
 
 import sys
@@ -19,12 +24,13 @@ from orderone.nn import GPT
 TINY = "--tiny" in sys.argv
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 LENGTH, HEAD, BASE, DEPTH = (16, 16, 16, 2) if TINY else (128, 64, 128, 4)
+FAN_IN = dict.fromkeys(("Q", "K", "V", "U", "W", "X"), 1.0) if "--fan-in" in sys.argv else None
 RATES = [2.0**k for k in (range(-9, -5) if TINY else range(-14, -4))]
 
 
 def build(width: int) -> torch.nn.Module:
     with torch.device(DEVICE):
-        return GPT(vocab=256, length=LENGTH, width=width, heads=width // HEAD, depth=DEPTH, tied=False)
+        return GPT(vocab=256, length=LENGTH, width=width, heads=width // HEAD, depth=DEPTH, tied=False, C=FAN_IN)
 
 
 def option(name: str, otherwise: str) -> str:
@@ -39,7 +45,7 @@ def main() -> None:
         {"lr": RATES, "seed": range(2 if TINY else 3)},
         widths=widths,
         base=BASE,
-        rule=["mup", "standard"],
+        rule=option("--rules", "mup,standard").split(","),
         data=language(batch=8, length=LENGTH),
         steps=20 if TINY else 1000,
         schedule="cosine",

@@ -1,6 +1,8 @@
 """The same batches on every device and in every process."""
 
 import pickle
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -51,3 +53,21 @@ def test_folders_travel_without_their_threads(tmp_path):
     task = data.images(tmp_path, batch=3, size=8)
     first, _ = task.batch(0, 0)
     assert torch.equal(pickle.loads(pickle.dumps(task)).batch(0, 0)[0], first)
+
+
+def test_extras_are_needed_only_where_they_are_used():
+    code = """
+import sys
+sys.modules.update(dict.fromkeys(["PIL", "tokenizers", "safetensors", "sklearn"]))
+import torch
+from orderone import data
+data.language(b"text. " * 1000).batch(0, 0)
+data.denoising(b"text. " * 1000).batch(0, 0)
+data.images((torch.zeros(64, 1, 8, 8, dtype=torch.uint8), torch.arange(64) % 2), **data.S2).batch(0, 0)
+try:
+    data.language(b"text. " * 1000, "gpt2")
+except ImportError as error:
+    print(error)
+"""
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert result.stdout == "tokenizers is needed for byte pairs; pip install 'orderone[data]'\n", result.stderr

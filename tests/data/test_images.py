@@ -12,7 +12,7 @@ import torch
 from PIL import Image
 
 from orderone import data
-from orderone.data.order import Order
+from orderone.data.order import Order, spread
 from orderone.data.vision.arrays import moments
 from orderone.data.vision.idx import read_idx
 from orderone.data.vision.pixels import Memory
@@ -134,6 +134,11 @@ class TestOrder:
     def test_batches_may_be_larger_than_the_set(self):
         assert torch.bincount(Order(5, 10)(0, [0])[0]).tolist() == [2] * 5
         assert sorted(torch.bincount(Order(5, 12)(0, [0])[0]).tolist()) == [2, 2, 2, 3, 3]
+
+    def test_some_are_spread_over_all(self):
+        assert spread(10, 5).tolist() == [0, 2, 4, 6, 8]
+        assert spread(7, 7).tolist() == list(range(7))
+        assert spread(3, 0).tolist() == []
 
     def test_it_depends_on_seed_and_step_alone(self):
         one, two = Order(50, 8), Order(50, 8)

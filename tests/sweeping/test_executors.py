@@ -5,6 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 from threading import Lock
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,8 +15,8 @@ from orderone.sweeping.executors import parcel, read_executor
 from orderone.sweeping.result import Sweep
 from orderone.sweeping.sweep import sweep
 
-SPACE = {"lr": [1e-3, 1e-2], "seed": range(2)}
-CALL = {"widths": [8, 16], "data": batch, "steps": 6, "device": "cpu"}
+SPACE: dict[str, Any] = {"lr": [1e-3, 1e-2], "seed": range(2)}
+CALL: dict[str, Any] = {"widths": [8, 16], "data": batch, "steps": 6, "device": "cpu"}
 
 
 def same(one: Sweep, other: Sweep) -> None:
@@ -39,7 +40,7 @@ def test_processes_give_the_same_results(tmp_path, findable):
         name="net", **(CALL | {"data": lambda step, seed: (batch(step, seed)[0] * scale, batch(step, seed)[1])}),
     )  # fmt: skip
     losses = [[found.outcomes[key].losses for key in found.trials] for found in (here, there)]
-    np.testing.assert_array_equal(*losses)
+    np.testing.assert_array_equal(losses[0], losses[1])
     assert len(Sweep.load(tmp_path / "runs.db").frame) == 8
 
 
@@ -51,6 +52,7 @@ def test_a_worker_that_dies_costs_its_trials_and_no_others(findable, monkeypatch
     assert "its worker died 2 times, at last by SIGKILL (out of memory?)" in str(found)
 
 
+@pytest.mark.slow
 def test_a_pruner_reaches_other_processes(findable):
     optuna = pytest.importorskip("optuna")
     pruner = optuna.pruners.ThresholdPruner(upper=1e-9)  # stops whoever reports
@@ -74,6 +76,7 @@ print(sweep(build, {"lr": [0.01, 0.1]}, widths=[8], data=data, steps=3, executor
 """
 
 
+@pytest.mark.slow
 def test_a_script_needs_no_guard(tmp_path):
     (tmp_path / "script.py").write_text(UNGUARDED)
     told = subprocess.run([sys.executable, tmp_path / "script.py"], capture_output=True, text=True, timeout=120)
@@ -118,9 +121,9 @@ def slow(step, seed):
     return batch(step, seed)
 
 cluster = Cluster(initialize_head=True, head_node_args={{"num_cpus": 1, "include_dashboard": False}})
+ray.init(address=cluster.address, log_to_driver=False, logging_level="ERROR")  # the driver is on the first node
 second = cluster.add_node(num_cpus=1)
 cluster.wait_for_nodes()
-ray.init(address=cluster.address, log_to_driver=False, logging_level="ERROR")
 assert len([node for node in ray.nodes() if node["Alive"]]) == 2
 if {kill}:
     import threading
@@ -128,6 +131,7 @@ if {kill}:
 found = sweep(mlp, {{"lr": [1e-3, 1e-2], "seed": range(2)}}, widths=[8, 16], data=slow, steps=6, device="cpu", name="net",
               executor="ray", stacked=False, store=sys.argv[1])
 print(found.summary, flush=True)
+print(*found.notes, file=sys.stderr)
 if {kill}:
     print(len([node for node in ray.nodes() if node["Alive"]]), "node left")
 os._exit(0)

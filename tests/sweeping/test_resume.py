@@ -73,7 +73,7 @@ def finished(command: Command) -> int:
     return int(told.stdout)
 
 
-@pytest.mark.parametrize("stacked", [False, True], ids=["alone", "stacked"])
+@pytest.mark.parametrize("stacked", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["alone", "stacked"])
 def test_killed_in_the_middle_and_started_again(tmp_path, stacked):
     command = Command(tmp_path, stacked)
     process = command.start()

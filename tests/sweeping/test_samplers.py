@@ -1,5 +1,7 @@
 """Random points, points that Optuna asks for, and trials that are stopped early."""
 
+from typing import Any
+
 import pytest
 from sweep_subjects import batch, mlp
 
@@ -7,8 +9,8 @@ from orderone.sweeping.space import log_grid
 from orderone.sweeping.sweep import sweep
 
 optuna = pytest.importorskip("optuna")
-SPACE = {"lr": log_grid(1e-4, 1.0, 5), "seed": range(2)}
-CALL = {"widths": [8, 16], "data": batch, "steps": 8, "device": "cpu"}
+SPACE: dict[str, Any] = {"lr": log_grid(1e-4, 1.0, 5), "seed": range(2)}
+CALL: dict[str, Any] = {"widths": [8, 16], "data": batch, "steps": 8, "device": "cpu"}
 
 
 def test_random_points_are_the_same_for_all_arms_and_every_time(tmp_path):

@@ -3,6 +3,7 @@
 import os
 import signal
 from math import inf, nan
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,8 +15,8 @@ from orderone.sweeping.result import Interrupted, Sweep
 from orderone.sweeping.space import log_grid
 from orderone.sweeping.sweep import sweep
 
-SPACE = {"lr": [1e-3, 1e-2], "seed": range(2)}
-CALL = {"widths": [8, 16], "data": batch, "steps": 6, "stacked": False, "device": "cpu"}
+SPACE: dict[str, Any] = {"lr": [1e-3, 1e-2], "seed": range(2)}
+CALL: dict[str, Any] = {"widths": [8, 16], "data": batch, "steps": 6, "stacked": False, "device": "cpu"}
 
 
 def test_a_sweep_is_a_table(tmp_path):
@@ -52,6 +53,18 @@ def test_only_what_is_missing_is_run(tmp_path):
     assert again.curves.equals(first.curves)
     assert len(Sweep.load(store).frame) == 20
     assert not list(tmp_path.glob("*.checkpoints"))
+
+
+def test_settings_that_cannot_be_built_are_failed_trials():
+    def build(width, heads):
+        if width % heads:
+            raise ValueError(f"{heads} heads do not divide {width}")
+        return mlp(width)
+
+    found = sweep(build, {"lr": 0.01, "heads": [1, 3]}, **CALL)
+    assert found.frame.groupby("heads")["status"].unique().map(list).to_dict() == {1: ["done"], 3: ["failed"]}
+    with pytest.raises(ValueError, match="3 heads do not divide 8"):
+        sweep(build, {"lr": 0.01, "heads": [3]}, **CALL)
 
 
 def test_the_held_out_loss_is_what_counts():

@@ -220,6 +220,11 @@ def test_an_absent_package_is_named(monkeypatch):
         train(planned(), Toy(), 2, device="cpu", sinks=WandB())
 
 
+def on_meta() -> o1.Plan:
+    with torch.device("meta"):
+        return o1.plan(Net(32), base=Net(16), lr=0.01)
+
+
 # --- bad input -------------------------------------------------------------------------------------------------------
 
 
@@ -229,6 +234,7 @@ def test_an_absent_package_is_named(monkeypatch):
         ({"steps": 0}, "steps: expected a whole number, 1 or more"),
         ({"model": Net(8)}, "optimizer: expected one beside a module"),
         ({"model": "gpt"}, "model: expected a plan, or an nn.Module"),
+        ({"model": on_meta()}, "meta device"),
         ({"data": None}, "data: expected a task"),
         ({"accumulate": 0}, "accumulate"),
         ({"clip": 0.0}, "clip"),

@@ -195,6 +195,24 @@ def test_the_rule_that_transfers_is_chosen(two_rules):
     assert two_rules.verdict == TRANSFERS
 
 
+def test_a_rule_that_may_transfer_comes_before_one_that_does_not():
+    better = sweep(-1.0, rule="standard").assign(loss=lambda frame: frame["loss"] - 1)
+    t = study(pd.concat([sweep(noise=0.1), better]))
+    assert (t.drift["mup"].verdict, t.drift["standard"].verdict) == (UNKNOWN, MOVES)
+    assert t.chosen == "mup"
+
+
+def test_a_loss_near_zero_stays_above_it():
+    t = study(sweep().assign(loss=lambda frame: (frame["loss"] - 1.6) ** 8))
+    assert (t.frame["loss"] > 0).all()
+
+
+def test_a_rate_that_would_diverge_is_told():
+    t = study(sweep(-1.0, BOWLS["diverges above"], seeds=4))
+    assert "diverges" in str(t)
+    assert math.isinf(t.frame["regret"].iloc[-1])
+
+
 def test_tables(two_rules):
     assert list(two_rules.frame.columns[:3]) == ["rule", "width", "lr"]
     assert len(two_rules.frame) == 8

@@ -123,7 +123,7 @@ def sweep(
         sys.exit(INTERRUPTED)
     _all_failed(found)
     study = _study(found, sizes)
-    _show(found, study, None if target is None or study is None else study.target(**{study.axis: target}), json)
+    _show(found, study, None if target is None or study is None else _settings(study, target), json)
     _write(study, setting.name, {"html": html, "png": png})
     sys.stdout.flush()
     sys.exit(0 if study is None else STATUS[study.verdict])
@@ -186,6 +186,15 @@ def _study(found: "Sweep", sizes: dict[str, list[int]]) -> "Transfer | None":
     return found.transfer() if any(len(several) > 1 for several in sizes.values()) else None
 
 
+def _settings(study: "Transfer", size: int) -> Any:
+    """Settings for the target; or why there are none, which is no wrong input."""
+    sizes: dict[str, Any] = {study.axis: size}
+    try:
+        return study.target(**sizes)
+    except ValueError as error:
+        return str(error)
+
+
 # --- showing --------------------------------------------------------------------------------------------------------
 
 
@@ -223,7 +232,7 @@ def _record(found: "Sweep", study: "Transfer | None", target: Any) -> dict[str, 
             "optima": _rows(study.frame),
             "drifts": _rows(study.drifts),
         }
-    return record | ({} if target is None else {"target": {"snippet": target.snippet, "why": target.why}})
+    return record | ({} if target is None else {"target": getattr(target, "snippet", target)})
 
 
 def _rows(frame: Any) -> list[dict[str, Any]]:

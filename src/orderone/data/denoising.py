@@ -27,10 +27,8 @@ from orderone.data.corruption import corrupt
 from orderone.data.devices import read_device
 from orderone.data.draws import Draws
 from orderone.data.sentences import Sentences, read_sentences
-from orderone.data.task import Batch
+from orderone.data.task import EVALUATIONS, FORMATS, Batch
 
-FORMATS = ("pairs", "huggingface")
-EVALUATIONS = 8
 SPECIAL = ("start", "end", "pad", "mask")
 _IGNORED = -100  # what cross entropy leaves out
 

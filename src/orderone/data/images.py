@@ -20,15 +20,13 @@ from orderone.core.given import Count, Name, Number
 from orderone.data.augment.recipe import Recipe
 from orderone.data.devices import read_device
 from orderone.data.draws import Draws
-from orderone.data.order import Order
-from orderone.data.task import Batch, Loss
+from orderone.data.order import Order, spread
+from orderone.data.task import EVALUATIONS, FORMATS, Batch, Loss
 from orderone.data.vision.arrays import Arrays
 from orderone.data.vision.folder import Files, image_folder
 from orderone.data.vision.pixels import Memory, Pixels
 from orderone.data.vision.sets import SETS, apart
 
-EVALUATIONS = 8  # batches at most, if nothing else is asked for
-FORMATS = ("pairs", "huggingface")
 S2: Mapping[str, Any] = MappingProxyType(
     {"augment": "randaugment", "mixup": 0.8, "cutmix": 1.0, "erase": 0.25, "label_smoothing": 0.1}
 )
@@ -51,15 +49,21 @@ def images(
 ) -> "Images":
     """A task: tell what an image shows.
 
-    source:       "digits", "mnist", "fashion-mnist", "cifar10" (in `root`); a folder with a folder of images for each class
-                  (or with such folders `train` and `val`); or a pair of tensors, bytes (n, channels, height, width) and
-                  classes (n,)
-    augment:      "flip"; "crop": shifted by an eighth of the side, and flipped; "resize": a box enlarged, and flipped;
-                  "randaugment": that, and two operations of magnitude 9
-    mixup:        the v of Beta(v, v), and likewise for cutmix; a coin decides between them
-    erase:        the chance of a rectangle of noise
-    size:         of images from a folder, which are cut to squares
-    evaluations:  how many batches are held out at most; None for all of them
+    Args:
+        source: "digits", "mnist", "fashion-mnist", "cifar10" (in `root`); a folder with a folder of images for each class,
+            or with such folders `train` and `val`; or two tensors, bytes (n, channels, height, width) and classes (n,).
+        batch: How many images a batch has.
+        augment: "flip"; "crop": shifted by an eighth of the side, and flipped; "resize": a box enlarged, and flipped;
+            "randaugment": that, and two operations of magnitude 9.
+        mixup: The v of Beta(v, v) for the share of the first of two images; 0 for none.
+        cutmix: The same for images cut into others; a coin decides where both are given.
+        erase: The chance of a rectangle of noise.
+        label_smoothing: The part of a label that is spread over all classes.
+        size: Of images from a folder, which are cut to squares.
+        evaluations: How many batches are held out at most; None for all of them.
+        format: "pairs" of images and classes, or "huggingface".
+        device: Where images in memory are kept and batches are made.
+        root: The folder of data sets.
     """
     recipe = Recipe.read(augment, mixup, cutmix, erase, label_smoothing)
     train, held = _read(source, root, count(size, "size"), resized=recipe.resized)
@@ -87,7 +91,7 @@ class Images:
         self.classes = max(train.classes, held.classes)
         self.shape, self._order = train.shape, Order(len(train), self.size)
         self.mean, self.std = train.moments()
-        self.name = f"images {train.fingerprint} {recipe} {self.format} {self.size} {evaluations}"
+        self.name = f"images {train.fingerprint} {held.fingerprint} {recipe} {self.format} {self.size} {evaluations}"
 
     @property
     def loss(self) -> Loss | None:
@@ -106,7 +110,7 @@ class Images:
         number, whole = len(self.held), len(self.held) // self.size
         which = torch.arange(number)
         if self.evaluations is not None and whole:
-            which = torch.linspace(0, number - 1, min(whole, self.evaluations) * self.size).long()
+            which = spread(number, min(whole, self.evaluations) * self.size)
         return [self._held(part) for part in which.split(self.size) if len(part)]
 
     def _held(self, which: Tensor) -> Batch:

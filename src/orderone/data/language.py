@@ -22,11 +22,10 @@ from orderone.data.corpus import read_corpus
 from orderone.data.devices import read_device
 from orderone.data.draws import Draws
 from orderone.data.encode import encode
-from orderone.data.task import Batch
+from orderone.data.order import spread
+from orderone.data.task import EVALUATIONS, FORMATS, Batch
 
-FORMATS = ("pairs", "huggingface")
 PARTS = 16
-EVALUATIONS = 8  # batches at most: enough to tell learning rates apart, and little beside the training
 
 
 def language(
@@ -45,10 +44,19 @@ def language(
 ) -> "Language":
     """A task: predict the next token of `source`.
 
-    source:     "python" (the text of the standard library), "sotu", "gutenberg", files, a folder, bytes, or a tensor of ids
-    tokenizer:  "bytes", "gpt2" (`encoder.json` and `vocab.bpe` in `root`), or a folder or `tokenizer.json` of your own
-    held_out:   the part of the text that is for evaluation, of which at most `evaluations` batches are used
-    cache:      where encoded text is kept, by default beside the data (`root/encoded`); False for nowhere
+    Args:
+        source: "python" (the text of the standard library), "sotu" or "gutenberg" (in `root`), a file, a folder of .txt
+            files, a list of files, bytes, or a tensor of token numbers.
+        tokenizer: "bytes", "gpt2" (`encoder.json` and `vocab.bpe` in `root`), or a folder or `tokenizer.json` of your own.
+        batch: How many pieces a batch has.
+        length: How many tokens a piece has.
+        held_out: The part of the text that is for evaluation.
+        evaluations: How many batches of it are used at most.
+        format: "pairs" of inputs and targets, or "huggingface".
+        vocab: How many different tokens there are, for a tensor; by default the largest and one.
+        device: Where the tokens are kept and batches are made.
+        root: The folder of data sets.
+        cache: Where encoded text is kept, by default in `root/encoded`; False for nowhere.
     """
     if isinstance(source, Tensor):
         tokens, size = _given_tokens(source, vocab)
@@ -143,7 +151,7 @@ def _spread(pieces: Tensor, size: int, batches: int) -> Tensor:
     """So many whole batches of `size` at most, at equal distances; one smaller batch where there is no whole one."""
     if len(pieces) < size:
         return pieces[: batches * size]
-    return pieces[torch.linspace(0, len(pieces) - 1, min(len(pieces) // size, batches) * size).long()]
+    return pieces[spread(len(pieces), min(len(pieces) // size, batches) * size)]
 
 
 def _given_tokens(tokens: Tensor, vocab: Count | None) -> tuple[Tensor, int]:

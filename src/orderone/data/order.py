@@ -42,3 +42,8 @@ class Order:
             self._kept[key] = hashes.argsort(stable=True).int()
         self._kept.move_to_end(key)
         return self._kept[key]
+
+
+def spread(samples: int, some: int) -> Tensor:
+    """Some of the numbers below `samples`, all different, at equal distances."""
+    return torch.arange(some) * samples // max(some, 1)

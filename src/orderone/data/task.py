@@ -11,6 +11,8 @@ from torch import Tensor
 
 Batch: TypeAlias = Any  # Tensor | dict[str, Tensor] | tuple[inputs, Tensor]
 Loss: TypeAlias = Callable[[Any, Any], Tensor]
+FORMATS = ("pairs", "huggingface")
+EVALUATIONS = 8  # held-out batches, if nothing else is asked for: they tell learning rates apart and cost little
 
 
 @runtime_checkable

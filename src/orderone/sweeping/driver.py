@@ -119,17 +119,32 @@ class Driver:
 
 
 def check_members(job: Job, trials: list[Trial]) -> None:
-    """Before anything is trained: `build` gives the same tensors for every seed, and every rule can be put to them."""
-    for group in groups(trials):
+    """Before anything is trained: `build` gives the same tensors for every seed, and every rule can be put to them.
+
+    What cannot even be built for some settings (heads that do not divide a width) is left to fail as a trial, unless
+    nothing can.
+    """
+    found, troubles = groups(trials), []
+    for group in found:
         for trial in group:
             optimizer_options(str(trial.get("optimizer", "adamw")), trial.settings)
-        by_rule = {trial.get("rule"): trial for trial in group}
-        with torch.random.fork_rng(devices=[]):
-            first, *others = (_built(job, trial) for trial in (group[0], group[-1]))
-            for other in others:
-                _same(shapes_of(first), shapes_of(other), group)
-            for trial in by_rule.values():
-                job.plan_for(trial, first)
+        try:
+            shapes = _shapes(job, group)
+        except Exception as error:  # the user's code may raise anything
+            troubles.append(error)
+            continue
+        _same(*shapes, group)
+    if troubles and len(troubles) == len(found):
+        raise troubles[0]
+
+
+def _shapes(job: Job, group: list[Trial]) -> tuple[Mapping[str, tuple[int, ...]], Mapping[str, tuple[int, ...]]]:
+    """Of the first and the last; every rule is tried on the way."""
+    with torch.random.fork_rng(devices=[]):
+        first, last = _built(job, group[0]), _built(job, group[-1])
+        for trial in {trial.get("rule"): trial for trial in group}.values():
+            job.plan_for(trial, first)
+        return shapes_of(first), shapes_of(last)
 
 
 def _built(job: Job, trial: Trial) -> torch.nn.Module:

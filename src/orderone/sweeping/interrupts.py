@@ -1,6 +1,5 @@
 """Ctrl-C and SIGTERM between two steps: whoever trains asks, saves what there is, and then leaves."""
 
-import os
 import signal
 import threading
 from collections.abc import Iterator
@@ -35,8 +34,3 @@ def _note(number: int, frame: FrameType | None) -> None:
     if _asked:
         raise KeyboardInterrupt
     _asked.append(number)
-
-
-def end_with_parent(parent: int) -> bool:
-    """For a worker: whether the process that started it is gone, so that nobody waits for what it does."""
-    return os.getppid() != parent

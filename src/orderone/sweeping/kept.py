@@ -15,7 +15,7 @@ from orderone.sweeping import checkpoint as checkpoints
 from orderone.sweeping.world import World, like, whole
 
 if TYPE_CHECKING:
-    from orderone.sweeping.train import Training
+    from orderone.sweeping.training import Training
 
 KIND = "train"
 

@@ -127,7 +127,9 @@ def vertex(x: np.ndarray, curves: np.ndarray) -> tuple[np.ndarray, np.ndarray, n
     fitted = np.minimum(excess, ceiling[:, None])
     constant, slope, bend = _parabolas(distance, fitted, near)
     shift = np.where(bend > 0, -slope / np.where(bend > 0, 2 * bend, 1), 0).clip(-left, right)
-    lowest = curves[rows, best] + constant - bend * shift**2
+    lowest = curves[rows, best] + np.maximum(
+        constant - bend * shift**2, -np.abs(curves[rows, best]) / 2
+    )  # not below zero
     beside = np.maximum(excess[rows, best - 1], excess[rows, best + 1]) > ceiling
     cut = np.where(beside, 1.0, np.where((near & (excess > ceiling[:, None])).any(1), 0.5, 0.0))
     return x[best] + shift, bend, lowest, cut

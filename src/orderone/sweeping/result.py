@@ -24,7 +24,8 @@ class Interrupted(KeyboardInterrupt):
     """Ctrl-C or SIGTERM, after everything was saved. `sweep` holds what is done; the same call goes on from there."""
 
     def __init__(self, sweep: "Sweep"):
-        super().__init__(f"interrupted: {sweep.summary}; the same call goes on from here")
+        remedy = "the same call goes on from here" if sweep.store else "give store= to go on from such a place"
+        super().__init__(f"interrupted: {sweep.summary}; {remedy}")
         self.sweep = sweep
 
 

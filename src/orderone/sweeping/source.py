@@ -39,10 +39,10 @@ def read_source(data: Any) -> Source:
     if is_batch(data):
         return Source(identity(data), _Always(data))
     if callable(getattr(data, "batch", None)):
-        held_out: Any = getattr(data, "evaluation", None)
+        held_out: Any = getattr(data, "evaluation", tuple)
         name = getattr(data, "name", None) or identity(data)
         own = getattr(data, "loss", None), getattr(data, "stacked", None)
-        return Source(name, data.batch, held_out if callable(held_out) else tuple, *own)
+        return Source(name, data.batch, held_out, *own)
     if callable(data) and not isinstance(data, (type, torch.nn.Module)):
         return Source(identity(data), data, named=False)
     raise ValueError(WANTED.format("nothing" if data is None else type(data).__name__))

@@ -59,11 +59,11 @@ def sweep(
     pruner: Any = None,
     stacked: Any = "auto",
     device: Any = None,
-    compile: bool = False,
-    graphs: bool | None = None,
+    compile: Any = False,
+    graphs: Any = None,
     checkpoint_seconds: Any = 60.0,
     name: Any = None,
-    progress: bool = True,
+    progress: Any = True,
     **plan_options: Any,
 ) -> Sweep:
     """Train `build(width)` at every point of `space`, for every width and rule. What is in the store is not run again.
@@ -126,8 +126,8 @@ def sweep(
         report_every=max(1, count(steps, "steps") // REPORTS),
         checkpoint_seconds=real(checkpoint_seconds, "checkpoint_seconds", least=0),
         together=None if together is None else count(together, "together"),
-        compile=compile,
-        graphs=graphs,
+        compile=bool(compile),
+        graphs=None if graphs is None else bool(graphs),
         **_base(base, read),
     )
     _ = job.factor  # reads the schedule

@@ -98,9 +98,9 @@ class Transfer:
 
     @property
     def chosen(self) -> str:
-        """The rule to take: of those that transfer, else of all, the one with the smallest loss at the largest size."""
-        able = [rule for rule in self.rules if self.drift[rule].verdict == TRANSFERS] or list(self.rules)
-        return min(able, key=lambda rule: self.optima[rule][-1].loss)
+        """The rule to take: one that transfers, or at least may; of several, the best at the largest size."""
+        order = (TRANSFERS, UNKNOWN, MOVES)
+        return min(self.rules, key=lambda rule: (order.index(self.drift[rule].verdict), self.optima[rule][-1].loss))
 
     @property
     def verdict(self) -> str:

@@ -48,7 +48,9 @@ def optima_table(t: "Transfer") -> list[tuple[str, ...]]:
     for rule in t.rules:
         for k, o in enumerate(t.optima[rule]):
             regret = t.regret(rule, k)
-            kept = "" if k == 0 else "-" if math.isnan(regret) else f"+{regret:.3g}"
+            kept = (
+                "" if k == 0 else "-" if math.isnan(regret) else "diverges" if math.isinf(regret) else f"+{regret:.2g}"
+            )
             rows.append((rule, str(o.size), rate(o), f"{o.loss:.4g}", kept))
     return rows
 

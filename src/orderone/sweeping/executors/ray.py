@@ -1,5 +1,6 @@
 """On a Ray cluster: a unit is a task, tried again elsewhere if its node dies. The driver alone writes the store."""
 
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,7 +15,7 @@ from orderone.sweeping.stacked.errors import NotStackable
 from orderone.sweeping.trial import Trial
 
 RETRIES = 3
-_POLL = 0.5  # seconds
+_POLL, _PATIENCE = 0.5, 5.0  # seconds
 
 
 class Board:
@@ -36,9 +37,10 @@ class Board:
         self._stopped |= keys
 
 
-def work(parcel: bytes, unit: Sequence[Trial], board: Any) -> list[Outcome]:
+def work(parcel: bytes, unit: Sequence[Trial], board: Any, path: Sequence[str]) -> list[Outcome]:
     """What a task does, on whichever node. A board that is gone with its node is done without."""
     ray: Any = need("ray", "ray", "for this executor")
+    sys.path += [folder for folder in path if folder not in sys.path]  # where nodes share a disk
 
     def report(step: int, losses: Mapping[str, float]) -> set[str]:
         try:
@@ -101,21 +103,26 @@ class _Tasks:
             self.ray.kill(board)
 
     def _board(self) -> Any:
-        """On this node: if it goes, so do we."""
+        """On this node, if it can be; made anew on another if that one dies."""
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
         here = NodeAffinitySchedulingStrategy(self.ray.get_runtime_context().get_node_id(), soft=True)
-        return self.ray.remote(Board).options(num_cpus=0, scheduling_strategy=here).remote()
+        return self.ray.remote(Board).options(num_cpus=0, scheduling_strategy=here, max_restarts=-1).remote()
 
     def _submit(self, board: Any) -> dict[Any, Sequence[Trial]]:
         parcel = self.ray.put(wrapped(self.engine))
         gpus = 1 if self.device.startswith("cuda") else 0
         task = self.ray.remote(work).options(max_retries=RETRIES, num_cpus=1, num_gpus=gpus)
-        return {task.remote(parcel, unit, board): unit for unit in self.units}
+        return {task.remote(parcel, unit, board, sys.path): unit for unit in self.units}
 
     def _exchange(self, board: Any) -> None:
+        """What is lost with a board was on its way to a bar and a pruner, not to the store."""
         stopped: set[str] = set()
-        for step, losses in self.ray.get(board.take.remote()):
+        try:
+            reports = self.ray.get(board.take.remote(), timeout=_PATIENCE)
+        except (self.ray.exceptions.RayError, TimeoutError):
+            reports = []
+        for step, losses in reports:
             stopped |= self.report(step, losses)
         if stopped:
             board.stop.remote(stopped)

@@ -1,0 +1,163 @@
+"""`orderone sweep`: what it prints, what it keeps, and how it ends."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from orderone.cli.main import main
+from orderone.cli.sweep import read_rates
+from orderone.sweeping.result import Sweep
+
+MINE = """
+import time
+import torch
+from torch import nn
+
+def build(width, depth=1):
+    hidden = [layer for _ in range(depth) for layer in (nn.Linear(width, width), nn.ReLU())]
+    return nn.Sequential(nn.Linear(4, width), nn.ReLU(), *hidden, nn.Linear(width, 2))
+
+def data(step, seed):
+    x = torch.randn(8, 4, generator=torch.Generator().manual_seed(1000 * seed + step))
+    return x, (x[:, 0] > 0).long()
+
+def slow(step, seed):
+    time.sleep(0.02)
+    return data(step, seed)
+
+def broken(step, seed):
+    if step:
+        raise RuntimeError("no more data")
+    return data(step, seed)
+"""
+OWN = ("--builder", "mine:build", "--data", "mine:data", "--widths", "8:16", "--steps", "5", "--device", "cpu")
+
+
+@pytest.fixture(autouse=True)
+def _here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "mine", raising=False)
+    (tmp_path / "mine.py").write_text(MINE)
+
+
+@pytest.fixture
+def command(capsys):
+    def run(*arguments: str) -> tuple[int, str, str]:
+        with pytest.raises(SystemExit) as ended:
+            main(["sweep", *arguments])
+        assert isinstance(ended.value.code, int)
+        return ended.value.code, *capsys.readouterr()
+
+    return run
+
+
+def test_a_sweep_is_shown_kept_and_not_run_again(command, tmp_path):
+    call = (*OWN, "--rules", "sp,mup", "--lr", "1e-3:1e-1:3", "--seeds", "2")
+    status, shown, _ = command(*call)
+    assert status == 3  # three learning rates and five steps say nothing
+    assert "24 trials: 24 done; 24 of them now, kept in runs.db" in shown
+    assert "not enough data" in shown
+    status, shown, _ = command(*call, "--html", "study.html", "--target", "64")
+    assert status == 3
+    assert "24 trials: 24 done; 0 of them now" in shown
+    assert (tmp_path / "study.html").stat().st_size > 1000
+    status, shown, _ = command(*call, "--json")
+    told = json.loads(shown)
+    assert (told["ran"], told["verdict"], len(told["trials"])) == (0, "not enough data", 24)
+    assert {row["rule"] for row in told["drifts"]} == {"sp", "mup"}
+
+
+def test_one_size_has_no_verdict(command):
+    call = (*OWN[:4], "--widths", "8", "--steps", "5", "--lr", "1e-3,1e-2", "--seeds", "1", "--device", "cpu")
+    status, shown, _ = command(*call)
+    assert status == 0
+    assert "2 trials: 2 done" in shown
+    status, _, told = command(*call, "--html", "study.html")
+    assert (status, "nothing to draw" in told) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("task", "model", "width"),
+    [("lm", "gpt", "16"), ("digits", "mlp", "8"), ("lm", "gpt2", "16"), ("digits", "vit", "16")],
+)
+def test_tasks_and_models_by_name(command, task, model, width):
+    call = ("--task", task, "--model", model, "--widths", width, "--lr", "1e-3,1e-2", "--seeds", "1", "--steps", "2")
+    status, shown, told = command(*call, "--batch", "4", "--length", "16", "--device", "cpu")
+    assert status == 0, told
+    assert "2 trials: 2 done" in shown
+
+
+def test_a_sweep_where_all_fails_is_wrong_input(command):
+    status, _, told = command(*OWN[:2], "--data", "mine:broken", *OWN[4:], "--lr", "1e-3:1e-1:3", "--seeds", "1")
+    assert status == 2
+    assert "every trial failed; the first: RuntimeError: no more data" in told
+
+
+def test_ctrl_c_ends_with_130_and_says_how_to_go_on(tmp_path):
+    words = [
+        sys.executable,
+        "-m",
+        "orderone",
+        "sweep",
+        "--builder",
+        "mine:build",
+        "--data",
+        "mine:slow",
+        "--widths",
+        "8",
+    ]
+    words += ["--lr", "1e-3:1e-1:6", "--seeds", "1", "--steps", "20", "--device", "cpu", "--together", "1"]
+    path = os.pathsep.join(os.path.abspath(p) for p in sys.path if p.endswith("src"))
+    environment = os.environ | ({"PYTHONPATH": path} if path else {})
+    process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline and not (store := tmp_path / "runs.db").exists():
+        time.sleep(0.05)
+    while time.monotonic() < deadline and not len(Sweep.load(store).frame):
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    shown, told = process.communicate(timeout=60)
+    assert process.returncode == 130, told
+    assert "done" in shown
+    assert "the same command goes on from here" in told
+    again = subprocess.run(words, capture_output=True, text=True, env=environment)
+    assert "6 trials: 6 done" in again.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--lr", "fast"), "lr: expected 1e-4:1e-1:16"),
+        (("--lr", "1e-3:1e-1"), "lr: expected 1e-4:1e-1:16"),
+        (("--lr", "0,1"), "lr: expected a finite number above 0; got 0.0"),
+        (("--lr", "1e-1:1e-3:4"), "log_grid: expected low < high"),
+        (("--widths", "65"), "widths: expected multiples of 16"),
+        (("--widths", "many"), "widths: expected 64:1024"),
+        (("--rules", "sp,mop"), "did you mean 'mup'"),
+        (("--task", "chess"), "unknown task: expected one of lm, digits"),
+        (("--model", "mlp"), "unknown model for lm"),
+        (("--seeds", "0"), "seeds: expected a whole number"),
+        (("--steps", "0"), "steps: expected a whole number"),
+        (("--builder", "mine:build"), "data: --builder needs --data"),
+        (("--builder", "mine:nothing", "--data", "mine:data"), "builder: mine has no nothing"),
+        (("--html", "no/such/folder.html"), "html: cannot write"),
+        (("--store", "no/such/runs.db"), "does not exist; make it first"),
+        (("--executor", "cloud"), "unknown executor"),
+        (("--device", "tpu"), "device"),
+    ],
+)
+def test_wrong_input_is_explained(command, arguments, message):
+    status, _, told = command(*arguments)
+    assert status == 2
+    assert message in told
+
+
+def test_rates_are_read():
+    assert list(read_rates("1e-4:1e-1:4")) == pytest.approx([1e-4, 1e-3, 1e-2, 1e-1])
+    assert list(read_rates("1e-3,3e-3")) == [1e-3, 3e-3]
