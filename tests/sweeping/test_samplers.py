@@ -45,6 +45,7 @@ def test_a_half_done_point_is_completed_first(tmp_path):
     assert set(both.frame["lr"]) == set(one_seed.frame["lr"])
 
 
+@pytest.mark.slow
 def test_tpe_finds_what_a_grid_finds():
     call = CALL | {"widths": [8], "steps": 20}
     grid = sweep(mlp, SPACE, **call).frame.groupby("lr")["loss"].mean()
