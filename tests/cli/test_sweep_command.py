@@ -84,7 +84,12 @@ def test_one_size_has_no_verdict(command):
 
 @pytest.mark.parametrize(
     ("task", "model", "width"),
-    [("lm", "gpt", "16"), ("digits", "mlp", "8"), ("lm", "gpt2", "16"), ("digits", "vit", "16")],
+    [
+        ("lm", "gpt", "16"),
+        ("digits", "mlp", "8"),
+        pytest.param("lm", "gpt2", "16", marks=pytest.mark.slow),
+        pytest.param("digits", "vit", "16", marks=pytest.mark.slow),
+    ],
 )
 def test_tasks_and_models_by_name(command, task, model, width):
     call = ("--task", task, "--model", model, "--widths", width, "--lr", "1e-3,1e-2", "--seeds", "1", "--steps", "2")

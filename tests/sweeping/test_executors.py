@@ -134,6 +134,8 @@ print(found.summary, flush=True)
 print(*found.notes, file=sys.stderr)
 if {kill}:
     print(len([node for node in ray.nodes() if node["Alive"]]), "node left")
+ray.shutdown()
+cluster.shutdown()
 os._exit(0)
 """
 

@@ -112,6 +112,7 @@ def test_killed_at_random_moments(tmp_path, stacked):
     assert len(Sweep.load(command.store).frame) == SEEDS
 
 
+@pytest.mark.slow
 def test_sigterm_leaves_a_checkpoint_and_says_how_to_go_on(tmp_path):
     command = Command(tmp_path, stacked=False)
     process = subprocess.Popen(command.words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 from sweep_subjects import batch, mlp
 
+from orderone.sweeping.result import Sweep
 from orderone.sweeping.space import log_grid
 from orderone.sweeping.sweep import sweep
 
@@ -13,11 +14,15 @@ SPACE: dict[str, Any] = {"lr": log_grid(1e-4, 1.0, 5), "seed": range(2)}
 CALL: dict[str, Any] = {"widths": [8, 16], "data": batch, "steps": 8, "device": "cpu"}
 
 
+def table(found: Sweep) -> Any:
+    return found.frame
+
+
 def test_random_points_are_the_same_for_all_arms_and_every_time(tmp_path):
     call = CALL | {"sampler": "random", "trials": 3, "store": tmp_path / "runs.db"}
     found = sweep(mlp, SPACE, **call)
     assert found.ran == 12
-    lrs = found.frame.groupby("width")["lr"].unique().map(list)
+    lrs = table(found).groupby("width")["lr"].unique().map(list)
     assert lrs[8] == lrs[16]
     assert len(lrs[8]) == 3
     assert sweep(mlp, SPACE, **call).ran == 0
@@ -30,8 +35,8 @@ def test_optuna_is_asked_in_batches_and_resumed_from_the_store(tmp_path, sampler
     call = CALL | {"sampler": sampler, "together": 3, "store": tmp_path / "runs.db"}
     some = sweep(mlp, SPACE, **call, trials=4)
     assert some.ran == 4 * 2 * 2
-    assert some.frame.groupby("width")["lr"].nunique().tolist() == [4, 4]
-    assert some.frame["lr"].between(1e-4, 1.0).all()
+    assert table(some).groupby("width")["lr"].nunique().tolist() == [4, 4]
+    assert table(some)["lr"].between(1e-4, 1.0).all()
     more = sweep(mlp, SPACE, **call, trials=6)
     assert more.ran == 2 * 2 * 2
     assert sweep(mlp, SPACE, **call, trials=6).ran == 0
@@ -45,9 +50,10 @@ def test_a_half_done_point_is_completed_first(tmp_path):
     assert set(both.frame["lr"]) == set(one_seed.frame["lr"])
 
 
+@pytest.mark.slow
 def test_tpe_finds_what_a_grid_finds():
     call = CALL | {"widths": [8], "steps": 20}
-    grid = sweep(mlp, SPACE, **call).frame.groupby("lr")["loss"].mean()
+    grid = table(sweep(mlp, SPACE, **call)).groupby("lr")["loss"].mean()
     found = sweep(mlp, SPACE, **call, sampler="tpe", trials=16, together=4)
     assert found.best()["loss"][0] <= grid.sort_values().iloc[1]
 
@@ -60,8 +66,8 @@ def test_whole_numbers_words_and_lists_can_be_sampled():
         return mlp(width, depth_)
 
     found = sweep(build, space, **CALL, sampler="tpe", trials=5)
-    assert set(found.frame["depth_"]) <= {1, 2, 3}
-    assert len(found.frame) == 10
+    assert set(table(found)["depth_"]) <= {1, 2, 3}
+    assert len(table(found)) == 10
 
 
 @pytest.mark.parametrize("stacked", [False, "auto"])
@@ -70,20 +76,20 @@ def test_halving_stops_the_worst_and_keep_the_best(tmp_path, stacked):
     space = {"lr": log_grid(1e-5, 3e-2, 8)[::-1]}  # good ones first: later ones have something to be compared with
     whole = sweep(mlp, space, **call)
     found = sweep(mlp, space, **call, pruner="halving", store=tmp_path / "runs.db")
-    status = found.frame.set_index("lr")["status"]
+    status = table(found).set_index("lr")["status"]
     assert set(status) == {"done", "stopped"}
-    assert found.frame["steps"].sum() < 0.8 * whole.frame["steps"].sum()
-    assert found.best()["lr"][0] in whole.frame.nsmallest(2, "loss")["lr"].tolist()
+    assert table(found)["steps"].sum() < 0.8 * table(whole)["steps"].sum()
+    assert found.best()["lr"][0] in table(whole).nsmallest(2, "loss")["lr"].tolist()
     assert sweep(mlp, space, **call, pruner="halving", store=tmp_path / "runs.db").ran == 0
     without = sweep(mlp, space, **call, store=tmp_path / "runs.db")  # nobody stops them now: they are run to the end
     assert without.ran == (status == "stopped").sum()
-    assert set(without.frame["status"]) == {"done"}
+    assert set(table(without)["status"]) == {"done"}
 
 
 def test_the_median_pruner_compares_with_finished_trials():
     call = CALL | {"widths": [8], "steps": 40, "stacked": False}
     found = sweep(mlp, {"lr": [0.03] * 1 + [0.02, 0.025, 0.028, 0.022, 1e-6]}, **call, pruner="median")
-    assert found.frame.set_index("lr")["status"][1e-6] == "stopped"
+    assert table(found).set_index("lr")["status"][1e-6] == "stopped"
 
 
 @pytest.mark.parametrize(

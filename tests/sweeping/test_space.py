@@ -1,6 +1,7 @@
 """Points of a space, and what is no space."""
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -28,7 +29,7 @@ def test_what_is_no_log_grid(given_):
         log_grid(*given_)
 
 
-def read(space, widths=None, depths=None, rule="mup", optimizer="adamw"):
+def read(space, widths=None, depths=None, rule: Any = "mup", optimizer="adamw"):
     return read_space(space, widths, depths, rule, optimizer)
 
 
@@ -56,7 +57,7 @@ def test_a_rule_of_ones_own_goes_by_its_name():
 
 def test_random_points_repeat_themselves_and_stay_inside():
     space = read({"lr": log_grid(1e-4, 1e-1, 4), "weight_decay": [0.0, 0.1]})
-    points = list(space.draw(50, seed=1))
+    points: list[Any] = list(space.draw(50, seed=1))
     assert points == list(space.draw(50, seed=1))
     assert points != list(space.draw(50, seed=2))
     assert len({point["lr"] for point in points}) == 50

@@ -95,6 +95,7 @@ def test_one_writer_at_a_time(tmp_path):
     Store(path).close()
 
 
+@pytest.mark.slow
 def test_a_writer_that_was_killed_leaves_no_lock(tmp_path):
     code = (
         "import os, signal, sys; from orderone.sweeping.store import Store\n"
@@ -159,6 +160,7 @@ print(len(read_store(sys.argv[1])))
 """
 
 
+@pytest.mark.slow
 def test_a_folder_that_cannot_be_written_can_be_read(tmp_path):
     folder = tmp_path / "kept"
     folder.mkdir()

@@ -21,14 +21,15 @@ CALL: dict[str, Any] = {"widths": [8, 16], "data": batch, "steps": 6, "stacked":
 
 def test_a_sweep_is_a_table(tmp_path):
     found = sweep(mlp, SPACE, rule=["sp", "mup"], **CALL)
-    frame = found.frame
+    frame: Any = found.frame
     assert len(frame) == 16 == found.ran
     assert list(frame) == [
         "width", "rule", "optimizer", "lr", "seed", "loss", "evaluation", "diverged", "steps", "seconds", "status", "error",
         "key",
     ]  # fmt: skip
     assert set(frame["status"]) == {"done"}
-    assert found.curves.groupby("key")["step"].max().eq(5).all()
+    curves: Any = found.curves
+    assert curves.groupby("key")["step"].max().eq(5).all()
     at_base = frame[frame.width == 8].pivot(index=["lr", "seed"], columns="rule", values="loss")
     assert (at_base["sp"] == at_base["mup"]).all()
     above = frame[frame.width == 16].pivot(index=["lr", "seed"], columns="rule", values="loss")
