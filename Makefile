@@ -7,10 +7,14 @@ PIP := PIP_CONSTRAINT=constraints.txt PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/pip
 export OMP_NUM_THREADS ?= 1
 PEER_BENCHMARKS := benchmarks/kernels.py benchmarks/meanfield.py
 
-.PHONY: demo test test-all lint format bench bench-peers docs clean constraints
+.PHONY: demo data test test-all lint format bench bench-peers docs clean constraints
 
 demo: .venv/.run
 	@$(BIN)/orderone demo
+
+# Real data sets into ./data (MNIST, CIFAR-10, books, ...): no test and no demo needs them.
+data: .venv/.dev
+	$(BIN)/python -m orderone.data.fetch
 
 test: .venv/.dev
 	$(BIN)/pytest -m "not slow" --numprocesses 2 --dist worksteal

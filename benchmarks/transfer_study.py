@@ -9,12 +9,15 @@ goes on where it was stopped, and more widths can be added.
     --fan-in          matrices of the blocks start with variance 1 / fan_in instead of 0.02^2
     --csv FILE        writes the records
     --tiny            tries the script on a CPU
+
+The records of an H200 are in docs/results/transfer-gpt.csv; `--draw CSV PNG` prints their verdicts and draws them.
 """
 
 import sys
 import time
 from pathlib import Path
 
+import pandas
 import torch
 
 import orderone as o1
@@ -37,7 +40,21 @@ def option(name: str, otherwise: str) -> str:
     return sys.argv[sys.argv.index(name) + 1] if name in sys.argv else otherwise
 
 
+def draw(records: str, picture: str) -> None:
+    """The column `start` tells 0.02 and fan-in apart."""
+    frame = pandas.read_csv(records)
+    for start, part in frame.groupby("start"):
+        study = o1.Transfer.from_frame(part.drop(columns=["start", "seconds"]))
+        print(f"initial sizes: {start}\n{study}\n")
+        if start == "0.02":
+            o1.report.write_transfer_png(study, picture, "GPT of four layers, 1000 steps on bytes of Python code")
+
+
 def main() -> None:
+    """What the arguments ask for."""
+    if "--draw" in sys.argv:
+        draw(*sys.argv[sys.argv.index("--draw") + 1 :][:2])
+        return
     widths = [int(w) for w in option("--widths", "16,32" if TINY else "128,256,512,1024,2048").split(",")]
     start = time.perf_counter()
     study = o1.sweep(
