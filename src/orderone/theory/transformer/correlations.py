@@ -52,7 +52,15 @@ class Chebyshev:
         return _symmetric(matrix)
 
 
-Correlations: TypeAlias = Distinct | Chebyshev
+class Each:
+    """Every pair of queries for itself: each is a view, and their correlation is in what was drawn."""
+
+    def at_pairs(self, values: np.ndarray, of_query: np.ndarray) -> np.ndarray:
+        """(1, views, views) -> (queries, queries), symmetric."""
+        return _symmetric(values[0][of_query][:, of_query])
+
+
+Correlations: TypeAlias = Distinct | Chebyshev | Each
 
 
 def node_count(sharpness: float, precise: bool) -> int:
@@ -61,7 +69,7 @@ def node_count(sharpness: float, precise: bool) -> int:
     return many if precise else few
 
 
-def correlations(rho: np.ndarray, most: int) -> Correlations:
+def correlations(rho: np.ndarray, most: int) -> Distinct | Chebyshev:
     """For the pairs `rho`, with `most` nodes or fewer."""
     rho = np.clip(_symmetric(rho), -1, 1)
     np.fill_diagonal(rho, 1)

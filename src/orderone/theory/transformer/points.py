@@ -9,6 +9,7 @@ average over. Under a Gaussian, the trapezoidal rule converges as fast as the in
 sigma z has poles at a distance pi / sigma from the real line, and a step h costs exp(-2 pi^2 / (sigma h)).
 """
 
+from collections.abc import Iterator
 from functools import lru_cache, reduce
 from inspect import signature
 from typing import Any, NamedTuple
@@ -86,7 +87,24 @@ def fields(directions: np.ndarray, points: int, seed: int) -> tuple[np.ndarray, 
     """
     normals = np.stack([_normals(2 * directions.shape[1], points // 2, seed, r) for r in range(REPETITIONS)])
     x, z = normals[:, :, 0::2] @ directions.T, normals[:, :, 1::2] @ directions.T
-    return np.concatenate([x, x], axis=1), np.concatenate([z, -z], axis=1)
+    return np.concatenate([x, x], axis=1), mirrored(z, axis=1)
+
+
+def mirrored(z: np.ndarray, axis: int) -> np.ndarray:
+    """Every point and its mirror image."""
+    return np.concatenate([z, -z], axis=axis)
+
+
+def standard(number: int, points: int, seed: int, repetition: int, step: int) -> Iterator[np.ndarray]:
+    """(points, number) of independent normals, `step` points at a time: the first numbers are Sobol's."""
+    generator = np.random.default_rng((seed, repetition))
+    first = min(number, SOBOL)
+    sobol = _sobol(first, generator) if first else None
+    for start in range(0, points, step):
+        normals = generator.standard_normal((min(step, points - start), number), dtype=np.float32)
+        if sobol is not None:
+            normals[:, :first] = _gaussian(sobol.random(len(normals)))
+        yield normals
 
 
 def principal(F: np.ndarray, length: int) -> np.ndarray:
@@ -113,10 +131,13 @@ def _drawn(number: int, points: int, seed: int, repetition: int) -> np.ndarray:
     first = min(number, SOBOL)
     normals = np.empty((points, number), np.float32)
     if first:
-        uniform = _sobol(first, generator).random(points)
-        normals[:, :first] = ndtri(np.clip(uniform, EDGE, 1 - EDGE))
+        normals[:, :first] = _gaussian(_sobol(first, generator).random(points))
     normals[:, first:] = generator.standard_normal((points, number - first), dtype=np.float32)
     return normals
+
+
+def _gaussian(uniform: np.ndarray) -> np.ndarray:
+    return ndtri(np.clip(uniform, EDGE, 1 - EDGE))
 
 
 _kept = lru_cache(maxsize=4 * REPETITIONS)(_drawn)

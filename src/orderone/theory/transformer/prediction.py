@@ -17,6 +17,7 @@ class Prediction:
     output_kernel: np.ndarray
     output_theta: Mapping[str, np.ndarray]  # empty, if tangent kernels were not asked for
     errors: Sequence[float]  # of each block's averages by sampling, in units of the largest F (about 1)
+    theta_errors: Sequence[float]  # what these can amount to in the tangent kernel, in units of its largest entry
     head_variances: Sequence[np.ndarray]  # of each block's branch, if it had a single head
     eps: float  # of the norms
 

@@ -45,6 +45,12 @@ def views(variance: np.ndarray, tokens: Tokens, visible: np.ndarray, tolerance: 
     return Views(sequence[first], seen[first], scale, of_query)
 
 
+def separate(variance: np.ndarray, tokens: Tokens, visible: np.ndarray) -> Views:
+    """Every query by itself."""
+    sequence = np.repeat(np.arange(tokens.sequences), tokens.length)
+    return Views(sequence, visible.reshape(tokens.points, -1), np.sqrt(variance), np.arange(tokens.points))
+
+
 def read_mask(mask: Any, tokens: Tokens, keys: Tokens, causal: bool) -> np.ndarray:
     """(sequences, queries, keys): which keys a query may see.
 
