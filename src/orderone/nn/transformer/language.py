@@ -7,6 +7,7 @@ in front of the head; leave `rescale` at 1 then. Initially every tensor has the 
 means C = 0.02^2 fan_in for matrices, and C = 0.02^2 for words and positions (erratum S2.8).
 """
 
+import torch
 from torch import Tensor, nn
 
 from orderone.core.exact import count
@@ -49,7 +50,7 @@ def words(vocab: Count, width: Count, C: Number, padding: Count | None) -> Table
 
 def embed(table: nn.Module, positions: Positions, ids: Tensor, name: str) -> Tensor:
     """S2 (1.9), for (batch, tokens) of whole numbers."""
-    if ids.dim() != 2 or ids.is_floating_point():
+    if ids.dim() != 2 or ids.dtype not in (torch.long, torch.int):
         raise ValueError(f"{name}: expected whole numbers of the shape (batch, tokens), got {ids.dtype} of "
                          f"{tuple(ids.shape)}; give token numbers, not embeddings")  # fmt: skip
     return table(ids) + positions(ids.shape[1])

@@ -43,7 +43,10 @@ def check_semidefinite(matrix: Array, name: str) -> None:
             f"{name}: expected variances on the diagonal, got {float(xp.min(diagonal)):.3g}; it is negative"
         )
     size = xp.sqrt(xp.where(diagonal > 0, diagonal, 1.0))
-    smallest = float(xp.min(xp.linalg.eigvalsh(matrix / size[:, None] / size[None, :])))
+    correlations = matrix / size[:, None] / size[None, :]
+    if xp.finfo(matrix.dtype).bits < 32:  # no library has eigenvalues of half precision
+        correlations = xp.astype(correlations, xp.float32)
+    smallest = float(xp.min(xp.linalg.eigvalsh(correlations)))
     if smallest < -8 * matrix.shape[0] * float(xp.finfo(matrix.dtype).eps):
         raise ValueError(
             f"{name}: expected a positive semidefinite matrix, got one whose correlations have the eigenvalue "

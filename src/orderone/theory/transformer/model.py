@@ -157,6 +157,11 @@ class Transformer:
 
     def memory(self, G0: ArrayLike, tokens: Count | None = None, mask: Any = None) -> Memory:
         """What a decoder with blocks C attends to: the normalized stream behind the last block of this encoder."""
+        if "C" in self.blocks:
+            raise ValueError(
+                f"memory: expected that of an encoder, of blocks A and M only, got blocks {self.blocks!r}; "
+                "a decoder's own output is not attended to"
+            )
         matrix, place = read(G0, tokens)
         return Memory(self, matrix, place, mask)
 
@@ -172,8 +177,12 @@ class Transformer:
         matrix, place = read(G0, tokens)
         if memory is not None:
             instance(memory, Memory, "memory", "give encoder.memory(G0)")
-        if memory is None and "C" in self.blocks:
-            raise ValueError("memory: expected one for the blocks C, got none; give memory=encoder.memory(G0)")
+        if (memory is None) == ("C" in self.blocks):
+            raise ValueError(
+                "memory: expected one if there are blocks C, and none otherwise; got "
+                f"{'none' if memory is None else 'one'} for the blocks {self.blocks!r}; "
+                + ("give memory=encoder.memory(G0)" if memory is None else "put C into blocks, or leave it out")
+            )
         return run(self, matrix, place, mask, memory, rates, merged)
 
 
