@@ -145,7 +145,7 @@ class Transformer:
         return relative_rates(strategy, optimizer, self.width, n_in, n_out, self.mlp)
 
     def few_heads(self, G0: ArrayLike, samples: Count = 64, tokens: Count | None = None, mask: Any = None) -> FewHeads:
-        """G of wide networks with `heads` heads, drawn `samples` times: mean, fluctuation, error of the mean."""
+        """G of wide networks with `heads` heads, drawn `samples` times: mean, fluctuation, and the shift of the mean."""
         if self.heads is None or "C" in self.blocks:
             raise ValueError(
                 "heads: expected a number of heads, and blocks A and M only; give Transformer(..., heads=12)"
@@ -153,7 +153,7 @@ class Transformer:
         matrix, place = read(G0, tokens)
         stem = embedded(self, matrix, place, Weights(self.C, {}))
         visible = read_mask(mask, stem.tokens, stem.tokens, self.causal)
-        return draw_heads(self, stem, visible, self.heads, count(samples, "samples", least=2), self.seed)
+        return draw_heads(self, stem, visible, self.heads, count(samples, "samples", least=4), self.seed)
 
     def memory(self, G0: ArrayLike, tokens: Count | None = None, mask: Any = None) -> Memory:
         """What a decoder with blocks C attends to: the normalized stream behind the last block of this encoder."""
