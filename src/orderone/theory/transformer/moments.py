@@ -39,7 +39,7 @@ def moments(
     Means over points, (repetitions, views, views): with `weight` (points,) if they do not count alike. For p = q, what
     is found of `bend` has to be made symmetric.
     """
-    pF = p @ F
+    pF = _times(p, F)
     each = _inner(pF, q)
     averages = {("value", FORWARD): _mean(each, weight), ("square", FORWARD): _mean(each**2, weight)}
     if along:
@@ -84,17 +84,22 @@ def _one_by_one(
     """Each kernel by itself, for all pairs of views at once."""
     found: Averages = {}
     for name, M in along.items():
-        pM = p @ M
+        pM = _times(p, M)
         inner = _inner(pM, q)
         found["value", name] = _mean(inner, weight)
         inner *= each
         pM *= pF
         if p is q:  # both terms in the middle are each other's transpose
-            inner += _inner(p @ (F * M) - 2 * pM, q)
+            inner += _inner(_times(p, F * M) - 2 * pM, q)
         else:
-            inner += _inner(p @ (F * M) - pM, q) - _inner(p, (q @ F.T) * (q @ M.T))
+            inner += _inner(_times(p, F * M) - pM, q) - _inner(p, _times(q, F.T) * _times(q, M.T))
         found["bend", name] = _mean(inner, weight)
     return found
+
+
+def _times(p: np.ndarray, M: np.ndarray) -> np.ndarray:
+    """p M, as one product of matrices."""
+    return (p.reshape(-1, p.shape[-1]) @ M).reshape(*p.shape[:-1], -1)
 
 
 def _inner(a: np.ndarray, b: np.ndarray) -> np.ndarray:

@@ -20,6 +20,7 @@ from scipy.special import ndtri
 LARGEST_STEP = 0.7  # of a trapezoidal rule: exp(-2 pi^2 / h^2) is 3e-18
 RULES = {0: (8.0, 0.5), 1: (8.0, 0.5), 2: (8.0, 0.5), 3: (6.5, 1.0), 4: (6.5, 1.0)}  # dimensions: reach, h sigma
 NEGLIGIBLE = 1e-13  # parts of a variance that rounding makes
+NEGLIGIBLE_SINGLE = 1e-7  # in single precision
 SOBOL = 128  # dimensions that get Sobol numbers; the small ones behind them get pseudo-random ones
 REPETITIONS = 8
 EDGE = 2.0**-32  # half the step of a Sobol number
@@ -60,10 +61,12 @@ def _centred(matrix: np.ndarray) -> np.ndarray:
     return matrix - matrix.mean(0) - matrix.mean(1)[:, None] + matrix.mean()
 
 
-def factor(matrix: np.ndarray, size: float | None = None) -> tuple[np.ndarray, np.ndarray]:
+def factor(
+    matrix: np.ndarray, size: float | None = None, negligible: float = NEGLIGIBLE
+) -> tuple[np.ndarray, np.ndarray]:
     """A with A A^T = matrix, and B with B^T A = 1; `size` says against what a variance is nothing."""
     values, vectors = np.linalg.eigh((matrix + matrix.T) / 2)
-    kept = values > NEGLIGIBLE * max(np.trace(matrix) if size is None else size, NEGLIGIBLE)
+    kept = values > negligible * max(np.trace(matrix) if size is None else size, NEGLIGIBLE)
     root = np.sqrt(values[kept])
     return vectors[:, kept] * root, vectors[:, kept] / root
 
@@ -116,8 +119,8 @@ def principal(F: np.ndarray, length: int) -> np.ndarray:
     centred = (
         blocks - blocks.mean(1, keepdims=True) - blocks.mean(3, keepdims=True) + blocks.mean((1, 3), keepdims=True)
     )
-    directions, _ = factor(centred.reshape(F.shape))
-    return directions[:, ::-1].astype(np.float32)
+    directions, _ = factor(centred.reshape(F.shape).astype(np.float32), negligible=NEGLIGIBLE_SINGLE)
+    return directions[:, ::-1]
 
 
 def _normals(number: int, points: int, seed: int, repetition: int) -> np.ndarray:
