@@ -22,7 +22,8 @@ from orderone.theory.transformer.groups import read_constants, read_rates, relat
 from orderone.theory.transformer.heads import HEADS, POOLS
 from orderone.theory.transformer.passing import Memory, embedded, run
 from orderone.theory.transformer.prediction import Prediction
-from orderone.theory.transformer.stems import STEMS
+from orderone.theory.transformer.stems import STEMS, embed
+from orderone.theory.transformer.tied import TiedContact, contact
 from orderone.theory.transformer.tokens import read
 from orderone.theory.transformer.views import read_mask
 from orderone.theory.transformer.weights import Weights
@@ -154,6 +155,17 @@ class Transformer:
         stem = embedded(self, matrix, place, Weights(self.C, {}))
         visible = read_mask(mask, stem.tokens, stem.tokens, self.causal)
         return draw_heads(self, stem, visible, self.heads, count(samples, "samples", least=4), self.seed)
+
+    def tied_contact(
+        self, G0: ArrayLike, rates: Any = None, tokens: Count | None = None, mask: Any = None
+    ) -> TiedContact:
+        """What a tied head adds for the outputs that are the words of the input: see `tied`."""
+        if self.head != "tied":
+            raise ValueError("head: expected 'tied', got 'linear'; give Transformer(..., stem='language', head='tied')")
+        matrix, place = read(G0, tokens)
+        stem = embed(matrix, place, STEMS[self.stem], Weights(self.C, {}), self.pool == "class")
+        last = self._pass(G0, tokens, mask, None).streams[-1]
+        return contact([stem, last], self.stem_norm, self.C["WE"], read_rates(rates)["WE"], self.eps)
 
     def memory(self, G0: ArrayLike, tokens: Count | None = None, mask: Any = None) -> Memory:
         """What a decoder with blocks C attends to: the normalized stream behind the last block of this encoder."""
