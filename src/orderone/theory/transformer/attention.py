@@ -90,14 +90,12 @@ def _problem(
     tolerance: float,
 ) -> tuple[Problem, Correlations]:
     """What there is to average: exactly for few keys, and by sampling for many views or a few."""
-    tolerances = [tolerance]
     if visible.shape[2] <= FEW_KEYS and len(queries.G) <= FEW_QUERIES:
-        tolerances = [EXACT, tolerance]
-    for each in tolerances:
-        problem, nodes = _by_views(queries, keys, along, visible, strength, each)
-        if problem.by_product_rules:
-            return problem, nodes
-    if len(problem.views.sequence) <= MANY_VIEWS * keys.tokens.sequences:
+        exact, nodes = _by_views(queries, keys, along, visible, strength, EXACT)
+        if exact.by_product_rules:
+            return exact, nodes
+    problem, nodes = _by_views(queries, keys, along, visible, strength, tolerance)
+    if problem.by_product_rules or len(problem.views.sequence) <= MANY_VIEWS * keys.tokens.sequences:
         return problem, nodes
     one_by_one = separate(queries.G.diagonal(), queries.tokens, visible)
     every = np.ones((1, *queries.G.shape), bool)
