@@ -5,7 +5,7 @@ BIN := .venv/bin
 PIP := PIP_CONSTRAINT=constraints.txt PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/pip install --quiet --progress-bar off
 # The networks measured here are small: more threads than one cost more than they bring, and a busy machine shows it.
 export OMP_NUM_THREADS ?= 1
-PEER_BENCHMARKS := benchmarks/kernels.py benchmarks/meanfield.py
+PEER_BENCHMARKS := benchmarks/kernels.py benchmarks/meanfield.py benchmarks/transformer.py
 
 .PHONY: demo data test test-all lint format bench bench-peers docs clean constraints
 

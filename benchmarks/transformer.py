@@ -1,22 +1,33 @@
 """How long kernels of Transformers take, and how accurate they are: prints a table in Markdown.
 
-The first line is what other libraries compute: attention whose scores are divided by the number of channels and not by its
-root. Its scores do not fluctuate, so no average is left to find. Times are medians, interleaved in one run; deviations are
-the largest in the last kernel, in units of its largest entry, from one that is eight times as accurate.
+    python benchmarks/transformer.py [the Python that has neural-tangents]
 
-    python benchmarks/transformer.py
+The first lines are what neural-tangents computes: attention with queries tied to keys, and scores divided by the number of
+channels and not by its root. They do not fluctuate, so that no average is left to find. `make bench-peers` sets the peer
+up; it runs in a process of its own, compiled before, in single (its default) and double precision. Times are CPU
+seconds on one core, medians, interleaved in one run, and ratios are to the peer in double precision. Deviations are
+the largest in the last kernel, in units of its largest entry, from one that is eight times as accurate.
 """
 
+import json
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from statistics import median
-from time import perf_counter
+from time import process_time
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # before numpy
 
 import numpy as np
 
 from orderone import theory
 from orderone.theory.transformer import patches
 
+PEER = Path(__file__).parent / "peers" / "neural_tangents_attention.py"
+SIZES = (16, 32, 64)  # sequences, tokens, features
 ROUNDS = 7
 
 
@@ -27,33 +38,47 @@ def inputs(sequences: int, tokens: int, features: int = 64) -> np.ndarray:
     return patches(0.5 * common + rng.standard_normal((sequences, tokens, features)))
 
 
-def certain_scores(G0: np.ndarray) -> np.ndarray:
-    """Two blocks, AM, with scores over the number of channels and keys tied to queries: softmax(F) is not random."""
-    S, T = G0.shape[:2]
-    G = G0.reshape(S * T, S * T) + 0.25 * np.kron(np.ones((S, S)), np.eye(T))
-    F = normalized(G).reshape(S, T, S, T)
-    weights = np.exp(np.einsum("atau->atu", F))
-    weights /= weights.sum(axis=2, keepdims=True)
-    mixed = np.einsum("atu,bvw,aubw->atbv", weights, weights, F, optimize=True)
-    G = G + mixed.reshape(S * T, S * T)
-    K, phi = normalized(G), theory.activations.get("gelu")
-    return G + phi.pair(1.0, 1.0, np.clip(1 - K, 0, 2))
+class Peer:
+    """neural-tangents in a process of its own."""
+
+    def __init__(self, python: str, dtype: str):
+        self.process = subprocess.Popen(
+            [python, str(PEER), dtype], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+            text=True, env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"},
+        )  # fmt: skip
+
+    def seconds(self, blocks: str) -> float:
+        assert self.process.stdin
+        assert self.process.stdout
+        print(json.dumps([blocks, *SIZES]), file=self.process.stdin, flush=True)
+        answer = self.process.stdout.readline()
+        if not answer:
+            raise SystemExit(f"the peer stopped; try it by itself: echo '[\"AM\", 16, 32, 64]' | python {PEER} float64")
+        return json.loads(answer)[0]
+
+    def close(self) -> None:
+        assert self.process.stdin
+        self.process.stdin.close()
+        self.process.wait()
 
 
-def normalized(G: np.ndarray) -> np.ndarray:
-    size = np.sqrt(G.diagonal() + 1e-5)
-    return G / size[:, None] / size
+def timed(work: Callable[[], object]) -> Callable[[], float]:
+    def seconds() -> float:
+        start = process_time()
+        work()
+        return process_time() - start
+
+    return seconds
 
 
-def medians(works: dict[str, Callable[[], object]]) -> dict[str, float]:
+def medians(works: dict[str, Callable[[], float]]) -> dict[str, float]:
     """Seconds; each work once in every round, after one round to warm up."""
-    times = {name: [] for name in works}
+    times: dict[str, list[float]] = {name: [] for name in works}
     for round_ in range(ROUNDS + 1):
         for name, work in works.items():
-            start = perf_counter()
-            work()
+            took = work()
             if round_:
-                times[name].append(perf_counter() - start)
+                times[name].append(took)
     return {name: median(values) for name, values in times.items()}
 
 
@@ -65,22 +90,35 @@ def deviation(model: theory.Transformer, G0: np.ndarray) -> float:
 
 
 def main() -> None:
-    many, pair, few = inputs(16, 32), inputs(2, 196), inputs(1, 32)
-    quick, vision = theory.Transformer("AM", accuracy=1e-3), theory.Transformer("AM", C={"PE": 0.02**2}, eps=1e-6)
+    sequences, tokens, features = SIZES
+    many, pair, few = inputs(sequences, tokens, features), inputs(2, 196), inputs(1, 64)
+    quick, deep = theory.Transformer("AM", accuracy=1e-3), theory.Transformer("AMAM", accuracy=1e-3)
+    vision = theory.Transformer("AM", C={"PE": 0.02**2}, eps=1e-6)
     causal = theory.Transformer("AM", causal=True, accuracy=1e-3)
-    works: dict[str, Callable[[], object]] = {
-        "scores over channels, 16 x 32 tokens": partial(certain_scores, many),
-        "AM, 16 x 32 tokens, accuracy 1e-3": partial(quick.kernels, many),
-        "AM, 2 x 196 tokens, accuracy 5e-4": partial(vision.kernels, pair),
-        "the same, with tangent kernels of all groups": partial(vision.predict, pair),
-        "AM, 1 x 32 tokens, causal, accuracy 1e-3": partial(causal.kernels, few),
+    peers = {dtype: Peer(sys.argv[1], dtype) for dtype in ("float32", "float64")} if len(sys.argv) > 1 else {}
+    works: dict[str, Callable[[], float]] = {
+        f"neural-tangents, 1/d tied attention, {blocks}, 16 x 32 tokens, {dtype}": partial(peer.seconds, blocks)
+        for blocks in ("AM", "AMAM")
+        for dtype, peer in peers.items()
     }
-    times = medians(works)
-    deviations = [None, deviation(quick, many), deviation(vision, pair), None, deviation(causal, few)]
-    first = next(iter(times.values()))
-    print("| work | time, ms | ratio | deviation |\n| --- | --- | --- | --- |")
-    for (name, time), off in zip(times.items(), deviations, strict=True):
-        print(f"| {name} | {1e3 * time:.0f} | {time / first:.1f} | {'' if off is None else f'{off:.1e}'} |")
+    ours = {
+        "AM, 16 x 32 tokens, accuracy 1e-3": (partial(quick.kernels, many), partial(deviation, quick, many)),
+        "AMAM, 16 x 32 tokens, accuracy 1e-3": (partial(deep.kernels, many), partial(deviation, deep, many)),
+        "AM, 2 x 196 tokens, accuracy 5e-4": (partial(vision.kernels, pair), partial(deviation, vision, pair)),
+        "the same, with tangent kernels of all groups": (partial(vision.predict, pair), None),
+        "AM, 1 x 64 tokens, causal, accuracy 1e-3": (partial(causal.kernels, few), partial(deviation, causal, few)),
+        "the same, with its tangent kernel": (partial(causal.ntk, few), None),
+    }
+    times = medians(works | {name: timed(work) for name, (work, _) in ours.items()})
+    for peer in peers.values():
+        peer.close()
+    print("| work | CPU time, ms | over the peer | deviation |\n| --- | --- | --- | --- |")
+    for name, time in times.items():
+        blocks = name.split(", ")[0]
+        unit = times.get(f"neural-tangents, 1/d tied attention, {blocks}, 16 x 32 tokens, float64")
+        ratio = f"{time / unit:.1f}" if unit and "16 x 32" in name else ""
+        off = ours[name][1] if name in ours else None
+        print(f"| {name} | {1e3 * time:.0f} | {ratio} | {'' if off is None else f'{off():.1e}'} |")
 
 
 if __name__ == "__main__":

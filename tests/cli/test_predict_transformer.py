@@ -59,7 +59,7 @@ def test_strategies_are_the_tables_of_the_paper(capsys):
     ("arguments", "message"),
     [
         (("transformer", "--width", "100", "--heads", "12"), "heads: expected a divisor of the width 100"),
-        (("transformer", "--tokens", "65", "--causal"), "--tokens: expected at most 64 with --causal"),
+        (("transformer", "--tokens", "129", "--causal"), "--tokens: expected at most 128 with --causal"),
         (("transformer", "--tokens", "3", "--correlation", "-0.9"), "--correlation: expected"),
         (("transformer", "--constants", "Q"), "--constants: expected group=number"),
         (("transformer", "--constants", "Y=1", "--tokens", "2"), "C: expected groups out of"),

@@ -6,11 +6,12 @@ Which group a tensor belongs to is written down here, by name; the numbers are t
 import numpy as np
 import pytest
 import torch
+import transformers
 from torch import nn as tnn
 from transformers_small import BUILD, CLASSES, IMAGE, VOCAB, encoder_decoder, gpt, ids, images, inputs, vit
 
 import orderone as o1
-from orderone import theory
+from orderone import nn, theory
 
 N = 48  # as large as a patch of 4 x 4 pixels in three colours: sizes alone do not tell patches from hidden matrices
 POWER = {"standard": 0.0, "neural-tangent": 0.0, "s=1/4": 0.25, "hybrid": 0.5, "maximal-update": 1.0}
@@ -96,7 +97,9 @@ def test_every_tensor_has_the_numbers_of_its_group(models, name, rule, optimizer
         row, group = plan[tensor], group_of(tensor, parameter, HF if name.startswith("hf") else OURS)
         assert row.group == group, tensor
         if group == "vector":  # positions of one token: S2 (1.100), (1.109); starts as the model has it
-            rate = theory.lr_factors(rule, optimizer, n=parameter.shape[-1])["PE"]
+            plain = rule if rule == "standard" else "neural-tangent"
+            lift = N ** (POWER[rule] / (1 if optimizer == "sgd" else 2))  # by the width of the stream, not of an MLP
+            rate = lift * theory.lr_factors(plain, optimizer, n=parameter.shape[-1])["PE"]
             size = parameter.detach().square().mean().sqrt().item()
         else:
             rate, size = rates[group], sizes[group]
@@ -276,3 +279,28 @@ def test_a_coordinate_check_passes_under_mup_and_fails_without(name):
 def test_a_coordinate_check_passes_up_to_width_512(name):
     check = checked(name, [64, 128, 256, 512], steps=4)
     assert check.passed, str(check)
+
+
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+def test_a_head_that_is_rescaled_already_is_not_rescaled_again(device):
+    """Without a batch: the head's own forward code is asked."""
+    with torch.device(device):
+        plain, rescaled, odd = (nn.GPT(20, 8, 16, 2, 1, rescale=c) for c in (1.0, 16**-0.5, 0.3))
+    values = [[m.value for m in o1.plan(model, rule="neural-tangent").multipliers] for model in (plain, rescaled, odd)]
+    assert values == [[0.25], [], [0.25]]  # 0.3 is no power of the width: a constant of order one
+
+
+@pytest.mark.parametrize("mlp", [0.5, 4])
+def test_matrices_of_a_narrow_mlp_keep_their_names(mlp):
+    model = nn.VisionTransformer(image=8, patch=4, classes=5, width=16, heads=2, depth=1, mlp=mlp)
+    plan, factors = o1.plan(model, rule="hybrid", lr=1.0), theory.lr_factors("hybrid", "adamw", 16, 48, 5, mlp)
+    assert plan["layers.0.mlp.up.weight"].group == "W"
+    assert {row.group: row.lr for row in plan.rows} == pytest.approx(
+        {row.group: factors[row.group] for row in plan.rows}
+    )
+
+
+def test_queries_with_one_key_for_all_are_no_readout():
+    config = transformers.FalconConfig(hidden_size=64, num_hidden_layers=1, num_attention_heads=4, vocab_size=100)
+    plan = o1.plan(transformers.FalconForCausalLM(config), rule="hybrid", probe=False)
+    assert plan["transformer.h.0.self_attention.query_key_value.weight"].group == "QKVU"

@@ -369,6 +369,9 @@ def test_copies_stay_tied():
         (gpt, {"C": 3}, "C: expected"),
         (gpt, {"rescale": 0}, "rescale: expected a finite number above 0"),
         (gpt, {"length": 0}, "length: expected a whole number"),
+        (gpt, {"bias": "no"}, "bias: expected a bool, got 'no'; give True or False"),
+        (vit, {"checkpoint": 1}, "checkpoint: expected a bool"),
+        (gpt, {"tied": False, "rescale": 0.5}, "rescale: expected 1 for a head of its own"),
         (encoder_decoder, {"padding": VOCAB}, f"padding: expected at most {VOCAB - 1}"),
     ],
 )
@@ -392,6 +395,10 @@ def test_wrong_inputs_are_explained():
         encoder_decoder()(ids()[0], ids())
     with pytest.raises(ValueError, match=r"source_mask: expected one entry for each of \(4, 12\) tokens"):
         encoder_decoder()(ids(), ids(), torch.ones(4, 11))
+    with pytest.raises(ValueError, match="target: expected as many sequences as the source has, 4, got 1"):
+        encoder_decoder()(ids(), ids()[:1])
+    with pytest.raises(ValueError, match=r"images: expected real numbers, got torch.uint8"):
+        vit()(images().to(torch.uint8))
 
 
 @given(

@@ -28,6 +28,13 @@ def test_adamw_factors_of_a_vision_transformer(strategy, s):
     assert theory.lr_factors(strategy, "adamw", n=n, n_in=n_in, n_out=n_out) == pytest.approx(expected)
 
 
+@pytest.mark.parametrize("mlp", [0.25, 0.5, 2])
+def test_the_width_is_that_of_the_stream_even_if_the_mlp_is_narrower(mlp):
+    n, found = 64, theory.lr_factors("hybrid", n=64, mlp=mlp)
+    assert found["W"] == pytest.approx(n**0.25 / (n * math.sqrt(mlp * n)))
+    assert found["X"] == pytest.approx(n**0.25 / (mlp * n * math.sqrt(n)))
+
+
 @pytest.mark.parametrize(("strategy", "s"), STRATEGIES.items())
 def test_sgd_factors(strategy, s):
     n = 1024

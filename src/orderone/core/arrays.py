@@ -24,8 +24,8 @@ def together(**values: ArrayLike) -> tuple[Any, ...]:
 
 def _read(value: Any, name: str, xp: Any, dtype: Any, where: Any) -> Any:
     try:
-        if value is None:
-            raise TypeError("nothing")
+        if value is None or (is_array_api_obj(value) and xp.isdtype(value.dtype, "complex floating")):
+            raise TypeError("nothing that is real")
         array = xp.asarray(
             _detached(value) if is_array_api_obj(value) else np.asarray(value, float), dtype=dtype, device=where
         )

@@ -16,7 +16,7 @@ from torch import nn
 from orderone.planning import optimizers
 from orderone.planning.commit import sizes_now
 from orderone.planning.constants import Constants
-from orderone.planning.groups import fans, groups_of, readout_places
+from orderone.planning.groups import fans, groups_of, readout_places, width_of
 from orderone.planning.growth import Tensor
 from orderone.planning.initial import Initial, measure
 from orderone.planning.inventory import Item, inventory, unwrap
@@ -41,9 +41,12 @@ def plan(model: nn.Module, request: Request, order_one: OrderOne, constants: Con
     tensors = [Tensor(item, item.shape, _layouts(item)) for item in items.values()]
     found = structural_roles(tensors, output_modules(model)) | read_overrides(request.overrides, list(items))
     _no_unknown(tensors, request)
-    groups = groups_of(tensors, found)
+    groups, width = groups_of(tensors, found), width_of(tensors, found)
     order_one.check(groups)
-    rows = tuple(_row(t, found[t.item.name], groups[t.item.name], request, order_one, constants) for t in tensors)
+    constants = constants.of_heads(unwrap(model), [(t.item, readout_places(t, found[t.item.name])) for t in tensors])
+    rows = tuple(
+        _row(t, found[t.item.name], groups[t.item.name], request, order_one, constants, width) for t in tensors
+    )
     headline = (
         f"{request.name} for {request.algorithm.name}, absolute: powers of each tensor's own dimensions; {len(rows)} "
         f"tensors in {len({(r.optimizer, r.lr, r.weight_decay, r.eps) for r in rows})} groups"
@@ -80,10 +83,18 @@ def _no_unknown(tensors: list[Tensor], request: Request) -> None:
             )
 
 
-def _row(t: Tensor, role: str, group: str, request: Request, order_one: OrderOne, constants: Constants) -> Row:
+def _row(
+    t: Tensor,
+    role: str,
+    group: str,
+    request: Request,
+    order_one: OrderOne,
+    constants: Constants,
+    width: int | None,
+) -> Row:
     a, item = _algorithm(t, role, request), t.item
     initial = None if item.tensor.is_meta else measure(item.tensor)
-    f = Factors() if role == FIXED else _factors(t, role, group, request, a)
+    f = Factors() if role == FIXED else _factors(t, role, group, request, a, width)
     there, of_readout = _standing(t, role, constants)
     if there != 1:  # the forward code multiplies already
         f = replace(f.behind(there, update_law(a.law)), multiplier=1.0)
@@ -158,7 +169,7 @@ def _algorithm(t: Tensor, role: str, request: Request) -> Algorithm:
     return ALGORITHMS[REST] if muon_leaves_it else request.algorithm
 
 
-def _factors(t: Tensor, role: str, group: str, request: Request, a: Algorithm) -> Factors:
+def _factors(t: Tensor, role: str, group: str, request: Request, a: Algorithm, width: int | None) -> Factors:
     into, out = fans(t)
     folded = width_factors(request.parameterization(a.law), role, Growth(into, out), a.law)
     if group == "head_bias":  # the number of outputs is no width
@@ -167,5 +178,5 @@ def _factors(t: Tensor, role: str, group: str, request: Request, a: Algorithm) -
         folded = replace(folded, std=folded.std * into**-0.5)
     if is_strategy(request.name) and a.law in ("adamw", "adam", "sign", "sgd"):
         s2 = group if group in GROUPS else "PE"
-        folded = replace(folded, lr=group_rate(request.name, s2, into, out, a.law))
+        folded = replace(folded, lr=group_rate(request.name, s2, into, out, a.law, width))
     return folded

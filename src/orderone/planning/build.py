@@ -3,7 +3,9 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from fnmatch import fnmatch
+from inspect import signature
 from os import PathLike
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from torch import nn
@@ -123,26 +125,18 @@ def family(model: nn.Module, base: nn.Module, *, inputs: Any = None, probe: bool
     return Family(_request(model, **asked), compared, seen, inputs, probe)
 
 
-def _request(
-    model: GivenModel,
-    *,
-    rule: GivenRule = "mup",
-    optimizer: Name = "adamw",
-    lr: Any = None,
-    weight_decay: Any = None,
-    depth: Name | None = None,
-    eps: Any = None,
-    gauge: Name = "folded",
-    decay: Name = "independent",
-    no_decay: Any = (),
-    overrides: Any = None,
-    score_power: Any = None,
-) -> Request:
+def _request(model: GivenModel, **asked: Any) -> Request:
+    """What `plan` takes, with its defaults for what is not there."""
     if not isinstance(model, nn.Module):
         raise ValueError(f"model: expected an nn.Module, got {type(model).__name__}")
+    settings = {name: parameter.default for name, parameter in signature(plan).parameters.items()}
+    for name in asked:
+        one_of(name, settings, "setting of a plan")
+    given = SimpleNamespace(**settings | asked)
     return Request(
-        rule, algorithm(optimizer), lr, weight_decay, eps, _depth(depth), one_of(gauge, GAUGES, "gauge"),
-        one_of(decay, DECAY, "decay"), _patterns(no_decay, model), _overrides(overrides), score_power,
+        given.rule, algorithm(given.optimizer), given.lr, given.weight_decay, given.eps, _depth(given.depth),
+        one_of(given.gauge, GAUGES, "gauge"), one_of(given.decay, DECAY, "decay"), _patterns(given.no_decay, model),
+        _overrides(given.overrides), given.score_power,
     )  # fmt: skip
 
 

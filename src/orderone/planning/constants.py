@@ -6,8 +6,8 @@ order one, and the model's own business; so are numbers that stand in a Hugging 
 """
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_map
 
 from orderone.planning import huggingface
 from orderone.planning.base import built, is_configuration
-from orderone.planning.inventory import unwrap
+from orderone.planning.inventory import Item, Place, unwrap
 from orderone.planning.sight import standing
 from orderone.planning.trace import trace
 
@@ -37,6 +37,29 @@ class Constants:
             return 1.0
         power = math.log(value) / math.log(width)
         return value if any(abs(power - known) < 1e-3 for known in POWERS) else 1.0
+
+    def of_heads(self, model: nn.Module, readouts: Iterable[tuple[Item, Sequence[Place]]]) -> "Constants":
+        """With what output layers with a forward code of their own multiply by; this needs no batch."""
+        own = {
+            (item.name, "matrix"): _multiplier(module)
+            for item, places in readouts
+            for module in (model.get_submodule(place.module) for place in places)
+            if isinstance(module, nn.Linear) and type(module).forward is not nn.Linear.forward
+        }
+        return replace(self, at=own | dict(self.at))
+
+
+def _multiplier(module: nn.Linear) -> float | None:
+    """c, if the module gives c W x; on numbers of our own, since it may be on the meta device."""
+    W, x = torch.ones(module.out_features, module.in_features), torch.ones(1, module.in_features)
+    settings = {name: torch.zeros(each.shape) for name, each in module.named_parameters()} | {"weight": W}
+    try:
+        with torch.no_grad():
+            given = torch.func.functional_call(module, settings, (x,))
+    except Exception:  # the user's forward code may raise anything
+        return None
+    value = float(given.flatten()[0]) / module.in_features
+    return value if torch.allclose(given, torch.full_like(given, value * module.in_features)) else None
 
 
 def look(model: nn.Module, inputs: Any, probe: bool) -> Constants:

@@ -1,6 +1,7 @@
 """The groups of S2 (patch, WE, PE, QKVU, W, X, head) among the tensors of a model."""
 
 from collections.abc import Mapping, Sequence
+from statistics import mode
 
 from orderone.planning import names
 from orderone.planning.growth import Tensor
@@ -10,7 +11,8 @@ from orderone.planning.inventory import Place
 def groups_of(tensors: Sequence[Tensor], roles: Mapping[str, str]) -> dict[str, str]:
     """The group of every tensor; a vector beside a readout is its bias, head_bias."""
     heads = {place.module for t in tensors for place in readout_places(t, roles[t.item.name])}
-    found = {t.item.name: group_of(t, roles[t.item.name]) for t in tensors}
+    width = width_of(tensors, roles)
+    found = {t.item.name: group_of(t, roles[t.item.name], width) for t in tensors}
     beside = [t.item.name for t in tensors if any(place.module in heads for place in t.item.places)]
     return found | {name: "head_bias" for name in beside if roles[name] == "vector"}
 
@@ -21,7 +23,13 @@ def readout_places(t: Tensor, role: str) -> list[Place]:
     return multiplies if role == "readout" or len({layout.kind for layout in t.layouts}) > 1 else []
 
 
-def group_of(t: Tensor, role: str) -> str:
+def width_of(tensors: Sequence[Tensor], roles: Mapping[str, str]) -> int | None:
+    """The width of the residual stream: the commonest size of hidden matrices."""
+    sizes = [size for t in tensors if roles[t.item.name] == "hidden" for size in fans(t)]
+    return mode(sizes) if sizes else None
+
+
+def group_of(t: Tensor, role: str, width: int | None) -> str:
     """The word of S2 for a tensor: patch, WE, PE, QKVU, W, X or head; elsewhere, its role."""
     name = t.item.name
     if role == "embedding":
@@ -31,7 +39,9 @@ def group_of(t: Tensor, role: str) -> str:
         if names.is_attention(name):
             return "QKVU"
         into, out = fans(t)
-        return "W" if out > into else "X" if out < into else "QKVU"
+        if into == out:
+            return "QKVU"
+        return "W" if into == width or (out > into and out != width) else "X"
     return {"readout": "head"}.get(role, role)
 
 

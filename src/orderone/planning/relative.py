@@ -11,7 +11,7 @@ from orderone.planning.base import Base, is_configuration, sizes_of
 from orderone.planning.commit import sizes_now
 from orderone.planning.counterparts import Counterpart, counterparts, stack_of
 from orderone.planning.draft import Draft
-from orderone.planning.groups import group_of
+from orderone.planning.groups import group_of, width_of
 from orderone.planning.growth import Tensor, Widths
 from orderone.planning.huggingface import other_numbers
 from orderone.planning.initial import measure
@@ -78,7 +78,8 @@ class _Comparison:
         tied, tied_notes = considerations.tied_readouts(drafts, seen, request)
         gauge = considerations.gauge(drafts, request)
         multipliers = considerations.together((*in_depth, *tied, *gauge))
-        rows = tuple(self._row(draft) for draft in drafts.values())
+        width = width_of([d.tensor for d in drafts.values()], {name: d.role.role for name, d in drafts.items()})
+        rows = tuple(self._row(draft, width) for draft in drafts.values())
         return Plan(
             settings=replace(request.settings(relative=True), base_sizes=sizes_of(self.base.module)),
             rows=rows,
@@ -139,7 +140,7 @@ class _Comparison:
     def _is_interior(self, t: Tensor) -> bool:
         return bool(self.seen.outputs) and not any(place.module in self.seen.outputs for place in t.item.places)
 
-    def _row(self, d: Draft) -> Row:
+    def _row(self, d: Draft, width: int | None) -> Row:
         item, f, a = d.tensor.item, d.factors, d.algorithm
         trained = item.tensor.requires_grad
         initial = d.base if trained or item.tensor.is_meta else measure(item.tensor)  # frozen: its own size stays
@@ -147,7 +148,7 @@ class _Comparison:
         return Row(
             name=item.name,
             role=d.role.role,
-            group=group_of(d.tensor, d.role.role),
+            group=group_of(d.tensor, d.role.role, width),
             shape=item.shape,
             base_shape=d.tensor.base_shape,
             growth=d.role.growth,

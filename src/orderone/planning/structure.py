@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from orderone.planning.growth import Tensor
 from orderone.planning.layouts import Layout
 from orderone.planning.names import is_head, is_positional
+from orderone.planning.names import packed as number_packed
 
 PACKED = 8  # at most so many widths side by side
 
@@ -40,7 +41,8 @@ def _matrix_role(t: Tensor, layout: Layout, widths: set[int], first: bool, last:
         return "vector" if into == 1 else "embedding"
     packed = any(out % width == 0 and out // width <= PACKED for width in widths)
     shared = any(width % out == 0 and width // out <= PACKED for width in widths)  # keys and values of several heads
-    return "hidden" if out in widths or packed or shared else "readout"
+    several = number_packed(t.item.name) > 1  # with fewer keys than queries, no multiple of a width
+    return "hidden" if out in widths or packed or shared or several else "readout"
 
 
 def _only(t: Tensor, kind: str) -> Layout | None:

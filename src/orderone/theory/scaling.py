@@ -11,9 +11,9 @@ With s = 0 for neural-tangent, 1/2 for hybrid and 1 for maximal-update (S2 footn
     head       n^-(1+s)/2       1 / n            1 / (n sqrt(n_out))           S2 (1.107), (1.116), (1.34)
     head_bias  0                1                n_out^-1/2                    S2 (1.107), (1.116)
 
-M is the ratio of the MLP's width to n. In words: a matrix learns at n^(s/2) / (fan_in sqrt(fan_out)), where n is the
-smaller of the two. `standard` starts like neural-tangent and uses the factor 1 throughout (Table II.1.E). Any other s
-between 0 and 1 is a strategy too: "s=1/4".
+M is the ratio of the MLP's width to n. In words: a matrix learns at n^(s/2) / (fan_in sqrt(fan_out)).
+`standard` starts like neural-tangent and uses the factor 1 throughout (Table II.1.E). Any other s between 0 and 1 is a
+strategy too: "s=1/4".
 """
 
 from fractions import Fraction
@@ -71,13 +71,22 @@ def _fans(n: Count, n_in: Count, n_out: Count, mlp: Number) -> dict[str, tuple[N
     return dict(zip(GROUPS, fans, strict=True))
 
 
-def group_rate(strategy: Name, group: Name, fan_in: Number, fan_out: Number, optimizer: Name = "adamw") -> float:
-    """The factor of a tensor with these dimensions; for lookups and biases fan_in is 1."""
-    s = strategy_power(strategy)
+def group_rate(
+    strategy: Name,
+    group: Name,
+    fan_in: Number,
+    fan_out: Number,
+    optimizer: Name = "adamw",
+    width: Number | None = None,
+) -> float:
+    """The factor of a tensor with these dimensions; for lookups and biases fan_in is 1.
+
+    `width` is n; without it, what W and attention sum over, and what all others give.
+    """
+    s, adaptive = strategy_power(strategy), one_of(optimizer, (*_ADAPTIVE, "sgd"), "optimizer of S2") in _ADAPTIVE
     if s is None:
         return 1.0
-    adaptive = one_of(optimizer, (*_ADAPTIVE, "sgd"), "optimizer of S2") in _ADAPTIVE
-    n = fan_out if fan_in == 1 or group == "patch" else min(fan_in, fan_out)
+    n = (fan_in if group in ("QKVU", "W") else fan_out) if width is None else width
     lift = 0 if group in ("head", "head_bias") else float(s)
     return n ** (lift / 2) / (fan_in * fan_out**0.5) if adaptive else n**lift / fan_in
 

@@ -1,13 +1,15 @@
 """Averages over attention, each against something that knows nothing of how they are found: heads drawn one by one,
 differences, closed forms, and the two ways of computing them against each other."""
 
+import itertools
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.special import expit
 
-from orderone.theory.transformer import averaging, moments, points
+from orderone.theory.transformer import moments, points, problem
 from orderone.theory.transformer.attention import attend
 from orderone.theory.transformer.correlations import correlations
 from orderone.theory.transformer.stream import Stream
@@ -47,7 +49,7 @@ def heads(F, sequences, visible, strength, number, seed=1):
 @pytest.mark.parametrize(
     ("sequences", "length", "strength", "causal"),
     [(1, 2, 4.0, False), (1, 3, 1.0, False), (1, 3, 2.0, True), (2, 3, 1.0, False), (1, 5, 9.0, False), (2, 4, 1.0, True),
-     (1, 9, 1.0, False), (3, 4, 0.25, False)],
+     (1, 9, 1.0, False), (3, 4, 0.25, False), (1, 7, 2.0, True), (2, 6, 1.0, True)],
 )  # fmt: skip
 def test_against_heads_drawn_one_by_one(sequences, length, strength, causal):
     F = kernel(sequences * length, seed=length)
@@ -55,8 +57,8 @@ def test_against_heads_drawn_one_by_one(sequences, length, strength, causal):
     visible = read_mask(None, tokens, tokens, causal)
     found = run(F, sequences, causal, strength)
     mean, error, variance = heads(F, sequences, visible, strength, 20_000)
-    assert np.all(np.abs(found.value - mean) <= 5 * error + 4 * found.error + 1e-9)
-    assert found.error <= 5e-4
+    assert np.all(np.abs(found.value - mean) <= 5 * error + 4 * found.errors.value + 1e-9)
+    assert found.errors.value <= 5e-4
     np.testing.assert_allclose(found.variance, variance, atol=0.1 * variance.max() + 1e-6)
 
 
@@ -78,7 +80,7 @@ def test_three_tokens_are_known_to_eight_digits():
     found = run(F).value
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(points, "RULES", dict.fromkeys(range(5), (7.5, 0.8)))
-        patch.setattr(averaging, "LARGEST_RULE", np.inf)
+        patch.setattr(problem, "LARGEST_RULE", np.inf)
         np.testing.assert_allclose(run(F).value, found, atol=2e-8)
 
 
@@ -107,14 +109,29 @@ def test_bends_are_the_sum_of_derivatives():
     """The expanded form of `moments`, in both ways, against the four-index sum."""
     rng = np.random.default_rng(0)
     p, q = (rng.dirichlet(np.ones(4), (50, views)) for views in (2, 3))
-    weight, F, M = np.full(50, 1 / 50), rng.standard_normal((4, 4)), rng.standard_normal((4, 4))
+    F, M = rng.standard_normal((4, 4)), rng.standard_normal((4, 4))
     dp, dq = (np.einsum("svi,ik->svik", x, np.eye(4)) - x[..., :, None] * x[..., None, :] for x in (p, q))
     expected = np.einsum("svik,sujl,ij,kl->vu", dp, dq, F, M, optimize=True) / 50
+    p, q = p[None], q[None]
     each = moments._inner(p @ F, q)
-    for way in (moments._one_by_one, moments._through_matrices):
-        found = way(p, q, weight, F, {"F": F, "M": M}, each)
-        np.testing.assert_allclose(found["bend", "M"], expected, rtol=1e-10)
-        np.testing.assert_allclose(found["value", "M"], np.einsum("svi,suj,ij->vu", p, q, M) / 50, rtol=1e-10)
+    for way, weight in itertools.product((moments._one_by_one, moments._through_matrices), (np.full(50, 1 / 50), None)):
+        found = way(p, q, p @ F, each, F, {"F": F, "M": M}, weight)
+        np.testing.assert_allclose(found["bend", "M"][0], expected, rtol=1e-10)
+        np.testing.assert_allclose(found["value", "M"][0], np.einsum("rsvi,rsuj,ij->vu", p, q, M) / 50, rtol=1e-10)
+
+
+def test_many_views_are_drawn_together_and_errors_are_told():
+    """Causal attention: against the same averages one view after the other, and against an error ten times smaller."""
+    F = kernel(8, seed=4, shared=0.8)
+    theta = {"x": F + np.eye(8)}
+    found = run(F, causal=True, theta=theta)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("orderone.theory.transformer.attention.MANY_VIEWS", np.inf)
+        by_views = run(F, causal=True, theta=theta, accuracy=2e-4)
+    assert 0 < found.errors.value <= 5e-4
+    np.testing.assert_allclose(found.value, by_views.value, atol=5 * found.errors.value)
+    np.testing.assert_allclose(found.carried["x"], by_views.carried["x"], atol=5 * found.errors.carried)
+    np.testing.assert_allclose(F * found.bend, F * by_views.bend, atol=6 * found.errors.bend)
 
 
 @pytest.mark.parametrize("causal", [False, True])
@@ -122,10 +139,10 @@ def test_sampling_agrees_with_product_rules(causal, monkeypatch):
     F = kernel(3, seed=5)
     theta = {"x": F + np.eye(3), "y": np.eye(3)}
     exact = run(F, causal=causal, theta=theta)
-    monkeypatch.setattr(averaging, "RULES", {})
+    monkeypatch.setattr(problem, "RULES", {})
     sampled = run(F, causal=causal, theta=theta)
-    assert exact.error == 0 < sampled.error
-    np.testing.assert_allclose(sampled.value, exact.value, atol=5 * sampled.error)
+    assert exact.errors.value == 0 < sampled.errors.value
+    np.testing.assert_allclose(sampled.value, exact.value, atol=5 * sampled.errors.value)
     np.testing.assert_allclose(sampled.bend, exact.bend, atol=1e-3)
     for name in theta:
         np.testing.assert_allclose(sampled.carried[name], exact.carried[name], atol=5e-3)
@@ -136,7 +153,7 @@ def test_interpolation_costs_nothing_that_counts(monkeypatch):
     F = kernel(24, seed=2, shared=0.2)
     interpolated = run(F, sequences=12)
     monkeypatch.setattr("orderone.theory.transformer.attention.node_count", lambda *_: 10_000)
-    monkeypatch.setattr(averaging, "RULE_WORK", np.inf)
+    monkeypatch.setattr(problem, "RULE_WORK", np.inf)
     exact = run(F, sequences=12)
     np.testing.assert_allclose(interpolated.value, exact.value, atol=5e-3)
     assert len(correlations(F, 5).nodes) == 5

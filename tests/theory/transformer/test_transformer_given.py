@@ -123,13 +123,19 @@ def test_few_heads_fluctuate_more_with_every_block():
         (lambda: MODEL.kernels(G0, mask=[1, 0]), "mask: expected booleans"),
         (lambda: MODEL.ntk(G0, "muon"), "unknown optimizer of S2: expected one of sgd, adamw"),
         (lambda: MODEL.ntk(G0, rates={"QQ": 1}), "rates: expected groups out of"),
-        (lambda: theory.Transformer("AC").kernels(G0), "memory: expected one for the blocks C"),
+        (lambda: theory.Transformer("AC").kernels(G0), "memory: expected one if there are blocks C.* got none"),
         (lambda: theory.Transformer("C").kernels(G0, memory=G0), "memory: expected a Memory"),
         (lambda: theory.Transformer("C").kernels(np.eye(4), tokens=2, memory=MODEL.memory(G0)), "memory: expected 2 seq"),
         (lambda: theory.Transformer(eps=0, C={"PE": 0}).kernels(np.zeros((2, 2))), "layer norm: expected tokens with some"),
         (lambda: MODEL.rates("standard"), "width: expected a number, got none"),
         (lambda: MODEL.few_heads(G0), "heads: expected a number of heads"),
         (lambda: patches(np.zeros(3)), "X: expected shape"),
+        (lambda: MODEL.ntk(1j * G0), "G0: expected a number or an array of numbers"),
+        (lambda: MODEL.ntk(G0, mask=[[True], [True, False]]), "mask: expected booleans in rows of one length"),
+        (lambda: MODEL.ntk(G0, memory=MODEL.memory(G0)), "memory: expected one if there are blocks C, and none"),
+        (lambda: theory.Transformer("C").memory(G0), "memory: expected that of an encoder"),
+        (lambda: MODEL.predict(G0).head_std(0), "heads: expected a whole number"),
+        (lambda: theory.lr_factors("standard", optimizer="lion"), "unknown optimizer of S2"),
         (lambda: words([0.5]), "ids: expected whole numbers"),
         (lambda: transformer.relative_rates("mup"), "unknown strategy"),
         (lambda: theory.lr_factors("hybrid", mlp=0), "mlp: expected a finite number above 0"),
@@ -138,6 +144,17 @@ def test_few_heads_fluctuate_more_with_every_block():
 def test_what_is_wrong_is_said(wrong, message):
     with pytest.raises(ValueError, match=message):
         wrong()
+
+
+def test_half_precision_comes_back_as_it_came():
+    half = MODEL.ntk(G0.astype(np.float16))[-1]
+    assert half.dtype == np.float16
+    np.testing.assert_allclose(half, MODEL.ntk(G0)[-1], rtol=2e-3)
+
+
+def test_shares_of_nothing_are_nothing():
+    still = theory.Transformer("").predict(G0, rates=dict.fromkeys(transformer.GROUPS, 0))
+    assert set(still.shares[-1].values()) == {0.0}
 
 
 def test_tokens_without_variance_attend_evenly():

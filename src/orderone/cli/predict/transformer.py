@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
     from orderone.theory.transformer import Prediction
 
-MOST_CAUSAL = 64  # tokens: every token of a causal model has its own averages
+MOST_CAUSAL = 128  # tokens: beyond, a deep model takes minutes
 
 
 def transformer(

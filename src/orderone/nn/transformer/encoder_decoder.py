@@ -16,7 +16,7 @@ from orderone.nn.transformer.attention import read_mask
 from orderone.nn.transformer.blocks import DecoderBlock, EncoderBlock, Stack
 from orderone.nn.transformer.language import TiedHead, embed, language_scales, words
 from orderone.nn.transformer.layers import Positions, norm, rounded
-from orderone.nn.transformer.shape import GivenScales, Shape, read_scales
+from orderone.nn.transformer.shape import GivenScales, Shape, Switch, read_scales, switches
 
 
 class EncoderDecoder(nn.Module):
@@ -32,16 +32,17 @@ class EncoderDecoder(nn.Module):
         mlp: Number = 4,
         *,
         activation: Name = "gelu",
-        bias: bool = False,
-        affine: bool = False,
+        bias: Switch = False,
+        affine: Switch = False,
         eps: Number = 1e-5,
         dropout: Number = 0.0,
         padding: Count | None = None,
         rescale: Number = 1.0,
-        checkpoint: bool = False,
+        checkpoint: Switch = False,
         C: GivenScales = None,
     ):
         super().__init__()
+        switches(checkpoint=checkpoint)
         depth, length = count(depth, "depth"), count(length, "length")
         C = read_scales(C, language_scales(width, mlp))
         shape = Shape(width, heads, mlp, activation, bias, affine, eps, dropout, C)
@@ -70,6 +71,8 @@ class EncoderDecoder(nn.Module):
     def decode(self, target: Tensor, memory: Tensor, mask: Tensor | None = None) -> Tensor:
         """Logits, where `memory` is what `encode` gave."""
         z = self.decoder_stem_norm(embed(self.words, self.decoder_positions, target, "target"))
+        if len(z) != len(memory):
+            raise ValueError(f"target: expected as many sequences as the source has, {len(memory)}, got {len(z)}")
         return self.head(self.norm(self.decoder(self.dropout(z), rounded(memory), mask)))
 
     def tie_weights(self) -> None:

@@ -10,7 +10,7 @@ from orderone.core.given import Count, Name, Number
 from orderone.nn.transformer.blocks import EncoderBlock, Stack
 from orderone.nn.transformer.language import TiedHead, embed, language_scales, words
 from orderone.nn.transformer.layers import Linear, Positions, norm
-from orderone.nn.transformer.shape import GivenScales, Shape, read_scales
+from orderone.nn.transformer.shape import GivenScales, Shape, Switch, read_scales, switches
 
 
 class GPT(nn.Module):
@@ -25,17 +25,22 @@ class GPT(nn.Module):
         depth: Count = 12,
         mlp: Number = 4,
         *,
-        tied: bool = True,
+        tied: Switch = True,
         activation: Name = "gelu",
-        bias: bool = False,
-        affine: bool = False,
+        bias: Switch = False,
+        affine: Switch = False,
         eps: Number = 1e-5,
         dropout: Number = 0.0,
         rescale: Number = 1.0,
-        checkpoint: bool = False,
+        checkpoint: Switch = False,
         C: GivenScales = None,
     ):
         super().__init__()
+        switches(tied=tied, checkpoint=checkpoint)
+        if not tied and rescale != 1:
+            raise ValueError(
+                f"rescale: expected 1 for a head of its own, which has C['head'], got {rescale}; give tied=True, or C"
+            )
         C = read_scales(C, language_scales(width, mlp))
         shape = Shape(width, heads, mlp, activation, bias, affine, eps, dropout, C)
         self.words = words(vocab, width, C["WE"], padding=None)

@@ -3,10 +3,11 @@
     z_t = W^WE_{token t} + b^PE_t     S2 (1.9);        output_j = N_rescale sum_i W^WE_ij s_i     S2 (1.24)
 
 The head is the word embedding. The strategies of S2 ask N_rescale = n^-(1+s)/2 (erratum S2.9), and `orderone.plan` puts it
-in front of the head; leave `rescale` at 1 then. Initially every tensor has the standard deviation 0.02 (S2 II.2.C), which
-means C = 0.02^2 fan_in for matrices, and C = 0.02^2 for words and positions (erratum S2.8).
+in front of the head, if `rescale` is not it already. Initially every tensor has the standard deviation 0.02 (S2 II.2.C),
+which means C = 0.02^2 fan_in for matrices, and C = 0.02^2 for words and positions (erratum S2.8).
 """
 
+import torch
 from torch import Tensor, nn
 
 from orderone.core.exact import count
@@ -49,7 +50,7 @@ def words(vocab: Count, width: Count, C: Number, padding: Count | None) -> Table
 
 def embed(table: nn.Module, positions: Positions, ids: Tensor, name: str) -> Tensor:
     """S2 (1.9), for (batch, tokens) of whole numbers."""
-    if ids.dim() != 2 or ids.is_floating_point():
+    if ids.dim() != 2 or ids.dtype not in (torch.long, torch.int):
         raise ValueError(f"{name}: expected whole numbers of the shape (batch, tokens), got {ids.dtype} of "
                          f"{tuple(ids.shape)}; give token numbers, not embeddings")  # fmt: skip
     return table(ids) + positions(ids.shape[1])

@@ -13,15 +13,16 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from orderone.core.errors import one_of
+from orderone.core.errors import instance, one_of
 from orderone.core.exact import count
 from orderone.core.given import Count, Name, Number
 from orderone.core.reals import real
 
 if TYPE_CHECKING:
     GivenScales = Mapping[str, float] | None
+    Switch = bool
 else:
-    GivenScales = Any  # read below
+    GivenScales = Switch = Any  # read below
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu": torch.nn.functional.gelu,
@@ -39,8 +40,8 @@ class Shape:
     heads: Count
     mlp: Number
     activation: Name
-    bias: bool
-    affine: bool
+    bias: Switch
+    affine: Switch
     eps: Number
     dropout: Number
     C: Mapping[str, float]
@@ -55,12 +56,19 @@ class Shape:
         if not (real(self.mlp, "mlp", above=0) * width).is_integer():
             raise ValueError(f"mlp: expected a multiplier with a whole mlp * width, got {self.mlp} for {width}")
         one_of(self.activation, ACTIVATIONS, "activation")
+        switches(bias=self.bias, affine=self.affine)
         real(self.eps, "eps", least=0)
         real(self.dropout, "dropout", least=0, most=1)
 
     @property
     def inner(self) -> int:
         return int(self.mlp * self.width)
+
+
+def switches(**given: Any) -> None:
+    """Each is True or False: "no" would count as true."""
+    for name, value in given.items():
+        instance(value, bool, name, "give True or False")
 
 
 def read_scales(given: GivenScales, default: Mapping[str, float]) -> dict[str, float]:

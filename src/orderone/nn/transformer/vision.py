@@ -15,7 +15,7 @@ from orderone.core.given import Count, Name, Number
 from orderone.core.reals import real
 from orderone.nn.transformer.blocks import EncoderBlock, Stack
 from orderone.nn.transformer.layers import Linear, Positions, Table, norm
-from orderone.nn.transformer.shape import GivenScales, Shape, read_scales
+from orderone.nn.transformer.shape import GivenScales, Shape, Switch, read_scales, switches
 
 POOLING = ("mean", "class")
 
@@ -43,15 +43,16 @@ class VisionTransformer(nn.Module):
         channels: Count = 3,
         pooling: Name = "mean",
         activation: Name = "gelu",
-        bias: bool = False,
-        affine: bool = False,
-        head_bias: bool = True,
+        bias: Switch = False,
+        affine: Switch = False,
+        head_bias: Switch = True,
         eps: Number = 1e-6,
         dropout: Number = 0.0,
-        checkpoint: bool = False,
+        checkpoint: Switch = False,
         C: GivenScales = None,
     ):
         super().__init__()
+        switches(head_bias=head_bias, checkpoint=checkpoint)
         self.image, self.patch = count(image, "image"), count(patch, "patch")
         self.channels = count(channels, "channels")
         if image % patch:
@@ -86,6 +87,8 @@ class VisionTransformer(nn.Module):
         if images.dim() != 4 or images.shape[1:] != expected:
             raise ValueError(f"images: expected the shape (batch, {', '.join(map(str, expected))}), got "
                              f"{tuple(images.shape)}; resize them, or build the model for them")  # fmt: skip
+        if not images.is_floating_point():
+            raise ValueError(f"images: expected real numbers, got {images.dtype}; give (images / 255 - mean) / std")
         side = self.image // self.patch
         cut = images.reshape(len(images), self.channels, side, self.patch, side, self.patch)
         return cut.permute(0, 2, 4, 1, 3, 5).flatten(3).flatten(1, 2)

@@ -11,7 +11,7 @@ from orderone.theory.transformer.model import Transformer
 from orderone.theory.transformer.passing import Memory
 from orderone.theory.transformer.prediction import Prediction
 from orderone.theory.transformer.stems import patches, words
-from orderone.theory.transformer.tied import TiedTerms, tied_terms
+from orderone.theory.transformer.tied import TiedContact, TiedTerms, tied_terms
 
 __all__ = [
     "GROUPS",
@@ -19,6 +19,7 @@ __all__ = [
     "FewHeads",
     "Memory",
     "Prediction",
+    "TiedContact",
     "TiedTerms",
     "Transformer",
     "patches",

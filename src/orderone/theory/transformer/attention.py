@@ -15,18 +15,29 @@ covariance: what rounding or sampling leaves below zero is cut off.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from orderone.theory.transformer.averaging import Problem, averages
-from orderone.theory.transformer.correlations import Correlations, correlations, node_count
+from orderone.theory.transformer.averaging import VALUE, Found, averages
+from orderone.theory.transformer.correlations import Correlations, Each, correlations, node_count
 from orderone.theory.transformer.moments import FORWARD
+from orderone.theory.transformer.problem import Problem
 from orderone.theory.transformer.stream import Stream
-from orderone.theory.transformer.views import views
+from orderone.theory.transformer.views import separate, views
 
 FEW_KEYS, FEW_QUERIES = 3, 12  # up to which averages are known to eight digits, if attention is not too sharp
+MANY_VIEWS = 4  # of a sequence, beyond which all its queries are drawn together
 EXACT = 1e-10  # scales of queries that product rules tell apart
+
+
+class Errors(NamedTuple):
+    """Standard errors by sampling, the largest of all pairs; 0 if nothing was sampled."""
+
+    value: float  # of R
+    bend: float  # of F_1 A[F]
+    carried: float  # of all groups together
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,7 +48,7 @@ class Attended:
     bend: np.ndarray  # A[F]
     carried: Mapping[str, np.ndarray]  # group -> derivative of R along its tangent kernels
     variance: np.ndarray  # of p F q from head to head
-    error: float  # standard error of R by sampling, in units of the largest F; 0 if not sampled
+    errors: Errors
 
 
 def attend(
@@ -46,19 +57,28 @@ def attend(
     """The averages of one layer: `strength` is C_Q C_K, `visible` is (sequences, queries, keys)."""
     along = _both(queries, keys)
     of_keys = {name: theta for name, (_, theta) in along.items()}
-    precise = visible.shape[2] <= FEW_KEYS and len(queries.G) <= FEW_QUERIES
-    problem, nodes = _problem(queries, keys, of_keys, visible, strength, EXACT if precise else accuracy / 10)
-    if precise and not problem.by_product_rules:
-        problem, nodes = _problem(queries, keys, of_keys, visible, strength, accuracy / 10)
-    found, error = averages(problem, accuracy, seed)
-    shown = {key: nodes.at_pairs(values, problem.views.of_query) for key, values in found.items()}
-    value, bend = _semidefinite(shown["value", FORWARD]), shown.get(("bend", FORWARD), np.zeros_like(queries.G))
+    problem, nodes = _problem(queries, keys, of_keys, visible, strength, accuracy / 10)
+    found = averages(problem, accuracy, seed)
+    shown = {key: nodes.at_pairs(values, problem.views.of_query) for key, values in found.averages.items()}
+    value, bend = _semidefinite(shown[VALUE]), shown.get(("bend", FORWARD), np.zeros_like(queries.G))
     carried = {
         name: shown["value", name] + strength * (bend * theta + queries.G * shown["bend", name])
         for name, (theta, _) in along.items()
     }
-    variance = np.maximum(shown["square", FORWARD] - shown["value", FORWARD] ** 2, 0)
-    return Attended(value, bend, carried, variance, error)
+    variance = np.maximum(shown["square", FORWARD] - shown[VALUE] ** 2, 0)
+    return Attended(value, bend, carried, variance, _errors(found, queries, along, strength))
+
+
+def _errors(found: Found, queries: Stream, along: Mapping[str, Any], strength: float) -> Errors:
+    """What the averages' errors can amount to; those of several groups have the same draws, and add up."""
+    value, bend = found.errors[VALUE], found.errors.get(("bend", FORWARD), 0.0)
+    largest = float(np.abs(queries.G).max())
+    carried = sum(
+        found.errors["value", name]
+        + strength * (bend * float(np.abs(theta).max()) + largest * found.errors["bend", name])
+        for name, (theta, _) in along.items()
+    )
+    return Errors(value, bend * largest, float(carried))
 
 
 def _problem(
@@ -69,7 +89,28 @@ def _problem(
     strength: float,
     tolerance: float,
 ) -> tuple[Problem, Correlations]:
-    """What there is to average, if scales of queries that differ by less than `tolerance` are one."""
+    """What there is to average: exactly for few keys, and by sampling for many views or a few."""
+    if visible.shape[2] <= FEW_KEYS and len(queries.G) <= FEW_QUERIES:
+        exact, nodes = _by_views(queries, keys, along, visible, strength, EXACT)
+        if exact.by_product_rules:
+            return exact, nodes
+    problem, nodes = _by_views(queries, keys, along, visible, strength, tolerance)
+    if problem.by_product_rules or len(problem.views.sequence) <= MANY_VIEWS * keys.tokens.sequences:
+        return problem, nodes
+    one_by_one = separate(queries.G.diagonal(), queries.tokens, visible)
+    every = np.ones((1, *queries.G.shape), bool)
+    return replace(problem, views=one_by_one, nodes=np.ones(1), needed=every, queries=queries.G), Each()
+
+
+def _by_views(
+    queries: Stream,
+    keys: Stream,
+    along: Mapping[str, np.ndarray],
+    visible: np.ndarray,
+    strength: float,
+    tolerance: float,
+) -> tuple[Problem, Correlations]:
+    """With scales of queries that differ by less than `tolerance` as one."""
     variance = queries.G.diagonal()
     size = np.sqrt(np.where(variance > 0, variance, 1.0))
     seen = views(variance, queries.tokens, visible, tolerance)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from orderone.theory.activations import Activation
-from orderone.theory.transformer.attention import attend
+from orderone.theory.transformer.attention import Errors, attend
 from orderone.theory.transformer.stream import Stream
 from orderone.theory.transformer.weights import Weights
 
@@ -25,6 +25,7 @@ class Passed:
 
     stream: Stream
     error: float = 0.0  # standard error of the attention averages, in units of the largest F
+    theta_error: float = 0.0  # what this can amount to in the tangent kernel, in units of its largest entry
     head_variance: np.ndarray | None = None  # of the branch of a single head; with H heads it is 1/H of that
 
 
@@ -44,7 +45,18 @@ def attention_block(
     else:
         own = {}
     behind = stream.plus(both * found.value, carried, own)
-    return Passed(behind, found.error, both**2 * found.variance)
+    error = found.errors.value / (float(np.abs(keys.G).max()) or 1.0)
+    return Passed(behind, error, _theta_error(behind, found.errors, weights), both**2 * found.variance)
+
+
+def _theta_error(behind: Stream, errors: Errors, weights: Weights) -> float:
+    """Of what is carried on, and of what Q, K, V and U add."""
+    C, rate = weights.C, weights.rates
+    if not rate:
+        return 0.0
+    own = (rate["V"] * C["U"] + rate["U"] * C["V"]) * errors.value
+    own += C["U"] * C["V"] * (rate["Q"] * C["K"] + rate["K"] * C["Q"]) * errors.bend
+    return (C["U"] * C["V"] * errors.carried + own) / (float(np.abs(behind.total()).max()) or 1.0)
 
 
 def mlp_block(stream: Stream, normalized: Stream, phi: Activation, weights: Weights) -> Passed:

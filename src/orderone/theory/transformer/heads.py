@@ -3,8 +3,8 @@
     linear   G = C_head F,  Theta' = C_head Theta~,  own: head F, head_bias 1                   S2 (1.80), (1.178)-(1.182)
     tied     G = C_WE F,    Theta' = C_WE Theta~,    own: WE F                                  S2 (1.84), (1.186)-(1.190)
 
-A tied head multiplies by N_rescale W_WE. What the tie correlates is left out: it touches the one output that is the
-token itself, where it is of order n (erratum S2.11, and `tied`).
+A tied head multiplies by N_rescale W_WE. What the tie correlates is left out here: it touches the one output that is the
+token itself, where it is of order n in G and of order one in Theta (erratum S2.11, `Transformer.tied_contact`).
 
 Pooling comes behind the head, which is linear: the mean over tokens (1 / T^2) sum_tt', or the class token t = 0; S2 (1.81).
 """

@@ -22,7 +22,8 @@ from orderone.theory.transformer.groups import read_constants, read_rates, relat
 from orderone.theory.transformer.heads import HEADS, POOLS
 from orderone.theory.transformer.passing import Memory, embedded, run
 from orderone.theory.transformer.prediction import Prediction
-from orderone.theory.transformer.stems import STEMS
+from orderone.theory.transformer.stems import STEMS, embed
+from orderone.theory.transformer.tied import TiedContact, contact
 from orderone.theory.transformer.tokens import read
 from orderone.theory.transformer.views import read_mask
 from orderone.theory.transformer.weights import Weights
@@ -145,7 +146,7 @@ class Transformer:
         return relative_rates(strategy, optimizer, self.width, n_in, n_out, self.mlp)
 
     def few_heads(self, G0: ArrayLike, samples: Count = 64, tokens: Count | None = None, mask: Any = None) -> FewHeads:
-        """G of wide networks with `heads` heads, drawn `samples` times: mean, fluctuation, error of the mean."""
+        """G of wide networks with `heads` heads, drawn `samples` times: mean, fluctuation, and the shift of the mean."""
         if self.heads is None or "C" in self.blocks:
             raise ValueError(
                 "heads: expected a number of heads, and blocks A and M only; give Transformer(..., heads=12)"
@@ -153,10 +154,26 @@ class Transformer:
         matrix, place = read(G0, tokens)
         stem = embedded(self, matrix, place, Weights(self.C, {}))
         visible = read_mask(mask, stem.tokens, stem.tokens, self.causal)
-        return draw_heads(self, stem, visible, self.heads, count(samples, "samples", least=2), self.seed)
+        return draw_heads(self, stem, visible, self.heads, count(samples, "samples", least=4), self.seed)
+
+    def tied_contact(
+        self, G0: ArrayLike, rates: Any = None, tokens: Count | None = None, mask: Any = None
+    ) -> TiedContact:
+        """What a tied head adds for the outputs that are the words of the input: see `tied`."""
+        if self.head != "tied":
+            raise ValueError("head: expected 'tied', got 'linear'; give Transformer(..., stem='language', head='tied')")
+        matrix, place = read(G0, tokens)
+        stem = embed(matrix, place, STEMS[self.stem], Weights(self.C, {}), self.pool == "class")
+        last = self._pass(G0, tokens, mask, None).streams[-1]
+        return contact([stem, last], self.stem_norm, self.C["WE"], read_rates(rates)["WE"], self.eps)
 
     def memory(self, G0: ArrayLike, tokens: Count | None = None, mask: Any = None) -> Memory:
         """What a decoder with blocks C attends to: the normalized stream behind the last block of this encoder."""
+        if "C" in self.blocks:
+            raise ValueError(
+                f"memory: expected that of an encoder, of blocks A and M only, got blocks {self.blocks!r}; "
+                "a decoder's own output is not attended to"
+            )
         matrix, place = read(G0, tokens)
         return Memory(self, matrix, place, mask)
 
@@ -172,8 +189,12 @@ class Transformer:
         matrix, place = read(G0, tokens)
         if memory is not None:
             instance(memory, Memory, "memory", "give encoder.memory(G0)")
-        if memory is None and "C" in self.blocks:
-            raise ValueError("memory: expected one for the blocks C, got none; give memory=encoder.memory(G0)")
+        if (memory is None) == ("C" in self.blocks):
+            raise ValueError(
+                "memory: expected one if there are blocks C, and none otherwise; got "
+                f"{'none' if memory is None else 'one'} for the blocks {self.blocks!r}; "
+                + ("give memory=encoder.memory(G0)" if memory is None else "put C into blocks, or leave it out")
+            )
         return run(self, matrix, place, mask, memory, rates, merged)
 
 

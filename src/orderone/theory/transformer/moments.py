@@ -16,79 +16,101 @@ from typing import TypeAlias
 import numpy as np
 
 FORWARD = "F"  # the name of F itself
-Averages: TypeAlias = dict[tuple[str, str], np.ndarray]  # (value, bend or square; of which kernel) -> (views, views)
+Averages: TypeAlias = dict[
+    tuple[str, str], np.ndarray
+]  # (value, bend or square; of which kernel) -> (..., views, views)
 
 
-def softmax(scores: np.ndarray, visible: np.ndarray, scale: np.ndarray) -> np.ndarray:
-    """(points, views, keys) of one field (points, keys): each view scales it, and sees a part of the keys."""
-    scaled = scores[:, None, :] * scale.astype(scores.dtype)[:, None]
+def softmax(scores: np.ndarray, visible: np.ndarray) -> np.ndarray:
+    """Of scores (..., views, keys), over the keys that each view sees; in place."""
     if not visible.all():
-        scaled = np.where(visible, scaled, -np.inf)
-    scaled -= scaled.max(axis=2, keepdims=True)
-    np.exp(scaled, out=scaled)
-    scaled /= scaled.sum(axis=2, keepdims=True)
-    return scaled
+        scores[..., ~visible] = -np.inf
+    scores -= scores.max(axis=-1, keepdims=True)
+    np.exp(scores, out=scores)
+    scores /= scores.sum(axis=-1, keepdims=True)
+    return scores
 
 
 def moments(
-    p: np.ndarray, q: np.ndarray, weight: np.ndarray, F: np.ndarray, along: Mapping[str, np.ndarray]
-) -> tuple[Averages, np.ndarray]:
-    """Of all views of one sequence with all of another: `p`, `q` are (points, views, keys), `along` are kernels M.
+    p: np.ndarray, q: np.ndarray, F: np.ndarray, along: Mapping[str, np.ndarray], weight: np.ndarray | None = None
+) -> Averages:
+    """Of all views of one sequence with all of another: `p`, `q` are (repetitions, points, views, keys), `along` kernels M.
 
-    Also p F q at each point, (points, views, views).
+    Means over points, (repetitions, views, views): with `weight` (points,) if they do not count alike. For p = q, what
+    is found of `bend` has to be made symmetric.
     """
-    each = _inner(p @ F, q)
-    averages = {("value", FORWARD): _mean(weight, each), ("square", FORWARD): _mean(weight, each**2)}
+    pF = _times(p, F)
+    each = _inner(pF, q)
+    averages = {("value", FORWARD): _mean(each, weight), ("square", FORWARD): _mean(each**2, weight)}
     if along:
-        few = p.shape[1] * q.shape[1] <= len(along)
+        few = p.shape[2] * q.shape[2] <= len(along)
         find = _through_matrices if few else _one_by_one
-        averages |= find(p, q, weight, F, {FORWARD: F, **along}, each)
-    return averages, each
+        averages |= find(p, q, pF, each, F, {FORWARD: F, **along}, weight)
+    return averages
 
 
 def _through_matrices(
-    p: np.ndarray, q: np.ndarray, weight: np.ndarray, F: np.ndarray, along: Mapping[str, np.ndarray], each: np.ndarray
+    p: np.ndarray,
+    q: np.ndarray,
+    pF: np.ndarray,
+    each: np.ndarray,
+    F: np.ndarray,
+    along: Mapping[str, np.ndarray],
+    weight: np.ndarray | None,
 ) -> Averages:
     """E[p q^T], and the matrix of `bend`, for each pair of views: then any number of kernels costs nothing."""
-    shape = (p.shape[1], q.shape[1])
+    shape = (len(p), p.shape[2], q.shape[2])
     found = {(kind, name): np.zeros(shape) for kind in ("value", "bend") for name in along}
-    for i, j in np.ndindex(shape):
-        pi, qj = p[:, i] * weight[:, None], q[:, j]
-        both = pi.T @ qj
-        bent = F * both + (pi * (each[:, i, j, None] - qj @ F.T)).T @ qj - pi.T @ (qj * (p[:, i] @ F))
+    for i, j in np.ndindex(shape[1:]):
+        qj = q[:, :, j]
+        pi = (p[:, :, i] / p.shape[1] if weight is None else p[:, :, i] * weight[:, None]).transpose(0, 2, 1)
+        both = pi @ qj
+        bent = F * both + (pi * (each[:, None, :, i, j] - (qj @ F.T).transpose(0, 2, 1))) @ qj - pi @ (qj * pF[:, :, i])
         for name, M in along.items():
-            found["value", name][i, j] = np.vdot(both, M)
-            found["bend", name][i, j] = np.vdot(bent, M)
+            found["value", name][:, i, j] = np.einsum("rkl,kl->r", both, M)
+            found["bend", name][:, i, j] = np.einsum("rkl,kl->r", bent, M)
     return found
 
 
 def _one_by_one(
-    p: np.ndarray, q: np.ndarray, weight: np.ndarray, F: np.ndarray, along: Mapping[str, np.ndarray], each: np.ndarray
+    p: np.ndarray,
+    q: np.ndarray,
+    pF: np.ndarray,
+    each: np.ndarray,
+    F: np.ndarray,
+    along: Mapping[str, np.ndarray],
+    weight: np.ndarray | None,
 ) -> Averages:
     """Each kernel by itself, for all pairs of views at once."""
     found: Averages = {}
-    weighted, pF, qF = p * weight[:, None, None], p @ F, q @ F.T
     for name, M in along.items():
-        inner, pM = _inner(p @ M, q), weighted @ M
-        found["value", name] = _mean(weight, inner)
-        first_order = _sum(weighted @ (F * M), q) - _sum(weighted, qF * (q @ M.T)) - _sum(pF * pM, q)
-        found["bend", name] = first_order + _mean(weight, each * inner)
+        pM = _times(p, M)
+        inner = _inner(pM, q)
+        found["value", name] = _mean(inner, weight)
+        inner *= each
+        pM *= pF
+        if p is q:  # both terms in the middle are each other's transpose
+            inner += _inner(_times(p, F * M) - 2 * pM, q)
+        else:
+            inner += _inner(_times(p, F * M) - pM, q) - _inner(p, _times(q, F.T) * _times(q, M.T))
+        found["bend", name] = _mean(inner, weight)
     return found
 
 
+def _times(p: np.ndarray, M: np.ndarray) -> np.ndarray:
+    """p M, as one product of matrices."""
+    return (p.reshape(-1, p.shape[-1]) @ M).reshape(*p.shape[:-1], -1)
+
+
 def _inner(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """(points, views, views), sums over keys."""
-    if a.shape[1] == b.shape[1] == 1:
-        return np.einsum("svk,svk->sv", a, b)[:, :, None]
-    return a @ b.transpose(0, 2, 1)
+    """(repetitions, points, views, views), sums over keys."""
+    if a.shape[2] == b.shape[2] == 1:
+        return np.einsum("rsvk,rsvk->rsv", a, b)[..., None]
+    return a @ b.swapaxes(2, 3)
 
 
-def _mean(weight: np.ndarray, each: np.ndarray) -> np.ndarray:
-    return np.einsum(
-        "s,svu->vu", weight, each, dtype=float, casting="same_kind"
-    )  # thousands of singles need double sums
-
-
-def _sum(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """Over points and keys, for all pairs of views."""
-    return np.tensordot(a, b, axes=((0, 2), (0, 2))).astype(float)
+def _mean(each: np.ndarray, weight: np.ndarray | None) -> np.ndarray:
+    """Over points; thousands of singles need double sums."""
+    if weight is None:
+        return each.mean(axis=1, dtype=float)
+    return np.einsum("s,rsvu->rvu", weight, each)

@@ -53,7 +53,8 @@ def run(
     output, theta = head_block(streams[-1].normalized(model.eps), model.head, model.pool, weights)
     nothing = np.zeros_like(stream.G)
     variances = [nothing if each.head_variance is None else each.head_variance for each in passed]
-    return Prediction(streams, output, theta, [each.error for each in passed], variances, model.eps)
+    errors, theta_errors = [each.error for each in passed], [each.theta_error for each in passed]
+    return Prediction(streams, output, theta, errors, theta_errors, variances, model.eps)
 
 
 def embedded(model: "Transformer", G0: np.ndarray, tokens: Tokens, weights: Weights) -> Stream:

@@ -9,6 +9,7 @@ average over. Under a Gaussian, the trapezoidal rule converges as fast as the in
 sigma z has poles at a distance pi / sigma from the real line, and a step h costs exp(-2 pi^2 / (sigma h)).
 """
 
+from collections.abc import Iterator
 from functools import lru_cache, reduce
 from inspect import signature
 from typing import Any, NamedTuple
@@ -19,6 +20,7 @@ from scipy.special import ndtri
 LARGEST_STEP = 0.7  # of a trapezoidal rule: exp(-2 pi^2 / h^2) is 3e-18
 RULES = {0: (8.0, 0.5), 1: (8.0, 0.5), 2: (8.0, 0.5), 3: (6.5, 1.0), 4: (6.5, 1.0)}  # dimensions: reach, h sigma
 NEGLIGIBLE = 1e-13  # parts of a variance that rounding makes
+NEGLIGIBLE_SINGLE = 1e-7  # in single precision
 SOBOL = 128  # dimensions that get Sobol numbers; the small ones behind them get pseudo-random ones
 REPETITIONS = 8
 EDGE = 2.0**-32  # half the step of a Sobol number
@@ -59,10 +61,12 @@ def _centred(matrix: np.ndarray) -> np.ndarray:
     return matrix - matrix.mean(0) - matrix.mean(1)[:, None] + matrix.mean()
 
 
-def factor(matrix: np.ndarray, size: float | None = None) -> tuple[np.ndarray, np.ndarray]:
+def factor(
+    matrix: np.ndarray, size: float | None = None, negligible: float = NEGLIGIBLE
+) -> tuple[np.ndarray, np.ndarray]:
     """A with A A^T = matrix, and B with B^T A = 1; `size` says against what a variance is nothing."""
     values, vectors = np.linalg.eigh((matrix + matrix.T) / 2)
-    kept = values > NEGLIGIBLE * max(np.trace(matrix) if size is None else size, NEGLIGIBLE)
+    kept = values > negligible * max(np.trace(matrix) if size is None else size, NEGLIGIBLE)
     root = np.sqrt(values[kept])
     return vectors[:, kept] * root, vectors[:, kept] / root
 
@@ -86,7 +90,24 @@ def fields(directions: np.ndarray, points: int, seed: int) -> tuple[np.ndarray, 
     """
     normals = np.stack([_normals(2 * directions.shape[1], points // 2, seed, r) for r in range(REPETITIONS)])
     x, z = normals[:, :, 0::2] @ directions.T, normals[:, :, 1::2] @ directions.T
-    return np.concatenate([x, x], axis=1), np.concatenate([z, -z], axis=1)
+    return np.concatenate([x, x], axis=1), mirrored(z, axis=1)
+
+
+def mirrored(z: np.ndarray, axis: int) -> np.ndarray:
+    """Every point and its mirror image."""
+    return np.concatenate([z, -z], axis=axis)
+
+
+def standard(number: int, points: int, seed: int, repetition: int, step: int) -> Iterator[np.ndarray]:
+    """(points, number) of independent normals, `step` points at a time: the first numbers are Sobol's."""
+    generator = np.random.default_rng((seed, repetition))
+    first = min(number, SOBOL)
+    sobol = _sobol(first, generator) if first else None
+    for start in range(0, points, step):
+        normals = generator.standard_normal((min(step, points - start), number), dtype=np.float32)
+        if sobol is not None:
+            normals[:, :first] = _gaussian(sobol.random(len(normals)))
+        yield normals
 
 
 def principal(F: np.ndarray, length: int) -> np.ndarray:
@@ -98,8 +119,8 @@ def principal(F: np.ndarray, length: int) -> np.ndarray:
     centred = (
         blocks - blocks.mean(1, keepdims=True) - blocks.mean(3, keepdims=True) + blocks.mean((1, 3), keepdims=True)
     )
-    directions, _ = factor(centred.reshape(F.shape))
-    return directions[:, ::-1].astype(np.float32)
+    directions, _ = factor(centred.reshape(F.shape).astype(np.float32), negligible=NEGLIGIBLE_SINGLE)
+    return directions[:, ::-1]
 
 
 def _normals(number: int, points: int, seed: int, repetition: int) -> np.ndarray:
@@ -113,10 +134,13 @@ def _drawn(number: int, points: int, seed: int, repetition: int) -> np.ndarray:
     first = min(number, SOBOL)
     normals = np.empty((points, number), np.float32)
     if first:
-        uniform = _sobol(first, generator).random(points)
-        normals[:, :first] = ndtri(np.clip(uniform, EDGE, 1 - EDGE))
+        normals[:, :first] = _gaussian(_sobol(first, generator).random(points))
     normals[:, first:] = generator.standard_normal((points, number - first), dtype=np.float32)
     return normals
+
+
+def _gaussian(uniform: np.ndarray) -> np.ndarray:
+    return ndtri(np.clip(uniform, EDGE, 1 - EDGE))
 
 
 _kept = lru_cache(maxsize=4 * REPETITIONS)(_drawn)

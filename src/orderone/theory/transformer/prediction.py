@@ -5,6 +5,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from orderone.core.exact import count
+from orderone.core.given import Count
 from orderone.core.shapes import Array
 from orderone.theory.transformer.stream import Stream
 
@@ -17,6 +19,7 @@ class Prediction:
     output_kernel: np.ndarray
     output_theta: Mapping[str, np.ndarray]  # empty, if tangent kernels were not asked for
     errors: Sequence[float]  # of each block's averages by sampling, in units of the largest F (about 1)
+    theta_errors: Sequence[float]  # what these can amount to in the tangent kernel, in units of its largest entry
     head_variances: Sequence[np.ndarray]  # of each block's branch, if it had a single head
     eps: float  # of the norms
 
@@ -49,20 +52,20 @@ class Prediction:
 
     @property
     def shares(self) -> list[dict[str, float]]:
-        """The part of each group in the trace of Theta, in the places of `ntk`."""
+        """The part of each group in the trace of Theta, in the places of `ntk`; 0 where nothing moves."""
         traces = [
             {group: float(np.trace(part)) for group, part in theta.items()}
             for theta in [*(stream.theta for stream in self.streams), self.output_theta]
         ]
-        return [{group: value / sum(trace.values()) for group, value in trace.items()} for trace in traces]
+        return [{group: value / (sum(trace.values()) or 1.0) for group, value in trace.items()} for trace in traces]
 
-    def head_std(self, heads: int) -> list[Array]:
+    def head_std(self, heads: Count) -> list[Array]:
         """How much G fluctuates from network to network with that many heads, behind each block: erratum S2.5.
 
         Each attention block adds the fluctuation of its own branch, which is of order 1 / sqrt(heads) at any width; what
         later blocks make of an earlier fluctuation is left out. Means are shifted by order 1 / heads.
         """
-        tokens = self._last.tokens
+        tokens, heads = self._last.tokens, count(heads, "heads")
         sums = np.cumsum([np.zeros_like(self.streams[0].G), *self.head_variances], axis=0)
         return [tokens.shown(np.sqrt(each / heads)) for each in sums]
 

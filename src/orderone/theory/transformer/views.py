@@ -45,6 +45,12 @@ def views(variance: np.ndarray, tokens: Tokens, visible: np.ndarray, tolerance: 
     return Views(sequence[first], seen[first], scale, of_query)
 
 
+def separate(variance: np.ndarray, tokens: Tokens, visible: np.ndarray) -> Views:
+    """Every query by itself."""
+    sequence = np.repeat(np.arange(tokens.sequences), tokens.length)
+    return Views(sequence, visible.reshape(tokens.points, -1), np.sqrt(variance), np.arange(tokens.points))
+
+
 def read_mask(mask: Any, tokens: Tokens, keys: Tokens, causal: bool) -> np.ndarray:
     """(sequences, queries, keys): which keys a query may see.
 
@@ -52,7 +58,7 @@ def read_mask(mask: Any, tokens: Tokens, keys: Tokens, causal: bool) -> np.ndarr
     keys). With one sequence, the number of axes decides.
     """
     full = (tokens.sequences, tokens.length, keys.length)
-    visible = np.broadcast_to(np.ones(full, bool) if mask is None else _spread(np.asarray(mask), full), full)
+    visible = np.broadcast_to(np.ones(full, bool) if mask is None else _spread(_array(mask), full), full)
     if causal:
         visible = visible & np.tri(tokens.length, keys.length, dtype=bool)
     empty = np.argwhere(~visible.any(axis=2))
@@ -63,6 +69,15 @@ def read_mask(mask: Any, tokens: Tokens, keys: Tokens, causal: bool) -> np.ndarr
             "let padding tokens see themselves, or leave them out"
         )
     return visible
+
+
+def _array(mask: Any) -> np.ndarray:
+    try:
+        return np.asarray(mask)
+    except ValueError as error:
+        raise ValueError(
+            f"mask: expected booleans in rows of one length, got {mask!r}; true where a key is seen"
+        ) from error
 
 
 def _spread(mask: np.ndarray, full: tuple[int, int, int]) -> np.ndarray:

@@ -1,0 +1,75 @@
+"""What there is to average for one layer of attention: for which pairs of views, over which keys."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from orderone.theory.transformer.moments import FORWARD, Averages
+from orderone.theory.transformer.points import RULES, rule_points
+from orderone.theory.transformer.tokens import Tokens
+from orderone.theory.transformer.views import Views
+
+FEWEST, MOST = 2**7, 2**13  # points of a randomization
+LIGHT = 2**18  # numbers of a randomization that are no work; small problems start with more points
+RULE_WORK, LARGEST_RULE = 3 * 10**7, 10**6  # points of all product rules, and of one; beyond, sampling is faster
+
+
+@dataclass(frozen=True, eq=False)
+class Problem:
+    F: np.ndarray  # (points, points), kernel of the keys
+    along: Mapping[str, np.ndarray]  # tangent kernels of the keys
+    keys: Tokens
+    views: Views
+    strength: float  # C_Q C_K
+    nodes: np.ndarray  # correlations of two queries
+    needed: np.ndarray  # (nodes, views, views), which of them for which views
+    queries: np.ndarray | None = None  # (views, views), kernel of the queries, if every query is a view
+
+    @property
+    def by_product_rules(self) -> bool:
+        """Whether scores have few enough dimensions: one less than keys, for each of two queries."""
+        dimensions = self.views.visible.sum(axis=1) - 1
+        pairs = np.bincount((dimensions[:, None] + dimensions).ravel(), self.needed.sum(axis=0).ravel() / 2)
+        if len(pairs) > len(RULES):
+            return False
+        spread = (self.strength * self._largest_difference) ** 0.5 * float(self.views.scale.max())
+        points = [rule_points(number, spread) for number in range(len(pairs))]
+        return points[-1] <= LARGEST_RULE and float(points @ pairs) <= RULE_WORK
+
+    @property
+    def _largest_difference(self) -> float:
+        """The largest variance of a difference of two keys, over sequences."""
+        blocks = [self.F[keys, keys] for keys in map(self.keys.of, range(self.keys.sequences))]
+        return max(float((F.diagonal()[:, None] + F.diagonal() - 2 * F).max()) for F in blocks)
+
+    @property
+    def first_points(self) -> int:
+        numbers = self.views.visible.size * len(self.views.sequence)
+        return min(MOST, max(FEWEST, 1 << (LIGHT // numbers).bit_length() - 1 if numbers < LIGHT else FEWEST))
+
+    def only(self, wanted: np.ndarray) -> tuple["Problem", np.ndarray]:
+        """What is left to do for some nodes and pairs of views: fewer views, and no more keys than these can see.
+
+        Also which keys are left, of all sequences.
+        """
+        active = np.asarray(wanted.any(axis=(0, 2)))
+        views = self.views.only(active)
+        keys = Tokens(self.keys.sequences, int(np.flatnonzero(views.visible.any(axis=0)).max()) + 1)
+        kept = self.keys.position < keys.length
+        left = replace(
+            self,
+            F=self.F[kept][:, kept],
+            along={name: M[kept][:, kept] for name, M in self.along.items()},
+            keys=keys,
+            views=replace(views, visible=views.visible[:, : keys.length]),
+            needed=wanted[:, active][:, :, active],
+            queries=None if self.queries is None else self.queries[active][:, active],
+        )
+        return left, kept
+
+    def empty(self, *first: int) -> Averages:
+        """Zeros of shape (*first, nodes, views, views)."""
+        names = [(kind, name) for kind in ("value", "bend") for name in (FORWARD, *self.along)] if self.along else []
+        keys = dict.fromkeys([("value", FORWARD), ("square", FORWARD), *names])
+        return {key: np.zeros((*first, *self.needed.shape)) for key in keys}
