@@ -50,6 +50,11 @@ PAGES = (
     "models",
     "group-learning-rates",
     "transformer",
+    "transfer",
+    "resume",
+    "ray",
+    "integrations",
+    "data",
 )
 
 
