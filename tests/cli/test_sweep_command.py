@@ -166,3 +166,18 @@ def test_wrong_input_is_explained(command, arguments, message):
 def test_rates_are_read():
     assert list(read_rates("1e-4:1e-1:4")) == pytest.approx([1e-4, 1e-3, 1e-2, 1e-1])
     assert list(read_rates("1e-3,3e-3")) == [1e-3, 3e-3]
+
+
+def test_the_demo_ends_with_a_transfer_study(monkeypatch, capsys, tmp_path):
+    """With less work than the demo has time for."""
+    from orderone.cli import demo, show
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(demo, "SWEEP", {"steps": 4, "rule": ["mup"], "widths": [16, 32, 64]})
+    monkeypatch.setattr(demo, "TRIES", 2)
+    monkeypatch.setattr(demo, "TEXT", (2, 8))
+    demo._transfer(show.console())
+    shown = capsys.readouterr().out
+    assert "mup has not enough data" in shown
+    assert f"Open {demo.TUNED} in a browser" in shown
+    assert (tmp_path / demo.TUNED).stat().st_size > 1e6

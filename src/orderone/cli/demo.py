@@ -1,4 +1,4 @@
-"""`orderone demo`: the main job on embedded defaults, in under a minute."""
+"""`orderone demo`: the main jobs on embedded defaults, in a few minutes."""
 
 from collections.abc import Iterable, Mapping
 from itertools import combinations
@@ -23,6 +23,10 @@ CHECKED = {"mup": "report.html", "standard": "report-sp.html"}
 CHECK = {"optimizer": "adamw", "lr": 3e-3, "steps": 4, "seeds": 3}
 WIDTHS, BATCH = [64, 128, 256, 512], (8, 32)  # small, so that it takes seconds
 LAST_BLOCK = "transformer.h.1"
+TUNED = "report-transfer.html"
+SWEEP = {"steps": 80, "rule": ["mup", "standard"], "widths": [32, 64, 128, 256]}
+RATES, TRIES, TEXT = (2**-12, 2**-6, 7), 3, (4, 32)  # learning rates, seeds, texts and their length
+TARGET = 2048
 
 
 def demo() -> None:
@@ -41,9 +45,8 @@ def demo() -> None:
     _plan(out)
     with show.one_thread():
         _check(out)
-    out.print(
-        "Next: orderone predict exponents --help, orderone plan --help, orderone check --help, orderone reproduce"
-    )
+        _transfer(out)
+    out.print("Next: orderone predict --help, orderone plan --help, orderone check --help, orderone sweep --help")
 
 
 def _plan(out: Console) -> None:
@@ -107,6 +110,30 @@ def _reports(out: Console, checks: "Mapping[str, Check]") -> None:
         out.print(f"no report: {error}\n")
         return
     out.print(f"\nOpen {' and '.join(CHECKED.values())} in a browser: every module, every step\n")
+
+
+def _transfer(out: Console) -> None:
+    """Tune small GPTs, all of a width in one program: does the best learning rate stay where it is?"""
+    from orderone.cli.sweep import settings_for
+    from orderone.cli.tasks import read_task
+    from orderone.report import write_transfer
+    from orderone.sweeping import log_grid, sweep
+
+    out.print("Tuning small GPTs on the text of the Python standard library: a minute or three\n")
+    try:
+        setting = read_task("lm", "gpt", "python", *TEXT, "cpu")
+        space = {"lr": log_grid(*RATES), "seed": range(TRIES)}
+        study = sweep(setting.build, space, data=setting.data, device="cpu", **SWEEP).transfer()
+    except (ValueError, OSError) as error:
+        out.print(f"no transfer study: {error}")
+        return
+    out.print(show.coloured(f"{study}\n{settings_for(study, TARGET)}"), soft_wrap=True)
+    try:
+        write_transfer(study, TUNED, title=f"Transfer of {setting.name}")
+    except (ImportError, OSError) as error:
+        out.print(f"no page: {error}\n")
+        return
+    out.print(f"\nOpen {TUNED} in a browser: losses against learning rates, and where the best ones are\n")
 
 
 def _derived() -> list[str]:

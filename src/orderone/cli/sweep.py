@@ -123,7 +123,7 @@ def sweep(
         sys.exit(INTERRUPTED)
     _all_failed(found)
     study = _study(found, sizes)
-    _show(found, study, None if target is None or study is None else _settings(study, target), json)
+    _show(found, study, None if target is None or study is None else settings_for(study, target), json)
     _write(study, setting.name, {"html": html, "png": png})
     sys.stdout.flush()
     sys.exit(0 if study is None else STATUS[study.verdict])
@@ -186,7 +186,7 @@ def _study(found: "Sweep", sizes: dict[str, list[int]]) -> "Transfer | None":
     return found.transfer() if any(len(several) > 1 for several in sizes.values()) else None
 
 
-def _settings(study: "Transfer", size: int) -> Any:
+def settings_for(study: "Transfer", size: int) -> Any:
     """Settings for the target; or why there are none, which is no wrong input."""
     sizes: dict[str, Any] = {study.axis: size}
     try:
