@@ -26,7 +26,7 @@ class FusedAdam:
         states: Mapping[str, State],
         settings: Mapping[str, Settings],
     ):
-        self.names = list(parameters)
+        self.parameters = parameters
         decoupled = law.options["decoupled_weight_decay"]
         self.kernel: Any = torch.ops.aten._fused_adamw_ if decoupled else torch.ops.aten._fused_adam_
         settings = {name: settings[name] for name in parameters}
@@ -39,14 +39,19 @@ class FusedAdam:
             for name, p in parameters.items()
         }
 
-    def step(self, gradients: Mapping[str, Tensor], t: Tensor, factor: Tensor) -> None:
-        parts = {name: gradients[name].unbind() for name in self.names}
+    def step(self, gradients: Mapping[str, Tensor], t: Mapping[str, Tensor], factor: Tensor) -> None:
+        """`t` counts the updates of each tensor, this one included."""
+        # the kernel reads memory in order, whatever the strides say
+        parts = {name: gradients[name].contiguous().unbind() for name in self.parameters if name in gradients}
+        times = {name: t[name].float() for name in parts}
         for h, places in self.calls:
-            chosen = [(self.views[name], parts[name][k], k) for name, k in places]
-            lists = [[views[i][k] for views, _, k in chosen] for i in range(3)]
+            chosen = [(self.views[name], parts[name][k], k, times[name]) for name, k in places if name in parts]
+            if not chosen:
+                continue
+            lists = [[views[i][k] for views, _, k, _ in chosen] for i in range(3)]
             options = {**h, "lr": h["lr"] * float(factor)}
             self.kernel(
-                lists[0], [g for _, g, _ in chosen], lists[1], lists[2], [], [t.float()] * len(chosen),
+                lists[0], [g for _, g, _, _ in chosen], lists[1], lists[2], [], [c[3] for c in chosen],
                 amsgrad=False, maximize=False, **options,
             )  # fmt: skip
 

@@ -40,7 +40,7 @@ class StackedOptimizer:
             self.settings[name] = _settings(p, self.laws[name], members)
         self.states: dict[str, State] = {name: self.laws[name].state(p) for name, p in self.parameters.items()}
         device = next(iter(self.parameters.values())).device
-        self.t = torch.zeros((), dtype=torch.float64, device=device)
+        self.t = torch.zeros(len(self.parameters), dtype=torch.float64, device=device)  # updates of each tensor
         self.factor = torch.ones((), dtype=torch.float64, device=device)
         self._gather()
 
@@ -59,9 +59,16 @@ class StackedOptimizer:
 
     @torch.no_grad()
     def step(self, gradients: Mapping[str, Tensor]) -> None:
-        self.t += 1
+        """Tensors without a gradient are left as they are."""
+        places = {name: k for k, name in enumerate(self.parameters)}
+        used = [k for name, k in places.items() if name in gradients]
+        if len(used) == len(places):
+            self.t += 1
+        else:
+            self.t[used] += 1
+        times = self.t.unbind()
         for part in self.parts:
-            part.step(gradients, self.t, self.factor)
+            part.step(gradients, {name: times[places[name]] for name in part.parameters}, self.factor)
 
     def tensors(self) -> dict[str, Tensor]:
         """All that changes, by name, for a checkpoint."""

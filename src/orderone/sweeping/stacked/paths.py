@@ -14,6 +14,8 @@ with; torch has no public name for it.
 """
 
 from collections.abc import Callable, Mapping
+from functools import cache
+from types import FunctionType
 from typing import Any
 
 import torch
@@ -39,10 +41,12 @@ class FastPaths(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: tuple = (), kwargs: Mapping | None = None) -> Any:
         kwargs = kwargs or {}
         path = PATHS.get(func)
-        if path is not None:
-            result = path(self, *args, **kwargs)
-            if result is not None:
-                return self.wrap(result)
+        result = None if path is None else path(self, *args, **kwargs)
+        if result is not None:
+            return self.wrap(result)
+        if path is None and isinstance(func, FunctionType) and func.__module__ == functional.__name__:
+            with self:  # what it calls may have a path: attention inside multi_head_attention_forward
+                return _without_look(func)(*args, **kwargs)
         return func(*args, **kwargs)
 
     def wrap(self, stacked: Tensor) -> Tensor:
@@ -64,6 +68,16 @@ class FastPaths(TorchFunctionMode):
         if self.mapped(x):
             return _functorch.get_unwrapped(x).movedim(_functorch.maybe_get_bdim(x), 0)
         return x.expand(self.members, *x.shape)
+
+
+@cache
+def _without_look(func: FunctionType) -> FunctionType:
+    """The same function, which does not look for modes such as this one: it would find it again without end."""
+    names = ("has_torch_function", "has_torch_function_unary", "has_torch_function_variadic")
+    space = func.__globals__ | dict.fromkeys(names, lambda *_: False)
+    same = FunctionType(func.__code__, space, func.__name__, func.__defaults__, func.__closure__)
+    same.__kwdefaults__ = func.__kwdefaults__
+    return same
 
 
 def _linear(mode: FastPaths, input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor | None:

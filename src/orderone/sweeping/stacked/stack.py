@@ -19,6 +19,9 @@ from orderone.sweeping.stacked.program import Program
 from orderone.sweeping.stacked.updates.base import member_norm
 
 
+STEPS = "optimizer:t"  # of each tensor, and not of members
+
+
 class Stack:
     """`step(batch)` trains all members; the leaves of a batch have a leading axis of members.
 
@@ -71,26 +74,36 @@ class Stack:
         with torch.no_grad():
             if self.clip is not None:
                 _clip(gradients.values(), self.clip)
-            self.optimizer.step({name: gradients[name] for name in self.optimizer.parameters})
+            self.optimizer.step(gradients)
         return losses
 
     def _gradients(self, batches: Sequence[Any], trained: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
-        total, sums = None, {}
+        """Losses, and the gradients of what was used: torch leaves the rest alone, and so do we."""
+        total, sums = torch.zeros(()), {}
         for batch in batches:
-            losses = self.program.losses(self.tensors, batch)
-            gradients = torch.autograd.grad(losses.sum(), list(trained.values()), materialize_grads=True)
-            sums = {n: g if total is None else sums[n].add_(g) for n, g in zip(trained, gradients, strict=True)}
-            total = losses.detach() if total is None else total + losses.detach()
-        assert total is not None
+            losses = self._losses(batch)
+            with self.program.explained():
+                found = torch.autograd.grad(losses.sum(), list(trained.values()), allow_unused=True)
+            for name, g in zip(trained, found, strict=True):
+                if g is not None:
+                    sums[name] = sums[name] + g if name in sums else g
+            total = total.to(losses.device) + losses.detach()
         if len(batches) > 1:
-            sums = {name: g.div_(len(batches)) for name, g in sums.items()}
+            sums = {name: g / len(batches) for name, g in sums.items()}
         return total / len(batches), sums
+
+    def _losses(self, batch: Any, shared: bool = False) -> Tensor:
+        losses, replaced = self.program.losses(self.tensors, batch, shared)
+        with torch.no_grad():
+            for name, value in replaced.items():
+                self.buffers[name].copy_(value)
+        return losses
 
     @torch.no_grad()
     def evaluate(self, batch: Any) -> Tensor:
         """The losses on a batch that all members share, in evaluation mode, (K,)."""
         self.program.model.eval()
-        return self.program.losses(self.tensors, batch, shared=True)
+        return self._losses(batch, shared=True)
 
     # --- keeping -----------------------------------------------------------------------------------------------------
 
@@ -102,7 +115,8 @@ class Stack:
     def load(self, state: Mapping[str, Tensor], members: Sequence[int] | None = None) -> None:
         """What `state` gave; of a larger stack, the given members of it."""
         for name, tensor in self.state().items():
-            tensor.copy_(state[name] if members is None or not tensor.dim() else state[name][list(members)])
+            whole = members is None or name == STEPS
+            tensor.copy_(state[name] if whole else state[name][list(members)])
 
     @torch.no_grad()
     def keep(self, members: Iterable[int]) -> None:

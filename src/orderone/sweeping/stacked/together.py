@@ -26,10 +26,14 @@ class Together:
         self.dtype = next(iter(parameters.values())).dtype
         self._apply = torch.compile(_apply, dynamic=True) if compile and law.elementwise else _apply
 
-    def step(self, gradients: Mapping[str, Tensor], t: Tensor, factor: Tensor) -> None:
-        found = self.law.coefficients({**self.settings, "t": t, "lr": self.settings["lr"] * factor})
+    def step(self, gradients: Mapping[str, Tensor], t: Mapping[str, Tensor], factor: Tensor) -> None:
+        """`t` counts the updates of each tensor, this one included."""
+        times = torch.stack([t[name] for name in self.parameters]).unsqueeze(1)
+        found = self.law.coefficients({**self.settings, "t": times, "lr": self.settings["lr"] * factor})
         rows = {key: x.to(self.dtype).unbind() for key, x in found.items()}
         for i, (name, p) in enumerate(self.parameters.items()):
+            if name not in gradients:
+                continue
             own = {key: values[i] for key, values in rows.items()}
             g, state = gradients[name], self.states[name]
             if self.law.elementwise:
