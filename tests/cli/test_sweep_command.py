@@ -121,8 +121,8 @@ def test_ctrl_c_ends_with_130_and_says_how_to_go_on(tmp_path):
     path = os.pathsep.join(os.path.abspath(p) for p in sys.path if p.endswith("src"))
     environment = os.environ | ({"PYTHONPATH": path} if path else {})
     process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline and not (store := tmp_path / "runs.db").exists():
+    deadline, store = time.monotonic() + 60, tmp_path / "runs.db"
+    while time.monotonic() < deadline and not store.exists():
         time.sleep(0.05)
     while time.monotonic() < deadline and not len(Sweep.load(store).frame):
         time.sleep(0.05)
