@@ -1,4 +1,6 @@
-"""Does the best learning rate move when a GPT gets wider? `python benchmarks/transfer_study.py STORE [--widths 128,256,...]`.
+"""Does the best learning rate move when a GPT gets wider?
+
+    python benchmarks/transfer_study.py STORE [--widths 128,256,...]
 
 A byte-level GPT of four layers on the text of the Python standard library: muP and the usual practice (`standard`: one
 learning rate for all tensors and widths, initial deviation 0.02), ten learning rates, three seeds, 1000 steps of AdamW with
@@ -27,7 +29,7 @@ from orderone.nn import GPT
 TINY = "--tiny" in sys.argv
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 LENGTH, HEAD, BASE, DEPTH = (16, 16, 16, 2) if TINY else (128, 64, 128, 4)
-FAN_IN = dict.fromkeys(("Q", "K", "V", "U", "W", "X"), 1.0) if "--fan-in" in sys.argv else None
+FAN_IN: dict[str, float] | None = dict.fromkeys("QKVUWX", 1.0) if "--fan-in" in sys.argv else None
 RATES = [2.0**k for k in (range(-9, -5) if TINY else range(-14, -4))]
 
 

@@ -14,6 +14,8 @@ from orderone.cli.sweep import read_rates
 from orderone.sweeping.result import Sweep
 
 MINE = """
+import pathlib
+import signal
 import time
 import torch
 from torch import nn
@@ -28,6 +30,13 @@ def data(step, seed):
 
 def slow(step, seed):
     time.sleep(0.02)
+    return data(step, seed)
+
+def interrupted(step, seed):
+    asked = pathlib.Path("asked")
+    if (step, seed) == (3, 1) and not asked.exists():
+        asked.touch()
+        signal.raise_signal(signal.SIGINT)
     return data(step, seed)
 
 def broken(step, seed):
@@ -104,25 +113,27 @@ def test_a_sweep_where_all_fails_is_wrong_input(command):
     assert "every trial failed; the first: RuntimeError: no more data" in told
 
 
-def test_ctrl_c_ends_with_130_and_says_how_to_go_on(tmp_path):
-    words = [
-        sys.executable,
-        "-m",
-        "orderone",
-        "sweep",
-        "--builder",
-        "mine:build",
-        "--data",
-        "mine:slow",
-        "--widths",
-        "8",
-    ]
-    words += ["--lr", "1e-3:1e-1:6", "--seeds", "1", "--steps", "20", "--device", "cpu", "--together", "1"]
+def test_ctrl_c_ends_with_130_and_says_how_to_go_on(command):
+    call = ("--builder", "mine:build", "--data", "mine:interrupted", "--widths", "8", "--lr", "1e-3:1e-1:3")
+    call += ("--seeds", "2", "--steps", "20", "--device", "cpu", "--together", "1")
+    status, shown, told = command(*call)
+    assert status == 130, told
+    assert "6 trials: 1 done" in shown
+    assert "the same command goes on from here" in told
+    _, shown, _ = command(*call)
+    assert "6 trials: 6 done; 5 of them now" in shown
+
+
+@pytest.mark.slow
+def test_a_process_of_its_own_can_be_interrupted(command, tmp_path):
+    call = ("--builder", "mine:build", "--data", "mine:slow", "--widths", "8", "--lr", "1e-3:1e-1:6", "--seeds", "1")
+    call += ("--steps", "20", "--device", "cpu", "--together", "1")
+    words = [sys.executable, "-m", "orderone", "sweep", *call]
     path = os.pathsep.join(os.path.abspath(p) for p in sys.path if p.endswith("src"))
     environment = os.environ | ({"PYTHONPATH": path} if path else {})
     process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline and not (store := tmp_path / "runs.db").exists():
+    deadline, store = time.monotonic() + 60, tmp_path / "runs.db"
+    while time.monotonic() < deadline and not store.exists():
         time.sleep(0.05)
     while time.monotonic() < deadline and not len(Sweep.load(store).frame):
         time.sleep(0.05)
@@ -131,8 +142,9 @@ def test_ctrl_c_ends_with_130_and_says_how_to_go_on(tmp_path):
     assert process.returncode == 130, told
     assert "done" in shown
     assert "the same command goes on from here" in told
-    again = subprocess.run(words, capture_output=True, text=True, env=environment)
-    assert "6 trials: 6 done" in again.stdout
+    _, shown, _ = command(*call)
+    assert "6 trials: 6 done" in shown
+    assert "6 of them now" not in shown
 
 
 @pytest.mark.parametrize(

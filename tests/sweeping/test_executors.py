@@ -32,11 +32,12 @@ def findable(monkeypatch):
     monkeypatch.syspath_prepend(str(Path(__file__).parent))
 
 
-def test_processes_give_the_same_results(tmp_path, findable):
+@pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.slow)])
+def test_processes_give_the_same_results(tmp_path, findable, workers):
     here = sweep(mlp, SPACE, stacked=False, **CALL)
     scale = 1.0
     there = sweep(  # lambdas and what they capture travel too
-        lambda width: mlp(width), SPACE, stacked=False, executor="processes", workers=2, store=tmp_path / "runs.db",
+        lambda width: mlp(width), SPACE, stacked=False, executor="processes", workers=workers, store=tmp_path / "runs.db",
         name="net", **(CALL | {"data": lambda step, seed: (batch(step, seed)[0] * scale, batch(step, seed)[1])}),
     )  # fmt: skip
     losses = [[found.outcomes[key].losses for key in found.trials] for found in (here, there)]
@@ -44,6 +45,18 @@ def test_processes_give_the_same_results(tmp_path, findable):
     assert len(Sweep.load(tmp_path / "runs.db").frame) == 8
 
 
+def test_workers_that_die_at_once_are_tried_again_and_told(tmp_path, monkeypatch):
+    deadly = tmp_path / "python"
+    deadly.write_text(f"#!/bin/sh\necho >> {tmp_path}/starts\nkill -9 $$\n")
+    deadly.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(deadly))
+    found = sweep(mlp, {"lr": [0.01, 0.02]}, executor="processes", workers=2, stacked=False, **(CALL | {"widths": [8]}))
+    assert set(found.frame["status"]) == {"failed"}
+    assert "its worker died 2 times, at last by SIGKILL (out of memory?)" in str(found)
+    assert len((tmp_path / "starts").read_text().splitlines()) == 4  # two trials, two tries
+
+
+@pytest.mark.slow
 def test_a_worker_that_dies_costs_its_trials_and_no_others(findable, monkeypatch):
     monkeypatch.setenv("SWEEP_PARENT", str(os.getpid()))
     space = {"lr": [0.01], "deadly": [False, True]}

@@ -2,6 +2,7 @@
 
 import os
 import random
+import runpy
 import signal
 import subprocess
 import sys
@@ -66,15 +67,20 @@ def kill(process: "subprocess.Popen[str]") -> None:
     process.stdout.close()
 
 
-def finished(command: Command) -> int:
-    """Run to the end; how many trials this took."""
-    told = subprocess.run(command.words, capture_output=True, text=True, timeout=120)
-    assert told.returncode == 0, told.stderr
-    return int(told.stdout)
+@pytest.fixture
+def finished(monkeypatch, capsys):
+    """Run to the end, in this process; how many trials this took."""
+
+    def run(command: Command) -> int:
+        monkeypatch.setattr(sys, "argv", command.words[1:])
+        runpy.run_path(command.words[1], run_name="__main__")
+        return int(capsys.readouterr().out)
+
+    return run
 
 
 @pytest.mark.parametrize("stacked", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["alone", "stacked"])
-def test_killed_in_the_middle_and_started_again(tmp_path, stacked):
+def test_killed_in_the_middle_and_started_again(tmp_path, finished, stacked):
     command = Command(tmp_path, stacked)
     process = command.start()
     deadline = time.monotonic() + 60
@@ -99,7 +105,7 @@ def test_killed_in_the_middle_and_started_again(tmp_path, stacked):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("stacked", [False, True], ids=["alone", "stacked"])
-def test_killed_at_random_moments(tmp_path, stacked):
+def test_killed_at_random_moments(tmp_path, finished, stacked):
     command, generator = Command(tmp_path, stacked), random.Random(0)
     for _ in range(12):
         process = command.start()
@@ -113,7 +119,7 @@ def test_killed_at_random_moments(tmp_path, stacked):
 
 
 @pytest.mark.slow
-def test_sigterm_leaves_a_checkpoint_and_says_how_to_go_on(tmp_path):
+def test_sigterm_leaves_a_checkpoint_and_says_how_to_go_on(tmp_path, finished):
     command = Command(tmp_path, stacked=False)
     process = subprocess.Popen(command.words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     while not command.done():

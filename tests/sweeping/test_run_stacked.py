@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from stacked_subjects import SUBJECTS, gpt
+from stacked_subjects import SUBJECTS, gpt, mlp
 from torch import nn
 
 from orderone.sweeping import interrupts
@@ -15,14 +15,26 @@ from orderone.sweeping.stacked.capacity import ON_CPU, capacity
 
 
 def batch(step: int, seed: int):
+    return SUBJECTS["mlp"].batch(torch.Generator().manual_seed(1000 * seed + step))
+
+
+def tokens(step: int, seed: int):
     return SUBJECTS["gpt"].batch(torch.Generator().manual_seed(1000 * seed + step))
 
 
+def held(name: str, of) -> Source:
+    held_out = [of(99, 7), of(98, 7)]
+    return Source(name, of, lambda: held_out)
+
+
+def transformer(**options):
+    return {"build": gpt, "data": held("tokens", tokens), **options}
+
+
 def job(steps: int = 12, **options) -> Job:
-    held_out = [batch(99, 7), batch(98, 7)]
-    source = Source("tokens", batch, lambda: held_out)
+    source = held("numbers", batch)
     return Job(
-        **{"build": gpt, "data": source, "steps": steps, "base_sizes": {"width": 8}, "report_every": 3} | options
+        **{"build": mlp, "data": source, "steps": steps, "base_sizes": {"width": 8}, "report_every": 3} | options
     )
 
 
@@ -49,7 +61,7 @@ def same(one, other):
     "options",
     [
         {},
-        {"schedule": "cosine", "warmup": 3, "clip": 0.5, "accumulate": 2, "evaluate_every": 4},
+        transformer(schedule="cosine", warmup=3, clip=0.5, accumulate=2, evaluate_every=4),
         {"together": 3},
     ],
 )
@@ -68,7 +80,7 @@ def test_rules_with_other_multipliers_get_programs_of_their_own():
 
 
 def test_a_diverged_member_is_recorded_and_the_others_go_on():
-    j = job(precision="float64")
+    j = job(precision="float64", **transformer())
     chosen = trials(j, rates=(1e-3, 1e9))
     found = {o.key: o for o in run_stacked(j, chosen)}
     calm, wild = ([found[t.key] for t in chosen if t.get("lr") == lr] for lr in (1e-3, 1e9))
@@ -160,7 +172,7 @@ def test_a_checkpoint_that_cannot_be_written_costs_nothing(tmp_path):
 
 
 def test_batches_of_different_shapes_are_named():
-    source = Source("ragged", lambda step, seed: tuple(x[: 1 + seed] for x in batch(step, seed)))
+    source = Source("ragged", lambda step, seed: tuple(x[: 2 + seed] for x in batch(step, seed)))
     with pytest.raises(NotStackable, match="batches of one shape for all members"):
         list(run_stacked(job(data=source), trials(job(data=source))))
 

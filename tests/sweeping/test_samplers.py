@@ -11,7 +11,7 @@ from orderone.sweeping.sweep import sweep
 
 optuna = pytest.importorskip("optuna")
 SPACE: dict[str, Any] = {"lr": log_grid(1e-4, 1.0, 5), "seed": range(2)}
-CALL: dict[str, Any] = {"widths": [8, 16], "data": batch, "steps": 8, "device": "cpu"}
+CALL: dict[str, Any] = {"widths": [8, 16], "data": batch, "steps": 4, "device": "cpu"}
 
 
 def table(found: Sweep) -> Any:

@@ -204,7 +204,7 @@ def test_a_rule_that_may_transfer_comes_before_one_that_does_not():
 
 def test_a_loss_near_zero_stays_above_it():
     t = study(sweep().assign(loss=lambda frame: (frame["loss"] - 1.6) ** 8))
-    assert (t.frame["loss"] > 0).all()
+    assert t.frame["loss"].to_numpy(float).min() > 0
 
 
 def test_a_rate_that_would_diverge_is_told():

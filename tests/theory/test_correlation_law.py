@@ -1,6 +1,7 @@
 """E g(rho_T): hyperbolic Brownian motion for linear networks, finite differences in the angle for bent ones, and paths."""
 
 from math import pi
+from typing import Any
 
 import numpy as np
 import pytest
@@ -51,7 +52,8 @@ def by_differences(g, theta0, T, k, points):
     away = k * (sin - theta[1:-1] * np.cos(theta[1:-1])) / sin / (2 * h)
     low, high = np.zeros((2, points + 1))
     low[1:-1], high[1:-1] = sin**2 / 2 / h**2 + away, sin**2 / 2 / h**2 - away
-    half = sparse.diags_array([low[1:], -low - high, high[:-1]], offsets=[-1, 0, 1]) * (T / steps / 2)
+    beside: Any = [-1, 0, 1]
+    half = sparse.diags_array([low[1:], -low - high, high[:-1]], offsets=beside) * (T / steps / 2)
     ahead, behind = (sparse.lil_array(sparse.eye_array(points + 1) + sign * half) for sign in (1, -1))
     ahead[-1], behind[-1] = 0, 0
     behind[-1, -3:] = [1, -4, 3]  # at pi the drift is infinite and u is even

@@ -24,7 +24,7 @@ def together(**values: ArrayLike) -> tuple[Any, ...]:
 
 def _read(value: Any, name: str, xp: Any, dtype: Any, where: Any) -> Any:
     try:
-        if value is None or (is_array_api_obj(value) and xp.isdtype(value.dtype, "complex floating")):
+        if value is None or (is_array_api_obj(value) and _is_complex(value, xp)):
             raise TypeError("nothing that is real")
         array = xp.asarray(
             _detached(value) if is_array_api_obj(value) else np.asarray(value, float), dtype=dtype, device=where
@@ -36,6 +36,10 @@ def _read(value: Any, name: str, xp: Any, dtype: Any, where: Any) -> Any:
     if 0 in array.shape:
         raise ValueError(f"{name}: expected at least one number, got an empty array of shape {tuple(array.shape)}")
     return array
+
+
+def _is_complex(array: Any, xp: Any) -> bool:
+    return xp.isdtype(array.dtype, "complex floating")
 
 
 def _detached(array: Any) -> Any:

@@ -139,7 +139,7 @@ def variance_law(frame: pd.DataFrame, quantity: Name, *, confidence: Number = 0.
 
     Erratum S1.9: near 2, and not exactly, since V/m^2 grows with the distance from the output.
     """
-    lines = frame[frame.quantity == one_of(quantity, QUANTITIES, "quantity")]
+    lines: Any = frame[frame.quantity == one_of(quantity, QUANTITIES, "quantity")]
     mean, var = np.abs(lines["mean"].to_numpy(float)), lines["var"].to_numpy(float)
     wrong = ~((mean > 0) & (var > 0) & np.isfinite(mean) & np.isfinite(var))
     if len(lines) < FEWEST_LAYERS or wrong.any() or len(np.unique(mean)) < FEWEST_LAYERS:

@@ -55,7 +55,7 @@ NOTHING = Moments(0, 0.0, 0.0, 0.0, 0.0)
 class Underway(NamedTuple):
     """What a device has been asked for."""
 
-    count: int
+    entries: int
     reductions: tuple[Tensor, ...]
 
 

@@ -53,7 +53,7 @@ def _checked(frame: Any) -> "pd.DataFrame":
     return frame
 
 
-def _selected(frame: "pd.DataFrame", where: Mapping[str, Any]) -> "pd.DataFrame":
+def _selected(frame: Any, where: Mapping[str, Any]) -> "pd.DataFrame":
     for name, value in where.items():
         if name not in frame:
             raise ValueError(f"where: no column is called {name!r}; there are {', '.join(map(str, frame.columns))}")
@@ -67,7 +67,7 @@ def _selected(frame: "pd.DataFrame", where: Mapping[str, Any]) -> "pd.DataFrame"
     return frame
 
 
-def _axis(frame: "pd.DataFrame", over: str | None) -> str:
+def _axis(frame: Any, over: str | None) -> str:
     if over is not None:
         over = one_of(over, SIZES, "axis")
     present = [name for name in SIZES if name in frame and frame[name].notna().all()]
@@ -82,7 +82,7 @@ def _axis(frame: "pd.DataFrame", over: str | None) -> str:
     return axis
 
 
-def _held(frame: "pd.DataFrame", axis: str) -> None:
+def _held(frame: Any, axis: str) -> None:
     """One optimum has one set of other settings."""
     for name in KNOWN:
         if name not in (*FREE, axis) and name in frame and frame[name].nunique(dropna=False) > 1:
@@ -104,7 +104,7 @@ def _seeds(frame: "pd.DataFrame") -> "list[tuple[Any, ...]]":
     return list(zip(*(frame[name] for name in names), strict=True)) if names else [()] * len(frame)
 
 
-def _curve(size: int, rows: "pd.DataFrame", called: str, notes: list[str]) -> Curve:
+def _curve(size: int, rows: Any, called: str, notes: list[str]) -> Curve:
     if (double := rows.duplicated(["lr", "seed"], keep=False)).any():
         first = rows[double].iloc[0]
         same = rows[(rows["lr"] == first["lr"]) & (rows["seed"] == first["seed"])]

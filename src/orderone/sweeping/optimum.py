@@ -81,8 +81,8 @@ def optimum(curve: Curve, confidence: float = 0.95) -> Optimum:
     resolution = float(max(SMOOTH, CLIFF * cut) * np.diff(curve.x[best - 1 : best + 2]).max())
     error, freedom = combined([(1.0, noise, seeds - 1, resolution)])
     reach = quantile(freedom, confidence) * error
-    found = map(float, (x, x - reach, x + reach))
-    return Optimum(curve.size, *found, noise, resolution, seeds, float(loss), float(bend))
+    low, high = float(x - reach), float(x + reach)
+    return Optimum(curve.size, float(x), low, high, noise, resolution, seeds, float(loss), float(bend))
 
 
 def _beyond(mean: np.ndarray, best: int) -> str:

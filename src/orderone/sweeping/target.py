@@ -87,8 +87,10 @@ def target(
     low, high = sorted(x + moved + (k * (edge - slope) if k else 0.0) for edge in (drift.low, drift.high))
     largest = max(inside, key=lambda o: o.size)
     regret = float(max(largest.bend, 0.0) * (moved**2 + ((drift.error * k) ** 2 if k else 0.0)))
-    rates = (float(np.exp2(value)) for value in (x, low, high))
-    return Target(drift.rule, optimizer, axis, size, base, *rates, source, why, regret, drift.verdict, dict(options))
+    lr, low, high = (float(np.exp2(value)) for value in (x, low, high))
+    return Target(
+        drift.rule, optimizer, axis, size, base, lr, low, high, source, why, regret, drift.verdict, dict(options)
+    )
 
 
 def _choice(inside: Sequence[Optimum], drift: Drift, axis: str, size: int) -> tuple[float, float, str, str]:

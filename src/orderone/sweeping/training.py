@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from math import isfinite
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -72,7 +72,7 @@ class Training:
         plan = model if isinstance(model, Plan) else None
         if plan is not None and not plan.applied:
             plan.apply()
-        self.module: nn.Module = plan.bound() if plan is not None else model
+        self.module: nn.Module = plan.bound() if plan is not None else cast("nn.Module", model)
         self.module.to(here.device, torch.float64 if settings.precision == "float64" else None)
         self.forward = here.wrapped(self.module)
         self.optimizer: Optimizer = optimizer if plan is None or optimizer is not None else _made(plan, here)  # type: ignore[assignment]

@@ -74,20 +74,20 @@ class Transfer:
             real(confidence, "confidence", above=0, most=0.9999),
         )
         axis, curves, notes = read_curves(frame, over, where or {})
-        optimizer = optimizer or _only(frame, "optimizer") or "adamw"
+        used: str = optimizer or _only(frame, "optimizer") or "adamw"
         options = _options(frame, where or {}) | dict(options or {})
         optima = {rule: [optimum(curve, confidence) for curve in of_rule] for rule, of_rule in curves.items()}
         drifts = {
             rule: judge(
                 rule, found, min(len(curve.x) for curve in curves[rule]),
-                predicted_drift(rule, optimizer, axis, options.get("depth")), tolerance, confidence, axis,
+                predicted_drift(rule, used, axis, options.get("depth")), tolerance, confidence, axis,
             )
             for rule, found in optima.items()
         }  # fmt: skip
         smallest = min(curve.size for of_rule in curves.values() for curve in of_rule)
         base = smallest if base is None else count(base, "base")
         return Transfer(
-            axis, curves, optima, drifts, optimizer, base, tolerance, confidence, notes, options, build
+            axis, curves, optima, drifts, used, base, tolerance, confidence, notes, options, build
         )  # fmt: skip
 
     # --- reading -----------------------------------------------------------------------------------------------------

@@ -1,6 +1,7 @@
 """Gradient metrics: the closed form against networks with real backpropagation, and what the errata refute."""
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -153,7 +154,7 @@ def test_the_law_is_what_nonlinear_networks_do(name, weight_var, bias_var, keep,
     length = network.phi.second_moment(network.q_star)
     overlap = (network.q_star * network.c_star - bias_var) / weight_var / length
     given = {"width": 600, "depth": 13, "instances": 150, "q0": length, "c0": overlap, "dtype": torch.float32}
-    frame = dropout_metrics(name, weight_var, bias_var, keep, **given)
+    frame: Any = dropout_metrics(name, weight_var, bias_var, keep, **given)
     law = meanfield.gradient_law(network, 13, 600)
     for quantity in ("g_aa", "g_ab"):
         lines = frame[frame.quantity == quantity].sort_values("layer")[-layers:]

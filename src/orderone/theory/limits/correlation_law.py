@@ -33,7 +33,7 @@ INSTANT = 1e-20  # time times speed in which nothing moves
 LINEAR = 1e-100  # drift that no path notices
 
 if TYPE_CHECKING:
-    Function = Callable[[np.ndarray], np.ndarray]
+    Function = Callable[[np.ndarray], np.ndarray | float]
 else:
     Function = Any  # what users give; tried below
 
