@@ -32,14 +32,18 @@ class Engine:
                 done.add(outcome.key)
                 yield outcome
             return
-        except NotStackable:
+        except NotStackable as error:
             if self.stacked is True:
                 raise
+            reason = str(error)
         except Exception as error:  # one of them, or all together (memory): alone it shows which
             if self.stacked is True:
                 yield from (Outcome(t.key, error=describe(error)) for t in trials if t.key not in done)
                 return
-        yield from run_alone(self.job, [t for t in trials if t.key not in done], report, self.checkpoint)
+            reason = describe(error)
+        for outcome in run_alone(self.job, [t for t in trials if t.key not in done], report, self.checkpoint):
+            outcome.facts["not stacked"] = reason
+            yield outcome
 
 
 def groups(trials: Sequence[Trial]) -> list[list[Trial]]:

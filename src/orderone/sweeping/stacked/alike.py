@@ -1,52 +1,83 @@
-"""Models that can be one program: the same modules, tensors and constants, whatever the values of the tensors."""
+"""Models that can be one program: the same modules, tensors and constants, whatever the values of parameters and buffers.
 
-from collections.abc import Sequence
+The forward pass of the first member is run for all. So whatever it may read besides parameters and buffers has to be the
+same in all of them: numbers, lists, tensors that are plain attributes, hooks of a plan.
+"""
+
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from orderone.sweeping.stacked.errors import NotStackable
 
-SIMPLE = (bool, int, float, str, type(None), torch.dtype)
+SIMPLE = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device)
+OF_TORCH = frozenset(vars(nn.Module()))  # its registries, which are compared by what they hold
+DEEPEST = 3  # attributes of attributes of attributes
 
 
 def must_be_alike(models: Sequence[nn.Module]) -> None:
     """NotStackable names the first difference."""
-    first = _description(models[0])
+    first = description(models[0])
     for number, model in enumerate(models[1:], start=1):
-        other = _description(model)
+        other = description(model)
         for place in [*first, *(place for place in other if place not in first)]:
             if first.get(place) != other.get(place):
                 raise NotStackable(
-                    f"{place}: expected the same in all members, got {_words(first, place)} in the first and "
-                    f"{_words(other, place)} in member {number}; members of one stack may differ in the values of their "
-                    "tensors and in their optimizers' settings"
+                    f"{place}: expected the same in all members, got {first.get(place, 'nothing')} in the first and "
+                    f"{other.get(place, 'nothing')} in member {number}; members of one stack may differ in the values of "
+                    "their parameters and buffers and in their optimizers' settings"
                 )
 
 
-def _description(model: nn.Module) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+def description(model: nn.Module) -> dict[str, str]:
+    """All that a forward pass may read, by name, as text."""
+    found: dict[str, str] = {}
     for name, module in model.named_modules():
         found[name or "the model"] = f"{type(module).__module__}.{type(module).__qualname__}"
-        found |= {f"{name}.{key}".lstrip("."): value for key, value in vars(module).items() if _is_simple(key, value)}
-        found |= {f"{name}, hook {n}": str(hook) for n, hook in enumerate(module._forward_hooks.values())
-                  if type(hook).__module__.startswith("orderone")}  # fmt: skip
-        found |= {f"{name}, input hook {n}": str(hook) for n, hook in enumerate(module._forward_pre_hooks.values())
-                  if type(hook).__module__.startswith("orderone")}  # fmt: skip
+        found |= {f"{name}.{key}".lstrip("."): _told(value) for key, value in _own(module)}
+        for n, hook in enumerate((*module._forward_hooks.values(), *module._forward_pre_hooks.values())):
+            found[f"{name}, hook {n}"] = _told(hook)
     for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
-        found[name] = (tuple(tensor.shape), str(tensor.dtype), tensor.requires_grad)
+        found[name] = f"{tuple(tensor.shape)}, {tensor.dtype}{'' if tensor.requires_grad else ', not trained'}"
     return found
 
 
-def _is_simple(key: str, value: Any) -> bool:
-    return not key.startswith("_") and (
-        isinstance(value, SIMPLE) or (isinstance(value, tuple) and all(isinstance(x, SIMPLE) for x in value))
-    )
+def _own(module: nn.Module) -> Iterator[tuple[str, Any]]:
+    """Attributes that are not torch's."""
+    for key, value in vars(module).items():
+        if key not in OF_TORCH and not isinstance(value, nn.Module):
+            yield key, value
 
 
-def _words(found: dict[str, Any], place: str) -> str:
-    return repr(found[place]) if place in found else "nothing"
+def _told(value: Any, depth: int = DEEPEST) -> str:
+    if isinstance(value, SIMPLE):
+        return repr(value)
+    if isinstance(value, (Tensor, np.ndarray)):
+        return f"{type(value).__name__} {tuple(value.shape)} {_digest(value)}"
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{_told(k, 0)}: {_told(x, depth)}" for k, x in value.items()) + "}"
+    if isinstance(value, (list, tuple)):
+        return f"[{', '.join(_told(x, depth) for x in value)}]"
+    if isinstance(value, (set, frozenset)):
+        return f"{{{', '.join(sorted(_told(x, depth) for x in value))}}}"
+    if callable(value) and hasattr(value, "__qualname__"):
+        return f"{value.__module__}.{value.__qualname__}"
+    inside = vars(value) if depth and hasattr(value, "__dict__") and not isinstance(value, nn.Module) else {}
+    return f"{type(value).__qualname__}({', '.join(f'{k}={_told(x, depth - 1)}' for k, x in inside.items())})"
+
+
+def _digest(values: Any) -> str:
+    """Of the content, a few letters."""
+    if isinstance(values, Tensor):
+        if values.is_meta:
+            return f"{values.dtype}, on meta"
+        values = values.detach().cpu()
+        values = (values.float() if values.dtype == torch.bfloat16 else values).numpy()
+    return f"{values.dtype} {hashlib.sha256(np.ascontiguousarray(values).tobytes()).hexdigest()[:8]}"
 
 
 def stack_tensors(models: Sequence[nn.Module], device: torch.device) -> tuple[dict[str, Tensor], dict[str, Tensor]]:

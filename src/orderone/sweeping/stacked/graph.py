@@ -10,9 +10,14 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map
 
+from orderone.sweeping.stacked.alike import description
 from orderone.sweeping.stacked.stack import Stack
 
 WARM_UPS = 3  # allocators, autotuning and compilation settle before a capture
+
+
+class NotCapturable(RuntimeError):  # noqa: N818
+    """What depends on more than tensors."""
 
 
 class CapturedStep:
@@ -22,12 +27,16 @@ class CapturedStep:
         self.stack = stack
         self.batches = tree_map(lambda x: x.clone() if isinstance(x, Tensor) else x, batches)
         before = {name: x.detach().clone() for name, x in stack.state().items()}
+        seen = description(stack.program.model)
         aside = torch.cuda.Stream()
         aside.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(aside):
             for _ in range(WARM_UPS):
                 stack.step(*self.batches)
         torch.cuda.current_stream().wait_stream(aside)
+        if description(stack.program.model) != seen:
+            stack.load(before)
+            raise NotCapturable("the forward pass changes attributes of the model, which a graph would not see")
         self.graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(self.graph):
             self.losses = stack.step(*self.batches)

@@ -18,7 +18,6 @@ from orderone.sweeping.stacked.optimizer import StackedOptimizer
 from orderone.sweeping.stacked.program import Program
 from orderone.sweeping.stacked.updates.base import member_norm
 
-
 STEPS = "optimizer:t"  # of each tensor, and not of members
 
 

@@ -19,7 +19,7 @@ from orderone.sweeping.member import Member
 from orderone.sweeping.outcome import Outcome, final_loss, recent_loss
 from orderone.sweeping.source import moved
 from orderone.sweeping.stacked.feed import stacked_batches
-from orderone.sweeping.stacked.graph import CapturedStep
+from orderone.sweeping.stacked.graph import CapturedStep, NotCapturable
 from orderone.sweeping.stacked.stack import Stack
 from orderone.sweeping.stacked.unfinished import restore, save
 from orderone.sweeping.trial import Trial
@@ -60,6 +60,7 @@ class StackedTraining:
         with torch.random.fork_rng(range(torch.cuda.device_count())):
             torch.manual_seed(self.slots[0].seed)
             restore(self)
+            self.try_evaluation()
             written = time.monotonic()
             while self.done < self.job.steps and self.going:
                 yield from self.block()
@@ -74,6 +75,11 @@ class StackedTraining:
             for trial in self.slots:
                 if trial.key in self.going:
                     yield self.outcome(trial)
+
+    def try_evaluation(self) -> None:
+        """What cannot be evaluated together is better known before the training than after it."""
+        for batch in self.job.data.held_out()[:1] if self.done == 0 else ():
+            self.stack.evaluate(moved(batch, self.device, self.job.precision))
 
     # --- a block of steps --------------------------------------------------------------------------------------------
 
@@ -104,7 +110,11 @@ class StackedTraining:
         if not self.worth:
             return self.stack.step(*batches, factor=factor)
         if self.captured is None:
-            self.captured = CapturedStep(self.stack, *batches)
+            try:
+                self.captured = CapturedStep(self.stack, *batches)
+            except NotCapturable:
+                self.worth = False
+                return self.stack.step(*batches, factor=factor)
         return self.captured(*batches, factor=factor)
 
     def append(self, trial: Trial, column: np.ndarray) -> Iterator[Outcome]:
