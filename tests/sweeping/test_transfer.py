@@ -273,6 +273,36 @@ def test_a_target_without_a_second_seed_is_bounded_by_nothing():
     assert "cannot be said" in str(told)
 
 
+@pytest.mark.parametrize(
+    ("frame", "said"),
+    [
+        (
+            sweep(-3.0, widths=(64, 128, 256), rates=np.arange(-12.0, -2)),
+            "seems to move by -2.*widen the grid to smaller",
+        ),
+        (sweep(-3.0, widths=(64, 128)), "seems to move by -3.*; add widths"),
+        (sweep(-0.2, best=-12.9), "0.000101 would be expected at width 512, whose optimum is below 6.1e-05; widen"),
+        (sweep(3.0, widths=(64, 128, 256), rates=np.arange(-12.0, -3)), "widen the grid to larger"),
+    ],
+)
+def test_no_rate_is_named_against_the_evidence(frame, said):
+    with pytest.raises(ValueError, match=f"no learning rate can be named for width 1024: .*{said}"):
+        study(frame).target(width=1024)
+
+
+def test_a_width_where_everything_diverges_speaks_against_the_rates_of_others():
+    frame = sweep(widths=(64, 128, 256))
+    frame.loc[frame["width"] == 256, "loss"] = np.inf
+    with pytest.raises(ValueError, match=r"at width 256, whose optimum is below .*; widen the grid to smaller"):
+        study(frame).target(width=512)
+
+
+def test_an_extrapolation_that_agrees_with_a_bound_is_given():
+    told = study(sweep(-1.0, best=-9.0, widths=(64, 128, 256, 512, 1024, 2048))).target(width=4096)
+    assert told.source == "extrapolated"
+    assert np.log2(told.lr) == pytest.approx(-15, abs=0.3)
+
+
 def test_missing_trainings_are_told():
     frame = sweep()
     gone = (frame["width"] == 128) & (frame["seed"] == 2) & (frame["lr"] > 0.1)

@@ -92,8 +92,9 @@ def _beyond(mean: np.ndarray, best: int) -> str:
 
 
 def _no_number(curve: Curve, beyond: str, loss: float) -> Optimum:
+    """An optimum beyond the grid is bounded on one side; where all rates diverged, it can only be a smaller one."""
     low = curve.x[-1] if beyond == ABOVE else -np.inf
-    high = curve.x[0] if beyond == BELOW else np.inf
+    high = curve.x[0] if beyond in (BELOW, NOWHERE) else np.inf
     unknown = (float("nan"), float(low), float(high), np.inf, np.inf)
     return Optimum(curve.size, *unknown, len(curve.losses), loss, float("nan"), beyond)
 
