@@ -326,9 +326,57 @@ def test_other_settings_must_be_chosen():
     assert study(frame, where={"weight_decay": 0.1}).verdict == TRANSFERS
 
 
+@pytest.mark.parametrize("form", [float, str, "Int64"])
+def test_sizes_are_numbers_in_whatever_form(form):
+    t = study(sweep(widths=(64, 128, 256)).astype({"width": form}))
+    assert [o.size for o in t.optima["mup"]] == [64, 128, 256]
+    assert (t.base, t.verdict) == (64, TRANSFERS)
+
+
+def test_words_of_a_file_are_read_as_what_they_mean():
+    plain = sweep().assign(diverged=False)
+    words = plain.astype({"lr": str, "loss": str, "diverged": str})
+    assert study(words).frame.equals(study(plain).frame)
+
+
+def test_empty_columns_are_as_good_as_none():
+    t = study(sweep().assign(rule=None, data_seed=np.nan, depth=np.nan))
+    assert t.rules == ("mup",)
+    assert t.verdict == TRANSFERS
+
+
+@pytest.mark.parametrize("others", [lambda x: np.full_like(x, 2.0), lambda x: np.where(x > -6, np.inf, 2.0)])
+def test_equal_losses_are_on_no_side_of_the_grid(others):
+    x = np.arange(-10.0, -2.0)
+    rows = [(w, s, 2.0**a, loss) for w in (8, 16, 32) for s in range(2) for a, loss in zip(x, others(x), strict=True)]
+    t = study(pd.DataFrame(rows, columns=["width", "seed", "lr", "loss"]))
+    assert t.drift["mup"].why == "width 8, 16, 32: the losses do not tell the learning rates apart"
+    assert t.drift["mup"].remedy.startswith("train longer")
+    assert "all equal" in str(t)
+    with pytest.raises(ValueError, match="nothing to carry over; train longer"):
+        t.target(width=64)
+
+
+def test_one_learning_rate_is_no_grid():
+    t = study(sweep(rates=np.array([-8.0])))
+    assert t.drift["mup"].why == "1 learning rate was run, and 5 are needed"
+    assert "one rate only" in str(t)
+    assert "below" not in str(t)
+
+
 @pytest.mark.parametrize(
     ("call", "said"),
     [
+        (lambda: study(sweep().assign(width="wide")), "expected numbers in the column 'width', got 'wide'"),
+        (
+            lambda: study(sweep().assign(width=lambda f: f["width"] + 0.5)),
+            "whole numbers, 1 or more, as width, got 64.5",
+        ),
+        (lambda: study(gap(sweep(), "width")), "a width in every row, and 1 have none; fill them in, or drop"),
+        (lambda: study(gap(sweep(), "width"), over="width"), "a width in every row, and 1 have none"),
+        (lambda: study(gap(sweep(), "rule")), "a rule in every row, and 1 have none"),
+        (lambda: study(gap(sweep(), "seed")), "a seed in every row, and 1 have none"),
+        (lambda: study(sweep().assign(loss="good")), "expected numbers in the column 'loss'"),
         (lambda: study([1, 2]), "expected a DataFrame"),
         (lambda: study(sweep().drop(columns="loss")), "expected a column 'loss'"),
         (lambda: study(sweep().iloc[:0]), "expected one row a training"),
@@ -353,3 +401,7 @@ def test_other_settings_must_be_chosen():
 def test_says_what_is_wrong(call, said):
     with pytest.raises(ValueError, match=said):
         call()
+
+
+def gap(frame: pd.DataFrame, name: str) -> pd.DataFrame:
+    return frame.assign(**{name: frame[name].where(frame.index > 0)})

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from orderone.sweeping.drift import Drift
-from orderone.sweeping.optimum import ABOVE, BELOW, INSIDE, Optimum
+from orderone.sweeping.optimum import ABOVE, BELOW, FLAT, INSIDE, NOWHERE, SINGLE, Optimum
 
 if TYPE_CHECKING:
     from orderone.sweeping.transfer import Transfer
@@ -56,12 +56,16 @@ def optima_table(t: "Transfer") -> list[tuple[str, ...]]:
 
 
 def rate(o: Optimum) -> str:
-    """`0.0041 [0.0036, 0.0047]`, or on which side of the grid it is."""
+    """`0.0041 [0.0036, 0.0047]`, or why there is none."""
     if o.beyond == INSIDE:
         return f"{o.lr:.3g}" + ("" if math.isinf(o.low) else f" [{2**o.low:.3g}, {2**o.high:.3g}]")
-    if o.beyond == BELOW:
-        return f"below {2**o.high:.3g}, the grid's end"
-    return f"above {2**o.low:.3g}, the grid's end" if o.beyond == ABOVE else "all diverged"
+    return {
+        BELOW: f"below {2**o.high:.3g}, the grid's end",
+        ABOVE: f"above {2**o.low:.3g}, the grid's end",
+        NOWHERE: "all diverged",
+        FLAT: "all equal",
+        SINGLE: "one rate only",
+    }[o.beyond]
 
 
 def drift_table(t: "Transfer") -> list[tuple[str, ...]]:
