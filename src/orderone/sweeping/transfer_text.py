@@ -31,7 +31,8 @@ def headline(t: "Transfer") -> str:
     curves = [curve for of_rule in t.curves.values() for curve in of_rule]
     sizes = ", ".join(map(str, sorted({curve.size for curve in curves})))
     rates, seeds = (_range({curve.losses.shape[axis] for curve in curves}) for axis in (1, 0))
-    return f"{t.optimizer}, {t.axis}s {sizes}, {rates} learning rates, {seeds} seed{'s' * (seeds != '1')}"
+    counts = (f"{number} {name}{'s' * (number != '1')}" for number, name in ((rates, "learning rate"), (seeds, "seed")))
+    return f"{t.optimizer}, {t.axis}s {sizes}, {', '.join(counts)}"
 
 
 def _range(numbers: set[int]) -> str:
