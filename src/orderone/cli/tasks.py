@@ -23,7 +23,7 @@ READS = {  # of --source, --tokenizer, --root and --size
     "digits": (),
     "imagefolder": ("root", "size"),
 }
-FINEST, PATCHES = 7, (16, 8, 4, 2, 1)  # fewest patches on a side, if the image has twice as many pixels; sizes to try
+PATCHES, FEWEST = (16, 8, 4, 2, 1), 7  # sides of a patch, and how many it takes along an image; fewer for a tiny one
 
 
 @dataclass(frozen=True)
@@ -139,7 +139,7 @@ def _images(name: str, model: str, given: Given, batch: int, device: str | None)
     from orderone import data
 
     form: Any = "huggingface" if model in OF_HUGGING_FACE else "pairs"
-    options: dict[str, Any] = {"format": form, "device": device} | ({"size": given.size} if given.size else {})
+    options: dict[str, Any] = {"format": form, "device": device} | ({} if given.size is None else {"size": given.size})
     if name == "imagefolder":
         if given.root is None:
             raise ValueError("root: imagefolder needs --root, a folder with a folder of images for each class")
@@ -158,7 +158,7 @@ def _images(name: str, model: str, given: Given, batch: int, device: str | None)
 
 def patch_of(side: int) -> int:
     """16 for 224 pixels as in S2, 4 for 28 and 32, 2 for 8."""
-    return next(patch for patch in PATCHES if side % patch == 0 and side // patch >= min(FINEST, max(1, side // 2)))
+    return next(patch for patch in PATCHES if side % patch == 0 and side // patch >= min(FEWEST, max(1, side // 2)))
 
 
 def own_task(builder: str, batches: str | None, given: Given) -> Setting:
