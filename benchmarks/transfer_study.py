@@ -9,15 +9,19 @@ goes on where it was stopped, and more widths can be added.
 
     --rules mup,sp    others to compare
     --fan-in          matrices of the blocks start with variance 1 / fan_in instead of 0.02^2
-    --csv FILE        writes the records
+    --csv FILE        writes the records, and beside them, as .json, what they were made with: versions, device, settings
     --tiny            tries the script on a CPU
 
-The records of an H200 are in docs/results/transfer-gpt.csv; `--draw CSV PNG` prints their verdicts and draws them.
+The records of an H200 are in docs/results/transfer-gpt.csv (versions and commands in .json); `--draw CSV PNG` prints their
+verdicts and draws them.
 """
 
+import json
+import platform
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pandas
 import torch
@@ -31,6 +35,15 @@ DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 LENGTH, HEAD, BASE, DEPTH = (16, 16, 16, 2) if TINY else (128, 64, 128, 4)
 FAN_IN: dict[str, float] | None = dict.fromkeys("QKVUWX", 1.0) if "--fan-in" in sys.argv else None
 RATES = [2.0**k for k in (range(-9, -5) if TINY else range(-14, -4))]
+SEEDS = range(2 if TINY else 3)
+BATCH = 8
+TRAINING: dict[str, Any] = {
+    "optimizer": "adamw",
+    "steps": 20 if TINY else 1000,
+    "schedule": "cosine",
+    "warmup": 5 if TINY else 100,
+    "precision": "bfloat16" if DEVICE == "cuda" else "float32",
+}
 
 
 def build(width: int) -> torch.nn.Module:
@@ -58,18 +71,16 @@ def main() -> None:
         draw(*sys.argv[sys.argv.index("--draw") + 1 :][:2])
         return
     widths = [int(w) for w in option("--widths", "16,32" if TINY else "128,256,512,1024,2048").split(",")]
+    rules = option("--rules", "mup,standard").split(",")
     start = time.perf_counter()
     study = o1.sweep(
         build,
-        {"lr": RATES, "seed": range(2 if TINY else 3)},
+        {"lr": RATES, "seed": SEEDS},
         widths=widths,
         base=BASE,
-        rule=option("--rules", "mup,standard").split(","),
-        data=language(batch=8, length=LENGTH),
-        steps=20 if TINY else 1000,
-        schedule="cosine",
-        warmup=5 if TINY else 100,
-        precision="bfloat16" if DEVICE == "cuda" else "float32",
+        rule=rules,
+        data=language(batch=BATCH, length=LENGTH),
+        **TRAINING,
         compile=DEVICE == "cuda",
         store=sys.argv[1],
         device=DEVICE,
@@ -79,7 +90,29 @@ def main() -> None:
     if "--csv" in sys.argv:
         path = Path(option("--csv", ""))
         study.frame.to_csv(path, index=False)
-        print(f"records in {path}")
+        path.with_suffix(".json").write_text(json.dumps(made_with(path, widths, rules), indent=2) + "\n")
+        print(f"records in {path}, and what they were made with in {path.with_suffix('.json')}")
+
+
+def made_with(records: Path, widths: list[int], rules: list[str]) -> dict[str, Any]:
+    """What somebody needs to make the records again."""
+    return {
+        "records": records.name,
+        "commands": [" ".join(["python", *sys.argv])],
+        "versions": {"orderone": o1.__version__, "torch": torch.__version__, "python": platform.python_version()},
+        "device": _machine(),
+        **TRAINING,
+        "data": "bytes of the Python standard library",
+        "batch": BATCH,
+        "length": LENGTH,
+        "base": BASE,
+        "depth": DEPTH,
+        "head": HEAD,
+        "widths": widths,
+        "rules": rules,
+        "rates": RATES,
+        "seeds": list(SEEDS),
+    }
 
 
 def _machine() -> str:

@@ -3,14 +3,17 @@
 import json
 import os
 import signal
+import struct
 import subprocess
 import sys
 import time
 
+import numpy as np
 import pytest
 
 from orderone.cli.main import main
 from orderone.cli.sweep import read_rates
+from orderone.cli.tasks import patch_of
 from orderone.sweeping.result import Sweep
 
 MINE = """
@@ -95,7 +98,9 @@ def test_one_size_has_no_verdict(command):
     ("task", "model", "width"),
     [
         ("lm", "gpt", "16"),
+        ("denoising", "bart", "16"),
         ("digits", "mlp", "8"),
+        ("digits", "transformer", "16"),
         pytest.param("lm", "gpt2", "16", marks=pytest.mark.slow),
         pytest.param("digits", "vit", "16", marks=pytest.mark.slow),
     ],
@@ -105,6 +110,53 @@ def test_tasks_and_models_by_name(command, task, model, width):
     status, shown, told = command(*call, "--batch", "4", "--length", "16", "--device", "cpu")
     assert status == 0, told
     assert "2 trials: 2 done" in shown
+
+
+TINY = ("--widths", "16", "--lr", "1e-3,1e-2", "--seeds", "1", "--steps", "2", "--batch", "4", "--device", "cpu")
+
+
+@pytest.mark.parametrize("model", ["mlp", "transformer"])
+def test_images_of_a_folder(command, tmp_path, model):
+    image = pytest.importorskip("PIL.Image")
+    for name, colour in (("red", (200, 0, 0)), ("blue", (0, 0, 200))):
+        (tmp_path / "mine" / name).mkdir(parents=True)
+        for i in range(20):
+            image.new("RGB", (12, 10), colour).save(tmp_path / "mine" / name / f"{i}.png")
+    status, shown, told = command("--task", "imagefolder", "--root", "mine", "--size", "8", "--model", model, *TINY)
+    assert status == 0, told
+    assert "2 trials: 2 done" in shown
+
+
+def test_mnist_from_its_files(command, tmp_path):
+    (tmp_path / "data" / "mnist").mkdir(parents=True)
+    for part in ("train", "t10k"):
+        images = np.arange(20 * 28 * 28).astype(np.uint8).tobytes()
+        folder = tmp_path / "data" / "mnist"
+        (folder / f"{part}-images-idx3-ubyte").write_bytes(struct.pack(">4i", 2051, 20, 28, 28) + images)
+        (folder / f"{part}-labels-idx1-ubyte").write_bytes(struct.pack(">2i", 2049, 20) + bytes(range(10)) * 2)
+    status, shown, told = command("--task", "mnist", "--model", "transformer", *TINY)
+    assert status == 0, told
+    assert "2 trials: 2 done" in shown
+
+
+def test_a_tokenizer_of_ones_own(command, tmp_path):
+    tokenizers = pytest.importorskip("tokenizers")
+    known = ["one", "two", "three", "four", "five", "six"]
+    (tmp_path / "text.txt").write_text((" ".join(known) + " seven.\n") * 200)
+    words = {word: i for i, word in enumerate(["?", *known])}
+    mine = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="?"))
+    mine.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    mine.save(str(tmp_path / "tokenizer.json"))
+    text = ("--source", "text.txt", "--tokenizer", "tokenizer.json", "--length", "8")
+    for task in ("lm", "denoising"):
+        status, shown, told = command("--task", task, *text, *TINY, "--store", f"{task}.db")
+        assert status == 0, told
+        assert "2 trials: 2 done" in shown
+
+
+@pytest.mark.parametrize(("side", "patch"), [(8, 2), (28, 4), (32, 4), (224, 16), (1, 1), (7, 1)])
+def test_patches_divide_the_image(side, patch):
+    assert patch_of(side) == patch
 
 
 def test_a_sweep_where_all_fails_is_wrong_input(command):
@@ -157,8 +209,18 @@ def test_a_process_of_its_own_can_be_interrupted(command, tmp_path):
         (("--widths", "65"), "widths: expected multiples of 16"),
         (("--widths", "many"), "widths: expected 64:1024"),
         (("--rules", "sp,mop"), "did you mean 'mup'"),
-        (("--task", "chess"), "unknown task: expected one of lm, digits"),
+        (("--task", "chess"), "unknown task: expected one of lm, denoising, digits, mnist"),
         (("--model", "mlp"), "unknown model for lm"),
+        (("--task", "digits", "--source", "python"), "source: the task digits has no use for --source"),
+        (("--task", "cifar10", "--tokenizer", "gpt2"), "the task cifar10 has no use for --tokenizer (takes --root)"),
+        (("--task", "lm", "--size", "32"), "size: the task lm has no use for --size"),
+        (("--builder", "mine:build", "--data", "mine:data", "--source", "python"), "--builder has no use for --source"),
+        (("--task", "mnist"), "mnist: expected train-images*"),
+        (("--task", "fashion-mnist", "--root", "nowhere"), "get it with `python -m orderone.data.fetch fashion-mnist`"),
+        (("--task", "cifar10", "--root", "nowhere"), "nowhere/cifar10"),
+        (("--task", "imagefolder"), "root: imagefolder needs --root"),
+        (("--task", "imagefolder", "--root", "nowhere"), "there is no such folder"),
+        (("--tokenizer", "gpt2"), "get it with `python -m orderone.data.fetch gpt2`"),
         (("--seeds", "0"), "seeds: expected a whole number"),
         (("--steps", "0"), "steps: expected a whole number"),
         (("--builder", "mine:build"), "data: --builder needs --data"),

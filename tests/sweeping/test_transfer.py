@@ -273,6 +273,36 @@ def test_a_target_without_a_second_seed_is_bounded_by_nothing():
     assert "cannot be said" in str(told)
 
 
+@pytest.mark.parametrize(
+    ("frame", "said"),
+    [
+        (
+            sweep(-3.0, widths=(64, 128, 256), rates=np.arange(-12.0, -2)),
+            "seems to move by -2.*widen the grid to smaller",
+        ),
+        (sweep(-3.0, widths=(64, 128)), "seems to move by -3.*; add widths"),
+        (sweep(-0.2, best=-12.9), "0.000101 would be expected at width 512, whose optimum is below 6.1e-05; widen"),
+        (sweep(3.0, widths=(64, 128, 256), rates=np.arange(-12.0, -3)), "widen the grid to larger"),
+    ],
+)
+def test_no_rate_is_named_against_the_evidence(frame, said):
+    with pytest.raises(ValueError, match=f"no learning rate can be named for width 1024: .*{said}"):
+        study(frame).target(width=1024)
+
+
+def test_a_width_where_everything_diverges_speaks_against_the_rates_of_others():
+    frame = sweep(widths=(64, 128, 256))
+    frame.loc[frame["width"] == 256, "loss"] = np.inf
+    with pytest.raises(ValueError, match=r"at width 256, whose optimum is below .*; widen the grid to smaller"):
+        study(frame).target(width=512)
+
+
+def test_an_extrapolation_that_agrees_with_a_bound_is_given():
+    told = study(sweep(-1.0, best=-9.0, widths=(64, 128, 256, 512, 1024, 2048))).target(width=4096)
+    assert told.source == "extrapolated"
+    assert np.log2(told.lr) == pytest.approx(-15, abs=0.3)
+
+
 def test_missing_trainings_are_told():
     frame = sweep()
     gone = (frame["width"] == 128) & (frame["seed"] == 2) & (frame["lr"] > 0.1)
@@ -296,9 +326,57 @@ def test_other_settings_must_be_chosen():
     assert study(frame, where={"weight_decay": 0.1}).verdict == TRANSFERS
 
 
+@pytest.mark.parametrize("form", [float, str, "Int64"])
+def test_sizes_are_numbers_in_whatever_form(form):
+    t = study(sweep(widths=(64, 128, 256)).astype({"width": form}))
+    assert [o.size for o in t.optima["mup"]] == [64, 128, 256]
+    assert (t.base, t.verdict) == (64, TRANSFERS)
+
+
+def test_words_of_a_file_are_read_as_what_they_mean():
+    plain = sweep().assign(diverged=False)
+    words = plain.astype({"lr": str, "loss": str, "diverged": str})
+    assert study(words).frame.equals(study(plain).frame)
+
+
+def test_empty_columns_are_as_good_as_none():
+    t = study(sweep().assign(rule=None, data_seed=np.nan, depth=np.nan))
+    assert t.rules == ("mup",)
+    assert t.verdict == TRANSFERS
+
+
+@pytest.mark.parametrize("others", [lambda x: np.full_like(x, 2.0), lambda x: np.where(x > -6, np.inf, 2.0)])
+def test_equal_losses_are_on_no_side_of_the_grid(others):
+    x = np.arange(-10.0, -2.0)
+    rows = [(w, s, 2.0**a, loss) for w in (8, 16, 32) for s in range(2) for a, loss in zip(x, others(x), strict=True)]
+    t = study(pd.DataFrame(rows, columns=["width", "seed", "lr", "loss"]))
+    assert t.drift["mup"].why == "width 8, 16, 32: the losses do not tell the learning rates apart"
+    assert t.drift["mup"].remedy.startswith("train longer")
+    assert "all equal" in str(t)
+    with pytest.raises(ValueError, match="nothing to carry over; train longer"):
+        t.target(width=64)
+
+
+def test_one_learning_rate_is_no_grid():
+    t = study(sweep(rates=np.array([-8.0])))
+    assert t.drift["mup"].why == "1 learning rate was run, and 5 are needed"
+    assert "one rate only" in str(t)
+    assert "below" not in str(t)
+
+
 @pytest.mark.parametrize(
     ("call", "said"),
     [
+        (lambda: study(sweep().assign(width="wide")), "expected numbers in the column 'width', got 'wide'"),
+        (
+            lambda: study(sweep().assign(width=lambda f: f["width"] + 0.5)),
+            "whole numbers, 1 or more, as width, got 64.5",
+        ),
+        (lambda: study(gap(sweep(), "width")), "a width in every row, and 1 have none; fill them in, or drop"),
+        (lambda: study(gap(sweep(), "width"), over="width"), "a width in every row, and 1 have none"),
+        (lambda: study(gap(sweep(), "rule")), "a rule in every row, and 1 have none"),
+        (lambda: study(gap(sweep(), "seed")), "a seed in every row, and 1 have none"),
+        (lambda: study(sweep().assign(loss="good")), "expected numbers in the column 'loss'"),
         (lambda: study([1, 2]), "expected a DataFrame"),
         (lambda: study(sweep().drop(columns="loss")), "expected a column 'loss'"),
         (lambda: study(sweep().iloc[:0]), "expected one row a training"),
@@ -323,3 +401,7 @@ def test_other_settings_must_be_chosen():
 def test_says_what_is_wrong(call, said):
     with pytest.raises(ValueError, match=said):
         call()
+
+
+def gap(frame: pd.DataFrame, name: str) -> pd.DataFrame:
+    return frame.assign(**{name: frame[name].where(frame.index > 0)})

@@ -115,13 +115,13 @@ def _reports(out: Console, checks: "Mapping[str, Check]") -> None:
 def _transfer(out: Console) -> None:
     """Tune small GPTs, all of a width in one program: does the best learning rate stay where it is?"""
     from orderone.cli.sweep import settings_for
-    from orderone.cli.tasks import read_task
+    from orderone.cli.tasks import Given, read_task
     from orderone.report import write_transfer
     from orderone.sweeping import log_grid, sweep
 
     out.print("Tuning small GPTs on the text of the Python standard library: a minute or three\n")
     try:
-        setting = read_task("lm", "gpt", "python", *TEXT, "cpu")
+        setting = read_task("lm", "gpt", Given(), *TEXT, "cpu")
         space = {"lr": log_grid(*RATES), "seed": range(TRIES)}
         study = sweep(setting.build, space, data=setting.data, device="cpu", **SWEEP).transfer()
     except (ValueError, OSError) as error:

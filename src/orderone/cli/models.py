@@ -26,43 +26,51 @@ class Model:
     multiple: int = HEAD  # that a width has to be
 
 
-def gpt2(width: int, layers: int = LAYERS) -> "nn.Module":
+def gpt2(width: int, layers: int = LAYERS, *, vocab: int = VOCABULARY) -> "nn.Module":
     hf = _transformers()
     return hf.GPT2LMHeadModel(
         hf.GPT2Config(
-            vocab_size=VOCABULARY, n_positions=LONGEST, n_embd=width, n_layer=layers, n_head=width // HEAD,
+            vocab_size=vocab, n_positions=LONGEST, n_embd=width, n_layer=layers, n_head=width // HEAD,
             resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0, bos_token_id=0, eos_token_id=0, use_cache=False,
         )
     )  # fmt: skip
 
 
-def llama(width: int, layers: int = LAYERS) -> "nn.Module":
+def llama(width: int, layers: int = LAYERS, *, vocab: int = VOCABULARY) -> "nn.Module":
     hf = _transformers()
     return hf.LlamaForCausalLM(
         hf.LlamaConfig(
-            vocab_size=VOCABULARY, hidden_size=width, intermediate_size=4 * width, num_hidden_layers=layers,
+            vocab_size=vocab, hidden_size=width, intermediate_size=4 * width, num_hidden_layers=layers,
             num_attention_heads=width // HEAD, num_key_value_heads=width // HEAD, head_dim=HEAD, use_cache=False,
         )
     )  # fmt: skip
 
 
-def vit(width: int, layers: int = LAYERS) -> "nn.Module":
+def vit(
+    width: int,
+    layers: int = LAYERS,
+    *,
+    image: int = IMAGE,
+    patch: int = PATCH,
+    channels: int = 1,
+    classes: int = CLASSES,
+) -> "nn.Module":
     hf = _transformers()
     return hf.ViTForImageClassification(
         hf.ViTConfig(
             hidden_size=width, intermediate_size=4 * width, num_hidden_layers=layers, num_attention_heads=width // HEAD,
-            image_size=IMAGE, patch_size=PATCH, num_channels=1, num_labels=CLASSES,
+            image_size=image, patch_size=patch, num_channels=channels, num_labels=classes,
         )
     )  # fmt: skip
 
 
-def mlp(width: int, layers: int = LAYERS) -> "nn.Module":
+def mlp(width: int, layers: int = LAYERS, *, inputs: int = IMAGE * IMAGE, classes: int = CLASSES) -> "nn.Module":
     """`layers` matrices of width x width between the first and the last."""
     from torch import nn
 
-    first = {"flatten": nn.Flatten(), "first": nn.Linear(IMAGE * IMAGE, width), "relu": nn.ReLU()}
+    first = {"flatten": nn.Flatten(), "first": nn.Linear(inputs, width), "relu": nn.ReLU()}
     hidden = nn.Sequential(*(_dense(width) for _ in range(layers)))
-    return nn.Sequential(OrderedDict(first | {"hidden": hidden, "last": nn.Linear(width, CLASSES)}))
+    return nn.Sequential(OrderedDict(first | {"hidden": hidden, "last": nn.Linear(width, classes)}))
 
 
 def _dense(width: int) -> "nn.Module":

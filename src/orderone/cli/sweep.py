@@ -10,7 +10,7 @@ from orderone.cli.subject import read_range
 from orderone.core.exact import count
 
 if TYPE_CHECKING:
-    from orderone.cli.tasks import Setting
+    from orderone.cli.tasks import Given, Setting
     from orderone.sweeping.result import Sweep
     from orderone.sweeping.transfer import Transfer
 
@@ -36,7 +36,10 @@ def sweep(
     first_seed: int = 0,
     batch: int = 16,
     length: int = 64,
-    source: str = "python",
+    source: str | None = None,
+    tokenizer: str | None = None,
+    root: str | None = None,
+    size: int | None = None,
     builder: str | None = None,
     data: str | None = None,
     precision: str = "float32",
@@ -63,8 +66,10 @@ def sweep(
     failed), 130 interrupted. With a single size there is no verdict, and 0 means done.
 
     Args:
-        task: lm (bytes of text) or digits (scikit-learn's images).
-        model: For lm: gpt (orderone's, the default), or gpt2 or llama of Hugging Face; for digits: mlp, or vit.
+        task: lm (the next token of a text), denoising (a text of which spans are masked), digits (scikit-learn's images),
+            mnist, fashion-mnist, cifar10, or imagefolder (images of yours).
+        model: For lm: gpt (orderone's, the default), or gpt2 or llama of Hugging Face; for denoising: bart (orderone's);
+            for images: mlp (the default), transformer (orderone's), or vit of Hugging Face.
         widths: 64:1024 doubles from 64 up to 1024; 64,96,128 is a list.
         depths: The same for the number of layers. Default: 2.
         rules: One or several, to be compared: sp,mup.
@@ -80,8 +85,12 @@ def sweep(
         seeds: Trainings at every point.
         first_seed: Counted from here.
         batch: Texts or images in a batch.
-        length: Bytes in a text.
-        source: Text for lm: python (the standard library), or a file or folder of yours.
+        length: Tokens in a text.
+        source: Text for lm and denoising: python (the standard library, the default), sotu or gutenberg (in --root), or a
+            file or folder of yours.
+        tokenizer: Of text: bytes (the default), gpt2 (in --root), or a tokenizer.json or folder of yours.
+        root: The folder of data sets, by default data; for imagefolder, the one with a folder of images for each class.
+        size: Of images from a folder, which are cut to squares. Default: 224.
         builder: Your model instead: package.module:function of width (and depth), seen from the current folder.
         data: What to train it on: package.module:thing, a task or a function of (step, seed) that returns a batch.
         precision: float32, bfloat16 (autocast) or float64.
@@ -100,6 +109,7 @@ def sweep(
         png: Draw it in this file.
         json: Print JSON instead of tables.
     """
+    from orderone.cli.tasks import Given
     from orderone.sweeping.result import Interrupted
 
     check_files({"html": html, "png": png})
@@ -115,7 +125,8 @@ def sweep(
     options |= {"depth": depth} if depth else {}
     try:
         with explained(), show.threads(count(threads, "threads")):
-            setting = _setting(task, model, source, builder, data, batch, length, device, sizes["widths"])
+            given = Given(source, tokenizer, root, size)
+            setting = _setting(task, model, given, builder, data, batch, length, device, sizes["widths"])
             found = _run(setting, space, sizes, options)
     except Interrupted as interrupted:
         _show(interrupted.sweep, None, None, json)
@@ -151,7 +162,7 @@ def _seeds(first: int, number: int) -> range:
 def _setting(
     task: str,
     model: str | None,
-    source: str,
+    given: "Given",
     builder: str | None,
     data: str | None,
     batch: int,
@@ -162,8 +173,8 @@ def _setting(
     from orderone.cli.tasks import own_task, read_task
 
     if builder:
-        return own_task(builder, data)
-    setting = read_task(task, model, source, batch, length, device)
+        return own_task(builder, data, given)
+    setting = read_task(task, model, given, batch, length, device)
     odd = [width for width in widths if width % setting.multiple]
     if odd:
         raise ValueError(f"widths: expected multiples of {setting.multiple}, the size of a head; got {odd[0]}")

@@ -1,6 +1,6 @@
-"""What `orderone sweep` trains: a task of embedded data and a model for it at any width, or the user's own."""
+"""What `orderone sweep` trains: a task and a model for it at any width, or the user's own."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -13,8 +13,17 @@ from orderone.core.exact import count
 if TYPE_CHECKING:
     from torch import nn
 
-MODELS = {"lm": ("gpt", "gpt2", "llama"), "digits": ("mlp", "vit")}
+TEXTS = {"lm": ("gpt", "gpt2", "llama"), "denoising": ("bart",)}
+IMAGES = ("digits", "mnist", "fashion-mnist", "cifar10", "imagefolder")
+MODELS = TEXTS | dict.fromkeys(IMAGES, ("mlp", "transformer", "vit"))
 OF_HUGGING_FACE = {"gpt2": models.gpt2, "llama": models.llama, "vit": models.vit}
+READS = {  # of --source, --tokenizer, --root and --size
+    **dict.fromkeys(TEXTS, ("source", "tokenizer", "root")),
+    **dict.fromkeys(IMAGES, ("root",)),
+    "digits": (),
+    "imagefolder": ("root", "size"),
+}
+PATCHES, FEWEST = (16, 8, 4, 2, 1), 7  # sides of a patch, and how many it takes along an image; fewer for a tiny one
 
 
 @dataclass(frozen=True)
@@ -27,42 +36,134 @@ class Setting:
     multiple: int = 1  # that a width has to be
 
 
+@dataclass(frozen=True)
+class Given:
+    """What the user said about the data; None for nothing."""
+
+    source: str | None = None
+    tokenizer: str | None = None
+    root: str | None = None
+    size: int | None = None
+
+    def only(self, names: Sequence[str], whose: str) -> None:
+        """A ValueError for anything else: it would have no effect."""
+        for name, value in vars(self).items():
+            if value is not None and name not in names:
+                takes = f"takes {', '.join(f'--{known}' for known in names)}" if names else "takes none of these"
+                raise ValueError(f"{name}: {whose} has no use for --{name} ({takes}); leave it out")
+
+
+# --- models ----------------------------------------------------------------------------------------------------------
+
+
 def gpt(width: int, depth: int = models.LAYERS, *, vocab: int, length: int) -> "nn.Module":
     from orderone.nn import GPT
 
     return GPT(vocab=vocab, length=length, width=width, heads=width // models.HEAD, depth=depth)
 
 
-def mlp(width: int, depth: int = models.LAYERS) -> "nn.Module":
-    return models.mlp(width, depth)
+def bart(width: int, depth: int = models.LAYERS, *, vocab: int, length: int, padding: int) -> "nn.Module":
+    """An encoder and a decoder of `depth` blocks each."""
+    from orderone.nn import EncoderDecoder
+
+    heads = width // models.HEAD
+    return EncoderDecoder(vocab=vocab, length=length, width=width, heads=heads, depth=depth, padding=padding)
 
 
-def of_hugging_face(width: int, depth: int = models.LAYERS, *, model: str) -> "nn.Module":
-    return OF_HUGGING_FACE[model](width, depth)
+def transformer(
+    width: int, depth: int = models.LAYERS, *, image: int, patch: int, channels: int, classes: int
+) -> "nn.Module":
+    from orderone.nn import VisionTransformer
+
+    shape = {"image": image, "patch": patch, "channels": channels, "classes": classes}
+    return VisionTransformer(**shape, width=width, heads=width // models.HEAD, depth=depth)
 
 
-def read_task(task: str, model: str | None, source: str, batch: int, length: int, device: str | None) -> Setting:
+def mlp(width: int, depth: int = models.LAYERS, *, inputs: int, classes: int) -> "nn.Module":
+    return models.mlp(width, depth, inputs=inputs, classes=classes)
+
+
+def of_hugging_face(width: int, depth: int = models.LAYERS, *, model: str, **shape: int) -> "nn.Module":
+    return OF_HUGGING_FACE[model](width, depth, **shape)
+
+
+# --- tasks -----------------------------------------------------------------------------------------------------------
+
+
+def read_task(
+    task: str,
+    model: str | None,
+    given: Given,
+    batch: int,
+    length: int,
+    device: str | None,
+) -> Setting:
     """A task by name. Data is put where it is used."""
+    name = one_of(task, MODELS, "task")
+    given.only(READS[name], f"the task {name}")
+    model = one_of(model or MODELS[name][0], MODELS[name], f"model for {name}")
+    size, where = count(batch, "batch"), device if device is None else str(device)
+    if name in IMAGES:
+        return _images(name, model, given, size, where)
+    read = _language if name == "lm" else _denoising
+    return read(model, given, size, length, where)
+
+
+def _language(model: str, given: Given, batch: int, length: int, device: str | None) -> Setting:
     from orderone import data
 
-    name = one_of(task, MODELS, "task")
-    model = one_of(model or MODELS[name][0], MODELS[name], f"model for {name}")
     hugging_face = model in OF_HUGGING_FACE
+    length = count(length, "length", least=2, most=models.LONGEST if hugging_face else None)
+    source, tokenizer, root = _text(given)
     form: Any = "huggingface" if hugging_face else "pairs"
-    where = device if device is None else str(device)
-    if name == "digits":
-        images = data.images("digits", count(batch, "batch"), format=form, device=where)
-        build = partial(of_hugging_face, model=model) if hugging_face else mlp
-        return Setting(f"{model} on digits", build, images, models.HEAD if hugging_face else 1)
-    longest = models.LONGEST if hugging_face else None
-    size = count(length, "length", least=2, most=longest)
-    text = data.language(source, "bytes", count(batch, "batch"), size, format=form, device=where)
-    build = partial(of_hugging_face, model=model) if hugging_face else partial(gpt, vocab=text.vocab, length=size)
+    text = data.language(source, tokenizer, batch, length, format=form, device=device, root=root)
+    ours = partial(gpt, vocab=text.vocab, length=length)
+    build = partial(of_hugging_face, model=model, vocab=text.vocab) if hugging_face else ours
     return Setting(f"{model} on text ({source})", build, text, models.HEAD)
 
 
-def own_task(builder: str, batches: str | None) -> Setting:
+def _denoising(model: str, given: Given, batch: int, length: int, device: str | None) -> Setting:
+    from orderone import data
+
+    source, tokenizer, root = _text(given)
+    text = data.denoising(source, tokenizer, batch, length, device=device, root=root)
+    build = partial(bart, vocab=text.vocab, length=text.length + 2, padding=text.pad)  # start and end
+    return Setting(f"{model} on masked text ({source})", build, text, models.HEAD)
+
+
+def _text(given: Given) -> tuple[str, str, str]:
+    return given.source or "python", given.tokenizer or "bytes", given.root or "data"
+
+
+def _images(name: str, model: str, given: Given, batch: int, device: str | None) -> Setting:
+    from orderone import data
+
+    form: Any = "huggingface" if model in OF_HUGGING_FACE else "pairs"
+    options: dict[str, Any] = {"format": form, "device": device} | ({} if given.size is None else {"size": given.size})
+    if name == "imagefolder":
+        if given.root is None:
+            raise ValueError("root: imagefolder needs --root, a folder with a folder of images for each class")
+        images = data.images(given.root, batch, **options)
+    else:
+        images = data.images(name, batch, root=given.root or "data", **options)
+    channels, high, wide = images.shape
+    if model == "mlp":
+        return Setting(f"mlp on {name}", partial(mlp, inputs=channels * high * wide, classes=images.classes), images)
+    shape = {"image": high, "patch": patch_of(high), "channels": channels, "classes": images.classes}
+    build = (
+        partial(of_hugging_face, model=model, **shape) if model in OF_HUGGING_FACE else partial(transformer, **shape)
+    )
+    return Setting(f"{model} on {name}", build, images, models.HEAD)
+
+
+def patch_of(side: int) -> int:
+    """16 for 224 pixels as in S2, 4 for 28 and 32, 2 for 8."""
+    return next(patch for patch in PATCHES if side % patch == 0 and side // patch >= min(FEWEST, max(1, side // 2)))
+
+
+def own_task(builder: str, batches: str | None, given: Given) -> Setting:
     """package.module:function of the width, and a task, function of (step, seed) or batch."""
     if batches is None:
         raise ValueError("data: --builder needs --data package.module:thing, a task or a function of (step, seed)")
+    given.only((), "--builder")
     return Setting(f"{builder} on {batches}", load(builder, "builder"), load(batches, "data"))

@@ -1,7 +1,7 @@
 """A tidy frame (one row a training: width or depth, rule, lr, seed, loss) as curves: losses by seed and learning rate."""
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
@@ -15,22 +15,24 @@ if TYPE_CHECKING:
 LEFT_OUT = ("failed", "stopped")  # no loss at the end, or one from before the end
 FREE = ("rule", "lr", "seed", "data_seed")  # may vary in a study; everything else is held
 RESULTS = ("loss", "evaluation", "diverged", "steps", "seconds", "status", "error", "key")  # settings are the others
+NO = ("false", "no", "0", "0.0", "", "nan", "none", "<na>")
 Curves = dict[str, list[Curve]]  # by rule, the smallest size first
 
 
 def read_curves(frame: "pd.DataFrame", over: str | None, where: Mapping[str, Any]) -> tuple[str, Curves, list[str]]:
     """The axis, the curves, and what had to be left out."""
-    rows = _selected(_checked(frame), where)
+    rows = _ruled(_selected(_checked(frame), where))
     axis = _axis(rows, over)
+    rows = rows.assign(**{axis: _sizes(rows[axis], axis)})
     _held(rows, axis)
-    if "rule" not in rows:
-        rows = rows.assign(rule="mup")
     rows = rows.assign(loss=_losses(rows), seed=_seeds(rows))
     notes: list[str] = []
     found: Curves = {}
     for rule, of_rule in rows.groupby("rule", sort=False):
         groups = of_rule.groupby(axis, sort=True)
-        found[str(rule)] = [_curve(int(str(size)), group, f"{rule}, {axis} {size}", notes) for size, group in groups]
+        found[str(rule)] = [
+            _curve(int(cast(int, size)), group, f"{rule}, {axis} {size}", notes) for size, group in groups
+        ]
     return axis, found, notes
 
 
@@ -46,11 +48,46 @@ def _checked(frame: Any) -> "pd.DataFrame":
             )
     if not len(frame):
         raise ValueError("frame: expected one row a training, got none; run the sweep first")
+    frame = frame.assign(**{name: _numbers(frame[name], name) for name in ("lr", "loss")})
     rates = frame["lr"].to_numpy(float)
     if not (np.isfinite(rates) & (rates > 0)).all():
         wrong = rates[~(np.isfinite(rates) & (rates > 0))][0]
         raise ValueError(f"frame: expected positive learning rates, got {wrong}; drop those rows")
     return frame
+
+
+def _numbers(column: "pd.Series", name: str) -> "pd.Series":
+    """Also of words, as some files have them; nan for a gap."""
+    import pandas as pd
+
+    numbers = pd.to_numeric(column, errors="coerce").astype(float)
+    if (wrong := numbers.isna() & column.notna()).any():
+        raise ValueError(f"frame: expected numbers in the column {name!r}, got {column[wrong].iloc[0]!r}")
+    return numbers
+
+
+def _sizes(column: "pd.Series", axis: str) -> "pd.Series":
+    """Whole numbers, in whatever form: a file with a gap makes floats of them."""
+    sizes = _numbers(column, axis)
+    whole = np.isfinite(sizes) & (sizes == sizes.round()) & (sizes >= 1)
+    if not whole.all():
+        raise ValueError(f"frame: expected whole numbers, 1 or more, as {axis}, got {column[~whole].iloc[0]}")
+    return sizes.astype(int)
+
+
+def _ruled(frame: "pd.DataFrame") -> "pd.DataFrame":
+    """Without any rule, muP is meant."""
+    if "rule" not in frame or frame["rule"].isna().all():
+        return frame.assign(rule="mup")
+    _no_gaps(frame, "rule")
+    return frame
+
+
+def _no_gaps(frame: "pd.DataFrame", name: str) -> None:
+    if (gaps := int(frame[name].isna().sum())) > 0:
+        raise ValueError(
+            f"frame: expected a {name} in every row, and {gaps} have none; fill them in, or drop those rows"
+        )
 
 
 def _selected(frame: Any, where: Mapping[str, Any]) -> "pd.DataFrame":
@@ -75,6 +112,10 @@ def _axis(frame: Any, over: str | None) -> str:
     if over is None and len(varying) > 1:
         raise ValueError("frame: both width and depth vary; say over='width' and where={'depth': ...}, or the reverse")
     axis = over or (varying or present or [None])[0]
+    if axis is None or axis not in present:
+        for name in [axis] if axis else SIZES:
+            if name in frame and frame[name].notna().any():
+                _no_gaps(frame, name)
     if axis not in present:
         raise ValueError(
             f"frame: expected a column {axis or 'width or depth'} with the size of every training, got none"
@@ -95,12 +136,19 @@ def _held(frame: Any, axis: str) -> None:
 def _losses(frame: "pd.DataFrame") -> np.ndarray:
     """inf where training diverged: above any number."""
     losses = frame["loss"].to_numpy(float)
-    diverged = frame["diverged"].to_numpy(bool) if "diverged" in frame else np.zeros(len(losses), bool)
+    diverged = _true(frame["diverged"]) if "diverged" in frame else np.zeros(len(losses), bool)
     return np.where(np.isfinite(losses) & ~diverged, losses, np.inf)
 
 
+def _true(column: "pd.Series") -> np.ndarray:
+    """A gap is no, and so are the words for no."""
+    return np.array([str(value).strip().lower() not in NO for value in column])
+
+
 def _seeds(frame: "pd.DataFrame") -> "list[tuple[Any, ...]]":
-    names = [name for name in ("seed", "data_seed") if name in frame]
+    names = [name for name in ("seed", "data_seed") if name in frame and frame[name].notna().any()]
+    for name in names:
+        _no_gaps(frame, name)
     return list(zip(*(frame[name] for name in names), strict=True)) if names else [()] * len(frame)
 
 

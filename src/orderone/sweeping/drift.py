@@ -24,7 +24,7 @@ import numpy as np
 from orderone.core.given import Name
 from orderone.rules import get, names
 from orderone.rules.factors import DEPTH_RULES
-from orderone.sweeping.optimum import ABOVE, BELOW, INSIDE, NOWHERE, Optimum, combined, quantile
+from orderone.sweeping.optimum import ABOVE, BELOW, FLAT, INSIDE, NOWHERE, SINGLE, Optimum, combined, quantile
 from orderone.theory.exponents import max_lr
 
 TRANSFERS, MOVES, UNKNOWN = "transfers", "does not transfer", "not enough data"
@@ -100,7 +100,8 @@ def _lacking(optima: Sequence[Optimum], inside: Sequence[Optimum], rates: int, a
     if len(optima) < SIZES:
         return f"{len(optima)} {axis}s were run, and {SIZES} are needed", f"add {axis}s"
     if rates < RATES:
-        return f"{rates} learning rates were run, and {RATES} are needed", "add learning rates around the best"
+        ran = "1 learning rate was run" if rates == 1 else f"{rates} learning rates were run"
+        return f"{ran}, and {RATES} are needed", "add learning rates around the best"
     if (fewest := min(o.seeds for o in optima)) < SEEDS:
         return f"{axis}s have {fewest} seed, which shows no scatter", f"run {SEEDS} seeds or more, better 3"
     if len(inside) < len(optima):
@@ -109,16 +110,27 @@ def _lacking(optima: Sequence[Optimum], inside: Sequence[Optimum], rates: int, a
 
 
 def _beyond(outside: Sequence[Optimum], axis: str) -> tuple[str, str]:
-    words = {BELOW: "below the grid", ABOVE: "above the grid", NOWHERE: "nowhere: all learning rates diverged"}
+    words = {
+        BELOW: "the optimum is below the grid",
+        ABOVE: "the optimum is above the grid",
+        NOWHERE: "the optimum is nowhere: all learning rates diverged",
+        FLAT: "the losses do not tell the learning rates apart",
+        SINGLE: "one learning rate is no grid",
+    }
     told = "; ".join(
-        f"{axis} {', '.join(str(o.size) for o in outside if o.beyond == side)}: the optimum is {word}"
+        f"{axis} {', '.join(str(o.size) for o in outside if o.beyond == side)}: {word}"
         for side, word in words.items()
         if any(o.beyond == side for o in outside)
     )
     higher = any(o.beyond == ABOVE for o in outside)
     lower = any(o.beyond in (BELOW, NOWHERE) for o in outside)
     ways = " and ".join(way for way, wanted in (("smaller", lower), ("larger", higher)) if wanted)
-    return told, f"widen the grid to {ways} learning rates"
+    remedies = {
+        f"widen the grid to {ways} learning rates": lower or higher,
+        "train longer, or widen the grid to both sides": any(o.beyond == FLAT for o in outside),
+        "add learning rates": any(o.beyond == SINGLE for o in outside),
+    }
+    return told, "; ".join(remedy for remedy, wanted in remedies.items() if wanted)
 
 
 def _narrow(optima: Sequence[Optimum], axis: str) -> str:

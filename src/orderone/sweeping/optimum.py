@@ -15,7 +15,8 @@ the limit is twice the excess two steps away (of a parabola, a neighbour's is at
                 anywhere between two points, scatter less); beside a cliff the parabola knows only the nearest point,
                 whose error is uniform over a step: 1/sqrt(12), and half of that with a cliff further off
 
-An optimum at the end of the grid is no number: it is beyond.
+An optimum at the end of the grid is no number: it is beyond. Nor is there one where all losses are equal (flat), or where
+there is a single learning rate.
 """
 
 from dataclasses import dataclass
@@ -31,6 +32,8 @@ SMOOTH, CLIFF = 0.06, 12**-0.5  # of a step of the grid
 RESAMPLES = 1000
 AT_THE_END = 0.2  # a share of resamples with the optimum at the end of the grid that is too many
 INSIDE, BELOW, ABOVE, NOWHERE = "", "below", "above", "nowhere"
+FLAT, SINGLE = "flat", "single"
+EQUAL = 1e-9  # relative: losses that differ by rounding only
 
 
 @dataclass(frozen=True)
@@ -88,12 +91,18 @@ def optimum(curve: Curve, confidence: float = 0.95) -> Optimum:
 def _beyond(mean: np.ndarray, best: int) -> str:
     if not np.isfinite(mean[best]):
         return NOWHERE
+    if len(mean) == 1:
+        return SINGLE
+    finite = mean[np.isfinite(mean)]
+    if len(finite) > 1 and np.ptp(finite) <= EQUAL * np.abs(finite).max():
+        return FLAT
     return BELOW if best == 0 else ABOVE if best == len(mean) - 1 else INSIDE
 
 
 def _no_number(curve: Curve, beyond: str, loss: float) -> Optimum:
+    """An optimum beyond the grid is bounded on one side; where all rates diverged, it can only be a smaller one."""
     low = curve.x[-1] if beyond == ABOVE else -np.inf
-    high = curve.x[0] if beyond == BELOW else np.inf
+    high = curve.x[0] if beyond in (BELOW, NOWHERE) else np.inf
     unknown = (float("nan"), float(low), float(high), np.inf, np.inf)
     return Optimum(curve.size, *unknown, len(curve.losses), loss, float("nan"), beyond)
 

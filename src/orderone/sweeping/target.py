@@ -3,7 +3,9 @@
     keeping x at the target costs a (x*(target) - x)^2, and x* moves by drift k in k doublings, so on average
     regret = a ((drift k)^2 + (error of the drift)^2 k^2)
 
-with the bend a of the largest size that was run, which is the nearest there is.
+with the bend a of the largest size that was run, which is the nearest there is. Where the trainings speak against every
+rate that could be carried over, there are no settings but a reason: an optimum beyond the grid is still known to lie on
+one side of it, and a drift outside the tolerance that lacks data is no reason to keep a rate.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,9 +17,10 @@ from torch import nn
 
 from orderone.planning import Plan, plan
 from orderone.sweeping.drift import MOVES, TRANSFERS, Drift
-from orderone.sweeping.optimum import INSIDE, Optimum
+from orderone.sweeping.optimum import ABOVE, INSIDE, Optimum
 
 POOLED, LARGEST, EXTRAPOLATED = "pooled", "largest", "extrapolated"
+HALF_A_STEP = 0.5  # octaves: an optimum that much inside a grid of ratio 2 is seen at its end
 
 
 @dataclass(frozen=True)
@@ -72,6 +75,7 @@ def target(
     axis: str,
     size: int,
     base: int,
+    tolerance: float,
     optimizer: str,
     options: Mapping[str, Any],
 ) -> Target:
@@ -81,6 +85,7 @@ def target(
             f"{drift.rule}: no {axis} has its optimum within the grid, so there is nothing to carry over; {drift.remedy}"
         )
     x, at, source, why = _choice(inside, drift, axis, size)
+    _agreed(optima, drift, x, axis, size, tolerance)
     k = float(np.log2(size) - at)
     slope = drift.slope if np.isfinite(drift.slope) else 0.0
     moved = 0.0 if source == EXTRAPOLATED else slope * k
@@ -109,3 +114,21 @@ def _choice(inside: Sequence[Optimum], drift: Drift, axis: str, size: int) -> tu
         x = largest.x + drift.slope * (float(np.log2(size)) - top)
         return x, top, EXTRAPOLATED, f"extrapolated by {drift.slope:+.2f} octaves per doubling: the optimum moves"
     return largest.x, top, LARGEST, f"the optimum of {axis} {largest.size}, the nearest; transfer is not shown"
+
+
+def _agreed(optima: Sequence[Optimum], drift: Drift, x: float, axis: str, size: int, tolerance: float) -> None:
+    """A ValueError where the trainings speak against log2(lr) = x at this size."""
+    largest = max((o for o in optima if o.beyond == INSIDE), key=lambda o: o.size)
+    if drift.verdict == TRANSFERS or size == largest.size:
+        return
+    start = f"{drift.rule}: no learning rate can be named for {axis} {size}: "
+    remedy = f"; {drift.remedy}" if drift.remedy else ""
+    if drift.verdict != MOVES and (drift.low > tolerance or drift.high < -tolerance):
+        told = f"the optimum seems to move by {drift.slope:+.2f} octaves per doubling, but {drift.why}"
+        raise ValueError(f"{start}{told}{remedy}")
+    for o in optima:
+        there = x if drift.verdict != MOVES else largest.x + drift.slope * float(np.log2(o.size / largest.size))
+        if o.beyond != INSIDE and not o.low - HALF_A_STEP <= there <= o.high + HALF_A_STEP:
+            side, edge = ("above", o.low) if o.beyond == ABOVE else ("below", o.high)
+            told = f"{np.exp2(there):.3g} would be expected at {axis} {o.size}, whose optimum is {side} {np.exp2(edge):.3g}"
+            raise ValueError(f"{start}{told}{remedy or '; widen the grid of learning rates'}")

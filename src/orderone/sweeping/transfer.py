@@ -158,7 +158,7 @@ class Transfer:
             raise ValueError(f"rule: expected one of {', '.join(self.rules)}, got {rule!r}")
         return target(
             self.optima[rule], self.drift[rule], axis=self.axis, size=size, base=self.base,
-            optimizer=self.optimizer, options=self.options,
+            tolerance=self.tolerance, optimizer=self.optimizer, options=self.options,
         )  # fmt: skip
 
     def save_plan(

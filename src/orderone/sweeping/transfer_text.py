@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from orderone.sweeping.drift import Drift
-from orderone.sweeping.optimum import ABOVE, BELOW, INSIDE, Optimum
+from orderone.sweeping.optimum import ABOVE, BELOW, FLAT, INSIDE, NOWHERE, SINGLE, Optimum
 
 if TYPE_CHECKING:
     from orderone.sweeping.transfer import Transfer
@@ -31,7 +31,8 @@ def headline(t: "Transfer") -> str:
     curves = [curve for of_rule in t.curves.values() for curve in of_rule]
     sizes = ", ".join(map(str, sorted({curve.size for curve in curves})))
     rates, seeds = (_range({curve.losses.shape[axis] for curve in curves}) for axis in (1, 0))
-    return f"{t.optimizer}, {t.axis}s {sizes}, {rates} learning rates, {seeds} seed{'s' * (seeds != '1')}"
+    counts = (f"{number} {name}{'s' * (number != '1')}" for number, name in ((rates, "learning rate"), (seeds, "seed")))
+    return f"{t.optimizer}, {t.axis}s {sizes}, {', '.join(counts)}"
 
 
 def _range(numbers: set[int]) -> str:
@@ -56,12 +57,16 @@ def optima_table(t: "Transfer") -> list[tuple[str, ...]]:
 
 
 def rate(o: Optimum) -> str:
-    """`0.0041 [0.0036, 0.0047]`, or on which side of the grid it is."""
+    """`0.0041 [0.0036, 0.0047]`, or why there is none."""
     if o.beyond == INSIDE:
         return f"{o.lr:.3g}" + ("" if math.isinf(o.low) else f" [{2**o.low:.3g}, {2**o.high:.3g}]")
-    if o.beyond == BELOW:
-        return f"below {2**o.high:.3g}, the grid's end"
-    return f"above {2**o.low:.3g}, the grid's end" if o.beyond == ABOVE else "all diverged"
+    return {
+        BELOW: f"below {2**o.high:.3g}, the grid's end",
+        ABOVE: f"above {2**o.low:.3g}, the grid's end",
+        NOWHERE: "all diverged",
+        FLAT: "all equal",
+        SINGLE: "one rate only",
+    }[o.beyond]
 
 
 def drift_table(t: "Transfer") -> list[tuple[str, ...]]:
