@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
 
 from orderone.sweeping.alone import run_alone
 from orderone.sweeping.engine import Engine
@@ -183,7 +184,7 @@ class Checkpointed(nn.Module):
         self.first, self.head = nn.Linear(6, width), nn.Linear(width, 3)
 
     def forward(self, x):
-        return self.head(torch.utils.checkpoint.checkpoint(self.first, x, use_reentrant=False).relu())
+        return self.head(checkpoint(self.first, x, use_reentrant=False).relu())
 
 
 class Recurrent(nn.Module):

@@ -11,7 +11,8 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 import orderone as o1
-from orderone.sweeping.train import Trained, train
+from orderone.sweeping.train import train
+from orderone.sweeping.training import Trained
 
 STEPS, PROCESSES = 12, 2
 COMMON: dict[str, Any] = {

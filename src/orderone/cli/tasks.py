@@ -75,7 +75,7 @@ def transformer(
 ) -> "nn.Module":
     from orderone.nn import VisionTransformer
 
-    shape = {"image": image, "patch": patch, "channels": channels, "classes": classes}
+    shape: dict[str, Any] = {"image": image, "patch": patch, "channels": channels, "classes": classes}
     return VisionTransformer(**shape, width=width, heads=width // models.HEAD, depth=depth)
 
 

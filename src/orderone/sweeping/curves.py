@@ -21,7 +21,7 @@ Curves = dict[str, list[Curve]]  # by rule, the smallest size first
 
 def read_curves(frame: "pd.DataFrame", over: str | None, where: Mapping[str, Any]) -> tuple[str, Curves, list[str]]:
     """The axis, the curves, and what had to be left out."""
-    rows = _ruled(_selected(_checked(frame), where))
+    rows: Any = _ruled(_selected(_checked(frame), where))
     axis = _axis(rows, over)
     rows = rows.assign(**{axis: _sizes(rows[axis], axis)})
     _held(rows, axis)
@@ -56,17 +56,18 @@ def _checked(frame: Any) -> "pd.DataFrame":
     return frame
 
 
-def _numbers(column: "pd.Series", name: str) -> "pd.Series":
+def _numbers(column: Any, name: str) -> Any:
     """Also of words, as some files have them; nan for a gap."""
     import pandas as pd
 
-    numbers = pd.to_numeric(column, errors="coerce").astype(float)
+    read: Any = pd.to_numeric(column, errors="coerce")
+    numbers = read.astype(float)
     if (wrong := numbers.isna() & column.notna()).any():
         raise ValueError(f"frame: expected numbers in the column {name!r}, got {column[wrong].iloc[0]!r}")
     return numbers
 
 
-def _sizes(column: "pd.Series", axis: str) -> "pd.Series":
+def _sizes(column: Any, axis: str) -> Any:
     """Whole numbers, in whatever form: a file with a gap makes floats of them."""
     sizes = _numbers(column, axis)
     whole = np.isfinite(sizes) & (sizes == sizes.round()) & (sizes >= 1)
@@ -75,7 +76,7 @@ def _sizes(column: "pd.Series", axis: str) -> "pd.Series":
     return sizes.astype(int)
 
 
-def _ruled(frame: "pd.DataFrame") -> "pd.DataFrame":
+def _ruled(frame: Any) -> "pd.DataFrame":
     """Without any rule, muP is meant."""
     if "rule" not in frame or frame["rule"].isna().all():
         return frame.assign(rule="mup")
@@ -83,7 +84,7 @@ def _ruled(frame: "pd.DataFrame") -> "pd.DataFrame":
     return frame
 
 
-def _no_gaps(frame: "pd.DataFrame", name: str) -> None:
+def _no_gaps(frame: Any, name: str) -> None:
     if (gaps := int(frame[name].isna().sum())) > 0:
         raise ValueError(
             f"frame: expected a {name} in every row, and {gaps} have none; fill them in, or drop those rows"
@@ -133,19 +134,19 @@ def _held(frame: Any, axis: str) -> None:
             )
 
 
-def _losses(frame: "pd.DataFrame") -> np.ndarray:
+def _losses(frame: Any) -> np.ndarray:
     """inf where training diverged: above any number."""
     losses = frame["loss"].to_numpy(float)
     diverged = _true(frame["diverged"]) if "diverged" in frame else np.zeros(len(losses), bool)
     return np.where(np.isfinite(losses) & ~diverged, losses, np.inf)
 
 
-def _true(column: "pd.Series") -> np.ndarray:
+def _true(column: Any) -> np.ndarray:
     """A gap is no, and so are the words for no."""
     return np.array([str(value).strip().lower() not in NO for value in column])
 
 
-def _seeds(frame: "pd.DataFrame") -> "list[tuple[Any, ...]]":
+def _seeds(frame: Any) -> "list[tuple[Any, ...]]":
     names = [name for name in ("seed", "data_seed") if name in frame and frame[name].notna().any()]
     for name in names:
         _no_gaps(frame, name)

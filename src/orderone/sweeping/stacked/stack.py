@@ -114,8 +114,8 @@ class Stack:
     def load(self, state: Mapping[str, Tensor], members: Sequence[int] | None = None) -> None:
         """What `state` gave; of a larger stack, the given members of it."""
         for name, tensor in self.state().items():
-            whole = members is None or name == STEPS
-            tensor.copy_(state[name] if whole else state[name][list(members)])
+            given = state[name]
+            tensor.copy_(given if members is None or name == STEPS else given[list(members)])
 
     @torch.no_grad()
     def keep(self, members: Iterable[int]) -> None:
