@@ -88,16 +88,17 @@ class Kept:
 
     def _compare(self, training: "Training", tensors: dict[str, Tensor], record: dict[str, Any]) -> None:
         remedy = "remove it, or give another path"
-        for name, value in training.identity.items():
-            if record["of"].get(name) != value:
-                told = f"{name} {record['of'].get(name)}, and this training has {value}"
-                raise ValueError(f"checkpoint: {self.path} was written with {told}; {remedy}")
         ours = {f"model.{name}": tuple(value.shape) for name, value in values(training).items()}
         theirs = {name: tuple(value.shape) for name, value in tensors.items() if name.startswith("model.")}
         for name in ours | theirs:
             if ours.get(name) != theirs.get(name):
                 told = f"{name.removeprefix('model.')} is {theirs.get(name)} there and {ours.get(name)} here"
                 raise ValueError(f"checkpoint: {self.path} is of another model: {told}; {remedy}")
+        asked = dict(training.identity)
+        for name in asked | record["of"]:
+            if record["of"].get(name) != asked.get(name):
+                told = f"{name} {record['of'].get(name)}, and this training has {asked.get(name)}"
+                raise ValueError(f"checkpoint: {self.path} was written with {told}; {remedy}")
 
     def _restore_optimizer(self, optimizer: Any, state: dict[int, dict[str, Any]]) -> None:
         """States of a tensor's shape are sharded as the tensor is."""
