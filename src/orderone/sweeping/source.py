@@ -26,7 +26,7 @@ class Source:
     held_out: Callable[[], Sequence[Any]] = tuple
     loss: Loss | None = None
     stacked: Callable[..., Any] | None = field(default=None, compare=False)
-    named: bool = True  # False: told by the code of a function
+    named: bool = True  # False: told by the code of a function or class
 
     def inputs(self) -> Any:
         """An example of what the model is called with."""
@@ -40,9 +40,9 @@ def read_source(data: Any) -> Source:
         return Source(identity(data), _Always(data))
     if callable(getattr(data, "batch", None)):
         held_out: Any = getattr(data, "evaluation", tuple)
-        name = getattr(data, "name", None) or identity(data)
+        name = getattr(data, "name", None)
         own = getattr(data, "loss", None), getattr(data, "stacked", None)
-        return Source(name, data.batch, held_out, *own)
+        return Source(name or identity(data), data.batch, held_out, *own, named=bool(name))
     if callable(data) and not isinstance(data, (type, torch.nn.Module)):
         return Source(identity(data), data, named=False)
     raise ValueError(WANTED.format("nothing" if data is None else type(data).__name__))
