@@ -52,8 +52,24 @@ def test_only_what_is_missing_is_run(tmp_path):
     assert [s.ran for s in (first, again, more, changed)] == [8, 0, 4, 8]
     assert again.frame.equals(first.frame)
     assert again.curves.equals(first.curves)
-    assert len(Sweep.load(store).frame) == 20
     assert not list(tmp_path.glob("*.checkpoints"))
+
+
+def test_sweeps_in_one_store_are_not_mixed(tmp_path):
+    store = tmp_path / "runs.db"
+    first = sweep(mlp, SPACE, store=store, **CALL)
+    other = sweep(mlp, SPACE, store=store, **(CALL | {"steps": 7}))
+    newest: Any = Sweep.load(store)
+    assert newest.frame.equals(other.frame)
+    assert newest.best()["seeds"].tolist() == [2, 2]
+    name = first.trials[next(iter(first.trials))].job
+    assert newest.notes == [f"another sweep is here too, job={name[:12]!r}: 8 trials, steps 6"]
+    assert newest.notes[0] in str(newest)
+    assert Sweep.load(store, job=name[:12]).frame.equals(first.frame)
+    sweep(mlp, SPACE, store=store, **CALL)  # runs nothing, and is the newest now
+    assert Sweep.load(store).frame.equals(first.frame)
+    with pytest.raises(ValueError, match=f"job: expected the beginning of one of those in .*{name[:12]}.*, got 'x'"):
+        Sweep.load(store, job="x")
 
 
 def test_settings_that_cannot_be_built_are_failed_trials():
