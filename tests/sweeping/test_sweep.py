@@ -55,6 +55,24 @@ def test_only_what_is_missing_is_run(tmp_path):
     assert not list(tmp_path.glob("*.checkpoints"))
 
 
+@pytest.mark.parametrize("stacked", [False, "auto"])
+def test_a_seed_with_other_tensors_is_named(stacked):
+    def build(width):
+        return mlp(width, depth=2 if torch.initial_seed() == 1 else 1)
+
+    found: Any = sweep(build, {"lr": 0.1, "seed": range(3)}, **(CALL | {"widths": [8], "stacked": stacked}))
+    assert found.frame.set_index("seed")["status"].tolist() == ["done", "failed", "done"]
+    assert "build: expected the same tensors" in found.notes[0]
+    assert "seed 0) and" in found.notes[0]
+
+
+def test_asking_for_evaluations_is_asking_for_another_training(tmp_path):
+    call = CALL | {"widths": [8], "data": Held(), "store": tmp_path / "runs.db"}
+    sweep(mlp, {"lr": 0.1}, **call)
+    more = sweep(mlp, {"lr": 0.1}, **call, evaluate_every=2)
+    assert [step for step, _ in next(iter(more.outcomes.values())).evaluation] == [2, 4, 6]
+
+
 def test_sweeps_in_one_store_are_not_mixed(tmp_path):
     store = tmp_path / "runs.db"
     first = sweep(mlp, SPACE, store=store, **CALL)
