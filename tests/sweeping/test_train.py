@@ -236,6 +236,8 @@ def on_meta() -> o1.Plan:
         ({"model": "gpt"}, "model: expected a plan, or an nn.Module"),
         ({"model": on_meta()}, "meta device"),
         ({"data": None}, "data: expected a task"),
+        ({"data": lambda step, seed: None}, "data: expected a batch .* for step 0, got NoneType"),
+        ({"checkpoint": "/dev/null/no/run.safetensors"}, "checkpoint: the folder /dev/null/no cannot be made"),
         ({"accumulate": 0}, "accumulate"),
         ({"clip": 0.0}, "clip"),
         ({"precision": "float16"}, "unknown precision"),
@@ -262,6 +264,11 @@ def test_a_checkpoint_of_another_training(tmp_path):
     path.write_bytes(b"something else")
     with pytest.raises(ValueError, match="no checkpoint of train; remove it"):
         one(None, path)
+
+
+def test_the_folder_of_a_checkpoint_is_made_before_the_work(tmp_path):
+    train(planned(), Toy(), 2, device="cpu", checkpoint=tmp_path / "no" / "such" / "run.safetensors")
+    assert (tmp_path / "no" / "such" / "run.safetensors").is_file()
 
 
 def other_loss(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:

@@ -187,6 +187,19 @@ def check_build(build: Any, sizes: Sequence[str], arguments: Sequence[str]) -> N
     missing = [name for name in sizes if name not in parameters]
     if not takes_all and not several and len(missing) > len([p for p in order if p.name not in sizes]):
         raise ValueError(f"build: expected a function of {' and '.join(sizes)}, got {signature(build)}")
+    _check_all_given([p for p in parameters.values() if p.name not in (*sizes, *arguments)], len(missing))
+
+
+def _check_all_given(left: Sequence[Parameter], by_order: int) -> None:
+    """A ValueError if `build` needs more than what it is given by name and, first of all, by order."""
+    taken = [p for p in left if p.kind in (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)][:by_order]
+    named = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
+    needed = [p.name for p in left if p not in taken and p.default is Parameter.empty and p.kind not in named]
+    if needed:
+        remedy = (
+            f"{needed[0]}s=[...]" if needed[0] in SIZES else f'widths=[...], or {{"{needed[0]}": [...]}} in the space'
+        )
+        raise ValueError(f"build: it needs {needed[0]}, and nothing gives it; expected {remedy}")
 
 
 def _scale_matrices(model: nn.Module, factor: float) -> None:

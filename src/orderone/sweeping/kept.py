@@ -4,6 +4,7 @@ Shards are put together tensor by tensor, so that what four processes wrote one 
 are those of every process, and are taken up if there are as many again. Nothing is pickled.
 """
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +26,7 @@ class Kept:
         if path.suffix != checkpoints.SUFFIX:
             raise ValueError(f"checkpoint: expected a file that ends in {checkpoints.SUFFIX}, got {path}")
         self.path, self.here = path, here
+        _make_folder(path.parent)
 
     # --- writing -----------------------------------------------------------------------------------------------------
 
@@ -125,3 +127,15 @@ class Kept:
 def values(training: "Training") -> dict[str, Tensor]:
     """Parameters and buffers, shared ones once."""
     return dict(training.module.named_parameters()) | dict(training.module.named_buffers())
+
+
+def _make_folder(folder: Path) -> None:
+    """Before the work, not after it."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ValueError(
+            f"checkpoint: the folder {folder} cannot be made ({error.strerror}); give another path"
+        ) from error
+    if not os.access(folder, os.W_OK):
+        raise ValueError(f"checkpoint: the folder {folder} cannot be written to; give another path")

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_map
+from torch.utils._pytree import tree_leaves, tree_map
 
 from orderone.measure.batches import Loss, call_inputs, is_batch
 from orderone.sweeping.fingerprint import identity
@@ -30,7 +30,17 @@ class Source:
 
     def inputs(self) -> Any:
         """An example of what the model is called with."""
-        return call_inputs(self.batch(0, 0))
+        return call_inputs(self.at(0, 0))
+
+    def at(self, step: int, seed: int) -> Any:
+        """The batch, if it is one."""
+        found = self.batch(step, seed)
+        if isinstance(found, Mapping) or any(isinstance(x, Tensor) for x in tree_leaves(found)):
+            return found
+        raise ValueError(
+            f"data: expected a batch (a tensor, a dict of keyword arguments, a pair of inputs and targets) for step "
+            f"{step}, got {type(found).__name__}; does the function return it?"
+        )
 
 
 def read_source(data: Any) -> Source:

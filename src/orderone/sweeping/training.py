@@ -130,7 +130,7 @@ class Training:
         self.optimizer.zero_grad(set_to_none=True)
         total = torch.zeros((), device=self.here.device)
         for part in range(parts):
-            batch = self.here.share(self.source.batch(self.done * parts + part, self.settings.seed))
+            batch = self.here.share(self.source.at(self.done * parts + part, self.settings.seed))
             with self.here.quiet(self.forward, last=part == parts - 1):
                 loss = self.loss(batch)
                 (loss / parts if parts > 1 else loss).backward()
