@@ -97,6 +97,7 @@ def test_files_and_folders_are_read_in_order(tmp_path):
         ({"source": torch.tensor([-1, 2])}, "source: expected a tensor of token numbers"),
         ({"source": torch.arange(900), "vocab": 7}, "vocab: expected a whole number, 900 or more"),
         ({"source": TEXT, "tokenizer": 7}, "tokenizer: expected 'bytes', 'gpt2'"),
+        ({"source": TEXT, "tokenizer": "gpt5"}, "tokenizer: expected 'bytes', 'gpt2'.*got 'gpt5'"),
         ({"source": TEXT, "batch": 0}, "batch: expected a whole number, 1 or more"),
         ({"source": TEXT, "length": 1.5}, "length: expected a whole number"),
         ({"source": TEXT, "device": "nowhere"}, "device: expected 'cpu'"),

@@ -39,7 +39,11 @@ def test_optuna_is_asked_in_batches_and_resumed_from_the_store(tmp_path, sampler
     assert table(some)["lr"].between(1e-4, 1.0).all()
     more = sweep(mlp, SPACE, **call, trials=6)
     assert more.ran == 2 * 2 * 2
-    assert sweep(mlp, SPACE, **call, trials=6).ran == 0
+    assert set(table(some)["key"]) < set(table(more)["key"])  # with those of the first call
+    assert len(table(more)) == 6 * 2 * 2
+    again = sweep(mlp, SPACE, **call, trials=6)
+    assert again.ran == 0
+    assert set(table(again)["key"]) == set(table(more)["key"])
 
 
 def test_a_half_done_point_is_completed_first(tmp_path):

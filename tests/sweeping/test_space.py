@@ -91,3 +91,8 @@ def test_random_points_repeat_themselves_and_stay_inside():
 def test_what_is_no_space(space, options, message):
     with pytest.raises(ValueError, match=message):
         read(space, **options)
+
+
+def test_a_log_grid_has_an_end():
+    with pytest.raises(ValueError, match="n: expected at most 1000000; got 1000000000"):
+        log_grid(1e-4, 1.0, 10**9)

@@ -135,10 +135,18 @@ def of_another_version(path):
 )
 def test_files_that_are_no_stores(tmp_path, make, message):
     make(tmp_path / "runs.db")
-    before = (tmp_path / "runs.db").stat().st_mtime_ns
+    before, beside = (tmp_path / "runs.db").stat().st_mtime_ns, set(tmp_path.iterdir())
     with pytest.raises(ValueError, match=message):
         Store(tmp_path / "runs.db")
     assert (tmp_path / "runs.db").stat().st_mtime_ns == before
+    assert set(tmp_path.iterdir()) == beside
+
+
+@pytest.mark.parametrize("given", [5, "", ["runs.db"]])
+def test_what_is_no_path(given):
+    for use in (Store, read_store):
+        with pytest.raises(ValueError, match="store: expected the path of a file such as"):
+            use(given)
 
 
 def test_a_folder_that_is_not_there(tmp_path):

@@ -52,8 +52,42 @@ def test_only_what_is_missing_is_run(tmp_path):
     assert [s.ran for s in (first, again, more, changed)] == [8, 0, 4, 8]
     assert again.frame.equals(first.frame)
     assert again.curves.equals(first.curves)
-    assert len(Sweep.load(store).frame) == 20
     assert not list(tmp_path.glob("*.checkpoints"))
+
+
+@pytest.mark.parametrize("stacked", [False, "auto"])
+def test_a_seed_with_other_tensors_is_named(stacked):
+    def build(width):
+        return mlp(width, depth=2 if torch.initial_seed() == 1 else 1)
+
+    found: Any = sweep(build, {"lr": 0.1, "seed": range(3)}, **(CALL | {"widths": [8], "stacked": stacked}))
+    assert found.frame.set_index("seed")["status"].tolist() == ["done", "failed", "done"]
+    assert "build: expected the same tensors" in found.notes[0]
+    assert "seed 0) and" in found.notes[0]
+
+
+def test_asking_for_evaluations_is_asking_for_another_training(tmp_path):
+    call = CALL | {"widths": [8], "data": Held(), "store": tmp_path / "runs.db"}
+    sweep(mlp, {"lr": 0.1}, **call)
+    more = sweep(mlp, {"lr": 0.1}, **call, evaluate_every=2)
+    assert [step for step, _ in next(iter(more.outcomes.values())).evaluation] == [2, 4, 6]
+
+
+def test_sweeps_in_one_store_are_not_mixed(tmp_path):
+    store = tmp_path / "runs.db"
+    first = sweep(mlp, SPACE, store=store, **CALL)
+    other = sweep(mlp, SPACE, store=store, **(CALL | {"steps": 7}))
+    newest: Any = Sweep.load(store)
+    assert newest.frame.equals(other.frame)
+    assert newest.best()["seeds"].tolist() == [2, 2]
+    name = first.trials[next(iter(first.trials))].job
+    assert newest.notes == [f"another sweep is here too, job={name[:12]!r}: 8 trials, steps 6"]
+    assert newest.notes[0] in str(newest)
+    assert Sweep.load(store, job=name[:12]).frame.equals(first.frame)
+    sweep(mlp, SPACE, store=store, **CALL)  # runs nothing, and is the newest now
+    assert Sweep.load(store).frame.equals(first.frame)
+    with pytest.raises(ValueError, match=f"job: expected the beginning of one of those in .*{name[:12]}.*, got 'x'"):
+        Sweep.load(store, job="x")
 
 
 def test_settings_that_cannot_be_built_are_failed_trials():
@@ -191,6 +225,11 @@ class Grows:
         ({"build": mlp(8)}, "build: expected a function of the width"),
         ({"build": lambda: None}, r"build: expected a function of width, got \(\)"),
         ({"build": lambda width: width}, "build: expected a function that returns an nn.Module, got int"),
+        ({"widths": None}, r"build: it needs width, and nothing gives it; expected widths=\[...\]"),
+        ({"build": lambda w, heads: mlp(w)}, "build: it needs heads, and nothing gives it"),
+        ({"build": lambda width, *, heads: mlp(width)}, "build: it needs heads, and nothing gives it"),
+        ({"data": lambda step, seed: None}, "data: expected a batch .* for step 0, got NoneType"),
+        ({"store": 5}, "store: expected the path of a file"),
         ({"build": Grows()}, r"build: expected the same tensors.*2.weight is of shape"),
         ({"rule": "mupp"}, "did you mean 'mup'"),
         ({"optimizer": "adamm"}, "unknown optimizer"),

@@ -236,6 +236,8 @@ def on_meta() -> o1.Plan:
         ({"model": "gpt"}, "model: expected a plan, or an nn.Module"),
         ({"model": on_meta()}, "meta device"),
         ({"data": None}, "data: expected a task"),
+        ({"data": lambda step, seed: None}, "data: expected a batch .* for step 0, got NoneType"),
+        ({"checkpoint": "/dev/null/no/run.safetensors"}, "checkpoint: the folder /dev/null/no cannot be made"),
         ({"accumulate": 0}, "accumulate"),
         ({"clip": 0.0}, "clip"),
         ({"precision": "float16"}, "unknown precision"),
@@ -262,6 +264,54 @@ def test_a_checkpoint_of_another_training(tmp_path):
     path.write_bytes(b"something else")
     with pytest.raises(ValueError, match="no checkpoint of train; remove it"):
         one(None, path)
+
+
+def test_the_folder_of_a_checkpoint_is_made_before_the_work(tmp_path):
+    train(planned(), Toy(), 2, device="cpu", checkpoint=tmp_path / "no" / "such" / "run.safetensors")
+    assert (tmp_path / "no" / "such" / "run.safetensors").is_file()
+
+
+def other_loss(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    return 2 * nn.functional.cross_entropy(output, target)
+
+
+class OtherToy(Toy):
+    name = "another toy"
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"lr": 0.02}, "lr of first.weight 0.01, and this training has 0.02"),
+        ({"rule": "sp"}, "rule mup, and this training has sp"),
+        ({"optimizer": "lion"}, "optimizer adamw, and this training has lion"),
+        ({"weight_decay": 0.5}, "weight_decay of "),
+        ({"dropout": 0.1}, r"module blocks.0.dropout Dropout\(p=0.0"),
+        ({"schedule": "cosine"}, r"schedule constant \(warmup 0, final 0\), and this training has cosine"),
+        ({"schedule": lambda step: 0.5}, "schedule constant"),
+        ({"clip": 1.0}, "clip None, and this training has 1.0"),
+        ({"data": OtherToy()}, "data toy, and this training has another toy"),
+        ({"data": Toy().batch(0, 0)}, "data toy"),
+        ({"loss": other_loss}, "loss None, and this training has other_loss"),
+    ],
+    ids=lambda given: next(iter(given)) if isinstance(given, dict) else "",
+)
+def test_a_checkpoint_is_of_one_training(changed, said, tmp_path):
+    path, call = tmp_path / "run.safetensors", {"data": Toy(), "steps": 2, "device": "cpu"}
+    train(planned(), checkpoint=path, **call)
+    of_train = {name: value for name, value in changed.items() if name in ("schedule", "clip", "data", "loss")}
+    of_plan = {name: value for name, value in changed.items() if name not in of_train}
+    with pytest.raises(ValueError, match=f"was written with {said}"):
+        train(planned(**of_plan), checkpoint=path, **(call | of_train))
+
+
+def test_an_optimizer_of_ones_own_can_be_given_again(tmp_path):
+    model = Net(8)
+    own = torch.optim.SGD(model.parameters(), lr=0.1)
+    call = {"optimizer": own, "schedule": "cosine", "device": "cpu", "checkpoint": tmp_path / "run.safetensors"}
+    first = train(model, Toy(), 3, **call)
+    assert own.param_groups[0]["lr"] == 0.1
+    assert train(model, Toy(), 3, **call).losses.tolist() == first.losses.tolist()
 
 
 def test_a_killed_training_leaves_its_last_checkpoint(tmp_path):

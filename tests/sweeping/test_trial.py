@@ -6,6 +6,7 @@ import sys
 from importlib.util import module_from_spec, spec_from_file_location
 from itertools import count
 from pathlib import Path
+from types import FunctionType
 from typing import Any
 
 import pytest
@@ -106,19 +107,100 @@ def build(width): return Net().go()
 """
 
 
-def test_a_script_is_looked_through_to_what_its_build_uses(tmp_path: Path, monkeypatch):
+@pytest.fixture
+def script(tmp_path: Path, monkeypatch):
+    """A module from its text, as a script that was edited and is run again."""
     numbers = count()
 
-    def fingerprint(size=1, inside=2, comment=""):
-        (path := tmp_path / f"script_{next(numbers)}.py").write_text(
-            SCRIPT.format(size=size, inside=inside, comment=comment)
-        )
+    def run(text: str) -> Any:
+        (path := tmp_path / f"script_{next(numbers)}.py").write_text(text)
         found: Any = spec_from_file_location("script", path)
         monkeypatch.setitem(sys.modules, "script", module := module_from_spec(found))
         found.loader.exec_module(module)
-        return identity(module.build)
+        return module
+
+    return run
+
+
+def test_a_script_is_looked_through_to_what_its_build_uses(script):
+    def fingerprint(size=1, inside=2, comment=""):
+        return identity(script(SCRIPT.format(size=size, inside=inside, comment=comment)).build)
 
     first = fingerprint()
     assert fingerprint(comment="  # a remark") == first
     assert fingerprint(inside=3) != first
     assert fingerprint(size=2) != first
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("X = torch.full((3,), 1.0)", "X = torch.full((3,), 2.0)"),
+        ("X = np.ones(3)", "X = np.zeros(3)"),
+        ("X = {'act': 'tanh'}", "X = {'act': 'relu'}"),
+        ("X = {'act': torch.tanh}", "X = {'act': torch.relu}"),
+        ("X = {'act': nn.Tanh}", "X = {'act': nn.ReLU}"),
+        ("X = torch.tanh", "X = torch.relu"),
+        ("X = [1, [2, (3,)]]", "X = [1, [2, (4,)]]"),
+        ("X = torch.float32", "X = torch.float64"),
+        ("X = SimpleNamespace(act='tanh')", "X = SimpleNamespace(act='relu')"),
+        ("X = nn.CrossEntropyLoss(label_smoothing=0.0)", "X = nn.CrossEntropyLoss(label_smoothing=0.1)"),
+        ("class X:\n    size = 1", "class X:\n    size = 2"),
+        (
+            "class A:\n    def go(self): return 1\nclass X(A): pass",
+            "class A:\n    def go(self): return 2\nclass X(A): pass",
+        ),
+        ("class A:\n    def go(self): return 1\nX = A()", "class A:\n    def go(self): return 2\nX = A()"),
+        ("@functools.lru_cache\ndef X(): return 1", "@functools.lru_cache\ndef X(): return 2"),
+        ("X = functools.partial(max, 1)", "X = functools.partial(max, 2)"),
+    ],
+)
+def test_globals_of_a_script_belong_to_what_uses_them(before, after, script):
+    text = (
+        "import functools\nfrom types import SimpleNamespace\nimport numpy as np\nimport torch\nfrom torch import nn\n"
+    )
+    text += "{}\nUNUSED = {}\ndef data(step, seed): return X\n"
+    first = identity(script(text.format(before, 1)).data)
+    assert identity(script(text.format(before, 2)).data) == first
+    assert identity(script(text.format(after, 1)).data) != first
+
+
+CALLABLES = """
+class Build:
+    def __init__(self): self.depth = 2
+    def __call__(self, width): return {inside}
+class Data:
+    def batch(self, step, seed): return {inside}
+build, data = Build(), Data()
+"""
+
+
+def test_the_class_of_what_is_called_counts(script):
+    def told(inside):
+        made = script(CALLABLES.format(inside=inside))
+        named = job(data=read_source(made.data), name="mine").fingerprint
+        return canonical(identity(made.build)), canonical(read_source(made.data).name), named
+
+    one, same, other = told(1), told(1), told(2)
+    assert one == same
+    assert one[0] != other[0]
+    assert one[1] != other[1]
+    assert one[2] == other[2]  # a name of the user's own stands for a task without one
+
+
+def test_functions_that_all_use_each_other_take_no_time(script):
+    names = [f"f{i}" for i in range(30)]
+    module = script(
+        "\n".join(f"def {name}(n): return {' + '.join(f'{other}(n - 1)' for other in names)}" for name in names)
+    )
+    assert canonical(identity(module.f0))
+
+
+def test_a_lambda_is_the_same_whatever_the_order_of_its_sets():
+    """That order is another one in every process; here 0 and 8 collide in a table of eight."""
+    made: Any = lambda x: x in {0, 8}  # noqa: E731
+    sets = [frozenset([0, 8]), frozenset([8, 0]), frozenset([0, 16])]
+    assert repr(sets[0]) != repr(sets[1])
+    codes = [made.__code__.replace(co_consts=(None, (kind,))) for kind in sets]
+    told = [canonical(identity(FunctionType(code, {}, "<lambda>"))) for code in codes]
+    assert told[0] == told[1] != told[2]

@@ -61,7 +61,7 @@ def planned(width: int = 32, dropout: float = 0.0, optimizer: str = "adamw", **o
     torch.manual_seed(0)
     base = Net(16, dropout)
     torch.manual_seed(1)
-    return o1.plan(Net(width, dropout), base=base, rule="mup", optimizer=optimizer, lr=0.01, **options)
+    return o1.plan(Net(width, dropout), base=base, optimizer=optimizer, **{"rule": "mup", "lr": 0.01, **options})
 
 
 def one(strategy: str | None, path: Path | None = None, steps: int = STEPS) -> Trained:

@@ -56,7 +56,8 @@ def read_tokenizer(tokenizer: Any, root: Any = "data") -> Any:
             return tokenizers.Tokenizer.from_file(str(path))
         if (path / "tokenizer.json").is_file():
             return tokenizers.Tokenizer.from_file(str(path / "tokenizer.json"))
-        return _byte_level(tokenizers, found_in(path, "gpt2", "encoder.json", "vocab.bpe"))
+        if path.is_dir():
+            return _byte_level(tokenizers, found_in(path, "gpt2", "encoder.json", "vocab.bpe"))
     raise ValueError(
         f"tokenizer: expected 'bytes', 'gpt2', a tokenizer.json, or a folder with encoder.json and vocab.bpe; got "
         f"{tokenizer!r}"

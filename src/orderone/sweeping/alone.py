@@ -85,7 +85,7 @@ class Training:
         self.optimizer.zero_grad(set_to_none=True)
         total = 0.0
         for part in range(parts):
-            loss = self.loss(self.job.data.batch(step * parts + part, self.member.data_seed))
+            loss = self.loss(self.job.data.at(step * parts + part, self.member.data_seed))
             (loss / parts if parts > 1 else loss).backward()
             total += float(loss.detach()) / parts
         self.losses.append(total)

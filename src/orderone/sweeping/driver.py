@@ -123,8 +123,8 @@ class Driver:
 def check_members(job: Job, trials: list[Trial]) -> None:
     """Before anything is trained: `build` gives the same tensors for every seed, and every rule can be put to them.
 
-    What cannot even be built for some settings (heads that do not divide a width) is left to fail as a trial, unless
-    nothing can.
+    The first and the last of a group are built here, the others are looked at when they are trained. What cannot even be
+    built for some settings (heads that do not divide a width) is left to fail as a trial, unless nothing can.
     """
     found, troubles = groups(trials), []
     for group in found:
@@ -135,7 +135,8 @@ def check_members(job: Job, trials: list[Trial]) -> None:
         except Exception as error:  # the user's code may raise anything
             troubles.append(error)
             continue
-        _same(*shapes, group)
+        for trial, of in zip((group[0], group[-1]), shapes, strict=True):
+            job.tensors.check(trial, of)
     if troubles and len(troubles) == len(found):
         raise troubles[0]
 
@@ -152,17 +153,3 @@ def _shapes(job: Job, group: list[Trial]) -> tuple[Mapping[str, tuple[int, ...]]
 def _built(job: Job, trial: Trial) -> torch.nn.Module:
     torch.default_generator.manual_seed(trial.seed)
     return job.built(trial.settings)
-
-
-def _same(one: Mapping[str, tuple[int, ...]], other: Mapping[str, tuple[int, ...]], group: list[Trial]) -> None:
-    for name in [*one, *other]:
-        if one.get(name) != other.get(name):
-            raise ValueError(
-                f"build: expected the same tensors from every call with the same sizes; {name} is "
-                f"{_told(one.get(name))} for ({group[0]}) and {_told(other.get(name))} for ({group[-1]}); let build depend "
-                "on its arguments alone"
-            )
-
-
-def _told(shape: tuple[int, ...] | None) -> str:
-    return "missing" if shape is None else f"of shape {shape}"

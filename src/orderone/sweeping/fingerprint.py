@@ -1,41 +1,169 @@
 """What a function is, so that a changed one is another: its name, its code, and the values it has captured.
 
 The code is the syntax tree of its source, which comments and spaces do not change; of a lambda, or where there is no
-source, the bytecode. Functions and classes of the same file that it names belong to it.
+source, the bytecode. Functions, classes and values of the same file that it names belong to it, and so does the class of
+an object that is called. Libraries are told by name; objects of theirs that hold no plain data by their type.
 """
 
+import argparse
 import ast
 import functools
 import hashlib
 import inspect
+import sys
 import textwrap
 from collections.abc import Mapping
-from types import CodeType, FunctionType, MethodType
+from dataclasses import dataclass, field, is_dataclass
+from decimal import Decimal
+from enum import Enum
+from fractions import Fraction
+from pathlib import PurePath
+from types import CodeType, FunctionType, MethodType, ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor, nn
 
 SIMPLE = (bool, int, float, str, bytes, type(None))
-DEEP = 6  # nesting of values that is looked into
+PRINTED = (
+    torch.dtype,
+    torch.device,
+    PurePath,
+    Enum,
+    Fraction,
+    Decimal,
+    complex,
+    slice,
+    np.dtype,
+)  # told by their text
+CACHED = functools._lru_cache_wrapper
+DATA = (
+    *SIMPLE, *PRINTED, CACHED, np.generic, np.ndarray, Tensor, nn.Module, Mapping, list, tuple, range, set, frozenset,
+    functools.partial, MethodType, SimpleNamespace, argparse.Namespace,
+)  # fmt: skip
+DEEP = 24  # nesting of values that is looked into
 
 
-def identity(thing: Any, seen: frozenset[int] = frozenset()) -> Any:
+def identity(thing: Any) -> Any:
     """JSON that differs where two things differ; what cannot be looked into is told by its type."""
-    if isinstance(thing, (*SIMPLE, np.generic)):
-        return _simple(thing)
-    if id(thing) in seen or len(seen) > DEEP * 4:
-        return "..."
-    seen = seen | {id(thing)}
-    if isinstance(thing, functools.partial):
-        return ["partial", *(identity(x, seen) for x in (thing.func, thing.args, thing.keywords))]
-    if isinstance(thing, MethodType):
-        return ["method", identity(thing.__func__, seen), identity(thing.__self__, seen)]
-    if isinstance(thing, FunctionType):
-        return _function(thing, seen)
-    if isinstance(thing, type):
-        return _class(thing, seen)
-    return _value(thing, seen)
+    return _Look().called(thing)
+
+
+@dataclass
+class _Look:
+    """Functions, classes and objects are told in full once, and then by number: they may use each other as they like."""
+
+    told: dict[int, Any] = field(default_factory=dict)  # by id; held, so that no other gets that id
+    inside: list[int] = field(default_factory=list)  # values that are being looked into
+
+    def called(self, thing: Any) -> Any:
+        """What the user has given: it is looked into wherever it is written."""
+        return self.code(thing) if isinstance(thing, (FunctionType, type)) else self.at(thing)
+
+    def at(self, thing: Any) -> Any:
+        if isinstance(thing, (FunctionType, type)):
+            return _name(thing) if _of_a_library(thing) else self.code(thing)
+        if isinstance(thing, (*SIMPLE, np.generic)):
+            return _simple(thing)
+        if isinstance(thing, PRINTED):
+            return [type(thing).__qualname__, str(thing)]
+        if id(thing) in self.inside or len(self.inside) > DEEP:
+            return "..."
+        self.inside.append(id(thing))
+        try:
+            return self.value(thing)
+        finally:
+            self.inside.pop()
+
+    # --- values ------------------------------------------------------------------------------------------------------
+
+    def value(self, thing: Any) -> Any:
+        if isinstance(thing, functools.partial):
+            return ["partial", self.called(thing.func), self.at(thing.args), self.at(thing.keywords)]
+        if isinstance(thing, MethodType):
+            return ["method", self.called(thing.__func__), self.at(thing.__self__)]
+        if isinstance(thing, CACHED):
+            return ["cached", self.called(thing.__wrapped__)]
+        if isinstance(thing, (Tensor, np.ndarray)):
+            return _array(thing)
+        if isinstance(thing, nn.Module):
+            return self.module(thing)
+        if isinstance(thing, Mapping):
+            return ["mapping", [[str(key), self.at(value)] for key, value in thing.items()]]
+        if isinstance(thing, (list, tuple, range)):
+            return [self.at(value) for value in thing]
+        if isinstance(thing, (set, frozenset)):
+            return ["set", sorted(map(str, thing))]
+        if isinstance(thing, ModuleType) or (callable(thing) and hasattr(thing, "__qualname__")):  # written in C
+            return _name(thing)
+        return self.object(thing)
+
+    def object(self, thing: Any) -> Any:
+        if id(thing) in self.told:
+            return self.again(thing)
+        self.told[id(thing)] = thing
+        return [self.at(type(thing)), {name: self.at(value) for name, value in sorted(_fields(thing).items())}]
+
+    def again(self, thing: Any) -> Any:
+        return ["again", list(self.told).index(id(thing))]
+
+    def module(self, module: nn.Module) -> Any:
+        tensors = {name: self.at(x) for name, x in [*module.named_parameters(), *module.named_buffers()]}
+        parts = {name: [self.at(type(part)), self.settings(part)] for name, part in module.named_modules()}
+        return ["module", parts, tensors]
+
+    def settings(self, module: nn.Module) -> Any:
+        own = {name: value for name, value in vars(module).items() if not name.startswith("_")}
+        return {name: self.at(value) for name, value in own.items() if isinstance(value, (*SIMPLE, tuple))}
+
+    # --- code --------------------------------------------------------------------------------------------------------
+
+    def code(self, thing: Any) -> Any:
+        if id(thing) in self.told:
+            return self.again(thing)
+        self.told[id(thing)] = thing
+        return self.class_(thing) if isinstance(thing, type) else self.function(thing)
+
+    def function(self, given: FunctionType) -> Any:
+        function = inspect.unwrap(given)
+        if not isinstance(function, FunctionType):
+            return self.at(function)
+        cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
+        captured = {name: self.at(_content(cell)) for name, cell in cells}
+        defaults = [self.at(function.__defaults__ or ()), self.at(function.__kwdefaults__ or {})]
+        return [function.__qualname__, _code(function), captured, defaults, self.named(function)]
+
+    def class_(self, kind: type) -> Any:
+        """With the classes that it is made from, and what its methods use."""
+        source, own = _source(kind), {name: _plain(value) for name, value in vars(kind).items()}
+        methods = {name: value for name, value in own.items() if isinstance(value, FunctionType)}
+        bodies = {name: _bytecode(method.__code__) for name, method in methods.items()} if source is None else {}
+        values = {
+            name: self.at(value) for name, value in own.items() if isinstance(value, DATA) and not name.startswith("__")
+        }
+        named: dict[str, Any] = {}
+        for method in methods.values():
+            named |= self.named(method)
+        return [kind.__qualname__, source or bodies, [self.at(base) for base in kind.__bases__], values, named]
+
+    def named(self, function: FunctionType) -> dict[str, Any]:
+        """Globals that it uses; functions and classes are looked into if they are written in the same module."""
+        found: dict[str, Any] = {}
+        for name in sorted(_names(function.__code__)):
+            value = function.__globals__.get(name)
+            if name not in function.__globals__ or isinstance(value, ModuleType):
+                continue
+            if isinstance(value, (FunctionType, type)):
+                found[name] = self.code(value) if value.__module__ == function.__module__ else _name(value)
+            elif isinstance(value, DATA) or is_dataclass(value) or not _of_a_library(type(value)):
+                found[name] = self.at(value)
+            else:
+                found[name] = _name(value if hasattr(value, "__qualname__") else type(value))
+        return found
+
+
+# --- pieces ---------------------------------------------------------------------------------------------------------
 
 
 def _simple(thing: Any) -> Any:
@@ -43,41 +171,45 @@ def _simple(thing: Any) -> Any:
     return thing if isinstance(thing, (str, bool, int, type(None))) else repr(thing)
 
 
-def _value(thing: Any, seen: frozenset[int]) -> Any:
-    if isinstance(thing, Tensor):
-        return ["tensor", str(thing.dtype), list(thing.shape), None if thing.is_meta else _bytes(thing)]
+def _array(thing: Tensor | np.ndarray) -> Any:
     if isinstance(thing, np.ndarray):
         return ["array", str(thing.dtype), list(thing.shape), hashlib.sha256(thing.tobytes()).hexdigest()]
-    if isinstance(thing, nn.Module):
-        return ["module", type(thing).__qualname__, {name: identity(p, seen) for name, p in thing.named_parameters()}]
-    if isinstance(thing, Mapping):
-        return ["mapping", [[str(key), identity(value, seen)] for key, value in thing.items()]]
-    if isinstance(thing, (list, tuple, range)):
-        return [identity(value, seen) for value in thing]
-    if isinstance(thing, (set, frozenset)):
-        return ["set", sorted(map(str, thing))]
-    fields = getattr(thing, "__dict__", {})
-    return [type(thing).__qualname__, {name: identity(value, seen) for name, value in sorted(fields.items())}]
+    return ["tensor", str(thing.dtype), list(thing.shape), None if thing.is_meta else _bytes(thing)]
 
 
 def _bytes(tensor: Tensor) -> str:
-    import torch
-
     plain = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
     return hashlib.sha256(plain.numpy().tobytes()).hexdigest()
 
 
-def _function(function: FunctionType, seen: frozenset[int]) -> Any:
-    function = inspect.unwrap(function)
-    if not isinstance(function, FunctionType):
-        return identity(function, seen)
-    captured = {}
-    if function.__closure__:
-        cells = zip(function.__code__.co_freevars, function.__closure__, strict=True)
-        captured = {name: identity(value, seen) for name, cell in cells if (value := _content(cell)) is not function}
-    defaults = [function.__defaults__ or (), function.__kwdefaults__ or {}]
-    named = _named(function.__code__, function, seen)
-    return [function.__qualname__, _code(function), captured, [identity(x, seen) for x in defaults], named]
+def _fields(thing: Any) -> dict[str, Any]:
+    slots = [name for kind in type(thing).__mro__ for name in _several(vars(kind).get("__slots__", ()))]
+    held = {name: getattr(thing, name) for name in slots if name != "__dict__" and hasattr(thing, name)}
+    return held | getattr(thing, "__dict__", {})
+
+
+def _several(names: Any) -> tuple[str, ...]:
+    return (names,) if isinstance(names, str) else tuple(names)
+
+
+def _name(thing: Any) -> Any:
+    return [getattr(thing, "__module__", None), getattr(thing, "__qualname__", getattr(thing, "__name__", ""))]
+
+
+def _of_a_library(thing: Any) -> bool:
+    """Python's own, installed, or this one: whoever changes it knows."""
+    module = getattr(thing, "__module__", None) or "builtins"
+    root = module.partition(".")[0]
+    if root in sys.stdlib_module_names or root in ("builtins", "orderone"):
+        return True
+    place = getattr(sys.modules.get(module), "__file__", None) or ""
+    return "site-packages" in place or "dist-packages" in place
+
+
+def _plain(attribute: Any) -> Any:
+    """The function in a property, a static or a class method."""
+    inner = attribute.fget if isinstance(attribute, property) else getattr(attribute, "__func__", attribute)
+    return inspect.unwrap(inner) if isinstance(inner, FunctionType) else inner
 
 
 def _content(cell: Any) -> Any:
@@ -85,25 +217,6 @@ def _content(cell: Any) -> Any:
         return cell.cell_contents
     except ValueError:  # not bound yet
         return None
-
-
-def _class(kind: type, seen: frozenset[int]) -> Any:
-    named: dict[str, Any] = {}
-    for attribute in vars(kind).values():
-        if isinstance(attribute, FunctionType):
-            named |= _named(attribute.__code__, attribute, seen | {id(kind)})
-    return [kind.__qualname__, _source(kind) or "", named]
-
-
-def _named(code: CodeType, function: FunctionType, seen: frozenset[int]) -> dict[str, Any]:
-    """Globals it uses: simple values, and functions and classes that are written in the same module."""
-    found: dict[str, Any] = {}
-    for name in sorted(_names(code)):
-        value = function.__globals__.get(name)
-        own = isinstance(value, (FunctionType, type)) and value.__module__ == function.__module__
-        if name in function.__globals__ and (own or isinstance(value, SIMPLE)):
-            found[name] = identity(value, seen)
-    return found
 
 
 def _names(code: CodeType) -> set[str]:
@@ -125,6 +238,15 @@ def _source(thing: Any) -> str | None:
 
 
 def _bytecode(code: CodeType) -> str:
-    constants = [_bytecode(x) if isinstance(x, CodeType) else repr(x) for x in code.co_consts]
-    parts = [code.co_code.hex(), *constants, *code.co_names, *code.co_varnames]
+    parts = [code.co_code.hex(), *map(_constant, code.co_consts), *code.co_names, *code.co_varnames]
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()
+
+
+def _constant(constant: Any) -> str:
+    """Sets sorted: their order is another one in every process."""
+    if isinstance(constant, CodeType):
+        return _bytecode(constant)
+    if isinstance(constant, (tuple, frozenset)):
+        inner = [_constant(x) for x in constant]
+        return f"{type(constant).__name__} {sorted(inner) if isinstance(constant, frozenset) else inner}"
+    return repr(constant)

@@ -12,8 +12,10 @@ from torch import nn
 from orderone.measure.batches import Loss
 from orderone.planning import Plan, plan
 from orderone.planning.build import Family, family
+from orderone.planning.inventory import shapes_of
 from orderone.sweeping.fingerprint import identity
 from orderone.sweeping.member import Member, optimizer_options
+from orderone.sweeping.same_tensors import SameTensors
 from orderone.sweeping.schedule import Factor, schedule
 from orderone.sweeping.source import Source
 from orderone.sweeping.trial import SIZES, Trial, digest
@@ -49,6 +51,7 @@ class Job:
     together: int | None = None  # members of a stack; None: as many as fit
     compile: bool = False
     graphs: bool | None = None
+    tensors: SameTensors = field(default_factory=SameTensors, repr=False, compare=False)
     _made: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -74,7 +77,7 @@ class Job:
             "base": dict(self.base_sizes) if self.base is None else identity(_base_identity(self.base)),
             "rules": {name: str(identity(rule)) for name, rule in self.rules.items()},
             "plan": {name: identity(value) for name, value in sorted(self.plan_options.items())},
-            **{name: getattr(self, name) for name in ("warmup", "clip", "accumulate", "precision")},
+            **{name: getattr(self, name) for name in ("warmup", "clip", "accumulate", "precision", "evaluate_every")},
         }
 
     @property
@@ -102,6 +105,7 @@ class Job:
         with torch.random.fork_rng(range(torch.cuda.device_count())):
             torch.manual_seed(trial.seed)  # of all devices: `build` may draw on a GPU
             model = self.built(trial.settings)
+            self.tensors.check(trial, shapes_of(model))
             made = self.plan_for(trial, model)
             made.apply()
         _scale_matrices(model, trial.get("init_scale", 1.0))
@@ -183,6 +187,19 @@ def check_build(build: Any, sizes: Sequence[str], arguments: Sequence[str]) -> N
     missing = [name for name in sizes if name not in parameters]
     if not takes_all and not several and len(missing) > len([p for p in order if p.name not in sizes]):
         raise ValueError(f"build: expected a function of {' and '.join(sizes)}, got {signature(build)}")
+    _check_all_given([p for p in parameters.values() if p.name not in (*sizes, *arguments)], len(missing))
+
+
+def _check_all_given(left: Sequence[Parameter], by_order: int) -> None:
+    """A ValueError if `build` needs more than what it is given by name and, first of all, by order."""
+    taken = [p for p in left if p.kind in (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)][:by_order]
+    named = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
+    needed = [p.name for p in left if p not in taken and p.default is Parameter.empty and p.kind not in named]
+    if needed:
+        remedy = (
+            f"{needed[0]}s=[...]" if needed[0] in SIZES else f'widths=[...], or {{"{needed[0]}": [...]}} in the space'
+        )
+        raise ValueError(f"build: it needs {needed[0]}, and nothing gives it; expected {remedy}")
 
 
 def _scale_matrices(model: nn.Module, factor: float) -> None:

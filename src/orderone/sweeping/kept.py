@@ -4,6 +4,7 @@ Shards are put together tensor by tensor, so that what four processes wrote one 
 are those of every process, and are taken up if there are as many again. Nothing is pickled.
 """
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +26,7 @@ class Kept:
         if path.suffix != checkpoints.SUFFIX:
             raise ValueError(f"checkpoint: expected a file that ends in {checkpoints.SUFFIX}, got {path}")
         self.path, self.here = path, here
+        _make_folder(path.parent)
 
     # --- writing -----------------------------------------------------------------------------------------------------
 
@@ -88,16 +90,17 @@ class Kept:
 
     def _compare(self, training: "Training", tensors: dict[str, Tensor], record: dict[str, Any]) -> None:
         remedy = "remove it, or give another path"
-        for name, value in training.identity.items():
-            if record["of"].get(name) != value:
-                told = f"{name} {record['of'].get(name)}, and this training has {value}"
-                raise ValueError(f"checkpoint: {self.path} was written with {told}; {remedy}")
         ours = {f"model.{name}": tuple(value.shape) for name, value in values(training).items()}
         theirs = {name: tuple(value.shape) for name, value in tensors.items() if name.startswith("model.")}
         for name in ours | theirs:
             if ours.get(name) != theirs.get(name):
                 told = f"{name.removeprefix('model.')} is {theirs.get(name)} there and {ours.get(name)} here"
                 raise ValueError(f"checkpoint: {self.path} is of another model: {told}; {remedy}")
+        asked = dict(training.identity)
+        for name in asked | record["of"]:
+            if record["of"].get(name) != asked.get(name):
+                told = f"{name} {record['of'].get(name)}, and this training has {asked.get(name)}"
+                raise ValueError(f"checkpoint: {self.path} was written with {told}; {remedy}")
 
     def _restore_optimizer(self, optimizer: Any, state: dict[int, dict[str, Any]]) -> None:
         """States of a tensor's shape are sharded as the tensor is."""
@@ -124,3 +127,15 @@ class Kept:
 def values(training: "Training") -> dict[str, Tensor]:
     """Parameters and buffers, shared ones once."""
     return dict(training.module.named_parameters()) | dict(training.module.named_buffers())
+
+
+def _make_folder(folder: Path) -> None:
+    """Before the work, not after it."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ValueError(
+            f"checkpoint: the folder {folder} cannot be made ({error.strerror}); give another path"
+        ) from error
+    if not os.access(folder, os.W_OK):
+        raise ValueError(f"checkpoint: the folder {folder} cannot be written to; give another path")

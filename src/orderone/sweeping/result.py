@@ -3,10 +3,10 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import inf, nan
-from os import PathLike
 from typing import TYPE_CHECKING, Any
 
 from orderone.sweeping.job import Job
+from orderone.sweeping.kept_jobs import chosen, read_jobs
 from orderone.sweeping.outcome import Outcome
 from orderone.sweeping.store import read_store
 from orderone.sweeping.trial import KNOWN, Trial
@@ -41,11 +41,21 @@ class Sweep:
     job: Job | None = field(default=None, repr=False)  # None if it was loaded
 
     @staticmethod
-    def load(store: str | PathLike[str]) -> "Sweep":
-        """Everything in a store."""
-        found = read_store(store)
-        trials = {key: trial for key, (trial, _) in found.items()}
-        return Sweep(trials, {key: outcome for key, (_, outcome) in found.items()}, str(store))
+    def load(store: Any, job: Any = None) -> "Sweep":
+        """What a store has of one sweep: the newest, or the one whose fingerprint begins with `job`.
+
+        Sweeps that differ in more than their space (steps, data, code) are kept apart, and named in the notes.
+        """
+        jobs = read_jobs(store)
+        if not jobs and job is None:
+            return Sweep({}, {}, str(store))
+        one = chosen(jobs, job, store)
+        found = read_store(store, one.fingerprint)
+        notes = [
+            f"another sweep is here too, job={other.name!r}: {other.unlike(one)}" for other in jobs if other != one
+        ]
+        outcomes = {key: outcome for key, (_, outcome) in found.items()}
+        return Sweep({key: trial for key, (trial, _) in found.items()}, outcomes, str(store), notes)
 
     @property
     def frame(self) -> "pandas.DataFrame":

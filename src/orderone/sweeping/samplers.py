@@ -114,10 +114,13 @@ class Adaptive:
         self.total = number * len(self._arms) * len(self._repeats)
 
     def ask(self, results: Results) -> list[Trial]:
-        if self._left is None:
-            self._left = [self._number - self._recall(arm, results) for arm in self._arms]
+        found: list[Trial] = []
+        if self._left is None:  # what was asked for in earlier runs belongs to this one
+            recalled = [self._recall(arm, results) for arm in self._arms]
+            self._left = [max(0, self._number - len(points)) for points in recalled]
+            for arm, points in zip(self._arms, recalled, strict=True):
+                found += [trial for point in points for trial in self._trials(arm, point)]
         self._tell(results)
-        found = []
         for i, arm in enumerate(self._arms):
             for _ in range(min(self._batch, self._left[i])):
                 trial = self._studies[i].ask(self._distributions)
@@ -148,8 +151,8 @@ class Adaptive:
             return nan
         return float(np.mean([outcome.final for outcome in found]))
 
-    def _recall(self, arm: Point, results: Results) -> int:
-        """A study with the points of earlier runs: how many are complete."""
+    def _recall(self, arm: Point, results: Results) -> list[Point]:
+        """A study with the points of earlier runs: those that are complete."""
         points = {canonical(point): point for trial, _ in results.values() if (point := self._point(trial, arm))}
         values = {name: self._value(arm, point, results) for name, point in points.items()}
         study = self._optuna.create_study(sampler=self._sampler(len(points)))
@@ -161,7 +164,7 @@ class Adaptive:
                 self._optuna.trial.create_trial(params=point, distributions=self._distributions, value=values[name])
             )
         self._studies.append(study)
-        return sum(not isnan(value) for value in values.values())
+        return [point for name, point in points.items() if not isnan(values[name])]
 
     def _point(self, trial: Trial, arm: Point) -> Point | None:
         """What is tuned in a trial, if it belongs to this job and arm and its values could have been asked for."""

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_map
+from torch.utils._pytree import tree_leaves, tree_map
 
 from orderone.measure.batches import Loss, call_inputs, is_batch
 from orderone.sweeping.fingerprint import identity
@@ -26,11 +26,21 @@ class Source:
     held_out: Callable[[], Sequence[Any]] = tuple
     loss: Loss | None = None
     stacked: Callable[..., Any] | None = field(default=None, compare=False)
-    named: bool = True  # False: told by the code of a function
+    named: bool = True  # False: told by the code of a function or class
 
     def inputs(self) -> Any:
         """An example of what the model is called with."""
-        return call_inputs(self.batch(0, 0))
+        return call_inputs(self.at(0, 0))
+
+    def at(self, step: int, seed: int) -> Any:
+        """The batch, if it is one."""
+        found = self.batch(step, seed)
+        if isinstance(found, Mapping) or any(isinstance(x, Tensor) for x in tree_leaves(found)):
+            return found
+        raise ValueError(
+            f"data: expected a batch (a tensor, a dict of keyword arguments, a pair of inputs and targets) for step "
+            f"{step}, got {type(found).__name__}; does the function return it?"
+        )
 
 
 def read_source(data: Any) -> Source:
@@ -40,9 +50,9 @@ def read_source(data: Any) -> Source:
         return Source(identity(data), _Always(data))
     if callable(getattr(data, "batch", None)):
         held_out: Any = getattr(data, "evaluation", tuple)
-        name = getattr(data, "name", None) or identity(data)
+        name = getattr(data, "name", None)
         own = getattr(data, "loss", None), getattr(data, "stacked", None)
-        return Source(name, data.batch, held_out, *own)
+        return Source(name or identity(data), data.batch, held_out, *own, named=bool(name))
     if callable(data) and not isinstance(data, (type, torch.nn.Module)):
         return Source(identity(data), data, named=False)
     raise ValueError(WANTED.format("nothing" if data is None else type(data).__name__))

@@ -23,6 +23,7 @@ from orderone.sweeping.trial import CHOICES, SEEDS, SIZES, TUNED, Scalar
 from orderone.theory.exponents import Parameterization
 
 Point = dict[str, Scalar]
+MOST = 1_000_000  # values of a grid
 _DIGITS = 12  # that all machines agree on
 
 
@@ -34,7 +35,7 @@ class LogGrid(tuple[float, ...]):
 
 def log_grid(low: Number, high: Number, n: Count) -> LogGrid:
     """`n` values from `low` to `high` at equal ratios: log_grid(1e-4, 1e-1, 4) is 1e-4, 1e-3, 1e-2, 1e-1."""
-    low, high, n = real(low, "low", above=0), real(high, "high", above=0), count(n, "n")
+    low, high, n = real(low, "low", above=0), real(high, "high", above=0), count(n, "n", most=MOST)
     if high < low or (n > 1 and high == low):
         raise ValueError(f"log_grid: expected low < high, got {low:g} and {high:g}")
     if n == 1 and low != high:

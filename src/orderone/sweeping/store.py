@@ -38,15 +38,18 @@ _COLUMNS = "key, job, settings, final, losses, kind, evaluation, diverged_at, st
 class Store:
     """The writer. `with Store("runs.db") as store: store.add(trial, outcome)`."""
 
-    def __init__(self, path: str | os.PathLike[str], patience: float = PATIENCE):
-        self.path = Path(path)
+    def __init__(self, path: Any, patience: float = PATIENCE):
+        self.path = _path(path)
         self.unsaved: dict[str, tuple[Trial, Outcome]] = {}
         self.trouble: str | None = None  # why something is not on disk
+        before = _lock_path(self.path).exists()
         self._lock = _one_writer(self.path)
         try:
             with _explained(self.path):
                 self._database = _opened(self.path, patience)
         except BaseException:
+            if self._lock is not None and not before:  # nothing is left beside a file that is no store
+                _lock_path(self.path).unlink(missing_ok=True)
             _release(self._lock)
             raise
 
@@ -56,9 +59,9 @@ class Store:
         return self.path.with_name(f"{self.path.name}.checkpoints")
 
     def describe(self, fingerprint: str, described: dict[str, Any]) -> None:
-        """What a fingerprint was made of, for whoever asks why two trials are not the same."""
+        """What a fingerprint was made of, for whoever asks why two trials are not the same. The last one is the newest."""
         with _explained(self.path):
-            self._database.execute("INSERT OR IGNORE INTO jobs VALUES (?, ?)", (fingerprint, canonical(described)))
+            self._database.execute("INSERT OR REPLACE INTO jobs VALUES (?, ?)", (fingerprint, canonical(described)))
 
     def add(self, trial: Trial, outcome: Outcome) -> None:
         """On disk when this returns; or else in `unsaved`, with a warning."""
@@ -108,17 +111,31 @@ class Store:
         self.close()
 
 
-def read_store(path: str | os.PathLike[str], job: str | None = None) -> dict[str, tuple[Trial, Outcome]]:
-    """Everything in a store, also while another process writes to it, and from a folder that cannot be written."""
-    path = Path(path)
+def read_store(path: Any, job: str | None = None) -> dict[str, tuple[Trial, Outcome]]:
+    """Everything in a store, or of one job."""
+    with reading(path) as database:
+        return {} if database is None else _read(database, job)
+
+
+@contextmanager
+def reading(path: Any) -> Iterator[sqlite3.Connection | None]:
+    """Also while another process writes to it, and from a folder that cannot be written; None if there is nothing yet."""
+    path = _path(path)
     if not path.is_file():
         raise ValueError(f"store: {path} does not exist; expected a file that orderone.sweep(store=...) has written")
     way = "mode=ro" if os.access(path.parent, os.W_OK) else "immutable=1"
     with _explained(path), closing(sqlite3.connect(f"{path.absolute().as_uri()}?{way}", uri=True)) as database:
         if _is_new(database):  # whoever made it has not come further
-            return {}
+            yield None
+            return
         _check_version(database, path)
-        return _read(database, job)
+        yield database
+
+
+def _path(given: Any) -> Path:
+    if not isinstance(given, (str, os.PathLike)) or not str(given):
+        raise ValueError(f'store: expected the path of a file such as "runs.db", got {given!r}')
+    return Path(given)
 
 
 # --- rows -----------------------------------------------------------------------------------------------------------
@@ -135,7 +152,7 @@ def _row(trial: Trial, outcome: Outcome) -> tuple[Any, ...]:
 
 
 def _read(database: sqlite3.Connection, job: str | None) -> dict[str, tuple[Trial, Outcome]]:
-    chosen = ("WHERE job = ?", (job,)) if job else ("", ())
+    chosen = ("WHERE job = ?", (job,)) if job is not None else ("", ())
     rows = database.execute(f"SELECT {_COLUMNS} FROM trials {chosen[0]} ORDER BY rowid", chosen[1])
     return {row[0]: _outcome(row) for row in rows}
 
@@ -246,7 +263,7 @@ def _one_writer(path: Path) -> IO[str] | None:
     try:
         import fcntl
 
-        lock = open(path.with_name(f"{path.name}.lock"), "a+")  # noqa: SIM115  (open as long as the store is)
+        lock = open(_lock_path(path), "a+")  # noqa: SIM115  (open as long as the store is)
     except (ImportError, OSError):
         return None
     try:
@@ -265,6 +282,10 @@ def _one_writer(path: Path) -> IO[str] | None:
     lock.write(str(os.getpid()))
     lock.flush()
     return lock
+
+
+def _lock_path(path: Path) -> Path:
+    return path.with_name(f"{path.name}.lock")
 
 
 def _release(lock: IO[str] | None) -> None:

@@ -85,8 +85,9 @@ def train(
         torch.random.fork_rng(range(torch.cuda.device_count())),
         interrupts.deferred(),
     ):
+        kept = None if checkpoint is None else Kept(Path(checkpoint), here)
         made = Training(here, settings, model, optimizer, source, loss or source.loss, told if here.first else [])
-        return made.run(None if checkpoint is None else Kept(Path(checkpoint), here))
+        return made.run(kept)
 
 
 def _check(model: Any, optimizer: Optimizer | None, strategy: str | None) -> None:

@@ -19,7 +19,7 @@ from torch.optim import Optimizer
 
 from orderone.measure.batches import Loss, loss_of
 from orderone.planning import Plan
-from orderone.sweeping import interrupts
+from orderone.sweeping import interrupts, which
 from orderone.sweeping.kept import Kept
 from orderone.sweeping.member import FUSED
 from orderone.sweeping.outcome import final_loss
@@ -72,7 +72,9 @@ class Training:
         plan = model if isinstance(model, Plan) else None
         if plan is not None and not plan.applied:
             plan.apply()
-        self.module: nn.Module = plan.bound() if plan is not None else cast("nn.Module", model)
+        self.plan = plan
+        self.module: nn.Module = plan.bound() if plan is not None else cast(nn.Module, model)
+        self.modules = which.modules(self.module)
         self.module.to(here.device, torch.float64 if settings.precision == "float64" else None)
         self.forward = here.wrapped(self.module)
         self.optimizer: Optimizer = optimizer if plan is None or optimizer is not None else _made(plan, here)  # type: ignore[assignment]
@@ -100,6 +102,8 @@ class Training:
         try:
             return self._run(kept)
         finally:
+            for group, rate in zip(self.optimizer.param_groups, self.rates, strict=True):
+                group["lr"] = rate  # an optimizer of the user's own may be given again
             for sink in self.sinks:
                 sink.close()
 
@@ -126,7 +130,7 @@ class Training:
         self.optimizer.zero_grad(set_to_none=True)
         total = torch.zeros((), device=self.here.device)
         for part in range(parts):
-            batch = self.here.share(self.source.batch(self.done * parts + part, self.settings.seed))
+            batch = self.here.share(self.source.at(self.done * parts + part, self.settings.seed))
             with self.here.quiet(self.forward, last=part == parts - 1):
                 loss = self.loss(batch)
                 (loss / parts if parts > 1 else loss).backward()
@@ -200,7 +204,14 @@ class Training:
     def identity(self) -> Mapping[str, Any]:
         """What a checkpoint must agree with."""
         asked = self.settings
-        return {"steps": asked.steps, "seed": asked.seed, "accumulate": asked.accumulate, "precision": asked.precision}
+        return {
+            **{name: getattr(asked, name) for name in ("steps", "seed", "accumulate", "precision", "clip")},
+            "schedule": which.schedule_name(asked.factor),
+            "data": which.data_name(self.source),
+            "loss": which.loss_name(self.loss_function, self.source),
+            **self.modules,
+            **which.updates(self.plan, self.optimizer, self.rates, self.module),
+        }
 
 
 def _made(plan: Plan, here: World) -> Optimizer:
