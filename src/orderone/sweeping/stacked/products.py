@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._functorch.utils import enable_single_level_autograd_function
 
 
 def rows_by_weights(rows: Tensor, weights: Tensor, bias: Tensor | None) -> Tensor:
@@ -16,7 +17,9 @@ def rows_by_weights(rows: Tensor, weights: Tensor, bias: Tensor | None) -> Tenso
     if torch.is_autocast_enabled(kind):
         dtype = torch.get_autocast_dtype(kind)
         rows, weights, bias = rows.to(dtype), weights.to(dtype), None if bias is None else bias.to(dtype)
-    return _Product.apply(rows, weights, bias)  # type: ignore[no-any-return]
+    # where vmap is active, _Product.apply would look for a rule at length, and these tensors are stacked already
+    with enable_single_level_autograd_function():
+        return super(torch.autograd.Function, _Product).apply(rows, weights, bias)
 
 
 class _Product(torch.autograd.Function):
@@ -30,11 +33,6 @@ class _Product(torch.autograd.Function):
     def setup_context(ctx: Any, inputs: tuple, output: Tensor) -> None:
         rows, weights, _ = inputs
         ctx.save_for_backward(rows, weights)
-
-    @staticmethod
-    def vmap(info: Any, in_dims: tuple, *args: Any) -> Any:
-        """torch asks for a rule wherever vmap is active, though these tensors are stacked already."""
-        raise AssertionError("a product of stacked matrices was mapped")
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Any:  # type: ignore[override]
