@@ -18,8 +18,9 @@ def rows_by_weights(rows: Tensor, weights: Tensor, bias: Tensor | None) -> Tenso
         dtype = torch.get_autocast_dtype(kind)
         rows, weights, bias = rows.to(dtype), weights.to(dtype), None if bias is None else bias.to(dtype)
     # where vmap is active, _Product.apply would look for a rule at length, and these tensors are stacked already
+    plain: Any = super(torch.autograd.Function, _Product)
     with enable_single_level_autograd_function():
-        return super(torch.autograd.Function, _Product).apply(rows, weights, bias)
+        return plain.apply(rows, weights, bias)
 
 
 class _Product(torch.autograd.Function):
