@@ -78,7 +78,8 @@ class Stack:
 
     def _gradients(self, batches: Sequence[Any], trained: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
         """Losses, and the gradients of what was used: torch leaves the rest alone, and so do we."""
-        total, sums = torch.zeros(()), {}
+        total: Any = 0.0
+        sums: dict[str, Tensor] = {}
         for batch in batches:
             losses = self._losses(batch)
             with self.program.explained():
@@ -86,7 +87,7 @@ class Stack:
             for name, g in zip(trained, found, strict=True):
                 if g is not None:
                     sums[name] = sums[name] + g if name in sums else g
-            total = total.to(losses.device) + losses.detach()
+            total = total + losses.detach()
         if len(batches) > 1:
             sums = {name: g / len(batches) for name, g in sums.items()}
         return total / len(batches), sums
