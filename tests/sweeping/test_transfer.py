@@ -239,6 +239,15 @@ def test_settings_of_the_target(two_rules):
     assert "lr=" in str(ours)
 
 
+def test_models_with_two_sizes_are_built_with_both(tmp_path):
+    def build(width, depth):
+        return nn.Sequential(nn.Linear(4, width), *(nn.Linear(width, width) for _ in range(depth)), nn.Linear(width, 2))
+
+    t = study(sweep().assign(depth=3))
+    assert "o1.plan(build(depth=3, width=128), base=build(depth=3, width=64)" in t.target(width=128).snippet
+    assert len(t.save_plan(tmp_path / "plan.json", build, width=128).rows) == 10
+
+
 def test_the_snippet_runs_and_its_plan_is_the_saved_one(two_rules, tmp_path):
     space = {"o1": o1, "build": network}
     exec(two_rules.target(width=256).snippet, space)

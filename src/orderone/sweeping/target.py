@@ -40,15 +40,21 @@ class Target:
     regret: float
     verdict: str
     options: Mapping[str, Any] = field(default_factory=dict)
+    held: Mapping[str, int] = field(default_factory=dict)  # the other size, if models have two
 
     @property
     def snippet(self) -> str:
         others = "".join(f", {name}={value!r}" for name, value in self.options.items() if value is not None)
         asked = f'rule="{self.rule}", optimizer="{self.optimizer}", lr={self.lr:.4g}{others}'
         return (
-            f"plan = o1.plan(build({self.size}), base=build({self.base}), {asked})\n"
+            f"plan = o1.plan({self._built(self.size)}, base={self._built(self.base)}, {asked})\n"
             "model, optimizer = plan.apply(), plan.optimizer()"
         )
+
+    def _built(self, size: int) -> str:
+        """`build(64)`, or `build(width=64, depth=4)` where models have both."""
+        named = ", ".join(f"{name}={value}" for name, value in {**self.held, self.axis: size}.items())
+        return f"build({named})" if self.held else f"build({size})"
 
     def plan(self, model: nn.Module, base: Any) -> Plan:
         """For a model of this size, relative to one of the base's size (the meta device is fine for both)."""
@@ -78,6 +84,7 @@ def target(
     tolerance: float,
     optimizer: str,
     options: Mapping[str, Any],
+    held: Mapping[str, int],
 ) -> Target:
     inside = [o for o in optima if o.beyond == INSIDE]
     if not inside:
@@ -94,7 +101,20 @@ def target(
     regret = float(max(largest.bend, 0.0) * (moved**2 + ((drift.error * k) ** 2 if k else 0.0)))
     lr, low, high = (float(np.exp2(value)) for value in (x, low, high))
     return Target(
-        drift.rule, optimizer, axis, size, base, lr, low, high, source, why, regret, drift.verdict, dict(options)
+        drift.rule,
+        optimizer,
+        axis,
+        size,
+        base,
+        lr,
+        low,
+        high,
+        source,
+        why,
+        regret,
+        drift.verdict,
+        dict(options),
+        dict(held),
     )
 
 

@@ -18,6 +18,7 @@ from orderone.sweeping.drift import MOVES, TRANSFERS, UNKNOWN, Drift, judge, pre
 from orderone.sweeping.job import call_build
 from orderone.sweeping.optimum import INSIDE, REACH, Curve, Optimum, optimum
 from orderone.sweeping.target import Target, target
+from orderone.sweeping.trial import SIZES
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -41,6 +42,7 @@ class Transfer:
     notes: Sequence[str] = ()
     options: Mapping[str, Any] = field(default_factory=dict)  # of `plan`
     build: Callable[..., Any] | None = field(default=None, repr=False)
+    held: Mapping[str, int] = field(default_factory=dict)  # the other size, if models have two
 
     @staticmethod
     def from_frame(
@@ -87,7 +89,7 @@ class Transfer:
         smallest = min(curve.size for of_rule in curves.values() for curve in of_rule)
         base = smallest if base is None else count(base, "base")
         return Transfer(
-            axis, curves, optima, drifts, used, base, tolerance, confidence, notes, options, build
+            axis, curves, optima, drifts, used, base, tolerance, confidence, notes, options, build, _held_size(frame, axis, where or {})
         )  # fmt: skip
 
     # --- reading -----------------------------------------------------------------------------------------------------
@@ -158,7 +160,7 @@ class Transfer:
             raise ValueError(f"rule: expected one of {', '.join(self.rules)}, got {rule!r}")
         return target(
             self.optima[rule], self.drift[rule], axis=self.axis, size=size, base=self.base,
-            tolerance=self.tolerance, optimizer=self.optimizer, options=self.options,
+            tolerance=self.tolerance, optimizer=self.optimizer, options=self.options, held=self.held,
         )  # fmt: skip
 
     def save_plan(
@@ -175,10 +177,17 @@ class Transfer:
             raise ValueError(f"build: expected a function of the {self.axis} that returns a model; give build=...")
         settings = self.target(rule=rule, **size)
         with torch.device("meta"):
-            large, base = (call_build(build, {self.axis: n}, {}) for n in (settings.size, self.base))
+            large, base = (call_build(build, {**self.held, self.axis: n}, {}) for n in (settings.size, self.base))
         made = settings.plan(large, base)
         made.save(path)
         return made
+
+
+def _held_size(frame: Any, axis: str, where: Mapping[str, Any]) -> dict[str, int]:
+    """The depth of all widths, or the width of all depths, where there is one."""
+    (other,) = (name for name in SIZES if name != axis)
+    sizes = [where[other]] if other in where else set(frame[other].dropna()) if other in frame else ()
+    return {other: int(next(iter(sizes)))} if len(sizes) == 1 else {}
 
 
 def excess(curve: Curve, own: Optimum, x: float) -> float:
