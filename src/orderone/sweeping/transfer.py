@@ -88,8 +88,9 @@ class Transfer:
         }  # fmt: skip
         smallest = min(curve.size for of_rule in curves.values() for curve in of_rule)
         base = smallest if base is None else count(base, "base")
+        held = _held_size(frame, axis, where or {})
         return Transfer(
-            axis, curves, optima, drifts, used, base, tolerance, confidence, notes, options, build, _held_size(frame, axis, where or {})
+            axis, curves, optima, drifts, used, base, tolerance, confidence, notes, options, build, held
         )  # fmt: skip
 
     # --- reading -----------------------------------------------------------------------------------------------------
