@@ -251,7 +251,7 @@ class Grows:
         ({"base": -1}, "base: expected a whole number"),
         ({"pruner": "medium"}, "did you mean 'median'"),
     ],
-    ids=str,
+    ids=lambda given: next(iter(given), "nothing") if isinstance(given, dict) else "",
 )
 def test_bad_input_is_told_before_anything_is_trained(changed, message):
     trained = []
