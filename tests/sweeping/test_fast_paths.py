@@ -107,13 +107,12 @@ def test_the_paths_are_taken(name, monkeypatch):
     assert any(result is not None for result in taken)
 
 
-def test_on_a_gpu_the_mean_of_each_member_is_taken_at_once(monkeypatch):
-    """The same formula, without a GPU to run it on."""
-    logits, target = normal(K, 6, 5), IGNORED
-    each = F.cross_entropy(logits.flatten(0, 1), target.flatten(), reduction="none", label_smoothing=0.1)
-    means = each.view(K, 6).sum(1) / (target != -100).sum(1)
-    wanted = torch.stack([F.cross_entropy(x, t, label_smoothing=0.1) for x, t in zip(logits, target, strict=True)])
-    assert torch.allclose(means, wanted, rtol=1e-12)
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_on_a_gpu_the_mean_of_each_member_is_taken_at_once(smoothing):
+    options = {"ignore_index": -100, "label_smoothing": smoothing}
+    logits = normal(K, 6, 5)
+    wanted = torch.stack([F.cross_entropy(x, t, **options) for x, t in zip(logits, IGNORED, strict=True)])
+    assert torch.allclose(paths.mean_of_each(logits, IGNORED, options), wanted, rtol=1e-12)
 
 
 def test_the_gradient_of_a_weight_is_in_its_own_order():

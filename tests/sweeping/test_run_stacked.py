@@ -3,9 +3,10 @@
 import numpy as np
 import pytest
 import torch
-from stacked_subjects import SUBJECTS, gpt, mlp
+from stacked_subjects import LENGTH, SUBJECTS, VOCAB, gpt, mlp
 from torch import nn
 
+from orderone.nn import GPT
 from orderone.sweeping import interrupts
 from orderone.sweeping.alone import run_alone
 from orderone.sweeping.job import Job
@@ -72,11 +73,16 @@ def test_outcomes_are_those_of_one_after_another(options):
 
 
 def test_rules_with_other_multipliers_get_programs_of_their_own():
-    j = job(precision="float64", steps=4)
-    chosen = trials(j, rules=("mup", "standard", "neural-tangent"), seeds=(0,))
+    def tied(width):  # and no gain before the readout that could take its factor
+        return GPT(vocab=VOCAB, length=LENGTH, width=width, heads=2, depth=1)
+
+    j = job(precision="float64", steps=4, **transformer() | {"build": tied})
+    chosen = trials(j, rules=("mup", "standard"), rates=(1e-3, 3e-3, 1e-2), seeds=(0,)) + trials(j, seeds=(1,))
     found = list(run_stacked(j, chosen))
     same(found, list(run_alone(j, chosen)))
-    assert {o.facts["members"] for o in found} == {2, 4} or len({o.facts["members"] for o in found}) == 1
+    factors = {trial.key: str(j.member(trial).plan.multipliers) for trial in chosen}
+    assert len(set(factors.values())) == 2  # the tied readout has one by muP
+    assert all(o.facts["members"] == list(factors.values()).count(factors[o.key]) for o in found)
 
 
 def test_a_diverged_member_is_recorded_and_the_others_go_on():
@@ -85,11 +91,12 @@ def test_a_diverged_member_is_recorded_and_the_others_go_on():
     found = {o.key: o for o in run_stacked(j, chosen)}
     calm, wild = ([found[t.key] for t in chosen if t.get("lr") == lr] for lr in (1e-3, 1e9))
     assert all(o.diverged_at is None and len(o.losses) == 12 for o in calm)
+    assert wild
     for o in wild:
-        if o.diverged_at is not None:
-            assert o.final == np.inf
-            assert len(o.losses) == o.diverged_at + 1
-            assert not np.isfinite(o.losses[-1])
+        assert o.diverged_at is not None
+        assert o.final == np.inf
+        assert len(o.losses) == o.diverged_at + 1
+        assert not np.isfinite(o.losses[-1])
     same(calm, list(run_alone(j, trials(j, rates=(1e-3,)))))
 
 

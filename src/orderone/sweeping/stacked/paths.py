@@ -152,8 +152,13 @@ def _cross_entropy(
     options: dict[str, Any] = {"ignore_index": ignore_index, "label_smoothing": label_smoothing}
     if logits.device.type == "cpu":  # calls are cheap there, and torch's own mean rounds as in a stand-alone run
         return torch.stack([functional.cross_entropy(*one, **options) for one in zip(logits, classes, strict=True)])
+    return mean_of_each(logits, classes, options)
+
+
+def mean_of_each(logits: Tensor, classes: Tensor, options: Mapping[str, Any]) -> Tensor:
+    """Cross entropies (K,) of (K, N, classes) in one call."""
     each = functional.cross_entropy(logits.flatten(0, 1), classes.flatten(), reduction="none", **options)
-    return each.view(classes.shape).sum(1) / (classes != ignore_index).sum(1)
+    return each.view(classes.shape).sum(1) / (classes != options["ignore_index"]).sum(1)
 
 
 PATHS: dict[Any, Callable[..., Tensor | None]] = {
