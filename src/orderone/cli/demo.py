@@ -167,14 +167,14 @@ def _verdicts():
 
 
 def _measured(names: Iterable[str]):
-    from orderone.gallery.experiment import judge
-    from orderone.gallery.s0_table3 import CHANGE, measure
+    from orderone.gallery.s0_table2 import Settings
+    from orderone.gallery.s0_table3 import CHANGE, exponents
 
     rows = []
     for name in names:
         p = rules.get(name)
         predicted = rms(p, training=True, alignment="worst")[CHANGE]
-        fit = measure(p, SEEDS, confidence=0.99).loc[CHANGE]
+        fit = exponents(p, Settings(SEEDS), confidence=0.99).loc[CHANGE]
         interval = f"n^{fit.exponent:+.2f} [{fit.low:+.2f}, {fit.high:+.2f}]"
-        rows.append((name, power(predicted), interval, judge(predicted, fit)))
+        rows.append((name, power(predicted), interval, "holds" if fit.low <= predicted <= fit.high else "FAILS"))
     return ("rule", "predicted", "measured, widths 64 to 1024", "prediction"), rows

@@ -1,32 +1,82 @@
-"""A table of a paper as something to run: what the paper claims, what theory says, what was measured, and a verdict."""
+"""A table or figure of a paper as something to run: what is claimed, what to measure, how to judge and how to draw it.
 
-from collections.abc import Callable
+Measuring yields records; judging and drawing only read them, so that stored records can be judged and drawn again, and
+made-up ones can test the judge.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from fractions import Fraction
+from typing import Any
 
 import pandas as pd
 
-COLUMNS = ["row", "quantity", "paper", "predicted", "measured", "low", "high", "paper_holds", "verdict"]
+Records = Mapping[str, pd.DataFrame]
+Parts = Mapping[str, Callable[[], pd.DataFrame]]
+
+SCALES = ("small", "gpu", "paper")  # minutes on two cores; minutes on one large GPU; what the paper did
+VERDICTS = ("holds", "holds in part", "does not hold", "unclear")
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What records say of one claim. `holds` is None where they cannot tell. `of`: the paper's claim, or what is true
+    instead, with the number of the erratum ("S1.4")."""
+
+    claim: str
+    holds: bool | None
+    numbers: str
+    of: str = "paper"
+    erratum: str = ""
+
+    def __post_init__(self) -> None:
+        assert self.of in ("paper", "corrected"), self.of
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A plotly figure {"data": [...], "layout": {...}}, with words for those who do not see it."""
+
+    title: str
+    figure: Mapping[str, Any]
+    alt: str
+    caption: str = ""
+
+
+@dataclass(frozen=True)
+class Grid:
+    """A table: its head and its rows, as text."""
+
+    title: str
+    head: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    caption: str = ""
 
 
 @dataclass(frozen=True)
 class Experiment:
-    """`run(seeds)` returns a frame with COLUMNS; `seeds` networks at the largest width, where networks are run at all."""
+    """`parts(settings)` names what to measure, piece by piece: each piece is kept as soon as it is there. Raise `version`
+    when the same settings would give other records than before."""
 
-    name: str
-    claim: str
-    run: Callable[[int], pd.DataFrame]
-    seeds: int = 16
+    name: str  # "s1-figure7"
+    title: str
+    claim: str  # the paper's, in our words
+    method: str  # how it is measured here
+    scales: Mapping[str, Any]  # settings (frozen dataclasses) of "small" and "paper", and of "gpu" where that differs
+    parts: Callable[[Any], Parts]
+    judge: Callable[[Records], Sequence[Finding]]
+    draw: Callable[[Records], Sequence[Picture | Grid]]
+    errata: Sequence[str] = ()
+    version: int = 1
+
+    @property
+    def paper(self) -> str:
+        return self.name[:2].upper()
 
 
-def compare(row: str, quantity: str, paper: Fraction, predicted: Fraction, fit: pd.Series) -> tuple:
-    """A line of an experiment: `paper_holds` judges the printed exponent, `verdict` ours, by the measured interval."""
-    interval = fit.exponent, fit.low, fit.high
-    return row, quantity, str(paper), str(predicted), *interval, judge(paper, fit), judge(predicted, fit)
-
-
-def judge(exponent: Fraction, fit: pd.Series) -> str:
-    """Exponents come in steps of 1/2: an interval as wide as that can refute one, but confirms none."""
-    if not fit.low <= exponent <= fit.high:
-        return "FAILS"
-    return "holds" if fit.high - fit.low < 0.5 else "UNCLEAR"
+def verdict(findings: Sequence[Finding], of: str = "paper") -> str:
+    """One word for many findings; those that cannot be told count as neither."""
+    told = Counter(finding.holds for finding in findings if finding.of == of)
+    if not told[True] and not told[False]:
+        return "unclear"
+    return "holds" if not told[False] else "holds in part" if told[True] else "does not hold"

@@ -1,0 +1,91 @@
+"""Records on disk: a folder for each experiment and scale, a CSV file for each part, and where all of it comes from.
+
+A part counts as kept only if it was measured with the same settings by the same version of the
+experiment.
+"""
+
+import json
+import os
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from orderone.gallery.experiment import Experiment, Records
+from orderone.measure.records import versions
+
+SHIPPED = Path(__file__).parent / "results"  # measured by us, part of the package
+DIGITS = "%.7g"
+RECORD = "provenance.json"
+
+
+class Kept:
+    """The records of an experiment at one scale, below `folder`."""
+
+    def __init__(self, folder: Path, experiment: Experiment, scale: str, settings: Any):
+        self.folder = folder / experiment.name / scale
+        self.identity = {"settings": _plain(settings), "version": experiment.version}
+        self.experiment, self.scale = experiment, scale
+
+    def get(self, part: str) -> pd.DataFrame | None:
+        known = self.provenance()["parts"].get(part)
+        if known is None or {name: known.get(name) for name in self.identity} != self.identity:
+            return None
+        return read_part(self.folder, part)
+
+    def put(self, part: str, frame: pd.DataFrame, seconds: float) -> pd.DataFrame:
+        """What comes back is what a later run will read, digit for digit."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        _write(self.folder / file_of(part), frame.to_csv(index=False, float_format=DIGITS, lineterminator="\n"))
+        record = self.provenance()
+        record["parts"][part] = {
+            "seconds": round(seconds, 1), "measured": f"{datetime.now(UTC):%Y-%m-%d}", "device": _device(),
+            "versions": versions(), **self.identity,
+        }  # fmt: skip
+        _write(self.folder / RECORD, json.dumps(record, indent=1) + "\n")
+        return read_part(self.folder, part)
+
+    def provenance(self) -> dict[str, Any]:
+        """What is known of every part, whether or not it still counts."""
+        try:
+            return read_provenance(self.folder)
+        except (FileNotFoundError, json.JSONDecodeError):
+            command = f"orderone reproduce {self.experiment.name} --scale {self.scale}"
+            return {"experiment": self.experiment.name, "scale": self.scale, "command": command, "parts": {}}
+
+
+def read_records(folder: Path) -> Records:
+    """All parts that a folder of one experiment and scale holds."""
+    return {part: read_part(folder, part) for part in read_provenance(folder)["parts"]}
+
+
+def read_provenance(folder: Path) -> dict[str, Any]:
+    return json.loads((folder / RECORD).read_text(encoding="utf-8"))
+
+
+def read_part(folder: Path, part: str) -> pd.DataFrame:
+    return pd.read_csv(folder / file_of(part), keep_default_na=False, na_values=["", "nan"])
+
+
+def file_of(part: str) -> str:
+    return part.replace(" ", "-") + ".csv"
+
+
+def _plain(settings: Any) -> Any:
+    """As JSON will give it back, so that both can be compared."""
+    return json.loads(json.dumps(asdict(settings), default=str))
+
+
+def _write(path: Path, text: str) -> None:
+    """Whole or not at all, whenever it is interrupted."""
+    half = path.with_name(path.name + f".{os.getpid()}.half")
+    half.write_text(text, encoding="utf-8", newline="")
+    half.replace(path)
+
+
+def _device() -> str:
+    import torch
+
+    return torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU"

@@ -1,0 +1,87 @@
+"""`reproduce`: measure what is missing, judge, draw."""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from orderone.core.errors import one_of
+from orderone.gallery.experiment import SCALES, Experiment, Finding, Grid, Picture, Records, verdict
+from orderone.gallery.kept import Kept, read_provenance, read_records
+
+Tell = Callable[[str, int, int], None]  # part, its number, how many
+
+
+@dataclass(frozen=True)
+class Reproduced:
+    """Records of an experiment at one scale, and what follows from them."""
+
+    experiment: Experiment
+    scale: str
+    records: Records
+    provenance: dict[str, Any]
+
+    @cached_property
+    def findings(self) -> Sequence[Finding]:
+        return tuple(self.experiment.judge(self.records))
+
+    @cached_property
+    def pictures(self) -> Sequence[Picture | Grid]:
+        return tuple(self.experiment.draw(self.records))
+
+    @property
+    def verdict(self) -> str:
+        """Of the paper's claims: "holds", "holds in part", "does not hold", or "unclear"."""
+        return verdict(self.findings)
+
+    @property
+    def corrected(self) -> str | None:
+        """The same of what we say is true instead; None where the paper stands uncorrected."""
+        return verdict(self.findings, "corrected") if any(f.of == "corrected" for f in self.findings) else None
+
+
+def reproduce(
+    experiment: Experiment,
+    scale: str = "small",
+    folder: Path = Path("reproduced"),
+    *,
+    seeds: int | None = None,
+    again: bool = False,
+    tell: Tell = lambda part, number, total: None,
+) -> Reproduced:
+    """Run what `folder` does not hold yet. Every part is kept as soon as it is measured; `again` measures all anew."""
+    settings = settings_of(experiment, scale, seeds)
+    kept = Kept(folder, experiment, scale, settings)
+    parts, records = experiment.parts(settings), {}
+    for number, (part, measure) in enumerate(parts.items(), 1):
+        known = None if again else kept.get(part)
+        if known is None:
+            tell(part, number, len(parts))
+            start = time.perf_counter()
+            frame = measure()
+            known = kept.put(part, frame, time.perf_counter() - start)
+        records[part] = known
+    return Reproduced(experiment, scale, records, kept.provenance())
+
+
+def load(experiment: Experiment, scale: str, folder: Path) -> Reproduced:
+    """What a folder holds of it, measured at whatever time."""
+    place = folder / experiment.name / scale
+    return Reproduced(experiment, scale, read_records(place), read_provenance(place))
+
+
+def settings_of(experiment: Experiment, scale: str, seeds: int | None = None) -> Any:
+    settings = experiment.scales[one_of(scale, experiment.scales, f"scale of {experiment.name}")]
+    if seeds is None:
+        return settings
+    if "seeds" not in {f.name for f in fields(settings)}:
+        raise ValueError(f"seeds: {experiment.name} has no number of seeds to set, got {seeds}; leave it out")
+    return replace(settings, seeds=seeds)
+
+
+def nearest(experiment: Experiment, scale: str) -> str:
+    """The scale itself, or the next smaller one that the experiment has."""
+    known = SCALES[: SCALES.index(one_of(scale, SCALES, "scale")) + 1]
+    return next(each for each in reversed(known) if each in experiment.scales)
