@@ -7,7 +7,7 @@ PIP := PIP_CONSTRAINT=constraints.txt PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/pip
 export OMP_NUM_THREADS ?= 1
 PEER_BENCHMARKS := benchmarks/kernels.py benchmarks/meanfield.py benchmarks/transformer.py
 
-.PHONY: demo data test test-all lint format bench bench-peers docs clean constraints
+.PHONY: demo data reproduce-small test test-all lint format bench bench-peers docs clean constraints
 
 demo: .venv/.run
 	@$(BIN)/orderone demo
@@ -15,6 +15,10 @@ demo: .venv/.run
 # Real data sets into ./data (MNIST, CIFAR-10, books, ...): no test and no demo needs them.
 data: .venv/.dev
 	$(BIN)/python -m orderone.data.fetch
+
+# Every table and figure of the papers at small scale: under half an hour on two cores. Interrupted, it goes on.
+reproduce-small: .venv/.run
+	$(BIN)/orderone reproduce --all --scale small --html gallery.html
 
 test: .venv/.dev
 	$(BIN)/pytest -m "not slow" --numprocesses 2 --dist worksteal
@@ -60,7 +64,7 @@ constraints: .venv/.dev
 
 .venv/.run: .venv/bin/pip pyproject.toml constraints.txt
 	@echo "installing into .venv (once; about a minute)"
-	@$(PIP) -e '.[transformers,report]'
+	@$(PIP) -e '.[transformers,report,data]'
 	@touch $@
 
 .venv/.dev: .venv/.run

@@ -1,52 +1,155 @@
-"""`orderone reproduce`: tables of the papers, run again."""
+"""`orderone reproduce`: tables and figures of the papers, run again and judged."""
 
-from typing import Annotated
+import sys
+import traceback
+from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
 from orderone.cli import show
 from orderone.core.errors import one_of
 from orderone.core.exact import count
+from orderone.core.progress import bar
+
+if TYPE_CHECKING:
+    from orderone.gallery import Experiment, Reproduced
+
+FOLDER = "reproduced"
 
 
 def reproduce(
-    name: Annotated[str | None, tyro.conf.Positional] = None, /, seeds: int | None = None, json: bool = False
+    name: Annotated[str | None, tyro.conf.Positional] = None,
+    /,
+    listed: Annotated[bool, tyro.conf.arg(name="list")] = False,
+    every: Annotated[bool, tyro.conf.arg(name="all")] = False,
+    scale: str = "small",
+    out: str = FOLDER,
+    seeds: int | None = None,
+    again: bool = False,
+    html: str | None = None,
+    json: bool = False,
 ) -> None:
-    """Run a table of the papers: what it claims, what theory predicts, what networks do. Without a name, list them.
+    """Run a table or figure of the papers: what it claims, what networks do, whether it holds. Without a name, list them.
+
+    What is measured is kept: the same command goes on where it was interrupted. Status 1 means that an experiment broke.
 
     Args:
         name: The experiment.
-        seeds: Networks at the largest width (default: enough for narrow intervals).
-        json: Print JSON instead of a table.
+        listed: List the experiments.
+        every: Run them all. One that has no such scale runs at the next smaller one.
+        scale: small (a minute on two cores), gpu (minutes on one large GPU) or paper (what the paper did).
+        out: The folder that records are kept in.
+        seeds: Networks for each setting, where an experiment has such a number.
+        again: Measure anew what is kept.
+        html: Write a report with all figures to this file.
+        json: Print JSON instead of tables.
     """
-    from orderone.gallery import EXPERIMENTS  # torch and pandas load only here
+    from orderone.gallery import EXPERIMENTS, SCALES  # torch and pandas load only here
 
-    if name is None:
-        rows = [(e.name, e.claim) for e in EXPERIMENTS.values()]
-        if json:
-            show.print_json(dict(rows))
-        else:
-            show.console().print(show.table("orderone reproduce NAME", ("name", "what the paper claims"), rows))
+    one_of(scale, SCALES, "scale")
+    if name is not None and (every or listed):
+        raise ValueError(f"expected a name, --all or --list, got {name!r} and another; leave one of them out")
+    if name is None and not every:
+        _list(EXPERIMENTS.values(), json)
         return
-    experiment = EXPERIMENTS[one_of(name, EXPERIMENTS, "experiment")]
-    networks = experiment.seeds if seeds is None else count(seeds, "seeds")
-    out = show.console()
-    with show.one_thread(), out.status(f"running {experiment.name}"):
-        frame = experiment.run(networks)
+    chosen = list(EXPERIMENTS.values()) if every else [EXPERIMENTS[one_of(name, EXPERIMENTS, "experiment")]]
+    if html is not None:
+        show.writable(html, "html")
+    networks = None if seeds is None else count(seeds, "seeds")
+    done = _run_all(chosen, scale, Path(out), again) if every else [_run(chosen[0], scale, Path(out), again, networks)]
     if json:
-        print(frame.to_json(orient="records", indent=2, force_ascii=False))
+        told = [_plain(each) for each in done]
+        show.print_json(told if every else told[0])
     else:
-        out.print(show.table(f"{experiment.name}: {experiment.claim}", *_cells(frame)))
-        kept = {who: (frame[who] == "holds").sum() for who in ("verdict", "paper_holds")}
-        out.print(f"of {len(frame)} lines, theory holds in {kept['verdict']}, the paper in {kept['paper_holds']}")
+        _show(done)
+    if html is not None:
+        _write(html, done)
+    if len(done) < len(chosen):
+        raise SystemExit(1)
 
 
-def _cells(frame):
-    """Exponents with their intervals in one column, so that a table fits a terminal."""
-    measured = [
-        f"{x:+.2f} [{low:+.2f}, {high:+.2f}]" if x == x else ""
-        for x, low, high in zip(frame.measured, frame.low, frame.high, strict=True)
+def _list(experiments: "Iterable[Experiment]", json: bool) -> None:
+    if json:
+        keys = ("name", "title", "claim", "method")
+        show.print_json([{k: getattr(e, k) for k in keys} | {"scales": list(e.scales)} for e in experiments])
+        return
+    rows = [(e.name, e.title, ", ".join(e.scales)) for e in experiments]
+    show.console().print(show.table("orderone reproduce NAME", ("name", "what it shows", "scales"), rows))
+
+
+def _run_all(chosen: "Sequence[Experiment]", scale: str, out: Path, again: bool) -> "list[Reproduced]":
+    """One that breaks is told and left out; the others run."""
+    from orderone.gallery.run import nearest
+
+    done = []
+    for number, experiment in enumerate(chosen, 1):
+        print(f"[{number} of {len(chosen)}] {experiment.name}", file=sys.stderr, flush=True)
+        try:
+            done.append(_run(experiment, nearest(experiment, scale), out, again))
+        except Exception:
+            traceback.print_exc()
+            print(f"orderone: {experiment.name} broke; the others go on", file=sys.stderr, flush=True)
+    return done
+
+
+def _run(experiment: "Experiment", scale: str, out: Path, again: bool, seeds: int | None = None) -> "Reproduced":
+    from orderone.gallery import reproduce as run
+
+    with ExitStack() as stack:
+        stack.enter_context(show.one_thread())
+        move = stack.enter_context(bar(experiment.name))
+
+        def tell(part: str, number: int, total: int) -> None:
+            move(number - 1, total, f"{experiment.name}: {part}")
+            if not sys.stderr.isatty():
+                print(f"{experiment.name}: {part} ({number} of {total})", file=sys.stderr, flush=True)
+
+        result = run(experiment, scale, out, seeds=seeds, again=again, tell=tell)
+        _ = result.findings, result.pictures  # what cannot be judged or drawn breaks here, not in the report
+        return result
+
+
+def _plain(each: "Reproduced") -> dict[str, Any]:
+    found = [vars(finding) for finding in each.findings]
+    own = {"name": each.experiment.name, "scale": each.scale, "verdict": each.verdict, "corrected": each.corrected}
+    return own | {"findings": found, "provenance": each.provenance}
+
+
+def _show(done: "Sequence[Reproduced]") -> None:
+    out = show.console()
+    if len(done) == 1:
+        _details(done[0], out)
+        return
+    rows = [(e.experiment.name, e.scale, e.verdict, e.corrected, _seconds(e)) for e in done]
+    head = ("name", "scale", "the paper", "as corrected", "seconds")
+    out.print(show.table("Claims of the papers", head, rows))
+
+
+def _details(each: "Reproduced", out: Any) -> None:
+    from orderone.gallery import Grid
+
+    for drawn in each.pictures:
+        if isinstance(drawn, Grid):
+            out.print(show.table(drawn.title, drawn.head, drawn.rows))
+    words = {True: "holds", False: "does not hold", None: "unclear"}
+    rows = [
+        (f.claim, f"as corrected ({f.erratum})" if f.of == "corrected" else "the paper", words[f.holds], f.numbers)
+        for f in each.findings
     ]
-    columns = ["row", "quantity", "paper", "paper_holds", "predicted", "verdict", "measured"]
-    titles = ("row", "quantity", "paper", "holds?", "theory", "holds?", "measured")
-    return titles, frame.assign(measured=measured)[columns].itertuples(index=False)
+    title = f"{each.experiment.name}, scale {each.scale}: {each.experiment.claim}"
+    out.print(show.table(title, ("claim", "whose", "verdict", "measured"), rows))
+    corrected = f"; as corrected: {each.corrected}" if each.corrected else ""
+    out.print(show.coloured(f"the paper: {each.verdict}{corrected}"))
+
+
+def _seconds(each: "Reproduced") -> str:
+    return f"{sum(part['seconds'] for part in each.provenance['parts'].values()):.0f}"
+
+
+def _write(html: str, done: "Sequence[Reproduced]") -> None:
+    from orderone.report import write_gallery
+
+    print(f"wrote {write_gallery(html, done)}", file=sys.stderr)

@@ -15,11 +15,14 @@ COLOURS = {
     "STABLE": "green",
     "PASS": "green",
     "holds": "green",
+    "holds in part": "yellow",
+    "does not hold": "bold red",
     "UNSTABLE": "bold red",
     "FAIL": "bold red",
     "FAILS": "bold red",
     "SHRINKS": "cyan",
     "UNCLEAR": "yellow",
+    "unclear": "yellow",
     "note": "yellow",
 }
 

@@ -1,0 +1,107 @@
+"""Records are kept part by part, and only what is missing is measured."""
+
+from dataclasses import dataclass, replace
+
+import pandas as pd
+import pytest
+
+from orderone.gallery import EXPERIMENTS, Experiment, Finding, load, reproduce, verdict
+from orderone.gallery.kept import SHIPPED, _plain, read_provenance, read_records
+from orderone.gallery.run import nearest, settings_of
+
+
+@dataclass(frozen=True)
+class Settings:
+    seeds: int = 2
+
+
+def experiment(measured, **changes):
+    def part(name, settings):
+        def measure():
+            measured.append(name)
+            return pd.DataFrame({"x": [1 / 3, float("inf"), float("nan")], "word": ["1/2", "a, b", ""]})
+
+        return measure
+
+    made = Experiment(
+        name="s0-made", title="", claim="", method="", scales={"small": Settings(), "paper": Settings(8)},
+        parts=lambda settings: {name: part(name, settings) for name in ("first", "second part")},
+        judge=lambda records: [Finding("all is there", len(records) == 2, "")], draw=lambda records: [],
+    )  # fmt: skip
+    return replace(made, **changes)
+
+
+def test_what_is_kept_is_not_measured_again(tmp_path):
+    measured = []
+    first = reproduce(experiment(measured), folder=tmp_path)
+    second = reproduce(experiment(measured), folder=tmp_path)
+    assert measured == ["first", "second part"]
+    assert first.verdict == "holds"
+    for part in first.records:
+        pd.testing.assert_frame_equal(first.records[part], second.records[part])
+    pd.testing.assert_frame_equal(load(experiment([]), "small", tmp_path).records["first"], first.records["first"])
+
+
+@pytest.mark.parametrize("changed", [{"version": 2}, {"scales": {"small": Settings(3)}}])
+def test_other_settings_or_another_version_are_measured(tmp_path, changed):
+    measured = []
+    reproduce(experiment(measured), folder=tmp_path)
+    reproduce(experiment(measured, **changed), folder=tmp_path)
+    assert len(measured) == 4
+
+
+def test_an_interrupted_experiment_goes_on(tmp_path):
+    measured = []
+
+    def stop(part, number, total):
+        if number == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        reproduce(experiment(measured), folder=tmp_path, tell=stop)
+    reproduce(experiment(measured), folder=tmp_path)
+    assert measured == ["first", "second part"]
+    assert not list(tmp_path.rglob("*.half"))
+
+
+def test_a_verdict_in_one_word():
+    def of(*holds):
+        return verdict([Finding("", each, "") for each in holds])
+
+    assert of(True, True, None) == "holds"
+    assert of(True, False) == "holds in part"
+    assert of(False, None) == "does not hold"
+    assert of(None) == of() == "unclear"
+    both = [Finding("", False, ""), Finding("", True, "", of="corrected", erratum="S0.1")]
+    assert (verdict(both), verdict(both, "corrected")) == ("does not hold", "holds")
+
+
+def test_the_nearest_scale():
+    assert nearest(experiment([]), "gpu") == "small"
+    assert nearest(experiment([]), "paper") == "paper"
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_every_entry_is_whole(name):
+    e = EXPERIMENTS[name]
+    assert {"small", "paper"} <= set(e.scales)
+    assert all(e.parts(settings_of(e, scale)) for scale in e.scales)
+    assert e.title
+    assert e.claim
+    assert e.method
+
+
+@pytest.mark.parametrize("place", sorted(SHIPPED.glob("*/*")), ids=lambda place: f"{place.parent.name}-{place.name}")
+def test_shipped_results_are_of_the_present_code_and_can_be_judged_and_drawn(place):
+    e = EXPERIMENTS[place.parent.name]
+    known = read_provenance(place)["parts"]
+    assert set(known) == set(e.parts(e.scales[place.name]))
+    for part in known.values():
+        assert part["settings"] == _plain(e.scales[place.name])
+        assert part["version"] == e.version
+    assert e.judge(read_records(place))
+    assert e.draw(read_records(place))
+
+
+def test_every_entry_has_shipped_results():
+    assert {place.parent.name for place in SHIPPED.glob("*/small")} == set(EXPERIMENTS)
