@@ -1,0 +1,125 @@
+"""Writes docs/gallery/ from the results that are shipped: `python docs/make_gallery.py`, with `--text` without pictures.
+
+Pictures are drawn by plotly in headless Chromium, as a reader of the report sees them.
+"""
+
+import io
+import json
+import re
+import sys
+from base64 import b64decode
+from pathlib import Path
+from shutil import which
+
+from orderone.gallery import EXPERIMENTS, SCALES, Grid, Picture, Reproduced, load
+from orderone.gallery.kept import SHIPPED
+
+HERE = Path(__file__).parent / "gallery"
+PAPERS = {
+    "S0": "Scale-invariant parameterizations",
+    "S1": "Mean field theory of deep dropout networks",
+    "S2": "Effective theory of Transformers",
+    "S3": "Differential-equation limits",
+}
+WORDS = {True: "holds", False: "does not hold", None: "unclear"}
+COLOURS = 128  # of a picture: lines and dots need no more
+WIDTH = 860
+
+
+def entries() -> dict[str, list[Reproduced]]:
+    """By paper; of each experiment the largest scale that was run."""
+    found: dict[str, list[Reproduced]] = {paper: [] for paper in PAPERS}
+    for e in EXPERIMENTS.values():
+        scale = next(each for each in reversed(SCALES) if (SHIPPED / e.name / each).exists())
+        found[e.paper].append(load(e, scale, SHIPPED))
+    return found
+
+
+def pages(found: dict[str, list[Reproduced]]) -> dict[str, str]:
+    texts = {"index.md": index(found)}
+    for paper, those in found.items():
+        body = "\n\n".join(map(section, those))
+        texts[f"{paper.lower()}.md"] = f"# {paper}: {PAPERS[paper].lower()}\n\n{body}\n"
+    return texts
+
+
+def index(found: dict[str, list[Reproduced]]) -> str:
+    lines = [
+        "# Gallery",
+        "",
+        "Every table and figure of the four papers, run again and judged: `orderone reproduce NAME`, or all of them with",
+        "`make reproduce-small`; `orderone report --html gallery.html` makes one interactive page of what is shipped.",
+        "*The paper* judges its claims as printed; *as corrected*, what the [errata](../errata.md) say is true instead.",
+        "",
+        "| entry | what it shows | the paper | as corrected | scale |",
+        "| --- | --- | --- | --- | --- |",
+    ]
+    for paper, those in found.items():
+        for r in those:
+            e = r.experiment
+            link = f"[{e.name}]({paper.lower()}.md#{e.name})"
+            lines.append(f"| {link} | {e.title} | {r.verdict} | {r.corrected or ''} | {r.scale} |")
+    return "\n".join(lines) + "\n"
+
+
+def section(r: Reproduced) -> str:
+    e = r.experiment
+    corrected = f" As corrected, it **{r.corrected}**." if r.corrected in ("holds", "holds in part") else ""
+    lines = [f"## {e.name}", "", f"**{e.title}.** {e.claim}", ""]
+    lines += [f"The paper's claim: **{r.verdict}**.{corrected} {e.method}", ""]
+    lines += [f"![{cell(p.alt)}]({name}.png)\n" for name, p in pictures(r)]
+    lines += ["| claim | whose | verdict | measured |", "| --- | --- | --- | --- |"]
+    for f in r.findings:
+        whose = f"corrected, {f.erratum}" if f.of == "corrected" else "the paper"
+        lines.append(f"| {cell(f.claim)} | {whose} | {WORDS[f.holds]} | {cell(f.numbers)} |")
+    for grid in (p for p in r.pictures if isinstance(p, Grid)):
+        lines += ["", f"{grid.title}:", ""]
+        lines += ["| " + " | ".join(map(cell, row)) + " |" for row in (grid.head, ["---"] * len(grid.head), *grid.rows)]
+    return "\n".join([*lines, "", provenance(r)])
+
+
+def provenance(r: Reproduced) -> str:
+    parts = list(r.provenance["parts"].values())
+    seconds, last = sum(part["seconds"] for part in parts), parts[-1]
+    used = ", ".join(f"{name} {version}" for name, version in last["versions"].items())
+    return f"`{r.provenance['command']}`: {seconds:.0f} s on {last['device']} ({used})."
+
+
+def pictures(r: Reproduced) -> list[tuple[str, Picture]]:
+    drawn = [p for p in r.pictures if isinstance(p, Picture)]
+    return [(f"{r.experiment.name}-{number}", p) for number, p in enumerate(drawn, 1)]
+
+
+def cell(text: str) -> str:
+    """Markdown reads neither its own signs in it nor the end of the cell."""
+    return re.sub(r"([|*_`\[\]<>$])", r"\\\1", str(text)).replace("\n", " ")
+
+
+def draw(found: dict[str, list[Reproduced]]) -> None:
+    import plotly.graph_objects as go
+    from PIL import Image
+    from playwright.sync_api import sync_playwright
+    from plotly.offline import get_plotlyjs
+
+    with sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=which("chromium"), args=["--no-sandbox"])
+        page = browser.new_page()
+        page.set_content("<html><body></body></html>")
+        page.add_script_tag(content=get_plotlyjs())
+        for name, p in (each for those in found.values() for r in those for each in pictures(r)):
+            figure = go.Figure(json.loads(go.Figure(dict(p.figure)).to_json())).update_layout(template="plotly_white")
+            size = {"format": "png", "width": WIDTH, "height": figure.layout.height or 440}
+            url = page.evaluate("([figure, size]) => Plotly.toImage(figure, size)", [json.loads(figure.to_json()), size])
+            image = Image.open(io.BytesIO(b64decode(url.split(",")[1]))).convert("RGB").quantize(COLOURS)
+            image.save(HERE / f"{name}.png", optimize=True)
+            print(name, flush=True)
+        browser.close()
+
+
+if __name__ == "__main__":
+    gallery = entries()
+    HERE.mkdir(exist_ok=True)
+    for name, text in pages(gallery).items():
+        (HERE / name).write_text(text, encoding="utf-8")
+    if "--text" not in sys.argv:
+        draw(gallery)
