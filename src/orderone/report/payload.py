@@ -15,7 +15,7 @@ DIGITS = 4  # more than a screen can show; a model of 300 modules stays below a 
 
 def payload(r: Any) -> str:
     records = cube(r)
-    return _script_safe(
+    return script_safe(
         {
             "axis": r.axis,
             "modules": records.modules,
@@ -73,7 +73,7 @@ def _number(value: float) -> float | int | None:
     return int(value) if value.is_integer() and abs(value) < 1e6 else float(f"{value:.{DIGITS}g}")
 
 
-def _script_safe(value: object) -> str:
+def script_safe(value: object) -> str:
     """No name can close the script element, open a comment in it, or end a line of it."""
     text = json.dumps(value, allow_nan=False, separators=(",", ":"))  # ASCII: U+2028 and its like are escaped
     return text.replace("&", r"\u0026").replace("<", r"\u003c").replace(">", r"\u003e")

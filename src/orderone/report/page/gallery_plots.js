@@ -1,0 +1,81 @@
+// A figure is drawn when it comes near the view, a few in each frame; its data are not even read before.
+const NARROW = 600; // pixels: a legend beside the axes would leave them no room
+const LEAST = 0.6; // of its height is for the axes themselves; legends and titles come on top
+const FRAME_MS = 16;
+const touch = matchMedia("(pointer: coarse)").matches; // a finger on a figure scrolls the page
+const CONFIG = { responsive: true, displaylogo: false, ...(touch && { displayModeBar: false }), modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d"] };
+const plots = [...document.querySelectorAll(".plot")];
+const inView = new Set();
+const stale = new Set(plots);
+
+// Above the axes, in lines, unless the figure has a place for it and there is room beside them.
+function legendFor(layout, narrow, height) {
+  const { x, y, xanchor, yanchor, orientation, xref, yref, ...style } = layout.legend ?? {};
+  if (!narrow && (x !== undefined || y !== undefined || orientation !== undefined)) return layout.legend;
+  const titled = (layout.annotations ?? []).some((note) => note.yref === "paper" && note.y >= 1); // panels have names
+  return { ...style, orientation: "h", x: 0, xanchor: "left", y: 1 + (titled ? 34 : 6) / height, yanchor: "bottom" };
+}
+
+// plotly writes powers of ten larger than other numbers.
+function axesFor(layout) {
+  const log = Object.entries(layout).filter(([name, axis]) => /^[xy]axis/.test(name) && axis.type === "log");
+  return Object.fromEntries(log.map(([name, axis]) => [name, { ...axis, tickfont: { size: 10.5, ...axis.tickfont } }]));
+}
+
+function layoutFor(plot, layout) {
+  const [narrow, height] = [plot.clientWidth < NARROW, Number(plot.dataset.height)];
+  return {
+    ...layout, ...axesFor(layout), height, width: undefined, autosize: true, template: template(), legend: legendFor(layout, narrow, 0.75 * height),
+    ...(touch && { dragmode: false }), ...(narrow && { margin: { ...layout.margin, l: 44, r: 8 } }),
+  };
+}
+
+// Legends with many lines take room from the axes: the figure grows by what is missing.
+function grown(plot) {
+  const missing = LEAST * Number(plot.dataset.height) - plot._fullLayout._size.h;
+  return missing > 4 ? Plotly.relayout(plot, { height: plot._fullLayout.height + missing }) : null;
+}
+
+function say(plot, words) {
+  plot.replaceChildren(Object.assign(document.createElement("p"), { className: "trouble", textContent: words }));
+}
+
+async function draw(plot) {
+  stale.delete(plot);
+  try {
+    const { data, layout } = JSON.parse($(`figure-${plot.dataset.figure}`).textContent);
+    if (!plot.classList.contains("js-plotly-plot")) plot.replaceChildren();
+    await Plotly.newPlot(plot, data, layoutFor(plot, layout), CONFIG);
+    await grown(plot);
+    plot.dataset.drawn = "yes";
+  } catch (error) {
+    say(plot, `This figure could not be drawn (${error.message}). It shows: ${plot.getAttribute("aria-label")}`);
+    plot.dataset.drawn = "failed";
+  }
+}
+
+let pumping = false;
+function pump() {
+  if (pumping) return;
+  pumping = true;
+  requestAnimationFrame(() => {
+    pumping = false;
+    const start = performance.now();
+    for (const plot of inView) {
+      if (performance.now() - start > FRAME_MS) return pump();
+      if (stale.has(plot)) draw(plot);
+    }
+  });
+}
+
+const observer = new IntersectionObserver((entries) => {
+  for (const { target, isIntersecting } of entries) inView[isIntersecting ? "add" : "delete"](target);
+  pump();
+}, { rootMargin: "500px" });
+plots.forEach((plot) => observer.observe(plot));
+
+// In other colours: those in view now, the others when they come.
+function redraw() {
+  plots.forEach((plot) => stale.add(plot));
+  pump();
+}
