@@ -129,12 +129,12 @@ def sweep(
             setting = _setting(task, model, given, builder, data, batch, length, device, sizes["widths"])
             found = _run(setting, space, sizes, options)
     except Interrupted as interrupted:
-        _show(interrupted.sweep, None, None, json)
+        show_sweep(interrupted.sweep, None, None, json)
         print(f"orderone: {interrupted.args[0].replace('the same call', 'the same command')}", file=sys.stderr)
         sys.exit(INTERRUPTED)
     _all_failed(found)
     study = _study(found, sizes)
-    _show(found, study, None if target is None or study is None else settings_for(study, target), json)
+    show_sweep(found, study, None if target is None or study is None else settings_for(study, target), json)
     _write(study, setting.name, {"html": html, "png": png})
     sys.stdout.flush()
     sys.exit(0 if study is None else STATUS[study.verdict])
@@ -209,7 +209,7 @@ def settings_for(study: "Transfer", size: int) -> Any:
 # --- showing --------------------------------------------------------------------------------------------------------
 
 
-def _show(found: "Sweep", study: "Transfer | None", target: Any, json: bool) -> None:
+def show_sweep(found: "Sweep", study: "Transfer | None", target: Any, json: bool) -> None:
     if json:
         show.print_json(_record(found, study, target))
         return

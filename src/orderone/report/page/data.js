@@ -19,7 +19,7 @@ function element(tag, properties = {}, children = []) {
 function badge(verdict) {
   const node = element("span", { className: "badge", textContent: verdict || "not judged" });
   node.style.background = colourOf(verdict);
-  node.style.color = byWord[verdict]?.ink ?? "#ffffff";
+  node.style.color = byWord[verdict]?.ink ?? "#000000";
   return node;
 }
 

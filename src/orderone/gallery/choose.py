@@ -1,0 +1,48 @@
+"""Which records of an experiment to show, of those that several folders hold: the largest scale, then the newest.
+
+Half an experiment, or one of an older version, is left out and named.
+"""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from orderone.gallery.experiment import SCALES, Experiment
+from orderone.gallery.kept import read_provenance
+from orderone.gallery.run import Reproduced, load
+
+
+def choose(experiment: Experiment, folders: Sequence[Path]) -> tuple[Reproduced | None, list[str]]:
+    """What to show, and why other records are not shown. Of equals, those of the folder that is named first."""
+    found, notes = [], []
+    for folder in folders:
+        for scale in experiment.scales:
+            if (folder / experiment.name / scale).is_dir():
+                each, why = _read(experiment, scale, folder)
+                notes += [f"{experiment.name}, {scale}, in {folder}: {why}; left out"] if why else []
+                found += [each] if each is not None else []
+    return max(found, key=_rank, default=None), notes
+
+
+def _read(experiment: Experiment, scale: str, folder: Path) -> tuple[Reproduced | None, str]:
+    """The records if they are whole, or what is wrong with them."""
+    try:
+        why = _flaw(experiment, scale, read_provenance(folder / experiment.name / scale)["parts"])
+        return (None, why) if why else (load(experiment, scale, folder), "")
+    except (OSError, json.JSONDecodeError, KeyError, TypeError, ValueError) as error:
+        return None, f"cannot be read ({type(error).__name__}: {error})"
+
+
+def _flaw(experiment: Experiment, scale: str, parts: dict[str, Any]) -> str:
+    wanted = list(experiment.parts(experiment.scales[scale]))
+    missing = [part for part in wanted if part not in parts]
+    if missing:
+        return f"{len(missing)} of {len(wanted)} parts are missing"
+    return "of another version" if any(parts[part].get("version") != experiment.version for part in wanted) else ""
+
+
+def _rank(each: Reproduced) -> tuple[int, str]:
+    """Days are as exact as records are."""
+    days = [part.get("measured", "") for part in each.provenance["parts"].values()]
+    return SCALES.index(each.scale), max(days, default="")

@@ -1,0 +1,63 @@
+"""The records of a check that was saved, with the exponents that can be fitted to them.
+
+Verdicts compare these with what a rule predicts for the model, which records do not hold: `coord_check` gives them.
+"""
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from orderone.measure.check import COLUMNS
+from orderone.measure.fit import fit_exponents
+from orderone.measure.records import PROVENANCE, read
+
+UNJUDGED = "not judged"
+NOTE = "drawn from saved records, which hold no verdicts: `orderone check ... --html FILE` judges and draws"
+
+
+@dataclass
+class Saved:
+    """What `orderone.report` draws of a check, without verdicts."""
+
+    frame: pd.DataFrame = field(repr=False)
+    axis: str  # width or depth
+    provenance: dict[str, Any]
+    verdict: str = UNJUDGED
+    causes: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=lambda: [NOTE])
+
+    @staticmethod
+    def load(path: str | PathLike[str]) -> "Saved":
+        """What `Check.save` or `orderone check --save` wrote."""
+        frame = read(path)
+        axis = next((name for name in ("width", "depth") if name in frame), None)
+        lacking = {"seed", "step", "module", "quantity", "rms"} - set(frame)
+        if axis is None or lacking:
+            what = ", ".join(sorted(lacking)) or "width or depth"
+            raise ValueError(f"{Path(path).name}: expected the records of a check, got a table without {what}")
+        return Saved(frame, axis, dict(frame.attrs.get(PROVENANCE, {})))
+
+    @property
+    def losses(self) -> pd.DataFrame:
+        """None are saved."""
+        return pd.DataFrame(columns=[self.axis, "seed", "step", "loss"])
+
+    @cached_property
+    def exponents(self) -> pd.DataFrame:
+        """One line for each module and quantity, at the last step at which all runs have it."""
+        sizes = self.frame.pivot_table(index=["module", "quantity", "step"], columns=[self.axis, "seed"], values="rms")
+        whole = sizes[(sizes > 0).all(axis=1) & np.isfinite(sizes).all(axis=1)]
+        last = whole.groupby(level=["module", "quantity"]).tail(1)
+        runs = sizes.columns.get_level_values(self.axis)
+        enough = len(runs) > 2 and runs.nunique() > 1 and len(last)
+        fits = fit_exponents(runs.to_numpy(), last.to_numpy()) if enough else []
+        rows = [
+            (module, quantity, step, fit.exponent, fit.low, fit.high, np.nan, "", "", "")
+            for (module, quantity, step), fit in zip(last.index if enough else (), fits, strict=True)
+        ]
+        return pd.DataFrame(rows, columns=pd.Index(COLUMNS))
