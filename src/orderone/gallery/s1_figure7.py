@@ -62,10 +62,10 @@ PANELS = (
     Panel("b", "mnist", "rmsprop", False, 1.0, 1000, 1e-5),
     Panel("c", "mnist", "sgd", True, 1.0, 2000, 0.3, "inverse"),
     Panel("d", "cifar10", "sgd", True, 1.0, 3000, 0.3, "inverse"),
-    Panel("e", "mnist", "sgd", True, 0.99, 3000, 3e-3),
-    Panel("f", "mnist", "sgd", True, 0.98, 3000, 3e-3),
-    Panel("h", "mnist", "sgd", True, 0.95, 3000, 3e-3),
-    Panel("g", "mnist", "sgd", False, 0.98, 10000, 3e-3),
+    Panel("e", "mnist", "sgd", True, 0.99, 3000, 6.4e-3),
+    Panel("f", "mnist", "sgd", True, 0.98, 3000, 6.4e-3),
+    Panel("h", "mnist", "sgd", True, 0.95, 3000, 6.4e-3),
+    Panel("g", "mnist", "sgd", False, 0.98, 10000, 6.4e-3),
 )
 
 
