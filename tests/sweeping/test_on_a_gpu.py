@@ -10,9 +10,10 @@ from test_run_stacked import held, job, same, tokens, transformer, trials
 
 import orderone as o1
 from orderone.data import language
+from orderone.gallery import deep_training
 from orderone.nn import GPT
 from orderone.sweeping.alone import run_alone
-from orderone.sweeping.stacked import run_stacked
+from orderone.sweeping.stacked import CapturedStep, Stack, run_stacked
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
 TEXT = bytes(range(97, 123)) * 400
@@ -71,3 +72,32 @@ def test_training_goes_down_and_goes_on(tmp_path, precision):
     rest = trained(tmp_path / "half.safetensors")
     assert whole.losses[-1] < whole.losses[0]
     assert np.allclose(whole.losses, rest.losses, rtol=1e-4 if precision == "float32" else 2e-2)
+
+
+def test_captured_dropout_draws_for_each_member_and_step_by_itself():
+    models = [torch.nn.Sequential(torch.nn.Linear(4, 64), torch.nn.Dropout(0.5), torch.nn.Linear(64, 2)) for _ in "abc"]
+    for model in models[1:]:
+        model.load_state_dict(models[0].state_dict())
+    stack = Stack(models, [torch.optim.SGD(model.parameters(), lr=0.0) for model in models], device="cuda")
+    batch = (torch.randn(1, 5, 4, device="cuda").repeat(3, 1, 1), torch.randint(2, (1, 5), device="cuda").repeat(3, 1))
+    step = CapturedStep(stack, batch)
+    losses = torch.stack([step(batch).clone() for _ in range(4)])
+    assert len(losses.unique()) == 12  # weights and inputs are the same: only masks differ
+
+
+def test_deep_networks_side_by_side_are_those_one_after_another():
+    images = deep_training.read_images("digits", "cuda")
+    training = deep_training.Training(width=32, batch=16, bias_var=0.05, keep=0.9, orthogonal=True)
+
+    def runs():
+        return [
+            deep_training.Run(training, deep_training.Members(d, [1.0, 2.0], [0.1, 0.1]), images) for d in (30, 20, 10)
+        ]
+
+    together, alone = runs(), runs()
+    deep_training.train(together, 50, "side by side")
+    for run in alone:
+        deep_training.train([run], 50, "alone")
+    for one, other in zip(together, alone, strict=True):
+        for name, tensor in one.stack.parameters.items():
+            assert torch.allclose(tensor, other.stack.parameters[name], rtol=1e-4, atol=1e-5)

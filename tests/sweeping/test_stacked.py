@@ -94,6 +94,51 @@ def test_options_of_optimizers(optimizer, options):
     assert torch.allclose(seen, wanted, rtol=1e-9, atol=0)
 
 
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"centered": True}, {"momentum": 0.9, "alpha": 0.9}, {"weight_decay": 0.1, "eps": 1e-3, "centered": True}],
+)
+def test_rmsprop_given_by_the_user_is_that_of_torch(options):
+    subject = SUBJECTS["mlp"]
+    models, data = [model for model, _ in members(subject, "sgd")], batches(subject, 20)
+    make = lambda k, model: torch.optim.RMSprop(model.parameters(), lr=1e-3 * 2**k, **options)  # noqa: E731
+    copies = [copy.deepcopy(model) for model in models]
+    seen = together(Stack(models, [make(k, model) for k, model in enumerate(models)]), data)
+    wanted = [alone(model, make(k, model), [row[k] for row in data]) for k, model in enumerate(copies)]
+    assert torch.allclose(seen, torch.stack(wanted, 1), rtol=1e-9, atol=0)
+
+
+def test_members_of_rmsprop_may_differ_in_all_numbers():
+    subject = SUBJECTS["mlp"]
+    models, data = [model for model, _ in members(subject, "sgd")], batches(subject, 12)
+    settings = [{"momentum": 0.5 * (k > 0), "alpha": 0.99 - 0.1 * k, "weight_decay": 0.1 * k} for k in range(3)]
+    make = lambda k, model: torch.optim.RMSprop(model.parameters(), lr=1e-3, **settings[k])  # noqa: E731
+    copies = [copy.deepcopy(model) for model in models]
+    seen = together(Stack(models, [make(k, model) for k, model in enumerate(models)]), data)
+    wanted = [alone(model, make(k, model), [row[k] for row in data]) for k, model in enumerate(copies)]
+    assert torch.allclose(seen, torch.stack(wanted, 1), rtol=1e-9, atol=0)
+
+
+def test_dropout_draws_for_each_member_and_step_by_itself():
+    models = [nn.Sequential(nn.Linear(4, 64), nn.Dropout(0.5), nn.Linear(64, 2)) for _ in range(3)]
+    for model in models[1:]:
+        model.load_state_dict(models[0].state_dict())
+    stack = Stack(models, [torch.optim.SGD(model.parameters(), lr=0.0) for model in models])
+    batch = (torch.randn(5, 4).expand(3, 5, 4), torch.randint(2, (5,)).expand(3, 5))
+    losses = torch.stack([stack.step(batch) for _ in range(4)])
+    assert len(losses.unique()) == 12  # weights and inputs are the same: only masks differ
+    assert len(stack.evaluate((batch[0][0], batch[1][0])).unique()) == 1
+
+
+def test_other_measures_than_the_loss():
+    models = [nn.Linear(4, 3) for _ in range(3)]
+    stack = Stack(models, [torch.optim.SGD(model.parameters(), lr=0.1) for model in models])
+    inputs, targets = torch.randn(20, 4), torch.randint(3, (20,))
+    seen = stack.evaluate((inputs, targets), lambda output, target: (output.argmax(-1) == target).float().mean())
+    wanted = [(model(inputs).argmax(-1) == targets).float().mean() for model in models]
+    assert torch.equal(seen, torch.stack(wanted))
+
+
 @pytest.mark.parametrize("name", ["mlp", "gpt"])
 def test_single_precision_differs_by_rounding(name):
     seen, wanted = both(SUBJECTS[name], "adamw", steps=10, dtype=torch.float32)
@@ -204,7 +249,8 @@ def test_members_that_differ_are_named(first, second, message):
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda p, k: torch.optim.RMSprop(p), "expected one of SGD.*got the optimizer RMSprop"),
+        (lambda p, k: torch.optim.Rprop(p), "expected one of SGD.*got the optimizer Rprop"),
+        (lambda p, k: torch.optim.RMSprop(p, centered=bool(k)), "centered differs between members"),
         (lambda p, k: torch.optim.Adam(p, amsgrad=True), "amsgrad=False of Adam, got True"),
         (lambda p, k: torch.optim.SGD(p, 0.1, momentum=0.9, nesterov=bool(k)), "nesterov differs between members"),
         (lambda p, k: torch.optim.SGD(nn.Linear(4, 2).parameters(), 0.1), "a tensor that its model has not"),

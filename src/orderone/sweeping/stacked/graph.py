@@ -38,7 +38,8 @@ class CapturedStep:
             stack.load(before)
             raise NotCapturable("the forward pass changes attributes of the model, which a graph would not see")
         self.graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self.graph):
+        # on its own stream: graphs captured on one share scratch memory of cuBLAS, and could not be replayed side by side
+        with torch.cuda.graph(self.graph, stream=aside):
             self.losses = stack.step(*self.batches)
         stack.load(before)
 

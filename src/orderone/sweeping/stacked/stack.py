@@ -100,10 +100,13 @@ class Stack:
         return losses
 
     @torch.no_grad()
-    def evaluate(self, batch: Any) -> Tensor:
-        """The losses on a batch that all members share, in evaluation mode, (K,)."""
+    def evaluate(self, batch: Any, measure: Loss | None = None) -> Tensor:
+        """The losses on a batch that all members share, in evaluation mode, (K,); or another function of outputs and
+        targets."""
         self.program.model.eval()
-        return self._losses(batch, shared=True)
+        if measure is None:
+            return self._losses(batch, shared=True)
+        return Program(self.program.model, measure, self.program.precision).losses(self.tensors, batch, shared=True)[0]
 
     # --- keeping -----------------------------------------------------------------------------------------------------
 

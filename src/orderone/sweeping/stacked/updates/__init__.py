@@ -1,4 +1,5 @@
-"""The optimizers of `orderone.plan` for many members at once: stacked tensors (K, ...), and settings with K entries.
+"""Optimizers for many members at once, those of `orderone.plan` and RMSprop: stacked tensors (K, ...), and settings with K
+entries.
 
 An update changes one stacked parameter in place. It reads the gradient, a state of named tensors, and coefficients, one
 for each member, of the shape (K, 1, ..., 1). These come from the settings (learning rate, betas, ...) and the number of the
@@ -11,8 +12,9 @@ from orderone.sweeping.stacked.updates.adam import Adam, AdamW
 from orderone.sweeping.stacked.updates.base import Update
 from orderone.sweeping.stacked.updates.lion import Lion
 from orderone.sweeping.stacked.updates.muon import Muon
+from orderone.sweeping.stacked.updates.rmsprop import RMSprop
 from orderone.sweeping.stacked.updates.sgd import SGD
 
-UPDATES: dict[str, type[Update]] = {u.__name__: u for u in (SGD, Adam, AdamW, Adafactor, Muon, Lion)}
+UPDATES: dict[str, type[Update]] = {u.__name__: u for u in (SGD, Adam, AdamW, Adafactor, Muon, Lion, RMSprop)}
 
 __all__ = ["UPDATES", "Adam", "Update"]

@@ -1,0 +1,121 @@
+"""How deep networks can be trained: the boundary in a map of accuracies, and how far curves are from it.
+
+In each column (a weight variance and a seed) the boundary is the depth where accuracy first falls below halfway between
+chance and the best of the map, interpolated in log depth. Where no depth of the grid is good enough, or all are, only a
+bound is known: the boundary is an interval [low, high], and a curve inside is at distance 0.
+
+    distance = log(curve / high) above, log(curve / low) below: positive where a curve promises too much
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+CHANCE = 0.1
+LEVEL = 0.95  # of intervals
+RESAMPLES = 2000  # of columns
+FEWEST = 3  # columns with a boundary inside the grid, to say anything
+FACTORS = np.exp(np.linspace(np.log(0.3), np.log(100), 2000))  # tried for depth = factor x scale
+
+
+def boundaries(frame: pd.DataFrame) -> pd.DataFrame:
+    """weight_var, seed, low, high of each column of weight_var, seed, depth, accuracy."""
+    half = (CHANCE + frame.accuracy.max()) / 2
+    rows = [
+        (*names, *_crossing(column.sort_values("depth"), half))
+        for names, column in frame.groupby(["weight_var", "seed"])
+    ]
+    return pd.DataFrame(rows, columns=["weight_var", "seed", "low", "high"])
+
+
+def _crossing(column: pd.DataFrame, half: float) -> tuple[float, float]:
+    depths, over = column.depth.to_numpy(float), column.accuracy.fillna(0).to_numpy() - half
+    below = np.flatnonzero(over < 0)
+    if not len(below):
+        return depths[-1], np.inf
+    i = below[0]
+    if i == 0:
+        return 0.0, depths[0]
+    share = over[i - 1] / (over[i - 1] - over[i])
+    depth = float(np.exp((1 - share) * np.log(depths[i - 1]) + share * np.log(depths[i])))
+    return depth, depth
+
+
+def distances(edges: pd.DataFrame, curve: np.ndarray) -> np.ndarray:
+    """Of a curve, given at each boundary; several curves as rows."""
+    with np.errstate(divide="ignore"):
+        log, low, high = np.log(curve), np.log(edges.low.to_numpy()), np.log(edges.high.to_numpy())
+    return np.where(log > high, log - high, np.where(log < low, log - low, 0.0))
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A number with its interval, from columns drawn again and again; nan where too few columns tell."""
+
+    value: float
+    low: float
+    high: float
+
+    def __str__(self) -> str:
+        return f"{self.value:.2f} [{self.low:.2f}, {self.high:.2f}]" if np.isfinite(self.value) else "unknown"
+
+    def below(self, number: float) -> bool | None:
+        """None if the interval has both sides of the number, or there is none."""
+        return True if self.high < number else False if self.low > number else None
+
+    def above(self, number: float) -> bool | None:
+        below = self.below(number)
+        return None if below is None else not below
+
+    def has(self, number: float) -> bool | None:
+        return None if not np.isfinite(self.value) else self.low <= number <= self.high
+
+
+UNKNOWN = Estimate(np.nan, np.nan, np.nan)
+
+
+def estimate(edges: pd.DataFrame, statistic: Callable[[np.ndarray], np.ndarray]) -> Estimate:
+    """`statistic` takes numbers of columns, (..., columns), and gives one number for each row of them."""
+    if known(edges) < FEWEST:
+        return UNKNOWN
+    draws = np.random.default_rng(0).integers(len(edges), size=(RESAMPLES, len(edges)))
+    tail = (1 - LEVEL) / 2
+    low, high = np.quantile(statistic(draws), [tail, 1 - tail])
+    return Estimate(float(statistic(np.arange(len(edges)))), float(low), float(high))
+
+
+def known(edges: pd.DataFrame) -> int:
+    return int((edges.low == edges.high).sum())
+
+
+def bias(edges: pd.DataFrame, curve: np.ndarray) -> Estimate:
+    """Mean distance: below 0 for a curve that underestimates."""
+    found = distances(edges, curve)
+    return estimate(edges, lambda columns: found[columns].mean(-1))
+
+
+def misfit(edges: pd.DataFrame, curve: np.ndarray) -> Estimate:
+    """Mean size of the distance, which does not let errors cancel."""
+    found = np.abs(distances(edges, curve))
+    return estimate(edges, lambda columns: found[columns].mean(-1))
+
+
+def worse_by(edges: pd.DataFrame, curve: np.ndarray, other: np.ndarray) -> Estimate:
+    """Misfit of a curve less that of another, in the same columns."""
+    found = np.abs(distances(edges, curve)) - np.abs(distances(edges, other))
+    return estimate(edges, lambda columns: found[columns].mean(-1))
+
+
+def factor(edges: pd.DataFrame, scale: np.ndarray) -> Estimate:
+    """k of depth = k x scale, by least squares of distances; the middle where several are equally good."""
+    squares = distances(edges, FACTORS[:, None] * scale) ** 2  # (factors, columns)
+
+    def best(columns: np.ndarray) -> np.ndarray:
+        weights = np.apply_along_axis(np.bincount, -1, columns, minlength=len(edges))  # how often each was drawn
+        sums = weights @ squares.T
+        good = sums <= sums.min(-1, keepdims=True) + 1e-12
+        return np.exp((good * np.log(FACTORS)).sum(-1) / good.sum(-1))
+
+    return estimate(edges, best)

@@ -1,0 +1,75 @@
+"""The networks of S1 section 5: L layers of tanh and a readout, with masks on the outputs of hidden layers.
+
+    z^l = W^l (p^l / keep) y^(l-1) + b^l,    y^l = tanh z^l,    S1 (1)
+
+Weights are Gaussian of variance sigma_w^2 / fan-in, or sigma_w times a random orthogonal matrix. All hidden matrices are
+one tensor, so that an optimizer updates 250 layers at once. Masks come from outside: a captured step draws nothing itself.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Generator, Tensor, nn
+from torch.nn import functional
+
+CLASSES = 10
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """How initial weights are drawn."""
+
+    inputs: int
+    width: int
+    depth: int  # hidden layers, the first one included
+    bias_var: float
+    orthogonal: bool
+
+
+class DeepTanh(nn.Module):
+    def __init__(self, first: Tensor, hidden: Tensor, last: Tensor, biases: Tensor, end: Tensor):
+        super().__init__()
+        self.first, self.hidden, self.last = nn.Parameter(first), nn.Parameter(hidden), nn.Parameter(last)
+        self.biases, self.end = nn.Parameter(biases), nn.Parameter(end)
+
+    def forward(self, x: Tensor, masks: Tensor | None = None) -> Tensor:
+        """`masks`: (layers, batch, width), 0 or 1 / keep; without them nothing is dropped."""
+        own = [None] * len(self.biases) if masks is None else masks.unbind()
+        for weight, bias, mask in zip((self.first, *self.hidden.unbind()), self.biases.unbind(), own, strict=True):
+            y = torch.tanh(functional.linear(x, weight, bias))
+            x = y if mask is None else y * mask
+        return functional.linear(x, self.last, self.end)
+
+
+def draw_networks(drawing: Drawing, weight_vars: list[float], generator: Generator) -> list[DeepTanh]:
+    """One for each variance, on the generator's device."""
+    shape = (drawing.depth - 1, drawing.width, drawing.width)
+    common = _orthogonal(*shape, generator=generator) if drawing.orthogonal else None
+    return [_network(drawing, weight_var**0.5, common, generator) for weight_var in weight_vars]
+
+
+def _network(drawing: Drawing, size: float, common: Tensor | None, generator: Generator) -> DeepTanh:
+    inputs, width, depth = drawing.inputs, drawing.width, drawing.depth
+    hidden = _normal(depth - 1, width, width, generator=generator) * width**-0.5
+    ends = _normal(width, inputs, generator=generator) * inputs**-0.5, _normal(CLASSES, width, generator=generator)
+    if common is not None:
+        hidden = _shuffled(common, generator)
+    biases = [drawing.bias_var**0.5 * _normal(*shape, generator=generator) for shape in ((depth, width), (CLASSES,))]
+    return DeepTanh(size * ends[0], size * hidden, size * width**-0.5 * ends[1], *biases)
+
+
+def _normal(*shape: int, generator: Generator) -> Tensor:
+    return torch.randn(shape, generator=generator, device=generator.device)
+
+
+def _orthogonal(*shape: int, generator: Generator) -> Tensor:
+    """Uniform over the orthogonal group. LAPACK is faster at many small ones than a GPU is."""
+    q, r = torch.linalg.qr(_normal(*shape, generator=generator).cpu())
+    return (q * r.diagonal(dim1=-2, dim2=-1).sign().unsqueeze(-2)).to(generator.device)
+
+
+def _shuffled(matrices: Tensor, generator: Generator) -> Tensor:
+    """Rows in a random order with random signs: as uniform as before, and much cheaper than drawing anew."""
+    order = torch.rand(matrices.shape[:2], generator=generator, device=matrices.device).argsort(-1)
+    signs = torch.randint(2, order.shape, generator=generator, device=matrices.device) * 2 - 1
+    return torch.take_along_dim(matrices, order.unsqueeze(-1), 1) * signs.unsqueeze(-1)

@@ -1,0 +1,267 @@
+"""S1 Figure 6: training steps until the test accuracy is 0.25, against the learning rate, at the critical line chi_1 = 1.
+
+Without dropout the curves of all depths are said to be one if the rate is multiplied by L; with dropout, up to a limited
+depth, without that. What is fitted is the power of L that brings them together.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from orderone import theory
+from orderone.gallery import collapse
+from orderone.gallery.deep_training import Members, Run, Training, device, read_images, train
+from orderone.gallery.experiment import Experiment, Finding, Grid, Parts, Picture, Records
+
+BIAS_VAR = 0.05
+ENOUGH = 0.25  # test accuracy
+FINER = 1.05  # ratio of the steps at which it is measured
+LIMITS = {0.99: 120, 0.98: 55}  # layers, as printed
+LAWS = {"6 ξ₂": 6, "12 ξ₂": 12}
+SAME = 0.5  # of these numbers of scales
+SLOWER = 2.0  # standard errors by which a long network is off the curve
+THEORY = "theory"
+
+
+@dataclass(frozen=True)
+class Panel:
+    letter: str
+    keep: float
+    depths: tuple[int, ...]
+    longer: int | None = None  # the depth for comparison, blue
+    claimed: float = 0.0  # power of L
+
+
+@dataclass(frozen=True)
+class Settings:
+    panels: tuple[Panel, ...]
+    data: str
+    subset: bool
+    width: int
+    batch: int
+    steps: int
+    rates: tuple[float, ...]
+    images: int  # held out, on which accuracy is measured
+    orthogonal: bool = True
+    seeds: int = 1
+
+
+def parts(settings: Settings) -> Parts:
+    measured = {f"panel {panel.letter}": lambda panel=panel: measure(panel, settings) for panel in settings.panels}
+    return {THEORY: lambda: scales(settings), **measured}
+
+
+def scales(settings: Settings) -> pd.DataFrame:
+    """The critical line, and what limits depth on it."""
+    keeps = [panel.keep for panel in settings.panels]
+    critical = [theory.critical_weight_var("tanh", BIAS_VAR, keep) for keep in keeps]
+    xi2 = [theory.MeanField("tanh", w, BIAS_VAR, keep).xi2 for w, keep in zip(critical, keeps, strict=True)]
+    return pd.DataFrame({"keep": keeps, "weight_var": critical, "xi2": xi2})
+
+
+def measure(panel: Panel, settings: Settings) -> pd.DataFrame:
+    images = read_images(settings.data, device(), settings.subset)
+    training = Training(
+        settings.width, settings.batch, BIAS_VAR, panel.keep, settings.orthogonal, "sgd", ord(panel.letter)
+    )
+    members = [(rate, seed) for seed in range(settings.seeds) for rate in settings.rates]
+    weight_var = theory.critical_weight_var("tanh", BIAS_VAR, panel.keep)
+    depths = sorted({*panel.depths, panel.longer} - {None}, reverse=True)  # the longest chain starts first
+    runs = [
+        Run(training, Members(depth, [weight_var] * len(members), [rate for rate, _ in members]), images)
+        for depth in depths
+    ]
+    times = Times(runs, tuple(x[: settings.images] for x in images.held), settings.steps)
+    train(runs, settings.steps, f"panel {panel.letter}", times.look)
+    frames = [
+        pd.DataFrame(members, columns=["rate", "seed"]).assign(
+            keep=panel.keep, depth=depth, longer=depth == panel.longer, claimed=panel.claimed, tau=tau, best=best
+        )
+        for depth, tau, best in zip(depths, times.first, times.best, strict=True)
+    ]
+    return pd.concat(frames)
+
+
+class Times:
+    """The first of the steps looked at when members were good enough."""
+
+    def __init__(self, runs: list[Run], images: Any, steps: int):
+        self.runs, self.images = runs, images
+        self.first = np.full((len(runs), len(runs[0].stack)), np.nan)
+        self.best = np.zeros_like(self.first)
+        self.at = set(np.unique(np.geomspace(1, steps, 1 + int(np.log(steps) / np.log(FINER))).round().astype(int)))
+
+    def look(self, step: int) -> None:
+        if step in self.at:
+            accuracy = np.array([run.accuracy(*self.images) for run in self.runs])
+            self.first[(accuracy > ENOUGH) & np.isnan(self.first)] = step
+            self.best = np.maximum(self.best, accuracy)
+
+
+# --- the judge ----------------------------------------------------------------------------------------------------------
+
+
+def panels_of(records: Records) -> dict[str, pd.DataFrame]:
+    return {name[-1]: frame for name, frame in sorted(records.items()) if name.startswith("panel")}
+
+
+def judge(records: Records) -> list[Finding]:
+    found = []
+    for letter, frame in panels_of(records).items():
+        longer = frame.longer.astype(bool)
+        found.append(_one_curve(letter, frame[~longer]))
+        if frame.keep.iloc[0] == 1:
+            found.append(_no_root(letter, frame[~longer]))
+        if longer.any():
+            found.append(_off(letter, frame[~longer], frame[longer]))
+    return [*found, *_limits(records[THEORY])]
+
+
+def _one_curve(letter: str, frame: pd.DataFrame) -> Finding:
+    claimed = float(frame.claimed.iloc[0])
+    said = "if the rate is multiplied by the depth" if claimed else "as they are"
+    claim = f"({letter}) ρ = {frame.keep.iloc[0]:g}: curves of depths {_range(frame)} are one {said}"
+    fitted = collapse.power(frame)
+    if fitted is None:
+        return Finding(claim, None, f"{len(collapse.reached(frame))} networks came to {ENOUGH}: too few")
+    spreads = ", ".join(f"{collapse.spread(frame, beta):.2f} with rate L^{beta:g}" for beta in (0, 1))
+    numbers = f"τ = f(rate L^β) with β = {fitted}; spread of log τ {fitted.spread:.2f}, {spreads}"
+    return Finding(claim, fitted.near(claimed), numbers)
+
+
+def _range(frame: pd.DataFrame) -> str:
+    return f"{frame.depth.min()} to {frame.depth.max()}"
+
+
+def _no_root(letter: str, frame: pd.DataFrame) -> Finding:
+    """[7] found tau / sqrt(L)."""
+    claim = f"({letter}) τ itself is a function of rate x L; no factor of √L as in [7]"
+    if collapse.power(frame) is None:
+        return Finding(claim, None, "too few networks learned")
+    gamma, half = collapse.extra_power(frame, 1.0)
+    fitted = collapse.Power(gamma, gamma - half, gamma + half, 0.0)
+    return Finding(claim, fitted.near(0.0), f"τ = L^γ f(rate L) with γ = {fitted}")
+
+
+def _off(letter: str, frame: pd.DataFrame, longer: pd.DataFrame) -> Finding:
+    claim = f"({letter}) {longer.depth.iloc[0]} layers are too many: that curve is another one"
+    short, long = collapse.reached(frame), collapse.reached(longer)
+    if collapse.power(frame) is None:
+        return Finding(claim, None, "too few networks learned")
+    share = f"{len(long)} of {len(longer)} rates came to {ENOUGH}, {len(short)} of {len(frame)} of the others"
+    if not len(long):
+        return Finding(claim, True, share)
+    apart, rss = collapse.residuals(short, long, 0.0)
+    error = np.sqrt(rss / (len(short) - collapse.DEGREE - 1) / len(long))
+    holds = True if apart.mean() > SLOWER * error else None if abs(apart.mean()) > SLOWER * error else False
+    return Finding(
+        claim, holds, f"slower by e^{apart.mean():.2f} (standard error {error:.2f}) at the same rates; {share}"
+    )
+
+
+def _limits(scales: pd.DataFrame) -> list[Finding]:
+    """Erratum S1.10."""
+    xi2 = {keep: x for keep, x in zip(scales.keep, scales.xi2, strict=True) if keep in LIMITS}
+    if not xi2:
+        return []
+    ratios = {keep: LIMITS[keep] / x for keep, x in xi2.items()}
+    numbers = ", ".join(f"{LIMITS[keep]} = {ratio:.1f} ξ₂ at ρ = {keep}" for keep, ratio in ratios.items())
+    lawful = all(any(abs(ratio - law) < SAME for law in LAWS.values()) for ratio in ratios.values())
+    said = "The depths up to which curves are one are those of a law of trainable depth, 6 ξ₂ or 12 ξ₂"
+    return [
+        Finding(said, lawful, numbers),
+        Finding(
+            f"{' and '.join(str(LIMITS[k]) for k in xi2)} layers are neither", not lawful, numbers, "corrected", "S1.10"
+        ),
+    ]
+
+
+# --- pictures -----------------------------------------------------------------------------------------------------------
+
+SHORTEST, LONGEST, LONGER = (70, 70, 90), (60, 190, 90), "#3b7dd8"  # black to green as far as dark pages allow; blue
+
+
+def draw(records: Records) -> list[Picture | Grid]:
+    return [*(_picture(letter, frame) for letter, frame in panels_of(records).items()), _table(records)]
+
+
+def _picture(letter: str, frame: pd.DataFrame) -> Picture:
+    beta = float(frame.claimed.iloc[0])
+    data = []
+    depths = sorted(frame.depth.unique())
+    for depth, own in frame.groupby("depth"):
+        known = collapse.reached(own).sort_values(["seed", "rate"])
+        x = known.rate * float(str(depth)) ** beta
+        colour = LONGER if own.longer.astype(bool).any() else _shade(depths.index(depth) / max(len(depths) - 1, 1))
+        line = {"color": colour, "width": 1.5}
+        data.append(
+            {"type": "scatter", "mode": "lines+markers", "name": f"L = {depth}", "x": x.tolist(), "y": known.tau.tolist(),
+             "line": line, "marker": {"color": colour, "size": 7}}
+        )  # fmt: skip
+    layout = {
+        "height": 400,
+        "xaxis": {"type": "log", "title": {"text": "learning rate η × L" if beta else "learning rate η"}},
+        "yaxis": {"type": "log", "title": {"text": f"steps τ to test accuracy {ENOUGH}"}},
+        "legend": {"orientation": "h", "y": -0.25},
+    }
+    fitted = collapse.power(frame[~frame.longer.astype(bool)])
+    alt = f"Steps against learning rates for depths {_range(frame)}; the curves are closest with rate × L^{fitted}."
+    return Picture(f"({letter}) ρ = {frame.keep.iloc[0]:g}", {"data": data, "layout": layout}, alt)
+
+
+def _shade(share: float) -> str:
+    mixed = [round(a + share * (b - a)) for a, b in zip(SHORTEST, LONGEST, strict=True)]
+    return f"rgb({mixed[0]}, {mixed[1]}, {mixed[2]})"
+
+
+def _table(records: Records) -> Grid:
+    """The fastest rate of each depth."""
+    rows = []
+    for letter, frame in panels_of(records).items():
+        for depth, own in frame.groupby("depth"):
+            known = collapse.reached(own)
+            fastest = known.loc[known.tau.idxmin()] if len(known) else None
+            told = ("none", "") if fastest is None else (f"{fastest.rate:.2g}", f"{fastest.tau:g}")
+            rows.append((letter, f"{own.keep.iloc[0]:g}", str(depth), *told, f"{len(known)} of {len(own)}"))
+    return Grid("Fastest learning rates", ("panel", "ρ", "L", "rate", "τ", "rates that learned"), rows)
+
+
+GPU_RATES = tuple(float(f"{rate:.3g}") for rate in np.geomspace(1e-4, 1, 13))
+PANELS = (
+    Panel("a", 1.0, (50, 100, 200, 400), claimed=1.0),
+    Panel("b", 0.99, (20, 40, 80, 120), 300),
+    Panel("c", 0.98, (10, 20, 40, 55), 200),
+)
+
+EXPERIMENT = Experiment(
+    name="s1-figure6",
+    title="Learning rate and depth",
+    claim="At the critical line the steps to a test accuracy of 0.25 depend on learning rate × depth without dropout, and "
+    "on the learning rate alone with dropout, up to 120 layers at ρ = 0.99 and 55 at 0.98.",
+    method="Tanh networks with σ_b² = 0.05 and orthogonal weights (the paper does not say which) on χ₁ = 1, trained by "
+    "SGD. The test accuracy is measured at steps 5 % apart. A cubic in log rate + β log L is fitted to log τ of all depths.",
+    scales={
+        "small": Settings(
+            panels=(Panel("a", 1.0, (10, 20, 40), claimed=1.0), Panel("c", 0.98, (10, 20, 40), 80)),
+            data="digits", subset=False, width=64, batch=32, steps=80, images=179,
+            rates=tuple(float(f"{rate:.3g}") for rate in np.geomspace(1e-3, 0.3, 6)),
+        ),
+        "gpu": Settings(
+            panels=PANELS, data="cifar10", subset=True, width=192, batch=200, steps=1000, rates=GPU_RATES, images=1000,
+        ),
+        "paper": Settings(
+            panels=(
+                Panel("a", 1.0, (50, 100, 150, 200, 250, 300, 350, 400), claimed=1.0),
+                Panel("b", 0.99, (20, 40, 60, 80, 100, 120), 300),
+                Panel("c", 0.98, (10, 15, 20, 25, 30, 35, 40, 45, 50, 55), 200),
+            ),
+            data="cifar10", subset=False, width=400, batch=1000, steps=1000, rates=GPU_RATES, images=10_000,
+        ),
+    },
+    parts=parts,
+    judge=judge,
+    draw=draw,
+    errata=("S1.10",),
+)  # fmt: skip

@@ -1,0 +1,325 @@
+"""S1 Figure 7: which networks can be trained. Accuracies over the initial weight variance and the depth, in eight panels,
+and the curves 12 xi_1, 6 xi_2 and 12 xi_2 on top.
+
+The paper's claim, L <= min(12 xi_1, 12 xi_2), is scored: the distance of each curve from the measured boundary, left and
+right of the critical line, and the constant that fits best instead of 12.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from orderone import theory
+from orderone.gallery import boundary
+from orderone.gallery.boundary import Estimate, boundaries
+from orderone.gallery.deep_training import Members, Run, Training, device, read_images, train
+from orderone.gallery.experiment import Experiment, Finding, Grid, Parts, Picture, Records
+
+BIAS_VAR = 0.05
+FACTOR, OLDER = 12, 6
+PRINTED_WIDTH = 300  # of [6], whose learning rates (a) and (b) take
+CURVES = ("12 ξ₁", "6 ξ₂", "12 ξ₂", "min(12 ξ₁, 12 ξ₂)")
+LAST = CURVES[-1]
+FINE = tuple(np.round(np.arange(1, 4.001, 0.05), 2).tolist())  # where curves are drawn
+THEORY = "theory"
+
+
+@dataclass(frozen=True)
+class Panel:
+    """`rate` of SGD or RMSprop: "constant" in depth, "dropping" to a tenth beyond 200 layers, or "inverse": rate / L."""
+
+    letter: str
+    data: str
+    optimizer: str
+    orthogonal: bool
+    keep: float
+    steps: int
+    rate: float
+    law: str = "constant"
+
+    def rate_at(self, depth: int) -> float:
+        return self.rate * {"constant": 1.0, "dropping": 0.1 if depth > 200 else 1.0, "inverse": 1 / depth}[self.law]
+
+
+@dataclass(frozen=True)
+class Settings:
+    panels: tuple[Panel, ...]
+    width: int
+    batch: int
+    depths: tuple[int, ...]
+    weight_vars: tuple[float, ...]
+    images: int  # of the training set, on which accuracy is measured
+    subset: bool  # of the data sets, in small files
+    seeds: int = 1
+
+
+# As the caption has them; learning rates of (c), (e) to (h) and c of (d) are not printed.
+PANELS = (
+    Panel("a", "mnist", "sgd", False, 1.0, 2000, 1e-3, "dropping"),
+    Panel("b", "mnist", "rmsprop", False, 1.0, 1000, 1e-5),
+    Panel("c", "mnist", "sgd", True, 1.0, 2000, 0.3, "inverse"),
+    Panel("d", "cifar10", "sgd", True, 1.0, 3000, 0.3, "inverse"),
+    Panel("e", "mnist", "sgd", True, 0.99, 3000, 6.4e-3),
+    Panel("f", "mnist", "sgd", True, 0.98, 3000, 6.4e-3),
+    Panel("h", "mnist", "sgd", True, 0.95, 3000, 6.4e-3),
+    Panel("g", "mnist", "sgd", False, 0.98, 10000, 6.4e-3),
+)
+
+
+def scaled(panels: Sequence[Panel], width: int) -> tuple[Panel, ...]:
+    """Rates for another width: the tangent kernel of these networks is proportional to it."""
+    return tuple(replace(panel, rate=panel.rate * PRINTED_WIDTH / width) for panel in panels)
+
+
+def parts(settings: Settings) -> Parts:
+    measured = {f"panel {panel.letter}": lambda panel=panel: measure(panel, settings) for panel in settings.panels}
+    return {THEORY: lambda: curves(settings), **measured}
+
+
+def curves(settings: Settings) -> pd.DataFrame:
+    """Depth scales of each keep rate, and the variance of its critical line."""
+    weight_vars = np.unique([*FINE, *settings.weight_vars])
+    frames = []
+    for keep in dict.fromkeys(panel.keep for panel in settings.panels):
+        field = theory.MeanField("tanh", weight_vars, BIAS_VAR, keep)
+        critical = theory.critical_weight_var("tanh", BIAS_VAR, keep)
+        frames.append(
+            pd.DataFrame(
+                {"keep": keep, "weight_var": weight_vars, "xi1": field.xi1, "xi2": field.xi2, "critical": critical}
+            )
+        )
+    return pd.concat(frames)
+
+
+def measure(panel: Panel, settings: Settings) -> pd.DataFrame:
+    """Accuracies of all depths, which are trained side by side."""
+    images = read_images(panel.data, device(), settings.subset)
+    members = [(weight_var, seed) for seed in range(settings.seeds) for weight_var in settings.weight_vars]
+    training = Training(
+        settings.width, settings.batch, BIAS_VAR, panel.keep, panel.orthogonal, panel.optimizer, ord(panel.letter)
+    )
+    runs = [
+        Run(training, Members(depth, [w for w, _ in members], [panel.rate_at(depth)] * len(members)), images)
+        for depth in sorted(settings.depths, reverse=True)  # the longest chain starts first
+    ]
+    train(runs, panel.steps, f"panel {panel.letter}")
+    shown = tuple(x[: settings.images] for x in images.train)
+    frames = []
+    for run in runs:
+        columns = {"accuracy": run.accuracy(*shown), "masked": run.accuracy(*shown, masked=True)}
+        named = pd.DataFrame(members, columns=["weight_var", "seed"]).assign(depth=run.members.depth, **columns)
+        frames.append(named.assign(keep=panel.keep, caption=caption(panel), steps=panel.steps))
+    return pd.concat(frames)
+
+
+def caption(panel: Panel) -> str:
+    data = {"mnist": "MNIST", "cifar10": "CIFAR-10", "digits": "digits"}[panel.data]
+    weights = "orthogonal" if panel.orthogonal else "Gaussian"
+    optimizer = {"sgd": "SGD", "rmsprop": "RMSprop"}[panel.optimizer]
+    return f"{data}, {weights}, {optimizer}, ρ = {panel.keep:g}"
+
+
+# --- the score ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Scored:
+    """Boundaries of a panel with what theory says at each of them."""
+
+    edges: pd.DataFrame  # weight_var, seed, low, high, xi1, xi2, critical
+
+    def side(self, name: str) -> "Scored":
+        """ "left" or "right" of the critical line, or "both"."""
+        left = self.edges.weight_var < self.edges.critical
+        return self if name == "both" else Scored(self.edges[left if name == "left" else ~left])
+
+    def curve(self, name: str) -> np.ndarray:
+        one, two = self.edges.xi1.to_numpy(), self.edges.xi2.to_numpy()
+        return dict(zip(CURVES, (FACTOR * one, OLDER * two, FACTOR * two, FACTOR * np.minimum(one, two)), strict=True))[
+            name
+        ]
+
+    def misfit(self, name: str) -> Estimate:
+        return boundary.misfit(self.edges, self.curve(name))
+
+    def bias(self, name: str) -> Estimate:
+        return boundary.bias(self.edges, self.curve(name))
+
+    def worse_by(self, name: str, other: str) -> Estimate:
+        return boundary.worse_by(self.edges, self.curve(name), self.curve(other))
+
+    def same(self, name: str, other: str) -> bool:
+        return np.allclose(self.curve(name), self.curve(other), rtol=1e-3)
+
+    @property
+    def factor(self) -> Estimate:
+        return boundary.factor(self.edges, self.curve(LAST) / FACTOR)
+
+
+def scored(frame: pd.DataFrame, lines: pd.DataFrame) -> Scored:
+    own = lines[np.isclose(lines.keep, frame.keep.iloc[0])]
+    edges = boundaries(frame.astype({"weight_var": float}))
+    return Scored(edges.merge(own.drop(columns="keep").astype(float), on="weight_var"))
+
+
+def panels_of(records: Records) -> dict[str, pd.DataFrame]:
+    return {name[-1]: frame for name, frame in sorted(records.items()) if name.startswith("panel")}
+
+
+def judge(records: Records) -> list[Finding]:
+    found = []
+    for letter, frame in panels_of(records).items():
+        found += _of_panel(f"({letter})", scored(frame, records[THEORY]), frame.keep.iloc[0] < 1)
+    return found
+
+
+def _of_panel(name: str, score: Scored, dropout: bool) -> list[Finding]:
+    found = [
+        _best(name, score),
+        _finding(f"{name} 6 ξ₂ underestimates the trainable depth", score.bias(CURVES[1]), below=True),
+        _finding(f"{name} on the right 12 ξ₂ overrates it", score.side("right").bias(CURVES[2]), below=False),
+        _constant(name, score),
+    ]
+    if dropout:
+        left, right = (score.side(side) for side in ("left", "right"))
+        found += [
+            _finding(f"{name} on the left 12 ξ₂ limits it, not 12 ξ₁", left.worse_by(CURVES[2], CURVES[0]), below=True),
+            _finding(
+                f"{name} on the right 12 ξ₁ limits it, not 12 ξ₂", right.worse_by(CURVES[0], CURVES[2]), below=True
+            ),
+        ]
+    return found
+
+
+def _finding(claim: str, estimate: Estimate, below: bool) -> Finding:
+    holds = estimate.below(0) if below else estimate.above(0)
+    kind = "misfit less that of the other" if "not" in claim else "mean log(curve / boundary)"
+    return Finding(claim, holds, f"{kind}: {estimate}")
+
+
+def _best(name: str, score: Scored) -> Finding:
+    """Against each other curve in the same columns: refuted by one that is nearer, unclear if one may be."""
+    others = [curve for curve in CURVES[:-1] if not score.same(curve, LAST)]
+    told = [score.worse_by(LAST, curve).below(0) for curve in others]
+    numbers = ", ".join(f"{curve}: {score.misfit(curve)}" for curve in (LAST, *others))
+    holds = False if False in told else None if None in told else True
+    return Finding(f"{name} no curve is nearer to the boundary than {LAST}", holds, f"mean |log distance| {numbers}")
+
+
+def _constant(name: str, score: Scored) -> Finding:
+    k = score.factor
+    sides = "; ".join(f"{side} {score.side(side).factor}" for side in ("left", "right"))
+    return Finding(f"{name} the constant is 12", k.has(FACTOR), f"least squares: {k}; {sides}")
+
+
+# --- pictures -----------------------------------------------------------------------------------------------------------
+
+SCALE = [[0.0, "#000000"], [0.3, "#5c1010"], [0.55, "#b5421a"], [0.8, "#f0a020"], [1.0, "#fff04a"]]
+LINES = {CURVES[0]: ("#ffffff", "solid", 0), CURVES[1]: ("#31d843", "dash", 1), CURVES[2]: ("#ffffff", "dash", 2)}
+
+
+def draw(records: Records) -> list[Picture | Grid]:
+    panels = panels_of(records)
+    pictures = [_picture(letter, frame, records[THEORY]) for letter, frame in panels.items()]
+    return [*pictures, _table(panels, records[THEORY])]
+
+
+def _picture(letter: str, frame: pd.DataFrame, lines: pd.DataFrame) -> Picture:
+    score, own = scored(frame, lines), lines[np.isclose(lines.keep, frame.keep.iloc[0])]
+    cells = frame.pivot_table(index="depth", columns="weight_var", values="accuracy", aggfunc="mean")
+    title = f"({letter}) {frame.caption.iloc[0]}, {frame.steps.iloc[0]} steps"
+    data: list[dict[str, Any]] = [
+        {
+            "type": "heatmap", "x": cells.columns.tolist(), "y": cells.index.tolist(), "z": cells.to_numpy().tolist(),
+            "colorscale": SCALE, "zmin": 0, "zmax": 1, "colorbar": {"title": {"text": "accuracy"}, "thickness": 12},
+            "hovertemplate": "σ_w² = %{x}<br>L = %{y}<br>accuracy %{z:.2f}<extra></extra>",
+        }
+    ]  # fmt: skip
+    deepest = float(cells.index.max())
+    for name, (colour, dash, _) in LINES.items():
+        data += _line(name, colour, dash, own, deepest)
+    data.append(_dots(score.edges))
+    layout = {
+        "height": 420,
+        "xaxis": {"title": {"text": "σ_w²"}, "range": [1, 4]},
+        "yaxis": {"title": {"text": "depth L"}, "range": [float(cells.index.min()), deepest]},
+        "legend": {"orientation": "h", "y": -0.22},
+    }
+    alt = (
+        f"Training accuracy from {cells.min().min():.2f} (black) to {cells.max().max():.2f} (yellow). The boundary is at "
+        f"{score.factor} times the smaller depth scale; the paper says 12."
+    )
+    return Picture(title, {"data": data, "layout": layout}, alt)
+
+
+def _line(name: str, colour: str, dash: str, own: pd.DataFrame, deepest: float) -> list[dict[str, Any]]:
+    """With a dark seam, to be seen on yellow; parts far above the map are left out."""
+    depth = Scored(own).curve(name)
+    points = {"x": own.weight_var.tolist(), "y": np.where(depth < 4 * deepest, depth, 4 * deepest).tolist()}
+    both = {"type": "scatter", "mode": "lines", **points, "hoverinfo": "skip"}
+    seam = both | {"line": {"color": "#303030", "width": 4, "dash": dash}, "showlegend": False}
+    return [seam, both | {"name": name, "line": {"color": colour, "width": 2, "dash": dash}}]
+
+
+def _dots(edges: pd.DataFrame) -> dict[str, Any]:
+    inside = edges[edges.low == edges.high]
+    marker = {"symbol": "circle", "size": 7, "color": "#38b6ff", "line": {"color": "#303030", "width": 1}}
+    points = {"x": inside.weight_var.tolist(), "y": inside.low.round(1).tolist()}
+    return {"type": "scatter", "mode": "markers", "name": "measured boundary", "marker": marker, **points}
+
+
+def _table(panels: dict[str, pd.DataFrame], lines: pd.DataFrame) -> Grid:
+    rows = []
+    for letter, frame in panels.items():
+        for side in ("left", "right", "both"):
+            score = scored(frame, lines).side(side)
+            misfits = [str(score.misfit(curve)) for curve in CURVES]
+            rows.append(
+                (letter, side, f"{boundary.known(score.edges)} of {len(score.edges)}", *misfits, str(score.factor))
+            )
+    head = ("panel", "side", "columns with a boundary", *CURVES, "constant instead of 12")
+    return Grid("Mean |log(curve / boundary)|, with 95 % intervals", head, rows)
+
+
+DEPTHS = (10, 14, 20, 28, 40, 56, 80, 112, 160, 250)
+WEIGHT_VARS = (1.0, 1.15, 1.3, 1.45, 1.6, 1.75, 2.0, 2.25, 2.5, 2.75, 3.0, 3.5, 4.0)
+GPU_WIDTH = 192
+GPU_STEPS = {"g": 5000}  # half of the printed ones
+
+EXPERIMENT = Experiment(
+    name="s1-figure7",
+    title="Trainable depth",
+    claim="Networks can be trained if L <= min(12 ξ₁, 12 ξ₂); 6 ξ₂ underestimates that, and 12 ξ₂ alone overrates it on "
+    "the right of the critical line.",
+    method="Training accuracy of tanh networks with σ_b² = 0.05 over initial weight variances and depths, measured without "
+    "masks. The boundary is where accuracy falls below halfway between chance and the best of the panel. Each curve is "
+    "scored by its mean distance in log depth; intervals are from columns drawn again. Learning rates are printed for (a) "
+    "and (b) only, and are scaled by 300 / width; the others are near the fastest at the critical line, c / L without "
+    "dropout.",
+    scales={
+        "small": Settings(
+            panels=(
+                Panel("a", "digits", "sgd", False, 1.0, 80, 0.02),
+                Panel("f", "digits", "sgd", True, 0.98, 80, 0.02),
+            ),
+            width=64, batch=32, depths=(5, 10, 20, 40, 80), weight_vars=(1.0, 1.25, 1.5, 1.75, 2.0, 2.5, 3.0, 4.0),
+            images=1000, subset=False,
+        ),
+        "gpu": Settings(
+            panels=tuple(
+                replace(panel, steps=GPU_STEPS.get(panel.letter, panel.steps)) for panel in scaled(PANELS, GPU_WIDTH)
+            ),
+            width=GPU_WIDTH, batch=100, depths=DEPTHS, weight_vars=WEIGHT_VARS, images=4000, subset=True,
+        ),
+        "paper": Settings(
+            panels=PANELS, width=PRINTED_WIDTH, batch=100, depths=tuple(range(10, 251, 10)),
+            weight_vars=tuple(np.round(np.arange(1, 4.01, 0.1), 1).tolist()), images=10_000, subset=False,
+        ),
+    },
+    parts=parts,
+    judge=judge,
+    draw=draw,
+)  # fmt: skip
