@@ -23,6 +23,10 @@ class Sentences:
     tokens: Tensor  # (tokens,)
     starts: Tensor  # (sentences + 1,): the last is the number of tokens
 
+    @classmethod
+    def of(cls, tokens: Tensor, lengths: Tensor) -> "Sentences":
+        return cls(tokens, torch.cat([torch.zeros(1, dtype=torch.long), lengths.cumsum(0)]))
+
     def __len__(self) -> int:
         return len(self.starts) - 1
 
@@ -38,25 +42,24 @@ class Sentences:
 
     def _chosen(self, which: Tensor) -> "Sentences":
         lengths = self.starts.diff()
-        return Sentences(self.tokens[which.repeat_interleave(lengths)], _starts(lengths[which]))
+        return Sentences.of(self.tokens[which.repeat_interleave(lengths)], lengths[which])
 
 
 def read_sentences(text: bytes, tokenizer: Any, longest: int, root: Any, cache: Any) -> tuple[Sentences, int]:
     """The sentences of a text, none longer than so many tokens, and the number of different tokens."""
+    tokens, lengths, vocab = encode_pieces(pieces_of(text), tokenizer, root, cache)
+    return Sentences.of(tokens, cut(lengths[lengths > 0], longest)), vocab
+
+
+def pieces_of(text: bytes) -> list[bytes]:
+    """A sentence each; together they are the text."""
     ends = [match.end() for match in _BOUNDARY.finditer(text)]
-    starts = sorted({0, *ends, len(text)})
-    pieces = [text[i:j] for i, j in pairwise(starts)]
-    tokens, lengths, vocab = encode_pieces(pieces, tokenizer, root, cache)
-    return Sentences(tokens, _starts(_cut(lengths[lengths > 0], longest))), vocab
+    return [text[i:j] for i, j in pairwise(sorted({0, *ends, len(text)}))]
 
 
-def _cut(lengths: Tensor, longest: int) -> Tensor:
+def cut(lengths: Tensor, longest: int) -> Tensor:
     """The same tokens, where a sentence longer than so many becomes several."""
     pieces = -(-lengths // longest)
-    cut = torch.full((int(pieces.sum()),), longest)
-    cut[pieces.cumsum(0) - 1] = lengths - (pieces - 1) * longest
-    return cut
-
-
-def _starts(lengths: Tensor) -> Tensor:
-    return torch.cat([torch.zeros(1, dtype=torch.long), lengths.cumsum(0)])
+    parts = torch.full((int(pieces.sum()),), longest)
+    parts[pieces.cumsum(0) - 1] = lengths - (pieces - 1) * longest
+    return parts
