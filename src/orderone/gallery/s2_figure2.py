@@ -1,4 +1,4 @@
-"""S2 Figure 2: the four strategies at their optima, over several seeds. Spikes are counted as `gallery.spikes` defines them.
+"""S2 Figure 2: the four strategies at their optima, over several seeds. Spikes are counted as `gallery.spikes` says.
 
 The paper compares three seeds by eye. Here each claim needs an interval that excludes the opposite; with three seeds and
 small differences it may well be that nothing can be told.
@@ -70,7 +70,7 @@ def draw(records: Records) -> list[Picture]:
     for name in STRATEGIES:
         runs = frame[frame.strategy == name]
         highest = runs.groupby("seed").accuracy.max()
-        for number, (seed, run) in enumerate(runs.groupby("seed")):
+        for number, (_, run) in enumerate(runs.groupby("seed")):
             line = {"color": COLOURS[name], "width": 2}
             label = f"{name}: ({run.lr.iloc[0]:.3g}, {run.wd.iloc[0]:.3g}) " + "/".join(
                 f"{100 * value:.1f}" for value in highest
@@ -94,10 +94,10 @@ def draw(records: Records) -> list[Picture]:
 EXPERIMENT = Experiment(
     name="s2-figure2",
     title="Four strategies for Vision Transformers: at their optima",
-    claim="Neural-tangent is better than standard, hybrid the best and maximal-update the worst of four; all three have fewer "
-    "spikes than standard; the optimum of neural-tangent has the same effective learning rate and the same lr wd.",
-    method="The search of Figure 1, then fresh seeds at the optimum of each strategy. Differences of the highest validation "
-    "accuracies with Welch's 95 % intervals; a spike is three training losses in a row more than five deviations above the "
+    claim="Neural-tangent is better than standard, hybrid the best and maximal-update the worst of four; all three have "
+    "fewer spikes than standard; the optimum of neural-tangent has the same effective learning rate and the same lr wd.",
+    method="The search of Figure 1, then fresh seeds at the optimum of each strategy. Differences of the highest "
+    "validation accuracies with Welch's 95 % intervals; a spike is three training losses in a row more than five deviations above the "
     "median of the fifty before.",
     scales={"small": SMALL, "gpu": GPU, "paper": PAPER},
     parts=parts,

@@ -5,6 +5,7 @@ The strategy `standard` is the model as it starts, with one learning rate for al
 so it is put back as Lambda_W = sqrt(M), Lambda_X = M. Every group shrinks by lr wd a step, S2 (1.94).
 """
 
+import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -29,6 +30,7 @@ from orderone.theory.scaling import lr_factors
 STRATEGIES = ("standard", "neural-tangent", "hybrid", "maximal-update")
 UNDECAYED = "head.bias"
 MLP = 4
+LOG = logging.getLogger(__name__)
 COLUMNS = ["strategy", "lr", "wd", "seed", "step", "train", "loss", "accuracy", "spikes"]
 
 
@@ -66,11 +68,11 @@ def effective(strategy: str, width: int) -> float:
 
 def optimizer_of(model: nn.Module, point: Point, how: Training, C: Mapping[str, float]) -> Optimizer:
     """AdamW with the factors of the strategy; the model gets the strategy's initial sizes."""
-    betas = (0.9, how.beta2)
+    betas, undecayed = (0.9, how.beta2), [name for name, _ in model.named_parameters() if name == UNDECAYED]
     if point.strategy == "standard":
         return AdamW(_plain_groups(model, point.wd), lr=point.lr, betas=betas, eps=how.eps)
     made = plan(
-        model, rule=point.strategy, lr=point.lr, weight_decay=point.wd, no_decay=[UNDECAYED], C=C,
+        model, rule=point.strategy, lr=point.lr, weight_decay=point.wd, no_decay=undecayed, C=C,
         Lambda={"W": MLP**0.5, "X": float(MLP)}, probe=False,
     )  # fmt: skip
     made.apply()
@@ -93,9 +95,12 @@ def train(
     task: StackedTask,
     how: Training,
     score: Loss | None = None,
+    until: int | None = None,
 ) -> pd.DataFrame:
     """Rows for every point and evaluation: mean training loss and number of spikes since the last one, held-out loss, and
-    the held-out mean of `score`."""
+    the held-out mean of `score`. `until` breaks off after so many steps of the schedule."""
+    if how.device == "cuda":
+        torch.cuda.empty_cache()  # what graphs of earlier stacks have left
     members = [_member(point, build, C, how) for point in points]
     stack = Stack(
         [model for model, _ in members], [optimizer for _, optimizer in members], loss=task.loss, device=how.device,
@@ -103,11 +108,12 @@ def train(
     )  # fmt: skip
     held = _held(task, how)
     scored = None if score is None else Program(stack.program.model, score, how.precision)
-    losses, evaluations = [], []
-    for step, loss in enumerate(_losses(stack, task, [point.seed for point in points], how), 1):
+    losses, evaluations, last = [], [], until or how.steps
+    for step, loss in enumerate(_losses(stack, task, [point.seed for point in points], how, last), 1):
         losses.append(loss)
-        if step % how.every == 0 or step == how.steps:
+        if step % how.every == 0 or step == last:
             evaluations.append((step, _mean(stack.evaluate, held), _score(stack, scored, held)))
+            LOG.info("%d trainings, step %d of %d", len(points), step, last)
     return _frame(points, torch.stack(losses).double().cpu().numpy(), evaluations)
 
 
@@ -120,13 +126,13 @@ def _member(
         return model, optimizer_of(model, point, how, C(point))
 
 
-def _losses(stack: Stack, task: StackedTask, seeds: Sequence[int], how: Training) -> Iterator[Tensor]:
+def _losses(stack: Stack, task: StackedTask, seeds: Sequence[int], how: Training, last: int) -> Iterator[Tensor]:
     """Training losses of all members, step by step; on a GPU from a graph."""
     factor, device = schedule(how.shape, how.steps, how.warmup), torch.device(how.device)
     different = list(dict.fromkeys(seeds))
     rows = torch.tensor([different.index(seed) for seed in seeds], device=device)
     update: Any = stack.step
-    for step in range(how.steps):
+    for step in range(last):
         made = moved(task.stacked(step, different, device), device, "float32")
         batch = tree_map(lambda x: x[rows] if isinstance(x, Tensor) else x, made)
         if step == 0 and device.type == "cuda":

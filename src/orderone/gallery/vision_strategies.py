@@ -4,9 +4,9 @@ The paper looks for a pair (lr, wd) on a grid of factors 2 whose six neighbours 
 
     (2, 1), (1, 2), (2, 1/2), (1/2, 2), (1, 1/2), (1/2, 1)   times (lr*, wd*)
 
-Here: a line of learning rates at fixed lr wd first; then the neighbours of the best so far, again and again, until it is the
-best of them all or `rounds` are over. All strategies are trained together. The best is that of the highest accuracy along
-the way, as in the paper.
+Here: a line of learning rates at fixed lr wd first; then the neighbours of the best so far, again and again, until it is
+the best of them all or `rounds` are over. All strategies are trained together. The best is that of the highest accuracy
+along the way, as in the paper.
 """
 
 from collections.abc import Sequence
@@ -123,9 +123,9 @@ def at_the_best(settings: Settings) -> pd.DataFrame:
 
 
 SMALL = Settings(
-    data="digits", image=8, patch=2, channels=1, classes=10, width=32, heads=4, depth=2, batch=32, recipe="smooth",
-    training=Training(150, 10, 15, "cosine", 0.999, 1e-8, held_together=99), rate=2.0**-7, decay=2.0**-7,
-    line=(-2, -1, 0, 1, 2), rounds=4,
+    data="digits", image=8, patch=2, channels=1, classes=10, width=24, heads=3, depth=2, batch=24, recipe="smooth",
+    training=Training(120, 8, 12, "cosine", 0.999, 1e-8, held_together=99), rate=2.0**-6, decay=2.0**-10,
+    line=(-2, -1, 0, 1), rounds=3,
 )  # fmt: skip
 # 20 epochs of 10,000 images, warm-up over 1/15 of them as in the paper
 GPU = Settings(
