@@ -97,8 +97,8 @@ EXPERIMENT = Experiment(
     claim="Neural-tangent is better than standard, hybrid the best and maximal-update the worst of four; all three have "
     "fewer spikes than standard; the optimum of neural-tangent has the same effective learning rate and the same lr wd.",
     method="The search of Figure 1, then fresh seeds at the optimum of each strategy. Differences of the highest "
-    "validation accuracies with Welch's 95 % intervals; a spike is three training losses in a row more than five deviations above the "
-    "median of the fifty before.",
+    "validation accuracies with Welch's 95 % intervals; a spike is three training losses in a row more than five "
+    "deviations above the median of the fifty before.",
     scales={"small": SMALL, "gpu": GPU, "paper": PAPER},
     parts=parts,
     judge=judge,

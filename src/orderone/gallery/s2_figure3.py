@@ -79,12 +79,19 @@ def _panel(strategy: str, frame: pd.DataFrame) -> Picture:
         values = [value for value in lowest(frame, rate) if value < inf]
         told = f"{min(values):.3f}" if values else "diverges"
         for number, (_, run) in enumerate(runs.groupby("seed")):
-            data.append({
-                "type": "scatter", "mode": "lines", "x": run.step.to_list(), "y": _plain(run.loss),
-                "name": f"lr = {run.lr.iloc[0]:.4g} [{told}]", "legendgroup": str(rate), "showlegend": number == 0,
-                "line": {"color": _colour(rate, best), "width": 3 if rate == best else 1.8},
-                "opacity": OPACITIES[min(number, len(OPACITIES) - 1)],
-            })  # fmt: skip
+            data.append(
+                {
+                    "type": "scatter",
+                    "mode": "lines",
+                    "x": run.step.to_list(),
+                    "y": _plain(run.loss),
+                    "name": f"lr = {run.lr.iloc[0]:.4g} [{told}]",
+                    "legendgroup": str(rate),
+                    "showlegend": number == 0,
+                    "line": {"color": _colour(rate, best), "width": 3 if rate == best else 1.8},
+                    "opacity": OPACITIES[min(number, len(OPACITIES) - 1)],
+                }
+            )
     title = f"{strategy}: wd = {frame.wd.iloc[0]:.3g}"
     alt = (
         f"Held-out loss over updates for {len(tried)} learning rates of {strategy}; best before the shift: {best:.3g}."
@@ -119,15 +126,15 @@ def _colour(rate: float, best: float) -> str:
 EXPERIMENT = Experiment(
     name="s2-figure3",
     title="Two strategies for span denoising: the search",
-    claim="After the shift (lr, wd) -> (n^(3/2) lr, n^(-3/2) wd) the best learning rates of both strategies agree; twice "
-    "as much overflows; half as much costs standard more than neural-tangent.",
-    method="Encoder-decoders with tied words, clipped AdamW, warm-up and linear decay, several seeds; lowest held-out loss. "
-    "Small: bytes of Python code; gpu: Gutenberg and State of the Union in GPT-2's byte pairs, bfloat16; paper: BART-"
-    "large for 200,000 updates. The paper trained in half precision, whose range is smaller: divergence here is a loss that is "
-    "not finite.",
+    claim="After the shift (lr, wd) -> (n^(3/2) lr, n^(-3/2) wd) the best learning rates of both strategies agree; "
+    "twice as much overflows; half as much costs standard more than neural-tangent.",
+    method="Encoder-decoders with tied words, clipped AdamW, warm-up and linear decay, several seeds; lowest held-out "
+    "loss. Small: bytes of Python code; gpu: Gutenberg and State of the Union in GPT-2's byte pairs, bfloat16; paper: "
+    "BART-large for 200,000 updates. The paper trained in half precision, whose range is smaller: divergence here is a "
+    "loss that is not finite.",
     scales={"small": SMALL, "gpu": GPU, "paper": PAPER},
     parts=parts,
     judge=judge,
     draw=draw,
     errata=("S2.8", "S2.9"),
-)  # fmt: skip
+)
