@@ -127,7 +127,7 @@ def _training(steps: int, warmup: int, every: int, device: str) -> Training:
 
 SMALL = Settings(
     data="python", tokenizer="bytes", length=30, batch=8, small=Model(32, 2, 1), large=Model(64, 4, 2),
-    training=_training(150, 10, 15, "cpu"), updates=150, rates=(1e-3, 2e-3, 4e-3, 8e-3, 16e-3), seeds=2,
+    training=_training(150, 10, 15, "cpu"), updates=150, rates=(2e-3, 4e-3, 8e-3, 16e-3, 32e-3), seeds=3,
 )  # fmt: skip
 GPU = Settings(
     data="tokens subset", tokenizer="gpt2", length=64, batch=32, small=Model(256, 4, 2), large=Model(512, 8, 4),

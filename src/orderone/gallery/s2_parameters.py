@@ -53,8 +53,8 @@ def judge(records: Records) -> list[Finding]:
 def _finding(row: pd.Series) -> Finding:
     exact = row.counted == row.formula
     near = abs(row.counted - row.rounded) <= row.digit / 2
-    numbers = f"the model has {row.counted:,}, the sum is {row.formula:,}, rounded {row.rounded:.3g}"
-    return Finding(f"{row.model} has about {row.rounded:.3g} parameters", bool(exact and near), numbers)
+    numbers = f"the model has {row.counted:,}, the sum is {row.formula:,}, rounded {row.rounded / 1e6:,.0f} million"
+    return Finding(f"{row.model} has about {row.rounded / 1e6:,.0f} million parameters", bool(exact and near), numbers)
 
 
 def draw(records: Records) -> list[Grid]:

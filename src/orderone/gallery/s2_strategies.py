@@ -1,8 +1,8 @@
 """S2 Tables II.1.E and II.2.E: initial standard deviations and relative learning rates of every group.
 
 Printed as powers of n_in = 768, n and n_out = 1000, they are compared with the theory's (`theory.lr_factors`, `init_std`)
-at several widths, and with what a plan gives to the tensors of a real Vision Transformer. Exponents that print badly are read
-by footnotes 8 and 26 (erratum S2.9). The tables leave out the factor M = 4 of the MLP (erratum S2.3).
+at several widths, and with what a plan gives to the tensors of a real Vision Transformer. Exponents that print badly are
+read by footnotes 8 and 26 (erratum S2.9). The tables leave out the factor M = 4 of the MLP (erratum S2.3).
 """
 
 from collections.abc import Iterator
