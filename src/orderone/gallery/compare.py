@@ -1,0 +1,47 @@
+"""Which of two is better, by few numbers of each: differences of means with intervals, and counts."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from scipy import stats
+
+CONFIDENCE = 0.95
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Of the means of two samples (the first less the second), with Welch's interval; infinite for a single number."""
+
+    mean: float
+    low: float
+    high: float
+
+    @property
+    def positive(self) -> bool | None:
+        """None where the interval holds 0."""
+        return True if self.low > 0 else False if self.high < 0 else None
+
+    def __str__(self) -> str:
+        return f"{self.mean:+.3g} [{self.low:+.2g}, {self.high:+.2g}]"
+
+
+def difference(first: Sequence[float], second: Sequence[float], confidence: float = CONFIDENCE) -> Difference:
+    a, b = np.asarray(first, float), np.asarray(second, float)
+    mean = float(a.mean() - b.mean())
+    if min(len(a), len(b)) < 2:
+        return Difference(mean, -np.inf, np.inf)
+    va, vb = a.var(ddof=1) / len(a), b.var(ddof=1) / len(b)
+    if va + vb == 0:
+        return Difference(mean, mean, mean)
+    freedom = (va + vb) ** 2 / (va**2 / (len(a) - 1) + vb**2 / (len(b) - 1))
+    half = float(stats.t.ppf((1 + confidence) / 2, freedom) * np.sqrt(va + vb))
+    return Difference(mean, mean - half, mean + half)
+
+
+def fewer(first: int, second: int, confidence: float = CONFIDENCE) -> bool | None:
+    """Whether events are rarer in the first of two equally long records: each was as likely in either, if not."""
+    if first + second == 0:
+        return None
+    level = stats.binomtest(min(first, second), first + second).pvalue
+    return bool(first < second) if level < 1 - confidence else None

@@ -1,0 +1,140 @@
+"""S2 Figure 3: the learning rate of an encoder-decoder for span denoising, under two strategies.
+
+The paper shifts its search by (lr, wd) -> (n^{3/2} lr, n^{-3/2} wd) for neural-tangent. `rate` is lr before the shift.
+"""
+
+from collections.abc import Sequence
+from math import inf, log2
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from orderone.gallery.compare import difference
+from orderone.gallery.denoising_strategies import COMPARED, GPU, PAPER, SMALL, Settings, best_rate, search
+from orderone.gallery.experiment import Experiment, Finding, Parts, Picture, Records
+
+WARM, COLD = ("#d9534f", "#e8963a"), ("#4c78d8", "#38a3a5")  # above and below the best rate, the nearer first
+BEST = "#7f7f7f"
+OPACITIES = (1.0, 0.6, 0.4)
+
+
+def parts(settings: Settings) -> Parts:
+    return {strategy: lambda strategy=strategy: search(settings, strategy) for strategy in COMPARED}
+
+
+def judge(records: Records) -> list[Finding]:
+    rates = {name: best_rate(records[name]) for name in COMPARED}
+    width = int(records["standard"].width.iloc[0])
+    ends = [name for name in COMPARED if rates[name] in (records[name].rate.min(), records[name].rate.max())]
+    agree = None if ends else rates["neural-tangent"] == rates["standard"]
+    numbers = f"best rates {rates['standard']:.3g} and {rates['neural-tangent']:.3g} n^(3/2), n = {width}"
+    numbers += f"; at an end of what was tried: {', '.join(ends)}" if ends else ""
+    return [
+        Finding("the best learning rates agree when neural-tangent's is divided by n^(3/2)", agree, numbers),
+        *(_above(name, records[name], rates[name]) for name in COMPARED),
+        _below(records, rates),
+    ]
+
+
+def lowest(frame: pd.DataFrame, rate: float) -> list[float]:
+    """The lowest held-out loss of every seed; infinite for one that was never finite."""
+    found = frame[np.isclose(frame.rate, rate)].groupby("seed").loss.min()
+    return [float(value) for value in found.fillna(inf)]
+
+
+def _above(name: str, frame: pd.DataFrame, rate: float) -> Finding:
+    claim = f"{name}: twice the best rate breaks the training"
+    if not (values := lowest(frame, 2 * rate)):
+        return Finding(claim, None, "not tried")
+    broken = sum(value == inf for value in values)
+    worse = "" if broken else f"; lowest held-out loss {difference(values, lowest(frame, rate))}"
+    return Finding(claim, broken == len(values), f"{broken} of {len(values)} seeds diverge{worse}")
+
+
+def _below(records: Records, rates: dict[str, float]) -> Finding:
+    """By how much half the best rate is worse, seed by seed."""
+    claim = "half the best rate costs standard more than neural-tangent"
+    cost = {name: _cost(records[name], rates[name]) for name in COMPARED}
+    if not all(cost.values()):
+        return Finding(claim, None, "half the best rate was not tried")
+    more = difference(cost["standard"], cost["neural-tangent"])
+    means = ", ".join(f"{name} {np.mean(values):+.3f}" for name, values in cost.items())
+    return Finding(claim, more.positive, f"{means}; difference {more}")
+
+
+def _cost(frame: pd.DataFrame, rate: float) -> Sequence[float]:
+    return [low - best for low, best in zip(lowest(frame, rate / 2), lowest(frame, rate), strict=False)]
+
+
+def draw(records: Records) -> list[Picture]:
+    return [_panel(name, records[name]) for name in COMPARED]
+
+
+def _panel(strategy: str, frame: pd.DataFrame) -> Picture:
+    best = best_rate(frame)
+    data, tried = [], sorted(frame.rate.unique(), reverse=True)
+    for rate in tried:
+        runs: Any = frame[frame.rate == rate]
+        values = [value for value in lowest(frame, rate) if value < inf]
+        told = f"{min(values):.3f}" if values else "diverges"
+        for number, (_, run) in enumerate(runs.groupby("seed")):
+            data.append(
+                {
+                    "type": "scatter",
+                    "mode": "lines",
+                    "x": run.step.to_list(),
+                    "y": _plain(run.loss),
+                    "name": f"lr = {run.lr.iloc[0]:.4g} [{told}]",
+                    "legendgroup": str(rate),
+                    "showlegend": number == 0,
+                    "line": {"color": _colour(rate, best), "width": 3 if rate == best else 1.8},
+                    "opacity": OPACITIES[min(number, len(OPACITIES) - 1)],
+                }
+            )
+    title = f"{strategy}: wd = {frame.wd.iloc[0]:.3g}"
+    alt = (
+        f"Held-out loss over updates for {len(tried)} learning rates of {strategy}; best before the shift: {best:.3g}."
+    )
+    return Picture(title, {"data": data, "layout": layout(frame)}, alt, "In the legend: the lowest loss along the way.")
+
+
+def layout(frame: pd.DataFrame) -> dict[str, Any]:
+    """Losses from the lowest to where most of the training lies: the first ones are far above."""
+    finite = frame.loss[np.isfinite(frame.loss)]
+    low, high = (float(finite.min()), float(finite.quantile(0.9))) if len(finite) else (0.0, 1.0)
+    margin = 0.08 * (high - low) + 1e-3
+    return {
+        "height": 440,
+        "xaxis": {"title": {"text": "update"}},
+        "yaxis": {"title": {"text": "validation loss"}, "range": [low - margin, high + margin]},
+        "legend": {"orientation": "h", "y": -0.2, "yanchor": "top", "x": 0},
+    }
+
+
+def _plain(losses: Any) -> list[float | None]:
+    return [float(value) if np.isfinite(value) else None for value in losses]
+
+
+def _colour(rate: float, best: float) -> str:
+    octaves = round(log2(rate / best))
+    if octaves == 0:
+        return BEST
+    return (WARM if octaves > 0 else COLD)[min(abs(octaves), 2) - 1]
+
+
+EXPERIMENT = Experiment(
+    name="s2-figure3",
+    title="Two strategies for span denoising: the search",
+    claim="After the shift (lr, wd) -> (n^(3/2) lr, n^(-3/2) wd) the best learning rates of both strategies agree; "
+    "twice as much overflows; half as much costs standard more than neural-tangent.",
+    method="Encoder-decoders with tied words, clipped AdamW, warm-up and linear decay, several seeds; lowest held-out "
+    "loss. Small: bytes of Python code; gpu: Gutenberg and State of the Union in GPT-2's byte pairs, bfloat16; paper: "
+    "BART-large for 200,000 updates. The paper trained in half precision, whose range is smaller: divergence here is a "
+    "loss that is not finite.",
+    scales={"small": SMALL, "gpu": GPU, "paper": PAPER},
+    parts=parts,
+    judge=judge,
+    draw=draw,
+    errata=("S2.8", "S2.9"),
+)

@@ -1,0 +1,237 @@
+"""S2 Part I: kernels G and tangent kernels Theta behind every block, in theory and in real Transformers.
+
+Networks have sqrt(n) heads of sqrt(n) channels, so that both grow: what is left is of order n^{-1/2}, and the comparison is
+that of the limit, where a straight line in n^{-1/2} meets 0. What few heads and depth do is measured by itself.
+"""
+
+from collections.abc import Iterator
+
+import numpy as np
+import pandas as pd
+from scipy import stats
+
+from orderone.gallery import exponent_table
+from orderone.gallery.experiment import Experiment, Finding, Parts, Picture, Records
+from orderone.gallery.transformer_networks import Settings, depths_of, heads_of, kernels_of, norm_of
+
+LEVEL = 0.999  # of each of about forty intervals
+NORMAL = float(stats.norm.ppf((1 + LEVEL) / 2))
+COLOURS = ("#4c78d8", "#d9534f", "#57a639", "#e8963a", "#9b59d0", "#38a3a5", "#7f7f7f", "#c05fb8", "#8c6d46")
+COLUMNS = {
+    "kernels": ["width", "what", "where", "entry", "theory", "mean", "error"],
+    "heads": ["heads", "width", "theory", "std", "error"],
+    "depth": ["encoders", "what", "theory", "mean", "error"],
+}
+
+
+def parts(settings: Settings) -> Parts:
+    return {
+        "kernels": lambda: pd.DataFrame(kernels_of(settings), columns=COLUMNS["kernels"]),
+        "heads": lambda: pd.DataFrame(heads_of(settings), columns=COLUMNS["heads"]),
+        "depth": lambda: pd.DataFrame(depths_of(settings), columns=COLUMNS["depth"]),
+        "norm": lambda: norm_of(settings),
+    }
+
+
+# --- judging --------------------------------------------------------------------------------------------------------
+
+
+def judge(records: Records) -> list[Finding]:
+    frame = records["kernels"].assign(entry=records["kernels"].entry.astype(str))
+    G, Theta = frame[frame.what == "G"], frame[(frame.what == "Theta")]
+    whole, groups = Theta[Theta["where"] == "all"], Theta[Theta["where"] != "all"]
+    return [
+        _limits(G, "the kernels behind the stem and all blocks are those of the recursion"),
+        _limits(groups, "each group's part in the tangent kernel is the theory's"),
+        _limits(
+            whole,
+            "the whole tangent kernel is the theory's, with queries and keys in what it passes on",
+            "corrected",
+            "S2.4",
+        ),
+        _flat(groups),
+        *_norms(records["norm"].iloc[0]),
+        *_fluctuations(records["heads"]),
+        *_growth(records["depth"]),
+    ]
+
+
+def limits(frame: pd.DataFrame) -> pd.DataFrame:
+    """What is left of measured less theory as n grows: the intercept of a line in n^{-1/2}, by weighted least squares."""
+    rows = []
+    for key, lines in frame.groupby(["what", "where", "entry"], sort=False):
+        weights = 1 / np.maximum(lines.error.to_numpy(), 1e-12) ** 2
+        A = np.stack([np.ones(len(lines)), lines.width.to_numpy() ** -0.5], axis=1)
+        covariance = np.linalg.inv(A.T @ (weights[:, None] * A))
+        intercept, _ = covariance @ A.T @ (weights * (lines["mean"] - lines.theory).to_numpy())
+        half = NORMAL * covariance[0, 0] ** 0.5
+        rows.append((*key, float(lines.theory.iloc[0]), intercept, intercept - half, intercept + half))
+    return pd.DataFrame(rows, columns=["what", "where", "entry", "theory", "left", "low", "high"])
+
+
+def _limits(frame: pd.DataFrame, claim: str, of: str = "paper", erratum: str = "") -> Finding:
+    found = limits(frame)
+    inside = (found.low <= 0) & (found.high >= 0)
+    wide = (found.high - found.low) > found.theory.abs().clip(lower=0.1)
+    worst = found.loc[(found.left / (found.high - found.low)).abs().idxmax()]
+    numbers = f"{inside.sum()} of {len(found)} entries; farthest {worst['where']} {worst.entry}: {worst.theory:.3f} "
+    numbers += f"{worst.left:+.3f} [{worst.low:+.3f}, {worst.high:+.3f}]"
+    return Finding(claim, None if wide.any() and inside.all() else bool(inside.all()), numbers, of, erratum)
+
+
+def _flat(frame: pd.DataFrame) -> Finding:
+    """The exponent of the width in each group's part, by the rules of a table of exponents."""
+    told = {}
+    for group, lines in frame[frame.entry == "11"].groupby("where", sort=False):
+        x, y = np.log(lines.width.to_numpy()), np.log(lines["mean"].to_numpy())
+        w = (lines["mean"] / lines.error.clip(lower=1e-12)).to_numpy() ** 2
+        centre = (w * x).sum() / w.sum()
+        spread = (w * (x - centre) ** 2).sum()
+        slope, half = float((w * (x - centre) * y).sum() / spread), float(NORMAL / spread**0.5)
+        told[group] = pd.Series({"measured": slope, "low": slope - half, "high": slope + half})
+    each = [exponent_table.holds(0, line) for line in told.values()]
+    numbers = ", ".join(f"{group} {exponent_table.interval(line)}" for group, line in told.items())
+    claim = "with the rates of (1.99)-(1.107) every group's part is of order one: no power of the width"
+    return Finding(claim, False if False in each else None if None in each else True, numbers)
+
+
+def _norms(row: pd.Series) -> Iterator[Finding]:
+    numbers = f"E s² = {row.measured:.4f} ± {row.error:.4f}; inside {row.inside:.4f}, outside {row.outside:.4f}"
+    close = {name: bool(abs(row.measured - row[name]) <= 4 * row.error + 2e-3) for name in ("inside", "outside")}
+    yield Finding("epsilon stands outside the root of a norm, as (1.36) prints", close["outside"], numbers)
+    yield Finding("epsilon stands inside the root", close["inside"], numbers, "corrected", "S2.1")
+
+
+def _fluctuations(frame: pd.DataFrame) -> Iterator[Finding]:
+    """At a fixed number of heads: does the kernel's fluctuation go on shrinking with the width?"""
+    few = frame[frame.heads == frame.heads.min()].sort_values("width")
+    widest = frame[frame.width == frame.width.max()].sort_values("heads")
+    last, heads = few.iloc[-1], int(few.heads.iloc[0])
+    ratio, expected = float(last["std"] / few["std"].iloc[0]), float((few.width.iloc[0] / last.width) ** 0.5)
+    numbers = f"{heads} head: " + ", ".join(
+        f"{r['std']:.3f} ± {r.error:.3f} at n = {r.width:g}" for _, r in few.iterrows()
+    )
+    vanishes = abs(ratio - expected) < abs(ratio - 1)
+    claim = "kernels are deterministic up to corrections that vanish with the width"
+    yield Finding(claim, bool(vanishes), f"{heads} head: {told}")
+    # heads of n / H channels leave a correction of that order
+    slack = 4 * widest.error + widest.theory * widest.heads / widest.width
+    right = ((widest["std"] - widest.theory).abs() <= slack).all() and not vanishes
+    told = ", ".join(f"H = {r.heads:g}: {r['std']:.3f} ± {r.error:.3f} ({r.theory:.3f})" for _, r in widest.iterrows())
+    claim = "they fluctuate by order H^(-1/2) at any width, as much as the theory says"
+    yield Finding(claim, bool(right), f"at n = {widest.width.iloc[0]:g}, {told}", "corrected", "S2.5")
+
+
+def _growth(frame: pd.DataFrame) -> Iterator[Finding]:
+    Theta, G = (frame[frame.what == what].sort_values("encoders") for what in ("Theta", "G"))
+    known = Theta.dropna()
+    growth = float(Theta.theory.iloc[-1] / Theta.theory.iloc[0])
+    seen = ", ".join(f"{r['mean']:.2f} ± {r.error:.2f} ({r.theory:.2f}) at {r.encoders:g}" for _, r in known.iterrows())
+    rises = bool((known["mean"].diff().iloc[1:] > 0).all()) if len(known) > 1 else None
+    told = f"theory grows {growth:.2f} times from {Theta.encoders.iloc[0]} to {Theta.encoders.iloc[-1]} encoders; "
+    told += f"networks {seen}"
+    yield Finding("tangent kernels stay of order one as the depth grows", None if rises is None else not rises, told)
+    steps = np.diff(Theta.theory) / np.diff(np.log2(Theta.encoders))
+    even = bool(steps[-1] / steps[-2] < 1.15 and steps[-1] > 0) if len(steps) > 1 else None
+    rate = G.theory / G.encoders
+    linear = bool(abs(rate.iloc[-1] / rate.iloc[-2] - 1) < 0.1) if len(rate) > 1 else None
+    close = bool(((known["mean"] - known.theory).abs() <= 4 * known.error + 0.1 * known.theory).all())
+    holds = None if even is None or linear is None else even and linear and close
+    told = f"per doubling {steps[-2]:+.2f}, then {steps[-1]:+.2f}; G per encoder {rate.iloc[-2]:.3f}, then {rate.iloc[-1]:.3f}"
+    yield Finding(
+        "the tangent kernel grows like the logarithm of depth, and G in proportion", holds, told, "corrected", "S2.6"
+    )
+
+
+# --- drawing --------------------------------------------------------------------------------------------------------
+
+
+def draw(records: Records) -> list[Picture]:
+    frame = records["kernels"].assign(entry=records["kernels"].entry.astype(str))
+    diagonal = frame[frame.entry == "11"]
+    G, Theta = diagonal[diagonal.what == "G"], diagonal[diagonal.what == "Theta"]
+    return [
+        _against_width(G, "Kernels G behind the stem and each block", "G of a token with itself"),
+        _against_width(Theta, "Parts of the tangent kernel of the outputs", "Theta of a token with itself"),
+        _few_heads(records["heads"]),
+        _by_depth(records["depth"]),
+    ]
+
+
+def _against_width(frame: pd.DataFrame, title: str, axis: str) -> Picture:
+    data, ends = [], [float(frame.width.min()), float(frame.width.max())]
+    for colour, (where, lines) in zip(COLOURS * 2, frame.groupby("where", sort=False), strict=False):
+        line = {"color": colour, "width": 2}
+        value = float(lines.theory.iloc[0])
+        data.append(_trace("lines", ends, [value, value], str(where), line=line, legendgroup=where))
+        data.append(_dots(lines.width, lines["mean"], lines.error, colour, legendgroup=where))
+    alt = f"{axis} at widths {ends[0]:g} to {ends[1]:g}: means of networks with errors, on the theory's lines."
+    return Picture(title, {"data": data, "layout": _layout("width n", axis, log=True)}, alt)
+
+
+def _few_heads(frame: pd.DataFrame) -> Picture:
+    data, ends = [], [float(frame.width.min()), float(frame.width.max())]
+    for colour, (heads, lines) in zip(COLOURS, frame.groupby("heads"), strict=False):
+        value, name = float(lines.theory.iloc[0]), f"H = {heads:g}"
+        data.append(_trace("lines", ends, [value, value], name, line={"color": colour, "width": 2}, legendgroup=name))
+        data.append(_dots(lines.width, lines["std"], lines.error, colour, legendgroup=name))
+    alt = "The standard deviation of a kernel from network to network: with so many heads it stays as the width grows."
+    layout = _layout("width n", "standard deviation of G₁₂", log=True)
+    return Picture("Few heads: kernels that fluctuate at any width", {"data": data, "layout": layout}, alt)
+
+
+def _by_depth(frame: pd.DataFrame) -> Picture:
+    lines = frame[frame.what == "Theta"].sort_values("encoders")
+    known = lines.dropna()
+    data = [
+        _trace("lines+markers", lines.encoders.to_list(), lines.theory.to_list(), "theory", line={"color": COLOURS[0]}),
+        _dots(known.encoders, known["mean"], known.error, COLOURS[1], name="networks", showlegend=True),
+    ]
+    ends = f"{lines.theory.iloc[0]:.2f} to {lines.theory.iloc[-1]:.2f}"
+    alt = f"The tangent kernel grows from {ends}, like the logarithm of depth."
+    layout = _layout("encoders", "Theta of the outputs", log=True)
+    return Picture("Depth: the tangent kernel grows", {"data": data, "layout": layout}, alt)
+
+
+def _trace(mode: str, x: list, y: list, name: str, **more: object) -> dict:
+    return {"type": "scatter", "mode": mode, "x": x, "y": y, "name": name, **more}
+
+
+def _dots(x: pd.Series, y: pd.Series, error: pd.Series, colour: str, name: str = "", **more: object) -> dict:
+    bars = {"type": "data", "array": (2 * error).to_list(), "color": colour}
+    look = {"showlegend": False, "marker": {"color": colour, "size": 8}, "error_y": bars} | more
+    return _trace("markers", x.to_list(), y.to_list(), name, **look)
+
+
+def _layout(x: str, y: str, log: bool) -> dict:
+    return {
+        "height": 440,
+        "xaxis": {"title": {"text": x}, "type": "log" if log else "linear"},
+        "yaxis": {"title": {"text": y}, "rangemode": "tozero"},
+        "legend": {"orientation": "h", "y": -0.2, "yanchor": "top", "x": 0},
+    }
+
+
+SMALL = Settings(
+    widths=(64, 144, 256), seeds=100, head_widths=(64, 256, 512), heads=(1, 4, 16), head_seeds=200,
+    depths=(1, 2, 4, 8, 16, 32, 64), measured_depths=(1, 4, 16), depth_width=144, depth_seeds=12,
+)  # fmt: skip
+PAPER = Settings(
+    widths=(64, 144, 256, 576, 1024), seeds=400, head_widths=(64, 256, 1024, 4096), heads=(1, 4, 16, 64), head_seeds=2000,
+    depths=(1, 2, 4, 8, 16, 32, 64), measured_depths=(1, 4, 16, 64), depth_width=256, depth_seeds=60,
+)  # fmt: skip
+
+EXPERIMENT = Experiment(
+    name="s2-kernels",
+    title="Kernels of Transformers, against networks",
+    claim="At initialization the signals of a Transformer and its tangent kernel follow recursions, are of order one as "
+    "it gets wider and deeper, and differ from them by order 1/n.",
+    method="Vision Transformers of two encoders (no training) over widths and seeds with sqrt(n) heads, G from their "
+    "streams and Theta from automatic differentiation; the limit of large n with 99.9 % intervals. One block of attention "
+    "with few heads. Deeper networks. Dots carry two standard errors.",
+    scales={"small": SMALL, "paper": PAPER},
+    parts=parts,
+    judge=judge,
+    draw=draw,
+    errata=("S2.1", "S2.4", "S2.5", "S2.6"),
+)

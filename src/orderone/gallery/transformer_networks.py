@@ -1,0 +1,169 @@
+"""Kernels and tangent kernels of real Transformers at initialization, over widths, seeds, heads and depths.
+
+    G_tt' = mean_i z_i(t) z_i(t'),     Theta_tt' = sum_G lambda_G  dz_0(t)/dtheta . dz_0(t')/dtheta     over groups G
+
+Two tokens with x.x / n_in = 1 and x.x' / n_in = 1/2, encoders of attention and MLP, GELU, all constants of order one 1
+(C_PE 1/4), rates of SGD. Networks have sqrt(n) heads of sqrt(n) channels.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from math import isqrt
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import Tensor
+
+from orderone import theory
+from orderone.nn import VisionTransformer
+from orderone.nn.transformer.attention import Attention
+from orderone.nn.transformer.shape import Shape
+from orderone.theory.scaling import lr_factors
+
+G0 = np.array([[1, 0.5], [0.5, 1]])
+C = {"patch": 1.0, "PE": 0.25, **dict.fromkeys("QKVUWX", 1.0), "head": 1.0}
+N_IN, N_OUT, MLP, EPS = 16, 4, 4, 1e-5
+OPPOSITE, STRONG = -0.8, 3.0  # F_12, C_Q = C_K of erratum S2.5
+ENTRIES = {"11": (0, 0), "12": (0, 1)}
+
+
+@dataclass(frozen=True)
+class Settings:
+    widths: tuple[int, ...]  # squares
+    seeds: int
+    head_widths: tuple[int, ...]
+    heads: tuple[int, ...]
+    head_seeds: int
+    depths: tuple[int, ...]  # encoders in theory
+    measured_depths: tuple[int, ...]  # and in networks, of the width
+    depth_width: int
+    depth_seeds: int
+
+
+# --- networks -------------------------------------------------------------------------------------------------------
+
+
+def tokens() -> Tensor:
+    """Two rows of N_IN numbers with exactly the products G0."""
+    return torch.tensor(np.linalg.cholesky(G0) @ np.eye(2, N_IN) * N_IN**0.5, dtype=torch.float32)[None]
+
+
+def network(n: int, encoders: int, seed: int) -> VisionTransformer:
+    torch.default_generator.manual_seed(seed)
+    return VisionTransformer(
+        image=2, patch=1, classes=N_OUT, width=n, heads=isqrt(n), depth=encoders, channels=N_IN, eps=EPS, C=C
+    )
+
+
+def streams(model: VisionTransformer) -> tuple[list[Tensor], Tensor]:
+    """The stream behind the stem and behind each block, and the outputs of both tokens."""
+    z = model.patchify(tokens()) + model.positions(2)
+    found = [z]
+    for block in model.layers:
+        z = z + block.attention(block.attention_norm(z))  # type: ignore[operator]
+        found += [z, z := z + block.mlp(block.mlp_norm(z))]  # type: ignore[operator]
+    return found, model.head(model.norm(z))
+
+
+def group_of(name: str) -> str:
+    last = name.removesuffix(".weight").split(".")[-1]
+    known = {"patchify": "patch", "positions": "PE", "query": "Q", "key": "K", "value": "V", "out": "U", "up": "W"}
+    return {**known, "down": "X", "head": "head", "bias": "head_bias"}[last]
+
+
+def tangent(model: VisionTransformer, output: Tensor) -> dict[str, np.ndarray]:
+    """Theta (2, 2) of the first output, by group."""
+    named = dict(model.named_parameters())
+    factors = lr_factors("neural-tangent", "sgd", n=model.head.in_features, n_in=N_IN, n_out=N_OUT, mlp=MLP)
+    rows = [torch.autograd.grad(output[0, t, 0], list(named.values()), retain_graph=True) for t in range(2)]
+    found: dict[str, np.ndarray] = {}
+    for name, first, second in zip(named, *rows, strict=True):
+        group, pair = group_of(name), torch.stack((first.flatten(), second.flatten()))
+        rate = factors["QKVU" if group in "QKVU" else group]
+        found[group] = found.get(group, 0) + rate * (pair @ pair.T).double().numpy()
+    return found
+
+
+def measured(n: int, encoders: int, seed: int) -> dict[tuple[str, str, str], float]:
+    """Entries 11 and 12 of G in every place, and of Theta of the outputs for every group."""
+    model = network(n, encoders, seed)
+    found, output = streams(model)
+    kernels = {place(k): (z[0] @ z[0].T / n).detach().double().numpy() for k, z in enumerate(found)}
+    thetas = tangent(model, output)
+    thetas["all"] = sum(thetas.values(), np.zeros((2, 2)))
+    named = [("G", where, kernel) for where, kernel in kernels.items()]
+    named += [("Theta", group, theta) for group, theta in thetas.items()]
+    return {(what, where, entry): float(k[ij]) for what, where, k in named for entry, ij in ENTRIES.items()}
+
+
+def place(k: int) -> str:
+    return "stem" if k == 0 else f"block {k} ({'MLP' if k % 2 == 0 else 'attention'})"
+
+
+@cache
+def predicted(encoders: int) -> dict[tuple[str, str, str], float]:
+    found = theory.Transformer("AM" * encoders, "gelu", C=C, eps=EPS).predict(G0)
+    named = [("G", place(k), kernel) for k, kernel in enumerate(found.kernels)]
+    named += [("Theta", group, theta) for group, theta in found.contributions[-1].items()]
+    named += [("Theta", "all", found.ntk[-1])]
+    return {(what, where, entry): float(k[ij]) for what, where, k in named for entry, ij in ENTRIES.items()}
+
+
+# --- measuring ------------------------------------------------------------------------------------------------------
+
+
+def kernels_of(settings: Settings) -> Iterator[tuple]:
+    """width, what, where, entry, theory, mean, error: of networks of two encoders."""
+    expected = predicted(2)
+    for n in settings.widths:
+        with torch.random.fork_rng(devices=[]):
+            drawn = [measured(n, 2, seed) for seed in range(settings.seeds)]
+        for key in drawn[0]:
+            values = np.array([each[key] for each in drawn])
+            yield (n, *key, expected[key], values.mean(), values.std(ddof=1) / len(values) ** 0.5)
+
+
+def heads_of(settings: Settings) -> Iterator[tuple]:
+    """heads, width, theory, std, error: how much G_12 fluctuates behind one block of attention that reads exactly F."""
+    F = np.array([[1, OPPOSITE], [OPPOSITE, 1]])
+    strong = C | {"Q": STRONG, "K": STRONG}
+    expected = theory.Transformer("A", C={"Q": STRONG, "K": STRONG, "PE": 0.0}).predict(F)
+    for heads in settings.heads:
+        for n in settings.head_widths:
+            shape = Shape(n, heads, MLP, "gelu", False, False, EPS, 0.0, strong)
+            with torch.random.fork_rng(devices=[]), torch.no_grad():
+                torch.default_generator.manual_seed(n + heads)
+                s = torch.tensor(np.linalg.cholesky(F) @ np.eye(2, n) * n**0.5, dtype=torch.float32)[None]
+                drawn = np.array([float(_product(Attention(shape)(s), n)) for _ in range(settings.head_seeds)])
+            std = drawn.std(ddof=1)
+            error = np.sqrt(((drawn - drawn.mean()) ** 2).var() / len(drawn)) / (2 * std)
+            yield heads, n, float(expected.head_std(heads)[-1][0, 1]), std, error
+
+
+def _product(branch: Tensor, n: int) -> Tensor:
+    return (branch[0, 0] * branch[0, 1]).sum() / n
+
+
+def depths_of(settings: Settings) -> Iterator[tuple]:
+    """encoders, what, theory, mean, error; without the last two where no network is measured."""
+    for encoders in settings.depths:
+        keys = {"G": ("G", place(2 * encoders), "11"), "Theta": ("Theta", "all", "11")}
+        drawn: list[dict] = []
+        if encoders in settings.measured_depths:
+            with torch.random.fork_rng(devices=[]):
+                drawn = [measured(settings.depth_width, encoders, seed) for seed in range(settings.depth_seeds)]
+        for what, key in keys.items():
+            values = np.array([each[key] for each in drawn])
+            told = (values.mean(), values.std(ddof=1) / len(values) ** 0.5) if len(values) else (np.nan, np.nan)
+            yield encoders, what, predicted(encoders)[key], *told
+
+
+def norm_of(settings: Settings) -> pd.DataFrame:
+    """E s^2 behind a norm with a large epsilon, G = 0.8: erratum S2.1."""
+    G, eps, n = 0.8, 0.5, 4096
+    z = G**0.5 * torch.randn(settings.seeds, n, generator=torch.Generator().manual_seed(0))
+    found = torch.nn.functional.layer_norm(z, (n,), eps=eps).square().mean(1).double().numpy()
+    row = {"measured": found.mean(), "error": found.std(ddof=1) / len(found) ** 0.5}
+    return pd.DataFrame([row | {"inside": G / (G + eps), "outside": G / (G**0.5 + eps) ** 2}])
