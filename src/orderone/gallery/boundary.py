@@ -77,13 +77,13 @@ UNKNOWN = Estimate(np.nan, np.nan, np.nan)
 
 
 def estimate(edges: pd.DataFrame, statistic: Callable[[np.ndarray], np.ndarray]) -> Estimate:
-    """`statistic` takes numbers of columns, (..., columns), and gives one number for each row of them."""
+    """`statistic` takes numbers of columns, (rows, columns), and gives one number for each row of them."""
     if known(edges) < FEWEST:
         return UNKNOWN
     draws = np.random.default_rng(0).integers(len(edges), size=(RESAMPLES, len(edges)))
-    tail = (1 - LEVEL) / 2
+    tail, value = (1 - LEVEL) / 2, statistic(np.arange(len(edges))[None])[0]
     low, high = np.quantile(statistic(draws), [tail, 1 - tail])
-    return Estimate(float(statistic(np.arange(len(edges)))), float(low), float(high))
+    return Estimate(float(value), float(low), float(high))
 
 
 def known(edges: pd.DataFrame) -> int:

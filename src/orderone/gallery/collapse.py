@@ -36,7 +36,7 @@ class Power:
 
 
 def reached(frame: pd.DataFrame) -> pd.DataFrame:
-    return frame[np.isfinite(frame.tau)]
+    return frame.dropna(subset=["tau"])
 
 
 def power(frame: pd.DataFrame) -> Power | None:
@@ -45,39 +45,60 @@ def power(frame: pd.DataFrame) -> Power | None:
     free = len(known) - (DEGREE + 2)
     if known.depth.nunique() < 2 or free < DEGREE:
         return None
-    sums = np.array([residuals(known, known, beta)[1] for beta in POWERS])
-    allowed = sums.min() * (1 + stats.f.ppf(LEVEL, 1, free) / free)
-    inside = POWERS[sums <= allowed]
-    return Power(POWERS[sums.argmin()], inside[0], inside[-1], float(np.sqrt(sums.min() / free)))
+    points = Points.of(known)
+    sums = np.array([points.fit(float(beta)).sum_of_squares for beta in POWERS])
+    inside = POWERS[sums <= sums.min() * (1 + stats.f.ppf(LEVEL, 1, free) / free)]
+    return Power(float(POWERS[sums.argmin()]), float(inside[0]), float(inside[-1]), float(np.sqrt(sums.min() / free)))
 
 
 def spread(frame: pd.DataFrame, beta: float) -> float:
     """Standard deviation of log tau about the common curve."""
-    known = reached(frame)
-    return float(np.sqrt(residuals(known, known, beta)[1] / (len(known) - DEGREE - 1)))
+    return Points.of(reached(frame)).fit(beta).spread
 
 
-def residuals(frame: pd.DataFrame, of: pd.DataFrame, beta: float) -> tuple[np.ndarray, float]:
-    """Those of `of` about the cubic that fits `frame`, and the sum of squares of the fit."""
-    basis, other = (_basis(each, beta, frame) for each in (frame, of))
-    found, *_ = np.linalg.lstsq(basis, np.log(frame.tau), rcond=None)
-    own = np.log(frame.tau) - basis @ found
-    return (np.log(of.tau) - other @ found).to_numpy(), float(own @ own)
+@dataclass(frozen=True)
+class Points:
+    """Logarithms of rates, depths and steps."""
+
+    rate: np.ndarray
+    depth: np.ndarray
+    tau: np.ndarray
+
+    @classmethod
+    def of(cls, frame: pd.DataFrame) -> "Points":
+        return cls(*(np.log(frame[name].to_numpy(float)) for name in ("rate", "depth", "tau")))
+
+    def fit(self, beta: float, extra: bool = False) -> "Cubic":
+        return Cubic(self, beta, extra)
 
 
-def _basis(frame: pd.DataFrame, beta: float, reference: pd.DataFrame) -> np.ndarray:
-    """Powers of the shifted log rate, in units of its range in the reference."""
-    shifted, all_shifted = (np.log(each.rate) + beta * np.log(each.depth) for each in (frame, reference))
-    middle, half = all_shifted.mean(), max(np.ptp(all_shifted.to_numpy()) / 2, 1e-9)
-    return np.vander((shifted.to_numpy() - middle) / half, DEGREE + 1)
+class Cubic:
+    """log tau = cubic of log rate + beta log L, with `extra` also + gamma log L."""
+
+    def __init__(self, points: Points, beta: float, extra: bool = False):
+        self.beta, self.extra = beta, extra
+        shifted = points.rate + beta * points.depth
+        self.middle, self.half = shifted.mean(), max(np.ptp(shifted) / 2, 1e-9)  # powers of numbers near 1
+        self.basis = self._basis(points)
+        self.coefficients, *_ = np.linalg.lstsq(self.basis, points.tau, rcond=None)
+        self.residuals = self.apart(points)
+        self.sum_of_squares = float(self.residuals @ self.residuals)
+        self.spread = float(np.sqrt(self.sum_of_squares / max(len(points.tau) - self.basis.shape[1], 1)))
+
+    def _basis(self, points: Points) -> np.ndarray:
+        cubic = np.vander((points.rate + self.beta * points.depth - self.middle) / self.half, DEGREE + 1)
+        return np.column_stack([points.depth, cubic]) if self.extra else cubic
+
+    def apart(self, points: Points) -> np.ndarray:
+        """How far other points are above the curve."""
+        return points.tau - self._basis(points) @ self.coefficients
 
 
-def extra_power(frame: pd.DataFrame, beta: float) -> tuple[float, float]:
-    """gamma of tau = L^gamma f(rate x L^beta), and half the width of its interval."""
-    known = reached(frame)
-    basis = np.column_stack([np.log(known.depth), _basis(known, beta, known)])
-    found, *_ = np.linalg.lstsq(basis, np.log(known.tau), rcond=None)
-    left = np.log(known.tau) - basis @ found
-    free = len(known) - basis.shape[1]
-    error = np.sqrt(left @ left / free * np.linalg.inv(basis.T @ basis)[0, 0])
-    return float(found[0]), float(stats.t.ppf((1 + LEVEL) / 2, free) * error)
+def extra_power(frame: pd.DataFrame, beta: float) -> Power:
+    """gamma of tau = L^gamma f(rate x L^beta)."""
+    points = Points.of(reached(frame))
+    fit = points.fit(beta, extra=True)
+    error = fit.spread * np.sqrt(np.linalg.inv(fit.basis.T @ fit.basis)[0, 0])
+    half = stats.t.ppf((1 + LEVEL) / 2, len(points.tau) - fit.basis.shape[1]) * error
+    gamma = float(fit.coefficients[0])
+    return Power(gamma, gamma - float(half), gamma + float(half), fit.spread)

@@ -19,12 +19,12 @@ from orderone.gallery.deep_training import Members, Run, Training, device, read_
 from orderone.gallery.experiment import Experiment, Finding, Grid, Parts, Picture, Records
 
 BIAS_VAR = 0.05
-FACTOR, OLDER = 12, 6
+FACTOR, OLDER = 12.0, 6.0
 PRINTED_WIDTH = 300  # of [6], whose learning rates (a) and (b) take
-CURVES = ("12 ξ₁", "6 ξ₂", "12 ξ₂", "min(12 ξ₁, 12 ξ₂)")
-LAST = CURVES[-1]
+CURVES = ONE, OLD, TWO, LAST = "12 ξ₁", "6 ξ₂", "12 ξ₂", "min(12 ξ₁, 12 ξ₂)"
 FINE = tuple(np.round(np.arange(1, 4.001, 0.05), 2).tolist())  # where curves are drawn
-THEORY = "theory"
+THEORY, CAPTIONS = "theory", "captions"
+SHARES = (1 / 8, 1 / 4, 1 / 2, 1)  # of the steps, after which accuracy is measured; the last one is judged
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ def scaled(panels: Sequence[Panel], width: int) -> tuple[Panel, ...]:
 
 def parts(settings: Settings) -> Parts:
     measured = {f"panel {panel.letter}": lambda panel=panel: measure(panel, settings) for panel in settings.panels}
-    return {THEORY: lambda: curves(settings), **measured}
+    return {THEORY: lambda: curves(settings), CAPTIONS: lambda: captions(settings), **measured}
 
 
 def curves(settings: Settings) -> pd.DataFrame:
@@ -105,17 +105,28 @@ def measure(panel: Panel, settings: Settings) -> pd.DataFrame:
         Run(training, Members(depth, [w for w, _ in members], [panel.rate_at(depth)] * len(members)), images)
         for depth in sorted(settings.depths, reverse=True)  # the longest chain starts first
     ]
-    train(runs, panel.steps, f"panel {panel.letter}")
-    shown = tuple(x[: settings.images] for x in images.train)
+    images_shown, classes = (x[: settings.images] for x in images.train)
     frames = []
-    for run in runs:
-        columns = {"accuracy": run.accuracy(*shown), "masked": run.accuracy(*shown, masked=True)}
-        named = pd.DataFrame(members, columns=["weight_var", "seed"]).assign(depth=run.members.depth, **columns)
-        frames.append(named.assign(keep=panel.keep, caption=caption(panel), steps=panel.steps))
+
+    def look(step: int) -> None:
+        for run in runs if step in {round(share * panel.steps) for share in SHARES} else ():
+            accuracy = run.accuracy(images_shown, classes)
+            masked = run.accuracy(images_shown, classes, masked=True) if panel.keep < 1 else accuracy
+            named = pd.DataFrame(members, columns=["weight_var", "seed"]).assign(
+                keep=panel.keep, depth=run.members.depth
+            )
+            frames.append(named.assign(step=step, accuracy=accuracy, masked=masked))
+
+    train(runs, panel.steps, f"panel {panel.letter}", look)
     return pd.concat(frames)
 
 
-def caption(panel: Panel) -> str:
+def captions(settings: Settings) -> pd.DataFrame:
+    rows = [(panel.letter, _caption(panel)) for panel in settings.panels]
+    return pd.DataFrame(rows, columns=["letter", "caption"])
+
+
+def _caption(panel: Panel) -> str:
     data = {"mnist": "MNIST", "cifar10": "CIFAR-10", "digits": "digits"}[panel.data]
     weights = "orthogonal" if panel.orthogonal else "Gaussian"
     optimizer = {"sgd": "SGD", "rmsprop": "RMSprop"}[panel.optimizer]
@@ -137,10 +148,8 @@ class Scored:
         return self if name == "both" else Scored(self.edges[left if name == "left" else ~left])
 
     def curve(self, name: str) -> np.ndarray:
-        one, two = self.edges.xi1.to_numpy(), self.edges.xi2.to_numpy()
-        return dict(zip(CURVES, (FACTOR * one, OLDER * two, FACTOR * two, FACTOR * np.minimum(one, two)), strict=True))[
-            name
-        ]
+        one, two = FACTOR * self.edges.xi1.to_numpy(), FACTOR * self.edges.xi2.to_numpy()
+        return {ONE: one, OLD: two * OLDER / FACTOR, TWO: two, LAST: np.minimum(one, two)}[name]
 
     def misfit(self, name: str) -> Estimate:
         return boundary.misfit(self.edges, self.curve(name))
@@ -159,51 +168,47 @@ class Scored:
         return boundary.factor(self.edges, self.curve(LAST) / FACTOR)
 
 
-def scored(frame: pd.DataFrame, lines: pd.DataFrame) -> Scored:
+def scored(frame: pd.DataFrame, lines: pd.DataFrame, step: int | None = None) -> Scored:
+    """After so many steps, or after all."""
     own = lines[np.isclose(lines.keep, frame.keep.iloc[0])]
-    edges = boundaries(frame.astype({"weight_var": float}))
+    edges = boundaries(frame[frame.step == (frame.step.max() if step is None else step)].astype({"weight_var": float}))
     return Scored(edges.merge(own.drop(columns="keep").astype(float), on="weight_var"))
 
 
 def panels_of(records: Records) -> dict[str, pd.DataFrame]:
-    return {name[-1]: frame for name, frame in sorted(records.items()) if name.startswith("panel")}
+    """By letter."""
+    return {name[-1]: frame for name, frame in sorted(records.items()) if name.startswith("panel ")}
 
 
 def judge(records: Records) -> list[Finding]:
     found = []
     for letter, frame in panels_of(records).items():
-        found += _of_panel(f"({letter})", scored(frame, records[THEORY]), frame.keep.iloc[0] < 1)
+        found += _of_panel(f"({letter})", scored(frame, records[THEORY]), bool(frame.keep.iloc[0] < 1))
     return found
 
 
 def _of_panel(name: str, score: Scored, dropout: bool) -> list[Finding]:
+    left, right = (score.side(side) for side in ("left", "right"))
+    under, over = score.bias(OLD), right.bias(TWO)
     found = [
         _best(name, score),
-        _finding(f"{name} 6 ξ₂ underestimates the trainable depth", score.bias(CURVES[1]), below=True),
-        _finding(f"{name} on the right 12 ξ₂ overrates it", score.side("right").bias(CURVES[2]), below=False),
+        Finding(f"{name} 6 ξ₂ underestimates the trainable depth", under.below(0.0), f"mean log(6 ξ₂ / depth) {under}"),
+        Finding(f"{name} on the right 12 ξ₂ overrates it", over.above(0.0), f"mean log(12 ξ₂ / depth) {over}"),
         _constant(name, score),
     ]
-    if dropout:
-        left, right = (score.side(side) for side in ("left", "right"))
-        found += [
-            _finding(f"{name} on the left 12 ξ₂ limits it, not 12 ξ₁", left.worse_by(CURVES[2], CURVES[0]), below=True),
-            _finding(
-                f"{name} on the right 12 ξ₁ limits it, not 12 ξ₂", right.worse_by(CURVES[0], CURVES[2]), below=True
-            ),
-        ]
-    return found
+    return [*found, _limit(name, left, TWO, ONE, "left"), _limit(name, right, ONE, TWO, "right")] if dropout else found
 
 
-def _finding(claim: str, estimate: Estimate, below: bool) -> Finding:
-    holds = estimate.below(0) if below else estimate.above(0)
-    kind = "misfit less that of the other" if "not" in claim else "mean log(curve / boundary)"
-    return Finding(claim, holds, f"{kind}: {estimate}")
+def _limit(name: str, score: Scored, curve: str, other: str, side: str) -> Finding:
+    gain = score.worse_by(curve, other)
+    numbers = f"mean |log distance| {score.misfit(curve)} and {score.misfit(other)}, difference {gain}"
+    return Finding(f"{name} on the {side} {curve} limits it, not {other}", gain.below(0.0), numbers)
 
 
 def _best(name: str, score: Scored) -> Finding:
     """Against each other curve in the same columns: refuted by one that is nearer, unclear if one may be."""
     others = [curve for curve in CURVES[:-1] if not score.same(curve, LAST)]
-    told = [score.worse_by(LAST, curve).below(0) for curve in others]
+    told = [score.worse_by(LAST, curve).below(0.0) for curve in others]
     numbers = ", ".join(f"{curve}: {score.misfit(curve)}" for curve in (LAST, *others))
     holds = False if False in told else None if None in told else True
     return Finding(f"{name} no curve is nearer to the boundary than {LAST}", holds, f"mean |log distance| {numbers}")
@@ -218,19 +223,20 @@ def _constant(name: str, score: Scored) -> Finding:
 # --- pictures -----------------------------------------------------------------------------------------------------------
 
 SCALE = [[0.0, "#000000"], [0.3, "#5c1010"], [0.55, "#b5421a"], [0.8, "#f0a020"], [1.0, "#fff04a"]]
-LINES = {CURVES[0]: ("#ffffff", "solid", 0), CURVES[1]: ("#31d843", "dash", 1), CURVES[2]: ("#ffffff", "dash", 2)}
+LINES = {ONE: ("#ffffff", "solid"), OLD: ("#31d843", "dash"), TWO: ("#ffffff", "dash")}
 
 
 def draw(records: Records) -> list[Picture | Grid]:
-    panels = panels_of(records)
-    pictures = [_picture(letter, frame, records[THEORY]) for letter, frame in panels.items()]
-    return [*pictures, _table(panels, records[THEORY])]
+    panels, names = panels_of(records), dict(zip(*records[CAPTIONS].to_numpy().T, strict=True))
+    pictures = [_picture(f"({k}) {names[k]}", frame, records[THEORY]) for k, frame in panels.items()]
+    return [*pictures, _constants(panels, records[THEORY]), _table(panels, records[THEORY])]
 
 
-def _picture(letter: str, frame: pd.DataFrame, lines: pd.DataFrame) -> Picture:
+def _picture(title: str, frame: pd.DataFrame, lines: pd.DataFrame) -> Picture:
     score, own = scored(frame, lines), lines[np.isclose(lines.keep, frame.keep.iloc[0])]
-    cells = frame.pivot_table(index="depth", columns="weight_var", values="accuracy", aggfunc="mean")
-    title = f"({letter}) {frame.caption.iloc[0]}, {frame.steps.iloc[0]} steps"
+    last = frame[frame.step == frame.step.max()]
+    cells = last.pivot_table(index="depth", columns="weight_var", values="accuracy", aggfunc="mean")
+    title = f"{title}, {frame.step.max()} steps"
     data: list[dict[str, Any]] = [
         {
             "type": "heatmap", "x": cells.columns.tolist(), "y": cells.index.tolist(), "z": cells.to_numpy().tolist(),
@@ -239,7 +245,7 @@ def _picture(letter: str, frame: pd.DataFrame, lines: pd.DataFrame) -> Picture:
         }
     ]  # fmt: skip
     deepest = float(cells.index.max())
-    for name, (colour, dash, _) in LINES.items():
+    for name, (colour, dash) in LINES.items():
         data += _line(name, colour, dash, own, deepest)
     data.append(_dots(score.edges))
     layout = {
@@ -269,6 +275,29 @@ def _dots(edges: pd.DataFrame) -> dict[str, Any]:
     marker = {"symbol": "circle", "size": 7, "color": "#38b6ff", "line": {"color": "#303030", "width": 1}}
     points = {"x": inside.weight_var.tolist(), "y": inside.low.round(1).tolist()}
     return {"type": "scatter", "mode": "markers", "name": "measured boundary", "marker": marker, **points}
+
+
+def _constants(panels: dict[str, pd.DataFrame], lines: pd.DataFrame) -> Picture:
+    """The constant instead of 12, as training goes on."""
+    data, words = [], []
+    for letter, frame in panels.items():
+        steps = [int(step) for step in sorted(frame.step.unique())]
+        found = [scored(frame, lines, step).factor for step in steps]
+        bars = {"type": "data", "symmetric": False, "array": [k.high - k.value for k in found]}
+        bars["arrayminus"] = [k.value - k.low for k in found]
+        points = {"x": steps, "y": [k.value for k in found], "error_y": bars}
+        data.append({"type": "scatter", "mode": "lines+markers", "name": f"({letter})", **points})
+        words.append(f"({letter}) {found[0].value:.1f} to {found[-1].value:.1f}")
+    layout = {
+        "height": 400,
+        "xaxis": {"type": "log", "title": {"text": "training steps"}},
+        "yaxis": {"type": "log", "title": {"text": "k of L = k min(ξ₁, ξ₂)"}},
+        "shapes": [{"type": "line", "xref": "paper", "x0": 0, "x1": 1, "y0": FACTOR, "y1": FACTOR,
+                    "line": {"dash": "dot", "width": 1.5, "color": "#8a8a8a"}}],
+        "legend": {"orientation": "h", "y": -0.25},
+    }  # fmt: skip
+    alt = f"The constant of each panel as training goes on, beside 12 (dotted): {', '.join(words)}."
+    return Picture("The constant, as training goes on", {"data": data, "layout": layout}, alt)
 
 
 def _table(panels: dict[str, pd.DataFrame], lines: pd.DataFrame) -> Grid:
@@ -302,11 +331,11 @@ EXPERIMENT = Experiment(
     scales={
         "small": Settings(
             panels=(
-                Panel("a", "digits", "sgd", False, 1.0, 80, 0.02),
-                Panel("f", "digits", "sgd", True, 0.98, 80, 0.02),
+                Panel("a", "digits", "sgd", False, 1.0, 160, 0.02),
+                Panel("f", "digits", "sgd", True, 0.98, 160, 0.02),
             ),
             width=64, batch=32, depths=(5, 10, 20, 40, 80), weight_vars=(1.0, 1.25, 1.5, 1.75, 2.0, 2.5, 3.0, 4.0),
-            images=1000, subset=False,
+            images=500, subset=False,
         ),
         "gpu": Settings(
             panels=tuple(
