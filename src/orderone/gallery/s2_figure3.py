@@ -27,7 +27,8 @@ def judge(records: Records) -> list[Finding]:
     rates = {name: best_rate(records[name]) for name in COMPARED}
     width = int(records["standard"].width.iloc[0])
     ends = [name for name in COMPARED if rates[name] in (records[name].rate.min(), records[name].rate.max())]
-    agree = None if ends else rates["neural-tangent"] == rates["standard"]
+    same = rates["neural-tangent"] == rates["standard"]
+    agree = None if ends or not (same or _apart(records)) else same
     numbers = f"best rates {rates['standard']:.3g} and {rates['neural-tangent']:.3g} n^(3/2), n = {width}"
     numbers += f"; at an end of what was tried: {', '.join(ends)}" if ends else ""
     return [
@@ -35,6 +36,17 @@ def judge(records: Records) -> list[Finding]:
         *(_above(name, records[name], rates[name]) for name in COMPARED),
         _below(records, rates),
     ]
+
+
+def _apart(records: Records) -> bool:
+    """Whether no rate suits both: at each, one of them is clearly worse than at its best."""
+    tried = set(records["standard"].rate) & set(records["neural-tangent"].rate)
+    return all(any(_worse(records[name], rate) for name in COMPARED) for rate in tried)
+
+
+def _worse(frame: pd.DataFrame, rate: float) -> bool:
+    values, best = lowest(frame, rate), lowest(frame, best_rate(frame))
+    return inf in values or difference(values, best).positive is True
 
 
 def lowest(frame: pd.DataFrame, rate: float) -> list[float]:

@@ -13,12 +13,16 @@ def parts(settings: Settings) -> Parts:
     return {strategy: lambda strategy=strategy: larger(settings, strategy) for strategy in COMPARED}
 
 
+def widths(frame: pd.DataFrame) -> list[int]:
+    return sorted(int(width) for width in frame.width.unique())
+
+
 def lowest(frame: pd.DataFrame, width: int) -> list[float]:
     return list(frame[frame.width == width].groupby("seed").loss.min())
 
 
 def judge(records: Records) -> list[Finding]:
-    small, large = sorted(records["standard"].width.unique())
+    small, large = widths(records["standard"])
     found = {name: (lowest(records[name], small), lowest(records[name], large)) for name in COMPARED}
     ahead = difference(found["standard"][1], found["neural-tangent"][1])
     means = ", ".join(f"{name} {sum(values) / len(values):.3f}" for name, (_, values) in found.items())
@@ -37,7 +41,7 @@ def _better(name: str, small: list[float], large: list[float]) -> Finding:
 
 def draw(records: Records) -> list[Picture]:
     frame = pd.concat(records.values())
-    small, large = sorted(frame.width.unique())
+    small, large = widths(frame)
     curves = [
         curve
         for width, dash in ((large, DASHES[0]), (small, DASHES[1]))

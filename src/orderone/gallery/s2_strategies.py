@@ -20,30 +20,34 @@ from orderone.nn.transformer.vision import vision_scales
 N_IN, N_OUT, TABLE_WIDTH = 768, 1000, 768
 HIDDEN = ("QKVU", "W", "X")
 Powers = tuple[float, float, float]  # of n_in, n and n_out
-ONE: Powers = (0, 0, 0)
+ONE: Powers = (0.0, 0.0, 0.0)
 
 
 def vision(lift: float) -> dict[str, Powers]:
     """Learning rates of II.1.E but for standard: n^lift above those of neural-tangent below the head."""
-    below = {"patch": (-1, lift - 0.5, 0), "PE": (0, lift - 0.5, 0), **dict.fromkeys(HIDDEN, (0, lift - 1.5, 0))}
-    return below | {"head": (0, -1, -0.5), "head_bias": (0, 0, -0.5)}
+    below = {
+        "patch": (-1.0, lift - 0.5, 0.0),
+        "PE": (0.0, lift - 0.5, 0.0),
+        **dict.fromkeys(HIDDEN, (0.0, lift - 1.5, 0.0)),
+    }
+    return below | {"head": (0.0, -1.0, -0.5), "head_bias": (0.0, 0.0, -0.5)}
 
 
 RATES: dict[str, dict[str, dict[str, Powers]]] = {
     "vision": {
-        "standard": dict.fromkeys(vision(0), ONE),
-        "neural-tangent": vision(0),
+        "standard": dict.fromkeys(vision(0.0), ONE),
+        "neural-tangent": vision(0.0),
         "hybrid": vision(0.25),
         "maximal-update": vision(0.5),
     },
     "language": {
         "standard": dict.fromkeys(("WE", "PE", *HIDDEN), ONE),
-        "neural-tangent": {"WE": (0, -0.5, 0), "PE": (0, -0.5, 0), **dict.fromkeys(HIDDEN, (0, -1.5, 0))},
+        "neural-tangent": {"WE": (0.0, -0.5, 0.0), "PE": (0.0, -0.5, 0.0), **dict.fromkeys(HIDDEN, (0.0, -1.5, 0.0))},
     },
 }
 # Powers in initial deviations, times constants of order one; of the head by strategy.
 HEADS = {"standard": -0.5, "neural-tangent": -0.5, "hybrid": -0.75, "maximal-update": -1.0}
-STDS: dict[str, Powers] = {"patch": (-0.5, 0, 0), **dict.fromkeys(HIDDEN, (0, -0.5, 0))}
+STDS: dict[str, Powers] = {"patch": (-0.5, 0.0, 0.0), **dict.fromkeys(HIDDEN, (0.0, -0.5, 0.0))}
 EQUAL = 1e-9  # two ways to the same power
 
 
@@ -75,7 +79,7 @@ def tables(settings: Settings) -> Iterator[tuple]:
                 stds = theory.init_std(strategy, n=n, n_in=N_IN, n_out=N_OUT, mlp=1)
                 for group, powers in groups.items():
                     yield task, strategy, group, "lr", n, value(powers, n), rates[group]
-                printed = STDS | {"head": (0, HEADS[strategy], 0)} if task == "vision" else {}
+                printed = STDS | {"head": (0.0, HEADS[strategy], 0.0)} if task == "vision" else {}
                 for group, powers in printed.items():
                     yield task, strategy, group, "std", n, value(powers, n), stds[group]
 
