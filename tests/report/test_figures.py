@@ -34,3 +34,21 @@ def test_densities_have_mass_one():
     wide = np.linspace(-9, 9, 2001)
     assert np.trapezoid(density(rng.normal(size=2000), wide), wide) == pytest.approx(1, abs=0.01)
     assert not density(np.ones(5), grid).any()
+
+
+def test_a_page_of_figures_on_a_phone_in_the_dark(open_file, tmp_path):
+    lines = [
+        {"type": "scatter", "x": [1, 10, 100], "y": [k, 2, 3], "name": f"a rather long name {k}"} for k in range(6)
+    ]
+    named = {"data": lines, "layout": {"title": {"text": "Loss &lt;1&gt;<br><sup>crosses: diverged</sup>"}}}
+    path = write_figures(
+        tmp_path / "a.html", "Many " * 20, [named, FIGURE], ["note"], [[["head"] * 9, ["cell"] * 9]], "x" * 90
+    )
+    page = open_file(path, viewport={"width": 390, "height": 844}, color_scheme="dark")
+    for plot in page.locator(".plot").all():
+        plot.scroll_into_view_if_needed()
+    page.wait_for_function("!document.querySelector('.plot:not([data-drawn=yes])')")
+    assert page.locator("h2").all_text_contents() == ["Loss <1>", "</script>"]
+    assert page.locator(".plot").first.get_attribute("aria-label") == "Loss <1>. crosses: diverged"
+    assert page.evaluate("document.documentElement.scrollWidth") == 390
+    assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(17, 20, 24)"

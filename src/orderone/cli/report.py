@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
@@ -119,7 +119,7 @@ def _findings(each: "Reproduced") -> list[tuple[str, ...]]:
     return [(f.claim, f"{whose[f.of]} {f.erratum}".strip(), words[f.holds], f.numbers) for f in each.findings]
 
 
-def _record(each: "Reproduced") -> dict[str, object]:
+def _record(each: "Reproduced") -> dict[str, Any]:
     own = {"name": each.experiment.name, "title": each.experiment.title, "paper": each.experiment.paper}
     own |= {"scale": each.scale, "verdict": each.verdict, "corrected": each.corrected}
     return own | {"findings": [vars(finding) for finding in each.findings], "provenance": each.provenance}
@@ -136,8 +136,8 @@ def _sweep(store: Path, html: str | None, json: bool) -> None:
     found = Sweep.load(store)
     if not found.outcomes:
         raise ValueError(f"{store}: nothing was trained yet; `orderone sweep --store {store}` does")
-    sizes = found.frame[[name for name in ("width", "depth") if name in found.frame]].nunique()
-    study = found.transfer() if (sizes > 1).any() else None
+    several = any(found.frame[name].nunique() > 1 for name in ("width", "depth") if name in found.frame)
+    study = found.transfer() if several else None
     show_sweep(found, study, None, json)
     if html is not None and study is None:
         raise ValueError(f"html: there is nothing to draw; {store} has one size, and transfer needs several")
@@ -150,14 +150,17 @@ def _check(records: Path, html: str | None, json: bool) -> None:
     from orderone.report import write_html
 
     saved = Saved.load(records)
-    rows = [(e.module, e.quantity, e.step, e.exponent, e.low, e.high) for e in saved.exponents.itertuples()]
-    names = ("module", "quantity", "step", "exponent", "low", "high")
+    fitted = saved.exponents[["module", "quantity", "step", "exponent", "low", "high"]]
     if json:
-        fitted = [dict(zip(names, row, strict=True)) for row in rows]
-        show.print_json({"notes": saved.notes, "provenance": saved.provenance, "exponents": fitted})
+        exponents = [dict(zip(fitted, row, strict=True)) for row in fitted.itertuples(index=False)]
+        show.print_json({"notes": saved.notes, "provenance": saved.provenance, "exponents": exponents})
     else:
-        out, cells = show.console(), [(*row[:3], *(f"{x:+.2f}" for x in row[3:])) for row in rows]
-        out.print(show.table(f"Exponents of {saved.axis}", names, cells))
+        out, rows = show.console(), [[_cell(value) for value in row] for row in fitted.itertuples(index=False)]
+        out.print(show.table(f"Exponents of {saved.axis}", list(fitted), rows))
         out.print(f"note: {saved.notes[0]}", soft_wrap=True, markup=False)
     if html is not None:
         _wrote(write_html(saved, html, title=f"Records of {records.name}"))
+
+
+def _cell(value: object) -> str:
+    return f"{value:+.2f}" if isinstance(value, float) else str(value)

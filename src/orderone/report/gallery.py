@@ -12,21 +12,21 @@ from typing import Any
 
 from orderone.core.version import VERSION
 from orderone.report.gallery_view import CLASSES, FINDINGS, PAPERS, View, views
-from orderone.report.html import PAGE, allowed_scripts
+from orderone.report.html import allowed_scripts, bundle, read_page
 from orderone.report.optional import need
 
 TITLE = "The papers, reproduced"
-SCRIPTS = ("gallery_theme.js", "gallery_plots.js", "gallery.js")
-STYLES = ("gallery.css", "gallery_dark.css")
+SCRIPTS = ("theme.js", "plots.js", "gallery.js")
+STYLES = ("pages.css", "dark.css")
 
 
 def gallery_html(entries: Sequence[Any], title: str = TITLE) -> str:
     """`entries` are like what `orderone.gallery.reproduce` returns."""
     jinja2, offline = need("jinja2", "report"), need("plotly.offline", "report")
-    scripts = [offline.get_plotlyjs(), _script()]
+    scripts = [offline.get_plotlyjs(), bundle(SCRIPTS)]
     template = jinja2.Environment(
         autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    ).from_string(_read("gallery.html"))
+    ).from_string(read_page("gallery.html"))
     found = views(entries)
     return template.render(
         title=title,
@@ -36,7 +36,7 @@ def gallery_html(entries: Sequence[Any], title: str = TITLE) -> str:
         counts=Counter(view.verdict for view in found),
         classes=CLASSES,
         findings=FINDINGS,
-        styles=[_read(name) for name in STYLES],
+        styles=[read_page(name) for name in STYLES],
         scripts=scripts,
         allowed=allowed_scripts(scripts),
     )
@@ -61,12 +61,3 @@ def _papers(found: Sequence[View]) -> list[dict[str, Any]]:
         {"name": name, "title": PAPERS.get(name, ""), "entries": [view for view in found if view.paper == name]}
         for name in names
     ]
-
-
-def _script() -> str:
-    """One function, so that nothing leaks into the page's global names."""
-    return "(() => {\n'use strict';\n" + "\n".join(map(_read, SCRIPTS)) + "})();\n"
-
-
-def _read(name: str) -> str:
-    return (PAGE / name).read_text(encoding="utf-8")

@@ -5,7 +5,7 @@ Judging and drawing are the entry's own code. Should they fail, the page says so
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from orderone.report.payload import script_safe
@@ -54,19 +54,15 @@ class View:
     corrected: str | None
     findings: Sequence[Any]
     shown: Sequence[Shown]
-    provenance: Mapping[str, Any]
+    command: str
+    runs: Sequence[Mapping[str, Any]]  # parts that were measured alike
     trouble: str = ""
-    runs: Sequence[Mapping[str, Any]] = field(default_factory=list)
 
     @property
     def tally(self) -> tuple[int, int]:
         """How many of the paper's claims hold, of all."""
         told = [finding.holds for finding in self.findings if finding.of == "paper"]
         return told.count(True), len(told)
-
-    @property
-    def seconds(self) -> float:
-        return sum(part.get("seconds", 0) for part in self.provenance.get("parts", {}).values())
 
     def of(self, which: str) -> list[Any]:
         return [finding for finding in self.findings if finding.of == which]
@@ -88,7 +84,7 @@ def _view(entry: Any, taken: set[str]) -> View:
         id=_free(_slug(e.name), _slug(f"{e.name}-{entry.scale}"), taken),
         name=e.name, title=e.title, claim=e.claim, method=e.method, paper=e.paper, scale=entry.scale,
         errata=tuple(e.errata), verdict=verdict, corrected=corrected, findings=findings, shown=_paired(list(_drawn(entry))),
-        provenance=provenance, trouble=trouble, runs=_runs(provenance),
+        command=provenance.get("command", ""), runs=_runs(provenance), trouble=trouble,
     )  # fmt: skip
 
 
@@ -180,7 +176,7 @@ def _facts(known: Mapping[str, Any]) -> dict[str, str]:
     settings, versions = known.get("settings") or {}, known.get("versions") or {}
     facts = {name: str(known[name]) for name in ("measured", "device") if name in known}
     facts |= {"versions": ", ".join(f"{name} {value}" for name, value in versions.items())} if versions else {}
-    return facts | {f"{name}": _short(value) for name, value in settings.items()}
+    return facts | {name: _short(value) for name, value in settings.items()}
 
 
 def _short(value: Any) -> str:

@@ -22,14 +22,14 @@ SCRIPTS = ("data.js", "tooltip.js", "panel.js", "panels.js", "table.js", "losses
 def html(r: Any, title: str = "Coordinate check") -> str:
     """The page for the result of a coordinate check."""
     jinja2, offline = need("jinja2", "report"), need("plotly.offline", "report")
-    scripts = [offline.get_plotlyjs(), _script()]
-    template = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined).from_string(_read("page.html"))
+    scripts = [offline.get_plotlyjs(), bundle(SCRIPTS)]
+    template = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined).from_string(read_page("page.html"))
     return template.render(
         r=r,
         title=title,
         colour=COLOURS.get(r.verdict, UNJUDGED),
         ink=INK_ON.get(r.verdict, "#000000"),
-        style=_read("style.css"),
+        style=read_page("style.css"),
         scripts=scripts,
         allowed=allowed_scripts(scripts),
         data=payload(r),
@@ -44,12 +44,12 @@ def write_html(r: Any, path: str | PathLike[str], title: str = "Coordinate check
     return path
 
 
-def _script() -> str:
-    """One function, so that nothing leaks into the page's global names."""
-    return "(() => {\n'use strict';\n" + "\n".join(map(_read, SCRIPTS)) + "})();\n"
+def bundle(names: Sequence[str]) -> str:
+    """Scripts as one function, so that nothing leaks into the page's global names."""
+    return "(() => {\n'use strict';\n" + "\n".join(map(read_page, names)) + "})();\n"
 
 
-def _read(name: str) -> str:
+def read_page(name: str) -> str:
     return (PAGE / name).read_text(encoding="utf-8")
 
 

@@ -20,7 +20,7 @@ def write_phases(diagram: PhaseDiagram, path: str | PathLike[str]) -> Path:
     title = f"Phases of {network.phi.name} networks, keep rate {network.keep:g}"
     notes = (
         "Blue: ordered, gradients vanish. Orange: chaotic, gradients explode. Grey: the length of a signal diverges. "
-        "Black: the critical line, chi_1 = 1.",
+        "Red: the critical line, chi_1 = 1.",
         "Contours: the depth up to which such networks can be trained, min(12 xi_1, 12 xi_2).",
     )
     return write_figures(path, title, [_phases(diagram), _correlation(diagram)], notes)
@@ -62,7 +62,7 @@ def _critical(diagram: PhaseDiagram) -> list[dict[str, Any]]:
     seen = (weight_var >= diagram.weight_var.min()) & (weight_var <= diagram.weight_var.max())
     if not seen.any():
         return []
-    line = {"x": weight_var[seen], "y": bias_var[seen], "line": {"color": "black", "width": 3}, "name": "chi_1 = 1"}
+    line = {"x": weight_var[seen], "y": bias_var[seen], "line": {"color": "#c2185b", "width": 3}, "name": "chi_1 = 1"}
     return [{"type": "scatter", "mode": "lines", "showlegend": True, **line}]
 
 

@@ -10,7 +10,11 @@ import numpy as np
 import pandas as pd
 
 DIGITS = 6  # of every number: more than a screen can show
-DATA = ("x", "y", "z", "values", "r", "theta", "a", "b", "lat", "lon", "open", "high", "low", "close")
+# What a trace shows, in all kinds of traces.
+DATA = (
+    *("x", "y", "z", "values", "labels", "r", "theta", "a", "b", "c", "lat", "lon", "locations", "open", "high", "low"),
+    *("close", "cells", "link", "dimensions"),
+)
 WEBGL = {
     "scattergl": "scatter",
     "scatterpolargl": "scatterpolar",
@@ -28,9 +32,12 @@ def plain_figure(figure: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def is_empty(figure: Mapping[str, Any]) -> bool:
-    """Whether a plain figure has nothing to show."""
-    drawn = (trace[name] for trace in figure["data"] for name in DATA if name in trace)
-    return not any(_has_value(values) for values in drawn)
+    """Whether a plain figure has nothing to show: points need all of their coordinates."""
+    return not any(_is_seen([trace[name] for name in DATA if name in trace]) for trace in figure["data"])
+
+
+def _is_seen(coordinates: list[Any]) -> bool:
+    return bool(coordinates) and all(map(_has_value, coordinates))
 
 
 def _has_value(values: Any) -> bool:

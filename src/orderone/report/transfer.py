@@ -44,11 +44,9 @@ def next_size(t: Any) -> Any:
 
 
 def shades(count: int) -> list[str]:
-    """From light to dark: the larger, the darker."""
-    return [
-        f"hsl(212, {45 + 30 * k / max(1, count - 1):.0f}%, {72 - 46 * k / max(1, count - 1):.0f}%)"
-        for k in range(count)
-    ]
+    """From teal to violet as sizes grow: tones that show on white and on black."""
+    shares = [k / max(1, count - 1) for k in range(count)]
+    return [f"hsl({175 + 95 * share:.0f}, 55%, {46 + 8 * share:.0f}%)" for share in shares]
 
 
 def ceiling(t: Any) -> float:

@@ -1,7 +1,5 @@
-(() => {
-'use strict';
-const figures = JSON.parse(document.getElementById('data').textContent);
-figures.forEach(({ data, layout }, k) => {
-  Plotly.newPlot(`figure-${k}`, data, layout, { responsive: true, displaylogo: false });
-});
-})();
+addEventListener("beforeprint", () => stale.forEach((plot) => draw(plot)));
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
+$("theme").addEventListener("click", nextTheme);
+$("theme").hidden = false;
+setTheme(remembered());

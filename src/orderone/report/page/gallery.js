@@ -30,12 +30,17 @@ function reveal() {
 }
 
 const links = new Map([...document.querySelectorAll(".contents li a")].map((a) => [a.hash.slice(1), a]));
+function mark(id) {
+  const [link, list] = [links.get(id), document.querySelector(".contents")];
+  if (!link) return;
+  links.forEach((a) => a.removeAttribute("aria-current"));
+  link.setAttribute("aria-current", "true");
+  const [inner, outer] = [link.getBoundingClientRect(), list.getBoundingClientRect()];
+  if (inner.top < outer.top || inner.bottom > outer.bottom) list.scrollTop += inner.top - outer.top - outer.height / 3;
+}
+
 const reading = new IntersectionObserver((entries) => {
-  for (const { target, isIntersecting } of entries) {
-    if (!isIntersecting) continue;
-    links.forEach((a) => a.removeAttribute("aria-current"));
-    links.get(target.id)?.setAttribute("aria-current", "true");
-  }
+  for (const { target, isIntersecting } of entries) if (isIntersecting) mark(target.id);
 }, { rootMargin: "-20% 0px -70% 0px" });
 articles.forEach((article) => reading.observe(article));
 

@@ -36,6 +36,14 @@ function grown(plot) {
   return missing > 4 ? Plotly.relayout(plot, { height: plot._fullLayout.height + missing }) : null;
 }
 
+// A page has all figures in one place, titles included, or each in its own, to be read when it is drawn.
+function figureOf(plot) {
+  const all = $("data");
+  if (!all) return JSON.parse($(`figure-${plot.dataset.figure}`).textContent);
+  const { data, layout: { title, ...layout } } = JSON.parse(all.textContent)[plot.dataset.figure];
+  return { data, layout };
+}
+
 function say(plot, words) {
   plot.replaceChildren(Object.assign(document.createElement("p"), { className: "trouble", textContent: words }));
 }
@@ -43,7 +51,7 @@ function say(plot, words) {
 async function draw(plot) {
   stale.delete(plot);
   try {
-    const { data, layout } = JSON.parse($(`figure-${plot.dataset.figure}`).textContent);
+    const { data, layout } = figureOf(plot);
     if (!plot.classList.contains("js-plotly-plot")) plot.replaceChildren();
     await Plotly.newPlot(plot, data, layoutFor(plot, layout), CONFIG);
     await grown(plot);

@@ -1,0 +1,44 @@
+"""A real browser for the pages, and a witness of what they do in it."""
+
+import shutil
+
+import pytest
+
+NAMES = ("chromium", "chromium-browser", "google-chrome")
+TIMEOUT_MS = 30_000
+
+
+@pytest.fixture(scope="session")
+def browser():
+    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    path = next(filter(None, map(shutil.which, NAMES)), None)
+    if path is None:
+        pytest.skip(f"no browser on this machine: none of {', '.join(NAMES)} is on the PATH")
+    with playwright.sync_playwright() as play:
+        browser = play.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def open_file(browser):
+    """Opens a file; at the end, whatever it complained about or asked of the network is an error."""
+    complaints, contexts = [], []
+
+    def open_file(path, **options):
+        options = {"viewport": {"width": 1300, "height": 900}} | options
+        contexts.append(context := browser.new_context(**options))
+        context.set_default_timeout(TIMEOUT_MS)
+        page, file = context.new_page(), path.as_uri()
+        page.on("console", lambda message: complaints.append(f"console {message.type}: {message.text}"))
+        page.on("pageerror", lambda error: complaints.append(f"error: {error}"))
+        page.on("dialog", lambda dialog: (complaints.append(f"dialog: {dialog.message}"), dialog.dismiss()))
+        page.on("request", lambda request: request.url == file or complaints.append(f"request: {request.url}"))
+        page.route("**/*", lambda route: route.continue_() if route.request.url == file else route.abort())
+        page.goto(file)
+        return page
+
+    yield open_file
+    for context in contexts:
+        context.close()
+    assert not complaints
