@@ -14,6 +14,7 @@ import numpy as np
 import pandas as pd
 
 CHANCE = 0.1
+LEAST = 0.2  # accuracy below which nothing was learned, however bad the best is
 LEVEL = 0.95  # of intervals
 RESAMPLES = 2000  # of columns
 FEWEST = 3  # columns with a boundary inside the grid, to say anything
@@ -22,7 +23,7 @@ FACTORS = np.exp(np.linspace(np.log(0.3), np.log(100), 2000))  # tried for depth
 
 def boundaries(frame: pd.DataFrame) -> pd.DataFrame:
     """weight_var, seed, low, high of each column of weight_var, seed, depth, accuracy."""
-    half = (CHANCE + frame.accuracy.max()) / 2
+    half = max((CHANCE + frame.accuracy.max()) / 2, LEAST)
     rows = [
         (*names, *_crossing(column.sort_values("depth"), half))
         for names, column in frame.groupby(["weight_var", "seed"])

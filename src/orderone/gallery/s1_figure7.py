@@ -143,9 +143,9 @@ class Scored:
     edges: pd.DataFrame  # weight_var, seed, low, high, xi1, xi2, critical
 
     def side(self, name: str) -> "Scored":
-        """ "left" or "right" of the critical line, or "both"."""
-        left = self.edges.weight_var < self.edges.critical
-        return self if name == "both" else Scored(self.edges[left if name == "left" else ~left])
+        """ "right": beyond the critical line, where xi_1 is the smaller scale (all of it without dropout); else "left"."""
+        right = (self.edges.weight_var > self.edges.critical) & (self.edges.xi1 < self.edges.xi2)
+        return Scored(self.edges.loc[right if name == "right" else ~right])
 
     def curve(self, name: str) -> np.ndarray:
         one, two = FACTOR * self.edges.xi1.to_numpy(), FACTOR * self.edges.xi2.to_numpy()
@@ -303,8 +303,8 @@ def _constants(panels: dict[str, pd.DataFrame], lines: pd.DataFrame) -> Picture:
 def _table(panels: dict[str, pd.DataFrame], lines: pd.DataFrame) -> Grid:
     rows = []
     for letter, frame in panels.items():
-        for side in ("left", "right", "both"):
-            score = scored(frame, lines).side(side)
+        whole = scored(frame, lines)
+        for side, score in (("left", whole.side("left")), ("right", whole.side("right")), ("both", whole)):
             misfits = [str(score.misfit(curve)) for curve in CURVES]
             rows.append(
                 (letter, side, f"{boundary.known(score.edges)} of {len(score.edges)}", *misfits, str(score.factor))
