@@ -252,7 +252,13 @@ def _picture(title: str, frame: pd.DataFrame, lines: pd.DataFrame) -> Picture:
         "height": 420,
         "xaxis": {"title": {"text": "σ_w²"}, "range": [1, 4]},
         "yaxis": {"title": {"text": "depth L"}, "range": [float(cells.index.min()), deepest]},
-        "legend": {"orientation": "h", "y": -0.22},
+        "margin": {"t": 30},
+        "legend": {
+            "orientation": "h",
+            "y": -0.25,
+            "bgcolor": "#555555",
+            "font": {"color": "#ffffff"},
+        },  # two lines are white
     }
     alt = (
         f"Training accuracy from {cells.min().min():.2f} (black) to {cells.max().max():.2f} (yellow). The boundary is at "
@@ -334,7 +340,7 @@ EXPERIMENT = Experiment(
                 Panel("a", "digits", "sgd", False, 1.0, 160, 0.02),
                 Panel("f", "digits", "sgd", True, 0.98, 160, 0.02),
             ),
-            width=64, batch=32, depths=(5, 10, 20, 40, 80), weight_vars=(1.0, 1.25, 1.5, 1.75, 2.0, 2.5, 3.0, 4.0),
+            width=64, batch=32, depths=(6, 10, 16, 25, 40, 63), weight_vars=(1.0, 1.25, 1.5, 1.75, 2.0, 2.5, 3.0, 4.0),
             images=500, subset=False,
         ),
         "gpu": Settings(
