@@ -2,7 +2,8 @@
 
 In each column (a weight variance and a seed) the boundary is the depth where accuracy first falls below halfway between
 chance and the best of the map, interpolated in log depth. Where no depth of the grid is good enough, or all are, only a
-bound is known: the boundary is an interval [low, high], and a curve inside is at distance 0.
+bound is known: the boundary is an interval [low, high], and a curve inside is at distance 0. Curves are cut at the ends of
+the grid: what they promise beyond was not tried.
 
     distance = log(curve / high) above, log(curve / low) below: positive where a curve promises too much
 """
@@ -14,6 +15,7 @@ import numpy as np
 import pandas as pd
 
 CHANCE = 0.1
+LEAST = 0.2  # accuracy below which nothing was learned, however bad the best is
 LEVEL = 0.95  # of intervals
 RESAMPLES = 2000  # of columns
 FEWEST = 3  # columns with a boundary inside the grid, to say anything
@@ -21,13 +23,13 @@ FACTORS = np.exp(np.linspace(np.log(0.3), np.log(100), 2000))  # tried for depth
 
 
 def boundaries(frame: pd.DataFrame) -> pd.DataFrame:
-    """weight_var, seed, low, high of each column of weight_var, seed, depth, accuracy."""
-    half = (CHANCE + frame.accuracy.max()) / 2
-    rows = [
-        (*names, *_crossing(column.sort_values("depth"), half))
-        for names, column in frame.groupby(["weight_var", "seed"])
-    ]
-    return pd.DataFrame(rows, columns=["weight_var", "seed", "low", "high"])
+    """weight_var, seed, low, high, and the ends of the grid, of each column of weight_var, seed, depth, accuracy."""
+    half = max((CHANCE + frame.accuracy.max()) / 2, LEAST)
+    rows = []
+    for _, column in frame.sort_values("depth").groupby(["weight_var", "seed"]):
+        rows.append((column.weight_var.iloc[0], column.seed.iloc[0], *_crossing(column, half)))
+    found = pd.DataFrame(rows, columns=["weight_var", "seed", "low", "high"])
+    return found.assign(shallowest=frame.depth.min(), deepest=frame.depth.max())
 
 
 def _crossing(column: pd.DataFrame, half: float) -> tuple[float, float]:
@@ -45,6 +47,7 @@ def _crossing(column: pd.DataFrame, half: float) -> tuple[float, float]:
 
 def distances(edges: pd.DataFrame, curve: np.ndarray) -> np.ndarray:
     """Of a curve, given at each boundary; several curves as rows."""
+    curve = np.clip(curve, edges.shallowest.to_numpy(), edges.deepest.to_numpy())
     with np.errstate(divide="ignore"):
         log, low, high = np.log(curve), np.log(edges.low.to_numpy()), np.log(edges.high.to_numpy())
     return np.where(log > high, log - high, np.where(log < low, log - low, 0.0))

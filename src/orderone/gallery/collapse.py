@@ -48,7 +48,8 @@ def power(frame: pd.DataFrame) -> Power | None:
     points = Points.of(known)
     sums = np.array([points.fit(float(beta)).sum_of_squares for beta in POWERS])
     inside = POWERS[sums <= sums.min() * (1 + stats.f.ppf(LEVEL, 1, free) / free)]
-    return Power(float(POWERS[sums.argmin()]), float(inside[0]), float(inside[-1]), float(np.sqrt(sums.min() / free)))
+    step, left = POWERS[1] - POWERS[0], float(np.sqrt(sums.min() / free))
+    return Power(float(POWERS[sums.argmin()]), float(inside[0] - step), float(inside[-1] + step), left)
 
 
 def spread(frame: pd.DataFrame, beta: float) -> float:

@@ -244,8 +244,8 @@ EXPERIMENT = Experiment(
     scales={
         "small": Settings(
             panels=(Panel("a", 1.0, (10, 20, 40), claimed=1.0), Panel("c", 0.98, (10, 20, 40), 80)),
-            data="digits", subset=False, width=64, batch=32, steps=80, images=179,
-            rates=tuple(float(f"{rate:.3g}") for rate in np.geomspace(1e-3, 0.3, 6)),
+            data="digits", subset=False, width=64, batch=32, steps=150, images=179,
+            rates=tuple(float(f"{rate:.3g}") for rate in np.geomspace(3e-4, 0.1, 7)),
         ),
         "gpu": Settings(
             panels=PANELS, data="cifar10", subset=True, width=192, batch=200, steps=1000, rates=GPU_RATES, images=1000,

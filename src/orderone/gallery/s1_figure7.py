@@ -143,9 +143,9 @@ class Scored:
     edges: pd.DataFrame  # weight_var, seed, low, high, xi1, xi2, critical
 
     def side(self, name: str) -> "Scored":
-        """ "left" or "right" of the critical line, or "both"."""
-        left = self.edges.weight_var < self.edges.critical
-        return self if name == "both" else Scored(self.edges[left if name == "left" else ~left])
+        """ "right": beyond the critical line, where xi_1 is the smaller scale (all of it without dropout); else "left"."""
+        right = (self.edges.weight_var > self.edges.critical) & (self.edges.xi1 < self.edges.xi2)
+        return Scored(self.edges.loc[right if name == "right" else ~right])
 
     def curve(self, name: str) -> np.ndarray:
         one, two = FACTOR * self.edges.xi1.to_numpy(), FACTOR * self.edges.xi2.to_numpy()
@@ -252,7 +252,13 @@ def _picture(title: str, frame: pd.DataFrame, lines: pd.DataFrame) -> Picture:
         "height": 420,
         "xaxis": {"title": {"text": "σ_w²"}, "range": [1, 4]},
         "yaxis": {"title": {"text": "depth L"}, "range": [float(cells.index.min()), deepest]},
-        "legend": {"orientation": "h", "y": -0.22},
+        "margin": {"t": 30},
+        "legend": {
+            "orientation": "h",
+            "y": -0.25,
+            "bgcolor": "#555555",
+            "font": {"color": "#ffffff"},
+        },  # two lines are white
     }
     alt = (
         f"Training accuracy from {cells.min().min():.2f} (black) to {cells.max().max():.2f} (yellow). The boundary is at "
@@ -303,8 +309,8 @@ def _constants(panels: dict[str, pd.DataFrame], lines: pd.DataFrame) -> Picture:
 def _table(panels: dict[str, pd.DataFrame], lines: pd.DataFrame) -> Grid:
     rows = []
     for letter, frame in panels.items():
-        for side in ("left", "right", "both"):
-            score = scored(frame, lines).side(side)
+        whole = scored(frame, lines)
+        for side, score in (("left", whole.side("left")), ("right", whole.side("right")), ("both", whole)):
             misfits = [str(score.misfit(curve)) for curve in CURVES]
             rows.append(
                 (letter, side, f"{boundary.known(score.edges)} of {len(score.edges)}", *misfits, str(score.factor))
@@ -334,7 +340,7 @@ EXPERIMENT = Experiment(
                 Panel("a", "digits", "sgd", False, 1.0, 160, 0.02),
                 Panel("f", "digits", "sgd", True, 0.98, 160, 0.02),
             ),
-            width=64, batch=32, depths=(5, 10, 20, 40, 80), weight_vars=(1.0, 1.25, 1.5, 1.75, 2.0, 2.5, 3.0, 4.0),
+            width=64, batch=32, depths=(6, 10, 16, 25, 40, 63), weight_vars=(1.0, 1.25, 1.5, 1.75, 2.0, 2.5, 3.0, 4.0),
             images=500, subset=False,
         ),
         "gpu": Settings(
