@@ -125,7 +125,7 @@ def at_the_best(settings: Settings) -> pd.DataFrame:
 SMALL = Settings(
     data="digits", image=8, patch=2, channels=1, classes=10, width=24, heads=3, depth=2, batch=12, recipe="smooth",
     training=Training(240, 16, 24, "cosine", 0.999, 1e-8, held_together=99), rate=2.0**-6, decay=2.0**-10,
-    line=(-2, -1, 0, 1), rounds=2,
+    line=(-2, -1, 0, 1), rounds=2, seeds=6,
 )  # fmt: skip
 # 20 epochs of 10,000 images, warm-up over 1/15 of them as in the paper
 GPU = Settings(
