@@ -1,6 +1,7 @@
 """Entries of S2: verdicts from made-up records say yes and no, figures are plotly's, small trainings run through."""
 
 from dataclasses import fields, replace
+from functools import cache
 from math import inf, nan
 
 import numpy as np
@@ -222,12 +223,14 @@ class TestFigure5:
         assert set(told("s2-figure5", self.records((2.0, 2.0), (2.2, 2.4))).values()) == {False}
 
 
-class TestStrategies:
-    @pytest.fixture(scope="class")
-    def records(self):
-        return {name: part() for name, part in s2_strategies.parts(s2_strategies.Settings()).items()}
+@cache
+def printed_tables():
+    return {name: part() for name, part in s2_strategies.parts(s2_strategies.Settings()).items()}
 
-    def test_tables_follow_from_theory_but_for_what_errata_say(self, records):
+
+class TestStrategies:
+    def test_tables_follow_from_theory_but_for_what_errata_say(self):
+        records = printed_tables()
         found = EXPERIMENTS["s2-strategies"].judge(records)
         wrong = [finding.claim for finding in found if not finding.holds]
         assert len(wrong) == 3  # arithmetic, C_WE, M
@@ -235,14 +238,16 @@ class TestStrategies:
         assert {finding.erratum for finding in found if finding.of == "corrected"} == {"S2.3", "S2.7", "S2.8", "S2.9"}
         assert_drawn("s2-strategies", records)
 
-    def test_a_wrong_power_is_seen(self, records):
+    def test_a_wrong_power_is_seen(self):
+        records = printed_tables()
         tables = records["tables"].copy()
         tables.loc[(tables.strategy == "hybrid") & (tables.group == "PE"), "printed"] *= 2
         found = told("s2-strategies", records | {"tables": tables})
         assert one(found, "vision, hybrid") is False
         assert one(found, "vision, standard") is True
 
-    def test_all_numbers_can_come_out_otherwise(self, records):
+    def test_all_numbers_can_come_out_otherwise(self):
+        records = printed_tables()
         plan = records["plan"].assign(planned=records["plan"].planned * 1.5)
         numbers = records["numbers"].assign(ours=records["numbers"].printed)
         found = told("s2-strategies", records | {"plan": plan, "numbers": numbers})

@@ -15,6 +15,7 @@ from functools import cache
 import pandas as pd
 
 from orderone.data import Denoising, denoising
+from orderone.gallery.compare import Frame
 from orderone.gallery.strategy_runs import Point, Training, effective, train
 from orderone.gallery.subsets import sentence_subset
 from orderone.nn import EncoderDecoder
@@ -85,7 +86,7 @@ def run(
     known = {
         settings.point(strategy, rate, shape.width, seed): rate for rate in rates for seed in range(settings.seeds)
     }
-    found = train(
+    found: Frame = train(
         list(known),
         lambda point: model(shape, point.strategy, data.vocab, settings.length, data.pad),
         lambda point: scales(point.strategy, shape.width),
@@ -103,20 +104,20 @@ def search(settings: Settings, strategy: str) -> pd.DataFrame:
     return run(settings, settings.small, strategy, settings.rates)
 
 
-def best_rate(found: pd.DataFrame) -> float:
+def best_rate(found: Frame) -> float:
     """Of one strategy: that of the lowest held-out loss, on average over the seeds that it did not spoil."""
     lowest = found.groupby(["rate", "seed"]).loss.min().fillna(float("inf"))
     return float(lowest.groupby("rate").mean().idxmin())  # type: ignore[arg-type]
 
 
 def at_the_best(settings: Settings, strategy: str) -> pd.DataFrame:
-    found = search(settings, strategy)
+    found: Frame = search(settings, strategy)
     return found[found.rate == best_rate(found)]
 
 
 def larger(settings: Settings, strategy: str) -> pd.DataFrame:
     """Smaller and larger model at the same rate, as far as the larger one is trained."""
-    small = at_the_best(settings, strategy)
+    small: Frame = at_the_best(settings, strategy)
     large = run(settings, settings.large, strategy, [float(small.rate.iloc[0])], settings.updates)
     return pd.concat([small[small.step <= settings.updates], large], ignore_index=True)
 

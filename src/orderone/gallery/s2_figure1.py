@@ -2,8 +2,7 @@
 
 from typing import Any
 
-import pandas as pd
-
+from orderone.gallery.compare import Frame
 from orderone.gallery.experiment import Experiment, Finding, Parts, Picture, Records
 from orderone.gallery.strategy_runs import STRATEGIES
 from orderone.gallery.vision_strategies import GPU, NEIGHBOURS, PAPER, SMALL, Settings, best_place, search
@@ -25,11 +24,11 @@ def parts(settings: Settings) -> Parts:
 
 
 def judge(records: Records) -> list[Finding]:
-    frame = records["search"]
+    frame: Frame = records["search"]
     return [_finding(name, frame[frame.strategy == name]) for name in STRATEGIES]
 
 
-def _finding(strategy: str, tried: pd.DataFrame) -> Finding:
+def _finding(strategy: str, tried: Frame) -> Finding:
     """The paper's own criterion: none of the six neighbours reaches the accuracy of the best."""
     i, j = best_place(tried)
     highest = tried.groupby(["i", "j"]).accuracy.max()
@@ -48,11 +47,11 @@ def _finding(strategy: str, tried: pd.DataFrame) -> Finding:
 
 
 def draw(records: Records) -> list[Picture]:
-    frame = records["search"]
+    frame: Frame = records["search"]
     return [_panel(name, frame[frame.strategy == name]) for name in STRATEGIES]
 
 
-def _panel(strategy: str, tried: pd.DataFrame) -> Picture:
+def _panel(strategy: str, tried: Frame) -> Picture:
     i, j = best_place(tried)
     best: Any = tried[(tried.i == i) & (tried.j == j)]
     data = []

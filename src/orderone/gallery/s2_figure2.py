@@ -6,9 +6,7 @@ small differences it may well be that nothing can be told.
 
 from math import log2
 
-import pandas as pd
-
-from orderone.gallery.compare import CONFIDENCE, difference, fewer
+from orderone.gallery.compare import CONFIDENCE, Frame, difference, fewer
 from orderone.gallery.experiment import Experiment, Finding, Parts, Picture, Records
 from orderone.gallery.strategy_runs import STRATEGIES
 from orderone.gallery.vision_strategies import GPU, PAPER, SMALL, Settings, at_the_best
@@ -23,7 +21,7 @@ def parts(settings: Settings) -> Parts:
 
 
 def judge(records: Records) -> list[Finding]:
-    frame = records["seeds"]
+    frame: Frame = records["seeds"]
     best = {name: list(frame[frame.strategy == name].groupby("seed").accuracy.max()) for name in STRATEGIES}
     spikes = {name: int(frame[frame.strategy == name].spikes.sum()) for name in STRATEGIES}
     ahead = difference(best["neural-tangent"], best["standard"])
@@ -56,7 +54,7 @@ def _spikes(name: str, spikes: dict[str, int]) -> Finding:
     return Finding(f"{name} has fewer spikes than standard", fewer(spikes[name], spikes["standard"]), numbers)
 
 
-def _same(frame: pd.DataFrame, column: str, claim: str) -> Finding:
+def _same(frame: Frame, column: str, claim: str) -> Finding:
     """Within a step of the grid."""
     values = {name: frame[frame.strategy == name].iloc[0] for name in STRATEGIES[:2]}
     found = [float(row.lr * row.wd if column == "wd" else row.rate) for row in values.values()]
@@ -65,7 +63,7 @@ def _same(frame: pd.DataFrame, column: str, claim: str) -> Finding:
 
 
 def draw(records: Records) -> list[Picture]:
-    frame = records["seeds"]
+    frame: Frame = records["seeds"]
     data = []
     for name in STRATEGIES:
         runs = frame[frame.strategy == name]

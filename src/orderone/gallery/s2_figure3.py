@@ -8,9 +8,8 @@ from math import inf, log2
 from typing import Any
 
 import numpy as np
-import pandas as pd
 
-from orderone.gallery.compare import difference
+from orderone.gallery.compare import Frame, difference
 from orderone.gallery.denoising_strategies import COMPARED, GPU, PAPER, SMALL, Settings, best_rate, search
 from orderone.gallery.experiment import Experiment, Finding, Parts, Picture, Records
 
@@ -44,18 +43,18 @@ def _apart(records: Records) -> bool:
     return all(any(_worse(records[name], rate) for name in COMPARED) for rate in tried)
 
 
-def _worse(frame: pd.DataFrame, rate: float) -> bool:
+def _worse(frame: Frame, rate: float) -> bool:
     values, best = lowest(frame, rate), lowest(frame, best_rate(frame))
     return inf in values or difference(values, best).positive is True
 
 
-def lowest(frame: pd.DataFrame, rate: float) -> list[float]:
+def lowest(frame: Frame, rate: float) -> list[float]:
     """The lowest held-out loss of every seed; infinite for one that was never finite."""
     found = frame[np.isclose(frame.rate, rate)].groupby("seed").loss.min()
     return [float(value) for value in found.fillna(inf)]
 
 
-def _above(name: str, frame: pd.DataFrame, rate: float) -> Finding:
+def _above(name: str, frame: Frame, rate: float) -> Finding:
     claim = f"{name}: twice the best rate breaks the training"
     if not (values := lowest(frame, 2 * rate)):
         return Finding(claim, None, "not tried")
@@ -75,7 +74,7 @@ def _below(records: Records, rates: dict[str, float]) -> Finding:
     return Finding(claim, more.positive, f"{means}; difference {more}")
 
 
-def _cost(frame: pd.DataFrame, rate: float) -> Sequence[float]:
+def _cost(frame: Frame, rate: float) -> Sequence[float]:
     return [low - best for low, best in zip(lowest(frame, rate / 2), lowest(frame, rate), strict=False)]
 
 
@@ -83,7 +82,7 @@ def draw(records: Records) -> list[Picture]:
     return [_panel(name, records[name]) for name in COMPARED]
 
 
-def _panel(strategy: str, frame: pd.DataFrame) -> Picture:
+def _panel(strategy: str, frame: Frame) -> Picture:
     best = best_rate(frame)
     data, tried = [], sorted(frame.rate.unique(), reverse=True)
     for rate in tried:
@@ -111,7 +110,7 @@ def _panel(strategy: str, frame: pd.DataFrame) -> Picture:
     return Picture(title, {"data": data, "layout": layout(frame)}, alt, "In the legend: the lowest loss along the way.")
 
 
-def layout(frame: pd.DataFrame) -> dict[str, Any]:
+def layout(frame: Frame) -> dict[str, Any]:
     """Losses from the lowest to where most of the training lies: the first ones are far above."""
     finite = frame.loss[np.isfinite(frame.loss)]
     low, high = (float(finite.min()), float(finite.quantile(0.9))) if len(finite) else (0.0, 1.0)

@@ -4,7 +4,7 @@ from typing import Any
 
 import pandas as pd
 
-from orderone.gallery.compare import difference
+from orderone.gallery.compare import Frame, difference
 from orderone.gallery.denoising_strategies import COMPARED, GPU, PAPER, SMALL, Settings, at_the_best
 from orderone.gallery.experiment import Experiment, Finding, Parts, Picture, Records
 from orderone.gallery.s2_figure2 import COLOURS
@@ -26,7 +26,7 @@ def judge(records: Records) -> list[Finding]:
 
 def draw(records: Records) -> list[Picture]:
     curves = [curve for name in COMPARED for curve in curves_of(records[name], name, name, DASHES[0])]
-    frame = pd.concat(records.values())
+    frame: Frame = pd.concat(records.values())
     best = {name: records[name].loss.min() for name in COMPARED}
     alt = (
         "Held-out loss over updates; lowest: " + ", ".join(f"{name} {value:.3f}" for name, value in best.items()) + "."
@@ -35,7 +35,7 @@ def draw(records: Records) -> list[Picture]:
     return [Picture("The smaller encoder-decoder at its best learning rates", figure, alt)]
 
 
-def curves_of(runs: pd.DataFrame, strategy: str, label: str, dash: str) -> list[dict[str, Any]]:
+def curves_of(runs: Frame, strategy: str, label: str, dash: str) -> list[dict[str, Any]]:
     """A line for every seed, one of them in the legend."""
     found = []
     for number, (_, run) in enumerate(runs.groupby("seed")):

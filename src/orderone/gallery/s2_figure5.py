@@ -2,7 +2,7 @@
 
 import pandas as pd
 
-from orderone.gallery.compare import difference
+from orderone.gallery.compare import Frame, difference
 from orderone.gallery.denoising_strategies import COMPARED, GPU, PAPER, SMALL, Settings, larger
 from orderone.gallery.experiment import Experiment, Finding, Parts, Picture, Records
 from orderone.gallery.s2_figure3 import layout
@@ -13,11 +13,11 @@ def parts(settings: Settings) -> Parts:
     return {strategy: lambda strategy=strategy: larger(settings, strategy) for strategy in COMPARED}
 
 
-def widths(frame: pd.DataFrame) -> list[int]:
+def widths(frame: Frame) -> list[int]:
     return sorted(int(width) for width in frame.width.unique())
 
 
-def lowest(frame: pd.DataFrame, width: int) -> list[float]:
+def lowest(frame: Frame, width: int) -> list[float]:
     return list(frame[frame.width == width].groupby("seed").loss.min())
 
 
@@ -40,7 +40,7 @@ def _better(name: str, small: list[float], large: list[float]) -> Finding:
 
 
 def draw(records: Records) -> list[Picture]:
-    frame = pd.concat(records.values())
+    frame: Frame = pd.concat(records.values())
     small, large = widths(frame)
     curves = [
         curve

@@ -11,6 +11,7 @@ import pandas as pd
 from scipy import stats
 
 from orderone.gallery import exponent_table
+from orderone.gallery.compare import Frame
 from orderone.gallery.experiment import Experiment, Finding, Parts, Picture, Records
 from orderone.gallery.transformer_networks import Settings, depths_of, heads_of, kernels_of, norm_of
 
@@ -39,7 +40,7 @@ def parts(settings: Settings) -> Parts:
 
 
 def judge(records: Records) -> list[Finding]:
-    frame = records["kernels"].assign(entry=records["kernels"].entry.astype(str))
+    frame: Frame = records["kernels"].assign(entry=records["kernels"].entry.astype(str))
     G, Theta = frame[frame.what == "G"], frame[(frame.what == "Theta")]
     whole, groups = Theta[Theta["where"] == "all"], Theta[Theta["where"] != "all"]
     return [
@@ -58,7 +59,7 @@ def judge(records: Records) -> list[Finding]:
     ]
 
 
-def limits(frame: pd.DataFrame) -> pd.DataFrame:
+def limits(frame: Frame) -> pd.DataFrame:
     """What is left of measured less theory as n grows: the intercept of a line in n^{-1/2}, by weighted least squares."""
     rows = []
     for key, lines in frame.groupby(["what", "where", "entry"], sort=False):
@@ -71,7 +72,7 @@ def limits(frame: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["what", "where", "entry", "theory", "left", "low", "high"])
 
 
-def _limits(frame: pd.DataFrame, claim: str, of: str = "paper", erratum: str = "") -> Finding:
+def _limits(frame: Frame, claim: str, of: str = "paper", erratum: str = "") -> Finding:
     found = limits(frame)
     inside = (found.low <= 0) & (found.high >= 0)
     wide = (found.high - found.low) > found.theory.abs().clip(lower=0.1)
@@ -81,7 +82,7 @@ def _limits(frame: pd.DataFrame, claim: str, of: str = "paper", erratum: str = "
     return Finding(claim, None if wide.any() and inside.all() else bool(inside.all()), numbers, of, erratum)
 
 
-def _flat(frame: pd.DataFrame) -> Finding:
+def _flat(frame: Frame) -> Finding:
     """The exponent of the width in each group's part, by the rules of a table of exponents."""
     told = {}
     for group, lines in frame[frame.entry == "11"].groupby("where", sort=False):
@@ -97,14 +98,14 @@ def _flat(frame: pd.DataFrame) -> Finding:
     return Finding(claim, False if False in each else None if None in each else True, numbers)
 
 
-def _norms(row: pd.Series) -> Iterator[Finding]:
+def _norms(row: Frame) -> Iterator[Finding]:
     numbers = f"E s² = {row.measured:.4f} ± {row.error:.4f}; inside {row.inside:.4f}, outside {row.outside:.4f}"
     close = {name: bool(abs(row.measured - row[name]) <= 4 * row.error + 2e-3) for name in ("inside", "outside")}
     yield Finding("epsilon stands outside the root of a norm, as (1.36) prints", close["outside"], numbers)
     yield Finding("epsilon stands inside the root", close["inside"], numbers, "corrected", "S2.1")
 
 
-def _fluctuations(frame: pd.DataFrame) -> Iterator[Finding]:
+def _fluctuations(frame: Frame) -> Iterator[Finding]:
     """At a fixed number of heads: does the kernel's fluctuation go on shrinking with the width?"""
     few = frame[frame.heads == frame.heads.min()].sort_values("width")
     widest = frame[frame.width == frame.width.max()].sort_values("heads")
@@ -122,7 +123,7 @@ def _fluctuations(frame: pd.DataFrame) -> Iterator[Finding]:
     yield Finding(claim, bool(right), f"at n = {widest.width.iloc[0]:g}, {told}", "corrected", "S2.5")
 
 
-def _growth(frame: pd.DataFrame) -> Iterator[Finding]:
+def _growth(frame: Frame) -> Iterator[Finding]:
     Theta, G = (frame[frame.what == what].sort_values("encoders") for what in ("Theta", "G"))
     known = Theta.dropna()
     seen = ", ".join(f"{r['mean']:.2f} ± {r.error:.2f} ({r.theory:.2f}) at {r.encoders:g}" for _, r in known.iterrows())
@@ -145,7 +146,7 @@ def _growth(frame: pd.DataFrame) -> Iterator[Finding]:
 
 
 def draw(records: Records) -> list[Picture]:
-    frame = records["kernels"].assign(entry=records["kernels"].entry.astype(str))
+    frame: Frame = records["kernels"].assign(entry=records["kernels"].entry.astype(str))
     diagonal = frame[frame.entry == "11"]
     G, Theta = diagonal[diagonal.what == "G"], diagonal[diagonal.what == "Theta"]
     return [
@@ -156,7 +157,7 @@ def draw(records: Records) -> list[Picture]:
     ]
 
 
-def _against_width(frame: pd.DataFrame, title: str, axis: str) -> Picture:
+def _against_width(frame: Frame, title: str, axis: str) -> Picture:
     data, ends = [], [float(frame.width.min()), float(frame.width.max())]
     for colour, (where, lines) in zip(COLOURS * 2, frame.groupby("where", sort=False), strict=False):
         line = {"color": colour, "width": 2}
@@ -167,7 +168,7 @@ def _against_width(frame: pd.DataFrame, title: str, axis: str) -> Picture:
     return Picture(title, {"data": data, "layout": _layout("width n", axis, log=True)}, alt)
 
 
-def _few_heads(frame: pd.DataFrame) -> Picture:
+def _few_heads(frame: Frame) -> Picture:
     data, ends = [], [float(frame.width.min()), float(frame.width.max())]
     for colour, (heads, lines) in zip(COLOURS, frame.groupby("heads"), strict=False):
         value, name = float(lines.theory.iloc[0]), f"H = {heads:g}"
@@ -178,7 +179,7 @@ def _few_heads(frame: pd.DataFrame) -> Picture:
     return Picture("Few heads: kernels that fluctuate at any width", {"data": data, "layout": layout}, alt)
 
 
-def _by_depth(frame: pd.DataFrame) -> Picture:
+def _by_depth(frame: Frame) -> Picture:
     lines = frame[frame.what == "Theta"].sort_values("encoders")
     known = lines.dropna()
     data = [
@@ -195,7 +196,7 @@ def _trace(mode: str, x: list, y: list, name: str, **more: object) -> dict:
     return {"type": "scatter", "mode": mode, "x": x, "y": y, "name": name, **more}
 
 
-def _dots(x: pd.Series, y: pd.Series, error: pd.Series, colour: str, name: str = "", **more: object) -> dict:
+def _dots(x: Frame, y: Frame, error: Frame, colour: str, name: str = "", **more: object) -> dict:
     bars = {"type": "data", "array": (2 * error).to_list(), "color": colour}
     look = {"showlegend": False, "marker": {"color": colour, "size": 8}, "error_y": bars} | more
     return _trace("markers", x.to_list(), y.to_list(), name, **look)

@@ -6,6 +6,7 @@ import pandas as pd
 import torch
 
 from orderone import nn
+from orderone.gallery.compare import Frame
 from orderone.gallery.experiment import Experiment, Finding, Grid, Parts, Records
 
 # What the paper writes out, and what it rounds that to.
@@ -50,7 +51,7 @@ def judge(records: Records) -> list[Finding]:
     return [_finding(row) for _, row in records["counts"].iterrows()]
 
 
-def _finding(row: pd.Series) -> Finding:
+def _finding(row: Frame) -> Finding:
     exact = row.counted == row.formula
     near = abs(row.counted - row.rounded) <= row.digit / 2
     numbers = f"the model has {row.counted:,}, the sum is {row.formula:,}, rounded {row.rounded / 1e6:,.0f} million"

@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 
 from orderone import nn, theory
+from orderone.gallery.compare import Frame
 from orderone.gallery.experiment import Experiment, Finding, Grid, Parts, Records
 from orderone.gallery.strategy_runs import MLP, STRATEGIES, Point, Training, optimizer_of
 from orderone.nn.transformer.language import STANDARD_STD, language_scales
@@ -116,11 +117,11 @@ def numbers() -> pd.DataFrame:
 
 
 def judge(records: Records) -> list[Finding]:
-    text = records["numbers"].set_index("number")
+    text: Frame = records["numbers"].set_index("number")
     return [*_tables(records["tables"]), _plan(records["plan"]), *_arithmetic(text), *_variance(text), *_mlp(text)]
 
 
-def _tables(frame: pd.DataFrame) -> Iterator[Finding]:
+def _tables(frame: Frame) -> Iterator[Finding]:
     for (task, strategy), rows in frame.groupby(["task", "strategy"], sort=False):
         same = np.isclose(rows.printed, rows.ours, rtol=EQUAL, atol=0)
         wrong = ", ".join(f"{r.what} of {r.group}" for r in rows[~same].drop_duplicates(["what", "group"]).itertuples())
@@ -131,20 +132,20 @@ def _tables(frame: pd.DataFrame) -> Iterator[Finding]:
         yield Finding(claim, bool(same.all()), told)
 
 
-def _plan(frame: pd.DataFrame) -> Finding:
+def _plan(frame: Frame) -> Finding:
     same = np.isclose(frame.printed, frame.planned, rtol=1e-6, atol=0)
     claim = "the table of II.1.E is what a plan gives to the tensors of ViT-B/16"
     return Finding(claim, bool(same.all()), f"{same.sum()} of {len(same)} tensors", "corrected", "S2.9")
 
 
-def _arithmetic(text: pd.DataFrame) -> Iterator[Finding]:
+def _arithmetic(text: Frame) -> Iterator[Finding]:
     row = text.loc["20 · 768^(-3/2)"]
     yield Finding("20 · 768^(-3/2) is 0.94e-4", bool(np.isclose(row.ours, row.printed, rtol=0.01)), f"{row.ours:.4g}")
     near = bool(np.isclose(row.ours, 9.4e-4, rtol=0.01))
     yield Finding("it is 9.4e-4, which is near 0.001 indeed", near, f"{row.ours:.4g}", "corrected", "S2.7")
 
 
-def _variance(text: pd.DataFrame) -> Iterator[Finding]:
+def _variance(text: Frame) -> Iterator[Finding]:
     row, std = text.loc["C_WE of BART"], float(text.loc["standard deviation of its words"].printed)
     told = (
         f"a deviation of {std:g} is C = {row.ours:.3g}, and C = {row.printed:g} a deviation of {row.printed**0.5:.3g}"
@@ -153,7 +154,7 @@ def _variance(text: pd.DataFrame) -> Iterator[Finding]:
     yield Finding("C_PE = C_WE = (.02)², as for R2C2", bool(np.isclose(row.ours, std**2)), told, "corrected", "S2.8")
 
 
-def _mlp(text: pd.DataFrame) -> Iterator[Finding]:
+def _mlp(text: Frame) -> Iterator[Finding]:
     found = {name: float(text.loc[f"{name}, theory over table"].ours) for name in ("W", "X")}
     told = ", ".join(f"{name} {ratio:.3g}" for name, ratio in found.items())
     as_printed = all(np.isclose(ratio, 1) for ratio in found.values())
@@ -166,7 +167,8 @@ def _mlp(text: pd.DataFrame) -> Iterator[Finding]:
 
 
 def draw(records: Records) -> list[Grid]:
-    frame, grids = records["tables"], []
+    frame: Frame = records["tables"]
+    grids = []
     for task in RATES:
         n = TABLE_WIDTH if task == "vision" else 1024
         rows = frame[(frame.task == task) & (frame.n == n)]
@@ -182,7 +184,8 @@ def draw(records: Records) -> list[Grid]:
         ]
         head = ("strategy", "group", "quantity", "paper", "theory")
         grids.append(Grid(f"{task.capitalize()}, n = {n}", head, lines, "Constants of order one and M are left out."))
-    lines = [(r.number, f"{r.printed:.4g}", f"{r.ours:.4g}") for r in records["numbers"].itertuples()]
+    numbers: Frame = records["numbers"]
+    lines = [(r.number, f"{r.printed:.4g}", f"{r.ours:.4g}") for r in numbers.itertuples()]
     return [*grids, Grid("Numbers in the text", ("number", "paper", "here"), lines)]
 
 

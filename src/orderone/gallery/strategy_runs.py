@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.optim import AdamW, Optimizer
 from torch.utils._pytree import tree_map
 
+from orderone.data.devices import read_device
 from orderone.data.task import StackedTask
 from orderone.gallery.spikes import spikes
 from orderone.measure.batches import Loss
@@ -99,7 +100,7 @@ def train(
 ) -> pd.DataFrame:
     """Rows for every point and evaluation: mean training loss and number of spikes since the last one, held-out loss, and
     the held-out mean of `score`. `until` breaks off after so many steps of the schedule."""
-    if how.device == "cuda":
+    if read_device(how.device).type == "cuda":
         torch.cuda.empty_cache()  # what graphs of earlier stacks have left
     members = [_member(point, build, C, how) for point in points]
     stack = Stack(

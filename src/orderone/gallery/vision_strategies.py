@@ -18,6 +18,7 @@ import pandas as pd
 from orderone.data import S2, Images, images
 from orderone.data.augment.recipe import Recipe
 from orderone.data.vision.pixels import Memory
+from orderone.gallery.compare import Frame
 from orderone.gallery.strategy_runs import STRATEGIES, Point, Training, accuracy, effective, train
 from orderone.gallery.subsets import image_subset
 from orderone.nn import VisionTransformer
@@ -75,7 +76,7 @@ def task(settings: Settings) -> Images:
 @cache
 def search(settings: Settings) -> pd.DataFrame:
     """Curves of all that was tried, with the octaves `i` of lr and `j` of wd from where the search started."""
-    tried = _tried(settings, {name: [(i, -i) for i in settings.line] for name in STRATEGIES})
+    tried: Frame = _tried(settings, {name: [(i, -i) for i in settings.line] for name in STRATEGIES})
     for _ in range(settings.rounds):
         missing = {name: _missing(tried[tried.strategy == name]) for name in STRATEGIES}
         if not any(missing.values()):
@@ -84,14 +85,14 @@ def search(settings: Settings) -> pd.DataFrame:
     return tried
 
 
-def _missing(tried: pd.DataFrame) -> list[Place]:
+def _missing(tried: Frame) -> list[Place]:
     """Neighbours of the best that were not tried yet."""
     done = set(zip(tried.i, tried.j, strict=True))
     i, j = best_place(tried)
     return [(i + di, j + dj) for di, dj in NEIGHBOURS if (i + di, j + dj) not in done]
 
 
-def best_place(tried: pd.DataFrame) -> Place:
+def best_place(tried: Frame) -> Place:
     """Of one strategy."""
     best = tried.groupby(["i", "j"]).accuracy.max().idxmax()
     return int(best[0]), int(best[1])  # type: ignore[index]
@@ -99,7 +100,7 @@ def best_place(tried: pd.DataFrame) -> Place:
 
 def _tried(settings: Settings, places: dict[str, list[Place]]) -> pd.DataFrame:
     known = {settings.point(name, place, 0): place for name, chosen in places.items() for place in chosen}
-    found = run(settings, list(known))
+    found: Frame = run(settings, list(known))
     where = [known[Point(*row)] for row in found[["strategy", "lr", "wd", "seed"]].itertuples(index=False, name=None)]
     return found.assign(i=[i for i, _ in where], j=[j for _, j in where])
 
@@ -107,7 +108,7 @@ def _tried(settings: Settings, places: dict[str, list[Place]]) -> pd.DataFrame:
 def run(settings: Settings, points: Sequence[Point]) -> pd.DataFrame:
     """With the epoch, and `rate`: what the learning rate amounts to in the matrices of attention."""
     C, data = vision_scales(), task(settings)
-    found = train(points, lambda _: model(settings), lambda _: C, data, settings.training, accuracy)
+    found: Frame = train(points, lambda _: model(settings), lambda _: C, data, settings.training, accuracy)
     factors = {name: effective(name, settings.width) for name in STRATEGIES}
     return found.assign(
         epoch=found.step * settings.batch / len(data.train), rate=found.lr * found.strategy.map(factors)
@@ -116,7 +117,7 @@ def run(settings: Settings, points: Sequence[Point]) -> pd.DataFrame:
 
 def at_the_best(settings: Settings) -> pd.DataFrame:
     """Fresh seeds at the optimum of each strategy: the one that chose it would be too good."""
-    found = search(settings)
+    found: Frame = search(settings)
     places = {name: best_place(found[found.strategy == name]) for name in STRATEGIES}
     seeds = range(1, settings.seeds + 1)
     return run(settings, [settings.point(name, place, seed) for name, place in places.items() for seed in seeds])
@@ -125,7 +126,7 @@ def at_the_best(settings: Settings) -> pd.DataFrame:
 SMALL = Settings(
     data="digits", image=8, patch=2, channels=1, classes=10, width=24, heads=3, depth=2, batch=12, recipe="smooth",
     training=Training(240, 16, 24, "cosine", 0.999, 1e-8, held_together=99), rate=2.0**-6, decay=2.0**-10,
-    line=(-2, -1, 0, 1), rounds=2,
+    line=(-2, -1, 0, 1), rounds=2, seeds=6,
 )  # fmt: skip
 # 20 epochs of 10,000 images, warm-up over 1/15 of them as in the paper
 GPU = Settings(
