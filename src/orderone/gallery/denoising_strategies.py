@@ -132,7 +132,7 @@ SMALL = Settings(
 )  # fmt: skip
 GPU = Settings(
     data="tokens subset", tokenizer="gpt2", length=64, batch=32, small=Model(256, 4, 2), large=Model(512, 8, 4),
-    training=_training(1200, 60, 60, "cuda"), updates=1200, rates=(5e-4, 1e-3, 2e-3, 4e-3, 8e-3, 16e-3),
+    training=_training(1000, 50, 50, "cuda"), updates=1000, rates=(5e-4, 1e-3, 2e-3, 4e-3, 8e-3, 16e-3),
 )  # fmt: skip
 # BART-large for 200,000 updates and R2C2 for the first 15,000, on text in a folder of your own
 PAPER = Settings(
