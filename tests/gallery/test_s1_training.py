@@ -184,6 +184,15 @@ def test_each_claim_of_figure_6_can_fail(options, claim):
     drawn(SIX, records)
 
 
+def test_an_accuracy_counts_if_it_lasts():
+    times = s1_figure6.Times((2, 1), 6)
+    for step, pair in enumerate(zip((0.3, 0.1, 0.2, 0.3, 0.4, 0.1), (0.1, 0.1, 0.1, 0.1, 0.1, 0.3), strict=True), 1):
+        times.see(step, np.array(pair)[:, None])
+    assert times.first[0, 0] == 4
+    assert np.isnan(times.first[1, 0])
+    assert times.best.tolist() == [[0.4], [0.3]]
+
+
 def test_limits_of_the_laws_would_be_seen():
     records = six()
     records["theory"] = records["theory"].assign(xi2=[np.inf, 20.0, 55 / 6])

@@ -170,8 +170,9 @@ class Scored:
 
 def scored(frame: pd.DataFrame, lines: pd.DataFrame, step: int | None = None) -> Scored:
     """After so many steps, or after all."""
-    own = lines[np.isclose(lines.keep, frame.keep.iloc[0])]
-    edges = boundaries(frame[frame.step == (frame.step.max() if step is None else step)].astype({"weight_var": float}))
+    own = lines.loc[np.isclose(lines.keep, frame.keep.iloc[0])]
+    now = frame.loc[frame.step == (frame.step.max() if step is None else step)]
+    edges = boundaries(now.assign(weight_var=now.weight_var.astype(float)))
     return Scored(edges.merge(own.drop(columns="keep").astype(float), on="weight_var"))
 
 
@@ -233,7 +234,7 @@ def draw(records: Records) -> list[Picture | Grid]:
 
 
 def _picture(title: str, frame: pd.DataFrame, lines: pd.DataFrame) -> Picture:
-    score, own = scored(frame, lines), lines[np.isclose(lines.keep, frame.keep.iloc[0])]
+    score, own = scored(frame, lines), lines.loc[np.isclose(lines.keep, frame.keep.iloc[0])]
     last = frame[frame.step == frame.step.max()]
     cells = last.pivot_table(index="depth", columns="weight_var", values="accuracy", aggfunc="mean")
     title = f"{title}, {frame.step.max()} steps"
@@ -244,14 +245,14 @@ def _picture(title: str, frame: pd.DataFrame, lines: pd.DataFrame) -> Picture:
             "hovertemplate": "σ_w² = %{x}<br>L = %{y}<br>accuracy %{z:.2f}<extra></extra>",
         }
     ]  # fmt: skip
-    deepest = float(cells.index.max())
+    shallowest, deepest = float(frame.depth.min()), float(frame.depth.max())
     for name, (colour, dash) in LINES.items():
         data += _line(name, colour, dash, own, deepest)
     data.append(_dots(score.edges))
     layout = {
         "height": 420,
         "xaxis": {"title": {"text": "σ_w²"}, "range": [1, 4]},
-        "yaxis": {"title": {"text": "depth L"}, "range": [float(cells.index.min()), deepest]},
+        "yaxis": {"title": {"text": "depth L"}, "range": [shallowest, deepest]},
         "margin": {"t": 30},
         "legend": {
             "orientation": "h",
@@ -295,7 +296,8 @@ def _constants(panels: dict[str, pd.DataFrame], lines: pd.DataFrame) -> Picture:
         data.append({"type": "scatter", "mode": "lines+markers", "name": f"({letter})", **points})
         words.append(f"({letter}) {found[0].value:.1f} to {found[-1].value:.1f}")
     layout = {
-        "height": 400,
+        "height": 380,
+        "margin": {"t": 30},
         "xaxis": {"type": "log", "title": {"text": "training steps"}},
         "yaxis": {"type": "log", "title": {"text": "k of L = k min(ξ₁, ξ₂)"}},
         "shapes": [{"type": "line", "xref": "paper", "x0": 0, "x1": 1, "y0": FACTOR, "y1": FACTOR,
