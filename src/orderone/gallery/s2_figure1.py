@@ -2,11 +2,13 @@
 
 from typing import Any
 
+from orderone.gallery.axes import axes
 from orderone.gallery.compare import Frame
 from orderone.gallery.experiment import Experiment, Finding, Parts, Picture, Records
 from orderone.gallery.strategy_runs import STRATEGIES
 from orderone.gallery.vision_strategies import GPU, NEIGHBOURS, PAPER, SMALL, Settings, best_place, search
 
+PLATEAU = 3  # neighbours as good as the best
 # The optimum is thick; colours go with the place around it, the same in every panel.
 COLOURS = {
     (1, 0): "#e0543e",
@@ -29,7 +31,8 @@ def judge(records: Records) -> list[Finding]:
 
 
 def _finding(strategy: str, tried: Frame) -> Finding:
-    """The paper's own criterion: none of the six neighbours reaches the accuracy of the best."""
+    """The paper's own criterion: none of the six neighbours reaches the accuracy of the best. If half of them do, there is
+    no optimum but a plateau; fewer may be chance."""
     i, j = best_place(tried)
     highest = tried.groupby(["i", "j"]).accuracy.max()
     others = [float(highest.get((i + di, j + dj), float("nan"))) for di, dj in NEIGHBOURS]
@@ -41,7 +44,7 @@ def _finding(strategy: str, tried: Frame) -> Finding:
     numbers += "" if complete else f"; {len(others) - len(known)} of them not tried"
     return Finding(
         f"{strategy}: there is a pair (lr, wd) that is better than its six neighbours at factors of 2",
-        not ties if complete else None,
+        None if not complete or 0 < ties < PLATEAU else not ties,
         numbers + (f"; {ties} as good" if ties else ""),
     )
 
@@ -59,16 +62,11 @@ def _panel(strategy: str, tried: Frame) -> Picture:
         run: Any = tried[(tried.i == i + di) & (tried.j == j + dj)]
         if len(run):
             line = {"color": colour, "width": 4 if (di, dj) == (0, 0) else 1.8}
-            name = f"({2.0**di:g}, {2.0**dj:g}) · (lr*, wd*) [{100 * run.accuracy.max():.1f}%]"
+            name = f"({2.0**di:g}, {2.0**dj:g}) [{100 * run.accuracy.max():.1f}%]"
             x, y = run.epoch.to_list(), (100 * run.accuracy).to_list()
             data.append({"type": "scatter", "mode": "lines", "name": name, "x": x, "y": y, "line": line})
     title = f"{strategy}: (lr*, wd*) = ({best.lr.iloc[0]:.3g}, {best.wd.iloc[0]:.3g})"
-    layout = {
-        "height": 420,
-        "xaxis": {"title": {"text": "epoch"}},
-        "yaxis": {"title": {"text": "top-one validation accuracy, %"}, "range": [0, 100]},
-        "legend": {"orientation": "h", "y": -0.22, "yanchor": "top", "x": 0},
-    }
+    layout = axes("epoch", "top-one validation accuracy, %", "times (lr*, wd*)", yaxis={"range": [0, 100]})
     alt = (
         f"Validation accuracy over epochs for the best learning rate and weight decay of the strategy {strategy}, which "
         f"reaches {best.accuracy.max():.1%}, and for {len(data) - 1} neighbours at factors of two."

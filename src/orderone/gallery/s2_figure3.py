@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from orderone.gallery.axes import axes
 from orderone.gallery.compare import Frame, difference
 from orderone.gallery.denoising_strategies import COMPARED, GPU, PAPER, SMALL, Settings, best_rate, search
 from orderone.gallery.experiment import Experiment, Finding, Parts, Picture, Records
@@ -115,12 +116,7 @@ def layout(frame: Frame) -> dict[str, Any]:
     finite = frame.loss[np.isfinite(frame.loss)]
     low, high = (float(finite.min()), float(finite.quantile(0.9))) if len(finite) else (0.0, 1.0)
     margin = 0.08 * (high - low) + 1e-3
-    return {
-        "height": 440,
-        "xaxis": {"title": {"text": "update"}},
-        "yaxis": {"title": {"text": "validation loss"}, "range": [low - margin, high + margin]},
-        "legend": {"orientation": "h", "y": -0.2, "yanchor": "top", "x": 0},
-    }
+    return axes("update", "validation loss", yaxis={"range": [low - margin, high + margin]})
 
 
 def _plain(losses: Any) -> list[float | None]:

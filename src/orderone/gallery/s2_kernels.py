@@ -11,6 +11,7 @@ import pandas as pd
 from scipy import stats
 
 from orderone.gallery import exponent_table
+from orderone.gallery.axes import axes, ticks
 from orderone.gallery.compare import Frame
 from orderone.gallery.experiment import Experiment, Finding, Parts, Picture, Records
 from orderone.gallery.transformer_networks import Settings, depths_of, heads_of, kernels_of, norm_of
@@ -19,7 +20,19 @@ LEVEL = 0.999  # of each of about forty intervals
 NORMAL = float(stats.norm.ppf((1 + LEVEL) / 2))
 FINITE = 0.1  # of a kernel, at the width of the deep networks: n^{-1/2}
 SETTLED = 1.15  # a power of the depth would make the last step 2^p times the one before; a logarithm makes them equal
-COLOURS = ("#4c78d8", "#d9534f", "#57a639", "#e8963a", "#9b59d0", "#38a3a5", "#7f7f7f", "#c05fb8", "#8c6d46")
+COLOURS = (
+    "#4c78d8",
+    "#d9534f",
+    "#57a639",
+    "#e8963a",
+    "#9b59d0",
+    "#38a3a5",
+    "#7f7f7f",
+    "#c05fb8",
+    "#8c6d46",
+    "#2fa84f",
+    "#b8860b",
+)
 COLUMNS = {
     "kernels": ["width", "what", "where", "entry", "theory", "mean", "error"],
     "heads": ["heads", "width", "theory", "std", "error"],
@@ -159,13 +172,15 @@ def draw(records: Records) -> list[Picture]:
 
 def _against_width(frame: Frame, title: str, axis: str) -> Picture:
     data, ends = [], [float(frame.width.min()), float(frame.width.max())]
-    for colour, (where, lines) in zip(COLOURS * 2, frame.groupby("where", sort=False), strict=False):
+    for colour, (where, lines) in zip(COLOURS, frame.groupby("where", sort=False), strict=False):
         line = {"color": colour, "width": 2}
         value = float(lines.theory.iloc[0])
         data.append(_trace("lines", ends, [value, value], str(where), line=line, legendgroup=where))
         data.append(_dots(lines.width, lines["mean"], lines.error, colour, legendgroup=where))
     alt = f"{axis} at widths {ends[0]:g} to {ends[1]:g}: means of networks with errors, on the theory's lines."
-    return Picture(title, {"data": data, "layout": _layout("width n", axis, log=True)}, alt)
+    return Picture(
+        title, {"data": data, "layout": axes("width n", axis, xaxis=ticks(frame.width), yaxis={"type": "log"})}, alt
+    )
 
 
 def _few_heads(frame: Frame) -> Picture:
@@ -175,7 +190,7 @@ def _few_heads(frame: Frame) -> Picture:
         data.append(_trace("lines", ends, [value, value], name, line={"color": colour, "width": 2}, legendgroup=name))
         data.append(_dots(lines.width, lines["std"], lines.error, colour, legendgroup=name))
     alt = "The standard deviation of a kernel from network to network: with so many heads it stays as the width grows."
-    layout = _layout("width n", "standard deviation of G₁₂", log=True)
+    layout = axes("width n", "standard deviation of G₁₂", xaxis=ticks(frame.width), yaxis={"rangemode": "tozero"})
     return Picture("Few heads: kernels that fluctuate at any width", {"data": data, "layout": layout}, alt)
 
 
@@ -188,7 +203,7 @@ def _by_depth(frame: Frame) -> Picture:
     ]
     ends = f"{lines.theory.iloc[0]:.2f} to {lines.theory.iloc[-1]:.2f}"
     alt = f"The tangent kernel grows from {ends}, like the logarithm of depth."
-    layout = _layout("encoders", "Theta of the outputs", log=True)
+    layout = axes("encoders", "Theta of the outputs", xaxis=ticks(lines.encoders), yaxis={"rangemode": "tozero"})
     return Picture("Depth: the tangent kernel grows", {"data": data, "layout": layout}, alt)
 
 
@@ -200,15 +215,6 @@ def _dots(x: Frame, y: Frame, error: Frame, colour: str, name: str = "", **more:
     bars = {"type": "data", "array": (2 * error).to_list(), "color": colour}
     look = {"showlegend": False, "marker": {"color": colour, "size": 8}, "error_y": bars} | more
     return _trace("markers", x.to_list(), y.to_list(), name, **look)
-
-
-def _layout(x: str, y: str, log: bool) -> dict:
-    return {
-        "height": 440,
-        "xaxis": {"title": {"text": x}, "type": "log" if log else "linear"},
-        "yaxis": {"title": {"text": y}, "rangemode": "tozero"},
-        "legend": {"orientation": "h", "y": -0.2, "yanchor": "top", "x": 0},
-    }
 
 
 SMALL = Settings(
