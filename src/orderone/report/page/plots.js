@@ -4,29 +4,38 @@ const LEAST = 0.6; // of its height is for the axes themselves; legends and titl
 const FRAME_MS = 16;
 const touch = matchMedia("(pointer: coarse)").matches; // a finger on a figure scrolls the page
 const CONFIG = { responsive: true, displaylogo: false, ...(touch && { displayModeBar: false }), modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d"] };
+Plotly.setPlotConfig({ logging: 0 }); // what cannot be drawn is said on the page
 const plots = [...document.querySelectorAll(".plot")];
 const inView = new Set();
 const stale = new Set(plots);
+
+// Panels have names above their axes.
+const hasNames = (layout) => (layout.annotations ?? []).some((note) => note.yref === "paper" && note.y >= 1);
 
 // Above the axes, in lines, unless the figure has a place for it and there is room beside them.
 function legendFor(layout, narrow, height) {
   const { x, y, xanchor, yanchor, orientation, xref, yref, ...style } = layout.legend ?? {};
   if (!narrow && (x !== undefined || y !== undefined || orientation !== undefined)) return layout.legend;
-  const titled = (layout.annotations ?? []).some((note) => note.yref === "paper" && note.y >= 1); // panels have names
-  return { ...style, orientation: "h", x: 0, xanchor: "left", y: 1 + (titled ? 34 : 6) / height, yanchor: "bottom" };
+  return { ...style, orientation: "h", x: 0, xanchor: "left", y: 1 + (hasNames(layout) ? 34 : 6) / height, yanchor: "bottom" };
 }
 
 // plotly writes powers of ten larger than other numbers.
 function axesFor(layout) {
-  const log = Object.entries(layout).filter(([name, axis]) => /^[xy]axis/.test(name) && axis.type === "log");
-  return Object.fromEntries(log.map(([name, axis]) => [name, { ...axis, tickfont: { size: 10.5, ...axis.tickfont } }]));
+  const powers = ([name, axis]) => /^[xy]axis/.test(name) && axis.type === "log" && axis.tickvals === undefined;
+  return Object.fromEntries(Object.entries(layout).filter(powers).map(([name, axis]) => [name, { ...axis, tickfont: { size: 10.5, ...axis.tickfont } }]));
+}
+
+// Legends and labels push the margins out as far as they need; titles stand outside.
+function marginFor(layout, narrow) {
+  const { t = 34, ...sides } = layout.margin ?? {};
+  return { ...sides, t: hasNames(layout) ? t : 14, ...(narrow && { l: 44, r: 8 }) };
 }
 
 function layoutFor(plot, layout) {
   const [narrow, height] = [plot.clientWidth < NARROW, Number(plot.dataset.height)];
   return {
-    ...layout, ...axesFor(layout), height, width: undefined, autosize: true, template: template(), legend: legendFor(layout, narrow, 0.75 * height),
-    ...(touch && { dragmode: false }), ...(narrow && { margin: { ...layout.margin, l: 44, r: 8 } }),
+    ...layout, ...axesFor(layout), height, width: undefined, autosize: true, template: template(), margin: marginFor(layout, narrow),
+    legend: legendFor(layout, narrow, 0.75 * height), ...(touch && { dragmode: false }),
   };
 }
 
