@@ -48,11 +48,11 @@ bench-peers: .venv/.dev
 		else echo "bench-peers: skipped, since the peers could not be installed here (see above)"; fi
 
 docs: .venv/.dev
-	$(BIN)/sphinx-build --quiet --fail-on-warning --keep-going -d site/.doctrees docs site
+	PYTHONPATH=docs $(BIN)/zensical build --strict --clean
 	@echo "open site/index.html"
 
 clean:
-	rm -rf .venv .venv-peers site .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-peers site .cache .pytest_cache .ruff_cache .hypothesis
 
 # Rewrites the pins from what is installed now; read the difference before committing it.
 constraints: .venv/.dev

@@ -1,0 +1,77 @@
+"""Which papers stand behind what a user can name: rules, optimizers, modules, models, tables and figures of the papers."""
+
+import re
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from orderone.core.citations.citation import Citation
+from orderone.core.citations.papers import ORDERONE, PAPERS, S0, S1, S2, S3
+from orderone.core.errors import one_of
+from orderone.core.given import Name
+
+if TYPE_CHECKING:
+    Names: TypeAlias = Iterable[Name]
+else:
+    Names = Any
+SEEDS = {"s0": S0, "s1": S1, "s2": S2, "s3": S3}
+_S0, _S1, _S2, _S3 = (paper.key for paper in SEEDS.values())
+_EXPONENTS, _TRANSFER = (_S0, "everett2024scaling"), ("yang2020feature", "yang2022tensor")
+_SHAPED, _KERNELS = (_S3, "li2022neural", "martens2021rapid", "zhang2022deep"), ("lee2017deep", "jacot2018neural")
+USES: dict[str, tuple[str, ...]] = {
+    "orderone": (),
+    # rules, and how they scale depth
+    "sp": _EXPONENTS,
+    "ntk": ("jacot2018neural", *_EXPONENTS),
+    "mup": (*_TRANSFER, *_EXPONENTS),
+    "mf": ("mei2018mean", *_EXPONENTS),
+    "standard": (_S2,),
+    "neural-tangent": (_S2, "jacot2018neural"),
+    "hybrid": (_S2,),
+    "maximal-update": (_S2, *_TRANSFER),
+    "depth-mup": ("yang2023depth",),
+    "completep": ("dey2025completep",),
+    # optimizers
+    "sgd": (),
+    "adam": ("kingma2014adam",),
+    "adamw": ("loshchilov2017decoupled",),
+    "sign": ("bernstein2018signsgd",),
+    "adafactor": ("shazeer2018adafactor",),
+    "muon": ("jordan2024muon",),
+    "lion": ("chen2023symbolic",),
+    # modules
+    "exponents": _EXPONENTS,
+    "meanfield": (_S1, "poole2016exponential", "schoenholz2016deep"),
+    "kernels": _KERNELS,
+    "transformer": (_S2, *_KERNELS),
+    "strategies": (_S2,),
+    "limits": (_S3, "li2022neural", "hayou2023width"),
+    "shaped": _SHAPED,
+    "plan": (*_TRANSFER, "yang2023spectral"),
+    "check": ("yang2022tensor",),
+    "alignment": _EXPONENTS,
+    "sweep": ("yang2022tensor",),
+    # models
+    "vit": ("dosovitskiy2020image",),
+    "bart": ("lewis2019bart",),
+    "r2c2": ("shuster2022language",),
+}
+
+
+def known() -> tuple[str, ...]:
+    """Every name to cite by; besides, tables and figures such as s1-figure7, and strategies such as s=1/4."""
+    return (*USES, *SEEDS)
+
+
+def cite(names: Names = ()) -> list[Citation]:
+    """What to cite for these (a name, or several), each paper once, orderone first; without names, everything."""
+    asked = [names] if isinstance(names, str) else list(names)
+    keys = [key for name in asked for key in _keys(name)] if asked else PAPERS
+    return list(dict.fromkeys((ORDERONE, *(PAPERS[key] for key in keys))))
+
+
+def _keys(name: Name) -> tuple[str, ...]:
+    text = name.lower() if isinstance(name, str) else ""
+    if text.startswith("s="):
+        return (_S2,)
+    seed = re.fullmatch(r"(s[0-3])(-.+)?", text)
+    return (SEEDS[seed[1]].key,) if seed else USES[one_of(name, known(), "name to cite")]

@@ -1,0 +1,174 @@
+"""The site and its pages: all of them in the navigation, links that lead somewhere, commands that exist, a strict build."""
+
+import functools
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tyro
+from tyro.extras import SubcommandApp
+
+from orderone.cli import verbs
+
+ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
+PAGES = sorted(DOCS.rglob("*.md"))
+TEXTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *PAGES]
+BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", flags=re.M | re.S)
+
+
+def name(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+def prose(path: Path) -> str:
+    return BLOCK.sub("", path.read_text())
+
+
+def anchors(path: Path) -> set[str]:
+    """Of headings, as GitHub and the site make them."""
+    titles = re.findall(r"^#+ (.*)$", prose(path), flags=re.M)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).strip().replace(" ", "-") for title in titles}
+
+
+def broken_links(path: Path) -> list[str]:
+    found = []
+    for link in re.findall(r"\]\(([^)\s]+)\)", prose(path)):
+        file, _, anchor = link.partition("#")
+        if file.startswith(("http:", "https:")):
+            continue
+        target = path.parent / file if file else path
+        if not target.is_file() or (anchor and anchor not in anchors(target)):
+            found.append(link)
+    return found
+
+
+@pytest.mark.parametrize("path", TEXTS, ids=name)
+def test_links_lead_somewhere(path):
+    assert not broken_links(path)
+
+
+def test_a_broken_link_is_noticed(tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text(
+        "# Some `code`, here\n[a](page.md) [b](page.md#some-code-here) [c](no.md) [d](#no)\n```text\n[e](no.md)\n```\n"
+    )
+    assert broken_links(page) == ["no.md", "#no"]
+
+
+def test_every_page_is_in_the_navigation_once():
+    config = (ROOT / "mkdocs.yml").read_text()
+    listed = re.findall(r"^ +- (?:[^:#\n]+: )?(\S+\.md)$", config.partition("\nnav:")[2], flags=re.M)
+    assert sorted(listed) == [path.relative_to(DOCS).as_posix() for path in PAGES]
+
+
+def parser(app: Any) -> Any:
+    """The same verbs, which read their arguments and do nothing."""
+    idle: Any = SubcommandApp()
+    for verb, spec in app._subcommands.items():
+        nested = isinstance(spec.target, SubcommandApp)
+        idle.command(parser(spec.target) if nested else functools.wraps(spec.target)(lambda *_, **__: None), name=verb)
+    return idle
+
+
+IDLE = parser(verbs.app)
+
+
+def parse(arguments: list[str]) -> None:
+    IDLE.cli(args=arguments, config=(tyro.conf.FlagCreatePairsOff,))
+
+
+def commands(path: Path) -> list[list[str]]:
+    """What stands behind a dollar sign in console blocks."""
+    blocks = [code for language, code in BLOCK.findall(path.read_text()) if language == "console"]
+    return [shlex.split(line, comments=True) for code in blocks for line in re.findall(r"^\$ (.*)$", code, flags=re.M)]
+
+
+@pytest.mark.parametrize("path", [path for path in TEXTS if commands(path)], ids=name)
+def test_commands_exist_with_these_arguments(path):
+    targets = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), flags=re.M)
+    for program, *arguments in commands(path):
+        assert program in ("orderone", "make", "python", "torchrun", "ray", "pip")
+        if program == "orderone":
+            parse(arguments)
+        if program == "make":
+            assert set(arguments) <= set(targets)
+
+
+@pytest.mark.parametrize("wrong", ["check --modle gpt2", "predict phases", "sweep --seeds many", "cyte"])
+def test_a_wrong_command_is_noticed(wrong):
+    with pytest.raises(SystemExit) as ended:
+        parse(wrong.split())
+    assert ended.value.code == 2
+
+
+@pytest.mark.parametrize("path", TEXTS, ids=name)
+def test_scripts_that_pages_name_exist(path):
+    for script in re.findall(r"\bbenchmarks/\w+\.py\b", path.read_text()):
+        assert (ROOT / script).is_file(), script
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    """Built as `make docs` does it, in another folder; a log that tells more than start, verdict and end is an error."""
+    pytest.importorskip("zensical")
+    pytest.importorskip("mkdocstrings")
+    root = tmp_path_factory.mktemp("project")
+    shutil.copytree(DOCS, root / "docs")  # a link to it would lead out of the project
+    for file in ("CHANGELOG.md", "mkdocs.yml"):
+        shutil.copy(ROOT / file, root)
+    (root / "src").symlink_to(ROOT / "src")
+    result = subprocess.run(
+        [sys.executable, "-m", "zensical", "build", "--strict"],
+        cwd=root, env=os.environ | {"PYTHONPATH": "docs"}, capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+    told = [line for line in (result.stdout + result.stderr).splitlines() if line.strip()]
+    assert result.returncode == 0, "\n".join(told)
+    assert len(told) == 3, told
+    return root / "site"
+
+
+def test_the_site_has_every_page_and_needs_no_network(site):
+    built = {path.relative_to(site).with_suffix("").as_posix(): path.read_text() for path in site.rglob("*.html")}
+    assert {path.relative_to(DOCS).with_suffix("").as_posix() for path in PAGES} <= set(built)
+    for text in built.values():
+        assert "arithmatex" not in text  # a formula that has not become MathML
+        assert not re.search(r"<(?:script|link|img|iframe)[^>]*(?:src|href)=.?https?:", text)
+    assert "<math" in built["kernels"]
+
+
+@pytest.mark.slow
+def test_the_site_in_a_browser(site):
+    """Opened from its folder, on a phone: silent, not wider than the screen, formulas drawn; and the search answers."""
+    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    path = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    if path is None:
+        pytest.skip("no browser on this machine")
+    complaints = []
+    with playwright.sync_playwright() as play:
+        browser = play.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        page = browser.new_page(viewport={"width": 390, "height": 844})
+        page.on("console", lambda message: complaints.append(f"{page.url}: {message.text}"))
+        page.on("pageerror", lambda error: complaints.append(f"{page.url}: {error}"))
+        page.on("request", lambda it: it.url.startswith(("file:", "data:", "blob:")) or complaints.append(it.url))
+        left = "net::ERR_ABORTED"  # the page was left before it had come
+        page.on("requestfailed", lambda it: it.failure == left or complaints.append(f"{page.url}: lacks {it.url}"))
+        for file in sorted(set(site.rglob("*.html")) - {site / "404.html"}):  # that one is for servers
+            page.goto(file.as_uri())
+            assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), file
+            flat = "[...document.querySelectorAll('math')].filter(m => m.getBoundingClientRect().width < 2).length"
+            assert page.evaluate(flat) == 0, file
+        page.set_viewport_size({"width": 1280, "height": 800})
+        page.goto((site / "index.html").as_uri())
+        page.keyboard.press("/")
+        page.wait_for_timeout(500)
+        page.keyboard.type("tied heads")
+        page.get_by_text(re.compile(r"^[1-9]\d* results?$")).first.wait_for(timeout=10_000)
+        browser.close()
+    assert not complaints
