@@ -9,7 +9,7 @@ q*: its lengths grow for ever (erratum S1.2), and its map is that of normalised 
 """
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -24,6 +24,7 @@ from orderone.theory import MeanField, kernels
 KEEPS = (1.0, 0.7, 0.4)
 SIGMAS = 4.5  # beyond which a dot is off its line: a hundred dots would show one in a thousand times
 CURVATURE = 3  # c_ab of a finite network is a ratio of means: off by about 1/N, amplified 1 / (1 - chi_2) by depth
+SMOOTH = 61  # points of a theory curve
 SAME = 1e-3  # 1 - c below this counts as c = 1: single precision, and signals still on their way
 
 
@@ -56,6 +57,9 @@ class Settings:
 
 def parts(settings: Settings) -> Parts:
     return {
+        "theory": lambda: pd.concat(
+            [curve(name, keep) for name in PANELS for keep in KEEPS] + [curve(name, 1.0) for name in CHAOTIC]
+        ),
         "maps": lambda: pd.concat(
             [one_layer(name, keep, settings) for name in PANELS for keep in KEEPS]
             + [one_layer(name, 1.0, settings) for name in CHAOTIC]
@@ -67,6 +71,16 @@ def parts(settings: Settings) -> Parts:
     }
 
 
+def curve(name: str, keep: float) -> pd.DataFrame:
+    panel = (PANELS | CHAOTIC)[name]
+    x = np.linspace(0, panel.largest, SMOOTH)
+    return brief(pd.DataFrame({"panel": name, "keep": keep, "x": x, "y": _map(panel, mean_field(panel, keep), x)}))
+
+
+def _map(panel: Panel, network: MeanField, x: np.ndarray) -> np.ndarray:
+    return network.length_map(x) if panel.of == "q" else network.correlation_map(x)
+
+
 def one_layer(name: str, keep: float, settings: Settings) -> pd.DataFrame:
     """Real layers (activation, dropout, weights) on pairs of Gaussian pre-activations: lengths and correlations after."""
     panel = (PANELS | CHAOTIC)[name]
@@ -76,9 +90,8 @@ def one_layer(name: str, keep: float, settings: Settings) -> pd.DataFrame:
     correlations = x if panel.of == "c" else np.zeros_like(x)
     after = _simulate(network, lengths, correlations, settings, seed_of(settings.seed, ord(name), int(100 * keep)))
     values = after[:, :, 0] if panel.of == "q" else after[:, :, 2] / np.sqrt(after[:, :, 0] * after[:, :, 1])
-    theory = network.length_map(x) if panel.of == "q" else network.correlation_map(x)
     std = values.std(0, ddof=1)
-    columns = {"x": x, "theory": theory, "mean": values.mean(0), "se": std / len(values) ** 0.5, "std": std}
+    columns = {"x": x, "theory": _map(panel, network, x), "mean": values.mean(0), "se": std / len(values) ** 0.5, "std": std}
     return brief(pd.DataFrame({"panel": name, "keep": keep, "width": settings.width, **columns}))
 
 
@@ -209,35 +222,37 @@ def _correlations(lines: pd.DataFrame) -> str:
 
 
 def draw(records: Records) -> list[Picture]:
-    maps, fixed = records["maps"], records["fixed points"]
-    pictures = [_picture(name, maps[maps.panel == name], fixed[fixed.panel == name]) for name in PANELS]
-    return [*pictures, _chaotic(maps[maps.panel.isin(list(CHAOTIC))], fixed[fixed.panel.isin(list(CHAOTIC))])]
+    return [*(_picture(name, _of(records, [name])) for name in PANELS), _chaotic(_of(records, list(CHAOTIC)))]
 
 
-def _picture(name: str, maps: pd.DataFrame, fixed: pd.DataFrame) -> Picture:
+def _of(records: Records, panels: list[str]) -> Records:
+    return {part: frame[frame.panel.isin(panels)] for part, frame in records.items()}
+
+
+def _picture(name: str, records: Records) -> Picture:
     panel = PANELS[name]
-    data = [_unity(maps.x.max())]
-    for keep, curve in maps.groupby("keep", sort=False):
-        data += _curve(curve, f"ρ = {keep:g}", KEEP[float(keep)])  # type: ignore[arg-type]
-    for point in fixed.itertuples():
-        data += _fixed_point(point, panel.of, f"ρ = {point.keep:g}", KEEP[point.keep])
-    ends = ", ".join(f"{_at(point, panel.of)} at ρ = {point.keep:g}" for point in fixed.itertuples())
+    data = [_unity(panel.largest)]
+    for point in records["fixed points"].itertuples():
+        data += _curve(records, name, point, f"ρ = {point.keep:g}", KEEP[point.keep])
+    ends = ", ".join(f"{_at(point, panel.of)} at ρ = {point.keep:g}" for point in records["fixed points"].itertuples())
     symbol = "q<sub>aa</sub>" if panel.of == "q" else "c<sub>ab</sub>"
     title = f"({name}) {panel.activation}: σ_w = {panel.weight_var**0.5:g}, σ_b = {panel.bias_var**0.5:g}"
     alt = f"Theory curves for three keep rates with simulated dots on them; they cross the unity line at {ends}."
-    caption = "Lines: theory. Dots: networks, with standard errors; shades: one standard deviation over networks. "
-    caption += "Diamonds: where deep networks end. ρ is the keep rate."
-    return Picture(title, {"data": data, "layout": layout(f"{symbol}<sup>l−1</sup>", f"{symbol}<sup>l</sup>")}, alt, caption)
+    caption = (
+        "Lines: theory. Dots: networks, with standard errors; shades: one standard deviation over networks. "
+        "Diamonds: where deep networks end. ρ is the keep rate."
+    )
+    figure = {"data": data, "layout": layout(f"{symbol}<sup>l−1</sup>", f"{symbol}<sup>l</sup>")}
+    return Picture(title, figure, alt, caption)
 
 
-def _chaotic(maps: pd.DataFrame, fixed: pd.DataFrame) -> Picture:
+def _chaotic(records: Records) -> Picture:
     data = [_unity(1.0)]
-    for colour, (name, panel) in zip(SERIES[3:], CHAOTIC.items(), strict=False):
+    for colour, point in zip(SERIES[3:], records["fixed points"].itertuples(), strict=False):
+        panel = CHAOTIC[point.panel]
         label = f"{panel.activation}, σ_w² = {panel.weight_var:g}, σ_b² = {panel.bias_var:g}"
-        data += _curve(maps[maps.panel == name], label, colour)
-        for point in fixed[fixed.panel == name].itertuples():
-            data += _fixed_point(point, "c", label, colour)
-    ends = " and ".join(f"{e.c:.3f} ({e.activation})" for e in fixed.itertuples())
+        data += _curve(records, point.panel, point, label, colour)
+    ends = " and ".join(f"{e.c:.3f} ({e.activation})" for e in records["fixed points"].itertuples())
     alt = f"Correlation maps of two networks without dropout cross the unity line at {ends}, below 1."
     figure = {"data": data, "layout": layout("c<sub>ab</sub><sup>l−1</sup>", "c<sub>ab</sub><sup>l</sup>")}
     caption = "Not in the paper: in the chaotic phase c* is below 1 without any dropout (erratum S1.1)."
@@ -248,24 +263,27 @@ def _unity(end: float) -> dict:
     return line([0, end], [0, end], "unity", NEUTRAL, "dash")
 
 
-def _curve(curve: pd.DataFrame, name: str, colour: str) -> list[dict]:
-    group = {"legendgroup": name}
+def _curve(records: Records, name: str, point: Any, label: str, colour: str) -> list[dict]:
+    """Theory, dots in their shade, and the fixed point, with one entry in the legend."""
+    theory, maps = (f[(f.panel == name) & (f.keep == point.keep)] for f in (records["theory"], records["maps"]))
+    group = {"legendgroup": label, "showlegend": False}
     return [
-        shade(curve.x, curve["mean"] - curve["std"], curve["mean"] + curve["std"], name, colour, **group),
-        line(curve.x, curve.theory, name, colour, **group),
-        dots(curve.x, curve["mean"], f"{name}, networks", colour, curve.se, showlegend=False, **group),
+        shade(maps.x, maps["mean"] - maps["std"], maps["mean"] + maps["std"], label, colour, **group),
+        line(theory.x, theory.y, label, colour, legendgroup=label),
+        dots(maps.x, maps["mean"], f"{label}, networks", colour, maps.se, **group),
+        *_fixed_point(point, (PANELS | CHAOTIC)[name].of, label, colour, group),
     ]
 
 
-def _fixed_point(point, of: str, name: str, colour: str) -> list[dict]:
+def _fixed_point(point: Any, of: str, label: str, colour: str, group: dict) -> list[dict]:
     if of == "q" and point.status == "diverges":
         return []
     value, se = (point.q, point.q_se) if of == "q" else (point.c, point.c_se)
     marker = {"symbol": "diamond-open", "size": 13, "line": {"width": 2}}
-    return [dots([value], [value], f"{name}, fixed point", colour, [se], marker=marker, showlegend=False, legendgroup=name)]
+    return [dots([value], [value], f"{label}, fixed point", colour, [se], marker=marker, **group)]
 
 
-def _at(point, of: str) -> str:
+def _at(point: Any, of: str) -> str:
     return f"{point.q:.3g}" if of == "q" else f"{point.c:.3f}"
 
 
