@@ -13,10 +13,11 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 import torch
-from scipy.special import stdtrit
+from scipy.special import ndtri, stdtrit
 
 from orderone.measure import Fit, dropout_metrics
 from orderone.measure.dropout_metrics import QUANTITIES
+from orderone.measure.fit import fit_noisy_exponent
 from orderone.theory import MeanField
 
 CONFIDENCE = 0.99
@@ -97,6 +98,11 @@ def stationary(network: MeanField) -> tuple[float, float]:
 def seed_of(*numbers: int) -> int:
     """One for each combination, unrelated to the others."""
     return int(np.random.SeedSequence(numbers).generate_state(1)[0])
+
+
+def power_of_width(widths: pd.Series, values: pd.Series, low: pd.Series, high: pd.Series) -> Fit:
+    """Of values with intervals; these are Student's, so that deviations read as normal ones are a little too large."""
+    return fit_noisy_exponent(widths, values, values * np.log(high / low) / (2 * ndtri((1 + CONFIDENCE) / 2)))
 
 
 def brief(frame: pd.DataFrame) -> pd.DataFrame:

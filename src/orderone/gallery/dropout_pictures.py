@@ -19,7 +19,13 @@ def line(x: Any, y: Any, name: str, colour: str, dash: str = "solid", **more: An
 def dots(x: Any, y: Any, name: str, colour: str, se: Any = None, **more: Any) -> dict[str, Any]:
     bars = {} if se is None else {"error_y": {"type": "data", "array": _list(se), "thickness": 1.2, "width": 3}}
     marker = {"color": colour, "size": 7} | more.pop("marker", {})
-    return {"type": "scatter", "mode": "markers", "x": _list(x), "y": _list(y), "name": name, "marker": marker} | bars | more
+    points = {"type": "scatter", "mode": "markers", "x": _list(x), "y": _list(y), "name": name, "marker": marker}
+    return points | bars | more
+
+
+def between(value: pd.Series, low: pd.Series, high: pd.Series) -> dict[str, Any]:
+    """Error bars for an interval that need not be symmetric."""
+    return {"type": "data", "symmetric": False, "array": _list(high - value), "arrayminus": _list(value - low)}
 
 
 def shade(x: Any, low: Any, high: Any, name: str, colour: str, **more: Any) -> dict[str, Any]:

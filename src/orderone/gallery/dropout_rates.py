@@ -16,21 +16,33 @@ from orderone.theory.meanfield import gradient_law
 
 RESOLVED = 5.0
 FEWEST = 4  # layers of a window
+SETTLED = 0.01  # of a rate: how close to its limit theory's own curve is to be
+DEEP = 300  # layers after which it is there
 FINITE = 5.0  # over the width: by how much rates of finite networks may differ; V/m^2 grows by up to 11/N a layer
-COLUMNS = ["network", "quantity", "width", "near", "far", "rate", "low", "high", "law", "chi1", "chi2"]
+COLUMNS = ["network", "quantity", "width", "near", "far", "rate", "low", "high", "law", "limit", "chi1", "chi2"]
 
 
-def line(label: str, network: MeanField, batches: Batches, quantity: str, width: int, near: int, far: int) -> tuple:
-    """A row of `COLUMNS`; `law` is the factor of theory's own curve over the same window, with the same weights."""
-    first = (label, quantity, width, near, far)
+def line(
+    label: str,
+    network: MeanField,
+    batches: Batches,
+    quantity: str,
+    width: int,
+    near: int,
+    far: int,
+    expected: np.ndarray | None = None,
+) -> tuple:
+    """A row of `COLUMNS`; `law` is the factor of theory's own curve, `expected`, over the same window."""
+    first, last = (label, quantity, width, near, far), (limit(network, quantity), network.chi1, network.chi2)
     if far - near < FEWEST:
-        return *first, *[math.nan] * 4, network.chi1, network.chi2
+        return *first, *[math.nan] * 4, *last
     mean, _, se = batches.pooled().of(quantity)
     window = np.arange(near, far + 1)
     weights = (mean / se)[batches.depth - 1 - window] ** 2
     fit = batches.jackknife(lambda moments: _slope(moments.of(quantity)[0], window, weights))
-    law = _slope(theory(network, batches.depth, width, quantity), window, weights)
-    return *first, *map(math.exp, (fit.exponent, fit.low, fit.high, law)), network.chi1, network.chi2
+    expected = theory(network, batches.depth, width, quantity) if expected is None else expected
+    law = _slope(expected, window, weights)
+    return *first, *map(math.exp, (fit.exponent, fit.low, fit.high, law)), *last
 
 
 def resolved(network: MeanField, batches: Batches, width: int) -> int:
@@ -40,6 +52,23 @@ def resolved(network: MeanField, batches: Batches, width: int) -> int:
     seen = expected * g_ab[-1] / expected[-1] > RESOLVED * se
     lost = np.flatnonzero(~seen[::-1])
     return int(lost[0] - 1 if len(lost) else len(seen) - 1)
+
+
+def local(network: MeanField, quantity: str) -> np.ndarray:
+    """Theory's factor from distance k to k + 1, for k = 0, 1, ..."""
+    curve = theory(network, DEEP, 1, quantity)[::-1]
+    return curve[1:] / curve[:-1]
+
+
+def limit(network: MeanField, quantity: str) -> float:
+    """Theory's factor a layer far from the output; correlations of signals go with chi_2."""
+    return network.chi2 if quantity == "c_ab" else float(local(network, quantity)[-1])
+
+
+def settled(network: MeanField, quantity: str) -> int:
+    """The distance from which theory's factor is close to its limit: before, sums in front of exponentials matter."""
+    factors = local(network, quantity)
+    return int(np.flatnonzero(np.abs(factors / factors[-1] - 1) > SETTLED).max(initial=-1) + 1)
 
 
 def theory(network: MeanField, depth: int, width: int, quantity: str) -> np.ndarray:
@@ -78,12 +107,19 @@ def all_of(lines: pd.DataFrame, told: Callable[[pd.Series], bool | None]) -> boo
 
 def said(lines: pd.DataFrame, *columns: str) -> str:
     """What was measured, and what it should be."""
-    names = {"law": "theory", "chi1": "χ₁", "chi2": "χ₂"}
+    names = {"law": "theory", "limit": "its limit", "chi1": "χ₁", "chi2": "χ₂"}
     return "; ".join(
-        f"{e.network}: {e.rate:.4f} [{e.low:.4f}, {e.high:.4f}] over L−l = {e.near}…{e.far}"
-        + "".join(f", {names[column]} {e[column]:.4f}" for column in columns)
+        f"{e.network}: {measured(e)}" + "".join(f", {names[column]} {e[column]:.4f}" for column in columns)
         for _, e in lines.iterrows()
     )
+
+
+def measured(each: pd.Series) -> str:
+    """Signals are followed from the input, gradients from the output."""
+    where = f"l−1 = {each.near}…{each.far}" if each.quantity in ("c_ab", "q_ab") else f"L−l = {each.near}…{each.far}"
+    if math.isnan(each.rate):
+        return f"too few layers above the noise, {where}"
+    return f"{each.rate:.4f} [{each.low:.4f}, {each.high:.4f}] over {where}"
 
 
 def curve(moments: Moments, quantities: tuple[str, ...]) -> pd.DataFrame:

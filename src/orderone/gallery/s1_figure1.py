@@ -91,7 +91,13 @@ def one_layer(name: str, keep: float, settings: Settings) -> pd.DataFrame:
     after = _simulate(network, lengths, correlations, settings, seed_of(settings.seed, ord(name), int(100 * keep)))
     values = after[:, :, 0] if panel.of == "q" else after[:, :, 2] / np.sqrt(after[:, :, 0] * after[:, :, 1])
     std = values.std(0, ddof=1)
-    columns = {"x": x, "theory": _map(panel, network, x), "mean": values.mean(0), "se": std / len(values) ** 0.5, "std": std}
+    columns = {
+        "x": x,
+        "theory": _map(panel, network, x),
+        "mean": values.mean(0),
+        "se": std / len(values) ** 0.5,
+        "std": std,
+    }
     return brief(pd.DataFrame({"panel": name, "keep": keep, "width": settings.width, **columns}))
 
 
@@ -158,7 +164,9 @@ def _on_the_line(lines: pd.DataFrame, name: str) -> Finding:
     allowed = 0 if PANELS[name].of == "q" else CURVATURE / lines.width
     z = (lines["mean"] - lines.theory).abs() / (lines.se + 1e-6 + allowed / SIGMAS)
     what = "lengths" if PANELS[name].of == "q" else "correlations"
-    numbers = f"{len(lines)} dots of {lines.width.iloc[0]} units; the farthest {z.max():.1f} standard errors off its line"
+    numbers = (
+        f"{len(lines)} dots of {lines.width.iloc[0]} units; the farthest {z.max():.1f} standard errors off its line"
+    )
     return Finding(f"({name}) one layer maps {what} as mean field theory says", bool(z.max() < SIGMAS), numbers)
 
 
@@ -167,7 +175,9 @@ def _longer(lines: pd.DataFrame) -> Finding:
     steps = [lines[lines.panel == name].sort_values("keep", ascending=False) for name in ("a", "b")]
     larger = all((np.diff(s.q) > SIGMAS * np.hypot(s.q_se[1:], s.q_se[:-1].to_numpy())).all() for s in steps)
     near = ((lines.q - lines.q_star).abs() <= SIGMAS * lines.q_se + CURVATURE / lines.width * lines.q_star).all()
-    numbers = "; ".join(f"({e.panel}) ρ = {e.keep:g}: {e.q:.3f} ± {e.q_se:.3f}, q* {e.q_star:.4g}" for e in lines.itertuples())
+    numbers = "; ".join(
+        f"({e.panel}) ρ = {e.keep:g}: {e.q:.3f} ± {e.q_se:.3f}, q* {e.q_star:.4g}" for e in lines.itertuples()
+    )
     return Finding("The fewer units are kept, the longer signals come to be", bool(larger and near), numbers)
 
 
@@ -189,7 +199,9 @@ def _one_if_ordered(lines: pd.DataFrame) -> Finding:
     settled = lines.chi2**lines.depth  # what is left of where they started
     near = (lines.c - lines.c_star).abs() <= SAME + SIGMAS * lines.c_se + finite + settled
     split = (1 - lines.c < SAME + SIGMAS * lines.c_se) == (lines.chi1 <= 1)
-    numbers = "; ".join(f"{e.activation} χ₁ {e.chi1:.3f}: c {e.c:.4f} ± {e.c_se:.4f}, c* {e.c_star:.4f}" for e in lines.itertuples())
+    numbers = "; ".join(
+        f"{e.activation} χ₁ {e.chi1:.3f}: c {e.c:.4f} ± {e.c_se:.4f}, c* {e.c_star:.4f}" for e in lines.itertuples()
+    )
     claim = "Without dropout, correlations come to 1 if χ₁ ≤ 1, and to c* < 1 otherwise"
     return Finding(claim, bool((near & split).all()), numbers, "corrected", "S1.1")
 
@@ -290,10 +302,10 @@ def _at(point: Any, of: str) -> str:
 EXPERIMENT = Experiment(
     name="s1-figure1",
     title="Length and correlation maps",
-    claim="One layer of a wide dropout network maps lengths and correlations as mean field theory says; the fewer units are "
-    "kept, the longer signals become; correlations come to 1 only without dropout.",
-    method="Dots: real layers (activation, dropout, Gaussian weights and biases) on Gaussian pre-activations of given length "
-    "and correlation. Fixed points: last layers of deep networks with unrelated inputs. Theory: `theory.MeanField`.",
+    claim="One layer of a wide dropout network maps lengths and correlations as mean field theory says; the fewer units "
+    "are kept, the longer signals become; correlations come to 1 without dropout, and only then.",
+    method="Dots: real layers (activation, dropout, Gaussian weights and biases) on Gaussian pre-activations of given "
+    "length and correlation. Fixed points: last layers of deep networks with unrelated inputs. Theory: `theory.MeanField`.",
     scales={
         "small": Settings(width=1000, networks=48, points=11, depth=100, batches=8),
         "paper": Settings(width=1000, networks=200, points=21, depth=200, batches=8),

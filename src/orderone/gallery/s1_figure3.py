@@ -1,7 +1,7 @@
 """S1 Figure 3: g_aa and the l1 norm of two inputs' gradients, against chi_1^{L-l}, for ReLU, tanh and hard tanh.
 
-The paper sees both fall by chi_1 a layer and conjectures the same of g_ab, (13). The l1 norm sums absolute values, so it goes
-with the sizes of gradients, and chi_1 says nothing of how well they agree. Erratum S1.4: the mean of g_ab with its sign goes
+The paper sees both fall by chi_1 a layer and conjectures the same of g_ab, (13). The l1 norm sums absolute values, so it
+goes with the sizes of gradients, and says nothing of how well they agree. Erratum S1.4: the mean of g_ab with its sign goes
 with chi_2 (9), as far as it can be seen.
 """
 
@@ -124,7 +124,9 @@ def _picture(activation: str, frame: pd.DataFrame) -> Picture:
     title = f"{TITLES[activation]}: σ_w² = {weight_var:g}, σ_b² = {bias_var:g}"
     decades = np.log10(frame.g_aa.max() / frame.g_aa.min())
     alt = f"g_aa, the l1 norm and powers of χ₁ for three keep rates run in parallel over {decades:.0f} decades."
-    caption = "Solid with dots: g_aa. Dashed: the l1 norm of two inputs. Dotted: χ₁^(L−l) from the last layer's g_aa; no fit."
+    caption = (
+        "Solid with dots: g_aa. Dashed: the l1 norm of two inputs. Dotted: χ₁^(L−l) from the last layer's g_aa; no fit."
+    )
     return Picture(title, {"data": data, "layout": layout("layer l", log("gradient metric"))}, alt, caption)
 
 
@@ -139,8 +141,8 @@ EXPERIMENT = Experiment(
     title="Gradient metrics of nonlinear networks",
     claim="For ReLU, tanh and hard tanh with dropout, g_aa and the l1 norm of two inputs' gradients change by χ₁ a layer, "
     "and so does g_ab.",
-    method="Random dropout networks with signals at the fixed point, forward and backward weights shared. Rates are slopes of "
-    "the logarithm against the layer, with 99 % intervals by leaving out batches of networks, beside those of "
+    method="Random dropout networks with signals at the fixed point, forward and backward weights shared. Rates are slopes "
+    "of the logarithm against the layer, with 99 % intervals by leaving out batches of networks, beside those of "
     "`theory.meanfield.gradient_law`; the window for g_ab ends where its mean is lost in the noise.",
     scales={"small": Settings(500, 200, 96, 30, 1600), "paper": Settings(500, 200, 400, 40, 16000)},
     parts=parts,

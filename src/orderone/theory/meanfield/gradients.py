@@ -10,8 +10,8 @@ Linear networks, loss |z^L|^2 (erratum S1.8: the sum of squares), with chi_1 = w
 Erratum S1.3: (12) of the paper is the case in which every layer, the input too, has the lengths of the fixed point. These
 are what is taken if no q0 is given. Erratum S1.5: g_ab decays as chi_2^k only if weight_var < keep^2, else as chi_1^(2k).
 
-Erratum S1.4: one network's g_ab has noise of its own. With u = delta_a delta_b / N and v = delta_a delta_a / N, a layer adds
-the variance (weight_var v / keep)^2 / N to u and shrinks the rest by weight_var^2, while v shrinks by chi_1 = weight_var / keep:
+Erratum S1.4: one network's g_ab has noise of its own. With u = delta_a delta_b / N and v = delta_a delta_a / N, a layer
+adds the variance (weight_var v / keep)^2 / N to u and multiplies what was there by weight_var^2, and v by chi_1. So
 Var(u) / v^2 comes to 1 / (N (1 - keep^2)), and with the overlap of inputs, c* keep,
 
     std(g_ab^l) = c* keep (1 - keep^2)^(-1/2) N^(-1/2) g_aa^l,        1 << L - l << N
