@@ -37,8 +37,8 @@ class Panel(NamedTuple):
 
 
 PANELS = {
-    "a": Panel("linear", 0.5**2, 1.5**2, "q", 10),
-    "b": Panel("tanh", 2.5**2, 0.5**2, "q", 18),
+    "a": Panel("linear", 0.5**2, 1.5**2, "q", 10.0),
+    "b": Panel("tanh", 2.5**2, 0.5**2, "q", 18.0),
     "c": Panel("relu", 0.9**2, 0.5**2, "c"),
     "d": Panel("erf", 0.9**2, 0.5**2, "c"),
 }

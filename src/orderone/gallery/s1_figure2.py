@@ -179,7 +179,7 @@ def _single(records: Records) -> Finding:
     decades = max(np.ptp(np.log10(curve.g_aa)) for curve in curves)
     numbers = f"over {decades:.0f} decades; median deviation {_each(size, '{:.1%}')}; at most {_each(worst, '{:.1f}')} "
     numbers += f"standard errors beyond {FINITE:.0%}"
-    return Finding("(a) the closed form (12) predicts g_aa in every layer", max(worst) < SIGMAS, numbers)
+    return Finding("(a) the closed form (12) predicts g_aa in every layer", bool(max(worst) < SIGMAS), numbers)
 
 
 def _each(values: list[float], form: str) -> str:
@@ -340,7 +340,7 @@ def _b(curves: dict[float, pd.DataFrame]) -> Picture:
     figure = {"data": _pairs(curves, "abs_g_ab", "printed_ab", 8), "layout": _layers("mean of |g<sub>ab</sub>|")}
     least = min(curves)
     gap = np.log10(curves[least].abs_g_ab.iloc[0] / curves[least].printed_ab.iloc[0])
-    alt = f"With dropout the mean of |g_ab| leaves the closed form, by {gap:.0f} decades in the first layer at ρ = {least:g}."
+    alt = f"With dropout the mean of |g_ab| leaves the closed form, by {gap:.0f} decades in layer 1 at ρ = {least:g}."
     return Picture("(b) Two inputs: |g_ab| and the closed form", figure, alt, CAPTION)
 
 
@@ -403,8 +403,8 @@ def _noise(widths: pd.DataFrame) -> Picture:
 EXPERIMENT = Experiment(
     name="s1-figure2",
     title="Gradient metrics of linear networks",
-    claim="A closed form predicts the gradients of one input; of two inputs it fails with dropout, where g_ab falls by χ₁ a "
-    "layer.",
+    claim="A closed form predicts the gradients of one input; of two inputs it fails with dropout, where g_ab falls by χ₁ "
+    "a layer.",
     method="Random linear dropout networks with σ_w² = .5, σ_b² = .1 and inputs at the fixed point, forward and backward "
     "weights shared; the mean of g_ab with its sign is taken over many more networks than the mean of |g_ab|. Intervals: "
     "99 %, by leaving out batches of networks. The caption has width 1000, the text 500 (erratum S1.8).",

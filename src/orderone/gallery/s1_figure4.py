@@ -123,7 +123,9 @@ def _picture(letter: str, quantity: str, records: Records) -> Picture:
             series[f"{activation}, ρ = {keep:g}"] = curve, style
     told = _all(records)
     powers = told[(told.quantity == quantity) & (told.decades >= laws.LEAST_DECADES)].power
-    alt = f"Variance against mean of {laws.WORDS[quantity]} on logarithmic axes: all networks close to one line of slope 2, "
+    alt = (
+        f"Variance against mean of {laws.WORDS[quantity]} on logarithmic axes: networks close to one line of slope 2, "
+    )
     alt += f"with fitted powers from {powers.min():.2f} to {powers.max():.2f}."
     caption = "A dot for each layer. Colours: keep rates; symbols: activations. Line: slope 2."
     return laws.picture(f"({letter}) {laws.WORDS[quantity]}", quantity, series, alt, caption)
@@ -160,8 +162,8 @@ EXPERIMENT = Experiment(
     title="Variance against mean: activations",
     claim="The variance over networks of each gradient metric is proportional to the square of its mean, on one line for "
     "all activations and keep rates.",
-    method="Random dropout networks with signals at the fixed point; mean and variance over networks in every layer; a power "
-    "is fitted over layers, with a 99 % interval by leaving out batches of networks (layers are not independent).",
+    method="Random dropout networks with signals at the fixed point; mean and variance over networks in every layer; a "
+    "power is fitted over layers, with a 99 % interval by leaving out batches of networks (layers are not independent).",
     scales={
         "small": Settings(width=200, depth=100, networks=320),
         "paper": Settings(width=500, depth=200, networks=800),

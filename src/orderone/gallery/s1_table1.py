@@ -4,8 +4,8 @@
 
 The paper gives g_ab the scale xi_1 under realistic conditions, and xi_2 under the assumption that forward and backward
 weights are independent. Erratum S1.4: the mean of g_ab goes with chi_2; what goes with chi_1 is the noise of |g_ab|.
-Erratum S1.5: and with the square of lambda = dq'/dq where that is larger than chi_2, as in linear networks with sw2 > rho^2, since
-weights are shared. The last column of the table, the trainable length, is Figure 7.
+Erratum S1.5: and with the square of lambda = dq'/dq where that is larger than chi_2, as in linear networks with
+sw2 > rho^2, since weights are shared. The last column of the table, the trainable length, is Figure 7.
 """
 
 from dataclasses import dataclass
