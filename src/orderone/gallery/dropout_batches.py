@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-import pandas as pd
 import torch
 from scipy.special import ndtri, stdtrit
 
+from orderone.gallery.frames import Frame, Line
 from orderone.measure import Fit, dropout_metrics
 from orderone.measure.dropout_metrics import QUANTITIES
 from orderone.measure.fit import fit_noisy_exponent
@@ -100,11 +100,11 @@ def seed_of(*numbers: int) -> int:
     return int(np.random.SeedSequence(numbers).generate_state(1)[0])
 
 
-def power_of_width(widths: pd.Series, values: pd.Series, low: pd.Series, high: pd.Series) -> Fit:
+def power_of_width(widths: Line, values: Line, low: Line, high: Line) -> Fit:
     """Of values with intervals; these are Student's, so that deviations read as normal ones are a little too large."""
     return fit_noisy_exponent(widths, values, values * np.log(high / low) / (2 * ndtri((1 + CONFIDENCE) / 2)))
 
 
-def brief(frame: pd.DataFrame) -> pd.DataFrame:
+def brief(frame: Frame) -> Frame:
     """Numbers with `DIGITS` digits: a curve of 200 layers is to stay a small file."""
     return frame.map(lambda x: float(f"{x:.{DIGITS}g}") if isinstance(x, float) else x)

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-import pandas as pd
+from orderone.gallery.frames import Frame, Line
 
 # Mid-tones, which show on white and on black; red, green and blue for 1, .7 and .4 are the paper's.
 KEEP = {1.0: "#d64550", 0.9: "#d98a29", 0.8: "#9a6fc4", 0.7: "#3a9d5d", 0.6: "#2aa5a5", 0.4: "#4a86d8"}
@@ -23,7 +23,7 @@ def dots(x: Any, y: Any, name: str, colour: str, se: Any = None, **more: Any) ->
     return points | bars | more
 
 
-def between(value: pd.Series, low: pd.Series, high: pd.Series) -> dict[str, Any]:
+def between(value: Line, low: Line, high: Line) -> dict[str, Any]:
     """Error bars for an interval that need not be symmetric."""
     return {"type": "data", "symmetric": False, "array": _list(high - value), "arrayminus": _list(value - low)}
 
@@ -46,7 +46,7 @@ def log(title: str, **more: Any) -> dict[str, Any]:
     return {"title": {"text": title}, "type": "log", "exponentformat": "power", **more}
 
 
-def thinned(frame: pd.DataFrame, every: int) -> pd.DataFrame:
+def thinned(frame: Frame, every: int) -> Frame:
     """Every so-many-th line, and the last."""
     return frame[(frame.index % every == 0) | (frame.index == frame.index[-1])]
 

@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 
 from orderone.gallery.dropout_batches import Batches, Moments
+from orderone.gallery.frames import Frame, Line
 from orderone.theory import MeanField
 from orderone.theory.meanfield import gradient_law
 
@@ -84,7 +85,7 @@ def _slope(curve: np.ndarray, window: np.ndarray, weights: np.ndarray) -> float:
     return float(weights * x @ y / (weights @ x**2))
 
 
-def agrees(line: pd.Series, column: str) -> bool | None:
+def agrees(line: Line, column: str) -> bool | None:
     """Whether the interval, widened by what finite width does, holds this rate; None if it could not refute it."""
     if math.isnan(line.rate):
         return None
@@ -94,18 +95,18 @@ def agrees(line: pd.Series, column: str) -> bool | None:
     return True if tells(line) else None
 
 
-def tells(line: pd.Series) -> bool:
+def tells(line: Line) -> bool:
     """Narrow enough to tell chi_1 from chi_2, or of a hundredth where these are the same."""
     return line.high / line.low - 1 < max(abs(line.chi1 / line.chi2 - 1) / 2, 0.01)
 
 
-def all_of(lines: pd.DataFrame, told: Callable[[pd.Series], bool | None]) -> bool | None:
+def all_of(lines: Frame, told: Callable[[Line], bool | None]) -> bool | None:
     """Refuted by one; unclear by one."""
     answers = [told(each) for _, each in lines.iterrows()]
     return False if False in answers else None if None in answers or not answers else True
 
 
-def said(lines: pd.DataFrame, *columns: str) -> str:
+def said(lines: Frame, *columns: str) -> str:
     """What was measured, and what it should be."""
     names = {"law": "theory", "limit": "its limit", "chi1": "χ₁", "chi2": "χ₂"}
     return "; ".join(
@@ -114,7 +115,7 @@ def said(lines: pd.DataFrame, *columns: str) -> str:
     )
 
 
-def measured(each: pd.Series) -> str:
+def measured(each: Line) -> str:
     """Signals are followed from the input, gradients from the output."""
     where = f"l−1 = {each.near}…{each.far}" if each.quantity in ("c_ab", "q_ab") else f"L−l = {each.near}…{each.far}"
     if math.isnan(each.rate):
@@ -122,7 +123,7 @@ def measured(each: pd.Series) -> str:
     return f"{each.rate:.4f} [{each.low:.4f}, {each.high:.4f}] over {where}"
 
 
-def curve(moments: Moments, quantities: tuple[str, ...]) -> pd.DataFrame:
+def curve(moments: Moments, quantities: tuple[str, ...]) -> Frame:
     """A column for the mean of each quantity and one for its variance; one line for each layer."""
     layers = pd.DataFrame({"layer": np.arange(1, len(moments.mean) + 1)})
     for quantity in quantities:

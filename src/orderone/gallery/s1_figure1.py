@@ -18,6 +18,7 @@ import torch
 from orderone.gallery.dropout_batches import brief, measure, seed_of
 from orderone.gallery.dropout_pictures import KEEP, NEUTRAL, SERIES, dots, layout, line, shade
 from orderone.gallery.experiment import Experiment, Finding, Parts, Picture, Records
+from orderone.gallery.frames import Frame
 from orderone.nn import from_layers
 from orderone.theory import MeanField, kernels
 
@@ -71,7 +72,7 @@ def parts(settings: Settings) -> Parts:
     }
 
 
-def curve(name: str, keep: float) -> pd.DataFrame:
+def curve(name: str, keep: float) -> Frame:
     panel = (PANELS | CHAOTIC)[name]
     x = np.linspace(0, panel.largest, SMOOTH)
     return brief(pd.DataFrame({"panel": name, "keep": keep, "x": x, "y": _map(panel, mean_field(panel, keep), x)}))
@@ -81,7 +82,7 @@ def _map(panel: Panel, network: MeanField, x: np.ndarray) -> np.ndarray:
     return network.length_map(x) if panel.of == "q" else network.correlation_map(x)
 
 
-def one_layer(name: str, keep: float, settings: Settings) -> pd.DataFrame:
+def one_layer(name: str, keep: float, settings: Settings) -> Frame:
     """Real layers (activation, dropout, weights) on pairs of Gaussian pre-activations: lengths and correlations after."""
     panel = (PANELS | CHAOTIC)[name]
     network = mean_field(panel, keep)
@@ -160,7 +161,7 @@ def judge(records: Records) -> list[Finding]:
     ]
 
 
-def _on_the_line(lines: pd.DataFrame, name: str) -> Finding:
+def _on_the_line(lines: Frame, name: str) -> Finding:
     allowed = 0 if PANELS[name].of == "q" else CURVATURE / lines.width
     z = (lines["mean"] - lines.theory).abs() / (lines.se + 1e-6 + allowed / SIGMAS)
     what = "lengths" if PANELS[name].of == "q" else "correlations"
@@ -170,7 +171,7 @@ def _on_the_line(lines: pd.DataFrame, name: str) -> Finding:
     return Finding(f"({name}) one layer maps {what} as mean field theory says", bool(z.max() < SIGMAS), numbers)
 
 
-def _longer(lines: pd.DataFrame) -> Finding:
+def _longer(lines: Frame) -> Finding:
     """Within a panel, by decreasing keep rate."""
     steps = [lines[lines.panel == name].sort_values("keep", ascending=False) for name in ("a", "b")]
     larger = all((np.diff(s.q) > SIGMAS * np.hypot(s.q_se[1:], s.q_se[:-1].to_numpy())).all() for s in steps)
@@ -181,19 +182,19 @@ def _longer(lines: pd.DataFrame) -> Finding:
     return Finding("The fewer units are kept, the longer signals come to be", bool(larger and near), numbers)
 
 
-def _only_without_dropout(lines: pd.DataFrame) -> Finding:
+def _only_without_dropout(lines: Frame) -> Finding:
     """Panels (c) and (d), whose networks are in the ordered phase without dropout."""
     whole, dropped = lines[lines.keep == 1], lines[lines.keep < 1]
     holds = (1 - whole.c < SAME).all() and (1 - dropped.c > SAME + SIGMAS * dropped.c_se).all()
     return Finding("(c), (d) correlations come to 1 without dropout and only then", bool(holds), _correlations(lines))
 
 
-def _always_one(lines: pd.DataFrame) -> Finding:
+def _always_one(lines: Frame) -> Finding:
     holds = bool((1 - lines.c < SAME + SIGMAS * lines.c_se).all())
     return Finding("Without dropout, correlations always come to 1", holds, _correlations(lines))
 
 
-def _one_if_ordered(lines: pd.DataFrame) -> Finding:
+def _one_if_ordered(lines: Frame) -> Finding:
     """Every measured correlation is c*, and c* is 1 in the ordered phase only."""
     finite = CURVATURE / lines.width / (1 - lines.chi2).clip(lower=1e-3)
     settled = lines.chi2**lines.depth  # what is left of where they started
@@ -206,20 +207,20 @@ def _one_if_ordered(lines: pd.DataFrame) -> Finding:
     return Finding(claim, bool((near & split).all()), numbers, "corrected", "S1.1")
 
 
-def _every_length_ends(fixed: pd.DataFrame) -> Finding:
+def _every_length_ends(fixed: Frame) -> Finding:
     """The second half of the layers changes nothing."""
     grows = fixed.growth_low > SAME
     return Finding("All of these lengths have fixed points", not grows.any(), _growing(fixed[grows]))
 
 
-def _ends_unless_it_diverges(fixed: pd.DataFrame) -> Finding:
+def _ends_unless_it_diverges(fixed: Frame) -> Finding:
     lines = fixed[fixed.status == "diverges"]
     right = (lines.growth_low > SAME) & lines.growth_expected.between(lines.growth_low, lines.growth_high)
     claim = "(c) at ρ = .4 lengths grow for ever, since σ_w² > 2ρ; only correlations have a limit"
     return Finding(claim, bool(right.all()) if len(lines) else None, _growing(lines), "corrected", "S1.2")
 
 
-def _growing(lines: pd.DataFrame) -> str:
+def _growing(lines: Frame) -> str:
     said = (
         f"({e.panel}) {e.activation} ρ = {e.keep:g}: layers {e.depth // 2} to {e.depth} lengthen signals by a factor "
         f"{np.exp(e.growth):.2f} [{np.exp(e.growth_low):.2f}, {np.exp(e.growth_high):.2f}], "
@@ -229,7 +230,7 @@ def _growing(lines: pd.DataFrame) -> str:
     return "; ".join(said) or "none of them grows"
 
 
-def _correlations(lines: pd.DataFrame) -> str:
+def _correlations(lines: Frame) -> str:
     return "; ".join(f"({e.panel}) {e.activation} ρ = {e.keep:g}: {e.c:.4f} ± {e.c_se:.4f}" for e in lines.itertuples())
 
 
@@ -237,11 +238,11 @@ def draw(records: Records) -> list[Picture]:
     return [*(_picture(name, _of(records, [name])) for name in PANELS), _chaotic(_of(records, list(CHAOTIC)))]
 
 
-def _of(records: Records, panels: list[str]) -> Records:
+def _of(records: Records, panels: list[str]) -> dict[str, Frame]:
     return {part: frame[frame.panel.isin(panels)] for part, frame in records.items()}
 
 
-def _picture(name: str, records: Records) -> Picture:
+def _picture(name: str, records: dict[str, Frame]) -> Picture:
     panel = PANELS[name]
     data = [_unity(panel.largest)]
     for point in records["fixed points"].itertuples():
@@ -258,7 +259,7 @@ def _picture(name: str, records: Records) -> Picture:
     return Picture(title, figure, alt, caption)
 
 
-def _chaotic(records: Records) -> Picture:
+def _chaotic(records: dict[str, Frame]) -> Picture:
     data = [_unity(1.0)]
     for colour, point in zip(SERIES[3:], records["fixed points"].itertuples(), strict=False):
         panel = CHAOTIC[point.panel]
@@ -275,7 +276,7 @@ def _unity(end: float) -> dict:
     return line([0, end], [0, end], "unity", NEUTRAL, "dash")
 
 
-def _curve(records: Records, name: str, point: Any, label: str, colour: str) -> list[dict]:
+def _curve(records: dict[str, Frame], name: str, point: Any, label: str, colour: str) -> list[dict]:
     """Theory, dots in their shade, and the fixed point, with one entry in the legend."""
     theory, maps = (f[(f.panel == name) & (f.keep == point.keep)] for f in (records["theory"], records["maps"]))
     group = {"legendgroup": label, "showlegend": False}

@@ -19,6 +19,7 @@ from orderone.gallery import dropout_rates as rates
 from orderone.gallery.dropout_batches import Batches, brief, measure, power_of_width
 from orderone.gallery.dropout_pictures import KEEP, NEUTRAL, between, dots, layout, line, log, shade, thinned
 from orderone.gallery.experiment import Experiment, Finding, Parts, Picture, Records
+from orderone.gallery.frames import Frame, Line
 from orderone.theory import MeanField, linear_gradient_metrics
 from orderone.theory.meanfield import linear_noise_level
 
@@ -77,7 +78,7 @@ def nearby(keep: float, settings: Settings) -> Batches:
     return measure(network(keep), settings.width, settings.near_depth, settings.batches, size, seed)
 
 
-def whole(keep: float, batches: Batches, settings: Settings) -> pd.DataFrame:
+def whole(keep: float, batches: Batches, settings: Settings) -> Frame:
     """All layers; every other one suffices except close to the output."""
     level = linear_noise_level(keep, network(keep).c_star)
     frame = _with_theory(keep, batches)
@@ -86,11 +87,11 @@ def whole(keep: float, batches: Batches, settings: Settings) -> pd.DataFrame:
     return frame[(frame.layer % 2 == 1) | (frame.layer > settings.depth - 31)]
 
 
-def signed(keep: float, batches: Batches) -> pd.DataFrame:
+def signed(keep: float, batches: Batches) -> Frame:
     return _with_theory(keep, batches)
 
 
-def _with_theory(keep: float, batches: Batches) -> pd.DataFrame:
+def _with_theory(keep: float, batches: Batches) -> Frame:
     pooled = batches.pooled()
     g = linear_gradient_metrics(WEIGHT_VAR, BIAS_VAR, keep, batches.depth)
     frame = rates.curve(pooled, CURVES).assign(printed_aa=g.g_aa, printed_ab=g.g_ab)
@@ -111,7 +112,7 @@ def far(keep: float, batches: Batches, settings: Settings) -> tuple:
     return rates.line(f"ρ = {keep:g}", network(keep), batches, "abs_g_ab", settings.width, near, settings.depth - 2)
 
 
-def noise(settings: Settings) -> pd.DataFrame:
+def noise(settings: Settings) -> Frame:
     """std(g_ab) / g_aa of networks of several widths, in one layer."""
     rows, level = [], linear_noise_level(NOISE_KEEP, network(NOISE_KEEP).c_star)
     for width in settings.widths:
@@ -123,7 +124,7 @@ def noise(settings: Settings) -> pd.DataFrame:
     return brief(pd.DataFrame(rows, columns=["width", "noise", "low", "high", "theory"]))
 
 
-def started(settings: Settings) -> pd.DataFrame:
+def started(settings: Settings) -> Frame:
     """From unrelated inputs of length one, which is not the fixed point."""
     size, depth, seed = settings.near_networks // settings.batches, 20, (settings.seed, 5)
     batches = measure(network(START_KEEP), settings.width, depth, settings.batches, size, seed, start=(1.0, 0.0))
@@ -162,11 +163,11 @@ def judge(records: Records) -> list[Finding]:
     ]
 
 
-def _se(frame: pd.DataFrame, quantity: str) -> pd.Series:
+def _se(frame: Frame, quantity: str) -> Line:
     return (frame[f"{quantity}_var"] / frame.networks) ** 0.5
 
 
-def _off(frame: pd.DataFrame, quantity: str, printed: str) -> pd.Series:
+def _off(frame: Frame, quantity: str, printed: str) -> Line:
     """Standard errors by which the mean misses theory beyond what finite width may do."""
     missed = (frame[quantity] - frame[printed]).abs() - FINITE * frame[printed].abs()
     return missed.clip(lower=0) / _se(frame, quantity)
@@ -193,7 +194,7 @@ def _without_dropout(records: Records) -> Finding:
     return Finding("(b) without dropout (12) predicts g_ab", bool(worst < SIGMAS), numbers)
 
 
-def _seen(records: Records) -> dict[float, pd.DataFrame]:
+def _seen(records: Records) -> dict[float, Frame]:
     """Layers beyond the last few in which the mean with its sign can be told from 0, for rates below 1."""
     seen = {}
     for keep in KEEPS[1:]:
@@ -219,7 +220,7 @@ def _follows(records: Records) -> Finding:
     return Finding(claim, (all(on) if told else None) if all(on) else False, _ratios(seen), "corrected", "S1.4")
 
 
-def _ratios(seen: dict[float, pd.DataFrame]) -> str:
+def _ratios(seen: dict[float, Frame]) -> str:
     """Of the farthest layer seen: the mean with its sign, and of absolute values, over (12)."""
     said = []
     for keep, curve in seen.items():
@@ -240,16 +241,16 @@ def _last_few(records: Records) -> Finding:
     )
 
 
-def _chi2_always(lines: pd.DataFrame) -> Finding:
+def _chi2_always(lines: Frame) -> Finding:
     claim = "Under the independence assumption g_ab falls by χ₂ a layer, whatever ρ (9)"
     holds = rates.all_of(lines, lambda each: rates.agrees(each, "chi2"))
     return Finding(claim, holds, rates.said(lines, "chi2"))
 
 
-def _chi2_or_chi1_squared(lines: pd.DataFrame) -> Finding:
+def _chi2_or_chi1_squared(lines: Frame) -> Finding:
     """The rate far from the output is the larger of chi_2 and chi_1^2; a finite window sees it within its own curve."""
 
-    def told(each: pd.Series) -> bool | None:
+    def told(each: Line) -> bool | None:
         larger = max(each.chi2, each.chi1**2)
         beyond = each.chi1**2 > each.chi2
         slower = each.low > each.chi2 * (1 + rates.FINITE / each.width)
@@ -282,7 +283,7 @@ def _floor(records: Records) -> Finding:
     return Finding(claim, slope if root and level else False, numbers + rates.said(lines, "chi1"), "corrected", "S1.4")
 
 
-def _start(frame: pd.DataFrame) -> list[Finding]:
+def _start(frame: Frame) -> list[Finding]:
     first = frame[frame.layer <= FIRST]
     missed = {name: (first["mean"] - first[name]).abs() - FINITE * first[name] for name in ("printed", "general")}
     numbers = "; ".join(
@@ -309,7 +310,7 @@ def _name(keep: float) -> str:
     return f"ρ = {keep:g}"
 
 
-def _pairs(curves: dict[float, pd.DataFrame], quantity: str, printed: str, every: int) -> list[dict]:
+def _pairs(curves: dict[float, Frame], quantity: str, printed: str, every: int) -> list[dict]:
     """Theory solid, networks dashed with dots."""
     data = []
     for keep, curve in curves.items():
@@ -329,14 +330,14 @@ def _layers(y: str) -> dict[str, Any]:
 CAPTION = "Solid: theory. Dashed with dots: means over networks. ρ is the keep rate."
 
 
-def _a(curves: dict[float, pd.DataFrame]) -> Picture:
+def _a(curves: dict[float, Frame]) -> Picture:
     figure = {"data": _pairs(curves, "g_aa", "printed_aa", 8), "layout": _layers("g<sub>aa</sub>")}
     decades = max(np.ptp(np.log10(curve.g_aa)) for curve in curves.values())
     alt = f"g_aa against the layer for {len(curves)} keep rates: networks lie on theory over {decades:.0f} decades."
     return Picture("(a) One input: g_aa and the closed form", figure, alt, CAPTION)
 
 
-def _b(curves: dict[float, pd.DataFrame]) -> Picture:
+def _b(curves: dict[float, Frame]) -> Picture:
     figure = {"data": _pairs(curves, "abs_g_ab", "printed_ab", 8), "layout": _layers("mean of |g<sub>ab</sub>|")}
     least = min(curves)
     gap = np.log10(curves[least].abs_g_ab.iloc[0] / curves[least].printed_ab.iloc[0])
@@ -344,7 +345,7 @@ def _b(curves: dict[float, pd.DataFrame]) -> Picture:
     return Picture("(b) Two inputs: |g_ab| and the closed form", figure, alt, CAPTION)
 
 
-def _c(curves: dict[float, pd.DataFrame]) -> Picture:
+def _c(curves: dict[float, Frame]) -> Picture:
     last = {keep: curve[curve.layer > curve.layer.max() - 31] for keep, curve in curves.items()}
     data = _pairs(last, "abs_g_ab", "printed_ab", 1)
     for keep, curve in last.items():
@@ -357,7 +358,7 @@ def _c(curves: dict[float, pd.DataFrame]) -> Picture:
     return Picture("(c) The last layers", figure, alt, caption)
 
 
-def _d(curves: dict[float, pd.DataFrame]) -> Picture:
+def _d(curves: dict[float, Frame]) -> Picture:
     figure = {"data": _pairs(curves, "abs_g_ab", "floor", 8), "layout": _layers("mean of |g<sub>ab</sub>|")}
     alt = "Lines that fall by χ₁ a layer, at the height of the noise floor, run through |g_ab| far from the output."
     caption = (
@@ -367,7 +368,7 @@ def _d(curves: dict[float, pd.DataFrame]) -> Picture:
     return Picture("(d) |g_ab| and χ₁^(L−l)", figure, alt, caption)
 
 
-def _ratio(near: dict[float, pd.DataFrame]) -> Picture:
+def _ratio(near: dict[float, Frame]) -> Picture:
     """What the paper did not plot: the mean with its sign over the closed form, as far as it is above the noise."""
     data = [line([0, max(curve.layer.max() for curve in near.values())], [1, 1], "theory (12)", NEUTRAL, "dash")]
     for keep, curve in near.items():
@@ -385,7 +386,7 @@ def _ratio(near: dict[float, pd.DataFrame]) -> Picture:
     return Picture("(e) The mean with its sign over the closed form", figure, alt, "Not in the paper: erratum S1.4.")
 
 
-def _noise(widths: pd.DataFrame) -> Picture:
+def _noise(widths: Frame) -> Picture:
     bars = between(widths.noise, widths.low, widths.high)
     data = [
         line(widths.width, widths.theory, "c* ρ (1−ρ²)<sup>−1/2</sup> N<sup>−1/2</sup>", NEUTRAL, "dash"),
@@ -393,7 +394,9 @@ def _noise(widths: pd.DataFrame) -> Picture:
     ]
     figure = {
         "data": data,
-        "layout": layout(log("width N", tickvals=widths.width.tolist()), log("std(g<sub>ab</sub>) / g<sub>aa</sub>")),
+        "layout": layout(
+            log("width N", tickvals=widths.width.tolist()), log("std(g<sub>ab</sub>) / g<sub>aa</sub>", dtick="D2")
+        ),
     }
     first, last = widths.noise.iloc[0], widths.noise.iloc[-1]
     alt = f"The noise of g_ab falls from {first:.3f} to {last:.3f}, as the inverse root of the width."

@@ -16,6 +16,7 @@ from orderone.gallery import dropout_rates as rates
 from orderone.gallery.dropout_batches import Batches, brief, measure
 from orderone.gallery.dropout_pictures import KEEP, dots, layout, line, log, thinned
 from orderone.gallery.experiment import Experiment, Finding, Parts, Picture, Records
+from orderone.gallery.frames import Frame
 from orderone.theory import MeanField
 
 PANELS = {"relu": (1.0, 0.1), "tanh": (1.4, 0.1), "hard-tanh": (1.4, 0.1)}  # weight_var, bias_var
@@ -59,7 +60,7 @@ def deep(activation: str, keep: float, settings: Settings) -> Batches:
     return measure(network(activation, keep), settings.width, settings.depth, settings.batches, size, seed)
 
 
-def curves(activation: str, keep: float, batches: Batches) -> pd.DataFrame:
+def curves(activation: str, keep: float, batches: Batches) -> Frame:
     """Every third layer, and the last; chi_1^{L-l} starts from g_aa of the last."""
     frame = rates.curve(batches.pooled(), ("g_aa", "l1_g_ab")).drop(columns=["g_aa_var", "l1_g_ab_var"])
     powers = frame.g_aa.iloc[-1] * network(activation, keep).chi1 ** (batches.depth - frame.layer)
@@ -95,7 +96,7 @@ def judge(records: Records) -> list[Finding]:
     return [*found, *signed(lines[lines.quantity == "g_ab"])]
 
 
-def signed(lines: pd.DataFrame) -> list[Finding]:
+def signed(lines: Frame) -> list[Finding]:
     conjecture = rates.all_of(lines, lambda each: rates.agrees(each, "chi1"))
     law = rates.all_of(lines, lambda each: rates.agrees(each, "law"))
     return [
@@ -111,7 +112,7 @@ def draw(records: Records) -> list[Picture]:
     return [_picture(activation, records[f"{activation} curves"]) for activation in PANELS]
 
 
-def _picture(activation: str, frame: pd.DataFrame) -> Picture:
+def _picture(activation: str, frame: Frame) -> Picture:
     data = [line([None], [None], name, "#888888", dash) for name, dash in STYLES.values()]
     for keep, curve in frame.groupby("keep", sort=False):
         colour, name = KEEP[float(keep)], f"ρ = {keep:g}"  # type: ignore[arg-type]

@@ -15,6 +15,7 @@ from orderone.gallery import variance_laws as laws
 from orderone.gallery.dropout_batches import Batches, brief, measure
 from orderone.gallery.dropout_pictures import KEEP, SERIES, layout, line, log
 from orderone.gallery.experiment import Experiment, Finding, Grid, Parts, Picture, Records
+from orderone.gallery.frames import Frame
 from orderone.theory import MeanField
 
 NETWORKS = {"linear": (0.5, 0.1), "relu": (1.0, 0.1), "tanh": (1.4, 0.1), "hard-tanh": (1.4, 0.1)}  # as in Figures 2, 3
@@ -49,12 +50,12 @@ def simulate(activation: str, keep: float, settings: Settings) -> Batches:
     )
 
 
-def fitted(activation: str, simulated: Any) -> pd.DataFrame:
+def fitted(activation: str, simulated: Any) -> Frame:
     rows = [(activation, keep, *row) for keep in KEEPS for row in laws.laws(simulated(keep))]
     return brief(pd.DataFrame(rows, columns=["activation", "keep", *laws.COLUMNS]))
 
 
-def _all(records: Records) -> pd.DataFrame:
+def _all(records: Records) -> Frame:
     return pd.concat([records[f"{activation} laws"] for activation in NETWORKS])
 
 
@@ -68,11 +69,11 @@ def judge(records: Records) -> list[Finding]:
     return [*found, _one_line(lines), _grows(lines), _unseen(lines)]
 
 
-def _powers(lines: pd.DataFrame) -> str:
+def _powers(lines: Frame) -> str:
     return "; ".join(f"{e.activation} ρ = {e.keep:g}: {laws.power(e)}" for e in lines.itertuples())
 
 
-def _one_line(lines: pd.DataFrame) -> Finding:
+def _one_line(lines: Frame) -> Finding:
     """One line of slope 2 would be one value of V/m^2; the ends of its own interval are how well one is known."""
     told, said = [], []
     for quantity, some in lines.groupby("quantity", sort=False):
@@ -87,7 +88,7 @@ def _one_line(lines: pd.DataFrame) -> Finding:
     return Finding(claim, all(told), "; ".join(said))
 
 
-def _grows(lines: pd.DataFrame) -> Finding:
+def _grows(lines: Frame) -> Finding:
     """Refuted by an interval below 0; unclear if one of them does not tell."""
     holds = False if (lines.growth_high < 0).any() else True if (lines.growth_low > 0).all() else None
     numbers = "; ".join(
@@ -99,7 +100,7 @@ def _grows(lines: pd.DataFrame) -> Finding:
     return Finding(claim, holds, numbers, "corrected", "S1.9")
 
 
-def _unseen(lines: pd.DataFrame) -> Finding:
+def _unseen(lines: Frame) -> Finding:
     """A line of slope 2 misses V by the range of V/m^2, while V runs over its decades: less than a tenth of the axis."""
     spans = [
         (2 * some.decades.max(), np.ptp(np.log10(pd.concat([some.near, some.far]))))
@@ -143,7 +144,10 @@ def _ratios(records: Records) -> Picture:
     alt = (
         f"V/m² of g_aa against the distance from the output: it grows by factors of {min(last):.0f} to {max(last):.0f}."
     )
-    figure = {"data": data, "layout": layout("distance from the output L − l", log("V / m² of g<sub>aa</sub>"))}
+    figure = {
+        "data": data,
+        "layout": layout("distance from the output L − l", log("V / m² of g<sub>aa</sub>", dtick="D2")),
+    }
     caption = f"Not in the paper: V/m² would be constant if V ∝ m² (erratum S1.9). ρ = {KEEPS[0]:g}."
     return Picture("(d) V/m² is not constant", figure, alt, caption)
 

@@ -19,6 +19,7 @@ from orderone.gallery import variance_laws as laws
 from orderone.gallery.dropout_batches import Batches, brief, measure, power_of_width
 from orderone.gallery.dropout_pictures import NEUTRAL, SERIES, between, dots, layout, line, log
 from orderone.gallery.experiment import Experiment, Finding, Parts, Picture, Records
+from orderone.gallery.frames import Frame
 from orderone.measure import Fit
 from orderone.theory import MeanField
 
@@ -52,12 +53,12 @@ def simulate(width: int, settings: Settings) -> Batches:
     return measure(network, width, settings.depth, settings.batches, size, (settings.seed, 9, width))
 
 
-def fitted(settings: Settings, simulated: Any) -> pd.DataFrame:
+def fitted(settings: Settings, simulated: Any) -> Frame:
     rows = [(width, *row) for width in settings.widths for row in laws.laws(simulated(width))]
     return brief(pd.DataFrame(rows, columns=["width", *laws.COLUMNS]))
 
 
-def ratios(settings: Settings, simulated: Any) -> pd.DataFrame:
+def ratios(settings: Settings, simulated: Any) -> Frame:
     """V/m^2 of every width over the same layers, with its interval."""
     windows = [(quantity, *WINDOW) for quantity in laws.QUANTITIES] + [(quantity, *FLOOR) for quantity in NOISE]
     rows = []
@@ -68,7 +69,7 @@ def ratios(settings: Settings, simulated: Any) -> pd.DataFrame:
     return brief(pd.DataFrame(rows, columns=["quantity", "near", "far", "width", "ratio", "low", "high"]))
 
 
-def falls(lines: pd.DataFrame) -> Fit:
+def falls(lines: Frame) -> Fit:
     """The power of the width in V/m^2."""
     return power_of_width(lines.width, lines.ratio, lines.low, lines.high)
 
@@ -87,15 +88,15 @@ def judge(records: Records) -> list[Finding]:
     return [*found, _floor(ratio), _two(records["laws"])]
 
 
-def _at(ratio: pd.DataFrame, quantity: str, window: tuple[int, int]) -> pd.DataFrame:
+def _at(ratio: Frame, quantity: str, window: tuple[int, int]) -> Frame:
     return ratio[(ratio.quantity == quantity) & (ratio.near == window[0])]
 
 
-def _levels(lines: pd.DataFrame) -> str:
+def _levels(lines: Frame) -> str:
     return ", ".join(f"{e.ratio:.3g} [{e.low:.3g}, {e.high:.3g}] at N = {e.width}" for e in lines.itertuples())
 
 
-def _floor(ratio: pd.DataFrame) -> Finding:
+def _floor(ratio: Frame) -> Finding:
     """Far enough from the output, nothing is left of the mean of g_ab."""
     folded, norm = (_at(ratio, quantity, FLOOR).set_index("width") for quantity in NOISE)
     expected = np.pi / 2 * (1 + norm.ratio) - 1
@@ -111,7 +112,7 @@ def _floor(ratio: pd.DataFrame) -> Finding:
     return Finding(claim, bool(right.all()), numbers, "corrected", "S1.9")
 
 
-def _two(lines: pd.DataFrame) -> Finding:
+def _two(lines: Frame) -> Finding:
     numbers = "; ".join(f"N = {e.width} {laws.WORDS[e.quantity]}: {laws.power(e)}" for e in lines.itertuples())
     return Finding("At every width the power is 2", laws.is_two(lines), numbers)
 
@@ -136,7 +137,7 @@ def _picture(letter: str, quantity: str, records: Records) -> Picture:
     return laws.picture(f"({letter}) {laws.WORDS[quantity]}", quantity, series, alt, caption)
 
 
-def _ratios(ratio: pd.DataFrame) -> Picture:
+def _ratios(ratio: Frame) -> Picture:
     data = []
     names = [(quantity, WINDOW) for quantity in laws.QUANTITIES] + [("abs_g_ab", FLOOR)]
     for colour, (quantity, window) in zip(SERIES, names, strict=False):
@@ -149,7 +150,7 @@ def _ratios(ratio: pd.DataFrame) -> Picture:
     x = log("width N", tickvals=sorted(set(ratio.width.tolist())))
     ends = first.ratio.iloc[0], first.ratio.iloc[-1]
     alt = f"V/m² against the width: that of g_aa falls from {ends[0]:.2g} to {ends[1]:.2g}, along 1/N."
-    figure = {"data": data, "layout": layout(x, log("V / m²"), 500)}
+    figure = {"data": data, "layout": layout(x, log("V / m²", dtick="D2"), 500)}
     return Picture("(d) V/m² against the width", figure, alt, "Not in the paper: erratum S1.9.")
 
 

@@ -18,6 +18,7 @@ from orderone.gallery import dropout_rates as rates
 from orderone.gallery.dropout_batches import Batches, brief, measure, stationary
 from orderone.gallery.dropout_pictures import SERIES, dots, layout, log
 from orderone.gallery.experiment import Experiment, Finding, Grid, Parts, Picture, Records
+from orderone.gallery.frames import Frame
 from orderone.theory import MeanField
 
 
@@ -99,7 +100,7 @@ def _expected(network: Network, q0: float, depth: int) -> np.ndarray:
     return paths[1] - paths[0]
 
 
-def _all(records: Records) -> pd.DataFrame:
+def _all(records: Records) -> Frame:
     lines = pd.concat(records.values())
     return lines.assign(quantity=lines.quantity.replace(NAMES))
 
@@ -123,7 +124,7 @@ def judge(records: Records) -> list[Finding]:
     ]
 
 
-def _finding(claim: str, lines: pd.DataFrame, column: str, erratum: str = "") -> Finding:
+def _finding(claim: str, lines: Frame, column: str, erratum: str = "") -> Finding:
     holds = rates.all_of(lines, lambda each: rates.agrees(each, column))
     return Finding(claim, holds, rates.said(lines, column), "corrected" if erratum else "paper", erratum)
 
@@ -150,7 +151,7 @@ def _measured(each: Any) -> str:
     return f"{_scale(each.rate):.2f} [{low:.2f}, {high:.2f}]"
 
 
-def _grid(lines: pd.DataFrame) -> Grid:
+def _grid(lines: Frame) -> Grid:
     rows = [
         (each.network, each.quantity, *PRINTED[each.quantity], f"{_scale(each.chi1):.2f}", f"{_scale(each.chi2):.2f}",
          f"{_scale(each.limit):.2f}", _measured(each))
@@ -161,7 +162,7 @@ def _grid(lines: pd.DataFrame) -> Grid:
     return Grid("Depth scales", head, rows, caption)
 
 
-def _picture(lines: pd.DataFrame) -> Picture:
+def _picture(lines: Frame) -> Picture:
     """Measured scales with their intervals, beside xi_1 and xi_2."""
     told = lines[~lines.rate.isna()]
     names = [f"{each.network} · {each.quantity}" for each in told.itertuples()]
@@ -177,7 +178,9 @@ def _picture(lines: pd.DataFrame) -> Picture:
         marker = {"symbol": symbol, "size": 14, "line": {"width": 2.5, "color": colour}}
         data.append(dots([_scale(rate) for rate in told[column]], names, name, colour, marker=marker))
     data.append(dots(scales, names, "measured", "#888888", error_x=bars))
-    axes = layout(log("depth scale ξ (layers)"), {"autorange": "reversed", "automargin": True}, 260 + 22 * len(names))
+    axes = layout(
+        log("depth scale ξ (layers)", dtick="D2"), {"autorange": "reversed", "automargin": True}, 260 + 22 * len(names)
+    )
     alt = "Measured depth scales: g_aa lies at ξ₁, q_ab at ξ₂, and g_ab at ξ₂ or somewhat above, never at ξ₁."
     return Picture("Depth scales: measured, ξ₁ and ξ₂", {"data": data, "layout": axes}, alt)
 

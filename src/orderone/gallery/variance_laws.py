@@ -12,6 +12,7 @@ import pandas as pd
 from orderone.gallery.dropout_batches import Batches, Moments, brief
 from orderone.gallery.dropout_pictures import NEUTRAL, dots, layout, line, log, thinned
 from orderone.gallery.experiment import Picture
+from orderone.gallery.frames import Frame
 from orderone.measure import fit_exponent
 
 QUANTITIES = {"g_aa": "g<sub>aa</sub>", "abs_g_ab": "|g<sub>ab</sub>|", "l1_g_ab": "g̃<sub>ab</sub>"}
@@ -21,10 +22,10 @@ COLUMNS = ["quantity", "decades", "power", "low", "high", "near", "far", "growth
 LEAST_DECADES = 1.0  # of the mean, below which a power cannot be read
 STEPS = 30  # layers of a curve that are kept for drawing
 
-Series = dict[str, tuple[pd.DataFrame, dict[str, Any]]]  # name: curve and marker
+Series = dict[str, tuple[Frame, dict[str, Any]]]  # name: curve and marker
 
 
-def curves(batches: Batches) -> pd.DataFrame:
+def curves(batches: Batches) -> Frame:
     """Layer, mean and variance of each quantity."""
     pooled = batches.pooled()
     frame = pd.DataFrame({"layer": np.arange(1, batches.depth + 1)})
@@ -68,7 +69,7 @@ def _far(moments: Moments, quantity: str) -> float:
     return log_ratio(moments, quantity, *(int(part * len(moments.mean)) - 1 for part in FAR))
 
 
-def is_two(lines: pd.DataFrame) -> bool | None:
+def is_two(lines: Frame) -> bool | None:
     """All intervals hold 2; None if there are none, or one of them is so wide that it would hold 1.5 or 2.5 as well."""
     lines = lines[lines.decades >= LEAST_DECADES]
     if not ((lines.low <= 2) & (lines.high >= 2)).all():
@@ -91,7 +92,7 @@ def picture(title: str, quantity: str, series: Series, alt: str, caption: str) -
     ]
     every = pd.concat([curve for curve, _ in series.values()])
     ends = np.array([every[quantity].min(), every[quantity].max()])
-    height = np.exp(np.log(every[f"{quantity}_var"] / every[quantity] ** 2).median())
+    height = (every[f"{quantity}_var"] / every[quantity] ** 2).median()
     data.append(line(ends, height * ends**2, "V ∝ m²", NEUTRAL))
     symbol = QUANTITIES[quantity]
     figure = {"data": data, "layout": layout(log(f"mean of {symbol}"), log(f"variance of {symbol}"), 520)}
