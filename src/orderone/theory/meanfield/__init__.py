@@ -9,7 +9,7 @@ from orderone.theory.meanfield.critical import (
 )
 from orderone.theory.meanfield.diagram import PhaseDiagram, phase_diagram
 from orderone.theory.meanfield.fixed_point import FixedPoint
-from orderone.theory.meanfield.gradients import GradientMetrics, linear_gradient_metrics
+from orderone.theory.meanfield.gradients import GradientMetrics, linear_gradient_metrics, linear_noise_level
 from orderone.theory.meanfield.laws import GradientLaw, crossover_depth, gradient_law
 from orderone.theory.meanfield.mean_field import MeanField
 from orderone.theory.meanfield.trajectory import Trajectory
@@ -29,5 +29,6 @@ __all__ = [
     "edge_of_chaos",
     "gradient_law",
     "linear_gradient_metrics",
+    "linear_noise_level",
     "phase_diagram",
 ]

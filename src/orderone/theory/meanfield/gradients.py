@@ -9,8 +9,15 @@ Linear networks, loss |z^L|^2 (erratum S1.8: the sum of squares), with chi_1 = w
 
 Erratum S1.3: (12) of the paper is the case in which every layer, the input too, has the lengths of the fixed point. These
 are what is taken if no q0 is given. Erratum S1.5: g_ab decays as chi_2^k only if weight_var < keep^2, else as chi_1^(2k).
+
+Erratum S1.4: one network's g_ab has noise of its own. With u = delta_a delta_b / N and v = delta_a delta_a / N, a layer
+adds the variance (weight_var v / keep)^2 / N to u and multiplies what was there by weight_var^2, and v by chi_1. So
+Var(u) / v^2 comes to 1 / (N (1 - keep^2)), and with the overlap of inputs, c* keep,
+
+    std(g_ab^l) = c* keep (1 - keep^2)^(-1/2) N^(-1/2) g_aa^l,        1 << L - l << N
 """
 
+import math
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,6 +26,7 @@ from orderone.core import checks
 from orderone.core.arrays import together
 from orderone.core.exact import count
 from orderone.core.given import Count, Number
+from orderone.core.reals import real
 from orderone.theory.meanfield.lengths import homogeneous
 from orderone.theory.meanfield.parameters import parameters
 
@@ -54,6 +62,16 @@ def linear_gradient_metrics(
         g_aa = 4 / rho * q[:-1] * _backwards(q, w / rho, w / rho, 1 / rho)
         g_ab = 4 * q_ab[:-1] * _backwards(q_ab, w, float(np.divide(w / rho, rho)), 1.0)
     return GradientMetrics(g_aa, g_ab)
+
+
+def linear_noise_level(keep: Number, correlation: Number) -> float:
+    """sqrt(N) std(g_ab) / g_aa of linear networks far from the output: the floor on which abs(g_ab) lies, erratum S1.4.
+
+    `correlation` is that of two signals, c* at the fixed point. inf without dropout, where noise adds up for ever.
+    """
+    keep = real(keep, "keep", above=0, most=1)
+    correlation = real(correlation, "correlation", least=-1, most=1)
+    return math.inf if keep == 1 else abs(correlation) * keep / math.sqrt(1 - keep**2)
 
 
 def _backwards(q: np.ndarray, factor: float, ratio: float, weight: float) -> np.ndarray:
