@@ -17,9 +17,9 @@ def line(row: str, quantity: str, paper: Fraction, predicted: Fraction, fit: pd.
     return row, quantity, str(paper), str(predicted), fit.exponent, fit.low, fit.high
 
 
-def holds(exponent: object, line: pd.Series) -> bool | None:
+def holds(exponent: object, line: pd.Series, bend: float = FINITE) -> bool | None:
     """By the measured interval; None where it is too wide to tell."""
-    if not line.low - FINITE <= Fraction(str(exponent)) <= line.high + FINITE:
+    if not line.low - bend <= Fraction(str(exponent)) <= line.high + bend:
         return False
     return True if line.high - line.low < TELLING else None
 
