@@ -100,7 +100,7 @@ def update(weight: Tensor, gradient: Tensor, rate: float, optimizer: str) -> Ten
 
 
 def rms(x: Tensor) -> Tensor:
-    return x.pow(2).mean().sqrt()
+    return torch.linalg.vector_norm(x) / x.numel() ** 0.5
 
 
 def observe(model: Bigram, tokens: Tensor, targets: Tensor) -> State:
@@ -147,8 +147,11 @@ def _run(setting: Setting, width: int, seed: int):
         step(model, state, rates, setting.optimizer)
         state = observe(model, tokens, targets)
         yield from ((width, seed, i, TRAINED, name, size) for name, size in _sizes(state).items())
-        for kind, some in watched.items():
-            changes = _changes(model, before[kind], model.activations(some), weights)
+        with torch.no_grad():
+            moved = [now - then for now, then in zip(model.matrices(), weights, strict=True)]
+            after = {kind: model.activations(some) for kind, some in watched.items()}
+        for kind in watched:
+            changes = _changes(before[kind], after[kind], weights, moved)
             yield from ((width, seed, i, kind, name, size) for name, size in changes.items())
 
 
@@ -157,11 +160,9 @@ def _sizes(state: State) -> dict[str, float]:
     return {f"{symbol}{i + first}": float(rms(x)) for symbol, (xs, first) in groups.items() for i, x in enumerate(xs)}
 
 
-@torch.no_grad()
-def _changes(model: Bigram, h: list[Tensor], h_now: list[Tensor], weights: list[Tensor]) -> dict[str, float]:
+def _changes(h: list[Tensor], h_now: list[Tensor], weights: list[Tensor], moved: list[Tensor]) -> dict[str, float]:
     """ΔW, Δh and, from layer 1 on, the ratios whose exponents are omega, alpha and u: S0 (15)-(17)."""
     change = [now - then for now, then in zip(h_now, h, strict=True)]
-    moved = [now - then for now, then in zip(model.matrices(), weights, strict=True)]
     sizes = {f"Δh{i + 1}": float(rms(x)) for i, x in enumerate(change)}
     sizes |= {f"ΔW{i}": float(rms(x)) for i, x in enumerate(moved)}
     for i in range(1, len(weights)):
