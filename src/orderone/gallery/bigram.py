@@ -1,7 +1,7 @@
 """Simulation of the bigram model (1) of S0: sizes of everything, over widths and seeds, at initialization and in training.
 
-Steps are the momentumless ones of S0 (12). Records are tidy: width, seed, step, tokens, quantity, value. Changes are seen on
-tokens that are trained on, and on held-out ones where there are any.
+Steps are the momentumless ones of S0 (12). Records are tidy: width, seed, step, tokens, quantity, value. Changes are seen
+on tokens that are trained on, and on held-out ones where there are any.
 """
 
 from collections.abc import Sequence

@@ -1,6 +1,6 @@
 """Samples of a network beside samples of its limit: densities to draw, and distances to judge by."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -8,27 +8,30 @@ import pandas as pd
 from scipy.stats import gaussian_kde
 
 from orderone.gallery.experiment import Finding
-from orderone.gallery.layouts import GREY
+from orderone.gallery.judging import below, finding, only
+from orderone.gallery.layouts import GREY, panels, scatter, spans
 from orderone.measure.fit import Fit, fit_noisy_exponent
-from orderone.theory.limits import Distance, distance
+from orderone.theory.limits import distance
 
 NETWORK = "network"
 CLOSE = 0.1  # Kolmogorov-Smirnov: what the eye takes for one curve
 POINTS, BINS = 121, 48
-CONFIDENCE = 0.99
+CONFIDENCE, DEVIATIONS = 0.99, 2.6  # of the intervals, and how many standard deviations they reach
+
+Styles = Mapping[str, Mapping[str, Any]]
 
 
-def densities(samples: Mapping[str, np.ndarray], low: float, high: float) -> pd.DataFrame:
-    """Of networks a histogram, of everything else a kernel density estimate, as the paper draws them."""
+def densities(samples: Mapping[str, np.ndarray], low: float, high: float, smooth: bool = True) -> pd.DataFrame:
+    """Of networks a histogram, of all else a kernel density estimate; a histogram too if numbers crowd at the ends."""
     rows = []
     for curve, values in samples.items():
         values = values[np.isfinite(values)]
-        if curve == NETWORK:
-            heights, edges = np.histogram(values, BINS, (low, high))
-            density, x = heights / (values.size * np.diff(edges)), (edges[1:] + edges[:-1]) / 2
-        else:
+        if smooth and curve != NETWORK:
             x = np.linspace(low, high, POINTS)
             density = gaussian_kde(values)(x)
+        else:
+            heights, edges = np.histogram(values, BINS, (low, high))
+            density, x = heights / (values.size * np.diff(edges)), (edges[1:] + edges[:-1]) / 2
         rows += [(curve, *pair) for pair in zip(x, density, strict=True)]
     return pd.DataFrame(rows, columns=["curve", "x", "density"])
 
@@ -39,58 +42,44 @@ def distances(samples: Mapping[str, np.ndarray], kind: str = "ks") -> pd.DataFra
     rows = [(NETWORK, 0.0, 0.0, 0.0, network.mean(), network.std())]
     for curve, values in samples.items():
         if curve != NETWORK:
-            apart: Distance = distance(network, values, kind, confidence=CONFIDENCE)
+            apart = distance(network, values, kind, confidence=CONFIDENCE)
             rows.append((curve, apart.value, apart.low, apart.high, values.mean(), values.std()))
     return pd.DataFrame(rows, columns=["curve", "distance", "low", "high", "mean", "std"])
 
 
-def close(claim: str, line: Any, of: str = "paper", erratum: str = "") -> Finding:
+def close(claim: str, line: Any, erratum: str = "") -> Finding:
     """By the interval of the distance; unclear where it holds the border."""
-    held = True if line.high < CLOSE else False if line.low > CLOSE else None
-    return Finding(claim, held, f"KS {line.distance:.3f} [{line.low:.3f}, {line.high:.3f}]", of, erratum)
+    held = below(line.distance, CLOSE, line.high - line.distance)
+    return finding(claim, held, f"KS {line.distance:.3f} [{line.low:.3f}, {line.high:.3f}]", erratum)
 
 
 def power(frame: pd.DataFrame) -> Fit:
-    """Of distances over widths; the noise of each from its 99 % interval."""
-    return fit_noisy_exponent(frame.width, frame.distance, (frame.high - frame.distance) / 2.6, confidence=CONFIDENCE)
+    """Of distances over widths."""
+    noise = (frame.high - frame.distance) / DEVIATIONS
+    return fit_noisy_exponent(frame.width, frame.distance, noise, confidence=CONFIDENCE)
 
 
-def bars(frame: pd.DataFrame, row: int = 0) -> dict:
-    """The histogram of the networks."""
-    some = frame[frame.curve == NETWORK]
-    step = float(np.diff(some.x)[0])
-    return {
-        "type": "bar", "x": some.x.tolist(), "y": some.density.tolist(), "width": step, "name": NETWORK,
-        "marker": {"color": GREY, "line": {"width": 0}}, "opacity": 0.55, "showlegend": row == 0, "xaxis": f"x{row + 1}", "yaxis": f"y{row + 1}",
-    }  # fmt: skip
-
-
-def curves(frame: pd.DataFrame, styles: Mapping[str, Mapping[str, Any]], names: Mapping[str, str], row: int = 0) -> list[dict]:
-    lines = []
+def drawn(frame: pd.DataFrame, styles: Styles, names: Mapping[str, str], row: int = 0) -> list[dict]:
+    """Bars for the networks, lines for the others."""
+    some = only(frame, curve=NETWORK)
+    bars = scatter(some.x, some.density, "" if row else NETWORK, row=row, type="bar", width=float(np.diff(some.x)[0]))
+    del bars["mode"]
+    traces = [bars | {"marker": {"color": GREY, "line": {"width": 0}}, "opacity": 0.55}]
     for curve, style in styles.items():
-        some = frame[frame.curve == curve]
+        some = only(frame, curve=curve)
         if len(some):
-            lines.append({
-                "type": "scatter", "mode": "lines", "x": some.x.tolist(), "y": some.density.tolist(), "line": dict(style),
-                "name": names[curve], "legendgroup": curve, "showlegend": row == 0, "xaxis": f"x{row + 1}", "yaxis": f"y{row + 1}",
-            })  # fmt: skip
-    return lines
+            traces.append(scatter(some.x, some.density, "" if row else names[curve], row=row, line=dict(style)))
+    return traces
 
 
-def falling(frame: pd.DataFrame, styles: Mapping[str, Mapping[str, Any]], names: Mapping[str, str], title: str) -> dict:
+def falling(frame: pd.DataFrame, styles: Styles, names: Mapping[str, str], title: str) -> dict:
     """Distances over widths, with intervals."""
     data = []
     for curve, style in styles.items():
-        some = frame[frame.curve == curve]
-        error = {"type": "data", "symmetric": False, "array": (some.high - some.distance).tolist()}
-        error |= {"arrayminus": (some.distance - some.low).tolist(), "thickness": 1}
-        data.append({
-            "type": "scatter", "mode": "lines+markers", "x": some.width.tolist(), "y": some.distance.tolist(), "error_y": error,
-            "line": {**style, "width": 1.5}, "name": names[curve],
-        })  # fmt: skip
-    ticks: Sequence[int] = sorted(int(n) for n in frame.width.unique())
-    layout = {
-        "height": 380, "xaxis": {"type": "log", "title": {"text": "width n = depth d"}, "tickvals": ticks},
-        "yaxis": {"type": "log", "title": {"text": title}, "dtick": "D2"}, "legend": {"orientation": "h", "y": 1.02, "yanchor": "bottom"},
-    }  # fmt: skip
+        some = only(frame, curve=curve)
+        bars = spans(some.distance, some.low, some.high)
+        line = {**style, "width": 1.5}
+        data.append(scatter(some.width, some.distance, names[curve], mode="lines+markers", error_y=bars, line=line))
+    layout = panels([title], "width n = depth d", height=280, log="xy")
+    layout["xaxis1"]["tickvals"], layout["yaxis1"]["dtick"] = sorted(set(frame.width.to_list())), "D2"
     return {"data": data, "layout": layout}

@@ -16,7 +16,8 @@ from orderone import rules
 from orderone.gallery.bigram import HELD_OUT, TRAINED, WIDTHS, Setting, fits, simulate
 from orderone.gallery.experiment import Experiment, Finding, Parts, Picture, Records
 from orderone.gallery.exponent_table import holds
-from orderone.gallery.layouts import SHADES, panels
+from orderone.gallery.judging import finding, joined, only, together
+from orderone.gallery.layouts import GREY, SHADES, panels, scatter, spans
 
 KINDS = {"omega": "ω", "alpha": "α", "u": "u"}
 LAYERS = {1: "W₁", 2: "W₂", 3: "W₃", 4: "readout"}
@@ -58,48 +59,47 @@ def measure(rule: str, settings: Settings) -> pd.DataFrame:
 
 
 def judge(records: Records) -> list[Finding]:
-    frame = pd.concat(records.values(), ignore_index=True)
-    trained, held = (frame[frame.tokens == tokens].drop(columns="tokens") for tokens in (TRAINED, HELD_OUT))
-    omega, alpha, u = (trained[trained.kind == kind] for kind in KINDS)
-    first = u[u.step == u.step.min()]
+    frame = joined(records)
+    trained, held = only(frame, tokens=TRAINED), only(frame, tokens=HELD_OUT)
+    omega, alpha, u = (only(trained, kind=kind) for kind in KINDS)
+    hidden, readout, first = omega.loc[omega.layer < READOUT], only(omega, layer=READOUT), only(u, step=u.step.min())
     return [
-        _all("ω = 1/2 in hidden layers, at every step", omega[omega.layer < READOUT], "1/2"),
+        _all("ω = 1/2 in hidden layers, at every step", hidden, "1/2"),
         _all("α = 1 in every layer, at every step", alpha, "1"),
-        _all("ω = 1/2 at the readout, as SP and NTK assume", omega[omega.layer == READOUT], "1/2"),
-        _all("ω = 1 at the readout, from the first step on", omega[omega.layer == READOUT], "1", "S0.5"),
+        _all("ω = 1/2 at the readout, as SP and NTK assume", readout, "1/2"),
+        _all("ω = 1 at the readout, from the first step on", readout, "1", "S0.5"),
         _all("u = 1 in every layer, from the first step on", first, "1"),
         _all("u = 1/2 at the first step", first, "1/2", "S0.6"),
-        _rise(u[u.rule == "mup"]),
-        _all("α = 1/2 on tokens that were not trained on", held[held.kind == "alpha"], "1/2", "S0.5"),
-        _all("ω = 1 at the readout on these tokens too", held[held.eval("kind == 'omega' and layer == @READOUT")], "1", "S0.5"),
-    ]  # fmt: skip
+        _rise(only(u, rule="mup")),
+        _all("α = 1/2 on tokens that were not trained on", only(held, kind="alpha"), "1/2", "S0.5"),
+        _all("ω = 1 at the readout on these tokens too", only(held, kind="omega", layer=READOUT), "1", "S0.5"),
+    ]
 
 
 def _all(claim: str, lines: pd.DataFrame, exponent: str, erratum: str = "") -> Finding:
-    """Refuted by one line; confirmed by all of them; otherwise unclear."""
-    told = [holds(Fraction(exponent), line, BEND) for _, line in lines.iterrows()]
+    told = [holds(exponent, line, BEND) for _, line in lines.iterrows()]
     numbers = (
         f"measured {lines.measured.min():.2f} to {lines.measured.max():.2f}, intervals ± "
         f"{((lines.high - lines.low) / 2).median():.2f}; {told.count(True)} of {len(told)} agree"
     )
-    held = False if False in told else None if None in told or not told else True
-    return Finding(claim, held, numbers, "corrected" if erratum else "paper", erratum)
+    return finding(claim, together(told), numbers, erratum)
 
 
 def _rise(u: pd.DataFrame) -> Finding:
     """By intervals that do not overlap, in every layer; and none beyond 1."""
-    start, end = (u[u.step == step].set_index("layer") for step in (u.step.min(), u.step.max()))
-    risen, bounded = end.low > start.high, u.low <= 1 + BEND
-    numbers = f"muP: {start.measured.mean():.2f} at step {u.step.min()}, {end.measured.mean():.2f} at step {u.step.max()}"
-    held = True if risen.all() and bounded.all() else False if (end.high < start.low).any() or not bounded.all() else None
-    return Finding("u rises in training and 1 is its upper bound", held, numbers, "corrected", "S0.6")
+    start, end = (only(u, step=step).set_index("layer") for step in (u.step.min(), u.step.max()))
+    risen = [True if end.low[i] > start.high[i] else False if end.high[i] < start.high[i] else None for i in end.index]
+    bounded = bool((u.low <= 1 + BEND).all())
+    numbers = (
+        f"muP: {start.measured.mean():.2f} at step {u.step.min()}, {end.measured.mean():.2f} at step {u.step.max()}"
+    )
+    return finding("u rises in training, and 1 is its upper bound", together([*risen, bounded]), numbers, "S0.6")
 
 
 def draw(records: Records) -> list[Picture]:
-    frame = pd.concat(records.values(), ignore_index=True)
-    names = {"mup": "muP", "sp": "SP"}
+    frame, names = joined(records), {"mup": "muP", "sp": "SP"}
     return [
-        _picture(names[rule], tokens, frame[(frame.rule == rule) & (frame.tokens == tokens)])
+        _picture(names[rule], tokens, only(frame, rule=rule, tokens=tokens))
         for rule in names
         for tokens in (TRAINED, HELD_OUT)
     ]
@@ -107,41 +107,40 @@ def draw(records: Records) -> list[Picture]:
 
 def _picture(rule: str, tokens: str, frame: pd.DataFrame) -> Picture:
     """Three panels below one another: ω, α, u over steps, a line for each layer."""
-    data = []
+    data, ends = [], (frame.step.min() - 0.3, frame.step.max() + 0.3)
     for row, kind in enumerate(KINDS):
+        assumed = [float(Fraction(ASSUMED[kind]))] * 2
+        name = "" if row else "assumed by Table 1"
+        data.append(scatter(ends, assumed, name, row=row, line={"dash": "dash", "color": GREY}))
         for layer, shade in zip(LAYERS, SHADES, strict=False):
-            lines = frame[(frame.kind == kind) & (frame.layer == layer)]
-            data.append(_curve(lines, LAYERS[layer], shade, row))
-        ends = [frame.step.min() - 0.3, frame.step.max() + 0.3]
-        data.append({
-            "type": "scatter", "mode": "lines", "x": ends, "y": [float(Fraction(ASSUMED[kind]))] * 2, "line": {"dash": "dash", "color": "#888888"},
-            "name": "assumed by Table 1", "showlegend": row == 0, "xaxis": f"x{row + 1}", "yaxis": f"y{row + 1}",
-        })  # fmt: skip
+            lines = only(frame, kind=kind, layer=layer)
+            name = LAYERS[layer] if kind == "alpha" else ""  # the one that every layer has
+            bars = spans(lines.measured, lines.low, lines.high)
+            style = {"line": {"color": shade}, "error_y": bars, "legendgroup": layer}
+            data.append(scatter(lines.step, lines.measured, name, row=row, mode="lines+markers", **style))
     layout = panels([f"{symbol} of S0 ({15 + i})" for i, symbol in enumerate(KINDS.values())], "step", share=True)
     for row in range(len(KINDS)):
         layout[f"yaxis{row + 1}"]["range"] = [0.2, 1.35]
-    last = frame[frame.step == frame.step.max()].groupby("kind").measured
-    said = ", ".join(f"{KINDS[kind]} {low:.2f} to {high:.2f}" for kind, low, high in last.agg(["min", "max"]).itertuples())
-    alt = f"Fitted exponents of each layer over {int(frame.step.max())} training steps; at the last step {said}."
     where = "tokens that are trained on" if tokens == TRAINED else "tokens that are not trained on"
-    return Picture(f"{rule}: alignment on {where}", {"data": data, "layout": layout}, alt)
+    return Picture(f"{rule}: alignment on {where}", {"data": data, "layout": layout}, _alt(frame))
 
 
-def _curve(lines: pd.DataFrame, name: str, shade: str, row: int) -> dict:
-    bars = {"type": "data", "symmetric": False, "thickness": 1, "width": 2}
-    bars |= {"array": (lines.high - lines.measured).tolist(), "arrayminus": (lines.measured - lines.low).tolist()}
-    return {
-        "type": "scatter", "mode": "lines+markers", "x": lines.step.tolist(), "y": lines.measured.tolist(), "error_y": bars,
-        "line": {"color": shade}, "name": name, "legendgroup": name, "showlegend": row == 1, "xaxis": f"x{row + 1}", "yaxis": f"y{row + 1}",
-    }  # fmt: skip
+def _alt(frame: pd.DataFrame) -> str:
+    last = only(frame, step=frame.step.max())
+    said = []
+    for kind, symbol in KINDS.items():
+        measured = only(last, kind=kind).measured
+        said.append(f"{symbol} {measured.min():.2f} to {measured.max():.2f}")
+    steps = int(frame.step.max())
+    return f"Fitted exponents of each layer over {steps} training steps; at the last {', '.join(said)}."
 
 
 EXPERIMENT = Experiment(
     name="s0-alignment",
     title="Alignment exponents over training",
     claim="Weights, updates and activations align fully (alpha = u = 1), and W Δh not more than by chance (omega = 1/2).",
-    method="Bigram networks with three hidden layers, a batch of eight tokens and sign steps; at each step a power of the width "
-    "is fitted to each ratio, on tokens of the batch and on others, with 99.9 % intervals.",
+    method="Bigram networks with three hidden layers, a batch of eight tokens and sign steps; at each step a power of the "
+    "width is fitted to each ratio, on tokens of the batch and on others, with 99.9 % intervals.",
     scales={"small": Settings(seeds=4), "paper": Settings(seeds=32, steps=20, widths=(*WIDTHS, 2048))},
     parts=parts,
     judge=judge,

@@ -13,6 +13,7 @@ from orderone import rules
 from orderone.gallery import exponent_table
 from orderone.gallery.bigram import WIDTHS
 from orderone.gallery.experiment import Experiment, Finding, Grid, Parts, Picture, Records
+from orderone.gallery.judging import finding
 from orderone.gallery.s0_table3 import CHANGE, exponents
 from orderone.theory.exponents import rms
 
@@ -58,14 +59,16 @@ def judge(records: Records) -> list[Finding]:
     for rule, lines in records["rates"].astype(str).groupby("rule", sort=False):
         right = (lines.c == lines.printed).all()
         numbers = f"derived c = {', '.join(lines.c)}; printed {', '.join(lines.printed)}"
-        found.append(Finding(f"{rule}: the largest rates that (21) and (22) allow with Adam", bool(right), numbers))
+        found.append(finding(f"{rule}: the largest rates that (21) and (22) allow with Adam", bool(right), numbers))
     for _, line in _trained(records).iterrows():
         numbers = f"changes by n^{exponent_table.interval(line)} in a step"
         stable, derived = (exponent_table.holds(each, line) for each in (line.paper, line.predicted))
-        found.append(Finding(f"{line.row}: the logits stay stable in training", stable, numbers))
+        found.append(finding(f"{line.row}: the logits stay stable in training", stable, numbers))
         if str(line.predicted) != str(line.paper):
-            claim = f"{line.row}: on training tokens the logits change by n^{line.predicted}, for omega = 1 at the readout"
-            found.append(Finding(claim, derived, numbers, "corrected", ERRATUM))
+            claim = (
+                f"{line.row}: on training tokens the logits change by n^{line.predicted}, for omega = 1 at the readout"
+            )
+            found.append(finding(claim, derived, numbers, ERRATUM))
     return found
 
 

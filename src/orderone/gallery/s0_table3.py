@@ -49,9 +49,7 @@ def measure(name: str, simulated: Callable[[Parameterization], pd.DataFrame]) ->
     return pd.DataFrame(lines, columns=exponent_table.COLUMNS)
 
 
-def exponents(
-    p: Parameterization, widths: Sequence[int], seeds: int, confidence: float = CONFIDENCE
-) -> pd.DataFrame:
+def exponents(p: Parameterization, widths: Sequence[int], seeds: int, confidence: float = CONFIDENCE) -> pd.DataFrame:
     """Exponents after one sign step. One token with two answers: its gradient cannot vanish, however far logits move.
 
     Δh_{L+2} adds W Δh, ΔW h and ΔW Δh, each with a power of its own, so its fit carries the n^{-1/2} correction.

@@ -3,20 +3,20 @@
     dr = [-2 + 2 (1 - c e^{r/2}) / t] dt + 2 sqrt(2) dB,   c = sqrt(2) / (3 pi)                       S3 (4.8)
     dq = 2q [(1 - c q^{1/2}) / t - 1] dt + 2 sqrt(2) q dB                                             S3 (4.7), as printed
 
-Itô takes the printed (4.7) to a constant -6 in the place of -2: the two contradict each other. Erratum S3.1: (4.8) is right,
-and (4.7) with +1.
+Itô takes the printed (4.7) to a constant -6 in the place of -2: the two contradict each other. Erratum S3.1: (4.8) is
+right, and so is (4.7) with +1.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
 import pandas as pd
 
-from orderone.gallery.densities import NETWORK, bars, close, curves, densities, distances, falling, power
-from orderone.gallery.experiment import Experiment, Finding, Grid, Parts, Picture, Records
-from orderone.gallery.layouts import SHADES
+from orderone.gallery.densities import NETWORK, close, densities, distances, drawn, falling, power
+from orderone.gallery.experiment import Experiment, Finding, Parts, Picture, Records
+from orderone.gallery.judging import below, finding, only
+from orderone.gallery.layouts import SHADES, panels
 from orderone.measure import sample_network
 from orderone.measure.limit_comparison import correlations, logs
 from orderone.theory.limits import UnshapedCorrelationSDE
@@ -45,10 +45,10 @@ class Settings:
 
 
 def parts(settings: Settings) -> Parts:
-    drawn = cache(lambda: samples(settings, settings.width, settings.samples))
+    sampled = cache(lambda: samples(settings, settings.width, settings.samples))
     return {
-        "densities": lambda: densities(drawn(), *RANGE),
-        "distances": lambda: distances(drawn()),
+        "densities": lambda: densities(sampled(), *RANGE),
+        "distances": lambda: distances(sampled()),
         "widths": lambda: widths(settings),
         "starts": lambda: starts(settings),
     }
@@ -82,64 +82,51 @@ def widths(settings: Settings) -> pd.DataFrame:
         found = samples(settings, width, settings.samples // 2)
         kept = {curve: found[curve] for curve in (NETWORK, EXACT, PRINTED)}
         frames.append(distances(kept, "wasserstein").assign(width=width))
-    frame = pd.concat(frames)
-    return frame[frame.curve != NETWORK].drop(columns=["mean", "std"])
+    frame = pd.concat(frames).drop(columns=["mean", "std"])
+    return frame.loc[frame.curve != NETWORK]
 
 
 def starts(settings: Settings) -> pd.DataFrame:
-    """Two extreme starts, the same noise for the equation and other networks for each."""
-    nearly, opposite = STARTS
-    sample: Callable[[float], np.ndarray] = lambda rho0: UnshapedCorrelationSDE().sample(  # noqa: E731
-        rho0, paths=settings.samples, dt=settings.dt, seed=settings.seed
-    )
-    return distances({NETWORK: sample(nearly), "opposite": sample(opposite)}).assign(rho0=[nearly, opposite])
+    """The law at the end from two extreme starts, with the same noise."""
+    sde, common = UnshapedCorrelationSDE(), {"paths": settings.samples, "dt": settings.dt, "seed": settings.seed}
+    nearly, opposite = (sde.sample(rho0, **common) for rho0 in STARTS)
+    return distances({NETWORK: nearly, "opposite": opposite}).assign(rho0=STARTS)
 
 
 def judge(records: Records) -> list[Finding]:
-    near = records["distances"].set_index("curve")
-    far = records["widths"]
-    start = records["starts"].set_index("curve").loc["opposite"]
-    right, wrong = (power(far[far.curve == curve]) for curve in (EXACT, PRINTED))
+    near, start = (records[part].set_index("curve") for part in ("distances", "starts"))
+    right, wrong = (only(records["widths"], curve=curve) for curve in (EXACT, PRINTED))
     return [
         close("The scheme (4.9) of the SDE (4.8) has the density of the network", near.loc[EULER]),
         close("The SDE (4.7), as printed, has the density of the network", near.loc[PRINTED]),
-        _falls("Networks come to the SDE (4.7), as printed, as they grow", wrong, far[far.curve == PRINTED]),
-        _falls("Networks come to the SDE with +1 in (4.7), which is (4.8)", right, far[far.curve == EXACT], "S3.1"),
-        close("The end does not depend much on where r starts", start),
+        _falls("Networks come to the SDE (4.7), as printed, as they grow", wrong),
+        _falls("Networks come to the SDE with +1 in (4.7), which is (4.8)", right, "S3.1"),
+        close("The end does not depend much on where r starts", start.loc["opposite"]),
     ]
 
 
-def _falls(claim: str, fit, lines: pd.DataFrame, erratum: str = "") -> Finding:
-    held = True if fit.high < FALLING else False if fit.low > FALLING else None
-    numbers = f"W1 ~ n^{fit}; {lines.distance.iloc[0]:.2f} at n = {lines.width.iloc[0]}, "
-    numbers += f"{lines.distance.iloc[-1]:.2f} at n = {lines.width.iloc[-1]}"
-    return Finding(claim, held, numbers, "corrected" if erratum else "paper", erratum)
+def _falls(claim: str, lines: pd.DataFrame, erratum: str = "") -> Finding:
+    fit = power(lines)
+    first, last = lines.iloc[0], lines.iloc[-1]
+    numbers = f"W1 ~ n^{fit}; {first.distance:.2f} at n = {first.width}, {last.distance:.2f} at n = {last.width}"
+    return finding(claim, below(fit.exponent, FALLING, fit.high - fit.exponent), numbers, erratum)
 
 
-def draw(records: Records) -> list[Picture | Grid]:
-    frame, near = records["densities"], records["distances"].set_index("curve")
-    layout = {
-        "height": 430, "bargap": 0, "xaxis": {"title": {"text": "r = log(ℓ²(1 − ρ))"}, "range": list(RANGE)},
-        "yaxis": {"title": {"text": "density"}, "rangemode": "tozero"}, "legend": {"orientation": "h", "y": 1.02, "yanchor": "bottom"},
-    }  # fmt: skip
+def draw(records: Records) -> list[Picture]:
+    near = records["distances"].set_index("curve")
+    layout = panels(["density"], "r = log(ℓ²(1 − ρ))", height=330)
+    layout["xaxis1"]["range"], layout["bargap"] = list(RANGE), 0
     alt = (
-        f"Histogram of r over networks, mean {near.loc[NETWORK, 'mean']:.2f}. The curve of (4.8) lies on it, at a Kolmogorov-"
-        f"Smirnov distance of {near.loc[EULER, 'distance']:.3f}; that of (4.7) as printed lies to the left, at "
-        f"{near.loc[PRINTED, 'distance']:.3f}."
+        f"Histogram of r over networks, mean {near['mean'][NETWORK]:.2f}. The curve of (4.8) lies on it, at a Kolmogorov-"
+        f"Smirnov distance of {near.distance[EULER]:.3f}; that of (4.7) as printed lies to the left, at "
+        f"{near.distance[PRINTED]:.3f}."
     )
-    figure = {"data": [bars(frame), *curves(frame, STYLES, NAMES)], "layout": layout}
-    names = NAMES | {EXACT: "to (4.8)", PRINTED: "to (4.7), as printed"}
-    some = {curve: STYLES[curve] for curve in (EXACT, PRINTED)}
-    apart = falling(records["widths"], some, names, "Wasserstein distance")
+    figure = {"data": drawn(records["densities"], STYLES, NAMES), "layout": layout}
+    names = {EXACT: "to (4.8)", PRINTED: "to (4.7), as printed"}
+    apart = falling(records["widths"], {curve: STYLES[curve] for curve in names}, names, "Wasserstein distance")
     last = records["widths"].groupby("curve").distance.last()
-    return [
-        Picture("Density of r", figure, alt),
-        Picture(
-            "Distance of networks from the SDE",
-            apart,
-            f"It falls with the width for (4.8), to {last[EXACT]:.2f}, and stays at {last[PRINTED]:.2f} for (4.7) as printed.",
-        ),
-    ]
+    said = f"For (4.8) it falls with the width to {last[EXACT]:.2f}, for the printed (4.7) it is {last[PRINTED]:.2f}."
+    return [Picture("Density of r", figure, alt), Picture("Distance of networks from the SDE", apart, said)]
 
 
 EXPERIMENT = Experiment(
@@ -147,8 +134,9 @@ EXPERIMENT = Experiment(
     title="Density of the rescaled correlation",
     claim="r = log(l²(1 - rho)) in an unshaped ReLU network of depth = width has the law of an SDE, simulated by (4.9), "
     "whatever the correlation it starts from.",
-    method="Networks sampled layer by layer without weights, exactly in law; the SDE by the scheme of the paper, the printed (4.7) "
-    "by the same scheme, and (4.8) by its solution. Kolmogorov-Smirnov and Wasserstein distances with 99 % bootstrap intervals.",
+    method="Networks sampled layer by layer without weights, exactly in law; the SDE by the scheme of the paper, the "
+    "printed (4.7) by the same scheme, and (4.8) by its solution. Kolmogorov-Smirnov and Wasserstein distances with 99 % "
+    "bootstrap intervals.",
     scales={"small": Settings(widths=(40, 80, 160, 320)), "paper": Settings(widths=(40, 80, 160, 320, 640, 1280))},
     parts=parts,
     judge=judge,
