@@ -7,6 +7,7 @@ The paper takes the two for one. But J = nu + rho / 2 (erratum S3.3): correlatio
 covariance is e^{t/2} times the shaped one.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -77,8 +78,8 @@ def judge(records: Records) -> list[Finding]:
         only(frame, t=frame.t.max()).set_index(["quantity", "rho0"])
         for frame in (records["resnet"], records["shaped-relu"])
     )
-    t = float(residual.t.iloc[0])
-    ode, other = ({key: _predicted(key, t, which) for key in residual.index} for which in (resnet_ode, covariance_ode))
+    end, equations = residual.t.to_numpy()[:1], (resnet_ode, covariance_ode)
+    ode, other = ({key: float(_predicted(key, end, which)[0]) for key in residual.index} for which in equations)
     still = {key: 1.0 if key[0] == "V11" else key[1] for key in residual.index}
     correlations = [key for key in residual.index if key[0] == "rho"]
     covariances = [key for key in residual.index if key[0] != "rho"]
@@ -111,12 +112,13 @@ def _factor(residual: pd.Series, shaped: pd.Series) -> Finding:
     return finding("Residual covariances are e^(t/2) times the shaped ones", held, numbers, "S3.3")
 
 
-def _predicted(key: tuple[str, float], t: float, ode) -> float:
+def _predicted(key: tuple[str, float], t: np.ndarray, ode: Callable) -> np.ndarray:
+    """Of a quantity and its start, at times t."""
     quantity, rho0 = key
     if quantity == "rho":
-        return float(correlation_ode(rho0, t))
+        return correlation_ode(rho0, t)
     V = ode([[1.0, rho0], [rho0, 1.0]], t)
-    return float(V[0, 0] if quantity == "V11" else V[0, 1])
+    return V[:, 0, 0] if quantity == "V11" else V[:, 0, 1]
 
 
 def _name(key: tuple[str, float]) -> str:
@@ -146,13 +148,13 @@ def draw(records: Records) -> list[Picture]:
 
 def _traces(some: pd.DataFrame, kind: str, key: tuple[str, float], shade: str, row: int) -> list[dict]:
     residual, named = kind == "resnet", row == 0 and key[1] == RHO0[0]
-    curve = [_predicted(key, float(t), resnet_ode if residual else covariance_ode) for t in CURVE]
+    curve = _predicted(key, CURVE, resnet_ode if residual else covariance_ode)
     line = {"color": shade, "dash": "solid" if residual else "dash", "width": 2}
     marker = {"color": shade, "symbol": "circle" if residual else "square-open", "size": 7}
     bars = spans(some.value, some.value - 2 * some.noise, some.value + 2 * some.noise)
     names = [f"{KINDS[kind]}: {what}" if named else "" for what in ("ODE", "networks")]
     return [
-        scatter(CURVE.tolist(), curve, names[0], row=row, line=line),
+        scatter(CURVE.tolist(), curve.tolist(), names[0], row=row, line=line),
         scatter(some.t, some.value, names[1], row=row, mode="markers", marker=marker, error_y=bars),
     ]
 
