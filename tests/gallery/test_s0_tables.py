@@ -192,7 +192,8 @@ def test_held_out_tokens_are_not_aligned():
     """Errata S0.5: tokens that were not trained on see alpha = 1/2 and, for SP, logits that stay put."""
     common = {"steps": 3, "scale": 0.05, "tokens": (0, 1, 2, 3), "targets": (1, 2, 3, 4), "held_out": (7, 8)}
     sp, mup = (
-        fits(simulate(Setting(rules.get(name), **common)), tokens=HELD_OUT, correction=False) for name in ("sp", "mup")
+        fits(simulate(Setting(rules.get(name), **common), seeds=4), tokens=HELD_OUT, correction=False)
+        for name in ("sp", "mup")
     )
     assert sp.exponent[["alpha1", "alpha2", "alpha3"]].tolist() == pytest.approx([0.5] * 3, abs=0.12)
     assert sp.exponent["Δh5"] == pytest.approx(0.0, abs=0.15)
