@@ -129,6 +129,6 @@ def test_simulation_is_reproducible_and_refuses_unknown_optimizers():
     setting = Setting(rules.get("sp"), steps=1)
     first, second = (simulate(setting, widths=(16, 32), seeds=2) for _ in range(2))
     assert first.equals(second)
-    assert set(first.columns) == {"width", "seed", "step", "quantity", "value"}
+    assert set(first.columns) == {"width", "seed", "step", "tokens", "quantity", "value"}
     with pytest.raises(ValueError, match="unknown optimizer"):
         simulate(Setting(rules.get("sp"), optimizer="adamax"))

@@ -1,6 +1,7 @@
 """Simulation of the bigram model (1) of S0: sizes of everything, over widths and seeds, at initialization and in training.
 
-Steps are the momentumless ones of S0 (12). Records are tidy: width, seed, step, quantity, value.
+Steps are the momentumless ones of S0 (12). Records are tidy: width, seed, step, tokens, quantity, value. Changes are seen
+on tokens that are trained on, and on held-out ones where there are any.
 """
 
 from collections.abc import Sequence
@@ -18,6 +19,8 @@ from orderone.nn import Bigram, learning_rates
 from orderone.theory.exponents import OPTIMIZERS, Parameterization
 
 WIDTHS = (64, 128, 256, 512, 1024)
+COLUMNS = ["width", "seed", "step", "tokens", "quantity", "value"]
+TRAINED, HELD_OUT = "trained", "held out"
 
 
 @dataclass(frozen=True)
@@ -58,7 +61,7 @@ def simulate(setting: Setting, widths: Sequence[int] = WIDTHS, seeds: Count = 8)
     _check(setting)
     many = {width: round(seeds * (max(widths) / width) ** 0.5) for width in widths}
     records = [r for width in widths for seed in range(many[width]) for r in _run(setting, width, seed)]
-    return pd.DataFrame(records, columns=["width", "seed", "step", "quantity", "value"])
+    return pd.DataFrame(records, columns=COLUMNS)
 
 
 def _check(setting: Setting) -> None:
@@ -71,9 +74,11 @@ def _check(setting: Setting) -> None:
             raise ValueError(f"tokens: expected 0 to {setting.vocab - 1}, got {token}; raise vocab or change the token")
 
 
-def fits(frame: pd.DataFrame, *, confidence: float = 0.99, correction: bool = True) -> pd.DataFrame:
+def fits(
+    frame: pd.DataFrame, *, tokens: str = TRAINED, confidence: float = 0.99, correction: bool = True
+) -> pd.DataFrame:
     """The exponent of every quantity at the last step, with its interval. Quantities that vanish identically have none."""
-    last = frame[frame.step == frame.step.max()]
+    last = frame[(frame.step == frame.step.max()) & (frame.tokens == tokens)]
     rows = []
     for quantity, group in last.groupby("quantity", sort=False):
         if (group.value > 0).all():
@@ -95,7 +100,7 @@ def update(weight: Tensor, gradient: Tensor, rate: float, optimizer: str) -> Ten
 
 
 def rms(x: Tensor) -> Tensor:
-    return x.pow(2).mean().sqrt()
+    return torch.linalg.vector_norm(x) / x.numel() ** 0.5
 
 
 def observe(model: Bigram, tokens: Tensor, targets: Tensor) -> State:
@@ -113,9 +118,9 @@ def step(model: Bigram, state: State, rates: Sequence[float], optimizer: str) ->
             weight.copy_(update(weight, gradient, rate, optimizer))
 
 
-def _run(setting: Setting, width: int, seed: int):
-    generator = torch.Generator().manual_seed(seed)
-    model = Bigram(
+def network(setting: Setting, width: int, seed: int) -> Bigram:
+    """In double precision, so that an interval can only be missed for a reason other than rounding."""
+    return Bigram(
         setting.p,
         width,
         setting.depth,
@@ -123,21 +128,31 @@ def _run(setting: Setting, width: int, seed: int):
         norm=setting.norm,
         tied=setting.tied,
         activation=setting.activation,
-        generator=generator,
-        dtype=torch.float64,  # so that an interval can only be missed for a reason other than rounding
+        generator=torch.Generator().manual_seed(seed),
+        dtype=torch.float64,
     )
+
+
+def _run(setting: Setting, width: int, seed: int):
+    model = network(setting, width, seed)
     tokens, targets = torch.tensor(setting.tokens), torch.tensor(setting.targets)
-    watched = torch.tensor(setting.held_out or setting.tokens)
+    watched = {TRAINED: tokens} | ({HELD_OUT: torch.tensor(setting.held_out)} if setting.held_out else {})
     rates = learning_rates(model, setting.p, width, setting.scale)
     state = observe(model, tokens, targets)
-    yield from ((width, seed, 0, name, size) for name, size in _sizes(state).items())
+    yield from ((width, seed, 0, TRAINED, name, size) for name, size in _sizes(state).items())
     for i in range(1, setting.steps + 1):
         with torch.no_grad():
-            before, weights = model.activations(watched), [w.clone() for w in model.matrices()]
+            before = {kind: model.activations(some) for kind, some in watched.items()}
+            weights = [w.clone() for w in model.matrices()]
         step(model, state, rates, setting.optimizer)
         state = observe(model, tokens, targets)
-        sizes = _sizes(state) | _changes(model, before, model.activations(watched), weights)
-        yield from ((width, seed, i, name, size) for name, size in sizes.items())
+        yield from ((width, seed, i, TRAINED, name, size) for name, size in _sizes(state).items())
+        with torch.no_grad():
+            moved = [now - then for now, then in zip(model.matrices(), weights, strict=True)]
+            after = {kind: model.activations(some) for kind, some in watched.items()}
+        for kind in watched:
+            changes = _changes(before[kind], after[kind], weights, moved)
+            yield from ((width, seed, i, kind, name, size) for name, size in changes.items())
 
 
 def _sizes(state: State) -> dict[str, float]:
@@ -145,11 +160,9 @@ def _sizes(state: State) -> dict[str, float]:
     return {f"{symbol}{i + first}": float(rms(x)) for symbol, (xs, first) in groups.items() for i, x in enumerate(xs)}
 
 
-@torch.no_grad()
-def _changes(model: Bigram, h: list[Tensor], h_now: list[Tensor], weights: list[Tensor]) -> dict[str, float]:
+def _changes(h: list[Tensor], h_now: list[Tensor], weights: list[Tensor], moved: list[Tensor]) -> dict[str, float]:
     """ΔW, Δh and, from layer 1 on, the ratios whose exponents are omega, alpha and u: S0 (15)-(17)."""
     change = [now - then for now, then in zip(h_now, h, strict=True)]
-    moved = [now - then for now, then in zip(model.matrices(), weights, strict=True)]
     sizes = {f"Δh{i + 1}": float(rms(x)) for i, x in enumerate(change)}
     sizes |= {f"ΔW{i}": float(rms(x)) for i, x in enumerate(moved)}
     for i in range(1, len(weights)):

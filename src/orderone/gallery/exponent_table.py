@@ -7,6 +7,8 @@ from typing import Any
 import pandas as pd
 
 from orderone.gallery.experiment import Finding, Grid, Picture
+from orderone.gallery.judging import finding, together
+from orderone.gallery.layouts import SHADES, panels, scatter, spans
 
 COLUMNS = ["row", "quantity", "paper", "predicted", "measured", "low", "high"]
 FINITE = 0.05  # by how much corrections at finite width may bend a fit
@@ -17,9 +19,9 @@ def line(row: str, quantity: str, paper: Fraction, predicted: Fraction, fit: pd.
     return row, quantity, str(paper), str(predicted), fit.exponent, fit.low, fit.high
 
 
-def holds(exponent: object, line: pd.Series) -> bool | None:
+def holds(exponent: object, line: pd.Series, bend: float = FINITE) -> bool | None:
     """By the measured interval; None where it is too wide to tell."""
-    if not line.low - FINITE <= Fraction(str(exponent)) <= line.high + FINITE:
+    if not line.low - bend <= Fraction(str(exponent)) <= line.high + bend:
         return False
     return True if line.high - line.low < TELLING else None
 
@@ -38,11 +40,11 @@ def findings(frame: pd.DataFrame, errata: dict[str, str]) -> list[Finding]:
     for row, lines in judged(frame).groupby("row", sort=False):
         found.append(_finding(f"{row}: the printed exponents", lines, "paper_holds"))
         if row in errata:
-            found.append(_finding(f"{row}: the derived exponents", lines, "holds", "corrected", errata[str(row)]))
+            found.append(_finding(f"{row}: the derived exponents", lines, "holds", errata[str(row)]))
     return found
 
 
-def _finding(claim: str, lines: pd.DataFrame, column: str, of: str = "paper", erratum: str = "") -> Finding:
+def _finding(claim: str, lines: pd.DataFrame, column: str, erratum: str = "") -> Finding:
     """Of several lines: refuted by one, unclear by one."""
     told = list(lines[column])
     wrong = lines[[each is False for each in told]]
@@ -50,7 +52,7 @@ def _finding(claim: str, lines: pd.DataFrame, column: str, of: str = "paper", er
         f"{each.quantity} {each.measured:+.2f} [{each.low:+.2f}, {each.high:+.2f}]" for _, each in wrong.iterrows()
     )
     numbers = f"{told.count(True)} of {len(told)} within the measured intervals" + (f"; not {said}" if said else "")
-    return Finding(claim, False if False in told else None if None in told else True, numbers, of, erratum)
+    return finding(claim, together(told), numbers, erratum)
 
 
 def interval(line: Any) -> str:
@@ -68,19 +70,16 @@ def grid(title: str, frame: pd.DataFrame) -> Grid:
 
 def picture(title: str, frame: pd.DataFrame) -> Picture:
     """Measured intervals as bars; printed exponents as open circles, derived ones as crosses."""
-    names = pd.Series([f"{row} · {quantity}" for row, quantity in zip(frame.row, frame.quantity, strict=True)])
-    dots = {"type": "scatter", "mode": "markers", "y": names.to_list()}
-    bars = {"type": "data", "symmetric": False}
-    bars |= {"array": frame.high - frame.measured, "arrayminus": frame.measured - frame.low}
-    data = [dots | {"x": frame.measured, "error_x": bars, "name": "measured, with its interval"}]
-    for column, name, symbol in (("paper", "printed", "circle-open"), ("predicted", "derived", "x-thin-open")):
-        marker = {"symbol": symbol, "size": 11, "line": {"width": 1.5}}
-        data.append(dots | {"x": [float(Fraction(str(e))) for e in frame[column]], "name": name, "marker": marker})
-    layout = {
-        "height": 220 + 16 * len(frame),
-        "xaxis": {"title": {"text": "exponent of the width"}},
-        "yaxis": {"autorange": "reversed", "automargin": True},
-    }
+    names = [f"{row} · {quantity}" for row, quantity in zip(frame.row, frame.quantity, strict=True)]
+    bars = spans(frame.measured, frame.low, frame.high)
+    data = [scatter(frame.measured, names, "measured", mode="markers", error_x=bars, marker={"color": SHADES[0]})]
+    marks = {"paper": ("printed", "circle-open", SHADES[1]), "predicted": ("derived", "x-thin-open", SHADES[2])}
+    for column, (name, symbol, shade) in marks.items():
+        exponents = [float(Fraction(str(each))) for each in frame[column]]
+        marker = {"symbol": symbol, "size": 11, "color": shade, "line": {"width": 1.5}}
+        data.append(scatter(exponents, names, name, mode="markers", marker=marker))
+    layout = panels([""], "exponent of the width", height=90 + 16 * len(frame))
+    layout["yaxis1"] |= {"autorange": "reversed", "automargin": True}
     alt = f"Measured exponents of {len(frame)} quantities with intervals, beside the printed and the derived ones."
     return Picture(title, {"data": data, "layout": layout}, alt)
 

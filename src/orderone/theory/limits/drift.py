@@ -55,16 +55,17 @@ class ReLUDrift:
         norm = xp.sqrt(diagonal(V))
         scale = norm[:, None] * norm[None, :]
         rho = bounded(V / xp.where(scale > 0, scale, xp.ones_like(scale)), -1.0, 1.0)
-        return self.k * _bend(rho, xp) * scale
+        return self.k * self.bend(rho, xp) * scale
+
+    @staticmethod
+    def bend(rho: Array, xp: Any) -> Array:
+        """nu / k."""
+        return xp.sqrt((1 - rho) * (1 + rho)) - rho * xp.acos(rho)
 
     def _heun(self, rho: Array, h: float, xp: Any) -> Array:
         rho = bounded(rho, -1.0, 1.0)
-        once = bounded(rho + h * self.k * _bend(rho, xp), high=1.0)
-        return (rho + once + h * self.k * _bend(once, xp)) / 2
-
-
-def _bend(rho: Array, xp: Any) -> Array:
-    return xp.sqrt((1 - rho) * (1 + rho)) - rho * xp.acos(rho)
+        once = bounded(rho + h * self.k * self.bend(rho, xp), -1.0, 1.0)
+        return (rho + once + h * self.k * self.bend(once, xp)) / 2
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,35 @@
+"""From records to findings, in small steps: some of the rows, a border that noise may straddle, one word for many."""
+
+from collections.abc import Iterable
+from typing import Any
+
+import pandas as pd
+
+from orderone.gallery.experiment import Finding, Records
+
+
+def only(frame: pd.DataFrame, **equal: Any) -> pd.DataFrame:
+    """The rows in which every named column has that value."""
+    for column, value in equal.items():
+        frame = frame.loc[frame[column] == value]
+    return frame
+
+
+def joined(records: Records) -> pd.DataFrame:
+    return pd.concat(list(records.values()), ignore_index=True)
+
+
+def below(value: float, border: float, noise: float = 0.0) -> bool | None:
+    """None where the noise reaches across the border."""
+    return True if value + noise < border else False if value - noise > border else None
+
+
+def together(told: Iterable[bool | None]) -> bool | None:
+    """A claim about all of them: refuted by one, unclear by one, and by none at all."""
+    told = list(told)
+    return False if False in told else None if None in told or not told else True
+
+
+def finding(claim: str, held: bool | None, numbers: str, erratum: str = "") -> Finding:
+    """The paper's claim, or with an erratum what is true instead."""
+    return Finding(claim, held, numbers, "corrected" if erratum else "paper", erratum)
