@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import tyro
 from tyro.extras import SubcommandApp
 
-from orderone.cli import check, demo, plan, predict, reproduce, sweep
+from orderone.cli import check, demo, explore, plan, predict, reproduce, sweep
 
 app = SubcommandApp()
 app.command(predict.app, name="predict", help="What theory says, without running a network.")
@@ -13,6 +13,7 @@ app.command(plan.plan)
 app.command(check.check)
 app.command(sweep.sweep)
 app.command(reproduce.reproduce)
+app.command(explore.explore)
 app.command(demo.demo)
 
 
