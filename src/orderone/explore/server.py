@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 
 from orderone.core.exact import count
 from orderone.core.optional import need
-from orderone.explore.workers import Abandoned, Answer, Workers
+from orderone.explore.workers import AbandonedError, Answer, Workers
 
 HOST = "127.0.0.1"
 PORTS = range(8765, 8785)  # tried in turn where none is given
@@ -128,7 +128,7 @@ class _Handler(BaseHTTPRequestHandler):
             return self._send(403, b"403 this server answers to its own page only\n", "text/plain")
         try:
             status, body = self.server.answer(view, query, self._gone)
-        except Abandoned:
+        except AbandonedError:
             self.close_connection = True
             return None
         return self._send(status, body, "application/json")

@@ -20,7 +20,7 @@ FAILED, TOO_LONG = 500, 503
 Answer = tuple[int, bytes]  # HTTP status, JSON
 
 
-class Abandoned(Exception):
+class AbandonedError(Exception):
     """Nobody waits for the answer."""
 
 
@@ -33,7 +33,7 @@ class Workers:
         self._idle = deque(self._all)
 
     def ask(self, view: str, query: str, gone: Callable[[], bool]) -> Answer:
-        """The answer; `Abandoned` as soon as `gone` says that nobody waits."""
+        """The answer; `AbandonedError` as soon as `gone` says that nobody waits."""
         deadline = time.monotonic() + self._limit
         worker = self._take(deadline, gone)
         try:
@@ -41,7 +41,7 @@ class Workers:
             if answer:
                 self._give(worker)
                 return answer
-        except Abandoned:
+        except AbandonedError:
             self._replace(worker)
             raise
         if worker:
@@ -127,7 +127,7 @@ class _Worker:
 
 def _check(gone: Callable[[], bool]) -> None:
     if gone():
-        raise Abandoned
+        raise AbandonedError
 
 
 def _error(words: str) -> bytes:

@@ -6,10 +6,11 @@ export function element(tag, properties = {}, children = []) {
 }
 
 class Control {
-  constructor({ name, label, note = "", value }) {
-    Object.assign(this, { name, first: String(value), change: () => {} });
-    this.error = element("p", { className: "error", id: `${name}-error` });
-    this.label = element("label", { htmlFor: name }, [label, " ", element("small", { textContent: note })]);
+  // `name` is what the server calls it, `key` what the address does
+  constructor({ name, key = name, label, note = "", value }) {
+    Object.assign(this, { name, key, id: `set-${key}`, first: String(value), change: () => {} });
+    this.error = element("p", { className: "error", id: `wrong-${key}` });
+    this.label = element("label", { htmlFor: this.id }, [label, " ", element("small", { textContent: note })]);
     this.place = element("div", { className: "control" }, [this.label]);
   }
 
@@ -31,7 +32,7 @@ export class Slider extends Control {
   constructor({ min, max, step, log = false, whole = false, ...rest }) {
     super(rest);
     Object.assign(this, { min, max, log, whole });
-    this.number = element("input", { id: this.name, type: "text", inputMode: "decimal", autocomplete: "off", spellcheck: false, value: this.first });
+    this.number = element("input", { id: this.id, type: "text", inputMode: "decimal", autocomplete: "off", spellcheck: false, value: this.first });
     this.range = element("input", { type: "range", min: this.along(min), max: this.along(max), step: step ?? "any" });
     this.range.setAttribute("aria-label", `${this.label.textContent.trim()}, slider`);
     this.place.append(element("div", { className: "row" }, [this.range, this.number]));
@@ -54,20 +55,25 @@ export class Slider extends Control {
   }
 
   typed() {
-    const value = Number(this.number.value);
-    if (this.number.value.trim() && Number.isFinite(value)) this.range.value = this.along(Math.min(Math.max(value, this.min), this.max));
+    this.follow();
     this.told();
     this.change();
   }
 
+  follow() {
+    const value = Number(this.value);
+    if (this.value && Number.isFinite(value)) this.range.value = this.along(Math.min(Math.max(value, this.min), this.max));
+  }
+
   told() {
-    this.range.setAttribute("aria-valuetext", this.number.value);
+    this.range.setAttribute("aria-valuetext", this.value);
   }
 
   reach(max) {
+    if (!(max > this.min && Number.isFinite(max)) || max === this.max) return;
     this.max = max;
     this.range.max = this.along(max);
-    this.typed();
+    this.follow();
   }
 
   get value() {
@@ -86,7 +92,7 @@ export class Choice extends Control {
   // `own`: an example of what may be typed instead
   constructor({ options, own = null, ...rest }) {
     super(rest);
-    this.select = element("select", { id: this.name });
+    this.select = element("select", { id: this.id });
     this.select.append(...options.map(([value, text]) => element("option", { value, textContent: text })));
     this.place.append(this.select);
     this.text = element("input", { type: "text", placeholder: own ?? "", autocomplete: "off", spellcheck: false, hidden: true, ariaLabel: `${this.label.textContent.trim()}, another` });
@@ -120,7 +126,6 @@ export class Choice extends Control {
     if (!listed && this.select.value !== OTHER) this.select.selectedIndex = -1; // a name from the address that is not known
     if (!listed) this.text.value = text;
     this.text.hidden = this.select.value !== OTHER;
-    this.unknown = !listed && this.select.value !== OTHER ? text : null;
     this.change();
   }
 }
@@ -128,7 +133,7 @@ export class Choice extends Control {
 export class Tick extends Control {
   constructor(options) {
     super(options);
-    this.box = element("input", { id: this.name, type: "checkbox" });
+    this.box = element("input", { id: this.id, type: "checkbox" });
     this.place.classList.add("tick");
     this.label.prepend(this.box);
     this.describe(this.box);

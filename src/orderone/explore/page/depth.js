@@ -8,7 +8,7 @@ const MEANING = {
   lognormal: "norms vary by a factor of order one between initializations",
   degenerate: "this depth destroys what the inputs say",
 };
-const ALIASES = { residual: "factor", phi: "shape_of", activation: "shape_of" };
+const ALIASES = { residual: "factor", phi: "activation" }; // names in messages that are not those of controls
 
 export function depthTab(choices) {
   const names = [...new Set([...choices.activation, ...choices.smooth])];
@@ -16,9 +16,9 @@ export function depthTab(choices) {
   const shape = new Slider({ name: "a", label: "scale a", note: "φ_s(x) = s φ(x/s), s = a √depth", value: 1, min: 0.25, max: 4, log: true });
   const panel = new Panel("depth", {
     "depth-controls": [
-      new Slider({ name: "layers_deep", label: "depth", note: "hidden layers", value: 64, min: 1, max: 1000, log: true, whole: true }),
+      new Slider({ name: "depth", label: "depth", note: "hidden layers", value: 64, min: 1, max: 1000, log: true, whole: true }),
       new Slider({ name: "width", label: "width", note: "neurons in a layer", value: 512, min: 4, max: 16384, log: true, whole: true }),
-      new Choice({ name: "shape_of", label: "activation", value: "relu", options: names.map((name) => [name, name]), own: "leaky-relu(0.2)" }),
+      new Choice({ name: "activation", key: "function", label: "activation", value: "relu", options: names.map((name) => [name, name]), own: "leaky-relu(0.2)" }),
       new Tick({ name: "shaped", label: "shaped", note: "closer to a straight line as the depth grows", value: "0" }),
       shape,
       new Choice({ name: "skips", label: "skip connections", value: "none", options: [["none", "none"], ["scaled", "branches scaled by 1/√depth"], ["factor", "branches times a factor"]] }),
@@ -30,24 +30,23 @@ export function depthTab(choices) {
   const question = panel.question("depth", (answer) => {
     seen = answer;
     tell(panel, answer);
-  }, { ...ALIASES, depth: "layers_deep" });
+  }, ALIASES);
   panel.refresh = () => {
     factor.place.hidden = panel.get("skips") !== "factor";
-    shape.place.hidden = panel.get("shaped") === "0" || panel.get("shape_of") === "relu";
+    shape.place.hidden = panel.get("shaped") === "0" || panel.get("activation") === "relu";
     $("depth-python").textContent = python(panel);
-    const { layers_deep: depth, shape_of: activation, ...rest } = panel.query("layers_deep", "width", "shape_of", "shaped", "a", "skips", "factor", "rho0");
-    question.ask({ depth, activation, ...rest });
+    question.ask(panel.query("depth", "width", "activation", "shaped", "a", "skips", "factor", "rho0"));
   };
   panel.redraw = () => seen && densities(seen);
   return panel;
 }
 
 function python(panel) {
-  const [name, shaped] = [panel.get("shape_of"), panel.get("shaped") === "1"];
+  const [name, shaped] = [panel.get("activation"), panel.get("shaped") === "1"];
   const smooth = shaped && name !== "relu";
   const skips = { none: "", scaled: ", residual=True", factor: `, residual=${panel.get("factor")}` }[panel.get("skips")];
   const kind = smooth ? "shaped-smooth" : shaped ? "shaped-relu" : name;
-  return `theory.depth_report(${panel.get("width")}, ${panel.get("layers_deep")}, "${kind}"${skips}, rho0=${panel.get("rho0")}${smooth ? `, phi="${name}", a=${panel.get("a")}` : ""})`;
+  return `theory.depth_report(${panel.get("width")}, ${panel.get("depth")}, "${kind}"${skips}, rho0=${panel.get("rho0")}${smooth ? `, phi="${name}", a=${panel.get("a")}` : ""})`;
 }
 
 function tell(panel, answer) {
@@ -75,7 +74,7 @@ function tell(panel, answer) {
 function densities({ norms, correlations }) {
   density("norms", norms, "log V", {});
   const logarithmic = correlations.scale !== "ρ";
-  density("correlations", correlations, correlations.scale, logarithmic ? {} : { range: [-1.03, 1.03] });
+  density("correlations", correlations, correlations.scale.replace("log10", "log₁₀"), logarithmic ? {} : { range: [-1.03, 1.03] });
 }
 
 function density(id, { x, y, quantiles }, name, axis) {

@@ -15,13 +15,13 @@ async function start() {
   let timer = 0;
 
   const all = Object.values(panels).flatMap((panel) => Object.values(panel.controls));
-  for (const control of all) if (address.has(control.name)) control.value = address.get(control.name);
+  for (const control of all) if (address.has(control.key)) control.value = address.get(control.key);
 
   function remember() {
     clearTimeout(timer);
     timer = setTimeout(() => {
       const state = new URLSearchParams({ tab: shown });
-      for (const control of all) if (control.value !== control.first) state.set(control.name, control.value);
+      for (const control of all) if (control.value !== control.first) state.set(control.key, control.value);
       history.replaceState(null, "", `?${state}`);
     }, LATER);
   }
@@ -56,7 +56,6 @@ async function start() {
   });
   document.querySelectorAll("form").forEach((form) => form.addEventListener("submit", (event) => event.preventDefault()));
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => panels[shown].redraw());
-  for (const name of ["most_weight_var", "most_bias_var"]) panels.phase.refresh.call(null, name);
   show(shown);
 }
 

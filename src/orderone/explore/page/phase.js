@@ -21,8 +21,8 @@ const NUMBERS = [
 ];
 
 export function phaseTab(choices) {
-  const weight = new Slider({ name: "weight_var", label: "weight variance", note: "σ_w², times the width", value: 1.4, min: 0, max: 4, step: 0.01 });
-  const bias = new Slider({ name: "bias_var", label: "bias variance", note: "σ_b²", value: 0.1, min: 0, max: 0.3, step: 0.001 });
+  const weight = new Slider({ name: "weight_var", label: "weight variance", note: "of a weight, times the fan-in", value: 1.4, min: 0, max: 4, step: 0.01 });
+  const bias = new Slider({ name: "bias_var", label: "bias variance", value: 0.1, min: 0, max: 0.3, step: 0.001 });
   const controls = [
     new Choice({ name: "activation", label: "activation", value: "tanh", options: choices.activation.map((name) => [name, name]), own: "leaky-relu(0.2)" }),
     weight, bias,
@@ -52,8 +52,8 @@ export function phaseTab(choices) {
   }
 
   panel.refresh = (changed) => {
-    if (changed === "most_weight_var" && Number(panel.get(changed)) > 0) weight.reach(Number(panel.get(changed)));
-    if (changed === "most_bias_var" && Number(panel.get(changed)) > 0) bias.reach(Number(panel.get(changed)));
+    weight.reach(Number(panel.get("most_weight_var")));
+    bias.reach(Number(panel.get("most_bias_var")));
     $("phase-python").textContent = `theory.MeanField("${panel.get("activation")}", weight_var=${panel.get("weight_var")}, bias_var=${panel.get("bias_var")}, keep=${panel.get("keep")})`;
     network.ask(panel.query("activation", "weight_var", "bias_var", "keep", "q0", "c0"));
     if (["weight_var", "bias_var", "q0", "c0"].includes(changed)) return;
@@ -80,12 +80,12 @@ function map(panel, answer) {
   const { weight_var: x, bias_var: y, depth, phase, diverges, critical } = answer;
   const shade = (d) => Math.log(Math.min(Math.max(d, SHALLOW), DEEP) / SHALLOW) / Math.log(DEEP / SHALLOW);
   const cells = (choose) => depth.map((row, j) => row.map((d, i) => (choose(i, j) ? shade(d) : null)));
-  const words = phase.map((row, j) => row.map((p, i) => (diverges[j][i] ? "the length diverges" : p < 0 ? "ordered" : p > 0 ? "chaotic" : "critical")));
+  const words = phase.map((row, j) => row.map((p, i) => (p < 0 ? "ordered" : p > 0 ? "chaotic" : "critical") + (diverges[j][i] ? ", signals grow for ever" : "")));
   const heat = (z, from, to) => ({ type: "heatmap", x, y, z, zmin: 0, zmax: 1, colorscale: [[0, from], [1, to]], showscale: false, hoverinfo: "skip" });
   const traces = [
-    heat(cells((i, j) => !diverges[j][i] && phase[j][i] < 0), colour("ordered"), colour("deep-ordered")),
-    heat(cells((i, j) => !diverges[j][i] && phase[j][i] >= 0), colour("chaotic"), colour("deep-chaotic")),
-    heat(cells((i, j) => diverges[j][i]), colour("diverges"), colour("diverges")),
+    heat(cells((i, j) => phase[j][i] < 0), colour("ordered"), colour("deep-ordered")),
+    heat(cells((i, j) => phase[j][i] >= 0), colour("chaotic"), colour("deep-chaotic")),
+    { ...heat(cells((i, j) => diverges[j][i]), colour("diverges"), colour("diverges")), opacity: 0.6 },
     ...contours(x, y, depth, diverges),
     line(critical.weight_var, critical.bias_var, { color: colour("card"), width: 6 }),
     line(critical.weight_var, critical.bias_var, { color: colour("text"), width: 2.5 }),
@@ -124,16 +124,17 @@ function legend() {
   const scale = (name) => element("span", { className: `scale ${name}` });
   $("map-legend").append(
     part(`ordered, depth ${SHALLOW}`, scale("ordered"), `${DEEP}`), part(`chaotic, depth ${DEEP}`, scale("chaotic"), `${SHALLOW}`),
-    part(scale("line"), "critical, χ₁ = 1"), part(scale("diverges"), "signals grow for ever"), part(`thin lines: depth ${CONTOURS.join(", ")}`),
+    part(scale("line"), "critical, χ₁ = 1"), part(scale("diverges"), "greyed: signals grow for ever"), part(`thin lines: depth ${CONTOURS.join(", ")}`),
   );
 }
 
 // --- the chosen network ----------------------------------------------------------------------------------------------
 
 function tell(panel, answer, go) {
-  const word = answer.status === "diverges" ? "diverges" : answer.phase;
-  badge($("phase-word"), word);
-  $("phase-meaning").textContent = word === "diverges" ? `signals grow for ever; ${answer.phase}` : MEANING[word];
+  const diverges = answer.status === "diverges";
+  badge($("phase-word"), answer.phase);
+  badge($("phase-status"), diverges ? "diverges" : "");
+  $("phase-meaning").textContent = diverges ? "signals grow for ever" : MEANING[answer.phase];
   const depth = Number(answer.trainable_depth);
   put($("trainable_depth"), answer.trainable_depth, Math.max(2, String(Math.round(Math.min(depth, 1e5))).length));
   const rows = NUMBERS.map(([name, symbol, meaning]) => {
@@ -158,12 +159,12 @@ function curves({ lengths, correlations, q_star, c_star }) {
 }
 
 function cobweb(id, { x, y, cobweb: steps }, range, letter, star) {
-  const stairs = steps.flatMap((value, k) => (k ? [value, value] : [value]));
-  const xs = stairs.slice(0, -1), ys = [steps.length ? range[0] : 0, ...stairs.slice(2)].slice(0, xs.length);
+  const corners = steps.slice(1).flatMap((next, k) => [[steps[k], next], [next, next]]);
+  const stairs = steps.length ? [[steps[0], range[0]], ...corners] : [];
   const traces = [
     line(range, range, { color: colour("faint"), width: 1, dash: "4px,3px" }),
     line(x, y, { color: colour("accent"), width: 2.5 }, { hoverinfo: "all", hovertemplate: `${letter} %{x:.4g} → %{y:.4g}<extra></extra>` }),
-    line(xs, ys, { color: colour("grows"), width: 1.3 }),
+    line(stairs.map(([from]) => from), stairs.map(([, to]) => to), { color: colour("grows"), width: 1.3 }),
   ];
   if (Number.isFinite(star)) traces.push({ type: "scatter", mode: "markers", x: [star], y: [star], marker: { size: 8, color: colour("text") }, hovertemplate: `${letter}* %{x:.5g}<extra></extra>` });
   const layout = { xaxis: { title: `${letter} in one layer`, range }, yaxis: { title: "in the next", range } };

@@ -31,7 +31,7 @@ export function ruleTab(choices) {
     tell(answer);
   });
   panel.refresh = () => {
-    $("rule-python").textContent = `rules.get("${panel.get("rule")}", "${panel.get("optimizer")}"); theory.exponents.stability(p, "${panel.get("optimizer")}", "${panel.get("alignment")}")`;
+    $("rule-python").textContent = `p = rules.get("${panel.get("rule")}", "${panel.get("optimizer")}"); theory.exponents.stability(p, "${panel.get("optimizer")}", "${panel.get("alignment")}")`;
     question.ask(panel.query("rule", "optimizer", "alignment", "rates", "gauge", "layers", "norm"));
   };
   panel.redraw = () => seen && growth(seen.sizes);
@@ -68,27 +68,28 @@ function sizeTable(when, sizes) {
 }
 
 function chip(law, exponent) {
-  const short = law.replace("(", "").replace(")", "").replace("-", "−");
-  return element("span", { className: `chip ${exponent > 0 ? "grows" : exponent < 0 ? "shrinks" : "one"}`, textContent: short });
+  const [base, power] = law.replace(/[()]/g, "").replace("-", "−").split("^");
+  const written = power ? [base, element("sup", { textContent: power })] : [base];
+  return element("span", { className: `chip ${exponent > 0 ? "grows" : exponent < 0 ? "shrinks" : "one"}` }, written);
 }
 
 // What matters most, as factors relative to the smallest width: flat is good.
 function growth(sizes) {
   const of = (when, symbol) => sizes[when].find((each) => each.symbol === symbol)?.exponents ?? [];
   const lines = [
-    ["logits at the start", of("initialization", "h").at(-1), "faint", "2px,3px"],
-    ["change of the logits", of("training", "Δh").at(-1), "grows", "solid"],
-    ["change of the last hidden layer", of("training", "Δh").at(-2), "accent", "solid"],
-    ["change of the first layer", of("training", "Δh").at(0), "one", "6px,3px"],
+    ["change of the logits", of("training", "Δh").at(-1), "grows", 6], // lines may lie on one another: thinner ones on top
+    ["change of the last hidden layer", of("training", "Δh").at(-2), "accent", 4],
+    ["change of the first layer", of("training", "Δh").at(0), "one", 2],
+    ["logits at the start", of("initialization", "h").at(-1), "text", 1],
   ].filter(([, exponent]) => exponent !== undefined);
-  const traces = lines.map(([name, exponent, shade, dash]) => line(WIDTHS, WIDTHS.map((n) => (n / WIDTHS[0]) ** exponent), { color: colour(shade), width: 2.5, dash }, {
+  const traces = lines.map(([name, exponent, shade, width]) => line(WIDTHS, WIDTHS.map((n) => (n / WIDTHS[0]) ** exponent), { color: colour(shade), width }, {
     name, showlegend: true, hoverinfo: "all", hovertemplate: `${name}: × %{y:.3g} at width %{x}<extra></extra>`,
   }));
   const logs = lines.map(([, exponent]) => exponent * Math.log10(WIDTHS.at(-1) / WIDTHS[0]));
   const layout = {
     showlegend: true, legend: { orientation: "h", y: -0.2, x: 0 },
-    xaxis: { title: "width", type: "log", tickvals: [64, 256, 1024, 4096, 16384] },
-    yaxis: { title: "size, relative to width 64", type: "log", range: [Math.min(-1, ...logs) - 0.15, Math.max(1, ...logs) + 0.15], exponentformat: "power", dtick: 1 },
+    xaxis: { title: "width", type: "log", tickvals: [64, 256, 1024, 4096, 16384], ticktext: ["64", "256", "1024", "4096", "16384"], range: [1.75, 4.3] },
+    yaxis: { title: "size, relative to width 64", type: "log", range: [Math.min(-1, ...logs) - 0.15, Math.max(1, ...logs) + 0.15], tickformat: "~g", dtick: 1 },
   };
   draw("growth", traces, layout, lines.map(([name, exponent]) => `${name}: ${exponent === 0 ? "of order one" : `like width to the power ${exponent}`}`).join("; "));
 }

@@ -11,7 +11,7 @@ from orderone.theory.limits.depth_report import judged
 from orderone.theory.limits.shaped import SMOOTH
 
 SKIPS = ("none", "scaled", "factor")
-BINS = 60
+BINS = 40
 OUTLIERS = 5e-4  # on either side, which would leave no room for the others
 COLLAPSED = 0.05  # median of 1 - rho below which its logarithm tells more
 SMALLEST = 1e-15
@@ -54,7 +54,7 @@ def _activation(name: str, shaped: bool) -> tuple[str, str]:
 
 def _of_correlations(rho: np.ndarray) -> dict[str, Any]:
     if 1 - np.median(rho) < COLLAPSED:
-        return {"scale": "log10(1 - ρ)", **_density(np.log10(np.maximum(1 - rho, SMALLEST)))}
+        return {"scale": "log10(1 − ρ)", **_density(np.log10(np.maximum(1 - rho, SMALLEST)))}
     return {"scale": "ρ", **_density(rho, -1.0, 1.0)}
 
 
