@@ -9,7 +9,8 @@ from orderone.core.reals import real
 from orderone.explore.query import Query
 from orderone.theory import critical_weight_var, phase_diagram
 
-MOST = 120  # points along an axis
+MOST = 80  # points along an axis
+LARGEST = 1000.0  # variance
 LINE = 120
 DEEPEST = 1e6  # next to the line the depth has no bound
 SHAPE = 3 / 4  # bias variances for each weight variance
@@ -17,7 +18,7 @@ SHAPE = 3 / 4  # bias variances for each weight variance
 
 def diagram(query: Query) -> dict[str, Any]:
     activation, keep = query.word("activation"), query.number("keep")
-    tops = [real(query.number(name), name, above=0, most=1e6) for name in ("most_weight_var", "most_bias_var")]
+    tops = [real(query.number(name), name, above=0, most=LARGEST) for name in ("most_weight_var", "most_bias_var")]
     points = count(query.whole("points"), "points", least=4, most=MOST)
     query.done()
     sizes = points, round(points * SHAPE)
