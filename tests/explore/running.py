@@ -13,7 +13,16 @@ from orderone.explore import HOST, Explorer
 NETWORK = {"activation": "tanh", "weight_var": 1.4, "bias_var": 0.1, "keep": 0.9, "q0": 1, "c0": 0.2}
 DIAGRAM = {"activation": "tanh", "keep": 1, "most_weight_var": 4, "most_bias_var": 0.3, "points": 12}
 RULE = {"rule": "sp", "optimizer": "adam", "alignment": "worst", "rates": "", "layers": 3, "norm": 0, "gauge": "paper"}
-DEPTH = {"width": 512, "depth": 64, "activation": "relu", "shaped": 0, "a": 1, "skips": "none", "factor": 1, "rho0": 0.3}
+DEPTH = {
+    "width": 512,
+    "depth": 64,
+    "activation": "relu",
+    "shaped": 0,
+    "a": 1,
+    "skips": "none",
+    "factor": 1,
+    "rho0": 0.3,
+}
 QUERIES: dict[str, dict[str, Any]] = {"network": NETWORK, "diagram": DIAGRAM, "rule": RULE, "depth": DEPTH}
 
 

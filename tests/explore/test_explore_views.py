@@ -117,7 +117,9 @@ def test_a_depth_report_is_that_of_the_library(query, options):
     assert list(told["correlation"].values()) == list(report.correlation.values())
 
 
-@pytest.mark.parametrize("query", [{}, {"shaped": 1}, {"skips": "scaled"}, {"width": 40, "depth": 10, "activation": "tanh"}])
+@pytest.mark.parametrize(
+    "query", [{}, {"shaped": 1}, {"skips": "scaled"}, {"width": 40, "depth": 10, "activation": "tanh"}]
+)
 def test_densities_are_those_of_the_report(query):
     told = tell("depth", **query)
     for name in ("norms", "correlations"):
@@ -127,7 +129,9 @@ def test_densities_are_those_of_the_report(query):
     if told["correlations"]["scale"] == "ρ":
         assert [low, middle, high] == pytest.approx(list(told["correlation"].values()))
     else:
-        assert [1 - 10**high, 1 - 10**middle, 1 - 10**low] == pytest.approx(list(told["correlation"].values()), abs=1e-4)
+        assert [1 - 10**high, 1 - 10**middle, 1 - 10**low] == pytest.approx(
+            list(told["correlation"].values()), abs=1e-4
+        )
     x, y = np.asarray(told["norms"]["x"]), np.asarray(told["norms"]["y"])
     spread = np.sqrt(np.average((x - np.average(x, weights=y)) ** 2, weights=y))
     assert spread == pytest.approx(told["norm_spread"], rel=0.03)

@@ -20,11 +20,11 @@ def explore(port: int | None = None, browser: bool = True) -> None:
         explorer = Explorer(port)
     except ImportError as error:
         raise ValueError(error) from error
-    with explorer:
-        print(f"exploring at {explorer.url} (Ctrl-C ends it)", flush=True)
-        if browser:  # some browsers return only when they are closed
-            Thread(target=webbrowser.open, args=[explorer.url], daemon=True).start()
-        try:
+    try:
+        with explorer:
+            print(f"exploring at {explorer.url} (Ctrl-C ends it)", flush=True)
+            if browser:  # some browsers return only when they are closed
+                Thread(target=webbrowser.open, args=[explorer.url], daemon=True).start()
             explorer.serve_forever()
-        except KeyboardInterrupt:  # the usual way to end it
-            print("\nended", file=sys.stderr)
+    except KeyboardInterrupt:  # the usual way to end it
+        print("\nended", file=sys.stderr)

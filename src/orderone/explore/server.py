@@ -4,6 +4,7 @@ It listens on 127.0.0.1, answers GET on the paths it knows, and nothing else. A 
 no header invites it, and a name that was made to point here (DNS rebinding) is not in the Host header that is expected.
 """
 
+import hashlib
 import os
 import select
 import socket
@@ -44,7 +45,7 @@ HEADERS = {
     "Referrer-Policy": "no-referrer",
     "Cross-Origin-Resource-Policy": "same-origin",
     "Cross-Origin-Opener-Policy": "same-origin",
-    "Cache-Control": "no-store",
+    "Cache-Control": "no-cache",  # kept by the browser, but asked for each time
 }
 
 
@@ -118,10 +119,14 @@ class _Handler(BaseHTTPRequestHandler):
             return self._send(403, b"403 this server answers to its own name only\n", "text/plain")
         path, query = urlsplit(self.path)[2:4]
         if path in self.server.files:
-            return self._send(200, *self.server.files[path])
+            return self._send_file(*self.server.files[path])
         if path.removeprefix("/api/") in VIEWS and path.startswith("/api/"):
             return self._answer(path.removeprefix("/api/"), query)
         return self._send(404, b"404 there is nothing here\n", "text/plain")
+
+    def _send_file(self, body: bytes, kind: str, tag: str) -> None:
+        known = self.headers.get("If-None-Match") == tag
+        self._send(304 if known else 200, b"" if known else body, kind, tag)
 
     def _answer(self, view: str, query: str) -> None:
         if self.headers.get("Sec-Fetch-Site", "same-origin") not in ("same-origin", "none"):
@@ -141,8 +146,10 @@ class _Handler(BaseHTTPRequestHandler):
         except (OSError, ValueError):
             return True
 
-    def _send(self, status: int, body: bytes, kind: str) -> None:
+    def _send(self, status: int, body: bytes, kind: str, tag: str = "") -> None:
         self.send_response(status)
+        if tag:
+            self.send_header("ETag", tag)
         self.send_header("Content-Type", f"{kind}; charset=utf-8")
         self.send_header("Content-Length", str(len(body)))
         if status in (403, 405, 414):
@@ -165,10 +172,14 @@ class _Handler(BaseHTTPRequestHandler):
         """A slider would fill the terminal."""
 
 
-def _files() -> dict[str, tuple[bytes, str]]:
-    """path -> content and type; all of it is in memory, so that no path leads to a disk."""
-    found = {
-        f"/{path.name}": (path.read_bytes(), TYPES[path.suffix]) for path in PAGE.iterdir() if path.suffix in TYPES
-    }
+def _files() -> dict[str, tuple[bytes, str, str]]:
+    """path -> content, type and tag; all of it is in memory, so that no path leads to a disk."""
     plotly = need("plotly.offline", "report", "to draw the explorer")
-    return found | {"/": found["/index.html"], "/plotly.js": (plotly.get_plotlyjs().encode(), TYPES[".js"])}
+    found = {path.name: path.read_bytes() for path in PAGE.iterdir() if path.suffix in TYPES}
+    found |= {"plotly.js": plotly.get_plotlyjs().encode()}
+    files = {f"/{name}": (body, TYPES[Path(name).suffix], _tag(body)) for name, body in found.items()}
+    return files | {"/": files["/index.html"]}
+
+
+def _tag(body: bytes) -> str:
+    return f'"{hashlib.sha256(body).hexdigest()[:32]}"'

@@ -35,18 +35,13 @@ class Workers:
     def ask(self, view: str, query: str, gone: Callable[[], bool]) -> Answer:
         """The answer; `AbandonedError` as soon as `gone` says that nobody waits."""
         deadline = time.monotonic() + self._limit
-        worker = self._take(deadline, gone)
+        worker, answer = self._take(deadline, gone), None
         try:
             answer = worker and worker.ask(json.dumps([view, query]), deadline, gone)
-            if answer:
-                self._give(worker)
-                return answer
-        except AbandonedError:
-            self._replace(worker)
-            raise
-        if worker:
-            self._replace(worker)
-        return TOO_LONG, _error(f"this takes more than {self._limit:g} seconds here; take smaller sizes")
+        finally:
+            if worker:
+                self._give(worker) if answer and worker.alive else self._replace(worker)
+        return answer or (TOO_LONG, _error(f"this takes more than {self._limit:g} seconds here; take smaller sizes"))
 
     def close(self) -> None:
         with self._changed:
@@ -57,23 +52,23 @@ class Workers:
     def _take(self, deadline: float, gone: Callable[[], bool]) -> "_Worker | None":
         """The one that was used last, which has most in its caches; None if none is free in time."""
         with self._changed:
-            while not self._idle:
+            while self._open and not self._idle:
                 self._changed.wait(POLL)
                 _check(gone)
                 if time.monotonic() > deadline:
                     return None
+            _check(lambda: not self._open)
             return self._idle.pop()
 
-    def _give(self, worker: "_Worker | None") -> None:
+    def _give(self, worker: "_Worker") -> None:
         with self._changed:
-            if worker:
-                self._idle.append(worker)
+            self._idle.append(worker)
             self._changed.notify()
 
-    def _replace(self, worker: "_Worker | None") -> None:
+    def _replace(self, worker: "_Worker") -> None:
         """A new one needs a moment to load: it is taken last."""
         with self._changed:
-            if worker and self._open:
+            if self._open:
                 worker.end()
                 fresh = _Worker()
                 self._all[self._all.index(worker)] = fresh
@@ -82,6 +77,8 @@ class Workers:
 
 
 class _Worker:
+    alive = True
+
     def __init__(self) -> None:
         command = [sys.executable, "-m", "orderone.explore.worker"]
         environment = {"OMP_NUM_THREADS": "1", **os.environ}  # small arrays: threads cost more than they bring
@@ -104,6 +101,7 @@ class _Worker:
         while time.monotonic() < deadline:
             with suppress(Empty):
                 status, _, body = self._lines.get(timeout=POLL).partition(b" ")
+                self.alive = bool(status)
                 return (int(status), body.rstrip()) if status else (FAILED, _error("the calculation broke off"))
             _check(gone)
         return None

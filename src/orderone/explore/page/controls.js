@@ -33,7 +33,7 @@ export class Slider extends Control {
     super(rest);
     Object.assign(this, { min, max, log, whole });
     this.number = element("input", { id: this.id, type: "text", inputMode: "decimal", autocomplete: "off", spellcheck: false, value: this.first });
-    this.range = element("input", { type: "range", min: this.along(min), max: this.along(max), step: step ?? "any" });
+    this.range = element("input", { id: `slide-${this.key}`, type: "range", min: this.along(min), max: this.along(max), step: step ?? "any" });
     this.range.setAttribute("aria-label", `${this.label.textContent.trim()}, slider`);
     this.place.append(element("div", { className: "row" }, [this.range, this.number]));
     this.describe(this.number, this.range);
