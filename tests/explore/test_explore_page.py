@@ -69,7 +69,9 @@ def value(page, name: str) -> float:
 def wait_for(page, name: str, expected: float) -> None:
     """Until the page shows this number, to all its digits."""
     known = "Infinity" if expected == float("inf") else repr(float(expected))
-    page.wait_for_function("([id, x]) => Number(document.getElementById(id)?.dataset.value) === Number(x)", arg=[name, known])  # fmt: skip
+    page.wait_for_function(
+        "([id, x]) => Number(document.getElementById(id)?.dataset.value) === Number(x)", arg=[name, known]
+    )
 
 
 def slide(page, name: str, key: str, times: int = 1) -> None:
@@ -187,7 +189,9 @@ def test_what_is_wrong_is_said_beside_the_control(open_page, control, typed, mes
 
 def test_nonsense_in_the_address(open_page):
     page = open_page("?tab=rule&rule=nothing&optimizer=x&layers=many&norm=7")
-    playwright.expect(page.locator("#wrong-rule, #wrong-optimizer, #wrong-layers").filter(has_text="expected")).to_have_count(1)  # fmt: skip
+    playwright.expect(
+        page.locator("#wrong-rule, #wrong-optimizer, #wrong-layers").filter(has_text="expected")
+    ).to_have_count(1)
 
 
 # --- tabs, state, looks ---------------------------------------------------------------------------------------------
@@ -196,7 +200,14 @@ def test_nonsense_in_the_address(open_page):
 def test_tabs_by_keyboard(open_page):
     page = open_page()
     page.get_by_role("tab", name="Phases").focus()
-    for key, tab in (("ArrowRight", "rule"), ("ArrowRight", "depth"), ("ArrowRight", "phase"), ("End", "depth"), ("ArrowLeft", "rule"), ("Home", "phase")):  # fmt: skip
+    for key, tab in (
+        ("ArrowRight", "rule"),
+        ("ArrowRight", "depth"),
+        ("ArrowRight", "phase"),
+        ("End", "depth"),
+        ("ArrowLeft", "rule"),
+        ("Home", "phase"),
+    ):
         page.keyboard.press(key)
         assert page.evaluate("document.activeElement.id") == f"tab-{tab}"
         assert page.locator(f"#{tab}").is_visible()

@@ -73,8 +73,21 @@ def test_only_get(explorer, method):
 
 
 @pytest.mark.parametrize(
-    "path", ["/x", "/api", "/api/", "/api/x", "/api/network/", "/page/index.html", "/../server.py", "/%2e%2e/server.py", "//etc/passwd", "/server.py", "/choices"]
-)  # fmt: skip
+    "path",
+    [
+        "/x",
+        "/api",
+        "/api/",
+        "/api/x",
+        "/api/network/",
+        "/page/index.html",
+        "/../server.py",
+        "/%2e%2e/server.py",
+        "//etc/passwd",
+        "/server.py",
+        "/choices",
+    ],
+)
 def test_unknown_paths(explorer, path):
     assert get(explorer, path)[0] == 404
 
@@ -124,7 +137,12 @@ def test_every_view_answers(explorer, view):
 
 
 def test_what_is_wrong_is_said(explorer):
-    assert ask(explorer, "network", keep=2) == (400, {"error": "keep: expected in (0, 1]; got 2.0; it is the rate at which units are kept, 1 minus the dropout rate"})  # fmt: skip
+    assert ask(explorer, "network", keep=2) == (
+        400,
+        {
+            "error": "keep: expected in (0, 1]; got 2.0; it is the rate at which units are kept, 1 minus the dropout rate"
+        },
+    )
     assert ask(explorer, "network", keep=None)[0] == 400
     assert ask(explorer, "network", activation="<script>alert(1)</script>")[0] == 400
 

@@ -79,7 +79,11 @@ def test_a_rule_is_that_of_the_solver(name, optimizer):
         (role, str(p.a[role]), str(p.b[role]), str(p.c[role])) for role in p.roles
     ]
     assert told["stable"] == bool(stability(p, optimizer, "worst"))
-    sizes = {f"{row['symbol']}{row['first'] + k}": e for row in told["sizes"]["initialization"] for k, e in enumerate(row["exponents"])}  # fmt: skip
+    sizes = {
+        f"{row['symbol']}{row['first'] + k}": e
+        for row in told["sizes"]["initialization"]
+        for k, e in enumerate(row["exponents"])
+    }
     assert sizes == {name: float(e) for name, e in rms(p).items()}
 
 
@@ -105,11 +109,14 @@ def test_why_a_rate_is_no_larger():
         ({"shaped": 1}, {"activation": "shaped-relu"}),
         ({"skips": "scaled"}, {"residual": True}),
         ({"skips": "factor", "factor": 0.5}, {"residual": 0.5}),
-        ({"width": 40, "depth": 25, "activation": "sin", "shaped": 1, "a": 2}, {"width": 40, "depth": 25, "activation": "shaped-smooth", "phi": "sin", "a": 2.0}),
+        (
+            {"width": 40, "depth": 25, "activation": "sin", "shaped": 1, "a": 2},
+            {"width": 40, "depth": 25, "activation": "shaped-smooth", "phi": "sin", "a": 2.0},
+        ),
         ({"width": 40, "depth": 25, "activation": "tanh"}, {"width": 40, "depth": 25, "activation": "tanh"}),
         ({"width": 40, "depth": 10}, {"width": 40, "depth": 10}),
     ],
-)  # fmt: skip
+)
 def test_a_depth_report_is_that_of_the_library(query, options):
     told, report = tell("depth", **query), depth_report(**({"width": 512, "depth": 64} | options))
     for name in ("regime", "ratio", "growth", "norm_spread", "reasons", "remedies", "caveat"):
@@ -186,7 +193,10 @@ def test_a_wrong_value_is_named(view, change, message):
 def test_what_is_missing_is_named(view):
     for name in QUERIES[view]:
         query = {key: value for key, value in QUERIES[view].items() if key != name}
-        assert answer(view, urlencode(query)) == (400, {"error": f"{name}: expected a value, got none; add {name}=... to the query"})  # fmt: skip
+        assert answer(view, urlencode(query)) == (
+            400,
+            {"error": f"{name}: expected a value, got none; add {name}=... to the query"},
+        )
 
 
 def test_a_value_twice_and_one_without_end():
@@ -202,7 +212,11 @@ NUMBERS = st.one_of(
     st.sampled_from(["nan", "inf", "-inf", "-0", "1e999", "", " ", "1e-320", "0x1", "1,5", "½", "1_0", "true", "[]"]),
     st.text(max_size=12),
 )
-WORDS = st.one_of(st.sampled_from(["tanh", "relu", "linear", "mup", "adam", "full", "paper", "none", "0", "1"]), st.text(max_size=12), NUMBERS)  # fmt: skip
+WORDS = st.one_of(
+    st.sampled_from(["tanh", "relu", "linear", "mup", "adam", "full", "paper", "none", "0", "1"]),
+    st.text(max_size=12),
+    NUMBERS,
+)
 
 
 @pytest.mark.parametrize("view", [*QUERIES, "choices"])

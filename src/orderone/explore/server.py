@@ -97,6 +97,7 @@ class Explorer(ThreadingHTTPServer):
 
     def _bind(self, port: int | None) -> None:
         wanted = PORTS if port is None else (count(port, "port", least=0, most=65535),)
+        reason: object = ""
         for tried in (*wanted, *([0] if port is None else [])):
             try:
                 return super().__init__((HOST, tried), _Handler)
@@ -111,6 +112,7 @@ class _Handler(BaseHTTPRequestHandler):
     server_version, sys_version = "orderone", ""
     error_content_type, error_message_format = "text/plain; charset=utf-8", "%(code)d %(message)s\n"
     timeout = 60
+    wbufsize, disable_nagle_algorithm = 1 << 16, True  # an answer in two parts would wait 40 ms for the second
 
     def do_GET(self) -> None:
         if len(self.path) > LONGEST:
@@ -168,7 +170,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     do_HEAD = do_POST = do_PUT = do_PATCH = do_DELETE = do_OPTIONS = do_TRACE = do_CONNECT = _refuse
 
-    def log_message(self, *_: Any) -> None:
+    def log_message(self, format: str, *args: Any) -> None:
         """A slider would fill the terminal."""
 
 

@@ -30,12 +30,13 @@ def answer(view: str, text: str) -> tuple[int, dict[str, Any]]:
 
 def plain(value: Any) -> Any:
     """As JSON has it. It has no word for infinity, so that becomes the string that JavaScript reads as a number."""
-    if isinstance(value, float) and not isfinite(value):
-        return None if isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    if type(value) is float:
+        return value if isfinite(value) else None if isnan(value) else "Infinity" if value > 0 else "-Infinity"
     if isinstance(value, Mapping):
         return {key: plain(each) for key, each in value.items()}
-    value = value.tolist() if hasattr(value, "tolist") else value
-    return [plain(each) for each in value] if isinstance(value, list | tuple | range) else value
+    if hasattr(value, "tolist"):  # an array, or a number of numpy's
+        return plain(value.tolist())
+    return [plain(each) for each in value] if isinstance(value, list | tuple) else value
 
 
 def main() -> None:

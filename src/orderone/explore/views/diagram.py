@@ -22,11 +22,13 @@ def diagram(query: Query) -> dict[str, Any]:
     points = count(query.whole("points"), "points", least=4, most=MOST)
     query.done()
     sizes = points, round(points * SHAPE)
-    axes = [(np.arange(size) + 0.5) * (top / size) for top, size in zip(tops, sizes, strict=True)]  # centres of cells
-    found = phase_diagram(activation, *axes, keep)
+    weights, biases = (
+        (np.arange(size) + 0.5) * (top / size) for top, size in zip(tops, sizes, strict=True)
+    )  # of cells
+    found = phase_diagram(activation, weights, biases, keep)
     return {
-        "weight_var": axes[0],
-        "bias_var": axes[1],
+        "weight_var": weights,
+        "bias_var": biases,
         "depth": [[_rounded(depth) for depth in row] for row in np.minimum(found.trainable_depth, DEEPEST).T],
         "phase": np.select([found.phase == "ordered", found.phase == "chaotic"], [-1, 1], 0).T,
         "diverges": (found.status == "diverges").astype(int).T,
