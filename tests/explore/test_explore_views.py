@@ -220,7 +220,7 @@ WORDS = st.one_of(
 
 
 @pytest.mark.parametrize("view", [*QUERIES, "choices"])
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(data=st.data())
 def test_bad_queries_get_an_answer_or_a_message(view, data):
     """Never an exception, and never something that JSON cannot hold."""
@@ -234,7 +234,7 @@ def test_bad_queries_get_an_answer_or_a_message(view, data):
     json.dumps(plain(body), allow_nan=False)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(st.text(max_size=80))
 def test_any_text_as_a_query(text):
     for view in VIEWS:
