@@ -7,7 +7,7 @@ from orderone.core.covariances import correlation
 from orderone.measure import sample_network
 from orderone.theory import depth_report
 from orderone.theory.activations import get
-from orderone.theory.limits import correlation_ode
+from orderone.theory.limits import correlation_ode, depth_law, ks
 from orderone.theory.limits.small_networks import normalized, sampled, sampled_wide
 
 NETWORKS = [
@@ -28,6 +28,17 @@ def test_networks_spread_as_reported(setting, kind, options):
     quantiles = np.quantile(correlation(V)[:, 0, 1], list(report.correlation))
     # on the scale on which correlations have a constant error
     np.testing.assert_allclose(np.arctanh(list(report.correlation.values())), np.arctanh(quantiles), atol=0.45)
+
+
+@pytest.mark.parametrize(("setting", "kind", "options"), NETWORKS)
+def test_the_law_behind_a_report_is_that_of_networks(setting, kind, options):
+    law = depth_law(**setting)
+    V = sample_network(kind, width=setting["width"], depth=setting["depth"], samples=2000, **options)
+    rho = V[:, 0, 1] / np.sqrt(V[:, 0, 0] * V[:, 1, 1])
+    assert ks(law.log_norms, np.log(V[:, 0, 0])) < 0.12  # finite networks are near their limits, not on them
+    assert ks(law.correlations, rho) < 0.12
+    other = depth_law(**setting | {"depth": 3 * setting["depth"], "rho0": 0.6})
+    assert ks(other.correlations, rho) > 0.3
 
 
 def test_regimes():

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import tyro
 from tyro.extras import SubcommandApp
 
-from orderone.cli import check, cite, demo, plan, predict, report, reproduce, sweep
+from orderone.cli import check, cite, demo, explore, plan, predict, report, reproduce, sweep
 
 app = SubcommandApp()
 app.command(predict.app, name="predict", help="What theory says, without running a network.")
@@ -14,6 +14,7 @@ app.command(check.check)
 app.command(sweep.sweep)
 app.command(reproduce.reproduce)
 app.command(report.report)
+app.command(explore.explore)
 app.command(cite.cite)
 app.command(demo.demo)
 

@@ -4,6 +4,7 @@ Networks*. Covariances and correlations of layers as solutions of differential e
 from orderone.theory.limits.chain import Q_INFINITY, correlation_chain, infinite_width_q, mu_r, sigma_r2
 from orderone.theory.limits.correlation_law import correlation_mean
 from orderone.theory.limits.covariance_sde import CovarianceSDE, Paths
+from orderone.theory.limits.depth_law import DepthLaw, depth_law
 from orderone.theory.limits.depth_report import DepthReport, depth_report
 from orderone.theory.limits.distances import Distance, distance, energy, ks, wasserstein
 from orderone.theory.limits.metric import diffusion, metric
@@ -19,6 +20,7 @@ __all__ = [
     "K31",
     "Q_INFINITY",
     "CovarianceSDE",
+    "DepthLaw",
     "DepthReport",
     "Distance",
     "Paths",
@@ -29,6 +31,7 @@ __all__ = [
     "correlation_mean",
     "correlation_ode",
     "covariance_ode",
+    "depth_law",
     "depth_report",
     "diffusion",
     "distance",

@@ -1,0 +1,21 @@
+"""What the page shows, one file each: a function from a query to numbers and words, without any drawing."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from orderone.explore.query import Query
+from orderone.explore.views.choices import choices
+from orderone.explore.views.depth import depth
+from orderone.explore.views.diagram import diagram
+from orderone.explore.views.network import network
+from orderone.explore.views.rule import rule
+
+VIEWS: Mapping[str, Callable[[Query], dict[str, Any]]] = {
+    "choices": choices,
+    "network": network,
+    "diagram": diagram,
+    "rule": rule,
+    "depth": depth,
+}
+
+__all__ = ["VIEWS"]

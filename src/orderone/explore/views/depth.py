@@ -1,0 +1,68 @@
+"""What depth does to a random network of finite width: the depth report, and the densities behind its numbers."""
+
+from typing import Any
+
+import numpy as np
+
+from orderone.core.errors import one_of
+from orderone.explore.query import Query
+from orderone.theory.limits import depth_law
+from orderone.theory.limits.depth_report import judged
+from orderone.theory.limits.shaped import SMOOTH
+
+SKIPS = ("none", "scaled", "factor")
+BINS = 40
+OUTLIERS = 5e-4  # on either side, which would leave no room for the others
+COLLAPSED = 0.05  # median of 1 - rho below which its logarithm tells more
+SMALLEST = 1e-15
+
+
+def depth(query: Query) -> dict[str, Any]:
+    width, layers, rho0 = query.whole("width"), query.whole("depth"), query.number("rho0")
+    branch = {"none": None, "scaled": True, "factor": query.number("factor")}[query.word("skips", SKIPS)]
+    kind, shape = _activation(query.word("activation"), query.flag("shaped")), query.number("a")
+    query.done()
+    law = depth_law(width, layers, kind[0], branch, rho0, phi=kind[1], a=shape)
+    report = judged(law)
+    low, middle, high = report.correlation.values()
+    return {
+        "regime": report.regime,
+        "ratio": report.ratio,
+        "activation": report.activation,
+        "residual": report.residual,
+        "growth": report.growth,
+        "norm_spread": report.norm_spread,
+        "correlation": {"low": low, "median": middle, "high": high},
+        "reasons": report.reasons,
+        "remedies": report.remedies,
+        "caveat": report.caveat,
+        "norms": _density(law.log_norms),
+        "correlations": _of_correlations(law.correlations),
+    }
+
+
+def _activation(name: str, shaped: bool) -> tuple[str, str]:
+    """(activation, phi) as `depth_report` takes them."""
+    if not shaped:
+        return name, "tanh"
+    return (
+        ("shaped-relu", "tanh")
+        if name == "relu"
+        else ("shaped-smooth", one_of(name, ("relu", *SMOOTH), "activation to shape"))
+    )
+
+
+def _of_correlations(rho: np.ndarray) -> dict[str, Any]:
+    if 1 - np.median(rho) < COLLAPSED:
+        return {"scale": "log10(1 − ρ)", **_density(np.log10(np.maximum(1 - rho, SMALLEST)))}
+    return {"scale": "ρ", **_density(rho, -1.0, 1.0)}
+
+
+def _density(samples: np.ndarray, *ends: float) -> dict[str, Any]:
+    """A histogram, as heights of bins of equal width, and three quantiles."""
+    low, high = ends or np.quantile(samples, [OUTLIERS, 1 - OUTLIERS])
+    if high - low < 1e-9 * max(1.0, abs(low)):  # all alike
+        low, high = low - 0.5, high + 0.5
+    counts, edges = np.histogram(samples, BINS, (low, high))
+    heights = counts / samples.size / (edges[1] - edges[0])
+    return {"x": (edges[1:] + edges[:-1]) / 2, "y": heights, "quantiles": np.quantile(samples, [0.05, 0.5, 0.95])}

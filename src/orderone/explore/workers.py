@@ -1,0 +1,132 @@
+"""A few processes that compute. Each answers one question at a time; one whose question nobody waits for any more, or that
+takes too long, is ended and another takes its place: moving a slider never queues behind an old position of it."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from queue import Empty, SimpleQueue
+from threading import Condition, Thread
+
+NUMBER = 3  # two for a page, which asks for a map and a point at once, and one that is warm if one of them is ended
+LIMIT = 30.0  # seconds for an answer
+POLL = 0.05  # seconds between looks at whether someone still waits
+FAILED, TOO_LONG = 500, 503
+
+Answer = tuple[int, bytes]  # HTTP status, JSON
+
+
+class AbandonedError(Exception):
+    """Nobody waits for the answer."""
+
+
+class Workers:
+    """`ask` may be called from many threads."""
+
+    def __init__(self, number: int = NUMBER, limit: float = LIMIT):
+        self._limit, self._changed, self._open = limit, Condition(), True
+        self._all = [_Worker() for _ in range(number)]
+        self._idle = deque(self._all)
+
+    def ask(self, view: str, query: str, gone: Callable[[], bool]) -> Answer:
+        """The answer; `AbandonedError` as soon as `gone` says that nobody waits."""
+        deadline = time.monotonic() + self._limit
+        worker, answer = self._take(deadline, gone), None
+        try:
+            answer = worker and worker.ask(json.dumps([view, query]), deadline, gone)
+        finally:
+            if worker:
+                self._give(worker) if answer and worker.alive else self._replace(worker)
+        return answer or (TOO_LONG, _error(f"this takes more than {self._limit:g} seconds here; take smaller sizes"))
+
+    def close(self) -> None:
+        with self._changed:
+            self._open = False
+            for worker in self._all:
+                worker.end()
+
+    def _take(self, deadline: float, gone: Callable[[], bool]) -> "_Worker | None":
+        """The one that was used last, which has most in its caches; None if none is free in time."""
+        with self._changed:
+            while self._open and not self._idle:
+                self._changed.wait(POLL)
+                _check(gone)
+                if time.monotonic() > deadline:
+                    return None
+            _check(lambda: not self._open)
+            return self._idle.pop()
+
+    def _give(self, worker: "_Worker") -> None:
+        with self._changed:
+            self._idle.append(worker)
+            self._changed.notify()
+
+    def _replace(self, worker: "_Worker") -> None:
+        """A new one needs a moment to load: it is taken last."""
+        with self._changed:
+            if self._open:
+                worker.end()
+                fresh = _Worker()
+                self._all[self._all.index(worker)] = fresh
+                self._idle.appendleft(fresh)
+            self._changed.notify()
+
+
+class _Worker:
+    alive = True
+
+    def __init__(self) -> None:
+        command = [sys.executable, "-m", "orderone.explore.worker"]
+        environment = {"OMP_NUM_THREADS": "1", **os.environ}  # small arrays: threads cost more than they bring
+        self._process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env=environment,
+            start_new_session=True,  # Ctrl-C is for the server
+        )
+        self._lines: SimpleQueue[bytes] = SimpleQueue()
+        Thread(target=self._listen, daemon=True).start()
+
+    def ask(self, question: str, deadline: float, gone: Callable[[], bool]) -> Answer | None:
+        """None if it takes too long."""
+        with suppress(OSError):  # a dead one is found below
+            assert self._process.stdin
+            self._process.stdin.write(question.encode() + b"\n")
+            self._process.stdin.flush()
+        while time.monotonic() < deadline:
+            with suppress(Empty):
+                status, _, body = self._lines.get(timeout=POLL).partition(b" ")
+                self.alive = bool(status)
+                return (int(status), body.rstrip()) if status else (FAILED, _error("the calculation broke off"))
+            _check(gone)
+        return None
+
+    def end(self) -> None:
+        """At once: it holds nothing that could be lost."""
+        self._process.kill()
+        self._process.wait()
+        for pipe in (self._process.stdin, self._process.stdout):
+            with suppress(OSError):
+                assert pipe
+                pipe.close()
+
+    def _listen(self) -> None:
+        assert self._process.stdout
+        with suppress(OSError, ValueError):  # closed by `end`
+            for line in self._process.stdout:
+                self._lines.put(line)
+        self._lines.put(b"")
+
+
+def _check(gone: Callable[[], bool]) -> None:
+    if gone():
+        raise AbandonedError
+
+
+def _error(words: str) -> bytes:
+    return json.dumps({"error": words}).encode()

@@ -1,0 +1,311 @@
+"""The explorer in a real browser: sliders move numbers, which are the library's; wrong input is said beside its control."""
+
+import re
+import shutil
+
+import pytest
+from running import running
+
+from orderone import rules
+from orderone.theory import MeanField, critical_weight_var, depth_report
+
+playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+NAMES = ("chromium", "chromium-browser", "google-chrome")
+TIMEOUT_MS = 30_000
+FIGURES = {
+    "phase": ("map", "length-map", "correlation-map", "length-path", "correlation-path"),
+    "rule": ("growth",),
+    "depth": ("norms", "correlations"),
+}
+
+
+@pytest.fixture(scope="module")
+def browser():
+    path = next(filter(None, map(shutil.which, NAMES)), None)
+    if path is None:
+        pytest.skip(f"no browser on this machine: none of {', '.join(NAMES)} is on the PATH")
+    with playwright.sync_playwright() as play:
+        browser = play.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+@pytest.fixture(scope="module")
+def window(browser):
+    """One explorer and one page for all tests, which open it anew: plotly is read once."""
+    complaints = []
+    with running() as explorer:
+        page = browser.new_page()
+        page.set_default_timeout(TIMEOUT_MS)
+        # a browser reports every answer with status 400 by itself; those are expected where a test types nonsense
+        page.on("console", lambda m: "400 (Bad Request)" in m.text or complaints.append(f"console {m.type}: {m.text}"))
+        page.on("pageerror", lambda error: complaints.append(f"error: {error}"))
+        page.on("request", lambda r: r.url.startswith(explorer.url) or complaints.append(f"request: {r.url}"))
+        yield page, explorer.url, complaints
+
+
+@pytest.fixture
+def open_page(window):
+    """Opens the page; at the end, whatever it complained about or asked of others is an error."""
+    page, url, complaints = window
+
+    def open_page(query="", width=1300, scheme="light"):
+        page.set_viewport_size({"width": width, "height": 900})
+        page.emulate_media(color_scheme=scheme)
+        page.goto(url + query)
+        page.wait_for_selector("[role=tabpanel]:not([hidden]) select")
+        return page
+
+    yield open_page
+    found, complaints[:] = complaints[:], []
+    assert not found
+
+
+def value(page, name: str) -> float:
+    """The number behind the digits shown."""
+    return float(page.locator(f"#{name}").get_attribute("data-value").replace("Infinity", "inf"))
+
+
+def wait_for(page, name: str, expected: float) -> None:
+    """Until the page shows this number, to all its digits."""
+    known = "Infinity" if expected == float("inf") else repr(float(expected))
+    page.wait_for_function(
+        "([id, x]) => Number(document.getElementById(id)?.dataset.value) === Number(x)", arg=[name, known]
+    )
+
+
+def slide(page, name: str, key: str, times: int = 1) -> None:
+    page.locator(f"#slide-{name}").focus()
+    for _ in range(times):
+        page.keyboard.press(key)
+
+
+# --- phases ---------------------------------------------------------------------------------------------------------
+
+
+def test_numbers_are_the_librarys(open_page):
+    page = open_page()
+    network = MeanField("tanh", 1.4, 0.1)
+    wait_for(page, "q_star", network.q_star)
+    for name in ("c_star", "chi1", "chi2", "xi1", "xi2"):
+        assert value(page, name) == getattr(network, name)
+    assert value(page, "trainable_depth") == network.trainable_depth()
+    assert page.locator("#trainable_depth").text_content() == "72"
+    assert page.locator("#phase-word").text_content() == "ordered"
+    assert page.locator("#q_star").text_content() == f"{network.q_star:.5g}"
+
+
+def test_a_slider_moves_them_by_keyboard(open_page):
+    page = open_page()
+    slide(page, "weight_var", "ArrowRight", 5)
+    wait_for(page, "chi1", MeanField("tanh", 1.45, 0.1).chi1)
+    slide(page, "keep", "ArrowLeft", 4)
+    wait_for(page, "c_star", MeanField("tanh", 1.45, 0.1, 0.98).c_star)
+    slide(page, "bias_var", "End")
+    wait_for(page, "xi2", MeanField("tanh", 1.45, 0.3, 0.98).xi2)
+    page.wait_for_url(re.compile("weight_var=1.45.*bias_var=0.3.*keep=0.98"))
+
+
+def test_a_number_moves_the_slider(open_page):
+    page = open_page()
+    page.fill("#set-bias_var", "0.2")
+    wait_for(page, "q_star", MeanField("tanh", 1.4, 0.2).q_star)
+    assert page.input_value("#slide-bias_var") == "0.2"
+
+
+def test_another_activation_and_an_own_one(open_page):
+    page = open_page()
+    page.select_option("#set-activation", "relu")
+    wait_for(page, "chi1", MeanField("relu", 1.4, 0.1).chi1)
+    page.select_option("#set-activation", "another …")
+    wait_for(page, "chi1", MeanField("leaky-relu(0.2)", 1.4, 0.1).chi1)
+    page.fill("#set-activation + input", "leaky-relu(0.5)")
+    wait_for(page, "chi1", MeanField("leaky-relu(0.5)", 1.4, 0.1).chi1)
+
+
+def test_to_the_critical_line(open_page):
+    page = open_page()
+    page.get_by_role("button", name="go there").click()
+    best = round(critical_weight_var("tanh", 0.1), 6)
+    wait_for(page, "chi1", MeanField("tanh", best, 0.1).chi1)
+    assert value(page, "chi1") == pytest.approx(1, abs=1e-5)
+
+
+def test_a_line_beyond_the_map_widens_it(open_page):
+    page = open_page("?activation=sigmoid&bias_var=0.05")
+    page.get_by_role("button", name="go there").click()
+    best = critical_weight_var("sigmoid", 0.05)
+    assert best > 4
+    wait_for(page, "chi1", MeanField("sigmoid", round(best, 6), 0.05).chi1)
+    page.wait_for_function("() => document.querySelector('#map').layout?.xaxis.range[1] > 15")
+
+
+def test_signals_that_grow_for_ever(open_page):
+    page = open_page("?activation=relu&weight_var=2.5")
+    wait_for(page, "q_star", float("inf"))
+    assert page.locator("#q_star").text_content() == "∞"
+    assert page.locator("#phase-status").text_content() == "diverges"
+    assert page.locator("#phase-word").text_content() == "chaotic"
+
+
+def test_a_click_on_the_map_chooses(open_page):
+    page = open_page()
+    page.wait_for_function("() => document.querySelector('#map').data?.[0].x.length === 72")
+    box = page.locator("#map .nsewdrag").bounding_box()
+    page.mouse.move(box["x"] + box["width"] * 0.75, box["y"] + box["height"] * 0.5)
+    page.mouse.click(box["x"] + box["width"] * 0.75, box["y"] + box["height"] * 0.5)
+    page.wait_for_function("() => Math.abs(Number(document.getElementById('set-weight_var').value) - 3) < .1")
+    assert float(page.input_value("#set-bias_var")) == pytest.approx(0.15, abs=0.01)
+    assert page.locator("#phase-word").text_content() in ("ordered", "chaotic")
+
+
+# --- wrong input ----------------------------------------------------------------------------------------------------
+
+
+WRONG = [
+    ("#set-bias_var", "-1", "bias_var: expected 0 or more", "0.2"),
+    ("#set-bias_var", "abc", "bias_var: expected a number, got 'abc'", "0.2"),
+    ("#set-bias_var", "", "bias_var: expected a number, got ''", "0.2"),
+    ("#set-bias_var", "1e999", "bias_var: expected 0 or more, and finite; got inf", "0.2"),
+    ("#set-keep", "0", "keep: expected in (0, 1]", "0.9"),
+    ("#set-activation + input", "<img src=x>", "unknown activation: ", "tanh"),
+]
+
+
+def test_what_is_wrong_is_said_beside_the_control(open_page):
+    page = open_page("?activation=leaky-relu(0.2)")
+    wait_for(page, "chi1", MeanField("leaky-relu(0.2)", 1.4, 0.1).chi1)
+    for control, wrong, message, right in WRONG:
+        page.fill(control, wrong)
+        error = page.locator(f"#{page.get_attribute(control, 'aria-describedby')}")
+        playwright.expect(error).to_contain_text(message)
+        assert page.get_attribute(control, "aria-invalid") == "true"
+        assert page.locator(".stale").count() > 0  # old numbers step back
+        page.fill(control, right)
+        playwright.expect(error).to_be_empty()
+        assert page.get_attribute(control, "aria-invalid") is None
+    wait_for(page, "chi1", MeanField("tanh", 1.4, 0.2, 0.9).chi1)
+    assert page.locator("img").count() == 0
+
+
+def test_nonsense_in_the_address(open_page):
+    page = open_page("?tab=rule&rule=nothing&optimizer=x&layers=many&norm=7")
+    playwright.expect(
+        page.locator("#wrong-rule, #wrong-optimizer, #wrong-layers").filter(has_text="expected")
+    ).to_have_count(1)
+
+
+# --- tabs, state, looks ---------------------------------------------------------------------------------------------
+
+
+def test_tabs_by_keyboard(open_page):
+    page = open_page()
+    page.get_by_role("tab", name="Phases").focus()
+    for key, tab in (
+        ("ArrowRight", "rule"),
+        ("ArrowRight", "depth"),
+        ("ArrowRight", "phase"),
+        ("End", "depth"),
+        ("ArrowLeft", "rule"),
+        ("Home", "phase"),
+    ):
+        page.keyboard.press(key)
+        assert page.evaluate("document.activeElement.id") == f"tab-{tab}"
+        assert page.locator(f"#{tab}").is_visible()
+        assert page.locator("[role=tabpanel]:visible").count() == 1
+        assert page.locator(f"#tab-{tab}").get_attribute("aria-selected") == "true"
+    page.wait_for_url(re.compile("tab=phase"))
+
+
+def test_a_link_holds_the_state(open_page):
+    page = open_page("?tab=depth&depth=20&width=300&skips=scaled&rho0=0.5")
+    report = depth_report(300, 20, "relu", True, 0.5)
+    wait_for(page, "norm_spread", report.norm_spread)
+    page.fill("#set-depth", "40")
+    page.wait_for_url(re.compile("depth=40"))
+    page = open_page("?" + page.url.partition("?")[2])
+    wait_for(page, "norm_spread", depth_report(300, 40, "relu", True, 0.5).norm_spread)
+
+
+@pytest.mark.parametrize("tab", FIGURES)
+@pytest.mark.parametrize(("width", "scheme"), [(390, "light"), (1300, "dark")])
+def test_any_screen(open_page, tab, width, scheme):
+    page = open_page(f"?tab={tab}", width=width, scheme=scheme)
+    for figure in FIGURES[tab]:
+        place = page.locator(f"#{figure}")
+        page.wait_for_selector(f"#{figure} .main-svg")
+        assert len(place.get_attribute("aria-label")) > 30
+        assert place.bounding_box()["width"] > 150
+    assert page.evaluate("document.documentElement.scrollWidth") == width
+    unnamed = (
+        "[...document.querySelectorAll('input, select')].filter((each) => !each.labels?.length && !each.ariaLabel)"
+    )
+    assert page.evaluate(f"{unnamed}.length") == 0
+    ids = page.evaluate("[...document.querySelectorAll('[id]')].map((each) => each.id)")
+    assert len(ids) == len(set(ids))
+
+
+def test_colours_follow_the_scheme(open_page):
+    page = open_page()
+    page.wait_for_function("() => document.querySelector('#map').data?.[0].x.length === 72")
+    shade = "document.querySelector('#map').data[0].colorscale[0][1]"
+    light = page.evaluate(shade)
+    page.emulate_media(color_scheme="dark")
+    page.wait_for_function(f"() => {shade} !== '{light}'")
+
+
+# --- parameterizations and depth ------------------------------------------------------------------------------------
+
+
+def test_exponents_are_the_librarys(open_page):
+    page = open_page("?tab=rule")
+    for name, optimizer in (("mup", "adam"), ("sp", "adam"), ("mf", "sgd")):
+        page.select_option("#set-rule", name)
+        page.select_option("#set-optimizer", optimizer)
+        p = rules.get(name, optimizer)
+        for role in p.roles:
+            expected = [str(x[role]).replace("-", "−") for x in (p.a, p.b, p.c)]
+            playwright.expect(page.locator(f"#role-{role} .number")).to_have_text(expected)
+
+
+def test_the_verdict_changes_with_the_rates(open_page):
+    page = open_page("?tab=rule&rule=sp")
+    playwright.expect(page.locator("#stable")).to_have_text("UNSTABLE")
+    assert "readout: W Δh into the logits" in page.locator("#failed").text_content()
+    page.select_option("#set-rates", "worst")
+    playwright.expect(page.locator("#stable")).to_have_text("STABLE")
+    assert "lazy" in page.locator("#rule-notes").text_content()
+
+
+def test_a_depth_report(open_page):
+    page = open_page("?tab=depth")
+    plain, shaped = depth_report(512, 64), depth_report(512, 64, "shaped-relu")
+    wait_for(page, "norm_spread", plain.norm_spread)
+    assert page.locator("#regime").text_content() == "degenerate"
+    assert page.locator("#remedies li").all_text_contents() == list(plain.remedies)
+    page.check("#set-shaped")
+    wait_for(page, "norm_spread", shaped.norm_spread)
+    assert value(page, "rho_median") == shaped.correlation[0.5]
+    assert page.locator("#regime").text_content() == "lognormal"
+
+
+def test_the_newest_question_wins(open_page):
+    """A long calculation is dropped when the slider moves on."""
+    page = open_page("?tab=depth&function=gelu&depth=1000&width=1000&skips=scaled")
+    page.wait_for_selector("#status:has-text('computing')")
+    page.fill("#set-depth", "3")
+    page.fill("#set-width", "20")
+    wait_for(page, "ratio", 3 / 20)
+    assert value(page, "norm_spread") == depth_report(20, 3, "gelu", True).norm_spread
+    page.wait_for_selector(".busy", state="detached")
+    assert page.locator("#status").text_content() == ""
+
+
+def test_a_server_that_has_ended(browser):
+    with running() as explorer:
+        page = browser.new_page()
+        page.goto(explorer.url)
+        page.wait_for_selector("#map.js-plotly-plot")
+    page.fill("#set-bias_var", "0.25")
+    playwright.expect(page.locator("#lost")).to_contain_text("orderone explore")
+    page.close()

@@ -1,0 +1,269 @@
+"""The server without a browser: who may ask, for what, and what becomes of questions that nobody waits for."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from urllib.parse import urlencode
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from running import DEPTH, QUERIES, ask, get, running
+
+from orderone.explore import HOST, Explorer
+from orderone.explore.server import KEPT
+from orderone.explore.workers import AbandonedError, Workers
+from orderone.theory import MeanField
+
+SLOW = {"width": 1024, "depth": 1500, "activation": "gelu", "skips": "scaled"}  # seconds of work
+
+
+@pytest.fixture(scope="module")
+def explorer():
+    with running() as explorer:
+        yield explorer
+
+
+# --- who may ask, and for what --------------------------------------------------------------------------------------
+
+
+def test_only_this_machine_can_reach_it(explorer):
+    assert explorer.socket.getsockname()[0] == "127.0.0.1"
+    assert explorer.socket.family == socket.AF_INET
+    others = {info[4][0] for info in socket.getaddrinfo(socket.gethostname(), None, socket.AF_INET)} - {HOST}
+    for address in others:
+        with socket.socket() as caller:
+            caller.settimeout(5)
+            assert caller.connect_ex((address, explorer.server_port)) != 0
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
+def test_it_answers_to_its_own_name(explorer, host):
+    assert get(explorer, "/", Host=f"{host}:{explorer.server_port}")[0] == 200
+
+
+@pytest.mark.parametrize("host", ["", "evil.example", "127.0.0.1", "localhost:1", "127.0.0.1:80@evil.example"])
+@pytest.mark.parametrize("path", ["/", "/api/choices", "/nothing"])
+def test_another_name_that_points_here_gets_nothing(explorer, host, path):
+    status, body, _ = get(explorer, path, Host=host)
+    assert (status, body) == (403, b"403 this server answers to its own name only\n")
+
+
+def test_two_names_are_none(explorer):
+    with socket.create_connection((HOST, explorer.server_port), timeout=10) as caller:
+        name = f"Host: {HOST}:{explorer.server_port}\r\n"
+        caller.sendall(f"GET / HTTP/1.1\r\n{name}Host: evil.example\r\n\r\n".encode())
+        assert caller.recv(100).startswith(b"HTTP/1.1 403")
+
+
+@pytest.mark.parametrize("site", ["cross-site", "same-site"])
+def test_pages_of_others_get_no_answers(explorer, site):
+    assert get(explorer, "/api/choices", Sec_Fetch_Site=site)[0] == 403
+    assert get(explorer, "/", Sec_Fetch_Site=site)[0] == 200  # a link to the page may stand anywhere
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH", "OPTIONS", "HEAD", "TRACE"])
+def test_only_get(explorer, method):
+    assert get(explorer, "/", method)[0] == 405
+    assert get(explorer, "/", "BREW")[0] == 501
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/x",
+        "/api",
+        "/api/",
+        "/api/x",
+        "/api/network/",
+        "/page/index.html",
+        "/../server.py",
+        "/%2e%2e/server.py",
+        "//etc/passwd",
+        "/server.py",
+        "/choices",
+    ],
+)
+def test_unknown_paths(explorer, path):
+    assert get(explorer, path)[0] == 404
+
+
+def test_addresses_have_an_end(explorer):
+    assert get(explorer, "/?" + "x" * 3000)[0] == 414
+    assert get(explorer, "/?" + "x" * 70_000)[0] == 414
+
+
+def test_headers_forbid_everything_foreign(explorer):
+    for path in ("/", "/main.js", "/style.css", "/plotly.js", "/api/choices", "/x"):
+        headers = get(explorer, path)[2]
+        assert "default-src 'none'; script-src 'self';" in headers["Content-Security-Policy"]
+        assert "frame-ancestors 'none'" in headers["Content-Security-Policy"]
+        assert headers["X-Content-Type-Options"] == "nosniff"
+        assert not [name for name in headers if name.lower().startswith("access-control")]
+        assert headers["Server"].strip() == "orderone"
+
+
+def test_the_page_and_what_it_needs_come_from_here(explorer):
+    status, body, headers = get(explorer, "/?tab=depth&anything=1")
+    assert (status, headers["Content-Type"]) == (200, "text/html; charset=utf-8")
+    assert b"http://" not in body.replace(b"http://www.w3.org/", b"")
+    assert b"https://" not in body
+    assert b"<script>" not in body
+    assert len(get(explorer, "/plotly.js")[1]) > 10**6
+
+
+def test_a_browser_that_has_the_file_is_told_so(explorer):
+    _, body, headers = get(explorer, "/main.js")
+    assert get(explorer, "/main.js", If_None_Match=headers["ETag"])[:2] == (304, b"")
+    assert get(explorer, "/main.js", If_None_Match='"another"')[:2] == (200, body)
+
+
+# --- answers --------------------------------------------------------------------------------------------------------
+
+
+def test_answers_are_those_of_the_library(explorer):
+    status, told = ask(explorer, "network")
+    assert (status, told["q_star"]) == (200, MeanField("tanh", 1.4, 0.1, 0.9).q_star)
+    assert ask(explorer, "network", activation="relu", weight_var=3)[1]["q_star"] == "Infinity"
+
+
+@pytest.mark.parametrize("view", QUERIES)
+def test_every_view_answers(explorer, view):
+    assert ask(explorer, view)[0] == 200
+
+
+def test_what_is_wrong_is_said(explorer):
+    assert ask(explorer, "network", keep=2) == (
+        400,
+        {
+            "error": "keep: expected in (0, 1]; got 2.0; it is the rate at which units are kept, 1 minus the dropout rate"
+        },
+    )
+    assert ask(explorer, "network", keep=None)[0] == 400
+    assert ask(explorer, "network", activation="<script>alert(1)</script>")[0] == 400
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.sampled_from([*QUERIES, "choices"]), st.binary(max_size=60))
+def test_any_bytes_as_a_query(explorer, view, query):
+    text = query.hex(" ").replace(" ", "%")
+    status, body, _ = get(explorer, f"/api/{view}?activation=%{text or '00'}")
+    assert status == 400
+    assert json.loads(body)["error"]
+
+
+def test_answers_are_kept_but_not_for_ever(explorer):
+    assert ask(explorer, "rule") == ask(explorer, "rule")
+    for k in range(KEPT + 5):
+        get(explorer, f"/api/choices?x={k}")
+    assert len(explorer._answers) == KEPT
+
+
+def test_garbage_ends_a_connection_and_nothing_else(explorer):
+    for garbage in (b"\x00" * 100 + b"\r\n\r\n", b"GET\r\n\r\n", b"GET / HTTP/9.9\r\n\r\n", b"\x16\x03\x01 hello"):
+        with socket.create_connection((HOST, explorer.server_port), timeout=10) as caller:
+            caller.sendall(garbage)
+    assert ask(explorer, "choices")[0] == 200
+
+
+# --- questions that nobody waits for, or that take too long ---------------------------------------------------------
+
+
+def idle(workers: Workers, number: int, within: float = 10.0) -> bool:
+    end = time.monotonic() + within
+    while time.monotonic() < end and len(workers._idle) < number:
+        time.sleep(0.02)
+    return len(workers._idle) >= number
+
+
+def test_a_dropped_question_is_not_computed(explorer):
+    assert idle(explorer.workers, 3)
+    with socket.create_connection((HOST, explorer.server_port), timeout=10) as caller:
+        host = f"Host: {HOST}:{explorer.server_port}"
+        caller.sendall(f"GET /api/depth?{urlencode(DEPTH | SLOW)} HTTP/1.1\r\n{host}\r\n\r\n".encode())
+        time.sleep(0.2)
+        assert len(explorer.workers._idle) == 2
+    assert idle(explorer.workers, 3, within=2)  # long before the work would be done
+    assert ask(explorer, "network", weight_var=1.234)[0] == 200
+
+
+def test_what_takes_too_long_is_ended():
+    workers = Workers(number=1, limit=0.5)
+    try:
+        status, body = workers.ask("depth", urlencode(DEPTH | SLOW), lambda: False)
+        assert (status, json.loads(body)["error"]) == (503, "this takes more than 0.5 seconds here; take smaller sizes")
+        assert len(workers._idle) == 1
+    finally:
+        workers.close()
+
+
+def test_a_worker_that_dies_is_replaced():
+    workers = Workers(number=1)
+    try:
+        first = workers._all[0]
+        first._process.kill()
+        assert workers.ask("choices", "", lambda: False) == (500, b'{"error": "the calculation broke off"}')
+        assert workers.ask("choices", "", lambda: False)[0] == 200
+    finally:
+        workers.close()
+
+
+def test_who_leaves_the_queue_leaves_it():
+    workers = Workers(number=0)
+    with pytest.raises(AbandonedError):
+        workers.ask("choices", "", lambda: True)
+    workers.close()
+
+
+# --- how it starts and ends -----------------------------------------------------------------------------------------
+
+
+def test_a_port_that_is_taken(explorer):
+    with pytest.raises(ValueError, match=f"port: expected a free port, got {explorer.server_port} .*leave out --port"):
+        Explorer(explorer.server_port)
+    with pytest.raises(ValueError, match="port: expected at most 65535"):
+        Explorer(70000)
+
+
+def test_the_next_free_port_is_found(monkeypatch, explorer):
+    monkeypatch.setattr("orderone.explore.server.PORTS", (explorer.server_port,))
+    with Explorer() as other:
+        assert other.server_port != explorer.server_port
+
+
+def command(*words: str, code: str = "from orderone.cli.main import main; main()") -> subprocess.Popen:
+    options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    return subprocess.Popen([sys.executable, "-c", code, "explore", *words], **options)
+
+
+@pytest.mark.skipif(os.name == "nt", reason="needs a signal")
+def test_ctrl_c_ends_it_quietly():
+    with command("--no-browser", "--port", "0") as process:
+        assert process.stdout
+        line = process.stdout.readline()
+        port = int(line.rpartition(":")[2].split("/")[0])
+        assert f"http://127.0.0.1:{port}/" in line
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=20)
+        assert (process.returncode, errors.strip()) == (0, "ended")
+    with socket.socket() as caller:
+        assert caller.connect_ex((HOST, port)) != 0
+
+
+def test_without_plotly_it_says_what_to_install():
+    code = "import sys; sys.modules['plotly.offline'] = None; from orderone.cli.main import main; main()"
+    with command("--no-browser", code=code) as process:
+        _, errors = process.communicate(timeout=60)
+    assert process.returncode == 2
+    assert errors.strip() == "orderone: plotly is needed to draw the explorer; pip install 'orderone[report]'"
+
+
+def test_a_taken_port_on_the_command_line(explorer):
+    with command("--no-browser", "--port", str(explorer.server_port)) as process:
+        _, errors = process.communicate(timeout=60)
+    assert process.returncode == 2
+    assert errors.startswith("orderone: port: expected a free port")
