@@ -109,7 +109,9 @@ def draw(found: dict[str, list[Reproduced]]) -> None:
         for name, p in (each for those in found.values() for r in those for each in pictures(r)):
             figure = go.Figure(json.loads(go.Figure(dict(p.figure)).to_json())).update_layout(template="plotly_white")
             size = {"format": "png", "width": WIDTH, "height": figure.layout.height or 440}
-            url = page.evaluate("([figure, size]) => Plotly.toImage(figure, size)", [json.loads(figure.to_json()), size])
+            url = page.evaluate(
+                "([figure, size]) => Plotly.toImage(figure, size)", [json.loads(figure.to_json()), size]
+            )
             image = Image.open(io.BytesIO(b64decode(url.split(",")[1]))).convert("RGB").quantize(COLOURS)
             image.save(HERE / f"{name}.png", optimize=True)
             print(name, flush=True)
