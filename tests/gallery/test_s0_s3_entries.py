@@ -12,6 +12,7 @@ from orderone.gallery import (
     EXPERIMENTS,
     Experiment,
     Grid,
+    load,
     reproduce,
     s0_equivalence,
     s0_logits,
@@ -22,6 +23,7 @@ from orderone.gallery import (
 )
 from orderone.gallery.bigram import HELD_OUT, TRAINED
 from orderone.gallery.densities import NETWORK, densities, distances
+from orderone.gallery.kept import SHIPPED, Kept
 from orderone.theory.limits import CovarianceSDE, correlation_ode, covariance_ode, resnet_ode
 
 PAPER = {  # what is true of the papers' claims, in order, and of the corrected ones
@@ -198,6 +200,17 @@ def test_records_that_say_what_the_errata_say(name):
     assert (held(experiment, MADE[name], "paper"), held(experiment, MADE[name], "corrected")) == PAPER[name]
     assert {f.erratum for f in experiment.judge(MADE[name])} - {""} == set(experiment.errata)
     draws(experiment, MADE[name])
+
+
+@pytest.mark.parametrize("name", MADE)
+def test_results_that_are_shipped_say_so_too(name):
+    experiment = EXPERIMENTS[name]
+    shipped = load(experiment, "small", SHIPPED)
+    assert (held(experiment, shipped.records, "paper"), held(experiment, shipped.records, "corrected")) == PAPER[name]
+    identity = Kept(SHIPPED, experiment, "small", experiment.scales["small"]).identity
+    for known in shipped.provenance["parts"].values():
+        assert {key: known[key] for key in identity} == identity  # measured with the settings of today
+    draws(experiment, shipped.records)
 
 
 # Each claim turns when the records do: records, words of the claim, and the verdict.
