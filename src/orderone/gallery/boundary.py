@@ -77,7 +77,7 @@ class Estimate:
 
     def has(self, number: float, wide: float) -> bool | None:
         """None if the interval also has another number that is `wide` times as small or large."""
-        if not np.isfinite(self.value) or self.low <= number <= self.high and self.high / self.low >= wide:
+        if not np.isfinite(self.value) or (self.low <= number <= self.high and self.high / self.low >= wide):
             return None
         return self.low <= number <= self.high
 

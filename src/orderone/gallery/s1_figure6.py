@@ -258,9 +258,9 @@ EXPERIMENT = Experiment(
     claim="At the critical line the steps to a test accuracy of 0.25 depend on learning rate × depth without dropout, and "
     "on the learning rate alone with dropout, up to 120 layers at ρ = 0.99 and 55 at 0.98.",
     method="Tanh networks with σ_b² = 0.05 and orthogonal weights (the paper does not say which) on χ₁ = 1, trained by "
-    "SGD. The test accuracy is measured at steps 5 % apart and counts if it lasts to the next. τ = L^γ f(rate L^β) is fitted "
-    "to all depths, log f a cubic; one curve means the claimed β and γ = 0. Gpu: width 192, batches of 200 and 10,000 images "
-    "instead of 400, 1,000 and 50,000, so that 400 layers are twice the width.",
+    "SGD. The test accuracy is measured at steps 5 % apart and counts if it lasts to the next. τ = L^γ f(rate L^β) is "
+    "fitted to all depths, log f a cubic; one curve means the claimed β and γ = 0. Gpu: width 192, batches of 200 and "
+    "10,000 images instead of 400, 1,000 and 50,000, so that 400 layers are twice the width.",
     scales={
         "small": Settings(
             panels=(Panel("a", 1.0, (10, 20, 40), claimed=1.0), Panel("c", 0.98, (10, 20, 40), 80)),
