@@ -59,9 +59,12 @@ def _above(name: str, frame: Frame, rate: float) -> Finding:
     claim = f"{name}: twice the best rate breaks the training"
     if not (values := lowest(frame, 2 * rate)):
         return Finding(claim, None, "not tried")
+    if inf in lowest(frame, rate):
+        return Finding(claim, None, "no rate is one at which all seeds train")
     broken = sum(value == inf for value in values)
     worse = "" if broken else f"; lowest held-out loss {difference(values, lowest(frame, rate))}"
-    return Finding(claim, broken == len(values), f"{broken} of {len(values)} seeds diverge{worse}")
+    holds = None if 0 < broken < len(values) else bool(broken)
+    return Finding(claim, holds, f"{broken} of {len(values)} seeds diverge{worse}")
 
 
 def _below(records: Records, rates: dict[str, float]) -> Finding:
