@@ -206,6 +206,11 @@ def test_each_claim_of_figure_6_can_fail(options, claim):
     drawn(SIX, records)
 
 
+def test_depths_that_do_not_learn_are_named():
+    captions = [picture.caption for picture in drawn(SIX, six(lost=True))[:3]]
+    assert captions == ["", "L = 120, 300: no learning rate came to 0.25.", ""]
+
+
 def test_an_accuracy_counts_if_it_lasts():
     times = s1_figure6.Times((2, 1), 6)
     for step, pair in enumerate(zip((0.3, 0.1, 0.2, 0.3, 0.4, 0.1), (0.1, 0.1, 0.1, 0.1, 0.1, 0.3), strict=True), 1):

@@ -225,7 +225,9 @@ def _picture(letter: str, frame: pd.DataFrame) -> Picture:
         if fitted is None
         else f"the curves come together as τ = L^γ f(rate × L^β) with β = {fitted.beta} and γ = {fitted.gamma}."
     )
-    return Picture(f"({letter}) ρ = {frame.keep.iloc[0]:g}", {"data": data, "layout": layout}, alt)
+    lost = [depth for depth in depths if depth not in set(collapse.reached(frame).depth)]
+    caption = f"L = {', '.join(map(str, lost))}: no learning rate came to {ENOUGH}." if lost else ""
+    return Picture(f"({letter}) ρ = {frame.keep.iloc[0]:g}", {"data": data, "layout": layout}, alt, caption)
 
 
 def _shade(share: float) -> str:

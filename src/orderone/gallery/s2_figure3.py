@@ -8,6 +8,7 @@ from math import inf, log2
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from orderone.gallery.axes import axes
 from orderone.gallery.compare import Frame, difference
@@ -83,10 +84,16 @@ def _cost(frame: Frame, rate: float) -> Sequence[float]:
 
 
 def draw(records: Records) -> list[Picture]:
-    return [_panel(name, records[name]) for name in COMPARED]
+    """Both on the axes of their best rates and the nearest ones, whatever others do."""
+    near: Frame = pd.concat([_near(records[name]) for name in COMPARED])
+    return [_panel(name, records[name], near) for name in COMPARED]
 
 
-def _panel(strategy: str, frame: Frame) -> Picture:
+def _near(frame: Frame) -> Frame:
+    return frame[np.abs(np.log2(frame.rate / best_rate(frame))) < 1.5]
+
+
+def _panel(strategy: str, frame: Frame, near: Frame) -> Picture:
     best = best_rate(frame)
     data, tried = [], sorted(frame.rate.unique(), reverse=True)
     for rate in tried:
@@ -111,7 +118,8 @@ def _panel(strategy: str, frame: Frame) -> Picture:
     alt = (
         f"Held-out loss over updates for {len(tried)} learning rates of {strategy}; best before the shift: {best:.3g}."
     )
-    return Picture(title, {"data": data, "layout": layout(frame)}, alt, "In the legend: the lowest loss along the way.")
+    caption = "In the legend: the lowest loss along the way. The axis is that of the best rate and its neighbours."
+    return Picture(title, {"data": data, "layout": layout(near)}, alt, caption)
 
 
 def layout(frame: Frame) -> dict[str, Any]:

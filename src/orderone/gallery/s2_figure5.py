@@ -67,7 +67,8 @@ EXPERIMENT = Experiment(
     title="Two strategies for span denoising: the larger model",
     claim="With settings carried over from smaller models, neural-tangent improves the convergence of the larger model.",
     method="The best rate of the smaller model, (lr, wd) for standard and (n^(3/2) lr, n^(-3/2) wd) for neural-tangent "
-    "with the larger width, untuned; lowest held-out losses at the same number of updates with Welch's 95 % interval.",
+    "with the larger width, untuned; lowest held-out losses at the same number of updates with Welch's 95 % interval. "
+    "(The paper took lr = 7e-4 for its larger model from the literature.)",
     scales={"small": SMALL, "gpu": GPU, "paper": PAPER},
     parts=parts,
     judge=judge,
