@@ -117,6 +117,19 @@ def test_divergence_counts_as_not_trained():
     assert 10 < boundaries(frame).low[0] < 20
 
 
+def test_a_wide_interval_does_not_tell_the_constant():
+    assert boundary.Estimate(11.0, 9.0, 14.0).has(12.0, 2.0) is True
+    assert boundary.Estimate(11.0, 7.0, 14.0).has(12.0, 2.0) is None
+    assert boundary.Estimate(5.0, 2.0, 9.0).has(12.0, 2.0) is False
+
+
+@pytest.mark.parametrize("spoiled", [{"accuracy": np.nan}, {"accuracy": np.inf}, {"accuracy": 0.1}])
+def test_nothing_is_said_of_maps_where_nothing_was_learned(lines, spoiled):
+    records = {"panel x": panel(lines, CLAIMED, 0.95).assign(**spoiled)} | theory_of(lines)
+    assert {f.holds for f in SEVEN.judge(records)} == {None}
+    assert "nan" not in drawn(SEVEN, records)[1].alt
+
+
 def test_the_constant_is_found(lines):
     frame = panel(lines, lambda one, two: 9 * min(one, two), 0.98)
     k = s1_figure7.scored(frame, lines).factor
@@ -141,21 +154,27 @@ def steps_to(panel, beta, slower=1.0, gamma=0.0, seed=0, slope=0.35):
     for depth in (*panel.depths, *([panel.longer] if panel.longer else [])):
         for rate in s1_figure6.GPU_RATES:
             x = np.log(rate * depth**beta)
-            tau = np.exp(3 + slope * (x - np.log(0.5)) ** 2 / 2 + 0.05 * noise.standard_normal()) * depth**gamma
+            tau = (
+                np.exp(3 + slope * (x - np.log(0.5)) ** 2 / 2 + 0.05 * noise.standard_normal())
+                * (depth / panel.depths[0]) ** gamma
+            )
             tau *= slower if depth == panel.longer else 1
             rows.append((rate, 0, depth, depth == panel.longer, tau if tau < 1000 else np.nan, 0.3))
     frame = pd.DataFrame(rows, columns=["rate", "seed", "depth", "longer", "tau", "best"])
     return frame.assign(keep=panel.keep, claimed=panel.claimed)
 
 
-def six(beta_a=1.0, beta_b=0.0, slower=3.0, gamma=0.0):
+def six(beta_a=1.0, beta_b=0.0, slower=3.0, gamma=0.0, gamma_b=0.0, lost=False):
     a, b, c = s1_figure6.PANELS
-    return {
+    records = {
         "theory": s1_figure6.scales(SIX.scales["gpu"]),
         "panel a": steps_to(a, beta_a, gamma=gamma),
-        "panel b": steps_to(b, beta_b, slower),
+        "panel b": steps_to(b, beta_b, slower, gamma_b),
         "panel c": steps_to(c, beta_b, slower),
     }
+    if lost:
+        records["panel b"].loc[records["panel b"].depth >= 120, "tau"] = np.nan
+    return records
 
 
 def test_the_claims_of_figure_6_can_hold():
@@ -175,6 +194,9 @@ def test_the_claims_of_figure_6_can_hold():
         ({"beta_b": 1.0}, "(b) ρ = 0.99: curves"),
         ({"beta_b": 1.0}, "(c) ρ = 0.98: curves"),
         ({"gamma": 0.5}, "(a) τ itself"),
+        ({"gamma": 1.5}, "(a) τ itself"),
+        ({"gamma_b": 1.5}, "(b) τ itself"),
+        ({"lost": True}, "(b) 120 layers can still be trained"),
         ({"slower": 1.0}, "(b) 300 layers are too many"),
     ],
 )
@@ -182,6 +204,11 @@ def test_each_claim_of_figure_6_can_fail(options, claim):
     records = six(**options)
     assert [f.holds for f in SIX.judge(records) if f.claim.startswith(claim)] == [False]
     drawn(SIX, records)
+
+
+def test_depths_that_do_not_learn_are_named():
+    captions = [picture.caption for picture in drawn(SIX, six(lost=True))[:3]]
+    assert captions == ["", "L = 120, 300: no learning rate came to 0.25.", ""]
 
 
 def test_an_accuracy_counts_if_it_lasts():
@@ -207,12 +234,45 @@ def test_where_nothing_learns_nothing_is_said():
     drawn(SIX, records)
 
 
-def test_the_power_has_an_honest_interval():
+def test_the_powers_have_honest_intervals():
     a = s1_figure6.PANELS[0]
-    found = [each for seed in range(20) if (each := collapse.power(steps_to(a, 0.7, seed=seed)))]
-    assert len(found) == 20
-    assert sum(each.low <= 0.7 <= each.high for each in found) >= 17
-    assert all(each.high - each.low < 0.2 for each in found)
+    found = [collapse.powers(steps_to(a, 0.7, gamma=0.2, seed=seed)) for seed in range(20)]
+    assert sum(each.beta.low <= 0.7 <= each.beta.high for each in found) >= 17
+    assert sum(each.gamma.low <= 0.2 <= each.gamma.high for each in found) >= 17
+    assert all(each.beta.high - each.beta.low < 0.2 for each in found)
+
+
+def test_curves_that_go_up_with_depth_do_not_spoil_the_power_of_the_rates():
+    """A common curve without L^gamma would have rates fall with L^1.5 here, at the end of the powers tried."""
+    fitted = collapse.powers(steps_to(s1_figure6.PANELS[0], 1.0, gamma=1.5))
+    assert fitted.beta.near(1.0) is True
+    assert fitted.gamma.near(1.5) is True
+    found = told(SIX.judge(six(gamma=1.5)))
+    assert [holds for claim, holds in found.items() if claim.startswith("(a) ρ")] == [True]
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "holds"),
+    [
+        (0.8, 1.3, True),
+        (0.4, 1.1, None),
+        (0.9, 1.6, None),
+        (1.3, 2.0, False),
+        (-np.inf, 0.7, False),
+        (-np.inf, 1.0, None),
+    ],
+)
+def test_a_power_is_near_what_is_claimed_if_no_other_is(low, high, holds):
+    assert collapse.Power(1.0, low, high).near(1.0) is holds
+
+
+@pytest.mark.parametrize("spoiled", [{"tau": np.inf}, {"rate": np.nan}, {"tau": np.nan}])
+def test_nothing_is_said_of_spoiled_records(spoiled):
+    records = {name: frame.assign(**spoiled) if "panel" in name else frame for name, frame in six().items()}
+    assert {f.holds for f in SIX.judge(records) if f.claim.startswith("(")} == {None}
+    drawn(SIX, records)
+    unknown = SIX.judge(records | {"theory": records["theory"].assign(xi2=np.nan)})
+    assert {f.holds for f in unknown} == {None}
 
 
 # --- networks -----------------------------------------------------------------------------------------------------------

@@ -197,6 +197,19 @@ class TestFigure3:
         assert one(found, "agree") is None
         assert one(found, "standard: twice") is None
 
+    def test_one_of_three_seeds_that_breaks_does_not_tell(self):
+        records = denoised(above=0.2)
+        frame = records["standard"]
+        broken = np.isclose(frame.rate, 2e-3) & (frame.seed == 0)
+        found = told("s2-figure3", records | {"standard": frame.assign(loss=frame.loss.where(~broken, nan))})
+        assert one(found, "standard: twice") is None
+        assert one(found, "neural-tangent: twice") is False
+
+    def test_where_every_rate_breaks_the_training_none_is_too_fast(self):
+        records = {name: frame.assign(loss=nan) for name, frame in denoised().items()}
+        assert set(told("s2-figure3", records).values()) == {None}
+        assert_drawn("s2-figure3", records)
+
 
 class TestFigure4:
     def test_standard_ahead_or_behind_or_neither(self):

@@ -24,6 +24,9 @@ FACTORS = np.exp(np.linspace(np.log(0.3), np.log(100), 2000))  # tried for depth
 
 def boundaries(frame: pd.DataFrame) -> pd.DataFrame:
     """weight_var, seed, low, high, and the ends of the grid, of each column of weight_var, seed, depth, accuracy."""
+    frame = frame.assign(
+        accuracy=frame.accuracy.where(np.isfinite(frame.accuracy), 0.0)
+    )  # what diverged is not trained
     half = max((CHANCE + frame.accuracy.max()) / 2, LEAST)
     rows = []
     for _, column in frame.sort_values("depth").groupby(["weight_var", "seed"]):
@@ -33,7 +36,7 @@ def boundaries(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def _crossing(column: pd.DataFrame, half: float) -> tuple[float, float]:
-    depths, over = column.depth.to_numpy(float), column.accuracy.fillna(0).to_numpy() - half
+    depths, over = column.depth.to_numpy(float), column.accuracy.to_numpy() - half
     below = np.flatnonzero(over < 0)
     if not len(below):
         return depths[-1], np.inf
@@ -72,8 +75,11 @@ class Estimate:
         below = self.below(number)
         return None if below is None else not below
 
-    def has(self, number: float) -> bool | None:
-        return None if not np.isfinite(self.value) else self.low <= number <= self.high
+    def has(self, number: float, wide: float) -> bool | None:
+        """None if the interval also has another number that is `wide` times as small or large."""
+        if not np.isfinite(self.value) or (self.low <= number <= self.high and self.high / self.low >= wide):
+            return None
+        return self.low <= number <= self.high
 
 
 UNKNOWN = Estimate(np.nan, np.nan, np.nan)

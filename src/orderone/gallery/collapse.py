@@ -1,7 +1,8 @@
-"""Whether curves of many depths are one: tau = f(rate x L^beta), and the beta that makes them so.
+"""Whether curves of many depths are one: tau = L^gamma f(rate x L^beta), and the powers that make them so.
 
-log tau is fitted by a cubic in log(rate) + beta log(L) for all depths together; the interval of beta is where the sum of
-squares stays within what its noise allows (profile likelihood):
+log tau is fitted by gamma log L + a cubic in log(rate) + beta log(L) for all depths together. Both powers are free: with
+gamma = 0, curves that go up with depth would pull beta far below what the places of their minima say. The interval of
+each power is where the sum of squares, least over the other one, stays within what its noise allows (profile likelihood):
 
     RSS(beta) <= RSS(best) (1 + F(1, n - p) / (n - p))
 """
@@ -14,46 +15,60 @@ from scipy import stats
 
 DEGREE = 3
 LEVEL = 0.95
-POWERS = np.linspace(-1.5, 3, 451)  # of L, tried
+POWERS = np.linspace(-3, 4, 351)  # of L, tried
 CLOSE = 0.25  # powers that are claimed are 0, 1/2 and 1: half the way to the next
 
 
 @dataclass(frozen=True)
 class Power:
+    """An end of the interval is infinite where it leaves the powers tried."""
+
     value: float
     low: float
     high: float
-    spread: float  # what is left of log tau: standard deviation
 
     def __str__(self) -> str:
         return f"{self.value:.2f} [{self.low:.2f}, {self.high:.2f}]"
 
     def near(self, claimed: float) -> bool | None:
-        """False if all of the interval is far from it; None if the interval reaches to the next one on both sides."""
+        """False if all of the interval is far from it; None if the interval reaches to another one that may be claimed."""
         if self.low > claimed + CLOSE or self.high < claimed - CLOSE:
             return False
-        return True if self.high - self.low < 2 * CLOSE else None
+        return True if abs(self.low - claimed) < 2 * CLOSE > abs(self.high - claimed) else None
+
+
+@dataclass(frozen=True)
+class Collapse:
+    beta: Power
+    gamma: Power
+    spread: float  # what is left of log tau: standard deviation
 
 
 def reached(frame: pd.DataFrame) -> pd.DataFrame:
-    return frame.dropna(subset=["tau"])
+    return frame.loc[np.isfinite(frame.tau.astype(float)) & np.isfinite(frame.rate.astype(float))]
 
 
-def power(frame: pd.DataFrame) -> Power | None:
+def powers(frame: pd.DataFrame) -> Collapse | None:
     """Of columns depth, rate, tau; None where too few networks came to the accuracy, or only those of one depth."""
     known = reached(frame)
-    free = len(known) - (DEGREE + 2)
+    free = len(known) - (DEGREE + 3)
     if known.depth.nunique() < 2 or free < DEGREE:
         return None
     points = Points.of(known)
-    sums = np.array([points.fit(float(beta)).sum_of_squares for beta in POWERS])
-    inside = POWERS[sums <= sums.min() * (1 + stats.f.ppf(LEVEL, 1, free) / free)]
-    step, left = POWERS[1] - POWERS[0], float(np.sqrt(sums.min() / free))
-    return Power(float(POWERS[sums.argmin()]), float(inside[0] - step), float(inside[-1] + step), left)
+    fits = [points.fit(float(beta), extra=True) for beta in POWERS]
+    sums, gammas, errors = (np.array(x) for x in zip(*((f.sum_of_squares, *f.extra) for f in fits), strict=True))
+    other = (sums + ((POWERS[:, None] - gammas) / errors) ** 2).min(1)  # for each gamma, the best beta
+    return Collapse(_profile(sums, free), _profile(other, free), float(np.sqrt(sums.min() / free)))
+
+
+def _profile(sums: np.ndarray, free: int) -> Power:
+    inside = np.flatnonzero(sums <= sums.min() * (1 + stats.f.ppf(LEVEL, 1, free) / free))
+    bounds = np.concatenate([[-np.inf], POWERS, [np.inf]])  # one step beyond what is inside
+    return Power(float(POWERS[sums.argmin()]), float(bounds[inside[0]]), float(bounds[inside[-1] + 2]))
 
 
 def spread(frame: pd.DataFrame, beta: float) -> float:
-    """Standard deviation of log tau about the common curve."""
+    """Standard deviation of log tau about a common curve of rate x L^beta."""
     return Points.of(reached(frame)).fit(beta).spread
 
 
@@ -74,10 +89,10 @@ class Points:
 
 
 class Cubic:
-    """log tau = cubic of log rate + beta log L, with `extra` also + gamma log L."""
+    """log tau = cubic of log rate + beta log L, and if asked for + gamma log L."""
 
     def __init__(self, points: Points, beta: float, extra: bool = False):
-        self.beta, self.extra = beta, extra
+        self.beta, self.with_gamma = beta, extra
         shifted = points.rate + beta * points.depth
         self.middle, self.half = shifted.mean(), max(np.ptp(shifted) / 2, 1e-9)  # powers of numbers near 1
         self.basis = self._basis(points)
@@ -88,18 +103,13 @@ class Cubic:
 
     def _basis(self, points: Points) -> np.ndarray:
         cubic = np.vander((points.rate + self.beta * points.depth - self.middle) / self.half, DEGREE + 1)
-        return np.column_stack([points.depth, cubic]) if self.extra else cubic
+        return np.column_stack([points.depth, cubic]) if self.with_gamma else cubic
+
+    @property
+    def extra(self) -> tuple[float, float]:
+        """gamma, and its standard error for noise of size 1."""
+        return float(self.coefficients[0]), float(np.sqrt(np.linalg.pinv(self.basis.T @ self.basis)[0, 0]))
 
     def apart(self, points: Points) -> np.ndarray:
         """How far other points are above the curve."""
         return points.tau - self._basis(points) @ self.coefficients
-
-
-def extra_power(frame: pd.DataFrame, beta: float) -> Power:
-    """gamma of tau = L^gamma f(rate x L^beta)."""
-    points = Points.of(reached(frame))
-    fit = points.fit(beta, extra=True)
-    error = fit.spread * np.sqrt(np.linalg.inv(fit.basis.T @ fit.basis)[0, 0])
-    half = stats.t.ppf((1 + LEVEL) / 2, len(points.tau) - fit.basis.shape[1]) * error
-    gamma = float(fit.coefficients[0])
-    return Power(gamma, gamma - float(half), gamma + float(half), fit.spread)

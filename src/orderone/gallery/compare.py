@@ -13,7 +13,8 @@ CONFIDENCE = 0.95
 
 @dataclass(frozen=True)
 class Difference:
-    """Of the means of two samples (the first less the second), with Welch's interval; infinite for a single number."""
+    """Of the means of two samples (the first less the second), with Welch's interval; infinite for a single number, and
+    for what diverged."""
 
     mean: float
     low: float
@@ -30,6 +31,8 @@ class Difference:
 
 def difference(first: Sequence[float], second: Sequence[float], confidence: float = CONFIDENCE) -> Difference:
     a, b = np.asarray(first, float), np.asarray(second, float)
+    if not (len(a) and len(b) and np.isfinite([*a, *b]).all()):
+        return Difference(np.nan, -np.inf, np.inf)
     mean = float(a.mean() - b.mean())
     if min(len(a), len(b)) < 2:
         return Difference(mean, -np.inf, np.inf)

@@ -12,6 +12,7 @@ import pandas as pd
 
 from orderone.gallery.dropout_batches import Batches, Moments
 from orderone.gallery.frames import Frame, Line
+from orderone.gallery.judging import known
 from orderone.theory import MeanField
 from orderone.theory.meanfield import gradient_law
 
@@ -87,7 +88,7 @@ def _slope(curve: np.ndarray, window: np.ndarray, weights: np.ndarray) -> float:
 
 def agrees(line: Line, column: str) -> bool | None:
     """Whether the interval, widened by what finite width does, holds this rate; None if it could not refute it."""
-    if math.isnan(line.rate):
+    if not known([line.rate, line.low, line.high]):
         return None
     room = 1 + FINITE / line.width
     if not line.low / room <= line[column] <= line.high * room:

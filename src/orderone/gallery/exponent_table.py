@@ -7,7 +7,7 @@ from typing import Any
 import pandas as pd
 
 from orderone.gallery.experiment import Finding, Grid, Picture
-from orderone.gallery.judging import finding, together
+from orderone.gallery.judging import finding, known, together
 from orderone.gallery.layouts import SHADES, panels, scatter, spans
 
 COLUMNS = ["row", "quantity", "paper", "predicted", "measured", "low", "high"]
@@ -20,7 +20,9 @@ def line(row: str, quantity: str, paper: Fraction, predicted: Fraction, fit: pd.
 
 
 def holds(exponent: object, line: pd.Series, bend: float = FINITE) -> bool | None:
-    """By the measured interval; None where it is too wide to tell."""
+    """By the measured interval; None where it is too wide to tell, or there is none."""
+    if not known([line.low, line.high]):
+        return None
     if not line.low - bend <= Fraction(str(exponent)) <= line.high + bend:
         return False
     return True if line.high - line.low < TELLING else None
@@ -62,8 +64,16 @@ def interval(line: Any) -> str:
 def grid(title: str, frame: pd.DataFrame) -> Grid:
     words = {True: "holds", False: "FAILS", None: "unclear"}
     rows = [
-        (e.row, e.quantity, str(e.paper), words[e.paper_holds], str(e.predicted), words[e.holds], interval(e))
-        for _, e in judged(frame).iterrows()
+        (
+            e.row,
+            e.quantity,
+            str(e.paper),
+            words[holds(e.paper, e)],
+            str(e.predicted),
+            words[holds(e.predicted, e)],
+            interval(e),
+        )
+        for _, e in frame.iterrows()
     ]
     return Grid(title, ("row", "quantity", "paper", "holds?", "derived", "holds?", "measured"), rows)
 

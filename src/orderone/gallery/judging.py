@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from orderone.gallery.experiment import Finding, Records
@@ -22,6 +23,11 @@ def joined(records: Records) -> pd.DataFrame:
 def below(value: float, border: float, noise: float = 0.0) -> bool | None:
     """None where the noise reaches across the border."""
     return True if value + noise < border else False if value - noise > border else None
+
+
+def known(*columns: Any) -> bool:
+    """Whether there are numbers, all of them finite: a claim about none would hold by itself."""
+    return all(len(column) and np.isfinite(np.asarray(column, float)).all() for column in columns)
 
 
 def together(told: Iterable[bool | None]) -> bool | None:

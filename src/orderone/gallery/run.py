@@ -24,12 +24,20 @@ class Reproduced:
     provenance: dict[str, Any]
 
     @cached_property
+    def lacking(self) -> list[str]:
+        """Parts without a record: then there is nothing to judge or to draw."""
+        wanted = self.experiment.parts(self.experiment.scales[self.scale])
+        return [part for part in wanted if part not in self.records or self.records[part].empty]
+
+    @cached_property
     def findings(self) -> Sequence[Finding]:
+        if self.lacking:
+            return (Finding(self.experiment.claim, None, f"not judged: no records of {', '.join(self.lacking)}"),)
         return tuple(self.experiment.judge(self.records))
 
     @cached_property
     def pictures(self) -> Sequence[Picture | Grid]:
-        return tuple(self.experiment.draw(self.records))
+        return () if self.lacking else tuple(self.experiment.draw(self.records))
 
     @property
     def verdict(self) -> str:

@@ -16,7 +16,7 @@ from orderone import rules
 from orderone.gallery.bigram import HELD_OUT, TRAINED, WIDTHS, Setting, fits, simulate
 from orderone.gallery.experiment import Experiment, Finding, Parts, Picture, Records
 from orderone.gallery.exponent_table import holds
-from orderone.gallery.judging import finding, joined, only, together
+from orderone.gallery.judging import finding, joined, known, only, together
 from orderone.gallery.layouts import GREY, SHADES, panels, scatter, spans
 
 KINDS = {"omega": "ω", "alpha": "α", "u": "u"}
@@ -89,11 +89,13 @@ def _rise(u: pd.DataFrame) -> Finding:
     """By intervals that do not overlap, in every layer; and none beyond 1."""
     start, end = (only(u, step=step).set_index("layer") for step in (u.step.min(), u.step.max()))
     risen = [True if end.low[i] > start.high[i] else False if end.high[i] < start.high[i] else None for i in end.index]
-    bounded = bool((u.low <= 1 + BEND).all())
+    bounded = bool((u.low <= 1 + BEND).all()) if known(u.low) else None
     numbers = (
         f"muP: {start.measured.mean():.2f} at step {u.step.min()}, {end.measured.mean():.2f} at step {u.step.max()}"
     )
-    return finding("u rises in training, and 1 is its upper bound", together([*risen, bounded]), numbers, "S0.6")
+    return finding(
+        "u rises in training, and 1 is its upper bound", together([together(risen), bounded]), numbers, "S0.6"
+    )
 
 
 def draw(records: Records) -> list[Picture]:

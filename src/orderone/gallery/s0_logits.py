@@ -15,7 +15,7 @@ from orderone import rules
 from orderone.gallery.bigram import HELD_OUT, TRAINED, WIDTHS, Setting, simulate
 from orderone.gallery.experiment import Experiment, Finding, Parts, Picture, Records
 from orderone.gallery.exponent_table import holds, interval
-from orderone.gallery.judging import finding, joined, only, together
+from orderone.gallery.judging import finding, joined, known, only, together
 from orderone.gallery.layouts import GREY, SHADES, panels, scatter
 from orderone.gallery.s0_alignment import BEND
 from orderone.measure import fit_exponent
@@ -75,10 +75,15 @@ def fitted(records: Records) -> dict[str, dict[tuple[str, str], pd.Series]]:
         for activation in ACTIVATIONS:
             for tokens in TOKENS:
                 runs = only(frame, rule=rule, activation=activation, tokens=tokens)
-                fit = fit_exponent(runs.width, runs.value, confidence=CONFIDENCE, correction=False)
-                line = pd.Series({"measured": fit.exponent, "low": fit.low, "high": fit.high})
-                found[rule][activation, tokens] = line
+                found[rule][activation, tokens] = _fit(runs)
     return found
+
+
+def _fit(runs: pd.DataFrame) -> pd.Series:
+    if not known(runs.value):
+        return pd.Series({"measured": np.nan, "low": np.nan, "high": np.nan})
+    fit = fit_exponent(runs.width, runs.value, confidence=CONFIDENCE, correction=False)
+    return pd.Series({"measured": fit.exponent, "low": fit.low, "high": fit.high})
 
 
 def _equal(claim: str, fits: dict, activations: list[str], tokens: str, exponent: str, erratum: str = "") -> Finding:

@@ -19,6 +19,7 @@ from orderone.gallery.dropout_batches import brief, measure, seed_of
 from orderone.gallery.dropout_pictures import KEEP, NEUTRAL, SERIES, dots, layout, line, shade
 from orderone.gallery.experiment import Experiment, Finding, Parts, Picture, Records
 from orderone.gallery.frames import Frame
+from orderone.gallery.judging import known
 from orderone.nn import from_layers
 from orderone.theory import MeanField, kernels
 
@@ -168,7 +169,8 @@ def _on_the_line(lines: Frame, name: str) -> Finding:
     numbers = (
         f"{len(lines)} dots of {lines.width.iloc[0]} units; the farthest {z.max():.1f} standard errors off its line"
     )
-    return Finding(f"({name}) one layer maps {what} as mean field theory says", bool(z.max() < SIGMAS), numbers)
+    holds = bool(z.max() < SIGMAS) if known(z) else None
+    return Finding(f"({name}) one layer maps {what} as mean field theory says", holds, numbers)
 
 
 def _longer(lines: Frame) -> Finding:
@@ -179,18 +181,20 @@ def _longer(lines: Frame) -> Finding:
     numbers = "; ".join(
         f"({e.panel}) ρ = {e.keep:g}: {e.q:.3f} ± {e.q_se:.3f}, q* {e.q_star:.4g}" for e in lines.itertuples()
     )
-    return Finding("The fewer units are kept, the longer signals come to be", bool(larger and near), numbers)
+    holds = bool(larger and near) if known(lines.q, lines.q_se) else None
+    return Finding("The fewer units are kept, the longer signals come to be", holds, numbers)
 
 
 def _only_without_dropout(lines: Frame) -> Finding:
     """Panels (c) and (d), whose networks are in the ordered phase without dropout."""
     whole, dropped = lines[lines.keep == 1], lines[lines.keep < 1]
-    holds = (1 - whole.c < SAME).all() and (1 - dropped.c > SAME + SIGMAS * dropped.c_se).all()
-    return Finding("(c), (d) correlations come to 1 without dropout and only then", bool(holds), _correlations(lines))
+    holds = bool((1 - whole.c < SAME).all() and (1 - dropped.c > SAME + SIGMAS * dropped.c_se).all())
+    told = holds if known(whole.c, dropped.c, dropped.c_se) else None
+    return Finding("(c), (d) correlations come to 1 without dropout and only then", told, _correlations(lines))
 
 
 def _always_one(lines: Frame) -> Finding:
-    holds = bool((1 - lines.c < SAME + SIGMAS * lines.c_se).all())
+    holds = bool((1 - lines.c < SAME + SIGMAS * lines.c_se).all()) if known(lines.c, lines.c_se) else None
     return Finding("Without dropout, correlations always come to 1", holds, _correlations(lines))
 
 
@@ -204,20 +208,22 @@ def _one_if_ordered(lines: Frame) -> Finding:
         f"{e.activation} χ₁ {e.chi1:.3f}: c {e.c:.4f} ± {e.c_se:.4f}, c* {e.c_star:.4f}" for e in lines.itertuples()
     )
     claim = "Without dropout, correlations come to 1 if χ₁ ≤ 1, and to c* < 1 otherwise"
-    return Finding(claim, bool((near & split).all()), numbers, "corrected", "S1.1")
+    holds = bool((near & split).all()) if known(lines.c, lines.c_se, lines.c_star) else None
+    return Finding(claim, holds, numbers, "corrected", "S1.1")
 
 
 def _every_length_ends(fixed: Frame) -> Finding:
     """The second half of the layers changes nothing."""
     grows = fixed.growth_low > SAME
-    return Finding("All of these lengths have fixed points", not grows.any(), _growing(fixed[grows]))
+    holds = not grows.any() if known(fixed.growth_low) else None
+    return Finding("All of these lengths have fixed points", holds, _growing(fixed[grows]))
 
 
 def _ends_unless_it_diverges(fixed: Frame) -> Finding:
     lines = fixed[fixed.status == "diverges"]
     right = (lines.growth_low > SAME) & lines.growth_expected.between(lines.growth_low, lines.growth_high)
     claim = "(c) at ρ = .4 lengths grow for ever, since σ_w² > 2ρ; only correlations have a limit"
-    return Finding(claim, bool(right.all()) if len(lines) else None, _growing(lines), "corrected", "S1.2")
+    return Finding(claim, bool(right.all()) if known(lines.growth_low) else None, _growing(lines), "corrected", "S1.2")
 
 
 def _growing(lines: Frame) -> str:

@@ -20,6 +20,7 @@ from orderone.gallery.dropout_batches import Batches, brief, measure, power_of_w
 from orderone.gallery.dropout_pictures import KEEP, NEUTRAL, between, dots, layout, line, log, shade, thinned
 from orderone.gallery.experiment import Experiment, Finding, Parts, Picture, Records
 from orderone.gallery.frames import Frame, Line
+from orderone.gallery.judging import known
 from orderone.theory import MeanField, linear_gradient_metrics
 from orderone.theory.meanfield import linear_noise_level
 
@@ -175,12 +176,16 @@ def _off(frame: Frame, quantity: str, printed: str) -> Line:
 
 def _single(records: Records) -> Finding:
     curves = [records[f"keep {keep:g}"] for keep in KEEPS]
-    worst = [_off(curve, "g_aa", "printed_aa").max() for curve in curves]
+    worst = [float(_off(curve, "g_aa", "printed_aa").max()) for curve in curves]
     size = [np.abs(np.log(curve.g_aa / curve.printed_aa)).median() for curve in curves]
     decades = max(np.ptp(np.log10(curve.g_aa)) for curve in curves)
     numbers = f"over {decades:.0f} decades; median deviation {_each(size, '{:.1%}')}; at most {_each(worst, '{:.1f}')} "
     numbers += f"standard errors beyond {FINITE:.0%}"
-    return Finding("(a) the closed form (12) predicts g_aa in every layer", bool(max(worst) < SIGMAS), numbers)
+    return Finding("(a) the closed form (12) predicts g_aa in every layer", _within(worst), numbers)
+
+
+def _within(worst: list[float]) -> bool | None:
+    return max(worst) < SIGMAS if known(worst) else None
 
 
 def _each(values: list[float], form: str) -> str:
@@ -189,9 +194,9 @@ def _each(values: list[float], form: str) -> str:
 
 def _without_dropout(records: Records) -> Finding:
     curve = records["keep 1"]
-    worst = _off(curve, "abs_g_ab", "printed_ab").max()
+    worst = float(_off(curve, "abs_g_ab", "printed_ab").max())
     numbers = f"at most {worst:.1f} standard errors beyond {FINITE:.0%} in {len(curve)} layers"
-    return Finding("(b) without dropout (12) predicts g_ab", bool(worst < SIGMAS), numbers)
+    return Finding("(b) without dropout (12) predicts g_ab", _within([worst]), numbers)
 
 
 def _seen(records: Records) -> dict[float, Frame]:
@@ -207,15 +212,17 @@ def _seen(records: Records) -> dict[float, Frame]:
 
 def _fails(records: Records) -> Finding:
     seen = _seen(records)
-    off = [bool((_off(curve, "g_ab", "printed_ab") > SIGMAS).any()) for curve in seen.values() if len(curve)]
+    missed = [_off(curve, "g_ab", "printed_ab") for curve in seen.values() if len(curve)]
+    off = [bool((each > SIGMAS).any()) for each in missed if known(each)]
     claim = "(b) with dropout the closed form fails for g_ab beyond the last few layers"
     return Finding(claim, all(off) if off else None, _ratios(seen))
 
 
 def _follows(records: Records) -> Finding:
     seen = _seen(records)
-    on = [bool((_off(curve, "g_ab", "printed_ab") <= SIGMAS).all()) for curve in seen.values()]
-    told = all(len(curve) >= rates.FEWEST for curve in seen.values())
+    missed = [_off(curve, "g_ab", "printed_ab") for curve in seen.values()]
+    on = [not (each > SIGMAS).any() for each in missed]
+    told = all(len(each) >= rates.FEWEST and known(each) for each in missed)
     claim = "The closed form predicts the mean of g_ab with its sign, as far as it can be told from 0"
     return Finding(claim, (all(on) if told else None) if all(on) else False, _ratios(seen), "corrected", "S1.4")
 
@@ -234,11 +241,9 @@ def _ratios(seen: dict[float, Frame]) -> str:
 
 def _last_few(records: Records) -> Finding:
     few = [curve[curve.layer.max() - curve.layer <= LAST_FEW] for curve in (records[f"keep {k:g}"] for k in KEEPS[1:])]
-    worst = max(_off(curve, "abs_g_ab", "printed_ab").max() for curve in few)
-    numbers = f"L−l = 0…{LAST_FEW}: at most {worst:.1f} standard errors beyond {FINITE:.0%}"
-    return Finding(
-        "(c) the closed form predicts the mean of |g_ab| in the last few layers", bool(worst < SIGMAS), numbers
-    )
+    worst = [float(_off(curve, "abs_g_ab", "printed_ab").max()) for curve in few]
+    numbers = f"L−l = 0…{LAST_FEW}: at most {max(worst):.1f} standard errors beyond {FINITE:.0%}"
+    return Finding("(c) the closed form predicts the mean of |g_ab| in the last few layers", _within(worst), numbers)
 
 
 def _chi2_always(lines: Frame) -> Finding:
@@ -280,7 +285,8 @@ def _floor(records: Records) -> Finding:
         f"[{scale * widest.low:.3f}, {scale * widest.high:.3f}], c* ρ/√(1−ρ²) = {scale * widest.theory:.3f}; "
     )
     claim = "What falls by χ₁ is the noise of |g_ab|, a floor of relative size N^(-1/2)"
-    return Finding(claim, slope if root and level else False, numbers + rates.said(lines, "chi1"), "corrected", "S1.4")
+    holds = None if not known([power.low, widest.low, widest.high]) else slope if root and level else False
+    return Finding(claim, holds, numbers + rates.said(lines, "chi1"), "corrected", "S1.4")
 
 
 def _start(frame: Frame) -> list[Finding]:
@@ -291,7 +297,7 @@ def _start(frame: Frame) -> list[Finding]:
         f"measured/general = {e['mean'] / e.general:.2f} ± {e.se / e.general:.2f}"
         for _, e in first.iterrows()
     )
-    holds = {name: bool((beyond < SIGMAS * first.se).all()) for name, beyond in missed.items()}
+    holds = {name: bool((b < SIGMAS * first.se).all()) if known(b, first.se) else None for name, b in missed.items()}
     claim = "(12) predicts g_aa whatever the length of the input"
     corrected = "With the lengths of every layer in place of q*, it does"
     return [

@@ -16,6 +16,7 @@ from orderone.gallery.dropout_batches import Batches, brief, measure
 from orderone.gallery.dropout_pictures import KEEP, SERIES, layout, line, log
 from orderone.gallery.experiment import Experiment, Finding, Grid, Parts, Picture, Records
 from orderone.gallery.frames import Frame
+from orderone.gallery.judging import known
 from orderone.theory import MeanField
 
 NETWORKS = {"linear": (0.5, 0.1), "relu": (1.0, 0.1), "tanh": (1.4, 0.1), "hard-tanh": (1.4, 0.1)}  # as in Figures 2, 3
@@ -78,19 +79,21 @@ def _one_line(lines: Frame) -> Finding:
     told, said = [], []
     for quantity, some in lines.groupby("quantity", sort=False):
         levels = pd.concat([some.near, some.far])
-        known = np.exp((some.growth_high - some.growth_low).median())
-        told.append(levels.max() / levels.min() < known)
+        factor = np.exp((some.growth_high - some.growth_low).median())
+        told.append(bool(levels.max() / levels.min() < factor))
         said.append(
             f"{laws.WORDS[str(quantity)]}: V/m² from {levels.min():.2g} to {levels.max():.2g}, "
-            f"each known within a factor {known:.1f}"
+            f"each known within a factor {factor:.1f}"
         )
     claim = "All networks lie on one line, whatever activation, keep rate and layer"
-    return Finding(claim, all(told), "; ".join(said))
+    holds = all(told) if known(lines.near, lines.far, lines.growth_low, lines.growth_high) else None
+    return Finding(claim, holds, "; ".join(said))
 
 
 def _grows(lines: Frame) -> Finding:
     """Refuted by an interval below 0; unclear if one of them does not tell."""
     holds = False if (lines.growth_high < 0).any() else True if (lines.growth_low > 0).all() else None
+    holds = holds if known(lines.growth_low, lines.growth_high) else None
     numbers = "; ".join(
         f"{e.activation} ρ = {e.keep:g} {laws.WORDS[e.quantity]}: {e.near:.2g} to {e.far:.2g}"
         for e in lines.itertuples()
@@ -108,7 +111,8 @@ def _unseen(lines: Frame) -> Finding:
     ]
     numbers = "; ".join(f"V spans {all_of:.0f} decades, V/m² {part:.1f}" for all_of, part in spans)
     claim = "On axes of all decades that cannot be seen: V ∝ m² within a tenth of the axis"
-    return Finding(claim, all(part < all_of / 10 for all_of, part in spans), numbers, "corrected", "S1.9")
+    holds = all(part < all_of / 10 for all_of, part in spans) if known(lines.near, lines.far, lines.decades) else None
+    return Finding(claim, holds, numbers, "corrected", "S1.9")
 
 
 def draw(records: Records) -> list[Picture | Grid]:

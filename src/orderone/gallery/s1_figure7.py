@@ -17,6 +17,7 @@ from orderone.gallery import boundary
 from orderone.gallery.boundary import Estimate, boundaries
 from orderone.gallery.deep_training import Members, Run, Training, device, read_images, train
 from orderone.gallery.experiment import Experiment, Finding, Grid, Parts, Picture, Records
+from orderone.gallery.judging import together
 
 BIAS_VAR = 0.05
 FACTOR, OLDER = 12.0, 6.0
@@ -178,7 +179,7 @@ def scored(frame: pd.DataFrame, lines: pd.DataFrame, step: int | None = None) ->
 
 def panels_of(records: Records) -> dict[str, pd.DataFrame]:
     """By letter."""
-    return {name[-1]: frame for name, frame in sorted(records.items()) if name.startswith("panel ")}
+    return {name[-1]: frame for name, frame in sorted(records.items()) if name.startswith("panel ") and len(frame)}
 
 
 def judge(records: Records) -> list[Finding]:
@@ -211,14 +212,15 @@ def _best(name: str, score: Scored) -> Finding:
     others = [curve for curve in CURVES[:-1] if not score.same(curve, LAST)]
     told = [score.worse_by(LAST, curve).below(0.0) for curve in others]
     numbers = ", ".join(f"{curve}: {score.misfit(curve)}" for curve in (LAST, *others))
-    holds = False if False in told else None if None in told else True
-    return Finding(f"{name} no curve is nearer to the boundary than {LAST}", holds, f"mean |log distance| {numbers}")
+    return Finding(
+        f"{name} no curve is nearer to the boundary than {LAST}", together(told), f"mean |log distance| {numbers}"
+    )
 
 
 def _constant(name: str, score: Scored) -> Finding:
     k = score.factor
     sides = "; ".join(f"{side} {score.side(side).factor}" for side in ("left", "right"))
-    return Finding(f"{name} the constant is 12", k.has(FACTOR), f"least squares: {k}; {sides}")
+    return Finding(f"{name} the constant is 12", k.has(FACTOR, FACTOR / OLDER), f"least squares: {k}; {sides}")
 
 
 # --- pictures -----------------------------------------------------------------------------------------------------------
@@ -229,7 +231,7 @@ LINES = {ONE: ("#ffffff", "solid"), OLD: ("#31d843", "dash"), TWO: ("#ffffff", "
 
 def draw(records: Records) -> list[Picture | Grid]:
     panels, names = panels_of(records), dict(zip(*records[CAPTIONS].to_numpy().T, strict=True))
-    pictures = [_picture(f"({k}) {names[k]}", frame, records[THEORY]) for k, frame in panels.items()]
+    pictures = [_picture(f"({k}) {names.get(k, '')}", frame, records[THEORY]) for k, frame in panels.items()]
     return [*pictures, _constants(panels, records[THEORY]), _table(panels, records[THEORY])]
 
 
@@ -294,7 +296,7 @@ def _constants(panels: dict[str, pd.DataFrame], lines: pd.DataFrame) -> Picture:
         bars["arrayminus"] = [k.value - k.low for k in found]
         points = {"x": steps, "y": [k.value for k in found], "error_y": bars}
         data.append({"type": "scatter", "mode": "lines+markers", "name": f"({letter})", **points})
-        words.append(f"({letter}) {found[0].value:.1f} to {found[-1].value:.1f}")
+        words.append(f"({letter}) {_short(found[0])} to {_short(found[-1])}")
     layout = {
         "height": 380,
         "margin": {"t": 30},
@@ -306,6 +308,10 @@ def _constants(panels: dict[str, pd.DataFrame], lines: pd.DataFrame) -> Picture:
     }  # fmt: skip
     alt = f"The constant of each panel as training goes on, beside 12 (dotted): {', '.join(words)}."
     return Picture("The constant, as training goes on", {"data": data, "layout": layout}, alt)
+
+
+def _short(k: Estimate) -> str:
+    return f"{k.value:.1f}" if np.isfinite(k.value) else "unknown"
 
 
 def _table(panels: dict[str, pd.DataFrame], lines: pd.DataFrame) -> Grid:

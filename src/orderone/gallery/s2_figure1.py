@@ -44,7 +44,7 @@ def _finding(strategy: str, tried: Frame) -> Finding:
     numbers += "" if complete else f"; {len(others) - len(known)} of them not tried"
     return Finding(
         f"{strategy}: there is a pair (lr, wd) that is better than its six neighbours at factors of 2",
-        None if not complete or 0 < ties < PLATEAU else not ties,
+        None if best != best or not complete or 0 < ties < PLATEAU else not ties,
         numbers + (f"; {ties} as good" if ties else ""),
     )
 

@@ -9,6 +9,7 @@ from math import log2
 from orderone.gallery.axes import axes
 from orderone.gallery.compare import CONFIDENCE, Frame, difference, fewer
 from orderone.gallery.experiment import Experiment, Finding, Parts, Picture, Records
+from orderone.gallery.judging import together
 from orderone.gallery.strategy_runs import STRATEGIES
 from orderone.gallery.vision_strategies import GPU, PAPER, SMALL, Settings, at_the_best
 
@@ -46,8 +47,7 @@ def _extreme(best: dict[str, list[float]], name: str, sign: int, claim: str) -> 
     shared = 1 - (1 - CONFIDENCE) / len(others)
     told = {each: difference(best[name], best[each], shared) for each in others}
     signs = [d.positive if sign > 0 or d.positive is None else not d.positive for d in told.values()]
-    holds = False if False in signs else None if None in signs else True
-    return Finding(claim, holds, "; ".join(f"{d} to {each}" for each, d in told.items()))
+    return Finding(claim, together(signs), "; ".join(f"{d} to {each}" for each, d in told.items()))
 
 
 def _spikes(name: str, spikes: dict[str, int]) -> Finding:
@@ -61,6 +61,7 @@ def _same(frame: Frame, column: str, claim: str) -> Finding:
     found = [float(row.lr * row.wd if column == "wd" else row.rate) for row in values.values()]
     apart = log2(found[1] / found[0])
     holds = True if abs(apart) < SAME + 0.5 else False if abs(apart) > OTHER - 0.5 else None
+    holds = holds if frame.accuracy.notna().any() else None  # an optimum of nothing
     return Finding(claim, holds, f"{found[0]:.3g} and {found[1]:.3g}, {apart:+.0f} octaves")
 
 

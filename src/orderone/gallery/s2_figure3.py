@@ -8,6 +8,7 @@ from math import inf, log2
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from orderone.gallery.axes import axes
 from orderone.gallery.compare import Frame, difference
@@ -59,9 +60,12 @@ def _above(name: str, frame: Frame, rate: float) -> Finding:
     claim = f"{name}: twice the best rate breaks the training"
     if not (values := lowest(frame, 2 * rate)):
         return Finding(claim, None, "not tried")
+    if inf in lowest(frame, rate):
+        return Finding(claim, None, "no rate is one at which all seeds train")
     broken = sum(value == inf for value in values)
     worse = "" if broken else f"; lowest held-out loss {difference(values, lowest(frame, rate))}"
-    return Finding(claim, broken == len(values), f"{broken} of {len(values)} seeds diverge{worse}")
+    holds = None if 0 < broken < len(values) else bool(broken)
+    return Finding(claim, holds, f"{broken} of {len(values)} seeds diverge{worse}")
 
 
 def _below(records: Records, rates: dict[str, float]) -> Finding:
@@ -80,10 +84,16 @@ def _cost(frame: Frame, rate: float) -> Sequence[float]:
 
 
 def draw(records: Records) -> list[Picture]:
-    return [_panel(name, records[name]) for name in COMPARED]
+    """Both on the axes of their best rates and the nearest ones, whatever others do."""
+    near: Frame = pd.concat([_near(records[name]) for name in COMPARED])
+    return [_panel(name, records[name], near) for name in COMPARED]
 
 
-def _panel(strategy: str, frame: Frame) -> Picture:
+def _near(frame: Frame) -> Frame:
+    return frame[np.abs(np.log2(frame.rate / best_rate(frame))) < 1.5]
+
+
+def _panel(strategy: str, frame: Frame, near: Frame) -> Picture:
     best = best_rate(frame)
     data, tried = [], sorted(frame.rate.unique(), reverse=True)
     for rate in tried:
@@ -108,7 +118,8 @@ def _panel(strategy: str, frame: Frame) -> Picture:
     alt = (
         f"Held-out loss over updates for {len(tried)} learning rates of {strategy}; best before the shift: {best:.3g}."
     )
-    return Picture(title, {"data": data, "layout": layout(frame)}, alt, "In the legend: the lowest loss along the way.")
+    caption = "In the legend: the lowest loss along the way. The axis is that of the best rate and its neighbours."
+    return Picture(title, {"data": data, "layout": layout(near)}, alt, caption)
 
 
 def layout(frame: Frame) -> dict[str, Any]:

@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 
 from orderone.gallery.experiment import Experiment, Finding, Grid, Parts, Picture, Records
-from orderone.gallery.judging import below, finding, joined
+from orderone.gallery.judging import below, finding, joined, known
 from orderone.gallery.layouts import GREY, SHADES, panels, scatter, spans
 from orderone.measure import sample_network
 from orderone.measure.fit import Fit, fit_noisy_exponent
@@ -71,7 +71,7 @@ def judge(records: Records) -> list[Finding]:
         comes = below(error.exponent, 0.0, error.high - error.exponent)
         found.append(finding(f"p = {p:g}: networks come to the ODE at layer n^2p", comes, numbers))
         there: bool | None = spread.low - BEND <= p - 0.5 <= spread.high + BEND
-        if there and spread.high - spread.low > TELLING:
+        if not known([spread.low, spread.high]) or (there and spread.high - spread.low > TELLING):
             there = None
         numbers = f"spread ~ n^{spread}; n^{p - 0.5:+.2f} by (3.6)"
         found.append(finding(f"p = {p:g}: their spread falls as n^(p - 1/2)", there, numbers))

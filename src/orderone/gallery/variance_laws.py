@@ -13,6 +13,7 @@ from orderone.gallery.dropout_batches import Batches, Moments, brief
 from orderone.gallery.dropout_pictures import NEUTRAL, dots, layout, line, log, thinned
 from orderone.gallery.experiment import Picture
 from orderone.gallery.frames import Frame
+from orderone.gallery.judging import known
 from orderone.measure import fit_exponent
 
 QUANTITIES = {"g_aa": "g<sub>aa</sub>", "abs_g_ab": "|g<sub>ab</sub>|", "l1_g_ab": "g̃<sub>ab</sub>"}
@@ -72,9 +73,11 @@ def _far(moments: Moments, quantity: str) -> float:
 def is_two(lines: Frame) -> bool | None:
     """All intervals hold 2; None if there are none, or one of them is so wide that it would hold 1.5 or 2.5 as well."""
     lines = lines[lines.decades >= LEAST_DECADES]
+    if not known(lines.low, lines.high):
+        return None
     if not ((lines.low <= 2) & (lines.high >= 2)).all():
         return False
-    return None if lines.empty or (lines.high - lines.low > 1).any() else True
+    return None if (lines.high - lines.low > 1).any() else True
 
 
 def power(each: Any) -> str:

@@ -94,7 +94,7 @@ def _missing(tried: Frame) -> list[Place]:
 
 def best_place(tried: Frame) -> Place:
     """Of one strategy."""
-    best = tried.groupby(["i", "j"]).accuracy.max().idxmax()
+    best = tried.groupby(["i", "j"]).accuracy.max().fillna(-1.0).idxmax()
     return int(best[0]), int(best[1])  # type: ignore[index]
 
 
