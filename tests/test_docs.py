@@ -144,31 +144,25 @@ def test_the_site_has_every_page_and_needs_no_network(site):
 
 
 @pytest.mark.slow
-def test_the_site_in_a_browser(site):
+def test_the_site_in_a_browser(site, browser):
     """Opened from its folder, on a phone: silent, not wider than the screen, formulas drawn; and the search answers."""
-    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-    path = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-    if path is None:
-        pytest.skip("no browser on this machine")
     complaints = []
-    with playwright.sync_playwright() as play:
-        browser = play.chromium.launch(executable_path=path, args=["--no-sandbox"])
-        page = browser.new_page(viewport={"width": 390, "height": 844})
-        page.on("console", lambda message: complaints.append(f"{page.url}: {message.text}"))
-        page.on("pageerror", lambda error: complaints.append(f"{page.url}: {error}"))
-        page.on("request", lambda it: it.url.startswith(("file:", "data:", "blob:")) or complaints.append(it.url))
-        left = "net::ERR_ABORTED"  # the page was left before it had come
-        page.on("requestfailed", lambda it: it.failure == left or complaints.append(f"{page.url}: lacks {it.url}"))
-        for file in sorted(set(site.rglob("*.html")) - {site / "404.html"}):  # that one is for servers
-            page.goto(file.as_uri())
-            assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), file
-            flat = "[...document.querySelectorAll('math')].filter(m => m.getBoundingClientRect().width < 2).length"
-            assert page.evaluate(flat) == 0, file
-        page.set_viewport_size({"width": 1280, "height": 800})
-        page.goto((site / "index.html").as_uri())
-        page.keyboard.press("/")
-        page.wait_for_timeout(500)
-        page.keyboard.type("tied heads")
-        page.get_by_text(re.compile(r"^[1-9]\d* results?$")).first.wait_for(timeout=10_000)
-        browser.close()
+    page = browser.new_page(viewport={"width": 390, "height": 844})
+    page.on("console", lambda message: complaints.append(f"{page.url}: {message.text}"))
+    page.on("pageerror", lambda error: complaints.append(f"{page.url}: {error}"))
+    page.on("request", lambda it: it.url.startswith(("file:", "data:", "blob:")) or complaints.append(it.url))
+    left = "net::ERR_ABORTED"  # the page was left before it had come
+    page.on("requestfailed", lambda it: it.failure == left or complaints.append(f"{page.url}: lacks {it.url}"))
+    for file in sorted(set(site.rglob("*.html")) - {site / "404.html"}):  # that one is for servers
+        page.goto(file.as_uri())
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), file
+        flat = "[...document.querySelectorAll('math')].filter(m => m.getBoundingClientRect().width < 2).length"
+        assert page.evaluate(flat) == 0, file
+    page.set_viewport_size({"width": 1280, "height": 800})
+    page.goto((site / "index.html").as_uri())
+    page.keyboard.press("/")
+    page.wait_for_timeout(500)
+    page.keyboard.type("tied heads")
+    page.get_by_text(re.compile(r"^[1-9]\d* results?$")).first.wait_for(timeout=10_000)
+    page.close()
     assert not complaints

@@ -1,7 +1,6 @@
 """The explorer in a real browser: sliders move numbers, which are the library's; wrong input is said beside its control."""
 
 import re
-import shutil
 
 import pytest
 from running import running
@@ -11,24 +10,12 @@ from orderone.explore.workers import Workers
 from orderone.theory import MeanField, critical_weight_var, depth_report
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-NAMES = ("chromium", "chromium-browser", "google-chrome")
 TIMEOUT_MS = 30_000
 FIGURES = {
     "phase": ("map", "length-map", "correlation-map", "length-path", "correlation-path"),
     "rule": ("growth",),
     "depth": ("norms", "correlations"),
 }
-
-
-@pytest.fixture(scope="module")
-def browser():
-    path = next(filter(None, map(shutil.which, NAMES)), None)
-    if path is None:
-        pytest.skip(f"no browser on this machine: none of {', '.join(NAMES)} is on the PATH")
-    with playwright.sync_playwright() as play:
-        browser = play.chromium.launch(executable_path=path, args=["--no-sandbox"])
-        yield browser
-        browser.close()
 
 
 @pytest.fixture(scope="module")

@@ -1,12 +1,14 @@
 """Records are kept part by part, and only what is missing is measured."""
 
+import re
 from dataclasses import dataclass, replace
 
 import pandas as pd
 import pytest
 
 from orderone.gallery import EXPERIMENTS, Experiment, Finding, load, reproduce, verdict
-from orderone.gallery.kept import SHIPPED, _plain, read_provenance, read_records
+from orderone.gallery.choose import choose
+from orderone.gallery.kept import SHIPPED, _plain, file_of, read_provenance, read_records
 from orderone.gallery.run import nearest, settings_of
 
 
@@ -64,6 +66,50 @@ def test_an_interrupted_experiment_goes_on(tmp_path):
     assert not list(tmp_path.rglob("*.half"))
 
 
+@pytest.mark.parametrize("damage", ["", "a,b\n1,2,3\n4,5,6,7", "\udcff", None])
+def test_a_lost_or_damaged_part_is_measured_again(tmp_path, damage):
+    measured = []
+    reproduce(experiment(measured), folder=tmp_path)
+    part = tmp_path / "s0-made" / "small" / "first.csv"
+    part.unlink() if damage is None else part.write_bytes(damage.encode(errors="surrogateescape"))
+    assert reproduce(experiment(measured), folder=tmp_path).verdict == "holds"
+    assert measured == ["first", "second part", "first"]
+
+
+@pytest.mark.parametrize(
+    "damage", [b"", b"[]", b"{}", b'{"parts": []}', b'{"parts": null}', b'{"parts": {"first": 3}}', b"\xff", b'"']
+)
+def test_a_damaged_provenance_is_as_good_as_none(tmp_path, damage):
+    measured = []
+    reproduce(experiment(measured), folder=tmp_path)
+    record = tmp_path / "s0-made" / "small" / "provenance.json"
+    record.write_bytes(damage)
+    assert choose(experiment([]), [tmp_path])[0] is None
+    assert reproduce(experiment(measured), folder=tmp_path).verdict == "holds"
+    assert len(measured) == 4
+    assert choose(experiment([]), [tmp_path])[0] is not None
+
+
+def test_a_folder_never_mixes_settings(tmp_path):
+    def stop(part, number, total):
+        if number == 2:
+            raise KeyboardInterrupt
+
+    reproduce(experiment([]), folder=tmp_path)
+    with pytest.raises(KeyboardInterrupt):
+        reproduce(experiment([]), folder=tmp_path, seeds=9, tell=stop)
+    chosen, notes = choose(experiment([]), [tmp_path])
+    assert chosen is None
+    assert "1 of 2 parts are missing" in notes[0]
+
+
+def test_records_that_cannot_be_judged_are_left_out(tmp_path):
+    reproduce(experiment([]), folder=tmp_path)
+    chosen, notes = choose(experiment([], judge=lambda records: records["first"].lost), [tmp_path])
+    assert chosen is None
+    assert "cannot be judged (AttributeError" in notes[0]
+
+
 def test_a_verdict_in_one_word():
     def of(*holds):
         return verdict([Finding("", each, "") for each in holds])
@@ -86,6 +132,10 @@ def test_every_entry_is_whole(name):
     e = EXPERIMENTS[name]
     assert {"small", "paper"} <= set(e.scales)
     assert all(e.parts(settings_of(e, scale)) for scale in e.scales)
+    for scale in e.scales:  # on every system, also where A is a
+        files = [file_of(part).lower() for part in e.parts(settings_of(e, scale))]
+        assert len(set(files)) == len(files)
+        assert all(re.fullmatch(r"[a-z0-9][a-z0-9 ._=+()-]*", file) for file in files)
     assert e.title
     assert e.claim
     assert e.method

@@ -1,23 +1,8 @@
-"""A real browser for the pages, and a witness of what they do in it."""
-
-import shutil
+"""A witness of what pages do in a real browser."""
 
 import pytest
 
-NAMES = ("chromium", "chromium-browser", "google-chrome")
 TIMEOUT_MS = 30_000
-
-
-@pytest.fixture(scope="session")
-def browser():
-    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-    path = next(filter(None, map(shutil.which, NAMES)), None)
-    if path is None:
-        pytest.skip(f"no browser on this machine: none of {', '.join(NAMES)} is on the PATH")
-    with playwright.sync_playwright() as play:
-        browser = play.chromium.launch(executable_path=path, args=["--no-sandbox"])
-        yield browser
-        browser.close()
 
 
 @pytest.fixture

@@ -244,6 +244,7 @@ def test_summary_first_links_that_lead_somewhere_and_figures_as_they_come(open_g
 
 
 def says_all_there_is_to_know(page):
+    assert page.locator("tr[data-entry=s0-table1] .number").inner_text().split("\n") == ["1 of 2", "1 unclear"]
     article = page.locator("#s1-figure7")
     assert article.locator("h4").all_text_contents()[:2] == ["Claims of the paper", "What is true instead"]
     assert "does not hold: It grows" in article.locator(".findings li").first.text_content()
@@ -289,6 +290,22 @@ def test_a_phone_shows_all_of_it_without_scrolling_sideways(open_gallery):
     )
     assert min(heights) > 0.55  # legends have not eaten the axes
     assert page.locator(".contents").is_hidden()
+
+
+def test_a_narrow_legend_is_not_cut_off(open_gallery):
+    names = [
+        "width 512, neural-tangent: (lr, wd) = (11.6, 8.63e-07) [3.977]",
+        "(2, 1) [36.0%]",
+        "(1, 2) [40.8%]",
+        "0 < 1",
+    ]
+    lines = [trace | {"name": name} for trace, name in zip(LINES["data"], names, strict=False)]
+    legend = {"title": {"text": "times (lr*, wd*)"}, "font": {"size": 11}}
+    page = open_gallery([Entry(drawn=(picture({"data": lines, "layout": {"legend": legend}}),))], **PHONE)
+    scroll_through(page)
+    ends = page.evaluate("[...document.querySelectorAll('.legendtext')].map((t) => t.getBoundingClientRect().right)")
+    assert len(ends) == len(names)
+    assert max(ends) <= page.evaluate("document.querySelector('.plot').getBoundingClientRect().right")
 
 
 def test_filters_by_keyboard_and_links_to_what_they_hide(open_gallery):

@@ -109,7 +109,7 @@ def _tell(entries: "list[Reproduced]", json: bool) -> None:
 
 def _row(each: "Reproduced") -> tuple[str | None, ...]:
     told = [finding.holds for finding in each.findings if finding.of == "paper"]
-    held = f"{told.count(True)} of {len(told)}"
+    held = f"{told.count(True)} of {len(told)}" + (f", {told.count(None)} unclear" if None in told else "")
     return each.experiment.name, each.experiment.title, each.scale, each.verdict, each.corrected, held
 
 

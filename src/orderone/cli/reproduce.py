@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import tyro
 
 from orderone.cli import show
+from orderone.cli.check import check_files
 from orderone.core.errors import one_of
 from orderone.core.exact import count
 from orderone.core.progress import bar
@@ -50,22 +51,22 @@ def reproduce(
     from orderone.gallery import EXPERIMENTS, SCALES  # torch and pandas load only here
 
     one_of(scale, SCALES, "scale")
-    if name is not None and (every or listed):
-        raise ValueError(f"expected a name, --all or --list, got {name!r} and another; leave one of them out")
+    if (name is not None) + every + listed > 1:
+        raise ValueError("expected a name, --all or --list, got more than one of them; leave the others out")
     if name is None and not every:
         _list(EXPERIMENTS.values(), json)
         return
     chosen = list(EXPERIMENTS.values()) if every else [EXPERIMENTS[one_of(name, EXPERIMENTS, "experiment")]]
-    if html is not None:
-        show.writable(html, "html")
-    networks = None if seeds is None else count(seeds, "seeds")
-    done = _run_all(chosen, scale, Path(out), again) if every else [_run(chosen[0], scale, Path(out), again, networks)]
+    check_files({"html": html})
+    show.writable_folder(out, "out")
+    given = scale, Path(out), again, None if seeds is None else count(seeds, "seeds")
+    done = _run_all(chosen, *given) if every else [_alone(chosen[0], *given)]
     if json:
         told = [_plain(each) for each in done]
         show.print_json(told if every else told[0])
     else:
         _show(done)
-    if html is not None:
+    if html is not None and done:
         _write(html, done)
     if len(done) < len(chosen):
         raise SystemExit(1)
@@ -80,22 +81,34 @@ def _list(experiments: "Iterable[Experiment]", json: bool) -> None:
     show.console().print(show.table("orderone reproduce NAME", ("name", "what it shows", "scales"), rows))
 
 
-def _run_all(chosen: "Sequence[Experiment]", scale: str, out: Path, again: bool) -> "list[Reproduced]":
+def _run_all(
+    chosen: "Sequence[Experiment]", scale: str, out: Path, again: bool, seeds: int | None
+) -> "list[Reproduced]":
     """One that breaks is told and left out; the others run."""
-    from orderone.gallery.run import nearest
+    from orderone.gallery.run import has_seeds, nearest
 
     done = []
     for number, experiment in enumerate(chosen, 1):
         print(f"[{number} of {len(chosen)}] {experiment.name}", file=sys.stderr, flush=True)
+        near = nearest(experiment, scale)
         try:
-            done.append(_run(experiment, nearest(experiment, scale), out, again))
+            done.append(_run(experiment, near, out, again, seeds if has_seeds(experiment, near) else None))
+        except ImportError as error:
+            print(f"orderone: {experiment.name} cannot run: {error}; the others go on", file=sys.stderr, flush=True)
         except Exception:
             traceback.print_exc()
             print(f"orderone: {experiment.name} broke; the others go on", file=sys.stderr, flush=True)
     return done
 
 
-def _run(experiment: "Experiment", scale: str, out: Path, again: bool, seeds: int | None = None) -> "Reproduced":
+def _alone(experiment: "Experiment", scale: str, out: Path, again: bool, seeds: int | None) -> "Reproduced":
+    try:
+        return _run(experiment, scale, out, again, seeds)
+    except ImportError as error:  # of a package that not everybody has, with the command that brings it
+        raise ValueError(error) from error
+
+
+def _run(experiment: "Experiment", scale: str, out: Path, again: bool, seeds: int | None) -> "Reproduced":
     from orderone.gallery import reproduce as run
 
     with ExitStack() as stack:

@@ -99,6 +99,16 @@ def one_thread() -> AbstractContextManager[None]:
     return threads(1)
 
 
+def writable_folder(path: str, name: str) -> None:
+    """A ValueError before the work, if nothing could be written there; a folder that is not there yet is made later."""
+    from pathlib import Path
+
+    place = Path(path).absolute()
+    there = next(folder for folder in (place, *place.parents) if folder.exists())
+    if not path or not there.is_dir() or not os.access(there, os.W_OK):
+        raise ValueError(f"{name}: cannot write into {path!r}; expected a folder, or the name of a new one")
+
+
 def writable(path: str, name: str) -> None:
     """A ValueError before the work, if its result could not be written there."""
     from pathlib import Path

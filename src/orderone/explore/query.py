@@ -17,7 +17,7 @@ class Query:
         for name, value in pairs:
             if len(value) > LONGEST or len(name) > LONGEST:
                 raise ValueError(
-                    f"{name[:20]}: expected at most {LONGEST} characters, got {len(value)}; give a name or a number"
+                    f"{name[:20]}: expected at most {LONGEST} characters, got {max(len(name), len(value))}; give a name or a number"
                 )
         if len(self._values) < len(pairs):
             twice = next(name for k, (name, _) in enumerate(pairs) if name in dict(pairs[:k]))

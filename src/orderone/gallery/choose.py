@@ -3,7 +3,6 @@
 Half an experiment, or one of an older version, is left out and named.
 """
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -29,9 +28,18 @@ def _read(experiment: Experiment, scale: str, folder: Path) -> tuple[Reproduced 
     """The records if they are whole, or what is wrong with them."""
     try:
         why = _flaw(experiment, scale, read_provenance(folder / experiment.name / scale)["parts"])
-        return (None, why) if why else (load(experiment, scale, folder), "")
-    except (OSError, json.JSONDecodeError, KeyError, TypeError, ValueError) as error:
+        return (None, why) if why else _judged(load(experiment, scale, folder))
+    except (OSError, ValueError) as error:
         return None, f"cannot be read ({type(error).__name__}: {error})"
+
+
+def _judged(each: Reproduced) -> tuple[Reproduced | None, str]:
+    """Files that somebody changed can be read, and mean nothing to the judge, who may say so in any way."""
+    try:
+        _ = each.findings
+        return each, ""
+    except Exception as error:
+        return None, f"cannot be judged ({type(error).__name__}: {error})"
 
 
 def _flaw(experiment: Experiment, scale: str, parts: dict[str, Any]) -> str:
@@ -39,7 +47,8 @@ def _flaw(experiment: Experiment, scale: str, parts: dict[str, Any]) -> str:
     missing = [part for part in wanted if part not in parts]
     if missing:
         return f"{len(missing)} of {len(wanted)} parts are missing"
-    return "of another version" if any(parts[part].get("version") != experiment.version for part in wanted) else ""
+    same = all(isinstance(parts[part], dict) and parts[part].get("version") == experiment.version for part in wanted)
+    return "" if same else "of another version"
 
 
 def _rank(each: Reproduced) -> tuple[int, str]:

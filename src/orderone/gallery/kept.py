@@ -1,7 +1,7 @@
 """Records on disk: a folder for each experiment and scale, a CSV file for each part, and where all of it comes from.
 
-A part counts as kept only if it was measured with the same settings by the same version of the
-experiment.
+A part counts as kept only if it can be read, and was measured with the same settings by the same version of the
+experiment. A folder never holds a mixture: the first part of other settings sets the others aside.
 """
 
 import json
@@ -31,15 +31,17 @@ class Kept:
 
     def get(self, part: str) -> pd.DataFrame | None:
         known = self.provenance()["parts"].get(part)
-        if known is None or {name: known.get(name) for name in self.identity} != self.identity:
+        try:
+            return read_part(self.folder, part) if self._is_ours(known) else None
+        except (OSError, ValueError):  # lost or damaged: to be measured again
             return None
-        return read_part(self.folder, part)
 
     def put(self, part: str, frame: pd.DataFrame, seconds: float) -> pd.DataFrame:
         """What comes back is what a later run will read, digit for digit."""
         self.folder.mkdir(parents=True, exist_ok=True)
         _write(self.folder / file_of(part), frame.to_csv(index=False, float_format=DIGITS, lineterminator="\n"))
         record = self.provenance()
+        record["parts"] = {name: known for name, known in record["parts"].items() if self._is_ours(known)}
         record["parts"][part] = {
             "seconds": round(seconds, 1), "measured": f"{datetime.now(UTC):%Y-%m-%d}", "device": _device(),
             "versions": versions(), **self.identity,
@@ -51,9 +53,12 @@ class Kept:
         """What is known of every part, whether or not it still counts."""
         try:
             return read_provenance(self.folder)
-        except (FileNotFoundError, json.JSONDecodeError):
+        except (FileNotFoundError, ValueError):  # none yet, or damaged: as if there were none
             command = f"orderone reproduce {self.experiment.name} --scale {self.scale}"
             return {"experiment": self.experiment.name, "scale": self.scale, "command": command, "parts": {}}
+
+    def _is_ours(self, known: Any) -> bool:
+        return isinstance(known, dict) and {name: known.get(name) for name in self.identity} == self.identity
 
 
 def read_records(folder: Path) -> Records:
@@ -62,7 +67,10 @@ def read_records(folder: Path) -> Records:
 
 
 def read_provenance(folder: Path) -> dict[str, Any]:
-    return json.loads((folder / RECORD).read_text(encoding="utf-8"))
+    record = json.loads((folder / RECORD).read_text(encoding="utf-8"))
+    if not isinstance(record, dict) or not isinstance(record.get("parts"), dict):
+        raise ValueError(f"{folder / RECORD}: expected an object with parts; measure again")
+    return record
 
 
 def read_part(folder: Path, part: str) -> pd.DataFrame:

@@ -84,9 +84,13 @@ def settings_of(experiment: Experiment, scale: str, seeds: int | None = None) ->
     settings = experiment.scales[one_of(scale, experiment.scales, f"scale of {experiment.name}")]
     if seeds is None:
         return settings
-    if "seeds" not in {f.name for f in fields(settings)}:
+    if not has_seeds(experiment, scale):
         raise ValueError(f"seeds: {experiment.name} has no number of seeds to set, got {seeds}; leave it out")
     return replace(settings, seeds=seeds)
+
+
+def has_seeds(experiment: Experiment, scale: str) -> bool:
+    return "seeds" in {f.name for f in fields(experiment.scales[scale])}
 
 
 def nearest(experiment: Experiment, scale: str) -> str:

@@ -64,6 +64,11 @@ class View:
         told = [finding.holds for finding in self.findings if finding.of == "paper"]
         return told.count(True), len(told)
 
+    @property
+    def unclear(self) -> int:
+        """How many of them the records cannot tell."""
+        return sum(finding.holds is None for finding in self.of("paper"))
+
     def of(self, which: str) -> list[Any]:
         return [finding for finding in self.findings if finding.of == which]
 

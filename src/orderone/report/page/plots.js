@@ -1,6 +1,7 @@
 // A figure is drawn when it comes near the view, a few in each frame; its data are not even read before.
 const NARROW = 600; // pixels: a legend beside the axes would leave them no room
 const LEAST = 0.6; // of its height is for the axes themselves; legends and titles come on top
+const LINE = 36; // characters of a line in the legend of a narrow figure
 const FRAME_MS = 16;
 const touch = matchMedia("(pointer: coarse)").matches; // a finger on a figure scrolls the page
 const CONFIG = { responsive: true, displaylogo: false, ...(touch && { displayModeBar: false }), modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d"] };
@@ -16,8 +17,22 @@ const hasNames = (layout) => (layout.annotations ?? []).some((note) => note.yref
 function legendFor(layout, narrow, height) {
   const { x, y, xanchor, yanchor, orientation, xref, yref, ...style } = layout.legend ?? {};
   if (!narrow && (x !== undefined || y !== undefined || orientation !== undefined)) return layout.legend;
-  return { ...style, orientation: "h", x: 0, xanchor: "left", y: 1 + (hasNames(layout) ? 34 : 6) / height, yanchor: "bottom" };
+  const title = { ...style.title, ...(narrow && { side: "top" }) };
+  return { ...style, title, orientation: "h", x: 0, xanchor: "left", y: 1 + (hasNames(layout) ? 34 : 6) / height, yanchor: "bottom" };
 }
+
+// What does not fit in a line of a narrow legend would be cut off.
+function wrapped(name) {
+  const lines = [""];
+  for (const word of name.split(" ")) {
+    if (lines.at(-1) && `${lines.at(-1)} ${word}`.length > LINE) lines.push(word);
+    else lines.push(`${lines.pop()} ${word}`.trim());
+  }
+  return lines.join("<br>");
+}
+
+const tracesFor = (plot, data) =>
+  plot.clientWidth < NARROW ? data.map((trace) => (trace.name && !/[<>]/.test(trace.name) ? { ...trace, name: wrapped(String(trace.name)) } : trace)) : data;
 
 // plotly writes powers of ten larger than other numbers.
 function axesFor(layout) {
@@ -62,7 +77,7 @@ async function draw(plot) {
   try {
     const { data, layout } = figureOf(plot);
     if (!plot.classList.contains("js-plotly-plot")) plot.replaceChildren();
-    await Plotly.newPlot(plot, data, layoutFor(plot, layout), CONFIG);
+    await Plotly.newPlot(plot, tracesFor(plot, data), layoutFor(plot, layout), CONFIG);
     await grown(plot);
     plot.dataset.drawn = "yes";
   } catch (error) {
