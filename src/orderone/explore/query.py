@@ -15,9 +15,10 @@ class Query:
         pairs = parse_qsl(text, keep_blank_values=True, max_num_fields=32)
         self._values = dict(pairs)
         for name, value in pairs:
-            if len(value) > LONGEST or len(name) > LONGEST:
+            longest = max(len(name), len(value))
+            if longest > LONGEST:
                 raise ValueError(
-                    f"{name[:20]}: expected at most {LONGEST} characters, got {max(len(name), len(value))}; give a name or a number"
+                    f"{name[:20]}: expected at most {LONGEST} characters, got {longest}; give a name or a number"
                 )
         if len(self._values) < len(pairs):
             twice = next(name for k, (name, _) in enumerate(pairs) if name in dict(pairs[:k]))
