@@ -11,7 +11,8 @@ from base64 import b64decode
 from pathlib import Path
 from shutil import which
 
-from orderone.gallery import EXPERIMENTS, SCALES, Grid, Picture, Reproduced, load
+from orderone.gallery import EXPERIMENTS, Grid, Picture, Reproduced
+from orderone.gallery.choose import choose
 from orderone.gallery.kept import SHIPPED
 
 HERE = Path(__file__).parent / "gallery"
@@ -22,6 +23,26 @@ PAPERS = {
     "S3": "Differential-equation limits",
 }
 WORDS = {True: "holds", False: "does not hold", None: "unclear"}
+INTRODUCTION = """\
+# Gallery
+
+Every table and figure of the four papers, run again and judged: `orderone reproduce NAME`, or all of them with
+`make reproduce-small`; `orderone report --html gallery.html` makes one interactive page of what is shipped.
+*The paper* judges its claims as printed; *as corrected*, what the [errata](../errata.md) say is true instead.
+
+What stands out:
+
+* [Trainable depth](s1.md#s1-figure7) follows the smaller of the two depth scales, as claimed. The constant 12 is not one:
+  it grows with the length of training.
+* The [gradient metric of two inputs](s1.md#s1-figure2) obeys the theory that its paper calls refuted, once its sign is
+  kept; what was seen instead is the noise of finite width.
+* The [logits of standard networks](s0.md#s0-logits) grow with the width in training, where the table says that they do
+  not; those of muP stay.
+* [Vision Transformers](s2.md#s2-figure2) are better under the neural-tangent strategy than under the standard one, as
+  claimed, also at a size thirty times smaller.
+
+| entry | what it shows | the paper | as corrected | scale |
+| --- | --- | --- | --- | --- |"""
 COLOURS = 128  # of a picture: lines and dots need no more
 WIDTH = 860
 
@@ -30,8 +51,9 @@ def entries() -> dict[str, list[Reproduced]]:
     """By paper; of each experiment the largest scale that was run."""
     found: dict[str, list[Reproduced]] = {paper: [] for paper in PAPERS}
     for e in EXPERIMENTS.values():
-        scale = next(each for each in reversed(SCALES) if (SHIPPED / e.name / each).exists())
-        found[e.paper].append(load(e, scale, SHIPPED))
+        shown, flaws = choose(e, [SHIPPED])
+        assert shown is not None, flaws
+        found[e.paper].append(shown)
     return found
 
 
@@ -44,16 +66,7 @@ def pages(found: dict[str, list[Reproduced]]) -> dict[str, str]:
 
 
 def index(found: dict[str, list[Reproduced]]) -> str:
-    lines = [
-        "# Gallery",
-        "",
-        "Every table and figure of the four papers, run again and judged: `orderone reproduce NAME`, or all of them with",
-        "`make reproduce-small`; `orderone report --html gallery.html` makes one interactive page of what is shipped.",
-        "*The paper* judges its claims as printed; *as corrected*, what the [errata](../errata.md) say is true instead.",
-        "",
-        "| entry | what it shows | the paper | as corrected | scale |",
-        "| --- | --- | --- | --- | --- |",
-    ]
+    lines = [INTRODUCTION]
     for paper, those in found.items():
         for r in those:
             e = r.experiment
@@ -67,7 +80,13 @@ def section(r: Reproduced) -> str:
     corrected = f" As corrected, it **{r.corrected}**." if r.corrected in ("holds", "holds in part") else ""
     lines = [f"## {e.name}", "", f"**{e.title}.** {e.claim}", ""]
     lines += [f"The paper's claim: **{r.verdict}**.{corrected} {e.method}", ""]
-    lines += [f"![{cell(p.alt)}]({name}.png)\n" for name, p in pictures(r)]
+    for name, p in pictures(r):
+        lines += [
+            f"*{cell(p.title)}*" + (f": {cell(p.caption)}" if p.caption else ""),
+            "",
+            f"![{cell(p.alt)}]({name}.png)",
+            "",
+        ]
     lines += ["| claim | whose | verdict | measured |", "| --- | --- | --- | --- |"]
     for f in r.findings:
         whose = f"corrected, {f.erratum}" if f.of == "corrected" else "the paper"

@@ -7,6 +7,7 @@ import pytest
 from running import running
 
 from orderone import rules
+from orderone.explore.workers import Workers
 from orderone.theory import MeanField, critical_weight_var, depth_report
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
@@ -34,7 +35,7 @@ def browser():
 def window(browser):
     """One explorer and one page for all tests, which open it anew: plotly is read once."""
     complaints = []
-    with running() as explorer:
+    with running(workers=Workers(number=2)) as explorer:
         page = browser.new_page()
         page.set_default_timeout(TIMEOUT_MS)
         # a browser reports every answer with status 400 by itself; those are expected where a test types nonsense
@@ -302,7 +303,7 @@ def test_the_newest_question_wins(open_page):
 
 
 def test_a_server_that_has_ended(browser):
-    with running() as explorer:
+    with running(workers=Workers(number=1)) as explorer:
         page = browser.new_page()
         page.goto(explorer.url)
         page.wait_for_selector("#map.js-plotly-plot")

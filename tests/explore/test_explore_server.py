@@ -14,8 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from running import DEPTH, QUERIES, ask, get, running
 
-from orderone.explore import HOST, Explorer
+from orderone.explore import HOST, Explorer, server
 from orderone.explore.server import KEPT
+from orderone.explore.views import VIEWS
 from orderone.explore.workers import AbandonedError, Workers
 from orderone.theory import MeanField
 
@@ -84,6 +85,7 @@ def test_only_get(explorer, method):
         "/../server.py",
         "/%2e%2e/server.py",
         "//etc/passwd",
+        "//[x",
         "/server.py",
         "/choices",
     ],
@@ -129,6 +131,10 @@ def test_answers_are_those_of_the_library(explorer):
     status, told = ask(explorer, "network")
     assert (status, told["q_star"]) == (200, MeanField("tanh", 1.4, 0.1, 0.9).q_star)
     assert ask(explorer, "network", activation="relu", weight_var=3)[1]["q_star"] == "Infinity"
+
+
+def test_every_view_has_a_path():
+    assert set(server.VIEWS) == set(VIEWS)
 
 
 @pytest.mark.parametrize("view", QUERIES)

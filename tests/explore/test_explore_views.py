@@ -15,7 +15,7 @@ from orderone.explore.query import LONGEST
 from orderone.explore.views import VIEWS
 from orderone.explore.worker import answer, plain
 from orderone.theory import MeanField, critical_weight_var, depth_report, phase_diagram
-from orderone.theory.exponents import OPTIMIZERS, rms, solve, stability
+from orderone.theory.exponents import rms, solve, stability
 
 
 def tell(view, **changes):
@@ -71,7 +71,7 @@ def test_depths_without_bound_are_numbers():
     assert np.isfinite(told["depth"]).all()
 
 
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("optimizer", ["sgd", "adam", "adafactor", "muon"])
 @pytest.mark.parametrize("name", rules.names())
 def test_a_rule_is_that_of_the_solver(name, optimizer):
     told, p = tell("rule", rule=name, optimizer=optimizer), rules.get(name, optimizer)

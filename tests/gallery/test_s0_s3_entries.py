@@ -12,6 +12,7 @@ from orderone.gallery import (
     EXPERIMENTS,
     Experiment,
     Grid,
+    load,
     reproduce,
     s0_equivalence,
     s0_logits,
@@ -22,7 +23,9 @@ from orderone.gallery import (
 )
 from orderone.gallery.bigram import HELD_OUT, TRAINED
 from orderone.gallery.densities import NETWORK, densities, distances
+from orderone.gallery.kept import SHIPPED, Kept
 from orderone.theory.limits import CovarianceSDE, correlation_ode, covariance_ode, resnet_ode
+from orderone.theory.limits.unshaped import C
 
 PAPER = {  # what is true of the papers' claims, in order, and of the corrected ones
     "s0-alignment": ([True, True, False, False], [True] * 5),
@@ -200,6 +203,17 @@ def test_records_that_say_what_the_errata_say(name):
     draws(experiment, MADE[name])
 
 
+@pytest.mark.parametrize("name", MADE)
+def test_results_that_are_shipped_say_so_too(name):
+    experiment = EXPERIMENTS[name]
+    shipped = load(experiment, "small", SHIPPED)
+    assert (held(experiment, shipped.records, "paper"), held(experiment, shipped.records, "corrected")) == PAPER[name]
+    identity = Kept(SHIPPED, experiment, "small", experiment.scales["small"]).identity
+    for known in shipped.provenance["parts"].values():
+        assert {key: known[key] for key in identity} == identity  # measured with the settings of today
+    draws(experiment, shipped.records)
+
+
 # Each claim turns when the records do: records, words of the claim, and the verdict.
 TURNED = [
     ("s0-alignment", alignments(omega=0.5), "ω = 1/2 at the readout", True),
@@ -304,7 +318,7 @@ def test_the_printed_equation_is_that_of_ito():
     """(4.7) as printed by Euler steps in q itself, where they stay positive: another way to the same law."""
     rng, q, dt = np.random.default_rng(0), np.full(4000, 0.7), 1e-3
     for k in range(1, 1001):
-        drift = 2 * q * ((1 - s3_figure1.C * np.sqrt(q)) / (k * dt) - 1)
+        drift = 2 * q * ((1 - C * np.sqrt(q)) / (k * dt) - 1)
         q = np.maximum(q + drift * dt + np.sqrt(8 * dt) * q * rng.standard_normal(q.size), 1e-12)
     r = s3_figure1.printed(0.3, 4000, 1e-3, 1)
     assert np.log(q).mean() == pytest.approx(r.mean(), abs=0.2)
@@ -320,6 +334,6 @@ def test_the_plus_sign_is_the_other_equation():
 
 def test_distances_leave_out_networks_that_died():
     x = np.random.default_rng(0).standard_normal(400)
-    frame = distances({NETWORK: np.append(x, np.nan), "limit": x + 3}).set_index("curve")
-    assert frame.distance["limit"] > 0.7
-    assert frame["mean"][NETWORK] == pytest.approx(x.mean())
+    network, limit = distances({NETWORK: np.append(x, np.nan), "limit": x + 3}).to_dict("records")
+    assert limit["distance"] > 0.7
+    assert network["mean"] == pytest.approx(x.mean())

@@ -8,13 +8,13 @@ import hashlib
 import os
 import select
 import socket
+import sys
 from collections import OrderedDict
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from socketserver import TCPServer
 from threading import Lock
 from typing import Any
-from urllib.parse import urlsplit
 
 from orderone.core.exact import count
 from orderone.core.optional import need
@@ -26,7 +26,7 @@ LONGEST = 2000  # characters of a path with its query
 KEPT = 128  # answers
 PAGE = Path(__file__).parent / "page"
 TYPES = {".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
-VIEWS = ("choices", "network", "diagram", "rule", "depth")
+VIEWS = ("choices", "network", "diagram", "rule", "depth")  # of `views`, which only workers load
 POLICY = "; ".join(
     (
         "default-src 'none'",
@@ -94,6 +94,8 @@ class Explorer(ThreadingHTTPServer):
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A browser that leaves in the middle of an answer is no error."""
+        if not isinstance(sys.exception(), ConnectionError | TimeoutError):
+            super().handle_error(request, client_address)
 
     def _bind(self, port: int | None) -> None:
         wanted = PORTS if port is None else (count(port, "port", least=0, most=65535),)
@@ -119,7 +121,7 @@ class _Handler(BaseHTTPRequestHandler):
             return self._send(414, b"414 the address is too long\n", "text/plain")
         if self.headers.get_all("Host", []) not in ([host] for host in self.server.hosts):
             return self._send(403, b"403 this server answers to its own name only\n", "text/plain")
-        path, query = urlsplit(self.path)[2:4]
+        path, _, query = self.path.partition("?")
         if path in self.server.files:
             return self._send_file(*self.server.files[path])
         if path.removeprefix("/api/") in VIEWS and path.startswith("/api/"):

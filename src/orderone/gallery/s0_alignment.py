@@ -51,7 +51,7 @@ def measure(rule: str, settings: Settings) -> pd.DataFrame:
     frame, rows = simulate(setting, settings.widths, settings.seeds), []
     for step in range(1, settings.steps + 1):
         for tokens in (TRAINED, HELD_OUT):
-            fit = fits(frame[frame.step == step], tokens=tokens, confidence=CONFIDENCE, correction=False)
+            fit = fits(frame.query("step == @step"), tokens=tokens, confidence=CONFIDENCE, correction=False)
             names = {f"{kind}{layer}": (kind, layer) for kind in KINDS for layer in LAYERS}
             for name in fit.index.intersection(list(names)):  # W_1 does not move h of held-out tokens: no omega, no u
                 rows.append((rule, tokens, step, *names[name], *fit.loc[name]))

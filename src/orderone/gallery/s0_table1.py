@@ -4,7 +4,6 @@ The rates follow from (21) and (22). The caption also says that all four stay st
 only if omega = 1/2 at the readout. On training tokens it is 1 from the first step on (erratum S0.5).
 """
 
-from dataclasses import dataclass
 from fractions import Fraction
 
 import pandas as pd
@@ -14,6 +13,7 @@ from orderone.gallery import exponent_table
 from orderone.gallery.bigram import WIDTHS
 from orderone.gallery.experiment import Experiment, Finding, Grid, Parts, Picture, Records
 from orderone.gallery.judging import finding
+from orderone.gallery.s0_table2 import Settings
 from orderone.gallery.s0_table3 import CHANGE, exponents
 from orderone.theory.exponents import rms
 
@@ -22,12 +22,6 @@ ROLES = ("embedding", "hidden", "readout")
 PRINTED = {"sp": "0 1 1", "ntk": "0 1/2 1/2", "mup": "1/2 1 1/2", "mf": "0 1/2 0"}
 CONFIDENCE = 0.998  # of each of four intervals
 ERRATUM = "S0.5"
-
-
-@dataclass(frozen=True)
-class Settings:
-    seeds: int  # networks at the largest width
-    widths: tuple[int, ...] = WIDTHS
 
 
 def parts(settings: Settings) -> Parts:
@@ -48,7 +42,7 @@ def train(name: str, settings: Settings) -> pd.DataFrame:
     """The change of the logits in one sign step on training tokens: stable is n^0."""
     p = rules.get(name)
     predicted = rms(p, training=True, alignment="worst")[CHANGE]
-    fit = exponents(p, settings.widths, settings.seeds, CONFIDENCE).loc[CHANGE]
+    fit = exponents(p, settings, CONFIDENCE).loc[CHANGE]
     return pd.DataFrame(
         [exponent_table.line(name, "change of the logits", Fraction(0), predicted, fit)], columns=exponent_table.COLUMNS
     )

@@ -4,7 +4,7 @@
 second is what happens (erratum S0.5): one network, for which the derived exponents are those of the second row.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from fractions import Fraction
 from functools import cache
 
@@ -34,7 +34,7 @@ def rows() -> dict[str, tuple[Parameterization, str]]:
 
 
 def parts(settings: Settings) -> Parts:
-    simulated = cache(lambda p: exponents(p, settings.widths, settings.seeds))  # the first two rows are one network
+    simulated = cache(lambda p: exponents(p, settings))  # the first two rows are one network
     return {name: lambda name=name: measure(name, simulated) for name in rows()}
 
 
@@ -49,12 +49,12 @@ def measure(name: str, simulated: Callable[[Parameterization], pd.DataFrame]) ->
     return pd.DataFrame(lines, columns=exponent_table.COLUMNS)
 
 
-def exponents(p: Parameterization, widths: Sequence[int], seeds: int, confidence: float = CONFIDENCE) -> pd.DataFrame:
+def exponents(p: Parameterization, settings: Settings, confidence: float = CONFIDENCE) -> pd.DataFrame:
     """Exponents after one sign step. One token with two answers: its gradient cannot vanish, however far logits move.
 
     Δh_{L+2} adds W Δh, ΔW h and ΔW Δh, each with a power of its own, so its fit carries the n^{-1/2} correction.
     """
-    frame = simulate(Setting(p, steps=1, scale=0.005, tokens=(0, 0), targets=(1, 2)), widths, seeds)
+    frame = simulate(Setting(p, steps=1, scale=0.005, tokens=(0, 0), targets=(1, 2)), settings.widths, settings.seeds)
     plain, bent = (fits(frame, confidence=confidence, correction=correction) for correction in (False, True))
     plain.loc[CHANGE] = bent.loc[CHANGE]
     return plain

@@ -141,8 +141,10 @@ def _picture(kind: str, records: Records) -> Picture:
         styles = STYLES if quantity == "rho" else {MINUS: STYLES[MINUS]}  # the norm does not feel nu
         data += drawn(only(records[f"densities {kind}"], quantity=quantity), styles, NAMES, row)
     layout = panels(["density"] * len(QUANTITIES), [words for _, _, words in QUANTITIES.values()], height=270)
-    for row, (_, span, _) in enumerate(QUANTITIES.values()):
+    for row, (quantity, (_, span, _)) in enumerate(QUANTITIES.items()):
+        tall = only(records[f"densities {kind}"], quantity=quantity, curve=NETWORK).density.max()
         layout[f"xaxis{row + 1}"]["range"] = list(span)
+        layout[f"yaxis{row + 1}"]["range"] = [0, 1.3 * tall]  # with a plus, correlations pile up at the ends
     said = f"{near['rho', MINUS]:.3f} for ρ, {near['norm', MINUS]:.3f} for the norm"
     alt = f"Histograms over {KINDS[kind]} networks, and the curves of the SDE on them; Kolmogorov-Smirnov {said}."
     return Picture(f"{KINDS[kind]}: network and SDE", {"data": data, "layout": layout | {"bargap": 0}}, alt)
