@@ -211,13 +211,21 @@ def test_depths_that_do_not_learn_are_named():
     assert captions == ["", "L = 120, 300: no learning rate came to 0.25.", ""]
 
 
-def test_an_accuracy_counts_if_it_lasts():
+def test_the_first_step_that_is_good_enough_counts():
     times = s1_figure6.Times((2, 1), 6)
-    for step, pair in enumerate(zip((0.3, 0.1, 0.2, 0.3, 0.4, 0.1), (0.1, 0.1, 0.1, 0.1, 0.1, 0.3), strict=True), 1):
+    for step, pair in enumerate(zip((0.1, 0.3, 0.2, 0.3, 0.4, 0.1), (0.1, 0.1, 0.1, 0.1, 0.1, 0.25), strict=True), 1):
         times.see(step, np.array(pair)[:, None])
-    assert times.first[0, 0] == 4
+    assert times.first[0, 0] == 2
     assert np.isnan(times.first[1, 0])
-    assert times.best.tolist() == [[0.4], [0.3]]
+    assert times.best.tolist() == [[0.4], [0.25]]
+
+
+def test_one_rate_does_not_tell_whether_a_depth_can_be_trained():
+    records = six(lost=True)
+    frame = records["panel b"]
+    deep = frame.index[frame.depth == 120][5]
+    frame.loc[deep, "tau"] = 900.0
+    assert [f.holds for f in SIX.judge(records) if f.claim.startswith("(b) 120 layers")] == [None]
 
 
 def test_limits_of_the_laws_would_be_seen():
