@@ -18,7 +18,7 @@ def test_text_and_a_page(tmp_path):
     assert result.returncode == 0, result.stderr
     assert "width 40, depth 40, relu: degenerate" in result.stdout
     assert "ks 0." in result.stdout
-    assert "figure-0" in page.read_text()
+    assert 'data-figure="0"' in page.read_text()
 
 
 def test_tables_fit_into_a_terminal():
