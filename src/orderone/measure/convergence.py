@@ -3,6 +3,8 @@
 weak order        E g(rho) of the scheme - exact             ~ dt^1 (euler), dt^2 (geometric)
 ODE limit         rms(rho of a network - rho of (3.18))     ~ n^{p - 1/2}, 0 < p < 1/2, depth n^{2p}    S3 Prop. 3.4
 unshaped SDE      W1(r of a network, r of (4.8))            ~ n^{-1}                                    S3 Theorem 4.1
+
+The spread of networks is n^{p - 1/2}. Their mean is off by n^{-p} unless c_plus + c_minus = 0, which is more for p < 1/4.
 """
 
 from dataclasses import dataclass
