@@ -16,7 +16,7 @@ demo: .venv/.run
 data: .venv/.dev
 	$(BIN)/python -m orderone.data.fetch
 
-# Every table and figure of the papers at small scale: under half an hour on two cores. Interrupted, it goes on.
+# Every table and figure of the papers at small scale: about five minutes on two cores. Interrupted, it goes on.
 reproduce-small: .venv/.run
 	$(BIN)/orderone reproduce --all --scale small --html gallery.html
 
