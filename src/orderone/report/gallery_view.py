@@ -179,7 +179,7 @@ def _runs(provenance: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 def _facts(known: Mapping[str, Any]) -> dict[str, str]:
     settings, versions = known.get("settings") or {}, known.get("versions") or {}
-    facts = {name: str(known[name]) for name in ("measured", "device") if name in known}
+    facts = {name: str(known[name]) for name in ("measured", "device", "note") if name in known}
     facts |= {"versions": ", ".join(f"{name} {value}" for name, value in versions.items())} if versions else {}
     return facts | {name: _short(value) for name, value in settings.items()}
 
