@@ -132,7 +132,7 @@ SMALL = Settings(
 GPU = Settings(
     data="cifar10 subset", image=32, patch=4, channels=3, classes=10, width=192, heads=3, depth=6, batch=125, recipe="s2",
     training=Training(960, 64, 48, "cosine", 0.999, 1e-8, held_together=8, device="cuda"), rate=2.0**-9,
-    decay=2.0**-10, line=(-2, -1, 0, 1, 2), rounds=2,
+    decay=2.0**-10, line=(-2, -1, 0, 1, 2), rounds=8, seeds=6,
 )  # fmt: skip
 # ViT-B/16, 300 epochs of ImageNet in batches of 4096; 312 steps an epoch, the first 20 of them warm-up
 PAPER = Settings(
