@@ -86,7 +86,7 @@ class Outlook:
     def _grows(self, module: str) -> bool:
         """Whether the output has more entries in a larger model; in a deeper one, no layer has."""
         sizes = self.study.observations.at(module, "output", 0)
-        return self.study.axis == "depth" or len({moments.count for moments in sizes.values()}) > 1
+        return self.study.axis == "depth" or len({moments.entries for moments in sizes.values()}) > 1
 
     def wrong_start(self, name: str, relative: float) -> tuple[float, float] | None:
         """If a relative update is off only for the tensor's initial size: the exponent of that, and what it should be."""

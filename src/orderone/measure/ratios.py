@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from orderone.measure.batches import call_inputs
-from orderone.measure.moments import REDUCED, Ledger
+from orderone.measure.moments import WIDE, Ledger
 from orderone.measure.reference import repeatable
 from orderone.measure.watch import watching
 from orderone.planning.inventory import Item, inventory, modules_by_name
@@ -162,5 +162,5 @@ def _products(layer: Layer, W: Tensor, dW: Tensor, x: Tensor, dx: Tensor) -> dic
 
 
 def _unit(x: Tensor) -> Tensor:
-    norm = torch.linalg.vector_norm(x, dtype=REDUCED.get(x.dtype))
+    norm = torch.linalg.vector_norm(x, dtype=WIDE.get(x.dtype))
     return x / (norm / x.numel() ** 0.5)

@@ -16,9 +16,10 @@ from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
 from orderone.measure import records
-from orderone.measure.moments import FEW, Ledger, Moments, is_measurable, local
+from orderone.measure.moments import FEW, Ledger, Moments, is_measurable
 from orderone.measure.reference import Reference, repeatable
 from orderone.measure.scores import watching_scores
+from orderone.measure.updates import Updates
 from orderone.measure.watch import Identities, is_own, watching
 from orderone.planning.inventory import inventory, unwrap
 from orderone.planning.trace import call_with
@@ -55,7 +56,8 @@ class Probe:
         self.rows: list[tuple[int, str, str, Moments]] = []
         self._parameters = {name: item.tensor for name, item in inventory(model).items() if wanted(name)}
         self.same_output: dict[str, str] = {}  # in the first step, modules that give a tensor another module has given
-        self._before: dict[str, Tensor] = {}
+        self._updates = Updates()
+        self._written_over: dict[Key, bool] = {}  # whether somebody writes into it after it was seen
         self._reference = Reference()
         self._only_changes = self._gradients_later = self._began = False
         self._hooks: list[RemovableHandle] = []
@@ -121,18 +123,18 @@ class Probe:
         if self._only_changes:
             self._compare_one((module, kind), x, self._in_pass.number(x))
             return
-        slot = self._size_of(x)
+        slot = self._size_of(x, (module, kind))
         self._entries.append(((module, kind), slot))
         if kind == "output":
-            self._await_gradient(x, slot)
+            self._await_gradient(x, slot, (module, "output gradient"))
         if self.batch is TRAINING and CHANGES.get(kind) in self.quantities:
             self._compare_one((module, kind), x, slot)
 
-    def _size_of(self, x: Tensor) -> int:
+    def _size_of(self, x: Tensor, key: Key) -> int:
         """Gradients, too, pass through several modules: what a sum is told, its terms are told."""
         slot = self._identities.get(x)
         if slot is None:
-            slot = self._ledger.add(x)
+            slot = self._ledger.add(x, copy=self._written_over.get(key, True))
             self._identities.put(x, slot)
         return slot
 
@@ -146,19 +148,19 @@ class Probe:
         if change is not None:
             self._entries.append(((key[0], CHANGES[key[1]]), change))
 
-    def _await_gradient(self, x: Tensor, slot: int) -> None:
+    def _await_gradient(self, x: Tensor, slot: int, key: Key) -> None:
         if x.requires_grad and "output gradient" in self.quantities and slot not in self._gradients:
             self._gradients[slot] = []
-            self._hooks.append(x.register_hook(self._gradient_of(slot)))
+            self._hooks.append(x.register_hook(self._gradient_of(slot, key)))
 
-    def _gradient_of(self, slot: int) -> Callable[[Tensor], None]:
+    def _gradient_of(self, slot: int, key: Key) -> Callable[[Tensor], None]:
         """A hook for the tensor in `slot`. Weak, so that a graph the user keeps does not keep the probe."""
         probe, ledger = weakref.ref(self), self._ledger
 
         def hook(gradient: Tensor) -> None:
             owner = probe()
             if owner is not None and owner._ledger is ledger and gradient.layout == torch.strided:
-                owner._gradients[slot].append(owner._size_of(gradient))
+                owner._gradients[slot].append(owner._size_of(gradient, key))
 
         return hook
 
@@ -192,20 +194,19 @@ class Probe:
         for name, p in self._parameters.items():  # all of one tensor, while the cache has it
             self._note(name, "weight", p)
             if "update" in self.quantities and p.requires_grad:
-                self._before[name] = local(p).clone()
+                self._updates.remember(name, p)
             if not self._gradients_later:
                 self._note_gradient(name, p)
+        self._updates.copy()
         self._ledger.settle()
 
     @torch.no_grad()
     def _stepped(self) -> None:
         if self._due:
-            for name, p in self._parameters.items():
-                if self._gradients_later:
-                    self._note_gradient(name, p)
-                if (before := self._before.get(name)) is not None:
-                    self._note(name, "update", torch.sub(local(p), before, out=before))
-            self._before = {}
+            for name, p in self._parameters.items() if self._gradients_later else ():
+                self._note_gradient(name, p)
+            for name, change in self._updates.changes():
+                self._note(name, "update", change)
         self.flush()
         self.step += 1
         if self._due:
@@ -252,11 +253,19 @@ class Probe:
         if self.step == 0:
             self._find_same_outputs(moments)
         found: dict[Key, Moments] = {}
-        for key, slot in [*self._entries, *self._gradient_entries(), *self._notes.items()]:
-            if key[1] in self.quantities:
+        entries = [*self._entries, *self._gradient_entries(), *self._notes.items()]
+        self._learn(entries)
+        for key, slot in entries:
+            if key[1] in self.quantities and slot not in self._ledger.elsewhere.lost:
                 found[key] = found[key] + moments[slot] if key in found else moments[slot]
         self.rows += [(self.step, *key, value) for key, value in found.items()]
         self._clear()
+
+    def _learn(self, entries: list[tuple[Key, int]]) -> None:
+        """Which tensors need no copy the next time."""
+        overwritten = self._ledger.elsewhere.overwritten
+        for key, slot in entries:
+            self._written_over[key] = self._written_over.get(key, False) or slot in overwritten
 
     def _find_same_outputs(self, moments: list[Moments]) -> None:
         """What passes a module unchanged, in this shape or another, has the same moments to the last bit."""
@@ -284,4 +293,4 @@ class Probe:
 
     def _forget(self) -> None:
         self._clear()
-        self._before, self._reference = {}, Reference()
+        self._updates, self._reference = Updates(), Reference()

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 from torch.utils.hooks import RemovableHandle
 
+from orderone.measure.elsewhere import version
 from orderone.measure.moments import is_measurable
 from orderone.planning.inventory import modules_by_name
 
@@ -98,7 +99,7 @@ class Identities:
 
     def get(self, x: Tensor) -> int | None:
         found = self._known.get(id(x))
-        if found is not None and found[0]() is x and found[1] == _version(x):
+        if found is not None and found[0]() is x and found[1] == version(x):
             return found[2]
         return None
 
@@ -111,8 +112,4 @@ class Identities:
         return found
 
     def put(self, x: Tensor, number: int) -> None:
-        self._known[id(x)] = (weakref.ref(x), _version(x), number)
-
-
-def _version(x: Tensor) -> int:
-    return -1 if x.is_inference() else x._version
+        self._known[id(x)] = (weakref.ref(x), version(x), number)

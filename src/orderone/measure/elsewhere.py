@@ -1,0 +1,122 @@
+"""Sizes of tensors on other devices: held until many can be sized together, launched without waiting, fetched at once.
+
+What is held by reference may be written over by code that follows, and a tensor's version tells so. Whoever does not know
+that nothing will, asks for a copy.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import cache
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+MEMORY = 2**27  # bytes that may be held
+Size = tuple[float, float, float, float]  # norm, sum, largest absolute value, number of entries that are not finite
+
+
+class Held(NamedTuple):
+    slot: int
+    entries: int  # also of those that a sparse tensor does not hold
+    x: Tensor
+    original: Tensor  # x itself, or what it is a copy of
+    version: int
+
+
+Batch = tuple[list[tuple[int, int]], Tensor]  # slots and counts, and the four of each
+
+
+class Elsewhere:
+    """Tensors by slot. After `fetch`, `overwritten` has the slots of those that somebody has written into while they were
+    held, and `lost` those among them of which there was no copy: their sizes are not what they were."""
+
+    def __init__(self) -> None:
+        self._held: list[Held] = []
+        self._bytes = 0
+        self._stream = 0  # of CUDA, in which all that is held was computed
+        self._device: torch.device | None = None
+        self._underway: list[Batch] = []
+        self.overwritten: set[int] = set()
+        self.lost: set[int] = set()
+
+    def hold(self, slot: int, count: int, x: Tensor, copy: bool) -> None:
+        if x.is_cuda and _stream_of(x.device) != self._stream:
+            self.settle()
+            self._stream, self._device = _stream_of(x.device), x.device
+        self._held.append(Held(slot, count, x.clone() if copy else x, x, version(x)))
+        self._bytes += (1 + copy) * x.nbytes
+        if self._bytes > MEMORY:
+            self.settle()
+
+    def settle(self) -> None:
+        """Launch the sizing of all that is held."""
+        held, self._held, self._bytes = self._held, [], 0
+        kinds: dict[tuple[torch.device, torch.dtype], list[Held]] = {}
+        for one in held:
+            if version(one.original) != one.version:
+                self.overwritten.add(one.slot)
+                if one.x is one.original:
+                    self.lost.add(one.slot)
+            kinds.setdefault((one.x.device, one.x.dtype), []).append(one)
+        with self._after_its_own_work():
+            for members in kinds.values():
+                self._underway.append(([(one.slot, one.entries) for one in members], sizes([one.x for one in members])))
+
+    @contextmanager
+    def _after_its_own_work(self) -> Iterator[None]:
+        """In the stream that computed it, on which the present one then waits."""
+        if self._device is None or _stream_of(self._device) == self._stream:
+            yield
+            return
+        stream = torch.cuda.ExternalStream(self._stream, self._device)
+        with torch.cuda.stream(stream):
+            yield
+        torch.cuda.current_stream(self._device).wait_stream(stream)
+
+    def fetch(self) -> Iterator[tuple[int, int, Size]]:
+        """Slots, counts, sizes. One transfer for each device, which as a rule is one."""
+        self.settle()
+        underway, self._underway = self._underway, []
+        devices: dict[torch.device, list[Batch]] = {}
+        for batch in underway:
+            devices.setdefault(batch[1].device, []).append(batch)
+        for batches in devices.values():
+            labels = [label for labels, _ in batches for label in labels]
+            arrived = torch.cat([found for _, found in batches], 1).tolist()
+            for (slot, count), size in zip(labels, zip(*arrived, strict=True), strict=True):
+                yield slot, count, size
+
+
+def sizes(tensors: Sequence[Tensor]) -> Tensor:
+    """The four, (4, tensors), of tensors of one precision on one device."""
+    if tensors[0].is_cuda and _has_triton():
+        from orderone.measure import one_pass
+
+        return one_pass.sizes([x.resolve_neg().contiguous() for x in tensors])
+    return torch.stack([_size(x) for x in tensors], 1)
+
+
+def _size(x: Tensor) -> Tensor:
+    wide = torch.float32 if x.device.type == "mps" else torch.float64  # in double precision, if there is any
+    low, high = torch.aminmax(x)
+    bad = torch.isfinite(x).logical_not_().sum(dtype=wide)
+    norm, total = torch.linalg.vector_norm(x, dtype=wide), x.sum(dtype=wide)
+    return torch.stack([norm, total, torch.maximum(-low, high).to(wide), bad])
+
+
+@cache
+def _has_triton() -> bool:
+    try:
+        import triton  # noqa: F401  # pyright: ignore[reportMissingImports]
+    except Exception:  # it is not there, or does not go with this driver
+        return False
+    return True
+
+
+def version(x: Tensor) -> int:
+    return -1 if x.is_inference() else x._version
+
+
+def _stream_of(device: torch.device) -> int:
+    return torch._C._cuda_getCurrentRawStream(device.index)
