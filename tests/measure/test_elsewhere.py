@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import orderone as o1
-from orderone.measure import elsewhere, moments, updates
+from orderone.measure import elsewhere, moments, recording, updates
 from orderone.measure.elsewhere import Elsewhere, sizes
 
 GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
@@ -20,7 +20,7 @@ DTYPES = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
 
 @pytest.fixture
 def everything_elsewhere(monkeypatch):
-    for module in (moments, updates):
+    for module in (moments, updates, recording):
         monkeypatch.setattr(module, "is_here", lambda x: False)
 
 
@@ -62,7 +62,7 @@ def test_the_kernel_squares_what_single_precision_cannot(size):
 def test_what_is_held_is_fetched_in_any_number_of_batches(device, monkeypatch):
     tensors = [torch.randn(100 + k, dtype=DTYPES[k % 4], device=device) for k in range(40)]
     for memory in (0, 10_000, 2**27):
-        monkeypatch.setattr(elsewhere, "MEMORY", memory)
+        monkeypatch.setattr(elsewhere, "_memory", lambda device, memory=memory: memory)
         ledger = Elsewhere()
         for k, x in enumerate(tensors):
             ledger.hold(k, x.numel(), x, copy=False)
@@ -74,13 +74,11 @@ def test_what_is_held_is_fetched_in_any_number_of_batches(device, monkeypatch):
 
 @GPU
 def test_work_of_another_stream_is_done_before_it_is_sized():
-    ledger, stream, big = Elsewhere(), torch.cuda.Stream(), torch.randn(8192, 8192, device="cuda")
+    ledger, stream, x = Elsewhere(), torch.cuda.Stream(), torch.zeros(8192, 8192, device="cuda")
     torch.cuda.synchronize()
     with torch.cuda.stream(stream):
-        for _ in range(20):
-            big = big @ big / 90
-        x = torch.ones_like(big) + 0 * big
-        ledger.hold(0, x.numel(), x, copy=False)
+        torch.cuda._sleep(10**9)
+        ledger.hold(0, x.numel(), x.add_(1), copy=False)
     assert [size for _, _, size in ledger.fetch()] == [(8192.0, 8192.0**2, 1.0, 0.0)]
 
 

@@ -4,7 +4,7 @@ What is held by reference may be written over by code that follows, and a tensor
 that nothing will, asks for a copy.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from typing import NamedTuple
@@ -12,7 +12,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-MEMORY = 2**27  # bytes that may be held
+SHARE = 64  # of a device's memory, one such part may be held
+MEMORY = 2**27  # bytes, where that is not known
 Size = tuple[float, float, float, float]  # norm, sum, largest absolute value, number of entries that are not finite
 
 
@@ -46,22 +47,28 @@ class Elsewhere:
             self._stream, self._device = _stream_of(x.device), x.device
         self._held.append(Held(slot, count, x.clone() if copy else x, x, version(x)))
         self._bytes += (1 + copy) * x.nbytes
-        if self._bytes > MEMORY:
+        if self._bytes > _memory(x.device):
             self.settle()
 
     def settle(self) -> None:
         """Launch the sizing of all that is held."""
         held, self._held, self._bytes = self._held, [], 0
-        kinds: dict[tuple[torch.device, torch.dtype], list[Held]] = {}
         for one in held:
             if version(one.original) != one.version:
                 self.overwritten.add(one.slot)
                 if one.x is one.original:
                     self.lost.add(one.slot)
-            kinds.setdefault((one.x.device, one.x.dtype), []).append(one)
         with self._after_its_own_work():
-            for members in kinds.values():
-                self._underway.append(([(one.slot, one.entries) for one in members], sizes([one.x for one in members])))
+            self.launch([(one.slot, one.entries, one.x) for one in held])
+
+    def launch(self, labelled: Sequence[tuple[int, int, Tensor]]) -> None:
+        """Slots, numbers of entries, and tensors that need not be held."""
+        kinds: dict[tuple[torch.device, torch.dtype], tuple[list[tuple[int, int]], list[Tensor]]] = {}
+        for slot, count, x in labelled:
+            labels, tensors = kinds.setdefault((x.device, x.dtype), ([], []))
+            labels.append((slot, count))
+            tensors.append(x)
+        self._underway += [(labels, sizes(tensors)) for labels, tensors in kinds.values()]
 
     @contextmanager
     def _after_its_own_work(self) -> Iterator[None]:
@@ -90,11 +97,32 @@ class Elsewhere:
 
 def sizes(tensors: Sequence[Tensor]) -> Tensor:
     """The four, (4, tensors), of tensors of one precision on one device."""
-    if tensors[0].is_cuda and _has_triton():
+    kernel = _kernel() if tensors[0].is_cuda else None
+    if kernel is None:
+        return torch.stack([_size(x) for x in tensors], 1)
+    return kernel([_dense(x) for x in tensors])
+
+
+def _dense(x: Tensor) -> Tensor:
+    """In whatever order: if it is dense, as it lies in memory."""
+    if x.is_neg():
+        x = x.resolve_neg()
+    if x.is_contiguous():
+        return x
+    as_it_lies = x.permute(sorted(range(x.dim()), key=x.stride, reverse=True))
+    return as_it_lies.contiguous()  # itself, if nothing is between its entries
+
+
+@cache
+def _kernel() -> Callable[[Sequence[Tensor]], Tensor] | None:
+    """If Triton is there, and can do here what it needs to: compile."""
+    try:
         from orderone.measure import one_pass
 
-        return one_pass.sizes([x.resolve_neg().contiguous() for x in tensors])
-    return torch.stack([_size(x) for x in tensors], 1)
+        one_pass.sizes([torch.zeros(1, device="cuda")])
+    except Exception:
+        return None
+    return one_pass.sizes
 
 
 def _size(x: Tensor) -> Tensor:
@@ -106,12 +134,8 @@ def _size(x: Tensor) -> Tensor:
 
 
 @cache
-def _has_triton() -> bool:
-    try:
-        import triton  # noqa: F401  # pyright: ignore[reportMissingImports]
-    except Exception:  # it is not there, or does not go with this driver
-        return False
-    return True
+def _memory(device: torch.device) -> int:
+    return torch.cuda.get_device_properties(device).total_memory // SHARE if device.type == "cuda" else MEMORY
 
 
 def version(x: Tensor) -> int:

@@ -5,7 +5,7 @@ can change them. Those on other devices are sized together (`elsewhere`), and `f
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -76,6 +76,14 @@ class Ledger:
             self.elsewhere.hold(len(self._slots), count, x, copy)
             self._slots.append(NOTHING)
         return len(self._slots) - 1
+
+    def add_all(self, tensors: Iterable[Tensor]) -> range:
+        """Of many that are there now, all on other devices: one after another they would take the host longer."""
+        first = len(self._slots)
+        labelled = [(slot, *_numbers(x, None)) for slot, x in enumerate(tensors, first)]
+        self.elsewhere.launch(labelled)
+        self._slots += [NOTHING] * len(labelled)
+        return range(first, len(self._slots))
 
     def keep(self, x: Tensor, count: int | None = None) -> int:
         """The same for a tensor that nobody changes before `settle`, which sizes all of them: between other work, most of

@@ -5,47 +5,62 @@ torch's own reductions take four readings and about nine launches for each tenso
 than a small tensor takes to read. Triton comes with torch for CUDA.
 
 Programs of a grid (tensors, shares) each add up one share of one tensor, in double precision, so that squares neither
-overflow nor vanish; what they leave is added up by torch.
+overflow nor vanish; a second kernel adds up the shares.
 """
 
 from collections.abc import Sequence
+from typing import no_type_check
 
 import torch
 import triton  # pyright: ignore[reportMissingImports]
 import triton.language as tl  # pyright: ignore[reportMissingImports]
 from torch import Tensor
 
-BLOCK = 1024
-ROUNDS = 8  # blocks that one program reads, unless there would be too many programs
+BLOCK, ROUNDS = 1024, 4  # entries of a block, and blocks of a share, unless there would be too many shares
 MOST_SHARES = 1024
 TYPES = {torch.float16: tl.float16, torch.bfloat16: tl.bfloat16, torch.float32: tl.float32, torch.float64: tl.float64}
 
 
 @triton.jit
-def _add_up(addresses, counts, found, tensors, TYPE: tl.constexpr, BLOCK: tl.constexpr):
+@no_type_check  # Triton reads it, and Python never runs it
+def _add_up(addresses, counts, found, tensors, TYPE: tl.constexpr, WIDE: tl.constexpr, BLOCK: tl.constexpr):
     tensor, share, shares = tl.program_id(0), tl.program_id(1), tl.num_programs(1)
     entries = tl.load(addresses + tensor).to(tl.pointer_type(TYPE))
     count = tl.load(counts + tensor)
     squares = tl.zeros((BLOCK,), tl.float64)
     total = tl.zeros((BLOCK,), tl.float64)
-    largest = tl.zeros((BLOCK,), tl.float64)
-    bad = tl.zeros((BLOCK,), tl.float64)
+    largest = tl.zeros((BLOCK,), WIDE)
+    bad = tl.zeros((BLOCK,), tl.int32)
     for start in range(share.to(tl.int64) * BLOCK, count, shares.to(tl.int64) * BLOCK):
         offsets = start + tl.arange(0, BLOCK)
-        x = tl.load(entries + offsets, mask=offsets < count, other=0.0).to(tl.float64)
-        size = tl.abs(x)
-        squares += x * x
-        total += x
+        x = tl.load(entries + offsets, mask=offsets < count, other=0.0).to(WIDE)
+        size, wide = tl.abs(x), x.to(tl.float64)
+        squares += wide * wide
+        total += wide
         largest = tl.where((size > largest) | (size != size), size, largest)
-        bad += tl.where(size < float("inf"), 0.0, 1.0)
-    nans = tl.sum(tl.where(largest != largest, 1.0, 0.0), 0)
-    highest = tl.max(tl.where(largest != largest, 0.0, largest), 0)
+        bad += tl.where(size < float("inf"), 0, 1)
+    nans = tl.sum(tl.where(largest != largest, 1, 0), 0)
+    highest = tl.max(tl.where(largest != largest, 0.0, largest.to(tl.float64)), 0)
     place = found + tensor * shares + share
     step = tensors * shares
     tl.store(place, tl.sum(squares, 0))
     tl.store(place + step, tl.sum(total, 0))
     tl.store(place + 2 * step, tl.where(nans > 0, float("nan"), highest))
-    tl.store(place + 3 * step, tl.sum(bad, 0))
+    tl.store(place + 3 * step, tl.sum(bad, 0).to(tl.float64))
+
+
+@triton.jit
+@no_type_check
+def _add_shares(found, out, tensors, shares, MOST: tl.constexpr):
+    tensor, share = tl.program_id(0), tl.arange(0, MOST)
+    place, step, there = found + tensor * shares + share, tensors * shares, share < shares
+    largest = tl.load(place + 2 * step, mask=there, other=0.0)
+    nans = tl.sum(tl.where(largest != largest, 1, 0), 0)
+    highest = tl.max(tl.where(largest != largest, 0.0, largest), 0)
+    tl.store(out + tensor, tl.sqrt(tl.sum(tl.load(place, mask=there, other=0.0), 0)))
+    tl.store(out + tensors + tensor, tl.sum(tl.load(place + step, mask=there, other=0.0), 0))
+    tl.store(out + 2 * tensors + tensor, tl.where(nans > 0, float("nan"), highest))
+    tl.store(out + 3 * tensors + tensor, tl.sum(tl.load(place + 3 * step, mask=there, other=0.0), 0))
 
 
 def sizes(tensors: Sequence[Tensor]) -> Tensor:
@@ -55,8 +70,10 @@ def sizes(tensors: Sequence[Tensor]) -> Tensor:
     described = torch.tensor([[x.data_ptr() for x in tensors], counts], dtype=torch.int64)
     addresses = described.to(first.device, non_blocking=True)
     found = torch.empty((4, len(tensors), shares), dtype=torch.float64, device=first.device)
+    out = torch.empty((4, len(tensors)), dtype=torch.float64, device=first.device)
+    wide = tl.float64 if first.dtype == torch.float64 else tl.float32
+    add_up, add_shares = _add_up[len(tensors), shares], _add_shares[len(tensors),]  # pyright: ignore[reportIndexIssue]
     with torch.cuda.device_of(first):
-        launch = _add_up[len(tensors), shares]  # pyright: ignore[reportIndexIssue]
-        launch(addresses[0], addresses[1], found, len(tensors), TYPES[first.dtype], BLOCK)
-    squares, total, largest, bad = found
-    return torch.stack([squares.sum(1).sqrt(), total.sum(1), largest.amax(1), bad.sum(1)])
+        add_up(addresses[0], addresses[1], found, len(tensors), TYPES[first.dtype], wide, BLOCK)
+        add_shares(found, out, len(tensors), shares, MOST_SHARES)
+    return out

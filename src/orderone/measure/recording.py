@@ -16,7 +16,7 @@ from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
 from orderone.measure import records
-from orderone.measure.moments import FEW, Ledger, Moments, is_measurable
+from orderone.measure.moments import FEW, Ledger, Moments, is_here, is_measurable
 from orderone.measure.reference import Reference, repeatable
 from orderone.measure.scores import watching_scores
 from orderone.measure.updates import Updates
@@ -180,7 +180,7 @@ class Probe:
                 self._compare()
             for name, p in self._parameters.items():
                 self._note(name, "weight", p)
-            self._ledger.settle()
+            self._settle()
         self._began = True
 
     @torch.no_grad()
@@ -191,14 +191,15 @@ class Probe:
             return
         closure = args[1] if len(args) > 1 else kwargs.get("closure")
         self._gradients_later = closure is not None or getattr(optimizer, "grad_scale", None) is not None
+        updates = "update" in self.quantities
         for name, p in self._parameters.items():  # all of one tensor, while the cache has it
             self._note(name, "weight", p)
-            if "update" in self.quantities and p.requires_grad:
+            if updates and p.requires_grad:
                 self._updates.remember(name, p)
             if not self._gradients_later:
                 self._note_gradient(name, p)
         self._updates.copy()
-        self._ledger.settle()
+        self._settle()
 
     @torch.no_grad()
     def _stepped(self) -> None:
@@ -207,6 +208,7 @@ class Probe:
                 self._note_gradient(name, p)
             for name, change in self._updates.changes():
                 self._note(name, "update", change)
+            self._settle()
         self.flush()
         self.step += 1
         if self._due:
@@ -215,7 +217,7 @@ class Probe:
     def _accumulated(self, name: str, p: Tensor) -> None:
         if self._due:
             self._note_gradient(name, p)
-            self._ledger.settle()
+            self._settle()
 
     def _note_gradient(self, name: str, p: Tensor) -> None:
         if p.grad is not None and p.grad.is_sparse:
@@ -224,9 +226,19 @@ class Probe:
             self._note(name, "gradient", p.grad)
 
     def _note(self, name: str, quantity: str, x: Tensor, count: int | None = None) -> None:
-        if quantity in self.quantities and is_measurable(x):
+        if quantity not in self.quantities or not is_measurable(x):
+            return
+        if count is None and not is_here(x):
+            self._noted[name, quantity] = x
+        else:
             size = self._ledger.keep if x.numel() <= FEW else self._ledger.add
             self._notes[name, quantity] = size(x, count)
+
+    def _settle(self) -> None:
+        """Size what was noted, before anybody changes it."""
+        noted, self._noted = self._noted, {}
+        self._notes.update(zip(noted, self._ledger.add_all(noted.values()), strict=True))
+        self._ledger.settle()
 
     def _compare(self) -> None:
         """A pass on the fixed batch, if there is one. Of the model itself: wrappers talk to other processes."""
@@ -264,7 +276,7 @@ class Probe:
     def _learn(self, entries: list[tuple[Key, int]]) -> None:
         """Which tensors need no copy the next time."""
         overwritten = self._ledger.elsewhere.overwritten
-        for key, slot in entries:
+        for key, slot in entries if overwritten or not self._written_over else ():
             self._written_over[key] = self._written_over.get(key, False) or slot in overwritten
 
     def _find_same_outputs(self, moments: list[Moments]) -> None:
@@ -288,6 +300,7 @@ class Probe:
         self._ledger, self._identities = Ledger(), Identities()
         self._entries: list[tuple[Key, int]] = []  # several with one key are counted together
         self._notes: dict[Key, int] = {}  # the last one counts
+        self._noted: dict[Key, Tensor] = {}  # on other devices, to be sized together
         self._gradients: dict[int, list[int]] = {}
         self._hooks = []
 
