@@ -161,4 +161,4 @@ def _check(records: Path, html: str | None, json: bool) -> None:
 
 
 def _cell(value: object) -> str:
-    return f"{value:+.2f}" if isinstance(value, float) else str(value)
+    return f"{value:+.2f}" if isinstance(value, float) else str(value) or "(the model)"  # the root has no name
