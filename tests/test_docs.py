@@ -166,3 +166,15 @@ def test_the_site_in_a_browser(site, browser):
     page.get_by_text(re.compile(r"^[1-9]\d* results?$")).first.wait_for(timeout=10_000)
     page.close()
     assert not complaints
+
+
+@pytest.mark.slow
+def test_commands_are_copied_without_their_prompt(site, browser):
+    context = browser.new_context()
+    context.grant_permissions(["clipboard-read", "clipboard-write"])
+    page = context.new_page()
+    page.goto((site / "explore.html").as_uri())
+    page.locator("button.md-code__button").first.click()
+    page.wait_for_timeout(300)
+    assert page.evaluate("navigator.clipboard.readText()") == "pip install '.[report]'\norderone explore"
+    context.close()

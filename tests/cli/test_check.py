@@ -143,7 +143,7 @@ def test_depth(check):
         (("--seeds", "0"), "seeds: expected a whole number, 1 or more"),
         (("--threads", "0"), "threads: expected a whole number"),
         ((*OWN, "--rule", "mupp"), "did you mean 'mup'"),
-        ((*OWN, "--html", "nowhere/a.html"), "html: cannot write nowhere/a.html"),
+        ((*OWN, "--html", "nowhere/a.html"), "html: cannot write 'nowhere/a.html'"),
         ((*OWN, "--save", "a.csv"), "save: expected a name that ends in .jsonl or .parquet"),
         ((*OWN, "--builder", "mine"), "builder: expected package.module:function, got 'mine'"),
         ((*OWN, "--builder", "yours:build"), "builder: cannot import yours"),
@@ -161,7 +161,7 @@ def test_wrong_input_is_explained(check, arguments, message):
 
 @pytest.mark.parametrize(("package", "option"), [("plotly", "html"), ("matplotlib", "png")])
 def test_what_cannot_be_drawn_is_said_before_the_work(check, monkeypatch, package, option):
-    monkeypatch.setattr("orderone.cli.check.find_spec", lambda name: None)
+    monkeypatch.setattr("orderone.cli.files.find_spec", lambda name: None)
     status, _, err = check(*OWN, f"--{option}", "file")
     assert status == 2
     assert f"{option}: this needs {package}; pip install" in err

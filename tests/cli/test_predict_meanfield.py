@@ -81,7 +81,7 @@ def test_wrong_input_is_explained(words, message):
 def test_a_page_that_cannot_be_written_is_said_before_the_work(tmp_path):
     result = run("phase", "--html", str(tmp_path / "missing" / "x.html"))
     assert result.returncode == 2
-    assert "--html: cannot write" in result.stderr
+    assert "html: cannot write" in result.stderr
     assert "Traceback" not in result.stderr
 
 

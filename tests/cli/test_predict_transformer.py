@@ -80,5 +80,5 @@ def test_a_page_that_cannot_be_written_is_said_before_the_work(monkeypatch):
     from orderone.cli.predict.transformer import transformer
 
     monkeypatch.setattr(transformers, "Transformer", lambda *_: pytest.fail("worked first"))
-    with pytest.raises(ValueError, match="--html: cannot write"):
+    with pytest.raises(ValueError, match="html: cannot write"):
         transformer(html="/no/such/folder/page.html")

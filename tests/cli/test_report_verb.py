@@ -125,7 +125,7 @@ def test_what_is_half_done_outdated_or_broken_is_left_out_and_named(capsys, tmp_
         (["nowhere/at/all"], "no such file or folder"),
         (["empty"], "empty: no results in this folder"),
         (["--folder", "nowhere"], "folder: expected one that `orderone reproduce` filled"),
-        (["--html", "nowhere/a.html"], "html: cannot write nowhere/a.html"),
+        (["--html", "nowhere/a.html"], "html: cannot write 'nowhere/a.html'"),
         (["notes.db"], "notes.db is not a store of orderone"),
         (["other.jsonl"], "other.jsonl, whose first line names no columns"),
     ],

@@ -96,7 +96,7 @@ def test_a_missing_package_is_named_with_the_command_that_brings_it(capsys, tmp_
 
 
 def test_a_page_that_could_not_be_drawn_is_told_before_the_work(capsys, tmp_path, monkeypatch):
-    monkeypatch.setattr("orderone.cli.check.find_spec", lambda package: None)
+    monkeypatch.setattr("orderone.cli.files.find_spec", lambda package: None)
     told = run(capsys, QUICK, "--out", tmp_path, "--html", tmp_path / "page.html", status=2)
     assert "html: this needs plotly; pip install 'orderone[report]'" in told.err
     assert not list(tmp_path.iterdir())

@@ -1,5 +1,6 @@
 """Pictures through matplotlib: they hold what they should, and leave pyplot alone."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -9,7 +10,7 @@ import pytest
 from synthetic import check, gpt
 from test_html import HOSTILE
 
-from orderone.report import png, write_png
+from orderone.report import png, small_panel, write_png
 from orderone.report.cube import cube, drawable, line
 
 figure = pytest.importorskip("matplotlib.figure")
@@ -94,3 +95,17 @@ def test_missing_matplotlib_is_named_with_its_remedy(monkeypatch, tmp_path):
         monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(ImportError, match=r"matplotlib is needed .* pip install 'orderone\[png\]'"):
         write_png(check({"a": "PASS"}), tmp_path / "r.png")
+
+
+@pytest.mark.parametrize(
+    ("low", "high"), [(0.15, 0.55), (0.2, 0.29), (0.11, 0.19), (3e-7, 8e2), (0.9, 1.1), (4e-6, 7e-6)]
+)
+def test_a_label_is_where_it_says(low, high):
+    """Such as 0.3 at 0.25, or one label twice."""
+    values = small_panel._round(low, high)
+    labels = [small_panel._tick(value) for value in values]
+    assert 2 <= len(values) <= 5
+    assert all(low <= value <= high for value in values)
+    assert len(set(labels)) == len(labels)
+    read = [float(re.sub(r"[${}]", "", label).replace("\\cdot10^", "e").replace("10^", "1e")) for label in labels]
+    assert read == pytest.approx(values)

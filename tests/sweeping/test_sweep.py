@@ -81,7 +81,9 @@ def test_sweeps_in_one_store_are_not_mixed(tmp_path):
     assert newest.frame.equals(other.frame)
     assert newest.best()["seeds"].tolist() == [2, 2]
     name = first.trials[next(iter(first.trials))].job
-    assert newest.notes == [f"another sweep is here too, job={name[:12]!r}: 8 trials, steps 6"]
+    assert newest.notes == [
+        f"another sweep is here too: 8 trials, steps 6; Sweep.load(store, job={name[:12]!r}) reads it"
+    ]
     assert newest.notes[0] in str(newest)
     assert Sweep.load(store, job=name[:12]).frame.equals(first.frame)
     sweep(mlp, SPACE, store=store, **CALL)  # runs nothing, and is the newest now

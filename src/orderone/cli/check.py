@@ -1,17 +1,16 @@
 """`orderone check`: a coordinate check of a small model on embedded data, or of your own."""
 
 import json as json_format
-import os
 import sys
 import sysconfig
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from orderone.cli import show
+from orderone.cli.files import check_files, check_records, wrote
 from orderone.cli.subject import Subject, given_model, own_model, read_sizes
 from orderone.core.exact import count
 from orderone.core.progress import bar
@@ -21,8 +20,6 @@ if TYPE_CHECKING:
 
 STATUS = {"PASS": 0, "FAIL": 1, "UNCLEAR": 3}
 INTERRUPTED = 130
-NEEDS = {"html": ("plotly", "jinja2"), "png": ("matplotlib",), "parquet": ("pyarrow",)}
-EXTRAS = {"html": "report", "png": "png", "parquet": "parquet"}
 
 
 def check(
@@ -74,6 +71,7 @@ def check(
         json: Print JSON instead of a table.
     """
     files = {"html": html, "png": png, "save": save}
+    check_records(save)
     check_files(files)
     first, shape = count(first_seed, "first-seed", least=0), (batch, length)
     sizes, number = read_sizes(widths, depths), count(threads, "threads")
@@ -102,7 +100,7 @@ def _show(result: "Check", about: str, json: bool) -> None:
         show.print_json(_record(result))
         return
     out = show.console()
-    out.print(about, soft_wrap=True, markup=False)
+    out.print(about, soft_wrap=True)
     out.print(show.coloured(str(result)), soft_wrap=True)
 
 
@@ -113,22 +111,6 @@ def _record(result: "Check") -> dict[str, Any]:
 
 
 # --- files ----------------------------------------------------------------------------------------------------------
-
-
-def check_files(files: dict[str, str | None]) -> None:
-    """Before minutes of work: whatever would keep their result from being written."""
-    for name, given in files.items():
-        if given is None:
-            continue
-        path = Path(given)
-        if path.is_dir() or not os.access(path.parent, os.W_OK):
-            raise ValueError(f"{name}: cannot write {given}; expected a file in a folder that exists")
-        if name == "save" and path.suffix not in (".jsonl", ".parquet"):
-            raise ValueError(f"save: expected a name that ends in .jsonl or .parquet, got {given!r}")
-        kind = "parquet" if path.suffix == ".parquet" else name
-        missing = [package for package in NEEDS.get(kind, ()) if not find_spec(package)]
-        if missing:
-            raise ValueError(f"{name}: this needs {missing[0]}; pip install 'orderone[{EXTRAS[kind]}]'")
 
 
 def _write(result: "Check", name: str, files: dict[str, str | None]) -> None:
@@ -144,7 +126,7 @@ def _write(result: "Check", name: str, files: dict[str, str | None]) -> None:
         if path is not None:
             with explained():
                 writers[kind](path)
-            print(f"wrote {path}", file=sys.stderr)
+            wrote(path)
 
 
 @contextmanager

@@ -7,8 +7,10 @@ import tyro
 from orderone.cli import show
 from orderone.core.citations import cite as references
 
+NAMES = tyro.conf.arg(metavar="[NAME ...]", help_behavior_hint="")
 
-def cite(what: Annotated[tuple[str, ...], tyro.conf.Positional] = (), /, json: bool = False) -> None:
+
+def cite(what: Annotated[tuple[str, ...], tyro.conf.Positional, NAMES] = (), /, json: bool = False) -> None:
     """Print what to cite, as BibTeX. Without names, everything the library builds on.
 
     Args:

@@ -30,7 +30,10 @@ TARGET = 2048
 
 
 def demo() -> None:
-    """Exponents and verdicts of every parameterization, then the same law measured on real networks."""
+    """The whole loop on small models, in a few minutes without a GPU: exponents, a plan, a check and a transfer study.
+
+    Reports of the check and of the study are written into the current folder as HTML files.
+    """
     out = show.console()
     out.print("Parameters n^-a W, initial std n^-b, learning rate n^-c. The rates c are derived, not typed in.\n")
     out.print(show.table("Exponents a, b, c for Adam", *_exponents()))

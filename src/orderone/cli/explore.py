@@ -12,7 +12,7 @@ def explore(port: int | None = None, browser: bool = True) -> None:
 
     Args:
         port: Where to listen; without it, the first free one from 8765 on.
-        browser: Open a browser.
+        browser: A browser is opened; --no-browser leaves that to you.
     """
     from orderone.explore import Explorer
 

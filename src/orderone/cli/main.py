@@ -27,9 +27,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except ValueError as error:
         print(f"orderone: {error}", file=sys.stderr)
         sys.exit(2)
-    except KeyboardInterrupt:
-        print("orderone: interrupted", file=sys.stderr)
-        sys.exit(130)
     except BrokenPipeError:  # the reader has gone, as in `orderone ... | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(141)  # what the shell reports of any program that a closed pipe ends
+    except (ImportError, OSError) as error:  # a package that not everybody has, a full disk
+        print(f"orderone: {error}", file=sys.stderr)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        print("orderone: interrupted", file=sys.stderr)
+        sys.exit(130)

@@ -8,6 +8,7 @@ from typing import Any
 import tyro
 
 from orderone.cli import show
+from orderone.cli.files import check_files, wrote
 
 
 def plan(
@@ -29,7 +30,8 @@ def plan(
 
     Args:
         hf_config: A Hugging Face config.json, or the folder that holds it.
-        base: What was tuned: overrides such as hidden_size=256,num_attention_heads=4, or a saved plan.
+        base: What was tuned: all sizes that were smaller, such as hidden_size=256,intermediate_size=1024,
+            num_attention_heads=4; or a saved plan.
         rule: sp, ntk, mup, mf, standard, neural-tangent, hybrid or maximal-update.
         optimizer: sgd, adam, adamw, adafactor, muon or lion.
         lr: The learning rate tuned on the base. Default: that of torch.optim.
@@ -38,13 +40,14 @@ def plan(
         decay: independent (lr * weight_decay stays) or proportional (weight_decay stays).
         no_decay: A pattern of tensors without weight decay, such as "*.bias"; may be repeated.
         override: PATTERN=ROLE for tensors that you know better; may be repeated.
-        probe: Look at the forward pass of two small instances; --no-probe skips it.
+        probe: The forward pass of two small instances is looked at; --no-probe skips that.
         save: Write the plan to this file.
         json: Print JSON instead of a table.
     """
     from orderone.planning import plan as make_plan
     from orderone.planning.file import as_record
 
+    check_files({"save": save})
     model = meta_model(read_config(hf_config))
     made = make_plan(
         model,
@@ -60,10 +63,8 @@ def plan(
         probe=probe,
     )
     if save is not None:
-        try:
-            made.save(save)
-        except OSError as error:
-            raise ValueError(f"save: cannot write {save} ({error.strerror})") from error
+        made.save(save)
+        wrote(save)
     if json:
         show.print_json(as_record(made))
     else:

@@ -8,14 +8,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 import tyro
 
 from orderone.cli import show
-from orderone.cli.check import check_files, explained
+from orderone.cli.check import explained
+from orderone.cli.files import RECORDS, check_files, wrote
+from orderone.core.citations.uses import SEEDS
 from orderone.core.errors import one_of
 
 if TYPE_CHECKING:
     from orderone.gallery import Reproduced
 
 GALLERY, FOLDER = "gallery", "reproduced"
-RECORDS = (".jsonl", ".parquet")
 
 
 def report(
@@ -48,11 +49,7 @@ def report(
     if html is not None:
         from orderone.report import write_gallery
 
-        _wrote(write_gallery(html, entries))
-
-
-def _wrote(path: object) -> None:
-    print(f"wrote {path}", file=sys.stderr)
+        wrote(write_gallery(html, entries))
 
 
 # --- the gallery ----------------------------------------------------------------------------------------------------
@@ -102,7 +99,8 @@ def _tell(entries: "list[Reproduced]", json: bool) -> None:
     out = show.console()
     for paper in dict.fromkeys(each.experiment.paper for each in entries):
         rows = [_row(each) for each in entries if each.experiment.paper == paper]
-        out.print(show.table(paper, ("name", "what it shows", "scale", "the paper", "corrected", "claims"), rows))
+        title = f"{paper}: {SEEDS[paper.lower()].title}"
+        out.print(show.table(title, ("name", "what it shows", "scale", "the paper", "corrected", "claims"), rows))
     if len(entries) == 1:
         out.print(show.table("Findings", ("claim", "whose", "verdict", "measured"), _findings(entries[0])))
 
@@ -142,7 +140,7 @@ def _sweep(store: Path, html: str | None, json: bool) -> None:
     if html is not None and study is None:
         raise ValueError(f"html: there is nothing to draw; {store} has one size, and transfer needs several")
     if html is not None:
-        _wrote(write_transfer(study, html, title=f"Transfer in {store.name}"))
+        wrote(write_transfer(study, html, title=f"Transfer in {store.name}"))
 
 
 def _check(records: Path, html: str | None, json: bool) -> None:
@@ -157,10 +155,10 @@ def _check(records: Path, html: str | None, json: bool) -> None:
     else:
         out, rows = show.console(), [[_cell(value) for value in row] for row in fitted.itertuples(index=False)]
         out.print(show.table(f"Exponents of {saved.axis}", list(fitted), rows))
-        out.print(f"note: {saved.notes[0]}", soft_wrap=True, markup=False)
+        out.print(f"note: {saved.notes[0]}", soft_wrap=True)
     if html is not None:
-        _wrote(write_html(saved, html, title=f"Records of {records.name}"))
+        wrote(write_html(saved, html, title=f"Records of {records.name}"))
 
 
 def _cell(value: object) -> str:
-    return f"{value:+.2f}" if isinstance(value, float) else str(value)
+    return f"{value:+.2f}" if isinstance(value, float) else str(value) or "(the model)"  # the root has no name

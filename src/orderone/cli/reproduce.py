@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import tyro
 
 from orderone.cli import show
-from orderone.cli.check import check_files
+from orderone.cli.files import check_files, check_folder, wrote
 from orderone.core.errors import one_of
 from orderone.core.exact import count
 from orderone.core.progress import bar
@@ -58,7 +58,7 @@ def reproduce(
         return
     chosen = list(EXPERIMENTS.values()) if every else [EXPERIMENTS[one_of(name, EXPERIMENTS, "experiment")]]
     check_files({"html": html})
-    show.writable_folder(out, "out")
+    check_folder(out, "out")
     given = scale, Path(out), again, None if seeds is None else count(seeds, "seeds")
     done = _run_all(chosen, *given) if every else [_alone(chosen[0], *given)]
     if json:
@@ -78,7 +78,9 @@ def _list(experiments: "Iterable[Experiment]", json: bool) -> None:
         show.print_json([{k: getattr(e, k) for k in keys} | {"scales": list(e.scales)} for e in experiments])
         return
     rows = [(e.name, e.title, ", ".join(e.scales)) for e in experiments]
-    show.console().print(show.table("orderone reproduce NAME", ("name", "what it shows", "scales"), rows))
+    out = show.console()
+    out.print(show.table("orderone reproduce NAME", ("name", "what it shows", "scales"), rows))
+    out.print("s0 to s3 are the papers; `orderone cite s0 s1 s2 s3` says which")
 
 
 def _run_all(
@@ -165,4 +167,4 @@ def _seconds(each: "Reproduced") -> str:
 def _write(html: str, done: "Sequence[Reproduced]") -> None:
     from orderone.report import write_gallery
 
-    print(f"wrote {write_gallery(html, done)}", file=sys.stderr)
+    wrote(write_gallery(html, done))

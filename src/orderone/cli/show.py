@@ -1,7 +1,6 @@
 """Tables for the terminal, JSON for machines."""
 
 import json
-import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from fractions import Fraction
@@ -37,14 +36,15 @@ class _Console(Console):
 
 
 def console() -> Console:
-    """Made when needed, so that it writes to the standard output of that moment."""
-    return _Console(highlight=False)
+    """Made when needed, so that it writes to the standard output of that moment. What it prints is never markup: an error
+    that says "pip install 'orderone[report]'" would lose its brackets."""
+    return _Console(highlight=False, markup=False)
 
 
 def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Table:
     result = Table(title=title, title_justify="left", title_style="bold", pad_edge=False)
     for column in columns:
-        result.add_column(column)
+        result.add_column(column, overflow="fold")  # a number that lost its last digits would be another number
     for row in rows:
         result.add_row(*(coloured("" if cell is None else str(cell)) for cell in row))
     return result
@@ -97,24 +97,3 @@ def threads(number: int) -> Iterator[None]:
 def one_thread() -> AbstractContextManager[None]:
     """Small networks on one core: threads cost them more than they bring, above all on a busy machine."""
     return threads(1)
-
-
-def writable_folder(path: str, name: str) -> None:
-    """A ValueError before the work, if nothing could be written there; a folder that is not there yet is made later."""
-    from pathlib import Path
-
-    place = Path(path).absolute()
-    there = next(folder for folder in (place, *place.parents) if folder.exists())
-    if not path or not there.is_dir() or not os.access(there, os.W_OK):
-        raise ValueError(f"{name}: cannot write into {path!r}; expected a folder, or the name of a new one")
-
-
-def writable(path: str, name: str) -> None:
-    """A ValueError before the work, if its result could not be written there."""
-    from pathlib import Path
-
-    folder = Path(path).absolute().parent
-    if not path or Path(path).is_dir() or not folder.is_dir() or not os.access(folder, os.W_OK):
-        raise ValueError(
-            f"{name}: cannot write {path!r}; expected a file in a folder that exists; make the folder first"
-        )

@@ -5,7 +5,8 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from orderone.cli import show
-from orderone.cli.check import INTERRUPTED, check_files, explained
+from orderone.cli.check import INTERRUPTED, explained
+from orderone.cli.files import check_files, wrote
 from orderone.cli.subject import read_range
 from orderone.core.exact import count
 
@@ -214,7 +215,7 @@ def show_sweep(found: "Sweep", study: "Transfer | None", target: Any, json: bool
         show.print_json(_record(found, study, target))
         return
     out = show.console()
-    out.print(f"{found.summary}; {found.ran} of them now, kept in {found.store}", soft_wrap=True, markup=False)
+    out.print(f"{found.summary}; {found.ran} of them now, kept in {found.store}", soft_wrap=True)
     if found.outcomes:
         best = found.best()
         rows = [[_cell(value) for value in row] for row in best.itertuples(index=False)]
@@ -261,4 +262,4 @@ def _write(study: "Transfer | None", name: str, files: dict[str, str | None]) ->
             raise ValueError(f"{kind}: there is nothing to draw; give several --widths or --depths")
         with explained():
             write(study, path, title=f"Transfer of {name}")
-        print(f"wrote {path}", file=sys.stderr)
+        wrote(path)

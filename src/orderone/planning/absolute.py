@@ -24,7 +24,7 @@ from orderone.planning.layouts import Layout, lookup
 from orderone.planning.names import is_table
 from orderone.planning.optimizers import ALGORITHMS, REST, Algorithm
 from orderone.planning.order_one import OrderOne
-from orderone.planning.plan import Multiplier, Plan, Row
+from orderone.planning.plan import Multiplier, Plan, Row, in_groups
 from orderone.planning.request import Request
 from orderone.planning.roles import FIXED, OVERRIDES, read_overrides
 from orderone.planning.sight import output_modules
@@ -48,8 +48,8 @@ def plan(model: nn.Module, request: Request, order_one: OrderOne, constants: Con
         _row(t, found[t.item.name], groups[t.item.name], request, order_one, constants, width) for t in tensors
     )
     headline = (
-        f"{request.name} for {request.algorithm.name}, absolute: powers of each tensor's own dimensions; {len(rows)} "
-        f"tensors in {len({(r.optimizer, r.lr, r.weight_decay, r.eps) for r in rows})} groups"
+        f"{request.name} for {request.algorithm.name}, absolute: powers of each tensor's own dimensions; "
+        f"{in_groups(rows)}"
     )
     return Plan(
         settings=request.settings(relative=False),

@@ -55,6 +55,12 @@ class Row:
         return ", ".join(f"{side} x{ratio:.4g}" for side, ratio in sides if ratio != 1)
 
 
+def in_groups(rows: Sequence[Row]) -> str:
+    """How many tensors, and how many groups of an optimizer they make: `52 tensors in 3 groups`."""
+    groups = len({(row.optimizer, row.lr, row.weight_decay, row.eps) for row in rows})
+    return f"{len(rows)} tensor{'s' * (len(rows) != 1)} in {groups} group{'s' * (groups != 1)}"
+
+
 @dataclass(frozen=True)
 class Multiplier:
     """A factor in the forward pass, as a removable hook: on what a module reads (`input`) or gives (`output`)."""

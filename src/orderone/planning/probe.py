@@ -45,7 +45,7 @@ class Observation:
 
     def __str__(self) -> str:
         seen, implied = f"n^{self.observed:+.2f}", f"n^{self.predicted:+.2f}"
-        return f"the {self.quantity} of {self.name} grows like {seen}, and {implied} was expected"
+        return f"the {self.quantity} of {self.name} goes like {seen}, and {implied} was expected"
 
 
 def can_observe(pair: Pair) -> bool:

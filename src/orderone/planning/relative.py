@@ -17,7 +17,7 @@ from orderone.planning.huggingface import other_numbers
 from orderone.planning.initial import measure
 from orderone.planning.inventory import Item, inventory
 from orderone.planning.optimizers import ALGORITHMS, REST
-from orderone.planning.plan import Plan, Row
+from orderone.planning.plan import Plan, Row, in_groups
 from orderone.planning.request import Request
 from orderone.planning.roles import FIXED, Role, roles
 from orderone.planning.sight import Sight
@@ -170,7 +170,7 @@ class _Comparison:
 
     def _headline(self, rows: Sequence[Row]) -> str:
         what = f"{self.request.name} for {self.request.algorithm.name}"
-        count = f"{len(rows)} tensors in {len({(r.optimizer, r.lr, r.weight_decay, r.eps) for r in rows})} groups"
+        count = in_groups(rows)
         sizes = sorted(self.widths.passed_on, key=lambda size: size[0])
         depths = {c.depth for c in self.counterparts.values() if c.depth != 1}
         deeper = [f"depth x{max(depths):.4g}"] if depths else []

@@ -78,17 +78,27 @@ def _scales(axes: Any, x: np.ndarray) -> None:
     axes.xaxis.set_major_locator(ticker.FixedLocator(_apart(x, span)))
     axes.xaxis.set_major_formatter(ticker.FuncFormatter(lambda value, _: f"{value:g}"))
     axes.xaxis.set_minor_locator(ticker.NullLocator())
-    subs = (1.0,) if half > 0.9 else (1.0, 2.0, 5.0)
-    axes.yaxis.set_major_locator(ticker.LogLocator(subs=subs, numticks=5))
+    axes.yaxis.set_major_locator(ticker.FixedLocator(_round(*axes.get_ylim())))
     axes.yaxis.set_major_formatter(ticker.FuncFormatter(_tick))
     axes.yaxis.set_minor_locator(ticker.NullLocator())
 
 
+def _round(low: float, high: float) -> list[float]:
+    """At most five round numbers between both, so that a label is where it says."""
+    powers = 10.0 ** np.arange(np.floor(np.log10(low)), np.ceil(np.log10(high)) + 1)
+    values: list[float] = []
+    for digits in ((1,), (1, 2, 5), range(1, 10), np.arange(10, 100) / 10):
+        values = [float(digit * power) for power in powers for digit in digits if low <= digit * power <= high]
+        if len(values) >= 2:
+            break
+    return values[:: max(-(-len(values) // 5), 1)]
+
+
 def _tick(value: float, _: Any = None) -> str:
-    digit, power = f"{value:.0e}".split("e")
+    digits, power = f"{value:.1e}".split("e")
     if -3 <= int(power) <= 3:
-        return f"{value:.1g}" if value < 1 else f"{value:.0f}"
-    return ("" if digit == "1" else rf"${digit}\cdot$") + f"$10^{{{int(power)}}}$"
+        return f"{float(f'{value:.2g}'):g}"
+    return ("" if digits == "1.0" else rf"${float(digits):g}\cdot$") + f"$10^{{{int(power)}}}$"
 
 
 def _apart(x: np.ndarray, span: float) -> list[float]:

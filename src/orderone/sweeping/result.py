@@ -52,7 +52,9 @@ class Sweep:
         one = chosen(jobs, job, store)
         found = read_store(store, one.fingerprint)
         notes = [
-            f"another sweep is here too, job={other.name!r}: {other.unlike(one)}" for other in jobs if other != one
+            f"another sweep is here too: {other.unlike(one)}; Sweep.load(store, job={other.name!r}) reads it"
+            for other in jobs
+            if other != one
         ]
         outcomes = {key: outcome for key, (_, outcome) in found.items()}
         return Sweep({key: trial for key, (trial, _) in found.items()}, outcomes, str(store), notes)

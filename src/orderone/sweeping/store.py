@@ -240,7 +240,7 @@ def _explained(path: Path) -> Iterator[None]:
         why = str(error)
         if "not a database" in why:
             raise ValueError(f"store: {path} is not a store of orderone; give another name") from error
-        raise ValueError(f"store: {path} cannot be used ({why}); {_remedy(why)}") from error
+        raise ValueError(f"store: {path} cannot be used ({why}). {_remedy(why)}") from error
 
 
 def _remedy(why: str) -> str:

@@ -2,12 +2,13 @@
 
 from tyro.extras import SubcommandApp
 
+from orderone.cli.options import readable
 from orderone.cli.predict import exponents, limits, meanfield, phase, strategies, transformer
 
 app = SubcommandApp()
-app.command(exponents.exponents)
-app.command(meanfield.meanfield)
-app.command(phase.phase)
-app.command(limits.limits)
-app.command(strategies.strategies)
-app.command(transformer.transformer)
+app.command(readable(exponents.exponents))
+app.command(readable(meanfield.meanfield))
+app.command(readable(phase.phase))
+app.command(readable(limits.limits))
+app.command(readable(strategies.strategies))
+app.command(readable(transformer.transformer))

@@ -47,7 +47,7 @@ def exponents(
     """Exponents of width: multipliers, initial sizes, largest stable learning rates, predicted RMS, and a verdict.
 
     Args:
-        rule: sp, ntk, mup, mf, neural-tangent, hybrid or maximal-update.
+        rule: sp, ntk, mup, mf, standard, neural-tangent, hybrid or maximal-update.
         optimizer: sgd, adam, adamw, sign, adafactor or muon.
         alignment: full, no, worst, or JSON such as '{"omega": {"readout": 1}, "alpha": "3/4"}'. Default: what the rule's
             authors assume.

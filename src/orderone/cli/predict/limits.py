@@ -1,12 +1,10 @@
 """`orderone predict limits`: what depth does to a random network of finite width, and how well the limits know."""
 
-import os
-import sys
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from orderone.cli import show
+from orderone.cli.files import check_files, wrote
 from orderone.core.progress import bar
 
 SHORT = {"wasserstein": "W1"}  # a terminal of 80 columns has no room for more
@@ -59,8 +57,7 @@ def limits(
             "html: expected networks with a random limit to draw, relu, shaped-relu, shaped-smooth or linear; "
             "leave out --residual and --samples 0"
         )
-    if html is not None:
-        _check_path(html)
+    check_files({"html": html})
     found = _compare(report, number, seed, json, shape or {}) if compared else []
     show.print_json(_record(report, found)) if json else _show(report, found)
     if html is not None:
@@ -73,13 +70,6 @@ def _shape(report: "DepthReport", phi: str, a: float) -> dict[str, Any] | None:
     shapes: dict[str, dict[str, Any]] = {"relu": {}, "linear": {}}
     shapes |= {"shaped-relu": {"c_minus": -1 / ratio}, "shaped-smooth": {"phi": phi, "a": a * ratio}}
     return shapes.get(report.activation)
-
-
-def _check_path(path: str) -> None:
-    """Before the work, not after it."""
-    folder = Path(path).absolute().parent
-    if not folder.is_dir() or Path(path).is_dir() or not os.access(folder, os.W_OK):
-        raise ValueError(f"html: expected a file in a folder that can be written to, got {path!r}")
 
 
 def _compare(report: "DepthReport", samples: int, seed: int, quiet: bool, shape: dict[str, Any]) -> list[Any]:
@@ -96,8 +86,6 @@ def _show(report: "DepthReport", found: list["Comparison"]) -> None:
     for comparison in found:
         columns = ("", "mean", "std", "distance", "95 % interval")
         table = show.table(f"{comparison.quantity}: networks against their limit", columns, _rows(comparison))
-        for column in table.columns:
-            column.no_wrap = True
         out.print(table)
 
 
@@ -127,8 +115,5 @@ def _draw(path: str, report: "DepthReport", found: list["Comparison"]) -> None:
     from orderone.report.limits import density_figure
 
     settings = f"{report.activation}, width {report.width}, depth {report.depth}"
-    try:
-        write_figures(path, f"Depth limits: {settings}", [density_figure(c, settings) for c in found], [str(report)])
-    except (ImportError, OSError) as error:
-        raise ValueError(f"html: {error}") from error
-    print(f"wrote {path}", file=sys.stderr)
+    write_figures(path, f"Depth limits: {settings}", [density_figure(c, settings) for c in found], [str(report)])
+    wrote(path)

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from orderone.cli import show
+from orderone.cli.files import check_files, wrote
 
 if TYPE_CHECKING:
     import numpy as np
@@ -41,14 +42,14 @@ def phase(
         raise ValueError(
             f"--weight-var, --bias-var: expected at most {MOST_POINTS} points in all; got more; thin them out"
         )
-    if html is not None:
-        show.writable(html, "--html")
+    check_files({"html": html})
     diagram = phase_diagram(activation, weights, biases, keep)
     if html is not None:
         from orderone.report.phases import write_phases
 
         write_phases(diagram, html)
-    show.print_json(_record(diagram)) if json else _show(diagram, html)
+        wrote(html)
+    show.print_json(_record(diagram)) if json else _show(diagram)
 
 
 def _axis(text: str, name: str) -> "np.ndarray":
@@ -71,16 +72,14 @@ def _record(diagram: "PhaseDiagram") -> dict[str, object]:
     return {name: array.tolist() for name, array in (axes | arrays).items()}
 
 
-def _show(diagram: "PhaseDiagram", html: str | None) -> None:
+def _show(diagram: "PhaseDiagram") -> None:
     out, network = show.console(), diagram.networks
-    out.print(f"[bold]{network.phi.name}[/], keep {network.keep:g}: bias_var upward, weight_var to the right")
+    out.print(f"{network.phi.name}, keep {network.keep:g}: bias_var upward, weight_var to the right")
     for line in _map(diagram):
-        out.print(line, markup=False, soft_wrap=True)
+        out.print(line, soft_wrap=True)
     legend = "  ".join(f"{sign} {word}" for word, sign in SIGNS.items())
-    out.print(f"{legend}  {DIVERGES} the length diverges", markup=False)
+    out.print(f"{legend}  {DIVERGES} the length diverges")
     out.print(show.table("Along the critical line", ("bias_var", "weight_var", "xi2"), _line(diagram)))
-    if html is not None:
-        out.print(f"written to {html}", markup=False)
 
 
 def _map(diagram: "PhaseDiagram") -> Iterator[str]:

@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING
 
 from orderone.cli import show
+from orderone.cli.files import check_files, wrote
 from orderone.core.exact import count
 from orderone.core.reals import real
 
@@ -57,8 +58,7 @@ def transformer(
     from orderone.theory.scaling import strategy_power
     from orderone.theory.transformer import Transformer
 
-    if html is not None:
-        show.writable(html, "--html")
+    check_files({"html": html})
     C = _constants(constants)
     C["head"] = C.get("head", 1.0) * count(width, "--width") ** -float(strategy_power(strategy) or 0)  # S2 (1.34)
     letters = "AM" * count(depth, "--depth", least=0) if blocks is None else blocks
@@ -72,7 +72,8 @@ def transformer(
         from orderone.report.transformer import write_transformer
 
         write_transformer(record, html)
-    show.print_json(record) if json else _show(record, html)
+        wrote(html)
+    show.print_json(record) if json else _show(record)
 
 
 def _constants(text: str) -> dict[str, float]:
@@ -116,7 +117,7 @@ def _summary(matrix: "np.ndarray") -> dict[str, float]:
     return {"same": same, "other": (float(matrix.sum()) - T * same) / (T * (T - 1)) if T > 1 else same}
 
 
-def _show(record: dict, html: str | None) -> None:
+def _show(record: dict) -> None:
     out = show.console()
     title = f"{record['blocks'] or 'no blocks'}, {record['activation']}, {record['tokens']} tokens of correlation "
     columns = ("block", "G", "G other", "NTK", "NTK other", "std of G", "largest group")
@@ -129,8 +130,6 @@ def _show(record: dict, html: str | None) -> None:
     )
     if max(record["error"]) > 0:
         out.print(f"attention averages are sampled: standard error {max(record['error']):.1g} in each block")
-    if html is not None:
-        out.print(f"written to {html}", markup=False)
 
 
 def _rows(record: dict) -> list[tuple[str, ...]]:

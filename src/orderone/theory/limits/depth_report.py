@@ -45,7 +45,8 @@ class DepthReport:
         branch = "" if self.residual is None else f", residual branches x {self.residual:.3g}"
         lines = [
             f"width {self.width}, depth {self.depth}, {self.activation}{branch}: {self.regime}",
-            f"  norms: log V varies by +-{self.norm_spread:.2g}, the mean of V grows by {self.growth:.3g}",
+            f"  norms: log V (V: mean square of a layer) varies by +-{self.norm_spread:.2g} between initializations; "
+            f"the mean of V is multiplied by {self.growth:.3g}",
             f"  correlation: {self.rho0:g} becomes {middle:.4g} (5 % to 95 %: {low:.4g} to {high:.4g})",
         ]
         lines += [f"  caveat: {self.caveat}"] if self.caveat else []
