@@ -216,6 +216,16 @@ def test_the_model_keeps_its_own_weights():
     assert all(held is own for held, own in zip(models[0].core._flat_weights, models[0].core.parameters(), strict=True))
 
 
+def test_recurrent_weights_that_are_computed_are_refused():
+    models = [Recurrent(nn.GRU).double() for _ in range(2)]
+    for model in models:
+        nn.utils.parametrizations.weight_norm(model.core, "weight_hh_l0")
+    stack = Stack(models, [torch.optim.SGD(m.parameters(), lr=0.1) for m in models])
+    x, y = numbers(torch.Generator().manual_seed(0))
+    with pytest.raises(NotStackable, match="GRU computes with weights that are no parameters"):
+        stack.step((torch.stack([x, x]), torch.stack([y, y])))
+
+
 class HoldingTwice(nn.Module):
     """A weight in a plain list, where nobody puts the members' own, though all start alike."""
 

@@ -47,8 +47,8 @@ def _matrices(tensors: Sequence[Tensor]) -> Iterator[_Matrix]:
         kinds = {layout.kind: layout for layout in t.layouts}
         if "matrix" in kinds and "lookup" not in kinds:
             layout, shape = kinds["matrix"], t.item.shape
-            sizes = [prod(shape[axis] for axis in axes) for axes in (layout.fan_in, layout.fan_out)]
-            yield _Matrix(t, t.item.places[0], *sizes, number)
+            into, out = (prod(shape[axis] for axis in axes) for axes in (layout.fan_in, layout.fan_out))
+            yield _Matrix(t, t.item.places[0], into, out, number)
 
 
 def _neighbours(one: _Matrix, matrices: Sequence[_Matrix]) -> list[_Matrix]:

@@ -13,28 +13,39 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
+from orderone.sweeping.stacked.errors import NotStackable
+
 if TYPE_CHECKING:
     from orderone.sweeping.stacked.paths import FastPaths
 
 HELD_TWICE = ("_flat_weights", "_flat_weight_refs")
 _CELLS = (torch.lstm_cell, torch.gru_cell, torch.rnn_tanh_cell, torch.rnn_relu_cell)
-RECURRENCES = (torch.lstm, torch.gru, torch.rnn_tanh, torch.rnn_relu, *_CELLS)
+RECURRENCES = frozenset((torch.lstm, torch.gru, torch.rnn_tanh, torch.rnn_relu, *_CELLS))
 SCATTERED = "RNN module weights are not part of single contiguous"  # said of slices of a stack; results are the same
 
 
 @contextmanager
 def own_weights(model: nn.Module, own: Mapping[str, Tensor]) -> Iterator[None]:
     """`own` has the tensors of a member by name."""
-    names = {p: name for name, p in model.named_parameters()}
     cores = [module for module in model.modules() if isinstance(module, nn.RNNBase)]
+    names = {p: name for name, p in model.named_parameters()} if cores else {}
     before = [core._flat_weights for core in cores]
     try:
         for core, held in zip(cores, before, strict=True):
-            core._flat_weights = [own[names[p]] for p in held]
+            core._flat_weights = [own[_name(core, p, names)] for p in held]
         yield
     finally:
         for core, held in zip(cores, before, strict=True):
             core._flat_weights = held
+
+
+def _name(core: nn.RNNBase, held: Any, names: Mapping[Any, str]) -> str:
+    if held in names:
+        return names[held]
+    raise NotStackable(
+        f"{type(core).__name__} computes with weights that are no parameters (reparametrized?), and cannot be run for many "
+        "members at once; train one after another (stacked=False)"
+    )
 
 
 def one_by_one(mode: "FastPaths", func: Any, args: tuple, named: Mapping[str, Any]) -> Any:
