@@ -99,7 +99,8 @@ def test_every_tensor_has_the_numbers_of_its_group(models, name, rule, optimizer
         if group == "vector":  # positions of one token: S2 (1.100), (1.109); starts as the model has it
             plain = rule if rule == "standard" else "neural-tangent"
             lift = N ** (POWER[rule] / (1 if optimizer == "sgd" else 2))  # by the width of the stream, not of an MLP
-            rate = lift * theory.lr_factors(plain, optimizer, n=parameter.shape[-1])["PE"]
+            size = parameter.shape[-1] // (3 if "c_attn" in tensor else 1)  # queries, keys, values: as three biases
+            rate = lift * theory.lr_factors(plain, optimizer, n=size)["PE"]
             size = parameter.detach().square().mean().sqrt().item()
         else:
             rate, size = rates[group], sizes[group]

@@ -7,7 +7,6 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional
-from torch.utils.checkpoint import checkpoint
 
 from orderone.sweeping.alone import run_alone
 from orderone.sweeping.engine import Engine
@@ -178,29 +177,35 @@ def test_members_that_hold_different_things_are_not_one_program(thing):
 # --- what falls back, and says so --------------------------------------------------------------------------------------
 
 
-class Checkpointed(nn.Module):
+class Rounding(nn.Module):
+    """Reads a number off a tensor, which is another one for every member."""
+
     def __init__(self, width):
         super().__init__()
         self.first, self.head = nn.Linear(6, width), nn.Linear(width, 3)
 
     def forward(self, x):
-        return self.head(checkpoint(self.first, x, use_reentrant=False).relu())
+        h = self.first(x)
+        return self.head(h / h.abs().max().item())
 
 
-class Recurrent(nn.Module):
+class Listing(nn.Module):
+    """Weights in a list, beside the registry."""
+
     def __init__(self, width):
         super().__init__()
-        self.lstm, self.head = nn.LSTM(6, width), nn.Linear(width, 3)
+        self.first, self.head = nn.Linear(6, width), nn.Linear(width, 3)
+        self.weights = [self.first.weight]
 
     def forward(self, x):
-        return self.head(self.lstm(x)[0])
+        return self.head(functional.linear(x, self.weights[0]))
 
 
 @pytest.mark.parametrize(
     ("build", "reason"),
     [
-        (Checkpointed, "cannot be run for many members at once"),
-        (Recurrent, "lstm._flat_weights: expected the same"),  # weights that are held beside the registry
+        (Rounding, "cannot be run for many members at once"),
+        (Listing, "weights holds a parameter beside the module's own"),
     ],
 )
 def test_what_cannot_be_stacked_is_named_and_trained_alone(build, reason):
@@ -218,6 +223,6 @@ def test_a_sweep_says_what_it_did_not_stack():
     import orderone as o1
 
     found = o1.sweep(
-        Recurrent, {"lr": [1e-3, 1e-2]}, widths=[4], data=batch, steps=2, precision="float64", progress=False
+        Rounding, {"lr": [1e-3, 1e-2]}, widths=[4], data=batch, steps=2, precision="float64", progress=False
     )
     assert any(note.startswith("trained one after another: ") for note in found.notes)

@@ -220,7 +220,7 @@ def _stackable(found):
 
 class Deciding(nn.Module):
     def forward(self, x):
-        return x if x.sum() > 0 else -x
+        return x if x.sum().item() > 0 else -x
 
 
 def test_a_module_that_looks_at_values_is_named():

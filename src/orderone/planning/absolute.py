@@ -16,7 +16,7 @@ from torch import nn
 from orderone.planning import optimizers
 from orderone.planning.commit import sizes_now
 from orderone.planning.constants import Constants
-from orderone.planning.groups import fans, groups_of, readout_places, width_of
+from orderone.planning.groups import Streams, fans, groups_of, readout_places
 from orderone.planning.growth import Tensor
 from orderone.planning.initial import Initial, measure
 from orderone.planning.inventory import Item, inventory, unwrap
@@ -24,6 +24,7 @@ from orderone.planning.layouts import Layout, lookup
 from orderone.planning.names import is_table
 from orderone.planning.optimizers import ALGORITHMS, REST, Algorithm
 from orderone.planning.order_one import OrderOne
+from orderone.planning.packed import with_parts
 from orderone.planning.plan import Multiplier, Plan, Row, in_groups
 from orderone.planning.request import Request
 from orderone.planning.roles import FIXED, OVERRIDES, read_overrides
@@ -38,14 +39,15 @@ def plan(model: nn.Module, request: Request, order_one: OrderOne, constants: Con
     if request.gauge != "folded" or request.depth is not None:
         raise ValueError("base=None: gauge and depth are relative to a base; give one, or leave them out")
     items = inventory(model)
-    tensors = [Tensor(item, item.shape, _layouts(item)) for item in items.values()]
+    tensors = with_parts([Tensor(item, item.shape, _layouts(item)) for item in items.values()])
     found = structural_roles(tensors, output_modules(model)) | read_overrides(request.overrides, list(items))
     _no_unknown(tensors, request)
-    groups, width = groups_of(tensors, found), width_of(tensors, found)
+    tensors = [t if found[t.item.name] in ("hidden", "vector") else replace(t, part=None) for t in tensors]
+    groups, streams = groups_of(tensors, found), Streams.of(tensors, found)
     order_one.check(groups)
     constants = constants.of_heads(unwrap(model), [(t.item, readout_places(t, found[t.item.name])) for t in tensors])
     rows = tuple(
-        _row(t, found[t.item.name], groups[t.item.name], request, order_one, constants, width) for t in tensors
+        _row(t, found[t.item.name], groups[t.item.name], request, order_one, constants, streams) for t in tensors
     )
     headline = (
         f"{request.name} for {request.algorithm.name}, absolute: powers of each tensor's own dimensions; "
@@ -90,11 +92,11 @@ def _row(
     request: Request,
     order_one: OrderOne,
     constants: Constants,
-    width: int | None,
+    streams: Streams,
 ) -> Row:
     a, item = _algorithm(t, role, request), t.item
     initial = None if item.tensor.is_meta else measure(item.tensor)
-    f = Factors() if role == FIXED else _factors(t, role, group, request, a, width)
+    f = Factors() if role == FIXED else _factors(t, role, group, request, a, streams)
     there, of_readout = _standing(t, role, constants)
     if there != 1:  # the forward code multiplies already
         f = replace(f.behind(there, update_law(a.law)), multiplier=1.0)
@@ -169,7 +171,7 @@ def _algorithm(t: Tensor, role: str, request: Request) -> Algorithm:
     return ALGORITHMS[REST] if muon_leaves_it else request.algorithm
 
 
-def _factors(t: Tensor, role: str, group: str, request: Request, a: Algorithm, width: int | None) -> Factors:
+def _factors(t: Tensor, role: str, group: str, request: Request, a: Algorithm, streams: Streams) -> Factors:
     into, out = fans(t)
     folded = width_factors(request.parameterization(a.law), role, Growth(into, out), a.law)
     if group == "head_bias":  # the number of outputs is no width
@@ -178,5 +180,5 @@ def _factors(t: Tensor, role: str, group: str, request: Request, a: Algorithm, w
         folded = replace(folded, std=folded.std * into**-0.5)
     if is_strategy(request.name) and a.law in ("adamw", "adam", "sign", "sgd"):
         s2 = group if group in GROUPS else "PE"
-        folded = replace(folded, lr=group_rate(request.name, s2, into, out, a.law, width))
+        folded = replace(folded, lr=group_rate(request.name, s2, into, out, a.law, streams.width(out)))
     return folded

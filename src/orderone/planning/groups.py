@@ -1,6 +1,7 @@
 """The groups of S2 (patch, WE, PE, QKVU, W, X, head) among the tensors of a model."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from statistics import mode
 
 from orderone.planning import names
@@ -29,6 +30,23 @@ def width_of(tensors: Sequence[Tensor], roles: Mapping[str, str]) -> int | None:
     return mode(sizes) if sizes else None
 
 
+@dataclass(frozen=True)
+class Streams:
+    """Widths that tensors write to: that of the residual stream, and those of tables that are narrower (ALBERT, OPT)."""
+
+    residual: int | None
+    tables: frozenset[int]
+
+    @classmethod
+    def of(cls, tensors: Sequence[Tensor], roles: Mapping[str, str]) -> "Streams":
+        lookups = [t for t in tensors if any(layout.kind == "lookup" for layout in t.layouts)]
+        return cls(width_of(tensors, roles), frozenset(fans(t)[1] for t in lookups))
+
+    def width(self, out: int) -> int | None:
+        """The n of a tensor with this fan-out, in the powers of S2: its stream's, and elsewhere the residual stream's."""
+        return out if out in self.tables else self.residual
+
+
 def group_of(t: Tensor, role: str, width: int | None) -> str:
     """The word of S2 for a tensor: patch, WE, PE, QKVU, W, X or head; elsewhere, its role."""
     name = t.item.name
@@ -46,13 +64,12 @@ def group_of(t: Tensor, role: str, width: int | None) -> str:
 
 
 def fans(t: Tensor) -> tuple[int, int]:
-    """What is summed over, and what comes out. Queries, keys and values packed in one tensor are matrices side by side."""
+    """What is summed over, and what comes out; of matrices side by side, of one of them."""
     layout = next((layout for layout in t.layouts if layout.kind == "matrix"), None)
     if layout is None or any(other.kind == "lookup" for other in t.layouts):
-        return 1, t.item.shape[-1] if t.item.shape else 1
+        return 1, t.part or (t.item.shape[-1] if t.item.shape else 1)
     sizes = [1, 1]
     for axis, size in enumerate(t.item.shape):
         sizes[axis in layout.fan_out] *= size  # kernels add to what is summed over
     into, out = sizes
-    number = names.packed(t.item.name)
-    return into, out // number if out == number * into else out
+    return into, t.part or out

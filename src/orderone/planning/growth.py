@@ -24,6 +24,7 @@ class Tensor:
     item: Item
     base_shape: tuple[int, ...]
     layouts: tuple[Layout, ...]
+    part: int | None = None  # in absolute mode: the fan-out of one of several matrices side by side
 
     @property
     def sizes(self) -> list[Size]:

@@ -209,7 +209,7 @@ def _whose(constant: Constant, seen: Trace) -> list[tuple[str, str]]:
 
 
 def _power(small: float | None, large: float | None, growth: float) -> float | None:
-    if small is None or large is None:
+    if small is None or large is None or not (math.isfinite(small) and math.isfinite(large)):
         return None
     if small == large or growth == 1:
         return 0.0

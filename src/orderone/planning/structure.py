@@ -21,7 +21,7 @@ def structural_roles(tensors: Sequence[Tensor], outputs: Iterable[str] = ()) -> 
     matrices = [(t, layout) for t in tensors if (layout := _only(t, "matrix"))]
     lookups = [(t, layout) for t in tensors if (layout := _only(t, "lookup"))]
     consumed = {_size(t, layout.fan_in) for t, layout in matrices}
-    produced = {_size(t, layout.fan_out) for t, layout in (*matrices, *lookups)}
+    produced = {_size(t, layout.fan_out) for t, layout in (*matrices, *lookups)} | {t.part for t in tensors if t.part}
     widths = consumed & produced
     result = {t.item.name: "vector" for t in tensors}
     result |= {t.item.name: "embedding" for t, _ in lookups}
@@ -41,7 +41,9 @@ def _matrix_role(t: Tensor, layout: Layout, widths: set[int], first: bool, last:
         return "vector" if into == 1 else "embedding"
     packed = any(out % width == 0 and out // width <= PACKED for width in widths)
     shared = any(width % out == 0 and width // out <= PACKED for width in widths)  # keys and values of several heads
-    several = number_packed(t.item.name) > 1  # with fewer keys than queries, no multiple of a width
+    several = (
+        t.part is not None or number_packed(t.item.name) > 1
+    )  # with fewer keys than queries, no multiple of a width
     return "hidden" if out in widths or packed or shared or several else "readout"
 
 

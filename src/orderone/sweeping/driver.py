@@ -113,7 +113,8 @@ class Driver:
         failed = [(self.asked[key], outcome.error) for key, outcome in outcomes.items() if outcome.error is not None]
         notes = [f"{trial}: {error}" for trial, error in failed[:3]]
         notes += [f"and {len(failed) - 3} more failed"] if len(failed) > 3 else []
-        reasons = dict.fromkeys(o.facts["not stacked"] for o in outcomes.values() if "not stacked" in o.facts)
+        trained = [outcome for outcome in outcomes.values() if outcome.error is None]
+        reasons = dict.fromkeys(o.facts["not stacked"] for o in trained if "not stacked" in o.facts)
         notes += [f"trained one after another: {reason}" for reason in reasons]
         if self.store and self.store.unsaved:
             notes.append(f"{len(self.store.unsaved)} trials are not in {self.store.path}: {self.store.trouble}")

@@ -24,6 +24,7 @@ from orderone.theory.exponents import Parameterization
 
 Point = dict[str, Scalar]
 MOST = 1_000_000  # values of a grid
+LARGEST_SEED = 2**63 - 1  # of torch and of SQLite
 _DIGITS = 12  # that all machines agree on
 
 
@@ -130,7 +131,7 @@ def _sizes(name: str, given: Any) -> tuple[int, ...]:
 
 
 def _seeds(name: str, given: Sequence[Any]) -> tuple[int, ...]:
-    return tuple(dict.fromkeys(count(seed, name, least=0) for seed in given))
+    return tuple(dict.fromkeys(count(seed, name, least=0, most=LARGEST_SEED) for seed in given))
 
 
 def _rules(given: Sequence[Any]) -> tuple[tuple[str, ...], dict[str, Any]]:

@@ -93,7 +93,8 @@ def sweep(
         trials: Points to try for every rule and size, if the sampler is not the grid.
         sampler_seed: Of what is random in it.
         pruner: "median", "halving" or a pruner of Optuna: stops trials that will not be the best.
-        stacked: "auto" trains like trials in one program where that is possible, False never, True insists.
+        stacked: "auto" trains like trials in one program where that is possible, False never, True insists. Losses are
+            those of stand-alone runs; dropout, and whatever else a forward pass draws, has other draws of the same law.
         device: By default a GPU if there is one.
         compile, graphs: Of stacked training: torch.compile, CUDA graphs.
         checkpoint_seconds: Between checkpoints of trials that are under way; they lie beside the store.

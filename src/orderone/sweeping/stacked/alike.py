@@ -1,7 +1,8 @@
 """Models that can be one program: the same modules, tensors and constants, whatever the values of parameters and buffers.
 
 The forward pass of the first member is run for all. So whatever it may read besides parameters and buffers has to be the
-same in all of them: numbers, lists, tensors that are plain attributes, hooks of a plan.
+same in all of them: numbers, lists, tensors that are plain attributes, hooks of a plan. A parameter that is also held in a
+list would stay that of the first member there.
 """
 
 import hashlib
@@ -11,8 +12,11 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
+from torch.utils.hooks import RemovableHandle
 
 from orderone.sweeping.stacked.errors import NotStackable
+from orderone.sweeping.stacked.recurrent import HELD_TWICE
 
 SIMPLE = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device)
 OF_TORCH = frozenset(vars(nn.Module()))  # its registries, which are compared by what they hold
@@ -21,6 +25,7 @@ DEEPEST = 3  # attributes of attributes of attributes
 
 def must_be_alike(models: Sequence[nn.Module]) -> None:
     """NotStackable names the first difference."""
+    _no_parameters_beside(models[0])
     first = description(models[0])
     for number, model in enumerate(models[1:], start=1):
         other = description(model)
@@ -30,6 +35,17 @@ def must_be_alike(models: Sequence[nn.Module]) -> None:
                     f"{place}: expected the same in all members, got {first.get(place, 'nothing')} in the first and "
                     f"{other.get(place, 'nothing')} in member {number}; members of one stack may differ in the values of "
                     "their parameters and buffers and in their optimizers' settings"
+                )
+
+
+def _no_parameters_beside(model: nn.Module) -> None:
+    for name, module in model.named_modules():
+        for key, value in _own(module):
+            if any(isinstance(leaf, nn.Parameter) for leaf in tree_leaves(value)):
+                raise NotStackable(
+                    f"{name}.{key}".lstrip(".")
+                    + " holds a parameter beside the module's own, where members cannot have "
+                    "theirs; use nn.ParameterList, or train one after another (stacked=False)"
                 )
 
 
@@ -48,14 +64,17 @@ def description(model: nn.Module) -> dict[str, str]:
 
 def _own(module: nn.Module) -> Iterator[tuple[str, Any]]:
     """Attributes that are not torch's."""
+    known = (*OF_TORCH, *HELD_TWICE) if isinstance(module, nn.RNNBase) else OF_TORCH
     for key, value in vars(module).items():
-        if key not in OF_TORCH and not isinstance(value, nn.Module):
+        if key not in known and not isinstance(value, nn.Module):
             yield key, value
 
 
 def _told(value: Any, depth: int = DEEPEST) -> str:
     if isinstance(value, SIMPLE):
         return repr(value)
+    if isinstance(value, RemovableHandle):
+        return "handle of a hook"  # numbered through the process; the hook itself is looked at where it hangs
     if isinstance(value, (Tensor, np.ndarray)):
         return f"{type(value).__name__} {tuple(value.shape)} {_digest(value)}"
     if isinstance(value, Mapping):

@@ -11,13 +11,10 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map
 
 from orderone.sweeping.stacked.alike import description
+from orderone.sweeping.stacked.errors import NotCapturable
 from orderone.sweeping.stacked.stack import Stack
 
 WARM_UPS = 3  # allocators, autotuning and compilation settle before a capture
-
-
-class NotCapturable(RuntimeError):  # noqa: N818
-    """What depends on more than tensors."""
 
 
 class CapturedStep:
@@ -39,9 +36,11 @@ class CapturedStep:
             raise NotCapturable("the forward pass changes attributes of the model, which a graph would not see")
         self.graph = torch.cuda.CUDAGraph()
         # on its own stream: graphs captured on one share scratch memory of cuBLAS, and could not be replayed side by side
-        with torch.cuda.graph(self.graph, stream=aside):
-            self.losses = stack.step(*self.batches)
-        stack.load(before)
+        try:
+            with torch.cuda.graph(self.graph, stream=aside):
+                self.losses = stack.step(*self.batches)
+        finally:
+            stack.load(before)
 
     def __call__(self, *batches: Any, factor: float | None = None) -> Tensor:
         for here, given in zip(tree_leaves(self.batches), tree_leaves(batches), strict=True):

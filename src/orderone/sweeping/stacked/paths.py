@@ -7,10 +7,11 @@ is copied for every row of the batch, and attention falls back to a loop. Here t
     attention                (K, B, heads, T, C) -> (K B, heads, T, C): members are more batch
     embedding                tables below each other, rows offset by the size of a table
     cross entropy            (K N, classes), then the mean of each member
+    LSTM, GRU, RNN           one member after another (`recurrent.py`)
 
-Everything else is left to vmap. Inside, operations act on the stacked tensors themselves, so that ordinary autograd
-records them and the backward pass knows nothing of vmap. The way to the stacked tensor is what torch.vmap itself is written
-with; torch has no public name for it.
+Decisions by value are taken as `decisions.py` says. Everything else is left to vmap. Inside, operations act on the stacked
+tensors themselves, so that ordinary autograd records them and the backward pass knows nothing of vmap. The way to the
+stacked tensor is what torch.vmap itself is written with; torch has no public name for it.
 """
 
 from collections.abc import Callable, Mapping
@@ -23,8 +24,11 @@ from torch import Tensor
 from torch._C import _functorch  # type: ignore[attr-defined]
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_map
 
+from orderone.sweeping.stacked.decisions import NO_ANSWER, QUESTIONS, answer
 from orderone.sweeping.stacked.products import rows_by_weights
+from orderone.sweeping.stacked.recurrent import RECURRENCES, one_by_one
 
 
 class FastPaths(TorchFunctionMode):
@@ -40,6 +44,18 @@ class FastPaths(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: tuple = (), kwargs: Mapping | None = None) -> Any:
         kwargs = kwargs or {}
+        if func in QUESTIONS and self.mapped(args[0]):
+            found = answer(func, self.stacked(args[0]))
+            return func(*args, **kwargs) if found is NO_ANSWER else found
+        if (
+            func is Tensor.requires_grad_
+            and self.mapped(args[0])
+            and self.stacked(args[0]).requires_grad
+            and all(args[1:])
+        ):
+            return args[0]  # it does already; Hugging Face says so to embeddings in front of checkpoints
+        if func in RECURRENCES and (several := one_by_one(self, func, args, kwargs)) is not None:
+            return tree_map(self.wrap, several)
         path = PATHS.get(func)
         result = None if path is None else path(self, *args, **kwargs)
         if result is not None:

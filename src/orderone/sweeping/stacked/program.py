@@ -10,8 +10,13 @@ from torch.func import functional_call
 from torch.utils._pytree import tree_map
 
 from orderone.measure.batches import Loss, loss_of
-from orderone.sweeping.stacked.errors import NotStackable
+from orderone.sweeping.stacked.alike import description
+from orderone.sweeping.stacked.decisions import Divided
+from orderone.sweeping.stacked.errors import NotCapturable, NotStackable
+from orderone.sweeping.stacked.groups import Losses, in_groups, must_be_the_same, must_be_unchanged
 from orderone.sweeping.stacked.paths import FastPaths
+from orderone.sweeping.stacked.recomputed import kept_activations
+from orderone.sweeping.stacked.recurrent import own_weights
 
 
 class Program:
@@ -22,16 +27,30 @@ class Program:
         self.model, self.loss, self.precision = model, loss, precision
         self.device = next(model.parameters()).device.type
         self.buffers = [name for name, _ in model.named_buffers()]
+        self.may_divide = False  # known once members have differed in a decision
 
-    def losses(
-        self, tensors: Mapping[str, Tensor], batch: Any, shared: bool = False
-    ) -> tuple[Tensor, dict[str, Tensor]]:
+    def losses(self, tensors: Mapping[str, Tensor], batch: Any, shared: bool = False) -> Losses:
         """(K,), and the buffers that the forward pass has replaced. Those that it changes in place are changed."""
+        versions = {name: tensors[name]._version for name in self.buffers}
+        try:
+            return self._together(tensors, batch, shared)
+        except Divided as divided:
+            must_be_unchanged(tensors, versions)
+            groups = divided.groups
+        run = lambda own, given: self.losses(own, given, shared)  # noqa: E731
+        before = None if self.may_divide else description(self.model)
+        self.may_divide = True
+        found = in_groups(groups, run, tensors, batch, self.buffers, shared)
+        if before is not None:
+            must_be_the_same(before, description(self.model))
+        return found
+
+    def _together(self, tensors: Mapping[str, Tensor], batch: Any, shared: bool) -> Losses:
         members = len(next(iter(tensors.values())))
 
-        def one(own: dict[str, Tensor], inputs: Any) -> tuple[Tensor, dict[str, Tensor]]:
+        def one(own: dict[str, Tensor], inputs: Any) -> Losses:
             given = dict(own)
-            with FastPaths(members):
+            with FastPaths(members), own_weights(self.model, own):
                 # functional_call writes what the module holds afterwards back into `own`
                 loss = loss_of(lambda *args, **named: functional_call(self.model, own, args, named), inputs, self.loss)
             return loss, {name: own[name] for name in self.buffers if own[name] is not given[name]}
@@ -39,7 +58,7 @@ class Program:
         axes = tree_map(lambda x: 0 if isinstance(x, Tensor) and not shared else None, batch)
         # no cache of rounded weights: a graph that is captured must round them itself
         autocast = torch.autocast(self.device, self.precision, enabled=self.precision is not None, cache_enabled=False)
-        with self.explained(), autocast, _no_nested_tensors():
+        with self.explained(), autocast, _no_nested_tensors(), kept_activations():
             return torch.vmap(one, in_dims=(0, axes), randomness="different")(dict(tensors), batch)
 
     @contextmanager
@@ -47,7 +66,7 @@ class Program:
         """What torch cannot do for many members at once, with the name of the module."""
         try:
             yield
-        except torch.OutOfMemoryError:
+        except (torch.OutOfMemoryError, NotCapturable):
             raise
         except (RuntimeError, NotImplementedError) as error:
             raise NotStackable(

@@ -18,8 +18,9 @@ from orderone.sweeping.job import Job
 from orderone.sweeping.member import Member
 from orderone.sweeping.outcome import Outcome, final_loss, recent_loss
 from orderone.sweeping.source import moved
+from orderone.sweeping.stacked.errors import NotCapturable
 from orderone.sweeping.stacked.feed import stacked_batches
-from orderone.sweeping.stacked.graph import CapturedStep, NotCapturable
+from orderone.sweeping.stacked.graph import CapturedStep
 from orderone.sweeping.stacked.stack import Stack
 from orderone.sweeping.stacked.unfinished import restore, save
 from orderone.sweeping.trial import Trial

@@ -1,0 +1,35 @@
+"""Blocks under torch.utils.checkpoint, whose activations are kept instead of recomputed.
+
+Recomputing happens in the backward pass, where neither vmap nor the members' weights are at hand. Values are the same; the
+memory that checkpoints would save is taken, and counted when members are fitted into a GPU. torch has no switch for it: the
+two ways of `checkpoint`, which is imported by its name everywhere, are replaced where it looks them up.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+from unittest.mock import patch
+
+from torch.utils import checkpoint
+
+
+class _Direct:
+    """In place of the autograd function of the reentrant way."""
+
+    @staticmethod
+    def apply(function: Any, preserve_rng_state: bool, *args: Any) -> Any:
+        return function(*args)
+
+
+def _nothing_around(*args: Any, **named: Any) -> Iterator[None]:
+    """In place of what the other way does before and after the block."""
+    yield
+
+
+@contextmanager
+def kept_activations() -> Iterator[None]:
+    with (
+        patch.object(checkpoint, "CheckpointFunction", _Direct),
+        patch.object(checkpoint, "_checkpoint_without_reentrant_generator", _nothing_around),
+    ):
+        yield

@@ -1,0 +1,55 @@
+"""Sweeps of models that do not work: trials say what is wrong, and the others go on."""
+
+import pytest
+import torch
+from torch import nn
+
+import orderone as o1
+
+
+class NotANumber(nn.Module):
+    """A factor that is no number, from a division by zero in a constructor, say."""
+
+    def __init__(self, width):
+        super().__init__()
+        self.first, self.head = nn.Linear(6, width), nn.Linear(width, 2)
+
+    def forward(self, x):
+        return self.head(self.first(x).relu()) * float("nan")
+
+
+def mlp(width):
+    if width == 16:
+        raise RuntimeError("no such width")
+    return nn.Sequential(nn.Linear(6, width), nn.ReLU(), nn.Linear(width, 2))
+
+
+def batch(step, seed):
+    x = torch.randn(8, 6, generator=torch.Generator().manual_seed(100 * seed + step))
+    return x, (x[:, 0] > 0).long()
+
+
+def run(build, space=None, **options):
+    return o1.sweep(build, space or {"lr": [1e-3, 1e-2]}, data=batch, steps=2, progress=False, **options)
+
+
+def test_a_model_that_gives_no_numbers_diverges_at_every_width():
+    assert set(run(NotANumber, widths=[8, 16]).frame["status"]) == {"diverged"}
+
+
+def test_a_plan_for_a_model_that_gives_no_numbers_is_a_plan():
+    x = torch.randn(4, 6)
+    assert [row.role for row in o1.plan(NotANumber(16), base=NotANumber(8), inputs=x).rows] == [
+        "embedding", "vector", "readout", "fixed"]  # fmt: skip
+
+
+def test_what_cannot_be_built_was_not_trained():
+    found = run(mlp, widths=[8, 16])
+    assert list(found.frame["status"]) == ["done", "done", "failed", "failed"]
+    assert len(found.notes) == 2
+    assert all(note.endswith("RuntimeError: no such width") and note.startswith("width 16") for note in found.notes)
+
+
+def test_a_seed_that_torch_cannot_take_is_named():
+    with pytest.raises(ValueError, match="seed: expected at most"):
+        run(mlp, {"lr": [1e-3], "seed": [2**70]}, widths=[8])

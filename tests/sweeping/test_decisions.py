@@ -1,0 +1,245 @@
+"""Forward passes that decide by values, recompute blocks or hold weights twice: in a stack as alone."""
+
+import copy
+
+import hf_subjects
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+from torch.utils._pytree import tree_map
+from torch.utils.checkpoint import checkpoint
+
+from orderone.measure.batches import loss_of
+from orderone.sweeping.stacked import NotStackable, Stack
+
+MEMBERS, STEPS = 3, 6
+
+
+def numbers(generator):
+    x = torch.randn(5, 6, dtype=torch.float64, generator=generator)
+    return x, x[:, :3].argmax(1)
+
+
+def stacked_and_alone(make, batch, steps=STEPS):
+    """Losses (steps, members) of both."""
+    models = []
+    for seed in range(MEMBERS):
+        torch.manual_seed(seed)
+        models.append(make().double().train())
+    copies, generator = copy.deepcopy(models), torch.Generator().manual_seed(0)
+    rows = [[batch(generator) for _ in models] for _ in range(steps)]
+    stack = Stack(models, [torch.optim.AdamW(m.parameters(), lr=0.01 * 2**k) for k, m in enumerate(models)])
+    seen = torch.stack([stack.step(tree_map(lambda *x: torch.stack(x), *row)) for row in rows])
+    wanted = [_alone(m, 0.01 * 2**k, [row[k] for row in rows]) for k, m in enumerate(copies)]
+    return seen, torch.stack(wanted, 1)
+
+
+def _alone(model, lr, data):
+    optimizer, losses = torch.optim.AdamW(model.parameters(), lr=lr), []
+    for batch in data:
+        loss = loss_of(model, batch, None)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.detach())
+    return torch.stack(losses)
+
+
+def agree(make, batch=numbers, steps=STEPS):
+    seen, wanted = stacked_and_alone(make, batch, steps)
+    assert torch.isfinite(wanted).all()
+    assert torch.allclose(seen, wanted, rtol=1e-9, atol=0)
+
+
+# --- Hugging Face ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("padding", ["never", "always", "sometimes"])
+@pytest.mark.parametrize("name", hf_subjects.MODELS)
+def test_attention_masks_of_hugging_face(name, padding):
+    agree(hf_subjects.MODELS[name], lambda g: hf_subjects.padded(g, padding))
+
+
+@pytest.mark.parametrize("name", ["llama", "bert"])
+def test_attention_masks_without_fused_attention(name):
+    agree(lambda: hf_subjects.MODELS[name](attn_implementation="eager"), lambda g: hf_subjects.padded(g, "sometimes"))
+
+
+def test_checkpointed_layers_of_hugging_face():
+    def make():
+        model = hf_subjects.llama(use_cache=False)
+        model.gradient_checkpointing_enable()
+        return model
+
+    agree(make, lambda g: hf_subjects.padded(g, "sometimes"))
+
+
+# --- decisions ---------------------------------------------------------------------------------------------------------
+
+
+class Deciding(nn.Module):
+    """Every member decides for itself, at every step."""
+
+    def __init__(self, decide, normalised=False):
+        super().__init__()
+        self.first, self.head, self.decide = nn.Linear(6, 8), nn.Linear(8, 3), decide
+        self.norm = nn.BatchNorm1d(8) if normalised else nn.Identity()
+
+    def forward(self, x):
+        h = self.first(x)
+        return self.head(self.norm(torch.tanh(h) if self.decide(h) else h))
+
+
+@pytest.mark.parametrize("normalised", [False, True])
+@pytest.mark.parametrize(
+    "decide",
+    [
+        lambda h: h.sum() > 0,
+        lambda h: (h.sum() > 0).item(),
+        lambda h: int((h > 0.5).sum()) % 3,
+        lambda h: h.sum() > 0 and h[0, 0] > 0,
+        lambda h: torch.is_nonzero(h[0, 0] > 0),
+        lambda h: any(row.sum() > 1 for row in h),
+    ],
+)
+def test_members_may_decide_differently(decide, normalised):
+    agree(lambda: Deciding(decide, normalised), steps=10)
+
+
+class DecidingLate(Deciding):
+    def forward(self, x):
+        h = self.norm(self.first(x))
+        return self.head(torch.tanh(h) if self.decide(h) else h)
+
+
+class Counting(Deciding):
+    seen = 0
+
+    def forward(self, x):
+        self.seen += 1
+        return super().forward(x)
+
+
+@pytest.mark.parametrize(
+    ("make", "reason"),
+    [
+        (lambda: DecidingLate(lambda h: h[0, 0] > 0, True), r"norm\.\w+ has changed before"),
+        (lambda: Counting(lambda h: h[0, 0] > 0), "seen changes with every pass"),
+        (
+            lambda: Deciding(lambda h: h.sum().item() > 0),
+            r"the model \(Deciding\) cannot be run for many members at once",
+        ),
+    ],
+)
+def test_what_would_be_run_twice_or_is_no_yes_or_no_is_refused(make, reason):
+    with pytest.raises(NotStackable, match=reason):
+        stacked_and_alone(make, numbers, steps=10)
+
+
+# --- blocks that are run again in the backward pass --------------------------------------------------------------------
+
+
+class Checkpointed(nn.Module):
+    def __init__(self, reentrant):
+        super().__init__()
+        self.first, self.block, self.head, self.reentrant = nn.Linear(6, 8), nn.Linear(8, 8), nn.Linear(8, 3), reentrant
+
+    def forward(self, x):
+        h = self.first(x)
+        return self.head(checkpoint(lambda h: torch.tanh(self.block(h)), h, use_reentrant=self.reentrant))
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_checkpointed_blocks(reentrant):
+    agree(lambda: Checkpointed(reentrant))
+
+
+def test_checkpoint_is_itself_again_afterwards():
+    before = dict(vars(torch.utils.checkpoint))
+    stacked_and_alone(lambda: Checkpointed(False), numbers, steps=1)
+    assert dict(vars(torch.utils.checkpoint)) == before
+
+
+# --- recurrent networks ------------------------------------------------------------------------------------------------
+
+
+class Recurrent(nn.Module):
+    def __init__(self, kind, start=False, **options):
+        super().__init__()
+        self.core = kind(6, 8, **options)
+        ways = 2 if options.get("bidirectional") else 1
+        self.head = nn.Linear(ways * (options.get("proj_size") or 8), 3)
+        self.start = nn.Parameter(torch.randn(1, 1, 8)) if start else None
+
+    def forward(self, x):
+        states = () if self.start is None else (self.start,)
+        return self.head(self.core(x.unsqueeze(1), *states)[0].squeeze(1))
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: Recurrent(nn.LSTM),
+        lambda: Recurrent(nn.GRU),
+        lambda: Recurrent(nn.RNN, nonlinearity="relu"),
+        lambda: Recurrent(nn.GRU, start=True),
+        lambda: Recurrent(nn.LSTM, num_layers=2, bidirectional=True, batch_first=True),
+        lambda: Recurrent(nn.LSTM, proj_size=4, bias=False),
+    ],
+)
+def test_recurrent_networks(make):
+    agree(make)
+
+
+class Cell(nn.Module):
+    def __init__(self, kind):
+        super().__init__()
+        self.cell, self.head = kind(6, 8), nn.Linear(8, 3)
+
+    def forward(self, x):
+        state = self.cell(x)
+        return self.head(state[0] if isinstance(state, tuple) else state)
+
+
+@pytest.mark.parametrize("kind", [nn.LSTMCell, nn.GRUCell, nn.RNNCell])
+def test_recurrent_cells(kind):
+    agree(lambda: Cell(kind))
+
+
+def test_the_model_keeps_its_own_weights():
+    torch.manual_seed(0)
+    models = [Recurrent(nn.LSTM).double() for _ in range(2)]
+    stack = Stack(models, [torch.optim.SGD(m.parameters(), lr=0.1) for m in models])
+    x, y = numbers(torch.Generator().manual_seed(0))
+    stack.step((torch.stack([x, x]), torch.stack([y, y])))
+    assert all(held is own for held, own in zip(models[0].core._flat_weights, models[0].core.parameters(), strict=True))
+
+
+def test_recurrent_weights_that_are_computed_are_refused():
+    models = [Recurrent(nn.GRU).double() for _ in range(2)]
+    for model in models:
+        nn.utils.parametrizations.weight_norm(model.core, "weight_hh_l0")
+    stack = Stack(models, [torch.optim.SGD(m.parameters(), lr=0.1) for m in models])
+    x, y = numbers(torch.Generator().manual_seed(0))
+    with pytest.raises(NotStackable, match="GRU computes with weights that are no parameters"):
+        stack.step((torch.stack([x, x]), torch.stack([y, y])))
+
+
+class HoldingTwice(nn.Module):
+    """A weight in a plain list, where nobody puts the members' own, though all start alike."""
+
+    def __init__(self):
+        super().__init__()
+        self.gain = nn.Parameter(torch.ones(6))
+        self.head = nn.Linear(6, 3)
+        self.gains = [self.gain]
+
+    def forward(self, x):
+        return functional.linear(x * self.gains[0], self.head.weight)
+
+
+def test_a_weight_that_is_held_beside_the_registry_is_named():
+    models = [HoldingTwice() for _ in range(2)]
+    with pytest.raises(NotStackable, match=r"gains.*holds a parameter"):
+        Stack(models, [torch.optim.SGD(m.parameters(), lr=0.1) for m in models])
