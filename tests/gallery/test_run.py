@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 
 from orderone.core.locks import locked
-from orderone.gallery import EXPERIMENTS, Experiment, Finding, load, reproduce, verdict
+from orderone.gallery import EXPERIMENTS, VERDICTS, Experiment, Finding, load, reproduce, verdict
 from orderone.gallery import kept as kept_records
 from orderone.gallery.choose import choose
 from orderone.gallery.kept import SHIPPED, Kept, _plain, file_of, read_provenance, read_records
@@ -182,12 +182,22 @@ def test_a_verdict_in_one_word():
     def of(*holds):
         return verdict([Finding("", each, "") for each in holds])
 
-    assert of(True, True, None) == "holds"
-    assert of(True, False) == "holds in part"
+    assert of(True, True) == "holds"
+    assert of(True, True, None) == "holds where clear"
+    assert of(True, False) == of(True, False, None) == "holds in part"
     assert of(False, None) == "does not hold"
     assert of(None) == of() == "unclear"
     both = [Finding("", False, ""), Finding("", True, "", of="corrected", erratum="S0.1")]
     assert (verdict(both), verdict(both, "corrected")) == ("does not hold", "holds")
+
+
+def test_every_verdict_has_its_colour_on_the_page_and_in_the_terminal():
+    from orderone.cli.show import COLOURS, coloured
+    from orderone.report.gallery_view import CLASSES
+
+    assert tuple(CLASSES) == VERDICTS
+    assert set(VERDICTS) <= set(COLOURS)
+    assert coloured("the paper: holds where clear").spans[-1].style == COLOURS["holds where clear"]
 
 
 def test_the_nearest_scale():

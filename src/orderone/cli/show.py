@@ -15,6 +15,7 @@ COLOURS = {
     "STABLE": "green",
     "PASS": "green",
     "holds": "green",
+    "holds where clear": "yellow",
     "holds in part": "yellow",
     "does not hold": "bold red",
     "UNSTABLE": "bold red",

@@ -43,7 +43,7 @@ class Reproduced:
 
     @property
     def verdict(self) -> str:
-        """Of the paper's claims: "holds", "holds in part", "does not hold", or "unclear"."""
+        """Of the paper's claims, all of them together: one of VERDICTS."""
         return verdict(self.findings)
 
     @property
