@@ -9,6 +9,7 @@ import tyro
 
 from orderone.cli import show
 from orderone.cli.check import check_files, explained
+from orderone.cli.unused import no_use
 from orderone.core.errors import one_of
 
 if TYPE_CHECKING:
@@ -39,6 +40,8 @@ def report(
 
     check_files({"html": html})
     path, named = Path(what), what.lower() in (GALLERY, *EXPERIMENTS)  # ./gallery is a folder
+    if path.exists() and not named:
+        no_use(what, "it belongs to the gallery", folder=folder)
     if path.is_file() and not named:
         with explained():
             (_check if path.suffix in RECORDS else _sweep)(path, html, json)
