@@ -29,6 +29,7 @@ INTRODUCTION = """\
 Every table and figure of the four papers, run again and judged: `orderone reproduce NAME`, or all of them with
 `make reproduce-small`; `orderone report --html gallery.html` makes one interactive page of what is shipped.
 *The paper* judges its claims as printed; *as corrected*, what the [errata](../errata.md) say is true instead.
+*Holds where clear*: some of the claims cannot be told from these records, and the others hold.
 
 What stands out:
 
@@ -77,7 +78,7 @@ def index(found: dict[str, list[Reproduced]]) -> str:
 
 def section(r: Reproduced) -> str:
     e = r.experiment
-    corrected = f" As corrected, it **{r.corrected}**." if r.corrected in ("holds", "holds in part") else ""
+    corrected = f" As corrected, it **{r.corrected}**." if (r.corrected or "").startswith("holds") else ""
     lines = [f"## {e.name}", "", f"**{e.title}.** {e.claim}", ""]
     lines += [f"The paper's claim: **{r.verdict}**.{corrected} {e.method}", ""]
     for name, p in pictures(r):

@@ -62,8 +62,9 @@ def check(capsys):
 def test_mup_passes(check, model):
     if model in ("mlp", "vit"):
         pytest.importorskip("sklearn")
+    text = ("--length", "32") if model == "llama" else ()
     status, out, err = check(
-        "--model", model, "--widths", "64:256", "--batch", "8", "--length", "32", "--lr", "3e-3", "--seeds", "3"
+        "--model", model, "--widths", "64:256", "--batch", "8", *text, "--lr", "3e-3", "--seeds", "3"
     )
     assert status == 0, out + err
     assert re.search(r"^PASS: mup for adamw with lr 0.003, widths 64, 128, 256, 4 steps, 3 seeds$", out, flags=re.M)
@@ -151,6 +152,13 @@ def test_depth(check):
         ((*OWN, "--builder", "mine:nothing"), "builder: expected a function of the width"),
         ((*OWN, "--builder", "mine:broken"), "ZeroDivisionError: division by zero ("),
         (("--builder", "mine:build"), "batches: --builder needs --batches"),
+        (("--model", "mlp", "--length", "32"), "length: mlp, which sees images, has no use for --length, got 32"),
+        (("--batches", "mine:batch", "--length", "32"), "length: --batches has no use for --length"),
+        (("--batches", "mine:batch", "--batch", "8"), "batch: --batches has no use for --batch"),
+        ((*OWN, "--length", "32"), "length: --builder has no use for --length"),
+        ((*OWN, "--model", "mlp"), "model: --builder has no use for --model"),
+        ((*OWN, "--depths", "3"), "depths: --builder, a function of what grows, has no use for --depths"),
+        ((*OWN, "--widths", "64", "--depths", "2:8"), "what grows, has no use for --widths, got '64'; leave it out"),
     ],
 )
 def test_wrong_input_is_explained(check, arguments, message):

@@ -101,6 +101,23 @@ def test_the_command_line_refuses_what_it_does_not_know(capsys):
     assert "did you mean 'mup'?" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("name", ["s1-figure99", "S2-tables", "s0-"])
+def test_the_command_line_refuses_figures_that_the_gallery_has_not(name, capsys):
+    with pytest.raises(SystemExit) as ended:
+        main(["cite", "mup", name])
+    assert ended.value.code == 2
+    known = {"s0-": "s0-table1, ", "s1-": "s1-figure1, ", "s2-": "s2-figure1, "}[name[:3].lower()]
+    told = capsys.readouterr().err
+    assert f"unknown table or figure: expected one of {known}" in told
+    assert f"got {name!r}" in told
+    assert name != "s1-figure99" or "did you mean 's1-figure" in told
+
+
+def test_the_command_line_cites_figures_of_the_gallery(capsys):
+    main(["cite", "S1-figure7"])
+    assert "@misc{huang2020mean," in capsys.readouterr().out
+
+
 def test_the_citation_file_says_the_same():
     yaml = pytest.importorskip("yaml")
     told = yaml.safe_load((ROOT / "CITATION.cff").read_text())

@@ -75,6 +75,8 @@ def test_predict_options():
         (("--optimizer", "adamax"), "unknown optimizer"),
         (("--alignment", "{"), "expected a name or JSON"),
         (("--heads", "many"), "unknown heads: expected one of more, larger"),
+        (("--score-power", "1"), "score_power: a network without --heads has no use for --score-power, got '1'"),
+        (("--qk-norm",), "a network without --heads has no use for --qk-norm"),
         (("--depth", "0"), "number of hidden layers"),
         (("--depth", "x"), "invalid"),
         (("--ruel", "mup"), "--rule"),

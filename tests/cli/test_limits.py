@@ -67,6 +67,8 @@ def test_json():
         (("--activation", "gelo"), "did you mean 'gelu'"),
         (("--activation", "gelu", "--depth", "5", "--html", "x.html"), "html: expected networks with a random limit"),
         (("--activation", "shaped-smooth", "--phi", "tan"), "phi"),
+        (("--phi", "sin"), "phi: relu has no use for --phi (give --activation shaped-smooth), got 'sin'; leave it out"),
+        (("--activation", "shaped-relu", "--a", "2"), "a: shaped-relu has no use for --a"),
         (("--rho0", "1"), "rho0"),
         (("--samples", "-1"), "samples: expected a whole number"),
         (("--residual", "--html", "x.html"), "html: expected networks with a random limit"),

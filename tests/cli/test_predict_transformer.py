@@ -64,6 +64,7 @@ def test_strategies_are_the_tables_of_the_paper(capsys):
         (("transformer", "--constants", "Q"), "--constants: expected group=number"),
         (("transformer", "--constants", "Y=1", "--tokens", "2"), "C: expected groups out of"),
         (("transformer", "--strategy", "mup", "--tokens", "2"), "unknown strategy"),
+        (("transformer", "--blocks", "AM", "--depth", "3"), "--blocks has no use for --depth, got 3; leave it out"),
         (("strategies", "--n", "0"), "n: expected a whole number"),
         (("strategies", "--optimizer", "muon"), "unknown optimizer of S2"),
     ],

@@ -126,6 +126,11 @@ def test_what_is_half_done_outdated_or_broken_is_left_out_and_named(capsys, tmp_
         (["empty"], "empty: no results in this folder"),
         (["--folder", "nowhere"], "folder: expected one that `orderone reproduce` filled"),
         (["--html", "nowhere/a.html"], "html: cannot write 'nowhere/a.html'"),
+        (
+            ["empty", "--folder", "empty"],
+            "folder: empty has no use for --folder (it belongs to the gallery), got 'empty'",
+        ),
+        (["notes.db", "--folder", "empty"], "folder: notes.db has no use for --folder"),
         (["notes.db"], "notes.db is not a store of orderone"),
         (["other.jsonl"], "other.jsonl, whose first line names no columns"),
     ],

@@ -38,6 +38,14 @@ def test_lists(capsys):
     assert all({"small", "paper"} <= set(each["scales"]) for each in listed)
 
 
+@pytest.mark.parametrize(
+    "option", [["--scale", "paper"], ["--out", "x"], ["--seeds", "2"], ["--again"], ["--html", "x"]]
+)
+@pytest.mark.parametrize("asked", [[], ["--list"]])
+def test_a_list_takes_no_options_of_a_run(capsys, option, asked):
+    assert f"a list has no use for {option[0]}" in run(capsys, *asked, *option, status=2).err
+
+
 def test_runs_and_keeps(capsys, tmp_path):
     first = json.loads(run(capsys, QUICK, "--json", "--out", tmp_path).out)
     assert first["verdict"] == "holds"

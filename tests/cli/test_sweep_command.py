@@ -91,7 +91,9 @@ def test_one_size_has_no_verdict(command):
     assert status == 0
     assert "2 trials: 2 done" in shown
     status, _, told = command(*call, "--html", "study.html")
-    assert (status, "nothing to draw" in told) == (2, True)
+    assert (status, "html: a sweep of one size has no use for --html (give several --widths" in told) == (2, True)
+    status, _, told = command(*call, "--target", "64")
+    assert (status, "target: a sweep of one size has no use for --target" in told) == (2, True)
 
 
 @pytest.mark.parametrize(
@@ -107,7 +109,8 @@ def test_one_size_has_no_verdict(command):
 )
 def test_tasks_and_models_by_name(command, task, model, width):
     call = ("--task", task, "--model", model, "--widths", width, "--lr", "1e-3,1e-2", "--seeds", "1", "--steps", "2")
-    status, shown, told = command(*call, "--batch", "4", "--length", "16", "--device", "cpu")
+    text = ("--length", "16") if task in ("lm", "denoising") else ()
+    status, shown, told = command(*call, *text, "--batch", "4", "--device", "cpu")
     assert status == 0, told
     assert "2 trials: 2 done" in shown
 
@@ -212,7 +215,15 @@ def test_a_process_of_its_own_can_be_interrupted(command, tmp_path):
         (("--task", "chess"), "unknown task: expected one of lm, denoising, digits, mnist"),
         (("--model", "mlp"), "unknown model for lm"),
         (("--task", "digits", "--source", "python"), "source: the task digits has no use for --source"),
-        (("--task", "cifar10", "--tokenizer", "gpt2"), "the task cifar10 has no use for --tokenizer (takes --root)"),
+        (
+            ("--task", "cifar10", "--tokenizer", "gpt2"),
+            "the task cifar10 has no use for --tokenizer (takes --root, --batch)",
+        ),
+        (("--task", "digits", "--length", "32"), "has no use for --length (takes --batch), got 32; leave it out"),
+        (("--builder", "mine:build", "--data", "mine:data", "--batch", "8"), "--builder has no use for --batch"),
+        (("--builder", "mine:build", "--data", "mine:data", "--task", "lm"), "--builder has no use for --task"),
+        (("--builder", "mine:build", "--data", "mine:data", "--model", "gpt"), "--builder has no use for --model"),
+        (("--data", "mine:data"), "data: a sweep without --builder has no use for --data"),
         (("--task", "lm", "--size", "32"), "size: the task lm has no use for --size"),
         (("--builder", "mine:build", "--data", "mine:data", "--source", "python"), "--builder has no use for --source"),
         (("--task", "mnist"), "mnist: expected train-images*"),

@@ -1,14 +1,21 @@
 """Records are kept part by part, and only what is missing is measured."""
 
 import re
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from threading import Barrier
 
 import pandas as pd
 import pytest
 
-from orderone.gallery import EXPERIMENTS, Experiment, Finding, load, reproduce, verdict
+from orderone.core.locks import locked
+from orderone.gallery import EXPERIMENTS, VERDICTS, Experiment, Finding, load, reproduce, verdict
+from orderone.gallery import kept as kept_records
 from orderone.gallery.choose import choose
-from orderone.gallery.kept import SHIPPED, _plain, file_of, read_provenance, read_records
+from orderone.gallery.kept import SHIPPED, Kept, _plain, file_of, read_provenance, read_records
 from orderone.gallery.run import nearest, settings_of
 
 
@@ -66,6 +73,67 @@ def test_an_interrupted_experiment_goes_on(tmp_path):
     assert not list(tmp_path.rglob("*.half"))
 
 
+def test_runs_at_the_same_time_share_the_work(tmp_path):
+    """Two runs, one folder: no part is measured twice, and both see all of them."""
+    measured, both = [], Barrier(2)
+
+    def part(name):
+        def measure():
+            measured.append(name)
+            time.sleep(0.05)
+            return pd.DataFrame({"x": [1.0]})
+
+        return measure
+
+    def parts(settings):
+        both.wait(timeout=10)
+        return {name: part(name) for name in "abcdef"}
+
+    with ThreadPoolExecutor(2) as pool:
+        runs = [pool.submit(reproduce, experiment([], parts=parts), folder=tmp_path) for _ in range(2)]
+        found = [run.result(timeout=20) for run in runs]
+    assert sorted(measured) == list("abcdef")
+    assert [list(each.records) for each in found] == [list("abcdef")] * 2  # in the order of the experiment
+    assert set(read_provenance(tmp_path / "s0-made" / "small")["parts"]) == set("abcdef")
+    assert not list(tmp_path.rglob("*.lock"))
+
+
+def test_what_is_written_at_the_same_time_is_merged(tmp_path):
+    kept, names = Kept(tmp_path, experiment([]), "small", Settings()), [f"part{k}" for k in range(24)]
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda name: kept.put(name, pd.DataFrame({"x": [1.0]}), 0.0), names))
+    assert set(kept.provenance()["parts"]) == set(names)
+
+
+def test_a_run_killed_while_it_measures_blocks_nobody(tmp_path):
+    """Not even where its lock file is left behind."""
+    measured, place = [], tmp_path / "s0-made" / "small"
+    place.mkdir(parents=True)
+    locks = [place / "first.csv.lock", place / "provenance.json.lock"]
+    hold = "import sys, time; from pathlib import Path; from orderone.core.locks import locked\n" \
+        "with locked(Path(sys.argv[1])), locked(Path(sys.argv[2])): print('held', flush=True); time.sleep(60)"  # fmt: skip
+    with subprocess.Popen([sys.executable, "-c", hold, *map(str, locks)], stdout=subprocess.PIPE) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline().strip() == b"held"
+        with locked(locks[0], wait=False) as ours:
+            assert not ours
+        holder.kill()
+    assert all(lock.exists() for lock in locks)
+    reproduce(experiment(measured), folder=tmp_path)
+    assert measured == ["first", "second part"]
+    assert not list(tmp_path.rglob("*.lock"))
+
+
+def test_a_run_killed_while_it_writes_leaves_no_mixture(tmp_path, monkeypatch):
+    """Records of other settings are on disk, and the provenance does not vouch for them."""
+    reproduce(experiment([]), folder=tmp_path)
+    monkeypatch.setattr(kept_records, "versions", lambda: 1 / 0)  # between the file and its provenance
+    with pytest.raises(ZeroDivisionError):
+        reproduce(experiment([]), folder=tmp_path, seeds=9)
+    monkeypatch.undo()
+    assert Kept(tmp_path, experiment([]), "small", Settings()).get("first") is None
+
+
 @pytest.mark.parametrize("damage", ["", "a,b\n1,2,3\n4,5,6,7", "\udcff", None])
 def test_a_lost_or_damaged_part_is_measured_again(tmp_path, damage):
     measured = []
@@ -114,12 +182,22 @@ def test_a_verdict_in_one_word():
     def of(*holds):
         return verdict([Finding("", each, "") for each in holds])
 
-    assert of(True, True, None) == "holds"
-    assert of(True, False) == "holds in part"
+    assert of(True, True) == "holds"
+    assert of(True, True, None) == "holds where clear"
+    assert of(True, False) == of(True, False, None) == "holds in part"
     assert of(False, None) == "does not hold"
     assert of(None) == of() == "unclear"
     both = [Finding("", False, ""), Finding("", True, "", of="corrected", erratum="S0.1")]
     assert (verdict(both), verdict(both, "corrected")) == ("does not hold", "holds")
+
+
+def test_every_verdict_has_its_colour_on_the_page_and_in_the_terminal():
+    from orderone.cli.show import COLOURS, coloured
+    from orderone.report.gallery_view import CLASSES
+
+    assert tuple(CLASSES) == VERDICTS
+    assert set(VERDICTS) <= set(COLOURS)
+    assert coloured("the paper: holds where clear").spans[-1].style == COLOURS["holds where clear"]
 
 
 def test_the_nearest_scale():

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from orderone.cli import show
 from orderone.cli.files import check_files, check_records, wrote
 from orderone.cli.subject import Subject, given_model, own_model, read_sizes
+from orderone.cli.unused import no_use
 from orderone.core.exact import count
 from orderone.core.progress import bar
 
@@ -23,7 +24,7 @@ INTERRUPTED = 130
 
 
 def check(
-    model: str = "gpt2",
+    model: str | None = None,
     widths: str | None = None,
     depths: str | None = None,
     rule: str = "mup",
@@ -34,8 +35,8 @@ def check(
     steps: int = 4,
     seeds: int = 3,
     first_seed: int = 0,
-    batch: int = 16,
-    length: int = 64,
+    batch: int | None = None,
+    length: int | None = None,
     builder: str | None = None,
     batches: str | None = None,
     threads: int = 1,
@@ -50,6 +51,7 @@ def check(
 
     Args:
         model: gpt2 (tied) or llama on the text of the Python standard library; vit or mlp on scikit-learn's digits.
+            Default: gpt2.
         widths: 64:1024 doubles from 64 up to 1024; 64,96,128 is a list. With --depths, one width. Default: 64:512.
         depths: The same for the number of layers, to see what grows with depth. Default: 2.
         rule: sp, ntk, mup, mf, standard, neural-tangent, hybrid or maximal-update.
@@ -60,8 +62,8 @@ def check(
         steps: Updates of every model.
         seeds: Models at every size.
         first_seed: Of the models, counted from here, and of the batch.
-        batch: Texts or images in the batch, which is the same at every step.
-        length: Bytes in a text.
+        batch: Texts or images in the batch, which is the same at every step. Default: 16.
+        length: Bytes in a text. Default: 64.
         builder: Your model instead: package.module:function of the width (or depth), seen from the current folder.
         batches: What to train it on: package.module:function without arguments that returns a batch, or one for each step.
         threads: Of torch. Small models are fastest with one.
@@ -73,12 +75,16 @@ def check(
     files = {"html": html, "png": png, "save": save}
     check_records(save)
     check_files(files)
-    first, shape = count(first_seed, "first-seed", least=0), (batch, length)
+    first, shape = count(first_seed, "first-seed", least=0), {"batch": batch, "length": length}
     sizes, number = read_sizes(widths, depths), count(threads, "threads")
+    if builder:
+        no_use("--builder", model=model, **shape)
+        fixed = {"depths": depths} if len(sizes["widths"]) > 1 else {"widths": widths}
+        no_use("--builder, a function of what grows,", **fixed)
     options = {"rule": rule, "optimizer": optimizer, "lr": lr, "weight_decay": weight_decay, "depth": depth}
     options |= {"steps": steps, "seeds": range(first, first + count(seeds, "seeds"))}
     with explained(), show.threads(number):
-        subject = given_model(builder, sizes, batches) if builder else own_model(model, sizes, batches, first, shape)
+        subject = given_model(builder, sizes, batches) if builder else own_model(model, sizes, batches, first, **shape)
         result = run(subject, quiet=json, **options)
     result.provenance["model"] = subject.name
     _show(result, subject.about, json)

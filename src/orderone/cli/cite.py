@@ -1,11 +1,13 @@
 """`orderone cite`: the references of what was used."""
 
+import re
 from typing import Annotated
 
 import tyro
 
 from orderone.cli import show
 from orderone.core.citations import cite as references
+from orderone.core.errors import one_of
 
 NAMES = tyro.conf.arg(metavar="[NAME ...]", help_behavior_hint="")
 
@@ -18,8 +20,18 @@ def cite(what: Annotated[tuple[str, ...], tyro.conf.Positional, NAMES] = (), /, 
             exponents), depth-mup or completep, tables and figures of the papers (s1-figure7).
         json: Print JSON instead.
     """
-    found = references(what)
+    found = references([_known(name) for name in what])
     if json:
         show.print_json([citation.to_dict() for citation in found])
     else:
         print("\n\n".join(citation.bibtex() for citation in found))
+
+
+def _known(name: str) -> str:
+    """A table or figure has to be one of the gallery; other names are the library's to judge."""
+    paper = re.match(r"s[0-3]-", name.lower())
+    if paper is None:
+        return name
+    from orderone.gallery import EXPERIMENTS  # torch and pandas load only here
+
+    return one_of(name, [known for known in EXPERIMENTS if known.startswith(paper[0])], "table or figure")

@@ -87,7 +87,7 @@ def _checked(rule: str) -> "Check":
     from orderone.cli.check import run
     from orderone.cli.subject import own_model
 
-    subject = own_model("gpt2", {"widths": WIDTHS, "depths": [2]}, None, 0, BATCH)
+    subject = own_model("gpt2", {"widths": WIDTHS, "depths": [2]}, None, 0, *BATCH)
     check = run(subject, rule=rule, **CHECK)
     if check.interrupted:  # half of it would show half the truth
         raise KeyboardInterrupt
@@ -124,7 +124,7 @@ def _transfer(out: Console) -> None:
 
     out.print("Tuning small GPTs on the text of the Python standard library: a minute or three\n")
     try:
-        setting = read_task("lm", "gpt", Given(), *TEXT, "cpu")
+        setting = read_task("lm", "gpt", Given(batch=TEXT[0], length=TEXT[1]), "cpu")
         space = {"lr": log_grid(*RATES), "seed": range(TRIES)}
         study = sweep(setting.build, space, data=setting.data, device="cpu", **SWEEP).transfer()
     except (ValueError, OSError) as error:

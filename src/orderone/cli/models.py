@@ -25,6 +25,10 @@ class Model:
     about: str
     multiple: int = HEAD  # that a width has to be
 
+    @property
+    def reads_text(self) -> bool:
+        return self.batch is _text
+
 
 def gpt2(width: int, layers: int = LAYERS, *, vocab: int = VOCABULARY) -> "nn.Module":
     hf = _transformers()

@@ -10,6 +10,7 @@ import tyro
 from orderone.cli import show
 from orderone.cli.check import explained
 from orderone.cli.files import RECORDS, check_files, wrote
+from orderone.cli.unused import no_use
 from orderone.core.citations.uses import SEEDS
 from orderone.core.errors import one_of
 
@@ -40,6 +41,8 @@ def report(
 
     check_files({"html": html})
     path, named = Path(what), what.lower() in (GALLERY, *EXPERIMENTS)  # ./gallery is a folder
+    if path.exists() and not named:
+        no_use(what, "it belongs to the gallery", folder=folder)
     if path.is_file() and not named:
         with explained():
             (_check if path.suffix in RECORDS else _sweep)(path, html, json)

@@ -11,6 +11,7 @@ import tyro
 
 from orderone.cli import show
 from orderone.cli.files import check_files, check_folder, wrote
+from orderone.cli.unused import no_use
 from orderone.core.errors import one_of
 from orderone.core.exact import count
 from orderone.core.progress import bar
@@ -26,8 +27,8 @@ def reproduce(
     /,
     listed: Annotated[bool, tyro.conf.arg(name="list")] = False,
     every: Annotated[bool, tyro.conf.arg(name="all")] = False,
-    scale: str = "small",
-    out: str = FOLDER,
+    scale: str | None = None,
+    out: str | None = None,
     seeds: int | None = None,
     again: bool = False,
     html: str | None = None,
@@ -42,7 +43,8 @@ def reproduce(
         listed: List the experiments.
         every: Run them all. One that has no such scale runs at the next smaller one.
         scale: small (a minute on two cores), gpu (minutes on one large GPU) or paper (what the paper did).
-        out: The folder that records are kept in.
+            Default: small.
+        out: The folder that records are kept in. Default: reproduced.
         seeds: Networks for each setting, where an experiment has such a number.
         again: Measure anew what is kept.
         html: Write a report with all figures to this file.
@@ -50,12 +52,13 @@ def reproduce(
     """
     from orderone.gallery import EXPERIMENTS, SCALES  # torch and pandas load only here
 
-    one_of(scale, SCALES, "scale")
     if (name is not None) + every + listed > 1:
         raise ValueError("expected a name, --all or --list, got more than one of them; leave the others out")
     if name is None and not every:
+        no_use("a list", "name an experiment, or --all", scale=scale, out=out, seeds=seeds, again=again, html=html)
         _list(EXPERIMENTS.values(), json)
         return
+    scale, out = one_of(SCALES[0] if scale is None else scale, SCALES, "scale"), FOLDER if out is None else out
     chosen = list(EXPERIMENTS.values()) if every else [EXPERIMENTS[one_of(name, EXPERIMENTS, "experiment")]]
     check_files({"html": html})
     check_folder(out, "out")

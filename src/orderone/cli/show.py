@@ -14,6 +14,7 @@ COLOURS = {
     "STABLE": "green",
     "PASS": "green",
     "holds": "green",
+    "holds where clear": "yellow",
     "holds in part": "yellow",
     "does not hold": "bold red",
     "UNSTABLE": "bold red",

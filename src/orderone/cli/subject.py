@@ -9,10 +9,12 @@ from importlib import import_module
 from typing import Any
 
 from orderone.cli.models import LAYERS, LONGEST, MODELS
+from orderone.cli.unused import no_use
 from orderone.core.errors import one_of
 from orderone.core.exact import count
 
 WIDTHS, WIDTH = "64:512", "128"  # where widths grow, and where depths do
+MODEL, BATCH, LENGTH = "gpt2", 16, 64  # if nothing else is said
 
 
 @dataclass(frozen=True)
@@ -25,18 +27,36 @@ class Subject:
 
 
 def own_model(
-    name: str, sizes: dict[str, list[int]], batches: str | None, seed: int, shape: tuple[int, int]
+    name: str | None,
+    sizes: dict[str, list[int]],
+    batches: str | None,
+    seed: int,
+    batch: int | None = None,
+    length: int | None = None,
 ) -> Subject:
-    """One that orderone knows; the length matters only for text."""
-    model = MODELS[one_of(name, MODELS, "model")]
+    """One that orderone knows, on its own batch or on one of the user's."""
+    name = one_of(MODEL if name is None else name, MODELS, "model")
+    model = MODELS[name]
     odd = [width for width in sizes["widths"] if width % model.multiple]
     if odd:
         raise ValueError(f"widths: expected multiples of {model.multiple}, the head size of {name}; got {odd[0]}")
     (growing, grown), (_, [fixed]) = _growing_first(sizes)
     build = partial(_one_argument, model.build, growing, fixed)
-    size, length = count(shape[0], "batch"), count(shape[1], "length", least=2, most=LONGEST)
-    data = given_batches(batches) if batches else model.batch(seed, size, length)
+    if batches:
+        no_use("--batches", batch=batch, length=length)
+        data = given_batches(batches)
+    else:
+        data = _own_batch(name, seed, batch, length)
     return Subject(name, model.about, build, {growing: grown}, data)
+
+
+def _own_batch(name: str, seed: int, batch: int | None, length: int | None) -> Any:
+    model = MODELS[name]
+    size = count(BATCH if batch is None else batch, "batch")
+    if not model.reads_text:
+        no_use(f"{name}, which sees images,", length=length)
+        return model.batch(seed, size, 0)
+    return model.batch(seed, size, count(LENGTH if length is None else length, "length", least=2, most=LONGEST))
 
 
 def given_model(builder: str, sizes: dict[str, list[int]], batches: str | None) -> Subject:

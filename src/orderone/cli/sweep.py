@@ -8,6 +8,7 @@ from orderone.cli import show
 from orderone.cli.check import INTERRUPTED, explained
 from orderone.cli.files import check_files, wrote
 from orderone.cli.subject import read_range
+from orderone.cli.unused import no_use
 from orderone.core.exact import count
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ STATUS = {"transfers": 0, "does not transfer": 1, "not enough data": 3}
 
 
 def sweep(
-    task: str = "lm",
+    task: str | None = None,
     model: str | None = None,
     widths: str = "64:256",
     depths: str | None = None,
@@ -35,8 +36,8 @@ def sweep(
     clip: float | None = None,
     seeds: int = 3,
     first_seed: int = 0,
-    batch: int = 16,
-    length: int = 64,
+    batch: int | None = None,
+    length: int | None = None,
     source: str | None = None,
     tokenizer: str | None = None,
     root: str | None = None,
@@ -68,7 +69,7 @@ def sweep(
 
     Args:
         task: lm (the next token of a text), denoising (a text of which spans are masked), digits (scikit-learn's images),
-            mnist, fashion-mnist, cifar10, or imagefolder (images of yours).
+            mnist, fashion-mnist, cifar10, or imagefolder (images of yours). Default: lm.
         model: For lm: gpt (orderone's, the default), or gpt2 or llama of Hugging Face; for denoising: bart (orderone's);
             for images: mlp (the default), transformer (orderone's), or vit of Hugging Face.
         widths: 64:1024 doubles from 64 up to 1024; 64,96,128 is a list.
@@ -85,8 +86,8 @@ def sweep(
         clip: The largest norm of a gradient.
         seeds: Trainings at every point.
         first_seed: Counted from here.
-        batch: Texts or images in a batch.
-        length: Tokens in a text.
+        batch: Texts or images in a batch. Default: 16.
+        length: Tokens in a text. Default: 64.
         source: Text for lm and denoising: python (the standard library, the default), sotu or gutenberg (in --root), or a
             file or folder of yours.
         tokenizer: Of text: bytes (the default), gpt2 (in --root), or a tokenizer.json or folder of yours.
@@ -104,7 +105,7 @@ def sweep(
         sampler: grid, random, tpe or cmaes.
         trials: Points to try for every rule and size, if not the grid.
         pruner: median or halving: stop trials early that will not be the best.
-        target: Print settings for a model of this size.
+        target: Print settings for a model of this size; like drawings, this needs several widths or depths.
         threads: Of torch.
         html: Draw the study in this file, which opens in any browser without a network.
         png: Draw it in this file.
@@ -117,6 +118,8 @@ def sweep(
     space: dict[str, Any] = {"lr": read_rates(lr), "seed": _seeds(first_seed, seeds)}
     space |= {} if weight_decay is None else {"weight_decay": [weight_decay]}
     sizes = {"widths": read_range(widths, "widths")} | ({"depths": read_range(depths, "depths")} if depths else {})
+    if all(len(each) == 1 for each in sizes.values()):
+        no_use("a sweep of one size", "give several --widths or --depths", target=target, html=html, png=png)
     options: dict[str, Any] = {
         "rule": rules.split(","), "optimizer": optimizer, "base": base, "steps": steps, "schedule": schedule,
         "warmup": warmup, "clip": clip, "precision": precision, "device": device, "store": store, "workers": workers,
@@ -126,8 +129,8 @@ def sweep(
     options |= {"depth": depth} if depth else {}
     try:
         with explained(), show.threads(count(threads, "threads")):
-            given = Given(source, tokenizer, root, size)
-            setting = _setting(task, model, given, builder, data, batch, length, device, sizes["widths"])
+            given = Given(source, tokenizer, root, size, batch, length)
+            setting = _setting(task, model, given, builder, data, device, sizes["widths"])
             found = _run(setting, space, sizes, options)
     except Interrupted as interrupted:
         show_sweep(interrupted.sweep, None, None, json)
@@ -161,21 +164,20 @@ def _seeds(first: int, number: int) -> range:
 
 
 def _setting(
-    task: str,
+    task: str | None,
     model: str | None,
     given: "Given",
     builder: str | None,
     data: str | None,
-    batch: int,
-    length: int,
     device: str | None,
     widths: list[int],
 ) -> "Setting":
-    from orderone.cli.tasks import own_task, read_task
+    from orderone.cli.tasks import TASK, own_task, read_task
 
     if builder:
-        return own_task(builder, data, given)
-    setting = read_task(task, model, given, batch, length, device)
+        return own_task(builder, data, given, task, model)
+    no_use("a sweep without --builder", data=data)
+    setting = read_task(TASK if task is None else task, model, given, device)
     odd = [width for width in widths if width % setting.multiple]
     if odd:
         raise ValueError(f"widths: expected multiples of {setting.multiple}, the size of a head; got {odd[0]}")
@@ -256,10 +258,8 @@ def _write(study: "Transfer | None", name: str, files: dict[str, str | None]) ->
 
     for kind, write in (("html", write_transfer), ("png", write_transfer_png)):
         path = files[kind]
-        if path is None:
+        if path is None or study is None:
             continue
-        if study is None:
-            raise ValueError(f"{kind}: there is nothing to draw; give several --widths or --depths")
         with explained():
             write(study, path, title=f"Transfer of {name}")
         wrote(path)

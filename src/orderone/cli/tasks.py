@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from orderone.cli import models
 from orderone.cli.subject import load
+from orderone.cli.unused import no_use
 from orderone.core.errors import one_of
 from orderone.core.exact import count
 
@@ -17,12 +18,13 @@ TEXTS = {"lm": ("gpt", "gpt2", "llama"), "denoising": ("bart",)}
 IMAGES = ("digits", "mnist", "fashion-mnist", "cifar10", "imagefolder")
 MODELS = TEXTS | dict.fromkeys(IMAGES, ("mlp", "transformer", "vit"))
 OF_HUGGING_FACE = {"gpt2": models.gpt2, "llama": models.llama, "vit": models.vit}
-READS = {  # of --source, --tokenizer, --root and --size
-    **dict.fromkeys(TEXTS, ("source", "tokenizer", "root")),
-    **dict.fromkeys(IMAGES, ("root",)),
-    "digits": (),
-    "imagefolder": ("root", "size"),
+READS = {  # of what may be given
+    **dict.fromkeys(TEXTS, ("source", "tokenizer", "root", "batch", "length")),
+    **dict.fromkeys(IMAGES, ("root", "batch")),
+    "digits": ("batch",),
+    "imagefolder": ("root", "size", "batch"),
 }
+TASK, BATCH, LENGTH = "lm", 16, 64  # if nothing else is said
 PATCHES, FEWEST = (16, 8, 4, 2, 1), 7  # sides of a patch, and how many it takes along an image; fewer for a tiny one
 
 
@@ -44,13 +46,13 @@ class Given:
     tokenizer: str | None = None
     root: str | None = None
     size: int | None = None
+    batch: int | None = None
+    length: int | None = None
 
     def only(self, names: Sequence[str], whose: str) -> None:
         """A ValueError for anything else: it would have no effect."""
-        for name, value in vars(self).items():
-            if value is not None and name not in names:
-                takes = f"takes {', '.join(f'--{known}' for known in names)}" if names else "takes none of these"
-                raise ValueError(f"{name}: {whose} has no use for --{name} ({takes}); leave it out")
+        others = {name: value for name, value in vars(self).items() if name not in names}
+        no_use(whose, f"takes {', '.join(f'--{known}' for known in names)}" if names else "", **others)
 
 
 # --- models ----------------------------------------------------------------------------------------------------------
@@ -90,23 +92,19 @@ def of_hugging_face(width: int, depth: int = models.LAYERS, *, model: str, **sha
 # --- tasks -----------------------------------------------------------------------------------------------------------
 
 
-def read_task(
-    task: str,
-    model: str | None,
-    given: Given,
-    batch: int,
-    length: int,
-    device: str | None,
-) -> Setting:
+def read_task(task: str, model: str | None, given: Given, device: str | None) -> Setting:
     """A task by name. Data is put where it is used."""
     name = one_of(task, MODELS, "task")
     given.only(READS[name], f"the task {name}")
     model = one_of(model or MODELS[name][0], MODELS[name], f"model for {name}")
-    size, where = count(batch, "batch"), device if device is None else str(device)
+    batch, where = (
+        count(BATCH if given.batch is None else given.batch, "batch"),
+        None if device is None else str(device),
+    )
     if name in IMAGES:
-        return _images(name, model, given, size, where)
+        return _images(name, model, given, batch, where)
     read = _language if name == "lm" else _denoising
-    return read(model, given, size, length, where)
+    return read(model, given, batch, LENGTH if given.length is None else given.length, where)
 
 
 def _language(model: str, given: Given, batch: int, length: int, device: str | None) -> Setting:
@@ -161,9 +159,10 @@ def patch_of(side: int) -> int:
     return next(patch for patch in PATCHES if side % patch == 0 and side // patch >= min(FEWEST, max(1, side // 2)))
 
 
-def own_task(builder: str, batches: str | None, given: Given) -> Setting:
+def own_task(builder: str, batches: str | None, given: Given, task: str | None, model: str | None) -> Setting:
     """package.module:function of the width, and a task, function of (step, seed) or batch."""
     if batches is None:
         raise ValueError("data: --builder needs --data package.module:thing, a task or a function of (step, seed)")
+    no_use("--builder", task=task, model=model)
     given.only((), "--builder")
     return Setting(f"{builder} on {batches}", load(builder, "builder"), load(batches, "data"))

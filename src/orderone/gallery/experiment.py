@@ -15,7 +15,7 @@ Records = Mapping[str, pd.DataFrame]
 Parts = Mapping[str, Callable[[], pd.DataFrame]]
 
 SCALES = ("small", "gpu", "paper")  # minutes on two cores; minutes on one large GPU; what the paper did
-VERDICTS = ("holds", "holds in part", "does not hold", "unclear")
+VERDICTS = ("holds", "holds where clear", "holds in part", "does not hold", "unclear")
 
 
 @dataclass(frozen=True)
@@ -75,8 +75,10 @@ class Experiment:
 
 
 def verdict(findings: Sequence[Finding], of: str = "paper") -> str:
-    """One word for many findings; those that cannot be told count as neither."""
+    """One of VERDICTS for many findings. They hold "where clear" if some of them cannot be told, and the others hold."""
     told = Counter(finding.holds for finding in findings if finding.of == of)
-    if not told[True] and not told[False]:
+    if told[False]:
+        return "holds in part" if told[True] else "does not hold"
+    if not told[True]:
         return "unclear"
-    return "holds" if not told[False] else "holds in part" if told[True] else "does not hold"
+    return "holds where clear" if told[None] else "holds"

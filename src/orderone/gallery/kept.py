@@ -1,11 +1,13 @@
 """Records on disk: a folder for each experiment and scale, a CSV file for each part, and where all of it comes from.
 
 A part counts as kept only if it can be read, and was measured with the same settings by the same version of the
-experiment. A folder never holds a mixture: the first part of other settings sets the others aside.
+experiment. A folder never holds a mixture: the first part of other settings sets the others aside. Several runs may
+share a folder at the same time: each measures what no other is at, and nobody loses what another has written.
 """
 
 import json
 import os
+from contextlib import AbstractContextManager
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
@@ -13,6 +15,7 @@ from typing import Any
 
 import pandas as pd
 
+from orderone.core.locks import locked
 from orderone.gallery.experiment import Experiment, Records
 from orderone.measure.records import versions
 
@@ -30,24 +33,33 @@ class Kept:
         self.experiment, self.scale = experiment, scale
 
     def get(self, part: str) -> pd.DataFrame | None:
-        known = self.provenance()["parts"].get(part)
+        if not self._has(part):
+            return None
         try:
-            return read_part(self.folder, part) if self._is_ours(known) else None
+            frame = read_part(self.folder, part)
         except (OSError, ValueError):  # lost or damaged: to be measured again
             return None
+        return frame if self._has(part) else None  # a run with other settings may have replaced it meanwhile
+
+    def claim(self, part: str, wait: bool) -> AbstractContextManager[bool]:
+        """To measure it alone: False inside if another run is at it and we do not wait for its end."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        return locked(self.folder / (file_of(part) + ".lock"), wait)
 
     def put(self, part: str, frame: pd.DataFrame, seconds: float) -> pd.DataFrame:
         """What comes back is what a later run will read, digit for digit."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        _write(self.folder / file_of(part), frame.to_csv(index=False, float_format=DIGITS, lineterminator="\n"))
-        record = self.provenance()
-        record["parts"] = {name: known for name, known in record["parts"].items() if self._is_ours(known)}
-        record["parts"][part] = {
-            "seconds": round(seconds, 1), "measured": f"{datetime.now(UTC):%Y-%m-%d}", "device": _device(),
-            "versions": versions(), **self.identity,
-        }  # fmt: skip
-        _write(self.folder / RECORD, json.dumps(record, indent=1) + "\n")
-        return read_part(self.folder, part)
+        with locked(self.folder / (RECORD + ".lock")):
+            record = self.provenance()  # with what other runs have added
+            record["parts"] = {k: known for k, known in record["parts"].items() if k != part and self._is_ours(known)}
+            self._write_record(record)  # before the file: nothing vouches for it until it is whole
+            _write(self.folder / file_of(part), frame.to_csv(index=False, float_format=DIGITS, lineterminator="\n"))
+            record["parts"][part] = {
+                "seconds": round(seconds, 1), "measured": f"{datetime.now(UTC):%Y-%m-%d}", "device": _device(),
+                "versions": versions(), **self.identity,
+            }  # fmt: skip
+            self._write_record(record)
+            return read_part(self.folder, part)
 
     def provenance(self) -> dict[str, Any]:
         """What is known of every part, whether or not it still counts."""
@@ -56,6 +68,12 @@ class Kept:
         except (FileNotFoundError, ValueError):  # none yet, or damaged: as if there were none
             command = f"orderone reproduce {self.experiment.name} --scale {self.scale}"
             return {"experiment": self.experiment.name, "scale": self.scale, "command": command, "parts": {}}
+
+    def _write_record(self, record: dict[str, Any]) -> None:
+        _write(self.folder / RECORD, json.dumps(record, indent=1) + "\n")
+
+    def _has(self, part: str) -> bool:
+        return self._is_ours(self.provenance()["parts"].get(part))
 
     def _is_ours(self, known: Any) -> bool:
         return isinstance(known, dict) and {name: known.get(name) for name in self.identity} == self.identity

@@ -7,6 +7,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
+
 from orderone.core.errors import one_of
 from orderone.gallery.experiment import SCALES, Experiment, Finding, Grid, Picture, Records, verdict
 from orderone.gallery.kept import Kept, read_provenance, read_records
@@ -41,7 +43,7 @@ class Reproduced:
 
     @property
     def verdict(self) -> str:
-        """Of the paper's claims: "holds", "holds in part", "does not hold", or "unclear"."""
+        """Of the paper's claims, all of them together: one of VERDICTS."""
         return verdict(self.findings)
 
     @property
@@ -59,19 +61,31 @@ def reproduce(
     again: bool = False,
     tell: Tell = lambda part, number, total: None,
 ) -> Reproduced:
-    """Run what `folder` does not hold yet. Every part is kept as soon as it is measured; `again` measures all anew."""
+    """Run what `folder` does not hold yet. Every part is kept as soon as it is measured; `again` measures all anew.
+
+    Of several runs in one folder each takes the parts that no other is at, and waits for those in the end."""
     settings = settings_of(experiment, scale, seeds)
     kept = Kept(folder, experiment, scale, settings)
-    parts, records = experiment.parts(settings), {}
-    for number, (part, measure) in enumerate(parts.items(), 1):
-        known = None if again else kept.get(part)
-        if known is None:
-            tell(part, number, len(parts))
-            start = time.perf_counter()
-            frame = measure()
-            known = kept.put(part, frame, time.perf_counter() - start)
-        records[part] = known
-    return Reproduced(experiment, scale, records, kept.provenance())
+    parts = experiment.parts(settings)
+    records = {} if again else {part: frame for part in parts if (frame := kept.get(part)) is not None}
+    for wait in (False, True):
+        for number, part in enumerate(parts, 1):
+            if part in records:
+                continue
+            tell(f"{part}, which another run measures" if wait else part, number, len(parts))
+            with kept.claim(part, wait) as free:
+                if free:
+                    records[part] = _measured(kept, part, parts[part], again)
+    return Reproduced(experiment, scale, {part: records[part] for part in parts}, kept.provenance())
+
+
+def _measured(kept: Kept, part: str, measure: Callable[[], pd.DataFrame], again: bool) -> pd.DataFrame:
+    known = None if again else kept.get(part)  # another run may have been faster
+    if known is not None:
+        return known
+    start = time.perf_counter()
+    frame = measure()
+    return kept.put(part, frame, time.perf_counter() - start)
 
 
 def load(experiment: Experiment, scale: str, folder: Path) -> Reproduced:

@@ -18,7 +18,9 @@ PAPERS = {
     "S3": "Differential Equation Scaling Limits of Shaped and Unshaped Neural Networks",
 }
 # The class of a verdict, or of a single finding, is what its colour hangs on.
-CLASSES = {"holds": "holds", "holds in part": "part", "does not hold": "fails", "unclear": "unclear"}
+CLASSES = {
+    "holds": "holds", "holds where clear": "part", "holds in part": "part", "does not hold": "fails", "unclear": "unclear",
+}  # fmt: skip
 FINDINGS = {True: ("holds", "✓", "holds"), False: ("fails", "✗", "does not hold"), None: ("unclear", "?", "unclear")}
 HEIGHT = 420  # of a figure that names none
 TALL = 560  # from here on a figure gets a row of its own

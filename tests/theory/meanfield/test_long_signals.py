@@ -98,3 +98,65 @@ def test_large_biases_and_small_keep_rates():
     assert MeanField("tanh", 1.0, 1e300).q_star == pytest.approx(1e300)
     assert MeanField("tanh", 1.0, 0.1, 1e-80).q_star == pytest.approx(1e80)
     assert critical_weight_var("tanh", 1e300) == pytest.approx(np.sqrt(2 * np.pi * 1e300) * 3 / 4, rel=1e-9)
+
+
+FAR = 1e300  # a bias of this size leaves correlations to dropout alone: q* (1 - c*) = weight_var E phi^2 (1/keep - 1)
+
+
+@pytest.mark.parametrize(
+    ("name", "slope", "size"),
+    [("tanh", lambda x: np.cosh(x) ** -2.0, 1.0), ("sigmoid", lambda x: (2 * np.cosh(x / 2)) ** -2.0, 0.5)],
+)
+@pytest.mark.parametrize(("weight_var", "keep"), [(1.0, 0.5), (4.0, 0.25)])
+def test_signals_so_long_that_they_are_seldom_near_zero(name, slope, size, weight_var, keep):
+    """Density of the mean at zero, times the overlap of slopes that are a Gaussian distance apart."""
+    field, apart = MeanField(name, weight_var, FAR, keep), weight_var * size * (1 / keep - 1)
+    assert field.gap_star * FAR == pytest.approx(apart, rel=1e-12)
+    u, z = np.linspace(-60, 60, 4001), np.linspace(-9, 9, 1001)[:, None]
+    distance = np.sqrt(2 * apart) * z
+    overlap = (slope(u + distance / 2) * slope(u - distance / 2)).sum(-1) * (u[1] - u[0])
+    mean = (overlap * np.exp(-(z[:, 0] ** 2) / 2)).sum() * (z[1, 0] - z[0, 0]) / np.sqrt(2 * np.pi)
+    assert field.chi2 == pytest.approx(weight_var * mean / np.sqrt(2 * np.pi * FAR), rel=1e-9)
+
+
+def test_closed_forms_know_the_longest_signals():
+    decay = 0.5  # sin: E phi' phi' = exp(-d) / 2 with d = q (1 - c) = (1/keep - 1 + 1 - exp(-d)) / 2
+    for _ in range(100):
+        decay = (2 - np.exp(-decay)) / 2
+    assert MeanField("sin", 1.0, FAR, 0.5).chi2 == pytest.approx(np.exp(-decay) / 2, rel=1e-12)
+    apart = 1.0  # erf: 4 / pi / sqrt((1 + 2 q)^2 - 4 q^2 c^2) at q (1 - c) = apart
+    exact = 4 / np.pi / np.sqrt(4 + 8 * apart) / np.sqrt(FAR)
+    assert MeanField("erf", 1.0, FAR, 0.5).chi2 == pytest.approx(exact, rel=1e-12)
+
+
+@pytest.mark.parametrize(("name", "jump", "size"), [("tanh", 2.0, 1.0), ("sigmoid", 1.0, 0.5)])
+@pytest.mark.parametrize(("weight_var", "bias_var"), [(1e250, 1e300), (1e30, 1e40), (1e290, 1e300)])
+def test_long_signals_of_bounded_activations_part_like_those_of_a_jump(name, jump, size, weight_var, bias_var):
+    """gap = A sqrt(2 gap) jump^2 / (2 pi size) for small gaps, a map with slope 1/2 there."""
+    field = MeanField(name, weight_var, bias_var)
+    assert field.gap_star == pytest.approx(2 * (weight_var / bias_var * jump**2 / (2 * np.pi)) ** 2, rel=1e-8)
+    assert field.chi2 == pytest.approx(0.5, rel=1e-8)
+    assert field.chi1 > 1
+
+
+@pytest.mark.parametrize("name", ["tanh", "relu", "erf", "gelu", "hard-tanh", "linear", "sin", "step"])
+@pytest.mark.parametrize("weight_var", [1e-18, 1e-30, 1e-300])
+def test_weak_weights_leave_a_gap_that_is_theirs(name, weight_var):
+    """So small that c* is 1 in double precision."""
+    field = MeanField(name, weight_var, 0.1, 0.5)
+    assert field.gap_star == pytest.approx(weight_var * activations.get(name).second_moment(0.1) / 0.1, rel=1e-8)
+
+
+def test_small_keep_rates_have_their_own_gradients():
+    assert MeanField("relu", 1.0, 0.1, 1e-295).chi1 == pytest.approx(5e294)
+
+
+@pytest.mark.parametrize(
+    "network", [(1e300, 0.1, 1e-10), (1e308, 0.1, 1.0), (1.0, 1e308, 1.0), ([1.0, 1e200], 0.1, 1e-200)]
+)
+@pytest.mark.parametrize("name", ["tanh", "relu"])
+def test_variances_that_no_double_holds_are_refused(name, network):
+    with pytest.raises(
+        ValueError, match=r"expected at most 1e\+307, got .*: choose smaller variances or a larger keep"
+    ):
+        MeanField(name, *network)

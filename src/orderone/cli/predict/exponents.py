@@ -11,6 +11,7 @@ import tyro
 
 from orderone import rules
 from orderone.cli import show
+from orderone.cli.unused import no_use
 from orderone.core.errors import one_of
 from orderone.core.exact import power
 from orderone.theory.exponents import (
@@ -38,7 +39,7 @@ def exponents(
     norm: bool = False,
     tied: bool = False,
     heads: str | None = None,
-    score_power: str = "1/2",
+    score_power: str | None = None,
     qk_norm: bool = False,
     gauge_name: Annotated[str, tyro.conf.arg(name="gauge")] = "paper",
     constraint: tyro.conf.UseAppendAction[tuple[str, ...]] = (),
@@ -56,15 +57,17 @@ def exponents(
         norm: RMSNorm after every layer but the last.
         tied: The readout is the transposed embedding.
         heads: Attention whose number of heads grows ("more") or whose head size grows ("larger"); none if left out.
-        score_power: Attention scores are divided by this power of the head size.
+        score_power: Attention scores are divided by this power of the head size. Default: 1/2.
         qk_norm: Queries and keys are normalized.
         gauge_name: folded (no multipliers), unit (initial variance one) or paper.
         constraint: An extra constraint on the learning rates of the gauge shown, such as "c_readout = 0"; may be repeated.
         json: Print JSON instead of tables.
     """
     attention = None
-    if heads is not None:
-        attention = Attention(power=score_power, growth=HEADS[one_of(heads, HEADS, "heads")], qk_norm=qk_norm)
+    if heads is None:
+        no_use("a network without --heads", score_power=score_power, qk_norm=qk_norm)
+    else:
+        attention = Attention(power=score_power or "1/2", growth=HEADS[one_of(heads, HEADS, "heads")], qk_norm=qk_norm)
     network = {"depth": depth, "norm": norm, "tied": tied}
     align = _alignment(rules.assumed_alignment(rule) if alignment is None else alignment)
     chosen_for = align if rates is None else _alignment(rates)

@@ -5,8 +5,10 @@ from typing import TYPE_CHECKING, Any
 
 from orderone.cli import show
 from orderone.cli.files import check_files, wrote
+from orderone.cli.unused import no_use
 from orderone.core.progress import bar
 
+SMOOTH = "shaped-smooth"
 SHORT = {"wasserstein": "W1"}  # a terminal of 80 columns has no room for more
 
 if TYPE_CHECKING:
@@ -19,8 +21,8 @@ def limits(
     depth: int = 150,
     activation: str = "relu",
     residual: bool = False,
-    phi: str = "tanh",
-    a: float = 1.0,
+    phi: str | None = None,
+    a: float | None = None,
     rho0: float = 0.3,
     samples: int = 8192,
     seed: int = 0,
@@ -36,7 +38,8 @@ def limits(
             any other name, such as tanh, gelu, silu or leaky-relu(0.2), whose networks are sampled for the report.
         residual: Skip connections, with branches scaled by 1/sqrt(depth).
         phi: The function of shaped-smooth, s phi(x / s) with s = a sqrt(depth): tanh, sin, atan, asinh or expm1.
-        a: Of shaped-smooth.
+            Default: tanh.
+        a: Of shaped-smooth. Default: 1.
         rho0: Correlation of the two inputs that are followed.
         samples: Networks, and paths of the limit, where there is one. 0 leaves both out, and only theory speaks.
         seed: Of both.
@@ -48,6 +51,9 @@ def limits(
 
     if activation.lower() == "resnet":
         activation, residual = "relu", True
+    if activation.lower() != SMOOTH:
+        no_use(activation, f"give --activation {SMOOTH}", phi=phi, a=a)
+    phi, a = "tanh" if phi is None else phi, 1.0 if a is None else a
     report = depth_report(width, depth, activation, residual, rho0, phi=phi, a=a)
     number = count(samples, "samples", least=0)
     shape = _shape(report, phi, a)
@@ -68,7 +74,7 @@ def _shape(report: "DepthReport", phi: str, a: float) -> dict[str, Any] | None:
     """What the report counts in the depth, (2.5) and (2.6) count in the width. None for those without a limit."""
     ratio = report.ratio**0.5
     shapes: dict[str, dict[str, Any]] = {"relu": {}, "linear": {}}
-    shapes |= {"shaped-relu": {"c_minus": -1 / ratio}, "shaped-smooth": {"phi": phi, "a": a * ratio}}
+    shapes |= {"shaped-relu": {"c_minus": -1 / ratio}, SMOOTH: {"phi": phi, "a": a * ratio}}
     return shapes.get(report.activation)
 
 

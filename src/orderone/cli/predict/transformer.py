@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING
 
 from orderone.cli import show
 from orderone.cli.files import check_files, wrote
+from orderone.cli.unused import no_use
 from orderone.core.exact import count
 from orderone.core.reals import real
 
@@ -12,12 +13,13 @@ if TYPE_CHECKING:
 
     from orderone.theory.transformer import Prediction
 
+DEPTH = 12
 MOST_CAUSAL = 128  # tokens: beyond, a deep model takes minutes
 
 
 def transformer(
     width: int = 768,
-    depth: int = 12,
+    depth: int | None = None,
     heads: int = 12,
     tokens: int = 196,
     correlation: float = 0.5,
@@ -38,7 +40,7 @@ def transformer(
 
     Args:
         width: Embedding dimension: for strategies, and to be divided by heads.
-        depth: Number of encoders, each of one attention and one MLP block.
+        depth: Number of encoders, each of one attention and one MLP block. Default: 12.
         heads: Attention heads.
         tokens: Tokens of a sequence.
         correlation: Between any two tokens of the input.
@@ -61,7 +63,9 @@ def transformer(
     check_files({"html": html})
     C = _constants(constants)
     C["head"] = C.get("head", 1.0) * count(width, "--width") ** -float(strategy_power(strategy) or 0)  # S2 (1.34)
-    letters = "AM" * count(depth, "--depth", least=0) if blocks is None else blocks
+    if blocks is not None:
+        no_use("--blocks", depth=depth)
+    letters = "AM" * count(DEPTH if depth is None else depth, "--depth", least=0) if blocks is None else blocks
     model = Transformer(letters, activation, C, eps, causal, heads, width, mlp)
     G0 = _tokens(tokens, correlation, causal)
     found = model.predict(G0, optimizer, model.rates(strategy, optimizer, n_in, n_out))

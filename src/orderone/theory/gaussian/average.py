@@ -18,6 +18,7 @@ CUT_ORDER = 16
 AGREE = 4e-15
 NEGLIGIBLE = 1e-17
 MOST_NODES = 2**20  # held at once
+MOST_OCTAVES = 200  # of variances that one rule may serve
 
 Values: TypeAlias = Callable[[np.ndarray], np.ndarray]
 
@@ -39,7 +40,10 @@ def smooth_order(f: Values, low: float, high: float, points: np.ndarray) -> int 
 
     It is judged by the rule cut at `points`, since a rule that misses a narrow feature may well agree with itself.
     """
-    lengths = np.geomspace(low, high, 2 + int((np.log2(high) - np.log2(low)) / 1.5))
+    octaves = np.log2(high) - np.log2(low)
+    if octaves > MOST_OCTAVES:
+        return None
+    lengths = np.geomspace(low, high, 2 + int(octaves / 1.5))
     exact = _cut(f, lengths, points, CUT_ORDER)
     with np.errstate(all="ignore"):
         ends = np.abs(f(np.sqrt(lengths)[:, None] * np.array([-REACH, REACH]))).max(axis=-1) * density(REACH)

@@ -19,9 +19,9 @@ import numpy as np
 from orderone.theory.activations import AtLength
 from orderone.theory.meanfield.roots import bracketed
 
-SMALLEST = 1e-17
+SMALLEST = 1e-305
 ROUNDING = 4e-15  # of a slope that is one
-STEP = 2.0  # of log g, from the chord to beyond the root
+STEP = 2.0  # of log g, from the chord to beyond the root; it doubles
 
 
 def fixed_gap(at: AtLength, share: np.ndarray, keep: np.ndarray, slope_at_one: np.ndarray) -> np.ndarray:
@@ -60,10 +60,10 @@ def _chord(at: AtLength, A: np.ndarray, r: np.ndarray, slope: np.ndarray) -> np.
 def _bracket(growth: _Growth, chord: np.ndarray, dropout: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Logarithms of (low, high). The chord is above the root without dropout and below it with; the other end is sought."""
     near, far = np.log(chord), np.log(chord)
-    rows = np.arange(len(chord))
+    rows, step = np.arange(len(chord)), STEP
     while len(rows):
-        step = np.where(dropout[rows], STEP, -STEP)
-        far[rows] = np.clip(far[rows] + step, np.log(SMALLEST), 0.0)
+        far[rows] = np.clip(far[rows] + np.where(dropout[rows], step, -step), np.log(SMALLEST), 0.0)
+        step *= 2
         crossed = np.sign(growth(far[rows], rows)) != np.where(dropout[rows], 1, -1)
         at_end = (far[rows] == 0) | (far[rows] == np.log(SMALLEST))
         near[rows] = np.where(crossed | at_end, near[rows], far[rows])

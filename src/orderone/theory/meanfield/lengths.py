@@ -22,7 +22,7 @@ from orderone.theory.meanfield.short_signals import SHORT, short_signals
 
 DECADES, PER_DECADE = 18, 8
 GRID = 10.0 ** (np.arange(-DECADES * PER_DECADE, DECADES * PER_DECADE + 1) / PER_DECADE)
-BEYOND = 10.0 ** np.arange(DECADES, 309)
+BEYOND = 10.0 ** np.arange(DECADES, 310, 4).clip(max=308)
 ONE = DECADES * PER_DECADE  # GRID[ONE] = 1
 NOISE = 1e-15  # relative: a sign below that is rounding
 INEXACT = 1e-3  # the same where averages are

@@ -13,7 +13,8 @@ from orderone.core.shapes import Array
 from orderone.theory import activations
 from orderone.theory.meanfield.parameters import parameters as read
 
-LEAST_KEEP = 1e-290  # a smaller rate has no inverse
+LEAST_KEEP = 1e-300  # a smaller rate is taken as this one: it may have no inverse
+LARGEST = 1e307  # the sum of larger variances is no number
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,6 +51,8 @@ class Networks:
         broadcast(**dict(zip(("weight_var", "bias_var", "keep"), given, strict=True)))
         weight_var, bias_var, keep = map(as_numpy, given)
         a, b, c = np.broadcast_arrays(weight_var, bias_var, np.maximum(keep, LEAST_KEEP))
+        with np.errstate(over="ignore"):
+            _representable(**{"weight_var / keep": np.asarray(a / c), "bias_var": b})
         return a, b, c
 
     def one(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -71,6 +74,15 @@ class Networks:
 
     def __hash__(self) -> int:
         return hash(self._key())
+
+
+def _representable(**variances: np.ndarray) -> None:
+    for name, values in variances.items():
+        if np.any(values > LARGEST):
+            raise ValueError(
+                f"{name}: expected at most {LARGEST:g}, got {values.max():g}; lengths of such signals are no numbers in "
+                "double precision: choose smaller variances or a larger keep rate"
+            )
 
 
 def number(x: Array) -> Any:

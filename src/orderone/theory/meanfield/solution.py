@@ -18,10 +18,10 @@ import numpy as np
 from orderone.theory.activations import Activation
 from orderone.theory.meanfield.afar import LIMIT, from_afar, longest
 from orderone.theory.meanfield.correlations import fixed_gap
+from orderone.theory.meanfield.far_pairs import at_any_length
 from orderone.theory.meanfield.lengths import fixed_length
 
 TINY = 1e-30  # a length that stands for the limit 0
-RESOLVED = 1e20  # longer signals see nothing of how a bounded phi comes to its bounds
 
 CONVERGED, DIVERGES = "converged", "diverges"
 
@@ -84,15 +84,13 @@ def _endless(phi: Activation, _: np.ndarray, weight_var: np.ndarray, keep: np.nd
 def _correlate(
     phi: Activation, q: np.ndarray, share: np.ndarray, weight_var: np.ndarray, keep: np.ndarray, slope: np.ndarray
 ) -> tuple[np.ndarray, ...]:
-    """(gap, chi_1, chi_2, chi_2). Beyond lengths that can be resolved E phi' phi' is proportional to E phi^2 / q."""
-    near = np.minimum(q, RESOLVED)
-    at = phi.at(near)
+    """(gap, chi_1, chi_2, chi_2)."""
+    at = at_any_length(phi, q)
     gap = fixed_gap(at, share, keep, slope)
     apart = np.flatnonzero(gap > 0)
     chi2 = np.array(slope)
     if len(apart):
-        beyond = np.where(q > near, share / _times(weight_var, phi.second_moment(near) / near), 1.0)[apart]
-        chi2[apart] = weight_var[apart] * beyond * at.select(apart).derivative_pair(gap[apart])
+        chi2[apart] = weight_var[apart] * at.select(apart).derivative_pair(gap[apart])
     return gap, slope / keep, chi2, chi2
 
 
