@@ -27,7 +27,8 @@ def everything_elsewhere(monkeypatch):
 def expected(x: Tensor) -> list[float]:
     values = x.detach().cpu().double().numpy().ravel()
     with np.errstate(all="ignore"):
-        return [np.linalg.norm(values), values.sum(), np.abs(values).max(), np.sum(~np.isfinite(values))]
+        found = np.linalg.norm(values), values.sum(), np.abs(values).max(), np.sum(~np.isfinite(values))
+    return [float(number) for number in found]
 
 
 def awkward(dtype: torch.dtype, device: str) -> list[Tensor]:

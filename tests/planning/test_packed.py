@@ -1,5 +1,7 @@
 """Absolute mode: matrices side by side in one tensor learn as if each had its own, and tables by their own width."""
 
+from typing import Any
+
 import pytest
 import torch
 from torch import nn
@@ -7,7 +9,7 @@ from torch import nn
 import orderone as o1
 
 WIDTH, INNER = 32, 96
-SIZES = {"vocab_size": 48, "hidden_size": WIDTH, "intermediate_size": INNER, "num_hidden_layers": 1,
+SIZES: dict[str, Any] = {"vocab_size": 48, "hidden_size": WIDTH, "intermediate_size": INNER, "num_hidden_layers": 1,
          "num_attention_heads": 4, "max_position_embeddings": 16}  # fmt: skip
 RULES = ("mup", "neural-tangent", "hybrid", "maximal-update")
 

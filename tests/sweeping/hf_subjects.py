@@ -36,7 +36,8 @@ def t5(**options: Any) -> nn.Module:
     from transformers import T5Config, T5ForConditionalGeneration
 
     sizes = {"vocab_size": VOCAB, "d_model": 16, "d_kv": 8, "d_ff": 32, "num_layers": 2, "num_heads": 2}
-    return T5ForConditionalGeneration(T5Config(dropout_rate=0.0, decoder_start_token_id=0, **sizes, **options))
+    start = {"decoder_start_token_id": 0}
+    return T5ForConditionalGeneration(T5Config(dropout_rate=0.0, **start, **sizes, **options))
 
 
 def bart(**options: Any) -> nn.Module:

@@ -1,10 +1,12 @@
 """Forward passes that decide by values, recompute blocks or hold weights twice: in a stack as alone."""
 
 import copy
+from typing import Any
 
 import hf_subjects
 import pytest
 import torch
+import torch.utils.checkpoint as recomputing
 from torch import nn
 from torch.nn import functional
 from torch.utils._pytree import tree_map
@@ -68,7 +70,7 @@ def test_attention_masks_without_fused_attention(name):
 
 def test_checkpointed_layers_of_hugging_face():
     def make():
-        model = hf_subjects.llama(use_cache=False)
+        model: Any = hf_subjects.llama(use_cache=False)
         model.gradient_checkpointing_enable()
         return model
 
@@ -156,9 +158,9 @@ def test_checkpointed_blocks(reentrant):
 
 
 def test_checkpoint_is_itself_again_afterwards():
-    before = dict(vars(torch.utils.checkpoint))
+    before = dict(vars(recomputing))
     stacked_and_alone(lambda: Checkpointed(False), numbers, steps=1)
-    assert dict(vars(torch.utils.checkpoint)) == before
+    assert dict(vars(recomputing)) == before
 
 
 # --- recurrent networks ------------------------------------------------------------------------------------------------
