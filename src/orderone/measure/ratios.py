@@ -11,6 +11,7 @@ into hooks are no part of W (S0 writes them as n^{-a} in front), so the hooks ar
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -120,22 +121,32 @@ def _role(item: Item, role: str) -> str:
 @torch.no_grad()
 def observe(model: nn.Module, layers: Sequence[Layer], batches: Mapping[str, Any]) -> State:
     """A pass on each of the `batches`, always with the same random numbers."""
-    weights = {layer.name: layer.weight.detach().clone() for layer in layers}
-    return State(weights, {tokens: _inputs(model, layers, batch) for tokens, batch in batches.items()})
+    return State(weights_of(layers), {tokens: _inputs(model, layers, batch) for tokens, batch in batches.items()})
+
+
+def weights_of(layers: Sequence[Layer]) -> Inputs:
+    return {layer.name: layer.weight.detach().clone() for layer in layers}
 
 
 def _inputs(model: nn.Module, layers: Sequence[Layer], batch: Any) -> Inputs:
+    args, kwargs = call_with(call_inputs(batch))
+    with repeatable(model), reading(model, layers) as found:
+        model(*args, **kwargs)
+    return found
+
+
+@contextmanager
+def reading(model: nn.Module, layers: Sequence[Layer]) -> Iterator[Inputs]:
+    """What the layers read in a pass inside the context."""
     found: Inputs = {}
     names = {layer.name for layer in layers}
 
     def saw(name: str, kind: str, x: Tensor) -> None:
-        if kind == "input" and name not in found:  # the first call
+        if name not in found:  # the first call
             found[name] = x.detach().clone()  # code that follows may write into it
 
-    args, kwargs = call_with(call_inputs(batch))
-    with repeatable(model), watching(model, saw, names.__contains__):
-        model(*args, **kwargs)
-    return found
+    with watching(model, saw, names.__contains__, ("input",)):
+        yield found
 
 
 @torch.no_grad()

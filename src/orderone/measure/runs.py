@@ -1,8 +1,10 @@
 """One short training, recorded: what `build` gives at one size, trained for a few steps under a probe."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from torch import nn
@@ -13,7 +15,7 @@ from orderone.measure.aligned import TRAINING as TOKENS
 from orderone.measure.batches import Loss, call_inputs, loss_of, on_device
 from orderone.measure.decay import decay_rates
 from orderone.measure.moments import Moments
-from orderone.measure.ratios import Layer, Ratio, observe, ratios
+from orderone.measure.ratios import Layer, Ratio, State, observe, ratios, reading, weights_of
 from orderone.measure.recording import QUANTITIES, TRAINING, Probe
 from orderone.planning import Plan
 from orderone.planning.inventory import inventory, unwrap
@@ -127,19 +129,36 @@ def train(
         except Exception as error:  # some modules and optimizers refuse to be copied, in ways of their own
             run.remarks.append(f"weight decay was not measured ({type(error).__name__}: {error})")
     probe = Probe(model, setup.optimizer, TRAINING if fixed else call_inputs(batches[0]), quantities)
+    states: list[State] = []  # before and after the last step
+    look = partial(_looking, model, layers, batches[0], fixed, states)
     with probe.watch():
         for number, batch in enumerate(batches, 1):
-            watched = layers if number == len(batches) else ()
-            before = observe(model, watched, {TOKENS: batches[0]}) if watched else None
-            if not step(setup, batch, loss, run):
-                break
-            if before is not None:
-                run.ratios = list(ratios(watched, before, observe(model, watched, {TOKENS: batches[0]})))
-        if fixed and not run.ended:
-            probe.last_pass(lambda: loss_of(model, batches[0], loss))
+            with look() if number == len(batches) else nullcontext():
+                if not step(setup, batch, loss, run):
+                    break
+        if not run.ended:
+            with look():
+                if fixed:
+                    probe.last_pass(lambda: loss_of(model, batches[0], loss))
+            run.ratios = list(ratios(layers, *states)) if layers else []
     run.rows += probe.rows
     run.same_output = probe.same_output
     return run
+
+
+@contextmanager
+def _looking(model: nn.Module, layers: Sequence[Layer], batch: Any, fixed: bool, states: list[State]) -> Iterator[None]:
+    """Adds what the model is when the context opens: if `fixed`, from the pass inside it, otherwise from one of its own."""
+    if not layers:
+        yield
+    elif fixed:
+        weights = weights_of(layers)
+        with reading(model, layers) as inputs:
+            yield
+        states.append(State(weights, {TOKENS: inputs}))
+    else:
+        states.append(observe(model, layers, {TOKENS: batch}))
+        yield
 
 
 def step(setup: Setup, batch: Any, loss: Loss | None, run: Run) -> bool:
