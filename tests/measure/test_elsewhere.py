@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import orderone as o1
-from orderone.measure import elsewhere, moments, recording, updates
+from orderone.measure import elsewhere, moments, shown, updates
 from orderone.measure.elsewhere import Elsewhere, sizes
 
 GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
@@ -20,7 +20,7 @@ DTYPES = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
 
 @pytest.fixture
 def everything_elsewhere(monkeypatch):
-    for module in (moments, updates, recording):
+    for module in (moments, updates, shown):
         monkeypatch.setattr(module, "is_here", lambda x: False)
 
 

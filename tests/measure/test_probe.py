@@ -925,7 +925,7 @@ def test_no_hook_is_left(where, error):
     squares(model, 0).backward()
     optimizer.step()
     assert len(kept[0].rows) == rows
-    assert len(kept[0]._ledger) == 0
+    assert len(kept[0]._shown.ledger) == 0
 
 
 def test_a_graph_that_is_kept_has_no_hooks_left():

@@ -1,0 +1,128 @@
+"""What one step shows: tensors under the names of modules and quantities, sized as they come by.
+
+A tensor that several modules give is sized once. Gradients of outputs come by hooks on the tensors themselves. Slots of a
+ledger stand for sizes until `sizes` brings the numbers over.
+"""
+
+import weakref
+from collections import Counter
+from collections.abc import Callable, Iterator
+
+import torch
+from torch import Tensor
+from torch.utils.hooks import RemovableHandle
+
+from orderone.measure.moments import FEW, Ledger, Moments, is_here, is_measurable
+from orderone.measure.watch import Identities
+
+Key = tuple[str, str]  # module or tensor, quantity
+
+
+class Shown:
+    """`quantities` are those that are asked for. `written_over` is what earlier steps have taught: whether somebody writes
+    into a tensor after it was seen."""
+
+    def __init__(self, quantities: frozenset[str], written_over: dict[Key, bool]):
+        self.quantities, self.written_over = quantities, written_over
+        self.ledger, self._identities = Ledger(), Identities()
+        self._entries: list[tuple[Key, int]] = []  # several with one key are counted together
+        self._notes: dict[Key, int] = {}  # the last one counts
+        self._noted: dict[Key, Tensor] = {}  # on other devices, to be sized together
+        self._gradients: dict[int, list[int]] = {}
+        self._hooks: list[RemovableHandle] = []
+
+    def see(self, module: str, kind: str, x: Tensor) -> int:
+        """An input, output or scores of a pass."""
+        slot = self._size_of(x, (module, kind))
+        self.put((module, kind), slot)
+        if kind == "output" and "output gradient" in self.quantities and x.requires_grad:
+            self._await_gradient(x, slot, (module, "output gradient"))
+        return slot
+
+    def put(self, key: Key, slot: int) -> None:
+        self._entries.append((key, slot))
+
+    def _size_of(self, x: Tensor, key: Key) -> int:
+        """Gradients, too, pass through several modules: what a sum is told, its terms are told."""
+        slot = self._identities.get(x)
+        if slot is None:
+            slot = self.ledger.add(x, copy=self.written_over.get(key, True))
+            self._identities.put(x, slot)
+        return slot
+
+    def _await_gradient(self, x: Tensor, slot: int, key: Key) -> None:
+        if slot not in self._gradients:
+            self._gradients[slot] = []
+            self._hooks.append(x.register_hook(self._gradient_of(slot, key)))
+
+    def _gradient_of(self, slot: int, key: Key) -> Callable[[Tensor], None]:
+        """A hook for the tensor in `slot`. Weak, so that a graph the user keeps does not keep what it has shown."""
+        shown = weakref.ref(self)
+
+        def hook(gradient: Tensor) -> None:
+            owner = shown()
+            if owner is not None and gradient.layout == torch.strided:
+                owner._gradients[slot].append(owner._size_of(gradient, key))
+
+        return hook
+
+    # --- tensors that belong to the model --------------------------------------------------------------------------------
+
+    def note(self, name: str, quantity: str, x: Tensor, count: int | None = None) -> None:
+        """A weight, a gradient or an update, which nobody changes before `settle`."""
+        if quantity not in self.quantities or not is_measurable(x):
+            return
+        if count is None and not is_here(x):
+            self._noted[name, quantity] = x
+        else:
+            size = self.ledger.keep if x.numel() <= FEW else self.ledger.add
+            self._notes[name, quantity] = size(x, count)
+
+    def note_gradient(self, name: str, p: Tensor) -> None:
+        if p.grad is not None and p.grad.is_sparse:
+            self.note(name, "gradient", p.grad.coalesce().values(), p.numel())
+        elif p.grad is not None:
+            self.note(name, "gradient", p.grad)
+
+    def settle(self) -> None:
+        noted, self._noted = self._noted, {}
+        self._notes.update(zip(noted, self.ledger.add_all(noted.values()), strict=True))
+        self.ledger.settle()
+
+    # --- the end of the step ---------------------------------------------------------------------------------------------
+
+    def sizes(self) -> dict[Key, Moments]:
+        """Of everything that was asked for, without what was written over before it could be sized."""
+        self._moments = self.ledger.fetch()
+        entries = [*self._entries, *self._gradient_entries(), *self._notes.items()]
+        self._learn(entries)
+        found: dict[Key, Moments] = {}
+        for key, slot in entries:
+            if key[1] in self.quantities and slot not in self.ledger.elsewhere.lost:
+                found[key] = found[key] + self._moments[slot] if key in found else self._moments[slot]
+        return found
+
+    def _learn(self, entries: list[tuple[Key, int]]) -> None:
+        overwritten = self.ledger.elsewhere.overwritten
+        for key, slot in entries:
+            if key not in self.written_over or slot in overwritten:
+                self.written_over[key] = slot in overwritten
+
+    def same_outputs(self) -> dict[str, str]:
+        """Modules that give what another module has given: what passes a module unchanged, in this shape or another, has
+        the same moments to the last bit. To be asked after `sizes`."""
+        first: dict[Moments, str] = {}
+        outputs = [(module, self._moments[slot]) for (module, kind), slot in self._entries if kind == "output"]
+        calls = Counter(module for module, _ in outputs)
+        alone = [(module, size) for module, size in outputs if calls[module] == 1 and size.squares > 0]
+        return {module: first[size] for module, size in alone if first.setdefault(size, module) != module}
+
+    def _gradient_entries(self) -> Iterator[tuple[Key, int]]:
+        for (module, kind), slot in self._entries:
+            if kind == "output":
+                for gradient in self._gradients.get(slot, ()):
+                    yield (module, "output gradient"), gradient
+
+    def forget(self) -> None:
+        for hook in self._hooks:
+            hook.remove()
