@@ -62,6 +62,10 @@ def apply(plan: "Plan", model: nn.Module, fresh: bool) -> None:
     _APPLIED.add(model)
 
 
+def is_applied(model: nn.Module) -> bool:
+    return model in _APPLIED
+
+
 def _rescale(row: "Row", tensor: Tensor, now: Initial) -> None:
     if now.rms == 0 or row.init_std == 0:
         return

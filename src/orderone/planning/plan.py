@@ -11,6 +11,7 @@ from torch.optim import Optimizer
 from orderone.planning import commit, schedule, text
 from orderone.planning.inventory import inventory, unwrap
 from orderone.planning.optimizers import Eps, groups, optimizer_class
+from orderone.planning.reminder import remind
 from orderone.planning.together import Together
 from orderone.rules.factors import Factors, Growth
 
@@ -153,10 +154,14 @@ class Plan:
                 raise ValueError(
                     f"optimizer: {name} differs between groups; give it to the plan: plan(..., {name}={options[name]!r})"
                 )
-        if self.settings.optimizer != "muon":
-            tuned = {"lr": self.settings.lr, "weight_decay": self.settings.weight_decay}  # what later groups start from
-            return optimizer_class(self.settings.optimizer)(self.param_groups(model), **tuned, **options)
-        return self._muon(model, options)
+        made = self._muon(model, options) if self.settings.optimizer == "muon" else self._one(model, options)
+        if not self.applied:
+            remind(self, self.bound() if model is None else unwrap(model), made)
+        return made
+
+    def _one(self, model: nn.Module | None, options: Mapping[str, Any]) -> Optimizer:
+        tuned = {"lr": self.settings.lr, "weight_decay": self.settings.weight_decay}  # what later groups start from
+        return optimizer_class(self.settings.optimizer)(self.param_groups(model), **tuned, **options)
 
     def _muon(self, model: nn.Module | None, options: Mapping[str, Any]) -> Optimizer:
         if options.get("adjust_lr_fn") not in (None, "original"):
