@@ -5,7 +5,7 @@ import math
 
 import pytest
 import torch
-from subjects import FAULTY, HEALTHY, LR, NUMBERS, WIDTHS, Net, Subject, of_zoo
+from subjects import FAULTY, HEALTHY, LR, NUMBERS, TOKENS, WIDTHS, Heads, Net, Subject, of_zoo
 from torch import nn
 from torch.nn import functional
 
@@ -303,3 +303,40 @@ def test_healthy_and_faulty_differ_in_one_thing():
     healthy = HEALTHY["larger heads"].check()
     assert not (healthy.exponents.verdict == "FAIL").any()
     assert set(WIDTHS) == set(healthy.frame.width)
+
+
+class OwnSgd(torch.optim.SGD):
+    """As people derive from it, to clip or to log."""
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "law", "noted"),
+    [
+        (OwnSgd, {}, "sgd", False),
+        (OwnSgd, {"optimizer": "lion"}, "lion", False),
+        (torch.optim.SGD, {"optimizer": "lion"}, "sgd", False),
+        (torch.optim.NAdam, {}, "adamw", True),
+    ],
+)
+def test_optimizers_of_their_own_class_are_judged_by_the_law_they_inherit(kind, options, law, noted):
+    def build(width):
+        model = Net(width)
+        return model, kind(model.parameters(), lr=0.01)
+
+    check = Subject(build).check(widths=SMALL, steps=1, seeds=1, **options)
+    assert check.provenance["optimizer"] == law
+    assert any("is judged as adamw" in note for note in check.notes) == noted
+
+
+def test_scores_that_grow_because_queries_learn_too_fast_are_no_fault_of_their_scale():
+    def build(width):
+        plan = o1.plan(Heads(width, power=1.0), base=Heads(SMALL[0], power=1.0), lr=LR)
+        plan.apply()
+        rows = {row.name: row for row in plan.rows}
+        fast = {name: LR if name == "q.weight" else row.lr for name, row in rows.items()}
+        tensors = plan.tensors()
+        return plan.bound(), torch.optim.Adam([{"params": [tensors[n]], "lr": lr} for n, lr in fast.items()])
+
+    check = Subject(build, batch=TOKENS).check(widths=(*SMALL, 256))
+    assert check.verdict == "FAIL"
+    assert [cause.split(":")[0] for cause in check.causes] == ["hidden learning rate"]

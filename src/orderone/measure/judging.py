@@ -11,7 +11,7 @@ from orderone.measure.check import Check, Judgement
 from orderone.measure.fit import Fit
 from orderone.measure.outlook import Outlook
 from orderone.measure.prediction import Expected
-from orderone.measure.runs import ratios_kept
+from orderone.measure.runs import SAME, ratios_kept
 from orderone.measure.still import still
 from orderone.measure.study import Study
 from orderone.measure.verdict import BOUNDARY, FAIL, PASS, SHRINKS, UNCLEAR, judge
@@ -19,8 +19,9 @@ from orderone.planning.inventory import inventory
 
 FEW = 3  # sizes: with fewer, a bend looks like a slope
 VANISHING = 1e-6  # of the usual gradient: rounding (softmax does not feel a bias of its keys)
+CANCELLED = 1e-4  # of a random sum: rounding
 UPDATES = ("update", "relative update")
-ALIGNED = 0.9  # what shrinks although everything lines up like this does not shrink for want of alignment
+UNALIGNED = 0.5  # the exponent of alignment where nothing lines up
 NAN = math.nan
 
 
@@ -45,6 +46,7 @@ class Court:
             unscaled_branches=self._unscaled_branches,
             one_rate=self._one_rate,
             wrong_start=self.outlook.wrong_start,
+            rate_is_right=self._rate_is_right,
         )
         verdict = self._verdict(judgements)
         causes = [cause.replace("n^", self._symbol) for cause in likely_causes(judgements, context)]
@@ -104,7 +106,17 @@ class Court:
         seen = self.study.observations
         sizes = {name: seen.largest(name, "gradient") for name in seen.names("gradient")}
         usual = sorted(sizes.values())[len(sizes) // 2] if sizes else 0.0
-        return {name for name, size in sizes.items() if size < VANISHING * usual}
+        return {name for name, size in sizes.items() if size < VANISHING * usual or self._cancels(name)}
+
+    def _cancels(self, name: str) -> bool:
+        """A bias before batch norm: what arrives at the output adds up to nothing over tokens, where a random sum of N
+        entries has sqrt(N) times their size."""
+        seen, (module, _, tensor) = self.study.observations, name.rpartition(".")
+        arriving, sums = seen.at(module, "output gradient", 0), seen.at(name, "gradient", 0)
+        return tensor == "bias" and bool(sums) and all(
+            at in arriving and m.rms < CANCELLED * arriving[at].rms * math.sqrt(arriving[at].count / m.count)
+            for at, m in sums.items()
+        )  # fmt: skip
 
     # --- what shrinks -------------------------------------------------------------------------------------------------
 
@@ -119,13 +131,14 @@ class Court:
         return [replace(j, verdict=FAIL) if self._unexplained(j) else j for j in explained]
 
     def _unexplained(self, j: Judgement) -> bool:
-        """The output of a model that was scaled elsewhere shrinks, and its readout is as aligned as can be."""
+        """The output of a model that was scaled elsewhere shrinks by more than its readout falls short of alignment."""
         last = j.module == "" and j.quantity == "change" and j.step == self.study.observations.steps
-        if not (self.study.own and last and j.verdict == SHRINKS and j.high < j.predicted - BOUNDARY):
+        if not (self.study.own and last and j.verdict == SHRINKS):
             return False
         found = self.study.observations.alignment({})
         readout = [] if found is None else [r for r in found.by_role.to_dict("records") if r["role"] == "readout"]
-        return bool(readout) and all(row["exponent"] >= ALIGNED for row in readout)
+        least = min((row["exponent"] for row in readout if row["exponent"] > UNALIGNED), default=UNALIGNED)
+        return j.high < j.predicted - (1 - least) - BOUNDARY
 
     def _alignments(self) -> Callable[[str], str]:
         """For a module, its own alignment if it is a matrix, and that of hidden matrices otherwise."""
@@ -209,6 +222,18 @@ class Court:
         given = {rate for run in study.observations.runs for rates in run.rates[:1] for rate in rates.values()}
         asked = {row.lr for row in study.plans[study.sizes[-1]].rows} if study.plans else set()
         return study.own and len(given) == 1 and len(asked) > 1
+
+    def _rate_is_right(self, name: str) -> bool:
+        """Whether the optimizer's rates of a tensor scale over the sizes as the rule's do."""
+        study, rates = self.study, {}
+        for run in study.observations.runs:
+            if run.rates and run.rates[0].get(name):
+                rates[run.size] = run.rates[0][name]
+        asked = {
+            size: row.lr for size in rates if size in study.plans for row in study.plans[size].rows if row.name == name
+        }
+        factors = [rates[size] / rate for size, rate in asked.items() if rate]
+        return len(factors) > 1 and max(factors) <= (1 + SAME) * min(factors)
 
     @property
     def _unscaled_branches(self) -> bool:

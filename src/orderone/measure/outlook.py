@@ -12,6 +12,7 @@ from orderone.measure.study import Study
 from orderone.measure.verdict import BOUNDARY
 from orderone.planning.counterparts import stack_of
 
+LEVEL = 0.1  # exponents below this are those of something that does not depend on the size
 CONFIDENCE = 0.99  # of fits whose interval nobody reads
 
 
@@ -30,14 +31,27 @@ class Outlook:
         if quantity == "update" and self.study.own:
             return self._bias(name)
         expected = self._of(name, quantity)
-        if quantity == "output" and step == 0 and expected.law and expected.role in ("hidden", "readout"):
-            if self.study.own:  # its gauge is not known: a multiplier may stand between input and output
-                return replace(expected, law=expected.role == "readout")
-            return replace(expected, exponent=expected.exponent + self._input(self.same_output.get(name, name)))
+        if quantity == "output" and step == 0 and expected.law:
+            return self._made(name, expected)
+        if expected.rough and quantity != "gradient" and not self.study.own:
+            return replace(expected, exponent=expected.exponent + self._faint(name))
         if quantity == "output" and step > 0:  # what training adds is bounded, and no law
             change = self._of(name, "change")
             return replace(expected, exponent=_larger(expected.exponent, change.exponent), law=False)
         return expected
+
+    def _made(self, name: str, expected: Expected) -> Expected:
+        """What a matrix makes of its input at initialization, whatever the size of that."""
+        if (
+            expected.role == "embedding"
+        ):  # of something narrow: what a readout gives fades, and biases may stand in for it
+            fading = min(0.0, self._input(self.same_output.get(name, name)))
+            return replace(expected, exponent=expected.exponent + fading, law=fading > -BOUNDARY)
+        if expected.role not in ("hidden", "readout"):
+            return expected
+        if self.study.own:  # its gauge is not known: a multiplier may stand between input and output
+            return replace(expected, law=expected.role == "readout")
+        return replace(expected, exponent=expected.exponent + self._input(self.same_output.get(name, name)))
 
     def _of(self, name: str, quantity: str) -> Expected:
         """The prediction; at a readout with a multiplier behind it, moved by that. Its gradient tells where it stands."""
@@ -51,9 +65,20 @@ class Outlook:
         power = power if quantity == "output gradient" else -power
         return replace(expected, exponent=expected.exponent + power, allowed=expected.allowed + power)
 
-    def _bias(self, name: str) -> Expected | None:
-        """In a gauge that is not known, a bias has that of the output it is added to, if that is right."""
+    def _faint(self, name: str) -> float:
+        """By what power the gradient stays behind its law (a bottleneck lets little through): steps of SGD follow it, and
+        their rate is that of the plan."""
         assert self.expectations is not None
+        law, seen = self.expectations.of(name, "gradient").exponent, self._exponents("gradient").get(name, math.nan)
+        return 0.0 if math.isnan(seen - law) else min(0.0, seen - law)
+
+    def _bias(self, name: str) -> Expected | None:
+        """In a gauge that is not known, a bias has that of the output it is added to, if that is right. A vector that
+        starts at random and of order one (a table of positions) has nothing in front of it."""
+        assert self.expectations is not None
+        row = self.expectations.known[name][1]
+        if row.role == "vector" and row.constant is None and abs(self._exponents("weight").get(name, 1.0)) < LEVEL:
+            return self.expectations.of(name, "update")
         module, tensor = name.rpartition(".")[0], name.rpartition(".")[2]
         output, seen = self.expectations.of(module, "output"), self._exponents("output").get(module)
         if tensor != "bias" or seen is None or not output.law or not abs(seen - output.exponent) < BOUNDARY:

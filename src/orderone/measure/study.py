@@ -28,8 +28,10 @@ from orderone.planning.build import Family, family
 from orderone.planning.counterparts import stack_of
 from orderone.planning.file import as_record
 from orderone.planning.inventory import shapes_of
-from orderone.planning.optimizers import algorithm
+from orderone.planning.optimizers import ALGORITHMS
 from orderone.planning.schedule import check_ratios
+
+DEFAULT_OPTIMIZER = "adamw"
 
 
 @dataclass
@@ -85,7 +87,7 @@ class Study:
         self.own, self.to_plan = bool(own), isinstance(first, nn.Module) and not own
         self.given = first if isinstance(first, Plan) else None
         if own:
-            self.asked["optimizer"] = _class_of(own[0], self.asked["optimizer"])
+            self.asked["optimizer"] = self._law_of(own[0])
         if self.given:
             s = self.given.settings
             self.asked |= {"optimizer": s.optimizer, "gauge": s.gauge, "depth": s.depth, "lr": s.lr}
@@ -93,6 +95,16 @@ class Study:
                 self.asked["rule"] = s.rule
         if self.asked["rule"] is None:
             self.asked["rule"] = "mup"
+
+    def _law_of(self, optimizer: Any) -> Any:
+        """Of a class that is known, what was asked for, or the nearest known class that it inherits from."""
+        asked, kinds = self.asked["optimizer"], type(optimizer).__mro__
+        known = [kind.__name__.lower() for kind in kinds if kind.__name__.lower() in ALGORITHMS]
+        if known and (kinds[0].__name__.lower() == known[0] or asked == DEFAULT_OPTIMIZER):
+            return known[0]
+        if isinstance(optimizer, Optimizer) and not known:
+            self.notes.append(f"{kinds[0].__name__} is judged as {asked}; optimizer= names another law")
+        return asked
 
     def _family(self) -> Family | None:
         if self.base is None:
@@ -196,13 +208,6 @@ class Study:
             "plan": plan_hash(plan) if plan else "",
             **records.versions(),
         }
-
-
-def _class_of(optimizer: Any, otherwise: Any) -> Any:
-    try:
-        return algorithm(type(optimizer)).name
-    except ValueError:
-        return otherwise
 
 
 def plan_hash(plan: Plan) -> str:
