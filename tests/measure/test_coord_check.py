@@ -340,3 +340,48 @@ def test_scores_that_grow_because_queries_learn_too_fast_are_no_fault_of_their_s
     check = Subject(build, batch=TOKENS).check(widths=(*SMALL, 256))
     assert check.verdict == "FAIL"
     assert [cause.split(":")[0] for cause in check.causes] == ["hidden learning rate"]
+
+
+class Branch(nn.Module):
+    """Layers of a Sequential: only its place in the stack counts the depth."""
+
+    def __init__(self, multiplier=1.0):
+        super().__init__()
+        self.inside = nn.Sequential(nn.LayerNorm(32), nn.Linear(32, 32), nn.ReLU(), nn.Linear(32, 32))
+        self.multiplier = multiplier
+
+    def forward(self, x):
+        return x + self.multiplier * self.inside(x)
+
+
+def stack(depth, power=0.0):
+    branches = (Branch((2 / depth) ** power) for _ in range(depth))
+    return nn.Sequential(nn.Linear(32, 32), *branches, nn.LayerNorm(32), nn.Linear(32, 10))
+
+
+@pytest.mark.parametrize("depth", ["sqrt", "completep"])
+def test_depth_of_layers_that_are_sequences(depth):
+    check = o1.coord_check(stack, depths=(2, 4, 8), depth=depth, lr=3e-3, batches=NUMBERS)
+    assert check.passed, str(check)
+    assert {"*.inside.0", "*.inside.3"} <= set(check.exponents.module)
+
+
+@pytest.mark.parametrize(("power", "says"), [(1.0, ""), (0.0, "residual branches are not scaled with depth: ")])
+def test_depth_with_multipliers_in_the_model(power, says):
+    def build(depth):
+        model = stack(depth, power)
+        return model, torch.optim.Adam(model.parameters(), lr=3e-3)
+
+    check = o1.coord_check(build, depths=(2, 4, 8), depth="completep", batches=NUMBERS)
+    assert check.verdict == ("FAIL" if says else "PASS"), str(check)
+    assert [cause[: len(says)] for cause in check.causes] == [says] * bool(says)
+
+
+def test_depth_with_multipliers_and_rates_that_do_not_fit_them():
+    def build(depth):
+        model = stack(depth, 0.5)
+        return model, torch.optim.Adam(model.parameters(), lr=3e-3)
+
+    check = o1.coord_check(build, depths=(2, 4, 8), depth="sqrt", batches=NUMBERS)
+    assert check.verdict == "FAIL"
+    assert check.causes[0].startswith("learning rate: updates of *.inside"), check.causes

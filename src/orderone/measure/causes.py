@@ -19,6 +19,7 @@ REMEDIES = {
     "n^{predicted:+.2f}",
     "readout": "readout not scaled: updates of {names} scale like n^{measured:+.2f}, and {rule} asks for "
     "n^{predicted:+.2f}",
+    "fixed": "learning rate: updates of {names} scale like n^{measured:+.2f}, and {rule} asks for n^{predicted:+.2f}",
     "vector": "learning rate of biases and gains: updates of {names} scale like n^{measured:+.2f}, and {rule} asks for "
     "n^{predicted:+.2f}",
 }
@@ -71,7 +72,8 @@ def _whole(failed: "Sequence[Judgement]", context: Context) -> list[str]:
         worst = max(itself, key=lambda j: j.exponent)
         return [f"the rule itself: {context.rule} lets {_name(worst)} grow like n^{worst.exponent:+.2f}, as theory says; "
                 "mup keeps it of order one"]  # fmt: skip
-    if failed and (_one_rate(failed) or context.one_rate) and context.rule != "standard":
+    unscaled = not context.in_depth and context.rule != "standard"
+    if failed and unscaled and (_one_rate(failed) or context.one_rate):
         return [f"standard parameterization, not {context.rule}: updates are as large in wide models as in narrow ones "
                 "(one learning rate for everything)"]  # fmt: skip
     return []
@@ -111,8 +113,9 @@ def _held_back(failed: "Sequence[Judgement]", context: Context) -> list[str]:
     mine = [j for j in failed if _small(j, context) and not _start(j, context)]
     if not mine:
         return []
-    return [f"small gradients: updates of {_names(mine)} scale like n^{mine[0].exponent:+.2f}, not n^{mine[0].predicted:+.2f}, "
-            "though their learning rates scale as they should: eps is not small beside the gradients, or they are clipped"]  # fmt: skip
+    return [f"small gradients: updates of {_names(mine)} scale like n^{mine[0].exponent:+.2f}, not "
+            f"n^{mine[0].predicted:+.2f}, though their learning rates scale as they should: eps is not small beside the "
+            "gradients, or they are clipped"]  # fmt: skip
 
 
 def _attention(failed: "Sequence[Judgement]") -> list[str]:
@@ -154,8 +157,11 @@ def _decay(failed: "Sequence[Judgement]") -> list[str]:
 
 def _activations(failed: "Sequence[Judgement]", context: Context) -> list[str]:
     if all(j.exponent < j.predicted for j in failed):
-        return [f"{_name(failed[0])} shrinks (n^{failed[0].exponent:+.2f}), more than its readout lacks alignment: something "
-                "divides it"]  # fmt: skip
+        return [f"{_name(failed[0])} shrinks (n^{failed[0].exponent:+.2f}), more than its readout lacks alignment: "
+                "something divides it"]  # fmt: skip
+    if context.in_depth and all(j.quantity in (*ACTIVATIONS, "score change") for j in failed):
+        return [f"residual branches are not scaled with depth: {_name(failed[0])} grows like n^{failed[0].exponent:+.2f}; "
+                "multiply what every branch adds by 1/sqrt(L) or 1/L"]  # fmt: skip
     readouts = [j for j in failed if j.role == "readout"]
     grows = max((j for j in failed if not math.isnan(j.exponent)), key=lambda j: j.exponent, default=failed[0])
     if readouts and len(readouts) == len([j for j in failed if j.role]):

@@ -22,6 +22,10 @@ class Outlook:
     _measured: dict[str, dict[str, float]] = field(default_factory=dict)
 
     def of(self, name: str, quantity: str, step: int) -> Expected | None:
+        if self.study.own and self.study.axis == "depth" and quantity in ("output", "change"):
+            return Expected(
+                math.nan, allowed=0.0
+            )  # a branch may have its multiplier behind it: only the stream is known
         if self.expectations is None:
             return None if quantity in (*OF_TENSORS, "output gradient") else Expected(0.0, allowed=0.0)
         if quantity in OF_TENSORS and name not in self.expectations.known:

@@ -20,12 +20,12 @@ from orderone.core.exact import count
 from orderone.measure import records
 from orderone.measure.batches import Loss, call_inputs, draws_randomly, on_device
 from orderone.measure.observations import Observations
+from orderone.measure.pooling import pooled
 from orderone.measure.ratios import Layer, layers_of, observe
 from orderone.measure.recording import DEFAULT, QUANTITIES
 from orderone.measure.runs import Progress, Run, Setup, model_of, read_setup, run_all, train
 from orderone.planning import BrokenRatios, Plan
 from orderone.planning.build import Family, family
-from orderone.planning.counterparts import stack_of
 from orderone.planning.file import as_record
 from orderone.planning.inventory import shapes_of
 from orderone.planning.optimizers import ALGORITHMS
@@ -58,7 +58,6 @@ class Study:
     def __post_init__(self) -> None:
         if isinstance(self.build, nn.Module) or not callable(self.build):
             raise ValueError(f"build: expected a function of the {self.axis}, got {type(self.build).__name__}")
-        self.observations = Observations(self.axis, (lambda name: name) if self.axis == "width" else stack_of)
         if len(self.batches) < self.steps:
             self.troubles.append(f"batches ran out after {len(self.batches)} of {self.steps} steps")
         self._look()
@@ -72,6 +71,8 @@ class Study:
             self._built[size, self.seeds[0]] = self._make(size)
         self.small, self.large = (model_of(self._built[size, self.seeds[0]]) for size in ends)
         self._read_own(self._built[ends[1], self.seeds[0]])
+        key = pooled(self.small, self.large) if self.axis == "depth" else lambda name: name
+        self.observations = Observations(self.axis, key)
         self.no_growth = shapes_of(self.small) == shapes_of(self.large)
         self.family = self._family()
         if self.family is not None:
