@@ -273,6 +273,15 @@ def scaled_by_hand(model: nn.Module, width: int, rates: Any = None, **options: A
     return model, torch.optim.AdamW(groups, **options)
 
 
+def _narrow_sgd(width: int) -> tuple:
+    factor, model = width / WIDTHS[0], Bottleneck(width)
+    model.out.weight.data *= factor**-0.5
+    model.down.weight.data *= factor**-0.5
+    rates = {"out.weight": 1 / factor, "down.weight": 1 / factor, "out.bias": 1.0, "down.bias": 1.0}
+    groups = [{"params": [p], "lr": 0.1 * rates.get(name, factor)} for name, p in model.named_parameters()]
+    return model, torch.optim.SGD(groups)
+
+
 class Normed(nn.Module):
     """The bias of `inp` and `hid` is taken away again by batch norm: its gradient is rounding."""
 
@@ -408,6 +417,7 @@ HEALTHY = {
     "an adapter": Subject(Adapter),
     "an adapter, scaled by hand": Subject(lambda width: scaled_by_hand(Adapter(width), width)),
     "a bottleneck, with sgd": Subject(Bottleneck, options={"optimizer": "sgd", "lr": 0.1}),
+    "a bottleneck, with sgd by hand": Subject(_narrow_sgd),
     "biases before batch norm": Subject(
         lambda width: scaled_by_hand(Normed(width), width), batch=IMAGES, options={"widths": (16, 32, 64, 128)}
     ),

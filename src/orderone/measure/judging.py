@@ -11,7 +11,7 @@ from orderone.measure.check import Check, Judgement
 from orderone.measure.fit import Fit
 from orderone.measure.outlook import Outlook
 from orderone.measure.prediction import Expected
-from orderone.measure.runs import SAME, ratios_kept
+from orderone.measure.runs import ratios_kept
 from orderone.measure.still import still
 from orderone.measure.study import Study
 from orderone.measure.verdict import BOUNDARY, FAIL, PASS, SHRINKS, UNCLEAR, judge
@@ -46,7 +46,7 @@ class Court:
             unscaled_branches=self._unscaled_branches,
             one_rate=self._one_rate,
             wrong_start=self.outlook.wrong_start,
-            rate_is_right=self._rate_is_right,
+            rate_is_right=self.outlook.rate_is_right,
         )
         verdict = self._verdict(judgements)
         causes = [cause.replace("n^", self._symbol) for cause in likely_causes(judgements, context)]
@@ -137,7 +137,8 @@ class Court:
             return False
         found = self.study.observations.alignment({})
         readout = [] if found is None else [r for r in found.by_role.to_dict("records") if r["role"] == "readout"]
-        least = min((row["exponent"] for row in readout if row["exponent"] > UNALIGNED), default=UNALIGNED)
+        terms = [row["exponent"] for row in readout if row["quantity"] in ("omega", "alpha")]  # u is of second order
+        least = max(min(terms, default=UNALIGNED), UNALIGNED)
         return j.high < j.predicted - (1 - least) - BOUNDARY
 
     def _alignments(self) -> Callable[[str], str]:
@@ -222,18 +223,6 @@ class Court:
         given = {rate for run in study.observations.runs for rates in run.rates[:1] for rate in rates.values()}
         asked = {row.lr for row in study.plans[study.sizes[-1]].rows} if study.plans else set()
         return study.own and len(given) == 1 and len(asked) > 1
-
-    def _rate_is_right(self, name: str) -> bool:
-        """Whether the optimizer's rates of a tensor scale over the sizes as the rule's do."""
-        study, rates = self.study, {}
-        for run in study.observations.runs:
-            if run.rates and run.rates[0].get(name):
-                rates[run.size] = run.rates[0][name]
-        asked = {
-            size: row.lr for size in rates if size in study.plans for row in study.plans[size].rows if row.name == name
-        }
-        factors = [rates[size] / rate for size, rate in asked.items() if rate]
-        return len(factors) > 1 and max(factors) <= (1 + SAME) * min(factors)
 
     @property
     def _unscaled_branches(self) -> bool:
