@@ -24,9 +24,7 @@ class Outlook:
 
     def of(self, name: str, quantity: str, step: int) -> Expected | None:
         if self.study.own and self.study.axis == "depth" and quantity in ("output", "change"):
-            return Expected(
-                math.nan, allowed=0.0
-            )  # a branch may have its multiplier behind it: only the stream is known
+            return Expected(allowed=0.0)  # multipliers may stand behind the branches: all is of order one at most
         if self.expectations is None:
             return None if quantity in (*OF_TENSORS, "output gradient") else Expected(0.0, allowed=0.0)
         if quantity in OF_TENSORS and name not in self.expectations.known:
@@ -47,9 +45,7 @@ class Outlook:
 
     def _made(self, name: str, expected: Expected) -> Expected:
         """What a matrix makes of its input at initialization, whatever the size of that."""
-        if (
-            expected.role == "embedding"
-        ):  # of something narrow: what a readout gives fades, and biases may stand in for it
+        if expected.role == "embedding":  # of what a readout gave, which fades; biases may stand in for it
             fading = min(0.0, self._input(self.same_output.get(name, name)))
             return replace(expected, exponent=expected.exponent + fading, law=fading > -BOUNDARY)
         if expected.role not in ("hidden", "readout"):
