@@ -59,7 +59,12 @@ def _tokens() -> tuple[Tensor, Tensor]:
     return ids[:, :-1], ids[:, 1:]
 
 
-NUMBERS, TOKENS = _numbers(), _tokens()
+def _images() -> tuple[Tensor, Tensor]:
+    x = torch.randn(16, 3, 16, 16, generator=torch.Generator().manual_seed(0))
+    return x, torch.arange(16) % 10
+
+
+NUMBERS, TOKENS, IMAGES = _numbers(), _tokens(), _images()
 
 
 def planned(width: int, **options: Any) -> o1.Plan:
@@ -231,6 +236,91 @@ def _without_base_shapes(width: int) -> tuple:
     return model, torch.optim.AdamW(model.parameters(), lr=LR)
 
 
+class Adapter(nn.Module):
+    """A hidden layer with a path of rank 4 beside it, in which a fading number of order 1/sqrt(n) becomes wide again."""
+
+    def __init__(self, width: int):
+        super().__init__()
+        self.inp, self.hid, self.out = nn.Linear(32, width), nn.Linear(width, width), nn.Linear(width, 10)
+        self.down, self.up = nn.Linear(width, 4, bias=False), nn.Linear(4, width, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = torch.tanh(self.inp(x))
+        return self.out(torch.tanh(self.hid(x) + self.up(self.down(x))))
+
+
+class Bottleneck(nn.Module):
+    """All goes through 4 numbers, which let little of the gradient back in the first step."""
+
+    def __init__(self, width: int):
+        super().__init__()
+        self.inp, self.down, self.up = nn.Linear(32, width), nn.Linear(width, 4), nn.Linear(4, width)
+        self.out = nn.Linear(width, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.out(torch.tanh(self.up(self.down(torch.tanh(self.inp(x))))))
+
+
+def scaled_by_hand(model: nn.Module, width: int, rates: Any = None, **options: Any) -> tuple:
+    """muP of a model with readouts `out` and `down` and a wide matrix `hid`; `rates` multiplies those of tensors."""
+    groups = []
+    for name, p in model.named_parameters():
+        narrow = name not in ("hid.weight", "out.weight", "down.weight")
+        factor = (rates or {}).get(name, 1.0) * (1.0 if narrow else WIDTHS[0] / width)
+        groups.append({"params": [p], "lr": LR * factor, "weight_decay": 0.0})
+        if not narrow and name != "hid.weight":
+            p.data *= (WIDTHS[0] / width) ** 0.5
+    return model, torch.optim.AdamW(groups, **options)
+
+
+def _narrow_sgd(width: int) -> tuple:
+    factor, model = width / WIDTHS[0], Bottleneck(width)
+    model.out.weight.data *= factor**-0.5
+    model.down.weight.data *= factor**-0.5
+    rates = {"out.weight": 1 / factor, "down.weight": 1 / factor, "out.bias": 1.0, "down.bias": 1.0}
+    groups = [{"params": [p], "lr": 0.1 * rates.get(name, factor)} for name, p in model.named_parameters()]
+    return model, torch.optim.SGD(groups)
+
+
+class Normed(nn.Module):
+    """The bias of `inp` and `hid` is taken away again by batch norm: its gradient is rounding."""
+
+    def __init__(self, width: int):
+        super().__init__()
+        self.inp, self.one, self.out = nn.Conv2d(3, width, 3), nn.BatchNorm2d(width), nn.Linear(width, 10)
+        self.hid, self.two = nn.Conv2d(width, width, 3, stride=2), nn.BatchNorm2d(width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.out(torch.relu(self.two(self.hid(torch.relu(self.one(self.inp(x)))))).mean((-1, -2)))
+
+
+class Places(nn.Module):
+    """A table of positions that is a parameter of its own."""
+
+    def __init__(self, width: int):
+        super().__init__()
+        self.emb, self.pos = nn.Embedding(80, width), nn.Parameter(0.3 * torch.randn(16, width))
+        self.norm, self.hid, self.out = nn.LayerNorm(width), nn.Linear(width, width), nn.Linear(width, 80)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        x = self.emb(ids) + self.pos
+        return self.out(x + torch.relu(self.hid(self.norm(x))))
+
+
+def _lost_places(width: int) -> tuple:
+    return scaled_by_hand(Places(width), width, rates={"pos": WIDTHS[0] / width})
+
+
+def _divided_places(width: int) -> tuple:
+    model, optimizer = scaled_by_hand(Places(width), width)
+    model.register_forward_hook(lambda module, inputs, output: output * (WIDTHS[0] / width))
+    return model, optimizer
+
+
+def _large_eps(width: int) -> tuple:
+    return scaled_by_hand(Net(width), width, eps=1e-3)
+
+
 def _sp_under_another_name() -> Any:
     sp = rules.get("sp")
     return rules.custom("mup", a=sp.a, b=sp.b, c=sp.c)
@@ -288,6 +378,9 @@ FAULTY = {
     "a floor long after the check": Subject(_with_late_floor, "schedule"),
     "bias rate": Subject(changed(_fast_bias), "learning rate of biases"),
     "sp called mup, with sgd": Subject(_plain_sgd, "standard parameterization, not mup"),
+    "eps": Subject(_large_eps, "eps is not small beside the gradients"),
+    "rate of positions": Subject(_lost_places, "updates of pos scale like n^-1", TOKENS),
+    "vanishing output of tokens": Subject(_divided_places, "something divides it", TOKENS),
     "mup's own, without base shapes": Subject(_without_base_shapes, "standard parameterization, not mup"),
 }
 
@@ -321,6 +414,14 @@ HEALTHY = {
     "scaled by hand": Subject(_by_hand),
     "a multiplier behind the readout": Subject(ByHand),
     "scaled by mup": Subject(_with_mup),
+    "an adapter": Subject(Adapter),
+    "an adapter, scaled by hand": Subject(lambda width: scaled_by_hand(Adapter(width), width)),
+    "a bottleneck, with sgd": Subject(Bottleneck, options={"optimizer": "sgd", "lr": 0.1}),
+    "a bottleneck, with sgd by hand": Subject(_narrow_sgd),
+    "biases before batch norm": Subject(
+        lambda width: scaled_by_hand(Normed(width), width), batch=IMAGES, options={"widths": (16, 32, 64, 128)}
+    ),
+    "positions, scaled by hand": Subject(lambda width: scaled_by_hand(Places(width), width), batch=TOKENS),
     "zero readout": Subject(_zero_readout),
     "scaled already, in another gauge": Subject(_own(gauge="unit")),
     "a plan": Subject(lambda width: o1.plan(Net(width), base=Net(64), lr=LR, gauge="paper")),

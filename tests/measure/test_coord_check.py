@@ -5,7 +5,7 @@ import math
 
 import pytest
 import torch
-from subjects import FAULTY, HEALTHY, LR, NUMBERS, WIDTHS, Net, Subject, of_zoo
+from subjects import FAULTY, HEALTHY, LR, NUMBERS, TOKENS, WIDTHS, Heads, Net, Subject, of_zoo
 from torch import nn
 from torch.nn import functional
 
@@ -303,3 +303,85 @@ def test_healthy_and_faulty_differ_in_one_thing():
     healthy = HEALTHY["larger heads"].check()
     assert not (healthy.exponents.verdict == "FAIL").any()
     assert set(WIDTHS) == set(healthy.frame.width)
+
+
+class OwnSgd(torch.optim.SGD):
+    """As people derive from it, to clip or to log."""
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "law", "noted"),
+    [
+        (OwnSgd, {}, "sgd", False),
+        (OwnSgd, {"optimizer": "lion"}, "lion", False),
+        (torch.optim.SGD, {"optimizer": "lion"}, "sgd", False),
+        (torch.optim.NAdam, {}, "adamw", True),
+    ],
+)
+def test_optimizers_of_their_own_class_are_judged_by_the_law_they_inherit(kind, options, law, noted):
+    def build(width):
+        model = Net(width)
+        return model, kind(model.parameters(), lr=0.01)
+
+    check = Subject(build).check(widths=SMALL, steps=1, seeds=1, **options)
+    assert check.provenance["optimizer"] == law
+    assert any("is judged as adamw" in note for note in check.notes) == noted
+
+
+def test_scores_that_grow_because_queries_learn_too_fast_are_no_fault_of_their_scale():
+    def build(width):
+        plan = o1.plan(Heads(width, power=1.0), base=Heads(SMALL[0], power=1.0), lr=LR)
+        plan.apply()
+        rows = {row.name: row for row in plan.rows}
+        fast = {name: LR if name == "q.weight" else row.lr for name, row in rows.items()}
+        tensors = plan.tensors()
+        return plan.bound(), torch.optim.Adam([{"params": [tensors[n]], "lr": lr} for n, lr in fast.items()])
+
+    check = Subject(build, batch=TOKENS).check(widths=(*SMALL, 256))
+    assert check.verdict == "FAIL"
+    assert [cause.split(":")[0] for cause in check.causes] == ["hidden learning rate"]
+
+
+class Branch(nn.Module):
+    """Layers of a Sequential: only its place in the stack counts the depth."""
+
+    def __init__(self, multiplier=1.0):
+        super().__init__()
+        self.inside = nn.Sequential(nn.LayerNorm(32), nn.Linear(32, 32), nn.ReLU(), nn.Linear(32, 32))
+        self.multiplier = multiplier
+
+    def forward(self, x):
+        return x + self.multiplier * self.inside(x)
+
+
+def stack(depth, power=0.0):
+    branches = (Branch((2 / depth) ** power) for _ in range(depth))
+    return nn.Sequential(nn.Linear(32, 32), *branches, nn.LayerNorm(32), nn.Linear(32, 10))
+
+
+@pytest.mark.parametrize("depth", ["sqrt", "completep"])
+def test_depth_of_layers_that_are_sequences(depth):
+    check = o1.coord_check(stack, depths=(2, 4, 8), depth=depth, lr=3e-3, batches=NUMBERS)
+    assert check.passed, str(check)
+    assert {"*.inside.0", "*.inside.3"} <= set(check.exponents.module)
+
+
+@pytest.mark.parametrize(("power", "says"), [(1.0, ""), (0.0, "residual branches are not scaled with depth: ")])
+def test_depth_with_multipliers_in_the_model(power, says):
+    def build(depth):
+        model = stack(depth, power)
+        return model, torch.optim.Adam(model.parameters(), lr=3e-3)
+
+    check = o1.coord_check(build, depths=(2, 4, 8), depth="completep", batches=NUMBERS)
+    assert check.verdict == ("FAIL" if says else "PASS"), str(check)
+    assert [cause[: len(says)] for cause in check.causes] == [says] * bool(says)
+
+
+def test_depth_with_multipliers_and_rates_that_do_not_fit_them():
+    def build(depth):
+        model = stack(depth, 0.5)
+        return model, torch.optim.Adam(model.parameters(), lr=3e-3)
+
+    check = o1.coord_check(build, depths=(2, 4, 8), depth="sqrt", batches=NUMBERS)
+    assert check.verdict == "FAIL"
+    assert check.causes[0].startswith("learning rate: updates of *.inside"), check.causes

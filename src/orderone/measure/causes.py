@@ -19,6 +19,7 @@ REMEDIES = {
     "n^{predicted:+.2f}",
     "readout": "readout not scaled: updates of {names} scale like n^{measured:+.2f}, and {rule} asks for "
     "n^{predicted:+.2f}",
+    "fixed": "learning rate: updates of {names} scale like n^{measured:+.2f}, and {rule} asks for n^{predicted:+.2f}",
     "vector": "learning rate of biases and gains: updates of {names} scale like n^{measured:+.2f}, and {rule} asks for "
     "n^{predicted:+.2f}",
 }
@@ -37,6 +38,7 @@ class Context:
     unscaled_branches: bool = False  # they have residual branches, and nothing scales them with depth
     one_rate: bool = False  # the optimizer has one learning rate for everything, and the rule has not
     wrong_start: Callable[[str, float], tuple[float, float] | None] = lambda name, relative: None  # see Outlook
+    rate_is_right: Callable[[str], bool] = lambda name: False  # of a tensor, as its optimizer has it
 
 
 def likely_causes(judgements: "Sequence[Judgement]", context: Context) -> list[str]:
@@ -45,6 +47,7 @@ def likely_causes(judgements: "Sequence[Judgement]", context: Context) -> list[s
     if not found:
         found = [
             *_rates(failed, context),
+            *_held_back(failed, context),
             *([] if context.in_depth else _attention(failed)),
             *_initial(failed, context),
             *_decay(failed),
@@ -69,7 +72,8 @@ def _whole(failed: "Sequence[Judgement]", context: Context) -> list[str]:
         worst = max(itself, key=lambda j: j.exponent)
         return [f"the rule itself: {context.rule} lets {_name(worst)} grow like n^{worst.exponent:+.2f}, as theory says; "
                 "mup keeps it of order one"]  # fmt: skip
-    if failed and (_one_rate(failed) or context.one_rate) and context.rule != "standard":
+    unscaled = not context.in_depth and context.rule != "standard"
+    if failed and unscaled and (_one_rate(failed) or context.one_rate):
         return [f"standard parameterization, not {context.rule}: updates are as large in wide models as in narrow ones "
                 "(one learning rate for everything)"]  # fmt: skip
     return []
@@ -89,6 +93,7 @@ def _rates(failed: "Sequence[Judgement]", context: Context) -> list[str]:
     found = []
     for role, words in REMEDIES.items():
         mine = [j for j in failed if j.quantity in RATES and j.role == role and not _start(j, context)]
+        mine = [j for j in mine if not _small(j, context)]
         if mine:
             told = words.format(names=_names(mine), rule=context.rule, measured=mine[0].exponent,
                                 predicted=mine[0].predicted)  # fmt: skip
@@ -100,8 +105,25 @@ def _start(j: "Judgement", context: Context) -> tuple[float, float] | None:
     return context.wrong_start(j.module, j.exponent) if j.quantity == "relative update" else None
 
 
+def _small(j: "Judgement", context: Context) -> bool:
+    return j.quantity in RATES and j.exponent < j.predicted and context.rate_is_right(j.module)
+
+
+def _held_back(failed: "Sequence[Judgement]", context: Context) -> list[str]:
+    mine = [j for j in failed if _small(j, context) and not _start(j, context)]
+    if not mine:
+        return []
+    return [f"small gradients: updates of {_names(mine)} scale like n^{mine[0].exponent:+.2f}, not "
+            f"n^{mine[0].predicted:+.2f}, though their learning rates scale as they should: eps is not small beside the "
+            "gradients, or they are clipped"]  # fmt: skip
+
+
 def _attention(failed: "Sequence[Judgement]") -> list[str]:
-    mine = [j for j in failed if j.role == "attention"]
+    """Not where a matrix inside learns too fast: then scores grow for that."""
+    rates = [j.module for j in failed if j.quantity in RATES and j.exponent > j.predicted]
+    mine = [
+        j for j in failed if j.role == "attention" and not any(f".{x}".startswith(_inside(j.module)) for x in rates)
+    ]
     if not mine:
         return []
     return [f"attention scale: scores of {_names(mine)} grow like n^{mine[0].exponent:+.2f}; divide queries times keys by "
@@ -135,8 +157,11 @@ def _decay(failed: "Sequence[Judgement]") -> list[str]:
 
 def _activations(failed: "Sequence[Judgement]", context: Context) -> list[str]:
     if all(j.exponent < j.predicted for j in failed):
-        return [f"{_name(failed[0])} shrinks (n^{failed[0].exponent:+.2f}), though its readout is fully aligned: something "
-                "divides it"]  # fmt: skip
+        return [f"{_name(failed[0])} shrinks (n^{failed[0].exponent:+.2f}), more than its readout lacks alignment: "
+                "something divides it"]  # fmt: skip
+    if context.in_depth and all(j.quantity in (*ACTIVATIONS, "score change") for j in failed):
+        return [f"residual branches are not scaled with depth: {_name(failed[0])} grows like n^{failed[0].exponent:+.2f}; "
+                "multiply what every branch adds by 1/sqrt(L) or 1/L"]  # fmt: skip
     readouts = [j for j in failed if j.role == "readout"]
     grows = max((j for j in failed if not math.isnan(j.exponent)), key=lambda j: j.exponent, default=failed[0])
     if readouts and len(readouts) == len([j for j in failed if j.role]):
@@ -144,6 +169,10 @@ def _activations(failed: "Sequence[Judgement]", context: Context) -> list[str]:
     first = failed[0]
     return [f"{_name(first)} is the first to grow (n^{first.exponent:+.2f}), {_name(grows)} the fastest "
             f"(n^{grows.exponent:+.2f}): look at what the forward code multiplies there"]  # fmt: skip
+
+
+def _inside(module: str) -> str:
+    return f".{module}." if module else "."
 
 
 def _name(j: "Judgement") -> str:

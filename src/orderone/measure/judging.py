@@ -19,8 +19,9 @@ from orderone.planning.inventory import inventory
 
 FEW = 3  # sizes: with fewer, a bend looks like a slope
 VANISHING = 1e-6  # of the usual gradient: rounding (softmax does not feel a bias of its keys)
+CANCELLED = 1e-4  # of a random sum: rounding
 UPDATES = ("update", "relative update")
-ALIGNED = 0.9  # what shrinks although everything lines up like this does not shrink for want of alignment
+UNALIGNED = 0.5  # the exponent of alignment where nothing lines up
 NAN = math.nan
 
 
@@ -45,6 +46,7 @@ class Court:
             unscaled_branches=self._unscaled_branches,
             one_rate=self._one_rate,
             wrong_start=self.outlook.wrong_start,
+            rate_is_right=self.outlook.rate_is_right,
         )
         verdict = self._verdict(judgements)
         causes = [cause.replace("n^", self._symbol) for cause in likely_causes(judgements, context)]
@@ -104,7 +106,17 @@ class Court:
         seen = self.study.observations
         sizes = {name: seen.largest(name, "gradient") for name in seen.names("gradient")}
         usual = sorted(sizes.values())[len(sizes) // 2] if sizes else 0.0
-        return {name for name, size in sizes.items() if size < VANISHING * usual}
+        return {name for name, size in sizes.items() if size < VANISHING * usual or self._cancels(name)}
+
+    def _cancels(self, name: str) -> bool:
+        """A bias before batch norm: what arrives at the output adds up to nothing over tokens, where a random sum of N
+        entries has sqrt(N) times their size."""
+        seen, (module, _, tensor) = self.study.observations, name.rpartition(".")
+        arriving, sums = seen.at(module, "output gradient", 0), seen.at(name, "gradient", 0)
+        return tensor == "bias" and bool(sums) and all(
+            at in arriving and m.rms < CANCELLED * arriving[at].rms * math.sqrt(arriving[at].count / m.count)
+            for at, m in sums.items()
+        )  # fmt: skip
 
     # --- what shrinks -------------------------------------------------------------------------------------------------
 
@@ -119,13 +131,15 @@ class Court:
         return [replace(j, verdict=FAIL) if self._unexplained(j) else j for j in explained]
 
     def _unexplained(self, j: Judgement) -> bool:
-        """The output of a model that was scaled elsewhere shrinks, and its readout is as aligned as can be."""
+        """The output of a model that was scaled elsewhere shrinks by more than its readout falls short of alignment."""
         last = j.module == "" and j.quantity == "change" and j.step == self.study.observations.steps
-        if not (self.study.own and last and j.verdict == SHRINKS and j.high < j.predicted - BOUNDARY):
+        if not (self.study.own and last and j.verdict == SHRINKS):
             return False
         found = self.study.observations.alignment({})
         readout = [] if found is None else [r for r in found.by_role.to_dict("records") if r["role"] == "readout"]
-        return bool(readout) and all(row["exponent"] >= ALIGNED for row in readout)
+        terms = [row["exponent"] for row in readout if row["quantity"] in ("omega", "alpha")]  # u is of second order
+        least = max(min(terms, default=UNALIGNED), UNALIGNED)
+        return j.high < j.predicted - (1 - least) - BOUNDARY
 
     def _alignments(self) -> Callable[[str], str]:
         """For a module, its own alignment if it is a matrix, and that of hidden matrices otherwise."""

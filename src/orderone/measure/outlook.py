@@ -8,10 +8,12 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from orderone.measure.prediction import OF_TENSORS, Expectations, Expected
+from orderone.measure.runs import SAME
 from orderone.measure.study import Study
 from orderone.measure.verdict import BOUNDARY
 from orderone.planning.counterparts import stack_of
 
+LEVEL = 0.1  # exponents below this are those of something that does not depend on the size
 CONFIDENCE = 0.99  # of fits whose interval nobody reads
 
 
@@ -21,23 +23,36 @@ class Outlook:
     _measured: dict[str, dict[str, float]] = field(default_factory=dict)
 
     def of(self, name: str, quantity: str, step: int) -> Expected | None:
+        if self.study.own and self.study.axis == "depth" and quantity in ("output", "change"):
+            return Expected(allowed=0.0)  # multipliers may stand behind the branches: all is of order one at most
         if self.expectations is None:
             return None if quantity in (*OF_TENSORS, "output gradient") else Expected(0.0, allowed=0.0)
         if quantity in OF_TENSORS and name not in self.expectations.known:
             return None
         if quantity == "score change":
             return Expected(math.nan if self.study.axis == "depth" else self._scores, allowed=0.0, role="attention")
-        if quantity == "update" and self.study.own:
-            return self._bias(name)
-        expected = self._of(name, quantity)
-        if quantity == "output" and step == 0 and expected.law and expected.role in ("hidden", "readout"):
-            if self.study.own:  # its gauge is not known: a multiplier may stand between input and output
-                return replace(expected, law=expected.role == "readout")
-            return replace(expected, exponent=expected.exponent + self._input(self.same_output.get(name, name)))
+        expected = self._bias(name) if quantity == "update" and self.study.own else self._of(name, quantity)
+        if expected is None:
+            return None
+        if quantity == "output" and step == 0 and expected.law:
+            return self._made(name, expected)
+        if expected.rough and quantity != "gradient":
+            return self._followed(name, quantity, expected)
         if quantity == "output" and step > 0:  # what training adds is bounded, and no law
             change = self._of(name, "change")
             return replace(expected, exponent=_larger(expected.exponent, change.exponent), law=False)
         return expected
+
+    def _made(self, name: str, expected: Expected) -> Expected:
+        """What a matrix makes of its input at initialization, whatever the size of that."""
+        if expected.role == "embedding":  # of what a readout gave, which fades; biases may stand in for it
+            fading = min(0.0, self._input(self.same_output.get(name, name)))
+            return replace(expected, exponent=expected.exponent + fading, law=fading > -BOUNDARY)
+        if expected.role not in ("hidden", "readout"):
+            return expected
+        if self.study.own:  # its gauge is not known: a multiplier may stand between input and output
+            return replace(expected, law=expected.role == "readout")
+        return replace(expected, exponent=expected.exponent + self._input(self.same_output.get(name, name)))
 
     def _of(self, name: str, quantity: str) -> Expected:
         """The prediction; at a readout with a multiplier behind it, moved by that. Its gradient tells where it stands."""
@@ -51,9 +66,28 @@ class Outlook:
         power = power if quantity == "output gradient" else -power
         return replace(expected, exponent=expected.exponent + power, allowed=expected.allowed + power)
 
-    def _bias(self, name: str) -> Expected | None:
-        """In a gauge that is not known, a bias has that of the output it is added to, if that is right."""
+    def _followed(self, name: str, quantity: str, expected: Expected) -> Expected:
+        """Steps of SGD follow the gradient: anything between the law and what is left of it is as predicted."""
+        seen = self._exponents(quantity).get(name, expected.exponent)
+        return replace(expected, exponent=min(max(seen, expected.exponent + self._faint(name)), expected.exponent))
+
+    def _faint(self, name: str) -> float:
+        """By what power the gradient stays behind its law, if the rate is as the rule asks: a bottleneck lets little
+        through, and so does attention that still looks everywhere. In a gauge that is not known it is a root at most: what
+        is larger may be a multiplier."""
         assert self.expectations is not None
+        law, seen = self.expectations.of(name, "gradient").exponent, self._exponents("gradient").get(name, math.nan)
+        if math.isnan(seen - law) or (self.study.own and not self.rate_is_right(name)):
+            return 0.0
+        return min(0.0, max(seen - law, -0.5) if self.study.own else seen - law)
+
+    def _bias(self, name: str) -> Expected | None:
+        """In a gauge that is not known, a bias has that of the output it is added to, if that is right. A vector that
+        starts at random and of order one (a table of positions) has nothing in front of it."""
+        assert self.expectations is not None
+        row = self.expectations.known[name][1]
+        if row.role == "vector" and row.constant is None and abs(self._exponents("weight").get(name, 1.0)) < LEVEL:
+            return self.expectations.of(name, "update")
         module, tensor = name.rpartition(".")[0], name.rpartition(".")[2]
         output, seen = self.expectations.of(module, "output"), self._exponents("output").get(module)
         if tensor != "bias" or seen is None or not output.law or not abs(seen - output.exponent) < BOUNDARY:
@@ -95,6 +129,18 @@ class Outlook:
         start = self._exponents("weight").get(name, math.nan)
         off = start + relative - self.expectations.of(name, "update").exponent
         return (start, self.expectations.of(name, "weight").exponent) if abs(off) < BOUNDARY else None
+
+    def rate_is_right(self, name: str) -> bool:
+        """Whether the optimizer's rates of a tensor scale over the sizes as the rule's do."""
+        study, rates = self.study, {}
+        for run in study.observations.runs:
+            if run.rates and run.rates[0].get(name):
+                rates[run.size] = run.rates[0][name]
+        asked = {
+            size: row.lr for size in rates if size in study.plans for row in study.plans[size].rows if row.name == name
+        }
+        factors = [rates[size] / rate for size, rate in asked.items() if rate]
+        return len(factors) > 1 and max(factors) <= (1 + SAME) * min(factors)
 
     def _exponents(self, quantity: str) -> dict[str, float]:
         """As measured at initialization: a matrix is judged by what it makes of its input, not by what came before."""

@@ -20,16 +20,18 @@ from orderone.core.exact import count
 from orderone.measure import records
 from orderone.measure.batches import Loss, call_inputs, draws_randomly, on_device
 from orderone.measure.observations import Observations
+from orderone.measure.pooling import pooled
 from orderone.measure.ratios import Layer, layers_of, observe
 from orderone.measure.recording import DEFAULT, QUANTITIES
 from orderone.measure.runs import Progress, Run, Setup, model_of, read_setup, run_all, train
 from orderone.planning import BrokenRatios, Plan
 from orderone.planning.build import Family, family
-from orderone.planning.counterparts import stack_of
 from orderone.planning.file import as_record
 from orderone.planning.inventory import shapes_of
-from orderone.planning.optimizers import algorithm
+from orderone.planning.optimizers import ALGORITHMS
 from orderone.planning.schedule import check_ratios
+
+DEFAULT_OPTIMIZER = "adamw"
 
 
 @dataclass
@@ -56,7 +58,6 @@ class Study:
     def __post_init__(self) -> None:
         if isinstance(self.build, nn.Module) or not callable(self.build):
             raise ValueError(f"build: expected a function of the {self.axis}, got {type(self.build).__name__}")
-        self.observations = Observations(self.axis, (lambda name: name) if self.axis == "width" else stack_of)
         if len(self.batches) < self.steps:
             self.troubles.append(f"batches ran out after {len(self.batches)} of {self.steps} steps")
         self._look()
@@ -70,6 +71,8 @@ class Study:
             self._built[size, self.seeds[0]] = self._make(size)
         self.small, self.large = (model_of(self._built[size, self.seeds[0]]) for size in ends)
         self._read_own(self._built[ends[1], self.seeds[0]])
+        key = pooled(self.small, self.large) if self.axis == "depth" else lambda name: name
+        self.observations = Observations(self.axis, key)
         self.no_growth = shapes_of(self.small) == shapes_of(self.large)
         self.family = self._family()
         if self.family is not None:
@@ -85,7 +88,7 @@ class Study:
         self.own, self.to_plan = bool(own), isinstance(first, nn.Module) and not own
         self.given = first if isinstance(first, Plan) else None
         if own:
-            self.asked["optimizer"] = _class_of(own[0], self.asked["optimizer"])
+            self.asked["optimizer"] = self._law_of(own[0])
         if self.given:
             s = self.given.settings
             self.asked |= {"optimizer": s.optimizer, "gauge": s.gauge, "depth": s.depth, "lr": s.lr}
@@ -93,6 +96,16 @@ class Study:
                 self.asked["rule"] = s.rule
         if self.asked["rule"] is None:
             self.asked["rule"] = "mup"
+
+    def _law_of(self, optimizer: Any) -> Any:
+        """Of a class that is known, what was asked for, or the nearest known class that it inherits from."""
+        asked, kinds = self.asked["optimizer"], type(optimizer).__mro__
+        known = [kind.__name__.lower() for kind in kinds if kind.__name__.lower() in ALGORITHMS]
+        if known and (kinds[0].__name__.lower() == known[0] or asked == DEFAULT_OPTIMIZER):
+            return known[0]
+        if isinstance(optimizer, Optimizer) and not known:
+            self.notes.append(f"{kinds[0].__name__} is judged as {asked}; optimizer= names another law")
+        return asked
 
     def _family(self) -> Family | None:
         if self.base is None:
@@ -196,13 +209,6 @@ class Study:
             "plan": plan_hash(plan) if plan else "",
             **records.versions(),
         }
-
-
-def _class_of(optimizer: Any, otherwise: Any) -> Any:
-    try:
-        return algorithm(type(optimizer)).name
-    except ValueError:
-        return otherwise
 
 
 def plan_hash(plan: Plan) -> str:

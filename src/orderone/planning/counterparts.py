@@ -85,18 +85,30 @@ def _relative(indices: Iterable[int]) -> dict[int, float]:
 
 def _depths(ours: Stacks, theirs: Stacks) -> dict[Pattern, float]:
     """Growth in depth of every stack: in its layers, or, where stages stay, in the blocks of all stages."""
-    layers: dict[Pattern, tuple[set[int], set[int]]] = {}
-    for stacks, side in ((ours, 0), (theirs, 1)):
-        for pattern, found in stacks.items():
-            if found[0]:
-                layers.setdefault(_prefix(pattern), (set(), set()))[side].update(at[0] for at in found)
+    layers = _layers(ours), _layers(theirs)
     result = {}
     for pattern, found in ours.items():
-        here, there = layers.get(_prefix(pattern), ({0}, {0}))
+        here, there = (of.get(pattern, {0}) for of in layers)
         layers_stay = len(here) == len(there)
         blocks = 1.0 if _experts(pattern) else len(found) / len(theirs[pattern])
         result[pattern] = blocks if layers_stay else len(here) / len(there)
     return result
+
+
+def _layers(stacks: Stacks) -> dict[Pattern, set[int]]:
+    """The layers of the stack that a tensor is in. Layers share kinds of tensors, at least with others that share some with
+    these; what stands before and behind them in one Sequential does not."""
+    kinds: dict[Pattern, list[set[int]]] = {}
+    for pattern, found in stacks.items():
+        if found[0]:
+            mine, groups = {at[0] for at in found}, kinds.setdefault(_prefix(pattern), [])
+            apart = [group for group in groups if not group & mine]
+            kinds[_prefix(pattern)] = [*apart, mine.union(*(group for group in groups if group & mine))]
+    return {
+        pattern: next(group for group in kinds[_prefix(pattern)] if found[0][0] in group)
+        for pattern, found in stacks.items()
+        if found[0]
+    }
 
 
 def _experts(pattern: Pattern) -> bool:
