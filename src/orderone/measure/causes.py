@@ -70,8 +70,8 @@ def _whole(failed: "Sequence[Judgement]", context: Context) -> list[str]:
     itself = [j for j in failed if "rule itself" in j.cause and j.role != "attention"]
     if itself and not any(j.quantity in RATES for j in failed):
         worst = max(itself, key=lambda j: j.exponent)
-        return [f"the rule itself: {context.rule} lets {_name(worst)} grow like n^{worst.exponent:+.2f}, as theory says; "
-                "mup keeps it of order one"]  # fmt: skip
+        return [f"the rule itself: {context.rule} lets {_name(worst)} grow (theory n^{worst.predicted:+.2f}, measured "
+                f"n^{worst.exponent:+.2f}); mup keeps it of order one"]  # fmt: skip
     unscaled = not context.in_depth and context.rule != "standard"
     if failed and unscaled and (_one_rate(failed) or context.one_rate):
         return [f"standard parameterization, not {context.rule}: updates are as large in wide models as in narrow ones "

@@ -114,7 +114,7 @@ class Court:
         seen, (module, _, tensor) = self.study.observations, name.rpartition(".")
         arriving, sums = seen.at(module, "output gradient", 0), seen.at(name, "gradient", 0)
         return tensor == "bias" and bool(sums) and all(
-            at in arriving and m.rms < CANCELLED * arriving[at].rms * math.sqrt(arriving[at].count / m.count)
+            at in arriving and m.rms < CANCELLED * arriving[at].rms * math.sqrt(arriving[at].entries / m.entries)
             for at, m in sums.items()
         )  # fmt: skip
 
