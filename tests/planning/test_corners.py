@@ -326,7 +326,9 @@ def test_a_schedule_that_cannot_run_is_not_passed():
 
 def test_muon_with_adamw_can_be_copied_and_not_extended():
     model = Language(128)
-    optimizer = o1.plan(model, base=Language(64), optimizer="muon").optimizer()
+    plan = o1.plan(model, base=Language(64), optimizer="muon")
+    plan.apply()
+    optimizer = plan.optimizer()
     model(torch.zeros(2, 4, dtype=torch.long)).square().mean().backward()
     optimizer.step()
     copy.deepcopy(optimizer).step()

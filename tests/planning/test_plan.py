@@ -114,6 +114,7 @@ def test_muon_takes_hidden_matrices_and_adamw_the_rest_at_every_size():
 def test_muon_with_adamw_is_saved_scheduled_and_resumed():
     model = Language(128)
     plan = o1.plan(model, base=Language(64), optimizer="muon", lr=0.02)
+    plan.apply()
     made = plan.optimizer()
     schedule = torch.optim.lr_scheduler.LambdaLR(made, lambda t: 1 / (1 + t))
     plan.check(made, schedule)

@@ -6,6 +6,7 @@ still come.
 
 import math
 import warnings
+from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from torch import nn
@@ -21,16 +22,17 @@ SAME = 0.1  # logarithms of sizes nearer than this are those of the plan, but fo
 
 
 def remind(plan: "Plan", model: nn.Module, optimizer: Optimizer) -> None:
-    def first_step(*_: Any) -> None:
-        handle.remove()
-        if not plan.applied and not is_applied(model) and _would_change(plan):
+    steps = count()
+
+    def first_step(*_: Any) -> None:  # stays on: hooks may not be removed while hooks are called
+        if next(steps) == 0 and not plan.applied and not is_applied(model) and _would_change(plan):
             warnings.warn(
                 "the plan was not applied to the model that is trained: initial sizes and multipliers are not those of the "
                 "plan; call plan.apply() before the first step",
                 stacklevel=4,
             )
 
-    handle = optimizer.register_step_pre_hook(first_step)
+    optimizer.register_step_pre_hook(first_step)
 
 
 def _would_change(plan: "Plan") -> bool:
