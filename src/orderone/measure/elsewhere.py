@@ -35,16 +35,15 @@ class Elsewhere:
     def __init__(self) -> None:
         self._held: list[Held] = []
         self._bytes = 0
-        self._stream = 0  # of CUDA, in which all that is held was computed
-        self._device: torch.device | None = None
+        self._stream: tuple[int, torch.device] | None = None  # of CUDA, in which all that is held was computed
         self._underway: list[Batch] = []
         self.overwritten: set[int] = set()
         self.lost: set[int] = set()
 
     def hold(self, slot: int, count: int, x: Tensor, copy: bool) -> None:
-        if x.is_cuda and _stream_of(x.device) != self._stream:
+        if x.is_cuda and (self._stream is None or _stream_of(x.device) != self._stream[0]):
             self.settle()
-            self._stream, self._device = _stream_of(x.device), x.device
+            self._stream = _stream_of(x.device), x.device
         self._held.append(Held(slot, count, x.clone() if copy else x, x, version(x)))
         self._bytes += (1 + copy) * x.nbytes
         if self._bytes > _memory(x.device):
@@ -73,13 +72,13 @@ class Elsewhere:
     @contextmanager
     def _after_its_own_work(self) -> Iterator[None]:
         """In the stream that computed it, on which the present one then waits."""
-        if self._device is None or _stream_of(self._device) == self._stream:
+        if self._stream is None or _stream_of(self._stream[1]) == self._stream[0]:
             yield
             return
-        stream = torch.cuda.ExternalStream(self._stream, self._device)
+        stream = torch.cuda.ExternalStream(*self._stream)
         with torch.cuda.stream(stream):
             yield
-        torch.cuda.current_stream(self._device).wait_stream(stream)
+        torch.cuda.current_stream(self._stream[1]).wait_stream(stream)
 
     def fetch(self) -> Iterator[tuple[int, int, Size]]:
         """Slots, counts, sizes. One transfer for each device, which as a rule is one."""
