@@ -68,6 +68,11 @@ class Training:
     seed: int = 0
 
 
+def seed_of(letter: str, seed: int) -> int:
+    """Panels of a figure draw apart from each other."""
+    return 1000 * seed + ord(letter)
+
+
 class Run:
     """`step()` trains one stack."""
 

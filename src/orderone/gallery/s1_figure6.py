@@ -11,7 +11,7 @@ import pandas as pd
 
 from orderone import theory
 from orderone.gallery import collapse
-from orderone.gallery.deep_training import Members, Run, Training, device, read_images, train
+from orderone.gallery.deep_training import Members, Run, Training, device, read_images, seed_of, train
 from orderone.gallery.experiment import Experiment, Finding, Grid, Parts, Picture, Records
 from orderone.gallery.judging import below
 
@@ -66,7 +66,13 @@ def scales(settings: Settings) -> pd.DataFrame:
 def measure(panel: Panel, settings: Settings) -> pd.DataFrame:
     images = read_images(settings.data, device(), settings.subset)
     training = Training(
-        settings.width, settings.batch, BIAS_VAR, panel.keep, settings.orthogonal, "sgd", _seed(panel, settings)
+        settings.width,
+        settings.batch,
+        BIAS_VAR,
+        panel.keep,
+        settings.orthogonal,
+        "sgd",
+        seed_of(panel.letter, settings.seed),
     )
     members = [(rate, seed) for seed in range(settings.seeds) for rate in settings.rates]
     weight_var = theory.critical_weight_var("tanh", BIAS_VAR, panel.keep)
@@ -90,10 +96,6 @@ def measure(panel: Panel, settings: Settings) -> pd.DataFrame:
         for depth, tau, best in zip(depths, times.first, times.best, strict=True)
     ]
     return pd.concat(frames)
-
-
-def _seed(panel: Panel, settings: Settings) -> int:
-    return 1000 * settings.seed + ord(panel.letter)
 
 
 class Times:

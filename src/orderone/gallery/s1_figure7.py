@@ -15,7 +15,7 @@ import pandas as pd
 from orderone import theory
 from orderone.gallery import boundary
 from orderone.gallery.boundary import Estimate, boundaries
-from orderone.gallery.deep_training import Members, Run, Training, device, read_images, train
+from orderone.gallery.deep_training import Members, Run, Training, device, read_images, seed_of, train
 from orderone.gallery.experiment import Experiment, Finding, Grid, Parts, Picture, Records
 from orderone.gallery.judging import together
 
@@ -101,7 +101,13 @@ def measure(panel: Panel, settings: Settings) -> pd.DataFrame:
     images = read_images(panel.data, device(), settings.subset)
     members = [(weight_var, seed) for seed in range(settings.seeds) for weight_var in settings.weight_vars]
     training = Training(
-        settings.width, settings.batch, BIAS_VAR, panel.keep, panel.orthogonal, panel.optimizer, _seed(panel, settings)
+        settings.width,
+        settings.batch,
+        BIAS_VAR,
+        panel.keep,
+        panel.orthogonal,
+        panel.optimizer,
+        seed_of(panel.letter, settings.seed),
     )
     runs = [
         Run(training, Members(depth, [w for w, _ in members], [panel.rate_at(depth)] * len(members)), images)
@@ -121,10 +127,6 @@ def measure(panel: Panel, settings: Settings) -> pd.DataFrame:
 
     train(runs, panel.steps, f"panel {panel.letter}", look)
     return pd.concat(frames)
-
-
-def _seed(panel: Panel, settings: Settings) -> int:
-    return 1000 * settings.seed + ord(panel.letter)
 
 
 def captions(settings: Settings) -> pd.DataFrame:

@@ -1,8 +1,8 @@
 """One kernel that sizes many tensors at once, reading every entry once: norm, sum, largest absolute value, entries that are
 not finite.
 
-torch's own reductions take four readings and about nine launches for each tensor, and on a GPU a launch costs the host more
-than a small tensor takes to read. Triton comes with torch for CUDA.
+torch's own reductions take nine launches for each tensor, and on a GPU a launch costs the host more than a small tensor
+takes to read. Triton comes with torch for CUDA.
 
 Programs of a grid (tensors, shares) each add up one share of one tensor, in double precision, so that squares neither
 overflow nor vanish; a second kernel adds up the shares.
