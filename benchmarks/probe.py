@@ -2,22 +2,23 @@
 
     python benchmarks/probe.py [device]
 
-Steps with and without it take turns; a ratio is the median of the ratios of neighbours, with the interval in which that
-median lies at 95 %. On the host it is taken twice: from the time this thread had on a core, which other work on the
+Turns with and without it follow each other; a ratio is the median of the ratios of neighbours, with the interval in which
+that median lies at 95 %. On the host it is taken twice: from the time this thread had on a core, which other work on the
 machine disturbs less, and from the clock on the wall. Everything is recorded by default: every module and tensor, every
 step. "fixed batch" adds a pass on 64 tokens a step, for `change`; "pass alone" is what that pass costs by itself. What
-weights cost is the same for every length of a batch, so there are two. The model is the nano-gpt of
-tests/planning/zoo.py, on bytes, with one thread.
+weights cost is the same for every length of a batch, so there are several. "hooks alone" is a floor: hooks on the modules
+and on what they give, which do nothing. The model is the nano-gpt of tests/planning/zoo.py, on bytes, with one thread; on
+a GPU products are in TF32.
 """
 
 import sys
 import time
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from scipy.stats import binom
@@ -30,9 +31,25 @@ import zoo
 
 import orderone as o1
 
-WIDTH, LAYERS, HEAD, BYTES, ROWS, LENGTHS, FIXED, STEPS = 256, 12, 32, 256, 8, (128, 256), 64, 16
+WIDTH, LAYERS, HEAD, BYTES, FIXED, TURNS = 256, 12, 32, 256, 64, 16
 Times = tuple[float, float]
-zoo.VOCAB, zoo.LENGTH, zoo.HEAD = BYTES, max(LENGTHS), HEAD
+
+
+class Setting(NamedTuple):
+    rows: int
+    length: int
+    autocast: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.rows} x {self.length} tokens{', bfloat16' if self.autocast else ''}"
+
+
+SETTINGS = {
+    "cpu": [Setting(8, 128), Setting(8, 256)],
+    "cuda": [Setting(8, 128), Setting(8, 256), Setting(64, 1024), Setting(64, 1024, autocast=True)],
+}
+STEPS = {"cpu": 1, "cuda": 10}  # in a turn
+zoo.VOCAB, zoo.LENGTH, zoo.HEAD = BYTES, max(setting.length for setting in SETTINGS["cuda"]), HEAD
 
 
 def batch(rows: int, length: int, device: str) -> dict[str, Tensor]:
@@ -46,35 +63,59 @@ def trained(device: str) -> tuple[nn.Module, Optimizer]:
     return model, AdamW(model.parameters(), lr=1e-4)
 
 
-def step(model: nn.Module, optimizer: Optimizer, data: dict[str, Tensor]) -> None:
+def step(model: nn.Module, optimizer: Optimizer, data: dict[str, Tensor], setting: Setting) -> None:
     optimizer.zero_grad()
-    model(**data)[1].backward()
+    with torch.autocast(data["idx"].device.type, torch.bfloat16, enabled=setting.autocast):
+        loss = model(**data)[1]
+    loss.backward()
     optimizer.step()
+
+
+@contextmanager
+def hooks_alone(model: nn.Module) -> Iterator[None]:
+    """What no Python that looks at every module can do without."""
+
+    def after(module: nn.Module, args: Any, output: Any) -> None:
+        if isinstance(output, Tensor) and output.requires_grad:
+            output.register_hook(lambda gradient: None)
+
+    handles = [module.register_forward_pre_hook(lambda module, args: None) for module in model.modules()]
+    handles += [module.register_forward_hook(after) for module in model.modules()]
+    yield
+    for handle in handles:
+        handle.remove()
 
 
 def seconds(action: Callable[[], Any], device: str) -> Times:
     """Of this thread, and on the wall: where the work is done elsewhere, only the latter counts."""
     own, wall = time.thread_time(), time.perf_counter()
-    action()
+    for _ in range(STEPS[device]):
+        action()
     if device != "cpu":
         torch.cuda.synchronize()
     elapsed = time.perf_counter() - wall
     return (time.thread_time() - own if device == "cpu" else elapsed), elapsed
 
 
-def measure(device: str, length: int) -> dict[str, list[Times]]:
-    """Seconds of every step, in turns."""
-    data, fixed = batch(ROWS, length, device), batch(1, FIXED, device)
-    options: dict[str, dict[str, Any]] = {"without": {}, "probe": {}, "probe, fixed batch": {"batch": fixed}}
+def measure(device: str, setting: Setting) -> dict[str, list[Times]]:
+    """Seconds of every turn."""
+    data, fixed = batch(setting.rows, setting.length, device), batch(1, FIXED, device)
+    looks: dict[str, Callable[..., Any]] = {
+        "without": lambda *run: nullcontext(),
+        "hooks alone": lambda model, _: hooks_alone(model),
+        "probe": o1.probe,
+        "probe, fixed batch": partial(o1.probe, batch=fixed),
+    }
+    if STEPS[device] > 1:
+        looks["probe, every tenth step"] = partial(o1.probe, every=STEPS[device])
     with ExitStack() as stack:
-        runs = {name: trained(device) for name in options}
-        for name, (model, optimizer) in runs.items():
-            if name != "without":
-                stack.enter_context(o1.probe(model, optimizer, **options[name]))
-        actions: dict[str, Callable[[], Any]] = {name: partial(step, *run, data) for name, run in runs.items()}
+        runs = {name: trained(device) for name in looks}
+        for name, look in looks.items():
+            stack.enter_context(look(*runs[name]))
+        actions: dict[str, Callable[[], Any]] = {name: partial(step, *run, data, setting) for name, run in runs.items()}
         model = trained(device)[0]
         actions["pass alone"] = torch.no_grad()(lambda: model(**fixed))
-        turns = [{name: seconds(action, device) for name, action in actions.items()} for _ in range(STEPS + 2)]
+        turns = [{name: seconds(action, device) for name, action in actions.items()} for _ in range(TURNS + 2)]
     return {name: [turn[name] for turn in turns[2:]] for name in actions}
 
 
@@ -87,12 +128,14 @@ def ratio(found: dict[str, list[Times]], name: str, clock: int) -> str:
 
 def main(device: str) -> None:
     torch.set_num_threads(1)
+    torch.set_float32_matmul_precision("highest" if device == "cpu" else "high")
     print("| | a step, ms | ratio, own time | ratio, wall |\n| --- | --- | --- | --- |", flush=True)
-    for length in LENGTHS:
-        found = measure(device, length)
+    for setting in SETTINGS[device]:
+        found = measure(device, setting)
         for name, times in found.items():
-            step_ms, ratios = 1e3 * median(own for own, _ in times), [ratio(found, name, clock) for clock in (0, 1)]
-            print(f"| {ROWS} x {length} tokens: {name} | {step_ms:.1f} | {' | '.join(ratios)} |", flush=True)
+            step_ms = 1e3 * median(own for own, _ in times) / STEPS[device]
+            ratios = [ratio(found, name, clock) for clock in (0, 1)]
+            print(f"| {setting}: {name} | {step_ms:.1f} | {' | '.join(ratios)} |", flush=True)
 
 
 if __name__ == "__main__":

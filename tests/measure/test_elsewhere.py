@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import orderone as o1
-from orderone.measure import elsewhere, moments, shown, updates
+from orderone.measure import elsewhere, moments, recording, shown, updates
 from orderone.measure.elsewhere import Elsewhere, sizes
 
 GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
@@ -20,7 +20,7 @@ DTYPES = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
 
 @pytest.fixture
 def everything_elsewhere(monkeypatch):
-    for module in (moments, updates, shown):
+    for module in (moments, recording, shown, updates):
         monkeypatch.setattr(module, "is_here", lambda x: False)
 
 
@@ -63,12 +63,12 @@ def test_the_kernel_squares_what_single_precision_cannot(size):
 def test_what_is_held_is_fetched_in_any_number_of_batches(device, monkeypatch):
     tensors = [torch.randn(100 + k, dtype=DTYPES[k % 4], device=device) for k in range(40)]
     for memory in (0, 10_000, 2**27):
-        monkeypatch.setattr(elsewhere, "_memory", lambda device, memory=memory: memory)
+        monkeypatch.setattr(elsewhere, "memory", lambda device, memory=memory: memory)
         ledger = Elsewhere()
         for k, x in enumerate(tensors):
             ledger.hold(k, x.numel(), x, copy=False)
-        found = {slot: size for slot, _, size in ledger.fetch()}
-        assert list(ledger.fetch()) == []
+        found = {slot: size for slot, _, size in ledger.send().sizes()}
+        assert list(ledger.send().sizes()) == []
         for k, x in enumerate(tensors):
             assert found[k] == pytest.approx(expected(x), rel=1e-5, abs=1e-4)
 
@@ -80,7 +80,7 @@ def test_work_of_another_stream_is_done_before_it_is_sized():
     with torch.cuda.stream(stream):
         torch.cuda._sleep(10**9)
         ledger.hold(0, x.numel(), x.add_(1), copy=False)
-    assert [size for _, _, size in ledger.fetch()] == [(8192.0, 8192.0**2, 1.0, 0.0)]
+    assert [size for _, _, size in ledger.send().sizes()] == [(8192.0, 8192.0**2, 1.0, 0.0)]
 
 
 def test_what_is_written_over_is_lost_unless_it_was_copied():
@@ -90,7 +90,7 @@ def test_what_is_written_over_is_lost_unless_it_was_copied():
         ledger.hold(slot, 10, x, copy)
     a.mul_(2)
     b.view(2, 5).mul_(2)
-    found = {slot: size for slot, _, size in ledger.fetch()}
+    found = {slot: size for slot, _, size in ledger.send().sizes()}
     assert ledger.overwritten == {0, 1}
     assert ledger.lost == {0}
     assert found[1] == found[2] == (pytest.approx(10**0.5), 10, 1, 0)

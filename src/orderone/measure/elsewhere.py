@@ -1,4 +1,4 @@
-"""Sizes of tensors on other devices: held until many can be sized together, launched without waiting, fetched at once.
+"""Sizes of tensors on other devices: held until many can be sized together, launched and sent over without waiting.
 
 What is held by reference may be written over by code that follows, and a tensor's version tells so. Whoever does not know
 that nothing will, asks for a copy.
@@ -17,19 +17,20 @@ MEMORY = 2**27  # bytes, where that is not known
 Size = tuple[float, float, float, float]  # norm, sum, largest absolute value, number of entries that are not finite
 
 
-class Held(NamedTuple):
-    slot: int
-    entries: int  # also of those that a sparse tensor does not hold
-    x: Tensor
-    original: Tensor  # x itself, or what it is a copy of
-    version: int
+Held = tuple[
+    int, int, Tensor, Tensor, int
+]  # slot, count, tensor, what it is a copy of or itself, version of the latter
 
 
-Batch = tuple[list[tuple[int, int]], Tensor]  # slots and counts, and the four of each
+class Batch(NamedTuple):
+    slots: Sequence[int]
+    counts: Sequence[int]  # of entries, also of those that a sparse tensor does not hold
+    sizes: Tensor  # (4, slots)
+    here: torch.cuda.Event | None = None  # when they have arrived, if they are on their way
 
 
 class Elsewhere:
-    """Tensors by slot. After `fetch`, `overwritten` has the slots of those that somebody has written into while they were
+    """Tensors by slot. After `send`, `overwritten` has the slots of those that somebody has written into while they were
     held, and `lost` those among them of which there was no copy: their sizes are not what they were."""
 
     def __init__(self) -> None:
@@ -41,38 +42,38 @@ class Elsewhere:
         self.lost: set[int] = set()
 
     def hold(self, slot: int, count: int, x: Tensor, copy: bool) -> None:
-        if x.is_cuda and (self._stream is None or _stream_of(x.device) != self._stream[0]):
+        if x.is_cuda and (self._stream is None or _stream_of(x.get_device()) != self._stream[0]):
             self.settle()
-            self._stream = _stream_of(x.device), x.device
-        self._held.append(Held(slot, count, x.clone() if copy else x, x, version(x)))
+            self._stream = _stream_of(x.get_device()), x.device
+        self._held.append((slot, count, x.clone() if copy else x, x, version(x)))
         self._bytes += (1 + copy) * x.nbytes
-        if self._bytes > _memory(x.device):
+        if self._bytes > memory(x.device):
             self.settle()
 
     def settle(self) -> None:
         """Launch the sizing of all that is held."""
         held, self._held, self._bytes = self._held, [], 0
-        for one in held:
-            if version(one.original) != one.version:
-                self.overwritten.add(one.slot)
-                if one.x is one.original:
-                    self.lost.add(one.slot)
+        for slot, _, x, original, seen in held:
+            if version(original) != seen:
+                self.overwritten.add(slot)
+                if x is original:
+                    self.lost.add(slot)
         with self._after_its_own_work():
-            self.launch([(one.slot, one.entries, one.x) for one in held])
+            self.launch([one[0] for one in held], [one[1] for one in held], [one[2] for one in held])
 
-    def launch(self, labelled: Sequence[tuple[int, int, Tensor]]) -> None:
-        """Slots, numbers of entries, and tensors that need not be held."""
-        kinds: dict[tuple[torch.device, torch.dtype], tuple[list[tuple[int, int]], list[Tensor]]] = {}
-        for slot, count, x in labelled:
-            labels, tensors = kinds.setdefault((x.device, x.dtype), ([], []))
-            labels.append((slot, count))
-            tensors.append(x)
-        self._underway += [(labels, sizes(tensors)) for labels, tensors in kinds.values()]
+    def launch(self, slots: Sequence[int], counts: Sequence[int], tensors: Sequence[Tensor]) -> None:
+        """Of tensors that need not be held."""
+        kinds: dict[tuple[int, torch.dtype], list[int]] = {}
+        for k, x in enumerate(tensors):
+            kinds.setdefault((x.get_device(), x.dtype), []).append(k)
+        for members in kinds.values():
+            own = sizes([tensors[k] for k in members])
+            self._underway.append(Batch([slots[k] for k in members], [counts[k] for k in members], own))
 
     @contextmanager
     def _after_its_own_work(self) -> Iterator[None]:
         """In the stream that computed it, on which the present one then waits."""
-        if self._stream is None or _stream_of(self._stream[1]) == self._stream[0]:
+        if self._stream is None or _stream_of(self._stream[1].index) == self._stream[0]:
             yield
             return
         stream = torch.cuda.ExternalStream(*self._stream)
@@ -80,18 +81,51 @@ class Elsewhere:
             yield
         torch.cuda.current_stream(self._stream[1]).wait_stream(stream)
 
-    def fetch(self) -> Iterator[tuple[int, int, Size]]:
-        """Slots, counts, sizes. One transfer for each device, which as a rule is one."""
+    def send(self) -> "Arriving":
+        """All that was launched, on its way here: one transfer for each device, which as a rule is one."""
         self.settle()
         underway, self._underway = self._underway, []
         devices: dict[torch.device, list[Batch]] = {}
         for batch in underway:
-            devices.setdefault(batch[1].device, []).append(batch)
-        for batches in devices.values():
-            labels = [label for labels, _ in batches for label in labels]
-            arrived = torch.cat([found for _, found in batches], 1).tolist()
-            for (slot, count), size in zip(labels, zip(*arrived, strict=True), strict=True):
-                yield slot, count, size
+            devices.setdefault(batch.sizes.device, []).append(batch)
+        return Arriving([_sent(batches) for batches in devices.values()])
+
+
+def _sent(batches: list[Batch]) -> Batch:
+    slots = [slot for batch in batches for slot in batch.slots]
+    counts = [count for batch in batches for count in batch.counts]
+    found = torch.cat([batch.sizes for batch in batches], 1)
+    if not found.is_cuda:
+        return Batch(slots, counts, found.cpu())
+    with torch.cuda.device_of(found):
+        here = torch.cuda.Event()
+        sent = found.to("cpu", non_blocking=True)
+        here.record()
+    return Batch(slots, counts, sent, here)
+
+
+class Arriving:
+    """Sizes that may still be on their way."""
+
+    def __init__(self, batches: list[Batch]):
+        self._batches = batches
+
+    def is_here(self) -> bool:
+        return all(batch.here is None or batch.here.query() for batch in self._batches)
+
+    def land(self) -> None:
+        """Wait for them, and leave the memory that transfers need."""
+        for k, batch in enumerate(self._batches):
+            if batch.here is not None:
+                batch.here.synchronize()
+                ordinary = torch.empty_like(batch.sizes, pin_memory=False).copy_(batch.sizes)
+                self._batches[k] = batch._replace(sizes=ordinary, here=None)
+
+    def sizes(self) -> Iterator[tuple[int, int, Size]]:
+        """Slots, counts, sizes."""
+        self.land()
+        for batch in self._batches:
+            yield from zip(batch.slots, batch.counts, zip(*batch.sizes.tolist(), strict=True), strict=True)
 
 
 def sizes(tensors: Sequence[Tensor]) -> Tensor:
@@ -99,15 +133,12 @@ def sizes(tensors: Sequence[Tensor]) -> Tensor:
     kernel = _kernel() if tensors[0].is_cuda else None
     if kernel is None:
         return torch.stack([_size(x) for x in tensors], 1)
-    return kernel([_dense(x) for x in tensors])
+    return kernel([x if x.is_contiguous() and not x.is_neg() else _dense(x) for x in tensors])
 
 
 def _dense(x: Tensor) -> Tensor:
     """In whatever order: if it is dense, as it lies in memory."""
-    if x.is_neg():
-        x = x.resolve_neg()
-    if x.is_contiguous():
-        return x
+    x = x.resolve_neg()
     as_it_lies = x.permute(sorted(range(x.dim()), key=x.stride, reverse=True))
     return as_it_lies.contiguous()  # itself, if nothing is between its entries
 
@@ -133,13 +164,16 @@ def _size(x: Tensor) -> Tensor:
 
 
 @cache
-def _memory(device: torch.device) -> int:
+def memory(device: torch.device) -> int:
     return torch.cuda.get_device_properties(device).total_memory // SHARE if device.type == "cuda" else MEMORY
 
 
 def version(x: Tensor) -> int:
-    return -1 if x.is_inference() else x._version
+    try:
+        return x._version
+    except RuntimeError:  # of inference: it has none, and nobody may write into it
+        return -1
 
 
-def _stream_of(device: torch.device) -> int:
-    return torch._C._cuda_getCurrentRawStream(device.index)
+def _stream_of(device: int) -> int:
+    return torch._C._cuda_getCurrentRawStream(device)

@@ -1,7 +1,7 @@
 """Sizes of many tensors, computed where the tensors are, and fetched together.
 
 A `Ledger` takes tensors as they come by. On the host there is nothing to wait for: they are sized at once, before anybody
-can change them. Those on other devices are sized together (`elsewhere`), and `fetch` moves all results over at once.
+can change them. Those on other devices are sized together (`elsewhere`), and `send` moves all results over at once.
 """
 
 import math
@@ -10,11 +10,12 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch._C._functorch import get_unwrapped, is_functorch_wrapped_tensor, peek_interpreter_stack
 
-from orderone.measure.elsewhere import Elsewhere
+from orderone.measure.elsewhere import Arriving, Elsewhere
 
+PLAIN = {Tensor, nn.Parameter}  # classes of tensors that are all here
 WIDE = {torch.float16: torch.float32, torch.bfloat16: torch.float32}
 SUMMED = {*WIDE, torch.float32, torch.float64}  # what torch reduces; other precisions (float8) are widened first
 FEW = 2**12  # entries; of so few, a call takes longer than what it does
@@ -55,8 +56,21 @@ def _larger(one: float, two: float) -> float:
     return one if math.isnan(one) or one > two else two
 
 
+class Sent(NamedTuple):
+    """The moments of all slots of a ledger; those from other devices may still be on their way."""
+
+    slots: list[Moments]
+    arriving: Arriving
+
+    def moments(self) -> list[Moments]:
+        found = self.slots.copy()
+        for slot, count, (norm, total, largest, bad) in self.arriving.sizes():
+            found[slot] = Moments(count, norm * norm, total, largest, count - bad)
+        return found
+
+
 class Ledger:
-    """Slots are numbered; `fetch` returns the moments of all of them, in order, and starts anew."""
+    """Slots are numbered; `send` gives the moments of all of them, in order, and starts anew."""
 
     def __init__(self) -> None:
         self._slots: list[Moments] = []
@@ -69,7 +83,8 @@ class Ledger:
     def add(self, x: Tensor, count: int | None = None, copy: bool = False) -> int:
         """Of a sparse tensor, give the values and the `count` of all entries. What is on another device is sized later, and
         from a `copy` if it may be written over until then."""
-        count, x = _numbers(x, count)
+        x = _numbers(x.detach())
+        count = x.numel() if count is None else count
         if is_here(x):
             self._slots.append(_here(count, x))
         else:
@@ -78,19 +93,21 @@ class Ledger:
         return len(self._slots) - 1
 
     def add_all(self, tensors: Iterable[Tensor]) -> range:
-        """Of many that are there now, all on other devices: one after another they would take the host longer."""
-        first = len(self._slots)
-        labelled = [(slot, *_numbers(x, None)) for slot, x in enumerate(tensors, first)]
-        self.elsewhere.launch(labelled)
-        self._slots += [NOTHING] * len(labelled)
-        return range(first, len(self._slots))
+        """Of many that are there now, all on other devices, where no gradients are recorded: one after another they would
+        take the host longer."""
+        first, numbers = len(self._slots), [_numbers(x) for x in tensors]
+        self._slots += [NOTHING] * len(numbers)
+        slots = range(first, len(self._slots))
+        self.elsewhere.launch(slots, [x.numel() for x in numbers], numbers)
+        return slots
 
     def keep(self, x: Tensor, count: int | None = None) -> int:
         """The same for a tensor that nobody changes before `settle`, which sizes all of them: between other work, most of
         the time for a small one goes into bringing code back to the cache."""
         if not is_here(x):
             return self.add(x, count)
-        self._kept.append((len(self._slots), *_numbers(x, count)))
+        x = _numbers(x.detach())
+        self._kept.append((len(self._slots), x.numel() if count is None else count, x))
         self._slots.append(NOTHING)
         return len(self._slots) - 1
 
@@ -105,12 +122,14 @@ class Ledger:
             if self._slots[slot] is NOTHING:
                 self._slots[slot] = _here(count, x)
 
-    def fetch(self) -> list[Moments]:
+    def send(self) -> Sent:
+        """Without waiting for other devices."""
         self.settle()
         slots, self._slots = self._slots, []
-        for slot, count, (norm, total, largest, bad) in self.elsewhere.fetch():
-            slots[slot] = Moments(count, norm * norm, total, largest, count - bad)
-        return slots
+        return Sent(slots, self.elsewhere.send())
+
+    def fetch(self) -> list[Moments]:
+        return self.send().moments()
 
 
 def is_here(x: Tensor) -> bool:
@@ -119,9 +138,14 @@ def is_here(x: Tensor) -> bool:
 
 def is_measurable(x: Tensor) -> bool:
     """Real or complex, dense, and not empty here."""
-    dense = x.layout == torch.strided and not (x.is_nested or x.is_meta)
-    full = x.numel() > 0 and (type(x) is Tensor or local(x).numel() > 0)
-    return dense and full and (x.is_floating_point() or x.is_complex())
+    if not (x.is_floating_point() or x.is_complex()) or x.layout != torch.strided or x.is_nested or x.is_meta:
+        return False
+    return x.numel() > 0 and (type(x) in PLAIN or local(x).numel() > 0)
+
+
+def is_plain(x: Tensor) -> bool:
+    """Neither spread over processes nor inside a transformation of torch.func."""
+    return type(x) in PLAIN and not is_functorch_wrapped_tensor(x)
 
 
 def local(x: Tensor) -> Tensor:
@@ -129,17 +153,16 @@ def local(x: Tensor) -> Tensor:
     another; under torch.func all entries of all samples."""
     while is_functorch_wrapped_tensor(x):
         x = get_unwrapped(x)
-    part = None if type(x) is Tensor else getattr(x, "to_local", None)
+    part = None if type(x) in PLAIN else getattr(x, "to_local", None)
     return x if part is None else part()
 
 
-def _numbers(x: Tensor, count: int | None) -> tuple[int, Tensor]:
-    """How many there are, and those to be sized, as real numbers."""
-    x = local(x.detach())
-    count = x.numel() if count is None else count
+def _numbers(x: Tensor) -> Tensor:
+    """Those to be sized, as real numbers."""
+    x = local(x)
     if x.dtype in SUMMED:
-        return count, x
-    return count, x.abs() if x.is_complex() else x.float()
+        return x
+    return x.abs() if x.is_complex() else x.float()
 
 
 def _here(count: int, x: Tensor) -> Moments:

@@ -10,10 +10,12 @@ from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
 from orderone.measure import records
-from orderone.measure.moments import Moments, is_measurable
+from orderone.measure.elsewhere import memory
+from orderone.measure.history import History, Key, Row
+from orderone.measure.moments import is_here, is_measurable, is_plain
 from orderone.measure.reference import Reference, repeatable
 from orderone.measure.scores import watching_scores
-from orderone.measure.shown import Key, Shown
+from orderone.measure.shown import Shown
 from orderone.measure.updates import Updates
 from orderone.measure.watch import Identities, is_own, watching
 from orderone.planning.inventory import inventory, unwrap
@@ -45,11 +47,11 @@ class Probe:
     ):
         self.model, self.optimizer, self.batch = model, optimizer, batch
         self.quantities, self.wanted, self.every = frozenset(quantities), wanted, every
+        self._of_training = self._kinds_of_training()
         self.provenance = dict(provenance or {})
-        self.step = 0
-        self.rows: list[tuple[int, str, str, Moments]] = []
+        self.step, self._due = 0, True  # whether this step is recorded
+        self._history = History()
         self._parameters = {name: item.tensor for name, item in inventory(model).items() if wanted(name)}
-        self.same_output: dict[str, str] = {}  # in the first step, modules that give a tensor another module has given
         self._updates = Updates()
         self._written_over: dict[Key, bool] = {}  # whether somebody writes into it after it was seen
         self._reference = Reference()
@@ -63,6 +65,15 @@ class Probe:
         """One line for each step, module (or tensor) and quantity: rms, mean, largest absolute value, finite fraction."""
         rows = [(step, module, quantity, *m.row()) for step, module, quantity, m in self.rows]
         return records.table(rows, COLUMNS, self.provenance | records.versions())
+
+    @property
+    def rows(self) -> list[Row]:
+        return [row for step in self._history.steps for row in step.rows()]
+
+    @property
+    def same_output(self) -> dict[str, str]:
+        """In the first step, modules that give a tensor another module has given."""
+        return self._history.steps[0].same_outputs() if self._history.steps else {}
 
     # --- watching ----------------------------------------------------------------------------------------------------
 
@@ -89,6 +100,15 @@ class Probe:
         if self.quantities & {"scores", "score change"}:
             stack.enter_context(watching_scores(self.model, self._saw_scores))
 
+    def _kinds_of_training(self) -> set[str]:
+        """What is looked at in training passes. Outputs, too, if only their gradients are asked for."""
+        kinds = {"input", "output", "scores"} & self.quantities
+        if "output gradient" in self.quantities:
+            kinds.add("output")
+        if self.batch is TRAINING:
+            kinds |= {kind for kind, change in CHANGES.items() if change in self.quantities}
+        return kinds
+
     def _kinds(self) -> set[str]:
         return {kind for kind in ("input", "output") if kind in self.quantities} | (
             {"output"} if self.quantities & {"output gradient", "change"} else set()
@@ -103,14 +123,20 @@ class Probe:
                 if p.requires_grad:
                     yield p.register_post_accumulate_grad_hook(lambda p, name=name: self._accumulated(name, p))
 
-    @property
-    def _due(self) -> bool:
-        return self.step % self.every == 0
+    def _advance(self) -> None:
+        self.flush()
+        self.step += 1
+        self._due = self.step % self.every == 0
 
     def _listens(self, kind: str) -> bool:
         if self._only_changes:
             return CHANGES.get(kind) in self.quantities
-        return torch.is_grad_enabled() and not torch.is_inference_mode_enabled() and self._due
+        return (
+            kind in self._of_training
+            and self._due
+            and torch.is_grad_enabled()
+            and not torch.is_inference_mode_enabled()
+        )
 
     def _saw(self, module: str, kind: str, x: Tensor) -> None:
         if self._only_changes:
@@ -126,6 +152,11 @@ class Probe:
 
     def _compare_one(self, key: Key, x: Tensor, number: int) -> None:
         ledger = self._shown.ledger
+        if self._only_changes and is_plain(x) and not is_here(x) and not self._written_over.get(key, True):
+            self._reference.await_change(key, x, number)
+            if self._reference.waiting > memory(x.device):
+                self._put_changes()
+            return
         change = self._reference.change(key, x, number, ledger.keep if self._only_changes else ledger.add)
         if change is not None:
             self._shown.put((key[0], CHANGES[key[1]]), change)
@@ -139,8 +170,7 @@ class Probe:
         if self.optimizer is not None or repeats or not torch.is_grad_enabled():
             return
         if self._began:
-            self.flush()
-            self.step += 1
+            self._advance()
         if self._due:
             if self._began:
                 self._compare()
@@ -175,8 +205,7 @@ class Probe:
             for name, change in self._updates.changes():
                 self._shown.note(name, "update", change)
             self._shown.settle()
-        self.flush()
-        self.step += 1
+        self._advance()
         if self._due:
             self._compare()
 
@@ -194,9 +223,14 @@ class Probe:
         try:
             with repeatable(self.model), torch.no_grad():
                 unwrap(self.model)(*args, **kwargs)
+            self._put_changes()
             self._shown.ledger.settle()
         finally:
             self._only_changes = False
+
+    def _put_changes(self) -> None:
+        for (module, kind), slot in self._reference.changes(self._shown.ledger.add_all):
+            self._shown.put((module, CHANGES[kind]), slot)
 
     def last_pass(self, action: Callable[[], Any]) -> None:
         """A pass after the last step, of which only sizes and changes are wanted."""
@@ -205,10 +239,8 @@ class Probe:
         self.flush()
 
     def flush(self) -> None:
-        """Bring what was computed over, as lines of the current step."""
-        self.rows += [(self.step, *key, size) for key, size in self._shown.sizes().items()]
-        if self.step == 0:
-            self.same_output |= self._shown.same_outputs()
+        """What was computed belongs to the current step."""
+        self._history.add(self._shown.end(self.step))
         self._clear()
 
     def _clear(self) -> None:

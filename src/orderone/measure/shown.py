@@ -1,21 +1,19 @@
 """What one step shows: tensors under the names of modules and quantities, sized as they come by.
 
 A tensor that several modules give is sized once. Gradients of outputs come by hooks on the tensors themselves. Slots of a
-ledger stand for sizes until `sizes` brings the numbers over.
+ledger stand for sizes until `end` sends for the numbers.
 """
 
 import weakref
-from collections import Counter
 from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor
 from torch.utils.hooks import RemovableHandle
 
-from orderone.measure.moments import FEW, Ledger, Moments, is_here, is_measurable
+from orderone.measure.history import Key, Step
+from orderone.measure.moments import FEW, Ledger, is_here, is_measurable
 from orderone.measure.watch import Identities
-
-Key = tuple[str, str]  # module or tensor, quantity
 
 
 class Shown:
@@ -79,10 +77,11 @@ class Shown:
             self._notes[name, quantity] = size(x, count)
 
     def note_gradient(self, name: str, p: Tensor) -> None:
-        if p.grad is not None and p.grad.is_sparse:
-            self.note(name, "gradient", p.grad.coalesce().values(), p.numel())
-        elif p.grad is not None:
-            self.note(name, "gradient", p.grad)
+        gradient = p.grad
+        if gradient is not None and gradient.is_sparse:
+            self.note(name, "gradient", gradient.coalesce().values(), p.numel())
+        elif gradient is not None:
+            self.note(name, "gradient", gradient)
 
     def settle(self) -> None:
         noted, self._noted = self._noted, {}
@@ -91,31 +90,16 @@ class Shown:
 
     # --- the end of the step ---------------------------------------------------------------------------------------------
 
-    def sizes(self) -> dict[Key, Moments]:
-        """Of everything that was asked for, without what was written over before it could be sized."""
-        self._moments = self.ledger.fetch()
-        entries = [*self._entries, *self._gradient_entries(), *self._notes.items()]
-        self._learn(entries)
-        found: dict[Key, Moments] = {}
-        for key, slot in entries:
-            if key[1] in self.quantities and slot not in self.ledger.elsewhere.lost:
-                found[key] = found[key] + self._moments[slot] if key in found else self._moments[slot]
-        return found
-
-    def _learn(self, entries: list[tuple[Key, int]]) -> None:
-        overwritten = self.ledger.elsewhere.overwritten
-        for key, slot in entries:
-            if key not in self.written_over or slot in overwritten:
-                self.written_over[key] = slot in overwritten
-
-    def same_outputs(self) -> dict[str, str]:
-        """Modules that give what another module has given: what passes a module unchanged, in this shape or another, has
-        the same moments to the last bit. To be asked after `sizes`."""
-        first: dict[Moments, str] = {}
-        outputs = [(module, self._moments[slot]) for (module, kind), slot in self._entries if kind == "output"]
-        calls = Counter(module for module, _ in outputs)
-        alone = [(module, size) for module, size in outputs if calls[module] == 1 and size.squares > 0]
-        return {module: first[size] for module, size in alone if first.setdefault(size, module) != module}
+    def end(self, number: int) -> Step:
+        """Everything that was asked for."""
+        sent, elsewhere = self.ledger.send(), self.ledger.elsewhere
+        passed = [*self._entries, *self._gradient_entries()]
+        for key, slot in passed:
+            if key not in self.written_over or slot in elsewhere.overwritten:
+                self.written_over[key] = slot in elsewhere.overwritten
+        wanted = [entry for entry in passed if entry[0][1] in self.quantities]
+        keys, slots = [key for key, _ in wanted], [slot for _, slot in wanted]
+        return Step(number, [*keys, *self._notes], [*slots, *self._notes.values()], frozenset(elsewhere.lost), sent)
 
     def _gradient_entries(self) -> Iterator[tuple[Key, int]]:
         for (module, kind), slot in self._entries:

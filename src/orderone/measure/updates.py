@@ -8,37 +8,41 @@ from collections.abc import Iterator
 
 import torch
 from torch import Tensor
+from torch._utils import _flatten_dense_tensors, _unflatten_dense_tensors
 
 from orderone.measure.moments import is_here, local
+
+Named = dict[str, Tensor]
 
 
 class Updates:
     """To be used where no gradients are recorded."""
 
     def __init__(self) -> None:
-        self._copies: dict[str, tuple[Tensor, Tensor]] = {}
+        self._here: dict[str, tuple[Tensor, Tensor]] = {}
+        self._elsewhere: dict[tuple[int, torch.dtype], Named] = {}  # tensors of one device and precision
+        self._negative: list[tuple[Named, Tensor]] = []  # and what they were, end to end, with the other sign
 
     def remember(self, name: str, p: Tensor) -> None:
-        """On other devices there is room for a copy now, and `copy` makes it."""
+        """On other devices, `copy` does."""
         x = local(p)
-        self._copies[name] = p, x.clone() if is_here(x) else torch.empty_like(x)
+        if is_here(x):
+            self._here[name] = p, x.clone()
+        elif x.numel():
+            self._elsewhere.setdefault((x.get_device(), x.dtype), {})[name] = x
 
     def copy(self) -> None:
-        if elsewhere := self._elsewhere():
-            torch._foreach_copy_(  # pyright: ignore[reportPrivateImportUsage]
-                [self._copies[name][1] for name in elsewhere], [*elsewhere.values()]
-            )
+        for named in self._elsewhere.values():
+            self._negative.append((named, _flatten_dense_tensors([*named.values()]).neg_()))
+        self._elsewhere = {}
 
     def changes(self) -> Iterator[tuple[str, Tensor]]:
         """Of every tensor once; afterwards nothing is remembered."""
-        elsewhere, copies = self._elsewhere(), self._copies
-        self._copies = {}
-        if elsewhere:
-            before = [copies.pop(name)[1] for name in elsewhere]
-            changes = torch._foreach_sub([*elsewhere.values()], before)  # pyright: ignore[reportPrivateImportUsage]
-            yield from zip(elsewhere, changes, strict=True)
-        for name, (p, before) in copies.items():
+        here, elsewhere = self._here, self._negative
+        self._here, self._negative = {}, []
+        for named, negative in elsewhere:
+            changes = _unflatten_dense_tensors(negative, [*named.values()])
+            torch._foreach_add_(changes, [*named.values()])  # pyright: ignore[reportPrivateImportUsage]
+            yield from zip(named, changes, strict=True)
+        for name, (p, before) in here.items():
             yield name, torch.sub(local(p), before, out=before)
-
-    def _elsewhere(self) -> dict[str, Tensor]:
-        return {name: x for name, (p, _) in self._copies.items() if not is_here(x := local(p))}

@@ -48,17 +48,17 @@ def _hooks(
     name: str, module: nn.Module, sink: Sink, kinds: Collection[str], listens: Callable[[str], bool]
 ) -> Iterator[RemovableHandle]:
     """An input is seen before the call: the module may write into it."""
-    own = is_own(module)
+    own = weakref.ref(module)
 
     def before(called: nn.Module, args: tuple, kwargs: Mapping[str, Any]) -> None:
-        if listens("input") and own(called):
+        if called is own() and listens("input"):
             first = main_tensor(args[0]) if args else None  # mostly there, and found fast
             first = main_tensor((args, kwargs)) if first is None else first
             if first is not None:
                 sink(name, "input", first)
 
     def after(called: nn.Module, args: tuple, output: Any) -> None:
-        if listens("output") and own(called):
+        if called is own() and listens("output"):
             signal = main_tensor(output)
             if signal is not None:
                 sink(name, "output", signal)
