@@ -54,8 +54,8 @@ class Layer:
         return self.module._parameters[self.attribute]  # pyright: ignore[reportReturnType]
 
     def product(self, weight: Tensor, x: Tensor) -> Any:
-        zero = {name: torch.zeros_like(p) for name, p in self.module.named_parameters(recurse=False)}
-        given = {f"module.{name}": value for name, value in (zero | {self.attribute: weight}).items()}
+        own = self.module.named_parameters(recurse=False)
+        given = {f"module.{name}": weight if name == self.attribute else torch.zeros_like(p) for name, p in own}
         return functional_call(_WithoutHooks(self.module), given, (x,))
 
     @torch.no_grad()

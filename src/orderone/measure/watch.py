@@ -47,21 +47,24 @@ def as_written() -> Any:
 def _hooks(
     name: str, module: nn.Module, sink: Sink, kinds: Collection[str], listens: Callable[[str], bool]
 ) -> Iterator[RemovableHandle]:
-    """An input is seen before the call: the module may write into it."""
+    """An input is seen before the call: the module may write into it. Looking is no concern of modes that watch what torch
+    is asked for, and each of them would take longer than the look."""
     own = weakref.ref(module)
 
     def before(called: nn.Module, args: tuple, kwargs: Mapping[str, Any]) -> None:
         if called is own() and listens("input"):
-            first = main_tensor(args[0]) if args else None  # mostly there, and found fast
-            first = main_tensor((args, kwargs)) if first is None else first
-            if first is not None:
-                sink(name, "input", first)
+            with torch._C.DisableTorchFunction():
+                first = main_tensor(args[0]) if args else None  # mostly there, and found fast
+                first = main_tensor((args, kwargs)) if first is None else first
+                if first is not None:
+                    sink(name, "input", first)
 
     def after(called: nn.Module, args: tuple, output: Any) -> None:
         if called is own() and listens("output"):
-            signal = main_tensor(output)
-            if signal is not None:
-                sink(name, "output", signal)
+            with torch._C.DisableTorchFunction():
+                signal = main_tensor(output)
+                if signal is not None:
+                    sink(name, "output", signal)
 
     if "input" in kinds:
         yield module.register_forward_pre_hook(before, with_kwargs=True)
