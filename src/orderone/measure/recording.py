@@ -230,7 +230,10 @@ class Probe:
 
     def _put_changes(self) -> None:
         for (module, kind), slot in self._reference.changes(self._shown.ledger.add_all):
-            self._shown.put((module, CHANGES[kind]), slot)
+            if slot is None:
+                self._written_over[module, kind] = True
+            else:
+                self._shown.put((module, CHANGES[kind]), slot)
 
     def last_pass(self, action: Callable[[], Any]) -> None:
         """A pass after the last step, of which only sizes and changes are wanted."""

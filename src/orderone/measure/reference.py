@@ -56,16 +56,15 @@ class Reference:
                 self.waiting += x.nbytes
 
     @torch.no_grad()
-    def changes(self, slots: Callable[[Iterable[Tensor]], Iterable[int]]) -> Iterator[tuple[Key, int]]:
+    def changes(self, slots: Callable[[Iterable[Tensor]], Iterable[int]]) -> Iterator[tuple[Key, int | None]]:
         """All that are awaited. What was written over since it was seen has none."""
         waiting, asked = self._waiting, self._asked
         self._waiting, self._asked, self.waiting = {}, [], 0
         whole = {pair: (x, first) for pair, (x, first, seen) in waiting.items() if version(x) == seen}
-        if whole:
-            now, before = map(list, zip(*whole.values(), strict=True))
-            differences = torch._foreach_sub(now, before)  # pyright: ignore[reportPrivateImportUsage]
-            found = dict(zip(whole, slots(differences), strict=True))
-            yield from ((key, found[pair]) for key, pair in asked if pair in found)
+        now, before = [x for x, _ in whole.values()], [first for _, first in whole.values()]
+        differences = torch._foreach_sub(now, before) if whole else ()  # pyright: ignore[reportPrivateImportUsage]
+        found = dict(zip(whole, slots(differences), strict=True))
+        return ((key, found.get(pair)) for key, pair in asked)
 
     def _counterpart(self, key: Key, x: Tensor, number: int) -> Tensor | None:
         """In the first pass, `x` itself becomes one."""
