@@ -1,10 +1,11 @@
 """A coordinate check against mup's `get_coord_data` on the same networks, and against the floor of both.
 
-    python benchmarks/coord_check.py [repetitions]
+    python benchmarks/coord_check.py [repetitions] [device]
 
 Widths 64 to 1024, 4 steps, 3 seeds, one batch, AdamW, one thread; medians of interleaved runs. The floor is the training
 itself: build, forward, backward, fused AdamW, and nothing recorded. No way of recording can be faster than that. For the
-MLP there is a second floor, with all seeds stacked into one tensor program; the lower one counts.
+MLP there is a second floor, with all seeds stacked into one tensor program; the lower one counts. On a GPU models are
+built on the host and moved, by both.
 """
 
 import logging
@@ -53,10 +54,10 @@ def for_mup(build: Callable[..., nn.Module], width: int) -> Callable[[], nn.Modu
     return made
 
 
-def floor(build: Callable[[int], nn.Module], step: Callable[[nn.Module], Tensor]) -> None:
+def floor(build: Callable[[int], nn.Module], step: Callable[[nn.Module], Tensor], device: str) -> None:
     for _ in range(SEEDS):
         for width in WIDTHS:
-            model = build(width)
+            model = build(width).to(device)
             optimizer = torch.optim.AdamW(model.parameters(), lr=LR, fused=True)
             for _ in range(STEPS):
                 optimizer.zero_grad()
@@ -69,8 +70,8 @@ def stacked_floor(x: Tensor, y: Tensor) -> None:
     inputs, labels = x.expand(SEEDS, *x.shape), y.repeat(SEEDS)
     for width in WIDTHS:
         shapes = ((784, width), (width, width), (width, 10))
-        weights = [torch.empty(SEEDS, *shape).uniform_(-1, 1).mul_(shape[0] ** -0.5) for shape in shapes]
-        biases = [torch.zeros(SEEDS, 1, shape[1]) for shape in shapes]
+        weights = [x.new_empty(SEEDS, *shape).uniform_(-1, 1).mul_(shape[0] ** -0.5) for shape in shapes]
+        biases = [x.new_zeros(SEEDS, 1, shape[1]) for shape in shapes]
         optimizer = torch.optim.AdamW([p.requires_grad_() for p in (*weights, *biases)], lr=LR, fused=True)
         for _ in range(STEPS):
             optimizer.zero_grad()
@@ -84,6 +85,8 @@ def stacked_floor(x: Tensor, y: Tensor) -> None:
 def seconds(action: Callable[[], Any]) -> tuple[float, Any]:
     start = time.perf_counter()
     result = action()
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
     return time.perf_counter() - start, result
 
 
@@ -105,21 +108,23 @@ def compare(name: str, ours: Callable, mups: Callable, floors: Sequence[Callable
     )  # fmt: skip
 
 
-def on_numbers(batch: int, repetitions: int) -> None:
-    x, y = torch.randn(batch, 784), torch.randint(0, 10, (batch,))
+def on_numbers(batch: int, repetitions: int, device: str) -> None:
+    x, y = torch.randn(batch, 784, device=device), torch.randint(0, 10, (batch,), device=device)
     models = {width: for_mup(MLP, width) for width in WIDTHS}
     compare(
         f"MLP, batch {batch}",
-        lambda: o1.coord_check(MLP, WIDTHS, lr=LR, batches=(x, y), steps=STEPS, seeds=SEEDS, weight_decay=0.0),
-        lambda: get_coord_data(models, [(x, y)], optimizer="adamw", lr=LR, nsteps=STEPS, nseeds=SEEDS, cuda=False,
-                               show_progress=False),
-        [lambda: floor(MLP, lambda model: nn.functional.cross_entropy(model(x), y)), lambda: stacked_floor(x, y)],
+        lambda: o1.coord_check(lambda width: MLP(width).to(device), WIDTHS, lr=LR, batches=(x, y), steps=STEPS,
+                               seeds=SEEDS, weight_decay=0.0),
+        lambda: get_coord_data(models, [(x, y)], optimizer="adamw", lr=LR, nsteps=STEPS, nseeds=SEEDS,
+                               cuda=device == "cuda", show_progress=False),
+        [lambda: floor(MLP, lambda model: nn.functional.cross_entropy(model(x), y), device),
+         lambda: stacked_floor(x, y)],
         repetitions,
     )  # fmt: skip
 
 
-def on_text(shape: tuple[int, int], repetitions: int) -> None:
-    ids = torch.randint(0, 256, shape)
+def on_text(shape: tuple[int, int], repetitions: int, device: str) -> None:
+    ids = torch.randint(0, 256, shape, device=device)
     batch, models = {"input_ids": ids, "labels": ids}, {width: for_mup(gpt2, width) for width in WIDTHS}
 
     def readable(name: str) -> bool:  # mup cannot record modules that give None among their outputs
@@ -127,10 +132,12 @@ def on_text(shape: tuple[int, int], repetitions: int) -> None:
 
     compare(
         f"GPT-2, 2 layers, {shape[0]} x {shape[1]} tokens",
-        lambda: o1.coord_check(gpt2, WIDTHS, lr=LR, batches=batch, steps=STEPS, seeds=SEEDS, weight_decay=0.0),
-        lambda: get_coord_data(models, [batch], optimizer="adamw", lr=LR, nsteps=STEPS, nseeds=SEEDS, cuda=False,
-                               dict_in_out=True, show_progress=False, filter_module_by_name=readable),
-        [lambda: floor(gpt2, lambda model: model(**batch).loss)],
+        lambda: o1.coord_check(lambda width: gpt2(width).to(device), WIDTHS, lr=LR, batches=batch, steps=STEPS,
+                               seeds=SEEDS, weight_decay=0.0),
+        lambda: get_coord_data(models, [batch], optimizer="adamw", lr=LR, nsteps=STEPS, nseeds=SEEDS,
+                               cuda=device == "cuda", dict_in_out=True, show_progress=False,
+                               filter_module_by_name=readable),
+        [lambda: floor(gpt2, lambda model: model(**batch).loss, device)],
         repetitions,
     )  # fmt: skip
 
@@ -138,10 +145,10 @@ def on_text(shape: tuple[int, int], repetitions: int) -> None:
 if __name__ == "__main__":
     torch.set_num_threads(1)
     logging.disable(logging.WARNING)
-    times = int(sys.argv[1]) if len(sys.argv) > 1 else 3
+    times, device = int((sys.argv[1:] or ["3"])[0]), (sys.argv[2:] or ["cpu"])[0]
     print("| network | orderone, s | mup, s | floor, s | mup / orderone | mup / floor | numbers | mup's |")
     print("| --- | --- | --- | --- | --- | --- | --- | --- |", flush=True)
     for size in (16, 64):
-        on_numbers(size, times)
+        on_numbers(size, times, device)
     for tokens in ((2, 16), (8, 32)):
-        on_text(tokens, times)
+        on_text(tokens, times, device)

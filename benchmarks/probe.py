@@ -31,7 +31,7 @@ import zoo
 
 import orderone as o1
 
-WIDTH, LAYERS, HEAD, BYTES, FIXED, TURNS = 256, 12, 32, 256, 64, 16
+WIDTH, LAYERS, HEAD, BYTES, FIXED = 256, 12, 32, 256, 64
 Times = tuple[float, float]
 
 
@@ -48,7 +48,7 @@ SETTINGS = {
     "cpu": [Setting(8, 128), Setting(8, 256)],
     "cuda": [Setting(8, 128), Setting(8, 256), Setting(64, 1024), Setting(64, 1024, autocast=True)],
 }
-STEPS = {"cpu": 1, "cuda": 10}  # in a turn
+STEPS, TURNS = {"cpu": 1, "cuda": 10}, {"cpu": 16, "cuda": 10}  # steps in a turn, and turns
 zoo.VOCAB, zoo.LENGTH, zoo.HEAD = BYTES, max(setting.length for setting in SETTINGS["cuda"]), HEAD
 
 
@@ -115,7 +115,7 @@ def measure(device: str, setting: Setting) -> dict[str, list[Times]]:
         actions: dict[str, Callable[[], Any]] = {name: partial(step, *run, data, setting) for name, run in runs.items()}
         model = trained(device)[0]
         actions["pass alone"] = torch.no_grad()(lambda: model(**fixed))
-        turns = [{name: seconds(action, device) for name, action in actions.items()} for _ in range(TURNS + 2)]
+        turns = [{name: seconds(action, device) for name, action in actions.items()} for _ in range(TURNS[device] + 2)]
     return {name: [turn[name] for turn in turns[2:]] for name in actions}
 
 

@@ -14,7 +14,7 @@ SIZES = {"vocab_size": VOCAB, "hidden_size": 16, "intermediate_size": 32, "max_p
 def llama(**options: Any) -> nn.Module:
     from transformers import LlamaConfig, LlamaForCausalLM
 
-    return LlamaForCausalLM(LlamaConfig(num_key_value_heads=1, **SIZES, **options))
+    return LlamaForCausalLM(LlamaConfig(num_key_value_heads=1, **SIZES | options))
 
 
 def gpt2(**options: Any) -> nn.Module:
@@ -29,7 +29,7 @@ def bert(**options: Any) -> nn.Module:
     from transformers import BertConfig, BertForMaskedLM
 
     off = dict.fromkeys(("hidden_dropout_prob", "attention_probs_dropout_prob"), 0.0)
-    return BertForMaskedLM(BertConfig(**SIZES, **off, **options))
+    return BertForMaskedLM(BertConfig(**SIZES | off | options))
 
 
 def t5(**options: Any) -> nn.Module:

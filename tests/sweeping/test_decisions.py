@@ -16,6 +16,8 @@ from orderone.measure.batches import loss_of
 from orderone.sweeping.stacked import NotStackable, Stack
 
 MEMBERS, STEPS = 3, 6
+GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
+DEVICES = ["cpu", pytest.param("cuda", marks=GPU)]
 
 
 def numbers(generator):
@@ -23,14 +25,14 @@ def numbers(generator):
     return x, x[:, :3].argmax(1)
 
 
-def stacked_and_alone(make, batch, steps=STEPS):
+def stacked_and_alone(make, batch, steps=STEPS, device="cpu"):
     """Losses (steps, members) of both."""
     models = []
     for seed in range(MEMBERS):
         torch.manual_seed(seed)
-        models.append(make().double().train())
+        models.append(make().double().train().to(device))
     copies, generator = copy.deepcopy(models), torch.Generator().manual_seed(0)
-    rows = [[batch(generator) for _ in models] for _ in range(steps)]
+    rows = [[tree_map(lambda x: x.to(device), batch(generator)) for _ in models] for _ in range(steps)]
     stack = Stack(models, [torch.optim.AdamW(m.parameters(), lr=0.01 * 2**k) for k, m in enumerate(models)])
     seen = torch.stack([stack.step(tree_map(lambda *x: torch.stack(x), *row)) for row in rows])
     wanted = [_alone(m, 0.01 * 2**k, [row[k] for row in rows]) for k, m in enumerate(copies)]
@@ -48,10 +50,14 @@ def _alone(model, lr, data):
     return torch.stack(losses)
 
 
-def agree(make, batch=numbers, steps=STEPS):
-    seen, wanted = stacked_and_alone(make, batch, steps)
-    assert torch.isfinite(wanted).all()
-    assert torch.allclose(seen, wanted, rtol=1e-9, atol=0)
+@pytest.fixture(params=DEVICES)
+def agree(request):
+    def check(make, batch=numbers, steps=STEPS):
+        seen, wanted = stacked_and_alone(make, batch, steps, request.param)
+        assert torch.isfinite(wanted).all()
+        assert torch.allclose(seen, wanted, rtol=1e-9, atol=0)
+
+    return check
 
 
 # --- Hugging Face ------------------------------------------------------------------------------------------------------
@@ -59,16 +65,16 @@ def agree(make, batch=numbers, steps=STEPS):
 
 @pytest.mark.parametrize("padding", ["never", "always", "sometimes"])
 @pytest.mark.parametrize("name", hf_subjects.MODELS)
-def test_attention_masks_of_hugging_face(name, padding):
+def test_attention_masks_of_hugging_face(agree, name, padding):
     agree(hf_subjects.MODELS[name], lambda g: hf_subjects.padded(g, padding))
 
 
 @pytest.mark.parametrize("name", ["llama", "bert"])
-def test_attention_masks_without_fused_attention(name):
+def test_attention_masks_without_fused_attention(agree, name):
     agree(lambda: hf_subjects.MODELS[name](attn_implementation="eager"), lambda g: hf_subjects.padded(g, "sometimes"))
 
 
-def test_checkpointed_layers_of_hugging_face():
+def test_checkpointed_layers_of_hugging_face(agree):
     def make():
         model: Any = hf_subjects.llama(use_cache=False)
         model.gradient_checkpointing_enable()
@@ -105,7 +111,7 @@ class Deciding(nn.Module):
         lambda h: any(row.sum() > 1 for row in h),
     ],
 )
-def test_members_may_decide_differently(decide, normalised):
+def test_members_may_decide_differently(agree, decide, normalised):
     agree(lambda: Deciding(decide, normalised), steps=10)
 
 
@@ -153,7 +159,7 @@ class Checkpointed(nn.Module):
 
 
 @pytest.mark.parametrize("reentrant", [False, True])
-def test_checkpointed_blocks(reentrant):
+def test_checkpointed_blocks(agree, reentrant):
     agree(lambda: Checkpointed(reentrant))
 
 
@@ -190,7 +196,7 @@ class Recurrent(nn.Module):
         lambda: Recurrent(nn.LSTM, proj_size=4, bias=False),
     ],
 )
-def test_recurrent_networks(make):
+def test_recurrent_networks(agree, make):
     agree(make)
 
 
@@ -205,7 +211,7 @@ class Cell(nn.Module):
 
 
 @pytest.mark.parametrize("kind", [nn.LSTMCell, nn.GRUCell, nn.RNNCell])
-def test_recurrent_cells(kind):
+def test_recurrent_cells(agree, kind):
     agree(lambda: Cell(kind))
 
 

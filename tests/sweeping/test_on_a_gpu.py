@@ -2,11 +2,14 @@
 
 import signal
 
+import hf_subjects
 import numpy as np
 import pytest
 import torch
 from stacked_subjects import gpt
 from test_run_stacked import held, job, same, tokens, transformer, trials
+from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 import orderone as o1
 from orderone.data import language
@@ -27,6 +30,40 @@ def test_stacks_give_the_outcomes_of_one_after_another(options, graphs):
     j = job(precision="float64", device="cuda", graphs=graphs, **options)
     chosen = trials(j, rules=("mup", "standard"))
     same(list(run_stacked(j, chosen)), list(run_alone(j, chosen)))
+
+
+class Odd(nn.Module):
+    """Recurrent, run again in the backward pass, and deciding by values, which no graph can."""
+
+    def __init__(self, width: int, decides: bool):
+        super().__init__()
+        self.core, self.block, self.head = nn.GRU(6, width), nn.Linear(width, width), nn.Linear(width, 3)
+        self.decides = decides
+
+    def forward(self, x):
+        h = self.core(x.unsqueeze(1))[0].squeeze(1)
+        h = checkpoint(lambda h: torch.tanh(self.block(h)), h, use_reentrant=False)
+        return self.head(2 * h if self.decides and h.sum() > 0 else h)
+
+
+@pytest.mark.parametrize("graphs", [False, True])
+@pytest.mark.parametrize("decides", [False, True])
+def test_odd_models_in_stacks(decides, graphs):
+    j = job(build=lambda width: Odd(width, decides), precision="float64", device="cuda", graphs=graphs)
+    same(list(run_stacked(j, trials(j))), list(run_alone(j, trials(j))))
+
+
+@pytest.mark.parametrize("graphs", [False, True])
+@pytest.mark.parametrize("name", ["llama", "bert"])
+def test_padded_batches_in_stacks(name, graphs):
+    def batch(step, seed):
+        return hf_subjects.padded(torch.Generator().manual_seed(100 * seed + step), "sometimes")
+
+    def build(width):
+        return hf_subjects.MODELS[name](hidden_size=width, intermediate_size=2 * width)
+
+    j = job(build=build, data=held("padded", batch), precision="float64", device="cuda", graphs=graphs)
+    same(list(run_stacked(j, trials(j))), list(run_alone(j, trials(j))))
 
 
 def test_a_gpu_gives_what_the_cpu_gives():
@@ -75,7 +112,7 @@ def test_training_goes_down_and_goes_on(tmp_path, precision):
 
 
 def test_captured_dropout_draws_for_each_member_and_step_by_itself():
-    models = [torch.nn.Sequential(torch.nn.Linear(4, 64), torch.nn.Dropout(0.5), torch.nn.Linear(64, 2)) for _ in "abc"]
+    models = [nn.Sequential(nn.Linear(4, 64), nn.Dropout(0.5), nn.Linear(64, 2)) for _ in "abc"]
     for model in models[1:]:
         model.load_state_dict(models[0].state_dict())
     stack = Stack(models, [torch.optim.SGD(model.parameters(), lr=0.0) for model in models], device="cuda")
