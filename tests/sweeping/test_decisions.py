@@ -200,6 +200,15 @@ def test_recurrent_networks(agree, make):
     agree(make)
 
 
+def test_weights_in_a_stack_are_not_moved(monkeypatch):
+    """On a GPU an RNN brings new weights into one piece of memory."""
+    models = [Recurrent(nn.GRU).double() for _ in range(2)]
+    stack = Stack(models, [torch.optim.SGD(m.parameters(), lr=0.1) for m in models])
+    monkeypatch.setattr(nn.RNNBase, "flatten_parameters", lambda core: pytest.fail("there is nothing to move"))
+    x, y = numbers(torch.Generator().manual_seed(0))
+    assert torch.isfinite(stack.step((x.expand(2, *x.shape), y.expand(2, -1)))).all()
+
+
 class Cell(nn.Module):
     def __init__(self, kind):
         super().__init__()

@@ -33,10 +33,16 @@ def own_weights(model: nn.Module, own: Mapping[str, Tensor]) -> Iterator[None]:
     try:
         for core, held in zip(cores, before, strict=True):
             core._flat_weights = [own[_name(core, p, names)] for p in held]
+            core.flatten_parameters = _stay_apart
         yield
     finally:
         for core, held in zip(cores, before, strict=True):
             core._flat_weights = held
+            vars(core).pop("flatten_parameters", None)
+
+
+def _stay_apart() -> None:
+    """On a GPU, an RNN that sees new weights moves them into one piece of memory: those of members are in a stack."""
 
 
 def _name(core: nn.RNNBase, held: Any, names: Mapping[Any, str]) -> str:
