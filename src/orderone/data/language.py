@@ -45,8 +45,8 @@ def language(
     """A task: predict the next token of `source`.
 
     Args:
-        source: "python" (the text of the standard library), "sotu" or "gutenberg" (in `root`), a file, a folder of .txt
-            files, a list of files, bytes, or a tensor of token numbers.
+        source: "python" (the text of the standard library), "sotu", "gutenberg" or "imdb" (in `root`), a file, a folder of
+            .txt files, a list of files, bytes, or a tensor of token numbers.
         tokenizer: "bytes", "gpt2" (`encoder.json` and `vocab.bpe` in `root`), or a folder or `tokenizer.json` of your own.
         batch: How many pieces a batch has.
         length: How many tokens a piece has.
