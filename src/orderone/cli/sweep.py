@@ -88,8 +88,8 @@ def sweep(
         first_seed: Counted from here.
         batch: Texts or images in a batch. Default: 16.
         length: Tokens in a text. Default: 64.
-        source: Text for lm and denoising: python (the standard library, the default), sotu, gutenberg or imdb (in --root), or
-            a file or folder of yours.
+        source: Text for lm and denoising: python (the standard library, the default), sotu, gutenberg or imdb (in --root),
+            or a file or folder of yours.
         tokenizer: Of text: bytes (the default), gpt2 (in --root), or a tokenizer.json or folder of yours.
         root: The folder of data sets, by default data; for imagefolder, the one with a folder of images for each class.
         size: Of images from a folder, which are cut to squares. Default: 224.
