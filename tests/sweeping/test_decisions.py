@@ -185,6 +185,7 @@ class Recurrent(nn.Module):
         return self.head(self.core(x.unsqueeze(1), *states)[0].squeeze(1))
 
 
+@pytest.mark.filterwarnings("ignore:RNN module weights are not part of single")  # copies of a model, on a GPU
 @pytest.mark.parametrize(
     "make",
     [

@@ -108,15 +108,13 @@ class StackedTraining:
         return done == self.job.steps or (every is not None and done % every == 0)
 
     def step(self, batches: Sequence[Any], factor: float) -> torch.Tensor:
-        if not self.worth:
-            return self.stack.step(*batches, factor=factor)
-        if self.captured is None:
+        if self.worth and self.captured is None:
             try:
                 self.captured = CapturedStep(self.stack, *batches)
             except NotCapturable:
-                self.worth = False
-                return self.stack.step(*batches, factor=factor)
-        return self.captured(*batches, factor=factor)
+                self.worth = False  # no step in here: the error holds on to what another stream has computed
+        step = self.captured or self.stack.step
+        return step(*batches, factor=factor)
 
     def append(self, trial: Trial, column: np.ndarray) -> Iterator[Outcome]:
         """A member that diverged ends with the loss that was not finite."""
