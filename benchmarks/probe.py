@@ -31,22 +31,27 @@ import zoo
 
 import orderone as o1
 
-WIDTH, LAYERS, HEAD, BYTES, FIXED = 256, 12, 32, 256, 64
+LAYERS, HEAD, BYTES, FIXED = 12, 32, 256, 64
 Times = tuple[float, float]
 
 
 class Setting(NamedTuple):
     rows: int
     length: int
+    width: int = 256
     autocast: bool = False
 
     def __str__(self) -> str:
-        return f"{self.rows} x {self.length} tokens{', bfloat16' if self.autocast else ''}"
+        return f"width {self.width}, {self.rows} x {self.length} tokens{', bfloat16' if self.autocast else ''}"
 
 
 SETTINGS = {
     "cpu": [Setting(8, 128), Setting(8, 256)],
-    "cuda": [Setting(8, 128), Setting(8, 256), Setting(64, 1024), Setting(64, 1024, autocast=True)],
+    "cuda": [
+        Setting(rows, length, width, autocast)
+        for rows, length, width in ((8, 128, 256), (64, 1024, 256), (16, 1024, 768))
+        for autocast in (False, True)
+    ],
 }
 STEPS, TURNS = {"cpu": 1, "cuda": 10}, {"cpu": 16, "cuda": 10}  # steps in a turn, and turns
 zoo.VOCAB, zoo.LENGTH, zoo.HEAD = BYTES, max(setting.length for setting in SETTINGS["cuda"]), HEAD
@@ -57,9 +62,9 @@ def batch(rows: int, length: int, device: str) -> dict[str, Tensor]:
     return {"idx": ids[:, :-1], "targets": ids[:, 1:].contiguous()}
 
 
-def trained(device: str) -> tuple[nn.Module, Optimizer]:
+def trained(width: int, device: str) -> tuple[nn.Module, Optimizer]:
     torch.manual_seed(0)
-    model = zoo.NanoGPT(WIDTH, LAYERS).to(device)
+    model = zoo.NanoGPT(width, LAYERS).to(device)
     return model, AdamW(model.parameters(), lr=1e-4)
 
 
@@ -109,11 +114,11 @@ def measure(device: str, setting: Setting) -> dict[str, list[Times]]:
     if STEPS[device] > 1:
         looks["probe, every tenth step"] = partial(o1.probe, every=STEPS[device])
     with ExitStack() as stack:
-        runs = {name: trained(device) for name in looks}
+        runs = {name: trained(setting.width, device) for name in looks}
         for name, look in looks.items():
             stack.enter_context(look(*runs[name]))
         actions: dict[str, Callable[[], Any]] = {name: partial(step, *run, data, setting) for name, run in runs.items()}
-        model = trained(device)[0]
+        model = trained(setting.width, device)[0]
         actions["pass alone"] = torch.no_grad()(lambda: model(**fixed))
         turns = [{name: seconds(action, device) for name, action in actions.items()} for _ in range(TURNS[device] + 2)]
     return {name: [turn[name] for turn in turns[2:]] for name in actions}

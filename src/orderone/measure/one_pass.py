@@ -9,44 +9,69 @@ overflow nor vanish; a second kernel adds up the shares.
 """
 
 from collections.abc import Sequence
-from typing import no_type_check
+from typing import Any, NamedTuple, no_type_check
 
 import torch
 import triton  # pyright: ignore[reportMissingImports]
 import triton.language as tl  # pyright: ignore[reportMissingImports]
 from torch import Tensor
 
-BLOCK, ROUNDS = 1024, 4  # entries of a block, and blocks of a share, unless there would be too many shares
+BLOCK, ROUNDS = 1024, 16  # entries of a block, and blocks of a share, unless there would be too many shares
 MOST_SHARES = 1024
-TYPES = {torch.float16: tl.float16, torch.bfloat16: tl.bfloat16, torch.float32: tl.float32, torch.float64: tl.float64}
+
+
+class Kind(NamedTuple):
+    """A precision: what is in memory, what is computed with, and its bits: all but the sign, and those of infinity."""
+
+    stored: Any
+    wide: Any = tl.float32
+    bits: Any = tl.int32
+    size: int = 0x7FFFFFFF
+    infinity: int = 0x7F800000
+
+
+KINDS = {
+    torch.float16: Kind(tl.float16),
+    torch.bfloat16: Kind(tl.bfloat16),
+    torch.float32: Kind(tl.float32),
+    torch.float64: Kind(tl.float64, tl.float64, tl.int64, 0x7FFFFFFFFFFFFFFF, 0x7FF0000000000000),
+}
 
 
 @triton.jit
 @no_type_check  # Triton reads it, and Python never runs it
-def _add_up(addresses, counts, found, tensors, TYPE: tl.constexpr, WIDE: tl.constexpr, BLOCK: tl.constexpr):
+def _add_up(addresses, counts, found, tensors, TYPE: tl.constexpr, WIDE: tl.constexpr, BITS: tl.constexpr,
+            SIZE: tl.constexpr, INFINITY: tl.constexpr, BLOCK: tl.constexpr):  # fmt: skip
+    """Absolute values are compared as whole numbers, which their bits are in order: anything not finite is at the top."""
     tensor, share, shares = tl.program_id(0), tl.program_id(1), tl.num_programs(1)
     entries = tl.load(addresses + tensor).to(tl.pointer_type(TYPE))
     count = tl.load(counts + tensor)
+    lane = tl.arange(0, BLOCK)
     squares = tl.zeros((BLOCK,), tl.float64)
     total = tl.zeros((BLOCK,), tl.float64)
-    largest = tl.zeros((BLOCK,), WIDE)
-    bad = tl.zeros((BLOCK,), tl.int32)
-    for start in range(share.to(tl.int64) * BLOCK, count, shares.to(tl.int64) * BLOCK):
-        offsets = start + tl.arange(0, BLOCK)
-        x = tl.load(entries + offsets, mask=offsets < count, other=0.0).to(WIDE)
-        size, wide = tl.abs(x), x.to(tl.float64)
+    largest = tl.zeros((BLOCK,), BITS)
+    first, step = share.to(tl.int64) * BLOCK, shares.to(tl.int64) * BLOCK
+    for start in range(first, count, step):
+        left = tl.minimum(count - start, BLOCK).to(tl.int32)
+        x = tl.load(entries + start + lane, mask=lane < left, other=0.0).to(WIDE)
+        largest = tl.maximum(largest, x.to(BITS, bitcast=True) & SIZE)
+        wide = x.to(tl.float64)
         squares += wide * wide
         total += wide
-        largest = tl.where((size > largest) | (size != size), size, largest)
-        bad += tl.where(size < float("inf"), 0, 1)
-    nans = tl.sum(tl.where(largest != largest, 1, 0), 0)
-    highest = tl.max(tl.where(largest != largest, 0.0, largest.to(tl.float64)), 0)
-    place = found + tensor * shares + share
-    step = tensors * shares
+    highest = tl.max(largest, 0)
+    bad = tl.full((), 0.0, tl.float64)
+    if highest >= INFINITY:
+        bads = tl.zeros((BLOCK,), tl.int32)
+        for start in range(first, count, step):
+            left = tl.minimum(count - start, BLOCK).to(tl.int32)
+            x = tl.load(entries + start + lane, mask=lane < left, other=0.0).to(WIDE)
+            bads += tl.where((x.to(BITS, bitcast=True) & SIZE) >= INFINITY, 1, 0)
+        bad = tl.sum(bads, 0).to(tl.float64)
+    place, step = found + tensor * shares + share, tensors * shares
     tl.store(place, tl.sum(squares, 0))
     tl.store(place + step, tl.sum(total, 0))
-    tl.store(place + 2 * step, tl.where(nans > 0, float("nan"), highest))
-    tl.store(place + 3 * step, tl.sum(bad, 0).to(tl.float64))
+    tl.store(place + 2 * step, highest.to(WIDE, bitcast=True).to(tl.float64))
+    tl.store(place + 3 * step, bad)
 
 
 @triton.jit
@@ -71,9 +96,8 @@ def sizes(tensors: Sequence[Tensor]) -> Tensor:
     addresses = described.to(first.device, non_blocking=True)
     found = torch.empty((4, len(tensors), shares), dtype=torch.float64, device=first.device)
     out = torch.empty((4, len(tensors)), dtype=torch.float64, device=first.device)
-    wide = tl.float64 if first.dtype == torch.float64 else tl.float32
     add_up, add_shares = _add_up[len(tensors), shares], _add_shares[len(tensors),]  # pyright: ignore[reportIndexIssue]
     with torch.cuda.device_of(first):
-        add_up(addresses[0], addresses[1], found, len(tensors), TYPES[first.dtype], wide, BLOCK)
+        add_up(addresses[0], addresses[1], found, len(tensors), *KINDS[first.dtype], BLOCK)
         add_shares(found, out, len(tensors), shares, MOST_SHARES)
     return out
