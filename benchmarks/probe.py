@@ -53,7 +53,7 @@ SETTINGS = {
         for autocast in (False, True)
     ],
 }
-STEPS, TURNS = {"cpu": 1, "cuda": 10}, {"cpu": 16, "cuda": 10}  # steps in a turn, and turns
+STEPS, TURNS = {"cpu": 1, "cuda": 10}, {"cpu": 16, "cuda": 8}  # steps in a turn, and turns
 zoo.VOCAB, zoo.LENGTH, zoo.HEAD = BYTES, max(setting.length for setting in SETTINGS["cuda"]), HEAD
 
 
