@@ -13,11 +13,7 @@ from orderone.data.missing import found_in
 from orderone.data.reviews import read_reviews
 from orderone.data.text import text
 
-NAMED = {
-    "sotu": "*.txt",
-    "gutenberg": "*.txt",
-    "imdb": "reviews.json",
-}  # folders of the data root, and what to read there
+NAMED = {"sotu": "*.txt", "gutenberg": "*.txt", "imdb": "reviews.json"}  # folders of the data root, what to read there
 _WHOLE = 1 << 30
 _SEPARATOR = b"\n\n"
 

@@ -15,11 +15,7 @@ from torch import Tensor
 SHARE = 64  # of a device's memory, one such part may be held
 MEMORY = 2**27  # bytes, where that is not known
 Size = tuple[float, float, float, float]  # norm, sum, largest absolute value, number of entries that are not finite
-
-
-Held = tuple[
-    int, int, Tensor, Tensor, int
-]  # slot, count, tensor, what it is a copy of or itself, version of the latter
+Held = tuple[int, int, Tensor, Tensor, int]  # slot, count, tensor, what it is a copy of (or itself), version of that
 
 
 class Batch(NamedTuple):

@@ -16,12 +16,12 @@ class Step(NamedTuple):
     number: int
     keys: list[Key]
     slots: list[int]
-    lost: frozenset[int]  # slots whose tensors were written over before they could be sized
+    lost: frozenset[Key]  # of which something was written over before it could be sized: a part is not the whole
     sent: Sent
 
     def entries(self) -> Iterator[tuple[Key, Moments]]:
         moments = self.sent.moments()
-        return ((key, moments[slot]) for key, slot in zip(self.keys, self.slots, strict=True) if slot not in self.lost)
+        return ((key, moments[slot]) for key, slot in zip(self.keys, self.slots, strict=True) if key not in self.lost)
 
     def rows(self) -> Iterator[Row]:
         found: dict[Key, Moments] = {}
@@ -40,13 +40,15 @@ class Step(NamedTuple):
 
 
 class History:
-    """Steps, in order. What is alike in all of them is kept once."""
+    """Steps that have shown something, in order. What is alike in all of them is kept once."""
 
     def __init__(self) -> None:
         self.steps: list[Step] = []
         self._awaited: deque[Sent] = deque()
 
     def add(self, step: Step) -> None:
+        if not step.keys:
+            return
         if self.steps and self.steps[-1].keys == step.keys:
             step = step._replace(keys=self.steps[-1].keys)
         if self.steps and self.steps[-1].slots == step.slots:

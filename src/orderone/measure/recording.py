@@ -232,6 +232,7 @@ class Probe:
         for (module, kind), slot in self._reference.changes(self._shown.ledger.add_all):
             if slot is None:
                 self._written_over[module, kind] = True
+                self._shown.lose((module, CHANGES[kind]))
             else:
                 self._shown.put((module, CHANGES[kind]), slot)
 

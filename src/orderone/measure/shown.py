@@ -26,6 +26,7 @@ class Shown:
         self._entries: list[tuple[Key, int]] = []  # several with one key are counted together
         self._notes: dict[Key, int] = {}  # the last one counts
         self._noted: dict[Key, Tensor] = {}  # on other devices, to be sized together
+        self._lost: set[Key] = set()
         self._gradients: dict[int, list[int]] = {}
         self._hooks: list[RemovableHandle] = []
 
@@ -39,6 +40,10 @@ class Shown:
 
     def put(self, key: Key, slot: int) -> None:
         self._entries.append((key, slot))
+
+    def lose(self, key: Key) -> None:
+        """What belongs to it cannot be sized any more."""
+        self._lost.add(key)
 
     def _size_of(self, x: Tensor, key: Key) -> int:
         """Gradients, too, pass through several modules: what a sum is told, its terms are told."""
@@ -97,9 +102,11 @@ class Shown:
         for key, slot in passed:
             if key not in self.written_over or slot in elsewhere.overwritten:
                 self.written_over[key] = slot in elsewhere.overwritten
+            if slot in elsewhere.lost:
+                self.lose(key)
         wanted = [entry for entry in passed if entry[0][1] in self.quantities]
         keys, slots = [key for key, _ in wanted], [slot for _, slot in wanted]
-        return Step(number, [*keys, *self._notes], [*slots, *self._notes.values()], frozenset(elsewhere.lost), sent)
+        return Step(number, [*keys, *self._notes], [*slots, *self._notes.values()], frozenset(self._lost), sent)
 
     def _gradient_entries(self) -> Iterator[tuple[Key, int]]:
         for (module, kind), slot in self._entries:
