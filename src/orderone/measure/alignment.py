@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
+from orderone.core.errors import function
 from orderone.core.exact import count
 from orderone.measure import records
 from orderone.measure.aligned import COLUMNS, HELD_OUT, TRAINING, MeasuredAlignment, some_of
@@ -39,7 +40,7 @@ def alignment(
     lr: Any = None,
     batches: Any = None,
     held_out: Any = None,
-    loss: Loss | None = None,
+    loss: Any = None,
     steps: Any = 4,
     seeds: Any = 3,
     base: Any = None,
@@ -60,6 +61,7 @@ def alignment(
         base: The size that was tuned, or a module; by default the smallest.
         plan_options: weight_decay, depth, gauge, decay, overrides, ... of `plan`.
     """
+    function(loss, "loss", "of output and target")
     study = _Study(build, read_sizes(widths, None)[1], {"rule": rule, "optimizer": optimizer, "lr": lr, **plan_options},
                    count(steps, "steps"), read_seeds(seeds), base, loss)  # fmt: skip
     study.take(batches, held_out)

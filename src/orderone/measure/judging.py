@@ -3,7 +3,6 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from fnmatch import fnmatch
 from functools import cached_property
 
 from orderone.measure.causes import Context, likely_causes
@@ -28,7 +27,6 @@ NAN = math.nan
 @dataclass
 class Court:
     study: Study
-    frozen: tuple[str, ...]
     confidence: float
 
     def judge(self) -> Check:
@@ -42,6 +40,7 @@ class Court:
             no_growth=study.no_growth,
             base_is_target=self._base_is_target,
             schedule=study.schedule,
+            undone=study.undone,
             in_depth=study.axis == "depth",
             unscaled_branches=self._unscaled_branches,
             one_rate=self._one_rate,
@@ -73,9 +72,9 @@ class Court:
         return asked
 
     def _fitted(self) -> list[Judgement]:
-        found, vanishing = [], self._vanishing
-        for (name, quantity, step), fit in self.study.observations.fits(self._asked(), self.confidence):
-            if name in vanishing or (quantity in UPDATES and step != self.study.observations.begins(name)):
+        found, vanishing, seen, first = [], self._vanishing, self.study.observations, self.study.first_step
+        for (name, quantity, step), fit in seen.fits(self._asked(), self.confidence):
+            if name in vanishing or (quantity in UPDATES and step != seen.begins(name, since=first)):
                 continue
             expected = self.outlook.of(name, quantity, step)
             if expected is not None and not (math.isnan(expected.exponent) and math.isinf(expected.allowed)):
@@ -131,9 +130,10 @@ class Court:
         return [replace(j, verdict=FAIL) if self._unexplained(j) else j for j in explained]
 
     def _unexplained(self, j: Judgement) -> bool:
-        """The output of a model that was scaled elsewhere shrinks by more than its readout falls short of alignment."""
+        """The output of a model that was scaled elsewhere shrinks by more than its readout falls short of alignment, and
+        not because its first steps follow another law."""
         last = j.module == "" and j.quantity == "change" and j.step == self.study.observations.steps
-        if not (self.study.own and last and j.verdict == SHRINKS):
+        if not (self.study.own and last and j.verdict == SHRINKS) or self.study.first_step:
             return False
         found = self.study.observations.alignment({})
         readout = [] if found is None else [r for r in found.by_role.to_dict("records") if r["role"] == "readout"]
@@ -163,13 +163,9 @@ class Court:
 
     def _frozen(self) -> list[Judgement]:
         """Tensors that no run ever moved."""
-        names = list(inventory(self.study.large))
-        for pattern in self.frozen:
-            if not any(fnmatch(name, pattern) for name in names):
-                raise ValueError(f"frozen: no tensor is called {pattern!r}; the model has {names[0]}, ..., {names[-1]}")
         return [
             Judgement(name, "update", 0, NAN, NAN, NAN, NAN, verdict, why, "")
-            for name, verdict, why in still(self.study, self.frozen)
+            for name, verdict, why in still(self.study)
         ]
 
     def _whole(self) -> list[Judgement]:

@@ -58,10 +58,10 @@ class Observations:
         """Updates that all of them have made."""
         return min((run.steps for run in self.complete), default=0)
 
-    def begins(self, name: str) -> int:
+    def begins(self, name: str, since: int = 0) -> int:
         """The first step in which a gradient moves the tensor in every run: schedules and tensors may start at zero, and
         before that weight decay is all there is. -1: never."""
-        for step in range(self.steps):
+        for step in range(since, self.steps):
             sizes = [m.rms for quantity in ("gradient", "update") for m in self.at(name, quantity, step).values()]
             if sizes and min(sizes) > FAINT:
                 return step

@@ -11,7 +11,7 @@ weight, are laws: both sides count.
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -110,11 +110,14 @@ class Expectations:
 
     @cached_property
     def _weights(self) -> "dict[str, str]":
-        """The tensor that makes a module's output, by module."""
+        """The tensor that makes a module's output, by module. Where modules inside have tensors too, none does it alone:
+        attention of torch owns what makes queries, keys and values, and another matrix comes after."""
         found: dict[str, str] = {}
+        around = {outer for row in self.large.rows for module in row.uses for outer in _around(module)}
         for row in self.large.rows:
             for module in row.uses if row.name.endswith("weight") else ():
-                found.setdefault(self.key(module), self.key(row.name))
+                if module not in around:
+                    found.setdefault(self.key(module), self.key(row.name))
         return found
 
     @cached_property
@@ -178,3 +181,10 @@ class Expectations:
         if self._rows[weight][0].shape == self._rows[weight][0].base_shape:
             one = 1.0  # at base size nothing grows, and there are no roles to tell from
         return math.log(two / one) / math.log(self.ratio) if one and two else UNKNOWN
+
+
+def _around(module: str) -> Iterator[str]:
+    """The modules that hold it."""
+    while module:
+        module = module.rpartition(".")[0]
+        yield module

@@ -164,6 +164,8 @@ def _looking(model: nn.Module, layers: Sequence[Layer], batch: Any, fixed: bool,
 def step(setup: Setup, batch: Any, loss: Loss | None, run: Run) -> bool:
     """One update, unless the loss is not finite."""
     value = loss_of(setup.model, batch, loss)
+    if not value.requires_grad:
+        raise ValueError("loss: expected one that depends on what is trained; is it detached, or is everything frozen?")
     run.losses.append(number := float(value.detach()))
     if not math.isfinite(number):
         run.ended = f"the loss is {number} at step {run.steps}"
