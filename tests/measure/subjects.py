@@ -354,6 +354,13 @@ def _small_biases(width: int) -> tuple:
     return plan.bound(), plan.optimizer()
 
 
+def _penalty(width: int) -> tuple:
+    """Weight decay as Adam has it, of the same strength at every width, where gradients shrink faster than weights."""
+    model, optimizer = scaled_by_hand(Net(width), width)
+    groups = [{"params": g["params"], "lr": g["lr"]} for g in optimizer.param_groups]
+    return model, torch.optim.Adam(groups, weight_decay=0.1)
+
+
 def _sp_under_another_name() -> Any:
     sp = rules.get("sp")
     return rules.custom("mup", a=sp.a, b=sp.b, c=sp.c)
@@ -398,6 +405,7 @@ FAULTY = {
             "scheduler": lambda o: torch.optim.lr_scheduler.LambdaLR(o, lambda t: t / 4),
         },
     ),
+    "weight decay, in the gradient": Subject(_penalty, "weight decay: the penalty of inp.weight"),
     "schedule with a floor": Subject(Net, "schedule", options={"scheduler": floor}),
     "own schedule with a floor": Subject(_with_floor, "schedule"),
     "base equals target": Subject(lambda width: o1.plan(Net(width), base=Net(width), lr=LR), "base equals target"),
@@ -463,6 +471,7 @@ HEALTHY = {
     "radam": Subject(_radam, options={"steps": 9}),
     "averaged sgd": Subject(_averaged_sgd),
     "tied in code that is no module, multiplied": Subject(lambda width: TiedByHand(width, True), batch=TOKENS),
+    "weight decay, in the gradient": Subject(Net, options={"optimizer": "adam", "weight_decay": 0.1}),
     "zero readout": Subject(_zero_readout),
     "scaled already, in another gauge": Subject(_own(gauge="unit")),
     "a plan": Subject(lambda width: o1.plan(Net(width), base=Net(64), lr=LR, gauge="paper")),

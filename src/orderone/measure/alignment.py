@@ -28,6 +28,7 @@ from orderone.measure.runs import Run, Setup, model_of, read_setup, run_all, ste
 from orderone.measure.sizes import read_seeds, read_sizes
 from orderone.planning import Plan
 from orderone.planning.build import Family, family
+from orderone.planning.inventory import shapes_of
 from orderone.planning.roles import FIXED
 
 
@@ -114,6 +115,8 @@ class _Study:
         if len(self.widths) * len(self.seeds) < 3:
             raise ValueError("seeds: expected at least two for two widths: a line through two points has no interval")
         setup = self._setup(self.widths[-1], self.seeds[0])
+        if shapes_of(setup.model) == shapes_of(model_of(self._make(self.widths[0], self.seeds[0]))):
+            raise ValueError("build: every width gives a model of the same shapes; does it use its argument?")
         self.roles = self._roles(setup) or self._roles(self._setup(self.widths[0], self.seeds[0]))
         found, left = layers_of(setup.model, self.roles)
         inputs = observe(setup.model, found, self._batches_for(setup.model)).inputs

@@ -153,6 +153,11 @@ def _initial(failed: "Sequence[Judgement]", context: Context) -> list[str]:
 
 def _decay(failed: "Sequence[Judgement]") -> list[str]:
     rates = {j.module for j in failed if j.quantity in RATES}
+    penalties = [j for j in failed if j.quantity == "penalty"]
+    if penalties:
+        return [f"weight decay: the penalty of {_names(penalties)}, which is normalized together with the gradient, grows "
+                f"beside it like n^{penalties[0].exponent:+.2f}; let weight_decay go like the gradient over the weight, or "
+                "decay apart from it (AdamW)"]  # fmt: skip
     mine = [j for j in failed if j.quantity == "decay" and j.module not in rates]  # it goes with the rate
     if not mine:
         return []

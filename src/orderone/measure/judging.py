@@ -5,6 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+from orderone.measure.cancellation import without_cancellation
 from orderone.measure.causes import Context, likely_causes
 from orderone.measure.check import Check, Judgement
 from orderone.measure.fit import Fit
@@ -19,6 +20,7 @@ from orderone.planning.inventory import inventory
 FEW = 3  # sizes: with fewer, a bend looks like a slope
 VANISHING = 1e-6  # of the usual gradient: rounding (softmax does not feel a bias of its keys)
 CANCELLED = 1e-4  # of a random sum: rounding
+NEGLIGIBLE = 1e-2  # of the gradient: a penalty that moves nothing
 UPDATES = ("update", "relative update")
 UNALIGNED = 0.5  # the exponent of alignment where nothing lines up
 NAN = math.nan
@@ -33,7 +35,7 @@ class Court:
         study = self.study
         if not study.schedule and not all(ratios_kept(run.rates) for run in study.observations.runs):
             study.schedule = "learning rates do not all change by one factor from step to step (eta_min, max_lr?)"
-        judgements = [*self._explained(self._fitted()), *self._frozen(), *self._whole()]
+        judgements = [*self._explained(without_cancellation(self._fitted())), *self._frozen(), *self._whole()]
         context = Context(
             rule=study.rule,
             tied=self._tied,
@@ -64,7 +66,9 @@ class Court:
         """Quantities and steps. Changes are judged after the first step and in the end: a task that is learnt makes them
         fade. Updates are judged where they begin, which differs from tensor to tensor."""
         last = self.study.observations.steps
-        at_start = ["output", "output gradient", "gradient", "decay"] + ([] if self.study.own else ["weight"])
+        at_start = ["output", "output gradient", "gradient", "decay", "penalty"] + (
+            [] if self.study.own else ["weight"]
+        )
         asked = [(quantity, 0) for quantity in at_start]
         if last:
             asked += [(quantity, step) for quantity in ("change", "score change") for step in sorted({1, last})]
@@ -74,6 +78,8 @@ class Court:
     def _fitted(self) -> list[Judgement]:
         found, vanishing, seen, first = [], self._vanishing, self.study.observations, self.study.first_step
         for (name, quantity, step), fit in seen.fits(self._asked(), self.confidence):
+            if quantity == "penalty" and seen.largest(name, quantity) < NEGLIGIBLE:
+                continue
             if name in vanishing or (quantity in UPDATES and step != seen.begins(name, since=first)):
                 continue
             expected = self.outlook.of(name, quantity, step)

@@ -38,14 +38,21 @@ class Observations:
         for (name, quantity, step), here in [*self._found.items()]:
             if quantity == "update" and at in here:
                 self._add_relative(name, step, at, here[at])
+        for name, size in run.penalties.items():
+            self._add_penalty(self.key(name), at, size)
+
+    def _add_penalty(self, name: str, at: Where, size: float) -> None:
+        """Beside the first gradient that there is."""
+        gradients = (self.at(name, "gradient", step).get(at) for step in range(self.runs[-1].steps))
+        first = next((m.rms for m in gradients if m is not None and m.rms > FAINT), None)
+        if first is not None:
+            self._found.setdefault((name, "penalty", 0), {})[at] = _number(size / first)
 
     def _add_relative(self, name: str, step: int, at: Where, update: Moments) -> None:
         """Relative to the initial size, which rules set; what starts at zero has none."""
         weight = self._found[name, "weight", 0].get(at)
         if weight is not None and weight.rms > 0:
-            ratio = update.rms / weight.rms
-            moments = Moments(1, ratio * ratio, ratio, ratio, float(math.isfinite(ratio)))
-            self._found.setdefault((name, "relative update", step), {})[at] = moments
+            self._found.setdefault((name, "relative update", step), {})[at] = _number(update.rms / weight.rms)
 
     @property
     def complete(self) -> list[Run]:
@@ -109,6 +116,10 @@ class Observations:
     def losses(self, provenance: Mapping[str, Any]) -> "pd.DataFrame":
         rows = [(run.size, run.seed, step, loss) for run in self.runs for step, loss in enumerate(run.losses)]
         return records.table(rows, [self.axis, "seed", "step", "loss"], provenance)
+
+
+def _number(value: float) -> Moments:
+    return Moments(1, value * value, value, value, float(math.isfinite(value)))
 
 
 def _enough(places: Mapping[Where, float]) -> bool:

@@ -36,6 +36,8 @@ class Outlook:
             return None
         if quantity == "output" and step == 0 and expected.law:
             return self._made(name, expected)
+        if quantity == "penalty":  # it goes with the gradient that the rule foretells
+            return replace(expected, allowed=-self._faint(name))
         if expected.rough and quantity != "gradient":
             return self._followed(name, quantity, expected)
         if quantity == "output" and step > 0:  # what training adds is bounded, and no law

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 DEPTH = 1  # hidden layers of the network of S0 whose exponents are taken; more would let what grows grow more
 LAYERS = {"embedding": 1, "vector": DEPTH + 1, "hidden": DEPTH + 1, "readout": DEPTH + 2}
-OF_TENSORS = ("weight", "gradient", "update", "relative update", "decay")
+OF_TENSORS = ("weight", "gradient", "update", "relative update", "decay", "penalty")
 UNKNOWN = math.nan
 
 
@@ -77,6 +77,8 @@ class Expectations:
 
     def _of_tensor(self, name: str, quantity: str) -> Expected:
         row = self._rows[name][1]
+        if quantity == "penalty":  # of what is normalized together, no part may win
+            return Expected(allowed=0.0, role=row.role)
         if quantity == "weight":
             left_alone = row.role == "fixed" and row.constant is None  # its start is the model's own business
             exponent = UNKNOWN if left_alone else self._exponent(name, lambda r: r.init_std)

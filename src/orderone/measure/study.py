@@ -53,6 +53,7 @@ class Study:
     plans: dict[int, Plan] = field(default_factory=dict)  # what the rule asks at each size
     _built: dict[tuple[int, int], Any] = field(default_factory=dict)
     _measurable: set[str] | None = None
+    _penalized: bool = False  # weight decay is added to gradients, which are random
     _quantities: tuple[str, ...] = QUANTITIES
 
     def __post_init__(self) -> None:
@@ -145,9 +146,10 @@ class Study:
         first = seed == self.seeds[0]  # one seed is enough for what is not random, or only explains
         layers = self._layers(setup.model) if first else ()
         run = train(
-            setup, self.batches, self.loss, Run(size, seed), self.fixed, decay=first, layers=layers,
+            setup, self.batches, self.loss, Run(size, seed), self.fixed, decay=first or self._penalized, layers=layers,
             quantities=self._quantities,
         )  # fmt: skip
+        self._penalized |= bool(run.penalties)
         if not any(quantity == "scores" for _, _, quantity, _ in run.rows):  # no attention: no need to listen for it
             self._quantities = DEFAULT
         if run.ended:
