@@ -321,6 +321,46 @@ def _large_eps(width: int) -> tuple:
     return scaled_by_hand(Net(width), width, eps=1e-3)
 
 
+def _radam(width: int, rates: Any = None) -> tuple:
+    """Its first five steps are those of SGD with momentum, whatever they are scaled like."""
+    model, optimizer = scaled_by_hand(Net(width), width, rates)
+    return model, torch.optim.RAdam([{"params": g["params"], "lr": g["lr"]} for g in optimizer.param_groups])
+
+
+def _averaged_sgd(width: int) -> tuple:
+    """A class that is not known, whose steps are proportional to the gradient."""
+    model, optimizer = _own(optimizer="sgd")(width)
+    return model, torch.optim.ASGD([{"params": g["params"], "lr": 10 * g["lr"]} for g in optimizer.param_groups])
+
+
+class TiedByHand(nn.Module):
+    """The table is the readout too, in code that is no module; `corrected` multiplies the logits."""
+
+    def __init__(self, width: int, corrected: bool):
+        super().__init__()
+        self.emb, self.norm = nn.Embedding(80, width), nn.LayerNorm(width, elementwise_affine=False)
+        self.hid, self.multiplier = nn.Linear(width, width), 1 / width if corrected else 1 / WIDTHS[0]
+
+    def forward(self, ids: Tensor) -> Tensor:
+        x = self.norm(self.emb(ids))
+        return self.multiplier * functional.linear(x + torch.relu(self.hid(x)), self.emb.weight)
+
+
+def _small_biases(width: int) -> tuple:
+    """Biases of torch start like 1/sqrt(n), and Adafactor's steps are as large as the tensor is."""
+    plan = planned(width, optimizer="adafactor")
+    with torch.no_grad():
+        plan.tensors()["hid.bias"].mul_((WIDTHS[0] / width) ** 0.5)
+    return plan.bound(), plan.optimizer()
+
+
+def _penalty(width: int) -> tuple:
+    """Weight decay as Adam has it, of the same strength at every width, where gradients shrink faster than weights."""
+    model, optimizer = scaled_by_hand(Net(width), width)
+    groups = [{"params": g["params"], "lr": g["lr"]} for g in optimizer.param_groups]
+    return model, torch.optim.Adam(groups, weight_decay=0.1)
+
+
 def _sp_under_another_name() -> Any:
     sp = rules.get("sp")
     return rules.custom("mup", a=sp.a, b=sp.b, c=sp.c)
@@ -365,6 +405,7 @@ FAULTY = {
             "scheduler": lambda o: torch.optim.lr_scheduler.LambdaLR(o, lambda t: t / 4),
         },
     ),
+    "weight decay, in the gradient": Subject(_penalty, "weight decay: the penalty of inp.weight"),
     "schedule with a floor": Subject(Net, "schedule", options={"scheduler": floor}),
     "own schedule with a floor": Subject(_with_floor, "schedule"),
     "base equals target": Subject(lambda width: o1.plan(Net(width), base=Net(width), lr=LR), "base equals target"),
@@ -381,6 +422,11 @@ FAULTY = {
     "eps": Subject(_large_eps, "eps is not small beside the gradients"),
     "rate of positions": Subject(_lost_places, "updates of pos scale like n^-1", TOKENS),
     "vanishing output of tokens": Subject(_divided_places, "something divides it", TOKENS),
+    "tied in code that is no module": Subject(lambda width: TiedByHand(width, False), "left to you", TOKENS),
+    "radam, hidden rate": Subject(
+        lambda width: _radam(width, {"hid.weight": width / WIDTHS[0]}), "hidden learning rate", options={"steps": 9}
+    ),
+    "small biases, with adafactor": Subject(_small_biases, "initial size of hid.bias"),
     "mup's own, without base shapes": Subject(_without_base_shapes, "standard parameterization, not mup"),
 }
 
@@ -422,6 +468,10 @@ HEALTHY = {
         lambda width: scaled_by_hand(Normed(width), width), batch=IMAGES, options={"widths": (16, 32, 64, 128)}
     ),
     "positions, scaled by hand": Subject(lambda width: scaled_by_hand(Places(width), width), batch=TOKENS),
+    "radam": Subject(_radam, options={"steps": 9}),
+    "averaged sgd": Subject(_averaged_sgd),
+    "tied in code that is no module, multiplied": Subject(lambda width: TiedByHand(width, True), batch=TOKENS),
+    "weight decay, in the gradient": Subject(Net, options={"optimizer": "adam", "weight_decay": 0.1}),
     "zero readout": Subject(_zero_readout),
     "scaled already, in another gauge": Subject(_own(gauge="unit")),
     "a plan": Subject(lambda width: o1.plan(Net(width), base=Net(64), lr=LR, gauge="paper")),

@@ -450,3 +450,8 @@ def test_nothing_measured_is_no_crash():
     assert str(empty).endswith("note: interrupted after 0 of 6 runs")
     with pytest.raises(ValueError, match="nothing was fitted on training tokens: interrupted"):
         empty.as_alignment()
+
+
+def test_a_build_that_ignores_the_width():
+    with pytest.raises(ValueError, match="every width gives a model of the same shapes"):
+        alignment(lambda width: nn.Linear(8, CLASSES), [8, 16, 32], batches=(torch.randn(TOKENS, 8), bigram_batch()[1]))

@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 
 import pytest
 import torch
@@ -326,6 +327,62 @@ def test_optimizers_of_their_own_class_are_judged_by_the_law_they_inherit(kind, 
     check = Subject(build).check(widths=SMALL, steps=1, seeds=1, **options)
     assert check.provenance["optimizer"] == law
     assert any("is judged as adamw" in note for note in check.notes) == noted
+
+
+def test_steps_that_do_not_show_the_law_yet_decide_nothing():
+    check = HEALTHY["radam"].check(widths=SMALL, steps=4)
+    assert check.verdict == "UNCLEAR"
+    assert "the first 5 steps of RAdam do not follow the gradient as those of adamw do: give steps=9" in check.causes
+
+
+def test_an_optimizer_of_an_unknown_class_is_judged_by_what_its_steps_show():
+    check = HEALTHY["averaged sgd"].check(widths=SMALL, steps=1, seeds=1)
+    assert check.provenance["optimizer"] == "sgd"
+    assert any("its steps are proportional to the gradient" in note for note in check.notes)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"frozen": 3}, "frozen: expected patterns"),
+        ({"frozen": ("nothing.*",)}, "frozen: no tensor is called 'nothing.*'"),
+        ({"loss": "mse"}, "loss: expected a function of output and target, got 'mse'"),
+        ({"scheduler": "cosine"}, "scheduler: expected a function of the optimizer"),
+        ({"progress": True}, "progress: expected a function"),
+    ],
+)
+def test_what_cannot_work_is_said_before_anything_is_trained(options, words):
+    def build(width):
+        model = Net(width)
+        model.register_forward_hook(lambda *_: pytest.fail("a pass was made"))
+        return model
+
+    with pytest.raises(ValueError, match=re.escape(words)):
+        o1.coord_check(build, widths=SMALL, batches=NUMBERS, **options)
+
+
+@pytest.mark.parametrize("loss", [lambda y, t: y.detach().square().mean(), lambda y, t: y.argmax().float()])
+def test_a_loss_that_depends_on_nothing_trained(loss):
+    with pytest.raises(ValueError, match="loss: expected one that depends on what is trained"):
+        o1.coord_check(Net, widths=SMALL, batches=NUMBERS, loss=loss)
+
+
+class Encoder(nn.Module):
+    """Attention of torch holds the matrix that ends its branch inside another module, which is never called."""
+
+    def __init__(self, depth):
+        super().__init__()
+        layer = nn.TransformerEncoderLayer(16, 2, 32, 0.0, batch_first=True, norm_first=True)
+        self.emb, self.head = nn.Embedding(80, 16), nn.Linear(16, 80)
+        self.layers = nn.TransformerEncoder(layer, depth, enable_nested_tensor=False)
+
+    def forward(self, ids):
+        return self.head(self.layers(self.emb(ids)))
+
+
+def test_depth_of_torchs_own_attention():
+    check = o1.coord_check(Encoder, depths=[1, 2, 4, 8], depth="completep", lr=1e-2, batches=TOKENS, seeds=1)
+    assert check.passed, check
 
 
 def test_scores_that_grow_because_queries_learn_too_fast_are_no_fault_of_their_scale():

@@ -22,7 +22,7 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 import orderone as o1
-from orderone.measure.decay import decay_rates
+from orderone.measure.decay import decay_of
 from orderone.measure.moments import Ledger
 from orderone.measure.recording import DEFAULT, QUANTITIES
 from orderone.measure.reference import repeatable
@@ -1280,7 +1280,7 @@ def test_decay_is_measured_however_weak(rate):
     model = nn.Linear(300, 300)
     optimizer = torch.optim.AdamW(model.parameters(), rate, weight_decay=0.01)
     before = copy.deepcopy(model.state_dict())
-    found = decay_rates(model, optimizer)
+    found = decay_of(model, optimizer).fractions
     assert set(found) == {"weight", "bias"}
     assert [m.rms for m in found.values()] == pytest.approx([0.01 * rate] * 2, rel=1e-3)
     assert all(torch.equal(x, before[name]) for name, x in model.state_dict().items())
@@ -1289,5 +1289,8 @@ def test_decay_is_measured_however_weak(rate):
 
 def test_a_penalty_is_no_decay():
     model = nn.Linear(30, CLASSES)
-    assert decay_rates(model, torch.optim.Adam(model.parameters(), 1e-2, weight_decay=0.1)) == {}
-    assert decay_rates(model, torch.optim.AdamW(model.parameters(), 1e-2, weight_decay=0.0)) == {}
+    found = decay_of(model, torch.optim.Adam(model.parameters(), 1e-2, weight_decay=0.1))
+    assert found.fractions == {}
+    sizes = {name: 0.1 * float(p.detach().square().mean().sqrt()) for name, p in model.named_parameters()}
+    assert found.penalties == pytest.approx(sizes)
+    assert decay_of(model, torch.optim.AdamW(model.parameters(), 1e-2, weight_decay=0.0)).fractions == {}

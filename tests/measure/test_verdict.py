@@ -1,11 +1,13 @@
 """The parts that a verdict is made of, each by itself."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
 
 from orderone.measure.batches import is_batch, read_batches, usual_loss
+from orderone.measure.cancellation import without_cancellation
 from orderone.measure.causes import Context, likely_causes
 from orderone.measure.check import Judgement
 from orderone.measure.fit import Fit, fit_exponent, fit_exponents
@@ -78,6 +80,15 @@ def test_causes(lines, context, words):
     causes = likely_causes(lines, Context("mup", **context))
     assert len(causes) == 1
     assert causes[0].startswith(words)
+
+
+@pytest.mark.parametrize(("start", "change", "verdict"), [("PASS", "SHRINKS", "UNCLEAR"), ("PASS", "PASS", "UNCLEAR"),
+                                                          ("PASS", "FAIL", "FAIL"), ("FAIL", "PASS", "FAIL"),
+                                                          ("PASS", None, "FAIL")])  # fmt: skip
+def test_an_output_grows_only_if_its_start_or_its_change_does(start, change, verdict):
+    lines = [replace(line("h", "output", 0.0, 0.0), verdict=start), replace(line("h", "output", 0.4, 0.0), step=4)]
+    lines += [replace(line("h", "change", -0.3, 0.0), step=4, verdict=change)] if change else []
+    assert without_cancellation(lines)[1].verdict == verdict
 
 
 def test_a_wrong_rate_is_not_told_again_as_a_wrong_decay():

@@ -23,3 +23,9 @@ def instance(value: Any, of: type[T], name: str, remedy: str) -> T:
     if isinstance(value, of):
         return value
     raise ValueError(f"{name}: expected a {of.__name__}, got {value!r}; {remedy}")
+
+
+def function(value: Any, name: str, what: str) -> None:
+    """Where a function may be given: a ValueError for anything else."""
+    if value is not None and not callable(value):
+        raise ValueError(f"{name}: expected a function {what}, got {value!r}")

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
+from orderone.core.errors import function
 from orderone.core.exact import count
 from orderone.measure import records
 from orderone.measure.aligned import COLUMNS, HELD_OUT, TRAINING, MeasuredAlignment, some_of
@@ -27,6 +28,7 @@ from orderone.measure.runs import Run, Setup, model_of, read_setup, run_all, ste
 from orderone.measure.sizes import read_seeds, read_sizes
 from orderone.planning import Plan
 from orderone.planning.build import Family, family
+from orderone.planning.inventory import shapes_of
 from orderone.planning.roles import FIXED
 
 
@@ -39,7 +41,7 @@ def alignment(
     lr: Any = None,
     batches: Any = None,
     held_out: Any = None,
-    loss: Loss | None = None,
+    loss: Any = None,
     steps: Any = 4,
     seeds: Any = 3,
     base: Any = None,
@@ -60,6 +62,7 @@ def alignment(
         base: The size that was tuned, or a module; by default the smallest.
         plan_options: weight_decay, depth, gauge, decay, overrides, ... of `plan`.
     """
+    function(loss, "loss", "of output and target")
     study = _Study(build, read_sizes(widths, None)[1], {"rule": rule, "optimizer": optimizer, "lr": lr, **plan_options},
                    count(steps, "steps"), read_seeds(seeds), base, loss)  # fmt: skip
     study.take(batches, held_out)
@@ -112,6 +115,8 @@ class _Study:
         if len(self.widths) * len(self.seeds) < 3:
             raise ValueError("seeds: expected at least two for two widths: a line through two points has no interval")
         setup = self._setup(self.widths[-1], self.seeds[0])
+        if shapes_of(setup.model) == shapes_of(model_of(self._make(self.widths[0], self.seeds[0]))):
+            raise ValueError("build: every width gives a model of the same shapes; does it use its argument?")
         self.roles = self._roles(setup) or self._roles(self._setup(self.widths[0], self.seeds[0]))
         found, left = layers_of(setup.model, self.roles)
         inputs = observe(setup.model, found, self._batches_for(setup.model)).inputs

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
 RATES = ("update", "relative update")
 ACTIVATIONS = ("change", "output")
+FORWARD = (*ACTIVATIONS, "score change")
 REMEDIES = {
     "embedding": "embedding learning rate: updates of {names} scale like n^{measured:+.2f}, and {rule} asks for "
     "n^{predicted:+.2f}",
@@ -34,10 +35,11 @@ class Context:
     no_growth: bool = False  # every size gives the same shapes
     base_is_target: bool = False  # a plan whose factors are all 1
     schedule: str = ""  # what plan.check said
+    undone: Sequence[str] = ()  # what the plan asks for and cannot do by itself
     in_depth: bool = False  # the models differ in depth
     unscaled_branches: bool = False  # they have residual branches, and nothing scales them with depth
     one_rate: bool = False  # the optimizer has one learning rate for everything, and the rule has not
-    wrong_start: Callable[[str, float], tuple[float, float] | None] = lambda name, relative: None  # see Outlook
+    wrong_start: Callable[[str, str, float], tuple[float, float] | None] = lambda name, quantity, e: None  # see Outlook
     rate_is_right: Callable[[str], bool] = lambda name: False  # of a tensor, as its optimizer has it
 
 
@@ -65,10 +67,13 @@ def _whole(failed: "Sequence[Judgement]", context: Context) -> list[str]:
         return ["base equals target: every factor of the plan is 1; give the same, smaller base at every size"]
     if context.schedule:
         return [f"schedule: {context.schedule}"]
+    rates = any(j.quantity in RATES for j in failed)
+    if context.undone and not rates and any(j.quantity in FORWARD for j in failed):
+        return [f"left to you: {told}" for told in context.undone]
     if context.unscaled_branches and any(j.quantity in ACTIVATIONS for j in failed):
         return ["residual branches are not scaled with depth: give depth='sqrt' or depth='completep'"]
     itself = [j for j in failed if "rule itself" in j.cause and j.role != "attention"]
-    if itself and not any(j.quantity in RATES for j in failed):
+    if itself and not rates:
         worst = max(itself, key=lambda j: j.exponent)
         return [f"the rule itself: {context.rule} lets {_name(worst)} grow (theory n^{worst.predicted:+.2f}, measured "
                 f"n^{worst.exponent:+.2f}); mup keeps it of order one"]  # fmt: skip
@@ -102,7 +107,7 @@ def _rates(failed: "Sequence[Judgement]", context: Context) -> list[str]:
 
 
 def _start(j: "Judgement", context: Context) -> tuple[float, float] | None:
-    return context.wrong_start(j.module, j.exponent) if j.quantity == "relative update" else None
+    return context.wrong_start(j.module, j.quantity, j.exponent) if j.quantity in RATES else None
 
 
 def _small(j: "Judgement", context: Context) -> bool:
@@ -115,7 +120,7 @@ def _held_back(failed: "Sequence[Judgement]", context: Context) -> list[str]:
         return []
     return [f"small gradients: updates of {_names(mine)} scale like n^{mine[0].exponent:+.2f}, not "
             f"n^{mine[0].predicted:+.2f}, though their learning rates scale as they should: eps is not small beside the "
-            "gradients, or they are clipped"]  # fmt: skip
+            "gradients (give a smaller one), or they are clipped"]  # fmt: skip
 
 
 def _attention(failed: "Sequence[Judgement]") -> list[str]:
@@ -148,6 +153,11 @@ def _initial(failed: "Sequence[Judgement]", context: Context) -> list[str]:
 
 def _decay(failed: "Sequence[Judgement]") -> list[str]:
     rates = {j.module for j in failed if j.quantity in RATES}
+    penalties = [j for j in failed if j.quantity == "penalty"]
+    if penalties:
+        return [f"weight decay: the penalty of {_names(penalties)}, which is normalized together with the gradient, grows "
+                f"beside it like n^{penalties[0].exponent:+.2f}; let weight_decay go like the gradient over the weight, or "
+                "decay apart from it (AdamW)"]  # fmt: skip
     mine = [j for j in failed if j.quantity == "decay" and j.module not in rates]  # it goes with the rate
     if not mine:
         return []
@@ -159,7 +169,7 @@ def _activations(failed: "Sequence[Judgement]", context: Context) -> list[str]:
     if all(j.exponent < j.predicted for j in failed):
         return [f"{_name(failed[0])} shrinks (n^{failed[0].exponent:+.2f}), more than its readout lacks alignment: "
                 "something divides it"]  # fmt: skip
-    if context.in_depth and all(j.quantity in (*ACTIVATIONS, "score change") for j in failed):
+    if context.in_depth and all(j.quantity in FORWARD for j in failed):
         return [f"residual branches are not scaled with depth: {_name(failed[0])} grows like n^{failed[0].exponent:+.2f}; "
                 "multiply what every branch adds by 1/sqrt(L) or 1/L"]  # fmt: skip
     readouts = [j for j in failed if j.role == "readout"]

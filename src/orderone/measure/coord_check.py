@@ -4,19 +4,16 @@ Every size and seed is one short training under a probe. Exponents of the size a
 and tensor, and compared with what the rule predicts there.
 """
 
-from collections.abc import Callable
 from inspect import signature
 from typing import Any
 
 import torch
-from torch.optim import Optimizer
 
-from orderone.core.errors import one_of
+from orderone.core.errors import function, one_of
 from orderone.core.exact import count
-from orderone.measure.batches import Loss, read_batches
+from orderone.measure.batches import read_batches
 from orderone.measure.check import Check
 from orderone.measure.judging import Court
-from orderone.measure.runs import Progress
 from orderone.measure.sizes import read_seeds, read_sizes
 from orderone.measure.study import Study
 from orderone.planning import plan
@@ -33,14 +30,14 @@ def coord_check(
     optimizer: Any = "adamw",
     lr: Any = None,
     batches: Any = None,
-    loss: Loss | None = None,
+    loss: Any = None,
     steps: Any = 4,
     seeds: Any = 3,
     base: Any = None,
-    scheduler: Callable[[Optimizer], Any] | None = None,
+    scheduler: Any = None,
     frozen: Any = (),
     confidence: Any = 0.99,
-    progress: Progress | None = None,
+    progress: Any = None,
     **plan_options: Any,
 ) -> Check:
     """Does everything stay of order one as the model grows? A verdict for every module, and a likely cause.
@@ -69,6 +66,9 @@ def coord_check(
         one_of(name, PLAN_OPTIONS, "option of coord_check or plan")
     if not 0 < float(confidence) < 1:
         raise ValueError(f"confidence: expected a number between 0 and 1, got {confidence}")
+    function(loss, "loss", "of output and target")
+    function(scheduler, "scheduler", "of the optimizer that returns a scheduler")
+    function(progress, "progress", "of the number of runs done, of all, and what runs now")
     axis, sizes = read_sizes(widths, depths)
     with torch.random.fork_rng(range(torch.cuda.device_count())):  # seeds are set here, and nobody else's changed
         study = Study(
@@ -82,6 +82,7 @@ def coord_check(
             steps=steps,
             base=base,
             scheduler=scheduler,
+            frozen=frozen,
         )
         study.run(progress)
-    return Court(study, (frozen,) if isinstance(frozen, str) else tuple(frozen), float(confidence)).judge()
+    return Court(study, float(confidence)).judge()

@@ -2,9 +2,14 @@
 
 In ordinary steps the decay hides behind the update, which is far larger; but without a gradient nothing else is left. The
 step is taken on a copy of model and optimizer, in double precision.
+
+Adam adds its penalty to the gradient and normalizes the sum, so that no weight shrinks by a fraction of itself. What
+counts there is the penalty beside the gradient: if it grows with the size, it is all that large models learn.
 """
 
 import copy
+import math
+from dataclasses import dataclass, field
 
 import torch
 from torch import nn
@@ -16,10 +21,16 @@ from orderone.planning.inventory import inventory
 SAME_DIRECTION = 1e-2  # decay shrinks a weight along itself; Adam's penalty, which is normalized, does not
 
 
-def decay_rates(model: nn.Module, optimizer: Optimizer) -> dict[str, Moments]:
-    """By what fraction one step shrinks each tensor; nothing for tensors that do not shrink."""
+@dataclass(frozen=True)
+class Decay:
+    fractions: dict[str, Moments] = field(default_factory=dict)  # by which one step shrinks a tensor
+    penalties: dict[str, float] = field(default_factory=dict)  # RMS of what is added to a gradient that is normalized
+
+
+def decay_of(model: nn.Module, optimizer: Optimizer) -> Decay:
+    """Of each tensor; nothing for tensors that do not shrink."""
     if not any(group.get("weight_decay") for group in optimizer.param_groups):
-        return {}
+        return Decay()
     twin, steps = copy.deepcopy((model, optimizer))
     for group in steps.param_groups:
         group["lr"] = group["lr"] or group.get("initial_lr", 0.0)  # a warm-up starts at zero
@@ -30,7 +41,16 @@ def decay_rates(model: nn.Module, optimizer: Optimizer) -> dict[str, Moments]:
     for p in tensors.values():
         p.grad = torch.zeros_like(p)
     steps.step()
-    return _fractions(before, tensors)
+    fractions = _fractions(before, tensors)
+    coefficients = {
+        id(p): float(group.get("weight_decay", 0.0)) for group in steps.param_groups for p in group["params"]
+    }
+    moved = [name for name, p in tensors.items() if name not in fractions and not torch.equal(p, before[name])]
+    return Decay(fractions, {name: coefficients[id(tensors[name])] * _rms(before[name]) for name in moved})
+
+
+def _rms(x: torch.Tensor) -> float:
+    return float(torch.linalg.vector_norm(x)) / math.sqrt(x.numel())
 
 
 @torch.no_grad()

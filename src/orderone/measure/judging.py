@@ -3,9 +3,9 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from fnmatch import fnmatch
 from functools import cached_property
 
+from orderone.measure.cancellation import without_cancellation
 from orderone.measure.causes import Context, likely_causes
 from orderone.measure.check import Check, Judgement
 from orderone.measure.fit import Fit
@@ -20,6 +20,7 @@ from orderone.planning.inventory import inventory
 FEW = 3  # sizes: with fewer, a bend looks like a slope
 VANISHING = 1e-6  # of the usual gradient: rounding (softmax does not feel a bias of its keys)
 CANCELLED = 1e-4  # of a random sum: rounding
+NEGLIGIBLE = 1e-2  # of the gradient: a penalty that moves nothing
 UPDATES = ("update", "relative update")
 UNALIGNED = 0.5  # the exponent of alignment where nothing lines up
 NAN = math.nan
@@ -28,20 +29,20 @@ NAN = math.nan
 @dataclass
 class Court:
     study: Study
-    frozen: tuple[str, ...]
     confidence: float
 
     def judge(self) -> Check:
         study = self.study
         if not study.schedule and not all(ratios_kept(run.rates) for run in study.observations.runs):
             study.schedule = "learning rates do not all change by one factor from step to step (eta_min, max_lr?)"
-        judgements = [*self._explained(self._fitted()), *self._frozen(), *self._whole()]
+        judgements = [*self._explained(without_cancellation(self._fitted())), *self._frozen(), *self._whole()]
         context = Context(
             rule=study.rule,
             tied=self._tied,
             no_growth=study.no_growth,
             base_is_target=self._base_is_target,
             schedule=study.schedule,
+            undone=study.undone,
             in_depth=study.axis == "depth",
             unscaled_branches=self._unscaled_branches,
             one_rate=self._one_rate,
@@ -65,7 +66,9 @@ class Court:
         """Quantities and steps. Changes are judged after the first step and in the end: a task that is learnt makes them
         fade. Updates are judged where they begin, which differs from tensor to tensor."""
         last = self.study.observations.steps
-        at_start = ["output", "output gradient", "gradient", "decay"] + ([] if self.study.own else ["weight"])
+        at_start = ["output", "output gradient", "gradient", "decay", "penalty"] + (
+            [] if self.study.own else ["weight"]
+        )
         asked = [(quantity, 0) for quantity in at_start]
         if last:
             asked += [(quantity, step) for quantity in ("change", "score change") for step in sorted({1, last})]
@@ -73,9 +76,11 @@ class Court:
         return asked
 
     def _fitted(self) -> list[Judgement]:
-        found, vanishing = [], self._vanishing
-        for (name, quantity, step), fit in self.study.observations.fits(self._asked(), self.confidence):
-            if name in vanishing or (quantity in UPDATES and step != self.study.observations.begins(name)):
+        found, vanishing, seen, first = [], self._vanishing, self.study.observations, self.study.first_step
+        for (name, quantity, step), fit in seen.fits(self._asked(), self.confidence):
+            if quantity == "penalty" and seen.largest(name, quantity) < NEGLIGIBLE:
+                continue
+            if name in vanishing or (quantity in UPDATES and step != seen.begins(name, since=first)):
                 continue
             expected = self.outlook.of(name, quantity, step)
             if expected is not None and not (math.isnan(expected.exponent) and math.isinf(expected.allowed)):
@@ -131,9 +136,10 @@ class Court:
         return [replace(j, verdict=FAIL) if self._unexplained(j) else j for j in explained]
 
     def _unexplained(self, j: Judgement) -> bool:
-        """The output of a model that was scaled elsewhere shrinks by more than its readout falls short of alignment."""
+        """The output of a model that was scaled elsewhere shrinks by more than its readout falls short of alignment, and
+        not because its first steps follow another law."""
         last = j.module == "" and j.quantity == "change" and j.step == self.study.observations.steps
-        if not (self.study.own and last and j.verdict == SHRINKS):
+        if not (self.study.own and last and j.verdict == SHRINKS) or self.study.first_step:
             return False
         found = self.study.observations.alignment({})
         readout = [] if found is None else [r for r in found.by_role.to_dict("records") if r["role"] == "readout"]
@@ -163,13 +169,9 @@ class Court:
 
     def _frozen(self) -> list[Judgement]:
         """Tensors that no run ever moved."""
-        names = list(inventory(self.study.large))
-        for pattern in self.frozen:
-            if not any(fnmatch(name, pattern) for name in names):
-                raise ValueError(f"frozen: no tensor is called {pattern!r}; the model has {names[0]}, ..., {names[-1]}")
         return [
             Judgement(name, "update", 0, NAN, NAN, NAN, NAN, verdict, why, "")
-            for name, verdict, why in still(self.study, self.frozen)
+            for name, verdict, why in still(self.study)
         ]
 
     def _whole(self) -> list[Judgement]:

@@ -38,14 +38,21 @@ class Observations:
         for (name, quantity, step), here in [*self._found.items()]:
             if quantity == "update" and at in here:
                 self._add_relative(name, step, at, here[at])
+        for name, size in run.penalties.items():
+            self._add_penalty(self.key(name), at, size)
+
+    def _add_penalty(self, name: str, at: Where, size: float) -> None:
+        """Beside the first gradient that there is."""
+        gradients = (self.at(name, "gradient", step).get(at) for step in range(self.runs[-1].steps))
+        first = next((m.rms for m in gradients if m is not None and m.rms > FAINT), None)
+        if first is not None:
+            self._found.setdefault((name, "penalty", 0), {})[at] = _number(size / first)
 
     def _add_relative(self, name: str, step: int, at: Where, update: Moments) -> None:
         """Relative to the initial size, which rules set; what starts at zero has none."""
         weight = self._found[name, "weight", 0].get(at)
         if weight is not None and weight.rms > 0:
-            ratio = update.rms / weight.rms
-            moments = Moments(1, ratio * ratio, ratio, ratio, float(math.isfinite(ratio)))
-            self._found.setdefault((name, "relative update", step), {})[at] = moments
+            self._found.setdefault((name, "relative update", step), {})[at] = _number(update.rms / weight.rms)
 
     @property
     def complete(self) -> list[Run]:
@@ -58,10 +65,10 @@ class Observations:
         """Updates that all of them have made."""
         return min((run.steps for run in self.complete), default=0)
 
-    def begins(self, name: str) -> int:
+    def begins(self, name: str, since: int = 0) -> int:
         """The first step in which a gradient moves the tensor in every run: schedules and tensors may start at zero, and
         before that weight decay is all there is. -1: never."""
-        for step in range(self.steps):
+        for step in range(since, self.steps):
             sizes = [m.rms for quantity in ("gradient", "update") for m in self.at(name, quantity, step).values()]
             if sizes and min(sizes) > FAINT:
                 return step
@@ -109,6 +116,10 @@ class Observations:
     def losses(self, provenance: Mapping[str, Any]) -> "pd.DataFrame":
         rows = [(run.size, run.seed, step, loss) for run in self.runs for step, loss in enumerate(run.losses)]
         return records.table(rows, [self.axis, "seed", "step", "loss"], provenance)
+
+
+def _number(value: float) -> Moments:
+    return Moments(1, value * value, value, value, float(math.isfinite(value)))
 
 
 def _enough(places: Mapping[Where, float]) -> bool:

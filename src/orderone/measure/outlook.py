@@ -36,6 +36,8 @@ class Outlook:
             return None
         if quantity == "output" and step == 0 and expected.law:
             return self._made(name, expected)
+        if quantity == "penalty":  # it goes with the gradient that the rule foretells
+            return replace(expected, allowed=-self._faint(name))
         if expected.rough and quantity != "gradient":
             return self._followed(name, quantity, expected)
         if quantity == "output" and step > 0:  # what training adds is bounded, and no law
@@ -122,13 +124,18 @@ class Outlook:
         sizes = self.study.observations.at(module, "output", 0)
         return self.study.axis == "depth" or len({moments.entries for moments in sizes.values()}) > 1
 
-    def wrong_start(self, name: str, relative: float) -> tuple[float, float] | None:
-        """If a relative update is off only for the tensor's initial size: the exponent of that, and what it should be."""
+    def wrong_start(self, name: str, quantity: str, exponent: float) -> tuple[float, float] | None:
+        """If an update is off only for the tensor's initial size: the exponent of that, and what it should be."""
         if self.expectations is None or name not in self.expectations.known:
             return None
-        start = self._exponents("weight").get(name, math.nan)
-        off = start + relative - self.expectations.of(name, "update").exponent
-        return (start, self.expectations.of(name, "weight").exponent) if abs(off) < BOUNDARY else None
+        start, asked = self._exponents("weight").get(name, math.nan), self.expectations.of(name, "weight").exponent
+        update = self.expectations.of(name, "update").exponent
+        if quantity == "relative update":
+            off = start + exponent - update
+        else:  # Adafactor's steps are as large as the tensor is
+            relative = self.expectations.known[name][1].optimizer == "adafactor"
+            off = exponent - update - (start - asked) if relative else math.nan
+        return (start, asked) if abs(off) < BOUNDARY else None
 
     def rate_is_right(self, name: str) -> bool:
         """Whether the optimizer's rates of a tensor scale over the sizes as the rule's do."""

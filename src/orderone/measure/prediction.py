@@ -11,7 +11,7 @@ weight, are laws: both sides count.
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 DEPTH = 1  # hidden layers of the network of S0 whose exponents are taken; more would let what grows grow more
 LAYERS = {"embedding": 1, "vector": DEPTH + 1, "hidden": DEPTH + 1, "readout": DEPTH + 2}
-OF_TENSORS = ("weight", "gradient", "update", "relative update", "decay")
+OF_TENSORS = ("weight", "gradient", "update", "relative update", "decay", "penalty")
 UNKNOWN = math.nan
 
 
@@ -77,6 +77,8 @@ class Expectations:
 
     def _of_tensor(self, name: str, quantity: str) -> Expected:
         row = self._rows[name][1]
+        if quantity == "penalty":  # of what is normalized together, no part may win
+            return Expected(allowed=0.0, role=row.role)
         if quantity == "weight":
             left_alone = row.role == "fixed" and row.constant is None  # its start is the model's own business
             exponent = UNKNOWN if left_alone else self._exponent(name, lambda r: r.init_std)
@@ -110,11 +112,14 @@ class Expectations:
 
     @cached_property
     def _weights(self) -> "dict[str, str]":
-        """The tensor that makes a module's output, by module."""
+        """The tensor that makes a module's output, by module. Where modules inside have tensors too, none does it alone:
+        attention of torch owns what makes queries, keys and values, and another matrix comes after."""
         found: dict[str, str] = {}
+        around = {outer for row in self.large.rows for module in row.uses for outer in _around(module)}
         for row in self.large.rows:
             for module in row.uses if row.name.endswith("weight") else ():
-                found.setdefault(self.key(module), self.key(row.name))
+                if module not in around:
+                    found.setdefault(self.key(module), self.key(row.name))
         return found
 
     @cached_property
@@ -178,3 +183,10 @@ class Expectations:
         if self._rows[weight][0].shape == self._rows[weight][0].base_shape:
             one = 1.0  # at base size nothing grows, and there are no roles to tell from
         return math.log(two / one) / math.log(self.ratio) if one and two else UNKNOWN
+
+
+def _around(module: str) -> Iterator[str]:
+    """The modules that hold it."""
+    while module:
+        module = module.rpartition(".")[0]
+        yield module

@@ -13,7 +13,7 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from orderone.measure.aligned import TRAINING as TOKENS
 from orderone.measure.batches import Loss, call_inputs, loss_of, on_device
-from orderone.measure.decay import decay_rates
+from orderone.measure.decay import decay_of
 from orderone.measure.moments import Moments
 from orderone.measure.ratios import Layer, Ratio, State, observe, ratios, reading, weights_of
 from orderone.measure.recording import QUANTITIES, TRAINING, Probe
@@ -51,6 +51,7 @@ class Run:
     same_output: dict[str, str] = field(default_factory=dict)
     rates: list[dict[str, float]] = field(default_factory=list)  # learning rates, step by step
     ratios: list[Ratio] = field(default_factory=list)  # alignment across the last step, if it was asked for
+    penalties: dict[str, float] = field(default_factory=dict)  # of weight decay that is added to gradients
     steps: int = 0  # completed ones
     ended: str = ""
     remarks: list[str] = field(default_factory=list)
@@ -124,8 +125,9 @@ def train(
     batches = [on_device(batches[0], model)] * len(batches) if fixed else [on_device(b, model) for b in batches]
     if decay:
         try:
-            rates = decay_rates(model, setup.optimizer)
-            run.rows += [(0, name, "decay", moments) for name, moments in rates.items()]
+            found = decay_of(model, setup.optimizer)
+            run.rows += [(0, name, "decay", moments) for name, moments in found.fractions.items()]
+            run.penalties = found.penalties
         except Exception as error:  # some modules and optimizers refuse to be copied, in ways of their own
             run.remarks.append(f"weight decay was not measured ({type(error).__name__}: {error})")
     probe = Probe(model, setup.optimizer, TRAINING if fixed else call_inputs(batches[0]), quantities)
@@ -164,6 +166,8 @@ def _looking(model: nn.Module, layers: Sequence[Layer], batch: Any, fixed: bool,
 def step(setup: Setup, batch: Any, loss: Loss | None, run: Run) -> bool:
     """One update, unless the loss is not finite."""
     value = loss_of(setup.model, batch, loss)
+    if not value.requires_grad:
+        raise ValueError("loss: expected one that depends on what is trained; is it detached, or is everything frozen?")
     run.losses.append(number := float(value.detach()))
     if not math.isfinite(number):
         run.ended = f"the loss is {number} at step {run.steps}"

@@ -11,11 +11,11 @@ from orderone.planning.inventory import Item, inventory, modules_by_name
 Finding = tuple[str, str]  # verdict and why; without a verdict it is only noted
 
 
-def still(study: Study, meant: tuple[str, ...]) -> Iterator[tuple[str, str, str]]:
-    """Name, verdict and why; those that match a pattern in `meant` are meant to."""
+def still(study: Study) -> Iterator[tuple[str, str, str]]:
+    """Name, verdict and why; those that match a pattern in `frozen` are meant to."""
     seen = study.observations
     for name, item in inventory(study.large).items() if seen.steps else ():
-        if seen.largest(seen.key(name), "update") > 0 or any(fnmatch(name, pattern) for pattern in meant):
+        if seen.largest(seen.key(name), "update") > 0 or any(fnmatch(name, pattern) for pattern in study.frozen):
             continue
         verdict, why = _finding(study, item)
         if verdict:

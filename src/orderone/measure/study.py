@@ -19,6 +19,7 @@ from orderone import rules
 from orderone.core.exact import count
 from orderone.measure import records
 from orderone.measure.batches import Loss, call_inputs, draws_randomly, on_device
+from orderone.measure.laws import law_of
 from orderone.measure.observations import Observations
 from orderone.measure.pooling import pooled
 from orderone.measure.ratios import Layer, layers_of, observe
@@ -27,11 +28,8 @@ from orderone.measure.runs import Progress, Run, Setup, model_of, read_setup, ru
 from orderone.planning import BrokenRatios, Plan
 from orderone.planning.build import Family, family
 from orderone.planning.file import as_record
-from orderone.planning.inventory import shapes_of
-from orderone.planning.optimizers import ALGORITHMS
+from orderone.planning.inventory import read_patterns, shapes_of
 from orderone.planning.schedule import check_ratios
-
-DEFAULT_OPTIMIZER = "adamw"
 
 
 @dataclass
@@ -46,13 +44,16 @@ class Study:
     steps: int
     base: Any = None
     scheduler: Callable[[Optimizer], Any] | None = None
+    frozen: Any = ()  # patterns of tensors that are not trained on purpose
     notes: list[str] = field(default_factory=list)
     troubles: list[str] = field(default_factory=list)  # notes that keep a check from passing
     schedule: str = ""  # what is wrong with it
     interrupted: bool = False
+    first_step: int = 0  # that follows the law of the optimizer
     plans: dict[int, Plan] = field(default_factory=dict)  # what the rule asks at each size
     _built: dict[tuple[int, int], Any] = field(default_factory=dict)
     _measurable: set[str] | None = None
+    _penalized: bool = False  # weight decay is added to gradients, which are random
     _quantities: tuple[str, ...] = QUANTITIES
 
     def __post_init__(self) -> None:
@@ -70,6 +71,7 @@ class Study:
         for size in ends:
             self._built[size, self.seeds[0]] = self._make(size)
         self.small, self.large = (model_of(self._built[size, self.seeds[0]]) for size in ends)
+        self.frozen = read_patterns(self.frozen, self.large, "frozen")
         self._read_own(self._built[ends[1], self.seeds[0]])
         key = pooled(self.small, self.large) if self.axis == "depth" else lambda name: name
         self.observations = Observations(self.axis, key)
@@ -87,8 +89,8 @@ class Study:
         first, *own = built if isinstance(built, (tuple, list)) else (built,)
         self.own, self.to_plan = bool(own), isinstance(first, nn.Module) and not own
         self.given = first if isinstance(first, Plan) else None
-        if own:
-            self.asked["optimizer"] = self._law_of(own[0])
+        if own and isinstance(self._built[self.sizes[0], self.seeds[0]], (tuple, list)):
+            self._read_law()
         if self.given:
             s = self.given.settings
             self.asked |= {"optimizer": s.optimizer, "gauge": s.gauge, "depth": s.depth, "lr": s.lr}
@@ -97,15 +99,13 @@ class Study:
         if self.asked["rule"] is None:
             self.asked["rule"] = "mup"
 
-    def _law_of(self, optimizer: Any) -> Any:
-        """Of a class that is known, what was asked for, or the nearest known class that it inherits from."""
-        asked, kinds = self.asked["optimizer"], type(optimizer).__mro__
-        known = [kind.__name__.lower() for kind in kinds if kind.__name__.lower() in ALGORITHMS]
-        if known and (kinds[0].__name__.lower() == known[0] or asked == DEFAULT_OPTIMIZER):
-            return known[0]
-        if isinstance(optimizer, Optimizer) and not known:
-            self.notes.append(f"{kinds[0].__name__} is judged as {asked}; optimizer= names another law")
-        return asked
+    def _read_law(self) -> None:
+        """Of the optimizer, as the smallest model has it: looking costs a few steps."""
+        _, *own = self._built[self.sizes[0], self.seeds[0]]
+        law = law_of(self.small, own[0] if own else None, self.asked["optimizer"], self.steps)
+        self.asked["optimizer"], self.first_step = law.name, law.begins
+        self.notes += [law.note] if law.note else []
+        self.troubles += [law.trouble] if law.trouble else []
 
     def _family(self) -> Family | None:
         if self.base is None:
@@ -146,9 +146,10 @@ class Study:
         first = seed == self.seeds[0]  # one seed is enough for what is not random, or only explains
         layers = self._layers(setup.model) if first else ()
         run = train(
-            setup, self.batches, self.loss, Run(size, seed), self.fixed, decay=first, layers=layers,
+            setup, self.batches, self.loss, Run(size, seed), self.fixed, decay=first or self._penalized, layers=layers,
             quantities=self._quantities,
         )  # fmt: skip
+        self._penalized |= bool(run.penalties)
         if not any(quantity == "scores" for _, _, quantity, _ in run.rows):  # no attention: no need to listen for it
             self._quantities = DEFAULT
         if run.ended:
@@ -191,6 +192,12 @@ class Study:
             self._remark(str(error))
 
     # --- what it was about -------------------------------------------------------------------------------------------
+
+    @property
+    def undone(self) -> tuple[str, ...]:
+        """What the plan that was applied leaves to the model's own code."""
+        applied = self.given or (self.plans.get(self.sizes[-1]) if self.to_plan else None)
+        return tuple(f"at {self.axis} {self.sizes[-1]}, {told}" for told in applied.undone) if applied else ()
 
     @property
     def rule(self) -> str:

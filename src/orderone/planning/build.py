@@ -17,7 +17,7 @@ from orderone.planning import base as bases
 from orderone.planning import probe as probes
 from orderone.planning import sight as sights
 from orderone.planning.base import Base
-from orderone.planning.inventory import inventory, shapes_of, unwrap
+from orderone.planning.inventory import inventory, read_patterns, shapes_of, unwrap
 from orderone.planning.optimizers import algorithm
 from orderone.planning.order_one import OrderOne
 from orderone.planning.plan import Plan
@@ -135,8 +135,8 @@ def _request(model: GivenModel, **asked: Any) -> Request:
     given = SimpleNamespace(**settings | asked)
     return Request(
         given.rule, algorithm(given.optimizer), given.lr, given.weight_decay, given.eps, _depth(given.depth),
-        one_of(given.gauge, GAUGES, "gauge"), one_of(given.decay, DECAY, "decay"), _patterns(given.no_decay, model),
-        _overrides(given.overrides), given.score_power,
+        one_of(given.gauge, GAUGES, "gauge"), one_of(given.decay, DECAY, "decay"),
+        read_patterns(given.no_decay, model, "no_decay"), _overrides(given.overrides), given.score_power,
     )  # fmt: skip
 
 
@@ -184,15 +184,6 @@ def _saved(path: str | PathLike[str]) -> Plan:
         raise ValueError(
             f"base: {path} cannot be read ({error.strerror}); expected a plan written by plan.save"
         ) from error
-
-
-def _patterns(given: Any, model: nn.Module) -> tuple[str, ...]:
-    patterns = (given,) if isinstance(given, str) else tuple(given or ())
-    names = list(inventory(model))
-    for pattern in patterns:
-        if not isinstance(pattern, str) or not any(fnmatch(name, pattern) for name in names):
-            raise ValueError(f"no_decay: no tensor is called {pattern!r}; the model has {names[0]}, ..., {names[-1]}")
-    return patterns
 
 
 def _overrides(given: Any) -> dict[str, str]:

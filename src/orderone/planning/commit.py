@@ -5,6 +5,7 @@ right is not touched, so that at base size every bit stays. Only memory that was
 meta device and moved by `to_empty`) is drawn here.
 """
 
+import math
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -124,6 +125,8 @@ def _draw_spread(row: "Row", tensor: Any) -> None:
 
 
 def _must_be_initial(row: "Row", now: Initial, planned: Initial | None) -> None:
+    if planned is not None and not math.isfinite(now.rms):
+        raise RuntimeError(f"{row.name} is not finite: its initialization is broken, and no scale would mend it")
     trained = row.constant is not None and now.constant is None
     drifted = planned is not None and not planned.rms / DRIFT <= now.rms <= planned.rms * DRIFT
     if trained or drifted:

@@ -25,6 +25,7 @@ def as_record(plan: Plan) -> dict[str, Any]:
         "applied": plan.applied,
         "looked": plan.looked,
         "notes": plan.notes,
+        "undone": plan.undone,
         "multipliers": [asdict(multiplier) for multiplier in plan.multipliers],
         "rows": [asdict(row) for row in plan.rows],
     }
@@ -53,6 +54,7 @@ def _from_record(record: dict[str, Any]) -> Plan:
         rows=tuple(_row(row) for row in record["rows"]),
         headline=record["headline"],
         notes=tuple(record["notes"]),
+        undone=tuple(record.get("undone", ())),
         multipliers=tuple(Multiplier(**m) for m in record["multipliers"]),
         looked=record["looked"],
         applied=record["applied"],

@@ -5,8 +5,10 @@ are looked through, so that a plan is the same before and after them.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from fnmatch import fnmatch
+from typing import Any
 
 from torch import Tensor, nn
 from torch.nn.parallel import DataParallel, DistributedDataParallel
@@ -82,3 +84,14 @@ def shapes_of(model: nn.Module) -> dict[str, tuple[int, ...]]:
 
 def modules_by_name(model: nn.Module) -> Mapping[str, nn.Module]:
     return {clean(f"{path}.").removesuffix("."): module for path, module in unwrap(model).named_modules()}
+
+
+def read_patterns(given: Any, model: nn.Module, argument: str) -> tuple[str, ...]:
+    """Patterns of tensors, one or several, each of which the model has."""
+    if given is not None and not isinstance(given, Iterable):
+        raise ValueError(f'{argument}: expected patterns of tensors such as ("*.bias",), got {given!r}')
+    patterns, names = (given,) if isinstance(given, str) else tuple(given or ()), list(inventory(model))
+    for pattern in patterns:
+        if not isinstance(pattern, str) or not any(fnmatch(name, pattern) for name in names):
+            raise ValueError(f"{argument}: no tensor is called {pattern!r}; the model has {names[0]}, ..., {names[-1]}")
+    return patterns

@@ -94,6 +94,7 @@ class Plan:
     rows: tuple[Row, ...]
     headline: str
     notes: tuple[str, ...] = ()
+    undone: tuple[str, ...] = ()  # those of them that ask for a change in the model's own code
     multipliers: tuple[Multiplier, ...] = ()
     looked: str = "the forward pass was not looked at"
     applied: bool = False

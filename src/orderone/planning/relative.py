@@ -78,6 +78,7 @@ class _Comparison:
         tied, tied_notes = considerations.tied_readouts(drafts, seen, request)
         gauge = considerations.gauge(drafts, request)
         multipliers = considerations.together((*in_depth, *tied, *gauge))
+        undone = (*score_notes, *tied_notes)
         width = width_of([d.tensor for d in drafts.values()], {name: d.role.role for name, d in drafts.items()})
         rows = tuple(self._row(draft, width) for draft in drafts.values())
         return Plan(
@@ -86,12 +87,12 @@ class _Comparison:
             headline=self._headline(rows),
             notes=(
                 *depth_notes,
-                *score_notes,
-                *tied_notes,
+                *undone,
                 *self._bottlenecks(drafts.values()),
                 *seen.findings,
                 *self._numbers(),
             ),
+            undone=undone,
             multipliers=multipliers,
             looked=seen.told,
             model=self.model,

@@ -70,8 +70,8 @@ class Sight:
     def require_branches(self) -> None:
         if not self.branches:
             raise ValueError(
-                f"depth: the residual branches are not known ({self.told}); give an example batch: plan(..., "
-                "inputs=...), or leave depth out"
+                f"depth: the residual branches are not known ({self.told}); if it was looked at, there are none, and depth "
+                "is to be left out; otherwise give an example batch: plan(..., inputs=...)"
             )
         if self.open_branches:
             raise ValueError(
