@@ -7,8 +7,8 @@ import torch
 from torch import Generator, nn
 
 VOCAB, LENGTH = 32, 8
-HEADS = {"num_hidden_layers": 2, "num_attention_heads": 2}
-SIZES = {"vocab_size": VOCAB, "hidden_size": 16, "intermediate_size": 32, "max_position_embeddings": LENGTH, **HEADS}
+HEADS: dict[str, Any] = {"num_hidden_layers": 2, "num_attention_heads": 2}
+SIZES: dict[str, Any] = {"vocab_size": VOCAB, "hidden_size": 16, "intermediate_size": 32, "max_position_embeddings": LENGTH, **HEADS}
 
 
 def llama(**options: Any) -> nn.Module:
@@ -28,7 +28,7 @@ def gpt2(**options: Any) -> nn.Module:
 def bert(**options: Any) -> nn.Module:
     from transformers import BertConfig, BertForMaskedLM
 
-    off = dict.fromkeys(("hidden_dropout_prob", "attention_probs_dropout_prob"), 0.0)
+    off: dict[str, Any] = dict.fromkeys(("hidden_dropout_prob", "attention_probs_dropout_prob"), 0.0)
     return BertForMaskedLM(BertConfig(**SIZES | off | options))
 
 
