@@ -483,6 +483,8 @@ def test_some_modules(patterns):
         ({"modules": "head*"}, r"modules: nothing is called 'head\*'"),
         ({"every": 0}, "every: expected a whole number"),
         ({"batch": 3}, "batch: expected"),
+        ({"batch": (torch.zeros(2, FEATURES), torch.zeros(2))}, "batch: expected what the model is called with"),
+        ({"batch": {"inputs": torch.zeros(2, FEATURES)}}, "batch: expected what the model is called with"),
     ],
 )
 def test_bad_input(options, message):

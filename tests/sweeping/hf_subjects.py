@@ -8,7 +8,13 @@ from torch import Generator, nn
 
 VOCAB, LENGTH = 32, 8
 HEADS: dict[str, Any] = {"num_hidden_layers": 2, "num_attention_heads": 2}
-SIZES: dict[str, Any] = {"vocab_size": VOCAB, "hidden_size": 16, "intermediate_size": 32, "max_position_embeddings": LENGTH, **HEADS}
+SIZES: dict[str, Any] = {
+    "vocab_size": VOCAB,
+    "hidden_size": 16,
+    "intermediate_size": 32,
+    "max_position_embeddings": LENGTH,
+    **HEADS,
+}
 
 
 def llama(**options: Any) -> nn.Module:

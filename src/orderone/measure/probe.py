@@ -21,6 +21,7 @@ closes, also after an exception.
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from fnmatch import fnmatch
+from inspect import signature
 from typing import Any
 
 from torch import Tensor, nn
@@ -30,6 +31,7 @@ from orderone.core.errors import instance, one_of
 from orderone.core.exact import count
 from orderone.measure.recording import DEFAULT, QUANTITIES, Probe
 from orderone.planning.inventory import inventory, unwrap
+from orderone.planning.trace import call_with
 
 
 @contextmanager
@@ -63,11 +65,24 @@ def probe(
         raise ValueError(
             f"batch: expected a tensor, a tuple, or a dict of keyword arguments, got {type(batch).__name__}"
         )
+    if batch is not None:
+        _check_call(model, batch)
     asked = (quantities,) if isinstance(quantities, str) else tuple(quantities)
     chosen = tuple(one_of(quantity, QUANTITIES, "quantity") for quantity in asked)
     made = Probe(model, optimizer, batch, chosen, _matcher(modules, model), count(every, "every"), provenance)
     with made.watch():
         yield made
+
+
+def _check_call(model: nn.Module, batch: Any) -> None:
+    """A pair of inputs and targets is the usual mistake, and would end in an error of the model's own."""
+    args, kwargs = call_with(batch)
+    try:
+        signature(unwrap(model).forward).bind(*args, **kwargs)
+    except TypeError as error:
+        raise ValueError(
+            f"batch: expected what the model is called with, inputs alone; forward does not take these ({error})"
+        ) from None
 
 
 def _matcher(patterns: Any, model: nn.Module) -> Callable[[str], bool]:
