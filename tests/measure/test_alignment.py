@@ -419,6 +419,7 @@ def test_fewer_than_eight_tokens():
         ({"build": 3}, "build: expected a function of the width, got int"),
         ({"build": lambda n: n}, "build: expected a function of the size that returns an nn.Module"),
         ({"build": lambda n: nn.Embedding(VOCAB, n)}, "expected hidden or readout matrices"),
+        ({"build": lambda n: Bigram(n).requires_grad_(False)}, "every tensor in it is frozen"),
         ({"batches": None}, "batches: expected one batch"),
         ({"batches": [bigram_batch()] * 2}, "batches: expected one for each of 4 steps, got 2"),
         ({"held_out": [1, 2]}, "held_out: expected one batch .* got list"),

@@ -115,6 +115,8 @@ class _Study:
         if len(self.widths) * len(self.seeds) < 3:
             raise ValueError("seeds: expected at least two for two widths: a line through two points has no interval")
         setup = self._setup(self.widths[-1], self.seeds[0])
+        if not any(p.requires_grad for p in setup.model.parameters()):
+            raise ValueError("build: expected a model that is trained, and every tensor in it is frozen")
         if shapes_of(setup.model) == shapes_of(model_of(self._make(self.widths[0], self.seeds[0]))):
             raise ValueError("build: every width gives a model of the same shapes; does it use its argument?")
         self.roles = self._roles(setup) or self._roles(self._setup(self.widths[0], self.seeds[0]))
