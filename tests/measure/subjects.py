@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.nn.utils.parametrizations import weight_norm
 from torch.optim.lr_scheduler import CosineAnnealingLR
 
 import orderone as o1
@@ -47,6 +48,13 @@ class Heads(nn.Module):
         q, k, v = (f(y).unflatten(-1, (4, -1)).transpose(1, 2) for f in (self.q, self.k, self.v))
         mixed = functional.scaled_dot_product_attention(q, k, v, is_causal=True, scale=q.shape[-1] ** -self.power)
         return self.head(self.last(x + self.o(mixed.transpose(1, 2).flatten(-2))))
+
+
+def _with_weight_norm(width: int) -> Net:
+    net = Net(width)
+    for layer in (net.hid, net.out):
+        weight_norm(layer)
+    return net
 
 
 def _numbers() -> tuple[Tensor, Tensor]:
@@ -460,6 +468,7 @@ HEALTHY = {
     "scaled by hand": Subject(_by_hand),
     "a multiplier behind the readout": Subject(ByHand),
     "scaled by mup": Subject(_with_mup),
+    "weight norm": Subject(_with_weight_norm),
     "an adapter": Subject(Adapter),
     "an adapter, scaled by hand": Subject(lambda width: scaled_by_hand(Adapter(width), width)),
     "a bottleneck, with sgd": Subject(Bottleneck, options={"optimizer": "sgd", "lr": 0.1}),

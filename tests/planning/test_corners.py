@@ -380,3 +380,43 @@ def test_a_tied_model_trains_the_same_in_every_gauge(name):
         assert bool(plan.multipliers) or gauge == "folded"
     assert losses["unit"] == pytest.approx(losses["folded"], abs=1e-9)
     assert losses["paper"] == pytest.approx(losses["folded"], abs=1e-9)
+
+
+@pytest.mark.filterwarnings("ignore:.*weight_norm.* is deprecated")
+@pytest.mark.parametrize(
+    ("optimizer", "lr"), [("adamw", 0.5), ("sgd", 0.25)], ids=["normalized steps", "proportional steps"]
+)
+@pytest.mark.parametrize(
+    ("normed", "length"),
+    [
+        (nn.utils.parametrizations.weight_norm, "parametrizations.weight.original0"),
+        (nn.utils.weight_norm, "weight_g"),
+    ],
+    ids=["present", "former"],
+)
+def test_lengths_of_a_readout_go_with_it(normed, length, optimizer, lr):
+    """Weight norm: its rows have a length of their own, of which no dimension grows."""
+
+    def build(width):
+        first, hidden, last = nn.Linear(8, width), nn.Linear(width, width), nn.Linear(width, 3)
+        return nn.Sequential(first, nn.ReLU(), normed(hidden), nn.ReLU(), normed(last))
+
+    torch.manual_seed(0)
+    x = torch.randn(4, 8)
+    plan = o1.plan(build(256), base=build(64), rule="mup", optimizer=optimizer, inputs=x)
+    assert (plan[f"4.{length}"].factors.std, plan[f"4.{length}"].factors.lr) == (0.5, lr)
+    assert plan[f"2.{length}"].factors.std == 1  # a hidden matrix keeps the lengths of its rows
+    one = o1.plan(build(256), base=build(64), rule="standard", optimizer=optimizer, inputs=x)
+    assert {row.factors.lr for row in one.rows} == {1.0}
+    plan.apply()
+    assert rms(plan.tensors()[f"4.{length}"]) == pytest.approx(plan[f"4.{length}"].init_std)
+
+
+def test_lengths_that_are_frozen_stay():
+    def build(width):
+        net = nn.Sequential(nn.Linear(8, width), nn.ReLU(), nn.utils.parametrizations.weight_norm(nn.Linear(width, 3)))
+        net.get_parameter("2.parametrizations.weight.original0").requires_grad_(False)
+        return net
+
+    plan = o1.plan(build(256), base=build(64), inputs=torch.randn(4, 8))
+    assert plan["2.parametrizations.weight.original0"].factors.std == 1

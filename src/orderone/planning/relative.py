@@ -22,6 +22,7 @@ from orderone.planning.request import Request
 from orderone.planning.roles import FIXED, Role, roles
 from orderone.planning.sight import Sight
 from orderone.planning.structure import structural_roles
+from orderone.planning.weight_norm import scale_lengths
 from orderone.rules.factors import Factors, Growth, width_factors
 
 
@@ -103,7 +104,9 @@ class _Comparison:
         found = roles(self.tensors, self.widths, self.request.overrides, self.seen.outputs)
         structure = structural_roles([self._as_seen(t) for t in self.tensors], self.seen.outputs)
         hidden = {name for name, role in structure.items() if role == "hidden"}
-        return {t.item.name: self._draft(t, found[t.item.name], t.item.name in hidden) for t in self.tensors}
+        drafts = {t.item.name: self._draft(t, found[t.item.name], t.item.name in hidden) for t in self.tensors}
+        scale_lengths(drafts, self.model)
+        return drafts
 
     def _as_seen(self, t: Tensor) -> Tensor:
         """With the shape of the instance that was looked at, which is wider than the base: at base size a vocabulary may
