@@ -47,6 +47,7 @@ class Probe:
     ):
         self.model, self.optimizer, self.batch = model, optimizer, batch
         self.quantities, self.wanted, self.every = frozenset(quantities), wanted, every
+        self._compared = {kind for kind, change in CHANGES.items() if change in self.quantities}
         self._of_training = self._kinds_of_training()
         self.provenance = dict(provenance or {})
         self.step, self._due = 0, True  # whether this step is recorded
@@ -96,7 +97,8 @@ class Probe:
         own = is_own(root)
         begin = root.register_forward_pre_hook(lambda called, _: self._begin() if own(called) else None)
         stack.callback(begin.remove)
-        stack.enter_context(watching(self.model, self._saw, self.wanted, self._kinds(), self._listens))
+        kinds = (self._of_training | self._compared) & {"input", "output"}
+        stack.enter_context(watching(self.model, self._saw, self.wanted, kinds, self._listens))
         if self.quantities & {"scores", "score change"}:
             stack.enter_context(watching_scores(self.model, self._saw_scores))
 
@@ -105,14 +107,7 @@ class Probe:
         kinds = {"input", "output", "scores"} & self.quantities
         if "output gradient" in self.quantities:
             kinds.add("output")
-        if self.batch is TRAINING:
-            kinds |= {kind for kind, change in CHANGES.items() if change in self.quantities}
-        return kinds
-
-    def _kinds(self) -> set[str]:
-        return {kind for kind in ("input", "output") if kind in self.quantities} | (
-            {"output"} if self.quantities & {"output gradient", "change"} else set()
-        )
+        return kinds | self._compared if self.batch is TRAINING else kinds
 
     def _step_hooks(self) -> Iterator[RemovableHandle]:
         if self.optimizer is not None:
@@ -130,7 +125,7 @@ class Probe:
 
     def _listens(self, kind: str) -> bool:
         if self._only_changes:
-            return CHANGES.get(kind) in self.quantities
+            return kind in self._compared
         return (
             kind in self._of_training
             and self._due
@@ -143,7 +138,7 @@ class Probe:
             self._compare_one((module, kind), x, self._in_pass.number(x))
             return
         slot = self._shown.see(module, kind, x)
-        if self.batch is TRAINING and CHANGES.get(kind) in self.quantities:
+        if self.batch is TRAINING and kind in self._compared:
             self._compare_one((module, kind), x, slot)
 
     def _saw_scores(self, module: str, scores: Callable[[], Tensor]) -> None:
@@ -216,7 +211,7 @@ class Probe:
 
     def _compare(self) -> None:
         """A pass on the fixed batch, if there is one. Of the model itself: wrappers talk to other processes."""
-        if self.batch is None or self.batch is TRAINING or not self.quantities & set(CHANGES.values()):
+        if self.batch is None or self.batch is TRAINING or not self._compared:
             return
         args, kwargs = call_with(self.batch)
         self._only_changes, self._in_pass = True, Identities()
