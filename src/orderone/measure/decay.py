@@ -7,7 +7,6 @@ Adam adds its penalty to the gradient and normalizes the sum, so that no weight 
 counts there is the penalty beside the gradient: if it grows with the size, it is all that large models learn.
 """
 
-import copy
 import math
 from dataclasses import dataclass, field
 
@@ -16,7 +15,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from orderone.measure.moments import Ledger, Moments
-from orderone.planning.inventory import inventory
+from orderone.measure.twin import twin
 
 SAME_DIRECTION = 1e-2  # decay shrinks a weight along itself; Adam's penalty, which is normalized, does not
 
@@ -31,10 +30,7 @@ def decay_of(model: nn.Module, optimizer: Optimizer) -> Decay:
     """Of each tensor; nothing for tensors that do not shrink."""
     if not any(group.get("weight_decay") for group in optimizer.param_groups):
         return Decay()
-    twin, steps = copy.deepcopy((model, optimizer))
-    for group in steps.param_groups:
-        group["lr"] = group["lr"] or group.get("initial_lr", 0.0)  # a warm-up starts at zero
-    tensors = {name: item.tensor for name, item in inventory(twin).items() if item.tensor.requires_grad}
+    tensors, steps = twin(model, optimizer)
     for p in tensors.values():
         p.data = p.data.double()  # in single precision, rounding hides a decay of 1e-6
     before = {name: p.detach().clone() for name, p in tensors.items()}

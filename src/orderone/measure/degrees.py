@@ -8,14 +8,13 @@ five steps of RAdam are those of SGD with momentum. Measured on copies, with gra
 nothing, and without weight decay.
 """
 
-import copy
 import math
 
 import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from orderone.planning.inventory import inventory
+from orderone.measure.twin import twin
 
 SCALE = 4.0  # a power of two: nothing is rounded
 NEAR = 0.25  # degrees that differ by less are the same
@@ -34,19 +33,17 @@ def degrees(model: nn.Module, optimizer: Optimizer, steps: int) -> Degrees:
 
 def _sizes(model: nn.Module, optimizer: Optimizer, steps: int, scale: float) -> dict[str, list[float]]:
     """Norms of updates, step by step, on the same random gradients for every `scale`."""
-    twin, steppers = copy.deepcopy((model, optimizer))
-    for group in steppers.param_groups:
-        group["lr"] = group["lr"] or group.get("initial_lr", 0.0)  # a warm-up starts at zero
+    tensors, stepper = twin(model, optimizer)
+    for group in stepper.param_groups:
         if "weight_decay" in group:
             group["weight_decay"] = 0.0
-    tensors = {name: item.tensor for name, item in inventory(twin).items() if item.tensor.requires_grad}
     found: dict[str, list[float]] = {name: [] for name in tensors}
     generator = torch.Generator().manual_seed(0)
     for _ in range(steps):
         before = {name: p.detach().clone() for name, p in tensors.items()}
         for p in tensors.values():
             p.grad = scale * torch.randn(p.shape, generator=generator).to(p)
-        steppers.step()
+        stepper.step()
         for name, p in tensors.items():
             found[name].append(float(torch.linalg.vector_norm((p.detach() - before[name]).double())))
     return found
