@@ -9,26 +9,35 @@ is copied for every row of the batch, and attention falls back to a loop. Here t
     cross entropy            (K N, classes), then the mean of each member
     LSTM, GRU, RNN           one member after another (`recurrent.py`)
 
-Decisions by value are taken as `decisions.py` says. Everything else is left to vmap. Inside, operations act on the stacked
-tensors themselves, so that ordinary autograd records them and the backward pass knows nothing of vmap. The way to the
-stacked tensor is what torch.vmap itself is written with; torch has no public name for it.
+Decisions by value are taken as `decisions.py` says. Everything else is left to vmap. The batched forms leave vmap: they act
+on the stacked tensors as ordinary torch code does. So ordinary autograd records them, autocast casts them as it casts a
+single network, and custom autograd functions need no rule for vmap. To leave vmap and to reach the stacked tensors, this
+module uses the functions that torch.vmap is written with; torch has no public names for them.
 """
 
 from collections.abc import Callable, Mapping
-from functools import cache
+from functools import cache, partial
 from types import FunctionType
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch._C import _functorch  # type: ignore[attr-defined]
+from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack as outside_vmap
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map
 
+from orderone.sweeping.stacked import mixed_precision
 from orderone.sweeping.stacked.decisions import NO_ANSWER, QUESTIONS, answer
 from orderone.sweeping.stacked.products import rows_by_weights
 from orderone.sweeping.stacked.recurrent import RECURRENCES, one_by_one
+
+WRITTEN_IN_PYTHON = (
+    functional.__name__,
+    "torch.functional",
+    "torch._tensor",
+)  # modules of torch that call its operations
 
 
 class FastPaths(TorchFunctionMode):
@@ -37,6 +46,7 @@ class FastPaths(TorchFunctionMode):
     def __init__(self, members: int):
         super().__init__()
         self.members = members
+        self.running: list[FunctionType] = []
 
     def __enter__(self) -> "FastPaths":
         self.level = _functorch.current_level()
@@ -54,16 +64,26 @@ class FastPaths(TorchFunctionMode):
             and all(args[1:])
         ):
             return args[0]  # it does already; Hugging Face says so to embeddings in front of checkpoints
-        if func in RECURRENCES and (several := one_by_one(self, func, args, kwargs)) is not None:
-            return tree_map(self.wrap, several)
         path = PATHS.get(func)
-        result = None if path is None else path(self, *args, **kwargs)
-        if result is not None:
-            return self.wrap(result)
-        if path is None and isinstance(func, FunctionType) and func.__module__ == functional.__name__:
-            with self:  # what it calls may have a path: attention inside multi_head_attention_forward
+        if path is not None:
+            with outside_vmap():
+                result = path(self, *args, **kwargs)
+            if result is not None:
+                return tree_map(self.wrap, result)
+        if isinstance(func, FunctionType) and func.__module__ in WRITTEN_IN_PYTHON and func not in self.running:
+            return self.run(func, args, kwargs)
+        return mixed_precision.call(self, func, args, kwargs)
+
+    def run(self, func: FunctionType, args: tuple, kwargs: Mapping) -> Any:
+        """Run a Python function of torch under this mode: what it calls may have a path, such as attention inside
+        multi_head_attention_forward. Some functions of torch._tensor call a method that reports itself under the same name;
+        `running` ends that circle."""
+        self.running.append(func)
+        try:
+            with self:
                 return _without_look(func)(*args, **kwargs)
-        return func(*args, **kwargs)
+        finally:
+            self.running.pop()
 
     def wrap(self, stacked: Tensor) -> Tensor:
         return _functorch._add_batch_dim(stacked, 0, self.level)
@@ -128,12 +148,13 @@ def _attention(
 ) -> Tensor | None:  # fmt: skip
     tensors = (query, key, value) if attn_mask is None else (query, key, value, attn_mask)
     axes = query.dim()
-    if not mode.known(*tensors) or axes not in (3, 4) or any(x.dim() != axes for x in (key, value)):
+    if not mode.known(*tensors) or axes < 2 or any(x.dim() != axes for x in (key, value)):
         return None
     fold = (lambda x: x.flatten(0, 1)) if axes == 4 else (lambda x: x)  # members are the batch, or more of it
     q, k, v = (fold(mode.stacked(x)) for x in (query, key, value))
     if attn_mask is not None and (mode.mapped(attn_mask) or (attn_mask.dim() == 4 and attn_mask.shape[0] != 1)):
-        rows = mode.stacked(attn_mask[(None,) * (axes - attn_mask.dim())])
+        missing_axes = (None,) * (axes - attn_mask.dim())
+        rows = mode.stacked(attn_mask)[(slice(None), *missing_axes)]
         attn_mask = fold(rows.expand(-1, query.shape[0], *rows.shape[2:]))
     options: dict[str, Any] = {"scale": scale} | ({"enable_gqa": True} if enable_gqa else {})
     out = functional.scaled_dot_product_attention(q, k, v, attn_mask, dropout_p, is_causal, **options)
@@ -161,13 +182,18 @@ def _cross_entropy(
     mode: FastPaths, input: Tensor, target: Tensor, weight: Tensor | None = None, size_average: Any = None,
     ignore_index: int = -100, reduce: Any = None, reduction: str = "mean", label_smoothing: float = 0.0,
 ) -> Tensor | None:  # fmt: skip
-    special = weight is not None or size_average is not None or reduce is not None or reduction != "mean"
-    if special or not mode.known(input, target) or input.dim() != 2 or target.dim() != 1:
+    tensors = (input, target) if weight is None else (input, target, weight)
+    if not mode.known(*tensors) or size_average is not None or reduce is not None:
         return None
     logits, classes = mode.stacked(input), mode.stacked(target)
     options: dict[str, Any] = {"ignore_index": ignore_index, "label_smoothing": label_smoothing}
-    if logits.device.type == "cpu":  # calls are cheap there, and torch's own mean rounds as in a stand-alone run
-        return torch.stack([functional.cross_entropy(*one, **options) for one in zip(logits, classes, strict=True)])
+    if logits.device.type == "cpu":  # calls are cheap there, and round as in a stand-alone run
+        weights = [None] * mode.members if weight is None else mode.stacked(weight)
+        members = zip(logits, classes, weights, strict=True)
+        losses = [functional.cross_entropy(x, y, w, reduction=reduction, **options) for x, y, w in members]
+        return torch.stack(losses)
+    if weight is not None or reduction != "mean" or input.dim() != 2 or target.dim() != 1:
+        return None
     return mean_of_each(logits, classes, options)
 
 
@@ -177,7 +203,8 @@ def mean_of_each(logits: Tensor, classes: Tensor, options: Mapping[str, Any]) ->
     return each.view(classes.shape).sum(1) / (classes != options["ignore_index"]).sum(1)
 
 
-PATHS: dict[Any, Callable[..., Tensor | None]] = {
+PATHS: dict[Any, Callable[..., Any]] = {
+    **{recurrence: partial(one_by_one, recurrence) for recurrence in RECURRENCES},
     functional.linear: _linear,
     torch.addmm: _addmm,
     torch.matmul: _matmul,

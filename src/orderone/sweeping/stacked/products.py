@@ -1,39 +1,33 @@
 """rows @ weight^T for stacked matrices, with the gradient of the weight in the weight's own order.
 
 Autograd's rule for bmm gives that gradient transposed, and every later reader of it would pay for the order. In autocast,
-products are in its precision, as for one network.
+products are in its precision, as for one network. The caller is outside vmap (`paths.py`).
 """
 
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch._functorch.utils import enable_single_level_autograd_function
 
 
 def rows_by_weights(rows: Tensor, weights: Tensor, bias: Tensor | None) -> Tensor:
     """(K, N, in), (K, out, in), (K, out) -> (K, N, out)"""
-    kind = rows.device.type
-    if torch.is_autocast_enabled(kind):
-        dtype = torch.get_autocast_dtype(kind)
-        rows, weights, bias = rows.to(dtype), weights.to(dtype), None if bias is None else bias.to(dtype)
-    # where vmap is active, _Product.apply would look for a rule at length, and these tensors are stacked already
-    plain: Any = super(torch.autograd.Function, _Product)
-    with enable_single_level_autograd_function():
-        return plain.apply(rows, weights, bias)
+    device = rows.device.type
+    if torch.is_autocast_enabled(device):
+        dtype = torch.get_autocast_dtype(device)
+        rows = rows.to(dtype)
+        weights = weights.to(dtype)
+        bias = None if bias is None else bias.to(dtype)
+    return _Product.apply(rows, weights, bias)
 
 
 class _Product(torch.autograd.Function):
     @staticmethod
-    def forward(rows: Tensor, weights: Tensor, bias: Tensor | None) -> Tensor:  # type: ignore[override]
+    def forward(ctx: Any, rows: Tensor, weights: Tensor, bias: Tensor | None) -> Tensor:  # type: ignore[override]
+        ctx.save_for_backward(rows, weights)
         if bias is None:
             return torch.bmm(rows, weights.mT)
         return torch.baddbmm(bias.unsqueeze(1), rows, weights.mT)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple, output: Tensor) -> None:
-        rows, weights, _ = inputs
-        ctx.save_for_backward(rows, weights)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Any:  # type: ignore[override]

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch._C import _functorch  # type: ignore[attr-defined]
 from torch.func import functional_call
 from torch.utils._pytree import tree_map
 
@@ -58,7 +59,7 @@ class Program:
         axes = tree_map(lambda x: 0 if isinstance(x, Tensor) and not shared else None, batch)
         # no cache of rounded weights: a graph that is captured must round them itself
         autocast = torch.autocast(self.device, self.precision, enabled=self.precision is not None, cache_enabled=False)
-        with self.explained(), autocast, _no_nested_tensors(), kept_activations():
+        with self.explained(), autocast, _no_nested_tensors(), _no_fallback_warnings(), kept_activations():
             return torch.vmap(one, in_dims=(0, axes), randomness="different")(dict(tensors), batch)
 
     @contextmanager
@@ -95,3 +96,13 @@ def _no_nested_tensors() -> Iterator[None]:
         yield
     finally:
         torch.backends.mha.set_fastpath_enabled(before)
+
+
+@contextmanager
+def _no_fallback_warnings() -> Iterator[None]:
+    """Do not let torch ask the user to report operations that vmap runs in a loop over the members."""
+    _functorch._set_vmap_fallback_warning_enabled(False)
+    try:
+        yield
+    finally:
+        _functorch._set_vmap_fallback_warning_enabled(True)  # torch cannot say what it was; this is its default

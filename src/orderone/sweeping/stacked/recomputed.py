@@ -6,7 +6,7 @@ two ways of `checkpoint`, which is imported by its name everywhere, are replaced
 """
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 from unittest.mock import patch
 
@@ -26,10 +26,16 @@ def _nothing_around(*args: Any, **named: Any) -> Iterator[None]:
     yield
 
 
+# What `checkpoint` calls in the way that is not reentrant: torch 2.15 renamed it, and kept the old name for others.
+_GENERATORS = ("_checkpoint_without_reentrant_generator", "_checkpoint_without_reentrant_generator_impl")
+
+
 @contextmanager
 def kept_activations() -> Iterator[None]:
-    with (
-        patch.object(checkpoint, "CheckpointFunction", _Direct),
-        patch.object(checkpoint, "_checkpoint_without_reentrant_generator", _nothing_around),
-    ):
+    """Within this, `torch.utils.checkpoint` runs blocks as if they were not checkpointed."""
+    with ExitStack() as patches:
+        patches.enter_context(patch.object(checkpoint, "CheckpointFunction", _Direct))
+        for name in _GENERATORS:
+            if hasattr(checkpoint, name):
+                patches.enter_context(patch.object(checkpoint, name, _nothing_around))
         yield

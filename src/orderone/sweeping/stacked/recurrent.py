@@ -54,9 +54,9 @@ def _name(core: nn.RNNBase, held: Any, names: Mapping[Any, str]) -> str:
     )
 
 
-def one_by_one(mode: "FastPaths", func: Any, args: tuple, named: Mapping[str, Any]) -> Any:
+def one_by_one(func: Any, mode: "FastPaths", *args: Any, **named: Any) -> Any:
     """`func` for each member by itself; its results, stacked. None if the members are not ours."""
-    leaves, spec = tree_flatten((args, dict(named)))
+    leaves, spec = tree_flatten((args, named))
     if not mode.known(*(x for x in leaves if isinstance(x, Tensor))):
         return None
     rows = [mode.stacked(x).unbind() if isinstance(x, Tensor) else (x,) * mode.members for x in leaves]

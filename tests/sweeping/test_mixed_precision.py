@@ -1,0 +1,175 @@
+"""In mixed precision a stack computes each operation in the precision that torch uses for a single network."""
+
+from collections.abc import Callable
+
+import hf_families
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F  # noqa: N812
+
+import orderone as o1
+from orderone.sweeping.stacked.paths import FastPaths
+
+MEMBERS = 2
+DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here"))]
+DTYPES = [torch.float32, torch.bfloat16]
+
+
+def classes(x: Tensor) -> Tensor:
+    return torch.zeros(len(x), dtype=torch.long, device=x.device)
+
+
+def self_attention(x: Tensor) -> Tensor:
+    """The attention of nn.MultiheadAttention, with the same weights for everybody."""
+    weights = torch.linspace(-1, 1, 24 * 8, device=x.device).view(24, 8)
+    tokens = x[:, None]
+    result, _ = F.multi_head_attention_forward(
+        tokens, tokens, tokens, 8, 2, weights, None, None, None, False, 0.0, weights[:8], None
+    )
+    return result
+
+
+# Functions of a (4, 8) matrix. They cover what autocast casts down, what it casts up, what it leaves alone, and what torch
+# builds from such operations.
+FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "conv1d": lambda x: F.conv1d(x[None], x[:, :4, None].expand(4, 4, 2)),
+    "conv2d": lambda x: F.conv2d(x[None, None], x[None, None, :2, :2]),
+    "conv3d": lambda x: F.conv3d(x[None, None, None], x[None, None, None, :2, :2]),
+    "conv_transpose2d": lambda x: F.conv_transpose2d(x[None, None], x[None, None, :2, :2]),
+    "einsum": lambda x: torch.einsum("ij,kj->ik", x, x),
+    "bmm": lambda x: torch.bmm(x[None], x[None].mT),
+    "mv": lambda x: torch.mv(x, x[0]),
+    "multi_dot": lambda x: torch.linalg.multi_dot([x, x.mT, x]),
+    "linear": lambda x: F.linear(x, x),
+    "linear with a float32 bias": lambda x: F.linear(x, x, torch.ones(4, device=x.device)),
+    "prelu": lambda x: F.prelu(x, x[0, :1]),
+    "attention": lambda x: F.scaled_dot_product_attention(x[None, None], x[None, None], x[None, None]),
+    "attention, other dtype of values": lambda x: F.scaled_dot_product_attention(
+        x[None, None].float(), x[None, None].float(), x[None, None].bfloat16()
+    ),
+    "attention of matrices": lambda x: F.scaled_dot_product_attention(x, x, x),
+    "attention, five axes": lambda x: F.scaled_dot_product_attention(*[x[None, None, None]] * 3),
+    "multi-head attention": self_attention,
+    "softmax": lambda x: F.softmax(x, -1),
+    "softmax, method": lambda x: x.softmax(-1),
+    "softmax, dtype": lambda x: F.softmax(x, -1, dtype=torch.float32),
+    "log_softmax": lambda x: F.log_softmax(x, -1),
+    "layer_norm": lambda x: F.layer_norm(x, (8,)),
+    "layer_norm with float32 weights": lambda x: F.layer_norm(x, (8,), torch.ones(8, device=x.device)),
+    "rms_norm": lambda x: F.rms_norm(x, (8,)),
+    "group_norm": lambda x: F.group_norm(x[None], 2),
+    "batch_norm": lambda x: F.batch_norm(x, None, None, training=True),
+    "gelu": F.gelu,
+    "softplus": F.softplus,
+    "pow": lambda x: x**2,
+    "exp": torch.exp,
+    "rsqrt": lambda x: x.abs().rsqrt(),
+    "sum": lambda x: x.sum(),
+    "norm": lambda x: x.norm(),
+    "prod": lambda x: x.prod(),
+    "cumsum": lambda x: x.cumsum(0),
+    "mse_loss": lambda x: F.mse_loss(x, 2 * x),
+    "l1_loss": lambda x: F.l1_loss(x, 2 * x),
+    "binary_cross_entropy_with_logits": lambda x: F.binary_cross_entropy_with_logits(x, x.sigmoid()),
+    "kl_div": lambda x: F.kl_div(x, x.softmax(-1), reduction="sum"),
+    "cosine_embedding_loss": lambda x: F.cosine_embedding_loss(x, x + 1, torch.ones(4, device=x.device)),
+    "triplet_margin_loss": lambda x: F.triplet_margin_loss(x, 2 * x, 3 * x),
+    "cross_entropy": lambda x: F.cross_entropy(x, classes(x)),
+    "cross_entropy, sum": lambda x: F.cross_entropy(x, classes(x), reduction="sum"),
+    "cross_entropy, weights": lambda x: F.cross_entropy(x, classes(x), torch.ones(8, device=x.device)),
+    "nll_loss": lambda x: F.nll_loss(x, classes(x)),
+    "cdist": lambda x: torch.cdist(x, 2 * x),
+    "fft": lambda x: torch.fft.rfft(x).real,
+    "cat of two precisions": lambda x: torch.cat([x, x.float()]),
+}
+
+
+@pytest.mark.filterwarnings("ignore:There is a performance drop")
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_a_stack_casts_as_torch_does(name, device, dtype):
+    function = FUNCTIONS[name]
+    x = torch.randn(MEMBERS, 4, 8, generator=torch.Generator().manual_seed(0)).to(device, dtype)
+
+    def one_member(own: Tensor) -> Tensor:
+        with FastPaths(MEMBERS):
+            return function(own)
+
+    with torch.autocast(device, torch.bfloat16):
+        alone = torch.stack([function(own) for own in x])
+        stacked = torch.vmap(one_member)(x)
+    assert stacked.dtype == alone.dtype
+    ulp = torch.finfo(alone.dtype).eps
+    assert torch.allclose(stacked.double(), alone.double(), rtol=8 * ulp, atol=8 * ulp * float(alone.abs().max()))
+
+
+def test_autocast_that_the_model_switches_off_stays_off():
+    def matrix_product(x: Tensor) -> Tensor:
+        with torch.autocast("cpu", enabled=False):
+            return F.conv1d(x[None], x[:, :4, None]) + x @ x.mT @ x
+
+    def one_member(own: Tensor) -> Tensor:
+        with FastPaths(MEMBERS):
+            return matrix_product(own)
+
+    with torch.autocast("cpu", torch.bfloat16):
+        assert torch.vmap(one_member)(torch.randn(MEMBERS, 4, 8)).dtype == torch.float32
+
+
+def test_random_operations_are_not_run_a_second_time_to_learn_their_precision():
+    def one_member(own: Tensor) -> Tensor:
+        with FastPaths(MEMBERS):
+            return F.dropout(own, 0.5) + torch.rand_like(own)
+
+    x = torch.ones(MEMBERS, 4, 8)
+    torch.manual_seed(0)
+    with torch.autocast("cpu", torch.bfloat16):
+        first = torch.vmap(one_member, randomness="different")(x)
+    torch.manual_seed(0)
+    assert torch.equal(torch.vmap(one_member, randomness="different")(x), first)
+
+
+# --- whole models ------------------------------------------------------------------------------------------------------
+
+
+def losses(family: str, device: str, *, stacked: bool, **options) -> np.ndarray:
+    """Return the losses of four members, after checking that they were trained in the way that was asked for."""
+
+    def build(width: int) -> nn.Module:
+        return hf_families.build(family, width, **options)
+
+    result = o1.sweep(
+        build,
+        space={"lr": [1e-3, 4e-3], "seed": range(2)},
+        widths=[32],
+        data=hf_families.batch,
+        steps=10,
+        precision="bfloat16",
+        device=device,
+        stacked="auto" if stacked else False,
+        progress=False,
+    )
+    assert result.notes == []
+    assert {outcome.facts["engine"] for outcome in result.outcomes.values()} == {"stacked" if stacked else "alone"}
+    return np.array([outcome.losses for outcome in result.outcomes.values()], float)
+
+
+def distance(one: np.ndarray, other: np.ndarray) -> float:
+    return float(np.abs(one / other - 1).max())
+
+
+@pytest.mark.filterwarnings("ignore:TF32 acceleration")  # said by mkldnn.flags
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("family", hf_families.FAMILIES)
+def test_families_of_hugging_face_stack_in_bfloat16(family, device):
+    """No farther from stand-alone runs than two of these are apart that use different kernels."""
+    alone = losses(family, device, stacked=False)
+    other_attention = losses(family, device, stacked=False, attn_implementation="eager")
+    with torch.backends.mkldnn.flags(enabled=False):
+        other_products = losses(family, device, stacked=False)
+    rounding = max(distance(other_attention, alone), distance(other_products, alone))
+    # twice: each of these numbers is the largest of 40 rounding errors
+    assert distance(losses(family, device, stacked=True), alone) <= max(2 * rounding, 1e-6)
