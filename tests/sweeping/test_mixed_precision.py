@@ -21,7 +21,11 @@ def classes(x: Tensor) -> Tensor:
     return torch.zeros(len(x), dtype=torch.long, device=x.device)
 
 
-def self_attention(x: Tensor) -> Tensor:
+def attention_to_itself(x: Tensor) -> Tensor:
+    return F.scaled_dot_product_attention(x, x, x)
+
+
+def multi_head_attention(x: Tensor) -> Tensor:
     """The attention of nn.MultiheadAttention, with the same weights for everybody."""
     weights = torch.linspace(-1, 1, 24 * 8, device=x.device).view(24, 8)
     tokens = x[:, None]
@@ -45,13 +49,13 @@ FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "linear": lambda x: F.linear(x, x),
     "linear with a float32 bias": lambda x: F.linear(x, x, torch.ones(4, device=x.device)),
     "prelu": lambda x: F.prelu(x, x[0, :1]),
-    "attention": lambda x: F.scaled_dot_product_attention(x[None, None], x[None, None], x[None, None]),
+    "attention": lambda x: attention_to_itself(x[None, None]),
     "attention, other dtype of values": lambda x: F.scaled_dot_product_attention(
         x[None, None].float(), x[None, None].float(), x[None, None].bfloat16()
     ),
-    "attention of matrices": lambda x: F.scaled_dot_product_attention(x, x, x),
-    "attention, five axes": lambda x: F.scaled_dot_product_attention(*[x[None, None, None]] * 3),
-    "multi-head attention": self_attention,
+    "attention of matrices": attention_to_itself,
+    "attention, five axes": lambda x: attention_to_itself(x[None, None, None]),
+    "multi-head attention": multi_head_attention,
     "softmax": lambda x: F.softmax(x, -1),
     "softmax, method": lambda x: x.softmax(-1),
     "softmax, dtype": lambda x: F.softmax(x, -1, dtype=torch.float32),

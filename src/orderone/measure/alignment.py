@@ -30,6 +30,7 @@ from orderone.planning import Plan
 from orderone.planning.build import Family, family
 from orderone.planning.inventory import shapes_of
 from orderone.planning.roles import FIXED
+from orderone.planning.seeding import preserved, set_seed
 
 
 def alignment(
@@ -66,7 +67,7 @@ def alignment(
     study = _Study(build, read_sizes(widths, None)[1], {"rule": rule, "optimizer": optimizer, "lr": lr, **plan_options},
                    count(steps, "steps"), read_seeds(seeds), base, loss)  # fmt: skip
     study.take(batches, held_out)
-    with torch.random.fork_rng(range(torch.cuda.device_count())):  # seeds are set here, and nobody else's changed
+    with preserved():  # the measurement sets seeds of its own
         study.look()
         study.run()
     return MeasuredAlignment(study.frame(), tuple(study.notes))
@@ -145,7 +146,7 @@ class _Study:
         return read_setup(self._make(width, seed), self._plan, None)
 
     def _make(self, width: int, seed: int) -> Any:
-        torch.manual_seed(seed)
+        set_seed(seed)
         return self.build(width)
 
     def _plan(self, model: nn.Module) -> Plan:

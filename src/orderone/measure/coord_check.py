@@ -7,8 +7,6 @@ and tensor, and compared with what the rule predicts there.
 from inspect import signature
 from typing import Any
 
-import torch
-
 from orderone.core.errors import function, one_of
 from orderone.core.exact import count
 from orderone.measure.batches import read_batches
@@ -17,6 +15,7 @@ from orderone.measure.judging import Court
 from orderone.measure.sizes import read_seeds, read_sizes
 from orderone.measure.study import Study
 from orderone.planning import plan
+from orderone.planning.seeding import preserved
 
 PLAN_OPTIONS = tuple(name for name in signature(plan).parameters if name not in ("model", "base", "C", "Lambda"))
 
@@ -70,7 +69,7 @@ def coord_check(
     function(scheduler, "scheduler", "of the optimizer that returns a scheduler")
     function(progress, "progress", "of the number of runs done, of all, and what runs now")
     axis, sizes = read_sizes(widths, depths)
-    with torch.random.fork_rng(range(torch.cuda.device_count())):  # seeds are set here, and nobody else's changed
+    with preserved():  # the check sets seeds of its own
         study = Study(
             build=build,
             axis=axis,

@@ -1,15 +1,14 @@
 """How far outputs have moved: those of every pass on one batch beside those of the first."""
 
-import random
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from orderone.measure.elsewhere import version
 from orderone.measure.history import Key
+from orderone.planning.seeding import seeded
 
 Pair = tuple[int, int]  # number of a tensor, id of what it is compared with
 SEED = 0  # of what is random in a repeated pass: the same masks every time
@@ -88,26 +87,10 @@ def repeatable(model: nn.Module) -> Iterator[None]:
     contents = [(buffer, buffer.clone()) for _, own in buffers for buffer in own.values() if buffer is not None]
     parameters = (p for module in modules for p in module._parameters.values() if p is not None)
     try:
-        with _same_random_numbers(sorted({p.get_device() for p in parameters if p.is_cuda})):
+        with seeded(SEED, sorted({p.get_device() for p in parameters if p.is_cuda})):
             yield
     finally:
         for module, own in buffers:  # some are written into, some replaced
             module._buffers.update(own)
         for buffer, content in contents:
             buffer.data.copy_(content)  # without a new version: a graph may hold it, and finds it as it was
-
-
-@contextmanager
-def _same_random_numbers(devices: list[int]) -> Iterator[None]:
-    """torch.manual_seed would also reach the devices that are not put back afterwards."""
-    pythons, numpys = random.getstate(), np.random.get_state()
-    try:
-        with torch.random.fork_rng(devices):
-            random.seed(SEED)
-            np.random.seed(SEED)
-            for generator in (torch.default_generator, *(torch.cuda.default_generators[i] for i in devices)):
-                generator.manual_seed(SEED)
-            yield
-    finally:
-        random.setstate(pythons)
-        np.random.set_state(numpys)

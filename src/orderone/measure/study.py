@@ -11,7 +11,6 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
-import torch
 from torch import nn
 from torch.optim import Optimizer
 
@@ -30,6 +29,7 @@ from orderone.planning.build import Family, family
 from orderone.planning.file import as_record
 from orderone.planning.inventory import read_patterns, shapes_of
 from orderone.planning.schedule import check_ratios
+from orderone.planning.seeding import set_seed
 
 
 @dataclass
@@ -81,7 +81,7 @@ class Study:
             self.plans = {ends[0]: self.family.plan(self.small), ends[1]: self.family.plan(self.large)}
 
     def _make(self, size: int, seed: int | None = None) -> Any:
-        torch.manual_seed(self.seeds[0] if seed is None else seed)
+        set_seed(self.seeds[0] if seed is None else seed)
         return self.build(size)
 
     def _read_own(self, built: Any) -> None:

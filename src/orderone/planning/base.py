@@ -12,6 +12,7 @@ from torch import nn
 from orderone.planning.initial import Initial
 from orderone.planning.inventory import inventory, unwrap
 from orderone.planning.reinitialise import SMALL, initial_sizes
+from orderone.planning.seeding import seeded
 
 if TYPE_CHECKING:
     from orderone.planning.plan import Plan
@@ -100,8 +101,7 @@ def is_configuration(config: object) -> bool:
 
 def built(model: nn.Module, config: Any, device: str) -> nn.Module:
     """A model of the same class, without disturbing the random numbers of the caller."""
-    with torch.random.fork_rng(devices=[]), torch.device(device):
-        torch.default_generator.manual_seed(0)
+    with seeded(0), torch.device(device):
         try:
             return type(unwrap(model))(config)
         except Exception as error:  # configurations are checked, if at all, by the code that uses them

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from orderone.planning.counterparts import stack_of
 from orderone.planning.initial import Initial, exact, measure, pooled
 from orderone.planning.inventory import Item, clean, inventory, unwrap
+from orderone.planning.seeding import seeded
 
 SMALL = 50_000_000  # parameters that may be allocated without asking
 SAMPLE = 1 << 24  # numbers that are enough to measure a tensor
@@ -103,8 +104,7 @@ def _agree(one: Initial, other: Initial, samples: int) -> bool:
 def _reinitialised(model: nn.Module, wanted: Mapping[str, Item]) -> dict[str, Initial]:
     """What the model's own code gives to each tensor, as far as it gives anything."""
     found: dict[tuple[str, tuple[int, ...]], Initial] = {}
-    with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(0)
+    with seeded(0):
         for path, module in _units(model):
             shapes = {name: tuple(parameter.shape) for name, parameter in module.named_parameters()}
             for name, parameter in _materialised(module, getattr(model, "_init_weights", None)).named_parameters():

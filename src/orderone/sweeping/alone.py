@@ -13,6 +13,7 @@ import torch
 from torch.nn.utils import clip_grad_norm_
 
 from orderone.measure.batches import loss_of
+from orderone.planning.seeding import seeded
 from orderone.sweeping import checkpoint as checkpoints
 from orderone.sweeping import interrupts
 from orderone.sweeping.job import Job
@@ -55,8 +56,7 @@ class Training:
     # --- training ----------------------------------------------------------------------------------------------------
 
     def run(self, report: Report | None) -> Outcome:
-        with torch.random.fork_rng(range(torch.cuda.device_count())):
-            torch.manual_seed(self.trial.seed)  # of dropout: the same whatever was built before
+        with seeded(self.trial.seed):  # of dropout: the same whatever was built before
             self.resume()
             started = saved = time.monotonic()
             before = self.seconds

@@ -4,9 +4,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import torch
+from torch import nn
 
 from orderone.planning.inventory import shapes_of
+from orderone.planning.seeding import seeded
 from orderone.sweeping import checkpoint as checkpoints
 from orderone.sweeping import interrupts
 from orderone.sweeping.engine import Engine, groups, units
@@ -144,13 +145,12 @@ def check_members(job: Job, trials: list[Trial]) -> None:
 
 def _shapes(job: Job, group: list[Trial]) -> tuple[Mapping[str, tuple[int, ...]], Mapping[str, tuple[int, ...]]]:
     """Of the first and the last; every rule is tried on the way."""
-    with torch.random.fork_rng(devices=[]):
-        first, last = _built(job, group[0]), _built(job, group[-1])
-        for trial in {trial.get("rule"): trial for trial in group}.values():
-            job.plan_for(trial, first)
-        return shapes_of(first), shapes_of(last)
+    first, last = _built(job, group[0]), _built(job, group[-1])
+    for trial in {trial.get("rule"): trial for trial in group}.values():
+        job.plan_for(trial, first)
+    return shapes_of(first), shapes_of(last)
 
 
-def _built(job: Job, trial: Trial) -> torch.nn.Module:
-    torch.default_generator.manual_seed(trial.seed)
-    return job.built(trial.settings)
+def _built(job: Job, trial: Trial) -> nn.Module:
+    with seeded(trial.seed):
+        return job.built(trial.settings)

@@ -13,6 +13,7 @@ from orderone.measure.batches import Loss
 from orderone.planning import Plan, plan
 from orderone.planning.build import Family, family
 from orderone.planning.inventory import shapes_of
+from orderone.planning.seeding import seeded
 from orderone.sweeping.fingerprint import identity
 from orderone.sweeping.member import Member, optimizer_options
 from orderone.sweeping.same_tensors import SameTensors
@@ -102,8 +103,7 @@ class Job:
 
     def member(self, trial: Trial) -> Member:
         """The model of a trial as it is before its first step: on the device, in the precision of the job."""
-        with torch.random.fork_rng(range(torch.cuda.device_count())):
-            torch.manual_seed(trial.seed)  # of all devices: `build` may draw on a GPU
+        with seeded(trial.seed):
             model = self.built(trial.settings)
             self.tensors.check(trial, shapes_of(model))
             made = self.plan_for(trial, model)
@@ -143,8 +143,7 @@ class Job:
 
     def _base_for(self, trial: Trial) -> nn.Module:
         """The trial's own architecture at the base's size, from a seed of its own."""
-        with torch.random.fork_rng(devices=[]):
-            torch.default_generator.manual_seed(BASE_SEED)
+        with seeded(BASE_SEED):
             return self.built({**trial.settings, **self.base_sizes})
 
 

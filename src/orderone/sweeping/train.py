@@ -4,7 +4,6 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import nn
 from torch.optim import Optimizer
 
@@ -14,6 +13,7 @@ from orderone.core.given import Count, Number
 from orderone.core.reals import real
 from orderone.measure.batches import Loss
 from orderone.planning import Plan
+from orderone.planning.seeding import preserved
 from orderone.sweeping import interrupts
 from orderone.sweeping.kept import Kept
 from orderone.sweeping.schedule import schedule as read_schedule
@@ -82,7 +82,7 @@ def train(
     _check(model, optimizer, strategy)
     with (
         world(strategy, device) as here,
-        torch.random.fork_rng(range(torch.cuda.device_count())),
+        preserved(),
         interrupts.deferred(),
     ):
         kept = None if checkpoint is None else Kept(Path(checkpoint), here)

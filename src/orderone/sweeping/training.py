@@ -19,6 +19,7 @@ from torch.optim import Optimizer
 
 from orderone.measure.batches import Loss, loss_of
 from orderone.planning import Plan
+from orderone.planning.seeding import set_seed
 from orderone.sweeping import interrupts, which
 from orderone.sweeping.kept import Kept
 from orderone.sweeping.member import FUSED
@@ -94,7 +95,7 @@ class Training:
     # --- training ----------------------------------------------------------------------------------------------------
 
     def run(self, kept: Kept | None) -> Trained:
-        torch.manual_seed(self.settings.seed + self.here.rank)  # dropout differs between processes
+        set_seed(self.settings.seed + self.here.rank)  # dropout differs between processes
         if kept is not None:
             kept.restore(self)
         for sink in self.sinks:

@@ -1,12 +1,14 @@
 """Autocast inside vmap, with the casts that it makes outside.
 
-Autocast casts the inputs of an operation when the operation is called. vmap takes many operations apart before autocast sees
-them (convolution, softmax, layer norm, most losses), so that the parts are cast in another way, or not at all. A stack would
-then compute in other precisions than a single network.
+Autocast casts the inputs of an operation when the operation is called. vmap takes many operations
+apart before autocast sees them (convolution, softmax, layer norm, most losses), so that the parts
+are cast in another way, or not at all. A stack would then compute in other precisions than a
+single network.
 
-Here torch is asked what it does: the first time that an operation meets inputs of certain dtypes, it is run for the first
-member outside vmap, with and without autocast. The dtype of the results tells what autocast casts the inputs to. From then
-on, the inputs are cast to this dtype, and vmap runs the operation with autocast switched off.
+Here torch is asked what it does: the first time that an operation meets inputs of certain dtypes,
+it is run for the first member outside vmap, with and without autocast. The dtype of the results
+tells what autocast casts the inputs to. From then on, the inputs are cast to this dtype, and vmap
+runs the operation with autocast switched off.
 """
 
 from collections.abc import Iterator, Mapping
@@ -17,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
+from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack as outside_vmap
 from torch.utils._pytree import tree_leaves, tree_map
 
 if TYPE_CHECKING:
@@ -57,8 +60,6 @@ def _ask(
     mode: "FastPaths", func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], device: str
 ) -> torch.dtype | str:
     """Run `func` for the first member with and without autocast, and return the dtype that autocast casts to."""
-    from orderone.sweeping.stacked.paths import outside_vmap
-
     with outside_vmap():
         first_args, first_kwargs = tree_map(
             lambda x: mode.stacked(x)[0] if isinstance(x, Tensor) else x, (args, dict(kwargs))

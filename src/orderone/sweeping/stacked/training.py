@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from orderone.planning.seeding import seeded
 from orderone.sweeping import interrupts
 from orderone.sweeping.alone import Report
 from orderone.sweeping.job import Job
@@ -58,8 +59,7 @@ class StackedTraining:
             self.device.type == "cuda" and job.steps * job.accumulate >= WORTH_CAPTURING)  # fmt: skip
 
     def run(self, report: Report | None) -> Iterator[Outcome]:
-        with torch.random.fork_rng(range(torch.cuda.device_count())):
-            torch.manual_seed(self.slots[0].seed)
+        with seeded(self.slots[0].seed):
             restore(self)
             self.try_evaluation()
             written = time.monotonic()

@@ -1,0 +1,46 @@
+"""Seeds for code that is not ours: a user's `build` may draw from any generator, on any device."""
+
+import random
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import numpy as np
+import torch
+
+_NUMPY_SEEDS = 2**32  # numpy's old generator takes no larger seeds
+
+
+@contextmanager
+def seeded(seed: int, devices: Sequence[int] | None = None) -> Iterator[None]:
+    """Draw the same random numbers each time within this context, and leave the caller's generators as they were.
+
+    This covers torch on the CPU and on the given GPUs (default: all), numpy's global generator, and `random`.
+    """
+    with preserved(devices):
+        set_seed(seed, devices)
+        yield
+
+
+@contextmanager
+def preserved(devices: Sequence[int] | None = None) -> Iterator[None]:
+    """Put the state of all generators back at the end."""
+    python = random.getstate()
+    of_numpy = np.random.get_state()
+    try:
+        with torch.random.fork_rng(range(torch.cuda.device_count()) if devices is None else devices):
+            yield
+    finally:
+        random.setstate(python)
+        np.random.set_state(of_numpy)
+
+
+def set_seed(seed: int, devices: Sequence[int] | None = None) -> None:
+    """Seed torch on the CPU and on the given GPUs (default: all), numpy's global generator, and `random`."""
+    random.seed(seed)
+    np.random.seed(seed % _NUMPY_SEEDS)
+    if devices is None:
+        torch.manual_seed(seed)
+        return
+    torch.default_generator.manual_seed(seed)
+    for device in devices:
+        torch.cuda.default_generators[device].manual_seed(seed)
