@@ -29,6 +29,7 @@ from orderone.measure.sizes import read_seeds, read_sizes
 from orderone.planning import Plan
 from orderone.planning.build import Family, family
 from orderone.planning.inventory import shapes_of
+from orderone.planning.optimizers import label_of
 from orderone.planning.roles import FIXED
 from orderone.planning.seeding import preserved, set_seed
 
@@ -194,7 +195,7 @@ class _Study:
     def frame(self) -> Any:
         rule = self.asked["rule"]
         name = rule if isinstance(rule, str) else getattr(rule, "name", "")
-        provenance = {"rule": name, "optimizer": str(self.asked["optimizer"]), "lr": self.asked["lr"]}
+        provenance = {"rule": name, "optimizer": label_of(self.asked["optimizer"]), "lr": self.asked["lr"]}
         sizes = {"widths": self.widths, "steps": self.steps, "seeds": self.seeds}
         return records.table(self.rows, COLUMNS, provenance | sizes | records.versions())
 

@@ -7,7 +7,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from orderone.measure.degrees import Degrees, degrees, settles
-from orderone.planning.optimizers import ALGORITHMS
+from orderone.planning.optimizers import CLASSES, known_name
 
 DEFAULT_OPTIMIZER = "adamw"
 LATER = 16  # steps to look beyond those of a check
@@ -23,13 +23,13 @@ class Law:
 
 def law_of(model: nn.Module, optimizer: Any, asked: Any, steps: int) -> Law:
     """Of a class that is known, what was asked for, or the nearest known class that it inherits from."""
-    kinds = type(optimizer).__mro__
-    known = [kind.__name__.lower() for kind in kinds if kind.__name__.lower() in ALGORITHMS]
-    if known and (kinds[0].__name__.lower() == known[0] or asked == DEFAULT_OPTIMIZER):
-        return Law(known[0])
-    if known or not isinstance(optimizer, Optimizer):
+    kind = type(optimizer)
+    known = known_name(kind)
+    if known is not None and (kind is CLASSES[known] or asked == DEFAULT_OPTIMIZER):
+        return Law(known)
+    if known is not None or not isinstance(optimizer, Optimizer):
         return Law(asked)
-    return _shown(kinds[0].__name__, asked, _looked_at(model, optimizer, steps + LATER), steps)
+    return _shown(kind.__name__, asked, _looked_at(model, optimizer, steps + LATER), steps)
 
 
 def _looked_at(model: nn.Module, optimizer: Optimizer, steps: int) -> Degrees:

@@ -19,8 +19,8 @@ from orderone.measure.ratios import Layer, Ratio, State, observe, ratios, readin
 from orderone.measure.recording import QUANTITIES, TRAINING, Probe
 from orderone.planning import Plan
 from orderone.planning.inventory import inventory, unwrap
+from orderone.planning.optimizers import fused_options
 
-FUSED = ("sgd", "adam", "adamw")
 SAME = 1e-3  # rates that differ by less are the same
 WANTED = (
     "build: expected a function of the size that returns an nn.Module, a plan, or (module, optimizer) if they are scaled "
@@ -106,7 +106,7 @@ def model_of(built: Any) -> nn.Module:
 
 def _optimizer(plan: Plan | None) -> Optimizer:
     assert plan is not None  # a module without an optimizer was planned
-    return plan.optimizer(fused=True) if plan.settings.optimizer in FUSED else plan.optimizer()
+    return plan.optimizer(**fused_options(plan))
 
 
 def train(

@@ -28,6 +28,7 @@ from orderone.planning import BrokenRatios, Plan
 from orderone.planning.build import Family, family
 from orderone.planning.file import as_record
 from orderone.planning.inventory import read_patterns, shapes_of
+from orderone.planning.optimizers import label_of
 from orderone.planning.schedule import check_ratios
 from orderone.planning.seeding import set_seed
 
@@ -93,7 +94,8 @@ class Study:
             self._read_law()
         if self.given:
             s = self.given.settings
-            self.asked |= {"optimizer": s.optimizer, "gauge": s.gauge, "depth": s.depth, "lr": s.lr}
+            self.asked |= {"gauge": s.gauge, "depth": s.depth, "lr": s.lr}
+            self.asked["optimizer"] = self.given.user_class or s.optimizer
             if self.asked["rule"] is None and s.rule in rules.names():
                 self.asked["rule"] = s.rule
         if self.asked["rule"] is None:
@@ -208,7 +210,7 @@ class Study:
         plan = None if self.own else self.given or self.plans.get(self.sizes[-1])  # what was applied
         return {
             "rule": self.rule,
-            "optimizer": str(self.asked["optimizer"]),
+            "optimizer": label_of(self.asked["optimizer"]),
             "lr": self.asked["lr"],
             "sizes": self.sizes,
             "steps": self.steps,

@@ -50,7 +50,7 @@ def plan(model: nn.Module, request: Request, order_one: OrderOne, constants: Con
         _row(t, found[t.item.name], groups[t.item.name], request, order_one, constants, streams) for t in tensors
     )
     headline = (
-        f"{request.name} for {request.algorithm.name}, absolute: powers of each tensor's own dimensions; "
+        f"{request.name} for {request.algorithm.label}, absolute: powers of each tensor's own dimensions; "
         f"{in_groups(rows)}"
     )
     return Plan(
@@ -61,6 +61,7 @@ def plan(model: nn.Module, request: Request, order_one: OrderOne, constants: Con
         looked=constants.told,
         model=unwrap(model),
         planned=sizes_now({name: item.tensor for name, item in items.items()}),
+        user_class=request.algorithm.user_class,
     )
 
 

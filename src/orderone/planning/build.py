@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from torch import nn
+from torch.optim import Optimizer
 
 from orderone.core.errors import one_of
 from orderone.core.given import Name
@@ -30,15 +31,16 @@ if TYPE_CHECKING:
     GivenBase = nn.Module | Mapping[str, Any] | Plan | str | PathLike[str] | None
     GivenRule = str | Parameterization
     GivenModel = nn.Module
+    GivenOptimizer = str | type[Optimizer]
 else:
-    GivenBase = GivenRule = GivenModel = Any  # read below
+    GivenBase = GivenRule = GivenModel = GivenOptimizer = Any  # read below
 
 
 def plan(
     model: GivenModel,
     base: GivenBase = None,
     rule: GivenRule = "mup",
-    optimizer: Name = "adamw",
+    optimizer: GivenOptimizer = "adamw",
     lr: Any = None,
     weight_decay: Any = None,
     depth: Name | None = None,
@@ -62,7 +64,8 @@ def plan(
             overrides of its configuration such as {"hidden_size": 256}; a saved plan, or its path. None: absolute
             power laws.
         rule: A name of `rules.names()`, or a rule of `rules.custom`.
-        optimizer: sgd, adam, adamw, adafactor, muon (with adamw for what is not a hidden matrix) or lion.
+        optimizer: sgd, adam, adamw, adafactor, muon (with adamw for what is not a hidden matrix) or lion; or the class of
+            one of them, or a subclass of yours, which `plan.optimizer()` then constructs.
         lr, weight_decay, eps: As tuned on the base; by default those of torch.optim. For muon, lr may be
             {"muon": ..., "adamw": ...}.
         depth: "sqrt" (residual branches times 1/sqrt(L)) or "completep" (1/L); None: nothing scales with depth.

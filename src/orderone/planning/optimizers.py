@@ -2,7 +2,9 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cache
+from inspect import Parameter, signature
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -10,10 +12,11 @@ from torch.optim import Optimizer
 
 from orderone.core.errors import one_of
 from orderone.planning.growth import Tensor
+from orderone.planning.lion import Lion
 from orderone.rules.factors import Factors, decay_factor
 
 if TYPE_CHECKING:
-    from orderone.planning.plan import Row
+    from orderone.planning.plan import Plan, Row
 
 Eps = float | tuple[float | None, float] | None
 
@@ -27,6 +30,12 @@ class Algorithm:
     lr: float
     weight_decay: float
     eps: Eps = None
+    user_class: type[Optimizer] | None = None  # a subclass of it that the user passed; it is the one to construct
+
+    @property
+    def label(self) -> str:
+        """Its name, with the user's class if there is one: `adamw (my_package.MyAdam)`."""
+        return label(self.name, None if self.user_class is None else class_name(self.user_class))
 
 
 ALGORITHMS = {
@@ -40,24 +49,81 @@ ALGORITHMS = {
         Algorithm("lion", "sign", 1e-4, 0.0),
     )
 }
+CLASSES: dict[str, type[Optimizer]] = {
+    "sgd": torch.optim.SGD,
+    "adam": torch.optim.Adam,
+    "adamw": torch.optim.AdamW,
+    "adafactor": torch.optim.Adafactor,
+    "muon": torch.optim.Muon,
+    "lion": Lion,
+}
 REST = "adamw"  # what takes the tensors that Muon leaves
+FUSED = ("sgd", "adam", "adamw")  # torch has one kernel for the whole update of these
 
 
-def algorithm(name: object) -> Algorithm:
-    """By its name, or by the class of torch.optim."""
-    name = name.__name__ if isinstance(name, type) else name
-    return ALGORITHMS[one_of({"sign": "lion"}.get(str(name).lower(), name), ALGORITHMS, "optimizer")]
+def algorithm(optimizer: object) -> Algorithm:
+    """Return the entry of an optimizer's name or class.
+
+    A subclass of a known class is used as it is, with the update law of the nearest known class. A class that only has the
+    name of a known one is not that one: nothing is known of its updates, and it is refused.
+    """
+    if isinstance(optimizer, str) and name_in_label(optimizer) != optimizer:
+        raise ValueError(f"optimizer: {optimizer} is the label of a class; pass the class itself")
+    if not isinstance(optimizer, type):
+        name = {"sign": "lion"}.get(str(optimizer).lower(), optimizer)
+        return ALGORITHMS[one_of(name, ALGORITHMS, "optimizer")]
+    name = known_name(optimizer)
+    if name is None:
+        raise ValueError(
+            f"optimizer: the update law of {class_name(optimizer)} is not known; expected {', '.join(ALGORITHMS)}, "
+            "one of their classes, or a subclass of one. If its updates are like those of one of them, make the plan for "
+            f"that one and construct yours from its groups: {optimizer.__name__}(plan.param_groups())"
+        )
+    known = ALGORITHMS[name]
+    return known if optimizer is CLASSES[name] else replace(known, user_class=optimizer)
 
 
-def optimizer_class(name: str) -> type[Optimizer]:
-    if name == "lion":
-        from orderone.planning.lion import Lion
+@cache
+def known_name(kind: type) -> str | None:
+    """Return the name of the nearest known class that `kind` is or inherits from."""
+    names = {known: name for name, known in CLASSES.items()}
+    return next((names[base] for base in kind.__mro__ if base in names), None)
 
-        return Lion
-    found = {"sgd": "SGD", "adam": "Adam", "adamw": "AdamW", "adafactor": "Adafactor", "muon": "Muon"}[name]
-    if not hasattr(torch.optim, found):
-        raise ValueError(f"optimizer: torch {torch.__version__} has no {found}; it came with torch 2.9")
-    return getattr(torch.optim, found)
+
+def class_name(kind: type) -> str:
+    return f"{kind.__module__}.{kind.__qualname__}"
+
+
+def label(name: str, user_class: str | None) -> str:
+    return name if user_class is None else f"{name} ({user_class})"
+
+
+def label_of(optimizer: object) -> str:
+    """Return the label of what a user passed as an optimizer: a name or a class, known or not."""
+    if not isinstance(optimizer, type):
+        return str(optimizer)
+    return class_name(optimizer) if known_name(optimizer) is None else algorithm(optimizer).label
+
+
+def name_in_label(label: str) -> str:
+    """Return the name of the known optimizer in a label."""
+    return label.partition(" ")[0]
+
+
+def fused_options(plan: "Plan") -> dict[str, Any]:
+    """Return the option that makes an update one kernel, if the optimizer of `plan` is a class of torch that has it."""
+    return {"fused": True} if plan.settings.user_class is None and plan.settings.optimizer in FUSED else {}
+
+
+def construct(
+    kind: type[Optimizer], groups: list[dict[str, Any]], tuned: Mapping[str, Any], options: Mapping[str, Any]
+) -> Optimizer:
+    """Call the constructor with those of the `tuned` settings that it takes; the groups have their own."""
+    parameters = signature(kind).parameters.values()
+    takes_all = any(p.kind is Parameter.VAR_KEYWORD for p in parameters)
+    names = {p.name for p in parameters}
+    taken = {name: value for name, value in tuned.items() if takes_all or name in names}
+    return kind(groups, **taken, **options)
 
 
 def weight_decay(base: float, f: Factors, a: Algorithm, convention: str) -> float:

@@ -10,7 +10,7 @@ from torch.optim import Optimizer
 
 from orderone.planning import commit, schedule, text
 from orderone.planning.inventory import inventory, unwrap
-from orderone.planning.optimizers import Eps, groups, optimizer_class
+from orderone.planning.optimizers import CLASSES, Eps, construct, groups, label
 from orderone.planning.reminder import remind
 from orderone.planning.together import Together
 from orderone.rules.factors import Factors, Growth
@@ -84,6 +84,12 @@ class Settings:
     decay: str = "independent"
     relative: bool = True
     base_sizes: Mapping[str, Any] | None = None  # whole numbers of the base's Hugging Face configuration
+    user_class: str | None = None  # the name of the class that the user passed, if it is not torch's
+
+    @property
+    def label(self) -> str:
+        """The optimizer, with the user's class if there is one: `adamw (my_package.MyAdam)`."""
+        return label(self.optimizer, self.user_class)
 
 
 @dataclass
@@ -101,6 +107,7 @@ class Plan:
     observations: "tuple[Observation, ...]" = ()
     model: nn.Module | None = field(default=None, repr=False)
     planned: "dict[str, Initial | None]" = field(default_factory=dict, repr=False)  # sizes when it was made
+    user_class: type[Optimizer] | None = field(default=None, repr=False)  # the class that the user passed
 
     # --- reading -----------------------------------------------------------------------------------------------------
 
@@ -149,20 +156,33 @@ class Plan:
         return groups(self.rows, self.tensors(model))
 
     def optimizer(self, *, model: nn.Module | None = None, **options: Any) -> Optimizer:
-        """The torch.optim optimizer of this plan; `options` go to its constructor (betas, momentum, fused, ...)."""
+        """The optimizer of this plan: torch's, or the subclass that the plan was made for. `options` go to its constructor
+        (betas, momentum, fused, ...)."""
         for name in ("lr", "weight_decay", "eps"):
             if name in options:
                 raise ValueError(
                     f"optimizer: {name} differs between groups; give it to the plan: plan(..., {name}={options[name]!r})"
                 )
         made = self._muon(model, options) if self.settings.optimizer == "muon" else self._one(model, options)
+        if self.user_class is not None and model is None:
+            schedule.check(self, made, None, None)  # its constructor may have made other groups
         if not self.applied:
             remind(self, self.bound() if model is None else unwrap(model), made)
         return made
 
+    def _class(self) -> type[Optimizer]:
+        if self.user_class is not None:
+            return self.user_class
+        if self.settings.user_class is not None:
+            raise ValueError(
+                f"optimizer: this plan was made for {self.settings.user_class}, and a plan file does not hold classes; "
+                "write that class with plan.param_groups()"
+            )
+        return CLASSES[self.settings.optimizer]
+
     def _one(self, model: nn.Module | None, options: Mapping[str, Any]) -> Optimizer:
         tuned = {"lr": self.settings.lr, "weight_decay": self.settings.weight_decay}  # what later groups start from
-        return optimizer_class(self.settings.optimizer)(self.param_groups(model), **tuned, **options)
+        return construct(self._class(), self.param_groups(model), tuned, options)
 
     def _muon(self, model: nn.Module | None, options: Mapping[str, Any]) -> Optimizer:
         if options.get("adjust_lr_fn") not in (None, "original"):
@@ -174,7 +194,8 @@ class Plan:
         parts = {}
         for name in dict.fromkeys(row.optimizer for row in self.rows):
             own = groups(tuple(row for row in self.rows if row.optimizer == name), tensors)
-            parts[name] = optimizer_class(name)(own, **(options if name == "muon" else {}))
+            is_muon = name == "muon"
+            parts[name] = construct(self._class() if is_muon else CLASSES[name], own, {}, options if is_muon else {})
         return Together(parts)
 
     def check(self, optimizer: Optimizer, scheduler: "LRScheduler | None" = None, *, steps: int | None = None) -> None:

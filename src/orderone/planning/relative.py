@@ -98,6 +98,7 @@ class _Comparison:
             looked=seen.told,
             model=self.model,
             planned=sizes_now({name: item.tensor for name, item in self.items.items()}),
+            user_class=request.algorithm.user_class,
         )
 
     def _drafts(self) -> dict[str, Draft]:
@@ -173,7 +174,7 @@ class _Comparison:
         )
 
     def _headline(self, rows: Sequence[Row]) -> str:
-        what = f"{self.request.name} for {self.request.algorithm.name}"
+        what = f"{self.request.name} for {self.request.algorithm.label}"
         count = in_groups(rows)
         sizes = sorted(self.widths.passed_on, key=lambda size: size[0])
         depths = {c.depth for c in self.counterparts.values() if c.depth != 1}

@@ -7,6 +7,7 @@ from pathlib import Path
 from torch import nn
 
 from orderone.planning.inventory import shapes_of
+from orderone.planning.optimizers import name_in_label
 from orderone.planning.seeding import seeded
 from orderone.sweeping import checkpoint as checkpoints
 from orderone.sweeping import interrupts
@@ -131,7 +132,7 @@ def check_members(job: Job, trials: list[Trial]) -> None:
     found, troubles = groups(trials), []
     for group in found:
         for trial in group:
-            optimizer_options(str(trial.get("optimizer", "adamw")), trial.settings)
+            optimizer_options(name_in_label(trial.get("optimizer", "adamw")), trial.settings)
         try:
             shapes = _shapes(job, group)
         except Exception as error:  # the user's code may raise anything

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.optim import Optimizer
 
 from orderone.measure.batches import Loss
 from orderone.planning import Plan, plan
@@ -43,6 +44,7 @@ class Job:
     base_sizes: Mapping[str, int] = field(default_factory=dict)  # of the base, if `build` makes it
     base: Any = None  # or what `plan` takes
     rules: Mapping[str, Any] = field(default_factory=dict)  # rules of the user's own, by name
+    optimizers: Mapping[str, type[Optimizer]] = field(default_factory=dict)  # the user's own classes, by label
     plan_options: Mapping[str, Any] = field(default_factory=dict)
     name: str | None = None  # instead of the code of `build`, `loss` and a function for data
     # --- how it is run, which changes no result ---
@@ -79,7 +81,14 @@ class Job:
             "rules": {name: str(identity(rule)) for name, rule in self.rules.items()},
             "plan": {name: identity(value) for name, value in sorted(self.plan_options.items())},
             **{name: getattr(self, name) for name in ("warmup", "clip", "accumulate", "precision", "evaluate_every")},
+            **self._described_optimizers(),
         }
+
+    def _described_optimizers(self) -> dict[str, Any]:
+        """Return the code of the user's own classes; nothing without them, as in stores of version 0.1."""
+        if not self.optimizers:
+            return {}
+        return {"optimizers": {label: identity(kind) for label, kind in self.optimizers.items()}}
 
     @property
     def fingerprint(self) -> str:
@@ -132,7 +141,8 @@ class Job:
 
     def _planned(self, trial: Trial, model: nn.Module, kind: str, tuned: Scale) -> Plan:
         rule = self.rules.get(trial.get("rule", "mup"), trial.get("rule", "mup"))
-        asked = {"rule": rule, "optimizer": trial.get("optimizer", "adamw"), **self.plan_options}
+        optimizer = trial.get("optimizer", "adamw")
+        asked = {"rule": rule, "optimizer": self.optimizers.get(optimizer, optimizer), **self.plan_options}
         if self.base is not None and not isinstance(self.base, nn.Module):
             return plan(model, base=self.base, **{"inputs": self.data.inputs(), **asked}, **tuned)
         if kind not in self._made:

@@ -7,8 +7,8 @@ from torch import nn
 from torch.optim import Optimizer
 
 from orderone.planning import Plan
+from orderone.planning.optimizers import fused_options
 
-FUSED = ("sgd", "adam", "adamw")
 BETAS = ("adam", "adamw", "lion")
 MOMENTUM = ("sgd", "muon")
 
@@ -25,9 +25,7 @@ class Member:
     options: dict[str, Any] = field(default_factory=dict)
 
     def optimizer(self) -> Optimizer:
-        name = self.plan.settings.optimizer
-        fused = {"fused": True} if name in FUSED else {}
-        return self.plan.optimizer(**fused, **self.options)
+        return self.plan.optimizer(**fused_options(self.plan), **self.options)
 
 
 def optimizer_options(name: str, settings: Any) -> dict[str, Any]:

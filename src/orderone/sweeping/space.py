@@ -12,6 +12,7 @@ from itertools import product
 from typing import Any
 
 import numpy as np
+from torch.optim import Optimizer
 
 from orderone import rules
 from orderone.core.errors import one_of
@@ -53,6 +54,7 @@ class Space:
     repeats: Mapping[str, tuple[Scalar, ...]]
     tuned: Mapping[str, Sequence[Scalar]]  # a LogGrid or a range stays one
     rules: Mapping[str, Any]  # of the user's own, by name
+    optimizers: Mapping[str, type[Optimizer]]  # the user's own classes, by label
 
     def all_arms(self) -> list[Point]:
         return list(_product(self.arms))
@@ -105,9 +107,10 @@ def read_space(space: Any, widths: Any, depths: Any, rule: Any, optimizer: Any) 
         raise ValueError(f"space: {twice[0]} does not belong here; give {twice[0]}s=[...] beside the space")
     arms = {name: _sizes(name, sizes) for name, sizes in given.items() if sizes is not None}
     ruled, own = _rules(axes.pop("rule", None) or _values("rule", rule))
-    arms |= {"rule": ruled, "optimizer": _optimizers(axes.pop("optimizer", None) or _values("optimizer", optimizer))}
+    optimizers, classes = _optimizers(axes.pop("optimizer", None) or _values("optimizer", optimizer))
+    arms |= {"rule": ruled, "optimizer": optimizers}
     repeats = {"seed": (0,)} | {name: _seeds(name, axes.pop(name)) for name in SEEDS if name in axes}
-    return Space(arms, repeats, {name: _tuned(name, values) for name, values in axes.items()}, own)
+    return Space(arms, repeats, {name: _tuned(name, values) for name, values in axes.items()}, own, classes)
 
 
 def _values(name: Any, values: Any) -> Sequence[Any]:
@@ -140,8 +143,16 @@ def _rules(given: Sequence[Any]) -> tuple[tuple[str, ...], dict[str, Any]]:
     return tuple(dict.fromkeys(named)), own
 
 
-def _optimizers(given: Sequence[Any]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(algorithm(name).name for name in given))
+def _optimizers(given: Sequence[Any]) -> tuple[tuple[str, ...], dict[str, type[Optimizer]]]:
+    """Return the labels of all optimizers, and the classes among them that are the user's own."""
+    found = [algorithm(optimizer) for optimizer in given]
+    classes: dict[str, type[Optimizer]] = {}
+    for a in found:
+        if a.user_class is None:
+            continue
+        if classes.setdefault(a.label, a.user_class) is not a.user_class:
+            raise ValueError(f"optimizer: two classes are called {a.label}; rename one of them, or make two sweeps")
+    return tuple(dict.fromkeys(a.label for a in found)), classes
 
 
 _RANGES: dict[str, dict[str, float]] = {

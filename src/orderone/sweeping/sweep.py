@@ -121,6 +121,7 @@ def sweep(
         precision=one_of(precision, PRECISIONS, "precision"),
         evaluate_every=None if evaluate_every is None else count(evaluate_every, "evaluate_every"),
         rules=read.rules,
+        optimizers=read.optimizers,
         plan_options=plan_options,
         name=None if name is None else str(name),
         device=_device(device),

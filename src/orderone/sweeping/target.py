@@ -14,8 +14,10 @@ from typing import Any
 
 import numpy as np
 from torch import nn
+from torch.optim import Optimizer
 
 from orderone.planning import Plan, plan
+from orderone.planning.optimizers import name_in_label
 from orderone.sweeping.drift import MOVES, TRANSFERS, Drift
 from orderone.sweeping.optimum import ABOVE, INSIDE, Optimum
 
@@ -45,20 +47,31 @@ class Target:
     @property
     def snippet(self) -> str:
         others = "".join(f", {name}={value!r}" for name, value in self.options.items() if value is not None)
-        asked = f'rule="{self.rule}", optimizer="{self.optimizer}", lr={self.lr:.4g}{others}'
+        asked = f'rule="{self.rule}", optimizer={self._optimizer}, lr={self.lr:.4g}{others}'
         return (
             f"plan = o1.plan({self._built(self.size)}, base={self._built(self.base)}, {asked})\n"
             "model, optimizer = plan.apply(), plan.optimizer()"
         )
+
+    @property
+    def _optimizer(self) -> str:
+        """As code: a name in quotes, or the name of the user's own class."""
+        if name_in_label(self.optimizer) == self.optimizer:
+            return f'"{self.optimizer}"'
+        return self.optimizer.rstrip(")").rpartition(".")[2]
 
     def _built(self, size: int) -> str:
         """`build(64)`, or `build(width=64, depth=4)` where models have both."""
         named = ", ".join(f"{name}={value}" for name, value in {**self.held, self.axis: size}.items())
         return f"build({named})" if self.held else f"build({size})"
 
-    def plan(self, model: nn.Module, base: Any) -> Plan:
-        """For a model of this size, relative to one of the base's size (the meta device is fine for both)."""
-        return plan(model, base=base, rule=self.rule, optimizer=self.optimizer, lr=self.lr, **self.options)
+    def plan(self, model: nn.Module, base: Any, optimizer: type[Optimizer] | None = None) -> Plan:
+        """For a model of this size, relative to one of the base's size (the meta device is fine for both).
+
+        A study with an optimizer class of your own needs that class here.
+        """
+        chosen = self.optimizer if optimizer is None else optimizer
+        return plan(model, base=base, rule=self.rule, optimizer=chosen, lr=self.lr, **self.options)
 
     def __str__(self) -> str:
         first = f"{self.rule} at {self.axis} {self.size}: lr {self.lr:.3g}, {self.why}"

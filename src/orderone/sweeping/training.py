@@ -19,10 +19,10 @@ from torch.optim import Optimizer
 
 from orderone.measure.batches import Loss, loss_of
 from orderone.planning import Plan
+from orderone.planning.optimizers import fused_options
 from orderone.planning.seeding import set_seed
 from orderone.sweeping import interrupts, which
 from orderone.sweeping.kept import Kept
-from orderone.sweeping.member import FUSED
 from orderone.sweeping.outcome import final_loss
 from orderone.sweeping.schedule import Factor
 from orderone.sweeping.sinks import Sink
@@ -217,5 +217,4 @@ class Training:
 
 def _made(plan: Plan, here: World) -> Optimizer:
     """In one kernel an update, where there are such kernels."""
-    fused = here.device.type == "cuda" and plan.settings.optimizer in FUSED
-    return plan.optimizer(fused=True) if fused else plan.optimizer()
+    return plan.optimizer(**fused_options(plan)) if here.device.type == "cuda" else plan.optimizer()

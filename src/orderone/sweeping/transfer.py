@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from torch.optim import Optimizer
 
 from orderone.core.exact import count
 from orderone.core.given import Number
 from orderone.core.reals import real
 from orderone.planning import Plan
+from orderone.planning.optimizers import name_in_label
 from orderone.sweeping.curves import Curves, read_curves
 from orderone.sweeping.drift import MOVES, TRANSFERS, UNKNOWN, Drift, judge, predicted_drift
 from orderone.sweeping.job import call_build
@@ -82,7 +84,7 @@ class Transfer:
         drifts = {
             rule: judge(
                 rule, found, min(len(curve.x) for curve in curves[rule]),
-                predicted_drift(rule, used, axis, options.get("depth")), tolerance, confidence, axis,
+                predicted_drift(rule, name_in_label(used), axis, options.get("depth")), tolerance, confidence, axis,
             )
             for rule, found in optima.items()
         }  # fmt: skip
@@ -170,16 +172,20 @@ class Transfer:
         build: Callable[..., Any] | None = None,
         *,
         rule: str | None = None,
+        optimizer: type[Optimizer] | None = None,
         **size: Any,
     ) -> Plan:
-        """Write the plan of the target; models are built on the meta device, which takes no memory."""
+        """Write the plan of the target; models are built on the meta device, which takes no memory.
+
+        A study with an optimizer class of your own needs that class here.
+        """
         build = build or self.build
         if build is None:
             raise ValueError(f"build: expected a function of the {self.axis} that returns a model; give build=...")
         settings = self.target(rule=rule, **size)
         with torch.device("meta"):
             large, base = (call_build(build, {**self.held, self.axis: n}, {}) for n in (settings.size, self.base))
-        made = settings.plan(large, base)
+        made = settings.plan(large, base, optimizer)
         made.save(path)
         return made
 

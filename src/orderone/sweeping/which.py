@@ -12,6 +12,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from orderone.planning import Plan
+from orderone.planning.optimizers import class_name
 from orderone.sweeping.fingerprint import SIMPLE, identity
 from orderone.sweeping.schedule import Factor, Schedule
 from orderone.sweeping.source import Source
@@ -48,7 +49,7 @@ def schedule_name(factor: Factor) -> str:
 def updates(plan: Plan | None, optimizer: Optimizer, rates: Sequence[float], model: nn.Module) -> dict[str, Any]:
     """The rule, the optimizer, and what it does with every tensor; `rates` are those before the schedule."""
     told: dict[str, Any] = {"rule": plan.settings.rule if plan is not None else None}
-    told["optimizer"] = plan.settings.optimizer if plan is not None else type(optimizer).__name__.lower()
+    told["optimizer"] = _optimizer_name(type(optimizer)) if plan is None else plan.settings.label
     names = {id(p): name for name, p in model.named_parameters()}
     for group, rate in zip(optimizer.param_groups, rates, strict=True):
         settings = {"lr": float(rate)} | dict(_simple(group))
@@ -56,6 +57,10 @@ def updates(plan: Plan | None, optimizer: Optimizer, rates: Sequence[float], mod
             name = names.get(id(p), f"tensor {number}")
             told |= {f"{setting} of {name}": value for setting, value in settings.items()}
     return told
+
+
+def _optimizer_name(kind: type[Optimizer]) -> str:
+    return kind.__name__.lower() if kind.__module__.startswith("torch.optim") else class_name(kind)
 
 
 def _simple(group: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from orderone.planning.optimizers import class_name
 from orderone.sweeping.stacked.errors import NotStackable
 from orderone.sweeping.stacked.fused import FusedAdam
 from orderone.sweeping.stacked.together import Together
@@ -83,7 +84,7 @@ class StackedOptimizer:
         self._gather()
 
 
-def _by_name(optimizer: Optimizer, known: Mapping[Any, str]) -> dict[str, tuple[str, dict[str, Any]]]:
+def _by_name(optimizer: Optimizer, known: Mapping[Any, str]) -> dict[str, tuple[type, dict[str, Any]]]:
     """Name of a tensor -> the class that updates it, and its settings."""
     parts = getattr(optimizer, "parts", {"": optimizer})  # Muon with AdamW for the rest
     found = [(p, part, group) for part in parts.values() for group in part.param_groups for p in group["params"]]
@@ -93,7 +94,7 @@ def _by_name(optimizer: Optimizer, known: Mapping[Any, str]) -> dict[str, tuple[
                 f"optimizers: expected one of each model's own parameters, got a tensor that its model has not, of shape "
                 f"{tuple(p.shape)}; make the optimizer from the parameters of the model at the same place"
             )
-    return {known[p]: (type(part).__name__, _plain(group, p)) for p, part, group in found}
+    return {known[p]: (type(part), _plain(group, p)) for p, part, group in found}
 
 
 def _plain(group: Mapping[str, Any], p: Tensor) -> dict[str, Any]:
@@ -106,24 +107,28 @@ def _plain(group: Mapping[str, Any], p: Tensor) -> dict[str, Any]:
     return settings
 
 
-def _law(name: str, members: Sequence[tuple[str, dict[str, Any]]]) -> Update:
-    kinds = sorted({kind for kind, _ in members})
+def _law(name: str, members: Sequence[tuple[type, dict[str, Any]]]) -> Update:
+    kinds = {kind: class_name(kind) for kind, _ in members}
     if len(kinds) > 1:
-        raise NotStackable(f"{name}: expected one optimizer for all members, got {' and '.join(kinds)}")
-    if kinds[0] not in UPDATES:
-        raise NotStackable(f"{name}: expected one of {', '.join(UPDATES)}, got the optimizer {kinds[0]}")
-    law, first = UPDATES[kinds[0]], members[0][1]
+        raise NotStackable(
+            f"{name}: expected one optimizer for all members, got {' and '.join(sorted(kinds.values()))}"
+        )
+    kind = members[0][0]
+    if kind not in UPDATES:  # a subclass may change the update, and another class of the same name is another optimizer
+        known = ", ".join(known.__name__ for known in UPDATES)
+        raise NotStackable(f"{name}: expected one of {known} of torch.optim, got the optimizer {class_name(kind)}")
+    law, first = UPDATES[kind], members[0][1]
     for _, settings in members:
         for key, value in law.refused.items():
             if settings.get(key, value) not in (value, "original"):
-                raise NotStackable(f"{name}: expected {key}={value!r} of {kinds[0]}, got {settings[key]!r}")
+                raise NotStackable(f"{name}: expected {key}={value!r} of {kind.__name__}, got {settings[key]!r}")
         for key in law.shared:
             if settings.get(key) != first.get(key):
                 raise NotStackable(f"{name}: {key} differs between members: {first.get(key)!r}, {settings.get(key)!r}")
     return law({key: first.get(key) for key in law.shared})
 
 
-def _settings(p: Tensor, law: Update, members: Sequence[tuple[str, dict[str, Any]]]) -> dict[str, Tensor]:
+def _settings(p: Tensor, law: Update, members: Sequence[tuple[type, dict[str, Any]]]) -> dict[str, Tensor]:
     return {
         key: torch.tensor([float(s[key]) for _, s in members], dtype=torch.float64, device=p.device)
         for key in law.numbers

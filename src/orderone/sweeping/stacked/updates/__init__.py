@@ -7,6 +7,10 @@ step in double precision, since 1 - beta^t in single would lose the first steps;
 would work it out anew for every entry. Each is the law of `torch.optim`, up to rounding.
 """
 
+import torch
+from torch.optim import Optimizer
+
+from orderone.planning import lion
 from orderone.sweeping.stacked.updates.adafactor import Adafactor
 from orderone.sweeping.stacked.updates.adam import Adam, AdamW
 from orderone.sweeping.stacked.updates.base import Update
@@ -15,6 +19,15 @@ from orderone.sweeping.stacked.updates.muon import Muon
 from orderone.sweeping.stacked.updates.rmsprop import RMSprop
 from orderone.sweeping.stacked.updates.sgd import SGD
 
-UPDATES: dict[str, type[Update]] = {u.__name__: u for u in (SGD, Adam, AdamW, Adafactor, Muon, Lion, RMSprop)}
+# By the class itself: a subclass, or another class of the same name, may make other updates.
+UPDATES: dict[type[Optimizer], type[Update]] = {
+    torch.optim.SGD: SGD,
+    torch.optim.Adam: Adam,
+    torch.optim.AdamW: AdamW,
+    torch.optim.Adafactor: Adafactor,
+    torch.optim.Muon: Muon,
+    lion.Lion: Lion,
+    torch.optim.RMSprop: RMSprop,
+}
 
 __all__ = ["UPDATES", "Adam", "Update"]

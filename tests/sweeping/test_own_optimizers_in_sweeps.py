@@ -1,0 +1,104 @@
+"""Sweeps train with the class that was given: one after another, as its updates are its own."""
+
+import copy
+import importlib
+
+import numpy as np
+import pytest
+import torch
+from sweep_subjects import batch, mlp
+
+import orderone as o1
+from orderone.sweeping.stacked import NotStackable, Stack
+
+
+class Halved(torch.optim.AdamW):
+    """Takes every step half as far."""
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        tensors = [p for group in self.param_groups for p in group["params"]]
+        before = [p.clone() for p in tensors]
+        super().step(closure)
+        for p, old in zip(tensors, before, strict=True):
+            p.lerp_(old, 0.5)
+
+
+SETTINGS = {
+    "space": {"lr": [1e-3, 1e-2]},
+    "widths": [8, 16],
+    "data": batch,
+    "steps": 6,
+    "device": "cpu",
+    "progress": False,
+}
+
+
+def losses(sweep) -> np.ndarray:
+    return np.array([outcome.losses for outcome in sweep.outcomes.values()])
+
+
+def test_a_subclass_trains_in_its_own_way():
+    with_torch = o1.sweep(mlp, optimizer="adamw", **SETTINGS)
+    with_ours = o1.sweep(mlp, optimizer=Halved, **SETTINGS)
+    assert {outcome.facts["engine"] for outcome in with_ours.outcomes.values()} == {"alone"}
+    assert any("Halved" in note for note in with_ours.notes)
+    assert np.array_equal(losses(with_ours)[:, 0], losses(with_torch)[:, 0])
+    assert not np.allclose(losses(with_ours)[:, 1:], losses(with_torch)[:, 1:], rtol=1e-6)
+    model, base = mlp(16), mlp(8)
+    plan = o1.plan(model, base=base, optimizer=Halved, lr=1e-2)
+    assert type(plan.optimizer()) is Halved
+
+
+def test_classes_are_compared_side_by_side_and_kept_apart(tmp_path):
+    space = {"lr": [1e-3, 1e-2], "optimizer": ["adamw", Halved]}
+    options = {**SETTINGS, "space": space, "store": tmp_path / "runs.db"}
+    both = o1.sweep(mlp, **options)
+    assert sorted(both.frame["optimizer"].unique()) == sorted(["adamw", f"adamw ({Halved.__module__}.Halved)"])
+    assert o1.sweep(mlp, **options).ran == 0
+
+
+def test_a_class_that_was_edited_is_trained_again(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(str(tmp_path))
+    options = {**SETTINGS, "store": tmp_path / "runs.db"}
+    ran = []
+    for name, body in (("one", "pass"), ("one", "pass"), ("two", "step_size = 2")):
+        (tmp_path / f"mine_{name}.py").write_text(f"import torch\nclass Mine(torch.optim.AdamW):\n    {body}\n")
+        kind = importlib.import_module(f"mine_{name}").Mine
+        kind.__module__ = "mine"
+        ran.append(o1.sweep(mlp, optimizer=kind, **options).ran)
+    assert ran == [4, 0, 4]
+
+
+def test_the_target_is_for_the_class():
+    space = {"lr": o1.log_grid(1e-4, 1.0, 9), "seed": range(2)}
+    transfer = o1.sweep(mlp, **{**SETTINGS, "space": space, "optimizer": Halved, "steps": 12}).transfer()
+    settings = transfer.target(width=64)
+    assert "optimizer=Halved" in settings.snippet
+    with pytest.raises(ValueError, match="pass the class itself"):
+        settings.plan(mlp(64), mlp(8))
+    assert type(settings.plan(mlp(64), mlp(8), Halved).optimizer()) is Halved
+
+
+def test_two_classes_of_one_name_in_one_sweep_are_refused():
+    other = type("Halved", (torch.optim.AdamW,), {"__module__": Halved.__module__})
+    with pytest.raises(ValueError, match="two classes are called"):
+        o1.sweep(mlp, optimizer=[Halved, other], **SETTINGS)
+
+
+@pytest.mark.parametrize("kind", [Halved, type("AdamW", (torch.optim.AdamW,), {}), type("SGD", (torch.optim.SGD,), {})])
+def test_a_stack_takes_classes_of_torch_only(kind):
+    models = [mlp(8) for _ in range(2)]
+    with pytest.raises(NotStackable) as caught:
+        Stack(models, [kind(model.parameters(), lr=1e-3) for model in models])
+    assert kind.__qualname__ in str(caught.value)
+
+
+def test_training_uses_the_class(tmp_path):
+    def train(optimizer) -> np.ndarray:
+        torch.manual_seed(0)
+        model = mlp(16)
+        plan = o1.plan(model, base=copy.deepcopy(model), optimizer=optimizer, lr=1e-2)
+        return o1.train(plan, batch, 5, device="cpu").losses
+
+    assert not np.allclose(train(Halved)[1:], train("adamw")[1:], rtol=1e-6)
