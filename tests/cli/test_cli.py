@@ -117,10 +117,7 @@ def test_a_reader_that_leaves_is_no_error_to_see():
     assert result.stderr == ""
 
 
-def test_interrupt_ends_quietly(tmp_path):
-    def listen() -> None:  # whoever runs the tests in the background has told them not to
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
-
+def test_interrupt_ends_quietly(tmp_path, start):
     words = [
         *ORDERONE,
         "reproduce",
@@ -130,7 +127,7 @@ def test_interrupt_ends_quietly(tmp_path):
         "--out",
         str(tmp_path),
     ]  # long enough to be interrupted
-    process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=listen)
+    process = start(words)
     time.sleep(6)
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=60)

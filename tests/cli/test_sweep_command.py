@@ -4,7 +4,6 @@ import json
 import os
 import signal
 import struct
-import subprocess
 import sys
 import time
 
@@ -180,13 +179,13 @@ def test_ctrl_c_ends_with_130_and_says_how_to_go_on(command):
 
 
 @pytest.mark.slow
-def test_a_process_of_its_own_can_be_interrupted(command, tmp_path):
+def test_a_process_of_its_own_can_be_interrupted(command, tmp_path, start):
     call = ("--builder", "mine:build", "--data", "mine:slow", "--widths", "8", "--lr", "1e-3:1e-1:6", "--seeds", "1")
     call += ("--steps", "20", "--device", "cpu", "--together", "1")
     words = [sys.executable, "-m", "orderone", "sweep", *call]
     path = os.pathsep.join(os.path.abspath(p) for p in sys.path if p.endswith("src"))
     environment = os.environ | ({"PYTHONPATH": path} if path else {})
-    process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
+    process = start(words, env=environment)
     deadline, store = time.monotonic() + 60, tmp_path / "runs.db"
     while time.monotonic() < deadline and not store.exists():
         time.sleep(0.05)

@@ -4,7 +4,6 @@ import json
 import os
 import signal
 import socket
-import subprocess
 import sys
 import time
 from urllib.parse import urlencode
@@ -241,35 +240,37 @@ def test_the_next_free_port_is_found(monkeypatch, explorer):
         assert other.server_port != explorer.server_port
 
 
-def command(*words: str, code: str = "from orderone.cli.main import main; main()") -> subprocess.Popen:
-    options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    return subprocess.Popen([sys.executable, "-c", code, "explore", *words], **options)
+@pytest.fixture
+def command(start):
+    def run(*words: str, code: str = "from orderone.cli.main import main; main()"):
+        return start([sys.executable, "-c", code, "explore", *words])
+
+    return run
 
 
 @pytest.mark.skipif(os.name == "nt", reason="needs a signal")
-def test_ctrl_c_ends_it_quietly():
-    with command("--no-browser", "--port", "0") as process:
-        assert process.stdout
-        line = process.stdout.readline()
-        port = int(line.rpartition(":")[2].split("/")[0])
-        assert f"http://127.0.0.1:{port}/" in line
-        process.send_signal(signal.SIGINT)
-        _, errors = process.communicate(timeout=20)
-        assert (process.returncode, errors.strip()) == (0, "ended")
+def test_ctrl_c_ends_it_quietly(command):
+    process = command("--no-browser", "--port", "0")
+    line = process.stdout.readline()
+    port = int(line.rpartition(":")[2].split("/")[0])
+    assert f"http://127.0.0.1:{port}/" in line
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=20)
+    assert (process.returncode, errors.strip()) == (0, "ended")
     with socket.socket() as caller:
         assert caller.connect_ex((HOST, port)) != 0
 
 
-def test_without_plotly_it_says_what_to_install():
+def test_without_plotly_it_says_what_to_install(command):
     code = "import sys; sys.modules['plotly.offline'] = None; from orderone.cli.main import main; main()"
-    with command("--no-browser", code=code) as process:
-        _, errors = process.communicate(timeout=60)
+    process = command("--no-browser", code=code)
+    _, errors = process.communicate(timeout=60)
     assert process.returncode == 2
     assert errors.strip() == "orderone: plotly is needed to draw the explorer; pip install 'orderone[report]'"
 
 
-def test_a_taken_port_on_the_command_line(explorer):
-    with command("--no-browser", "--port", str(explorer.server_port)) as process:
-        _, errors = process.communicate(timeout=60)
+def test_a_taken_port_on_the_command_line(explorer, command):
+    process = command("--no-browser", "--port", str(explorer.server_port))
+    _, errors = process.communicate(timeout=60)
     assert process.returncode == 2
     assert errors.startswith("orderone: port: expected a free port")

@@ -16,7 +16,7 @@ class Counted(torch.optim.AdamW):
 
     steps = 0
 
-    def step(self, closure=None):
+    def step(self, closure=None):  # type: ignore[override]
         type(self).steps += 1
         return super().step(closure)
 
@@ -27,7 +27,7 @@ class AdamW(Optimizer):
     def __init__(self, params, lr=1e-3, weight_decay=0.0):
         super().__init__(params, {"lr": lr, "weight_decay": weight_decay})
 
-    def step(self, closure=None):
+    def step(self, closure=None):  # type: ignore[override]
         return None
 
 
@@ -146,7 +146,7 @@ def test_a_check_judges_an_optimizer_of_a_known_name_by_its_steps():
             super().__init__(params, {"lr": lr})
 
         @torch.no_grad()
-        def step(self, closure=None):
+        def step(self, closure=None):  # type: ignore[override]
             for group in self.param_groups:
                 for p in group["params"]:
                     p.sub_(group["lr"] * p.grad)
