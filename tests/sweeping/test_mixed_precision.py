@@ -103,7 +103,10 @@ def test_a_stack_casts_as_torch_does(name, device, dtype):
             return function(own)
 
     with torch.autocast(device, torch.bfloat16):
-        alone = torch.stack([function(own) for own in x])
+        try:
+            alone = torch.stack([function(own) for own in x])
+        except RuntimeError:  # torch has no such kernel, such as for Fourier transforms on a GPU
+            pytest.skip(f"torch cannot do this in {dtype} on {device}")
         stacked = torch.vmap(one_member)(x)
     assert stacked.dtype == alone.dtype
     ulp = torch.finfo(alone.dtype).eps

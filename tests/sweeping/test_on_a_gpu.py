@@ -53,6 +53,30 @@ def test_odd_models_in_stacks(decides, graphs):
     same(list(run_stacked(j, trials(j))), list(run_alone(j, trials(j))))
 
 
+class Constant(nn.Module):
+    """Brings constants from the CPU in every pass, as the caches of sliding windows in Hugging Face models do."""
+
+    def __init__(self, width: int, asks_the_cpu: bool):
+        super().__init__()
+        self.inner, self.head = nn.Linear(6, width), nn.Linear(width, 3)
+        self.shift = torch.tensor([0.5, 1.5])  # neither a parameter nor a buffer
+        self.asks_the_cpu = asks_the_cpu
+
+    def forward(self, x):
+        shift = self.shift.to(x.device) + torch.tensor(0.25, device=x.device) + torch.as_tensor([1, 2], device=x.device)
+        if self.asks_the_cpu:
+            x = x.cpu().to(x.device)  # no graph can hold this
+        return self.head(torch.tanh(self.inner(x))) * shift.sum()
+
+
+@pytest.mark.parametrize("asks_the_cpu", [False, True])
+def test_constants_are_captured_and_what_cannot_be_captured_stays_a_stack(asks_the_cpu):
+    j = job(build=lambda width: Constant(width, asks_the_cpu), precision="float64", device="cuda", graphs=True)
+    stacked = list(run_stacked(j, trials(j)))
+    assert {(o.facts["engine"], o.facts["graph"]) for o in stacked} == {("stacked", not asks_the_cpu)}
+    same(stacked, list(run_alone(j, trials(j))))
+
+
 @pytest.mark.parametrize("graphs", [False, True])
 @pytest.mark.parametrize("name", ["llama", "bert"])
 def test_padded_batches_in_stacks(name, graphs):

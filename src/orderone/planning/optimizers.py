@@ -91,7 +91,9 @@ def known_name(kind: type) -> str | None:
 
 
 def class_name(kind: type) -> str:
-    return f"{kind.__module__}.{kind.__qualname__}"
+    """Return the name by which a user imports the class: torch.optim.AdamW, not torch.optim.adamw.AdamW."""
+    module = "torch.optim" if kind.__module__.startswith("torch.optim.") else kind.__module__
+    return f"{module}.{kind.__qualname__}"
 
 
 def label(name: str, user_class: str | None) -> str:

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map
 
 from orderone.sweeping.stacked.alike import description
-from orderone.sweeping.stacked.errors import NotCapturable
+from orderone.sweeping.stacked.errors import NotCapturable, NotStackable
 from orderone.sweeping.stacked.stack import Stack
 
 WARM_UPS = 3  # allocators, autotuning and compilation settle before a capture
@@ -39,6 +39,8 @@ class CapturedStep:
         try:
             with torch.cuda.graph(self.graph, stream=aside):
                 self.losses = stack.step(*self.batches)
+        except (RuntimeError, NotStackable) as error:  # the same step has just worked three times without a graph
+            raise NotCapturable(f"a CUDA graph cannot hold this step: {error}") from error
         finally:
             stack.load(before)
 

@@ -29,6 +29,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map
 
 from orderone.sweeping.stacked import mixed_precision
+from orderone.sweeping.stacked.constants import Constants, is_constant
 from orderone.sweeping.stacked.decisions import NO_ANSWER, QUESTIONS, answer
 from orderone.sweeping.stacked.products import rows_by_weights
 from orderone.sweeping.stacked.recurrent import RECURRENCES, one_by_one
@@ -41,11 +42,12 @@ WRITTEN_IN_PYTHON = (
 
 
 class FastPaths(TorchFunctionMode):
-    """Active inside the function that vmap maps. `members` is K."""
+    """Active inside the function that vmap maps. `members` is K; `constants` are kept for CUDA graphs."""
 
-    def __init__(self, members: int):
+    def __init__(self, members: int, constants: Constants | None = None):
         super().__init__()
         self.members = members
+        self.constants = constants
         self.running: list[FunctionType] = []
 
     def __enter__(self) -> "FastPaths":
@@ -64,6 +66,8 @@ class FastPaths(TorchFunctionMode):
             and all(args[1:])
         ):
             return args[0]  # it does already; Hugging Face says so to embeddings in front of checkpoints
+        if self.constants is not None and is_constant(func, args):
+            return self.constants.call(func, args, kwargs)
         path = PATHS.get(func)
         if path is not None:
             with outside_vmap():
@@ -187,13 +191,12 @@ def _cross_entropy(
         return None
     logits, classes = mode.stacked(input), mode.stacked(target)
     options: dict[str, Any] = {"ignore_index": ignore_index, "label_smoothing": label_smoothing}
-    if logits.device.type == "cpu":  # calls are cheap there, and round as in a stand-alone run
+    usual = weight is None and reduction == "mean" and input.dim() == 2 and target.dim() == 1
+    if not usual or logits.device.type == "cpu":  # calls are cheap on a CPU, and round as in a stand-alone run
         weights = [None] * mode.members if weight is None else mode.stacked(weight)
         members = zip(logits, classes, weights, strict=True)
         losses = [functional.cross_entropy(x, y, w, reduction=reduction, **options) for x, y, w in members]
         return torch.stack(losses)
-    if weight is not None or reduction != "mean" or input.dim() != 2 or target.dim() != 1:
-        return None
     return mean_of_each(logits, classes, options)
 
 

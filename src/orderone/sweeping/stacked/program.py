@@ -12,6 +12,7 @@ from torch.utils._pytree import tree_map
 
 from orderone.measure.batches import Loss, loss_of
 from orderone.sweeping.stacked.alike import description
+from orderone.sweeping.stacked.constants import Constants
 from orderone.sweeping.stacked.decisions import Divided
 from orderone.sweeping.stacked.errors import NotCapturable, NotStackable
 from orderone.sweeping.stacked.groups import Losses, in_groups, must_be_the_same, must_be_unchanged
@@ -28,6 +29,7 @@ class Program:
         self.model, self.loss, self.precision = model, loss, precision
         self.device = next(model.parameters()).device.type
         self.buffers = [name for name, _ in model.named_buffers()]
+        self.constants = Constants() if self.device == "cuda" else None
         self.may_divide = False  # known once members have differed in a decision
 
     def losses(self, tensors: Mapping[str, Tensor], batch: Any, shared: bool = False) -> Losses:
@@ -51,7 +53,7 @@ class Program:
 
         def one(own: dict[str, Tensor], inputs: Any) -> Losses:
             given = dict(own)
-            with FastPaths(members), own_weights(self.model, own):
+            with FastPaths(members, self.constants), own_weights(self.model, own):
                 # functional_call writes what the module holds afterwards back into `own`
                 loss = loss_of(lambda *args, **named: functional_call(self.model, own, args, named), inputs, self.loss)
             return loss, {name: own[name] for name in self.buffers if own[name] is not given[name]}

@@ -10,7 +10,7 @@ would work it out anew for every entry. Each is the law of `torch.optim`, up to 
 import torch
 from torch.optim import Optimizer
 
-from orderone.planning import lion
+from orderone.planning.optimizers import CLASSES
 from orderone.sweeping.stacked.updates.adafactor import Adafactor
 from orderone.sweeping.stacked.updates.adam import Adam, AdamW
 from orderone.sweeping.stacked.updates.base import Update
@@ -21,12 +21,12 @@ from orderone.sweeping.stacked.updates.sgd import SGD
 
 # By the class itself: a subclass, or another class of the same name, may make other updates.
 UPDATES: dict[type[Optimizer], type[Update]] = {
-    torch.optim.SGD: SGD,
-    torch.optim.Adam: Adam,
-    torch.optim.AdamW: AdamW,
-    torch.optim.Adafactor: Adafactor,
-    torch.optim.Muon: Muon,
-    lion.Lion: Lion,
+    CLASSES["sgd"]: SGD,
+    CLASSES["adam"]: Adam,
+    CLASSES["adamw"]: AdamW,
+    CLASSES["adafactor"]: Adafactor,
+    CLASSES["muon"]: Muon,
+    CLASSES["lion"]: Lion,
     torch.optim.RMSprop: RMSprop,
 }
 
