@@ -1,6 +1,6 @@
 """Which Hugging Face models stack, how far their losses are from stand-alone runs, and how much faster they train.
 
-    python benchmarks/architectures.py [cuda] [family ...]
+    python benchmarks/architectures.py [cuda] [bfloat16] [float32] [family ...]
 
 Every family is swept twice with the same settings: its members one after another, and in one stack.
 
@@ -27,9 +27,10 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "sweeping"))
 
 import hf_families
 
-DEVICE = "cuda" if "cuda" in sys.argv else "cpu"
-NAMES = [name for name in sys.argv[1:] if name != "cuda"] or list(hf_families.FAMILIES)
 PRECISIONS = ("bfloat16", "float32")
+WORDS = sys.argv[1:]
+DEVICE = "cuda" if "cuda" in WORDS else "cpu"
+NAMES = [name for name in hf_families.FAMILIES if name in WORDS] or list(hf_families.FAMILIES)
 STEPS = 10  # of the comparison
 SEEDS = 8 if DEVICE == "cuda" else 2
 WIDTH, BATCH, LENGTH = (128, 16, 128) if DEVICE == "cuda" else (32, 4, 16)
@@ -46,7 +47,7 @@ def main() -> None:
     print(f"{2 * SEEDS} members, width {WIDTH}, {BATCH} x {LENGTH} tokens, {where}, torch {torch.__version__}\n")
     print("| family | precision | stacked | apart | kernels | ms a step, alone | stacked | speed |")
     print("| --- | --- | --- | --- | --- | --- | --- | --- |", flush=True)
-    for precision in PRECISIONS:
+    for precision in [name for name in PRECISIONS if name in WORDS] or PRECISIONS:
         for family in NAMES:
             print(f"| {family} | {precision} | {' | '.join(compare(family, precision))} |", flush=True)
 

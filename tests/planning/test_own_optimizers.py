@@ -46,6 +46,24 @@ class HalfRate(torch.optim.Adam):
         self.param_groups[0]["lr"] /= 2
 
 
+class OtherDefaults(torch.optim.AdamW):
+    def __init__(self, params, lr=3e-4, betas=(0.8, 0.9), eps=1e-6, weight_decay=0.3):
+        super().__init__(params, lr=lr, betas=betas, eps=eps, weight_decay=weight_decay)
+
+
+class Decoupled(torch.optim.Adam):
+    """An Adam that decays as AdamW does."""
+
+    def __init__(self, params, lr=1e-3, weight_decay=0.1):
+        super().__init__(params, lr=lr, weight_decay=weight_decay, decoupled_weight_decay=True)
+
+
+class Needs(torch.optim.SGD):
+    def __init__(self, params, rho, lr=1e-3):
+        super().__init__(params, lr=lr)
+        self.rho = rho
+
+
 def same_name() -> type[Optimizer]:
     """Return a subclass of torch's AdamW with the same name."""
     return type("AdamW", (torch.optim.AdamW,), {})
@@ -116,6 +134,24 @@ def test_a_constructor_that_takes_less_gets_less():
 def test_a_constructor_that_changes_the_groups_is_found_out():
     with pytest.raises(o1.BrokenRatios):
         planned(HalfRate).optimizer()
+
+
+def test_the_defaults_are_those_of_the_class():
+    settings = o1.plan(mlp(32), base=mlp(8), optimizer=OtherDefaults).settings
+    assert (settings.lr, settings.weight_decay, settings.eps) == (3e-4, 0.3, 1e-6)
+    assert o1.plan(mlp(32), base=mlp(8), optimizer=OtherDefaults, weight_decay=0.1).settings.weight_decay == 0.1
+
+
+def test_a_class_with_the_weight_decay_of_another_law_is_refused():
+    with pytest.raises(ValueError, match="weight decay as adamw does"):
+        planned(Decoupled).optimizer()
+
+
+def test_what_a_constructor_needs_can_be_passed():
+    plan = o1.plan(mlp(32), base=mlp(8), optimizer=Needs, lr=1e-2, weight_decay=0.0)
+    with pytest.raises(TypeError, match=r"plan\.optimizer\(name=value\)"):
+        plan.optimizer()
+    assert plan.optimizer(rho=0.5).rho == 0.5  # type: ignore[attr-defined]
 
 
 def test_a_saved_plan_says_which_class_it_was_made_for(tmp_path):

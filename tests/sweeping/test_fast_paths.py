@@ -72,6 +72,13 @@ def test_paths_are_a_loop(case):
         assert torch.allclose(one, other, rtol=1e-10, atol=1e-12)
 
 
+@pytest.mark.parametrize("wrong", [-1, 5])
+def test_an_id_that_is_in_no_table_finds_no_row_of_another_member(wrong):
+    ids = classes(K, 2).index_put((torch.tensor(0), torch.tensor(1)), torch.tensor(wrong))
+    with pytest.raises(IndexError):
+        _mapped(lambda w, i: F.embedding(i, w), (0, 0), (normal(K, 5, 4), ids))
+
+
 def _mapped(function, axes, leaves):
     def one(*inputs):
         with FastPaths(K):

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
 import orderone as o1
+from orderone.sweeping.stacked import Stack
 from orderone.sweeping.stacked.paths import FastPaths
 
 MEMBERS = 2
@@ -111,6 +112,76 @@ def test_a_stack_casts_as_torch_does(name, device, dtype):
     assert stacked.dtype == alone.dtype
     ulp = torch.finfo(alone.dtype).eps
     assert torch.allclose(stacked.double(), alone.double(), rtol=8 * ulp, atol=8 * ulp * float(alone.abs().max()))
+
+
+# Functions of a bfloat16 matrix (4, 8) and a float32 vector (8,), both of which differ between members.
+MIXED: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "layer_norm": lambda x, w: F.layer_norm(x, (8,), w, w),
+    "rms_norm": lambda x, w: F.rms_norm(x, (8,), w),
+    "group_norm": lambda x, w: F.group_norm(x[None].mT, 2, w, w),
+    "instance_norm": lambda x, w: F.instance_norm(x[None].mT, weight=w, bias=w),
+    "batch_norm": lambda x, w: F.batch_norm(x, None, None, w, w, training=True),
+    "binary_cross_entropy_with_logits": lambda x, w: F.binary_cross_entropy_with_logits(x, w.sigmoid().expand_as(x)),
+    "poisson_nll_loss": lambda x, w: F.poisson_nll_loss(x, w.abs().expand_as(x)),
+    "cosine_embedding_loss": lambda x, w: F.cosine_embedding_loss(x, w.expand_as(x), torch.ones(4).to(x)),
+    "mse_loss": lambda x, w: F.mse_loss(x, w.expand_as(x)),
+    "product": lambda x, w: x * w,
+    "linear": lambda x, w: F.linear(x, w.expand(3, 8), w[:3]),
+    "linear in float64": lambda x, w: F.linear(x.double(), w.double().expand(3, 8), w[:3].double()),
+    "linear of complex numbers": lambda x, w: (
+        F.linear(torch.complex(x.float(), x.float()), torch.complex(w, -w).expand(3, 8)).imag
+    ),
+    "conv1d": lambda x, w: F.conv1d(x[None], w.expand(2, 4, 8)),
+}
+
+
+@pytest.mark.filterwarnings("ignore:There is a performance drop", "ignore:Mismatch dtype")
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("name", MIXED)
+def test_inputs_of_two_precisions(name, device):
+    function = MIXED[name]
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(MEMBERS, 4, 8, generator=generator).to(device, torch.bfloat16)
+    w = torch.randn(MEMBERS, 8, generator=generator).to(device)
+
+    def one_member(*own: Tensor) -> Tensor:
+        with FastPaths(MEMBERS):
+            return function(*own)
+
+    found = []
+    for stacked in (False, True):
+        inputs = [x.clone().requires_grad_(), w.clone().requires_grad_()]
+        with torch.autocast(device, torch.bfloat16):
+            if stacked:
+                result = torch.vmap(one_member)(*inputs)
+            else:
+                result = torch.stack([function(*own) for own in zip(*inputs, strict=True)])
+        weights = torch.linspace(1, 2, result.numel(), device=device).view(result.shape)
+        gradients = torch.autograd.grad((result.double() * weights).sum(), inputs)
+        found.append((result.detach(), *gradients))
+    for alone, together in zip(*found, strict=True):
+        assert together.dtype == alone.dtype
+        ulp = torch.finfo(alone.dtype if alone.dtype == torch.float64 else torch.bfloat16).eps
+        if alone.dtype == torch.float32 and alone is found[0][0]:
+            ulp = 8 * torch.finfo(torch.float32).eps
+        size = float(alone.abs().max())
+        assert torch.allclose(together.double(), alone.double(), rtol=2 * ulp, atol=2 * ulp * size)
+
+
+def test_statistics_of_batch_norm_are_updated_once():
+    def build() -> nn.Module:
+        torch.manual_seed(0)
+        return nn.Sequential(nn.Linear(4, 16), nn.BatchNorm1d(16), nn.Linear(16, 3))
+
+    models, alone = [build(), build()], build()
+    stack = Stack(models, [torch.optim.SGD(m.parameters(), lr=0.0) for m in models], precision=torch.bfloat16)
+    x, y = torch.randn(8, 4), torch.zeros(8, dtype=torch.long)
+    stack.step((x.expand(2, 8, 4), y.expand(2, 8)))
+    with torch.autocast("cpu", torch.bfloat16):
+        alone(x)
+    for name in ("1.running_mean", "1.running_var"):
+        wanted = alone.get_buffer(name).expand(2, -1)
+        assert torch.allclose(stack.buffers[name], wanted, rtol=1e-5, atol=1e-6)
 
 
 def test_autocast_that_the_model_switches_off_stays_off():

@@ -2,6 +2,7 @@
 
 import copy
 import importlib
+import signal
 
 import numpy as np
 import pytest
@@ -9,6 +10,8 @@ import torch
 from sweep_subjects import batch, mlp
 
 import orderone as o1
+from orderone.sweeping.member import optimizer_options
+from orderone.sweeping.result import Interrupted
 from orderone.sweeping.stacked import NotStackable, Stack
 
 
@@ -92,6 +95,45 @@ def test_a_stack_takes_classes_of_torch_only(kind):
     with pytest.raises(NotStackable) as caught:
         Stack(models, [kind(model.parameters(), lr=1e-3) for model in models])
     assert kind.__qualname__ in str(caught.value)
+
+
+class OtherBetas(torch.optim.AdamW):
+    def __init__(self, params, lr=1e-3, betas=(0.8, 0.9), **options):
+        super().__init__(params, lr=lr, betas=betas, **options)
+
+
+class Counter(torch.optim.SGD):
+    """Keeps a number in its groups, where no checkpoint of ours looks."""
+
+    @torch.no_grad()
+    def step(self, closure=None):  # type: ignore[override]
+        for group in self.param_groups:
+            group["count"] = group.get("count", 0) + 1
+            for p in group["params"]:
+                p.sub_(group["lr"] / group["count"] * p.grad)
+
+
+def test_what_a_trial_does_not_set_has_the_default_of_the_class():
+    settings = {"beta1": 0.7}
+    assert optimizer_options("adamw", settings, OtherBetas)["betas"] == (0.7, 0.9)
+    assert optimizer_options("adamw", settings, Halved)["betas"] == (0.7, 0.999)
+    assert optimizer_options("lion", settings)["betas"] == (0.7, 0.99)
+
+
+def test_an_interrupted_trial_of_a_class_with_a_state_of_its_own_starts_again(tmp_path):
+    interrupted = []
+
+    def data(step: int, seed: int):
+        if step == 4 and not interrupted:
+            interrupted.append(True)
+            signal.raise_signal(signal.SIGINT)
+        return batch(step, seed)
+
+    options = {**SETTINGS, "optimizer": Counter, "checkpoint_seconds": 0.0, "name": "the same data"}
+    with pytest.raises(Interrupted):
+        o1.sweep(mlp, **{**options, "data": data, "store": tmp_path / "runs.db"})
+    resumed = o1.sweep(mlp, **{**options, "data": data, "store": tmp_path / "runs.db"})
+    assert np.array_equal(losses(resumed), losses(o1.sweep(mlp, **{**options, "data": data})))
 
 
 def test_training_uses_the_class(tmp_path):

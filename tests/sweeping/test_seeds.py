@@ -97,6 +97,27 @@ def test_a_coordinate_check_that_is_run_again_has_the_same_numbers(normal):
     assert one.frame.equals(other.frame)
 
 
+class Noisy(nn.Module):
+    """Draws a number in every pass, with numpy or with `random`."""
+
+    def __init__(self, width: int, draw):
+        super().__init__()
+        self.inner, self.outer, self.draw = nn.Linear(4, width), nn.Linear(width, 3), draw
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.outer(self.inner(x).relu()) * (1 + 0.1 * self.draw())
+
+
+@pytest.mark.parametrize("draw", [np.random.standard_normal, lambda: random.gauss(0, 1)])
+def test_noise_in_the_forward_pass_does_not_depend_on_the_caller(draw):
+    found = []
+    for seed in (1, 2):
+        np.random.seed(seed)
+        random.seed(seed)
+        found.append(losses(lambda width: Noisy(width, draw), "cpu", stacked=False))
+    assert np.array_equal(*found)
+
+
 def test_the_callers_generators_go_on_as_if_nothing_had_happened():
     def draws() -> tuple[float, float]:  # not `random`: beartype, which checks types in tests, draws from it
         return float(np.random.standard_normal()), float(torch.randn(()))

@@ -67,7 +67,7 @@ def algorithm(optimizer: object) -> Algorithm:
     A subclass of a known class is used as it is, with the update law of the nearest known class. A class that only has the
     name of a known one is not that one: nothing is known of its updates, and it is refused.
     """
-    if isinstance(optimizer, str) and name_in_label(optimizer) != optimizer:
+    if isinstance(optimizer, str) and optimizer.endswith(")"):
         raise ValueError(f"optimizer: {optimizer} is the label of a class; pass the class itself")
     if not isinstance(optimizer, type):
         name = {"sign": "lion"}.get(str(optimizer).lower(), optimizer)
@@ -80,7 +80,21 @@ def algorithm(optimizer: object) -> Algorithm:
             f"that one and construct yours from its groups: {optimizer.__name__}(plan.param_groups())"
         )
     known = ALGORITHMS[name]
-    return known if optimizer is CLASSES[name] else replace(known, user_class=optimizer)
+    return known if optimizer is CLASSES[name] else _with_own_defaults(replace(known, user_class=optimizer))
+
+
+def _with_own_defaults(a: Algorithm) -> Algorithm:
+    """Return the entry with the defaults that the constructor of the user's class names."""
+    assert a.user_class is not None
+    own = {name: default_of(a.user_class, name) for name in ("lr", "weight_decay", "eps")}
+    changed = {name: value for name, value in own.items() if type(value) is type(getattr(a, name))}
+    return replace(a, **changed)
+
+
+def default_of(kind: type, name: str) -> Any:
+    """Return the default of a constructor's parameter, None if there is none."""
+    parameter = signature(kind).parameters.get(name)
+    return None if parameter is None or parameter.default is Parameter.empty else parameter.default
 
 
 @cache
@@ -125,7 +139,25 @@ def construct(
     takes_all = any(p.kind is Parameter.VAR_KEYWORD for p in parameters)
     names = {p.name for p in parameters}
     taken = {name: value for name, value in tuned.items() if takes_all or name in names}
-    return kind(groups, **taken, **options)
+    try:
+        return kind(groups, **taken, **options)
+    except TypeError as error:
+        raise TypeError(
+            f"optimizer: {class_name(kind)} could not be constructed from the groups of the plan and "
+            f"{', '.join([*taken, *options]) or 'nothing else'}: {error}; plan.optimizer(name=value) passes what it needs"
+        ) from error
+
+
+def must_decay_as_planned(made: Optimizer, plan: "Plan") -> None:
+    """Raise a ValueError if a subclass of Adam decouples weight decay, or one of AdamW does not: that is another law."""
+    planned = plan.settings.optimizer == "adamw"
+    for group in made.param_groups:
+        if plan.settings.optimizer in ("adam", "adamw") and group.get("decoupled_weight_decay", planned) != planned:
+            other = "adam" if planned else "adamw"
+            raise ValueError(
+                f"optimizer: {class_name(type(made))} applies weight decay as {other} does, and the plan is for "
+                f"{plan.settings.optimizer}; make the plan for {other} and construct the class from plan.param_groups()"
+            )
 
 
 def weight_decay(base: float, f: Factors, a: Algorithm, convention: str) -> float:

@@ -10,7 +10,7 @@ from torch.optim import Optimizer
 
 from orderone.planning import commit, schedule, text
 from orderone.planning.inventory import inventory, unwrap
-from orderone.planning.optimizers import CLASSES, Eps, construct, groups, label
+from orderone.planning.optimizers import CLASSES, Eps, construct, groups, label, must_decay_as_planned
 from orderone.planning.reminder import remind
 from orderone.planning.together import Together
 from orderone.rules.factors import Factors, Growth
@@ -165,6 +165,7 @@ class Plan:
                 )
         made = self._muon(model, options) if self.settings.optimizer == "muon" else self._one(model, options)
         if self.user_class is not None and model is None:
+            must_decay_as_planned(made, self)
             schedule.check(self, made, None, None)  # its constructor may have made other groups
         if not self.applied:
             remind(self, self.bound() if model is None else unwrap(model), made)
@@ -176,7 +177,7 @@ class Plan:
         if self.settings.user_class is not None:
             raise ValueError(
                 f"optimizer: this plan was made for {self.settings.user_class}, and a plan file does not hold classes; "
-                "write that class with plan.param_groups()"
+                "construct it from plan.param_groups()"
             )
         return CLASSES[self.settings.optimizer]
 

@@ -142,8 +142,9 @@ class Training:
     # --- keeping -----------------------------------------------------------------------------------------------------
 
     def save(self) -> None:
-        """A checkpoint that cannot be written costs a restart, not the training."""
-        if self.path is None:
+        """A checkpoint that cannot be written costs a restart, not the training. So does an optimizer class of the user's,
+        which may keep its state anywhere."""
+        if self.path is None or self.member.plan.user_class is not None:
             return
         tensors = {f"model.{name}": value for name, value in self._values().items()}
         tensors["random.cpu"] = torch.get_rng_state()

@@ -119,7 +119,7 @@ class Job:
             made.apply()
         _scale_matrices(model, trial.get("init_scale", 1.0))
         model.to(self.device, torch.float64 if self.precision == "float64" else None)
-        options = optimizer_options(made.settings.optimizer, trial.settings)
+        options = optimizer_options(made.settings.optimizer, trial.settings, made.user_class)
         return Member(model, made, trial.seed, trial.data_seed, trial.key, options)
 
     def built(self, settings: Scale) -> nn.Module:

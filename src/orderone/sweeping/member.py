@@ -7,7 +7,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from orderone.planning import Plan
-from orderone.planning.optimizers import fused_options
+from orderone.planning.optimizers import CLASSES, default_of, fused_options
 
 BETAS = ("adam", "adamw", "lion")
 MOMENTUM = ("sgd", "muon")
@@ -28,8 +28,11 @@ class Member:
         return self.plan.optimizer(**fused_options(self.plan), **self.options)
 
 
-def optimizer_options(name: str, settings: Any) -> dict[str, Any]:
-    """beta1, beta2 and momentum of a trial, in the words of torch.optim; a ValueError where an optimizer has none."""
+def optimizer_options(name: str, settings: Any, kind: type[Optimizer] | None = None) -> dict[str, Any]:
+    """beta1, beta2 and momentum of a trial, in the words of torch.optim; a ValueError where an optimizer has none.
+
+    `kind` is the user's class, if there is one: what the trial does not set has the default of the class.
+    """
     found: dict[str, Any] = {}
     for wanted in ("beta1", "beta2", "momentum"):
         known = MOMENTUM if wanted == "momentum" else BETAS
@@ -38,6 +41,6 @@ def optimizer_options(name: str, settings: Any) -> dict[str, Any]:
     if settings.get("momentum") is not None:
         found["momentum"] = settings.get("momentum")
     if settings.get("beta1") is not None or settings.get("beta2") is not None:
-        default = 0.99 if name == "lion" else 0.999
-        found["betas"] = (settings.get("beta1", 0.9), settings.get("beta2", default))
+        beta1, beta2 = default_of(kind or CLASSES[name], "betas") or default_of(CLASSES[name], "betas")
+        found["betas"] = (settings.get("beta1", beta1), settings.get("beta2", beta2))
     return found

@@ -22,6 +22,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from orderone.planning.seeding import seeded
 from orderone.planning.trace.facts import Branch, Constant, Scores, Trace, Use
 from orderone.planning.trace.graph import Graph
 from orderone.planning.trace.recorder import Recorder, WholeAttention
@@ -62,7 +63,7 @@ def undisturbed(model: nn.Module) -> Iterator[None]:
     try:
         torch.backends.mha.set_fastpath_enabled(False)
         model.eval()
-        with torch.random.fork_rng(devices):
+        with seeded(0, devices):
             yield
     finally:
         torch.backends.mha.set_fastpath_enabled(fastpath)

@@ -6,13 +6,20 @@ are cast in another way, or not at all. A stack would then compute in other prec
 single network.
 
 Here torch is asked what it does: the first time that an operation meets inputs of certain dtypes,
-it is run for the first member outside vmap, with and without autocast. The dtype of the results
-tells what autocast casts the inputs to. From then on, the inputs are cast to this dtype, and vmap
-runs the operation with autocast switched off.
+copies of the first member's inputs are run outside vmap, as they are, all in float32, and all in
+the precision of autocast:
+
+    float32 inputs give results in the precision of autocast    it casts down
+    inputs in the precision of autocast give float32 results    it casts up
+    neither                                                     it casts nothing
+
+From then on, the inputs are cast so, vmap runs the operation with autocast switched off, and the
+results get the precision that they had for the first member.
 """
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import cache
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
@@ -25,13 +32,24 @@ from torch.utils._pytree import tree_leaves, tree_map
 if TYPE_CHECKING:
     from orderone.sweeping.stacked.paths import FastPaths
 
-NO_CAST = "no cast"
-LEFT_TO_VMAP = "left to vmap"  # results of several dtypes: no single cast gives them
-_casts: dict[tuple[Any, ...], torch.dtype | str] = {}
+DEVICES = ("cpu", "cuda")
+
+
+@dataclass(frozen=True)
+class Casts:
+    """What autocast does to one operation, for inputs of certain dtypes."""
+
+    inputs: torch.dtype | None  # None: they stay as they are
+    results: torch.dtype | None  # None: they have no precision, or several
+
+
+_known: dict[tuple[Any, ...], Casts] = {}
 
 
 def call(mode: "FastPaths", func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
     """Return `func(*args, **kwargs)` for all members, with the casts that autocast makes for one."""
+    if not any(torch.is_autocast_enabled(device) for device in DEVICES):
+        return func(*args, **kwargs)
     leaves = tree_leaves((args, kwargs))
     tensors = [x for x in leaves if isinstance(x, Tensor)]
     if not mode.known(*tensors):
@@ -41,44 +59,54 @@ def call(mode: "FastPaths", func: Any, args: tuple[Any, ...], kwargs: Mapping[st
         return func(*args, **kwargs)
     dtypes = tuple(x.dtype if isinstance(x, Tensor) else x for x in leaves if isinstance(x, (Tensor, torch.dtype)))
     key = (func, device, torch.get_autocast_dtype(device), dtypes)
-    if key not in _casts:
+    if key not in _known:
         try:
-            _casts[key] = _ask(mode, func, args, kwargs, device)
+            _known[key] = _ask(mode, func, args, kwargs, device)
         except (RuntimeError, TypeError, ValueError, IndexError):  # what is wrong is said where all members are run
             return func(*args, **kwargs)
-    cast = _casts[key]
-    if cast == LEFT_TO_VMAP:
-        return func(*args, **kwargs)
-    if isinstance(cast, torch.dtype):
-        args, kwargs = tree_map(lambda x: x.to(cast) if _is_cast(x) else x, (args, dict(kwargs)))
+    casts = _known[key]
+    if casts.inputs is not None:
+        args, kwargs = _cast((args, dict(kwargs)), casts.inputs)
     with _without_autocast(device):
-        return func(*args, **kwargs)
+        results = func(*args, **kwargs)
+    return results if casts.results is None else _cast(results, casts.results)
 
 
 @torch.no_grad()
-def _ask(
-    mode: "FastPaths", func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], device: str
-) -> torch.dtype | str:
-    """Run `func` for the first member with and without autocast, and return the dtype that autocast casts to."""
+def _ask(mode: "FastPaths", func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], device: str) -> Casts:
+    """Run `func` for the first member outside vmap, and return what autocast does."""
+    low = torch.get_autocast_dtype(device)
     with outside_vmap():
-        first_args, first_kwargs = tree_map(
-            lambda x: mode.stacked(x)[0] if isinstance(x, Tensor) else x, (args, dict(kwargs))
-        )
-        with_autocast = _floating_dtypes(func(*first_args, **first_kwargs))
-        with _without_autocast(device):
-            try:
-                without = _floating_dtypes(func(*first_args, **first_kwargs))
-            except RuntimeError:  # inputs of different dtypes, which only autocast makes the same
-                without = set()
-    if with_autocast == without:
-        return NO_CAST
-    return with_autocast.pop() if len(with_autocast) == 1 else LEFT_TO_VMAP
+        first = tree_map(lambda x: mode.stacked(x)[0] if isinstance(x, Tensor) else x, (args, dict(kwargs)))
+        found = {x.dtype for x in tree_leaves(_run(func, first)) if _is_cast(x)}
+        results = found.pop() if len(found) == 1 else None
+        if _precisions_of(func, first, torch.float32) == {low}:
+            return Casts(low, results)
+        if _precisions_of(func, first, low) == {torch.float32}:
+            return Casts(torch.float32, results)
+    given = {x.dtype for x in tree_leaves(first) if _is_cast(x)}
+    # kernels that take two precisions, such as norms with float32 weights, compute in the larger one
+    return Casts(torch.float32 if len(given) > 1 else None, results)
 
 
-def _floating_dtypes(results: Any) -> set[torch.dtype]:
-    """Return the precisions among `results`; that of complex numbers is the one of their parts."""
-    dtypes = {x.dtype for x in tree_leaves(results) if isinstance(x, Tensor)}
-    return {dtype.to_real() for dtype in dtypes if dtype.is_floating_point or dtype.is_complex}
+def _run(func: Any, inputs: tuple[tuple[Any, ...], dict[str, Any]]) -> Any:
+    """Call `func` with copies of its inputs: some operations write into them, such as batch norm into its statistics."""
+    args, kwargs = tree_map(lambda x: x.clone() if isinstance(x, Tensor) else x, inputs)
+    return func(*args, **kwargs)
+
+
+def _precisions_of(func: Any, inputs: Any, dtype: torch.dtype) -> set[torch.dtype]:
+    """Return the precisions of the results for inputs of `dtype`; that of complex numbers is the one of their parts."""
+    try:
+        results = tree_leaves(_run(func, _cast(inputs, dtype)))
+    except RuntimeError:  # there is no kernel for these inputs
+        return set()
+    dtypes = {x.dtype for x in results if isinstance(x, Tensor)}
+    return {found.to_real() for found in dtypes if found.is_floating_point or found.is_complex}
+
+
+def _cast(tree: Any, dtype: torch.dtype) -> Any:
+    return tree_map(lambda x: x.to(dtype) if _is_cast(x) else x, tree)
 
 
 def _is_cast(x: Any) -> bool:

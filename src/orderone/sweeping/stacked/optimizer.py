@@ -116,7 +116,7 @@ def _law(name: str, members: Sequence[tuple[type, dict[str, Any]]]) -> Update:
     kind = members[0][0]
     if kind not in UPDATES:  # a subclass may change the update, and another class of the same name is another optimizer
         known = ", ".join(known.__name__ for known in UPDATES)
-        raise NotStackable(f"{name}: expected one of {known}, not a subclass, got {class_name(kind)}")
+        raise NotStackable(f"{name}: expected one of {known}, and no subclass; got {class_name(kind)}")
     law, first = UPDATES[kind], members[0][1]
     for _, settings in members:
         for key, value in law.refused.items():

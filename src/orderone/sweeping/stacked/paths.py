@@ -34,11 +34,8 @@ from orderone.sweeping.stacked.decisions import NO_ANSWER, QUESTIONS, answer
 from orderone.sweeping.stacked.products import rows_by_weights
 from orderone.sweeping.stacked.recurrent import RECURRENCES, one_by_one
 
-WRITTEN_IN_PYTHON = (
-    functional.__name__,
-    "torch.functional",
-    "torch._tensor",
-)  # modules of torch that call its operations
+# Modules of torch whose functions are written in Python and call its operations.
+WRITTEN_IN_PYTHON = (functional.__name__, "torch.functional", "torch._tensor")
 
 
 class FastPaths(TorchFunctionMode):
@@ -124,6 +121,8 @@ def _linear(mode: FastPaths, input: Tensor, weight: Tensor, bias: Tensor | None 
     tensors = (input, weight) if bias is None else (input, weight, bias)
     if not mode.known(*tensors) or not mode.mapped(weight) or weight.dim() != 2 or input.dim() < 1:
         return None
+    if any(x.is_complex() for x in tensors):
+        return None
     x, w = mode.stacked(input), mode.stacked(weight)
     rows = x.reshape(len(x), -1, x.shape[-1])
     out = rows_by_weights(rows, w, None if bias is None else mode.stacked(bias))
@@ -172,8 +171,12 @@ def _embedding(
     if max_norm is not None or scale_grad_by_freq or sparse or not mode.known(input, weight) or not mode.mapped(weight):
         return None
     tables, ids = mode.stacked(weight), mode.stacked(input)
-    first = torch.arange(mode.members, device=ids.device) * tables.shape[1]
-    rows = functional.embedding(ids + first.view(-1, *[1] * input.dim()), tables.flatten(0, 1))
+    number = tables.shape[1]
+    first = torch.arange(mode.members, device=ids.device) * number
+    places = ids + first.view(-1, *[1] * input.dim())
+    # an id that is in no table must not find a row of another member: beyond the last one, torch raises
+    places = torch.where((ids >= 0) & (ids < number), places, mode.members * number)
+    rows = functional.embedding(places, tables.flatten(0, 1))
     if padding_idx is None:
         return rows
     padded = (

@@ -15,10 +15,15 @@ def rows_by_weights(rows: Tensor, weights: Tensor, bias: Tensor | None) -> Tenso
     device = rows.device.type
     if torch.is_autocast_enabled(device):
         dtype = torch.get_autocast_dtype(device)
-        rows = rows.to(dtype)
-        weights = weights.to(dtype)
-        bias = None if bias is None else bias.to(dtype)
+        rows = _autocast(rows, dtype)
+        weights = _autocast(weights, dtype)
+        bias = None if bias is None else _autocast(bias, dtype)
     return _Product.apply(rows, weights, bias)
+
+
+def _autocast(x: Tensor, dtype: torch.dtype) -> Tensor:
+    """Cast as autocast does, which leaves double precision alone."""
+    return x if x.dtype == torch.float64 else x.to(dtype)
 
 
 class _Product(torch.autograd.Function):
