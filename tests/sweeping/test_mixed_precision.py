@@ -129,7 +129,7 @@ MIXED: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "linear": lambda x, w: F.linear(x, w.expand(3, 8), w[:3]),
     "linear in float64": lambda x, w: F.linear(x.double(), w.double().expand(3, 8), w[:3].double()),
     "linear of complex numbers": lambda x, w: (
-        F.linear(torch.complex(x.float(), x.float()), torch.complex(w, -w).expand(3, 8)).imag
+        F.linear(torch.complex(x.to(w), x.to(w)), torch.complex(w, -w).expand(3, 8)).imag
     ),
     "conv1d": lambda x, w: F.conv1d(x[None], w.expand(2, 4, 8)),
 }
@@ -139,6 +139,7 @@ MIXED: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("name", MIXED)
 def test_inputs_of_two_precisions(name, device):
+    """Results are those of one member; gradients, which kernels round in their own ways, are as near to the truth."""
     function = MIXED[name]
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(MEMBERS, 4, 8, generator=generator).to(device, torch.bfloat16)
@@ -148,24 +149,26 @@ def test_inputs_of_two_precisions(name, device):
         with FastPaths(MEMBERS):
             return function(*own)
 
-    found = []
-    for stacked in (False, True):
-        inputs = [x.clone().requires_grad_(), w.clone().requires_grad_()]
-        with torch.autocast(device, torch.bfloat16):
-            if stacked:
-                result = torch.vmap(one_member)(*inputs)
-            else:
-                result = torch.stack([function(*own) for own in zip(*inputs, strict=True)])
+    def in_a_loop(*inputs: Tensor) -> Tensor:
+        return torch.stack([function(*own) for own in zip(*inputs, strict=True)])
+
+    def gradients(run: Callable[..., Tensor], *inputs: Tensor) -> tuple[Tensor, ...]:
+        leaves = [one.clone().requires_grad_() for one in inputs]
+        result = run(*leaves)
         weights = torch.linspace(1, 2, result.numel(), device=device).view(result.shape)
-        gradients = torch.autograd.grad((result.double() * weights).sum(), inputs)
-        found.append((result.detach(), *gradients))
-    for alone, together in zip(*found, strict=True):
-        assert together.dtype == alone.dtype
-        ulp = torch.finfo(alone.dtype if alone.dtype == torch.float64 else torch.bfloat16).eps
-        if alone.dtype == torch.float32 and alone is found[0][0]:
-            ulp = 8 * torch.finfo(torch.float32).eps
-        size = float(alone.abs().max())
-        assert torch.allclose(together.double(), alone.double(), rtol=2 * ulp, atol=2 * ulp * size)
+        return result.detach(), *torch.autograd.grad((result.double() * weights).sum(), leaves)
+
+    with torch.autocast(device, torch.bfloat16):
+        alone, *alone_gradients = gradients(in_a_loop, x, w)
+        stacked, *stacked_gradients = gradients(torch.vmap(one_member), x, w)
+    _, *true_gradients = gradients(in_a_loop, x.double(), w.double())
+    assert stacked.dtype == alone.dtype
+    ulp = torch.finfo(alone.dtype).eps
+    assert torch.allclose(stacked.double(), alone.double(), rtol=8 * ulp, atol=8 * ulp * float(alone.abs().max()))
+    for ours, torchs, true in zip(stacked_gradients, alone_gradients, true_gradients, strict=True):
+        assert ours.dtype == torchs.dtype
+        error, allowed = (float((found.double() - true).abs().max()) for found in (ours, torchs))
+        assert error <= 2 * allowed + 2 * torch.finfo(ours.dtype).eps * float(true.abs().max())
 
 
 def test_statistics_of_batch_norm_are_updated_once():
