@@ -37,7 +37,7 @@ DEVICES = ("cpu", "cuda")
 
 @dataclass(frozen=True)
 class Casts:
-    """What autocast does to one operation, for inputs of certain dtypes."""
+    """Casts that autocast makes for one operation and inputs of certain dtypes."""
 
     inputs: torch.dtype | None  # None: they stay as they are
     results: torch.dtype | None  # None: they have no precision, or several
