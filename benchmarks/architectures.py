@@ -1,4 +1,5 @@
-"""Which Hugging Face models stack, how far their losses are from stand-alone runs, and how much faster they train.
+"""Which Hugging Face models stack, how far their losses are from stand-alone runs, and how much
+faster they train.
 
     python benchmarks/architectures.py [cuda] [bfloat16] [float32] [family ...]
 
@@ -7,8 +8,8 @@ Every family is swept twice with the same settings: its members one after anothe
     apart      largest relative difference of a loss between the two, over all steps and members
     kernels    the same between two stand-alone runs with different kernels: eager instead of fused
                attention, and on a CPU products without oneDNN
-    speed      of a step of all members: the stack against one after another. Stacks are timed over a
-               long and a short sweep, and the short one is subtracted: it has the same capture
+    speed      of a step of all members: the stack against one after another. Stacks are timed over
+               a long and a short sweep, and the short one is subtracted: it has the same capture
 """
 
 import logging
@@ -34,7 +35,8 @@ NAMES = [name for name in hf_families.FAMILIES if name in WORDS] or list(hf_fami
 STEPS = 10  # of the comparison
 SEEDS = 8 if DEVICE == "cuda" else 2
 WIDTH, BATCH, LENGTH = (128, 16, 128) if DEVICE == "cuda" else (32, 4, 16)
-# Steps of the sweeps that are timed. On a GPU, stacks that take at least 50 steps are captured as a graph.
+# Steps of the sweeps that are timed. On a GPU, stacks that take at least 50 steps are captured as a
+# graph.
 ALONE = 15
 SHORT, LONG = (60, 260) if DEVICE == "cuda" else (10, 30)
 
@@ -44,12 +46,17 @@ def main() -> None:
     logging.disable(logging.WARNING)
     torch.set_num_threads(1)
     where = torch.cuda.get_device_name() if DEVICE == "cuda" else "CPU, one thread"
-    print(f"{2 * SEEDS} members, width {WIDTH}, {BATCH} x {LENGTH} tokens, {where}, torch {torch.__version__}\n")
+    print(
+        f"{2 * SEEDS} members, width {WIDTH}, {BATCH} x {LENGTH} tokens, {where}, torch"
+        f" {torch.__version__}\n"
+    )
     print("| family | precision | stacked | apart | kernels | ms a step, alone | stacked | speed |")
     print("| --- | --- | --- | --- | --- | --- | --- | --- |", flush=True)
     for precision in [name for name in PRECISIONS if name in WORDS] or PRECISIONS:
         for family in NAMES:
-            print(f"| {family} | {precision} | {' | '.join(compare(family, precision))} |", flush=True)
+            print(
+                f"| {family} | {precision} | {' | '.join(compare(family, precision))} |", flush=True
+            )
 
 
 def compare(family: str, precision: str) -> list[str]:
@@ -104,8 +111,8 @@ def other_kernels(family: str, precision: str) -> list[o1.Sweep]:
 
 
 def distance(one: o1.Sweep, other: o1.Sweep) -> float:
-    """Return the largest relative difference of a loss within the first steps; rates are constant, so these are the same
-    in sweeps of any length."""
+    """Return the largest relative difference of a loss within the first steps; rates are constant,
+    so these are the same in sweeps of any length."""
     first, second = ([o.losses[:STEPS] for o in sweep.outcomes.values()] for sweep in (one, other))
     return float(np.abs(np.array(first, float) / np.array(second, float) - 1).max())
 

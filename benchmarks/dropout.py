@@ -2,9 +2,10 @@
 
     python benchmarks/dropout.py [instances] [device]
 
-200 layers of width 500, tanh, keep 0.9, in single precision, on one thread. The loop builds one network after the other
-from ordinary tensors, differentiates both losses by autograd, and takes S1 (8) from the gradients; it is timed on a few
-networks. "drawn" and "implied" are those of `orderone.dropout_metrics`; both have the law of the loop.
+200 layers of width 500, tanh, keep 0.9, in single precision, on one thread. The loop builds one
+network after the other from ordinary tensors, differentiates both losses by autograd, and takes S1
+(8) from the gradients; it is timed on a few networks. "drawn" and "implied" are those of
+`orderone.dropout_metrics`; both have the law of the loop.
 """
 
 import sys
@@ -22,7 +23,9 @@ WEIGHT_VAR, BIAS_VAR, KEEP, WIDTH, DEPTH, FEW = 1.4, 0.1, 0.9, 500, 200, 3
 
 
 def one_network(device: str) -> list[tuple[float, ...]]:
-    weights = [torch.randn(WIDTH, WIDTH, device=device) * (WEIGHT_VAR / WIDTH) ** 0.5 for _ in range(DEPTH)]
+    weights = [
+        torch.randn(WIDTH, WIDTH, device=device) * (WEIGHT_VAR / WIDTH) ** 0.5 for _ in range(DEPTH)
+    ]
     biases = [torch.randn(WIDTH, device=device) * BIAS_VAR**0.5 for _ in range(DEPTH)]
     for weight in weights:
         weight.requires_grad_()
@@ -51,10 +54,18 @@ def seconds(action: Callable[[], Any]) -> float:
 def measured(instances: int, weights: str, device: str) -> float:
     return seconds(
         lambda: o1.dropout_metrics(
-            "tanh", WEIGHT_VAR, BIAS_VAR, KEEP, width=WIDTH, depth=DEPTH, instances=instances, weights=weights,
-            dtype=torch.float32, device=device,
+            "tanh",
+            WEIGHT_VAR,
+            BIAS_VAR,
+            KEEP,
+            width=WIDTH,
+            depth=DEPTH,
+            instances=instances,
+            weights=weights,
+            dtype=torch.float32,
+            device=device,
         )
-    )  # fmt: skip
+    )
 
 
 def main(instances: int, device: str) -> None:

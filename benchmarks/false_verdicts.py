@@ -1,4 +1,5 @@
-"""How often is a coordinate check wrong? Every healthy and every faulty subject of the tests, with other seeds each time.
+"""How often is a coordinate check wrong? Every healthy and every faulty subject of the tests, with
+other seeds each time.
 
     python benchmarks/false_verdicts.py [repetitions] [name ...]
 
@@ -24,7 +25,9 @@ def is_right(subject: Subject, repetition: int) -> tuple[bool, str]:
     check = subject.check(seeds=range(first, first + SEEDS))
     if not subject.says:
         return check.passed, f"{check.verdict} {check.causes}"
-    return check.verdict == "FAIL" and any(subject.says in c for c in check.causes), f"{check.verdict} {check.causes}"
+    return check.verdict == "FAIL" and any(
+        subject.says in c for c in check.causes
+    ), f"{check.verdict} {check.causes}"
 
 
 def main(repetitions: int, names: list[str]) -> None:

@@ -1,10 +1,12 @@
-"""NNGP and NTK of a deep network, against neural-tangents' `stax.repeat` under jit: time, digits and memory.
+"""NNGP and NTK of a deep network, against neural-tangents' `stax.repeat` under jit: time, digits
+and memory.
 
     python benchmarks/kernels.py [the Python that has neural-tangents] [repetitions]
 
-`make bench-peers` sets the peer up. Both run on one core, in turns, the peer in a process of its own and compiled before;
-times are CPU seconds, medians. Inputs are Gaussian, so that no two have the same length. Ours includes the kernel of the
-inputs and both matrices at the end, as theirs does. The digits are those of the NTK's diagonal, against double precision.
+`make bench-peers` sets the peer up. Both run on one core, in turns, the peer in a process of its
+own and compiled before; times are CPU seconds, medians. Inputs are Gaussian, so that no two have
+the same length. Ours includes the kernel of the inputs and both matrices at the end, as theirs
+does. The digits are those of the NTK's diagonal, against double precision.
 """
 
 import json
@@ -29,7 +31,9 @@ CASES = [(name, w, b) for name in ("relu", "erf") for w, b in ((2.0, 0.0), (1.7,
 
 def network(activation: str, weight_var: float, bias_var: float) -> kernels.Sequential:
     dense = kernels.Dense(weight_var, bias_var)
-    return kernels.Sequential(kernels.repeat(kernels.Sequential(dense, kernels.Activation(activation)), DEPTH), dense)
+    return kernels.Sequential(
+        kernels.repeat(kernels.Sequential(dense, kernels.Activation(activation)), DEPTH), dense
+    )
 
 
 def ours(net: kernels.Sequential, X: np.ndarray) -> tuple[float, np.ndarray]:
@@ -45,10 +49,18 @@ class Peer:
 
     def __init__(self, python: str | None, dtype: str):
         quiet = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"}
-        self.process = None if python is None else subprocess.Popen(
-            [python, str(PEER), dtype], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
-            text=True, env=quiet,
-        )  # fmt: skip
+        self.process = (
+            None
+            if python is None
+            else subprocess.Popen(
+                [python, str(PEER), dtype],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                text=True,
+                env=quiet,
+            )
+        )
 
     def run(self, *case: object) -> tuple[float, list[float]]:
         if not self.process:
@@ -58,7 +70,10 @@ class Peer:
         print(json.dumps(case), file=self.process.stdin, flush=True)
         answer = self.process.stdout.readline()
         if not answer:
-            raise SystemExit(f"the peer stopped; try it by itself: echo '{json.dumps(case)}' | python {PEER} float64")
+            raise SystemExit(
+                f"the peer stopped; try it by itself: echo '{json.dumps(case)}' | python {PEER}"
+                " float64"
+            )
         took, diagonal = json.loads(answer)
         return took, diagonal
 
@@ -72,34 +87,54 @@ def compare(case: tuple[str, float, float], dtype: str, peer: Peer, repetitions:
     net, X = network(*case), np.random.default_rng(0).normal(size=(POINTS, FEATURES)).astype(dtype)
     exact = ours(net, X.astype(float))[1]
     diagonals = [ours(net, X)[1], peer.run(*case, DEPTH, POINTS, FEATURES)[1]]
-    times = [(ours(net, X)[0], peer.run(*case, DEPTH, POINTS, FEATURES)[0]) for _ in range(repetitions)]
+    times = [
+        (ours(net, X)[0], peer.run(*case, DEPTH, POINTS, FEATURES)[0]) for _ in range(repetitions)
+    ]
     mine, theirs = (1e3 * statistics.median(side) for side in zip(*times, strict=True))
     ratio = statistics.median(other / one for one, other in times)
     errors = [f"{np.max(np.abs(np.array(d) / exact - 1)):.0e}" if len(d) else "" for d in diagonals]
     errors[0] = errors[0] if dtype == "float32" else "(taken as exact)"
     name = f"{case[0]}, weight_var {case[1]}, bias_var {case[2]}"
-    print(f"| {name} | {dtype} | {mine:.0f} | {theirs:.0f} | {ratio:.2f} | {errors[0]} | {errors[1]} |", flush=True)
+    print(
+        f"| {name} | {dtype} | {mine:.0f} | {theirs:.0f} | {ratio:.2f} | {errors[0]} |"
+        f" {errors[1]} |",
+        flush=True,
+    )
 
 
 def memory(points: int, dtype: str) -> None:
     """Printed by a fresh process, as what it grows by after its imports."""
-    X, net = np.random.default_rng(0).normal(size=(points, FEATURES)).astype(dtype), network("relu", 1.7, 0.1)
+    X, net = (
+        np.random.default_rng(0).normal(size=(points, FEATURES)).astype(dtype),
+        network("relu", 1.7, 0.1),
+    )
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     ours(net, X)
     grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
-    print(f"| {points} | {dtype} | {grown:.0f} | {points**2 * np.dtype(dtype).itemsize / 2**20:.0f} |", flush=True)
+    print(
+        f"| {points} | {dtype} | {grown:.0f} |"
+        f" {points**2 * np.dtype(dtype).itemsize / 2**20:.0f} |",
+        flush=True,
+    )
 
 
 def main(python: str | None = None, repetitions: str = "15") -> None:
     print(f"{DEPTH} layers, {POINTS} inputs\n")
-    print("| network | precision | orderone, ms | neural-tangents, ms | ratio | our NTK diagonal is off by | theirs |")
+    print(
+        "| network | precision | orderone, ms | neural-tangents, ms | ratio | our NTK diagonal is"
+        " off by | theirs |"
+    )
     print("| --- | --- | --- | --- | --- | --- | --- |")
     for dtype in ("float32", "float64"):
         peer = Peer(python, dtype)
         for case in CASES:
             compare(case, dtype, peer, int(repetitions))
         peer.close()
-    print("\n| inputs | precision | memory grows by, MiB | one matrix, MiB |\n| --- | --- | --- | --- |", flush=True)
+    print(
+        "\n| inputs | precision | memory grows by, MiB | one matrix, MiB |\n| --- | --- | --- |"
+        " --- |",
+        flush=True,
+    )
     for points, dtype in ((512, "float64"), (4096, "float32")):
         subprocess.run([sys.executable, __file__, "--memory", str(points), dtype], check=True)
 

@@ -4,10 +4,10 @@
     python benchmarks/limits.py soak       a million random starts of the covariance SDE
     python benchmarks/limits.py cuda       2^16 networks of width and depth 1024 on the GPU
 
-Ratios are of medians of interleaved runs in this process, in time of the processor. The peer of the sampler is the network
-itself, with weights, batched in single precision; only some of its layers and networks are timed, and the rest is
-proportional. The peer of the SDE is torchsde, where it is installed, with the Brownian motion that suits it best: its
-default takes a second.
+Ratios are of medians of interleaved runs in this process, in time of the processor. The peer of the
+sampler is the network itself, with weights, batched in single precision; only some of its layers
+and networks are timed, and the rest is proportional. The peer of the SDE is torchsde, where it is
+installed, with the Brownian motion that suits it best: its default takes a second.
 """
 
 import statistics
@@ -54,13 +54,21 @@ def sampler(width: int = 150, samples: int = 8192) -> None:
     )
     weights = found["weights"] * samples / batch * width / layers
     without = found["without"] * samples / some
-    print("| networks, n = d = 150, 2^13 samples, two inputs | seconds | ratio |\n| --- | --- | --- |")
-    print(f"| with weights | {weights:.1f} | 1 |\n| without weights | {without:.2f} | {weights / without:.0f} |\n")
+    print(
+        "| networks, n = d = 150, 2^13 samples, two inputs | seconds | ratio |\n| --- | --- | --- |"
+    )
+    print(
+        f"| with weights | {weights:.1f} | 1 |\n| without weights | {without:.2f} |"
+        f" {weights / without:.0f} |\n"
+    )
 
 
 def growth_with_width() -> None:
     widths = (128, 256, 512, 1024, 2048)
-    runs = [[seconds(lambda n=n: o1.sample_network("relu", V0, n, 20, 4096)) for n in widths] for _ in range(3)]
+    runs = [
+        [seconds(lambda n=n: o1.sample_network("relu", V0, n, 20, 4096)) for n in widths]
+        for _ in range(3)
+    ]
     best = np.median(runs, axis=0)
     print("| width | " + " | ".join(map(str, widths)) + " |\n| --- |" + " --- |" * len(widths))
     print("| seconds, 20 layers, 2^12 networks | " + " | ".join(f"{t:.2f}" for t in best) + " |")
@@ -102,18 +110,23 @@ def eight_inputs() -> None:
     X = np.random.default_rng(0).standard_normal((8, 16))
     V, sde = X @ X.T / 16, CovarianceSDE()
     found = interleaved(
-        2, double=lambda: sde.sample(V, dt=1 / 200), single=lambda: sde.sample(V.astype(np.float32), dt=1 / 200)
+        2,
+        double=lambda: sde.sample(V, dt=1 / 200),
+        single=lambda: sde.sample(V.astype(np.float32), dt=1 / 200),
     )
     print("| covariance SDE, 8 inputs, 2^13 paths x 200 steps | seconds |\n| --- | --- |")
     print(f"| float64 | {found['double']:.2f} |\n| float32 | {found['single']:.2f} |\n")
 
 
 def starts(rng: np.random.Generator, m: int, number: int) -> np.ndarray:
-    """Covariances of every rank, on scales that differ by a million, with inputs that repeat others or nearly do."""
+    """Covariances of every rank, on scales that differ by a million, with inputs that repeat others
+    or nearly do."""
     X = rng.standard_normal((number, m, m)) * 10 ** rng.uniform(-3, 3, (number, m, 1))
     X *= np.arange(m) < rng.integers(1, m + 1, (number, 1, 1))  # rank
     near = rng.random((number, 1, 1)) < 0.3
-    X[:, -1:] = np.where(near, X[:, :1] * (1 + 10 ** rng.uniform(-16, -3, (number, 1, 1))), X[:, -1:])
+    X[:, -1:] = np.where(
+        near, X[:, :1] * (1 + 10 ** rng.uniform(-16, -3, (number, 1, 1))), X[:, -1:]
+    )
     return X @ np.swapaxes(X, 1, 2) / m
 
 
@@ -128,11 +141,20 @@ def soak(number: int = 10**6, block: int = 20_000) -> None:
         norm = np.sqrt(np.einsum("pii->pi", V))
         scale = norm[:, :, None] * norm[:, None, :]
         rho = np.abs(V / np.where(scale > 0, scale, 1))
-        wrong = ~np.isfinite(V).all(axis=(1, 2)) | (smallest < -1e-10) | (rho > 1 + 1e-12).any(axis=(1, 2))
-        invalid, lowest, largest = invalid + int(wrong.sum()), min(lowest, smallest.min()), max(largest, rho.max())
+        wrong = (
+            ~np.isfinite(V).all(axis=(1, 2))
+            | (smallest < -1e-10)
+            | (rho > 1 + 1e-12).any(axis=(1, 2))
+        )
+        invalid, lowest, largest = (
+            invalid + int(wrong.sum()),
+            min(lowest, smallest.min()),
+            max(largest, rho.max()),
+        )
         done += block
     print(
-        f"{done} starts: {invalid} invalid; least eigenvalue / largest variance {lowest:.1e}; largest rho {largest!r}"
+        f"{done} starts: {invalid} invalid; least eigenvalue / largest variance {lowest:.1e};"
+        f" largest rho {largest!r}"
     )
 
 
@@ -147,8 +169,17 @@ def cuda(width: int = 1024, samples: int = 2**16) -> None:
         took, memory = time.perf_counter() - start, torch.cuda.max_memory_allocated() / 2**30
         rho = found[:, 0, 1] / (found[:, 0, 0] * found[:, 1, 1]).sqrt()
         median = float(rho.median())
-        print(f"{kind}: {samples} networks, n = d = {width}: {took:.2f} s, {memory:.1f} GiB; median rho {median:.6f}")
-    work = lambda: (CovarianceSDE().sample(V, paths=2**20, dt=1e-2), torch.cuda.synchronize())  # noqa: E731
+        print(
+            f"{kind}: {samples} networks, n = d = {width}: {took:.2f} s, {memory:.1f} GiB; median"
+            f" rho {median:.6f}"
+        )
+
+    def work():
+        return (
+            CovarianceSDE().sample(V, paths=2**20, dt=1e-2),
+            torch.cuda.synchronize(),
+        )
+
     run = seconds(work, time.perf_counter)
     print(f"covariance SDE, 2^20 paths x 100 steps: {run:.2f} s")
 

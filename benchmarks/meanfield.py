@@ -1,14 +1,16 @@
-"""A phase diagram of tanh, 50 x 50: against neural-tangents' kernels iterated, and against scipy's quad and dblquad.
+"""A phase diagram of tanh, 50 x 50: against neural-tangents' kernels iterated, and against scipy's
+quad and dblquad.
 
     python benchmarks/meanfield.py [the Python that has neural-tangents] [repetitions]
 
-`make bench-peers` sets the peer up. One core, CPU seconds, medians; ours and the peer in turns. Ours gives q*, c*, chi_1,
-chi_2, xi_1, xi_2, "cold" with nothing known of the activation, "warm" with its moments on the grid known from before. The
-peer gives q*, c* and chi_1 after LAYERS layers, compiled before. scipy solves a few points one by one, and is multiplied
-up.
+`make bench-peers` sets the peer up. One core, CPU seconds, medians; ours and the peer in turns.
+Ours gives q*, c*, chi_1, chi_2, xi_1, xi_2, "cold" with nothing known of the activation, "warm"
+with its moments on the grid known from before. The peer gives q*, c* and chi_1 after LAYERS layers,
+compiled before. scipy solves a few points one by one, and is multiplied up.
 
-Errors are those of c* and the chi, over points of the diagram and points 1e-3 from the critical line, against trapezoidal
-sums in the plane, which converge exponentially: the residual of the equation for c*, divided by its slope.
+Errors are those of c* and the chi, over points of the diagram and points 1e-3 from the critical
+line, against trapezoidal sums in the plane, which converge exponentially: the residual of the
+equation for c*, divided by its slope.
 """
 
 import json
@@ -64,7 +66,12 @@ def scipy_point(weight_var: float, bias_var: float) -> tuple[float, float, float
 
     def plane(q: float, c: float) -> float:
         root = np.sqrt(max(1 - c * c, 0))
-        f = lambda v, u: np.tanh(np.sqrt(q) * u) * np.tanh(np.sqrt(q) * (c * u + root * v)) * density(u, v)  # noqa: E731
+
+        def f(v, u):
+            return (
+                np.tanh(np.sqrt(q) * u) * np.tanh(np.sqrt(q) * (c * u + root * v)) * density(u, v)
+            )
+
         return integrate.dblquad(f, -9, 9, -9, 9, epsabs=1e-9, epsrel=1e-9)[0]
 
     q = _root(lambda q: weight_var * line(lambda x: np.tanh(x) ** 2, q) + bias_var - q, 1e-6, 10)
@@ -85,14 +92,21 @@ def errors() -> tuple[float, float]:
     inside = [(w, b) for w in WEIGHTS[::9] for b in BIASES[::13]]
     z = np.arange(-9, 9.001, 0.075)
     weight = np.exp(-z * z / 2) / np.sqrt(2 * np.pi) * 0.075
-    return tuple(np.max([_error(MeanField("tanh", w, b), z, weight) for w, b in near + inside], axis=0))
+    return tuple(
+        np.max([_error(MeanField("tanh", w, b), z, weight) for w, b in near + inside], axis=0)
+    )
 
 
 def _error(network: MeanField, z: np.ndarray, weight: np.ndarray) -> tuple[float, float]:
     g, q, w = network.gap_star, network.q_star, network.weight_var
-    x, y = (np.sqrt(q) * (np.sqrt(1 - g / 2) * z[:, None] + s * np.sqrt(g / 2) * z) for s in (1, -1))
+    x, y = (
+        np.sqrt(q) * (np.sqrt(1 - g / 2) * z[:, None] + s * np.sqrt(g / 2) * z) for s in (1, -1)
+    )
     mapped = w / q * (weight @ ((np.tanh(x) - np.tanh(y)) ** 2 / 2) @ weight)
-    chi1, chi2 = w * (np.cosh(np.sqrt(q) * z) ** -4 @ weight), w * (weight @ (np.cosh(x) * np.cosh(y)) ** -2.0 @ weight)
+    chi1, chi2 = (
+        w * (np.cosh(np.sqrt(q) * z) ** -4 @ weight),
+        w * (weight @ (np.cosh(x) * np.cosh(y)) ** -2.0 @ weight),
+    )
     return abs(mapped - g) / abs(1 - chi2), max(abs(chi1 - network.chi1), abs(chi2 - network.chi2))
 
 
@@ -101,14 +115,22 @@ class Peer:
 
     def __init__(self, python: str):
         self.process = subprocess.Popen(
-            [python, str(PEER)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+            [python, str(PEER)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
         )
 
     def run(self) -> tuple[float, np.ndarray]:
         """CPU seconds, and chi_1."""
         assert self.process.stdin
         assert self.process.stdout
-        print(json.dumps([WEIGHTS.tolist(), BIASES.tolist(), LAYERS]), file=self.process.stdin, flush=True)
+        print(
+            json.dumps([WEIGHTS.tolist(), BIASES.tolist(), LAYERS]),
+            file=self.process.stdin,
+            flush=True,
+        )
         took, _, _, chi1 = json.loads(self.process.stdout.readline())
         return took, np.array(chi1)
 
@@ -128,13 +150,17 @@ def main(python: str | None = None, repetitions: str = "5") -> None:
     by_hand *= len(WEIGHTS) * len(BIASES)
     c_error, chi_error = errors()
     print(
-        "| tanh, 50 x 50 | seconds | times ours, cold | error of c* | error of chi |\n| --- | --- | --- | --- | --- |"
+        "| tanh, 50 x 50 | seconds | times ours, cold | error of c* | error of chi |\n| --- | --- |"
+        " --- | --- | --- |"
     )
     print(f"| orderone, cold | {start:.3f} | 1 | {c_error:.0e} | {chi_error:.0e} |")
     print(f"| orderone, warm | {warm:.3f} | {warm / start:.2f} | | |")
     if peer:
         wrong = np.max(np.abs(peer.run()[1] / phase_diagram("tanh", WEIGHTS, BIASES)["chi1"] - 1))
-        print(f"| neural-tangents, {LAYERS} layers | {theirs:.2f} | {theirs / start:.0f} | | {wrong:.0e} of chi_1 |")
+        print(
+            f"| neural-tangents, {LAYERS} layers | {theirs:.2f} | {theirs / start:.0f} | |"
+            f" {wrong:.0e} of chi_1 |"
+        )
         peer.close()
     print(f"| scipy, point by point | {by_hand:.0f} | {by_hand / start:.0f} | | |")
 

@@ -1,5 +1,5 @@
-"""On a GPU: the same plan as on the CPU, the same losses compiled and not, what the groups cost a fused step, the same
-coordinate check as on the CPU, and what a probe costs.
+"""On a GPU: the same plan as on the CPU, the same losses compiled and not, what the groups cost a
+fused step, the same coordinate check as on the CPU, and what a probe costs.
 
 python benchmarks/on_gpu.py
 """
@@ -40,7 +40,10 @@ def check(name: str) -> None:
         runner = torch.compile(model) if kind == "compiled" else model
         runs[kind] = entry.train(runner, optimizer, batch, steps=5), plan.rows
     rates = [row.lr for row in runs["cpu"][1]] == [row.lr for row in runs["cuda"][1]]
-    gaps = {kind: max(abs(a - b) for a, b in zip(runs[kind][0], runs["cpu"][0], strict=True)) for kind in runs}
+    gaps = {
+        kind: max(abs(a - b) for a, b in zip(runs[kind][0], runs["cpu"][0], strict=True))
+        for kind in runs
+    }
     print(f"{name:18} same rates {rates}, largest loss gap to the CPU: {gaps}", flush=True)
 
 
@@ -71,21 +74,36 @@ def cost() -> None:
             times[kind].append(step_time(optimizer))
     medians = {kind: statistics.median(values[3:]) for kind, values in times.items()}
     ratios = {kind: round(value / medians["plain"], 3) for kind, value in medians.items()}
-    print(f"fused AdamW step, {len(parameters)} tensors: {medians['plain']:.3f} ms plain; ratios {ratios}", flush=True)
+    print(
+        f"fused AdamW step, {len(parameters)} tensors: {medians['plain']:.3f} ms plain; ratios"
+        f" {ratios}",
+        flush=True,
+    )
 
 
 def same_check(name: str) -> None:
-    """Exponents on both devices; seeds draw other numbers on a GPU, so that they agree within noise."""
+    """Exponents on both devices; seeds draw other numbers on a GPU, so that they agree within
+    noise."""
     entry, exponents = ZOO[name], {}
     for device in ("cpu", "cuda"):
         check = o1.coord_check(
-            lambda width, device=device: entry.build(width).to(device), (64, 128, 256, 512), lr=1e-2,
-            batches=entry.batch(0), loss=entry.loss,
-        )  # fmt: skip
+            lambda width, device=device: entry.build(width).to(device),
+            (64, 128, 256, 512),
+            lr=1e-2,
+            batches=entry.batch(0),
+            loss=entry.loss,
+        )
         exponents[device] = check.exponents.set_index(["module", "quantity", "step"]).exponent
-        print(f"{name:18} {device}: {check.verdict}, {check.count('PASS')} PASS of {len(check.exponents)}", flush=True)
+        print(
+            f"{name:18} {device}: {check.verdict}, {check.count('PASS')} PASS of"
+            f" {len(check.exponents)}",
+            flush=True,
+        )
     gap = (exponents["cpu"] - exponents["cuda"]).abs()
-    print(f"{name:18} exponents differ by {gap.median():.3f} in the median, {gap.max():.2f} at most", flush=True)
+    print(
+        f"{name:18} exponents differ by {gap.median():.3f} in the median, {gap.max():.2f} at most",
+        flush=True,
+    )
 
 
 def probe_cost() -> None:
@@ -105,7 +123,8 @@ def probe_cost() -> None:
                 times[kind].append(time.perf_counter() - start)
     medians = {kind: statistics.median(values[3:]) / 4 for kind, values in times.items()}
     print(
-        f"probe: {medians['plain'] * 1e3:.2f} ms a step plain, {medians['probe'] / medians['plain']:.2f} times with it"
+        f"probe: {medians['plain'] * 1e3:.2f} ms a step plain,"
+        f" {medians['probe'] / medians['plain']:.2f} times with it"
     )
 
 

@@ -1,14 +1,16 @@
-"""What looking costs: a training step of a 12-layer GPT, eager, with AdamW, with and without the probe.
+"""What looking costs: a training step of a 12-layer GPT, eager, with AdamW, with and without the
+probe.
 
     python benchmarks/probe.py [device]
 
-Turns with and without it follow each other; a ratio is the median of the ratios of neighbours, with the interval in which
-that median lies at 95 %. On the host it is taken twice: from the time this thread had on a core, which other work on the
-machine disturbs less, and from the clock on the wall. Everything is recorded by default: every module and tensor, every
-step. "fixed batch" adds a pass on 64 tokens a step, for `change`; "pass alone" is what that pass costs by itself. What
-weights cost is the same for every length of a batch, so there are several. "hooks alone" is a floor: hooks on the modules
-and on what they give, which do nothing. The model is the nano-gpt of tests/planning/zoo.py, on bytes, with one thread; on
-a GPU products are in TF32.
+Turns with and without it follow each other; a ratio is the median of the ratios of neighbours, with
+the interval in which that median lies at 95 %. On the host it is taken twice: from the time this
+thread had on a core, which other work on the machine disturbs less, and from the clock on the wall.
+Everything is recorded by default: every module and tensor, every step. "fixed batch" adds a pass on
+64 tokens a step, for `change`; "pass alone" is what that pass costs by itself. What weights cost is
+the same for every length of a batch, so there are several. "hooks alone" is a floor: hooks on the
+modules and on what they give, which do nothing. The model is the nano-gpt of tests/planning/zoo.py,
+on bytes, with one thread; on a GPU products are in TF32.
 """
 
 import sys
@@ -42,7 +44,10 @@ class Setting(NamedTuple):
     autocast: bool = False
 
     def __str__(self) -> str:
-        return f"width {self.width}, {self.rows} x {self.length} tokens{', bfloat16' if self.autocast else ''}"
+        return (
+            f"width {self.width}, {self.rows} x {self.length}"
+            f" tokens{', bfloat16' if self.autocast else ''}"
+        )
 
 
 SETTINGS = {
@@ -84,7 +89,9 @@ def hooks_alone(model: nn.Module) -> Iterator[None]:
         if isinstance(output, Tensor) and output.requires_grad:
             output.register_hook(lambda gradient: None)
 
-    handles = [module.register_forward_pre_hook(lambda module, args: None) for module in model.modules()]
+    handles = [
+        module.register_forward_pre_hook(lambda module, args: None) for module in model.modules()
+    ]
     handles += [module.register_forward_hook(after) for module in model.modules()]
     yield
     for handle in handles:
@@ -117,18 +124,28 @@ def measure(device: str, setting: Setting) -> dict[str, list[Times]]:
         runs = {name: trained(setting.width, device) for name in looks}
         for name, look in looks.items():
             stack.enter_context(look(*runs[name]))
-        actions: dict[str, Callable[[], Any]] = {name: partial(step, *run, data, setting) for name, run in runs.items()}
+        actions: dict[str, Callable[[], Any]] = {
+            name: partial(step, *run, data, setting) for name, run in runs.items()
+        }
         model = trained(setting.width, device)[0]
         actions["pass alone"] = torch.no_grad()(lambda: model(**fixed))
-        turns = [{name: seconds(action, device) for name, action in actions.items()} for _ in range(TURNS[device] + 2)]
+        turns = [
+            {name: seconds(action, device) for name, action in actions.items()}
+            for _ in range(TURNS[device] + 2)
+        ]
     return {name: [turn[name] for turn in turns[2:]] for name in actions}
 
 
 def ratio(found: dict[str, list[Times]], name: str, clock: int) -> str:
     """The median, and the order statistics between which it lies at 95 % (signs are binomial)."""
-    ratios = sorted(one[clock] / plain[clock] for one, plain in zip(found[name], found["without"], strict=True))
+    ratios = sorted(
+        one[clock] / plain[clock] for one, plain in zip(found[name], found["without"], strict=True)
+    )
     outside = int(binom.ppf(0.025, len(ratios), 0.5)) - 1
-    return f"{median(ratios):.3f} ({ratios[max(outside, 0)]:.3f} to {ratios[-1 - max(outside, 0)]:.3f})"
+    return (
+        f"{median(ratios):.3f} ({ratios[max(outside, 0)]:.3f} to"
+        f" {ratios[-1 - max(outside, 0)]:.3f})"
+    )
 
 
 def main(device: str) -> None:

@@ -1,9 +1,10 @@
-"""How fast activations grow with width after four steps of AdamW, for unmodified models as they come and with a plan.
+"""How fast activations grow with width after four steps of AdamW, for unmodified models as they
+come and with a plan.
 
     python benchmarks/slopes.py [model ...]
 
-The slope is that of log RMS against log width, 64 to 512, of the module whose output grows fastest. Models are those of
-tests/planning/zoo.py.
+The slope is that of log RMS against log width, 64 to 512, of the module whose output grows fastest.
+Models are those of tests/planning/zoo.py.
 """
 
 import math
@@ -30,7 +31,14 @@ def sizes(name: str, width: int, seed: int, planned: bool) -> dict[str, float]:
     model = entry.build(width)
     optimizer = torch.optim.AdamW(model.parameters(), lr=LR, weight_decay=0.0)
     if planned:
-        plan = o1.plan(model, base=entry.build(WIDTHS[0]), rule="mup", optimizer="adamw", lr=LR, weight_decay=0.0)
+        plan = o1.plan(
+            model,
+            base=entry.build(WIDTHS[0]),
+            rule="mup",
+            optimizer="adamw",
+            lr=LR,
+            weight_decay=0.0,
+        )
         plan.apply()
         optimizer = plan.optimizer()
     batch = entry.batch(0)
@@ -55,8 +63,13 @@ def _record(found: dict[str, float], path: str, output: object) -> None:
 
 def worst_slope(name: str, planned: bool) -> tuple[float, str]:
     runs = [[sizes(name, width, seed, planned) for seed in range(SEEDS)] for width in WIDTHS]
-    logs = {path: [np.mean([math.log(run[path]) for run in at_width]) for at_width in runs] for path in runs[0][0]}
-    slopes = {path: float(np.polyfit(np.log(WIDTHS), values, 1)[0]) for path, values in logs.items()}
+    logs = {
+        path: [np.mean([math.log(run[path]) for run in at_width]) for at_width in runs]
+        for path in runs[0][0]
+    }
+    slopes = {
+        path: float(np.polyfit(np.log(WIDTHS), values, 1)[0]) for path, values in logs.items()
+    }
     return max((slope, path) for path, slope in slopes.items())
 
 

@@ -1,8 +1,9 @@
-"""Many small GPTs at once against one after another: `python benchmarks/stacked.py [cuda] [members] [64,128,256]`.
+"""Many small GPTs at once against one after another: `python benchmarks/stacked.py [cuda] [members]
+[64,128,256]`.
 
-Four layers, byte vocabulary, AdamW; on a GPU bfloat16 autocast, context 128, batch 16. Every way trains the same members
-on the same batches, and the last column but one tells how far the losses of the ways are apart after ten steps: rounding
-in bfloat16, which training amplifies.
+Four layers, byte vocabulary, AdamW; on a GPU bfloat16 autocast, context 128, batch 16. Every way
+trains the same members on the same batches, and the last column but one tells how far the losses of
+the ways are apart after ten steps: rounding in bfloat16, which training amplifies.
 
     eager      one after another, fused AdamW
     replayed   one after another, each step a CUDA graph
@@ -25,16 +26,26 @@ from orderone.sweeping.stacked import CapturedStep, Stack
 DEVICE = "cuda" if "cuda" in sys.argv else "cpu"
 numbers = [a for a in sys.argv[1:] if a != "cuda"]
 MEMBERS = int(numbers[0]) if numbers else (64 if DEVICE == "cuda" else 16)
-WIDTHS = [int(w) for w in numbers[1].split(",")] if len(numbers) > 1 else ([64, 128, 256] if DEVICE == "cuda" else [64])
+WIDTHS = (
+    [int(w) for w in numbers[1].split(",")]
+    if len(numbers) > 1
+    else ([64, 128, 256] if DEVICE == "cuda" else [64])
+)
 BATCH, LENGTH = (16, 128) if DEVICE == "cuda" else (4, 32)
 VOCAB, HEAD, ROUNDS, STEPS = 256, 32, 3, 20 if DEVICE == "cuda" else 3
 PRECISION = torch.bfloat16 if DEVICE == "cuda" else None
 
 
 def main() -> None:
-    print(f"{MEMBERS} members, {BATCH} x {LENGTH} tokens, {torch.cuda.get_device_name() if DEVICE == 'cuda' else 'CPU'}, "
-          f"torch {torch.__version__}, {torch.get_num_threads()} threads\n")  # fmt: skip
-    print("| width | way | ms a step of all | speed | against replayed | losses apart: median, worst | peak GB |")
+    print(
+        f"{MEMBERS} members, {BATCH} x {LENGTH} tokens,"
+        f" {torch.cuda.get_device_name() if DEVICE == 'cuda' else 'CPU'}, torch"
+        f" {torch.__version__}, {torch.get_num_threads()} threads\n"
+    )
+    print(
+        "| width | way | ms a step of all | speed | against replayed | losses apart: median, worst"
+        " | peak GB |"
+    )
     print("| --- | --- | --- | --- | --- | --- | --- |", flush=True)
     for width in WIDTHS:
         compare(width)
@@ -43,14 +54,18 @@ def main() -> None:
 def compare(width: int) -> None:
     models = [build(width, seed) for seed in range(MEMBERS)]
     tokens = torch.randint(VOCAB, (MEMBERS, BATCH, LENGTH + 1), device=DEVICE)
-    ways: dict[str, Callable[[], Callable[[], Tensor]]] = {"eager": lambda: one_by_one(models, tokens)}
+    ways: dict[str, Callable[[], Callable[[], Tensor]]] = {
+        "eager": lambda: one_by_one(models, tokens)
+    }
     if DEVICE == "cuda":
         ways["replayed"] = lambda: replayed(models, tokens)
     ways["stacked"] = lambda: stacked(models, tokens)
     if DEVICE == "cuda":
         ways["stacked, compiled update"] = lambda: stacked(models, tokens, compile=True)
         ways["stacked, replayed"] = lambda: stacked(models, tokens, graph=True)
-        ways["stacked, compiled update, replayed"] = lambda: stacked(models, tokens, compile=True, graph=True)
+        ways["stacked, compiled update, replayed"] = lambda: stacked(
+            models, tokens, compile=True, graph=True
+        )
     times, reference = {}, None
     for name, make in ways.items():
         step = None
@@ -98,7 +113,9 @@ def wait() -> None:
 
 def build(width: int, seed: int) -> nn.Module:
     torch.manual_seed(seed)
-    return GPT(vocab=VOCAB, length=LENGTH, width=width, heads=max(width // HEAD, 1), depth=4).to(DEVICE)
+    return GPT(vocab=VOCAB, length=LENGTH, width=width, heads=max(width // HEAD, 1), depth=4).to(
+        DEVICE
+    )
 
 
 def rate(member: int) -> float:
@@ -107,15 +124,21 @@ def rate(member: int) -> float:
 
 def loss_of(model: nn.Module, tokens: Tensor) -> Tensor:
     with torch.autocast(DEVICE, PRECISION, enabled=PRECISION is not None, cache_enabled=False):
-        return functional.cross_entropy(model(tokens[:, :-1]).flatten(0, 1), tokens[:, 1:].flatten())
+        return functional.cross_entropy(
+            model(tokens[:, :-1]).flatten(0, 1), tokens[:, 1:].flatten()
+        )
 
 
 def one_by_one(models: list[nn.Module], tokens: Tensor) -> Callable[[], Tensor]:
     models = [copy.deepcopy(model) for model in models]
-    optimizers = [torch.optim.AdamW(m.parameters(), lr=rate(k), fused=True) for k, m in enumerate(models)]
+    optimizers = [
+        torch.optim.AdamW(m.parameters(), lr=rate(k), fused=True) for k, m in enumerate(models)
+    ]
 
     def step() -> Tensor:
-        return torch.stack([train(*member) for member in zip(models, optimizers, tokens, strict=True)])
+        return torch.stack(
+            [train(*member) for member in zip(models, optimizers, tokens, strict=True)]
+        )
 
     return step
 

@@ -1,4 +1,5 @@
-"""Ratios taken in one run: the exact solver beside sympy's, and what importing costs beside a bare interpreter."""
+"""Ratios taken in one run: the exact solver beside sympy's, and what importing costs beside a bare
+interpreter."""
 
 import subprocess
 import sys
@@ -16,7 +17,9 @@ from orderone.theory.exponents.optimizers import OPTIMIZERS
 from orderone.theory.linear_program import Optimum, minimize
 
 CONDITIONS = list(
-    update_conditions(Network(rules.get("sp"), OPTIMIZERS["adam"], PRESETS["worst"], depth=3), together=True)
+    update_conditions(
+        Network(rules.get("sp"), OPTIMIZERS["adam"], PRESETS["worst"], depth=3), together=True
+    )
 )
 COST = {f"c_{role}": Fraction(1) for role in ("embedding", "hidden", "readout", "vector")}
 
@@ -30,7 +33,8 @@ def ours() -> Fraction:
 def sympys() -> Fraction:
     symbols = {name: sympy.Symbol(name) for k in CONDITIONS for name in k.terms}
     left = [
-        sum(sympy.Rational(w) * symbols[n] for n, w in k.terms.items()) + sympy.Rational(k.constant) for k in CONDITIONS
+        sum(sympy.Rational(w) * symbols[n] for n, w in k.terms.items()) + sympy.Rational(k.constant)
+        for k in CONDITIONS
     ]
     return Fraction(str(lpmin(sum(symbols[name] for name in COST), [e >= 0 for e in left])[0]))
 
@@ -48,7 +52,10 @@ def test_linear_program(benchmark, solver):
     ids=["python", "import", "help"],
 )
 def test_start(benchmark, arguments):
-    benchmark.pedantic(lambda: subprocess.run([sys.executable, *arguments], capture_output=True, check=True), rounds=5)
+    benchmark.pedantic(
+        lambda: subprocess.run([sys.executable, *arguments], capture_output=True, check=True),
+        rounds=5,
+    )
 
 
 def test_a_rule_takes_milliseconds(benchmark):
@@ -56,7 +63,8 @@ def test_a_rule_takes_milliseconds(benchmark):
 
 
 def test_start_is_light():
-    """The promise, as a number: the import costs less than half a second more than nothing, the help less than one."""
+    """The promise, as a number: the import costs less than half a second more than nothing, the
+    help less than one."""
 
     def seconds(*arguments: str) -> float:
         times = []

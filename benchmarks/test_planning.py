@@ -1,6 +1,8 @@
-"""What a plan costs: nothing in the forward pass, next to nothing in a step, seconds before training.
+"""What a plan costs: nothing in the forward pass, next to nothing in a step, seconds before
+training.
 
-Ratios are taken in one run, with the contestants taking turns, as medians. A busy machine gets three tries.
+Ratios are taken in one run, with the contestants taking turns, as medians. A busy machine gets
+three tries.
 """
 
 import copy
@@ -29,7 +31,12 @@ SMALL: dict[str, int] = {
     "num_key_value_heads": 4,
     "vocab_size": 2048,
 }
-BASE = {"hidden_size": 128, "intermediate_size": 384, "num_attention_heads": 2, "num_key_value_heads": 1}
+BASE = {
+    "hidden_size": 128,
+    "intermediate_size": 384,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 1,
+}
 LR, DECAY = 1e-6, 0.1  # small: the same gradient is used over and over
 
 
@@ -55,7 +62,8 @@ def with_gradients(model: nn.Module) -> nn.Module:
 
 
 def medians(contestants: Mapping[str, Callable[[], Any]], rounds: int) -> dict[str, float]:
-    """Seconds of each; they take turns in random order, so that whatever slows the machine slows all of them."""
+    """Seconds of each; they take turns in random order, so that whatever slows the machine slows
+    all of them."""
     times: dict[str, list[float]] = {name: [] for name in contestants}
     order, random = list(contestants.items()), Random(0)
     for turn in range(rounds + 2):
@@ -69,8 +77,8 @@ def medians(contestants: Mapping[str, Callable[[], Any]], rounds: int) -> dict[s
 
 
 def optimizers() -> dict[str, torch.optim.Optimizer]:
-    """Three ways to group the same 75 tensors, with one state: what differs is the grouping, and not the place in
-    memory."""
+    """Three ways to group the same 75 tensors, with one state: what differs is the grouping, and
+    not the place in memory."""
     model = with_gradients(llama())
     parameters = list(model.parameters())
     assert len(parameters) == 75
@@ -107,7 +115,8 @@ def test_groups_cost_nothing_in_a_step(capsys):
 
 
 def test_a_folded_plan_leaves_the_forward_pass_alone(capsys):
-    """No hooks, no other modules, no other operations; so no other time, which is shown and not judged."""
+    """No hooks, no other modules, no other operations; so no other time, which is shown and not
+    judged."""
     plain = llama()
     plan = planned(copy.deepcopy(plain))
     applied = plan.apply()
@@ -116,14 +125,22 @@ def test_a_folded_plan_leaves_the_forward_pass_alone(capsys):
     contestants = {"plain": lambda: both_passes(plain), "plan": lambda: both_passes(applied)}
     seconds = medians(contestants, rounds=10)
     with capsys.disabled():
-        print(f"\nforward and backward, {1e3 * seconds['plain']:.0f} ms: x{seconds['plan'] / seconds['plain']:.3f}")
+        print(
+            f"\nforward and backward, {1e3 * seconds['plain']:.0f} ms:"
+            f" x{seconds['plan'] / seconds['plain']:.3f}"
+        )
     assert operations(applied) == operations(plain)
 
 
 def graph(model: nn.Module) -> list[tuple[str, type, int, tuple[str, ...]]]:
     """Every module with its class, its number of hooks and its tensors."""
     return [
-        (path, type(module), sum(map(len, _hooks(module))), tuple(name for name, _ in module.named_parameters()))
+        (
+            path,
+            type(module),
+            sum(map(len, _hooks(module))),
+            tuple(name for name, _ in module.named_parameters()),
+        )
         for path, module in model.named_modules()
     ]
 
@@ -163,16 +180,22 @@ print(json.dumps({"seconds": seconds, "gigabytes": gigabytes, "tensors": len(pla
 """
 
 
-@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads memory where Linux tells it")
+@pytest.mark.skipif(
+    not Path("/proc/self/status").exists(), reason="reads memory where Linux tells it"
+)
 @pytest.mark.parametrize(("width", "heads", "pairs"), [(1024, 8, 1), (256, 8, 1)])
 def test_planning_70_billion_parameters_takes_seconds(width, heads, pairs, capsys):
-    """A Llama of 70B on the meta device, in a process of its own: under ten seconds, under 2 GB more than before.
+    """A Llama of 70B on the meta device, in a process of its own: under ten seconds, under 2 GB
+    more than before.
 
-    The peak is /proc's and not `getrusage`'s, which a child inherits from the process that started it.
+    The peak is /proc's and not `getrusage`'s, which a child inherits from the process that started
+    it.
     """
     base = {"hidden_size": width, "intermediate_size": 7 * width // 2}
     base |= {"num_attention_heads": heads, "num_key_value_heads": pairs}
-    told = subprocess.run([sys.executable, "-c", HUGE, json.dumps(base)], capture_output=True, text=True, check=True)
+    told = subprocess.run(
+        [sys.executable, "-c", HUGE, json.dumps(base)], capture_output=True, text=True, check=True
+    )
     seen = json.loads(told.stdout.splitlines()[-1])
     with capsys.disabled():
         print(f"\n70B against width {width}: {seen['seconds']:.1f} s, {seen['gigabytes']:.2f} GB")

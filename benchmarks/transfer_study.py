@@ -2,18 +2,20 @@
 
     python benchmarks/transfer_study.py STORE [--widths 128,256,...]
 
-A byte-level GPT of four layers on the text of the Python standard library: muP and the usual practice (`standard`: one
-learning rate for all tensors and widths, initial deviation 0.02), ten learning rates, three seeds, 1000 steps of AdamW with
-warm-up and cosine. All trainings of one width and rule run in one program. The store keeps what is done: the same command
-goes on where it was stopped, and more widths can be added.
+A byte-level GPT of four layers on the text of the Python standard library: muP and the usual
+practice (`standard`: one learning rate for all tensors and widths, initial deviation 0.02), ten
+learning rates, three seeds, 1000 steps of AdamW with warm-up and cosine. All trainings of one width
+and rule run in one program. The store keeps what is done: the same command goes on where it was
+stopped, and more widths can be added.
 
     --rules mup,sp    others to compare
     --fan-in          matrices of the blocks start with variance 1 / fan_in instead of 0.02^2
-    --csv FILE        writes the records, and beside them, as .json, what they were made with: versions, device, settings
+    --csv FILE        writes the records, and beside them, as .json, what they were made with:
+                      versions, device, settings
     --tiny            tries the script on a CPU
 
-The records of an H200 are in docs/results/transfer-gpt.csv (versions and commands in .json); `--draw CSV PNG` prints their
-verdicts and draws them.
+The records of an H200 are in docs/results/transfer-gpt.csv (versions and commands in .json);
+`--draw CSV PNG` prints their verdicts and draws them.
 """
 
 import json
@@ -48,7 +50,15 @@ TRAINING: dict[str, Any] = {
 
 def build(width: int) -> torch.nn.Module:
     with torch.device(DEVICE):
-        return GPT(vocab=256, length=LENGTH, width=width, heads=width // HEAD, depth=DEPTH, tied=False, C=FAN_IN)
+        return GPT(
+            vocab=256,
+            length=LENGTH,
+            width=width,
+            heads=width // HEAD,
+            depth=DEPTH,
+            tied=False,
+            C=FAN_IN,
+        )
 
 
 def option(name: str, otherwise: str) -> str:
@@ -62,7 +72,9 @@ def draw(records: str, picture: str) -> None:
         study = o1.Transfer.from_frame(part.drop(columns=["start", "seconds"]))
         print(f"initial sizes: {start}\n{study}\n")
         if start == "0.02":
-            o1.report.write_transfer_png(study, picture, "GPT of four layers, 1000 steps on bytes of Python code")
+            o1.report.write_transfer_png(
+                study, picture, "GPT of four layers, 1000 steps on bytes of Python code"
+            )
 
 
 def main() -> None:
@@ -70,7 +82,9 @@ def main() -> None:
     if "--draw" in sys.argv:
         draw(*sys.argv[sys.argv.index("--draw") + 1 :][:2])
         return
-    widths = [int(w) for w in option("--widths", "16,32" if TINY else "128,256,512,1024,2048").split(",")]
+    widths = [
+        int(w) for w in option("--widths", "16,32" if TINY else "128,256,512,1024,2048").split(",")
+    ]
     rules = option("--rules", "mup,standard").split(",")
     start = time.perf_counter()
     study = o1.sweep(
@@ -86,11 +100,16 @@ def main() -> None:
         device=DEVICE,
     )
     print(study.transfer())
-    print(f"{study.ran} trainings in {time.perf_counter() - start:.0f} s on {_machine()}, torch {torch.__version__}")
+    print(
+        f"{study.ran} trainings in {time.perf_counter() - start:.0f} s on {_machine()}, torch"
+        f" {torch.__version__}"
+    )
     if "--csv" in sys.argv:
         path = Path(option("--csv", ""))
         study.frame.to_csv(path, index=False)
-        path.with_suffix(".json").write_text(json.dumps(made_with(path, widths, rules), indent=2) + "\n")
+        path.with_suffix(".json").write_text(
+            json.dumps(made_with(path, widths, rules), indent=2) + "\n"
+        )
         print(f"records in {path}, and what they were made with in {path.with_suffix('.json')}")
 
 
@@ -99,7 +118,11 @@ def made_with(records: Path, widths: list[int], rules: list[str]) -> dict[str, A
     return {
         "records": records.name,
         "commands": [" ".join(["python", *sys.argv])],
-        "versions": {"orderone": o1.__version__, "torch": torch.__version__, "python": platform.python_version()},
+        "versions": {
+            "orderone": o1.__version__,
+            "torch": torch.__version__,
+            "python": platform.python_version(),
+        },
         "device": _machine(),
         **TRAINING,
         "data": "bytes of the Python standard library",

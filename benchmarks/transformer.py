@@ -2,11 +2,12 @@
 
     python benchmarks/transformer.py [the Python that has neural-tangents]
 
-The first lines are what neural-tangents computes: attention with queries tied to keys, and scores divided by the number of
-channels and not by its root. They do not fluctuate, so that no average is left to find. `make bench-peers` sets the peer
-up; it runs in a process of its own, compiled before, in single (its default) and double precision. Times are CPU
-seconds on one core, medians, interleaved in one run, and ratios are to the peer in double precision. Deviations are
-the largest in the last kernel, in units of its largest entry, from one that is eight times as accurate.
+The first lines are what neural-tangents computes: attention with queries tied to keys, and scores
+divided by the number of channels and not by its root. They do not fluctuate, so that no average is
+left to find. `make bench-peers` sets the peer up; it runs in a process of its own, compiled before,
+in single (its default) and double precision. Times are CPU seconds on one core, medians,
+interleaved in one run, and ratios are to the peer in double precision. Deviations are the largest
+in the last kernel, in units of its largest entry, from one that is eight times as accurate.
 """
 
 import json
@@ -43,9 +44,13 @@ class Peer:
 
     def __init__(self, python: str, dtype: str):
         self.process = subprocess.Popen(
-            [python, str(PEER), dtype], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
-            text=True, env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"},
-        )  # fmt: skip
+            [python, str(PEER), dtype],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"},
+        )
 
     def seconds(self, blocks: str) -> float:
         assert self.process.stdin
@@ -53,7 +58,10 @@ class Peer:
         print(json.dumps([blocks, *SIZES]), file=self.process.stdin, flush=True)
         answer = self.process.stdout.readline()
         if not answer:
-            raise SystemExit(f"the peer stopped; try it by itself: echo '[\"AM\", 16, 32, 64]' | python {PEER} float64")
+            raise SystemExit(
+                f"the peer stopped; try it by itself: echo '[\"AM\", 16, 32, 64]' | python {PEER}"
+                " float64"
+            )
         return json.loads(answer)[0]
 
     def close(self) -> None:
@@ -95,18 +103,36 @@ def main() -> None:
     quick, deep = theory.Transformer("AM", accuracy=1e-3), theory.Transformer("AMAM", accuracy=1e-3)
     vision = theory.Transformer("AM", C={"PE": 0.02**2}, eps=1e-6)
     causal = theory.Transformer("AM", causal=True, accuracy=1e-3)
-    peers = {dtype: Peer(sys.argv[1], dtype) for dtype in ("float32", "float64")} if len(sys.argv) > 1 else {}
+    peers = (
+        {dtype: Peer(sys.argv[1], dtype) for dtype in ("float32", "float64")}
+        if len(sys.argv) > 1
+        else {}
+    )
     works: dict[str, Callable[[], float]] = {
-        f"neural-tangents, 1/d tied attention, {blocks}, 16 x 32 tokens, {dtype}": partial(peer.seconds, blocks)
+        f"neural-tangents, 1/d tied attention, {blocks}, 16 x 32 tokens, {dtype}": partial(
+            peer.seconds, blocks
+        )
         for blocks in ("AM", "AMAM")
         for dtype, peer in peers.items()
     }
     ours = {
-        "AM, 16 x 32 tokens, accuracy 1e-3": (partial(quick.kernels, many), partial(deviation, quick, many)),
-        "AMAM, 16 x 32 tokens, accuracy 1e-3": (partial(deep.kernels, many), partial(deviation, deep, many)),
-        "AM, 2 x 196 tokens, accuracy 5e-4": (partial(vision.kernels, pair), partial(deviation, vision, pair)),
+        "AM, 16 x 32 tokens, accuracy 1e-3": (
+            partial(quick.kernels, many),
+            partial(deviation, quick, many),
+        ),
+        "AMAM, 16 x 32 tokens, accuracy 1e-3": (
+            partial(deep.kernels, many),
+            partial(deviation, deep, many),
+        ),
+        "AM, 2 x 196 tokens, accuracy 5e-4": (
+            partial(vision.kernels, pair),
+            partial(deviation, vision, pair),
+        ),
         "the same, with tangent kernels of all groups": (partial(vision.predict, pair), None),
-        "AM, 1 x 64 tokens, causal, accuracy 1e-3": (partial(causal.kernels, few), partial(deviation, causal, few)),
+        "AM, 1 x 64 tokens, causal, accuracy 1e-3": (
+            partial(causal.kernels, few),
+            partial(deviation, causal, few),
+        ),
         "the same, with its tangent kernel": (partial(causal.ntk, few), None),
     }
     times = medians(works | {name: timed(work) for name, (work, _) in ours.items()})

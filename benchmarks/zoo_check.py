@@ -1,4 +1,5 @@
-"""A coordinate check of muP on every unmodified model of tests/planning/zoo.py: the verdict, and what does not pass.
+"""A coordinate check of muP on every unmodified model of tests/planning/zoo.py: the verdict, and
+what does not pass.
 
 python benchmarks/zoo_check.py [lr=0.01] [optimizer=adamw] [seeds=3] [name ...]
 """
@@ -23,10 +24,18 @@ MEANT = {"whisper": "*embed_positions*"}  # sinusoids
 def line(name: str, lr: float, optimizer: str, seeds: int) -> str:
     entry = ZOO[name]
     check = o1.coord_check(
-        entry.build, WIDTHS, lr=lr, optimizer=optimizer, batches=entry.batch(0), loss=entry.loss, seeds=seeds,
+        entry.build,
+        WIDTHS,
+        lr=lr,
+        optimizer=optimizer,
+        batches=entry.batch(0),
+        loss=entry.loss,
+        seeds=seeds,
         frozen=MEANT.get(name, ()),
-    )  # fmt: skip
-    counts = ", ".join(f"{check.count(v)} {v}" for v in ("PASS", "SHRINKS", "UNCLEAR", "FAIL") if check.count(v))
+    )
+    counts = ", ".join(
+        f"{check.count(v)} {v}" for v in ("PASS", "SHRINKS", "UNCLEAR", "FAIL") if check.count(v)
+    )
     failed = [j for j in check.judgements if j.verdict == "FAIL"]
     told = [f"{j.module} {j.quantity} {j.exponent:+.2f}" for j in failed[:3]]
     return f"| {name} | {check.verdict} | {counts} | {'; '.join([*check.causes[:1], *told])}"
@@ -39,8 +48,15 @@ def main(arguments: list[str]) -> None:
     given = dict(word.split("=") for word in arguments if "=" in word)
     names = [word for word in arguments if "=" not in word] or list(ZOO)
     for name in names:
-        print(line(name, float(given.get("lr", 1e-2)), given.get("optimizer", "adamw"), int(given.get("seeds", 3))),
-              flush=True)  # fmt: skip
+        print(
+            line(
+                name,
+                float(given.get("lr", 1e-2)),
+                given.get("optimizer", "adamw"),
+                int(given.get("seeds", 3)),
+            ),
+            flush=True,
+        )
 
 
 if __name__ == "__main__":

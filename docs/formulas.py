@@ -1,5 +1,6 @@
-"""Formulas as MathML: an extension of Markdown that turns what `pymdownx.arithmatex` has found between dollar signs into
-what browsers draw by themselves. Pages need neither a script nor a network for it."""
+"""Formulas as MathML: an extension of Markdown that turns what `pymdownx.arithmatex` has found
+between dollar signs into what browsers draw by themselves. Pages need neither a script nor a
+network for it."""
 
 import re
 from html import unescape

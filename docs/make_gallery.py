@@ -1,4 +1,5 @@
-"""Writes docs/gallery/ from the results that are shipped: `python docs/make_gallery.py`, with `--text` without pictures.
+"""Writes docs/gallery/ from the results that are shipped: `python docs/make_gallery.py`, with
+`--text` without pictures.
 
 Pictures are drawn by plotly in headless Chromium, as a reader of the report sees them.
 """
@@ -78,7 +79,9 @@ def index(found: dict[str, list[Reproduced]]) -> str:
 
 def section(r: Reproduced) -> str:
     e = r.experiment
-    corrected = f" As corrected, it **{r.corrected}**." if (r.corrected or "").startswith("holds") else ""
+    corrected = (
+        f" As corrected, it **{r.corrected}**." if (r.corrected or "").startswith("holds") else ""
+    )
     lines = [f"## {e.name}", "", f"**{e.title}.** {e.claim}", ""]
     lines += [f"The paper's claim: **{r.verdict}**.{corrected} {e.method}", ""]
     for name, p in pictures(r):
@@ -94,7 +97,10 @@ def section(r: Reproduced) -> str:
         lines.append(f"| {cell(f.claim)} | {whose} | {WORDS[f.holds]} | {cell(f.numbers)} |")
     for grid in (p for p in r.pictures if isinstance(p, Grid)):
         lines += ["", f"{grid.title}:", ""]
-        lines += ["| " + " | ".join(map(cell, row)) + " |" for row in (grid.head, ["---"] * len(grid.head), *grid.rows)]
+        lines += [
+            "| " + " | ".join(map(cell, row)) + " |"
+            for row in (grid.head, ["---"] * len(grid.head), *grid.rows)
+        ]
     return "\n".join([*lines, "", provenance(r)])
 
 
@@ -127,12 +133,19 @@ def draw(found: dict[str, list[Reproduced]]) -> None:
         page.set_content("<html><body></body></html>")
         page.add_script_tag(content=get_plotlyjs())
         for name, p in (each for those in found.values() for r in those for each in pictures(r)):
-            figure = go.Figure(json.loads(go.Figure(dict(p.figure)).to_json())).update_layout(template="plotly_white")
+            figure = go.Figure(json.loads(go.Figure(dict(p.figure)).to_json())).update_layout(
+                template="plotly_white"
+            )
             size = {"format": "png", "width": WIDTH, "height": figure.layout.height or 440}
             url = page.evaluate(
-                "([figure, size]) => Plotly.toImage(figure, size)", [json.loads(figure.to_json()), size]
+                "([figure, size]) => Plotly.toImage(figure, size)",
+                [json.loads(figure.to_json()), size],
             )
-            image = Image.open(io.BytesIO(b64decode(url.split(",")[1]))).convert("RGB").quantize(COLOURS)
+            image = (
+                Image.open(io.BytesIO(b64decode(url.split(",")[1])))
+                .convert("RGB")
+                .quantize(COLOURS)
+            )
             image.save(HERE / f"{name}.png", optimize=True)
             print(name, flush=True)
         browser.close()

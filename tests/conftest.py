@@ -34,10 +34,11 @@ def browser():
 
 @pytest.fixture
 def start() -> Iterator[Callable[..., "subprocess.Popen[str]"]]:
-    """Start processes that Ctrl-C reaches, with pipes for their output. Those that still run after the test are killed.
+    """Start processes that Ctrl-C reaches, with pipes for their output. Those that still run after
+    the test are killed.
 
-    A shell makes its background jobs ignore Ctrl-C, and children inherit this: `make test &` would wait for ever for a
-    process that was told to stop.
+    A shell makes its background jobs ignore Ctrl-C, and children inherit this: `make test &` would
+    wait for ever for a process that was told to stop.
     """
     started: list[subprocess.Popen[str]] = []
 

@@ -1,4 +1,5 @@
-"""The site and its pages: all of them in the navigation, links that lead somewhere, commands that exist, a strict build."""
+"""The site and its pages: all of them in the navigation, links that lead somewhere, commands that
+exist, a strict build."""
 
 import functools
 import os
@@ -57,14 +58,17 @@ def test_links_lead_somewhere(path):
 def test_a_broken_link_is_noticed(tmp_path):
     page = tmp_path / "page.md"
     page.write_text(
-        "# Some `code`, here\n[a](page.md) [b](page.md#some-code-here) [c](no.md) [d](#no)\n```text\n[e](no.md)\n```\n"
+        "# Some `code`, here\n[a](page.md) [b](page.md#some-code-here) [c](no.md)"
+        " [d](#no)\n```text\n[e](no.md)\n```\n"
     )
     assert broken_links(page) == ["no.md", "#no"]
 
 
 def test_every_page_is_in_the_navigation_once():
     config = (ROOT / "mkdocs.yml").read_text()
-    listed = re.findall(r"^ +- (?:[^:#\n]+: )?(\S+\.md)$", config.partition("\nnav:")[2], flags=re.M)
+    listed = re.findall(
+        r"^ +- (?:[^:#\n]+: )?(\S+\.md)$", config.partition("\nnav:")[2], flags=re.M
+    )
     assert sorted(listed) == [path.relative_to(DOCS).as_posix() for path in PAGES]
 
 
@@ -73,7 +77,10 @@ def parser(app: Any) -> Any:
     idle: Any = SubcommandApp()
     for verb, spec in app._subcommands.items():
         nested = isinstance(spec.target, SubcommandApp)
-        idle.command(parser(spec.target) if nested else functools.wraps(spec.target)(lambda *_, **__: None), name=verb)
+        idle.command(
+            parser(spec.target) if nested else functools.wraps(spec.target)(lambda *_, **__: None),
+            name=verb,
+        )
     return idle
 
 
@@ -87,7 +94,11 @@ def parse(arguments: list[str]) -> None:
 def commands(path: Path) -> list[list[str]]:
     """What stands behind a dollar sign in console blocks."""
     blocks = [code for language, code in BLOCK.findall(path.read_text()) if language == "console"]
-    return [shlex.split(line, comments=True) for code in blocks for line in re.findall(r"^\$ (.*)$", code, flags=re.M)]
+    return [
+        shlex.split(line, comments=True)
+        for code in blocks
+        for line in re.findall(r"^\$ (.*)$", code, flags=re.M)
+    ]
 
 
 @pytest.mark.parametrize("path", [path for path in TEXTS if commands(path)], ids=name)
@@ -101,7 +112,9 @@ def test_commands_exist_with_these_arguments(path):
             assert set(arguments) <= set(targets)
 
 
-@pytest.mark.parametrize("wrong", ["check --modle gpt2", "predict phases", "sweep --seeds many", "cyte"])
+@pytest.mark.parametrize(
+    "wrong", ["check --modle gpt2", "predict phases", "sweep --seeds many", "cyte"]
+)
 def test_a_wrong_command_is_noticed(wrong):
     with pytest.raises(SystemExit) as ended:
         parse(wrong.split())
@@ -116,7 +129,8 @@ def test_scripts_that_pages_name_exist(path):
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):
-    """Built as `make docs` does it, in another folder; a log that tells more than start, verdict and end is an error."""
+    """Built as `make docs` does it, in another folder; a log that tells more than start, verdict
+    and end is an error."""
     pytest.importorskip("zensical")
     pytest.importorskip("mkdocstrings")
     root = tmp_path_factory.mktemp("project")
@@ -126,8 +140,12 @@ def site(tmp_path_factory):
     (root / "src").symlink_to(ROOT / "src")
     result = subprocess.run(
         [sys.executable, "-m", "zensical", "build", "--strict"],
-        cwd=root, env=os.environ | {"PYTHONPATH": "docs"}, capture_output=True, text=True, timeout=120,
-    )  # fmt: skip
+        cwd=root,
+        env=os.environ | {"PYTHONPATH": "docs"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
     told = [line for line in (result.stdout + result.stderr).splitlines() if line.strip()]
     assert result.returncode == 0, "\n".join(told)
     assert len(told) == 3, told
@@ -135,7 +153,10 @@ def site(tmp_path_factory):
 
 
 def test_the_site_has_every_page_and_needs_no_network(site):
-    built = {path.relative_to(site).with_suffix("").as_posix(): path.read_text() for path in site.rglob("*.html")}
+    built = {
+        path.relative_to(site).with_suffix("").as_posix(): path.read_text()
+        for path in site.rglob("*.html")
+    }
     assert {path.relative_to(DOCS).with_suffix("").as_posix() for path in PAGES} <= set(built)
     for text in built.values():
         assert "arithmatex" not in text  # a formula that has not become MathML
@@ -145,18 +166,28 @@ def test_the_site_has_every_page_and_needs_no_network(site):
 
 @pytest.mark.slow
 def test_the_site_in_a_browser(site, browser):
-    """Opened from its folder, on a phone: silent, not wider than the screen, formulas drawn; and the search answers."""
+    """Opened from its folder, on a phone: silent, not wider than the screen, formulas drawn; and
+    the search answers."""
     complaints = []
     page = browser.new_page(viewport={"width": 390, "height": 844})
     page.on("console", lambda message: complaints.append(f"{page.url}: {message.text}"))
     page.on("pageerror", lambda error: complaints.append(f"{page.url}: {error}"))
-    page.on("request", lambda it: it.url.startswith(("file:", "data:", "blob:")) or complaints.append(it.url))
+    page.on(
+        "request",
+        lambda it: it.url.startswith(("file:", "data:", "blob:")) or complaints.append(it.url),
+    )
     left = "net::ERR_ABORTED"  # the page was left before it had come
-    page.on("requestfailed", lambda it: it.failure == left or complaints.append(f"{page.url}: lacks {it.url}"))
+    page.on(
+        "requestfailed",
+        lambda it: it.failure == left or complaints.append(f"{page.url}: lacks {it.url}"),
+    )
     for file in sorted(set(site.rglob("*.html")) - {site / "404.html"}):  # that one is for servers
         page.goto(file.as_uri())
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), file
-        flat = "[...document.querySelectorAll('math')].filter(m => m.getBoundingClientRect().width < 2).length"
+        flat = (
+            "[...document.querySelectorAll('math')].filter(m => m.getBoundingClientRect().width <"
+            " 2).length"
+        )
         assert page.evaluate(flat) == 0, file
     page.set_viewport_size({"width": 1280, "height": 800})
     page.goto((site / "index.html").as_uri())
@@ -176,5 +207,8 @@ def test_commands_are_copied_without_their_prompt(site, browser):
     page.goto((site / "explore.html").as_uri())
     page.locator("button.md-code__button").first.click()
     page.wait_for_timeout(300)
-    assert page.evaluate("navigator.clipboard.readText()") == "pip install '.[report]'\norderone explore"
+    assert (
+        page.evaluate("navigator.clipboard.readText()")
+        == "pip install '.[report]'\norderone explore"
+    )
     context.close()

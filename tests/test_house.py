@@ -1,4 +1,5 @@
-"""What a newcomer relies on: light imports, optional dependencies that are optional, and documents that are true."""
+"""What a newcomer relies on: light imports, optional dependencies that are optional, and documents
+that are true."""
 
 import re
 import subprocess
@@ -11,7 +12,9 @@ ROOT = Path(__file__).parents[1]
 
 
 def python(code: str) -> str:
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, cwd=ROOT)
+    result = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, cwd=ROOT
+    )
     assert result.returncode == 0, result.stderr
     return result.stdout
 
@@ -20,7 +23,10 @@ def python(code: str) -> str:
     ("statement", "absent"),
     [
         ("import orderone", {"torch", "numpy", "scipy", "pandas", "rich", "tyro"}),
-        ("from orderone import theory, rules; rules.get('mup')", {"torch", "numpy", "scipy", "pandas", "rich", "tyro"}),
+        (
+            "from orderone import theory, rules; rules.get('mup')",
+            {"torch", "numpy", "scipy", "pandas", "rich", "tyro"},
+        ),
         ("import orderone.cli.verbs", {"torch", "numpy", "scipy", "pandas"}),
     ],
 )
@@ -30,15 +36,25 @@ def test_heavy_packages_load_only_when_needed(statement, absent):
 
 
 def test_the_library_works_without_its_test_dependencies():
-    blocked = "import sys; sys.modules.update(dict.fromkeys(['jaxtyping', 'beartype', 'sympy', 'hypothesis']))"
-    code = f"{blocked}; import orderone as o1; print(o1.measure.fit_exponent([1, 2, 4, 8], [1, 2, 4, 8]).exponent)"
+    blocked = (
+        "import sys; sys.modules.update(dict.fromkeys(['jaxtyping', 'beartype', 'sympy',"
+        " 'hypothesis']))"
+    )
+    code = (
+        f"{blocked}; import orderone as o1; print(o1.measure.fit_exponent([1, 2, 4, 8], [1, 2, 4,"
+        " 8]).exponent)"
+    )
     # torch imports sympy by itself; the point is that orderone does not
     assert float(python(code)) == pytest.approx(1)
 
 
 PAGES = [
     "README.md",
-    *(f"docs/{path.name}" for path in sorted((ROOT / "docs").glob("*.md")) if "```python\n" in path.read_text()),
+    *(
+        f"docs/{path.name}"
+        for path in sorted((ROOT / "docs").glob("*.md"))
+        if "```python\n" in path.read_text()
+    ),
 ]
 
 
@@ -50,7 +66,9 @@ def test_documents_run_as_printed(page):
     assert blocks
     for code, output in blocks:
         promised = re.findall(r"^print.*  # (.*)", code, flags=re.M) + output.splitlines()
-        assert [line.rstrip() for line in python(code).splitlines()] == [line.rstrip() for line in promised]
+        assert [line.rstrip() for line in python(code).splitlines()] == [
+            line.rstrip() for line in promised
+        ]
 
 
 def test_the_readme_table_is_what_the_solver_says():
@@ -58,10 +76,14 @@ def test_the_readme_table_is_what_the_solver_says():
 
     text = (ROOT / "README.md").read_text()
     rows = re.findall(r"^\| `([a-z-]+)` \| (.*) \|$", text, flags=re.M)
-    assert [name for name, _ in rows] == [name for name in rules.names() if rules.get(name).rates_for]
+    assert [name for name, _ in rows] == [
+        name for name in rules.names() if rules.get(name).rates_for
+    ]
     for name, cells in rows:
         p = rules.get(name)
-        expected = [f"{p.a[role]}, {p.b[role]}, {p.c[role]}" for role in ("embedding", "hidden", "readout")]
+        expected = [
+            f"{p.a[role]}, {p.b[role]}, {p.c[role]}" for role in ("embedding", "hidden", "readout")
+        ]
         assert [cell.strip() for cell in cells.split("|")][:3] == expected
 
 
@@ -73,8 +95,12 @@ def test_version_is_the_same_everywhere():
 
 
 def test_the_project_names_no_machine():
-    files = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True).stdout.split("\0")
-    paths = [ROOT / name for name in files if name and (ROOT / name).is_file()] or list((ROOT / "src").rglob("*.py"))
+    files = subprocess.run(
+        ["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True
+    ).stdout.split("\0")
+    paths = [ROOT / name for name in files if name and (ROOT / name).is_file()] or list(
+        (ROOT / "src").rglob("*.py")
+    )
     pattern = re.compile("/" + r"(home|root|Users|tmp|mnt)/\w")
     for path in paths:
         assert not pattern.search(path.read_text(errors="ignore")), path

@@ -1,4 +1,5 @@
-"""Processes that tests start can be interrupted, even if the tests run in the background, and none outlives its test."""
+"""Processes that tests start can be interrupted, even if the tests run in the background, and none
+outlives its test."""
 
 import signal
 import subprocess
@@ -28,7 +29,8 @@ def test_a_child_hears_ctrl_c_in_the_background(background, start):
 
 @pytest.fixture
 def left_over():
-    """Processes that must have ended when `start` has cleared up, which is before this fixture does."""
+    """Processes that must have ended when `start` has cleared up, which is before this fixture
+    does."""
     processes: list[subprocess.Popen[str]] = []
     yield processes
     assert all(process.poll() is not None for process in processes)

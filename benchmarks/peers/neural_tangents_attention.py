@@ -1,8 +1,9 @@
 """The peer of benchmarks/transformer.py, for the Python that has neural-tangents.
 
-Attention (A) and MLP (M) blocks, residual and with layer norms. Attention is what neural-tangents has: queries tied to
-keys, and scores over the number of channels. Its argument is "float32" or "float64". It reads a line (blocks, sequences,
-tokens, features), runs once, and answers with a line of JSON: CPU seconds, and the mean of the kernel.
+Attention (A) and MLP (M) blocks, residual and with layer norms. Attention is what neural-tangents
+has: queries tied to keys, and scores over the number of channels. Its argument is "float32" or
+"float64". It reads a line (blocks, sequences, tokens, features), runs once, and answers with a line
+of JSON: CPU seconds, and the mean of the kernel.
 """
 
 import json
@@ -27,9 +28,13 @@ def block(*branch: object):
 
 
 def compiled(blocks: str, features: int):
-    attention = block(stax.GlobalSelfAttention(features, features, features, 1, linear_scaling=True))
+    attention = block(
+        stax.GlobalSelfAttention(features, features, features, 1, linear_scaling=True)
+    )
     mlp = block(stax.Dense(features), stax.Gelu(), stax.Dense(features))
-    *_, kernel = stax.serial(stax.Dense(features), *({"A": attention, "M": mlp}[letter] for letter in blocks))
+    *_, kernel = stax.serial(
+        stax.Dense(features), *({"A": attention, "M": mlp}[letter] for letter in blocks)
+    )
     return jax.jit(lambda x: kernel(x, None, "nngp"))
 
 
@@ -38,7 +43,11 @@ def main() -> None:
     for line in sys.stdin:
         blocks, sequences, tokens, features = json.loads(line)
         if line not in known:
-            x = np.random.default_rng(0).normal(size=(sequences, tokens, features)).astype(sys.argv[1])
+            x = (
+                np.random.default_rng(0)
+                .normal(size=(sequences, tokens, features))
+                .astype(sys.argv[1])
+            )
             known[line] = compiled(blocks, features), x
             known[line][0](x).block_until_ready()
         run, x = known[line]

@@ -1,8 +1,9 @@
 """The peer of benchmarks/meanfield.py, for the Python that has neural-tangents.
 
-neural-tangents has no fixed points, so its kernel of one tanh layer is iterated on two inputs, for all networks at once
-under jit: q* and c*, and chi_1 as the derivative of c' by c at c = 1, by autodiff. It reads a line (weight_var, bias_var,
-layers), and answers with a line of JSON: CPU seconds, q*, c*, chi_1.
+neural-tangents has no fixed points, so its kernel of one tanh layer is iterated on two inputs, for
+all networks at once under jit: q* and c*, and chi_1 as the derivative of c' by c at c = 1, by
+autodiff. It reads a line (weight_var, bias_var, layers), and answers with a line of JSON: CPU
+seconds, q*, c*, chi_1.
 """
 
 import json
@@ -30,7 +31,9 @@ def diagram(weight_var, bias_var, layers: int):
 
     def layer(q, c, w, b):
         covariance = q * jnp.array([[1.0, c], [c, 1.0]])
-        out = tanh(template.replace(nngp=covariance, ntk=None, cov1=jnp.diagonal(covariance), cov2=None)).nngp
+        out = tanh(
+            template.replace(nngp=covariance, ntk=None, cov1=jnp.diagonal(covariance), cov2=None)
+        ).nngp
         return w * out[0, 0] + b, w * out[0, 1] + b
 
     def step(_, state):

@@ -1,9 +1,12 @@
 """Everything a network computes should stay of order one as the network grows.
 
-predict   `orderone.theory`, `orderone.rules`: exact exponents, largest stable learning rates, verdicts
+predict   `orderone.theory`, `orderone.rules`: exact exponents, largest stable learning rates,
+          verdicts
 apply     `orderone.plan`: a rule put to any PyTorch model and optimizer, without editing the model
-measure   `orderone.probe`, `orderone.coord_check`, `orderone.alignment`: what a model does while it trains, and a verdict
-transfer  `orderone.sweep`: many small models at once, the best settings, and whether they carry over; `orderone.train`
+measure   `orderone.probe`, `orderone.coord_check`, `orderone.alignment`: what a model does while it
+          trains, and a verdict
+transfer  `orderone.sweep`: many small models at once, the best settings, and whether they carry
+over; `orderone.train`
           `orderone.report`: the same as pictures
           `orderone.nn`, `orderone.gallery`: the papers' models and tables
 """
@@ -15,7 +18,14 @@ from orderone.core.version import VERSION
 
 if TYPE_CHECKING:
     from orderone import data, gallery, measure, nn, planning, report, rules, sweeping, theory
-    from orderone.measure import alignment, coord_check, dropout_metrics, gradient_metrics, probe, sample_network
+    from orderone.measure import (
+        alignment,
+        coord_check,
+        dropout_metrics,
+        gradient_metrics,
+        probe,
+        sample_network,
+    )
     from orderone.planning import AmbiguousRole, BrokenRatios, Plan, lookup, matrix, plan, register
     from orderone.sweeping import Sweep, Transfer, log_grid, sweep, train
 
@@ -52,7 +62,14 @@ __all__ = [
 _HOMES = {
     "planning": ("AmbiguousRole", "BrokenRatios", "Plan", "lookup", "matrix", "plan", "register"),
     "sweeping": ("Sweep", "Transfer", "log_grid", "sweep", "train"),
-    "measure": ("alignment", "coord_check", "dropout_metrics", "gradient_metrics", "probe", "sample_network"),
+    "measure": (
+        "alignment",
+        "coord_check",
+        "dropout_metrics",
+        "gradient_metrics",
+        "probe",
+        "sample_network",
+    ),
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names}
 __getattr__ = lazy_names(__name__, {name: _HOME.get(name) for name in __all__})

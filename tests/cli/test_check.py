@@ -64,10 +64,24 @@ def test_mup_passes(check, model):
         pytest.importorskip("sklearn")
     text = ("--length", "32") if model == "llama" else ()
     status, out, err = check(
-        "--model", model, "--widths", "64:256", "--batch", "8", *text, "--lr", "3e-3", "--seeds", "3"
+        "--model",
+        model,
+        "--widths",
+        "64:256",
+        "--batch",
+        "8",
+        *text,
+        "--lr",
+        "3e-3",
+        "--seeds",
+        "3",
     )
     assert status == 0, out + err
-    assert re.search(r"^PASS: mup for adamw with lr 0.003, widths 64, 128, 256, 4 steps, 3 seeds$", out, flags=re.M)
+    assert re.search(
+        r"^PASS: mup for adamw with lr 0.003, widths 64, 128, 256, 4 steps, 3 seeds$",
+        out,
+        flags=re.M,
+    )
     assert not err  # nobody watches: no bar
 
 
@@ -92,10 +106,19 @@ def test_json_is_strict_and_complete(check):
 
     status, out, _ = check(*OWN, "--json", "--first-seed", "5", "--widths", "64:256")
     data = json.loads(out, parse_constant=refuse)
-    assert (status, data["verdict"], data["passed"], data["interrupted"]) == (0, "PASS", True, False)
+    assert (status, data["verdict"], data["passed"], data["interrupted"]) == (
+        0,
+        "PASS",
+        True,
+        False,
+    )
     assert data["provenance"]["model"] == "mine:build"
     assert data["provenance"]["seeds"] == [5, 6, 7]
-    line = next(row for row in data["exponents"] if (row["module"], row["quantity"]) == ("2.weight", "update"))
+    line = next(
+        row
+        for row in data["exponents"]
+        if (row["module"], row["quantity"]) == ("2.weight", "update")
+    )
     assert line["exponent"] == pytest.approx(-1, abs=0.1)
     assert {"low", "high", "predicted", "verdict", "cause", "role", "step"} <= set(line)
 
@@ -118,28 +141,47 @@ def test_an_interrupted_check_shows_what_it_has(check):
     status, out, err = check(*OWN, "--builder", "mine:interrupted", "--seeds", "9")
     assert (status, err) == (130, "")
     assert "because: interrupted after 6 of 27 runs" in out
-    assert re.search(r"UNCLEAR|PASS  ", out.split("verdict  module")[1])  # two seeds were measured, and are judged
+    assert re.search(
+        r"UNCLEAR|PASS  ", out.split("verdict  module")[1]
+    )  # two seeds were measured, and are judged
 
 
 def test_depth(check):
-    """That completep passes is for the tests of the check itself; here, that the words arrive there."""
+    """That completep passes is for the tests of the check itself; here, that the words arrive
+    there."""
     sizes = ("--widths", "32", "--depths", "2:8", "--batch", "4", "--length", "16")
     _, out, _ = check(*sizes, "--depth", "completep", "--seeds", "1", "--steps", "1", "--json")
     data = json.loads(out)
     assert data["provenance"]["sizes"] == [2, 4, 8]
-    branches = [r for r in data["exponents"] if r["module"].endswith(".attn.c_proj") and r["quantity"] == "output"]
+    branches = [
+        r
+        for r in data["exponents"]
+        if r["module"].endswith(".attn.c_proj") and r["quantity"] == "output"
+    ]
     assert min(row["exponent"] for row in branches) < -0.75
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--model", "gpt3"), "unknown model: expected one of gpt2, llama, vit, mlp; got 'gpt3'; did you mean 'gpt2'?"),
+        (
+            ("--model", "gpt3"),
+            (
+                "unknown model: expected one of gpt2, llama, vit, mlp; got 'gpt3'; did you mean"
+                " 'gpt2'?"
+            ),
+        ),
         (("--widths", "64"), "widths: expected several widths"),
-        (("--widths", "64:128", "--depths", "2:4"), "widths: expected several widths, or several depths and one width"),
+        (
+            ("--widths", "64:128", "--depths", "2:4"),
+            "widths: expected several widths, or several depths and one width",
+        ),
         (("--widths", "128:64"), "widths: expected 64:1024 (doubling)"),
         (("--widths", "wide"), "got 'wide'"),
-        (("--widths", "40,80,160"), "widths: expected multiples of 16, the head size of gpt2; got 40"),
+        (
+            ("--widths", "40,80,160"),
+            "widths: expected multiples of 16, the head size of gpt2; got 40",
+        ),
         (("--length", "1000"), "length: expected at most"),
         (("--seeds", "0"), "seeds: expected a whole number, 1 or more"),
         (("--threads", "0"), "threads: expected a whole number"),
@@ -152,13 +194,25 @@ def test_depth(check):
         ((*OWN, "--builder", "mine:nothing"), "builder: expected a function of the width"),
         ((*OWN, "--builder", "mine:broken"), "ZeroDivisionError: division by zero ("),
         (("--builder", "mine:build"), "batches: --builder needs --batches"),
-        (("--model", "mlp", "--length", "32"), "length: mlp, which sees images, has no use for --length, got 32"),
-        (("--batches", "mine:batch", "--length", "32"), "length: --batches has no use for --length"),
+        (
+            ("--model", "mlp", "--length", "32"),
+            "length: mlp, which sees images, has no use for --length, got 32",
+        ),
+        (
+            ("--batches", "mine:batch", "--length", "32"),
+            "length: --batches has no use for --length",
+        ),
         (("--batches", "mine:batch", "--batch", "8"), "batch: --batches has no use for --batch"),
         ((*OWN, "--length", "32"), "length: --builder has no use for --length"),
         ((*OWN, "--model", "mlp"), "model: --builder has no use for --model"),
-        ((*OWN, "--depths", "3"), "depths: --builder, a function of what grows, has no use for --depths"),
-        ((*OWN, "--widths", "64", "--depths", "2:8"), "what grows, has no use for --widths, got '64'; leave it out"),
+        (
+            (*OWN, "--depths", "3"),
+            "depths: --builder, a function of what grows, has no use for --depths",
+        ),
+        (
+            (*OWN, "--widths", "64", "--depths", "2:8"),
+            "what grows, has no use for --widths, got '64'; leave it out",
+        ),
     ],
 )
 def test_wrong_input_is_explained(check, arguments, message):
@@ -191,7 +245,8 @@ def test_sizes():
 
 
 def test_the_demo_checks_both_and_writes_reports(monkeypatch, capsys, tmp_path):
-    """With less work than the demo has time for; that it keeps its promise for many seeds was tried once."""
+    """With less work than the demo has time for; that it keeps its promise for many seeds was tried
+    once."""
     from orderone.cli import demo, show
 
     for package in ("plotly", "jinja2"):

@@ -28,8 +28,16 @@ def test_each_paper_once_and_orderone_first():
     assert cite("muon") == cite(["muon"]) == cite(iter(["muon"]))
 
 
-@pytest.mark.parametrize(("name", "paper"), [("s0", "stratos"), ("s1-figure7", "huang2020mean"), ("S2-tables", "dinan"),
-                                             ("s3-figure1", "li2023"), ("s=1/4", "dinan")])  # fmt: skip
+@pytest.mark.parametrize(
+    ("name", "paper"),
+    [
+        ("s0", "stratos"),
+        ("s1-figure7", "huang2020mean"),
+        ("S2-tables", "dinan"),
+        ("s3-figure1", "li2023"),
+        ("s=1/4", "dinan"),
+    ],
+)
 def test_tables_figures_and_strategies_go_by_their_paper(name, paper):
     found = keys(name)
     assert len(found) == 2
@@ -43,7 +51,13 @@ def test_whatever_can_be_used_can_be_cited():
 
     helpers = {"activations", "gaussian", "linear_program", "scaling"}
     theories = {module.name for module in pkgutil.iter_modules(theory.__path__)} - helpers
-    for name in (*rules.names(), *theory.exponents.OPTIMIZERS, *ALGORITHMS, *theories, *EXPERIMENTS):
+    for name in (
+        *rules.names(),
+        *theory.exponents.OPTIMIZERS,
+        *ALGORITHMS,
+        *theories,
+        *EXPERIMENTS,
+    ):
         assert "orderone" in keys(name)
 
 
@@ -53,7 +67,9 @@ def test_every_paper_is_cited_for_something():
 
 @pytest.mark.parametrize("name", ["mupp", "s4-table1", "s1figure7", "", "figure7", 3, None])
 def test_an_unknown_name_is_told_what_is_known(name):
-    with pytest.raises(ValueError, match=r"unknown name to cite: expected one of orderone, sp, .*; got "):
+    with pytest.raises(
+        ValueError, match=r"unknown name to cite: expected one of orderone, sp, .*; got "
+    ):
         cite([name])
 
 
@@ -72,7 +88,9 @@ def test_the_number_of_a_preprint_tells_year_and_address():
     paper = Citation("k", "T", ("A B",), arxiv="2304.02034")
     assert (paper.year, paper.url) == (2023, "https://arxiv.org/abs/2304.02034")
     assert Citation("k", "T", ("A B",)).to_dict() == {"key": "k", "title": "T", "authors": ("A B",)}
-    assert all(re.fullmatch(r"\d{4}\.\d{4,5}", paper.arxiv) for paper in PAPERS.values() if paper.arxiv)
+    assert all(
+        re.fullmatch(r"\d{4}\.\d{4,5}", paper.arxiv) for paper in PAPERS.values() if paper.arxiv
+    )
 
 
 @pytest.mark.skipif(shutil.which("bibtex") is None, reason="no bibtex on this machine")
@@ -85,7 +103,9 @@ def test_bibtex_reads_it(tmp_path):
 
 def test_on_the_command_line(capsys):
     main(["cite", "meanfield", "muon"])
-    assert re.findall(r"^@\w+\{(\w+),$", capsys.readouterr().out, flags=re.M) == keys("meanfield", "muon")
+    assert re.findall(r"^@\w+\{(\w+),$", capsys.readouterr().out, flags=re.M) == keys(
+        "meanfield", "muon"
+    )
     main(["cite", "--json", "limits"])
     told = json.loads(capsys.readouterr().out)
     assert [paper["key"] for paper in told] == keys("limits")
@@ -122,9 +142,16 @@ def test_the_citation_file_says_the_same():
     yaml = pytest.importorskip("yaml")
     told = yaml.safe_load((ROOT / "CITATION.cff").read_text())
     assert {"cff-version", "message", "title", "authors"} <= set(told)
-    assert (told["cff-version"], told["version"], told["title"]) == ("1.2.0", VERSION, PAPERS["orderone"].title)
+    assert (told["cff-version"], told["version"], told["title"]) == (
+        "1.2.0",
+        VERSION,
+        PAPERS["orderone"].title,
+    )
     for entry, paper in zip(told["references"], cite(["s0", "s1", "s2", "s3"])[1:], strict=True):
         names = tuple(f"{who['given-names']} {who['family-names']}" for who in entry["authors"])
         assert (entry["title"], names, entry.get("year"), entry.get("url")) == (
-            paper.title, paper.authors, paper.year, paper.url,
-        )  # fmt: skip
+            paper.title,
+            paper.authors,
+            paper.year,
+            paper.url,
+        )

@@ -15,11 +15,19 @@ ORDERONE = [sys.executable, "-m", "orderone"]
 
 
 def run(*arguments: str, **options) -> subprocess.CompletedProcess:
-    return subprocess.run([*ORDERONE, *arguments], capture_output=True, text=True, timeout=120, **options)
+    return subprocess.run(
+        [*ORDERONE, *arguments], capture_output=True, text=True, timeout=120, **options
+    )
 
 
 @pytest.mark.parametrize(
-    "arguments", [("--help",), ("predict", "--help"), ("predict", "exponents", "--help"), ("reproduce", "--help")]
+    "arguments",
+    [
+        ("--help",),
+        ("predict", "--help"),
+        ("predict", "exponents", "--help"),
+        ("reproduce", "--help"),
+    ],
 )
 def test_help(arguments):
     result = run(*arguments)
@@ -28,7 +36,17 @@ def test_help(arguments):
 
 
 def test_predict_as_json_is_exact():
-    result = run("predict", "exponents", "--rule", "mup", "--optimizer", "adam", "--alignment", "full", "--json")
+    result = run(
+        "predict",
+        "exponents",
+        "--rule",
+        "mup",
+        "--optimizer",
+        "adam",
+        "--alignment",
+        "full",
+        "--json",
+    )
     data = json.loads(result.stdout)
     assert data["c"] == {"embedding": "1/2", "hidden": "1", "readout": "1/2", "vector": "0"}
     assert data["stable"] is True
@@ -46,24 +64,36 @@ def test_predict_as_a_table():
 def test_predict_options():
     folded = json.loads(run("predict", "exponents", "--gauge", "folded", "--json").stdout)
     assert folded["b"]["readout"] == "1"
-    given = json.loads(run("predict", "exponents", "--alignment", '{"alpha": 0.9}', "--json").stdout)
+    given = json.loads(
+        run("predict", "exponents", "--alignment", '{"alpha": 0.9}', "--json").stdout
+    )
     assert given["alignment"]["alpha"]["hidden"] == "9/10"
     heads = json.loads(run("predict", "exponents", "--heads", "larger", "--json").stdout)
     assert heads["rms"]["attention"]["Δs"] == "1/2"
     assert not heads["stable"]
     both = json.loads(
         run(
-            "predict", "exponents", "--constraint", "c_hidden >= 3/2", "--constraint", "c_readout >= 2", "--json"
+            "predict",
+            "exponents",
+            "--constraint",
+            "c_hidden >= 3/2",
+            "--constraint",
+            "c_readout >= 2",
+            "--json",
         ).stdout
     )
     assert (both["c"]["hidden"], both["c"]["readout"]) == ("3/2", "2")
     unit = json.loads(
-        run("predict", "exponents", "--gauge", "unit", "--constraint", "c_readout = 1/2", "--json").stdout
+        run(
+            "predict", "exponents", "--gauge", "unit", "--constraint", "c_readout = 1/2", "--json"
+        ).stdout
     )
     assert unit["c"]["readout"] == "1/2"
     assert run("--version").stdout.startswith("orderone 0.")
     more = json.loads(
-        run("predict", "exponents", "--constraint", "c_readout = 3/4", "--tied", "--norm", "--json").stdout
+        run(
+            "predict", "exponents", "--constraint", "c_readout = 3/4", "--tied", "--norm", "--json"
+        ).stdout
     )
     assert more["c"]["readout"] == more["c"]["embedding"] == "3/4"
 
@@ -75,7 +105,10 @@ def test_predict_options():
         (("--optimizer", "adamax"), "unknown optimizer"),
         (("--alignment", "{"), "expected a name or JSON"),
         (("--heads", "many"), "unknown heads: expected one of more, larger"),
-        (("--score-power", "1"), "score_power: a network without --heads has no use for --score-power, got '1'"),
+        (
+            ("--score-power", "1"),
+            "score_power: a network without --heads has no use for --score-power, got '1'",
+        ),
         (("--qk-norm",), "a network without --heads has no use for --qk-norm"),
         (("--depth", "0"), "number of hidden layers"),
         (("--depth", "x"), "invalid"),
@@ -143,7 +176,7 @@ def test_a_terminal_without_unicode_still_gets_its_answer():
     assert "STABLE" in result.stdout
 
 
-# --- orderone plan -------------------------------------------------------------------------------------------------
+# --- orderone plan --------------------------------------------------------------------------------
 
 LLAMA = {
     "model_type": "llama",
@@ -165,12 +198,19 @@ def config(tmp_path):
 
 
 def test_a_plan_for_a_model_that_fits_no_machine(config):
-    result = run("plan", "--hf-config", str(config), "--base", BASE, "--rule", "mup", "--lr", "3e-3")
+    result = run(
+        "plan", "--hf-config", str(config), "--base", BASE, "--rule", "mup", "--lr", "3e-3"
+    )
     assert result.returncode == 0, result.stderr
     first, *lines = result.stdout.splitlines()
     assert first == "mup for adamw: width x32 (256 -> 8192, 896 -> 28672); 723 tensors in 4 groups"
     [line] = [line for line in lines if "mlp.down_proj" in line]
-    assert line.split()[:4] == ["model.layers.{0..79}.mlp.down_proj.weight", "hidden", "8192x28672", "in"]
+    assert line.split()[:4] == [
+        "model.layers.{0..79}.mlp.down_proj.weight",
+        "hidden",
+        "8192x28672",
+        "in",
+    ]
     assert "9.375e-05" in line
     assert "exponents at initialization as expected" in lines[-1]
 

@@ -14,7 +14,18 @@ def run(*arguments: str) -> subprocess.CompletedProcess:
 
 def test_text_and_a_page(tmp_path):
     page = tmp_path / "limits.html"
-    result = run("--depth", "40", "--width", "40", "--activation", "relu", "--samples", "500", "--html", str(page))
+    result = run(
+        "--depth",
+        "40",
+        "--width",
+        "40",
+        "--activation",
+        "relu",
+        "--samples",
+        "500",
+        "--html",
+        str(page),
+    )
     assert result.returncode == 0, result.stderr
     assert "width 40, depth 40, relu: degenerate" in result.stdout
     assert "ks 0." in result.stdout
@@ -45,11 +56,23 @@ def test_every_kind_of_network(arguments, name, compared):
     assert bool(data["comparison"]) == compared
     if compared:
         assert data["comparison"]["ρ"]["ks"]["value"] < 0.1
-        assert data["norm_spread"] == pytest.approx(data["comparison"]["log V₁₁"]["network"]["std"], rel=0.1)
+        assert data["norm_spread"] == pytest.approx(
+            data["comparison"]["log V₁₁"]["network"]["std"], rel=0.1
+        )
 
 
 def test_json():
-    result = run("--depth", "20", "--width", "60", "--activation", "shaped-relu", "--samples", "500", "--json")
+    result = run(
+        "--depth",
+        "20",
+        "--width",
+        "60",
+        "--activation",
+        "shaped-relu",
+        "--samples",
+        "500",
+        "--json",
+    )
     data = json.loads(result.stdout)
     assert data["regime"] == "lognormal"
     assert data["ratio"] == pytest.approx(1 / 3)
@@ -65,9 +88,18 @@ def test_json():
     [
         (("--width", "0"), "width: expected a whole number"),
         (("--activation", "gelo"), "did you mean 'gelu'"),
-        (("--activation", "gelu", "--depth", "5", "--html", "x.html"), "html: expected networks with a random limit"),
+        (
+            ("--activation", "gelu", "--depth", "5", "--html", "x.html"),
+            "html: expected networks with a random limit",
+        ),
         (("--activation", "shaped-smooth", "--phi", "tan"), "phi"),
-        (("--phi", "sin"), "phi: relu has no use for --phi (give --activation shaped-smooth), got 'sin'; leave it out"),
+        (
+            ("--phi", "sin"),
+            (
+                "phi: relu has no use for --phi (give --activation shaped-smooth), got 'sin'; leave"
+                " it out"
+            ),
+        ),
         (("--activation", "shaped-relu", "--a", "2"), "a: shaped-relu has no use for --a"),
         (("--rho0", "1"), "rho0"),
         (("--samples", "-1"), "samples: expected a whole number"),

@@ -1,4 +1,5 @@
-"""What every verb owes its user: help that reads, errors in one line before the work, and nothing cut or swallowed."""
+"""What every verb owes its user: help that reads, errors in one line before the work, and nothing
+cut or swallowed."""
 
 import importlib.util
 import io
@@ -22,7 +23,9 @@ def status(*arguments: str) -> int:
     return int(ended.value.code or 0)
 
 
-@pytest.mark.parametrize("words", [*[(verb,) for verb in VERBS], *[("predict", each) for each in PREDICTIONS]])
+@pytest.mark.parametrize(
+    "words", [*[(verb,) for verb in VERBS], *[("predict", each) for each in PREDICTIONS]]
+)
 def test_help_speaks_of_no_none(words, capsys):
     assert status(*words, "--help") == 0
     out = capsys.readouterr().out
@@ -58,7 +61,9 @@ def test_a_folder_that_is_not_there_is_told_before_the_work(words, capsys):
     assert status(*words, "--html", "nowhere/page.html") == 2
     out, err = capsys.readouterr()
     assert out == ""
-    assert err.startswith("orderone: html: cannot write 'nowhere/page.html'; expected a file in a folder")
+    assert err.startswith(
+        "orderone: html: cannot write 'nowhere/page.html'; expected a file in a folder"
+    )
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no such device")

@@ -14,7 +14,17 @@ def run(*words: str) -> subprocess.CompletedProcess:
 
 
 def test_json_has_the_promised_keys():
-    words = ("--activation", "tanh", "--weight-var", "1.4", "--bias-var", "0.1", "--keep", "0.9", "--json")
+    words = (
+        "--activation",
+        "tanh",
+        "--weight-var",
+        "1.4",
+        "--bias-var",
+        "0.1",
+        "--keep",
+        "0.9",
+        "--json",
+    )
     data = json.loads(run("meanfield", *words).stdout)
     names = ["q_star", "c_star", "chi1", "chi2", "xi1", "xi2", "phase", "status", "trainable_depth"]
     assert list(data) == names
@@ -25,7 +35,16 @@ def test_json_has_the_promised_keys():
 
 def test_what_diverges_is_infinite():
     data = json.loads(
-        run("meanfield", "--activation", "relu", "--weight-var", "2.5", "--bias-var", "0.1", "--json").stdout
+        run(
+            "meanfield",
+            "--activation",
+            "relu",
+            "--weight-var",
+            "2.5",
+            "--bias-var",
+            "0.1",
+            "--json",
+        ).stdout
     )
     assert (data["q_star"], data["status"], data["phase"]) == (math.inf, "diverges", "chaotic")
 
@@ -40,7 +59,16 @@ def test_a_table():
 def test_a_diagram_as_json_and_as_a_page(tmp_path):
     page = tmp_path / "phases.html"
     result = run(
-        "phase", "--weight-var", "0.5:4:8", "--bias-var", "0.01,0.1,0.3", "--keep", "0.9", "--html", str(page), "--json"
+        "phase",
+        "--weight-var",
+        "0.5:4:8",
+        "--bias-var",
+        "0.01,0.1,0.3",
+        "--keep",
+        "0.9",
+        "--html",
+        str(page),
+        "--json",
     )
     assert result.returncode == 0, result.stderr
     data = json.loads(result.stdout)

@@ -35,7 +35,9 @@ def test_a_table_and_a_page(capsys, tmp_path):
 
 def test_standard_rates_neglect_positions(capsys):
     small = ("--depth", "1", "--tokens", "2", "--json")
-    standard = json.loads(said(capsys, "transformer", *small, "--strategy", "standard"))["shares"][-1]
+    standard = json.loads(said(capsys, "transformer", *small, "--strategy", "standard"))["shares"][
+        -1
+    ]
     tangent = json.loads(said(capsys, "transformer", *small))["shares"][-1]
     assert standard["PE"] < 1e-3 < 0.05 < tangent["PE"]
 
@@ -46,10 +48,21 @@ def test_strategies_are_the_tables_of_the_paper(capsys):
     hybrid = record["hybrid"]
     assert hybrid["lr"]["QKVU"] == pytest.approx(0.0002473423455897111, rel=1e-12)
     assert hybrid["lr"]["W"] == pytest.approx(0.00012367117279485555, rel=1e-12)
-    assert hybrid["std"]["head"] == hybrid["std"]["tied head (rescale)"] == pytest.approx(0.006854552150794231)
+    assert (
+        hybrid["std"]["head"]
+        == hybrid["std"]["tied head (rescale)"]
+        == pytest.approx(0.006854552150794231)
+    )
     assert set(record["standard"]["lr"].values()) == {1.0}
-    published = json.loads(said(capsys, "strategies", "--mlp", "1", "--json"))["strategies"]["neural-tangent"]["lr"]
-    assert published["W"] == published["X"] == published["QKVU"] == pytest.approx(4.698488518795783e-05, rel=1e-12)
+    published = json.loads(said(capsys, "strategies", "--mlp", "1", "--json"))["strategies"][
+        "neural-tangent"
+    ]["lr"]
+    assert (
+        published["W"]
+        == published["X"]
+        == published["QKVU"]
+        == pytest.approx(4.698488518795783e-05, rel=1e-12)
+    )
     out = said(capsys, "strategies", "--n", "1024", "--optimizer", "sgd")
     assert "neural-tangent (sgd, n = 1024)" in out
     assert f"{theory.lr_factors('hybrid', 'sgd', n=1024)['PE']:.4g}" in out
@@ -58,13 +71,22 @@ def test_strategies_are_the_tables_of_the_paper(capsys):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("transformer", "--width", "100", "--heads", "12"), "heads: expected a divisor of the width 100"),
-        (("transformer", "--tokens", "129", "--causal"), "--tokens: expected at most 128 with --causal"),
+        (
+            ("transformer", "--width", "100", "--heads", "12"),
+            "heads: expected a divisor of the width 100",
+        ),
+        (
+            ("transformer", "--tokens", "129", "--causal"),
+            "--tokens: expected at most 128 with --causal",
+        ),
         (("transformer", "--tokens", "3", "--correlation", "-0.9"), "--correlation: expected"),
         (("transformer", "--constants", "Q"), "--constants: expected group=number"),
         (("transformer", "--constants", "Y=1", "--tokens", "2"), "C: expected groups out of"),
         (("transformer", "--strategy", "mup", "--tokens", "2"), "unknown strategy"),
-        (("transformer", "--blocks", "AM", "--depth", "3"), "--blocks has no use for --depth, got 3; leave it out"),
+        (
+            ("transformer", "--blocks", "AM", "--depth", "3"),
+            "--blocks has no use for --depth, got 3; leave it out",
+        ),
         (("strategies", "--n", "0"), "n: expected a whole number"),
         (("strategies", "--optimizer", "muon"), "unknown optimizer of S2"),
     ],

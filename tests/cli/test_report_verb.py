@@ -1,4 +1,5 @@
-"""`orderone report`: what it finds, which of several results it shows, and what it says when there is nothing."""
+"""`orderone report`: what it finds, which of several results it shows, and what it says when there
+is nothing."""
 
 import json
 import shutil
@@ -46,7 +47,7 @@ def chosen(folder, name="s0-table1"):
     return found.scale, next(iter(found.provenance["parts"].values()))["measured"], notes
 
 
-# --- the gallery ------------------------------------------------------------------------------------------------------
+# --- the gallery ----------------------------------------------------------------------------------
 
 
 def test_the_whole_gallery_as_it_is_shipped(capsys, tmp_path):
@@ -94,7 +95,11 @@ def test_own_results_are_shown_where_they_are_larger_or_newer(tmp_path):
 
 def test_the_usual_folder_is_looked_at_unasked(capsys, tmp_path):
     keep(tmp_path / "reproduced", scale="paper")
-    assert [each["scale"] for each in json.loads(run(capsys, "--json").out)] == ["paper", "small", "small"]
+    assert [each["scale"] for each in json.loads(run(capsys, "--json").out)] == [
+        "paper",
+        "small",
+        "small",
+    ]
     (tmp_path / "reproduced").rename(tmp_path / "elsewhere")
     told = json.loads(run(capsys, "s0-table1", "--folder", "elsewhere", "--json").out)
     assert told[0]["scale"] == "paper"
@@ -144,11 +149,22 @@ def test_what_cannot_be_shown_is_explained(capsys, tmp_path, arguments, words):
     assert told.out == ""
 
 
-# --- sweeps and checks ------------------------------------------------------------------------------------------------
+# --- sweeps and checks ----------------------------------------------------------------------------
 
 
 def test_a_check_is_drawn_from_its_records_and_says_that_it_is_not_judged(capsys, tmp_path):
-    call = ["--model", "mlp", "--widths", "8,16,32", "--steps", "1", "--seeds", "2", "--save", "mine.jsonl"]
+    call = [
+        "--model",
+        "mlp",
+        "--widths",
+        "8,16,32",
+        "--steps",
+        "1",
+        "--seeds",
+        "2",
+        "--save",
+        "mine.jsonl",
+    ]
     with pytest.raises(SystemExit):
         main(["check", *call])
     capsys.readouterr()
@@ -158,12 +174,27 @@ def test_a_check_is_drawn_from_its_records_and_says_that_it_is_not_judged(capsys
     assert "not judged" in (tmp_path / "mine.html").read_text(encoding="utf-8")
     exponents = json.loads(run(capsys, "mine.jsonl", "--json").out)["exponents"]
     assert all(each["low"] <= each["exponent"] <= each["high"] for each in exponents)
-    weight = next(each for each in exponents if each["module"] == "" and each["quantity"] == "change")
+    weight = next(
+        each for each in exponents if each["module"] == "" and each["quantity"] == "change"
+    )
     assert weight["step"] == 1
 
 
 def test_the_store_of_a_sweep_is_its_transfer_study(capsys, tmp_path):
-    call = ["--task", "digits", "--widths", "8:16", "--lr", "1e-3,1e-2", "--seeds", "1", "--steps", "2", "--batch", "4"]
+    call = [
+        "--task",
+        "digits",
+        "--widths",
+        "8:16",
+        "--lr",
+        "1e-3,1e-2",
+        "--seeds",
+        "1",
+        "--steps",
+        "2",
+        "--batch",
+        "4",
+    ]
     with pytest.raises(SystemExit):
         main(["sweep", *call, "--device", "cpu", "--store", "mine.db"])
     capsys.readouterr()

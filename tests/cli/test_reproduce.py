@@ -83,7 +83,9 @@ def test_all_takes_seeds_where_an_experiment_has_them(capsys, tmp_path, few):
         seeds: int = 5
 
     parts = few[QUICK].parts(few[QUICK].scales["small"])
-    few["seeded"] = replace(few[QUICK], name="s2-seeded", scales={"small": Seeded()}, parts=lambda settings: parts)
+    few["seeded"] = replace(
+        few[QUICK], name="s2-seeded", scales={"small": Seeded()}, parts=lambda settings: parts
+    )
     told = json.loads(run(capsys, "--all", "--seeds", 2, "--json", "--out", tmp_path).out)
     settings = [next(iter(each["provenance"]["parts"].values()))["settings"] for each in told]
     assert settings[0].get("seeds") is None
@@ -96,8 +98,12 @@ def test_a_missing_package_is_named_with_the_command_that_brings_it(capsys, tmp_
     def lacks():
         raise ImportError("tea is needed; pip install 'orderone[tea]'")
 
-    few["s2-lacking"] = replace(few[QUICK], name="s2-lacking", parts=lambda settings: {"cup": lacks})
-    assert "orderone: tea is needed; pip" in run(capsys, "s2-lacking", "--out", tmp_path, status=2).err
+    few["s2-lacking"] = replace(
+        few[QUICK], name="s2-lacking", parts=lambda settings: {"cup": lacks}
+    )
+    assert (
+        "orderone: tea is needed; pip" in run(capsys, "s2-lacking", "--out", tmp_path, status=2).err
+    )
     told = run(capsys, "--all", "--out", tmp_path, status=1)
     assert "s2-lacking cannot run: tea is needed" in told.err
     assert "Traceback" not in told.err
@@ -111,7 +117,9 @@ def test_a_page_that_could_not_be_drawn_is_told_before_the_work(capsys, tmp_path
 
 
 @pytest.mark.parametrize("out", ["", "file", "file/below"])
-def test_a_folder_that_cannot_be_written_is_told_before_the_work(capsys, tmp_path, monkeypatch, out):
+def test_a_folder_that_cannot_be_written_is_told_before_the_work(
+    capsys, tmp_path, monkeypatch, out
+):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "file").touch()
     assert f"out: cannot write into {out!r}" in run(capsys, QUICK, "--out", out, status=2).err
@@ -122,7 +130,10 @@ def test_a_folder_that_cannot_be_written_is_told_before_the_work(capsys, tmp_pat
     [
         (["s0-table9"], "unknown experiment"),
         (["s0-table1", "--scale", "huge"], "unknown scale: expected one of small, gpu, paper"),
-        (["s0-table1", "--scale", "gpu"], "unknown scale of s0-table1: expected one of small, paper"),
+        (
+            ["s0-table1", "--scale", "gpu"],
+            "unknown scale of s0-table1: expected one of small, paper",
+        ),
         (["s0-table1", "--all"], "expected a name, --all or --list"),
         (["--list", "--all"], "expected a name, --all or --list"),
         (["s0-table3", "--seeds", "-1"], "seeds: expected a whole number"),

@@ -46,7 +46,18 @@ def broken(step, seed):
         raise RuntimeError("no more data")
     return data(step, seed)
 """
-OWN = ("--builder", "mine:build", "--data", "mine:data", "--widths", "8:16", "--steps", "5", "--device", "cpu")
+OWN = (
+    "--builder",
+    "mine:build",
+    "--data",
+    "mine:data",
+    "--widths",
+    "8:16",
+    "--steps",
+    "5",
+    "--device",
+    "cpu",
+)
 
 
 @pytest.fixture(autouse=True)
@@ -85,12 +96,27 @@ def test_a_sweep_is_shown_kept_and_not_run_again(command, tmp_path):
 
 
 def test_one_size_has_no_verdict(command):
-    call = (*OWN[:4], "--widths", "8", "--steps", "5", "--lr", "1e-3,1e-2", "--seeds", "1", "--device", "cpu")
+    call = (
+        *OWN[:4],
+        "--widths",
+        "8",
+        "--steps",
+        "5",
+        "--lr",
+        "1e-3,1e-2",
+        "--seeds",
+        "1",
+        "--device",
+        "cpu",
+    )
     status, shown, _ = command(*call)
     assert status == 0
     assert "2 trials: 2 done" in shown
     status, _, told = command(*call, "--html", "study.html")
-    assert (status, "html: a sweep of one size has no use for --html (give several --widths" in told) == (2, True)
+    assert (
+        status,
+        "html: a sweep of one size has no use for --html (give several --widths" in told,
+    ) == (2, True)
     status, _, told = command(*call, "--target", "64")
     assert (status, "target: a sweep of one size has no use for --target" in told) == (2, True)
 
@@ -107,14 +133,40 @@ def test_one_size_has_no_verdict(command):
     ],
 )
 def test_tasks_and_models_by_name(command, task, model, width):
-    call = ("--task", task, "--model", model, "--widths", width, "--lr", "1e-3,1e-2", "--seeds", "1", "--steps", "2")
+    call = (
+        "--task",
+        task,
+        "--model",
+        model,
+        "--widths",
+        width,
+        "--lr",
+        "1e-3,1e-2",
+        "--seeds",
+        "1",
+        "--steps",
+        "2",
+    )
     text = ("--length", "16") if task in ("lm", "denoising") else ()
     status, shown, told = command(*call, *text, "--batch", "4", "--device", "cpu")
     assert status == 0, told
     assert "2 trials: 2 done" in shown
 
 
-TINY = ("--widths", "16", "--lr", "1e-3,1e-2", "--seeds", "1", "--steps", "2", "--batch", "4", "--device", "cpu")
+TINY = (
+    "--widths",
+    "16",
+    "--lr",
+    "1e-3,1e-2",
+    "--seeds",
+    "1",
+    "--steps",
+    "2",
+    "--batch",
+    "4",
+    "--device",
+    "cpu",
+)
 
 
 @pytest.mark.parametrize("model", ["mlp", "transformer"])
@@ -124,7 +176,9 @@ def test_images_of_a_folder(command, tmp_path, model):
         (tmp_path / "mine" / name).mkdir(parents=True)
         for i in range(20):
             image.new("RGB", (12, 10), colour).save(tmp_path / "mine" / name / f"{i}.png")
-    status, shown, told = command("--task", "imagefolder", "--root", "mine", "--size", "8", "--model", model, *TINY)
+    status, shown, told = command(
+        "--task", "imagefolder", "--root", "mine", "--size", "8", "--model", model, *TINY
+    )
     assert status == 0, told
     assert "2 trials: 2 done" in shown
 
@@ -134,8 +188,12 @@ def test_mnist_from_its_files(command, tmp_path):
     for part in ("train", "t10k"):
         images = np.arange(20 * 28 * 28).astype(np.uint8).tobytes()
         folder = tmp_path / "data" / "mnist"
-        (folder / f"{part}-images-idx3-ubyte").write_bytes(struct.pack(">4i", 2051, 20, 28, 28) + images)
-        (folder / f"{part}-labels-idx1-ubyte").write_bytes(struct.pack(">2i", 2049, 20) + bytes(range(10)) * 2)
+        (folder / f"{part}-images-idx3-ubyte").write_bytes(
+            struct.pack(">4i", 2051, 20, 28, 28) + images
+        )
+        (folder / f"{part}-labels-idx1-ubyte").write_bytes(
+            struct.pack(">2i", 2049, 20) + bytes(range(10)) * 2
+        )
     status, shown, told = command("--task", "mnist", "--model", "transformer", *TINY)
     assert status == 0, told
     assert "2 trials: 2 done" in shown
@@ -162,13 +220,24 @@ def test_patches_divide_the_image(side, patch):
 
 
 def test_a_sweep_where_all_fails_is_wrong_input(command):
-    status, _, told = command(*OWN[:2], "--data", "mine:broken", *OWN[4:], "--lr", "1e-3:1e-1:3", "--seeds", "1")
+    status, _, told = command(
+        *OWN[:2], "--data", "mine:broken", *OWN[4:], "--lr", "1e-3:1e-1:3", "--seeds", "1"
+    )
     assert status == 2
     assert "every trial failed; the first: RuntimeError: no more data" in told
 
 
 def test_ctrl_c_ends_with_130_and_says_how_to_go_on(command):
-    call = ("--builder", "mine:build", "--data", "mine:interrupted", "--widths", "8", "--lr", "1e-3:1e-1:3")
+    call = (
+        "--builder",
+        "mine:build",
+        "--data",
+        "mine:interrupted",
+        "--widths",
+        "8",
+        "--lr",
+        "1e-3:1e-1:3",
+    )
     call += ("--seeds", "2", "--steps", "20", "--device", "cpu", "--together", "1")
     status, shown, told = command(*call)
     assert status == 130, told
@@ -180,7 +249,18 @@ def test_ctrl_c_ends_with_130_and_says_how_to_go_on(command):
 
 @pytest.mark.slow
 def test_a_process_of_its_own_can_be_interrupted(command, tmp_path, start):
-    call = ("--builder", "mine:build", "--data", "mine:slow", "--widths", "8", "--lr", "1e-3:1e-1:6", "--seeds", "1")
+    call = (
+        "--builder",
+        "mine:build",
+        "--data",
+        "mine:slow",
+        "--widths",
+        "8",
+        "--lr",
+        "1e-3:1e-1:6",
+        "--seeds",
+        "1",
+    )
     call += ("--steps", "20", "--device", "cpu", "--together", "1")
     words = [sys.executable, "-m", "orderone", "sweep", *call]
     path = os.pathsep.join(os.path.abspath(p) for p in sys.path if p.endswith("src"))
@@ -213,20 +293,41 @@ def test_a_process_of_its_own_can_be_interrupted(command, tmp_path, start):
         (("--rules", "sp,mop"), "did you mean 'mup'"),
         (("--task", "chess"), "unknown task: expected one of lm, denoising, digits, mnist"),
         (("--model", "mlp"), "unknown model for lm"),
-        (("--task", "digits", "--source", "python"), "source: the task digits has no use for --source"),
+        (
+            ("--task", "digits", "--source", "python"),
+            "source: the task digits has no use for --source",
+        ),
         (
             ("--task", "cifar10", "--tokenizer", "gpt2"),
             "the task cifar10 has no use for --tokenizer (takes --root, --batch)",
         ),
-        (("--task", "digits", "--length", "32"), "has no use for --length (takes --batch), got 32; leave it out"),
-        (("--builder", "mine:build", "--data", "mine:data", "--batch", "8"), "--builder has no use for --batch"),
-        (("--builder", "mine:build", "--data", "mine:data", "--task", "lm"), "--builder has no use for --task"),
-        (("--builder", "mine:build", "--data", "mine:data", "--model", "gpt"), "--builder has no use for --model"),
+        (
+            ("--task", "digits", "--length", "32"),
+            "has no use for --length (takes --batch), got 32; leave it out",
+        ),
+        (
+            ("--builder", "mine:build", "--data", "mine:data", "--batch", "8"),
+            "--builder has no use for --batch",
+        ),
+        (
+            ("--builder", "mine:build", "--data", "mine:data", "--task", "lm"),
+            "--builder has no use for --task",
+        ),
+        (
+            ("--builder", "mine:build", "--data", "mine:data", "--model", "gpt"),
+            "--builder has no use for --model",
+        ),
         (("--data", "mine:data"), "data: a sweep without --builder has no use for --data"),
         (("--task", "lm", "--size", "32"), "size: the task lm has no use for --size"),
-        (("--builder", "mine:build", "--data", "mine:data", "--source", "python"), "--builder has no use for --source"),
+        (
+            ("--builder", "mine:build", "--data", "mine:data", "--source", "python"),
+            "--builder has no use for --source",
+        ),
         (("--task", "mnist"), "mnist: expected train-images*"),
-        (("--task", "fashion-mnist", "--root", "nowhere"), "get it with `python -m orderone.data.fetch fashion-mnist`"),
+        (
+            ("--task", "fashion-mnist", "--root", "nowhere"),
+            "get it with `python -m orderone.data.fetch fashion-mnist`",
+        ),
         (("--task", "cifar10", "--root", "nowhere"), "nowhere/cifar10"),
         (("--task", "imagefolder"), "root: imagefolder needs --root"),
         (("--task", "imagefolder", "--root", "nowhere"), "there is no such folder"),

@@ -26,7 +26,11 @@ def images():
 
 
 def to_pillow(image):
-    return Image.fromarray(image.permute(1, 2, 0).numpy()) if len(image) == 3 else Image.fromarray(image[0].numpy())
+    return (
+        Image.fromarray(image.permute(1, 2, 0).numpy())
+        if len(image) == 3
+        else Image.fromarray(image[0].numpy())
+    )
 
 
 def from_pillow(image):
@@ -65,18 +69,30 @@ def test_shades_are_those_of_pillow(name, channels, images):
     for strength in strengths:
         given = () if strength is None else (torch.full((len(images),), strength),)
         found = getattr(shades, name)(images, *given)
-        expected = torch.stack([from_pillow(oracle(to_pillow(image), strength)) for image in images])
-        assert (found.int() - expected.int()).abs().max() <= (name in {"colour", "contrast", "sharpness"}), strength
+        expected = torch.stack(
+            [from_pillow(oracle(to_pillow(image), strength)) for image in images]
+        )
+        assert (found.int() - expected.int()).abs().max() <= (
+            name in {"colour", "contrast", "sharpness"}
+        ), strength
         assert (found != expected).float().mean() < 0.01  # a blend rounds down, and 3.9999 may be 4
 
 
 SHAPES = {
     "rotate": lambda image, v: image.rotate(v, Image.Resampling.BILINEAR, fillcolor=(9, 99, 199)),
     "shear": lambda image, v: image.transform(
-        image.size, Image.Transform.AFFINE, (1, v, 0, 0, 1, 0), Image.Resampling.BILINEAR, fillcolor=(9, 99, 199)
+        image.size,
+        Image.Transform.AFFINE,
+        (1, v, 0, 0, 1, 0),
+        Image.Resampling.BILINEAR,
+        fillcolor=(9, 99, 199),
     ),
     "translate": lambda image, v: image.transform(
-        image.size, Image.Transform.AFFINE, (1, 0, 0, 0, 1, v), Image.Resampling.BILINEAR, fillcolor=(9, 99, 199)
+        image.size,
+        Image.Transform.AFFINE,
+        (1, 0, 0, 0, 1, v),
+        Image.Resampling.BILINEAR,
+        fillcolor=(9, 99, 199),
     ),
 }
 
@@ -92,26 +108,46 @@ SHAPES = {
 def test_shapes_are_those_of_pillow(name, values, matrices, images):
     for value in values:
         found = affine.transform(
-            images, matrices(torch.full((len(images),), float(value))), torch.tensor([9, 99, 199], dtype=torch.uint8)
+            images,
+            matrices(torch.full((len(images),), float(value))),
+            torch.tensor([9, 99, 199], dtype=torch.uint8),
         )
-        expected = torch.stack([from_pillow(SHAPES[name](to_pillow(image), value)) for image in images])
+        expected = torch.stack(
+            [from_pillow(SHAPES[name](to_pillow(image), value)) for image in images]
+        )
         difference = (found.int() - expected.int()).abs()
-        assert (difference > 1).float().mean() < 0.005, value  # a pixel at the rim, which is in or out by rounding
+        assert (difference > 1).float().mean() < 0.005, (
+            value
+        )  # a pixel at the rim, which is in or out by rounding
 
 
 def test_crops_are_those_of_pillow(images):
-    boxes = torch.tensor([[0, 0, 20, 24], [3, 5, 7, 9], [10, 2, 10, 3], [19, 23, 1, 1], [0, 20, 20, 4], [6, 0, 5, 24]])
+    boxes = torch.tensor(
+        [
+            [0, 0, 20, 24],
+            [3, 5, 7, 9],
+            [10, 2, 10, 3],
+            [19, 23, 1, 1],
+            [0, 20, 20, 4],
+            [6, 0, 5, 24],
+        ]
+    )
     found = crop_boxes(images, boxes)
     for image, (top, left, high, wide), result in zip(images, boxes.tolist(), found, strict=True):
         box = (left, top, left + wide, top + high)
-        expected = from_pillow(to_pillow(image).crop(box).resize((24, 20), Image.Resampling.BILINEAR))
+        expected = from_pillow(
+            to_pillow(image).crop(box).resize((24, 20), Image.Resampling.BILINEAR)
+        )
         assert (result.int() - expected.int()).abs().max() <= 1
 
 
 def test_boxes_have_the_area_and_aspect_asked_for():
     boxes = place_boxes(draw_chances(Draws(range(10), 0), 400), 64, 64).double()
     top, left, high, wide = boxes.unbind(-1)
-    assert top.min() >= 0 and (top + high).max() <= 64 and left.min() >= 0 and (left + wide).max() <= 64  # noqa: PT018
+    assert top.min() >= 0
+    assert (top + high).max() <= 64
+    assert left.min() >= 0
+    assert (left + wide).max() <= 64
     assert (high * wide / 4096).min() > 0.07
     assert (wide / high).log().abs().max() < np.log(4 / 3) + 0.06
     # given that it fits, about uniform over the area below 3/4, where every aspect fits
@@ -128,7 +164,11 @@ def test_padded_crops_are_shifts(images):
     found = padded_crop(images, Draws([3], 1), by=4)
     padded = torch.nn.functional.pad(images, (4, 4, 4, 4))
     for result, image in zip(found, padded, strict=True):
-        assert any(torch.equal(result, image[:, i : i + 20, j : j + 24]) for i in range(9) for j in range(9))
+        assert any(
+            torch.equal(result, image[:, i : i + 20, j : j + 24])
+            for i in range(9)
+            for j in range(9)
+        )
 
 
 def test_half_of_the_images_are_flipped():
@@ -140,8 +180,13 @@ def test_half_of_the_images_are_flipped():
 
 
 def test_randaugment_does_what_its_parts_do(images):
-    """Each operation alone, at magnitude 9, against Pillow with the strengths of the paper's variant."""
-    level, sign, fill = torch.full((len(images),), 0.9), torch.ones(len(images)), torch.tensor([1, 2, 3]).byte()
+    """Each operation alone, at magnitude 9, against Pillow with the strengths of the paper's
+    variant."""
+    level, sign, fill = (
+        torch.full((len(images),), 0.9),
+        torch.ones(len(images)),
+        torch.tensor([1, 2, 3]).byte(),
+    )
     oracles = {
         "posterize": lambda image: ImageOps.posterize(image, 1),
         "solarize": lambda image: ImageOps.solarize(image, 26),
@@ -228,7 +273,8 @@ def test_smoothing_and_its_loss():
     expected = torch.nn.functional.cross_entropy(logits, torch.tensor([2, 0]), label_smoothing=0.1)
     torch.testing.assert_close(soft_cross_entropy(logits, labels), expected)
     torch.testing.assert_close(
-        soft_cross_entropy(logits, torch.tensor([2, 0])), soft_cross_entropy(logits, one_hot(torch.tensor([2, 0]), 5))
+        soft_cross_entropy(logits, torch.tensor([2, 0])),
+        soft_cross_entropy(logits, one_hot(torch.tensor([2, 0]), 5)),
     )
 
 

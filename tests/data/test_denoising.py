@@ -38,7 +38,13 @@ class TestSentences:
     def test_a_sample_is_whole_sentences(self):
         known = {
             (" " + s).strip()
-            for s in ("One sentence.", "Another one!", '"Is it?"', "It is.", "A new part, with 3.5 in it.")
+            for s in (
+                "One sentence.",
+                "Another one!",
+                '"Is it?"',
+                "It is.",
+                "A new part, with 3.5 in it.",
+            )
         }
         (_, labels) = task().batch(0, 0)
         for row in labels.tolist():
@@ -80,7 +86,8 @@ class TestLaw:
         assert there.sum(1).float().mean().item() == pytest.approx((60 + 1.5) / 3, abs=0.15)
 
     def test_every_place_is_masked_alike(self):
-        """Four spans of three in a text of 40: 28 tokens and four masks, each of the 32 places a mask in 1/8 of all."""
+        """Four spans of three in a text of 40: 28 tokens and four masks, each of the 32 places a
+        mask in 1/8 of all."""
         n, tokens = 8000, torch.arange(40).expand(8000, 40)
         lengths, there = torch.full((n, 4), 3), torch.ones(n, 4, dtype=torch.bool)
         length, keys = torch.full((n,), 40), Draws([1], 0).uniform("m", n, 40)[0]
@@ -114,7 +121,9 @@ class TestLaw:
         tokens = torch.tensor([[10, 11, 20, 30, 31, 32, 7, 7]])
         sentence = torch.tensor([[0, 0, 1, 2, 2, 2, 3, 3]])
         keys = torch.tensor([[0.9, 0.5, 0.1, 0.0, 0, 0, 0, 0]])
-        assert permute(tokens, sentence, torch.tensor([6]), keys).tolist() == [[30, 31, 32, 20, 10, 11, 7, 7]]
+        assert permute(tokens, sentence, torch.tensor([6]), keys).tolist() == [
+            [30, 31, 32, 20, 10, 11, 7, 7]
+        ]
 
 
 def test_labels_are_the_text_and_the_decoder_reads_it_one_behind():
@@ -180,12 +189,24 @@ def test_bart_of_hugging_face_takes_it():
     transformers = pytest.importorskip("transformers")
     t = task(format="huggingface")
     config = transformers.BartConfig(
-        vocab_size=t.vocab, max_position_embeddings=80, d_model=16, encoder_layers=1, decoder_layers=1,
-        encoder_attention_heads=2, decoder_attention_heads=2, encoder_ffn_dim=16, decoder_ffn_dim=16,
-        pad_token_id=t.pad, bos_token_id=t.start, eos_token_id=t.end, decoder_start_token_id=t.start,
+        vocab_size=t.vocab,
+        max_position_embeddings=80,
+        d_model=16,
+        encoder_layers=1,
+        decoder_layers=1,
+        encoder_attention_heads=2,
+        decoder_attention_heads=2,
+        encoder_ffn_dim=16,
+        decoder_ffn_dim=16,
+        pad_token_id=t.pad,
+        bos_token_id=t.start,
+        eos_token_id=t.end,
+        decoder_start_token_id=t.start,
         forced_eos_token_id=None,
-    )  # fmt: skip
-    assert loss_of(transformers.BartForConditionalGeneration(config), t.batch(0, 0), t.loss).isfinite()
+    )
+    assert loss_of(
+        transformers.BartForConditionalGeneration(config), t.batch(0, 0), t.loss
+    ).isfinite()
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,10 @@ from torch.utils._pytree import tree_leaves
 from orderone import data
 
 TEXT = b"One sentence. Another one! And a third, which is longer than the others." * 100
-PAIR = (torch.arange(64 * 3 * 16 * 16).view(64, 3, 16, 16).mul(7).to(torch.uint8), torch.arange(64) % 5)
+PAIR = (
+    torch.arange(64 * 3 * 16 * 16).view(64, 3, 16, 16).mul(7).to(torch.uint8),
+    torch.arange(64) % 5,
+)
 TASKS = {
     "language": lambda **given: data.language(TEXT, length=16, **given),
     "denoising": lambda **given: data.denoising(TEXT, length=128, **given),
@@ -70,5 +73,9 @@ try:
 except ImportError as error:
     print(error)
 """
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
-    assert result.stdout == "tokenizers is needed for byte pairs; pip install 'orderone[data]'\n", result.stderr
+    result = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=120
+    )
+    assert result.stdout == "tokenizers is needed for byte pairs; pip install 'orderone[data]'\n", (
+        result.stderr
+    )

@@ -33,5 +33,7 @@ def test_a_batch_keeps_images_and_labels_together():
 def test_without_scikit_learn_it_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
     digits.cache_clear()
-    with pytest.raises(ImportError, match=r"scikit-learn brings the digits; pip install 'orderone\[data\]'"):
+    with pytest.raises(
+        ImportError, match=r"scikit-learn brings the digits; pip install 'orderone\[data\]'"
+    ):
         digits()

@@ -24,12 +24,16 @@ def small(tmp_path):
     folder = tmp_path / "gpt2"
     folder.mkdir()
     (folder / "encoder.json").write_text(json.dumps(words))
-    (folder / "vocab.bpe").write_text("#version: 0.2\n" + "\n".join(" ".join(pair) for pair in merges) + "\n")
+    (folder / "vocab.bpe").write_text(
+        "#version: 0.2\n" + "\n".join(" ".join(pair) for pair in merges) + "\n"
+    )
     return tmp_path
 
 
 def decoded(tokens, root):
-    words = {i: word for word, i in json.loads((root / "gpt2" / "encoder.json").read_text()).items()}
+    words = {
+        i: word for word, i in json.loads((root / "gpt2" / "encoder.json").read_text()).items()
+    }
     return "".join(words[i] for i in tokens.tolist()).replace("Ġ", " ").replace("Ċ", "\n").encode()
 
 
@@ -92,7 +96,9 @@ def test_tasks_of_byte_pairs(small):
 
 def test_a_tokenizer_json_of_your_own(small, tmp_path):
     tokenizers = pytest.importorskip("tokenizers")
-    coder = tokenizers.Tokenizer(tokenizers.models.WordLevel({"one": 0, "two": 1, "?": 2}, unk_token="?"))
+    coder = tokenizers.Tokenizer(
+        tokenizers.models.WordLevel({"one": 0, "two": 1, "?": 2}, unk_token="?")
+    )
     coder.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
     coder.save(str(tmp_path / "tokenizer.json"))
     for given in (tmp_path / "tokenizer.json", str(tmp_path), coder):
@@ -100,27 +106,36 @@ def test_a_tokenizer_json_of_your_own(small, tmp_path):
 
 
 def plain_gpt2(text, folder):
-    """GPT-2's encoder as a loop, for ASCII: words, then the pair of the lowest rank joined until there is none."""
+    """GPT-2's encoder as a loop, for ASCII: words, then the pair of the lowest rank joined until
+    there is none."""
     words = json.loads((folder / "encoder.json").read_text())
     lines = (folder / "vocab.bpe").read_text().splitlines()[1:]
     ranks = {tuple(line.split()): i for i, line in enumerate(lines) if line}
     found = []
-    for word in re.findall(r"'s|'t|'re|'ve|'m|'ll|'d| ?[A-Za-z]+| ?[0-9]+| ?[^\sA-Za-z0-9]+|\s+(?!\S)|\s+", text):
+    for word in re.findall(
+        r"'s|'t|'re|'ve|'m|'ll|'d| ?[A-Za-z]+| ?[0-9]+| ?[^\sA-Za-z0-9]+|\s+(?!\S)|\s+", text
+    ):
         parts = list(word.translate({32: "Ġ", 10: "Ċ", 9: "ĉ"}))
-        while pairs := [(ranks[pair], i) for i, pair in enumerate(pairwise(parts)) if pair in ranks]:
+        while pairs := [
+            (ranks[pair], i) for i, pair in enumerate(pairwise(parts)) if pair in ranks
+        ]:
             _, i = min(pairs)
             parts[i : i + 2] = ["".join(parts[i : i + 2])]
         found += [words[part] for part in parts]
     return found
 
 
-@pytest.mark.skipif(not (ROOT / "gpt2").is_dir(), reason="no data here: python -m orderone.data.fetch gpt2")
+@pytest.mark.skipif(
+    not (ROOT / "gpt2").is_dir(), reason="no data here: python -m orderone.data.fetch gpt2"
+)
 def test_gpt2_gives_its_known_numbers():
     assert encode(b"hello world", "gpt2", ROOT, cache=False)[0].tolist() == [31373, 995]
     assert encode(b"hello world", "gpt2", ROOT, cache=False)[1] == 50257
 
 
-@pytest.mark.skipif(not (ROOT / "gpt2").is_dir(), reason="no data here: python -m orderone.data.fetch gpt2")
+@pytest.mark.skipif(
+    not (ROOT / "gpt2").is_dir(), reason="no data here: python -m orderone.data.fetch gpt2"
+)
 def test_gpt2_is_what_a_loop_gives_wherever_text_is_cut(monkeypatch):
     text = "".join(path.read_text() for path in sorted(Path(pytest.__file__).parent.glob("*.py")))
     text = text.encode("ascii", "ignore")[:60_000]

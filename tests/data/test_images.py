@@ -1,4 +1,5 @@
-"""Image classification: the formats on disk, the order of samples, and tasks that repeat themselves exactly."""
+"""Image classification: the formats on disk, the order of samples, and tasks that repeat themselves
+exactly."""
 
 import gzip
 import json
@@ -21,7 +22,9 @@ ROOT = Path(__file__).parents[2] / "data"
 
 
 def shades(n, *shape, seed=0):
-    return torch.randint(256, (n, *shape), generator=torch.Generator().manual_seed(seed)).to(torch.uint8)
+    return torch.randint(256, (n, *shape), generator=torch.Generator().manual_seed(seed)).to(
+        torch.uint8
+    )
 
 
 def arrays(pixels):
@@ -47,9 +50,16 @@ class TestFormats:
         folder.mkdir()
         for part, n in (("train", 30), ("t10k", 10)):
             write_idx(folder / f"{part}-images-idx3-ubyte{ending}", shades(n, 28, 28))
-            write_idx(folder / f"{part}-labels-idx1-ubyte{ending}", (torch.arange(n) % 10).to(torch.uint8))
+            write_idx(
+                folder / f"{part}-labels-idx1-ubyte{ending}", (torch.arange(n) % 10).to(torch.uint8)
+            )
         task = data.images(name, batch=10, root=tmp_path)
-        assert (len(task.train), len(task.held), task.classes, task.shape) == (30, 10, 10, (1, 28, 28))
+        assert (len(task.train), len(task.held), task.classes, task.shape) == (
+            30,
+            10,
+            10,
+            (1, 28, 28),
+        )
         assert torch.equal(arrays(task.train).images[:, 0], shades(30, 28, 28))
         assert torch.equal(task.evaluation()[0][1], torch.arange(10))
 
@@ -64,8 +74,12 @@ class TestFormats:
             sheet = images.permute(0, 2, 3, 1).reshape(4, 1024, 3).numpy()
             Image.fromarray(sheet).save(tmp_path / "png" / "cifar10" / f"{name}.png")
         for name, n in (("train", 20), ("test", 4)):
-            (tmp_path / "png" / "cifar10" / f"{name}_lables.json").write_text(json.dumps([i % 4 for i in range(n)]))
-        one, two = (data.images("cifar10", batch=4, root=tmp_path / kind) for kind in ("bin", "png"))
+            (tmp_path / "png" / "cifar10" / f"{name}_lables.json").write_text(
+                json.dumps([i % 4 for i in range(n)])
+            )
+        one, two = (
+            data.images("cifar10", batch=4, root=tmp_path / kind) for kind in ("bin", "png")
+        )
         assert one.name == two.name
         assert torch.equal(arrays(one.train).images[4], shades(4, 3, 32, 32, seed=1)[0])
 
@@ -81,7 +95,9 @@ class TestFormats:
         assert x.shape == (4, 3, 16, 16)
         assert task.classes == 2
         back = x * task.std[:, None, None] + task.mean[:, None, None]
-        torch.testing.assert_close(back[:, 0].mean((1, 2)), torch.where(y == 0, 40 / 255, 200 / 255), atol=0.02, rtol=0)
+        torch.testing.assert_close(
+            back[:, 0].mean((1, 2)), torch.where(y == 0, 40 / 255, 200 / 255), atol=0.02, rtol=0
+        )
         again = data.images(tmp_path, batch=4, size=16, augment="resize")
         assert torch.equal(x, again.batch(0, 0)[0])
         assert torch.equal(task.stacked(0, [3, 0])[0][1], x)
@@ -107,12 +123,16 @@ class TestFormats:
             Image.fromarray(ramp.numpy()).convert("RGB").save(tmp_path / part / "a" / "x.png")
         task = data.images(tmp_path, batch=1, size=28)
         found = task.evaluation()[0][0][0] * task.std[:, None, None] + task.mean[:, None, None]
-        small = Image.fromarray(ramp.numpy()).resize((round(64 * 32 / 48), 32), Image.Resampling.BICUBIC)
+        small = Image.fromarray(ramp.numpy()).resize(
+            (round(64 * 32 / 48), 32), Image.Resampling.BICUBIC
+        )
         left = (small.size[0] - 28) / 2
         expected = torch.from_numpy(np.array(small)).float()[2:30, int(left) : int(left) + 28]
         assert (found[0] * 255 - expected).abs().mean() < 4  # half a pixel of the ramp
 
-    @pytest.mark.skipif(not (ROOT / "cifar10").is_dir(), reason="no data here: python -m orderone.data.fetch")
+    @pytest.mark.skipif(
+        not (ROOT / "cifar10").is_dir(), reason="no data here: python -m orderone.data.fetch"
+    )
     @pytest.mark.slow
     @pytest.mark.parametrize(
         ("name", "mean", "std"),
@@ -146,7 +166,14 @@ class TestOrder:
         assert not torch.equal(one(9, [1]), one(9, [2]))
 
 
-RECIPES = [{}, {"augment": "flip"}, {"augment": "crop"}, {"augment": "resize"}, {"label_smoothing": 0.1}, dict(data.S2)]
+RECIPES = [
+    {},
+    {"augment": "flip"},
+    {"augment": "crop"},
+    {"augment": "resize"},
+    {"label_smoothing": 0.1},
+    dict(data.S2),
+]
 
 
 @pytest.mark.parametrize("recipe", RECIPES)
@@ -157,7 +184,9 @@ def test_batches_depend_on_step_and_seed_alone(recipe, pair):
     for k, seed in enumerate((5, 0)):
         for leaf, other, many in zip(first[seed], again.batch(20, seed), stacked, strict=True):
             assert torch.equal(leaf, other)
-            torch.testing.assert_close(many[k], leaf, atol=0 if leaf.dtype == torch.int64 else 1e-6, rtol=0)
+            torch.testing.assert_close(
+                many[k], leaf, atol=0 if leaf.dtype == torch.int64 else 1e-6, rtol=0
+            )
     assert not torch.equal(first[0][0], first[5][0])
     assert isinstance(task, data.StackedTask)
 
@@ -167,7 +196,11 @@ def test_a_model_learns_from_it(recipe):
     """Labels go with their images, whatever is done to both: the shade of an image is its class."""
     labels = torch.arange(120) % 3
     images = (labels * 100 + 25).to(torch.uint8).view(-1, 1, 1, 1).expand(-1, 1, 6, 6)
-    task = data.images((images, labels), batch=30, **(recipe | ({"augment": "resize"} if "erase" in recipe else {})))
+    task = data.images(
+        (images, labels),
+        batch=30,
+        **(recipe | ({"augment": "resize"} if "erase" in recipe else {})),
+    )
     model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(36, 3))
     optimizer = torch.optim.Adam(model.parameters(), 0.03)
     loss = task.loss or torch.nn.functional.cross_entropy
@@ -200,7 +233,9 @@ def test_soft_labels_sum_to_one(pair):
 
 
 def test_for_hugging_face(pair):
-    hard, soft = (data.images(pair, batch=4, format="huggingface", mixup=v).batch(0, 0) for v in (0, 0.8))
+    hard, soft = (
+        data.images(pair, batch=4, format="huggingface", mixup=v).batch(0, 0) for v in (0, 0.8)
+    )
     assert set(hard) == {"pixel_values", "labels"}
     assert set(soft[0]) == {"pixel_values"}
     assert soft[1].shape == (4, 7)
@@ -221,7 +256,8 @@ def test_digits_hold_out_a_tenth_of_every_kind():
     assert len(task.held) == 179
     assert counts.min() >= 8
     torch.testing.assert_close(
-        arrays(task.train).images[:3].float() / 15, arrays(task.train).images[:3].float().div(15).round()
+        arrays(task.train).images[:3].float() / 15,
+        arrays(task.train).images[:3].float().div(15).round(),
     )
 
 

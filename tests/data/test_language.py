@@ -1,4 +1,5 @@
-"""Language modelling: what is asked is what follows, the same for the same numbers, and nothing held out is trained on."""
+"""Language modelling: what is asked is what follows, the same for the same numbers, and nothing
+held out is trained on."""
 
 import json
 
@@ -16,7 +17,9 @@ def test_the_target_is_the_next_token():
     inputs, targets = data.language(TEXT, batch=4, length=32).batch(0, 0)
     assert inputs.shape == targets.shape == (4, 32)
     assert inputs.dtype == targets.dtype == torch.int64
-    assert ((inputs + 1) % 256 == targets).float().mean() > 0.9  # but for the seams of the parts held out
+    assert (
+        (inputs + 1) % 256 == targets
+    ).float().mean() > 0.9  # but for the seams of the parts held out
 
 
 def test_a_hugging_face_model_shifts_by_itself():
@@ -35,7 +38,9 @@ def test_batches_depend_on_step_and_seed_alone(format):
         assert all(map(torch.equal, batch, leaves(again.batch(step, seed))))
     assert len({tuple(batch[0].flatten().tolist()) for batch in first.values()}) == 9
     stacked = leaves(task.stacked(2, [2, 0, 1]))
-    for leaf, parts in zip(stacked, zip(*(first[2, seed] for seed in (2, 0, 1)), strict=True), strict=True):
+    for leaf, parts in zip(
+        stacked, zip(*(first[2, seed] for seed in (2, 0, 1)), strict=True), strict=True
+    ):
         assert torch.equal(leaf, torch.stack(parts))
 
 
@@ -72,7 +77,9 @@ def test_the_places_are_even():
     task = data.language(torch.arange(10_000), batch=1000, length=1, held_out=0)
     starts = torch.cat([task.batch(step, 0)[0].flatten() for step in range(50)])
     counts = torch.histc(starts.float(), 20, 0, 10_000)
-    assert ((counts - 2500) ** 2 / 2500).sum() < 43.8  # chi-squared of 19 degrees of freedom, 1 in 1000
+    assert (
+        (counts - 2500) ** 2 / 2500
+    ).sum() < 43.8  # chi-squared of 19 degrees of freedom, 1 in 1000
 
 
 def test_the_embedded_text_needs_nothing():
@@ -132,7 +139,9 @@ def test_what_are_no_reviews_is_named(tmp_path, content):
         read_corpus("imdb", tmp_path)
 
 
-@pytest.mark.parametrize("given", [{"source": "sotu"}, {"source": "imdb"}, {"source": TEXT, "tokenizer": "gpt2"}])
+@pytest.mark.parametrize(
+    "given", [{"source": "sotu"}, {"source": "imdb"}, {"source": TEXT, "tokenizer": "gpt2"}]
+)
 def test_missing_data_says_where_and_how(given, tmp_path):
     with pytest.raises(FileNotFoundError, match=r"looked in .*orderone\.data\.fetch"):
         data.language(**given, root=tmp_path)
@@ -166,7 +175,8 @@ class TestDraws:
         assert [x % 2**64 for x in draws.bits("x", 5)[0].tolist()] == expected
 
     def test_the_finaliser_gives_the_known_first_output(self):
-        """SplitMix64 seeded with 1234567 starts with 6457827717110365317, as published test vectors say."""
+        """SplitMix64 seeded with 1234567 starts with 6457827717110365317, as published test vectors
+        say."""
         from orderone.data.draws import _GOLDEN, _mix
 
         assert _mix(1234567 + _GOLDEN) == 6457827717110365317
@@ -183,6 +193,11 @@ class TestDraws:
         assert (x**4).mean().item() == pytest.approx(3, abs=0.15)
 
     def test_seeds_steps_and_streams_are_independent(self):
-        rows = [Draws([seed], step).normal(stream, 4000) for seed in range(4) for step in range(4) for stream in "ab"]
+        rows = [
+            Draws([seed], step).normal(stream, 4000)
+            for seed in range(4)
+            for step in range(4)
+            for stream in "ab"
+        ]
         correlation = torch.corrcoef(torch.cat(rows)).fill_diagonal_(0)
         assert correlation.abs().max() < 0.08  # five standard deviations

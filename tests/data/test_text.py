@@ -23,7 +23,11 @@ def test_only_sources_that_every_installation_has():
     names = [path.relative_to(folder).as_posix() for path in _files(folder)]
     assert {"ast.py", "json/decoder.py"} <= set(names)
     assert names == list(dict.fromkeys(names))
-    assert not [name for name in names if {"test", "tests", "site-packages", "idlelib"} & set(name.split("/"))]
+    assert not [
+        name
+        for name in names
+        if {"test", "tests", "site-packages", "idlelib"} & set(name.split("/"))
+    ]
     assert not [name for name in names if name.startswith("_sysconfigdata")]
 
 
@@ -31,7 +35,11 @@ def test_files_come_in_the_order_of_their_names(tmp_path):
     for name in ("b.py", "a.py", "c.txt", "pkg/z.py", "pkg/test/t.py", "site-packages/s.py"):
         (tmp_path / name).parent.mkdir(exist_ok=True, parents=True)
         (tmp_path / name).write_text("")
-    assert [path.relative_to(tmp_path).as_posix() for path in _files(tmp_path)] == ["a.py", "b.py", "pkg/z.py"]
+    assert [path.relative_to(tmp_path).as_posix() for path in _files(tmp_path)] == [
+        "a.py",
+        "b.py",
+        "pkg/z.py",
+    ]
 
 
 def test_a_batch_is_pieces_of_the_text():
@@ -65,5 +73,7 @@ def test_wrong_sizes_are_explained(options, message):
 def test_a_python_without_sources_is_explained(monkeypatch, tmp_path):
     monkeypatch.setattr(sysconfig, "get_path", lambda name: str(tmp_path / "python311.zip"))
     text.cache_clear()
-    with pytest.raises(FileNotFoundError, match=r"expected the \.py files of the Python standard library in .*zip"):
+    with pytest.raises(
+        FileNotFoundError, match=r"expected the \.py files of the Python standard library in .*zip"
+    ):
         text()

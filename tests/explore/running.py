@@ -10,9 +10,30 @@ from urllib.parse import urlencode
 
 from orderone.explore import HOST, Explorer
 
-NETWORK = {"activation": "tanh", "weight_var": 1.4, "bias_var": 0.1, "keep": 0.9, "q0": 1, "c0": 0.2}
-DIAGRAM = {"activation": "tanh", "keep": 1, "most_weight_var": 4, "most_bias_var": 0.3, "points": 12}
-RULE = {"rule": "sp", "optimizer": "adam", "alignment": "worst", "rates": "", "layers": 3, "norm": 0, "gauge": "paper"}
+NETWORK = {
+    "activation": "tanh",
+    "weight_var": 1.4,
+    "bias_var": 0.1,
+    "keep": 0.9,
+    "q0": 1,
+    "c0": 0.2,
+}
+DIAGRAM = {
+    "activation": "tanh",
+    "keep": 1,
+    "most_weight_var": 4,
+    "most_bias_var": 0.3,
+    "points": 12,
+}
+RULE = {
+    "rule": "sp",
+    "optimizer": "adam",
+    "alignment": "worst",
+    "rates": "",
+    "layers": 3,
+    "norm": 0,
+    "gauge": "paper",
+}
 DEPTH = {
     "width": 512,
     "depth": 64,
@@ -23,7 +44,12 @@ DEPTH = {
     "factor": 1,
     "rho0": 0.3,
 }
-QUERIES: dict[str, dict[str, Any]] = {"network": NETWORK, "diagram": DIAGRAM, "rule": RULE, "depth": DEPTH}
+QUERIES: dict[str, dict[str, Any]] = {
+    "network": NETWORK,
+    "diagram": DIAGRAM,
+    "rule": RULE,
+    "depth": DEPTH,
+}
 
 
 @contextmanager
@@ -38,11 +64,15 @@ def running(**options: Any) -> Iterator[Explorer]:
             thread.join()
 
 
-def get(explorer: Explorer, path: str, method: str = "GET", **headers: str) -> tuple[int, bytes, dict[str, str]]:
+def get(
+    explorer: Explorer, path: str, method: str = "GET", **headers: str
+) -> tuple[int, bytes, dict[str, str]]:
     """Status, body and headers."""
     connection = HTTPConnection(HOST, explorer.server_port, timeout=60)
     try:
-        connection.request(method, path, headers={name.replace("_", "-"): value for name, value in headers.items()})
+        connection.request(
+            method, path, headers={name.replace("_", "-"): value for name, value in headers.items()}
+        )
         response = connection.getresponse()
         return response.status, response.read(), dict(response.getheaders())
     finally:
@@ -50,7 +80,12 @@ def get(explorer: Explorer, path: str, method: str = "GET", **headers: str) -> t
 
 
 def ask(explorer: Explorer, view: str, **changes: Any) -> tuple[int, Any]:
-    """Status and answer to the usual query of this view, with some values changed; None leaves one out."""
-    query = {name: value for name, value in (QUERIES.get(view, {}) | changes).items() if value is not None}
+    """Status and answer to the usual query of this view, with some values changed; None leaves one
+    out."""
+    query = {
+        name: value
+        for name, value in (QUERIES.get(view, {}) | changes).items()
+        if value is not None
+    }
     status, body, _ = get(explorer, f"/api/{view}?{urlencode(query)}")
     return status, json.loads(body)

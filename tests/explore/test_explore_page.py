@@ -1,4 +1,5 @@
-"""The explorer in a real browser: sliders move numbers, which are the library's; wrong input is said beside its control."""
+"""The explorer in a real browser: sliders move numbers, which are the library's; wrong input is
+said beside its control."""
 
 import re
 
@@ -25,10 +26,19 @@ def window(browser):
     with running(workers=Workers(number=2)) as explorer:
         page = browser.new_page()
         page.set_default_timeout(TIMEOUT_MS)
-        # a browser reports every answer with status 400 by itself; those are expected where a test types nonsense
-        page.on("console", lambda m: "400 (Bad Request)" in m.text or complaints.append(f"console {m.type}: {m.text}"))
+        # a browser reports every answer with status 400 by itself; those are expected where a test
+        # types nonsense
+        page.on(
+            "console",
+            lambda m: (
+                "400 (Bad Request)" in m.text or complaints.append(f"console {m.type}: {m.text}")
+            ),
+        )
         page.on("pageerror", lambda error: complaints.append(f"error: {error}"))
-        page.on("request", lambda r: r.url.startswith(explorer.url) or complaints.append(f"request: {r.url}"))
+        page.on(
+            "request",
+            lambda r: r.url.startswith(explorer.url) or complaints.append(f"request: {r.url}"),
+        )
         yield page, explorer.url, complaints
 
 
@@ -58,7 +68,8 @@ def wait_for(page, name: str, expected: float) -> None:
     """Until the page shows this number, to all its digits."""
     known = "Infinity" if expected == float("inf") else repr(float(expected))
     page.wait_for_function(
-        "([id, x]) => Number(document.getElementById(id)?.dataset.value) === Number(x)", arg=[name, known]
+        "([id, x]) => Number(document.getElementById(id)?.dataset.value) === Number(x)",
+        arg=[name, known],
     )
 
 
@@ -68,7 +79,7 @@ def slide(page, name: str, key: str, times: int = 1) -> None:
         page.keyboard.press(key)
 
 
-# --- phases ---------------------------------------------------------------------------------------------------------
+# --- phases ---------------------------------------------------------------------------------------
 
 
 def test_numbers_are_the_librarys(open_page):
@@ -142,12 +153,14 @@ def test_a_click_on_the_map_chooses(open_page):
     box = page.locator("#map .nsewdrag").bounding_box()
     page.mouse.move(box["x"] + box["width"] * 0.75, box["y"] + box["height"] * 0.5)
     page.mouse.click(box["x"] + box["width"] * 0.75, box["y"] + box["height"] * 0.5)
-    page.wait_for_function("() => Math.abs(Number(document.getElementById('set-weight_var').value) - 3) < .1")
+    page.wait_for_function(
+        "() => Math.abs(Number(document.getElementById('set-weight_var').value) - 3) < .1"
+    )
     assert float(page.input_value("#set-bias_var")) == pytest.approx(0.15, abs=0.01)
     assert page.locator("#phase-word").text_content() in ("ordered", "chaotic")
 
 
-# --- wrong input ----------------------------------------------------------------------------------------------------
+# --- wrong input ----------------------------------------------------------------------------------
 
 
 WRONG = [
@@ -183,7 +196,7 @@ def test_nonsense_in_the_address(open_page):
     ).to_have_count(1)
 
 
-# --- tabs, state, looks ---------------------------------------------------------------------------------------------
+# --- tabs, state, looks ---------------------------------------------------------------------------
 
 
 def test_tabs_by_keyboard(open_page):
@@ -226,7 +239,8 @@ def test_any_screen(open_page, tab, width, scheme):
         assert place.bounding_box()["width"] > 150
     assert page.evaluate("document.documentElement.scrollWidth") == width
     unnamed = (
-        "[...document.querySelectorAll('input, select')].filter((each) => !each.labels?.length && !each.ariaLabel)"
+        "[...document.querySelectorAll('input, select')].filter((each) => !each.labels?.length &&"
+        " !each.ariaLabel)"
     )
     assert page.evaluate(f"{unnamed}.length") == 0
     ids = page.evaluate("[...document.querySelectorAll('[id]')].map((each) => each.id)")
@@ -242,7 +256,7 @@ def test_colours_follow_the_scheme(open_page):
     page.wait_for_function(f"() => {shade} !== '{light}'")
 
 
-# --- parameterizations and depth ------------------------------------------------------------------------------------
+# --- parameterizations and depth ------------------------------------------------------------------
 
 
 def test_exponents_are_the_librarys(open_page):

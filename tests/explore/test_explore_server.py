@@ -1,4 +1,5 @@
-"""The server without a browser: who may ask, for what, and what becomes of questions that nobody waits for."""
+"""The server without a browser: who may ask, for what, and what becomes of questions that nobody
+waits for."""
 
 import json
 import os
@@ -28,13 +29,15 @@ def explorer():
         yield explorer
 
 
-# --- who may ask, and for what --------------------------------------------------------------------------------------
+# --- who may ask, and for what --------------------------------------------------------------------
 
 
 def test_only_this_machine_can_reach_it(explorer):
     assert explorer.socket.getsockname()[0] == "127.0.0.1"
     assert explorer.socket.family == socket.AF_INET
-    others = {info[4][0] for info in socket.getaddrinfo(socket.gethostname(), None, socket.AF_INET)} - {HOST}
+    others = {
+        info[4][0] for info in socket.getaddrinfo(socket.gethostname(), None, socket.AF_INET)
+    } - {HOST}
     for address in others:
         with socket.socket() as caller:
             caller.settimeout(5)
@@ -46,7 +49,9 @@ def test_it_answers_to_its_own_name(explorer, host):
     assert get(explorer, "/", Host=f"{host}:{explorer.server_port}")[0] == 200
 
 
-@pytest.mark.parametrize("host", ["", "evil.example", "127.0.0.1", "localhost:1", "127.0.0.1:80@evil.example"])
+@pytest.mark.parametrize(
+    "host", ["", "evil.example", "127.0.0.1", "localhost:1", "127.0.0.1:80@evil.example"]
+)
 @pytest.mark.parametrize("path", ["/", "/api/choices", "/nothing"])
 def test_another_name_that_points_here_gets_nothing(explorer, host, path):
     status, body, _ = get(explorer, path, Host=host)
@@ -63,7 +68,9 @@ def test_two_names_are_none(explorer):
 @pytest.mark.parametrize("site", ["cross-site", "same-site"])
 def test_pages_of_others_get_no_answers(explorer, site):
     assert get(explorer, "/api/choices", Sec_Fetch_Site=site)[0] == 403
-    assert get(explorer, "/", Sec_Fetch_Site=site)[0] == 200  # a link to the page may stand anywhere
+    assert (
+        get(explorer, "/", Sec_Fetch_Site=site)[0] == 200
+    )  # a link to the page may stand anywhere
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH", "OPTIONS", "HEAD", "TRACE"])
@@ -123,7 +130,7 @@ def test_a_browser_that_has_the_file_is_told_so(explorer):
     assert get(explorer, "/main.js", If_None_Match='"another"')[:2] == (200, body)
 
 
-# --- answers --------------------------------------------------------------------------------------------------------
+# --- answers --------------------------------------------------------------------------------------
 
 
 def test_answers_are_those_of_the_library(explorer):
@@ -145,7 +152,10 @@ def test_what_is_wrong_is_said(explorer):
     assert ask(explorer, "network", keep=2) == (
         400,
         {
-            "error": "keep: expected in (0, 1]; got 2.0; it is the rate at which units are kept, 1 minus the dropout rate"
+            "error": (
+                "keep: expected in (0, 1]; got 2.0; it is the rate at which units are kept, 1 minus"
+                " the dropout rate"
+            )
         },
     )
     assert ask(explorer, "network", keep=None)[0] == 400
@@ -169,13 +179,19 @@ def test_answers_are_kept_but_not_for_ever(explorer):
 
 
 def test_garbage_ends_a_connection_and_nothing_else(explorer):
-    for garbage in (b"\x00" * 100 + b"\r\n\r\n", b"GET\r\n\r\n", b"GET / HTTP/9.9\r\n\r\n", b"\x16\x03\x01 hello"):
+    for garbage in (
+        b"\x00" * 100 + b"\r\n\r\n",
+        b"GET\r\n\r\n",
+        b"GET / HTTP/9.9\r\n\r\n",
+        b"\x16\x03\x01 hello",
+    ):
         with socket.create_connection((HOST, explorer.server_port), timeout=10) as caller:
             caller.sendall(garbage)
     assert ask(explorer, "choices")[0] == 200
 
 
-# --- questions that nobody waits for, or that take too long ---------------------------------------------------------
+# --- questions that nobody waits for, or that take too long
+# ---------------------------------------------------------
 
 
 def idle(workers: Workers, number: int, within: float = 10.0) -> bool:
@@ -189,7 +205,9 @@ def test_a_dropped_question_is_not_computed(explorer):
     assert idle(explorer.workers, 3)
     with socket.create_connection((HOST, explorer.server_port), timeout=10) as caller:
         host = f"Host: {HOST}:{explorer.server_port}"
-        caller.sendall(f"GET /api/depth?{urlencode(DEPTH | SLOW)} HTTP/1.1\r\n{host}\r\n\r\n".encode())
+        caller.sendall(
+            f"GET /api/depth?{urlencode(DEPTH | SLOW)} HTTP/1.1\r\n{host}\r\n\r\n".encode()
+        )
         time.sleep(0.2)
         assert len(explorer.workers._idle) == 2
     assert idle(explorer.workers, 3, within=2)  # long before the work would be done
@@ -200,7 +218,10 @@ def test_what_takes_too_long_is_ended():
     workers = Workers(number=1, limit=0.5)
     try:
         status, body = workers.ask("depth", urlencode(DEPTH | SLOW), lambda: False)
-        assert (status, json.loads(body)["error"]) == (503, "this takes more than 0.5 seconds here; take smaller sizes")
+        assert (status, json.loads(body)["error"]) == (
+            503,
+            "this takes more than 0.5 seconds here; take smaller sizes",
+        )
         assert len(workers._idle) == 1
     finally:
         workers.close()
@@ -211,7 +232,10 @@ def test_a_worker_that_dies_is_replaced():
     try:
         first = workers._all[0]
         first._process.kill()
-        assert workers.ask("choices", "", lambda: False) == (500, b'{"error": "the calculation broke off"}')
+        assert workers.ask("choices", "", lambda: False) == (
+            500,
+            b'{"error": "the calculation broke off"}',
+        )
         assert workers.ask("choices", "", lambda: False)[0] == 200
     finally:
         workers.close()
@@ -224,11 +248,14 @@ def test_who_leaves_the_queue_leaves_it():
     workers.close()
 
 
-# --- how it starts and ends -----------------------------------------------------------------------------------------
+# --- how it starts and ends -----------------------------------------------------------------------
 
 
 def test_a_port_that_is_taken(explorer):
-    with pytest.raises(ValueError, match=f"port: expected a free port, got {explorer.server_port} .*leave out --port"):
+    with pytest.raises(
+        ValueError,
+        match=f"port: expected a free port, got {explorer.server_port} .*leave out --port",
+    ):
         Explorer(explorer.server_port)
     with pytest.raises(ValueError, match="port: expected at most 65535"):
         Explorer(70000)
@@ -262,11 +289,17 @@ def test_ctrl_c_ends_it_quietly(command):
 
 
 def test_without_plotly_it_says_what_to_install(command):
-    code = "import sys; sys.modules['plotly.offline'] = None; from orderone.cli.main import main; main()"
+    code = (
+        "import sys; sys.modules['plotly.offline'] = None; from orderone.cli.main import main;"
+        " main()"
+    )
     process = command("--no-browser", code=code)
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 2
-    assert errors.strip() == "orderone: plotly is needed to draw the explorer; pip install 'orderone[report]'"
+    assert (
+        errors.strip()
+        == "orderone: plotly is needed to draw the explorer; pip install 'orderone[report]'"
+    )
 
 
 def test_a_taken_port_on_the_command_line(explorer, command):

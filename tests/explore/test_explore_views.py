@@ -1,4 +1,5 @@
-"""What the page is told is what the library says, and what is wrong with a query is said by it too."""
+"""What the page is told is what the library says, and what is wrong with a query is said by it
+too."""
 
 import json
 import math
@@ -24,7 +25,7 @@ def tell(view, **changes):
     return body
 
 
-# --- numbers --------------------------------------------------------------------------------------------------------
+# --- numbers --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("activation", ["tanh", "relu", "gelu", "leaky-relu(0.2)"])
@@ -45,7 +46,9 @@ def test_paths_maps_and_cobwebs_are_those_of_the_network():
         assert told[name]["y"] == pytest.approx(step(told[name]["x"]))
         cobweb = told[name]["cobweb"]
         assert len(cobweb) == 17
-        assert cobweb[1:] == pytest.approx(step(np.asarray(cobweb[:-1])), rel=1e-9)  # each step is one of the map
+        assert cobweb[1:] == pytest.approx(
+            step(np.asarray(cobweb[:-1])), rel=1e-9
+        )  # each step is one of the map
 
 
 def test_signals_that_grow_for_ever_have_no_cobweb_at_their_length():
@@ -67,7 +70,9 @@ def test_a_diagram_is_that_of_the_library():
 
 
 def test_depths_without_bound_are_numbers():
-    told = tell("diagram", activation="linear", most_weight_var=2, points=10)  # chi_1 = 1 passes between two cells
+    told = tell(
+        "diagram", activation="linear", most_weight_var=2, points=10
+    )  # chi_1 = 1 passes between two cells
     assert np.isfinite(told["depth"]).all()
 
 
@@ -90,7 +95,9 @@ def test_a_rule_is_that_of_the_solver(name, optimizer):
 def test_the_verdict_can_say_both():
     assert not tell("rule", rule="sp")["stable"]
     failed = [j["text"] for j in tell("rule", rule="sp")["judged"] if not j["holds"]]
-    assert failed == ["(18)/(24) readout: W Δh into the logits, a + b + r >= omega: grows like n^(1/2)"]
+    assert failed == [
+        "(18)/(24) readout: W Δh into the logits, a + b + r >= omega: grows like n^(1/2)"
+    ]
     assert tell("rule", rule="sp", rates="worst")["stable"]  # smaller rates, for what training does
     assert tell("rule", rule="mup")["stable"]
 
@@ -98,7 +105,9 @@ def test_the_verdict_can_say_both():
 def test_why_a_rate_is_no_larger():
     told = tell("rule", rule="mup", optimizer="sgd")
     solution = solve(rules.get("mup", "sgd"), "sgd", "full")
-    assert [row["why"] for row in told["roles"]] == [solution.why(row["role"]) for row in told["roles"]]
+    assert [row["why"] for row in told["roles"]] == [
+        solution.why(row["role"]) for row in told["roles"]
+    ]
     assert {row["why"] for row in tell("rule", rule="standard")["roles"]} == {"given by the rule"}
 
 
@@ -113,7 +122,10 @@ def test_why_a_rate_is_no_larger():
             {"width": 40, "depth": 25, "activation": "sin", "shaped": 1, "a": 2},
             {"width": 40, "depth": 25, "activation": "shaped-smooth", "phi": "sin", "a": 2.0},
         ),
-        ({"width": 40, "depth": 25, "activation": "tanh"}, {"width": 40, "depth": 25, "activation": "tanh"}),
+        (
+            {"width": 40, "depth": 25, "activation": "tanh"},
+            {"width": 40, "depth": 25, "activation": "tanh"},
+        ),
         ({"width": 40, "depth": 10}, {"width": 40, "depth": 10}),
     ],
 )
@@ -125,7 +137,8 @@ def test_a_depth_report_is_that_of_the_library(query, options):
 
 
 @pytest.mark.parametrize(
-    "query", [{}, {"shaped": 1}, {"skips": "scaled"}, {"width": 40, "depth": 10, "activation": "tanh"}]
+    "query",
+    [{}, {"shaped": 1}, {"skips": "scaled"}, {"width": 40, "depth": 10, "activation": "tanh"}],
 )
 def test_densities_are_those_of_the_report(query):
     told = tell("depth", **query)
@@ -150,7 +163,7 @@ def test_inputs_that_are_one_have_a_density():
     assert np.isfinite(told["correlations"]["y"]).all()
 
 
-# --- wrong questions ------------------------------------------------------------------------------------------------
+# --- wrong questions ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -178,8 +191,16 @@ def test_inputs_that_are_one_have_a_density():
         ("depth", {"depth": "9" * 30}, "depth: expected at most"),
         ("depth", {"skips": "factor", "factor": "-1"}, "residual: expected a finite number"),
         ("depth", {"shaped": "1", "activation": "gelu"}, "unknown activation to shape: "),
-        ("depth", {"shaped": "1", "activation": "tanh", "a": "0"}, "a: expected a number of a size"),
-        ("depth", {"activation": "tanh", "depth": "3000"}, "depth: expected at most 2000 layers of tanh"),
+        (
+            "depth",
+            {"shaped": "1", "activation": "tanh", "a": "0"},
+            "a: expected a number of a size",
+        ),
+        (
+            "depth",
+            {"activation": "tanh", "depth": "3000"},
+            "depth: expected at most 2000 layers of tanh",
+        ),
         ("depth", {"rho0": "2"}, "rho0: expected a finite number of at least -1"),
     ],
 )
@@ -201,15 +222,38 @@ def test_what_is_missing_is_named(view):
 
 def test_a_value_twice_and_one_without_end():
     query = urlencode(QUERIES["network"])
-    assert answer("network", query + "&keep=1")[1]["error"] == "keep: expected one value, got several; give one"
+    assert (
+        answer("network", query + "&keep=1")[1]["error"]
+        == "keep: expected one value, got several; give one"
+    )
     status, body = answer("network", query.replace("tanh", "t" * (LONGEST + 1)))
-    assert (status, body["error"].partition(";")[0]) == (400, "activation: expected at most 120 characters, got 121")
+    assert (status, body["error"].partition(";")[0]) == (
+        400,
+        "activation: expected at most 120 characters, got 121",
+    )
     assert answer("network", "&".join(f"x{k}=1" for k in range(50)))[0] == 400
 
 
 NUMBERS = st.one_of(
     st.floats(width=16).map(str),  # half precision: sizes that are computed at once
-    st.sampled_from(["nan", "inf", "-inf", "-0", "1e999", "", " ", "1e-320", "0x1", "1,5", "½", "1_0", "true", "[]"]),
+    st.sampled_from(
+        [
+            "nan",
+            "inf",
+            "-inf",
+            "-0",
+            "1e999",
+            "",
+            " ",
+            "1e-320",
+            "0x1",
+            "1,5",
+            "½",
+            "1_0",
+            "true",
+            "[]",
+        ]
+    ),
     st.text(max_size=12),
 )
 WORDS = st.one_of(
@@ -225,7 +269,9 @@ WORDS = st.one_of(
 def test_bad_queries_get_an_answer_or_a_message(view, data):
     """Never an exception, and never something that JSON cannot hold."""
     usual = QUERIES.get(view, {})
-    wrong = data.draw(st.dictionaries(st.sampled_from([*usual, "more"]), WORDS, min_size=1, max_size=3))
+    wrong = data.draw(
+        st.dictionaries(st.sampled_from([*usual, "more"]), WORDS, min_size=1, max_size=3)
+    )
     if view == "depth" and data.draw(st.booleans()):
         wrong |= {"depth": "5", "width": "8"}
     status, body = answer(view, urlencode(usual | wrong, errors="replace"))

@@ -21,6 +21,10 @@ def maker():
 def test_pages_are_of_the_shipped_results(maker):
     found = maker.entries()
     for name, text in maker.pages(found).items():
-        assert (DOCS / "gallery" / name).read_text(encoding="utf-8") == text, "run: python docs/make_gallery.py"
-    drawn = {f"{name}.png" for those in found.values() for r in those for name, _ in maker.pictures(r)}
+        assert (DOCS / "gallery" / name).read_text(encoding="utf-8") == text, (
+            "run: python docs/make_gallery.py"
+        )
+    drawn = {
+        f"{name}.png" for those in found.values() for r in those for name, _ in maker.pictures(r)
+    }
     assert drawn == {path.name for path in (DOCS / "gallery").glob("*.png")}

@@ -28,15 +28,22 @@ def experiment(measured, **changes):
     def part(name, settings):
         def measure():
             measured.append(name)
-            return pd.DataFrame({"x": [1 / 3, float("inf"), float("nan")], "word": ["1/2", "a, b", ""]})
+            return pd.DataFrame(
+                {"x": [1 / 3, float("inf"), float("nan")], "word": ["1/2", "a, b", ""]}
+            )
 
         return measure
 
     made = Experiment(
-        name="s0-made", title="", claim="", method="", scales={"small": Settings(), "paper": Settings(8)},
+        name="s0-made",
+        title="",
+        claim="",
+        method="",
+        scales={"small": Settings(), "paper": Settings(8)},
         parts=lambda settings: {name: part(name, settings) for name in ("first", "second part")},
-        judge=lambda records: [Finding("all is there", len(records) == 2, "")], draw=lambda records: [],
-    )  # fmt: skip
+        judge=lambda records: [Finding("all is there", len(records) == 2, "")],
+        draw=lambda records: [],
+    )
     return replace(made, **changes)
 
 
@@ -48,7 +55,9 @@ def test_what_is_kept_is_not_measured_again(tmp_path):
     assert first.verdict == "holds"
     for part in first.records:
         pd.testing.assert_frame_equal(first.records[part], second.records[part])
-    pd.testing.assert_frame_equal(load(experiment([]), "small", tmp_path).records["first"], first.records["first"])
+    pd.testing.assert_frame_equal(
+        load(experiment([]), "small", tmp_path).records["first"], first.records["first"]
+    )
 
 
 @pytest.mark.parametrize("changed", [{"version": 2}, {"scales": {"small": Settings(3)}}])
@@ -90,16 +99,23 @@ def test_runs_at_the_same_time_share_the_work(tmp_path):
         return {name: part(name) for name in "abcdef"}
 
     with ThreadPoolExecutor(2) as pool:
-        runs = [pool.submit(reproduce, experiment([], parts=parts), folder=tmp_path) for _ in range(2)]
+        runs = [
+            pool.submit(reproduce, experiment([], parts=parts), folder=tmp_path) for _ in range(2)
+        ]
         found = [run.result(timeout=20) for run in runs]
     assert sorted(measured) == list("abcdef")
-    assert [list(each.records) for each in found] == [list("abcdef")] * 2  # in the order of the experiment
+    assert [list(each.records) for each in found] == [
+        list("abcdef")
+    ] * 2  # in the order of the experiment
     assert set(read_provenance(tmp_path / "s0-made" / "small")["parts"]) == set("abcdef")
     assert not list(tmp_path.rglob("*.lock"))
 
 
 def test_what_is_written_at_the_same_time_is_merged(tmp_path):
-    kept, names = Kept(tmp_path, experiment([]), "small", Settings()), [f"part{k}" for k in range(24)]
+    kept, names = (
+        Kept(tmp_path, experiment([]), "small", Settings()),
+        [f"part{k}" for k in range(24)],
+    )
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(lambda name: kept.put(name, pd.DataFrame({"x": [1.0]}), 0.0), names))
     assert set(kept.provenance()["parts"]) == set(names)
@@ -110,9 +126,14 @@ def test_a_run_killed_while_it_measures_blocks_nobody(tmp_path):
     measured, place = [], tmp_path / "s0-made" / "small"
     place.mkdir(parents=True)
     locks = [place / "first.csv.lock", place / "provenance.json.lock"]
-    hold = "import sys, time; from pathlib import Path; from orderone.core.locks import locked\n" \
-        "with locked(Path(sys.argv[1])), locked(Path(sys.argv[2])): print('held', flush=True); time.sleep(60)"  # fmt: skip
-    with subprocess.Popen([sys.executable, "-c", hold, *map(str, locks)], stdout=subprocess.PIPE) as holder:
+    hold = (
+        "import sys, time; from pathlib import Path; from orderone.core.locks import locked\nwith"
+        " locked(Path(sys.argv[1])), locked(Path(sys.argv[2])): print('held', flush=True);"
+        " time.sleep(60)"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", hold, *map(str, locks)], stdout=subprocess.PIPE
+    ) as holder:
         assert holder.stdout is not None
         assert holder.stdout.readline().strip() == b"held"
         with locked(locks[0], wait=False) as ours:
@@ -127,7 +148,9 @@ def test_a_run_killed_while_it_measures_blocks_nobody(tmp_path):
 def test_a_run_killed_while_it_writes_leaves_no_mixture(tmp_path, monkeypatch):
     """Records of other settings are on disk, and the provenance does not vouch for them."""
     reproduce(experiment([]), folder=tmp_path)
-    monkeypatch.setattr(kept_records, "versions", lambda: 1 / 0)  # between the file and its provenance
+    monkeypatch.setattr(
+        kept_records, "versions", lambda: 1 / 0
+    )  # between the file and its provenance
     with pytest.raises(ZeroDivisionError):
         reproduce(experiment([]), folder=tmp_path, seeds=9)
     monkeypatch.undo()
@@ -145,7 +168,17 @@ def test_a_lost_or_damaged_part_is_measured_again(tmp_path, damage):
 
 
 @pytest.mark.parametrize(
-    "damage", [b"", b"[]", b"{}", b'{"parts": []}', b'{"parts": null}', b'{"parts": {"first": 3}}', b"\xff", b'"']
+    "damage",
+    [
+        b"",
+        b"[]",
+        b"{}",
+        b'{"parts": []}',
+        b'{"parts": null}',
+        b'{"parts": {"first": 3}}',
+        b"\xff",
+        b'"',
+    ],
 )
 def test_a_damaged_provenance_is_as_good_as_none(tmp_path, damage):
     measured = []
@@ -219,7 +252,9 @@ def test_every_entry_is_whole(name):
     assert e.method
 
 
-@pytest.mark.parametrize("place", sorted(SHIPPED.glob("*/*")), ids=lambda place: f"{place.parent.name}-{place.name}")
+@pytest.mark.parametrize(
+    "place", sorted(SHIPPED.glob("*/*")), ids=lambda place: f"{place.parent.name}-{place.name}"
+)
 def test_shipped_results_are_of_the_present_code_and_can_be_judged_and_drawn(place):
     e = EXPERIMENTS[place.parent.name]
     known = read_provenance(place)["parts"]

@@ -1,4 +1,5 @@
-"""Entries of S0 and S3 that are no tables: their judges say yes, no and unclear, and a small run goes from end to end."""
+"""Entries of S0 and S3 that are no tables: their judges say yes, no and unclear, and a small run
+goes from end to end."""
 
 from dataclasses import replace
 from typing import Any
@@ -83,12 +84,22 @@ def alignments(
 
 
 def trainings(same: dict[str, int], apart: float = 1.0) -> dict[str, pd.DataFrame]:
-    """`same`: optimizer to the k with which logits are equal; with the others they differ by `apart`."""
+    """`same`: optimizer to the k with which logits are equal; with the others they differ by
+    `apart`."""
     frames = {}
     for optimizer, right in same.items():
         for pair in s0_equivalence.PAIRS:
             rows = [
-                (pair, optimizer, k, width, 0, step, 2.0 - step / 10, 1e-13 if k in (right, -1) else apart)
+                (
+                    pair,
+                    optimizer,
+                    k,
+                    width,
+                    0,
+                    step,
+                    2.0 - step / 10,
+                    1e-13 if k in (right, -1) else apart,
+                )
                 for k in (-1, 0, 1, 2)
                 for width in (100, 256)
                 for step in range(3)
@@ -98,13 +109,17 @@ def trainings(same: dict[str, int], apart: float = 1.0) -> dict[str, pd.DataFram
     return frames
 
 
-def logit_changes(powers: dict[tuple[str, str, str], float], noise: float = 0.02) -> dict[str, pd.DataFrame]:
+def logit_changes(
+    powers: dict[tuple[str, str, str], float], noise: float = 0.02
+) -> dict[str, pd.DataFrame]:
     rng, frames = np.random.default_rng(0), {}
     for rule in s0_logits.RULES:
         for activation in s0_logits.ACTIVATIONS:
             rows = []
             for tokens in s0_logits.TOKENS:
-                power = powers.get((rule, activation, tokens), s0_logits.POWERS[activation, tokens][rule])
+                power = powers.get(
+                    (rule, activation, tokens), s0_logits.POWERS[activation, tokens][rule]
+                )
                 for width in (64, 128, 256, 512):
                     for seed in range(6):
                         value = width**power * np.exp(noise * rng.standard_normal())
@@ -115,7 +130,10 @@ def logit_changes(powers: dict[tuple[str, str, str], float], noise: float = 0.02
 
 
 def near(values: dict[str, float], wide: float = 0.02) -> pd.DataFrame:
-    rows = [(curve, x, max(0.0, x - wide), x + wide, 1.0, 1.0) for curve, x in {NETWORK: 0.0, **values}.items()]
+    rows = [
+        (curve, x, max(0.0, x - wide), x + wide, 1.0, 1.0)
+        for curve, x in {NETWORK: 0.0, **values}.items()
+    ]
     return pd.DataFrame(rows, columns=["curve", "distance", "low", "high", "mean", "std"])
 
 
@@ -130,24 +148,42 @@ def far(laws: dict[str, tuple[float, float]], wide: float = 0.1) -> pd.DataFrame
 
 
 def figure_1(
-    euler: float = 0.04, printed: float = 0.47, powers: tuple[float, float] = (-1.0, 0.0), start: float = 0.05
+    euler: float = 0.04,
+    printed: float = 0.47,
+    powers: tuple[float, float] = (-1.0, 0.0),
+    start: float = 0.05,
 ):
     rng = np.random.default_rng(0)
     curves = {name: rng.standard_normal(500) for name in (NETWORK, *s3_figure1.STYLES)}
     return {
         "densities": densities(curves, *s3_figure1.RANGE),
-        "distances": near({s3_figure1.EULER: euler, s3_figure1.PRINTED: printed, s3_figure1.EXACT: 0.03}),
+        "distances": near(
+            {s3_figure1.EULER: euler, s3_figure1.PRINTED: printed, s3_figure1.EXACT: 0.03}
+        ),
         "widths": far({s3_figure1.EXACT: (0.8, powers[0]), s3_figure1.PRINTED: (2.0, powers[1])}),
         "starts": near({"opposite": start}),
     }
 
 
-def shaped(rho: float = 0.03, plus: float = 0.5, norm: float = 0.03, smooth: float = 0.03, distance: float = 0.3):
+def shaped(
+    rho: float = 0.03,
+    plus: float = 0.5,
+    norm: float = 0.03,
+    smooth: float = 0.03,
+    distance: float = 0.3,
+):
     minus, other, rng = s3_shaped.MINUS, s3_shaped.PLUS, np.random.default_rng(0)
     curves = {name: rng.uniform(-1, 1, 500) for name in (NETWORK, minus, other)}
-    drawn = [densities(curves, -1.0, 1.0).assign(quantity=quantity) for quantity in s3_shaped.QUANTITIES]
-    near_relu = [near({minus: rho, other: plus}).assign(quantity="rho"), near({minus: norm}).assign(quantity="norm")]
-    near_smooth = [near({minus: smooth}).assign(quantity=quantity) for quantity in s3_shaped.QUANTITIES]
+    drawn = [
+        densities(curves, -1.0, 1.0).assign(quantity=quantity) for quantity in s3_shaped.QUANTITIES
+    ]
+    near_relu = [
+        near({minus: rho, other: plus}).assign(quantity="rho"),
+        near({minus: norm}).assign(quantity="norm"),
+    ]
+    near_smooth = [
+        near({minus: smooth}).assign(quantity=quantity) for quantity in s3_shaped.QUANTITIES
+    ]
     return {
         **{f"densities {kind}": pd.concat(drawn) for kind in s3_shaped.KINDS},
         "distances shaped-relu": pd.concat(near_relu),
@@ -156,15 +192,31 @@ def shaped(rho: float = 0.03, plus: float = 0.5, norm: float = 0.03, smooth: flo
     }
 
 
-def converging(error: float | None = None, spread: float | None = None, networks: int = 500, deep: float = 0.97):
+def converging(
+    error: float | None = None, spread: float | None = None, networks: int = 500, deep: float = 0.97
+):
     """Powers of the width; by default those of theory."""
     records, widths = {}, np.array([64, 256, 1024, 4096])
     for p in (0.1, 0.2, 0.25, 0.3, 0.4):
         powers = [p - 0.5 if power is None else power for power in (spread, error)]
         sizes = [0.3 * (widths / 64) ** power for power in powers]
-        columns = {"p": p, "width": widths, "depth": 9, "networks": networks, "limit": 0.383, "centre": 0.39}
+        columns = {
+            "p": p,
+            "width": widths,
+            "depth": 9,
+            "networks": networks,
+            "limit": 0.383,
+            "centre": 0.39,
+        }
         records[f"p = {p:g}"] = pd.DataFrame(columns | {"spread": sizes[0], "error": sizes[1]})
-    line = {"p": 0.25, "width": [1024], "depth": 1024, "networks": 100, "limit": 0.383, "centre": deep}
+    line = {
+        "p": 0.25,
+        "width": [1024],
+        "depth": 1024,
+        "networks": 100,
+        "limit": 0.383,
+        "centre": deep,
+    }
     return records | {s3_convergence.PRINTED: pd.DataFrame(line | {"spread": 0.02, "error": 0.5})}
 
 
@@ -179,7 +231,9 @@ def covariances(residual: Any = resnet_ode, noise: float = 0.002, bend: float = 
                 rows.append((kind, t, "V12", rho0, float(V[0, 1]), noise))
                 rho = rho0 + bend * (float(correlation_ode(rho0, t)) - rho0)
                 rows.append((kind, t, "rho", rho0, rho, noise))
-        records[kind] = pd.DataFrame(rows, columns=["kind", "t", "quantity", "rho0", "value", "noise"])
+        records[kind] = pd.DataFrame(
+            rows, columns=["kind", "t", "quantity", "rho0", "value", "noise"]
+        )
     return records
 
 
@@ -198,7 +252,10 @@ MADE = {
 @pytest.mark.parametrize("name", MADE)
 def test_records_that_say_what_the_errata_say(name):
     experiment = EXPERIMENTS[name]
-    assert (held(experiment, MADE[name], "paper"), held(experiment, MADE[name], "corrected")) == PAPER[name]
+    assert (
+        held(experiment, MADE[name], "paper"),
+        held(experiment, MADE[name], "corrected"),
+    ) == PAPER[name]
     assert {f.erratum for f in experiment.judge(MADE[name])} - {""} == set(experiment.errata)
     draws(experiment, MADE[name])
 
@@ -207,10 +264,15 @@ def test_records_that_say_what_the_errata_say(name):
 def test_results_that_are_shipped_say_so_too(name):
     experiment = EXPERIMENTS[name]
     shipped = load(experiment, "small", SHIPPED)
-    assert (held(experiment, shipped.records, "paper"), held(experiment, shipped.records, "corrected")) == PAPER[name]
+    assert (
+        held(experiment, shipped.records, "paper"),
+        held(experiment, shipped.records, "corrected"),
+    ) == PAPER[name]
     identity = Kept(SHIPPED, experiment, "small", experiment.scales["small"]).identity
     for known in shipped.provenance["parts"].values():
-        assert {key: known[key] for key in identity} == identity  # measured with the settings of today
+        assert {
+            key: known[key] for key in identity
+        } == identity  # measured with the settings of today
     draws(experiment, shipped.records)
 
 
@@ -227,11 +289,31 @@ TURNED = [
     ("s0-alignment", alignments(u=(0.9, 0.5)), "u rises", False),
     ("s0-alignment", alignments(u=(0.5, 1.4)), "u rises", False),
     ("s0-alignment", alignments(u=(0.5, 0.55)), "u rises", None),
-    ("s0-equivalence", trainings({**RIGHT, "sgd": 1}), "SGD: SP and NTK train alike with the printed", True),
-    ("s0-equivalence", trainings({**RIGHT, "sgd": 1}), "SGD: SP and NTK train alike with c - 2θ", False),
-    ("s0-equivalence", trainings({**RIGHT, "adafactor": 1}), "Adafactor: muP and MF train alike with c unch", False),
+    (
+        "s0-equivalence",
+        trainings({**RIGHT, "sgd": 1}),
+        "SGD: SP and NTK train alike with the printed",
+        True,
+    ),
+    (
+        "s0-equivalence",
+        trainings({**RIGHT, "sgd": 1}),
+        "SGD: SP and NTK train alike with c - 2θ",
+        False,
+    ),
+    (
+        "s0-equivalence",
+        trainings({**RIGHT, "adafactor": 1}),
+        "Adafactor: muP and MF train alike with c unch",
+        False,
+    ),
     ("s0-equivalence", trainings({**RIGHT, "sign": 2}), "Adam without momentum: muP and MF", False),
-    ("s0-equivalence", trainings({**RIGHT, "sign": 2}, 1e-4), "Adam without momentum: muP and MF", None),
+    (
+        "s0-equivalence",
+        trainings({**RIGHT, "sign": 2}, 1e-4),
+        "Adam without momentum: muP and MF",
+        None,
+    ),
     (
         "s0-logits",
         logit_changes({("sp", "linear", TRAINED): 0.0, ("sp", "relu", TRAINED): 0.0}),
@@ -239,7 +321,12 @@ TURNED = [
         True,
     ),
     ("s0-logits", logit_changes({("sp", "relu", TRAINED): 0.0}), "by n^1/2 (31)", False),
-    ("s0-logits", logit_changes({("mup", "relu", TRAINED): 0.5}), "muP: the logits of training", False),
+    (
+        "s0-logits",
+        logit_changes({("mup", "relu", TRAINED): 0.5}),
+        "muP: the logits of training",
+        False,
+    ),
     ("s0-logits", logit_changes({("sp", "linear", HELD_OUT): 0.5}), "SP, linear networks", False),
     ("s0-logits", logit_changes({("mup", "linear", HELD_OUT): 0.0}), "muP, linear networks", False),
     ("s0-logits", logit_changes({("sp", "relu", HELD_OUT): 0.0}), "SP, ReLU networks", False),
@@ -298,7 +385,9 @@ SMALLER: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("name", SMALLER)
 def test_a_small_run_from_end_to_end(name, tmp_path):
     experiment = EXPERIMENTS[name]
-    tiny = replace(experiment, scales={"small": replace(experiment.scales["small"], **SMALLER[name])})
+    tiny = replace(
+        experiment, scales={"small": replace(experiment.scales["small"], **SMALLER[name])}
+    )
     found = reproduce(tiny, "small", tmp_path)
     assert len(found.findings) == len(experiment.judge(MADE[name]))
     draws(tiny, found.records)
@@ -307,15 +396,19 @@ def test_a_small_run_from_end_to_end(name, tmp_path):
 
 
 def test_equal_trainings_are_told_from_others_at_once(tmp_path):
-    """Erratum S0.3 on real networks, all of it: rounding is far below and other trainings far above the borders."""
+    """Erratum S0.3 on real networks, all of it: rounding is far below and other trainings far above
+    the borders."""
     experiment = EXPERIMENTS["s0-equivalence"]
     small = replace(experiment.scales["small"], seeds=1, steps=5, widths=(100,))
     records = {part: measure() for part, measure in experiment.parts(small).items()}
-    assert (held(experiment, records, "paper"), held(experiment, records, "corrected")) == PAPER["s0-equivalence"]
+    assert (held(experiment, records, "paper"), held(experiment, records, "corrected")) == PAPER[
+        "s0-equivalence"
+    ]
 
 
 def test_the_printed_equation_is_that_of_ito():
-    """(4.7) as printed by Euler steps in q itself, where they stay positive: another way to the same law."""
+    """(4.7) as printed by Euler steps in q itself, where they stay positive: another way to the
+    same law."""
     rng, q, dt = np.random.default_rng(0), np.full(4000, 0.7), 1e-3
     for k in range(1, 1001):
         drift = 2 * q * ((1 - C * np.sqrt(q)) / (k * dt) - 1)
@@ -326,7 +419,8 @@ def test_the_printed_equation_is_that_of_ito():
 
 
 def test_the_plus_sign_is_the_other_equation():
-    """Without noise both SDEs are ODEs: at rho = 0 they have the same slope, and 2 k rho arccos(rho) apart elsewhere."""
+    """Without noise both SDEs are ODEs: at rho = 0 they have the same slope, and 2 k rho
+    arccos(rho) apart elsewhere."""
     V = np.array([[1.0, 0.5], [0.5, 1.0]])[..., None]
     plus, minus = (sde().drift.rate(V)[0, 1, 0] for sde in (s3_shaped.PlusSDE, CovarianceSDE))
     assert plus - minus == pytest.approx(2 * 0.5 * np.arccos(0.5) / (2 * np.pi))

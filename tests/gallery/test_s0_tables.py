@@ -1,4 +1,5 @@
-"""S0 on real networks, widths 64 to 1024: the predictions hold within narrow intervals, and what must fail does."""
+"""S0 on real networks, widths 64 to 1024: the predictions hold within narrow intervals, and what
+must fail does."""
 
 from dataclasses import replace
 from fractions import Fraction as F
@@ -32,9 +33,14 @@ def verdicts(experiment: Experiment, records) -> dict[tuple[str, str], bool | No
     return {(finding.of, finding.claim): finding.holds for finding in experiment.judge(records)}
 
 
-def lines(row: str, quantities: dict[str, tuple[str, str, float]], wide: float = 0.02) -> pd.DataFrame:
+def lines(
+    row: str, quantities: dict[str, tuple[str, str, float]], wide: float = 0.02
+) -> pd.DataFrame:
     """Made-up lines of a table: quantity to its printed, its derived and its measured exponent."""
-    rows = [(row, name, paper, derived, x, x - wide, x + wide) for name, (paper, derived, x) in quantities.items()]
+    rows = [
+        (row, name, paper, derived, x, x - wide, x + wide)
+        for name, (paper, derived, x) in quantities.items()
+    ]
     return pd.DataFrame(rows, columns=exponent_table.COLUMNS)
 
 
@@ -43,7 +49,9 @@ def test_table_1_is_derived():
     frame = s0_table1.derive()
     assert len(frame) == 12
     assert (frame.c == frame.printed).all()
-    trained = {f"{rule} in training": logits(rule, power) for rule, power in (("sp", 0.5), ("mup", 0.0))}
+    trained = {
+        f"{rule} in training": logits(rule, power) for rule, power in (("sp", 0.5), ("mup", 0.0))
+    }
     found = verdicts(experiment, {"rates": frame, **trained})
     assert [held for (_, claim), held in found.items() if "largest rates" in claim] == [True] * 4
     frame.loc[0, "c"] = "1/2"
@@ -57,11 +65,19 @@ def logits(rule: str, power: float, wide: float = 0.1) -> pd.DataFrame:
 
 @pytest.mark.parametrize(
     ("power", "wide", "stable", "grows"),
-    [(0.48, 0.1, False, True), (0.02, 0.1, True, False), (0.25, 0.05, False, False), (0.2, 0.4, None, None)],
+    [
+        (0.48, 0.1, False, True),
+        (0.02, 0.1, True, False),
+        (0.25, 0.05, False, False),
+        (0.2, 0.4, None, None),
+    ],
 )
 def test_table_1_judges_the_logits_of_sp(power, wide, stable, grows):
     """Erratum S0.5, and what it would be if it were not so."""
-    experiment, records = EXPERIMENTS["s0-table1"], {"rates": s0_table1.derive(), "sp": logits("sp", power, wide)}
+    experiment, records = (
+        EXPERIMENTS["s0-table1"],
+        {"rates": s0_table1.derive(), "sp": logits("sp", power, wide)},
+    )
     found = verdicts(experiment, records)
     assert found["paper", "sp: the logits stay stable in training"] is stable
     assert [held for (of, _), held in found.items() if of == "corrected"] == [grows]
@@ -78,7 +94,10 @@ def test_tables_2_and_3_are_judged_row_by_row(name):
     experiment, row = EXPERIMENTS[name], {"s0-table2": "1/d, 1/d", "s0-table3": "SP (A.2)"}[name]
     other = lines("another", {"h1": ("0", "0", 0.01), "h2": ("1/2", "1/2", 0.49)})
     wrong = {"part": lines(row, {"h1": ("0", "0", 0.0), "h5": ("0", "1/2", 0.5)}), "other": other}
-    printed, derived = ("paper", f"{row}: the printed exponents"), ("corrected", f"{row}: the derived exponents")
+    printed, derived = (
+        ("paper", f"{row}: the printed exponents"),
+        ("corrected", f"{row}: the derived exponents"),
+    )
     said = {printed: False, derived: True, ("paper", "another: the printed exponents"): True}
     assert verdicts(experiment, wrong) == said
     right = {"part": lines(row, {"h1": ("0", "0", 0.0), "h5": ("0", "1/2", 0.0)}), "other": other}
@@ -92,9 +111,18 @@ def test_table_2_holds_and_row_2_of_the_paper_does_not():
     experiment, records = measured("s0-table2", 4)
     frame = judged(records)
     assert len(frame) == 90
-    assert all(held is True for held in frame.holds), frame[[held is not True for held in frame.holds]]
-    assert (frame.high - frame.low).max() < 0.15  # narrow enough to tell 0 from 1/2 three times over
-    wrong = frame[[held is False for held in frame.paper_holds]].groupby("row").quantity.agg(set).to_dict()
+    assert all(held is True for held in frame.holds), frame[
+        [held is not True for held in frame.holds]
+    ]
+    assert (
+        frame.high - frame.low
+    ).max() < 0.15  # narrow enough to tell 0 from 1/2 three times over
+    wrong = (
+        frame[[held is False for held in frame.paper_holds]]
+        .groupby("row")
+        .quantity.agg(set)
+        .to_dict()
+    )
     assert set(wrong) == {"1/d, 1/d", "1/d, 1/d norm"}
     assert wrong["1/d, 1/d"] == {"h'5"}  # erratum S0.10
     assert {"h1", "h5", "W'4", "W'1", "W'0"} <= wrong["1/d, 1/d norm"]  # erratum S0.9
@@ -114,7 +142,9 @@ def test_table_3_as_shipped():
 def check_table_3(frame: pd.DataFrame, widest: float) -> None:
     assert all(held is True for held in frame.holds)
     failed = frame[[held is not True for held in frame.paper_holds]]
-    assert list(zip(failed.row, failed.quantity, strict=True)) == [("SP (A.2)", "Δh5")]  # erratum S0.5
+    assert list(zip(failed.row, failed.quantity, strict=True)) == [
+        ("SP (A.2)", "Δh5")
+    ]  # erratum S0.5
     assert (frame[frame.quantity != "Δh5"].eval("high - low")).max() < widest
     logits = frame[frame.quantity == "Δh5"].set_index("row")
     assert logits.measured["SP (31)"] == pytest.approx(0.5, abs=0.15)
@@ -125,7 +155,9 @@ def test_equation_5_as_printed_is_refuted():
     """Erratum S0.1, at exponents that no paper chose."""
     p = rules.custom("odd", a=("1/10", "1/5", "3/10"), b=("1/5", "9/20", "2/5"), c=(0, 0, 0))
     fit = fits(
-        simulate(Setting(p, tokens=tuple(range(10)), targets=tuple(range(10)))), confidence=0.9999, correction=False
+        simulate(Setting(p, tokens=tuple(range(10)), targets=tuple(range(10)))),
+        confidence=0.9999,
+        correction=False,
     )
     for name, predicted in rms(p).items():
         assert fit.low[name] <= predicted <= fit.high[name], name
@@ -139,7 +171,10 @@ def test_every_optimizer_moves_activations_by_order_one_at_its_largest_rates(opt
     start = rules.get("mup")
     p = start.with_c(max_lr(start, optimizer, "worst"))
     scale = {"sgd": 0.02, "adafactor": 0.005, "muon": 0.02}[optimizer]
-    tokens, targets = (0, 0, 1, 1, 2, 2, 3, 3), (1, 2, 3, 4, 5, 6, 7, 8)  # two answers each: no gradient can vanish
+    tokens, targets = (
+        (0, 0, 1, 1, 2, 2, 3, 3),
+        (1, 2, 3, 4, 5, 6, 7, 8),
+    )  # two answers each: no gradient can vanish
     setting = Setting(p, optimizer, steps=1, scale=scale, norm=norm, tokens=tokens, targets=targets)
     frame = simulate(setting, widths=(32, 64, 128, 256, 512), seeds=16)
     fit, straight = fits(frame, confidence=0.9999), fits(frame, correction=False)
@@ -158,13 +193,18 @@ def test_behind_norms_a_rate_too_large_moves_activations_by_their_size_and_no_mo
 
 
 def test_muon_entries_are_those_of_a_spectral_update():
-    """e = c + 1/2 for every shape when the gradient has full rank: the polar factor of n x n, n x V and V x n."""
+    """e = c + 1/2 for every shape when the gradient has full rank: the polar factor of n x n, n x V
+    and V x n."""
     for shape in (lambda n: (n, n), lambda n: (n, 10), lambda n: (10, n)):
         widths, sizes = (32, 64, 128, 256), []
         for n in widths:
-            gradient = torch.randn(shape(n), generator=torch.Generator().manual_seed(n), dtype=torch.float64)
+            gradient = torch.randn(
+                shape(n), generator=torch.Generator().manual_seed(n), dtype=torch.float64
+            )
             sizes.append(float(size_of(update(torch.zeros_like(gradient), gradient, 1.0, "muon"))))
-        assert fit_exponent(widths, sizes, correction=False).exponent == pytest.approx(-0.5, abs=1e-6)
+        assert fit_exponent(widths, sizes, correction=False).exponent == pytest.approx(
+            -0.5, abs=1e-6
+        )
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "sign", "adafactor", "muon"])
@@ -179,7 +219,8 @@ def test_faster_than_the_largest_rate_grows(optimizer):
 
 
 def test_alignment_is_what_the_errata_say():
-    """Errata S0.5, S0.6 on the linear network: omega 1/2 inside and 1 at the readout, alpha 1, from the first step."""
+    """Errata S0.5, S0.6 on the linear network: omega 1/2 inside and 1 at the readout, alpha 1, from
+    the first step."""
     frame = simulate(Setting(rules.get("sp"), steps=1, scale=0.05), seeds=12)
     fit = fits(frame, confidence=0.9999)
     for layer, omega in {1: 0.5, 2: 0.5, 3: 0.5, 4: 1.0}.items():
@@ -189,13 +230,24 @@ def test_alignment_is_what_the_errata_say():
 
 
 def test_held_out_tokens_are_not_aligned():
-    """Errata S0.5: tokens that were not trained on see alpha = 1/2 and, for SP, logits that stay put."""
-    common = {"steps": 3, "scale": 0.05, "tokens": (0, 1, 2, 3), "targets": (1, 2, 3, 4), "held_out": (7, 8)}
+    """Errata S0.5: tokens that were not trained on see alpha = 1/2 and, for SP, logits that stay
+    put."""
+    common = {
+        "steps": 3,
+        "scale": 0.05,
+        "tokens": (0, 1, 2, 3),
+        "targets": (1, 2, 3, 4),
+        "held_out": (7, 8),
+    }
     sp, mup = (
-        fits(simulate(Setting(rules.get(name), **common), seeds=4), tokens=HELD_OUT, correction=False)
+        fits(
+            simulate(Setting(rules.get(name), **common), seeds=4), tokens=HELD_OUT, correction=False
+        )
         for name in ("sp", "mup")
     )
-    assert sp.exponent[["alpha1", "alpha2", "alpha3"]].tolist() == pytest.approx([0.5] * 3, abs=0.12)
+    assert sp.exponent[["alpha1", "alpha2", "alpha3"]].tolist() == pytest.approx(
+        [0.5] * 3, abs=0.12
+    )
     assert sp.exponent["Δh5"] == pytest.approx(0.0, abs=0.15)
     assert mup.exponent["Δh5"] == pytest.approx(-0.5, abs=0.15)
 
@@ -211,9 +263,12 @@ def test_a_tied_network_behaves_as_its_untied_twin():
 
 
 def test_u_is_not_aligned_at_the_first_step():
-    """Erratum S0.6: with a batch of eight, dW dh adds up like independent terms at first; u = 1 is an upper bound."""
+    """Erratum S0.6: with a batch of eight, dW dh adds up like independent terms at first; u = 1 is
+    an upper bound."""
     tokens, targets = tuple(range(8)), (3, 1, 4, 1, 5, 9, 2, 6)
-    frame = simulate(Setting(rules.get("mup"), steps=1, scale=0.005, tokens=tokens, targets=targets), seeds=8)
+    frame = simulate(
+        Setting(rules.get("mup"), steps=1, scale=0.005, tokens=tokens, targets=targets), seeds=8
+    )
     fit = fits(frame, confidence=0.9999, correction=False)
     for layer in (1, 2, 3):
         assert fit.high[f"u{layer}"] < 0.9

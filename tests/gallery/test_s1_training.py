@@ -31,7 +31,7 @@ def drawn(experiment, records):
     return pictures
 
 
-# --- Figure 7 -----------------------------------------------------------------------------------------------------------
+# --- Figure 7 -------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +45,9 @@ def panel(lines, law, keep=1.0, seed=0, best=0.95):
     noise = np.random.default_rng(seed)
     rows = []
     for weight_var in s1_figure7.WEIGHT_VARS:
-        edge = law(own.xi1[weight_var], own.xi2[weight_var]) * np.exp(0.05 * noise.standard_normal())
+        edge = law(own.xi1[weight_var], own.xi2[weight_var]) * np.exp(
+            0.05 * noise.standard_normal()
+        )
         for depth in s1_figure7.DEPTHS:
             accuracy = 0.1 + (best - 0.1) / (1 + (depth / edge) ** 8)
             rows.append((weight_var, 0, depth, accuracy))
@@ -55,14 +57,20 @@ def panel(lines, law, keep=1.0, seed=0, best=0.95):
 
 
 def theory_of(lines):
-    return {"theory": lines, "captions": pd.DataFrame({"letter": list("afx"), "caption": "made up"})}
+    return {
+        "theory": lines,
+        "captions": pd.DataFrame({"letter": list("afx"), "caption": "made up"}),
+    }
 
 
 CLAIMED = lambda one, two: 12 * min(one, two)  # noqa: E731
 
 
 def test_the_claim_of_figure_7_can_hold(lines):
-    records = {"panel a": panel(lines, CLAIMED), "panel f": panel(lines, CLAIMED, 0.95)} | theory_of(lines)
+    records = {
+        "panel a": panel(lines, CLAIMED),
+        "panel f": panel(lines, CLAIMED, 0.95),
+    } | theory_of(lines)
     found = told(SEVEN.judge(records))
     assert len(found) == 10
     assert set(found.values()) == {True}
@@ -95,16 +103,25 @@ def test_each_claim_of_figure_7_can_fail(lines, law, keep, claim, holds):
 
 
 def test_a_boundary_is_between_the_depths_where_accuracy_falls():
-    frame = pd.DataFrame({"weight_var": 1.0, "seed": 0, "depth": [10, 20, 40], "accuracy": [0.9, 0.7, 0.1]})
+    frame = pd.DataFrame(
+        {"weight_var": 1.0, "seed": 0, "depth": [10, 20, 40], "accuracy": [0.9, 0.7, 0.1]}
+    )
     found = boundaries(frame)
     assert 20 < found.low[0] == found.high[0] < 40
     assert found.low[0] == pytest.approx(20 * 2 ** (0.2 / 0.6))
 
 
-@pytest.mark.parametrize(("accuracy", "low", "high"), [([0.9, 0.9], 20, np.inf), ([0.2, 0.1], 0, 10)])
+@pytest.mark.parametrize(
+    ("accuracy", "low", "high"), [([0.9, 0.9], 20, np.inf), ([0.2, 0.1], 0, 10)]
+)
 def test_bounds_where_the_grid_ends(accuracy, low, high):
     other = pd.DataFrame({"weight_var": 2.0, "seed": 0, "depth": [10, 20], "accuracy": [0.9, 0.1]})
-    frame = pd.concat([pd.DataFrame({"weight_var": 1.0, "seed": 0, "depth": [10, 20], "accuracy": accuracy}), other])
+    frame = pd.concat(
+        [
+            pd.DataFrame({"weight_var": 1.0, "seed": 0, "depth": [10, 20], "accuracy": accuracy}),
+            other,
+        ]
+    )
     found = boundaries(frame)
     assert (found.low[0], found.high[0]) == (low, high)
     inside, outside = (np.array([depth, 15.0]) for depth in ((30.0, 10.0) if low else (5.0, 20.0)))
@@ -113,7 +130,9 @@ def test_bounds_where_the_grid_ends(accuracy, low, high):
 
 
 def test_divergence_counts_as_not_trained():
-    frame = pd.DataFrame({"weight_var": 1.0, "seed": 0, "depth": [10, 20, 40], "accuracy": [0.9, np.nan, 0.1]})
+    frame = pd.DataFrame(
+        {"weight_var": 1.0, "seed": 0, "depth": [10, 20, 40], "accuracy": [0.9, np.nan, 0.1]}
+    )
     assert 10 < boundaries(frame).low[0] < 20
 
 
@@ -145,7 +164,7 @@ def test_learning_rates_by_depth():
     assert d.rate_at(50) * 50 == pytest.approx(d.rate)
 
 
-# --- Figure 6 -----------------------------------------------------------------------------------------------------------
+# --- Figure 6 -------------------------------------------------------------------------------------
 
 
 def steps_to(panel, beta, slower=1.0, gamma=0.0, seed=0, slope=0.35):
@@ -213,7 +232,9 @@ def test_depths_that_do_not_learn_are_named():
 
 def test_the_first_step_that_is_good_enough_counts():
     times = s1_figure6.Times((2, 1), 6)
-    for step, pair in enumerate(zip((0.1, 0.3, 0.2, 0.3, 0.4, 0.1), (0.1, 0.1, 0.1, 0.1, 0.1, 0.25), strict=True), 1):
+    for step, pair in enumerate(
+        zip((0.1, 0.3, 0.2, 0.3, 0.4, 0.1), (0.1, 0.1, 0.1, 0.1, 0.1, 0.25), strict=True), 1
+    ):
         times.see(step, np.array(pair)[:, None])
     assert times.first[0, 0] == 2
     assert np.isnan(times.first[1, 0])
@@ -236,7 +257,10 @@ def test_limits_of_the_laws_would_be_seen():
 
 
 def test_where_nothing_learns_nothing_is_said():
-    records = {name: frame.assign(tau=np.nan) if "panel" in name else frame for name, frame in six().items()}
+    records = {
+        name: frame.assign(tau=np.nan) if "panel" in name else frame
+        for name, frame in six().items()
+    }
     told_none = [f for f in SIX.judge(records) if f.claim.startswith("(")]
     assert {f.holds for f in told_none} == {None}
     drawn(SIX, records)
@@ -244,7 +268,11 @@ def test_where_nothing_learns_nothing_is_said():
 
 def test_the_powers_have_honest_intervals():
     a = s1_figure6.PANELS[0]
-    found = [each for seed in range(20) if (each := collapse.powers(steps_to(a, 0.7, gamma=0.2, seed=seed)))]
+    found = [
+        each
+        for seed in range(20)
+        if (each := collapse.powers(steps_to(a, 0.7, gamma=0.2, seed=seed)))
+    ]
     assert len(found) == 20
     assert sum(each.beta.low <= 0.7 <= each.beta.high for each in found) >= 17
     assert sum(each.gamma.low <= 0.2 <= each.gamma.high for each in found) >= 17
@@ -252,7 +280,8 @@ def test_the_powers_have_honest_intervals():
 
 
 def test_curves_that_go_up_with_depth_do_not_spoil_the_power_of_the_rates():
-    """A common curve without L^gamma would have rates fall with L^1.5 here, at the end of the powers tried."""
+    """A common curve without L^gamma would have rates fall with L^1.5 here, at the end of the
+    powers tried."""
     fitted = collapse.powers(steps_to(s1_figure6.PANELS[0], 1.0, gamma=1.5))
     assert fitted is not None
     assert fitted.beta.near(1.0) is True
@@ -278,14 +307,16 @@ def test_a_power_is_near_what_is_claimed_if_no_other_is(low, high, holds):
 
 @pytest.mark.parametrize("spoiled", [{"tau": np.inf}, {"rate": np.nan}, {"tau": np.nan}])
 def test_nothing_is_said_of_spoiled_records(spoiled):
-    records = {name: frame.assign(**spoiled) if "panel" in name else frame for name, frame in six().items()}
+    records = {
+        name: frame.assign(**spoiled) if "panel" in name else frame for name, frame in six().items()
+    }
     assert {f.holds for f in SIX.judge(records) if f.claim.startswith("(")} == {None}
     drawn(SIX, records)
     unknown = SIX.judge(records | {"theory": records["theory"].assign(xi2=np.nan)})
     assert {f.holds for f in unknown} == {None}
 
 
-# --- networks -----------------------------------------------------------------------------------------------------------
+# --- networks -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("orthogonal", [False, True])
@@ -301,11 +332,16 @@ def test_initial_weights(orthogonal):
         assert network.biases.var().item() == pytest.approx(0.05, rel=0.25)
         gram = network.hidden @ network.hidden.mT / weight_var
         assert torch.allclose(gram, torch.eye(50).expand(5, 50, 50), atol=1e-5) is orthogonal
-    assert abs(torch.corrcoef(torch.stack([small.hidden.flatten(), large.hidden.flatten()]))[0, 1]) < 0.05
+    assert (
+        abs(torch.corrcoef(torch.stack([small.hidden.flatten(), large.hidden.flatten()]))[0, 1])
+        < 0.05
+    )
 
 
 def test_masks_drop_units_of_hidden_layers():
-    network = draw_networks(Drawing(8, 16, 3, 0.05, False), [1.5], torch.Generator().manual_seed(0))[0]
+    network = draw_networks(
+        Drawing(8, 16, 3, 0.05, False), [1.5], torch.Generator().manual_seed(0)
+    )[0]
     x = torch.randn(5, 8)
     assert torch.equal(network(x, torch.ones(3, 5, 16)), network(x))
     nothing = torch.ones(3, 5, 16)
@@ -326,7 +362,9 @@ def test_masks_are_kept_at_the_rate_and_scaled():
 
 def test_training_learns_what_can_be_trained():
     images = read_images("digits", "cpu")
-    run = Run(Training(48, 32, 0.05, optimizer="rmsprop"), Members(6, [1.76, 1.76], [3e-4, 1e-9]), images)
+    run = Run(
+        Training(48, 32, 0.05, optimizer="rmsprop"), Members(6, [1.76, 1.76], [3e-4, 1e-9]), images
+    )
     train([run], 60, "test")
     learned, not_learned = run.accuracy(*images.train)
     assert learned > 0.6 > 0.4 > not_learned
@@ -336,7 +374,11 @@ def test_runs_depend_on_the_seed_only():
     images = read_images("digits", "cpu")
 
     def trained(seed):
-        run = Run(Training(16, 8, 0.05, keep=0.9, orthogonal=True, seed=seed), Members(3, [1.5], [0.05]), images)
+        run = Run(
+            Training(16, 8, 0.05, keep=0.9, orthogonal=True, seed=seed),
+            Members(3, [1.5], [0.05]),
+            images,
+        )
         train([run], 3, "test")
         return run.stack.parameters["hidden"]
 
@@ -344,16 +386,28 @@ def test_runs_depend_on_the_seed_only():
     assert not torch.equal(trained(0), trained(1))
 
 
-# --- end to end ---------------------------------------------------------------------------------------------------------
+# --- end to end -----------------------------------------------------------------------------------
 
 
 def test_figure_7_end_to_end(tmp_path):
     small = SEVEN.scales["small"]
     panels = tuple(replace(each, steps=3) for each in small.panels)
-    tiny = replace(small, panels=panels, width=16, batch=8, depths=(3, 5, 9), weight_vars=(1.0, 2.0, 4.0), images=50)
+    tiny = replace(
+        small,
+        panels=panels,
+        width=16,
+        batch=8,
+        depths=(3, 5, 9),
+        weight_vars=(1.0, 2.0, 4.0),
+        images=50,
+    )
     experiment = replace(SEVEN, scales={"small": tiny})
     first = reproduce(experiment, "small", tmp_path)
-    assert set(first.records) == {"theory", "captions", *(f"panel {each.letter}" for each in panels)}
+    assert set(first.records) == {
+        "theory",
+        "captions",
+        *(f"panel {each.letter}" for each in panels),
+    }
     assert len(first.records["panel a"]) == 9 * 3  # steps 1, 2 and 3
     assert first.findings
     drawn(experiment, first.records)

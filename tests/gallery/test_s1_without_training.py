@@ -1,4 +1,5 @@
-"""S1 Figures 1 to 5 and Table 1: every judge says yes and no on made-up records, every picture can be drawn."""
+"""S1 Figures 1 to 5 and Table 1: every judge says yes and no on made-up records, every picture can
+be drawn."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -31,7 +32,20 @@ NAMES = ("s1-figure1", "s1-figure2", "s1-figure3", "s1-figure4", "s1-figure5", "
 
 def rate_line(network, quantity, rate, chi1, chi2, law=None, limit=None, width=500, spread=0.002):
     law, limit = rate if law is None else law, rate if limit is None else limit
-    return network, quantity, width, 5, 20, rate, rate * (1 - spread), rate * (1 + spread), law, limit, chi1, chi2
+    return (
+        network,
+        quantity,
+        width,
+        5,
+        20,
+        rate,
+        rate * (1 - spread),
+        rate * (1 + spread),
+        law,
+        limit,
+        chi1,
+        chi2,
+    )
 
 
 def rate_frame(*lines):
@@ -44,19 +58,37 @@ def records1():
         + [figure1.curve(name, 1.0) for name in figure1.CHAOTIC]
     )
     every = theory_curves.groupby(["panel", "keep"], sort=False).head(61).iloc[::6]
-    maps = every.rename(columns={"y": "theory"}).assign(mean=lambda f: f.theory + 1e-3, se=1e-3, std=0.01, width=1000)
+    maps = every.rename(columns={"y": "theory"}).assign(
+        mean=lambda f: f.theory + 1e-3, se=1e-3, std=0.01, width=1000
+    )
     rows = []
     for name, panel in (figure1.PANELS | figure1.CHAOTIC).items():
         for keep in figure1.KEEPS if name in figure1.PANELS else (1.0,):
             mf = figure1.mean_field(panel, keep)
             diverges = mf.status == "diverges"
             growth = 0.7 if diverges else 0.0
-            rows.append({
-                "panel": name, "activation": panel.activation, "keep": keep, "width": 1000, "depth": 100,
-                "status": mf.status, "q_star": mf.q_star, "c_star": mf.c_star, "chi1": mf.chi1, "chi2": mf.chi2,
-                "q": 40.0 if diverges else mf.q_star, "q_se": 0.01, "c": mf.c_star, "c_se": 1e-3 * (mf.c_star < 1),
-                "growth": growth, "growth_low": growth - 0.1, "growth_high": growth + 0.1, "growth_expected": growth,
-            })  # fmt: skip
+            rows.append(
+                {
+                    "panel": name,
+                    "activation": panel.activation,
+                    "keep": keep,
+                    "width": 1000,
+                    "depth": 100,
+                    "status": mf.status,
+                    "q_star": mf.q_star,
+                    "c_star": mf.c_star,
+                    "chi1": mf.chi1,
+                    "chi2": mf.chi2,
+                    "q": 40.0 if diverges else mf.q_star,
+                    "q_se": 0.01,
+                    "c": mf.c_star,
+                    "c_se": 1e-3 * (mf.c_star < 1),
+                    "growth": growth,
+                    "growth_low": growth - 0.1,
+                    "growth_high": growth + 0.1,
+                    "growth_expected": growth,
+                }
+            )
     return {"theory": theory_curves, "maps": maps, "fixed points": pd.DataFrame(rows)}
 
 
@@ -69,12 +101,22 @@ def records2(fold=1.0):
             layer = np.arange(1, depth + 1)
             noise = 0 * g.g_aa if keep == 1 else 0.005 * g.g_aa
             signed = np.where(depth - layer > figure2.LAST_FEW, fold if keep < 1 else 1, 1) * g.g_ab
-            found[part] = pd.DataFrame({
-                "layer": layer, "g_aa": g.g_aa, "g_aa_var": 0.1 * g.g_aa**2, "g_ab": signed,
-                "g_ab_var": noise**2 + 0.01 * g.g_ab**2, "abs_g_ab": np.hypot(g.g_ab, noise),
-                "abs_g_ab_var": noise**2 + 0.1 * g.g_ab**2,
-                "printed_aa": g.g_aa, "printed_ab": g.g_ab, "keep": keep, "networks": 1000, "floor": noise + g.g_ab,
-            })  # fmt: skip
+            found[part] = pd.DataFrame(
+                {
+                    "layer": layer,
+                    "g_aa": g.g_aa,
+                    "g_aa_var": 0.1 * g.g_aa**2,
+                    "g_ab": signed,
+                    "g_ab_var": noise**2 + 0.01 * g.g_ab**2,
+                    "abs_g_ab": np.hypot(g.g_ab, noise),
+                    "abs_g_ab_var": noise**2 + 0.1 * g.g_ab**2,
+                    "printed_aa": g.g_aa,
+                    "printed_ab": g.g_ab,
+                    "keep": keep,
+                    "networks": 1000,
+                    "floor": noise + g.g_ab,
+                }
+            )
         mf = figure2.network(keep)
         limit = max(mf.chi2, mf.chi1**2)
         law = limit if keep in (1, 0.9) else limit * 1.02
@@ -85,9 +127,20 @@ def records2(fold=1.0):
     general = theory.linear_gradient_metrics(0.5, 0.1, 0.9, 20, q0=1.0, qab0=0.0).g_aa
     printed = theory.linear_gradient_metrics(0.5, 0.1, 0.9, 20).g_aa
     start = pd.DataFrame(
-        {"layer": np.arange(1, 21), "mean": general, "se": 0.01 * general, "printed": printed, "general": general}
+        {
+            "layer": np.arange(1, 21),
+            "mean": general,
+            "se": 0.01 * general,
+            "printed": printed,
+            "general": general,
+        }
     )
-    return found | {"rates": rate_frame(*lines), "far rates": rate_frame(*far), "widths": widths, "start": start}
+    return found | {
+        "rates": rate_frame(*lines),
+        "far rates": rate_frame(*far),
+        "widths": widths,
+        "start": start,
+    }
 
 
 def records3():
@@ -97,35 +150,64 @@ def records3():
         for keep in figure3.KEEPS:
             mf = figure3.network(activation, keep)
             name = f"{activation} ρ = {keep:g}"
-            lines += [rate_line(name, quantity, mf.chi1, mf.chi1, mf.chi2) for quantity in ("g_aa", "l1_g_ab")]
+            lines += [
+                rate_line(name, quantity, mf.chi1, mf.chi1, mf.chi2)
+                for quantity in ("g_aa", "l1_g_ab")
+            ]
             layer = np.arange(1, 50, 3)
             g = mf.chi1 ** (49.0 - layer)
-            curves.append(pd.DataFrame({"layer": layer, "g_aa": g, "l1_g_ab": g / 2, "keep": keep, "chi1_power": g}))
+            curves.append(
+                pd.DataFrame(
+                    {"layer": layer, "g_aa": g, "l1_g_ab": g / 2, "keep": keep, "chi1_power": g}
+                )
+            )
             if keep == figure3.SIGNED_KEEP:
                 lines.append(rate_line(name, "g_ab", mf.chi2, mf.chi1, mf.chi2))
-        found |= {f"{activation} curves": pd.concat(curves), f"{activation} rates": rate_frame(*lines)}
+        found |= {
+            f"{activation} curves": pd.concat(curves),
+            f"{activation} rates": rate_frame(*lines),
+        }
     return found
 
 
 def law_line(quantity, power, near=0.1, far=2.0, spread=0.03, decades=20.0):
     growth = np.log(far / near)
-    return quantity, decades, power, power - spread, power + spread, near, far, growth - 0.3, growth + 0.3
+    return (
+        quantity,
+        decades,
+        power,
+        power - spread,
+        power + spread,
+        near,
+        far,
+        growth - 0.3,
+        growth + 0.3,
+    )
 
 
 def curve_of(power):
     mean = np.logspace(-20, 0, 25)
     frame = pd.DataFrame({"layer": np.arange(1, 26)})
     return frame.assign(
-        **dict.fromkeys(laws.QUANTITIES, mean), **{f"{q}_var": 0.1 * mean**power for q in laws.QUANTITIES}
+        **dict.fromkeys(laws.QUANTITIES, mean),
+        **{f"{q}_var": 0.1 * mean**power for q in laws.QUANTITIES},
     )
 
 
 def records4(power=1.9, near=0.1, far=2.0):
     found = {}
     for activation in figure4.NETWORKS:
-        rows = [(activation, k, *law_line(q, power, near, far)) for k in figure4.KEEPS for q in laws.QUANTITIES]
-        found[f"{activation} laws"] = pd.DataFrame(rows, columns=["activation", "keep", *laws.COLUMNS])
-        found[f"{activation} curves"] = pd.concat([curve_of(power).assign(keep=k) for k in figure4.KEEPS])
+        rows = [
+            (activation, k, *law_line(q, power, near, far))
+            for k in figure4.KEEPS
+            for q in laws.QUANTITIES
+        ]
+        found[f"{activation} laws"] = pd.DataFrame(
+            rows, columns=["activation", "keep", *laws.COLUMNS]
+        )
+        found[f"{activation} curves"] = pd.concat(
+            [curve_of(power).assign(keep=k) for k in figure4.KEEPS]
+        )
     return found
 
 
@@ -136,11 +218,16 @@ def records5(power=1.7, of_width=-1.0):
     for w in widths:
         norm = 0.2 * (w / 100) ** of_width
         near = [(q, *figure5.WINDOW, w, norm) for q in laws.QUANTITIES]
-        on_floor = [("l1_g_ab", *figure5.FLOOR, w, norm), ("abs_g_ab", *figure5.FLOOR, w, np.pi / 2 * (1 + norm) - 1)]
+        on_floor = [
+            ("l1_g_ab", *figure5.FLOOR, w, norm),
+            ("abs_g_ab", *figure5.FLOOR, w, np.pi / 2 * (1 + norm) - 1),
+        ]
         ratios += [(*each, each[-1] * 0.9, each[-1] * 1.1) for each in near + on_floor]
     return {f"width {w}": curve_of(power) for w in widths} | {
         "laws": pd.DataFrame(rows, columns=["width", *laws.COLUMNS]),
-        "ratios": pd.DataFrame(ratios, columns=["quantity", "near", "far", "width", "ratio", "low", "high"]),
+        "ratios": pd.DataFrame(
+            ratios, columns=["quantity", "near", "far", "width", "ratio", "low", "high"]
+        ),
     }
 
 
@@ -157,7 +244,9 @@ def records_table():
     return found
 
 
-MADE = dict(zip(NAMES, (records1, records2, records3, records4, records5, records_table), strict=True))
+MADE = dict(
+    zip(NAMES, (records1, records2, records3, records4, records5, records_table), strict=True)
+)
 
 
 def holds(name, records, words, of="paper"):
@@ -240,12 +329,23 @@ def test_figure_2_flips():
 def test_figure_2_flips_by_rates():
     records = records2()
     as_chi1 = changed(
-        records, "rates", rate=lambda f: f.chi1, low=lambda f: f.chi1 * 0.998, high=lambda f: f.chi1 * 1.002
+        records,
+        "rates",
+        rate=lambda f: f.chi1,
+        low=lambda f: f.chi1 * 0.998,
+        high=lambda f: f.chi1 * 1.002,
     )
     as_chi2 = changed(
-        records, "rates", rate=lambda f: f.chi2, low=lambda f: f.chi2 * 0.998, high=lambda f: f.chi2 * 1.002
+        records,
+        "rates",
+        rate=lambda f: f.chi2,
+        low=lambda f: f.chi2 * 0.998,
+        high=lambda f: f.chi2 * 1.002,
     )
-    for words, yes, no in (("falls by χ₁", as_chi1, records), ("independence assumption", as_chi2, records)):
+    for words, yes, no in (
+        ("falls by χ₁", as_chi1, records),
+        ("independence assumption", as_chi2, records),
+    ):
         assert holds("s1-figure2", yes, words) is True
         assert holds("s1-figure2", no, words) is False
     assert holds("s1-figure2", as_chi1, "as the closed form does", "corrected") is False
@@ -271,7 +371,9 @@ def test_what_noise_hides_is_not_told():
 @pytest.mark.parametrize("activation", figure3.PANELS)
 def test_figure_3_flips(activation):
     records, part = records3(), f"{activation} rates"
-    slower = changed(records, part, **{c: lambda f, c=c: f[c] * 0.9 for c in ("rate", "low", "high")})
+    slower = changed(
+        records, part, **{c: lambda f, c=c: f[c] * 0.9 for c in ("rate", "low", "high")}
+    )
     for words in (f"{activation}: g_aa", f"{activation}: the l1"):
         assert holds("s1-figure3", records, words) is True
         assert holds("s1-figure3", slower, words) is False
@@ -280,7 +382,9 @@ def test_figure_3_flips(activation):
 
 def test_the_conjecture_of_figure_3_can_hold():
     records = {
-        part: f.assign(rate=f.chi1, low=f.chi1 * 0.998, high=f.chi1 * 1.002) if "rates" in part else f
+        part: f.assign(rate=f.chi1, low=f.chi1 * 0.998, high=f.chi1 * 1.002)
+        if "rates" in part
+        else f
         for part, f in records3().items()
     }
     assert holds("s1-figure3", records3(), "(13)") is False
@@ -293,12 +397,22 @@ def test_figure_4_flips():
     findings = EXPERIMENTS["s1-figure4"].judge(as_claimed)
     assert verdict(findings) == "holds"
     assert verdict(EXPERIMENTS["s1-figure4"].judge(records4())) == "does not hold"
-    assert holds("s1-figure4", records4(near=2.0, far=0.1), "grows with the distance", "corrected") is False
+    assert (
+        holds("s1-figure4", records4(near=2.0, far=0.1), "grows with the distance", "corrected")
+        is False
+    )
     assert holds("s1-figure4", as_claimed, "grows with the distance", "corrected") is None
-    assert holds("s1-figure4", records4(near=1e-4, far=10.0), "cannot be seen", "corrected") is False
-    unclear = {part: f.assign(low=1.0, high=3.0) if "laws" in part else f for part, f in records4(power=2.0).items()}
+    assert (
+        holds("s1-figure4", records4(near=1e-4, far=10.0), "cannot be seen", "corrected") is False
+    )
+    unclear = {
+        part: f.assign(low=1.0, high=3.0) if "laws" in part else f
+        for part, f in records4(power=2.0).items()
+    }
     assert holds("s1-figure4", unclear, "for g_aa") is None
-    unread = {part: f.assign(decades=0.3) if "laws" in part else f for part, f in records4().items()}
+    unread = {
+        part: f.assign(decades=0.3) if "laws" in part else f for part, f in records4().items()
+    }
     assert holds("s1-figure4", unread, "for g_aa") is None
 
 
@@ -309,24 +423,37 @@ def test_figure_5_flips():
     assert falls == [False, False]
     records = records5()
     values = {"ratio": 5.0, "low": 4.9, "high": 5.1}
-    other = {c: lambda f, c=c, v=v: f[c].where(f.quantity != "abs_g_ab", v) for c, v in values.items()}
+    other = {
+        c: lambda f, c=c, v=v: f[c].where(f.quantity != "abs_g_ab", v) for c, v in values.items()
+    }
     folded = changed(records, "ratios", **other)
     assert holds("s1-figure5", folded, "half-normal", "corrected") is False
 
 
 def test_table_1_flips():
     records = records_table()
-    assert [holds("s1-table1", records, f"{metric} has the depth scale") for metric in ("q_ab", "g_aa")] == [True, True]
+    assert [
+        holds("s1-table1", records, f"{metric} has the depth scale") for metric in ("q_ab", "g_aa")
+    ] == [True, True]
 
     def as_if(column):
         bounds = {"rate": 1.0, "low": 0.998, "high": 1.002}
-        return {part: f.assign(**{c: f[column] * by for c, by in bounds.items()}) for part, f in records.items()}
+        return {
+            part: f.assign(**{c: f[column] * by for c, by in bounds.items()})
+            for part, f in records.items()
+        }
 
     one, two = as_if("chi1"), as_if("chi2")
     assert holds("s1-table1", one, "q_ab has") is False
     assert holds("s1-table1", two, "g_aa has") is False
-    assert (holds("s1-table1", records, "realistic"), holds("s1-table1", one, "realistic")) == (False, True)
-    assert (holds("s1-table1", records, "independent"), holds("s1-table1", two, "independent")) == (False, True)
+    assert (holds("s1-table1", records, "realistic"), holds("s1-table1", one, "realistic")) == (
+        False,
+        True,
+    )
+    assert (holds("s1-table1", records, "independent"), holds("s1-table1", two, "independent")) == (
+        False,
+        True,
+    )
     assert holds("s1-table1", one, "where χ₂ > λ²", "corrected") is False
     assert holds("s1-table1", two, "scale of λ²", "corrected") is False
 
@@ -343,7 +470,9 @@ def test_pooled_moments_are_those_of_all_networks():
     every = values.reshape(40, 3, -1)
     np.testing.assert_allclose(pooled.mean, every.mean(0), atol=1e-12)
     np.testing.assert_allclose(pooled.var, every.var(0, ddof=1))
-    np.testing.assert_allclose(batches.pooled(without=1).mean, np.delete(values, 1, 0).mean((0, 1)), atol=1e-12)
+    np.testing.assert_allclose(
+        batches.pooled(without=1).mean, np.delete(values, 1, 0).mean((0, 1)), atol=1e-12
+    )
     assert measure(mf, 8, 2, 2, 3, (1,)).mean.shape == (2, 2, len(QUANTITIES))
 
 
@@ -359,7 +488,9 @@ def test_the_jackknife_of_a_mean_is_its_t_interval():
 def test_inputs_put_the_first_layer_at_the_fixed_point(activation):
     mf = theory.MeanField(activation, weight_var=0.7, bias_var=0.1, keep=0.9)
     q0, c0 = stationary(mf)
-    frame = dropout_metrics(activation, 0.7, 0.1, 0.9, width=2000, depth=1, instances=200, q0=q0, c0=c0)
+    frame = dropout_metrics(
+        activation, 0.7, 0.1, 0.9, width=2000, depth=1, instances=200, q0=q0, c0=c0
+    )
     means: Any = frame.set_index("quantity")["mean"]
     assert means["q_aa"] == pytest.approx(mf.q_star, rel=0.01)
     assert means["c_ab"] == pytest.approx(mf.c_star, abs=0.01)
@@ -370,7 +501,10 @@ def test_rates_of_an_exact_law_are_exact_and_limits_are_known():
     assert rates.limit(mf, "g_ab") == pytest.approx((0.5 / 0.6) ** 2)  # erratum S1.5
     assert rates.limit(theory.MeanField("linear", 0.5, 0.1, 0.9), "g_ab") == pytest.approx(0.5)
     curve = rates.theory(mf, 30, 500, "g_ab")
-    mean = np.repeat(curve[None, :, None], len(QUANTITIES), 2) * np.array([1.0, 1.01, 0.99])[:, None, None]
+    mean = (
+        np.repeat(curve[None, :, None], len(QUANTITIES), 2)
+        * np.array([1.0, 1.01, 0.99])[:, None, None]
+    )
     exact = Batches(mean, 1e-4 * mean**2, 10)
     row = dict(zip(rates.COLUMNS, rates.line("x", mf, exact, "g_ab", 500, 5, 20), strict=True))
     assert row["rate"] == pytest.approx(row["law"])
@@ -379,10 +513,12 @@ def test_rates_of_an_exact_law_are_exact_and_limits_are_known():
 
 
 @pytest.mark.parametrize(
-    "keep", [0.6, pytest.param(0.7, marks=pytest.mark.slow), pytest.param(0.9, marks=pytest.mark.slow)]
+    "keep",
+    [0.6, pytest.param(0.7, marks=pytest.mark.slow), pytest.param(0.9, marks=pytest.mark.slow)],
 )
 def test_the_noise_level_is_that_of_networks(keep):
-    """A formula of its own: far from the output, sqrt(N) std(g_ab) / g_aa = c* keep / sqrt(1 - keep^2)."""
+    """A formula of its own: far from the output, sqrt(N) std(g_ab) / g_aa = c* keep / sqrt(1 -
+    keep^2)."""
     mf = theory.MeanField("linear", weight_var=0.5, bias_var=0.1, keep=keep)
     level = theory.meanfield.linear_noise_level(keep, mf.c_star)
     batches = measure(mf, 500, 20, 2, 300, (3,))
@@ -397,19 +533,33 @@ def test_the_noise_level_is_that_of_networks(keep):
 TINY = {
     "s1-figure1": {"width": 30, "networks": 6, "points": 3, "depth": 8, "batches": 2},
     "s1-figure2": {
-        "width": 20, "depth": 40, "networks": 6, "near_depth": 10, "near_networks": 20, "widths": (16, 32, 64),
-        "width_networks": 12, "batches": 2,
+        "width": 20,
+        "depth": 40,
+        "networks": 6,
+        "near_depth": 10,
+        "near_networks": 20,
+        "widths": (16, 32, 64),
+        "width_networks": 12,
+        "batches": 2,
     },
-    "s1-figure3": {"width": 20, "depth": 30, "networks": 6, "near_depth": 9, "near_networks": 12, "batches": 2},
+    "s1-figure3": {
+        "width": 20,
+        "depth": 30,
+        "networks": 6,
+        "near_depth": 9,
+        "near_networks": 12,
+        "batches": 2,
+    },
     "s1-figure4": {"width": 20, "depth": 12, "networks": 6, "batches": 2},
     "s1-figure5": {"widths": (16, 32, 64), "depth": 28, "networks": 6, "batches": 2},
     "s1-table1": {"width": 20, "depth": 16, "networks": 12, "batches": 2},
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_from_end_to_end(name, tmp_path: Path):
-    """Tiny networks tell little, but they are measured, kept, judged and drawn, and come back as they were."""
+    """Tiny networks tell little, but they are measured, kept, judged and drawn, and come back as
+    they were."""
     small = replace(EXPERIMENTS[name].scales["small"], **TINY[name])
     experiment = replace(EXPERIMENTS[name], scales={"small": small})
     first = reproduce(experiment, "small", tmp_path)

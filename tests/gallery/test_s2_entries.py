@@ -1,4 +1,5 @@
-"""Entries of S2: verdicts from made-up records say yes and no, figures are plotly's, small trainings run through."""
+"""Entries of S2: verdicts from made-up records say yes and no, figures are plotly's, small
+trainings run through."""
 
 from dataclasses import fields, replace
 from functools import cache
@@ -60,7 +61,14 @@ class TestSpikes:
         assert len(spikes(losses)) == 0
 
     def test_a_slow_rise_is_none(self):
-        assert len(spikes(1 + 0.01 * np.arange(500) + 0.1 * np.random.default_rng(2).standard_normal(500))) == 0
+        assert (
+            len(
+                spikes(
+                    1 + 0.01 * np.arange(500) + 0.1 * np.random.default_rng(2).standard_normal(500)
+                )
+            )
+            == 0
+        )
 
     def test_divergence_is_one(self):
         losses = 2 + 0.1 * np.random.default_rng(3).standard_normal(200)
@@ -108,8 +116,14 @@ def searched(best=(1, -1), ties=(), missing=False):
                     continue
                 top = 0.8 - 0.02 * (0 if (i, j) in ties else away)
                 for epoch in (1, 2, 3):
-                    rows.append((strategy, 0.01 * 2.0**i, 0.1 * 2.0**j, 0, epoch, top * epoch / 3, i, j))
-    return {"search": pd.DataFrame(rows, columns=["strategy", "lr", "wd", "seed", "epoch", "accuracy", "i", "j"])}
+                    rows.append(
+                        (strategy, 0.01 * 2.0**i, 0.1 * 2.0**j, 0, epoch, top * epoch / 3, i, j)
+                    )
+    return {
+        "search": pd.DataFrame(
+            rows, columns=["strategy", "lr", "wd", "seed", "epoch", "accuracy", "i", "j"]
+        )
+    }
 
 
 class TestFigure1:
@@ -120,7 +134,9 @@ class TestFigure1:
         assert len(EXPERIMENTS["s2-figure1"].draw(records)[0].figure["data"]) == 7
 
     def test_no_optimum_if_neighbours_are_as_good(self):
-        assert set(told("s2-figure1", searched(ties=[(2, -1), (1, 0), (2, -2)])).values()) == {False}
+        assert set(told("s2-figure1", searched(ties=[(2, -1), (1, 0), (2, -2)])).values()) == {
+            False
+        }
 
     def test_a_single_one_may_be_chance(self):
         assert set(told("s2-figure1", searched(ties=[(1, 0)])).values()) == {None}
@@ -130,7 +146,11 @@ class TestFigure1:
 
 
 def seeded(
-    accuracy, spike=(10, 0, 0, 0), lr=(1e-3, 20.0, 4.0, 0.4), product=(8e-4, 8e-4, 8e-4, 4e-4), rate=(1e-3,) * 4
+    accuracy,
+    spike=(10, 0, 0, 0),
+    lr=(1e-3, 20.0, 4.0, 0.4),
+    product=(8e-4, 8e-4, 8e-4, 4e-4),
+    rate=(1e-3,) * 4,
 ):
     rows = []
     for k, strategy in enumerate(STRATEGIES):
@@ -152,7 +172,10 @@ class TestFigure2:
 
     def test_the_opposite(self):
         records = seeded(
-            (0.80, 0.78, 0.76, 0.82), (0, 10, 10, 10), product=(8e-4, 1e-4, 1e-4, 1e-4), rate=(1e-3, 8e-3, 1e-3, 1e-3)
+            (0.80, 0.78, 0.76, 0.82),
+            (0, 10, 10, 10),
+            product=(8e-4, 1e-4, 1e-4, 1e-4),
+            rate=(1e-3, 8e-3, 1e-3, 1e-3),
         )
         assert set(told("s2-figure2", records).values()) == {False}
 
@@ -164,7 +187,13 @@ class TestFigure2:
         assert one(found, "neural-tangent has fewer spikes") is None
 
 
-def denoised(best=(1e-3, 1e-3), above=inf, cost=(0.3, 0.1), lowest=(2.0, 2.1), rates=(2.5e-4, 5e-4, 1e-3, 2e-3, 4e-3)):
+def denoised(
+    best=(1e-3, 1e-3),
+    above=inf,
+    cost=(0.3, 0.1),
+    lowest=(2.0, 2.1),
+    rates=(2.5e-4, 5e-4, 1e-3, 2e-3, 4e-3),
+):
     frames = {}
     for k, strategy in enumerate(("standard", "neural-tangent")):
         rows = []
@@ -175,7 +204,17 @@ def denoised(best=(1e-3, 1e-3), above=inf, cost=(0.3, 0.1), lowest=(2.0, 2.1), r
                 for step in (10, 20):
                     loss = lowest[k] + extra + jitter + (0.5 if step == 10 else 0)
                     rows.append(
-                        (strategy, rate * (1, 4096)[k], 0.01, seed, step, loss if loss < inf else nan, 0, rate, 256)
+                        (
+                            strategy,
+                            rate * (1, 4096)[k],
+                            0.01,
+                            seed,
+                            step,
+                            loss if loss < inf else nan,
+                            0,
+                            rate,
+                            256,
+                        )
                     )
         columns = ["strategy", "lr", "wd", "seed", "step", "loss", "spikes", "rate", "width"]
         frames[strategy] = pd.DataFrame(rows, columns=columns)
@@ -201,7 +240,9 @@ class TestFigure3:
         records = denoised(above=0.2)
         frame = records["standard"]
         broken = np.isclose(frame.rate, 2e-3) & (frame.seed == 0)
-        found = told("s2-figure3", records | {"standard": frame.assign(loss=frame.loss.where(~broken, nan))})
+        found = told(
+            "s2-figure3", records | {"standard": frame.assign(loss=frame.loss.where(~broken, nan))}
+        )
         assert one(found, "standard: twice") is None
         assert one(found, "neural-tangent: twice") is False
 
@@ -251,7 +292,12 @@ class TestStrategies:
         wrong = [finding.claim for finding in found if not finding.holds]
         assert len(wrong) == 3  # arithmetic, C_WE, M
         assert all(finding.of == "paper" for finding in found if not finding.holds)
-        assert {finding.erratum for finding in found if finding.of == "corrected"} == {"S2.3", "S2.7", "S2.8", "S2.9"}
+        assert {finding.erratum for finding in found if finding.of == "corrected"} == {
+            "S2.3",
+            "S2.7",
+            "S2.8",
+            "S2.9",
+        }
         assert_drawn("s2-strategies", records)
 
     def test_a_wrong_power_is_seen(self):
@@ -278,7 +324,9 @@ class TestStrategies:
 
 class TestParameters:
     def test_counts_and_a_wrong_one(self):
-        records = {"counts": EXPERIMENTS["s2-parameters"].parts(s2_parameters.Settings())["counts"]()}
+        records = {
+            "counts": EXPERIMENTS["s2-parameters"].parts(s2_parameters.Settings())["counts"]()
+        }
         assert records["counts"].counted.tolist() == [86_444_008, 404_845_568, 2_688_739_328]
         assert set(told("s2-parameters", records).values()) == {True}
         assert_drawn("s2-parameters", records)
@@ -290,9 +338,24 @@ def kernel_records(off=0.0, power=0.0, vanish=False, grow=True, inside=True, few
     """As theory has it, and as it has not."""
     rows = []
     for n in (64, 144, 256):
-        for what, where, value in (("G", "stem", 1.0), ("Theta", "Q", 0.5), ("Theta", "V", 1.0), ("Theta", "all", 1.5)):
+        for what, where, value in (
+            ("G", "stem", 1.0),
+            ("Theta", "Q", 0.5),
+            ("Theta", "V", 1.0),
+            ("Theta", "all", 1.5),
+        ):
             for entry in ("11", "12"):
-                rows.append((n, what, where, entry, value, value * (n / 64) ** power + off + 0.1 / n**0.5, 0.01))
+                rows.append(
+                    (
+                        n,
+                        what,
+                        where,
+                        entry,
+                        value,
+                        value * (n / 64) ** power + off + 0.1 / n**0.5,
+                        0.01,
+                    )
+                )
     heads = [
         (H, n, H**-0.5 / 2, few * H**-0.5 / 2 * ((64 / n) ** 0.5 if vanish else 1), 0.005)
         for H in (1, 4, 16)
@@ -303,9 +366,16 @@ def kernel_records(off=0.0, power=0.0, vanish=False, grow=True, inside=True, few
         for k in (1, 2, 4, 8)
         for what, value in (("G", 1.4 * k), ("Theta", 4.0 + np.log2(k) if grow else 4.0 + k))
     ]
-    norm = {"measured": 0.6154 if inside else 0.4114, "error": 0.0005, "inside": 0.6154, "outside": 0.4114}
+    norm = {
+        "measured": 0.6154 if inside else 0.4114,
+        "error": 0.0005,
+        "inside": 0.6154,
+        "outside": 0.4114,
+    }
     made = {"kernels": rows, "heads": heads, "depth": depth}
-    frames = {name: pd.DataFrame(each, columns=s2_kernels.COLUMNS[name]) for name, each in made.items()}
+    frames = {
+        name: pd.DataFrame(each, columns=s2_kernels.COLUMNS[name]) for name, each in made.items()
+    }
     return frames | {"norm": pd.DataFrame([norm])}
 
 
@@ -338,9 +408,17 @@ class TestKernels:
 
     def test_networks_at_small_sizes(self, tmp_path):
         tiny = replace(
-            EXPERIMENTS["s2-kernels"].scales["small"], widths=(16, 36, 64), seeds=30, head_widths=(16, 64), heads=(1, 4),
-            head_seeds=30, depths=(1, 2, 4), measured_depths=(1, 4), depth_width=36, depth_seeds=4,
-        )  # fmt: skip
+            EXPERIMENTS["s2-kernels"].scales["small"],
+            widths=(16, 36, 64),
+            seeds=30,
+            head_widths=(16, 64),
+            heads=(1, 4),
+            head_seeds=30,
+            depths=(1, 2, 4),
+            measured_depths=(1, 4),
+            depth_width=36,
+            depth_seeds=4,
+        )
         experiment = replace(EXPERIMENTS["s2-kernels"], scales={"small": tiny})
         found = reproduce(experiment, "small", tmp_path)
         assert one({f.claim: f.holds for f in found.findings}, "of the recursion") is not False
@@ -355,7 +433,14 @@ TINY = Training(6, 2, 3, "cosine", 0.999, 1e-8, held_together=9)
 class TestTraining:
     def test_vision_end_to_end(self, tmp_path):
         tiny = replace(
-            vision_strategies.SMALL, width=8, heads=2, depth=1, training=TINY, line=(0, 1), rounds=1, seeds=2
+            vision_strategies.SMALL,
+            width=8,
+            heads=2,
+            depth=1,
+            training=TINY,
+            line=(0, 1),
+            rounds=1,
+            seeds=2,
         )
         for name in ("s2-figure1", "s2-figure2"):
             experiment = replace(EXPERIMENTS[name], scales={"small": tiny})
@@ -368,9 +453,17 @@ class TestTraining:
     def test_denoising_end_to_end(self, tmp_path):
         how = replace(denoising_strategies.SMALL.training, steps=4, warmup=1, every=2)
         tiny = replace(
-            denoising_strategies.SMALL, length=10, batch=2, small=denoising_strategies.Model(8, 2, 1), seeds=2,
-            large=denoising_strategies.Model(16, 2, 1), training=how, updates=3, rates=(1e-3, 2e-3), evaluations=1,
-        )  # fmt: skip
+            denoising_strategies.SMALL,
+            length=10,
+            batch=2,
+            small=denoising_strategies.Model(8, 2, 1),
+            seeds=2,
+            large=denoising_strategies.Model(16, 2, 1),
+            training=how,
+            updates=3,
+            rates=(1e-3, 2e-3),
+            evaluations=1,
+        )
         text = tmp_path / "text.txt"
         text.write_text("One two three. Four five! " * 200)
         tiny = replace(tiny, data=str(text))
@@ -386,7 +479,10 @@ class TestTraining:
 
         def pretend(settings, points):
             start = settings.start
-            octaves = [(np.log2(p.lr / start[p.strategy][0]), np.log2(p.wd / start[p.strategy][1])) for p in points]
+            octaves = [
+                (np.log2(p.lr / start[p.strategy][0]), np.log2(p.wd / start[p.strategy][1]))
+                for p in points
+            ]
             top = [0.9 - 0.01 * ((i + 1) ** 2 + (j - 2) ** 2) for i, j in octaves]
             rows = [(p.strategy, p.lr, p.wd, p.seed, 1, top[k]) for k, p in enumerate(points)]
             return pd.DataFrame(rows, columns=["strategy", "lr", "wd", "seed", "epoch", "accuracy"])
@@ -406,7 +502,11 @@ class TestTraining:
         torch.manual_seed(0)
         model = VisionTransformer(8, 2, 10, n, 4, 1, channels=1)
         optimizer = optimizer_of(model, Point(strategy, 2.0, 0.1, 0), how, vision_scales())
-        rates = {id(p): (g["lr"], g["weight_decay"], g["eps"]) for g in optimizer.param_groups for p in g["params"]}
+        rates = {
+            id(p): (g["lr"], g["weight_decay"], g["eps"])
+            for g in optimizer.param_groups
+            for p in g["params"]
+        }
         named = {name: rates[id(p)] for name, p in model.named_parameters()}
         for name in ("attention.query", "attention.out", "mlp.up", "mlp.down"):
             lr, wd, eps = named[f"layers.0.{name}.weight"]
@@ -414,7 +514,9 @@ class TestTraining:
             assert lr * wd == pytest.approx(0.2)  # every group shrinks alike
             assert eps == 1e-8
         assert named["head.bias"][1] == 0
-        power = {"standard": 0.0, "neural-tangent": -0.5, "hybrid": -0.25, "maximal-update": 0.0}[strategy]
+        power = {"standard": 0.0, "neural-tangent": -0.5, "hybrid": -0.25, "maximal-update": 0.0}[
+            strategy
+        ]
         assert named["positions.weight"][0] == pytest.approx(2.0 * n**power)
 
 
@@ -424,7 +526,9 @@ class TestPaperScale:
     def test_vision(self):
         settings = vision_strategies.PAPER
         with torch.device("meta"):
-            assert sum(p.numel() for p in vision_strategies.model(settings).parameters()) == 86_444_008
+            assert (
+                sum(p.numel() for p in vision_strategies.model(settings).parameters()) == 86_444_008
+            )
         lr, wd = settings.start["neural-tangent"]
         assert lr == pytest.approx(21.3, rel=0.01)  # 20 in the paper, on a grid of its own
         assert lr * wd == pytest.approx(8e-4)
@@ -445,9 +549,14 @@ class TestPaperScale:
         assert point.lr == pytest.approx(32.768)
         assert point.wd == pytest.approx(3.05e-7, rel=0.01)
         point = settings.point("neural-tangent", 7e-4, 2048, 0)
-        assert (point.lr, point.wd) == (pytest.approx(64.88, rel=1e-3), pytest.approx(1.08e-7, rel=0.01))
+        assert (point.lr, point.wd) == (
+            pytest.approx(64.88, rel=1e-3),
+            pytest.approx(1.08e-7, rel=0.01),
+        )
 
-    @pytest.mark.parametrize("name", ["s2-figure1", "s2-figure2", "s2-figure3", "s2-figure4", "s2-figure5"])
+    @pytest.mark.parametrize(
+        "name", ["s2-figure1", "s2-figure2", "s2-figure3", "s2-figure4", "s2-figure5"]
+    )
     def test_every_figure_has_three_scales(self, name):
         scales = EXPERIMENTS[name].scales
         assert set(scales) == {"small", "gpu", "paper"}

@@ -1,4 +1,5 @@
-"""Whatever records look like, judges end in words: what is missing or not a number is unclear, never a crash."""
+"""Whatever records look like, judges end in words: what is missing or not a number is unclear,
+never a crash."""
 
 from dataclasses import replace
 
@@ -10,7 +11,12 @@ from orderone.gallery import EXPERIMENTS, Picture, load
 from orderone.gallery.judging import known
 from orderone.gallery.kept import SHIPPED
 
-HELD = [(name, scale) for name in EXPERIMENTS for scale in ("small", "gpu") if (SHIPPED / name / scale).is_dir()]
+HELD = [
+    (name, scale)
+    for name in EXPERIMENTS
+    for scale in ("small", "gpu")
+    if (SHIPPED / name / scale).is_dir()
+]
 # What was measured; all else in the records is what was set.
 MEASURED = {
     "s0-table2": ["measured", "low", "high"],

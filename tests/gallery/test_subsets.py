@@ -13,20 +13,29 @@ def root(tmp_path, monkeypatch):
 
     def images(root):
         return tuple(
-            Arrays(torch.arange(n).to(torch.uint8).view(n, 1, 1, 1).repeat(1, 1, 2, 2), torch.arange(n) % 10)
+            Arrays(
+                torch.arange(n).to(torch.uint8).view(n, 1, 1, 1).repeat(1, 1, 2, 2),
+                torch.arange(n) % 10,
+            )
             for n in (40, 20)
         )
 
     monkeypatch.setattr(subsets, "SETS", {"mnist": images, "cifar10": images})
     monkeypatch.setattr(subsets, "SIZES", {"mnist": (12, 4), "cifar10": (10, 2)})
-    monkeypatch.setattr(subsets, "read_corpus", lambda name, root: f"{name} one. Two words! Three?".encode())
+    monkeypatch.setattr(
+        subsets, "read_corpus", lambda name, root: f"{name} one. Two words! Three?".encode()
+    )
     monkeypatch.setattr(subsets, "encode_pieces", _letters)
     return tmp_path
 
 
 def _letters(pieces, tokenizer, root, cache):
     lengths = torch.tensor([len(piece) for piece in pieces])
-    return torch.frombuffer(bytearray(b"".join(pieces)), dtype=torch.uint8).int() + 50_000, lengths, 50_257
+    return (
+        torch.frombuffer(bytearray(b"".join(pieces)), dtype=torch.uint8).int() + 50_000,
+        lengths,
+        50_257,
+    )
 
 
 def test_a_part_of_the_images_with_their_labels(root):
@@ -47,12 +56,19 @@ def test_sentences_of_any_length_with_large_tokens(root):
     sentences, vocab = subsets.sentence_subset(100, root)
     assert vocab == 50_257
     assert sentences.tokens.max() > 50_000
-    assert bytes((sentences.tokens - 50_000).tolist()) == b"gutenberg one. Two words! Three?sotu one. Two words! Three?"
+    assert (
+        bytes((sentences.tokens - 50_000).tolist())
+        == b"gutenberg one. Two words! Three?sotu one. Two words! Three?"
+    )
     assert subsets.sentence_subset(4, root)[0].starts.diff().max() == 4
 
 
 @pytest.mark.parametrize(
-    "read", [lambda root: subsets.image_subset("cifar10", root), lambda root: subsets.sentence_subset(9, root)]
+    "read",
+    [
+        lambda root: subsets.image_subset("cifar10", root),
+        lambda root: subsets.sentence_subset(9, root),
+    ],
 )
 def test_what_is_missing_names_the_command(read, tmp_path):
     with pytest.raises(FileNotFoundError, match=r"python -m orderone\.gallery\.subsets"):

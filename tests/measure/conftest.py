@@ -1,4 +1,5 @@
-"""Measurements are made with one thread: small networks are fastest so, and nobody else's work shows."""
+"""Measurements are made with one thread: small networks are fastest so, and nobody else's work
+shows."""
 
 import pytest
 import torch

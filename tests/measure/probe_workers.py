@@ -1,4 +1,5 @@
-"""What runs in processes of its own (spawn imports this file): trainings under a probe, spread over two processes."""
+"""What runs in processes of its own (spawn imports this file): trainings under a probe, spread over
+two processes."""
 
 import os
 import traceback
@@ -39,7 +40,9 @@ def train(model: nn.Module, rank: int, **options: Any) -> dict[str, Any]:
 
 def replicated(rank: int) -> dict[str, Any]:
     model = net()
-    return train(DistributedDataParallel(model), rank, batch=inputs(9, 0)) | {"weights": model.state_dict()}
+    return train(DistributedDataParallel(model), rank, batch=inputs(9, 0)) | {
+        "weights": model.state_dict()
+    }
 
 
 def recorded_by_one(rank: int) -> dict[str, Any]:
@@ -68,7 +71,9 @@ JOBS = {"replicated": replicated, "recorded by one": recorded_by_one, "sharded":
 def process(rank: int, folder: str) -> None:
     """All jobs; a job that fails is told by its error."""
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=PROCESSES)
+    dist.init_process_group(
+        "gloo", init_method=f"file://{folder}/store", rank=rank, world_size=PROCESSES
+    )
     results = {}
     for name, job in JOBS.items():
         with warnings.catch_warnings():

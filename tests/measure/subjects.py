@@ -1,4 +1,5 @@
-"""Models for coordinate checks, healthy ones and ones with a fault in them, each with the words its check must say."""
+"""Models for coordinate checks, healthy ones and ones with a fault in them, each with the words its
+check must say."""
 
 import sys
 from collections.abc import Callable
@@ -27,18 +28,27 @@ class Net(nn.Module):
 
     def __init__(self, width: int):
         super().__init__()
-        self.inp, self.hid, self.out = nn.Linear(32, width), nn.Linear(width, width), nn.Linear(width, 10)
+        self.inp, self.hid, self.out = (
+            nn.Linear(32, width),
+            nn.Linear(width, width),
+            nn.Linear(width, 10),
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         return self.out(torch.relu(self.hid(torch.relu(self.inp(x)))))
 
 
 class Heads(nn.Module):
-    """Four heads whose size grows; queries have a matrix of their own, and scores are divided by the root of the size."""
+    """Four heads whose size grows; queries have a matrix of their own, and scores are divided by
+    the root of the size."""
 
     def __init__(self, width: int, power: float = 0.5):
         super().__init__()
-        self.emb, self.pos, self.norm = nn.Embedding(80, width), nn.Embedding(16, width), nn.LayerNorm(width)
+        self.emb, self.pos, self.norm = (
+            nn.Embedding(80, width),
+            nn.Embedding(16, width),
+            nn.LayerNorm(width),
+        )
         self.q, self.k, self.v, self.o = (nn.Linear(width, width) for _ in range(4))
         self.last, self.head, self.power = nn.LayerNorm(width), nn.Linear(width, 80), power
 
@@ -46,7 +56,9 @@ class Heads(nn.Module):
         x = self.emb(ids) + self.pos.weight[: ids.shape[1]]
         y = self.norm(x)
         q, k, v = (f(y).unflatten(-1, (4, -1)).transpose(1, 2) for f in (self.q, self.k, self.v))
-        mixed = functional.scaled_dot_product_attention(q, k, v, is_causal=True, scale=q.shape[-1] ** -self.power)
+        mixed = functional.scaled_dot_product_attention(
+            q, k, v, is_causal=True, scale=q.shape[-1] ** -self.power
+        )
         return self.head(self.last(x + self.o(mixed.transpose(1, 2).flatten(-2))))
 
 
@@ -87,8 +99,13 @@ def changed(change: Callable[[str, dict[str, Any], int], dict[str, Any]]) -> Cal
     def build(width: int) -> tuple:
         plan = planned(width)
         tensors = plan.tensors()
-        groups = [{"params": [tensors[r.name]], "lr": r.lr, "weight_decay": r.weight_decay} for r in plan.rows]
-        named = [change(row.name, group, width) for row, group in zip(plan.rows, groups, strict=True)]
+        groups = [
+            {"params": [tensors[r.name]], "lr": r.lr, "weight_decay": r.weight_decay}
+            for r in plan.rows
+        ]
+        named = [
+            change(row.name, group, width) for row, group in zip(plan.rows, groups, strict=True)
+        ]
         return plan.bound(), torch.optim.AdamW([group for group in named if group])
 
     return build
@@ -179,7 +196,9 @@ def _with_late_floor(width: int) -> tuple:
 
 
 def _fast_bias(tensor: str, group: dict[str, Any], width: int) -> dict[str, Any]:
-    return group | ({"lr": LR * (width / WIDTHS[0]) ** 0.5, "weight_decay": 0.0} if tensor == "hid.bias" else {})
+    return group | (
+        {"lr": LR * (width / WIDTHS[0]) ** 0.5, "weight_decay": 0.0} if tensor == "hid.bias" else {}
+    )
 
 
 def _plain_sgd(width: int) -> tuple:
@@ -196,7 +215,8 @@ def _zero_readout(width: int) -> nn.Module:
 
 
 class ByHand(nn.Module):
-    """muP as people write it: the logits are multiplied behind a readout that learns at the full rate."""
+    """muP as people write it: the logits are multiplied behind a readout that learns at the full
+    rate."""
 
     def __init__(self, width: int):
         super().__init__()
@@ -204,7 +224,11 @@ class ByHand(nn.Module):
             nn.Linear(*fans, bias=False) for fans in ((32, width), (width, width), (width, 10))
         )
         self.multiplier = WIDTHS[0] / width
-        for layer, std in ((self.inp, 32**-0.5), (self.hid, width**-0.5), (self.out, WIDTHS[0] ** -0.5)):
+        for layer, std in (
+            (self.inp, 32**-0.5),
+            (self.hid, width**-0.5),
+            (self.out, WIDTHS[0] ** -0.5),
+        ):
             nn.init.normal_(layer.weight, std=std)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -245,11 +269,16 @@ def _without_base_shapes(width: int) -> tuple:
 
 
 class Adapter(nn.Module):
-    """A hidden layer with a path of rank 4 beside it, in which a fading number of order 1/sqrt(n) becomes wide again."""
+    """A hidden layer with a path of rank 4 beside it, in which a fading number of order 1/sqrt(n)
+    becomes wide again."""
 
     def __init__(self, width: int):
         super().__init__()
-        self.inp, self.hid, self.out = nn.Linear(32, width), nn.Linear(width, width), nn.Linear(width, 10)
+        self.inp, self.hid, self.out = (
+            nn.Linear(32, width),
+            nn.Linear(width, width),
+            nn.Linear(width, 10),
+        )
         self.down, self.up = nn.Linear(width, 4, bias=False), nn.Linear(4, width, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -262,7 +291,11 @@ class Bottleneck(nn.Module):
 
     def __init__(self, width: int):
         super().__init__()
-        self.inp, self.down, self.up = nn.Linear(32, width), nn.Linear(width, 4), nn.Linear(4, width)
+        self.inp, self.down, self.up = (
+            nn.Linear(32, width),
+            nn.Linear(width, 4),
+            nn.Linear(4, width),
+        )
         self.out = nn.Linear(width, 10)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -270,7 +303,8 @@ class Bottleneck(nn.Module):
 
 
 def scaled_by_hand(model: nn.Module, width: int, rates: Any = None, **options: Any) -> tuple:
-    """muP of a model with readouts `out` and `down` and a wide matrix `hid`; `rates` multiplies those of tensors."""
+    """muP of a model with readouts `out` and `down` and a wide matrix `hid`; `rates` multiplies
+    those of tensors."""
     groups = []
     for name, p in model.named_parameters():
         narrow = name not in ("hid.weight", "out.weight", "down.weight")
@@ -286,7 +320,9 @@ def _narrow_sgd(width: int) -> tuple:
     model.out.weight.data *= factor**-0.5
     model.down.weight.data *= factor**-0.5
     rates = {"out.weight": 1 / factor, "down.weight": 1 / factor, "out.bias": 1.0, "down.bias": 1.0}
-    groups = [{"params": [p], "lr": 0.1 * rates.get(name, factor)} for name, p in model.named_parameters()]
+    groups = [
+        {"params": [p], "lr": 0.1 * rates.get(name, factor)} for name, p in model.named_parameters()
+    ]
     return model, torch.optim.SGD(groups)
 
 
@@ -295,11 +331,17 @@ class Normed(nn.Module):
 
     def __init__(self, width: int):
         super().__init__()
-        self.inp, self.one, self.out = nn.Conv2d(3, width, 3), nn.BatchNorm2d(width), nn.Linear(width, 10)
+        self.inp, self.one, self.out = (
+            nn.Conv2d(3, width, 3),
+            nn.BatchNorm2d(width),
+            nn.Linear(width, 10),
+        )
         self.hid, self.two = nn.Conv2d(width, width, 3, stride=2), nn.BatchNorm2d(width)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.out(torch.relu(self.two(self.hid(torch.relu(self.one(self.inp(x)))))).mean((-1, -2)))
+        return self.out(
+            torch.relu(self.two(self.hid(torch.relu(self.one(self.inp(x)))))).mean((-1, -2))
+        )
 
 
 class Places(nn.Module):
@@ -308,7 +350,11 @@ class Places(nn.Module):
     def __init__(self, width: int):
         super().__init__()
         self.emb, self.pos = nn.Embedding(80, width), nn.Parameter(0.3 * torch.randn(16, width))
-        self.norm, self.hid, self.out = nn.LayerNorm(width), nn.Linear(width, width), nn.Linear(width, 80)
+        self.norm, self.hid, self.out = (
+            nn.LayerNorm(width),
+            nn.Linear(width, width),
+            nn.Linear(width, 80),
+        )
 
     def forward(self, ids: Tensor) -> Tensor:
         x = self.emb(ids) + self.pos
@@ -332,22 +378,30 @@ def _large_eps(width: int) -> tuple:
 def _radam(width: int, rates: Any = None) -> tuple:
     """Its first five steps are those of SGD with momentum, whatever they are scaled like."""
     model, optimizer = scaled_by_hand(Net(width), width, rates)
-    return model, torch.optim.RAdam([{"params": g["params"], "lr": g["lr"]} for g in optimizer.param_groups])
+    return model, torch.optim.RAdam(
+        [{"params": g["params"], "lr": g["lr"]} for g in optimizer.param_groups]
+    )
 
 
 def _averaged_sgd(width: int) -> tuple:
     """A class that is not known, whose steps are proportional to the gradient."""
     model, optimizer = _own(optimizer="sgd")(width)
-    return model, torch.optim.ASGD([{"params": g["params"], "lr": 10 * g["lr"]} for g in optimizer.param_groups])
+    return model, torch.optim.ASGD(
+        [{"params": g["params"], "lr": 10 * g["lr"]} for g in optimizer.param_groups]
+    )
 
 
 class TiedByHand(nn.Module):
-    """The table is the readout too, in code that is no module; `corrected` multiplies the logits."""
+    """The table is the readout too, in code that is no module; `corrected` multiplies the
+    logits."""
 
     def __init__(self, width: int, corrected: bool):
         super().__init__()
         self.emb, self.norm = nn.Embedding(80, width), nn.LayerNorm(width, elementwise_affine=False)
-        self.hid, self.multiplier = nn.Linear(width, width), 1 / width if corrected else 1 / WIDTHS[0]
+        self.hid, self.multiplier = (
+            nn.Linear(width, width),
+            1 / width if corrected else 1 / WIDTHS[0],
+        )
 
     def forward(self, ids: Tensor) -> Tensor:
         x = self.norm(self.emb(ids))
@@ -363,7 +417,8 @@ def _small_biases(width: int) -> tuple:
 
 
 def _penalty(width: int) -> tuple:
-    """Weight decay as Adam has it, of the same strength at every width, where gradients shrink faster than weights."""
+    """Weight decay as Adam has it, of the same strength at every width, where gradients shrink
+    faster than weights."""
     model, optimizer = scaled_by_hand(Net(width), width)
     groups = [{"params": g["params"], "lr": g["lr"]} for g in optimizer.param_groups]
     return model, torch.optim.Adam(groups, weight_decay=0.1)
@@ -384,7 +439,13 @@ class Subject:
     options: Any = None
 
     def check(self, **options: Any) -> o1.measure.Check:
-        given = {"widths": WIDTHS, "lr": LR, "batches": self.batch, **(self.options or {}), **options}
+        given = {
+            "widths": WIDTHS,
+            "lr": LR,
+            "batches": self.batch,
+            **(self.options or {}),
+            **options,
+        }
         return o1.coord_check(self.build, **given)
 
 
@@ -394,14 +455,20 @@ def floor(optimizer: torch.optim.Optimizer) -> CosineAnnealingLR:
 
 FAULTY = {
     "sp called mup": Subject(_without_rule, "standard parameterization, not mup"),
-    "sp under the name of mup": Subject(Net, "the rule itself", options={"rule": _sp_under_another_name()}),
+    "sp under the name of mup": Subject(
+        Net, "the rule itself", options={"rule": _sp_under_another_name()}
+    ),
     "standard": Subject(Net, "the rule itself", options={"rule": "standard"}),
     "forgotten readout": Subject(changed(_unscaled("out.weight")), "readout not scaled"),
-    "readout said to be fixed": Subject(Net, "readout not scaled", options={"overrides": {"out.weight": "fixed"}}),
+    "readout said to be fixed": Subject(
+        Net, "readout not scaled", options={"overrides": {"out.weight": "fixed"}}
+    ),
     "forgotten hidden rate": Subject(changed(_unscaled("hid.weight")), "hidden learning rate"),
     "embedding rate": Subject(changed(_slow_embedding), "embedding learning rate"),
     "attention scale": Subject(Heads, "attention scale", TOKENS, {"score_power": "1/2"}),
-    "weight decay, proportional": Subject(Net, "weight decay", options={"weight_decay": 0.1, "decay": "proportional"}),
+    "weight decay, proportional": Subject(
+        Net, "weight decay", options={"weight_decay": 0.1, "decay": "proportional"}
+    ),
     "weight decay, own groups": Subject(changed(_fading_decay), "weight decay"),
     "weight decay behind a warm-up": Subject(
         Net,
@@ -416,7 +483,9 @@ FAULTY = {
     "weight decay, in the gradient": Subject(_penalty, "weight decay: the penalty of inp.weight"),
     "schedule with a floor": Subject(Net, "schedule", options={"scheduler": floor}),
     "own schedule with a floor": Subject(_with_floor, "schedule"),
-    "base equals target": Subject(lambda width: o1.plan(Net(width), base=Net(width), lr=LR), "base equals target"),
+    "base equals target": Subject(
+        lambda width: o1.plan(Net(width), base=Net(width), lr=LR), "base equals target"
+    ),
     "build ignores the width": Subject(lambda width: Net(64), "base equals target"),
     "frozen layer": Subject(_frozen, "frozen: requires_grad is False"),
     "left out of the optimizer": Subject(changed(_left_out), "frozen: it has a gradient"),
@@ -430,12 +499,18 @@ FAULTY = {
     "eps": Subject(_large_eps, "eps is not small beside the gradients"),
     "rate of positions": Subject(_lost_places, "updates of pos scale like n^-1", TOKENS),
     "vanishing output of tokens": Subject(_divided_places, "something divides it", TOKENS),
-    "tied in code that is no module": Subject(lambda width: TiedByHand(width, False), "left to you", TOKENS),
+    "tied in code that is no module": Subject(
+        lambda width: TiedByHand(width, False), "left to you", TOKENS
+    ),
     "radam, hidden rate": Subject(
-        lambda width: _radam(width, {"hid.weight": width / WIDTHS[0]}), "hidden learning rate", options={"steps": 9}
+        lambda width: _radam(width, {"hid.weight": width / WIDTHS[0]}),
+        "hidden learning rate",
+        options={"steps": 9},
     ),
     "small biases, with adafactor": Subject(_small_biases, "initial size of hid.bias"),
-    "mup's own, without base shapes": Subject(_without_base_shapes, "standard parameterization, not mup"),
+    "mup's own, without base shapes": Subject(
+        _without_base_shapes, "standard parameterization, not mup"
+    ),
 }
 
 
@@ -453,8 +528,14 @@ def _own(**options: Any) -> Callable[[int], tuple]:
 
 
 def _dropping(width: int) -> nn.Module:
-    return nn.Sequential(nn.Linear(32, width), nn.ReLU(), nn.Dropout(0.3), nn.Linear(width, width), nn.ReLU(),
-                         nn.Linear(width, 10))  # fmt: skip
+    return nn.Sequential(
+        nn.Linear(32, width),
+        nn.ReLU(),
+        nn.Dropout(0.3),
+        nn.Linear(width, width),
+        nn.ReLU(),
+        nn.Linear(width, 10),
+    )
 
 
 HEALTHY = {
@@ -463,7 +544,9 @@ HEALTHY = {
     "llama": of_zoo("llama"),
     "vit": of_zoo("vit"),
     "larger heads": Subject(Heads, batch=TOKENS),
-    "larger heads, divided by their size": Subject(lambda width: Heads(width, power=1.0), batch=TOKENS),
+    "larger heads, divided by their size": Subject(
+        lambda width: Heads(width, power=1.0), batch=TOKENS
+    ),
     "scaled already": Subject(_own()),
     "scaled by hand": Subject(_by_hand),
     "a multiplier behind the readout": Subject(ByHand),
@@ -474,13 +557,21 @@ HEALTHY = {
     "a bottleneck, with sgd": Subject(Bottleneck, options={"optimizer": "sgd", "lr": 0.1}),
     "a bottleneck, with sgd by hand": Subject(_narrow_sgd),
     "biases before batch norm": Subject(
-        lambda width: scaled_by_hand(Normed(width), width), batch=IMAGES, options={"widths": (16, 32, 64, 128)}
+        lambda width: scaled_by_hand(Normed(width), width),
+        batch=IMAGES,
+        options={"widths": (16, 32, 64, 128)},
     ),
-    "positions, scaled by hand": Subject(lambda width: scaled_by_hand(Places(width), width), batch=TOKENS),
+    "positions, scaled by hand": Subject(
+        lambda width: scaled_by_hand(Places(width), width), batch=TOKENS
+    ),
     "radam": Subject(_radam, options={"steps": 9}),
     "averaged sgd": Subject(_averaged_sgd),
-    "tied in code that is no module, multiplied": Subject(lambda width: TiedByHand(width, True), batch=TOKENS),
-    "weight decay, in the gradient": Subject(Net, options={"optimizer": "adam", "weight_decay": 0.1}),
+    "tied in code that is no module, multiplied": Subject(
+        lambda width: TiedByHand(width, True), batch=TOKENS
+    ),
+    "weight decay, in the gradient": Subject(
+        Net, options={"optimizer": "adam", "weight_decay": 0.1}
+    ),
     "zero readout": Subject(_zero_readout),
     "scaled already, in another gauge": Subject(_own(gauge="unit")),
     "a plan": Subject(lambda width: o1.plan(Net(width), base=Net(64), lr=LR, gauge="paper")),
@@ -488,8 +579,14 @@ HEALTHY = {
     "adafactor": Subject(Net, options={"optimizer": "adafactor"}),
     "muon": Subject(Net, options={"optimizer": "muon", "lr": 0.02}),
     "dropout": Subject(_dropping),
-    "other batches at every step": Subject(Net, batch=[(NUMBERS[0].roll(i, 0), NUMBERS[1].roll(i)) for i in range(4)]),
+    "other batches at every step": Subject(
+        Net, batch=[(NUMBERS[0].roll(i, 0), NUMBERS[1].roll(i)) for i in range(4)]
+    ),
     "warm-up": Subject(
-        Net, options={"scheduler": lambda o: torch.optim.lr_scheduler.LambdaLR(o, lambda t: t / 4), "steps": 5}
+        Net,
+        options={
+            "scheduler": lambda o: torch.optim.lr_scheduler.LambdaLR(o, lambda t: t / 4),
+            "steps": 5,
+        },
     ),
 }

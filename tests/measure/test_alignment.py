@@ -1,4 +1,5 @@
-"""Alignment of real models: ratios against matrices written out, the laws of errata S0.5 and S0.6, and bad input."""
+"""Alignment of real models: ratios against matrices written out, the laws of errata S0.5 and S0.6,
+and bad input."""
 
 import sys
 from itertools import count, islice
@@ -37,23 +38,30 @@ class Sign(torch.optim.Optimizer):
 
 
 def bigram_batch(seed: int = 0) -> tuple[Tensor, Tensor]:
-    return torch.arange(TOKENS), torch.randint(0, CLASSES, (TOKENS,), generator=torch.Generator().manual_seed(seed))
+    return torch.arange(TOKENS), torch.randint(
+        0, CLASSES, (TOKENS,), generator=torch.Generator().manual_seed(seed)
+    )
 
 
 HELD_OUT = torch.arange(TOKENS, 2 * TOKENS)
 
 
-# --- the definitions ----------------------------------------------------------------------------------------------
+# --- the definitions ------------------------------------------------------------------------------
 
 
 class Mixed(nn.Module):
-    """An embedding and four matrices, held by a Linear, a transposed Conv1D, a 1x1 convolution and a Linear."""
+    """An embedding and four matrices, held by a Linear, a transposed Conv1D, a 1x1 convolution and
+    a Linear."""
 
     def __init__(self, n: int):
         from transformers.pytorch_utils import Conv1D
 
         super().__init__()
-        self.embed, self.linear, self.transposed = nn.Embedding(VOCAB, n), nn.Linear(n, n), Conv1D(n, n)
+        self.embed, self.linear, self.transposed = (
+            nn.Embedding(VOCAB, n),
+            nn.Linear(n, n),
+            Conv1D(n, n),
+        )
         self.conv, self.head = nn.Conv2d(n, n, 1), nn.Linear(n, CLASSES)
         nn.init.normal_(self.transposed.bias)  # a bias is no part of the product
         nn.init.normal_(self.transposed.weight, std=n**-0.5)
@@ -70,8 +78,16 @@ def rms(x: Tensor) -> Tensor:
 def plain_matrices(model: Mixed) -> list[Tensor]:
     """The embedding, the four matrices as (out, in), and their biases."""
     held = [model.linear, model.transposed, model.conv, model.head]
-    weights = [model.linear.weight, model.transposed.weight.T, model.conv.weight[:, :, 0, 0], model.head.weight]
-    return [x.detach().clone() for x in (model.embed.weight, *weights, *(module.bias for module in held))]
+    weights = [
+        model.linear.weight,
+        model.transposed.weight.T,
+        model.conv.weight[:, :, 0, 0],
+        model.head.weight,
+    ]
+    return [
+        x.detach().clone()
+        for x in (model.embed.weight, *weights, *(module.bias for module in held))
+    ]
 
 
 def activations(p: list[Tensor], tokens: Tensor) -> list[Tensor]:
@@ -81,7 +97,9 @@ def activations(p: list[Tensor], tokens: Tensor) -> list[Tensor]:
     return h
 
 
-def by_hand(n: int, seed: int, lr: float, steps: int, tokens: Tensor) -> list[dict[str, list[float]]]:
+def by_hand(
+    n: int, seed: int, lr: float, steps: int, tokens: Tensor
+) -> list[dict[str, list[float]]]:
     """omega, alpha and u of the four matrices at every step."""
     torch.manual_seed(seed)
     p, (train, targets) = plain_matrices(Mixed(n).double()), bigram_batch()
@@ -90,14 +108,30 @@ def by_hand(n: int, seed: int, lr: float, steps: int, tokens: Tensor) -> list[di
         wanted = [x.requires_grad_(True) for x in p]
         loss = functional.cross_entropy(activations(wanted, train)[-1], targets)
         gradients = torch.autograd.grad(loss, wanted)
-        old, p = [x.detach() for x in p], [(x - lr * g.sign()).detach() for x, g in zip(p, gradients, strict=True)]
-        layers = list(zip(old[1:5], p[1:5], activations(old, tokens)[:4], activations(p, tokens)[:4], strict=True))
+        old, p = (
+            [x.detach() for x in p],
+            [(x - lr * g.sign()).detach() for x, g in zip(p, gradients, strict=True)],
+        )
+        layers = list(
+            zip(
+                old[1:5],
+                p[1:5],
+                activations(old, tokens)[:4],
+                activations(p, tokens)[:4],
+                strict=True,
+            )
+        )
         pairs = {
             "omega": [(w, y - x) for w, _, x, y in layers],
             "alpha": [(v - w, x) for w, v, x, _ in layers],
             "u": [(v - w, y - x) for w, v, x, y in layers],
         }
-        found.append({k: [float(rms(x @ w.T) / (rms(w) * rms(x))) for w, x in some] for k, some in pairs.items()})
+        found.append(
+            {
+                k: [float(rms(x @ w.T) / (rms(w) * rms(x))) for w, x in some]
+                for k, some in pairs.items()
+            }
+        )
     return found
 
 
@@ -111,25 +145,38 @@ def test_the_ratios_are_those_of_the_matrices(tokens):
     which = bigram_batch()[0] if tokens == "training" else HELD_OUT
     for n in (8, 32):
         for step, expected in enumerate(by_hand(n, 5, 1e-3, 3, which), start=1):
-            here: Any = a.frame[(a.frame.width == n) & (a.frame.step == step) & (a.frame.tokens == tokens)]
+            here: Any = a.frame[
+                (a.frame.width == n) & (a.frame.step == step) & (a.frame.tokens == tokens)
+            ]
             for kind, values in expected.items():
                 got = here[here.quantity == kind].set_index("module").ratio
                 named = dict(zip(("linear", "transposed", "conv", "head"), values, strict=True))
                 named = {module: value for module, value in named.items() if np.isfinite(value)}
                 assert dict(got) == pytest.approx(named, rel=1e-5), (n, step, kind)
-                assert len(named) == 3 + (tokens == "training" or kind == "alpha")  # embeddings held out do not move
+                assert len(named) == 3 + (
+                    tokens == "training" or kind == "alpha"
+                )  # embeddings held out do not move
     assert any("omega of linear; u of linear" in note for note in a.notes)
 
 
 def test_multipliers_in_hooks_are_no_part_of_the_matrices():
     """Gauges are the same network: W and x have other sizes, and the ratios do not see it."""
-    options = {"batches": bigram_batch(), "steps": 2, "seeds": 1, "lr": 1e-2, "optimizer": "adam", "eps": 0.0}
-    folded, unit = (alignment(Bigram, [16, 32, 64], gauge=gauge, **options) for gauge in ("folded", "unit"))
+    options = {
+        "batches": bigram_batch(),
+        "steps": 2,
+        "seeds": 1,
+        "lr": 1e-2,
+        "optimizer": "adam",
+        "eps": 0.0,
+    }
+    folded, unit = (
+        alignment(Bigram, [16, 32, 64], gauge=gauge, **options) for gauge in ("folded", "unit")
+    )
     assert len(folded.frame) == len(unit.frame) == 3 * 2 * 3 * 4
     assert np.allclose(folded.frame.ratio, unit.frame.ratio, rtol=1e-2)
 
 
-# --- the laws -----------------------------------------------------------------------------------------------------
+# --- the laws -------------------------------------------------------------------------------------
 
 
 class Bigram(nn.Module):
@@ -154,7 +201,13 @@ class Bigram(nn.Module):
 def measured(activation: Any = nn.Identity, **options: Any) -> MeasuredAlignment:
     options = {"lr": 1e-2, "optimizer": "adam", "steps": 4, "seeds": 4} | options
     widths = [64, 128, 256, 512]
-    return alignment(lambda n: Bigram(n, activation), widths, batches=bigram_batch(), held_out=HELD_OUT, **options)
+    return alignment(
+        lambda n: Bigram(n, activation),
+        widths,
+        batches=bigram_batch(),
+        held_out=HELD_OUT,
+        **options,
+    )
 
 
 @pytest.fixture(scope="module")
@@ -170,23 +223,28 @@ def exponent(a: MeasuredAlignment, role: str, tokens: str, step: int, quantity: 
 
 @pytest.mark.parametrize("step", [1, 4])
 def test_the_readout_is_aligned_from_the_first_step_and_hidden_layers_are_not(linear, step):
-    """Erratum S0.5: omega is .95-.98 at the readout and .50 in hidden layers, also on tokens that are held out."""
+    """Erratum S0.5: omega is .95-.98 at the readout and .50 in hidden layers, also on tokens that
+    are held out."""
     for tokens in ("training", "held-out"):
         assert 0.92 < exponent(linear, "readout", tokens, step, "omega") < 1.03
         assert exponent(linear, "hidden", tokens, step, "omega") == pytest.approx(0.5, abs=0.05)
 
 
 def test_updates_are_aligned_with_training_tokens_and_not_with_others(linear):
-    """Errata S0.5, S0.6: alpha .92-1.00 and .50-.55; u .46-.53 at the first step, and then it rises."""
+    """Errata S0.5, S0.6: alpha .92-1.00 and .50-.55; u .46-.53 at the first step, and then it
+    rises."""
     for step in (1, 4):
         assert 0.88 < exponent(linear, "hidden", "training", step, "alpha") < 1.03
-        assert exponent(linear, "hidden", "held-out", step, "alpha") == pytest.approx(0.52, abs=0.07)
+        assert exponent(linear, "hidden", "held-out", step, "alpha") == pytest.approx(
+            0.52, abs=0.07
+        )
     assert exponent(linear, "hidden", "training", 1, "u") == pytest.approx(0.5, abs=0.12)
     assert exponent(linear, "hidden", "training", 4, "u") > 0.75
 
 
 def test_relu_makes_all_tokens_alike():
-    """Positive activations share a direction, so that updates meet held-out tokens too; omega is .91-.93 (S0.5)."""
+    """Positive activations share a direction, so that updates meet held-out tokens too; omega is
+    .91-.93 (S0.5)."""
     a = measured(nn.ReLU)
     for tokens in ("training", "held-out"):
         assert exponent(a, "hidden", tokens, 1, "alpha") == pytest.approx(0.97, abs=0.08)
@@ -195,14 +253,18 @@ def test_relu_makes_all_tokens_alike():
 
 
 def test_the_law_of_a_role_is_the_mean_of_its_layers(linear):
-    own = linear.exponents[(linear.exponents.role == "hidden") & (linear.exponents.tokens == "training")]
+    own = linear.exponents[
+        (linear.exponents.role == "hidden") & (linear.exponents.tokens == "training")
+    ]
     assert own.module.nunique() == 3
     means = own.groupby(["step", "quantity"]).exponent.mean()
     for (step, quantity), mean in means.items():
-        assert exponent(linear, "hidden", "training", step, quantity) == pytest.approx(mean, abs=1e-9)
+        assert exponent(linear, "hidden", "training", step, quantity) == pytest.approx(
+            mean, abs=1e-9
+        )
 
 
-# --- what it is for -----------------------------------------------------------------------------------------------
+# --- what it is for -------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
@@ -232,24 +294,38 @@ def test_it_prints_a_line_for_each_role_and_end(linear):
     assert first == "alignment: mup for adam, widths 64, 128, 256, 512, 4 steps, 4 seeds"
     assert header.split() == ["role", "tokens", "step", "omega", "alpha", "u"]
     assert [tuple(line.split()[:3]) for line in lines[:8]] == [
-        (role, tokens, step) for role in ("hidden", "readout") for tokens in ("training", "held-out") for step in "14"
+        (role, tokens, step)
+        for role in ("hidden", "readout")
+        for tokens in ("training", "held-out")
+        for step in "14"
     ]
 
 
-# --- real models --------------------------------------------------------------------------------------------------
+# --- real models ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("name", "hidden", "readout"), [("gpt2", 8, "lm_head"), ("llama", 14, "lm_head")])
+@pytest.mark.parametrize(
+    ("name", "hidden", "readout"), [("gpt2", 8, "lm_head"), ("llama", 14, "lm_head")]
+)
 def test_language_models(name, hidden, readout):
-    """Every attention and MLP matrix is hidden, and the head, tied (GPT-2) or not, is the readout."""
+    """Every attention and MLP matrix is hidden, and the head, tied (GPT-2) or not, is the
+    readout."""
     entry = ZOO[name]
     a = alignment(
-        entry.build, [32, 64, 128], lr=3e-3, batches=entry.batch(0), held_out=entry.batch(1), steps=2, seeds=1
+        entry.build,
+        [32, 64, 128],
+        lr=3e-3,
+        batches=entry.batch(0),
+        held_out=entry.batch(1),
+        steps=2,
+        seeds=1,
     )
     roles = a.frame.groupby("module").role.first()
     assert (roles == "hidden").sum() == hidden
     assert list(roles[roles == "readout"].index) == [readout]
-    assert a.frame.groupby(["width", "step", "tokens", "quantity"]).size().unique().tolist() == [hidden + 1]
+    assert a.frame.groupby(["width", "step", "tokens", "quantity"]).size().unique().tolist() == [
+        hidden + 1
+    ]
     assert a.notes == ()
     assert exponent(a, "hidden", "training", 2, "omega") == pytest.approx(0.5, abs=0.08)
     assert exponent(a, "hidden", "training", 2, "alpha") > 0.65
@@ -262,7 +338,9 @@ def test_modules_that_are_no_linear_map_are_named():
         return {"ids": entry.batch(i)["ids"].repeat(2, 1)}
 
     a = alignment(entry.build, [32, 64, 96], batches=batch(0), loss=entry.loss, steps=1, seeds=1)
-    assert set(a.frame.module) == {f"body.layers.{i}.linear{k}" for i in (0, 1) for k in (1, 2)} | {"head"}
+    assert set(a.frame.module) == {f"body.layers.{i}.linear{k}" for i in (0, 1) for k in (1, 2)} | {
+        "head"
+    }
     assert any("not measured" in note and "self_attn.in_proj_weight" in note for note in a.notes)
 
 
@@ -288,7 +366,9 @@ def test_a_layer_is_linear_in_the_one_matrix_it_has():
         return nn.Sequential(nn.Embedding(VOCAB, n), *layers)
 
     a = alignment(build, [16, 32, 64], batches=bigram_batch(), held_out=HELD_OUT, steps=1, seeds=1)
-    assert a.notes == ("not measured, as no module of their own applies them: 3.down, 3.up, 2.weight",)
+    assert a.notes == (
+        "not measured, as no module of their own applies them: 3.down, 3.up, 2.weight",
+    )
     assert set(a.frame.module) == {"1", "4"}
 
 
@@ -296,14 +376,18 @@ def test_dropout_masks_are_the_same_before_and_after_a_step():
     """Masks that differed would be most of dx."""
 
     def build(n: int) -> nn.Module:
-        return nn.Sequential(nn.Embedding(VOCAB, n), nn.Dropout(0.5), nn.Linear(n, n), nn.Linear(n, CLASSES))
+        return nn.Sequential(
+            nn.Embedding(VOCAB, n), nn.Dropout(0.5), nn.Linear(n, n), nn.Linear(n, CLASSES)
+        )
 
     options = {"optimizer": "adam", "lr": 1e-3, "steps": 1, "seeds": 1}
     a = alignment(build, [16, 32, 64], batches=bigram_batch(), held_out=HELD_OUT, **options)
-    assert any("omega of 2; u of 2" in note for note in a.notes)  # held-out embeddings do not move, whatever is dropped
+    assert any(
+        "omega of 2; u of 2" in note for note in a.notes
+    )  # held-out embeddings do not move, whatever is dropped
 
 
-# --- batches and runs that end ------------------------------------------------------------------------------------
+# --- batches and runs that end --------------------------------------------------------------------
 
 
 def stream():
@@ -324,7 +408,9 @@ def test_held_out_tokens_are_those_that_follow(batches, other):
     assert set(a.frame.tokens) == ({"training", "held-out"} if other else {"training"})
     assert any("only training tokens" in note for note in a.notes) is not other
     if not other:
-        with pytest.raises(ValueError, match=r"nothing was fitted on held-out tokens.* give held_out="):
+        with pytest.raises(
+            ValueError, match=r"nothing was fitted on held-out tokens.* give held_out="
+        ):
             a.as_alignment("held-out")
 
 
@@ -346,7 +432,9 @@ def test_a_loss_that_is_not_finite_ends_a_run_and_no_more():
     assert set(a.exponents.step) == {1, 2}
 
 
-@pytest.mark.parametrize(("error", "note"), [(KeyboardInterrupt, "interrupted after 3 of 6"), (MemoryError, "failed")])
+@pytest.mark.parametrize(
+    ("error", "note"), [(KeyboardInterrupt, "interrupted after 3 of 6"), (MemoryError, "failed")]
+)
 def test_what_was_measured_is_returned(error, note):
     def loss(output: Tensor, target: Tensor) -> Tensor:
         calls.append(1)
@@ -399,12 +487,14 @@ def test_the_largest_may_be_the_base():
     assert set(a.frame.module) == {"hidden.0", "hidden.1", "hidden.2", "head"}
 
 
-# --- bad input ----------------------------------------------------------------------------------------------------
+# --- bad input ------------------------------------------------------------------------------------
 
 
 def test_fewer_than_eight_tokens():
     x, y = bigram_batch()
-    with pytest.raises(ValueError, match=r"at least 8 training tokens, got 7 \(rows that hidden.0 reads\).* noise"):
+    with pytest.raises(
+        ValueError, match=r"at least 8 training tokens, got 7 \(rows that hidden.0 reads\).* noise"
+    ):
         alignment(Bigram, [8, 16, 32], batches=(x[:7], y[:7]), seeds=1)
     with pytest.raises(ValueError, match="at least 8 held-out tokens, got 1"):
         alignment(Bigram, [8, 16, 32], batches=(x, y), held_out=x[:1] + 20, seeds=1)
@@ -417,7 +507,10 @@ def test_fewer_than_eight_tokens():
         ({"widths": 64}, "widths: expected several sizes"),
         ({"widths": [8, 16], "seeds": 1}, "seeds: expected at least two for two widths"),
         ({"build": 3}, "build: expected a function of the width, got int"),
-        ({"build": lambda n: n}, "build: expected a function of the size that returns an nn.Module"),
+        (
+            {"build": lambda n: n},
+            "build: expected a function of the size that returns an nn.Module",
+        ),
         ({"build": lambda n: nn.Embedding(VOCAB, n)}, "expected hidden or readout matrices"),
         ({"build": lambda n: Bigram(n).requires_grad_(False)}, "every tensor in it is frozen"),
         ({"batches": None}, "batches: expected one batch"),
@@ -429,7 +522,12 @@ def test_fewer_than_eight_tokens():
     ],
 )
 def test_bad_input(changed, message):
-    given: dict[str, Any] = {"build": Bigram, "widths": [8, 16, 32], "batches": bigram_batch(), "seeds": 1} | changed
+    given: dict[str, Any] = {
+        "build": Bigram,
+        "widths": [8, 16, 32],
+        "batches": bigram_batch(),
+        "seeds": 1,
+    } | changed
     with pytest.raises(ValueError, match=message):
         alignment(given.pop("build"), given.pop("widths"), **given)
 
@@ -455,4 +553,8 @@ def test_nothing_measured_is_no_crash():
 
 def test_a_build_that_ignores_the_width():
     with pytest.raises(ValueError, match="every width gives a model of the same shapes"):
-        alignment(lambda width: nn.Linear(8, CLASSES), [8, 16, 32], batches=(torch.randn(TOKENS, 8), bigram_batch()[1]))
+        alignment(
+            lambda width: nn.Linear(8, CLASSES),
+            [8, 16, 32],
+            batches=(torch.randn(TOKENS, 8), bigram_batch()[1]),
+        )

@@ -1,4 +1,5 @@
-"""The coordinate check: it passes what is right, names what is wrong, and keeps what it has when something breaks."""
+"""The coordinate check: it passes what is right, names what is wrong, and keeps what it has when
+something breaks."""
 
 import json
 import math
@@ -50,7 +51,17 @@ def check():
 
 
 def test_the_result_is_a_tidy_table_with_provenance(check):
-    assert list(check.frame.columns) == ["width", "seed", "step", "module", "quantity", "rms", "mean", "max", "finite"]
+    assert list(check.frame.columns) == [
+        "width",
+        "seed",
+        "step",
+        "module",
+        "quantity",
+        "rms",
+        "mean",
+        "max",
+        "finite",
+    ]
     assert set(check.frame.width) == set(SMALL)
     assert set(check.frame.seed) == {0, 1}
     assert set(check.frame.step) == {0, 1, 2, 3}
@@ -89,8 +100,12 @@ def test_recorded_changes_are_those_of_a_plain_loop():
         functional.cross_entropy(model(NUMBERS[0]), NUMBERS[1]).backward()
         optimizer.step()
     change = model.hid(torch.relu(model.inp(NUMBERS[0]))).detach() - first
-    found = check.frame.query("width == 128 and module == 'hid' and quantity == 'change' and step == 2").rms.item()
-    assert found == pytest.approx(change.square().mean().sqrt().item(), rel=0.05)  # bases differ in their random draw
+    found = check.frame.query(
+        "width == 128 and module == 'hid' and quantity == 'change' and step == 2"
+    ).rms.item()
+    assert found == pytest.approx(
+        change.square().mean().sqrt().item(), rel=0.05
+    )  # bases differ in their random draw
 
 
 def _seeded(width: int, seed: int) -> nn.Module:
@@ -98,13 +113,20 @@ def _seeded(width: int, seed: int) -> nn.Module:
     return Net(width)
 
 
-@pytest.mark.parametrize(("depth", "verdict"), [(None, "FAIL"), ("sqrt", "PASS"), ("completep", "PASS")])
+@pytest.mark.parametrize(
+    ("depth", "verdict"), [(None, "FAIL"), ("sqrt", "PASS"), ("completep", "PASS")]
+)
 def test_depth(depth, verdict):
     entry = of_zoo("llama")
     check = o1.coord_check(
-        lambda layers: entry.build(64, layers=layers), depths=[2, 4, 8, 16], depth=depth, lr=LR, batches=entry.batch,
-        loss=entry.options["loss"], seeds=2,
-    )  # fmt: skip
+        lambda layers: entry.build(64, layers=layers),
+        depths=[2, 4, 8, 16],
+        depth=depth,
+        lr=LR,
+        batches=entry.batch,
+        loss=entry.options["loss"],
+        seeds=2,
+    )
     assert check.verdict == verdict, str(check)
     assert check.axis == "depth"
     assert "depth" in check.frame.columns
@@ -125,12 +147,14 @@ def test_what_shrinks_has_its_own_verdict_with_the_alignment_measured():
 def test_a_tied_readout_is_predicted_in_its_gauge():
     """The gain of the last norm carries the multiplier of the readout, and falls."""
     check = HEALTHY["gpt2 (tied)"].check(seeds=2)
-    line = check.exponents.query("module == 'transformer.ln_f' and quantity == 'output' and step == 0").iloc[0]
+    line = check.exponents.query(
+        "module == 'transformer.ln_f' and quantity == 'output' and step == 0"
+    ).iloc[0]
     assert line.predicted == pytest.approx(-1)
     assert line.verdict == "PASS"
 
 
-# --- when something is missing or breaks ------------------------------------------------------------------------------
+# --- when something is missing or breaks ----------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -153,7 +177,10 @@ def test_a_tied_readout_is_predicted_in_its_gauge():
         ({"optimizer": "adamm"}, "unknown optimizer"),
         ({"lr": -1}, "lr: expected a number"),
         ({"confidence": 1.5}, "confidence: expected"),
-        ({"loss": lambda output, target: output}, "loss: expected a function that returns a scalar"),
+        (
+            {"loss": lambda output, target: output},
+            "loss: expected a function that returns a scalar",
+        ),
         ({"batches": NUMBERS[0]}, "loss: the model gives none"),
         ({"nonsense": 3}, "nonsense"),
     ],
@@ -191,14 +218,18 @@ def test_a_loss_that_is_not_finite_leaves_the_rest():
     """The largest model diverges at once."""
 
     def loss(output, target):
-        return functional.cross_entropy(output, target) * (math.nan if state["width"] == 128 else 1.0)
+        return functional.cross_entropy(output, target) * (
+            math.nan if state["width"] == 128 else 1.0
+        )
 
     def build(width):
         state["width"] = width
         return Net(width)
 
     state = {}
-    check = o1.coord_check(build, widths=(32, 64, 96, 128), lr=LR, batches=NUMBERS, loss=loss, seeds=[0, 1])
+    check = o1.coord_check(
+        build, widths=(32, 64, 96, 128), lr=LR, batches=NUMBERS, loss=loss, seeds=[0, 1]
+    )
     assert check.verdict == "UNCLEAR"
     assert "the loss is nan" in check.causes[0]
     assert len(check.frame)
@@ -252,7 +283,9 @@ def test_random_numbers_and_hooks_are_left_alone():
 
 
 def test_a_plan_is_judged_by_its_own_rule():
-    check = Subject(lambda width: o1.plan(Net(width), base=Net(32), rule="maximal-update", lr=LR)).check(widths=SMALL)
+    check = Subject(
+        lambda width: o1.plan(Net(width), base=Net(32), rule="maximal-update", lr=LR)
+    ).check(widths=SMALL)
     assert check.provenance["rule"] == "maximal-update"
     assert check.provenance["lr"] == LR
     assert check.verdict != "FAIL", str(check)
@@ -285,7 +318,10 @@ def test_decay_that_cannot_be_measured_is_noted():
             raise RuntimeError("one of a kind")
 
     check = Subject(Alone).check(widths=SMALL, seeds=1, weight_decay=0.1)
-    assert any("weight decay was not measured (RuntimeError: one of a kind)" in note for note in check.notes)
+    assert any(
+        "weight decay was not measured (RuntimeError: one of a kind)" in note
+        for note in check.notes
+    )
 
 
 def test_records_are_written_and_read(check, tmp_path):
@@ -296,7 +332,9 @@ def test_records_are_written_and_read(check, tmp_path):
 
 
 def test_text_names_the_verdict_first(check):
-    assert str(check).startswith(f"{check.verdict}: mup for adamw with lr 0.01, widths 32, 64, 128, 3 steps, 2 seeds")
+    assert str(check).startswith(
+        f"{check.verdict}: mup for adamw with lr 0.01, widths 32, 64, 128, 3 steps, 2 seeds"
+    )
 
 
 def test_healthy_and_faulty_differ_in_one_thing():
@@ -319,7 +357,9 @@ class OwnSgd(torch.optim.SGD):
         (torch.optim.NAdam, {}, "adamw", True),
     ],
 )
-def test_optimizers_of_their_own_class_are_judged_by_the_law_they_inherit(kind, options, law, noted):
+def test_optimizers_of_their_own_class_are_judged_by_the_law_they_inherit(
+    kind, options, law, noted
+):
     def build(width):
         model = Net(width)
         return model, kind(model.parameters(), lr=0.01)
@@ -332,7 +372,10 @@ def test_optimizers_of_their_own_class_are_judged_by_the_law_they_inherit(kind, 
 def test_steps_that_do_not_show_the_law_yet_decide_nothing():
     check = HEALTHY["radam"].check(widths=SMALL, steps=4)
     assert check.verdict == "UNCLEAR"
-    assert "the first 5 steps of RAdam do not follow the gradient as those of adamw do: give steps=9" in check.causes
+    assert (
+        "the first 5 steps of RAdam do not follow the gradient as those of adamw do: give steps=9"
+        in check.causes
+    )
 
 
 def test_an_optimizer_of_an_unknown_class_is_judged_by_what_its_steps_show():
@@ -361,14 +404,17 @@ def test_what_cannot_work_is_said_before_anything_is_trained(options, words):
         o1.coord_check(build, widths=SMALL, batches=NUMBERS, **options)
 
 
-@pytest.mark.parametrize("loss", [lambda y, t: y.detach().square().mean(), lambda y, t: y.argmax().float()])
+@pytest.mark.parametrize(
+    "loss", [lambda y, t: y.detach().square().mean(), lambda y, t: y.argmax().float()]
+)
 def test_a_loss_that_depends_on_nothing_trained(loss):
     with pytest.raises(ValueError, match="loss: expected one that depends on what is trained"):
         o1.coord_check(Net, widths=SMALL, batches=NUMBERS, loss=loss)
 
 
 class Encoder(nn.Module):
-    """Attention of torch holds the matrix that ends its branch inside another module, which is never called."""
+    """Attention of torch holds the matrix that ends its branch inside another module, which is
+    never called."""
 
     def __init__(self, depth):
         super().__init__()
@@ -381,7 +427,9 @@ class Encoder(nn.Module):
 
 
 def test_depth_of_torchs_own_attention():
-    check = o1.coord_check(Encoder, depths=[1, 2, 4, 8], depth="completep", lr=1e-2, batches=TOKENS, seeds=1)
+    check = o1.coord_check(
+        Encoder, depths=[1, 2, 4, 8], depth="completep", lr=1e-2, batches=TOKENS, seeds=1
+    )
     assert check.passed, check
 
 
@@ -392,7 +440,9 @@ def test_scores_that_grow_because_queries_learn_too_fast_are_no_fault_of_their_s
         rows = {row.name: row for row in plan.rows}
         fast = {name: LR if name == "q.weight" else row.lr for name, row in rows.items()}
         tensors = plan.tensors()
-        return plan.bound(), torch.optim.Adam([{"params": [tensors[n]], "lr": lr} for n, lr in fast.items()])
+        return plan.bound(), torch.optim.Adam(
+            [{"params": [tensors[n]], "lr": lr} for n, lr in fast.items()]
+        )
 
     check = Subject(build, batch=TOKENS).check(widths=(*SMALL, 256))
     assert check.verdict == "FAIL"
@@ -404,7 +454,9 @@ class Branch(nn.Module):
 
     def __init__(self, multiplier=1.0):
         super().__init__()
-        self.inside = nn.Sequential(nn.LayerNorm(32), nn.Linear(32, 32), nn.ReLU(), nn.Linear(32, 32))
+        self.inside = nn.Sequential(
+            nn.LayerNorm(32), nn.Linear(32, 32), nn.ReLU(), nn.Linear(32, 32)
+        )
         self.multiplier = multiplier
 
     def forward(self, x):
@@ -423,7 +475,9 @@ def test_depth_of_layers_that_are_sequences(depth):
     assert {"*.inside.0", "*.inside.3"} <= set(check.exponents.module)
 
 
-@pytest.mark.parametrize(("power", "says"), [(1.0, ""), (0.0, "residual branches are not scaled with depth: ")])
+@pytest.mark.parametrize(
+    ("power", "says"), [(1.0, ""), (0.0, "residual branches are not scaled with depth: ")]
+)
 def test_depth_with_multipliers_in_the_model(power, says):
     def build(depth):
         model = stack(depth, power)

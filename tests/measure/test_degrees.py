@@ -10,16 +10,28 @@ from orderone.measure.laws import law_of
 
 @pytest.mark.parametrize(
     ("kind", "degree", "first"),
-    [("SGD", 1.0, 0), ("ASGD", 1.0, 0), ("Adam", 0.0, 0), ("NAdam", 0.0, 0), ("RMSprop", 0.0, 0), ("Adagrad", 0.0, 0),
-     ("Rprop", 0.0, 0), ("Adafactor", 0.0, 0), ("RAdam", 0.0, 5)],
-)  # fmt: skip
+    [
+        ("SGD", 1.0, 0),
+        ("ASGD", 1.0, 0),
+        ("Adam", 0.0, 0),
+        ("NAdam", 0.0, 0),
+        ("RMSprop", 0.0, 0),
+        ("Adagrad", 0.0, 0),
+        ("Rprop", 0.0, 0),
+        ("Adafactor", 0.0, 0),
+        ("RAdam", 0.0, 5),
+    ],
+)
 def test_the_degree_of_known_optimizers(kind, degree, first):
     model = nn.Linear(3, 4)
     before = [p.clone() for p in model.parameters()]
     found = degrees(model, getattr(torch.optim, kind)(model.parameters(), lr=1e-2), 12)
     assert settles(found, degree) == first
     assert settles(found, 1 - degree) is None
-    assert all(torch.equal(p, old) and p.grad is None for p, old in zip(model.parameters(), before, strict=True))
+    assert all(
+        torch.equal(p, old) and p.grad is None
+        for p, old in zip(model.parameters(), before, strict=True)
+    )
 
 
 def test_radam_starts_as_sgd():

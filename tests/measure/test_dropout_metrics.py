@@ -1,4 +1,5 @@
-"""Random dropout networks: against networks written out by hand, against theory, and drawn against implied weights."""
+"""Random dropout networks: against networks written out by hand, against theory, and drawn against
+implied weights."""
 
 import math
 from typing import Any
@@ -36,7 +37,12 @@ def test_backpropagation_is_that_of_autograd(activation):
     for i in range(3):
         by_hand = [_gradients(activation, networks, layers, inputs, i, row) for row in (0, 1)]
         for level, (a, b) in enumerate(zip(*by_hand, strict=True)):
-            expected = [a.square().mean(), (a * b).mean(), (a * b).mean().abs(), (a * b).abs().mean()]
+            expected = [
+                a.square().mean(),
+                (a * b).mean(),
+                (a * b).mean().abs(),
+                (a * b).abs().mean(),
+            ]
             torch.testing.assert_close(measured[i, level, 3:], torch.stack(expected))
 
 
@@ -52,23 +58,31 @@ def _gradients(activation, networks, layers, inputs, i, row):
 
 
 @pytest.mark.parametrize(
-    ("activation", "weight_var", "keep"), [("linear", 0.5, 0.9), ("tanh", 1.8, 0.8), ("relu", 1.5, 1.0)]
+    ("activation", "weight_var", "keep"),
+    [("linear", 0.5, 0.9), ("tanh", 1.8, 0.8), ("relu", 1.5, 1.0)],
 )
 def test_implied_weights_have_the_law_of_drawn_ones(activation, weight_var, keep):
     """Small networks, where what forward and backward weights share is largest."""
     options = {"width": 12, "depth": 6, "instances": 30000, "q0": 0.3, "c0": 0.4}
     drawn = dropout_metrics(activation, weight_var, 0.1, keep, weights="drawn", seed=1, **options)
-    implied = dropout_metrics(activation, weight_var, 0.1, keep, weights="implied", seed=2, **options)
+    implied = dropout_metrics(
+        activation, weight_var, 0.1, keep, weights="implied", seed=2, **options
+    )
     z = (drawn["mean"] - implied["mean"]) / np.hypot(drawn.se, implied.se)
     assert np.abs(z).max() < 4.5
     assert np.sqrt((z**2).mean()) < 2
 
 
 def test_forgetting_what_weights_share_would_be_seen(monkeypatch):
-    """Independent backward weights (the gradient independence assumption) give other gradients at small width."""
+    """Independent backward weights (the gradient independence assumption) give other gradients at
+    small width."""
     options = {"width": 12, "depth": 6, "instances": 30000, "q0": 0.3, "c0": 0.4}
     right = dropout_metrics("linear", 0.5, 0.1, 0.9, seed=1, **options)
-    monkeypatch.setattr(Implied, "backward", lambda self, delta: Implied(self.variance, self.generator).forward(delta))
+    monkeypatch.setattr(
+        Implied,
+        "backward",
+        lambda self, delta: Implied(self.variance, self.generator).forward(delta),
+    )
     wrong = dropout_metrics("linear", 0.5, 0.1, 0.9, seed=2, **options)
     assert means(wrong, "g_aa")[1] < 0.9 * means(right, "g_aa")[1]
 
@@ -77,8 +91,12 @@ def test_forgetting_what_weights_share_would_be_seen(monkeypatch):
 def test_linear_networks_follow_the_general_form_of_12(keep):
     """Erratum S1.3: from any starting length. Finite networks differ by O(1/N)."""
     q0, c0, depth = 1.0, 0.3, 18
-    frame = dropout_metrics("linear", 0.5, 0.1, keep, width=1000, depth=depth, instances=400, q0=q0, c0=c0)
-    g = theory.linear_gradient_metrics(weight_var=0.5, bias_var=0.1, keep=keep, depth=depth, q0=q0, qab0=c0 * q0)
+    frame = dropout_metrics(
+        "linear", 0.5, 0.1, keep, width=1000, depth=depth, instances=400, q0=q0, c0=c0
+    )
+    g = theory.linear_gradient_metrics(
+        weight_var=0.5, bias_var=0.1, keep=keep, depth=depth, q0=q0, qab0=c0 * q0
+    )
     for quantity, predicted in (("g_aa", g["g_aa"]), ("g_ab", g["g_ab"])):
         measured, se = means(frame, quantity).to_numpy(), errors(frame, quantity).to_numpy()
         assert (np.abs(measured - predicted) < 4.5 * se + 0.04 * np.abs(predicted)).all()
@@ -87,14 +105,20 @@ def test_linear_networks_follow_the_general_form_of_12(keep):
 def test_lengths_and_correlations_follow_the_maps():
     mf = theory.MeanField("tanh", weight_var=2.0, bias_var=0.1, keep=0.9)
     frame = dropout_metrics("tanh", 2.0, 0.1, 0.9, width=2000, depth=30, instances=40)
-    assert means(frame, "q_aa")[30] == pytest.approx(mf.q_star, abs=5 * errors(frame, "q_aa")[30] + 2e-3)
-    assert means(frame, "c_ab")[30] == pytest.approx(mf.c_star, abs=5 * errors(frame, "c_ab")[30] + 5e-3)
+    assert means(frame, "q_aa")[30] == pytest.approx(
+        mf.q_star, abs=5 * errors(frame, "q_aa")[30] + 2e-3
+    )
+    assert means(frame, "c_ab")[30] == pytest.approx(
+        mf.c_star, abs=5 * errors(frame, "c_ab")[30] + 5e-3
+    )
 
 
 def test_g_aa_falls_as_chi1_and_signed_g_ab_as_chi2():
     """Erratum S1.4: it is |g_ab| of single pairs that seems to follow chi1."""
     mf = theory.MeanField("tanh", weight_var=1.4, bias_var=0.1, keep=0.9)
-    frame = dropout_metrics("tanh", 1.4, 0.1, 0.9, width=500, depth=40, instances=1000, q0=mf.q_star, c0=mf.c_star)
+    frame = dropout_metrics(
+        "tanh", 1.4, 0.1, 0.9, width=500, depth=40, instances=1000, q0=mf.q_star, c0=mf.c_star
+    )
     layers = np.arange(18, 34)
 
     def rate(quantity):
@@ -113,7 +137,9 @@ def test_variance_grows_nearly_as_the_square_of_the_mean():
 
 
 def test_hundreds_of_layers_do_not_underflow():
-    frame = dropout_metrics("linear", 0.1, 0.1, 0.9, width=20, depth=250, instances=3, dtype=torch.float32)
+    frame = dropout_metrics(
+        "linear", 0.1, 0.1, 0.9, width=20, depth=250, instances=3, dtype=torch.float32
+    )
     first = means(frame, "g_aa")[1]
     assert 0 < first < 1e-200
     assert np.isfinite(frame["mean"]).all()
@@ -131,7 +157,9 @@ def test_inputs_on_one_line(c0):
     """Then one axis is all that weights are known on."""
     frame = dropout_metrics("linear", 1.0, 0.0, 1.0, width=30, depth=8, instances=5, c0=c0)
     np.testing.assert_allclose(means(frame, "c_ab"), c0, rtol=1e-9)
-    np.testing.assert_allclose(means(frame, "g_ab"), means(frame, "g_aa"), rtol=1e-7)  # both factors change sign
+    np.testing.assert_allclose(
+        means(frame, "g_ab"), means(frame, "g_aa"), rtol=1e-7
+    )  # both factors change sign
 
 
 def test_inputs_are_as_asked():
@@ -143,7 +171,9 @@ def test_inputs_are_as_asked():
 
 def test_portions_follow_the_memory_and_progress_is_told():
     calls = []
-    frame = dropout_metrics(width=10, depth=3, instances=7, memory=1, progress=lambda *told: calls.append(told))
+    frame = dropout_metrics(
+        width=10, depth=3, instances=7, memory=1, progress=lambda *told: calls.append(told)
+    )
     assert [done for done, _, _ in calls] == list(range(1, 8))
     assert set(frame.quantity) == set(QUANTITIES)
     assert len(frame) == 3 * len(QUANTITIES)
@@ -151,7 +181,9 @@ def test_portions_follow_the_memory_and_progress_is_told():
 
 def test_seeds_decide_and_torch_is_left_alone():
     before = torch.get_rng_state()
-    one, same, other = (dropout_metrics(width=8, depth=2, instances=4, seed=seed) for seed in (3, 3, 4))
+    one, same, other = (
+        dropout_metrics(width=8, depth=2, instances=4, seed=seed) for seed in (3, 3, 4)
+    )
     assert one.equals(same)
     assert not one.equals(other)
     assert torch.equal(before, torch.get_rng_state())
@@ -200,7 +232,9 @@ def test_says_what_is_wrong(options, words):
     st.floats(-1, 1),
 )
 def test_numbers_come_out_for_whatever_is_legal(activation, weight_var, bias_var, keep, c0):
-    frame = dropout_metrics(activation, weight_var, bias_var, keep, width=6, depth=4, instances=3, c0=c0)
+    frame = dropout_metrics(
+        activation, weight_var, bias_var, keep, width=6, depth=4, instances=3, c0=c0
+    )
     assert not frame[["mean", "var", "se"]].isna().to_numpy().any()
     assert means(frame, "c_ab").abs().max() <= 1
 
@@ -225,5 +259,7 @@ def test_options_that_cannot_be(wrong):
 
 def test_a_variance_law_speaks_of_means_and_layers():
     frame = dropout_metrics("tanh", width=20, depth=2, instances=4)
-    with pytest.raises(ValueError, match=r"frame: expected means and variances of g_aa .* measure a deeper network"):
+    with pytest.raises(
+        ValueError, match=r"frame: expected means and variances of g_aa .* measure a deeper network"
+    ):
         variance_law(frame, "g_aa")

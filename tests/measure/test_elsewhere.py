@@ -1,6 +1,8 @@
-"""Tensors on other devices: sized together, later, and never wrong for having been written over in between.
+"""Tensors on other devices: sized together, later, and never wrong for having been written over in
+between.
 
-Most of it is tested on the host, which is then treated like any other device; the kernel and the rest again on a GPU.
+Most of it is tested on the host, which is then treated like any other device; the kernel and the
+rest again on a GPU.
 """
 
 import numpy as np
@@ -27,7 +29,12 @@ def everything_elsewhere(monkeypatch):
 def expected(x: Tensor) -> list[float]:
     values = x.detach().cpu().double().numpy().ravel()
     with np.errstate(all="ignore"):
-        found = np.linalg.norm(values), values.sum(), np.abs(values).max(), np.sum(~np.isfinite(values))
+        found = (
+            np.linalg.norm(values),
+            values.sum(),
+            np.abs(values).max(),
+            np.sum(~np.isfinite(values)),
+        )
     return [float(number) for number in found]
 
 
@@ -96,15 +103,19 @@ def test_what_is_written_over_is_lost_unless_it_was_copied():
     assert found[1] == found[2] == (pytest.approx(10**0.5), 10, 1, 0)
 
 
-# --- the probe -----------------------------------------------------------------------------------------------------------
+# --- the probe ------------------------------------------------------------------------------------
 
 
 class InPlace(nn.Module):
-    """Writes over what its layers give; from step `late` on also over what the last but one gives."""
+    """Writes over what its layers give; from step `late` on also over what the last but one
+    gives."""
 
     def __init__(self, late: int = 10**9):
         super().__init__()
-        self.layers, self.head = nn.ModuleList(nn.Linear(12, 12) for _ in range(3)), nn.Linear(12, 5)
+        self.layers, self.head = (
+            nn.ModuleList(nn.Linear(12, 12) for _ in range(3)),
+            nn.Linear(12, 5),
+        )
         self.relu, self.late, self.calls = nn.ReLU(inplace=True), late, 0
 
     def forward(self, x: Tensor) -> Tensor:
@@ -119,7 +130,12 @@ class InPlace(nn.Module):
 
 
 def recorded(
-    device: str = "cpu", late: int = 10**9, steps: int = 5, every: int = 1, precision=torch.float64, **options
+    device: str = "cpu",
+    late: int = 10**9,
+    steps: int = 5,
+    every: int = 1,
+    precision=torch.float64,
+    **options,
 ):
     torch.manual_seed(0)
     model = InPlace(late).to(device, precision)
@@ -142,9 +158,13 @@ def same(one, two) -> None:
 
 @pytest.mark.parametrize("room", [0, 2**27])
 @pytest.mark.parametrize(
-    "options", [{}, {"every": 2}, {"quantities": "change"}, {"quantities": "output gradient"}], ids=str
+    "options",
+    [{}, {"every": 2}, {"quantities": "change"}, {"quantities": "output gradient"}],
+    ids=str,
 )
-def test_a_probe_elsewhere_records_what_a_probe_here_records(everything_elsewhere, monkeypatch, options, room):
+def test_a_probe_elsewhere_records_what_a_probe_here_records(
+    everything_elsewhere, monkeypatch, options, room
+):
     for module in (elsewhere, recording):
         monkeypatch.setattr(module, "memory", lambda device: room)
     found = recorded(**options)
@@ -152,8 +172,11 @@ def test_a_probe_elsewhere_records_what_a_probe_here_records(everything_elsewher
     same(found, recorded(**options))
 
 
-def test_with_little_room_lines_are_missing_at_most_once_and_none_is_wrong(everything_elsewhere, monkeypatch):
-    """What was sized early in one step, before somebody wrote into it, may be too late in the next."""
+def test_with_little_room_lines_are_missing_at_most_once_and_none_is_wrong(
+    everything_elsewhere, monkeypatch
+):
+    """What was sized early in one step, before somebody wrote into it, may be too late in the
+    next."""
     for module in (elsewhere, recording):
         monkeypatch.setattr(module, "memory", lambda device: 1000)
     found = recorded(steps=8)
@@ -173,7 +196,9 @@ def test_with_little_room_lines_are_missing_at_most_once_and_none_is_wrong(every
 def test_a_tensor_that_is_written_over_for_the_first_time_has_no_line_rather_than_a_wrong_one(
     everything_elsewhere, monkeypatch, late, lost
 ):
-    found = recorded(late=late)  # a pass for the fixed batch first, then three a step: within step 2
+    found = recorded(
+        late=late
+    )  # a pass for the fixed batch first, then three a step: within step 2
     monkeypatch.undo()
     right = recorded(late=late)
     missing = right.index.difference(found.index)

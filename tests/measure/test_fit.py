@@ -1,4 +1,5 @@
-"""Fitted exponents: exact laws, coverage of the interval, the finite-width correction, and input that is refused."""
+"""Fitted exponents: exact laws, coverage of the interval, the finite-width correction, and input
+that is refused."""
 
 import numpy as np
 import pytest
@@ -21,7 +22,10 @@ def test_a_noiseless_law_is_found_exactly(exponent, correction):
 def test_noisy_means_cover_as_often_as_they_say_and_count_by_what_they_know():
     rng, h = np.random.default_rng(0), np.array([0.5, 0.25, 0.125, 0.0625])
     noise = np.array([0.02, 0.01, 0.01, 0.005]) * h**2
-    fits = [fit_noisy_exponent(h, -(h**2) + noise * rng.normal(size=4), noise, confidence=0.9) for _ in range(400)]
+    fits = [
+        fit_noisy_exponent(h, -(h**2) + noise * rng.normal(size=4), noise, confidence=0.9)
+        for _ in range(400)
+    ]
     assert 0.87 < np.mean([2.0 in fit for fit in fits]) < 0.98
     lost = fit_noisy_exponent(h, [0.25, 0.0625, 0.9, 0.00390625], [1e-4, 1e-4, 10.0, 1e-4])
     assert lost.exponent == pytest.approx(2, abs=1e-3)
@@ -31,7 +35,10 @@ def test_noisy_means_cover_as_often_as_they_say_and_count_by_what_they_know():
 
 def test_the_interval_covers_as_often_as_it_says():
     rng = np.random.default_rng(0)
-    fits = [fit_exponent(WIDTHS, WIDTHS**0.5 * np.exp(0.2 * rng.normal(size=40)), confidence=0.9) for _ in range(2000)]
+    fits = [
+        fit_exponent(WIDTHS, WIDTHS**0.5 * np.exp(0.2 * rng.normal(size=40)), confidence=0.9)
+        for _ in range(2000)
+    ]
     covered = np.mean([0.5 in fit for fit in fits])
     assert covered == pytest.approx(0.9, abs=4 * np.sqrt(0.9 * 0.1 / 2000))
 

@@ -1,4 +1,5 @@
-"""Gradient metrics against closed forms of linear dropout networks and against loss.backward(); what they must not be."""
+"""Gradient metrics against closed forms of linear dropout networks and against loss.backward();
+what they must not be."""
 
 from itertools import pairwise
 from typing import Any
@@ -23,12 +24,17 @@ def linear(fan_in: int, fan_out: int, sw2: float = SW2) -> nn.Linear:
 
 def dropout_network(width: int, depth: int, keep: float):
     """S1 (1) with phi(z) = z."""
-    return lambda: nn.Sequential(*(m for _ in range(depth) for m in (nn.Dropout(1 - keep), linear(width, width))))
+    return lambda: nn.Sequential(
+        *(m for _ in range(depth) for m in (nn.Dropout(1 - keep), linear(width, width)))
+    )
 
 
 def two_inputs(width: int, q0: float, q_ab0: float) -> tuple[Tensor, Tensor]:
     """Two inputs of mean square q0 with mean product q_ab0."""
-    u, v = torch.linalg.qr(torch.randn(width, 2, generator=torch.Generator().manual_seed(0)))[0].T * width**0.5
+    u, v = (
+        torch.linalg.qr(torch.randn(width, 2, generator=torch.Generator().manual_seed(0)))[0].T
+        * width**0.5
+    )
     c = q_ab0 / q0
     return q0**0.5 * u, q0**0.5 * (c * u + (1 - c**2) ** 0.5 * v)
 
@@ -44,7 +50,11 @@ def general_form(depth: int, keep: float, q0: float, q_ab0: float) -> tuple[np.n
         return 4 * chi**k * (q[depth] + sum(chi**j * q[depth - j] for j in range(1, k + 1)) / keep)
 
     def pair(k: int) -> float:
-        return 4 * SW2**k * (q_ab[depth] + sum((SW2 / keep**2) ** j * q_ab[depth - j] for j in range(1, k + 1)))
+        return (
+            4
+            * SW2**k
+            * (q_ab[depth] + sum((SW2 / keep**2) ** j * q_ab[depth - j] for j in range(1, k + 1)))
+        )
 
     layers = range(1, depth + 1)
     g_aa = np.array([q[layer - 1] / keep * single(depth - layer) for layer in layers])
@@ -52,9 +62,11 @@ def general_form(depth: int, keep: float, q0: float, q_ab0: float) -> tuple[np.n
 
 
 def last_layer_at_finite_width(width: int, depth: int, keep: float, q0: float) -> float:
-    """g_aa^L = 4 E[A (sw2 A + sb2)] exactly, A = 1/N sum_j (p_j z_j / rho)^2, for inputs of +-sqrt(q0).
+    """g_aa^L = 4 E[A (sw2 A + sb2)] exactly, A = 1/N sum_j (p_j z_j / rho)^2, for inputs of
+    +-sqrt(q0).
 
-    Given the layer below, the z_j are independent normals of variance s = sw2 A + sb2; so E A and E A^2 recur.
+    Given the layer below, the z_j are independent normals of variance s = sw2 A + sb2; so E A and E
+    A^2 recur.
     """
     A, A2 = q0 / keep, q0**2 * (1 / keep**2 + (1 / keep**3 - 1 / keep**2) / width)
     for _ in range(depth - 1):
@@ -75,25 +87,35 @@ def test_linear_dropout_networks_follow_the_closed_form(keep):
     found = wide(gradient_metrics(dropout_network(width, depth, keep), a, b, instances=512))
     fixed_point = SB2 / (1 - SW2 / keep), SB2 / (1 - SW2)
     for quantity, law, printed in zip(
-        ["g_aa", "g_ab"], general_form(depth, keep, 1.0, 0.6), general_form(depth, keep, *fixed_point), strict=True
+        ["g_aa", "g_ab"],
+        general_form(depth, keep, 1.0, 0.6),
+        general_form(depth, keep, *fixed_point),
+        strict=True,
     ):
         mean, se = found["mean", quantity], found["se", quantity]
         assert np.all(abs(mean - law) < 4 * se + 10 / width * law)
-        # S1 (12) takes every layer to be at the fixed point: with this input it must not fit (erratum S1.3)
+        # S1 (12) takes every layer to be at the fixed point: with this input it must not fit
+        # (erratum S1.3)
         assert abs(mean[1] - printed[0]) > 8 * se[1] + 10 / width * printed[0]
 
 
 def test_a_narrow_network_has_the_last_gradient_of_its_own_width():
     width, depth, keep = 16, 4, 0.7
     signs = torch.randn(width, generator=torch.Generator().manual_seed(1)).sign()
-    found = wide(gradient_metrics(dropout_network(width, depth, keep), signs, -signs, instances=1500)).loc[depth]
+    found = wide(
+        gradient_metrics(dropout_network(width, depth, keep), signs, -signs, instances=1500)
+    ).loc[depth]
     exact = last_layer_at_finite_width(width, depth, keep, 1.0)
     assert abs(found["mean", "g_aa"] - exact) < 4 * found["se", "g_aa"]
-    assert abs(found["mean", "g_aa"] - general_form(depth, keep, 1.0, -1.0)[0][-1]) > 4 * found["se", "g_aa"]
+    assert (
+        abs(found["mean", "g_aa"] - general_form(depth, keep, 1.0, -1.0)[0][-1])
+        > 4 * found["se", "g_aa"]
+    )
 
 
 def test_absolute_values_are_no_estimate_of_the_signed_mean():
-    """Erratum S1.4: the first layers of a deep network at keep rate .7, averaged over 16 pairs of masks a network."""
+    """Erratum S1.4: the first layers of a deep network at keep rate .7, averaged over 16 pairs of
+    masks a network."""
     width, depth, keep = 128, 16, 0.7
     a, b = (x.expand(16, -1) for x in two_inputs(width, 0.35, 0.2))
     found = wide(gradient_metrics(dropout_network(width, depth, keep), a, b, instances=160))
@@ -131,8 +153,12 @@ def convolutions() -> nn.Module:
 
 
 NETWORKS = {
-    "tanh": lambda: nn.Sequential(linear(12, 20), nn.Tanh(), nn.Dropout(0.0), linear(20, 20), nn.Tanh(), linear(20, 3)),
-    "masks": lambda: nn.Sequential(FixedMask(12, 0.7), linear(12, 9), nn.ReLU(), FixedMask(9, 0.7), linear(9, 4)),
+    "tanh": lambda: nn.Sequential(
+        linear(12, 20), nn.Tanh(), nn.Dropout(0.0), linear(20, 20), nn.Tanh(), linear(20, 3)
+    ),
+    "masks": lambda: nn.Sequential(
+        FixedMask(12, 0.7), linear(12, 9), nn.ReLU(), FixedMask(9, 0.7), linear(9, 4)
+    ),
     "convolutions": convolutions,
 }
 
@@ -162,7 +188,9 @@ def test_a_plain_loop_with_backward_gives_the_same_numbers(name, batch):
 
     a, b = torch.randn(2, 3, 12, generator=torch.Generator().manual_seed(2))
     frame = gradient_metrics(build, a, b, instances=5, batch=batch)
-    loop = np.array([np.mean([by_backward(n, u, v) for u, v in zip(a, b, strict=True)], 0) for n in built[-5:]])
+    loop = np.array(
+        [np.mean([by_backward(n, u, v) for u, v in zip(a, b, strict=True)], 0) for n in built[-5:]]
+    )
     np.testing.assert_allclose(frame["mean"], loop.mean(0).ravel(), rtol=1e-5, atol=1e-7)
     np.testing.assert_allclose(frame["std"], loop.std(0, ddof=1).ravel(), rtol=1e-4, atol=1e-7)
     np.testing.assert_allclose(frame["se"], frame["std"] / 5**0.5)
@@ -181,7 +209,9 @@ def test_networks_that_vmap_refuses_are_measured_one_by_one():
     with pytest.warns(UserWarning, match="one by one"):
         one_by_one = gradient_metrics(branching(0.7), a, b, instances=300)
     together = gradient_metrics(dropout_network(10, 3, 0.7), a, b, instances=300, seed=1)
-    assert np.all(abs(one_by_one["mean"] - together["mean"]) < 4 * np.hypot(one_by_one["se"], together["se"]))
+    assert np.all(
+        abs(one_by_one["mean"] - together["mean"]) < 4 * np.hypot(one_by_one["se"], together["se"])
+    )
 
 
 def test_two_passes_share_their_weights_and_not_their_masks():
@@ -193,7 +223,8 @@ def test_two_passes_share_their_weights_and_not_their_masks():
 
 
 def test_every_network_and_every_pair_has_fresh_masks():
-    """With weights that hardly differ, only masks make g_aa vary; 64 pairs of a network average 64 masks."""
+    """With weights that hardly differ, only masks make g_aa vary; 64 pairs of a network average 64
+    masks."""
 
     def build() -> nn.Module:
         layer = nn.Linear(8, 1, bias=False)
@@ -202,7 +233,9 @@ def test_every_network_and_every_pair_has_fresh_masks():
 
     x = torch.ones(8)
     one = wide(gradient_metrics(build, x, x, instances=300))["std", "g_aa"][1]
-    many = wide(gradient_metrics(build, x.expand(64, -1), x.expand(64, -1), instances=300))["std", "g_aa"][1]
+    many = wide(gradient_metrics(build, x.expand(64, -1), x.expand(64, -1), instances=300))[
+        "std", "g_aa"
+    ][1]
     assert one > 1
     assert one / many == pytest.approx(8, rel=0.2)
 
@@ -210,13 +243,16 @@ def test_every_network_and_every_pair_has_fresh_masks():
 def test_gradients_too_small_to_be_squared_in_single_precision():
     width, depth = 32, 180
     x = torch.ones(width)
-    found = wide(gradient_metrics(dropout_network(width, depth, 1.0), x, x, instances=8))["mean", "g_aa"]
+    found = wide(gradient_metrics(dropout_network(width, depth, 1.0), x, x, instances=8))[
+        "mean", "g_aa"
+    ]
     assert 0 < found[1] < float(torch.finfo(torch.float32).smallest_normal) ** 1.2
     assert all(found[deeper] < found[later] for deeper, later in pairwise(range(1, depth, 30)))
 
 
 class Backwards(nn.Module):
-    """Layers that are not called in the order of their making, one that is never called, and a shared weight."""
+    """Layers that are not called in the order of their making, one that is never called, and a
+    shared weight."""
 
     def __init__(self):
         super().__init__()
@@ -231,7 +267,9 @@ class Backwards(nn.Module):
 def test_layers_come_in_the_order_of_the_forward_pass():
     frame = gradient_metrics(Backwards, [1, 2], [3, 3], instances=2, loss=lambda y: y.pow(4).mean())
     assert list(frame.columns) == ["layer", "module", "quantity", "mean", "std", "se"]
-    assert list(frame["module"]) == [name for name in ("first", "second", "head") for _ in QUANTITIES]
+    assert list(frame["module"]) == [
+        name for name in ("first", "second", "head") for _ in QUANTITIES
+    ]
     assert list(frame["layer"]) == [1] * 4 + [2] * 4 + [3] * 4
     assert list(frame["quantity"]) == [*QUANTITIES] * 3
     assert np.all(frame[frame["quantity"] != "g_ab"]["mean"] > 0)
@@ -239,7 +277,9 @@ def test_layers_come_in_the_order_of_the_forward_pass():
 
 def test_the_seed_decides_and_nothing_leaks():
     def measure(seed: int) -> pd.DataFrame:
-        return gradient_metrics(dropout_network(6, 2, 0.5), np.ones(6), np.ones(6), instances=5, seed=seed)
+        return gradient_metrics(
+            dropout_network(6, 2, 0.5), np.ones(6), np.ones(6), instances=5, seed=seed
+        )
 
     state = torch.get_rng_state()
     first = measure(3)
@@ -272,7 +312,13 @@ def of_any_width() -> nn.Module:
         (seeded, X, X, {}, "do not seed torch there"),
         (of_any_width, X, X, {}, "networks of one architecture"),
         (nn.Tanh, X, X, {}, "a network that calls some of Linear"),
-        (lambda: nn.utils.parametrizations.weight_norm(nn.Linear(4, 4)), X, X, {}, "weights are parameters.*computed"),
+        (
+            lambda: nn.utils.parametrizations.weight_norm(nn.Linear(4, 4)),
+            X,
+            X,
+            {},
+            "weights are parameters.*computed",
+        ),
         (seeded, X, torch.ones(5), {}, r"got shapes \(4,\) and \(5,\)"),
         (seeded, torch.ones(0), torch.ones(0), {}, "expected one input each"),
         (seeded, torch.ones(()), torch.ones(()), {}, "expected one input each"),
@@ -281,7 +327,13 @@ def of_any_width() -> nn.Module:
         (seeded, X, X, {"loss": "mse"}, "loss: expected a function.*got 'mse'"),
         (seeded, X, X, {"instances": 1}, "instances: expected a whole number, 2 or more; got 1"),
         (seeded, X, X, {"seed": -1}, "seed: expected a whole number"),
-        (lambda: nn.Linear(4, 4), X, X, {"batch": 0}, "batch: expected a whole number, 1 or more; got 0"),
+        (
+            lambda: nn.Linear(4, 4),
+            X,
+            X,
+            {"batch": 0},
+            "batch: expected a whole number, 1 or more; got 0",
+        ),
         (lambda: nn.LSTM(4, 4), X, X, {}, "give a loss that takes what the network returns"),
     ],
 )

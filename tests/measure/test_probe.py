@@ -31,31 +31,44 @@ sys.path.append(str(Path(__file__).parents[1] / "planning"))
 from zoo import BATCH, CLASSES, FEATURES, HEAD, LENGTH, ZOO, Entry
 
 SIZES = ["rms", "mean", "max", "finite"]
-TORCHS_OWN = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # dynamo hides it
+TORCHS_OWN = pytest.mark.filterwarnings(
+    "ignore:The .grad attribute of a Tensor that is not a leaf"
+)  # dynamo hides it
 Seen = dict[tuple[int, str, str], list[Tensor]]
 
 
-# --- the oracle ------------------------------------------------------------------------------------------------------
+# --- the oracle -----------------------------------------------------------------------------------
 
 
 def sizes(*parts: Tensor) -> list[float]:
     """Of all entries together, in double precision."""
     x = torch.cat([part.detach().double().flatten() for part in parts]).numpy()
-    return [float(np.sqrt(np.mean(x**2))), float(x.mean()), float(np.abs(x).max()), float(np.isfinite(x).mean())]
+    return [
+        float(np.sqrt(np.mean(x**2))),
+        float(x.mean()),
+        float(np.abs(x).max()),
+        float(np.isfinite(x).mean()),
+    ]
 
 
 def table(frame: pd.DataFrame) -> dict[tuple[int, str, str], list[float]]:
     assert not frame.duplicated(["step", "module", "quantity"]).any()
-    return {(r["step"], r["module"], r["quantity"]): [r[s] for s in SIZES] for r in frame.to_dict("records")}
+    return {
+        (r["step"], r["module"], r["quantity"]): [r[s] for s in SIZES]
+        for r in frame.to_dict("records")
+    }
 
 
 def agree(frame: pd.DataFrame, seen: Seen, rel: float = 1e-5) -> None:
-    """Every line is one of the oracle's, every one of the oracle's has a line, and all four numbers are the same."""
+    """Every line is one of the oracle's, every one of the oracle's has a line, and all four numbers
+    are the same."""
     found = table(frame)
     assert found.keys() == seen.keys()
     for key, parts in seen.items():
         # a mean is a difference of large sums: its error is relative to the entries
-        assert found[key] == pytest.approx(sizes(*parts), rel=rel, abs=rel * sizes(*parts)[0], nan_ok=True), key
+        assert found[key] == pytest.approx(
+            sizes(*parts), rel=rel, abs=rel * sizes(*parts)[0], nan_ok=True
+        ), key
 
 
 def main(value: Any) -> Tensor | None:
@@ -63,7 +76,13 @@ def main(value: Any) -> Tensor | None:
         return value if value.is_floating_point() and value.dim() else None
     if getattr(value, "logits", None) is not None:
         return value.logits
-    values = value.values() if isinstance(value, dict) else value if isinstance(value, (tuple, list)) else ()
+    values = (
+        value.values()
+        if isinstance(value, dict)
+        else value
+        if isinstance(value, (tuple, list))
+        else ()
+    )
     return next((x for x in map(main, values) if x is not None), None)
 
 
@@ -81,7 +100,9 @@ class ByHand:
         hooks = []
         for name, module in self.model.named_modules():
             hooks.append(
-                module.register_forward_pre_hook(lambda m, a, k, n=name: self._in(n, (a, k)), with_kwargs=True)
+                module.register_forward_pre_hook(
+                    lambda m, a, k, n=name: self._in(n, (a, k)), with_kwargs=True
+                )
             )
             hooks.append(module.register_forward_hook(lambda m, a, y, n=name: self._out(n, y)))
         yield self
@@ -127,7 +148,9 @@ def outputs(model: nn.Module, *args: Any, **kwargs: Any) -> dict[str, list[Tenso
         if (x := main(y)) is not None:
             found.setdefault(name, []).append(x.clone())
 
-    hooks = [m.register_forward_hook(lambda m, a, y, n=n: keep(n, y)) for n, m in model.named_modules()]
+    hooks = [
+        m.register_forward_hook(lambda m, a, y, n=n: keep(n, y)) for n, m in model.named_modules()
+    ]
     with torch.no_grad():
         model(*args, **kwargs)
     for hook in hooks:
@@ -153,7 +176,8 @@ def compare(
     passes: int = 1,
     rel: float = 1e-5,
 ) -> Any:
-    """Train one twin under the probe, the other by hand; `loss(model, number of the pass)`. The frame, if they agree."""
+    """Train one twin under the probe, the other by hand; `loss(model, number of the pass)`. The
+    frame, if they agree."""
     model, other = twins(build)
     stepper, seen = optimizer(model), {}
     with o1.probe(model, stepper) as p:
@@ -189,7 +213,7 @@ def zoo_loss(entry: Entry) -> Callable[[nn.Module, int], Tensor]:
     return loss
 
 
-# --- the numbers -----------------------------------------------------------------------------------------------------
+# --- the numbers ----------------------------------------------------------------------------------
 
 
 def test_an_mlp_written_out():
@@ -205,7 +229,11 @@ def test_an_mlp_written_out():
     for step in range(4):
         h, given = x, [x]
         for layer in other:
-            h = functional.linear(h, layer.weight, layer.bias) if isinstance(layer, nn.Linear) else h.clamp(min=0)
+            h = (
+                functional.linear(h, layer.weight, layer.bias)
+                if isinstance(layer, nn.Linear)
+                else h.clamp(min=0)
+            )
             given.append(h)
         first = first or given
         for i in range(1, len(given)):
@@ -218,20 +246,34 @@ def test_an_mlp_written_out():
         parameters = dict(other.named_parameters())
         gradients = torch.autograd.grad(h.square().sum(), [*given[1:], *parameters.values()])
         for i in range(1, len(given)):
-            assert found[step, str(i - 1), "input"] == pytest.approx(sizes(given[i - 1]), rel=1e-5, abs=1e-6)
-            assert found[step, str(i - 1), "output"] == pytest.approx(sizes(given[i]), rel=1e-5, abs=1e-6)
+            assert found[step, str(i - 1), "input"] == pytest.approx(
+                sizes(given[i - 1]), rel=1e-5, abs=1e-6
+            )
+            assert found[step, str(i - 1), "output"] == pytest.approx(
+                sizes(given[i]), rel=1e-5, abs=1e-6
+            )
             wanted = sizes(gradients[i - 1])
-            assert found[step, str(i - 1), "output gradient"] == pytest.approx(wanted, rel=1e-4, abs=1e-6)
-        for (name, p_), gradient in zip(parameters.items(), gradients[len(given) - 1 :], strict=True):
+            assert found[step, str(i - 1), "output gradient"] == pytest.approx(
+                wanted, rel=1e-4, abs=1e-6
+            )
+        for (name, p_), gradient in zip(
+            parameters.items(), gradients[len(given) - 1 :], strict=True
+        ):
             assert found[step, name, "weight"] == pytest.approx(sizes(p_), rel=1e-5, abs=1e-7)
-            assert found[step, name, "gradient"] == pytest.approx(sizes(gradient), rel=1e-4, abs=1e-6)
-            assert found[step, name, "update"] == pytest.approx(sizes(-0.1 * gradient), rel=1e-4, abs=1e-6)
+            assert found[step, name, "gradient"] == pytest.approx(
+                sizes(gradient), rel=1e-4, abs=1e-6
+            )
+            assert found[step, name, "update"] == pytest.approx(
+                sizes(-0.1 * gradient), rel=1e-4, abs=1e-6
+            )
             p_.data.sub_(0.1 * gradient)
     assert (3, "0", "output") not in found
     assert (0, "0", "change") not in found
 
 
-@pytest.mark.parametrize("name", ["mlp", "gpt2", "llama-gqa", "cnn-batchnorm", "nn-transformer-encoder", "lstm", "t5"])
+@pytest.mark.parametrize(
+    "name", ["mlp", "gpt2", "llama-gqa", "cnn-batchnorm", "nn-transformer-encoder", "lstm", "t5"]
+)
 def test_models_of_the_zoo(name):
     entry = ZOO[name]
     frame = compare(lambda: entry.build(32, 1), zoo_loss(entry))
@@ -249,7 +291,9 @@ def test_the_change_of_gpt2_is_that_of_every_module_on_the_fixed_batch():
     for step in (1, 2):
         entry.train(other, optimizer, steps=1)
         for module, found in outputs(other, **fixed).items():
-            seen[step, module, "change"] = [y - x for x, y in zip(first[module], found, strict=True)]
+            seen[step, module, "change"] = [
+                y - x for x, y in zip(first[module], found, strict=True)
+            ]
     agree(p.frame, seen, rel=1e-3)
 
 
@@ -274,11 +318,13 @@ def test_scores_of_gpt2_are_those_of_queries_and_keys():
     for i in range(2):
         name = f"transformer.h.{i}.attn"
         assert found[0, name, "scores"] == pytest.approx(sizes(before[i]), rel=1e-4, abs=1e-6)
-        assert found[1, name, "score change"] == pytest.approx(sizes(after[i] - before[i]), rel=1e-3, abs=1e-6)
+        assert found[1, name, "score change"] == pytest.approx(
+            sizes(after[i] - before[i]), rel=1e-3, abs=1e-6
+        )
     assert len(found) == 4
 
 
-# --- steps and passes ------------------------------------------------------------------------------------------------
+# --- steps and passes -----------------------------------------------------------------------------
 
 
 def test_accumulated_passes_are_counted_together():
@@ -331,7 +377,11 @@ def test_without_an_optimizer_every_pass_is_a_step():
                 other.load_state_dict(kept)
                 seen |= {(step, name, "change"): [now[name][0] - first[name][0]] for name in now}
             squares(other, step).backward()
-            hand.end(lambda: [p.data.sub_(0.1 * p.grad) for p in other.parameters() if p.grad is not None])
+            hand.end(
+                lambda: [
+                    p.data.sub_(0.1 * p.grad) for p in other.parameters() if p.grad is not None
+                ]
+            )
     agree(p.frame, {key: x for key, x in seen.items() if key[2] != "update"}, rel=1e-4)
 
 
@@ -384,7 +434,9 @@ def test_without_an_optimizer_a_pass_without_gradients_is_no_step():
     assert set(p.frame["step"]) == {0, 1}
 
 
-@pytest.mark.parametrize(("reentrant", "optimizer"), [(False, adamw), (True, adamw), (False, lambda model: None)])
+@pytest.mark.parametrize(
+    ("reentrant", "optimizer"), [(False, adamw), (True, adamw), (False, lambda model: None)]
+)
 def test_checkpointed_activations_are_those_of_the_plain_model(reentrant, optimizer):
     frames = []
     for checkpointed in (True, False):
@@ -444,7 +496,7 @@ def test_the_frame_can_be_read_inside_the_context():
     pd.testing.assert_frame_equal(p.frame, inside)
 
 
-# --- what to look at -------------------------------------------------------------------------------------------------
+# --- what to look at ------------------------------------------------------------------------------
 
 
 def train(model: Any, optimizer: torch.optim.Optimizer, steps: int = 2, **options: Any) -> Any:
@@ -462,16 +514,22 @@ def test_one_quantity_is_the_same_alone(quantity):
     alone = train(model, adamw(model), quantities=quantity, batch=batch(9, 5, 6))
     everything = train(other, adamw(other), batch=batch(9, 5, 6))
     assert set(alone["quantity"]) == {quantity}
-    pd.testing.assert_frame_equal(alone, everything[everything["quantity"] == quantity].reset_index(drop=True))
+    pd.testing.assert_frame_equal(
+        alone, everything[everything["quantity"] == quantity].reset_index(drop=True)
+    )
 
 
 @pytest.mark.parametrize("patterns", ["0*", ["0*", "3.bias"]])
 def test_some_modules(patterns):
     model, other = twins(net)
     some, everything = train(model, adamw(model), modules=patterns), train(other, adamw(other))
-    wanted: Any = {"0", "0.weight", "0.bias"} | ({"3.bias"} if isinstance(patterns, list) else set())
+    wanted: Any = {"0", "0.weight", "0.bias"} | (
+        {"3.bias"} if isinstance(patterns, list) else set()
+    )
     assert set(some["module"]) == wanted
-    pd.testing.assert_frame_equal(some, everything[everything["module"].isin(wanted)].reset_index(drop=True))
+    pd.testing.assert_frame_equal(
+        some, everything[everything["module"].isin(wanted)].reset_index(drop=True)
+    )
 
 
 @pytest.mark.parametrize(
@@ -483,8 +541,14 @@ def test_some_modules(patterns):
         ({"modules": "head*"}, r"modules: nothing is called 'head\*'"),
         ({"every": 0}, "every: expected a whole number"),
         ({"batch": 3}, "batch: expected"),
-        ({"batch": (torch.zeros(2, FEATURES), torch.zeros(2))}, "batch: expected what the model is called with"),
-        ({"batch": {"inputs": torch.zeros(2, FEATURES)}}, "batch: expected what the model is called with"),
+        (
+            {"batch": (torch.zeros(2, FEATURES), torch.zeros(2))},
+            "batch: expected what the model is called with",
+        ),
+        (
+            {"batch": {"inputs": torch.zeros(2, FEATURES)}},
+            "batch: expected what the model is called with",
+        ),
     ],
 )
 def test_bad_input(options, message):
@@ -500,7 +564,7 @@ def test_provenance_and_units_are_in_the_frame():
     assert set(frame.attrs["units"]) == {"step", *SIZES}
 
 
-# --- what modules give -----------------------------------------------------------------------------------------------
+# --- what modules give ----------------------------------------------------------------------------
 
 
 class Gives(nn.Module):
@@ -563,7 +627,17 @@ def test_the_tensor_that_carries_the_signal_is_found(kind):
         lambda y: type("Out", (), {"logits": y[:0]})(),
         lambda y: type("Out", (), {"logits": y.argmax(-1)})(),
     ],
-    ids=["nothing", "text", "integers", "booleans", "empty", "scalar", "sparse", "empty logits", "integer logits"],
+    ids=[
+        "nothing",
+        "text",
+        "integers",
+        "booleans",
+        "empty",
+        "scalar",
+        "sparse",
+        "empty logits",
+        "integer logits",
+    ],
 )
 def test_modules_that_give_nothing_to_measure_have_no_output(give):
     class Aside(nn.Module):
@@ -580,7 +654,11 @@ def test_modules_that_give_nothing_to_measure_have_no_output(give):
     model = Aside()
     frame = train(model, adamw(model))
     assert set(frame.loc[frame["module"] == "aside", "quantity"]) == {"input"}
-    assert set(frame.loc[frame["module"] == "layer", "quantity"]) == {"input", "output", "output gradient"}
+    assert set(frame.loc[frame["module"] == "layer", "quantity"]) == {
+        "input",
+        "output",
+        "output gradient",
+    }
 
 
 class Complex(nn.Module):
@@ -596,32 +674,42 @@ class Complex(nn.Module):
 
 def test_complex_numbers_have_the_sizes_of_their_moduli():
     model, other = twins(Complex)
-    frame = table(train(model, torch.optim.SGD(model.parameters(), lr=0.1), steps=1, batch=batch(9, 5, 6)))
+    frame = table(
+        train(model, torch.optim.SGD(model.parameters(), lr=0.1), steps=1, batch=batch(9, 5, 6))
+    )
     spectrum = torch.fft.rfft(batch(0, 5, 6))
     torch.fft.irfft(spectrum * other.filter).square().mean().backward()
     assert frame[0, "fourier", "output"] == pytest.approx(sizes(spectrum.abs()), rel=1e-5)
     assert frame[0, "filter", "weight"] == pytest.approx(sizes(other.filter.abs()), rel=1e-5)
     assert frame[0, "filter", "gradient"] == pytest.approx(sizes(other.filter.grad.abs()), rel=1e-5)
-    assert frame[0, "filter", "update"] == pytest.approx(sizes(0.1 * other.filter.grad.abs()), rel=1e-4)
+    assert frame[0, "filter", "update"] == pytest.approx(
+        sizes(0.1 * other.filter.grad.abs()), rel=1e-4
+    )
     assert frame[1, "fourier", "change"] == [0, 0, 0, 1]
 
 
 def test_an_in_place_activation_does_not_change_what_was_seen_before_it():
     def build(inplace: bool) -> nn.Module:
-        return nn.Sequential(nn.Linear(6, 8), nn.ReLU(inplace), nn.Linear(8, 8), nn.Hardtanh(-0.1, 0.1, inplace))
+        return nn.Sequential(
+            nn.Linear(6, 8), nn.ReLU(inplace), nn.Linear(8, 8), nn.Hardtanh(-0.1, 0.1, inplace)
+        )
 
     model, plain = twins(lambda: build(True))[0], twins(lambda: build(False))[0]
     frame, wanted = train(model, adamw(model)), train(plain, adamw(plain))
     assert table(frame).keys() == table(wanted).keys()
     for key, found in table(frame).items():
         assert found == pytest.approx(table(wanted)[key], rel=1e-6), key
-    assert table(frame)[0, "0", "output"][1] < table(frame)[0, "1", "output"][1]  # which relu makes positive
+    assert (
+        table(frame)[0, "0", "output"][1] < table(frame)[0, "1", "output"][1]
+    )  # which relu makes positive
 
 
 def test_sparse_gradients_have_the_sizes_of_dense_ones():
     frames = []
     for sparse in (True, False):
-        model = twins(lambda sparse=sparse: nn.Sequential(nn.Embedding(50, 6, sparse=sparse), nn.Linear(6, 2)))[0]
+        model = twins(
+            lambda sparse=sparse: nn.Sequential(nn.Embedding(50, 6, sparse=sparse), nn.Linear(6, 2))
+        )[0]
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         with o1.probe(model, optimizer) as p:
             for _ in range(2):
@@ -664,18 +752,22 @@ def test_frozen_and_odd_parameters():
     assert (0, "0", "output gradient") not in found
 
 
-# --- precision -------------------------------------------------------------------------------------------------------
+# --- precision ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("dtype", "rel"), [(torch.float64, 1e-12), (torch.bfloat16, 1e-5), (torch.float16, 1e-5)])
+@pytest.mark.parametrize(
+    ("dtype", "rel"), [(torch.float64, 1e-12), (torch.bfloat16, 1e-5), (torch.float16, 1e-5)]
+)
 def test_other_precisions(dtype, rel):
     def build() -> nn.Module:
         return nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 3)).to(dtype)
 
     compare(
-        build, lambda m, i: m(batch(i, 5, 6).to(dtype)).square().mean(), lambda m: torch.optim.SGD(m.parameters(), 0.1),
+        build,
+        lambda m, i: m(batch(i, 5, 6).to(dtype)).square().mean(),
+        lambda m: torch.optim.SGD(m.parameters(), 0.1),
         rel=rel,
-    )  # fmt: skip
+    )
 
 
 def moments(x: Tensor) -> list[float]:
@@ -730,7 +822,7 @@ def test_scores_of_nothing_and_of_integers():
     assert train(model, adamw(model), quantities="scores").empty
 
 
-# --- nothing changes -------------------------------------------------------------------------------------------------
+# --- nothing changes ------------------------------------------------------------------------------
 
 
 class Restless(nn.Module):
@@ -751,12 +843,15 @@ class Restless(nn.Module):
 
 
 def state_of_chance() -> list[Any]:
-    """Without Python's own random numbers: beartype, which checks types under test, draws them to look at some entries."""
+    """Without Python's own random numbers: beartype, which checks types under test, draws them to
+    look at some entries."""
     numpys: Any = np.random.get_state()
     return [torch.random.get_rng_state().tolist(), numpys[1].tolist(), numpys[2]]
 
 
-def history(build: Callable[[], nn.Module], loss: Callable[[nn.Module, int], Tensor], **options: Any) -> list[Any]:
+def history(
+    build: Callable[[], nn.Module], loss: Callable[[nn.Module, int], Tensor], **options: Any
+) -> list[Any]:
     """Everything that a training leaves, bit by bit; under a probe if `options` are given."""
     model = twins(build)[0]
     np.random.seed(0)
@@ -799,7 +894,9 @@ def test_a_training_of_gpt2_with_dropout_is_bit_for_bit_the_same():
     }
 
     def build() -> nn.Module:
-        return GPT2LMHeadModel(GPT2Config(**config, eos_token_id=2, attn_pdrop=0.1, resid_pdrop=0.1))
+        return GPT2LMHeadModel(
+            GPT2Config(**config, eos_token_id=2, attn_pdrop=0.1, resid_pdrop=0.1)
+        )
 
     loss = zoo_loss(ZOO["gpt2"])
     options = {"batch": ZOO["gpt2"].batch(9), "quantities": QUANTITIES}
@@ -822,7 +919,10 @@ def test_a_repeated_pass_draws_the_same_from_all_sources_and_puts_them_back():
         np.random.seed(seed)
         torch.manual_seed(seed)
         assert draw()[1:] == after[1:]
-        assert after[0] in [random.Random(seed).random(), *(random.random() for _ in range(9))]  # beartype draws, too
+        assert after[0] in [
+            random.Random(seed).random(),
+            *(random.random() for _ in range(9)),
+        ]  # beartype draws, too
     assert drawn[0] == drawn[1]
 
 
@@ -841,12 +941,22 @@ def test_a_graph_that_is_alive_can_still_be_walked_after_a_pass_on_the_fixed_bat
         loss.backward()
 
 
-# --- nothing is left -------------------------------------------------------------------------------------------------
+# --- nothing is left ------------------------------------------------------------------------------
 
 
 def hooks_of(model: nn.Module, optimizer: torch.optim.Optimizer) -> int:
-    kinds = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks", "_state_dict_hooks")
-    kinds += ("_forward_hooks_with_kwargs", "_forward_pre_hooks_with_kwargs", "_forward_hooks_always_called")
+    kinds = (
+        "_forward_hooks",
+        "_forward_pre_hooks",
+        "_backward_hooks",
+        "_backward_pre_hooks",
+        "_state_dict_hooks",
+    )
+    kinds += (
+        "_forward_hooks_with_kwargs",
+        "_forward_pre_hooks_with_kwargs",
+        "_forward_hooks_always_called",
+    )
     steps = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")
     return sum(
         [len(getattr(module, kind)) for module in model.modules() for kind in kinds]
@@ -911,7 +1021,9 @@ def test_no_hook_is_left(where, error):
     elif where:
         with pytest.raises(error, match=where if where != "step" else "backward"):
             list(run)
-        for hook in [key for key in optimizer._optimizer_step_pre_hooks if where == "step"][-1:]:  # the one that failed
+        for hook in [key for key in optimizer._optimizer_step_pre_hooks if where == "step"][
+            -1:
+        ]:  # the one that failed
             optimizer._optimizer_step_pre_hooks.pop(hook)
     else:
         list(run)
@@ -943,7 +1055,10 @@ def test_a_graph_that_is_kept_has_no_hooks_left():
 def test_a_failure_to_open_leaves_nothing():
     model = net()
     optimizer = adamw(model)
-    with pytest.raises(RuntimeError, match="mat1 and mat2"), o1.probe(model, optimizer, batch=batch(0, 5, 7)):
+    with (
+        pytest.raises(RuntimeError, match="mat1 and mat2"),
+        o1.probe(model, optimizer, batch=batch(0, 5, 7)),
+    ):
         pass
     assert hooks_of(model, optimizer) == 0
     assert torch._dynamo.eval_frame._stance.stance == "default"
@@ -992,7 +1107,7 @@ def test_a_copy_made_inside_is_not_watched():
     pd.testing.assert_frame_equal(p.frame, train(other, adamw(other), quantities=QUANTITIES))
 
 
-# --- several probes --------------------------------------------------------------------------------------------------
+# --- several probes -------------------------------------------------------------------------------
 
 
 class Attends(nn.Module):
@@ -1048,7 +1163,7 @@ def test_a_model_can_be_watched_again():
     assert set(again["step"]) == {0, 1}
 
 
-# --- compiled --------------------------------------------------------------------------------------------------------
+# --- compiled -------------------------------------------------------------------------------------
 
 
 def counting() -> tuple[Callable[..., Any], list[int]]:
@@ -1082,7 +1197,9 @@ def test_compiled_models_give_the_same_records_and_stay_compiled(way, used_befor
     before = len(compiled)
     frame = train(watched, adamw(watched), batch=batch(9, 5, 6), quantities=QUANTITIES)
     assert len(compiled) == before
-    pd.testing.assert_frame_equal(frame, train(plain, adamw(plain), batch=batch(9, 5, 6), quantities=QUANTITIES))
+    pd.testing.assert_frame_equal(
+        frame, train(plain, adamw(plain), batch=batch(9, 5, 6), quantities=QUANTITIES)
+    )
     squares(watched, 7).backward()
     assert len(compiled) == before if used_before else compiled
 
@@ -1110,7 +1227,7 @@ def test_scores_alone_are_seen_in_a_compiled_model():
     assert len(train(model, adamw(model), quantities="scores")) == 2
 
 
-# --- mixed precision, processes --------------------------------------------------------------------------------------
+# --- mixed precision, processes -------------------------------------------------------------------
 
 
 def test_autocast():
@@ -1132,7 +1249,10 @@ def test_a_grad_scaler(fused):
     """Weights' gradients are what the optimizer reads; those of outputs carry the scale."""
     model, plain = twins(net)
     scale = 2.0**10
-    optimizer, scaler = torch.optim.AdamW(model.parameters(), 1e-2, fused=fused), torch.amp.GradScaler("cpu", scale)
+    optimizer, scaler = (
+        torch.optim.AdamW(model.parameters(), 1e-2, fused=fused),
+        torch.amp.GradScaler("cpu", scale),
+    )
     with o1.probe(model, optimizer) as p:
         for step in range(2):
             optimizer.zero_grad()
@@ -1144,7 +1264,11 @@ def test_a_grad_scaler(fused):
     for (step, module, quantity), found in table(p.frame).items():
         by = [scale] * 3 + [1] if quantity == "output gradient" else [1] * 4
         expected = [x * y for x, y in zip(wanted[step, module, quantity], by, strict=True)]
-        assert found == pytest.approx(expected, rel=1e-3, abs=1e-6 * by[0]), (step, module, quantity)
+        assert found == pytest.approx(expected, rel=1e-3, abs=1e-6 * by[0]), (
+            step,
+            module,
+            quantity,
+        )
 
 
 @pytest.fixture(scope="module")
@@ -1154,13 +1278,17 @@ def processes(tmp_path_factory) -> list[dict[str, Any]]:
     return [torch.load(f"{folder}/{rank}.pt") for rank in range(PROCESSES)]
 
 
-def rows_of(processes: list[dict[str, Any]], job: str, rank: int) -> dict[tuple[int, str, str], list[float]]:
+def rows_of(
+    processes: list[dict[str, Any]], job: str, rank: int
+) -> dict[tuple[int, str, str], list[float]]:
     result = processes[rank][job]
     assert not isinstance(result, str), result
     return table(pd.DataFrame(result["rows"]))
 
 
-def alone(rank: int, weights: dict[str, Tensor] | None = None) -> dict[tuple[int, str, str], list[float]]:
+def alone(
+    rank: int, weights: dict[str, Tensor] | None = None
+) -> dict[tuple[int, str, str], list[float]]:
     """The first step of one process."""
     model = net()
     with o1.probe(model) as p:
@@ -1187,7 +1315,9 @@ def test_gradients_of_a_distributed_training_are_the_averages(processes):
         for rank in range(PROCESSES):
             found = rows_of(processes, "replicated", rank)
             assert found[0, name, "gradient"] == pytest.approx(sizes(average), rel=1e-4, abs=1e-7)
-            assert found[0, name, "update"] == pytest.approx(sizes(-0.1 * average), rel=1e-4, abs=1e-7)
+            assert found[0, name, "update"] == pytest.approx(
+                sizes(-0.1 * average), rel=1e-4, abs=1e-7
+            )
 
 
 def test_one_process_may_record_alone(processes):
@@ -1207,11 +1337,13 @@ def test_of_sharded_tensors_every_process_records_its_part(processes):
             for quantity in ("gradient", "update"):
                 both = [parts[rank][0, name, quantity] for rank in range(PROCESSES)]
                 whole = plain[0, name, quantity]
-                assert np.sqrt(np.mean([x[0] ** 2 for x in both])) == pytest.approx(whole[0], rel=1e-4, abs=1e-7)
+                assert np.sqrt(np.mean([x[0] ** 2 for x in both])) == pytest.approx(
+                    whole[0], rel=1e-4, abs=1e-7
+                )
                 assert max(x[2] for x in both) == pytest.approx(whole[2], rel=1e-4, abs=1e-7)
 
 
-# --- optimizers ------------------------------------------------------------------------------------------------------
+# --- optimizers -----------------------------------------------------------------------------------
 
 
 def muon(model: nn.Module) -> torch.optim.Optimizer:
@@ -1237,10 +1369,20 @@ OPTIMIZERS: dict[str, Callable[[nn.Module], torch.optim.Optimizer]] = {
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_optimizers(name):
-    frame = compare(lambda: ZOO["mlp"].build(32), zoo_loss(ZOO["mlp"]), OPTIMIZERS[name], steps=3, rel=1e-4)
+    frame = compare(
+        lambda: ZOO["mlp"].build(32), zoo_loss(ZOO["mlp"]), OPTIMIZERS[name], steps=3, rel=1e-4
+    )
     still = frame[(frame["quantity"] == "update") & (frame["rms"] == 0)]["module"]
     assert (
-        set(still) == {"net.0.weight", "net.0.bias", "net.4.weight", "net.4.bias", "net.6.weight", "net.6.bias"}
+        set(still)
+        == {
+            "net.0.weight",
+            "net.0.bias",
+            "net.4.weight",
+            "net.4.bias",
+            "net.6.weight",
+            "net.6.bias",
+        }
     ) == (name == "some parameters")
 
 
@@ -1263,18 +1405,24 @@ def test_a_closure_is_called_within_the_step():
     assert len(calls) > 2
     for step in range(2):
         before, passed = {name: x.detach().clone() for name, x in other.named_parameters()}, []
-        hook = other.register_forward_hook(lambda m, a, y, passed=passed: passed.append(y.detach().clone()))
+        hook = other.register_forward_hook(
+            lambda m, a, y, passed=passed: passed.append(y.detach().clone())
+        )
         optimizers[1].step(lambda: closure(other, optimizers[1]))
         hook.remove()
         assert found[step, "", "output"] == pytest.approx(sizes(*passed), rel=1e-5, abs=1e-6)
         for name, parameter in other.named_parameters():
-            assert found[step, name, "weight"] == pytest.approx(sizes(before[name]), rel=1e-5, abs=1e-7)
-            assert found[step, name, "gradient"] == pytest.approx(sizes(parameter.grad), rel=1e-5, abs=1e-7)
+            assert found[step, name, "weight"] == pytest.approx(
+                sizes(before[name]), rel=1e-5, abs=1e-7
+            )
+            assert found[step, name, "gradient"] == pytest.approx(
+                sizes(parameter.grad), rel=1e-5, abs=1e-7
+            )
             update = parameter.detach() - before[name]
             assert found[step, name, "update"] == pytest.approx(sizes(update), rel=1e-4, abs=1e-7)
 
 
-# --- decay -----------------------------------------------------------------------------------------------------------
+# --- decay ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("rate", [1e-1, 1e-3, 1e-4])
@@ -1293,6 +1441,11 @@ def test_a_penalty_is_no_decay():
     model = nn.Linear(30, CLASSES)
     found = decay_of(model, torch.optim.Adam(model.parameters(), 1e-2, weight_decay=0.1))
     assert found.fractions == {}
-    sizes = {name: 0.1 * float(p.detach().square().mean().sqrt()) for name, p in model.named_parameters()}
+    sizes = {
+        name: 0.1 * float(p.detach().square().mean().sqrt()) for name, p in model.named_parameters()
+    }
     assert found.penalties == pytest.approx(sizes)
-    assert decay_of(model, torch.optim.AdamW(model.parameters(), 1e-2, weight_decay=0.0)).fractions == {}
+    assert (
+        decay_of(model, torch.optim.AdamW(model.parameters(), 1e-2, weight_decay=0.0)).fractions
+        == {}
+    )

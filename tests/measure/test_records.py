@@ -23,7 +23,10 @@ FORMATS = pytest.mark.parametrize("ending", ["jsonl", "parquet"])
 
 def made(values: list[float], names: list[str] | None = None, **provenance: Any) -> Any:
     names = names or [f"layer.{i}" for i in range(len(values))]
-    rows = [(i, name, "output", x, -x, abs(x), 1.0) for i, (name, x) in enumerate(zip(names, values, strict=True))]
+    rows = [
+        (i, name, "output", x, -x, abs(x), 1.0)
+        for i, (name, x) in enumerate(zip(names, values, strict=True))
+    ]
     return table(rows, COLUMNS, provenance)
 
 
@@ -48,7 +51,9 @@ def strict(path: Any) -> list[Any]:
 @FORMATS
 def test_every_digit_survives(ending, tmp_path):
     found = same(made(EXTREMES), tmp_path / f"records.{ending}")
-    assert [np.float64(x).tobytes() for x in found["rms"]] == [np.float64(x).tobytes() for x in EXTREMES]
+    assert [np.float64(x).tobytes() for x in found["rms"]] == [
+        np.float64(x).tobytes() for x in EXTREMES
+    ]
 
 
 @FORMATS
@@ -83,7 +88,13 @@ def test_units_and_provenance_survive(ending, tmp_path):
 
 @FORMATS
 def test_provenance_that_json_has_no_words_for_is_written_in_words(ending, tmp_path):
-    odd = {"share": Fraction(1, 3), "width": np.int64(64), "lr": np.float32(0.5), "sizes": (1, 2), 7: torch.float32}
+    odd = {
+        "share": Fraction(1, 3),
+        "width": np.int64(64),
+        "lr": np.float32(0.5),
+        "sizes": (1, 2),
+        7: torch.float32,
+    }
     frame = table([(0, 1.0)], ["step", "rms"], odd)  # pyright: ignore[reportArgumentType]
     before = copy.deepcopy(frame.attrs)
     write(frame, tmp_path / f"records.{ending}")
@@ -94,7 +105,18 @@ def test_provenance_that_json_has_no_words_for_is_written_in_words(ending, tmp_p
 
 @FORMATS
 def test_names_in_any_script(ending, tmp_path):
-    names = ["блок.0", "層.注意", "a\u2028b", 'quote"\\', "line\nbreak", "🙂", "", "NaN", "null", "Infinity"]
+    names = [
+        "блок.0",
+        "層.注意",
+        "a\u2028b",
+        'quote"\\',
+        "line\nbreak",
+        "🙂",
+        "",
+        "NaN",
+        "null",
+        "Infinity",
+    ]
     found = same(made([1.0] * len(names), names), tmp_path / f"записи.{ending}")
     assert found["module"].tolist() == names
 
@@ -144,7 +166,7 @@ def test_what_a_probe_records_survives(ending, tmp_path):
     assert found.attrs["provenance"] == {"seed": 5} | versions()
 
 
-# --- several tables --------------------------------------------------------------------------------------------------
+# --- several tables -------------------------------------------------------------------------------
 
 
 def test_tables_of_one_origin_keep_it_when_put_together():
@@ -171,7 +193,7 @@ def test_what_is_done_to_the_provenance_of_a_table_stays_there():
     assert known == {"seed": 1}
 
 
-# --- bad input -------------------------------------------------------------------------------------------------------
+# --- bad input ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ["records.csv", "records", "records.json", "jsonl"])

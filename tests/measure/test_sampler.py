@@ -1,4 +1,5 @@
-"""Networks without weights: against networks with weights, limits, reference numbers, and their own laws."""
+"""Networks without weights: against networks with weights, limits, reference numbers, and their own
+laws."""
 
 from typing import Any
 
@@ -25,7 +26,9 @@ def same_law(x: np.ndarray, y: np.ndarray) -> float:
     return result.pvalue
 
 
-def with_weights(kind: str, V: np.ndarray, width: int, depth: int, samples: int, **options) -> np.ndarray:
+def with_weights(
+    kind: str, V: np.ndarray, width: int, depth: int, samples: int, **options
+) -> np.ndarray:
     """S3 (2.1) and (2.12), written out, in double precision."""
     g = torch.Generator().manual_seed(1)
     m = len(V)
@@ -59,7 +62,10 @@ def with_weights(kind: str, V: np.ndarray, width: int, depth: int, samples: int,
 KINDS = [
     ("relu", {}),
     ("shaped-relu", {"c_plus": 0.5, "c_minus": -1.0, "p": 0.5}),
-    ("shaped-relu", {"c_plus": -9.0, "c_minus": 2.0, "p": 0.3}),  # the slope of the positive side is the smaller one
+    (
+        "shaped-relu",
+        {"c_plus": -9.0, "c_minus": 2.0, "p": 0.3},
+    ),  # the slope of the positive side is the smaller one
     ("shaped-smooth", {"phi": "expm1", "a": 4.0, "p": 0.5}),
     ("linear", {}),
     ("resnet", {}),
@@ -106,7 +112,9 @@ def test_reference_of_unshaped_networks():
 
 def test_reference_of_shaped_networks():
     for width, name, value in ((150, "mean", 0.3579337192264501), (300, "var", 0.3489297407412992)):
-        found = rho(o1.sample_network("shaped-relu", V0, width, width, 2048 if width == 300 else 8192))
+        found = rho(
+            o1.sample_network("shaped-relu", V0, width, width, 2048 if width == 300 else 8192)
+        )
         assert getattr(found, name)() == pytest.approx(value, abs=0.02)
         if width == 150:
             assert limits.ks(found, rho(CovarianceSDE().sample(V0))) < 0.03
@@ -168,7 +176,9 @@ def test_special_inputs():
     assert not narrow.any()  # one dead unit ends a network of width one
     for kind, scale in (("relu", 1e200), ("resnet", 1e200), ("resnet", 1e-200)):
         scaled = o1.sample_network(kind, V0 * scale, 30, 10, 20)
-        np.testing.assert_allclose(scaled / scale, o1.sample_network(kind, V0, 30, 10, 20), rtol=1e-12)
+        np.testing.assert_allclose(
+            scaled / scale, o1.sample_network(kind, V0, 30, 10, 20), rtol=1e-12
+        )
 
 
 def test_seeds_memory_and_tensors():
@@ -190,7 +200,9 @@ def test_seeds_memory_and_tensors():
     assert tensor.dtype == torch.float32
     assert isinstance(o1.sample_network("relu", V0, 10, 5, 30, device="cpu"), np.ndarray)
     custom = o1.sample_network("shaped", V0, 10, 5, 30, phi=torch.tanh, a=2.0)
-    np.testing.assert_allclose(custom, o1.sample_network("shaped", V0, 10, 5, 30, phi="tanh", a=2.0), rtol=1e-6)
+    np.testing.assert_allclose(
+        custom, o1.sample_network("shaped", V0, 10, 5, 30, phi="tanh", a=2.0), rtol=1e-6
+    )
 
 
 @pytest.mark.parametrize(
@@ -198,7 +210,10 @@ def test_seeds_memory_and_tensors():
     [
         (
             {"kind": "gelu"},
-            "unknown kind of network: expected one of relu, shaped-relu, shaped-smooth, shaped, linear",
+            (
+                "unknown kind of network: expected one of relu, shaped-relu, shaped-smooth, shaped,"
+                " linear"
+            ),
         ),
         ({"V0": [[1, 2], [2, 1]]}, "positive semidefinite"),
         ({"V0": [1.0]}, "V0: expected a covariance matrix"),
@@ -243,7 +258,8 @@ def test_convergence_to_the_ode():
 
 
 @pytest.mark.parametrize(
-    ("scheme", "order", "other", "paths"), [("geometric", 2.0, 1.0, 2**19), ("euler", 1.0, 2.0, 2**15)]
+    ("scheme", "order", "other", "paths"),
+    [("geometric", 2.0, 1.0, 2**19), ("euler", 1.0, 2.0, 2**15)],
 )
 def test_integrators_have_their_order_and_no_other(scheme, order, other, paths):
     found = weak_order(scheme, paths=paths)

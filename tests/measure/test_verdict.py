@@ -40,7 +40,13 @@ FORETOLD, ROUGH = Expected(0.5, allowed=0.0), Expected(0.0, law=True, rough=True
         (0.5, 0.2, BOUND, "change", "FAIL"),
         (-0.2, 0.1, BOUND, "change", "PASS"),
         (-0.4, 0.1, BOUND, "change", "SHRINKS"),
-        (-0.9, 0.1, Expected(NAN, allowed=0.0), "change", "PASS"),  # nothing says how much it could be
+        (
+            -0.9,
+            0.1,
+            Expected(NAN, allowed=0.0),
+            "change",
+            "PASS",
+        ),  # nothing says how much it could be
         (0.15, 0.1, FORETOLD, "change", "FAIL"),
         (0.15, 0.2, FORETOLD, "change", "UNCLEAR"),
         (0.02, 0.01, FORETOLD, "change", "UNCLEAR"),
@@ -52,41 +58,100 @@ def test_verdicts(exponent, reach, expected, quantity, verdict):
     assert bool(judge(fit, expected, quantity)[1]) == (verdict != "PASS")
 
 
-def line(module: str, quantity: str, exponent: float, predicted: float, role: str = "hidden", cause: str = "x"):
-    return Judgement(module, quantity, 0, exponent, exponent - 0.1, exponent + 0.1, predicted, "FAIL", cause, role)
+def line(
+    module: str,
+    quantity: str,
+    exponent: float,
+    predicted: float,
+    role: str = "hidden",
+    cause: str = "x",
+):
+    return Judgement(
+        module,
+        quantity,
+        0,
+        exponent,
+        exponent - 0.1,
+        exponent + 0.1,
+        predicted,
+        "FAIL",
+        cause,
+        role,
+    )
 
 
 @pytest.mark.parametrize(
     ("lines", "context", "words"),
     [
-        ([line("w", "update", 0.0, -1.0)], {}, "hidden learning rate: updates of w scale like n^+0.00"),
-        ([line("w", "update", 0.0, -1.0), line("r", "update", 0.0, -1.0, "readout")], {}, "standard parameterization"),
-        ([line("e", "update", -1.0, 0.0, "embedding")], {"tied": True}, "tied weights: embedding learning rate"),
+        (
+            [line("w", "update", 0.0, -1.0)],
+            {},
+            "hidden learning rate: updates of w scale like n^+0.00",
+        ),
+        (
+            [line("w", "update", 0.0, -1.0), line("r", "update", 0.0, -1.0, "readout")],
+            {},
+            "standard parameterization",
+        ),
+        (
+            [line("e", "update", -1.0, 0.0, "embedding")],
+            {"tied": True},
+            "tied weights: embedding learning rate",
+        ),
         ([line("w", "decay", -1.0, 0.0)], {}, "weight decay: a step shrinks w"),
-        ([line("w", "weight", 0.0, -0.5)], {}, "initial size of w: n^+0.00, and mup asks for n^-0.50"),
+        (
+            [line("w", "weight", 0.0, -0.5)],
+            {},
+            "initial size of w: n^+0.00, and mup asks for n^-0.50",
+        ),
         ([line("r", "output", 0.0, -0.5, "readout")], {}, "readout not scaled: initial size of r"),
-        ([line("a", "score change", 0.5, 0.0, "attention")], {}, "attention scale: scores of a grow"),
+        (
+            [line("a", "score change", 0.5, 0.0, "attention")],
+            {},
+            "attention scale: scores of a grow",
+        ),
         ([line("w", "change", 0.9, 0.0)], {"schedule": "eta_min"}, "schedule: eta_min"),
         ([line("w", "change", 0.9, 0.0)], {"no_growth": True}, "base equals target: every size"),
-        ([line("w", "change", 0.9, 0.0)], {"base_is_target": True}, "base equals target: every factor"),
-        ([line("h", "change", 0.9, 0.0)], {"in_depth": True, "unscaled_branches": True}, "residual branches"),
-        ([line("w", "relative update", 0.5, 0.0)], {"wrong_start": lambda *_: (-1.0, -0.5)},
-         "initial size of w: n^-1.00, and mup asks for n^-0.50"),
+        (
+            [line("w", "change", 0.9, 0.0)],
+            {"base_is_target": True},
+            "base equals target: every factor",
+        ),
+        (
+            [line("h", "change", 0.9, 0.0)],
+            {"in_depth": True, "unscaled_branches": True},
+            "residual branches",
+        ),
+        (
+            [line("w", "relative update", 0.5, 0.0)],
+            {"wrong_start": lambda *_: (-1.0, -0.5)},
+            "initial size of w: n^-1.00, and mup asks for n^-0.50",
+        ),
         ([line("", "change", -0.9, 0.0, "")], {}, "the change of the model shrinks"),
         ([line("w", "change", 0.9, 0.0)], {}, "the change of w is the first to grow"),
     ],
-)  # fmt: skip
+)
 def test_causes(lines, context, words):
     causes = likely_causes(lines, Context("mup", **context))
     assert len(causes) == 1
     assert causes[0].startswith(words)
 
 
-@pytest.mark.parametrize(("start", "change", "verdict"), [("PASS", "SHRINKS", "UNCLEAR"), ("PASS", "PASS", "UNCLEAR"),
-                                                          ("PASS", "FAIL", "FAIL"), ("FAIL", "PASS", "FAIL"),
-                                                          ("PASS", None, "FAIL")])  # fmt: skip
+@pytest.mark.parametrize(
+    ("start", "change", "verdict"),
+    [
+        ("PASS", "SHRINKS", "UNCLEAR"),
+        ("PASS", "PASS", "UNCLEAR"),
+        ("PASS", "FAIL", "FAIL"),
+        ("FAIL", "PASS", "FAIL"),
+        ("PASS", None, "FAIL"),
+    ],
+)
 def test_an_output_grows_only_if_its_start_or_its_change_does(start, change, verdict):
-    lines = [replace(line("h", "output", 0.0, 0.0), verdict=start), replace(line("h", "output", 0.4, 0.0), step=4)]
+    lines = [
+        replace(line("h", "output", 0.0, 0.0), verdict=start),
+        replace(line("h", "output", 0.4, 0.0), step=4),
+    ]
     lines += [replace(line("h", "change", -0.3, 0.0), step=4, verdict=change)] if change else []
     assert without_cancellation(lines)[1].verdict == verdict
 
@@ -151,4 +216,6 @@ def test_many_fits_are_the_single_ones():
     sizes = torch.rand(5, 6, generator=torch.Generator().manual_seed(0)).numpy() + 0.5
     for row, fit in zip(sizes, fit_exponents(widths, sizes), strict=True):
         single = fit_exponent(widths, row, correction=False)
-        assert (fit.exponent, fit.low, fit.high) == pytest.approx((single.exponent, single.low, single.high))
+        assert (fit.exponent, fit.low, fit.high) == pytest.approx(
+            (single.exponent, single.low, single.high)
+        )

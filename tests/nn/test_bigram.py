@@ -1,4 +1,5 @@
-"""The bigram model: its passes against the paper's formulas written out, and its gauge freedom step by step."""
+"""The bigram model: its passes against the paper's formulas written out, and its gauge freedom step
+by step."""
 
 from fractions import Fraction as F
 
@@ -15,7 +16,9 @@ TOKENS, TARGETS = torch.tensor([0, 1, 1, 2]), torch.tensor([3, 4, 5, 3])
 
 
 def build(p, seed=0, **options) -> Bigram:
-    return Bigram(p, WIDTH, generator=torch.Generator().manual_seed(seed), dtype=torch.float64, **options)
+    return Bigram(
+        p, WIDTH, generator=torch.Generator().manual_seed(seed), dtype=torch.float64, **options
+    )
 
 
 def test_passes_are_equation_1():
@@ -56,7 +59,9 @@ def trajectory(p, optimizer: str, **options) -> torch.Tensor:
 THETA = {"embedding": F(1, 2), "hidden": F(-1, 3), "readout": F(3, 4)}
 
 
-@pytest.mark.parametrize("options", [{}, {"norm": True}, {"activation": "relu"}, {"activation": "tanh"}])
+@pytest.mark.parametrize(
+    "options", [{}, {"norm": True}, {"activation": "relu"}, {"activation": "tanh"}]
+)
 @pytest.mark.parametrize("optimizer", ["sgd", "sign", "adafactor", "muon"])
 def test_a_gauge_shift_leaves_the_trajectory_alone(optimizer, options):
     p = rules.get("mup", optimizer)
@@ -68,7 +73,8 @@ def test_a_gauge_shift_leaves_the_trajectory_alone(optimizer, options):
 
 
 @pytest.mark.parametrize(
-    ("optimizer", "wrong"), [("sgd", "adam"), ("sign", "sgd"), ("adafactor", "adam"), ("muon", "sgd")]
+    ("optimizer", "wrong"),
+    [("sgd", "adam"), ("sign", "sgd"), ("adafactor", "adam"), ("muon", "sgd")],
 )
 def test_the_shift_of_another_optimizer_changes_the_trajectory(optimizer, wrong):
     """Erratum S0.3."""
@@ -100,10 +106,13 @@ def torch_trajectory(p, make) -> torch.Tensor:
     ],
 )
 def test_the_shifts_are_those_of_real_optimizers_too(name, make):
-    """Momentum and second moments are linear or scale-free, so torch's own optimizers obey the same gauge."""
+    """Momentum and second moments are linear or scale-free, so torch's own optimizers obey the same
+    gauge."""
     p = rules.get("mup", name)
     expected = torch_trajectory(p, make)
-    torch.testing.assert_close(torch_trajectory(shift(p, THETA, name), make), expected, rtol=1e-7, atol=1e-9)
+    torch.testing.assert_close(
+        torch_trajectory(shift(p, THETA, name), make), expected, rtol=1e-7, atol=1e-9
+    )
     other = "sgd" if name != "sgd" else "adam"
     assert (torch_trajectory(shift(p, THETA, other), make) - expected).abs().max() > 1e-3
 
@@ -118,7 +127,11 @@ def test_tied_weights_are_one_tensor_used_twice():
 
 @pytest.mark.parametrize(
     ("options", "message"),
-    [({"activation": "gelu"}, "unknown activation"), ({"vocab": 1}, "vocab: expected"), ({"depth": 0}, "depth")],
+    [
+        ({"activation": "gelu"}, "unknown activation"),
+        ({"vocab": 1}, "vocab: expected"),
+        ({"depth": 0}, "depth"),
+    ],
 )
 def test_bad_models(options, message):
     with pytest.raises(ValueError, match=message):

@@ -1,4 +1,5 @@
-"""Kernels of theory against real networks, built from the same description, with gradients by autograd."""
+"""Kernels of theory against real networks, built from the same description, with gradients by
+autograd."""
 
 import numpy as np
 import pytest
@@ -17,26 +18,49 @@ from orderone.theory.kernels import (
     RMSNorm,
     Sequential,
     inputs,
-)  # fmt: skip
+)
 
 X = np.array([[1.0, 2, -1, 0.5], [0.3, -1, 2, 1], [1.1, 1.9, -1, 0.4]])
 TOKENS = np.stack([X, X[::-1] * 0.7 + 0.2])
 
 NETWORKS = {
-    "dense, relu": (Sequential(Dense(2, 0.1), Activation("relu"), Dense(1.5, 0.2), Activation("relu"), Dense()), X),
-    "erf, dropout": (Sequential(Dense(2, 0.1), Activation("erf"), Dropout(0.7), Dense(1.5, 0.2)), X),
-    "gelu, residual": (
-        Sequential(Dense(2, 0.1), Residual(Activation("gelu"), Dense(2, 0.2), scale=0.5), Activation("gelu"), Dense()),
+    "dense, relu": (
+        Sequential(Dense(2, 0.1), Activation("relu"), Dense(1.5, 0.2), Activation("relu"), Dense()),
         X,
     ),
-    "norms": (Sequential(Dense(2), RMSNorm(0.1), Activation("relu"), LayerNorm(0.1), Dense(1.5, 0.2)), X),
-    "tokens": (Sequential(Dense(2, 0.1), Activation("relu"), Dense(), Activation("erf"), AveragePool(), Dense()), TOKENS),
-    "ends in an activation": (Sequential(Dense(2, 0.1), Activation("tanh"), Dense(1, 0.1), Activation("relu")), X),
-}  # fmt: skip
+    "erf, dropout": (
+        Sequential(Dense(2, 0.1), Activation("erf"), Dropout(0.7), Dense(1.5, 0.2)),
+        X,
+    ),
+    "gelu, residual": (
+        Sequential(
+            Dense(2, 0.1),
+            Residual(Activation("gelu"), Dense(2, 0.2), scale=0.5),
+            Activation("gelu"),
+            Dense(),
+        ),
+        X,
+    ),
+    "norms": (
+        Sequential(Dense(2), RMSNorm(0.1), Activation("relu"), LayerNorm(0.1), Dense(1.5, 0.2)),
+        X,
+    ),
+    "tokens": (
+        Sequential(
+            Dense(2, 0.1), Activation("relu"), Dense(), Activation("erf"), AveragePool(), Dense()
+        ),
+        TOKENS,
+    ),
+    "ends in an activation": (
+        Sequential(Dense(2, 0.1), Activation("tanh"), Dense(1, 0.1), Activation("relu")),
+        X,
+    ),
+}
 
 
 def deviations(simulated, kernel):
-    """Of each entry, in standard errors, after an allowance of 1 / width for what finite width itself does."""
+    """Of each entry, in standard errors, after an allowance of 1 / width for what finite width
+    itself does."""
     for values, error, expected in (
         (simulated.nngp, simulated.nngp_error, kernel.nngp),
         (simulated.ntk, simulated.ntk_error, kernel.ntk),
@@ -54,8 +78,11 @@ def test_networks_have_the_kernels_of_their_description(name):
 
 
 def test_other_networks_have_other_kernels():
-    """The comparison above is sharp enough to see a weight variance that is off by a tenth, or a missing dropout."""
-    net, other = (Sequential(Dense(w, 0.1), Activation("erf"), Dropout(0.7), Dense(1.5)) for w in (2.0, 1.6))
+    """The comparison above is sharp enough to see a weight variance that is off by a tenth, or a
+    missing dropout."""
+    net, other = (
+        Sequential(Dense(w, 0.1), Activation("erf"), Dropout(0.7), Dense(1.5)) for w in (2.0, 1.6)
+    )
     without = Sequential(Dense(2.0, 0.1), Activation("erf"), Dense(1.5))
     simulated = simulate_kernels(net, X, width=256, networks=40, outputs=8, seed=1)
     for wrong in (other, without):
@@ -63,11 +90,17 @@ def test_other_networks_have_other_kernels():
 
 
 def test_a_description_becomes_a_module():
-    net = Sequential(Dense(2, 0.1), Residual(Activation("relu"), Dense(), Dropout(0.9)), LayerNorm(1e-5), Dense())
+    net = Sequential(
+        Dense(2, 0.1), Residual(Activation("relu"), Dense(), Dropout(0.9)), LayerNorm(1e-5), Dense()
+    )
     model = from_layers(net, inputs=4, width=32, outputs=3)
     assert isinstance(model, nn.Module)
     assert model(torch.randn(5, 4)).shape == (5, 3)
-    assert [tuple(p.shape) for p in model.parameters() if p.dim() == 2] == [(32, 4), (32, 32), (3, 32)]
+    assert [tuple(p.shape) for p in model.parameters() if p.dim() == 2] == [
+        (32, 4),
+        (32, 32),
+        (3, 32),
+    ]
     loss = model(torch.randn(5, 4)).square().sum()
     loss.backward()
     assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
@@ -90,7 +123,9 @@ def test_what_cannot_be_built():
 
     with pytest.raises(ValueError, match="net: expected a Layer"):
         from_layers("relu", 3)
-    with pytest.raises(ValueError, match=r"expected layers of theory\.kernels.*to_module\.register"):
+    with pytest.raises(
+        ValueError, match=r"expected layers of theory\.kernels.*to_module\.register"
+    ):
         from_layers(Unknown(), 3)
     with pytest.raises(ValueError, match="width: expected"):
         from_layers(Dense(), 3, width=0)

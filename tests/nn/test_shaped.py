@@ -30,7 +30,8 @@ def test_modules_are_the_functions_of_theory():
 
 
 @pytest.mark.parametrize(
-    "phi", [nn.GELU(), nn.SiLU(), nn.Softplus(), nn.Sigmoid(), torch.sin, lambda x: 3 * x + x**2 + 1]
+    "phi",
+    [nn.GELU(), nn.SiLU(), nn.Softplus(), nn.Sigmoid(), torch.sin, lambda x: 3 * x + x**2 + 1],
 )
 def test_any_smooth_function_is_normalised(phi):
     module = ShapedActivation(phi, 1e4)
@@ -46,7 +47,11 @@ def test_gradients_flow_and_scripts_of_training_work():
 
 def model() -> Any:
     return nn.Sequential(
-        nn.Linear(4, 4), nn.ReLU(inplace=True), nn.Sequential(nn.Linear(4, 4), nn.GELU()), nn.Tanh(), nn.LeakyReLU(0.2)
+        nn.Linear(4, 4),
+        nn.ReLU(inplace=True),
+        nn.Sequential(nn.Linear(4, 4), nn.GELU()),
+        nn.Tanh(),
+        nn.LeakyReLU(0.2),
     )
 
 
@@ -85,7 +90,9 @@ def test_a_shaped_network_keeps_its_inputs_apart():
     """What shaping is for: correlation of two inputs after 100 layers, plain and shaped."""
     torch.manual_seed(0)
     width, depth, x = 256, 100, torch.randn(2, 256)
-    layers = [module for _ in range(depth) for module in (nn.Linear(width, width, bias=False), nn.ReLU())]
+    layers = [
+        module for _ in range(depth) for module in (nn.Linear(width, width, bias=False), nn.ReLU())
+    ]
     net: Any = nn.Sequential(*layers)
 
     def correlation(gain: float) -> float:
@@ -102,13 +109,25 @@ def test_a_shaped_network_keeps_its_inputs_apart():
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: shape_activations(nn.Linear(2, 2), depth=3), "expected activation modules.*write nn.ReLU"),
-        (lambda: shape_activations(nn.ReLU(), depth=3), "model: expected a network that holds activations"),
+        (
+            lambda: shape_activations(nn.Linear(2, 2), depth=3),
+            "expected activation modules.*write nn.ReLU",
+        ),
+        (
+            lambda: shape_activations(nn.ReLU(), depth=3),
+            "model: expected a network that holds activations",
+        ),
         (lambda: shape_activations(NOT_A_MODEL, depth=3), "model: expected a Module"),
         (lambda: shape_activations(model()), "depth, width: expected depth"),
         (lambda: shape_activations(model(), depth=0), "depth: expected a whole number"),
-        (lambda: shape_activations(model(), width=4, p=-1), "p: expected a finite number of at least 0"),
-        (lambda: shape_activations(nn.Sequential(ShapedReLU(), nn.ReLU()), depth=2), "undo the first shaping"),
+        (
+            lambda: shape_activations(model(), width=4, p=-1),
+            "p: expected a finite number of at least 0",
+        ),
+        (
+            lambda: shape_activations(nn.Sequential(ShapedReLU(), nn.ReLU()), depth=2),
+            "undo the first shaping",
+        ),
         (lambda: ShapedActivation(NOT_A_MODEL, 1.0), "phi: expected a function or module"),
         (lambda: ShapedActivation(torch.tanh, 0), "scale: expected a number other than 0"),
         (lambda: ShapedActivation(torch.cos, 1.0), "phi: expected a slope other than 0 at 0"),
@@ -131,11 +150,15 @@ def test_theory_objects_refuse_and_accept():
     assert exact == pytest.approx((0.7, -1.3), abs=1e-6)
     for name, (function, second, third) in SMOOTH.items():
         assert limits.ShapedSmooth(name).derivatives == (second, third)
-        assert limits.ShapedSmooth(getattr(np, function)).derivatives == pytest.approx((second, third), abs=1e-6)
+        assert limits.ShapedSmooth(getattr(np, function)).derivatives == pytest.approx(
+            (second, third), abs=1e-6
+        )
 
 
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
-@pytest.mark.parametrize("padding", [None, torch.tensor([[False, False, False], [False, False, True]])])
+@pytest.mark.parametrize(
+    "padding", [None, torch.tensor([[False, False, False], [False, False, True]])]
+)
 def test_fused_transformer_layers_use_the_shaped_activation(padding):
     torch.manual_seed(0)
     layer = nn.TransformerEncoderLayer(8, 2, 16, 0.0, nn.ReLU(), batch_first=True)
@@ -159,7 +182,9 @@ def test_fused_transformer_layers_use_the_shaped_activation(padding):
 @pytest.mark.parametrize("activation", ["relu", "gelu"])
 def test_functions_that_modules_hold_are_shaped(activation):
     torch.manual_seed(0)
-    net: Any = nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 16, 0.0, activation, batch_first=True), 2)
+    net: Any = nn.TransformerEncoder(
+        nn.TransformerEncoderLayer(8, 2, 16, 0.0, activation, batch_first=True), 2
+    )
     x = torch.randn(2, 3, 8)
 
     def out(training: bool = False) -> torch.Tensor:
@@ -173,7 +198,9 @@ def test_functions_that_modules_hold_are_shaped(activation):
     assert isinstance(net.layers[1].activation, kind)
     assert set(net.state_dict()) == keys
     layer = net.layers[0]
-    by_hand = layer.linear2(kind.at(4)(layer.linear1(x)) if kind is ShapedReLU else layer.activation(layer.linear1(x)))
+    by_hand = layer.linear2(
+        kind.at(4)(layer.linear1(x)) if kind is ShapedReLU else layer.activation(layer.linear1(x))
+    )
     torch.testing.assert_close(layer._ff_block(x), by_hand)
     torch.testing.assert_close(out(), out(True), atol=1e-5, rtol=1e-5)
     assert not torch.allclose(out(), plain, atol=1e-3)
@@ -200,14 +227,19 @@ def test_functions_with_settings_and_without_a_form():
         assert set(shaping.replaced) == {"inner.act", "inner.elu"}
         assert holder.inner.elu.minus == 0.5
     assert holder.inner.act is settings["act"]
-    with pytest.raises(ValueError, match=r"got softshrink at 'f'; leave it as it is with keep=\['f'\]"):
+    with pytest.raises(
+        ValueError, match=r"got softshrink at 'f'; leave it as it is with keep=\['f'\]"
+    ):
         shape_activations(Holder(f=nn.functional.softshrink), depth=4)
 
 
 @pytest.mark.parametrize("bent", [nn.ELU(0.3), nn.ELU(2.0), nn.Hardtanh(0.0, 6.0)])
-@pytest.mark.parametrize("smooth", [nn.ELU(), nn.CELU(0.3), nn.CELU(2.0), nn.Softplus(3.0), nn.Softsign()])
+@pytest.mark.parametrize(
+    "smooth", [nn.ELU(), nn.CELU(0.3), nn.CELU(2.0), nn.Softplus(3.0), nn.Softsign()]
+)
 def test_shaped_activations_tend_to_the_identity(bent, smooth):
-    """ELU with alpha != 1 has a kink at 0, CELU has none: by brute force, far in the limit, with gains by sampling."""
+    """ELU with alpha != 1 has a kink at 0, CELU has none: by brute force, far in the limit, with
+    gains by sampling."""
     net = nn.Sequential(bent, smooth)
     shape_activations(net, depth=10**8)
     assert isinstance(net[0], ShapedReLU)
@@ -224,7 +256,11 @@ def test_shaped_activations_tend_to_the_identity(bent, smooth):
 def test_no_activation_is_left_out_in_silence():
     transformers = pytest.importorskip("transformers.activations")
     kinds = [nn.ELU(), nn.SELU(), nn.CELU(), nn.Hardtanh(), nn.Softsign(), nn.Hardswish()]
-    kinds += [transformers.GELUActivation(), transformers.NewGELUActivation(), transformers.QuickGELUActivation()]
+    kinds += [
+        transformers.GELUActivation(),
+        transformers.NewGELUActivation(),
+        transformers.QuickGELUActivation(),
+    ]
     m = nn.Sequential(*kinds)
     with shape_activations(m, depth=4):
         assert all(isinstance(module, ShapedReLU | ShapedActivation) for module in m)
@@ -289,8 +325,12 @@ def test_kinks_at_the_start_are_refused(phi):
 
 @pytest.mark.parametrize("k", [0.1, 10.0, 50.0])
 def test_derivatives_of_steep_and_flat_functions(k):
-    assert limits.ShapedSmooth(lambda x: np.tanh(k * x) / k).derivatives == pytest.approx((0, -2 * k**2), rel=1e-6)
-    assert limits.ShapedSmooth(lambda x: torch.expm1(k * x) / k).derivatives == pytest.approx((k, k**2), rel=1e-6)
+    assert limits.ShapedSmooth(lambda x: np.tanh(k * x) / k).derivatives == pytest.approx(
+        (0, -2 * k**2), rel=1e-6
+    )
+    assert limits.ShapedSmooth(lambda x: torch.expm1(k * x) / k).derivatives == pytest.approx(
+        (k, k**2), rel=1e-6
+    )
 
 
 @pytest.mark.parametrize("phi", [np.tanh, torch.tanh, lambda x: np.tanh(np.asarray(x)), "tanh"])
@@ -298,7 +338,7 @@ def test_functions_of_any_kind_will_do(phi):
     shaped = limits.ShapedSmooth(phi)
     torch.testing.assert_close(shaped.at(16)(X), 4 * torch.tanh(X / 4))
     np.testing.assert_allclose(shaped.at(16)(X.numpy()), 4 * np.tanh(X.numpy() / 4))
-    assert getattr(limits.CovarianceSDE("shaped-smooth", phi=phi).drift, "beta") == pytest.approx(-1)  # noqa: B009
+    assert limits.CovarianceSDE("shaped-smooth", phi=phi).drift.beta == pytest.approx(-1)
 
 
 @pytest.mark.parametrize("s", [0.01, 0.05, 1.0, 30.0])
@@ -316,10 +356,19 @@ def test_gains_at_small_scales(s):
         (lambda: ShapedActivation(torch.tanh, 1e-300).gain, "gain: expected a scale"),
         (lambda: limits.ShapedSmooth("expm1", 0.05).normalizer(1), "a: expected a scale a n"),
         (lambda: limits.ShapedSmooth("tanh", 1e-200), "a: expected a number of a size"),
-        (lambda: limits.ShapedSmooth(lambda x: 1 / 0).derivatives, "phi: expected a function of arrays"),
-        (lambda: limits.ShapedSmooth(lambda x: x / (1 - 12 * x)).normalizer(100), "a: expected a scale"),  # a pole
+        (
+            lambda: limits.ShapedSmooth(lambda x: 1 / 0).derivatives,
+            "phi: expected a function of arrays",
+        ),
+        (
+            lambda: limits.ShapedSmooth(lambda x: x / (1 - 12 * x)).normalizer(100),
+            "a: expected a scale",
+        ),  # a pole
         (lambda: limits.ShapedReLU(1e200), "c_plus: expected a finite number"),
-        (lambda: limits.ShapedReLU().slopes(10, 0.7), "p: expected a finite number of at least 0 and of at most 0.5"),
+        (
+            lambda: limits.ShapedReLU().slopes(10, 0.7),
+            "p: expected a finite number of at least 0 and of at most 0.5",
+        ),
         (lambda: limits.ShapedSmooth().scale(10, 1e6), "p: expected a finite number"),
     ],
 )

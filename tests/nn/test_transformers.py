@@ -1,4 +1,5 @@
-"""Our Transformers: counts of the paper, passes against torch's and Hugging Face's code, and what users do with them."""
+"""Our Transformers: counts of the paper, passes against torch's and Hugging Face's code, and what
+users do with them."""
 
 import copy
 import math
@@ -15,7 +16,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 from torch import nn as tnn
-from transformers_small import BUILD, CLASSES, IMAGE, LENGTH, VOCAB, encoder_decoder, gpt, ids, images, inputs, vit
+from transformers_small import (
+    BUILD,
+    CLASSES,
+    IMAGE,
+    LENGTH,
+    VOCAB,
+    encoder_decoder,
+    gpt,
+    ids,
+    images,
+    inputs,
+    vit,
+)
 
 from orderone import nn
 
@@ -27,7 +40,7 @@ def _seed():
     torch.manual_seed(0)
 
 
-# --- sizes ---------------------------------------------------------------------------------------------------------
+# --- sizes ----------------------------------------------------------------------------------------
 
 COUNTS = {"vit_b16": 86_444_008, "bart_large": 404_845_568, "r2c2": 2_688_739_328}  # s002.params.*
 
@@ -47,7 +60,10 @@ def test_counts_written_out():
     tokens = (IMAGE // 4) ** 2
     assert count(vit()) == 48 * n + tokens * n + block * depth + n * CLASSES + CLASSES
     assert count(BUILD["vit_class"]()) == count(vit()) + 2 * n  # a token, and a position for it
-    assert count(encoder_decoder()) == VOCAB * n + 2 * LENGTH * n + block * depth + n * n * (8 + 2 * 4) * depth
+    assert (
+        count(encoder_decoder())
+        == VOCAB * n + 2 * LENGTH * n + block * depth + n * n * (8 + 2 * 4) * depth
+    )
     assert count(gpt()) == VOCAB * n + LENGTH * n + block * depth
     assert count(BUILD["gpt_untied"]()) == count(gpt()) + VOCAB * n
 
@@ -66,7 +82,7 @@ def count(model: tnn.Module) -> int:
     return sum(p.numel() for p in model.parameters())
 
 
-# --- passes --------------------------------------------------------------------------------------------------------
+# --- passes ---------------------------------------------------------------------------------------
 
 
 def randomised(model: M) -> M:
@@ -76,7 +92,9 @@ def randomised(model: M) -> M:
     return model.eval()
 
 
-def take(state: dict[str, Tensor], theirs: str, ours: str, names: dict[str, str]) -> dict[str, Tensor]:
+def take(
+    state: dict[str, Tensor], theirs: str, ours: str, names: dict[str, str]
+) -> dict[str, Tensor]:
     return {
         f"{ours}{new}.{kind}": state[f"{theirs}{old}.{kind}"]
         for new, old in names.items()
@@ -88,8 +106,16 @@ def test_the_vision_transformer_is_hugging_faces():
     """With biases, gains and a class token it is the same network, given the same weights."""
     from transformers import ViTConfig, ViTForImageClassification
 
-    sizes: dict[str, Any] = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 256,
-                             "num_labels": 10, "image_size": IMAGE, "patch_size": 4, "layer_norm_eps": 1e-6}  # fmt: skip
+    sizes: dict[str, Any] = {
+        "hidden_size": 64,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "intermediate_size": 256,
+        "num_labels": 10,
+        "image_size": IMAGE,
+        "patch_size": 4,
+        "layer_norm_eps": 1e-6,
+    }
     theirs = randomised(ViTForImageClassification(ViTConfig(**sizes)))
     state = theirs.state_dict()
     stem = "vit.embeddings."
@@ -100,12 +126,23 @@ def test_the_vision_transformer_is_hugging_faces():
         "class_token.weight": state[f"{stem}cls_token"][0],
         "positions.weight": state[f"{stem}position_embeddings"][0],
     }
-    layers = next(key.rpartition(".0.layernorm_before")[0] for key in state if ".0.layernorm_before" in key)
-    inside = {name.removeprefix(f"{layers}.0.").rpartition(".")[0] for name in state if f"{layers}.0." in name}
+    layers = next(
+        key.rpartition(".0.layernorm_before")[0] for key in state if ".0.layernorm_before" in key
+    )
+    inside = {
+        name.removeprefix(f"{layers}.0.").rpartition(".")[0]
+        for name in state
+        if f"{layers}.0." in name
+    }
     names = {"attention_norm": "layernorm_before", "mlp_norm": "layernorm_after"}
-    for new, words in {"attention.query": ("q_proj", "query"), "attention.key": ("k_proj", "key"),
-                       "attention.value": ("v_proj", "value"), "attention.out": ("attention.o_proj", "attention.output"),
-                       "mlp.up": ("fc1", "intermediate"), "mlp.down": ("fc2", "output.dense")}.items():  # fmt: skip
+    for new, words in {
+        "attention.query": ("q_proj", "query"),
+        "attention.key": ("k_proj", "key"),
+        "attention.value": ("v_proj", "value"),
+        "attention.out": ("attention.o_proj", "attention.output"),
+        "mlp.up": ("fc1", "intermediate"),
+        "mlp.down": ("fc2", "output.dense"),
+    }.items():
         found = [name for name in inside if any(word in name for word in words)]
         names[new] = min(found, key=len)  # `output.dense` is a part of `attention.output.dense`
     for layer in range(2):
@@ -118,10 +155,20 @@ def test_the_vision_transformer_is_hugging_faces():
 def test_gpt_is_hugging_faces_gpt2():
     from transformers import GPT2Config, GPT2LMHeadModel
 
-    config = GPT2Config(n_embd=64, n_layer=2, n_head=4, vocab_size=VOCAB, n_positions=LENGTH, activation_function="gelu",
-                        bos_token_id=0, eos_token_id=0)  # fmt: skip
+    config = GPT2Config(
+        n_embd=64,
+        n_layer=2,
+        n_head=4,
+        vocab_size=VOCAB,
+        n_positions=LENGTH,
+        activation_function="gelu",
+        bos_token_id=0,
+        eos_token_id=0,
+    )
     theirs = randomised(GPT2LMHeadModel(config))
-    state = {name.removeprefix("transformer."): value for name, value in theirs.state_dict().items()}
+    state = {
+        name.removeprefix("transformer."): value for name, value in theirs.state_dict().items()
+    }
     mine = {
         "words.weight": state["wte.weight"],
         "head.weight": state["wte.weight"],
@@ -136,7 +183,10 @@ def test_gpt_is_hugging_faces_gpt2():
         mine |= {name: value.t() for name, value in turned.items()}  # Conv1D is transposed
         for kind in ("weight", "bias"):
             parts = state[f"{old}attn.c_attn.{kind}"].chunk(3, dim=-1)
-            mine |= {f"{new}attention.{p}.{kind}": x.t() for p, x in zip(("query", "key", "value"), parts, strict=True)}
+            mine |= {
+                f"{new}attention.{p}.{kind}": x.t()
+                for p, x in zip(("query", "key", "value"), parts, strict=True)
+            }
     ours = gpt(bias=True, affine=True).eval()
     ours.load_state_dict(mine)
     torch.testing.assert_close(ours(ids()), theirs(ids()).logits, rtol=1e-4, atol=1e-4)
@@ -145,8 +195,15 @@ def test_gpt_is_hugging_faces_gpt2():
 def test_the_encoder_decoder_is_torchs_layers_with_three_more_norms():
     model = randomised(encoder_decoder(rescale=0.5))
     n, heads = 64, 4
-    options = {"nhead": heads, "dim_feedforward": 4 * n, "dropout": 0.0, "activation": "gelu", "batch_first": True,
-               "norm_first": True, "bias": False}  # fmt: skip
+    options = {
+        "nhead": heads,
+        "dim_feedforward": 4 * n,
+        "dropout": 0.0,
+        "activation": "gelu",
+        "batch_first": True,
+        "norm_first": True,
+        "bias": False,
+    }
 
     def normed(x: Tensor) -> Tensor:
         return tnn.functional.layer_norm(x, (n,), eps=1e-5)
@@ -156,7 +213,9 @@ def test_the_encoder_decoder_is_torchs_layers_with_three_more_norms():
         for name, p in layer.named_parameters():
             part = "cross_attention" if name.startswith("multihead") else "attention"
             if "in_proj" in name:
-                p.data = torch.cat([own[f"{part}.{x}.weight"] for x in ("query", "key", "value")]).detach()
+                p.data = torch.cat(
+                    [own[f"{part}.{x}.weight"] for x in ("query", "key", "value")]
+                ).detach()
             elif "out_proj" in name:
                 p.data = own[f"{part}.out.weight"].detach()
             elif "linear" in name:
@@ -203,10 +262,12 @@ def test_later_tokens_are_not_seen_and_padding_is_not_read():
     torch.testing.assert_close(both(x, target, mask), both(changed, target, mask))
     torch.testing.assert_close(both(x, target, mask), both(x[:, :8], target))
     assert not torch.allclose(both(x, target), both(changed, target))
-    torch.testing.assert_close(both(x, target, mask), both(x, target, mask.long()))  # Hugging Face's convention
+    torch.testing.assert_close(
+        both(x, target, mask), both(x, target, mask.long())
+    )  # Hugging Face's convention
 
 
-# --- initial sizes -------------------------------------------------------------------------------------------------
+# --- initial sizes --------------------------------------------------------------------------------
 
 
 def test_initial_variances_of_the_vision_transformer():
@@ -220,10 +281,14 @@ def test_initial_variances_of_the_vision_transformer():
         "attention.out": 1 / 3,
         "mlp.up": 2 / 5,
     }
-    expected |= {f"layers.0.{name}": C / 256 for name, C in block.items()} | {"layers.0.mlp.down": 8 / 5 / 1024}
+    expected |= {f"layers.0.{name}": C / 256 for name, C in block.items()} | {
+        "layers.0.mlp.down": 8 / 5 / 1024
+    }
     for name, variance in expected.items():
         weight = model.get_parameter(f"{name}.weight")
-        assert weight.var().item() == pytest.approx(variance, rel=5 / math.sqrt(weight.numel() / 2)), name
+        assert weight.var().item() == pytest.approx(
+            variance, rel=5 / math.sqrt(weight.numel() / 2)
+        ), name
     uniform = model.get_parameter("layers.0.mlp.up.weight")
     assert uniform.abs().max().item() == pytest.approx(math.sqrt(3 * 2 / 5 / 256), rel=1e-2)
     assert not model.head.bias.any()
@@ -240,18 +305,24 @@ def test_language_models_start_at_one_standard_deviation():
 def test_constants_can_be_given():
     model = gpt(256, C={"WE": 1.0, "Q": 4.0})
     assert model.words.weight.std().item() == pytest.approx(1.0, rel=0.05)
-    assert model.get_parameter("layers.1.attention.query.weight").std().item() == pytest.approx(2 / 16, rel=0.05)
-    assert model.get_parameter("layers.1.attention.key.weight").std().item() == pytest.approx(0.02, rel=0.05)
+    assert model.get_parameter("layers.1.attention.query.weight").std().item() == pytest.approx(
+        2 / 16, rel=0.05
+    )
+    assert model.get_parameter("layers.1.attention.key.weight").std().item() == pytest.approx(
+        0.02, rel=0.05
+    )
 
 
-# --- use -----------------------------------------------------------------------------------------------------------
+# --- use ------------------------------------------------------------------------------------------
 
 
 def gradients(model: tnn.Module, run, x: tuple[Tensor, ...]) -> tuple[Tensor, dict[str, Tensor]]:
     model.zero_grad()
     output = run(*x)
     output.float().square().mean().backward()
-    return output.detach(), {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
+    return output.detach(), {
+        name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None
+    }
 
 
 def stacks(model: tnn.Module) -> list[tnn.Module]:
@@ -307,16 +378,24 @@ def compiled(backend: str, *names: str) -> list[str]:
     """Outside of the run-time type checks of this suite, which no compiler sees through."""
     here = str(Path(__file__).parent)
     path = os.pathsep.join([here, *sys.path])
-    result = subprocess.run([sys.executable, "-c", COMPILED, backend, *names], capture_output=True, text=True,
-                            timeout=500, env={**os.environ, "PYTHONPATH": path})  # fmt: skip
+    result = subprocess.run(
+        [sys.executable, "-c", COMPILED, backend, *names],
+        capture_output=True,
+        text=True,
+        timeout=500,
+        env={**os.environ, "PYTHONPATH": path},
+    )
     assert result.returncode == 0, result.stderr[-3000:]
     return result.stdout.splitlines()
 
 
 def test_compiles_without_a_break_in_mixed_precision():
     assert compiled("eager", "vit_class", "encoder_decoder") == [
-        "vit_class False", "vit_class True", "encoder_decoder False", "encoder_decoder True",
-    ]  # fmt: skip
+        "vit_class False",
+        "vit_class True",
+        "encoder_decoder False",
+        "encoder_decoder True",
+    ]
 
 
 @pytest.mark.slow
@@ -347,7 +426,7 @@ def test_copies_stay_tied():
     assert "rescale=1" in repr(model.head)
 
 
-# --- wrong input ---------------------------------------------------------------------------------------------------
+# --- wrong input ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -355,12 +434,24 @@ def test_copies_stay_tied():
     [
         (vit, {"heads": 5}, r"heads: expected a divisor of the width 64, got 5; the nearest is 4"),
         (gpt, {"heads": 0}, "heads: expected a whole number, 1 or more"),
-        (vit, {"image": 18}, r"image: expected a multiple of the patch size 4, got 18; crop images to 16"),
-        (vit, {"image": 2}, "image: expected a multiple of the patch size 4, got 2; crop images to 4"),
+        (
+            vit,
+            {"image": 18},
+            r"image: expected a multiple of the patch size 4, got 18; crop images to 16",
+        ),
+        (
+            vit,
+            {"image": 2},
+            "image: expected a multiple of the patch size 4, got 2; crop images to 4",
+        ),
         (vit, {"pooling": "max"}, "unknown pooling: expected one of mean, class; got 'max'"),
         (vit, {"pooling": "clas"}, "did you mean 'class'"),
         (gpt, {"activation": "gelo"}, "did you mean 'gelu'"),
-        (gpt, {"mlp": 0.3}, r"mlp: expected a multiplier with a whole mlp \* width, got 0.3 for 64"),
+        (
+            gpt,
+            {"mlp": 0.3},
+            r"mlp: expected a multiplier with a whole mlp \* width, got 0.3 for 64",
+        ),
         (gpt, {"mlp": -1}, "mlp: expected a finite number above 0"),
         (vit, {"mlp": -1}, "mlp: expected a finite number above 0"),
         (gpt, {"dropout": 1.5}, "dropout: expected a finite number of at least 0 and of at most 1"),
@@ -381,32 +472,49 @@ def test_wrong_settings_are_explained(build, changes, message):
 
 
 def test_wrong_inputs_are_explained():
-    with pytest.raises(ValueError, match=r"tokens: expected at most 12, .*; got 13; cut the sequence"):
+    with pytest.raises(
+        ValueError, match=r"tokens: expected at most 12, .*; got 13; cut the sequence"
+    ):
         gpt()(ids(tokens=13))
     with pytest.raises(ValueError, match=r"tokens: expected at most 12"):
         encoder_decoder()(ids(), ids(tokens=13))
-    with pytest.raises(ValueError, match=r"images: expected the shape \(batch, 3, 16, 16\), got \(2, 3, 16, 20\)"):
+    with pytest.raises(
+        ValueError, match=r"images: expected the shape \(batch, 3, 16, 16\), got \(2, 3, 16, 20\)"
+    ):
         vit()(torch.zeros(2, 3, 16, 20))
     with pytest.raises(
-        ValueError, match=r"ids: expected whole numbers of the shape \(batch, tokens\), got torch.float32"
+        ValueError,
+        match=r"ids: expected whole numbers of the shape \(batch, tokens\), got torch.float32",
     ):
         gpt()(torch.zeros(2, 3))
     with pytest.raises(ValueError, match="source: expected whole numbers"):
         encoder_decoder()(ids()[0], ids())
-    with pytest.raises(ValueError, match=r"source_mask: expected one entry for each of \(4, 12\) tokens"):
+    with pytest.raises(
+        ValueError, match=r"source_mask: expected one entry for each of \(4, 12\) tokens"
+    ):
         encoder_decoder()(ids(), ids(), torch.ones(4, 11))
-    with pytest.raises(ValueError, match="target: expected as many sequences as the source has, 4, got 1"):
+    with pytest.raises(
+        ValueError, match="target: expected as many sequences as the source has, 4, got 1"
+    ):
         encoder_decoder()(ids(), ids()[:1])
     with pytest.raises(ValueError, match=r"images: expected real numbers, got torch.uint8"):
         vit()(images().to(torch.uint8))
 
 
 @given(
-    width=st.integers(-2, 40), heads=st.integers(-2, 12), mlp=st.sampled_from([0, 1, 2.5, 4, float("nan"), "4", None])
+    width=st.integers(-2, 40),
+    heads=st.integers(-2, 12),
+    mlp=st.sampled_from([0, 1, 2.5, 4, float("nan"), "4", None]),
 )
 @settings(max_examples=40, deadline=None)
 def test_any_sizes_make_a_model_or_a_value_error(width, heads, mlp):
-    right = width > 0 and heads > 0 and width % heads == 0 and mlp in (1, 2.5, 4) and (mlp * width) % 1 == 0
+    right = (
+        width > 0
+        and heads > 0
+        and width % heads == 0
+        and mlp in (1, 2.5, 4)
+        and (mlp * width) % 1 == 0
+    )
     with nullcontext() if right else pytest.raises(ValueError, match=r"width|heads|mlp"):
         model = nn.GPT(vocab=7, length=3, width=width, heads=heads, depth=1, mlp=mlp)
         assert model(torch.zeros(1, 3, dtype=torch.long)).isfinite().all()

@@ -1,4 +1,5 @@
-"""Our Transformers, small, as functions of their width: heads of 16 channels that grow in number."""
+"""Our Transformers, small, as functions of their width: heads of 16 channels that grow in
+number."""
 
 from typing import Any
 
@@ -27,12 +28,24 @@ def vit_class(width: int = 64, **changes) -> nn.VisionTransformer:
 
 
 def encoder_decoder(width: int = 64, **changes) -> nn.EncoderDecoder:
-    sizes: dict[str, Any] = {"vocab": VOCAB, "length": LENGTH, "width": width, "heads": width // 16, "depth": DEPTH}
+    sizes: dict[str, Any] = {
+        "vocab": VOCAB,
+        "length": LENGTH,
+        "width": width,
+        "heads": width // 16,
+        "depth": DEPTH,
+    }
     return nn.EncoderDecoder(**sizes | changes)
 
 
 def gpt(width: int = 64, **changes) -> nn.GPT:
-    sizes: dict[str, Any] = {"vocab": VOCAB, "length": LENGTH, "width": width, "heads": width // 16, "depth": DEPTH}
+    sizes: dict[str, Any] = {
+        "vocab": VOCAB,
+        "length": LENGTH,
+        "width": width,
+        "heads": width // 16,
+        "depth": DEPTH,
+    }
     return nn.GPT(**sizes | changes)
 
 

@@ -21,7 +21,10 @@ class Residual(nn.Module):
     def __init__(self, width: int, layers: int):
         super().__init__()
         self.first, self.head = nn.Linear(8, width), nn.Linear(width, 3)
-        parts = [nn.Sequential(nn.Linear(width, width), nn.GELU(), nn.Linear(width, width)) for _ in range(layers)]
+        parts = [
+            nn.Sequential(nn.Linear(width, width), nn.GELU(), nn.Linear(width, width))
+            for _ in range(layers)
+        ]
         self.blocks = nn.ModuleList(parts)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -32,7 +35,9 @@ class Residual(nn.Module):
 
 
 def test_only_the_last_matrix_of_a_numbered_branch_takes_its_factor():
-    plan = o1.plan(Residual(64, 8), base=Residual(64, 2), depth="completep", inputs=torch.randn(4, 8))
+    plan = o1.plan(
+        Residual(64, 8), base=Residual(64, 2), depth="completep", inputs=torch.randn(4, 8)
+    )
     assert plan["blocks.0.0.weight"].factors.std == 1
     assert plan["blocks.7.2.weight"].factors.std == 0.25
     assert plan["first.weight"].factors.std == plan["head.weight"].factors.std == 1
@@ -40,13 +45,16 @@ def test_only_the_last_matrix_of_a_numbered_branch_takes_its_factor():
 
 @pytest.mark.parametrize("name", ["gemma2", "llama", "gpt2", "bert", "opt", "bart"])
 def test_in_depth_the_stream_changes_as_in_the_base(name):
-    """The law: what all branches add to the stream does not grow with depth, without and with training."""
+    """The law: what all branches add to the stream does not grow with depth, without and with
+    training."""
     entry = ZOO[name]
     torch.manual_seed(0)
     changes = []
     for layers in (2, 8):
         model = entry.build(64, layers=layers)
-        plan = o1.plan(model, base=entry.build(64, layers=2), depth="completep", lr=1e-3, weight_decay=0.0)
+        plan = o1.plan(
+            model, base=entry.build(64, layers=2), depth="completep", lr=1e-3, weight_decay=0.0
+        )
         plan.apply()
         losses = entry.train(model, plan.optimizer())
         changes.append(losses[0] - losses[-1])
@@ -74,7 +82,11 @@ def test_more_experts_make_no_deeper_network():
 
 def test_layers_of_a_deeper_sequential_keep_their_roles():
     plan = o1.plan(mlp(256, depth=4), base=mlp(64, depth=2), lr=1.0)
-    assert [row.role for row in plan.rows if row.name.endswith("weight")] == ["embedding", *["hidden"] * 4, "readout"]
+    assert [row.role for row in plan.rows if row.name.endswith("weight")] == [
+        "embedding",
+        *["hidden"] * 4,
+        "readout",
+    ]
     with pytest.raises(ValueError, match="the model has nothing like"):
         o1.plan(
             nn.Sequential(nn.Linear(8, 64)),
@@ -154,7 +166,12 @@ def test_a_constant_belongs_to_the_layer_it_follows():
 def test_what_a_configuration_derives_is_derived_again_for_the_base():
     from transformers import FalconConfig, FalconForCausalLM, LlamaConfig, LlamaForCausalLM
 
-    sizes: dict[str, Any] = {"hidden_size": 256, "intermediate_size": 512, "num_attention_heads": 8, "vocab_size": 101}
+    sizes: dict[str, Any] = {
+        "hidden_size": 256,
+        "intermediate_size": 512,
+        "num_attention_heads": 8,
+        "vocab_size": 101,
+    }
     plan = o1.plan(
         LlamaForCausalLM(LlamaConfig(**sizes, num_hidden_layers=2)),
         base={"hidden_size": 64, "intermediate_size": 128, "num_attention_heads": 2},
@@ -164,16 +181,26 @@ def test_what_a_configuration_derives_is_derived_again_for_the_base():
     falcon = FalconForCausalLM(
         FalconConfig(hidden_size=128, num_attention_heads=8, num_hidden_layers=2, vocab_size=101)
     )
-    assert "64 -> 128" in o1.plan(falcon, base={"hidden_size": 64, "num_attention_heads": 4}).headline
+    assert (
+        "64 -> 128" in o1.plan(falcon, base={"hidden_size": 64, "num_attention_heads": 4}).headline
+    )
 
 
 def test_a_base_that_is_no_model_is_refused():
     """Four query heads cannot share eight key heads."""
     from transformers import LlamaConfig, LlamaForCausalLM
 
-    sizes: dict[str, Any] = {"hidden_size": 256, "intermediate_size": 512, "num_attention_heads": 16}
-    model = LlamaForCausalLM(LlamaConfig(**sizes, num_key_value_heads=8, num_hidden_layers=2, vocab_size=101))
-    with pytest.raises(ValueError, match=r"a model of these sizes does not run.*num_key_value_heads"):
+    sizes: dict[str, Any] = {
+        "hidden_size": 256,
+        "intermediate_size": 512,
+        "num_attention_heads": 16,
+    }
+    model = LlamaForCausalLM(
+        LlamaConfig(**sizes, num_key_value_heads=8, num_hidden_layers=2, vocab_size=101)
+    )
+    with pytest.raises(
+        ValueError, match=r"a model of these sizes does not run.*num_key_value_heads"
+    ):
         o1.plan(model, base={"hidden_size": 64, "intermediate_size": 128, "num_attention_heads": 4})
 
 
@@ -202,8 +229,19 @@ def test_experts_that_begin_in_a_later_layer_are_seen():
         sizes |= dict.fromkeys(("num_attention_heads", "num_key_value_heads"), width // 16)
         sizes |= dict.fromkeys(("kv_lora_rank", "q_lora_rank"), width // 2)
         sizes |= dict.fromkeys(("qk_rope_head_dim", "qk_nope_head_dim"), 8)
-        sizes |= {"n_routed_experts": 4, "num_experts_per_tok": 2, "n_group": 1, "topk_group": 1, "v_head_dim": 16}
-        sizes |= {"intermediate_size": 2 * width, "num_hidden_layers": 5, "first_k_dense_replace": 3, "vocab_size": 101}
+        sizes |= {
+            "n_routed_experts": 4,
+            "num_experts_per_tok": 2,
+            "n_group": 1,
+            "topk_group": 1,
+            "v_head_dim": 16,
+        }
+        sizes |= {
+            "intermediate_size": 2 * width,
+            "num_hidden_layers": 5,
+            "first_k_dense_replace": 3,
+            "vocab_size": 101,
+        }
         config = DeepseekV3Config(**sizes)
         return DeepseekV3ForCausalLM(config)
 
@@ -215,11 +253,22 @@ def test_a_number_of_experts_is_no_width_even_if_it_grows_like_one():
     from transformers import MixtralConfig, MixtralForCausalLM
 
     def build(width: int, experts: int) -> nn.Module:
-        sizes: dict[str, Any] = {"hidden_size": width, "intermediate_size": 2 * width, "vocab_size": 101}
-        sizes |= {"num_attention_heads": width // 16, "num_key_value_heads": width // 32, "num_hidden_layers": 2}
+        sizes: dict[str, Any] = {
+            "hidden_size": width,
+            "intermediate_size": 2 * width,
+            "vocab_size": 101,
+        }
+        sizes |= {
+            "num_attention_heads": width // 16,
+            "num_key_value_heads": width // 32,
+            "num_hidden_layers": 2,
+        }
         return MixtralForCausalLM(MixtralConfig(**sizes, num_local_experts=experts))
 
-    assert o1.plan(build(128, 8), base=build(64, 4))["model.layers.0.mlp.gate.weight"].role == "readout"
+    assert (
+        o1.plan(build(128, 8), base=build(64, 4))["model.layers.0.mlp.gate.weight"].role
+        == "readout"
+    )
     assert "differ in experts" in o1.plan(build(64, 8), base=build(64, 4)).headline
 
 
@@ -278,7 +327,9 @@ def test_a_rule_that_is_mup_in_other_words_divides_scores_as_mup_does():
     entry = ZOO["llama-wider-heads"]
     mine = rules.custom("mine", a=(0, 0, 0), b=(0, "1/2", 1))
     name = "model.layers.0.self_attn.q_proj.weight"
-    plans = [o1.plan(entry.build(256), base=entry.build(64), rule=rule, lr=1.0) for rule in (mine, "mup")]
+    plans = [
+        o1.plan(entry.build(256), base=entry.build(64), rule=rule, lr=1.0) for rule in (mine, "mup")
+    ]
     assert plans[0][name].lr == plans[1][name].lr == pytest.approx(1 / 8)
 
 
@@ -384,7 +435,9 @@ def test_a_tied_model_trains_the_same_in_every_gauge(name):
 
 @pytest.mark.filterwarnings("ignore:.*weight_norm.* is deprecated")
 @pytest.mark.parametrize(
-    ("optimizer", "lr"), [("adamw", 0.5), ("sgd", 0.25)], ids=["normalized steps", "proportional steps"]
+    ("optimizer", "lr"),
+    [("adamw", 0.5), ("sgd", 0.25)],
+    ids=["normalized steps", "proportional steps"],
 )
 @pytest.mark.parametrize(
     ("normed", "length"),
@@ -414,7 +467,11 @@ def test_lengths_of_a_readout_go_with_it(normed, length, optimizer, lr):
 
 def test_lengths_that_are_frozen_stay():
     def build(width):
-        net = nn.Sequential(nn.Linear(8, width), nn.ReLU(), nn.utils.parametrizations.weight_norm(nn.Linear(width, 3)))
+        net = nn.Sequential(
+            nn.Linear(8, width),
+            nn.ReLU(),
+            nn.utils.parametrizations.weight_norm(nn.Linear(width, 3)),
+        )
         net.get_parameter("2.parametrizations.weight.original0").requires_grad_(False)
         return net
 

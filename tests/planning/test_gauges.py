@@ -1,8 +1,10 @@
-"""One network, several gauges: folded, with multipliers in hooks, and written out by hand. All of them train alike.
+"""One network, several gauges: folded, with multipliers in hooks, and written out by hand. All of
+them train alike.
 
-By hand means: from the published tables, in another forward pass, with an optimizer group for every tensor. Everything
-runs in float64, so that two trajectories either agree to rounding or are different ones. Adam's eps and Adafactor's floor
-for the size of weights are large enough to be felt.
+By hand means: from the published tables, in another forward pass, with an optimizer group for every
+tensor. Everything runs in float64, so that two trajectories either agree to rounding or are
+different ones. Adam's eps and Adafactor's floor for the size of weights are large enough to be
+felt.
 """
 
 import copy
@@ -57,7 +59,10 @@ class Network(nn.Module):
         self.kind = kind
         self.embed, self.hidden = {
             "mlp": lambda: (nn.Linear(FEATURES, width), nn.Linear(width, width)),
-            "cnn": lambda: (nn.Conv2d(3, width, 3, padding=1), nn.Conv2d(width, width, 3, padding=1)),
+            "cnn": lambda: (
+                nn.Conv2d(3, width, 3, padding=1),
+                nn.Conv2d(width, width, 3, padding=1),
+            ),
             "text": lambda: (nn.Embedding(TOKENS, width), nn.Linear(width, width)),
         }[kind]()
         self.norm = nn.GroupNorm(1, width) if kind == "cnn" else nn.LayerNorm(width)
@@ -104,7 +109,11 @@ class Uneven(nn.Module):
 class Block(nn.Module):
     def __init__(self, width: int):
         super().__init__()
-        self.norm, self.up, self.down = nn.LayerNorm(width), nn.Linear(width, 2 * width), nn.Linear(2 * width, width)
+        self.norm, self.up, self.down = (
+            nn.LayerNorm(width),
+            nn.Linear(width, 2 * width),
+            nn.Linear(2 * width, width),
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         return self.down(torch.tanh(self.up(self.norm(x))))
@@ -124,7 +133,11 @@ class Residual(nn.Module):
         x = self.embed(x)
         for block in self.blocks:
             x = x + (block(x) if self.branch == 1 else self.branch * block(x))
-        return self.readout(self.norm(x)) if self.logits == 1 else self.readout(self.norm(x)) * self.logits
+        return (
+            self.readout(self.norm(x))
+            if self.logits == 1
+            else self.readout(self.norm(x)) * self.logits
+        )
 
 
 class Tied(nn.Module):
@@ -132,7 +145,11 @@ class Tied(nn.Module):
 
     def __init__(self, width: int, logits: float = 1.0):
         super().__init__()
-        self.embed, self.hidden, self.norm = nn.Embedding(TOKENS, width), nn.Linear(width, width), nn.LayerNorm(width)
+        self.embed, self.hidden, self.norm = (
+            nn.Embedding(TOKENS, width),
+            nn.Linear(width, width),
+            nn.LayerNorm(width),
+        )
         self.head = nn.Linear(width, TOKENS, bias=False)
         self.head.weight = self.embed.weight
         self.logits = logits
@@ -150,7 +167,9 @@ def batch(kind: str) -> tuple[Tensor, Tensor]:
     targets = torch.randint(CLASSES, (BATCH,), generator=random)
     if kind == "text":
         return torch.randint(TOKENS, (BATCH,), generator=random), targets
-    return torch.randn(BATCH, *{"mlp": (FEATURES,), "cnn": (3, 4, 4)}[kind], generator=random), targets
+    return torch.randn(
+        BATCH, *{"mlp": (FEATURES,), "cnn": (3, 4, 4)}[kind], generator=random
+    ), targets
 
 
 def trajectory(model: nn.Module, optimizer: torch.optim.Optimizer, kind: str) -> Tensor:
@@ -172,7 +191,9 @@ def seeded(build: Any, *sizes: Any) -> Any:
     return build(*sizes)
 
 
-def planned(kind: str, name: str, gauge: str = "folded", ratio: int = RATIO, **options: Any) -> o1.Plan:
+def planned(
+    kind: str, name: str, gauge: str = "folded", ratio: int = RATIO, **options: Any
+) -> o1.Plan:
     """A plan, applied; all gauges begin with the same random numbers."""
     base, model = seeded(Network, kind, BASE), seeded(Network, kind, ratio * BASE)
     made = o1.plan(model, base=base, optimizer=name, gauge=gauge, **(TUNED[name] | options))
@@ -191,7 +212,8 @@ def same(one: Tensor, other: Tensor, within: float = 1e-9) -> None:
 
 
 def start_from(plan: o1.Plan, model: nn.Module, multipliers: dict[str, float]) -> None:
-    """The effective weights of the plan's model: what it stores, divided by what multiplies here."""
+    """The effective weights of the plan's model: what it stores, divided by what multiplies
+    here."""
     theirs = dict(plan.bound().named_parameters())
     with torch.no_grad():
         for name, p in model.named_parameters():
@@ -200,7 +222,14 @@ def start_from(plan: o1.Plan, model: nn.Module, multipliers: dict[str, float]) -
 
 # hooks
 
-GAUGED = [("mlp", "unit"), ("mlp", "paper"), ("cnn", "unit"), ("cnn", "paper"), ("text", "unit"), ("text", "paper")]
+GAUGED = [
+    ("mlp", "unit"),
+    ("mlp", "paper"),
+    ("cnn", "unit"),
+    ("cnn", "paper"),
+    ("text", "unit"),
+    ("text", "paper"),
+]
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
@@ -214,12 +243,16 @@ def test_hooks_train_like_the_folded_network(kind, gauge, name):
 @pytest.mark.parametrize("gauge", ["unit", "paper"])
 @pytest.mark.parametrize("kind", ["mlp", "text"])
 def test_hooks_train_like_the_folded_network_with_muon(kind, gauge):
-    """torch's Muon rounds gradients to bfloat16, which powers of two survive: width times 4, multipliers 1/4, 1/2 and 2."""
-    same(run(planned(kind, "muon", ratio=4), kind), run(planned(kind, "muon", gauge, ratio=4), kind))
+    """torch's Muon rounds gradients to bfloat16, which powers of two survive: width times 4,
+    multipliers 1/4, 1/2 and 2."""
+    same(
+        run(planned(kind, "muon", ratio=4), kind), run(planned(kind, "muon", gauge, ratio=4), kind)
+    )
 
 
 def test_muon_rounds():
-    """With other factors, the two round differently: about as far apart as two bfloat16 runs are."""
+    """With other factors, the two round differently: about as far apart as two bfloat16 runs
+    are."""
     folded, unit = (run(planned("mlp", "muon", gauge), "mlp") for gauge in ("folded", "unit"))
     same(folded, unit, within=0.05)
     assert not torch.allclose(folded, unit, rtol=1e-9, atol=1e-9)
@@ -241,18 +274,22 @@ def test_widths_may_grow_by_different_ratios(gauge, name):
 def test_both_floors_of_adafactor_follow_the_gauge(floor):
     """A floor that never bites, and one under which every update is a plain gradient.
 
-    In between, torch compares the same number with a gradient and, for matrices, with the square of one. No factor is right
-    for both: there the gauges differ by 0.01 in the logits of this network.
+    In between, torch compares the same number with a gradient and, for matrices, with the square of
+    one. No factor is right for both: there the gauges differ by 0.01 in the logits of this network.
     """
     eps = (floor, 0.1)
-    folded, unit = (run(planned("mlp", "adafactor", gauge, eps=eps), "mlp") for gauge in ("folded", "unit"))
+    folded, unit = (
+        run(planned("mlp", "adafactor", gauge, eps=eps), "mlp") for gauge in ("folded", "unit")
+    )
     same(folded, unit)
 
 
 @pytest.mark.parametrize("decay", ["independent", "proportional"])
 @pytest.mark.parametrize("name", ["adam", "adamw", "sgd"])
 def test_the_meaning_of_weight_decay_does_not_depend_on_the_gauge(name, decay):
-    folded, paper = (run(planned("mlp", name, gauge, decay=decay), "mlp") for gauge in ("folded", "paper"))
+    folded, paper = (
+        run(planned("mlp", name, gauge, decay=decay), "mlp") for gauge in ("folded", "paper")
+    )
     same(folded, paper)
 
 
@@ -264,7 +301,12 @@ def test_removed_hooks_are_missed():
 
 # by hand: muP as S0 prints it (appendix B, Table 1), exponents of 1/n
 
-ROLES = {"embed.weight": "embedding", "hidden.weight": "hidden", "readout.weight": "readout", "readout.bias": "fixed"}
+ROLES = {
+    "embed.weight": "embedding",
+    "hidden.weight": "hidden",
+    "readout.weight": "readout",
+    "readout.bias": "fixed",
+}
 A = {"embedding": -1 / 2, "hidden": 0, "readout": 1 / 2, "vector": 0, "fixed": 0}
 B = {"embedding": 1 / 2, "hidden": 1 / 2, "readout": 1 / 2, "vector": 0, "fixed": 0}
 G = {
@@ -293,7 +335,11 @@ def by_hand(model: nn.Module, name: str) -> torch.optim.Optimizer:
     for tensor, p in model.named_parameters():
         r, tuned = role(tensor), TUNED[name]
         a_step, a_gradient, a_weight = (RATIO ** -x[r] for x in (C[name], G, B))
-        group = {"params": [p], "lr": tuned["lr"] * a_step, "weight_decay": tuned["weight_decay"] / a_step}
+        group = {
+            "params": [p],
+            "lr": tuned["lr"] * a_step,
+            "weight_decay": tuned["weight_decay"] / a_step,
+        }
         if name == "adam":  # its penalty is part of the gradient
             group["weight_decay"] = tuned["weight_decay"] * a_gradient / a_weight
         if name in ("adam", "adamw"):
@@ -306,7 +352,9 @@ def by_hand(model: nn.Module, name: str) -> torch.optim.Optimizer:
 
 
 def explicit(kind: str, plan: o1.Plan) -> Explicit:
-    multipliers = {part: RATIO ** -A[role(f"{part}.weight")] for part in ("embed", "hidden", "readout")}
+    multipliers = {
+        part: RATIO ** -A[role(f"{part}.weight")] for part in ("embed", "hidden", "readout")
+    }
     model = Explicit(kind, RATIO * BASE, **multipliers)
     start_from(plan, model, {f"{part}.weight": value for part, value in multipliers.items()})
     return model
@@ -324,17 +372,22 @@ def test_mup_by_hand_trains_like_the_plan(kind, name, gauge):
 @pytest.mark.parametrize("kind", ["mlp", "cnn", "text"])
 def test_mup_by_hand_starts_with_the_sizes_of_the_table(kind):
     plan, base = planned(kind, "adamw"), seeded(Network, kind, BASE)
-    sizes = {name: p.square().mean().sqrt().item() for name, p in explicit(kind, plan).named_parameters()}
+    sizes = {
+        name: p.square().mean().sqrt().item() for name, p in explicit(kind, plan).named_parameters()
+    }
     for name, p in base.named_parameters():
         if name != "readout.bias":  # its own test follows
             size = plan[name].base_std
-            assert size == pytest.approx(p.square().mean().sqrt().item(), rel=0.3)  # the base is a small sample
+            assert size == pytest.approx(
+                p.square().mean().sqrt().item(), rel=0.3
+            )  # the base is a small sample
             assert sizes[name] == pytest.approx(size * RATIO ** -B[role(name)]), name
 
 
 @pytest.mark.parametrize("kind", ["mlp", "cnn", "text"])
 def test_the_bias_of_a_readout_starts_as_large_as_in_the_base(kind):
-    """torch draws biases of size 1 / sqrt(fan_in): the tensor keeps its shape, and still its own initialization shrinks."""
+    """torch draws biases of size 1 / sqrt(fan_in): the tensor keeps its shape, and still its own
+    initialization shrinks."""
     plan = planned(kind, "adamw")
     row, bias = plan["readout.bias"], plan.bound().get_parameter("readout.bias")
     assert row.init_std == row.base_std
@@ -347,7 +400,8 @@ TENSORS = [name for name, _ in Network("mlp", BASE).named_parameters()]
 @pytest.mark.parametrize("name", TENSORS)
 @pytest.mark.parametrize("changed", ["lr", "weight_decay", "eps"])
 def test_a_wrong_number_for_one_tensor_shows(name, changed):
-    """What the tests above would have to notice: one tensor, off by the square root of the growth."""
+    """What the tests above would have to notice: one tensor, off by the square root of the
+    growth."""
     plan = planned("mlp", "adamw")
     right = run(copy.deepcopy(plan), "mlp")
     wrong = replace(plan[name], **{changed: getattr(plan[name], changed) * RATIO**0.5})
@@ -367,7 +421,8 @@ def tied(gauge: str = "folded") -> o1.Plan:
 
 @pytest.mark.parametrize("gauge", ["folded", "unit"])
 def test_a_tied_readout_is_carried_by_the_last_norm(gauge):
-    """The plan puts 1/r into the gain and the bias of the norm; by hand, it multiplies the logits."""
+    """The plan puts 1/r into the gain and the bias of the norm; by hand, it multiplies the
+    logits."""
     plan, model = tied(gauge), Tied(RATIO * BASE, logits=1 / RATIO)
     assert [m.module for m in plan.multipliers] == ([] if gauge == "folded" else ["hidden"])
     assert plan["norm.weight"].constant == pytest.approx(1 / RATIO)
@@ -375,7 +430,9 @@ def test_a_tied_readout_is_carried_by_the_last_norm(gauge):
     groups = []
     for name, p in model.named_parameters():
         fan_in = RATIO if name == "hidden.weight" else 1
-        groups.append({"params": [p], "lr": LR / fan_in, "weight_decay": DECAY * fan_in, "eps": EPS / RATIO})
+        groups.append(
+            {"params": [p], "lr": LR / fan_in, "weight_decay": DECAY * fan_in, "eps": EPS / RATIO}
+        )
     same(run(plan, "text"), trajectory(model, torch.optim.AdamW(groups), "text"))
 
 
@@ -395,7 +452,9 @@ def gpt2(width: int) -> hf.GPT2LMHeadModel:
         "n_positions": 32,
     }
     dropped: dict[str, Any] = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
-    return seeded(hf.GPT2LMHeadModel, hf.GPT2Config(**sizes, **dropped, bos_token_id=0, eos_token_id=0)).double()
+    return seeded(
+        hf.GPT2LMHeadModel, hf.GPT2Config(**sizes, **dropped, bos_token_id=0, eos_token_id=0)
+    ).double()
 
 
 class Logits(nn.Module):
@@ -419,7 +478,9 @@ def test_the_tied_readout_of_gpt2():
     groups = []
     for name, p in other.named_parameters():
         fan_in = RATIO if ".h." in name and p.dim() == 2 else 1
-        groups.append({"params": [p], "lr": LR / fan_in, "weight_decay": DECAY * fan_in, "eps": EPS / RATIO})
+        groups.append(
+            {"params": [p], "lr": LR / fan_in, "weight_decay": DECAY * fan_in, "eps": EPS / RATIO}
+        )
     ours = trajectory(Logits(model), plan.optimizer(), "text")
     same(ours, trajectory(Logits(other, 1 / RATIO), torch.optim.AdamW(groups), "text"))
 
@@ -433,7 +494,9 @@ ALPHA = {"sqrt": 1 / 2, "completep": 1}
 
 def deep(depth: str, name: str) -> o1.Plan:
     base, model = seeded(Residual, BASE, BASE_LAYERS), seeded(Residual, RATIO * BASE, LAYERS)
-    plan = o1.plan(model, base=base, optimizer=name, depth=depth, inputs=batch("text")[0], **TUNED[name])
+    plan = o1.plan(
+        model, base=base, optimizer=name, depth=depth, inputs=batch("text")[0], **TUNED[name]
+    )
     plan.apply()
     return plan
 
@@ -447,7 +510,8 @@ def deep_by_hand(depth: str, plan: o1.Plan) -> Residual:
 
 
 def completep(named: Iterable[tuple[str, nn.Parameter]], alpha: float) -> list[dict[str, Any]]:
-    """AdamW. Table 1 gives weight decay for alpha = 1 only; then and otherwise, a step decays by eta * lambda."""
+    """AdamW. Table 1 gives weight decay for alpha = 1 only; then and otherwise, a step decays by
+    eta * lambda."""
     groups = []
     for name, p in named:
         lr, eps = LR, EPS / M_N
@@ -468,7 +532,8 @@ def test_depth_by_hand_trains_like_the_plan(depth):
 
 
 def test_completep_keeps_weight_decay_in_depth():
-    """Table 1: lambda * m_N for hidden weights, lambda for their biases and norms, whatever the depth."""
+    """Table 1: lambda * m_N for hidden weights, lambda for their biases and norms, whatever the
+    depth."""
     decays = {name: group["weight_decay"] for name, group in _by_name(completep, 1).items()}
     assert decays["blocks.3.up.weight"] == pytest.approx(DECAY * M_N)
     assert decays["blocks.3.up.bias"] == decays["blocks.3.norm.weight"] == pytest.approx(DECAY)
@@ -484,14 +549,18 @@ def _by_name(groups: Any, alpha: float) -> dict[str, dict[str, Any]]:
 
 @pytest.mark.parametrize("depth", ALPHA)
 def test_depth_by_hand_trains_like_the_plan_with_sgd(depth):
-    """Depth-muP (alpha = 1/2): a rate that does not know the depth. In width: n for vectors, embeddings and a readout that
-    is divided by n, and 1 for hidden matrices."""
+    """Depth-muP (alpha = 1/2): a rate that does not know the depth. In width: n for vectors,
+    embeddings and a readout that is divided by n, and 1 for hidden matrices."""
     plan = deep(depth, "sgd")
     model = deep_by_hand(depth, plan)
     groups = []
     for name, p in model.named_parameters():
         hidden = name.endswith(("up.weight", "down.weight"))
-        lr = LR * (1 if hidden else M_N) * (M_L ** (2 * ALPHA[depth] - 1) if name.startswith("blocks") else 1)
+        lr = (
+            LR
+            * (1 if hidden else M_N)
+            * (M_L ** (2 * ALPHA[depth] - 1) if name.startswith("blocks") else 1)
+        )
         groups.append({"params": [p], "lr": lr, "weight_decay": LR * DECAY / lr})
     same(run(plan, "text"), trajectory(model, torch.optim.SGD(groups, momentum=0.9), "text"))
 

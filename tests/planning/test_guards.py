@@ -1,4 +1,5 @@
-"""What must not happen silently: weights scaled twice, a checkpoint rescaled, and groups that leave their ratios."""
+"""What must not happen silently: weights scaled twice, a checkpoint rescaled, and groups that leave
+their ratios."""
 
 import contextlib
 import copy
@@ -58,14 +59,16 @@ def trained(name: str) -> dict[str, Any]:
 def reloaded(checkpoint: dict[str, Any], how: str) -> dict[str, Any]:
     """From a file. Only torch.load leaves a trace in the version of a tensor."""
     if how == "safetensors":
-        return safetensors.load(safetensors.save({key: value.clone() for key, value in checkpoint.items()}))
+        return safetensors.load(
+            safetensors.save({key: value.clone() for key, value in checkpoint.items()})
+        )
     file = io.BytesIO()
     torch.save(checkpoint, file)
     file.seek(0)
     return torch.load(file)
 
 
-# --- apply, once -----------------------------------------------------------------------------------------------------
+# --- apply, once ----------------------------------------------------------------------------------
 
 
 @EVERY
@@ -190,7 +193,7 @@ def test_a_loaded_plan_without_a_model_says_so(tmp_path):
         o1.Plan.load(tmp_path / "plan.json").apply()
 
 
-# --- memory ----------------------------------------------------------------------------------------------------------
+# --- memory ---------------------------------------------------------------------------------------
 
 
 def retied(model: Any) -> Any:
@@ -229,7 +232,7 @@ def test_a_plan_for_another_model_is_told():
         plan.attach(fresh("llama"))
 
 
-# --- groups ----------------------------------------------------------------------------------------------------------
+# --- groups ---------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -255,7 +258,9 @@ def test_one_group_for_all_is_refused(plan):
 
 
 def test_a_learning_rate_for_all_groups_is_refused(plan):
-    groups = [{key: value for key, value in group.items() if key != "lr"} for group in plan.param_groups()]
+    groups = [
+        {key: value for key, value in group.items() if key != "lr"} for group in plan.param_groups()
+    ]
     with pytest.raises(o1.BrokenRatios, match="leave the ratios"):
         plan.check(AdamW(groups, lr=3e-3))
 
@@ -270,7 +275,9 @@ def test_tensors_of_another_model_are_refused(plan):
         plan.check(plan.attach(copy.deepcopy(plan.bound())).optimizer())
 
 
-@pytest.mark.parametrize(("setting", "value"), [("weight_decay", 0.123), ("weight_decay", 0.0), ("eps", 1e-6)])
+@pytest.mark.parametrize(
+    ("setting", "value"), [("weight_decay", 0.123), ("weight_decay", 0.0), ("eps", 1e-6)]
+)
 def test_settings_that_are_not_the_plans_are_refused(setting, value, plan):
     groups = [{**group, setting: value} for group in plan.param_groups()]
     with pytest.raises(o1.BrokenRatios, match=f"has {setting}"):
@@ -290,7 +297,7 @@ def test_a_group_that_mixes_weight_decays_is_refused():
         plan.check(AdamW(list(merged.values())))
 
 
-# --- schedules -------------------------------------------------------------------------------------------------------
+# --- schedules ------------------------------------------------------------------------------------
 
 
 def rates(optimizer: Any) -> list[float]:
@@ -308,7 +315,9 @@ def warmup(optimizer: Any, **cosine: Any) -> SequentialLR:
 
 
 def unlike(optimizer: Any) -> LambdaLR:
-    return LambdaLR(optimizer, [lambda t, i=i: 0.9 ** (t * i) for i in range(len(optimizer.param_groups))])
+    return LambdaLR(
+        optimizer, [lambda t, i=i: 0.9 ** (t * i) for i in range(len(optimizer.param_groups))]
+    )
 
 
 BROKEN = {
@@ -319,12 +328,16 @@ BROKEN = {
     "plateau": lambda o: ReduceLROnPlateau(o, min_lr=1e-4),
     "patient plateau": lambda o: ReduceLROnPlateau(o, patience=600, factor=0.5, min_lr=1e-4),
     "warmup": lambda o: warmup(o, eta_min=1e-4),
-    "chained": lambda o: ChainedScheduler([ConstantLR(o, 0.5, 3), CosineAnnealingLR(o, 20, eta_min=1e-4)]),
+    "chained": lambda o: ChainedScheduler(
+        [ConstantLR(o, 0.5, 3), CosineAnnealingLR(o, 20, eta_min=1e-4)]
+    ),
     "lambdas": unlike,
     "restarts inside": lambda o: SequentialLR(
         o, [ConstantLR(o, 1.0, 3), CosineAnnealingWarmRestarts(o, 10, eta_min=1e-4)], [3]
     ),
-    "late floor": lambda o: SequentialLR(o, [ConstantLR(o, 1.0, 3000), CosineAnnealingLR(o, 20, eta_min=1e-4)], [3000]),
+    "late floor": lambda o: SequentialLR(
+        o, [ConstantLR(o, 1.0, 3000), CosineAnnealingLR(o, 20, eta_min=1e-4)], [3000]
+    ),
 }
 KEPT = {
     "exponential": lambda o: ExponentialLR(o, 0.9),
@@ -451,7 +464,7 @@ def test_the_floors_of_a_plateau_that_the_message_offers_pass(schedule, plan):
     plan.check(optimizer, ReduceLROnPlateau(optimizer, min_lr=floors))
 
 
-# --- the check changes nothing ---------------------------------------------------------------------------------------
+# --- the check changes nothing --------------------------------------------------------------------
 
 
 def step(optimizer: Any, scheduler: Any) -> list[float]:
@@ -462,13 +475,19 @@ def step(optimizer: Any, scheduler: Any) -> list[float]:
 
 def state(scheduler: Any) -> Any:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # LambdaLR asks for the optimizer's state to be saved too
+        warnings.simplefilter(
+            "ignore", UserWarning
+        )  # LambdaLR asks for the optimizer's state to be saved too
         return copy.deepcopy(scheduler.state_dict())
 
 
 @pytest.mark.parametrize("schedule", [*KEPT, *(f"broken {name}" for name in BROKEN)])
 def test_a_check_leaves_optimizer_and_scheduler_as_they_were(schedule, plan):
-    make = BROKEN[schedule.removeprefix("broken ")] if schedule.startswith("broken ") else KEPT[schedule]
+    make = (
+        BROKEN[schedule.removeprefix("broken ")]
+        if schedule.startswith("broken ")
+        else KEPT[schedule]
+    )
     first, second = plan.optimizer(), plan.optimizer()
     checked, other = make(first), make(second)
     before = copy.deepcopy(first.state_dict()), state(checked), torch.random.get_rng_state()

@@ -1,15 +1,21 @@
-"""Beside `mup`, the package of the authors of muP (arXiv:2203.03466), with its full recipe: one network, two gauges.
+"""Beside `mup`, the package of the authors of muP (arXiv:2203.03466), with its full recipe: one
+network, two gauges.
 
-mup leaves a multiplier 1/r in front of the readout, r being the growth of its fan-in; a folded plan has none. Take a
-tensor W behind a multiplier m, so that the network sees m W. A step of rate lr changes what the network sees by m^k lr:
+mup leaves a multiplier 1/r in front of the readout, r being the growth of its fan-in; a folded plan
+has none. Take a tensor W behind a multiplier m, so that the network sees m W. A step of rate lr
+changes what the network sees by m^k lr:
 
-    k = 1 for Adam, whose update does not know m;     k = 2 for SGD, whose gradient is m times as large as well
+    k = 1 for Adam, whose update does not know m;     k = 2 for SGD, whose gradient is m times as
+                                                      large as well
 
-and a step shrinks W by the fraction lr * wd in every gauge. What mup's numbers mean in ours is therefore
+and a step shrinks W by the fraction lr * wd in every gauge. What mup's numbers mean in ours is
+therefore
 
-    std -> m std,      lr -> m^k lr,      weight_decay -> weight_decay / m^k,      m = 1/r at the readout, 1 elsewhere.
+    std -> m std,      lr -> m^k lr,      weight_decay -> weight_decay / m^k,      m = 1/r at the
+                                          readout, 1 elsewhere.
 
-Where the two still differ, the test says who is right. Only this file needs mup, and only developers need this file.
+Where the two still differ, the test says who is right. Only this file needs mup, and only
+developers need this file.
 """
 
 from collections.abc import Iterator
@@ -58,11 +64,16 @@ class Attention(nn.Module):
         super().__init__()
         self.head_dim, self.shared = head, heads // pairs
         self.scale = HEAD ** (power - 0.5) * head**-power  # 1 / sqrt(HEAD) in the base
-        self.q, self.k, self.v = (nn.Linear(width, count * head, bias=False) for count in (heads, pairs, pairs))
+        self.q, self.k, self.v = (
+            nn.Linear(width, count * head, bias=False) for count in (heads, pairs, pairs)
+        )
         self.o = nn.Linear(heads * head, width, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        q, k, v = (p(x).unflatten(-1, (-1, self.head_dim)).transpose(-2, -3) for p in (self.q, self.k, self.v))
+        q, k, v = (
+            p(x).unflatten(-1, (-1, self.head_dim)).transpose(-2, -3)
+            for p in (self.q, self.k, self.v)
+        )
         k, v = (t.repeat_interleave(self.shared, -3) for t in (k, v))
         mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=self.scale)
         return self.o(mixed.transpose(-2, -3).flatten(-2))
@@ -90,7 +101,8 @@ class Layer(nn.Module):
 
 
 class Llama(nn.Module):
-    """Two layers, whose attention scores are divided by a power of the head size: 1 for mup, 1/2 for everybody else."""
+    """Two layers, whose attention scores are divided by a power of the head size: 1 for mup, 1/2
+    for everybody else."""
 
     def __init__(self, sizes: Any, readout: type[nn.Linear] = nn.Linear, power: float = 1.0):
         super().__init__()
@@ -108,8 +120,14 @@ class Llama(nn.Module):
 KINDS = {"mlp": MLP, "llama": Llama, "grouped": Llama}
 # width, inner size, heads, pairs of keys and values, head size; no two of them need to grow alike
 SIZES: dict[str, dict[str, tuple[int, ...]]] = {
-    "llama": {"base": (BASE, INNER, HEADS, HEADS, HEAD), "target": (RATIO * BASE, 2 * INNER, 6, 6, 2 * HEAD)},
-    "grouped": {"base": (BASE, INNER, HEADS, 1, HEAD), "target": (RATIO * BASE, 2 * INNER, 6, 3, 2 * HEAD)},
+    "llama": {
+        "base": (BASE, INNER, HEADS, HEADS, HEAD),
+        "target": (RATIO * BASE, 2 * INNER, 6, 6, 2 * HEAD),
+    },
+    "grouped": {
+        "base": (BASE, INNER, HEADS, 1, HEAD),
+        "target": (RATIO * BASE, 2 * INNER, 6, 3, 2 * HEAD),
+    },
 }
 HEAD_GROWTH = 2
 
@@ -118,7 +136,9 @@ def sizes(kind: str, which: str) -> Any:
     """Of base, target, and mup's delta, which tells it what grows."""
     if kind == "mlp":
         return {"base": BASE, "target": RATIO * BASE, "delta": BASE + 1}[which]
-    return tuple(size + 1 for size in SIZES[kind]["base"]) if which == "delta" else SIZES[kind][which]
+    return (
+        tuple(size + 1 for size in SIZES[kind]["base"]) if which == "delta" else SIZES[kind][which]
+    )
 
 
 def build(kind: str, which: str, readout: type[nn.Linear] = nn.Linear, **options: Any) -> Any:
@@ -128,7 +148,9 @@ def build(kind: str, which: str, readout: type[nn.Linear] = nn.Linear, **options
 
 def theirs(kind: str) -> nn.Module:
     """mup's recipe up to the optimizer; initialization is torch's default, which it rescales."""
-    model, base, delta = (build(kind, which, mup.MuReadout) for which in ("target", "base", "delta"))
+    model, base, delta = (
+        build(kind, which, mup.MuReadout) for which in ("target", "base", "delta")
+    )
     return mup.set_base_shapes(model, base, delta=delta)
 
 
@@ -156,7 +178,9 @@ def rms(x: Tensor) -> float:
     return x.detach().square().mean().sqrt().item()
 
 
-def settings(model: nn.Module, optimizer: torch.optim.Optimizer) -> Iterator[tuple[str, float, float]]:
+def settings(
+    model: nn.Module, optimizer: torch.optim.Optimizer
+) -> Iterator[tuple[str, float, float]]:
     """Name, rate and weight decay of every tensor."""
     names = {id(p): name for name, p in model.named_parameters()}
     for group in optimizer.param_groups:
@@ -170,8 +194,9 @@ def settings(model: nn.Module, optimizer: torch.optim.Optimizer) -> Iterator[tup
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("optimizer", ["adamw", "sgd"])
 def test_rates_and_weight_decay_are_those_of_mup(kind, optimizer):
-    """The readout's weight decay looks different: lambda for MuAdamW and lambda / r for MuSGD, lambda * r in the plan. Both
-    are right, each in its gauge: every step takes the fraction eta * lambda from the weights."""
+    """The readout's weight decay looks different: lambda for MuAdamW and lambda / r for MuSGD,
+    lambda * r in the plan. Both are right, each in its gauge: every step takes the fraction eta *
+    lambda from the weights."""
     plan, model = ours(kind, optimizer), theirs(kind)
     found = list(settings(model, MU[optimizer](model.parameters(), lr=LR, weight_decay=DECAY)))
     assert {name for name, *_ in found} == {row.name for row in plan.rows}
@@ -183,7 +208,8 @@ def test_rates_and_weight_decay_are_those_of_mup(kind, optimizer):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_initial_sizes_are_those_of_mup(kind):
-    """mup's own initializers, beside torch's with the same random numbers: only the factor is left."""
+    """mup's own initializers, beside torch's with the same random numbers: only the factor is
+    left."""
     plan, model = ours(kind, "adamw"), theirs(kind)
     for name, p in model.named_parameters():
         if p.dim() == 1:
@@ -192,24 +218,35 @@ def test_initial_sizes_are_those_of_mup(kind):
         mup.normal_(p, std=0.02)
         torch.manual_seed(0)
         standard = nn.init.normal_(torch.empty_like(p), std=0.02)
-        assert plan[name].factors.std == pytest.approx(multiplier(name) * rms(p) / rms(standard)), name
+        assert plan[name].factors.std == pytest.approx(multiplier(name) * rms(p) / rms(standard)), (
+            name
+        )
 
 
 def test_initial_sizes_are_those_of_mup_from_torchs_default():
-    """Without other initializers mup rescales torch's, biases included: at this size, sampling leaves some percent."""
+    """Without other initializers mup rescales torch's, biases included: at this size, sampling
+    leaves some percent."""
     torch.manual_seed(0)
-    base, model = MLP(256), mup.set_base_shapes(MLP(1024, mup.MuReadout), MLP(256, mup.MuReadout), delta=MLP(300))
+    base, model = (
+        MLP(256),
+        mup.set_base_shapes(MLP(1024, mup.MuReadout), MLP(256, mup.MuReadout), delta=MLP(300)),
+    )
     plan = o1.plan(MLP(1024), base=base)
     for name, p in model.named_parameters():
         effective = rms(p) / (4 if name == "readout.weight" else 1)
         assert plan[name].init_std == pytest.approx(effective, rel=0.15), name
 
 
-@pytest.mark.parametrize("init", ["kaiming_normal_", "kaiming_uniform_", "xavier_normal_", "xavier_uniform_"])
+@pytest.mark.parametrize(
+    "init", ["kaiming_normal_", "kaiming_uniform_", "xavier_normal_", "xavier_uniform_"]
+)
 def test_fan_in_initializers_of_mup(init):
     """Hidden matrices and the readout, from a base that torch initialises in the same way."""
     torch.manual_seed(0)
-    base, target = MLP(256), mup.set_base_shapes(MLP(1024, mup.MuReadout), MLP(256, mup.MuReadout), delta=MLP(300))
+    base, target = (
+        MLP(256),
+        mup.set_base_shapes(MLP(1024, mup.MuReadout), MLP(256, mup.MuReadout), delta=MLP(300)),
+    )
     for name in ("embed.weight", "hidden.weight", "readout.weight"):
         getattr(nn.init, init)(base.get_parameter(name))
         getattr(mup, init)(target.get_parameter(name))
@@ -242,7 +279,8 @@ def copy_effective(plan: o1.Plan, model: nn.Module) -> None:
 
 
 def both(kind: str, optimizer: str, eps: float = 1e-30) -> tuple[list[float], list[float]]:
-    """Ours and mup's, from the same effective weights. mup does not scale Adam's eps, so here it is next to nothing."""
+    """Ours and mup's, from the same effective weights. mup does not scale Adam's eps, so here it is
+    next to nothing."""
     momentum: dict[str, Any] = {"momentum": 0.9} if optimizer == "sgd" else {}
     felt: dict[str, Any] = {} if optimizer == "sgd" else {"eps": eps}
     plan, model = ours(kind, optimizer, **felt), theirs(kind)
@@ -260,7 +298,8 @@ def test_trains_like_mup(kind, optimizer):
 
 
 def test_an_ordinary_llama_trains_like_mups():
-    """mup asks for scores q k / d. A plan takes q k / sqrt(d) as it is, and puts what is missing into the queries."""
+    """mup asks for scores q k / d. A plan takes q k / sqrt(d) as it is, and puts what is missing
+    into the queries."""
     model, base = build("llama", "target", power=0.5), build("llama", "base", power=0.5)
     plan = o1.plan(model, base=base, lr=LR, weight_decay=DECAY, eps=1e-30, inputs=batch("llama")[0])
     missing = HEAD_GROWTH**-0.5
@@ -284,8 +323,9 @@ def test_an_ordinary_llama_trains_like_mups():
 
 
 def test_mup_leaves_eps_as_it_is():
-    """The plan is right: gradients shrink with the width, so that a constant eps weighs more and more. The plan's follows
-    the gradients (1/r, and 1 at a folded readout), as in CompleteP; at an eps that is felt, the two part."""
+    """The plan is right: gradients shrink with the width, so that a constant eps weighs more and
+    more. The plan's follows the gradients (1/r, and 1 at a folded readout), as in CompleteP; at an
+    eps that is felt, the two part."""
     plan = ours("mlp", "adamw", eps=1e-3)
     assert plan["hidden.weight"].eps == pytest.approx(1e-3 / RATIO)
     assert plan["readout.weight"].eps == pytest.approx(1e-3)
@@ -298,15 +338,23 @@ WIDE = 16
 
 
 def penalties(which: str) -> dict[str, float]:
-    """The size of Adam's penalty weight_decay * W beside the gradient that it is added to, wide over base."""
+    """The size of Adam's penalty weight_decay * W beside the gradient that it is added to, wide
+    over base."""
     torch.manual_seed(0)
     base = MLP(64)
     plan = o1.plan(MLP(64 * WIDE), base=base, optimizer="adam", weight_decay=DECAY)
     plan.apply(fresh=True)
     model, decay = plan.bound(), {row.name: row.weight_decay for row in plan.rows}
     if which == "mup":
-        model = mup.set_base_shapes(MLP(64 * WIDE, mup.MuReadout), MLP(64, mup.MuReadout), delta=MLP(80))
-        decay = {name: d for name, _, d in settings(model, mup.MuAdam(model.parameters(), lr=LR, weight_decay=DECAY))}
+        model = mup.set_base_shapes(
+            MLP(64 * WIDE, mup.MuReadout), MLP(64, mup.MuReadout), delta=MLP(80)
+        )
+        decay = {
+            name: d
+            for name, _, d in settings(
+                model, mup.MuAdam(model.parameters(), lr=LR, weight_decay=DECAY)
+            )
+        }
     found = {}
     for name in ("embed.weight", "hidden.weight", "readout.weight"):
         wide, small = (_penalty(m, name) for m in (model, base))
@@ -325,10 +373,11 @@ def _penalty(model: nn.Module, name: str) -> float:
 
 
 def test_mup_lets_the_penalty_of_adam_outgrow_the_gradient():
-    """The plan is right. torch.optim.Adam adds weight_decay * W to the gradient and then normalizes the sum. MuAdam sets
-    lambda r for hidden matrices and lambda elsewhere, as for AdamW, and so the penalty outgrows the gradient: by r at
-    embedding and readout and by r^1.5 in between, which is 16 and 64 at r = 16. In the end Adam only shrinks weights. The
-    plan keeps the ratio of the two: lambda / r, lambda / sqrt(r) and, folded, lambda r.
+    """The plan is right. torch.optim.Adam adds weight_decay * W to the gradient and then normalizes
+    the sum. MuAdam sets lambda r for hidden matrices and lambda elsewhere, as for AdamW, and so the
+    penalty outgrows the gradient: by r at embedding and readout and by r^1.5 in between, which is
+    16 and 64 at r = 16. In the end Adam only shrinks weights. The plan keeps the ratio of the two:
+    lambda / r, lambda / sqrt(r) and, folded, lambda r.
     """
     mine, other = penalties("ours"), penalties("mup")
     assert mine == pytest.approx(dict.fromkeys(mine, 1.0), rel=0.35)
@@ -337,9 +386,12 @@ def test_mup_lets_the_penalty_of_adam_outgrow_the_gradient():
 
 
 def test_a_plan_for_mups_own_model_is_in_mups_gauge():
-    """A look at the forward pass finds the multiplier 1/r of MuReadout, and the plan does not add another one."""
+    """A look at the forward pass finds the multiplier 1/r of MuReadout, and the plan does not add
+    another one."""
     model, base = theirs("mlp"), mup.set_base_shapes(build("mlp", "base", mup.MuReadout), None)
     plan = o1.plan(model, base=base, lr=LR, weight_decay=DECAY, inputs=batch("mlp")[0])
-    for name, lr, decay in settings(model, mup.MuAdamW(model.parameters(), lr=LR, weight_decay=DECAY)):
+    for name, lr, decay in settings(
+        model, mup.MuAdamW(model.parameters(), lr=LR, weight_decay=DECAY)
+    ):
         assert plan[name].lr == pytest.approx(lr), name
         assert plan[name].weight_decay == pytest.approx(decay), name

@@ -1,4 +1,5 @@
-"""A class of the user's is constructed as it is, or refused; it is never exchanged for the class of torch of that name."""
+"""A class of the user's is constructed as it is, or refused; it is never exchanged for the class of
+torch of that name."""
 
 import copy
 
@@ -70,7 +71,9 @@ def same_name() -> type[Optimizer]:
 
 
 def mlp(width: int) -> nn.Module:
-    return nn.Sequential(nn.Linear(4, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(), nn.Linear(width, 3))
+    return nn.Sequential(
+        nn.Linear(4, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(), nn.Linear(width, 3)
+    )
 
 
 def planned(optimizer, **options) -> o1.Plan:
@@ -93,7 +96,9 @@ def test_a_subclass_is_constructed_with_the_groups_of_its_parent(given, name):
     made = ours.optimizer()
     assert type(made) is given
     assert ours.settings.optimizer == name
-    assert [group["lr"] for group in made.param_groups] == [group["lr"] for group in parents.optimizer().param_groups]
+    assert [group["lr"] for group in made.param_groups] == [
+        group["lr"] for group in parents.optimizer().param_groups
+    ]
     assert given.__qualname__ in ours.headline
     ours.check(made)
 
@@ -101,24 +106,33 @@ def test_a_subclass_is_constructed_with_the_groups_of_its_parent(given, name):
 def test_a_subclass_of_muon_takes_the_hidden_matrices():
     mine = type("Mine", (torch.optim.Muon,), {})
     parts = planned(mine).optimizer(momentum=0.9).parts  # type: ignore[attr-defined]
-    assert {name: type(part) for name, part in parts.items()} == {"muon": mine, "adamw": torch.optim.AdamW}
+    assert {name: type(part) for name, part in parts.items()} == {
+        "muon": mine,
+        "adamw": torch.optim.AdamW,
+    }
     assert parts["muon"].param_groups[0]["momentum"] == 0.9
 
 
-@pytest.mark.parametrize("given", [AdamW, torch.optim.Rprop, type("Lion", (Optimizer,), {}), nn.Linear, int])
+@pytest.mark.parametrize(
+    "given", [AdamW, torch.optim.Rprop, type("Lion", (Optimizer,), {}), nn.Linear, int]
+)
 def test_a_class_with_an_unknown_law_is_refused_by_name(given):
     with pytest.raises(ValueError, match="is not known") as caught:
         planned(given)
     assert given.__qualname__ in str(caught.value)
     assert "plan.param_groups()" in str(caught.value)
     for call in (o1.sweep, o1.coord_check):
-        options = {"space": {"lr": [1e-3]}, "data": batch()} if call is o1.sweep else {"batches": batch()}
+        options = (
+            {"space": {"lr": [1e-3]}, "data": batch()} if call is o1.sweep else {"batches": batch()}
+        )
         with pytest.raises(ValueError, match="is not known"):
             call(mlp, widths=[8, 16], steps=2, optimizer=given, **options)
 
 
 def batch() -> tuple[torch.Tensor, torch.Tensor]:
-    return torch.randn(4, 4, generator=torch.Generator().manual_seed(0)), torch.zeros(4, dtype=torch.long)
+    return torch.randn(4, 4, generator=torch.Generator().manual_seed(0)), torch.zeros(
+        4, dtype=torch.long
+    )
 
 
 def test_classes_of_torch_are_known_by_themselves():
@@ -139,7 +153,12 @@ def test_a_constructor_that_changes_the_groups_is_found_out():
 def test_the_defaults_are_those_of_the_class():
     settings = o1.plan(mlp(32), base=mlp(8), optimizer=OtherDefaults).settings
     assert (settings.lr, settings.weight_decay, settings.eps) == (3e-4, 0.3, 1e-6)
-    assert o1.plan(mlp(32), base=mlp(8), optimizer=OtherDefaults, weight_decay=0.1).settings.weight_decay == 0.1
+    assert (
+        o1.plan(
+            mlp(32), base=mlp(8), optimizer=OtherDefaults, weight_decay=0.1
+        ).settings.weight_decay
+        == 0.1
+    )
 
 
 def test_a_class_with_the_weight_decay_of_another_law_is_refused():
@@ -169,8 +188,12 @@ def test_a_copied_or_attached_plan_keeps_the_class():
 
 def test_a_coordinate_check_steps_with_the_class():
     Counted.steps = 0
-    check = o1.coord_check(mlp, widths=[8, 16, 32], batches=batch(), steps=2, seeds=2, lr=1e-3, optimizer=Counted)
-    assert Counted.steps >= 3 * 2 * 2  # widths, seeds, steps; some more on copies, to learn what it does
+    check = o1.coord_check(
+        mlp, widths=[8, 16, 32], batches=batch(), steps=2, seeds=2, lr=1e-3, optimizer=Counted
+    )
+    assert (
+        Counted.steps >= 3 * 2 * 2
+    )  # widths, seeds, steps; some more on copies, to learn what it does
     assert "Counted" in str(check)
 
 

@@ -1,4 +1,5 @@
-"""Absolute mode: matrices side by side in one tensor learn as if each had its own, and tables by their own width."""
+"""Absolute mode: matrices side by side in one tensor learn as if each had its own, and tables by
+their own width."""
 
 from typing import Any
 
@@ -9,15 +10,23 @@ from torch import nn
 import orderone as o1
 
 WIDTH, INNER = 32, 96
-SIZES: dict[str, Any] = {"vocab_size": 48, "hidden_size": WIDTH, "intermediate_size": INNER, "num_hidden_layers": 1,
-         "num_attention_heads": 4, "max_position_embeddings": 16}  # fmt: skip
+SIZES: dict[str, Any] = {
+    "vocab_size": 48,
+    "hidden_size": WIDTH,
+    "intermediate_size": INNER,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 4,
+    "max_position_embeddings": 16,
+}
 RULES = ("mup", "neural-tangent", "hybrid", "maximal-update")
 
 
 def phi3(keys=4):
     from transformers import Phi3Config, Phi3ForCausalLM
 
-    return Phi3ForCausalLM(Phi3Config(num_key_value_heads=keys, pad_token_id=0, rms_norm_eps=1e-6, **SIZES))
+    return Phi3ForCausalLM(
+        Phi3Config(num_key_value_heads=keys, pad_token_id=0, rms_norm_eps=1e-6, **SIZES)
+    )
 
 
 def llama(keys=4):
@@ -36,7 +45,7 @@ def rate(model, name, **options):
     return rows(model, **options)[name].lr
 
 
-# --- the same network, packed and unpacked -----------------------------------------------------------------------------
+# --- the same network, packed and unpacked --------------------------------------------------------
 
 
 def unpacked(state):
@@ -44,9 +53,14 @@ def unpacked(state):
     found = {}
     for name, x in state.items():
         if "qkv_proj" in name:
-            found |= {name.replace("qkv", part): y for part, y in zip("qkv", x.chunk(3), strict=True)}
+            found |= {
+                name.replace("qkv", part): y for part, y in zip("qkv", x.chunk(3), strict=True)
+            }
         elif "gate_up_proj" in name:
-            found |= {name.replace("gate_up", part): y for part, y in zip(("gate", "up"), x.chunk(2), strict=True)}
+            found |= {
+                name.replace("gate_up", part): y
+                for part, y in zip(("gate", "up"), x.chunk(2), strict=True)
+            }
         else:
             found[name] = x
     return found
@@ -57,7 +71,9 @@ def unpacked(state):
 def test_a_packed_network_trains_as_the_unpacked_one(rule, optimizer):
     torch.manual_seed(0)
     packed, plain = phi3().double(), llama().double()
-    plans = [o1.plan(m, rule=rule, optimizer=optimizer, lr=0.02, probe=False) for m in (packed, plain)]
+    plans = [
+        o1.plan(m, rule=rule, optimizer=optimizer, lr=0.02, probe=False) for m in (packed, plain)
+    ]
     for plan in plans:
         plan.apply()
     plain.load_state_dict({name: x.clone() for name, x in unpacked(packed.state_dict()).items()})
@@ -82,7 +98,10 @@ def test_sizes_at_initialization_are_those_of_the_unpacked_network(rule):
     assert packed["qkv_proj.weight"].init_std == plain["q_proj.weight"].init_std
     for name in ("down_proj.weight", "o_proj.weight"):
         assert (packed[name].role, packed[name].init_std, packed[name].lr) == (
-            "hidden", plain[name].init_std, plain[name].lr)  # fmt: skip
+            "hidden",
+            plain[name].init_std,
+            plain[name].lr,
+        )
 
 
 @pytest.mark.parametrize("keys", [1, 2, 4])
@@ -90,14 +109,21 @@ def test_with_fewer_keys_the_queries_count(keys):
     assert rate(phi3(keys), "qkv_proj.weight") == pytest.approx(rate(llama(keys), "q_proj.weight"))
 
 
-# --- other packed projections ------------------------------------------------------------------------------------------
+# --- other packed projections ---------------------------------------------------------------------
 
 
 def falcon(**options):
     from transformers import FalconConfig, FalconForCausalLM
 
     return FalconForCausalLM(
-        FalconConfig(vocab_size=48, hidden_size=WIDTH, num_hidden_layers=1, num_attention_heads=4, bias=True, **options)
+        FalconConfig(
+            vocab_size=48,
+            hidden_size=WIDTH,
+            num_hidden_layers=1,
+            num_attention_heads=4,
+            bias=True,
+            **options,
+        )
     )
 
 
@@ -110,13 +136,17 @@ def neox():
 def gpt2():
     from transformers import GPT2Config, GPT2LMHeadModel
 
-    return GPT2LMHeadModel(GPT2Config(vocab_size=48, n_embd=WIDTH, n_layer=1, n_head=4, n_positions=16))
+    return GPT2LMHeadModel(
+        GPT2Config(vocab_size=48, n_embd=WIDTH, n_layer=1, n_head=4, n_positions=16)
+    )
 
 
 def modernbert():
     from transformers import ModernBertConfig, ModernBertForMaskedLM
 
-    tokens = dict.fromkeys(("pad_token_id", "bos_token_id", "eos_token_id", "cls_token_id", "sep_token_id"), 0)
+    tokens = dict.fromkeys(
+        ("pad_token_id", "bos_token_id", "eos_token_id", "cls_token_id", "sep_token_id"), 0
+    )
     return ModernBertForMaskedLM(ModernBertConfig(**SIZES, **tokens))
 
 
@@ -148,13 +178,23 @@ GATE = WIDTH**0.5 / (WIDTH * INNER**0.5)
     ("build", "weight", "matrix", "bias"),
     [
         (lambda: falcon(multi_query=True), "query_key_value", QKV, 1.0),
-        (lambda: falcon(num_kv_heads=2, new_decoder_architecture=True), "query_key_value", QKV, 1.0),
+        (
+            lambda: falcon(num_kv_heads=2, new_decoder_architecture=True),
+            "query_key_value",
+            QKV,
+            1.0,
+        ),
         (neox, "query_key_value", QKV, 1.0),
         (gpt2, "c_attn", QKV, 1.0),
         (modernbert, "Wqkv", QKV, None),
         (modernbert, "Wi", GATE, None),
         (lambda: Reader(Gated()), "a", GATE, (WIDTH / INNER) ** 0.5),
-        (lambda: Reader(Gated(inner=WIDTH // 2)), "a", 2**0.5 / WIDTH, 2**0.5),  # packed, as wide as the stream
+        (
+            lambda: Reader(Gated(inner=WIDTH // 2)),
+            "a",
+            2**0.5 / WIDTH,
+            2**0.5,
+        ),  # packed, as wide as the stream
         (lambda: Reader(nn.LSTM(WIDTH, WIDTH)), "core.weight_hh_l0", QKV, None),
         (lambda: Reader(nn.GRU(WIDTH, WIDTH)), "core.weight_ih_l0", QKV, None),
     ],
@@ -178,12 +218,14 @@ def test_attention_of_torch():
 def test_what_is_taken_whole_is_one_matrix():
     found = rows(Reader(Plain()))
     assert found["a.weight"].lr == pytest.approx(WIDTH**0.5 / (WIDTH * (2 * WIDTH) ** 0.5))
-    found = rows(nn.Sequential(nn.Linear(3, 16), nn.ReLU(), nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, 32)))
+    found = rows(
+        nn.Sequential(nn.Linear(3, 16), nn.ReLU(), nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, 32))
+    )
     assert found["4.weight"].role == "readout"
     assert found["4.weight"].lr == pytest.approx(1 / (16 * 32**0.5))
 
 
-# --- tables that are narrower than the stream --------------------------------------------------------------------------
+# --- tables that are narrower than the stream -----------------------------------------------------
 
 
 def albert(narrow):
@@ -215,7 +257,8 @@ def test_a_narrow_table_learns_as_a_wide_one(narrow):
 
 
 def moved(narrow):
-    """By how much one step changes rows of the table, and what the layer in front of the head gives for aligned inputs."""
+    """By how much one step changes rows of the table, and what the layer in front of the head gives
+    for aligned inputs."""
     torch.manual_seed(0)
     model = albert(narrow).double()
     plan = o1.plan(model, rule="maximal-update", lr=1e-3, weight_decay=0.0, eps=1e-30, probe=False)

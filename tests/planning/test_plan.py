@@ -22,7 +22,7 @@ def rms(tensor: torch.Tensor) -> float:
     return tensor.detach().square().mean().sqrt().item()
 
 
-# --- numbers -------------------------------------------------------------------------------------------------------
+# --- numbers --------------------------------------------------------------------------------------
 
 
 def test_initial_sizes_after_apply_are_those_of_the_table():
@@ -31,7 +31,9 @@ def test_initial_sizes_after_apply_are_those_of_the_table():
     plan = o1.plan(model, base=base)
     plan.apply()
     for row in plan.rows:
-        assert rms(dict(model.named_parameters())[row.name]) == pytest.approx(row.init_std, rel=1e-5), row.name
+        assert rms(dict(model.named_parameters())[row.name]) == pytest.approx(
+            row.init_std, rel=1e-5
+        ), row.name
     assert plan["6.weight"].init_std == pytest.approx((3 * 64) ** -0.5 / 8)
     assert plan["2.weight"].init_std == pytest.approx((3 * 64) ** -0.5 / 8**0.5)
     assert plan["2.bias"].init_std == pytest.approx((3 * 64) ** -0.5)
@@ -66,7 +68,17 @@ def test_rows_frame_and_text_tell_the_same():
     frame = plan.to_frame()
     assert isinstance(frame, pd.DataFrame)
     assert list(frame["name"]) == [row.name for row in plan.rows]
-    wanted = {"role", "shape", "grows", "multiplier", "init_std", "lr", "weight_decay", "eps", "reason"}
+    wanted = {
+        "role",
+        "shape",
+        "grows",
+        "multiplier",
+        "init_std",
+        "lr",
+        "weight_decay",
+        "eps",
+        "reason",
+    }
     assert wanted <= set(frame)
     text = str(plan)
     assert text.splitlines()[0] == plan.headline
@@ -76,7 +88,7 @@ def test_rows_frame_and_text_tell_the_same():
     assert "probe: skipped, as asked" in str(o1.plan(mlp(256), base=mlp(64), probe=False))
 
 
-# --- optimizers ----------------------------------------------------------------------------------------------------
+# --- optimizers -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
@@ -103,7 +115,9 @@ def test_every_optimizer_trains_and_its_groups_are_the_rows(optimizer):
 
 def test_muon_takes_hidden_matrices_and_adamw_the_rest_at_every_size():
     for width in (64, 256):
-        plan = o1.plan(Language(width), base=Language(64), optimizer="muon", lr={"muon": 0.02, "adamw": 3e-3})
+        plan = o1.plan(
+            Language(width), base=Language(64), optimizer="muon", lr={"muon": 0.02, "adamw": 3e-3}
+        )
         assert {row.name for row in plan.rows if row.optimizer == "muon"} == {"body.weight"}
         assert plan["body.weight"].lr == pytest.approx(0.02)
     assert plan["head.weight"].lr == pytest.approx(3e-3 / 4)
@@ -124,7 +138,9 @@ def test_muon_with_adamw_is_saved_scheduled_and_resumed():
     assert made.param_groups[0]["lr"] == pytest.approx(0.01)
     again = plan.optimizer()
     again.load_state_dict(made.state_dict())
-    assert [group["lr"] for group in again.param_groups] == [group["lr"] for group in made.param_groups]
+    assert [group["lr"] for group in again.param_groups] == [
+        group["lr"] for group in made.param_groups
+    ]
     assert set(map(id, again.state)) == set(map(id, made.state))
 
 
@@ -144,7 +160,9 @@ def test_torchs_own_constructor_takes_the_groups():
     plan.check(torch.optim.AdamW(plan.param_groups(), betas=(0.9, 0.95)))
 
 
-@pytest.mark.parametrize(("optimizer", "decay"), [("adamw", 0.01), ("adam", 0.0), ("sgd", 0.0), ("muon", 0.1)])
+@pytest.mark.parametrize(
+    ("optimizer", "decay"), [("adamw", 0.01), ("adam", 0.0), ("sgd", 0.0), ("muon", 0.1)]
+)
 def test_settings_that_are_not_given_are_torchs(optimizer, decay):
     plan = o1.plan(mlp(64), base=mlp(64), optimizer=optimizer)
     assert plan["2.weight"].weight_decay == decay
@@ -154,8 +172,18 @@ def test_settings_that_are_not_given_are_torchs(optimizer, decay):
 def test_weight_decay_in_two_conventions_and_not_everywhere():
     kept = o1.plan(mlp(256), base=mlp(64), lr=1e-2, weight_decay=0.1)["2.weight"]
     assert kept.lr * kept.weight_decay == pytest.approx(1e-3)
-    assert o1.plan(mlp(256), base=mlp(64), weight_decay=0.1, decay="proportional")["2.weight"].weight_decay == 0.1
-    assert o1.plan(mlp(256), base=mlp(64), weight_decay=0.1, no_decay=["*.bias"])["2.bias"].weight_decay == 0
+    assert (
+        o1.plan(mlp(256), base=mlp(64), weight_decay=0.1, decay="proportional")[
+            "2.weight"
+        ].weight_decay
+        == 0.1
+    )
+    assert (
+        o1.plan(mlp(256), base=mlp(64), weight_decay=0.1, no_decay=["*.bias"])[
+            "2.bias"
+        ].weight_decay
+        == 0
+    )
 
 
 def test_what_differs_between_groups_cannot_be_given_to_the_optimizer():
@@ -164,14 +192,18 @@ def test_what_differs_between_groups_cannot_be_given_to_the_optimizer():
     assert o1.plan(mlp(256), base=mlp(64), eps=1e-6)["2.weight"].eps == pytest.approx(1e-6 / 4)
 
 
-# --- rules ---------------------------------------------------------------------------------------------------------
+# --- rules ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", rules.names())
 def test_every_rule_is_applied_as_its_exponents_say(name):
     plan = o1.plan(mlp(256), base=mlp(64), rule=name, optimizer="sgd", lr=1.0)
     folded = theory.exponents.canonical(rules.get(name, "sgd"), "sgd")
-    for tensor, role in {"0.weight": "embedding", "2.weight": "hidden", "6.weight": "readout"}.items():
+    for tensor, role in {
+        "0.weight": "embedding",
+        "2.weight": "hidden",
+        "6.weight": "readout",
+    }.items():
         assert plan[tensor].lr == pytest.approx(4 ** -float(folded.c[role]))
 
 
@@ -181,10 +213,12 @@ def test_a_custom_rule():
     assert plan["2.weight"].lr == pytest.approx(0.5)
     assert plan["6.weight"].factors.std == pytest.approx(4**-0.75)
     derived = rules.custom("derived", a=(0, 0, 0), b=(0, "1/2", 1))
-    assert o1.plan(mlp(256), base=mlp(64), rule=derived, optimizer="sgd", lr=1.0)["0.weight"].lr == pytest.approx(4)
+    assert o1.plan(mlp(256), base=mlp(64), rule=derived, optimizer="sgd", lr=1.0)[
+        "0.weight"
+    ].lr == pytest.approx(4)
 
 
-# --- attention -----------------------------------------------------------------------------------------------------
+# --- attention ------------------------------------------------------------------------------------
 
 
 def test_scores_are_divided_by_the_head_size_where_it_grows():
@@ -195,18 +229,25 @@ def test_scores_are_divided_by_the_head_size_where_it_grows():
     assert row.lr == pytest.approx(0.25 * 0.5)
     plain = o1.plan(model, base=entry.build(64), lr=1.0, score_power=0.5)
     assert plain["model.layers.0.self_attn.q_proj.weight"].lr == pytest.approx(0.25)
-    assert o1.plan(model, base=entry.build(64), rule="sp")["model.layers.0.self_attn.q_proj.weight"].factors.std == 0.5
+    assert (
+        o1.plan(model, base=entry.build(64), rule="sp")[
+            "model.layers.0.self_attn.q_proj.weight"
+        ].factors.std
+        == 0.5
+    )
 
 
 def test_packed_queries_cannot_take_the_factor_and_the_plan_says_so():
     def build(width: int) -> nn.Module:
-        return nn.TransformerEncoderLayer(width, nhead=4, dim_feedforward=4 * width, batch_first=True)
+        return nn.TransformerEncoderLayer(
+            width, nhead=4, dim_feedforward=4 * width, batch_first=True
+        )
 
     plan = o1.plan(build(256), base=build(64))
     assert any("attention scores need a factor 0.5" in note for note in plan.notes)
 
 
-# --- files ---------------------------------------------------------------------------------------------------------
+# --- files ----------------------------------------------------------------------------------------
 
 
 def test_a_plan_survives_its_file(tmp_path):
@@ -231,7 +272,8 @@ def test_a_saved_plan_is_a_base(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "text", ["", "[1]", '{"format": "other"}', "\x00\xff", '{"format": "orderone plan", "version": 99}']
+    "text",
+    ["", "[1]", '{"format": "other"}', "\x00\xff", '{"format": "orderone plan", "version": 99}'],
 )
 def test_a_file_that_is_no_plan_is_refused(tmp_path, text):
     (tmp_path / "plan.json").write_text(text)
@@ -248,7 +290,7 @@ def test_a_damaged_plan_is_refused(tmp_path):
         o1.Plan.load(tmp_path / "plan.json")
 
 
-# --- absolute mode -------------------------------------------------------------------------------------------------
+# --- absolute mode --------------------------------------------------------------------------------
 
 
 def test_absolute_power_laws_of_mup():
@@ -268,7 +310,11 @@ def test_absolute_groups_of_the_effective_theory(strategy):
     plan = o1.plan(model, rule=strategy, lr=1.0)
     mlp_ratio = plan["model.layers.0.mlp.up_proj.weight"].shape[0] / 256
     factors = theory.lr_factors(strategy, "adamw", n=256, n_out=101, mlp=mlp_ratio)
-    names = {"WE": "model.embed_tokens", "QKVU": "model.layers.0.self_attn.q_proj", "head": "lm_head"}
+    names = {
+        "WE": "model.embed_tokens",
+        "QKVU": "model.layers.0.self_attn.q_proj",
+        "head": "lm_head",
+    }
     names |= {"W": "model.layers.0.mlp.up_proj", "X": "model.layers.0.mlp.down_proj"}
     for group, name in names.items():
         row = plan[f"{name}.weight"]
@@ -291,25 +337,38 @@ def test_absolute_roles_agree_with_those_from_a_base():
     ):
         entry = ZOO[name]
         absolute = {row.name: row.role for row in o1.plan(entry.build(128)).rows}
-        relative = {row.name: row.role for row in o1.plan(entry.build(128), base=entry.build(64), probe=False).rows}
-        differ = {n: (absolute[n], r) for n, r in relative.items() if r != "fixed" and absolute[n] != r}
+        relative = {
+            row.name: row.role
+            for row in o1.plan(entry.build(128), base=entry.build(64), probe=False).rows
+        }
+        differ = {
+            n: (absolute[n], r) for n, r in relative.items() if r != "fixed" and absolute[n] != r
+        }
         assert not differ, name
 
 
 @pytest.mark.parametrize(
     ("name", "size", "multiplier"),
-    [("t5", 0.67, None), ("gemma", 0.67, None), ("bart", 0.67, 1 / 16), ("granite", 0.67 / 8, None)],
+    [
+        ("t5", 0.67, None),
+        ("gemma", 0.67, None),
+        ("bart", 0.67, 1 / 16),
+        ("granite", 0.67 / 8, None),
+    ],
 )
 def test_absolute_mode_sees_powers_of_the_width_in_the_forward_code(name, size, multiplier):
-    """T5 multiplies its tied head by n^-1/2, Gemma its words by n^1/2; Granite's logits are divided by 8, which at 64 is a
-    power of the width by accident. The median of a normal logit is 0.67 of its standard deviation."""
+    """T5 multiplies its tied head by n^-1/2, Gemma its words by n^1/2; Granite's logits are divided
+    by 8, which at 64 is a power of the width by accident. The median of a normal logit is 0.67 of
+    its standard deviation."""
     entry = ZOO[name]
     for width in (64, 256):
         torch.manual_seed(0)
         model = entry.build(width).eval()
         plan = o1.plan(model, rule="neural-tangent")
         plan.apply()
-        assert model(**entry.batch(0)).logits.abs().median().item() == pytest.approx(size, rel=0.1), width
+        assert model(**entry.batch(0)).logits.abs().median().item() == pytest.approx(
+            size, rel=0.1
+        ), width
     assert [m.value for m in plan.multipliers] == ([] if multiplier is None else [multiplier])
     blind = o1.plan(entry.build(256), rule="neural-tangent", probe=False)
     assert [m.value for m in blind.multipliers] == ([] if name == "granite" else [1 / 16])
@@ -325,7 +384,7 @@ def test_absolute_mode_has_no_gauge_and_no_depth():
         o1.plan(mlp(64), C={"hiden": 2.0})
 
 
-# --- wrong input ---------------------------------------------------------------------------------------------------
+# --- wrong input ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -350,7 +409,9 @@ def test_wrong_arguments_are_explained(options, message):
 
 
 def test_a_wrong_name_in_a_configuration_lists_what_there_is():
-    with pytest.raises(ValueError, match=r"has no 'hidden_sizes'; its whole numbers are .*hidden_size"):
+    with pytest.raises(
+        ValueError, match=r"has no 'hidden_sizes'; its whole numbers are .*hidden_size"
+    ):
         o1.plan(ZOO["llama"].build(128), base={"hidden_sizes": 64})
 
 
@@ -363,11 +424,13 @@ def test_something_that_is_no_model():
 
 def test_plans_work_without_transformers():
     code = (
-        "import sys; sys.modules['transformers'] = None\n"
-        "import orderone as o1; from torch import nn\n"
-        "build = lambda n: nn.Sequential(nn.Linear(8, n), nn.ReLU(), nn.Linear(n, n), nn.Linear(n, 2))\n"
-        "plan = o1.plan(build(64), base=build(32)); plan.apply(); plan.optimizer(); print(plan.headline)"
+        "import sys; sys.modules['transformers'] = None\nimport orderone as o1; from torch import"
+        " nn\nbuild = lambda n: nn.Sequential(nn.Linear(8, n), nn.ReLU(), nn.Linear(n, n),"
+        " nn.Linear(n, 2))\nplan = o1.plan(build(64), base=build(32)); plan.apply();"
+        " plan.optimizer(); print(plan.headline)"
     )
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    result = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=120
+    )
     assert result.returncode == 0, result.stderr
     assert "width x2 (32 -> 64)" in result.stdout

@@ -1,4 +1,5 @@
-"""Learning rates of a plan with a model to which it was not applied: said once, at the first step."""
+"""Learning rates of a plan with a model to which it was not applied: said once, at the first
+step."""
 
 import copy
 import warnings
@@ -11,7 +12,9 @@ import orderone as o1
 
 
 def net(width):
-    return nn.Sequential(nn.Linear(8, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(), nn.Linear(width, 3))
+    return nn.Sequential(
+        nn.Linear(8, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(), nn.Linear(width, 3)
+    )
 
 
 def step(model, optimizer):

@@ -62,9 +62,13 @@ def test_without_a_width_the_first_line_says_what_differs():
 
 
 def test_a_vocabulary_of_the_size_of_the_width_is_an_error_that_says_what_to_do():
-    with pytest.raises(o1.AmbiguousRole, match=r"head.weight .* could be readout or hidden.*overrides"):
+    with pytest.raises(
+        o1.AmbiguousRole, match=r"head.weight .* could be readout or hidden.*overrides"
+    ):
         o1.plan(Language(256, vocabulary=256), base=Language(64, vocabulary=64))
-    settled = roles(Language(256, vocabulary=256), Language(64, vocabulary=64), overrides={"head.*": "readout"})
+    settled = roles(
+        Language(256, vocabulary=256), Language(64, vocabulary=64), overrides={"head.*": "readout"}
+    )
     assert settled["head.weight"] == "readout"
 
 
@@ -74,7 +78,11 @@ def test_tied_tensors_appear_once_with_all_their_uses():
     assert row.uses == ("word", "head")
     assert row.multiplier == pytest.approx(0.25)
     assert [(m.module, m.side) for m in plan.multipliers] == [("head", "input")]
-    seen = o1.plan(Language(256, tied=True), base=Language(64, tied=True), inputs=torch.zeros(2, 4, dtype=torch.long))
+    seen = o1.plan(
+        Language(256, tied=True),
+        base=Language(64, tied=True),
+        inputs=torch.zeros(2, 4, dtype=torch.long),
+    )
     assert not seen.multipliers
     assert seen["norm.weight"].constant == pytest.approx(0.25)
 
@@ -138,7 +146,9 @@ def test_learned_tables_are_recognised_by_name_and_say_so():
 
 def test_a_bottleneck_that_the_base_does_not_shrink_is_told():
     def build(width: int) -> nn.Module:
-        return nn.Sequential(nn.Linear(8, width), nn.Linear(width, 300), nn.Linear(300, width), nn.Linear(width, 2))
+        return nn.Sequential(
+            nn.Linear(8, width), nn.Linear(width, 300), nn.Linear(300, width), nn.Linear(width, 2)
+        )
 
     plan = o1.plan(build(256), base=build(64))
     assert plan["1.weight"].role == "readout"
@@ -155,7 +165,9 @@ def test_frozen_tensors_are_left_alone():
 def test_overrides_that_match_nothing_or_mean_nothing():
     with pytest.raises(ValueError, match=r"no tensor is called 'head\.weight'"):
         o1.plan(mlp(256), base=mlp(64), overrides={"head.weight": "readout"})
-    with pytest.raises(ValueError, match="expected one of embedding, hidden, readout, vector, fixed"):
+    with pytest.raises(
+        ValueError, match="expected one of embedding, hidden, readout, vector, fixed"
+    ):
         o1.plan(mlp(256), base=mlp(64), overrides={"0.weight": "input"})
 
 
@@ -165,7 +177,9 @@ def test_another_architecture_is_no_base():
 
 
 def test_layers_of_a_deeper_model_have_counterparts_at_the_same_relative_depth():
-    found = counterparts({f"layers.{i}.w": (8,) for i in range(6)}, {f"layers.{i}.w": (8,) for i in range(2)})
+    found = counterparts(
+        {f"layers.{i}.w": (8,) for i in range(6)}, {f"layers.{i}.w": (8,) for i in range(2)}
+    )
     assert [found[f"layers.{i}.w"].name[-3] for i in range(6)] == ["0", "0", "0", "1", "1", "1"]
     assert {c.depth for c in found.values()} == {3.0}
 

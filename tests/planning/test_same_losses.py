@@ -1,4 +1,5 @@
-"""However a model is wrapped, copied, moved or reloaded, the planned run is the plain one: build, plan, apply, train."""
+"""However a model is wrapped, copied, moved or reloaded, the planned run is the plain one: build,
+plan, apply, train."""
 
 import copy
 from functools import cache
@@ -15,7 +16,9 @@ import orderone as o1
 
 EVERY = pytest.mark.parametrize("name", MODELS)
 HOOKED = pytest.mark.parametrize("name", ["own", "paper"])
-TORCHS_OWN = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # dynamo hides it
+TORCHS_OWN = pytest.mark.filterwarnings(
+    "ignore:The .grad attribute of a Tensor that is not a leaf"
+)  # dynamo hides it
 
 
 @cache
@@ -43,7 +46,7 @@ def test_a_plan_alone_changes_nothing(name):
     assert torch.equal(torch.random.get_rng_state(), state)
 
 
-# --- compiled --------------------------------------------------------------------------------------------------------
+# --- compiled -------------------------------------------------------------------------------------
 
 
 def compiled(model: nn.Module) -> Any:
@@ -80,7 +83,7 @@ def test_compiled_in_place_then_planned():
     assert same(run("paper", model), "paper")
 
 
-# --- copied ----------------------------------------------------------------------------------------------------------
+# --- copied ---------------------------------------------------------------------------------------
 
 
 @EVERY
@@ -112,7 +115,7 @@ def test_a_copy_trains_on_beside_its_original(name):
     assert same(train(name, model, plan.optimizer()), name)
 
 
-# --- functional ------------------------------------------------------------------------------------------------------
+# --- functional -----------------------------------------------------------------------------------
 
 
 @EVERY
@@ -121,7 +124,12 @@ def test_functional_call_with_the_models_own_tensors(name):
     plan = planned(name, model)
     plan.apply()
     parameters: dict[str, Any] = dict(model.named_parameters())
-    assert same(train(name, lambda **batch: functional_call(model, parameters, (), batch), plan.optimizer()), name)
+    assert same(
+        train(
+            name, lambda **batch: functional_call(model, parameters, (), batch), plan.optimizer()
+        ),
+        name,
+    )
 
 
 @HOOKED
@@ -144,7 +152,7 @@ def test_gradients_of_a_function_of_the_parameters(name):
     assert same(losses, name)
 
 
-# --- several processes -----------------------------------------------------------------------------------------------
+# --- several processes ----------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -169,7 +177,7 @@ def test_never_written_shards_are_drawn_with_the_planned_sizes_and_differ(parall
         assert not alike, name
 
 
-# --- the meta device -------------------------------------------------------------------------------------------------
+# --- the meta device ------------------------------------------------------------------------------
 
 
 def on_meta(name: str) -> nn.Module:
@@ -238,20 +246,27 @@ def test_memory_never_written_is_drawn_with_the_planned_sizes(name):
         if row.constant is not None:
             assert (value == row.constant).all(), row.name
         else:
-            assert value.square().mean().sqrt().item() == pytest.approx(row.init_std, rel=5 / value.numel() ** 0.5)
+            assert value.square().mean().sqrt().item() == pytest.approx(
+                row.init_std, rel=5 / value.numel() ** 0.5
+            )
     losses = train(name, model, plan.optimizer())
     assert torch.tensor(losses).isfinite().all()
     assert losses[0] == pytest.approx(plain(name)[0], rel=0.2)
 
 
 def test_memory_that_an_older_model_left_behind_is_drawn_too():
-    """An allocator gives freed memory out again: some tensors then hold values of a plausible size."""
+    """An allocator gives freed memory out again: some tensors then hold values of a plausible
+    size."""
     model = on_meta("own")
     plan = planned("own", model)
     with_memory("own", model)
-    left = {row.name: torch.randn(row.shape) * row.init_std for row in plan.rows if row.constant is None}
+    left = {
+        row.name: torch.randn(row.shape) * row.init_std for row in plan.rows if row.constant is None
+    }
     for key, parameter in model.named_parameters():
-        parameter.data.copy_(left.get(key, torch.zeros(())))  # which the version of the parameter does not show
+        parameter.data.copy_(
+            left.get(key, torch.zeros(()))
+        )  # which the version of the parameter does not show
     plan.apply()
     for key, value in left.items():
         assert not torch.allclose(plan.tensors()[key], value, rtol=0.5), key
@@ -268,7 +283,7 @@ def test_memory_never_written_is_drawn_whatever_it_holds(filler):
     assert train("own", model, plan.optimizer())[0] == pytest.approx(plain("own")[0], rel=0.2)
 
 
-# --- kept and resumed ------------------------------------------------------------------------------------------------
+# --- kept and resumed -----------------------------------------------------------------------------
 
 
 def interrupted(name: str, folder: Any, steps: int = 2) -> None:
@@ -277,7 +292,9 @@ def interrupted(name: str, folder: Any, steps: int = 2) -> None:
     model, optimizer = plan.apply(), plan.optimizer()
     assert same(train(name, model, optimizer, range(steps)), name, slice(steps))
     plan.save(folder / "plan.json")
-    torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, folder / "run.pt")
+    torch.save(
+        {"model": model.state_dict(), "optimizer": optimizer.state_dict()}, folder / "run.pt"
+    )
 
 
 @EVERY

@@ -1,4 +1,5 @@
-"""What a forward pass does with its parameters: small modules, one for each thing to be seen, then published models."""
+"""What a forward pass does with its parameters: small modules, one for each thing to be seen, then
+published models."""
 
 import math
 from typing import Any
@@ -22,7 +23,9 @@ class Forward(nn.Module):
         super().__init__()
         self.code = forward
         for name, part in parts.items():
-            setattr(self, name, part if isinstance(part, nn.Module) else nn.Parameter(torch.randn(part)))
+            setattr(
+                self, name, part if isinstance(part, nn.Module) else nn.Parameter(torch.randn(part))
+            )
 
     def forward(self, *inputs: Any) -> Any:
         return self.code(self, *inputs)
@@ -46,18 +49,34 @@ MATRICES = {
     "one input": (lambda m, x: F.linear(x[:, :1], m.W), (6, 1), (1,)),
     "one of both": (lambda m, x: F.linear(x[:, :1], m.W), (1, 1), (1,)),
     "einsum by heads": (lambda m, x: torch.einsum("td,dhk->thk", x, m.W), (4, 2, 3), (0,)),
-    "einsum over two axes": (lambda m, x: torch.einsum("thk,hkd->td", x.view(3, 2, 2), m.W), (2, 2, 5), (0, 1)),
+    "einsum over two axes": (
+        lambda m, x: torch.einsum("thk,hkd->td", x.view(3, 2, 2), m.W),
+        (2, 2, 5),
+        (0, 1),
+    ),
     "batched heads": (lambda m, x: x.view(3, 2, 1, 2) @ m.W, (2, 2, 5), (1,)),
     "a slice of a packed matrix": (lambda m, x: F.linear(x, m.W[6:12]), (18, 4), (1,)),
-    "chunks of a packed matrix": (lambda m, x: [F.linear(x, w) for w in m.W.chunk(3)], (18, 4), (1,)),
+    "chunks of a packed matrix": (
+        lambda m, x: [F.linear(x, w) for w in m.W.chunk(3)],
+        (18, 4),
+        (1,),
+    ),
     "every second input": (lambda m, x: F.linear(x[:, ::2], m.W[:, ::2]), (6, 4), (1,)),
     "cast": (lambda m, x: F.linear(x.double(), m.W.double()), (6, 4), (1,)),
     "cast, then transposed": (lambda m, x: x.double() @ m.W.double().T, (4, 4), (1,)),
     "copied transposed": (lambda m, x: x @ m.W.T.contiguous(), (4, 4), (1,)),
     "through .data": (lambda m, x: F.linear(x, m.W.data), (6, 4), (1,)),
-    "standardized": (lambda m, x: F.linear(x, (m.W - m.W.mean(1, keepdim=True)) / m.W.std()), (6, 4), (1,)),
+    "standardized": (
+        lambda m, x: F.linear(x, (m.W - m.W.mean(1, keepdim=True)) / m.W.std()),
+        (6, 4),
+        (1,),
+    ),
     "an expert of several": (lambda m, x: F.linear(x, m.W[1]), (3, 6, 4), (2,)),
-    "each token's expert": (lambda m, x: torch.bmm(m.W[torch.tensor([0, 2, 0])], x[:, :, None]), (3, 6, 4), (2,)),
+    "each token's expert": (
+        lambda m, x: torch.bmm(m.W[torch.tensor([0, 2, 0])], x[:, :, None]),
+        (3, 6, 4),
+        (2,),
+    ),
     "into the accumulator": (lambda m, x: torch.addmm(x, x, m.W), (4, 4), (0,)),
 }
 
@@ -103,7 +122,10 @@ def test_kinds(kind, code, shape):
 
 @pytest.mark.parametrize("norm", [nn.LayerNorm(4), nn.BatchNorm1d(4), nn.GroupNorm(2, 4)])
 def test_norms_have_gain_and_shift(norm):
-    assert traced(lambda m, x: m.norm(x), norm=norm).uses == {"norm.weight": use("gain"), "norm.bias": use("shift")}
+    assert traced(lambda m, x: m.norm(x), norm=norm).uses == {
+        "norm.weight": use("gain"),
+        "norm.bias": use("shift"),
+    }
 
 
 def test_a_tied_matrix_has_both_uses_and_an_idle_one_none():
@@ -130,12 +152,20 @@ def test_constants_know_what_is_before_and_after():
         return torch.tanh(F.linear(h, m.B)).mul_(5) + 1
 
     constants = traced(code, A=(4, 4), B=(2, 4)).constants
-    assert constants == (Constant(3.0, ("A",), ("B",)), Constant(0.25, ("A",), ("B",)), Constant(5.0, (), ()))
+    assert constants == (
+        Constant(3.0, ("A",), ("B",)),
+        Constant(0.25, ("A",), ("B",)),
+        Constant(5.0, (), ()),
+    )
 
 
 def test_constants_on_parameters_and_inside_operations_count():
-    assert traced(lambda m, x: F.linear(x, 0.5 * m.A), A=(2, 4)).constants == (Constant(0.5, ("A",), ()),)
-    assert traced(lambda m, x: x.add(F.linear(x, m.A), alpha=0.1), A=(4, 4)).constants == (Constant(0.1, ("A",), ()),)
+    assert traced(lambda m, x: F.linear(x, 0.5 * m.A), A=(2, 4)).constants == (
+        Constant(0.5, ("A",), ()),
+    )
+    assert traced(lambda m, x: x.add(F.linear(x, m.A), alpha=0.1), A=(4, 4)).constants == (
+        Constant(0.1, ("A",), ()),
+    )
     scaled = traced(lambda m, x: torch.addmm(m.b, x, m.A, alpha=2), A=(4, 4), b=(4,))
     assert scaled.constants == (Constant(2.0, ("A",), ()),)
     assert scaled.uses == {"A": use("matrix", 0), "b": use("shift")}
@@ -155,15 +185,31 @@ def softmax_attention(m, x, norm=lambda z: z, scale=1.0):
 
 
 def test_scores_count_every_constant():
-    (scores,) = traced(lambda m, x: softmax_attention(m, x, scale=0.1), Q=(4, 2), K=(4, 2), V=(4, 4)).scores
-    assert (scores.queries, scores.keys, scores.head_size, scores.normalized) == (("Q",), ("K",), 2, False)
+    (scores,) = traced(
+        lambda m, x: softmax_attention(m, x, scale=0.1), Q=(4, 2), K=(4, 2), V=(4, 4)
+    ).scores
+    assert (scores.queries, scores.keys, scores.head_size, scores.normalized) == (
+        ("Q",),
+        ("K",),
+        2,
+        False,
+    )
     assert scores.scale == pytest.approx(0.05)
 
 
-@pytest.mark.parametrize("norm", [lambda z: F.normalize(z, dim=-1), lambda z: F.rms_norm(z * 7, (2,))])
+@pytest.mark.parametrize(
+    "norm", [lambda z: F.normalize(z, dim=-1), lambda z: F.rms_norm(z * 7, (2,))]
+)
 def test_constants_before_a_norm_do_not_reach_the_scores(norm):
-    (scores,) = traced(lambda m, x: softmax_attention(m, x, norm), Q=(4, 2), K=(4, 2), V=(4, 4)).scores
-    assert (scores.queries, scores.keys, scores.scale, scores.normalized) == (("Q",), ("K",), 0.5, True)
+    (scores,) = traced(
+        lambda m, x: softmax_attention(m, x, norm), Q=(4, 2), K=(4, 2), V=(4, 4)
+    ).scores
+    assert (scores.queries, scores.keys, scores.scale, scores.normalized) == (
+        ("Q",),
+        ("K",),
+        0.5,
+        True,
+    )
 
 
 def test_a_router_makes_no_scores():
@@ -173,7 +219,9 @@ def test_a_router_makes_no_scores():
 @pytest.mark.parametrize("weights", [True, False])
 def test_multihead_attention(weights):
     attention = nn.MultiheadAttention(8, 2)
-    result = traced(lambda m, x: m.a(x, x, x, need_weights=weights), torch.randn(3, 1, 8), a=attention)
+    result = traced(
+        lambda m, x: m.a(x, x, x, need_weights=weights), torch.randn(3, 1, 8), a=attention
+    )
     (scores,) = result.scores
     assert scores.queries == scores.keys == ("a.in_proj_weight",)
     assert (scores.head_size, scores.scale) == (4, pytest.approx(0.5))
@@ -208,7 +256,9 @@ def test_a_branch_ends_in_its_last_matrix(code):
 
 def test_a_branch_may_end_in_a_norm():
     (branch,) = traced(lambda m, x: x + m.norm(block(m, x)), norm=nn.LayerNorm(4), **BLOCK).branches
-    assert branch == Branch(("norm.weight", "norm.bias"), ("A", "B", "b", "norm.weight", "norm.bias"))
+    assert branch == Branch(
+        ("norm.weight", "norm.bias"), ("A", "B", "b", "norm.weight", "norm.bias")
+    )
 
 
 def test_a_layer_scale_is_inside_and_not_last():
@@ -222,14 +272,18 @@ def test_parallel_branches():
         Branch(("A",), ("A",)),
         Branch(("B",), ("B",)),
     )
-    assert traced(lambda m, x: (x @ m.A + x @ m.B) + x, **sides).branches == (Branch(("B", "A"), ("A", "B")),)
+    assert traced(lambda m, x: (x @ m.A + x @ m.B) + x, **sides).branches == (
+        Branch(("B", "A"), ("A", "B")),
+    )
 
 
 def test_embeddings_and_masks_are_no_branches():
     def code(m, i, mask):
         positions = m.P[: len(i)] + F.embedding(torch.arange(len(i)), m.W)
         x = F.embedding(i, m.W) + positions
-        for _ in range(2):  # the second time, mask and positions are ancestors of what they are added to
+        for _ in range(
+            2
+        ):  # the second time, mask and positions are ancestors of what they are added to
             x = torch.softmax((x @ m.Q) @ (x @ m.K).T + mask, -1) @ (x @ m.V) + positions
         return x
 
@@ -243,8 +297,14 @@ def test_resnet_block():
     class Block(nn.Module):
         def __init__(self, channels: int):
             super().__init__()
-            self.conv1, self.bn1 = nn.Conv2d(channels, channels, 3, padding=1, bias=False), nn.BatchNorm2d(channels)
-            self.conv2, self.bn2 = nn.Conv2d(channels, channels, 3, padding=1, bias=False), nn.BatchNorm2d(channels)
+            self.conv1, self.bn1 = (
+                nn.Conv2d(channels, channels, 3, padding=1, bias=False),
+                nn.BatchNorm2d(channels),
+            )
+            self.conv2, self.bn2 = (
+                nn.Conv2d(channels, channels, 3, padding=1, bias=False),
+                nn.BatchNorm2d(channels),
+            )
 
         def forward(self, x):
             out = self.bn2(self.conv2(F.relu(self.bn1(self.conv1(x)), inplace=True)))
@@ -252,7 +312,9 @@ def test_resnet_block():
             return F.relu(out, inplace=True)
 
     result = trace(nn.Sequential(Block(4), Block(4)), torch.randn(2, 4, 6, 6))
-    assert [b.last for b in result.branches] == [(f"{i}.bn2.weight", f"{i}.bn2.bias") for i in range(2)]
+    assert [b.last for b in result.branches] == [
+        (f"{i}.bn2.weight", f"{i}.bn2.bias") for i in range(2)
+    ]
     assert all(len(b.inside) == 6 for b in result.branches)
 
 
@@ -326,11 +388,17 @@ def published(config: Any, attention: str = "sdpa", device: str = "cpu", **input
 
 def check_blocks(result: Trace, prefix: str, *ends: str, layers: int = LAYERS) -> None:
     """Every branch ends where it should: `ends` in each layer, in order."""
-    expected = [{f"{prefix}.{i}.{name}" for name in end.split()} for i in range(layers) for end in ends]
-    assert [set(branch.last) for branch in result.branches if branch.last[0].startswith(prefix)] == expected
+    expected = [
+        {f"{prefix}.{i}.{name}" for name in end.split()} for i in range(layers) for end in ends
+    ]
+    assert [
+        set(branch.last) for branch in result.branches if branch.last[0].startswith(prefix)
+    ] == expected
 
 
-def check_attention(result: Trace, scale: float, count: int = LAYERS, normalized: bool = False) -> None:
+def check_attention(
+    result: Trace, scale: float, count: int = LAYERS, normalized: bool = False
+) -> None:
     assert [(s.head_size, s.normalized) for s in result.scores] == [(HEAD, normalized)] * count
     assert [s.scale for s in result.scores] == pytest.approx([scale] * count)
 
@@ -340,11 +408,20 @@ def constants(result: Trace, name: str) -> list[float | None]:
 
 
 def test_gpt2():
-    result = published(hf.GPT2Config(n_embd=WIDTH, n_layer=LAYERS, n_head=HEADS, vocab_size=VOCABULARY, **SPECIAL))
+    result = published(
+        hf.GPT2Config(n_embd=WIDTH, n_layer=LAYERS, n_head=HEADS, vocab_size=VOCABULARY, **SPECIAL)
+    )
     assert result.uses["transformer.wte.weight"] == (Use("lookup"), Use("matrix", (1,)))
     assert result.uses["transformer.wpe.weight"] == use("lookup")
-    assert result.uses["transformer.h.1.attn.c_attn.weight"] == use("matrix", 0)  # its Conv1D is stored transposed
-    check_blocks(result, "transformer.h", "attn.c_proj.weight attn.c_proj.bias", "mlp.c_proj.weight mlp.c_proj.bias")
+    assert result.uses["transformer.h.1.attn.c_attn.weight"] == use(
+        "matrix", 0
+    )  # its Conv1D is stored transposed
+    check_blocks(
+        result,
+        "transformer.h",
+        "attn.c_proj.weight attn.c_proj.bias",
+        "mlp.c_proj.weight mlp.c_proj.bias",
+    )
     check_attention(result, HEAD**-0.5)
     assert len(result.branches) == 2 * LAYERS
 
@@ -364,25 +441,47 @@ def test_llama(attention):
 
 @pytest.mark.parametrize(
     ("config", "attention", "normalized"),
-    [(hf.Gemma2Config, "eager", False), (hf.Gemma3TextConfig, "eager", True), (hf.Gemma3TextConfig, "sdpa", True)],
+    [
+        (hf.Gemma2Config, "eager", False),
+        (hf.Gemma3TextConfig, "eager", True),
+        (hf.Gemma3TextConfig, "sdpa", True),
+    ],
 )
 def test_gemma(config, attention, normalized):
     result = published(config(**GROUPED, head_dim=HEAD, query_pre_attn_scalar=16), attention)
-    assert constants(result, "model.embed_tokens.weight")[0] == pytest.approx(math.sqrt(WIDTH), rel=1e-6)
+    assert constants(result, "model.embed_tokens.weight")[0] == pytest.approx(
+        math.sqrt(WIDTH), rel=1e-6
+    )
     check_attention(result, 0.25, normalized=normalized)
-    check_blocks(result, "model.layers", "post_attention_layernorm.weight", "post_feedforward_layernorm.weight")
+    check_blocks(
+        result,
+        "model.layers",
+        "post_attention_layernorm.weight",
+        "post_feedforward_layernorm.weight",
+    )
     assert len(result.branches) == 2 * LAYERS
 
 
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
 def test_t5(attention):
-    config = hf.T5Config(d_model=WIDTH, d_kv=HEAD, d_ff=48, num_layers=LAYERS, num_heads=HEADS, vocab_size=VOCABULARY)
-    result = published(config, attention, input_ids=IDS, decoder_input_ids=IDS, attention_mask=torch.ones_like(IDS))
+    config = hf.T5Config(
+        d_model=WIDTH, d_kv=HEAD, d_ff=48, num_layers=LAYERS, num_heads=HEADS, vocab_size=VOCABULARY
+    )
+    result = published(
+        config, attention, input_ids=IDS, decoder_input_ids=IDS, attention_mask=torch.ones_like(IDS)
+    )
     assert result.uses["shared.weight"] == (Use("lookup"), Use("matrix", (1,)))
     before_readout = [c for c in result.constants if c.before == ("shared.weight",)]
-    assert [(c.value, c.after) for c in before_readout] == [(WIDTH**-0.5, ("decoder.final_layer_norm.weight",))]
+    assert [(c.value, c.after) for c in before_readout] == [
+        (WIDTH**-0.5, ("decoder.final_layer_norm.weight",))
+    ]
     check_attention(result, 1.0, count=3 * LAYERS)
-    check_blocks(result, "encoder.block", "layer.0.SelfAttention.o.weight", "layer.1.DenseReluDense.wo.weight")
+    check_blocks(
+        result,
+        "encoder.block",
+        "layer.0.SelfAttention.o.weight",
+        "layer.1.DenseReluDense.wo.weight",
+    )
     own, cross, mlp = (
         "layer.0.SelfAttention.o.weight",
         "layer.1.EncDecAttention.o.weight",
@@ -408,10 +507,14 @@ def test_bart(attention):
         decoder_start_token_id=2,
         **SPECIAL,
     )
-    result = published(config, attention, input_ids=IDS, decoder_input_ids=IDS, attention_mask=torch.ones_like(IDS))
+    result = published(
+        config, attention, input_ids=IDS, decoder_input_ids=IDS, attention_mask=torch.ones_like(IDS)
+    )
     assert constants(result, "model.shared.weight") == [math.sqrt(WIDTH)] * 2
     check_attention(result, HEAD**-0.5, count=3 * LAYERS)
-    own, cross = (f"{kind}.out_proj.weight {kind}.out_proj.bias" for kind in ("self_attn", "encoder_attn"))
+    own, cross = (
+        f"{kind}.out_proj.weight {kind}.out_proj.bias" for kind in ("self_attn", "encoder_attn")
+    )
     check_blocks(result, "model.encoder.layers", own, "fc2.weight fc2.bias")
     check_blocks(result, "model.decoder.layers", own, cross, "fc2.weight fc2.bias")
     assert len(result.branches) == 5 * LAYERS
@@ -419,11 +522,18 @@ def test_bart(attention):
 
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
 def test_bert(attention):
-    model = hf.AutoModelForMaskedLM.from_config(hf.BertConfig(**SIZE), attn_implementation=attention)
+    model = hf.AutoModelForMaskedLM.from_config(
+        hf.BertConfig(**SIZE), attn_implementation=attention
+    )
     result = trace(model, {"input_ids": IDS, "attention_mask": torch.ones_like(IDS)})
-    assert result.uses["bert.embeddings.word_embeddings.weight"] == (Use("lookup"), Use("matrix", (1,)))
+    assert result.uses["bert.embeddings.word_embeddings.weight"] == (
+        Use("lookup"),
+        Use("matrix", (1,)),
+    )
     attention_end = "attention.output.dense.weight attention.output.dense.bias"
-    check_blocks(result, "bert.encoder.layer", attention_end, "output.dense.weight output.dense.bias")
+    check_blocks(
+        result, "bert.encoder.layer", attention_end, "output.dense.weight output.dense.bias"
+    )
     check_attention(result, HEAD**-0.5)
     assert len(result.branches) == 2 * LAYERS
 
@@ -431,7 +541,9 @@ def test_bert(attention):
 def test_vit():
     config = hf.ViTConfig(**{**SIZE, "image_size": 16, "patch_size": 4})
     result = trace(hf.ViTForImageClassification(config), torch.randn(2, 3, 16, 16))
-    patches = next(name for name in result.uses if name.endswith("patch_embeddings.projection.weight"))
+    patches = next(
+        name for name in result.uses if name.endswith("patch_embeddings.projection.weight")
+    )
     assert result.uses[patches] == use("convolution", 1, 2, 3)
     assert result.uses["vit.embeddings.position_embeddings"] == use("shift")
     check_attention(result, HEAD**-0.5)
@@ -505,7 +617,9 @@ def test_mixtral(experts):
 @pytest.mark.parametrize("norm_first", [True, False])
 def test_transformer_encoder(norm_first):
     layer = nn.TransformerEncoderLayer(WIDTH, HEADS, 48, batch_first=True, norm_first=norm_first)
-    result = trace(nn.TransformerEncoder(layer, LAYERS, enable_nested_tensor=False), torch.randn(2, 5, WIDTH))
+    result = trace(
+        nn.TransformerEncoder(layer, LAYERS, enable_nested_tensor=False), torch.randn(2, 5, WIDTH)
+    )
     assert result.uses["layers.0.self_attn.in_proj_weight"] == use("matrix", 1)
     check_attention(result, HEAD**-0.5)
     own = "self_attn.out_proj.weight self_attn.out_proj.bias"

@@ -1,4 +1,5 @@
-"""Unmodified models of many architectures: planned, applied, trained, and compared with what was promised."""
+"""Unmodified models of many architectures: planned, applied, trained, and compared with what was
+promised."""
 
 import copy
 import math
@@ -11,9 +12,12 @@ from zoo import ZOO
 import orderone as o1
 from orderone.planning.probe import TOLERANCE
 
-HAND_WRITTEN = {name for name, entry in ZOO.items() if not hasattr(entry.build(64), "base_model_prefix")}
+HAND_WRITTEN = {
+    name for name, entry in ZOO.items() if not hasattr(entry.build(64), "base_model_prefix")
+}
 EXPLAINED = {  # what the probe finds in these, and why it is right to tell
-    "llama-mqa",  # one key and value for all heads: a bottleneck, and values shrink like n^-1/2 at first
+    # one key and value for all heads: a bottleneck, and values shrink like n^-1/2 at first
+    "llama-mqa",
     "albert",  # a bottleneck before the readout that is normalized again
     "clip",  # its outputs are normalized features: gradients follow another law
 }
@@ -52,7 +56,9 @@ def test_sizes_at_initialization_follow_the_predicted_exponents(name):
     assert bool(off) == (name in EXPLAINED), "\n".join(map(str, off))
 
 
-@pytest.mark.parametrize("name", ["gpt2", "llama-gqa", "gemma2", "t5", "vit", "mlp", "cnn-batchnorm", "nano-gpt"])
+@pytest.mark.parametrize(
+    "name", ["gpt2", "llama-gqa", "gemma2", "t5", "vit", "mlp", "cnn-batchnorm", "nano-gpt"]
+)
 def test_at_base_size_everything_is_the_original_bit_for_bit(name):
     entry = ZOO[name]
     model, plan = planned(name, 64)
@@ -62,9 +68,13 @@ def test_at_base_size_everything_is_the_original_bit_for_bit(name):
     assert len(plan.param_groups()) == 1
     assert not plan.multipliers
     ours = entry.train(model, plan.optimizer())
-    plain = entry.train(original, torch.optim.AdamW(original.parameters(), lr=1e-3, weight_decay=0.1))
+    plain = entry.train(
+        original, torch.optim.AdamW(original.parameters(), lr=1e-3, weight_decay=0.1)
+    )
     assert ours == plain
-    for (key, one), other in zip(model.state_dict().items(), original.state_dict().values(), strict=True):
+    for (key, one), other in zip(
+        model.state_dict().items(), original.state_dict().values(), strict=True
+    ):
         assert torch.equal(one, other), key
 
 
@@ -97,13 +107,15 @@ def sizes_after_training(name: str, width: int, lr: float, plain: bool) -> dict[
 
 @pytest.mark.parametrize("name", ["mistral", "gpt-neox", "opt", "gemma2"])
 def test_activations_stop_growing_with_width_after_four_steps(name):
-    """The law, and a case that must fail: the same model as it comes, with one learning rate for all."""
+    """The law, and a case that must fail: the same model as it comes, with one learning rate for
+    all."""
     widths, lr = (64, 128, 256), 1e-2
     worst = {}
     for plain in (True, False):
         sizes = [sizes_after_training(name, width, lr, plain) for width in widths]
         doublings = [
-            math.log2(last / first) / 2 for last, first in zip(sizes[-1].values(), sizes[0].values(), strict=True)
+            math.log2(last / first) / 2
+            for last, first in zip(sizes[-1].values(), sizes[0].values(), strict=True)
         ]
         worst[plain] = max(doublings)
     assert worst[False] < 0.15

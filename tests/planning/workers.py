@@ -34,7 +34,8 @@ class Block(nn.Module):
 
 
 class Own(nn.Module):
-    """LayerNorms and a tied head, which needs a multiplier in a hook when the plan gets no example batch."""
+    """LayerNorms and a tied head, which needs a multiplier in a hook when the plan gets no example
+    batch."""
 
     def __init__(self, width: int, layers: int = 2):
         super().__init__()
@@ -107,13 +108,15 @@ def run(name: str, model: nn.Module, forward: Callable[..., Any] | None = None) 
     return train(name, forward or model, plan.optimizer())
 
 
-# --- processes -------------------------------------------------------------------------------------------------------
+# --- processes ------------------------------------------------------------------------------------
 
 
 def share(batch: Batch) -> Batch:
     """This process's rows."""
     rows = slice(dist.get_rank(), None, PROCESSES)
-    return {key: value[rows] if isinstance(value, Tensor) else value for key, value in batch.items()}
+    return {
+        key: value[rows] if isinstance(value, Tensor) else value for key, value in batch.items()
+    }
 
 
 def averaged(name: str, model: nn.Module, optimizer: Optimizer) -> list[float]:
@@ -162,11 +165,16 @@ def wrapped_before(name: str, wrapper: str) -> list[float]:
 def _losses(name: str, wrapper: str, model: nn.Module, plan: o1.Plan) -> list[float]:
     optimizer = plan.optimizer()
     plan.check(optimizer)
-    return train(name, model, optimizer) if wrapper == "tensor parallel" else averaged(name, model, optimizer)
+    return (
+        train(name, model, optimizer)
+        if wrapper == "tensor parallel"
+        else averaged(name, model, optimizer)
+    )
 
 
 def sharded_before_memory(name: str, wrapper: str) -> dict[str, tuple[float, float, bool]]:
-    """Built on the meta device, sharded there, drawn by `apply`: size, planned size, and whether both shards are alike."""
+    """Built on the meta device, sharded there, drawn by `apply`: size, planned size, and whether
+    both shards are alike."""
     with torch.device("meta"):
         model = MODELS[name].build(WIDTH)
     plan = planned(name, model)
@@ -187,7 +195,11 @@ def sharded_before_memory(name: str, wrapper: str) -> dict[str, tuple[float, flo
 
 
 JOBS: dict[str, tuple[Callable[[str, str], Any], str, str]] = {
-    f"{name}, {wrapper}, {'plan first' if job is wrapped_after else 'plan last'}": (job, name, wrapper)
+    f"{name}, {wrapper}, {'plan first' if job is wrapped_after else 'plan last'}": (
+        job,
+        name,
+        wrapper,
+    )
     for wrapper, names in (("ddp", LAYERS), ("fsdp", LAYERS), ("tensor parallel", ["own"]))
     for name in names
     for job in (wrapped_after, wrapped_before)
@@ -197,7 +209,9 @@ JOBS: dict[str, tuple[Callable[[str, str], Any], str, str]] = {
 def process(rank: int, folder: str) -> None:
     """All jobs; a job that fails is told by its error."""
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=PROCESSES)
+    dist.init_process_group(
+        "gloo", init_method=f"file://{folder}/store", rank=rank, world_size=PROCESSES
+    )
     results = {}
     for key, (job, name, wrapper) in JOBS.items():
         with warnings.catch_warnings():

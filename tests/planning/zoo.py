@@ -1,8 +1,10 @@
-"""Tiny, randomly initialised, unmodified models of many architectures, each as a function of its width.
+"""Tiny, randomly initialised, unmodified models of many architectures, each as a function of its
+width.
 
-Heads have 16 channels and grow in number, the MLP is a constant multiple of the width, and nothing drops out, unless
-the name or a comment says otherwise. Hugging Face models are built from their config classes; nothing is downloaded.
-Where a plain model has no loss of its own, the targets are a function of its inputs, so that every task can be learnt.
+Heads have 16 channels and grow in number, the MLP is a constant multiple of the width, and nothing
+drops out, unless the name or a comment says otherwise. Hugging Face models are built from their
+config classes; nothing is downloaded. Where a plain model has no loss of its own, the targets are a
+function of its inputs, so that every task can be learnt.
 """
 
 import math
@@ -22,7 +24,8 @@ Batch = dict[str, Any]
 
 @dataclass(frozen=True)
 class Entry:
-    """A model family: `build(width, layers=2)`, `batch(seed)` for its forward, and the loss of an output."""
+    """A model family: `build(width, layers=2)`, `batch(seed)` for its forward, and the loss of an
+    output."""
 
     name: str
     build: Callable[..., nn.Module]
@@ -30,7 +33,11 @@ class Entry:
     loss: Callable[[Any, Batch], Tensor]
 
     def train(
-        self, model: Callable[..., Any], optimizer: torch.optim.Optimizer, batch: Batch | None = None, steps: int = 4
+        self,
+        model: Callable[..., Any],
+        optimizer: torch.optim.Optimizer,
+        batch: Batch | None = None,
+        steps: int = 4,
     ) -> list[float]:
         """The losses of a few steps on one batch."""
         batch, losses = self.batch(0) if batch is None else batch, []
@@ -46,12 +53,14 @@ class Entry:
 ZOO: dict[str, Entry] = {}
 
 
-# --- batches and losses -------------------------------------------------------------------------------------------
+# --- batches and losses ---------------------------------------------------------------------------
 
 
 def _tokens(seed: int, length: int = LENGTH) -> Tensor:
     """Tokens 3 to 99: no special one among them."""
-    return torch.randint(3, VOCAB - 1, (BATCH, length), generator=torch.Generator().manual_seed(seed))
+    return torch.randint(
+        3, VOCAB - 1, (BATCH, length), generator=torch.Generator().manual_seed(seed)
+    )
 
 
 def _normal(seed: int, *shape: int) -> Tensor:
@@ -144,11 +153,12 @@ def next_token(output: Tensor, batch: Batch) -> Tensor:
     return functional.cross_entropy(output[:, :-1].flatten(0, 1), batch["ids"][:, 1:].flatten())
 
 
-# --- Hugging Face -------------------------------------------------------------------------------------------------
+# --- Hugging Face ---------------------------------------------------------------------------------
 
 
 def _common(config: Any, width: int, layers: int) -> dict[str, Any]:
-    """Sizes under the names that most configs share, and no dropout of any name: those that this config has."""
+    """Sizes under the names that most configs share, and no dropout of any name: those that this
+    config has."""
     sizes = {
         "vocab_size": VOCAB,
         "hidden_size": width,
@@ -166,7 +176,11 @@ def _common(config: Any, width: int, layers: int) -> dict[str, Any]:
     }
     known = {field.name: field.default for field in fields(config)}
     renamed = {config.attribute_map.get(name, name): value for name, value in sizes.items()}
-    renamed |= {name: 0.0 for name, default in known.items() if "drop" in name and isinstance(default, float)}
+    renamed |= {
+        name: 0.0
+        for name, default in known.items()
+        if "drop" in name and isinstance(default, float)
+    }
     pad = known.get("pad_token_id")
     if isinstance(pad, int) and pad >= VOCAB:
         renamed["pad_token_id"] = 0
@@ -181,7 +195,8 @@ def _hf(
     settings: Callable[[int, int], dict[str, Any]] = lambda w, n: {},
     assigned: dict[str, Any] | None = None,
 ) -> None:
-    """Add a Hugging Face model: the common settings, its own over them, and what is assigned to the made config."""
+    """Add a Hugging Face model: the common settings, its own over them, and what is assigned to the
+    made config."""
 
     def build(width: int, layers: int = 2) -> nn.Module:
         import transformers
@@ -200,12 +215,36 @@ def _hf(
 
 # Decoders
 _hf("gpt2", "GPT2LMHeadModel", "GPT2Config", causal)
-_hf("gpt2-untied", "GPT2LMHeadModel", "GPT2Config", causal, lambda w, n: {"tie_word_embeddings": False})
+_hf(
+    "gpt2-untied",
+    "GPT2LMHeadModel",
+    "GPT2Config",
+    causal,
+    lambda w, n: {"tie_word_embeddings": False},
+)
 _hf("gpt-neox", "GPTNeoXForCausalLM", "GPTNeoXConfig", causal)
-_hf("opt", "OPTForCausalLM", "OPTConfig", causal, lambda w, n: {"ffn_dim": 4 * w, "word_embed_proj_dim": w})
+_hf(
+    "opt",
+    "OPTForCausalLM",
+    "OPTConfig",
+    causal,
+    lambda w, n: {"ffn_dim": 4 * w, "word_embed_proj_dim": w},
+)
 _hf("llama", "LlamaForCausalLM", "LlamaConfig", causal)
-_hf("llama-gqa", "LlamaForCausalLM", "LlamaConfig", causal, lambda w, n: {"num_key_value_heads": w // HEAD // 2})
-_hf("llama-tied", "LlamaForCausalLM", "LlamaConfig", causal, lambda w, n: {"tie_word_embeddings": True})
+_hf(
+    "llama-gqa",
+    "LlamaForCausalLM",
+    "LlamaConfig",
+    causal,
+    lambda w, n: {"num_key_value_heads": w // HEAD // 2},
+)
+_hf(
+    "llama-tied",
+    "LlamaForCausalLM",
+    "LlamaConfig",
+    causal,
+    lambda w, n: {"tie_word_embeddings": True},
+)
 _hf("llama-mqa", "LlamaForCausalLM", "LlamaConfig", causal, lambda w, n: {"num_key_value_heads": 1})
 _hf(
     "llama-wider-heads",
@@ -224,19 +263,33 @@ _hf(
 _hf("qwen2", "Qwen2ForCausalLM", "Qwen2Config", causal)
 _hf("qwen3", "Qwen3ForCausalLM", "Qwen3Config", causal)
 _hf("gemma", "GemmaForCausalLM", "GemmaConfig", causal)
-_hf("gemma2", "Gemma2ForCausalLM", "Gemma2Config", causal, lambda w, n: {"query_pre_attn_scalar": HEAD})
+_hf(
+    "gemma2",
+    "Gemma2ForCausalLM",
+    "Gemma2Config",
+    causal,
+    lambda w, n: {"query_pre_attn_scalar": HEAD},
+)
 _hf(
     "gemma3",
     "Gemma3ForCausalLM",
     "Gemma3TextConfig",
     causal,
-    lambda w, n: {"query_pre_attn_scalar": HEAD, "sliding_window": LENGTH // 2, "sliding_window_pattern": 2},
+    lambda w, n: {
+        "query_pre_attn_scalar": HEAD,
+        "sliding_window": LENGTH // 2,
+        "sliding_window_pattern": 2,
+    },
 )
 _hf("phi", "PhiForCausalLM", "PhiConfig", causal)
 _hf("phi3", "Phi3ForCausalLM", "Phi3Config", causal)
-_hf("falcon", "FalconForCausalLM", "FalconConfig", causal)  # one head of keys and values; MLP beside the attention
+_hf(
+    "falcon", "FalconForCausalLM", "FalconConfig", causal
+)  # one head of keys and values; MLP beside the attention
 _hf("bloom", "BloomForCausalLM", "BloomConfig", causal)
-_hf("olmo2", "Olmo2ForCausalLM", "Olmo2Config", causal)  # queries and keys are normed over all heads at once
+_hf(
+    "olmo2", "Olmo2ForCausalLM", "Olmo2Config", causal
+)  # queries and keys are normed over all heads at once
 _hf(
     "granite",
     "GraniteForCausalLM",
@@ -250,7 +303,13 @@ _hf(
     },
 )
 _hf("cohere", "CohereForCausalLM", "CohereConfig", causal)
-_hf("cohere-qk-norm", "CohereForCausalLM", "CohereConfig", causal, lambda w, n: {"use_qk_norm": True})  # 2-d gains
+_hf(
+    "cohere-qk-norm",
+    "CohereForCausalLM",
+    "CohereConfig",
+    causal,
+    lambda w, n: {"use_qk_norm": True},
+)  # 2-d gains
 _hf("starcoder2", "Starcoder2ForCausalLM", "Starcoder2Config", causal)
 _hf("stablelm", "StableLmForCausalLM", "StableLmConfig", causal)
 _hf("mixtral", "MixtralForCausalLM", "MixtralConfig", causal, lambda w, n: {"num_local_experts": 4})
@@ -280,21 +339,41 @@ _hf(
         "v_head_dim": HEAD,
     },
 )
-_hf("mamba", "MambaForCausalLM", "MambaConfig", causal)  # tied; the rank of the time steps is width / 16
+_hf(
+    "mamba", "MambaForCausalLM", "MambaConfig", causal
+)  # tied; the rank of the time steps is width / 16
 
 # Encoders
 _hf("bert", "BertForMaskedLM", "BertConfig", masked)
 _hf("roberta", "RobertaForMaskedLM", "RobertaConfig", masked)
-_hf("distilbert", "DistilBertForMaskedLM", "DistilBertConfig", masked, lambda w, n: {"hidden_dim": 4 * w})
-_hf("electra", "ElectraForPreTraining", "ElectraConfig", replaced, lambda w, n: {"embedding_size": w // 2})
+_hf(
+    "distilbert",
+    "DistilBertForMaskedLM",
+    "DistilBertConfig",
+    masked,
+    lambda w, n: {"hidden_dim": 4 * w},
+)
+_hf(
+    "electra",
+    "ElectraForPreTraining",
+    "ElectraConfig",
+    replaced,
+    lambda w, n: {"embedding_size": w // 2},
+)
 _hf(
     "deberta-v2",
     "DebertaV2ForMaskedLM",
     "DebertaV2Config",
     masked,
-    lambda w, n: {"relative_attention": True, "position_biased_input": False, "pos_att_type": ["p2c", "c2p"]},
+    lambda w, n: {
+        "relative_attention": True,
+        "position_biased_input": False,
+        "pos_att_type": ["p2c", "c2p"],
+    },
 )
-_hf("albert", "AlbertForMaskedLM", "AlbertConfig", masked, lambda w, n: {"embedding_size": 32})  # at every width
+_hf(
+    "albert", "AlbertForMaskedLM", "AlbertConfig", masked, lambda w, n: {"embedding_size": 32}
+)  # at every width
 
 # Encoders with decoders
 _hf(
@@ -305,7 +384,9 @@ _hf(
     lambda w, n: {"d_ff": 4 * w, "decoder_start_token_id": 0},
 )
 _hf(
-    "t5-v1.1",  # still tied: since transformers 5 the setting only says that the head's input is not scaled by width^-1/2
+    # still tied: since transformers 5 the setting only says that the head's input is not scaled by
+    # width^-1/2
+    "t5-v1.1",
     "T5ForConditionalGeneration",
     "T5Config",
     seq2seq,
@@ -317,7 +398,8 @@ _hf(
     },
 )
 _hf(
-    "t5-untied",  # the only way to untie it; the encoder and the decoder then have embeddings of their own
+    # the only way to untie it; the encoder and the decoder then have embeddings of their own
+    "t5-untied",
     "T5ForConditionalGeneration",
     "T5Config",
     seq2seq,
@@ -328,7 +410,9 @@ _hf(
 
 def _both(w: int, n: int) -> dict[str, Any]:
     side = {"layers": n, "attention_heads": w // HEAD, "ffn_dim": 4 * w}
-    return {f"{coder}_{key}": value for coder in ("encoder", "decoder") for key, value in side.items()}
+    return {
+        f"{coder}_{key}": value for coder in ("encoder", "decoder") for key, value in side.items()
+    }
 
 
 _hf("bart", "BartForConditionalGeneration", "BartConfig", seq2seq, _both)
@@ -359,7 +443,10 @@ def _clip(w: int, n: int) -> dict[str, Any]:
 
     own = {"projection_dim": w}
     text_config = _common(CLIPTextConfig, w, n) | own | {"eos_token_id": VOCAB - 1}
-    return {"text_config": text_config, "vision_config": _common(CLIPVisionConfig, w, n) | own} | own
+    return {
+        "text_config": text_config,
+        "vision_config": _common(CLIPVisionConfig, w, n) | own,
+    } | own
 
 
 _hf("clip", "CLIPModel", "CLIPConfig", image_and_text, _clip)
@@ -408,10 +495,12 @@ _hf(
 )
 
 
-# --- plain torch --------------------------------------------------------------------------------------------------
+# --- plain torch ----------------------------------------------------------------------------------
 
 
-def _torch(name: str, batch: Callable[[int], Batch], loss: Callable[[Any, Batch], Tensor]) -> Callable[[type], type]:
+def _torch(
+    name: str, batch: Callable[[int], Batch], loss: Callable[[Any, Batch], Tensor]
+) -> Callable[[type], type]:
     """Add the class of a plain model, built from a width and a number of layers."""
 
     def add(model: type) -> type:
@@ -445,13 +534,25 @@ class MLP(_Chain):
 @_torch("mlp-norm", features, classify)
 class MLPNorm(_Chain):
     def parts(self, width: int, layers: int) -> list[nn.Module]:
-        hidden = [part for _ in range(layers) for part in (nn.Linear(width, width), nn.LayerNorm(width), nn.GELU())]
-        return [nn.Linear(FEATURES, width), nn.LayerNorm(width), nn.GELU(), *hidden, nn.Linear(width, CLASSES)]
+        hidden = [
+            part
+            for _ in range(layers)
+            for part in (nn.Linear(width, width), nn.LayerNorm(width), nn.GELU())
+        ]
+        return [
+            nn.Linear(FEATURES, width),
+            nn.LayerNorm(width),
+            nn.GELU(),
+            *hidden,
+            nn.Linear(width, CLASSES),
+        ]
 
 
 class _ConvNet(_Chain):
     def parts(self, width: int, layers: int) -> list[nn.Module]:
-        hidden = [part for _ in range(layers) for part in (*self.conv(width), self.norm(width), nn.ReLU())]
+        hidden = [
+            part for _ in range(layers) for part in (*self.conv(width), self.norm(width), nn.ReLU())
+        ]
         stem = [nn.Conv2d(3, width, 3, stride=2, padding=1), self.norm(width), nn.ReLU()]
         return [*stem, *hidden, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(width, CLASSES)]
 
@@ -484,10 +585,16 @@ class _Basic(nn.Module):
         self.bn1 = nn.BatchNorm2d(fan_out)
         self.conv2 = nn.Conv2d(fan_out, fan_out, 3, 1, 1, bias=False)
         self.bn2 = nn.BatchNorm2d(fan_out)
-        self.short = nn.Identity() if fan_in == fan_out else nn.Conv2d(fan_in, fan_out, 1, stride, bias=False)
+        self.short = (
+            nn.Identity()
+            if fan_in == fan_out
+            else nn.Conv2d(fan_in, fan_out, 1, stride, bias=False)
+        )
 
     def forward(self, x: Tensor) -> Tensor:
-        return functional.relu(self.bn2(self.conv2(functional.relu(self.bn1(self.conv1(x))))) + self.short(x))
+        return functional.relu(
+            self.bn2(self.conv2(functional.relu(self.bn1(self.conv1(x))))) + self.short(x)
+        )
 
 
 @_torch("resnet-basic", pixels, classify)
@@ -503,7 +610,9 @@ class _LayerScale(nn.Module):
     def __init__(self, width: int):
         super().__init__()
         self.norm = nn.LayerNorm(width)
-        self.mlp = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
+        self.mlp = nn.Sequential(
+            nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width)
+        )
         self.gain = nn.Parameter(0.1 * torch.ones(width))
 
     def forward(self, x: Tensor) -> Tensor:
@@ -523,13 +632,17 @@ class Translator(nn.Module):
         super().__init__()
         self.embed = nn.Embedding(VOCAB, width)
         self.place = nn.Embedding(LENGTH, width)
-        self.body = nn.Transformer(width, width // HEAD, layers, layers, 4 * width, dropout=0.0, batch_first=True)
+        self.body = nn.Transformer(
+            width, width // HEAD, layers, layers, 4 * width, dropout=0.0, batch_first=True
+        )
         self.head = nn.Linear(width, VOCAB)
 
     def forward(self, source: Tensor, ids: Tensor) -> Tensor:
         place = self.place.weight
         mask = nn.Transformer.generate_square_subsequent_mask(ids.shape[1], device=ids.device)
-        return self.head(self.body(self.embed(source) + place, self.embed(ids) + place, tgt_mask=mask))
+        return self.head(
+            self.body(self.embed(source) + place, self.embed(ids) + place, tgt_mask=mask)
+        )
 
 
 @_torch("nn-transformer-encoder", text, parity)
@@ -539,9 +652,17 @@ class EncoderClassifier(nn.Module):
         self.embed = nn.Embedding(VOCAB, width)
         self.place = nn.Parameter(0.02 * torch.randn(LENGTH, width))
         layer = nn.TransformerEncoderLayer(
-            width, width // HEAD, 4 * width, dropout=0.0, batch_first=True, norm_first=True, activation="gelu"
+            width,
+            width // HEAD,
+            4 * width,
+            dropout=0.0,
+            batch_first=True,
+            norm_first=True,
+            activation="gelu",
         )
-        self.body = nn.TransformerEncoder(layer, layers, nn.LayerNorm(width), enable_nested_tensor=False)
+        self.body = nn.TransformerEncoder(
+            layer, layers, nn.LayerNorm(width), enable_nested_tensor=False
+        )
         self.head = nn.Linear(width, 2)
 
     def forward(self, ids: Tensor) -> Tensor:
@@ -567,7 +688,10 @@ class _NanoAttention(nn.Module):
         self.c_proj = nn.Linear(width, width)
 
     def forward(self, x: Tensor) -> Tensor:
-        q, k, v = (part.unflatten(-1, (-1, HEAD)).transpose(1, 2) for part in self.c_attn(x).chunk(3, dim=-1))
+        q, k, v = (
+            part.unflatten(-1, (-1, HEAD)).transpose(1, 2)
+            for part in self.c_attn(x).chunk(3, dim=-1)
+        )
         mixed = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
         return self.c_proj(mixed.transpose(1, 2).flatten(2))
 
@@ -597,7 +721,8 @@ class _NanoBlock(nn.Module):
 
 @_torch("nano-gpt", nano, second)
 class NanoGPT(nn.Module):
-    """After nanoGPT: a tied head, 0.02 everywhere, and less of it in the projections into the residual stream."""
+    """After nanoGPT: a tied head, 0.02 everywhere, and less of it in the projections into the
+    residual stream."""
 
     def __init__(self, width: int, layers: int):
         super().__init__()
@@ -630,7 +755,9 @@ class NanoGPT(nn.Module):
         for block in blocks:  # pyright: ignore[reportGeneralTypeIssues]
             x = block(x)
         logits = self.lm_head(ln_f(x))
-        return logits, None if targets is None else functional.cross_entropy(logits.flatten(0, 1), targets.flatten())
+        return logits, None if targets is None else functional.cross_entropy(
+            logits.flatten(0, 1), targets.flatten()
+        )
 
 
 class _Project(nn.Module):

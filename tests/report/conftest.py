@@ -7,7 +7,8 @@ TIMEOUT_MS = 30_000
 
 @pytest.fixture
 def open_file(browser):
-    """Opens a file; at the end, whatever it complained about or asked of the network is an error."""
+    """Opens a file; at the end, whatever it complained about or asked of the network is an
+    error."""
     complaints, contexts = [], []
 
     def open_file(path, **options):
@@ -15,11 +16,21 @@ def open_file(browser):
         contexts.append(context := browser.new_context(**options))
         context.set_default_timeout(TIMEOUT_MS)
         page, file = context.new_page(), path.as_uri()
-        page.on("console", lambda message: complaints.append(f"console {message.type}: {message.text}"))
+        page.on(
+            "console", lambda message: complaints.append(f"console {message.type}: {message.text}")
+        )
         page.on("pageerror", lambda error: complaints.append(f"error: {error}"))
-        page.on("dialog", lambda dialog: (complaints.append(f"dialog: {dialog.message}"), dialog.dismiss()))
-        page.on("request", lambda request: request.url == file or complaints.append(f"request: {request.url}"))
-        page.route("**/*", lambda route: route.continue_() if route.request.url == file else route.abort())
+        page.on(
+            "dialog",
+            lambda dialog: (complaints.append(f"dialog: {dialog.message}"), dialog.dismiss()),
+        )
+        page.on(
+            "request",
+            lambda request: request.url == file or complaints.append(f"request: {request.url}"),
+        )
+        page.route(
+            "**/*", lambda route: route.continue_() if route.request.url == file else route.abort()
+        )
         page.goto(file)
         return page
 

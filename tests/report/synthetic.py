@@ -1,4 +1,5 @@
-"""Results of checks that nobody ran: power laws with noise, in every shape that a real check may return."""
+"""Results of checks that nobody ran: power laws with noise, in every shape that a real check may
+return."""
 
 from types import SimpleNamespace
 
@@ -36,13 +37,23 @@ def check(
                 slope = SLOPES[verdict] if step else SLOPES["PASS"]
                 frame += [
                     _record(
-                        axis, n, seed, step, module, quantity, law * (n / 64) ** slope * np.exp(noise * rng.normal())
+                        axis,
+                        n,
+                        seed,
+                        step,
+                        module,
+                        quantity,
+                        law * (n / 64) ** slope * np.exp(noise * rng.normal()),
                     )
                     for n in WIDTHS
                     for seed in SEEDS
                 ]
                 if step:
-                    exponents.append(_exponent(module, quantity, step, verdict if step == steps[-1] else "PASS", slope))
+                    exponents.append(
+                        _exponent(
+                            module, quantity, step, verdict if step == steps[-1] else "PASS", slope
+                        )
+                    )
     result = SimpleNamespace(
         axis=axis,
         frame=pd.DataFrame(frame),

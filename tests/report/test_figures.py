@@ -9,7 +9,10 @@ import pytest
 from orderone.report import write_figures
 from orderone.report.limits import density
 
-FIGURE = {"data": [{"type": "scatter", "y": np.array([1.0, np.nan, 3.0])}], "layout": {"title": {"text": "</script>"}}}
+FIGURE = {
+    "data": [{"type": "scatter", "y": np.array([1.0, np.nan, 3.0])}],
+    "layout": {"title": {"text": "</script>"}},
+}
 
 
 def test_a_page_holds_its_figures_and_nothing_else(tmp_path):
@@ -38,11 +41,20 @@ def test_densities_have_mass_one():
 
 def test_a_page_of_figures_on_a_phone_in_the_dark(open_file, tmp_path):
     lines = [
-        {"type": "scatter", "x": [1, 10, 100], "y": [k, 2, 3], "name": f"a rather long name {k}"} for k in range(6)
+        {"type": "scatter", "x": [1, 10, 100], "y": [k, 2, 3], "name": f"a rather long name {k}"}
+        for k in range(6)
     ]
-    named = {"data": lines, "layout": {"title": {"text": "Loss &lt;1&gt;<br><sup>crosses: diverged</sup>"}}}
+    named = {
+        "data": lines,
+        "layout": {"title": {"text": "Loss &lt;1&gt;<br><sup>crosses: diverged</sup>"}},
+    }
     path = write_figures(
-        tmp_path / "a.html", "Many " * 20, [named, FIGURE], ["note"], [[["head"] * 9, ["cell"] * 9]], "x" * 90
+        tmp_path / "a.html",
+        "Many " * 20,
+        [named, FIGURE],
+        ["note"],
+        [[["head"] * 9, ["cell"] * 9]],
+        "x" * 90,
     )
     page = open_file(path, viewport={"width": 390, "height": 844}, color_scheme="dark")
     for plot in page.locator(".plot").all():

@@ -1,4 +1,5 @@
-"""The page of the gallery: what it holds, that no string can become markup, and how it behaves in a real browser."""
+"""The page of the gallery: what it holds, that no string can become markup, and how it behaves in a
+real browser."""
 
 import json
 import math
@@ -18,13 +19,27 @@ from orderone.report.plain import is_empty, plain, plain_figure
 
 X = np.linspace(1, 4, 30)
 LINES = {
-    "data": [{"type": "scatter", "mode": "lines", "name": f"depth {d}", "x": X, "y": X**-d} for d in range(1, 7)],
-    "layout": {"xaxis": {"type": "log", "title": {"text": "width"}}, "yaxis": {"title": {"text": "RMS"}}},
+    "data": [
+        {"type": "scatter", "mode": "lines", "name": f"depth {d}", "x": X, "y": X**-d}
+        for d in range(1, 7)
+    ],
+    "layout": {
+        "xaxis": {"type": "log", "title": {"text": "width"}},
+        "yaxis": {"title": {"text": "RMS"}},
+    },
 }
-HEAT = {"data": [{"type": "heatmap", "z": np.outer(X, X), "colorbar": {"title": {"text": "accuracy"}}}]}
+HEAT = {
+    "data": [{"type": "heatmap", "z": np.outer(X, X), "colorbar": {"title": {"text": "accuracy"}}}]
+}
 PANELS = {
-    "data": [trace | {"xaxis": f"x{k}", "yaxis": f"y{k}"} for k in ("", "2") for trace in LINES["data"]],
-    "layout": {"xaxis": {"domain": [0, 0.45]}, "xaxis2": {"domain": [0.55, 1]}, "yaxis2": {"anchor": "x2"}},
+    "data": [
+        trace | {"xaxis": f"x{k}", "yaxis": f"y{k}"} for k in ("", "2") for trace in LINES["data"]
+    ],
+    "layout": {
+        "xaxis": {"domain": [0, 0.45]},
+        "xaxis2": {"domain": [0.55, 1]},
+        "yaxis2": {"anchor": "x2"},
+    },
 }
 PART = {
     "seconds": 4.2,
@@ -45,7 +60,10 @@ def picture(figure=LINES, title="Decay", alt="Six falling lines.", caption=""):
 
 def grid(rows=3, cell="holds"):
     return SimpleNamespace(
-        title="A table", head=("row", "holds?"), rows=[(str(k), cell) for k in range(rows)], caption=""
+        title="A table",
+        head=("row", "holds?"),
+        rows=[(str(k), cell) for k in range(rows)],
+        caption="",
     )
 
 
@@ -65,7 +83,10 @@ class Entry:
     findings: tuple = (finding(True), finding(None))
     drawn: tuple = (picture(), picture(HEAT, "Heat"), picture(PANELS, "Panels"), grid())
     provenance: dict = field(
-        default_factory=lambda: {"command": "orderone reproduce it", "parts": {"one": PART, "two": PART}}
+        default_factory=lambda: {
+            "command": "orderone reproduce it",
+            "parts": {"one": PART, "two": PART},
+        }
     )
 
     @property
@@ -83,33 +104,63 @@ def several():
     both = (finding(False), finding(True, "corrected", "It shrinks", erratum="S1.4"))
     return [
         Entry(),
-        Entry("s1-figure7", "S1", "Trainable depth", verdict="does not hold", corrected="holds", findings=both),
+        Entry(
+            "s1-figure7",
+            "S1",
+            "Trainable depth",
+            verdict="does not hold",
+            corrected="holds",
+            findings=both,
+        ),
         Entry("s1-figure8", "S1", "Speed", verdict="holds in part", scale="gpu"),
         Entry("s9-other", "S9", "Of a paper that is not ours", verdict="unclear"),
     ]
 
 
 def embedded(text: str) -> list:
-    return [json.loads(found) for found in re.findall(r'<script type="application/json".*?>(.*?)</script>', text)]
+    return [
+        json.loads(found)
+        for found in re.findall(r'<script type="application/json".*?>(.*?)</script>', text)
+    ]
 
 
-# --- what is written --------------------------------------------------------------------------------------------------
+# --- what is written ------------------------------------------------------------------------------
 
 
 def test_figures_become_plain():
-    frame = pd.DataFrame({"x": [1.0, math.nan, math.inf], "day": pd.date_range("2026-01-01", periods=3)})
-    odd = {"a": frame.x, "b": np.float32(0.1), "c": np.array([True]), "d": Fraction(1, 4), "e": pd.NA, "f": frame.day}
-    told = plain(odd | {"g": range(2), "h": (x for x in "ab"), "i": np.array(3), "j": 1 / 3, "k": pd.NaT})
+    frame = pd.DataFrame(
+        {"x": [1.0, math.nan, math.inf], "day": pd.date_range("2026-01-01", periods=3)}
+    )
+    odd = {
+        "a": frame.x,
+        "b": np.float32(0.1),
+        "c": np.array([True]),
+        "d": Fraction(1, 4),
+        "e": pd.NA,
+        "f": frame.day,
+    }
+    told = plain(
+        odd | {"g": range(2), "h": (x for x in "ab"), "i": np.array(3), "j": 1 / 3, "k": pd.NaT}
+    )
     assert told["a"] == [1, None, None]
     assert (told["b"], told["c"], told["d"], told["e"]) == (0.1, [True], 0.25, None)
     assert told["f"][0].startswith("2026-01-01")
-    assert (told["g"], told["h"], told["i"], told["j"], told["k"]) == ([0, 1], ["a", "b"], 3, 0.333333, None)
+    assert (told["g"], told["h"], told["i"], told["j"], told["k"]) == (
+        [0, 1],
+        ["a", "b"],
+        3,
+        0.333333,
+        None,
+    )
     json.dumps(told, allow_nan=False)
 
 
 def test_figures_lose_what_the_page_decides_or_cannot_run():
     figure = plain_figure(
-        {"data": [{"type": "scattergl", "y": [1]}], "layout": {"template": {"layout": {}}, "height": 9}}
+        {
+            "data": [{"type": "scattergl", "y": [1]}],
+            "layout": {"template": {"layout": {}}, "height": 9},
+        }
     )
     assert figure == {"data": [{"type": "scatter", "y": [1]}], "layout": {"height": 9}}
 
@@ -132,13 +183,26 @@ def test_a_figure_without_data_is_known(data, empty):
 
 def test_the_page_is_closed_and_holds_no_markup_of_others(tmp_path):
     everywhere = replace(
-        Entry(), name=HOSTILE[0], title=HOSTILE[1], claim=HOSTILE[2], method=HOSTILE[3], paper=HOSTILE[0], scale=HOSTILE[1],
-        errata=tuple(HOSTILE), verdict=HOSTILE[1], corrected=HOSTILE[0],
+        Entry(),
+        name=HOSTILE[0],
+        title=HOSTILE[1],
+        claim=HOSTILE[2],
+        method=HOSTILE[3],
+        paper=HOSTILE[0],
+        scale=HOSTILE[1],
+        errata=tuple(HOSTILE),
+        verdict=HOSTILE[1],
+        corrected=HOSTILE[0],
         findings=tuple(finding(False, "corrected", h, h, h) for h in HOSTILE),
-        drawn=(*(picture({"data": [{"y": [1], "name": h}]}, h, h, h) for h in HOSTILE), grid(cell=HOSTILE[0])),
+        drawn=(
+            *(picture({"data": [{"y": [1], "name": h}]}, h, h, h) for h in HOSTILE),
+            grid(cell=HOSTILE[0]),
+        ),
         provenance={"command": HOSTILE[0], "parts": {h: {"settings": {h: h}} for h in HOSTILE}},
-    )  # fmt: skip
-    text = write_gallery(tmp_path / "a.html", [everywhere, Entry()], title=HOSTILE[0]).read_text(encoding="utf-8")
+    )
+    text = write_gallery(tmp_path / "a.html", [everywhere, Entry()], title=HOSTILE[0]).read_text(
+        encoding="utf-8"
+    )
     outside = re.sub(r"<script>.*?</script>", "", text, flags=re.S)
     assert text.count("<script>") - outside.count("<script>") == 2  # plotly's and ours
     assert outside.count("<script") == len(embedded(text)) == len(HOSTILE) + 3
@@ -159,7 +223,13 @@ def test_whatever_fails_is_said_in_its_place(tmp_path):
             return getattr(Entry(), name)
 
     odd = (picture({"data": [{"y": [math.nan]}]}, "Empty"), picture(None, "Broken"), picture())
-    entries = [Entry(drawn=()), Entry(drawn=odd), Unjudged(), Entry(provenance={}), Entry("s0-table1", scale="gpu")]
+    entries = [
+        Entry(drawn=()),
+        Entry(drawn=odd),
+        Unjudged(),
+        Entry(provenance={}),
+        Entry("s0-table1", scale="gpu"),
+    ]
     text = write_gallery(tmp_path / "a.html", entries).read_text(encoding="utf-8")
     assert "These records could not be drawn: KeyError" in text
     assert "this figure has no data" in text
@@ -175,7 +245,7 @@ def test_nothing_to_show_is_said(tmp_path):
         write_gallery(tmp_path / "a.html", [])
 
 
-# --- in the browser ---------------------------------------------------------------------------------------------------
+# --- in the browser -------------------------------------------------------------------------------
 
 PHONE = {"viewport": {"width": 390, "height": 844}, "has_touch": True, "is_mobile": True}
 CONTRAST = """() => {
@@ -207,13 +277,18 @@ CONTRAST = """() => {
 def open_gallery(open_file, tmp_path):
     def open_gallery(entries=None, **options):
         entries = several() if entries is None else entries
-        return open_file(write_gallery(tmp_path / "gallery.html", entries), reduced_motion="reduce", **options)
+        return open_file(
+            write_gallery(tmp_path / "gallery.html", entries), reduced_motion="reduce", **options
+        )
 
     return open_gallery
 
 
 def drawn(page) -> int:
-    return page.locator('.plot[data-drawn="yes"] .main-svg').count() and page.locator('.plot[data-drawn="yes"]').count()
+    return (
+        page.locator('.plot[data-drawn="yes"] .main-svg').count()
+        and page.locator('.plot[data-drawn="yes"]').count()
+    )
 
 
 def scroll_through(page) -> None:
@@ -225,16 +300,25 @@ def scroll_through(page) -> None:
 def test_summary_first_links_that_lead_somewhere_and_figures_as_they_come(open_gallery):
     page = open_gallery()
     rows = page.locator(".summary tr[data-entry]")
-    assert rows.locator(".badge").all_text_contents() == ["holds", "does not hold", "holds in part", "unclear"]
+    assert rows.locator(".badge").all_text_contents() == [
+        "holds",
+        "does not hold",
+        "holds in part",
+        "unclear",
+    ]
     assert "corrected: holds" in rows.nth(1).text_content()
-    assert page.evaluate("[...document.links].every((a) => a.hash && document.getElementById(a.hash.slice(1)))")
+    assert page.evaluate(
+        "[...document.links].every((a) => a.hash && document.getElementById(a.hash.slice(1)))"
+    )
     assert drawn(page) < page.locator(".plot").count()
     scroll_through(page)
     assert drawn(page) == 12
     labels = [plot.get_attribute("aria-label") for plot in page.locator(".plot[role=img]").all()]
     assert labels == ["Six falling lines."] * 12
     assert page.locator("figcaption").count() == 12
-    levels = page.evaluate("[...document.querySelectorAll('h1,h2,h3,h4')].map((h) => Number(h.tagName[1]))")
+    levels = page.evaluate(
+        "[...document.querySelectorAll('h1,h2,h3,h4')].map((h) => Number(h.tagName[1]))"
+    )
     assert levels[0] == 1
     assert levels.count(1) == 1
     assert all(after <= before + 1 for before, after in pairwise(levels))
@@ -244,15 +328,28 @@ def test_summary_first_links_that_lead_somewhere_and_figures_as_they_come(open_g
 
 
 def says_all_there_is_to_know(page):
-    assert page.locator("tr[data-entry=s0-table1] .number").inner_text().split("\n") == ["1 of 2", "1 unclear"]
+    assert page.locator("tr[data-entry=s0-table1] .number").inner_text().split("\n") == [
+        "1 of 2",
+        "1 unclear",
+    ]
     article = page.locator("#s1-figure7")
-    assert article.locator("h4").all_text_contents()[:2] == ["Claims of the paper", "What is true instead"]
+    assert article.locator("h4").all_text_contents()[:2] == [
+        "Claims of the paper",
+        "What is true instead",
+    ]
     assert "does not hold: It grows" in article.locator(".findings li").first.text_content()
     assert "erratum S1.4" in article.locator(".findings li").last.text_content()
     article.locator("summary", has_text="Method").click()
-    facts = dict(zip(*(article.locator(tag).all_text_contents() for tag in ("dt", "dd")), strict=True))
+    facts = dict(
+        zip(*(article.locator(tag).all_text_contents() for tag in ("dt", "dd")), strict=True)
+    )
     assert facts["parts"] == "one · two"
-    assert (facts["seconds"], facts["seeds"], facts["device"], facts["versions"]) == ("8.4", "8", "CPU", "torch 2.6")
+    assert (facts["seconds"], facts["seeds"], facts["device"], facts["versions"]) == (
+        "8.4",
+        "8",
+        "CPU",
+        "torch 2.6",
+    )
     assert article.locator("pre").text_content() == "orderone reproduce it"
 
 
@@ -283,10 +380,14 @@ def test_a_phone_shows_all_of_it_without_scrolling_sideways(open_gallery):
     page = open_gallery([odd, *several()], **PHONE)
     scroll_through(page)
     assert page.evaluate("document.documentElement.scrollWidth") == 390
-    ends = page.evaluate("[...document.querySelectorAll('.main-svg')].map((svg) => svg.getBoundingClientRect().right)")
+    ends = page.evaluate(
+        "[...document.querySelectorAll('.main-svg')].map((svg) =>"
+        " svg.getBoundingClientRect().right)"
+    )
     assert max(ends) <= 390
     heights = page.evaluate(
-        "[...document.querySelectorAll('.plot')].map((p) => p._fullLayout._size.h / p.dataset.height)"
+        "[...document.querySelectorAll('.plot')].map((p) => p._fullLayout._size.h /"
+        " p.dataset.height)"
     )
     assert min(heights) > 0.55  # legends have not eaten the axes
     assert page.locator(".contents").is_hidden()
@@ -301,11 +402,17 @@ def test_a_narrow_legend_is_not_cut_off(open_gallery):
     ]
     lines = [trace | {"name": name} for trace, name in zip(LINES["data"], names, strict=False)]
     legend = {"title": {"text": "times (lr*, wd*)"}, "font": {"size": 11}}
-    page = open_gallery([Entry(drawn=(picture({"data": lines, "layout": {"legend": legend}}),))], **PHONE)
+    page = open_gallery(
+        [Entry(drawn=(picture({"data": lines, "layout": {"legend": legend}}),))], **PHONE
+    )
     scroll_through(page)
-    ends = page.evaluate("[...document.querySelectorAll('.legendtext')].map((t) => t.getBoundingClientRect().right)")
+    ends = page.evaluate(
+        "[...document.querySelectorAll('.legendtext')].map((t) => t.getBoundingClientRect().right)"
+    )
     assert len(ends) == len(names)
-    assert max(ends) <= page.evaluate("document.querySelector('.plot').getBoundingClientRect().right")
+    assert max(ends) <= page.evaluate(
+        "document.querySelector('.plot').getBoundingClientRect().right"
+    )
 
 
 def test_filters_by_keyboard_and_links_to_what_they_hide(open_gallery):
@@ -328,7 +435,9 @@ def test_filters_by_keyboard_and_links_to_what_they_hide(open_gallery):
     assert page.locator("#none").is_visible()
 
 
-def test_one_entry_needs_no_summary_and_a_figure_that_cannot_be_drawn_leaves_its_words(open_gallery):
+def test_one_entry_needs_no_summary_and_a_figure_that_cannot_be_drawn_leaves_its_words(
+    open_gallery,
+):
     page = open_gallery([Entry(drawn=(*[grid()] * 9, picture()))])
     assert page.locator("#summary, .contents, .back").count() == 0
     assert page.locator("article .badge").text_content() == "holds"

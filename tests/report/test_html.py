@@ -24,11 +24,16 @@ HOSTILE = [
 
 def embedded(text: str) -> dict:
     """What the browser will read."""
-    return json.loads(re.findall(r'<script type="application/json" id="data">(.*?)</script>', text, flags=re.S)[0])
+    return json.loads(
+        re.findall(r'<script type="application/json" id="data">(.*?)</script>', text, flags=re.S)[0]
+    )
 
 
 def test_worst_first_then_in_the_order_of_the_model():
-    r = check({"a": "PASS", "b": "SHRINKS", "c": "FAIL", "d": "UNCLEAR", "e": "FAIL"}, quantities=("change",))
+    r = check(
+        {"a": "PASS", "b": "SHRINKS", "c": "FAIL", "d": "UNCLEAR", "e": "FAIL"},
+        quantities=("change",),
+    )
     table = ranked(r).drop_duplicates("module")
     assert list(table["module"]) == ["c", "e", "d", "b", "a"]
     assert set(table["step"]) == {3}  # the worst step, and the latest of equals
@@ -54,7 +59,14 @@ def test_the_page_starts_with_the_worst_quantity(verdicts, first):
 
 
 def test_numbers_that_json_does_not_know_become_null():
-    assert numbers([1.0, np.nan, np.inf, -np.inf, 0.0, 1.23456e-9]) == [1, None, None, None, 0, 1.235e-9]
+    assert numbers([1.0, np.nan, np.inf, -np.inf, 0.0, 1.23456e-9]) == [
+        1,
+        None,
+        None,
+        None,
+        0,
+        1.235e-9,
+    ]
 
 
 def test_records_come_through():
@@ -63,13 +75,19 @@ def test_records_come_through():
     r.losses.loc[0, "loss"] = np.inf
     r.exponents.loc[0, ["exponent", "low", "high", "predicted"]] = np.nan
     data = json.loads(payload(r))
-    assert (data["modules"], data["sizes"], data["steps"]) == (["a", "b"], list(WIDTHS), [0, 1, 2, 3])
+    assert (data["modules"], data["sizes"], data["steps"]) == (
+        ["a", "b"],
+        list(WIDTHS),
+        [0, 1, 2, 3],
+    )
     assert data["rms"][0][data["quantities"].index("output")][:3] == [None, None, 0]
     record = r.frame[r.frame["module"] == "b"].query(
         "quantity == 'change' and step == 2 and width == 256 and seed == 1"
     )
     at = (2 * len(WIDTHS) + WIDTHS.index(256)) * 3 + 1
-    assert data["rms"][1][data["quantities"].index("change")][at] == pytest.approx(record["rms"].item(), rel=1e-3)
+    assert data["rms"][1][data["quantities"].index("change")][at] == pytest.approx(
+        record["rms"].item(), rel=1e-3
+    )
     assert data["losses"][0][3][0] is None
     assert len(data["rows"]) == len(r.exponents)
 
@@ -82,7 +100,11 @@ def test_a_quantity_that_a_module_lacks_is_null():
 
 
 def test_user_strings_are_escaped_wherever_they_appear():
-    r = check(dict.fromkeys(HOSTILE, "FAIL"), causes=HOSTILE, provenance=dict(zip(HOSTILE, HOSTILE, strict=True)))
+    r = check(
+        dict.fromkeys(HOSTILE, "FAIL"),
+        causes=HOSTILE,
+        provenance=dict(zip(HOSTILE, HOSTILE, strict=True)),
+    )
     r.exponents["cause"], r.exponents["role"], r.verdict = HOSTILE[0], HOSTILE[1], HOSTILE[1]
     text = html(r, title=HOSTILE[0])
     outside = re.sub(r"<script>.*?</script>", "", text, flags=re.S)  # plotly's and ours
@@ -94,7 +116,9 @@ def test_user_strings_are_escaped_wherever_they_appear():
 
 
 def test_a_name_that_utf8_cannot_write_is_written_all_the_same(tmp_path):
-    r = check({"a": "PASS"}, causes=["lone \ud800"])  # names cannot be such: arrow, which holds tables, refuses them
+    r = check(
+        {"a": "PASS"}, causes=["lone \ud800"]
+    )  # names cannot be such: arrow, which holds tables, refuses them
     assert "lone" in write_html(r, tmp_path / "r.html").read_text(encoding="utf-8")
 
 
@@ -126,7 +150,9 @@ def test_missing_packages_are_named_with_their_remedy(monkeypatch, missing):
     for name in [name for name in sys.modules if name.split(".")[0] == missing]:
         monkeypatch.setitem(sys.modules, name, None)
     monkeypatch.setitem(sys.modules, missing, None)
-    with pytest.raises(ImportError, match=rf"{missing} is needed .* pip install 'orderone\[report\]'"):
+    with pytest.raises(
+        ImportError, match=rf"{missing} is needed .* pip install 'orderone\[report\]'"
+    ):
         html(check({"a": "PASS"}))
 
 
@@ -136,5 +162,7 @@ def _linear(colour: str) -> np.ndarray:
 
 def test_words_can_be_read_on_their_colours():
     for word, colour in COLOURS.items():
-        dark, light = sorted(float(_linear(c) @ [0.2126, 0.7152, 0.0722]) for c in (colour, INK_ON[word]))
+        dark, light = sorted(
+            float(_linear(c) @ [0.2126, 0.7152, 0.0722]) for c in (colour, INK_ON[word])
+        )
         assert (light + 0.05) / (dark + 0.05) > 4.5  # WCAG AA

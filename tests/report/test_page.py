@@ -1,4 +1,5 @@
-"""The page in a real browser: it draws, hovers, filters, stays silent, and never reaches for the network."""
+"""The page in a real browser: it draws, hovers, filters, stays silent, and never reaches for the
+network."""
 
 import pytest
 from synthetic import check, gpt
@@ -24,7 +25,12 @@ def open_page(open_file, tmp_path):
 def mixed():
     verdicts = dict.fromkeys(gpt(2), "PASS")
     return check(
-        verdicts | {"lm_head": "FAIL", "transformer.wpe": "UNCLEAR", "transformer.h.1.mlp.c_fc": {"change": "SHRINKS"}}
+        verdicts
+        | {
+            "lm_head": "FAIL",
+            "transformer.wpe": "UNCLEAR",
+            "transformer.h.1.mlp.c_fc": {"change": "SHRINKS"},
+        }
     )
 
 
@@ -38,7 +44,12 @@ def hover(page, place: str, which: int = 0):
     box = page.locator(f"{place} .points path").nth(which).bounding_box()
     page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
     page.wait_for_selector("#tooltip:not([hidden])")
-    return dict(zip(*(page.locator(f"#tooltip {tag}").all_text_contents() for tag in ("dt", "dd")), strict=True))
+    return dict(
+        zip(
+            *(page.locator(f"#tooltip {tag}").all_text_contents() for tag in ("dt", "dd")),
+            strict=True,
+        )
+    )
 
 
 def test_every_module_has_a_panel_worst_first(open_page):
@@ -46,8 +57,18 @@ def test_every_module_has_a_panel_worst_first(open_page):
     assert page.locator("#verdict").text_content() == "FAIL"
     assert page.locator("#causes li").all_text_contents() == ["readout not scaled"]
     assert len(names(page)) == len(gpt(2))
-    assert names(page)[:4] == ["lm_head", "transformer.wpe", "transformer.h.1.mlp.c_fc", "transformer.wte"]
-    assert page.locator(".panel .badge").all_text_contents()[:4] == ["FAIL", "UNCLEAR", "SHRINKS", "PASS"]
+    assert names(page)[:4] == [
+        "lm_head",
+        "transformer.wpe",
+        "transformer.h.1.mlp.c_fc",
+        "transformer.wte",
+    ]
+    assert page.locator(".panel .badge").all_text_contents()[:4] == [
+        "FAIL",
+        "UNCLEAR",
+        "SHRINKS",
+        "PASS",
+    ]
 
 
 def test_a_point_says_what_it_is(open_page):
@@ -56,7 +77,11 @@ def test_a_point_says_what_it_is(open_page):
     assert (label["width"], label["step"]) == ("64", "3")
     assert label["seed"] in {"0", "1", "2"}
     assert float(label["RMS"]) > 0
-    assert (label["exponent"], label["predicted"], label["verdict"]) == ("+0.52 [+0.48, +0.57]", "0", "FAIL")
+    assert (label["exponent"], label["predicted"], label["verdict"]) == (
+        "+0.52 [+0.48, +0.57]",
+        "0",
+        "FAIL",
+    )
     assert label["cause"].startswith("readout not scaled")
     page.mouse.move(2, 2)
     page.wait_for_selector("#tooltip", state="hidden")
@@ -67,7 +92,13 @@ def test_losses_are_drawn_and_say_what_they_are(open_page):
     page.locator("#loss-section").scroll_into_view_if_needed()
     label = hover(page, "#losses", which=-1)
     assert (label["width"], label["step"]) == ("1024", "3")
-    assert page.locator("#losses .legendtext").all_text_contents() == ["64", "128", "256", "512", "1024"]
+    assert page.locator("#losses .legendtext").all_text_contents() == [
+        "64",
+        "128",
+        "256",
+        "512",
+        "1024",
+    ]
 
 
 def test_another_quantity(open_page):
@@ -94,7 +125,9 @@ def test_filters(open_page):
     assert names(page) == ["lm_head", "transformer.wpe", "transformer.h.1.mlp.c_fc"]
     page.get_by_label("module").fill("  WPE ")
     playwright.expect(page.locator(".panel")).to_have_count(1)
-    assert page.locator("#exponents tbody tr").count() == 2  # of two quantities, each at the step that is unclear
+    assert (
+        page.locator("#exponents tbody tr").count() == 2
+    )  # of two quantities, each at the step that is unclear
     page.get_by_label("module").fill("no such module")
     page.wait_for_selector("#empty:not([hidden])")
 
@@ -112,7 +145,9 @@ def test_the_table_sorts(open_page):
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_hostile_names_are_text(open_page, scheme):
-    verdicts = dict.fromkeys(HOSTILE[:-1], "FAIL")  # the last is not UTF-8, which a browser would have to change
+    verdicts = dict.fromkeys(
+        HOSTILE[:-1], "FAIL"
+    )  # the last is not UTF-8, which a browser would have to change
     r = check(verdicts, causes=HOSTILE[:-1], provenance={name: name for name in HOSTILE[:-1]})
     r.exponents["cause"], r.exponents["role"] = HOSTILE[0], HOSTILE[1]
     page = open_page(r, color_scheme=scheme)
@@ -127,7 +162,9 @@ def test_a_script_that_slipped_through_would_not_run(browser, tmp_path):
     """The second line of defence: the content security policy."""
     page = browser.new_page()
     file = write_html(mixed(), tmp_path / "report.html")
-    file.write_text(file.read_text().replace("<header>", "<header><script>document.title = 'owned'</script>"))
+    file.write_text(
+        file.read_text().replace("<header>", "<header><script>document.title = 'owned'</script>")
+    )
     page.goto(file.as_uri())
     page.wait_for_selector(".panel .js-plotly-plot")
     assert page.title() == "Coordinate check: FAIL"
@@ -135,7 +172,11 @@ def test_a_script_that_slipped_through_would_not_run(browser, tmp_path):
 
 
 def test_a_large_model_draws_what_is_in_view(open_page):
-    page = open_page(check(dict.fromkeys(gpt(42), "PASS"), quantities=("output", "change", "update"), steps=(0, 1)))
+    page = open_page(
+        check(
+            dict.fromkeys(gpt(42), "PASS"), quantities=("output", "change", "update"), steps=(0, 1)
+        )
+    )
     assert page.locator(".panel").count() == len(gpt(42))
     assert page.locator(".panel .js-plotly-plot").count() < 60
     page.locator(".panel").last.scroll_into_view_if_needed()

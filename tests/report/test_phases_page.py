@@ -14,7 +14,9 @@ from orderone.theory import critical_weight_var, phase_diagram
 @pytest.fixture
 def figures(tmp_path):
     def drawn(*arguments, **options):
-        page = write_phases(phase_diagram(*arguments, **options), tmp_path / "page.html").read_text()
+        page = write_phases(
+            phase_diagram(*arguments, **options), tmp_path / "page.html"
+        ).read_text()
         found = re.search(r'<script type="application/json" id="data">(.*?)</script>', page, re.S)
         assert found
         return json.loads(found[1])
@@ -25,7 +27,9 @@ def figures(tmp_path):
 def numbers(given):
     """plotly writes arrays as base64."""
     return (
-        np.frombuffer(base64.b64decode(given["bdata"]), given["dtype"]) if isinstance(given, dict) else np.array(given)
+        np.frombuffer(base64.b64decode(given["bdata"]), given["dtype"])
+        if isinstance(given, dict)
+        else np.array(given)
     )
 
 

@@ -34,7 +34,9 @@ def test_at_most_24_panels_worst_first_and_the_rest_counted(tmp_path):
     result = drawn(check(verdicts))
     assert len(result.axes) == 24
     assert result.axes[0].texts[0].get_text() == "lm_head"
-    assert f"{len(verdicts) - 24} more modules are left out ({len(verdicts) - 24} PASS)" in words(result)
+    assert f"{len(verdicts) - 24} more modules are left out ({len(verdicts) - 24} PASS)" in words(
+        result
+    )
 
 
 def test_writes_a_picture(tmp_path):
@@ -45,7 +47,9 @@ def test_writes_a_picture(tmp_path):
 def test_lines_have_the_slopes_they_stand_for():
     r = check({"a": "FAIL"}, quantities=("change",))
     fitted, _, predicted, *_ = drawn(r).axes[0].lines
-    slopes = [np.polyfit(np.log(x.get_xdata()), np.log(x.get_ydata()), 1)[0] for x in (fitted, predicted)]
+    slopes = [
+        np.polyfit(np.log(x.get_xdata()), np.log(x.get_ydata()), 1)[0] for x in (fitted, predicted)
+    ]
     assert slopes == pytest.approx([0.52, 0.0])
 
 
@@ -76,7 +80,10 @@ def test_names_are_text_also_where_the_font_lacks_letters(tmp_path):
 
 
 def test_unknown_quantity_is_named():
-    with pytest.raises(ValueError, match="unknown quantity: expected one of change, output; got 'chang'; did you mean"):
+    with pytest.raises(
+        ValueError,
+        match="unknown quantity: expected one of change, output; got 'chang'; did you mean",
+    ):
         drawn(check({"a": "PASS"}), "chang")
 
 
@@ -86,7 +93,9 @@ from orderone.report import write_png
 from synthetic import check
 write_png(check({{"a": "PASS"}}), {str(tmp_path / "r.png")!r})
 print("matplotlib.pyplot" in sys.modules)"""
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=Path(__file__).parent)
+    run = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, cwd=Path(__file__).parent
+    )
     assert run.stdout == "False\n", run.stderr
 
 
@@ -98,7 +107,8 @@ def test_missing_matplotlib_is_named_with_its_remedy(monkeypatch, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("low", "high"), [(0.15, 0.55), (0.2, 0.29), (0.11, 0.19), (3e-7, 8e2), (0.9, 1.1), (4e-6, 7e-6)]
+    ("low", "high"),
+    [(0.15, 0.55), (0.2, 0.29), (0.11, 0.19), (3e-7, 8e2), (0.9, 1.1), (4e-6, 7e-6)],
 )
 def test_a_label_is_where_it_says(low, high):
     """Such as 0.3 at 0.25, or one label twice."""
@@ -107,5 +117,8 @@ def test_a_label_is_where_it_says(low, high):
     assert 2 <= len(values) <= 5
     assert all(low <= value <= high for value in values)
     assert len(set(labels)) == len(labels)
-    read = [float(re.sub(r"[${}]", "", label).replace("\\cdot10^", "e").replace("10^", "1e")) for label in labels]
+    read = [
+        float(re.sub(r"[${}]", "", label).replace("\\cdot10^", "e").replace("10^", "1e"))
+        for label in labels
+    ]
     assert read == pytest.approx(values)

@@ -1,4 +1,5 @@
-"""Factors of single tensors: against the tables of the papers, and against the exponents they come from."""
+"""Factors of single tensors: against the tables of the papers, and against the exponents they come
+from."""
 
 import pytest
 
@@ -19,7 +20,10 @@ OPTIMIZERS = ("sgd", "adam", "adamw", "adafactor", "sign")
 
 
 def grown(role: str, ratio: float) -> Growth:
-    return Growth(fan_in=ratio if role in ("hidden", "readout") else 1.0, fan_out=1.0 if role == "readout" else ratio)
+    return Growth(
+        fan_in=ratio if role in ("hidden", "readout") else 1.0,
+        fan_out=1.0 if role == "readout" else ratio,
+    )
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
@@ -47,9 +51,15 @@ def test_at_base_size_every_factor_is_exactly_one(name, optimizer):
 def test_a_matrix_that_grows_unevenly_follows_the_spectral_condition():
     """Yang, Simon & Bernstein: SGD's rate goes like fan-out / fan-in, Adam's like 1 / fan-in."""
     growth = Growth(fan_in=16, fan_out=4)
-    assert width_factors(rules.get("mup", "sgd"), "hidden", growth, "sgd").lr == pytest.approx(4 / 16)
-    assert width_factors(rules.get("mup", "adamw"), "hidden", growth, "adamw").lr == pytest.approx(1 / 16)
-    assert width_factors(rules.get("mup", "adamw"), "hidden", growth, "adamw").std == pytest.approx(1 / 4)
+    assert width_factors(rules.get("mup", "sgd"), "hidden", growth, "sgd").lr == pytest.approx(
+        4 / 16
+    )
+    assert width_factors(rules.get("mup", "adamw"), "hidden", growth, "adamw").lr == pytest.approx(
+        1 / 16
+    )
+    assert width_factors(rules.get("mup", "adamw"), "hidden", growth, "adamw").std == pytest.approx(
+        1 / 4
+    )
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
@@ -59,7 +69,9 @@ def test_a_multiplier_moves_in_and_out_without_a_trace(optimizer):
     there = start.behind(0.1, law)
     assert there.multiplier * there.std == pytest.approx(start.multiplier * start.std)
     back = there.behind(10.0, law)
-    assert (back.std, back.lr, back.gradient) == pytest.approx((start.std, start.lr, start.gradient))
+    assert (back.std, back.lr, back.gradient) == pytest.approx(
+        (start.std, start.lr, start.gradient)
+    )
     assert start.folding(0.1, law).std == pytest.approx(0.05)
 
 
@@ -70,7 +82,8 @@ def test_what_folding_does_to_rates_is_the_gauge_weight_of_each_optimizer():
 
 
 @pytest.mark.parametrize(
-    ("name", "power"), [("mup", 1), ("mf", 1), ("sp", 0.5), ("neural-tangent", 0.5), ("hybrid", 0.75)]
+    ("name", "power"),
+    [("mup", 1), ("mf", 1), ("sp", 0.5), ("neural-tangent", 0.5), ("hybrid", 0.75)],
 )
 def test_a_tied_readout_keeps_the_rescaling_of_the_papers(name, power):
     """S2 (1.34): N_rescale = n^-(1+s)/2; muP: 1/n."""
@@ -84,8 +97,11 @@ def test_the_paper_gauge_has_the_papers_multipliers():
     assert paper_multiplier(mup, "readout", grown("readout", 4)) == pytest.approx(0.5)
 
 
-# Dey et al. 2025, Table 1, for m_L = 8: residual multiplier, and for tensors in the branch AdamW's rate and eps
-@pytest.mark.parametrize(("depth", "rate", "eps"), [("completep", 1.0, 1 / 8), ("sqrt", 8**-0.5, 8**-0.5)])
+# Dey et al. 2025, Table 1, for m_L = 8: residual multiplier, and for tensors in the branch AdamW's
+# rate and eps
+@pytest.mark.parametrize(
+    ("depth", "rate", "eps"), [("completep", 1.0, 1 / 8), ("sqrt", 8**-0.5, 8**-0.5)]
+)
 def test_depth_follows_the_tables_of_completep_and_depth_mup(depth, rate, eps):
     inside = depth_factors(depth, 8.0, "adamw")
     assert (inside.std, inside.lr, inside.gradient) == pytest.approx((1, rate, eps))

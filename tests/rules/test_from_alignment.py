@@ -1,4 +1,5 @@
-"""Rules from measured alignments: what theory's own alignments give back, other optimizers, and a plan that applies one."""
+"""Rules from measured alignments: what theory's own alignments give back, other optimizers, and a
+plan that applies one."""
 
 from fractions import Fraction as F
 
@@ -11,7 +12,11 @@ from orderone import rules
 from orderone.theory.exponents import max_lr
 
 FULL = {"omega": F(1, 2), "alpha": F(1), "u": F(1)}
-HALF_ALIGNED = {"omega": {"hidden": "1/2", "readout": "0.9"}, "alpha": {"hidden": "0.8", "readout": 1}, "u": "0.8"}
+HALF_ALIGNED = {
+    "omega": {"hidden": "1/2", "readout": "0.9"},
+    "alpha": {"hidden": "0.8", "readout": 1},
+    "u": "0.8",
+}
 OPTIMIZERS = ("sgd", "adam", "adamw", "adafactor", "muon")
 
 
@@ -23,7 +28,9 @@ class Measurement:
 
 
 def mlp(width: int) -> nn.Module:
-    return nn.Sequential(nn.Linear(8, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(), nn.Linear(width, 3))
+    return nn.Sequential(
+        nn.Linear(8, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(), nn.Linear(width, 3)
+    )
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
@@ -52,25 +59,33 @@ def test_a_readout_more_aligned_than_assumed_slows_down_what_feeds_it():
 
 
 def test_objects_mappings_and_rules_to_resemble():
-    from_object, from_mapping = rules.from_alignment(Measurement()), rules.from_alignment(HALF_ALIGNED)
+    from_object, from_mapping = (
+        rules.from_alignment(Measurement()),
+        rules.from_alignment(HALF_ALIGNED),
+    )
     assert from_object == from_mapping
     assert from_object.name == "mup-measured"
     mine = rules.custom("mine", a=(0, 0, "1/2"), b=(0, "1/2", "1/2"))
     made = rules.from_alignment(Measurement(), like=mine, optimizer="sgd", name="ours")
     assert (made.name, made.a, made.b) == ("ours", mine.a, mine.b)
-    assert {role: made.c[role] for role in ("embedding", "hidden", "readout")} == max_lr(mine, "sgd", HALF_ALIGNED)
+    assert {role: made.c[role] for role in ("embedding", "hidden", "readout")} == max_lr(
+        mine, "sgd", HALF_ALIGNED
+    )
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adam", "adamw"])
 def test_a_plan_applies_it(optimizer):
-    """Derived for Adam, put to any optimizer: the hidden rate follows its own exponent, here r^{-c}."""
+    """Derived for Adam, put to any optimizer: the hidden rate follows its own exponent, here
+    r^{-c}."""
     rule = rules.from_alignment(Measurement(), like="mup", optimizer="adam")
     model, base = mlp(64), mlp(16)
     plan = o1.plan(model, base=base, rule=rule, optimizer=optimizer, lr=0.1)
     assert plan.settings.rule == "mup-measured"
     expected = rules.from_alignment(Measurement(), like="mup", optimizer=optimizer).c["hidden"]
     assert plan["2.weight"].lr == pytest.approx(0.1 * 4 ** -float(expected))
-    assert plan["2.weight"].lr != pytest.approx(o1.plan(model, base=base, optimizer=optimizer, lr=0.1)["2.weight"].lr)
+    assert plan["2.weight"].lr != pytest.approx(
+        o1.plan(model, base=base, optimizer=optimizer, lr=0.1)["2.weight"].lr
+    )
     plan.apply()
     plan.check(stepped(model, plan.optimizer()))
 

@@ -12,17 +12,43 @@ from orderone.theory.exponents import equivalent, max_lr
 
 
 def test_names_and_lookup():
-    assert rules.names() == ("sp", "ntk", "mup", "mf", "standard", "neural-tangent", "hybrid", "maximal-update")
+    assert rules.names() == (
+        "sp",
+        "ntk",
+        "mup",
+        "mf",
+        "standard",
+        "neural-tangent",
+        "hybrid",
+        "maximal-update",
+    )
     assert rules.get("muP").name == "mup"
-    with pytest.raises(ValueError, match=r"unknown rule: expected one of sp, .*; got 'mupp'; did you mean 'mup'"):
+    with pytest.raises(
+        ValueError, match=r"unknown rule: expected one of sp, .*; got 'mupp'; did you mean 'mup'"
+    ):
         rules.get("mupp")
 
 
 def test_table_1():
     p = rules.get("mup")
-    assert [p.a[r] for r in ("embedding", "hidden", "readout", "vector")] == [F(-1, 2), 0, F(1, 2), 0]
-    assert [p.b[r] for r in ("embedding", "hidden", "readout", "vector")] == [F(1, 2), F(1, 2), F(1, 2), 0]
-    assert [p.c[r] for r in ("embedding", "hidden", "readout", "vector")] == [F(1, 2), 1, F(1, 2), 0]
+    assert [p.a[r] for r in ("embedding", "hidden", "readout", "vector")] == [
+        F(-1, 2),
+        0,
+        F(1, 2),
+        0,
+    ]
+    assert [p.b[r] for r in ("embedding", "hidden", "readout", "vector")] == [
+        F(1, 2),
+        F(1, 2),
+        F(1, 2),
+        0,
+    ]
+    assert [p.c[r] for r in ("embedding", "hidden", "readout", "vector")] == [
+        F(1, 2),
+        1,
+        F(1, 2),
+        0,
+    ]
 
 
 def test_rates_are_derived_for_the_optimizer_and_alignment_at_hand():
@@ -33,7 +59,8 @@ def test_rates_are_derived_for_the_optimizer_and_alignment_at_hand():
 
 
 def test_vectors_learn_like_embeddings():
-    """A bias is a column of an embedding that is always read; muP's SGD rate for it grows with width."""
+    """A bias is a column of an embedding that is always read; muP's SGD rate for it grows with
+    width."""
     assert rules.get("mup", "adam").c["vector"] == 0
     assert rules.get("mup", "sgd").c["vector"] == -1
     assert rules.get("sp", "sgd").c["vector"] == F(-1, 2)
@@ -53,7 +80,9 @@ def test_vectors_learn_like_embeddings():
     ],
 )
 def test_exponents_are_exact(value, expected):
-    p = rules.custom("mine", a={"embedding": 0, "hidden": value, "readout": 0}, b=(0, 0, 0), c=(0, 0, 0))
+    p = rules.custom(
+        "mine", a={"embedding": 0, "hidden": value, "readout": 0}, b=(0, 0, 0), c=(0, 0, 0)
+    )
     assert p.a["hidden"] == expected
     assert type(p.a["hidden"]) is F
     assert type(p.a["hidden"].numerator) is int  # numpy's would overflow
@@ -71,7 +100,10 @@ def test_exponents_are_exact(value, expected):
         ({"a": {"embedding": True, "hidden": 0, "readout": 0}}, "expected an exact number"),
         ({"a": {"embedding": "1/0", "hidden": 0, "readout": 0}}, "expected an exact number"),
         ({"b": {"embedding": 0, "hidden": 0}}, "b: no exponent for readout"),
-        ({"c": {"embedding": 0, "hidden": 0, "readout": 0, "head": 0}}, "unknown role in c: .*'head'"),
+        (
+            {"c": {"embedding": 0, "hidden": 0, "readout": 0, "head": 0}},
+            "unknown role in c: .*'head'",
+        ),
         ({"b": (0, 0)}, "b: expected 3 or 4 exponents"),
     ],
 )

@@ -29,7 +29,8 @@ def sweep(
     axis: str = "width",
     rng: np.random.Generator | None = None,
 ) -> pd.DataFrame:
-    """`noise` is of every training; every seed of a size also lies a little higher or lower as a whole."""
+    """`noise` is of every training; every seed of a size also lies a little higher or lower as a
+    whole."""
     rng = rng or np.random.default_rng(0)
     x = np.arange(-14.0, -2.0) if rates is None else rates
     rows = []
@@ -37,6 +38,8 @@ def sweep(
         doublings = np.log2(width / widths[0])
         for seed in range(seeds):
             level = 2 - 0.1 * doublings + 0.02 * rng.standard_normal()
-            losses = level + bowl(x - best - drift * doublings) + noise * rng.standard_normal(len(x))
+            losses = (
+                level + bowl(x - best - drift * doublings) + noise * rng.standard_normal(len(x))
+            )
             rows += [(rule, width, 2.0**a, seed, loss) for a, loss in zip(x, losses, strict=True)]
     return pd.DataFrame(rows, columns=["rule", axis, "lr", "seed", "loss"])

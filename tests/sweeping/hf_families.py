@@ -1,6 +1,7 @@
 """Small language models of many Hugging Face families, all without dropout, built from one table.
 
-`build(family, width)` makes a model with two layers and heads of 8; `**options` override its configuration.
+`build(family, width)` makes a model with two layers and heads of 8; `**options` override its
+configuration.
 """
 
 from dataclasses import dataclass, field
@@ -17,7 +18,8 @@ LAYERS = 2
 
 @dataclass(frozen=True)
 class Family:
-    """The names of the classes in `transformers`, and what the configuration needs beside the usual sizes."""
+    """The names of the classes in `transformers`, and what the configuration needs beside the usual
+    sizes."""
 
     config: str
     model: str
@@ -45,7 +47,9 @@ FAMILIES = {
     "deepseek-v3": Family("DeepseekV3Config", "DeepseekV3ForCausalLM", EXPERTS | DEEPSEEK),
     "gemma2": Family("Gemma2Config", "Gemma2ForCausalLM", {"head_dim": HEAD}),
     "gemma3": Family("Gemma3TextConfig", "Gemma3ForCausalLM", {"head_dim": HEAD}),
-    "gpt2": Family("GPT2Config", "GPT2LMHeadModel", {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}),
+    "gpt2": Family(
+        "GPT2Config", "GPT2LMHeadModel", {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
+    ),
     "gpt-neox": Family("GPTNeoXConfig", "GPTNeoXForCausalLM"),
     "llama": Family("LlamaConfig", "LlamaForCausalLM"),
     "mistral": Family("MistralConfig", "MistralForCausalLM"),

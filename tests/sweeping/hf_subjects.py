@@ -34,14 +34,23 @@ def gpt2(**options: Any) -> nn.Module:
 def bert(**options: Any) -> nn.Module:
     from transformers import BertConfig, BertForMaskedLM
 
-    off: dict[str, Any] = dict.fromkeys(("hidden_dropout_prob", "attention_probs_dropout_prob"), 0.0)
+    off: dict[str, Any] = dict.fromkeys(
+        ("hidden_dropout_prob", "attention_probs_dropout_prob"), 0.0
+    )
     return BertForMaskedLM(BertConfig(**SIZES | off | options))
 
 
 def t5(**options: Any) -> nn.Module:
     from transformers import T5Config, T5ForConditionalGeneration
 
-    sizes = {"vocab_size": VOCAB, "d_model": 16, "d_kv": 8, "d_ff": 32, "num_layers": 2, "num_heads": 2}
+    sizes = {
+        "vocab_size": VOCAB,
+        "d_model": 16,
+        "d_kv": 8,
+        "d_ff": 32,
+        "num_layers": 2,
+        "num_heads": 2,
+    }
     start = {"decoder_start_token_id": 0}
     return T5ForConditionalGeneration(T5Config(dropout_rate=0.0, **start, **sizes, **options))
 
@@ -49,16 +58,33 @@ def t5(**options: Any) -> nn.Module:
 def bart(**options: Any) -> nn.Module:
     from transformers import BartConfig, BartForConditionalGeneration
 
-    sizes = {f"{part}_{what}": n for part in ("encoder", "decoder") for what, n in
-             (("layers", 2), ("attention_heads", 2), ("ffn_dim", 32))}  # fmt: skip
+    sizes = {
+        f"{part}_{what}": n
+        for part in ("encoder", "decoder")
+        for what, n in (("layers", 2), ("attention_heads", 2), ("ffn_dim", 32))
+    }
     tokens = {"bos_token_id": 0, "pad_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 2}
     return BartForConditionalGeneration(
-        BartConfig(vocab_size=VOCAB, d_model=16, max_position_embeddings=LENGTH, dropout=0.0, forced_eos_token_id=None,
-                   **sizes, **tokens, **options)
-    )  # fmt: skip
+        BartConfig(
+            vocab_size=VOCAB,
+            d_model=16,
+            max_position_embeddings=LENGTH,
+            dropout=0.0,
+            forced_eos_token_id=None,
+            **sizes,
+            **tokens,
+            **options,
+        )
+    )
 
 
-MODELS: dict[str, Callable[..., nn.Module]] = {"llama": llama, "gpt2": gpt2, "bert": bert, "t5": t5, "bart": bart}
+MODELS: dict[str, Callable[..., nn.Module]] = {
+    "llama": llama,
+    "gpt2": gpt2,
+    "bert": bert,
+    "t5": t5,
+    "bart": bart,
+}
 
 
 def padded(generator: Generator, padding: str) -> dict[str, torch.Tensor]:

@@ -19,13 +19,25 @@ class Subject:
 
 
 def mlp(width: int) -> nn.Module:
-    return nn.Sequential(nn.Linear(6, width), nn.BatchNorm1d(width), nn.Tanh(), nn.Linear(width, width), nn.ReLU(),
-                         nn.Linear(width, 3))  # fmt: skip
+    return nn.Sequential(
+        nn.Linear(6, width),
+        nn.BatchNorm1d(width),
+        nn.Tanh(),
+        nn.Linear(width, width),
+        nn.ReLU(),
+        nn.Linear(width, 3),
+    )
 
 
 def cnn(width: int) -> nn.Module:
-    return nn.Sequential(nn.Conv2d(1, width, 3), nn.BatchNorm2d(width), nn.ReLU(), nn.Conv2d(width, width, 3, stride=2),
-                         nn.Flatten(), nn.Linear(4 * width, 3))  # fmt: skip
+    return nn.Sequential(
+        nn.Conv2d(1, width, 3),
+        nn.BatchNorm2d(width),
+        nn.ReLU(),
+        nn.Conv2d(width, width, 3, stride=2),
+        nn.Flatten(),
+        nn.Linear(4 * width, 3),
+    )
 
 
 def gpt(width: int) -> nn.Module:
@@ -40,9 +52,16 @@ def llama(width: int) -> nn.Module:
     from transformers import LlamaConfig, LlamaForCausalLM
 
     return LlamaForCausalLM(
-        LlamaConfig(vocab_size=VOCAB, hidden_size=width, intermediate_size=2 * width, num_hidden_layers=2,
-                    num_attention_heads=2, num_key_value_heads=1, max_position_embeddings=LENGTH)
-    )  # fmt: skip
+        LlamaConfig(
+            vocab_size=VOCAB,
+            hidden_size=width,
+            intermediate_size=2 * width,
+            num_hidden_layers=2,
+            num_attention_heads=2,
+            num_key_value_heads=1,
+            max_position_embeddings=LENGTH,
+        )
+    )
 
 
 def numbers(generator: Generator) -> Any:

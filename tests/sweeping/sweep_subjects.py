@@ -8,7 +8,11 @@ from torch import Tensor, nn
 
 
 def mlp(width: int, depth: int = 1, dropout: float = 0.0) -> nn.Module:
-    hidden = [layer for _ in range(depth) for layer in (nn.Linear(width, width), nn.ReLU(), nn.Dropout(dropout))]
+    hidden = [
+        layer
+        for _ in range(depth)
+        for layer in (nn.Linear(width, width), nn.ReLU(), nn.Dropout(dropout))
+    ]
     return nn.Sequential(nn.Linear(4, width), nn.ReLU(), *hidden, nn.Linear(width, 3))
 
 
@@ -49,7 +53,11 @@ class Killer(nn.Module):
 
     def __init__(self, width: int, deadly: bool):
         super().__init__()
-        self.inner, self.deadly, self.parent = mlp(width), deadly, int(os.environ.get("SWEEP_PARENT", "0"))
+        self.inner, self.deadly, self.parent = (
+            mlp(width),
+            deadly,
+            int(os.environ.get("SWEEP_PARENT", "0")),
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         if self.deadly and os.getpid() != self.parent:

@@ -30,7 +30,9 @@ def batch(step, seed):
 
 
 def run(build, space=None, **options):
-    return o1.sweep(build, space or {"lr": [1e-3, 1e-2]}, data=batch, steps=2, progress=False, **options)
+    return o1.sweep(
+        build, space or {"lr": [1e-3, 1e-2]}, data=batch, steps=2, progress=False, **options
+    )
 
 
 def test_a_model_that_gives_no_numbers_diverges_at_every_width():
@@ -40,14 +42,21 @@ def test_a_model_that_gives_no_numbers_diverges_at_every_width():
 def test_a_plan_for_a_model_that_gives_no_numbers_is_a_plan():
     x = torch.randn(4, 6)
     assert [row.role for row in o1.plan(NotANumber(16), base=NotANumber(8), inputs=x).rows] == [
-        "embedding", "vector", "readout", "fixed"]  # fmt: skip
+        "embedding",
+        "vector",
+        "readout",
+        "fixed",
+    ]
 
 
 def test_what_cannot_be_built_was_not_trained():
     found = run(mlp, widths=[8, 16])
     assert list(found.frame["status"]) == ["done", "done", "failed", "failed"]
     assert len(found.notes) == 2
-    assert all(note.endswith("RuntimeError: no such width") and note.startswith("width 16") for note in found.notes)
+    assert all(
+        note.endswith("RuntimeError: no such width") and note.startswith("width 16")
+        for note in found.notes
+    )
 
 
 def test_a_seed_that_torch_cannot_take_is_named():

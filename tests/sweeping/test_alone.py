@@ -22,7 +22,13 @@ STEPS = 12
 
 
 def job(**changed) -> Job:
-    given = {"build": mlp, "data": read_source(batch), "steps": STEPS, "base_sizes": {"width": 8}, "report_every": 4}
+    given = {
+        "build": mlp,
+        "data": read_source(batch),
+        "steps": STEPS,
+        "base_sizes": {"width": 8},
+        "report_every": 4,
+    }
     return Job(**(given | changed))
 
 
@@ -36,7 +42,8 @@ def run(j: Job, settings: dict, report=None, checkpoint=None) -> Outcome:
 def test_it_is_an_ordinary_loop(rule):
     """Written out by hand, with the public plan: the same losses, bit for bit."""
     found = run(
-        job(clip=0.5, accumulate=2, schedule="cosine", warmup=3), {"width": 16, "rule": rule, "lr": 0.01, "seed": 4}
+        job(clip=0.5, accumulate=2, schedule="cosine", warmup=3),
+        {"width": 16, "rule": rule, "lr": 0.01, "seed": 4},
     )
     torch.manual_seed(0)
     base = mlp(8)
@@ -49,7 +56,10 @@ def test_it_is_an_ordinary_loop(rule):
     scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda t: factor[min(t, STEPS - 1)])
     expected = []
     for step in range(STEPS):
-        losses = [nn.functional.cross_entropy(model(x), y) for x, y in (batch(2 * step, 4), batch(2 * step + 1, 4))]
+        losses = [
+            nn.functional.cross_entropy(model(x), y)
+            for x, y in (batch(2 * step, 4), batch(2 * step + 1, 4))
+        ]
         optimizer.zero_grad()
         (sum(losses) / 2).backward()  # type: ignore[union-attr]
         nn.utils.clip_grad_norm_(model.parameters(), 0.5)
@@ -96,7 +106,9 @@ def test_a_signal_saves_and_leaves(tmp_path):
     np.testing.assert_array_equal(resumed.losses, run(j, dict(trial.settings)).losses)
 
 
-@pytest.mark.parametrize("damage", [b"", b"\x00" * 100, b"\xff" * 5000], ids=["empty", "zeros", "noise"])
+@pytest.mark.parametrize(
+    "damage", [b"", b"\x00" * 100, b"\xff" * 5000], ids=["empty", "zeros", "noise"]
+)
 def test_a_damaged_checkpoint_is_a_fresh_start(tmp_path, damage):
     j = job()
     trial = j.trial({"width": 16, "lr": 0.01})
@@ -110,7 +122,9 @@ def test_a_checkpoint_that_cannot_be_written_stops_nothing(tmp_path, monkeypatch
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", full)
-    with pytest.warns(UserWarning, match="no checkpoint of a running trial.*No space left") as caught:
+    with pytest.warns(
+        UserWarning, match="no checkpoint of a running trial.*No space left"
+    ) as caught:
         found = run(job(checkpoint_seconds=0.0), {"width": 16, "lr": 0.01}, checkpoint=tmp_path)
     assert len(caught) == 1
     assert found.status == "done"
@@ -123,7 +137,12 @@ def test_divergence_is_recorded_where_it_happens():
         return (x * (inf if step == 5 else 1)), y
 
     found = run(job(data=read_source(exploding)), {"width": 16, "lr": 0.01})
-    assert (found.status, found.diverged_at, len(found.losses), found.final) == ("diverged", 5, 6, inf)
+    assert (found.status, found.diverged_at, len(found.losses), found.final) == (
+        "diverged",
+        5,
+        6,
+        inf,
+    )
     assert np.isfinite(found.losses[:5]).all()
 
 
@@ -141,7 +160,10 @@ def test_a_pruner_stops_it():
 
 
 def test_precisions_agree_up_to_rounding():
-    found = {p: run(job(precision=p), {"width": 16, "lr": 0.01}).losses for p in ("float64", "float32", "bfloat16")}
+    found = {
+        p: run(job(precision=p), {"width": 16, "lr": 0.01}).losses
+        for p in ("float64", "float32", "bfloat16")
+    }
     assert found["float64"].dtype == np.float64
     np.testing.assert_allclose(found["float32"], found["float64"], rtol=1e-4)
     np.testing.assert_allclose(found["bfloat16"], found["float64"], rtol=5e-2)
@@ -151,13 +173,21 @@ def test_precisions_agree_up_to_rounding():
 def test_settings_reach_the_model_and_the_optimizer():
     j = job()
     plain = j.member(j.trial({"width": 16, "lr": 0.01}))
-    scaled = j.member(j.trial({"width": 16, "lr": 0.01, "init_scale": 2.0, "beta1": 0.5, "eps": 1e-3}))
-    torch.testing.assert_close(scaled.model.state_dict()["0.weight"], 2 * plain.model.state_dict()["0.weight"])
-    torch.testing.assert_close(scaled.model.state_dict()["0.bias"], plain.model.state_dict()["0.bias"])
+    scaled = j.member(
+        j.trial({"width": 16, "lr": 0.01, "init_scale": 2.0, "beta1": 0.5, "eps": 1e-3})
+    )
+    torch.testing.assert_close(
+        scaled.model.state_dict()["0.weight"], 2 * plain.model.state_dict()["0.weight"]
+    )
+    torch.testing.assert_close(
+        scaled.model.state_dict()["0.bias"], plain.model.state_dict()["0.bias"]
+    )
     assert scaled.options == {"betas": (0.5, 0.999)}
     assert len(j.member(j.trial({"width": 16, "depth": 2})).plan.rows) == len(plain.plan.rows) + 2
     assert scaled.plan["0.weight"].eps != plain.plan["0.weight"].eps
-    with pytest.raises(ValueError, match="momentum: adamw has none; expected optimizer sgd or muon"):
+    with pytest.raises(
+        ValueError, match="momentum: adamw has none; expected optimizer sgd or muon"
+    ):
         j.member(j.trial({"width": 16, "momentum": 0.9}))
 
 

@@ -1,4 +1,5 @@
-"""Forward passes that decide by values, recompute blocks or hold weights twice: in a stack as alone."""
+"""Forward passes that decide by values, recompute blocks or hold weights twice: in a stack as
+alone."""
 
 import copy
 from typing import Any
@@ -32,8 +33,12 @@ def stacked_and_alone(make, batch, steps=STEPS, device="cpu"):
         torch.manual_seed(seed)
         models.append(make().double().train().to(device))
     copies, generator = copy.deepcopy(models), torch.Generator().manual_seed(0)
-    rows = [[tree_map(lambda x: x.to(device), batch(generator)) for _ in models] for _ in range(steps)]
-    stack = Stack(models, [torch.optim.AdamW(m.parameters(), lr=0.01 * 2**k) for k, m in enumerate(models)])
+    rows = [
+        [tree_map(lambda x: x.to(device), batch(generator)) for _ in models] for _ in range(steps)
+    ]
+    stack = Stack(
+        models, [torch.optim.AdamW(m.parameters(), lr=0.01 * 2**k) for k, m in enumerate(models)]
+    )
     seen = torch.stack([stack.step(tree_map(lambda *x: torch.stack(x), *row)) for row in rows])
     wanted = [_alone(m, 0.01 * 2**k, [row[k] for row in rows]) for k, m in enumerate(copies)]
     return seen, torch.stack(wanted, 1)
@@ -60,7 +65,7 @@ def agree(request):
     return check
 
 
-# --- Hugging Face ------------------------------------------------------------------------------------------------------
+# --- Hugging Face ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("padding", ["never", "always", "sometimes"])
@@ -71,7 +76,10 @@ def test_attention_masks_of_hugging_face(agree, name, padding):
 
 @pytest.mark.parametrize("name", ["llama", "bert"])
 def test_attention_masks_without_fused_attention(agree, name):
-    agree(lambda: hf_subjects.MODELS[name](attn_implementation="eager"), lambda g: hf_subjects.padded(g, "sometimes"))
+    agree(
+        lambda: hf_subjects.MODELS[name](attn_implementation="eager"),
+        lambda g: hf_subjects.padded(g, "sometimes"),
+    )
 
 
 def test_checkpointed_layers_of_hugging_face(agree):
@@ -83,7 +91,7 @@ def test_checkpointed_layers_of_hugging_face(agree):
     agree(make, lambda g: hf_subjects.padded(g, "sometimes"))
 
 
-# --- decisions ---------------------------------------------------------------------------------------------------------
+# --- decisions ------------------------------------------------------------------------------------
 
 
 class Deciding(nn.Module):
@@ -145,17 +153,24 @@ def test_what_would_be_run_twice_or_is_no_yes_or_no_is_refused(make, reason):
         stacked_and_alone(make, numbers, steps=10)
 
 
-# --- blocks that are run again in the backward pass --------------------------------------------------------------------
+# --- blocks that are run again in the backward pass -----------------------------------------------
 
 
 class Checkpointed(nn.Module):
     def __init__(self, reentrant):
         super().__init__()
-        self.first, self.block, self.head, self.reentrant = nn.Linear(6, 8), nn.Linear(8, 8), nn.Linear(8, 3), reentrant
+        self.first, self.block, self.head, self.reentrant = (
+            nn.Linear(6, 8),
+            nn.Linear(8, 8),
+            nn.Linear(8, 3),
+            reentrant,
+        )
 
     def forward(self, x):
         h = self.first(x)
-        return self.head(checkpoint(lambda h: torch.tanh(self.block(h)), h, use_reentrant=self.reentrant))
+        return self.head(
+            checkpoint(lambda h: torch.tanh(self.block(h)), h, use_reentrant=self.reentrant)
+        )
 
 
 @pytest.mark.parametrize("reentrant", [False, True])
@@ -169,7 +184,7 @@ def test_checkpoint_is_itself_again_afterwards():
     assert dict(vars(recomputing)) == before
 
 
-# --- recurrent networks ------------------------------------------------------------------------------------------------
+# --- recurrent networks ---------------------------------------------------------------------------
 
 
 class Recurrent(nn.Module):
@@ -185,7 +200,9 @@ class Recurrent(nn.Module):
         return self.head(self.core(x.unsqueeze(1), *states)[0].squeeze(1))
 
 
-@pytest.mark.filterwarnings("ignore:RNN module weights are not part of single")  # copies of a model, on a GPU
+@pytest.mark.filterwarnings(
+    "ignore:RNN module weights are not part of single"
+)  # copies of a model, on a GPU
 @pytest.mark.parametrize(
     "make",
     [
@@ -205,7 +222,9 @@ def test_weights_in_a_stack_are_not_moved(monkeypatch):
     """On a GPU an RNN brings new weights into one piece of memory."""
     models = [Recurrent(nn.GRU).double() for _ in range(2)]
     stack = Stack(models, [torch.optim.SGD(m.parameters(), lr=0.1) for m in models])
-    monkeypatch.setattr(nn.RNNBase, "flatten_parameters", lambda core: pytest.fail("there is nothing to move"))
+    monkeypatch.setattr(
+        nn.RNNBase, "flatten_parameters", lambda core: pytest.fail("there is nothing to move")
+    )
     x, y = numbers(torch.Generator().manual_seed(0))
     assert torch.isfinite(stack.step((x.expand(2, *x.shape), y.expand(2, -1)))).all()
 
@@ -231,7 +250,10 @@ def test_the_model_keeps_its_own_weights():
     stack = Stack(models, [torch.optim.SGD(m.parameters(), lr=0.1) for m in models])
     x, y = numbers(torch.Generator().manual_seed(0))
     stack.step((torch.stack([x, x]), torch.stack([y, y])))
-    assert all(held is own for held, own in zip(models[0].core._flat_weights, models[0].core.parameters(), strict=True))
+    assert all(
+        held is own
+        for held, own in zip(models[0].core._flat_weights, models[0].core.parameters(), strict=True)
+    )
 
 
 def test_recurrent_weights_that_are_computed_are_refused():

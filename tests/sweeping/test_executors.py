@@ -37,9 +37,17 @@ def test_processes_give_the_same_results(tmp_path, findable, workers):
     here = sweep(mlp, SPACE, stacked=False, **CALL)
     scale = 1.0
     there = sweep(  # lambdas and what they capture travel too
-        lambda width: mlp(width), SPACE, stacked=False, executor="processes", workers=workers, store=tmp_path / "runs.db",
-        name="net", **(CALL | {"data": lambda step, seed: (batch(step, seed)[0] * scale, batch(step, seed)[1])}),
-    )  # fmt: skip
+        lambda width: mlp(width),
+        SPACE,
+        stacked=False,
+        executor="processes",
+        workers=workers,
+        store=tmp_path / "runs.db",
+        name="net",
+        **(
+            CALL | {"data": lambda step, seed: (batch(step, seed)[0] * scale, batch(step, seed)[1])}
+        ),
+    )
     losses = [[found.outcomes[key].losses for key in found.trials] for found in (here, there)]
     np.testing.assert_array_equal(losses[0], losses[1])
     assert len(Sweep.load(tmp_path / "runs.db").frame) == 8
@@ -50,7 +58,14 @@ def test_workers_that_die_at_once_are_tried_again_and_told(tmp_path, monkeypatch
     deadly.write_text(f"#!/bin/sh\necho >> {tmp_path}/starts\nkill -9 $$\n")
     deadly.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(deadly))
-    found = sweep(mlp, {"lr": [0.01, 0.02]}, executor="processes", workers=2, stacked=False, **(CALL | {"widths": [8]}))
+    found = sweep(
+        mlp,
+        {"lr": [0.01, 0.02]},
+        executor="processes",
+        workers=2,
+        stacked=False,
+        **(CALL | {"widths": [8]}),
+    )
     assert set(found.frame["status"]) == {"failed"}
     assert "its worker died 2 times, at last by SIGKILL (out of memory?)" in str(found)
     assert len((tmp_path / "starts").read_text().splitlines()) == 4  # two trials, two tries
@@ -60,7 +75,9 @@ def test_workers_that_die_at_once_are_tried_again_and_told(tmp_path, monkeypatch
 def test_a_worker_that_dies_costs_its_trials_and_no_others(findable, monkeypatch):
     monkeypatch.setenv("SWEEP_PARENT", str(os.getpid()))
     space = {"lr": [0.01], "deadly": [False, True]}
-    found = sweep(killer, space, executor="processes", workers=1, stacked=False, **(CALL | {"widths": [8]}))
+    found = sweep(
+        killer, space, executor="processes", workers=1, stacked=False, **(CALL | {"widths": [8]})
+    )
     assert found.frame.set_index("deadly")["status"].to_dict() == {False: "done", True: "failed"}
     assert "its worker died 2 times, at last by SIGKILL (out of memory?)" in str(found)
 
@@ -69,7 +86,9 @@ def test_a_worker_that_dies_costs_its_trials_and_no_others(findable, monkeypatch
 def test_a_pruner_reaches_other_processes(findable):
     optuna = pytest.importorskip("optuna")
     pruner = optuna.pruners.ThresholdPruner(upper=1e-9)  # stops whoever reports
-    found = sweep(mlp, {"lr": 0.01}, executor="processes", workers=1, pruner=pruner, **(CALL | {"steps": 40}))
+    found = sweep(
+        mlp, {"lr": 0.01}, executor="processes", workers=1, pruner=pruner, **(CALL | {"steps": 40})
+    )
     assert set(found.frame["status"]) == {"stopped"}
     assert set(found.frame["steps"]) == {2}
 
@@ -92,14 +111,17 @@ print(sweep(build, {"lr": [0.01, 0.1]}, widths=[8], data=data, steps=3, executor
 @pytest.mark.slow
 def test_a_script_needs_no_guard(tmp_path):
     (tmp_path / "script.py").write_text(UNGUARDED)
-    told = subprocess.run([sys.executable, tmp_path / "script.py"], capture_output=True, text=True, timeout=120)
+    told = subprocess.run(
+        [sys.executable, tmp_path / "script.py"], capture_output=True, text=True, timeout=120
+    )
     assert told.stdout == "2 trials: 2 done\n", told.stderr
 
 
 def test_without_cloudpickle_what_cannot_travel_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "cloudpickle", None)
     with pytest.raises(
-        ValueError, match=r"cannot be sent to another process.*pip install cloudpickle, or define build"
+        ValueError,
+        match=r"cannot be sent to another process.*pip install cloudpickle, or define build",
     ):
         sweep(lambda width: mlp(width), SPACE, executor="processes", workers=1, **CALL)
 
@@ -107,7 +129,14 @@ def test_without_cloudpickle_what_cannot_travel_is_named(monkeypatch):
 def test_what_no_pickle_can_send():
     lock = Lock()
     with pytest.raises(ValueError, match="cannot be sent to another process"):
-        sweep(lambda width: mlp(width + lock.locked()), SPACE, executor="processes", workers=1, name="net", **CALL)
+        sweep(
+            lambda width: mlp(width + lock.locked()),
+            SPACE,
+            executor="processes",
+            workers=1,
+            name="net",
+            **CALL,
+        )
 
 
 def test_executors_are_read():
@@ -118,7 +147,7 @@ def test_executors_are_read():
     assert parcel.REMEDY
 
 
-# --- Ray --------------------------------------------------------------------------------------------------------------
+# --- Ray ------------------------------------------------------------------------------------------
 
 RAY = """
 import os, sys, time
@@ -159,15 +188,23 @@ def test_a_ray_cluster_gives_the_same_results(tmp_path, killed):
     pytest.importorskip("ray")
     here = sweep(mlp, SPACE, stacked=False, name="net", **CALL)
     script = tmp_path / "script.py"
-    script.write_text(RAY.format(folder=str(Path(__file__).parent), kill=killed, pause=0.7 if killed else 0.0))
+    script.write_text(
+        RAY.format(folder=str(Path(__file__).parent), kill=killed, pause=0.7 if killed else 0.0)
+    )
     words = [sys.executable, str(script), str(tmp_path / "runs.db")]
-    path = os.pathsep.join(os.path.abspath(p) for p in os.environ.get("PYTHONPATH", "").split(os.pathsep) if p)
-    told = subprocess.run(words, capture_output=True, text=True, timeout=400, env=os.environ | {"PYTHONPATH": path})
+    path = os.pathsep.join(
+        os.path.abspath(p) for p in os.environ.get("PYTHONPATH", "").split(os.pathsep) if p
+    )
+    told = subprocess.run(
+        words, capture_output=True, text=True, timeout=400, env=os.environ | {"PYTHONPATH": path}
+    )
     lines = told.stdout.splitlines()
     assert "8 trials: 8 done" in lines, told.stdout + told.stderr
     assert ("1 node left" in lines) == killed
     there = Sweep.load(tmp_path / "runs.db")
     assert len(there.frame) == 8
-    by_settings = [{str(t): s.outcomes[k].losses for k, t in s.trials.items()} for s in (here, there)]
+    by_settings = [
+        {str(t): s.outcomes[k].losses for k, t in s.trials.items()} for s in (here, there)
+    ]
     for settings, losses in by_settings[0].items():
         np.testing.assert_array_equal(losses, by_settings[1][settings])

@@ -1,4 +1,5 @@
-"""The batched forms give what a loop over members gives, forward and backward, and step aside where they do not apply."""
+"""The batched forms give what a loop over members gives, forward and backward, and step aside where
+they do not apply."""
 
 import pytest
 import torch
@@ -12,7 +13,9 @@ K = 3
 
 
 def normal(*shape: int) -> Tensor:
-    return torch.randn(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(sum(shape)))
+    return torch.randn(
+        shape, dtype=torch.float64, generator=torch.Generator().manual_seed(sum(shape))
+    )
 
 
 def classes(*shape: int, below: int = 5) -> Tensor:
@@ -24,44 +27,127 @@ MASK = (normal(4, 1, 6, 6) > 0) | torch.eye(6, dtype=torch.bool)
 BIAS = normal(K, 4, 1, 6, 6)  # of scores; torch has no gradient for it on a CPU
 IDS = classes(2, 6)
 CASES = {
-    "linear": (lambda x, w, b: F.linear(x, w, b), (0, 0, 0), (normal(K, 2, 5, 4), normal(K, 3, 4), normal(K, 3))),
+    "linear": (
+        lambda x, w, b: F.linear(x, w, b),
+        (0, 0, 0),
+        (normal(K, 2, 5, 4), normal(K, 3, 4), normal(K, 3)),
+    ),
     "linear, one row": (lambda x, w: F.linear(x, w), (0, 0), (normal(K, 4), normal(K, 3, 4))),
-    "linear, shared rows": (lambda x, w: F.linear(x, w), (None, 0), (normal(2, 5, 4), normal(K, 3, 4))),
-    "linear, shared weight": (lambda x, w: F.linear(x, w), (0, None), (normal(K, 2, 4), normal(3, 4))),
-    "linear, shared bias": (lambda x, w, b: F.linear(x, w, b), (0, 0, None), (normal(K, 2, 4), normal(K, 3, 4), normal(3))),
-    "linear, axis elsewhere": (lambda x, w: F.linear(x, w), (1, 2), (normal(2, K, 4), normal(3, 4, K))),
-    "addmm": (lambda b, x, w: torch.addmm(b, x, w), (0, 0, 0), (normal(K, 3), normal(K, 5, 4), normal(K, 4, 3))),
-    "addmm, scaled": (lambda b, x, w: torch.addmm(b, x, w, beta=2.0), (0, 0, 0),
-                      (normal(K, 3), normal(K, 5, 4), normal(K, 4, 3))),
+    "linear, shared rows": (
+        lambda x, w: F.linear(x, w),
+        (None, 0),
+        (normal(2, 5, 4), normal(K, 3, 4)),
+    ),
+    "linear, shared weight": (
+        lambda x, w: F.linear(x, w),
+        (0, None),
+        (normal(K, 2, 4), normal(3, 4)),
+    ),
+    "linear, shared bias": (
+        lambda x, w, b: F.linear(x, w, b),
+        (0, 0, None),
+        (normal(K, 2, 4), normal(K, 3, 4), normal(3)),
+    ),
+    "linear, axis elsewhere": (
+        lambda x, w: F.linear(x, w),
+        (1, 2),
+        (normal(2, K, 4), normal(3, 4, K)),
+    ),
+    "addmm": (
+        lambda b, x, w: torch.addmm(b, x, w),
+        (0, 0, 0),
+        (normal(K, 3), normal(K, 5, 4), normal(K, 4, 3)),
+    ),
+    "addmm, scaled": (
+        lambda b, x, w: torch.addmm(b, x, w, beta=2.0),
+        (0, 0, 0),
+        (normal(K, 3), normal(K, 5, 4), normal(K, 4, 3)),
+    ),
     "matmul": (lambda x, w: x @ w, (0, 0), (normal(K, 2, 5, 4), normal(K, 4, 3))),
-    "matmul of activations": (lambda x, y: torch.matmul(x, y), (0, 0), (normal(K, 2, 5, 4), normal(K, 2, 4, 5))),
+    "matmul of activations": (
+        lambda x, y: torch.matmul(x, y),
+        (0, 0),
+        (normal(K, 2, 5, 4), normal(K, 2, 4, 5)),
+    ),
     "matmul, vector": (lambda x, w: x.matmul(w), (0, 0), (normal(K, 4), normal(K, 4, 3))),
-    "attention": (lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=True), (0, 0, 0),
-                  (normal(K, 4, 2, 6, 8), normal(K, 4, 2, 6, 8) * 2, normal(K, 4, 2, 6, 8) + 1)),
-    "attention, scale": (lambda q, k, v: F.scaled_dot_product_attention(q, k, v, scale=0.7), (0, 0, None),
-                         (normal(K, 4, 2, 6, 8), normal(K, 4, 2, 5, 8), normal(4, 2, 5, 8))),
-    "attention, shared mask": (lambda q, k: F.scaled_dot_product_attention(q, k, k, attn_mask=MASK),
-                               (0, 0), (normal(K, 4, 2, 6, 8), normal(K, 4, 2, 6, 8))),
-    "attention, own masks": (lambda q, m: F.scaled_dot_product_attention(q, q, q, attn_mask=m), (0, 0),
-                             (normal(K, 4, 2, 6, 8), BIAS)),
-    "attention, grouped": (lambda q, k: F.scaled_dot_product_attention(q, k, k, enable_gqa=True), (0, 0),
-                           (normal(K, 4, 4, 6, 8), normal(K, 4, 2, 6, 8))),
-    "attention, flat mask": (lambda q: F.scaled_dot_product_attention(q, q, q, attn_mask=MASK[0, 0]), (0,),
-                             (normal(K, 4, 2, 6, 8),)),
-    "attention, three axes, own masks": (lambda q, m: F.scaled_dot_product_attention(q, q, q, attn_mask=m), (0, 0),
-                                         (normal(K, 2, 6, 8), BIAS[:, 0, 0].gt(0) | torch.eye(6, dtype=torch.bool))),
-    "attention, three axes": (lambda q: F.scaled_dot_product_attention(q, q, q), (0,), (normal(K, 2, 6, 8),)),
+    "attention": (
+        lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=True),
+        (0, 0, 0),
+        (normal(K, 4, 2, 6, 8), normal(K, 4, 2, 6, 8) * 2, normal(K, 4, 2, 6, 8) + 1),
+    ),
+    "attention, scale": (
+        lambda q, k, v: F.scaled_dot_product_attention(q, k, v, scale=0.7),
+        (0, 0, None),
+        (normal(K, 4, 2, 6, 8), normal(K, 4, 2, 5, 8), normal(4, 2, 5, 8)),
+    ),
+    "attention, shared mask": (
+        lambda q, k: F.scaled_dot_product_attention(q, k, k, attn_mask=MASK),
+        (0, 0),
+        (normal(K, 4, 2, 6, 8), normal(K, 4, 2, 6, 8)),
+    ),
+    "attention, own masks": (
+        lambda q, m: F.scaled_dot_product_attention(q, q, q, attn_mask=m),
+        (0, 0),
+        (normal(K, 4, 2, 6, 8), BIAS),
+    ),
+    "attention, grouped": (
+        lambda q, k: F.scaled_dot_product_attention(q, k, k, enable_gqa=True),
+        (0, 0),
+        (normal(K, 4, 4, 6, 8), normal(K, 4, 2, 6, 8)),
+    ),
+    "attention, flat mask": (
+        lambda q: F.scaled_dot_product_attention(q, q, q, attn_mask=MASK[0, 0]),
+        (0,),
+        (normal(K, 4, 2, 6, 8),),
+    ),
+    "attention, three axes, own masks": (
+        lambda q, m: F.scaled_dot_product_attention(q, q, q, attn_mask=m),
+        (0, 0),
+        (normal(K, 2, 6, 8), BIAS[:, 0, 0].gt(0) | torch.eye(6, dtype=torch.bool)),
+    ),
+    "attention, three axes": (
+        lambda q: F.scaled_dot_product_attention(q, q, q),
+        (0,),
+        (normal(K, 2, 6, 8),),
+    ),
     "embedding": (lambda w: F.embedding(IDS, w), (0,), (normal(K, 5, 4),)),
-    "embedding, own ids": (lambda w, i: F.embedding(i, w), (0, 0), (normal(K, 5, 4), classes(K, 2, 6))),
-    "embedding, padding": (lambda w, i: F.embedding(i, w, padding_idx=1), (0, 0), (normal(K, 5, 4), classes(K, 2, 6))),
+    "embedding, own ids": (
+        lambda w, i: F.embedding(i, w),
+        (0, 0),
+        (normal(K, 5, 4), classes(K, 2, 6)),
+    ),
+    "embedding, padding": (
+        lambda w, i: F.embedding(i, w, padding_idx=1),
+        (0, 0),
+        (normal(K, 5, 4), classes(K, 2, 6)),
+    ),
     "cross entropy": (lambda x, t: F.cross_entropy(x, t), (0, 0), (normal(K, 6, 5), classes(K, 6))),
-    "cross entropy, ignored": (lambda x, t: F.cross_entropy(x, t), (0, 0), (normal(K, 6, 5), IGNORED)),
-    "cross entropy, smooth": (lambda x, t: F.cross_entropy(x, t, label_smoothing=0.1), (0, 0), (normal(K, 6, 5), IGNORED)),
-    "cross entropy, sum": (lambda x, t: F.cross_entropy(x, t, reduction="sum"), (0, 0), (normal(K, 6, 5), classes(K, 6))),
-    "cross entropy, weights": (lambda x, t: F.cross_entropy(x, t, weight=torch.arange(1.0, 6.0).double()), (0, 0),
-                               (normal(K, 6, 5), classes(K, 6))),
-    "cross entropy, soft": (lambda x, t: F.cross_entropy(x, t.softmax(-1)), (0, 0), (normal(K, 6, 5), normal(K, 6, 5))),
-}  # fmt: skip
+    "cross entropy, ignored": (
+        lambda x, t: F.cross_entropy(x, t),
+        (0, 0),
+        (normal(K, 6, 5), IGNORED),
+    ),
+    "cross entropy, smooth": (
+        lambda x, t: F.cross_entropy(x, t, label_smoothing=0.1),
+        (0, 0),
+        (normal(K, 6, 5), IGNORED),
+    ),
+    "cross entropy, sum": (
+        lambda x, t: F.cross_entropy(x, t, reduction="sum"),
+        (0, 0),
+        (normal(K, 6, 5), classes(K, 6)),
+    ),
+    "cross entropy, weights": (
+        lambda x, t: F.cross_entropy(x, t, weight=torch.arange(1.0, 6.0).double()),
+        (0, 0),
+        (normal(K, 6, 5), classes(K, 6)),
+    ),
+    "cross entropy, soft": (
+        lambda x, t: F.cross_entropy(x, t.softmax(-1)),
+        (0, 0),
+        (normal(K, 6, 5), normal(K, 6, 5)),
+    ),
+}
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=list(CASES))
@@ -90,7 +176,12 @@ def _mapped(function, axes, leaves):
 def _looped(function, axes, leaves):
     return torch.stack(
         [
-            function(*(x if axis is None else x.select(axis, k) for x, axis in zip(leaves, axes, strict=True)))
+            function(
+                *(
+                    x if axis is None else x.select(axis, k)
+                    for x, axis in zip(leaves, axes, strict=True)
+                )
+            )
             for k in range(K)
         ]
     )
@@ -103,13 +194,17 @@ def _results(function, axes, given, run):
     return out, *torch.autograd.grad((out * weights).sum(), [x for x in leaves if x.requires_grad])
 
 
-@pytest.mark.parametrize("name", ["linear", "attention", "embedding, own ids", "cross entropy", "matmul", "addmm"])
+@pytest.mark.parametrize(
+    "name", ["linear", "attention", "embedding, own ids", "cross entropy", "matmul", "addmm"]
+)
 def test_the_paths_are_taken(name, monkeypatch):
     """What would be slow is not left to vmap."""
     function, axes, given = CASES[name]
     taken = []
     for key, path in paths.PATHS.items():
-        monkeypatch.setitem(paths.PATHS, key, lambda *a, path=path, **k: taken.append(r := path(*a, **k)) or r)
+        monkeypatch.setitem(
+            paths.PATHS, key, lambda *a, path=path, **k: taken.append(r := path(*a, **k)) or r
+        )
     _results(function, axes, given, _mapped)
     assert any(result is not None for result in taken)
 
@@ -118,7 +213,9 @@ def test_the_paths_are_taken(name, monkeypatch):
 def test_on_a_gpu_the_mean_of_each_member_is_taken_at_once(smoothing):
     options = {"ignore_index": -100, "label_smoothing": smoothing}
     logits = normal(K, 6, 5)
-    wanted = torch.stack([F.cross_entropy(x, t, **options) for x, t in zip(logits, IGNORED, strict=True)])
+    wanted = torch.stack(
+        [F.cross_entropy(x, t, **options) for x, t in zip(logits, IGNORED, strict=True)]
+    )
     assert torch.allclose(paths.mean_of_each(logits, IGNORED, options), wanted, rtol=1e-12)
 
 
@@ -141,6 +238,9 @@ def test_autocast_rounds_as_for_one_network():
             return F.linear(x, w)
 
     with torch.autocast("cpu", torch.bfloat16):
-        out, wanted = torch.vmap(mapped)(x, w), torch.stack([F.linear(*pair) for pair in zip(x, w, strict=True)])
+        out, wanted = (
+            torch.vmap(mapped)(x, w),
+            torch.stack([F.linear(*pair) for pair in zip(x, w, strict=True)]),
+        )
     assert out.dtype == wanted.dtype == torch.bfloat16
     assert torch.allclose(out, wanted, rtol=1e-2)

@@ -1,4 +1,5 @@
-"""In mixed precision a stack computes each operation in the precision that torch uses for a single network."""
+"""In mixed precision a stack computes each operation in the precision that torch uses for a single
+network."""
 
 from collections.abc import Callable
 
@@ -14,7 +15,12 @@ from orderone.sweeping.stacked import Stack
 from orderone.sweeping.stacked.paths import FastPaths
 
 MEMBERS = 2
-DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here"))]
+DEVICES = [
+    "cpu",
+    pytest.param(
+        "cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
+    ),
+]
 DTYPES = [torch.float32, torch.bfloat16]
 
 
@@ -36,8 +42,8 @@ def multi_head_attention(x: Tensor) -> Tensor:
     return result
 
 
-# Functions of a (4, 8) matrix. They cover what autocast casts down, what it casts up, what it leaves alone, and what torch
-# builds from such operations.
+# Functions of a (4, 8) matrix. They cover what autocast casts down, what it casts up, what it
+# leaves alone, and what torch builds from such operations.
 FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "conv1d": lambda x: F.conv1d(x[None], x[:, :4, None].expand(4, 4, 2)),
     "conv2d": lambda x: F.conv2d(x[None, None], x[None, None, :2, :2]),
@@ -62,7 +68,9 @@ FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "softmax, dtype": lambda x: F.softmax(x, -1, dtype=torch.float32),
     "log_softmax": lambda x: F.log_softmax(x, -1),
     "layer_norm": lambda x: F.layer_norm(x, (8,)),
-    "layer_norm with float32 weights": lambda x: F.layer_norm(x, (8,), torch.ones(8, device=x.device)),
+    "layer_norm with float32 weights": lambda x: F.layer_norm(
+        x, (8,), torch.ones(8, device=x.device)
+    ),
     "rms_norm": lambda x: F.rms_norm(x, (8,)),
     "group_norm": lambda x: F.group_norm(x[None], 2),
     "batch_norm": lambda x: F.batch_norm(x, None, None, training=True),
@@ -77,13 +85,19 @@ FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "cumsum": lambda x: x.cumsum(0),
     "mse_loss": lambda x: F.mse_loss(x, 2 * x),
     "l1_loss": lambda x: F.l1_loss(x, 2 * x),
-    "binary_cross_entropy_with_logits": lambda x: F.binary_cross_entropy_with_logits(x, x.sigmoid()),
+    "binary_cross_entropy_with_logits": lambda x: F.binary_cross_entropy_with_logits(
+        x, x.sigmoid()
+    ),
     "kl_div": lambda x: F.kl_div(x, x.softmax(-1), reduction="sum"),
-    "cosine_embedding_loss": lambda x: F.cosine_embedding_loss(x, x + 1, torch.ones(4, device=x.device)),
+    "cosine_embedding_loss": lambda x: F.cosine_embedding_loss(
+        x, x + 1, torch.ones(4, device=x.device)
+    ),
     "triplet_margin_loss": lambda x: F.triplet_margin_loss(x, 2 * x, 3 * x),
     "cross_entropy": lambda x: F.cross_entropy(x, classes(x)),
     "cross_entropy, sum": lambda x: F.cross_entropy(x, classes(x), reduction="sum"),
-    "cross_entropy, weights": lambda x: F.cross_entropy(x, classes(x), torch.ones(8, device=x.device)),
+    "cross_entropy, weights": lambda x: F.cross_entropy(
+        x, classes(x), torch.ones(8, device=x.device)
+    ),
     "nll_loss": lambda x: F.nll_loss(x, classes(x)),
     "cdist": lambda x: torch.cdist(x, 2 * x),
     "fft": lambda x: torch.fft.rfft(x).real,
@@ -111,19 +125,26 @@ def test_a_stack_casts_as_torch_does(name, device, dtype):
         stacked = torch.vmap(one_member)(x)
     assert stacked.dtype == alone.dtype
     ulp = torch.finfo(alone.dtype).eps
-    assert torch.allclose(stacked.double(), alone.double(), rtol=8 * ulp, atol=8 * ulp * float(alone.abs().max()))
+    assert torch.allclose(
+        stacked.double(), alone.double(), rtol=8 * ulp, atol=8 * ulp * float(alone.abs().max())
+    )
 
 
-# Functions of a bfloat16 matrix (4, 8) and a float32 vector (8,), both of which differ between members.
+# Functions of a bfloat16 matrix (4, 8) and a float32 vector (8,), both of which differ between
+# members.
 MIXED: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "layer_norm": lambda x, w: F.layer_norm(x, (8,), w, w),
     "rms_norm": lambda x, w: F.rms_norm(x, (8,), w),
     "group_norm": lambda x, w: F.group_norm(x[None].mT, 2, w, w),
     "instance_norm": lambda x, w: F.instance_norm(x[None].mT, weight=w, bias=w),
     "batch_norm": lambda x, w: F.batch_norm(x, None, None, w, w, training=True),
-    "binary_cross_entropy_with_logits": lambda x, w: F.binary_cross_entropy_with_logits(x, w.sigmoid().expand_as(x)),
+    "binary_cross_entropy_with_logits": lambda x, w: F.binary_cross_entropy_with_logits(
+        x, w.sigmoid().expand_as(x)
+    ),
     "poisson_nll_loss": lambda x, w: F.poisson_nll_loss(x, w.abs().expand_as(x)),
-    "cosine_embedding_loss": lambda x, w: F.cosine_embedding_loss(x, w.expand_as(x), torch.ones(4).to(x)),
+    "cosine_embedding_loss": lambda x, w: F.cosine_embedding_loss(
+        x, w.expand_as(x), torch.ones(4).to(x)
+    ),
     "mse_loss": lambda x, w: F.mse_loss(x, w.expand_as(x)),
     "product": lambda x, w: x * w,
     "linear": lambda x, w: F.linear(x, w.expand(3, 8), w[:3]),
@@ -139,7 +160,8 @@ MIXED: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("name", MIXED)
 def test_inputs_of_two_precisions(name, device):
-    """Results are those of one member; gradients, which kernels round in their own ways, are as near to the truth."""
+    """Results are those of one member; gradients, which kernels round in their own ways, are as
+    near to the truth."""
     function = MIXED[name]
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(MEMBERS, 4, 8, generator=generator).to(device, torch.bfloat16)
@@ -164,7 +186,9 @@ def test_inputs_of_two_precisions(name, device):
     _, *true_gradients = gradients(in_a_loop, x.double(), w.double())
     assert stacked.dtype == alone.dtype
     ulp = torch.finfo(alone.dtype).eps
-    assert torch.allclose(stacked.double(), alone.double(), rtol=8 * ulp, atol=8 * ulp * float(alone.abs().max()))
+    assert torch.allclose(
+        stacked.double(), alone.double(), rtol=8 * ulp, atol=8 * ulp * float(alone.abs().max())
+    )
     for ours, torchs, true in zip(stacked_gradients, alone_gradients, true_gradients, strict=True):
         assert ours.dtype == torchs.dtype
         error, allowed = (float((found.double() - true).abs().max()) for found in (ours, torchs))
@@ -177,7 +201,9 @@ def test_statistics_of_batch_norm_are_updated_once():
         return nn.Sequential(nn.Linear(4, 16), nn.BatchNorm1d(16), nn.Linear(16, 3))
 
     models, alone = [build(), build()], build()
-    stack = Stack(models, [torch.optim.SGD(m.parameters(), lr=0.0) for m in models], precision=torch.bfloat16)
+    stack = Stack(
+        models, [torch.optim.SGD(m.parameters(), lr=0.0) for m in models], precision=torch.bfloat16
+    )
     x, y = torch.randn(8, 4), torch.zeros(8, dtype=torch.long)
     stack.step((x.expand(2, 8, 4), y.expand(2, 8)))
     with torch.autocast("cpu", torch.bfloat16):
@@ -213,11 +239,12 @@ def test_random_operations_are_not_run_a_second_time_to_learn_their_precision():
     assert torch.equal(torch.vmap(one_member, randomness="different")(x), first)
 
 
-# --- whole models ------------------------------------------------------------------------------------------------------
+# --- whole models ---------------------------------------------------------------------------------
 
 
 def losses(family: str, device: str, *, stacked: bool, **options) -> np.ndarray:
-    """Return the losses of four members, after checking that they were trained in the way that was asked for."""
+    """Return the losses of four members, after checking that they were trained in the way that was
+    asked for."""
 
     def build(width: int) -> nn.Module:
         return hf_families.build(family, width, **options)
@@ -234,7 +261,9 @@ def losses(family: str, device: str, *, stacked: bool, **options) -> np.ndarray:
         progress=False,
     )
     assert result.notes == []
-    assert {outcome.facts["engine"] for outcome in result.outcomes.values()} == {"stacked" if stacked else "alone"}
+    assert {outcome.facts["engine"] for outcome in result.outcomes.values()} == {
+        "stacked" if stacked else "alone"
+    }
     return np.array([outcome.losses for outcome in result.outcomes.values()], float)
 
 

@@ -1,4 +1,5 @@
-"""Models that use their weights in uncommon ways: the same losses in a stack as alone, or a reason why not."""
+"""Models that use their weights in uncommon ways: the same losses in a stack as alone, or a reason
+why not."""
 
 import copy
 
@@ -45,11 +46,17 @@ class Encoder(nn.Module):
     def __init__(self):
         super().__init__()
         layer = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True)
-        self.up, self.encoder, self.head = nn.Linear(6, 8), nn.TransformerEncoder(layer, 2), nn.Linear(8, 3)
+        self.up, self.encoder, self.head = (
+            nn.Linear(6, 8),
+            nn.TransformerEncoder(layer, 2),
+            nn.Linear(8, 3),
+        )
 
     def forward(self, x):
         padding = torch.arange(x.shape[0]).unsqueeze(0) >= 4
-        return self.head(self.encoder(self.up(x).unsqueeze(0), src_key_padding_mask=padding).squeeze(0))
+        return self.head(
+            self.encoder(self.up(x).unsqueeze(0), src_key_padding_mask=padding).squeeze(0)
+        )
 
 
 class Averaging(nn.Module):
@@ -116,9 +123,13 @@ def test_losses_are_those_of_stand_alone_runs(make, optimizer):
         torch.manual_seed(seed)
         models.append(make().double())
     copies = copy.deepcopy(models)
-    stack = Stack(models, [optimizer(m.parameters(), lr=0.03, weight_decay=0.1) for m in models], clip=2.0)
+    stack = Stack(
+        models, [optimizer(m.parameters(), lr=0.03, weight_decay=0.1) for m in models], clip=2.0
+    )
     rows = [[batch(step, k) for k in range(2)] for step in range(12)]
-    seen = torch.stack([stack.step(tuple(map(torch.stack, zip(*row, strict=True)))) for row in rows])
+    seen = torch.stack(
+        [stack.step(tuple(map(torch.stack, zip(*row, strict=True)))) for row in rows]
+    )
     wanted = [_alone(m, optimizer, [row[k] for row in rows]) for k, m in enumerate(copies)]
     assert torch.allclose(seen, torch.stack(wanted, 1), rtol=1e-9, atol=0)
 
@@ -136,7 +147,7 @@ def _alone(model, optimizer, data):
     return torch.stack(losses)
 
 
-# --- state that is not in parameters and buffers -----------------------------------------------------------------------
+# --- state that is not in parameters and buffers --------------------------------------------------
 
 
 class Holding(nn.Module):
@@ -174,7 +185,7 @@ def test_members_that_hold_different_things_are_not_one_program(thing):
     assert len(Stack(same, [torch.optim.SGD(m.parameters(), lr=0.1) for m in same])) == 2
 
 
-# --- what falls back, and says so --------------------------------------------------------------------------------------
+# --- what falls back, and says so -----------------------------------------------------------------
 
 
 class Rounding(nn.Module):
@@ -210,11 +221,22 @@ class Listing(nn.Module):
 )
 def test_what_cannot_be_stacked_is_named_and_trained_alone(build, reason):
     held_out = [batch(99, 9)]
-    job = Job(build, Source("numbers", batch, lambda: held_out), steps=3, base_sizes={"width": 4}, precision="float64")
-    trials = [job.trial({"width": 8, "optimizer": "adamw", "rule": "mup", "lr": 1e-2, "seed": s}) for s in range(2)]
+    job = Job(
+        build,
+        Source("numbers", batch, lambda: held_out),
+        steps=3,
+        base_sizes={"width": 4},
+        precision="float64",
+    )
+    trials = [
+        job.trial({"width": 8, "optimizer": "adamw", "rule": "mup", "lr": 1e-2, "seed": s})
+        for s in range(2)
+    ]
     with pytest.raises(NotStackable, match=reason):
         list(Engine(job, stacked=True).run(trials))
-    found, wanted = (sorted(o, key=lambda o: o.key) for o in (Engine(job).run(trials), run_alone(job, trials)))
+    found, wanted = (
+        sorted(o, key=lambda o: o.key) for o in (Engine(job).run(trials), run_alone(job, trials))
+    )
     assert all(np.array_equal(o.losses, p.losses) for o, p in zip(found, wanted, strict=True))
     assert all(reason in o.facts["not stacked"] for o in found)
 
@@ -223,6 +245,12 @@ def test_a_sweep_says_what_it_did_not_stack():
     import orderone as o1
 
     found = o1.sweep(
-        Rounding, {"lr": [1e-3, 1e-2]}, widths=[4], data=batch, steps=2, precision="float64", progress=False
+        Rounding,
+        {"lr": [1e-3, 1e-2]},
+        widths=[4],
+        data=batch,
+        steps=2,
+        precision="float64",
+        progress=False,
     )
     assert any(note.startswith("trained one after another: ") for note in found.notes)

@@ -24,7 +24,8 @@ TEXT = bytes(range(97, 123)) * 400
 
 @pytest.mark.parametrize("graphs", [False, True])
 @pytest.mark.parametrize(
-    "options", [{}, transformer(schedule="cosine", warmup=3, clip=0.5, accumulate=2, evaluate_every=4)]
+    "options",
+    [{}, transformer(schedule="cosine", warmup=3, clip=0.5, accumulate=2, evaluate_every=4)],
 )
 def test_stacks_give_the_outcomes_of_one_after_another(options, graphs):
     j = job(precision="float64", device="cuda", graphs=graphs, **options)
@@ -37,7 +38,11 @@ class Odd(nn.Module):
 
     def __init__(self, width: int, decides: bool):
         super().__init__()
-        self.core, self.block, self.head = nn.GRU(6, width), nn.Linear(width, width), nn.Linear(width, 3)
+        self.core, self.block, self.head = (
+            nn.GRU(6, width),
+            nn.Linear(width, width),
+            nn.Linear(width, 3),
+        )
         self.decides = decides
 
     def forward(self, x):
@@ -49,12 +54,15 @@ class Odd(nn.Module):
 @pytest.mark.parametrize("graphs", [False, True])
 @pytest.mark.parametrize("decides", [False, True])
 def test_odd_models_in_stacks(decides, graphs):
-    j = job(build=lambda width: Odd(width, decides), precision="float64", device="cuda", graphs=graphs)
+    j = job(
+        build=lambda width: Odd(width, decides), precision="float64", device="cuda", graphs=graphs
+    )
     same(list(run_stacked(j, trials(j))), list(run_alone(j, trials(j))))
 
 
 class Constant(nn.Module):
-    """Brings constants from the CPU in every pass, as the caches of sliding windows in Hugging Face models do."""
+    """Brings constants from the CPU in every pass, as the caches of sliding windows in Hugging Face
+    models do."""
 
     def __init__(self, width: int, asks_the_cpu: bool):
         super().__init__()
@@ -63,7 +71,11 @@ class Constant(nn.Module):
         self.asks_the_cpu = asks_the_cpu
 
     def forward(self, x):
-        shift = self.shift.to(x.device) + torch.tensor(0.25, device=x.device) + torch.as_tensor([1, 2], device=x.device)
+        shift = (
+            self.shift.to(x.device)
+            + torch.tensor(0.25, device=x.device)
+            + torch.as_tensor([1, 2], device=x.device)
+        )
         if self.asks_the_cpu:
             x = x.cpu().to(x.device)  # no graph can hold this
         return self.head(torch.tanh(self.inner(x))) * shift.sum()
@@ -71,9 +83,16 @@ class Constant(nn.Module):
 
 @pytest.mark.parametrize("asks_the_cpu", [False, True])
 def test_constants_are_captured_and_what_cannot_be_captured_stays_a_stack(asks_the_cpu):
-    j = job(build=lambda width: Constant(width, asks_the_cpu), precision="float64", device="cuda", graphs=True)
+    j = job(
+        build=lambda width: Constant(width, asks_the_cpu),
+        precision="float64",
+        device="cuda",
+        graphs=True,
+    )
     stacked = list(run_stacked(j, trials(j)))
-    assert {(o.facts["engine"], o.facts["graph"]) for o in stacked} == {("stacked", not asks_the_cpu)}
+    assert {(o.facts["engine"], o.facts["graph"]) for o in stacked} == {
+        ("stacked", not asks_the_cpu)
+    }
     same(stacked, list(run_alone(j, trials(j))))
 
 
@@ -86,12 +105,16 @@ def test_padded_batches_in_stacks(name, graphs):
     def build(width):
         return hf_subjects.MODELS[name](hidden_size=width, intermediate_size=2 * width)
 
-    j = job(build=build, data=held("padded", batch), precision="float64", device="cuda", graphs=graphs)
+    j = job(
+        build=build, data=held("padded", batch), precision="float64", device="cuda", graphs=graphs
+    )
     same(list(run_stacked(j, trials(j))), list(run_alone(j, trials(j))))
 
 
 def test_a_gpu_gives_what_the_cpu_gives():
-    here, there = (job(precision="float64", device=device, **transformer()) for device in ("cpu", "cuda"))
+    here, there = (
+        job(precision="float64", device=device, **transformer()) for device in ("cpu", "cuda")
+    )
     same(list(run_stacked(there, trials(there))), list(run_stacked(here, trials(here))))
 
 
@@ -104,7 +127,14 @@ def test_a_sweep_on_a_gpu_ends_with_the_losses_of_the_cpu():
 
     def losses(device):
         s = o1.sweep(
-            build, space, widths=[16, 32], data=task, steps=20, device=device, precision="float64", progress=False
+            build,
+            space,
+            widths=[16, 32],
+            data=task,
+            steps=20,
+            device=device,
+            precision="float64",
+            progress=False,
         )
         return s.frame.sort_values(["width", "lr", "seed"]).loss
 
@@ -124,7 +154,9 @@ def test_training_goes_down_and_goes_on(tmp_path, precision):
     def trained(path):
         torch.manual_seed(0)
         plan = o1.plan(gpt(32), base=gpt(16), rule="mup", optimizer="adamw", lr=1e-2)
-        return o1.train(plan, held("tokens", batch), 12, precision=precision, checkpoint=path, device="cuda")
+        return o1.train(
+            plan, held("tokens", batch), 12, precision=precision, checkpoint=path, device="cuda"
+        )
 
     whole = trained(tmp_path / "whole.safetensors")
     stop_at.append(5)
@@ -139,8 +171,13 @@ def test_captured_dropout_draws_for_each_member_and_step_by_itself():
     models = [nn.Sequential(nn.Linear(4, 64), nn.Dropout(0.5), nn.Linear(64, 2)) for _ in "abc"]
     for model in models[1:]:
         model.load_state_dict(models[0].state_dict())
-    stack = Stack(models, [torch.optim.SGD(model.parameters(), lr=0.0) for model in models], device="cuda")
-    batch = (torch.randn(1, 5, 4, device="cuda").repeat(3, 1, 1), torch.randint(2, (1, 5), device="cuda").repeat(3, 1))
+    stack = Stack(
+        models, [torch.optim.SGD(model.parameters(), lr=0.0) for model in models], device="cuda"
+    )
+    batch = (
+        torch.randn(1, 5, 4, device="cuda").repeat(3, 1, 1),
+        torch.randint(2, (1, 5), device="cuda").repeat(3, 1),
+    )
     step = CapturedStep(stack, batch)
     losses = torch.stack([step(batch).clone() for _ in range(4)])
     assert len(losses.unique()) == 12  # weights and inputs are the same: only masks differ
@@ -152,7 +189,8 @@ def test_deep_networks_side_by_side_are_those_one_after_another():
 
     def runs():
         return [
-            deep_training.Run(training, deep_training.Members(d, [1.0, 2.0], [0.1, 0.1]), images) for d in (30, 20, 10)
+            deep_training.Run(training, deep_training.Members(d, [1.0, 2.0], [0.1, 0.1]), images)
+            for d in (30, 20, 10)
         ]
 
     together, alone = runs(), runs()

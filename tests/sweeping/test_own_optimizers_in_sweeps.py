@@ -57,7 +57,9 @@ def test_classes_are_compared_side_by_side_and_kept_apart(tmp_path):
     space = {"lr": [1e-3, 1e-2], "optimizer": ["adamw", Halved]}
     options = {**SETTINGS, "space": space, "store": tmp_path / "runs.db"}
     both = o1.sweep(mlp, **options)
-    assert sorted(both.frame["optimizer"].unique()) == sorted(["adamw", f"adamw ({Halved.__module__}.Halved)"])
+    assert sorted(both.frame["optimizer"].unique()) == sorted(
+        ["adamw", f"adamw ({Halved.__module__}.Halved)"]
+    )
     assert o1.sweep(mlp, **options).ran == 0
 
 
@@ -66,7 +68,9 @@ def test_a_class_that_was_edited_is_trained_again(tmp_path, monkeypatch):
     options = {**SETTINGS, "store": tmp_path / "runs.db"}
     ran = []
     for name, body in (("one", "pass"), ("one", "pass"), ("two", "step_size = 2")):
-        (tmp_path / f"mine_{name}.py").write_text(f"import torch\nclass Mine(torch.optim.AdamW):\n    {body}\n")
+        (tmp_path / f"mine_{name}.py").write_text(
+            f"import torch\nclass Mine(torch.optim.AdamW):\n    {body}\n"
+        )
         kind = importlib.import_module(f"mine_{name}").Mine
         kind.__module__ = "mine"
         ran.append(o1.sweep(mlp, optimizer=kind, **options).ran)
@@ -75,7 +79,9 @@ def test_a_class_that_was_edited_is_trained_again(tmp_path, monkeypatch):
 
 def test_the_target_is_for_the_class():
     space = {"lr": o1.log_grid(1e-4, 1.0, 9), "seed": range(2)}
-    transfer = o1.sweep(mlp, **{**SETTINGS, "space": space, "optimizer": Halved, "steps": 12}).transfer()
+    transfer = o1.sweep(
+        mlp, **{**SETTINGS, "space": space, "optimizer": Halved, "steps": 12}
+    ).transfer()
     settings = transfer.target(width=64)
     assert "optimizer=Halved" in settings.snippet
     with pytest.raises(ValueError, match="pass the class itself"):
@@ -89,7 +95,9 @@ def test_two_classes_of_one_name_in_one_sweep_are_refused():
         o1.sweep(mlp, optimizer=[Halved, other], **SETTINGS)
 
 
-@pytest.mark.parametrize("kind", [Halved, type("AdamW", (torch.optim.AdamW,), {}), type("SGD", (torch.optim.SGD,), {})])
+@pytest.mark.parametrize(
+    "kind", [Halved, type("AdamW", (torch.optim.AdamW,), {}), type("SGD", (torch.optim.SGD,), {})]
+)
 def test_a_stack_takes_classes_of_torch_only(kind):
     models = [mlp(8) for _ in range(2)]
     with pytest.raises(NotStackable) as caught:

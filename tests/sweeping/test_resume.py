@@ -1,4 +1,5 @@
-"""`kill -9` at any moment, then the same command: nothing that was finished is lost or run twice."""
+"""`kill -9` at any moment, then the same command: nothing that was finished is lost or run
+twice."""
 
 import os
 import random
@@ -44,20 +45,30 @@ class Command:
     def __init__(self, folder: Path, stacked: bool):
         self.store, self.log = folder / "runs.db", folder / "log"
         (folder / "script.py").write_text(SCRIPT)
-        self.words = [sys.executable, str(folder / "script.py"), str(self.store), str(self.log), str(stacked)]
+        self.words = [
+            sys.executable,
+            str(folder / "script.py"),
+            str(self.store),
+            str(self.log),
+            str(stacked),
+        ]
 
     def start(self) -> "subprocess.Popen[str]":
         return subprocess.Popen(self.words, stdout=subprocess.PIPE, text=True)
 
     def done(self) -> int:
-        return len(read_store(self.store)) if self.store.exists() and self.store.stat().st_size else 0
+        return (
+            len(read_store(self.store)) if self.store.exists() and self.store.stat().st_size else 0
+        )
 
     def half_run(self) -> bool:
         return any(self.store.with_name("runs.db.checkpoints").glob("*.safetensors"))
 
     def batches(self) -> Counter[str]:
         lines = self.log.read_text().splitlines() if self.log.exists() else []
-        return Counter(line for line in lines if not line.startswith("0 "))  # plans look at a batch of seed 0
+        return Counter(
+            line for line in lines if not line.startswith("0 ")
+        )  # plans look at a batch of seed 0
 
 
 def kill(process: "subprocess.Popen[str]") -> None:
@@ -79,7 +90,9 @@ def finished(monkeypatch, capsys):
     return run
 
 
-@pytest.mark.parametrize("stacked", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["alone", "stacked"])
+@pytest.mark.parametrize(
+    "stacked", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["alone", "stacked"]
+)
 def test_killed_in_the_middle_and_started_again(tmp_path, finished, stacked):
     command = Command(tmp_path, stacked)
     process = command.start()
@@ -93,10 +106,18 @@ def test_killed_in_the_middle_and_started_again(tmp_path, finished, stacked):
     assert finished(command) == SEEDS - done
     found = Sweep.load(command.store)
     assert len(found.frame) == SEEDS
-    assert max(command.batches().values()) <= 2  # a step that was not yet in the checkpoint, once more
+    assert (
+        max(command.batches().values()) <= 2
+    )  # a step that was not yet in the checkpoint, once more
     assert sum(command.batches().values()) <= SEEDS * STEPS + 12
     expected = sweep(
-        mlp, {"lr": 0.01, "seed": range(1, SEEDS + 1)}, widths=[8], data=batch, steps=STEPS, name="net", device="cpu"
+        mlp,
+        {"lr": 0.01, "seed": range(1, SEEDS + 1)},
+        widths=[8],
+        data=batch,
+        steps=STEPS,
+        name="net",
+        device="cpu",
     )
     for key, outcome in expected.outcomes.items():
         np.testing.assert_allclose(found.outcomes[key].losses, outcome.losses, rtol=1e-4)
@@ -121,7 +142,9 @@ def test_killed_at_random_moments(tmp_path, finished, stacked):
 @pytest.mark.slow
 def test_sigterm_leaves_a_checkpoint_and_says_how_to_go_on(tmp_path, finished):
     command = Command(tmp_path, stacked=False)
-    process = subprocess.Popen(command.words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        command.words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
     while not command.done():
         assert process.poll() is None
         time.sleep(0.01)

@@ -35,15 +35,24 @@ def transformer(**options):
 def job(steps: int = 12, **options) -> Job:
     source = held("numbers", batch)
     return Job(
-        **{"build": mlp, "data": source, "steps": steps, "base_sizes": {"width": 8}, "report_every": 3} | options
+        **{
+            "build": mlp,
+            "data": source,
+            "steps": steps,
+            "base_sizes": {"width": 8},
+            "report_every": 3,
+        }
+        | options
     )
 
 
 def trials(j: Job, rates=(1e-3, 1e-2), rules=("mup",), seeds=(0, 1), **extra):
     return [
         j.trial({"width": 16, "rule": rule, "optimizer": "adamw", "lr": lr, "seed": seed, **extra})
-        for rule in rules for lr in rates for seed in seeds
-    ]  # fmt: skip
+        for rule in rules
+        for lr in rates
+        for seed in seeds
+    ]
 
 
 def same(one, other):
@@ -52,7 +61,11 @@ def same(one, other):
     for o in one:
         p = by_key[o.key]
         assert o.error is None is p.error
-        assert (o.diverged_at, o.stopped_at, len(o.losses)) == (p.diverged_at, p.stopped_at, len(p.losses))
+        assert (o.diverged_at, o.stopped_at, len(o.losses)) == (
+            p.diverged_at,
+            p.stopped_at,
+            len(p.losses),
+        )
         assert np.allclose(o.losses, p.losses, rtol=1e-9, equal_nan=True)
         assert np.allclose(np.array(o.evaluation), np.array(p.evaluation), rtol=1e-9)
         assert o.final == pytest.approx(p.final, rel=1e-9)
@@ -77,7 +90,9 @@ def test_rules_with_other_multipliers_get_programs_of_their_own():
         return GPT(vocab=VOCAB, length=LENGTH, width=width, heads=2, depth=1)
 
     j = job(precision="float64", steps=4, **transformer() | {"build": tied})
-    chosen = trials(j, rules=("mup", "standard"), rates=(1e-3, 3e-3, 1e-2), seeds=(0,)) + trials(j, seeds=(1,))
+    chosen = trials(j, rules=("mup", "standard"), rates=(1e-3, 3e-3, 1e-2), seeds=(0,)) + trials(
+        j, seeds=(1,)
+    )
     found = list(run_stacked(j, chosen))
     same(found, list(run_alone(j, chosen)))
     factors = {trial.key: str(j.member(trial).plan.multipliers) for trial in chosen}
@@ -113,7 +128,8 @@ def explosive(width: int) -> nn.Module:
 
 def test_divergence_in_the_middle_is_told_with_its_step():
     source = Source(
-        "numbers", lambda step, seed: SUBJECTS["mlp"].batch(torch.Generator().manual_seed(step + 99 * seed))
+        "numbers",
+        lambda step, seed: SUBJECTS["mlp"].batch(torch.Generator().manual_seed(step + 99 * seed)),
     )
     j = job(build=explosive, data=source, precision="float64", steps=20)
     chosen = trials(j, rates=(1e-3, 1.0, 2.0))
@@ -151,7 +167,10 @@ def test_an_interrupted_stack_is_taken_up_again(tmp_path, monkeypatch):
     same(list(run_stacked(j, chosen, checkpoint=tmp_path)), wanted)
     assert 0 < built[0] < 12  # not from the beginning
     # others may have been finished since: the rest takes its own slices
-    same(list(run_stacked(j, chosen[1:3], checkpoint=tmp_path)), [o for o in wanted if o.key in _keys(chosen[1:3])])
+    same(
+        list(run_stacked(j, chosen[1:3], checkpoint=tmp_path)),
+        [o for o in wanted if o.key in _keys(chosen[1:3])],
+    )
     assert saved.exists()
 
 
@@ -208,9 +227,14 @@ def test_dropout_differs_between_members():
     def build(width):
         return nn.Sequential(nn.Linear(6, width), nn.Dropout(0.5), nn.Linear(width, 3))
 
-    source = Source("numbers", lambda step, seed: SUBJECTS["mlp"].batch(torch.Generator().manual_seed(step)))
+    source = Source(
+        "numbers", lambda step, seed: SUBJECTS["mlp"].batch(torch.Generator().manual_seed(step))
+    )
     j = job(build=build, data=source, steps=2)
-    chosen = [j.trial({"width": 16, "rule": "mup", "optimizer": "sgd", "lr": lr, "seed": 0}) for lr in (1e-9, 2e-9)]
+    chosen = [
+        j.trial({"width": 16, "rule": "mup", "optimizer": "sgd", "lr": lr, "seed": 0})
+        for lr in (1e-9, 2e-9)
+    ]
     one, other = run_stacked(j, chosen)
     assert one.losses[0] != other.losses[0]
 

@@ -77,7 +77,9 @@ def test_whole_numbers_words_and_lists_can_be_sampled():
 @pytest.mark.parametrize("stacked", [False, "auto"])
 def test_halving_stops_the_worst_and_keep_the_best(tmp_path, stacked):
     call = CALL | {"widths": [8], "steps": 40, "stacked": stacked}
-    space = {"lr": log_grid(1e-5, 3e-2, 8)[::-1]}  # good ones first: later ones have something to be compared with
+    space = {
+        "lr": log_grid(1e-5, 3e-2, 8)[::-1]
+    }  # good ones first: later ones have something to be compared with
     whole = sweep(mlp, space, **call)
     found = sweep(mlp, space, **call, pruner="halving", store=tmp_path / "runs.db")
     status = table(found).set_index("lr")["status"]
@@ -85,24 +87,34 @@ def test_halving_stops_the_worst_and_keep_the_best(tmp_path, stacked):
     assert table(found)["steps"].sum() < 0.8 * table(whole)["steps"].sum()
     assert found.best()["lr"][0] in table(whole).nsmallest(2, "loss")["lr"].tolist()
     assert sweep(mlp, space, **call, pruner="halving", store=tmp_path / "runs.db").ran == 0
-    without = sweep(mlp, space, **call, store=tmp_path / "runs.db")  # nobody stops them now: they are run to the end
+    without = sweep(
+        mlp, space, **call, store=tmp_path / "runs.db"
+    )  # nobody stops them now: they are run to the end
     assert without.ran == (status == "stopped").sum()
     assert set(table(without)["status"]) == {"done"}
 
 
 def test_the_median_pruner_compares_with_finished_trials():
     call = CALL | {"widths": [8], "steps": 40, "stacked": False}
-    found = sweep(mlp, {"lr": [0.03] * 1 + [0.02, 0.025, 0.028, 0.022, 1e-6]}, **call, pruner="median")
+    found = sweep(
+        mlp, {"lr": [0.03] * 1 + [0.02, 0.025, 0.028, 0.022, 1e-6]}, **call, pruner="median"
+    )
     assert table(found).set_index("lr")["status"][1e-6] == "stopped"
 
 
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"sampler": 3}, "sampler: expected grid, random, tpe, cmaes or a sampler of Optuna, got 3"),
+        (
+            {"sampler": 3},
+            "sampler: expected grid, random, tpe, cmaes or a sampler of Optuna, got 3",
+        ),
         ({"sampler": "tpe", "trials": 0}, "trials: expected a whole number"),
         ({"sampler": "tpe"}, "trials: expected how many points"),
-        ({"sampler": "tpe", "trials": 3, "space": {"seed": range(3)}}, "space: expected something to tune"),
+        (
+            {"sampler": "tpe", "trials": 3, "space": {"seed": range(3)}},
+            "space: expected something to tune",
+        ),
         ({"pruner": 3}, "pruner: expected median or halving or a pruner of Optuna, got 3"),
     ],
 )
@@ -115,5 +127,7 @@ def test_a_missing_package_is_named(monkeypatch):
     import sys
 
     monkeypatch.setitem(sys.modules, "optuna", None)
-    with pytest.raises(ImportError, match=r"optuna is needed for this sampler; pip install 'orderone\[optuna\]'"):
+    with pytest.raises(
+        ImportError, match=r"optuna is needed for this sampler; pip install 'orderone\[optuna\]'"
+    ):
         sweep(mlp, SPACE, **CALL, sampler="tpe", trials=2)

@@ -1,4 +1,5 @@
-"""Schedules multiply: the law of each shape, and the ratios of a real plan kept over a whole run."""
+"""Schedules multiply: the law of each shape, and the ratios of a real plan kept over a whole
+run."""
 
 import math
 import pickle
@@ -61,7 +62,9 @@ def test_an_absolute_floor_would_not():
 
 
 def _network(width: int) -> nn.Module:
-    return nn.Sequential(nn.Linear(4, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(), nn.Linear(width, 2))
+    return nn.Sequential(
+        nn.Linear(4, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(), nn.Linear(width, 2)
+    )
 
 
 def test_can_be_sent_to_another_process():
@@ -80,7 +83,10 @@ def test_a_function_of_ones_own():
         (("cosine", 0), "steps: expected a whole number, 1 or more; got 0"),
         (("cosine", 10, 11), "warmup: expected at most the 10 steps"),
         (("cosine", 10, -1), "warmup: expected a whole number, 0 or more"),
-        (("cosine", 10, 0, 1.5), "final: expected a finite number of at least 0 and of at most 1; got 1.5"),
+        (
+            ("cosine", 10, 0, 1.5),
+            "final: expected a finite number of at least 0 and of at most 1; got 1.5",
+        ),
         (("linear", 10, 0, math.nan), "final"),
         ((lambda t: math.nan, 10), "schedule\\(0\\)"),
         ((lambda t: 1.0, 10, 3), "put it into the function"),

@@ -11,7 +11,12 @@ from torch import Tensor, nn
 import orderone as o1
 from orderone.planning.seeding import seeded
 
-DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here"))]
+DEVICES = [
+    "cpu",
+    pytest.param(
+        "cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
+    ),
+]
 
 
 def normal_of_numpy(*shape: int) -> Tensor:
@@ -31,7 +36,9 @@ def mlp_from(normal):
     """A function of the width that draws all weights with `normal`."""
 
     def build(width: int) -> nn.Module:
-        model = nn.Sequential(nn.Linear(4, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(), nn.Linear(width, 3))
+        model = nn.Sequential(
+            nn.Linear(4, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(), nn.Linear(width, 3)
+        )
         with torch.no_grad():
             for p in model.parameters():
                 p.copy_(normal(*p.shape) / width**0.5)
@@ -82,8 +89,17 @@ def test_hugging_face_models_that_are_built_on_the_device(device):
 
     found = []
     for stacked in (False, False, "auto", "auto"):
-        result = o1.sweep(build, {"lr": [1e-3, 1e-2]}, widths=[16, 32], data=tokens, steps=12, precision="float64",
-                          device=device, stacked=stacked, progress=False)  # fmt: skip
+        result = o1.sweep(
+            build,
+            {"lr": [1e-3, 1e-2]},
+            widths=[16, 32],
+            data=tokens,
+            steps=12,
+            precision="float64",
+            device=device,
+            stacked=stacked,
+            progress=False,
+        )
         found.append(np.array([outcome.losses for outcome in result.outcomes.values()]))
     # to rounding: on a GPU the gradient of an embedding is summed in any order
     for other in found[1:]:
@@ -119,7 +135,9 @@ def test_noise_in_the_forward_pass_does_not_depend_on_the_caller(draw):
 
 
 def test_the_callers_generators_go_on_as_if_nothing_had_happened():
-    def draws() -> tuple[float, float]:  # not `random`: beartype, which checks types in tests, draws from it
+    def draws() -> tuple[
+        float, float
+    ]:  # not `random`: beartype, which checks types in tests, draws from it
         return float(np.random.standard_normal()), float(torch.randn(()))
 
     with seeded(5):

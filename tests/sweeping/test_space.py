@@ -22,7 +22,8 @@ def test_a_log_grid_has_its_ends_and_equal_ratios(low, ratio, n):
 
 
 @pytest.mark.parametrize(
-    "given_", [(0, 1, 3), (-1, 1, 3), (1, 0.5, 3), (1, 2, 1), (1, math.nan, 3), (1, 2, 0), (1, 1, 2)]
+    "given_",
+    [(0, 1, 3), (-1, 1, 3), (1, 0.5, 3), (1, 2, 1), (1, math.nan, 3), (1, 2, 0), (1, 1, 2)],
 )
 def test_what_is_no_log_grid(given_):
     with pytest.raises(ValueError, match=r"expected|cannot reach"):
@@ -34,7 +35,9 @@ def read(space, widths=None, depths=None, rule: Any = "mup", optimizer="adamw"):
 
 
 def test_arms_repeats_and_points():
-    space = read({"lr": [1e-3, 1e-2], "seed": range(3), "heads": [1, 2]}, widths=[64, 32], rule=["sp", "mup"])
+    space = read(
+        {"lr": [1e-3, 1e-2], "seed": range(3), "heads": [1, 2]}, widths=[64, 32], rule=["sp", "mup"]
+    )
     assert len(space.all_arms()) == 4
     assert [point["seed"] for point in space.all_repeats()] == [0, 1, 2]
     assert len(list(space.grid())) == 4

@@ -1,4 +1,5 @@
-"""Stacked training is each member's own: the same losses, whatever the model, the optimizer and the other members."""
+"""Stacked training is each member's own: the same losses, whatever the model, the optimizer and the
+other members."""
 
 import copy
 from typing import Any
@@ -18,7 +19,8 @@ OPTIMIZERS = ("sgd", "adam", "adamw", "adafactor", "lion", "muon")
 
 
 def members(subject: Subject, optimizer: str, number: int = 3, dtype=torch.float64, **options: Any):
-    """Planned models with their own seeds, learning rates and weight decays, and their optimizers."""
+    """Planned models with their own seeds, learning rates and weight decays, and their
+    optimizers."""
     found = []
     for k in range(number):
         torch.manual_seed(k)
@@ -33,10 +35,14 @@ def members(subject: Subject, optimizer: str, number: int = 3, dtype=torch.float
 def batches(subject: Subject, steps: int, number: int = 3, dtype=torch.float64):
     generator = torch.Generator().manual_seed(0)
     convert = lambda x: x.to(dtype) if x.is_floating_point() else x  # noqa: E731
-    return [[tree_map(convert, subject.batch(generator)) for _ in range(number)] for _ in range(steps)]
+    return [
+        [tree_map(convert, subject.batch(generator)) for _ in range(number)] for _ in range(steps)
+    ]
 
 
-def alone(model: nn.Module, optimizer: torch.optim.Optimizer, data: list[Any], clip: float | None = None):
+def alone(
+    model: nn.Module, optimizer: torch.optim.Optimizer, data: list[Any], clip: float | None = None
+):
     losses = []
     for batch in data:
         loss = loss_of(model, batch, None)
@@ -53,8 +59,18 @@ def together(stack: Stack, data: list[list[Any]]):
     return torch.stack([stack.step(tree_map(lambda *x: torch.stack(x), *row)) for row in data])
 
 
-def both(subject: Subject, optimizer: str, steps: int, clip: float | None = None, dtype=torch.float64, **options: Any):
-    found, data = members(subject, optimizer, dtype=dtype, **options), batches(subject, steps, dtype=dtype)
+def both(
+    subject: Subject,
+    optimizer: str,
+    steps: int,
+    clip: float | None = None,
+    dtype=torch.float64,
+    **options: Any,
+):
+    found, data = (
+        members(subject, optimizer, dtype=dtype, **options),
+        batches(subject, steps, dtype=dtype),
+    )
     copies = [copy.deepcopy(model) for model, _ in found]
     stack = Stack([model for model, _ in found], [make(model) for model, make in found], clip=clip)
     seen = together(stack, data)
@@ -96,7 +112,12 @@ def test_options_of_optimizers(optimizer, options):
 
 @pytest.mark.parametrize(
     "options",
-    [{}, {"centered": True}, {"momentum": 0.9, "alpha": 0.9}, {"weight_decay": 0.1, "eps": 1e-3, "centered": True}],
+    [
+        {},
+        {"centered": True},
+        {"momentum": 0.9, "alpha": 0.9},
+        {"weight_decay": 0.1, "eps": 1e-3, "centered": True},
+    ],
 )
 def test_rmsprop_given_by_the_user_is_that_of_torch(options):
     subject = SUBJECTS["mlp"]
@@ -104,18 +125,25 @@ def test_rmsprop_given_by_the_user_is_that_of_torch(options):
     make = lambda k, model: torch.optim.RMSprop(model.parameters(), lr=1e-3 * 2**k, **options)  # noqa: E731
     copies = [copy.deepcopy(model) for model in models]
     seen = together(Stack(models, [make(k, model) for k, model in enumerate(models)]), data)
-    wanted = [alone(model, make(k, model), [row[k] for row in data]) for k, model in enumerate(copies)]
+    wanted = [
+        alone(model, make(k, model), [row[k] for row in data]) for k, model in enumerate(copies)
+    ]
     assert torch.allclose(seen, torch.stack(wanted, 1), rtol=1e-9, atol=0)
 
 
 def test_members_of_rmsprop_may_differ_in_all_numbers():
     subject = SUBJECTS["mlp"]
     models, data = [model for model, _ in members(subject, "sgd")], batches(subject, 12)
-    settings = [{"momentum": 0.5 * (k > 0), "alpha": 0.99 - 0.1 * k, "weight_decay": 0.1 * k} for k in range(3)]
+    settings = [
+        {"momentum": 0.5 * (k > 0), "alpha": 0.99 - 0.1 * k, "weight_decay": 0.1 * k}
+        for k in range(3)
+    ]
     make = lambda k, model: torch.optim.RMSprop(model.parameters(), lr=1e-3, **settings[k])  # noqa: E731
     copies = [copy.deepcopy(model) for model in models]
     seen = together(Stack(models, [make(k, model) for k, model in enumerate(models)]), data)
-    wanted = [alone(model, make(k, model), [row[k] for row in data]) for k, model in enumerate(copies)]
+    wanted = [
+        alone(model, make(k, model), [row[k] for row in data]) for k, model in enumerate(copies)
+    ]
     assert torch.allclose(seen, torch.stack(wanted, 1), rtol=1e-9, atol=0)
 
 
@@ -134,7 +162,9 @@ def test_other_measures_than_the_loss():
     models = [nn.Linear(4, 3) for _ in range(3)]
     stack = Stack(models, [torch.optim.SGD(model.parameters(), lr=0.1) for model in models])
     inputs, targets = torch.randn(20, 4), torch.randint(3, (20,))
-    seen = stack.evaluate((inputs, targets), lambda output, target: (output.argmax(-1) == target).float().mean())
+    seen = stack.evaluate(
+        (inputs, targets), lambda output, target: (output.argmax(-1) == target).float().mean()
+    )
     wanted = [(model(inputs).argmax(-1) == targets).float().mean() for model in models]
     assert torch.equal(seen, torch.stack(wanted))
 
@@ -161,7 +191,9 @@ def test_several_batches_make_one_update():
         stacks.append(Stack([model for model, _ in found], [make(model) for model, make in found]))
     stacked = [tree_map(lambda *x: torch.stack(x), *row) for row in (*halves, whole)]
     assert torch.allclose(stacks[0].step(*stacked[:2]), stacks[1].step(stacked[2]), rtol=1e-12)
-    for one, other in zip(stacks[0].parameters.values(), stacks[1].parameters.values(), strict=True):
+    for one, other in zip(
+        stacks[0].parameters.values(), stacks[1].parameters.values(), strict=True
+    ):
         assert torch.allclose(one, other, atol=1e-12)
 
 
@@ -180,7 +212,10 @@ def test_a_member_that_diverges_spoils_nobody():
 def test_members_can_leave():
     subject = SUBJECTS["gpt"]
     data = batches(subject, 6)
-    stack, whole = Stack(*_stackable(members(subject, "adamw"))), Stack(*_stackable(members(subject, "adamw")))
+    stack, whole = (
+        Stack(*_stackable(members(subject, "adamw"))),
+        Stack(*_stackable(members(subject, "adamw"))),
+    )
     together(stack, data[:3])
     wanted = together(whole, data)
     stack.keep([0, 2])
@@ -215,7 +250,7 @@ def _stackable(found):
     return [model for model, _ in found], [make(model) for model, make in found]
 
 
-# --- what cannot be stacked, by name -----------------------------------------------------------------------------------
+# --- what cannot be stacked, by name --------------------------------------------------------------
 
 
 class Deciding(nn.Module):
@@ -226,14 +261,20 @@ class Deciding(nn.Module):
 def test_a_module_that_looks_at_values_is_named():
     models = [nn.Sequential(nn.Linear(4, 4), Deciding(), nn.Linear(4, 2)) for _ in range(2)]
     stack = Stack(models, [torch.optim.SGD(model.parameters(), lr=0.1) for model in models])
-    with pytest.raises(NotStackable, match=r"1 \(Deciding\) cannot be run for many members.*stacked=False"):
+    with pytest.raises(
+        NotStackable, match=r"1 \(Deciding\) cannot be run for many members.*stacked=False"
+    ):
         stack.step((torch.randn(2, 3, 4), torch.randint(2, (2, 3))))
 
 
 @pytest.mark.parametrize(
     ("first", "second", "message"),
     [
-        (nn.Linear(4, 2), nn.Linear(4, 3), r"out_features: expected the same.*2 in the first and 3 in member 1"),
+        (
+            nn.Linear(4, 2),
+            nn.Linear(4, 3),
+            r"out_features: expected the same.*2 in the first and 3 in member 1",
+        ),
         (nn.Linear(4, 2), nn.Linear(4, 2, bias=False), "bias: expected the same"),
         (nn.Sequential(nn.ReLU()), nn.Sequential(nn.GELU()), "ReLU.*GELU"),
         (nn.Dropout(0.1), nn.Dropout(0.2), r"p: expected the same in all members, got 0.1"),
@@ -252,8 +293,14 @@ def test_members_that_differ_are_named(first, second, message):
         (lambda p, k: torch.optim.Rprop(p), r"expected one of SGD.*got torch\.optim\.Rprop"),
         (lambda p, k: torch.optim.RMSprop(p, centered=bool(k)), "centered differs between members"),
         (lambda p, k: torch.optim.Adam(p, amsgrad=True), "amsgrad=False of Adam, got True"),
-        (lambda p, k: torch.optim.SGD(p, 0.1, momentum=0.9, nesterov=bool(k)), "nesterov differs between members"),
-        (lambda p, k: torch.optim.SGD(nn.Linear(4, 2).parameters(), 0.1), "a tensor that its model has not"),
+        (
+            lambda p, k: torch.optim.SGD(p, 0.1, momentum=0.9, nesterov=bool(k)),
+            "nesterov differs between members",
+        ),
+        (
+            lambda p, k: torch.optim.SGD(nn.Linear(4, 2).parameters(), 0.1),
+            "a tensor that its model has not",
+        ),
         (
             lambda p, k: (torch.optim.SGD if k else torch.optim.Adam)(p, 0.1),
             r"one optimizer for all members, got torch\.optim\.Adam and",

@@ -20,7 +20,9 @@ def trial(number: int) -> Trial:
 
 def outcome(number: int, steps: int = 5) -> Outcome:
     losses = np.arange(steps, dtype=np.float32) / 3
-    return Outcome(trial(number).key, losses, ((5, 0.25),), 0.25, seconds=1.5, facts={"engine": "alone"})
+    return Outcome(
+        trial(number).key, losses, ((5, 0.25),), 0.25, seconds=1.5, facts={"engine": "alone"}
+    )
 
 
 def test_what_goes_in_comes_out(tmp_path):
@@ -51,7 +53,9 @@ def test_a_full_disk_keeps_outcomes_in_memory_and_writes_them_later(tmp_path):
     with Store(path) as store:
         pages = store._database.execute("PRAGMA page_count").fetchone()[0]
         store._database.execute(f"PRAGMA max_page_count = {pages}")
-        with pytest.warns(UserWarning, match="database or disk is full.*training goes on.*Make room"):
+        with pytest.warns(
+            UserWarning, match="database or disk is full.*training goes on.*Make room"
+        ):
             store.add(trial(0), outcome(0, steps=20_000))
         store.add(trial(1), outcome(1, steps=20_000))  # no second warning
         assert len(store.unsaved) == 2

@@ -21,7 +21,10 @@ def records() -> pd.DataFrame:
 
 @pytest.fixture(scope="module")
 def studies(records) -> dict[str, Transfer]:
-    return {str(start): Transfer.from_frame(part.drop(columns="start")) for start, part in records.groupby("start")}
+    return {
+        str(start): Transfer.from_frame(part.drop(columns="start"))
+        for start, part in records.groupby("start")
+    }
 
 
 def printed(*numbers: float, signed: bool = True) -> list[str]:
@@ -35,7 +38,11 @@ def drift(d: Drift) -> str:
 
 def test_verdicts_and_drifts(studies):
     usual, fan_in = studies["0.02"].drift, studies["fan-in"].drift
-    assert (usual["mup"].verdict, usual["standard"].verdict, fan_in["mup"].verdict) == (TRANSFERS, MOVES, TRANSFERS)
+    assert (usual["mup"].verdict, usual["standard"].verdict, fan_in["mup"].verdict) == (
+        TRANSFERS,
+        MOVES,
+        TRANSFERS,
+    )
     assert drift(usual["mup"]) in PAGE
     assert drift(usual["standard"]) in PAGE
     assert drift(fan_in["mup"]).removeprefix("+") in PAGE
@@ -53,11 +60,18 @@ def test_the_optima_in_the_table(studies):
     for rule, digits in (("mup", 5), ("standard", 5)):
         rates = [o.lr for o in studies["0.02"].optima[rule]]
         row = PAGE.split(f"`{rule}`, best lr |")[1].split("|")[: len(rates)]
-        assert [float(cell) for cell in row] == [pytest.approx(rate, abs=0.5 * 10**-digits) for rate in rates]
+        assert [float(cell) for cell in row] == [
+            pytest.approx(rate, abs=0.5 * 10**-digits) for rate in rates
+        ]
 
 
 def test_what_they_were_made_with(records):
     told = json.loads((DOCS / "results" / "transfer-gpt.json").read_text())
-    for name, column in (("widths", "width"), ("rules", "rule"), ("rates", "lr"), ("seeds", "seed")):
+    for name, column in (
+        ("widths", "width"),
+        ("rules", "rule"),
+        ("rates", "lr"),
+        ("seeds", "seed"),
+    ):
         assert sorted(told[name]) == sorted(records[column].unique())
     assert {told["steps"]} == set(records["steps"])

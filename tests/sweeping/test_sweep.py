@@ -16,7 +16,13 @@ from orderone.sweeping.space import log_grid
 from orderone.sweeping.sweep import sweep
 
 SPACE: dict[str, Any] = {"lr": [1e-3, 1e-2], "seed": range(2)}
-CALL: dict[str, Any] = {"widths": [8, 16], "data": batch, "steps": 6, "stacked": False, "device": "cpu"}
+CALL: dict[str, Any] = {
+    "widths": [8, 16],
+    "data": batch,
+    "steps": 6,
+    "stacked": False,
+    "device": "cpu",
+}
 
 
 def test_a_sweep_is_a_table(tmp_path):
@@ -24,9 +30,20 @@ def test_a_sweep_is_a_table(tmp_path):
     frame: Any = found.frame
     assert len(frame) == 16 == found.ran
     assert list(frame) == [
-        "width", "rule", "optimizer", "lr", "seed", "loss", "evaluation", "diverged", "steps", "seconds", "status", "error",
+        "width",
+        "rule",
+        "optimizer",
+        "lr",
+        "seed",
+        "loss",
+        "evaluation",
+        "diverged",
+        "steps",
+        "seconds",
+        "status",
+        "error",
         "key",
-    ]  # fmt: skip
+    ]
     assert set(frame["status"]) == {"done"}
     curves: Any = found.curves
     assert curves.groupby("key")["step"].max().eq(5).all()
@@ -36,8 +53,11 @@ def test_a_sweep_is_a_table(tmp_path):
     assert (above["sp"] != above["mup"]).all()
     best = found.best()
     assert list(zip(best.rule, best.width, best.seeds, strict=True)) == [
-        ("mup", 8, 2), ("mup", 16, 2), ("sp", 8, 2), ("sp", 16, 2)
-    ]  # fmt: skip
+        ("mup", 8, 2),
+        ("mup", 16, 2),
+        ("sp", 8, 2),
+        ("sp", 16, 2),
+    ]
     means = frame.groupby(["rule", "width", "lr"])["loss"].mean()
     assert best.loss.tolist() == pytest.approx(means.groupby(["rule", "width"]).min().tolist())
     assert "16 trials: 16 done" in str(found)
@@ -60,7 +80,9 @@ def test_a_seed_with_other_tensors_is_named(stacked):
     def build(width):
         return mlp(width, depth=2 if torch.initial_seed() == 1 else 1)
 
-    found: Any = sweep(build, {"lr": 0.1, "seed": range(3)}, **(CALL | {"widths": [8], "stacked": stacked}))
+    found: Any = sweep(
+        build, {"lr": 0.1, "seed": range(3)}, **(CALL | {"widths": [8], "stacked": stacked})
+    )
     assert found.frame.set_index("seed")["status"].tolist() == ["done", "failed", "done"]
     assert "build: expected the same tensors" in found.notes[0]
     assert "seed 0) and" in found.notes[0]
@@ -82,13 +104,16 @@ def test_sweeps_in_one_store_are_not_mixed(tmp_path):
     assert newest.best()["seeds"].tolist() == [2, 2]
     name = first.trials[next(iter(first.trials))].job
     assert newest.notes == [
-        f"another sweep is here too: 8 trials, steps 6; Sweep.load(store, job={name[:12]!r}) reads it"
+        f"another sweep is here too: 8 trials, steps 6; Sweep.load(store, job={name[:12]!r})"
+        " reads it"
     ]
     assert newest.notes[0] in str(newest)
     assert Sweep.load(store, job=name[:12]).frame.equals(first.frame)
     sweep(mlp, SPACE, store=store, **CALL)  # runs nothing, and is the newest now
     assert Sweep.load(store).frame.equals(first.frame)
-    with pytest.raises(ValueError, match=f"job: expected the beginning of one of those in .*{name[:12]}.*, got 'x'"):
+    with pytest.raises(
+        ValueError, match=f"job: expected the beginning of one of those in .*{name[:12]}.*, got 'x'"
+    ):
         Sweep.load(store, job="x")
 
 
@@ -99,7 +124,10 @@ def test_settings_that_cannot_be_built_are_failed_trials():
         return mlp(width)
 
     found = sweep(build, {"lr": 0.01, "heads": [1, 3]}, **CALL)
-    assert found.frame.groupby("heads")["status"].unique().map(list).to_dict() == {1: ["done"], 3: ["failed"]}
+    assert found.frame.groupby("heads")["status"].unique().map(list).to_dict() == {
+        1: ["done"],
+        3: ["failed"],
+    }
     with pytest.raises(ValueError, match="3 heads do not divide 8"):
         sweep(build, {"lr": 0.01, "heads": [3]}, **CALL)
 
@@ -108,13 +136,21 @@ def test_the_held_out_loss_is_what_counts():
     found = sweep(mlp, {"lr": 0.01}, **(CALL | {"data": Held(), "evaluate_every": 2}))
     outcome = next(iter(found.outcomes.values()))
     assert [step for step, _ in outcome.evaluation] == [2, 4, 6]
-    assert outcome.final == outcome.evaluation[-1][1] == found.frame["evaluation"][0] == found.frame["loss"][0]
+    assert (
+        outcome.final
+        == outcome.evaluation[-1][1]
+        == found.frame["evaluation"][0]
+        == found.frame["loss"][0]
+    )
 
 
 def test_a_trial_that_raises_costs_itself_and_is_tried_again(tmp_path):
     store = tmp_path / "runs.db"
     found = sweep(raises_at_16, SPACE, store=store, name="net", inputs=torch.zeros(1, 4), **CALL)
-    assert found.frame.groupby("width")["status"].unique().map(list).to_dict() == {8: ["done"], 16: ["failed"]}
+    assert found.frame.groupby("width")["status"].unique().map(list).to_dict() == {
+        8: ["done"],
+        16: ["failed"],
+    }
     assert found.frame["error"].dropna().unique().tolist() == ["RuntimeError: not at width 16"]
     assert "not at width 16" in str(found)
     assert found.best()["width"].tolist() == [8]
@@ -157,7 +193,9 @@ def test_ctrl_c_keeps_what_is_done_and_goes_on_from_the_half(tmp_path):
         return batch(step, seed)
 
     call = CALL | {"data": data, "store": tmp_path / "runs.db", "name": "net"}
-    with pytest.raises(Interrupted, match="8 trials: 2 done, 6 not run; the same call goes on") as caught:
+    with pytest.raises(
+        Interrupted, match="8 trials: 2 done, 6 not run; the same call goes on"
+    ) as caught:
         sweep(mlp, SPACE, **call)
     assert isinstance(caught.value, KeyboardInterrupt)
     assert len(caught.value.sweep.frame) == 2
@@ -165,7 +203,9 @@ def test_ctrl_c_keeps_what_is_done_and_goes_on_from_the_half(tmp_path):
     calls[:] = [0] * 100
     rest = sweep(mlp, SPACE, **call)
     assert rest.ran == 6
-    assert len(calls[100:]) < 6 * 6 + 8  # the third trial did not begin anew (plans and checks look at step 0)
+    assert (
+        len(calls[100:]) < 6 * 6 + 8
+    )  # the third trial did not begin anew (plans and checks look at step 0)
     assert rest.frame["loss"].equals(sweep(mlp, SPACE, **CALL).frame["loss"])
     assert not list(tmp_path.glob("*.checkpoints"))
 
@@ -179,14 +219,18 @@ def test_nothing_of_the_callers_random_state_is_changed():
 
 
 def test_depths_arguments_and_custom_bases():
-    found = sweep(mlp, {"lr": 0.01, "dropout": [0.0, 0.1]}, depths=[1, 2], **(CALL | {"widths": [8, 16]}))
+    found = sweep(
+        mlp, {"lr": 0.01, "dropout": [0.0, 0.1]}, depths=[1, 2], **(CALL | {"widths": [8, 16]})
+    )
     assert len(found.frame) == 8
     at = {"base": 4, "widths": [8, 16]}
     by_number = sweep(mlp, {"lr": 0.01}, **(CALL | at))
     torch.manual_seed(0)
     by_module = sweep(mlp, {"lr": 0.01}, **(CALL | at | {"base": mlp(4)}))
     assert by_number.frame["loss"].tolist() == by_module.frame["loss"].tolist()
-    assert by_number.frame["loss"].tolist() != sweep(mlp, {"lr": 0.01}, **CALL).frame["loss"].tolist()
+    assert (
+        by_number.frame["loss"].tolist() != sweep(mlp, {"lr": 0.01}, **CALL).frame["loss"].tolist()
+    )
 
 
 def test_it_leads_to_the_transfer_study():
@@ -226,10 +270,16 @@ class Grows:
         ({"data": [1, 2]}, "data: expected a task.*got list"),
         ({"build": mlp(8)}, "build: expected a function of the width"),
         ({"build": lambda: None}, r"build: expected a function of width, got \(\)"),
-        ({"build": lambda width: width}, "build: expected a function that returns an nn.Module, got int"),
+        (
+            {"build": lambda width: width},
+            "build: expected a function that returns an nn.Module, got int",
+        ),
         ({"widths": None}, r"build: it needs width, and nothing gives it; expected widths=\[...\]"),
         ({"build": lambda w, heads: mlp(w)}, "build: it needs heads, and nothing gives it"),
-        ({"build": lambda width, *, heads: mlp(width)}, "build: it needs heads, and nothing gives it"),
+        (
+            {"build": lambda width, *, heads: mlp(width)},
+            "build: it needs heads, and nothing gives it",
+        ),
         ({"data": lambda step, seed: None}, "data: expected a batch .* for step 0, got NoneType"),
         ({"store": 5}, "store: expected the path of a file"),
         ({"build": Grows()}, r"build: expected the same tensors.*2.weight is of shape"),

@@ -1,4 +1,5 @@
-"""`train` is the loop anybody would write: same losses, in one process or two, in one go or taken up again."""
+"""`train` is the loop anybody would write: same losses, in one process or two, in one go or taken
+up again."""
 
 import json
 import math
@@ -23,7 +24,12 @@ from orderone.sweeping.train import train
 
 def by_hand(plan: o1.Plan, steps: int = STEPS) -> list[float]:
     """The same training in plain PyTorch."""
-    model, optimizer, data, factor = plan.apply(), plan.optimizer(), Toy(), schedule("cosine", steps, warmup=3)
+    model, optimizer, data, factor = (
+        plan.apply(),
+        plan.optimizer(),
+        Toy(),
+        schedule("cosine", steps, warmup=3),
+    )
     scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, factor)
     plan.check(optimizer, scheduler)
     losses = []
@@ -72,7 +78,15 @@ def train_until(step: int, path: Path, steps: int = 8, **options: Any) -> None:
         def close(self) -> None: ...
 
     with pytest.raises(KeyboardInterrupt):
-        train(planned(**options), Toy(), steps, device="cpu", sinks=Interrupt(), report_every=1, checkpoint=path)
+        train(
+            planned(**options),
+            Toy(),
+            steps,
+            device="cpu",
+            sinks=Interrupt(),
+            report_every=1,
+            checkpoint=path,
+        )
 
 
 def test_dropout_and_all_are_taken_up_where_they_were(tmp_path):
@@ -81,7 +95,10 @@ def test_dropout_and_all_are_taken_up_where_they_were(tmp_path):
     train_until(3, path, dropout=0.3)
     again = train(planned(dropout=0.3), Toy(), 8, device="cpu", checkpoint=path)
     assert again.losses.tolist() == whole.losses.tolist()
-    assert all(torch.equal(a, b) for a, b in zip(again.model.parameters(), whole.model.parameters(), strict=True))
+    assert all(
+        torch.equal(a, b)
+        for a, b in zip(again.model.parameters(), whole.model.parameters(), strict=True)
+    )
 
 
 def test_a_finished_training_is_not_run_again(tmp_path):
@@ -100,7 +117,8 @@ def test_nobodys_random_numbers_are_changed():
 
 def test_bfloat16_is_close_and_float64_closer():
     single, half, double = (
-        train(planned(), Toy(), 6, device="cpu", precision=p).losses for p in ("float32", "bfloat16", "float64")
+        train(planned(), Toy(), 6, device="cpu", precision=p).losses
+        for p in ("float32", "bfloat16", "float64")
     )
     assert 0 < np.abs(half - single).max() < 0.05
     assert np.abs(double - single).max() < 1e-4
@@ -108,13 +126,15 @@ def test_bfloat16_is_close_and_float64_closer():
 
 def test_a_training_that_diverges_ends():
     model = Net(8)
-    made = train(model, Toy(), 200, optimizer=torch.optim.SGD(model.parameters(), lr=1e6), device="cpu")
+    made = train(
+        model, Toy(), 200, optimizer=torch.optim.SGD(model.parameters(), lr=1e6), device="cpu"
+    )
     assert made.diverged_at is not None
     assert len(made.losses) == made.diverged_at + 1
     assert math.isinf(made.loss)
 
 
-# --- several processes -----------------------------------------------------------------------------------------------
+# --- several processes ----------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -129,7 +149,9 @@ def test_two_processes_lose_what_one_does(strategy, parallel):
     found, alone = parallel[1][strategy], one(None)
     assert not isinstance(found, str), found
     assert found[0] == pytest.approx(alone.losses.tolist(), rel=1e-5)
-    assert [value for _, value in found[1]] == pytest.approx([value for _, value in alone.evaluation], rel=1e-5)
+    assert [value for _, value in found[1]] == pytest.approx(
+        [value for _, value in alone.evaluation], rel=1e-5
+    )
 
 
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
@@ -165,28 +187,46 @@ if os.environ["RANK"] == "0":
 @pytest.mark.slow
 def test_under_torchrun(tmp_path):
     (tmp_path / "script.py").write_text(SCRIPT.format(tests=str(Path(__file__).parent)))
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "script.py"]
+    command = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node",
+        "2",
+        "script.py",
+    ]
     env = os.environ | {"PYTHONPATH": str(Path(o1.__file__).parents[1])}
-    found = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=120)
+    found = subprocess.run(
+        command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=120
+    )
     assert found.returncode == 0, found.stderr
-    assert [float(x) for x in found.stdout.split()] == pytest.approx(one(None).losses.tolist(), rel=1e-5)
+    assert [float(x) for x in found.stdout.split()] == pytest.approx(
+        one(None).losses.tolist(), rel=1e-5
+    )
 
 
-# --- sinks -----------------------------------------------------------------------------------------------------------
+# --- sinks ----------------------------------------------------------------------------------------
 
 
 def test_json_lines(tmp_path):
-    made = train(planned(), Toy(), STEPS, device="cpu", sinks=str(tmp_path / "a" / "log.jsonl"), **COMMON)
+    made = train(
+        planned(), Toy(), STEPS, device="cpu", sinks=str(tmp_path / "a" / "log.jsonl"), **COMMON
+    )
     lines = [json.loads(line) for line in (tmp_path / "a" / "log.jsonl").read_text().splitlines()]
     assert [line["step"] for line in lines] == [4, 5, 8, 10, 12]
     assert [line["loss"] for line in lines] == [made.losses[line["step"] - 1] for line in lines]
-    assert [line["evaluation"] for line in lines if "evaluation" in line] == [value for _, value in made.evaluation]
+    assert [line["evaluation"] for line in lines if "evaluation" in line] == [
+        value for _, value in made.evaluation
+    ]
     assert all(line["gradient_norm"] > 0 for line in lines)
 
 
 def test_json_lines_after_a_checkpoint_are_taken_back(tmp_path):
     sink = JSONLines(tmp_path / "log.jsonl")
-    (tmp_path / "log.jsonl").write_text('{"step": 2, "loss": 1.0}\n{"step": 4, "loss": 0.9}\n{"step": 6, "lo')
+    (tmp_path / "log.jsonl").write_text(
+        '{"step": 2, "loss": 1.0}\n{"step": 4, "loss": 0.9}\n{"step": 6, "lo'
+    )
     sink.start(2)
     sink.log(4, {"loss": math.nan})
     sink.close()
@@ -201,7 +241,9 @@ def test_tensorboard(tmp_path):
     made = train(planned(), Toy(), 8, device="cpu", sinks=[TensorBoard(tmp_path)], report_every=2)
     events = EventAccumulator(str(tmp_path)).Reload()
     assert [event.step for event in events.Scalars("loss")] == [2, 4, 6, 8]
-    assert [event.value for event in events.Scalars("loss")] == pytest.approx(made.losses[1::2].tolist(), rel=1e-6)
+    assert [event.value for event in events.Scalars("loss")] == pytest.approx(
+        made.losses[1::2].tolist(), rel=1e-6
+    )
 
 
 @pytest.mark.slow
@@ -209,7 +251,12 @@ def test_tensorboard(tmp_path):
 def test_weights_and_biases_offline(tmp_path, monkeypatch):
     monkeypatch.setenv("WANDB_SILENT", "true")
     train(
-        planned(), Toy(), 4, device="cpu", sinks=WandB(project="o", mode="offline", dir=str(tmp_path)), report_every=2
+        planned(),
+        Toy(),
+        4,
+        device="cpu",
+        sinks=WandB(project="o", mode="offline", dir=str(tmp_path)),
+        report_every=2,
     )
     assert list(tmp_path.rglob("*.wandb"))
 
@@ -225,7 +272,7 @@ def on_meta() -> o1.Plan:
         return o1.plan(Net(32), base=Net(16), lr=0.01)
 
 
-# --- bad input -------------------------------------------------------------------------------------------------------
+# --- bad input ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -237,7 +284,10 @@ def on_meta() -> o1.Plan:
         ({"model": on_meta()}, "meta device"),
         ({"data": None}, "data: expected a task"),
         ({"data": lambda step, seed: None}, "data: expected a batch .* for step 0, got NoneType"),
-        ({"checkpoint": "/dev/null/no/run.safetensors"}, "checkpoint: the folder /dev/null/no cannot be made"),
+        (
+            {"checkpoint": "/dev/null/no/run.safetensors"},
+            "checkpoint: the folder /dev/null/no cannot be made",
+        ),
         ({"accumulate": 0}, "accumulate"),
         ({"clip": 0.0}, "clip"),
         ({"precision": "float16"}, "unknown precision"),
@@ -267,7 +317,9 @@ def test_a_checkpoint_of_another_training(tmp_path):
 
 
 def test_the_folder_of_a_checkpoint_is_made_before_the_work(tmp_path):
-    train(planned(), Toy(), 2, device="cpu", checkpoint=tmp_path / "no" / "such" / "run.safetensors")
+    train(
+        planned(), Toy(), 2, device="cpu", checkpoint=tmp_path / "no" / "such" / "run.safetensors"
+    )
     assert (tmp_path / "no" / "such" / "run.safetensors").is_file()
 
 
@@ -287,7 +339,10 @@ class OtherToy(Toy):
         ({"optimizer": "lion"}, "optimizer adamw, and this training has lion"),
         ({"weight_decay": 0.5}, "weight_decay of "),
         ({"dropout": 0.1}, r"module blocks.0.dropout Dropout\(p=0.0"),
-        ({"schedule": "cosine"}, r"schedule constant \(warmup 0, final 0\), and this training has cosine"),
+        (
+            {"schedule": "cosine"},
+            r"schedule constant \(warmup 0, final 0\), and this training has cosine",
+        ),
         ({"schedule": lambda step: 0.5}, "schedule constant"),
         ({"clip": 1.0}, "clip None, and this training has 1.0"),
         ({"data": OtherToy()}, "data toy, and this training has another toy"),
@@ -299,7 +354,11 @@ class OtherToy(Toy):
 def test_a_checkpoint_is_of_one_training(changed, said, tmp_path):
     path, call = tmp_path / "run.safetensors", {"data": Toy(), "steps": 2, "device": "cpu"}
     train(planned(), checkpoint=path, **call)
-    of_train = {name: value for name, value in changed.items() if name in ("schedule", "clip", "data", "loss")}
+    of_train = {
+        name: value
+        for name, value in changed.items()
+        if name in ("schedule", "clip", "data", "loss")
+    }
     of_plan = {name: value for name, value in changed.items() if name not in of_train}
     with pytest.raises(ValueError, match=f"was written with {said}"):
         train(planned(**of_plan), checkpoint=path, **(call | of_train))
@@ -308,7 +367,12 @@ def test_a_checkpoint_is_of_one_training(changed, said, tmp_path):
 def test_an_optimizer_of_ones_own_can_be_given_again(tmp_path):
     model = Net(8)
     own = torch.optim.SGD(model.parameters(), lr=0.1)
-    call = {"optimizer": own, "schedule": "cosine", "device": "cpu", "checkpoint": tmp_path / "run.safetensors"}
+    call = {
+        "optimizer": own,
+        "schedule": "cosine",
+        "device": "cpu",
+        "checkpoint": tmp_path / "run.safetensors",
+    }
     first = train(model, Toy(), 3, **call)
     assert own.param_groups[0]["lr"] == 0.1
     assert train(model, Toy(), 3, **call).losses.tolist() == first.losses.tolist()

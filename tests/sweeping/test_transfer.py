@@ -1,4 +1,5 @@
-"""Transfer studies on bowls with a known optimum: no false verdicts, intervals that hold, and no verdict without data."""
+"""Transfer studies on bowls with a known optimum: no false verdicts, intervals that hold, and no
+verdict without data."""
 
 import math
 
@@ -23,7 +24,9 @@ def studies(drift: float, bowl: str, number: int, **settings) -> list[Transfer]:
     made = []
     for _ in range(number):
         x = np.arange(-14.0, -2.0, settings.get("step", 1.0)) + rng.uniform(0, 1)
-        made.append(study(sweep(drift, BOWLS[bowl], rates=x, rng=rng, noise=settings.get("noise", 0.01))))
+        made.append(
+            study(sweep(drift, BOWLS[bowl], rates=x, rng=rng, noise=settings.get("noise", 0.01)))
+        )
     return made
 
 
@@ -31,7 +34,7 @@ def share(made: list[Transfer], verdict: str) -> float:
     return float(np.mean([t.verdict == verdict for t in made]))
 
 
-# --- calibration -----------------------------------------------------------------------------------------------------
+# --- calibration ----------------------------------------------------------------------------------
 
 
 @EVERY
@@ -51,7 +54,9 @@ def test_without_drift_it_says_so():
 
 
 def test_at_the_tolerance_neither_verdict_is_common():
-    assert share(studies(0.25, "parabola", 24), UNKNOWN) >= 0.8  # 0.95 is nominal; the slow test counts more
+    assert (
+        share(studies(0.25, "parabola", 24), UNKNOWN) >= 0.8
+    )  # 0.95 is nominal; the slow test counts more
 
 
 def test_noise_makes_it_silent_rather_than_wrong():
@@ -75,12 +80,15 @@ def test_the_interval_of_an_optimum_holds_it_as_often_as_it_says(noise):
     rng, x, inside = np.random.default_rng(3), np.arange(-5.0, 6.0), []
     for _ in range(300):
         at = rng.uniform(-0.5, 0.5)
-        o = optimum(Curve(64, x, 0.05 * (x - at) ** 2 + noise * rng.standard_normal((4, len(x)))), confidence=0.9)
+        o = optimum(
+            Curve(64, x, 0.05 * (x - at) ** 2 + noise * rng.standard_normal((4, len(x)))),
+            confidence=0.9,
+        )
         inside.append(o.low <= at <= o.high)
     assert 0.84 <= np.mean(inside) <= 0.99
 
 
-# --- one optimum -----------------------------------------------------------------------------------------------------
+# --- one optimum ----------------------------------------------------------------------------------
 
 
 def test_a_parabola_is_found_exactly():
@@ -92,7 +100,8 @@ def test_a_parabola_is_found_exactly():
 
 
 def test_the_bootstrap_of_a_sum_is_that_of_the_textbook():
-    """The spread of means of S draws from S numbers is sqrt((S - 1) / S) of their standard error."""
+    """The spread of means of S draws from S numbers is sqrt((S - 1) / S) of their standard
+    error."""
     values = np.random.default_rng(0).standard_normal(4)
     spread = values[draws(4)].mean(1).std() * (4 / 3) ** 0.5
     assert spread == pytest.approx(values.std(ddof=1) / 2)
@@ -126,7 +135,7 @@ def test_seeds_that_disagree_about_the_end_of_the_grid():
     assert optimum(Curve(64, x, losses)).beyond == BELOW
 
 
-# --- what theory predicts --------------------------------------------------------------------------------------------
+# --- what theory predicts -------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -136,7 +145,11 @@ def test_seeds_that_disagree_about_the_end_of_the_grid():
         ("mup", "sgd", (0, 0)),
         ("standard", "adamw", (-1, -1.5)),
         ("standard", "lion", (-1, -1.5)),
-        ("sp", "adamw", (0, -0.5)),  # its rates fall with the width already; the worst alignment asks for more
+        (
+            "sp",
+            "adamw",
+            (0, -0.5),
+        ),  # its rates fall with the width already; the worst alignment asks for more
     ],
 )
 def test_predicted_drift(rule, optimizer, expected):
@@ -149,7 +162,7 @@ def test_where_theory_says_nothing():
     assert predicted_drift("mup", "adamw", "depth", "completep") == (0, 0)
 
 
-# --- not enough data -------------------------------------------------------------------------------------------------
+# --- not enough data ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -180,7 +193,7 @@ def test_a_size_beyond_the_grid_takes_a_drift_not_back():
     assert t.verdict == MOVES
 
 
-# --- the study as a whole --------------------------------------------------------------------------------------------
+# --- the study as a whole -------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -241,10 +254,17 @@ def test_settings_of_the_target(two_rules):
 
 def test_models_with_two_sizes_are_built_with_both(tmp_path):
     def build(width, depth):
-        return nn.Sequential(nn.Linear(4, width), *(nn.Linear(width, width) for _ in range(depth)), nn.Linear(width, 2))
+        return nn.Sequential(
+            nn.Linear(4, width),
+            *(nn.Linear(width, width) for _ in range(depth)),
+            nn.Linear(width, 2),
+        )
 
     t = study(sweep().assign(depth=3))
-    assert "o1.plan(build(depth=3, width=128), base=build(depth=3, width=64)" in t.target(width=128).snippet
+    assert (
+        "o1.plan(build(depth=3, width=128), base=build(depth=3, width=64)"
+        in t.target(width=128).snippet
+    )
     assert len(t.save_plan(tmp_path / "plan.json", build, width=128).rows) == 10
 
 
@@ -259,7 +279,9 @@ def test_the_snippet_runs_and_its_plan_is_the_saved_one(two_rules, tmp_path):
 
 
 def network(width: int) -> nn.Module:
-    return nn.Sequential(nn.Linear(4, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(), nn.Linear(width, 2))
+    return nn.Sequential(
+        nn.Linear(4, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(), nn.Linear(width, 2)
+    )
 
 
 def test_over_depth():
@@ -290,7 +312,10 @@ def test_a_target_without_a_second_seed_is_bounded_by_nothing():
             "seems to move by -2.*widen the grid to smaller",
         ),
         (sweep(-3.0, widths=(64, 128)), "seems to move by -3.*; add widths"),
-        (sweep(-0.2, best=-12.9), "0.000101 would be expected at width 512, whose optimum is below 6.1e-05; widen"),
+        (
+            sweep(-0.2, best=-12.9),
+            "0.000101 would be expected at width 512, whose optimum is below 6.1e-05; widen",
+        ),
         (sweep(3.0, widths=(64, 128, 256), rates=np.arange(-12.0, -3)), "widen the grid to larger"),
     ],
 )
@@ -302,7 +327,9 @@ def test_no_rate_is_named_against_the_evidence(frame, said):
 def test_a_width_where_everything_diverges_speaks_against_the_rates_of_others():
     frame = sweep(widths=(64, 128, 256))
     frame.loc[frame["width"] == 256, "loss"] = np.inf
-    with pytest.raises(ValueError, match=r"at width 256, whose optimum is below .*; widen the grid to smaller"):
+    with pytest.raises(
+        ValueError, match=r"at width 256, whose optimum is below .*; widen the grid to smaller"
+    ):
         study(frame).target(width=512)
 
 
@@ -330,7 +357,9 @@ def test_failed_and_pruned_trainings_are_left_out_and_nan_is_divergence():
 
 def test_other_settings_must_be_chosen():
     frame = pd.concat([sweep().assign(weight_decay=w) for w in (0.0, 0.1)])
-    with pytest.raises(ValueError, match=r"one weight_decay for all trainings, got 0, 0\.1; choose one with where="):
+    with pytest.raises(
+        ValueError, match=r"one weight_decay for all trainings, got 0, 0\.1; choose one with where="
+    ):
         study(frame)
     assert study(frame, where={"weight_decay": 0.1}).verdict == TRANSFERS
 
@@ -354,10 +383,17 @@ def test_empty_columns_are_as_good_as_none():
     assert t.verdict == TRANSFERS
 
 
-@pytest.mark.parametrize("others", [lambda x: np.full_like(x, 2.0), lambda x: np.where(x > -6, np.inf, 2.0)])
+@pytest.mark.parametrize(
+    "others", [lambda x: np.full_like(x, 2.0), lambda x: np.where(x > -6, np.inf, 2.0)]
+)
 def test_equal_losses_are_on_no_side_of_the_grid(others):
     x = np.arange(-10.0, -2.0)
-    rows = [(w, s, 2.0**a, loss) for w in (8, 16, 32) for s in range(2) for a, loss in zip(x, others(x), strict=True)]
+    rows = [
+        (w, s, 2.0**a, loss)
+        for w in (8, 16, 32)
+        for s in range(2)
+        for a, loss in zip(x, others(x), strict=True)
+    ]
     t = study(pd.DataFrame(rows, columns=["width", "seed", "lr", "loss"]))
     assert t.drift["mup"].why == "width 8, 16, 32: the losses do not tell the learning rates apart"
     assert t.drift["mup"].remedy.startswith("train longer")
@@ -376,13 +412,22 @@ def test_one_learning_rate_is_no_grid():
 @pytest.mark.parametrize(
     ("call", "said"),
     [
-        (lambda: study(sweep().assign(width="wide")), "expected numbers in the column 'width', got 'wide'"),
+        (
+            lambda: study(sweep().assign(width="wide")),
+            "expected numbers in the column 'width', got 'wide'",
+        ),
         (
             lambda: study(sweep().assign(width=lambda f: f["width"] + 0.5)),
             "whole numbers, 1 or more, as width, got 64.5",
         ),
-        (lambda: study(gap(sweep(), "width")), "a width in every row, and 1 have none; fill them in, or drop"),
-        (lambda: study(gap(sweep(), "width"), over="width"), "a width in every row, and 1 have none"),
+        (
+            lambda: study(gap(sweep(), "width")),
+            "a width in every row, and 1 have none; fill them in, or drop",
+        ),
+        (
+            lambda: study(gap(sweep(), "width"), over="width"),
+            "a width in every row, and 1 have none",
+        ),
         (lambda: study(gap(sweep(), "rule")), "a rule in every row, and 1 have none"),
         (lambda: study(gap(sweep(), "seed")), "a seed in every row, and 1 have none"),
         (lambda: study(sweep().assign(loss="good")), "expected numbers in the column 'loss'"),

@@ -20,11 +20,21 @@ from orderone.sweeping.job import Job
 from orderone.sweeping.source import read_source
 from orderone.sweeping.trial import Trial, canonical
 
-SCALARS = st.one_of(st.integers(), st.floats(allow_nan=False, allow_infinity=False), st.text(max_size=5), st.booleans())
+SCALARS = st.one_of(
+    st.integers(),
+    st.floats(allow_nan=False, allow_infinity=False),
+    st.text(max_size=5),
+    st.booleans(),
+)
 
 
 def job(**changed) -> Job:
-    return Job(**({"build": mlp, "data": read_source(batch), "steps": 3, "base_sizes": {"width": 8}} | changed))
+    return Job(
+        **(
+            {"build": mlp, "data": read_source(batch), "steps": 3, "base_sizes": {"width": 8}}
+            | changed
+        )
+    )
 
 
 @given(st.dictionaries(st.text(max_size=5), SCALARS, max_size=5))
@@ -66,14 +76,18 @@ def test_whatever_changes_results_changes_the_fingerprint(changed):
 
 
 @pytest.mark.parametrize(
-    "changed", [{"device": "cuda"}, {"report_every": 7}, {"together": 3}, {"checkpoint_seconds": 1.0}]
+    "changed",
+    [{"device": "cuda"}, {"report_every": 7}, {"together": 3}, {"checkpoint_seconds": 1.0}],
 )
 def test_how_it_is_run_does_not(changed):
     assert job(**changed).fingerprint == job().fingerprint
 
 
 def test_a_name_of_the_users_own_stands_for_the_code():
-    assert job(name="mine").fingerprint == job(name="mine", build=lambda width: nn.Linear(width, 1)).fingerprint
+    assert (
+        job(name="mine").fingerprint
+        == job(name="mine", build=lambda width: nn.Linear(width, 1)).fingerprint
+    )
 
 
 def made(size):
@@ -84,7 +98,13 @@ def made(size):
 
 
 def test_functions_differ_by_code_captured_values_and_arguments():
-    several = [made(1), made(2), functools.partial(mlp, depth=1), functools.partial(mlp, depth=2), mlp]
+    several = [
+        made(1),
+        made(2),
+        functools.partial(mlp, depth=1),
+        functools.partial(mlp, depth=2),
+        mlp,
+    ]
     several += [lambda width: nn.Linear(width, 1), lambda width: nn.Linear(width, 2)]
     assert len({canonical(identity(function)) for function in several}) == len(several)
     assert identity(made(3)) == identity(made(3))
@@ -144,20 +164,27 @@ def test_a_script_is_looked_through_to_what_its_build_uses(script):
         ("X = [1, [2, (3,)]]", "X = [1, [2, (4,)]]"),
         ("X = torch.float32", "X = torch.float64"),
         ("X = SimpleNamespace(act='tanh')", "X = SimpleNamespace(act='relu')"),
-        ("X = nn.CrossEntropyLoss(label_smoothing=0.0)", "X = nn.CrossEntropyLoss(label_smoothing=0.1)"),
+        (
+            "X = nn.CrossEntropyLoss(label_smoothing=0.0)",
+            "X = nn.CrossEntropyLoss(label_smoothing=0.1)",
+        ),
         ("class X:\n    size = 1", "class X:\n    size = 2"),
         (
             "class A:\n    def go(self): return 1\nclass X(A): pass",
             "class A:\n    def go(self): return 2\nclass X(A): pass",
         ),
-        ("class A:\n    def go(self): return 1\nX = A()", "class A:\n    def go(self): return 2\nX = A()"),
+        (
+            "class A:\n    def go(self): return 1\nX = A()",
+            "class A:\n    def go(self): return 2\nX = A()",
+        ),
         ("@functools.lru_cache\ndef X(): return 1", "@functools.lru_cache\ndef X(): return 2"),
         ("X = functools.partial(max, 1)", "X = functools.partial(max, 2)"),
     ],
 )
 def test_globals_of_a_script_belong_to_what_uses_them(before, after, script):
     text = (
-        "import functools\nfrom types import SimpleNamespace\nimport numpy as np\nimport torch\nfrom torch import nn\n"
+        "import functools\nfrom types import SimpleNamespace\nimport numpy as np\nimport"
+        " torch\nfrom torch import nn\n"
     )
     text += "{}\nUNUSED = {}\ndef data(step, seed): return X\n"
     first = identity(script(text.format(before, 1)).data)
@@ -191,7 +218,10 @@ def test_the_class_of_what_is_called_counts(script):
 def test_functions_that_all_use_each_other_take_no_time(script):
     names = [f"f{i}" for i in range(30)]
     module = script(
-        "\n".join(f"def {name}(n): return {' + '.join(f'{other}(n - 1)' for other in names)}" for name in names)
+        "\n".join(
+            f"def {name}(n): return {' + '.join(f'{other}(n - 1)' for other in names)}"
+            for name in names
+        )
     )
     assert canonical(identity(module.f0))
 

@@ -16,8 +16,14 @@ from orderone.sweeping.training import Trained
 
 STEPS, PROCESSES = 12, 2
 COMMON: dict[str, Any] = {
-    "schedule": "cosine", "warmup": 3, "clip": 0.5, "accumulate": 2, "seed": 3, "evaluate_every": 5, "report_every": 4,
-}  # fmt: skip
+    "schedule": "cosine",
+    "warmup": 3,
+    "clip": 0.5,
+    "accumulate": 2,
+    "seed": 3,
+    "evaluate_every": 5,
+    "report_every": 4,
+}
 
 
 class Block(nn.Module):
@@ -57,15 +63,24 @@ class Toy:
         return [self.batch(-1, 10), self.batch(-2, 10)]
 
 
-def planned(width: int = 32, dropout: float = 0.0, optimizer: str = "adamw", **options: Any) -> o1.Plan:
+def planned(
+    width: int = 32, dropout: float = 0.0, optimizer: str = "adamw", **options: Any
+) -> o1.Plan:
     torch.manual_seed(0)
     base = Net(16, dropout)
     torch.manual_seed(1)
-    return o1.plan(Net(width, dropout), base=base, optimizer=optimizer, **{"rule": "mup", "lr": 0.01, **options})
+    return o1.plan(
+        Net(width, dropout),
+        base=base,
+        optimizer=optimizer,
+        **{"rule": "mup", "lr": 0.01, **options},
+    )
 
 
 def one(strategy: str | None, path: Path | None = None, steps: int = STEPS) -> Trained:
-    return train(planned(), Toy(), steps, strategy=strategy, device="cpu", checkpoint=path, **COMMON)
+    return train(
+        planned(), Toy(), steps, strategy=strategy, device="cpu", checkpoint=path, **COMMON
+    )
 
 
 class StoppedError(Exception):
@@ -73,7 +88,8 @@ class StoppedError(Exception):
 
 
 class Breaks:
-    """A sink that ends the training when it is told of a step; what was told to the others is kept."""
+    """A sink that ends the training when it is told of a step; what was told to the others is
+    kept."""
 
     def __init__(self, at: int):
         self.at = at
@@ -101,7 +117,9 @@ def stopped(strategy: str, path: Path) -> None:
     import orderone.sweeping.interrupts as interrupts
 
     try:
-        interrupts.pending = lambda: dist.get_rank() == 1  # one process is asked to stop, and all do
+        interrupts.pending = lambda: (
+            dist.get_rank() == 1
+        )  # one process is asked to stop, and all do
         one(strategy, path)
     except KeyboardInterrupt:
         return
@@ -120,7 +138,9 @@ JOBS: dict[str, Callable[[str], Any]] = {
     "ddp, taken up": lambda folder: _taken_up("ddp", folder),
     "fsdp, taken up": lambda folder: _taken_up("fsdp", folder),
     "fsdp, for one": lambda folder: stopped("fsdp", Path(folder) / "for_one.safetensors"),
-    "odd rows": lambda folder: train(planned(), lambda step, seed: Toy().batch(step, seed)[0][:7], 2, device="cpu"),
+    "odd rows": lambda folder: train(
+        planned(), lambda step, seed: Toy().batch(step, seed)[0][:7], 2, device="cpu"
+    ),
 }
 
 
@@ -132,7 +152,9 @@ def process(rank: int, folder: str) -> None:
     """All jobs; a job that fails is told by its error."""
     torch.set_num_threads(1)
     os.environ["RANK"] = str(rank)
-    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=PROCESSES)
+    dist.init_process_group(
+        "gloo", init_method=f"file://{folder}/store", rank=rank, world_size=PROCESSES
+    )
     found: dict[str, Any] = {}
     for name, job in JOBS.items():
         try:

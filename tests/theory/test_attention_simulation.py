@@ -1,4 +1,5 @@
-"""Attention scores on real queries and keys: one sign step on W_q and W_k, widths 64 to 2048, heads larger or more."""
+"""Attention scores on real queries and keys: one sign step on W_q and W_k, widths 64 to 2048, heads
+larger or more."""
 
 from fractions import Fraction as F
 

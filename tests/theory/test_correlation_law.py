@@ -1,4 +1,5 @@
-"""E g(rho_T): hyperbolic Brownian motion for linear networks, finite differences in the angle for bent ones, and paths."""
+"""E g(rho_T): hyperbolic Brownian motion for linear networks, finite differences in the angle for
+bent ones, and paths."""
 
 from math import pi
 from typing import Any
@@ -18,8 +19,9 @@ def root(rho):
 
 
 def hyperbolic_mean(g, rho0, t):
-    """For linear networks y = artanh(rho) has the generator (d^2 + tanh(y) d) / 2: it is the distance from a geodesic of a
-    Brownian motion on the hyperbolic plane, whose density at distance d is McKean's (1970)."""
+    """For linear networks y = artanh(rho) has the generator (d^2 + tanh(y) d) / 2: it is the
+    distance from a geodesic of a Brownian motion on the hyperbolic plane, whose density at distance
+    d is McKean's (1970)."""
     d = np.linspace(1e-9, 14 * t**0.5 + t, 4001)[:, None]
     x, weights = np.polynomial.legendre.leggauss(200)
     reach = (12 * t**0.5 + t) ** 0.5 / 2
@@ -39,14 +41,18 @@ def hyperbolic_mean(g, rho0, t):
 
 @pytest.mark.parametrize(("rho0", "T"), [(0.3, 10.0), (0.3, 1.0), (-0.6, 0.3)])
 @pytest.mark.parametrize(
-    ("g", "error"), [(root, 3e-8), (np.square, 3e-8), (lambda rho: rho**3 - rho, 3e-8), (np.abs, 1e-6)]
+    ("g", "error"),
+    [(root, 3e-8), (np.square, 3e-8), (lambda rho: rho**3 - rho, 3e-8), (np.abs, 1e-6)],
 )
 def test_linear_networks_are_hyperbolic_brownian_motion(g, error, rho0, T):
-    assert correlation_mean(g, rho0, T, 0.5, 0.5) == pytest.approx(hyperbolic_mean(g, rho0, T), abs=error)
+    assert correlation_mean(g, rho0, T, 0.5, 0.5) == pytest.approx(
+        hyperbolic_mean(g, rho0, T), abs=error
+    )
 
 
 def by_differences(g, theta0, T, k, points):
-    """u_t = -k (sin - theta cos) / sin u_theta + sin^2 / 2 u_theta_theta, theta = arccos(rho): Crank and Nicolson."""
+    """u_t = -k (sin - theta cos) / sin u_theta + sin^2 / 2 u_theta_theta, theta = arccos(rho):
+    Crank and Nicolson."""
     theta = np.linspace(0, pi, points + 1)
     h, sin, steps = theta[1], np.sin(theta[1:-1]), points // 4
     away = k * (sin - theta[1:-1] * np.cos(theta[1:-1])) / sin / (2 * h)
@@ -54,7 +60,9 @@ def by_differences(g, theta0, T, k, points):
     low[1:-1], high[1:-1] = sin**2 / 2 / h**2 + away, sin**2 / 2 / h**2 - away
     beside: Any = [-1, 0, 1]
     half = sparse.diags_array([low[1:], -low - high, high[:-1]], offsets=beside) * (T / steps / 2)
-    ahead, behind = (sparse.lil_array(sparse.eye_array(points + 1) + sign * half) for sign in (1, -1))
+    ahead, behind = (
+        sparse.lil_array(sparse.eye_array(points + 1) + sign * half) for sign in (1, -1)
+    )
     ahead[-1], behind[-1] = 0, 0
     behind[-1, -3:] = [1, -4, 3]  # at pi the drift is infinite and u is even
     solver, ahead, u = splu(sparse.csc_array(behind)), sparse.csr_array(ahead), g(np.cos(theta))
@@ -68,7 +76,9 @@ def by_differences(g, theta0, T, k, points):
 def test_bent_networks(g, T):
     theta0, c = 2 * pi / 3, 1.7
     coarse, fine = (by_differences(g, theta0, T, c**2 / (2 * pi), n) for n in (600, 1200))
-    assert correlation_mean(g, np.cos(theta0), T, 1.0, 1.0 - c) == pytest.approx((4 * fine - coarse) / 3, abs=1e-6)
+    assert correlation_mean(g, np.cos(theta0), T, 1.0, 1.0 - c) == pytest.approx(
+        (4 * fine - coarse) / 3, abs=1e-6
+    )
 
 
 def test_late_times_against_paths():
@@ -76,7 +86,9 @@ def test_late_times_against_paths():
     V = CovarianceSDE().sample([[1, 0.3], [0.3, 1]], 10.0, 2**13, 0.05)
     V /= np.sqrt(V[:, :1, :1] * V[:, 1:, 1:])
     found = np.sqrt(np.clip(1 - V[:, 0, 1] ** 2, 0, 1))
-    assert found.mean() == pytest.approx(correlation_mean(root, 0.3, 10.0), abs=4 * found.std() / 2**6.5)
+    assert found.mean() == pytest.approx(
+        correlation_mean(root, 0.3, 10.0), abs=4 * found.std() / 2**6.5
+    )
 
 
 def test_jumps_lie_between_ramps():
@@ -99,5 +111,7 @@ def test_long_times():
 
 def test_the_start_at_minus_one():
     """It leaves at the speed nu(-1) = c^2 / 2, or not at all."""
-    assert correlation_mean(lambda rho: rho, -1.0, 1e-6, 0.0, -2.0) == pytest.approx(-1 + 2e-6, abs=1e-9)
+    assert correlation_mean(lambda rho: rho, -1.0, 1e-6, 0.0, -2.0) == pytest.approx(
+        -1 + 2e-6, abs=1e-9
+    )
     assert correlation_mean(lambda rho: rho, -1.0, 5.0, 1.0, 1.0) == -1

@@ -1,4 +1,5 @@
-"""The covariance SDE: reference, backward equation, moments in closed form, weak order, and covariances that stay so."""
+"""The covariance SDE: reference, backward equation, moments in closed form, weak order, and
+covariances that stay so."""
 
 import numpy as np
 import pytest
@@ -27,7 +28,9 @@ def test_reference():
 @pytest.mark.parametrize("start", [-0.8, 0.3])
 def test_correlations_obey_their_backward_equation(c, start):
     found = rho(
-        CovarianceSDE(c_plus=0.5, c_minus=0.5 - c).sample([[2, 2 * start], [2 * start, 2]], paths=2**15, dt=0.02)
+        CovarianceSDE(c_plus=0.5, c_minus=0.5 - c).sample(
+            [[2, 2 * start], [2 * start, 2]], paths=2**15, dt=0.02
+        )
     )
     for g in (lambda x: x, np.square):
         exact = limits.correlation_mean(g, start, 1.0, 0.5, 0.5 - c)
@@ -64,12 +67,18 @@ def test_noise_has_the_covariance_sigma():
     for scheme in ("geometric", "euler"):
         moved = CovarianceSDE("linear").sample(V, dt, 2**16, dt, scheme=scheme)[:, a, b]
         found = np.cov(moved.T) / dt
-        np.testing.assert_allclose(found, limits.diffusion(V), atol=0.05 * np.abs(limits.diffusion(V)).max())
+        np.testing.assert_allclose(
+            found, limits.diffusion(V), atol=0.05 * np.abs(limits.diffusion(V)).max()
+        )
 
 
 def test_metric_reference_and_the_full_quadratic_form():
     """Erratum S3.7."""
-    V, A, B = [[1.2, 0.4], [0.4, 0.9]], np.array([[0.3, -0.2], [-0.2, 0.7]]), np.array([[1.0, 0.5], [0.5, -0.4]])
+    V, A, B = (
+        [[1.2, 0.4], [0.4, 0.9]],
+        np.array([[0.3, -0.2], [-0.2, 0.7]]),
+        np.array([[1.0, 0.5], [0.5, -0.4]]),
+    )
     assert float(limits.metric(V, A, B)) == pytest.approx(-0.4089083175803402, abs=1e-12)
     upper = np.triu_indices(2)
     inverse = np.linalg.inv(limits.diffusion(V))
@@ -81,7 +90,9 @@ def test_the_geometric_scheme_is_of_second_order():
     """Long steps, so that the error of E rho^2 stands out from its noise."""
     exact = limits.correlation_mean(np.square, -0.5, 1.0, 0.0, -2.0)
     sde, start = CovarianceSDE(c_minus=-2.0), [[1, -0.5], [-0.5, 1]]
-    errors = [abs((rho(sde.sample(start, 1.0, 2**18, dt)) ** 2).mean() - exact) for dt in (0.5, 0.25)]
+    errors = [
+        abs((rho(sde.sample(start, 1.0, 2**18, dt)) ** 2).mean() - exact) for dt in (0.5, 0.25)
+    ]
     assert 3 < errors[0] / errors[1] < 6
     euler = abs((rho(sde.sample(start, 1.0, 2**13, 0.125, scheme="euler")) ** 2).mean() - exact)
     assert euler > 10 * errors[0]
@@ -113,17 +124,25 @@ def test_steps_that_bend_too_much_are_refused():
 
 
 def test_smooth_drift_is_equation_2_9():
-    """Against the exact covariance of one shaped layer, n (c E phi phi - V), for functions with phi'' and phi'''."""
+    """Against the exact covariance of one shaped layer, n (c E phi phi - V), for functions with
+    phi'' and phi'''."""
     V = np.array([[1.3, 0.5], [0.5, 0.8]])
     n, (x, w) = 10**7, np.polynomial.hermite_e.hermegauss(60)
     L = np.linalg.cholesky(V)
     z1, z2 = L[0, 0] * x[:, None] + 0 * x, L[1, 0] * x[:, None] + L[1, 1] * x[None, :]
-    for phi, name in ((np.tanh, "tanh"), (np.expm1, "expm1"), (lambda x: x + x**2 / 3 - x**3 / 5, None)):
+    for phi, name in (
+        (np.tanh, "tanh"),
+        (np.expm1, "expm1"),
+        (lambda x: x + x**2 / 3 - x**3 / 5, None),
+    ):
         layer = limits.ShapedSmooth(phi, 1.5)
         f = layer.at(n)
         moments = [f(z1) ** 2, f(z1) * f(z2), f(z2) ** 2]
         c = layer.normalizer(n)
-        exact = [n * (c * float(w @ m @ w / (2 * np.pi)) - v) for m, v in zip(moments, (1.3, 0.5, 0.8), strict=True)]
+        exact = [
+            n * (c * float(w @ m @ w / (2 * np.pi)) - v)
+            for m, v in zip(moments, (1.3, 0.5, 0.8), strict=True)
+        ]
         b = CovarianceSDE("shaped-smooth", phi=name or phi, a=1.5).drift.rate(V[:, :, None])[..., 0]
         assert [b[0, 0], b[0, 1], b[1, 1]] == pytest.approx(exact, abs=2e-3)
 
@@ -149,7 +168,9 @@ def test_smooth_drifts_that_blow_up_are_stopped():
     assert large.stopped == 0
     assert large.V[:, 0, 0].max() < 10
     for scheme in ("geometric", "euler"):
-        wild = CovarianceSDE("shaped-smooth", phi="expm1", a=0.3).simulate(V0.astype(np.float32) * 1e5, scheme=scheme)
+        wild = CovarianceSDE("shaped-smooth", phi="expm1", a=0.3).simulate(
+            V0.astype(np.float32) * 1e5, scheme=scheme
+        )
         assert np.isfinite(wild.V).all()
 
 
@@ -165,7 +186,8 @@ def valid(V: np.ndarray, tolerance: float = 1e-10) -> bool:
 
 
 def starts(m: int, number: int, seed: int, rank: int, spread: float) -> np.ndarray:
-    """Covariances of `rank` features, on scales that differ by up to 10^spread: singular where rank < m."""
+    """Covariances of `rank` features, on scales that differ by up to 10^spread: singular where rank
+    < m."""
     rng = np.random.default_rng(seed)
     X = rng.standard_normal((number, m, rank)) * 10 ** rng.uniform(-spread, spread, (number, m, 1))
     near = rng.random((number, 1, 1)) < 0.3  # two inputs that almost coincide
@@ -185,7 +207,9 @@ def starts(m: int, number: int, seed: int, rank: int, spread: float) -> np.ndarr
     scheme=st.sampled_from(["geometric", "euler"]),
 )
 def test_paths_are_covariances_from_any_start(m, seed, rank, spread, T, number, c, scheme):
-    V = CovarianceSDE(c_plus=c).sample(starts(m, 50, seed, rank, spread), T, dt=T / number, seed=seed, scheme=scheme)
+    V = CovarianceSDE(c_plus=c).sample(
+        starts(m, 50, seed, rank, spread), T, dt=T / number, seed=seed, scheme=scheme
+    )
     assert valid(V)
 
 
@@ -193,7 +217,9 @@ def test_paths_are_covariances_from_any_start(m, seed, rank, spread, T, number, 
 def test_a_million_starts():
     for m, rank in ((1, 1), (2, 1), (2, 2), (3, 2), (4, 5)):
         for seed in range(8):
-            assert valid(SHAPED.sample(starts(m, 25_000, seed, rank, 3.0), 1.0, dt=0.1, seed=seed)), (m, rank, seed)
+            assert valid(
+                SHAPED.sample(starts(m, 25_000, seed, rank, 3.0), 1.0, dt=0.1, seed=seed)
+            ), (m, rank, seed)
 
 
 def test_special_inputs():
@@ -216,8 +242,12 @@ def test_scale_does_not_matter_to_relus():
 
 
 def test_seeds_dtypes_and_tensors():
-    assert np.array_equal(SHAPED.sample(V0, paths=300, seed=5), SHAPED.sample(V0, paths=300, seed=5))
-    assert not np.array_equal(SHAPED.sample(V0, paths=300, seed=5), SHAPED.sample(V0, paths=300, seed=6))
+    assert np.array_equal(
+        SHAPED.sample(V0, paths=300, seed=5), SHAPED.sample(V0, paths=300, seed=5)
+    )
+    assert not np.array_equal(
+        SHAPED.sample(V0, paths=300, seed=5), SHAPED.sample(V0, paths=300, seed=6)
+    )
     assert SHAPED.sample(V0).shape == (8192, 2, 2)
     single = SHAPED.sample(V0.astype(np.float32), paths=2**14)
     assert single.dtype == np.float32
@@ -226,19 +256,33 @@ def test_seeds_dtypes_and_tensors():
     assert isinstance(tensor, torch.Tensor)
     assert tensor.dtype == torch.float64
     assert float(correlation(tensor)[:, 0, 1].mean()) == pytest.approx(0.3416, abs=0.02)
-    assert CovarianceSDE("shaped-smooth").sample(torch.tensor(V0).float(), paths=10, scheme="euler").shape == (10, 2, 2)
+    assert CovarianceSDE("shaped-smooth").sample(
+        torch.tensor(V0).float(), paths=10, scheme="euler"
+    ).shape == (10, 2, 2)
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"activation": "relu"}, "unknown activation: expected one of shaped-relu, shaped-smooth, linear; got 'relu'"),
+        (
+            {"activation": "relu"},
+            "unknown activation: expected one of shaped-relu, shaped-smooth, linear; got 'relu'",
+        ),
         ({"c_plus": float("inf")}, "c_plus: expected a finite number"),
         ({"c_minus": "x"}, "c_minus: expected a finite number"),
         ({"activation": "shaped-smooth", "a": 0}, "a: expected a number of a size"),
-        ({"activation": "shaped-smooth", "phi": "tan"}, "unknown activation phi.*did you mean 'tanh'"),
-        ({"activation": "shaped-smooth", "phi": np.cos}, r"phi: expected phi\(0\) = 0 and phi'\(0\) = 1, got 1 and 0"),
-        ({"activation": "shaped-smooth", "phi": lambda x: x.nothing}, "phi: expected a function of a numpy array"),
+        (
+            {"activation": "shaped-smooth", "phi": "tan"},
+            "unknown activation phi.*did you mean 'tanh'",
+        ),
+        (
+            {"activation": "shaped-smooth", "phi": np.cos},
+            r"phi: expected phi\(0\) = 0 and phi'\(0\) = 1, got 1 and 0",
+        ),
+        (
+            {"activation": "shaped-smooth", "phi": lambda x: x.nothing},
+            "phi: expected a function of a numpy array",
+        ),
     ],
 )
 def test_wrong_equations(options, message):
@@ -297,7 +341,11 @@ def test_step_counts_are_limited():
 def test_starts_of_any_kind():
     start = torch.tensor(V0, requires_grad=True)
     assert not SHAPED.sample(start, paths=3).requires_grad
-    for wrong, message in ((V0 * 1j, "real numbers"), (torch.tensor(V0).to_sparse(), "dense"), (V0 * 1e308, "")):
+    for wrong, message in (
+        (V0 * 1j, "real numbers"),
+        (torch.tensor(V0).to_sparse(), "dense"),
+        (V0 * 1e308, ""),
+    ):
         if message:
             with pytest.raises(ValueError, match=message):
                 SHAPED.sample(wrong, paths=3)

@@ -1,4 +1,5 @@
-"""What depth does, in one report: against sampled networks, regimes, remedies that work, and wrong questions."""
+"""What depth does, in one report: against sampled networks, regimes, remedies that work, and wrong
+questions."""
 
 import numpy as np
 import pytest
@@ -13,7 +14,11 @@ from orderone.theory.limits.small_networks import normalized, sampled, sampled_w
 NETWORKS = [
     ({"width": 200, "depth": 40}, "relu", {}),
     ({"width": 50, "depth": 50}, "relu", {}),
-    ({"width": 100, "depth": 60, "activation": "shaped-relu"}, "shaped-relu", {"c_minus": -((100 / 60) ** 0.5)}),
+    (
+        {"width": 100, "depth": 60, "activation": "shaped-relu"},
+        "shaped-relu",
+        {"c_minus": -((100 / 60) ** 0.5)},
+    ),
     ({"width": 60, "depth": 60, "activation": "linear"}, "linear", {}),
     ({"width": 100, "depth": 50, "residual": True}, "resnet", {}),
 ]
@@ -22,20 +27,28 @@ NETWORKS = [
 @pytest.mark.parametrize(("setting", "kind", "options"), NETWORKS)
 def test_networks_spread_as_reported(setting, kind, options):
     report = depth_report(**setting)
-    V = sample_network(kind, width=setting["width"], depth=setting["depth"], samples=2000, **options)
+    V = sample_network(
+        kind, width=setting["width"], depth=setting["depth"], samples=2000, **options
+    )
     assert np.log(V[:, 0, 0]).std() == pytest.approx(report.norm_spread, rel=0.12)
     assert V[:, 0, 0].mean() == pytest.approx(report.growth, rel=0.5)
     quantiles = np.quantile(correlation(V)[:, 0, 1], list(report.correlation))
     # on the scale on which correlations have a constant error
-    np.testing.assert_allclose(np.arctanh(list(report.correlation.values())), np.arctanh(quantiles), atol=0.45)
+    np.testing.assert_allclose(
+        np.arctanh(list(report.correlation.values())), np.arctanh(quantiles), atol=0.45
+    )
 
 
 @pytest.mark.parametrize(("setting", "kind", "options"), NETWORKS)
 def test_the_law_behind_a_report_is_that_of_networks(setting, kind, options):
     law = depth_law(**setting)
-    V = sample_network(kind, width=setting["width"], depth=setting["depth"], samples=2000, **options)
+    V = sample_network(
+        kind, width=setting["width"], depth=setting["depth"], samples=2000, **options
+    )
     rho = V[:, 0, 1] / np.sqrt(V[:, 0, 0] * V[:, 1, 1])
-    assert ks(law.log_norms, np.log(V[:, 0, 0])) < 0.12  # finite networks are near their limits, not on them
+    assert (
+        ks(law.log_norms, np.log(V[:, 0, 0])) < 0.12
+    )  # finite networks are near their limits, not on them
     assert ks(law.correlations, rho) < 0.12
     other = depth_law(**setting | {"depth": 3 * setting["depth"], "rho0": 0.6})
     assert ks(other.correlations, rho) > 0.3
@@ -45,7 +58,9 @@ def test_regimes():
     assert depth_report(4096, 12).regime == "gaussian"
     assert depth_report(100, 20, "linear").regime == "lognormal"
     assert depth_report(150, 150).regime == "degenerate"
-    assert depth_report(10_000, 1000, rho0=0.0).regime == "degenerate"  # not the ratio: correlations alone
+    assert (
+        depth_report(10_000, 1000, rho0=0.0).regime == "degenerate"
+    )  # not the ratio: correlations alone
     assert depth_report(10_000, 1000, "shaped-relu").regime == "lognormal"
     assert depth_report(100, 3000, "linear").regime == "degenerate"
 
@@ -86,7 +101,9 @@ def test_text():
 
 @pytest.mark.parametrize("rho0", [-1.0, 0.0, 1.0])
 @pytest.mark.parametrize("size", [(1, 1), (3, 1000), (100_000, 3), (50, 10**7)])
-@pytest.mark.parametrize("option", [{}, {"activation": "linear"}, {"activation": "shaped-relu"}, {"residual": 0.5}])
+@pytest.mark.parametrize(
+    "option", [{}, {"activation": "linear"}, {"activation": "shaped-relu"}, {"residual": 0.5}]
+)
 def test_corners_are_finite(size, option, rho0):
     report = depth_report(*size, rho0=rho0, **option)
     assert np.isfinite([report.norm_spread, report.growth, *report.correlation.values()]).all()
@@ -101,7 +118,10 @@ def test_corners_are_finite(size, option, rho0):
         ({"width": 1, "depth": 1, "activation": "reluu"}, "unknown activation"),
         ({"width": 1, "depth": 1, "rho0": 2}, "rho0: expected a finite number"),
         ({"width": 1, "depth": 1, "residual": -1.0}, "residual: expected a finite number above 0"),
-        ({"width": 9, "depth": 2000, "activation": "linear", "residual": 1.0}, "2000 layers of linear die or overflow"),
+        (
+            {"width": 9, "depth": 2000, "activation": "linear", "residual": 1.0},
+            "2000 layers of linear die or overflow",
+        ),
     ],
 )
 def test_wrong_questions(options, message):
@@ -161,7 +181,9 @@ def test_smooth_activations_are_sampled():
     report = depth_report(100, 25, "tanh")
     V = sample_network("shaped", [[1, 0.3], [0.3, 1]], 100, 25, 4096, phi="tanh", a=1.0, p=0.0)
     rho = V[:, 0, 1] / np.sqrt(V[:, 0, 0] * V[:, 1, 1])
-    assert list(report.correlation.values()) == pytest.approx(list(np.quantile(rho, [0.05, 0.5, 0.95])), abs=0.05)
+    assert list(report.correlation.values()) == pytest.approx(
+        list(np.quantile(rho, [0.05, 0.5, 0.95])), abs=0.05
+    )
     assert report.norm_spread == pytest.approx(np.log(V[:, 0, 0]).std(), rel=0.1)
     wide = depth_report(1_000_000, 25, "tanh")
     assert wide.norm_spread == pytest.approx(report.norm_spread / 100, rel=0.15)
@@ -189,7 +211,12 @@ def silu(x):
 
 @pytest.mark.parametrize(
     ("activation", "phi", "residual"),
-    [("silu", silu, None), ("silu", silu, True), ("tanh", np.tanh, 0.3), ("linear", lambda x: x, True)],
+    [
+        ("silu", silu, None),
+        ("silu", silu, True),
+        ("tanh", np.tanh, 0.3),
+        ("linear", lambda x: x, True),
+    ],
 )
 def test_reports_agree_with_networks_that_have_weights(activation, phi, residual):
     width, depth = 60, 16
@@ -203,7 +230,8 @@ def test_reports_agree_with_networks_that_have_weights(activation, phi, residual
 
 @pytest.mark.parametrize("activation", ["gelu", "erf"])
 def test_few_neurons_around_exact_means_have_the_law_of_many(activation):
-    """gelu: lengths run away from 1 and correlations from 1, so that noise of another size would not be made good."""
+    """gelu: lengths run away from 1 and correlations from 1, so that noise of another size would
+    not be made good."""
     phi, rho = get(activation), 0.9
     whole = sampled(normalized(phi), None, 1200, 12, rho)
     few = sampled_wide(phi, 1200, 12, rho)
@@ -220,7 +248,8 @@ def test_wide_residual_networks_come_to_their_recursion():
 
 
 @pytest.mark.parametrize(
-    ("options", "words"), [({"activation": "gelo"}, "did you mean 'gelu'"), ({"depth": 3000}, "at most")]
+    ("options", "words"),
+    [({"activation": "gelo"}, "did you mean 'gelu'"), ({"depth": 3000}, "at most")],
 )
 def test_wrong_questions_about_others(options, words):
     with pytest.raises(ValueError, match=words):

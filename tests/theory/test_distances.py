@@ -53,7 +53,9 @@ def test_intervals_hold_the_distance_of_the_laws_as_often_as_they_say(kind, shif
         held += found.low <= exact <= found.high
         lengths.append(found.high - found.value)
     assert held >= 84
-    assert np.mean(lengths) < {"ks": 0.13, "wasserstein": 0.25, "energy": 0.18}[kind]  # and not by being wide
+    assert (
+        np.mean(lengths) < {"ks": 0.13, "wasserstein": 0.25, "energy": 0.18}[kind]
+    )  # and not by being wide
 
 
 def test_ties():

@@ -1,4 +1,5 @@
-"""Gauge shifts form a group, change no verdict, and have three named members; SP = NTK and muP = MF come out."""
+"""Gauge shifts form a group, change no verdict, and have three named members; SP = NTK and muP = MF
+come out."""
 
 from fractions import Fraction as F
 
@@ -7,7 +8,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orderone import rules
-from orderone.theory.exponents import GAUGES, OPTIMIZERS, ROLES, canonical, equivalent, gauge, shift, stability
+from orderone.theory.exponents import (
+    GAUGES,
+    OPTIMIZERS,
+    ROLES,
+    canonical,
+    equivalent,
+    gauge,
+    shift,
+    stability,
+)
 
 numbers = st.fractions(min_value=-2, max_value=2, max_denominator=6)
 shifts = st.dictionaries(st.sampled_from(ROLES), numbers)
@@ -85,7 +95,9 @@ def test_named_gauges(name, optimizer):
     assert gauge(p, "paper", optimizer) == p
     for first in GAUGES:
         for second in GAUGES:
-            assert gauge(gauge(p, first, optimizer), second, optimizer) == gauge(p, second, optimizer)
+            assert gauge(gauge(p, first, optimizer), second, optimizer) == gauge(
+                p, second, optimizer
+            )
 
 
 def test_folded_mup_is_the_recipe_engineers_know():
@@ -95,7 +107,8 @@ def test_folded_mup_is_the_recipe_engineers_know():
 
 
 def test_a_tied_tensor_moves_as_one():
-    """Folded, a tied muP keeps one multiplier, 1/n at the readout, and one variance and one rate."""
+    """Folded, a tied muP keeps one multiplier, 1/n at the readout, and one variance and one
+    rate."""
     for name, kept in {"folded": (0, 1), "unit": (0, 1), "paper": (F(-1, 2), F(1, 2))}.items():
         p = gauge(rules.get("mup"), name, "adam", tied=True)
         assert (p.a["embedding"], p.a["readout"]) == kept
@@ -112,5 +125,7 @@ def test_bad_shifts():
         shift(rules.get("sp"), {"hidden": 0.1})
     with pytest.raises(ValueError, match="theta: expected exponents"):
         shift(rules.get("sp"), 3)  # pyright: ignore[reportArgumentType]
-    with pytest.raises(ValueError, match=r"rule: expected a Parameterization, got 'mup'; write rules.get\('mup'\)"):
+    with pytest.raises(
+        ValueError, match=r"rule: expected a Parameterization, got 'mup'; write rules.get\('mup'\)"
+    ):
         equivalent("mup", "mf")  # pyright: ignore[reportArgumentType]

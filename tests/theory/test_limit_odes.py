@@ -1,4 +1,5 @@
-"""Covariance ODEs: reference, the equations as printed solved by brute force, closed forms, and what errata refute."""
+"""Covariance ODEs: reference, the equations as printed solved by brute force, closed forms, and
+what errata refute."""
 
 import numpy as np
 import pytest
@@ -103,7 +104,10 @@ def test_solutions_are_covariances(m, seed, t, c):
 
 
 BAD = [
-    ([[1.0, 0.5], [0.2, 1.0]], "V0: expected a symmetric matrix, got one that differs from its transpose by 0.3"),
+    (
+        [[1.0, 0.5], [0.2, 1.0]],
+        "V0: expected a symmetric matrix, got one that differs from its transpose by 0.3",
+    ),
     (
         [[1.0, 1.2], [1.2, 1.0]],
         "V0: expected a positive semidefinite matrix, got one whose smallest eigenvalue is -0.2",
@@ -136,10 +140,14 @@ def test_times_may_repeat_and_come_in_any_order():
     np.testing.assert_allclose(covariance_ode(V0, [0, 1, 0]), [V0, once, V0], atol=1e-12)
     assert covariance_ode(V0, np.ones((2, 2))).shape == (2, 2, 2, 2)
     assert resnet_ode(V0, [2, 1, 2]).shape == (3, 2, 2)
-    np.testing.assert_allclose(limits.correlation_ode(0.3, [2.0, 0.0, 2.0])[[0, 2]], 0.4516895302065198, atol=1e-8)
+    np.testing.assert_allclose(
+        limits.correlation_ode(0.3, [2.0, 0.0, 2.0])[[0, 2]], 0.4516895302065198, atol=1e-8
+    )
 
 
-@pytest.mark.parametrize("wrong", [[[1, 1e-6], [1e-6, 1e-14]], [[1, 1e-6], [1e-6, 0]], [[1e14, 1e4], [1e4, 1e-7]]])
+@pytest.mark.parametrize(
+    "wrong", [[[1, 1e-6], [1e-6, 1e-14]], [[1, 1e-6], [1e-6, 0]], [[1e14, 1e4], [1e4, 1e-7]]]
+)
 def test_small_inputs_are_checked_as_large_ones_are(wrong):
     with pytest.raises(ValueError, match="expected a positive semidefinite matrix"):
         covariance_ode(wrong, 1.0)

@@ -24,7 +24,10 @@ class Row:
 small = st.fractions(min_value=-3, max_value=3, max_denominator=4)
 names: tuple[str, ...] = ("x", "y", "z")
 rows = st.lists(
-    st.builds(Row, st.dictionaries(st.sampled_from(names), small, min_size=1), small, st.booleans()), max_size=6
+    st.builds(
+        Row, st.dictionaries(st.sampled_from(names), small, min_size=1), small, st.booleans()
+    ),
+    max_size=6,
 )
 
 
@@ -51,7 +54,9 @@ def test_agrees_with_highs(given_rows, weights):
         assert highs.status == 2  # infeasible
     else:
         assert float(ours.value) == pytest.approx(highs.fun, abs=1e-6)
-        assert all(_left(row, ours.x) == 0 if row.equality else _left(row, ours.x) >= 0 for row in box)
+        assert all(
+            _left(row, ours.x) == 0 if row.equality else _left(row, ours.x) >= 0 for row in box
+        )
 
 
 def _left(row: Row, x: dict[str, Fraction]) -> Fraction:
@@ -71,7 +76,12 @@ def test_agrees_with_sympy_to_the_last_digit():
         ],
     )
     third = sympy.Rational(1, 3)
-    given = [x + y >= third, y + sympy.Rational(3, 7) * z >= 1, sympy.Eq(x - z + sympy.Rational(2, 9), 0), y <= 4]
+    given = [
+        x + y >= third,
+        y + sympy.Rational(3, 7) * z >= 1,
+        sympy.Eq(x - z + sympy.Rational(2, 9), 0),
+        y <= 4,
+    ]
     assert isinstance(ours, Optimum)
     assert str(ours.value) == str(lpmin(2 * x + third * y + z, given)[0])
 

@@ -1,4 +1,5 @@
-"""Learning rates from the solver against the full grid of reference values, and against what stability says."""
+"""Learning rates from the solver against the full grid of reference values, and against what
+stability says."""
 
 from dataclasses import replace
 from fractions import Fraction as F
@@ -53,7 +54,10 @@ S0_RULES = ("sp", "ntk", "mup", "mf")
 alignments = st.fixed_dictionaries(
     {
         kind: st.fixed_dictionaries(
-            {role: st.fractions(min_value=F(1, 2), max_value=1, max_denominator=8) for role in ("hidden", "readout")}
+            {
+                role: st.fractions(min_value=F(1, 2), max_value=1, max_denominator=8)
+                for role in ("hidden", "readout")
+            }
         )
         for kind in ("omega", "alpha", "u")
     }
@@ -110,11 +114,20 @@ def test_the_rates_are_stable_and_no_rate_can_be_raised_alone(alignment, name, o
     st.integers(2, 6),
 )
 def test_like_layers_may_be_taken_together(alignment, numbers, optimizer, depth):
-    """The program with one block for all later hidden layers has the optimum of the one with every layer."""
+    """The program with one block for all later hidden layers has the optimum of the one with every
+    layer."""
     p = rules.custom("any", a=numbers[:3], b=numbers[3:], c=(0, 0, 0))
-    net = Network(p, OPTIMIZERS[optimizer], read_alignment(alignment), depth, attention=Attention(growth="1/2"))
+    net = Network(
+        p,
+        OPTIMIZERS[optimizer],
+        read_alignment(alignment),
+        depth,
+        attention=Attention(growth="1/2"),
+    )
     cost = {f"c_{role}": F(1) for role in p.roles}
-    full, short = (minimize(cost, list(update_conditions(net, together))) for together in (False, True))
+    full, short = (
+        minimize(cost, list(update_conditions(net, together))) for together in (False, True)
+    )
     assert isinstance(full, Optimum)
     assert isinstance(short, Optimum)
     assert full.value == short.value
@@ -124,7 +137,8 @@ def test_like_layers_may_be_taken_together(alignment, numbers, optimizer, depth)
 
 
 def test_hidden_omega_above_one_half_costs_rate_with_depth():
-    """Every layer multiplies the change by n^(omega - 1/2); the first ones must start that much smaller."""
+    """Every layer multiplies the change by n^(omega - 1/2); the first ones must start that much
+    smaller."""
     alignment = {"omega": {"hidden": "3/4"}}
     for depth in (1, 2, 5):
         c = max_lr(rules.get("mup"), "adam", alignment, depth=depth)
@@ -133,9 +147,16 @@ def test_hidden_omega_above_one_half_costs_rate_with_depth():
 
 def test_user_constraints_hold_and_the_others_give_way():
     free = max_lr(rules.get("mup"))
-    for constraint in ("c_readout = 3/4", "readout c = 0.75", {"readout": F(3, 4)}, [{"c_readout": "3/4"}]):
+    for constraint in (
+        "c_readout = 3/4",
+        "readout c = 0.75",
+        {"readout": F(3, 4)},
+        [{"c_readout": "3/4"}],
+    ):
         assert max_lr(rules.get("mup"), constraints=constraint) == free | {"readout": F(3, 4)}
-    tied = max_lr(rules.get("sp"), constraints=["c_hidden >= c_readout + 1/2", "2*c_embedding - 1 = c_hidden"])
+    tied = max_lr(
+        rules.get("sp"), constraints=["c_hidden >= c_readout + 1/2", "2*c_embedding - 1 = c_hidden"]
+    )
     assert tied == {"embedding": F(5, 4), "hidden": F(3, 2), "readout": F(1)}
 
 
@@ -180,7 +201,8 @@ def test_tied_embedding_needs_one_variance_and_gets_one_rate():
 
 @given(st.tuples(*[st.fractions(-2, 2, max_denominator=6)] * 5), st.integers(1, 4))
 def test_the_two_gradients_of_a_tied_tensor_are_of_one_size(numbers, depth):
-    """(5) at l = 0 and l = L+1 depends on the layer through b alone, and a tied tensor has one b."""
+    """(5) at l = 0 and l = L+1 depends on the layer through b alone, and a tied tensor has one
+    b."""
     a0, ah, ar, b, bh = numbers
     g = gradient_exponents(rules.custom("any", a=(a0, ah, ar), b=(b, bh, b), c=(0, 0, 0)), depth)
     assert g["embedding"] == g["readout"]
@@ -194,21 +216,36 @@ def test_a_tied_rate_is_the_slower_of_the_two():
 
 
 def test_vectors_do_not_tip_the_balance_between_matrices():
-    """Where u > alpha makes embedding and hidden rates trade, the embedding is served first, with or without biases."""
+    """Where u > alpha makes embedding and hidden rates trade, the embedding is served first, with
+    or without biases."""
     for roles in (3, 4):
         p = rules.custom(
-            "mup", a=("-1/2", 0, "1/2", 0)[:roles], b=("1/2", "1/2", "1/2", 0)[:roles], c=(0, 0, 0, 0)[:roles]
+            "mup",
+            a=("-1/2", 0, "1/2", 0)[:roles],
+            b=("1/2", "1/2", "1/2", 0)[:roles],
+            c=(0, 0, 0, 0)[:roles],
         )
-        assert list(max_lr(p, alignment={"alpha": "1/2", "u": 1}, depth=1).values()) == [F(1, 2), 1, F(1, 2)]
+        assert list(max_lr(p, alignment={"alpha": "1/2", "u": 1}, depth=1).values()) == [
+            F(1, 2),
+            1,
+            F(1, 2),
+        ]
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.tuples(*[st.fractions(-1, 1, max_denominator=4)] * 6), st.sampled_from(list(OPTIMIZERS)), st.booleans())
+@given(
+    st.tuples(*[st.fractions(-1, 1, max_denominator=4)] * 6),
+    st.sampled_from(list(OPTIMIZERS)),
+    st.booleans(),
+)
 def test_whatever_the_initialization_the_rates_do_what_they_promise(numbers, optimizer, norm):
-    """Activations may have any size at initialization: with the solver's rates no change grows, and r is what rms says."""
+    """Activations may have any size at initialization: with the solver's rates no change grows, and
+    r is what rms says."""
     start = rules.custom("any", a=numbers[:3], b=numbers[3:], c=(0, 0, 0))
     solution = solve(start, optimizer, "worst", depth=2, norm=norm)
-    sizes = rms(start.with_c(solution.c), 2, norm, training=True, optimizer=optimizer, alignment="worst")
+    sizes = rms(
+        start.with_c(solution.c), 2, norm, training=True, optimizer=optimizer, alignment="worst"
+    )
     assert {f"r_{i}": -sizes[f"Δh{i}"] for i in range(1, 5)} == solution.r
     assert all(r >= 0 for r in solution.r.values())
     stable = stability(start.with_c(solution.c), optimizer, "worst", depth=2, norm=norm)
@@ -223,9 +260,14 @@ def test_normalization_changes_nothing_for_rules_that_are_stable_without(name, o
 
 
 def test_normalization_makes_rates_follow_the_weights_alone():
-    """Behind RMSNorm only dW/W counts: with variance n^{-2b} everywhere, Adam's hidden rate is n^{-(b + 1/2)}."""
+    """Behind RMSNorm only dW/W counts: with variance n^{-2b} everywhere, Adam's hidden rate is
+    n^{-(b + 1/2)}."""
     p = rules.custom("loud", a=(0, 0, "1/2"), b=(1, 0, "1/2"), c=(0, 0, 0))
-    assert max_lr(p, "adam", norm=True) == {"embedding": F(1), "hidden": F(1, 2), "readout": F(1, 2)}
+    assert max_lr(p, "adam", norm=True) == {
+        "embedding": F(1),
+        "hidden": F(1, 2),
+        "readout": F(1, 2),
+    }
 
 
 @pytest.mark.parametrize(
@@ -235,12 +277,18 @@ def test_normalization_makes_rates_follow_the_weights_alone():
         ({"optimizer": None}, "unknown optimizer: .*got None"),
         ({"alignment": 3}, "expected full, no, worst or a mapping"),
         ({"alignment": {"omega": None}}, "omega: expected an exact number"),
-        ({"alignment": {"omega": {"vector": 7}}}, r"omega\[vector\]: expected an alignment exponent between 0 and 1"),
+        (
+            {"alignment": {"omega": {"vector": 7}}},
+            r"omega\[vector\]: expected an alignment exponent between 0 and 1",
+        ),
         ({"depth": 2.5}, "depth .*: expected a whole number"),
         ({"alignment": "fully"}, "unknown alignment: .*did you mean 'full'"),
         ({"alignment": {"beta": 1}}, "unknown alignment exponent"),
         ({"alignment": {"omega": {"head": 1}}}, "unknown role in omega"),
-        ({"alignment": {"omega": {"readout": 2}}}, r"omega\[readout\]: expected an alignment exponent between 0 and 1"),
+        (
+            {"alignment": {"omega": {"readout": 2}}},
+            r"omega\[readout\]: expected an alignment exponent between 0 and 1",
+        ),
         ({"alignment": {"omega": 0.1}}, "expected an exact number"),
         ({"alignment": {"hidden": {"beta": 1}}}, "unknown alignment exponent: .*got 'beta'"),
         ({"alignment": {"hidden": 1}}, r"alignment\[hidden\]: expected a mapping"),

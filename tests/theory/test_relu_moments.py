@@ -1,4 +1,5 @@
-"""Moments of the ReLU and coefficients of the correlation chain: reference, quadrature at many digits, series, sampling."""
+"""Moments of the ReLU and coefficients of the correlation chain: reference, quadrature at many
+digits, series, sampling."""
 
 from typing import Any
 
@@ -34,7 +35,8 @@ def test_reference(function, rho, value, tolerance):
 
 
 def test_half_f_is_the_relu_kernel_and_not_nu():
-    """Erratum S3.3: f / 2 = nu + rho / 2 = K_1, which vanishes at -1; (2.14) claims f / 2 = nu, which is 1/2 there."""
+    """Erratum S3.3: f / 2 = nu + rho / 2 = K_1, which vanishes at -1; (2.14) claims f / 2 = nu,
+    which is 1/2 there."""
     rho = np.linspace(-1, 1, 41)
     half_f = (rho * np.arcsin(rho) + np.sqrt(1 - rho**2)) / (2 * np.pi) + rho / 4
     np.testing.assert_allclose(half_f, nu(rho) + rho / 2, atol=1e-14)
@@ -44,7 +46,8 @@ def test_half_f_is_the_relu_kernel_and_not_nu():
 
 
 def test_nu_is_the_exact_drift_of_a_shaped_layer():
-    """Erratum S3.2: n (c K_1 - rho) at n = 1e8 has the sign of (2.8), not the one printed in (3.7), (3.12) and (B.5)."""
+    """Erratum S3.2: n (c K_1 - rho) at n = 1e8 has the sign of (2.8), not the one printed in (3.7),
+    (3.12) and (B.5)."""
     rho, n = np.linspace(-1, 1, 21), 10**8
     plus, minus = limits.ShapedReLU(0.0, -1.0).slopes(n)
     shaped = (plus**2 + minus**2) * K1(rho) - 2 * plus * minus * K1(-rho)  # (B.4)
@@ -59,7 +62,8 @@ def moment(rho: float, p: int, r: int) -> Any:
     angle: Any = mpmath.acos(rho)
     radial: Any = mpmath.quad(lambda x: x ** (p + r + 1) * mpmath.exp(-x * x / 2), [0, 3, 12])
     part: Any = mpmath.quad(
-        lambda a: mpmath.cos(a) ** p * mpmath.cos(a - angle) ** r, [angle - mpmath.pi / 2, mpmath.pi / 2]
+        lambda a: mpmath.cos(a) ** p * mpmath.cos(a - angle) ** r,
+        [angle - mpmath.pi / 2, mpmath.pi / 2],
     )
     return radial * part / (2 * mpmath.pi)
 
@@ -88,16 +92,21 @@ def test_coefficients_keep_their_digits_near_one(gap):
 
 
 def test_expansion_near_one_is_4_16_with_the_errata():
-    """Erratum S3.6: the first omitted terms are of order 7/2, 3 and 2 in the gap, not all of order 4."""
+    """Erratum S3.6: the first omitted terms are of order 7/2, 3 and 2 in the gap, not all of order
+    4."""
     gap = 1e-4
     limit, mu, variance = (float(x) for x in _moments(np.asarray(gap)))
     root = 2**0.5
     printed = gap - 2 * root / (3 * np.pi) * gap**1.5 - root / (30 * np.pi) * gap**2.5
     assert printed - limit == pytest.approx(9 * root / (1680 * np.pi) * gap**3.5, rel=0.05)
-    printed = -2 * gap + 4 * root / np.pi * gap**1.5 + 3 * gap**2 - 73 * root / (15 * np.pi) * gap**2.5
+    printed = (
+        -2 * gap + 4 * root / np.pi * gap**1.5 + 3 * gap**2 - 73 * root / (15 * np.pi) * gap**2.5
+    )
     assert mu - printed == pytest.approx(-(gap**3), rel=0.1)
     printed = 2 * root * gap - 56 / (15 * np.pi) * gap**1.5
-    assert variance**0.5 - printed == pytest.approx(-(root + 242 * root / (225 * np.pi**2)) * gap**2, rel=0.1)
+    assert variance**0.5 - printed == pytest.approx(
+        -(root + 242 * root / (225 * np.pi**2)) * gap**2, rel=0.1
+    )
 
 
 def test_chain_coefficients_are_moments_of_a_layer():
@@ -133,7 +142,10 @@ def test_no_correlation(rho):
         (lambda: limits.nu(0.3, "a", 0), "c_plus: expected a finite number"),  # type: ignore
         (lambda: limits.infinite_width_q([0.1, 0.2], 10), "rho0: expected one correlation"),  # type: ignore
         (lambda: limits.correlation_chain([0.1, 0.2], 10, 5, 4), "rho0: expected one correlation"),
-        (lambda: limits.metric(np.ones((2, 2)), np.eye(2), np.eye(2)), "V: expected an invertible covariance"),
+        (
+            lambda: limits.metric(np.ones((2, 2)), np.eye(2), np.eye(2)),
+            "V: expected an invertible covariance",
+        ),
         (lambda: limits.ks([], [1]), "x: expected numbers, got none"),
     ],
 )

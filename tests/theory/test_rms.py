@@ -1,4 +1,5 @@
-"""Predicted sizes: the recursion against the paper's closed forms (corrected), its Table 2, Lemma D.3, and Table 3."""
+"""Predicted sizes: the recursion against the paper's closed forms (corrected), its Table 2, Lemma
+D.3, and Table 3."""
 
 from fractions import Fraction as F
 
@@ -31,11 +32,23 @@ def test_recursion_equals_the_corrected_closed_forms(a, b, depth):
 
 
 def test_reference_values():
-    """Variance exponents computed independently, a = (.1, .2, .3), b = (.2, .45, .4), three hidden layers."""
+    """Variance exponents computed independently, a = (.1, .2, .3), b = (.2, .45, .4), three hidden
+    layers."""
     p = rules.custom("reference", a=("0.1", "0.2", "0.3"), b=("0.2", "0.45", "0.4"), c=(0, 0, 0))
-    reference = {"h2": -0.9, "h3": -1.2, "h4": -1.5, "h'3": -1.7, "W'0": -2.5, "W'1": -3.0, "W'2": -3.0, "W'4": -2.1}
+    reference = {
+        "h2": -0.9,
+        "h3": -1.2,
+        "h4": -1.5,
+        "h'3": -1.7,
+        "W'0": -2.5,
+        "W'1": -3.0,
+        "W'2": -3.0,
+        "W'4": -2.1,
+    }
     sizes = rms(p, depth=3)
-    assert {name: float(2 * sizes[name]) for name in reference} == pytest.approx(reference, abs=1e-12)
+    assert {name: float(2 * sizes[name]) for name in reference} == pytest.approx(
+        reference, abs=1e-12
+    )
 
 
 @given(triples, triples, st.integers(1, 4))
@@ -81,7 +94,9 @@ def test_a_rate_too_large_shows_everywhere_downstream():
     p = rules.get("mup").with_c({"embedding": 0})  # n^{1/2} too fast
     sizes = rms(p, training=True)
     assert [sizes[f"Δh{i}"] for i in range(1, 6)] == [F(1, 2)] * 5
-    behind_norms = rms(p, training=True, norm=True)  # a normalized h cannot change by more than its size
+    behind_norms = rms(
+        p, training=True, norm=True
+    )  # a normalized h cannot change by more than its size
     assert {behind_norms[f"{x}{i}"] for x in ("h", "Δh") for i in range(1, 5)} == {F(0)}
     assert behind_norms["W'0"] == -1  # the gradient is divided by the new size of W_0 x
     assert "W'0" not in rms(rules.get("mup").with_c({"hidden": 0}), training=True, norm=True)

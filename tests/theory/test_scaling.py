@@ -25,7 +25,9 @@ def test_adamw_factors_of_a_vision_transformer(strategy, s):
         "head": 1 / (n * math.sqrt(n_out)),
         "head_bias": 1 / math.sqrt(n_out),
     }
-    assert theory.lr_factors(strategy, "adamw", n=n, n_in=n_in, n_out=n_out) == pytest.approx(expected)
+    assert theory.lr_factors(strategy, "adamw", n=n, n_in=n_in, n_out=n_out) == pytest.approx(
+        expected
+    )
 
 
 @pytest.mark.parametrize("mlp", [0.25, 0.5, 2])
@@ -38,7 +40,14 @@ def test_the_width_is_that_of_the_stream_even_if_the_mlp_is_narrower(mlp):
 @pytest.mark.parametrize(("strategy", "s"), STRATEGIES.items())
 def test_sgd_factors(strategy, s):
     n = 1024
-    expected = {"patch": n**s / 768, "WE": n**s, "PE": n**s, "QKVU": n**s / n, "W": n**s / n, "X": n**s / (4 * n)}
+    expected = {
+        "patch": n**s / 768,
+        "WE": n**s,
+        "PE": n**s,
+        "QKVU": n**s / n,
+        "W": n**s / n,
+        "X": n**s / (4 * n),
+    }
     expected |= {"head": 1 / n, "head_bias": 1.0}
     assert theory.lr_factors(strategy, "sgd", n=n) == pytest.approx(expected)
 
@@ -49,8 +58,15 @@ def test_the_solver_finds_the_same_powers_of_the_width(strategy, optimizer):
     """A second derivation: the largest stable rates under the worst alignment."""
     folded = canonical(rules.get(strategy, optimizer), optimizer)
     small, large = (theory.lr_factors(strategy, optimizer, n=n) for n in (512, 2048))
-    for group, role in {"WE": "embedding", "QKVU": "hidden", "X": "hidden", "head": "readout"}.items():
-        assert math.log(small[group] / large[group]) / math.log(4) == pytest.approx(float(folded.c[role])), group
+    for group, role in {
+        "WE": "embedding",
+        "QKVU": "hidden",
+        "X": "hidden",
+        "head": "readout",
+    }.items():
+        assert math.log(small[group] / large[group]) / math.log(4) == pytest.approx(
+            float(folded.c[role])
+        ), group
     stds = [theory.init_std(strategy, n=n)["head"] for n in (512, 2048)]
     assert math.log(stds[0] / stds[1]) / math.log(4) == pytest.approx(float(folded.b["readout"]))
 
@@ -62,7 +78,9 @@ def test_standard_is_one_rate_for_all():
 
 def test_the_overall_rate_of_the_paper():
     """Erratum S2.7: 20 * 768^-3/2 is 9.4e-4."""
-    assert 20 * theory.lr_factors("neural-tangent", n=768)["QKVU"] == pytest.approx(9.397e-4, rel=1e-3)
+    assert 20 * theory.lr_factors("neural-tangent", n=768)["QKVU"] == pytest.approx(
+        9.397e-4, rel=1e-3
+    )
 
 
 def test_unknown_words():

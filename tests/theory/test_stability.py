@@ -17,10 +17,14 @@ def test_table_1_is_stable_under_its_assumption(name):
     verdict = stability(rules.get(name), optimizer="adam", alignment="full")
     assert verdict
     assert not verdict.failed
-    assert all(j.margin == 0 for j in verdict.judged if j.condition.code not in ("(8)", "(18)/(24)"))
+    assert all(
+        j.margin == 0 for j in verdict.judged if j.condition.code not in ("(8)", "(18)/(24)")
+    )
 
 
-@pytest.mark.parametrize(("name", "stable"), [("sp", False), ("ntk", False), ("mup", True), ("mf", True)])
+@pytest.mark.parametrize(
+    ("name", "stable"), [("sp", False), ("ntk", False), ("mup", True), ("mf", True)]
+)
 def test_the_readout_decides_when_it_is_aligned(name, stable):
     """Erratum S0.5: (24) holds for SP and NTK only if omega_readout <= 1/2."""
     forms = (
@@ -79,7 +83,9 @@ def test_every_condition_can_fail(change, expected):
 def test_hidden_omega_above_one_half_fails_in_the_deepest_layer():
     verdict = stability(rules.get("mup"), alignment={"omega": {"hidden": 1}}, depth=3)
     assert codes(verdict) == [("(18)/(23)", "hidden", F(-1, 2))]  # each layer by this much ...
-    assert "in all, the logits change by n^(3/2) in a step" in str(verdict)  # ... and three of them together
+    assert "in all, the logits change by n^(3/2) in a step" in str(
+        verdict
+    )  # ... and three of them together
     assert "in all" not in str(stability(rules.get("mup"), depth=3))
 
 
@@ -126,7 +132,8 @@ def test_qk_norm_takes_the_size_of_query_and_key_out_of_the_scores():
 
 
 def test_queries_that_move_less_and_less_may_keep_the_square_root():
-    """In the neural-tangent regime Δq ~ n^(-1/2), so scores over sqrt(d_H) stay put; at muP's rates they grow."""
+    """In the neural-tangent regime Δq ~ n^(-1/2), so scores over sqrt(d_H) stay put; at muP's rates
+    they grow."""
     growing = Attention(power="1/2", growth=1)
     assert stability(rules.get("neural-tangent"), alignment="worst", attention=growing)
     assert growing.rms(rules.get("neural-tangent"), "worst")["Δs"] == 0

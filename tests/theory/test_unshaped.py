@@ -1,4 +1,5 @@
-"""Unshaped ReLU networks: the recursion of infinite width, the Markov chain, and the SDE around the fixed point."""
+"""Unshaped ReLU networks: the recursion of infinite width, the Markov chain, and the SDE around the
+fixed point."""
 
 import numpy as np
 import pytest
@@ -29,7 +30,9 @@ def test_reference_of_the_sde():
 
 def test_equation_4_7_as_printed_is_refuted():
     """Erratum S3.1: Ito's rule on the printed (4.7) gives the drift -6 where (4.8) has -2."""
-    printed = SDE.sample(0.3, paths=4096) - 4.0  # a constant in the drift, over unit time, but for the pull it changes
+    printed = (
+        SDE.sample(0.3, paths=4096) - 4.0
+    )  # a constant in the drift, over unit time, but for the pull it changes
     chain = np.log(150**2 * limits.correlation_chain(0.3, 150, 150, 4096))
     assert limits.ks(chain, SDE.sample(0.3, paths=4096)) < 0.06
     assert limits.ks(chain, printed) > 0.3
@@ -46,7 +49,9 @@ def test_the_exact_scheme_has_the_exact_mean():
 
 def test_euler_tends_to_the_exact_solution():
     exact = SDE.sample(0.3, 1.0, 2**14, 1e-3, scheme="exact", seed=1)
-    distances = [limits.wasserstein(SDE.sample(0.3, 1.0, 2**14, dt), exact) for dt in (0.1, 0.02, 0.004)]
+    distances = [
+        limits.wasserstein(SDE.sample(0.3, 1.0, 2**14, dt), exact) for dt in (0.1, 0.02, 0.004)
+    ]
     assert distances[0] > 1.5 * distances[1] > 1.5 * distances[2]
     assert limits.ks(SDE.sample(0.3, 1.0, 2**14, 1e-3, seed=2), exact) < 0.025
 
@@ -99,7 +104,12 @@ def test_wrong_arguments(options, message):
 
 
 @settings(deadline=None)
-@given(st.floats(-1, 0.999999), st.floats(1e-3, 50), st.integers(1, 40), st.sampled_from(["euler", "exact"]))
+@given(
+    st.floats(-1, 0.999999),
+    st.floats(1e-3, 50),
+    st.integers(1, 40),
+    st.sampled_from(["euler", "exact"]),
+)
 def test_no_start_and_no_step_gives_a_nan(rho0, T, number, scheme):
     assert not np.isnan(SDE.sample(rho0, T, 20, T / number, scheme=scheme)).any()
 

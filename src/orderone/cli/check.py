@@ -45,46 +45,56 @@ def check(
     save: str | None = None,
     json: bool = False,
 ) -> None:
-    """Train small models of several sizes, fit exponents to all they compute, and judge them by what the rule predicts.
+    """Train small models of several sizes, fit exponents to all they compute, and judge them by
+    what the rule predicts.
 
-    Exit status: 0 PASS, 1 FAIL, 3 UNCLEAR, 2 wrong input, 130 interrupted (what was measured is shown).
+    Exit status: 0 PASS, 1 FAIL, 3 UNCLEAR, 2 wrong input, 130 interrupted (what was measured is
+    shown).
 
     Args:
-        model: gpt2 (tied) or llama on the text of the Python standard library; vit or mlp on scikit-learn's digits.
+        model: gpt2 (tied) or llama on the text of the Python standard library; vit or mlp on
+        scikit-learn's digits.
             Default: gpt2.
-        widths: 64:1024 doubles from 64 up to 1024; 64,96,128 is a list. With --depths, one width. Default: 64:512.
-        depths: The same for the number of layers, to see what grows with depth. Default: 2.
-        rule: sp, ntk, mup, mf, standard, neural-tangent, hybrid or maximal-update.
-        optimizer: sgd, adam, adamw, adafactor, muon or lion.
-        lr: The learning rate at the smallest size. Default: that of torch.optim.
-        weight_decay: At the smallest size. Default: that of torch.optim.
-        depth: sqrt (residual branches times 1/sqrt(L)) or completep (1/L).
-        steps: Updates of every model.
-        seeds: Models at every size.
-        first_seed: Of the models, counted from here, and of the batch.
-        batch: Texts or images in the batch, which is the same at every step. Default: 16.
-        length: Bytes in a text. Default: 64.
-        builder: Your model instead: package.module:function of the width (or depth), seen from the current folder.
-        batches: What to train it on: package.module:function without arguments that returns a batch, or one for each step.
-        threads: Of torch. Small models are fastest with one.
-        html: Draw all of it in this file, which opens in any browser without a network.
-        png: Draw the worst of it in this file.
-        save: Write every record to this file, .jsonl or .parquet.
-        json: Print JSON instead of a table.
+        widths: 64:1024 doubles from 64 up to 1024; 64,96,128 is a list. With --depths, one width.
+        Default: 64:512. depths: The same for the number of layers, to see what grows with depth.
+        Default: 2. rule: sp, ntk, mup, mf, standard, neural-tangent, hybrid or maximal-update.
+        optimizer: sgd, adam, adamw, adafactor, muon or lion. lr: The learning rate at the smallest
+        size. Default: that of torch.optim. weight_decay: At the smallest size. Default: that of
+        torch.optim. depth: sqrt (residual branches times 1/sqrt(L)) or completep (1/L). steps:
+        Updates of every model. seeds: Models at every size. first_seed: Of the models, counted from
+        here, and of the batch. batch: Texts or images in the batch, which is the same at every
+        step. Default: 16. length: Bytes in a text. Default: 64. builder: Your model instead:
+        package.module:function of the width (or depth), seen from the current folder. batches: What
+        to train it on: package.module:function without arguments that returns a batch, or one for
+        each step. threads: Of torch. Small models are fastest with one. html: Draw all of it in
+        this file, which opens in any browser without a network. png: Draw the worst of it in this
+        file. save: Write every record to this file, .jsonl or .parquet. json: Print JSON instead of
+        a table.
     """
     files = {"html": html, "png": png, "save": save}
     check_records(save)
     check_files(files)
-    first, shape = count(first_seed, "first-seed", least=0), {"batch": batch, "length": length}
-    sizes, number = read_sizes(widths, depths), count(threads, "threads")
+    first = count(first_seed, "first-seed", least=0)
+    shape = {"batch": batch, "length": length}
+    sizes = read_sizes(widths, depths)
+    number = count(threads, "threads")
     if builder:
         no_use("--builder", model=model, **shape)
         fixed = {"depths": depths} if len(sizes["widths"]) > 1 else {"widths": widths}
         no_use("--builder, a function of what grows,", **fixed)
-    options = {"rule": rule, "optimizer": optimizer, "lr": lr, "weight_decay": weight_decay, "depth": depth}
+    options = {
+        "rule": rule,
+        "optimizer": optimizer,
+        "lr": lr,
+        "weight_decay": weight_decay,
+        "depth": depth,
+    }
     options |= {"steps": steps, "seeds": range(first, first + count(seeds, "seeds"))}
     with explained(), show.threads(number):
-        subject = given_model(builder, sizes, batches) if builder else own_model(model, sizes, batches, first, **shape)
+        if builder:
+            subject = given_model(builder, sizes, batches)
+        else:
+            subject = own_model(model, sizes, batches, first, **shape)
         result = run(subject, quiet=json, **options)
     result.provenance["model"] = subject.name
     _show(result, subject.about, json)
@@ -98,7 +108,9 @@ def run(subject: Subject, quiet: bool = False, **options: Any) -> "Check":
     from orderone.measure import coord_check
 
     with bar("looking at the models", quiet) as progress:
-        return coord_check(subject.build, batches=subject.batches, progress=progress, **subject.sizes, **options)
+        return coord_check(
+            subject.build, batches=subject.batches, progress=progress, **subject.sizes, **options
+        )
 
 
 def _show(result: "Check", about: str, json: bool) -> None:
@@ -116,7 +128,7 @@ def _record(result: "Check") -> dict[str, Any]:
     return {name: getattr(result, name) for name in names} | {"exponents": json_format.loads(table)}
 
 
-# --- files ----------------------------------------------------------------------------------------------------------
+# --- files ----------------------------------------------------------------------------------------
 
 
 def _write(result: "Check", name: str, files: dict[str, str | None]) -> None:
@@ -155,4 +167,6 @@ def _place(error: Exception) -> str:
     others = str(Path(__file__).parents[1]), "site-packages", sysconfig.get_path("stdlib")
     frames = traceback.extract_tb(error.__traceback__)
     own = [frame for frame in frames if not any(folder in frame.filename for folder in others)]
-    return f" ({own[-1].filename}, line {own[-1].lineno})" if own else ""
+    if own:
+        return f" ({own[-1].filename}, line {own[-1].lineno})"
+    return ""

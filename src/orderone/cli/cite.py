@@ -12,11 +12,14 @@ from orderone.core.errors import one_of
 NAMES = tyro.conf.arg(metavar="[NAME ...]", help_behavior_hint="")
 
 
-def cite(what: Annotated[tuple[str, ...], tyro.conf.Positional, NAMES] = (), /, json: bool = False) -> None:
+def cite(
+    what: Annotated[tuple[str, ...], tyro.conf.Positional, NAMES] = (), /, json: bool = False
+) -> None:
     """Print what to cite, as BibTeX. Without names, everything the library builds on.
 
     Args:
-        what: What was used: rules (mup, neural-tangent), optimizers (muon), modules (meanfield, limits, transformer,
+        what: What was used: rules (mup, neural-tangent), optimizers (muon), modules (meanfield,
+        limits, transformer,
             exponents), depth-mup or completep, tables and figures of the papers (s1-figure7).
         json: Print JSON instead.
     """
@@ -34,4 +37,6 @@ def _known(name: str) -> str:
         return name
     from orderone.gallery import EXPERIMENTS  # torch and pandas load only here
 
-    return one_of(name, [known for known in EXPERIMENTS if known.startswith(paper[0])], "table or figure")
+    return one_of(
+        name, [known for known in EXPERIMENTS if known.startswith(paper[0])], "table or figure"
+    )

@@ -16,44 +16,67 @@ if TYPE_CHECKING:
     from orderone.measure import Check
 
 GPT2_BASE = {"n_embd": 768, "n_layer": 12, "n_head": 12}
-GPT2_XL = {"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"], "n_embd": 1600, "n_layer": 48, "n_head": 25}
+GPT2_XL = {
+    "model_type": "gpt2",
+    "architectures": ["GPT2LMHeadModel"],
+    "n_embd": 1600,
+    "n_layer": 48,
+    "n_head": 25,
+}
 S0_RULES = ("sp", "ntk", "mup", "mf")
 SEEDS = 8
 CHECKED = {"mup": "report.html", "standard": "report-sp.html"}
 CHECK = {"optimizer": "adamw", "lr": 3e-3, "steps": 4, "seeds": 3}
-WIDTHS, BATCH = [64, 128, 256, 512], (8, 32)  # small, so that it takes seconds
+WIDTHS = [64, 128, 256, 512]
+BATCH = (8, 32)  # small, so that it takes seconds
 LAST_BLOCK = "transformer.h.1"
 TUNED = "report-transfer.html"
 SWEEP = {"steps": 80, "rule": ["mup", "standard"], "widths": [32, 64, 128, 256]}
-RATES, TRIES, TEXT = (2**-12, 2**-6, 7), 3, (4, 32)  # learning rates, seeds, texts and their length
+RATES = (2**-12, 2**-6, 7)
+TRIES = 3
+TEXT = (4, 32)  # learning rates, seeds, texts and their length
 TARGET = 2048
 
 
 def demo() -> None:
-    """The whole loop on small models, in a few minutes without a GPU: exponents, a plan, a check and a transfer study.
+    """The whole loop on small models, in a few minutes without a GPU: exponents, a plan, a check
+    and a transfer study.
 
     Reports of the check and of the study are written into the current folder as HTML files.
     """
     out = show.console()
-    out.print("Parameters n^-a W, initial std n^-b, learning rate n^-c. The rates c are derived, not typed in.\n")
+    out.print(
+        "Parameters n^-a W, initial std n^-b, learning rate n^-c. The rates c are derived, not"
+        " typed in.\n"
+    )
     out.print(show.table("Exponents a, b, c for Adam", *_exponents()))
     out.print(show.table("Largest stable rates: c of embedding, hidden, readout", *_rates()))
-    pairs = [(p, q) for p, q in combinations(rules.names(), 2) if equivalent(rules.get(p), rules.get(q))]
+    pairs = [
+        (p, q) for p, q in combinations(rules.names(), 2) if equivalent(rules.get(p), rules.get(q))
+    ]
     out.print(f"The same training in another gauge: {', '.join(f'{p} = {q}' for p, q in pairs)}\n")
     out.print(show.table("Verdicts (Adam): is every change O(1) as the width grows?", *_verdicts()))
     names = track(_derived(), "training networks of widths 64 to 1024", console=out, transient=True)
     with show.one_thread():
         measured = _measured(names)
-    out.print(show.table("Change of the logits in one step of sign descent, on training tokens", *measured))
+    out.print(
+        show.table(
+            "Change of the logits in one step of sign descent, on training tokens", *measured
+        )
+    )
     _plan(out)
     with show.one_thread():
         _check(out)
         _transfer(out)
-    out.print("Next: orderone predict --help, orderone plan --help, orderone check --help, orderone sweep --help")
+    out.print(
+        "Next: orderone predict --help, orderone plan --help, orderone check --help, orderone sweep"
+        " --help"
+    )
 
 
 def _plan(out: Console) -> None:
-    """GPT-2 of 124 million parameters was tuned; what does the one of 1.5 billion need? Nothing is allocated."""
+    """GPT-2 of 124 million parameters was tuned; what does the one of 1.5 billion need? Nothing is
+    allocated."""
     from orderone.cli.plan import meta_model
     from orderone.planning import plan
 
@@ -62,24 +85,41 @@ def _plan(out: Console) -> None:
     except ValueError as error:
         out.print(f"no plan for GPT-2: {error}")
         return
-    out.print("\nA plan for an unmodified Hugging Face model: GPT-2, tuned at 124 M parameters, grown to 1.5 B\n")
-    print(plan(model, base=GPT2_BASE, rule="mup", optimizer="adamw", lr=3e-3, weight_decay=0.1, depth="completep"))
+    out.print(
+        "\nA plan for an unmodified Hugging Face model: GPT-2, tuned at 124 M parameters, grown to"
+        " 1.5 B\n"
+    )
+    print(
+        plan(
+            model,
+            base=GPT2_BASE,
+            rule="mup",
+            optimizer="adamw",
+            lr=3e-3,
+            weight_decay=0.1,
+            depth="completep",
+        )
+    )
     print()
 
 
 def _check(out: Console) -> None:
-    """A small GPT-2, trained for real: by muP, and as usual, with one learning rate for all tensors and widths."""
+    """A small GPT-2, trained for real: by muP, and as usual, with one learning rate for all tensors
+    and widths."""
     try:
         checks = {rule: _checked(rule) for rule in CHECKED}
     except (ValueError, OSError) as error:
         out.print(f"no check of GPT-2: {error}")
         return
     out.print(
-        "GPT-2 trained for real, by mup and as usual (standard, SP: one learning rate for all tensors and widths)\n"
+        "GPT-2 trained for real, by mup and as usual (standard, SP: one learning rate for all"
+        " tensors and widths)\n"
     )
     out.print(show.table("How far 4 steps move the last block", *_moves(checks)))
     for check in checks.values():
-        out.print(show.coloured(str(check).partition("\n\n")[0]), soft_wrap=True)  # without the table of modules
+        out.print(
+            show.coloured(str(check).partition("\n\n")[0]), soft_wrap=True
+        )  # without the table of modules
     _reports(out, checks)
 
 
@@ -97,7 +137,9 @@ def _checked(rule: str) -> "Check":
 def _moves(checks: "Mapping[str, Check]"):
     rows = []
     for rule, check in checks.items():
-        records = check.frame.query("module == @LAST_BLOCK and quantity == 'change' and step == step.max()")
+        records = check.frame.query(
+            "module == @LAST_BLOCK and quantity == 'change' and step == step.max()"
+        )
         sizes: Any = records.groupby("width")["rms"].mean()
         rows.append((rule, *(f"{sizes[width]:.2f}" for width in WIDTHS), check.verdict))
     return ("rule", *(f"width {width}" for width in WIDTHS), "verdict"), rows
@@ -116,7 +158,8 @@ def _reports(out: Console, checks: "Mapping[str, Check]") -> None:
 
 
 def _transfer(out: Console) -> None:
-    """Tune small GPTs, all of a width in one program: does the best learning rate stay where it is?"""
+    """Tune small GPTs, all of a width in one program: does the best learning rate stay where it
+    is?"""
     from orderone.cli.sweep import settings_for
     from orderone.cli.tasks import Given, read_task
     from orderone.report import write_transfer
@@ -136,7 +179,9 @@ def _transfer(out: Console) -> None:
     except (ImportError, OSError) as error:
         out.print(f"no page: {error}\n")
         return
-    out.print(f"\nOpen {TUNED} in a browser: losses against learning rates, and where the best ones are\n")
+    out.print(
+        f"\nOpen {TUNED} in a browser: losses against learning rates, and where the best ones are\n"
+    )
 
 
 def _derived() -> list[str]:
@@ -146,7 +191,9 @@ def _derived() -> list[str]:
 
 def _exponents():
     every = [rules.get(name) for name in rules.names()]
-    rows = [(p.name, *(f"{p.a[role]} {p.b[role]} {p.c[role]}" for role in MATRIX_ROLES)) for p in every]
+    rows = [
+        (p.name, *(f"{p.a[role]} {p.b[role]} {p.c[role]}" for role in MATRIX_ROLES)) for p in every
+    ]
     return ("rule", *MATRIX_ROLES), rows
 
 
@@ -163,7 +210,10 @@ def _verdicts():
         p = rules.get(name)
         for alignment in ("full", "worst"):
             verdict = stability(p, "adam", alignment)
-            reason = "; ".join(f"{j.condition.code} {j.condition.subject}: {power(-j.margin)}" for j in verdict.failed)
+            reason = "; ".join(
+                f"{j.condition.code} {j.condition.subject}: {power(-j.margin)}"
+                for j in verdict.failed
+            )
             remark = next((note.split(";")[0] for note in verdict.notes), "")
             rows.append((name, alignment, "STABLE" if verdict else "UNSTABLE", reason or remark))
     return ("rule", "alignment", "verdict", "because"), rows
@@ -179,5 +229,12 @@ def _measured(names: Iterable[str]):
         predicted = rms(p, training=True, alignment="worst")[CHANGE]
         fit = exponents(p, Settings(SEEDS), confidence=0.99).loc[CHANGE]
         interval = f"n^{fit.exponent:+.2f} [{fit.low:+.2f}, {fit.high:+.2f}]"
-        rows.append((name, power(predicted), interval, "holds" if fit.low <= predicted <= fit.high else "FAILS"))
+        rows.append(
+            (
+                name,
+                power(predicted),
+                interval,
+                "holds" if fit.low <= predicted <= fit.high else "FAILS",
+            )
+        )
     return ("rule", "predicted", "measured, widths 64 to 1024", "prediction"), rows

@@ -6,7 +6,8 @@ from threading import Thread
 
 
 def explore(port: int | None = None, browser: bool = True) -> None:
-    """Open a page with sliders: phase diagrams, parameterizations, depth reports, computed while you move them.
+    """Open a page with sliders: phase diagrams, parameterizations, depth reports, computed while
+    you move them.
 
     The page is served on this machine only, at 127.0.0.1. Ctrl-C ends it.
 

@@ -1,4 +1,5 @@
-"""Files that a verb will write: whatever would keep them from being written is told before minutes of work."""
+"""Files that a verb will write: whatever would keep them from being written is told before minutes
+of work."""
 
 import os
 import sys
@@ -18,12 +19,15 @@ def check_files(files: Mapping[str, str | None]) -> None:
             continue
         if not _writable(given):
             raise ValueError(
-                f"{name}: cannot write {given!r}; expected a file in a folder that exists; make the folder first"
+                f"{name}: cannot write {given!r}; expected a file in a folder that exists; make the"
+                " folder first"
             )
         kind = Path(given).suffix[1:] if name == "save" else name
         missing = [package for package in NEEDS.get(kind, ()) if not find_spec(package)]
         if missing:
-            raise ValueError(f"{name}: this needs {missing[0]}; pip install 'orderone[{EXTRAS[kind]}]'")
+            raise ValueError(
+                f"{name}: this needs {missing[0]}; pip install 'orderone[{EXTRAS[kind]}]'"
+            )
 
 
 def check_records(path: str | None) -> None:
@@ -37,7 +41,9 @@ def check_folder(path: str, name: str) -> None:
     place = Path(path).absolute()
     there = next(folder for folder in (place, *place.parents) if folder.exists())
     if not path or not there.is_dir() or not os.access(there, os.W_OK):
-        raise ValueError(f"{name}: cannot write into {path!r}; expected a folder, or the name of a new one")
+        raise ValueError(
+            f"{name}: cannot write into {path!r}; expected a folder, or the name of a new one"
+        )
 
 
 def wrote(path: object) -> None:

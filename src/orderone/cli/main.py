@@ -1,7 +1,8 @@
-"""`orderone`: the verbs, and how any of them ends: 0 done, 1 no answer exists, 2 wrong input, 130 interrupted.
+"""`orderone`: the verbs, and how any of them ends: 0 done, 1 no answer exists, 2 wrong input, 130
+interrupted.
 
-A check that ends with 0 has passed; 1 means FAIL and 3 UNCLEAR. A sweep that ends with 0 has found that the learning
-rate transfers; 1 means that it does not, and 3 that there is not enough data.
+A check that ends with 0 has passed; 1 means FAIL and 3 UNCLEAR. A sweep that ends with 0 has found
+that the learning rate transfers; 1 means that it does not, and 3 that there is not enough data.
 """
 
 import io

@@ -1,7 +1,8 @@
 """The models that `orderone check` knows: small, unmodified, and made at any width and depth.
 
-Heads have 16 channels and grow in number, the MLP of a block is four times as wide as the model, nothing drops out.
-Tokens are bytes of the Python standard library; images are scikit-learn's digits.
+Heads have 16 channels and grow in number, the MLP of a block is four times as wide as the model,
+nothing drops out. Tokens are bytes of the Python standard library; images are scikit-learn's
+digits.
 """
 
 from collections import OrderedDict
@@ -14,7 +15,10 @@ if TYPE_CHECKING:  # torch is heavy, and `orderone --help` does not need it
 
 HEAD = 16
 LONGEST = 256  # text, in bytes: GPT-2 has a tensor for as many
-VOCABULARY, CLASSES, IMAGE, PATCH = 256, 10, 8, 2
+VOCABULARY = 256
+CLASSES = 10
+IMAGE = 8
+PATCH = 2
 LAYERS = 2  # the least that has an inner stack
 
 
@@ -34,20 +38,35 @@ def gpt2(width: int, layers: int = LAYERS, *, vocab: int = VOCABULARY) -> "nn.Mo
     hf = _transformers()
     return hf.GPT2LMHeadModel(
         hf.GPT2Config(
-            vocab_size=vocab, n_positions=LONGEST, n_embd=width, n_layer=layers, n_head=width // HEAD,
-            resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0, bos_token_id=0, eos_token_id=0, use_cache=False,
+            vocab_size=vocab,
+            n_positions=LONGEST,
+            n_embd=width,
+            n_layer=layers,
+            n_head=width // HEAD,
+            resid_pdrop=0.0,
+            embd_pdrop=0.0,
+            attn_pdrop=0.0,
+            bos_token_id=0,
+            eos_token_id=0,
+            use_cache=False,
         )
-    )  # fmt: skip
+    )
 
 
 def llama(width: int, layers: int = LAYERS, *, vocab: int = VOCABULARY) -> "nn.Module":
     hf = _transformers()
     return hf.LlamaForCausalLM(
         hf.LlamaConfig(
-            vocab_size=vocab, hidden_size=width, intermediate_size=4 * width, num_hidden_layers=layers,
-            num_attention_heads=width // HEAD, num_key_value_heads=width // HEAD, head_dim=HEAD, use_cache=False,
+            vocab_size=vocab,
+            hidden_size=width,
+            intermediate_size=4 * width,
+            num_hidden_layers=layers,
+            num_attention_heads=width // HEAD,
+            num_key_value_heads=width // HEAD,
+            head_dim=HEAD,
+            use_cache=False,
         )
-    )  # fmt: skip
+    )
 
 
 def vit(
@@ -62,13 +81,21 @@ def vit(
     hf = _transformers()
     return hf.ViTForImageClassification(
         hf.ViTConfig(
-            hidden_size=width, intermediate_size=4 * width, num_hidden_layers=layers, num_attention_heads=width // HEAD,
-            image_size=image, patch_size=patch, num_channels=channels, num_labels=classes,
+            hidden_size=width,
+            intermediate_size=4 * width,
+            num_hidden_layers=layers,
+            num_attention_heads=width // HEAD,
+            image_size=image,
+            patch_size=patch,
+            num_channels=channels,
+            num_labels=classes,
         )
-    )  # fmt: skip
+    )
 
 
-def mlp(width: int, layers: int = LAYERS, *, inputs: int = IMAGE * IMAGE, classes: int = CLASSES) -> "nn.Module":
+def mlp(
+    width: int, layers: int = LAYERS, *, inputs: int = IMAGE * IMAGE, classes: int = CLASSES
+) -> "nn.Module":
     """`layers` matrices of width x width between the first and the last."""
     from torch import nn
 
@@ -106,13 +133,18 @@ def _transformers() -> Any:
         import transformers
     except ImportError as error:
         raise ValueError("this needs transformers; pip install 'orderone[transformers]'") from error
-    transformers.logging.set_verbosity_error()  # its advice is about models that somebody wants to generate with
+    # its advice is about models that somebody wants to generate with
+    transformers.logging.set_verbosity_error()
     return transformers
 
 
 MODELS = {
-    "gpt2": Model(gpt2, _text, "GPT-2 of Hugging Face (tied) on the text of the Python standard library"),
-    "llama": Model(llama, _text, "Llama of Hugging Face on the text of the Python standard library"),
+    "gpt2": Model(
+        gpt2, _text, "GPT-2 of Hugging Face (tied) on the text of the Python standard library"
+    ),
+    "llama": Model(
+        llama, _text, "Llama of Hugging Face on the text of the Python standard library"
+    ),
     "vit": Model(vit, _named_images, "ViT of Hugging Face on scikit-learn's digits"),
     "mlp": Model(mlp, _images, "ReLU MLP of plain PyTorch on scikit-learn's digits", multiple=1),
 }

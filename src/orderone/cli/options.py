@@ -13,9 +13,13 @@ METAVARS = {int: "INT", float: "FLOAT", str: "STR"}
 
 
 def readable(verb: Callable[..., None]) -> Callable[..., None]:
-    """The same verb, without `{None}|STR` and `(default: None)`: what is None by default is told by its own words."""
-    given, hints = signature(verb), get_type_hints(verb, include_extras=True)
-    parameters = [each.replace(annotation=_told(each, hints[name])) for name, each in given.parameters.items()]
+    """The same verb, without `{None}|STR` and `(default: None)`: what is None by default is told by
+    its own words."""
+    given = signature(verb)
+    hints = get_type_hints(verb, include_extras=True)
+    parameters = [
+        each.replace(annotation=_told(each, hints[name])) for name, each in given.parameters.items()
+    ]
 
     @wraps(verb)
     def told(*arguments: Any, **options: Any) -> None:
@@ -24,7 +28,9 @@ def readable(verb: Callable[..., None]) -> Callable[..., None]:
     del told.__wrapped__  # tyro would look at the verb itself
     vars(told)["__signature__"] = given.replace(parameters=parameters)
     told.__annotations__ = {each.name: each.annotation for each in parameters}
-    told.__doc__ = re.sub(r"\n {8}(?=\S)", " ", getdoc(verb) or "")  # or it would keep the breaks of our lines
+    told.__doc__ = re.sub(
+        r"\n {8}(?=\S)", " ", getdoc(verb) or ""
+    )  # or it would keep the breaks of our lines
     return told
 
 
@@ -38,10 +44,15 @@ def _told(parameter: Parameter, hint: Any) -> Any:
 
 
 def _metavar(hint: Any, optional: bool) -> str:
-    kinds = get_args(get_args(hint)[0]) if hasattr(hint, "__metadata__") else get_args(hint)
+    if hasattr(hint, "__metadata__"):
+        kinds = get_args(get_args(hint)[0])
+    else:
+        kinds = get_args(hint)
     word = METAVARS[next(kind for kind in kinds if kind is not NoneType)]
     return f"[{word}]" if optional else word
 
 
 def _own_name(hint: Any) -> str | None:
-    return next((each.name for each in getattr(hint, "__metadata__", ()) if hasattr(each, "name")), None)
+    return next(
+        (each.name for each in getattr(hint, "__metadata__", ()) if hasattr(each, "name")), None
+    )

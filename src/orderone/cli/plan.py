@@ -1,4 +1,5 @@
-"""`orderone plan`: what a rule asks of every tensor of a Hugging Face model, of any size, without allocating it."""
+"""`orderone plan`: what a rule asks of every tensor of a Hugging Face model, of any size, without
+allocating it."""
 
 import json as json_format
 from collections.abc import Mapping, Sequence
@@ -26,11 +27,13 @@ def plan(
     save: str | None = None,
     json: bool = False,
 ) -> None:
-    """Roles, initial sizes, learning rates, weight decay and eps of every tensor, relative to a smaller model.
+    """Roles, initial sizes, learning rates, weight decay and eps of every tensor, relative to a
+    smaller model.
 
     Args:
         hf_config: A Hugging Face config.json, or the folder that holds it.
-        base: What was tuned: all sizes that were smaller, such as hidden_size=256,intermediate_size=1024,
+        base: What was tuned: all sizes that were smaller, such as
+        hidden_size=256,intermediate_size=1024,
             num_attention_heads=4; or a saved plan.
         rule: sp, ntk, mup, mf, standard, neural-tangent, hybrid or maximal-update.
         optimizer: sgd, adam, adamw, adafactor, muon or lion.
@@ -76,11 +79,15 @@ def read_config(path: str) -> dict[str, Any]:
     try:
         found = json_format.loads(file.read_text())
     except FileNotFoundError as error:
-        raise ValueError(f"hf-config: there is no file {file}; give a config.json of Hugging Face") from error
+        raise ValueError(
+            f"hf-config: there is no file {file}; give a config.json of Hugging Face"
+        ) from error
     except (json_format.JSONDecodeError, UnicodeDecodeError) as error:
         raise ValueError(f"hf-config: {file} is not JSON ({error})") from error
     if not isinstance(found, dict) or "model_type" not in found:
-        raise ValueError(f"hf-config: {file} has no model_type; expected a config.json of Hugging Face")
+        raise ValueError(
+            f"hf-config: {file} has no model_type; expected a config.json of Hugging Face"
+        )
     return found
 
 
@@ -95,7 +102,9 @@ def meta_model(config: Mapping[str, Any]) -> Any:
     try:
         made = transformers.AutoConfig.for_model(**config)
     except Exception as error:  # whatever checks the values
-        raise ValueError(f"hf-config: transformers {transformers.__version__} cannot read it: {error}") from error
+        raise ValueError(
+            f"hf-config: transformers {transformers.__version__} cannot read it: {error}"
+        ) from error
     name = next(iter(config.get("architectures") or []), None)
     if name is not None and not hasattr(transformers, name):
         raise ValueError(f"hf-config: transformers {transformers.__version__} has no {name}")
@@ -112,7 +121,10 @@ def read_base(given: Sequence[str]) -> dict[str, Any] | str:
     """Overrides in one word or several, or the path of a saved plan."""
     if len(given) == 1 and "=" not in given[0]:
         if not Path(given[0]).is_file():
-            raise ValueError(f"base: expected overrides such as hidden_size=256, or a saved plan; got {given[0]!r}")
+            raise ValueError(
+                "base: expected overrides such as hidden_size=256, or a saved plan; got"
+                f" {given[0]!r}"
+            )
         return given[0]
     return {key: _value(value) for key, value in _pairs(given, "base").items()}
 

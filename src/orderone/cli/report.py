@@ -17,7 +17,8 @@ from orderone.core.errors import one_of
 if TYPE_CHECKING:
     from orderone.gallery import Reproduced
 
-GALLERY, FOLDER = "gallery", "reproduced"
+GALLERY = "gallery"
+FOLDER = "reproduced"
 
 
 def report(
@@ -27,27 +28,35 @@ def report(
     folder: str | None = None,
     json: bool = False,
 ) -> None:
-    """Summarize what was measured, and draw it as one HTML file that opens in any browser without a network.
+    """Summarize what was measured, and draw it as one HTML file that opens in any browser without a
+    network.
 
     Args:
-        what: gallery (all tables and figures of the papers), one of them by its name, a folder that `orderone reproduce`
-            filled, the store of a sweep (runs.db), or the saved records of a check (.jsonl, .parquet).
+        what: gallery (all tables and figures of the papers), one of them by its name, a folder that
+        `orderone reproduce`
+            filled, the store of a sweep (runs.db), or the saved records of a check (.jsonl,
+            .parquet).
         html: The file to write.
-        folder: Results of your own for the gallery; they are shown where they are larger or newer than those that come
+        folder: Results of your own for the gallery; they are shown where they are larger or newer
+        than those that come
             with the package. Default: reproduced, if it is there.
         json: Print JSON instead of tables.
     """
     from orderone.gallery import EXPERIMENTS  # torch and pandas load only here
 
     check_files({"html": html})
-    path, named = Path(what), what.lower() in (GALLERY, *EXPERIMENTS)  # ./gallery is a folder
+    path = Path(what)
+    named = what.lower() in (GALLERY, *EXPERIMENTS)  # ./gallery is a folder
     if path.exists() and not named:
         no_use(what, "it belongs to the gallery", folder=folder)
     if path.is_file() and not named:
         with explained():
             (_check if path.suffix in RECORDS else _sweep)(path, html, json)
         return
-    entries = _of_folder(path) if path.is_dir() and not named else _of_gallery(what, folder)
+    if path.is_dir() and not named:
+        entries = _of_folder(path)
+    else:
+        entries = _of_gallery(what, folder)
     _tell(entries, json)
     if html is not None:
         from orderone.report import write_gallery
@@ -55,7 +64,7 @@ def report(
         wrote(write_gallery(html, entries))
 
 
-# --- the gallery ----------------------------------------------------------------------------------------------------
+# --- the gallery ----------------------------------------------------------------------------------
 
 
 def _of_gallery(what: str, folder: str | None) -> "list[Reproduced]":
@@ -64,13 +73,19 @@ def _of_gallery(what: str, folder: str | None) -> "list[Reproduced]":
     from orderone.gallery.kept import SHIPPED
 
     if folder is not None and not Path(folder).is_dir():
-        raise ValueError(f"folder: expected one that `orderone reproduce` filled, got {folder!r}, which is no folder")
+        raise ValueError(
+            f"folder: expected one that `orderone reproduce` filled, got {folder!r}, which is no"
+            " folder"
+        )
     if any(sign in what for sign in "/\\."):
         raise ValueError(
-            f"{what}: no such file or folder; expected a store, records, a folder, or a name of the gallery"
+            f"{what}: no such file or folder; expected a store, records, a folder, or a name of the"
+            " gallery"
         )
     name = one_of(what, (GALLERY, *EXPERIMENTS), "entry of the gallery, file or folder")
-    entries = _chosen(list(EXPERIMENTS) if name == GALLERY else [name], [Path(folder or FOLDER), SHIPPED])
+    entries = _chosen(
+        list(EXPERIMENTS) if name == GALLERY else [name], [Path(folder or FOLDER), SHIPPED]
+    )
     if not entries:
         raise ValueError(f"{name}: nothing was measured yet; run `orderone reproduce {name}` first")
     return entries
@@ -81,7 +96,10 @@ def _of_folder(folder: Path) -> "list[Reproduced]":
 
     entries = _chosen(list(EXPERIMENTS), [folder])
     if not entries:
-        raise ValueError(f"{folder}: no results in this folder; expected one that `orderone reproduce --out` filled")
+        raise ValueError(
+            f"{folder}: no results in this folder; expected one that `orderone reproduce --out`"
+            " filled"
+        )
     return entries
 
 
@@ -103,30 +121,55 @@ def _tell(entries: "list[Reproduced]", json: bool) -> None:
     for paper in dict.fromkeys(each.experiment.paper for each in entries):
         rows = [_row(each) for each in entries if each.experiment.paper == paper]
         title = f"{paper}: {SEEDS[paper.lower()].title}"
-        out.print(show.table(title, ("name", "what it shows", "scale", "the paper", "corrected", "claims"), rows))
+        out.print(
+            show.table(
+                title, ("name", "what it shows", "scale", "the paper", "corrected", "claims"), rows
+            )
+        )
     if len(entries) == 1:
-        out.print(show.table("Findings", ("claim", "whose", "verdict", "measured"), _findings(entries[0])))
+        out.print(
+            show.table("Findings", ("claim", "whose", "verdict", "measured"), _findings(entries[0]))
+        )
 
 
 def _row(each: "Reproduced") -> tuple[str | None, ...]:
     told = [finding.holds for finding in each.findings if finding.of == "paper"]
-    held = f"{told.count(True)} of {len(told)}" + (f", {told.count(None)} unclear" if None in told else "")
-    return each.experiment.name, each.experiment.title, each.scale, each.verdict, each.corrected, held
+    held = f"{told.count(True)} of {len(told)}" + (
+        f", {told.count(None)} unclear" if None in told else ""
+    )
+    return (
+        each.experiment.name,
+        each.experiment.title,
+        each.scale,
+        each.verdict,
+        each.corrected,
+        held,
+    )
 
 
 def _findings(each: "Reproduced") -> list[tuple[str, ...]]:
     words = {True: "holds", False: "does not hold", None: "unclear"}
     whose = {"paper": "the paper", "corrected": "corrected"}
-    return [(f.claim, f"{whose[f.of]} {f.erratum}".strip(), words[f.holds], f.numbers) for f in each.findings]
+    return [
+        (f.claim, f"{whose[f.of]} {f.erratum}".strip(), words[f.holds], f.numbers)
+        for f in each.findings
+    ]
 
 
 def _record(each: "Reproduced") -> dict[str, Any]:
-    own = {"name": each.experiment.name, "title": each.experiment.title, "paper": each.experiment.paper}
+    own = {
+        "name": each.experiment.name,
+        "title": each.experiment.title,
+        "paper": each.experiment.paper,
+    }
     own |= {"scale": each.scale, "verdict": each.verdict, "corrected": each.corrected}
-    return own | {"findings": [vars(finding) for finding in each.findings], "provenance": each.provenance}
+    return own | {
+        "findings": [vars(finding) for finding in each.findings],
+        "provenance": each.provenance,
+    }
 
 
-# --- sweeps and checks ----------------------------------------------------------------------------------------------
+# --- sweeps and checks ----------------------------------------------------------------------------
 
 
 def _sweep(store: Path, html: str | None, json: bool) -> None:
@@ -137,11 +180,15 @@ def _sweep(store: Path, html: str | None, json: bool) -> None:
     found = Sweep.load(store)
     if not found.outcomes:
         raise ValueError(f"{store}: nothing was trained yet; `orderone sweep --store {store}` does")
-    several = any(found.frame[name].nunique() > 1 for name in ("width", "depth") if name in found.frame)
+    several = any(
+        found.frame[name].nunique() > 1 for name in ("width", "depth") if name in found.frame
+    )
     study = found.transfer() if several else None
     show_sweep(found, study, None, json)
     if html is not None and study is None:
-        raise ValueError(f"html: there is nothing to draw; {store} has one size, and transfer needs several")
+        raise ValueError(
+            f"html: there is nothing to draw; {store} has one size, and transfer needs several"
+        )
     if html is not None:
         wrote(write_transfer(study, html, title=f"Transfer in {store.name}"))
 
@@ -154,9 +201,12 @@ def _check(records: Path, html: str | None, json: bool) -> None:
     fitted = saved.exponents[["module", "quantity", "step", "exponent", "low", "high"]]
     if json:
         exponents = [dict(zip(fitted, row, strict=True)) for row in fitted.itertuples(index=False)]
-        show.print_json({"notes": saved.notes, "provenance": saved.provenance, "exponents": exponents})
+        show.print_json(
+            {"notes": saved.notes, "provenance": saved.provenance, "exponents": exponents}
+        )
     else:
-        out, rows = show.console(), [[_cell(value) for value in row] for row in fitted.itertuples(index=False)]
+        out = show.console()
+        rows = [[_cell(value) for value in row] for row in fitted.itertuples(index=False)]
         out.print(show.table(f"Exponents of {saved.axis}", list(fitted), rows))
         out.print(f"note: {saved.notes[0]}", soft_wrap=True)
     if html is not None:
@@ -164,4 +214,7 @@ def _check(records: Path, html: str | None, json: bool) -> None:
 
 
 def _cell(value: object) -> str:
-    return f"{value:+.2f}" if isinstance(value, float) else str(value) or "(the model)"  # the root has no name
+    # the root has no name
+    if isinstance(value, float):
+        return f"{value:+.2f}"
+    return str(value) or "(the model)"

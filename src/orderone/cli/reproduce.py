@@ -34,15 +34,18 @@ def reproduce(
     html: str | None = None,
     json: bool = False,
 ) -> None:
-    """Run a table or figure of the papers: what it claims, what networks do, whether it holds. Without a name, list them.
+    """Run a table or figure of the papers: what it claims, what networks do, whether it holds.
+    Without a name, list them.
 
-    What is measured is kept: the same command goes on where it was interrupted. Status 1 means that an experiment broke.
+    What is measured is kept: the same command goes on where it was interrupted. Status 1 means that
+    an experiment broke.
 
     Args:
         name: The experiment.
         listed: List the experiments.
         every: Run them all. One that has no such scale runs at the next smaller one.
-        scale: small (a minute on two cores), gpu (minutes on one large GPU) or paper (what the paper did).
+        scale: small (a minute on two cores), gpu (minutes on one large GPU) or paper (what the
+        paper did).
             Default: small.
         out: The folder that records are kept in. Default: reproduced.
         seeds: Networks for each setting, where an experiment has such a number.
@@ -53,13 +56,27 @@ def reproduce(
     from orderone.gallery import EXPERIMENTS, SCALES  # torch and pandas load only here
 
     if (name is not None) + every + listed > 1:
-        raise ValueError("expected a name, --all or --list, got more than one of them; leave the others out")
+        raise ValueError(
+            "expected a name, --all or --list, got more than one of them; leave the others out"
+        )
     if name is None and not every:
-        no_use("a list", "name an experiment, or --all", scale=scale, out=out, seeds=seeds, again=again, html=html)
+        no_use(
+            "a list",
+            "name an experiment, or --all",
+            scale=scale,
+            out=out,
+            seeds=seeds,
+            again=again,
+            html=html,
+        )
         _list(EXPERIMENTS.values(), json)
         return
-    scale, out = one_of(SCALES[0] if scale is None else scale, SCALES, "scale"), FOLDER if out is None else out
-    chosen = list(EXPERIMENTS.values()) if every else [EXPERIMENTS[one_of(name, EXPERIMENTS, "experiment")]]
+    scale = one_of(SCALES[0] if scale is None else scale, SCALES, "scale")
+    out = FOLDER if out is None else out
+    if every:
+        chosen = list(EXPERIMENTS.values())
+    else:
+        chosen = [EXPERIMENTS[one_of(name, EXPERIMENTS, "experiment")]]
     check_files({"html": html})
     check_folder(out, "out")
     given = scale, Path(out), again, None if seeds is None else count(seeds, "seeds")
@@ -78,7 +95,9 @@ def reproduce(
 def _list(experiments: "Iterable[Experiment]", json: bool) -> None:
     if json:
         keys = ("name", "title", "claim", "method")
-        show.print_json([{k: getattr(e, k) for k in keys} | {"scales": list(e.scales)} for e in experiments])
+        show.print_json(
+            [{k: getattr(e, k) for k in keys} | {"scales": list(e.scales)} for e in experiments]
+        )
         return
     rows = [(e.name, e.title, ", ".join(e.scales)) for e in experiments]
     out = show.console()
@@ -97,23 +116,37 @@ def _run_all(
         print(f"[{number} of {len(chosen)}] {experiment.name}", file=sys.stderr, flush=True)
         near = nearest(experiment, scale)
         try:
-            done.append(_run(experiment, near, out, again, seeds if has_seeds(experiment, near) else None))
+            done.append(
+                _run(experiment, near, out, again, seeds if has_seeds(experiment, near) else None)
+            )
         except ImportError as error:
-            print(f"orderone: {experiment.name} cannot run: {error}; the others go on", file=sys.stderr, flush=True)
+            print(
+                f"orderone: {experiment.name} cannot run: {error}; the others go on",
+                file=sys.stderr,
+                flush=True,
+            )
         except Exception:
             traceback.print_exc()
-            print(f"orderone: {experiment.name} broke; the others go on", file=sys.stderr, flush=True)
+            print(
+                f"orderone: {experiment.name} broke; the others go on", file=sys.stderr, flush=True
+            )
     return done
 
 
-def _alone(experiment: "Experiment", scale: str, out: Path, again: bool, seeds: int | None) -> "Reproduced":
+def _alone(
+    experiment: "Experiment", scale: str, out: Path, again: bool, seeds: int | None
+) -> "Reproduced":
     try:
         return _run(experiment, scale, out, again, seeds)
-    except ImportError as error:  # of a package that not everybody has, with the command that brings it
+    except (
+        ImportError
+    ) as error:  # of a package that not everybody has, with the command that brings it
         raise ValueError(error) from error
 
 
-def _run(experiment: "Experiment", scale: str, out: Path, again: bool, seeds: int | None) -> "Reproduced":
+def _run(
+    experiment: "Experiment", scale: str, out: Path, again: bool, seeds: int | None
+) -> "Reproduced":
     from orderone.gallery import reproduce as run
 
     with ExitStack() as stack:
@@ -123,16 +156,26 @@ def _run(experiment: "Experiment", scale: str, out: Path, again: bool, seeds: in
         def tell(part: str, number: int, total: int) -> None:
             move(number - 1, total, f"{experiment.name}: {part}")
             if not sys.stderr.isatty():
-                print(f"{experiment.name}: {part} ({number} of {total})", file=sys.stderr, flush=True)
+                print(
+                    f"{experiment.name}: {part} ({number} of {total})", file=sys.stderr, flush=True
+                )
 
         result = run(experiment, scale, out, seeds=seeds, again=again, tell=tell)
-        _ = result.findings, result.pictures  # what cannot be judged or drawn breaks here, not in the report
+        _ = (
+            result.findings,
+            result.pictures,
+        )  # what cannot be judged or drawn breaks here, not in the report
         return result
 
 
 def _plain(each: "Reproduced") -> dict[str, Any]:
     found = [vars(finding) for finding in each.findings]
-    own = {"name": each.experiment.name, "scale": each.scale, "verdict": each.verdict, "corrected": each.corrected}
+    own = {
+        "name": each.experiment.name,
+        "scale": each.scale,
+        "verdict": each.verdict,
+        "corrected": each.corrected,
+    }
     return own | {"findings": found, "provenance": each.provenance}
 
 
@@ -154,7 +197,12 @@ def _details(each: "Reproduced", out: Any) -> None:
             out.print(show.table(drawn.title, drawn.head, drawn.rows))
     words = {True: "holds", False: "does not hold", None: "unclear"}
     rows = [
-        (f.claim, f"as corrected ({f.erratum})" if f.of == "corrected" else "the paper", words[f.holds], f.numbers)
+        (
+            f.claim,
+            f"as corrected ({f.erratum})" if f.of == "corrected" else "the paper",
+            words[f.holds],
+            f.numbers,
+        )
         for f in each.findings
     ]
     title = f"{each.experiment.name}, scale {each.scale}: {each.experiment.claim}"

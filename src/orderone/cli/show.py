@@ -37,15 +37,17 @@ class _Console(Console):
 
 
 def console() -> Console:
-    """Made when needed, so that it writes to the standard output of that moment. What it prints is never markup: an error
-    that says "pip install 'orderone[report]'" would lose its brackets."""
+    """Made when needed, so that it writes to the standard output of that moment. What it prints is
+    never markup: an error that says "pip install 'orderone[report]'" would lose its brackets."""
     return _Console(highlight=False, markup=False)
 
 
 def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Table:
     result = Table(title=title, title_justify="left", title_style="bold", pad_edge=False)
     for column in columns:
-        result.add_column(column, overflow="fold")  # a number that lost its last digits would be another number
+        result.add_column(
+            column, overflow="fold"
+        )  # a number that lost its last digits would be another number
     for row in rows:
         result.add_row(*(coloured("" if cell is None else str(cell)) for cell in row))
     return result
@@ -60,19 +62,29 @@ def coloured(text: str) -> Text:
 
 
 def print_json(value: object) -> None:
-    """Strict JSON, which has no word for infinity: it is written as 1e999, a number that parsers read as infinite or as
-    their largest. What is no number (NaN) is null."""
+    """Strict JSON, which has no word for infinity: it is written as 1e999, a number that parsers
+    read as infinite or as their largest. What is no number (NaN) is null."""
     text = json.dumps(_finite(value), indent=2, ensure_ascii=False, allow_nan=False, default=_plain)
-    print(text.replace(f'"{json.dumps(INFINITE)[1:-1]}-"', "-1e999").replace(json.dumps(INFINITE), "1e999"))
+    print(
+        text.replace(f'"{json.dumps(INFINITE)[1:-1]}-"', "-1e999").replace(
+            json.dumps(INFINITE), "1e999"
+        )
+    )
 
 
 def _finite(value: object) -> object:
     """The same without infinities and NaN, at any depth."""
     if isinstance(value, float) and not isfinite(value):
-        return None if isnan(value) else INFINITE if value > 0 else INFINITE + "-"
+        if isnan(value):
+            return None
+        if value > 0:
+            return INFINITE
+        return INFINITE + "-"
     if isinstance(value, Mapping):
         return {key: _finite(each) for key, each in value.items()}
-    return [_finite(each) for each in value] if isinstance(value, list | tuple) else value
+    if isinstance(value, list | tuple):
+        return [_finite(each) for each in value]
+    return value
 
 
 def _plain(value: object) -> object:
@@ -96,5 +108,6 @@ def threads(number: int) -> Iterator[None]:
 
 
 def one_thread() -> AbstractContextManager[None]:
-    """Small networks on one core: threads cost them more than they bring, above all on a busy machine."""
+    """Small networks on one core: threads cost them more than they bring, above all on a busy
+    machine."""
     return threads(1)

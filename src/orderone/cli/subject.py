@@ -1,4 +1,5 @@
-"""What `orderone check` checks: one of its own models or the user's, at which sizes, on which batch."""
+"""What `orderone check` checks: one of its own models or the user's, at which sizes, on which
+batch."""
 
 import os
 import sys
@@ -13,8 +14,11 @@ from orderone.cli.unused import no_use
 from orderone.core.errors import one_of
 from orderone.core.exact import count
 
-WIDTHS, WIDTH = "64:512", "128"  # where widths grow, and where depths do
-MODEL, BATCH, LENGTH = "gpt2", 16, 64  # if nothing else is said
+WIDTHS = "64:512"
+WIDTH = "128"  # where widths grow, and where depths do
+MODEL = "gpt2"
+BATCH = 16
+LENGTH = 64  # if nothing else is said
 
 
 @dataclass(frozen=True)
@@ -39,7 +43,9 @@ def own_model(
     model = MODELS[name]
     odd = [width for width in sizes["widths"] if width % model.multiple]
     if odd:
-        raise ValueError(f"widths: expected multiples of {model.multiple}, the head size of {name}; got {odd[0]}")
+        raise ValueError(
+            f"widths: expected multiples of {model.multiple}, the head size of {name}; got {odd[0]}"
+        )
     (growing, grown), (_, [fixed]) = _growing_first(sizes)
     build = partial(_one_argument, model.build, growing, fixed)
     if batches:
@@ -56,18 +62,27 @@ def _own_batch(name: str, seed: int, batch: int | None, length: int | None) -> A
     if not model.reads_text:
         no_use(f"{name}, which sees images,", length=length)
         return model.batch(seed, size, 0)
-    return model.batch(seed, size, count(LENGTH if length is None else length, "length", least=2, most=LONGEST))
+    return model.batch(
+        seed, size, count(LENGTH if length is None else length, "length", least=2, most=LONGEST)
+    )
 
 
 def given_model(builder: str, sizes: dict[str, list[int]], batches: str | None) -> Subject:
     """The user's own: a function of whatever grows."""
     if batches is None:
-        raise ValueError("batches: --builder needs --batches package.module:function, what to train your model on")
+        raise ValueError(
+            "batches: --builder needs --batches package.module:function, what to train your"
+            " model on"
+        )
     build = load(builder, "builder")
     if not callable(build):
-        raise ValueError(f"builder: expected a function of the width, {builder} is a {type(build).__name__}")
+        raise ValueError(
+            f"builder: expected a function of the width, {builder} is a {type(build).__name__}"
+        )
     (growing, grown), _ = _growing_first(sizes)
-    return Subject(builder, f"{builder} on {batches}", build, {growing: grown}, given_batches(batches))
+    return Subject(
+        builder, f"{builder} on {batches}", build, {growing: grown}, given_batches(batches)
+    )
 
 
 def given_batches(where: str) -> Any:
@@ -82,8 +97,8 @@ def read_sizes(widths: str | None, depths: str | None) -> dict[str, list[int]]:
     wide = read_range(widths or (WIDTH if len(deep) > 1 else WIDTHS), "widths")
     if (len(deep) > 1) == (len(wide) > 1):
         raise ValueError(
-            f"widths: expected several widths, or several depths and one width; got widths {widths or wide} and depths "
-            f"{depths or deep}"
+            "widths: expected several widths, or several depths and one width; got widths"
+            f" {widths or wide} and depths {depths or deep}"
         )
     return {"widths": wide, "depths": deep}
 
@@ -94,7 +109,9 @@ def read_range(text: str, name: str) -> list[int]:
     words = text.split(":" if doubling else ",")
     numbers = [int(word) for word in words if word.strip().isdecimal() and int(word) > 0]
     if len(numbers) < len(words) or (doubling and (len(numbers) != 2 or numbers[0] > numbers[1])):
-        raise ValueError(f"{name}: expected 64:1024 (doubling), 64,96,128 or one number; got {text!r}")
+        raise ValueError(
+            f"{name}: expected 64:1024 (doubling), 64,96,128 or one number; got {text!r}"
+        )
     if not doubling:
         return sorted(set(numbers))
     first, last = numbers
@@ -106,7 +123,9 @@ def _growing_first(sizes: dict[str, list[int]]) -> list[tuple[str, list[int]]]:
 
 
 def _one_argument(build: Callable[[int, int], Any], growing: str, fixed: int, size: int) -> Any:
-    return build(size, fixed) if growing == "widths" else build(fixed, size)
+    if growing == "widths":
+        return build(size, fixed)
+    return build(fixed, size)
 
 
 def load(where: str, name: str) -> Any:
@@ -121,4 +140,6 @@ def load(where: str, name: str) -> Any:
     except AttributeError as error:
         raise ValueError(f"{name}: {module} has no {thing} ({error})") from error
     except Exception as error:  # a module of the user's may raise anything
-        raise ValueError(f"{name}: cannot import {module} ({type(error).__name__}: {error})") from error
+        raise ValueError(
+            f"{name}: cannot import {module} ({type(error).__name__}: {error})"
+        ) from error

@@ -1,4 +1,5 @@
-"""`orderone sweep`: train small models over learning rates and widths, and say whether the best rate transfers."""
+"""`orderone sweep`: train small models over learning rates and widths, and say whether the best
+rate transfers."""
 
 import json as json_format
 import sys
@@ -60,56 +61,52 @@ def sweep(
     png: str | None = None,
     json: bool = False,
 ) -> None:
-    """Train every width at every learning rate, find the best rate of each, and judge whether it stays where it is.
+    """Train every width at every learning rate, find the best rate of each, and judge whether it
+    stays where it is.
 
-    What is done is kept in the store: the same command again runs only what is missing, also after a crash or Ctrl-C.
+    What is done is kept in the store: the same command again runs only what is missing, also after
+    a crash or Ctrl-C.
 
-    Exit status, by the verdict on the best rule: 0 transfers, 1 does not, 3 not enough data, 2 wrong input (or every trial
-    failed), 130 interrupted. With a single size there is no verdict, and 0 means done.
+    Exit status, by the verdict on the best rule: 0 transfers, 1 does not, 3 not enough data, 2
+    wrong input (or every trial failed), 130 interrupted. With a single size there is no verdict,
+    and 0 means done.
 
     Args:
-        task: lm (the next token of a text), denoising (a text of which spans are masked), digits (scikit-learn's images),
+        task: lm (the next token of a text), denoising (a text of which spans are masked), digits
+        (scikit-learn's images),
             mnist, fashion-mnist, cifar10, or imagefolder (images of yours). Default: lm.
-        model: For lm: gpt (orderone's, the default), or gpt2 or llama of Hugging Face; for denoising: bart (orderone's);
+        model: For lm: gpt (orderone's, the default), or gpt2 or llama of Hugging Face; for
+        denoising: bart (orderone's);
             for images: mlp (the default), transformer (orderone's), or vit of Hugging Face.
         widths: 64:1024 doubles from 64 up to 1024; 64,96,128 is a list.
         depths: The same for the number of layers. Default: 2.
         rules: One or several, to be compared: sp,mup.
         optimizer: sgd, adam, adamw, adafactor, muon or lion.
-        lr: 1e-4:1e-1:16 is 16 values at equal ratios; 1e-3,3e-3 is a list. Of the smallest size, or of --base.
-        weight_decay: At the smallest size. Default: that of torch.optim.
-        depth: sqrt (residual branches times 1/sqrt(L)) or completep (1/L).
-        base: The size that learning rates belong to. Default: the smallest.
-        steps: Updates of every model.
-        schedule: Of all learning rates: constant, linear or cosine.
-        warmup: Steps of rising learning rates before that.
-        clip: The largest norm of a gradient.
-        seeds: Trainings at every point.
-        first_seed: Counted from here.
-        batch: Texts or images in a batch. Default: 16.
-        length: Tokens in a text. Default: 64.
-        source: Text for lm and denoising: python (the standard library, the default), sotu, gutenberg or imdb (in --root),
+        lr: 1e-4:1e-1:16 is 16 values at equal ratios; 1e-3,3e-3 is a list. Of the smallest size, or
+        of --base. weight_decay: At the smallest size. Default: that of torch.optim. depth: sqrt
+        (residual branches times 1/sqrt(L)) or completep (1/L). base: The size that learning rates
+        belong to. Default: the smallest. steps: Updates of every model. schedule: Of all learning
+        rates: constant, linear or cosine. warmup: Steps of rising learning rates before that. clip:
+        The largest norm of a gradient. seeds: Trainings at every point. first_seed: Counted from
+        here. batch: Texts or images in a batch. Default: 16. length: Tokens in a text. Default: 64.
+        source: Text for lm and denoising: python (the standard library, the default), sotu,
+        gutenberg or imdb (in --root),
             or a file or folder of yours.
-        tokenizer: Of text: bytes (the default), gpt2 (in --root), or a tokenizer.json or folder of yours.
-        root: The folder of data sets, by default data; for imagefolder, the one with a folder of images for each class.
-        size: Of images from a folder, which are cut to squares. Default: 224.
-        builder: Your model instead: package.module:function of width (and depth), seen from the current folder.
-        data: What to train it on: package.module:thing, a task or a function of (step, seed) that returns a batch.
-        precision: float32, bfloat16 (autocast) or float64.
-        device: cpu or cuda. Default: a GPU if there is one.
-        store: The file that results are kept in.
-        executor: here, processes or ray. Default: here.
-        ray: Address of a Ray cluster, or auto.
-        workers: Processes, or tasks at a time. Default: one a GPU or core.
-        together: Models that are trained in one program. Default: as many as fit.
-        sampler: grid, random, tpe or cmaes.
-        trials: Points to try for every rule and size, if not the grid.
-        pruner: median or halving: stop trials early that will not be the best.
-        target: Print settings for a model of this size; like drawings, this needs several widths or depths.
-        threads: Of torch.
-        html: Draw the study in this file, which opens in any browser without a network.
-        png: Draw it in this file.
-        json: Print JSON instead of tables.
+        tokenizer: Of text: bytes (the default), gpt2 (in --root), or a tokenizer.json or folder of
+        yours. root: The folder of data sets, by default data; for imagefolder, the one with a
+        folder of images for each class. size: Of images from a folder, which are cut to squares.
+        Default: 224. builder: Your model instead: package.module:function of width (and depth),
+        seen from the current folder. data: What to train it on: package.module:thing, a task or a
+        function of (step, seed) that returns a batch. precision: float32, bfloat16 (autocast) or
+        float64. device: cpu or cuda. Default: a GPU if there is one. store: The file that results
+        are kept in. executor: here, processes or ray. Default: here. ray: Address of a Ray cluster,
+        or auto. workers: Processes, or tasks at a time. Default: one a GPU or core. together:
+        Models that are trained in one program. Default: as many as fit. sampler: grid, random, tpe
+        or cmaes. trials: Points to try for every rule and size, if not the grid. pruner: median or
+        halving: stop trials early that will not be the best. target: Print settings for a model of
+        this size; like drawings, this needs several widths or depths. threads: Of torch. html: Draw
+        the study in this file, which opens in any browser without a network. png: Draw it in this
+        file. json: Print JSON instead of tables.
     """
     from orderone.cli.tasks import Given
     from orderone.sweeping.result import Interrupted
@@ -117,15 +114,37 @@ def sweep(
     check_files({"html": html, "png": png})
     space: dict[str, Any] = {"lr": read_rates(lr), "seed": _seeds(first_seed, seeds)}
     space |= {} if weight_decay is None else {"weight_decay": [weight_decay]}
-    sizes = {"widths": read_range(widths, "widths")} | ({"depths": read_range(depths, "depths")} if depths else {})
+    sizes = {"widths": read_range(widths, "widths")} | (
+        {"depths": read_range(depths, "depths")} if depths else {}
+    )
     if all(len(each) == 1 for each in sizes.values()):
-        no_use("a sweep of one size", "give several --widths or --depths", target=target, html=html, png=png)
+        no_use(
+            "a sweep of one size",
+            "give several --widths or --depths",
+            target=target,
+            html=html,
+            png=png,
+        )
     options: dict[str, Any] = {
-        "rule": rules.split(","), "optimizer": optimizer, "base": base, "steps": steps, "schedule": schedule,
-        "warmup": warmup, "clip": clip, "precision": precision, "device": device, "store": store, "workers": workers,
-        "address": ray, "executor": executor or ("ray" if ray else "here"), "together": together, "sampler": sampler,
-        "trials": trials, "pruner": pruner, "progress": not json,
-    }  # fmt: skip
+        "rule": rules.split(","),
+        "optimizer": optimizer,
+        "base": base,
+        "steps": steps,
+        "schedule": schedule,
+        "warmup": warmup,
+        "clip": clip,
+        "precision": precision,
+        "device": device,
+        "store": store,
+        "workers": workers,
+        "address": ray,
+        "executor": executor or ("ray" if ray else "here"),
+        "together": together,
+        "sampler": sampler,
+        "trials": trials,
+        "pruner": pruner,
+        "progress": not json,
+    }
     options |= {"depth": depth} if depth else {}
     try:
         with explained(), show.threads(count(threads, "threads")):
@@ -134,11 +153,16 @@ def sweep(
             found = _run(setting, space, sizes, options)
     except Interrupted as interrupted:
         show_sweep(interrupted.sweep, None, None, json)
-        print(f"orderone: {interrupted.args[0].replace('the same call', 'the same command')}", file=sys.stderr)
+        print(
+            f"orderone: {interrupted.args[0].replace('the same call', 'the same command')}",
+            file=sys.stderr,
+        )
         sys.exit(INTERRUPTED)
     _all_failed(found)
     study = _study(found, sizes)
-    show_sweep(found, study, None if target is None or study is None else settings_for(study, target), json)
+    show_sweep(
+        found, study, None if target is None or study is None else settings_for(study, target), json
+    )
     _write(study, setting.name, {"html": html, "png": png})
     sys.stdout.flush()
     sys.exit(0 if study is None else STATUS[study.verdict])
@@ -154,8 +178,12 @@ def read_rates(text: str) -> Any:
     except ValueError:
         numbers = []
     if not numbers or (":" in text and (len(numbers) != 3 or not numbers[2].is_integer())):
-        raise ValueError(f"lr: expected 1e-4:1e-1:16 (from, to, how many) or 1e-3,3e-3; got {text!r}")
-    return log_grid(numbers[0], numbers[1], int(numbers[2])) if ":" in text else numbers
+        raise ValueError(
+            f"lr: expected 1e-4:1e-1:16 (from, to, how many) or 1e-3,3e-3; got {text!r}"
+        )
+    if ":" in text:
+        return log_grid(numbers[0], numbers[1], int(numbers[2]))
+    return numbers
 
 
 def _seeds(first: int, number: int) -> range:
@@ -180,11 +208,15 @@ def _setting(
     setting = read_task(TASK if task is None else task, model, given, device)
     odd = [width for width in widths if width % setting.multiple]
     if odd:
-        raise ValueError(f"widths: expected multiples of {setting.multiple}, the size of a head; got {odd[0]}")
+        raise ValueError(
+            f"widths: expected multiples of {setting.multiple}, the size of a head; got {odd[0]}"
+        )
     return setting
 
 
-def _run(setting: "Setting", space: dict[str, Any], sizes: dict[str, Any], options: dict[str, Any]) -> "Sweep":
+def _run(
+    setting: "Setting", space: dict[str, Any], sizes: dict[str, Any], options: dict[str, Any]
+) -> "Sweep":
     from orderone.sweeping.sweep import sweep as run
 
     return run(setting.build, space, data=setting.data, **sizes, **options)
@@ -197,7 +229,9 @@ def _all_failed(found: "Sweep") -> None:
 
 
 def _study(found: "Sweep", sizes: dict[str, list[int]]) -> "Transfer | None":
-    return found.transfer() if any(len(several) > 1 for several in sizes.values()) else None
+    if any(len(several) > 1 for several in sizes.values()):
+        return found.transfer()
+    return None
 
 
 def settings_for(study: "Transfer", size: int) -> Any:
@@ -209,7 +243,7 @@ def settings_for(study: "Transfer", size: int) -> Any:
         return str(error)
 
 
-# --- showing --------------------------------------------------------------------------------------------------------
+# --- showing --------------------------------------------------------------------------------------
 
 
 def show_sweep(found: "Sweep", study: "Transfer | None", target: Any, json: bool) -> None:
@@ -227,7 +261,9 @@ def show_sweep(found: "Sweep", study: "Transfer | None", target: Any, json: bool
 
 
 def _cell(value: Any) -> str:
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    return str(value)
 
 
 def _record(found: "Sweep", study: "Transfer | None", target: Any) -> dict[str, Any]:
@@ -250,7 +286,9 @@ def _record(found: "Sweep", study: "Transfer | None", target: Any) -> dict[str, 
 
 
 def _rows(frame: Any) -> list[dict[str, Any]]:
-    return json_format.loads(frame.to_json(orient="records", double_precision=15))  # NaN and infinity as null
+    return json_format.loads(
+        frame.to_json(orient="records", double_precision=15)
+    )  # NaN and infinity as null
 
 
 def _write(study: "Transfer | None", name: str, files: dict[str, str | None]) -> None:

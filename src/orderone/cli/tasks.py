@@ -24,8 +24,11 @@ READS = {  # of what may be given
     "digits": ("batch",),
     "imagefolder": ("root", "size", "batch"),
 }
-TASK, BATCH, LENGTH = "lm", 16, 64  # if nothing else is said
-PATCHES, FEWEST = (16, 8, 4, 2, 1), 7  # sides of a patch, and how many it takes along an image; fewer for a tiny one
+TASK = "lm"
+BATCH = 16
+LENGTH = 64  # if nothing else is said
+PATCHES = (16, 8, 4, 2, 1)
+FEWEST = 7  # sides of a patch, and how many it takes along an image; fewer for a tiny one
 
 
 @dataclass(frozen=True)
@@ -52,10 +55,12 @@ class Given:
     def only(self, names: Sequence[str], whose: str) -> None:
         """A ValueError for anything else: it would have no effect."""
         others = {name: value for name, value in vars(self).items() if name not in names}
-        no_use(whose, f"takes {', '.join(f'--{known}' for known in names)}" if names else "", **others)
+        no_use(
+            whose, f"takes {', '.join(f'--{known}' for known in names)}" if names else "", **others
+        )
 
 
-# --- models ----------------------------------------------------------------------------------------------------------
+# --- models ---------------------------------------------------------------------------------------
 
 
 def gpt(width: int, depth: int = models.LAYERS, *, vocab: int, length: int) -> "nn.Module":
@@ -64,12 +69,16 @@ def gpt(width: int, depth: int = models.LAYERS, *, vocab: int, length: int) -> "
     return GPT(vocab=vocab, length=length, width=width, heads=width // models.HEAD, depth=depth)
 
 
-def bart(width: int, depth: int = models.LAYERS, *, vocab: int, length: int, padding: int) -> "nn.Module":
+def bart(
+    width: int, depth: int = models.LAYERS, *, vocab: int, length: int, padding: int
+) -> "nn.Module":
     """An encoder and a decoder of `depth` blocks each."""
     from orderone.nn import EncoderDecoder
 
     heads = width // models.HEAD
-    return EncoderDecoder(vocab=vocab, length=length, width=width, heads=heads, depth=depth, padding=padding)
+    return EncoderDecoder(
+        vocab=vocab, length=length, width=width, heads=heads, depth=depth, padding=padding
+    )
 
 
 def transformer(
@@ -77,7 +86,12 @@ def transformer(
 ) -> "nn.Module":
     from orderone.nn import VisionTransformer
 
-    shape: dict[str, Any] = {"image": image, "patch": patch, "channels": channels, "classes": classes}
+    shape: dict[str, Any] = {
+        "image": image,
+        "patch": patch,
+        "channels": channels,
+        "classes": classes,
+    }
     return VisionTransformer(**shape, width=width, heads=width // models.HEAD, depth=depth)
 
 
@@ -85,11 +99,13 @@ def mlp(width: int, depth: int = models.LAYERS, *, inputs: int, classes: int) ->
     return models.mlp(width, depth, inputs=inputs, classes=classes)
 
 
-def of_hugging_face(width: int, depth: int = models.LAYERS, *, model: str, **shape: int) -> "nn.Module":
+def of_hugging_face(
+    width: int, depth: int = models.LAYERS, *, model: str, **shape: int
+) -> "nn.Module":
     return OF_HUGGING_FACE[model](width, depth, **shape)
 
 
-# --- tasks -----------------------------------------------------------------------------------------------------------
+# --- tasks ----------------------------------------------------------------------------------------
 
 
 def read_task(task: str, model: str | None, given: Given, device: str | None) -> Setting:
@@ -97,10 +113,8 @@ def read_task(task: str, model: str | None, given: Given, device: str | None) ->
     name = one_of(task, MODELS, "task")
     given.only(READS[name], f"the task {name}")
     model = one_of(model or MODELS[name][0], MODELS[name], f"model for {name}")
-    batch, where = (
-        count(BATCH if given.batch is None else given.batch, "batch"),
-        None if device is None else str(device),
-    )
+    batch = count(BATCH if given.batch is None else given.batch, "batch")
+    where = None if device is None else str(device)
     if name in IMAGES:
         return _images(name, model, given, batch, where)
     read = _language if name == "lm" else _denoising
@@ -116,7 +130,10 @@ def _language(model: str, given: Given, batch: int, length: int, device: str | N
     form: Any = "huggingface" if hugging_face else "pairs"
     text = data.language(source, tokenizer, batch, length, format=form, device=device, root=root)
     ours = partial(gpt, vocab=text.vocab, length=length)
-    build = partial(of_hugging_face, model=model, vocab=text.vocab) if hugging_face else ours
+    if hugging_face:
+        build = partial(of_hugging_face, model=model, vocab=text.vocab)
+    else:
+        build = ours
     return Setting(f"{model} on text ({source})", build, text, models.HEAD)
 
 
@@ -125,7 +142,9 @@ def _denoising(model: str, given: Given, batch: int, length: int, device: str | 
 
     source, tokenizer, root = _text(given)
     text = data.denoising(source, tokenizer, batch, length, device=device, root=root)
-    build = partial(bart, vocab=text.vocab, length=text.length + 2, padding=text.pad)  # start and end
+    build = partial(
+        bart, vocab=text.vocab, length=text.length + 2, padding=text.pad
+    )  # start and end
     return Setting(f"{model} on masked text ({source})", build, text, models.HEAD)
 
 
@@ -137,32 +156,55 @@ def _images(name: str, model: str, given: Given, batch: int, device: str | None)
     from orderone import data
 
     form: Any = "huggingface" if model in OF_HUGGING_FACE else "pairs"
-    options: dict[str, Any] = {"format": form, "device": device} | ({} if given.size is None else {"size": given.size})
+    options: dict[str, Any] = {"format": form, "device": device} | (
+        {} if given.size is None else {"size": given.size}
+    )
     if name == "imagefolder":
         if given.root is None:
-            raise ValueError("root: imagefolder needs --root, a folder with a folder of images for each class")
+            raise ValueError(
+                "root: imagefolder needs --root, a folder with a folder of images for each class"
+            )
         images = data.images(given.root, batch, **options)
     else:
         images = data.images(name, batch, root=given.root or "data", **options)
     channels, high, wide = images.shape
     if model == "mlp":
-        return Setting(f"mlp on {name}", partial(mlp, inputs=channels * high * wide, classes=images.classes), images)
-    shape = {"image": high, "patch": patch_of(high), "channels": channels, "classes": images.classes}
-    build = (
-        partial(of_hugging_face, model=model, **shape) if model in OF_HUGGING_FACE else partial(transformer, **shape)
-    )
+        return Setting(
+            f"mlp on {name}",
+            partial(mlp, inputs=channels * high * wide, classes=images.classes),
+            images,
+        )
+    shape = {
+        "image": high,
+        "patch": patch_of(high),
+        "channels": channels,
+        "classes": images.classes,
+    }
+    if model in OF_HUGGING_FACE:
+        build = partial(of_hugging_face, model=model, **shape)
+    else:
+        build = partial(transformer, **shape)
     return Setting(f"{model} on {name}", build, images, models.HEAD)
 
 
 def patch_of(side: int) -> int:
     """16 for 224 pixels as in S2, 4 for 28 and 32, 2 for 8."""
-    return next(patch for patch in PATCHES if side % patch == 0 and side // patch >= min(FEWEST, max(1, side // 2)))
+    return next(
+        patch
+        for patch in PATCHES
+        if side % patch == 0 and side // patch >= min(FEWEST, max(1, side // 2))
+    )
 
 
-def own_task(builder: str, batches: str | None, given: Given, task: str | None, model: str | None) -> Setting:
+def own_task(
+    builder: str, batches: str | None, given: Given, task: str | None, model: str | None
+) -> Setting:
     """package.module:function of the width, and a task, function of (step, seed) or batch."""
     if batches is None:
-        raise ValueError("data: --builder needs --data package.module:thing, a task or a function of (step, seed)")
+        raise ValueError(
+            "data: --builder needs --data package.module:thing, a task or a function of (step,"
+            " seed)"
+        )
     no_use("--builder", task=task, model=model)
     given.only((), "--builder")
     return Setting(f"{builder} on {batches}", load(builder, "builder"), load(batches, "data"))

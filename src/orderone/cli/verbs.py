@@ -24,6 +24,9 @@ def run(arguments: Sequence[str] | None) -> None:
     app.cli(
         args=arguments,
         prog="orderone",
-        description="Keep everything a network computes of order one as it grows. New here? Try `orderone demo`.",
+        description=(
+            "Keep everything a network computes of order one as it grows. New here? Try `orderone"
+            " demo`."
+        ),
         config=(tyro.conf.FlagCreatePairsOff,),
     )

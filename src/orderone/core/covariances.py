@@ -1,6 +1,7 @@
 """Covariance matrices over inputs, as users give them: any array, checked once.
 
-A torch tensor stays one, on its device; everything else becomes a numpy array. float32 stays; other numbers become float64.
+A torch tensor stays one, on its device; everything else becomes a numpy array. float32 stays; other
+numbers become float64.
 """
 
 from typing import Any
@@ -14,18 +15,27 @@ from orderone.core.given import Array
 
 __all__ = ["array", "bounded", "correlation", "covariance", "like", "numpy"]
 
-ROUNDING = {4: 1e-5, 8: 1e-9}  # bytes of the dtype -> how far, relatively, rounding may take V from symmetric and PSD
+ROUNDING = {
+    4: 1e-5,
+    8: 1e-9,
+}  # bytes of the dtype -> how far, relatively, rounding may take V from symmetric and PSD
 
 
 def array(values: Array, name: str) -> tuple[Array, Any]:
     """`values` as an array of floats, and its namespace."""
     if array_api_compat.is_torch_array(values):
-        xp, kind = array_api_compat.array_namespace(values), str(values.layout)
+        xp = array_api_compat.array_namespace(values)
+        kind = str(values.layout)
         if kind != "torch.strided" or values.is_meta or values.is_complex():
             what = "without numbers" if values.is_meta else f"of {values.dtype}, {kind}"
-            raise ValueError(f"{name}: expected numbers, got a tensor {what}; give real numbers in a dense tensor")
+            raise ValueError(
+                f"{name}: expected numbers, got a tensor {what}; give real numbers in a dense"
+                " tensor"
+            )
         values = values.detach()
-        return (values if values.dtype in (xp.float32, xp.float64) else xp.astype(values, xp.float64)), xp  # type: ignore
+        return (
+            values if values.dtype in (xp.float32, xp.float64) else xp.astype(values, xp.float64)
+        ), xp  # type: ignore
     try:
         result = np.asarray(values)
         if np.iscomplexobj(result):
@@ -37,11 +47,14 @@ def array(values: Array, name: str) -> tuple[Array, Any]:
 
 
 def covariance(values: Array, name: str = "V0", *, batch: bool = False) -> tuple[Array, Any]:
-    """(m, m), symmetric and positive semidefinite up to rounding, and its namespace; with `batch`, also (starts, m, m)."""
+    """(m, m), symmetric and positive semidefinite up to rounding, and its namespace; with `batch`,
+    also (starts, m, m)."""
     V, xp = array(values, name)
     shape = "(m, m)" + (" or (starts, m, m)" if batch else "")
     if V.ndim not in ((2, 3) if batch else (2,)) or V.shape[-1] != V.shape[-2] or 0 in V.shape:
-        raise ValueError(f"{name}: expected a covariance matrix of shape {shape}, got shape {tuple(V.shape)}")
+        raise ValueError(
+            f"{name}: expected a covariance matrix of shape {shape}, got shape {tuple(V.shape)}"
+        )
     if not bool(xp.all(xp.isfinite(V))):
         raise ValueError(f"{name}: expected finite numbers, got NaN or infinity")
     _check(numpy(V), name)
@@ -49,7 +62,8 @@ def covariance(values: Array, name: str = "V0", *, batch: bool = False) -> tuple
 
 
 def _check(V: np.ndarray, name: str) -> None:
-    """One of many covariances is as wrong as all of them. Scaled rows and columns make tolerances relative."""
+    """One of many covariances is as wrong as all of them. Scaled rows and columns make tolerances
+    relative."""
     tolerance = ROUNDING[V.dtype.itemsize]
     transposed = np.swapaxes(V, -1, -2)
     size = np.abs(V).max(axis=(-1, -2), keepdims=True)
@@ -64,15 +78,20 @@ def _check(V: np.ndarray, name: str) -> None:
     for matrix, unit in ((scaled, size), (_without_scales(scaled, rounding), np.ones_like(size))):
         lowest = np.linalg.eigvalsh(matrix)[..., 0]
         if np.any(lowest < -tolerance * V.shape[-1]):
-            of = "one whose" if matrix is scaled else "one of whose correlations V_ab / sqrt(V_aa V_bb) the"
+            if matrix is scaled:
+                of = "one whose"
+            else:
+                of = "one of whose correlations V_ab / sqrt(V_aa V_bb) the"
             raise ValueError(
-                f"{name}: expected a positive semidefinite matrix, got {of} smallest eigenvalue is "
-                f"{(lowest * unit[..., 0, 0]).min():.3g}; a covariance is X @ X.T / features for inputs X"
+                f"{name}: expected a positive semidefinite matrix, got {of} smallest eigenvalue is"
+                f" {(lowest * unit[..., 0, 0]).min():.3g}; a covariance is X @ X.T / features for"
+                " inputs X"
             )
 
 
 def _without_scales(V: np.ndarray, rounding: float) -> np.ndarray:
-    """V_ab / sqrt(V_aa V_bb), 1 on the diagonal: a small input may be as wrong as a large one, beyond rounding of V."""
+    """V_ab / sqrt(V_aa V_bb), 1 on the diagonal: a small input may be as wrong as a large one,
+    beyond rounding of V."""
     variance = np.maximum(np.diagonal(V, axis1=-2, axis2=-1), 1e-290)
     scale = np.sqrt(variance)
     rho = V / scale[..., :, None] / scale[..., None, :]
@@ -81,7 +100,8 @@ def _without_scales(V: np.ndarray, rounding: float) -> np.ndarray:
 
 
 def correlation(V: Array) -> Array:
-    """V_ab / sqrt(V_aa V_bb) of (..., m, m), within [-1, 1]; 0 where an input has no variance, 1 on the diagonal."""
+    """V_ab / sqrt(V_aa V_bb) of (..., m, m), within [-1, 1]; 0 where an input has no variance, 1 on
+    the diagonal."""
     xp = array_api_compat.array_namespace(V)
     variance = xp.linalg.diagonal(V)
     safe = xp.where(variance > 0, variance, xp.ones_like(variance))

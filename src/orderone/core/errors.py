@@ -8,7 +8,8 @@ T = TypeVar("T")
 
 
 def one_of(value: object, known: Iterable[str], kind: str) -> str:
-    """The one of the `known` names that `value` is, in any case; otherwise a ValueError that lists them."""
+    """The one of the `known` names that `value` is, in any case; otherwise a ValueError that lists
+    them."""
     known = tuple(known)
     found = value.lower() if isinstance(value, str) else value
     if found in known:

@@ -1,11 +1,14 @@
-"""Exact rationals. Exponents are compared with `==`, so a float that only looks like 1/10 must not get in."""
+"""Exact rationals. Exponents are compared with `==`, so a float that only looks like 1/10 must not
+get in."""
 
 from decimal import Decimal
 from fractions import Fraction
 from numbers import Rational, Real
 from operator import index
 
-ZERO, HALF, ONE = Fraction(0), Fraction(1, 2), Fraction(1)
+ZERO = Fraction(0)
+HALF = Fraction(1, 2)
+ONE = Fraction(1)
 
 # A float is a dyadic number: 0.5 and 0.375 are what they say, 0.1 is 3602879701896397/2**55.
 LARGEST_FLOAT_DENOMINATOR = 1024
@@ -14,15 +17,23 @@ LARGEST_FLOAT_DENOMINATOR = 1024
 def exact(value: object, name: str) -> Fraction:
     """`value` as a Fraction, or a ValueError naming the argument."""
     if isinstance(value, bool) or not isinstance(value, (Real, str, Decimal)):
-        raise ValueError(f"{name}: expected an exact number (Fraction, int or '1/2'), got {value!r}")
+        raise ValueError(
+            f"{name}: expected an exact number (Fraction, int or '1/2'), got {value!r}"
+        )
     try:
         result = _fraction(value)
     except (ValueError, OverflowError, ZeroDivisionError) as error:
-        raise ValueError(f"{name}: expected an exact number such as Fraction(1, 2) or '1/2', got {value!r}") from error
-    if isinstance(value, Real) and not isinstance(value, Rational) and result.denominator > LARGEST_FLOAT_DENOMINATOR:
         raise ValueError(
-            f"{name}: expected an exact number, got the float {float(value)!r}, whose exact value is {result}; "
-            f"write Fraction('{float(value)!r}') or '{result.limit_denominator(100)}'"
+            f"{name}: expected an exact number such as Fraction(1, 2) or '1/2', got {value!r}"
+        ) from error
+    if (
+        isinstance(value, Real)
+        and not isinstance(value, Rational)
+        and result.denominator > LARGEST_FLOAT_DENOMINATOR
+    ):
+        raise ValueError(
+            f"{name}: expected an exact number, got the float {float(value)!r}, whose exact value"
+            f" is {result}; write Fraction('{float(value)!r}') or '{result.limit_denominator(100)}'"
         )
     return result
 
@@ -31,7 +42,9 @@ def _fraction(value: Real | str | Decimal) -> Fraction:
     """Numpy's numbers become Python's, which do not overflow."""
     if isinstance(value, Rational):
         return Fraction(int(value.numerator), int(value.denominator))
-    return Fraction(float(value)) if isinstance(value, Real) else Fraction(value)
+    if isinstance(value, Real):
+        return Fraction(float(value))
+    return Fraction(value)
 
 
 def count(value: object, name: str, least: int = 1, most: int | None = None) -> int:
@@ -53,4 +66,6 @@ def power(exponent: Fraction, base: str = "n") -> str:
         return "1"
     if exponent == 1:
         return base
-    return f"{base}^{exponent}" if exponent.denominator == 1 else f"{base}^({exponent})"
+    if exponent.denominator == 1:
+        return f"{base}^{exponent}"
+    return f"{base}^({exponent})"

@@ -1,4 +1,5 @@
-"""A dict that stays as it is: exponents can be looked up, compared, hashed and copied, and not changed by accident."""
+"""A dict that stays as it is: exponents can be looked up, compared, hashed and copied, and not
+changed by accident."""
 
 from typing import NoReturn, TypeVar
 

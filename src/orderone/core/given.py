@@ -1,5 +1,6 @@
-"""What users may type. Functions that take these read them themselves and raise ValueErrors that say what to do, so the
-run-time type checks of the test suite leave them alone; static checkers see the real types."""
+"""What users may type. Functions that take these read them themselves and raise ValueErrors that
+say what to do, so the run-time type checks of the test suite leave them alone; static checkers see
+the real types."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from decimal import Decimal
@@ -18,6 +19,18 @@ if TYPE_CHECKING:
     GivenExponents: TypeAlias = Mapping[str, Exact] | Sequence[Exact]
     GivenConstraints: TypeAlias = str | Iterable[str | Mapping[str, Exact]] | Mapping[str, Exact]
 else:
-    Array = Exact = Name = Count = Number = Function = GivenExponents = GivenConstraints = ArrayLike = Any
+    Array = Exact = Name = Count = Number = Function = GivenExponents = GivenConstraints = (
+        ArrayLike
+    ) = Any
 
-__all__ = ["Array", "ArrayLike", "Count", "Exact", "Function", "GivenConstraints", "GivenExponents", "Name", "Number"]
+__all__ = [
+    "Array",
+    "ArrayLike",
+    "Count",
+    "Exact",
+    "Function",
+    "GivenConstraints",
+    "GivenExponents",
+    "Name",
+    "Number",
+]

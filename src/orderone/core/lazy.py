@@ -5,12 +5,17 @@ from importlib import import_module
 
 
 def lazy_names(package: str, names: Mapping[str, str | None]) -> Callable[[str], object]:
-    """A module `__getattr__`: a name maps to the submodule that defines it, or to None if it is one."""
+    """A module `__getattr__`: a name maps to the submodule that defines it, or to None if it is
+    one."""
 
     def __getattr__(name: str) -> object:  # noqa: N807
         if name not in names:
-            raise AttributeError(f"module {package!r} has no attribute {name!r}; it has {', '.join(names)}")
+            raise AttributeError(
+                f"module {package!r} has no attribute {name!r}; it has {', '.join(names)}"
+            )
         home = names[name]
-        return import_module(f"{package}.{name}") if home is None else getattr(import_module(f"{package}.{home}"), name)
+        if home is None:
+            return import_module(f"{package}.{name}")
+        return getattr(import_module(f"{package}.{home}"), name)
 
     return __getattr__

@@ -1,7 +1,8 @@
 """One at a time: a lock between processes that lasts no longer than the process which holds it.
 
-The system locks an open file, and lets go of it when its process ends, however that ends: no lock is ever stale. Where a
-file system knows no locks, as some of networks do, everybody goes on as if alone.
+The system locks an open file, and lets go of it when its process ends, however that ends: no lock
+is ever stale. Where a file system knows no locks, as some of networks do, everybody goes on as if
+alone.
 """
 
 import errno
@@ -22,7 +23,8 @@ TAKEN = (errno.EACCES, errno.EAGAIN)
 
 @contextmanager
 def locked(path: Path, wait: bool = True) -> Iterator[bool]:
-    """Whether the lock is ours; never False for those who wait. The file is there only while somebody holds it."""
+    """Whether the lock is ours; never False for those who wait. The file is there only while
+    somebody holds it."""
     file = _take(path)
     while file is None and wait:
         time.sleep(PAUSE)
@@ -55,7 +57,8 @@ def _lock(file: int) -> bool:
 
 
 def _is_still(file: int, path: Path) -> bool:
-    """Its last holder may have removed the file after we opened it; others would lock another one."""
+    """Its last holder may have removed the file after we opened it; others would lock another
+    one."""
     try:
         return os.path.samestat(os.fstat(file), path.stat())
     except FileNotFoundError:

@@ -10,4 +10,6 @@ def need(module: str, extra: str, purpose: str) -> Any:
         return import_module(module)
     except ImportError as error:
         package = module.partition(".")[0]
-        raise ImportError(f"{package} is needed {purpose}; pip install 'orderone[{extra}]'") from error
+        raise ImportError(
+            f"{package} is needed {purpose}; pip install 'orderone[{extra}]'"
+        ) from error

@@ -16,7 +16,9 @@ def reals(values: Array, name: str, *, least: Number = -inf, most: Number = inf)
     if result.size == 0:
         raise ValueError(f"{name}: expected numbers, got none")
     if not np.all((result >= least) & (result <= most)):
-        raise ValueError(f"{name}: expected numbers in [{least:.12g}, {most:.12g}], got {_few(result)}")
+        raise ValueError(
+            f"{name}: expected numbers in [{least:.12g}, {most:.12g}], got {_few(result)}"
+        )
     return result
 
 
@@ -24,11 +26,16 @@ def finite(values: Array, name: str, least: int = 1) -> np.ndarray:
     """`values` as a flat float64 array of at least `least` finite numbers."""
     result = reals(values, name).ravel()
     if result.size < least or not np.all(np.isfinite(result)):
-        raise ValueError(f"{name}: expected at least {least} finite numbers, got {_few(result)}; leave out the others")
+        raise ValueError(
+            f"{name}: expected at least {least} finite numbers, got {_few(result)}; leave out the"
+            " others"
+        )
     return result
 
 
 def _few(values: Array) -> str:
     shown = ", ".join(f"{v:g}" for v in values.ravel()[:4])
     shape = f" (shape {values.shape})" if values.ndim else ""
-    return f"{shown}{', ...' if values.size > 4 else ''}{shape}" if values.size else "none"
+    if values.size:
+        return f"{shown}{', ...' if values.size > 4 else ''}{shape}"
+    return "none"

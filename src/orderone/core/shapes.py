@@ -1,4 +1,5 @@
-"""Array shapes for signatures. They are checked under test, where jaxtyping is installed, and are only words elsewhere."""
+"""Array shapes for signatures. They are checked under test, where jaxtyping is installed, and are
+only words elsewhere."""
 
 from typing import TYPE_CHECKING, Any
 

@@ -12,7 +12,8 @@ from orderone.core.given import Count
 
 @lru_cache(maxsize=1)
 def digits() -> tuple[Tensor, Tensor]:
-    """Images of shape (n, 1, 8, 8) with mean zero and variance one over all pixels, and the digits they show, (n,)."""
+    """Images of shape (n, 1, 8, 8) with mean zero and variance one over all pixels, and the digits
+    they show, (n,)."""
     images, labels = raw_digits()
     return (images - images.mean()) / images.std(), labels
 
@@ -31,6 +32,8 @@ def raw_digits() -> tuple[Tensor, Tensor]:
 def digits_batch(seed: Count = 0, batch: Count = 64) -> tuple[Tensor, Tensor]:
     """Different images, drawn at random, and what they show."""
     images, labels = digits()
-    order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(count(seed, "seed", least=0)))
+    order = torch.randperm(
+        len(labels), generator=torch.Generator().manual_seed(count(seed, "seed", least=0))
+    )
     chosen = order[: count(batch, "batch", most=len(labels))]
     return images[chosen], labels[chosen]

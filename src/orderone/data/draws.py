@@ -1,9 +1,12 @@
-"""Random numbers by their place: a hash of (seed, step, stream, index), so that nothing has to be drawn before.
+"""Random numbers by their place: a hash of (seed, step, stream, index), so that nothing has to be
+drawn before.
 
-    key = mix(mix(mix(seed) + step) + stream),    draw_i = mix(key + (i + 1) g),    g = 2^64 / golden ratio
+    key = mix(mix(mix(seed) + step) + stream),    draw_i = mix(key + (i + 1) g),    g = 2^64 /
+                                                  golden ratio
 
-`mix` is the finaliser of SplitMix64 (Steele, Lea & Flood 2014), a bijection of 64 bits; draws of one key are the outputs
-of that generator. Whole-number arithmetic only: the numbers are the same on every device, for one seed or for many.
+`mix` is the finaliser of SplitMix64 (Steele, Lea & Flood 2014), a bijection of 64 bits; draws of
+one key are the outputs of that generator. Whole-number arithmetic only: the numbers are the same on
+every device, for one seed or for many.
 """
 
 from collections.abc import Sequence
@@ -13,15 +16,20 @@ from zlib import crc32
 import torch
 from torch import Tensor
 
-_GOLDEN, _FIRST, _SECOND = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
-_ALL, _FEW = (1 << 64) - 1, (1 << 24) - 1
+_GOLDEN = 0x9E3779B97F4A7C15
+_FIRST = 0xBF58476D1CE4E5B9
+_SECOND = 0x94D049BB133111EB
+_ALL = (1 << 64) - 1
+_FEW = (1 << 24) - 1
 
 
 class Draws:
-    """Independent numbers for every seed: each method gives a tensor (seeds, *shape), of a stream with its own name."""
+    """Independent numbers for every seed: each method gives a tensor (seeds, *shape), of a stream
+    with its own name."""
 
     def __init__(self, seeds: Sequence[int], step: int, device: torch.device | str | None = None):
-        self.keys, self.device = [_mix(_mix(seed) + step) for seed in seeds], device
+        self.keys = [_mix(_mix(seed) + step) for seed in seeds]
+        self.device = device
 
     def bits(self, stream: str, *shape: int) -> Tensor:
         """Whole numbers from -2^63 to 2^63 - 1."""
@@ -40,7 +48,8 @@ class Draws:
         return _normal(self._at(self._keys(stream)[member], place))
 
     def below(self, limit: int | Tensor, stream: str, *shape: int) -> Tensor:
-        """Whole numbers from 0 to limit - 1; 53 bits of chance, which is even enough for any limit below 2^40."""
+        """Whole numbers from 0 to limit - 1; 53 bits of chance, which is even enough for any limit
+        below 2^40."""
         return ((self.bits(stream, *shape) >> 11 & (1 << 53) - 1).double() * 2**-53 * limit).long()
 
     def _keys(self, stream: str) -> Tensor:
@@ -53,7 +62,8 @@ class Draws:
 
 def _normal(bits: Tensor) -> Tensor:
     """Box and Muller: sqrt(-2 log u) cos(2 pi v) with u in (0, 1], both from one draw."""
-    u, v = 1 - (bits >> 40 & _FEW).float() * 2**-24, (bits >> 16 & _FEW).float() * 2**-24
+    u = 1 - (bits >> 40 & _FEW).float() * 2**-24
+    v = (bits >> 16 & _FEW).float() * 2**-24
     return (-2 * u.log()).sqrt() * (2 * pi * v).cos()
 
 
@@ -65,7 +75,8 @@ def _mix(x: int) -> int:
 
 
 def _mixed(x: Tensor) -> Tensor:
-    """The same of tensors, whose products wrap around by themselves and whose shifts would drag the sign along."""
+    """The same of tensors, whose products wrap around by themselves and whose shifts would drag the
+    sign along."""
     x = (x ^ _shifted(x, 30)) * _signed(_FIRST)
     x = (x ^ _shifted(x, 27)) * _signed(_SECOND)
     return x ^ _shifted(x, 31)

@@ -1,4 +1,5 @@
-"""Text to token numbers: bytes, or byte pairs as GPT-2 joins them; encoded once, then kept beside the data."""
+"""Text to token numbers: bytes, or byte pairs as GPT-2 joins them; encoded once, then kept beside
+the data."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -19,7 +20,9 @@ _LINE = re.compile(
 )  # a line end between letters is a token of its own, wherever the text is cut
 
 
-def encode(text: bytes, tokenizer: Any = "bytes", root: Any = "data", cache: Any = None) -> tuple[Tensor, int]:
+def encode(
+    text: bytes, tokenizer: Any = "bytes", root: Any = "data", cache: Any = None
+) -> tuple[Tensor, int]:
     """Token numbers (uint8 or int32) and how many different ones there are."""
     if isinstance(tokenizer, str) and tokenizer == "bytes":
         return torch.frombuffer(bytearray(text), dtype=torch.uint8), 256
@@ -30,7 +33,8 @@ def encode(text: bytes, tokenizer: Any = "bytes", root: Any = "data", cache: Any
 def encode_pieces(
     pieces: Sequence[bytes], tokenizer: Any = "bytes", root: Any = "data", cache: Any = None
 ) -> tuple[Tensor, Tensor, int]:
-    """Pieces of text one after another: token numbers, how many each piece has, and how many different ones there are."""
+    """Pieces of text one after another: token numbers, how many each piece has, and how many
+    different ones there are."""
     if isinstance(tokenizer, str) and tokenizer == "bytes":
         tokens = torch.frombuffer(bytearray(b"".join(pieces)), dtype=torch.uint8)
         return tokens, torch.tensor([len(piece) for piece in pieces]), 256
@@ -38,13 +42,19 @@ def encode_pieces(
     if cache is False:
         found = _encode(coder, pieces)
     else:
-        folder = Path(fspath(root)) / "encoded" if cache is None else Path(fspath(cache))
-        found = _kept(folder / f"{_key(pieces, coder.to_str())}.safetensors", lambda: _encode(coder, pieces))
+        if cache is None:
+            folder = Path(fspath(root)) / "encoded"
+        else:
+            folder = Path(fspath(cache))
+        found = _kept(
+            folder / f"{_key(pieces, coder.to_str())}.safetensors", lambda: _encode(coder, pieces)
+        )
     return found["tokens"], found["lengths"], coder.get_vocab_size()
 
 
 def read_tokenizer(tokenizer: Any, root: Any = "data") -> Any:
-    """A `tokenizers.Tokenizer` from its name, a folder of `encoder.json` and `vocab.bpe`, or a `tokenizer.json`."""
+    """A `tokenizers.Tokenizer` from its name, a folder of `encoder.json` and `vocab.bpe`, or a
+    `tokenizer.json`."""
     tokenizers = need("tokenizers", "data", "for byte pairs")
     if isinstance(tokenizer, tokenizers.Tokenizer):
         return tokenizer
@@ -59,8 +69,8 @@ def read_tokenizer(tokenizer: Any, root: Any = "data") -> Any:
         if path.is_dir():
             return _byte_level(tokenizers, found_in(path, "gpt2", "encoder.json", "vocab.bpe"))
     raise ValueError(
-        f"tokenizer: expected 'bytes', 'gpt2', a tokenizer.json, or a folder with encoder.json and vocab.bpe; got "
-        f"{tokenizer!r}"
+        "tokenizer: expected 'bytes', 'gpt2', a tokenizer.json, or a folder with encoder.json and"
+        f" vocab.bpe; got {tokenizer!r}"
     )
 
 
@@ -76,15 +86,19 @@ def _byte_level(tokenizers: Any, folder: Path) -> Any:
 def _encode(coder: Any, pieces: Sequence[bytes]) -> dict[str, Tensor]:
     ids = [
         part.ids
-        for part in coder.encode_batch([piece.decode(errors="replace") for piece in pieces], add_special_tokens=False)
+        for part in coder.encode_batch(
+            [piece.decode(errors="replace") for piece in pieces], add_special_tokens=False
+        )
     ]
     tokens = torch.tensor([token for part in ids for token in part], dtype=torch.int32)
     return {"tokens": tokens, "lengths": torch.tensor([len(part) for part in ids])}
 
 
 def _chunks(text: bytes) -> list[bytes]:
-    """Each ends after a line end beside which there are no blanks: cut there, the tokens stay the same."""
-    chunks, start = [], 0
+    """Each ends after a line end beside which there are no blanks: cut there, the tokens stay the
+    same."""
+    chunks = []
+    start = 0
     while start < len(text):
         found = _LINE.search(text, start + _CHUNK)
         end = found.end() if found else len(text)
@@ -94,7 +108,8 @@ def _chunks(text: bytes) -> list[bytes]:
 
 
 def _kept(path: Path, make: Callable[[], dict[str, Tensor]]) -> dict[str, Tensor]:
-    """What the file holds, or what is made now and written there; where nothing can be written, it is made every time."""
+    """What the file holds, or what is made now and written there; where nothing can be written, it
+    is made every time."""
     safetensors = need("safetensors", "data", "to keep what was encoded")
     files = need("safetensors.torch", "data", "to keep what was encoded")
     try:

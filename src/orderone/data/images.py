@@ -1,8 +1,10 @@
 """Image classification: bytes on the device, augmented and normalised as they are needed.
 
-    bytes -> crop, flip, RandAugment (bytes) -> normalised to mean 0 and deviation 1 -> erasing -> mixup or cutmix
+    bytes -> crop, flip, RandAugment (bytes) -> normalised to mean 0 and deviation 1 -> erasing ->
+    mixup or cutmix
 
-Every epoch shows each image once. What is held out is only normalised. `S2` is the recipe of S2 II.1.A.
+Every epoch shows each image once. What is held out is only normalised. `S2` is the recipe of S2
+II.1.A.
 """
 
 from collections.abc import Mapping, Sequence
@@ -50,10 +52,13 @@ def images(
     """A task: tell what an image shows.
 
     Args:
-        source: "digits", "mnist", "fashion-mnist", "cifar10" (in `root`); a folder with a folder of images for each class,
-            or with such folders `train` and `val`; or two tensors, bytes (n, channels, height, width) and classes (n,).
+        source: "digits", "mnist", "fashion-mnist", "cifar10" (in `root`); a folder with a folder of
+        images for each class,
+            or with such folders `train` and `val`; or two tensors, bytes (n, channels, height,
+            width) and classes (n,).
         batch: How many images a batch has.
-        augment: "flip"; "crop": shifted by an eighth of the side, and flipped; "resize": a box enlarged, and flipped;
+        augment: "flip"; "crop": shifted by an eighth of the side, and flipped; "resize": a box
+        enlarged, and flipped;
             "randaugment": that, and two operations of magnitude 9.
         mixup: The v of Beta(v, v) for the share of the first of two images; 0 for none.
         cutmix: The same for images cut into others; a coin decides where both are given.
@@ -84,14 +89,24 @@ class Images:
         format: Name = "pairs",
         device: Any = None,
     ):
-        self.train, self.held, self.recipe = train, held, recipe
-        self.size, self.format = count(batch, "batch"), one_of(format, FORMATS, "format")
-        self.evaluations = None if evaluations is None else count(evaluations, "evaluations", least=0)
+        self.train = train
+        self.held = held
+        self.recipe = recipe
+        self.size = count(batch, "batch")
+        self.format = one_of(format, FORMATS, "format")
+        if evaluations is None:
+            self.evaluations = None
+        else:
+            self.evaluations = count(evaluations, "evaluations", least=0)
         self.device = read_device(device)
         self.classes = max(train.classes, held.classes)
-        self.shape, self._order = train.shape, Order(len(train), self.size)
+        self.shape = train.shape
+        self._order = Order(len(train), self.size)
         self.mean, self.std = train.moments()
-        self.name = f"images {train.fingerprint} {held.fingerprint} {recipe} {self.format} {self.size} {evaluations}"
+        self.name = (
+            f"images {train.fingerprint} {held.fingerprint} {recipe} {self.format} {self.size}"
+            f" {evaluations}"
+        )
 
     @property
     def loss(self) -> Loss | None:
@@ -103,11 +118,15 @@ class Images:
         return self._batch(pixels[0], labels[0])
 
     def stacked(self, step: Count, seeds: Sequence[int], device: Any = None) -> Batch:
-        return self._batch(*self._augmented(step, seeds, self.device if device is None else read_device(device)))
+        return self._batch(
+            *self._augmented(step, seeds, self.device if device is None else read_device(device))
+        )
 
     def evaluation(self) -> list[Batch]:
-        """Whole batches of the held-out images, at equal distances; all of them where `evaluations` is None."""
-        number, whole = len(self.held), len(self.held) // self.size
+        """Whole batches of the held-out images, at equal distances; all of them where `evaluations`
+        is None."""
+        number = len(self.held)
+        whole = len(self.held) // self.size
         which = torch.arange(number)
         if self.evaluations is not None and whole:
             which = spread(number, min(whole, self.evaluations) * self.size)
@@ -117,14 +136,20 @@ class Images:
         pixels, labels = self.held.take(which, Draws([0], 0), self.device)
         return self._batch(self._normalised(pixels), labels)
 
-    def _augmented(self, step: int, seeds: Sequence[int], device: torch.device) -> tuple[Tensor, Tensor]:
-        draws, count = Draws(seeds, step), len(seeds)
+    def _augmented(
+        self, step: int, seeds: Sequence[int], device: torch.device
+    ) -> tuple[Tensor, Tensor]:
+        draws = Draws(seeds, step)
+        count = len(seeds)
         pixels, labels = self.train.take(self._order(step, seeds).flatten(), draws, device)
         if isinstance(self.train, Files):
             self.train.ahead(self._order(step + 1, seeds).flatten(), Draws(seeds, step + 1))
-        pixels = self.recipe.bytes(pixels, draws, (self.mean * 255).round().to(torch.uint8), self.train.cropped)
+        pixels = self.recipe.bytes(
+            pixels, draws, (self.mean * 255).round().to(torch.uint8), self.train.cropped
+        )
         pixels = self.recipe.erased(self._normalised(pixels), draws, Draws(seeds, step, device))
-        pixels, labels = pixels.view(count, self.size, *pixels.shape[1:]), labels.view(count, self.size)
+        pixels = pixels.view(count, self.size, *pixels.shape[1:])
+        labels = labels.view(count, self.size)
         return self.recipe.mixed(pixels, labels, draws, self.classes)
 
     def _normalised(self, pixels: Tensor) -> Tensor:
@@ -136,12 +161,14 @@ class Images:
             return pixels, labels
         if self.loss is None:
             return {"pixel_values": pixels, "labels": labels}
-        return {"pixel_values": pixels}, labels  # such a model knows no labels that are shared between classes
+        return {
+            "pixel_values": pixels
+        }, labels  # such a model knows no labels that are shared between classes
 
     def __repr__(self) -> str:
         return (
-            f"Images({len(self.train):,} of {self.classes} classes, {tuple(self.shape)}, {len(self.held):,} held out, "
-            f"batches of {self.size}, {self.recipe}, {self.format})"
+            f"Images({len(self.train):,} of {self.classes} classes, {tuple(self.shape)},"
+            f" {len(self.held):,} held out, batches of {self.size}, {self.recipe}, {self.format})"
         )
 
 
@@ -153,10 +180,14 @@ def _read(source: Any, root: Any, size: int, resized: bool) -> tuple[Pixels, Pix
         one_of(source, SETS, f"images (and there is no such folder as {Path(source).absolute()})")
     if isinstance(source, str | PathLike):
         return image_folder(Path(source), size, resized)
-    if isinstance(source, tuple | list) and len(source) == 2 and all(isinstance(x, Tensor) for x in source):
+    if (
+        isinstance(source, tuple | list)
+        and len(source) == 2
+        and all(isinstance(x, Tensor) for x in source)
+    ):
         train, held = apart(Arrays(source[0], source[1]))
         return Memory(train), Memory(held)
     raise ValueError(
-        f"source: expected {', '.join(map(repr, SETS))}, a folder with a folder for each class, or a pair of tensors "
-        f"(bytes, classes); got {type(source).__name__}"
+        f"source: expected {', '.join(map(repr, SETS))}, a folder with a folder for each class, or"
+        f" a pair of tensors (bytes, classes); got {type(source).__name__}"
     )

@@ -1,10 +1,13 @@
 """Language modelling: pieces of a text from random places, to predict the next token.
 
-    pairs         (tokens s .. s + length - 1, tokens s + 1 .. s + length):  a model that gives logits
-    huggingface   {"input_ids": tokens, "labels": the same tokens}:          a model that shifts them itself
+    pairs         (tokens s .. s + length - 1, tokens s + 1 .. s + length):  a model that gives
+                  logits
+    huggingface   {"input_ids": tokens, "labels": the same tokens}:          a model that shifts
+                  them itself
 
-All tokens are one tensor on the device; a batch is a lookup. The end of each of sixteen equal parts of the text is held
-out, so that training and evaluation are of one kind even where the files are sorted.
+All tokens are one tensor on the device; a batch is a lookup. The end of each of sixteen equal parts
+of the text is held out, so that training and evaluation are of one kind even where the files are
+sorted.
 """
 
 from collections.abc import Sequence
@@ -45,17 +48,15 @@ def language(
     """A task: predict the next token of `source`.
 
     Args:
-        source: "python" (the text of the standard library), "sotu", "gutenberg" or "imdb" (in `root`), a file, a folder of
+        source: "python" (the text of the standard library), "sotu", "gutenberg" or "imdb" (in
+        `root`), a file, a folder of
             .txt files, a list of files, bytes, or a tensor of token numbers.
-        tokenizer: "bytes", "gpt2" (`encoder.json` and `vocab.bpe` in `root`), or a folder or `tokenizer.json` of your own.
-        batch: How many pieces a batch has.
-        length: How many tokens a piece has.
-        held_out: The part of the text that is for evaluation.
-        evaluations: How many batches of it are used at most.
-        format: "pairs" of inputs and targets, or "huggingface".
+        tokenizer: "bytes", "gpt2" (`encoder.json` and `vocab.bpe` in `root`), or a folder or
+        `tokenizer.json` of your own. batch: How many pieces a batch has. length: How many tokens a
+        piece has. held_out: The part of the text that is for evaluation. evaluations: How many
+        batches of it are used at most. format: "pairs" of inputs and targets, or "huggingface".
         vocab: How many different tokens there are, for a tensor; by default the largest and one.
-        device: Where the tokens are kept and batches are made.
-        root: The folder of data sets.
+        device: Where the tokens are kept and batches are made. root: The folder of data sets.
         cache: Where encoded text is kept, by default in `root/encoded`; False for nowhere.
     """
     if isinstance(source, Tensor):
@@ -63,7 +64,14 @@ def language(
     else:
         tokens, size = encode(read_corpus(source, root), tokenizer, root, cache)
     return Language(
-        tokens, size, batch, length, held_out=held_out, evaluations=evaluations, format=format, device=device
+        tokens,
+        size,
+        batch,
+        length,
+        held_out=held_out,
+        evaluations=evaluations,
+        format=format,
+        device=device,
     )
 
 
@@ -84,7 +92,9 @@ class Language:
         format: Name = "pairs",
         device: Any = None,
     ):
-        self.vocab, self.size, self.length = count(vocab, "vocab"), count(batch, "batch"), count(length, "length")
+        self.vocab = count(vocab, "vocab")
+        self.size = count(batch, "batch")
+        self.length = count(length, "length")
         self.format = one_of(format, FORMATS, "format")
         self._window = self.length + (self.format == "pairs")
         training, held = _split(tokens, real(held_out, "held_out", least=0, most=0.9), self._window)
@@ -103,11 +113,17 @@ class Language:
         return self._batch(self._pieces(step, [seed], self.device)[0])
 
     def stacked(self, step: Count, seeds: Sequence[int], device: Any = None) -> Batch:
-        return self._batch(self._pieces(step, seeds, self.device if device is None else read_device(device)))
+        return self._batch(
+            self._pieces(step, seeds, self.device if device is None else read_device(device))
+        )
 
     def evaluation(self) -> list[Batch]:
         """Pieces of the held-out text, at equal distances and without overlap."""
-        return [self._batch(piece.to(self.device).long()) for piece in self.held_out.split(self.size) if len(piece)]
+        return [
+            self._batch(piece.to(self.device).long())
+            for piece in self.held_out.split(self.size)
+            if len(piece)
+        ]
 
     def _pieces(self, step: int, seeds: Sequence[int], device: torch.device) -> Tensor:
         if device not in self._tokens:
@@ -115,7 +131,9 @@ class Language:
         tokens = self._tokens[device]
         draws = Draws(seeds, step, device)
         starts = draws.below(len(tokens) - self._window + 1, "starts", self.size)
-        pieces = tokens.unfold(0, self._window, 1).index_select(0, starts.flatten())  # twice as fast as single tokens
+        pieces = tokens.unfold(0, self._window, 1).index_select(
+            0, starts.flatten()
+        )  # twice as fast as single tokens
         return pieces.long().view(len(seeds), self.size, self._window)
 
     def _batch(self, pieces: Tensor) -> Batch:
@@ -125,8 +143,8 @@ class Language:
 
     def __repr__(self) -> str:
         return (
-            f"Language({len(self.tokens):,} tokens of {self.vocab}, {self.held_out.shape[0]} pieces held out, "
-            f"batches of {self.size} x {self.length}, {self.format})"
+            f"Language({len(self.tokens):,} tokens of {self.vocab}, {self.held_out.shape[0]} pieces"
+            f" held out, batches of {self.size} x {self.length}, {self.format})"
         )
 
 
@@ -139,8 +157,9 @@ def _split(tokens: Tensor, held_out: float, window: int) -> tuple[Tensor, Tensor
     training = torch.cat([section[:end] for section, end in zip(sections, ends, strict=True)])
     if len(training) < window or (held_out and kept < window):
         raise ValueError(
-            f"source: expected enough text for pieces of {window} tokens to train on and to hold out, got {len(tokens)} "
-            f"tokens, of which held_out={held_out:g} leaves {len(training)} and {kept}; give more text or a smaller length"
+            f"source: expected enough text for pieces of {window} tokens to train on and to hold"
+            f" out, got {len(tokens)} tokens, of which held_out={held_out:g} leaves {len(training)}"
+            f" and {kept}; give more text or a smaller length"
         )
     held = [section[end:] for section, end in zip(sections, ends, strict=True)]
     pieces = torch.cat([part[: len(part) // window * window].view(-1, window) for part in held])
@@ -148,7 +167,8 @@ def _split(tokens: Tensor, held_out: float, window: int) -> tuple[Tensor, Tensor
 
 
 def _spread(pieces: Tensor, size: int, batches: int) -> Tensor:
-    """So many whole batches of `size` at most, at equal distances; one smaller batch where there is no whole one."""
+    """So many whole batches of `size` at most, at equal distances; one smaller batch where there is
+    no whole one."""
     if len(pieces) < size:
         return pieces[: batches * size]
     return pieces[spread(len(pieces), min(len(pieces) // size, batches) * size)]
@@ -157,8 +177,8 @@ def _spread(pieces: Tensor, size: int, batches: int) -> Tensor:
 def _given_tokens(tokens: Tensor, vocab: Count | None) -> tuple[Tensor, int]:
     if tokens.dim() != 1 or tokens.is_floating_point() or not len(tokens) or tokens.min() < 0:
         raise ValueError(
-            f"source: expected a tensor of token numbers of the shape (tokens,), got {tokens.dtype} of "
-            f"{tuple(tokens.shape)}{'' if not tokens.numel() else f' from {tokens.min()}'}"
+            f"source: expected a tensor of token numbers of the shape (tokens,), got {tokens.dtype}"
+            f" of {tuple(tokens.shape)}{'' if not tokens.numel() else f' from {tokens.min()}'}"
         )
     least = int(tokens.max()) + 1
     return tokens, count(least if vocab is None else vocab, "vocab", least=least)

@@ -4,11 +4,15 @@ from os import fspath
 from pathlib import Path
 from typing import Any
 
-HOW = "get it with `python -m orderone.data.fetch {name}` (or `make data` for all), or give root= where you have it"
+HOW = (
+    "get it with `python -m orderone.data.fetch {name}` (or `make data` for all), or give root="
+    " where you have it"
+)
 
 
 def found_in(root: Any, name: str, *needed: str) -> Path:
-    """The folder `root/name`, or `root` itself, that holds a file for every one of the patterns `needed`."""
+    """The folder `root/name`, or `root` itself, that holds a file for every one of the patterns
+    `needed`."""
     try:
         places = [Path(fspath(root)) / name, Path(fspath(root))]
     except TypeError:
@@ -18,6 +22,6 @@ def found_in(root: Any, name: str, *needed: str) -> Path:
             return place
     looked = " and ".join(str(place.absolute()) for place in places)
     raise FileNotFoundError(
-        f"{name}: expected {', '.join(needed)} in a folder, looked in {looked}, and not all is there; "
-        + HOW.format(name=name)
+        f"{name}: expected {', '.join(needed)} in a folder, looked in {looked}, and not all is"
+        " there; " + HOW.format(name=name)
     )

@@ -1,4 +1,5 @@
-"""The order of samples: every epoch shows each one once, in an order of its own; epochs follow without a gap.
+"""The order of samples: every epoch shows each one once, in an order of its own; epochs follow
+without a gap.
 
 The order of an epoch sorts hashes of the places, so that it depends on seed and epoch alone.
 """
@@ -18,7 +19,8 @@ class Order:
     """Which samples step `step` sees: `order(step, seeds)` is (seeds, batch)."""
 
     def __init__(self, samples: int, batch: int):
-        self.samples, self.batch = samples, batch
+        self.samples = samples
+        self.batch = batch
         self._kept: OrderedDict[tuple[int, int], Tensor] = OrderedDict()
 
     def __call__(self, step: int, seeds: Sequence[int]) -> Tensor:
@@ -28,7 +30,8 @@ class Order:
         return found.long()
 
     def _row(self, start: int, seed: int) -> Tensor:
-        end, pieces = start + self.batch, []
+        end = start + self.batch
+        pieces = []
         while start < end:
             epoch, place = divmod(start, self.samples)
             pieces.append(self._epoch(seed, epoch)[place : place + end - start])

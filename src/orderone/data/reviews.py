@@ -1,6 +1,7 @@
 """Reviews of films, `[{"t": text, "s": 0 or 1}, ...]`, as one text.
 
-The file is sorted, so that its end is not like its beginning: reviews come in a random order, the same every time.
+The file is sorted, so that its end is not like its beginning: reviews come in a random order, the
+same every time.
 """
 
 import json
@@ -13,11 +14,13 @@ SEED = 0
 def read_reviews(path: Path) -> list[bytes]:
     """One document each, in utf-8; marks of line breaks become line breaks."""
     try:
-        texts = [str(review["t"]).replace("<br />", "\n") for review in json.loads(path.read_bytes())]
+        texts = [
+            str(review["t"]).replace("<br />", "\n") for review in json.loads(path.read_bytes())
+        ]
     except (ValueError, TypeError, KeyError) as error:
         raise ValueError(
-            f'source: expected a list of reviews, {{"t": text, ...}}, in {path}, and could not read that '
-            f"({type(error).__name__}: {error})"
+            f'source: expected a list of reviews, {{"t": text, ...}}, in {path}, and could not read'
+            f" that ({type(error).__name__}: {error})"
         ) from error
     random.Random(SEED).shuffle(texts)
     return [text.encode(errors="replace") for text in texts]

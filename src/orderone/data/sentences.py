@@ -1,7 +1,8 @@
 """Text as sentences: a table of tokens, and where each sentence starts.
 
-A sentence ends after . ! or ? (and what closes a quotation) before a blank, or before an empty line. The blank in front
-belongs to it, as GPT-2 joins byte pairs. Sentences that are longer than a sample are cut.
+A sentence ends after . ! or ? (and what closes a quotation) before a blank, or before an empty
+line. The blank in front belongs to it, as GPT-2 joins byte pairs. Sentences that are longer than a
+sample are cut.
 """
 
 import re
@@ -37,7 +38,10 @@ class Sentences:
         """To train on, and to hold out: the last sentences of each of sixteen equal parts."""
         parts = max(1, min(PARTS, int(held_out * len(self))))
         place = torch.arange(len(self)) * parts / len(self) % 1
-        held = place >= 1 - held_out if held_out else torch.zeros(len(self), dtype=torch.bool)
+        if held_out:
+            held = place >= 1 - held_out
+        else:
+            held = torch.zeros(len(self), dtype=torch.bool)
         return self._chosen(~held), self._chosen(held)
 
     def _chosen(self, which: Tensor) -> "Sentences":
@@ -45,8 +49,11 @@ class Sentences:
         return Sentences.of(self.tokens[which.repeat_interleave(lengths)], lengths[which])
 
 
-def read_sentences(text: bytes, tokenizer: Any, longest: int, root: Any, cache: Any) -> tuple[Sentences, int]:
-    """The sentences of a text, none longer than so many tokens, and the number of different tokens."""
+def read_sentences(
+    text: bytes, tokenizer: Any, longest: int, root: Any, cache: Any
+) -> tuple[Sentences, int]:
+    """The sentences of a text, none longer than so many tokens, and the number of different
+    tokens."""
     tokens, lengths, vocab = encode_pieces(pieces_of(text), tokenizer, root, cache)
     return Sentences.of(tokens, cut(lengths[lengths > 0], longest)), vocab
 

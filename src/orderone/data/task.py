@@ -1,6 +1,8 @@
-"""What a model is trained on: batches by number, the same for the same step and seed, and batches that are held out.
+"""What a model is trained on: batches by number, the same for the same step and seed, and batches
+that are held out.
 
-Any object with these names is a task. A batch is a tensor, keyword arguments in a dict, or a pair of inputs and targets.
+Any object with these names is a task. A batch is a tensor, keyword arguments in a dict, or a pair
+of inputs and targets.
 """
 
 from collections.abc import Callable, Sequence
@@ -12,7 +14,8 @@ from torch import Tensor
 Batch: TypeAlias = Any  # Tensor | dict[str, Tensor] | tuple[inputs, Tensor]
 Loss: TypeAlias = Callable[[Any, Any], Tensor]
 FORMATS = ("pairs", "huggingface")
-EVALUATIONS = 8  # held-out batches, if nothing else is asked for: they tell learning rates apart and cost little
+# held-out batches, if nothing else is asked for: they tell learning rates apart and cost little
+EVALUATIONS = 8
 
 
 @runtime_checkable
@@ -24,7 +27,8 @@ class Task(Protocol):
 
     @property
     def loss(self) -> Loss | None:
-        """loss(output, target), or None for the usual one: cross entropy for classes, the model's own for a dict."""
+        """loss(output, target), or None for the usual one: cross entropy for classes, the model's
+        own for a dict."""
         ...
 
     def batch(self, step: int, seed: int) -> Batch:
@@ -40,6 +44,8 @@ class Task(Protocol):
 class StackedTask(Task, Protocol):
     """A task that makes the batches of many members in one go."""
 
-    def stacked(self, step: int, seeds: Sequence[int], device: torch.device | str | None = None) -> Batch:
+    def stacked(
+        self, step: int, seeds: Sequence[int], device: torch.device | str | None = None
+    ) -> Batch:
         """`torch.stack` of `batch(step, seed)` for every seed, leaf by leaf, on the device."""
         ...

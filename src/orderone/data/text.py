@@ -1,6 +1,7 @@
 """The text of the Python standard library itself, as bytes: real text that nobody has to download.
 
-It is the same for everyone who runs the same version of Python. Only as many files are read as are asked for.
+It is the same for everyone who runs the same version of Python. Only as many files are read as are
+asked for.
 """
 
 import sysconfig
@@ -16,23 +17,35 @@ from orderone.core.given import Count
 
 VOCABULARY = 256  # a token is a byte
 ENOUGH = 1 << 20  # bytes to draw batches from
-# tests and demos repeat themselves, and what is installed or generated differs from machine to machine
-_LEFT_OUT = {"test", "tests", "idle_test", "idlelib", "turtledemo", "pydoc_data", "site-packages", "dist-packages"}
+# tests and demos repeat themselves, and what is installed or generated differs from machine to
+# machine
+_LEFT_OUT = {
+    "test",
+    "tests",
+    "idle_test",
+    "idlelib",
+    "turtledemo",
+    "pydoc_data",
+    "site-packages",
+    "dist-packages",
+}
 _GENERATED = ("_sysconfigdata", "config-", "__pycache__")
 
 
 @lru_cache(maxsize=4)
 def text(size: Count = ENOUGH) -> bytes:
-    """The first `size` bytes of all files, in the order of their names; fewer if there are fewer."""
-    found, size = bytearray(), count(size, "size")
+    """The first `size` bytes of all files, in the order of their names; fewer if there are
+    fewer."""
+    found = bytearray()
+    size = count(size, "size")
     for path in _files(folder := Path(sysconfig.get_path("stdlib"))):
         found += path.read_bytes().replace(b"\r\n", b"\n")
         if len(found) >= size:
             break
     if not found:
         raise FileNotFoundError(
-            f"text: expected the .py files of the Python standard library in {folder}, and there are none (zipped or "
-            "frozen Python?); give batches of your own"
+            f"text: expected the .py files of the Python standard library in {folder}, and there"
+            " are none (zipped or frozen Python?); give batches of your own"
         )
     return bytes(found[:size])
 
@@ -44,19 +57,33 @@ def text_batch(seed: Count = 0, batch: Count = 16, length: Count = 64) -> Tensor
 
 def text_batches(n: Count, seed: Count = 0, batch: Count = 16, length: Count = 64) -> list[Tensor]:
     """`n` different ones; the first is `text_batch(seed)`."""
-    n, batch, length = count(n, "n"), count(batch, "batch"), count(length, "length")
+    n = count(n, "n")
+    batch = count(batch, "batch")
+    length = count(length, "length")
     source = torch.frombuffer(bytearray(text()), dtype=torch.uint8)
     if length > len(source):
-        raise ValueError(f"length: expected at most {len(source)}, the size of the text; got {length}")
+        raise ValueError(
+            f"length: expected at most {len(source)}, the size of the text; got {length}"
+        )
     generator = torch.Generator().manual_seed(count(seed, "seed", least=0))
-    starts = [torch.randint(len(source) - length + 1, (batch, 1), generator=generator) for _ in range(n)]
+    starts = [
+        torch.randint(len(source) - length + 1, (batch, 1), generator=generator) for _ in range(n)
+    ]
     return [source[start + torch.arange(length)].long() for start in starts]
 
 
 def _files(folder: Path) -> Iterator[Path]:
-    """Sorted one folder at a time, so that nothing is listed that is not read; modules come before packages."""
-    entries = sorted(folder.iterdir(), key=lambda path: path.name) if folder.is_dir() else []
-    entries = [path for path in entries if path.name not in _LEFT_OUT and not path.name.startswith(_GENERATED)]
+    """Sorted one folder at a time, so that nothing is listed that is not read; modules come before
+    packages."""
+    if folder.is_dir():
+        entries = sorted(folder.iterdir(), key=lambda path: path.name)
+    else:
+        entries = []
+    entries = [
+        path
+        for path in entries
+        if path.name not in _LEFT_OUT and not path.name.startswith(_GENERATED)
+    ]
     yield from (path for path in entries if path.suffix == ".py" and path.is_file())
     for path in entries:
         if path.is_dir():

@@ -1,4 +1,5 @@
-"""A query string as numbers and words. What is missing, twice there or nobody's is a ValueError that names it."""
+"""A query string as numbers and words. What is missing, twice there or nobody's is a ValueError
+that names it."""
 
 from collections.abc import Collection
 from urllib.parse import parse_qsl
@@ -9,7 +10,8 @@ LONGEST = 120  # characters of one value: no number or name needs more
 
 
 class Query:
-    """What a page asks for. Every value is read by name; `done` tells of those that nobody has read."""
+    """What a page asks for. Every value is read by name; `done` tells of those that nobody has
+    read."""
 
     def __init__(self, text: str):
         pairs = parse_qsl(text, keep_blank_values=True, max_num_fields=32)
@@ -18,7 +20,8 @@ class Query:
             longest = max(len(name), len(value))
             if longest > LONGEST:
                 raise ValueError(
-                    f"{name[:20]}: expected at most {LONGEST} characters, got {longest}; give a name or a number"
+                    f"{name[:20]}: expected at most {LONGEST} characters, got {longest}; give a"
+                    " name or a number"
                 )
         if len(self._values) < len(pairs):
             twice = next(name for k, (name, _) in enumerate(pairs) if name in dict(pairs[:k]))

@@ -1,7 +1,8 @@
 """The explorer on this machine, and only there.
 
-It listens on 127.0.0.1, answers GET on the paths it knows, and nothing else. A page of another site cannot read from it:
-no header invites it, and a name that was made to point here (DNS rebinding) is not in the Host header that is expected.
+It listens on 127.0.0.1, answers GET on the paths it knows, and nothing else. A page of another site
+cannot read from it: no header invites it, and a name that was made to point here (DNS rebinding) is
+not in the Host header that is expected.
 """
 
 import hashlib
@@ -25,7 +26,12 @@ PORTS = range(8765, 8785)  # tried in turn where none is given
 LONGEST = 2000  # characters of a path with its query
 KEPT = 128  # answers
 PAGE = Path(__file__).parent / "page"
-TYPES = {".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
+TYPES = {
+    ".html": "text/html",
+    ".js": "text/javascript",
+    ".css": "text/css",
+    ".svg": "image/svg+xml",
+}
 VIEWS = ("choices", "network", "diagram", "rule", "depth")  # of `views`, which only workers load
 POLICY = "; ".join(
     (
@@ -83,9 +89,11 @@ class Explorer(ThreadingHTTPServer):
         return answer
 
     def server_bind(self) -> None:
-        """Without the question for this machine's name that `HTTPServer` asks, which may take seconds."""
+        """Without the question for this machine's name that `HTTPServer` asks, which may take
+        seconds."""
         TCPServer.server_bind(self)
-        self.server_name, self.server_port = HOST, self.server_address[1]
+        self.server_name = HOST
+        self.server_port = self.server_address[1]
 
     def server_close(self) -> None:
         super().server_close()
@@ -105,16 +113,21 @@ class Explorer(ThreadingHTTPServer):
                 return super().__init__((HOST, tried), _Handler)
             except OSError as error:
                 reason = error.strerror or error
-        raise ValueError(f"port: expected a free port, got {port} ({reason}); leave out --port to have one found")
+        raise ValueError(
+            f"port: expected a free port, got {port} ({reason}); leave out --port to have one found"
+        )
 
 
 class _Handler(BaseHTTPRequestHandler):
     server: Explorer  # type: ignore[assignment]
     protocol_version = "HTTP/1.1"  # one connection for many questions
-    server_version, sys_version = "orderone", ""
-    error_content_type, error_message_format = "text/plain; charset=utf-8", "%(code)d %(message)s\n"
+    server_version = "orderone"
+    sys_version = ""
+    error_content_type = "text/plain; charset=utf-8"
+    error_message_format = "%(code)d %(message)s\n"
     timeout = 60
-    wbufsize, disable_nagle_algorithm = 1 << 16, True  # an answer in two parts would wait 40 ms for the second
+    wbufsize = 1 << 16
+    disable_nagle_algorithm = True  # an answer in two parts would wait 40 ms for the second
 
     def do_GET(self) -> None:
         if len(self.path) > LONGEST:
@@ -143,7 +156,8 @@ class _Handler(BaseHTTPRequestHandler):
         return self._send(status, body, "application/json")
 
     def _gone(self) -> bool:
-        """Whether the browser has closed the connection, as it does when a page drops a question."""
+        """Whether the browser has closed the connection, as it does when a page drops a
+        question."""
         try:
             readable = select.select([self.connection], [], [], 0)[0]
             return bool(readable) and not self.connection.recv(1, socket.MSG_PEEK)
@@ -181,7 +195,9 @@ def _files() -> dict[str, tuple[bytes, str, str]]:
     plotly = need("plotly.offline", "report", "to draw the explorer")
     found = {path.name: path.read_bytes() for path in PAGE.iterdir() if path.suffix in TYPES}
     found |= {"plotly.js": plotly.get_plotlyjs().encode()}
-    files = {f"/{name}": (body, TYPES[Path(name).suffix], _tag(body)) for name, body in found.items()}
+    files = {
+        f"/{name}": (body, TYPES[Path(name).suffix], _tag(body)) for name, body in found.items()
+    }
     return files | {"/": files["/index.html"]}
 
 

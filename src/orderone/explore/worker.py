@@ -1,7 +1,8 @@
-"""The process that computes: `python -m orderone.explore.worker`. A line of JSON in; a status and a line of JSON out.
+"""The process that computes: `python -m orderone.explore.worker`. A line of JSON in; a status and a
+line of JSON out.
 
-It is a program of its own so that it can be ended in the middle of a calculation, which threads cannot. It ends by itself
-when its input does.
+It is a program of its own so that it can be ended in the middle of a calculation, which threads
+cannot. It ends by itself when its input does.
 """
 
 import json
@@ -12,7 +13,9 @@ from collections.abc import Mapping
 from math import isfinite, isnan
 from typing import Any
 
-OK, WRONG, FAILED = 200, 400, 500
+OK = 200
+WRONG = 400
+FAILED = 500
 
 
 def answer(view: str, text: str) -> tuple[int, dict[str, Any]]:
@@ -24,19 +27,30 @@ def answer(view: str, text: str) -> tuple[int, dict[str, Any]]:
         return OK, VIEWS[view](Query(text))
     except (ValueError, OverflowError) as error:
         return WRONG, {"error": str(error)}
-    except Exception as error:  # a fault of ours: the page says so, and the next question finds a worker
+    except (
+        Exception
+    ) as error:  # a fault of ours: the page says so, and the next question finds a worker
         return FAILED, {"error": f"{type(error).__name__}: {error}"}
 
 
 def plain(value: Any) -> Any:
-    """As JSON has it. It has no word for infinity, so that becomes the string that JavaScript reads as a number."""
+    """As JSON has it. It has no word for infinity, so that becomes the string that JavaScript reads
+    as a number."""
     if type(value) is float:
-        return value if isfinite(value) else None if isnan(value) else "Infinity" if value > 0 else "-Infinity"
+        if isfinite(value):
+            return value
+        if isnan(value):
+            return None
+        if value > 0:
+            return "Infinity"
+        return "-Infinity"
     if isinstance(value, Mapping):
         return {key: plain(each) for key, each in value.items()}
     if hasattr(value, "tolist"):  # an array, or a number of numpy's
         return plain(value.tolist())
-    return [plain(each) for each in value] if isinstance(value, list | tuple) else value
+    if isinstance(value, list | tuple):
+        return [plain(each) for each in value]
+    return value
 
 
 def main() -> None:

@@ -1,5 +1,6 @@
-"""A few processes that compute. Each answers one question at a time; one whose question nobody waits for any more, or that
-takes too long, is ended and another takes its place: moving a slider never queues behind an old position of it."""
+"""A few processes that compute. Each answers one question at a time; one whose question nobody
+waits for any more, or that takes too long, is ended and another takes its place: moving a slider
+never queues behind an old position of it."""
 
 import json
 import os
@@ -12,10 +13,13 @@ from contextlib import suppress
 from queue import Empty, SimpleQueue
 from threading import Condition, Thread
 
-NUMBER = 3  # two for a page, which asks for a map and a point at once, and one that is warm if one of them is ended
+# two for a page, which asks for a map and a point at once, and one that is warm if one of them is
+# ended
+NUMBER = 3
 LIMIT = 30.0  # seconds for an answer
 POLL = 0.05  # seconds between looks at whether someone still waits
-FAILED, TOO_LONG = 500, 503
+FAILED = 500
+TOO_LONG = 503
 
 Answer = tuple[int, bytes]  # HTTP status, JSON
 
@@ -28,20 +32,26 @@ class Workers:
     """`ask` may be called from many threads."""
 
     def __init__(self, number: int = NUMBER, limit: float = LIMIT):
-        self._limit, self._changed, self._open = limit, Condition(), True
+        self._limit = limit
+        self._changed = Condition()
+        self._open = True
         self._all = [_Worker() for _ in range(number)]
         self._idle = deque(self._all)
 
     def ask(self, view: str, query: str, gone: Callable[[], bool]) -> Answer:
         """The answer; `AbandonedError` as soon as `gone` says that nobody waits."""
         deadline = time.monotonic() + self._limit
-        worker, answer = self._take(deadline, gone), None
+        worker = self._take(deadline, gone)
+        answer = None
         try:
             answer = worker and worker.ask(json.dumps([view, query]), deadline, gone)
         finally:
             if worker:
                 self._give(worker) if answer and worker.alive else self._replace(worker)
-        return answer or (TOO_LONG, _error(f"this takes more than {self._limit:g} seconds here; take smaller sizes"))
+        return answer or (
+            TOO_LONG,
+            _error(f"this takes more than {self._limit:g} seconds here; take smaller sizes"),
+        )
 
     def close(self) -> None:
         with self._changed:
@@ -50,7 +60,8 @@ class Workers:
                 worker.end()
 
     def _take(self, deadline: float, gone: Callable[[], bool]) -> "_Worker | None":
-        """The one that was used last, which has most in its caches; None if none is free in time."""
+        """The one that was used last, which has most in its caches; None if none is free in
+        time."""
         with self._changed:
             while self._open and not self._idle:
                 self._changed.wait(POLL)
@@ -81,7 +92,10 @@ class _Worker:
 
     def __init__(self) -> None:
         command = [sys.executable, "-m", "orderone.explore.worker"]
-        environment = {"OMP_NUM_THREADS": "1", **os.environ}  # small arrays: threads cost more than they bring
+        environment = {
+            "OMP_NUM_THREADS": "1",
+            **os.environ,
+        }  # small arrays: threads cost more than they bring
         self._process = subprocess.Popen(
             command,
             stdin=subprocess.PIPE,
@@ -102,7 +116,9 @@ class _Worker:
             with suppress(Empty):
                 status, _, body = self._lines.get(timeout=POLL).partition(b" ")
                 self.alive = bool(status)
-                return (int(status), body.rstrip()) if status else (FAILED, _error("the calculation broke off"))
+                if status:
+                    return (int(status), body.rstrip())
+                return (FAILED, _error("the calculation broke off"))
             _check(gone)
         return None
 

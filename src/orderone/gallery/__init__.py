@@ -1,4 +1,5 @@
-"""Tables and figures of the papers, one file each: what is claimed, what is measured, and whether it holds.
+"""Tables and figures of the papers, one file each: what is claimed, what is measured, and whether
+it holds.
 
 A file `s1_figure7.py` that defines EXPERIMENT is all that a new entry needs.
 """
@@ -7,7 +8,15 @@ import re
 from importlib import import_module
 from pathlib import Path
 
-from orderone.gallery.experiment import SCALES, VERDICTS, Experiment, Finding, Grid, Picture, verdict
+from orderone.gallery.experiment import (
+    SCALES,
+    VERDICTS,
+    Experiment,
+    Finding,
+    Grid,
+    Picture,
+    verdict,
+)
 from orderone.gallery.run import Reproduced, load, reproduce
 
 _FILES = sorted(path.stem for path in Path(__file__).parent.glob("s[0-3]_*.py"))

@@ -1,7 +1,8 @@
-"""Simulation of the bigram model (1) of S0: sizes of everything, over widths and seeds, at initialization and in training.
+"""Simulation of the bigram model (1) of S0: sizes of everything, over widths and seeds, at
+initialization and in training.
 
-Steps are the momentumless ones of S0 (12). Records are tidy: width, seed, step, tokens, quantity, value. Changes are seen
-on tokens that are trained on, and on held-out ones where there are any.
+Steps are the momentumless ones of S0 (12). Records are tidy: width, seed, step, tokens, quantity,
+value. Changes are seen on tokens that are trained on, and on held-out ones where there are any.
 """
 
 from collections.abc import Sequence
@@ -20,7 +21,8 @@ from orderone.theory.exponents import OPTIMIZERS, Parameterization
 
 WIDTHS = (64, 128, 256, 512, 1024)
 COLUMNS = ["width", "seed", "step", "tokens", "quantity", "value"]
-TRAINED, HELD_OUT = "trained", "held out"
+TRAINED = "trained"
+HELD_OUT = "held out"
 
 
 @dataclass(frozen=True)
@@ -52,37 +54,49 @@ class State:
 
 
 def simulate(setting: Setting, widths: Sequence[int] = WIDTHS, seeds: Count = 8) -> pd.DataFrame:
-    """RMS of every quantity, and with `steps`, of the changes since the step before and their alignment ratios.
+    """RMS of every quantity, and with `steps`, of the changes since the step before and their
+    alignment ratios.
 
-    `seeds` is the number of networks at the largest width; smaller ones are noisier and cheaper, and get more.
+    `seeds` is the number of networks at the largest width; smaller ones are noisier and cheaper,
+    and get more.
     """
     one_of(setting.optimizer, OPTIMIZERS, "optimizer")
-    seeds, widths = count(seeds, "seeds"), [count(width, "widths") for width in widths]
+    seeds = count(seeds, "seeds")
+    widths = [count(width, "widths") for width in widths]
     _check(setting)
     many = {width: round(seeds * (max(widths) / width) ** 0.5) for width in widths}
-    records = [r for width in widths for seed in range(many[width]) for r in _run(setting, width, seed)]
+    records = [
+        r for width in widths for seed in range(many[width]) for r in _run(setting, width, seed)
+    ]
     return pd.DataFrame(records, columns=COLUMNS)
 
 
 def _check(setting: Setting) -> None:
     if len(setting.tokens) != len(setting.targets):
         raise ValueError(
-            f"tokens and targets: expected one target for each token, got {len(setting.tokens)} and {len(setting.targets)}"
+            f"tokens and targets: expected one target for each token, got {len(setting.tokens)} and"
+            f" {len(setting.targets)}"
         )
     for token in (*setting.tokens, *setting.targets, *setting.held_out):
         if not 0 <= token < setting.vocab:
-            raise ValueError(f"tokens: expected 0 to {setting.vocab - 1}, got {token}; raise vocab or change the token")
+            raise ValueError(
+                f"tokens: expected 0 to {setting.vocab - 1}, got {token}; raise vocab or change the"
+                " token"
+            )
 
 
 def fits(
     frame: pd.DataFrame, *, tokens: str = TRAINED, confidence: float = 0.99, correction: bool = True
 ) -> pd.DataFrame:
-    """The exponent of every quantity at the last step, with its interval. Quantities that vanish identically have none."""
+    """The exponent of every quantity at the last step, with its interval. Quantities that vanish
+    identically have none."""
     last = frame[(frame.step == frame.step.max()) & (frame.tokens == tokens)]
     rows = []
     for quantity, group in last.groupby("quantity", sort=False):
         if (group.value > 0).all():
-            fit = fit_exponent(group.width, group.value, confidence=confidence, correction=correction)
+            fit = fit_exponent(
+                group.width, group.value, confidence=confidence, correction=correction
+            )
             rows.append((quantity, fit.exponent, fit.low, fit.high))
     return pd.DataFrame(rows, columns=["quantity", "exponent", "low", "high"]).set_index("quantity")
 
@@ -104,12 +118,18 @@ def rms(x: Tensor) -> Tensor:
 
 
 def observe(model: Bigram, tokens: Tensor, targets: Tensor) -> State:
-    """Forward and backward. The loss is a sum over tokens, so that h' is each token's own gradient."""
+    """Forward and backward. The loss is a sum over tokens, so that h' is each token's own
+    gradient."""
     h = model.activations(tokens)
     loss = torch.nn.functional.cross_entropy(h[-1], targets, reduction="sum")
     weights = list(model.weights)
     grads = torch.autograd.grad(loss, [*h, *weights])
-    return State([x.detach() for x in h], list(grads[: len(h)]), [w.detach() for w in weights], list(grads[len(h) :]))
+    return State(
+        [x.detach() for x in h],
+        list(grads[: len(h)]),
+        [w.detach() for w in weights],
+        list(grads[len(h) :]),
+    )
 
 
 def step(model: Bigram, state: State, rates: Sequence[float], optimizer: str) -> None:
@@ -119,7 +139,8 @@ def step(model: Bigram, state: State, rates: Sequence[float], optimizer: str) ->
 
 
 def network(setting: Setting, width: int, seed: int) -> Bigram:
-    """In double precision, so that an interval can only be missed for a reason other than rounding."""
+    """In double precision, so that an interval can only be missed for a reason other than
+    rounding."""
     return Bigram(
         setting.p,
         width,
@@ -135,8 +156,11 @@ def network(setting: Setting, width: int, seed: int) -> Bigram:
 
 def _run(setting: Setting, width: int, seed: int):
     model = network(setting, width, seed)
-    tokens, targets = torch.tensor(setting.tokens), torch.tensor(setting.targets)
-    watched = {TRAINED: tokens} | ({HELD_OUT: torch.tensor(setting.held_out)} if setting.held_out else {})
+    tokens = torch.tensor(setting.tokens)
+    targets = torch.tensor(setting.targets)
+    watched = {TRAINED: tokens} | (
+        {HELD_OUT: torch.tensor(setting.held_out)} if setting.held_out else {}
+    )
     rates = learning_rates(model, setting.p, width, setting.scale)
     state = observe(model, tokens, targets)
     yield from ((width, seed, 0, TRAINED, name, size) for name, size in _sizes(state).items())
@@ -157,16 +181,26 @@ def _run(setting: Setting, width: int, seed: int):
 
 def _sizes(state: State) -> dict[str, float]:
     groups = {"h": (state.h, 1), "h'": (state.dh, 1), "W": (state.W, 0), "W'": (state.dW, 0)}
-    return {f"{symbol}{i + first}": float(rms(x)) for symbol, (xs, first) in groups.items() for i, x in enumerate(xs)}
+    return {
+        f"{symbol}{i + first}": float(rms(x))
+        for symbol, (xs, first) in groups.items()
+        for i, x in enumerate(xs)
+    }
 
 
-def _changes(h: list[Tensor], h_now: list[Tensor], weights: list[Tensor], moved: list[Tensor]) -> dict[str, float]:
-    """ΔW, Δh and, from layer 1 on, the ratios whose exponents are omega, alpha and u: S0 (15)-(17)."""
+def _changes(
+    h: list[Tensor], h_now: list[Tensor], weights: list[Tensor], moved: list[Tensor]
+) -> dict[str, float]:
+    """ΔW, Δh and, from layer 1 on, the ratios whose exponents are omega, alpha and u: S0
+    (15)-(17)."""
     change = [now - then for now, then in zip(h_now, h, strict=True)]
     sizes = {f"Δh{i + 1}": float(rms(x)) for i, x in enumerate(change)}
     sizes |= {f"ΔW{i}": float(rms(x)) for i, x in enumerate(moved)}
     for i in range(1, len(weights)):
-        W, dW, x, dx = weights[i], moved[i], h[i - 1], change[i - 1]
+        W = weights[i]
+        dW = moved[i]
+        x = h[i - 1]
+        dx = change[i - 1]
         for name, (left, right) in {"omega": (W, dx), "alpha": (dW, x), "u": (dW, dx)}.items():
             sizes[f"{name}{i}"] = float(rms(right @ left.T) / (rms(left) * rms(right)))
     return sizes

@@ -1,11 +1,14 @@
-"""How deep networks can be trained: the boundary in a map of accuracies, and how far curves are from it.
+"""How deep networks can be trained: the boundary in a map of accuracies, and how far curves are
+from it.
 
-In each column (a weight variance and a seed) the boundary is the depth where accuracy first falls below halfway between
-chance and the best of the map, interpolated in log depth. Where no depth of the grid is good enough, or all are, only a
-bound is known: the boundary is an interval [low, high], and a curve inside is at distance 0. Curves are cut at the ends of
-the grid: what they promise beyond was not tried.
+In each column (a weight variance and a seed) the boundary is the depth where accuracy first falls
+below halfway between chance and the best of the map, interpolated in log depth. Where no depth of
+the grid is good enough, or all are, only a bound is known: the boundary is an interval [low, high],
+and a curve inside is at distance 0. Curves are cut at the ends of the grid: what they promise
+beyond was not tried.
 
-    distance = log(curve / high) above, log(curve / low) below: positive where a curve promises too much
+    distance = log(curve / high) above, log(curve / low) below: positive where a curve promises too
+    much
 """
 
 from collections.abc import Callable
@@ -23,7 +26,8 @@ FACTORS = np.exp(np.linspace(np.log(0.3), np.log(100), 2000))  # tried for depth
 
 
 def boundaries(frame: pd.DataFrame) -> pd.DataFrame:
-    """weight_var, seed, low, high, and the ends of the grid, of each column of weight_var, seed, depth, accuracy."""
+    """weight_var, seed, low, high, and the ends of the grid, of each column of weight_var, seed,
+    depth, accuracy."""
     frame = frame.assign(
         accuracy=frame.accuracy.where(np.isfinite(frame.accuracy), 0.0)
     )  # what diverged is not trained
@@ -36,7 +40,8 @@ def boundaries(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def _crossing(column: pd.DataFrame, half: float) -> tuple[float, float]:
-    depths, over = column.depth.to_numpy(float), column.accuracy.to_numpy() - half
+    depths = column.depth.to_numpy(float)
+    over = column.accuracy.to_numpy() - half
     below = np.flatnonzero(over < 0)
     if not len(below):
         return depths[-1], np.inf
@@ -58,18 +63,25 @@ def distances(edges: pd.DataFrame, curve: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Estimate:
-    """A number with its interval, from columns drawn again and again; nan where too few columns tell."""
+    """A number with its interval, from columns drawn again and again; nan where too few columns
+    tell."""
 
     value: float
     low: float
     high: float
 
     def __str__(self) -> str:
-        return f"{self.value:.2f} [{self.low:.2f}, {self.high:.2f}]" if np.isfinite(self.value) else "unknown"
+        if np.isfinite(self.value):
+            return f"{self.value:.2f} [{self.low:.2f}, {self.high:.2f}]"
+        return "unknown"
 
     def below(self, number: float) -> bool | None:
         """None if the interval has both sides of the number, or there is none."""
-        return True if self.high < number else False if self.low > number else None
+        if self.high < number:
+            return True
+        if self.low > number:
+            return False
+        return None
 
     def above(self, number: float) -> bool | None:
         below = self.below(number)
@@ -77,7 +89,9 @@ class Estimate:
 
     def has(self, number: float, wide: float) -> bool | None:
         """None if the interval also has another number that is `wide` times as small or large."""
-        if not np.isfinite(self.value) or (self.low <= number <= self.high and self.high / self.low >= wide):
+        if not np.isfinite(self.value) or (
+            self.low <= number <= self.high and self.high / self.low >= wide
+        ):
             return None
         return self.low <= number <= self.high
 
@@ -86,11 +100,13 @@ UNKNOWN = Estimate(np.nan, np.nan, np.nan)
 
 
 def estimate(edges: pd.DataFrame, statistic: Callable[[np.ndarray], np.ndarray]) -> Estimate:
-    """`statistic` takes numbers of columns, (rows, columns), and gives one number for each row of them."""
+    """`statistic` takes numbers of columns, (rows, columns), and gives one number for each row of
+    them."""
     if known(edges) < FEWEST:
         return UNKNOWN
     draws = np.random.default_rng(0).integers(len(edges), size=(RESAMPLES, len(edges)))
-    tail, value = (1 - LEVEL) / 2, statistic(np.arange(len(edges))[None])[0]
+    tail = (1 - LEVEL) / 2
+    value = statistic(np.arange(len(edges))[None])[0]
     low, high = np.quantile(statistic(draws), [tail, 1 - tail])
     return Estimate(float(value), float(low), float(high))
 
@@ -118,11 +134,14 @@ def worse_by(edges: pd.DataFrame, curve: np.ndarray, other: np.ndarray) -> Estim
 
 
 def factor(edges: pd.DataFrame, scale: np.ndarray) -> Estimate:
-    """k of depth = k x scale, by least squares of distances; the middle where several are equally good."""
+    """k of depth = k x scale, by least squares of distances; the middle where several are equally
+    good."""
     squares = distances(edges, FACTORS[:, None] * scale) ** 2  # (factors, columns)
 
     def best(columns: np.ndarray) -> np.ndarray:
-        weights = np.apply_along_axis(np.bincount, -1, columns, minlength=len(edges))  # how often each was drawn
+        weights = np.apply_along_axis(
+            np.bincount, -1, columns, minlength=len(edges)
+        )  # how often each was drawn
         sums = weights @ squares.T
         good = sums <= sums.min(-1, keepdims=True) + 1e-12
         return np.exp((good * np.log(FACTORS)).sum(-1) / good.sum(-1))

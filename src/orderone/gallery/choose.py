@@ -1,4 +1,5 @@
-"""Which records of an experiment to show, of those that several folders hold: the largest scale, then the newest.
+"""Which records of an experiment to show, of those that several folders hold: the largest scale,
+then the newest.
 
 Half an experiment, or one of an older version, is left out and named.
 """
@@ -13,13 +14,17 @@ from orderone.gallery.run import Reproduced, load
 
 
 def choose(experiment: Experiment, folders: Sequence[Path]) -> tuple[Reproduced | None, list[str]]:
-    """What to show, and why other records are not shown. Of equals, those of the folder that is named first."""
-    found, notes = [], []
+    """What to show, and why other records are not shown. Of equals, those of the folder that is
+    named first."""
+    found = []
+    notes = []
     for folder in folders:
         for scale in experiment.scales:
             if (folder / experiment.name / scale).is_dir():
                 each, why = _read(experiment, scale, folder)
-                notes += [f"{experiment.name}, {scale}, in {folder}: {why}; left out"] if why else []
+                notes += (
+                    [f"{experiment.name}, {scale}, in {folder}: {why}; left out"] if why else []
+                )
                 found += [each] if each is not None else []
     return max(found, key=_rank, default=None), notes
 
@@ -28,13 +33,16 @@ def _read(experiment: Experiment, scale: str, folder: Path) -> tuple[Reproduced 
     """The records if they are whole, or what is wrong with them."""
     try:
         why = _flaw(experiment, scale, read_provenance(folder / experiment.name / scale)["parts"])
-        return (None, why) if why else _judged(load(experiment, scale, folder))
+        if why:
+            return (None, why)
+        return _judged(load(experiment, scale, folder))
     except (OSError, ValueError) as error:
         return None, f"cannot be read ({type(error).__name__}: {error})"
 
 
 def _judged(each: Reproduced) -> tuple[Reproduced | None, str]:
-    """Files that somebody changed can be read, and mean nothing to the judge, who may say so in any way."""
+    """Files that somebody changed can be read, and mean nothing to the judge, who may say so in any
+    way."""
     try:
         _ = each.findings
         return each, ""
@@ -47,7 +55,10 @@ def _flaw(experiment: Experiment, scale: str, parts: dict[str, Any]) -> str:
     missing = [part for part in wanted if part not in parts]
     if missing:
         return f"{len(missing)} of {len(wanted)} parts are missing"
-    same = all(isinstance(parts[part], dict) and parts[part].get("version") == experiment.version for part in wanted)
+    same = all(
+        isinstance(parts[part], dict) and parts[part].get("version") == experiment.version
+        for part in wanted
+    )
     return "" if same else "of another version"
 
 

@@ -1,8 +1,10 @@
-"""Whether curves of many depths are one: tau = L^gamma f(rate x L^beta), and the powers that make them so.
+"""Whether curves of many depths are one: tau = L^gamma f(rate x L^beta), and the powers that make
+them so.
 
-log tau is fitted by gamma log L + a cubic in log(rate) + beta log(L) for all depths together. Both powers are free: with
-gamma = 0, curves that go up with depth would pull beta far below what the places of their minima say. The interval of
-each power is where the sum of squares, least over the other one, stays within what its noise allows (profile likelihood):
+log tau is fitted by gamma log L + a cubic in log(rate) + beta log(L) for all depths together. Both
+powers are free: with gamma = 0, curves that go up with depth would pull beta far below what the
+places of their minima say. The interval of each power is where the sum of squares, least over the
+other one, stays within what its noise allows (profile likelihood):
 
     RSS(beta) <= RSS(best) (1 + F(1, n - p) / (n - p))
 """
@@ -31,10 +33,13 @@ class Power:
         return f"{self.value:.2f} [{self.low:.2f}, {self.high:.2f}]"
 
     def near(self, claimed: float) -> bool | None:
-        """False if all of the interval is far from it; None if the interval reaches to another one that may be claimed."""
+        """False if all of the interval is far from it; None if the interval reaches to another one
+        that may be claimed."""
         if self.low > claimed + CLOSE or self.high < claimed - CLOSE:
             return False
-        return True if abs(self.low - claimed) < 2 * CLOSE > abs(self.high - claimed) else None
+        if abs(self.low - claimed) < 2 * CLOSE > abs(self.high - claimed):
+            return True
+        return None
 
 
 @dataclass(frozen=True)
@@ -49,22 +54,29 @@ def reached(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def powers(frame: pd.DataFrame) -> Collapse | None:
-    """Of columns depth, rate, tau; None where too few networks came to the accuracy, or only those of one depth."""
+    """Of columns depth, rate, tau; None where too few networks came to the accuracy, or only those
+    of one depth."""
     known = reached(frame)
     free = len(known) - (DEGREE + 3)
     if known.depth.nunique() < 2 or free < DEGREE:
         return None
     points = Points.of(known)
     fits = [points.fit(float(beta), extra=True) for beta in POWERS]
-    sums, gammas, errors = (np.array(x) for x in zip(*((f.sum_of_squares, *f.extra) for f in fits), strict=True))
-    other = (sums + ((POWERS[:, None] - gammas) / errors) ** 2).min(1)  # for each gamma, the best beta
+    sums, gammas, errors = (
+        np.array(x) for x in zip(*((f.sum_of_squares, *f.extra) for f in fits), strict=True)
+    )
+    other = (sums + ((POWERS[:, None] - gammas) / errors) ** 2).min(
+        1
+    )  # for each gamma, the best beta
     return Collapse(_profile(sums, free), _profile(other, free), float(np.sqrt(sums.min() / free)))
 
 
 def _profile(sums: np.ndarray, free: int) -> Power:
     inside = np.flatnonzero(sums <= sums.min() * (1 + stats.f.ppf(LEVEL, 1, free) / free))
     bounds = np.concatenate([[-np.inf], POWERS, [np.inf]])  # one step beyond what is inside
-    return Power(float(POWERS[sums.argmin()]), float(bounds[inside[0]]), float(bounds[inside[-1] + 2]))
+    return Power(
+        float(POWERS[sums.argmin()]), float(bounds[inside[0]]), float(bounds[inside[-1] + 2])
+    )
 
 
 def spread(frame: pd.DataFrame, beta: float) -> float:
@@ -92,23 +104,33 @@ class Cubic:
     """log tau = cubic of log rate + beta log L, and if asked for + gamma log L."""
 
     def __init__(self, points: Points, beta: float, extra: bool = False):
-        self.beta, self.with_gamma = beta, extra
+        self.beta = beta
+        self.with_gamma = extra
         shifted = points.rate + beta * points.depth
-        self.middle, self.half = shifted.mean(), max(np.ptp(shifted) / 2, 1e-9)  # powers of numbers near 1
+        self.middle = shifted.mean()
+        self.half = max(np.ptp(shifted) / 2, 1e-9)  # powers of numbers near 1
         self.basis = self._basis(points)
         self.coefficients, *_ = np.linalg.lstsq(self.basis, points.tau, rcond=None)
         self.residuals = self.apart(points)
         self.sum_of_squares = float(self.residuals @ self.residuals)
-        self.spread = float(np.sqrt(self.sum_of_squares / max(len(points.tau) - self.basis.shape[1], 1)))
+        self.spread = float(
+            np.sqrt(self.sum_of_squares / max(len(points.tau) - self.basis.shape[1], 1))
+        )
 
     def _basis(self, points: Points) -> np.ndarray:
-        cubic = np.vander((points.rate + self.beta * points.depth - self.middle) / self.half, DEGREE + 1)
-        return np.column_stack([points.depth, cubic]) if self.with_gamma else cubic
+        cubic = np.vander(
+            (points.rate + self.beta * points.depth - self.middle) / self.half, DEGREE + 1
+        )
+        if self.with_gamma:
+            return np.column_stack([points.depth, cubic])
+        return cubic
 
     @property
     def extra(self) -> tuple[float, float]:
         """gamma, and its standard error for noise of size 1."""
-        return float(self.coefficients[0]), float(np.sqrt(np.linalg.pinv(self.basis.T @ self.basis)[0, 0]))
+        return float(self.coefficients[0]), float(
+            np.sqrt(np.linalg.pinv(self.basis.T @ self.basis)[0, 0])
+        )
 
     def apart(self, points: Points) -> np.ndarray:
         """How far other points are above the curve."""

@@ -1,4 +1,5 @@
-"""Which of two is better, by few numbers of each: differences of means with intervals, and counts."""
+"""Which of two is better, by few numbers of each: differences of means with intervals, and
+counts."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,8 +14,8 @@ CONFIDENCE = 0.95
 
 @dataclass(frozen=True)
 class Difference:
-    """Of the means of two samples (the first less the second), with Welch's interval; infinite for a single number, and
-    for what diverged."""
+    """Of the means of two samples (the first less the second), with Welch's interval; infinite for
+    a single number, and for what diverged."""
 
     mean: float
     low: float
@@ -23,20 +24,28 @@ class Difference:
     @property
     def positive(self) -> bool | None:
         """None where the interval holds 0."""
-        return True if self.low > 0 else False if self.high < 0 else None
+        if self.low > 0:
+            return True
+        if self.high < 0:
+            return False
+        return None
 
     def __str__(self) -> str:
         return f"{self.mean:+.3g} [{self.low:+.2g}, {self.high:+.2g}]"
 
 
-def difference(first: Sequence[float], second: Sequence[float], confidence: float = CONFIDENCE) -> Difference:
-    a, b = np.asarray(first, float), np.asarray(second, float)
+def difference(
+    first: Sequence[float], second: Sequence[float], confidence: float = CONFIDENCE
+) -> Difference:
+    a = np.asarray(first, float)
+    b = np.asarray(second, float)
     if not (len(a) and len(b) and np.isfinite([*a, *b]).all()):
         return Difference(np.nan, -np.inf, np.inf)
     mean = float(a.mean() - b.mean())
     if min(len(a), len(b)) < 2:
         return Difference(mean, -np.inf, np.inf)
-    va, vb = a.var(ddof=1) / len(a), b.var(ddof=1) / len(b)
+    va = a.var(ddof=1) / len(a)
+    vb = b.var(ddof=1) / len(b)
     if va + vb == 0:
         return Difference(mean, mean, mean)
     freedom = (va + vb) ** 2 / (va**2 / (len(a) - 1) + vb**2 / (len(b) - 1))
@@ -45,8 +54,11 @@ def difference(first: Sequence[float], second: Sequence[float], confidence: floa
 
 
 def fewer(first: int, second: int, confidence: float = CONFIDENCE) -> bool | None:
-    """Whether events are rarer in the first of two equally long records: each was as likely in either, if not."""
+    """Whether events are rarer in the first of two equally long records: each was as likely in
+    either, if not."""
     if first + second == 0:
         return None
     level = stats.binomtest(min(first, second), first + second).pvalue
-    return bool(first < second) if level < 1 - confidence else None
+    if level < 1 - confidence:
+        return bool(first < second)
+    return None

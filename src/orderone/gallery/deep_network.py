@@ -1,9 +1,11 @@
-"""The networks of S1 section 5: L layers of tanh and a readout, with masks on the outputs of hidden layers.
+"""The networks of S1 section 5: L layers of tanh and a readout, with masks on the outputs of hidden
+layers.
 
     z^l = W^l (p^l / keep) y^(l-1) + b^l,    y^l = tanh z^l,    S1 (1)
 
-Weights are Gaussian of variance sigma_w^2 / fan-in, or sigma_w times a random orthogonal matrix. All hidden matrices are
-one tensor, so that an optimizer updates 250 layers at once. Masks come from outside: a captured step draws nothing itself.
+Weights are Gaussian of variance sigma_w^2 / fan-in, or sigma_w times a random orthogonal matrix.
+All hidden matrices are one tensor, so that an optimizer updates 250 layers at once. Masks come from
+outside: a captured step draws nothing itself.
 """
 
 from dataclasses import dataclass
@@ -29,32 +31,52 @@ class Drawing:
 class DeepTanh(nn.Module):
     def __init__(self, first: Tensor, hidden: Tensor, last: Tensor, biases: Tensor, end: Tensor):
         super().__init__()
-        self.first, self.hidden, self.last = nn.Parameter(first), nn.Parameter(hidden), nn.Parameter(last)
-        self.biases, self.end = nn.Parameter(biases), nn.Parameter(end)
+        self.first = nn.Parameter(first)
+        self.hidden = nn.Parameter(hidden)
+        self.last = nn.Parameter(last)
+        self.biases = nn.Parameter(biases)
+        self.end = nn.Parameter(end)
 
     def forward(self, x: Tensor, masks: Tensor | None = None) -> Tensor:
         """`masks`: (layers, batch, width), 0 or 1 / keep; without them nothing is dropped."""
         own = [None] * len(self.biases) if masks is None else masks.unbind()
-        for weight, bias, mask in zip((self.first, *self.hidden.unbind()), self.biases.unbind(), own, strict=True):
+        for weight, bias, mask in zip(
+            (self.first, *self.hidden.unbind()), self.biases.unbind(), own, strict=True
+        ):
             y = torch.tanh(functional.linear(x, weight, bias))
             x = y if mask is None else y * mask
         return functional.linear(x, self.last, self.end)
 
 
-def draw_networks(drawing: Drawing, weight_vars: list[float], generator: Generator) -> list[DeepTanh]:
+def draw_networks(
+    drawing: Drawing, weight_vars: list[float], generator: Generator
+) -> list[DeepTanh]:
     """One for each variance, on the generator's device."""
     shape = (drawing.depth - 1, drawing.width, drawing.width)
-    common = _orthogonal(*shape, generator=generator) if drawing.orthogonal else None
+    if drawing.orthogonal:
+        common = _orthogonal(*shape, generator=generator)
+    else:
+        common = None
     return [_network(drawing, weight_var**0.5, common, generator) for weight_var in weight_vars]
 
 
-def _network(drawing: Drawing, size: float, common: Tensor | None, generator: Generator) -> DeepTanh:
-    inputs, width, depth = drawing.inputs, drawing.width, drawing.depth
+def _network(
+    drawing: Drawing, size: float, common: Tensor | None, generator: Generator
+) -> DeepTanh:
+    inputs = drawing.inputs
+    width = drawing.width
+    depth = drawing.depth
     hidden = _normal(depth - 1, width, width, generator=generator) * width**-0.5
-    ends = _normal(width, inputs, generator=generator) * inputs**-0.5, _normal(CLASSES, width, generator=generator)
+    ends = (
+        _normal(width, inputs, generator=generator) * inputs**-0.5,
+        _normal(CLASSES, width, generator=generator),
+    )
     if common is not None:
         hidden = _shuffled(common, generator)
-    biases = [drawing.bias_var**0.5 * _normal(*shape, generator=generator) for shape in ((depth, width), (CLASSES,))]
+    biases = [
+        drawing.bias_var**0.5 * _normal(*shape, generator=generator)
+        for shape in ((depth, width), (CLASSES,))
+    ]
     return DeepTanh(size * ends[0], size * hidden, size * width**-0.5 * ends[1], *biases)
 
 
@@ -69,7 +91,8 @@ def _orthogonal(*shape: int, generator: Generator) -> Tensor:
 
 
 def _shuffled(matrices: Tensor, generator: Generator) -> Tensor:
-    """Rows in a random order with random signs: as uniform as before, and much cheaper than drawing anew."""
+    """Rows in a random order with random signs: as uniform as before, and much cheaper than drawing
+    anew."""
     order = torch.rand(matrices.shape[:2], generator=generator, device=matrices.device).argsort(-1)
     signs = torch.randint(2, order.shape, generator=generator, device=matrices.device) * 2 - 1
     return torch.take_along_dim(matrices, order.unsqueeze(-1), 1) * signs.unsqueeze(-1)

@@ -1,7 +1,9 @@
-"""Training of many deep networks at once: those of one depth are a stack, and stacks run side by side.
+"""Training of many deep networks at once: those of one depth are a stack, and stacks run side by
+side.
 
-A GPU replays the step of each stack as a graph on a stream of its own: a chain of 250 small layers leaves most of it idle.
-Products are in true single precision, since the correlations of deep layers differ from 1 by little.
+A GPU replays the step of each stack as a graph on a stream of its own: a chain of 250 small layers
+leaves most of it idle. Products are in true single precision, since the correlations of deep layers
+differ from 1 by little.
 """
 
 import sys
@@ -38,7 +40,8 @@ class Images:
 
 
 def read_images(name: str, device: str, subset: bool = False) -> Images:
-    """ "digits", "mnist" or "cifar10"; of the last two also the small `subset` of `orderone.gallery.subsets`."""
+    """ "digits", "mnist" or "cifar10"; of the last two also the small `subset` of
+    `orderone.gallery.subsets`."""
     both = image_subset(name) if subset else SETS[name]("data")
     mean, deviation = (x.view(1, -1, 1, 1) for x in moments(both[0].images))
     pixels = [((part.images / 255 - mean) / deviation).flatten(1).to(device) for part in both]
@@ -48,7 +51,8 @@ def read_images(name: str, device: str, subset: bool = False) -> Images:
 
 @dataclass(frozen=True)
 class Members:
-    """Networks of one depth that are trained together: an initial variance and a learning rate for each."""
+    """Networks of one depth that are trained together: an initial variance and a learning rate for
+    each."""
 
     depth: int
     weight_vars: Sequence[float]
@@ -77,18 +81,32 @@ class Run:
     """`step()` trains one stack."""
 
     def __init__(self, training: Training, members: Members, images: Images):
-        self.training, self.members, self.images = training, members, images
+        self.training = training
+        self.members = members
+        self.images = images
         self.device = images.train[0].device
         self.cuda = self.device.type == "cuda"
-        self.generator = torch.Generator(self.device).manual_seed(1000 * training.seed + members.depth)
+        self.generator = torch.Generator(self.device).manual_seed(
+            1000 * training.seed + members.depth
+        )
         self.stream: Any = torch.cuda.Stream() if self.cuda else None
         with self.apart():
             self.stack = self._stack()
-            self.advance = CapturedStep(self.stack, self._batch()) if self.cuda else self.stack.step
+            if self.cuda:
+                self.advance = CapturedStep(self.stack, self._batch())
+            else:
+                self.advance = self.stack.step
 
     def _stack(self) -> Stack:
-        training, members = self.training, self.members
-        drawing = Drawing(self.images.inputs, training.width, members.depth, training.bias_var, training.orthogonal)
+        training = self.training
+        members = self.members
+        drawing = Drawing(
+            self.images.inputs,
+            training.width,
+            members.depth,
+            training.bias_var,
+            training.orthogonal,
+        )
         models = draw_networks(drawing, list(members.weight_vars), self.generator)
         optimizers = [
             OPTIMIZERS[training.optimizer](model.parameters(), lr=rate)
@@ -97,7 +115,9 @@ class Run:
         return Stack(models, optimizers, compile=self.cuda)
 
     def apart(self) -> AbstractContextManager:
-        return torch.cuda.stream(self.stream) if self.cuda else nullcontext()
+        if self.cuda:
+            return torch.cuda.stream(self.stream)
+        return nullcontext()
 
     def step(self) -> None:
         with self.apart():
@@ -115,14 +135,21 @@ class Run:
         keep = self.training.keep
         if keep == 1:
             return None
-        return torch.empty(shape, device=self.device).bernoulli_(keep, generator=self.generator).div_(keep)
+        return (
+            torch.empty(shape, device=self.device)
+            .bernoulli_(keep, generator=self.generator)
+            .div_(keep)
+        )
 
     def accuracy(self, images: Tensor, classes: Tensor, masked: bool = False) -> list[float]:
         """Of each member. Units are dropped only if `masked`."""
         with self.apart():
             right = torch.zeros(len(self.stack), device=self.device)
             for some, wanted in zip(images.split(LARGEST), classes.split(LARGEST), strict=True):
-                masks = self._masks(self.members.depth, len(some), self.training.width) if masked else None
+                if masked:
+                    masks = self._masks(self.members.depth, len(some), self.training.width)
+                else:
+                    masks = None
                 inputs = some if masks is None else (some, masks)
                 right += self.stack.evaluate((inputs, wanted), _right)
             return (right / len(classes)).tolist()
@@ -132,7 +159,9 @@ def _right(logits: Tensor, classes: Tensor) -> Tensor:
     return (logits.argmax(-1) == classes).sum().to(logits.dtype)
 
 
-def train(runs: Sequence[Run], steps: int, label: str, look: Callable[[int], None] = lambda step: None) -> None:
+def train(
+    runs: Sequence[Run], steps: int, label: str, look: Callable[[int], None] = lambda step: None
+) -> None:
     """`look(step)` is called after each step. Says now and then how fast it goes."""
     start = told = time.perf_counter()
     for step in range(1, steps + 1):
@@ -149,7 +178,11 @@ def train(runs: Sequence[Run], steps: int, label: str, look: Callable[[int], Non
 def _say(label: str, step: int, steps: int, start: float) -> float:
     now = time.perf_counter()
     each = 1e3 * (now - start) / step
-    print(f"{label}: step {step} of {steps}, {now - start:.0f} s, {each:.1f} ms each", file=sys.stderr, flush=True)
+    print(
+        f"{label}: step {step} of {steps}, {now - start:.0f} s, {each:.1f} ms each",
+        file=sys.stderr,
+        flush=True,
+    )
     return now
 
 

@@ -1,11 +1,14 @@
-"""Span denoising with encoder-decoders, standard against neural-tangent: the trainings of S2 Figures 3, 4 and 5.
+"""Span denoising with encoder-decoders, standard against neural-tangent: the trainings of S2
+Figures 3, 4 and 5.
 
 standard          every tensor starts at 0.02, one learning rate for all, wd = 0.01
-neural-tangent    words start at 1, the output is rescaled by n^{-1/2}, learning rates by group, wd = 0.01 n^{-3/2}
+neural-tangent    words start at 1, the output is rescaled by n^{-1/2}, learning rates by group, wd
+                  = 0.01 n^{-3/2}
 
-A learning rate lr of standard stands for n^{3/2} lr of neural-tangent: both are the same for the matrices of attention and
-the MLP. The search goes over this common `rate`. The larger model gets the best rate of the smaller one, unchanged.
-Dropout (0.1 in the paper) is left out of short trainings, in which every text is seen about once.
+A learning rate lr of standard stands for n^{3/2} lr of neural-tangent: both are the same for the
+matrices of attention and the MLP. The search goes over this common `rate`. The larger model gets
+the best rate of the smaller one, unchanged. Dropout (0.1 in the paper) is left out of short
+trainings, in which every text is seen about once.
 """
 
 from collections.abc import Mapping, Sequence
@@ -70,21 +73,36 @@ def scales(strategy: str, width: int) -> Mapping[str, float]:
     return C if strategy == "standard" else C | {"WE": 1.0}
 
 
-def model(shape: Model, strategy: str, vocab: int, length: int, padding: int | None = None) -> EncoderDecoder:
+def model(
+    shape: Model, strategy: str, vocab: int, length: int, padding: int | None = None
+) -> EncoderDecoder:
     rescale = 1.0 if strategy == "standard" else shape.width**-0.5
     return EncoderDecoder(
-        vocab, length + 2, shape.width, shape.heads, shape.depth, dropout=shape.dropout, padding=padding, rescale=rescale,
+        vocab,
+        length + 2,
+        shape.width,
+        shape.heads,
+        shape.depth,
+        dropout=shape.dropout,
+        padding=padding,
+        rescale=rescale,
         C=scales(strategy, shape.width),
-    )  # fmt: skip
+    )
 
 
 def run(
-    settings: Settings, shape: Model, strategy: str, rates: Sequence[float], until: int | None = None
+    settings: Settings,
+    shape: Model,
+    strategy: str,
+    rates: Sequence[float],
+    until: int | None = None,
 ) -> pd.DataFrame:
     """Every rate with every seed, in one program; with `rate` and `width`."""
     data = task(settings)
     known = {
-        settings.point(strategy, rate, shape.width, seed): rate for rate in rates for seed in range(settings.seeds)
+        settings.point(strategy, rate, shape.width, seed): rate
+        for rate in rates
+        for seed in range(settings.seeds)
     }
     found: Frame = train(
         list(known),
@@ -94,7 +112,10 @@ def run(
         settings.training,
         until=until,
     ).drop(columns="accuracy")
-    of = [known[Point(*row)] for row in found[["strategy", "lr", "wd", "seed"]].itertuples(index=False, name=None)]
+    of = [
+        known[Point(*row)]
+        for row in found[["strategy", "lr", "wd", "seed"]].itertuples(index=False, name=None)
+    ]
     return found.assign(rate=of, width=shape.width)
 
 
@@ -105,7 +126,8 @@ def search(settings: Settings, strategy: str) -> pd.DataFrame:
 
 
 def best_rate(found: Frame) -> float:
-    """Of one strategy: that of the lowest held-out loss, on average over the seeds that it did not spoil."""
+    """Of one strategy: that of the lowest held-out loss, on average over the seeds that it did not
+    spoil."""
     lowest = found.groupby(["rate", "seed"]).loss.min().fillna(float("inf"))
     return float(lowest.groupby("rate").mean().idxmin())  # type: ignore[arg-type]
 
@@ -127,16 +149,39 @@ def _training(steps: int, warmup: int, every: int, device: str) -> Training:
 
 
 SMALL = Settings(
-    data="python", tokenizer="bytes", length=30, batch=8, small=Model(32, 2, 1), large=Model(64, 4, 2),
-    training=_training(150, 10, 15, "cpu"), updates=150, rates=(2e-3, 4e-3, 8e-3, 16e-3, 32e-3), seeds=3,
-)  # fmt: skip
+    data="python",
+    tokenizer="bytes",
+    length=30,
+    batch=8,
+    small=Model(32, 2, 1),
+    large=Model(64, 4, 2),
+    training=_training(150, 10, 15, "cpu"),
+    updates=150,
+    rates=(2e-3, 4e-3, 8e-3, 16e-3, 32e-3),
+    seeds=3,
+)
 GPU = Settings(
-    data="tokens subset", tokenizer="gpt2", length=64, batch=32, small=Model(256, 4, 2), large=Model(512, 8, 4),
-    training=_training(1000, 50, 50, "cuda"), updates=1000, rates=(5e-4, 1e-3, 2e-3, 4e-3, 8e-3, 16e-3),
-)  # fmt: skip
+    data="tokens subset",
+    tokenizer="gpt2",
+    length=64,
+    batch=32,
+    small=Model(256, 4, 2),
+    large=Model(512, 8, 4),
+    training=_training(1000, 50, 50, "cuda"),
+    updates=1000,
+    rates=(5e-4, 1e-3, 2e-3, 4e-3, 8e-3, 16e-3),
+)
 # BART-large for 200,000 updates and R2C2 for the first 15,000, on text in a folder of your own
 PAPER = Settings(
-    data="data/pretraining", tokenizer="gpt2", length=512, batch=512, small=Model(1024, 16, 12, 0.1),
-    large=Model(2048, 32, 22, 0.1), training=_training(200_000, 5_000, 1_000, "cuda"), updates=15_000,
-    rates=(5e-4, 1e-3, 2e-3), seeds=1, evaluations=100,
-)  # fmt: skip
+    data="data/pretraining",
+    tokenizer="gpt2",
+    length=512,
+    batch=512,
+    small=Model(1024, 16, 12, 0.1),
+    large=Model(2048, 32, 22, 0.1),
+    training=_training(200_000, 5_000, 1_000, "cuda"),
+    updates=15_000,
+    rates=(5e-4, 1e-3, 2e-3),
+    seeds=1,
+    evaluations=100,
+)

@@ -1,4 +1,5 @@
-"""Samples of a network beside samples of its limit: densities to draw, and distances to judge by."""
+"""Samples of a network beside samples of its limit: densities to draw, and distances to judge
+by."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -15,14 +16,19 @@ from orderone.theory.limits import distance
 
 NETWORK = "network"
 CLOSE = 0.1  # Kolmogorov-Smirnov: what the eye takes for one curve
-POINTS, BINS = 121, 48
-CONFIDENCE, DEVIATIONS = 0.99, 2.6  # of the intervals, and how many standard deviations they reach
+POINTS = 121
+BINS = 48
+CONFIDENCE = 0.99
+DEVIATIONS = 2.6  # of the intervals, and how many standard deviations they reach
 
 Styles = Mapping[str, Mapping[str, Any]]
 
 
-def densities(samples: Mapping[str, np.ndarray], low: float, high: float, smooth: bool = True) -> pd.DataFrame:
-    """Of networks a histogram, of all else a kernel density estimate; a histogram too if numbers crowd at the ends."""
+def densities(
+    samples: Mapping[str, np.ndarray], low: float, high: float, smooth: bool = True
+) -> pd.DataFrame:
+    """Of networks a histogram, of all else a kernel density estimate; a histogram too if numbers
+    crowd at the ends."""
     rows = []
     for curve, values in samples.items():
         values = values[np.isfinite(values)]
@@ -31,7 +37,8 @@ def densities(samples: Mapping[str, np.ndarray], low: float, high: float, smooth
             density = gaussian_kde(values)(x)
         else:
             heights, edges = np.histogram(values, BINS, (low, high))
-            density, x = heights / (values.size * np.diff(edges)), (edges[1:] + edges[:-1]) / 2
+            density = heights / (values.size * np.diff(edges))
+            x = (edges[1:] + edges[:-1]) / 2
         rows += [(curve, *pair) for pair in zip(x, density, strict=True)]
     return pd.DataFrame(rows, columns=["curve", "x", "density"])
 
@@ -50,7 +57,9 @@ def distances(samples: Mapping[str, np.ndarray], kind: str = "ks") -> pd.DataFra
 def close(claim: str, line: Any, erratum: str = "") -> Finding:
     """By the interval of the distance; unclear where it holds the border."""
     held = below(line.distance, CLOSE, line.high - line.distance)
-    return finding(claim, held, f"KS {line.distance:.3f} [{line.low:.3f}, {line.high:.3f}]", erratum)
+    return finding(
+        claim, held, f"KS {line.distance:.3f} [{line.low:.3f}, {line.high:.3f}]", erratum
+    )
 
 
 def power(frame: pd.DataFrame) -> Fit:
@@ -59,16 +68,29 @@ def power(frame: pd.DataFrame) -> Fit:
     return fit_noisy_exponent(frame.width, frame.distance, noise, confidence=CONFIDENCE)
 
 
-def drawn(frame: pd.DataFrame, styles: Styles, names: Mapping[str, str], row: int = 0) -> list[dict]:
+def drawn(
+    frame: pd.DataFrame, styles: Styles, names: Mapping[str, str], row: int = 0
+) -> list[dict]:
     """Bars for the networks, lines for the others."""
     some = only(frame, curve=NETWORK)
-    bars = scatter(some.x, some.density, "" if row else NETWORK, row=row, type="bar", width=float(np.diff(some.x)[0]))
+    bars = scatter(
+        some.x,
+        some.density,
+        "" if row else NETWORK,
+        row=row,
+        type="bar",
+        width=float(np.diff(some.x)[0]),
+    )
     del bars["mode"]
     traces = [bars | {"marker": {"color": GREY, "line": {"width": 0}}, "opacity": 0.55}]
     for curve, style in styles.items():
         some = only(frame, curve=curve)
         if len(some):
-            traces.append(scatter(some.x, some.density, "" if row else names[curve], row=row, line=dict(style)))
+            traces.append(
+                scatter(
+                    some.x, some.density, "" if row else names[curve], row=row, line=dict(style)
+                )
+            )
     return traces
 
 
@@ -79,7 +101,17 @@ def falling(frame: pd.DataFrame, styles: Styles, names: Mapping[str, str], title
         some = only(frame, curve=curve)
         bars = spans(some.distance, some.low, some.high)
         line = {**style, "width": 1.5}
-        data.append(scatter(some.width, some.distance, names[curve], mode="lines+markers", error_y=bars, line=line))
+        data.append(
+            scatter(
+                some.width,
+                some.distance,
+                names[curve],
+                mode="lines+markers",
+                error_y=bars,
+                line=line,
+            )
+        )
     layout = panels([title], "width n = depth d", height=280, log="xy")
-    layout["xaxis1"]["tickvals"], layout["yaxis1"]["dtick"] = sorted(set(frame.width.to_list())), "D2"
+    layout["xaxis1"]["tickvals"] = sorted(set(frame.width.to_list()))
+    layout["yaxis1"]["dtick"] = "D2"
     return {"data": data, "layout": layout}

@@ -1,9 +1,11 @@
-"""Random dropout networks in independent batches, so that what is fitted over layers gets an honest interval.
+"""Random dropout networks in independent batches, so that what is fitted over layers gets an honest
+interval.
 
-Layers of one network are not independent of each other; batches of networks are. An estimate is made from all of them, and
-again without each one in turn (the jackknife): with B batches,
+Layers of one network are not independent of each other; batches of networks are. An estimate is
+made from all of them, and again without each one in turn (the jackknife): with B batches,
 
-    se^2 = (B - 1)/B sum_b (t_b - mean t)^2,    t_b the estimate without batch b;    interval: Student's t, B - 1 degrees
+    se^2 = (B - 1)/B sum_b (t_b - mean t)^2,    t_b the estimate without batch b;    interval:
+                                                Student's t, B - 1 degrees
 """
 
 from collections.abc import Callable
@@ -32,7 +34,8 @@ class Moments(NamedTuple):
     networks: int
 
     def of(self, quantity: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Mean, variance over networks, standard error of the mean; one entry for each layer from 1."""
+        """Mean, variance over networks, standard error of the mean; one entry for each layer from
+        1."""
         i = QUANTITIES.index(quantity)
         return self.mean[:, i], self.var[:, i], np.sqrt(self.var[:, i] / self.networks)
 
@@ -49,7 +52,9 @@ class Batches:
 
     def pooled(self, without: int | None = None) -> Moments:
         chosen = np.arange(len(self.mean)) != without
-        mean, var, networks = self.mean[chosen], self.var[chosen], self.size * int(chosen.sum())
+        mean = self.mean[chosen]
+        var = self.var[chosen]
+        networks = self.size * int(chosen.sum())
         centre = mean.mean(0)
         squares = (self.size - 1) * var.sum(0) + self.size * ((mean - centre) ** 2).sum(0)
         return Moments(centre, squares / (networks - 1), networks)
@@ -71,24 +76,36 @@ def measure(
     seed: tuple[int, ...],
     start: tuple[float, float] | None = None,
 ) -> Batches:
-    """`batches` of `size` networks; inputs have length and correlation `start`, or those of the fixed point."""
+    """`batches` of `size` networks; inputs have length and correlation `start`, or those of the
+    fixed point."""
     q0, c0 = stationary(network) if start is None else start
     weight_var, bias_var, keep = (float(x) for x in network.one())
     frames = [
         dropout_metrics(
-            network.activation, weight_var, bias_var, keep,
-            width=width, depth=depth, instances=size, q0=q0, c0=c0, seed=seed_of(*seed, b), dtype=torch.float32,
+            network.activation,
+            weight_var,
+            bias_var,
+            keep,
+            width=width,
+            depth=depth,
+            instances=size,
+            q0=q0,
+            c0=c0,
+            seed=seed_of(*seed, b),
+            dtype=torch.float32,
         )
         for b in range(batches)
-    ]  # fmt: skip
+    ]
     mean, var = (
-        np.stack([f[column].to_numpy().reshape(depth, len(QUANTITIES)) for f in frames]) for column in ("mean", "var")
+        np.stack([f[column].to_numpy().reshape(depth, len(QUANTITIES)) for f in frames])
+        for column in ("mean", "var")
     )
     return Batches(mean, var, size)
 
 
 def stationary(network: MeanField) -> tuple[float, float]:
-    """Mean square and correlation of inputs, which meet no activation, that put the first layer at the fixed point."""
+    """Mean square and correlation of inputs, which meet no activation, that put the first layer at
+    the fixed point."""
     weight_var, bias_var, keep = (float(x) for x in network.one())
     q0 = (network.q_star - bias_var) * keep / weight_var
     overlap = (network.q_star * network.c_star - bias_var) / weight_var
@@ -101,8 +118,11 @@ def seed_of(*numbers: int) -> int:
 
 
 def power_of_width(widths: Line, values: Line, low: Line, high: Line) -> Fit:
-    """Of values with intervals; these are Student's, so that deviations read as normal ones are a little too large."""
-    return fit_noisy_exponent(widths, values, values * np.log(high / low) / (2 * ndtri((1 + CONFIDENCE) / 2)))
+    """Of values with intervals; these are Student's, so that deviations read as normal ones are a
+    little too large."""
+    return fit_noisy_exponent(
+        widths, values, values * np.log(high / low) / (2 * ndtri((1 + CONFIDENCE) / 2))
+    )
 
 
 def brief(frame: Frame) -> Frame:

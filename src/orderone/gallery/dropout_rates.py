@@ -1,7 +1,9 @@
-"""By which factor gradient metrics change a layer, measured over a window of layers, beside what theory says of the same.
+"""By which factor gradient metrics change a layer, measured over a window of layers, beside what
+theory says of the same.
 
-A window is given by distances k = L - l from the output. The mean of g_ab with its sign sinks into the noise of |g_ab|
-(erratum S1.4), so its window ends where theory's mean is `RESOLVED` standard errors: what lies beyond cannot be told.
+A window is given by distances k = L - l from the output. The mean of g_ab with its sign sinks into
+the noise of |g_ab| (erratum S1.4), so its window ends where theory's mean is `RESOLVED` standard
+errors: what lies beyond cannot be told.
 """
 
 import math
@@ -20,8 +22,22 @@ RESOLVED = 5.0
 FEWEST = 4  # layers of a window
 SETTLED = 0.01  # of a rate: how close to its limit theory's own curve is to be
 DEEP = 300  # layers after which it is there
-FINITE = 5.0  # over the width: by how much rates of finite networks may differ; V/m^2 grows by up to 11/N a layer
-COLUMNS = ["network", "quantity", "width", "near", "far", "rate", "low", "high", "law", "limit", "chi1", "chi2"]
+# over the width: by how much rates of finite networks may differ; V/m^2 grows by up to 11/N a layer
+FINITE = 5.0
+COLUMNS = [
+    "network",
+    "quantity",
+    "width",
+    "near",
+    "far",
+    "rate",
+    "low",
+    "high",
+    "law",
+    "limit",
+    "chi1",
+    "chi2",
+]
 
 
 def line(
@@ -34,15 +50,18 @@ def line(
     far: int,
     expected: np.ndarray | None = None,
 ) -> tuple:
-    """A row of `COLUMNS`; `law` is the factor of theory's own curve, `expected`, over the same window."""
-    first, last = (label, quantity, width, near, far), (limit(network, quantity), network.chi1, network.chi2)
+    """A row of `COLUMNS`; `law` is the factor of theory's own curve, `expected`, over the same
+    window."""
+    first = (label, quantity, width, near, far)
+    last = (limit(network, quantity), network.chi1, network.chi2)
     if far - near < FEWEST:
         return *first, *[math.nan] * 4, *last
     mean, _, se = batches.pooled().of(quantity)
     window = np.arange(near, far + 1)
     weights = (mean / se)[batches.depth - 1 - window] ** 2
     fit = batches.jackknife(lambda moments: _slope(moments.of(quantity)[0], window, weights))
-    expected = theory(network, batches.depth, width, quantity) if expected is None else expected
+    if expected is None:
+        expected = theory(network, batches.depth, width, quantity)
     law = _slope(expected, window, weights)
     return *first, *map(math.exp, (fit.exponent, fit.low, fit.high, law)), *last
 
@@ -64,11 +83,14 @@ def local(network: MeanField, quantity: str) -> np.ndarray:
 
 def limit(network: MeanField, quantity: str) -> float:
     """Theory's factor a layer far from the output; correlations of signals go with chi_2."""
-    return network.chi2 if quantity == "c_ab" else float(local(network, quantity)[-1])
+    if quantity == "c_ab":
+        return network.chi2
+    return float(local(network, quantity)[-1])
 
 
 def settled(network: MeanField, quantity: str) -> int:
-    """The distance from which theory's factor is close to its limit: before, sums in front of exponentials matter."""
+    """The distance from which theory's factor is close to its limit: before, sums in front of
+    exponentials matter."""
     factors = local(network, quantity)
     return int(np.flatnonzero(np.abs(factors / factors[-1] - 1) > SETTLED).max(initial=-1) + 1)
 
@@ -87,7 +109,8 @@ def _slope(curve: np.ndarray, window: np.ndarray, weights: np.ndarray) -> float:
 
 
 def agrees(line: Line, column: str) -> bool | None:
-    """Whether the interval, widened by what finite width does, holds this rate; None if it could not refute it."""
+    """Whether the interval, widened by what finite width does, holds this rate; None if it could
+    not refute it."""
     if not known([line.rate, line.low, line.high]):
         return None
     room = 1 + FINITE / line.width
@@ -104,21 +127,29 @@ def tells(line: Line) -> bool:
 def all_of(lines: Frame, told: Callable[[Line], bool | None]) -> bool | None:
     """Refuted by one; unclear by one."""
     answers = [told(each) for _, each in lines.iterrows()]
-    return False if False in answers else None if None in answers or not answers else True
+    if False in answers:
+        return False
+    if None in answers or not answers:
+        return None
+    return True
 
 
 def said(lines: Frame, *columns: str) -> str:
     """What was measured, and what it should be."""
     names = {"law": "theory", "limit": "its limit", "chi1": "χ₁", "chi2": "χ₂"}
     return "; ".join(
-        f"{e.network}: {measured(e)}" + "".join(f", {names[column]} {e[column]:.4f}" for column in columns)
+        f"{e.network}: {measured(e)}"
+        + "".join(f", {names[column]} {e[column]:.4f}" for column in columns)
         for _, e in lines.iterrows()
     )
 
 
 def measured(each: Line) -> str:
     """Signals are followed from the input, gradients from the output."""
-    where = f"l−1 = {each.near}…{each.far}" if each.quantity in ("c_ab", "q_ab") else f"L−l = {each.near}…{each.far}"
+    if each.quantity in ("c_ab", "q_ab"):
+        where = f"l−1 = {each.near}…{each.far}"
+    else:
+        where = f"L−l = {each.near}…{each.far}"
     if math.isnan(each.rate):
         return f"too few layers above the noise, {where}"
     return f"{each.rate:.4f} [{each.low:.4f}, {each.high:.4f}] over {where}"

@@ -1,7 +1,8 @@
-"""A table or figure of a paper as something to run: what is claimed, what to measure, how to judge and how to draw it.
+"""A table or figure of a paper as something to run: what is claimed, what to measure, how to judge
+and how to draw it.
 
-Measuring yields records; judging and drawing only read them, so that stored records can be judged and drawn again, and
-made-up ones can test the judge.
+Measuring yields records; judging and drawing only read them, so that stored records can be judged
+and drawn again, and made-up ones can test the judge.
 """
 
 from collections import Counter
@@ -14,14 +15,18 @@ import pandas as pd
 Records = Mapping[str, pd.DataFrame]
 Parts = Mapping[str, Callable[[], pd.DataFrame]]
 
-SCALES = ("small", "gpu", "paper")  # minutes on two cores; minutes on one large GPU; what the paper did
+SCALES = (
+    "small",
+    "gpu",
+    "paper",
+)  # minutes on two cores; minutes on one large GPU; what the paper did
 VERDICTS = ("holds", "holds where clear", "holds in part", "does not hold", "unclear")
 
 
 @dataclass(frozen=True)
 class Finding:
-    """What records say of one claim. `holds` is None where they cannot tell. `of`: the paper's claim, or what is true
-    instead, with the number of the erratum ("S1.4")."""
+    """What records say of one claim. `holds` is None where they cannot tell. `of`: the paper's
+    claim, or what is true instead, with the number of the erratum ("S1.4")."""
 
     claim: str
     holds: bool | None
@@ -55,14 +60,16 @@ class Grid:
 
 @dataclass(frozen=True)
 class Experiment:
-    """`parts(settings)` names what to measure, piece by piece: each piece is kept as soon as it is there. Raise `version`
-    when the same settings would give other records than before."""
+    """`parts(settings)` names what to measure, piece by piece: each piece is kept as soon as it is
+    there. Raise `version` when the same settings would give other records than before."""
 
     name: str  # "s1-figure7"
     title: str
     claim: str  # the paper's, in our words
     method: str  # how it is measured here
-    scales: Mapping[str, Any]  # settings (frozen dataclasses) of "small" and "paper", and of "gpu" where that differs
+    scales: Mapping[
+        str, Any
+    ]  # settings (frozen dataclasses) of "small" and "paper", and of "gpu" where that differs
     parts: Callable[[Any], Parts]
     judge: Callable[[Records], Sequence[Finding]]
     draw: Callable[[Records], Sequence[Picture | Grid]]
@@ -75,10 +82,13 @@ class Experiment:
 
 
 def verdict(findings: Sequence[Finding], of: str = "paper") -> str:
-    """One of VERDICTS for many findings. They hold "where clear" if some of them cannot be told, and the others hold."""
+    """One of VERDICTS for many findings. They hold "where clear" if some of them cannot be told,
+    and the others hold."""
     told = Counter(finding.holds for finding in findings if finding.of == of)
     if told[False]:
-        return "holds in part" if told[True] else "does not hold"
+        if told[True]:
+            return "holds in part"
+        return "does not hold"
     if not told[True]:
         return "unclear"
     return "holds where clear" if told[None] else "holds"

@@ -1,5 +1,5 @@
-"""Frames and their columns or lines, as annotations: checked when tests run; type checkers take them as they come, since
-pandas' stubs cannot tell one from the other."""
+"""Frames and their columns or lines, as annotations: checked when tests run; type checkers take
+them as they come, since pandas' stubs cannot tell one from the other."""
 
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -9,4 +9,5 @@ if TYPE_CHECKING:
     Frame: TypeAlias = Any
     Line: TypeAlias = Any
 else:
-    Frame, Line = pd.DataFrame, pd.Series
+    Frame = pd.DataFrame
+    Line = pd.Series

@@ -1,4 +1,5 @@
-"""From records to findings, in small steps: some of the rows, a border that noise may straddle, one word for many."""
+"""From records to findings, in small steps: some of the rows, a border that noise may straddle, one
+word for many."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -22,7 +23,11 @@ def joined(records: Records) -> pd.DataFrame:
 
 def below(value: float, border: float, noise: float = 0.0) -> bool | None:
     """None where the noise reaches across the border."""
-    return True if value + noise < border else False if value - noise > border else None
+    if value + noise < border:
+        return True
+    if value - noise > border:
+        return False
+    return None
 
 
 def known(*columns: Any) -> bool:
@@ -33,7 +38,11 @@ def known(*columns: Any) -> bool:
 def together(told: Iterable[bool | None]) -> bool | None:
     """A claim about all of them: refuted by one, unclear by one, and by none at all."""
     told = list(told)
-    return False if False in told else None if None in told or not told else True
+    if False in told:
+        return False
+    if None in told or not told:
+        return None
+    return True
 
 
 def finding(claim: str, held: bool | None, numbers: str, erratum: str = "") -> Finding:

@@ -1,8 +1,10 @@
-"""Records on disk: a folder for each experiment and scale, a CSV file for each part, and where all of it comes from.
+"""Records on disk: a folder for each experiment and scale, a CSV file for each part, and where all
+of it comes from.
 
-A part counts as kept only if it can be read, and was measured with the same settings by the same version of the
-experiment. A folder never holds a mixture: the first part of other settings sets the others aside. Several runs may
-share a folder at the same time: each measures what no other is at, and nobody loses what another has written.
+A part counts as kept only if it can be read, and was measured with the same settings by the same
+version of the experiment. A folder never holds a mixture: the first part of other settings sets the
+others aside. Several runs may share a folder at the same time: each measures what no other is at,
+and nobody loses what another has written.
 """
 
 import json
@@ -30,7 +32,8 @@ class Kept:
     def __init__(self, folder: Path, experiment: Experiment, scale: str, settings: Any):
         self.folder = folder / experiment.name / scale
         self.identity = {"settings": _plain(settings), "version": experiment.version}
-        self.experiment, self.scale = experiment, scale
+        self.experiment = experiment
+        self.scale = scale
 
     def get(self, part: str) -> pd.DataFrame | None:
         if not self._has(part):
@@ -39,10 +42,13 @@ class Kept:
             frame = read_part(self.folder, part)
         except (OSError, ValueError):  # lost or damaged: to be measured again
             return None
-        return frame if self._has(part) else None  # a run with other settings may have replaced it meanwhile
+        return (
+            frame if self._has(part) else None
+        )  # a run with other settings may have replaced it meanwhile
 
     def claim(self, part: str, wait: bool) -> AbstractContextManager[bool]:
-        """To measure it alone: False inside if another run is at it and we do not wait for its end."""
+        """To measure it alone: False inside if another run is at it and we do not wait for its
+        end."""
         self.folder.mkdir(parents=True, exist_ok=True)
         return locked(self.folder / (file_of(part) + ".lock"), wait)
 
@@ -51,13 +57,23 @@ class Kept:
         self.folder.mkdir(parents=True, exist_ok=True)
         with locked(self.folder / (RECORD + ".lock")):
             record = self.provenance()  # with what other runs have added
-            record["parts"] = {k: known for k, known in record["parts"].items() if k != part and self._is_ours(known)}
+            record["parts"] = {
+                k: known
+                for k, known in record["parts"].items()
+                if k != part and self._is_ours(known)
+            }
             self._write_record(record)  # before the file: nothing vouches for it until it is whole
-            _write(self.folder / file_of(part), frame.to_csv(index=False, float_format=DIGITS, lineterminator="\n"))
+            _write(
+                self.folder / file_of(part),
+                frame.to_csv(index=False, float_format=DIGITS, lineterminator="\n"),
+            )
             record["parts"][part] = {
-                "seconds": round(seconds, 1), "measured": f"{datetime.now(UTC):%Y-%m-%d}", "device": _device(),
-                "versions": versions(), **self.identity,
-            }  # fmt: skip
+                "seconds": round(seconds, 1),
+                "measured": f"{datetime.now(UTC):%Y-%m-%d}",
+                "device": _device(),
+                "versions": versions(),
+                **self.identity,
+            }
             self._write_record(record)
             return read_part(self.folder, part)
 
@@ -67,7 +83,12 @@ class Kept:
             return read_provenance(self.folder)
         except (FileNotFoundError, ValueError):  # none yet, or damaged: as if there were none
             command = f"orderone reproduce {self.experiment.name} --scale {self.scale}"
-            return {"experiment": self.experiment.name, "scale": self.scale, "command": command, "parts": {}}
+            return {
+                "experiment": self.experiment.name,
+                "scale": self.scale,
+                "command": command,
+                "parts": {},
+            }
 
     def _write_record(self, record: dict[str, Any]) -> None:
         _write(self.folder / RECORD, json.dumps(record, indent=1) + "\n")
@@ -76,7 +97,10 @@ class Kept:
         return self._is_ours(self.provenance()["parts"].get(part))
 
     def _is_ours(self, known: Any) -> bool:
-        return isinstance(known, dict) and {name: known.get(name) for name in self.identity} == self.identity
+        return (
+            isinstance(known, dict)
+            and {name: known.get(name) for name in self.identity} == self.identity
+        )
 
 
 def read_records(folder: Path) -> Records:
@@ -114,4 +138,6 @@ def _write(path: Path, text: str) -> None:
 def _device() -> str:
     import torch
 
-    return torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU"
+    if torch.cuda.is_available():
+        return torch.cuda.get_device_name()
+    return "CPU"

@@ -1,4 +1,5 @@
-"""Pieces of pictures: panels below one another, which stay readable on a phone, lines and marks in them, error bars."""
+"""Pieces of pictures: panels below one another, which stay readable on a phone, lines and marks in
+them, error bars."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -8,17 +9,27 @@ import pandas as pd
 # Mid-tones that show on light and on dark ground, told apart by most eyes.
 SHADES = ("#3b82c4", "#e08a1e", "#3fa66b", "#c2528b", "#8a6fd1", "#9a8b3c")
 GREY = "#888888"
-GAPS = {True: 0.09, False: 0.15}  # of the height of three panels: without and with a title of x between two
+GAPS = {
+    True: 0.09,
+    False: 0.15,
+}  # of the height of three panels: without and with a title of x between two
 
 
 def panels(
-    titles: Sequence[str], x: str | Sequence[str], *, share: bool = False, height: int = 230, log: str = ""
+    titles: Sequence[str],
+    x: str | Sequence[str],
+    *,
+    share: bool = False,
+    height: int = 230,
+    log: str = "",
 ) -> dict[str, Any]:
-    """Axes x1, y1, x2, y2, ... from the top. `titles` are those of y; `share`: one title for x, below the last.
+    """Axes x1, y1, x2, y2, ... from the top. `titles` are those of y; `share`: one title for x,
+    below the last.
 
     `log`: which of "x" and "y" are logarithmic.
     """
-    number, xs = len(titles), [x] * len(titles) if isinstance(x, str) else list(x)
+    number = len(titles)
+    xs = [x] * len(titles) if isinstance(x, str) else list(x)
     gap = GAPS[share] * 3 / max(number, 3)
     tall = (1 - gap * (number - 1)) / number
     layout: dict[str, Any] = {
@@ -38,10 +49,23 @@ def panels(
 
 
 def scatter(
-    x: Iterable[Any], y: Iterable[Any], name: str = "", *, row: int = 0, mode: str = "lines", **style: Any
+    x: Iterable[Any],
+    y: Iterable[Any],
+    name: str = "",
+    *,
+    row: int = 0,
+    mode: str = "lines",
+    **style: Any,
 ) -> dict[str, Any]:
     """In the panel `row`; in the legend if it has a name."""
-    trace = {"type": "scatter", "mode": mode, "x": list(x), "y": list(y), "name": name, "showlegend": bool(name)}
+    trace = {
+        "type": "scatter",
+        "mode": mode,
+        "x": list(x),
+        "y": list(y),
+        "name": name,
+        "showlegend": bool(name),
+    }
     return trace | {"xaxis": f"x{row + 1}", "yaxis": f"y{row + 1}"} | style
 
 

@@ -1,4 +1,5 @@
-"""What records of `linear_gradients` say of the claims about S1 Figure 2, and of errata S1.3, S1.4 and S1.5."""
+"""What records of `linear_gradients` say of the claims about S1 Figure 2, and of errata S1.3, S1.4
+and S1.5."""
 
 import numpy as np
 
@@ -54,7 +55,10 @@ def _single(records: Records) -> Finding:
     worst = [float(_off(curve, "g_aa", "printed_aa").max()) for curve in curves]
     size = [np.abs(np.log(curve.g_aa / curve.printed_aa)).median() for curve in curves]
     decades = max(np.ptp(np.log10(curve.g_aa)) for curve in curves)
-    numbers = f"over {decades:.0f} decades; median deviation {_each(size, '{:.1%}')}; at most {_each(worst, '{:.1f}')} "
+    numbers = (
+        f"over {decades:.0f} decades; median deviation {_each(size, '{:.1%}')}; at most"
+        f" {_each(worst, '{:.1f}')} "
+    )
     numbers += f"standard errors beyond {FINITE:.0%}"
     return Finding("(a) the closed form (12) predicts g_aa in every layer", _within(worst), numbers)
 
@@ -64,7 +68,9 @@ def _within(worst: list[float]) -> bool | None:
 
 
 def _each(values: list[float], form: str) -> str:
-    return ", ".join(f"{form.format(v)} (ρ = {keep:g})" for keep, v in zip(KEEPS, values, strict=True))
+    return ", ".join(
+        f"{form.format(v)} (ρ = {keep:g})" for keep, v in zip(KEEPS, values, strict=True)
+    )
 
 
 def _without_dropout(records: Records) -> Finding:
@@ -75,13 +81,17 @@ def _without_dropout(records: Records) -> Finding:
 
 
 def _seen(records: Records) -> dict[float, Frame]:
-    """Layers beyond the last few in which the mean with its sign can be told from 0, for rates below 1."""
+    """Layers beyond the last few in which the mean with its sign can be told from 0, for rates
+    below 1."""
     seen = {}
     for keep in KEEPS[1:]:
         curve = records[f"keep {keep:g} near"]
         distance = curve.layer.max() - curve.layer
         # by theory's mean, so that no layer is chosen for its noise
-        seen[keep] = curve[(distance > LAST_FEW) & (curve.printed_ab > rates.RESOLVED * standard_error(curve, "g_ab"))]
+        seen[keep] = curve[
+            (distance > LAST_FEW)
+            & (curve.printed_ab > rates.RESOLVED * standard_error(curve, "g_ab"))
+        ]
     return seen
 
 
@@ -98,8 +108,12 @@ def _follows(records: Records) -> Finding:
     missed = [_off(curve, "g_ab", "printed_ab") for curve in seen.values()]
     on = [not (each > SIGMAS).any() for each in missed]
     told = all(len(each) >= rates.FEWEST and known(each) for each in missed)
-    claim = "The closed form predicts the mean of g_ab with its sign, as far as it can be told from 0"
-    return Finding(claim, (all(on) if told else None) if all(on) else False, _ratios(seen), "corrected", "S1.4")
+    claim = (
+        "The closed form predicts the mean of g_ab with its sign, as far as it can be told from 0"
+    )
+    return Finding(
+        claim, (all(on) if told else None) if all(on) else False, _ratios(seen), "corrected", "S1.4"
+    )
 
 
 def _ratios(seen: dict[float, Frame]) -> str:
@@ -107,18 +121,30 @@ def _ratios(seen: dict[float, Frame]) -> str:
     said = []
     for keep, curve in seen.items():
         if len(curve):
-            first, k = curve.iloc[0], int(curve.layer.max() - curve.layer.min() + LAST_FEW + 1)
+            first = curve.iloc[0]
+            k = int(curve.layer.max() - curve.layer.min() + LAST_FEW + 1)
             se = standard_error(curve, "g_ab").iloc[0] / first.printed_ab
-            ratio, folded = first.g_ab / first.printed_ab, first.abs_g_ab / first.printed_ab
-            said.append(f"ρ = {keep:g}, L−l = {k}: mean/(12) = {ratio:.2f} ± {se:.2f}, mean of |.|/(12) = {folded:.2f}")
+            ratio = first.g_ab / first.printed_ab
+            folded = first.abs_g_ab / first.printed_ab
+            said.append(
+                f"ρ = {keep:g}, L−l = {k}: mean/(12) = {ratio:.2f} ± {se:.2f}, mean of |.|/(12) ="
+                f" {folded:.2f}"
+            )
     return "; ".join(said) or "no layer can be told from 0"
 
 
 def _last_few(records: Records) -> Finding:
-    few = [curve[curve.layer.max() - curve.layer <= LAST_FEW] for curve in (records[f"keep {k:g}"] for k in KEEPS[1:])]
+    few = [
+        curve[curve.layer.max() - curve.layer <= LAST_FEW]
+        for curve in (records[f"keep {k:g}"] for k in KEEPS[1:])
+    ]
     worst = [float(_off(curve, "abs_g_ab", "printed_ab").max()) for curve in few]
     numbers = f"L−l = 0…{LAST_FEW}: at most {max(worst):.1f} standard errors beyond {FINITE:.0%}"
-    return Finding("(c) the closed form predicts the mean of |g_ab| in the last few layers", _within(worst), numbers)
+    return Finding(
+        "(c) the closed form predicts the mean of |g_ab| in the last few layers",
+        _within(worst),
+        numbers,
+    )
 
 
 def _chi2_always(lines: Frame) -> Finding:
@@ -128,7 +154,8 @@ def _chi2_always(lines: Frame) -> Finding:
 
 
 def _chi2_or_chi1_squared(lines: Frame) -> Finding:
-    """The rate far from the output is the larger of chi_2 and chi_1^2; a finite window sees it within its own curve."""
+    """The rate far from the output is the larger of chi_2 and chi_1^2; a finite window sees it
+    within its own curve."""
 
     def told(each: Line) -> bool | None:
         larger = max(each.chi2, each.chi1**2)
@@ -136,18 +163,23 @@ def _chi2_or_chi1_squared(lines: Frame) -> Finding:
         slower = each.low > each.chi2 * (1 + rates.FINITE / each.width)
         right = slower if beyond else rates.agrees(each, "chi2") is not False
         nearer = abs(np.log(each.rate / larger)) <= abs(np.log(each.rate / each.chi1))
-        return None if np.isnan(each.rate) else bool(right and nearer)
+        if np.isnan(each.rate):
+            return None
+        return bool(right and nearer)
 
     claim = "g_ab falls by χ₂ a layer only if σ_w² < ρ², and more slowly, towards χ₁², otherwise"
     numbers = "; ".join(
-        f"{e.network}: {rates.measured(e)}, χ₂ {e.chi2:.4f}, χ₁² {e.chi1**2:.4f}" for _, e in lines.iterrows()
+        f"{e.network}: {rates.measured(e)}, χ₂ {e.chi2:.4f}, χ₁² {e.chi1**2:.4f}"
+        for _, e in lines.iterrows()
     )
     return Finding(claim, rates.all_of(lines, told), numbers, "corrected", "S1.5")
 
 
 def _floor(records: Records) -> Finding:
-    """|g_ab| falls by chi_1 where its mean is long lost, and the noise falls as the root of the width."""
-    lines, widths = records["far rates"], records["widths"]
+    """|g_ab| falls by chi_1 where its mean is long lost, and the noise falls as the root of the
+    width."""
+    lines = records["far rates"]
+    widths = records["widths"]
     lines = lines[[float(name[4:]) < LEAST_KEEP_FAR for name in lines.network]]
     slope = rates.all_of(lines, lambda each: rates.agrees(each, "chi1"))
     power = power_of_width(widths.width, widths.noise, widths.low, widths.high)
@@ -156,23 +188,35 @@ def _floor(records: Records) -> Finding:
     level = widest.low * (1 - FINITE) <= widest.theory <= widest.high * (1 + FINITE)
     scale = widest.width**0.5
     numbers = (
-        f"std(g_ab)/g_aa ~ N^({power}) at L−l = {NOISE_AT}, ρ = {NOISE_KEEP:g}; √N std/g_aa = {scale * widest.noise:.3f} "
-        f"[{scale * widest.low:.3f}, {scale * widest.high:.3f}], c* ρ/√(1−ρ²) = {scale * widest.theory:.3f}; "
+        f"std(g_ab)/g_aa ~ N^({power}) at L−l = {NOISE_AT}, ρ = {NOISE_KEEP:g}; √N std/g_aa ="
+        f" {scale * widest.noise:.3f} [{scale * widest.low:.3f}, {scale * widest.high:.3f}], c*"
+        f" ρ/√(1−ρ²) = {scale * widest.theory:.3f}; "
     )
     claim = "What falls by χ₁ is the noise of |g_ab|, a floor of relative size N^(-1/2)"
-    holds = None if not known([power.low, widest.low, widest.high]) else slope if root and level else False
+    if not known([power.low, widest.low, widest.high]):
+        holds = None
+    elif root and level:
+        holds = slope
+    else:
+        holds = False
     return Finding(claim, holds, numbers + rates.said(lines, "chi1"), "corrected", "S1.4")
 
 
 def _start(frame: Frame) -> list[Finding]:
     first = frame[frame.layer <= FIRST]
-    missed = {name: (first["mean"] - first[name]).abs() - FINITE * first[name] for name in ("printed", "general")}
+    missed = {
+        name: (first["mean"] - first[name]).abs() - FINITE * first[name]
+        for name in ("printed", "general")
+    }
     numbers = "; ".join(
-        f"l = {int(e.layer)}: measured/(12) = {e['mean'] / e.printed:.2f} ± {e.se / e.printed:.2f}, "
-        f"measured/general = {e['mean'] / e.general:.2f} ± {e.se / e.general:.2f}"
+        f"l = {int(e.layer)}: measured/(12) = {e['mean'] / e.printed:.2f} ± {e.se / e.printed:.2f},"
+        f" measured/general = {e['mean'] / e.general:.2f} ± {e.se / e.general:.2f}"
         for _, e in first.iterrows()
     )
-    holds = {name: bool((b < SIGMAS * first.se).all()) if known(b, first.se) else None for name, b in missed.items()}
+    holds = {
+        name: bool((b < SIGMAS * first.se).all()) if known(b, first.se) else None
+        for name, b in missed.items()
+    }
     claim = "(12) predicts g_aa whatever the length of the input"
     corrected = "With the lengths of every layer in place of q*, it does"
     return [

@@ -1,6 +1,8 @@
-"""Gradient metrics of random linear dropout networks, layer by layer, beside the closed form (12) of S1: for Figure 2.
+"""Gradient metrics of random linear dropout networks, layer by layer, beside the closed form (12)
+of S1: for Figure 2.
 
-The mean of g_ab with its sign needs many more networks than that of its size, and only the layers near the output.
+The mean of g_ab with its sign needs many more networks than that of its size, and only the layers
+near the output.
 """
 
 from dataclasses import dataclass
@@ -17,12 +19,14 @@ from orderone.gallery.frames import Frame, Line
 from orderone.theory import MeanField, linear_gradient_metrics
 from orderone.theory.meanfield import linear_noise_level
 
-WEIGHT_VAR, BIAS_VAR = 0.5, 0.1
+WEIGHT_VAR = 0.5
+BIAS_VAR = 0.1
 KEEPS = (1.0, 0.9, 0.7, 0.6)  # the paper's are not printed; (12) needs a rate above weight_var
 CURVES = ("g_aa", "g_ab", "abs_g_ab")
 LAST_FEW = 2  # distances from the output that count as the last few layers
 FAR = 60  # distances at which nothing but the floor is left of |g_ab|, at keep rates below .8
-NOISE_KEEP, NOISE_AT = 0.7, 15  # where the floor is measured, width by width
+NOISE_KEEP = 0.7
+NOISE_AT = 15  # where the floor is measured, width by width
 START_KEEP = 0.9  # where inputs that are not at the fixed point show
 
 
@@ -43,11 +47,13 @@ def parts(settings: Settings) -> Parts:
     all_layers = cache(lambda keep: deep(keep, settings))  # rates come from the same networks
     near = cache(lambda keep: nearby(keep, settings))
     found: dict[str, Any] = {
-        f"keep {keep:g}": lambda keep=keep: whole(keep, all_layers(keep), settings) for keep in KEEPS
+        f"keep {keep:g}": lambda keep=keep: whole(keep, all_layers(keep), settings)
+        for keep in KEEPS
     }
     found |= {f"keep {keep:g} near": lambda keep=keep: signed(keep, near(keep)) for keep in KEEPS}
     found["rates"] = lambda: pd.DataFrame(
-        [each for keep in KEEPS for each in fitted(keep, near(keep), settings)], columns=rates.COLUMNS
+        [each for keep in KEEPS for each in fitted(keep, near(keep), settings)],
+        columns=rates.COLUMNS,
     )
     found["far rates"] = lambda: pd.DataFrame(
         [far(keep, all_layers(keep), settings) for keep in KEEPS], columns=rates.COLUMNS
@@ -60,12 +66,14 @@ def network(keep: float) -> MeanField:
 
 
 def deep(keep: float, settings: Settings) -> Batches:
-    size, seed = settings.networks // settings.batches, (settings.seed, 2, int(100 * keep))
+    size = settings.networks // settings.batches
+    seed = (settings.seed, 2, int(100 * keep))
     return measure(network(keep), settings.width, settings.depth, settings.batches, size, seed)
 
 
 def nearby(keep: float, settings: Settings) -> Batches:
-    size, seed = settings.near_networks // settings.batches, (settings.seed, 3, int(100 * keep))
+    size = settings.near_networks // settings.batches
+    seed = (settings.seed, 3, int(100 * keep))
     return measure(network(keep), settings.width, settings.near_depth, settings.batches, size, seed)
 
 
@@ -73,7 +81,10 @@ def whole(keep: float, batches: Batches, settings: Settings) -> Frame:
     """All layers; every other one suffices except close to the output."""
     level = linear_noise_level(keep, network(keep).c_star)
     frame = _with_theory(keep, batches)
-    frame["floor"] = frame.printed_aa if keep == 1 else (2 / np.pi / settings.width) ** 0.5 * level * frame.printed_aa
+    if keep == 1:
+        frame["floor"] = frame.printed_aa
+    else:
+        frame["floor"] = (2 / np.pi / settings.width) ** 0.5 * level * frame.printed_aa
     frame = brief(frame)
     return frame[(frame.layer % 2 == 1) | (frame.layer > settings.depth - 31)]
 
@@ -93,37 +104,62 @@ def fitted(keep: float, batches: Batches, settings: Settings) -> list[tuple]:
     """The factor a layer of the mean with its sign, as far as it can be seen."""
     far = rates.resolved(network(keep), batches, settings.width)
     return [
-        rates.line(f"ρ = {keep:g}", network(keep), batches, quantity, settings.width, LAST_FEW + 1, far)
+        rates.line(
+            f"ρ = {keep:g}", network(keep), batches, quantity, settings.width, LAST_FEW + 1, far
+        )
         for quantity in ("g_aa", "g_ab")
     ]
 
 
 def far(keep: float, batches: Batches, settings: Settings) -> tuple:
     near = FAR * settings.depth // 200
-    return rates.line(f"ρ = {keep:g}", network(keep), batches, "abs_g_ab", settings.width, near, settings.depth - 2)
+    return rates.line(
+        f"ρ = {keep:g}",
+        network(keep),
+        batches,
+        "abs_g_ab",
+        settings.width,
+        near,
+        settings.depth - 2,
+    )
 
 
 def noise(settings: Settings) -> Frame:
     """std(g_ab) / g_aa of networks of several widths, in one layer."""
-    rows, level = [], linear_noise_level(NOISE_KEEP, network(NOISE_KEEP).c_star)
+    rows = []
+    level = linear_noise_level(NOISE_KEEP, network(NOISE_KEEP).c_star)
     for width in settings.widths:
         size = settings.width_networks // settings.batches
         seed = (settings.seed, 4, width)
         batches = measure(network(NOISE_KEEP), width, NOISE_AT + 1, settings.batches, size, seed)
-        fit = batches.jackknife(lambda m: float(np.log(m.of("g_ab")[1][0] ** 0.5 / m.of("g_aa")[0][0])))
-        rows.append((width, np.exp(fit.exponent), np.exp(fit.low), np.exp(fit.high), level / width**0.5))
+        fit = batches.jackknife(
+            lambda m: float(np.log(m.of("g_ab")[1][0] ** 0.5 / m.of("g_aa")[0][0]))
+        )
+        rows.append(
+            (width, np.exp(fit.exponent), np.exp(fit.low), np.exp(fit.high), level / width**0.5)
+        )
     return brief(pd.DataFrame(rows, columns=["width", "noise", "low", "high", "theory"]))
 
 
 def started(settings: Settings) -> Frame:
     """From unrelated inputs of length one, which is not the fixed point."""
-    size, depth, seed = settings.near_networks // settings.batches, 20, (settings.seed, 5)
-    batches = measure(network(START_KEEP), settings.width, depth, settings.batches, size, seed, start=(1.0, 0.0))
+    size = settings.near_networks // settings.batches
+    depth = 20
+    seed = (settings.seed, 5)
+    batches = measure(
+        network(START_KEEP), settings.width, depth, settings.batches, size, seed, start=(1.0, 0.0)
+    )
     mean, _, se = batches.pooled().of("g_aa")
     printed = linear_gradient_metrics(WEIGHT_VAR, BIAS_VAR, START_KEEP, depth).g_aa
-    general = linear_gradient_metrics(WEIGHT_VAR, BIAS_VAR, START_KEEP, depth, q0=1.0, qab0=0.0).g_aa
+    general = linear_gradient_metrics(
+        WEIGHT_VAR, BIAS_VAR, START_KEEP, depth, q0=1.0, qab0=0.0
+    ).g_aa
     layers = np.arange(1, depth + 1)
-    return brief(pd.DataFrame({"layer": layers, "mean": mean, "se": se, "printed": printed, "general": general}))
+    return brief(
+        pd.DataFrame(
+            {"layer": layers, "mean": mean, "se": se, "printed": printed, "general": general}
+        )
+    )
 
 
 def standard_error(frame: Frame, quantity: str) -> Line:

@@ -34,12 +34,20 @@ class Reproduced:
     @cached_property
     def findings(self) -> Sequence[Finding]:
         if self.lacking:
-            return (Finding(self.experiment.claim, None, f"not judged: no records of {', '.join(self.lacking)}"),)
+            return (
+                Finding(
+                    self.experiment.claim,
+                    None,
+                    f"not judged: no records of {', '.join(self.lacking)}",
+                ),
+            )
         return tuple(self.experiment.judge(self.records))
 
     @cached_property
     def pictures(self) -> Sequence[Picture | Grid]:
-        return () if self.lacking else tuple(self.experiment.draw(self.records))
+        if self.lacking:
+            return ()
+        return tuple(self.experiment.draw(self.records))
 
     @property
     def verdict(self) -> str:
@@ -49,7 +57,9 @@ class Reproduced:
     @property
     def corrected(self) -> str | None:
         """The same of what we say is true instead; None where the paper stands uncorrected."""
-        return verdict(self.findings, "corrected") if any(f.of == "corrected" for f in self.findings) else None
+        if any(f.of == "corrected" for f in self.findings):
+            return verdict(self.findings, "corrected")
+        return None
 
 
 def reproduce(
@@ -61,13 +71,18 @@ def reproduce(
     again: bool = False,
     tell: Tell = lambda part, number, total: None,
 ) -> Reproduced:
-    """Run what `folder` does not hold yet. Every part is kept as soon as it is measured; `again` measures all anew.
+    """Run what `folder` does not hold yet. Every part is kept as soon as it is measured; `again`
+    measures all anew.
 
-    Of several runs in one folder each takes the parts that no other is at, and waits for those in the end."""
+    Of several runs in one folder each takes the parts that no other is at, and waits for those in
+    the end."""
     settings = settings_of(experiment, scale, seeds)
     kept = Kept(folder, experiment, scale, settings)
     parts = experiment.parts(settings)
-    records = {} if again else {part: frame for part in parts if (frame := kept.get(part)) is not None}
+    if again:
+        records = {}
+    else:
+        records = {part: frame for part in parts if (frame := kept.get(part)) is not None}
     for wait in (False, True):
         for number, part in enumerate(parts, 1):
             if part in records:
@@ -79,7 +94,9 @@ def reproduce(
     return Reproduced(experiment, scale, {part: records[part] for part in parts}, kept.provenance())
 
 
-def _measured(kept: Kept, part: str, measure: Callable[[], pd.DataFrame], again: bool) -> pd.DataFrame:
+def _measured(
+    kept: Kept, part: str, measure: Callable[[], pd.DataFrame], again: bool
+) -> pd.DataFrame:
     known = None if again else kept.get(part)  # another run may have been faster
     if known is not None:
         return known
@@ -99,7 +116,9 @@ def settings_of(experiment: Experiment, scale: str, seeds: int | None = None) ->
     if seeds is None:
         return settings
     if not has_seeds(experiment, scale):
-        raise ValueError(f"seeds: {experiment.name} has no number of seeds to set, got {seeds}; leave it out")
+        raise ValueError(
+            f"seeds: {experiment.name} has no number of seeds to set, got {seeds}; leave it out"
+        )
     return replace(settings, seeds=seeds)
 
 

@@ -1,7 +1,9 @@
-"""S0 Table 1: multipliers, initial sizes and learning rates of SP, NTK, muP and MF, for Adam with full alignment.
+"""S0 Table 1: multipliers, initial sizes and learning rates of SP, NTK, muP and MF, for Adam with
+full alignment.
 
-The rates follow from (21) and (22). The caption also says that all four stay stable in training; by (24) SP and NTK do
-only if omega = 1/2 at the readout. On training tokens it is 1 from the first step on (erratum S0.5).
+The rates follow from (21) and (22). The caption also says that all four stay stable in training; by
+(24) SP and NTK do only if omega = 1/2 at the readout. On training tokens it is 1 from the first
+step on (erratum S0.5).
 """
 
 from fractions import Fraction
@@ -25,7 +27,9 @@ ERRATUM = "S0.5"
 
 
 def parts(settings: Settings) -> Parts:
-    return {"rates": derive} | {f"{name} in training": lambda name=name: train(name, settings) for name in PRINTED}
+    return {"rates": derive} | {
+        f"{name} in training": lambda name=name: train(name, settings) for name in PRINTED
+    }
 
 
 def derive() -> pd.DataFrame:
@@ -44,7 +48,8 @@ def train(name: str, settings: Settings) -> pd.DataFrame:
     predicted = rms(p, training=True, alignment="worst")[CHANGE]
     fit = exponents(p, settings, CONFIDENCE).loc[CHANGE]
     return pd.DataFrame(
-        [exponent_table.line(name, "change of the logits", Fraction(0), predicted, fit)], columns=exponent_table.COLUMNS
+        [exponent_table.line(name, "change of the logits", Fraction(0), predicted, fit)],
+        columns=exponent_table.COLUMNS,
     )
 
 
@@ -53,14 +58,23 @@ def judge(records: Records) -> list[Finding]:
     for rule, lines in records["rates"].astype(str).groupby("rule", sort=False):
         right = (lines.c == lines.printed).all()
         numbers = f"derived c = {', '.join(lines.c)}; printed {', '.join(lines.printed)}"
-        found.append(finding(f"{rule}: the largest rates that (21) and (22) allow with Adam", bool(right), numbers))
+        found.append(
+            finding(
+                f"{rule}: the largest rates that (21) and (22) allow with Adam",
+                bool(right),
+                numbers,
+            )
+        )
     for _, line in _trained(records).iterrows():
         numbers = f"changes by n^{exponent_table.interval(line)} in a step"
-        stable, derived = (exponent_table.holds(each, line) for each in (line.paper, line.predicted))
+        stable, derived = (
+            exponent_table.holds(each, line) for each in (line.paper, line.predicted)
+        )
         found.append(finding(f"{line.row}: the logits stay stable in training", stable, numbers))
         if str(line.predicted) != str(line.paper):
             claim = (
-                f"{line.row}: on training tokens the logits change by n^{line.predicted}, for omega = 1 at the readout"
+                f"{line.row}: on training tokens the logits change by n^{line.predicted}, for omega"
+                " = 1 at the readout"
             )
             found.append(finding(claim, derived, numbers, ERRATUM))
     return found
@@ -70,23 +84,34 @@ def draw(records: Records) -> list[Picture | Grid]:
     rates = records["rates"].astype(str)
     title = "Change of the logits in a step, at the rates of the table"
     return [
-        Grid("Weights n^-a W, deviation n^-b, learning rate n^-c", tuple(rates.columns), rates.to_numpy().tolist()),
+        Grid(
+            "Weights n^-a W, deviation n^-b, learning rate n^-c",
+            tuple(rates.columns),
+            rates.to_numpy().tolist(),
+        ),
         exponent_table.picture(title, _trained(records)),
     ]
 
 
 def _trained(records: Records) -> pd.DataFrame:
-    return pd.concat([frame for part, frame in records.items() if part != "rates"], ignore_index=True)
+    return pd.concat(
+        [frame for part, frame in records.items() if part != "rates"], ignore_index=True
+    )
 
 
 EXPERIMENT = Experiment(
     name="s0-table1",
     title="Four parameterizations",
-    claim="The largest stable learning rates of SP, NTK, muP and MF for Adam with full alignment; all four are stable in "
-    "training.",
-    method="Rates from the exact linear program over rational exponents. Stability from bigram networks with three hidden "
-    "layers: one sign step at these rates in double precision, and a power of the width fitted to the RMS of the "
-    "change of the logits, with 99.8 % intervals.",
+    claim=(
+        "The largest stable learning rates of SP, NTK, muP and MF for Adam with full alignment; all"
+        " four are stable in training."
+    ),
+    method=(
+        "Rates from the exact linear program over rational exponents. Stability from bigram"
+        " networks with three hidden layers: one sign step at these rates in double precision, and"
+        " a power of the width fitted to the RMS of the change of the logits, with 99.8 %"
+        " intervals."
+    ),
     scales={"small": Settings(seeds=8), "paper": Settings(seeds=32, widths=(*WIDTHS, 2048))},
     parts=parts,
     judge=judge,

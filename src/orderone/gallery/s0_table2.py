@@ -1,7 +1,9 @@
-"""S0 Table 2: sizes at initialization, with and without RMSNorm, for three variances of embedding and readout.
+"""S0 Table 2: sizes at initialization, with and without RMSNorm, for three variances of embedding
+and readout.
 
-The paper prints variances, we fit RMS: half the exponent. Row 2 carries the mark for RMSNorm but the entries of the network
-without it, and the variance of the softmax where the other rows have its second moment (errata S0.9, S0.10).
+The paper prints variances, we fit RMS: half the exponent. Row 2 carries the mark for RMSNorm but
+the entries of the network without it, and the variance of the softmax where the other rows have its
+second moment (errata S0.9, S0.10).
 """
 
 from dataclasses import dataclass
@@ -15,8 +17,8 @@ from orderone.gallery.bigram import WIDTHS, Setting, fits, simulate
 from orderone.gallery.experiment import Experiment, Finding, Parts, Records
 from orderone.theory.exponents import rms
 
-# b of the embedding and the readout (variance n^{-2b}), and the printed exponents of the variances of
-# h_1..h_{L+1}, h_{L+2}, h'_{L+2}, h'_{L+1}..h'_1, W'_{L+1}, W'_L..W'_1, W'_0.
+# b of the embedding and the readout (variance n^{-2b}), and the printed exponents of the variances
+# of h_1..h_{L+1}, h_{L+2}, h'_{L+2}, h'_{L+1}..h'_1, W'_{L+1}, W'_L..W'_1, W'_0.
 ROWS = {
     "1, 1/d": ("0", "1/2", (0, 0, 0, -1, 0, -1, -1)),
     "1/d, 1/d": ("1/2", "1/2", (-1, -1, -1, -1, -1, -2, -1)),
@@ -44,7 +46,9 @@ class Settings:
 
 def parts(settings: Settings) -> Parts:
     return {
-        f"{name} {'with' if norm else 'without'} norm": lambda label=label, norm=norm: measure(label, norm, settings)
+        f"{name} {'with' if norm else 'without'} norm": lambda label=label, norm=norm: measure(
+            label, norm, settings
+        )
         for norm in (False, True)
         for label, name in zip(ROWS, ("row 1", "row 2", "row 3"), strict=True)
     }
@@ -54,8 +58,11 @@ def measure(label: str, norm: bool, settings: Settings) -> pd.DataFrame:
     embedding, readout, printed = ROWS[label]
     p = rules.custom(label, a=(0, 0, 0), b=(embedding, "1/2", readout), c=(0, 0, 0))
     setting = Setting(p, norm=norm, tokens=TOKENS, targets=TOKENS[::-1])
-    fit = fits(simulate(setting, settings.widths, settings.seeds), confidence=CONFIDENCE, correction=False)
-    predicted, row = rms(p, DEPTH, norm), f"{label} norm" if norm else label
+    fit = fits(
+        simulate(setting, settings.widths, settings.seeds), confidence=CONFIDENCE, correction=False
+    )
+    predicted = rms(p, DEPTH, norm)
+    row = f"{label} norm" if norm else label
     lines = [
         exponent_table.line(row, name, Fraction(variance, 2), predicted[name], fit.loc[name])
         for group, variance in zip(GROUPS, printed, strict=True)
@@ -65,19 +72,28 @@ def measure(label: str, norm: bool, settings: Settings) -> pd.DataFrame:
 
 
 def judge(records: Records) -> list[Finding]:
-    return exponent_table.findings(pd.concat(records.values()), {"1/d, 1/d": "S0.10", "1/d, 1/d norm": "S0.9"})
+    return exponent_table.findings(
+        pd.concat(records.values()), {"1/d, 1/d": "S0.10", "1/d, 1/d norm": "S0.9"}
+    )
 
 
 EXPERIMENT = Experiment(
     name="s0-table2",
     title="Sizes at initialization",
-    claim="How the sizes of activations and gradients depend on the width, for three variances of embedding and readout, "
-    "with and without RMSNorm.",
-    method="Bigram networks with three hidden layers, real backpropagation in double precision; a power of the width is "
-    "fitted to the RMS of each quantity (half the exponent of the printed variance), with 99.99 % intervals.",
+    claim=(
+        "How the sizes of activations and gradients depend on the width, for three variances of"
+        " embedding and readout, with and without RMSNorm."
+    ),
+    method=(
+        "Bigram networks with three hidden layers, real backpropagation in double precision; a"
+        " power of the width is fitted to the RMS of each quantity (half the exponent of the"
+        " printed variance), with 99.99 % intervals."
+    ),
     scales={"small": Settings(seeds=8), "paper": Settings(seeds=32, widths=(*WIDTHS, 2048))},
     parts=parts,
     judge=judge,
-    draw=lambda records: exponent_table.drawn("Exponents at initialization", pd.concat(records.values())),
+    draw=lambda records: exponent_table.drawn(
+        "Exponents at initialization", pd.concat(records.values())
+    ),
     errata=("S0.9", "S0.10"),
 )

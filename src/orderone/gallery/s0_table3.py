@@ -1,7 +1,9 @@
-"""S0 Table 3: sizes in training with sign updates at the rates of Table 1, and the change of the logits in one step.
+"""S0 Table 3: sizes in training with sign updates at the rates of Table 1, and the change of the
+logits in one step.
 
-"SP (A.2)" assumes that W Δh into the logits does not grow; "SP (31)" that it grows like sqrt(n). On training tokens the
-second is what happens (erratum S0.5): one network, for which the derived exponents are those of the second row.
+"SP (A.2)" assumes that W Δh into the logits does not grow; "SP (31)" that it grows like sqrt(n). On
+training tokens the second is what happens (erratum S0.5): one network, for which the derived
+exponents are those of the second row.
 """
 
 from collections.abc import Callable
@@ -18,7 +20,8 @@ from orderone.gallery.s0_table2 import CONFIDENCE, DEPTH, GROUPS, Settings
 from orderone.theory.exponents import Parameterization, rms
 
 CHANGE = f"Δh{DEPTH + 2}"
-# Columns of the table: h_1..h_{L+1}, Δh_{L+2}, h'_{L+2}, h'_{L+1}..h'_1, W'_{L+1}, W'_L..W'_1, W'_0.
+# Columns of the table: h_1..h_{L+1}, Δh_{L+2}, h'_{L+2}, h'_{L+1}..h'_1, W'_{L+1}, W'_L..W'_1,
+# W'_0.
 COLUMN_GROUPS = (GROUPS[0], [CHANGE], *GROUPS[2:])
 
 
@@ -40,7 +43,8 @@ def parts(settings: Settings) -> Parts:
 
 def measure(name: str, simulated: Callable[[Parameterization], pd.DataFrame]) -> pd.DataFrame:
     p, printed = rows()[name]
-    predicted, fit = rms(p, DEPTH, training=True, alignment="worst"), simulated(p)
+    predicted = rms(p, DEPTH, training=True, alignment="worst")
+    fit = simulated(p)
     lines = [
         exponent_table.line(name, quantity, Fraction(paper), predicted[quantity], fit.loc[quantity])
         for group, paper in zip(COLUMN_GROUPS, printed.split(), strict=True)
@@ -49,13 +53,23 @@ def measure(name: str, simulated: Callable[[Parameterization], pd.DataFrame]) ->
     return pd.DataFrame(lines, columns=exponent_table.COLUMNS)
 
 
-def exponents(p: Parameterization, settings: Settings, confidence: float = CONFIDENCE) -> pd.DataFrame:
-    """Exponents after one sign step. One token with two answers: its gradient cannot vanish, however far logits move.
+def exponents(
+    p: Parameterization, settings: Settings, confidence: float = CONFIDENCE
+) -> pd.DataFrame:
+    """Exponents after one sign step. One token with two answers: its gradient cannot vanish,
+    however far logits move.
 
-    Δh_{L+2} adds W Δh, ΔW h and ΔW Δh, each with a power of its own, so its fit carries the n^{-1/2} correction.
+    Δh_{L+2} adds W Δh, ΔW h and ΔW Δh, each with a power of its own, so its fit carries the
+    n^{-1/2} correction.
     """
-    frame = simulate(Setting(p, steps=1, scale=0.005, tokens=(0, 0), targets=(1, 2)), settings.widths, settings.seeds)
-    plain, bent = (fits(frame, confidence=confidence, correction=correction) for correction in (False, True))
+    frame = simulate(
+        Setting(p, steps=1, scale=0.005, tokens=(0, 0), targets=(1, 2)),
+        settings.widths,
+        settings.seeds,
+    )
+    plain, bent = (
+        fits(frame, confidence=confidence, correction=correction) for correction in (False, True)
+    )
     plain.loc[CHANGE] = bent.loc[CHANGE]
     return plain
 
@@ -67,10 +81,14 @@ def judge(records: Records) -> list[Finding]:
 EXPERIMENT = Experiment(
     name="s0-table3",
     title="Sizes in training",
-    claim="How activations, gradients and the change of the logits depend on the width after an update at the rates of "
-    "Table 1.",
-    method="Bigram networks with three hidden layers, one sign step in double precision; a power of the width is fitted to "
-    "the RMS of each quantity, with 99.99 % intervals.",
+    claim=(
+        "How activations, gradients and the change of the logits depend on the width after an"
+        " update at the rates of Table 1."
+    ),
+    method=(
+        "Bigram networks with three hidden layers, one sign step in double precision; a power of"
+        " the width is fitted to the RMS of each quantity, with 99.99 % intervals."
+    ),
     scales={"small": Settings(seeds=12), "paper": Settings(seeds=32, widths=(*WIDTHS, 2048))},
     parts=parts,
     judge=judge,

@@ -1,7 +1,9 @@
-"""S1 Figure 4: variance against mean of g_aa, |g_ab| and the l1 norm, for four activations and several keep rates.
+"""S1 Figure 4: variance against mean of g_aa, |g_ab| and the l1 norm, for four activations and
+several keep rates.
 
-The paper reads V ~ m^2 off axes of thirty decades, on one line for all. Erratum S1.9: powers are near 2 and not 2, and the
-curves are not one, because V/m^2 grows with the distance from the output; on such axes neither can be seen.
+The paper reads V ~ m^2 off axes of thirty decades, on one line for all. Erratum S1.9: powers are
+near 2 and not 2, and the curves are not one, because V/m^2 grows with the distance from the output;
+on such axes neither can be seen.
 """
 
 from dataclasses import dataclass
@@ -19,7 +21,12 @@ from orderone.gallery.frames import Frame
 from orderone.gallery.judging import known
 from orderone.theory import MeanField
 
-NETWORKS = {"linear": (0.5, 0.1), "relu": (1.0, 0.1), "tanh": (1.4, 0.1), "hard-tanh": (1.4, 0.1)}  # as in Figures 2, 3
+NETWORKS = {
+    "linear": (0.5, 0.1),
+    "relu": (1.0, 0.1),
+    "tanh": (1.4, 0.1),
+    "hard-tanh": (1.4, 0.1),
+}  # as in Figures 2, 3
 SYMBOLS = {"linear": "circle", "relu": "square", "tanh": "diamond", "hard-tanh": "cross"}
 KEEPS = (0.9, 0.8, 0.7)  # the paper's are not printed
 
@@ -37,7 +44,9 @@ def parts(settings: Settings) -> Parts:
     found: dict[str, Any] = {}
     for activation in NETWORKS:
         simulated = cache(lambda keep, activation=activation: simulate(activation, keep, settings))
-        found[f"{activation} curves"] = lambda s=simulated: pd.concat([laws.curves(s(k)).assign(keep=k) for k in KEEPS])
+        found[f"{activation} curves"] = lambda s=simulated: pd.concat(
+            [laws.curves(s(k)).assign(keep=k) for k in KEEPS]
+        )
         found[f"{activation} laws"] = lambda a=activation, s=simulated: fitted(a, s)
     return found
 
@@ -47,7 +56,12 @@ def simulate(activation: str, keep: float, settings: Settings) -> Batches:
     network = MeanField(activation, weight_var=weight_var, bias_var=bias_var, keep=keep)
     seed = (settings.seed, 8, list(NETWORKS).index(activation), int(100 * keep))
     return measure(
-        network, settings.width, settings.depth, settings.batches, settings.networks // settings.batches, seed
+        network,
+        settings.width,
+        settings.depth,
+        settings.batches,
+        settings.networks // settings.batches,
+        seed,
     )
 
 
@@ -66,7 +80,9 @@ def judge(records: Records) -> list[Finding]:
     for quantity, words in laws.WORDS.items():
         some = lines[lines.quantity == quantity]
         holds = laws.is_two(some)
-        found.append(Finding(f"V ∝ m² for {words}: every power is consistent with 2", holds, _powers(some)))
+        found.append(
+            Finding(f"V ∝ m² for {words}: every power is consistent with 2", holds, _powers(some))
+        )
     return [*found, _one_line(lines), _grows(lines), _unseen(lines)]
 
 
@@ -75,8 +91,10 @@ def _powers(lines: Frame) -> str:
 
 
 def _one_line(lines: Frame) -> Finding:
-    """One line of slope 2 would be one value of V/m^2; the ends of its own interval are how well one is known."""
-    told, said = [], []
+    """One line of slope 2 would be one value of V/m^2; the ends of its own interval are how well
+    one is known."""
+    told = []
+    said = []
     for quantity, some in lines.groupby("quantity", sort=False):
         levels = pd.concat([some.near, some.far])
         factor = np.exp((some.growth_high - some.growth_low).median())
@@ -86,13 +104,21 @@ def _one_line(lines: Frame) -> Finding:
             f"each known within a factor {factor:.1f}"
         )
     claim = "All networks lie on one line, whatever activation, keep rate and layer"
-    holds = all(told) if known(lines.near, lines.far, lines.growth_low, lines.growth_high) else None
+    if known(lines.near, lines.far, lines.growth_low, lines.growth_high):
+        holds = all(told)
+    else:
+        holds = None
     return Finding(claim, holds, "; ".join(said))
 
 
 def _grows(lines: Frame) -> Finding:
     """Refuted by an interval below 0; unclear if one of them does not tell."""
-    holds = False if (lines.growth_high < 0).any() else True if (lines.growth_low > 0).all() else None
+    if (lines.growth_high < 0).any():
+        holds = False
+    elif (lines.growth_low > 0).all():
+        holds = True
+    else:
+        holds = None
     holds = holds if known(lines.growth_low, lines.growth_high) else None
     numbers = "; ".join(
         f"{e.activation} ρ = {e.keep:g} {laws.WORDS[e.quantity]}: {e.near:.2g} to {e.far:.2g}"
@@ -104,20 +130,28 @@ def _grows(lines: Frame) -> Finding:
 
 
 def _unseen(lines: Frame) -> Finding:
-    """A line of slope 2 misses V by the range of V/m^2, while V runs over its decades: less than a tenth of the axis."""
+    """A line of slope 2 misses V by the range of V/m^2, while V runs over its decades: less than a
+    tenth of the axis."""
     spans = [
         (2 * some.decades.max(), np.ptp(np.log10(pd.concat([some.near, some.far]))))
         for _, some in lines.groupby("quantity")
     ]
     numbers = "; ".join(f"V spans {all_of:.0f} decades, V/m² {part:.1f}" for all_of, part in spans)
     claim = "On axes of all decades that cannot be seen: V ∝ m² within a tenth of the axis"
-    holds = all(part < all_of / 10 for all_of, part in spans) if known(lines.near, lines.far, lines.decades) else None
+    if known(lines.near, lines.far, lines.decades):
+        holds = all(part < all_of / 10 for all_of, part in spans)
+    else:
+        holds = None
     return Finding(claim, holds, numbers, "corrected", "S1.9")
 
 
 def draw(records: Records) -> list[Picture | Grid]:
     panels = zip("abc", laws.QUANTITIES, strict=True)
-    return [*(_picture(letter, quantity, records) for letter, quantity in panels), _ratios(records), _table(records)]
+    return [
+        *(_picture(letter, quantity, records) for letter, quantity in panels),
+        _ratios(records),
+        _table(records),
+    ]
 
 
 def _picture(letter: str, quantity: str, records: Records) -> Picture:
@@ -129,7 +163,8 @@ def _picture(letter: str, quantity: str, records: Records) -> Picture:
     told = _all(records)
     powers = told[(told.quantity == quantity) & (told.decades >= laws.LEAST_DECADES)].power
     alt = (
-        f"Variance against mean of {laws.WORDS[quantity]} on logarithmic axes: networks close to one line of slope 2, "
+        f"Variance against mean of {laws.WORDS[quantity]} on logarithmic axes: networks close to"
+        " one line of slope 2, "
     )
     alt += f"with fitted powers from {powers.min():.2f} to {powers.max():.2f}."
     caption = "A dot for each layer. Colours: keep rates; symbols: activations. Line: slope 2."
@@ -138,7 +173,8 @@ def _picture(letter: str, quantity: str, records: Records) -> Picture:
 
 def _ratios(records: Records) -> Picture:
     """What the axes of the paper hide."""
-    data, last = [], []
+    data = []
+    last = []
     for colour, activation in zip(SERIES, NETWORKS, strict=False):
         curve = records[f"{activation} curves"]
         curve = curve[curve.keep == KEEPS[0]]
@@ -146,19 +182,31 @@ def _ratios(records: Records) -> Picture:
         data.append(line(curve.layer.max() - curve.layer, ratio, activation, colour))
         last.append(ratio.iloc[0] / ratio.iloc[-1])
     alt = (
-        f"V/m² of g_aa against the distance from the output: it grows by factors of {min(last):.0f} to {max(last):.0f}."
+        f"V/m² of g_aa against the distance from the output: it grows by factors of {min(last):.0f}"
+        f" to {max(last):.0f}."
     )
     figure = {
         "data": data,
-        "layout": layout("distance from the output L − l", log("V / m² of g<sub>aa</sub>", dtick="D2")),
+        "layout": layout(
+            "distance from the output L − l", log("V / m² of g<sub>aa</sub>", dtick="D2")
+        ),
     }
-    caption = f"Not in the paper: V/m² would be constant if V ∝ m² (erratum S1.9). ρ = {KEEPS[0]:g}."
+    caption = (
+        f"Not in the paper: V/m² would be constant if V ∝ m² (erratum S1.9). ρ = {KEEPS[0]:g}."
+    )
     return Picture("(d) V/m² is not constant", figure, alt, caption)
 
 
 def _table(records: Records) -> Grid:
     rows = [
-        (e.activation, f"{e.keep:g}", laws.WORDS[e.quantity], laws.power(e), f"{e.near:.2g}", f"{e.far:.2g}")
+        (
+            e.activation,
+            f"{e.keep:g}",
+            laws.WORDS[e.quantity],
+            laws.power(e),
+            f"{e.near:.2g}",
+            f"{e.far:.2g}",
+        )
         for e in _all(records).itertuples()
     ]
     head = ("activation", "ρ", "quantity", "power", "V/m² at the output", "at the input")
@@ -168,10 +216,15 @@ def _table(records: Records) -> Grid:
 EXPERIMENT = Experiment(
     name="s1-figure4",
     title="Variance against mean: activations",
-    claim="The variance over networks of each gradient metric is proportional to the square of its mean, on one line for "
-    "all activations and keep rates.",
-    method="Random dropout networks with signals at the fixed point; mean and variance over networks in every layer; a "
-    "power is fitted over layers, with a 99 % interval by leaving out batches of networks (layers are not independent).",
+    claim=(
+        "The variance over networks of each gradient metric is proportional to the square of its"
+        " mean, on one line for all activations and keep rates."
+    ),
+    method=(
+        "Random dropout networks with signals at the fixed point; mean and variance over networks"
+        " in every layer; a power is fitted over layers, with a 99 % interval by leaving out"
+        " batches of networks (layers are not independent)."
+    ),
     scales={
         "small": Settings(width=200, depth=100, networks=320),
         "paper": Settings(width=500, depth=200, networks=800),

@@ -1,7 +1,9 @@
-"""S1 Figure 5: variance against mean of g_aa, |g_ab| and the l1 norm, for tanh networks of several widths.
+"""S1 Figure 5: variance against mean of g_aa, |g_ab| and the l1 norm, for tanh networks of several
+widths.
 
-The paper sees one line for all widths. Erratum S1.9: V/m^2 of g_aa falls as 1/N in every layer, and so does that of the l1
-norm. |g_ab| on its noise floor is that norm times the absolute value of a normal variable, so that there
+The paper sees one line for all widths. Erratum S1.9: V/m^2 of g_aa falls as 1/N in every layer, and
+so does that of the l1 norm. |g_ab| on its noise floor is that norm times the absolute value of a
+normal variable, so that there
 
     1 + V/m^2 of |g_ab| = (pi/2) (1 + V/m^2 of the l1 norm),
 
@@ -24,11 +26,18 @@ from orderone.gallery.judging import known
 from orderone.measure import Fit
 from orderone.theory import MeanField
 
-ACTIVATION, WEIGHT_VAR, BIAS_VAR, KEEP_RATE = "tanh", 1.4, 0.1, 0.9  # the rate is the paper's, the variances Figure 3's
-WINDOW = (2, 8)  # distances from the output at which V/m^2 of widths is compared: there it is well below 1
+ACTIVATION = "tanh"
+WEIGHT_VAR = 1.4
+BIAS_VAR = 0.1
+KEEP_RATE = 0.9  # the rate is the paper's, the variances Figure 3's
+WINDOW = (
+    2,
+    8,
+)  # distances from the output at which V/m^2 of widths is compared: there it is well below 1
 FLOOR = (15, 25)  # the same for |g_ab| on its floor
 NOISE = ("abs_g_ab", "l1_g_ab")
-FINITE = 0.1  # of a power of the width: V/m^2 is expm1(k/N) rather than k/N, some tenths at the smallest width
+# of a power of the width: V/m^2 is expm1(k/N) rather than k/N, some tenths at the smallest width
+FINITE = 0.1
 
 
 @dataclass(frozen=True)
@@ -42,7 +51,9 @@ class Settings:
 
 def parts(settings: Settings) -> Parts:
     simulated = cache(lambda width: simulate(width, settings))
-    found: dict[str, Any] = {f"width {width}": lambda w=width: laws.curves(simulated(w)) for width in settings.widths}
+    found: dict[str, Any] = {
+        f"width {width}": lambda w=width: laws.curves(simulated(w)) for width in settings.widths
+    }
     found["laws"] = lambda: fitted(settings, simulated)
     found["ratios"] = lambda: ratios(settings, simulated)
     return found
@@ -51,7 +62,9 @@ def parts(settings: Settings) -> Parts:
 def simulate(width: int, settings: Settings) -> Batches:
     network = MeanField(ACTIVATION, weight_var=WEIGHT_VAR, bias_var=BIAS_VAR, keep=KEEP_RATE)
     size = settings.networks // settings.batches
-    return measure(network, width, settings.depth, settings.batches, size, (settings.seed, 9, width))
+    return measure(
+        network, width, settings.depth, settings.batches, size, (settings.seed, 9, width)
+    )
 
 
 def fitted(settings: Settings, simulated: Any) -> Frame:
@@ -61,13 +74,19 @@ def fitted(settings: Settings, simulated: Any) -> Frame:
 
 def ratios(settings: Settings, simulated: Any) -> Frame:
     """V/m^2 of every width over the same layers, with its interval."""
-    windows = [(quantity, *WINDOW) for quantity in laws.QUANTITIES] + [(quantity, *FLOOR) for quantity in NOISE]
+    windows = [(quantity, *WINDOW) for quantity in laws.QUANTITIES] + [
+        (quantity, *FLOOR) for quantity in NOISE
+    ]
     rows = []
     for quantity, near, far in windows:
         for width in settings.widths:
-            fit = simulated(width).jackknife(lambda m, q=quantity, n=near, f=far: laws.log_ratio(m, q, n, f))
+            fit = simulated(width).jackknife(
+                lambda m, q=quantity, n=near, f=far: laws.log_ratio(m, q, n, f)
+            )
             rows.append((quantity, near, far, width, *np.exp((fit.exponent, fit.low, fit.high))))
-    return brief(pd.DataFrame(rows, columns=["quantity", "near", "far", "width", "ratio", "low", "high"]))
+    return brief(
+        pd.DataFrame(rows, columns=["quantity", "near", "far", "width", "ratio", "low", "high"])
+    )
 
 
 def falls(lines: Frame) -> Fit:
@@ -80,15 +99,25 @@ def judge(records: Records) -> list[Finding]:
     found = []
     for quantity, words in laws.WORDS.items():
         fit = falls(_at(ratio, quantity, WINDOW))
-        told, collapsed = known([fit.low, fit.high]), fit.low - FINITE <= 0 <= fit.high + FINITE
-        numbers = f"V/m² ~ N^({fit}) over L−l = {WINDOW[0]}…{WINDOW[1]}: {_levels(_at(ratio, quantity, WINDOW))}"
+        told = known([fit.low, fit.high])
+        collapsed = fit.low - FINITE <= 0 <= fit.high + FINITE
+        numbers = (
+            f"V/m² ~ N^({fit}) over L−l = {WINDOW[0]}…{WINDOW[1]}:"
+            f" {_levels(_at(ratio, quantity, WINDOW))}"
+        )
         found.append(
-            Finding(f"Curves of {words} collapse, whatever the width", bool(collapsed) if told else None, numbers)
+            Finding(
+                f"Curves of {words} collapse, whatever the width",
+                bool(collapsed) if told else None,
+                numbers,
+            )
         )
         if quantity != "abs_g_ab":
             inverse = fit.low - FINITE <= -1 <= fit.high + FINITE
             holds = bool(inverse) if told else None
-            found.append(Finding(f"V/m² of {words} falls as 1/N", holds, numbers, "corrected", "S1.9"))
+            found.append(
+                Finding(f"V/m² of {words} falls as 1/N", holds, numbers, "corrected", "S1.9")
+            )
     return [*found, _floor(ratio), _two(records["laws"])]
 
 
@@ -97,7 +126,9 @@ def _at(ratio: Frame, quantity: str, window: tuple[int, int]) -> Frame:
 
 
 def _levels(lines: Frame) -> str:
-    return ", ".join(f"{e.ratio:.3g} [{e.low:.3g}, {e.high:.3g}] at N = {e.width}" for e in lines.itertuples())
+    return ", ".join(
+        f"{e.ratio:.3g} [{e.low:.3g}, {e.high:.3g}] at N = {e.width}" for e in lines.itertuples()
+    )
 
 
 def _floor(ratio: Frame) -> Finding:
@@ -107,10 +138,12 @@ def _floor(ratio: Frame) -> Finding:
     room = FINITE * (1 + expected)
     right = (folded.low - room <= expected) & (expected <= folded.high + room)
     claim = (
-        "On its noise floor, |g_ab| is the l1 norm times a half-normal variable: V/m² tends to π/2 − 1 with the width"
+        "On its noise floor, |g_ab| is the l1 norm times a half-normal variable: V/m² tends to π/2"
+        " − 1 with the width"
     )
     told = ", ".join(
-        f"{w}: {e.ratio:.2f} [{e.low:.2f}, {e.high:.2f}], so expected {expected[w]:.2f}" for w, e in folded.iterrows()
+        f"{w}: {e.ratio:.2f} [{e.low:.2f}, {e.high:.2f}], so expected {expected[w]:.2f}"
+        for w, e in folded.iterrows()
     )
     numbers = f"V/m² of |g_ab| over L−l = {FLOOR[0]}…{FLOOR[1]} at N = {told}"
     holds = bool(right.all()) if known(expected, folded.low, folded.high) else None
@@ -118,26 +151,37 @@ def _floor(ratio: Frame) -> Finding:
 
 
 def _two(lines: Frame) -> Finding:
-    numbers = "; ".join(f"N = {e.width} {laws.WORDS[e.quantity]}: {laws.power(e)}" for e in lines.itertuples())
+    numbers = "; ".join(
+        f"N = {e.width} {laws.WORDS[e.quantity]}: {laws.power(e)}" for e in lines.itertuples()
+    )
     return Finding("At every width the power is 2", laws.is_two(lines), numbers)
 
 
 def draw(records: Records) -> list[Picture]:
     panels = zip("abc", laws.QUANTITIES, strict=True)
-    return [*(_picture(letter, quantity, records) for letter, quantity in panels), _ratios(records["ratios"])]
+    return [
+        *(_picture(letter, quantity, records) for letter, quantity in panels),
+        _ratios(records["ratios"]),
+    ]
 
 
 def _picture(letter: str, quantity: str, records: Records) -> Picture:
     widths = sorted(int(part.split()[1]) for part in records if part.startswith("width "))
-    series = {f"N = {w}": (records[f"width {w}"], {"color": colour}) for w, colour in zip(widths, SERIES, strict=False)}
+    series = {
+        f"N = {w}": (records[f"width {w}"], {"color": colour})
+        for w, colour in zip(widths, SERIES, strict=False)
+    }
     lines = _at(records["ratios"], quantity, WINDOW)
-    first, last = lines.iloc[0], lines.iloc[-1]
+    first = lines.iloc[0]
+    last = lines.iloc[-1]
     alt = (
-        f"Variance against mean of {laws.WORDS[quantity]} for {len(widths)} widths, close to lines of slope 2; near the "
-        f"output V/m² is {first.ratio:.2g} at N = {first.width:g} and {last.ratio:.2g} at N = {last.width:g}."
+        f"Variance against mean of {laws.WORDS[quantity]} for {len(widths)} widths, close to lines"
+        f" of slope 2; near the output V/m² is {first.ratio:.2g} at N = {first.width:g} and"
+        f" {last.ratio:.2g} at N = {last.width:g}."
     )
     caption = (
-        f"A dot for each layer. tanh, ρ = {KEEP_RATE:g}, σ_w² = {WEIGHT_VAR:g}, σ_b² = {BIAS_VAR:g}. Line: slope 2."
+        f"A dot for each layer. tanh, ρ = {KEEP_RATE:g}, σ_w² = {WEIGHT_VAR:g}, σ_b² ="
+        f" {BIAS_VAR:g}. Line: slope 2."
     )
     return laws.picture(f"({letter}) {laws.WORDS[quantity]}", quantity, series, alt, caption)
 
@@ -149,12 +193,25 @@ def _ratios(ratio: Frame) -> Picture:
         lines = _at(ratio, quantity, window)
         bars = between(lines.ratio, lines.low, lines.high)
         name = f"{laws.QUANTITIES[quantity]}, L−l = {window[0]}…{window[1]}"
-        data.append(dots(lines.width, lines.ratio, name, colour, error_y=bars, mode="lines+markers"))
+        data.append(
+            dots(lines.width, lines.ratio, name, colour, error_y=bars, mode="lines+markers")
+        )
     first = _at(ratio, "g_aa", WINDOW)
-    data.append(line(first.width, first.ratio.iloc[0] * first.width.iloc[0] / first.width, "∝ 1/N", NEUTRAL, "dash"))
+    data.append(
+        line(
+            first.width,
+            first.ratio.iloc[0] * first.width.iloc[0] / first.width,
+            "∝ 1/N",
+            NEUTRAL,
+            "dash",
+        )
+    )
     x = log("width N", tickvals=sorted(set(ratio.width.tolist())))
     ends = first.ratio.iloc[0], first.ratio.iloc[-1]
-    alt = f"V/m² against the width: that of g_aa falls from {ends[0]:.2g} to {ends[1]:.2g}, along 1/N."
+    alt = (
+        f"V/m² against the width: that of g_aa falls from {ends[0]:.2g} to {ends[1]:.2g}, along"
+        " 1/N."
+    )
     figure = {"data": data, "layout": layout(x, log("V / m²", dtick="D2"), 500)}
     return Picture("(d) V/m² against the width", figure, alt, "Not in the paper: erratum S1.9.")
 
@@ -162,10 +219,15 @@ def _ratios(ratio: Frame) -> Picture:
 EXPERIMENT = Experiment(
     name="s1-figure5",
     title="Variance against mean: widths",
-    claim="The variance over networks of each gradient metric is proportional to the square of its mean, on one line for "
-    "all widths.",
-    method="Random tanh networks with dropout and signals at the fixed point; mean and variance over networks in every "
-    "layer. V/m² is compared between widths over the same layers, with 99 % intervals by leaving out batches of networks.",
+    claim=(
+        "The variance over networks of each gradient metric is proportional to the square of its"
+        " mean, on one line for all widths."
+    ),
+    method=(
+        "Random tanh networks with dropout and signals at the fixed point; mean and variance over"
+        " networks in every layer. V/m² is compared between widths over the same layers, with 99 %"
+        " intervals by leaving out batches of networks."
+    ),
     scales={
         "small": Settings(widths=(100, 200, 400, 800), depth=100, networks=320),
         "paper": Settings(widths=(100, 200, 400, 800), depth=200, networks=1600),

@@ -1,8 +1,9 @@
-"""S1 Figure 7: which networks can be trained. Accuracies over the initial weight variance and the depth, in eight panels,
-and the curves 12 xi_1, 6 xi_2 and 12 xi_2 on top.
+"""S1 Figure 7: which networks can be trained. Accuracies over the initial weight variance and the
+depth, in eight panels, and the curves 12 xi_1, 6 xi_2 and 12 xi_2 on top.
 
-The paper's claim, L <= min(12 xi_1, 12 xi_2), is scored: the distance of each curve from the measured boundary, left and
-right of the critical line, and the constant that fits best instead of 12.
+The paper's claim, L <= min(12 xi_1, 12 xi_2), is scored: the distance of each curve from the
+measured boundary, left and right of the critical line, and the constant that fits best instead of
+12.
 """
 
 from collections.abc import Sequence
@@ -15,22 +16,38 @@ import pandas as pd
 from orderone import theory
 from orderone.gallery import boundary
 from orderone.gallery.boundary import Estimate, boundaries
-from orderone.gallery.deep_training import Members, Run, Training, device, read_images, seed_of, train
+from orderone.gallery.deep_training import (
+    Members,
+    Run,
+    Training,
+    device,
+    read_images,
+    seed_of,
+    train,
+)
 from orderone.gallery.experiment import Experiment, Finding, Grid, Parts, Picture, Records
 from orderone.gallery.judging import together
 
 BIAS_VAR = 0.05
-FACTOR, OLDER = 12.0, 6.0
+FACTOR = 12.0
+OLDER = 6.0
 PRINTED_WIDTH = 300  # of [6], whose learning rates (a) and (b) take
 CURVES = ONE, OLD, TWO, LAST = "12 ξ₁", "6 ξ₂", "12 ξ₂", "min(12 ξ₁, 12 ξ₂)"
 FINE = tuple(np.round(np.arange(1, 4.001, 0.05), 2).tolist())  # where curves are drawn
-THEORY, CAPTIONS = "theory", "captions"
-SHARES = (1 / 8, 1 / 4, 1 / 2, 1)  # of the steps, after which accuracy is measured; the last one is judged
+THEORY = "theory"
+CAPTIONS = "captions"
+SHARES = (
+    1 / 8,
+    1 / 4,
+    1 / 2,
+    1,
+)  # of the steps, after which accuracy is measured; the last one is judged
 
 
 @dataclass(frozen=True)
 class Panel:
-    """`rate` of SGD or RMSprop: "constant" in depth, "dropping" to a tenth beyond 200 layers, or "inverse": rate / L."""
+    """`rate` of SGD or RMSprop: "constant" in depth, "dropping" to a tenth beyond 200 layers, or
+    "inverse": rate / L."""
 
     letter: str
     data: str
@@ -42,7 +59,12 @@ class Panel:
     law: str = "constant"
 
     def rate_at(self, depth: int) -> float:
-        return self.rate * {"constant": 1.0, "dropping": 0.1 if depth > 200 else 1.0, "inverse": 1 / depth}[self.law]
+        return (
+            self.rate
+            * {"constant": 1.0, "dropping": 0.1 if depth > 200 else 1.0, "inverse": 1 / depth}[
+                self.law
+            ]
+        )
 
 
 @dataclass(frozen=True)
@@ -77,7 +99,10 @@ def scaled(panels: Sequence[Panel], width: int) -> tuple[Panel, ...]:
 
 
 def parts(settings: Settings) -> Parts:
-    measured = {f"panel {panel.letter}": lambda panel=panel: measure(panel, settings) for panel in settings.panels}
+    measured = {
+        f"panel {panel.letter}": lambda panel=panel: measure(panel, settings)
+        for panel in settings.panels
+    }
     return {THEORY: lambda: curves(settings), CAPTIONS: lambda: captions(settings), **measured}
 
 
@@ -90,7 +115,13 @@ def curves(settings: Settings) -> pd.DataFrame:
         critical = theory.critical_weight_var("tanh", BIAS_VAR, keep)
         frames.append(
             pd.DataFrame(
-                {"keep": keep, "weight_var": weight_vars, "xi1": field.xi1, "xi2": field.xi2, "critical": critical}
+                {
+                    "keep": keep,
+                    "weight_var": weight_vars,
+                    "xi1": field.xi1,
+                    "xi2": field.xi2,
+                    "critical": critical,
+                }
             )
         )
     return pd.concat(frames)
@@ -99,7 +130,9 @@ def curves(settings: Settings) -> pd.DataFrame:
 def measure(panel: Panel, settings: Settings) -> pd.DataFrame:
     """Accuracies of all depths, which are trained side by side."""
     images = read_images(panel.data, device(), settings.subset)
-    members = [(weight_var, seed) for seed in range(settings.seeds) for weight_var in settings.weight_vars]
+    members = [
+        (weight_var, seed) for seed in range(settings.seeds) for weight_var in settings.weight_vars
+    ]
     training = Training(
         settings.width,
         settings.batch,
@@ -110,7 +143,11 @@ def measure(panel: Panel, settings: Settings) -> pd.DataFrame:
         seed_of(panel.letter, settings.seed),
     )
     runs = [
-        Run(training, Members(depth, [w for w, _ in members], [panel.rate_at(depth)] * len(members)), images)
+        Run(
+            training,
+            Members(depth, [w for w, _ in members], [panel.rate_at(depth)] * len(members)),
+            images,
+        )
         for depth in sorted(settings.depths, reverse=True)  # the longest chain starts first
     ]
     images_shown, classes = (x[: settings.images] for x in images.train)
@@ -119,7 +156,10 @@ def measure(panel: Panel, settings: Settings) -> pd.DataFrame:
     def look(step: int) -> None:
         for run in runs if step in {round(share * panel.steps) for share in SHARES} else ():
             accuracy = run.accuracy(images_shown, classes)
-            masked = run.accuracy(images_shown, classes, masked=True) if panel.keep < 1 else accuracy
+            if panel.keep < 1:
+                masked = run.accuracy(images_shown, classes, masked=True)
+            else:
+                masked = accuracy
             named = pd.DataFrame(members, columns=["weight_var", "seed"]).assign(
                 keep=panel.keep, depth=run.members.depth
             )
@@ -141,7 +181,7 @@ def _caption(panel: Panel) -> str:
     return f"{data}, {weights}, {optimizer}, ρ = {panel.keep:g}"
 
 
-# --- the score ----------------------------------------------------------------------------------------------------------
+# --- the score ------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -151,12 +191,14 @@ class Scored:
     edges: pd.DataFrame  # weight_var, seed, low, high, xi1, xi2, critical
 
     def side(self, name: str) -> "Scored":
-        """ "right": beyond the critical line, where xi_1 is the smaller scale (all of it without dropout); else "left"."""
+        """ "right": beyond the critical line, where xi_1 is the smaller scale (all of it without
+        dropout); else "left"."""
         right = (self.edges.weight_var > self.edges.critical) & (self.edges.xi1 < self.edges.xi2)
         return Scored(self.edges.loc[right if name == "right" else ~right])
 
     def curve(self, name: str) -> np.ndarray:
-        one, two = FACTOR * self.edges.xi1.to_numpy(), FACTOR * self.edges.xi2.to_numpy()
+        one = FACTOR * self.edges.xi1.to_numpy()
+        two = FACTOR * self.edges.xi2.to_numpy()
         return {ONE: one, OLD: two * OLDER / FACTOR, TWO: two, LAST: np.minimum(one, two)}[name]
 
     def misfit(self, name: str) -> Estimate:
@@ -186,75 +228,114 @@ def scored(frame: pd.DataFrame, lines: pd.DataFrame, step: int | None = None) ->
 
 def panels_of(records: Records) -> dict[str, pd.DataFrame]:
     """By letter."""
-    return {name[-1]: frame for name, frame in sorted(records.items()) if name.startswith("panel ") and len(frame)}
+    return {
+        name[-1]: frame
+        for name, frame in sorted(records.items())
+        if name.startswith("panel ") and len(frame)
+    }
 
 
 def judge(records: Records) -> list[Finding]:
     found = []
     for letter, frame in panels_of(records).items():
-        found += _of_panel(f"({letter})", scored(frame, records[THEORY]), bool(frame.keep.iloc[0] < 1))
+        found += _of_panel(
+            f"({letter})", scored(frame, records[THEORY]), bool(frame.keep.iloc[0] < 1)
+        )
     return found
 
 
 def _of_panel(name: str, score: Scored, dropout: bool) -> list[Finding]:
     left, right = (score.side(side) for side in ("left", "right"))
-    under, over = score.bias(OLD), right.bias(TWO)
+    under = score.bias(OLD)
+    over = right.bias(TWO)
     found = [
         _best(name, score),
-        Finding(f"{name} 6 ξ₂ underestimates the trainable depth", under.below(0.0), f"mean log(6 ξ₂ / depth) {under}"),
-        Finding(f"{name} on the right 12 ξ₂ overrates it", over.above(0.0), f"mean log(12 ξ₂ / depth) {over}"),
+        Finding(
+            f"{name} 6 ξ₂ underestimates the trainable depth",
+            under.below(0.0),
+            f"mean log(6 ξ₂ / depth) {under}",
+        ),
+        Finding(
+            f"{name} on the right 12 ξ₂ overrates it",
+            over.above(0.0),
+            f"mean log(12 ξ₂ / depth) {over}",
+        ),
         _constant(name, score),
     ]
-    return [*found, _limit(name, left, TWO, ONE, "left"), _limit(name, right, ONE, TWO, "right")] if dropout else found
+    if dropout:
+        return [
+            *found,
+            _limit(name, left, TWO, ONE, "left"),
+            _limit(name, right, ONE, TWO, "right"),
+        ]
+    return found
 
 
 def _limit(name: str, score: Scored, curve: str, other: str, side: str) -> Finding:
     gain = score.worse_by(curve, other)
-    numbers = f"mean |log distance| {score.misfit(curve)} and {score.misfit(other)}, difference {gain}"
+    numbers = (
+        f"mean |log distance| {score.misfit(curve)} and {score.misfit(other)}, difference {gain}"
+    )
     return Finding(f"{name} on the {side} {curve} limits it, not {other}", gain.below(0.0), numbers)
 
 
 def _best(name: str, score: Scored) -> Finding:
-    """Against each other curve in the same columns: refuted by one that is nearer, unclear if one may be."""
+    """Against each other curve in the same columns: refuted by one that is nearer, unclear if one
+    may be."""
     others = [curve for curve in CURVES[:-1] if not score.same(curve, LAST)]
     told = [score.worse_by(LAST, curve).below(0.0) for curve in others]
     numbers = ", ".join(f"{curve}: {score.misfit(curve)}" for curve in (LAST, *others))
     return Finding(
-        f"{name} no curve is nearer to the boundary than {LAST}", together(told), f"mean |log distance| {numbers}"
+        f"{name} no curve is nearer to the boundary than {LAST}",
+        together(told),
+        f"mean |log distance| {numbers}",
     )
 
 
 def _constant(name: str, score: Scored) -> Finding:
     k = score.factor
     sides = "; ".join(f"{side} {score.side(side).factor}" for side in ("left", "right"))
-    return Finding(f"{name} the constant is 12", k.has(FACTOR, FACTOR / OLDER), f"least squares: {k}; {sides}")
+    return Finding(
+        f"{name} the constant is 12", k.has(FACTOR, FACTOR / OLDER), f"least squares: {k}; {sides}"
+    )
 
 
-# --- pictures -----------------------------------------------------------------------------------------------------------
+# --- pictures -------------------------------------------------------------------------------------
 
 SCALE = [[0.0, "#000000"], [0.3, "#5c1010"], [0.55, "#b5421a"], [0.8, "#f0a020"], [1.0, "#fff04a"]]
 LINES = {ONE: ("#ffffff", "solid"), OLD: ("#31d843", "dash"), TWO: ("#ffffff", "dash")}
 
 
 def draw(records: Records) -> list[Picture | Grid]:
-    panels, names = panels_of(records), dict(zip(*records[CAPTIONS].to_numpy().T, strict=True))
-    pictures = [_picture(f"({k}) {names.get(k, '')}", frame, records[THEORY]) for k, frame in panels.items()]
+    panels = panels_of(records)
+    names = dict(zip(*records[CAPTIONS].to_numpy().T, strict=True))
+    pictures = [
+        _picture(f"({k}) {names.get(k, '')}", frame, records[THEORY]) for k, frame in panels.items()
+    ]
     return [*pictures, _constants(panels, records[THEORY]), _table(panels, records[THEORY])]
 
 
 def _picture(title: str, frame: pd.DataFrame, lines: pd.DataFrame) -> Picture:
-    score, own = scored(frame, lines), lines.loc[np.isclose(lines.keep, frame.keep.iloc[0])]
+    score = scored(frame, lines)
+    own = lines.loc[np.isclose(lines.keep, frame.keep.iloc[0])]
     last = frame[frame.step == frame.step.max()]
     cells = last.pivot_table(index="depth", columns="weight_var", values="accuracy", aggfunc="mean")
     title = f"{title}, {frame.step.max()} steps"
     data: list[dict[str, Any]] = [
         {
-            "type": "heatmap", "x": cells.columns.tolist(), "y": cells.index.tolist(), "z": cells.to_numpy().tolist(),
-            "colorscale": SCALE, "zmin": 0, "zmax": 1, "colorbar": {"title": {"text": "accuracy"}, "thickness": 12},
+            "type": "heatmap",
+            "x": cells.columns.tolist(),
+            "y": cells.index.tolist(),
+            "z": cells.to_numpy().tolist(),
+            "colorscale": SCALE,
+            "zmin": 0,
+            "zmax": 1,
+            "colorbar": {"title": {"text": "accuracy"}, "thickness": 12},
             "hovertemplate": "σ_w² = %{x}<br>L = %{y}<br>accuracy %{z:.2f}<extra></extra>",
         }
-    ]  # fmt: skip
-    shallowest, deepest = float(frame.depth.min()), float(frame.depth.max())
+    ]
+    shallowest = float(frame.depth.min())
+    deepest = float(frame.depth.max())
     for name, (colour, dash) in LINES.items():
         data += _line(name, colour, dash, own, deepest)
     data.append(_dots(score.edges))
@@ -271,16 +352,22 @@ def _picture(title: str, frame: pd.DataFrame, lines: pd.DataFrame) -> Picture:
         },  # two lines are white
     }
     alt = (
-        f"Training accuracy from {cells.min().min():.2f} (black) to {cells.max().max():.2f} (yellow). The boundary is at "
-        f"{score.factor} times the smaller depth scale; the paper says 12."
+        f"Training accuracy from {cells.min().min():.2f} (black) to {cells.max().max():.2f}"
+        f" (yellow). The boundary is at {score.factor} times the smaller depth scale; the paper"
+        " says 12."
     )
     return Picture(title, {"data": data, "layout": layout}, alt)
 
 
-def _line(name: str, colour: str, dash: str, own: pd.DataFrame, deepest: float) -> list[dict[str, Any]]:
+def _line(
+    name: str, colour: str, dash: str, own: pd.DataFrame, deepest: float
+) -> list[dict[str, Any]]:
     """With a dark seam, to be seen on yellow; parts far above the map are left out."""
     depth = Scored(own).curve(name)
-    points = {"x": own.weight_var.tolist(), "y": np.where(depth < 4 * deepest, depth, 4 * deepest).tolist()}
+    points = {
+        "x": own.weight_var.tolist(),
+        "y": np.where(depth < 4 * deepest, depth, 4 * deepest).tolist(),
+    }
     both = {"type": "scatter", "mode": "lines", **points, "hoverinfo": "skip"}
     seam = both | {"line": {"color": "#303030", "width": 4, "dash": dash}, "showlegend": False}
     return [seam, both | {"name": name, "line": {"color": colour, "width": 2, "dash": dash}}]
@@ -288,14 +375,26 @@ def _line(name: str, colour: str, dash: str, own: pd.DataFrame, deepest: float) 
 
 def _dots(edges: pd.DataFrame) -> dict[str, Any]:
     inside = edges[edges.low == edges.high]
-    marker = {"symbol": "circle", "size": 7, "color": "#38b6ff", "line": {"color": "#303030", "width": 1}}
+    marker = {
+        "symbol": "circle",
+        "size": 7,
+        "color": "#38b6ff",
+        "line": {"color": "#303030", "width": 1},
+    }
     points = {"x": inside.weight_var.tolist(), "y": inside.low.round(1).tolist()}
-    return {"type": "scatter", "mode": "markers", "name": "measured boundary", "marker": marker, **points}
+    return {
+        "type": "scatter",
+        "mode": "markers",
+        "name": "measured boundary",
+        "marker": marker,
+        **points,
+    }
 
 
 def _constants(panels: dict[str, pd.DataFrame], lines: pd.DataFrame) -> Picture:
     """The constant instead of 12, as training goes on."""
-    data, words = [], []
+    data = []
+    words = []
     for letter, frame in panels.items():
         steps = [int(step) for step in sorted(frame.step.unique())]
         found = [scored(frame, lines, step).factor for step in steps]
@@ -309,26 +408,47 @@ def _constants(panels: dict[str, pd.DataFrame], lines: pd.DataFrame) -> Picture:
         "margin": {"t": 30},
         "xaxis": {"type": "log", "title": {"text": "training steps"}},
         "yaxis": {"type": "log", "title": {"text": "k of L = k min(ξ₁, ξ₂)"}},
-        "shapes": [{"type": "line", "xref": "paper", "x0": 0, "x1": 1, "y0": FACTOR, "y1": FACTOR,
-                    "line": {"dash": "dot", "width": 1.5, "color": "#8a8a8a"}}],
+        "shapes": [
+            {
+                "type": "line",
+                "xref": "paper",
+                "x0": 0,
+                "x1": 1,
+                "y0": FACTOR,
+                "y1": FACTOR,
+                "line": {"dash": "dot", "width": 1.5, "color": "#8a8a8a"},
+            }
+        ],
         "legend": {"orientation": "h", "y": -0.25},
-    }  # fmt: skip
+    }
     alt = f"The constant of each panel as training goes on, beside 12 (dotted): {', '.join(words)}."
     return Picture("The constant, as training goes on", {"data": data, "layout": layout}, alt)
 
 
 def _short(k: Estimate) -> str:
-    return f"{k.value:.1f}" if np.isfinite(k.value) else "unknown"
+    if np.isfinite(k.value):
+        return f"{k.value:.1f}"
+    return "unknown"
 
 
 def _table(panels: dict[str, pd.DataFrame], lines: pd.DataFrame) -> Grid:
     rows = []
     for letter, frame in panels.items():
         whole = scored(frame, lines)
-        for side, score in (("left", whole.side("left")), ("right", whole.side("right")), ("both", whole)):
+        for side, score in (
+            ("left", whole.side("left")),
+            ("right", whole.side("right")),
+            ("both", whole),
+        ):
             misfits = [str(score.misfit(curve)) for curve in CURVES]
             rows.append(
-                (letter, side, f"{boundary.known(score.edges)} of {len(score.edges)}", *misfits, str(score.factor))
+                (
+                    letter,
+                    side,
+                    f"{boundary.known(score.edges)} of {len(score.edges)}",
+                    *misfits,
+                    str(score.factor),
+                )
             )
     head = ("panel", "side", "columns with a boundary", *CURVES, "constant instead of 12")
     return Grid("Mean |log(curve / boundary)|, with 95 % intervals", head, rows)
@@ -342,35 +462,55 @@ GPU_STEPS = {"g": 5000}  # half of the printed ones
 EXPERIMENT = Experiment(
     name="s1-figure7",
     title="Trainable depth",
-    claim="Networks can be trained if L <= min(12 ξ₁, 12 ξ₂); 6 ξ₂ underestimates that, and 12 ξ₂ alone overrates it on "
-    "the right of the critical line.",
-    method="Training accuracy of tanh networks with σ_b² = 0.05 over initial weight variances and depths, measured without "
-    "masks. The boundary is where accuracy falls below halfway between chance and the best of the panel. Each curve is "
-    "scored by its mean distance in log depth; intervals are from columns drawn again. Learning rates are printed for (a) "
-    "and (b) only, and are scaled by 300 / width; the others are near the fastest at the critical line, c / L without "
-    "dropout.",
+    claim=(
+        "Networks can be trained if L <= min(12 ξ₁, 12 ξ₂); 6 ξ₂ underestimates that, and 12 ξ₂"
+        " alone overrates it on the right of the critical line."
+    ),
+    method=(
+        "Training accuracy of tanh networks with σ_b² = 0.05 over initial weight variances and"
+        " depths, measured without masks. The boundary is where accuracy falls below halfway"
+        " between chance and the best of the panel. Each curve is scored by its mean distance in"
+        " log depth; intervals are from columns drawn again. Learning rates are printed for (a) and"
+        " (b) only, and are scaled by 300 / width; the others are near the fastest at the critical"
+        " line, c / L without dropout."
+    ),
     scales={
         "small": Settings(
             panels=(
                 Panel("a", "digits", "sgd", False, 1.0, 160, 0.02),
                 Panel("f", "digits", "sgd", True, 0.98, 160, 0.02),
             ),
-            width=64, batch=32, depths=(6, 10, 16, 25, 40, 63), weight_vars=(1.0, 1.25, 1.5, 1.75, 2.0, 2.5, 3.0, 4.0),
-            images=500, subset=False,
+            width=64,
+            batch=32,
+            depths=(6, 10, 16, 25, 40, 63),
+            weight_vars=(1.0, 1.25, 1.5, 1.75, 2.0, 2.5, 3.0, 4.0),
+            images=500,
+            subset=False,
         ),
         "gpu": Settings(
             panels=tuple(
-                replace(panel, steps=GPU_STEPS.get(panel.letter, panel.steps)) for panel in scaled(PANELS, GPU_WIDTH)
+                replace(panel, steps=GPU_STEPS.get(panel.letter, panel.steps))
+                for panel in scaled(PANELS, GPU_WIDTH)
             ),
-            width=GPU_WIDTH, batch=100, depths=DEPTHS, weight_vars=WEIGHT_VARS, images=4000, subset=True,
+            width=GPU_WIDTH,
+            batch=100,
+            depths=DEPTHS,
+            weight_vars=WEIGHT_VARS,
+            images=4000,
+            subset=True,
             seed=1,
         ),
         "paper": Settings(
-            panels=PANELS, width=PRINTED_WIDTH, batch=100, depths=tuple(range(10, 251, 10)),
-            weight_vars=tuple(np.round(np.arange(1, 4.01, 0.1), 1).tolist()), images=10_000, subset=False,
+            panels=PANELS,
+            width=PRINTED_WIDTH,
+            batch=100,
+            depths=tuple(range(10, 251, 10)),
+            weight_vars=tuple(np.round(np.arange(1, 4.01, 0.1), 1).tolist()),
+            images=10_000,
+            subset=False,
         ),
     },
     parts=parts,
     judge=judge,
     draw=draw,
-)  # fmt: skip
+)

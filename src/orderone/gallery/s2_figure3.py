@@ -1,6 +1,7 @@
 """S2 Figure 3: the learning rate of an encoder-decoder for span denoising, under two strategies.
 
-The paper shifts its search by (lr, wd) -> (n^{3/2} lr, n^{-3/2} wd) for neural-tangent. `rate` is lr before the shift.
+The paper shifts its search by (lr, wd) -> (n^{3/2} lr, n^{-3/2} wd) for neural-tangent. `rate` is
+lr before the shift.
 """
 
 from collections.abc import Sequence
@@ -12,10 +13,19 @@ import pandas as pd
 
 from orderone.gallery.axes import axes
 from orderone.gallery.compare import Frame, difference
-from orderone.gallery.denoising_strategies import COMPARED, GPU, PAPER, SMALL, Settings, best_rate, search
+from orderone.gallery.denoising_strategies import (
+    COMPARED,
+    GPU,
+    PAPER,
+    SMALL,
+    Settings,
+    best_rate,
+    search,
+)
 from orderone.gallery.experiment import Experiment, Finding, Parts, Picture, Records
 
-WARM, COLD = ("#d9534f", "#e8963a"), ("#4c78d8", "#38a3a5")  # above and below the best rate, the nearer first
+WARM = ("#d9534f", "#e8963a")
+COLD = ("#4c78d8", "#38a3a5")  # above and below the best rate, the nearer first
 BEST = "#7f7f7f"
 OPACITIES = (1.0, 0.6, 0.4)
 
@@ -27,13 +37,23 @@ def parts(settings: Settings) -> Parts:
 def judge(records: Records) -> list[Finding]:
     rates = {name: best_rate(records[name]) for name in COMPARED}
     width = int(records["standard"].width.iloc[0])
-    ends = [name for name in COMPARED if rates[name] in (records[name].rate.min(), records[name].rate.max())]
+    ends = [
+        name
+        for name in COMPARED
+        if rates[name] in (records[name].rate.min(), records[name].rate.max())
+    ]
     same = rates["neural-tangent"] == rates["standard"]
     agree = None if ends or not (same or _apart(records)) else same
-    numbers = f"best rates {rates['standard']:.3g} and {rates['neural-tangent']:.3g} n^(3/2), n = {width}"
+    numbers = (
+        f"best rates {rates['standard']:.3g} and {rates['neural-tangent']:.3g} n^(3/2), n = {width}"
+    )
     numbers += f"; at an end of what was tried: {', '.join(ends)}" if ends else ""
     return [
-        Finding("the best learning rates agree when neural-tangent's is divided by n^(3/2)", agree, numbers),
+        Finding(
+            "the best learning rates agree when neural-tangent's is divided by n^(3/2)",
+            agree,
+            numbers,
+        ),
         *(_above(name, records[name], rates[name]) for name in COMPARED),
         _below(records, rates),
     ]
@@ -46,7 +66,8 @@ def _apart(records: Records) -> bool:
 
 
 def _worse(frame: Frame, rate: float) -> bool:
-    values, best = lowest(frame, rate), lowest(frame, best_rate(frame))
+    values = lowest(frame, rate)
+    best = lowest(frame, best_rate(frame))
     return inf in values or difference(values, best).positive is True
 
 
@@ -63,7 +84,10 @@ def _above(name: str, frame: Frame, rate: float) -> Finding:
     if inf in lowest(frame, rate):
         return Finding(claim, None, "no rate is one at which all seeds train")
     broken = sum(value == inf for value in values)
-    worse = "" if broken else f"; lowest held-out loss {difference(values, lowest(frame, rate))}"
+    if broken:
+        worse = ""
+    else:
+        worse = f"; lowest held-out loss {difference(values, lowest(frame, rate))}"
     holds = None if 0 < broken < len(values) else bool(broken)
     return Finding(claim, holds, f"{broken} of {len(values)} seeds diverge{worse}")
 
@@ -80,7 +104,9 @@ def _below(records: Records, rates: dict[str, float]) -> Finding:
 
 
 def _cost(frame: Frame, rate: float) -> Sequence[float]:
-    return [low - best for low, best in zip(lowest(frame, rate / 2), lowest(frame, rate), strict=False)]
+    return [
+        low - best for low, best in zip(lowest(frame, rate / 2), lowest(frame, rate), strict=False)
+    ]
 
 
 def draw(records: Records) -> list[Picture]:
@@ -95,7 +121,8 @@ def _near(frame: Frame) -> Frame:
 
 def _panel(strategy: str, frame: Frame, near: Frame) -> Picture:
     best = best_rate(frame)
-    data, tried = [], sorted(frame.rate.unique(), reverse=True)
+    data = []
+    tried = sorted(frame.rate.unique(), reverse=True)
     for rate in tried:
         runs: Any = frame[frame.rate == rate]
         values = [value for value in lowest(frame, rate) if value < inf]
@@ -116,9 +143,13 @@ def _panel(strategy: str, frame: Frame, near: Frame) -> Picture:
             )
     title = f"{strategy}: wd = {frame.wd.iloc[0]:.3g}"
     alt = (
-        f"Held-out loss over updates for {len(tried)} learning rates of {strategy}; best before the shift: {best:.3g}."
+        f"Held-out loss over updates for {len(tried)} learning rates of {strategy}; best before the"
+        f" shift: {best:.3g}."
     )
-    caption = "In the legend: the lowest loss along the way. The axis is that of the best rate and its neighbours."
+    caption = (
+        "In the legend: the lowest loss along the way. The axis is that of the best rate and its"
+        " neighbours."
+    )
     return Picture(title, {"data": data, "layout": layout(near)}, alt, caption)
 
 
@@ -144,12 +175,17 @@ def _colour(rate: float, best: float) -> str:
 EXPERIMENT = Experiment(
     name="s2-figure3",
     title="Two strategies for span denoising: the search",
-    claim="After the shift (lr, wd) -> (n^(3/2) lr, n^(-3/2) wd) the best learning rates of both strategies agree; "
-    "twice as much overflows; half as much costs standard more than neural-tangent.",
-    method="Encoder-decoders with tied words, clipped AdamW, warm-up and linear decay, several seeds; lowest held-out "
-    "loss. Small: bytes of Python code; gpu: Gutenberg and State of the Union in GPT-2's byte pairs, bfloat16; paper: "
-    "BART-large for 200,000 updates. The paper trained in half precision, whose range is smaller: divergence here is a "
-    "loss that is not finite.",
+    claim=(
+        "After the shift (lr, wd) -> (n^(3/2) lr, n^(-3/2) wd) the best learning rates of both"
+        " strategies agree; twice as much overflows; half as much costs standard more than"
+        " neural-tangent."
+    ),
+    method=(
+        "Encoder-decoders with tied words, clipped AdamW, warm-up and linear decay, several seeds;"
+        " lowest held-out loss. Small: bytes of Python code; gpu: Gutenberg and State of the Union"
+        " in GPT-2's byte pairs, bfloat16; paper: BART-large for 200,000 updates. The paper trained"
+        " in half precision, whose range is smaller: divergence here is a loss that is not finite."
+    ),
     scales={"small": SMALL, "gpu": GPU, "paper": PAPER},
     parts=parts,
     judge=judge,

@@ -1,4 +1,5 @@
-"""S2 Figure 5: a larger encoder-decoder with settings that were not tuned for it, beside the smaller one."""
+"""S2 Figure 5: a larger encoder-decoder with settings that were not tuned for it, beside the
+smaller one."""
 
 import pandas as pd
 
@@ -24,14 +25,26 @@ def lowest(frame: Frame, width: int) -> list[float]:
 def judge(records: Records) -> list[Finding]:
     sizes = widths(pd.concat([records[name] for name in COMPARED]))
     if len(sizes) != 2:
-        return [Finding("neural-tangent trains the larger model faster than standard", None, f"of widths {sizes}")]
+        return [
+            Finding(
+                "neural-tangent trains the larger model faster than standard",
+                None,
+                f"of widths {sizes}",
+            )
+        ]
     small, large = sizes
-    found = {name: (lowest(records[name], small), lowest(records[name], large)) for name in COMPARED}
+    found = {
+        name: (lowest(records[name], small), lowest(records[name], large)) for name in COMPARED
+    }
     ahead = difference(found["standard"][1], found["neural-tangent"][1])
-    means = ", ".join(f"{name} {sum(values) / max(len(values), 1):.3f}" for name, (_, values) in found.items())
+    means = ", ".join(
+        f"{name} {sum(values) / max(len(values), 1):.3f}" for name, (_, values) in found.items()
+    )
     return [
         Finding(
-            "neural-tangent trains the larger model faster than standard", ahead.positive, f"{means}; ahead by {ahead}"
+            "neural-tangent trains the larger model faster than standard",
+            ahead.positive,
+            f"{means}; ahead by {ahead}",
         ),
         *(_better(name, *values) for name, values in found.items()),
     ]
@@ -39,7 +52,9 @@ def judge(records: Records) -> list[Finding]:
 
 def _better(name: str, small: list[float], large: list[float]) -> Finding:
     gain = difference(small, large)
-    return Finding(f"{name}: the larger model is below the smaller one", gain.positive, f"by {gain}")
+    return Finding(
+        f"{name}: the larger model is below the smaller one", gain.positive, f"by {gain}"
+    )
 
 
 def draw(records: Records) -> list[Picture]:
@@ -49,26 +64,37 @@ def draw(records: Records) -> list[Picture]:
         curve
         for width, dash in ((large, DASHES[0]), (small, DASHES[1]))
         for name in COMPARED
-        for curve in curves_of(records[name][records[name].width == width], name, f"width {width}, {name}", dash)
+        for curve in curves_of(
+            records[name][records[name].width == width], name, f"width {width}, {name}", dash
+        )
     ]
     values = {name: min(lowest(records[name], large)) for name in COMPARED}
     alt = (
-        "Held-out loss over updates of a larger model (solid) and a smaller one (dashed); lowest of the larger: "
-        + ", ".join(f"{name} {value:.3f}" for name, value in values.items())
-        + "."
+        "Held-out loss over updates of a larger model (solid) and a smaller one (dashed); lowest of"
+        " the larger: " + ", ".join(f"{name} {value:.3f}" for name, value in values.items()) + "."
     )
     return [
-        Picture("The larger encoder-decoder, settings carried over", {"data": curves, "layout": layout(frame)}, alt)
+        Picture(
+            "The larger encoder-decoder, settings carried over",
+            {"data": curves, "layout": layout(frame)},
+            alt,
+        )
     ]
 
 
 EXPERIMENT = Experiment(
     name="s2-figure5",
     title="Two strategies for span denoising: the larger model",
-    claim="With settings carried over from smaller models, neural-tangent improves the convergence of the larger model.",
-    method="The best rate of the smaller model, (lr, wd) for standard and (n^(3/2) lr, n^(-3/2) wd) for neural-tangent "
-    "with the larger width, untuned; lowest held-out losses at the same number of updates with Welch's 95 % interval. "
-    "(The paper took lr = 7e-4 for its larger model from the literature.)",
+    claim=(
+        "With settings carried over from smaller models, neural-tangent improves the convergence of"
+        " the larger model."
+    ),
+    method=(
+        "The best rate of the smaller model, (lr, wd) for standard and (n^(3/2) lr, n^(-3/2) wd)"
+        " for neural-tangent with the larger width, untuned; lowest held-out losses at the same"
+        " number of updates with Welch's 95 % interval. (The paper took lr = 7e-4 for its larger"
+        " model from the literature.)"
+    ),
     scales={"small": SMALL, "gpu": GPU, "paper": PAPER},
     parts=parts,
     judge=judge,

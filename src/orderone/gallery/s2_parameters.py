@@ -1,4 +1,5 @@
-"""S2 II.1.B and II.2.B: how many parameters the three models have, counted on models that take no memory."""
+"""S2 II.1.B and II.2.B: how many parameters the three models have, counted on models that take no
+memory."""
 
 from dataclasses import dataclass
 
@@ -33,7 +34,9 @@ def count() -> pd.DataFrame:
         with torch.device("meta"):
             counted = sum(p.numel() for p in MODELS[name]().parameters())
         rows.append((name, counted, evaluated(formula), formula, rounded, digit))
-    return pd.DataFrame(rows, columns=["model", "counted", "formula", "written", "rounded", "digit"])
+    return pd.DataFrame(
+        rows, columns=["model", "counted", "formula", "written", "rounded", "digit"]
+    )
 
 
 def evaluated(formula: str) -> int:
@@ -54,8 +57,15 @@ def judge(records: Records) -> list[Finding]:
 def _finding(row: Frame) -> Finding:
     exact = row.counted == row.formula
     near = abs(row.counted - row.rounded) <= row.digit / 2
-    numbers = f"the model has {row.counted:,}, the sum is {row.formula:,}, rounded {row.rounded / 1e6:,.0f} million"
-    return Finding(f"{row.model} has about {row.rounded / 1e6:,.0f} million parameters", bool(exact and near), numbers)
+    numbers = (
+        f"the model has {row.counted:,}, the sum is {row.formula:,}, rounded"
+        f" {row.rounded / 1e6:,.0f} million"
+    )
+    return Finding(
+        f"{row.model} has about {row.rounded / 1e6:,.0f} million parameters",
+        bool(exact and near),
+        numbers,
+    )
 
 
 def draw(records: Records) -> list[Grid]:
@@ -69,8 +79,14 @@ def draw(records: Records) -> list[Grid]:
 EXPERIMENT = Experiment(
     name="s2-parameters",
     title="Three Transformers without biases and gains",
-    claim="The Vision Transformer has about 86 million parameters, BART-large 405 million, R2C2 2.7 billion.",
-    method="Models of orderone.nn on the meta device, every tensor counted, against the sums that the paper writes out.",
+    claim=(
+        "The Vision Transformer has about 86 million parameters, BART-large 405 million, R2C2 2.7"
+        " billion."
+    ),
+    method=(
+        "Models of orderone.nn on the meta device, every tensor counted, against the sums that the"
+        " paper writes out."
+    ),
     scales={"small": Settings(), "paper": Settings()},
     parts=parts,
     judge=judge,

@@ -1,8 +1,10 @@
-"""S2 Tables II.1.E and II.2.E: initial standard deviations and relative learning rates of every group.
+"""S2 Tables II.1.E and II.2.E: initial standard deviations and relative learning rates of every
+group.
 
-Printed as powers of n_in = 768, n and n_out = 1000, they are compared with the theory's (`theory.lr_factors`, `init_std`)
-at several widths, and with what a plan gives to the tensors of a real Vision Transformer. Exponents that print badly are
-read by footnotes 8 and 26 (erratum S2.9). The tables leave out the factor M = 4 of the MLP (erratum S2.3).
+Printed as powers of n_in = 768, n and n_out = 1000, they are compared with the theory's
+(`theory.lr_factors`, `init_std`) at several widths, and with what a plan gives to the tensors of a
+real Vision Transformer. Exponents that print badly are read by footnotes 8 and 26 (erratum S2.9).
+The tables leave out the factor M = 4 of the MLP (erratum S2.3).
 """
 
 from collections.abc import Iterator
@@ -18,14 +20,17 @@ from orderone.gallery.strategy_runs import MLP, STRATEGIES, Point, Training, opt
 from orderone.nn.transformer.language import STANDARD_STD, language_scales
 from orderone.nn.transformer.vision import vision_scales
 
-N_IN, N_OUT, TABLE_WIDTH = 768, 1000, 768
+N_IN = 768
+N_OUT = 1000
+TABLE_WIDTH = 768
 HIDDEN = ("QKVU", "W", "X")
 Powers = tuple[float, float, float]  # of n_in, n and n_out
 ONE: Powers = (0.0, 0.0, 0.0)
 
 
 def vision(lift: float) -> dict[str, Powers]:
-    """Learning rates of II.1.E but for standard: n^lift above those of neural-tangent below the head."""
+    """Learning rates of II.1.E but for standard: n^lift above those of neural-tangent below the
+    head."""
     below = {
         "patch": (-1.0, lift - 0.5, 0.0),
         "PE": (0.0, lift - 0.5, 0.0),
@@ -43,7 +48,11 @@ RATES: dict[str, dict[str, dict[str, Powers]]] = {
     },
     "language": {
         "standard": dict.fromkeys(("WE", "PE", *HIDDEN), ONE),
-        "neural-tangent": {"WE": (0.0, -0.5, 0.0), "PE": (0.0, -0.5, 0.0), **dict.fromkeys(HIDDEN, (0.0, -1.5, 0.0))},
+        "neural-tangent": {
+            "WE": (0.0, -0.5, 0.0),
+            "PE": (0.0, -0.5, 0.0),
+            **dict.fromkeys(HIDDEN, (0.0, -1.5, 0.0)),
+        },
     },
 }
 # Powers in initial deviations, times constants of order one; of the head by strategy.
@@ -80,7 +89,10 @@ def tables(settings: Settings) -> Iterator[tuple]:
                 stds = theory.init_std(strategy, n=n, n_in=N_IN, n_out=N_OUT, mlp=1)
                 for group, powers in groups.items():
                     yield task, strategy, group, "lr", n, value(powers, n), rates[group]
-                printed = STDS | {"head": (0.0, HEADS[strategy], 0.0)} if task == "vision" else {}
+                if task == "vision":
+                    printed = STDS | {"head": (0.0, HEADS[strategy], 0.0)}
+                else:
+                    printed = {}
                 for group, powers in printed.items():
                     yield task, strategy, group, "std", n, value(powers, n), stds[group]
 
@@ -88,10 +100,16 @@ def tables(settings: Settings) -> Iterator[tuple]:
 def planned() -> pd.DataFrame:
     """Learning rates that tensors of ViT-B/16 get, one of each group, at lr = 1."""
     names = {
-        "patch": "patchify.weight", "PE": "positions.weight", "QKVU": "layers.0.attention.query.weight",
-        "W": "layers.0.mlp.up.weight", "X": "layers.0.mlp.down.weight", "head": "head.weight", "head_bias": "head.bias",
-    }  # fmt: skip
-    rows, how = [], Training(1, 0, 1, "cosine", 0.999, 1e-8)
+        "patch": "patchify.weight",
+        "PE": "positions.weight",
+        "QKVU": "layers.0.attention.query.weight",
+        "W": "layers.0.mlp.up.weight",
+        "X": "layers.0.mlp.down.weight",
+        "head": "head.weight",
+        "head_bias": "head.bias",
+    }
+    rows = []
+    how = Training(1, 0, 1, "cosine", 0.999, 1e-8)
     for strategy in STRATEGIES:
         model = nn.vit_b16(depth=1)
         optimizer = optimizer_of(model, Point(strategy, 1.0, 0.0, 0), how, vision_scales())
@@ -104,54 +122,97 @@ def planned() -> pd.DataFrame:
 
 
 def numbers() -> pd.DataFrame:
-    """Numbers in the text: the effective learning rate of II.1.E, C_WE of II.2.C, and what M would do to W and X."""
-    with_M = theory.lr_factors("neural-tangent", "adamw", n=TABLE_WIDTH, n_in=N_IN, n_out=N_OUT, mlp=MLP)
+    """Numbers in the text: the effective learning rate of II.1.E, C_WE of II.2.C, and what M would
+    do to W and X."""
+    with_M = theory.lr_factors(
+        "neural-tangent", "adamw", n=TABLE_WIDTH, n_in=N_IN, n_out=N_OUT, mlp=MLP
+    )
     rows = [
         ("20 · 768^(-3/2)", 0.94e-4, 20 * with_M["QKVU"]),
         ("C_WE of BART", 0.02, language_scales(1024, MLP)["WE"]),
         ("standard deviation of its words", STANDARD_STD, language_scales(1024, MLP)["WE"] ** 0.5),
-        ("W, theory over table", 1.0, with_M["W"] / value(RATES["vision"]["neural-tangent"]["W"], TABLE_WIDTH)),
-        ("X, theory over table", 1.0, with_M["X"] / value(RATES["vision"]["neural-tangent"]["X"], TABLE_WIDTH)),
+        (
+            "W, theory over table",
+            1.0,
+            with_M["W"] / value(RATES["vision"]["neural-tangent"]["W"], TABLE_WIDTH),
+        ),
+        (
+            "X, theory over table",
+            1.0,
+            with_M["X"] / value(RATES["vision"]["neural-tangent"]["X"], TABLE_WIDTH),
+        ),
     ]
     return pd.DataFrame(rows, columns=["number", "printed", "ours"])
 
 
 def judge(records: Records) -> list[Finding]:
     text: Frame = records["numbers"].set_index("number")
-    return [*_tables(records["tables"]), _plan(records["plan"]), *_arithmetic(text), *_variance(text), *_mlp(text)]
+    return [
+        *_tables(records["tables"]),
+        _plan(records["plan"]),
+        *_arithmetic(text),
+        *_variance(text),
+        *_mlp(text),
+    ]
 
 
 def _tables(frame: Frame) -> Iterator[Finding]:
     for (task, strategy), rows in frame.groupby(["task", "strategy"], sort=False):
         same = np.isclose(rows.printed, rows.ours, rtol=EQUAL, atol=0)
-        wrong = ", ".join(f"{r.what} of {r.group}" for r in rows[~same].drop_duplicates(["what", "group"]).itertuples())
+        wrong = ", ".join(
+            f"{r.what} of {r.group}"
+            for r in rows[~same].drop_duplicates(["what", "group"]).itertuples()
+        )
         told = f"{same.sum()} of {len(same)} entries, over {rows.n.nunique()} widths" + (
             f"; not {wrong}" if wrong else ""
         )
-        claim = f"{task}, {strategy}: initial deviations and learning rates are the theory's, M left out"
+        claim = (
+            f"{task}, {strategy}: initial deviations and learning rates are the theory's, M"
+            " left out"
+        )
         yield Finding(claim, bool(same.all()), told)
 
 
 def _plan(frame: Frame) -> Finding:
     same = np.isclose(frame.printed, frame.planned, rtol=1e-6, atol=0)
     claim = "the table of II.1.E is what a plan gives to the tensors of ViT-B/16"
-    return Finding(claim, bool(same.all()), f"{same.sum()} of {len(same)} tensors", "corrected", "S2.9")
+    return Finding(
+        claim, bool(same.all()), f"{same.sum()} of {len(same)} tensors", "corrected", "S2.9"
+    )
 
 
 def _arithmetic(text: Frame) -> Iterator[Finding]:
     row = text.loc["20 · 768^(-3/2)"]
-    yield Finding("20 · 768^(-3/2) is 0.94e-4", bool(np.isclose(row.ours, row.printed, rtol=0.01)), f"{row.ours:.4g}")
+    yield Finding(
+        "20 · 768^(-3/2) is 0.94e-4",
+        bool(np.isclose(row.ours, row.printed, rtol=0.01)),
+        f"{row.ours:.4g}",
+    )
     near = bool(np.isclose(row.ours, 9.4e-4, rtol=0.01))
-    yield Finding("it is 9.4e-4, which is near 0.001 indeed", near, f"{row.ours:.4g}", "corrected", "S2.7")
+    yield Finding(
+        "it is 9.4e-4, which is near 0.001 indeed", near, f"{row.ours:.4g}", "corrected", "S2.7"
+    )
 
 
 def _variance(text: Frame) -> Iterator[Finding]:
-    row, std = text.loc["C_WE of BART"], float(text.loc["standard deviation of its words"].printed)
+    row = text.loc["C_WE of BART"]
+    std = float(text.loc["standard deviation of its words"].printed)
     told = (
-        f"a deviation of {std:g} is C = {row.ours:.3g}, and C = {row.printed:g} a deviation of {row.printed**0.5:.3g}"
+        f"a deviation of {std:g} is C = {row.ours:.3g}, and C = {row.printed:g} a deviation of"
+        f" {row.printed**0.5:.3g}"
     )
-    yield Finding("BART's C_PE = C_WE = .02 mean a deviation of .02", bool(np.isclose(row.ours, row.printed)), told)
-    yield Finding("C_PE = C_WE = (.02)², as for R2C2", bool(np.isclose(row.ours, std**2)), told, "corrected", "S2.8")
+    yield Finding(
+        "BART's C_PE = C_WE = .02 mean a deviation of .02",
+        bool(np.isclose(row.ours, row.printed)),
+        told,
+    )
+    yield Finding(
+        "C_PE = C_WE = (.02)², as for R2C2",
+        bool(np.isclose(row.ours, std**2)),
+        told,
+        "corrected",
+        "S2.8",
+    )
 
 
 def _mlp(text: Frame) -> Iterator[Finding]:
@@ -159,7 +220,9 @@ def _mlp(text: Frame) -> Iterator[Finding]:
     told = ", ".join(f"{name} {ratio:.3g}" for name, ratio in found.items())
     as_printed = all(np.isclose(ratio, 1) for ratio in found.values())
     yield Finding(
-        "the tables' rates of W and X are those of (1.114) and (1.115)", as_printed, f"theory over table: {told}"
+        "the tables' rates of W and X are those of (1.114) and (1.115)",
+        as_printed,
+        f"theory over table: {told}",
     )
     right = np.isclose(found["W"], MLP**-0.5) and np.isclose(found["X"], 1 / MLP)
     claim = "the theory asks for M^(-1/2) of that for W and M^(-1) for X, M = 4"
@@ -183,7 +246,14 @@ def draw(records: Records) -> list[Grid]:
             for r in rows.itertuples()
         ]
         head = ("strategy", "group", "quantity", "paper", "theory")
-        grids.append(Grid(f"{task.capitalize()}, n = {n}", head, lines, "Constants of order one and M are left out."))
+        grids.append(
+            Grid(
+                f"{task.capitalize()}, n = {n}",
+                head,
+                lines,
+                "Constants of order one and M are left out.",
+            )
+        )
     numbers: Frame = records["numbers"]
     lines = [(r.number, f"{r.printed:.4g}", f"{r.ours:.4g}") for r in numbers.itertuples()]
     return [*grids, Grid("Numbers in the text", ("number", "paper", "here"), lines)]
@@ -192,9 +262,15 @@ def draw(records: Records) -> list[Grid]:
 EXPERIMENT = Experiment(
     name="s2-strategies",
     title="Four scaling strategies, group by group",
-    claim="The tables of initial deviations and relative learning rates that the experiments use follow from the theory.",
-    method="Powers of n_in, n and n_out as printed, against theory.lr_factors and theory.init_std at three widths, and "
-    "against the learning rates that a plan gives to the tensors of a Vision Transformer.",
+    claim=(
+        "The tables of initial deviations and relative learning rates that the experiments use"
+        " follow from the theory."
+    ),
+    method=(
+        "Powers of n_in, n and n_out as printed, against theory.lr_factors and theory.init_std at"
+        " three widths, and against the learning rates that a plan gives to the tensors of a Vision"
+        " Transformer."
+    ),
     scales={"small": Settings(), "paper": Settings()},
     parts=parts,
     judge=judge,

@@ -1,11 +1,12 @@
-"""S3 Proposition 3.4: with shaping n^{-p}, 0 < p < 1/2, networks of depth d = n^{2p} come to an ODE.
+"""S3 Proposition 3.4: with shaping n^{-p}, 0 < p < 1/2, networks of depth d = n^{2p} come to an
+ODE.
 
-    V_{l+1} = V_l + b(V_l) / d + Sigma^{1/2} xi / sqrt(n) + O(d^{-3/2})                                   S3 (3.6)
+    V_{l+1} = V_l + b(V_l) / d + Sigma^{1/2} xi / sqrt(n) + O(d^{-3/2})                     S3 (3.6)
 
-Over d layers the noise adds up to sqrt(d / n) = n^{p - 1/2}, the spread of networks, and the remainder to d^{-1/2} =
-n^{-p}, the distance of their mean from the ODE. At p = 0.4 the spread falls by a third from n = 64 to n = 4096; at
-p = 0.1 the mean is what comes late. Erratum S3.5: the time t is layer t n^{2p}; the proposition prints t n, where
-correlations are long past.
+Over d layers the noise adds up to sqrt(d / n) = n^{p - 1/2}, the spread of networks, and the
+remainder to d^{-1/2} = n^{-p}, the distance of their mean from the ODE. At p = 0.4 the spread falls
+by a third from n = 64 to n = 4096; at p = 0.1 the mean is what comes late. Erratum S3.5: the time t
+is layer t n^{2p}; the proposition prints t n, where correlations are long past.
 """
 
 from collections.abc import Sequence
@@ -42,31 +43,55 @@ class Settings:
 
 
 def parts(settings: Settings) -> Parts:
-    known = {f"p = {p:g}": lambda p=p: measure(settings, settings.widths, p, 2 * p) for p in settings.powers}
+    known = {
+        f"p = {p:g}": lambda p=p: measure(settings, settings.widths, p, 2 * p)
+        for p in settings.powers
+    }
     deep = settings.widths[:-1]  # layer n of the widest would take longer than all the rest
     return known | {PRINTED: lambda: measure(settings, deep, settings.printed, 1.0)}
 
 
-def measure(settings: Settings, widths: Sequence[int], p: float, depth_power: float) -> pd.DataFrame:
+def measure(
+    settings: Settings, widths: Sequence[int], p: float, depth_power: float
+) -> pd.DataFrame:
     """Correlations of two inputs at layer n^{depth_power}, and those of the ODE at t = 1."""
-    rho0, rows = settings.rho0, []
+    rho0 = settings.rho0
+    rows = []
     limit = float(correlation_ode(rho0, 1.0))
     for n in widths:
         depth = max(1, round(n**depth_power))
         number = min(settings.most, max(settings.fewest, settings.work // (n * depth)))
-        V = sample_network("shaped-relu", [[1.0, rho0], [rho0, 1.0]], n, depth, number, settings.seed, p=p)
+        V = sample_network(
+            "shaped-relu", [[1.0, rho0], [rho0, 1.0]], n, depth, number, settings.seed, p=p
+        )
         rho = correlations(V)
-        rows.append((p, n, depth, number, limit, rho.mean(), rho.std(), np.sqrt(np.mean((rho - limit) ** 2))))
-    return pd.DataFrame(rows, columns=["p", "width", "depth", "networks", "limit", "centre", "spread", "error"])
+        rows.append(
+            (
+                p,
+                n,
+                depth,
+                number,
+                limit,
+                rho.mean(),
+                rho.std(),
+                np.sqrt(np.mean((rho - limit) ** 2)),
+            )
+        )
+    return pd.DataFrame(
+        rows, columns=["p", "width", "depth", "networks", "limit", "centre", "spread", "error"]
+    )
 
 
 def judge(records: Records) -> list[Finding]:
     found = []
     for p, frame in _powers(records).items():
-        error, spread = fit(frame, "error"), fit(frame, "spread")
-        first, last = frame.iloc[0], frame.iloc[-1]
+        error = fit(frame, "error")
+        spread = fit(frame, "spread")
+        first = frame.iloc[0]
+        last = frame.iloc[-1]
         numbers = (
-            f"rms error ~ n^{error}; {first.error:.3f} at n = {first.width:.0f}, {last.error:.3f} at {last.width:.0f}"
+            f"rms error ~ n^{error}; {first.error:.3f} at n = {first.width:.0f}, {last.error:.3f}"
+            f" at {last.width:.0f}"
         )
         comes = below(error.exponent, 0.0, error.high - error.exponent)
         found.append(finding(f"p = {p:g}: networks come to the ODE at layer n^2p", comes, numbers))
@@ -83,7 +108,9 @@ def judge(records: Records) -> list[Finding]:
 
 def fit(frame: pd.DataFrame, column: str) -> Fit:
     """A root mean square over N networks is known to 1 / sqrt(2 N) of itself."""
-    return fit_noisy_exponent(frame.width, frame[column], _noise(frame, column), confidence=CONFIDENCE)
+    return fit_noisy_exponent(
+        frame.width, frame[column], _noise(frame, column), confidence=CONFIDENCE
+    )
 
 
 def _noise(frame: pd.DataFrame, column: str) -> pd.Series:
@@ -94,29 +121,50 @@ def _at(claim: str, line: pd.Series, erratum: str = "") -> Finding:
     """Is the mean off by no more than (3.6) allows, n^{-p}?"""
     noise = line.spread / np.sqrt(line.networks)
     held = below(abs(line.centre - line.limit), line.width**-line.p, SURE * noise)
-    numbers = f"n = {line.width:.0f}, layer {line.depth:.0f}: ρ = {line.centre:.3f} ± {noise:.3f}; ODE {line.limit:.3f}"
+    numbers = (
+        f"n = {line.width:.0f}, layer {line.depth:.0f}: ρ = {line.centre:.3f} ± {noise:.3f}; ODE"
+        f" {line.limit:.3f}"
+    )
     return finding(claim, held, numbers, erratum)
 
 
 def draw(records: Records) -> list[Picture | Grid]:
-    data, powers = [], _powers(records)
+    data = []
+    powers = _powers(records)
     for (p, frame), shade in zip(powers.items(), SHADES, strict=False):
         law = frame.spread.iloc[0] * (frame.width / frame.width.iloc[0]) ** (p - 0.5)
         noise = _noise(frame, "error")
         bars = spans(frame.error, frame.error - noise, frame.error + noise)
-        full, hollow = ({"color": shade, "size": 9, "symbol": symbol} for symbol in ("circle", "circle-open"))
+        full, hollow = (
+            {"color": shade, "size": 9, "symbol": symbol} for symbol in ("circle", "circle-open")
+        )
         data.append(scatter(frame.width, law, line={"color": shade}))
-        data.append(scatter(frame.width, frame.error, f"p = {p:g}", mode="markers", error_y=bars, marker=full))
+        data.append(
+            scatter(
+                frame.width, frame.error, f"p = {p:g}", mode="markers", error_y=bars, marker=full
+            )
+        )
         data.append(scatter(frame.width, frame.spread, mode="markers", marker=hollow))
     hollow = {"color": GREY, "symbol": "circle-open", "size": 9}
     data.append(scatter([None], [None], "spread alone", mode="markers", marker=hollow))
     layout = panels(["rms distance of ρ from the ODE"], "width n", height=430, log="xy")
-    layout["xaxis1"]["tickvals"], layout["yaxis1"]["dtick"] = sorted(set(joined(records).width.to_list())), "D2"
-    said = ", ".join(f"n^{fit(frame, 'error').exponent:+.2f} for p = {p:g}" for p, frame in powers.items())
-    alt = f"Distance of shaped networks of depth n^2p from the ODE against the width, falling as {said}."
-    caption = "Lines: n^(p - 1/2). Full marks: distance from the ODE; open ones: spread about the networks' own mean."
+    layout["xaxis1"]["tickvals"] = sorted(set(joined(records).width.to_list()))
+    layout["yaxis1"]["dtick"] = "D2"
+    said = ", ".join(
+        f"n^{fit(frame, 'error').exponent:+.2f} for p = {p:g}" for p, frame in powers.items()
+    )
+    alt = (
+        "Distance of shaped networks of depth n^2p from the ODE against the width, falling as"
+        f" {said}."
+    )
+    caption = (
+        "Lines: n^(p - 1/2). Full marks: distance from the ODE; open ones: spread about the"
+        " networks' own mean."
+    )
     return [
-        Picture("Shaped networks come to their ODE", {"data": data, "layout": layout}, alt, caption),
+        Picture(
+            "Shaped networks come to their ODE", {"data": data, "layout": layout}, alt, caption
+        ),
         _grid(records),
     ]
 
@@ -136,12 +184,22 @@ def _powers(records: Records) -> dict[float, pd.DataFrame]:
 EXPERIMENT = Experiment(
     name="s3-convergence",
     title="Shaping weaker than n^-1/2: the ODE limit",
-    claim="For p in (0, 1/2) and depth n^2p, the covariance of a shaped ReLU network converges to an ODE.",
-    method="Networks sampled layer by layer without weights, exactly in law; the root mean square distance of the "
-    "correlation of two inputs from the ODE at t = 1, and its spread, over widths; powers fitted with 99.9 % intervals.",
+    claim=(
+        "For p in (0, 1/2) and depth n^2p, the covariance of a shaped ReLU network converges to an"
+        " ODE."
+    ),
+    method=(
+        "Networks sampled layer by layer without weights, exactly in law; the root mean square"
+        " distance of the correlation of two inputs from the ODE at t = 1, and its spread, over"
+        " widths; powers fitted with 99.9 % intervals."
+    ),
     scales={
-        "small": Settings((0.1, 0.2, 0.25, 0.3, 0.4), (64, 256, 1024, 4096), work=2**24, fewest=96, most=2**11),
-        "paper": Settings((0.1, 0.2, 0.25, 0.3, 0.4, 0.45), (64, 256, 1024, 4096, 16384), 2**28, 2**10, 2**14),
+        "small": Settings(
+            (0.1, 0.2, 0.25, 0.3, 0.4), (64, 256, 1024, 4096), work=2**24, fewest=96, most=2**11
+        ),
+        "paper": Settings(
+            (0.1, 0.2, 0.25, 0.3, 0.4, 0.45), (64, 256, 1024, 4096, 16384), 2**28, 2**10, 2**14
+        ),
     },
     parts=parts,
     judge=judge,

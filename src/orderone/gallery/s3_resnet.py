@@ -1,10 +1,11 @@
-"""S3 Theorem 2.2 and (2.14): residual networks with branches 1 / sqrt(d), beside shaped networks of depth d << n.
+"""S3 Theorem 2.2 and (2.14): residual networks with branches 1 / sqrt(d), beside shaped networks of
+depth d << n.
 
     dV/dt = J(rho) sqrt(V_aa V_bb)     residual networks, S3 (2.13)
     dV/dt = nu(rho) sqrt(V_aa V_bb)    shaped networks, S3 (3.18)
 
-The paper takes the two for one. But J = nu + rho / 2 (erratum S3.3): correlations obey one equation, and the residual
-covariance is e^{t/2} times the shaped one.
+The paper takes the two for one. But J = nu + rho / 2 (erratum S3.3): correlations obey one
+equation, and the residual covariance is e^{t/2} times the shaped one.
 """
 
 from collections.abc import Callable
@@ -24,7 +25,8 @@ KINDS = {"resnet": "residual", "shaped-relu": "shaped"}
 # The first of four inputs in a plane; the others at these correlations with it.
 RHO0 = (-0.9, -0.5, 0.0)
 TIMES = np.linspace(0, 1, 11)
-# Two predictions differ by a gap; a measurement decides for one if it is this share of the gap from it, noise included.
+# Two predictions differ by a gap; a measurement decides for one if it is this share of the gap from
+# it, noise included.
 SHARE = 0.2
 SURE = 3.0  # standard errors
 CURVE = np.linspace(0, 1, 41)
@@ -47,11 +49,23 @@ def parts(settings: Settings) -> Parts:
 
 
 def measure(kind: str, settings: Settings) -> pd.DataFrame:
-    """Means over networks, with standard errors, of V_11 and of V_1j and rho_1j for each rho_0, along the depth."""
+    """Means over networks, with standard errors, of V_11 and of V_1j and rho_1j for each rho_0,
+    along the depth."""
     width, depth, networks = settings.resnet if kind == "resnet" else settings.shaped
-    c_plus, c_minus, p = settings.c_plus, settings.c_minus, settings.p  # which residual networks do not look at
+    c_plus = settings.c_plus
+    c_minus = settings.c_minus
+    p = settings.p  # which residual networks do not look at
     V = sample_network(
-        kind, _start(), width, depth, networks, settings.seed, c_plus=c_plus, c_minus=c_minus, p=p, layers=True
+        kind,
+        _start(),
+        width,
+        depth,
+        networks,
+        settings.seed,
+        c_plus=c_plus,
+        c_minus=c_minus,
+        p=p,
+        layers=True,
     )
     rows = []
     for t in TIMES[1:]:
@@ -78,34 +92,62 @@ def judge(records: Records) -> list[Finding]:
         only(frame, t=frame.t.max()).set_index(["quantity", "rho0"])
         for frame in (records["resnet"], records["shaped-relu"])
     )
-    end, equations = residual.t.to_numpy()[:1], (resnet_ode, covariance_ode)
-    ode, other = ({key: float(_predicted(key, end, which)[0]) for key in residual.index} for which in equations)
+    end = residual.t.to_numpy()[:1]
+    equations = (resnet_ode, covariance_ode)
+    ode, other = (
+        {key: float(_predicted(key, end, which)[0]) for key in residual.index}
+        for which in equations
+    )
     still = {key: 1.0 if key[0] == "V11" else key[1] for key in residual.index}
     correlations = [key for key in residual.index if key[0] == "rho"]
     covariances = [key for key in residual.index if key[0] != "rho"]
     return [
         _agree("Covariances of residual networks obey (2.13)", residual, covariances, ode, other),
-        _agree("Correlations of residual networks obey dρ/dt = ν(ρ)", residual, correlations, ode, still),
-        _agree("Correlations of shaped networks obey the same equation", shaped, correlations, other, still),
-        _agree("Covariances of residual networks are those of shaped ones, (2.14)", residual, covariances, other, ode),
+        _agree(
+            "Correlations of residual networks obey dρ/dt = ν(ρ)",
+            residual,
+            correlations,
+            ode,
+            still,
+        ),
+        _agree(
+            "Correlations of shaped networks obey the same equation",
+            shaped,
+            correlations,
+            other,
+            still,
+        ),
+        _agree(
+            "Covariances of residual networks are those of shaped ones, (2.14)",
+            residual,
+            covariances,
+            other,
+            ode,
+        ),
         _factor(residual.loc[("V11", 1.0)], shaped.loc[("V11", 1.0)]),
     ]
 
 
 def _agree(claim: str, found: pd.DataFrame, keys: list, predicted: dict, instead: dict) -> Finding:
     """All measurements lie at `predicted`, in units of its distance from what else might be."""
-    told, said = [], []
+    told = []
+    said = []
     for key in keys:
-        value, noise = found.value[key], found.noise[key]
-        off, gap = abs(value - predicted[key]), abs(predicted[key] - instead[key])
+        value = found.value[key]
+        noise = found.noise[key]
+        off = abs(value - predicted[key])
+        gap = abs(predicted[key] - instead[key])
         told.append(below(off, SHARE * gap, SURE * noise))
         said.append(f"{_name(key)} {value:.3f} ± {noise:.3f} ({predicted[key]:.3f})")
-    return finding(claim, together(told), "at t = 1, with the prediction in brackets: " + ", ".join(said))
+    return finding(
+        claim, together(told), "at t = 1, with the prediction in brackets: " + ", ".join(said)
+    )
 
 
 def _factor(residual: pd.Series, shaped: pd.Series) -> Finding:
     """The measured ratio of both kinds of networks, by the variance."""
-    ratio, right = residual.value / shaped.value, np.exp(residual.t / 2)
+    ratio = residual.value / shaped.value
+    right = np.exp(residual.t / 2)
     noise = ratio * np.hypot(residual.noise / residual.value, shaped.noise / shaped.value)
     held = below(abs(ratio - right), SHARE * (right - 1), SURE * noise)
     numbers = f"ratio of V₁₁ at t = 1: {ratio:.3f} ± {noise:.3f}; e^1/2 = {right:.3f}"
@@ -123,31 +165,47 @@ def _predicted(key: tuple[str, float], t: np.ndarray, ode: Callable) -> np.ndarr
 
 def _name(key: tuple[str, float]) -> str:
     quantity, rho0 = key
-    return "V₁₁" if quantity == "V11" else f"{'ρ' if quantity == 'rho' else 'V₁₂'} from {rho0:g}"
+    if quantity == "V11":
+        return "V₁₁"
+    return f"{'ρ' if quantity == 'rho' else 'V₁₂'} from {rho0:g}"
 
 
 def draw(records: Records) -> list[Picture]:
-    frame, data = joined(records), []
+    frame = joined(records)
+    data = []
     for row, quantity in enumerate(("rho", "V12", "V11")):
-        shades = {1.0: SHADES[3]} if quantity == "V11" else dict(zip(RHO0, SHADES, strict=False))
+        if quantity == "V11":
+            shades = {1.0: SHADES[3]}
+        else:
+            shades = dict(zip(RHO0, SHADES, strict=False))
         for rho0, shade in shades.items():
             for kind in KINDS:
                 some = only(frame, kind=kind, quantity=quantity, rho0=rho0)
                 data += _traces(some, kind, (quantity, rho0), shade, row)
-    layout = panels(["correlation ρ", "covariance V₁₂", "variance V₁₁"], "t = layer / depth", share=True, height=260)
+    layout = panels(
+        ["correlation ρ", "covariance V₁₂", "variance V₁₁"],
+        "t = layer / depth",
+        share=True,
+        height=260,
+    )
     last = only(frame, t=frame.t.max(), quantity="V11").set_index("kind").value
     alt = (
-        "Correlations of residual and shaped networks lie on the same curves; covariances do not: the variance grows to "
-        f"{last['resnet']:.2f} in residual networks and is {last['shaped-relu']:.2f} in shaped ones."
+        "Correlations of residual and shaped networks lie on the same curves; covariances do not:"
+        f" the variance grows to {last['resnet']:.2f} in residual networks and is"
+        f" {last['shaped-relu']:.2f} in shaped ones."
     )
     caption = (
-        "Lines: (2.13) for residual, (3.18) for shaped networks. Marks: means over networks. Colours: ρ at the start."
+        "Lines: (2.13) for residual, (3.18) for shaped networks. Marks: means over networks."
+        " Colours: ρ at the start."
     )
     return [Picture("Residual and shaped networks", {"data": data, "layout": layout}, alt, caption)]
 
 
-def _traces(some: pd.DataFrame, kind: str, key: tuple[str, float], shade: str, row: int) -> list[dict]:
-    residual, named = kind == "resnet", row == 0 and key[1] == RHO0[0]
+def _traces(
+    some: pd.DataFrame, kind: str, key: tuple[str, float], shade: str, row: int
+) -> list[dict]:
+    residual = kind == "resnet"
+    named = row == 0 and key[1] == RHO0[0]
     curve = _predicted(key, CURVE, resnet_ode if residual else covariance_ode)
     line = {"color": shade, "dash": "solid" if residual else "dash", "width": 2}
     marker = {"color": shade, "symbol": "circle" if residual else "square-open", "size": 7}
@@ -162,10 +220,15 @@ def _traces(some: pd.DataFrame, kind: str, key: tuple[str, float], shade: str, r
 EXPERIMENT = Experiment(
     name="s3-resnet",
     title="Residual against shaped networks",
-    claim="A residual ReLU network with branches 1/√d and a shaped network of depth d << n have the same covariance in the "
-    "limit.",
-    method="Both kinds of networks sampled layer by layer without weights, exactly in law; means of variances, covariances "
-    "and correlations of four inputs along the depth, with standard errors, beside both ODEs.",
+    claim=(
+        "A residual ReLU network with branches 1/√d and a shaped network of depth d << n have the"
+        " same covariance in the limit."
+    ),
+    method=(
+        "Both kinds of networks sampled layer by layer without weights, exactly in law; means of"
+        " variances, covariances and correlations of four inputs along the depth, with standard"
+        " errors, beside both ODEs."
+    ),
     scales={
         "small": Settings(resnet=(1000, 100, 256), shaped=(4096, 64, 384)),
         "paper": Settings(resnet=(4000, 400, 1024), shaped=(2**16, 256, 1024)),

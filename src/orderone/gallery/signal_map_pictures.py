@@ -1,4 +1,5 @@
-"""Pictures of what `signal_maps` records: a panel for each network of S1 Figure 1, and one for those without dropout."""
+"""Pictures of what `signal_maps` records: a panel for each network of S1 Figure 1, and one for
+those without dropout."""
 
 from typing import Any
 
@@ -9,7 +10,10 @@ from orderone.gallery.signal_maps import CHAOTIC, PANELS
 
 
 def draw(records: Records) -> list[Picture]:
-    return [*(_picture(name, _of(records, [name])) for name in PANELS), _chaotic(_of(records, list(CHAOTIC)))]
+    return [
+        *(_picture(name, _of(records, [name])) for name in PANELS),
+        _chaotic(_of(records, list(CHAOTIC))),
+    ]
 
 
 def _of(records: Records, panels: list[str]) -> dict[str, Frame]:
@@ -21,13 +25,22 @@ def _picture(name: str, records: dict[str, Frame]) -> Picture:
     data = [_unity(panel.largest)]
     for point in records["fixed points"].itertuples():
         data += _curve(records, name, point, f"ρ = {point.keep:g}", KEEP[point.keep])
-    ends = ", ".join(f"{_at(point, panel.of)} at ρ = {point.keep:g}" for point in records["fixed points"].itertuples())
+    ends = ", ".join(
+        f"{_at(point, panel.of)} at ρ = {point.keep:g}"
+        for point in records["fixed points"].itertuples()
+    )
     symbol = "q<sub>aa</sub>" if panel.of == "q" else "c<sub>ab</sub>"
-    title = f"({name}) {panel.activation}: σ_w = {panel.weight_var**0.5:g}, σ_b = {panel.bias_var**0.5:g}"
-    alt = f"Theory curves for three keep rates with simulated dots on them; they cross the unity line at {ends}."
+    title = (
+        f"({name}) {panel.activation}: σ_w = {panel.weight_var**0.5:g}, σ_b ="
+        f" {panel.bias_var**0.5:g}"
+    )
+    alt = (
+        "Theory curves for three keep rates with simulated dots on them; they cross the unity line"
+        f" at {ends}."
+    )
     caption = (
-        "Lines: theory. Dots: networks, with standard errors; shades: one standard deviation over networks. "
-        "Diamonds: where deep networks end. ρ is the keep rate."
+        "Lines: theory. Dots: networks, with standard errors; shades: one standard deviation over"
+        " networks. Diamonds: where deep networks end. ρ is the keep rate."
     )
     figure = {"data": data, "layout": layout(f"{symbol}<sup>l−1</sup>", f"{symbol}<sup>l</sup>")}
     return Picture(title, figure, alt, caption)
@@ -40,9 +53,16 @@ def _chaotic(records: dict[str, Frame]) -> Picture:
         label = f"{panel.activation}, σ_w² = {panel.weight_var:g}, σ_b² = {panel.bias_var:g}"
         data += _curve(records, point.panel, point, label, colour)
     ends = " and ".join(f"{e.c:.3f} ({e.activation})" for e in records["fixed points"].itertuples())
-    alt = f"Correlation maps of two networks without dropout cross the unity line at {ends}, below 1."
-    figure = {"data": data, "layout": layout("c<sub>ab</sub><sup>l−1</sup>", "c<sub>ab</sub><sup>l</sup>")}
-    caption = "Not in the paper: in the chaotic phase c* is below 1 without any dropout (erratum S1.1)."
+    alt = (
+        f"Correlation maps of two networks without dropout cross the unity line at {ends}, below 1."
+    )
+    figure = {
+        "data": data,
+        "layout": layout("c<sub>ab</sub><sup>l−1</sup>", "c<sub>ab</sub><sup>l</sup>"),
+    }
+    caption = (
+        "Not in the paper: in the chaotic phase c* is below 1 without any dropout (erratum S1.1)."
+    )
     return Picture("(e) Two networks without dropout, ρ = 1", figure, alt, caption)
 
 
@@ -52,10 +72,14 @@ def _unity(end: float) -> dict:
 
 def _curve(records: dict[str, Frame], name: str, point: Any, label: str, colour: str) -> list[dict]:
     """Theory, dots in their shade, and the fixed point, with one entry in the legend."""
-    theory, maps = (f[(f.panel == name) & (f.keep == point.keep)] for f in (records["theory"], records["maps"]))
+    theory, maps = (
+        f[(f.panel == name) & (f.keep == point.keep)] for f in (records["theory"], records["maps"])
+    )
     group = {"legendgroup": label, "showlegend": False}
     return [
-        shade(maps.x, maps["mean"] - maps["std"], maps["mean"] + maps["std"], label, colour, **group),
+        shade(
+            maps.x, maps["mean"] - maps["std"], maps["mean"] + maps["std"], label, colour, **group
+        ),
         line(theory.x, theory.y, label, colour, legendgroup=label),
         dots(maps.x, maps["mean"], f"{label}, networks", colour, maps.se, **group),
         *_fixed_point(point, (PANELS | CHAOTIC)[name].of, label, colour, group),
@@ -71,4 +95,6 @@ def _fixed_point(point: Any, of: str, label: str, colour: str, group: dict) -> l
 
 
 def _at(point: Any, of: str) -> str:
-    return f"{point.q:.3g}" if of == "q" else f"{point.c:.3f}"
+    if of == "q":
+        return f"{point.q:.3g}"
+    return f"{point.c:.3f}"

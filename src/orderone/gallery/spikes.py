@@ -1,9 +1,12 @@
-"""Spikes of a training loss: it leaves what it was before, by far more than its noise, and stays away for a while.
+"""Spikes of a training loss: it leaves what it was before, by far more than its noise, and stays
+away for a while.
 
-    spike:  HOLD or more losses in a row above   m + FACTOR s,   m the median and s the noise of the WINDOW losses before
+    spike:  HOLD or more losses in a row above   m + FACTOR s,   m the median and s the noise of the
+                                                 WINDOW losses before
 
-s is the median distance from m, scaled to the standard deviation of a normal law. A normal law exceeds five of them at
-one step in 3 million, and hardly ever at three in a row; a slow rise moves m along and is none.
+s is the median distance from m, scaled to the standard deviation of a normal law. A normal law
+exceeds five of them at one step in 3 million, and hardly ever at three in a row; a slow rise moves
+m along and is none.
 """
 
 import numpy as np
@@ -15,8 +18,11 @@ HOLD = 3
 _NORMAL = 1.4826  # standard deviations in a median distance
 
 
-def spikes(losses: np.ndarray, window: int = WINDOW, factor: float = FACTOR, hold: int = HOLD) -> np.ndarray:
-    """The steps at which spikes begin. What is not finite is above everything; nothing is known of the first `window`."""
+def spikes(
+    losses: np.ndarray, window: int = WINDOW, factor: float = FACTOR, hold: int = HOLD
+) -> np.ndarray:
+    """The steps at which spikes begin. What is not finite is above everything; nothing is known of
+    the first `window`."""
     losses = np.asarray(losses, float)
     if len(losses) <= window:
         return np.array([], int)

@@ -1,8 +1,10 @@
-"""Trainings that differ in strategy, learning rate, weight decay and seed, as one program: what S2 Part II compares.
+"""Trainings that differ in strategy, learning rate, weight decay and seed, as one program: what S2
+Part II compares.
 
-The strategy `standard` is the model as it starts, with one learning rate for all tensors. The others are those of
-`orderone.plan` without a base: the tables of S2 II.1.E and II.2.E. Those leave out the factor M of the MLP (erratum S2.3),
-so it is put back as Lambda_W = sqrt(M), Lambda_X = M. Every group shrinks by lr wd a step, S2 (1.94).
+The strategy `standard` is the model as it starts, with one learning rate for all tensors. The
+others are those of `orderone.plan` without a base: the tables of S2 II.1.E and II.2.E. Those leave
+out the factor M of the MLP (erratum S2.3), so it is put back as Lambda_W = sqrt(M), Lambda_X = M.
+Every group shrinks by lr wd a step, S2 (1.94).
 """
 
 import logging
@@ -45,7 +47,8 @@ class Point:
 
 @dataclass(frozen=True)
 class Training:
-    """How all of them are trained, S2 II.1.D and II.2.D. On a GPU in bfloat16, where the paper had mixed precision."""
+    """How all of them are trained, S2 II.1.D and II.2.D. On a GPU in bfloat16, where the paper had
+    mixed precision."""
 
     steps: int
     warmup: int
@@ -59,7 +62,9 @@ class Training:
 
     @property
     def precision(self) -> torch.dtype | None:
-        return torch.bfloat16 if torch.device(self.device).type == "cuda" else None
+        if torch.device(self.device).type == "cuda":
+            return torch.bfloat16
+        return None
 
 
 def effective(strategy: str, width: int) -> float:
@@ -67,15 +72,24 @@ def effective(strategy: str, width: int) -> float:
     return lr_factors(strategy, "adamw", n=width, mlp=1)["QKVU"]
 
 
-def optimizer_of(model: nn.Module, point: Point, how: Training, C: Mapping[str, float]) -> Optimizer:
+def optimizer_of(
+    model: nn.Module, point: Point, how: Training, C: Mapping[str, float]
+) -> Optimizer:
     """AdamW with the factors of the strategy; the model gets the strategy's initial sizes."""
-    betas, undecayed = (0.9, how.beta2), [name for name, _ in model.named_parameters() if name == UNDECAYED]
+    betas = (0.9, how.beta2)
+    undecayed = [name for name, _ in model.named_parameters() if name == UNDECAYED]
     if point.strategy == "standard":
         return AdamW(_plain_groups(model, point.wd), lr=point.lr, betas=betas, eps=how.eps)
     made = plan(
-        model, rule=point.strategy, lr=point.lr, weight_decay=point.wd, no_decay=undecayed, C=C,
-        Lambda={"W": MLP**0.5, "X": float(MLP)}, probe=False,
-    )  # fmt: skip
+        model,
+        rule=point.strategy,
+        lr=point.lr,
+        weight_decay=point.wd,
+        no_decay=undecayed,
+        C=C,
+        Lambda={"W": MLP**0.5, "X": float(MLP)},
+        probe=False,
+    )
     made.apply()
     optimizer = made.optimizer(betas=betas)
     for group in optimizer.param_groups:
@@ -86,7 +100,10 @@ def optimizer_of(model: nn.Module, point: Point, how: Training, C: Mapping[str, 
 def _plain_groups(model: nn.Module, wd: float) -> list[dict[str, Any]]:
     named = dict(model.named_parameters())
     without = [named.pop(UNDECAYED)] if UNDECAYED in named else []
-    return [{"params": [*named.values()], "weight_decay": wd}, {"params": without, "weight_decay": 0.0}]
+    return [
+        {"params": [*named.values()], "weight_decay": wd},
+        {"params": without, "weight_decay": 0.0},
+    ]
 
 
 def train(
@@ -98,19 +115,31 @@ def train(
     score: Loss | None = None,
     until: int | None = None,
 ) -> pd.DataFrame:
-    """Rows for every point and evaluation: mean training loss and number of spikes since the last one, held-out loss, and
-    the held-out mean of `score`. `until` breaks off after so many steps of the schedule."""
+    """Rows for every point and evaluation: mean training loss and number of spikes since the last
+    one, held-out loss, and the held-out mean of `score`. `until` breaks off after so many steps of
+    the schedule."""
     if read_device(how.device).type == "cuda":
         torch.cuda.empty_cache()  # what graphs of earlier stacks have left
     members = [_member(point, build, C, how) for point in points]
     stack = Stack(
-        [model for model, _ in members], [optimizer for _, optimizer in members], loss=task.loss, device=how.device,
-        precision=how.precision, clip=how.clip,
-    )  # fmt: skip
+        [model for model, _ in members],
+        [optimizer for _, optimizer in members],
+        loss=task.loss,
+        device=how.device,
+        precision=how.precision,
+        clip=how.clip,
+    )
     held = _held(task, how)
-    scored = None if score is None else Program(stack.program.model, score, how.precision)
-    losses, evaluations, last = [], [], until or how.steps
-    for step, loss in enumerate(_losses(stack, task, [point.seed for point in points], how, last), 1):
+    if score is None:
+        scored = None
+    else:
+        scored = Program(stack.program.model, score, how.precision)
+    losses = []
+    evaluations = []
+    last = until or how.steps
+    for step, loss in enumerate(
+        _losses(stack, task, [point.seed for point in points], how, last), 1
+    ):
         losses.append(loss)
         if step % how.every == 0 or step == last:
             evaluations.append((step, _mean(stack.evaluate, held), _score(stack, scored, held)))
@@ -119,17 +148,25 @@ def train(
 
 
 def _member(
-    point: Point, build: Callable[[Point], nn.Module], C: Callable[[Point], Mapping[str, float]], how: Training
+    point: Point,
+    build: Callable[[Point], nn.Module],
+    C: Callable[[Point], Mapping[str, float]],
+    how: Training,
 ) -> tuple[nn.Module, Optimizer]:
     with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(point.seed)  # drawn on the CPU, so that a GPU starts alike
+        torch.default_generator.manual_seed(
+            point.seed
+        )  # drawn on the CPU, so that a GPU starts alike
         model = build(point)
         return model, optimizer_of(model, point, how, C(point))
 
 
-def _losses(stack: Stack, task: StackedTask, seeds: Sequence[int], how: Training, last: int) -> Iterator[Tensor]:
+def _losses(
+    stack: Stack, task: StackedTask, seeds: Sequence[int], how: Training, last: int
+) -> Iterator[Tensor]:
     """Training losses of all members, step by step; on a GPU from a graph."""
-    factor, device = schedule(how.shape, how.steps, how.warmup), torch.device(how.device)
+    factor = schedule(how.shape, how.steps, how.warmup)
+    device = torch.device(how.device)
     different = list(dict.fromkeys(seeds))
     rows = torch.tensor([different.index(seed) for seed in seeds], device=device)
     update: Any = stack.step
@@ -144,7 +181,10 @@ def _losses(stack: Stack, task: StackedTask, seeds: Sequence[int], how: Training
 def _held(task: StackedTask, how: Training) -> list[Any]:
     batches = [moved(batch, torch.device(how.device), "float32") for batch in task.evaluation()]
     size = how.held_together
-    return [tree_map(lambda *x: torch.cat(x), *batches[k : k + size]) for k in range(0, len(batches), size)]
+    return [
+        tree_map(lambda *x: torch.cat(x), *batches[k : k + size])
+        for k in range(0, len(batches), size)
+    ]
 
 
 def _mean(evaluate: Callable[[Any], Tensor], held: Sequence[Any]) -> Tensor:
@@ -162,14 +202,28 @@ def _score(stack: Stack, scored: Program | None, held: Sequence[Any]) -> Tensor 
 
 
 def _frame(points: Sequence[Point], losses: np.ndarray, evaluations: Sequence[Any]) -> pd.DataFrame:
-    rows, before = [], [0, *(step for step, _, _ in evaluations)]
+    rows = []
+    before = [0, *(step for step, _, _ in evaluations)]
     begun = [spikes(column) for column in losses.T]
     for last, (step, held, score) in zip(before, evaluations, strict=False):
-        loss, score = held.tolist(), [float("nan")] * len(points) if score is None else score.tolist()
+        loss = held.tolist()
+        score = [float("nan")] * len(points) if score is None else score.tolist()
         for k, point in enumerate(points):
             number = int(((begun[k] >= last) & (begun[k] < step)).sum())
             mean = losses[last:step, k].mean()
-            rows.append((point.strategy, point.lr, point.wd, point.seed, step, mean, loss[k], score[k], number))
+            rows.append(
+                (
+                    point.strategy,
+                    point.lr,
+                    point.wd,
+                    point.seed,
+                    step,
+                    mean,
+                    loss[k],
+                    score[k],
+                    number,
+                )
+            )
     return pd.DataFrame(rows, columns=COLUMNS)
 
 

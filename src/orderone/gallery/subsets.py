@@ -1,11 +1,12 @@
-"""python -m orderone.gallery.subsets [DATA]: small files with parts of data sets, for machines that get little.
+"""python -m orderone.gallery.subsets [DATA]: small files with parts of data sets, for machines that
+get little.
 
     DATA/gallery/mnist.safetensors      12,000 images to train on, 2,000 held out        11 MB
     DATA/gallery/cifar10.safetensors    10,000 and 2,000                                 37 MB
     DATA/gallery/tokens.safetensors     Gutenberg and State of the Union, GPT-2's pairs  12 MB
 
-Bytes as they are in the sets; which images is drawn once for all. Sentences are kept apart, so that any length can be asked
-for. The sets themselves come from `python -m orderone.data.fetch`.
+Bytes as they are in the sets; which images is drawn once for all. Sentences are kept apart, so that
+any length can be asked for. The sets themselves come from `python -m orderone.data.fetch`.
 """
 
 import sys
@@ -33,14 +34,17 @@ _SEED = 0
 def image_subset(name: str, root: Any = "data") -> tuple[Arrays, Arrays]:
     """Training and held-out images of "mnist" or "cifar10"."""
     kept = _read(root, one_of(name, SIZES, "subset"))
-    train, held = (Arrays(kept[f"{part}.images"], kept[f"{part}.labels"].long()) for part in ("train", "held"))
+    train, held = (
+        Arrays(kept[f"{part}.images"], kept[f"{part}.labels"].long()) for part in ("train", "held")
+    )
     return train, held
 
 
 def sentence_subset(longest: int, root: Any = "data") -> tuple[Sentences, int]:
     """Sentences of at most so many tokens, and how many different tokens there are."""
     kept = _read(root, TOKENS)
-    tokens, lengths = kept["tokens"].int(), kept["lengths"].long()
+    tokens = kept["tokens"].int()
+    lengths = kept["lengths"].long()
     return Sentences.of(tokens, cut(lengths, longest)), int(kept["vocab"])
 
 
@@ -52,7 +56,8 @@ def write(root: Any = "data") -> Iterable[Path]:
 
 
 def _images(name: str, root: Any) -> dict[str, Tensor]:
-    kept, generator = {}, torch.Generator().manual_seed(_SEED)
+    kept = {}
+    generator = torch.Generator().manual_seed(_SEED)
     for part, arrays, size in zip(("train", "held"), SETS[name](root), SIZES[name], strict=True):
         chosen = arrays.part(torch.randperm(len(arrays), generator=generator)[:size])
         kept |= {f"{part}.images": chosen.images, f"{part}.labels": chosen.labels.to(torch.uint8)}
@@ -71,17 +76,20 @@ def _path(root: Any, name: str) -> Path:
 
 
 def _read(root: Any, name: str) -> dict[str, Tensor]:
-    files, path = need("safetensors.torch", "data", "to read parts of data sets"), _path(root, name)
+    files = need("safetensors.torch", "data", "to read parts of data sets")
+    path = _path(root, name)
     if path.is_file():
         return files.load_file(path)
     raise FileNotFoundError(
-        f"{name}: expected {path.absolute()}, and it is not there; get it by `python -m orderone.gallery.subsets {root}` "
-        f"from the sets in {root}, which `python -m orderone.data.fetch` brings"
+        f"{name}: expected {path.absolute()}, and it is not there; get it by `python -m"
+        f" orderone.gallery.subsets {root}` from the sets in {root}, which `python -m"
+        " orderone.data.fetch` brings"
     )
 
 
 def _write(root: Any, name: str, kept: dict[str, Tensor]) -> Path:
-    files, path = need("safetensors.torch", "data", "to write parts of data sets"), _path(root, name)
+    files = need("safetensors.torch", "data", "to write parts of data sets")
+    path = _path(root, name)
     path.parent.mkdir(parents=True, exist_ok=True)
     half = path.with_suffix(".half")
     files.save_file(kept, half)

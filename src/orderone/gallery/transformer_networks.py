@@ -1,9 +1,11 @@
-"""Kernels and tangent kernels of real Transformers at initialization, over widths, seeds, heads and depths.
+"""Kernels and tangent kernels of real Transformers at initialization, over widths, seeds, heads and
+depths.
 
-    G_tt' = mean_i z_i(t) z_i(t'),     Theta_tt' = sum_G lambda_G  dz_0(t)/dtheta . dz_0(t')/dtheta     over groups G
+    G_tt' = mean_i z_i(t) z_i(t'),     Theta_tt' = sum_G lambda_G  dz_0(t)/dtheta . dz_0(t')/dtheta
+                                       over groups G
 
-Two tokens with x.x / n_in = 1 and x.x' / n_in = 1/2, encoders of attention and MLP, GELU, all constants of order one 1
-(C_PE 1/4), rates of SGD. Networks have sqrt(n) heads of sqrt(n) channels.
+Two tokens with x.x / n_in = 1 and x.x' / n_in = 1/2, encoders of attention and MLP, GELU, all
+constants of order one 1 (C_PE 1/4), rates of SGD. Networks have sqrt(n) heads of sqrt(n) channels.
 """
 
 from collections.abc import Iterator
@@ -24,8 +26,12 @@ from orderone.theory.scaling import lr_factors
 
 G0 = np.array([[1, 0.5], [0.5, 1]])
 C = {"patch": 1.0, "PE": 0.25, **dict.fromkeys("QKVUWX", 1.0), "head": 1.0}
-N_IN, N_OUT, MLP, EPS = 16, 4, 4, 1e-5
-OPPOSITE, STRONG = -0.8, 3.0  # F_12, C_Q = C_K of erratum S2.5
+N_IN = 16
+N_OUT = 4
+MLP = 4
+EPS = 1e-5
+OPPOSITE = -0.8
+STRONG = 3.0  # F_12, C_Q = C_K of erratum S2.5
 ENTRIES = {"11": (0, 0), "12": (0, 1)}
 
 
@@ -42,18 +48,28 @@ class Settings:
     depth_seeds: int
 
 
-# --- networks -------------------------------------------------------------------------------------------------------
+# --- networks -------------------------------------------------------------------------------------
 
 
 def tokens() -> Tensor:
     """Two rows of N_IN numbers with exactly the products G0."""
-    return torch.tensor(np.linalg.cholesky(G0) @ np.eye(2, N_IN) * N_IN**0.5, dtype=torch.float32)[None]
+    return torch.tensor(np.linalg.cholesky(G0) @ np.eye(2, N_IN) * N_IN**0.5, dtype=torch.float32)[
+        None
+    ]
 
 
 def network(n: int, encoders: int, seed: int) -> VisionTransformer:
     torch.default_generator.manual_seed(seed)
     return VisionTransformer(
-        image=2, patch=1, classes=N_OUT, width=n, heads=isqrt(n), depth=encoders, channels=N_IN, eps=EPS, C=C
+        image=2,
+        patch=1,
+        classes=N_OUT,
+        width=n,
+        heads=isqrt(n),
+        depth=encoders,
+        channels=N_IN,
+        eps=EPS,
+        C=C,
     )
 
 
@@ -69,18 +85,32 @@ def streams(model: VisionTransformer) -> tuple[list[Tensor], Tensor]:
 
 def group_of(name: str) -> str:
     last = name.removesuffix(".weight").split(".")[-1]
-    known = {"patchify": "patch", "positions": "PE", "query": "Q", "key": "K", "value": "V", "out": "U", "up": "W"}
+    known = {
+        "patchify": "patch",
+        "positions": "PE",
+        "query": "Q",
+        "key": "K",
+        "value": "V",
+        "out": "U",
+        "up": "W",
+    }
     return {**known, "down": "X", "head": "head", "bias": "head_bias"}[last]
 
 
 def tangent(model: VisionTransformer, output: Tensor) -> dict[str, np.ndarray]:
     """Theta (2, 2) of the first output, by group."""
     named = dict(model.named_parameters())
-    factors = lr_factors("neural-tangent", "sgd", n=model.head.in_features, n_in=N_IN, n_out=N_OUT, mlp=MLP)
-    rows = [torch.autograd.grad(output[0, t, 0], list(named.values()), retain_graph=True) for t in range(2)]
+    factors = lr_factors(
+        "neural-tangent", "sgd", n=model.head.in_features, n_in=N_IN, n_out=N_OUT, mlp=MLP
+    )
+    rows = [
+        torch.autograd.grad(output[0, t, 0], list(named.values()), retain_graph=True)
+        for t in range(2)
+    ]
     found: dict[str, np.ndarray] = {}
     for name, first, second in zip(named, *rows, strict=True):
-        group, pair = group_of(name), torch.stack((first.flatten(), second.flatten()))
+        group = group_of(name)
+        pair = torch.stack((first.flatten(), second.flatten()))
         rate = factors["QKVU" if group in "QKVU" else group]
         found[group] = found.get(group, 0) + rate * (pair @ pair.T).double().numpy()
     return found
@@ -95,11 +125,17 @@ def measured(n: int, encoders: int, seed: int) -> dict[tuple[str, str, str], flo
     thetas["all"] = sum(thetas.values(), np.zeros((2, 2)))
     named = [("G", where, kernel) for where, kernel in kernels.items()]
     named += [("Theta", group, theta) for group, theta in thetas.items()]
-    return {(what, where, entry): float(k[ij]) for what, where, k in named for entry, ij in ENTRIES.items()}
+    return {
+        (what, where, entry): float(k[ij])
+        for what, where, k in named
+        for entry, ij in ENTRIES.items()
+    }
 
 
 def place(k: int) -> str:
-    return "stem" if k == 0 else f"block {k} ({'MLP' if k % 2 == 0 else 'attention'})"
+    if k == 0:
+        return "stem"
+    return f"block {k} ({'MLP' if k % 2 == 0 else 'attention'})"
 
 
 @cache
@@ -108,10 +144,14 @@ def predicted(encoders: int) -> dict[tuple[str, str, str], float]:
     named = [("G", place(k), kernel) for k, kernel in enumerate(found.kernels)]
     named += [("Theta", group, theta) for group, theta in found.contributions[-1].items()]
     named += [("Theta", "all", found.ntk[-1])]
-    return {(what, where, entry): float(k[ij]) for what, where, k in named for entry, ij in ENTRIES.items()}
+    return {
+        (what, where, entry): float(k[ij])
+        for what, where, k in named
+        for entry, ij in ENTRIES.items()
+    }
 
 
-# --- measuring ------------------------------------------------------------------------------------------------------
+# --- measuring ------------------------------------------------------------------------------------
 
 
 def kernels_of(settings: Settings) -> Iterator[tuple]:
@@ -126,7 +166,8 @@ def kernels_of(settings: Settings) -> Iterator[tuple]:
 
 
 def heads_of(settings: Settings) -> Iterator[tuple]:
-    """heads, width, theory, std, error: how much G_12 fluctuates behind one block of attention that reads exactly F."""
+    """heads, width, theory, std, error: how much G_12 fluctuates behind one block of attention that
+    reads exactly F."""
     F = np.array([[1, OPPOSITE], [OPPOSITE, 1]])
     strong = C | {"Q": STRONG, "K": STRONG}
     expected = theory.Transformer("A", C={"Q": STRONG, "K": STRONG, "PE": 0.0}).predict(F)
@@ -135,8 +176,12 @@ def heads_of(settings: Settings) -> Iterator[tuple]:
             shape = Shape(n, heads, MLP, "gelu", False, False, EPS, 0.0, strong)
             with torch.random.fork_rng(devices=[]), torch.no_grad():
                 torch.default_generator.manual_seed(n + heads)
-                s = torch.tensor(np.linalg.cholesky(F) @ np.eye(2, n) * n**0.5, dtype=torch.float32)[None]
-                drawn = np.array([float(_product(Attention(shape)(s), n)) for _ in range(settings.head_seeds)])
+                s = torch.tensor(
+                    np.linalg.cholesky(F) @ np.eye(2, n) * n**0.5, dtype=torch.float32
+                )[None]
+                drawn = np.array(
+                    [float(_product(Attention(shape)(s), n)) for _ in range(settings.head_seeds)]
+                )
             std = drawn.std(ddof=1)
             error = np.sqrt(((drawn - drawn.mean()) ** 2).var() / len(drawn)) / (2 * std)
             yield heads, n, float(expected.head_std(heads)[-1][0, 1]), std, error
@@ -153,16 +198,24 @@ def depths_of(settings: Settings) -> Iterator[tuple]:
         drawn: list[dict] = []
         if encoders in settings.measured_depths:
             with torch.random.fork_rng(devices=[]):
-                drawn = [measured(settings.depth_width, encoders, seed) for seed in range(settings.depth_seeds)]
+                drawn = [
+                    measured(settings.depth_width, encoders, seed)
+                    for seed in range(settings.depth_seeds)
+                ]
         for what, key in keys.items():
             values = np.array([each[key] for each in drawn])
-            told = (values.mean(), values.std(ddof=1) / len(values) ** 0.5) if len(values) else (np.nan, np.nan)
+            if len(values):
+                told = (values.mean(), values.std(ddof=1) / len(values) ** 0.5)
+            else:
+                told = (np.nan, np.nan)
             yield encoders, what, predicted(encoders)[key], *told
 
 
 def norm_of(settings: Settings) -> pd.DataFrame:
     """E s^2 behind a norm with a large epsilon, G = 0.8: erratum S2.1."""
-    G, eps, n = 0.8, 0.5, 4096
+    G = 0.8
+    eps = 0.5
+    n = 4096
     z = G**0.5 * torch.randn(settings.seeds, n, generator=torch.Generator().manual_seed(0))
     found = torch.nn.functional.layer_norm(z, (n,), eps=eps).square().mean(1).double().numpy()
     row = {"measured": found.mean(), "error": found.std(ddof=1) / len(found) ** 0.5}

@@ -1,7 +1,9 @@
-"""Variance against mean over networks, layer by layer: the power in V = k m^power, and V/m^2, which is not constant.
+"""Variance against mean over networks, layer by layer: the power in V = k m^power, and V/m^2, which
+is not constant.
 
-Erratum S1.9: V/m^2 is not constant. It grows with the distance k = L - l from the output and falls with the width, about as
-k/N, so the power is below 2 where gradients vanish towards the input and above 2 where they explode.
+Erratum S1.9: V/m^2 is not constant. It grows with the distance k = L - l from the output and falls
+with the width, about as k/N, so the power is below 2 where gradients vanish towards the input and
+above 2 where they explode.
 """
 
 from typing import Any
@@ -18,8 +20,19 @@ from orderone.measure import fit_exponent
 
 QUANTITIES = {"g_aa": "g<sub>aa</sub>", "abs_g_ab": "|g<sub>ab</sub>|", "l1_g_ab": "g̃<sub>ab</sub>"}
 WORDS = {"g_aa": "g_aa", "abs_g_ab": "|g_ab|", "l1_g_ab": "the l1 norm g̃_ab"}
-NEAR, FAR = (1, 4), (0.8, 1.0)  # layers from the output; fractions of the depth: where V/m^2 is compared
-COLUMNS = ["quantity", "decades", "power", "low", "high", "near", "far", "growth_low", "growth_high"]
+NEAR = (1, 4)
+FAR = (0.8, 1.0)  # layers from the output; fractions of the depth: where V/m^2 is compared
+COLUMNS = [
+    "quantity",
+    "decades",
+    "power",
+    "low",
+    "high",
+    "near",
+    "far",
+    "growth_low",
+    "growth_high",
+]
 LEAST_DECADES = 1.0  # of the mean, below which a power cannot be read
 STEPS = 30  # layers of a curve that are kept for drawing
 
@@ -36,8 +49,8 @@ def curves(batches: Batches) -> Frame:
 
 
 def laws(batches: Batches) -> list[tuple]:
-    """A row of `COLUMNS` for each quantity. `near` and `far` are V/m^2 close to the output and to the input, `growth` is
-    the logarithm of their ratio."""
+    """A row of `COLUMNS` for each quantity. `near` and `far` are V/m^2 close to the output and to
+    the input, `growth` is the logarithm of their ratio."""
     rows = []
     for quantity in QUANTITIES:
         power = batches.jackknife(lambda moments, q=quantity: _power(moments, q))
@@ -46,7 +59,18 @@ def laws(batches: Batches) -> list[tuple]:
         mean = pooled.of(quantity)[0]
         decades = float(np.ptp(np.log10(mean)))
         ends = float(np.exp(_near(pooled, quantity))), float(np.exp(_far(pooled, quantity)))
-        rows.append((quantity, decades, power.exponent, power.low, power.high, *ends, growth.low, growth.high))
+        rows.append(
+            (
+                quantity,
+                decades,
+                power.exponent,
+                power.low,
+                power.high,
+                *ends,
+                growth.low,
+                growth.high,
+            )
+        )
     return rows
 
 
@@ -71,13 +95,16 @@ def _far(moments: Moments, quantity: str) -> float:
 
 
 def is_two(lines: Frame) -> bool | None:
-    """All intervals hold 2; None if there are none, or one of them is so wide that it would hold 1.5 or 2.5 as well."""
+    """All intervals hold 2; None if there are none, or one of them is so wide that it would hold
+    1.5 or 2.5 as well."""
     lines = lines[lines.decades >= LEAST_DECADES]
     if not known(lines.low, lines.high):
         return None
     if not ((lines.low <= 2) & (lines.high >= 2)).all():
         return False
-    return None if (lines.high - lines.low > 1).any() else True
+    if (lines.high - lines.low > 1).any():
+        return None
+    return True
 
 
 def power(each: Any) -> str:
@@ -88,9 +115,16 @@ def power(each: Any) -> str:
 
 
 def picture(title: str, quantity: str, series: Series, alt: str, caption: str) -> Picture:
-    """V against m, a series of dots for each network, and the line V = m^2 through the middle of all."""
+    """V against m, a series of dots for each network, and the line V = m^2 through the middle of
+    all."""
     data = [
-        dots(curve[quantity], curve[f"{quantity}_var"], name, style["color"], marker={"size": 5} | style)
+        dots(
+            curve[quantity],
+            curve[f"{quantity}_var"],
+            name,
+            style["color"],
+            marker={"size": 5} | style,
+        )
         for name, (curve, style) in series.items()
     ]
     every = pd.concat([curve for curve, _ in series.values()])
@@ -98,5 +132,8 @@ def picture(title: str, quantity: str, series: Series, alt: str, caption: str) -
     height = (every[f"{quantity}_var"] / every[quantity] ** 2).median()
     data.append(line(ends, height * ends**2, "V ∝ m²", NEUTRAL))
     symbol = QUANTITIES[quantity]
-    figure = {"data": data, "layout": layout(log(f"mean of {symbol}"), log(f"variance of {symbol}"), 520)}
+    figure = {
+        "data": data,
+        "layout": layout(log(f"mean of {symbol}"), log(f"variance of {symbol}"), 520),
+    }
     return Picture(title, figure, alt, caption)

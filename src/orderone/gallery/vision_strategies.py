@@ -1,12 +1,13 @@
-"""Vision Transformers under the four strategies: the search of S2 Figure 1, and more seeds at its optima for Figure 2.
+"""Vision Transformers under the four strategies: the search of S2 Figure 1, and more seeds at its
+optima for Figure 2.
 
 The paper looks for a pair (lr, wd) on a grid of factors 2 whose six neighbours are all worse,
 
     (2, 1), (1, 2), (2, 1/2), (1/2, 2), (1, 1/2), (1/2, 1)   times (lr*, wd*)
 
-Here: a line of learning rates at fixed lr wd first; then the neighbours of the best so far, again and again, until it is
-the best of them all or `rounds` are over. All strategies are trained together. The best is that of the highest accuracy
-along the way, as in the paper.
+Here: a line of learning rates at fixed lr wd first; then the neighbours of the best so far, again
+and again, until it is the best of them all or `rounds` are over. All strategies are trained
+together. The best is that of the highest accuracy along the way, as in the paper.
 """
 
 from collections.abc import Sequence
@@ -61,13 +62,25 @@ class Settings:
 
 def model(settings: Settings) -> VisionTransformer:
     s = settings
-    return VisionTransformer(s.image, s.patch, s.classes, s.width, s.heads, s.depth, channels=s.channels)
+    return VisionTransformer(
+        s.image, s.patch, s.classes, s.width, s.heads, s.depth, channels=s.channels
+    )
 
 
 def task(settings: Settings) -> Images:
-    given = dict(S2) if settings.recipe == "s2" else {"label_smoothing": S2["label_smoothing"]}
+    if settings.recipe == "s2":
+        given = dict(S2)
+    else:
+        given = {"label_smoothing": S2["label_smoothing"]}
     if settings.data != "cifar10 subset":
-        return images(settings.data, settings.batch, **given, size=settings.image, evaluations=None, root=settings.root)
+        return images(
+            settings.data,
+            settings.batch,
+            **given,
+            size=settings.image,
+            evaluations=None,
+            root=settings.root,
+        )
     recipe = Recipe(**given)
     train, held = image_subset("cifar10", settings.root)
     return Images(Memory(train), Memory(held), settings.batch, recipe, evaluations=None)
@@ -75,7 +88,8 @@ def task(settings: Settings) -> Images:
 
 @cache
 def search(settings: Settings) -> pd.DataFrame:
-    """Curves of all that was tried, with the octaves `i` of lr and `j` of wd from where the search started."""
+    """Curves of all that was tried, with the octaves `i` of lr and `j` of wd from where the search
+    started."""
     tried: Frame = _tried(settings, {name: [(i, -i) for i in settings.line] for name in STRATEGIES})
     for _ in range(settings.rounds):
         missing = {name: _missing(tried[tried.strategy == name]) for name in STRATEGIES}
@@ -99,19 +113,29 @@ def best_place(tried: Frame) -> Place:
 
 
 def _tried(settings: Settings, places: dict[str, list[Place]]) -> pd.DataFrame:
-    known = {settings.point(name, place, 0): place for name, chosen in places.items() for place in chosen}
+    known = {
+        settings.point(name, place, 0): place for name, chosen in places.items() for place in chosen
+    }
     found: Frame = run(settings, list(known))
-    where = [known[Point(*row)] for row in found[["strategy", "lr", "wd", "seed"]].itertuples(index=False, name=None)]
+    where = [
+        known[Point(*row)]
+        for row in found[["strategy", "lr", "wd", "seed"]].itertuples(index=False, name=None)
+    ]
     return found.assign(i=[i for i, _ in where], j=[j for _, j in where])
 
 
 def run(settings: Settings, points: Sequence[Point]) -> pd.DataFrame:
-    """With the epoch, and `rate`: what the learning rate amounts to in the matrices of attention."""
-    C, data = vision_scales(), task(settings)
-    found: Frame = train(points, lambda _: model(settings), lambda _: C, data, settings.training, accuracy)
+    """With the epoch, and `rate`: what the learning rate amounts to in the matrices of
+    attention."""
+    C = vision_scales()
+    data = task(settings)
+    found: Frame = train(
+        points, lambda _: model(settings), lambda _: C, data, settings.training, accuracy
+    )
     factors = {name: effective(name, settings.width) for name in STRATEGIES}
     return found.assign(
-        epoch=found.step * settings.batch / len(data.train), rate=found.lr * found.strategy.map(factors)
+        epoch=found.step * settings.batch / len(data.train),
+        rate=found.lr * found.strategy.map(factors),
     )
 
 
@@ -120,23 +144,65 @@ def at_the_best(settings: Settings) -> pd.DataFrame:
     found: Frame = search(settings)
     places = {name: best_place(found[found.strategy == name]) for name in STRATEGIES}
     seeds = range(1, settings.seeds + 1)
-    return run(settings, [settings.point(name, place, seed) for name, place in places.items() for seed in seeds])
+    return run(
+        settings,
+        [settings.point(name, place, seed) for name, place in places.items() for seed in seeds],
+    )
 
 
 SMALL = Settings(
-    data="digits", image=8, patch=2, channels=1, classes=10, width=24, heads=3, depth=2, batch=12, recipe="smooth",
-    training=Training(240, 16, 24, "cosine", 0.999, 1e-8, held_together=99), rate=2.0**-6, decay=2.0**-10,
-    line=(-2, -1, 0, 1), rounds=2, seeds=6,
-)  # fmt: skip
+    data="digits",
+    image=8,
+    patch=2,
+    channels=1,
+    classes=10,
+    width=24,
+    heads=3,
+    depth=2,
+    batch=12,
+    recipe="smooth",
+    training=Training(240, 16, 24, "cosine", 0.999, 1e-8, held_together=99),
+    rate=2.0**-6,
+    decay=2.0**-10,
+    line=(-2, -1, 0, 1),
+    rounds=2,
+    seeds=6,
+)
 # 12 epochs of 10,000 images, warm-up over 1/15 of them as in the paper
 GPU = Settings(
-    data="cifar10 subset", image=32, patch=4, channels=3, classes=10, width=192, heads=3, depth=6, batch=125, recipe="s2",
-    training=Training(960, 64, 48, "cosine", 0.999, 1e-8, held_together=8, device="cuda"), rate=2.0**-9,
-    decay=2.0**-10, line=(-2, -1, 0, 1, 2), rounds=8, seeds=6,
-)  # fmt: skip
-# ViT-B/16, 300 epochs of ImageNet in batches of 4096; 312 steps an epoch, the first 20 of them warm-up
+    data="cifar10 subset",
+    image=32,
+    patch=4,
+    channels=3,
+    classes=10,
+    width=192,
+    heads=3,
+    depth=6,
+    batch=125,
+    recipe="s2",
+    training=Training(960, 64, 48, "cosine", 0.999, 1e-8, held_together=8, device="cuda"),
+    rate=2.0**-9,
+    decay=2.0**-10,
+    line=(-2, -1, 0, 1, 2),
+    rounds=8,
+    seeds=6,
+)
+# ViT-B/16, 300 epochs of ImageNet in batches of 4096; 312 steps an epoch, the first 20 of them
+# warm-up
 PAPER = Settings(
-    data="data/imagenet", image=224, patch=16, channels=3, classes=1000, width=768, heads=12, depth=12, batch=4096,
-    recipe="s2", training=Training(93_600, 6_240, 312, "cosine", 0.999, 1e-8, device="cuda"), rate=1e-3, decay=8e-4,
-    line=(-1, 0, 1), rounds=4,
-)  # fmt: skip
+    data="data/imagenet",
+    image=224,
+    patch=16,
+    channels=3,
+    classes=1000,
+    width=768,
+    heads=12,
+    depth=12,
+    batch=4096,
+    recipe="s2",
+    training=Training(93_600, 6_240, 312, "cosine", 0.999, 1e-8, device="cuda"),
+    rate=1e-3,
+    decay=8e-4,
+    line=(-1, 0, 1),
+    rounds=4,
+)

@@ -1,5 +1,5 @@
-"""What real networks do: sizes while they train, their exponents with a verdict, alignment, gradient metrics,
-layer covariances of random networks."""
+"""What real networks do: sizes while they train, their exponents with a verdict, alignment,
+gradient metrics, layer covariances of random networks."""
 
 from orderone.measure.aligned import MeasuredAlignment
 from orderone.measure.alignment import alignment

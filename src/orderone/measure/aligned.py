@@ -1,9 +1,11 @@
-"""What `alignment` measured: ratios by width, their exponents by layer and by role, and the numbers that solvers take.
+"""What `alignment` measured: ratios by width, their exponents by layer and by role, and the numbers
+that solvers take.
 
     log(ratio) = e log n + k,      e is omega, alpha or u of S0 (15)-(17)
 
-A role has one exponent: the ratios of its layers are averaged (in the logarithm) within each run and then fitted, which
-gives the mean of the layers' exponents, and an interval that knows that layers of one run are not independent.
+A role has one exponent: the ratios of its layers are averaged (in the logarithm) within each run
+and then fitted, which gives the mean of the layers' exponents, and an interval that knows that
+layers of one run are not independent.
 """
 
 from collections.abc import Iterable
@@ -19,14 +21,16 @@ from orderone.core.exact import count
 from orderone.measure.fit import Fit, fit_exponent
 from orderone.theory.exponents.alignment import ALIGNED_ROLES, KINDS
 
-TRAINING, HELD_OUT = "training", "held-out"
+TRAINING = "training"
+HELD_OUT = "held-out"
 COLUMNS = ["width", "seed", "step", "module", "role", "tokens", "quantity", "ratio"]
 NAMED = 4  # modules in a note
 DECIMALS = 2  # of exponents that are handed on; no measurement of a few widths knows more
 
 
 class MeasuredAlignment:
-    """Made by `alignment`. `frame` has the ratios, `exponents` the fits by layer, `by_role` those by role."""
+    """Made by `alignment`. `frame` has the ratios, `exponents` the fits by layer, `by_role` those
+    by role."""
 
     def __init__(self, frame: pd.DataFrame, notes: tuple[str, ...] = ()):
         usable, unusable = (_rows(frame, keep) for keep in _usable(frame["ratio"]))
@@ -43,9 +47,18 @@ class MeasuredAlignment:
         """role, tokens, step, quantity, exponent, low, high: all layers of a role together."""
         key = ["role", "tokens", "step", "quantity"]
         frame: Any = self.frame
-        runs = frame.assign(run=frame.groupby(["width", "seed"]).ngroup(), log=np.log(frame["ratio"]))
-        own, all_of_them = (runs.groupby(by)["run"].transform("nunique") for by in ([*key, "module"], key))
-        means = runs[own == all_of_them].groupby([*key, "width", "seed"], sort=False)["log"].mean().reset_index()
+        runs = frame.assign(
+            run=frame.groupby(["width", "seed"]).ngroup(), log=np.log(frame["ratio"])
+        )
+        own, all_of_them = (
+            runs.groupby(by)["run"].transform("nunique") for by in ([*key, "module"], key)
+        )
+        means = (
+            runs[own == all_of_them]
+            .groupby([*key, "width", "seed"], sort=False)["log"]
+            .mean()
+            .reset_index()
+        )
         return _fits(means.assign(ratio=np.exp(means["log"])), key)
 
     @property
@@ -64,12 +77,20 @@ class MeasuredAlignment:
     def _of(self, kind: str) -> dict[str, float]:
         rows = [row for row in self.exponents.to_dict("records") if row["tokens"] == TRAINING]
         last = max((row["step"] for row in rows), default=0)
-        return {row["module"]: row["exponent"] for row in rows if (row["step"], row["quantity"]) == (last, kind)}
+        return {
+            row["module"]: row["exponent"]
+            for row in rows
+            if (row["step"], row["quantity"]) == (last, kind)
+        }
 
-    def as_alignment(self, tokens: Any = TRAINING, step: Any = None) -> dict[str, dict[str, Fraction]]:
-        """{"omega": {"hidden": ..., "readout": ...}, "alpha": ..., "u": ...} for `max_lr`, at the last step or another.
+    def as_alignment(
+        self, tokens: Any = TRAINING, step: Any = None
+    ) -> dict[str, dict[str, Fraction]]:
+        """{"omega": {"hidden": ..., "readout": ...}, "alpha": ..., "u": ...} for `max_lr`, at the
+        last step or another.
 
-        Rounded to exact hundredths, within [0, 1]. What could not be measured is missing, and is read as `full`.
+        Rounded to exact hundredths, within [0, 1]. What could not be measured is missing, and is
+        read as `full`.
         """
         values: dict[str, dict[str, Fraction]] = {}
         for row in self._at(tokens, step):
@@ -80,7 +101,9 @@ class MeasuredAlignment:
         one_of(tokens, (TRAINING, HELD_OUT), "tokens")
         rows = [row for row in self._role_rows if row["tokens"] == tokens]
         if not rows:
-            raise ValueError(f"tokens: nothing was fitted on {tokens} tokens: {'; '.join(self.notes)}")
+            raise ValueError(
+                f"tokens: nothing was fitted on {tokens} tokens: {'; '.join(self.notes)}"
+            )
         steps = sorted({row["step"] for row in rows})
         asked = steps[-1] if step is None else count(step, "step")
         if asked not in steps:
@@ -91,20 +114,30 @@ class MeasuredAlignment:
     def _role_rows(self) -> list[dict[str, Any]]:
         return self.by_role.to_dict("records")  # pyright: ignore[reportReturnType]
 
-    # --- reading -----------------------------------------------------------------------------------------------------
+    # --- reading ----------------------------------------------------------------------------------
 
     def __str__(self) -> str:
         """For every role, the exponents at the first and at the last step."""
-        cells = {(r["role"], r["tokens"], r["step"], r["quantity"]): _cell(r) for r in self._role_rows}
+        cells = {
+            (r["role"], r["tokens"], r["step"], r["quantity"]): _cell(r) for r in self._role_rows
+        }
         steps = sorted({step for _, _, step, _ in cells})
         ends = dict.fromkeys([*steps[:1], *steps[-1:]])
-        rows = [(role, tokens, step) for role in ALIGNED_ROLES for tokens in (TRAINING, HELD_OUT) for step in ends]
+        rows = [
+            (role, tokens, step)
+            for role in ALIGNED_ROLES
+            for tokens in (TRAINING, HELD_OUT)
+            for step in ends
+        ]
         lines = [("role", "tokens", "step", *KINDS)]
         for key in rows:
             found = [cells.get((*key, kind), "") for kind in KINDS]
             lines += [(*map(str, key), *found)] if any(found) else []
         widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]
-        text = ["  ".join(c.ljust(w) for c, w in zip(line, widths, strict=True)).rstrip() for line in lines]
+        text = [
+            "  ".join(c.ljust(w) for c, w in zip(line, widths, strict=True)).rstrip()
+            for line in lines
+        ]
         return "\n".join([self._headline, *text, *(f"note: {note}" for note in self.notes)])
 
     __repr__ = __str__
@@ -114,7 +147,10 @@ class MeasuredAlignment:
         p = self.frame.attrs.get("provenance", {})
         if "widths" not in p:
             return "alignment"
-        sizes = f"widths {', '.join(map(str, p['widths']))}, {p['steps']} steps, {len(p['seeds'])} seeds"
+        sizes = (
+            f"widths {', '.join(map(str, p['widths']))}, {p['steps']} steps, {len(p['seeds'])}"
+            " seeds"
+        )
         return f"alignment: {p['rule']} for {p['optimizer']}, {sizes}"
 
 
@@ -143,14 +179,19 @@ def _rows(frame: Any, keep: Any) -> Any:
 def _left_out(frame: Any) -> list[str]:
     if frame.empty:
         return []
-    by_kind = {kind: some_of(dict.fromkeys(group["module"])) for kind, group in frame.groupby("quantity", sort=False)}
+    by_kind = {
+        kind: some_of(dict.fromkeys(group["module"]))
+        for kind, group in frame.groupby("quantity", sort=False)
+    }
     named = "; ".join(f"{kind} of {modules}" for kind, modules in by_kind.items())
     return [f"{len(frame)} ratios are left out, being 0 or not finite: {named}"]
 
 
 def some_of(names: Iterable[str]) -> str:
     names = list(names)
-    return ", ".join(names) if len(names) <= NAMED else f"{', '.join(names[:NAMED])} and {len(names) - NAMED} more"
+    if len(names) <= NAMED:
+        return ", ".join(names)
+    return f"{', '.join(names[:NAMED])} and {len(names) - NAMED} more"
 
 
 def _hundredths(exponent: float) -> Fraction:

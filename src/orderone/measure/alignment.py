@@ -4,9 +4,10 @@
     RMS(dW x)  = n^alpha RMS(dW) RMS(x)       S0 (16)
     RMS(dW dx) = n^u     RMS(dW) RMS(dx)      S0 (17)
 
-for every hidden and readout matrix and every step, on tokens that are trained on and on others. The exponents decide
-which learning rates are stable: `theory.exponents.max_lr`, `rules.from_alignment`. Expect omega = 1/2 in hidden layers and
-nearly 1 at the readout (erratum S0.5), alpha near 1 on training tokens, and u rising from 1/2 at the first step (S0.6).
+for every hidden and readout matrix and every step, on tokens that are trained on and on others. The
+exponents decide which learning rates are stable: `theory.exponents.max_lr`, `rules.from_alignment`.
+Expect omega = 1/2 in hidden layers and nearly 1 at the readout (erratum S0.5), alpha near 1 on
+training tokens, and u rising from 1/2 at the first step (S0.6).
 """
 
 from collections.abc import Iterator, Sequence
@@ -49,24 +50,32 @@ def alignment(
     base: Any = None,
     **plan_options: Any,
 ) -> MeasuredAlignment:
-    """Measure omega, alpha and u of every hidden and readout matrix while models of several widths train.
+    """Measure omega, alpha and u of every hidden and readout matrix while models of several widths
+    train.
 
     Args:
-        build: A function of the width that returns an nn.Module, to which `rule` is applied; or a plan; or
+        build: A function of the width that returns an nn.Module, to which `rule` is applied; or a
+        plan; or
             (module, optimizer) for a model that is scaled already.
         widths: At least two sizes, better four or five.
         rule, optimizer, lr: As in `plan`.
         batches: As in `coord_check`. Training tokens are those of the first batch.
-        held_out: A batch that is not trained on. By default, what follows the `steps` batches, if anything does.
-        loss: As in `coord_check`.
-        steps: Updates; the ratios are measured across each of them.
-        seeds: How many, or which.
-        base: The size that was tuned, or a module; by default the smallest.
-        plan_options: weight_decay, depth, gauge, decay, overrides, ... of `plan`.
+        held_out: A batch that is not trained on. By default, what follows the `steps` batches, if
+        anything does. loss: As in `coord_check`. steps: Updates; the ratios are measured across
+        each of them. seeds: How many, or which. base: The size that was tuned, or a module; by
+        default the smallest. plan_options: weight_decay, depth, gauge, decay, overrides, ... of
+        `plan`.
     """
     function(loss, "loss", "of output and target")
-    study = _Study(build, read_sizes(widths, None)[1], {"rule": rule, "optimizer": optimizer, "lr": lr, **plan_options},
-                   count(steps, "steps"), read_seeds(seeds), base, loss)  # fmt: skip
+    study = _Study(
+        build,
+        read_sizes(widths, None)[1],
+        {"rule": rule, "optimizer": optimizer, "lr": lr, **plan_options},
+        count(steps, "steps"),
+        read_seeds(seeds),
+        base,
+        loss,
+    )
     study.take(batches, held_out)
     with preserved():  # the measurement sets seeds of its own
         study.look()
@@ -93,45 +102,62 @@ class _Study:
         """`steps` batches to train on, and one more to look at."""
         enough = is_batch(batches) or (isinstance(batches, Sequence) and len(batches) <= self.steps)
         found = read_batches(batches, self.steps if enough else self.steps + 1)
-        self.batches, spare = found[: self.steps], found[self.steps :]
+        self.batches = found[: self.steps]
+        spare = found[self.steps :]
         self.watched = {TRAINING: self.batches[0]}
         if len(self.batches) < self.steps:
             self.notes.append(f"batches ran out after {len(self.batches)} of {self.steps} steps")
         if held_out is not None and not is_batch(held_out):
             raise ValueError(
-                "held_out: expected one batch (a tensor, a dict of keyword arguments, a pair of inputs and targets), got "
-                f"{type(held_out).__name__}"
+                "held_out: expected one batch (a tensor, a dict of keyword arguments, a pair of"
+                f" inputs and targets), got {type(held_out).__name__}"
             )
         other = next(iter(spare), None) if held_out is None else held_out
         if other is None or any(_same(other, batch) for batch in self.batches):
-            self.notes.append("only training tokens: give held_out=, or more batches than steps, for others")
+            self.notes.append(
+                "only training tokens: give held_out=, or more batches than steps, for others"
+            )
         else:
             self.watched[HELD_OUT] = other
 
-    # --- before ------------------------------------------------------------------------------------------------------
+    # --- before -----------------------------------------------------------------------------------
 
     def look(self) -> None:
         """Which layers there are, on the largest model, before anything is trained."""
         if isinstance(self.build, nn.Module) or not callable(self.build):
-            raise ValueError(f"build: expected a function of the width, got {type(self.build).__name__}")
+            raise ValueError(
+                f"build: expected a function of the width, got {type(self.build).__name__}"
+            )
         if len(self.widths) * len(self.seeds) < 3:
-            raise ValueError("seeds: expected at least two for two widths: a line through two points has no interval")
+            raise ValueError(
+                "seeds: expected at least two for two widths: a line through two points has no"
+                " interval"
+            )
         setup = self._setup(self.widths[-1], self.seeds[0])
         if not any(p.requires_grad for p in setup.model.parameters()):
-            raise ValueError("build: expected a model that is trained, and every tensor in it is frozen")
+            raise ValueError(
+                "build: expected a model that is trained, and every tensor in it is frozen"
+            )
         if shapes_of(setup.model) == shapes_of(model_of(self._make(self.widths[0], self.seeds[0]))):
-            raise ValueError("build: every width gives a model of the same shapes; does it use its argument?")
+            raise ValueError(
+                "build: every width gives a model of the same shapes; does it use its argument?"
+            )
         self.roles = self._roles(setup) or self._roles(self._setup(self.widths[0], self.seeds[0]))
         found, left = layers_of(setup.model, self.roles)
         inputs = observe(setup.model, found, self._batches_for(setup.model)).inputs
-        layers = [x for x in found if x.name in inputs[TRAINING] and x.is_linear(inputs[TRAINING][x.name])]
+        layers = [
+            x for x in found if x.name in inputs[TRAINING] and x.is_linear(inputs[TRAINING][x.name])
+        ]
         left += [f"{x.name}.{x.attribute}" for x in found if x not in layers]
         if left:
-            self.notes.append(f"not measured, as no module of their own applies them: {some_of(left)}")
+            self.notes.append(
+                f"not measured, as no module of their own applies them: {some_of(left)}"
+            )
         if not layers:
             raise ValueError(
-                "build: expected hidden or readout matrices, applied by modules of their own, and found none; if your "
-                "modules do that, register their type: orderone.register(MyLinear, weight=orderone.matrix(into=1, out=0))"
+                "build: expected hidden or readout matrices, applied by modules of their own, and"
+                " found none; if your modules do that, register their type:"
+                " orderone.register(MyLinear, weight=orderone.matrix(into=1, out=0))"
             )
         self.layers = {layer.name for layer in layers}
         for tokens, seen in inputs.items():
@@ -165,7 +191,7 @@ class _Study:
     def _batches_for(self, model: nn.Module) -> dict[str, Any]:
         return {tokens: on_device(batch, model) for tokens, batch in self.watched.items()}
 
-    # --- running -----------------------------------------------------------------------------------------------------
+    # --- running ----------------------------------------------------------------------------------
 
     def run(self) -> None:
         self.notes += run_all(self.widths, self.seeds, self._run, "width")[0]
@@ -176,7 +202,9 @@ class _Study:
         run = Run(width, seed)
         for before, now in self._states(setup, layers, run):
             found = ratios(layers, before, now)
-            self.rows += [(width, seed, run.steps, name, role, *rest) for name, role, *rest in found]
+            self.rows += [
+                (width, seed, run.steps, name, role, *rest) for name, role, *rest in found
+            ]
         if run.ended:
             self.notes.append(f"width {width}, seed {seed}: {run.ended}")
 
@@ -190,12 +218,16 @@ class _Study:
             yield before, now
             before = now
 
-    # --- after -------------------------------------------------------------------------------------------------------
+    # --- after ------------------------------------------------------------------------------------
 
     def frame(self) -> Any:
         rule = self.asked["rule"]
         name = rule if isinstance(rule, str) else getattr(rule, "name", "")
-        provenance = {"rule": name, "optimizer": label_of(self.asked["optimizer"]), "lr": self.asked["lr"]}
+        provenance = {
+            "rule": name,
+            "optimizer": label_of(self.asked["optimizer"]),
+            "lr": self.asked["lr"],
+        }
         sizes = {"widths": self.widths, "steps": self.steps, "seeds": self.seeds}
         return records.table(self.rows, COLUMNS, provenance | sizes | records.versions())
 
@@ -204,5 +236,7 @@ def _same(one: Any, two: Any) -> bool:
     """Whether two batches have the same inputs."""
     pairs = zip_longest(*(tree_leaves(call_inputs(batch)) for batch in (one, two)))
     return all(
-        a is b or (isinstance(a, Tensor) and isinstance(b, Tensor) and torch.equal(a.cpu(), b.cpu())) for a, b in pairs
+        a is b
+        or (isinstance(a, Tensor) and isinstance(b, Tensor) and torch.equal(a.cpu(), b.cpu()))
+        for a, b in pairs
     )

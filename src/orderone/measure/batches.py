@@ -18,44 +18,53 @@ Loss = Callable[[Any, Any], Tensor]
 def is_batch(given: Any) -> bool:
     """One batch: a tensor, keyword arguments, or a tuple of inputs and targets."""
     if isinstance(given, tuple) and len(given) == 2 and isinstance(given[1], Tensor):
-        several = isinstance(given[0], (tuple, list)) and all(isinstance(x, Tensor) for x in given[0])
+        several = isinstance(given[0], (tuple, list)) and all(
+            isinstance(x, Tensor) for x in given[0]
+        )
         return several or isinstance(given[0], (Tensor, Mapping))
-    return isinstance(given, (Tensor, Mapping)) or (isinstance(given, tuple) and [*map(type, given)] == [Tensor])
+    return isinstance(given, (Tensor, Mapping)) or (
+        isinstance(given, tuple) and [*map(type, given)] == [Tensor]
+    )
 
 
 def read_batches(given: Any, steps: int) -> list[Any]:
-    """`steps` batches: one for all steps, or one for each. A stream may end early; what it gave is used."""
+    """`steps` batches: one for all steps, or one for each. A stream may end early; what it gave is
+    used."""
     if callable(given) and not isinstance(given, Iterable):
         given = given()
     if is_batch(given):
         return [given] * steps
     if given is None or isinstance(given, (str, bytes)) or not isinstance(given, Iterable):
         raise ValueError(
-            f"batches: expected one batch (a tensor, a dict of keyword arguments, a pair of inputs and targets) or a "
-            f"sequence of them, got {type(given).__name__}"
+            "batches: expected one batch (a tensor, a dict of keyword arguments, a pair of inputs"
+            f" and targets) or a sequence of them, got {type(given).__name__}"
         )
     if isinstance(given, Sequence) and len(given) < steps:
         raise ValueError(
-            f"batches: expected one for each of {steps} steps, got {len(given)}; give more, fewer steps, or a single "
-            "batch (not in a list) to train on at every step"
+            f"batches: expected one for each of {steps} steps, got {len(given)}; give more, fewer"
+            " steps, or a single batch (not in a list) to train on at every step"
         )
-    found = [tuple(batch) if isinstance(batch, list) else batch for batch in islice(iter(given), steps)]
+    found = [
+        tuple(batch) if isinstance(batch, list) else batch for batch in islice(iter(given), steps)
+    ]
     if not found:
         raise ValueError("batches: expected at least one, and there was none")
     for batch in found:
         if not is_batch(batch):
             raise ValueError(
-                "batches: expected each to be a tensor, a dict of keyword arguments or a pair of inputs and targets, got "
-                f"{_describe(batch)}"
+                "batches: expected each to be a tensor, a dict of keyword arguments or a pair of"
+                f" inputs and targets, got {_describe(batch)}"
             )
     return _same_again(found)
 
 
 def _same_again(found: list[Any]) -> list[Any]:
-    """A list made of the same tensors again is the same batch: lists of a loader are new at every step."""
+    """A list made of the same tensors again is the same batch: lists of a loader are new at every
+    step."""
     first = tree_leaves(found[0])
     same = all(
-        len(leaves := tree_leaves(batch)) == len(first) and all(x is y for x, y in zip(leaves, first, strict=True))
+        len(leaves := tree_leaves(batch)) == len(first)
+        and all(x is y for x, y in zip(leaves, first, strict=True))
         for batch in found
     )
     return [found[0]] * len(found) if same else found
@@ -63,7 +72,9 @@ def _same_again(found: list[Any]) -> list[Any]:
 
 def call_inputs(batch: Any) -> Any:
     """What the model is called with: of a pair, the first."""
-    return batch[0] if isinstance(batch, tuple) and len(batch) == 2 else batch
+    if isinstance(batch, tuple) and len(batch) == 2:
+        return batch[0]
+    return batch
 
 
 def on_device(batch: Any, model: nn.Module) -> Any:
@@ -72,7 +83,8 @@ def on_device(batch: Any, model: nn.Module) -> Any:
 
 
 def loss_of(model: Callable[..., Any], batch: Any, loss: Loss | None) -> Tensor:
-    """A pass of the model, and the loss: the given one, the model's own, or the usual one for a pair."""
+    """A pass of the model, and the loss: the given one, the model's own, or the usual one for a
+    pair."""
     args, kwargs = call_with(call_inputs(batch))
     output = model(*args, **kwargs)
     paired = isinstance(batch, tuple) and len(batch) == 2
@@ -85,7 +97,9 @@ def loss_of(model: Callable[..., Any], batch: Any, loss: Loss | None) -> Tensor:
 
 def _checked(value: Any) -> Tensor:
     if not isinstance(value, Tensor) or value.numel() != 1:
-        raise ValueError(f"loss: expected a function that returns a scalar tensor, got {_describe(value)}")
+        raise ValueError(
+            f"loss: expected a function that returns a scalar tensor, got {_describe(value)}"
+        )
     return value.squeeze()
 
 
@@ -94,12 +108,16 @@ def _own_loss(output: Any) -> Tensor:
     if own is None and isinstance(output, Mapping):
         own = output.get("loss")
     if own is None:
-        scalars = [x for x in tree_leaves(output) if isinstance(x, Tensor) and x.numel() == 1 and x.requires_grad]
+        scalars = [
+            x
+            for x in tree_leaves(output)
+            if isinstance(x, Tensor) and x.numel() == 1 and x.requires_grad
+        ]
         own = scalars[0] if scalars else None
     if own is None:
         raise ValueError(
-            f"loss: the model gives none ({_describe(output)}); give loss=function(output, batch), batches as pairs of "
-            "inputs and targets, or for Hugging Face labels in the batch"
+            f"loss: the model gives none ({_describe(output)}); give loss=function(output, batch),"
+            " batches as pairs of inputs and targets, or for Hugging Face labels in the batch"
         )
     return own.squeeze()
 
@@ -108,7 +126,10 @@ def usual_loss(output: Any, target: Tensor) -> Tensor:
     """Cross entropy for classes, mean squares for numbers."""
     logits = getattr(output, "logits", output)
     if not isinstance(logits, Tensor):
-        raise ValueError(f"loss: give one for this output: loss=function(output, target); got {_describe(output)}")
+        raise ValueError(
+            "loss: give one for this output: loss=function(output, target); got"
+            f" {_describe(output)}"
+        )
     if target.is_floating_point():
         return functional.mse_loss(logits, target.to(logits.dtype).view_as(logits))
     if logits.dim() == target.dim() + 1 and logits.shape[:-1] == target.shape:

@@ -1,10 +1,11 @@
-"""Growth that is none: what is left of an output where its start and its change cancel in small models.
+"""Growth that is none: what is left of an output where its start and its change cancel in small
+models.
 
     RMS(h_t) <= RMS(h_0) + RMS(h_t - h_0)
 
-so that an output grows no faster than the faster of the two, which are judged by themselves. If neither grows and the
-output seems to, it is small in small models, not large in large ones: a strong weight decay does that, and fades where
-weights are large beside their updates.
+so that an output grows no faster than the faster of the two, which are judged by themselves. If
+neither grows and the output seems to, it is small in small models, not large in large ones: a
+strong weight decay does that, and fades where weights are large beside their updates.
 """
 
 from collections.abc import Sequence

@@ -15,7 +15,18 @@ if TYPE_CHECKING:
 
     from orderone.measure.aligned import MeasuredAlignment
 
-COLUMNS = ["module", "quantity", "step", "exponent", "low", "high", "predicted", "verdict", "cause", "role"]
+COLUMNS = [
+    "module",
+    "quantity",
+    "step",
+    "exponent",
+    "low",
+    "high",
+    "predicted",
+    "verdict",
+    "cause",
+    "role",
+]
 
 
 @dataclass(frozen=True)
@@ -56,7 +67,8 @@ class Check:
 
     @cached_property
     def frame(self) -> "pd.DataFrame":
-        """One line for each run, step, module (or tensor) and quantity: rms, mean, largest absolute, finite fraction."""
+        """One line for each run, step, module (or tensor) and quantity: rms, mean, largest
+        absolute, finite fraction."""
         return self.observations.frame(self.provenance)
 
     @cached_property
@@ -65,12 +77,14 @@ class Check:
 
     @cached_property
     def alignment(self) -> "MeasuredAlignment | None":
-        """omega, alpha and u across the last step of the first seed; `orderone.alignment` measures them in full."""
+        """omega, alpha and u across the last step of the first seed; `orderone.alignment` measures
+        them in full."""
         return self.observations.alignment(self.provenance)
 
     @cached_property
     def exponents(self) -> "pd.DataFrame":
-        """One line for each module (or tensor) and quantity: fitted exponent, interval, prediction, verdict, cause."""
+        """One line for each module (or tensor) and quantity: fitted exponent, interval, prediction,
+        verdict, cause."""
         rows = [tuple(getattr(j, column) for column in COLUMNS) for j in self.judgements]
         return records.table(rows, COLUMNS, self.provenance)
 

@@ -1,10 +1,14 @@
-"""How fast networks come to their limits, and integrators to their equations: an error, and the power that fits it.
+"""How fast networks come to their limits, and integrators to their equations: an error, and the
+power that fits it.
 
 weak order        E g(rho) of the scheme - exact             ~ dt^1 (euler), dt^2 (geometric)
-ODE limit         rms(rho of a network - rho of (3.18))     ~ n^{p - 1/2}, 0 < p < 1/2, depth n^{2p}    S3 Prop. 3.4
-unshaped SDE      W1(r of a network, r of (4.8))            ~ n^{-1}                                    S3 Theorem 4.1
+ODE limit         rms(rho of a network - rho of (3.18))     ~ n^{p - 1/2}, 0 < p < 1/2, depth n^{2p}
+                  S3 Prop. 3.4
+unshaped SDE      W1(r of a network, r of (4.8))            ~ n^{-1}
+                  S3 Theorem 4.1
 
-The spread of networks is n^{p - 1/2}. Their mean is off by n^{-p} unless c_plus + c_minus = 0, which is more for p < 1/4.
+The spread of networks is n^{p - 1/2}. Their mean is off by n^{-p} unless c_plus + c_minus = 0,
+which is more for p < 1/4.
 """
 
 from dataclasses import dataclass
@@ -30,7 +34,8 @@ from orderone.theory.limits import (
 
 @dataclass(frozen=True)
 class Trial:
-    """Where the error of a scheme stands out from noise: started at -.9 with c_plus - c_minus = 4."""
+    """Where the error of a scheme stands out from noise: started at -.9 with c_plus - c_minus =
+    4."""
 
     order: float
     power: int  # E rho^power is looked at
@@ -43,7 +48,8 @@ TRIALS = {
     "geometric": Trial(2.0, 2, 0.25, (2, 4, 6), 2**20),
     "euler": Trial(1.0, 1, 0.1, (16, 32, 64), 2**17),
 }
-RHO0, C = -0.9, 4.0
+RHO0 = -0.9
+C = 4.0
 
 
 @dataclass(frozen=True)
@@ -60,24 +66,32 @@ class Convergence:
 
 
 def weak_order(
-    scheme: Name = "geometric", steps: Array | None = None, paths: Count | None = None, seed: Count = 0
+    scheme: Name = "geometric",
+    steps: Array | None = None,
+    paths: Count | None = None,
+    seed: Count = 0,
 ) -> Convergence:
     """Of a mean over the correlation of two inputs, against the solution of its backward equation.
 
-    The error must stand out from the noise of the mean, and projections of euler steps must be rare: time is short, drift
-    strong, noise antithetic, and points count by what they know. For the geometric scheme E rho^2 at T = 1/4 by 2, 4 and 6
-    steps (two are one palindrome, so an even number); for euler E rho at T = 1/10 by 16, 32 and 64. `steps` are the lengths
-    of others.
+    The error must stand out from the noise of the mean, and projections of euler steps must be
+    rare: time is short, drift strong, noise antithetic, and points count by what they know. For the
+    geometric scheme E rho^2 at T = 1/4 by 2, 4 and 6 steps (two are one palindrome, so an even
+    number); for euler E rho at T = 1/10 by 16, 32 and 64. `steps` are the lengths of others.
     """
     kind = one_of(scheme, TRIALS, "scheme")
     trial = TRIALS[kind]
-    sizes = np.sort(finite([trial.T / k for k in trial.steps] if steps is None else steps, "steps", least=3))[::-1]
+    sizes = np.sort(
+        finite([trial.T / k for k in trial.steps] if steps is None else steps, "steps", least=3)
+    )[::-1]
     number = 2 * (count(trial.paths if paths is None else paths, "paths", least=4) // 2)
-    sde, V0 = CovarianceSDE(c_plus=0.0, c_minus=-C), [[1.0, RHO0], [RHO0, 1.0]]
+    sde = CovarianceSDE(c_plus=0.0, c_minus=-C)
+    V0 = [[1.0, RHO0], [RHO0, 1.0]]
     exact = correlation_mean(lambda rho: rho**trial.power, RHO0, trial.T, 0.0, -C)
     means = []
     for k, dt in enumerate(sizes):
-        V = sde.sample(V0, trial.T, number, float(dt), count(seed, "seed", least=0) + k, kind, antithetic=True)
+        V = sde.sample(
+            V0, trial.T, number, float(dt), count(seed, "seed", least=0) + k, kind, antithetic=True
+        )
         pairs = np.nanmean((correlations(V) ** trial.power).reshape(-1, 2), axis=1) - exact
         means.append((pairs.mean(), pairs.std() / len(pairs) ** 0.5))
     errors, noise = np.transpose(means)
@@ -85,27 +99,44 @@ def weak_order(
 
 
 def ode_rate(
-    p: Number = 0.25, widths: Array = (64, 256, 1024, 4096), samples: Count = 512, rho0: Number = 0.3
+    p: Number = 0.25,
+    widths: Array = (64, 256, 1024, 4096),
+    samples: Count = 512,
+    rho0: Number = 0.3,
 ) -> Convergence:
     """Root mean square distance of rho from the ODE at t = 1, for networks of depth n^{2p}."""
     power = real(p, "p", above=0)
     if power >= 0.5:
-        raise ValueError(f"p: expected a number between 0 and 1/2, got {p!r}; at 1/2 the limit is the SDE")
-    limit, widths = float(correlation_ode(rho0, 1.0)), _widths(widths)
+        raise ValueError(
+            f"p: expected a number between 0 and 1/2, got {p!r}; at 1/2 the limit is the SDE"
+        )
+    limit = float(correlation_ode(rho0, 1.0))
+    widths = _widths(widths)
     errors = []
     for n in widths:
-        V = sample_network("shaped-relu", [[1, rho0], [rho0, 1]], n, max(1, round(n ** (2 * power))), samples, p=power)
+        V = sample_network(
+            "shaped-relu",
+            [[1, rho0], [rho0, 1]],
+            n,
+            max(1, round(n ** (2 * power))),
+            samples,
+            p=power,
+        )
         errors.append(float(np.sqrt(np.mean((correlations(V) - limit) ** 2))))
     return _fitted(widths, errors, power - 0.5)
 
 
-def unshaped_rate(widths: Array = (32, 64, 128, 256), samples: Count = 4096, rho0: Number = 0.3) -> Convergence:
+def unshaped_rate(
+    widths: Array = (32, 64, 128, 256), samples: Count = 4096, rho0: Number = 0.3
+) -> Convergence:
     """Wasserstein distance of r at depth = width from the exact solution of (4.8)."""
     widths = _widths(widths)
     limit = UnshapedCorrelationSDE().sample(rho0, 1.0, 2**16, 1e-3, scheme="exact")
     errors = []
     for n in widths:
-        r = logs(n**2 * (1 - correlations(sample_network("relu", [[1, rho0], [rho0, 1]], n, n, samples))))
+        r = logs(
+            n**2 * (1 - correlations(sample_network("relu", [[1, rho0], [rho0, 1]], n, n, samples)))
+        )
         errors.append(wasserstein(r[np.isfinite(r)], limit))
     return _fitted(widths, errors, -1.0)
 
@@ -118,4 +149,6 @@ def _widths(widths: Array) -> list[int]:
 
 def _fitted(sizes: Array, errors: list[float], expected: float) -> Convergence:
     sizes = finite(sizes, "sizes")
-    return Convergence(sizes, np.asarray(errors), fit_exponent(sizes, errors, correction=False), expected)
+    return Convergence(
+        sizes, np.asarray(errors), fit_exponent(sizes, errors, correction=False), expected
+    )

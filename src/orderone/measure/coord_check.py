@@ -1,7 +1,8 @@
-"""`coord_check`: train small models of several sizes for a few steps, fit exponents to everything, and judge them.
+"""`coord_check`: train small models of several sizes for a few steps, fit exponents to everything,
+and judge them.
 
-Every size and seed is one short training under a probe. Exponents of the size are fitted to each quantity of each module
-and tensor, and compared with what the rule predicts there.
+Every size and seed is one short training under a probe. Exponents of the size are fitted to each
+quantity of each module and tensor, and compared with what the rule predicts there.
 """
 
 from inspect import signature
@@ -17,7 +18,9 @@ from orderone.measure.study import Study
 from orderone.planning import plan
 from orderone.planning.seeding import preserved
 
-PLAN_OPTIONS = tuple(name for name in signature(plan).parameters if name not in ("model", "base", "C", "Lambda"))
+PLAN_OPTIONS = tuple(
+    name for name in signature(plan).parameters if name not in ("model", "base", "C", "Lambda")
+)
 
 
 def coord_check(
@@ -39,17 +42,22 @@ def coord_check(
     progress: Any = None,
     **plan_options: Any,
 ) -> Check:
-    """Does everything stay of order one as the model grows? A verdict for every module, and a likely cause.
+    """Does everything stay of order one as the model grows? A verdict for every module, and a
+    likely cause.
 
     Args:
-        build: A function of the width (or depth) that returns an nn.Module, to which `rule` is applied; or a plan; or
-            (module, optimizer), with a scheduler as a third, for a model that is scaled already: it is judged as it is.
+        build: A function of the width (or depth) that returns an nn.Module, to which `rule` is
+        applied; or a plan; or
+            (module, optimizer), with a scheduler as a third, for a model that is scaled already: it
+            is judged as it is.
         widths: At least two sizes, better four or five.
         depths: The same for `build(depth)`; give `depth="sqrt"` or `"completep"` with it.
-        rule, optimizer, lr: As in `plan`. `rule` is also what the model is judged by; by default mup, or that of a plan.
-        batches: One batch (tensor, dict of keyword arguments, or pair of inputs and targets), used at every step, or a
+        rule, optimizer, lr: As in `plan`. `rule` is also what the model is judged by; by default
+        mup, or that of a plan. batches: One batch (tensor, dict of keyword arguments, or pair of
+        inputs and targets), used at every step, or a
             sequence with one for each step.
-        loss: `loss(output, target)` for pairs, `loss(output, batch)` otherwise; by default the model's own, or cross
+        loss: `loss(output, target)` for pairs, `loss(output, batch)` otherwise; by default the
+        model's own, or cross
             entropy (mean squares) of a pair with whole (real) targets.
         steps: Updates.
         seeds: How many, or which.

@@ -1,10 +1,11 @@
 """Weight decay, measured by itself: what a step does to weights whose gradient is zero.
 
-In ordinary steps the decay hides behind the update, which is far larger; but without a gradient nothing else is left. The
-step is taken on a copy of model and optimizer, in double precision.
+In ordinary steps the decay hides behind the update, which is far larger; but without a gradient
+nothing else is left. The step is taken on a copy of model and optimizer, in double precision.
 
-Adam adds its penalty to the gradient and normalizes the sum, so that no weight shrinks by a fraction of itself. What
-counts there is the penalty beside the gradient: if it grows with the size, it is all that large models learn.
+Adam adds its penalty to the gradient and normalizes the sum, so that no weight shrinks by a
+fraction of itself. What counts there is the penalty beside the gradient: if it grows with the size,
+it is all that large models learn.
 """
 
 import math
@@ -17,13 +18,19 @@ from torch.optim import Optimizer
 from orderone.measure.moments import Ledger, Moments
 from orderone.measure.twin import twin
 
-SAME_DIRECTION = 1e-2  # decay shrinks a weight along itself; Adam's penalty, which is normalized, does not
+SAME_DIRECTION = (
+    1e-2  # decay shrinks a weight along itself; Adam's penalty, which is normalized, does not
+)
 
 
 @dataclass(frozen=True)
 class Decay:
-    fractions: dict[str, Moments] = field(default_factory=dict)  # by which one step shrinks a tensor
-    penalties: dict[str, float] = field(default_factory=dict)  # RMS of what is added to a gradient that is normalized
+    fractions: dict[str, Moments] = field(
+        default_factory=dict
+    )  # by which one step shrinks a tensor
+    penalties: dict[str, float] = field(
+        default_factory=dict
+    )  # RMS of what is added to a gradient that is normalized
 
 
 def decay_of(model: nn.Module, optimizer: Optimizer) -> Decay:
@@ -39,10 +46,18 @@ def decay_of(model: nn.Module, optimizer: Optimizer) -> Decay:
     steps.step()
     fractions = _fractions(before, tensors)
     coefficients = {
-        id(p): float(group.get("weight_decay", 0.0)) for group in steps.param_groups for p in group["params"]
+        id(p): float(group.get("weight_decay", 0.0))
+        for group in steps.param_groups
+        for p in group["params"]
     }
-    moved = [name for name, p in tensors.items() if name not in fractions and not torch.equal(p, before[name])]
-    return Decay(fractions, {name: coefficients[id(tensors[name])] * _rms(before[name]) for name in moved})
+    moved = [
+        name
+        for name, p in tensors.items()
+        if name not in fractions and not torch.equal(p, before[name])
+    ]
+    return Decay(
+        fractions, {name: coefficients[id(tensors[name])] * _rms(before[name]) for name in moved}
+    )
 
 
 def _rms(x: torch.Tensor) -> float:
@@ -50,11 +65,15 @@ def _rms(x: torch.Tensor) -> float:
 
 
 @torch.no_grad()
-def _fractions(before: dict[str, torch.Tensor], after: dict[str, torch.Tensor]) -> dict[str, Moments]:
-    ledger, names = Ledger(), []
+def _fractions(
+    before: dict[str, torch.Tensor], after: dict[str, torch.Tensor]
+) -> dict[str, Moments]:
+    ledger = Ledger()
+    names = []
     for name, old in before.items():
         change = old - after[name]
-        size, moved = torch.linalg.vector_norm(old), torch.linalg.vector_norm(change)
+        size = torch.linalg.vector_norm(old)
+        moved = torch.linalg.vector_norm(change)
         if moved > 0 and size > 0:
             fraction = moved / size
             if torch.linalg.vector_norm(change - fraction * old) <= SAME_DIRECTION * moved:

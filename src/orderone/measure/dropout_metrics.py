@@ -1,11 +1,14 @@
 """Signals and gradients of random dropout networks, layer by layer, over many networks at once.
 
-    z^l = (1/rho) W^l (p^l y^{l-1}) + b^l,    y^l = phi(z^l),    y^0 the input                                    S1 (1)
-    delta^L = 2 y^L phi'(z^L),    delta^l = phi'(z^l) (p^{l+1}/rho) (W^{l+1}^T delta^{l+1})                       S1 (7)
+    z^l = (1/rho) W^l (p^l y^{l-1}) + b^l,    y^l = phi(z^l),    y^0 the input
+                                              S1 (1)
+    delta^L = 2 y^L phi'(z^L),    delta^l = phi'(z^l) (p^{l+1}/rho) (W^{l+1}^T delta^{l+1})
+                                  S1 (7)
 
-W ~ N(0, weight_var/N), b ~ N(0, bias_var), masks p ~ Bernoulli(keep), fresh for every input, layer and network; the loss
-is the sum of squares (erratum S1.8). The gradient of W^l is the outer product of delta^l and x^l = p^l y^{l-1} / rho, so
-that what S1 (8) asks of N^2 entries follows from vectors:
+W ~ N(0, weight_var/N), b ~ N(0, bias_var), masks p ~ Bernoulli(keep), fresh for every input, layer
+and network; the loss is the sum of squares (erratum S1.8). The gradient of W^l is the outer product
+of delta^l and x^l = p^l y^{l-1} / rho, so that what S1 (8) asks of N^2 entries follows from
+vectors:
 
     q_aa = z_a z_a / N,    q_ab = z_a z_b / N,    c_ab = q_ab / sqrt(q_aa q_bb)
     g_aa = (delta_a delta_a)(x_a x_a) / N^2,    g_ab = (delta_a delta_b)(x_a x_b) / N^2
@@ -75,28 +78,33 @@ def dropout_metrics(
     memory: Number = 1e9,
     progress: Any = None,
 ) -> pd.DataFrame:
-    """Measure `instances` random networks: one line for each layer and quantity, with mean, var and se over networks.
+    """Measure `instances` random networks: one line for each layer and quantity, with mean, var and
+    se over networks.
 
     Args:
         activation: A name of `theory.activations.names()`, or any elementwise function.
-        weight_var, bias_var, keep: As in `theory.MeanField`; `keep` is the rate at which units are kept.
-        width, depth: Of every network.
-        instances: How many networks, each with its own weights, masks and pair of inputs.
-        q0, c0: Mean square of both inputs, and their correlation; exact for every pair.
-        weights: "implied" never forms a weight matrix and has the same law as "drawn", which does.
-        seed: Of all that is random here; torch's own state is left alone.
-        dtype, device: Where and how precisely to calculate.
-        memory: About how many bytes to hold at once; networks are taken in as many portions as that needs.
-        progress: True for a bar on the terminal, or a function of the number of networks done, of all, and a word.
+        weight_var, bias_var, keep: As in `theory.MeanField`; `keep` is the rate at which units are
+        kept. width, depth: Of every network. instances: How many networks, each with its own
+        weights, masks and pair of inputs. q0, c0: Mean square of both inputs, and their
+        correlation; exact for every pair. weights: "implied" never forms a weight matrix and has
+        the same law as "drawn", which does. seed: Of all that is random here; torch's own state is
+        left alone. dtype, device: Where and how precisely to calculate. memory: About how many
+        bytes to hold at once; networks are taken in as many portions as that needs. progress: True
+        for a bar on the terminal, or a function of the number of networks done, of all, and a word.
     """
     chosen = WEIGHTS[one_of(weights, WEIGHTS, "weights")]
     read = _numbers(weight_var=weight_var, bias_var=bias_var, keep=keep, q0=q0, c0=c0)
-    width, depth = count(width, "width", least=2), count(depth, "depth")
-    instances, seed = count(instances, "instances", least=2), count(seed, "seed", least=0)
+    width = count(width, "width", least=2)
+    depth = count(depth, "depth")
+    instances = count(instances, "instances", least=2)
+    seed = count(seed, "seed", least=0)
     phi, slope = value_and_slope(activations.get(activation))
-    networks = Networks(phi, slope, read["weight_var"], read["bias_var"], read["keep"], width, depth, chosen)
+    networks = Networks(
+        phi, slope, read["weight_var"], read["bias_var"], read["keep"], width, depth, chosen
+    )
     memory = real(memory, "memory", above=0)
-    itemsize, device = _precision(dtype), _place(device)
+    itemsize = _precision(dtype)
+    device = _place(device)
     told = _telling(progress)
     each = depth * (chosen.bytes(width, itemsize) + LIVE * width * itemsize)
     generator = Generator(device).manual_seed(seed)
@@ -108,14 +116,18 @@ def dropout_metrics(
             values.append(_measure(networks, inputs, generator).cpu())
             done += some
             tell(done, instances, "networks")
-    return _frame(torch.cat(values).numpy(), provenance={"seed": seed, "weights": chosen.__name__.lower()})
+    return _frame(
+        torch.cat(values).numpy(), provenance={"seed": seed, "weights": chosen.__name__.lower()}
+    )
 
 
 def _telling(progress: Any) -> AbstractContextManager[Report]:
     if progress is True:
         return bar("networks")
     if not (progress is None or progress is False or callable(progress)):
-        raise ValueError(f"progress: expected True or a function of (done, total, what), got {progress!r}")
+        raise ValueError(
+            f"progress: expected True or a function of (done, total, what), got {progress!r}"
+        )
     tell: Report = progress or (lambda done, total, what: None)  # type: ignore[assignment]
     return nullcontext(tell)
 
@@ -131,29 +143,38 @@ def _place(device: Any) -> torch.device:
     try:
         return torch.empty(0, device=device).device
     except (RuntimeError, TypeError, AssertionError) as error:
-        raise ValueError(f"device: expected one that torch can use here, such as 'cpu'; got {device!r}") from error
+        raise ValueError(
+            f"device: expected one that torch can use here, such as 'cpu'; got {device!r}"
+        ) from error
 
 
 def variance_law(frame: pd.DataFrame, quantity: Name, *, confidence: Number = 0.99) -> Fit:
-    """The power in V = k m^power, of variance and mean over networks, fitted over layers: S1 figures 4 and 5.
+    """The power in V = k m^power, of variance and mean over networks, fitted over layers: S1
+    figures 4 and 5.
 
     Erratum S1.9: near 2, and not exactly, since V/m^2 grows with the distance from the output.
     """
     lines: Any = frame[frame.quantity == one_of(quantity, QUANTITIES, "quantity")]
-    mean, var = np.abs(lines["mean"].to_numpy(float)), lines["var"].to_numpy(float)
+    mean = np.abs(lines["mean"].to_numpy(float))
+    var = lines["var"].to_numpy(float)
     wrong = ~((mean > 0) & (var > 0) & np.isfinite(mean) & np.isfinite(var))
     if len(lines) < FEWEST_LAYERS or wrong.any() or len(np.unique(mean)) < FEWEST_LAYERS:
-        got = f"{int(wrong.sum())} of {len(lines)} that are not" if wrong.any() else f"{len(np.unique(mean))} different"
+        if wrong.any():
+            got = f"{int(wrong.sum())} of {len(lines)} that are not"
+        else:
+            got = f"{len(np.unique(mean))} different"
         raise ValueError(
-            f"frame: expected means and variances of {quantity} above 0 in at least {FEWEST_LAYERS} layers that differ; "
-            f"got {got}; measure a deeper network, with more networks than one, or leave those layers out"
+            f"frame: expected means and variances of {quantity} above 0 in at least {FEWEST_LAYERS}"
+            f" layers that differ; got {got}; measure a deeper network, with more networks than"
+            " one, or leave those layers out"
         )
     return fit_exponent(mean, var, confidence=confidence, correction=False)
 
 
 def _measure(networks: Networks, inputs: Tensor, generator: Generator) -> Tensor:
     """(networks, depth, quantities)."""
-    signals, layers = [], []
+    signals = []
+    layers = []
     for layer in _forward(networks, inputs, generator):
         layers.append(layer)
         signals.append(_signals(layer.z))
@@ -175,19 +196,25 @@ def _forward(networks: Networks, y: Tensor, generator: Generator) -> Iterator[_L
 
     for level in range(1, networks.depth + 1):
         weights = networks.weights(networks.weight_var, generator)
-        kept = torch.rand(y.shape, generator=generator, dtype=y.dtype, device=y.device) < networks.keep
+        kept = (
+            torch.rand(y.shape, generator=generator, dtype=y.dtype, device=y.device) < networks.keep
+        )
         opening = kept.to(y.dtype) / networks.keep
         x = opening * y
         z = weights.forward(x) + networks.bias_var**0.5 * normal(len(y), 1, networks.width)
         y = networks.phi(z)
         if not bool(torch.isfinite(y).all()):
-            raise ValueError(f"depth: signals overflow {y.dtype} in layer {level}; give a smaller depth or weight_var")
+            raise ValueError(
+                f"depth: signals overflow {y.dtype} in layer {level}; give a smaller depth or"
+                " weight_var"
+            )
         yield _Layer(weights, opening, x, z)
 
 
 def _backward(networks: Networks, layers: list[_Layer]) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-    """delta, x and the logarithm of delta's scale, from the last layer to the first. Backpropagation is linear, so deltas
-    are kept of order one, and do not underflow in hundreds of layers."""
+    """delta, x and the logarithm of delta's scale, from the last layer to the first.
+    Backpropagation is linear, so deltas are kept of order one, and do not underflow in hundreds of
+    layers."""
     last = layers[-1]
     delta = 2 * networks.phi(last.z) * networks.slope(last.z)
     scale = torch.zeros(len(delta), dtype=torch.float64, device=delta.device)
@@ -195,7 +222,8 @@ def _backward(networks: Networks, layers: list[_Layer]) -> Iterator[tuple[Tensor
         layer = layers.pop()  # its weights are needed no longer
         largest = delta.abs().amax(dim=(1, 2))
         largest = torch.where(largest > 0, largest, torch.ones_like(largest))
-        delta, scale = delta / largest[:, None, None], scale + largest.double().log()
+        delta = delta / largest[:, None, None]
+        scale = scale + largest.double().log()
         yield delta, layer.x, scale
         if layers:
             delta = networks.slope(layers[-1].z) * layer.open * layer.weights.backward(delta)
@@ -204,9 +232,13 @@ def _backward(networks: Networks, layers: list[_Layer]) -> Iterator[tuple[Tensor
 def _signals(z: Tensor) -> Tensor:
     """q_aa, q_ab, c_ab of each network."""
     a, b = z.double().unbind(1)
-    q_aa, q_bb, q_ab = _mean(a * a), _mean(b * b), _mean(a * b)
+    q_aa = _mean(a * a)
+    q_bb = _mean(b * b)
+    q_ab = _mean(a * b)
     size = (q_aa * q_bb).sqrt()
-    c_ab = torch.where(size > 0, q_ab / torch.where(size > 0, size, 1), 1)  # two signals of length zero agree
+    c_ab = torch.where(
+        size > 0, q_ab / torch.where(size > 0, size, 1), 1
+    )  # two signals of length zero agree
     return torch.stack([q_aa, q_ab, c_ab.clamp(-1, 1)], dim=-1)
 
 
@@ -226,7 +258,9 @@ def _mean(x: Tensor) -> Tensor:
     return x.mean(-1)
 
 
-def _inputs(networks: int, width: int, q0: float, c0: float, generator: Generator, dtype: Any) -> Tensor:
+def _inputs(
+    networks: int, width: int, q0: float, c0: float, generator: Generator, dtype: Any
+) -> Tensor:
     """(networks, 2, width): random directions, exact lengths and correlation."""
     raw = torch.randn(networks, 2, width, generator=generator, dtype=dtype, device=generator.device)
     one = raw[:, 0] / raw[:, 0].norm(dim=-1, keepdim=True)
@@ -246,7 +280,9 @@ def _numbers(**given: Any) -> dict[str, float]:
     for name, value in given.items():
         xp, number = together(**{name: value})
         if number.ndim:
-            raise ValueError(f"{name}: expected one number, got shape {tuple(number.shape)}; call once for each")
+            raise ValueError(
+                f"{name}: expected one number, got shape {tuple(number.shape)}; call once for each"
+            )
         if name == "keep":
             keep_rate(xp, number)
         elif name == "c0":
@@ -260,8 +296,11 @@ def _numbers(**given: Any) -> dict[str, float]:
 def _frame(values: np.ndarray, provenance: dict[str, Any]) -> pd.DataFrame:
     rows = [(layer, quantity) for layer in range(1, values.shape[1] + 1) for quantity in QUANTITIES]
     with np.errstate(over="ignore", invalid="ignore"):
-        mean, var = values.mean(0).ravel(), values.var(0, ddof=1).ravel()
+        mean = values.mean(0).ravel()
+        var = values.var(0, ddof=1).ravel()
     numbers = {"mean": mean, "var": var, "se": (var / len(values)) ** 0.5}
-    frame = records.table(rows, ["layer", "quantity"], provenance | records.versions()).assign(**numbers)
+    frame = records.table(rows, ["layer", "quantity"], provenance | records.versions()).assign(
+        **numbers
+    )
     frame.attrs["units"] = {"mean, var, se": "over networks, in the units of S1 (8)"}
     return frame

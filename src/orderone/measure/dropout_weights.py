@@ -1,14 +1,16 @@
-"""The weights of one layer of many networks: used forwards on two inputs, then backwards on two gradients.
+"""The weights of one layer of many networks: used forwards on two inputs, then backwards on two
+gradients.
 
     z = W x,    W^T delta        W_ij ~ N(0, v/N), the same W both times
 
-`Drawn` weights are drawn. `Implied` ones never are, and give the same law: z is Gaussian given x, and once W is known on
-the span of x = (x_a, x_b) only its other directions are free,
+`Drawn` weights are drawn. `Implied` ones never are, and give the same law: z is Gaussian given x,
+and once W is known on the span of x = (x_a, x_b) only its other directions are free,
 
     W = z x^+ + W' (1 - P),    P the projection on the span of x,  W' a fresh copy of W
 
-so that W^T delta = (x^+)^T z^T delta + (1 - P) W'^T delta, and W'^T delta is Gaussian given delta, which knows nothing of
-W'. That takes 4 N numbers instead of N^2, and it is exact: forward and backward passes do share their weights.
+so that W^T delta = (x^+)^T z^T delta + (1 - P) W'^T delta, and W'^T delta is Gaussian given delta,
+which knows nothing of W'. That takes 4 N numbers instead of N^2, and it is exact: forward and
+backward passes do share their weights.
 """
 
 from abc import ABC, abstractmethod
@@ -18,10 +20,12 @@ from torch import Generator, Tensor
 
 
 class Weights(ABC):
-    """Rows of x, z and delta are the two inputs of a network: (networks, 2, N). First `forward`, then `backward`."""
+    """Rows of x, z and delta are the two inputs of a network: (networks, 2, N). First `forward`,
+    then `backward`."""
 
     def __init__(self, variance: float, generator: Generator):
-        self.variance, self.generator = variance, generator
+        self.variance = variance
+        self.generator = generator
 
     @abstractmethod
     def forward(self, x: Tensor) -> Tensor:
@@ -75,10 +79,13 @@ class Implied(Weights):
 
 
 def _axes(x: Tensor) -> tuple[Tensor, Tensor]:
-    """(axes, coordinates) with x = coordinates @ axes. Axes are orthonormal, or zero where x has fewer dimensions."""
+    """(axes, coordinates) with x = coordinates @ axes. Axes are orthonormal, or zero where x has
+    fewer dimensions."""
     first, length = _unit(x[:, 0], torch.zeros_like(x[:, 0, :1]))
     along = (x[:, 1] * first).sum(-1, keepdim=True)
-    tiny = (10 * torch.finfo(x.dtype).eps) ** 0.5 * x[:, 1].norm(dim=-1, keepdim=True)  # rounding, and no direction
+    tiny = (10 * torch.finfo(x.dtype).eps) ** 0.5 * x[:, 1].norm(
+        dim=-1, keepdim=True
+    )  # rounding, and no direction
     second, rest = _unit(x[:, 1] - along * first, tiny)
     coordinates = torch.cat([length, torch.zeros_like(length), along, rest], dim=-1).view(-1, 2, 2)
     return torch.stack([first, second], dim=1), coordinates

@@ -1,6 +1,7 @@
 """Activations of theory on tensors, where the tensors are.
 
-Those with closed forms run in any namespace already. Of the others, theory has numpy functions, and PyTorch its own.
+Those with closed forms run in any namespace already. Of the others, theory has numpy functions, and
+PyTorch its own.
 """
 
 from collections.abc import Callable
@@ -17,7 +18,9 @@ OWN: dict[str, Elementwise] = {
     "tanh": torch.tanh,
     "sigmoid": torch.sigmoid,
     "silu": functional.silu,
-    "softplus": partial(functional.softplus, threshold=40.0),  # from 20 on, the default leaves a step of 2e-9
+    "softplus": partial(
+        functional.softplus, threshold=40.0
+    ),  # from 20 on, the default leaves a step of 2e-9
     "hard-tanh": functional.hardtanh,
     "selu": functional.selu,
 }
@@ -27,7 +30,9 @@ def value_and_slope(activation: Activation) -> tuple[Elementwise, Elementwise]:
     """phi and its derivative, which backpropagation takes as zero at a jump."""
     own = OWN.get(activation.name)
     if own is None or activation != get(activation.name):  # a user's function may have any name
-        return activation, lambda x: torch.nan_to_num(activation.derivative(x), posinf=0.0, neginf=0.0)
+        return activation, lambda x: torch.nan_to_num(
+            activation.derivative(x), posinf=0.0, neginf=0.0
+        )
     return own, partial(_slope, own)
 
 

@@ -1,7 +1,8 @@
-"""Sizes of tensors on other devices: held until many can be sized together, launched and sent over without waiting.
+"""Sizes of tensors on other devices: held until many can be sized together, launched and sent over
+without waiting.
 
-What is held by reference may be written over by code that follows, and a tensor's version tells so. Whoever does not know
-that nothing will, asks for a copy.
+What is held by reference may be written over by code that follows, and a tensor's version tells so.
+Whoever does not know that nothing will, asks for a copy.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -14,8 +15,12 @@ from torch import Tensor
 
 SHARE = 64  # of a device's memory, one such part may be held
 MEMORY = 2**27  # bytes, where that is not known
-Size = tuple[float, float, float, float]  # norm, sum, largest absolute value, number of entries that are not finite
-Held = tuple[int, int, Tensor, Tensor, int]  # slot, count, tensor, what it is a copy of (or itself), version of that
+Size = tuple[
+    float, float, float, float
+]  # norm, sum, largest absolute value, number of entries that are not finite
+Held = tuple[
+    int, int, Tensor, Tensor, int
+]  # slot, count, tensor, what it is a copy of (or itself), version of that
 
 
 class Batch(NamedTuple):
@@ -26,13 +31,16 @@ class Batch(NamedTuple):
 
 
 class Elsewhere:
-    """Tensors by slot. After `send`, `overwritten` has the slots of those that somebody has written into while they were
-    held, and `lost` those among them of which there was no copy: their sizes are not what they were."""
+    """Tensors by slot. After `send`, `overwritten` has the slots of those that somebody has written
+    into while they were held, and `lost` those among them of which there was no copy: their sizes
+    are not what they were."""
 
     def __init__(self) -> None:
         self._held: list[Held] = []
         self._bytes = 0
-        self._stream: tuple[int, torch.device] | None = None  # of CUDA, in which all that is held was computed
+        self._stream: tuple[int, torch.device] | None = (
+            None  # of CUDA, in which all that is held was computed
+        )
         self._underway: list[Batch] = []
         self.overwritten: set[int] = set()
         self.lost: set[int] = set()
@@ -48,23 +56,31 @@ class Elsewhere:
 
     def settle(self) -> None:
         """Launch the sizing of all that is held."""
-        held, self._held, self._bytes = self._held, [], 0
+        held = self._held
+        self._held = []
+        self._bytes = 0
         for slot, _, x, original, seen in held:
             if version(original) != seen:
                 self.overwritten.add(slot)
                 if x is original:
                     self.lost.add(slot)
         with self._after_its_own_work():
-            self.launch([one[0] for one in held], [one[1] for one in held], [one[2] for one in held])
+            self.launch(
+                [one[0] for one in held], [one[1] for one in held], [one[2] for one in held]
+            )
 
-    def launch(self, slots: Sequence[int], counts: Sequence[int], tensors: Sequence[Tensor]) -> None:
+    def launch(
+        self, slots: Sequence[int], counts: Sequence[int], tensors: Sequence[Tensor]
+    ) -> None:
         """Of tensors that need not be held."""
         kinds: dict[tuple[int, torch.dtype], list[int]] = {}
         for k, x in enumerate(tensors):
             kinds.setdefault((x.get_device(), x.dtype), []).append(k)
         for members in kinds.values():
             own = sizes([tensors[k] for k in members])
-            self._underway.append(Batch([slots[k] for k in members], [counts[k] for k in members], own))
+            self._underway.append(
+                Batch([slots[k] for k in members], [counts[k] for k in members], own)
+            )
 
     @contextmanager
     def _after_its_own_work(self) -> Iterator[None]:
@@ -78,9 +94,11 @@ class Elsewhere:
         torch.cuda.current_stream(self._stream[1]).wait_stream(stream)
 
     def send(self) -> "Arriving":
-        """All that was launched, on its way here: one transfer for each device, which as a rule is one."""
+        """All that was launched, on its way here: one transfer for each device, which as a rule is
+        one."""
         self.settle()
-        underway, self._underway = self._underway, []
+        underway = self._underway
+        self._underway = []
         devices: dict[torch.device, list[Batch]] = {}
         for batch in underway:
             devices.setdefault(batch.sizes.device, []).append(batch)
@@ -121,7 +139,9 @@ class Arriving:
         """Slots, counts, sizes."""
         self.land()
         for batch in self._batches:
-            yield from zip(batch.slots, batch.counts, zip(*batch.sizes.tolist(), strict=True), strict=True)
+            yield from zip(
+                batch.slots, batch.counts, zip(*batch.sizes.tolist(), strict=True), strict=True
+            )
 
 
 def sizes(tensors: Sequence[Tensor]) -> Tensor:
@@ -152,16 +172,21 @@ def _kernel() -> Callable[[Sequence[Tensor]], Tensor] | None:
 
 
 def _size(x: Tensor) -> Tensor:
-    wide = torch.float32 if x.device.type == "mps" else torch.float64  # in double precision, if there is any
+    wide = (
+        torch.float32 if x.device.type == "mps" else torch.float64
+    )  # in double precision, if there is any
     low, high = torch.aminmax(x)
     bad = torch.isfinite(x).logical_not_().sum(dtype=wide)
-    norm, total = torch.linalg.vector_norm(x, dtype=wide), x.sum(dtype=wide)
+    norm = torch.linalg.vector_norm(x, dtype=wide)
+    total = x.sum(dtype=wide)
     return torch.stack([norm, total, torch.maximum(-low, high).to(wide), bad])
 
 
 @cache
 def memory(device: torch.device) -> int:
-    return torch.cuda.get_device_properties(device).total_memory // SHARE if device.type == "cuda" else MEMORY
+    if device.type == "cuda":
+        return torch.cuda.get_device_properties(device).total_memory // SHARE
+    return MEMORY
 
 
 def version(x: Tensor) -> int:

@@ -1,7 +1,8 @@
 """Exponents from measurements: log y = e log n + k + d / sqrt(n), with a confidence interval for e.
 
-Finite networks carry corrections of relative size n^{-1/2} to their power laws. Left out, they bend a fit over widths
-64 ... 1024 by a few hundredths, with an interval that is too narrow to admit it; the third term absorbs them.
+Finite networks carry corrections of relative size n^{-1/2} to their power laws. Left out, they bend
+a fit over widths 64 ... 1024 by a few hundredths, with an interval that is too narrow to admit it;
+the third term absorbs them.
 """
 
 from dataclasses import dataclass
@@ -12,7 +13,9 @@ from scipy.special import ndtri, stdtrit
 from orderone.core.given import ArrayLike
 from orderone.core.shapes import Vector
 
-ROUNDING = 1e-9  # a noiseless law would otherwise get an interval narrower than the logarithms are exact
+ROUNDING = (
+    1e-9  # a noiseless law would otherwise get an interval narrower than the logarithms are exact
+)
 
 
 @dataclass(frozen=True)
@@ -28,23 +31,33 @@ class Fit:
         return f"{self.exponent:+.2f} [{self.low:+.2f}, {self.high:+.2f}]"
 
 
-def fit_exponent(widths: ArrayLike, sizes: ArrayLike, *, confidence: float = 0.99, correction: bool = True) -> Fit:
-    """The exponent of `sizes` against `widths` (one entry for each run), by least squares, with a t interval."""
-    n, y = np.asarray(widths, float).ravel(), np.asarray(sizes, float).ravel()
+def fit_exponent(
+    widths: ArrayLike, sizes: ArrayLike, *, confidence: float = 0.99, correction: bool = True
+) -> Fit:
+    """The exponent of `sizes` against `widths` (one entry for each run), by least squares, with a t
+    interval."""
+    n = np.asarray(widths, float).ravel()
+    y = np.asarray(sizes, float).ravel()
     if n.shape != y.shape:
-        raise ValueError(f"widths and sizes: expected one size for each width, got {n.size} and {y.size}")
+        raise ValueError(
+            f"widths and sizes: expected one size for each width, got {n.size} and {y.size}"
+        )
     _check(n, y, confidence, parameters := 3 if correction else 2)
     # relative to the largest width, so that the columns are of like size; the slope is the same
     columns = [np.log(n / n.max()), np.ones_like(n), (n / n.max()) ** -0.5 - 1]
     return _least_squares(np.stack(columns[:parameters], axis=1), np.log(y), confidence)
 
 
-def fit_noisy_exponent(sizes: ArrayLike, means: ArrayLike, deviations: ArrayLike, *, confidence: float = 0.99) -> Fit:
-    """The exponent of means whose standard deviations are known: least squares in logarithms, weights (mean / deviation)^2.
+def fit_noisy_exponent(
+    sizes: ArrayLike, means: ArrayLike, deviations: ArrayLike, *, confidence: float = 0.99
+) -> Fit:
+    """The exponent of means whose standard deviations are known: least squares in logarithms,
+    weights (mean / deviation)^2.
 
     Where the points miss a line by more than their noise, the interval grows in proportion.
     """
-    x, y = np.log(np.asarray(sizes, float)), np.log(np.abs(np.asarray(means, float)))
+    x = np.log(np.asarray(sizes, float))
+    y = np.log(np.abs(np.asarray(means, float)))
     weights = (np.asarray(means, float) / np.asarray(deviations, float)) ** 2
     x = x - weights @ x / weights.sum()
     information = weights @ x**2
@@ -61,29 +74,41 @@ def _least_squares(design: np.ndarray, target: Vector, confidence: float) -> Fit
     residual = target - design @ coefficients
     covariance = np.linalg.inv(design.T @ design) * (residual @ residual) / freedom
     reach = float(stdtrit(freedom, (1 + confidence) / 2) * np.sqrt(covariance[0, 0])) + ROUNDING
-    return Fit(float(coefficients[0]), float(coefficients[0]) - reach, float(coefficients[0]) + reach)
+    return Fit(
+        float(coefficients[0]), float(coefficients[0]) - reach, float(coefficients[0]) + reach
+    )
 
 
 def _check(n: Vector, y: Vector, confidence: float, parameters: int) -> None:
     for name, values in (("widths", n), ("sizes", y)):
         if not (np.all(values > 0) and np.all(np.isfinite(values))):
-            raise ValueError(f"{name}: expected positive finite numbers, got {values.min()} to {values.max()}")
+            raise ValueError(
+                f"{name}: expected positive finite numbers, got {values.min()} to {values.max()}"
+            )
     if len(np.unique(n)) < parameters or len(n) <= parameters:
         raise ValueError(
-            f"widths: expected at least {parameters} different ones and more than {parameters} points, "
-            f"got {len(np.unique(n))} and {len(n)}; measure more widths or seeds"
+            f"widths: expected at least {parameters} different ones and more than {parameters}"
+            f" points, got {len(np.unique(n))} and {len(n)}; measure more widths or seeds"
         )
     if not 0 < confidence < 1:
         raise ValueError(f"confidence: expected a number between 0 and 1, got {confidence}")
 
 
 def fit_exponents(widths: ArrayLike, sizes: ArrayLike, *, confidence: float = 0.99) -> list[Fit]:
-    """One fit without correction for each row of `sizes`, all at the same widths: the same as `fit_exponent`, at once."""
-    n, y = np.asarray(widths, float), np.log(np.asarray(sizes, float))
+    """One fit without correction for each row of `sizes`, all at the same widths: the same as
+    `fit_exponent`, at once."""
+    n = np.asarray(widths, float)
+    y = np.log(np.asarray(sizes, float))
     design = np.stack([np.log(n / n.max()), np.ones_like(n)], axis=1)
     freedom = len(n) - 2
     inverse = np.linalg.inv(design.T @ design)
     coefficients = y @ design @ inverse
     residual = ((y - coefficients @ design.T) ** 2).sum(axis=1)
-    reach = stdtrit(freedom, (1 + confidence) / 2) * np.sqrt(inverse[0, 0] * residual / freedom) + ROUNDING
-    return [Fit(float(e), float(e - r), float(e + r)) for e, r in zip(coefficients[:, 0], reach, strict=True)]
+    reach = (
+        stdtrit(freedom, (1 + confidence) / 2) * np.sqrt(inverse[0, 0] * residual / freedom)
+        + ROUNDING
+    )
+    return [
+        Fit(float(e), float(e - r), float(e + r))
+        for e, r in zip(coefficients[:, 0], reach, strict=True)
+    ]

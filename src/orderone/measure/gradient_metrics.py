@@ -1,15 +1,17 @@
-"""How large the gradients of random networks are, layer by layer, and how well those of two inputs agree.
+"""How large the gradients of random networks are, layer by layer, and how well those of two inputs
+agree.
 
     g_aa^l     = 1/N^2 sum_ij (dE_a/dW^l_ij)^2                  S1 (8)
     g_ab^l     = 1/N^2 sum_ij dE_a/dW^l_ij dE_b/dW^l_ij         S1 (8) without its bars
     abs_g_ab^l = |g_ab^l|                                       S1 (8) as printed
-    l1_g_ab^l  = 1/N^2 sum_ij |dE_a/dW^l_ij dE_b/dW^l_ij|       S1 section 4.1, there g_ab with a tilde
+    l1_g_ab^l  = 1/N^2 sum_ij |dE_a/dW^l_ij dE_b/dW^l_ij|    S1 section 4.1, there g_ab with a tilde
 
-W^l is the weight of layer l and 1/N^2 one over the number of its entries; E_a and E_b are the losses of two inputs that
-meet the same weights, each under dropout masks of its own. Every gradient is a real one, from backpropagation; mean and
-standard deviation are over networks, each with fresh weights and fresh masks.
-Erratum S1.4: theory speaks of the mean of g_ab with its sign. Where the sign varies, E|g_ab| is a noise floor of relative
-size N^{-1/2}, which decays as g_aa does; it does not estimate |E g_ab|. Erratum S1.8: the loss is the sum of squares.
+W^l is the weight of layer l and 1/N^2 one over the number of its entries; E_a and E_b are the
+losses of two inputs that meet the same weights, each under dropout masks of its own. Every gradient
+is a real one, from backpropagation; mean and standard deviation are over networks, each with fresh
+weights and fresh masks. Erratum S1.4: theory speaks of the mean of g_ab with its sign. Where the
+sign varies, E|g_ab| is a noise floor of relative size N^{-1/2}, which decays as g_aa does; it does
+not estimate |E g_ab|. Erratum S1.8: the loss is the sum of squares.
 """
 
 import warnings
@@ -29,9 +31,13 @@ from orderone.measure import records
 
 QUANTITIES = ("g_aa", "g_ab", "abs_g_ab", "l1_g_ab")
 LAYERS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
-WEIGHTS_HELD = 2**22  # of all networks that are held at once: some hundred megabytes, gradients included
+WEIGHTS_HELD = (
+    2**22
+)  # of all networks that are held at once: some hundred megabytes, gradients included
 
-Layers: TypeAlias = Mapping[str, str]  # name of the weight -> name of its module, in the order of the forward pass
+Layers: TypeAlias = Mapping[
+    str, str
+]  # name of the weight -> name of its module, in the order of the forward pass
 if TYPE_CHECKING:
     Build: TypeAlias = Callable[[], nn.Module]
     Loss: TypeAlias = Callable[..., Tensor]
@@ -41,7 +47,11 @@ else:
 
 def sum_of_squares(outputs: Any) -> Tensor:
     """E with delta^L = 2 z^L: S1 section 4.1, erratum S1.8."""
-    return instance(outputs, Tensor, "outputs", "give a loss that takes what the network returns").square().sum()
+    return (
+        instance(outputs, Tensor, "outputs", "give a loss that takes what the network returns")
+        .square()
+        .sum()
+    )
 
 
 def gradient_metrics(
@@ -54,25 +64,32 @@ def gradient_metrics(
     seed: Count = 0,
     batch: Count | None = None,
 ) -> pd.DataFrame:
-    """One row for each layer and each of `QUANTITIES`: layer, module, quantity, mean, std, se (of the mean).
+    """One row for each layer and each of `QUANTITIES`: layer, module, quantity, mean, std, se (of
+    the mean).
 
-    `build()` returns a new network; torch is seeded before each call. Whatever differs between two networks must be a
-    parameter or a buffer, and what is random in a forward pass must come from torch. Layers are the linear and
-    convolutional modules in the order in which the forward pass calls them; 1 is the first.
+    `build()` returns a new network; torch is seeded before each call. Whatever differs between two
+    networks must be a parameter or a buffer, and what is random in a forward pass must come from
+    torch. Layers are the linear and convolutional modules in the order in which the forward pass
+    calls them; 1 is the first.
 
-    `inputs_a` and `inputs_b` are one input each if they have one axis; otherwise their first axis counts pairs. A network
-    sees one input at a time, as a batch of one, and `loss` takes what it returns. Each pair has masks of its own, and a
-    network's values are averaged over its pairs before `std` is taken: x.expand(1000, -1) averages over masks.
+    `inputs_a` and `inputs_b` are one input each if they have one axis; otherwise their first axis
+    counts pairs. A network sees one input at a time, as a batch of one, and `loss` takes what it
+    returns. Each pair has masks of its own, and a network's values are averaged over its pairs
+    before `std` is taken: x.expand(1000, -1) averages over masks.
 
-    `batch` is how many pairs of gradients to hold at once; by default as many as fit into some hundred megabytes.
+    `batch` is how many pairs of gradients to hold at once; by default as many as fit into some
+    hundred megabytes.
     """
-    instances, seed = count(instances, "instances", least=2), count(seed, "seed", least=0)
+    instances = count(instances, "instances", least=2)
+    seed = count(seed, "seed", least=0)
     seeds = [int(s) for s in np.random.SeedSequence(seed).generate_state(instances, np.uint64)]
     pairs = _pairs(inputs_a, inputs_b)
     with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
         first, second = _networks(build, seeds[:2])
         like = next(first.parameters(), pairs)
-        pairs = pairs.to(like if pairs.is_floating_point() else like.device)  # tokens stay whole numbers
+        pairs = pairs.to(
+            like if pairs.is_floating_point() else like.device
+        )  # tokens stay whole numbers
         layers = _layers(first, pairs[0, :1], loss)
         _check_two_draws(first, second, layers)
         size = sum(first.get_parameter(name).numel() for name in layers)
@@ -83,22 +100,32 @@ def gradient_metrics(
     return _frame(list(layers.values()), values.cpu().numpy())
 
 
-def _measure(networks: Iterable[list[nn.Module]], layers: Layers, pairs: Tensor, loss: Loss, held: int) -> Tensor:
+def _measure(
+    networks: Iterable[list[nn.Module]], layers: Layers, pairs: Tensor, loss: Loss, held: int
+) -> Tensor:
     """(networks, layers, quantities)."""
-    values, vmappable = [], True
+    values = []
+    vmappable = True
     for some in networks:
         if vmappable:
             try:
                 values.append(_together(some, layers, pairs, loss, held))
                 continue
-            except RuntimeError as error:  # torch.func's answer to control flow on values, to some in-place writes, ...
-                vmappable, reason = False, str(error).partition("\n")[0]
-                warnings.warn(f"gradient_metrics takes networks one by one, since vmap failed: {reason}", stacklevel=3)
+            # torch.func's answer to control flow on values, to some in-place writes, ...
+            except RuntimeError as error:
+                vmappable = False
+                reason = str(error).partition("\n")[0]
+                warnings.warn(
+                    f"gradient_metrics takes networks one by one, since vmap failed: {reason}",
+                    stacklevel=3,
+                )
         values.append(torch.stack([_alone(network, layers, pairs, loss) for network in some]))
     return torch.cat(values)
 
 
-def _together(networks: list[nn.Module], layers: Layers, pairs: Tensor, loss: Loss, held: int) -> Tensor:
+def _together(
+    networks: list[nn.Module], layers: Layers, pairs: Tensor, loss: Loss, held: int
+) -> Tensor:
     state = _stacked(networks)
     weights = {name: state.pop(name) for name in layers}
 
@@ -118,24 +145,36 @@ def _alone(network: nn.Module, layers: Layers, pairs: Tensor, loss: Loss) -> Ten
     weights = [network.get_parameter(name).requires_grad_() for name in layers]
 
     def gradients(x: Tensor) -> tuple[Tensor, ...]:
-        return torch.autograd.grad(loss(network(x[None])).reshape(()), weights, materialize_grads=True)
+        return torch.autograd.grad(
+            loss(network(x[None])).reshape(()), weights, materialize_grads=True
+        )
 
-    return torch.stack([_metrics(gradients(a), gradients(b)) for a, b in zip(*pairs, strict=True)]).mean(0)
+    return torch.stack(
+        [_metrics(gradients(a), gradients(b)) for a, b in zip(*pairs, strict=True)]
+    ).mean(0)
 
 
 def _metrics(gradients_a: Sequence[Tensor], gradients_b: Sequence[Tensor]) -> Tensor:
     """(layers, quantities) of one pair."""
     rows = []
     for a, b in zip(gradients_a, gradients_b, strict=True):
-        a, b = a.double(), b.double()  # in deep networks the squares leave the range of single precision
+        a = a.double()
+        b = b.double()  # in deep networks the squares leave the range of single precision
         product = a * b
-        rows.append(torch.stack([a.square().mean(), product.mean(), product.mean().abs(), product.abs().mean()]))
+        rows.append(
+            torch.stack(
+                [a.square().mean(), product.mean(), product.mean().abs(), product.abs().mean()]
+            )
+        )
     return torch.stack(rows)
 
 
 def _networks(build: Build, seeds: Sequence[int]) -> list[nn.Module]:
     if isinstance(build, nn.Module) or not callable(build):
-        raise ValueError(f"build: expected a function that returns a new network, got {build!r}; give lambda: Net(...)")
+        raise ValueError(
+            f"build: expected a function that returns a new network, got {build!r}; give lambda:"
+            " Net(...)"
+        )
     networks = []
     for seed in seeds:
         torch.manual_seed(seed)
@@ -151,9 +190,12 @@ def _stacked(networks: list[nn.Module]) -> dict[str, Tensor]:
 def _pairs(inputs_a: Any, inputs_b: Any) -> Tensor:
     """(2, pairs, ...)."""
     try:
-        a, b = torch.as_tensor(inputs_a), torch.as_tensor(inputs_b)
+        a = torch.as_tensor(inputs_a)
+        b = torch.as_tensor(inputs_b)
     except (TypeError, ValueError, RuntimeError) as error:
-        raise ValueError(f"inputs_a and inputs_b: expected tensors, got something else ({error})") from error
+        raise ValueError(
+            f"inputs_a and inputs_b: expected tensors, got something else ({error})"
+        ) from error
     if a.shape != b.shape or a.numel() == 0 or a.dim() == 0:
         raise ValueError(
             "inputs_a and inputs_b: expected one input each, or equally many along a first axis; "
@@ -164,19 +206,24 @@ def _pairs(inputs_a: Any, inputs_b: Any) -> Tensor:
 
 
 def _layers(network: nn.Module, x: Tensor, loss: Loss) -> Layers:
-    """The weights in the order of use. One that several layers share is listed once, under the first of them."""
+    """The weights in the order of use. One that several layers share is listed once, under the
+    first of them."""
     parameters = {id(parameter): name for name, parameter in network.named_parameters()}
     layers: dict[str, str] = {}
     for module, weight in _calls(network, x, loss):
         if id(weight) not in parameters:
             raise ValueError(
-                f"build: expected layers whose weights are parameters, but that of {module!r} is computed from others; "
-                "remove the parametrization (weight_norm, spectral_norm, pruning)"
+                f"build: expected layers whose weights are parameters, but that of {module!r} is"
+                " computed from others; remove the parametrization (weight_norm, spectral_norm,"
+                " pruning)"
             )
         layers.setdefault(parameters[id(weight)], module)
     if not layers:
         kinds = ", ".join(kind.__name__ for kind in LAYERS)
-        raise ValueError(f"build: expected a network that calls some of {kinds}; got {network!r}, which calls none")
+        raise ValueError(
+            f"build: expected a network that calls some of {kinds}; got {network!r}, which calls"
+            " none"
+        )
     return layers
 
 
@@ -184,20 +231,30 @@ def _calls(network: nn.Module, x: Tensor, loss: Loss) -> list[tuple[str, Tensor]
     """(module, weight) of each layer that one forward pass calls."""
     called: list[Any] = []
     names = {module: name for name, module in network.named_modules() if isinstance(module, LAYERS)}
-    hooks = [module.register_forward_pre_hook(lambda module, _: called.append(module)) for module in names]
+    hooks = [
+        module.register_forward_pre_hook(lambda module, _: called.append(module))
+        for module in names
+    ]
     error = loss(network(x)) if callable(loss) else loss
     for hook in hooks:
         hook.remove()
     if not isinstance(error, Tensor) or error.numel() != 1:
-        raise ValueError(f"loss: expected a function that returns one number, as a tensor; got {error!r}; sum over it")
+        raise ValueError(
+            f"loss: expected a function that returns one number, as a tensor; got {error!r}; sum"
+            " over it"
+        )
     return [(names[module], module.weight) for module in called]
 
 
 def _check_two_draws(first: nn.Module, second: nn.Module, layers: Layers) -> None:
     one, other = (_stacked([network]) for network in (first, second))
-    shapes = [{name: tuple(tensor.shape[1:]) for name, tensor in state.items()} for state in (one, other)]
+    shapes = [
+        {name: tuple(tensor.shape[1:]) for name, tensor in state.items()} for state in (one, other)
+    ]
     if shapes[0] != shapes[1]:
-        raise ValueError(f"build: expected networks of one architecture, got two: {shapes[0]} and {shapes[1]}")
+        raise ValueError(
+            f"build: expected networks of one architecture, got two: {shapes[0]} and {shapes[1]}"
+        )
     if all(torch.equal(one[name], other[name]) for name in layers):
         raise ValueError(
             "build: expected fresh initial values from every call, but two networks have the same; "
@@ -209,6 +266,8 @@ def _frame(modules: list[str], values: np.ndarray) -> pd.DataFrame:
     rows = [(i, module, quantity) for i, module in enumerate(modules, 1) for quantity in QUANTITIES]
     std = values.std(0, ddof=1).ravel()
     numbers = {"mean": values.mean(0).ravel(), "std": std, "se": std / len(values) ** 0.5}
-    frame = records.table(rows, ["layer", "module", "quantity"], records.versions()).assign(**numbers)
+    frame = records.table(rows, ["layer", "module", "quantity"], records.versions()).assign(
+        **numbers
+    )
     frame.attrs["units"] = {"mean, std, se": "over networks, in the units of S1 (8)"}
     return frame

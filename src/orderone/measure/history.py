@@ -1,4 +1,5 @@
-"""What steps have shown, kept small, and turned into lines of a table when somebody asks for them."""
+"""What steps have shown, kept small, and turned into lines of a table when somebody asks for
+them."""
 
 from collections import Counter, deque
 from collections.abc import Iterator
@@ -16,12 +17,18 @@ class Step(NamedTuple):
     number: int
     keys: list[Key]
     slots: list[int]
-    lost: frozenset[Key]  # of which something was written over before it could be sized: a part is not the whole
+    lost: frozenset[
+        Key
+    ]  # of which something was written over before it could be sized: a part is not the whole
     sent: Sent
 
     def entries(self) -> Iterator[tuple[Key, Moments]]:
         moments = self.sent.moments()
-        return ((key, moments[slot]) for key, slot in zip(self.keys, self.slots, strict=True) if key not in self.lost)
+        return (
+            (key, moments[slot])
+            for key, slot in zip(self.keys, self.slots, strict=True)
+            if key not in self.lost
+        )
 
     def rows(self) -> Iterator[Row]:
         found: dict[Key, Moments] = {}
@@ -30,13 +37,19 @@ class Step(NamedTuple):
         return ((self.number, *key, size) for key, size in found.items())
 
     def same_outputs(self) -> dict[str, str]:
-        """Modules that give what another module has given: what passes a module unchanged, in this shape or another, has
-        the same moments to the last bit."""
+        """Modules that give what another module has given: what passes a module unchanged, in this
+        shape or another, has the same moments to the last bit."""
         first: dict[Moments, str] = {}
         outputs = [(module, size) for (module, kind), size in self.entries() if kind == "output"]
         calls = Counter(module for module, _ in outputs)
-        alone = [(module, size) for module, size in outputs if calls[module] == 1 and size.squares > 0]
-        return {module: first[size] for module, size in alone if first.setdefault(size, module) != module}
+        alone = [
+            (module, size) for module, size in outputs if calls[module] == 1 and size.squares > 0
+        ]
+        return {
+            module: first[size]
+            for module, size in alone
+            if first.setdefault(size, module) != module
+        }
 
 
 class History:

@@ -1,4 +1,5 @@
-"""By which law an optimizer is judged: that of its class, where it is known, and otherwise what its steps show."""
+"""By which law an optimizer is judged: that of its class, where it is known, and otherwise what its
+steps show."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -22,7 +23,8 @@ class Law:
 
 
 def law_of(model: nn.Module, optimizer: Any, asked: Any, steps: int) -> Law:
-    """Of a class that is known, what was asked for, or the nearest known class that it inherits from."""
+    """Of a class that is known, what was asked for, or the nearest known class that it inherits
+    from."""
     kind = type(optimizer)
     known = known_name(kind)
     if known is not None and (kind is CLASSES[known] or asked == DEFAULT_OPTIMIZER):
@@ -35,16 +37,24 @@ def law_of(model: nn.Module, optimizer: Any, asked: Any, steps: int) -> Law:
 def _looked_at(model: nn.Module, optimizer: Optimizer, steps: int) -> Degrees:
     try:
         return degrees(model, optimizer, steps)
-    except Exception:  # some optimizers refuse to be copied, or to step without a closure, in ways of their own
+    except (
+        Exception
+    ):  # some optimizers refuse to be copied, or to step without a closure, in ways of their own
         return {}
 
 
 def _shown(kind: str, asked: Any, found: Degrees, steps: int) -> Law:
     if asked == DEFAULT_OPTIMIZER and settles(found, 1.0) == 0:
-        return Law("sgd", note=f"{kind} is judged as sgd, as its steps are proportional to the gradient; optimizer= names "
-                   "another law")  # fmt: skip
+        return Law(
+            "sgd",
+            note=(
+                f"{kind} is judged as sgd, as its steps are proportional to the gradient;"
+                " optimizer= names another law"
+            ),
+        )
     name = asked.__name__.lower() if isinstance(asked, type) else str(asked).lower()
-    first, told = settles(found, float(name == "sgd")), f"{kind} is judged as {name}; optimizer= names another law"
+    first = settles(found, float(name == "sgd"))
+    told = f"{kind} is judged as {name}; optimizer= names another law"
     if not first:
         return Law(asked, note=told)
     other = f"the first {first} steps of {kind} do not follow the gradient as those of {name} do"

@@ -1,7 +1,10 @@
-"""A finite network beside its limit: the same quantity, sampled from both, and how far apart they are.
+"""A finite network beside its limit: the same quantity, sampled from both, and how far apart they
+are.
 
-relu            r = log(l^2 (1 - rho_l))              network against the SDE (4.8), a step of (4.9) for each layer
-shaped-relu     rho and log V_11                      network with p = 1/2 against the SDE (2.7)-(2.8)
+relu            r = log(l^2 (1 - rho_l))              network against the SDE (4.8), a step of (4.9)
+                                                      for each layer
+shaped-relu     rho and log V_11                      network with p = 1/2 against the SDE
+                                                      (2.7)-(2.8)
 shaped-smooth   the same                              the same with (2.9)
 linear          the same                              the same without drift
 """
@@ -30,7 +33,9 @@ class Comparison:
     network: np.ndarray
     limit: np.ndarray
     distances: tuple[Distance, ...]  # Kolmogorov-Smirnov, Wasserstein-1, energy
-    lost: int  # networks without this quantity: an input died (narrow ReLU networks), or both became equal to rounding
+    # networks without this quantity: an input died (narrow ReLU networks), or both became equal to
+    # rounding
+    lost: int
 
 
 def compare_with_limit(
@@ -51,12 +56,17 @@ def compare_with_limit(
     kind = one_of(activation, ACTIVATIONS, "activation")
     rho = real(rho0, "rho0", least=-1, most=1)
     if rho > 1 - 1e-9:
-        raise ValueError(f"rho0: expected two inputs that differ, with a correlation below 1, got {rho0!r}")
-    n, d, number = count(width, "width"), count(depth, "depth"), count(samples, "samples", least=2)
+        raise ValueError(
+            f"rho0: expected two inputs that differ, with a correlation below 1, got {rho0!r}"
+        )
+    n = count(width, "width")
+    d = count(depth, "depth")
+    number = count(samples, "samples", least=2)
     V0: list[list[float]] = [[1.0, rho], [rho, 1.0]]
     shape: dict[str, Any] = {"c_plus": c_plus, "c_minus": c_minus, "phi": phi, "a": a}
     V = sample_network(kind, V0, n, d, number, seed, progress=progress, **shape)
-    T, dt = d / n, d / n / min(d, MOST_STEPS)
+    T = d / n
+    dt = d / n / min(d, MOST_STEPS)
     if kind == "relu":
         limit = {"r = log(l² (1 - ρ))": UnshapedCorrelationSDE().sample(rho, T, number, dt, seed)}
         network = {name: logs(d**2 * (1 - correlations(V))) for name in limit}
@@ -69,8 +79,12 @@ def compare_with_limit(
 def _compared(name: str, network: np.ndarray, limit: np.ndarray, seed: int) -> Comparison:
     kept = network[np.isfinite(network)]
     if kept.size < 2:
-        raise ValueError(f"depth: all networks lost {name} on the way; take less depth or more width")
-    distances = tuple(distance(kept, limit, kind, seed=seed) for kind in ("ks", "wasserstein", "energy"))
+        raise ValueError(
+            f"depth: all networks lost {name} on the way; take less depth or more width"
+        )
+    distances = tuple(
+        distance(kept, limit, kind, seed=seed) for kind in ("ks", "wasserstein", "energy")
+    )
     return Comparison(name, kept, limit, distances, network.size - kept.size)
 
 

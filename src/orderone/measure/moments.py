@@ -1,7 +1,8 @@
 """Sizes of many tensors, computed where the tensors are, and fetched together.
 
-A `Ledger` takes tensors as they come by. On the host there is nothing to wait for: they are sized at once, before anybody
-can change them. Those on other devices are sized together (`elsewhere`), and `send` moves all results over at once.
+A `Ledger` takes tensors as they come by. On the host there is nothing to wait for: they are sized
+at once, before anybody can change them. Those on other devices are sized together (`elsewhere`),
+and `send` moves all results over at once.
 """
 
 import math
@@ -17,7 +18,11 @@ from orderone.measure.elsewhere import Arriving, Elsewhere
 
 PLAIN = {Tensor, nn.Parameter}  # classes of tensors that are all here
 WIDE = {torch.float16: torch.float32, torch.bfloat16: torch.float32}
-SUMMED = {*WIDE, torch.float32, torch.float64}  # what torch reduces; other precisions (float8) are widened first
+SUMMED = {
+    *WIDE,
+    torch.float32,
+    torch.float64,
+}  # what torch reduces; other precisions (float8) are widened first
 FEW = 2**12  # entries; of so few, a call takes longer than what it does
 SQUARABLE = (1e-16, 1e13)  # the squares of 10^12 such entries have a sum in single precision
 
@@ -81,8 +86,8 @@ class Ledger:
         return len(self._slots)
 
     def add(self, x: Tensor, count: int | None = None, copy: bool = False) -> int:
-        """Of a sparse tensor, give the values and the `count` of all entries. What is on another device is sized later, and
-        from a `copy` if it may be written over until then."""
+        """Of a sparse tensor, give the values and the `count` of all entries. What is on another
+        device is sized later, and from a `copy` if it may be written over until then."""
         x = _numbers(x.detach())
         count = x.numel() if count is None else count
         if is_here(x):
@@ -93,17 +98,19 @@ class Ledger:
         return len(self._slots) - 1
 
     def add_all(self, tensors: Iterable[Tensor]) -> range:
-        """Of many that are there now, all on other devices, where no gradients are recorded: one after another they would
-        take the host longer."""
-        first, numbers = len(self._slots), [_numbers(x) for x in tensors]
+        """Of many that are there now, all on other devices, where no gradients are recorded: one
+        after another they would take the host longer."""
+        first = len(self._slots)
+        numbers = [_numbers(x) for x in tensors]
         self._slots += [NOTHING] * len(numbers)
         slots = range(first, len(self._slots))
         self.elsewhere.launch(slots, [x.numel() for x in numbers], numbers)
         return slots
 
     def keep(self, x: Tensor, count: int | None = None) -> int:
-        """The same for a tensor that nobody changes before `settle`, which sizes all of them: between other work, most of
-        the time for a small one goes into bringing code back to the cache."""
+        """The same for a tensor that nobody changes before `settle`, which sizes all of them:
+        between other work, most of the time for a small one goes into bringing code back to the
+        cache."""
         if not is_here(x):
             return self.add(x, count)
         x = _numbers(x.detach())
@@ -113,7 +120,8 @@ class Ledger:
 
     def settle(self) -> None:
         self.elsewhere.settle()
-        kept, self._kept = self._kept, []
+        kept = self._kept
+        self._kept = []
         small = [(slot, count, x) for slot, count, x in kept if x.numel() <= FEW]
         sizes = _together([(count, x) for _, count, x in small]) if small else []
         for (slot, _, _), size in zip(small, sizes, strict=True):
@@ -125,7 +133,8 @@ class Ledger:
     def send(self) -> Sent:
         """Without waiting for other devices."""
         self.settle()
-        slots, self._slots = self._slots, []
+        slots = self._slots
+        self._slots = []
         return Sent(slots, self.elsewhere.send())
 
     def fetch(self) -> list[Moments]:
@@ -138,7 +147,12 @@ def is_here(x: Tensor) -> bool:
 
 def is_measurable(x: Tensor) -> bool:
     """Real or complex, dense, and not empty here."""
-    if not (x.is_floating_point() or x.is_complex()) or x.layout != torch.strided or x.is_nested or x.is_meta:
+    if (
+        not (x.is_floating_point() or x.is_complex())
+        or x.layout != torch.strided
+        or x.is_nested
+        or x.is_meta
+    ):
         return False
     return x.numel() > 0 and (type(x) in PLAIN or local(x).numel() > 0)
 
@@ -149,8 +163,8 @@ def is_plain(x: Tensor) -> bool:
 
 
 def local(x: Tensor) -> Tensor:
-    """The numbers themselves: of a tensor spread over processes the part that is here, so that no process waits for
-    another; under torch.func all entries of all samples."""
+    """The numbers themselves: of a tensor spread over processes the part that is here, so that no
+    process waits for another; under torch.func all entries of all samples."""
     while is_functorch_wrapped_tensor(x):
         x = get_unwrapped(x)
     part = None if type(x) in PLAIN else getattr(x, "to_local", None)
@@ -171,7 +185,9 @@ def _here(count: int, x: Tensor) -> Moments:
     low, high = torch.aminmax(x)
     largest = max(-low.item(), high.item())  # not a number, if one of them is not
     squarable = SQUARABLE[0] < largest < SQUARABLE[1] or largest == 0
-    readable = x.is_contiguous() and not x.is_neg() and peek_interpreter_stack() is None  # not under torch.func
+    readable = (
+        x.is_contiguous() and not x.is_neg() and peek_interpreter_stack() is None
+    )  # not under torch.func
     if not (squarable and readable):
         return _carefully(count, x, largest)
     flat = x.numpy().reshape(-1)
@@ -182,7 +198,9 @@ def _carefully(count: int, x: Tensor, largest: float) -> Moments:
     """In any order in memory, not finite, or with squares that are not."""
     bad = 0.0 if math.isfinite(largest) else _not_finite(x).item()
     norm = torch.linalg.vector_norm(x, dtype=torch.float64).item()
-    return Moments(count, norm * norm, x.sum().item(), largest, count - bad)  # norm**2 may end in an error
+    return Moments(
+        count, norm * norm, x.sum().item(), largest, count - bad
+    )  # norm**2 may end in an error
 
 
 def _together(tensors: list[tuple[int, Tensor]]) -> Iterator[Moments]:
@@ -196,7 +214,9 @@ def _together(tensors: list[tuple[int, Tensor]]) -> Iterator[Moments]:
             np.maximum.reduceat(np.abs(joined), starts),
             np.add.reduceat(~np.isfinite(joined), starts, dtype=np.float64),
         )
-    for (count, _), squares, total, largest, bad in zip(tensors, *(column.tolist() for column in columns), strict=True):
+    for (count, _), squares, total, largest, bad in zip(
+        tensors, *(column.tolist() for column in columns), strict=True
+    ):
         yield Moments(count, squares, total, largest, count - bad)
 
 

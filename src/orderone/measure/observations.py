@@ -1,4 +1,5 @@
-"""Everything that several runs recorded, in one place: by layer, quantity and step, the moments of every run."""
+"""Everything that several runs recorded, in one place: by layer, quantity and step, the moments of
+every run."""
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -52,13 +53,17 @@ class Observations:
         """Relative to the initial size, which rules set; what starts at zero has none."""
         weight = self._found[name, "weight", 0].get(at)
         if weight is not None and weight.rms > 0:
-            self._found.setdefault((name, "relative update", step), {})[at] = _number(update.rms / weight.rms)
+            self._found.setdefault((name, "relative update", step), {})[at] = _number(
+                update.rms / weight.rms
+            )
 
     @property
     def complete(self) -> list[Run]:
         """Runs that went to their end, if these are enough to fit; otherwise all."""
         found = [run for run in self.runs if not run.ended]
-        return found if _enough({(run.size, run.seed): 0.0 for run in found}) else self.runs
+        if _enough({(run.size, run.seed): 0.0 for run in found}):
+            return found
+        return self.runs
 
     @property
     def steps(self) -> int:
@@ -66,10 +71,14 @@ class Observations:
         return min((run.steps for run in self.complete), default=0)
 
     def begins(self, name: str, since: int = 0) -> int:
-        """The first step in which a gradient moves the tensor in every run: schedules and tensors may start at zero, and
-        before that weight decay is all there is. -1: never."""
+        """The first step in which a gradient moves the tensor in every run: schedules and tensors
+        may start at zero, and before that weight decay is all there is. -1: never."""
         for step in range(since, self.steps):
-            sizes = [m.rms for quantity in ("gradient", "update") for m in self.at(name, quantity, step).values()]
+            sizes = [
+                m.rms
+                for quantity in ("gradient", "update")
+                for m in self.at(name, quantity, step).values()
+            ]
             if sizes and min(sizes) > FAINT:
                 return step
         return -1
@@ -83,20 +92,34 @@ class Observations:
     def largest(self, name: str, quantity: str) -> float:
         """Over all steps and runs; nan if it was never recorded."""
         steps = range(max((run.steps for run in self.runs), default=0) + 1)
-        return max((m.rms for step in steps for m in self.at(name, quantity, step).values()), default=math.nan)
+        return max(
+            (m.rms for step in steps for m in self.at(name, quantity, step).values()),
+            default=math.nan,
+        )
 
-    def fits(self, asked: Iterable[tuple[str, int]], confidence: float) -> Iterator[tuple[What, Fit]]:
+    def fits(
+        self, asked: Iterable[tuple[str, int]], confidence: float
+    ) -> Iterator[tuple[What, Fit]]:
         """Of quantities at steps: one fit for each layer that has a positive size in every run."""
-        wanted, everywhere = set(asked), {(run.size, run.seed) for run in self.complete}
+        wanted = set(asked)
+        everywhere = {(run.size, run.seed) for run in self.complete}
         groups: dict[tuple[Where, ...], list[tuple[What, list[float]]]] = {}
         for what, here in self._found.items():
             if what[1:] in wanted:
                 sizes = {at: m.rms for at, m in here.items() if at in everywhere}
-                usable = what[1] == "decay" or sizes.keys() == everywhere  # decay is not random: one seed tells
-                if usable and all(math.isfinite(x) and x > FAINT for x in sizes.values()) and _enough(sizes):
+                usable = (
+                    what[1] == "decay" or sizes.keys() == everywhere
+                )  # decay is not random: one seed tells
+                if (
+                    usable
+                    and all(math.isfinite(x) and x > FAINT for x in sizes.values())
+                    and _enough(sizes)
+                ):
                     groups.setdefault(tuple(sizes), []).append((what, list(sizes.values())))
         for places, members in groups.items():
-            fitted = fit_exponents([size for size, _ in places], [sizes for _, sizes in members], confidence=confidence)
+            fitted = fit_exponents(
+                [size for size, _ in places], [sizes for _, sizes in members], confidence=confidence
+            )
             yield from zip((what for what, _ in members), fitted, strict=True)
 
     def frame(self, provenance: Mapping[str, Any]) -> "pd.DataFrame":
@@ -110,11 +133,19 @@ class Observations:
 
     def alignment(self, provenance: Mapping[str, Any]) -> MeasuredAlignment | None:
         """Across the last step, where it was measured."""
-        rows = [(run.size, run.seed, run.steps, *ratio) for run in self.runs for ratio in run.ratios]
-        return MeasuredAlignment(records.table(rows, ALIGNED, provenance)) if rows else None
+        rows = [
+            (run.size, run.seed, run.steps, *ratio) for run in self.runs for ratio in run.ratios
+        ]
+        if rows:
+            return MeasuredAlignment(records.table(rows, ALIGNED, provenance))
+        return None
 
     def losses(self, provenance: Mapping[str, Any]) -> "pd.DataFrame":
-        rows = [(run.size, run.seed, step, loss) for run in self.runs for step, loss in enumerate(run.losses)]
+        rows = [
+            (run.size, run.seed, step, loss)
+            for run in self.runs
+            for step, loss in enumerate(run.losses)
+        ]
         return records.table(rows, [self.axis, "seed", "step", "loss"], provenance)
 
 

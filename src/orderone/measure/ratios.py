@@ -1,13 +1,15 @@
-"""How weights, inputs and their changes line up in the layers of a real model, between two steps: S0 (15)-(17).
+"""How weights, inputs and their changes line up in the layers of a real model, between two steps:
+S0 (15)-(17).
 
     omega   RMS(W dx)  / (RMS(W)  RMS(dx))
     alpha   RMS(dW x)  / (RMS(dW) RMS(x))
     u       RMS(dW dx) / (RMS(dW) RMS(dx))
 
-W and x are those from before the step, dW and dx what it changed, so that the three products add up to the change of
-W x. A layer is a module that owns one matrix and is linear in it; its product is its own forward pass with the weight
-exchanged and the bias zero, so that convolutions and transposed weights need no code here. Multipliers that a plan put
-into hooks are no part of W (S0 writes them as n^{-a} in front), so the hooks are left out.
+W and x are those from before the step, dW and dx what it changed, so that the three products add up
+to the change of W x. A layer is a module that owns one matrix and is linear in it; its product is
+its own forward pass with the weight exchanged and the bias zero, so that convolutions and
+transposed weights need no code here. Multipliers that a plan put into hooks are no part of W (S0
+writes them as n^{-a} in front), so the hooks are left out.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -55,7 +57,10 @@ class Layer:
 
     def product(self, weight: Tensor, x: Tensor) -> Any:
         own = self.module.named_parameters(recurse=False)
-        given = {f"module.{name}": weight if name == self.attribute else torch.zeros_like(p) for name, p in own}
+        given = {
+            f"module.{name}": weight if name == self.attribute else torch.zeros_like(p)
+            for name, p in own
+        }
         return functional_call(_WithoutHooks(self.module), given, (x,))
 
     @torch.no_grad()
@@ -64,8 +69,11 @@ class Layer:
         if next(self.module.children(), None) is not None:
             return False
         try:
-            one, two = self.product(self.weight, x), self.product(-2 * self.weight, x)
-        except Exception:  # it needs more than one input, or will not have its weight exchanged (mup's readout)
+            one = self.product(self.weight, x)
+            two = self.product(-2 * self.weight, x)
+        except (
+            Exception
+        ):  # it needs more than one input, or will not have its weight exchanged (mup's readout)
             return False
         return isinstance(one, Tensor) and torch.equal(-2 * one, two)
 
@@ -76,8 +84,9 @@ class Layer:
         got = FEWEST_TOKENS if x is None else x.numel() // self.fan_in
         if got < FEWEST_TOKENS:
             raise ValueError(
-                f"batches: expected at least {FEWEST_TOKENS} {tokens} tokens, got {got} (rows that {self.name} reads); "
-                "with fewer, a product is a handful of inner products and its exponent is noise (erratum S0.6)"
+                f"batches: expected at least {FEWEST_TOKENS} {tokens} tokens, got {got} (rows that"
+                f" {self.name} reads); with fewer, a product is a handful of inner products and its"
+                " exponent is noise (erratum S0.6)"
             )
 
 
@@ -90,14 +99,21 @@ class State:
 
 
 def layers_of(model: nn.Module, roles: Mapping[str, str]) -> tuple[list[Layer], list[str]]:
-    """The hidden and readout matrices that a module has to itself, and the names of the tensors that are left over."""
-    items, modules = inventory(model), modules_by_name(model)
-    matrices = [place.module for item in items.values() for place in item.places if _is_matrix(place)]
+    """The hidden and readout matrices that a module has to itself, and the names of the tensors
+    that are left over."""
+    items = inventory(model)
+    modules = modules_by_name(model)
+    matrices = [
+        place.module for item in items.values() for place in item.places if _is_matrix(place)
+    ]
     found: list[Layer] = []
     left: list[str] = []
     for name, item in items.items():
         role = _role(item, roles.get(name, ""))
-        own = [p for p in item.places if _is_matrix(p) and matrices.count(p.module) == 1] if role else []
+        if role:
+            own = [p for p in item.places if _is_matrix(p) and matrices.count(p.module) == 1]
+        else:
+            own = []
         for place in own:
             fan_in = item.shape[place.layout.fan_in[0]]  # pyright: ignore[reportOptionalMemberAccess]
             found.append(Layer(place.module, role, modules[place.module], place.attribute, fan_in))
@@ -111,7 +127,8 @@ def _is_matrix(place: Any) -> bool:
 
 
 def _role(item: Item, role: str) -> str:
-    """An embedding that is looked up in one place and multiplied with in another is the readout there."""
+    """An embedding that is looked up in one place and multiplied with in another is the readout
+    there."""
     kinds = {place.layout.kind for place in item.places if place.layout is not None}
     if role == "embedding" and kinds >= {"lookup", "matrix"}:
         return "readout"
@@ -121,7 +138,10 @@ def _role(item: Item, role: str) -> str:
 @torch.no_grad()
 def observe(model: nn.Module, layers: Sequence[Layer], batches: Mapping[str, Any]) -> State:
     """A pass on each of the `batches`, always with the same random numbers."""
-    return State(weights_of(layers), {tokens: _inputs(model, layers, batch) for tokens, batch in batches.items()})
+    return State(
+        weights_of(layers),
+        {tokens: _inputs(model, layers, batch) for tokens, batch in batches.items()},
+    )
 
 
 def weights_of(layers: Sequence[Layer]) -> Inputs:
@@ -152,24 +172,34 @@ def reading(model: nn.Module, layers: Sequence[Layer]) -> Iterator[Inputs]:
 @torch.no_grad()
 def ratios(layers: Sequence[Layer], before: State, now: State) -> Iterator[Ratio]:
     """Every layer on every set of tokens; the numbers are fetched from the device together."""
-    ledger, keys = Ledger(), []
+    ledger = Ledger()
+    keys = []
     for tokens, inputs in before.inputs.items():
         for layer in layers:
-            x, after = inputs.get(layer.name), now.inputs[tokens].get(layer.name)
-            if x is None or after is None or x.shape != after.shape:  # experts see other tokens every time
+            x = inputs.get(layer.name)
+            after = now.inputs[tokens].get(layer.name)
+            if (
+                x is None or after is None or x.shape != after.shape
+            ):  # experts see other tokens every time
                 continue
             W = before.weights[layer.name]
             products = _products(layer, W, now.weights[layer.name] - W, x, after - x)
-            keys += [(layer.name, layer.role, tokens, kind, ledger.add(y)) for kind, y in products.items()]
+            keys += [
+                (layer.name, layer.role, tokens, kind, ledger.add(y))
+                for kind, y in products.items()
+            ]
     moments = ledger.fetch()
     for *key, slot in keys:
         yield (*key, moments[slot].rms)
 
 
 def _products(layer: Layer, W: Tensor, dW: Tensor, x: Tensor, dx: Tensor) -> dict[str, Tensor]:
-    """Of factors of size one, so that the size of the product is the ratio and nothing underflows."""
+    """Of factors of size one, so that the size of the product is the ratio and nothing
+    underflows."""
     W, dW, x, dx = (_unit(factor) for factor in (W, dW, x, dx))
-    return dict(zip(KINDS, (layer.product(W, dx), layer.product(dW, x), layer.product(dW, dx)), strict=True))
+    return dict(
+        zip(KINDS, (layer.product(W, dx), layer.product(dW, x), layer.product(dW, dx)), strict=True)
+    )
 
 
 def _unit(x: Tensor) -> Tensor:

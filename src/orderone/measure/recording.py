@@ -1,4 +1,5 @@
-"""What a probe does: it listens to passes and steps, and turns what each step shows into lines of a table."""
+"""What a probe does: it listens to passes and steps, and turns what each step shows into lines of a
+table."""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -29,11 +30,14 @@ QUANTITIES = (*DEFAULT, "scores", "score change")
 CHANGES = {"output": "change", "scores": "score change"}
 COLUMNS = ["step", "module", "quantity", *records.SIZES]
 OF_PASSES = {"input", "output", "output gradient", "change", "scores", "score change"}
-TRAINING = object()  # in the place of a fixed batch: every training pass is on the same one, and needs no repetition
+TRAINING = (
+    object()
+)  # in the place of a fixed batch: every training pass is on the same one, and needs no repetition
 
 
 class Probe:
-    """Made by `probe`. `frame` has all steps that are over, at any time, also within the context."""
+    """Made by `probe`. `frame` has all steps that are over, at any time, also within the
+    context."""
 
     def __init__(
         self,
@@ -45,25 +49,35 @@ class Probe:
         every: int = 1,
         provenance: Mapping[str, Any] | None = None,
     ):
-        self.model, self.optimizer, self.batch = model, optimizer, batch
-        self.quantities, self.wanted, self.every = frozenset(quantities), wanted, every
+        self.model = model
+        self.optimizer = optimizer
+        self.batch = batch
+        self.quantities = frozenset(quantities)
+        self.wanted = wanted
+        self.every = every
         self._compared = {kind for kind, change in CHANGES.items() if change in self.quantities}
         self._of_training = self._kinds_of_training()
         self.provenance = dict(provenance or {})
-        self.step, self._due = 0, True  # whether this step is recorded
+        self.step = 0
+        self._due = True  # whether this step is recorded
         self._history = History()
-        self._parameters = {name: item.tensor for name, item in inventory(model).items() if wanted(name)}
+        self._parameters = {
+            name: item.tensor for name, item in inventory(model).items() if wanted(name)
+        }
         self._updates = Updates()
-        self._written_over: dict[Key, bool] = {}  # whether somebody writes into it after it was seen
+        self._written_over: dict[
+            Key, bool
+        ] = {}  # whether somebody writes into it after it was seen
         self._reference = Reference()
         self._only_changes = self._gradients_later = self._began = False
         self._shown = Shown(self.quantities, self._written_over)
 
-    # --- reading -----------------------------------------------------------------------------------------------------
+    # --- reading ----------------------------------------------------------------------------------
 
     @property
     def frame(self) -> "pd.DataFrame":
-        """One line for each step, module (or tensor) and quantity: rms, mean, largest absolute value, finite fraction."""
+        """One line for each step, module (or tensor) and quantity: rms, mean, largest absolute
+        value, finite fraction."""
         rows = [(step, module, quantity, *m.row()) for step, module, quantity, m in self.rows]
         return records.table(rows, COLUMNS, self.provenance | records.versions())
 
@@ -74,9 +88,11 @@ class Probe:
     @property
     def same_output(self) -> dict[str, str]:
         """In the first step, modules that give a tensor another module has given."""
-        return self._history.steps[0].same_outputs() if self._history.steps else {}
+        if self._history.steps:
+            return self._history.steps[0].same_outputs()
+        return {}
 
-    # --- watching ----------------------------------------------------------------------------------------------------
+    # --- watching ---------------------------------------------------------------------------------
 
     @contextmanager
     def watch(self) -> Iterator["Probe"]:
@@ -95,7 +111,9 @@ class Probe:
             return
         root = unwrap(self.model)
         own = is_own(root)
-        begin = root.register_forward_pre_hook(lambda called, _: self._begin() if own(called) else None)
+        begin = root.register_forward_pre_hook(
+            lambda called, _: self._begin() if own(called) else None
+        )
         stack.callback(begin.remove)
         kinds = (self._of_training | self._compared) & {"input", "output"}
         stack.enter_context(watching(self.model, self._saw, self.wanted, kinds, self._listens))
@@ -103,11 +121,14 @@ class Probe:
             stack.enter_context(watching_scores(self.model, self._saw_scores))
 
     def _kinds_of_training(self) -> set[str]:
-        """What is looked at in training passes. Outputs, too, if only their gradients are asked for."""
+        """What is looked at in training passes. Outputs, too, if only their gradients are asked
+        for."""
         kinds = {"input", "output", "scores"} & self.quantities
         if "output gradient" in self.quantities:
             kinds.add("output")
-        return kinds | self._compared if self.batch is TRAINING else kinds
+        if self.batch is TRAINING:
+            return kinds | self._compared
+        return kinds
 
     def _step_hooks(self) -> Iterator[RemovableHandle]:
         if self.optimizer is not None:
@@ -116,7 +137,9 @@ class Probe:
         elif "gradient" in self.quantities:
             for name, p in self._parameters.items():
                 if p.requires_grad:
-                    yield p.register_post_accumulate_grad_hook(lambda p, name=name: self._accumulated(name, p))
+                    yield p.register_post_accumulate_grad_hook(
+                        lambda p, name=name: self._accumulated(name, p)
+                    )
 
     def _advance(self) -> None:
         self.flush()
@@ -147,19 +170,27 @@ class Probe:
 
     def _compare_one(self, key: Key, x: Tensor, number: int) -> None:
         ledger = self._shown.ledger
-        if self._only_changes and is_plain(x) and not is_here(x) and not self._written_over.get(key, True):
+        if (
+            self._only_changes
+            and is_plain(x)
+            and not is_here(x)
+            and not self._written_over.get(key, True)
+        ):
             self._reference.await_change(key, x, number)
             if self._reference.waiting > memory(x.device):
                 self._put_changes()
             return
-        change = self._reference.change(key, x, number, ledger.keep if self._only_changes else ledger.add)
+        change = self._reference.change(
+            key, x, number, ledger.keep if self._only_changes else ledger.add
+        )
         if change is not None:
             self._shown.put((key[0], CHANGES[key[1]]), change)
 
-    # --- steps -------------------------------------------------------------------------------------------------------
+    # --- steps ------------------------------------------------------------------------------------
 
     def _begin(self) -> None:
-        """A pass begins. Without an optimizer it is a new step, unless it only repeats one (checkpointed activations)."""
+        """A pass begins. Without an optimizer it is a new step, unless it only repeats one
+        (checkpointed activations)."""
         self._reference.rewind()
         repeats = self._only_changes or torch._C._current_graph_task_id() != -1
         if self.optimizer is not None or repeats or not torch.is_grad_enabled():
@@ -176,12 +207,14 @@ class Probe:
 
     @torch.no_grad()
     def _remember(self, optimizer: Optimizer, args: tuple, kwargs: Mapping[str, Any]) -> None:
-        """Before a step: some optimizers write into gradients. With a closure there are none yet, and those a GradScaler
-        leaves to the optimizer to unscale are not themselves yet."""
+        """Before a step: some optimizers write into gradients. With a closure there are none yet,
+        and those a GradScaler leaves to the optimizer to unscale are not themselves yet."""
         if not self._due:
             return
         closure = args[1] if len(args) > 1 else kwargs.get("closure")
-        self._gradients_later = closure is not None or getattr(optimizer, "grad_scale", None) is not None
+        self._gradients_later = (
+            closure is not None or getattr(optimizer, "grad_scale", None) is not None
+        )
         updates = "update" in self.quantities
         for name, p in self._parameters.items():  # all of one tensor, while the cache has it
             self._shown.note(name, "weight", p)
@@ -210,11 +243,13 @@ class Probe:
             self._shown.settle()
 
     def _compare(self) -> None:
-        """A pass on the fixed batch, if there is one. Of the model itself: wrappers talk to other processes."""
+        """A pass on the fixed batch, if there is one. Of the model itself: wrappers talk to other
+        processes."""
         if self.batch is None or self.batch is TRAINING or not self._compared:
             return
         args, kwargs = call_with(self.batch)
-        self._only_changes, self._in_pass = True, Identities()
+        self._only_changes = True
+        self._in_pass = Identities()
         try:
             with repeatable(self.model), torch.no_grad():
                 unwrap(self.model)(*args, **kwargs)
@@ -248,4 +283,5 @@ class Probe:
 
     def _forget(self) -> None:
         self._clear()
-        self._updates, self._reference = Updates(), Reference()
+        self._updates = Updates()
+        self._reference = Reference()

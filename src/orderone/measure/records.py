@@ -1,4 +1,5 @@
-"""Records: tidy tables that say where they come from, written as JSON lines or Parquet and read back the same."""
+"""Records: tidy tables that say where they come from, written as JSON lines or Parquet and read
+back the same."""
 
 import json
 import math
@@ -37,14 +38,19 @@ def versions() -> dict[str, str]:
 def table(rows: Any, columns: list[str], provenance: Mapping[str, Any]) -> pd.DataFrame:
     """A frame whose attributes hold units and provenance; pandas carries them along."""
     frame = pd.DataFrame(rows, columns=columns)
-    frame.attrs = {"units": {c: UNITS[c] for c in columns if c in UNITS}, PROVENANCE: dict(provenance)}
+    frame.attrs = {
+        "units": {c: UNITS[c] for c in columns if c in UNITS},
+        PROVENANCE: dict(provenance),
+    }
     return frame
 
 
 def write(frame: pd.DataFrame, path: str | PathLike[str]) -> None:
-    """By the ending: .parquet, or .jsonl, whose first line holds units, provenance and the types of the columns. JSON has
-    no word for what is not finite: it is written as "NaN", "Infinity", "-Infinity"."""
-    path, frame = _known(path), frame.copy(deep=False)
+    """By the ending: .parquet, or .jsonl, whose first line holds units, provenance and the types of
+    the columns. JSON has no word for what is not finite: it is written as "NaN", "Infinity",
+    "-Infinity"."""
+    path = _known(path)
+    frame = frame.copy(deep=False)
     frame.attrs = _plain(frame.attrs)
     if path.suffix == ".parquet":
         _needs_pyarrow(lambda: frame.to_parquet(path, index=False))
@@ -65,7 +71,9 @@ def _lines(frame: pd.DataFrame) -> Iterator[dict[str, Any]]:
 def _cells(column: pd.Series) -> list[Any]:
     if pd.api.types.is_float_dtype(column.dtype):
         return [_plain(x) for x in column]
-    return [None if missing else _plain(x) for x, missing in zip(column, column.isna(), strict=True)]
+    return [
+        None if missing else _plain(x) for x, missing in zip(column, column.isna(), strict=True)
+    ]
 
 
 def _plain(value: Any) -> Any:
@@ -77,8 +85,14 @@ def _plain(value: Any) -> Any:
     if isinstance(value, np.generic):
         return _plain(value.item())
     if isinstance(value, float) and not math.isfinite(value):
-        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
-    return value if value is None or isinstance(value, (str, int, float)) else str(value)
+        if math.isnan(value):
+            return "NaN"
+        if value > 0:
+            return "Infinity"
+        return "-Infinity"
+    if value is None or isinstance(value, (str, int, float)):
+        return value
+    return str(value)
 
 
 def read(path: str | PathLike[str]) -> pd.DataFrame:
@@ -90,7 +104,8 @@ def read(path: str | PathLike[str]) -> pd.DataFrame:
         head, *rows = [json.loads(line) for line in file if line.strip()] or [None]
     if not isinstance(head, dict) or not {"attrs", "columns"} <= head.keys():
         raise ValueError(
-            f"path: expected a file that `write` wrote, got {path.name}, whose first line names no columns"
+            f"path: expected a file that `write` wrote, got {path.name}, whose first line names no"
+            " columns"
         )
     frame = pd.DataFrame(rows, columns=list(head["columns"])).astype(head["columns"])
     frame.attrs = head["attrs"]
@@ -100,7 +115,9 @@ def read(path: str | PathLike[str]) -> pd.DataFrame:
 def _known(path: str | PathLike[str]) -> Path:
     path = Path(path)
     if path.suffix not in (".jsonl", ".parquet"):
-        raise ValueError(f"path: expected a name that ends in .jsonl or .parquet, got {path.name!r}")
+        raise ValueError(
+            f"path: expected a name that ends in .jsonl or .parquet, got {path.name!r}"
+        )
     return path
 
 
@@ -108,4 +125,6 @@ def _needs_pyarrow(action: Any) -> Any:
     try:
         return action()
     except ImportError as error:
-        raise ValueError("Parquet needs pyarrow; pip install 'orderone[parquet]', or write .jsonl") from error
+        raise ValueError(
+            "Parquet needs pyarrow; pip install 'orderone[parquet]', or write .jsonl"
+        ) from error

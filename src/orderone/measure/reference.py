@@ -15,7 +15,8 @@ SEED = 0  # of what is random in a repeated pass: the same masks every time
 
 
 class Reference:
-    """The outputs of a first pass, by module and call: a shared module is called several times in one pass."""
+    """The outputs of a first pass, by module and call: a shared module is called several times in
+    one pass."""
 
     def __init__(self) -> None:
         self._first: dict[tuple[Key, int], Tensor] = {}
@@ -28,14 +29,16 @@ class Reference:
         self._calls: dict[Key, int] = {}
         self._copies: dict[int, Tensor] = {}
         self._compared: dict[Pair, int] = {}
-        self._waiting: dict[Pair, tuple[Tensor, Tensor, int]] = {}  # both, and the version of the one
+        self._waiting: dict[
+            Pair, tuple[Tensor, Tensor, int]
+        ] = {}  # both, and the version of the one
         self._asked: list[tuple[Key, Pair]] = []
         self.waiting = 0  # bytes
 
     @torch.no_grad()
     def change(self, key: Key, x: Tensor, number: int, slot: Callable[[Tensor], int]) -> int | None:
-        """The `slot` of the change of `x` since the first pass; `number` tells tensors apart, so that one that several
-        modules give is copied and compared once."""
+        """The `slot` of the change of `x` since the first pass; `number` tells tensors apart, so
+        that one that several modules give is copied and compared once."""
         first = self._counterpart(key, x, number)
         if first is None:
             return None
@@ -45,7 +48,8 @@ class Reference:
         return self._compared[pair]
 
     def await_change(self, key: Key, x: Tensor, number: int) -> None:
-        """The same for a pass without gradients, to be computed by `changes` together with all others."""
+        """The same for a pass without gradients, to be computed by `changes` together with all
+        others."""
         first = self._counterpart(key, x, number)
         if first is not None:
             pair = (number, id(first))
@@ -55,12 +59,20 @@ class Reference:
                 self.waiting += x.nbytes
 
     @torch.no_grad()
-    def changes(self, slots: Callable[[Iterable[Tensor]], Iterable[int]]) -> Iterator[tuple[Key, int | None]]:
+    def changes(
+        self, slots: Callable[[Iterable[Tensor]], Iterable[int]]
+    ) -> Iterator[tuple[Key, int | None]]:
         """All that are awaited. What was written over since it was seen has none."""
-        waiting, asked = self._waiting, self._asked
-        self._waiting, self._asked, self.waiting = {}, [], 0
-        whole = {pair: (x, first) for pair, (x, first, seen) in waiting.items() if version(x) == seen}
-        now, before = [x for x, _ in whole.values()], [first for _, first in whole.values()]
+        waiting = self._waiting
+        asked = self._asked
+        self._waiting = {}
+        self._asked = []
+        self.waiting = 0
+        whole = {
+            pair: (x, first) for pair, (x, first, seen) in waiting.items() if version(x) == seen
+        }
+        now = [x for x, _ in whole.values()]
+        before = [first for _, first in whole.values()]
         differences = torch._foreach_sub(now, before) if whole else ()  # pyright: ignore[reportPrivateImportUsage]
         found = dict(zip(whole, slots(differences), strict=True))
         return ((key, found.get(pair)) for key, pair in asked)
@@ -81,10 +93,16 @@ class Reference:
 
 @contextmanager
 def repeatable(model: nn.Module) -> Iterator[None]:
-    """The same random numbers every time, in the mode the model is in; buffers and random state stay as they were."""
+    """The same random numbers every time, in the mode the model is in; buffers and random state
+    stay as they were."""
     modules = [*model.modules()]
     buffers = [(module, dict(module._buffers)) for module in modules if module._buffers]
-    contents = [(buffer, buffer.clone()) for _, own in buffers for buffer in own.values() if buffer is not None]
+    contents = [
+        (buffer, buffer.clone())
+        for _, own in buffers
+        for buffer in own.values()
+        if buffer is not None
+    ]
     parameters = (p for module in modules for p in module._parameters.values() if p is not None)
     try:
         with seeded(SEED, sorted({p.get_device() for p in parameters if p.is_cuda})):
@@ -93,4 +111,6 @@ def repeatable(model: nn.Module) -> Iterator[None]:
         for module, own in buffers:  # some are written into, some replaced
             module._buffers.update(own)
         for buffer, content in contents:
-            buffer.data.copy_(content)  # without a new version: a graph may hold it, and finds it as it was
+            buffer.data.copy_(
+                content
+            )  # without a new version: a graph may hold it, and finds it as it was

@@ -1,4 +1,5 @@
-"""One short training, recorded: what `build` gives at one size, trained for a few steps under a probe."""
+"""One short training, recorded: what `build` gives at one size, trained for a few steps under a
+probe."""
 
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -23,8 +24,8 @@ from orderone.planning.optimizers import fused_options
 
 SAME = 1e-3  # rates that differ by less are the same
 WANTED = (
-    "build: expected a function of the size that returns an nn.Module, a plan, or (module, optimizer) if they are scaled "
-    "already; got {}"
+    "build: expected a function of the size that returns an nn.Module, a plan, or (module,"
+    " optimizer) if they are scaled already; got {}"
 )
 Planner = Callable[[nn.Module], Plan]
 Progress = Callable[[int, int, str], None]
@@ -50,19 +51,29 @@ class Run:
     losses: list[float] = field(default_factory=list)
     same_output: dict[str, str] = field(default_factory=dict)
     rates: list[dict[str, float]] = field(default_factory=list)  # learning rates, step by step
-    ratios: list[Ratio] = field(default_factory=list)  # alignment across the last step, if it was asked for
-    penalties: dict[str, float] = field(default_factory=dict)  # of weight decay that is added to gradients
+    ratios: list[Ratio] = field(
+        default_factory=list
+    )  # alignment across the last step, if it was asked for
+    penalties: dict[str, float] = field(
+        default_factory=dict
+    )  # of weight decay that is added to gradients
     steps: int = 0  # completed ones
     ended: str = ""
     remarks: list[str] = field(default_factory=list)
 
 
 def run_all(
-    sizes: list[int], seeds: list[int], action: Callable[[int, int], None], axis: str, progress: Progress | None = None
+    sizes: list[int],
+    seeds: list[int],
+    action: Callable[[int, int], None],
+    axis: str,
+    progress: Progress | None = None,
 ) -> tuple[list[str], bool]:
-    """All sizes for one seed, then for the next: whoever interrupts has something to fit. The first run may fail; a later
-    one costs itself only. Returns what went wrong, and whether it was interrupted."""
-    runs, troubles = [(size, seed) for seed in seeds for size in sizes], []
+    """All sizes for one seed, then for the next: whoever interrupts has something to fit. The first
+    run may fail; a later one costs itself only. Returns what went wrong, and whether it was
+    interrupted."""
+    runs = [(size, seed) for seed in seeds for size in sizes]
+    troubles = []
     for done, (size, seed) in enumerate(runs):
         if progress:
             progress(done, len(runs), f"{axis} {size}, seed {seed}")
@@ -80,7 +91,8 @@ def run_all(
 
 
 def read_setup(built: Any, planner: Planner, scheduler: Callable[[Optimizer], Any] | None) -> Setup:
-    """A module (to be planned), a plan, or a module or plan with its own optimizer and, at most, a scheduler."""
+    """A module (to be planned), a plan, or a module or plan with its own optimizer and, at most, a
+    scheduler."""
     built, *own = built if isinstance(built, (tuple, list)) and built else (built,)
     if isinstance(built, nn.Module) and not own:
         built = planner(built)
@@ -88,10 +100,19 @@ def read_setup(built: Any, planner: Planner, scheduler: Callable[[Optimizer], An
         built.apply()
     plan = built if isinstance(built, Plan) else None
     model = plan.bound() if plan else built
-    if not isinstance(model, nn.Module) or (own and not isinstance(own[0], Optimizer)) or len(own) > 2:
+    if (
+        not isinstance(model, nn.Module)
+        or (own and not isinstance(own[0], Optimizer))
+        or len(own) > 2
+    ):
         raise ValueError(WANTED.format(", ".join(type(x).__name__ for x in (built, *own))))
     optimizer = own[0] if own else _optimizer(plan)
-    made = own[1] if len(own) == 2 else scheduler(optimizer) if scheduler else None
+    if len(own) == 2:
+        made = own[1]
+    elif scheduler:
+        made = scheduler(optimizer)
+    else:
+        made = None
     return Setup(model, optimizer, made, plan)
 
 
@@ -119,18 +140,26 @@ def train(
     layers: Sequence[Layer] = (),
     quantities: tuple[str, ...] = QUANTITIES,
 ) -> Run:
-    """`fixed`: all batches are one, and passes on it draw no random numbers, so that training shows the changes too.
-    `decay`: measure the weight decay by itself. `layers`: whose alignment to measure across the last step."""
+    """`fixed`: all batches are one, and passes on it draw no random numbers, so that training shows
+    the changes too. `decay`: measure the weight decay by itself. `layers`: whose alignment to
+    measure across the last step."""
     model = setup.model
-    batches = [on_device(batches[0], model)] * len(batches) if fixed else [on_device(b, model) for b in batches]
+    if fixed:
+        batches = [on_device(batches[0], model)] * len(batches)
+    else:
+        batches = [on_device(b, model) for b in batches]
     if decay:
         try:
             found = decay_of(model, setup.optimizer)
             run.rows += [(0, name, "decay", moments) for name, moments in found.fractions.items()]
             run.penalties = found.penalties
-        except Exception as error:  # some modules and optimizers refuse to be copied, in ways of their own
+        except (
+            Exception
+        ) as error:  # some modules and optimizers refuse to be copied, in ways of their own
             run.remarks.append(f"weight decay was not measured ({type(error).__name__}: {error})")
-    probe = Probe(model, setup.optimizer, TRAINING if fixed else call_inputs(batches[0]), quantities)
+    probe = Probe(
+        model, setup.optimizer, TRAINING if fixed else call_inputs(batches[0]), quantities
+    )
     states: list[State] = []  # before and after the last step
     look = partial(_looking, model, layers, batches[0], fixed, states)
     with probe.watch():
@@ -149,8 +178,11 @@ def train(
 
 
 @contextmanager
-def _looking(model: nn.Module, layers: Sequence[Layer], batch: Any, fixed: bool, states: list[State]) -> Iterator[None]:
-    """Adds what the model is when the context opens: if `fixed`, from the pass inside it, otherwise from one of its own."""
+def _looking(
+    model: nn.Module, layers: Sequence[Layer], batch: Any, fixed: bool, states: list[State]
+) -> Iterator[None]:
+    """Adds what the model is when the context opens: if `fixed`, from the pass inside it, otherwise
+    from one of its own."""
     if not layers:
         yield
     elif fixed:
@@ -167,7 +199,10 @@ def step(setup: Setup, batch: Any, loss: Loss | None, run: Run) -> bool:
     """One update, unless the loss is not finite."""
     value = loss_of(setup.model, batch, loss)
     if not value.requires_grad:
-        raise ValueError("loss: expected one that depends on what is trained; is it detached, or is everything frozen?")
+        raise ValueError(
+            "loss: expected one that depends on what is trained; is it detached, or is everything"
+            " frozen?"
+        )
     run.losses.append(number := float(value.detach()))
     if not math.isfinite(number):
         run.ended = f"the loss is {number} at step {run.steps}"

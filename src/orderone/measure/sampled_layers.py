@@ -1,13 +1,16 @@
 """One layer of many random networks at once, without their weights.
 
-Given the layers below, the pre-activations of a layer are n independent Gaussian vectors over the m inputs,
+Given the layers below, the pre-activations of a layer are n independent Gaussian vectors over the m
+inputs,
 
-    z_i ~ N(0, V),   i = 1 ... n,      V' = (c/n) sum_i phi(z_i) phi(z_i)^T           S3 (2.2), (3.4)-(3.5)
+    z_i ~ N(0, V),   i = 1 ... n,      V' = (c/n) sum_i phi(z_i) phi(z_i)^T           S3 (2.2),
+                                       (3.4)-(3.5)
 
-so a layer costs m n normal numbers and no n x n matrix, and V' has exactly the law that weights would give it. Rows of
-inputs are (m, samples, n) in single precision; covariances live as lower factors L, V = L L^T, (m, m, samples) in double
-precision. The factor of the next layer comes from Gram-Schmidt on phi(z) and not from sums of products: 1 - rho, which is
-all that is left of two inputs deep in a network, keeps its digits down to 1e-13.
+so a layer costs m n normal numbers and no n x n matrix, and V' has exactly the law that weights
+would give it. Rows of inputs are (m, samples, n) in single precision; covariances live as lower
+factors L, V = L L^T, (m, m, samples) in double precision. The factor of the next layer comes from
+Gram-Schmidt on phi(z) and not from sums of products: 1 - rho, which is all that is left of two
+inputs deep in a network, keeps its digits down to 1e-13.
 """
 
 from collections.abc import Callable
@@ -23,7 +26,8 @@ class Draw:
     """Normal numbers for `width` neurons of every network, from a stream of its own."""
 
     def __init__(self, width: int, dtype: torch.dtype, seed: int, device: torch.device):
-        self._width, self._dtype = width, dtype
+        self._width = width
+        self._dtype = dtype
         self._generator = torch.Generator(device=device).manual_seed(seed)
 
     def empty(self, L: Tensor) -> Tensor:
@@ -44,18 +48,25 @@ class Draw:
 
 
 class Homogeneous:
-    """phi(x) = major max(x, 0) + minor min(x, 0). Norms do not matter to phi: they are kept apart."""
+    """phi(x) = major max(x, 0) + minor min(x, 0). Norms do not matter to phi: they are kept
+    apart."""
 
     def __init__(self, L: Tensor, slopes: tuple[float, float], width: int, draw: Draw):
         # under z -> -z the two slopes change places and the law of V stays
         major, minor = sorted(slopes, key=abs, reverse=True)
-        self._slope, self._scale = minor / major, (2 / (1 + (minor / major) ** 2) / width) ** 0.5
-        self._L, self._draw, self._buffer = L, draw, draw.empty(L)
+        self._slope = minor / major
+        self._scale = (2 / (1 + (minor / major) ** 2) / width) ** 0.5
+        self._L = L
+        self._draw = draw
+        self._buffer = draw.empty(L)
 
     def step(self) -> None:
         unit, norm = rows(self._L)
         z = correlated(self._draw(self._buffer), unit, first=True)
-        x = torch.nn.functional.leaky_relu_(z, self._slope) if self._slope else z.relu_()
+        if self._slope:
+            x = torch.nn.functional.leaky_relu_(z, self._slope)
+        else:
+            x = z.relu_()
         self._L = gram_schmidt(x).mul_((norm * self._scale)[:, None])
 
     def factor(self) -> Tensor:
@@ -65,8 +76,14 @@ class Homogeneous:
 class Smooth:
     """phi(x) any function; c is its normalizer."""
 
-    def __init__(self, L: Tensor, phi: Callable[[Tensor], Tensor], c: float, width: int, draw: Draw):
-        self._L, self._phi, self._scale, self._draw, self._buffer = L, phi, (c / width) ** 0.5, draw, draw.empty(L)
+    def __init__(
+        self, L: Tensor, phi: Callable[[Tensor], Tensor], c: float, width: int, draw: Draw
+    ):
+        self._L = L
+        self._phi = phi
+        self._scale = (c / width) ** 0.5
+        self._draw = draw
+        self._buffer = draw.empty(L)
 
     def step(self) -> None:
         x = self._phi(correlated(self._draw(self._buffer), self._L))
@@ -77,15 +94,21 @@ class Smooth:
 
 
 class Linear:
-    """phi(x) = x: V' is Wishart, and its factor is L times Bartlett's triangular matrix. m^2 numbers a layer, for any n."""
+    """phi(x) = x: V' is Wishart, and its factor is L times Bartlett's triangular matrix. m^2
+    numbers a layer, for any n."""
 
     def __init__(self, L: Tensor, width: int, draw: Draw):
-        self._L, self._width, self._draw = L, width, draw
-        freedom = torch.arange(width, width - len(L), -1, dtype=L.dtype, device=L.device).clamp(min=0)
+        self._L = L
+        self._width = width
+        self._draw = draw
+        freedom = torch.arange(width, width - len(L), -1, dtype=L.dtype, device=L.device).clamp(
+            min=0
+        )
         self._half = (freedom / 2)[:, None].expand(len(L), L.shape[2]).contiguous()
 
     def step(self) -> None:
-        """Below the diagonal normal numbers, on it roots of chi-square numbers; with n < m the last columns are zero."""
+        """Below the diagonal normal numbers, on it roots of chi-square numbers; with n < m the last
+        columns are zero."""
         T = self._draw.bartlett(self._half)
         self._L = torch.einsum("ikp,kjp->ijp", self._L, T) * self._width**-0.5
 
@@ -94,12 +117,16 @@ class Linear:
 
 
 class Residual:
-    """z' = z + W relu(z) / sqrt(d n): S3 (2.12). The state is z itself; V is its covariance (erratum S3.10)."""
+    """z' = z + W relu(z) / sqrt(d n): S3 (2.12). The state is z itself; V is its covariance
+    (erratum S3.10)."""
 
     def __init__(self, L: Tensor, width: int, depth: int, draw: Draw):
         unit, norm = rows(L)  # relu does not see norms
-        self._draw, self._scale, self._norm = draw, (depth * width) ** -0.5, norm * width**-0.5
-        self._z, self._buffer = correlated(draw(draw.empty(L)), unit), draw.empty(L)
+        self._draw = draw
+        self._scale = (depth * width) ** -0.5
+        self._norm = norm * width**-0.5
+        self._z = correlated(draw(draw.empty(L)), unit)
+        self._buffer = draw.empty(L)
 
     def step(self) -> None:
         R = gram_schmidt(self._z.relu()) * self._scale
@@ -109,7 +136,9 @@ class Residual:
         return gram_schmidt(self._z.clone()) * self._norm[:, None]
 
 
-Layers: TypeAlias = Homogeneous | Smooth | Linear | Residual  # a chunk of networks, on their way through the layers
+Layers: TypeAlias = (
+    Homogeneous | Smooth | Linear | Residual
+)  # a chunk of networks, on their way through the layers
 
 
 def rows(L: Tensor) -> tuple[Tensor, Tensor]:
@@ -119,7 +148,8 @@ def rows(L: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def correlated(g: Tensor, L: Tensor, first: bool = False) -> Tensor:
-    """z_i = sum_j L_ij g_j for every neuron. May overwrite g. `first` says that the first row of L is 1, 0, ..., 0."""
+    """z_i = sum_j L_ij g_j for every neuron. May overwrite g. `first` says that the first row of L
+    is 1, 0, ..., 0."""
     if len(g) > MOST_LOOPED:
         return torch.einsum("ijs,jsn->isn", L.to(g.dtype), g)
     L = L.to(g.dtype)[..., None]
@@ -145,5 +175,7 @@ def gram_schmidt(x: Tensor) -> Tensor:
         if j < m - 1:
             dots = torch.linalg.vecdot(x[j + 1 :], x[j]) / torch.where(norm > 0, norm, torch.inf)
             R[j + 1 :, j] = dots
-            x[j + 1 :].addcmul_((dots / torch.where(norm > 0, norm, torch.inf))[..., None], x[j], value=-1)
+            x[j + 1 :].addcmul_(
+                (dots / torch.where(norm > 0, norm, torch.inf))[..., None], x[j], value=-1
+            )
     return R

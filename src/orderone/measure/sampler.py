@@ -7,8 +7,9 @@
     linear          x
     resnet          z' = z + W relu(z) / sqrt(d n), S3 (2.12)
 
-V_l = (c/n) <phi_l, phi_l> over inputs, with c = 1 / E phi_s(g)^2; for resnet V_l = <z_l, z_l> / n (erratum S3.10).
-`sampled_layers` has one layer of each kind, at m n normal numbers a layer and network, or m^2 for linear networks.
+V_l = (c/n) <phi_l, phi_l> over inputs, with c = 1 / E phi_s(g)^2; for resnet V_l = <z_l, z_l> / n
+(erratum S3.10). `sampled_layers` has one layer of each kind, at m n normal numbers a layer and
+network, or m^2 for linear networks.
 """
 
 from collections.abc import Callable
@@ -27,8 +28,18 @@ from orderone.measure.sampled_layers import Draw, Homogeneous, Layers, Linear, R
 from orderone.theory.limits.shaped import ShapedReLU, ShapedSmooth
 from orderone.theory.limits.triangular import cholesky
 
-KINDS = ("relu", "shaped-relu", "shaped-smooth", "shaped", "linear", "resnet")  # "shaped" is short for "shaped-smooth"
-MEMORY = {"cpu": 2**21, "other": 2**30}  # bytes of one chunk: what stays in a core's cache; what fills a GPU
+KINDS = (
+    "relu",
+    "shaped-relu",
+    "shaped-smooth",
+    "shaped",
+    "linear",
+    "resnet",
+)  # "shaped" is short for "shaped-smooth"
+MEMORY = {
+    "cpu": 2**21,
+    "other": 2**30,
+}  # bytes of one chunk: what stays in a core's cache; what fills a GPU
 COPIES = 3  # arrays of a chunk's size that a step holds at once
 
 if TYPE_CHECKING:
@@ -57,23 +68,31 @@ def sample_network(
     memory: Count | None = None,
     progress: Progress = None,
 ) -> Array:
-    """Covariances over inputs of the last of `depth` hidden layers of `samples` networks, (samples, m, m).
+    """Covariances over inputs of the last of `depth` hidden layers of `samples` networks, (samples,
+    m, m).
 
-    `kind` is relu, shaped-relu, shaped-smooth, linear or resnet. `V0` is the covariance of the inputs, X @ X.T / features.
-    With `layers`, all layers: (samples, depth, m, m). A torch tensor V0 gives a tensor on its device, anything else a
-    numpy array. Covariances are in double precision, the normal numbers of `dtype`; float32 keeps 1 - rho down to 1e-13.
-    Where activations overflow, as growing smooth ones may, V is infinite.
+    `kind` is relu, shaped-relu, shaped-smooth, linear or resnet. `V0` is the covariance of the
+    inputs, X @ X.T / features. With `layers`, all layers: (samples, depth, m, m). A torch tensor V0
+    gives a tensor on its device, anything else a numpy array. Covariances are in double precision,
+    the normal numbers of `dtype`; float32 keeps 1 - rho down to 1e-13. Where activations overflow,
+    as growing smooth ones may, V is infinite.
 
-    `memory` is how many bytes to draw at once. Equal seeds give equal numbers if dtype, device and memory are equal.
-    `progress` is a function that is called with what is done, the total, and a word.
+    `memory` is how many bytes to draw at once. Equal seeds give equal numbers if dtype, device and
+    memory are equal. `progress` is a function that is called with what is done, the total, and a
+    word.
     """
     start, _ = covariance(V0)
-    width, depth, samples = count(width, "width"), count(depth, "depth"), count(samples, "samples")
-    kind, seed = one_of(kind, KINDS, "kind of network"), count(seed, "seed", least=0)
+    width = count(width, "width")
+    depth = count(depth, "depth")
+    samples = count(samples, "samples")
+    kind = one_of(kind, KINDS, "kind of network")
+    seed = count(seed, "seed", least=0)
     numbers = getattr(torch, one_of(dtype, ("float32", "float64"), "dtype"))
     V = _on(start, device)
     if progress is not None and not callable(progress):
-        raise ValueError(f"progress: expected a function of what is done, the total and a word, got {progress!r}")
+        raise ValueError(
+            f"progress: expected a function of what is done, the total and a word, got {progress!r}"
+        )
     begin = _networks(kind, width, depth, p, ShapedReLU(c_plus, c_minus), phi, a, V)
     chunk = _chunk(V, width, samples, kind, numbers, memory)
     out = V.new_empty((samples, depth, *V.shape) if layers else (samples, *V.shape))
@@ -84,7 +103,9 @@ def sample_network(
         _run(begin(L.expand(-1, -1, last - first), draw), depth, out[first:last], layers)
         if progress is not None:
             progress(last, samples, f"networks of width {width} and depth {depth}")
-    return out.to(start.dtype) if isinstance(start, Tensor) else out.cpu().numpy()
+    if isinstance(start, Tensor):
+        return out.to(start.dtype)
+    return out.cpu().numpy()
 
 
 def _on(start: Array, device: Any) -> Tensor:
@@ -131,7 +152,9 @@ def _product(L: Tensor) -> Tensor:
     return torch.where(V.isfinite().all(-1).all(-1)[:, None, None], V, torch.inf)
 
 
-def _chunk(V: Tensor, width: int, samples: int, kind: str, numbers: torch.dtype, memory: Count | None) -> int:
+def _chunk(
+    V: Tensor, width: int, samples: int, kind: str, numbers: torch.dtype, memory: Count | None
+) -> int:
     """How many networks to hold at once: equal shares, none of them over the limit."""
     usual = MEMORY["cpu" if V.device.type == "cpu" else "other"]
     limit = usual if memory is None else count(memory, "memory") // COPIES

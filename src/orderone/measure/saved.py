@@ -1,6 +1,7 @@
 """The records of a check that was saved, with the exponents that can be fitted to them.
 
-Verdicts compare these with what a rule predicts for the model, which records do not hold: `coord_check` gives them.
+Verdicts compare these with what a rule predicts for the model, which records do not hold:
+`coord_check` gives them.
 """
 
 from dataclasses import dataclass, field
@@ -17,7 +18,10 @@ from orderone.measure.fit import fit_exponents
 from orderone.measure.records import PROVENANCE, read
 
 UNJUDGED = "not judged"
-NOTE = "drawn from saved records, which hold no verdicts: `orderone check ... --html FILE` judges and draws"
+NOTE = (
+    "drawn from saved records, which hold no verdicts: `orderone check ... --html FILE` judges and"
+    " draws"
+)
 
 
 @dataclass
@@ -39,7 +43,9 @@ class Saved:
         lacking = {"seed", "step", "module", "quantity", "rms"} - set(frame)
         if axis is None or lacking:
             what = ", ".join(sorted(lacking)) or "width or depth"
-            raise ValueError(f"{Path(path).name}: expected the records of a check, got a table without {what}")
+            raise ValueError(
+                f"{Path(path).name}: expected the records of a check, got a table without {what}"
+            )
         return Saved(frame, axis, dict(frame.attrs.get(PROVENANCE, {})))
 
     @property
@@ -50,7 +56,9 @@ class Saved:
     @cached_property
     def exponents(self) -> pd.DataFrame:
         """One line for each module and quantity, at the last step at which all runs have it."""
-        sizes = self.frame.pivot_table(index=["module", "quantity", "step"], columns=[self.axis, "seed"], values="rms")
+        sizes = self.frame.pivot_table(
+            index=["module", "quantity", "step"], columns=[self.axis, "seed"], values="rms"
+        )
         whole = sizes[(sizes > 0).all(axis=1) & np.isfinite(sizes).all(axis=1)]
         last = whole.groupby(level=["module", "quantity"]).tail(1)
         runs = sizes.columns.get_level_values(self.axis)
@@ -58,6 +66,8 @@ class Saved:
         fits = fit_exponents(runs.to_numpy(), last.to_numpy()) if enough else []
         rows = [
             (module, quantity, step, fit.exponent, fit.low, fit.high, np.nan, "", "", "")
-            for (module, quantity, step), fit in zip(last.index if enough else (), fits, strict=True)
+            for (module, quantity, step), fit in zip(
+                last.index if enough else (), fits, strict=True
+            )
         ]
         return pd.DataFrame(rows, columns=pd.Index(COLUMNS))

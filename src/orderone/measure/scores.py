@@ -1,8 +1,9 @@
 """Attention scores: what goes into a softmax, watched where Python calls it.
 
-No module gives scores out, and fused attention never forms them; but they are the first thing to grow when queries and
-keys align and are divided by too small a power of the head size. Fused attention is asked for its queries and keys, and
-the scores are formed beside it. Masked entries are left out.
+No module gives scores out, and fused attention never forms them; but they are the first thing to
+grow when queries and keys align and are divided by too small a power of the head size. Fused
+attention is asked for its queries and keys, and the scores are formed beside it. Masked entries are
+left out.
 """
 
 from collections.abc import Callable, Iterator
@@ -24,9 +25,11 @@ _HIDDEN = {"softmax": functional.softmax, "scaled_dot_product_attention": _FUSED
 
 
 @contextmanager
-def watching_scores(model: nn.Module, sink: Callable[[str, Callable[[], Tensor]], None]) -> Iterator[None]:
-    """The scores of every softmax, and the innermost module that was being called, go to `sink`; they are formed when it
-    asks for them."""
+def watching_scores(
+    model: nn.Module, sink: Callable[[str, Callable[[], Tensor]], None]
+) -> Iterator[None]:
+    """The scores of every softmax, and the innermost module that was being called, go to `sink`;
+    they are formed when it asks for them."""
     running: list[str] = []
     mode = _Softmaxes(lambda scores: sink(running[-1], scores))
     modes = ExitStack()
@@ -53,10 +56,16 @@ def watching_scores(model: nn.Module, sink: Callable[[str, Callable[[], Tensor]]
             handle.remove()
 
 
-def _around(module: nn.Module, enter: Callable[[], None], leave: Callable[[], None]) -> Iterator[RemovableHandle]:
+def _around(
+    module: nn.Module, enter: Callable[[], None], leave: Callable[[], None]
+) -> Iterator[RemovableHandle]:
     own = is_own(module)
-    yield module.register_forward_pre_hook(lambda called, _: enter() if own(called) else None, prepend=True)
-    yield module.register_forward_hook(lambda called, *_: leave() if own(called) else None, always_call=True)
+    yield module.register_forward_pre_hook(
+        lambda called, _: enter() if own(called) else None, prepend=True
+    )
+    yield module.register_forward_hook(
+        lambda called, *_: leave() if own(called) else None, always_call=True
+    )
 
 
 class _Softmaxes(TorchFunctionMode):
@@ -80,7 +89,8 @@ class _Softmaxes(TorchFunctionMode):
 
     @contextmanager
     def _inside(self) -> Iterator[None]:
-        """torch hides from a mode what one of its own Python functions calls: there the names are exchanged."""
+        """torch hides from a mode what one of its own Python functions calls: there the names are
+        exchanged."""
         before = {
             "softmax": functional.softmax,
             "scaled_dot_product_attention": functional.scaled_dot_product_attention,
@@ -105,15 +115,21 @@ class _Softmaxes(TorchFunctionMode):
 
 @torch.no_grad()
 def _shown(scores: Tensor, allowed: Tensor | None = None) -> Tensor:
-    """Those that are not masked, neither by the lowest number nor as not `allowed`; what is not a number stays."""
+    """Those that are not masked, neither by the lowest number nor as not `allowed`; what is not a
+    number stays."""
     if not scores.is_floating_point():
         return scores.new_empty(0)
-    if allowed is not None and allowed.dim() == 2:  # the same for all heads: whole columns, which is faster
+    if (
+        allowed is not None and allowed.dim() == 2
+    ):  # the same for all heads: whole columns, which is faster
         places = allowed.expand(scores.shape[-2:]).flatten().nonzero().flatten()
-        scores, allowed = scores.flatten(-2).index_select(-1, places), None
+        scores = scores.flatten(-2).index_select(-1, places)
+        allowed = None
     seen = scores > torch.finfo(scores.dtype).min / 2
     seen |= scores.isnan()
-    return scores if allowed is None and seen.all() else scores[seen if allowed is None else allowed & seen]
+    if allowed is None and seen.all():
+        return scores
+    return scores[seen if allowed is None else allowed & seen]
 
 
 @torch.no_grad()
@@ -132,7 +148,9 @@ def _scores(
         key = key.repeat_interleave(query.shape[-3] // key.shape[-3], -3)
     scores = query @ key.mT * (query.shape[-1] ** -0.5 if scale is None else scale)
     if is_causal:
-        return _shown(scores, torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril())
+        return _shown(
+            scores, torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril()
+        )
     if attn_mask is None or attn_mask.dtype == torch.bool:
         return _shown(scores, attn_mask)
     return _shown(scores + attn_mask)

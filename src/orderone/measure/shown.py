@@ -1,7 +1,7 @@
 """What one step shows: tensors under the names of modules and quantities, sized as they come by.
 
-A tensor that several modules give is sized once. Gradients of outputs come by hooks on the tensors themselves. Slots of a
-ledger stand for sizes until `end` sends for the numbers.
+A tensor that several modules give is sized once. Gradients of outputs come by hooks on the tensors
+themselves. Slots of a ledger stand for sizes until `end` sends for the numbers.
 """
 
 import weakref
@@ -17,12 +17,14 @@ from orderone.measure.watch import Identities
 
 
 class Shown:
-    """`quantities` are those that are asked for. `written_over` is what earlier steps have taught: whether somebody writes
-    into a tensor after it was seen."""
+    """`quantities` are those that are asked for. `written_over` is what earlier steps have taught:
+    whether somebody writes into a tensor after it was seen."""
 
     def __init__(self, quantities: frozenset[str], written_over: dict[Key, bool]):
-        self.quantities, self.written_over = quantities, written_over
-        self.ledger, self._identities = Ledger(), Identities()
+        self.quantities = quantities
+        self.written_over = written_over
+        self.ledger = Ledger()
+        self._identities = Identities()
         self._entries: list[tuple[Key, int]] = []  # several with one key are counted together
         self._notes: dict[Key, int] = {}  # the last one counts
         self._noted: dict[Key, Tensor] = {}  # on other devices, to be sized together
@@ -59,7 +61,8 @@ class Shown:
             self._hooks.append(x.register_hook(self._gradient_of(slot, key)))
 
     def _gradient_of(self, slot: int, key: Key) -> Callable[[Tensor], None]:
-        """A hook for the tensor in `slot`. Weak, so that a graph the user keeps does not keep what it has shown."""
+        """A hook for the tensor in `slot`. Weak, so that a graph the user keeps does not keep what
+        it has shown."""
         shown = weakref.ref(self)
 
         def hook(gradient: Tensor) -> None:
@@ -69,7 +72,7 @@ class Shown:
 
         return hook
 
-    # --- tensors that belong to the model --------------------------------------------------------------------------------
+    # --- tensors that belong to the model ---------------------------------------------------------
 
     def note(self, name: str, quantity: str, x: Tensor, count: int | None = None) -> None:
         """A weight, a gradient or an update, which nobody changes before `settle`."""
@@ -89,15 +92,17 @@ class Shown:
             self.note(name, "gradient", gradient)
 
     def settle(self) -> None:
-        noted, self._noted = self._noted, {}
+        noted = self._noted
+        self._noted = {}
         self._notes.update(zip(noted, self.ledger.add_all(noted.values()), strict=True))
         self.ledger.settle()
 
-    # --- the end of the step ---------------------------------------------------------------------------------------------
+    # --- the end of the step ----------------------------------------------------------------------
 
     def end(self, number: int) -> Step:
         """Everything that was asked for."""
-        sent, elsewhere = self.ledger.send(), self.ledger.elsewhere
+        sent = self.ledger.send()
+        elsewhere = self.ledger.elsewhere
         passed = [*self._entries, *self._gradient_entries()]
         for key, slot in passed:
             if key not in self.written_over or slot in elsewhere.overwritten:
@@ -105,8 +110,15 @@ class Shown:
             if slot in elsewhere.lost:
                 self.lose(key)
         wanted = [entry for entry in passed if entry[0][1] in self.quantities]
-        keys, slots = [key for key, _ in wanted], [slot for _, slot in wanted]
-        return Step(number, [*keys, *self._notes], [*slots, *self._notes.values()], frozenset(self._lost), sent)
+        keys = [key for key, _ in wanted]
+        slots = [slot for _, slot in wanted]
+        return Step(
+            number,
+            [*keys, *self._notes],
+            [*slots, *self._notes.values()],
+            frozenset(self._lost),
+            sent,
+        )
 
     def _gradient_entries(self) -> Iterator[tuple[Key, int]]:
         for (module, kind), slot in self._entries:

@@ -15,7 +15,9 @@ def still(study: Study) -> Iterator[tuple[str, str, str]]:
     """Name, verdict and why; those that match a pattern in `frozen` are meant to."""
     seen = study.observations
     for name, item in inventory(study.large).items() if seen.steps else ():
-        if seen.largest(seen.key(name), "update") > 0 or any(fnmatch(name, pattern) for pattern in study.frozen):
+        if seen.largest(seen.key(name), "update") > 0 or any(
+            fnmatch(name, pattern) for pattern in study.frozen
+        ):
             continue
         verdict, why = _finding(study, item)
         if verdict:
@@ -25,15 +27,22 @@ def still(study: Study) -> Iterator[tuple[str, str, str]]:
 
 
 def _finding(study: Study, item: Item) -> Finding:
-    seen, key = study.observations, study.observations.key(item.name)
+    seen = study.observations
+    key = study.observations.key(item.name)
     if not item.tensor.requires_grad:
-        return ("", "is a table, not trained") if _is_table(study, item) else (FAIL, "requires_grad is False")
+        if _is_table(study, item):
+            return ("", "is a table, not trained")
+        return (FAIL, "requires_grad is False")
     gradient = seen.largest(key, "gradient")
     if math.isnan(gradient):
         modules = modules_by_name(study.large)
-        called = [place.module for place in item.places if seen.at(seen.key(place.module), "output", 0)]
+        called = [
+            place.module for place in item.places if seen.at(seen.key(place.module), "output", 0)
+        ]
         alone = any(not list(modules[module].children()) for module in called)
-        return (FAIL, "no gradient reaches it") if alone else ("", "is not used in training")
+        if alone:
+            return (FAIL, "no gradient reaches it")
+        return ("", "is not used in training")
     if gradient == 0:
         return UNCLEAR, "its gradient is zero in all of these steps"
     rates = [rates[item.name] for run in seen.runs for rates in run.rates if item.name in rates]
@@ -45,7 +54,8 @@ def _finding(study: Study, item: Item) -> Finding:
 
 
 def _is_table(study: Study, item: Item) -> bool:
-    """The same numbers for every seed, and not one number: sinusoids, for example, that are not meant to learn."""
+    """The same numbers for every seed, and not one number: sinusoids, for example, that are not
+    meant to learn."""
     sizes = study.observations.at(study.observations.key(item.name), "weight", 0)
     by_size = {size: {m for (other, _), m in sizes.items() if other == size} for size, _ in sizes}
     seeds = {seed for _, seed in sizes}

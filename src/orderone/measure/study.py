@@ -1,7 +1,7 @@
 """The runs of a coordinate check: what `build` gives at every size and seed, trained and recorded.
 
-Models are looked at before anything is trained, so that what cannot work is said at once. Later failures cost one run
-each: what was measured stays.
+Models are looked at before anything is trained, so that what cannot work is said at once. Later
+failures cost one run each: what was measured stays.
 """
 
 import hashlib
@@ -59,12 +59,14 @@ class Study:
 
     def __post_init__(self) -> None:
         if isinstance(self.build, nn.Module) or not callable(self.build):
-            raise ValueError(f"build: expected a function of the {self.axis}, got {type(self.build).__name__}")
+            raise ValueError(
+                f"build: expected a function of the {self.axis}, got {type(self.build).__name__}"
+            )
         if len(self.batches) < self.steps:
             self.troubles.append(f"batches ran out after {len(self.batches)} of {self.steps} steps")
         self._look()
 
-    # --- before ------------------------------------------------------------------------------------------------------
+    # --- before -----------------------------------------------------------------------------------
 
     def _look(self) -> None:
         """Build the extremes, read what they are, and plan them."""
@@ -74,12 +76,21 @@ class Study:
         self.small, self.large = (model_of(self._built[size, self.seeds[0]]) for size in ends)
         self.frozen = read_patterns(self.frozen, self.large, "frozen")
         self._read_own(self._built[ends[1], self.seeds[0]])
-        key = pooled(self.small, self.large) if self.axis == "depth" else lambda name: name
+        if self.axis == "depth":
+            key = pooled(self.small, self.large)
+        else:
+
+            def key(name):
+                return name
+
         self.observations = Observations(self.axis, key)
         self.no_growth = shapes_of(self.small) == shapes_of(self.large)
         self.family = self._family()
         if self.family is not None:
-            self.plans = {ends[0]: self.family.plan(self.small), ends[1]: self.family.plan(self.large)}
+            self.plans = {
+                ends[0]: self.family.plan(self.small),
+                ends[1]: self.family.plan(self.large),
+            }
 
     def _make(self, size: int, seed: int | None = None) -> Any:
         set_seed(self.seeds[0] if seed is None else seed)
@@ -88,7 +99,8 @@ class Study:
     def _read_own(self, built: Any) -> None:
         """What comes with an optimizer is judged in whatever gauge it is; a plan says its own."""
         first, *own = built if isinstance(built, (tuple, list)) else (built,)
-        self.own, self.to_plan = bool(own), isinstance(first, nn.Module) and not own
+        self.own = bool(own)
+        self.to_plan = isinstance(first, nn.Module) and not own
         self.given = first if isinstance(first, Plan) else None
         if own and isinstance(self._built[self.sizes[0], self.seeds[0]], (tuple, list)):
             self._read_law()
@@ -105,7 +117,8 @@ class Study:
         """Of the optimizer, as the smallest model has it: looking costs a few steps."""
         _, *own = self._built[self.sizes[0], self.seeds[0]]
         law = law_of(self.small, own[0] if own else None, self.asked["optimizer"], self.steps)
-        self.asked["optimizer"], self.first_step = law.name, law.begins
+        self.asked["optimizer"] = law.name
+        self.first_step = law.begins
         self.notes += [law.note] if law.note else []
         self.troubles += [law.trouble] if law.trouble else []
 
@@ -130,11 +143,12 @@ class Study:
 
     @cached_property
     def fixed(self) -> bool:
-        """All batches are one, and passes on it draw no random numbers: training shows the changes too."""
+        """All batches are one, and passes on it draw no random numbers: training shows the changes
+        too."""
         same = all(batch is self.batches[0] for batch in self.batches)
         return same and not draws_randomly(self.small, on_device(self.batches[0], self.small))
 
-    # --- running -----------------------------------------------------------------------------------------------------
+    # --- running ----------------------------------------------------------------------------------
 
     def run(self, progress: Progress | None) -> None:
         troubles, self.interrupted = run_all(self.sizes, self.seeds, self._run, self.axis, progress)
@@ -148,11 +162,19 @@ class Study:
         first = seed == self.seeds[0]  # one seed is enough for what is not random, or only explains
         layers = self._layers(setup.model) if first else ()
         run = train(
-            setup, self.batches, self.loss, Run(size, seed), self.fixed, decay=first or self._penalized, layers=layers,
+            setup,
+            self.batches,
+            self.loss,
+            Run(size, seed),
+            self.fixed,
+            decay=first or self._penalized,
+            layers=layers,
             quantities=self._quantities,
-        )  # fmt: skip
+        )
         self._penalized |= bool(run.penalties)
-        if not any(quantity == "scores" for _, _, quantity, _ in run.rows):  # no attention: no need to listen for it
+        if not any(
+            quantity == "scores" for _, _, quantity, _ in run.rows
+        ):  # no attention: no need to listen for it
             self._quantities = DEFAULT
         if run.ended:
             self.troubles.append(f"{self.axis} {size}, seed {seed}: {run.ended}")
@@ -165,20 +187,25 @@ class Study:
             self.notes.append(told)
 
     def _layers(self, model: nn.Module) -> list[Layer]:
-        """Matrices whose alignment can be measured: applied by modules of their own, to enough tokens."""
+        """Matrices whose alignment can be measured: applied by modules of their own, to enough
+        tokens."""
         if self.family is None or self.axis == "depth":
             return []
         found = layers_of(model, {row.name: row.role for row in self.plans[self.sizes[-1]].rows})[0]
         if self._measurable is None:
             inputs = observe(model, found, {"": on_device(self.batches[0], model)}).inputs[""]
-            self._measurable = {x.name for x in found if x.name in inputs and x.is_measurable(inputs[x.name])}
+            self._measurable = {
+                x.name for x in found if x.name in inputs and x.is_measurable(inputs[x.name])
+            }
         return [layer for layer in found if layer.name in self._measurable]
 
     def _plan(self, model: nn.Module, size: int) -> Plan:
         assert self.family is not None  # or else its error was raised
         if size not in self.plans:
             self.plans[size] = self.family.plan(model)
-        return replace(self.plans[size], model=model, planned={})  # just built: nothing to compare its sizes with
+        return replace(
+            self.plans[size], model=model, planned={}
+        )  # just built: nothing to compare its sizes with
 
     def _check_schedule(self, setup: Setup) -> None:
         if self.schedule or (setup.plan is None and setup.scheduler is None):
@@ -193,13 +220,15 @@ class Study:
         except ValueError as error:  # it could not be simulated
             self._remark(str(error))
 
-    # --- what it was about -------------------------------------------------------------------------------------------
+    # --- what it was about ------------------------------------------------------------------------
 
     @property
     def undone(self) -> tuple[str, ...]:
         """What the plan that was applied leaves to the model's own code."""
         applied = self.given or (self.plans.get(self.sizes[-1]) if self.to_plan else None)
-        return tuple(f"at {self.axis} {self.sizes[-1]}, {told}" for told in applied.undone) if applied else ()
+        if applied:
+            return tuple(f"at {self.axis} {self.sizes[-1]}, {told}" for told in applied.undone)
+        return ()
 
     @property
     def rule(self) -> str:
@@ -207,7 +236,11 @@ class Study:
         return rule if isinstance(rule, str) else rule.name
 
     def provenance(self) -> dict[str, Any]:
-        plan = None if self.own else self.given or self.plans.get(self.sizes[-1])  # what was applied
+        # what was applied
+        if self.own:
+            plan = None
+        else:
+            plan = self.given or self.plans.get(self.sizes[-1])
         return {
             "rule": self.rule,
             "optimizer": label_of(self.asked["optimizer"]),

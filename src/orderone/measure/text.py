@@ -1,4 +1,5 @@
-"""A coordinate check as text: the verdict, why, and what is not as it should be, the worst first."""
+"""A coordinate check as text: the verdict, why, and what is not as it should be, the worst
+first."""
 
 import textwrap
 from collections.abc import Sequence
@@ -11,7 +12,8 @@ if TYPE_CHECKING:
     from orderone.measure.check import Check, Judgement
 
 ORDER = (FAIL, UNCLEAR, SHRINKS, PASS)
-LINES, COLUMNS = 16, 100
+LINES = 16
+COLUMNS = 100
 HEADER = ("verdict", "module", "quantity", "measured", "predicted")
 TELLING = ("change", "score change", "output")  # what a check that passes is about
 
@@ -20,23 +22,35 @@ def render(check: "Check") -> str:
     told = ", ".join(f"{check.count(v)} {v}" for v in ORDER if check.count(v))
     lines = [f"{check.verdict}: {headline(check)}", f"  {told or 'nothing was judged'}"]
     lines += [line for cause in check.causes for line in _wrapped("because: ", cause)]
-    lines += [line for note in check.notes if note not in check.causes for line in _wrapped("note: ", note)]
+    lines += [
+        line
+        for note in check.notes
+        if note not in check.causes
+        for line in _wrapped("note: ", note)
+    ]
     if check.count(SHRINKS):
         lines += _wrapped(
-            "note: ", "what SHRINKS is learnt less at width than theory allows; .exponents has its alignment"
+            "note: ",
+            "what SHRINKS is learnt less at width than theory allows; .exponents has its alignment",
         )
     return "\n".join([*lines, *_table(check)])
 
 
 def headline(check: "Check") -> str:
-    p, seeds = check.provenance, len(check.provenance["seeds"])
+    p = check.provenance
+    seeds = len(check.provenance["seeds"])
     sizes = f"{check.axis}s {', '.join(map(str, p['sizes']))}"
     rate = "" if p["lr"] is None else f" with lr {p['lr']}"
-    return f"{p['rule']} for {p['optimizer']}{rate}, {sizes}, {p['steps']} steps, {seeds} seed{'s' * (seeds > 1)}"
+    return (
+        f"{p['rule']} for {p['optimizer']}{rate}, {sizes}, {p['steps']} steps, {seeds}"
+        f" seed{'s' * (seeds > 1)}"
+    )
 
 
 def _wrapped(head: str, text: str) -> list[str]:
-    return textwrap.wrap(text, COLUMNS, initial_indent=f"  {head}", subsequent_indent=" " * 4, break_on_hyphens=False)
+    return textwrap.wrap(
+        text, COLUMNS, initial_indent=f"  {head}", subsequent_indent=" " * 4, break_on_hyphens=False
+    )
 
 
 def _table(check: "Check") -> list[str]:
@@ -46,7 +60,10 @@ def _table(check: "Check") -> list[str]:
         return []
     rows = [HEADER, *(_row(group, check.axis) for group in shown[:LINES])]
     widths = [max(len(row[i]) for row in rows) for i in range(len(HEADER))]
-    lines = ["  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip() for row in rows]
+    lines = [
+        "  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip()
+        for row in rows
+    ]
     left_out = len(groups) - len(shown[:LINES])
     worst = next((g[0].verdict for g in shown[LINES:]), PASS)
     return ["", *lines, *([f"... and {left_out} more lines, {worst} at worst"] if left_out else [])]
@@ -57,7 +74,8 @@ def _is_telling(j: "Judgement") -> bool:
 
 
 def _groups(judgements: "Sequence[Judgement]") -> "list[list[Judgement]]":
-    """One line for layers of a stack, and modules that hand on the same tensor, with the same verdict."""
+    """One line for layers of a stack, and modules that hand on the same tensor, with the same
+    verdict."""
     found: dict[tuple, list[Judgement]] = {}
     for j in judgements:
         found.setdefault((stack_of(j.module), j.quantity, j.step, j.verdict), []).append(j)
@@ -71,12 +89,22 @@ def _groups(judgements: "Sequence[Judgement]") -> "list[list[Judgement]]":
 
 
 def _row(group: "list[Judgement]", axis: str) -> tuple[str, ...]:
-    first, n = group[0], "n" if axis == "width" else "L"
+    first = group[0]
+    n = "n" if axis == "width" else "L"
     name = stack_of(first.module) if len(group) > 1 else first.module
-    when = first.quantity if first.step == 0 else f"{first.quantity} after {first.step}"
+    if first.step == 0:
+        when = first.quantity
+    else:
+        when = f"{first.quantity} after {first.step}"
     if first.exponent != first.exponent:
         return first.verdict, name or "(the model)", when, first.cause.partition(":")[0], ""
-    return first.verdict, name or "(the model)", when, _measured(group, n), _range([j.predicted for j in group], n)
+    return (
+        first.verdict,
+        name or "(the model)",
+        when,
+        _measured(group, n),
+        _range([j.predicted for j in group], n),
+    )
 
 
 def _measured(group: "list[Judgement]", n: str) -> str:
@@ -91,4 +119,6 @@ def _range(exponents: list[float], n: str) -> str:
     known = sorted({round(x, 2) + 0.0 for x in exponents if x == x})
     if not known:
         return "-"
-    return f"{n}^{known[0]:+.2f}" if len(known) == 1 else f"{n}^{known[0]:+.2f} to {known[-1]:+.2f}"
+    if len(known) == 1:
+        return f"{n}^{known[0]:+.2f}"
+    return f"{n}^{known[0]:+.2f} to {known[-1]:+.2f}"

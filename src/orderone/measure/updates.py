@@ -1,7 +1,7 @@
 """What a step changes: copies of tensors from before it, and differences after it.
 
-On the host each tensor is copied and compared while the cache has it; on other devices all of them together, since there
-every call costs more than what it does.
+On the host each tensor is copied and compared while the cache has it; on other devices all of them
+together, since there every call costs more than what it does.
 """
 
 from collections.abc import Iterator
@@ -20,8 +20,12 @@ class Updates:
 
     def __init__(self) -> None:
         self._here: dict[str, tuple[Tensor, Tensor]] = {}
-        self._elsewhere: dict[tuple[int, torch.dtype], Named] = {}  # tensors of one device and precision
-        self._negative: list[tuple[Named, Tensor]] = []  # and what they were, end to end, with the other sign
+        self._elsewhere: dict[
+            tuple[int, torch.dtype], Named
+        ] = {}  # tensors of one device and precision
+        self._negative: list[
+            tuple[Named, Tensor]
+        ] = []  # and what they were, end to end, with the other sign
 
     def remember(self, name: str, p: Tensor) -> None:
         """On other devices, `copy` does."""
@@ -38,8 +42,10 @@ class Updates:
 
     def changes(self) -> Iterator[tuple[str, Tensor]]:
         """Of every tensor once; afterwards nothing is remembered."""
-        here, elsewhere = self._here, self._negative
-        self._here, self._negative = {}, []
+        here = self._here
+        elsewhere = self._negative
+        self._here = {}
+        self._negative = []
         for named, negative in elsewhere:
             changes = _unflatten_dense_tensors(negative, [*named.values()])
             torch._foreach_add_(changes, [*named.values()])  # pyright: ignore[reportPrivateImportUsage]

@@ -1,18 +1,29 @@
 """PASS, FAIL, SHRINKS or UNCLEAR: a fitted exponent beside what was expected.
 
-Exponents of theory come in halves, and what goes wrong changes them by one half or one. So a measured exponent belongs to
-the nearest half: PASS if that is the expected one and the interval excludes the next, FAIL if it is another one and the
-interval excludes the expected. Where there is only an upper bound, small networks may well be on their way to it, so that
-growth FAILs if the whole interval is nearer to the next half, or if the rule itself foretells it and it shows. Anything
+Exponents of theory come in halves, and what goes wrong changes them by one half or one. So a
+measured exponent belongs to the nearest half: PASS if that is the expected one and the interval
+excludes the next, FAIL if it is another one and the interval excludes the expected. Where there is
+only an upper bound, small networks may well be on their way to it, so that growth FAILs if the
+whole interval is nearer to the next half, or if the rule itself foretells it and it shows. Anything
 else is UNCLEAR: more seeds, or sizes further apart, decide it.
 """
 
 from orderone.measure.fit import Fit
 from orderone.measure.prediction import Expected
 
-PASS, FAIL, SHRINKS, UNCLEAR = "PASS", "FAIL", "SHRINKS", "UNCLEAR"
-BOUNDARY, NEXT, ROUGH, SHOWS, WIDE = 0.25, 0.5, 0.6, 0.1, 1.5
-SOFT = ("gradient", "output gradient")  # sign-like optimizers do not feel the size of gradients; only eps does
+PASS = "PASS"
+FAIL = "FAIL"
+SHRINKS = "SHRINKS"
+UNCLEAR = "UNCLEAR"
+BOUNDARY = 0.25
+NEXT = 0.5
+ROUGH = 0.6
+SHOWS = 0.1
+WIDE = 1.5
+SOFT = (
+    "gradient",
+    "output gradient",
+)  # sign-like optimizers do not feel the size of gradients; only eps does
 
 
 def judge(fit: Fit, expected: Expected, quantity: str) -> tuple[str, str]:
@@ -29,10 +40,13 @@ def judge(fit: Fit, expected: Expected, quantity: str) -> tuple[str, str]:
 
 
 def _law(fit: Fit, expected: Expected) -> tuple[str, str]:
-    off, law = fit.exponent - expected.exponent, expected.exponent
+    off = fit.exponent - expected.exponent
+    law = expected.exponent
     near, next_law = (ROUGH, 2 * ROUGH) if expected.rough else (BOUNDARY, NEXT)
     if abs(off) <= near:
-        return (PASS, "") if law - next_law < fit.low and fit.high < law + next_law else (UNCLEAR, _noisy(fit))
+        if law - next_law < fit.low and fit.high < law + next_law:
+            return (PASS, "")
+        return (UNCLEAR, _noisy(fit))
     if law in fit:
         return UNCLEAR, _noisy(fit)
     size = "too large" if off > 0 else "too small"
@@ -49,7 +63,13 @@ def _bound(fit: Fit, expected: Expected) -> tuple[str, str]:
         return UNCLEAR, _noisy(fit)
     if fit.exponent < min(expected.exponent, most) - BOUNDARY:  # never, where nothing is predicted
         least = min(expected.exponent, most)
-        return SHRINKS, f"shrinks: under-trained at size: n^{fit.exponent:+.2f} where n^{least:+.2f} is possible"
+        return (
+            SHRINKS,
+            (
+                f"shrinks: under-trained at size: n^{fit.exponent:+.2f} where n^{least:+.2f} is"
+                " possible"
+            ),
+        )
     return PASS, ""
 
 
@@ -57,7 +77,13 @@ def _foretold(fit: Fit, expected: Expected) -> tuple[str, str]:
     """The rule itself predicts growth: any that shows confirms it."""
     if fit.low > expected.allowed and fit.exponent > expected.allowed + SHOWS:
         return FAIL, f"grows, as the rule itself predicts: {_too_fast(fit, expected.allowed)}"
-    return UNCLEAR, f"the rule itself predicts n^{expected.exponent:+.2f}; at these sizes n^{fit.exponent:+.2f} shows"
+    return (
+        UNCLEAR,
+        (
+            f"the rule itself predicts n^{expected.exponent:+.2f}; at these sizes"
+            f" n^{fit.exponent:+.2f} shows"
+        ),
+    )
 
 
 def _too_fast(fit: Fit, most: float) -> str:
@@ -65,4 +91,7 @@ def _too_fast(fit: Fit, most: float) -> str:
 
 
 def _noisy(fit: Fit) -> str:
-    return f"n^{fit.low:+.2f} to n^{fit.high:+.2f}: too noisy to tell; give more seeds or widths further apart"
+    return (
+        f"n^{fit.low:+.2f} to n^{fit.high:+.2f}: too noisy to tell; give more seeds or widths"
+        " further apart"
+    )

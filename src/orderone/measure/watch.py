@@ -1,4 +1,5 @@
-"""What every module reads and gives, as it happens: hooks that are gone when the context closes, however it closes."""
+"""What every module reads and gives, as it happens: hooks that are gone when the context closes,
+however it closes."""
 
 import weakref
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -25,8 +26,8 @@ def watching(
     kinds: Collection[str] = ("input", "output"),
     listens: Callable[[str], bool] = lambda kind: True,
 ) -> Iterator[None]:
-    """Every call of every module with a `wanted` name goes to `sink`, while it `listens`. Compiled code has no hooks to
-    call, so that inside the context the model runs as it is written."""
+    """Every call of every module with a `wanted` name goes to `sink`, while it `listens`. Compiled
+    code has no hooks to call, so that inside the context the model runs as it is written."""
     handles = []
     try:
         for name, module in modules_by_name(model).items():
@@ -40,15 +41,16 @@ def watching(
 
 
 def as_written() -> Any:
-    """Models that were compiled run as they are written; afterwards their compiled code is used again."""
+    """Models that were compiled run as they are written; afterwards their compiled code is used
+    again."""
     return torch.compiler.set_stance("force_eager")
 
 
 def _hooks(
     name: str, module: nn.Module, sink: Sink, kinds: Collection[str], listens: Callable[[str], bool]
 ) -> Iterator[RemovableHandle]:
-    """An input is seen before the call: the module may write into it. Looking is no concern of modes that watch what torch
-    is asked for, and each of them would take longer than the look."""
+    """An input is seen before the call: the module may write into it. Looking is no concern of
+    modes that watch what torch is asked for, and each of them would take longer than the look."""
     own = weakref.ref(module)
 
     def before(called: nn.Module, args: tuple, kwargs: Mapping[str, Any]) -> None:
@@ -73,13 +75,15 @@ def _hooks(
 
 
 def is_own(module: nn.Module) -> Callable[[nn.Module], bool]:
-    """Whether a called module is this one. Copies made inside the context carry the hooks on, and are nobody's concern."""
+    """Whether a called module is this one. Copies made inside the context carry the hooks on, and
+    are nobody's concern."""
     known = weakref.ref(module)
     return lambda called: known() is called
 
 
 def main_tensor(value: Any) -> Tensor | None:
-    """The tensor that carries the signal: logits by name, otherwise the first real or complex one that is no scalar."""
+    """The tensor that carries the signal: logits by name, otherwise the first real or complex one
+    that is no scalar."""
     if isinstance(value, Tensor):
         return value if _is_signal(value) else None
     named = getattr(value, "logits", None)
@@ -93,8 +97,8 @@ def _is_signal(x: Tensor) -> bool:
 
 
 class Identities:
-    """Numbers for tensors. What passes through several modules (the output of a block is the input of the next) is one
-    object, and unless it was changed in between it keeps its number."""
+    """Numbers for tensors. What passes through several modules (the output of a block is the input
+    of the next) is one object, and unless it was changed in between it keeps its number."""
 
     def __init__(self) -> None:
         self._known: dict[int, tuple[weakref.ref[Tensor], int, int]] = {}
@@ -110,7 +114,8 @@ class Identities:
         """The number of `x`, the next one if it has none."""
         found = self.get(x)
         if found is None:
-            found, self._given = self._given, self._given + 1
+            found = self._given
+            self._given = self._given + 1
             self.put(x, found)
         return found
 

@@ -5,7 +5,15 @@ from orderone.nn.from_layers import from_layers, to_module
 from orderone.nn.shaped import ShapedActivation, ShapedReLU
 from orderone.nn.shaping import Shaping, shape_activations
 from orderone.nn.simulated import SimulatedKernels, simulate_kernels
-from orderone.nn.transformer import GPT, EncoderDecoder, VisionTransformer, bart_large, gpt2_small, r2c2, vit_b16
+from orderone.nn.transformer import (
+    GPT,
+    EncoderDecoder,
+    VisionTransformer,
+    bart_large,
+    gpt2_small,
+    r2c2,
+    vit_b16,
+)
 
 __all__ = [
     "GPT",

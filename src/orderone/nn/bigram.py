@@ -1,10 +1,11 @@
-"""The bigram language model of S0 (1): the smallest network in which every exponent of width can be seen.
+"""The bigram language model of S0 (1): the smallest network in which every exponent of width can be
+seen.
 
     h_0 = one-hot token,   h_{l+1} = n^{-a_l} W_l h_l  for l = 0 ... L+1,   Var(W_l) = n^{-2 b_l}
 
-W_0 is n x V (embedding), W_1 ... W_L are n x n, W_{L+1} is V x n (readout). With `norm`, RMSNorm without gain follows
-every layer but the last (S0 Lemma D.3). With an `activation`, it follows W_0 ... W_L (S0 appendix C). `tied` uses W_0^T
-as W_{L+1}.
+W_0 is n x V (embedding), W_1 ... W_L are n x n, W_{L+1} is V x n (readout). With `norm`, RMSNorm
+without gain follows every layer but the last (S0 Lemma D.3). With an `activation`, it follows W_0
+... W_L (S0 appendix C). `tied` uses W_0^T as W_{L+1}.
 """
 
 from collections.abc import Callable
@@ -28,11 +29,16 @@ def relu(u: Tensor) -> Tensor:
     return 2**0.5 * torch.relu(u)  # the gain keeps the second moment
 
 
-ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"linear": linear, "relu": relu, "tanh": torch.tanh}
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "linear": linear,
+    "relu": relu,
+    "tanh": torch.tanh,
+}
 
 
 class Bigram(nn.Module):
-    """`p` decides multipliers and initial sizes. Its learning rates are the optimizer's business: `learning_rates`."""
+    """`p` decides multipliers and initial sizes. Its learning rates are the optimizer's business:
+    `learning_rates`."""
 
     def __init__(
         self,
@@ -49,26 +55,34 @@ class Bigram(nn.Module):
         device: torch.device | str | None = None,
     ):
         super().__init__()
-        p, width, vocab = read_rule(p), count(width, "width"), count(vocab, "vocab", least=2)
+        p = read_rule(p)
+        width = count(width, "width")
+        vocab = count(vocab, "vocab", least=2)
         if tied and p.b["embedding"] != p.b["readout"]:
             raise ValueError(
-                f"tied: {p.name} starts the embedding with n^-{p.b['embedding']} and the readout with "
-                f"n^-{p.b['readout']}, but they are one tensor; use a rule or a gauge in which the two agree"
+                f"tied: {p.name} starts the embedding with n^-{p.b['embedding']} and the readout"
+                f" with n^-{p.b['readout']}, but they are one tensor; use a rule or a gauge in"
+                " which the two agree"
             )
-        self.roles, self.norm, self.tied = layer_roles(depth), norm, tied
+        self.roles = layer_roles(depth)
+        self.norm = norm
+        self.tied = tied
         self.activation = ACTIVATIONS[one_of(activation, ACTIVATIONS, "activation")]
         self.multipliers = [float(width) ** -float(p.a[role]) for role in self.roles]
         widths = [vocab, *[width] * (depth + 1), vocab]
         shapes = list(zip(widths[1:], widths[:-1], strict=True))
         self.weight_roles = self.roles[:-1] if tied else self.roles  # one for each tensor
         self.weights = nn.ParameterList(
-            float(width) ** -float(p.b[role]) * torch.randn(shape, generator=generator, dtype=dtype).to(device)
+            float(width) ** -float(p.b[role])
+            * torch.randn(shape, generator=generator, dtype=dtype).to(device)
             for role, shape in zip(self.weight_roles, shapes[: len(self.weight_roles)], strict=True)
         )
 
     def matrices(self) -> list[Tensor]:
         """W_0 ... W_{L+1}."""
-        return [*self.weights, self.weights[0].T] if self.tied else list(self.weights)
+        if self.tied:
+            return [*self.weights, self.weights[0].T]
+        return list(self.weights)
 
     def activations(self, tokens: Tensor) -> list[Tensor]:
         """h_1 ... h_{L+2} for a batch of tokens, one row each; the last are the logits."""
@@ -84,7 +98,9 @@ class Bigram(nn.Module):
 
     def _finish(self, u: Tensor) -> Tensor:
         h = self.activation(u)
-        return h / h.pow(2).mean(-1, keepdim=True).sqrt() if self.norm else h
+        if self.norm:
+            return h / h.pow(2).mean(-1, keepdim=True).sqrt()
+        return h
 
 
 def learning_rates(model: Bigram, p: Parameterization, width: int, scale: float) -> list[float]:

@@ -2,8 +2,9 @@
 
     z = sqrt(weight_var / n) W h + sqrt(bias_var) b,       W, b ~ N(0, 1)
 
-Weights carry their size in front, as in `theory.kernels.Dense`: only then does the sum of squared gradients over parameters
-have a limit as n grows, and it is the tangent kernel of the description. Every other layer is PyTorch's own.
+Weights carry their size in front, as in `theory.kernels.Dense`: only then does the sum of squared
+gradients over parameters have a limit as n grows, and it is the tangent kernel of the description.
+Every other layer is PyTorch's own.
 """
 
 from functools import singledispatch
@@ -19,13 +20,18 @@ from orderone.theory import kernels
 from orderone.theory.activations import Activation
 
 
-def from_layers(net: Any, inputs: Count, width: Count = 256, outputs: Count | None = None) -> nn.Sequential:
-    """`net` (layers of `theory.kernels`) as a module for `inputs` features; fresh weights come from torch's generator.
+def from_layers(
+    net: Any, inputs: Count, width: Count = 256, outputs: Count | None = None
+) -> nn.Sequential:
+    """`net` (layers of `theory.kernels`) as a module for `inputs` features; fresh weights come from
+    torch's generator.
 
-    Dense layers have `width` neurons, the last of them `outputs`, which is `width` unless given. With dropout, call
-    `eval()` for a network without it, as usual.
+    Dense layers have `width` neurons, the last of them `outputs`, which is `width` unless given.
+    With dropout, call `eval()` for a network without it, as usual.
     """
-    net = instance(net, kernels.Layer, "net", "give kernels.Sequential(...) or another layer of theory.kernels")
+    net = instance(
+        net, kernels.Layer, "net", "give kernels.Sequential(...) or another layer of theory.kernels"
+    )
     width = count(width, "width")
     last = width if outputs is None else count(outputs, "outputs")
     return _chain(kernels.Sequential(net), count(inputs, "inputs"), width, last)
@@ -36,14 +42,19 @@ class ScaledLinear(nn.Module):
 
     def __init__(self, layer: kernels.Dense, features: int, outputs: int):
         super().__init__()
-        self.weight, self.bias = nn.Parameter(torch.randn(outputs, features)), nn.Parameter(torch.randn(outputs))
-        self.weight_scale, self.bias_scale = (layer.weight_var / features) ** 0.5, layer.bias_var**0.5
+        self.weight = nn.Parameter(torch.randn(outputs, features))
+        self.bias = nn.Parameter(torch.randn(outputs))
+        self.weight_scale = (layer.weight_var / features) ** 0.5
+        self.bias_scale = layer.bias_var**0.5
 
     def forward(self, x: Tensor) -> Tensor:
         return nn.functional.linear(x, self.weight_scale * self.weight, self.bias_scale * self.bias)
 
     def extra_repr(self) -> str:
-        return f"{self.weight.shape[1]}, {self.weight.shape[0]}, {self.weight_scale:.3g}, {self.bias_scale:.3g}"
+        return (
+            f"{self.weight.shape[1]}, {self.weight.shape[0]}, {self.weight_scale:.3g},"
+            f" {self.bias_scale:.3g}"
+        )
 
 
 class Elementwise(nn.Module):
@@ -83,7 +94,8 @@ class ResidualBlock(nn.Module):
 
     def __init__(self, branch: nn.Module, scale: float):
         super().__init__()
-        self.branch, self.scale = branch, scale
+        self.branch = branch
+        self.scale = scale
 
     def forward(self, x: Tensor) -> Tensor:
         return x + self.scale * self.branch(x)
@@ -98,10 +110,12 @@ class TokenMean(nn.Module):
 
 def _chain(net: kernels.Sequential, features: int, width: int, last: int) -> nn.Sequential:
     """The layers of `net`, of which the last Dense one has `last` neurons."""
-    modules, dense = [], [i for i, layer in enumerate(net.layers) if isinstance(layer, kernels.Dense)]
+    modules = []
+    dense = [i for i, layer in enumerate(net.layers) if isinstance(layer, kernels.Dense)]
     for i, layer in enumerate(net.layers):
         modules.append(to_module(layer, features, last if dense and i == dense[-1] else width))
-        features = modules[-1].weight.shape[0] if isinstance(layer, kernels.Dense) else features
+        if isinstance(layer, kernels.Dense):
+            features = modules[-1].weight.shape[0]
     return nn.Sequential(*modules)
 
 
@@ -109,7 +123,8 @@ def _chain(net: kernels.Sequential, features: int, width: int, last: int) -> nn.
 def to_module(layer: Any, features: int, width: int) -> nn.Module:
     """`layer` for `features` inputs and, if it has neurons of its own, `width` of them."""
     raise ValueError(
-        f"from_layers: expected layers of theory.kernels, got {layer!r}; register it with to_module.register"
+        f"from_layers: expected layers of theory.kernels, got {layer!r}; register it with"
+        " to_module.register"
     )
 
 

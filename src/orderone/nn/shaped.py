@@ -1,11 +1,14 @@
 """Shaped activations as modules.
 
-    ShapedReLU         phi_s(x) = s_+ max(x, 0) + s_- min(x, 0)                                S3 (2.5)
-    ShapedActivation   phi_s(x) = s (phi(x / s) - phi(0)) / phi'(0)                            S3 (2.6)
+    ShapedReLU         phi_s(x) = s_+ max(x, 0) + s_- min(x, 0)                                S3
+                       (2.5)
+    ShapedActivation   phi_s(x) = s (phi(x / s) - phi(0)) / phi'(0)                            S3
+                       (2.6)
 
-Both tend to the identity as the network grows. (2.6) asks for phi(0) = 0 and phi'(0) = 1; the second form has that for
-any phi with phi'(0) != 0, GELU and SiLU included. `gain` is sqrt(c), c = 1 / E phi_s(g)^2: with weights of standard
-deviation gain / sqrt(fan_in), layers keep the size of what they carry.
+Both tend to the identity as the network grows. (2.6) asks for phi(0) = 0 and phi'(0) = 1; the
+second form has that for any phi with phi'(0) != 0, GELU and SiLU included. `gain` is sqrt(c), c = 1
+/ E phi_s(g)^2: with weights of standard deviation gain / sqrt(fan_in), layers keep the size of what
+they carry.
 """
 
 from collections.abc import Callable
@@ -28,15 +31,20 @@ else:
 
 
 class ShapedReLU(nn.Module):
-    """`plus` and `minus` are the slopes for x > 0 and x < 0; `ShapedReLU.at(width)` computes them. (1, 0) is the ReLU."""
+    """`plus` and `minus` are the slopes for x > 0 and x < 0; `ShapedReLU.at(width)` computes them.
+    (1, 0) is the ReLU."""
 
     def __init__(self, plus: Number = 1.0, minus: Number = 0.0):
         super().__init__()
-        self.plus, self.minus = real(plus, "plus"), real(minus, "minus")
+        self.plus = real(plus, "plus")
+        self.minus = real(minus, "minus")
 
     @classmethod
-    def at(cls, size: Number, c_plus: Number = 0.0, c_minus: Number = -1.0, p: Number = 0.5) -> "ShapedReLU":
-        """Slopes 1 + c / size^p, 0 <= p <= 1/2: size is the width n of (2.5), or with p = 1/2 the depth n^{2p}."""
+    def at(
+        cls, size: Number, c_plus: Number = 0.0, c_minus: Number = -1.0, p: Number = 0.5
+    ) -> "ShapedReLU":
+        """Slopes 1 + c / size^p, 0 <= p <= 1/2: size is the width n of (2.5), or with p = 1/2 the
+        depth n^{2p}."""
         shrink = real(size, "size", above=0) ** real(p, "p", least=0, most=0.5)
         return cls(1 + real(c_plus, "c_plus") / shrink, 1 + real(c_minus, "c_minus") / shrink)
 
@@ -44,7 +52,10 @@ class ShapedReLU(nn.Module):
     def gain(self) -> float:
         size = hypot(self.plus, self.minus)
         if size == 0:
-            raise ValueError("gain: expected a slope other than 0, got plus = minus = 0; no weights keep sizes then")
+            raise ValueError(
+                "gain: expected a slope other than 0, got plus = minus = 0; no weights keep sizes"
+                " then"
+            )
         return sqrt(2) / size
 
     def forward(self, x: Tensor) -> Tensor:
@@ -65,12 +76,18 @@ class ShapedActivation(nn.Module):
     def __init__(self, phi: Phi, scale: Number):
         super().__init__()
         if not callable(phi):
-            raise ValueError(f"phi: expected a function or module of tensors, got {phi!r}; give torch.tanh")
-        self.phi, self.scale = phi, real(scale, "scale")
+            raise ValueError(
+                f"phi: expected a function or module of tensors, got {phi!r}; give torch.tanh"
+            )
+        self.phi = phi
+        self.scale = real(scale, "scale")
         if self.scale == 0:
             raise ValueError("scale: expected a number other than 0, got 0")
         if is_bent(phi):
-            raise ValueError(f"phi: expected a function that is smooth at 0, got {phi!r}; give ShapedReLU for kinks")
+            raise ValueError(
+                f"phi: expected a function that is smooth at 0, got {phi!r}; give ShapedReLU for"
+                " kinks"
+            )
         self.start, self.slope = _start(phi)
 
     @property
@@ -81,7 +98,10 @@ class ShapedActivation(nn.Module):
             with torch.no_grad():
                 moment = self.scale**2 * float(get(self._unscaled).second_moment(self.scale**-2))
         if not (isfinite(moment) and moment > 0):
-            raise ValueError(f"gain: expected a scale at which E phi_s(g)^2 is a number above 0, got {self.scale:g}")
+            raise ValueError(
+                "gain: expected a scale at which E phi_s(g)^2 is a number above 0, got"
+                f" {self.scale:g}"
+            )
         return moment**-0.5
 
     def forward(self, x: Tensor) -> Tensor:
@@ -91,7 +111,10 @@ class ShapedActivation(nn.Module):
         return (self.phi(x) - self.start) / self.slope
 
     def extra_repr(self) -> str:
-        name = "" if isinstance(self.phi, nn.Module) else f"phi={getattr(self.phi, '__name__', self.phi)}, "
+        if isinstance(self.phi, nn.Module):
+            name = ""
+        else:
+            name = f"phi={getattr(self.phi, '__name__', self.phi)}, "
         return f"{name}scale={self.scale:g}"
 
 

@@ -2,12 +2,13 @@
 
     shaping = shape_activations(model, depth=48); ...; shaping.undo()          or          with shape_activations(...): ...
 
-Slopes are s_+- = 1 + c_+- / sqrt(depth), and scales s = a sqrt(depth): the whole network then bends by the amount that the
-limits (2.7) and (3.18) describe for t = 1, whatever its depth. Given `p`, width^p takes the place of sqrt(depth), as in
-(2.5) and (2.6), 0 <= p <= 1/2; given the width alone, p is 1/2. What is random in the limit depends on depth / width and
-not on the shape.
+Slopes are s_+- = 1 + c_+- / sqrt(depth), and scales s = a sqrt(depth): the whole network then bends
+by the amount that the limits (2.7) and (3.18) describe for t = 1, whatever its depth. Given `p`,
+width^p takes the place of sqrt(depth), as in (2.5) and (2.6), 0 <= p <= 1/2; given the width alone,
+p is 1/2. What is random in the limit depends on depth / width and not on the shape.
 
-Activations are modules, or functions that a module holds as an attribute, as torch's own Transformer layers hold F.relu.
+Activations are modules, or functions that a module holds as an attribute, as torch's own
+Transformer layers hold F.relu.
 """
 
 from collections import OrderedDict
@@ -29,19 +30,34 @@ from orderone.nn.shaped import ShapedActivation, ShapedReLU, is_bent
 
 BENT = (nn.ReLU, nn.LeakyReLU, nn.ReLU6, nn.RReLU, nn.SELU)  # a kink at 0: (2.5)
 SMOOTH = (nn.Tanh, nn.GELU, nn.SiLU, nn.Mish, nn.Softplus, nn.Sigmoid, nn.LogSigmoid)  # (2.6)
-# a slope at 0 and kinks elsewhere, or a kink at 0 for some settings (ELU with alpha != 1, Hardtanh from 0): then (2.5)
+# a slope at 0 and kinks elsewhere, or a kink at 0 for some settings (ELU with alpha != 1, Hardtanh
+# from 0): then (2.5)
 SMOOTH += (nn.ELU, nn.CELU, nn.Hardtanh, nn.Softsign, nn.Hardswish, nn.Hardsigmoid)
-OTHERS = (nn.PReLU, nn.Threshold, nn.Hardshrink, nn.Softshrink, nn.Tanhshrink)  # slopes to learn, or none at 0
+OTHERS = (
+    nn.PReLU,
+    nn.Threshold,
+    nn.Hardshrink,
+    nn.Softshrink,
+    nn.Tanhshrink,
+)  # slopes to learn, or none at 0
 SHAPED_FUNCTIONS = (
-    "relu relu_ relu6 leaky_relu rrelu selu tanh gelu silu mish softplus sigmoid logsigmoid elu celu hardtanh"
+    "relu relu_ relu6 leaky_relu rrelu selu tanh gelu silu mish softplus sigmoid logsigmoid elu"
+    " celu hardtanh"
 )
 SHAPED_FUNCTIONS += " softsign hardswish hardsigmoid"
 OTHER_FUNCTIONS = "prelu threshold hardshrink softshrink tanhshrink"
-HUGGING_FACE = "transformers.activations"  # the module of its activation classes; all that have a slope at 0 are smooth
+# the module of its activation classes; all that have a slope at 0 are smooth
+HUGGING_FACE = "transformers.activations"
 LARGEST = 10**15  # of depth and width
-# torch's own names of what makes it compute a layer of a Transformer by one kernel, which knows ReLU and GELU only
+# torch's own names of what makes it compute a layer of a Transformer by one kernel, which knows
+# ReLU and GELU only
 FUSED = ("activation_relu_or_gelu", "use_nested_tensor")
-HOOKS = ("_forward_hooks", "_forward_hooks_with_kwargs", "_forward_hooks_always_called", "_forward_pre_hooks")
+HOOKS = (
+    "_forward_hooks",
+    "_forward_hooks_with_kwargs",
+    "_forward_hooks_always_called",
+    "_forward_pre_hooks",
+)
 HOOKS += ("_forward_pre_hooks_with_kwargs", "_backward_hooks", "_backward_pre_hooks")
 
 if TYPE_CHECKING:
@@ -88,22 +104,32 @@ def shape_activations(
     p: Number | None = None,
     keep: Names = (),
 ) -> Shaping:
-    """Replaces every ReLU-like activation by a `ShapedReLU`, every smooth one by a `ShapedActivation`.
+    """Replaces every ReLU-like activation by a `ShapedReLU`, every smooth one by a
+    `ShapedActivation`.
 
-    `depth` is the number of layers with an activation, on the longest path. `keep` names modules that stay as they are:
-    gates, say. Weights stay: give them the standard deviation `gain` / sqrt(fan_in) of their activation. Hooks move to the
-    new modules and back. Torch's fused kernel for Transformer layers is switched off where it would use the old activation.
-    Functions are found where a module holds them (F.relu as an attribute); calls of functions cannot be seen. With nothing
-    to replace there is an error, and with an activation that has no shaped form (PReLU, Softshrink, ...) too.
+    `depth` is the number of layers with an activation, on the longest path. `keep` names modules
+    that stay as they are: gates, say. Weights stay: give them the standard deviation `gain` /
+    sqrt(fan_in) of their activation. Hooks move to the new modules and back. Torch's fused kernel
+    for Transformer layers is switched off where it would use the old activation. Functions are
+    found where a module holds them (F.relu as an attribute); calls of functions cannot be seen.
+    With nothing to replace there is an error, and with an activation that has no shaped form
+    (PReLU, Softshrink, ...) too.
     """
     instance(model, nn.Module, "model", "give the network whose activations to shape")
     strength = _strength(depth, width, p)
     if any(isinstance(module, ShapedReLU | ShapedActivation) for module in model.modules()):
-        raise ValueError("model: expected plain activations, found shaped ones; undo the first shaping before another")
+        raise ValueError(
+            "model: expected plain activations, found shaped ones; undo the first shaping before"
+            " another"
+        )
     found = _found(model)
-    kept, new = _kept(keep, found), dict[str, nn.Module]()
+    kept = _kept(keep, found)
+    new = dict[str, nn.Module]()
     for name, activation in found.items():
-        shaped = None if name in kept else _shaped(activation, name, strength, c_plus, c_minus, a)
+        if name in kept:
+            shaped = None
+        else:
+            shaped = _shaped(activation, name, strength, c_plus, c_minus, a)
         if shaped is not None:
             new[name] = shaped
     return _replace(model, {name: found[name] for name in new}, new, strength)
@@ -122,11 +148,16 @@ def _found(model: nn.Module) -> dict[str, Any]:
 
 
 def _is_one_of(value: Any, names: str) -> bool:
-    """Whether it is a function of torch or of torch.nn.functional with one of these names, with or without settings."""
+    """Whether it is a function of torch or of torch.nn.functional with one of these names, with or
+    without settings."""
     function = value.func if isinstance(value, partial) else value
     if not callable(function) or isinstance(function, nn.Module | type):
         return False
-    return any(function is getattr(home, name, None) for name in names.split() for home in (functional, torch))
+    return any(
+        function is getattr(home, name, None)
+        for name in names.split()
+        for home in (functional, torch)
+    )
 
 
 def _shaped(
@@ -137,12 +168,15 @@ def _shaped(
         return ShapedReLU.at(strength**-2, c_plus, c_minus)
     hugging_face = type(activation).__module__ == HUGGING_FACE
     if isinstance(activation, SMOOTH) or hugging_face or _is_one_of(activation, SHAPED_FUNCTIONS):
-        phi = _without_hooks(activation) if isinstance(activation, nn.Module) else activation
+        if isinstance(activation, nn.Module):
+            phi = _without_hooks(activation)
+        else:
+            phi = activation
         try:
             bent = is_bent(phi)
-            return (
-                ShapedReLU.at(strength**-2, c_plus, c_minus) if bent else ShapedActivation(phi, real(a, "a") / strength)
-            )
+            if bent:
+                return ShapedReLU.at(strength**-2, c_plus, c_minus)
+            return ShapedActivation(phi, real(a, "a") / strength)
         except ValueError:
             if not hugging_face:
                 raise
@@ -159,18 +193,26 @@ def _kept(keep: Names, found: Mapping[str, Any]) -> tuple[str, ...]:
     names = (keep,) if isinstance(keep, str) else tuple(keep)
     for name in names:
         if name not in found:
-            raise ValueError(f"keep: expected names from model.named_modules() or of functions they hold, got {name!r}")
+            raise ValueError(
+                "keep: expected names from model.named_modules() or of functions they hold, got"
+                f" {name!r}"
+            )
     return names
 
 
-def _replace(model: nn.Module, old: Mapping[str, Any], new: Mapping[str, nn.Module], strength: float) -> Shaping:
+def _replace(
+    model: nn.Module, old: Mapping[str, Any], new: Mapping[str, nn.Module], strength: float
+) -> Shaping:
     if "" in new:
-        raise ValueError(f"model: expected a network that holds activations, got {model!r} itself; shape that directly")
+        raise ValueError(
+            f"model: expected a network that holds activations, got {model!r} itself; shape that"
+            " directly"
+        )
     if not new:
         known = ", ".join(kind.__name__ for kind in BENT + SMOOTH)
         raise ValueError(
-            f"model: expected activation modules ({known}), found none; calls of functions such as torch.relu cannot be "
-            "seen, write nn.ReLU() instead"
+            f"model: expected activation modules ({known}), found none; calls of functions such as"
+            " torch.relu cannot be seen, write nn.ReLU() instead"
         )
     shaping = Shaping(model, dict(old), strength, tuple(_fused(model, new)))
     for name, module in new.items():
@@ -188,11 +230,16 @@ def _fused(model: nn.Module, new: Mapping[str, nn.Module]) -> Iterator[tuple[nn.
     """Every flag of a module around a replaced one that lets torch go past it."""
     for name, module in model.named_modules():
         around = any(inner.startswith(f"{name}." if name else "") for inner in new)
-        yield from ((module, flag, getattr(module, flag)) for flag in FUSED if around and hasattr(module, flag))
+        yield from (
+            (module, flag, getattr(module, flag))
+            for flag in FUSED
+            if around and hasattr(module, flag)
+        )
 
 
 def _without_hooks(module: nn.Module) -> nn.Module:
-    """The same activation to compute with; who listens to the original listens to what replaces it."""
+    """The same activation to compute with; who listens to the original listens to what replaces
+    it."""
     bare = copy(module)
     for hook in HOOKS:
         setattr(bare, hook, OrderedDict())
@@ -205,13 +252,22 @@ def _strength(depth: Count | None, width: Count | None, p: Number | None) -> flo
     if d is not None and p is None:
         return d**-0.5
     if n is None:
-        got = "p alone" if d is None and p is not None else "depth with p" if d is not None else "neither"
-        raise ValueError(f"depth, width: expected depth, or width with p; got {got}; give depth=number of layers alone")
+        if d is None and p is not None:
+            got = "p alone"
+        elif d is not None:
+            got = "depth with p"
+        else:
+            got = "neither"
+        raise ValueError(
+            f"depth, width: expected depth, or width with p; got {got}; give depth=number of layers"
+            " alone"
+        )
     return n ** -real(0.5 if p is None else p, "p", least=0, most=0.5)
 
 
 def _put(model: nn.Module, name: str, activation: Any) -> None:
-    """A module takes the place of a function by itself; a function that of a module only once that is gone."""
+    """A module takes the place of a function by itself; a function that of a module only once that
+    is gone."""
     parent, _, leaf = name.rpartition(".")
     owner = model.get_submodule(parent)
     if not isinstance(activation, nn.Module):

@@ -1,9 +1,11 @@
 """The kernels of real networks, to hold theirs against: outputs and gradients of many random draws.
 
-    nngp_ab = 1/k sum_i f_i(a) f_i(b),      ntk_ab = 1/k sum_i sum_w df_i(a)/dw df_i(b)/dw        over k outputs f_i
+    nngp_ab = 1/k sum_i f_i(a) f_i(b),      ntk_ab = 1/k sum_i sum_w df_i(a)/dw df_i(b)/dw
+                                            over k outputs f_i
 
-Both from one forward pass, so that under dropout an input meets itself with one mask; then averaged over networks. What is
-left at finite width n is a bias of order 1/n, besides the standard error given here.
+Both from one forward pass, so that under dropout an input meets itself with one mask; then averaged
+over networks. What is left at finite width n is a bias of order 1/n, besides the standard error
+given here.
 """
 
 from dataclasses import dataclass
@@ -22,7 +24,8 @@ from orderone.theory.kernels.given import floating
 
 @dataclass(frozen=True, eq=False)
 class SimulatedKernels:
-    """Means over networks and their standard errors: (inputs, inputs), or (inputs, tokens, inputs, tokens)."""
+    """Means over networks and their standard errors: (inputs, inputs), or (inputs, tokens, inputs,
+    tokens)."""
 
     nngp: np.ndarray
     nngp_error: np.ndarray
@@ -40,7 +43,8 @@ def simulate_kernels(
     seed: Count = 0,
     device: Any = None,
 ) -> SimulatedKernels:
-    """Kernels of `networks` draws of `net` (layers of `theory.kernels`) at `width`, for the inputs of `kernels.inputs(X)`.
+    """Kernels of `networks` draws of `net` (layers of `theory.kernels`) at `width`, for the inputs
+    of `kernels.inputs(X)`.
 
     A last Dense layer has `outputs` neurons; both kernels are means over them.
     """
@@ -50,7 +54,9 @@ def simulate_kernels(
         torch.manual_seed(count(seed, "seed", least=0))
         for _ in range(count(networks, "networks", least=2)):
             found.append(_kernels(from_layers(net, x.shape[-1], width, outputs).to(x.device), x))
-    means, errors = zip(*(_summary(torch.stack(draws)) for draws in zip(*found, strict=True)), strict=True)
+    means, errors = zip(
+        *(_summary(torch.stack(draws)) for draws in zip(*found, strict=True)), strict=True
+    )
     return SimulatedKernels(means[0], errors[0], means[1], errors[1])
 
 
@@ -64,7 +70,9 @@ def _kernels(network: nn.Module, x: Tensor) -> tuple[Tensor, Tensor]:
 
     jacobian, f = jacrev(outputs, has_aux=True)(parameters)
     points = f.shape[:-1]
-    gradients = [part.reshape(-1, f.shape[-1], part[(0,) * f.dim()].numel()) for part in jacobian.values()]
+    gradients = [
+        part.reshape(-1, f.shape[-1], part[(0,) * f.dim()].numel()) for part in jacobian.values()
+    ]
     nngp = torch.einsum("ai,bi->ab", *[f.reshape(-1, f.shape[-1]).double()] * 2)
     ntk = sum(torch.einsum("aiw,biw->ab", part, part).double() for part in gradients)
     return tuple((kernel / f.shape[-1]).reshape(*points, *points) for kernel in (nngp, ntk))

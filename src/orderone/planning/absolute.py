@@ -1,11 +1,14 @@
-"""Absolute mode (base=None): the papers' power laws in the dimensions themselves, with order-one constants C and Lambda.
+"""Absolute mode (base=None): the papers' power laws in the dimensions themselves, with order-one
+constants C and Lambda.
 
-    initial std  sqrt(C_G) times the rule's power;    learning rate  lr Lambda_G times the rule's power
+    initial std  sqrt(C_G) times the rule's power;    learning rate  lr Lambda_G times the rule's
+                                                      power
 
-A tensor starts as the law says if it is a matrix or a lookup; biases and gains keep the constants the model gives
-them. For the strategies of S2 the powers are those of its groups (`theory.scaling`); for the others they are the
-exponents of S0, with fan_in^-1/2 for a dense embedding, whose input is not one-hot. C and Lambda may name a role, a group
-of S2, or one matrix of its group QKVU. A readout that is the embedding stands behind a multiplier: N_rescale, S2 (1.24).
+A tensor starts as the law says if it is a matrix or a lookup; biases and gains keep the constants
+the model gives them. For the strategies of S2 the powers are those of its groups
+(`theory.scaling`); for the others they are the exponents of S0, with fan_in^-1/2 for a dense
+embedding, whose input is not one-hot. C and Lambda may name a role, a group of S2, or one matrix of
+its group QKVU. A readout that is the embedding stands behind a multiplier: N_rescale, S2 (1.24).
 """
 
 from collections.abc import Sequence
@@ -37,21 +40,31 @@ from orderone.theory.scaling import GROUPS, group_rate, is_strategy
 
 def plan(model: nn.Module, request: Request, order_one: OrderOne, constants: Constants) -> Plan:
     if request.gauge != "folded" or request.depth is not None:
-        raise ValueError("base=None: gauge and depth are relative to a base; give one, or leave them out")
+        raise ValueError(
+            "base=None: gauge and depth are relative to a base; give one, or leave them out"
+        )
     items = inventory(model)
     tensors = with_parts([Tensor(item, item.shape, _layouts(item)) for item in items.values()])
-    found = structural_roles(tensors, output_modules(model)) | read_overrides(request.overrides, list(items))
+    found = structural_roles(tensors, output_modules(model)) | read_overrides(
+        request.overrides, list(items)
+    )
     _no_unknown(tensors, request)
-    tensors = [t if found[t.item.name] in ("hidden", "vector") else replace(t, part=None) for t in tensors]
-    groups, streams = groups_of(tensors, found), Streams.of(tensors, found)
+    tensors = [
+        t if found[t.item.name] in ("hidden", "vector") else replace(t, part=None) for t in tensors
+    ]
+    groups = groups_of(tensors, found)
+    streams = Streams.of(tensors, found)
     order_one.check(groups)
-    constants = constants.of_heads(unwrap(model), [(t.item, readout_places(t, found[t.item.name])) for t in tensors])
+    constants = constants.of_heads(
+        unwrap(model), [(t.item, readout_places(t, found[t.item.name])) for t in tensors]
+    )
     rows = tuple(
-        _row(t, found[t.item.name], groups[t.item.name], request, order_one, constants, streams) for t in tensors
+        _row(t, found[t.item.name], groups[t.item.name], request, order_one, constants, streams)
+        for t in tensors
     )
     headline = (
-        f"{request.name} for {request.algorithm.label}, absolute: powers of each tensor's own dimensions; "
-        f"{in_groups(rows)}"
+        f"{request.name} for {request.algorithm.label}, absolute: powers of each tensor's own"
+        f" dimensions; {in_groups(rows)}"
     )
     return Plan(
         settings=request.settings(relative=False),
@@ -66,7 +79,8 @@ def plan(model: nn.Module, request: Request, order_one: OrderOne, constants: Con
 
 
 def _layouts(item: Item) -> tuple[Layout, ...]:
-    """What the owners tell; a table that a model owns itself is known by its name, and its rows are the last axis."""
+    """What the owners tell; a table that a model owns itself is known by its name, and its rows are
+    the last axis."""
     owned = tuple(dict.fromkeys(place.layout for place in item.places if place.layout))
     long = [axis for axis, size in enumerate(item.shape) if size > 1]
     if not owned and len(long) == 2 and long[-1] == len(item.shape) - 1 and is_table(item.name):
@@ -77,11 +91,17 @@ def _layouts(item: Item) -> tuple[Layout, ...]:
 def _no_unknown(tensors: list[Tensor], request: Request) -> None:
     settled = read_overrides(request.overrides, [t.item.name for t in tensors])
     for t in tensors:
-        if not t.layouts and sum(size > 1 for size in t.item.shape) > 1 and t.item.name not in settled:
+        if (
+            not t.layouts
+            and sum(size > 1 for size in t.item.shape) > 1
+            and t.item.name not in settled
+        ):
             raise ValueError(
-                f"{t.item.name} {t.item.shape} in {t.item.places[0].owner}: without a base, it is not known which "
+                f"{t.item.name} {t.item.shape} in {t.item.places[0].owner}: without a base, it is"
+                " not known which "
                 "dimension is summed over. "
-                f'Say what it is: plan(..., overrides={{"{t.item.name}": one of {", ".join(OVERRIDES)}}}), or '
+                f'Say what it is: plan(..., overrides={{"{t.item.name}": one of'
+                f" {', '.join(OVERRIDES)}}}), or "
                 "register its module type"
             )
 
@@ -95,14 +115,19 @@ def _row(
     constants: Constants,
     streams: Streams,
 ) -> Row:
-    a, item = _algorithm(t, role, request), t.item
+    a = _algorithm(t, role, request)
+    item = t.item
     initial = None if item.tensor.is_meta else measure(item.tensor)
-    f = Factors() if role == FIXED else _factors(t, role, group, request, a, streams)
+    if role == FIXED:
+        f = Factors()
+    else:
+        f = _factors(t, role, group, request, a, streams)
     there, of_readout = _standing(t, role, constants)
     if there != 1:  # the forward code multiplies already
         f = replace(f.behind(there, update_law(a.law)), multiplier=1.0)
     drawn = role not in ("vector", FIXED) and not (initial and initial.constant is not None)
-    rate, variance = order_one.rate(item.name, group, role), order_one.variance(item.name, group, role)
+    rate = order_one.rate(item.name, group, role)
+    variance = order_one.variance(item.name, group, role)
     std = variance**0.5 * f.std if drawn else (initial or Initial(0.0, 0.0)).rms
     multiplier = _multiplier(t, role, request, a, there / of_readout)
     return Row(
@@ -131,7 +156,8 @@ def _row(
 
 
 def _standing(t: Tensor, role: str, constants: Constants) -> tuple[float, float]:
-    """The powers of the width in front of an embedding or a readout, and, if it is both, as a readout."""
+    """The powers of the width in front of an embedding or a readout, and, if it is both, as a
+    readout."""
     name, (into, out) = t.item.name, fans(t)
     if role == "readout":
         return constants.power(name, "matrix", into), 1.0
@@ -141,7 +167,9 @@ def _standing(t: Tensor, role: str, constants: Constants) -> tuple[float, float]
     return constants.power(name, "lookup", out), constants.power(name, "matrix", out)
 
 
-def _multiplier(t: Tensor, role: str, request: Request, a: Algorithm, made_up: float) -> float | None:
+def _multiplier(
+    t: Tensor, role: str, request: Request, a: Algorithm, made_up: float
+) -> float | None:
     """What a tied readout is to be multiplied with; None for any other tensor."""
     if role == "readout" or not readout_places(t, role):
         return None
@@ -149,7 +177,9 @@ def _multiplier(t: Tensor, role: str, request: Request, a: Algorithm, made_up: f
     return needed if abs(needed - 1) > 1e-6 else 1.0
 
 
-def _reason(t: Tensor, role: str, group: str, there: float, multiplier: float | None, drawn: bool) -> str:
+def _reason(
+    t: Tensor, role: str, group: str, there: float, multiplier: float | None, drawn: bool
+) -> str:
     into, out = fans(t)
     both = role in ("hidden", "readout") or into > 1
     parts = [f"{group}: " + (f"fan-in {into}, fan-out {out}" if both else f"width {out}")]
@@ -168,11 +198,17 @@ def _tied_readouts(tensors: Sequence[Tensor], rows: Sequence[Row]) -> tuple[Mult
 
 
 def _algorithm(t: Tensor, role: str, request: Request) -> Algorithm:
-    muon_leaves_it = request.algorithm.name == "muon" and not (role == "hidden" and len(t.item.shape) == 2)
-    return ALGORITHMS[REST] if muon_leaves_it else request.algorithm
+    muon_leaves_it = request.algorithm.name == "muon" and not (
+        role == "hidden" and len(t.item.shape) == 2
+    )
+    if muon_leaves_it:
+        return ALGORITHMS[REST]
+    return request.algorithm
 
 
-def _factors(t: Tensor, role: str, group: str, request: Request, a: Algorithm, streams: Streams) -> Factors:
+def _factors(
+    t: Tensor, role: str, group: str, request: Request, a: Algorithm, streams: Streams
+) -> Factors:
     into, out = fans(t)
     folded = width_factors(request.parameterization(a.law), role, Growth(into, out), a.law)
     if group == "head_bias":  # the number of outputs is no width
@@ -181,5 +217,7 @@ def _factors(t: Tensor, role: str, group: str, request: Request, a: Algorithm, s
         folded = replace(folded, std=folded.std * into**-0.5)
     if is_strategy(request.name) and a.law in ("adamw", "adam", "sign", "sgd"):
         s2 = group if group in GROUPS else "PE"
-        folded = replace(folded, lr=group_rate(request.name, s2, into, out, a.law, streams.width(out)))
+        folded = replace(
+            folded, lr=group_rate(request.name, s2, into, out, a.law, streams.width(out))
+        )
     return folded

@@ -56,44 +56,66 @@ def plan(
     C: Mapping[str, float] | None = None,
     Lambda: Mapping[str, float] | None = None,
 ) -> Plan:
-    """What `rule` asks of every tensor of `model`, relative to `base`. Nothing is changed before `.apply()`.
+    """What `rule` asks of every tensor of `model`, relative to `base`. Nothing is changed before
+    `.apply()`.
 
     Args:
         model: Any nn.Module, on any device: the meta device needs no memory.
-        base: What was tuned: a smaller module of the same architecture (the meta device is fine); for a Hugging Face model,
-            overrides of its configuration such as {"hidden_size": 256}; a saved plan, or its path. None: absolute
-            power laws.
+        base: What was tuned: a smaller module of the same architecture (the meta device is fine);
+        for a Hugging Face model,
+            overrides of its configuration such as {"hidden_size": 256}; a saved plan, or its path.
+            None: absolute power laws.
         rule: A name of `rules.names()`, or a rule of `rules.custom`.
-        optimizer: sgd, adam, adamw, adafactor, muon (with adamw for what is not a hidden matrix) or lion; or the class of
+        optimizer: sgd, adam, adamw, adafactor, muon (with adamw for what is not a hidden matrix) or
+        lion; or the class of
             one of them, or a subclass of yours, which `plan.optimizer()` then constructs.
-        lr, weight_decay, eps: As tuned on the base; by default those of torch.optim. For muon, lr may be
+        lr, weight_decay, eps: As tuned on the base; by default those of torch.optim. For muon, lr
+        may be
             {"muon": ..., "adamw": ...}.
-        depth: "sqrt" (residual branches times 1/sqrt(L)) or "completep" (1/L); None: nothing scales with depth.
-        gauge: "folded" leaves the forward pass alone; "unit" and "paper" put multipliers into hooks.
-        decay: "independent" keeps lr * weight_decay, "proportional" keeps weight_decay.
-        no_decay: Patterns of tensors without weight decay, such as ("*.bias", "*norm*").
-        overrides: {"pattern": role} for tensors whose role cannot be told, or that you know better.
-        inputs: An example batch (tensor, tuple, or dict of keyword arguments), to look at the forward pass of a model
+        depth: "sqrt" (residual branches times 1/sqrt(L)) or "completep" (1/L); None: nothing scales
+        with depth. gauge: "folded" leaves the forward pass alone; "unit" and "paper" put
+        multipliers into hooks. decay: "independent" keeps lr * weight_decay, "proportional" keeps
+        weight_decay. no_decay: Patterns of tensors without weight decay, such as ("*.bias",
+        "*norm*"). overrides: {"pattern": role} for tensors whose role cannot be told, or that you
+        know better. inputs: An example batch (tensor, tuple, or dict of keyword arguments), to look
+        at the forward pass of a model
             that is not Hugging Face's.
         probe: False: do not look at the forward pass.
-        score_power: The power of the head size that attention scores are divided by; by default 1 for mup, 1/2 for sp.
-        C, Lambda: In absolute mode, order-one constants of initial variance and learning rate, by role, group of S2, or
+        score_power: The power of the head size that attention scores are divided by; by default 1
+        for mup, 1/2 for sp. C, Lambda: In absolute mode, order-one constants of initial variance
+        and learning rate, by role, group of S2, or
             matrix of attention: {"PE": 0.02**2, "Q": 0.5}.
     """
     request = _request(
-        model, rule=rule, optimizer=optimizer, lr=lr, weight_decay=weight_decay, depth=depth, eps=eps, gauge=gauge,
-        decay=decay, no_decay=no_decay, overrides=overrides, score_power=score_power,
-    )  # fmt: skip
+        model,
+        rule=rule,
+        optimizer=optimizer,
+        lr=lr,
+        weight_decay=weight_decay,
+        depth=depth,
+        eps=eps,
+        gauge=gauge,
+        decay=decay,
+        no_decay=no_decay,
+        overrides=overrides,
+        score_power=score_power,
+    )
     if base is None:
-        return absolute.plan(model, request, OrderOne(C or {}, Lambda or {}), constants.look(model, inputs, probe))
+        return absolute.plan(
+            model, request, OrderOne(C or {}, Lambda or {}), constants.look(model, inputs, probe)
+        )
     if C or Lambda:
         raise ValueError(
-            "C and Lambda belong to absolute mode (base=None); relative to a base, its own sizes take their place"
+            "C and Lambda belong to absolute mode (base=None); relative to a base, its own sizes"
+            " take their place"
         )
     if isinstance(base, (str, PathLike)):
         base = _saved(base)
     compared = _read_base(model, base)
-    seen = sights.look(model, compared, inputs) if probe else sights.skipped(model, compared)
+    if probe:
+        seen = sights.look(model, compared, inputs)
+    else:
+        seen = sights.skipped(model, compared)
     made = relative.plan(unwrap(model), compared, request, seen)
     if seen.pair is not None and probes.can_observe(seen.pair):
         _observe(made, request, seen)
@@ -104,7 +126,8 @@ def plan(
 
 @dataclass(frozen=True)
 class Family:
-    """One request and one base for models of many sizes; the forward pass is looked at once if that tells it for all."""
+    """One request and one base for models of many sizes; the forward pass is looked at once if that
+    tells it for all."""
 
     request: Request
     base: Base
@@ -121,10 +144,16 @@ class Family:
         return relative.plan(unwrap(model), self.base, self.request, seen)
 
 
-def family(model: nn.Module, base: nn.Module, *, inputs: Any = None, probe: bool = True, **asked: Any) -> Family:
-    """`plan(model, base=base, ...)` for many models of one architecture, of which `model` should be the largest."""
+def family(
+    model: nn.Module, base: nn.Module, *, inputs: Any = None, probe: bool = True, **asked: Any
+) -> Family:
+    """`plan(model, base=base, ...)` for many models of one architecture, of which `model` should be
+    the largest."""
     compared = _read_base(model, base)
-    seen = sights.look(model, compared, inputs) if probe else sights.skipped(model, compared)
+    if probe:
+        seen = sights.look(model, compared, inputs)
+    else:
+        seen = sights.skipped(model, compared)
     return Family(_request(model, **asked), compared, seen, inputs, probe)
 
 
@@ -137,10 +166,18 @@ def _request(model: GivenModel, **asked: Any) -> Request:
         one_of(name, settings, "setting of a plan")
     given = SimpleNamespace(**settings | asked)
     return Request(
-        given.rule, algorithm(given.optimizer), given.lr, given.weight_decay, given.eps, _depth(given.depth),
-        one_of(given.gauge, GAUGES, "gauge"), one_of(given.decay, DECAY, "decay"),
-        read_patterns(given.no_decay, model, "no_decay"), _overrides(given.overrides), given.score_power,
-    )  # fmt: skip
+        given.rule,
+        algorithm(given.optimizer),
+        given.lr,
+        given.weight_decay,
+        given.eps,
+        _depth(given.depth),
+        one_of(given.gauge, GAUGES, "gauge"),
+        one_of(given.decay, DECAY, "decay"),
+        read_patterns(given.no_decay, model, "no_decay"),
+        _overrides(given.overrides),
+        given.score_power,
+    )
 
 
 def _go_on(made: Plan, before: Plan) -> None:
@@ -149,21 +186,26 @@ def _go_on(made: Plan, before: Plan) -> None:
         return
     if [row.init_std for row in made.rows] != [row.init_std for row in before.rows]:
         raise ValueError(
-            f"base: the saved plan was applied to a model of this size as {before.headline.split(':')[0]}, "
-            f"{before.settings.gauge} gauge, depth={before.settings.depth}; its weights do not fit another plan"
+            "base: the saved plan was applied to a model of this size as"
+            f" {before.headline.split(':')[0]}, {before.settings.gauge} gauge,"
+            f" depth={before.settings.depth}; its weights do not fit another plan"
         )
     made.applied = True
     commit.install(made, made.bound())
 
 
 def _observe(made: Plan, request: Request, seen: Sight) -> None:
-    """The same request for the two small instances, applied there: does it give what it promises?"""
+    """The same request for the two small instances, applied there: does it give what it
+    promises?"""
     assert seen.pair is not None
     small = seen.pair.small
     try:
         large = probes.writable(seen.pair)
         proof = relative.plan(
-            large, bases.from_module(small), replace(request, depth=None, overrides=_that_match(request, large)), seen
+            large,
+            bases.from_module(small),
+            replace(request, depth=None, overrides=_that_match(request, large)),
+            seen,
         )
         proof.apply()
         made.observations = probes.observe(proof, small, large, seen.pair)
@@ -177,7 +219,11 @@ def _observe(made: Plan, request: Request, seen: Sight) -> None:
 def _that_match(request: Request, model: nn.Module) -> dict[str, str]:
     """A smaller instance has fewer layers, and not every pattern finds something in it."""
     names = list(inventory(model))
-    return {pattern: role for pattern, role in request.overrides.items() if any(fnmatch(n, pattern) for n in names)}
+    return {
+        pattern: role
+        for pattern, role in request.overrides.items()
+        if any(fnmatch(n, pattern) for n in names)
+    }
 
 
 def _saved(path: str | PathLike[str]) -> Plan:
@@ -198,7 +244,9 @@ def _overrides(given: Any) -> dict[str, str]:
 
 
 def _depth(given: Name | None) -> str | None:
-    return None if given is None else one_of(given, DEPTH_RULES, "depth")
+    if given is None:
+        return None
+    return one_of(given, DEPTH_RULES, "depth")
 
 
 def _read_base(model: nn.Module, base: GivenBase) -> Base:
@@ -211,5 +259,6 @@ def _read_base(model: nn.Module, base: GivenBase) -> Base:
     if isinstance(base, Plan):
         return bases.from_plan(base, model)
     raise ValueError(
-        f"base: expected a module, a mapping of overrides, a plan or its path, or None; got {type(base).__name__}"
+        "base: expected a module, a mapping of overrides, a plan or its path, or None; got"
+        f" {type(base).__name__}"
     )

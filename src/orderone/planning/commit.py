@@ -1,8 +1,9 @@
-"""The one file that changes a model: it rescales initial values, and installs the multipliers as hooks.
+"""The one file that changes a model: it rescales initial values, and installs the multipliers as
+hooks.
 
-Values are rescaled, not drawn anew: the model keeps its own distribution and its own seed, and a tensor whose size is
-right is not touched, so that at base size every bit stays. Only memory that was never written (a model built on the
-meta device and moved by `to_empty`) is drawn here.
+Values are rescaled, not drawn anew: the model keeps its own distribution and its own seed, and a
+tensor whose size is right is not touched, so that at base size every bit stays. Only memory that
+was never written (a model built on the meta device and moved by `to_empty`) is drawn here.
 """
 
 import math
@@ -21,7 +22,8 @@ from orderone.planning.inventory import modules_by_name
 if TYPE_CHECKING:
     from orderone.planning.plan import Multiplier, Plan, Row
 
-DRIFT = 1.5  # a tensor whose size changed by this much since it was planned is not the one that was planned
+# a tensor whose size changed by this much since it was planned is not the one that was planned
+DRIFT = 1.5
 _APPLIED: WeakSet[nn.Module] = WeakSet()
 
 
@@ -33,17 +35,20 @@ def sizes_now(tensors: Mapping[str, Tensor]) -> dict[str, Initial | None]:
 def apply(plan: "Plan", model: nn.Module, fresh: bool) -> None:
     if plan.applied and not fresh:
         raise RuntimeError(
-            "this plan has been applied already, and applying it again would scale twice. A checkpoint keeps its "
-            "scale: load it and go on with plan.attach(model).optimizer(). For new weights, say "
-            "plan.apply(fresh=True)"
+            "this plan has been applied already, and applying it again would scale twice. A"
+            " checkpoint keeps its scale: load it and go on with plan.attach(model).optimizer()."
+            " For new weights, say plan.apply(fresh=True)"
         )
     if model in _APPLIED and not (fresh and plan.applied):
-        raise RuntimeError("a plan has been applied to this model already; build a new model for a new plan")
+        raise RuntimeError(
+            "a plan has been applied to this model already; build a new model for a new plan"
+        )
     tensors = plan.tensors()
     on_meta = [name for name, tensor in tensors.items() if tensor.is_meta]
     if on_meta:
         raise RuntimeError(
-            f"{on_meta[0]} is on the meta device and has no memory; call model.to_empty(device=...) first"
+            f"{on_meta[0]} is on the meta device and has no memory; call model.to_empty(device=...)"
+            " first"
         )
     missing = _missing(plan, model)
     now = {name: measure(tensor) for name, tensor in tensors.items()}
@@ -76,8 +81,9 @@ def _rescale(row: "Row", tensor: Tensor, now: Initial) -> None:
 
 
 def _to_be_scaled(row: "Row", resized: set[str]) -> bool:
-    """A tensor of the base's shape and with factor 1 is the base's tensor: not even noise of the measurement gets in. But
-    torch draws a bias by the fan-in of its module, and GPT-2 some matrices by the depth, and these may have grown."""
+    """A tensor of the base's shape and with factor 1 is the base's tensor: not even noise of the
+    measurement gets in. But torch draws a bias by the fan-in of its module, and GPT-2 some matrices
+    by the depth, and these may have grown."""
     if not row.trained:
         return False
     by_fan_in = row.name.endswith("bias") and not resized.isdisjoint(row.uses)
@@ -85,8 +91,9 @@ def _to_be_scaled(row: "Row", resized: set[str]) -> bool:
 
 
 def _blank(plan: "Plan", tensors: Mapping[str, Tensor], now: Mapping[str, Initial]) -> set[str]:
-    """Never written: planned without memory, and no in-place operation since. All of them or none: freed memory that is
-    given out again looks written here and there; assigned values, which leave no trace either, look so everywhere."""
+    """Never written: planned without memory, and no in-place operation since. All of them or none:
+    freed memory that is given out again looks written here and there; assigned values, which leave
+    no trace either, look so everywhere."""
     untouched = [
         row
         for row in plan.rows
@@ -114,7 +121,8 @@ def _draw(row: "Row", tensor: Tensor) -> None:
 
 
 def _draw_spread(row: "Row", tensor: Any) -> None:
-    """On a mesh of CPUs, processes with the same seed would draw the same shard: draw the whole, and take a part."""
+    """On a mesh of CPUs, processes with the same seed would draw the same shard: draw the whole,
+    and take a part."""
     from torch.distributed.tensor import distribute_tensor
 
     if tensor.device_mesh.device_type != "cpu":
@@ -126,15 +134,20 @@ def _draw_spread(row: "Row", tensor: Any) -> None:
 
 def _must_be_initial(row: "Row", now: Initial, planned: Initial | None) -> None:
     if planned is not None and not math.isfinite(now.rms):
-        raise RuntimeError(f"{row.name} is not finite: its initialization is broken, and no scale would mend it")
+        raise RuntimeError(
+            f"{row.name} is not finite: its initialization is broken, and no scale would mend it"
+        )
     trained = row.constant is not None and now.constant is None
     drifted = planned is not None and not planned.rms / DRIFT <= now.rms <= planned.rms * DRIFT
     if trained or drifted:
-        seen = "varies, though it starts as a constant" if trained else "has another size than when it was planned"
+        if trained:
+            seen = "varies, though it starts as a constant"
+        else:
+            seen = "has another size than when it was planned"
         raise RuntimeError(
-            f"{row.name} {seen}: these weights look trained or loaded, and `apply` would rescale them. A checkpoint "
-            "keeps its scale: load it after `apply`, or use plan.attach(model) without `apply`. If they are a new "
-            "initialization, say plan.apply(fresh=True)"
+            f"{row.name} {seen}: these weights look trained or loaded, and `apply` would rescale"
+            " them. A checkpoint keeps its scale: load it after `apply`, or use plan.attach(model)"
+            " without `apply`. If they are a new initialization, say plan.apply(fresh=True)"
         )
 
 
@@ -174,12 +187,18 @@ def remove(plan: "Plan", model: nn.Module) -> None:
 
 def _missing(plan: "Plan", model: nn.Module) -> "list[tuple[nn.Module, Multiplier]]":
     """Multipliers that are not there yet: a deep copy brings its hooks."""
-    modules, missing = modules_by_name(model), []
+    modules = modules_by_name(model)
+    missing = []
     for multiplier in plan.multipliers:
-        there = [h for h in _hooks(modules[multiplier.module], multiplier).values() if isinstance(h, _Scale)]
+        there = [
+            h
+            for h in _hooks(modules[multiplier.module], multiplier).values()
+            if isinstance(h, _Scale)
+        ]
         if any(hook.value != multiplier.value for hook in there):
             raise RuntimeError(
-                f"{multiplier.module} has a multiplier of another plan already; build a new model for a new plan"
+                f"{multiplier.module} has a multiplier of another plan already; build a new model"
+                " for a new plan"
             )
         if not there:
             missing.append((modules[multiplier.module], multiplier))
@@ -187,7 +206,9 @@ def _missing(plan: "Plan", model: nn.Module) -> "list[tuple[nn.Module, Multiplie
 
 
 def _hooks(module: nn.Module, multiplier: "Multiplier"):
-    return module._forward_pre_hooks if multiplier.side == "input" else module._forward_hooks
+    if multiplier.side == "input":
+        return module._forward_pre_hooks
+    return module._forward_hooks
 
 
 def _install(missing: "list[tuple[nn.Module, Multiplier]]") -> None:

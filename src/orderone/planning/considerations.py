@@ -1,7 +1,8 @@
 """What changes a tensor's factors beside its role, one consideration after the other.
 
-Constants that the forward code itself multiplies with; the place in a residual branch; attention scores; a tied readout;
-and at last the gauge. Each works on all drafts, and returns multipliers for the forward pass and notes.
+Constants that the forward code itself multiplies with; the place in a residual branch; attention
+scores; a tied readout; and at last the gauge. Each works on all drafts, and returns multipliers for
+the forward pass and notes.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -18,12 +19,16 @@ Drafts = Mapping[str, Draft]
 
 
 def forward_constants(drafts: Drafts, seen: Sight) -> None:
-    """The forward code multiplies by a power of the width: the tensor stands behind that already."""
+    """The forward code multiplies by a power of the width: the tensor stands behind that
+    already."""
     for draft in drafts.values():
         lookup = draft.role.tied is not None or draft.role.role == "embedding"
         power = seen.power(draft.seen_as, "lookup" if lookup else "matrix")
         if power and draft.grows:
-            growth = draft.role.growth.fan_in if draft.role.role == "readout" else draft.role.growth.fan_out
+            if draft.role.role == "readout":
+                growth = draft.role.growth.fan_in
+            else:
+                growth = draft.role.growth.fan_out
             draft.stands_behind(growth**power)
             draft.reasons.append(f"the forward code multiplies by n^{power:.3g} itself")
 
@@ -35,7 +40,10 @@ def branches(drafts: Drafts, seen: Sight, rule: str | None) -> tuple[list[Multip
         return [], []
     if rule is None:
         times = max(draft.depth for draft in deeper)
-        return [], [f"the model is {times:.3g} times as deep as its base; depth=None, so nothing scales with depth"]
+        return [], [
+            f"the model is {times:.3g} times as deep as its base; depth=None, so nothing scales"
+            " with depth"
+        ]
     seen.require_branches()
     multipliers = []
     for draft in deeper:
@@ -50,7 +58,9 @@ def branches(drafts: Drafts, seen: Sight, rule: str | None) -> tuple[list[Multip
             factor = depth_factors(rule, draft.depth, "adam", last=True).std
             module = draft.tensor.item.places[0].module
             multipliers.append(
-                Multiplier(module, factor, "output", "a residual branch; its gain is stored as an offset")
+                Multiplier(
+                    module, factor, "output", "a residual branch; its gain is stored as an offset"
+                )
             )
     return multipliers, []
 
@@ -70,9 +80,14 @@ def scores(drafts: Drafts, seen: Sight, wanted: float) -> list[str]:
     return list(notes)
 
 
-def _divide_scores(drafts: Iterable[Draft], queries: Iterable[Draft], score: Score, missing: float) -> None:
+def _divide_scores(
+    drafts: Iterable[Draft], queries: Iterable[Draft], score: Score, missing: float
+) -> None:
     for draft in drafts:
-        if draft.seen_as in (*score.queries, *score.keys):  # the gradients of both pass through the scores
+        if draft.seen_as in (
+            *score.queries,
+            *score.keys,
+        ):  # the gradients of both pass through the scores
             draft.factors = replace(draft.factors, gradient=draft.factors.gradient * missing)
     for draft in queries:
         draft.fold(missing, "attention scores are divided by the head size, not its root")
@@ -80,42 +95,58 @@ def _divide_scores(drafts: Iterable[Draft], queries: Iterable[Draft], score: Sco
 
 def _packed(score: Score, missing: float) -> str:
     return (
-        f"attention scores need a factor {missing:.4g}, because the head size grows by {score.head_growth:.4g}, and "
-        f"the queries cannot take it ({', '.join(map(stack_of, score.queries)) or 'not found'}: packed with keys and "
-        "values, or a gain stored as an offset): grow the number of heads instead of their size, or set the model's "
-        "own attention scale"
+        f"attention scores need a factor {missing:.4g}, because the head size grows by"
+        f" {score.head_growth:.4g}, and the queries cannot take it"
+        f" ({', '.join(map(stack_of, score.queries)) or 'not found'}: packed with keys and values,"
+        " or a gain stored as an offset): grow the number of heads instead of their size, or set"
+        " the model's own attention scale"
     )
 
 
-def tied_readouts(drafts: Drafts, seen: Sight, request: Request) -> tuple[list[Multiplier], list[str]]:
+def tied_readouts(
+    drafts: Drafts, seen: Sight, request: Request
+) -> tuple[list[Multiplier], list[str]]:
     """The one multiplier that no gauge removes: into the norm before the readout, or a hook."""
     multipliers: list[Multiplier] = []
     notes: list[str] = []
     for draft in drafts.values():
         if draft.role.tied is None or not draft.grows:
             continue
-        there = draft.role.tied ** (seen.power(draft.seen_as, "matrix") - seen.power(draft.seen_as, "lookup"))
+        there = draft.role.tied ** (
+            seen.power(draft.seen_as, "matrix") - seen.power(draft.seen_as, "lookup")
+        )
         law = draft.algorithm.law
         needed = tied_multiplier(request.parameterization(law), draft.role.tied, law) / there
         draft.multiplier = needed
         if abs(needed - 1) < 1e-9:
             continue
-        carriers = [other for other in drafts.values() if other.seen_as in seen.carriers.get(draft.seen_as, ())]
+        carriers = [
+            other
+            for other in drafts.values()
+            if other.seen_as in seen.carriers.get(draft.seen_as, ())
+        ]
         if carriers and all(other.can_be_multiplied for other in carriers):
             for other in carriers:
                 other.fold(needed, "the multiplier of the tied readout")
             draft.reasons.append(
-                f"as a readout times {needed:.4g}, carried by {' and '.join(c.name for c in carriers)}"
+                f"as a readout times {needed:.4g}, carried by"
+                f" {' and '.join(c.name for c in carriers)}"
             )
             continue
         looked_up = any(layout.kind == "lookup" for layout in draft.tensor.layouts)
-        places = [p.module for p in draft.tensor.item.places if looked_up and p.layout and p.layout.kind == "matrix"]
-        multipliers += [Multiplier(module, needed, "input", "the readout is the embedding") for module in places]
+        places = [
+            p.module
+            for p in draft.tensor.item.places
+            if looked_up and p.layout and p.layout.kind == "matrix"
+        ]
+        multipliers += [
+            Multiplier(module, needed, "input", "the readout is the embedding") for module in places
+        ]
         draft.reasons.append(f"as a readout times {needed:.4g}")
         if not places:
             notes.append(
-                f"{draft.name} is the readout too, in code that is no module: multiply its logits by {needed:.6g} "
-                "yourself, or put a trainable norm in front of it"
+                f"{draft.name} is the readout too, in code that is no module: multiply its logits"
+                f" by {needed:.6g} yourself, or put a trainable norm in front of it"
             )
     return multipliers, notes
 
@@ -135,18 +166,22 @@ def _own_multiplier(draft: Draft, request: Request) -> float:
         return 1.0
     if request.gauge == "unit":
         return draft.factors.std
-    return paper_multiplier(request.parameterization(draft.algorithm.law), draft.role.role, draft.role.growth)
+    return paper_multiplier(
+        request.parameterization(draft.algorithm.law), draft.role.role, draft.role.growth
+    )
 
 
 def _hooks(draft: Draft, multiplier: float, name: str) -> Iterator[Multiplier]:
     """On what a lookup gives, on what a matrix reads; all places that hold a tied tensor."""
     kinds = {place.layout.kind for place in draft.tensor.item.places if place.layout}
     for place in draft.tensor.item.places:
-        unreachable = place.attribute != "weight" or place.owner == "NonDynamicallyQuantizableLinear"
+        unreachable = (
+            place.attribute != "weight" or place.owner == "NonDynamicallyQuantizableLinear"
+        )
         if unreachable or place.layout is None or (draft.role.tied is not None and len(kinds) < 2):
             raise ValueError(
-                f"gauge: no hook can multiply {draft.name} alone inside {place.owner}; use gauge='folded', which trains "
-                f"the same network"
+                f"gauge: no hook can multiply {draft.name} alone inside {place.owner}; use"
+                " gauge='folded', which trains the same network"
             )
         side = "output" if place.layout.kind == "lookup" else "input"
         yield Multiplier(place.module, multiplier, side, f"{name} gauge")
@@ -158,5 +193,10 @@ def together(multipliers: Iterable[Multiplier]) -> tuple[Multiplier, ...]:
     for m in multipliers:
         key = (m.module, m.side)
         before = merged.get(key)
-        merged[key] = replace(m, value=m.value * before.value, reason=f"{before.reason}, {m.reason}") if before else m
+        if before:
+            merged[key] = replace(
+                m, value=m.value * before.value, reason=f"{before.reason}, {m.reason}"
+            )
+        else:
+            merged[key] = m
     return tuple(m for m in merged.values() if abs(m.value - 1) > 1e-12)

@@ -1,9 +1,11 @@
-"""Which tensor of the base stands for a tensor of the target: the one of the same name, or of the same place in a stack.
+"""Which tensor of the base stands for a tensor of the target: the one of the same name, or of the
+same place in a stack.
 
-A target with more layers has names that its base has not: `layers.7.mlp.weight` then corresponds to the layer at the same
-relative depth of the base, and the ratio of the two stacks is the growth in depth. Not every number is a layer: in a
-Sequential they count unlike modules, so where shapes of a stack differ, the counterpart is one that fits: each axis has
-stayed, or has grown by the ratio by which axes of this pair usually grow.
+A target with more layers has names that its base has not: `layers.7.mlp.weight` then corresponds to
+the layer at the same relative depth of the base, and the ratio of the two stacks is the growth in
+depth. Not every number is a layer: in a Sequential they count unlike modules, so where shapes of a
+stack differ, the counterpart is one that fits: each axis has stayed, or has grown by the ratio by
+which axes of this pair usually grow.
 """
 
 from collections import Counter
@@ -24,14 +26,23 @@ class Counterpart:
 
 def counterparts(target: Mapping[str, Shape], base: Mapping[str, Shape]) -> dict[str, Counterpart]:
     """For every target name, its counterpart; a ValueError lists what has none."""
-    ours, theirs = _stacks(target), _stacks(base)
+    ours = _stacks(target)
+    theirs = _stacks(base)
     for one, other, whose in ((ours, theirs, "the base"), (theirs, ours, "the model")):
-        strangers = [_join(pattern, at) for pattern, found in one.items() if pattern not in other for at in found]
+        strangers = [
+            _join(pattern, at)
+            for pattern, found in one.items()
+            if pattern not in other
+            for at in found
+        ]
         if strangers:
             raise _other_architecture(f"{whose} has nothing like {_few(strangers)}")
-    deeper, usual = _depths(ours, theirs), _usual_ratio(target, base)
+    deeper = _depths(ours, theirs)
+    usual = _usual_ratio(target, base)
     return {
-        _join(pattern, at): Counterpart(_nearest(pattern, at, ours, theirs, target, base, usual), deeper[pattern])
+        _join(pattern, at): Counterpart(
+            _nearest(pattern, at, ours, theirs, target, base, usual), deeper[pattern]
+        )
         for pattern, found in ours.items()
         for at in found
     }
@@ -46,8 +57,10 @@ def _nearest(
     base: Mapping[str, Shape],
     usual: float,
 ) -> str:
-    """The same name in a stack of the same length; otherwise the place at the same relative depth that fits."""
-    name, candidates = _join(pattern, at), {_join(pattern, other): other for other in theirs[pattern]}
+    """The same name in a stack of the same length; otherwise the place at the same relative depth
+    that fits."""
+    name = _join(pattern, at)
+    candidates = {_join(pattern, other): other for other in theirs[pattern]}
     if len(ours[pattern]) == len(candidates) and name in candidates:
         return name
     misfits = {other: _misfit(target[name], base[other], usual) for other in candidates}
@@ -58,7 +71,9 @@ def _nearest(
     there = [_relative(column) for column in zip(*theirs[pattern], strict=True)]
 
     def distance(other: str) -> float:
-        return sum(abs(a[i] - b[j]) for i, j, a, b in zip(at, candidates[other], here, there, strict=True))
+        return sum(
+            abs(a[i] - b[j]) for i, j, a, b in zip(at, candidates[other], here, there, strict=True)
+        )
 
     return min((other for other in candidates if misfits[other] == fewest), key=distance)
 
@@ -72,19 +87,27 @@ def _misfit(one: Shape, other: Shape, usual: float) -> int:
 
 def _usual_ratio(target: Mapping[str, Shape], base: Mapping[str, Shape]) -> float:
     """The growth that most axes of equally named tensors have."""
-    pairs = [(target[name], base[name]) for name in target if name in base and len(target[name]) == len(base[name])]
-    ratios = Counter(a / b for one, other in pairs for a, b in zip(one, other, strict=True) if a != b and b)
+    pairs = [
+        (target[name], base[name])
+        for name in target
+        if name in base and len(target[name]) == len(base[name])
+    ]
+    ratios = Counter(
+        a / b for one, other in pairs for a, b in zip(one, other, strict=True) if a != b and b
+    )
     return ratios.most_common(1)[0][0] if ratios else 1.0
 
 
 def _relative(indices: Iterable[int]) -> dict[int, float]:
-    """Where an index stands between the first (0) and the last (1): the last layer is like the last layer."""
+    """Where an index stands between the first (0) and the last (1): the last layer is like the last
+    layer."""
     ranked = sorted(set(indices))
     return {index: rank / max(len(ranked) - 1, 1) for rank, index in enumerate(ranked)}
 
 
 def _depths(ours: Stacks, theirs: Stacks) -> dict[Pattern, float]:
-    """Growth in depth of every stack: in its layers, or, where stages stay, in the blocks of all stages."""
+    """Growth in depth of every stack: in its layers, or, where stages stay, in the blocks of all
+    stages."""
     layers = _layers(ours), _layers(theirs)
     result = {}
     for pattern, found in ours.items():
@@ -96,14 +119,19 @@ def _depths(ours: Stacks, theirs: Stacks) -> dict[Pattern, float]:
 
 
 def _layers(stacks: Stacks) -> dict[Pattern, set[int]]:
-    """The layers of the stack that a tensor is in. Layers share kinds of tensors, at least with others that share some with
-    these; what stands before and behind them in one Sequential does not."""
+    """The layers of the stack that a tensor is in. Layers share kinds of tensors, at least with
+    others that share some with these; what stands before and behind them in one Sequential does
+    not."""
     kinds: dict[Pattern, list[set[int]]] = {}
     for pattern, found in stacks.items():
         if found[0]:
-            mine, groups = {at[0] for at in found}, kinds.setdefault(_prefix(pattern), [])
+            mine = {at[0] for at in found}
+            groups = kinds.setdefault(_prefix(pattern), [])
             apart = [group for group in groups if not group & mine]
-            kinds[_prefix(pattern)] = [*apart, mine.union(*(group for group in groups if group & mine))]
+            kinds[_prefix(pattern)] = [
+                *apart,
+                mine.union(*(group for group in groups if group & mine)),
+            ]
     return {
         pattern: next(group for group in kinds[_prefix(pattern)] if found[0][0] in group)
         for pattern, found in stacks.items()
@@ -118,7 +146,9 @@ def _experts(pattern: Pattern) -> bool:
 
 def _prefix(pattern: Pattern) -> Pattern:
     """What stands before the first number."""
-    return pattern[: pattern.index(None)] if None in pattern else pattern
+    if None in pattern:
+        return pattern[: pattern.index(None)]
+    return pattern
 
 
 def _stacks(names: Iterable[str]) -> Stacks:
@@ -142,7 +172,8 @@ def _join(pattern: Pattern, at: Position) -> str:
 
 def _other_architecture(why: str) -> ValueError:
     return ValueError(
-        f"base: expected the same architecture as the model, but {why}; build the base with the same code and smaller sizes"
+        f"base: expected the same architecture as the model, but {why}; build the base with the"
+        " same code and smaller sizes"
     )
 
 

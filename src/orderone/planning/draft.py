@@ -1,4 +1,5 @@
-"""A row in the making: a tensor, its role, and factors that several considerations change in turn."""
+"""A row in the making: a tensor, its role, and factors that several considerations change in
+turn."""
 
 from dataclasses import dataclass, field, replace
 
@@ -37,7 +38,8 @@ class Draft:
 
     @property
     def can_be_multiplied(self) -> bool:
-        """Frozen tensors cannot, nor can a gain that is stored as an offset from one and starts at zero."""
+        """Frozen tensors cannot, nor can a gain that is stored as an offset from one and starts at
+        zero."""
         shift = self.name.endswith("bias")
         gain = self.tensor.item.tensor.dim() == 1 and not shift
         return self.tensor.item.tensor.requires_grad and not (gain and self.base.rms == 0)

@@ -1,4 +1,5 @@
-"""Plan files: JSON with a format version. Reading one runs nothing: no pickle, no import by name."""
+"""Plan files: JSON with a format version. Reading one runs nothing: no pickle, no import by
+name."""
 
 import json
 from dataclasses import asdict
@@ -9,7 +10,8 @@ from typing import Any
 from orderone.planning.plan import Multiplier, Plan, Row, Settings
 from orderone.rules.factors import Factors, Growth
 
-FORMAT, VERSION = "orderone plan", 1
+FORMAT = "orderone plan"
+VERSION = 1
 
 
 def save(plan: Plan, path: str | PathLike[str]) -> None:
@@ -35,12 +37,15 @@ def load(path: str | PathLike[str]) -> Plan:
     try:
         record = json.loads(Path(path).read_text())
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path}: expected a plan file (JSON), got something else: {error}") from error
+        raise ValueError(
+            f"{path}: expected a plan file (JSON), got something else: {error}"
+        ) from error
     if not isinstance(record, dict) or record.get("format") != FORMAT:
         raise ValueError(f"{path}: expected a plan file, written by plan.save")
     if record.get("version") != VERSION:
         raise ValueError(
-            f"{path}: expected format version {VERSION}, got {record.get('version')}; it needs another orderone"
+            f"{path}: expected format version {VERSION}, got {record.get('version')}; it needs"
+            " another orderone"
         )
     try:
         return _from_record(record)
@@ -62,9 +67,17 @@ def _from_record(record: dict[str, Any]) -> Plan:
 
 
 def _row(record: dict[str, Any]) -> Row:
-    return Row(**_tuples(record) | {"factors": Factors(**record["factors"]), "growth": Growth(**record["growth"])})
+    return Row(
+        **_tuples(record)
+        | {
+            "factors": Factors(**record["factors"]),
+            "growth": Growth(**record["growth"]),
+        }
+    )
 
 
 def _tuples(record: dict[str, Any]) -> dict[str, Any]:
     """JSON has lists where rows have tuples."""
-    return {key: tuple(value) if isinstance(value, list) else value for key, value in record.items()}
+    return {
+        key: tuple(value) if isinstance(value, list) else value for key, value in record.items()
+    }

@@ -19,9 +19,14 @@ def groups_of(tensors: Sequence[Tensor], roles: Mapping[str, str]) -> dict[str, 
 
 
 def readout_places(t: Tensor, role: str) -> list[Place]:
-    """Where the tensor is the readout: everywhere, or as a tied one in modules that multiply with it."""
-    multiplies = [place for place in t.item.places if place.layout and place.layout.kind == "matrix"]
-    return multiplies if role == "readout" or len({layout.kind for layout in t.layouts}) > 1 else []
+    """Where the tensor is the readout: everywhere, or as a tied one in modules that multiply with
+    it."""
+    multiplies = [
+        place for place in t.item.places if place.layout and place.layout.kind == "matrix"
+    ]
+    if role == "readout" or len({layout.kind for layout in t.layouts}) > 1:
+        return multiplies
+    return []
 
 
 def width_of(tensors: Sequence[Tensor], roles: Mapping[str, str]) -> int | None:
@@ -32,7 +37,8 @@ def width_of(tensors: Sequence[Tensor], roles: Mapping[str, str]) -> int | None:
 
 @dataclass(frozen=True)
 class Streams:
-    """Widths that tensors write to: that of the residual stream, and those of tables that are narrower (ALBERT, OPT)."""
+    """Widths that tensors write to: that of the residual stream, and those of tables that are
+    narrower (ALBERT, OPT)."""
 
     residual: int | None
     tables: frozenset[int]
@@ -43,7 +49,8 @@ class Streams:
         return cls(width_of(tensors, roles), frozenset(fans(t)[1] for t in lookups))
 
     def width(self, out: int) -> int | None:
-        """The n of a tensor with this fan-out, in the powers of S2: its stream's, and elsewhere the residual stream's."""
+        """The n of a tensor with this fan-out, in the powers of S2: its stream's, and elsewhere the
+        residual stream's."""
         return out if out in self.tables else self.residual
 
 
@@ -52,14 +59,20 @@ def group_of(t: Tensor, role: str, width: int | None) -> str:
     name = t.item.name
     if role == "embedding":
         lookup = any(layout.kind == "lookup" for layout in t.layouts)
-        return "PE" if names.is_positional(name) or not t.layouts else "WE" if lookup else "patch"
+        if names.is_positional(name) or not t.layouts:
+            return "PE"
+        if lookup:
+            return "WE"
+        return "patch"
     if role == "hidden":
         if names.is_attention(name):
             return "QKVU"
         into, out = fans(t)
         if into == out:
             return "QKVU"
-        return "W" if into == width or (out > into and out != width) else "X"
+        if into == width or (out > into and out != width):
+            return "W"
+        return "X"
     return {"readout": "head"}.get(role, role)
 
 

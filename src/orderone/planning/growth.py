@@ -1,9 +1,11 @@
-"""Which dimensions are widths. A tensor shows two sizes per axis, base and target; not every difference is a width.
+"""Which dimensions are widths. A tensor shows two sizes per axis, base and target; not every
+difference is a width.
 
-A width is both produced (a fan-out, an embedding's rows, a norm) and consumed (a fan-in). A vocabulary or context
-length is picked from by a lookup and summed over by nobody; a number of classes is produced only, a number of input
-features consumed only. A size may appear in multiples (query, key and value packed; channels times pixels): then it is
-a width where the multiple is the same in base and target.
+A width is both produced (a fan-out, an embedding's rows, a norm) and consumed (a fan-in). A
+vocabulary or context length is picked from by a lookup and summed over by nobody; a number of
+classes is produced only, a number of input features consumed only. A size may appear in multiples
+(query, key and value packed; channels times pixels): then it is a width where the multiple is the
+same in base and target.
 """
 
 from collections.abc import Iterable
@@ -19,7 +21,8 @@ Size = tuple[int, int]  # base, target
 
 @dataclass(frozen=True)
 class Tensor:
-    """A tensor of the target beside its counterpart, with its layouts: one for every way it is used."""
+    """A tensor of the target beside its counterpart, with its layouts: one for every way it is
+    used."""
 
     item: Item
     base_shape: tuple[int, ...]
@@ -46,8 +49,13 @@ class Widths:
 
     @cached_property
     def experts(self) -> set[Size]:
-        """Numbers of experts: the first axis of what they own together, and the outputs of their router."""
-        return {t.sizes[0] for t in self.tensors if len(t.sizes) == 3 and "expert" in t.item.name.lower()}
+        """Numbers of experts: the first axis of what they own together, and the outputs of their
+        router."""
+        return {
+            t.sizes[0]
+            for t in self.tensors
+            if len(t.sizes) == 3 and "expert" in t.item.name.lower()
+        }
 
     @cached_property
     def consumed(self) -> set[Size]:
@@ -55,8 +63,19 @@ class Widths:
 
     @cached_property
     def produced(self) -> set[Size]:
-        vectors = {size for t in self.tensors for layout in t.layouts if layout.kind == "vector" for size in t.sizes}
-        return self._sizes("matrix", "fan_out") | self._sizes("lookup", "fan_out") | vectors | self._unknown
+        vectors = {
+            size
+            for t in self.tensors
+            for layout in t.layouts
+            if layout.kind == "vector"
+            for size in t.sizes
+        }
+        return (
+            self._sizes("matrix", "fan_out")
+            | self._sizes("lookup", "fan_out")
+            | vectors
+            | self._unknown
+        )
 
     @cached_property
     def _unknown(self) -> set[Size]:
@@ -84,7 +103,8 @@ class Widths:
 
     @cached_property
     def _repeated(self) -> set[Size]:
-        """What every layer of a stack puts out. Layers are no outputs: keys and values may grow by a ratio of their own."""
+        """What every layer of a stack puts out. Layers are no outputs: keys and values may grow by
+        a ratio of their own."""
         stacks: dict[str, list[list[Size]]] = {}
         for t in self.tensors:
             for layout in t.layouts:
@@ -116,11 +136,16 @@ class Widths:
             return "vocabulary or context"
         if size in self.experts:
             return "experts"
-        return "outputs" if size in self.produced else "inputs" if size in self.consumed else "another size"
+        if size in self.produced:
+            return "outputs"
+        if size in self.consumed:
+            return "inputs"
+        return "another size"
 
 
 def _in_a_layer(stack: str) -> bool:
-    """`layers.*.attention.keys.weight`, even of a single layer; `classifier.*.weight` may be the output."""
+    """`layers.*.attention.keys.weight`, even of a single layer; `classifier.*.weight` may be the
+    output."""
     return stack.count(".", stack.find("*")) > 2
 
 
@@ -137,6 +162,8 @@ def commensurate(one: Size, other: Size) -> bool:
 
 
 def _affine(size: Size, width: Size) -> bool:
-    """Some widths and a rest that stays: all queries packed with the one key and value of multi-query attention."""
-    grown, step = size[1] - size[0], width[1] - width[0]
+    """Some widths and a rest that stays: all queries packed with the one key and value of
+    multi-query attention."""
+    grown = size[1] - size[0]
+    step = width[1] - width[0]
     return grown % step == 0 and grown // step > 0 and size[0] > grown // step * width[0]

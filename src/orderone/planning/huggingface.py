@@ -1,6 +1,7 @@
 """Small instances of a Hugging Face model, from its configuration alone, and a batch to feed them.
 
-Few layers and a small vocabulary: neither has to do with the width. Widths are what target and base differ in.
+Few layers and a small vocabulary: neither has to do with the width. Widths are what target and base
+differ in.
 """
 
 import copy
@@ -15,19 +16,33 @@ from orderone.planning.base import built, is_configuration, is_sizes
 from orderone.planning.counterparts import stack_of
 from orderone.planning.inventory import shapes_of
 
-LAYERS, MOST_LAYERS, VOCABULARY, BATCH = 2, 10, 512, (4, 16)
+LAYERS = 2
+MOST_LAYERS = 10
+VOCABULARY = 512
+BATCH = (4, 16)
 NARROWEST = 32  # a few heads
 GROWTH = 4.0  # from the narrow to the wide instance
 LARGEST = 40_000_000  # parameters of an instance: more are not needed, and cost memory
 _TOKEN_WORDS = ("token_id", "token_index")
 _NO_WIDTHS = (
-    *("layer", "depth", "indices", "vocab", "label", "expert", "topk", "num_channels", *_TOKEN_WORDS),
+    *(
+        "layer",
+        "depth",
+        "indices",
+        "vocab",
+        "label",
+        "expert",
+        "topk",
+        "num_channels",
+        *_TOKEN_WORDS,
+    ),
     *("position", "n_ctx", "length", "window", "image_size", "patch"),
 )
 
 
 def small_pair(model: nn.Module, ours: Any, theirs: Any) -> tuple[Any, Any]:
-    """Configurations of two instances: the base's, made small, and the same with every width four times as large."""
+    """Configurations of two instances: the base's, made small, and the same with every width four
+    times as large."""
     widths = _width_keys(ours.to_dict(), theirs.to_dict())
     small = _narrowed(model, few_layers(model, theirs), widths)
     return small, _scaled(small, widths, GROWTH)
@@ -39,7 +54,8 @@ def proportional_to(model: nn.Module, ours: Any, theirs: Any) -> Any:
 
 
 def few_layers(model: nn.Module, config: Any) -> Any:
-    """As few layers as hold every kind of tensor of the model: experts may begin at the fourth layer."""
+    """As few layers as hold every kind of tensor of the model: experts may begin at the fourth
+    layer."""
     kinds = {stack_of(name) for name in shapes_of(model)}
     for layers in range(LAYERS, MOST_LAYERS):
         small = _shrunk(config, layers)
@@ -49,26 +65,43 @@ def few_layers(model: nn.Module, config: Any) -> Any:
 
 
 def other_numbers(ours: Any, theirs: Any) -> list[str]:
-    """Numbers that are no sizes and differ between target and base: multipliers set by hand, perhaps."""
-    one, two = ours.to_dict(), theirs.to_dict()
+    """Numbers that are no sizes and differ between target and base: multipliers set by hand,
+    perhaps."""
+    one = ours.to_dict()
+    two = theirs.to_dict()
     return [key for key, value in two.items() if type(value) is float and one.get(key) != value]
 
 
 def head_growth(ours: Any, theirs: Any) -> float | None:
     """Of the head size, from the base to the target; None if the parts of a model disagree."""
-    pairs = [(_head_size(one), _head_size(two)) for one, two in zip(parts(ours), parts(theirs), strict=True)]
+    pairs = [
+        (_head_size(one), _head_size(two))
+        for one, two in zip(parts(ours), parts(theirs), strict=True)
+    ]
     ratios = {one / two for one, two in pairs if one and two}
-    return ratios.pop() if len(ratios) == 1 else None if ratios else 1.0
+    if len(ratios) == 1:
+        return ratios.pop()
+    if ratios:
+        return None
+    return 1.0
 
 
 def _head_size(config: Any) -> int | None:
     size = next(
-        (getattr(config, name, None) for name in ("qk_head_dim", "head_dim", "d_kv") if hasattr(config, name)), None
+        (
+            getattr(config, name, None)
+            for name in ("qk_head_dim", "head_dim", "d_kv")
+            if hasattr(config, name)
+        ),
+        None,
     )
     if isinstance(size, int):
         return size
-    hidden, heads = getattr(config, "hidden_size", None), getattr(config, "num_attention_heads", None)
-    return hidden // heads if isinstance(hidden, int) and isinstance(heads, int) and heads else None
+    hidden = getattr(config, "hidden_size", None)
+    heads = getattr(config, "num_attention_heads", None)
+    if isinstance(hidden, int) and isinstance(heads, int) and heads:
+        return hidden // heads
+    return None
 
 
 def parts(config: Any) -> list[Any]:
@@ -151,13 +184,17 @@ def _scaled(config: Any, keys: list[str], by: float) -> Any:
 
 
 def _times(value: Any, by: float) -> Any:
-    return [int(x * by) for x in value] if isinstance(value, (list, tuple)) else int(value * by)
+    if isinstance(value, (list, tuple)):
+        return [int(x * by) for x in value]
+    return int(value * by)
 
 
 def _get(config: Any, key: str) -> int:
     for name in key.split("."):
         config = getattr(config, name)
-    return config if isinstance(config, int) else math.gcd(*config)
+    if isinstance(config, int):
+        return config
+    return math.gcd(*config)
 
 
 def numel(model: nn.Module, config: Any) -> int:
@@ -165,7 +202,8 @@ def numel(model: nn.Module, config: Any) -> int:
 
 
 def examples(model: nn.Module, config: Any) -> Iterator[dict[str, Tensor]]:
-    """Small random batches to try, from the name of the model's main input: all that it may read, then text alone."""
+    """Small random batches to try, from the name of the model's main input: all that it may read,
+    then text alone."""
     generator = torch.Generator().manual_seed(0)
     batch = dict(_inputs(getattr(model, "main_input_name", "input_ids"), config, generator))
     yield batch
@@ -174,15 +212,28 @@ def examples(model: nn.Module, config: Any) -> Iterator[dict[str, Tensor]]:
 
 
 def _inputs(name: str, config: Any, generator: torch.Generator) -> Iterator[tuple[str, Tensor]]:
-    text, vision = (_first(config, names) for names in (("text_config", "decoder"), ("vision_config", "encoder")))
+    text, vision = (
+        _first(config, names)
+        for names in (("text_config", "decoder"), ("vision_config", "encoder"))
+    )
     if (name == "input_ids" or hasattr(config, "text_config")) and hasattr(text, "vocab_size"):
         yield "input_ids", _tokens(text, generator)
     if name == "pixel_values" or hasattr(config, "vision_config"):
         size = getattr(vision, "image_size", 32)
         high, wide = (size, size) if isinstance(size, int) else size
-        yield "pixel_values", torch.randn(BATCH[0], getattr(vision, "num_channels", 3), high, wide, generator=generator)
+        yield (
+            "pixel_values",
+            torch.randn(
+                BATCH[0], getattr(vision, "num_channels", 3), high, wide, generator=generator
+            ),
+        )
     if name == "input_features":
-        yield name, torch.randn(BATCH[0], config.num_mel_bins, 2 * config.max_source_positions, generator=generator)
+        yield (
+            name,
+            torch.randn(
+                BATCH[0], config.num_mel_bins, 2 * config.max_source_positions, generator=generator
+            ),
+        )
     if name == "input_values":
         yield name, torch.randn(BATCH[0], 4000, generator=generator)
     if getattr(config, "is_encoder_decoder", False):
@@ -191,10 +242,17 @@ def _inputs(name: str, config: Any, generator: torch.Generator) -> Iterator[tupl
 
 def _first(config: Any, names: Iterable[str]) -> Any:
     """The first part of the configuration that exists; otherwise the configuration itself."""
-    return next((part for name in names if is_configuration(part := getattr(config, name, None))), config)
+    return next(
+        (part for name in names if is_configuration(part := getattr(config, name, None))), config
+    )
 
 
 def _tokens(config: Any, generator: torch.Generator) -> Tensor:
     context = getattr(config, "max_position_embeddings", None)
-    length = min(BATCH[1], context) if isinstance(context, int) and context > 0 else BATCH[1]
-    return torch.randint(3, min(VOCABULARY, config.vocab_size), (BATCH[0], length), generator=generator)
+    if isinstance(context, int) and context > 0:
+        length = min(BATCH[1], context)
+    else:
+        length = BATCH[1]
+    return torch.randint(
+        3, min(VOCABULARY, config.vocab_size), (BATCH[0], length), generator=generator
+    )

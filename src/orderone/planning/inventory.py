@@ -1,7 +1,7 @@
 """The parameters of a model: each once, under one name, with every place that holds it.
 
-Wrappers (torch.compile, DistributedDataParallel, FSDP, activation checkpointing) change names and nothing else; they
-are looked through, so that a plan is the same before and after them.
+Wrappers (torch.compile, DistributedDataParallel, FSDP, activation checkpointing) change names and
+nothing else; they are looked through, so that a plan is the same before and after them.
 """
 
 import re
@@ -65,16 +65,22 @@ def inventory(model: nn.Module) -> dict[str, Item]:
             if tensor is None:
                 continue
             if isinstance(tensor, UninitializedParameter):
-                raise ValueError(f"model: {path}.{attribute} is lazy and has no shape yet; run one forward pass first")
+                raise ValueError(
+                    f"model: {path}.{attribute} is lazy and has no shape yet; run one forward pass"
+                    " first"
+                )
             key = id(tensor)
             tensors[key] = tensor
             names.setdefault(key, f"{path}.{attribute}" if path else attribute)
             layout = layout_of(module, attribute, tensor.dim())
             places.setdefault(key, []).append(Place(path, attribute, type(module).__name__, layout))
     if not tensors:
-        raise ValueError(f"model: expected a module with parameters, got {type(model).__name__}, which has none")
+        raise ValueError(
+            f"model: expected a module with parameters, got {type(model).__name__}, which has none"
+        )
     return {
-        names[key]: Item(names[key], tuple(tensor.shape), tuple(places[key]), tensor) for key, tensor in tensors.items()
+        names[key]: Item(names[key], tuple(tensor.shape), tuple(places[key]), tensor)
+        for key, tensor in tensors.items()
     }
 
 
@@ -83,15 +89,24 @@ def shapes_of(model: nn.Module) -> dict[str, tuple[int, ...]]:
 
 
 def modules_by_name(model: nn.Module) -> Mapping[str, nn.Module]:
-    return {clean(f"{path}.").removesuffix("."): module for path, module in unwrap(model).named_modules()}
+    return {
+        clean(f"{path}.").removesuffix("."): module
+        for path, module in unwrap(model).named_modules()
+    }
 
 
 def read_patterns(given: Any, model: nn.Module, argument: str) -> tuple[str, ...]:
     """Patterns of tensors, one or several, each of which the model has."""
     if given is not None and not isinstance(given, Iterable):
-        raise ValueError(f'{argument}: expected patterns of tensors such as ("*.bias",), got {given!r}')
-    patterns, names = (given,) if isinstance(given, str) else tuple(given or ()), list(inventory(model))
+        raise ValueError(
+            f'{argument}: expected patterns of tensors such as ("*.bias",), got {given!r}'
+        )
+    patterns = (given,) if isinstance(given, str) else tuple(given or ())
+    names = list(inventory(model))
     for pattern in patterns:
         if not isinstance(pattern, str) or not any(fnmatch(name, pattern) for name in names):
-            raise ValueError(f"{argument}: no tensor is called {pattern!r}; the model has {names[0]}, ..., {names[-1]}")
+            raise ValueError(
+                f"{argument}: no tensor is called {pattern!r}; the model has {names[0]}, ...,"
+                f" {names[-1]}"
+            )
     return patterns

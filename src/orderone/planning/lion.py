@@ -1,4 +1,5 @@
-"""Lion (Chen et al. 2023, arXiv:2302.06675): the sign of an interpolated momentum. torch.optim has none."""
+"""Lion (Chen et al. 2023, arXiv:2302.06675): the sign of an interpolated momentum. torch.optim has
+none."""
 
 from collections.abc import Callable
 
@@ -8,7 +9,11 @@ from torch.optim import Optimizer
 
 class Lion(Optimizer):
     def __init__(
-        self, params, lr: float = 1e-4, betas: tuple[float, float] = (0.9, 0.99), weight_decay: float = 0.0
+        self,
+        params,
+        lr: float = 1e-4,
+        betas: tuple[float, float] = (0.9, 0.99),
+        weight_decay: float = 0.0,
     ) -> None:
         super().__init__(params, {"lr": lr, "betas": betas, "weight_decay": weight_decay})
 
@@ -24,7 +29,9 @@ class Lion(Optimizer):
                     self._update(p, group["lr"], group["weight_decay"], *group["betas"])
         return loss
 
-    def _update(self, p: torch.Tensor, lr: float, weight_decay: float, beta1: float, beta2: float) -> None:
+    def _update(
+        self, p: torch.Tensor, lr: float, weight_decay: float, beta1: float, beta2: float
+    ) -> None:
         assert p.grad is not None
         if not self.state[p]:
             self.state[p]["momentum"] = torch.zeros_like(p)

@@ -1,4 +1,5 @@
-"""What names of tensors tell, where shapes and owners do not: tables of positions, heads, and the parts of attention."""
+"""What names of tensors tell, where shapes and owners do not: tables of positions, heads, and the
+parts of attention."""
 
 import re
 
@@ -11,7 +12,19 @@ _PARTS = {
     "Q": ("q", "query", "queries", "q_proj", "to_q", "wq", "q_lin"),
     "K": ("k", "key", "keys", "k_proj", "to_k", "wk", "k_lin"),
     "V": ("v", "value", "values", "v_proj", "to_v", "wv", "v_lin"),
-    "U": ("o", "out", "output", "o_proj", "out_proj", "c_proj", "to_out", "wo", "out_lin", "dense", "proj"),
+    "U": (
+        "o",
+        "out",
+        "output",
+        "o_proj",
+        "out_proj",
+        "c_proj",
+        "to_out",
+        "wo",
+        "out_lin",
+        "dense",
+        "proj",
+    ),
 }
 
 
@@ -36,7 +49,9 @@ def is_head(name: str) -> bool:
 
 def packed(name: str) -> int:
     """How many matrices of attention one tensor holds."""
-    return next((number for number, words in _PACKED.items() if is_attention(name) and _any(words, name)), 1)
+    return next(
+        (number for number, words in _PACKED.items() if is_attention(name) and _any(words, name)), 1
+    )
 
 
 def part_of_attention(name: str) -> str | None:

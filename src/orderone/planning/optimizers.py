@@ -1,4 +1,5 @@
-"""From factors to the groups of torch.optim: learning rate, weight decay and eps of every tensor, equal ones merged."""
+"""From factors to the groups of torch.optim: learning rate, weight decay and eps of every tensor,
+equal ones merged."""
 
 import math
 from collections.abc import Mapping
@@ -30,7 +31,9 @@ class Algorithm:
     lr: float
     weight_decay: float
     eps: Eps = None
-    user_class: type[Optimizer] | None = None  # a subclass of it that the user passed; it is the one to construct
+    user_class: type[Optimizer] | None = (
+        None  # a subclass of it that the user passed; it is the one to construct
+    )
 
     @property
     def label(self) -> str:
@@ -64,8 +67,9 @@ FUSED = ("sgd", "adam", "adamw")  # torch has one kernel for the whole update of
 def algorithm(optimizer: object) -> Algorithm:
     """Return the entry of an optimizer's name or class.
 
-    A subclass of a known class is used as it is, with the update law of the nearest known class. A class that only has the
-    name of a known one is not that one: nothing is known of its updates, and it is refused.
+    A subclass of a known class is used as it is, with the update law of the nearest known class. A
+    class that only has the name of a known one is not that one: nothing is known of its updates,
+    and it is refused.
     """
     if isinstance(optimizer, str) and optimizer.endswith(")"):
         raise ValueError(f"optimizer: {optimizer} is the label of a class; pass the class itself")
@@ -75,12 +79,15 @@ def algorithm(optimizer: object) -> Algorithm:
     name = known_name(optimizer)
     if name is None:
         raise ValueError(
-            f"optimizer: the update law of {class_name(optimizer)} is not known; expected {', '.join(ALGORITHMS)}, "
-            "one of their classes, or a subclass of one. If its updates are like those of one of them, make the plan for "
-            f"that one and construct yours from its groups: {optimizer.__name__}(plan.param_groups())"
+            f"optimizer: the update law of {class_name(optimizer)} is not known; expected"
+            f" {', '.join(ALGORITHMS)}, one of their classes, or a subclass of one. If its updates"
+            " are like those of one of them, make the plan for that one and construct yours from"
+            f" its groups: {optimizer.__name__}(plan.param_groups())"
         )
     known = ALGORITHMS[name]
-    return known if optimizer is CLASSES[name] else _with_own_defaults(replace(known, user_class=optimizer))
+    if optimizer is CLASSES[name]:
+        return known
+    return _with_own_defaults(replace(known, user_class=optimizer))
 
 
 def _with_own_defaults(a: Algorithm) -> Algorithm:
@@ -94,7 +101,9 @@ def _with_own_defaults(a: Algorithm) -> Algorithm:
 def default_of(kind: type, name: str) -> Any:
     """Return the default of a constructor's parameter, None if there is none."""
     parameter = signature(kind).parameters.get(name)
-    return None if parameter is None or parameter.default is Parameter.empty else parameter.default
+    if parameter is None or parameter.default is Parameter.empty:
+        return None
+    return parameter.default
 
 
 @cache
@@ -105,20 +114,28 @@ def known_name(kind: type) -> str | None:
 
 
 def class_name(kind: type) -> str:
-    """Return the name by which a user imports the class: torch.optim.AdamW, not torch.optim.adamw.AdamW."""
-    module = "torch.optim" if kind.__module__.startswith("torch.optim.") else kind.__module__
+    """Return the name by which a user imports the class: torch.optim.AdamW, not
+    torch.optim.adamw.AdamW."""
+    if kind.__module__.startswith("torch.optim."):
+        module = "torch.optim"
+    else:
+        module = kind.__module__
     return f"{module}.{kind.__qualname__}"
 
 
 def label(name: str, user_class: str | None) -> str:
-    return name if user_class is None else f"{name} ({user_class})"
+    if user_class is None:
+        return name
+    return f"{name} ({user_class})"
 
 
 def label_of(optimizer: object) -> str:
     """Return the label of what a user passed as an optimizer: a name or a class, known or not."""
     if not isinstance(optimizer, type):
         return str(optimizer)
-    return class_name(optimizer) if known_name(optimizer) is None else algorithm(optimizer).label
+    if known_name(optimizer) is None:
+        return class_name(optimizer)
+    return algorithm(optimizer).label
 
 
 def name_in_label(label: str) -> str:
@@ -127,14 +144,21 @@ def name_in_label(label: str) -> str:
 
 
 def fused_options(plan: "Plan") -> dict[str, Any]:
-    """Return the option that makes an update one kernel, if the optimizer of `plan` is a class of torch that has it."""
-    return {"fused": True} if plan.settings.user_class is None and plan.settings.optimizer in FUSED else {}
+    """Return the option that makes an update one kernel, if the optimizer of `plan` is a class of
+    torch that has it."""
+    if plan.settings.user_class is None and plan.settings.optimizer in FUSED:
+        return {"fused": True}
+    return {}
 
 
 def construct(
-    kind: type[Optimizer], groups: list[dict[str, Any]], tuned: Mapping[str, Any], options: Mapping[str, Any]
+    kind: type[Optimizer],
+    groups: list[dict[str, Any]],
+    tuned: Mapping[str, Any],
+    options: Mapping[str, Any],
 ) -> Optimizer:
-    """Call the constructor with those of the `tuned` settings that it takes; the groups have their own."""
+    """Call the constructor with those of the `tuned` settings that it takes; the groups have their
+    own."""
     parameters = signature(kind).parameters.values()
     takes_all = any(p.kind is Parameter.VAR_KEYWORD for p in parameters)
     names = {p.name for p in parameters}
@@ -143,20 +167,26 @@ def construct(
         return kind(groups, **taken, **options)
     except TypeError as error:
         raise TypeError(
-            f"optimizer: {class_name(kind)} could not be constructed from the groups of the plan and "
-            f"{', '.join([*taken, *options]) or 'nothing else'}: {error}; plan.optimizer(name=value) passes what it needs"
+            f"optimizer: {class_name(kind)} could not be constructed from the groups of the plan"
+            f" and {', '.join([*taken, *options]) or 'nothing else'}: {error};"
+            " plan.optimizer(name=value) passes what it needs"
         ) from error
 
 
 def must_decay_as_planned(made: Optimizer, plan: "Plan") -> None:
-    """Raise a ValueError if a subclass of Adam decouples weight decay, or one of AdamW does not: that is another law."""
+    """Raise a ValueError if a subclass of Adam decouples weight decay, or one of AdamW does not:
+    that is another law."""
     planned = plan.settings.optimizer == "adamw"
     for group in made.param_groups:
-        if plan.settings.optimizer in ("adam", "adamw") and group.get("decoupled_weight_decay", planned) != planned:
+        if (
+            plan.settings.optimizer in ("adam", "adamw")
+            and group.get("decoupled_weight_decay", planned) != planned
+        ):
             other = "adam" if planned else "adamw"
             raise ValueError(
-                f"optimizer: {class_name(type(made))} applies weight decay as {other} does, and the plan is for "
-                f"{plan.settings.optimizer}; make the plan for {other} and construct the class from plan.param_groups()"
+                f"optimizer: {class_name(type(made))} applies weight decay as {other} does, and the"
+                f" plan is for {plan.settings.optimizer}; make the plan for {other} and construct"
+                " the class from plan.param_groups()"
             )
 
 
@@ -165,8 +195,8 @@ def weight_decay(base: float, f: Factors, a: Algorithm, convention: str) -> floa
 
 
 def eps(a: Algorithm, base: Eps, f: Factors, t: Tensor) -> Eps:
-    """Adam's eps is compared with entries of the gradient, Muon's with its norm. Adafactor's are a floor for gradients and
-    one for the size of the weights."""
+    """Adam's eps is compared with entries of the gradient, Muon's with its norm. Adafactor's are a
+    floor for gradients and one for the size of the weights."""
     if base is None:
         return None
     if isinstance(base, tuple):
@@ -180,7 +210,8 @@ def eps(a: Algorithm, base: Eps, f: Factors, t: Tensor) -> Eps:
 
 
 def torch_muon_adjustment(shape: tuple[int, ...]) -> float:
-    """What torch.optim.Muon multiplies its learning rate with by itself: sqrt(max(1, rows / columns))."""
+    """What torch.optim.Muon multiplies its learning rate with by itself: sqrt(max(1, rows /
+    columns))."""
     rows, columns = shape
     return max(1.0, rows / columns) ** 0.5
 

@@ -28,14 +28,19 @@ class OrderOne:
         return _constant(self.Lambda, name, group, role)
 
     def check(self, groups: Mapping[str, str]) -> None:
-        """`groups` of all tensors: a matrix of attention can be named if all of them can be told apart."""
-        unclear = [tensor for tensor, group in groups.items() if group == "QKVU" and part_of_attention(tensor) is None]
+        """`groups` of all tensors: a matrix of attention can be named if all of them can be told
+        apart."""
+        unclear = [
+            tensor
+            for tensor, group in groups.items()
+            if group == "QKVU" and part_of_attention(tensor) is None
+        ]
         for constants, name in ((self.C, "C"), (self.Lambda, "Lambda")):
             _known(constants, name)
             if unclear and any(key in ATTENTION for key in constants):
                 raise ValueError(
-                    f"{name}: expected QKVU, because {unclear[0]} is not one of queries, keys, values and outputs by its "
-                    f"name; got {', '.join(constants)}"
+                    f"{name}: expected QKVU, because {unclear[0]} is not one of queries, keys,"
+                    f" values and outputs by its name; got {', '.join(constants)}"
                 )
 
 

@@ -1,4 +1,5 @@
-"""A plan: one row for every tensor, with what a rule asks of it and why. It changes nothing until `apply`."""
+"""A plan: one row for every tensor, with what a rule asks of it and why. It changes nothing until
+`apply`."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -10,7 +11,14 @@ from torch.optim import Optimizer
 
 from orderone.planning import commit, schedule, text
 from orderone.planning.inventory import inventory, unwrap
-from orderone.planning.optimizers import CLASSES, Eps, construct, groups, label, must_decay_as_planned
+from orderone.planning.optimizers import (
+    CLASSES,
+    Eps,
+    construct,
+    groups,
+    label,
+    must_decay_as_planned,
+)
 from orderone.planning.reminder import remind
 from orderone.planning.together import Together
 from orderone.rules.factors import Factors, Growth
@@ -64,7 +72,8 @@ def in_groups(rows: Sequence[Row]) -> str:
 
 @dataclass(frozen=True)
 class Multiplier:
-    """A factor in the forward pass, as a removable hook: on what a module reads (`input`) or gives (`output`)."""
+    """A factor in the forward pass, as a removable hook: on what a module reads (`input`) or gives
+    (`output`)."""
 
     module: str
     value: float
@@ -83,8 +92,12 @@ class Settings:
     depth: str | None = None
     decay: str = "independent"
     relative: bool = True
-    base_sizes: Mapping[str, Any] | None = None  # whole numbers of the base's Hugging Face configuration
-    user_class: str | None = None  # the name of the class that the user passed, if it is not torch's
+    base_sizes: Mapping[str, Any] | None = (
+        None  # whole numbers of the base's Hugging Face configuration
+    )
+    user_class: str | None = (
+        None  # the name of the class that the user passed, if it is not torch's
+    )
 
     @property
     def label(self) -> str:
@@ -106,10 +119,14 @@ class Plan:
     applied: bool = False
     observations: "tuple[Observation, ...]" = ()
     model: nn.Module | None = field(default=None, repr=False)
-    planned: "dict[str, Initial | None]" = field(default_factory=dict, repr=False)  # sizes when it was made
-    user_class: type[Optimizer] | None = field(default=None, repr=False)  # the class that the user passed
+    planned: "dict[str, Initial | None]" = field(
+        default_factory=dict, repr=False
+    )  # sizes when it was made
+    user_class: type[Optimizer] | None = field(
+        default=None, repr=False
+    )  # the class that the user passed
 
-    # --- reading -----------------------------------------------------------------------------------------------------
+    # --- reading ----------------------------------------------------------------------------------
 
     def __str__(self) -> str:
         return text.render(self)
@@ -118,7 +135,10 @@ class Plan:
         for row in self.rows:
             if row.name == name:
                 return row
-        raise KeyError(f"no tensor is called {name!r}; the plan has {self.rows[0].name}, ..., {self.rows[-1].name}")
+        raise KeyError(
+            f"no tensor is called {name!r}; the plan has {self.rows[0].name}, ...,"
+            f" {self.rows[-1].name}"
+        )
 
     def to_frame(self) -> "pandas.DataFrame":
         """One line a tensor, in the columns of `Row`."""
@@ -126,21 +146,21 @@ class Plan:
 
         return pandas.DataFrame([text.record(row) for row in self.rows])
 
-    # --- doing -------------------------------------------------------------------------------------------------------
+    # --- doing ------------------------------------------------------------------------------------
 
     def apply(self, *, fresh: bool = False) -> nn.Module:
         """Initialise the model in place and install the multipliers, once.
 
-        `fresh=True` says that the weights are a new initialization even though they look trained, or though this plan was
-        saved after it had been applied.
+        `fresh=True` says that the weights are a new initialization even though they look trained,
+        or though this plan was saved after it had been applied.
         """
         commit.apply(self, self.bound(), fresh)
         self.applied = True
         return self.bound()
 
     def attach(self, model: nn.Module) -> "Plan":
-        """The same plan for another instance: a reloaded model, a deep copy. Nothing is rescaled; multipliers are installed
-        if the plan has been applied."""
+        """The same plan for another instance: a reloaded model, a deep copy. Nothing is rescaled;
+        multipliers are installed if the plan has been applied."""
         other = replace(self, model=unwrap(model))
         other.planned = commit.sizes_now(other.tensors())
         if other.applied:
@@ -156,14 +176,18 @@ class Plan:
         return groups(self.rows, self.tensors(model))
 
     def optimizer(self, *, model: nn.Module | None = None, **options: Any) -> Optimizer:
-        """The optimizer of this plan: torch's, or the subclass that the plan was made for. `options` go to its constructor
-        (betas, momentum, fused, ...)."""
+        """The optimizer of this plan: torch's, or the subclass that the plan was made for.
+        `options` go to its constructor (betas, momentum, fused, ...)."""
         for name in ("lr", "weight_decay", "eps"):
             if name in options:
                 raise ValueError(
-                    f"optimizer: {name} differs between groups; give it to the plan: plan(..., {name}={options[name]!r})"
+                    f"optimizer: {name} differs between groups; give it to the plan: plan(...,"
+                    f" {name}={options[name]!r})"
                 )
-        made = self._muon(model, options) if self.settings.optimizer == "muon" else self._one(model, options)
+        if self.settings.optimizer == "muon":
+            made = self._muon(model, options)
+        else:
+            made = self._one(model, options)
         if self.user_class is not None and model is None:
             must_decay_as_planned(made, self)
             schedule.check(self, made, None, None)  # its constructor may have made other groups
@@ -176,34 +200,47 @@ class Plan:
             return self.user_class
         if self.settings.user_class is not None:
             raise ValueError(
-                f"optimizer: this plan was made for {self.settings.user_class}, and a plan file does not hold classes; "
-                "construct it from plan.param_groups()"
+                f"optimizer: this plan was made for {self.settings.user_class}, and a plan file"
+                " does not hold classes; construct it from plan.param_groups()"
             )
         return CLASSES[self.settings.optimizer]
 
     def _one(self, model: nn.Module | None, options: Mapping[str, Any]) -> Optimizer:
-        tuned = {"lr": self.settings.lr, "weight_decay": self.settings.weight_decay}  # what later groups start from
+        tuned = {
+            "lr": self.settings.lr,
+            "weight_decay": self.settings.weight_decay,
+        }  # what later groups start from
         return construct(self._class(), self.param_groups(model), tuned, options)
 
     def _muon(self, model: nn.Module | None, options: Mapping[str, Any]) -> Optimizer:
         if options.get("adjust_lr_fn") not in (None, "original"):
             raise ValueError(
-                f"optimizer: expected adjust_lr_fn='original', got {options['adjust_lr_fn']!r}, which makes updates "
-                "the size of AdamW's; the learning rates of this plan are for updates of spectral norm lr"
+                f"optimizer: expected adjust_lr_fn='original', got {options['adjust_lr_fn']!r},"
+                " which makes updates the size of AdamW's; the learning rates of this plan are for"
+                " updates of spectral norm lr"
             )
         tensors = self.tensors(model)
         parts = {}
         for name in dict.fromkeys(row.optimizer for row in self.rows):
             own = groups(tuple(row for row in self.rows if row.optimizer == name), tensors)
             is_muon = name == "muon"
-            parts[name] = construct(self._class() if is_muon else CLASSES[name], own, {}, options if is_muon else {})
+            parts[name] = construct(
+                self._class() if is_muon else CLASSES[name], own, {}, options if is_muon else {}
+            )
         return Together(parts)
 
-    def check(self, optimizer: Optimizer, scheduler: "LRScheduler | None" = None, *, steps: int | None = None) -> None:
-        """Raise if the optimizer's groups are not the plan's, or if the scheduler changes the ratios between them."""
+    def check(
+        self,
+        optimizer: Optimizer,
+        scheduler: "LRScheduler | None" = None,
+        *,
+        steps: int | None = None,
+    ) -> None:
+        """Raise if the optimizer's groups are not the plan's, or if the scheduler changes the
+        ratios between them."""
         schedule.check(self, optimizer, scheduler, steps)
 
-    # --- keeping -----------------------------------------------------------------------------------------------------
+    # --- keeping ----------------------------------------------------------------------------------
 
     def save(self, path: str | PathLike[str]) -> None:
         """As JSON, with a format version."""
@@ -218,15 +255,18 @@ class Plan:
 
         return file.load(path)
 
-    # --- binding -----------------------------------------------------------------------------------------------------
+    # --- binding ----------------------------------------------------------------------------------
 
     def bound(self) -> nn.Module:
         if self.model is None:
-            raise ValueError("this plan was loaded from a file and has no model; write plan.attach(model) first")
+            raise ValueError(
+                "this plan was loaded from a file and has no model; write plan.attach(model) first"
+            )
         return self.model
 
     def tensors(self, model: nn.Module | None = None) -> "dict[str, Tensor]":
-        """The parameters as they are now (sharding and `to_empty` replace them), checked against the rows."""
+        """The parameters as they are now (sharding and `to_empty` replace them), checked against
+        the rows."""
         items = inventory(self.bound() if model is None else model)
         _same_tensors(self.rows, {name: item.shape for name, item in items.items()})
         return {name: item.tensor for name, item in items.items()}
@@ -237,14 +277,18 @@ def _same_tensors(rows: Sequence[Row], shapes: Mapping[str, tuple[int, ...]]) ->
     for name, shape in shapes.items():
         if name not in planned:
             untied = next((row for row in rows if name.rpartition(".")[0] in row.uses), None)
-            remedy = (
-                f"it was tied to {untied.name}; tie it again (model.tie_weights())" if untied else "make a new plan"
-            )
+            if untied:
+                remedy = f"it was tied to {untied.name}; tie it again (model.tie_weights())"
+            else:
+                remedy = "make a new plan"
             raise ValueError(f"the model has a tensor that the plan has not: {name}; {remedy}")
         if shape != planned[name].shape:
             raise ValueError(
-                f"{name}: the plan is for shape {planned[name].shape}, the model has {shape}; make a new plan"
+                f"{name}: the plan is for shape {planned[name].shape}, the model has {shape}; make"
+                " a new plan"
             )
     missing = [name for name in planned if name not in shapes]
     if missing:
-        raise ValueError(f"the plan has a tensor that the model has not: {missing[0]}; make a new plan")
+        raise ValueError(
+            f"the plan has a tensor that the model has not: {missing[0]}; make a new plan"
+        )

@@ -1,8 +1,10 @@
-"""Does the plan hold on real networks? Two small instances at initialization, one planned relative to the other.
+"""Does the plan hold on real networks? Two small instances at initialization, one planned relative
+to the other.
 
-Forward: the RMS of what every module with tensors gives out. Backward: the RMS of every tensor's gradient, for output
-gradients of order one. Each is compared with the exponent that the plan implies; a difference points at something in
-the forward code that no shape shows and no constant explains.
+Forward: the RMS of what every module with tensors gives out. Backward: the RMS of every tensor's
+gradient, for output gradients of order one. Each is compared with the exponent that the plan
+implies; a difference points at something in the forward code that no shape shows and no constant
+explains.
 """
 
 import copy
@@ -25,7 +27,10 @@ from orderone.planning.trace import call_with, undisturbed
 if TYPE_CHECKING:
     from orderone.planning.plan import Plan, Row
 
-TOLERANCE = {"output": 0.3, "gradient": 0.6}  # of an exponent from two widths, a few dozen tokens and one seed
+TOLERANCE = {
+    "output": 0.3,
+    "gradient": 0.6,
+}  # of an exponent from two widths, a few dozen tokens and one seed
 FAINT = 1e-9  # sizes below this are rounding
 MOST_TOLD = 4
 
@@ -44,25 +49,35 @@ class Observation:
         return abs(self.observed - self.predicted)
 
     def __str__(self) -> str:
-        seen, implied = f"n^{self.observed:+.2f}", f"n^{self.predicted:+.2f}"
+        seen = f"n^{self.observed:+.2f}"
+        implied = f"n^{self.predicted:+.2f}"
         return f"the {self.quantity} of {self.name} goes like {seen}, and {implied} was expected"
 
 
 def can_observe(pair: Pair) -> bool:
-    return pair.growth != 1 and (pair.owned or sum(p.numel() for p in pair.large.parameters()) <= LARGEST)
+    return pair.growth != 1 and (
+        pair.owned or sum(p.numel() for p in pair.large.parameters()) <= LARGEST
+    )
 
 
 def writable(pair: Pair) -> nn.Module:
     """The wide instance, free to be initialised."""
-    return pair.large if pair.owned else copy.deepcopy(pair.large)
+    if pair.owned:
+        return pair.large
+    return copy.deepcopy(pair.large)
 
 
-def observe(plan: "Plan", small: nn.Module, large: nn.Module, pair: Pair) -> tuple[Observation, ...]:
+def observe(
+    plan: "Plan", small: nn.Module, large: nn.Module, pair: Pair
+) -> tuple[Observation, ...]:
     """`plan` is for `large` relative to `small`, and has been applied."""
-    before, after = _sizes(small, pair.inputs), _sizes(large, pair.inputs)
+    before = _sizes(small, pair.inputs)
+    after = _sizes(large, pair.inputs)
     rows = {row.name: row for row in plan.rows}
     same = {row.name: row.base_name for row in plan.rows} | {
-        module: (row.base_name or "").rpartition(".")[0] for row in plan.rows for module in row.uses[:1]
+        module: (row.base_name or "").rpartition(".")[0]
+        for row in plan.rows
+        for module in row.uses[:1]
     }
     found: dict[tuple[str, str, str], list[tuple[float, float]]] = {}
     for (name, quantity), now in after.items():
@@ -73,7 +88,11 @@ def observe(plan: "Plan", small: nn.Module, large: nn.Module, pair: Pair) -> tup
             found.setdefault(key, []).append((math.log(now / then), math.log(predicted)))
     scale = math.log(pair.growth)
     return tuple(
-        Observation(name, quantity, *(sum(column) / len(values) / scale for column in zip(*values, strict=True)))
+        Observation(
+            name,
+            quantity,
+            *(sum(column) / len(values) / scale for column in zip(*values, strict=True)),
+        )
         for (name, quantity, _), values in found.items()
     )
 
@@ -87,28 +106,39 @@ def _role(rows: "Mapping[str, Row]", name: str) -> str:
 def _predicted(plan: "Plan", rows: "Mapping[str, Row]", name: str, quantity: str) -> float | None:
     """The factor that the plan implies between the two instances."""
     if quantity == "gradient":
-        return rows[name].factors.gradient if name in rows and rows[name].role != "fixed" else None
+        if name in rows and rows[name].role != "fixed":
+            return rows[name].factors.gradient
+        return None
     row = weight_of(plan, name)
-    return None if row is None else output_factor(row, rows.get(f"{name}.bias"))
+    if row is None:
+        return None
+    return output_factor(row, rows.get(f"{name}.bias"))
 
 
 def weight_of(plan: "Plan", module: str) -> "Row | None":
     """The row of the tensor that makes a module's output."""
-    return next((row for row in plan.rows if module in row.uses and row.name.endswith("weight")), None)
+    return next(
+        (row for row in plan.rows if module in row.uses and row.name.endswith("weight")), None
+    )
 
 
 def output_factor(row: "Row", bias: "Row | None") -> float | None:
-    """By what the initial output of the module with this weight grows, if its input stays as it is; None: not told."""
+    """By what the initial output of the module with this weight grows, if its input stays as it is;
+    None: not told."""
     if row.role == "fixed" or row.base_shape is None:
         return None
     size = row.factors.multiplier * row.factors.std
     if row.role == "vector":
         return size
     if row.role == "readout" and row.factors.gauge != 1:
-        return None  # the forward code multiplies, before the readout or after it: the output alone does not tell
+        # the forward code multiplies, before the readout or after it: the output alone does not
+        # tell
+        return None
     if bias is not None and bias.role == "fixed" and bias.init_std > 0:
         return None  # a bias that stays hides a readout that shrinks
-    if row.role == "embedding":  # held by several modules, it is tied, and this one may be the readout
+    if (
+        row.role == "embedding"
+    ):  # held by several modules, it is tied, and this one may be the readout
         return None if len(row.uses) > 1 else size
     return row.growth.fan_in**0.5 * size
 
@@ -137,7 +167,9 @@ def _recording(model: nn.Module, sizes: dict[tuple[str, str], float]) -> Iterato
 
     def record(name: str):
         def hook(_module: nn.Module, _inputs: Any, output: Any) -> None:
-            tensors = [x for x in tree_leaves(output) if isinstance(x, Tensor) and x.is_floating_point()]
+            tensors = [
+                x for x in tree_leaves(output) if isinstance(x, Tensor) and x.is_floating_point()
+            ]
             if tensors:
                 sizes[name, "output"] = _rms(tensors[0])
 
@@ -162,7 +194,11 @@ def _main_output(output: Any) -> Tensor:
     named = getattr(output, "logits", None)
     if isinstance(named, Tensor):
         return named
-    tensors = [x for x in tree_leaves(output) if isinstance(x, Tensor) and x.is_floating_point() and x.requires_grad]
+    tensors = [
+        x
+        for x in tree_leaves(output)
+        if isinstance(x, Tensor) and x.is_floating_point() and x.requires_grad
+    ]
     if not tensors:
         raise ValueError("the model puts out no tensor with a gradient")
     return max(tensors, key=Tensor.numel)
@@ -185,11 +221,17 @@ def summary(told: str, seen: tuple[Observation, ...], growth: float) -> tuple[st
     line = f"{told}: {len(seen) - len(off)} of {len(seen)} exponents at initialization as expected"
     notes = [f"{o}: {_MEANING[o.quantity]}" for o in off[:MOST_TOLD]]
     if len(off) > MOST_TOLD:
-        notes.append(f"{len(off) - MOST_TOLD} more exponents are not as expected; plan.observations has them all")
+        notes.append(
+            f"{len(off) - MOST_TOLD} more exponents are not as expected; plan.observations has"
+            " them all"
+        )
     return f"{line} ({outputs} outputs, {gradients} gradients)", notes
 
 
 _MEANING = {
-    "output": "the forward code, or a bottleneck in front of it, depends on the width in a way that no constant explains",
+    "output": (
+        "the forward code, or a bottleneck in front of it, depends on the width in a way that no"
+        " constant explains"
+    ),
     "gradient": "nothing but eps is set by it",
 }

@@ -1,9 +1,10 @@
-"""The initial sizes of a base. They are measured; a base on the meta device has no values, and is initialised first.
+"""The initial sizes of a base. They are measured; a base on the meta device has no values, and is
+initialised first.
 
-A copy of it is made real and initialised by the model's own code: torch's `reset_parameters`, then the `_init_weights`
-of Hugging Face and nanoGPT. Of a large base only one layer of every stack is, one at a time. Code that initialises
-elsewhere, in a constructor, is out of reach; a real target of the same code shows that, and then the base has to be
-real too.
+A copy of it is made real and initialised by the model's own code: torch's `reset_parameters`, then
+the `_init_weights` of Hugging Face and nanoGPT. Of a large base only one layer of every stack is,
+one at a time. Code that initialises elsewhere, in a constructor, is out of reach; a real target of
+the same code shows that, and then the base has to be real too.
 """
 
 import copy
@@ -42,45 +43,54 @@ def initial_sizes(base: nn.Module, target: nn.Module | None = None) -> dict[str,
 
 
 def _known(name: str, items: Mapping[str, Item], base: nn.Module) -> list[float]:
-    """Standard deviations that common initializers give: torch's for matrices and their biases, Hugging Face's for all."""
+    """Standard deviations that common initializers give: torch's for matrices and their biases,
+    Hugging Face's for all."""
     known = [1.0]
     place = items[name].places[0]
     weight = items.get(f"{place.module}.weight".lstrip("."))
     if place.owner in TORCH_DEFAULT and weight is not None:
-        known.append((3 * weight.tensor.numel() / weight.shape[0]) ** -0.5)  # uniform within fan_in^-1/2
+        known.append(
+            (3 * weight.tensor.numel() / weight.shape[0]) ** -0.5
+        )  # uniform within fan_in^-1/2
     given = getattr(getattr(unwrap(base), "config", None), "initializer_range", None)
     return known + ([given] if isinstance(given, float) else [])
 
 
 def _must_be_fresh(base: Mapping[str, Initial], target: nn.Module) -> None:
     """What starts as a constant in the target and varies in the base has been trained there."""
-    ours = {name: item.tensor for name, item in inventory(target).items() if not item.tensor.is_meta}
+    ours = {
+        name: item.tensor for name, item in inventory(target).items() if not item.tensor.is_meta
+    }
     vectors = [
-        name for name, value in base.items() if value.constant is None and name in ours and ours[name].dim() <= 1
+        name
+        for name, value in base.items()
+        if value.constant is None and name in ours and ours[name].dim() <= 1
     ]
     trained = [name for name in vectors if measure(ours[name]).constant is not None]
     if trained:
         raise ValueError(
-            f"base: {trained[0]} varies, though it starts as a constant: this base has been trained, and its sizes "
-            "are not those of initialization; build a fresh one"
+            f"base: {trained[0]} varies, though it starts as a constant: this base has been"
+            " trained, and its sizes are not those of initialization; build a fresh one"
         )
 
 
 def _either(name: str, told: Mapping[str, Initial], shown: Mapping[str, Initial]) -> Initial:
-    """What the base's own code gives; where it gives nothing, a constant of the target, which has no size to follow."""
+    """What the base's own code gives; where it gives nothing, a constant of the target, which has
+    no size to follow."""
     constant = shown.get(stack_of(name))
     if name in told:
         return told[name]
     if constant is not None:
         return constant
     raise ValueError(
-        f"base: the initial size of {name} cannot be known: the base is on the meta device, and the module that owns "
-        f"the tensor has no reset_parameters; {REMEDY}"
+        f"base: the initial size of {name} cannot be known: the base is on the meta device, and the"
+        f" module that owns the tensor has no reset_parameters; {REMEDY}"
     )
 
 
 def _shown_by(target: nn.Module) -> dict[str, Initial]:
-    """Constants of a real target, by stack. An error if the target does not start as its modules' code says."""
+    """Constants of a real target, by stack. An error if the target does not start as its modules'
+    code says."""
     items = {name: item for name, item in inventory(target).items() if not item.tensor.is_meta}
     told = _reinitialised(unwrap(target), items)
     constants: dict[str, Initial] = {}
@@ -90,9 +100,9 @@ def _shown_by(target: nn.Module) -> dict[str, Initial]:
             constants[stack_of(name)] = seen
         if name in told and not _agree(seen, told[name], item.tensor.numel()):
             raise ValueError(
-                f"base: the initial size of {name} cannot be known: the base is on the meta device, and its "
-                f"constructor does more than its modules ({seen.rms:.3g} instead of {told[name].rms:.3g} at the size "
-                f"of the target); {REMEDY}"
+                f"base: the initial size of {name} cannot be known: the base is on the meta device,"
+                f" and its constructor does more than its modules ({seen.rms:.3g} instead of"
+                f" {told[name].rms:.3g} at the size of the target); {REMEDY}"
             )
     return constants
 
@@ -107,21 +117,30 @@ def _reinitialised(model: nn.Module, wanted: Mapping[str, Item]) -> dict[str, In
     with seeded(0):
         for path, module in _units(model):
             shapes = {name: tuple(parameter.shape) for name, parameter in module.named_parameters()}
-            for name, parameter in _materialised(module, getattr(model, "_init_weights", None)).named_parameters():
+            for name, parameter in _materialised(
+                module, getattr(model, "_init_weights", None)
+            ).named_parameters():
                 full = clean(f"{path}.{name}".lstrip("."))
                 if not _unwritten(parameter):
                     found[full, ()] = measure(parameter)
                     found.setdefault((stack_of(full), shapes[name]), found[full, ()])
     keys = {name: ((name, ()), (stack_of(name), item.shape)) for name, item in wanted.items()}
-    return {name: found[key] for name, pair in keys.items() for key in reversed(pair) if key in found}
+    return {
+        name: found[key] for name, pair in keys.items() for key in reversed(pair) if key in found
+    }
 
 
 def _units(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-    """A small model whole; of a large one the pieces that hold no list of layers, and of every list one layer a kind."""
+    """A small model whole; of a large one the pieces that hold no list of layers, and of every list
+    one layer a kind."""
     if sum(p.numel() for p in model.parameters()) <= SMALL:
         yield "", model
         return
-    lists = {path for path, module in model.named_modules() if isinstance(module, (nn.ModuleList, nn.ModuleDict))}
+    lists = {
+        path
+        for path, module in model.named_modules()
+        if isinstance(module, (nn.ModuleList, nn.ModuleDict))
+    }
     seen: set[tuple] = set()
     stack = [("", model)]
     while stack:
@@ -130,9 +149,15 @@ def _units(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
             own = [(name, p) for name, p in module._parameters.items() if p is not None]
             if own:
                 yield path, _only_own(module)
-            stack.extend((f"{path}.{name}".lstrip("."), child) for name, child in module.named_children())
+            stack.extend(
+                (f"{path}.{name}".lstrip("."), child) for name, child in module.named_children()
+            )
             continue
-        kind = (stack_of(path), type(module), tuple((n, tuple(p.shape)) for n, p in module.named_parameters()))
+        kind = (
+            stack_of(path),
+            type(module),
+            tuple((n, tuple(p.shape)) for n, p in module.named_parameters()),
+        )
         if kind not in seen:
             seen.add(kind)
             yield path, module
@@ -159,7 +184,9 @@ def _materialised(module: nn.Module, initialise: Callable[[nn.Module], None] | N
         for parameter in made.parameters():
             parameter.fill_(_MARK)
         for part in reversed(list(made.modules())):  # as constructors do: parts first
-            reset = getattr(part, "reset_parameters", None) or getattr(part, "_reset_parameters", None)
+            reset = getattr(part, "reset_parameters", None) or getattr(
+                part, "_reset_parameters", None
+            )
             if reset is not None:
                 reset()
         if initialise is not None:
@@ -168,7 +195,8 @@ def _materialised(module: nn.Module, initialise: Callable[[nn.Module], None] | N
 
 
 def _fewer_rows(parameter: nn.Parameter) -> nn.Parameter:
-    """A sample of a huge table or matrix. Rows are outputs or tokens: initializers look at the length of a row."""
+    """A sample of a huge table or matrix. Rows are outputs or tokens: initializers look at the
+    length of a row."""
     rows = max(1, SAMPLE * parameter.shape[0] // parameter.numel())
     return nn.Parameter(parameter.new_empty((rows, *parameter.shape[1:])), parameter.requires_grad)
 

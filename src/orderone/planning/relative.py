@@ -1,4 +1,5 @@
-"""Relative mode: every tensor beside its counterpart in the base. At base size every factor is 1."""
+"""Relative mode: every tensor beside its counterpart in the base. At base size every factor is
+1."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -61,7 +62,8 @@ class _Comparison:
         shape = self.base.shapes[self.counterparts[item.name].name]
         if len(shape) != len(item.shape):
             raise ValueError(
-                f"base: {item.name} has {len(shape)} dimensions in the base and {len(item.shape)} in the model"
+                f"base: {item.name} has {len(shape)} dimensions in the base and {len(item.shape)}"
+                " in the model"
             )
         owned = tuple(dict.fromkeys(place.layout for place in item.places if place.layout))
         seen = self.seen.layouts.get(self.seen_as.get(item.name, ""), ())
@@ -72,7 +74,9 @@ class _Comparison:
         return Widths(self.tensors)
 
     def plan(self) -> Plan:
-        drafts, request, seen = self._drafts(), self.request, self.seen
+        drafts = self._drafts()
+        request = self.request
+        seen = self.seen
         considerations.forward_constants(drafts, seen)
         in_depth, depth_notes = considerations.branches(drafts, seen, request.depth)
         score_notes = considerations.scores(drafts, seen, request.power)
@@ -80,10 +84,14 @@ class _Comparison:
         gauge = considerations.gauge(drafts, request)
         multipliers = considerations.together((*in_depth, *tied, *gauge))
         undone = (*score_notes, *tied_notes)
-        width = width_of([d.tensor for d in drafts.values()], {name: d.role.role for name, d in drafts.items()})
+        width = width_of(
+            [d.tensor for d in drafts.values()], {name: d.role.role for name, d in drafts.items()}
+        )
         rows = tuple(self._row(draft, width) for draft in drafts.values())
         return Plan(
-            settings=replace(request.settings(relative=True), base_sizes=sizes_of(self.base.module)),
+            settings=replace(
+                request.settings(relative=True), base_sizes=sizes_of(self.base.module)
+            ),
             rows=rows,
             headline=self._headline(rows),
             notes=(
@@ -105,15 +113,21 @@ class _Comparison:
         found = roles(self.tensors, self.widths, self.request.overrides, self.seen.outputs)
         structure = structural_roles([self._as_seen(t) for t in self.tensors], self.seen.outputs)
         hidden = {name for name, role in structure.items() if role == "hidden"}
-        drafts = {t.item.name: self._draft(t, found[t.item.name], t.item.name in hidden) for t in self.tensors}
+        drafts = {
+            t.item.name: self._draft(t, found[t.item.name], t.item.name in hidden)
+            for t in self.tensors
+        }
         scale_lengths(drafts, self.model)
         return drafts
 
     def _as_seen(self, t: Tensor) -> Tensor:
-        """With the shape of the instance that was looked at, which is wider than the base: at base size a vocabulary may
-        happen to be as large as the width, and what Muon takes must not depend on that."""
+        """With the shape of the instance that was looked at, which is wider than the base: at base
+        size a vocabulary may happen to be as large as the width, and what Muon takes must not
+        depend on that."""
         shape = self.seen.shapes.get(self.seen_as.get(t.item.name, ""))
-        return t if shape is None else replace(t, item=replace(t.item, shape=shape))
+        if shape is None:
+            return t
+        return replace(t, item=replace(t.item, shape=shape))
 
     def _draft(self, t: Tensor, role: Role, hidden: bool) -> Draft:
         name, counterpart = t.item.name, self.counterparts[t.item.name]
@@ -124,11 +138,17 @@ class _Comparison:
             role = Role(FIXED, Growth(), "not trained: left as it is")
         factors = Factors()
         if role.role != FIXED:
-            factors = width_factors(self.request.parameterization(a.law), role.role, role.growth, a.law)
-        if role.role == "readout" and self._is_interior(t):  # its outputs feel a sum over the width, of random signs
+            factors = width_factors(
+                self.request.parameterization(a.law), role.role, role.growth, a.law
+            )
+        if role.role == "readout" and self._is_interior(
+            t
+        ):  # its outputs feel a sum over the width, of random signs
             factors = replace(factors, gradient=role.growth.fan_in**-0.5)
         if a.name == "muon":
-            torchs = optimizers.torch_muon_adjustment(t.item.shape) / optimizers.torch_muon_adjustment(t.base_shape)
+            torchs = optimizers.torch_muon_adjustment(
+                t.item.shape
+            ) / optimizers.torch_muon_adjustment(t.base_shape)
             factors = replace(factors, lr=factors.lr / torchs)
         return Draft(
             tensor=t,
@@ -143,12 +163,20 @@ class _Comparison:
         )
 
     def _is_interior(self, t: Tensor) -> bool:
-        return bool(self.seen.outputs) and not any(place.module in self.seen.outputs for place in t.item.places)
+        return bool(self.seen.outputs) and not any(
+            place.module in self.seen.outputs for place in t.item.places
+        )
 
     def _row(self, d: Draft, width: int | None) -> Row:
-        item, f, a = d.tensor.item, d.factors, d.algorithm
+        item = d.tensor.item
+        f = d.factors
+        a = d.algorithm
         trained = item.tensor.requires_grad
-        initial = d.base if trained or item.tensor.is_meta else measure(item.tensor)  # frozen: its own size stays
+        # frozen: its own size stays
+        if trained or item.tensor.is_meta:
+            initial = d.base
+        else:
+            initial = measure(item.tensor)
         decay = self.request.weight_decay_of(a, item.name)
         return Row(
             name=item.name,
@@ -180,18 +208,26 @@ class _Comparison:
         depths = {c.depth for c in self.counterparts.values() if c.depth != 1}
         deeper = [f"depth x{max(depths):.4g}"] if depths else []
         if sizes:
-            grown = ", ".join(f"x{ratio:.4g}" for ratio in sorted({target / base for base, target in sizes}))
+            grown = ", ".join(
+                f"x{ratio:.4g}" for ratio in sorted({target / base for base, target in sizes})
+            )
             widths = ", ".join(f"{base} -> {target}" for base, target in sizes)
             return f"{what}: {', '.join([f'width {grown} ({widths})', *deeper])}; {count}"
-        other = {self.widths.what(size) for t in self.tensors for size in t.sizes if size[0] != size[1]}
+        other = {
+            self.widths.what(size) for t in self.tensors for size in t.sizes if size[0] != size[1]
+        }
         differs = [*deeper, *sorted(other)] or self._settings_that_differ()
         if not differs:
-            return f"{what}: the target equals its base: every factor is 1, and the run is the original one; {count}"
+            return (
+                f"{what}: the target equals its base: every factor is 1, and the run is the"
+                f" original one; {count}"
+            )
         return f"{what}: no width grows; base and target differ in {' and '.join(differs)}; {count}"
 
     def _settings_that_differ(self) -> list[str]:
         """Of Hugging Face configurations: layers that share their tensors are seen nowhere else."""
-        ours, theirs = sizes_of(self.model) or {}, sizes_of(self.base.module) or {}
+        ours = sizes_of(self.model) or {}
+        theirs = sizes_of(self.base.module) or {}
         return [key for key in theirs if ours.get(key) != theirs[key]]
 
     def _numbers(self) -> list[str]:
@@ -202,16 +238,28 @@ class _Comparison:
             f"{key} ({getattr(configs[1], key, None)} -> {getattr(configs[0], key, None)})"
             for key in other_numbers(*configs)
         ]
-        told = "base and target also differ in {}, which the plan does not account for; let them differ in sizes alone"
-        return [told.format(", ".join(differ))] if differ else []
+        told = (
+            "base and target also differ in {}, which the plan does not account for; let them"
+            " differ in sizes alone"
+        )
+        if differ:
+            return [told.format(", ".join(differ))]
+        return []
 
     def _bottlenecks(self, drafts) -> list[str]:
-        names = ", ".join(dict.fromkeys(stack_of(draft.name) for draft in drafts if draft.role.bottleneck))
-        told = "fan-in grows and fan-out stays, as at a readout. If that size should grow too, let the base shrink it"
+        names = ", ".join(
+            dict.fromkeys(stack_of(draft.name) for draft in drafts if draft.role.bottleneck)
+        )
+        told = (
+            "fan-in grows and fan-out stays, as at a readout. If that size should grow too, let the"
+            " base shrink it"
+        )
         return [f"{names}: {told}"] if names else []
 
 
 def _reveals(seen: tuple, owned: tuple) -> bool:
-    """The forward pass shows a use that no module declares: a readout through the embedding's own tensor, a matrix used
-    transposed."""
-    return any(layout.kind != "vector" and layout not in owned for layout in seen) and set(seen) > set(owned)
+    """The forward pass shows a use that no module declares: a readout through the embedding's own
+    tensor, a matrix used transposed."""
+    return any(layout.kind != "vector" and layout not in owned for layout in seen) and set(
+        seen
+    ) > set(owned)

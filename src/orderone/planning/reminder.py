@@ -1,7 +1,8 @@
-"""A plan whose learning rates are used and whose scales are not: said once, when the first step is made.
+"""A plan whose learning rates are used and whose scales are not: said once, when the first step is
+made.
 
-Nothing fails in such a training, and nothing is as planned. Before the first step there is nothing to say: `apply` may
-still come.
+Nothing fails in such a training, and nothing is as planned. Before the first step there is nothing
+to say: `apply` may still come.
 """
 
 import math
@@ -18,7 +19,8 @@ from orderone.planning.initial import Initial
 if TYPE_CHECKING:
     from orderone.planning.plan import Plan, Row
 
-SAME = 0.1  # logarithms of sizes nearer than this are those of the plan, but for the noise of few entries
+# logarithms of sizes nearer than this are those of the plan, but for the noise of few entries
+SAME = 0.1
 
 
 def remind(plan: "Plan", model: nn.Module, optimizer: Optimizer) -> None:
@@ -27,8 +29,8 @@ def remind(plan: "Plan", model: nn.Module, optimizer: Optimizer) -> None:
     def first_step(*_: Any) -> None:  # stays on: hooks may not be removed while hooks are called
         if next(steps) == 0 and not plan.applied and not is_applied(model) and _would_change(plan):
             warnings.warn(
-                "the plan was not applied to the model that is trained: initial sizes and multipliers are not those of the "
-                "plan; call plan.apply() before the first step",
+                "the plan was not applied to the model that is trained: initial sizes and"
+                " multipliers are not those of the plan; call plan.apply() before the first step",
                 stacklevel=4,
             )
 
@@ -36,7 +38,9 @@ def remind(plan: "Plan", model: nn.Module, optimizer: Optimizer) -> None:
 
 
 def _would_change(plan: "Plan") -> bool:
-    return bool(plan.multipliers) or any(_off(row, plan.planned.get(row.name)) for row in plan.rows if row.trained)
+    return bool(plan.multipliers) or any(
+        _off(row, plan.planned.get(row.name)) for row in plan.rows if row.trained
+    )
 
 
 def _off(row: "Row", now: Initial | None) -> bool:

@@ -36,13 +36,14 @@ class Request:
 
     @property
     def name(self) -> str:
-        return self.rule.name if isinstance(self.rule, Parameterization) else str(self.rule).lower()
+        if isinstance(self.rule, Parameterization):
+            return self.rule.name
+        return str(self.rule).lower()
 
     @property
     def power(self) -> float:
-        """The power of the head size that attention scores shall be divided by: all of it if features move at order
-        one, as in
-        muP, and its root otherwise (S0 section 2)."""
+        """The power of the head size that attention scores shall be divided by: all of it if
+        features move at order one, as in muP, and its root otherwise (S0 section 2)."""
         if self.score_power is not None:
             return float(exact(self.score_power, "score_power"))
         return float(ONE if _moves_features(self.parameterization("adam")) else HALF)
@@ -50,7 +51,10 @@ class Request:
     def lr_of(self, a: Algorithm) -> float:
         given = self.lr
         if isinstance(self.lr, Mapping):
-            known = {self.algorithm.name, REST if self.algorithm.name == "muon" else self.algorithm.name}
+            known = {
+                self.algorithm.name,
+                REST if self.algorithm.name == "muon" else self.algorithm.name,
+            }
             for name in self.lr:
                 one_of(name, sorted(known), "optimizer in lr")
             given = self.lr.get(a.name)
@@ -59,7 +63,9 @@ class Request:
     def weight_decay_of(self, a: Algorithm, name: str) -> float:
         if any(fnmatch(name, pattern) for pattern in self.no_decay):
             return 0.0
-        return nonnegative(a.weight_decay if self.weight_decay is None else self.weight_decay, "weight_decay")
+        return nonnegative(
+            a.weight_decay if self.weight_decay is None else self.weight_decay, "weight_decay"
+        )
 
     def eps_of(self, a: Algorithm) -> Eps:
         if self.eps is None or a.eps is None or a.name != self.algorithm.name:
@@ -67,7 +73,9 @@ class Request:
         if not isinstance(a.eps, tuple):
             return nonnegative(self.eps, "eps")
         if not isinstance(self.eps, (tuple, list)) or len(self.eps) != 2:
-            raise ValueError(f"eps: expected a pair for {a.name}, as in torch: (None, 1e-3); got {self.eps!r}")
+            raise ValueError(
+                f"eps: expected a pair for {a.name}, as in torch: (None, 1e-3); got {self.eps!r}"
+            )
         floor, size = self.eps
         return (None if floor is None else nonnegative(floor, "eps"), nonnegative(size, "eps"))
 
@@ -98,8 +106,10 @@ def _parameterization(rule: Any, law: str) -> Parameterization:
 
 @cache
 def _moves_features(p: Parameterization) -> bool:
-    """Whatever the rates: a readout that starts as small as muP's lets features move at order one."""
-    ours, theirs = canonical(p, "adam"), canonical(rules.get("mup", "adam"), "adam")
+    """Whatever the rates: a readout that starts as small as muP's lets features move at order
+    one."""
+    ours = canonical(p, "adam")
+    theirs = canonical(rules.get("mup", "adam"), "adam")
     return all(ours.b[role] == theirs.b[role] for role in MATRIX_ROLES)
 
 

@@ -1,4 +1,5 @@
-"""What a tensor does, seen from its dimensions as the width grows: its role, its growth, and the reason in words."""
+"""What a tensor does, seen from its dimensions as the width grows: its role, its growth, and the
+reason in words."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -25,7 +26,9 @@ class Role:
     role: str
     growth: Growth
     reason: str
-    tied: float | None = None  # for an embedding that is the readout too: growth of the readout's fan-in
+    tied: float | None = (
+        None  # for an embedding that is the readout too: growth of the readout's fan-in
+    )
     bottleneck: bool = False  # a readout whose outputs go on into the network
 
 
@@ -48,9 +51,14 @@ def _message(doubts: Sequence[Doubt]) -> str:
     for stack, d in reversed(by_stack.items()):
         owner = ", ".join(f"{place.owner} {place.module}".strip() for place in d.tensor.item.places)
         shapes = f"{d.tensor.base_shape} -> {d.tensor.item.shape}"
-        lines.append(f"{stack} {shapes} in {owner}: {d.why}. It could be {' or '.join(d.candidates)}")
+        lines.append(
+            f"{stack} {shapes} in {owner}: {d.why}. It could be {' or '.join(d.candidates)}"
+        )
     example = f'overrides={{"{next(reversed(by_stack))}": role}}'
-    remedy = f"Say which: plan(..., {example}), register the module type (orderone.register), or give an example batch"
+    remedy = (
+        f"Say which: plan(..., {example}), register the module type (orderone.register), or give an"
+        " example batch"
+    )
     return ". ".join([*lines, f"{remedy}: plan(..., inputs=...)"])
 
 
@@ -81,14 +89,24 @@ def roles(
 def _doubt_about_the_output(
     tensors: Sequence[Tensor], widths: Widths, found: Mapping[str, Role], chosen: Mapping[str, str]
 ) -> list["Doubt"]:
-    """The last matrix may be the output; if its fan-out is the size of the width and of a vocabulary, nobody can tell."""
+    """The last matrix may be the output; if its fan-out is the size of the width and of a
+    vocabulary, nobody can tell."""
     matrices = [t for t in tensors if {layout.kind for layout in t.layouts} == {"matrix"}]
-    if not matrices or matrices[-1].item.name in chosen or found.get(matrices[-1].item.name, _NO_ROLE).role != "hidden":
+    if (
+        not matrices
+        or matrices[-1].item.name in chosen
+        or found.get(matrices[-1].item.name, _NO_ROLE).role != "hidden"
+    ):
         return []
     last = matrices[-1]
-    like_both = any(size in widths.picked and widths.is_width(size) for size in last.over(last.layouts[0].fan_out))
+    like_both = any(
+        size in widths.picked and widths.is_width(size)
+        for size in last.over(last.layouts[0].fan_out)
+    )
     why = "its fan-out grows like a width and like a vocabulary"
-    return [Doubt(last, ("readout", "hidden"), why)] if like_both else []
+    if like_both:
+        return [Doubt(last, ("readout", "hidden"), why)]
+    return []
 
 
 def read_overrides(overrides: Mapping[str, str], names: Sequence[str]) -> dict[str, str]:
@@ -97,7 +115,10 @@ def read_overrides(overrides: Mapping[str, str], names: Sequence[str]) -> dict[s
         role = one_of(role, OVERRIDES, f"role in overrides[{pattern!r}]")
         found = [name for name in names if fnmatch(name, pattern)]
         if not found:
-            raise ValueError(f"overrides: no tensor is called {pattern!r}; the model has {names[0]}, ..., {names[-1]}")
+            raise ValueError(
+                f"overrides: no tensor is called {pattern!r}; the model has {names[0]}, ...,"
+                f" {names[-1]}"
+            )
         result |= dict.fromkeys(found, role)
     return result
 
@@ -126,7 +147,9 @@ def _both_ways(found: Sequence[Role]) -> Role | None:
     if not {"embedding", "readout"} <= set(by_role):
         return None
     reason = "embedding and, transposed, readout in one tensor"
-    return Role("embedding", by_role["embedding"].growth, reason, tied=by_role["readout"].growth.fan_in)
+    return Role(
+        "embedding", by_role["embedding"].growth, reason, tied=by_role["readout"].growth.fan_in
+    )
 
 
 def _vector(t: Tensor, widths: Widths) -> Role:
@@ -148,18 +171,29 @@ def _tied(t: Tensor, widths: Widths) -> Role:
     looked_up = _lookup(t, widths, layout)
     if looked_up.role == FIXED:
         return looked_up
-    return Role("embedding", looked_up.growth, "embedding and readout in one tensor", tied=looked_up.growth.fan_out)
+    return Role(
+        "embedding",
+        looked_up.growth,
+        "embedding and readout in one tensor",
+        tied=looked_up.growth.fan_out,
+    )
 
 
 def _matrix(t: Tensor, widths: Widths, layout: Layout, output: bool) -> Role:
-    into, out = t.over(layout.fan_in), t.over(layout.fan_out)
+    into = t.over(layout.fan_in)
+    out = t.over(layout.fan_out)
     growth = Growth(widths.ratio(into), 1.0 if output else widths.ratio(out))
     if growth.fan_in != 1 and growth.fan_out != 1:
         return Role("hidden", growth, "fan-in and fan-out grow")
     if growth.fan_in != 1:
         bottleneck = not output and any(size in widths.consumed and size[1] > 1 for size in out)
-        more = f"; its {out[0][1]} outputs go on: a bottleneck that the base does not shrink" if bottleneck else ""
-        return Role("readout", growth, f"fan-in grows, fan-out does not{more}", bottleneck=bottleneck)
+        if bottleneck:
+            more = f"; its {out[0][1]} outputs go on: a bottleneck that the base does not shrink"
+        else:
+            more = ""
+        return Role(
+            "readout", growth, f"fan-in grows, fan-out does not{more}", bottleneck=bottleneck
+        )
     if growth.fan_out != 1:
         depthwise = all(target == 1 for _, target in into)
         if depthwise:
@@ -182,13 +216,21 @@ def _by_shape(t: Tensor, widths: Widths) -> Role | Doubt:
     if len(grown) == 1 and is_table(t.item.name):
         return Role("embedding", Growth(fan_out=ratios.pop()), "by its name a table of embeddings")
     if len(grown) == 1:
-        return Doubt(t, ("embedding", "readout", "vector"), "one dimension grows, and it may be fan-in or fan-out")
-    return Doubt(t, ROLES, f"{len(grown)} dimensions grow, and it is not known which are summed over")
+        return Doubt(
+            t,
+            ("embedding", "readout", "vector"),
+            "one dimension grows, and it may be fan-in or fan-out",
+        )
+    return Doubt(
+        t, ROLES, f"{len(grown)} dimensions grow, and it is not known which are summed over"
+    )
 
 
 def _fixed(t: Tensor, widths: Widths) -> Role:
     other = [widths.what(size) for size in t.sizes if size[0] != size[1]]
-    return Role(FIXED, Growth(), f"no width; differs in {other[0]}" if other else "no dimension grows")
+    return Role(
+        FIXED, Growth(), f"no width; differs in {other[0]}" if other else "no dimension grows"
+    )
 
 
 def _overridden(t: Tensor, widths: Widths, role: str) -> Role:
@@ -197,13 +239,21 @@ def _overridden(t: Tensor, widths: Widths, role: str) -> Role:
     everything = widths.ratio(t.sizes)
     if role == "hidden":
         if layout:
-            growth = Growth(widths.ratio(t.over(layout.fan_in)), widths.ratio(t.over(layout.fan_out)))
+            growth = Growth(
+                widths.ratio(t.over(layout.fan_in)), widths.ratio(t.over(layout.fan_out))
+            )
         else:
             growth = Growth(everything**0.5, everything**0.5)
     elif role == "readout":
         growth = Growth(fan_in=widths.ratio(t.over(layout.fan_in)) if layout else everything)
     else:
         growth = Growth(
-            fan_out=1.0 if role == FIXED else widths.ratio(t.over(layout.fan_out)) if layout else everything
+            fan_out=(
+                1.0
+                if role == FIXED
+                else widths.ratio(t.over(layout.fan_out))
+                if layout
+                else everything
+            )
         )
     return Role(role, growth, "as given in overrides")

@@ -1,7 +1,8 @@
-"""Does a learning-rate schedule keep the ratios between groups? It is run on a copy, and every step is compared.
+"""Does a learning-rate schedule keep the ratios between groups? It is run on a copy, and every step
+is compared.
 
-Schedules that multiply keep them. An absolute floor or peak (`eta_min`, a scalar `max_lr`) does not: it gives every
-group the same number, and the plan is silently off.
+Schedules that multiply keep them. An absolute floor or peak (`eta_min`, a scalar `max_lr`) does
+not: it gives every group the same number, and the plan is silently off.
 """
 
 import copy
@@ -18,16 +19,28 @@ if TYPE_CHECKING:
 
     from orderone.planning.plan import Plan, Row
 
-STEPS, MOST_STEPS = 1000, 1_000_000
+STEPS = 1000
+MOST_STEPS = 1_000_000
 ZERO = 1e-12  # of the planned rate: whatever the ratios are there, nothing moves
-LENGTHS = ("total_steps", "T_max", "T_0", "total_iters", "total_size", "step_size", "patience", "last_epoch")
+LENGTHS = (
+    "total_steps",
+    "T_max",
+    "T_0",
+    "total_iters",
+    "total_size",
+    "step_size",
+    "patience",
+    "last_epoch",
+)
 
 
 class BrokenRatios(ValueError):  # noqa: N818
     """The groups no longer stand in the ratios of the plan."""
 
 
-def check(plan: "Plan", optimizer: Optimizer, scheduler: "LRScheduler | None", steps: int | None) -> None:
+def check(
+    plan: "Plan", optimizer: Optimizer, scheduler: "LRScheduler | None", steps: int | None
+) -> None:
     wanted = _wanted(plan, optimizer)
     if scheduler is not None and _inner(scheduler) is not optimizer:
         raise ValueError("scheduler: it drives another optimizer than the one given")
@@ -44,12 +57,14 @@ def check(plan: "Plan", optimizer: Optimizer, scheduler: "LRScheduler | None", s
             raise BrokenRatios(_message(f"after {step} steps", rates, wanted, scheduler))
     if step == 0 and length:
         raise ValueError(
-            "scheduler: not one step of it could be simulated; check the ratios of its learning rates yourself"
+            "scheduler: not one step of it could be simulated; check the ratios of its learning"
+            " rates yourself"
         )
 
 
 def check_ratios(optimizer: Optimizer, scheduler: Any) -> None:
-    """The same without a plan: raise if the scheduler changes the ratios that the optimizer started with."""
+    """The same without a plan: raise if the scheduler changes the ratios that the optimizer started
+    with."""
     wanted = [float(group.get("initial_lr", group["lr"])) for group in optimizer.param_groups]
     for step, rates in enumerate(_simulate(optimizer, scheduler, _length(scheduler)), 1):
         if not _proportional(rates, wanted):
@@ -57,32 +72,38 @@ def check_ratios(optimizer: Optimizer, scheduler: Any) -> None:
 
 
 def _must_reach(optimizer: Optimizer, length: int) -> None:
-    """torch's Adafactor replaces a learning rate by 1 / sqrt(step) where that is smaller: one number for all groups."""
+    """torch's Adafactor replaces a learning rate by 1 / sqrt(step) where that is smaller: one
+    number for all groups."""
     rates = set(_rates(optimizer))
     last = int(max(rates) ** -2)
     if len(rates) > 1 and length > last:
         raise BrokenRatios(
-            f"torch's Adafactor takes min(lr, 1/sqrt(step)), so that after {last} steps groups no longer stand in the "
-            f"ratios of the plan; use a learning rate of at most {length**-0.5:.3g} for {length} steps"
+            f"torch's Adafactor takes min(lr, 1/sqrt(step)), so that after {last} steps groups no"
+            " longer stand in the ratios of the plan; use a learning rate of at most"
+            f" {length**-0.5:.3g} for {length} steps"
         )
 
 
 def _wanted(plan: "Plan", optimizer: Optimizer) -> list[float]:
-    """The plan's learning rate of every group; an error if the groups mix or miss tensors of the plan."""
+    """The plan's learning rate of every group; an error if the groups mix or miss tensors of the
+    plan."""
     rows: dict[int, Row] = {id(tensor): plan[name] for name, tensor in plan.tensors().items()}
-    wanted, seen = [], set()
+    wanted = []
+    seen = set()
     for number, group in enumerate(optimizer.param_groups):
         found = [rows.get(id(p)) for p in group["params"]]
         known = [row for row in found if row is not None]
         if len(known) < len(found):
             raise ValueError(
-                f"optimizer: group {number} holds tensors that are not of the planned model; was it replaced or reloaded?"
+                f"optimizer: group {number} holds tensors that are not of the planned model; was it"
+                " replaced or reloaded?"
             )
         if len({row.lr for row in known}) > 1:
             names = {row.lr: row.name for row in known}
             raise BrokenRatios(
-                f"optimizer: group {number} holds {' and '.join(names.values())}, which need different learning "
-                "rates; make the optimizer with plan.optimizer() or from plan.param_groups()"
+                f"optimizer: group {number} holds {' and '.join(names.values())}, which need"
+                " different learning rates; make the optimizer with plan.optimizer() or from"
+                " plan.param_groups()"
             )
         for row in known:
             for setting in ("weight_decay", "eps"):
@@ -92,7 +113,8 @@ def _wanted(plan: "Plan", optimizer: Optimizer) -> list[float]:
     missing = [row.name for row in plan.rows if row.name not in seen]
     if missing:
         raise ValueError(
-            f"optimizer: {len(missing)} tensors of the plan are in no group, such as {missing[0]}; use plan.param_groups()"
+            f"optimizer: {len(missing)} tensors of the plan are in no group, such as {missing[0]};"
+            " use plan.param_groups()"
         )
     return wanted
 
@@ -100,12 +122,14 @@ def _wanted(plan: "Plan", optimizer: Optimizer) -> list[float]:
 def _same_setting(setting: str, group: dict[str, Any], row: "Row", number: int) -> None:
     if setting not in group or getattr(row, setting) is None:
         return
-    ours, theirs = (x if isinstance(x, tuple) else (x,) for x in (getattr(row, setting), group[setting]))
+    ours, theirs = (
+        x if isinstance(x, tuple) else (x,) for x in (getattr(row, setting), group[setting])
+    )
     numbers = [(one or 0.0, two or 0.0) for one, two in zip(ours, theirs, strict=True)]
     if not all(math.isclose(one, two, rel_tol=1e-6) for one, two in numbers):
         raise BrokenRatios(
-            f"optimizer: group {number} ({row.name}, ...) has {setting} {group[setting]}, the plan has "
-            f"{getattr(row, setting)}; give {setting} to the plan, not to the optimizer"
+            f"optimizer: group {number} ({row.name}, ...) has {setting} {group[setting]}, the plan"
+            f" has {getattr(row, setting)}; give {setting} to the plan, not to the optimizer"
         )
 
 
@@ -131,14 +155,17 @@ def _simulate(optimizer: Optimizer, scheduler: Any, steps: int):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that no optimizer step came before is meant here
         copied = copy.deepcopy(scheduler, memo)
-        if isinstance(copied, ReduceLROnPlateau):  # every step is a plateau, and no step is too small
+        if isinstance(
+            copied, ReduceLROnPlateau
+        ):  # every step is a plateau, and no step is too small
             copied.patience = copied.cooldown = 0
             copied.eps = 0.0
         for _ in range(steps):
             try:
                 copied.step(1.0) if isinstance(copied, ReduceLROnPlateau) else copied.step()
                 rates = _rates(copied.optimizer)
-            except Exception:  # a schedule of fixed length is over; the user's own function may raise anything then
+            # a schedule of fixed length is over; the user's own function may raise anything then
+            except Exception:
                 return
             yield rates
 
@@ -146,48 +173,88 @@ def _simulate(optimizer: Optimizer, scheduler: Any, steps: int):
 def _length(scheduler: Any) -> int:
     """Long enough to see all of it: every length that the schedule or its parts mention."""
     parts = _parts(scheduler)
-    known = [getattr(part, name) for part in parts for name in LENGTHS if isinstance(getattr(part, name, None), int)]
-    known += [int(max(stones)) for part in parts if (stones := [*(getattr(part, "milestones", None) or [])])]
-    known += [int(max(stones)) for part in parts if (stones := [*(getattr(part, "_milestones", None) or [])])]
+    known = [
+        getattr(part, name)
+        for part in parts
+        for name in LENGTHS
+        if isinstance(getattr(part, name, None), int)
+    ]
+    known += [
+        int(max(stones))
+        for part in parts
+        if (stones := [*(getattr(part, "milestones", None) or [])])
+    ]
+    known += [
+        int(max(stones))
+        for part in parts
+        if (stones := [*(getattr(part, "_milestones", None) or [])])
+    ]
     length = max(STEPS, 2 * max(known, default=0), sum(known))
     if length > MOST_STEPS:
-        raise ValueError(f"scheduler: it runs for {length} steps; say how many to check: plan.check(..., steps=...)")
+        raise ValueError(
+            f"scheduler: it runs for {length} steps; say how many to check: plan.check(...,"
+            " steps=...)"
+        )
     return length
 
 
 def _parts(scheduler: Any) -> list[Any]:
-    return [scheduler, *(part for inner in getattr(scheduler, "_schedulers", []) for part in _parts(inner))]
+    return [
+        scheduler,
+        *(part for inner in getattr(scheduler, "_schedulers", []) for part in _parts(inner)),
+    ]
 
 
 def _message(when: str, rates: Sequence[float], wanted: Sequence[float], scheduler: Any) -> str:
     pairs = [(rate, want) for rate, want in zip(rates, wanted, strict=True) if want]
     low, high = (choose(pairs, key=lambda pair: pair[0] / pair[1]) for choose in (min, max))
-    told = f"{low[0]:.5g} beside {high[0]:.5g}, where the plan has {low[1]:.5g} beside {high[1]:.5g}"
-    return f"learning rates of the groups leave the ratios of the plan {when}: {told}. {_remedy(scheduler, wanted)}"
+    told = (
+        f"{low[0]:.5g} beside {high[0]:.5g}, where the plan has {low[1]:.5g} beside {high[1]:.5g}"
+    )
+    return (
+        f"learning rates of the groups leave the ratios of the plan {when}: {told}."
+        f" {_remedy(scheduler, wanted)}"
+    )
 
 
 def _remedy(scheduler: Any, wanted: Sequence[float]) -> str:
     peak = max(wanted)
     for part in _parts(scheduler):
-        floor, kind = getattr(part, "eta_min", 0), type(part).__name__
+        floor = getattr(part, "eta_min", 0)
+        kind = type(part).__name__
         if floor:
-            time = f"t / {part.T_max}" if hasattr(part, "T_max") else f"(t % {part.T_0}) / {part.T_0}"
+            if hasattr(part, "T_max"):
+                time = f"t / {part.T_max}"
+            else:
+                time = f"(t % {part.T_0}) / {part.T_0}"
             return (
-                f"{kind} has one eta_min for all groups; use a floor relative to each group's own rate instead: "
-                f"LambdaLR(optimizer, lambda t: f + (1 - f) * 0.5 * (1 + math.cos(math.pi * {time}))) with f = "
-                f"{floor / peak:.4g}"
+                f"{kind} has one eta_min for all groups; use a floor relative to each group's own"
+                " rate instead: LambdaLR(optimizer, lambda t: f + (1 - f) * 0.5 * (1 +"
+                f" math.cos(math.pi * {time}))) with f = {floor / peak:.4g}"
             )
         if kind == "OneCycleLR" or kind == "CyclicLR":
             top = max(_tops(part))
-            return f"{kind} takes a list: max_lr={[float(f'{top * want / peak:.6g}') for want in wanted]}" + (
-                " and base_lr likewise" if kind == "CyclicLR" else ""
+            return (
+                f"{kind} takes a list:"
+                f" max_lr={[float(f'{top * want / peak:.6g}') for want in wanted]}"
+                + (" and base_lr likewise" if kind == "CyclicLR" else "")
             )
         if kind == "ReduceLROnPlateau" and any(part.min_lrs):
             low = max(part.min_lrs)
-            return f"{kind} takes a list: min_lr={[float(f'{low * want / peak:.6g}') for want in wanted]}"
-    return "Use a schedule that multiplies every group's own rate, and an optimizer made from plan.param_groups()"
+            return (
+                f"{kind} takes a list:"
+                f" min_lr={[float(f'{low * want / peak:.6g}') for want in wanted]}"
+            )
+    return (
+        "Use a schedule that multiplies every group's own rate, and an optimizer made from"
+        " plan.param_groups()"
+    )
 
 
 def _tops(scheduler: Any) -> list[float]:
     groups = scheduler.optimizer.param_groups
-    return getattr(scheduler, "max_lrs", None) or [group.get("max_lr", group["lr"]) for group in groups] or [0.0]
+    return (
+        getattr(scheduler, "max_lrs", None)
+        or [group.get("max_lr", group["lr"]) for group in groups]
+        or [0.0]
+    )

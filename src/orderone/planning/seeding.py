@@ -12,9 +12,11 @@ _NUMPY_SEEDS = 2**32  # numpy's old generator takes no larger seeds
 
 @contextmanager
 def seeded(seed: int, devices: Sequence[int] | None = None) -> Iterator[None]:
-    """Draw the same random numbers each time within this context, and leave the caller's generators as they were.
+    """Draw the same random numbers each time within this context, and leave the caller's generators
+    as they were.
 
-    This covers torch on the CPU and on the given GPUs (default: all), numpy's global generator, and `random`.
+    This covers torch on the CPU and on the given GPUs (default: all), numpy's global generator, and
+    `random`.
     """
     with preserved(devices):
         set_seed(seed, devices)
@@ -27,7 +29,9 @@ def preserved(devices: Sequence[int] | None = None) -> Iterator[None]:
     python = random.getstate()
     of_numpy = np.random.get_state()
     try:
-        with torch.random.fork_rng(range(torch.cuda.device_count()) if devices is None else devices):
+        with torch.random.fork_rng(
+            range(torch.cuda.device_count()) if devices is None else devices
+        ):
             yield
     finally:
         random.setstate(python)
@@ -35,7 +39,8 @@ def preserved(devices: Sequence[int] | None = None) -> Iterator[None]:
 
 
 def set_seed(seed: int, devices: Sequence[int] | None = None) -> None:
-    """Seed torch on the CPU and on the given GPUs (default: all), numpy's global generator, and `random`."""
+    """Seed torch on the CPU and on the given GPUs (default: all), numpy's global generator, and
+    `random`."""
     random.seed(seed)
     np.random.seed(seed % _NUMPY_SEEDS)
     if devices is None:

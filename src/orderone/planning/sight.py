@@ -1,10 +1,11 @@
 """What a look at the forward pass adds to shapes and owners.
 
-Two small instances of the model, one four times as wide, run once under `trace`. What differs between them is what the
-forward code does with the width: Gemma multiplies embeddings by sqrt(n), T5 its tied head by n^-1/2, attention divides
-by a root of the head size. A constant that grows like a power of the width is compensated; what is no constant is
-reported. The look also tells how tensors of unknown modules are used, which tensors form residual branches, and which
-norm stands before a readout.
+Two small instances of the model, one four times as wide, run once under `trace`. What differs
+between them is what the forward code does with the width: Gemma multiplies embeddings by sqrt(n),
+T5 its tied head by n^-1/2, attention divides by a root of the head size. A constant that grows like
+a power of the width is compensated; what is no constant is reported. The look also tells how
+tensors of unknown modules are used, which tensors form residual branches, and which norm stands
+before a readout.
 """
 
 import math
@@ -26,7 +27,8 @@ NEGLIGIBLE = 0.01  # an exponent smaller than this is rounding
 
 @dataclass(frozen=True)
 class Score:
-    """Attention scores: scale = head_size^power; `separate` if queries have tensors of their own."""
+    """Attention scores: scale = head_size^power; `separate` if queries have tensors of their
+    own."""
 
     queries: tuple[str, ...]
     keys: tuple[str, ...]
@@ -37,12 +39,15 @@ class Score:
 
 @dataclass(frozen=True)
 class Sight:
-    """What was seen, under the names of the instance that was looked at: a small one stands for deeper ones."""
+    """What was seen, under the names of the instance that was looked at: a small one stands for
+    deeper ones."""
 
     told: str
     shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     layouts: Mapping[str, tuple[Layout, ...]] = field(default_factory=dict)
-    powers: Mapping[tuple[str, str], float] = field(default_factory=dict)  # of the width, per tensor and kind of use
+    powers: Mapping[tuple[str, str], float] = field(
+        default_factory=dict
+    )  # of the width, per tensor and kind of use
     branches: Mapping[str, str] = field(default_factory=dict)  # "last" or "inside"
     open_branches: bool = False  # some branch ends in nothing that could be multiplied
     carriers: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
@@ -53,13 +58,16 @@ class Sight:
 
     def seen_as(self, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, str]:
         """For every tensor of a model, the tensor that was looked at in its place."""
-        return {name: c.name for name, c in counterparts(shapes, self.shapes).items()} if self.shapes else {}
+        if self.shapes:
+            return {name: c.name for name, c in counterparts(shapes, self.shapes).items()}
+        return {}
 
     def power(self, name: str, kind: str) -> float:
         return self.powers.get((name, kind), 0.0)
 
     def branch(self, name: str) -> str | None:
-        """A tensor beside others of a branch belongs to it: keys and values of cross-attention do not read the stream."""
+        """A tensor beside others of a branch belongs to it: keys and values of cross-attention do
+        not read the stream."""
         if name in self.branches:
             return self.branches[name]
         parent = name.rpartition(".")[0].rpartition(".")[0]
@@ -70,18 +78,22 @@ class Sight:
     def require_branches(self) -> None:
         if not self.branches:
             raise ValueError(
-                f"depth: the residual branches are not known ({self.told}); if it was looked at, there are none, and depth "
-                "is to be left out; otherwise give an example batch: plan(..., inputs=...)"
+                f"depth: the residual branches are not known ({self.told}); if it was looked at,"
+                " there are none, and depth is to be left out; otherwise give an example batch:"
+                " plan(..., inputs=...)"
             )
         if self.open_branches:
             raise ValueError(
-                "depth: a residual branch ends in something without parameters (a norm without gain, a nonlinearity) "
-                "that nothing can be folded into; leave depth out, or multiply the branch in the model"
+                "depth: a residual branch ends in something without parameters (a norm without"
+                " gain, a nonlinearity) that nothing can be folded into; leave depth out, or"
+                " multiply the branch in the model"
             )
 
 
 def skipped(model: nn.Module, base: Base) -> Sight:
-    told = "probe: skipped, as asked (probe=False): multipliers inside the forward code are not seen"
+    told = (
+        "probe: skipped, as asked (probe=False): multipliers inside the forward code are not seen"
+    )
     return _unseen(told, model, base)
 
 
@@ -90,7 +102,8 @@ def _unseen(told: str, model: nn.Module, base: Base) -> Sight:
 
 
 def look(model: nn.Module, base: Base, inputs: Any) -> Sight:
-    """Whatever the model and its base allow; what could not be looked at is told, and changes nothing."""
+    """Whatever the model and its base allow; what could not be looked at is told, and changes
+    nothing."""
     try:
         looked_at = pair(model, base, inputs)
     except NoInstances as reason:
@@ -98,7 +111,11 @@ def look(model: nn.Module, base: Base, inputs: Any) -> Sight:
     try:
         small, large = looked_at.traces()
     except Exception as error:  # the user's forward code may raise anything
-        return _unseen(f"probe: not run: the forward pass failed ({type(error).__name__}: {error})", model, base)
+        return _unseen(
+            f"probe: not run: the forward pass failed ({type(error).__name__}: {error})",
+            model,
+            base,
+        )
     return _compare(small, large, looked_at, output_modules(model))
 
 
@@ -110,7 +127,9 @@ def output_modules(model: nn.Module) -> tuple[str, ...]:
         found = get() if get else None
     except (NotImplementedError, AttributeError):
         found = None
-    return tuple(name for name, module in inner.named_modules() if found is not None and module is found)
+    return tuple(
+        name for name, module in inner.named_modules() if found is not None and module is found
+    )
 
 
 def _compare(small: Trace, large: Trace, looked_at: Pair, outputs: tuple[str, ...]) -> Sight:
@@ -126,7 +145,9 @@ def _compare(small: Trace, large: Trace, looked_at: Pair, outputs: tuple[str, ..
         powers=_powers(small, large, same, looked_at, in_scores, findings),
         branches=_branches(large),
         open_branches=any(not branch.last for branch in large.branches),
-        carriers={name: found for name, found in large.carriers.items() if _can_be_told(found, looked_at)},
+        carriers={
+            name: found for name, found in large.carriers.items() if _can_be_told(found, looked_at)
+        },
         scores=scores,
         outputs=outputs,
         findings=tuple(dict.fromkeys(findings)),
@@ -148,7 +169,8 @@ def _can_be_told(names: tuple[str, ...], looked_at: Pair) -> bool:
 
 
 def _layouts(uses: tuple[Use, ...], dimensions: int) -> tuple[Layout, ...]:
-    """None for a use that does not show what is summed over. What is not used does nothing, like a bias of zero."""
+    """None for a use that does not show what is summed over. What is not used does nothing, like a
+    bias of zero."""
     if not uses:
         return (VECTOR,)
     known = [use for use in uses if use.kind != "other" and (use.kind != "matrix" or use.fan_in)]
@@ -161,14 +183,21 @@ def _layout(use: Use, dimensions: int) -> Layout:
     if use.kind not in ("matrix", "convolution") or use.fan_in is None:
         return VECTOR
     into = use.fan_in[:1] if use.kind == "convolution" else use.fan_in
-    return Layout("matrix", into, tuple(axis for axis in range(dimensions) if axis not in use.fan_in))
+    return Layout(
+        "matrix", into, tuple(axis for axis in range(dimensions) if axis not in use.fan_in)
+    )
 
 
-# --- constants -------------------------------------------------------------------------------------------------------
+# --- constants ------------------------------------------------------------------------------------
 
 
 def _powers(
-    small: Trace, large: Trace, same: Mapping[str, str], looked_at: Pair, in_scores: set[str], findings: list[str]
+    small: Trace,
+    large: Trace,
+    same: Mapping[str, str],
+    looked_at: Pair,
+    in_scores: set[str],
+    findings: list[str],
 ) -> dict[tuple[str, str], float]:
     """The power of the width in the constants that stand at each use."""
     before = standing(small)
@@ -180,7 +209,8 @@ def _powers(
         power = _power(before[at], value, looked_at.growth)
         if power is None:
             findings.append(
-                f"a constant at {name} could not be read; if it depends on the width, nothing makes up for it"
+                f"a constant at {name} could not be read; if it depends on the width, nothing makes"
+                " up for it"
             )
         elif abs(power) > NEGLIGIBLE:
             result[name, kind] = power
@@ -188,23 +218,36 @@ def _powers(
 
 
 def standing(seen: Trace) -> dict[tuple[str, str], float | None]:
-    """The product of all constants at one use of each tensor: its other uses, by an encoder and a decoder, are alike."""
+    """The product of all constants at one use of each tensor: its other uses, by an encoder and a
+    decoder, are alike."""
     products: dict[tuple[str, str], dict[tuple[int, ...], float | None]] = {}
     for constant in seen.constants:
         for at in _whose(constant, seen):
             uses = products.setdefault(at, {})
             before = uses.get(constant.at, 1.0)
-            uses[constant.at] = None if before is None or constant.value is None else before * constant.value
+            if before is None or constant.value is None:
+                uses[constant.at] = None
+            else:
+                uses[constant.at] = before * constant.value
     return {at: next(iter(uses.values())) for at, uses in products.items()}
 
 
 def _whose(constant: Constant, seen: Trace) -> list[tuple[str, str]]:
-    """The uses whose output a constant multiplies, or, behind a norm, those whose input it multiplies."""
+    """The uses whose output a constant multiplies, or, behind a norm, those whose input it
+    multiplies."""
     if "lookup" in constant.uses:
-        return [(name, "lookup") for name in constant.after if any(use.kind == "lookup" for use in seen.uses[name])]
+        return [
+            (name, "lookup")
+            for name in constant.after
+            if any(use.kind == "lookup" for use in seen.uses[name])
+        ]
     if "matrix" in constant.uses or "convolution" in constant.uses:
         kinds = ("matrix", "convolution")
-        return [(name, "matrix") for name in constant.after if any(use.kind in kinds for use in seen.uses[name])]
+        return [
+            (name, "matrix")
+            for name in constant.after
+            if any(use.kind in kinds for use in seen.uses[name])
+        ]
     return [(name, "matrix") for name in constant.before]
 
 
@@ -224,7 +267,7 @@ def _rational(exponent: float) -> float:
     return near if abs(near - exponent) < 1e-3 else exponent
 
 
-# --- attention -------------------------------------------------------------------------------------------------------
+# --- attention ------------------------------------------------------------------------------------
 
 
 def _scores(
@@ -232,11 +275,15 @@ def _scores(
 ) -> tuple[Score, ...]:
     before = {s.queries: s for s in small.scores}
     pairs = [(before.get(tuple(same[name] for name in s.queries)), s) for s in large.scores]
-    found = [_score(one, other, large, looked_at, findings) for one, other in pairs if one is not None]
+    found = [
+        _score(one, other, large, looked_at, findings) for one, other in pairs if one is not None
+    ]
     return tuple(score for score in found if score is not None)
 
 
-def _score(one: Scores, other: Scores, large: Trace, looked_at: Pair, findings: list[str]) -> Score | None:
+def _score(
+    one: Scores, other: Scores, large: Trace, looked_at: Pair, findings: list[str]
+) -> Score | None:
     where = f"attention scores at {', '.join(map(stack_of, other.queries))}"
     grown = other.head_size / one.head_size
     if one.scale is None or other.scale is None:
@@ -244,19 +291,24 @@ def _score(one: Scores, other: Scores, large: Trace, looked_at: Pair, findings: 
         return None
     if grown == 1 and abs(math.log(other.scale / one.scale)) > NEGLIGIBLE:
         findings.append(
-            f"{where} are scaled by {one.scale:.4g} and, wider, by {other.scale:.4g} at the same head size: give the "
-            "model a scale that depends on nothing but the head size"
+            f"{where} are scaled by {one.scale:.4g} and, wider, by {other.scale:.4g} at the same"
+            " head size: give the model a scale that depends on nothing but the head size"
         )
     growth = looked_at.head_growth if looked_at.owned else grown
     if growth is None:
         findings.append(
-            f"{where}: head sizes grow, and by how much in the target is not known; they are left as they are"
+            f"{where}: head sizes grow, and by how much in the target is not known; they are left"
+            " as they are"
         )
     if growth is None or growth == 1:
         return None
     power = _power(one.scale, other.scale, grown) or 0.0
-    separate = not set(other.queries) & set(other.keys) and not _offset_gain(other.queries, looked_at)
-    return Score(_with_biases(other.queries, large), _with_biases(other.keys, large), growth, power, separate)
+    separate = not set(other.queries) & set(other.keys) and not _offset_gain(
+        other.queries, looked_at
+    )
+    return Score(
+        _with_biases(other.queries, large), _with_biases(other.keys, large), growth, power, separate
+    )
 
 
 def _with_biases(names: tuple[str, ...], seen: Trace) -> tuple[str, ...]:
@@ -279,6 +331,8 @@ def _declared_scores(model: nn.Module, base: Base) -> tuple[Score, ...]:
         if isinstance(module, nn.MultiheadAttention) and isinstance(other, nn.MultiheadAttention):
             packed = (f"{name}.in_proj_weight",)
             if module.head_dim != other.head_dim:
-                score = Score(packed, packed, module.head_dim / other.head_dim, -0.5, separate=False)
+                score = Score(
+                    packed, packed, module.head_dim / other.head_dim, -0.5, separate=False
+                )
                 found.setdefault(stack_of(name), score)
     return tuple(found.values())

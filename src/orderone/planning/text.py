@@ -14,14 +14,21 @@ COLUMNS = ("tensor", "role", "shape", "grows", "mult", "init", "lr", "wd", "eps"
 
 def record(row: "Row") -> dict[str, Any]:
     """A row as plain values; its factors as columns of their own."""
-    plain = {f.name: getattr(row, f.name) for f in fields(row) if f.name not in ("factors", "growth")}
+    plain = {
+        f.name: getattr(row, f.name) for f in fields(row) if f.name not in ("factors", "growth")
+    }
     plain["grows"] = row.grows
-    return plain | {f"{name}_factor": getattr(row.factors, name) for name in ("std", "lr", "gradient")}
+    return plain | {
+        f"{name}_factor": getattr(row.factors, name) for name in ("std", "lr", "gradient")
+    }
 
 
 def render(plan: "Plan") -> str:
     lines = [plan.headline, *_table([COLUMNS, *compressed(plan.rows)])]
-    lines += [f"multiplier {m.value:.6g} on the {m.side} of {m.module}: {m.reason}" for m in plan.multipliers]
+    lines += [
+        f"multiplier {m.value:.6g} on the {m.side} of {m.module}: {m.reason}"
+        for m in plan.multipliers
+    ]
     lines += [f"note: {note}" for note in plan.notes]
     return "\n".join([*lines, plan.looked])
 
@@ -53,10 +60,14 @@ def _name(names: list[str]) -> str:
     """`layers.{0..11}.mlp.weight`."""
     if len(names) == 1:
         return names[0]
-    first, last = names[0].split("."), names[-1].split(".")
+    first = names[0].split(".")
+    last = names[-1].split(".")
     return ".".join(a if a == b else f"{{{a}..{b}}}" for a, b in zip(first, last, strict=True))
 
 
 def _table(rows: list[tuple[str, ...]]) -> list[str]:
     widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
-    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    return [
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in rows
+    ]

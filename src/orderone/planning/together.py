@@ -1,7 +1,7 @@
 """Two optimizers as one: Muon for the hidden matrices, AdamW for the rest.
 
-Schedulers, checkpoints and training loops see one `torch.optim.Optimizer`: its groups are the groups of its parts, and its
-state dictionary looks like any other.
+Schedulers, checkpoints and training loops see one `torch.optim.Optimizer`: its groups are the
+groups of its parts, and its state dictionary looks like any other.
 """
 
 from collections import ChainMap
@@ -37,7 +37,8 @@ class Together(Optimizer):
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         if self.parts:
             raise ValueError(
-                f"add the group to one of the optimizers that step: optimizer.parts has {', '.join(self.parts)}"
+                "add the group to one of the optimizers that step: optimizer.parts has"
+                f" {', '.join(self.parts)}"
             )
         return super().add_param_group(param_group)
 
@@ -46,21 +47,29 @@ class Together(Optimizer):
         state: dict[int, Any] = {}
         groups: list[dict[str, Any]] = []
         for part in self.parts.values():
-            own, first = part.state_dict(), sum(len(group["params"]) for group in groups)
+            own = part.state_dict()
+            first = sum(len(group["params"]) for group in groups)
             state |= {first + number: value for number, value in own["state"].items()}
             groups += [
-                {**group, "params": [first + number for number in group["params"]]} for group in own["param_groups"]
+                {**group, "params": [first + number for number in group["params"]]}
+                for group in own["param_groups"]
             ]
         return {"state": state, "param_groups": groups}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        groups, state = list(state_dict["param_groups"]), state_dict["state"]
+        groups = list(state_dict["param_groups"])
+        state = state_dict["state"]
         if len(groups) != len(self.param_groups):
-            raise ValueError(f"expected a state of {len(self.param_groups)} groups, got {len(groups)}")
+            raise ValueError(
+                f"expected a state of {len(self.param_groups)} groups, got {len(groups)}"
+            )
         for part in self.parts.values():
-            own, groups = groups[: len(part.param_groups)], groups[len(part.param_groups) :]
+            own = groups[: len(part.param_groups)]
+            groups = groups[len(part.param_groups) :]
             numbers = {number for group in own for number in group["params"]}
-            part.load_state_dict({"state": {n: v for n, v in state.items() if n in numbers}, "param_groups": own})
+            part.load_state_dict(
+                {"state": {n: v for n, v in state.items() if n in numbers}, "param_groups": own}
+            )
         self._show_parts()
 
     def __getstate__(self) -> dict[str, Any]:

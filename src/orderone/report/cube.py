@@ -1,4 +1,5 @@
-"""All records of a check as one array, rms[module, quantity, step, size, seed]; nan where nothing was measured."""
+"""All records of a check as one array, rms[module, quantity, step, size, seed]; nan where nothing
+was measured."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -28,13 +29,21 @@ class Cube:
         """rms (size, seed) at that step; without one, at the last that has something to show."""
         rms = self.rms[self.modules.index(module), self.quantities.index(quantity)]
         shows = np.flatnonzero(np.isfinite(drawable(rms)).any((1, 2)))
-        at = self.steps.index(int(step)) if step in self.steps else shows[-1] if len(shows) else -1
+        if step in self.steps:
+            at = self.steps.index(int(step))
+        elif len(shows):
+            at = shows[-1]
+        else:
+            at = -1
         return rms[at]
 
 
 def cube(r: Any) -> Cube:
     frame = r.frame
-    levels: dict[str, list] = {"module": names(r, "module"), "quantity": sorted(names(r, "quantity"), key=_place)}
+    levels: dict[str, list] = {
+        "module": names(r, "module"),
+        "quantity": sorted(names(r, "quantity"), key=_place),
+    }
     levels |= {name: sorted(frame[name].unique().tolist()) for name in ("step", r.axis, "seed")}
     at = tuple(pd.Index(values).get_indexer(frame[name]) for name, values in levels.items())
     rms = np.full([len(values) for values in levels.values()], np.nan)
@@ -51,7 +60,8 @@ def drawable(rms: np.ndarray) -> np.ndarray:
 
 
 def line(sizes: np.ndarray, rms: np.ndarray, exponent: float) -> np.ndarray:
-    """size^exponent through the centre (geometric mean) of the data; nan if there is no data or no exponent."""
+    """size^exponent through the centre (geometric mean) of the data; nan if there is no data or no
+    exponent."""
     there = np.isfinite(rms)
     if not there.any():
         return np.full(len(sizes), np.nan)
@@ -61,4 +71,6 @@ def line(sizes: np.ndarray, rms: np.ndarray, exponent: float) -> np.ndarray:
 
 def _place(quantity: str) -> int:
     """What tells most comes first, what nobody here knows last."""
-    return TELLING.index(quantity) if quantity in TELLING else len(TELLING)
+    if quantity in TELLING:
+        return TELLING.index(quantity)
+    return len(TELLING)

@@ -25,12 +25,19 @@ def write_figures(
     tables: Sequence[Table] = (),
     code: str = "",
 ) -> Path:
-    """`figures` are plotly's {"data": [...], "layout": {...}}; `notes` are paragraphs above them, `tables` (the first row
-    is the head) and `code` come below. Returns the path."""
-    jinja2, offline, utils = need("jinja2", "report"), need("plotly.offline", "report"), need("plotly.utils", "report")
+    """`figures` are plotly's {"data": [...], "layout": {...}}; `notes` are paragraphs above them,
+    `tables` (the first row is the head) and `code` come below. Returns the path."""
+    jinja2 = need("jinja2", "report")
+    offline = need("plotly.offline", "report")
+    utils = need("plotly.utils", "report")
     scripts = [offline.get_plotlyjs(), bundle(SCRIPTS)]
-    drawn = [{"data": figure["data"], "layout": LAYOUT | dict(figure.get("layout", {}))} for figure in figures]
-    data = json.dumps(drawn, cls=utils.PlotlyJSONEncoder).replace("<", "\\u003c")  # no tag can end the script early
+    drawn = [
+        {"data": figure["data"], "layout": LAYOUT | dict(figure.get("layout", {}))}
+        for figure in figures
+    ]
+    data = json.dumps(drawn, cls=utils.PlotlyJSONEncoder).replace(
+        "<", "\\u003c"
+    )  # no tag can end the script early
     environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined)
     page = environment.from_string(read_page("figures.html")).render(
         title=title,
@@ -49,8 +56,13 @@ def write_figures(
 
 
 def _words(figure: Mapping[str, Any]) -> dict[str, str]:
-    """The title of a figure, as plain text: it stands above it, and what follows its first line stands below."""
+    """The title of a figure, as plain text: it stands above it, and what follows its first line
+    stands below."""
     title = figure["layout"].get("title") or {}
-    lines = re.split(r"<br ?/?>", title.get("text", "") if isinstance(title, Mapping) else str(title), maxsplit=1)
-    heading, *rest = (html.unescape(re.sub(r"</?(b|i|sub|sup|br ?/?)>", "", line)) for line in lines)
+    lines = re.split(
+        r"<br ?/?>", title.get("text", "") if isinstance(title, Mapping) else str(title), maxsplit=1
+    )
+    heading, *rest = (
+        html.unescape(re.sub(r"</?(b|i|sub|sup|br ?/?)>", "", line)) for line in lines
+    )
     return {"title": heading, "caption": " ".join(rest)}

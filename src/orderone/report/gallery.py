@@ -1,5 +1,6 @@
-"""Entries of the gallery as one HTML file: verdicts first, then claims, findings, figures, tables and where it all comes
-from. Figures are drawn when they are scrolled into view, so that a long page opens at once.
+"""Entries of the gallery as one HTML file: verdicts first, then claims, findings, figures, tables
+and where it all comes from. Figures are drawn when they are scrolled into view, so that a long page
+opens at once.
 
 Like every page here it needs no network, and its content security policy allows none.
 """
@@ -22,7 +23,8 @@ STYLES = ("pages.css", "dark.css")
 
 def gallery_html(entries: Sequence[Any], title: str = TITLE) -> str:
     """`entries` are like what `orderone.gallery.reproduce` returns."""
-    jinja2, offline = need("jinja2", "report"), need("plotly.offline", "report")
+    jinja2 = need("jinja2", "report")
+    offline = need("plotly.offline", "report")
     scripts = [offline.get_plotlyjs(), bundle(SCRIPTS)]
     template = jinja2.Environment(
         autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
@@ -46,11 +48,15 @@ def write_gallery(path: str | PathLike[str], entries: Sequence[Any], title: str 
     """Writes the page, and says where."""
     if not entries:
         raise ValueError(
-            "entries: expected at least one reproduced experiment, got none; run `orderone reproduce` first"
+            "entries: expected at least one reproduced experiment, got none; run `orderone"
+            " reproduce` first"
         )
     path = Path(path)
-    # newlines as they were hashed, on every system; half a surrogate pair in a name is written as its code
-    path.write_text(gallery_html(entries, title), encoding="utf-8", newline="", errors="backslashreplace")
+    # newlines as they were hashed, on every system; half a surrogate pair in a name is written as
+    # its code
+    path.write_text(
+        gallery_html(entries, title), encoding="utf-8", newline="", errors="backslashreplace"
+    )
     return path
 
 
@@ -58,6 +64,10 @@ def _papers(found: Sequence[View]) -> list[dict[str, Any]]:
     """In their order, with their entries."""
     names = dict.fromkeys(view.paper for view in found)
     return [
-        {"name": name, "title": PAPERS.get(name, ""), "entries": [view for view in found if view.paper == name]}
+        {
+            "name": name,
+            "title": PAPERS.get(name, ""),
+            "entries": [view for view in found if view.paper == name],
+        }
         for name in names
     ]

@@ -1,6 +1,7 @@
 """What the page shows of one entry of the gallery: words and figures, ready to be written.
 
-Judging and drawing are the entry's own code. Should they fail, the page says so in their place, and goes on.
+Judging and drawing are the entry's own code. Should they fail, the page says so in their place, and
+goes on.
 """
 
 import re
@@ -19,9 +20,17 @@ PAPERS = {
 }
 # The class of a verdict, or of a single finding, is what its colour hangs on.
 CLASSES = {
-    "holds": "holds", "holds where clear": "part", "holds in part": "part", "does not hold": "fails", "unclear": "unclear",
-}  # fmt: skip
-FINDINGS = {True: ("holds", "✓", "holds"), False: ("fails", "✗", "does not hold"), None: ("unclear", "?", "unclear")}
+    "holds": "holds",
+    "holds where clear": "part",
+    "holds in part": "part",
+    "does not hold": "fails",
+    "unclear": "unclear",
+}
+FINDINGS = {
+    True: ("holds", "✓", "holds"),
+    False: ("fails", "✗", "does not hold"),
+    None: ("unclear", "?", "unclear"),
+}
 HEIGHT = 420  # of a figure that names none
 TALL = 560  # from here on a figure gets a row of its own
 EMPTY = "There is nothing to draw: this figure has no data."
@@ -29,7 +38,8 @@ EMPTY = "There is nothing to draw: this figure has no data."
 
 @dataclass
 class Shown:
-    """A figure (with `data`), a table (with `rows`), or what is said in place of one (`trouble`)."""
+    """A figure (with `data`), a table (with `rows`), or what is said in place of one
+    (`trouble`)."""
 
     title: str
     caption: str = ""
@@ -89,10 +99,21 @@ def _view(entry: Any, taken: set[str]) -> View:
     provenance = dict(entry.provenance or {})
     return View(
         id=_free(_slug(e.name), _slug(f"{e.name}-{entry.scale}"), taken),
-        name=e.name, title=e.title, claim=e.claim, method=e.method, paper=e.paper, scale=entry.scale,
-        errata=tuple(e.errata), verdict=verdict, corrected=corrected, findings=findings, shown=_paired(list(_drawn(entry))),
-        command=provenance.get("command", ""), runs=_runs(provenance), trouble=trouble,
-    )  # fmt: skip
+        name=e.name,
+        title=e.title,
+        claim=e.claim,
+        method=e.method,
+        paper=e.paper,
+        scale=entry.scale,
+        errata=tuple(e.errata),
+        verdict=verdict,
+        corrected=corrected,
+        findings=findings,
+        shown=_paired(list(_drawn(entry))),
+        command=provenance.get("command", ""),
+        runs=_runs(provenance),
+        trouble=trouble,
+    )
 
 
 def _judged(entry: Any) -> tuple[str, str | None, Sequence[Any], str]:
@@ -107,7 +128,11 @@ def _slug(name: str) -> str:
 
 
 def _free(short: str, long: str, taken: set[str]) -> str:
-    names = (name for k in range(len(taken) + 2) for name in ((short, long) if k == 0 else (f"{long}-{k + 1}",)))
+    names = (
+        name
+        for k in range(len(taken) + 2)
+        for name in ((short, long) if k == 0 else (f"{long}-{k + 1}",))
+    )
     return next(name for name in names if name not in taken)
 
 
@@ -115,7 +140,7 @@ def _said(error: Exception) -> str:
     return f"{type(error).__name__}: {error}"
 
 
-# --- figures and tables ---------------------------------------------------------------------------------------------
+# --- figures and tables ---------------------------------------------------------------------------
 
 
 def _drawn(entry: Any) -> Iterator[Shown]:
@@ -128,7 +153,10 @@ def _drawn(entry: Any) -> Iterator[Shown]:
         try:
             yield _figure(picture) if hasattr(picture, "figure") else _table(picture)
         except Exception as error:
-            yield Shown(str(getattr(picture, "title", "Figure")), trouble=f"This could not be drawn: {_said(error)}.")
+            yield Shown(
+                str(getattr(picture, "title", "Figure")),
+                trouble=f"This could not be drawn: {_said(error)}.",
+            )
 
 
 def _figure(picture: Any) -> Shown:
@@ -137,7 +165,12 @@ def _figure(picture: Any) -> Shown:
     if is_empty(figure):
         return Shown(**words, trouble=EMPTY)
     height = int(figure["layout"].get("height") or HEIGHT)
-    return Shown(**words, data=script_safe(figure), height=height, wide=height >= TALL or _several_panels(figure))
+    return Shown(
+        **words,
+        data=script_safe(figure),
+        height=height,
+        wide=height >= TALL or _several_panels(figure),
+    )
 
 
 def _several_panels(figure: Mapping[str, Any]) -> bool:
@@ -163,11 +196,12 @@ def _paired(shown: list[Shown]) -> list[Shown]:
     return shown
 
 
-# --- provenance -----------------------------------------------------------------------------------------------------
+# --- provenance -----------------------------------------------------------------------------------
 
 
 def _runs(provenance: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Parts that were measured alike, told once: {"parts": [...], "seconds": .., "facts": {name: value}}."""
+    """Parts that were measured alike, told once: {"parts": [...], "seconds": .., "facts": {name:
+    value}}."""
     runs: list[dict[str, Any]] = []
     for part, known in provenance.get("parts", {}).items():
         facts = _facts(known)
@@ -180,11 +214,18 @@ def _runs(provenance: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _facts(known: Mapping[str, Any]) -> dict[str, str]:
-    settings, versions = known.get("settings") or {}, known.get("versions") or {}
+    settings = known.get("settings") or {}
+    versions = known.get("versions") or {}
     facts = {name: str(known[name]) for name in ("measured", "device", "note") if name in known}
-    facts |= {"versions": ", ".join(f"{name} {value}" for name, value in versions.items())} if versions else {}
+    facts |= (
+        {"versions": ", ".join(f"{name} {value}" for name, value in versions.items())}
+        if versions
+        else {}
+    )
     return facts | {name: _short(value) for name, value in settings.items()}
 
 
 def _short(value: Any) -> str:
-    return ", ".join(map(_short, value)) if isinstance(value, (list, tuple)) else str(value)
+    if isinstance(value, (list, tuple)):
+        return ", ".join(map(_short, value))
+    return str(value)

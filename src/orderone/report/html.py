@@ -1,7 +1,9 @@
-"""A check as one HTML file: its records as JSON, plotly.js, and a page that draws the panels in view.
+"""A check as one HTML file: its records as JSON, plotly.js, and a page that draws the panels in
+view.
 
-The file needs no network, and its content security policy allows none: only the two scripts written here may run, by
-their hashes, so that a name that slipped through the escaping would still be dead text.
+The file needs no network, and its content security policy allows none: only the two scripts written
+here may run, by their hashes, so that a name that slipped through the escaping would still be dead
+text.
 """
 
 import base64
@@ -21,9 +23,12 @@ SCRIPTS = ("data.js", "tooltip.js", "panel.js", "panels.js", "table.js", "losses
 
 def html(r: Any, title: str = "Coordinate check") -> str:
     """The page for the result of a coordinate check."""
-    jinja2, offline = need("jinja2", "report"), need("plotly.offline", "report")
+    jinja2 = need("jinja2", "report")
+    offline = need("plotly.offline", "report")
     scripts = [offline.get_plotlyjs(), bundle(SCRIPTS)]
-    template = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined).from_string(read_page("page.html"))
+    template = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined).from_string(
+        read_page("page.html")
+    )
     return template.render(
         r=r,
         title=title,
@@ -39,7 +44,8 @@ def html(r: Any, title: str = "Coordinate check") -> str:
 def write_html(r: Any, path: str | PathLike[str], title: str = "Coordinate check") -> Path:
     """Writes the page, and says where."""
     path = Path(path)
-    # newlines as they were hashed, on every system; half a surrogate pair in a name is written as its code
+    # newlines as they were hashed, on every system; half a surrogate pair in a name is written as
+    # its code
     path.write_text(html(r, title), encoding="utf-8", newline="", errors="backslashreplace")
     return path
 

@@ -6,8 +6,10 @@ from typing import Any
 import numpy as np
 from scipy.stats import gaussian_kde
 
-POINTS, BINS = 300, 80
-NETWORK, LIMIT = "#9ecae1", "#d55e00"
+POINTS = 300
+BINS = 80
+NETWORK = "#9ecae1"
+LIMIT = "#d55e00"
 
 
 def density_figure(comparison: Any, settings: str) -> Mapping[str, Any]:
@@ -15,22 +17,44 @@ def density_figure(comparison: Any, settings: str) -> Mapping[str, Any]:
     low, high = _range(comparison)
     grid = np.linspace(low, high, POINTS)
     bounds = (-1.0, 1.0) if comparison.quantity == "ρ" else None
-    bars = {"type": "histogram", "histnorm": "probability density", "name": "networks", "marker": {"color": NETWORK}}
-    bars |= {"x": comparison.network, "xbins": {"start": low, "end": high, "size": (high - low) / BINS}}
-    line = {"type": "scatter", "mode": "lines", "name": "SDE", "x": grid, "y": density(comparison.limit, grid, bounds)}
+    bars = {
+        "type": "histogram",
+        "histnorm": "probability density",
+        "name": "networks",
+        "marker": {"color": NETWORK},
+    }
+    bars |= {
+        "x": comparison.network,
+        "xbins": {"start": low, "end": high, "size": (high - low) / BINS},
+    }
+    line = {
+        "type": "scatter",
+        "mode": "lines",
+        "name": "SDE",
+        "x": grid,
+        "y": density(comparison.limit, grid, bounds),
+    }
     line |= {"line": {"color": LIMIT, "width": 2.5}}
     told = "; ".join(map(str, comparison.distances[:2]))
     title = {"text": f"{comparison.quantity}: {settings}<br><sup>{told}</sup>"}
-    axes = {"xaxis": {"title": {"text": comparison.quantity}}, "yaxis": {"title": {"text": "density"}}}
+    axes = {
+        "xaxis": {"title": {"text": comparison.quantity}},
+        "yaxis": {"title": {"text": "density"}},
+    }
     return {"data": [bars, line], "layout": {"title": title, "bargap": 0, **axes}}
 
 
-def density(samples: np.ndarray, grid: np.ndarray, bounds: tuple[float, float] | None = None) -> np.ndarray:
+def density(
+    samples: np.ndarray, grid: np.ndarray, bounds: tuple[float, float] | None = None
+) -> np.ndarray:
     """A kernel estimate on `grid`. What it would put beyond `bounds` is reflected back."""
     if np.ptp(samples) == 0:
         return np.zeros_like(grid)
     estimate = gaussian_kde(samples, bw_method=None if bounds is None else 0.08)
-    images = [] if bounds is None else [estimate(2 * edge - grid) for edge in bounds]
+    if bounds is None:
+        images = []
+    else:
+        images = [estimate(2 * edge - grid) for edge in bounds]
     return sum(images, estimate(grid))
 
 

@@ -23,11 +23,16 @@ def payload(r: Any) -> str:
             "steps": records.steps,
             "sizes": records.sizes,
             "seeds": [str(seed) for seed in records.seeds],
-            "rms": [[_values(records, m, q) for q in range(len(records.quantities))] for m in range(len(records.rms))],
+            "rms": [
+                [_values(records, m, q) for q in range(len(records.quantities))]
+                for m in range(len(records.rms))
+            ],
             "rows": _rows(r, records),
             "losses": _losses(r),
             "first": records.quantities.index(first_quantity(r)),
-            "verdicts": [{"word": word, "colour": COLOURS[word], "ink": INK_ON[word]} for word in ORDER],
+            "verdicts": [
+                {"word": word, "colour": COLOURS[word], "ink": INK_ON[word]} for word in ORDER
+            ],
             "unjudged": UNJUDGED,
         }
     )
@@ -59,7 +64,9 @@ def _rows(r: Any, records: Cube) -> list[list]:
 def _losses(r: Any) -> list[list]:
     """[size, seed, steps, losses], one for each run."""
     runs = r.losses.sort_values("step").groupby([r.axis, "seed"], sort=True)
-    return [[int(s), str(seed), numbers(run["step"]), numbers(run["loss"])] for (s, seed), run in runs]
+    return [
+        [int(s), str(seed), numbers(run["step"]), numbers(run["loss"])] for (s, seed), run in runs
+    ]
 
 
 def numbers(values: Iterable[Any]) -> list[float | int | None]:
@@ -70,10 +77,14 @@ def numbers(values: Iterable[Any]) -> list[float | int | None]:
 def _number(value: float) -> float | int | None:
     if not math.isfinite(value):
         return None
-    return int(value) if value.is_integer() and abs(value) < 1e6 else float(f"{value:.{DIGITS}g}")
+    if value.is_integer() and abs(value) < 1e6:
+        return int(value)
+    return float(f"{value:.{DIGITS}g}")
 
 
 def script_safe(value: object) -> str:
     """No name can close the script element, open a comment in it, or end a line of it."""
-    text = json.dumps(value, allow_nan=False, separators=(",", ":"))  # ASCII: U+2028 and its like are escaped
+    text = json.dumps(
+        value, allow_nan=False, separators=(",", ":")
+    )  # ASCII: U+2028 and its like are escaped
     return text.replace("&", r"\u0026").replace("<", r"\u003c").replace(">", r"\u003e")

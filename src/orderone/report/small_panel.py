@@ -1,4 +1,5 @@
-"""One module and one quantity in matplotlib: seeds, their mean, the fitted slope and the predicted one."""
+"""One module and one quantity in matplotlib: seeds, their mean, the fitted slope and the predicted
+one."""
 
 from typing import Any
 
@@ -8,7 +9,9 @@ from orderone.report.cube import Cube, drawable, line
 from orderone.report.optional import need
 from orderone.report.verdicts import COLOURS, INK_ON, UNJUDGED
 
-INK, GREY, GRID = "#1b1f24", "#5c6570", "#eceef1"
+INK = "#1b1f24"
+GREY = "#5c6570"
+GRID = "#eceef1"
 MONO = "DejaVu Sans Mono"
 LONGEST = 34  # letters of a module's name that fit above a panel
 FITTED = {"linewidth": 5, "alpha": 0.35, "solid_capstyle": "butt"}
@@ -20,7 +23,8 @@ SEED = {"marker": "o", "linestyle": "", "markersize": 3.3, "markeredgewidth": 0}
 def draw(axes: Any, records: Cube, row: dict, xlabel: str) -> None:
     x = np.asarray(records.sizes, float)
     raw = records.panel(row["module"], row["quantity"], row["step"])
-    rms, colour = drawable(raw), COLOURS.get(row["verdict"], UNJUDGED)
+    rms = drawable(raw)
+    colour = COLOURS.get(row["verdict"], UNJUDGED)
     axes.plot(x, line(x, rms, float(row["exponent"])), color=colour, **FITTED)
     axes.plot(x, _mean(rms), color=colour, **MEAN)
     axes.plot(x, line(x, rms, float(row["predicted"])), **PREDICTED)
@@ -34,9 +38,22 @@ def draw(axes: Any, records: Cube, row: dict, xlabel: str) -> None:
 def legend(figure: Any, right: float, top: float) -> None:
     """One for all panels."""
     line2d = need("matplotlib.lines", "png").Line2D
-    styles = {"one seed": SEED, "mean over seeds": MEAN, "fitted": FITTED, "predicted slope": PREDICTED}
-    handles = [line2d([], [], **({"color": GREY} | style), label=name) for name, style in styles.items()]
-    at = {"loc": "upper right", "bbox_to_anchor": (right, top), "ncols": 2, "borderpad": 0, "borderaxespad": 0}
+    styles = {
+        "one seed": SEED,
+        "mean over seeds": MEAN,
+        "fitted": FITTED,
+        "predicted slope": PREDICTED,
+    }
+    handles = [
+        line2d([], [], **({"color": GREY} | style), label=name) for name, style in styles.items()
+    ]
+    at = {
+        "loc": "upper right",
+        "bbox_to_anchor": (right, top),
+        "ncols": 2,
+        "borderpad": 0,
+        "borderaxespad": 0,
+    }
     figure.legend(handles=handles, frameon=False, fontsize=9, labelcolor=GREY, **at)
 
 
@@ -50,11 +67,17 @@ def _written(words: str, family: str | None) -> str:
     font = need("matplotlib.font_manager", "png")
     glyphs = font.get_font(font.findfont(font.FontProperties(family=family)))
     there = [c.isprintable() and glyphs.get_char_index(ord(c)) for c in words]
-    return "".join(c if ok else c.encode("unicode_escape").decode() for c, ok in zip(words, there, strict=True))
+    return "".join(
+        c if ok else c.encode("unicode_escape").decode() for c, ok in zip(words, there, strict=True)
+    )
 
 
 def badge(where: Any, x: float, y: float, verdict: str, **style: Any) -> Any:
-    box = {"boxstyle": "round,pad=0.2,rounding_size=0.25", "facecolor": COLOURS.get(verdict, UNJUDGED), "linewidth": 0}
+    box = {
+        "boxstyle": "round,pad=0.2,rounding_size=0.25",
+        "facecolor": COLOURS.get(verdict, UNJUDGED),
+        "linewidth": 0,
+    }
     ink = INK_ON.get(verdict, "#ffffff")
     return text(where, x, y, verdict or "not judged", color=ink, weight="bold", bbox=box, **style)
 
@@ -67,10 +90,13 @@ def _mean(rms: np.ndarray) -> np.ndarray:
 
 
 def _scales(axes: Any, x: np.ndarray) -> None:
-    """Slopes can be compared by eye: the y axis spans as many decades as the x axis, or more if the data do."""
+    """Slopes can be compared by eye: the y axis spans as many decades as the x axis, or more if the
+    data do."""
     ticker = need("matplotlib.ticker", "png")
     span = np.log10(x[-1] / x[0]) or 1.0
-    low, high = np.log10(axes.dataLim.intervaly) if np.isfinite(axes.dataLim.minposy) else (-0.5, 0.5)
+    low, high = (
+        np.log10(axes.dataLim.intervaly) if np.isfinite(axes.dataLim.minposy) else (-0.5, 0.5)
+    )
     half = max(high - low, span) / 2 * 1.12
     axes.set(xscale="log", yscale="log")
     axes.set_xlim(x[0] / 10 ** (span * 0.06), x[-1] * 10 ** (span * 0.06))
@@ -88,7 +114,12 @@ def _round(low: float, high: float) -> list[float]:
     powers = 10.0 ** np.arange(np.floor(np.log10(low)), np.ceil(np.log10(high)) + 1)
     values: list[float] = []
     for digits in ((1,), (1, 2, 5), range(1, 10), np.arange(10, 100) / 10):
-        values = [float(digit * power) for power in powers for digit in digits if low <= digit * power <= high]
+        values = [
+            float(digit * power)
+            for power in powers
+            for digit in digits
+            if low <= digit * power <= high
+        ]
         if len(values) >= 2:
             break
     return values[:: max(-(-len(values) // 5), 1)]
@@ -121,7 +152,10 @@ def _frame(axes: Any, colour: str, xlabel: str) -> None:
 
 def _title(axes: Any, row: dict) -> None:
     name = _written(row["module"] or "(the model)", MONO)
-    short = name if len(name) <= LONGEST else f"{name[: LONGEST // 3]}…{name[-(LONGEST - LONGEST // 3 - 1) :]}"
+    if len(name) <= LONGEST:
+        short = name
+    else:
+        short = f"{name[: LONGEST // 3]}…{name[-(LONGEST - LONGEST // 3 - 1) :]}"
     above = {"transform": axes.transAxes, "va": "bottom"}
     text(axes, 0.0, 1.19, short, fontsize=7.8, family=MONO, color=INK, weight="bold", **above)
     badge(axes, 0.015, 1.05, row["verdict"], fontsize=6.6, **above)
@@ -138,8 +172,13 @@ def _numbers(row: dict) -> str:
 
 def _note(axes: Any, raw: np.ndarray, rms: np.ndarray) -> None:
     """Values that a logarithmic axis cannot show are counted in words."""
-    zero, bad = int((raw == 0).sum()), int((~np.isfinite(raw)).sum())
-    parts = [f"{count} {word}" for count, word in ((zero, "zero"), (bad, "missing or not finite")) if count]
+    zero = int((raw == 0).sum())
+    bad = int((~np.isfinite(raw)).sum())
+    parts = [
+        f"{count} {word}"
+        for count, word in ((zero, "zero"), (bad, "missing or not finite"))
+        if count
+    ]
     if parts:
         words = f"{', '.join(parts)} of {rms.size} points"
         text(axes, 0.03, 0.05, words, fontsize=6.5, color=GREY, transform=axes.transAxes)

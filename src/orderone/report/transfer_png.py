@@ -13,13 +13,17 @@ from orderone.report.transfer import RULES, ceiling, floor, line_through, sizes
 from orderone.sweeping.optimum import INSIDE
 from orderone.sweeping.transfer_text import headline, predicted, said, slope
 
-WIDTH, HEIGHT, HEAD = 3.7, 3.5, 0.75  # inches: of a panel, and of the title
+WIDTH = 3.7
+HEIGHT = 3.5
+HEAD = 0.75  # inches: of a panel, and of the title
 
 
 def write_transfer_png(t: Any, path: str | PathLike[str], title: str = "Transfer") -> Path:
     """One panel a rule with losses, and one with the best learning rates."""
     figure = need("matplotlib.figure", "png").Figure(dpi=150, facecolor="white")
-    canvas = need("matplotlib.backends.backend_agg", "png").FigureCanvasAgg(figure)  # pyplot stays as it is
+    canvas = need("matplotlib.backends.backend_agg", "png").FigureCanvasAgg(
+        figure
+    )  # pyplot stays as it is
     panels = len(t.rules) + 1
     figure.set_size_inches(panels * WIDTH + 0.3, HEIGHT + HEAD)
     for k, rule in enumerate(t.rules):
@@ -44,19 +48,34 @@ def _axes(figure: Any, k: int, panels: int) -> Any:
 
 def _losses(axes: Any, t: Any, rule: str, first: bool) -> None:
     colours = dict(zip(sizes(t), _shades(len(sizes(t))), strict=True))
-    top, bottom = ceiling(t), floor(t)
+    top = ceiling(t)
+    bottom = floor(t)
     for curve, best in zip(t.curves[rule], t.optima[rule], strict=True):
-        colour, rates = colours[curve.size], 2.0**curve.x
-        line, cut = np.minimum(curve.mean, top), curve.mean > top
+        colour = colours[curve.size]
+        rates = 2.0**curve.x
+        line = np.minimum(curve.mean, top)
+        cut = curve.mean > top
         axes.plot(rates, line, color=colour, linewidth=1.4, label=f"{t.axis} {curve.size}")
         axes.plot(rates[~cut], line[~cut], "o", color=colour, markersize=3)
         axes.plot(rates[cut], line[cut], "x", color=colour, markersize=5)
         if best.beyond == INSIDE:
             axes.plot(
-                [best.lr], [best.loss], marker="*", markersize=11, color=colour, markeredgecolor="white", zorder=5
+                [best.lr],
+                [best.loss],
+                marker="*",
+                markersize=11,
+                color=colour,
+                markeredgecolor="white",
+                zorder=5,
             )
         if best.beyond == INSIDE and not math.isinf(best.low):
-            axes.plot([2.0**best.low, 2.0**best.high], [best.loss] * 2, color=colour, linewidth=2.5, alpha=0.6)
+            axes.plot(
+                [2.0**best.low, 2.0**best.high],
+                [best.loss] * 2,
+                color=colour,
+                linewidth=2.5,
+                alpha=0.6,
+            )
     axes.set_xscale("log")
     axes.set_ylim(bottom - 0.05 * (top - bottom), top + 0.05 * (top - bottom))
     axes.set_xlabel("lr", color=GREY, fontsize=9)
@@ -71,11 +90,19 @@ def _losses(axes: Any, t: Any, rule: str, first: bool) -> None:
 
 def _drift(axes: Any, t: Any) -> None:
     for rule, colour in zip(t.rules, RULES * len(t.rules), strict=False):
-        known, d = [o for o in t.optima[rule] if o.beyond == INSIDE], t.drift[rule]
+        known = [o for o in t.optima[rule] if o.beyond == INSIDE]
+        d = t.drift[rule]
         if not known:
             continue
         label = f"{rule} {slope(d)}, predicted {predicted(d)}"
-        axes.plot([o.size for o in known], [o.lr for o in known], "o", color=colour, markersize=5, label=label)
+        axes.plot(
+            [o.size for o in known],
+            [o.lr for o in known],
+            "o",
+            color=colour,
+            markersize=5,
+            label=label,
+        )
         for o in known if not math.isinf(known[0].low) else ():
             axes.plot([o.size] * 2, [2.0**o.low, 2.0**o.high], color=colour, linewidth=2, alpha=0.6)
         for power, style in [(d.slope, "-"), *((p, ":") for p in set(d.predicted))]:
@@ -94,7 +121,14 @@ def _head(figure: Any, t: Any, title: str) -> None:
     width, height = figure.get_size_inches()
     verdicts = "; ".join(f"{d.rule} {said(d.verdict)}" for d in t.drift.values())
     text(
-        figure, 0.14 / width, 1 - 0.12 / height, f"{title}: {verdicts}", fontsize=12, weight="bold", va="top", color=INK
+        figure,
+        0.14 / width,
+        1 - 0.12 / height,
+        f"{title}: {verdicts}",
+        fontsize=12,
+        weight="bold",
+        va="top",
+        color=INK,
     )
     text(figure, 0.14 / width, 1 - 0.42 / height, headline(t), fontsize=9, va="top", color=GREY)
 

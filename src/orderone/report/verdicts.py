@@ -7,8 +7,8 @@ import pandas as pd
 
 ORDER = ("FAIL", "UNCLEAR", "SHRINKS", "PASS")
 
-# After Okabe and Ito, but dark enough for white words, and with a violet: their blue is the green of the blue-blind.
-# The word always stands beside the colour.
+# After Okabe and Ito, but dark enough for white words, and with a violet: their blue is the green
+# of the blue-blind. The word always stands beside the colour.
 COLOURS = {"FAIL": "#c65200", "UNCLEAR": "#e69f00", "SHRINKS": "#7a4fb5", "PASS": "#008562"}
 INK_ON = {"FAIL": "#ffffff", "UNCLEAR": "#000000", "SHRINKS": "#ffffff", "PASS": "#ffffff"}
 UNJUDGED = "#8a8f98"
@@ -16,13 +16,16 @@ UNJUDGED = "#8a8f98"
 
 def rank(verdict: object) -> int:
     """0 is the worst; a word that is none of ours comes last."""
-    return ORDER.index(verdict) if verdict in ORDER else len(ORDER)
+    if verdict in ORDER:
+        return ORDER.index(verdict)
+    return len(ORDER)
 
 
 def ranked(r: Any) -> pd.DataFrame:
     """`r.exponents`, worst first, then in the order of the model, then the latest step first.
 
-    Everything that is drawn follows this order: the first row of a module and a quantity is the one its panel shows.
+    Everything that is drawn follows this order: the first row of a module and a quantity is the one
+    its panel shows.
     """
     model_order = {name: i for i, name in enumerate(names(r, "module"))}
     keys = {
@@ -40,7 +43,8 @@ def names(r: Any, column: str) -> list[str]:
 
 
 def first_quantity(r: Any) -> str:
-    """What to look at first: the quantity with most of the worst verdicts; if all is well, the change."""
+    """What to look at first: the quantity with most of the worst verdicts; if all is well, the
+    change."""
     known = names(r, "quantity")
     if not known:
         raise ValueError("r.frame: expected records to draw, got none; measure at least one module")

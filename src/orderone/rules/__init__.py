@@ -1,4 +1,5 @@
-"""Parameterizations as data: `get` one by name, write a `custom` one, derive one `from_alignment`, list the `names`."""
+"""Parameterizations as data: `get` one by name, write a `custom` one, derive one `from_alignment`,
+list the `names`."""
 
 from fractions import Fraction
 
@@ -15,7 +16,9 @@ from orderone.theory.exponents import Parameterization
 from orderone.theory.exponents.alignment import GivenAlignment
 from orderone.theory.scaling import STRATEGIES, is_strategy, strategy_power
 
-_DECLARED = {rule.name: rule for rule in (SP, NTK, MUP, MF, STANDARD, NEURAL_TANGENT, HYBRID, MAXIMAL_UPDATE)}
+_DECLARED = {
+    rule.name: rule for rule in (SP, NTK, MUP, MF, STANDARD, NEURAL_TANGENT, HYBRID, MAXIMAL_UPDATE)
+}
 
 __all__ = ["assumed_alignment", "custom", "from_alignment", "get", "names"]
 
@@ -24,8 +27,11 @@ def names() -> tuple[str, ...]:
     return tuple(_DECLARED)
 
 
-def get(name: Name, optimizer: Name = "adam", alignment: GivenAlignment | None = None) -> Parameterization:
-    """The rule `name`, with c derived for this optimizer and alignment (by default, the one its authors assume).
+def get(
+    name: Name, optimizer: Name = "adam", alignment: GivenAlignment | None = None
+) -> Parameterization:
+    """The rule `name`, with c derived for this optimizer and alignment (by default, the one its
+    authors assume).
 
     "s=1/4" and the like are the rules between neural-tangent (0) and maximal-update (1).
     """

@@ -1,6 +1,6 @@
-"""A rule declares multipliers a and initial sizes b. Its learning-rate exponents c are not written down: they are the
-solver's largest stable ones, for the optimizer and the alignment at hand. (One rule has none: `standard`, which is defined
-by using one rate for everything.)"""
+"""A rule declares multipliers a and initial sizes b. Its learning-rate exponents c are not written
+down: they are the solver's largest stable ones, for the optimizer and the alignment at hand. (One
+rule has none: `standard`, which is defined by using one rate for everything.)"""
 
 from dataclasses import dataclass, replace
 
@@ -25,16 +25,23 @@ class Declared:
     def derive(self, optimizer: str, alignment: GivenAlignment | None) -> Parameterization:
         if self.c is not None:
             update_law(optimizer)  # a misspelt optimizer is an error here too
-            a, b, c = (read_exponents(x, letter) for x, letter in zip((self.a, self.b, self.c), "abc", strict=True))
+            a, b, c = (
+                read_exponents(x, letter)
+                for x, letter in zip((self.a, self.b, self.c), "abc", strict=True)
+            )
             return Parameterization(self.name, a, b, c)
-        return derive(self.name, self.a, self.b, optimizer, self.alignment if alignment is None else alignment)
+        return derive(
+            self.name, self.a, self.b, optimizer, self.alignment if alignment is None else alignment
+        )
 
 
 def derive(
     name: str, a: GivenExponents, b: GivenExponents, optimizer: str, alignment: GivenAlignment
 ) -> Parameterization:
     """The parameterization (a, b) with the largest stable c."""
-    start = Parameterization(name, a := read_exponents(a, "a"), read_exponents(b, "b"), c=dict.fromkeys(a, ZERO))
+    start = Parameterization(
+        name, a := read_exponents(a, "a"), read_exponents(b, "b"), c=dict.fromkeys(a, ZERO)
+    )
     return replace(start, c=solve(start, optimizer, alignment).c, rates_for=(optimizer, alignment))
 
 
@@ -47,15 +54,21 @@ def custom(
     optimizer: Name = "adam",
     alignment: GivenAlignment = "full",
 ) -> Parameterization:
-    """Your own rule: exponents per role, as {"embedding": 0, "hidden": "1/2", "readout": 1} or in that order.
+    """Your own rule: exponents per role, as {"embedding": 0, "hidden": "1/2", "readout": 1} or in
+    that order.
 
-    Without `c`, the largest stable learning rates for `optimizer` and `alignment`, and `vector` (biases, gains) has
-    a = b = 0 unless you say otherwise. With `c`, the rule is about the roles that c names, and no others.
+    Without `c`, the largest stable learning rates for `optimizer` and `alignment`, and `vector`
+    (biases, gains) has a = b = 0 unless you say otherwise. With `c`, the rule is about the roles
+    that c names, and no others.
     """
-    exponents_a, exponents_b = read_exponents(a, "a"), read_exponents(b, "b")
+    exponents_a = read_exponents(a, "a")
+    exponents_b = read_exponents(b, "b")
     if c is None:
         vector = {"vector": ZERO}
         return derive(name, vector | exponents_a, vector | exponents_b, optimizer, alignment)
     exponents_c = read_exponents(c, "c")
-    only_a, only_b = ({role: given.get(role, ZERO) for role in exponents_c} for given in (exponents_a, exponents_b))
+    only_a, only_b = (
+        {role: given.get(role, ZERO) for role in exponents_c}
+        for given in (exponents_a, exponents_b)
+    )
     return Parameterization(name, only_a, only_b, exponents_c)

@@ -1,26 +1,33 @@
-"""What a rule asks of one tensor whose dimensions grew: a pure function from role, growth and optimizer to factors.
+"""What a rule asks of one tensor whose dimensions grew: a pure function from role, growth and
+optimizer to factors.
 
-A rule's exponents speak of one width n. A real tensor has two dimensions, which may grow by different ratios, so each
-power of n goes to the dimension that it comes from. Folded (a = 0), with r_in and r_out the growth of fan-in and fan-out:
+A rule's exponents speak of one width n. A real tensor has two dimensions, which may grow by
+different ratios, so each power of n goes to the dimension that it comes from. Folded (a = 0), with
+r_in and r_out the growth of fan-in and fan-out:
 
-    embedding, vector   r_out^-x_e            no sum over a growing dimension: the powers belong to the output
+    embedding, vector   r_out^-x_e            no sum over a growing dimension: the powers belong to
+                                              the output
     readout             r_in^-x_r             nothing that grows is left at the output
     hidden              r_out^-x_e r_in^-(x_h - x_e)
 
-for x = b (initial size) and x = c (learning rate). Both limits are right: for muP and Adam the hidden rate is r_in^-1, for
-SGD it is r_out / r_in, as the spectral condition says (Yang, Simon & Bernstein 2023, arXiv:2310.17813). Gradients belong to
-the output of their tensor, RMS(W') = r_out^-g; a readout's to its input.
+for x = b (initial size) and x = c (learning rate). Both limits are right: for muP and Adam the
+hidden rate is r_in^-1, for SGD it is r_out / r_in, as the spectral condition says (Yang, Simon &
+Bernstein 2023, arXiv:2310.17813). Gradients belong to the output of their tensor, RMS(W') =
+r_out^-g; a readout's to its input.
 
-**Depth.** A residual branch is multiplied by r_L^-alpha, r_L = L / L_base: alpha = 1/2 is Depth-muP (Yang, Yu, Zhu &
-Hayou 2023, arXiv:2310.02244, Table 1), alpha = 1 is CompleteP (Dey et al. 2025, arXiv:2505.01618, Table 1). L branches
-shall move the stream by order one together, so a step must change each branch weight by r_L^(alpha - 1):
+**Depth.** A residual branch is multiplied by r_L^-alpha, r_L = L / L_base: alpha = 1/2 is Depth-muP
+(Yang, Yu, Zhu & Hayou 2023, arXiv:2310.02244, Table 1), alpha = 1 is CompleteP (Dey et al. 2025,
+arXiv:2505.01618, Table 1). L branches shall move the stream by order one together, so a step must
+change each branch weight by r_L^(alpha - 1):
 
-    gradient r_L^-alpha,   Adam's rate r_L^(alpha - 1),   SGD's rate r_L^(2 alpha - 1),   Adam's eps r_L^-alpha
+    gradient r_L^-alpha,   Adam's rate r_L^(alpha - 1),   SGD's rate r_L^(2 alpha - 1),   Adam's eps
+                                                          r_L^-alpha
 
-for matrices, biases and gains in the branch alike; nothing changes outside the branches. These are the entries of the
-tables (CompleteP: eps r_L^-alpha, bias and norm rates r_L^(alpha - 1), and at alpha = 1 an unchanged weight decay; at
-alpha = 1/2 its authors leave weight decay unchanged too, where ours keeps the product with the rate).
-The multiplier itself is folded into the last tensor of the branch.
+for matrices, biases and gains in the branch alike; nothing changes outside the branches. These are
+the entries of the tables (CompleteP: eps r_L^-alpha, bias and norm rates r_L^(alpha - 1), and at
+alpha = 1 an unchanged weight decay; at alpha = 1/2 its authors leave weight decay unchanged too,
+where ours keeps the product with the rate). The multiplier itself is folded into the last tensor of
+the branch.
 """
 
 from dataclasses import astuple, dataclass, replace
@@ -40,8 +47,8 @@ DECAY = ("independent", "proportional")
 
 @dataclass(frozen=True)
 class Factors:
-    """Target over base, for one tensor. `gradient` is the predicted size of its gradient; `gauge`, what was moved in front
-    of it since the rule's folded form."""
+    """Target over base, for one tensor. `gradient` is the predicted size of its gradient; `gauge`,
+    what was moved in front of it since the rule's folded form."""
 
     multiplier: float = 1.0
     std: float = 1.0
@@ -53,7 +60,8 @@ class Factors:
         return Factors(*(one * two for one, two in zip(astuple(self), astuple(other), strict=True)))
 
     def behind(self, multiplier: float, law: UpdateLaw) -> "Factors":
-        """The same network, with the tensor behind one more multiplier: the gauge shift of S0 1.2.1, as a number."""
+        """The same network, with the tensor behind one more multiplier: the gauge shift of S0
+        1.2.1, as a number."""
         return Factors(
             self.multiplier * multiplier,
             self.std / multiplier,
@@ -69,14 +77,18 @@ class Factors:
 
 @dataclass(frozen=True)
 class Growth:
-    """By what the dimensions of a tensor grew, target over base; in absolute mode, the dimensions themselves."""
+    """By what the dimensions of a tensor grew, target over base; in absolute mode, the dimensions
+    themselves."""
 
     fan_in: Number = 1.0
     fan_out: Number = 1.0
 
 
-def width_factors(p: Parameterization, role: Name, growth: Growth, optimizer: Name = "adam") -> Factors:
-    """The folded factors of a tensor of this role: everything sits in initialization and learning rate."""
+def width_factors(
+    p: Parameterization, role: Name, growth: Growth, optimizer: Name = "adam"
+) -> Factors:
+    """The folded factors of a tensor of this role: everything sits in initialization and learning
+    rate."""
     folded, g = _folded(p, optimizer)
     std, lr = (_power(growth, *_exponents(x, role)) for x in (folded.b, folded.c))
     return Factors(1.0, std, lr, _power(growth, *_gradient_exponents(g, role)))
@@ -99,7 +111,9 @@ def _exponents(x: dict[str, Fraction], role: str) -> tuple[Fraction, Fraction]:
 
 
 def _gradient_exponents(g: dict[str, Fraction], role: str) -> tuple[Fraction, Fraction]:
-    return (g["readout"], ZERO) if role == "readout" else (ZERO, g.get(role, g["embedding"]))
+    if role == "readout":
+        return (g["readout"], ZERO)
+    return (ZERO, g.get(role, g["embedding"]))
 
 
 def _power(growth: Growth, fan_in: Fraction, fan_out: Fraction) -> float:
@@ -109,7 +123,8 @@ def _power(growth: Growth, fan_in: Fraction, fan_out: Fraction) -> float:
 
 
 def tied_multiplier(p: Parameterization, fan_in: float, optimizer: Name = "adam") -> float:
-    """What stands in front of a readout that is the embedding itself, and that no gauge removes (`gauge(tied=True)`)."""
+    """What stands in front of a readout that is the embedding itself, and that no gauge removes
+    (`gauge(tied=True)`)."""
     folded, _ = _folded(p, optimizer)
     return fan_in ** -float(folded.b["readout"] - folded.b["embedding"])
 
@@ -121,24 +136,33 @@ def paper_multiplier(p: Parameterization, role: Name, growth: Growth) -> float:
     return growth.fan_out ** -float(p.own.get(role, ZERO))
 
 
-def depth_factors(depth: Name, ratio: float, optimizer: Name = "adam", last: bool = False) -> Factors:
+def depth_factors(
+    depth: Name, ratio: float, optimizer: Name = "adam", last: bool = False
+) -> Factors:
     """For a tensor in a residual branch; `last` ones take the branch's multiplier."""
-    alpha, law = float(DEPTH_RULES[one_of(depth, DEPTH_RULES, "depth")]), update_law(optimizer)
+    alpha = float(DEPTH_RULES[one_of(depth, DEPTH_RULES, "depth")])
+    law = update_law(optimizer)
     gradient = ratio**-alpha
     inside = Factors(lr=ratio ** (alpha - 1) / gradient**law.gradient, gradient=gradient)
-    return inside.folding(ratio**-alpha, law) if last else inside
+    if last:
+        return inside.folding(ratio**-alpha, law)
+    return inside
 
 
 def decay_factor(f: Factors, optimizer: Name, convention: Name = "independent") -> float:
     """How the coefficient `weight_decay` of torch.optim changes, so that decay keeps its meaning.
 
-    independent    every step shrinks every weight by the same fraction at every size. torch's decoupled optimizers,
-                   and SGD's penalty, shrink by lr * weight_decay, so weight_decay grows where lr falls.
+    independent    every step shrinks every weight by the same fraction at every size. torch's
+                   decoupled optimizers, and SGD's penalty, shrink by lr * weight_decay, so
+                   weight_decay grows where lr falls.
     proportional   weight_decay stays (without multipliers): where lr falls, so does the decay.
 
-    Adam's penalty is added to the gradient before it is normalized: there the ratio of penalty to gradient is kept.
+    Adam's penalty is added to the gradient before it is normalized: there the ratio of penalty to
+    gradient is kept.
     """
     law = update_law({"lion": "sign"}.get(optimizer, optimizer))
     if one_of(convention, DECAY, "decay") == "proportional":  # in every gauge as in the folded one
         return f.gauge ** (2 if optimizer == "adam" else law.gauge_weight)
-    return f.gradient / f.std if optimizer == "adam" else 1 / f.lr
+    if optimizer == "adam":
+        return f.gradient / f.std
+    return 1 / f.lr

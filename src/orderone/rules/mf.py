@@ -1,4 +1,5 @@
-"""Mean field parameterization: unit variance, readout multiplier 1/n. S0 Table 1; equivalent to `mup`."""
+"""Mean field parameterization: unit variance, readout multiplier 1/n. S0 Table 1; equivalent to
+`mup`."""
 
 from orderone.rules.declare import Declared
 

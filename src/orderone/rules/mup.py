@@ -1,5 +1,5 @@
-"""Maximal update parameterization: the readout is divided by another sqrt(n), so that (24) holds even for omega = 1.
-S0 appendix B, Table 1; equivalent to `mf`."""
+"""Maximal update parameterization: the readout is divided by another sqrt(n), so that (24) holds
+even for omega = 1. S0 appendix B, Table 1; equivalent to `mf`."""
 
 from orderone.rules.declare import Declared
 

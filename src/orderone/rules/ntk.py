@@ -1,4 +1,5 @@
-"""Neural tangent parameterization: unit variance, multipliers 1/sqrt(fan-in). S0 Table 1; equivalent to `sp`."""
+"""Neural tangent parameterization: unit variance, multipliers 1/sqrt(fan-in). S0 Table 1;
+equivalent to `sp`."""
 
 from orderone.rules.declare import Declared
 

@@ -1,4 +1,5 @@
-"""Standard parameterization: no multipliers, variance 1/fan-in. S0 appendix A; equivalent to `ntk`."""
+"""Standard parameterization: no multipliers, variance 1/fan-in. S0 appendix A; equivalent to
+`ntk`."""
 
 from orderone.rules.declare import Declared
 

@@ -1,4 +1,5 @@
-"""Many trainings, and what they say together: sweeps of small models, and whether their best settings carry over."""
+"""Many trainings, and what they say together: sweeps of small models, and whether their best
+settings carry over."""
 
 from orderone.sweeping.result import Interrupted, Sweep
 from orderone.sweeping.schedule import schedule
@@ -8,4 +9,14 @@ from orderone.sweeping.sweep import sweep
 from orderone.sweeping.train import train
 from orderone.sweeping.transfer import Transfer
 
-__all__ = ["Interrupted", "NotStackable", "Stack", "Sweep", "Transfer", "log_grid", "schedule", "sweep", "train"]
+__all__ = [
+    "Interrupted",
+    "NotStackable",
+    "Stack",
+    "Sweep",
+    "Transfer",
+    "log_grid",
+    "schedule",
+    "sweep",
+    "train",
+]

@@ -1,4 +1,5 @@
-"""One training after another with ordinary torch: what anybody would write, and what stacked training is held against."""
+"""One training after another with ordinary torch: what anybody would write, and what stacked
+training is held against."""
 
 import time
 import warnings
@@ -21,13 +22,16 @@ from orderone.sweeping.outcome import Outcome, final_loss, recent_loss
 from orderone.sweeping.source import moved
 from orderone.sweeping.trial import Trial
 
-Report: TypeAlias = Callable[[int, Mapping[str, float]], "set[str]"]  # updates done, losses by key -> keys to stop
+Report: TypeAlias = Callable[
+    [int, Mapping[str, float]], "set[str]"
+]  # updates done, losses by key -> keys to stop
 
 
 def run_alone(
     job: Job, trials: Iterable[Trial], report: Report | None = None, checkpoint: Path | None = None
 ) -> Iterator[Outcome]:
-    """Outcomes as they come. A trial that raises is an outcome with its error; Ctrl-C leaves a checkpoint."""
+    """Outcomes as they come. A trial that raises is an outcome with its error; Ctrl-C leaves a
+    checkpoint."""
     for trial in trials:
         try:
             yield Training(job, trial, checkpoint).run(report)
@@ -43,7 +47,8 @@ class Training:
     """The state of one training, which can be saved and taken up again between any two steps."""
 
     def __init__(self, job: Job, trial: Trial, folder: Path | None = None):
-        self.job, self.trial = job, trial
+        self.job = job
+        self.trial = trial
         self.member = job.member(trial)
         self.model, self.optimizer = self.member.model, self.member.optimizer()
         self.rates = [group["lr"] for group in self.optimizer.param_groups]
@@ -53,7 +58,7 @@ class Training:
         self.seconds = 0.0
         self.path = folder / f"{trial.key}{checkpoints.SUFFIX}" if folder else None
 
-    # --- training ----------------------------------------------------------------------------------------------------
+    # --- training ---------------------------------------------------------------------------------
 
     def run(self, report: Report | None) -> Outcome:
         with seeded(self.trial.seed):  # of dropout: the same whatever was built before
@@ -78,7 +83,8 @@ class Training:
 
     def step(self) -> float:
         """One update; the loss before it. An update is left out if its loss is not finite."""
-        step, parts = len(self.losses), self.job.accumulate
+        step = len(self.losses)
+        parts = self.job.accumulate
         factor = self.job.factor(step)
         for group, rate in zip(self.optimizer.param_groups, self.rates, strict=True):
             group["lr"] = rate * factor
@@ -99,18 +105,22 @@ class Training:
         half = self.job.precision == "bfloat16"
         with torch.autocast(self.device.type, torch.bfloat16) if half else nullcontext():
             return loss_of(
-                self.model, moved(batch, self.device, self.job.precision), self.job.loss or self.job.data.loss
+                self.model,
+                moved(batch, self.device, self.job.precision),
+                self.job.loss or self.job.data.loss,
             )
 
     def reported(self, report: Report | None) -> bool:
         """Tell how it goes; whether it shall stop."""
-        done, every = len(self.losses), self.job.report_every
+        done = len(self.losses)
+        every = self.job.report_every
         if report is None or done % every or done == self.job.steps:
             return False
         return self.trial.key in report(done, {self.trial.key: recent_loss(self.losses, every)})
 
     def evaluate_if_due(self) -> None:
-        done, every = len(self.losses), self.job.evaluate_every
+        done = len(self.losses)
+        every = self.job.evaluate_every
         if done == self.job.steps or (every is not None and done % every == 0):
             self.evaluate()
 
@@ -127,7 +137,9 @@ class Training:
 
     def outcome(self, diverged_at: int | None = None, stopped_at: int | None = None) -> Outcome:
         kind = np.float64 if self.job.precision == "float64" else np.float32
-        evaluation = self.evaluation if stopped_at is None else []  # an old one is not where it was stopped
+        evaluation = (
+            self.evaluation if stopped_at is None else []
+        )  # an old one is not where it was stopped
         return Outcome(
             key=self.trial.key,
             losses=np.asarray(self.losses, kind),
@@ -139,11 +151,11 @@ class Training:
             facts={"engine": "alone", "device": str(self.device)},
         )
 
-    # --- keeping -----------------------------------------------------------------------------------------------------
+    # --- keeping ----------------------------------------------------------------------------------
 
     def save(self) -> None:
-        """A checkpoint that cannot be written costs a restart, not the training. So does an optimizer class of the user's,
-        which may keep its state anywhere."""
+        """A checkpoint that cannot be written costs a restart, not the training. So does an
+        optimizer class of the user's, which may keep its state anywhere."""
         if self.path is None or self.member.plan.user_class is not None:
             return
         tensors = {f"model.{name}": value for name, value in self._values().items()}
@@ -156,19 +168,26 @@ class Training:
             "losses": self.losses,
             "evaluation": self.evaluation,
             "seconds": self.seconds,
-            "optimizer": checkpoints.pack(self.optimizer.state_dict()["state"], tensors, "optimizer"),
+            "optimizer": checkpoints.pack(
+                self.optimizer.state_dict()["state"], tensors, "optimizer"
+            ),
         }
         try:
             checkpoints.save(self.path, tensors, record)
         except OSError as error:
             if not self.job.warned(str(self.path.parent)):
                 warnings.warn(
-                    f"no checkpoint of a running trial: {self.path} ({error.strerror}); it goes on", stacklevel=2
+                    f"no checkpoint of a running trial: {self.path} ({error.strerror}); it goes on",
+                    stacklevel=2,
                 )
 
     def resume(self) -> None:
         found = checkpoints.load(self.path) if self.path else None
-        if found is None or found[1].get("kind") != "alone" or found[1].get("keys") != [self.trial.key]:
+        if (
+            found is None
+            or found[1].get("kind") != "alone"
+            or found[1].get("keys") != [self.trial.key]
+        ):
             return
         tensors, record = found
         with torch.no_grad():
@@ -180,7 +199,8 @@ class Training:
         torch.set_rng_state(tensors["random.cpu"])
         if self.device.type == "cuda" and "random.cuda" in tensors:
             torch.cuda.set_rng_state(tensors["random.cuda"], self.device)
-        self.losses, self.seconds = list(record["losses"]), float(record["seconds"])
+        self.losses = list(record["losses"])
+        self.seconds = float(record["seconds"])
         self.evaluation = [(int(step), float(value)) for step, value in record["evaluation"]]
 
     def _values(self) -> dict[str, torch.Tensor]:

@@ -1,7 +1,9 @@
-"""Half-run trainings on disk: one safetensors file with JSON in its header, replaced as a whole or not at all.
+"""Half-run trainings on disk: one safetensors file with JSON in its header, replaced as a whole or
+not at all.
 
-A file is written under a temporary name, flushed to the disk, and renamed: a power cut leaves the old one or the new
-one. Nothing is pickled. The header tells which trials it holds, so that it can be removed when all of them are done.
+A file is written under a temporary name, flushed to the disk, and renamed: a power cut leaves the
+old one or the new one. Nothing is pickled. The header tells which trials it holds, so that it can
+be removed when all of them are done.
 """
 
 import json
@@ -20,10 +22,14 @@ _LENGTH = 8  # bytes that hold the length of the header
 
 
 def save(path: Path, tensors: Mapping[str, Tensor], record: Mapping[str, Any]) -> None:
-    """`record` is JSON; its "keys" are those of the trials inside. An OSError if the disk is full."""
+    """`record` is JSON; its "keys" are those of the trials inside. An OSError if the disk is
+    full."""
     from safetensors.torch import save as to_bytes
 
-    plain = {name: x.detach().cpu().clone(memory_format=torch.contiguous_format) for name, x in tensors.items()}
+    plain = {
+        name: x.detach().cpu().clone(memory_format=torch.contiguous_format)
+        for name, x in tensors.items()
+    }
     content = to_bytes(plain, {"orderone": json.dumps({"format": FORMAT, **record})})
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
@@ -59,7 +65,9 @@ def header(path: Path) -> dict[str, Any] | None:
             found = json.loads(json.loads(file.read(length))["__metadata__"]["orderone"])
     except (OSError, ValueError, KeyError, TypeError, struct.error, MemoryError, OverflowError):
         return None
-    return found if isinstance(found, dict) and found.get("format") == FORMAT else None
+    if isinstance(found, dict) and found.get("format") == FORMAT:
+        return found
+    return None
 
 
 def remove_finished(folder: Path, done: Iterable[str]) -> None:
@@ -78,12 +86,15 @@ def sweep_up(folder: Path) -> None:
 
 
 def pack(tree: Any, tensors: dict[str, Tensor], name: str) -> Any:
-    """JSON for nested dicts and lists, whose tensors go into `tensors` under names that begin with `name`."""
+    """JSON for nested dicts and lists, whose tensors go into `tensors` under names that begin with
+    `name`."""
     if isinstance(tree, Tensor):
         tensors[name] = tree
         return {"tensor": name}
     if isinstance(tree, Mapping):
-        return {"dict": [[key, pack(value, tensors, f"{name}.{key}")] for key, value in tree.items()]}
+        return {
+            "dict": [[key, pack(value, tensors, f"{name}.{key}")] for key, value in tree.items()]
+        }
     if isinstance(tree, (list, tuple)):
         return {"list": [pack(value, tensors, f"{name}.{i}") for i, value in enumerate(tree)]}
     return tree

@@ -1,4 +1,5 @@
-"""A tidy frame (one row a training: width or depth, rule, lr, seed, loss) as curves: losses by seed and learning rate."""
+"""A tidy frame (one row a training: width or depth, rule, lr, seed, loss) as curves: losses by seed
+and learning rate."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, cast
@@ -14,12 +15,23 @@ if TYPE_CHECKING:
 
 LEFT_OUT = ("failed", "stopped")  # no loss at the end, or one from before the end
 FREE = ("rule", "lr", "seed", "data_seed")  # may vary in a study; everything else is held
-RESULTS = ("loss", "evaluation", "diverged", "steps", "seconds", "status", "error", "key")  # settings are the others
+RESULTS = (
+    "loss",
+    "evaluation",
+    "diverged",
+    "steps",
+    "seconds",
+    "status",
+    "error",
+    "key",
+)  # settings are the others
 NO = ("false", "no", "0", "0.0", "", "nan", "none", "<na>")
 Curves = dict[str, list[Curve]]  # by rule, the smallest size first
 
 
-def read_curves(frame: "pd.DataFrame", over: str | None, where: Mapping[str, Any]) -> tuple[str, Curves, list[str]]:
+def read_curves(
+    frame: "pd.DataFrame", over: str | None, where: Mapping[str, Any]
+) -> tuple[str, Curves, list[str]]:
     """The axis, the curves, and what had to be left out."""
     rows: Any = _ruled(_selected(_checked(frame), where))
     axis = _axis(rows, over)
@@ -31,7 +43,8 @@ def read_curves(frame: "pd.DataFrame", over: str | None, where: Mapping[str, Any
     for rule, of_rule in rows.groupby("rule", sort=False):
         groups = of_rule.groupby(axis, sort=True)
         found[str(rule)] = [
-            _curve(int(cast(int, size)), group, f"{rule}, {axis} {size}", notes) for size, group in groups
+            _curve(int(cast(int, size)), group, f"{rule}, {axis} {size}", notes)
+            for size, group in groups
         ]
     return axis, found, notes
 
@@ -40,11 +53,14 @@ def _checked(frame: Any) -> "pd.DataFrame":
     import pandas as pd
 
     if not isinstance(frame, pd.DataFrame):
-        raise ValueError(f"frame: expected a DataFrame with one row a training, got {type(frame).__name__}")
+        raise ValueError(
+            f"frame: expected a DataFrame with one row a training, got {type(frame).__name__}"
+        )
     for name in ("lr", "loss"):
         if name not in frame:
             raise ValueError(
-                f"frame: expected a column {name!r}, got {', '.join(map(str, frame.columns))}; rename yours"
+                f"frame: expected a column {name!r}, got {', '.join(map(str, frame.columns))};"
+                " rename yours"
             )
     if not len(frame):
         raise ValueError("frame: expected one row a training, got none; run the sweep first")
@@ -63,7 +79,9 @@ def _numbers(column: Any, name: str) -> Any:
     read: Any = pd.to_numeric(column, errors="coerce")
     numbers = read.astype(float)
     if (wrong := numbers.isna() & column.notna()).any():
-        raise ValueError(f"frame: expected numbers in the column {name!r}, got {column[wrong].iloc[0]!r}")
+        raise ValueError(
+            f"frame: expected numbers in the column {name!r}, got {column[wrong].iloc[0]!r}"
+        )
     return numbers
 
 
@@ -72,7 +90,9 @@ def _sizes(column: Any, axis: str) -> Any:
     sizes = _numbers(column, axis)
     whole = np.isfinite(sizes) & (sizes == sizes.round()) & (sizes >= 1)
     if not whole.all():
-        raise ValueError(f"frame: expected whole numbers, 1 or more, as {axis}, got {column[~whole].iloc[0]}")
+        raise ValueError(
+            f"frame: expected whole numbers, 1 or more, as {axis}, got {column[~whole].iloc[0]}"
+        )
     return sizes.astype(int)
 
 
@@ -87,21 +107,29 @@ def _ruled(frame: Any) -> "pd.DataFrame":
 def _no_gaps(frame: Any, name: str) -> None:
     if (gaps := int(frame[name].isna().sum())) > 0:
         raise ValueError(
-            f"frame: expected a {name} in every row, and {gaps} have none; fill them in, or drop those rows"
+            f"frame: expected a {name} in every row, and {gaps} have none; fill them in, or drop"
+            " those rows"
         )
 
 
 def _selected(frame: Any, where: Mapping[str, Any]) -> "pd.DataFrame":
     for name, value in where.items():
         if name not in frame:
-            raise ValueError(f"where: no column is called {name!r}; there are {', '.join(map(str, frame.columns))}")
+            raise ValueError(
+                f"where: no column is called {name!r}; there are"
+                f" {', '.join(map(str, frame.columns))}"
+            )
         if not (kept := frame[name] == value).any():
-            raise ValueError(f"where: no row has {name} = {value!r}; there are {_values(frame[name])}")
+            raise ValueError(
+                f"where: no row has {name} = {value!r}; there are {_values(frame[name])}"
+            )
         frame = frame[kept]
     if "status" in frame:
         frame = frame[~frame["status"].isin(LEFT_OUT)]
     if not len(frame):
-        raise ValueError("frame: expected trainings that came to their end, got none; run the sweep first")
+        raise ValueError(
+            "frame: expected trainings that came to their end, got none; run the sweep first"
+        )
     return frame
 
 
@@ -111,7 +139,10 @@ def _axis(frame: Any, over: str | None) -> str:
     present = [name for name in SIZES if name in frame and frame[name].notna().all()]
     varying = [name for name in present if frame[name].nunique() > 1]
     if over is None and len(varying) > 1:
-        raise ValueError("frame: both width and depth vary; say over='width' and where={'depth': ...}, or the reverse")
+        raise ValueError(
+            "frame: both width and depth vary; say over='width' and where={'depth': ...}, or the"
+            " reverse"
+        )
     axis = over or (varying or present or [None])[0]
     if axis is None or axis not in present:
         for name in [axis] if axis else SIZES:
@@ -119,7 +150,8 @@ def _axis(frame: Any, over: str | None) -> str:
                 _no_gaps(frame, name)
     if axis not in present:
         raise ValueError(
-            f"frame: expected a column {axis or 'width or depth'} with the size of every training, got none"
+            f"frame: expected a column {axis or 'width or depth'} with the size of every training,"
+            " got none"
         )
     return axis
 
@@ -129,15 +161,20 @@ def _held(frame: Any, axis: str) -> None:
     for name in KNOWN:
         if name not in (*FREE, axis) and name in frame and frame[name].nunique(dropna=False) > 1:
             raise ValueError(
-                f"frame: expected one {name} for all trainings, got {_values(frame[name])}; choose one with "
-                f"where={{{name!r}: {frame.loc[frame['loss'].astype(float).idxmin(), name]!r}}} (the best loss has it)"
+                f"frame: expected one {name} for all trainings, got {_values(frame[name])}; choose"
+                f" one with where={{{name!r}:"
+                f" {frame.loc[frame['loss'].astype(float).idxmin(), name]!r}}} (the best loss"
+                " has it)"
             )
 
 
 def _losses(frame: Any) -> np.ndarray:
     """inf where training diverged: above any number."""
     losses = frame["loss"].to_numpy(float)
-    diverged = _true(frame["diverged"]) if "diverged" in frame else np.zeros(len(losses), bool)
+    if "diverged" in frame:
+        diverged = _true(frame["diverged"])
+    else:
+        diverged = np.zeros(len(losses), bool)
     return np.where(np.isfinite(losses) & ~diverged, losses, np.inf)
 
 
@@ -150,7 +187,9 @@ def _seeds(frame: Any) -> "list[tuple[Any, ...]]":
     names = [name for name in ("seed", "data_seed") if name in frame and frame[name].notna().any()]
     for name in names:
         _no_gaps(frame, name)
-    return list(zip(*(frame[name] for name in names), strict=True)) if names else [()] * len(frame)
+    if names:
+        return list(zip(*(frame[name] for name in names), strict=True))
+    return [()] * len(frame)
 
 
 def _curve(size: int, rows: Any, called: str, notes: list[str]) -> Curve:
@@ -158,22 +197,30 @@ def _curve(size: int, rows: Any, called: str, notes: list[str]) -> Curve:
         first = rows[double].iloc[0]
         same = rows[(rows["lr"] == first["lr"]) & (rows["seed"] == first["seed"])]
         names = [name for name in same if name not in RESULTS and same[name].nunique() > 1]
-        differ = f"; they differ in {', '.join(names)}: choose with where={{...}}" if names else "; drop one"
-        raise ValueError(f"frame: {len(same)} trainings of {called}, lr {first['lr']:g} and one seed{differ}")
+        if names:
+            differ = f"; they differ in {', '.join(names)}: choose with where={{...}}"
+        else:
+            differ = "; drop one"
+        raise ValueError(
+            f"frame: {len(same)} trainings of {called}, lr {first['lr']:g} and one seed{differ}"
+        )
     table = rows.pivot(index="seed", columns="lr", values="loss").sort_index(axis=1)
     full = _complete(table)
     if full.shape != table.shape:
         notes.append(
-            f"{called}: trainings are missing; {full.shape[0]} of {table.shape[0]} seeds and {full.shape[1]} of "
-            f"{table.shape[1]} learning rates are used"
+            f"{called}: trainings are missing; {full.shape[0]} of {table.shape[0]} seeds and"
+            f" {full.shape[1]} of {table.shape[1]} learning rates are used"
         )
     return Curve(size, np.log2(full.columns.to_numpy(float)), full.to_numpy(float))
 
 
 def _complete(table: "pd.DataFrame") -> "pd.DataFrame":
-    """Every seed with every rate: seeds that miss one are left out while two others stay, otherwise rates are."""
+    """Every seed with every rate: seeds that miss one are left out while two others stay, otherwise
+    rates are."""
     seeds = table.dropna()
-    return seeds if len(seeds) >= min(2, len(table)) else table.dropna(axis=1)
+    if len(seeds) >= min(2, len(table)):
+        return seeds
+    return table.dropna(axis=1)
 
 
 def _values(column: Any, most: int = 6) -> str:

@@ -1,17 +1,20 @@
-"""How the best learning rate moves with the size: octaves per doubling, beside what theory predicts, and a verdict.
+"""How the best learning rate moves with the size: octaves per doubling, beside what theory
+predicts, and a verdict.
 
     x*(n) = x*(n0) + drift log2(n / n0)
 
-by least squares over the sizes; the errors of the optima are independent, so that of the slope is their weighted sum,
-with Welch-Satterthwaite's degrees of freedom. (Seeds that share their data between sizes make optima move together, which
-a slope does not see: taking them as independent errs on the safe side.) The interval I of the drift decides:
+by least squares over the sizes; the errors of the optima are independent, so that of the slope is
+their weighted sum, with Welch-Satterthwaite's degrees of freedom. (Seeds that share their data
+between sizes make optima move together, which a slope does not see: taking them as independent errs
+on the safe side.) The interval I of the drift decides:
 
     transfers           I lies within +-tolerance, and no optimum is beyond the grid
     does not transfer   I lies outside, on one side
     not enough data     anything else: what is missing, and the remedy
 
-Theory: a rate n^-c of a rule is stable up to n^-c*, so one common factor must fall like n^-(c* - c) for the role that
-needs it most. That is the drift in width, from full alignment to the worst (docs/exponents.md).
+Theory: a rate n^-c of a rule is stable up to n^-c*, so one common factor must fall like n^-(c* - c)
+for the role that needs it most. That is the drift in width, from full alignment to the worst
+(docs/exponents.md).
 """
 
 import math
@@ -24,11 +27,25 @@ import numpy as np
 from orderone.core.given import Name
 from orderone.rules import get, names
 from orderone.rules.factors import DEPTH_RULES
-from orderone.sweeping.optimum import ABOVE, BELOW, FLAT, INSIDE, NOWHERE, SINGLE, Optimum, combined, quantile
+from orderone.sweeping.optimum import (
+    ABOVE,
+    BELOW,
+    FLAT,
+    INSIDE,
+    NOWHERE,
+    SINGLE,
+    Optimum,
+    combined,
+    quantile,
+)
 from orderone.theory.exponents import max_lr
 
-TRANSFERS, MOVES, UNKNOWN = "transfers", "does not transfer", "not enough data"
-SIZES, RATES, SEEDS = 3, 5, 2  # fewest
+TRANSFERS = "transfers"
+MOVES = "does not transfer"
+UNKNOWN = "not enough data"
+SIZES = 3
+RATES = 5
+SEEDS = 2  # fewest
 
 
 @dataclass(frozen=True)
@@ -40,7 +57,9 @@ class Drift:
     low: float
     high: float
     error: float  # standard, of the slope
-    predicted: tuple[float, float]  # under full and under the worst alignment; nan where theory says nothing
+    predicted: tuple[
+        float, float
+    ]  # under full and under the worst alignment; nan where theory says nothing
     verdict: str
     why: str
     remedy: str = ""
@@ -62,13 +81,16 @@ def judge(
 
 
 def fit(optima: Sequence[Optimum], confidence: float) -> tuple[float, float, float, float]:
-    """Slope, interval and standard error; everything is possible with fewer than two optima, or without a second seed."""
+    """Slope, interval and standard error; everything is possible with fewer than two optima, or
+    without a second seed."""
     if len(optima) < 2:
         return math.nan, -math.inf, math.inf, math.inf
     doublings = np.log2([o.size for o in optima])
     weights = (doublings - doublings.mean()) / ((doublings - doublings.mean()) ** 2).sum()
     slope = float(weights @ np.array([o.x for o in optima]))
-    parts = [(float(w), o.noise, o.seeds - 1, o.resolution) for w, o in zip(weights, optima, strict=True)]
+    parts = [
+        (float(w), o.noise, o.seeds - 1, o.resolution) for w, o in zip(weights, optima, strict=True)
+    ]
     error, freedom = combined(parts)
     reach = quantile(freedom, confidence) * error
     return slope, slope - reach, slope + reach, error
@@ -85,7 +107,9 @@ def _verdict(
     low, high = interval
     lacking = _lacking(optima, inside, rates, axis)
     told = f"the drift lies between {low:+.2f} and {high:+.2f} octaves per doubling"
-    enough = not lacking[0] or (len(inside) >= SIZES and rates >= RATES)  # a size beyond the grid takes nothing back
+    enough = not lacking[0] or (
+        len(inside) >= SIZES and rates >= RATES
+    )  # a size beyond the grid takes nothing back
     if enough and (low > tolerance or high < -tolerance):
         return MOVES, f"{told}, outside +-{tolerance:g}", ""
     if lacking[0]:
@@ -95,15 +119,23 @@ def _verdict(
     return UNKNOWN, f"{told}: neither within nor outside +-{tolerance:g}", _narrow(inside, axis)
 
 
-def _lacking(optima: Sequence[Optimum], inside: Sequence[Optimum], rates: int, axis: str) -> tuple[str, str]:
+def _lacking(
+    optima: Sequence[Optimum], inside: Sequence[Optimum], rates: int, axis: str
+) -> tuple[str, str]:
     """What no verdict can do without, and the remedy."""
     if len(optima) < SIZES:
         return f"{len(optima)} {axis}s were run, and {SIZES} are needed", f"add {axis}s"
     if rates < RATES:
-        ran = "1 learning rate was run" if rates == 1 else f"{rates} learning rates were run"
+        if rates == 1:
+            ran = "1 learning rate was run"
+        else:
+            ran = f"{rates} learning rates were run"
         return f"{ran}, and {RATES} are needed", "add learning rates around the best"
     if (fewest := min(o.seeds for o in optima)) < SEEDS:
-        return f"{axis}s have {fewest} seed, which shows no scatter", f"run {SEEDS} seeds or more, better 3"
+        return (
+            f"{axis}s have {fewest} seed, which shows no scatter",
+            f"run {SEEDS} seeds or more, better 3",
+        )
     if len(inside) < len(optima):
         return _beyond([o for o in optima if o.beyond != INSIDE], axis)
     return "", ""
@@ -136,15 +168,23 @@ def _beyond(outside: Sequence[Optimum], axis: str) -> tuple[str, str]:
 def _narrow(optima: Sequence[Optimum], axis: str) -> str:
     """What the interval owes most to."""
     noise, grid = (sum(getattr(o, name) ** 2 for o in optima) for name in ("noise", "resolution"))
-    first = "add seeds" if noise > grid else "take a finer grid of learning rates around the optima"
+    if noise > grid:
+        first = "add seeds"
+    else:
+        first = "take a finer grid of learning rates around the optima"
     return f"{first}, or {axis}s further apart"
 
 
 @lru_cache
-def predicted_drift(rule: Name, optimizer: Name, axis: Name, depth: Name | None = None) -> tuple[float, float]:
-    """Octaves per doubling, under full and under the worst alignment; nan where theory says nothing."""
+def predicted_drift(
+    rule: Name, optimizer: Name, axis: Name, depth: Name | None = None
+) -> tuple[float, float]:
+    """Octaves per doubling, under full and under the worst alignment; nan where theory says
+    nothing."""
     if axis == "depth":
-        return (0.0, 0.0) if depth in DEPTH_RULES else (math.nan, math.nan)
+        if depth in DEPTH_RULES:
+            return (0.0, 0.0)
+        return (math.nan, math.nan)
     if rule not in names():
         return math.nan, math.nan
     law = {"lion": "sign"}.get(optimizer, optimizer)

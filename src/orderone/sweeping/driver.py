@@ -39,7 +39,10 @@ class Driver:
 
     def run(self) -> Sweep:
         self.recall()
-        with interrupts.deferred(), shown(self.sampler.total, self.job.steps, self.quiet) as progress:
+        with (
+            interrupts.deferred(),
+            shown(self.sampler.total, self.job.steps, self.quiet) as progress,
+        ):
             try:
                 while trials := self.sampler.ask(self.results):
                     self.asked |= {trial.key: trial for trial in trials}
@@ -51,7 +54,8 @@ class Driver:
         return self.result()
 
     def recall(self) -> None:
-        """What the store has. Failed trials are tried again; so are those that a pruner stopped, if there is none now."""
+        """What the store has. Failed trials are tried again; so are those that a pruner stopped, if
+        there is none now."""
         if self.store is None:
             return
         self.store.describe(self.job.fingerprint, self.job.described)
@@ -76,7 +80,9 @@ class Driver:
         engine = Engine(self.job, self.folder, self.stacked)
         parts = units(missing, self.executor.workers, self.job.together, self.stacked)
         by_key = {trial.key: trial for trial in missing}
-        for outcome in self.executor.run(engine, parts, lambda step, losses: self.report(step, losses, progress)):
+        for outcome in self.executor.run(
+            engine, parts, lambda step, losses: self.report(step, losses, progress)
+        ):
             self.keep(by_key[outcome.key], outcome)
             progress.finish(by_key[outcome.key], outcome)
 
@@ -86,7 +92,9 @@ class Driver:
 
     def report(self, step: int, losses: Mapping[str, float], progress: Progress) -> set[str]:
         progress.report(step, losses)
-        return self.pruning.report(step, losses) if self.pruning else set()
+        if self.pruning:
+            return self.pruning.report(step, losses)
+        return set()
 
     def keep(self, trial: Trial, outcome: Outcome) -> None:
         """In the store first; the checkpoint is needed until then."""
@@ -101,7 +109,8 @@ class Driver:
     def clear(self) -> None:
         if self.store and not self.store.unsaved:
             checkpoints.remove_finished(
-                self.store.checkpoints, {key for key, (_, outcome) in self.results.items() if outcome.finished}
+                self.store.checkpoints,
+                {key for key, (_, outcome) in self.results.items() if outcome.finished},
             )
 
     def settle(self) -> None:
@@ -112,24 +121,41 @@ class Driver:
 
     def result(self) -> Sweep:
         outcomes = {key: self.results[key][1] for key in self.asked if key in self.results}
-        failed = [(self.asked[key], outcome.error) for key, outcome in outcomes.items() if outcome.error is not None]
+        failed = [
+            (self.asked[key], outcome.error)
+            for key, outcome in outcomes.items()
+            if outcome.error is not None
+        ]
         notes = [f"{trial}: {error}" for trial, error in failed[:3]]
         notes += [f"and {len(failed) - 3} more failed"] if len(failed) > 3 else []
         trained = [outcome for outcome in outcomes.values() if outcome.error is None]
         reasons = dict.fromkeys(o.facts["not stacked"] for o in trained if "not stacked" in o.facts)
         notes += [f"trained one after another: {reason}" for reason in reasons]
         if self.store and self.store.unsaved:
-            notes.append(f"{len(self.store.unsaved)} trials are not in {self.store.path}: {self.store.trouble}")
-        return Sweep(self.asked, outcomes, str(self.store.path) if self.store else None, notes, self.ran, self.job)
+            notes.append(
+                f"{len(self.store.unsaved)} trials are not in {self.store.path}:"
+                f" {self.store.trouble}"
+            )
+        return Sweep(
+            self.asked,
+            outcomes,
+            str(self.store.path) if self.store else None,
+            notes,
+            self.ran,
+            self.job,
+        )
 
 
 def check_members(job: Job, trials: list[Trial]) -> None:
-    """Before anything is trained: `build` gives the same tensors for every seed, and every rule can be put to them.
+    """Before anything is trained: `build` gives the same tensors for every seed, and every rule can
+    be put to them.
 
-    The first and the last of a group are built here, the others are looked at when they are trained. What cannot even be
-    built for some settings (heads that do not divide a width) is left to fail as a trial, unless nothing can.
+    The first and the last of a group are built here, the others are looked at when they are
+    trained. What cannot even be built for some settings (heads that do not divide a width) is left
+    to fail as a trial, unless nothing can.
     """
-    found, troubles = groups(trials), []
+    found = groups(trials)
+    troubles = []
     for group in found:
         for trial in group:
             optimizer_options(name_in_label(trial.get("optimizer", "adamw")), trial.settings)
@@ -144,9 +170,12 @@ def check_members(job: Job, trials: list[Trial]) -> None:
         raise troubles[0]
 
 
-def _shapes(job: Job, group: list[Trial]) -> tuple[Mapping[str, tuple[int, ...]], Mapping[str, tuple[int, ...]]]:
+def _shapes(
+    job: Job, group: list[Trial]
+) -> tuple[Mapping[str, tuple[int, ...]], Mapping[str, tuple[int, ...]]]:
     """Of the first and the last; every rule is tried on the way."""
-    first, last = _built(job, group[0]), _built(job, group[-1])
+    first = _built(job, group[0])
+    last = _built(job, group[-1])
     for trial in {trial.get("rule"): trial for trial in group}.values():
         job.plan_for(trial, first)
     return shapes_of(first), shapes_of(last)

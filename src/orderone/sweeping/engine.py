@@ -13,7 +13,8 @@ from orderone.sweeping.trial import Trial
 
 @dataclass(frozen=True)
 class Engine:
-    """`stacked`: True insists, False never, "auto" stacks what can be stacked. It travels to other processes."""
+    """`stacked`: True insists, False never, "auto" stacks what can be stacked. It travels to other
+    processes."""
 
     job: Job
     checkpoint: Path | None = None
@@ -38,10 +39,14 @@ class Engine:
             reason = str(error)
         except Exception as error:  # one of them, or all together (memory): alone it shows which
             if self.stacked is True:
-                yield from (Outcome(t.key, error=describe(error)) for t in trials if t.key not in done)
+                yield from (
+                    Outcome(t.key, error=describe(error)) for t in trials if t.key not in done
+                )
                 return
             reason = describe(error)
-        for outcome in run_alone(self.job, [t for t in trials if t.key not in done], report, self.checkpoint):
+        for outcome in run_alone(
+            self.job, [t for t in trials if t.key not in done], report, self.checkpoint
+        ):
             outcome.facts["not stacked"] = reason
             yield outcome
 
@@ -54,8 +59,11 @@ def groups(trials: Sequence[Trial]) -> list[list[Trial]]:
     return list(found.values())
 
 
-def units(trials: Sequence[Trial], workers: int, together: int | None, stacked: bool | str) -> list[list[Trial]]:
-    """What a worker takes at a time: parts of groups, so many that all workers have something to do."""
+def units(
+    trials: Sequence[Trial], workers: int, together: int | None, stacked: bool | str
+) -> list[list[Trial]]:
+    """What a worker takes at a time: parts of groups, so many that all workers have something to
+    do."""
     found = []
     for group in groups(trials):
         share = -(-len(group) // workers) if stacked is not False else 1

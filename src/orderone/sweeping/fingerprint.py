@@ -1,8 +1,10 @@
-"""What a function is, so that a changed one is another: its name, its code, and the values it has captured.
+"""What a function is, so that a changed one is another: its name, its code, and the values it has
+captured.
 
-The code is the syntax tree of its source, which comments and spaces do not change; of a lambda, or where there is no
-source, the bytecode. Functions, classes and values of the same file that it names belong to it, and so does the class of
-an object that is called. Libraries are told by name; objects of theirs that hold no plain data by their type.
+The code is the syntax tree of its source, which comments and spaces do not change; of a lambda, or
+where there is no source, the bytecode. Functions, classes and values of the same file that it names
+belong to it, and so does the class of an object that is called. Libraries are told by name; objects
+of theirs that hold no plain data by their type.
 """
 
 import argparse
@@ -39,9 +41,24 @@ PRINTED = (
 )  # told by their text
 CACHED = functools._lru_cache_wrapper
 DATA = (
-    *SIMPLE, *PRINTED, CACHED, np.generic, np.ndarray, Tensor, nn.Module, Mapping, list, tuple, range, set, frozenset,
-    functools.partial, MethodType, SimpleNamespace, argparse.Namespace,
-)  # fmt: skip
+    *SIMPLE,
+    *PRINTED,
+    CACHED,
+    np.generic,
+    np.ndarray,
+    Tensor,
+    nn.Module,
+    Mapping,
+    list,
+    tuple,
+    range,
+    set,
+    frozenset,
+    functools.partial,
+    MethodType,
+    SimpleNamespace,
+    argparse.Namespace,
+)
 DEEP = 24  # nesting of values that is looked into
 
 
@@ -52,18 +69,23 @@ def identity(thing: Any) -> Any:
 
 @dataclass
 class _Look:
-    """Functions, classes and objects are told in full once, and then by number: they may use each other as they like."""
+    """Functions, classes and objects are told in full once, and then by number: they may use each
+    other as they like."""
 
     told: dict[int, Any] = field(default_factory=dict)  # by id; held, so that no other gets that id
     inside: list[int] = field(default_factory=list)  # values that are being looked into
 
     def called(self, thing: Any) -> Any:
         """What the user has given: it is looked into wherever it is written."""
-        return self.code(thing) if isinstance(thing, (FunctionType, type)) else self.at(thing)
+        if isinstance(thing, (FunctionType, type)):
+            return self.code(thing)
+        return self.at(thing)
 
     def at(self, thing: Any) -> Any:
         if isinstance(thing, (FunctionType, type)):
-            return _name(thing) if _of_a_library(thing) else self.code(thing)
+            if _of_a_library(thing):
+                return _name(thing)
+            return self.code(thing)
         if isinstance(thing, (*SIMPLE, np.generic)):
             return _simple(thing)
         if isinstance(thing, PRINTED):
@@ -76,11 +98,16 @@ class _Look:
         finally:
             self.inside.pop()
 
-    # --- values ------------------------------------------------------------------------------------------------------
+    # --- values -----------------------------------------------------------------------------------
 
     def value(self, thing: Any) -> Any:
         if isinstance(thing, functools.partial):
-            return ["partial", self.called(thing.func), self.at(thing.args), self.at(thing.keywords)]
+            return [
+                "partial",
+                self.called(thing.func),
+                self.at(thing.args),
+                self.at(thing.keywords),
+            ]
         if isinstance(thing, MethodType):
             return ["method", self.called(thing.__func__), self.at(thing.__self__)]
         if isinstance(thing, CACHED):
@@ -95,7 +122,9 @@ class _Look:
             return [self.at(value) for value in thing]
         if isinstance(thing, (set, frozenset)):
             return ["set", sorted(map(str, thing))]
-        if isinstance(thing, ModuleType) or (callable(thing) and hasattr(thing, "__qualname__")):  # written in C
+        if isinstance(thing, ModuleType) or (
+            callable(thing) and hasattr(thing, "__qualname__")
+        ):  # written in C
             return _name(thing)
         return self.object(thing)
 
@@ -103,27 +132,41 @@ class _Look:
         if id(thing) in self.told:
             return self.again(thing)
         self.told[id(thing)] = thing
-        return [self.at(type(thing)), {name: self.at(value) for name, value in sorted(_fields(thing).items())}]
+        return [
+            self.at(type(thing)),
+            {name: self.at(value) for name, value in sorted(_fields(thing).items())},
+        ]
 
     def again(self, thing: Any) -> Any:
         return ["again", list(self.told).index(id(thing))]
 
     def module(self, module: nn.Module) -> Any:
-        tensors = {name: self.at(x) for name, x in [*module.named_parameters(), *module.named_buffers()]}
-        parts = {name: [self.at(type(part)), self.settings(part)] for name, part in module.named_modules()}
+        tensors = {
+            name: self.at(x) for name, x in [*module.named_parameters(), *module.named_buffers()]
+        }
+        parts = {
+            name: [self.at(type(part)), self.settings(part)]
+            for name, part in module.named_modules()
+        }
         return ["module", parts, tensors]
 
     def settings(self, module: nn.Module) -> Any:
         own = {name: value for name, value in vars(module).items() if not name.startswith("_")}
-        return {name: self.at(value) for name, value in own.items() if isinstance(value, (*SIMPLE, tuple))}
+        return {
+            name: self.at(value)
+            for name, value in own.items()
+            if isinstance(value, (*SIMPLE, tuple))
+        }
 
-    # --- code --------------------------------------------------------------------------------------------------------
+    # --- code -------------------------------------------------------------------------------------
 
     def code(self, thing: Any) -> Any:
         if id(thing) in self.told:
             return self.again(thing)
         self.told[id(thing)] = thing
-        return self.class_(thing) if isinstance(thing, type) else self.function(thing)
+        if isinstance(thing, type):
+            return self.class_(thing)
+        return self.function(thing)
 
     def function(self, given: FunctionType) -> Any:
         function = inspect.unwrap(given)
@@ -136,26 +179,42 @@ class _Look:
 
     def class_(self, kind: type) -> Any:
         """With the classes that it is made from, and what its methods use."""
-        source, own = _source(kind), {name: _plain(value) for name, value in vars(kind).items()}
+        source = _source(kind)
+        own = {name: _plain(value) for name, value in vars(kind).items()}
         methods = {name: value for name, value in own.items() if isinstance(value, FunctionType)}
-        bodies = {name: _bytecode(method.__code__) for name, method in methods.items()} if source is None else {}
+        if source is None:
+            bodies = {name: _bytecode(method.__code__) for name, method in methods.items()}
+        else:
+            bodies = {}
         values = {
-            name: self.at(value) for name, value in own.items() if isinstance(value, DATA) and not name.startswith("__")
+            name: self.at(value)
+            for name, value in own.items()
+            if isinstance(value, DATA) and not name.startswith("__")
         }
         named: dict[str, Any] = {}
         for method in methods.values():
             named |= self.named(method)
-        return [kind.__qualname__, source or bodies, [self.at(base) for base in kind.__bases__], values, named]
+        return [
+            kind.__qualname__,
+            source or bodies,
+            [self.at(base) for base in kind.__bases__],
+            values,
+            named,
+        ]
 
     def named(self, function: FunctionType) -> dict[str, Any]:
-        """Globals that it uses; functions and classes are looked into if they are written in the same module."""
+        """Globals that it uses; functions and classes are looked into if they are written in the
+        same module."""
         found: dict[str, Any] = {}
         for name in sorted(_names(function.__code__)):
             value = function.__globals__.get(name)
             if name not in function.__globals__ or isinstance(value, ModuleType):
                 continue
             if isinstance(value, (FunctionType, type)):
-                found[name] = self.code(value) if value.__module__ == function.__module__ else _name(value)
+                if value.__module__ == function.__module__:
+                    found[name] = self.code(value)
+                else:
+                    found[name] = _name(value)
             elif isinstance(value, DATA) or is_dataclass(value) or not _of_a_library(type(value)):
                 found[name] = self.at(value)
             else:
@@ -163,17 +222,24 @@ class _Look:
         return found
 
 
-# --- pieces ---------------------------------------------------------------------------------------------------------
+# --- pieces ---------------------------------------------------------------------------------------
 
 
 def _simple(thing: Any) -> Any:
     thing = thing.item() if isinstance(thing, np.generic) else thing
-    return thing if isinstance(thing, (str, bool, int, type(None))) else repr(thing)
+    if isinstance(thing, (str, bool, int, type(None))):
+        return thing
+    return repr(thing)
 
 
 def _array(thing: Tensor | np.ndarray) -> Any:
     if isinstance(thing, np.ndarray):
-        return ["array", str(thing.dtype), list(thing.shape), hashlib.sha256(thing.tobytes()).hexdigest()]
+        return [
+            "array",
+            str(thing.dtype),
+            list(thing.shape),
+            hashlib.sha256(thing.tobytes()).hexdigest(),
+        ]
     return ["tensor", str(thing.dtype), list(thing.shape), None if thing.is_meta else _bytes(thing)]
 
 
@@ -183,17 +249,26 @@ def _bytes(tensor: Tensor) -> str:
 
 
 def _fields(thing: Any) -> dict[str, Any]:
-    slots = [name for kind in type(thing).__mro__ for name in _several(vars(kind).get("__slots__", ()))]
-    held = {name: getattr(thing, name) for name in slots if name != "__dict__" and hasattr(thing, name)}
+    slots = [
+        name for kind in type(thing).__mro__ for name in _several(vars(kind).get("__slots__", ()))
+    ]
+    held = {
+        name: getattr(thing, name) for name in slots if name != "__dict__" and hasattr(thing, name)
+    }
     return held | getattr(thing, "__dict__", {})
 
 
 def _several(names: Any) -> tuple[str, ...]:
-    return (names,) if isinstance(names, str) else tuple(names)
+    if isinstance(names, str):
+        return (names,)
+    return tuple(names)
 
 
 def _name(thing: Any) -> Any:
-    return [getattr(thing, "__module__", None), getattr(thing, "__qualname__", getattr(thing, "__name__", ""))]
+    return [
+        getattr(thing, "__module__", None),
+        getattr(thing, "__qualname__", getattr(thing, "__name__", "")),
+    ]
 
 
 def _of_a_library(thing: Any) -> bool:
@@ -208,8 +283,13 @@ def _of_a_library(thing: Any) -> bool:
 
 def _plain(attribute: Any) -> Any:
     """The function in a property, a static or a class method."""
-    inner = attribute.fget if isinstance(attribute, property) else getattr(attribute, "__func__", attribute)
-    return inspect.unwrap(inner) if isinstance(inner, FunctionType) else inner
+    if isinstance(attribute, property):
+        inner = attribute.fget
+    else:
+        inner = getattr(attribute, "__func__", attribute)
+    if isinstance(inner, FunctionType):
+        return inspect.unwrap(inner)
+    return inner
 
 
 def _content(cell: Any) -> Any:
@@ -226,7 +306,9 @@ def _names(code: CodeType) -> set[str]:
 
 def _code(function: FunctionType) -> str:
     source = None if function.__name__ == "<lambda>" else _source(function)
-    return _bytecode(function.__code__) if source is None else source
+    if source is None:
+        return _bytecode(function.__code__)
+    return source
 
 
 def _source(thing: Any) -> str | None:
@@ -248,5 +330,8 @@ def _constant(constant: Any) -> str:
         return _bytecode(constant)
     if isinstance(constant, (tuple, frozenset)):
         inner = [_constant(x) for x in constant]
-        return f"{type(constant).__name__} {sorted(inner) if isinstance(constant, frozenset) else inner}"
+        return (
+            f"{type(constant).__name__}"
+            f" {sorted(inner) if isinstance(constant, frozenset) else inner}"
+        )
     return repr(constant)

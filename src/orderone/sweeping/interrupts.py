@@ -1,4 +1,5 @@
-"""Ctrl-C and SIGTERM between two steps: whoever trains asks, saves what there is, and then leaves."""
+"""Ctrl-C and SIGTERM between two steps: whoever trains asks, saves what there is, and then
+leaves."""
 
 import signal
 import threading
@@ -10,7 +11,8 @@ _asked: list[int] = []
 
 
 def pending() -> bool:
-    """Whether to stop at the next step. Engines ask after every step, save a checkpoint, and raise KeyboardInterrupt."""
+    """Whether to stop at the next step. Engines ask after every step, save a checkpoint, and raise
+    KeyboardInterrupt."""
     return bool(_asked)
 
 

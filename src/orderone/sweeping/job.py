@@ -29,7 +29,8 @@ Scale = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Job:
-    """Everything but the point of the space. `fingerprint` is the part of it that changes results."""
+    """Everything but the point of the space. `fingerprint` is the part of it that changes
+    results."""
 
     build: Callable[..., Any]
     data: Source
@@ -44,7 +45,9 @@ class Job:
     base_sizes: Mapping[str, int] = field(default_factory=dict)  # of the base, if `build` makes it
     base: Any = None  # or what `plan` takes
     rules: Mapping[str, Any] = field(default_factory=dict)  # rules of the user's own, by name
-    optimizers: Mapping[str, type[Optimizer]] = field(default_factory=dict)  # the user's own classes, by label
+    optimizers: Mapping[str, type[Optimizer]] = field(
+        default_factory=dict
+    )  # the user's own classes, by label
     plan_options: Mapping[str, Any] = field(default_factory=dict)
     name: str | None = None  # instead of the code of `build`, `loss` and a function for data
     # --- how it is run, which changes no result ---
@@ -59,13 +62,17 @@ class Job:
 
     def __getstate__(self) -> dict[str, Any]:
         """Without what can be made again: another process makes its own."""
-        kept = {name: value for name, value in self.__dict__.items() if name not in ("factor", "described")}
+        kept = {
+            name: value
+            for name, value in self.__dict__.items()
+            if name not in ("factor", "described")
+        }
         return {**kept, "_made": {}}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
 
-    # --- identity ----------------------------------------------------------------------------------------------------
+    # --- identity ---------------------------------------------------------------------------------
 
     @cached_property
     def described(self) -> dict[str, Any]:
@@ -76,16 +83,24 @@ class Job:
             "loss": None if self.loss is None else self.name or identity(self.loss),
             "data": self.data.name if self.data.named or not self.name else self.name,
             "steps": self.steps,
-            "schedule": self.schedule if isinstance(self.schedule, str) else identity(self.schedule),
-            "base": dict(self.base_sizes) if self.base is None else identity(_base_identity(self.base)),
+            "schedule": (
+                self.schedule if isinstance(self.schedule, str) else identity(self.schedule)
+            ),
+            "base": (
+                dict(self.base_sizes) if self.base is None else identity(_base_identity(self.base))
+            ),
             "rules": {name: str(identity(rule)) for name, rule in self.rules.items()},
             "plan": {name: identity(value) for name, value in sorted(self.plan_options.items())},
-            **{name: getattr(self, name) for name in ("warmup", "clip", "accumulate", "precision", "evaluate_every")},
+            **{
+                name: getattr(self, name)
+                for name in ("warmup", "clip", "accumulate", "precision", "evaluate_every")
+            },
             **self._described_optimizers(),
         }
 
     def _described_optimizers(self) -> dict[str, Any]:
-        """Return the code of the user's own classes; nothing without them, as in stores of version 0.1."""
+        """Return the code of the user's own classes; nothing without them, as in stores of version
+        0.1."""
         if not self.optimizers:
             return {}
         return {"optimizers": {label: identity(kind) for label, kind in self.optimizers.items()}}
@@ -108,10 +123,11 @@ class Job:
     def trial(self, settings: Mapping[str, Any]) -> Trial:
         return Trial(settings, self.fingerprint)
 
-    # --- making members ----------------------------------------------------------------------------------------------
+    # --- making members ---------------------------------------------------------------------------
 
     def member(self, trial: Trial) -> Member:
-        """The model of a trial as it is before its first step: on the device, in the precision of the job."""
+        """The model of a trial as it is before its first step: on the device, in the precision of
+        the job."""
         with seeded(trial.seed):
             model = self.built(trial.settings)
             self.tensors.check(trial, shapes_of(model))
@@ -127,22 +143,33 @@ class Job:
         sizes = {name: settings[name] for name in SIZES if settings.get(name) is not None}
         found = call_build(self.build, sizes, Trial(settings).arguments)
         if not isinstance(found, nn.Module):
-            raise ValueError(f"build: expected a function that returns an nn.Module, got {type(found).__name__}")
+            raise ValueError(
+                f"build: expected a function that returns an nn.Module, got {type(found).__name__}"
+            )
         return found
 
     def plan_for(self, trial: Trial, model: nn.Module) -> Plan:
-        """The forward pass is looked at once for every architecture and rule, and a plan made once for every setting."""
+        """The forward pass is looked at once for every architecture and rule, and a plan made once
+        for every setting."""
         tuned = {name: trial.get(name) for name in ("lr", "weight_decay", "eps")}
         kind = f"{trial.get('rule', 'mup')} {trial.architecture}"
         key = f"{kind} {tuned}"
         if key not in self._made:
-            self._made[key] = replace(self._planned(trial, model, kind, tuned), model=None, planned={})
-        return replace(self._made[key], model=model, planned={})  # just built: nothing to compare its sizes with
+            self._made[key] = replace(
+                self._planned(trial, model, kind, tuned), model=None, planned={}
+            )
+        return replace(
+            self._made[key], model=model, planned={}
+        )  # just built: nothing to compare its sizes with
 
     def _planned(self, trial: Trial, model: nn.Module, kind: str, tuned: Scale) -> Plan:
         rule = self.rules.get(trial.get("rule", "mup"), trial.get("rule", "mup"))
         optimizer = trial.get("optimizer", "adamw")
-        asked = {"rule": rule, "optimizer": self.optimizers.get(optimizer, optimizer), **self.plan_options}
+        asked = {
+            "rule": rule,
+            "optimizer": self.optimizers.get(optimizer, optimizer),
+            **self.plan_options,
+        }
         if self.base is not None and not isinstance(self.base, nn.Module):
             return plan(model, base=self.base, **{"inputs": self.data.inputs(), **asked}, **tuned)
         if kind not in self._made:
@@ -157,7 +184,9 @@ class Job:
             return self.built({**trial.settings, **self.base_sizes})
 
 
-def call_build(build: Callable[..., Any], sizes: Mapping[str, Any], arguments: Mapping[str, Any]) -> Any:
+def call_build(
+    build: Callable[..., Any], sizes: Mapping[str, Any], arguments: Mapping[str, Any]
+) -> Any:
     """By name where `build` names it, and otherwise in the order width, depth."""
     try:
         parameters = signature(build).parameters
@@ -177,7 +206,8 @@ def check_build(build: Any, sizes: Sequence[str], arguments: Sequence[str]) -> N
     """A ValueError if `build` does not take what it will be given."""
     if isinstance(build, nn.Module) or not callable(build):
         raise ValueError(
-            f"build: expected a function of the width that returns an nn.Module, got {type(build).__name__}"
+            "build: expected a function of the width that returns an nn.Module, got"
+            f" {type(build).__name__}"
         )
     try:
         parameters = signature(build).parameters
@@ -188,26 +218,47 @@ def check_build(build: Any, sizes: Sequence[str], arguments: Sequence[str]) -> N
     if unknown:
         takes = ", ".join(parameters) or "nothing"
         raise ValueError(
-            f"space: {unknown[0]!r} is no setting of a trial and no argument of build, which takes {takes}; settings "
-            "are lr, weight_decay, beta1, beta2, momentum, eps, init_scale, rule, optimizer, seed, data_seed"
+            f"space: {unknown[0]!r} is no setting of a trial and no argument of build, which takes"
+            f" {takes}; settings are lr, weight_decay, beta1, beta2, momentum, eps, init_scale,"
+            " rule, optimizer, seed, data_seed"
         )
-    order = [p for p in parameters.values() if p.kind is not Parameter.KEYWORD_ONLY and p.name not in arguments]
+    order = [
+        p
+        for p in parameters.values()
+        if p.kind is not Parameter.KEYWORD_ONLY and p.name not in arguments
+    ]
     several = any(p.kind is Parameter.VAR_POSITIONAL for p in parameters.values())
     missing = [name for name in sizes if name not in parameters]
-    if not takes_all and not several and len(missing) > len([p for p in order if p.name not in sizes]):
-        raise ValueError(f"build: expected a function of {' and '.join(sizes)}, got {signature(build)}")
-    _check_all_given([p for p in parameters.values() if p.name not in (*sizes, *arguments)], len(missing))
+    if (
+        not takes_all
+        and not several
+        and len(missing) > len([p for p in order if p.name not in sizes])
+    ):
+        raise ValueError(
+            f"build: expected a function of {' and '.join(sizes)}, got {signature(build)}"
+        )
+    _check_all_given(
+        [p for p in parameters.values() if p.name not in (*sizes, *arguments)], len(missing)
+    )
 
 
 def _check_all_given(left: Sequence[Parameter], by_order: int) -> None:
-    """A ValueError if `build` needs more than what it is given by name and, first of all, by order."""
-    taken = [p for p in left if p.kind in (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)][:by_order]
+    """A ValueError if `build` needs more than what it is given by name and, first of all, by
+    order."""
+    taken = [
+        p for p in left if p.kind in (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
+    ][:by_order]
     named = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
-    needed = [p.name for p in left if p not in taken and p.default is Parameter.empty and p.kind not in named]
+    needed = [
+        p.name
+        for p in left
+        if p not in taken and p.default is Parameter.empty and p.kind not in named
+    ]
     if needed:
-        remedy = (
-            f"{needed[0]}s=[...]" if needed[0] in SIZES else f'widths=[...], or {{"{needed[0]}": [...]}} in the space'
-        )
+        if needed[0] in SIZES:
+            remedy = f"{needed[0]}s=[...]"
+        else:
+            remedy = f'widths=[...], or {{"{needed[0]}": [...]}} in the space'
         raise ValueError(f"build: it needs {needed[0]}, and nothing gives it; expected {remedy}")
 
 

@@ -1,7 +1,8 @@
 """Checkpoints of `train`: whole tensors in one safetensors file, whoever wrote it.
 
-Shards are put together tensor by tensor, so that what four processes wrote one can read, and the reverse. Random states
-are those of every process, and are taken up if there are as many again. Nothing is pickled.
+Shards are put together tensor by tensor, so that what four processes wrote one can read, and the
+reverse. Random states are those of every process, and are taken up if there are as many again.
+Nothing is pickled.
 """
 
 import os
@@ -24,11 +25,14 @@ KIND = "train"
 class Kept:
     def __init__(self, path: Path, here: World):
         if path.suffix != checkpoints.SUFFIX:
-            raise ValueError(f"checkpoint: expected a file that ends in {checkpoints.SUFFIX}, got {path}")
-        self.path, self.here = path, here
+            raise ValueError(
+                f"checkpoint: expected a file that ends in {checkpoints.SUFFIX}, got {path}"
+            )
+        self.path = path
+        self.here = here
         _make_folder(path.parent)
 
-    # --- writing -----------------------------------------------------------------------------------------------------
+    # --- writing ----------------------------------------------------------------------------------
 
     def save(self, training: "Training") -> None:
         """All processes take part, the first one writes."""
@@ -56,7 +60,9 @@ class Kept:
         if not isinstance(value, Tensor):
             return value
         found = whole(value)
-        return found.cpu() if self.here.first else torch.empty(0)
+        if self.here.first:
+            return found.cpu()
+        return torch.empty(0)
 
     def _add(self, tensors: dict[str, Tensor], name: str, value: Tensor) -> None:
         if self.here.first:
@@ -67,9 +73,13 @@ class Kept:
         if self.here.device.type == "cuda":
             states["cuda"] = torch.cuda.get_rng_state(self.here.device)
         everyone = {kind: self.here.gathered(state) for kind, state in states.items()}
-        return {f"random.{kind}.{rank}": state for kind, all_ in everyone.items() for rank, state in enumerate(all_)}
+        return {
+            f"random.{kind}.{rank}": state
+            for kind, all_ in everyone.items()
+            for rank, state in enumerate(all_)
+        }
 
-    # --- reading -----------------------------------------------------------------------------------------------------
+    # --- reading ----------------------------------------------------------------------------------
 
     def restore(self, training: "Training") -> None:
         """Nothing if there is no file; a ValueError if it is of another training."""
@@ -77,24 +87,37 @@ class Kept:
             return
         found = checkpoints.load(self.path)
         if found is None or found[1].get("kind") != KIND:
-            raise ValueError(f"checkpoint: {self.path} is no checkpoint of train; remove it, or give another path")
+            raise ValueError(
+                f"checkpoint: {self.path} is no checkpoint of train; remove it, or give another"
+                " path"
+            )
         tensors, record = found
         self._compare(training, tensors, record)
         with torch.no_grad():
             for name, value in values(training).items():
                 value.copy_(like(tensors[f"model.{name}"], value))
-        self._restore_optimizer(training.optimizer, checkpoints.unpack(record["optimizer"], tensors))
+        self._restore_optimizer(
+            training.optimizer, checkpoints.unpack(record["optimizer"], tensors)
+        )
         self._restore_random(tensors)
-        training.losses, training.seconds = list(record["losses"]), float(record["seconds"])
+        training.losses = list(record["losses"])
+        training.seconds = float(record["seconds"])
         training.evaluation = [(int(step), float(value)) for step, value in record["evaluation"]]
 
-    def _compare(self, training: "Training", tensors: dict[str, Tensor], record: dict[str, Any]) -> None:
+    def _compare(
+        self, training: "Training", tensors: dict[str, Tensor], record: dict[str, Any]
+    ) -> None:
         remedy = "remove it, or give another path"
         ours = {f"model.{name}": tuple(value.shape) for name, value in values(training).items()}
-        theirs = {name: tuple(value.shape) for name, value in tensors.items() if name.startswith("model.")}
+        theirs = {
+            name: tuple(value.shape) for name, value in tensors.items() if name.startswith("model.")
+        }
         for name in ours | theirs:
             if ours.get(name) != theirs.get(name):
-                told = f"{name.removeprefix('model.')} is {theirs.get(name)} there and {ours.get(name)} here"
+                told = (
+                    f"{name.removeprefix('model.')} is {theirs.get(name)} there and"
+                    f" {ours.get(name)} here"
+                )
                 raise ValueError(f"checkpoint: {self.path} is of another model: {told}; {remedy}")
         asked = dict(training.identity)
         for name in asked | record["of"]:
@@ -110,9 +133,14 @@ class Kept:
         owner = dict(zip(numbers, tensors, strict=True))
 
         def placed(value: Any, p: Tensor) -> Any:
-            return like(value, p) if isinstance(value, Tensor) and value.dim() and value.shape == p.shape else value
+            if isinstance(value, Tensor) and value.dim() and value.shape == p.shape:
+                return like(value, p)
+            return value
 
-        state = {k: {name: placed(value, owner[k]) for name, value in of.items()} for k, of in state.items()}
+        state = {
+            k: {name: placed(value, owner[k]) for name, value in of.items()}
+            for k, of in state.items()
+        }
         optimizer.load_state_dict({"state": state, "param_groups": groups})
 
     def _restore_random(self, tensors: dict[str, Tensor]) -> None:

@@ -1,22 +1,27 @@
-"""The best learning rate of one size, with its uncertainty, from losses on a grid of rates and several seeds.
+"""The best learning rate of one size, with its uncertainty, from losses on a grid of rates and
+several seeds.
 
-With x = log2(lr) and the mean loss over seeds m(x), a parabola is fitted to the points within 1.5 octaves (at least one
-step of the grid) of the smallest m:
+With x = log2(lr) and the mean loss over seeds m(x), a parabola is fitted to the points within 1.5
+octaves (at least one step of the grid) of the smallest m:
 
     m(x) = m* + a (x - x*)^2
 
-Losses above three times the median excess in that window are cut there, so that a cliff, or a run that diverged
-(inf: above everything), pulls no harder than an ordinary point. In a window of three points, whose median a cliff moves,
-the limit is twice the excess two steps away (of a parabola, a neighbour's is at most once that). Two errors are added up:
+Losses above three times the median excess in that window are cut there, so that a cliff, or a run
+that diverged (inf: above everything), pulls no harder than an ordinary point. In a window of three
+points, whose median a cliff moves, the limit is twice the excess two steps away (of a parabola, a
+neighbour's is at most once that). Two errors are added up:
 
-    seeds       bootstrap: seeds are drawn again, all learning rates of a seed together; the spread is multiplied by
-                sqrt(S / (S - 1)), since S seeds drawn from S spread less than S new ones, and has S - 1 degrees of freedom
-    resolution  what the grid hides. 6 % of a step of the grid for smooth bowls (fits to bowls of several shapes, placed
-                anywhere between two points, scatter less); beside a cliff the parabola knows only the nearest point,
-                whose error is uniform over a step: 1/sqrt(12), and half of that with a cliff further off
+    seeds       bootstrap: seeds are drawn again, all learning rates of a seed together; the spread
+                is multiplied by sqrt(S / (S - 1)), since S seeds drawn from S spread less than S
+                new ones, and has S - 1 degrees of freedom
+    resolution  what the grid hides. 6 % of a step of the grid for smooth bowls (fits to bowls of
+    several shapes, placed
+                anywhere between two points, scatter less); beside a cliff the parabola knows only
+                the nearest point, whose error is uniform over a step: 1/sqrt(12), and half of that
+                with a cliff further off
 
-An optimum at the end of the grid is no number: it is beyond. Nor is there one where all losses are equal (flat), or where
-there is a single learning rate.
+An optimum at the end of the grid is no number: it is beyond. Nor is there one where all losses are
+equal (flat), or where there is a single learning rate.
 """
 
 from dataclasses import dataclass
@@ -27,18 +32,25 @@ import numpy as np
 from scipy.special import stdtrit
 
 REACH = 1.5  # octaves on either side of the smallest loss
-CUT, CUT_OF_THREE = 3.0, 2.0  # times the median excess; times that of the second neighbours
-SMOOTH, CLIFF = 0.06, 12**-0.5  # of a step of the grid
+CUT = 3.0
+CUT_OF_THREE = 2.0  # times the median excess; times that of the second neighbours
+SMOOTH = 0.06
+CLIFF = 12**-0.5  # of a step of the grid
 RESAMPLES = 1000
 AT_THE_END = 0.2  # a share of resamples with the optimum at the end of the grid that is too many
-INSIDE, BELOW, ABOVE, NOWHERE = "", "below", "above", "nowhere"
-FLAT, SINGLE = "flat", "single"
+INSIDE = ""
+BELOW = "below"
+ABOVE = "above"
+NOWHERE = "nowhere"
+FLAT = "flat"
+SINGLE = "single"
 EQUAL = 1e-9  # relative: losses that differ by rounding only
 
 
 @dataclass(frozen=True)
 class Curve:
-    """Losses of one size: one row a seed, one column a learning rate, in ascending order; inf where training diverged."""
+    """Losses of one size: one row a seed, one column a learning rate, in ascending order; inf where
+    training diverged."""
 
     size: int
     x: np.ndarray  # (rates,) log2(lr)
@@ -70,8 +82,10 @@ class Optimum:
 
 
 def optimum(curve: Curve, confidence: float = 0.95) -> Optimum:
-    """Of the mean over seeds; the interval has the given confidence, and is everything for a single seed."""
-    seeds, mean = len(curve.losses), curve.mean
+    """Of the mean over seeds; the interval has the given confidence, and is everything for a single
+    seed."""
+    seeds = len(curve.losses)
+    mean = curve.mean
     best = int(mean.argmin())
     if (beyond := _beyond(mean, best)) != INSIDE:
         return _no_number(curve, beyond, float(mean[best]))
@@ -80,12 +94,18 @@ def optimum(curve: Curve, confidence: float = 0.95) -> Optimum:
     for word, share in zip((BELOW, ABOVE), ends, strict=True):
         if share > AT_THE_END:
             return _no_number(curve, word, float(loss))
-    noise = float(drawn.std() * (seeds / (seeds - 1)) ** 0.5) if seeds > 1 else np.inf
+    if seeds > 1:
+        noise = float(drawn.std() * (seeds / (seeds - 1)) ** 0.5)
+    else:
+        noise = np.inf
     resolution = float(max(SMOOTH, CLIFF * cut) * np.diff(curve.x[best - 1 : best + 2]).max())
     error, freedom = combined([(1.0, noise, seeds - 1, resolution)])
     reach = quantile(freedom, confidence) * error
-    low, high = float(x - reach), float(x + reach)
-    return Optimum(curve.size, float(x), low, high, noise, resolution, seeds, float(loss), float(bend))
+    low = float(x - reach)
+    high = float(x + reach)
+    return Optimum(
+        curve.size, float(x), low, high, noise, resolution, seeds, float(loss), float(bend)
+    )
 
 
 def _beyond(mean: np.ndarray, best: int) -> str:
@@ -96,11 +116,16 @@ def _beyond(mean: np.ndarray, best: int) -> str:
     finite = mean[np.isfinite(mean)]
     if len(finite) > 1 and np.ptp(finite) <= EQUAL * np.abs(finite).max():
         return FLAT
-    return BELOW if best == 0 else ABOVE if best == len(mean) - 1 else INSIDE
+    if best == 0:
+        return BELOW
+    if best == len(mean) - 1:
+        return ABOVE
+    return INSIDE
 
 
 def _no_number(curve: Curve, beyond: str, loss: float) -> Optimum:
-    """An optimum beyond the grid is bounded on one side; where all rates diverged, it can only be a smaller one."""
+    """An optimum beyond the grid is bounded on one side; where all rates diverged, it can only be a
+    smaller one."""
     low = curve.x[-1] if beyond == ABOVE else -np.inf
     high = curve.x[0] if beyond in (BELOW, NOWHERE) else np.inf
     unknown = (float("nan"), float(low), float(high), np.inf, np.inf)
@@ -108,7 +133,8 @@ def _no_number(curve: Curve, beyond: str, loss: float) -> Optimum:
 
 
 def _resampled(curve: Curve) -> tuple[np.ndarray, tuple[float, float]]:
-    """Optima of curves with the seeds drawn again; and how often they are at the two ends of the grid."""
+    """Optima of curves with the seeds drawn again; and how often they are at the two ends of the
+    grid."""
     drawn = draws(len(curve.losses))
     means = curve.losses[drawn].mean(1)  # (resamples, rates)
     best = means.argmin(1)
@@ -124,15 +150,21 @@ def draws(seeds: int) -> np.ndarray:
     return np.random.default_rng(0).integers(seeds, size=(RESAMPLES, seeds))
 
 
-def vertex(x: np.ndarray, curves: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """For each row of losses: x*, a and m* of its parabola, and whether points were cut (1: beside the smallest, 1/2)."""
+def vertex(
+    x: np.ndarray, curves: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """For each row of losses: x*, a and m* of its parabola, and whether points were cut (1: beside
+    the smallest, 1/2)."""
     rows = np.arange(len(curves))
     best = curves.argmin(1).clip(1, len(x) - 2)
-    left, right = x[best] - x[best - 1], x[best + 1] - x[best]
+    left = x[best] - x[best - 1]
+    right = x[best + 1] - x[best]
     distance = x - x[best][:, None]
     near = np.abs(distance) <= np.maximum(REACH, np.maximum(left, right))[:, None] * (1 + 1e-9)
     excess = np.maximum(_above(curves, curves[rows, best]), 0)
-    ceiling = np.minimum(CUT * _typical(excess, near & (distance != 0)), _of_three(excess, best, near))
+    ceiling = np.minimum(
+        CUT * _typical(excess, near & (distance != 0)), _of_three(excess, best, near)
+    )
     fitted = np.minimum(excess, ceiling[:, None])
     constant, slope, bend = _parabolas(distance, fitted, near)
     shift = np.where(bend > 0, -slope / np.where(bend > 0, 2 * bend, 1), 0).clip(-left, right)
@@ -146,7 +178,9 @@ def vertex(x: np.ndarray, curves: np.ndarray) -> tuple[np.ndarray, np.ndarray, n
 
 def _above(curves: np.ndarray, lowest: np.ndarray) -> np.ndarray:
     """inf stays inf, also where nothing is finite."""
-    return np.where(np.isfinite(curves), curves - np.where(np.isfinite(lowest), lowest, 0)[:, None], np.inf)
+    return np.where(
+        np.isfinite(curves), curves - np.where(np.isfinite(lowest), lowest, 0)[:, None], np.inf
+    )
 
 
 def _typical(excess: np.ndarray, counted: np.ndarray) -> np.ndarray:
@@ -165,17 +199,22 @@ def _of_three(excess: np.ndarray, best: np.ndarray, near: np.ndarray) -> np.ndar
     return np.where(near.sum(1) == 3, CUT_OF_THREE * second, np.inf)
 
 
-def _parabolas(d: np.ndarray, y: np.ndarray, counted: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _parabolas(
+    d: np.ndarray, y: np.ndarray, counted: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Least squares for constant + slope d + bend d^2 in every row."""
     powers = np.stack([np.ones_like(d), d, d**2], axis=2)
     moments = np.einsum("rp,rpi,rpj->rij", counted.astype(float), powers, powers)
-    found = np.linalg.solve(moments, np.einsum("rp,rpi,rp->ri", counted.astype(float), powers, y)[..., None])[..., 0]
+    found = np.linalg.solve(
+        moments, np.einsum("rp,rpi,rp->ri", counted.astype(float), powers, y)[..., None]
+    )[..., 0]
     return found[:, 0], found[:, 1], found[:, 2]
 
 
 def combined(parts: list[tuple[float, float, int, float]]) -> tuple[float, float]:
-    """Standard error and degrees of freedom (Welch-Satterthwaite) of a sum of weight * estimate, each estimate with its
-    noise, the freedom that noise was estimated with, and its resolution, which is known."""
+    """Standard error and degrees of freedom (Welch-Satterthwaite) of a sum of weight * estimate,
+    each estimate with its noise, the freedom that noise was estimated with, and its resolution,
+    which is known."""
     noise = [(weight * sigma) ** 2 for weight, sigma, _, _ in parts]
     known = [(weight * resolution) ** 2 for weight, _, _, resolution in parts]
     total = sum(noise) + sum(known)

@@ -1,6 +1,7 @@
 """What one training left behind.
 
-final = held-out loss at the end, or the mean training loss of the last tenth of the steps; inf if it diverged
+final = held-out loss at the end, or the mean training loss of the last tenth of the steps; inf if
+it diverged
 """
 
 from collections.abc import Sequence
@@ -15,7 +16,8 @@ TAIL = 10  # the last 1/10 of the steps
 
 @dataclass(frozen=True)
 class Outcome:
-    """`losses[t]` is the training loss before update t. A run that diverged ends with the loss that was not finite."""
+    """`losses[t]` is the training loss before update t. A run that diverged ends with the loss that
+    was not finite."""
 
     key: str
     losses: np.ndarray = field(default_factory=lambda: np.zeros(0, np.float32))
@@ -41,11 +43,16 @@ class Outcome:
         return self.error is None
 
 
-def final_loss(losses: Sequence[float] | np.ndarray, evaluation: Sequence[tuple[int, float]], diverged: bool) -> float:
+def final_loss(
+    losses: Sequence[float] | np.ndarray, evaluation: Sequence[tuple[int, float]], diverged: bool
+) -> float:
     """The number that trials are compared by."""
     if diverged or not len(losses):
         return inf
-    value = evaluation[-1][1] if evaluation else recent_loss(losses, max(1, len(losses) // TAIL))
+    if evaluation:
+        value = evaluation[-1][1]
+    else:
+        value = recent_loss(losses, max(1, len(losses) // TAIL))
     return value if isfinite(value) else inf
 
 

@@ -1,4 +1,5 @@
-"""How a sweep goes: trials, steps a second, the time that is left, the best so far. Shown on terminals only."""
+"""How a sweep goes: trials, steps a second, the time that is left, the best so far. Shown on
+terminals only."""
 
 import time
 from collections.abc import Iterator, Mapping
@@ -16,10 +17,15 @@ class Progress:
     """Counts; `shown` draws. Steps of trials that end early count as done."""
 
     def __init__(self, total: int, steps: int, shown: Any = None):
-        self.total, self.steps = total, steps
-        self.done, self.best, self.told = 0, inf, ""
+        self.total = total
+        self.steps = steps
+        self.done = 0
+        self.best = inf
+        self.told = ""
         self._under_way: dict[str, int] = {}
-        self._trained, self._started, self._drawn = 0, time.monotonic(), 0.0
+        self._trained = 0
+        self._started = time.monotonic()
+        self._drawn = 0.0
         self._shown = shown
 
     def report(self, step: int, losses: Mapping[str, float]) -> None:
@@ -32,7 +38,8 @@ class Progress:
         self._trained += max(0, len(outcome.losses) - self._under_way.pop(trial.key, 0))
         self.done += 1
         if isfinite(outcome.final) and outcome.final < self.best:
-            self.best, self.told = outcome.final, str(trial)
+            self.best = outcome.final
+            self.told = str(trial)
         self._draw(always=True)
 
     def skip(self, trial: Trial, outcome: Outcome) -> None:
@@ -52,7 +59,9 @@ class Progress:
         self._drawn = now
         completed = self.done * self.steps + sum(self._under_way.values())
         best = f"best {self.best:.4g}: {self.told}" if isfinite(self.best) else ""
-        self._shown(completed, self.total * self.steps, f"{self.done}/{self.total} trials", self.rate, best)
+        self._shown(
+            completed, self.total * self.steps, f"{self.done}/{self.total} trials", self.rate, best
+        )
 
 
 @contextmanager
@@ -66,12 +75,15 @@ def shown(total: int, steps: int, quiet: bool) -> Iterator[Progress]:
     if quiet or not console.is_terminal or not total:
         yield Progress(total, steps)
         return
-    rate, best = TextColumn("{task.fields[rate]:.0f} steps/s"), TextColumn("{task.fields[best]}")
+    rate = TextColumn("{task.fields[rate]:.0f} steps/s")
+    best = TextColumn("{task.fields[best]}")
     columns = TextColumn("{task.description}"), BarColumn(), rate, TimeRemainingColumn(), best
     with Bar(*columns, console=console, transient=True) as bar:
         task = bar.add_task(f"0/{total} trials", total=total * steps, rate=0.0, best="")
 
         def draw(done: int, all_of_it: int, what: str, rate: float, best: str) -> None:
-            bar.update(task, completed=done, total=all_of_it, description=what, rate=rate, best=best)
+            bar.update(
+                task, completed=done, total=all_of_it, description=what, rate=rate, best=best
+            )
 
         yield Progress(total, steps, draw)

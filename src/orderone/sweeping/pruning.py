@@ -1,8 +1,10 @@
-"""Trials that will not be the best are stopped early, each compared with those of its own rule and size.
+"""Trials that will not be the best are stopped early, each compared with those of its own rule and
+size.
 
-"halving": after 1/8, 1/4 and 1/2 of the steps, the better half of all that came as far goes on. Members of a stack are
-compared with each other at once, trials that run later with those that were there before. "median" and pruners of Optuna
-judge by their own rules: most of them compare with trials that have ended.
+"halving": after 1/8, 1/4 and 1/2 of the steps, the better half of all that came as far goes on.
+Members of a stack are compared with each other at once, trials that run later with those that were
+there before. "median" and pruners of Optuna judge by their own rules: most of them compare with
+trials that have ended.
 """
 
 from collections.abc import Mapping
@@ -44,7 +46,9 @@ def read_pruner(given: Any, job: Job, space: Space) -> Pruner:
     if isinstance(given, str):
         given = optuna.pruners.MedianPruner(n_warmup_steps=job.steps // 5)
     if not isinstance(given, optuna.pruners.BasePruner):
-        raise ValueError(f"pruner: expected {' or '.join(NAMES)} or a pruner of Optuna, got {given!r}")
+        raise ValueError(
+            f"pruner: expected {' or '.join(NAMES)} or a pruner of Optuna, got {given!r}"
+        )
     return ByOptuna(optuna, given, job, space)
 
 
@@ -55,7 +59,8 @@ def arm_of(trial: Trial, space: Space) -> str:
 class Halving:
     def __init__(self, job: Job, space: Space):
         every = job.report_every
-        self._every, self._space = every, space
+        self._every = every
+        self._space = space
         self._rungs = {max(1, job.steps // part // every) * every for part in RUNGS}
         self._arms: dict[str, str] = {}
         self._losses: dict[tuple[str, int], dict[str, float]] = {}
@@ -89,11 +94,15 @@ class Halving:
 
 
 class ByOptuna:
-    """Every training is a trial of a study in memory, one study an arm; trials of the store are in it too."""
+    """Every training is a trial of a study in memory, one study an arm; trials of the store are in
+    it too."""
 
     def __init__(self, optuna: Any, pruner: Any, job: Job, space: Space):
         optuna.logging.set_verbosity(optuna.logging.WARNING)
-        self._optuna, self._pruner, self._job, self._space = optuna, pruner, job, space
+        self._optuna = optuna
+        self._pruner = pruner
+        self._job = job
+        self._space = space
         self._studies: dict[str, Any] = {}
         self._running: dict[str, Any] = {}  # trials of Optuna
         self._trials: dict[str, Trial] = {}
@@ -107,10 +116,13 @@ class ByOptuna:
         every = self._job.report_every
         steps = range(every, len(outcome.losses), every)
         values = {step: recent_loss(outcome.losses[:step], every) for step in steps}
-        self._study(trial).add_trial(self._optuna.trial.create_trial(value=outcome.final, intermediate_values=values))
+        self._study(trial).add_trial(
+            self._optuna.trial.create_trial(value=outcome.final, intermediate_values=values)
+        )
 
     def report(self, step: int, losses: Mapping[str, float]) -> set[str]:
-        """All are told before any is judged, so that members of a stack may be compared with each other."""
+        """All are told before any is judged, so that members of a stack may be compared with each
+        other."""
         for key, loss in losses.items():
             if key not in self._running:
                 self._running[key] = self._study(self._trials[key]).ask()

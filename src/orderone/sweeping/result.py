@@ -21,10 +21,14 @@ REPEATS = ("seed", "data_seed")
 
 
 class Interrupted(KeyboardInterrupt):
-    """Ctrl-C or SIGTERM, after everything was saved. `sweep` holds what is done; the same call goes on from there."""
+    """Ctrl-C or SIGTERM, after everything was saved. `sweep` holds what is done; the same call goes
+    on from there."""
 
     def __init__(self, sweep: "Sweep"):
-        remedy = "the same call goes on from here" if sweep.store else "give store= to go on from such a place"
+        if sweep.store:
+            remedy = "the same call goes on from here"
+        else:
+            remedy = "give store= to go on from such a place"
         super().__init__(f"interrupted: {sweep.summary}; {remedy}")
         self.sweep = sweep
 
@@ -42,9 +46,11 @@ class Sweep:
 
     @staticmethod
     def load(store: Any, job: Any = None) -> "Sweep":
-        """What a store has of one sweep: the newest, or the one whose fingerprint begins with `job`.
+        """What a store has of one sweep: the newest, or the one whose fingerprint begins with
+        `job`.
 
-        Sweeps that differ in more than their space (steps, data, code) are kept apart, and named in the notes.
+        Sweeps that differ in more than their space (steps, data, code) are kept apart, and named in
+        the notes.
         """
         jobs = read_jobs(store)
         if not jobs and job is None:
@@ -52,7 +58,8 @@ class Sweep:
         one = chosen(jobs, job, store)
         found = read_store(store, one.fingerprint)
         notes = [
-            f"another sweep is here too: {other.unlike(one)}; Sweep.load(store, job={other.name!r}) reads it"
+            f"another sweep is here too: {other.unlike(one)}; Sweep.load(store, job={other.name!r})"
+            " reads it"
             for other in jobs
             if other != one
         ]
@@ -64,10 +71,16 @@ class Sweep:
         """One row a trial: its settings, `loss` (what trials are compared by), and how it ended."""
         import pandas
 
-        rows = [_row(trial, self.outcomes[key]) for key, trial in self.trials.items() if key in self.outcomes]
+        rows = [
+            _row(trial, self.outcomes[key])
+            for key, trial in self.trials.items()
+            if key in self.outcomes
+        ]
         names = dict.fromkeys(name for row in rows for name in row)
         settings = [name for name in (*KNOWN, *names) if name in names and name not in _FACTS]
-        return pandas.DataFrame(rows, columns=pandas.Index(list(dict.fromkeys([*settings, *_FACTS]))))
+        return pandas.DataFrame(
+            rows, columns=pandas.Index(list(dict.fromkeys([*settings, *_FACTS])))
+        )
 
     @property
     def curves(self) -> "pandas.DataFrame":
@@ -80,7 +93,9 @@ class Sweep:
             return pandas.DataFrame({"key": [], "step": [], "loss": []})
         keys = np.repeat([key for key, _ in found], [len(losses) for _, losses in found])
         steps = np.concatenate([np.arange(len(losses)) for _, losses in found])
-        return pandas.DataFrame({"key": keys, "step": steps, "loss": np.concatenate([losses for _, losses in found])})
+        return pandas.DataFrame(
+            {"key": keys, "step": steps, "loss": np.concatenate([losses for _, losses in found])}
+        )
 
     def best(self) -> "pandas.DataFrame":
         """For every rule and size, the settings with the lowest loss, on average over seeds."""
@@ -88,7 +103,11 @@ class Sweep:
         frame = frame[frame["status"].isin(["done", "diverged"])]
         arm = [name for name in ARM if name in frame]
         tuned = [name for name in frame if name not in (*arm, *REPEATS, *_FACTS)]
-        means = frame.groupby([*arm, *tuned], dropna=False, sort=False)["loss"].agg(["mean", "size"]).reset_index()
+        means = (
+            frame.groupby([*arm, *tuned], dropna=False, sort=False)["loss"]
+            .agg(["mean", "size"])
+            .reset_index()
+        )
         means = means.rename(columns={"mean": "loss", "size": "seeds"})
         means["seeds"] = means["seeds"].astype(int)
         order = means.sort_values("loss", kind="stable").drop_duplicates(arm)
@@ -104,10 +123,14 @@ class Sweep:
         """The base and the plan that learning rates belong to."""
         if self.job is None:
             return {}
-        sizes = {name: {trial.get(name) for trial in self.trials.values()} for name in ("width", "depth")}
+        sizes = {
+            name: {trial.get(name) for trial in self.trials.values()} for name in ("width", "depth")
+        }
         growing = next((name for name, found in sizes.items() if len(found) > 1), "width")
         made = {"options": dict(self.job.plan_options), "build": self.job.build}
-        return made | ({"base": self.job.base_sizes[growing]} if growing in self.job.base_sizes else {})
+        return made | (
+            {"base": self.job.base_sizes[growing]} if growing in self.job.base_sizes else {}
+        )
 
     @property
     def summary(self) -> str:
@@ -115,12 +138,17 @@ class Sweep:
         for key in self.trials:
             status = self.outcomes[key].status if key in self.outcomes else "not run"
             counts[status] = counts.get(status, 0) + 1
-        return f"{len(self.trials)} trials: " + ", ".join(f"{number} {status}" for status, number in counts.items())
+        return f"{len(self.trials)} trials: " + ", ".join(
+            f"{number} {status}" for status, number in counts.items()
+        )
 
     def __str__(self) -> str:
         lines = [self.summary + (f" ({self.store})" if self.store else "")]
         if self.outcomes:
-            lines += ["best for every rule and size, mean over seeds:", self.best().to_string(index=False)]
+            lines += [
+                "best for every rule and size, mean over seeds:",
+                self.best().to_string(index=False),
+            ]
         return "\n".join([*lines, *(f"note: {note}" for note in self.notes)])
 
 

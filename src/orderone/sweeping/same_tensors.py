@@ -1,4 +1,5 @@
-"""Trials of one architecture have the same tensors, whatever their seeds: else their losses are not to be compared."""
+"""Trials of one architecture have the same tensors, whatever their seeds: else their losses are not
+to be compared."""
 
 from collections.abc import Mapping
 
@@ -8,7 +9,8 @@ Shapes = Mapping[str, tuple[int, ...]]
 
 
 class SameTensors:
-    """What the first trial of every architecture has. It is small, and travels with a job to other processes."""
+    """What the first trial of every architecture has. It is small, and travels with a job to other
+    processes."""
 
     def __init__(self) -> None:
         self._first: dict[str, tuple[str, Shapes]] = {}
@@ -19,11 +21,13 @@ class SameTensors:
         for name in [*expected, *shapes]:
             if expected.get(name) != shapes.get(name):
                 raise ValueError(
-                    f"build: expected the same tensors from every call with the same sizes; {name} is "
-                    f"{_told(expected.get(name))} for ({first}) and {_told(shapes.get(name))} for ({trial}); let build "
-                    "depend on its arguments alone"
+                    f"build: expected the same tensors from every call with the same sizes; {name}"
+                    f" is {_told(expected.get(name))} for ({first}) and {_told(shapes.get(name))}"
+                    f" for ({trial}); let build depend on its arguments alone"
                 )
 
 
 def _told(shape: tuple[int, ...] | None) -> str:
-    return "missing" if shape is None else f"of shape {shape}"
+    if shape is None:
+        return "missing"
+    return f"of shape {shape}"

@@ -1,4 +1,5 @@
-"""Which points are trained: all of a grid, random ones, or those that a sampler of Optuna asks for, some at a time."""
+"""Which points are trained: all of a grid, random ones, or those that a sampler of Optuna asks for,
+some at a time."""
 
 import copy
 import warnings
@@ -41,17 +42,21 @@ class Listed:
         self.total = len(self._trials)
 
     def ask(self, results: Results) -> list[Trial]:
-        asked, self._trials = self._trials, []
+        asked = self._trials
+        self._trials = []
         return asked
 
 
-def read_sampler(given: Any, job: Job, space: Space, trials: Any, batch: int | None, seed: int) -> Sampler:
+def read_sampler(
+    given: Any, job: Job, space: Space, trials: Any, batch: int | None, seed: int
+) -> Sampler:
     """By name, or a sampler of Optuna."""
     name = one_of(given, NAMES, "sampler") if isinstance(given, str) else "optuna"
     if name == "grid":
         if trials is not None:
             raise ValueError(
-                f'trials: a grid has its own number; leave it out, or say sampler="random"; got {trials!r}'
+                'trials: a grid has its own number; leave it out, or say sampler="random"; got'
+                f" {trials!r}"
             )
         return Listed(job, space, list(space.grid()))
     optuna = None if name == "random" else _optuna_for(given)
@@ -60,26 +65,34 @@ def read_sampler(given: Any, job: Job, space: Space, trials: Any, batch: int | N
         return Listed(job, space, list(space.draw(number, seed)))
     if not space.tuned:
         raise ValueError("space: expected something to tune, such as lr; got seeds alone")
-    return Adaptive(optuna, job, space, lambda done: _sampler(optuna, given, done, seed), number, batch or BATCH)
+    return Adaptive(
+        optuna, job, space, lambda done: _sampler(optuna, given, done, seed), number, batch or BATCH
+    )
 
 
 def _wanted(trials: Any, name: str) -> Any:
     if trials is None:
-        raise ValueError(f"trials: expected how many points to try for every rule and size, since sampler is {name}")
+        raise ValueError(
+            "trials: expected how many points to try for every rule and size, since sampler is"
+            f" {name}"
+        )
     return trials
 
 
 def _optuna_for(given: Any) -> Any:
     optuna = need("optuna", "optuna", "for this sampler")
     if not isinstance(given, (str, optuna.samplers.BaseSampler)):
-        raise ValueError(f"sampler: expected {', '.join(NAMES)} or a sampler of Optuna, got {given!r}")
+        raise ValueError(
+            f"sampler: expected {', '.join(NAMES)} or a sampler of Optuna, got {given!r}"
+        )
     if given == "cmaes":
         need("cmaes", "optuna", "for this sampler")
     return optuna
 
 
 def _sampler(optuna: Any, given: Any, done: int, seed: int) -> Any:
-    """A fresh one for each arm. Where points are `done` it starts elsewhere: else it would ask for them again."""
+    """A fresh one for each arm. Where points are `done` it starts elsewhere: else it would ask for
+    them again."""
     if not isinstance(given, str):
         own = copy.deepcopy(given)
         if done:
@@ -89,26 +102,44 @@ def _sampler(optuna: Any, given: Any, done: int, seed: int) -> Any:
     if given.lower() == "cmaes":
         return optuna.samplers.CmaEsSampler(seed=seed)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the liar is called experimental: it keeps points of a batch apart
+        warnings.simplefilter(
+            "ignore"
+        )  # the liar is called experimental: it keeps points of a batch apart
         return optuna.samplers.TPESampler(seed=seed, constant_liar=True)
 
 
-# --- Optuna ---------------------------------------------------------------------------------------------------------
+# --- Optuna ---------------------------------------------------------------------------------------
 
 
 class Adaptive:
     """A study for every arm, asked for some points at a time and told the mean over seeds.
 
-    The studies live in memory and are made again from the store: points that are there count as tried, and points of
-    which some seeds are missing come first.
+    The studies live in memory and are made again from the store: points that are there count as
+    tried, and points of which some seeds are missing come first.
     """
 
-    def __init__(self, optuna: Any, job: Job, space: Space, sampler: Callable[[int], Any], number: int, batch: int):
+    def __init__(
+        self,
+        optuna: Any,
+        job: Job,
+        space: Space,
+        sampler: Callable[[int], Any],
+        number: int,
+        batch: int,
+    ):
         optuna.logging.set_verbosity(optuna.logging.WARNING)
-        self._optuna, self._job, self._space, self._number, self._batch = optuna, job, space, number, batch
-        self._distributions = {name: _distribution(optuna, values) for name, values in space.tuned.items()}
-        self._arms, self._repeats = space.all_arms(), space.all_repeats()
-        self._sampler, self._studies = sampler, []
+        self._optuna = optuna
+        self._job = job
+        self._space = space
+        self._number = number
+        self._batch = batch
+        self._distributions = {
+            name: _distribution(optuna, values) for name, values in space.tuned.items()
+        }
+        self._arms = space.all_arms()
+        self._repeats = space.all_repeats()
+        self._sampler = sampler
+        self._studies = []
         self._asked: list[list[tuple[Any, Point]]] = [[] for _ in self._arms]
         self._left: list[int] | None = None
         self.total = number * len(self._arms) * len(self._repeats)
@@ -146,14 +177,20 @@ class Adaptive:
 
     def _value(self, arm: Point, point: Point, results: Results) -> float:
         """The mean over seeds; NaN if one of them has no result."""
-        found = [results[trial.key][1] for trial in self._trials(arm, point) if trial.key in results]
+        found = [
+            results[trial.key][1] for trial in self._trials(arm, point) if trial.key in results
+        ]
         if len(found) < len(self._repeats) or not all(outcome.finished for outcome in found):
             return nan
         return float(np.mean([outcome.final for outcome in found]))
 
     def _recall(self, arm: Point, results: Results) -> list[Point]:
         """A study with the points of earlier runs: those that are complete."""
-        points = {canonical(point): point for trial, _ in results.values() if (point := self._point(trial, arm))}
+        points = {
+            canonical(point): point
+            for trial, _ in results.values()
+            if (point := self._point(trial, arm))
+        }
         values = {name: self._value(arm, point, results) for name, point in points.items()}
         study = self._optuna.create_study(sampler=self._sampler(len(points)))
         for name, point in points.items():
@@ -161,13 +198,16 @@ class Adaptive:
                 study.enqueue_trial(point)
                 continue
             study.add_trial(
-                self._optuna.trial.create_trial(params=point, distributions=self._distributions, value=values[name])
+                self._optuna.trial.create_trial(
+                    params=point, distributions=self._distributions, value=values[name]
+                )
             )
         self._studies.append(study)
         return [point for name, point in points.items() if not isnan(values[name])]
 
     def _point(self, trial: Trial, arm: Point) -> Point | None:
-        """What is tuned in a trial, if it belongs to this job and arm and its values could have been asked for."""
+        """What is tuned in a trial, if it belongs to this job and arm and its values could have
+        been asked for."""
         settings = dict(trial.settings)
         point = {name: settings.pop(name) for name in self._space.tuned if name in settings}
         fits = trial.job == self._job.fingerprint and len(point) == len(self._space.tuned)

@@ -4,7 +4,8 @@
     f(t) = final + (1 - final) s(p)                p = (t - warmup) / (steps - warmup), at most 1
     s(p) = 1 (constant),  1 - p (linear),  (1 + cos(pi p)) / 2 (cosine)
 
-`final` is a fraction of the peak, not a learning rate: an absolute floor would give all groups the same number.
+`final` is a fraction of the peak, not a learning rate: an absolute floor would give all groups the
+same number.
 """
 
 import math
@@ -27,7 +28,8 @@ SHAPES: dict[str, Callable[[float], float]] = {
 
 @dataclass(frozen=True)
 class Schedule:
-    """The factor at a step; `LambdaLR(optimizer, schedule)` is a scheduler of torch. It can be pickled and compared."""
+    """The factor at a step; `LambdaLR(optimizer, schedule)` is a scheduler of torch. It can be
+    pickled and compared."""
 
     name: str
     steps: int
@@ -50,17 +52,25 @@ def schedule(name: Name | Factor, steps: Count, warmup: Count = 0, final: Number
         warmup: Updates during which the factor rises to 1; part of `steps`.
         final: What linear and cosine end at, as a fraction of the peak.
     """
-    steps, warmup = count(steps, "steps"), count(warmup, "warmup", least=0)
+    steps = count(steps, "steps")
+    warmup = count(warmup, "warmup", least=0)
     if callable(name):
         return _own(name, warmup)
     if warmup > steps:
-        raise ValueError(f"warmup: expected at most the {steps} steps of the run, got {warmup}; take fewer")
-    return Schedule(one_of(name, SHAPES, "schedule"), steps, warmup, real(final, "final", least=0, most=1))
+        raise ValueError(
+            f"warmup: expected at most the {steps} steps of the run, got {warmup}; take fewer"
+        )
+    return Schedule(
+        one_of(name, SHAPES, "schedule"), steps, warmup, real(final, "final", least=0, most=1)
+    )
 
 
 def _own(factor: Factor, warmup: int) -> Factor:
     if warmup:
-        raise ValueError(f"warmup: expected 0 beside a schedule of your own, got {warmup}; put it into the function")
+        raise ValueError(
+            f"warmup: expected 0 beside a schedule of your own, got {warmup}; put it into the"
+            " function"
+        )
     first: Any = factor(0)
     real(first, "schedule(0)", least=0)
     return factor

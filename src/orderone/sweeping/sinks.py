@@ -1,4 +1,5 @@
-"""Where the numbers of a training go: a file of JSON lines, TensorBoard, Weights & Biases, or anything like them."""
+"""Where the numbers of a training go: a file of JSON lines, TensorBoard, Weights & Biases, or
+anything like them."""
 
 import json
 import math
@@ -34,7 +35,9 @@ class JSONLines:
         self.file.writelines(kept)
 
     def _lines(self) -> list[str]:
-        return self.path.read_text(encoding="utf-8").splitlines(keepends=True) if self.path.exists() else []
+        if self.path.exists():
+            return self.path.read_text(encoding="utf-8").splitlines(keepends=True)
+        return []
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
         known = {
@@ -59,14 +62,17 @@ class TensorBoard:
     """Event files in a folder; `options` go to `torch.utils.tensorboard.SummaryWriter`."""
 
     def __init__(self, folder: str | PathLike[str], **options: Any):
-        self.folder, self.options = folder, options
+        self.folder = folder
+        self.options = options
 
     def start(self, step: int) -> None:
         need("tensorboard", "tensorboard", "to write event files")
         from torch.utils.tensorboard import SummaryWriter
 
         # purged from the first report that will come again
-        self.writer = SummaryWriter(str(self.folder), purge_step=step + 1 if step else None, **self.options)
+        self.writer = SummaryWriter(
+            str(self.folder), purge_step=step + 1 if step else None, **self.options
+        )
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
         for name, value in values.items():
@@ -77,7 +83,8 @@ class TensorBoard:
 
 
 class WandB:
-    """A run of Weights & Biases; `options` go to `wandb.init` (project, name, mode="offline", ...)."""
+    """A run of Weights & Biases; `options` go to `wandb.init` (project, name, mode="offline",
+    ...)."""
 
     def __init__(self, **options: Any):
         self.options = options
@@ -106,6 +113,6 @@ def _sink(given: Any) -> Sink:
     if isinstance(given, Sink):
         return given
     raise ValueError(
-        f"sinks: expected a path that ends in .jsonl, TensorBoard(folder), WandB(...) or an object with start, log and "
-        f"close; got {given!r}"
+        "sinks: expected a path that ends in .jsonl, TensorBoard(folder), WandB(...) or an object"
+        f" with start, log and close; got {given!r}"
     )

@@ -1,4 +1,5 @@
-"""What to train on, in the forms that people have it: a task, a function of (step, seed), or a single batch."""
+"""What to train on, in the forms that people have it: a task, a function of (step, seed), or a
+single batch."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,14 +13,15 @@ from orderone.measure.batches import Loss, call_inputs, is_batch
 from orderone.sweeping.fingerprint import identity
 
 WANTED = (
-    "data: expected a task (orderone.data), a function of (step, seed) that returns a batch, or one batch for all steps; "
-    "got {}"
+    "data: expected a task (orderone.data), a function of (step, seed) that returns a batch, or one"
+    " batch for all steps; got {}"
 )
 
 
 @dataclass(frozen=True)
 class Source:
-    """`batch(step, seed)` is the same for the same arguments; `stacked`, if there is one, gives those of many seeds."""
+    """`batch(step, seed)` is the same for the same arguments; `stacked`, if there is one, gives
+    those of many seeds."""
 
     name: Any  # identifies the data in a fingerprint
     batch: Callable[[int, int], Any]
@@ -38,8 +40,8 @@ class Source:
         if isinstance(found, Mapping) or any(isinstance(x, Tensor) for x in tree_leaves(found)):
             return found
         raise ValueError(
-            f"data: expected a batch (a tensor, a dict of keyword arguments, a pair of inputs and targets) for step "
-            f"{step}, got {type(found).__name__}; does the function return it?"
+            "data: expected a batch (a tensor, a dict of keyword arguments, a pair of inputs and"
+            f" targets) for step {step}, got {type(found).__name__}; does the function return it?"
         )
 
 
@@ -74,6 +76,8 @@ def moved(batch: Any, device: torch.device, precision: str) -> Any:
     def move(x: Any) -> Any:
         if not isinstance(x, Tensor):
             return x
-        return x.to(device, torch.float64) if precision == "float64" and x.is_floating_point() else x.to(device)
+        if precision == "float64" and x.is_floating_point():
+            return x.to(device, torch.float64)
+        return x.to(device)
 
     return tree_map(move, dict(batch) if isinstance(batch, Mapping) else batch)

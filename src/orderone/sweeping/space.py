@@ -1,4 +1,5 @@
-"""The points to train: what is compared (rules, sizes), what is repeated (seeds), and what is tuned.
+"""The points to train: what is compared (rules, sizes), what is repeated (seeds), and what is
+tuned.
 
 arms     rule x optimizer x width x depth                  each has an optimum of its own
 repeats  seed x data_seed                                  a point is judged by their mean
@@ -36,12 +37,17 @@ class LogGrid(tuple[float, ...]):
 
 
 def log_grid(low: Number, high: Number, n: Count) -> LogGrid:
-    """`n` values from `low` to `high` at equal ratios: log_grid(1e-4, 1e-1, 4) is 1e-4, 1e-3, 1e-2, 1e-1."""
-    low, high, n = real(low, "low", above=0), real(high, "high", above=0), count(n, "n", most=MOST)
+    """`n` values from `low` to `high` at equal ratios: log_grid(1e-4, 1e-1, 4) is 1e-4, 1e-3, 1e-2,
+    1e-1."""
+    low = real(low, "low", above=0)
+    high = real(high, "high", above=0)
+    n = count(n, "n", most=MOST)
     if high < low or (n > 1 and high == low):
         raise ValueError(f"log_grid: expected low < high, got {low:g} and {high:g}")
     if n == 1 and low != high:
-        raise ValueError(f"log_grid: one value cannot reach from {low:g} to {high:g}; take n = 2 or more")
+        raise ValueError(
+            f"log_grid: one value cannot reach from {low:g} to {high:g}; take n = 2 or more"
+        )
     steps = max(n - 1, 1)
     return LogGrid(float(f"{low * (high / low) ** (i / steps):.{_DIGITS}g}") for i in range(n))
 
@@ -88,36 +94,51 @@ def _product(axes: Mapping[str, Iterable[Scalar]]) -> Iterator[Point]:
 def _draw(values: Sequence[Scalar], generator: random.Random) -> Scalar:
     if not isinstance(values, LogGrid):
         return generator.choice(values)
-    low, high = float(values[0]), float(values[-1])
+    low = float(values[0])
+    high = float(values[-1])
     return float(f"{low * (high / low) ** generator.random():.{_DIGITS}g}")
 
 
-# --- reading --------------------------------------------------------------------------------------------------------
+# --- reading --------------------------------------------------------------------------------------
 
 
 def read_space(space: Any, widths: Any, depths: Any, rule: Any, optimizer: Any) -> Space:
     if not isinstance(space, Mapping):
-        raise ValueError(f'space: expected a mapping such as {{"lr": [1e-3, 1e-2]}}, got {type(space).__name__}')
+        raise ValueError(
+            f'space: expected a mapping such as {{"lr": [1e-3, 1e-2]}}, got {type(space).__name__}'
+        )
     if not space:
-        raise ValueError('space: expected at least one setting to vary, such as {"lr": [1e-3, 1e-2]}; got none')
+        raise ValueError(
+            'space: expected at least one setting to vary, such as {"lr": [1e-3, 1e-2]}; got none'
+        )
     axes = {str(name): _values(name, values) for name, values in space.items()}
     given = {"width": widths, "depth": depths}
     twice = [name for name in SIZES if name in axes]
     if twice:
-        raise ValueError(f"space: {twice[0]} does not belong here; give {twice[0]}s=[...] beside the space")
+        raise ValueError(
+            f"space: {twice[0]} does not belong here; give {twice[0]}s=[...] beside the space"
+        )
     arms = {name: _sizes(name, sizes) for name, sizes in given.items() if sizes is not None}
     ruled, own = _rules(axes.pop("rule", None) or _values("rule", rule))
-    optimizers, classes = _optimizers(axes.pop("optimizer", None) or _values("optimizer", optimizer))
+    optimizers, classes = _optimizers(
+        axes.pop("optimizer", None) or _values("optimizer", optimizer)
+    )
     arms |= {"rule": ruled, "optimizer": optimizers}
-    repeats = {"seed": (0,)} | {name: _seeds(name, axes.pop(name)) for name in SEEDS if name in axes}
-    return Space(arms, repeats, {name: _tuned(name, values) for name, values in axes.items()}, own, classes)
+    repeats = {"seed": (0,)} | {
+        name: _seeds(name, axes.pop(name)) for name in SEEDS if name in axes
+    }
+    return Space(
+        arms, repeats, {name: _tuned(name, values) for name, values in axes.items()}, own, classes
+    )
 
 
 def _values(name: Any, values: Any) -> Sequence[Any]:
     """Several values as a sequence; one is a sequence of one."""
     if isinstance(values, (LogGrid, range)):
         found: Sequence[Any] = values
-    elif isinstance(values, (str, bytes, type, Mapping, Parameterization)) or not hasattr(values, "__iter__"):
+    elif isinstance(values, (str, bytes, type, Mapping, Parameterization)) or not hasattr(
+        values, "__iter__"
+    ):
         found = (values,)
     else:
         found = tuple(
@@ -139,7 +160,10 @@ def _seeds(name: str, given: Sequence[Any]) -> tuple[int, ...]:
 
 def _rules(given: Sequence[Any]) -> tuple[tuple[str, ...], dict[str, Any]]:
     own = {rule.name: rule for rule in given if isinstance(rule, Parameterization)}
-    named = [rule.name if isinstance(rule, Parameterization) else one_of(rule, rules.names(), "rule") for rule in given]
+    named = [
+        rule.name if isinstance(rule, Parameterization) else one_of(rule, rules.names(), "rule")
+        for rule in given
+    ]
     return tuple(dict.fromkeys(named)), own
 
 
@@ -151,7 +175,10 @@ def _optimizers(given: Sequence[Any]) -> tuple[tuple[str, ...], dict[str, type[O
         if a.user_class is None:
             continue
         if classes.setdefault(a.label, a.user_class) is not a.user_class:
-            raise ValueError(f"optimizer: two classes are called {a.label}; rename one of them, or make two sweeps")
+            raise ValueError(
+                f"optimizer: two classes are called {a.label}; rename one of them, or make two"
+                " sweeps"
+            )
     return tuple(dict.fromkeys(a.label for a in found)), classes
 
 
@@ -174,7 +201,9 @@ def _tuned(name: str, values: Sequence[Any]) -> Sequence[Scalar]:
         return tuple(dict.fromkeys(real(value, name, **_RANGES[name]) for value in values))
     for value in values:
         if not isinstance(value, (bool, int, float, str, type(None))) or value != value:
-            raise ValueError(f"{name}: expected numbers, words or None as arguments of build, got {value!r}")
+            raise ValueError(
+                f"{name}: expected numbers, words or None as arguments of build, got {value!r}"
+            )
     return values
 
 

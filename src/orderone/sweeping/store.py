@@ -1,8 +1,8 @@
 """Outcomes in one SQLite file. One process writes, any number read.
 
-Every outcome is a transaction of its own in the write-ahead log: a process that is killed loses none that it had added,
-and leaves no half of one. An outcome that cannot be written (full disk, locked file) is kept in memory and tried again
-with the next: training goes on.
+Every outcome is a transaction of its own in the write-ahead log: a process that is killed loses
+none that it had added, and leaves no half of one. An outcome that cannot be written (full disk,
+locked file) is kept in memory and tried again with the next: training goes on.
 """
 
 import json
@@ -32,7 +32,10 @@ CREATE TABLE trials (
     seconds REAL NOT NULL, error TEXT, facts TEXT NOT NULL, finished_at REAL NOT NULL);
 CREATE INDEX trials_of_a_job ON trials (job);
 """
-_COLUMNS = "key, job, settings, final, losses, kind, evaluation, diverged_at, stopped_at, seconds, error, facts"
+_COLUMNS = (
+    "key, job, settings, final, losses, kind, evaluation, diverged_at, stopped_at, seconds, error,"
+    " facts"
+)
 
 
 class Store:
@@ -48,7 +51,9 @@ class Store:
             with _explained(self.path):
                 self._database = _opened(self.path, patience)
         except BaseException:
-            if self._lock is not None and not before:  # nothing is left beside a file that is no store
+            if (
+                self._lock is not None and not before
+            ):  # nothing is left beside a file that is no store
                 _lock_path(self.path).unlink(missing_ok=True)
             _release(self._lock)
             raise
@@ -59,9 +64,12 @@ class Store:
         return self.path.with_name(f"{self.path.name}.checkpoints")
 
     def describe(self, fingerprint: str, described: dict[str, Any]) -> None:
-        """What a fingerprint was made of, for whoever asks why two trials are not the same. The last one is the newest."""
+        """What a fingerprint was made of, for whoever asks why two trials are not the same. The
+        last one is the newest."""
         with _explained(self.path):
-            self._database.execute("INSERT OR REPLACE INTO jobs VALUES (?, ?)", (fingerprint, canonical(described)))
+            self._database.execute(
+                "INSERT OR REPLACE INTO jobs VALUES (?, ?)", (fingerprint, canonical(described))
+            )
 
     def add(self, trial: Trial, outcome: Outcome) -> None:
         """On disk when this returns; or else in `unsaved`, with a warning."""
@@ -75,11 +83,14 @@ class Store:
         try:
             rows = [_row(trial, outcome) for trial, outcome in self.unsaved.values()]
             with _transaction(self._database):
-                self._database.executemany(f"INSERT OR REPLACE INTO trials VALUES ({','.join('?' * 14)})", rows)
+                self._database.executemany(
+                    f"INSERT OR REPLACE INTO trials VALUES ({','.join('?' * 14)})", rows
+                )
         except sqlite3.Error as error:
             self._complain(str(error))
             return False
-        self.unsaved, self.trouble = {}, None
+        self.unsaved = {}
+        self.trouble = None
         return True
 
     def _complain(self, why: str) -> None:
@@ -88,8 +99,8 @@ class Store:
                 "PRAGMA busy_timeout = 1000"
             )  # it waited once; the trainings must not wait each time
             warnings.warn(
-                f"store: {self.path} cannot be written ({why}); training goes on, and what is done is kept in memory and "
-                f"tried again. {_remedy(why)}",
+                f"store: {self.path} cannot be written ({why}); training goes on, and what is done"
+                f" is kept in memory and tried again. {_remedy(why)}",
                 stacklevel=4,
             )
         self.trouble = why
@@ -119,12 +130,19 @@ def read_store(path: Any, job: str | None = None) -> dict[str, tuple[Trial, Outc
 
 @contextmanager
 def reading(path: Any) -> Iterator[sqlite3.Connection | None]:
-    """Also while another process writes to it, and from a folder that cannot be written; None if there is nothing yet."""
+    """Also while another process writes to it, and from a folder that cannot be written; None if
+    there is nothing yet."""
     path = _path(path)
     if not path.is_file():
-        raise ValueError(f"store: {path} does not exist; expected a file that orderone.sweep(store=...) has written")
+        raise ValueError(
+            f"store: {path} does not exist; expected a file that orderone.sweep(store=...) has"
+            " written"
+        )
     way = "mode=ro" if os.access(path.parent, os.W_OK) else "immutable=1"
-    with _explained(path), closing(sqlite3.connect(f"{path.absolute().as_uri()}?{way}", uri=True)) as database:
+    with (
+        _explained(path),
+        closing(sqlite3.connect(f"{path.absolute().as_uri()}?{way}", uri=True)) as database,
+    ):
         if _is_new(database):  # whoever made it has not come further
             yield None
             return
@@ -138,17 +156,28 @@ def _path(given: Any) -> Path:
     return Path(given)
 
 
-# --- rows -----------------------------------------------------------------------------------------------------------
+# --- rows -----------------------------------------------------------------------------------------
 
 
 def _row(trial: Trial, outcome: Outcome) -> tuple[Any, ...]:
     losses = np.ascontiguousarray(outcome.losses)
     little = losses.astype(losses.dtype.newbyteorder("<"))
     return (
-        trial.key, trial.job, canonical(dict(trial.settings)), outcome.status, outcome.final, little.tobytes(),
-        little.dtype.str, json.dumps(outcome.evaluation), outcome.diverged_at, outcome.stopped_at, outcome.seconds,
-        outcome.error, json.dumps(outcome.facts, default=str), time.time(),
-    )  # fmt: skip
+        trial.key,
+        trial.job,
+        canonical(dict(trial.settings)),
+        outcome.status,
+        outcome.final,
+        little.tobytes(),
+        little.dtype.str,
+        json.dumps(outcome.evaluation),
+        outcome.diverged_at,
+        outcome.stopped_at,
+        outcome.seconds,
+        outcome.error,
+        json.dumps(outcome.facts, default=str),
+        time.time(),
+    )
 
 
 def _read(database: sqlite3.Connection, job: str | None) -> dict[str, tuple[Trial, Outcome]]:
@@ -158,7 +187,20 @@ def _read(database: sqlite3.Connection, job: str | None) -> dict[str, tuple[Tria
 
 
 def _outcome(row: tuple[Any, ...]) -> tuple[Trial, Outcome]:
-    key, job, settings, final, losses, kind, evaluation, diverged, stopped, seconds, error, facts = row
+    (
+        key,
+        job,
+        settings,
+        final,
+        losses,
+        kind,
+        evaluation,
+        diverged,
+        stopped,
+        seconds,
+        error,
+        facts,
+    ) = row
     values = np.frombuffer(losses, np.dtype(kind)).astype(np.dtype(kind).newbyteorder("="))
     evaluated = tuple((int(step), float(value)) for step, value in json.loads(evaluation))
     final = nan if final is None else final
@@ -168,13 +210,15 @@ def _outcome(row: tuple[Any, ...]) -> tuple[Trial, Outcome]:
     )
 
 
-# --- opening --------------------------------------------------------------------------------------------------------
+# --- opening --------------------------------------------------------------------------------------
 
 
 def _opened(path: Path, patience: float) -> sqlite3.Connection:
     if not path.parent.is_dir():
         raise ValueError(f"store: the folder {path.parent} does not exist; make it first")
-    database = sqlite3.connect(path, timeout=patience, isolation_level=None, check_same_thread=False)
+    database = sqlite3.connect(
+        path, timeout=patience, isolation_level=None, check_same_thread=False
+    )
     try:
         if not (new := _is_new(database)):
             _check_version(database, path)  # first of all: nothing of another program's is changed
@@ -205,8 +249,8 @@ def _check_version(database: sqlite3.Connection, path: Path) -> None:
         raise ValueError(f"store: {path} is a database of another program; give another name")
     if (found := _version(database)) != VERSION:
         raise ValueError(
-            f"store: {path} has format {found}, and this version of orderone reads format {VERSION}; give another "
-            "name, or use the version that wrote it"
+            f"store: {path} has format {found}, and this version of orderone reads format"
+            f" {VERSION}; give another name, or use the version that wrote it"
         )
 
 
@@ -239,7 +283,9 @@ def _explained(path: Path) -> Iterator[None]:
     except sqlite3.Error as error:
         why = str(error)
         if "not a database" in why:
-            raise ValueError(f"store: {path} is not a store of orderone; give another name") from error
+            raise ValueError(
+                f"store: {path} is not a store of orderone; give another name"
+            ) from error
         raise ValueError(f"store: {path} cannot be used ({why}). {_remedy(why)}") from error
 
 
@@ -253,11 +299,12 @@ def _remedy(why: str) -> str:
     return "Give another name"
 
 
-# --- one writer -----------------------------------------------------------------------------------------------------
+# --- one writer -----------------------------------------------------------------------------------
 
 
 def _one_writer(path: Path) -> IO[str] | None:
-    """A lock that ends with the process, however that ends. Where files cannot be locked, SQLite's own must do."""
+    """A lock that ends with the process, however that ends. Where files cannot be locked, SQLite's
+    own must do."""
     if path.is_dir():
         raise ValueError(f"store: {path} is a folder; expected a file")
     try:
@@ -273,7 +320,8 @@ def _one_writer(path: Path) -> IO[str] | None:
         owner = lock.read().strip()
         lock.close()
         raise ValueError(
-            f"store: process {owner or '(unknown)'} is writing to {path}; wait for it, or give another name"
+            f"store: process {owner or '(unknown)'} is writing to {path}; wait for it, or give"
+            " another name"
         ) from error
     except OSError:
         lock.close()

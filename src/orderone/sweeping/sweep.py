@@ -66,41 +66,43 @@ def sweep(
     progress: Any = True,
     **plan_options: Any,
 ) -> Sweep:
-    """Train `build(width)` at every point of `space`, for every width and rule. What is in the store is not run again.
+    """Train `build(width)` at every point of `space`, for every width and rule. What is in the
+    store is not run again.
 
     Args:
-        build: A function of the width (and depth, and whatever else the space names) that returns an nn.Module.
-        space: {"lr": log_grid(1e-4, 1e-1, 16), "seed": range(4)}: lists of lr, weight_decay, beta1, beta2, momentum, eps,
-            init_scale, rule, optimizer, seed, data_seed, or of keyword arguments of `build`. All are those of the base.
+        build: A function of the width (and depth, and whatever else the space names) that returns
+        an nn.Module. space: {"lr": log_grid(1e-4, 1e-1, 16), "seed": range(4)}: lists of lr,
+        weight_decay, beta1, beta2, momentum, eps,
+            init_scale, rule, optimizer, seed, data_seed, or of keyword arguments of `build`. All
+            are those of the base.
         widths, depths: Sizes to compare.
         rule, optimizer: As in `plan`; lists are compared.
-        base: The size that settings belong to (a width, or {"width": 64, "depth": 2}), or what `plan` takes. By default
+        base: The size that settings belong to (a width, or {"width": 64, "depth": 2}), or what
+        `plan` takes. By default
             the smallest.
-        data: A task of `orderone.data`, a function of (step, seed) that returns a batch, or one batch for all steps.
-        steps: Updates of every training.
-        loss: As in `coord_check`; by default the task's, the model's own, or the usual one.
-        schedule, warmup: Of all learning rates: constant, linear or cosine, after so many steps of rising.
-        clip: The largest norm of a gradient.
-        accumulate: Batches an update.
-        precision: float32, bfloat16 (autocast) or float64.
-        evaluate_every: Steps between held-out losses; by default at the end only.
-        store: A file that outcomes are kept in (SQLite). The same call with the same store runs what is missing.
-        executor: "here", "processes" or "ray".
-        workers: How many processes or tasks; by default one a GPU or core.
-        address: Of a Ray cluster, or "auto".
-        together: Members of a stack, and points that a sampler is asked for at a time. By default as many as fit; 8.
-        sampler: "grid", "random", "tpe", "cmaes", or a sampler of Optuna.
-        trials: Points to try for every rule and size, if the sampler is not the grid.
-        sampler_seed: Of what is random in it.
-        pruner: "median", "halving" or a pruner of Optuna: stops trials that will not be the best.
-        stacked: "auto" trains like trials in one program where that is possible, False never, True insists. Losses are
-            those of stand-alone runs; dropout, and whatever else a forward pass draws, has other draws of the same law.
+        data: A task of `orderone.data`, a function of (step, seed) that returns a batch, or one
+        batch for all steps. steps: Updates of every training. loss: As in `coord_check`; by default
+        the task's, the model's own, or the usual one. schedule, warmup: Of all learning rates:
+        constant, linear or cosine, after so many steps of rising. clip: The largest norm of a
+        gradient. accumulate: Batches an update. precision: float32, bfloat16 (autocast) or float64.
+        evaluate_every: Steps between held-out losses; by default at the end only. store: A file
+        that outcomes are kept in (SQLite). The same call with the same store runs what is missing.
+        executor: "here", "processes" or "ray". workers: How many processes or tasks; by default one
+        a GPU or core. address: Of a Ray cluster, or "auto". together: Members of a stack, and
+        points that a sampler is asked for at a time. By default as many as fit; 8. sampler: "grid",
+        "random", "tpe", "cmaes", or a sampler of Optuna. trials: Points to try for every rule and
+        size, if the sampler is not the grid. sampler_seed: Of what is random in it. pruner:
+        "median", "halving" or a pruner of Optuna: stops trials that will not be the best. stacked:
+        "auto" trains like trials in one program where that is possible, False never, True insists.
+        Losses are
+            those of stand-alone runs; dropout, and whatever else a forward pass draws, has other
+            draws of the same law.
         device: By default a GPU if there is one.
         compile, graphs: Of stacked training: torch.compile, CUDA graphs.
-        checkpoint_seconds: Between checkpoints of trials that are under way; they lie beside the store.
-        name: Of `build`, `loss` and a function for data in the store, instead of their code: you say when they are others.
-        progress: False: no bar.
-        plan_options: depth, gauge, decay, no_decay, overrides, ... of `plan`.
+        checkpoint_seconds: Between checkpoints of trials that are under way; they lie beside the
+        store. name: Of `build`, `loss` and a function for data in the store, instead of their code:
+        you say when they are others. progress: False: no bar. plan_options: depth, gauge, decay,
+        no_decay, overrides, ... of `plan`.
 
     Raises:
         Interrupted: On Ctrl-C and SIGTERM, a KeyboardInterrupt that holds what is done.
@@ -135,7 +137,9 @@ def sweep(
     _ = job.factor  # reads the schedule
     if stacked not in (True, False, "auto"):
         raise ValueError(f'stacked: expected True, False or "auto", got {stacked!r}')
-    chosen = read_sampler(sampler, job, read, trials, job.together, count(sampler_seed, "sampler_seed", least=0))
+    chosen = read_sampler(
+        sampler, job, read, trials, job.together, count(sampler_seed, "sampler_seed", least=0)
+    )
     pruning = None if pruner is None else read_pruner(pruner, job, read)
     with ExitStack() as stack:
         kept = None if store is None else stack.enter_context(Store(store))
@@ -167,10 +171,17 @@ def _base(given: Any, space: Space) -> dict[str, Any]:
     if given is None:
         return {"base_sizes": smallest}
     if isinstance(given, Mapping) and set(given) <= set(SIZES):
-        return {"base_sizes": smallest | {name: count(size, f"base {name}") for name, size in given.items()}}
+        return {
+            "base_sizes": smallest
+            | {name: count(size, f"base {name}") for name, size in given.items()}
+        }
     if isinstance(given, (nn.Module, Mapping, Plan)):
         return {"base": given}
     if isinstance(given, (str, PathLike)):
         return {"base": Plan.load(given)}
-    growing = [name for name, sizes in space.sizes.items() if len(sizes) > 1] or list(smallest) or ["width"]
+    growing = (
+        [name for name, sizes in space.sizes.items() if len(sizes) > 1]
+        or list(smallest)
+        or ["width"]
+    )
     return {"base_sizes": smallest | {growing[0]: count(given, "base")}}

@@ -1,11 +1,13 @@
-"""Settings for the size that was not tuned: which learning rate, why that one, and what it may cost.
+"""Settings for the size that was not tuned: which learning rate, why that one, and what it may
+cost.
 
-    keeping x at the target costs a (x*(target) - x)^2, and x* moves by drift k in k doublings, so on average
-    regret = a ((drift k)^2 + (error of the drift)^2 k^2)
+    keeping x at the target costs a (x*(target) - x)^2, and x* moves by drift k in k doublings, so
+    on average regret = a ((drift k)^2 + (error of the drift)^2 k^2)
 
-with the bend a of the largest size that was run, which is the nearest there is. Where the trainings speak against every
-rate that could be carried over, there are no settings but a reason: an optimum beyond the grid is still known to lie on
-one side of it, and a drift outside the tolerance that lacks data is no reason to keep a rate.
+with the bend a of the largest size that was run, which is the nearest there is. Where the trainings
+speak against every rate that could be carried over, there are no settings but a reason: an optimum
+beyond the grid is still known to lie on one side of it, and a drift outside the tolerance that
+lacks data is no reason to keep a rate.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,7 +23,9 @@ from orderone.planning.optimizers import name_in_label
 from orderone.sweeping.drift import MOVES, TRANSFERS, Drift
 from orderone.sweeping.optimum import ABOVE, INSIDE, Optimum
 
-POOLED, LARGEST, EXTRAPOLATED = "pooled", "largest", "extrapolated"
+POOLED = "pooled"
+LARGEST = "largest"
+EXTRAPOLATED = "extrapolated"
 HALF_A_STEP = 0.5  # octaves: an optimum that much inside a grid of ratio 2 is seen at its end
 
 
@@ -46,7 +50,9 @@ class Target:
 
     @property
     def snippet(self) -> str:
-        others = "".join(f", {name}={value!r}" for name, value in self.options.items() if value is not None)
+        others = "".join(
+            f", {name}={value!r}" for name, value in self.options.items() if value is not None
+        )
         asked = f'rule="{self.rule}", optimizer={self._optimizer}, lr={self.lr:.4g}{others}'
         return (
             f"plan = o1.plan({self._built(self.size)}, base={self._built(self.base)}, {asked})\n"
@@ -62,11 +68,16 @@ class Target:
 
     def _built(self, size: int) -> str:
         """`build(64)`, or `build(width=64, depth=4)` where models have both."""
-        named = ", ".join(f"{name}={value}" for name, value in {**self.held, self.axis: size}.items())
-        return f"build({named})" if self.held else f"build({size})"
+        named = ", ".join(
+            f"{name}={value}" for name, value in {**self.held, self.axis: size}.items()
+        )
+        if self.held:
+            return f"build({named})"
+        return f"build({size})"
 
     def plan(self, model: nn.Module, base: Any, optimizer: type[Optimizer] | None = None) -> Plan:
-        """For a model of this size, relative to one of the base's size (the meta device is fine for both).
+        """For a model of this size, relative to one of the base's size (the meta device is fine for
+        both).
 
         A study with an optimizer class of your own needs that class here.
         """
@@ -75,15 +86,17 @@ class Target:
 
     def __str__(self) -> str:
         first = f"{self.rule} at {self.axis} {self.size}: lr {self.lr:.3g}, {self.why}"
-        return "\n".join([first, f"  {self.outlook}", *(f"  {line}" for line in self.snippet.splitlines())])
+        return "\n".join(
+            [first, f"  {self.outlook}", *(f"  {line}" for line in self.snippet.splitlines())]
+        )
 
     @property
     def outlook(self) -> str:
         if not np.isfinite(self.regret):
             return "where its own optimum is cannot be said from these trainings"
         return (
-            f"its own optimum is expected between {self.low:.3g} and {self.high:.3g}; keeping {self.lr:.3g} costs "
-            f"about {self.regret:.2g} in loss"
+            f"its own optimum is expected between {self.low:.3g} and {self.high:.3g}; keeping"
+            f" {self.lr:.3g} costs about {self.regret:.2g} in loss"
         )
 
 
@@ -102,14 +115,17 @@ def target(
     inside = [o for o in optima if o.beyond == INSIDE]
     if not inside:
         raise ValueError(
-            f"{drift.rule}: no {axis} has its optimum within the grid, so there is nothing to carry over; {drift.remedy}"
+            f"{drift.rule}: no {axis} has its optimum within the grid, so there is nothing to carry"
+            f" over; {drift.remedy}"
         )
     x, at, source, why = _choice(inside, drift, axis, size)
     _agreed(optima, drift, x, axis, size, tolerance)
     k = float(np.log2(size) - at)
     slope = drift.slope if np.isfinite(drift.slope) else 0.0
     moved = 0.0 if source == EXTRAPOLATED else slope * k
-    low, high = sorted(x + moved + (k * (edge - slope) if k else 0.0) for edge in (drift.low, drift.high))
+    low, high = sorted(
+        x + moved + (k * (edge - slope) if k else 0.0) for edge in (drift.low, drift.high)
+    )
     largest = max(inside, key=lambda o: o.size)
     regret = float(max(largest.bend, 0.0) * (moved**2 + ((drift.error * k) ** 2 if k else 0.0)))
     lr, low, high = (float(np.exp2(value)) for value in (x, low, high))
@@ -131,25 +147,45 @@ def target(
     )
 
 
-def _choice(inside: Sequence[Optimum], drift: Drift, axis: str, size: int) -> tuple[float, float, str, str]:
+def _choice(
+    inside: Sequence[Optimum], drift: Drift, axis: str, size: int
+) -> tuple[float, float, str, str]:
     """log2(lr), the doublings at which it was found, which it is, and why."""
     largest = max(inside, key=lambda o: o.size)
     top = float(np.log2(largest.size))
     if drift.verdict == TRANSFERS and drift.low <= 0 <= drift.high:
         weights = np.array([1 / (o.noise**2 + o.resolution**2) for o in inside])
         x, at = (
-            float(np.average(v, weights=weights)) for v in ([o.x for o in inside], np.log2([o.size for o in inside]))
+            float(np.average(v, weights=weights))
+            for v in ([o.x for o in inside], np.log2([o.size for o in inside]))
         )
         return x, at, POOLED, f"pooled over the {axis}s, since no drift is seen between them"
     if drift.verdict == TRANSFERS:
-        return largest.x, top, LARGEST, f"the optimum of {axis} {largest.size}, the nearest: a small drift is seen"
+        return (
+            largest.x,
+            top,
+            LARGEST,
+            f"the optimum of {axis} {largest.size}, the nearest: a small drift is seen",
+        )
     if drift.verdict == MOVES:
         x = largest.x + drift.slope * (float(np.log2(size)) - top)
-        return x, top, EXTRAPOLATED, f"extrapolated by {drift.slope:+.2f} octaves per doubling: the optimum moves"
-    return largest.x, top, LARGEST, f"the optimum of {axis} {largest.size}, the nearest; transfer is not shown"
+        return (
+            x,
+            top,
+            EXTRAPOLATED,
+            f"extrapolated by {drift.slope:+.2f} octaves per doubling: the optimum moves",
+        )
+    return (
+        largest.x,
+        top,
+        LARGEST,
+        f"the optimum of {axis} {largest.size}, the nearest; transfer is not shown",
+    )
 
 
-def _agreed(optima: Sequence[Optimum], drift: Drift, x: float, axis: str, size: int, tolerance: float) -> None:
+def _agreed(
+    optima: Sequence[Optimum], drift: Drift, x: float, axis: str, size: int, tolerance: float
+) -> None:
     """A ValueError where the trainings speak against log2(lr) = x at this size."""
     largest = max((o for o in optima if o.beyond == INSIDE), key=lambda o: o.size)
     if drift.verdict == TRANSFERS or size == largest.size:
@@ -157,11 +193,19 @@ def _agreed(optima: Sequence[Optimum], drift: Drift, x: float, axis: str, size: 
     start = f"{drift.rule}: no learning rate can be named for {axis} {size}: "
     remedy = f"; {drift.remedy}" if drift.remedy else ""
     if drift.verdict != MOVES and (drift.low > tolerance or drift.high < -tolerance):
-        told = f"the optimum seems to move by {drift.slope:+.2f} octaves per doubling, but {drift.why}"
+        told = (
+            f"the optimum seems to move by {drift.slope:+.2f} octaves per doubling, but {drift.why}"
+        )
         raise ValueError(f"{start}{told}{remedy}")
     for o in optima:
-        there = x if drift.verdict != MOVES else largest.x + drift.slope * float(np.log2(o.size / largest.size))
+        if drift.verdict != MOVES:
+            there = x
+        else:
+            there = largest.x + drift.slope * float(np.log2(o.size / largest.size))
         if o.beyond != INSIDE and not o.low - HALF_A_STEP <= there <= o.high + HALF_A_STEP:
             side, edge = ("above", o.low) if o.beyond == ABOVE else ("below", o.high)
-            told = f"{np.exp2(there):.3g} would be expected at {axis} {o.size}, whose optimum is {side} {np.exp2(edge):.3g}"
+            told = (
+                f"{np.exp2(there):.3g} would be expected at {axis} {o.size}, whose optimum is"
+                f" {side} {np.exp2(edge):.3g}"
+            )
             raise ValueError(f"{start}{told}{remedy or '; widen the grid of learning rates'}")

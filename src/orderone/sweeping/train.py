@@ -47,25 +47,23 @@ def train(
     strategy: str | None = None,
     device: Any = None,
 ) -> Trained:
-    """Train a planned model. The same call with the same `checkpoint` goes on where the last one ended.
+    """Train a planned model. The same call with the same `checkpoint` goes on where the last one
+    ended.
 
     Args:
         model: A plan, which is applied if it was not yet; or a module, with `optimizer`.
-        data: A task of `orderone.data`, a function of (step, seed) that returns a batch, or one batch for all steps.
-        steps: Updates.
-        optimizer: Instead of `plan.optimizer()`, made after the model is where it will train; not for sharded models.
-        loss: As in `coord_check`; by default the task's, the model's own, or the usual one.
-        schedule, warmup, final: One factor for all learning rates; see `orderone.sweeping.schedule`.
-        accumulate: Batches an update.
-        clip: The largest norm of a gradient.
-        precision: float32, bfloat16 (autocast) or float64.
-        seed: Of the data and of dropout.
-        evaluate_every: Updates between held-out losses; by default at the end only.
-        report_every: Updates between reports to `sinks`.
-        sinks: A path that ends in .jsonl, TensorBoard(folder), WandB(...), or several.
-        checkpoint: A file (.safetensors) to go on from, written every `checkpoint_seconds`, on Ctrl-C, and at the end.
-        strategy: "ddp" or "fsdp" under torchrun; by default ddp there. Each process trains on its rows of a batch.
-        device: By default a GPU if there is one.
+        data: A task of `orderone.data`, a function of (step, seed) that returns a batch, or one
+        batch for all steps. steps: Updates. optimizer: Instead of `plan.optimizer()`, made after
+        the model is where it will train; not for sharded models. loss: As in `coord_check`; by
+        default the task's, the model's own, or the usual one. schedule, warmup, final: One factor
+        for all learning rates; see `orderone.sweeping.schedule`. accumulate: Batches an update.
+        clip: The largest norm of a gradient. precision: float32, bfloat16 (autocast) or float64.
+        seed: Of the data and of dropout. evaluate_every: Updates between held-out losses; by
+        default at the end only. report_every: Updates between reports to `sinks`. sinks: A path
+        that ends in .jsonl, TensorBoard(folder), WandB(...), or several. checkpoint: A file
+        (.safetensors) to go on from, written every `checkpoint_seconds`, on Ctrl-C, and at the end.
+        strategy: "ddp" or "fsdp" under torchrun; by default ddp there. Each process trains on its
+        rows of a batch. device: By default a GPU if there is one.
     """
     settings = Settings(
         steps=count(steps, "steps"),
@@ -78,7 +76,8 @@ def train(
         report_every=count(report_every, "report_every"),
         checkpoint_seconds=real(checkpoint_seconds, "checkpoint_seconds", least=0),
     )
-    source, told = read_source(data), read_sinks(sinks)
+    source = read_source(data)
+    told = read_sinks(sinks)
     _check(model, optimizer, strategy)
     with (
         world(strategy, device) as here,
@@ -86,19 +85,36 @@ def train(
         interrupts.deferred(),
     ):
         kept = None if checkpoint is None else Kept(Path(checkpoint), here)
-        made = Training(here, settings, model, optimizer, source, loss or source.loss, told if here.first else [])
+        made = Training(
+            here,
+            settings,
+            model,
+            optimizer,
+            source,
+            loss or source.loss,
+            told if here.first else [],
+        )
         return made.run(kept)
 
 
 def _check(model: Any, optimizer: Optimizer | None, strategy: str | None) -> None:
     module = model.bound() if isinstance(model, Plan) else model
     if isinstance(module, nn.Module) and any(p.is_meta for p in module.parameters()):
-        raise ValueError("model: its tensors are on the meta device and have no values; build it on the CPU or a GPU")
+        raise ValueError(
+            "model: its tensors are on the meta device and have no values; build it on the CPU or"
+            " a GPU"
+        )
     if not isinstance(module, nn.Module):
-        raise ValueError(f"model: expected a plan, or an nn.Module with optimizer=...; got {type(model).__name__}")
+        raise ValueError(
+            "model: expected a plan, or an nn.Module with optimizer=...; got"
+            f" {type(model).__name__}"
+        )
     if optimizer is None and not isinstance(model, Plan):
-        raise ValueError("optimizer: expected one beside a module; give a plan (o1.plan(...)), or optimizer=...")
+        raise ValueError(
+            "optimizer: expected one beside a module; give a plan (o1.plan(...)), or optimizer=..."
+        )
     if optimizer is not None and strategy == "fsdp":
         raise ValueError(
-            "optimizer: sharding replaces the tensors it would hold; give a plan instead, which makes its own"
+            "optimizer: sharding replaces the tensors it would hold; give a plan instead, which"
+            " makes its own"
         )

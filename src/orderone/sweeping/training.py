@@ -1,7 +1,8 @@
 """The loop of `train`, and its state between two updates.
 
-An update: the schedule's factor times every group's own rate; `accumulate` batches, whose gradients are averaged; their
-norm cut at `clip`; a step. Losses are read from the device every `report_every` updates, and not in between.
+An update: the schedule's factor times every group's own rate; `accumulate` batches, whose gradients
+are averaged; their norm cut at `clip`; a step. Losses are read from the device every `report_every`
+updates, and not in between.
 """
 
 import time
@@ -32,7 +33,8 @@ from orderone.sweeping.world import World, whole
 
 @dataclass
 class Trained:
-    """What came of it. `losses[t]` is the training loss before update t; `evaluation` has (updates, held-out loss)."""
+    """What came of it. `losses[t]` is the training loss before update t; `evaluation` has (updates,
+    held-out loss)."""
 
     model: nn.Module = field(repr=False)
     optimizer: Optimizer = field(repr=False)
@@ -69,7 +71,11 @@ class Training:
         loss: Loss | None,
         sinks: list[Sink],
     ):
-        self.here, self.settings, self.source, self.loss_function, self.sinks = here, settings, source, loss, sinks
+        self.here = here
+        self.settings = settings
+        self.source = source
+        self.loss_function = loss
+        self.sinks = sinks
         plan = model if isinstance(model, Plan) else None
         if plan is not None and not plan.applied:
             plan.apply()
@@ -78,7 +84,9 @@ class Training:
         self.modules = which.modules(self.module)
         self.module.to(here.device, torch.float64 if settings.precision == "float64" else None)
         self.forward = here.wrapped(self.module)
-        self.optimizer: Optimizer = optimizer if plan is None or optimizer is not None else _made(plan, here)  # type: ignore[assignment]
+        self.optimizer: Optimizer = (
+            optimizer if plan is None or optimizer is not None else _made(plan, here)
+        )  # type: ignore[assignment]
         if plan is not None:
             plan.check(self.optimizer)
         self.rates = [group["lr"] for group in self.optimizer.param_groups]
@@ -92,7 +100,7 @@ class Training:
     def done(self) -> int:
         return len(self.losses) + len(self.unread)
 
-    # --- training ----------------------------------------------------------------------------------------------------
+    # --- training ---------------------------------------------------------------------------------
 
     def run(self, kept: Kept | None) -> Trained:
         set_seed(self.settings.seed + self.here.rank)  # dropout differs between processes
@@ -109,12 +117,17 @@ class Training:
                 sink.close()
 
     def _run(self, kept: Kept | None) -> Trained:
-        started, before = time.monotonic(), self.seconds
+        started = time.monotonic()
+        before = self.seconds
         saved = started
         while self.done < self.settings.steps and self.diverged_at is None:
             self.step()
             due = self._evaluation_is_due()
-            if self.done % self.settings.report_every and not due and self.done < self.settings.steps:
+            if (
+                self.done % self.settings.report_every
+                and not due
+                and self.done < self.settings.steps
+            ):
                 continue
             self.read()
             self.seconds = before + time.monotonic() - started
@@ -125,7 +138,8 @@ class Training:
         return self.result()
 
     def step(self) -> None:
-        factor, parts = self.settings.factor(self.done), self.settings.accumulate
+        factor = self.settings.factor(self.done)
+        parts = self.settings.accumulate
         for group, rate in zip(self.optimizer.param_groups, self.rates, strict=True):
             group["lr"] = rate * factor
         self.optimizer.zero_grad(set_to_none=True)
@@ -148,7 +162,8 @@ class Training:
             return loss_of(self.forward, batch, self.loss_function)
 
     def read(self) -> None:
-        """Losses from the device, averaged over processes; nothing after the first that is not finite."""
+        """Losses from the device, averaged over processes; nothing after the first that is not
+        finite."""
         values = self.here.mean(torch.stack(self.unread).double()).tolist()
         self.unread.clear()
         bad = next((k for k, value in enumerate(values) if not isfinite(value)), None)
@@ -156,7 +171,9 @@ class Training:
 
     @property
     def diverged_at(self) -> int | None:
-        return len(self.losses) - 1 if self.losses and not isfinite(self.losses[-1]) else None
+        if self.losses and not isfinite(self.losses[-1]):
+            return len(self.losses) - 1
+        return None
 
     def _evaluation_is_due(self) -> bool:
         every = self.settings.evaluate_every
@@ -174,7 +191,10 @@ class Training:
         self.evaluation.append((self.done, float(self.here.mean(torch.stack(values).mean()))))
 
     def report(self, evaluated: bool) -> None:
-        values = {"loss": self.losses[-1], "lr": max(group["lr"] for group in self.optimizer.param_groups)}
+        values = {
+            "loss": self.losses[-1],
+            "lr": max(group["lr"] for group in self.optimizer.param_groups),
+        }
         values["seconds"] = self.seconds
         if self.norm is not None:
             values["gradient_norm"] = float(whole(self.norm))
@@ -183,13 +203,17 @@ class Training:
         for sink in self.sinks:
             sink.log(self.done, values)
 
-    # --- keeping -----------------------------------------------------------------------------------------------------
+    # --- keeping ----------------------------------------------------------------------------------
 
     def keep(self, kept: Kept | None, saved: float) -> float:
         """When the last checkpoint was written; a KeyboardInterrupt if somebody asked to stop."""
         stop = self.here.any(interrupts.pending())
         late = self.here.any(time.monotonic() - saved >= self.settings.checkpoint_seconds)
-        if kept is not None and self.diverged_at is None and (stop or late or self.done == self.settings.steps):
+        if (
+            kept is not None
+            and self.diverged_at is None
+            and (stop or late or self.done == self.settings.steps)
+        ):
             kept.save(self)
             saved = time.monotonic()
         if stop:
@@ -199,14 +223,25 @@ class Training:
     def result(self) -> Trained:
         losses = np.asarray(self.losses)
         loss = final_loss(self.losses, self.evaluation, self.diverged_at is not None)
-        return Trained(self.module, self.optimizer, losses, self.evaluation, loss, self.diverged_at, self.seconds)
+        return Trained(
+            self.module,
+            self.optimizer,
+            losses,
+            self.evaluation,
+            loss,
+            self.diverged_at,
+            self.seconds,
+        )
 
     @property
     def identity(self) -> Mapping[str, Any]:
         """What a checkpoint must agree with."""
         asked = self.settings
         return {
-            **{name: getattr(asked, name) for name in ("steps", "seed", "accumulate", "precision", "clip")},
+            **{
+                name: getattr(asked, name)
+                for name in ("steps", "seed", "accumulate", "precision", "clip")
+            },
             "schedule": which.schedule_name(asked.factor),
             "data": which.data_name(self.source),
             "loss": which.loss_name(self.loss_function, self.source),
@@ -217,4 +252,6 @@ class Training:
 
 def _made(plan: Plan, here: World) -> Optimizer:
     """In one kernel an update, where there are such kernels."""
-    return plan.optimizer(**fused_options(plan)) if here.device.type == "cuda" else plan.optimizer()
+    if here.device.type == "cuda":
+        return plan.optimizer(**fused_options(plan))
+    return plan.optimizer()

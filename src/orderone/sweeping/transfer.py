@@ -1,4 +1,5 @@
-"""Does the best learning rate of a small model serve a large one? Optimum by size, drift, verdict, settings."""
+"""Does the best learning rate of a small model serve a large one? Optimum by size, drift, verdict,
+settings."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -26,12 +27,25 @@ if TYPE_CHECKING:
     import pandas as pd
 
 TOLERANCE = 0.25  # octaves per doubling: over four doublings, a factor of two
-COLUMNS = ("rule", "size", "lr", "low", "high", "loss", "bend", "regret", "beyond", "seeds", "rates")
+COLUMNS = (
+    "rule",
+    "size",
+    "lr",
+    "low",
+    "high",
+    "loss",
+    "bend",
+    "regret",
+    "beyond",
+    "seeds",
+    "rates",
+)
 
 
 @dataclass(frozen=True)
 class Transfer:
-    """Print it; `frame` has the optima, `drifts` the verdicts, `target(width=...)` the settings for a larger model."""
+    """Print it; `frame` has the optima, `drifts` the verdicts, `target(width=...)` the settings for
+    a larger model."""
 
     axis: str  # width or depth
     curves: Curves = field(repr=False)
@@ -59,10 +73,12 @@ class Transfer:
         options: Mapping[str, Any] | None = None,
         build: Callable[..., Any] | None = None,
     ) -> "Transfer":
-        """From any table of trainings, one row each: width or depth, lr, loss, and if there are any rule and seed.
+        """From any table of trainings, one row each: width or depth, lr, loss, and if there are any
+        rule and seed.
 
         Args:
-            frame: `diverged` (or a loss that is not finite) marks runs that diverged; of `status`, failed and stopped
+            frame: `diverged` (or a loss that is not finite) marks runs that diverged; of `status`,
+            failed and stopped
                 runs are left out.
             over: "width" or "depth"; by default the one that varies.
             where: Values of other settings, such as {"weight_decay": 0.1}, if there are several.
@@ -73,29 +89,46 @@ class Transfer:
             options: Other settings of `plan` for the target: weight_decay, depth, ...
             build: A function of the size that returns the model, for `save_plan`.
         """
-        tolerance, confidence = (
-            real(tolerance, "tolerance", above=0),
-            real(confidence, "confidence", above=0, most=0.9999),
-        )
+        tolerance = real(tolerance, "tolerance", above=0)
+        confidence = real(confidence, "confidence", above=0, most=0.9999)
         axis, curves, notes = read_curves(frame, over, where or {})
         used: str = optimizer or _only(frame, "optimizer") or "adamw"
         options = _options(frame, where or {}) | dict(options or {})
-        optima = {rule: [optimum(curve, confidence) for curve in of_rule] for rule, of_rule in curves.items()}
+        optima = {
+            rule: [optimum(curve, confidence) for curve in of_rule]
+            for rule, of_rule in curves.items()
+        }
         drifts = {
             rule: judge(
-                rule, found, min(len(curve.x) for curve in curves[rule]),
-                predicted_drift(rule, name_in_label(used), axis, options.get("depth")), tolerance, confidence, axis,
+                rule,
+                found,
+                min(len(curve.x) for curve in curves[rule]),
+                predicted_drift(rule, name_in_label(used), axis, options.get("depth")),
+                tolerance,
+                confidence,
+                axis,
             )
             for rule, found in optima.items()
-        }  # fmt: skip
+        }
         smallest = min(curve.size for of_rule in curves.values() for curve in of_rule)
         base = smallest if base is None else count(base, "base")
         held = _held_size(frame, axis, where or {})
         return Transfer(
-            axis, curves, optima, drifts, used, base, tolerance, confidence, notes, options, build, held
-        )  # fmt: skip
+            axis,
+            curves,
+            optima,
+            drifts,
+            used,
+            base,
+            tolerance,
+            confidence,
+            notes,
+            options,
+            build,
+            held,
+        )
 
-    # --- reading -----------------------------------------------------------------------------------------------------
+    # --- reading ----------------------------------------------------------------------------------
 
     @property
     def rules(self) -> tuple[str, ...]:
@@ -103,9 +136,13 @@ class Transfer:
 
     @property
     def chosen(self) -> str:
-        """The rule to take: one that transfers, or at least may; of several, the best at the largest size."""
+        """The rule to take: one that transfers, or at least may; of several, the best at the
+        largest size."""
         order = (TRANSFERS, UNKNOWN, MOVES)
-        return min(self.rules, key=lambda rule: (order.index(self.drift[rule].verdict), self.optima[rule][-1].loss))
+        return min(
+            self.rules,
+            key=lambda rule: (order.index(self.drift[rule].verdict), self.optima[rule][-1].loss),
+        )
 
     @property
     def verdict(self) -> str:
@@ -114,35 +151,62 @@ class Transfer:
 
     @cached_property
     def frame(self) -> "pd.DataFrame":
-        """One row for each rule and size. `low` and `high` bound the best lr; `regret`: what the best lr of the smallest
-        size costs here."""
+        """One row for each rule and size. `low` and `high` bound the best lr; `regret`: what the
+        best lr of the smallest size costs here."""
         import pandas as pd
 
         rows = [self._row(rule, k) for rule in self.rules for k in range(len(self.optima[rule]))]
         return pd.DataFrame(rows, columns=list(COLUMNS)).rename(columns={"size": self.axis})
 
     def _row(self, rule: str, k: int) -> tuple[Any, ...]:
-        o, curve = self.optima[rule][k], self.curves[rule][k]
+        o = self.optima[rule][k]
+        curve = self.curves[rule][k]
         with np.errstate(over="ignore"):
             lr, low, high = (float(2.0**x) for x in (o.x, o.low, o.high))
-        return rule, o.size, lr, low, high, o.loss, o.bend, self.regret(rule, k), o.beyond, o.seeds, len(curve.x)
+        return (
+            rule,
+            o.size,
+            lr,
+            low,
+            high,
+            o.loss,
+            o.bend,
+            self.regret(rule, k),
+            o.beyond,
+            o.seeds,
+            len(curve.x),
+        )
 
     def regret(self, rule: str, k: int) -> float:
-        """What the k-th size loses with the best learning rate of the smallest size; nan where either is unknown."""
-        first, own = self.optima[rule][0], self.optima[rule][k]
+        """What the k-th size loses with the best learning rate of the smallest size; nan where
+        either is unknown."""
+        first = self.optima[rule][0]
+        own = self.optima[rule][k]
         if first.beyond != INSIDE or own.beyond != INSIDE:
             return float("nan")
         return excess(self.curves[rule][k], own, first.x)
 
     @cached_property
     def drifts(self) -> "pd.DataFrame":
-        """One row a rule: octaves of lr per doubling, interval, prediction (under full and worst alignment), verdict."""
+        """One row a rule: octaves of lr per doubling, interval, prediction (under full and worst
+        alignment), verdict."""
         import pandas as pd
 
         rows = [
-            (d.rule, d.slope, d.low, d.high, *d.predicted, d.verdict, d.why, d.remedy) for d in self.drift.values()
-        ]  # fmt: skip
-        names = ["rule", "drift", "low", "high", "predicted", "predicted_worst", "verdict", "why", "remedy"]
+            (d.rule, d.slope, d.low, d.high, *d.predicted, d.verdict, d.why, d.remedy)
+            for d in self.drift.values()
+        ]
+        names = [
+            "rule",
+            "drift",
+            "low",
+            "high",
+            "predicted",
+            "predicted_worst",
+            "verdict",
+            "why",
+            "remedy",
+        ]
         return pd.DataFrame(rows, columns=names)
 
     def __str__(self) -> str:
@@ -150,21 +214,30 @@ class Transfer:
 
         return render(self)
 
-    # --- using -------------------------------------------------------------------------------------------------------
+    # --- using ------------------------------------------------------------------------------------
 
     def target(self, *, width: Any = None, depth: Any = None, rule: str | None = None) -> Target:
         """Settings for a model of this size, of the rule to take unless another is named."""
         given = {"width": width, "depth": depth}
         if given.pop(self.axis) is None or any(value is not None for value in given.values()):
-            raise ValueError(f"target: this is a study over {self.axis}; give {self.axis}=..., and nothing else")
+            raise ValueError(
+                f"target: this is a study over {self.axis}; give {self.axis}=..., and nothing else"
+            )
         size = count(width if self.axis == "width" else depth, self.axis)
         rule = self.chosen if rule is None else rule
         if rule not in self.drift:
             raise ValueError(f"rule: expected one of {', '.join(self.rules)}, got {rule!r}")
         return target(
-            self.optima[rule], self.drift[rule], axis=self.axis, size=size, base=self.base,
-            tolerance=self.tolerance, optimizer=self.optimizer, options=self.options, held=self.held,
-        )  # fmt: skip
+            self.optima[rule],
+            self.drift[rule],
+            axis=self.axis,
+            size=size,
+            base=self.base,
+            tolerance=self.tolerance,
+            optimizer=self.optimizer,
+            options=self.options,
+            held=self.held,
+        )
 
     def save_plan(
         self,
@@ -181,10 +254,16 @@ class Transfer:
         """
         build = build or self.build
         if build is None:
-            raise ValueError(f"build: expected a function of the {self.axis} that returns a model; give build=...")
+            raise ValueError(
+                f"build: expected a function of the {self.axis} that returns a model; give"
+                " build=..."
+            )
         settings = self.target(rule=rule, **size)
         with torch.device("meta"):
-            large, base = (call_build(build, {**self.held, self.axis: n}, {}) for n in (settings.size, self.base))
+            large, base = (
+                call_build(build, {**self.held, self.axis: n}, {})
+                for n in (settings.size, self.base)
+            )
         made = settings.plan(large, base, optimizer)
         made.save(path)
         return made
@@ -193,23 +272,39 @@ class Transfer:
 def _held_size(frame: Any, axis: str, where: Mapping[str, Any]) -> dict[str, int]:
     """The depth of all widths, or the width of all depths, where there is one."""
     (other,) = (name for name in SIZES if name != axis)
-    sizes = [where[other]] if other in where else set(frame[other].dropna()) if other in frame else ()
-    return {other: int(next(iter(sizes)))} if len(sizes) == 1 else {}
+    if other in where:
+        sizes = [where[other]]
+    elif other in frame:
+        sizes = set(frame[other].dropna())
+    else:
+        sizes = ()
+    if len(sizes) == 1:
+        return {other: int(next(iter(sizes)))}
+    return {}
 
 
 def excess(curve: Curve, own: Optimum, x: float) -> float:
-    """The loss at x above the smallest: by the parabola near it, between the points of the grid elsewhere."""
+    """The loss at x above the smallest: by the parabola near it, between the points of the grid
+    elsewhere."""
     if abs(x - own.x) <= REACH and np.isfinite(np.interp(x, curve.x, curve.mean)):
         return float(max(own.bend, 0.0) * (x - own.x) ** 2)
     right = int(np.searchsorted(curve.x, x).clip(1, len(curve.x) - 1))
-    one, two = curve.mean[right - 1], curve.mean[right]
+    one = curve.mean[right - 1]
+    two = curve.mean[right]
     share = float(np.clip((x - curve.x[right - 1]) / (curve.x[right] - curve.x[right - 1]), 0, 1))
-    there = one if share == 0 else two if share == 1 else (one * (1 - share) + two * share)
+    if share == 0:
+        there = one
+    elif share == 1:
+        there = two
+    else:
+        there = one * (1 - share) + two * share
     return float(max(there - own.loss, 0.0))
 
 
 def _only(frame: Any, name: str) -> Any:
-    return frame[name].iloc[0] if name in frame and frame[name].nunique() == 1 else None
+    if name in frame and frame[name].nunique() == 1:
+        return frame[name].iloc[0]
+    return None
 
 
 def _options(frame: Any, where: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,4 +1,5 @@
-"""A transfer study as text: the verdicts, the optimum of every size, the drift of every rule, and what is missing."""
+"""A transfer study as text: the verdicts, the optimum of every size, the drift of every rule, and
+what is missing."""
 
 import math
 import textwrap
@@ -24,23 +25,32 @@ def render(t: "Transfer") -> str:
 
 def said(verdict: str) -> str:
     """As the end of a sentence."""
-    return f"has {verdict}" if verdict.startswith("not") else verdict
+    if verdict.startswith("not"):
+        return f"has {verdict}"
+    return verdict
 
 
 def headline(t: "Transfer") -> str:
     curves = [curve for of_rule in t.curves.values() for curve in of_rule]
     sizes = ", ".join(map(str, sorted({curve.size for curve in curves})))
     rates, seeds = (_range({curve.losses.shape[axis] for curve in curves}) for axis in (1, 0))
-    counts = (f"{number} {name}{'s' * (number != '1')}" for number, name in ((rates, "learning rate"), (seeds, "seed")))
+    counts = (
+        f"{number} {name}{'s' * (number != '1')}"
+        for number, name in ((rates, "learning rate"), (seeds, "seed"))
+    )
     return f"{t.optimizer}, {t.axis}s {sizes}, {', '.join(counts)}"
 
 
 def _range(numbers: set[int]) -> str:
-    return str(min(numbers)) if len(numbers) == 1 else f"{min(numbers)} to {max(numbers)}"
+    if len(numbers) == 1:
+        return str(min(numbers))
+    return f"{min(numbers)} to {max(numbers)}"
 
 
 def _wrapped(text: str) -> list[str]:
-    return textwrap.wrap(text, COLUMNS, initial_indent="  ", subsequent_indent=" " * 4, break_on_hyphens=False)
+    return textwrap.wrap(
+        text, COLUMNS, initial_indent="  ", subsequent_indent=" " * 4, break_on_hyphens=False
+    )
 
 
 def optima_table(t: "Transfer") -> list[tuple[str, ...]]:
@@ -49,9 +59,14 @@ def optima_table(t: "Transfer") -> list[tuple[str, ...]]:
     for rule in t.rules:
         for k, o in enumerate(t.optima[rule]):
             regret = t.regret(rule, k)
-            kept = (
-                "" if k == 0 else "-" if math.isnan(regret) else "diverges" if math.isinf(regret) else f"+{regret:.2g}"
-            )
+            if k == 0:
+                kept = ""
+            elif math.isnan(regret):
+                kept = "-"
+            elif math.isinf(regret):
+                kept = "diverges"
+            else:
+                kept = f"+{regret:.2g}"
             rows.append((rule, str(o.size), rate(o), f"{o.loss:.4g}", kept))
     return rows
 
@@ -84,9 +99,14 @@ def predicted(d: Drift) -> str:
     full, worst = d.predicted
     if math.isnan(full):
         return "-"
-    return f"{full:g}" if full == worst else f"{full:g} to {worst:g}"
+    if full == worst:
+        return f"{full:g}"
+    return f"{full:g} to {worst:g}"
 
 
 def _table(rows: Sequence[tuple[str, ...]]) -> list[str]:
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    return ["  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip() for row in rows]
+    return [
+        "  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip()
+        for row in rows
+    ]

@@ -23,8 +23,11 @@ KNOWN = (*SIZES, *CHOICES, *TUNED, *SEEDS)
 
 
 def canonical(value: Any) -> str:
-    """JSON that is the same for the same value; a ValueError for NaN and infinity, which JSON has not."""
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
+    """JSON that is the same for the same value; a ValueError for NaN and infinity, which JSON has
+    not."""
+    return json.dumps(
+        value, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False
+    )
 
 
 def digest(value: Any) -> str:
@@ -68,10 +71,15 @@ class Trial:
     @property
     def architecture(self) -> str:
         """Trials with the same one are members of one stack: same tensors, same optimizer."""
-        return canonical({name: self.get(name) for name in (*SIZES, "optimizer")} | {"build": self.arguments})
+        return canonical(
+            {name: self.get(name) for name in (*SIZES, "optimizer")} | {"build": self.arguments}
+        )
 
     def __str__(self) -> str:
-        shown = {name: self.settings[name] for name in KNOWN if name in self.settings} | self.arguments
+        shown = {
+            name: self.settings[name] for name in KNOWN if name in self.settings
+        } | self.arguments
         return ", ".join(
-            f"{name} {value:.4g}" if isinstance(value, float) else f"{name} {value}" for name, value in shown.items()
+            f"{name} {value:.4g}" if isinstance(value, float) else f"{name} {value}"
+            for name, value in shown.items()
         )

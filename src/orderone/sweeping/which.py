@@ -1,7 +1,9 @@
-"""Which training a checkpoint is of: what would give other losses if it were another, in words that an error can show.
+"""Which training a checkpoint is of: what would give other losses if it were another, in words that
+an error can show.
 
-Settings of the optimizer go tensor by tensor, so that it does not matter how they are grouped; modules by their class and
-what they print. Values of tensors are left out: a training that goes on need not begin from the same ones.
+Settings of the optimizer go tensor by tensor, so that it does not matter how they are grouped;
+modules by their class and what they print. Values of tensors are left out: a training that goes on
+need not begin from the same ones.
 """
 
 import re
@@ -26,18 +28,24 @@ _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 def modules(model: nn.Module) -> dict[str, str]:
     """Before it is sharded, which gives modules other classes."""
     return {
-        f"module {name or '(the model)'}": f"{type(module).__name__}({_ADDRESS.sub('', module.extra_repr())})"
+        f"module {name or '(the model)'}": (
+            f"{type(module).__name__}({_ADDRESS.sub('', module.extra_repr())})"
+        )
         for name, module in model.named_modules()
     }
 
 
 def data_name(source: Source) -> str:
-    return source.name if isinstance(source.name, str) else _short(source.name)
+    if isinstance(source.name, str):
+        return source.name
+    return _short(source.name)
 
 
 def loss_name(loss: Any, source: Source) -> str | None:
     """One that the data brings is told by the name of the data."""
-    return None if loss is None or loss is source.loss else _code(loss)
+    if loss is None or loss is source.loss:
+        return None
+    return _code(loss)
 
 
 def schedule_name(factor: Factor) -> str:
@@ -46,10 +54,16 @@ def schedule_name(factor: Factor) -> str:
     return f"{factor.name} (warmup {factor.warmup}, final {factor.final:g})"
 
 
-def updates(plan: Plan | None, optimizer: Optimizer, rates: Sequence[float], model: nn.Module) -> dict[str, Any]:
-    """The rule, the optimizer, and what it does with every tensor; `rates` are those before the schedule."""
+def updates(
+    plan: Plan | None, optimizer: Optimizer, rates: Sequence[float], model: nn.Module
+) -> dict[str, Any]:
+    """The rule, the optimizer, and what it does with every tensor; `rates` are those before the
+    schedule."""
     told: dict[str, Any] = {"rule": plan.settings.rule if plan is not None else None}
-    told["optimizer"] = _optimizer_name(type(optimizer)) if plan is None else plan.settings.label
+    if plan is None:
+        told["optimizer"] = _optimizer_name(type(optimizer))
+    else:
+        told["optimizer"] = plan.settings.label
     names = {id(p): name for name, p in model.named_parameters()}
     for group, rate in zip(optimizer.param_groups, rates, strict=True):
         settings = {"lr": float(rate)} | dict(_simple(group))
@@ -60,13 +74,17 @@ def updates(plan: Plan | None, optimizer: Optimizer, rates: Sequence[float], mod
 
 
 def _optimizer_name(kind: type[Optimizer]) -> str:
-    return kind.__name__.lower() if kind.__module__.startswith("torch.optim") else class_name(kind)
+    if kind.__module__.startswith("torch.optim"):
+        return kind.__name__.lower()
+    return class_name(kind)
 
 
 def _simple(group: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     for name, value in group.items():
         several = isinstance(value, (tuple, list))
-        if name not in _MEANS and all(isinstance(x, SIMPLE) for x in (value if several else [value])):
+        if name not in _MEANS and all(
+            isinstance(x, SIMPLE) for x in (value if several else [value])
+        ):
             yield name, list(value) if several else value
 
 

@@ -1,7 +1,9 @@
-"""The processes that train one model together, as `torchrun` starts them; or a single one, for which all this is nothing.
+"""The processes that train one model together, as `torchrun` starts them; or a single one, for
+which all this is nothing.
 
-Every process draws the same batch and trains on its own rows of it (row r, r + N, r + 2N, ... of N processes). Gradients
-are averaged over processes, so that with equal shares the update is that of one process on the whole batch.
+Every process draws the same batch and trains on its own rows of it (row r, r + N, r + 2N, ... of N
+processes). Gradients are averaged over processes, so that with equal shares the update is that of
+one process on the whole batch.
 """
 
 import os
@@ -34,10 +36,11 @@ class World:
     def first(self) -> bool:
         return self.rank == 0
 
-    # --- the model ---------------------------------------------------------------------------------------------------
+    # --- the model --------------------------------------------------------------------------------
 
     def wrapped(self, model: nn.Module) -> nn.Module:
-        """What the forward pass is called on. FSDP shards in place: layers of module lists one by one, then the rest."""
+        """What the forward pass is called on. FSDP shards in place: layers of module lists one by
+        one, then the rest."""
         if self.strategy == "ddp":
             ids = [self.device.index] if self.device.type == "cuda" else None
             return nn.parallel.DistributedDataParallel(model, device_ids=ids)
@@ -55,23 +58,29 @@ class World:
         """Gradients are exchanged with the last batch of an update only."""
         if self.strategy == "fsdp":
             model.set_requires_gradient_sync(last)  # type: ignore[operator]
-        return model.no_sync() if self.strategy == "ddp" and not last else nullcontext()  # type: ignore[operator]
+        # type: ignore[operator]
+        if self.strategy == "ddp" and not last:
+            return model.no_sync()
+        return nullcontext()
 
-    # --- numbers and rows --------------------------------------------------------------------------------------------
+    # --- numbers and rows -------------------------------------------------------------------------
 
     def share(self, batch: Any, insist: bool = True) -> Any:
-        """This process's rows; all of them, unless that is insisted on, if they cannot be shared out equally."""
+        """This process's rows; all of them, unless that is insisted on, if they cannot be shared
+        out equally."""
         if self.size == 1:
             return batch
         rows = {len(x) for x in tree_leaves(batch) if isinstance(x, Tensor) and x.dim()}
         if len(rows) != 1 or next(iter(rows)) % self.size:
             if insist:
                 raise ValueError(
-                    f"data: expected batches whose rows {self.size} processes can share equally, got {sorted(rows)} rows; "
-                    "change the batch size or the number of processes"
+                    f"data: expected batches whose rows {self.size} processes can share equally,"
+                    f" got {sorted(rows)} rows; change the batch size or the number of processes"
                 )
             return batch
-        return tree_map(lambda x: x[self.rank :: self.size] if isinstance(x, Tensor) and x.dim() else x, batch)
+        return tree_map(
+            lambda x: x[self.rank :: self.size] if isinstance(x, Tensor) and x.dim() else x, batch
+        )
 
     def mean(self, values: Tensor) -> Tensor:
         if self.size == 1:
@@ -102,26 +111,34 @@ def _layers(model: nn.Module) -> list[nn.Module]:
 
 def whole(tensor: Tensor) -> Tensor:
     """A sharded tensor put together, which all processes must ask for."""
-    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+    if isinstance(tensor, DTensor):
+        return tensor.full_tensor()
+    return tensor
 
 
 def like(value: Tensor, model: Tensor) -> Tensor:
     """A whole tensor as another one is: sharded, or moved to its device."""
     value = value.to(model.device)
-    return distribute_tensor(value, model.device_mesh, model.placements) if isinstance(model, DTensor) else value
+    if isinstance(model, DTensor):
+        return distribute_tensor(value, model.device_mesh, model.placements)
+    return value
 
 
 @contextmanager
 def world(strategy: str | None, device: Any) -> Iterator[World]:
     """From the environment that torchrun sets, or a process group that is there already."""
     ready = dist.is_available() and dist.is_initialized()
-    processes = dist.get_world_size() if ready else int(os.environ.get("WORLD_SIZE", "1"))
+    if ready:
+        processes = dist.get_world_size()
+    else:
+        processes = int(os.environ.get("WORLD_SIZE", "1"))
     if strategy is not None:
         strategy = one_of(strategy, STRATEGIES, "strategy")
     if processes == 1 and not (strategy and (ready or "RANK" in os.environ)):
         if strategy is not None:
             raise ValueError(
-                f"strategy: {strategy} needs processes; start with `torchrun --nproc-per-node N script.py`, or leave it out"
+                f"strategy: {strategy} needs processes; start with `torchrun --nproc-per-node N"
+                " script.py`, or leave it out"
             )
         yield World("", 0, 1, _device(device, 0))
         return
@@ -141,6 +158,10 @@ def world(strategy: str | None, device: Any) -> Iterator[World]:
 
 def _device(given: Any, local: int) -> torch.device:
     if given is None:
-        return torch.device("cuda", local) if torch.cuda.is_available() else torch.device("cpu")
+        if torch.cuda.is_available():
+            return torch.device("cuda", local)
+        return torch.device("cpu")
     found = torch.device(given)
-    return torch.device("cuda", local) if found.type == "cuda" and found.index is None else found
+    if found.type == "cuda" and found.index is None:
+        return torch.device("cuda", local)
+    return found

@@ -47,13 +47,26 @@ __all__ = [
     "transformer",
 ]
 _HOMES = {
-    "meanfield": ("MeanField", "critical_weight_var", "edge_of_chaos", "linear_gradient_metrics", "phase_diagram"),
-    "limits": ("CovarianceSDE", "UnshapedCorrelationSDE", "covariance_ode", "depth_report", "resnet_ode"),
+    "meanfield": (
+        "MeanField",
+        "critical_weight_var",
+        "edge_of_chaos",
+        "linear_gradient_metrics",
+        "phase_diagram",
+    ),
+    "limits": (
+        "CovarianceSDE",
+        "UnshapedCorrelationSDE",
+        "covariance_ode",
+        "depth_report",
+        "resnet_ode",
+    ),
     "transformer": ("Transformer",),
 }
 _PACKAGES = ("activations", "gaussian", "kernels", "limits", "meanfield", "transformer")
 __getattr__ = lazy_names(  # these need numpy and scipy, which exponents do without
-    __name__, dict.fromkeys(_PACKAGES) | {name: home for home, names in _HOMES.items() for name in names}
+    __name__,
+    dict.fromkeys(_PACKAGES) | {name: home for home, names in _HOMES.items() for name in names},
 )
 
 

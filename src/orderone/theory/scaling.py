@@ -1,19 +1,25 @@
 """The scaling strategies of S2 as absolute powers of the dimensions, group by group.
 
-With s = 0 for neural-tangent, 1/2 for hybrid and 1 for maximal-update (S2 footnotes 8 and 26, erratum S2.9):
+With s = 0 for neural-tangent, 1/2 for hybrid and 1 for maximal-update (S2 footnotes 8 and 26,
+erratum S2.9):
 
     group      initial std      SGD factor       AdamW factor
     patch      n_in^-1/2        n^s / n_in       n^((s-1)/2) / n_in            S2 (1.99), (1.108)
-    WE, PE     1                n^s              n^((s-1)/2)                   S2 (1.99)-(1.100), (1.108)-(1.109)
-    QKVU       n^-1/2           n^s / n          n^(s/2) n^-3/2                S2 (1.101)-(1.104), (1.110)-(1.113)
-    W          n^-1/2           n^s / n          n^(s/2) / (n sqrt(M n))       S2 (1.105), (1.114), erratum S2.3
-    X          (M n)^-1/2       n^s / (M n)      n^(s/2) / (M n sqrt(n))       S2 (1.106), (1.115), erratum S2.3
-    head       n^-(1+s)/2       1 / n            1 / (n sqrt(n_out))           S2 (1.107), (1.116), (1.34)
+    WE, PE     1                n^s              n^((s-1)/2)                   S2 (1.99)-(1.100),
+                                                 (1.108)-(1.109)
+    QKVU       n^-1/2           n^s / n          n^(s/2) n^-3/2                S2 (1.101)-(1.104),
+                                                 (1.110)-(1.113)
+    W          n^-1/2           n^s / n          n^(s/2) / (n sqrt(M n))       S2 (1.105), (1.114),
+                                                 erratum S2.3
+    X          (M n)^-1/2       n^s / (M n)      n^(s/2) / (M n sqrt(n))       S2 (1.106), (1.115),
+                                                 erratum S2.3
+    head       n^-(1+s)/2       1 / n            1 / (n sqrt(n_out))           S2 (1.107), (1.116),
+                                                 (1.34)
     head_bias  0                1                n_out^-1/2                    S2 (1.107), (1.116)
 
-M is the ratio of the MLP's width to n. In words: a matrix learns at n^(s/2) / (fan_in sqrt(fan_out)).
-`standard` starts like neural-tangent and uses the factor 1 throughout (Table II.1.E). Any other s between 0 and 1 is a
-strategy too: "s=1/4".
+M is the ratio of the MLP's width to n. In words: a matrix learns at n^(s/2) / (fan_in
+sqrt(fan_out)). `standard` starts like neural-tangent and uses the factor 1 throughout (Table
+II.1.E). Any other s between 0 and 1 is a strategy too: "s=1/4".
 """
 
 from fractions import Fraction
@@ -44,12 +50,20 @@ def strategy_power(strategy: Name) -> Fraction | None:
         return STRATEGIES[one_of(strategy, STRATEGIES, "strategy")]
     s = exact(strategy.removeprefix(_BETWEEN), "strategy")
     if not 0 <= s <= 1:
-        raise ValueError(f"strategy: expected s between 0 (neural-tangent) and 1 (maximal-update), got {strategy!r}")
+        raise ValueError(
+            "strategy: expected s between 0 (neural-tangent) and 1 (maximal-update), got"
+            f" {strategy!r}"
+        )
     return s
 
 
 def lr_factors(
-    strategy: Name, optimizer: Name = "adamw", n: Count = 768, n_in: Count = 768, n_out: Count = 1000, mlp: Number = 4
+    strategy: Name,
+    optimizer: Name = "adamw",
+    n: Count = 768,
+    n_in: Count = 768,
+    n_out: Count = 1000,
+    mlp: Number = 4,
 ) -> dict[str, float]:
     """The relative learning rate of every group of a Transformer of width n."""
     return {
@@ -62,11 +76,17 @@ def init_std(
     strategy: Name, n: Count = 768, n_in: Count = 768, n_out: Count = 1000, mlp: Number = 4
 ) -> dict[str, float]:
     """The initial standard deviation of every group, for constants C_G = 1."""
-    return {group: group_std(strategy, group, fan_in) for group, (fan_in, _) in _fans(n, n_in, n_out, mlp).items()}
+    return {
+        group: group_std(strategy, group, fan_in)
+        for group, (fan_in, _) in _fans(n, n_in, n_out, mlp).items()
+    }
 
 
 def _fans(n: Count, n_in: Count, n_out: Count, mlp: Number) -> dict[str, tuple[Number, Number]]:
-    n, n_in, n_out, mlp = count(n, "n"), count(n_in, "n_in"), count(n_out, "n_out"), real(mlp, "mlp", above=0)
+    n = count(n, "n")
+    n_in = count(n_in, "n_in")
+    n_out = count(n_out, "n_out")
+    mlp = real(mlp, "mlp", above=0)
     fans = [(n_in, n), (1, n), (1, n), (n, n), (n, mlp * n), (mlp * n, n), (n, n_out), (1, n_out)]
     return dict(zip(GROUPS, fans, strict=True))
 
@@ -83,12 +103,18 @@ def group_rate(
 
     `width` is n; without it, what W and attention sum over, and what all others give.
     """
-    s, adaptive = strategy_power(strategy), one_of(optimizer, (*_ADAPTIVE, "sgd"), "optimizer of S2") in _ADAPTIVE
+    s = strategy_power(strategy)
+    adaptive = one_of(optimizer, (*_ADAPTIVE, "sgd"), "optimizer of S2") in _ADAPTIVE
     if s is None:
         return 1.0
-    n = (fan_in if group in ("QKVU", "W") else fan_out) if width is None else width
+    if width is None:
+        n = fan_in if group in ("QKVU", "W") else fan_out
+    else:
+        n = width
     lift = 0 if group in ("head", "head_bias") else float(s)
-    return n ** (lift / 2) / (fan_in * fan_out**0.5) if adaptive else n**lift / fan_in
+    if adaptive:
+        return n ** (lift / 2) / (fan_in * fan_out**0.5)
+    return n**lift / fan_in
 
 
 def group_std(strategy: Name, group: Name, fan_in: Number) -> float:

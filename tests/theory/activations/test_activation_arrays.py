@@ -1,4 +1,5 @@
-"""Arrays of any shape, single precision, torch tensors, and every way to name or give an activation."""
+"""Arrays of any shape, single precision, torch tensors, and every way to name or give an
+activation."""
 
 import math
 
@@ -39,22 +40,48 @@ def test_tensors_stay_tensors(name, dtype):
         result = average(q, q, gap)
         assert isinstance(result, torch.Tensor)
         assert result.dtype == dtype
-        assert result.numpy() == pytest.approx(average(1.0, 1.0, gap.double().numpy()), rel=1e-4, abs=1e-6)
+        assert result.numpy() == pytest.approx(
+            average(1.0, 1.0, gap.double().numpy()), rel=1e-4, abs=1e-6
+        )
     for values in (phi(gap), phi.derivative(gap)):
         assert isinstance(values, torch.Tensor)
 
 
 def test_names():
-    assert {"linear", "relu", "tanh", "erf", "hard-tanh", "gelu", "silu", "sigmoid", "sin", "softplus"} < set(NAMES)
-    assert activations.get("Hard_Tanh") is activations.get("hardtanh") is activations.get("hard-tanh")
+    assert {
+        "linear",
+        "relu",
+        "tanh",
+        "erf",
+        "hard-tanh",
+        "gelu",
+        "silu",
+        "sigmoid",
+        "sin",
+        "softplus",
+    } < set(NAMES)
+    assert (
+        activations.get("Hard_Tanh") is activations.get("hardtanh") is activations.get("hard-tanh")
+    )
     assert activations.get("leaky-relu(0.2)").derivative(-1.0) == pytest.approx(0.2)
     tanh = activations.get("tanh")
     assert activations.get(tanh) is tanh
 
 
 GIVEN = {
-    "tanh": [np.tanh, math.tanh, torch.tanh, torch.nn.Tanh(), lambda x: 1 - 2 / (np.exp(2 * x) + 1)],
-    "relu": [lambda x: np.maximum(x, 0), lambda x: x * (x > 0), torch.relu, lambda x: x if x > 0 else 0.0],
+    "tanh": [
+        np.tanh,
+        math.tanh,
+        torch.tanh,
+        torch.nn.Tanh(),
+        lambda x: 1 - 2 / (np.exp(2 * x) + 1),
+    ],
+    "relu": [
+        lambda x: np.maximum(x, 0),
+        lambda x: x * (x > 0),
+        torch.relu,
+        lambda x: x if x > 0 else 0.0,
+    ],
     "hard-tanh": [lambda x: np.clip(x, -1, 1), torch.nn.Hardtanh()],
     "gelu": [torch.nn.functional.gelu],
     "elu": [lambda x: np.where(x > 0, x, np.expm1(np.minimum(x, 0)))],
@@ -62,7 +89,7 @@ GIVEN = {
     "step": [lambda x: np.heaviside(x, 0.5)],
     "polynomial(0, 1, 0, 0.5)": [lambda x: x + 0.5 * x**3],
     "softplus": [lambda x: np.log1p(np.exp(x))],
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize(("name", "f"), [(name, f) for name, fs in GIVEN.items() for f in fs])
@@ -72,7 +99,9 @@ def test_functions_equal_their_named_kin(name, f):
         assert phi.second_moment(q) == pytest.approx(kin.second_moment(q), rel=1e-12)
         assert phi.derivative_moment(q) == pytest.approx(kin.derivative_moment(q), rel=1e-10)
         assert phi.output_gap(q, q, gap) == pytest.approx(kin.output_gap(q, q, gap), rel=1e-9)
-        assert phi.derivative_pair(q, q, gap) == pytest.approx(kin.derivative_pair(q, q, gap), rel=1e-9)
+        assert phi.derivative_pair(q, q, gap) == pytest.approx(
+            kin.derivative_pair(q, q, gap), rel=1e-9
+        )
 
 
 def test_kinks_and_jumps_are_found_anywhere():
@@ -80,20 +109,29 @@ def test_kinks_and_jumps_are_found_anywhere():
     assert isinstance(phi, Numeric)
     assert phi.kinks == pytest.approx((-1.7, 0.3), abs=1e-10)
     assert phi.derivative_moment(1.0) == math.inf
-    x, y = np.random.default_rng(1).multivariate_normal([0, 0], [[1, 0.5], [0.5, 1]], size=400_000).T
+    x, y = (
+        np.random.default_rng(1).multivariate_normal([0, 0], [[1, 0.5], [0.5, 1]], size=400_000).T
+    )
     samples = phi(x) * phi(y)
-    assert phi.pair(1.0, 1.0, 0.5) == pytest.approx(samples.mean(), abs=5 * samples.std() / len(samples) ** 0.5)
+    assert phi.pair(1.0, 1.0, 0.5) == pytest.approx(
+        samples.mean(), abs=5 * samples.std() / len(samples) ** 0.5
+    )
     h = 1e-5
     slope = (phi.pair(1.0, 1.0, 0.5 - h) - phi.pair(1.0, 1.0, 0.5 + h)) / (2 * h)
     assert phi.derivative_pair(1.0, 1.0, 0.5) == pytest.approx(slope, rel=1e-6)
 
 
-@pytest.mark.parametrize("f", ["tanh", "hard-tanh", "selu", lambda x: x**3 + np.clip(x - 0.3, -1, 1)])
+@pytest.mark.parametrize(
+    "f", ["tanh", "hard-tanh", "selu", lambda x: x**3 + np.clip(x - 0.3, -1, 1)]
+)
 def test_a_batch_equals_its_members(f):
-    """From afar no bend can be seen, but the neighbours of the long one in the batch have theirs."""
+    """From afar no bend can be seen, but the neighbours of the long one in the batch have
+    theirs."""
     phi, q = activations.get(f), np.array([1e-6, 1.0, 1e20])
     assert phi.second_moment(q) == pytest.approx([phi.second_moment(each) for each in q], rel=1e-13)
-    assert phi.derivative_moment(q) == pytest.approx([phi.derivative_moment(each) for each in q], rel=1e-12)
+    assert phi.derivative_moment(q) == pytest.approx(
+        [phi.derivative_moment(each) for each in q], rel=1e-12
+    )
 
 
 def test_fast_growth():
@@ -138,10 +176,16 @@ def test_a_name_needs_no_derivative():
 
 
 bad_lengths = st.one_of(
-    st.floats(max_value=-1e-300), st.just(math.nan), st.just(math.inf), st.sampled_from(["x", None, [], [1, "a"]])
+    st.floats(max_value=-1e-300),
+    st.just(math.nan),
+    st.just(math.inf),
+    st.sampled_from(["x", None, [], [1, "a"]]),
 )
 bad_gaps = st.one_of(
-    st.floats(max_value=-1e-9), st.floats(min_value=2.0001), st.just(math.nan), st.sampled_from(["x", None, []])
+    st.floats(max_value=-1e-9),
+    st.floats(min_value=2.0001),
+    st.just(math.nan),
+    st.sampled_from(["x", None, []]),
 )
 
 
@@ -182,6 +226,10 @@ def test_functions_that_look_at_other_numbers_are_refused(f):
 
 def test_functions_of_one_number_may_be_vectorised():
     tanh = activations.get(np.vectorize(math.tanh))
-    assert tanh.second_moment(1.0) == pytest.approx(activations.get("tanh").second_moment(1.0), rel=1e-12)
-    relu = activations.get(np.vectorize(lambda x: x if x > 0 else 0))  # the first value is a whole number
+    assert tanh.second_moment(1.0) == pytest.approx(
+        activations.get("tanh").second_moment(1.0), rel=1e-12
+    )
+    relu = activations.get(
+        np.vectorize(lambda x: x if x > 0 else 0)
+    )  # the first value is a whole number
     assert relu.second_moment(3.0) == pytest.approx(1.5, rel=1e-12)

@@ -19,7 +19,8 @@ def test_closed_forms_equal_the_series_and_the_plane(name, q):
 
 
 def test_selu_against_many_digits():
-    """E phi' phi' for SELU at q = 1, c = 0.8, with the conditional average over y in closed form."""
+    """E phi' phi' for SELU at q = 1, c = 0.8, with the conditional average over y in closed
+    form."""
     alpha, scale = mp.mpf("1.6732632423543772"), mp.mpf("1.0507009873554805")
     c, spread = mp.mpf("0.8"), mp.mpf("0.6")
 

@@ -18,7 +18,11 @@ from orderone.theory.gaussian.piecewise import resolve
         (np.abs, (), lambda q: np.sqrt(2 * q / np.pi)),
         (lambda x: np.maximum(x - 1, 0), (1.0,), lambda q: np.sqrt(q) * _call(1 / np.sqrt(q))),
         (np.exp, (), lambda q: np.exp(q / 2)),
-        (lambda x: 1.0 * (x > 0.3), (0.3,), lambda q: 0.5 * np.vectorize(math.erfc)(0.3 / np.sqrt(2 * q))),
+        (
+            lambda x: 1.0 * (x > 0.3),
+            (0.3,),
+            lambda q: 0.5 * np.vectorize(math.erfc)(0.3 / np.sqrt(2 * q)),
+        ),
     ],
 )
 def test_one_variable(f, kinks, exact):
@@ -30,7 +34,9 @@ def test_one_variable(f, kinks, exact):
 
 def _call(t):
     """E (z - t)_+."""
-    return np.exp(-t * t / 2) / math.sqrt(2 * math.pi) - t * 0.5 * np.vectorize(math.erfc)(t / math.sqrt(2))
+    return np.exp(-t * t / 2) / math.sqrt(2 * math.pi) - t * 0.5 * np.vectorize(math.erfc)(
+        t / math.sqrt(2)
+    )
 
 
 @pytest.mark.parametrize(
@@ -38,7 +44,10 @@ def _call(t):
     [
         (lambda x: np.abs(x - 0.377), 0.377 + 2 * _call(0.377)),
         (lambda x: 1.0 * (x > 0.37), 0.5 * math.erfc(0.37 / math.sqrt(2))),
-        (lambda x: np.exp(-(((x - 0.37) / 1e-3) ** 2)), math.exp(-(0.37**2) / (2 + 1e-6)) / math.sqrt(1 + 2e6)),
+        (
+            lambda x: np.exp(-(((x - 0.37) / 1e-3) ** 2)),
+            math.exp(-(0.37**2) / (2 + 1e-6)) / math.sqrt(1 + 2e6),
+        ),
         (lambda x: np.log(np.abs(x)), -(np.euler_gamma + math.log(2)) / 2),
     ],
 )
@@ -66,7 +75,9 @@ def test_pairs_over_arrays():
     exact = np.exp((q + 2 * q) / 2 + (1 - gap) * np.sqrt(2) * q)
     assert found.value == pytest.approx(exact, rel=1e-11)
     assert (np.abs(found.value - exact) < 1e-11 * exact + 10 * found.error).all()
-    assert gaussian.expect_pair(np.sin, np.sin, 1.0, 0.0).value == pytest.approx((1 - math.exp(-2)) / 2)
+    assert gaussian.expect_pair(np.sin, np.sin, 1.0, 0.0).value == pytest.approx(
+        (1 - math.exp(-2)) / 2
+    )
     with pytest.raises(ValueError, match="pair"):
         gaussian.expect_pair(np.exp, np.exp, (1.0, 2.0, 3.0))
 
@@ -86,8 +97,12 @@ def test_pairs():
 def test_polynomials_have_exact_moments(degree):
     """E x^2n = (2n - 1)!! q^n, in whole numbers."""
     phi = activations.get(f"polynomial({'0,' * degree}1)")
-    assert phi.second_moment(2.0) == pytest.approx(math.prod(range(1, 2 * degree, 2)) * 2**degree, rel=1e-14)
-    assert phi.derivative_moment(1.0) == pytest.approx(degree**2 * math.prod(range(1, 2 * degree - 2, 2)), rel=1e-14)
+    assert phi.second_moment(2.0) == pytest.approx(
+        math.prod(range(1, 2 * degree, 2)) * 2**degree, rel=1e-14
+    )
+    assert phi.derivative_moment(1.0) == pytest.approx(
+        degree**2 * math.prod(range(1, 2 * degree - 2, 2)), rel=1e-14
+    )
 
 
 def test_pieces_end_at_kinks():
@@ -116,13 +131,16 @@ def test_pairs_find_jumps_and_kinks_that_nobody_declared():
 
 
 def test_pairs_of_singular_functions():
-    """E log|x| log|y|: log|x| has the variance pi^2 / 8, and the pair is that of arcsin(c)^2 / 2 beyond the means."""
+    """E log|x| log|y|: log|x| has the variance pi^2 / 8, and the pair is that of arcsin(c)^2 / 2
+    beyond the means."""
     log, mean = lambda x: np.log(np.abs(x)), -(np.euler_gamma + math.log(2)) / 2
     found = gaussian.expect_pair(log, log, 1.0, 0.5)
     assert abs(found.value - mean**2 - math.asin(0.5) ** 2 / 2) <= found.error + 1e-14
     assert found.error < 1e-7
     assert gaussian.expect_pair(lambda x: 1 / x, np.tanh, 1.0, 0.5).value == math.inf
-    assert gaussian.expect_pair(log, log, 1.0, 0.0).value == pytest.approx(math.pi**2 / 8 + mean**2, rel=1e-12)
+    assert gaussian.expect_pair(log, log, 1.0, 0.0).value == pytest.approx(
+        math.pi**2 / 8 + mean**2, rel=1e-12
+    )
 
 
 def test_pairs_without_length():

@@ -1,4 +1,5 @@
-"""Functions that grow without bound: the true average where there is one, and infinity where there is none."""
+"""Functions that grow without bound: the true average where there is one, and infinity where there
+is none."""
 
 import math
 
@@ -20,7 +21,9 @@ def power_mean(p):
 def precisely(f, at):
     with mp.workdps(40):
         sides = ([-14, -3, mp.mpf(at)], [mp.mpf(at), 3, 14])
-        return float(mp.fsum(mp.quad(lambda x: f(abs(x - at)) * mp.npdf(x), side) for side in sides))
+        return float(
+            mp.fsum(mp.quad(lambda x: f(abs(x - at)) * mp.npdf(x), side) for side in sides)
+        )
 
 
 @pytest.mark.parametrize("p", [-0.9, -0.5, -0.25, 0.5, 1.5])
@@ -45,18 +48,30 @@ def test_away_from_zero(f, same, at):
     assert found.error < 1e-9
 
 
-@pytest.mark.parametrize("f", [lambda x: 1 / x, lambda x: x**-2, lambda x: np.abs(x - 0.3) ** -1.0, np.tan])
+@pytest.mark.parametrize(
+    "f", [lambda x: 1 / x, lambda x: x**-2, lambda x: np.abs(x - 0.3) ** -1.0, np.tan]
+)
 def test_averages_that_do_not_exist(f):
     assert gaussian.expect(f) == (math.inf, math.inf)
-    assert activations.get(f).second_moment(np.array([0.1, 2.0])) == pytest.approx([math.inf, math.inf])
+    assert activations.get(f).second_moment(np.array([0.1, 2.0])) == pytest.approx(
+        [math.inf, math.inf]
+    )
 
 
 def test_moments_of_a_logarithm_and_of_roots():
-    log, root = activations.get(lambda x: np.log(np.abs(x))), activations.get(lambda x: np.sqrt(np.abs(x)))
+    log, root = (
+        activations.get(lambda x: np.log(np.abs(x))),
+        activations.get(lambda x: np.sqrt(np.abs(x))),
+    )
     assert log.mean(1.0) == pytest.approx(LOG_MEAN, rel=1e-12)
     assert log.second_moment(1.0) == pytest.approx(math.pi**2 / 8 + LOG_MEAN**2, rel=1e-12)
     assert root.mean(2.0) == pytest.approx(2**0.25 * power_mean(0.5), rel=1e-12)
-    for phi in (log, root, activations.get(np.cbrt), activations.get(lambda x: np.sqrt(np.abs(x - 0.3)))):
+    for phi in (
+        log,
+        root,
+        activations.get(np.cbrt),
+        activations.get(lambda x: np.sqrt(np.abs(x - 0.3))),
+    ):
         assert phi.derivative_moment(1.0) == math.inf
     steep = activations.get(lambda x: np.abs(x - 0.3) ** 0.75)
     exact = 0.75**2 * precisely(lambda x: x**-0.5, 0.3)
@@ -99,4 +114,6 @@ def test_masses_far_from_zero():
     exp, q = activations.get(np.exp), np.array([50.0, 100.0, 250.0])
     assert exp.second_moment(q) == pytest.approx(np.exp(2 * q), rel=1e-11)
     assert exp.second_moment(400.0) == math.inf
-    assert gaussian.expect(lambda x: np.exp(2 * x), 100.0).value == pytest.approx(math.exp(200), rel=1e-11)
+    assert gaussian.expect(lambda x: np.exp(2 * x), 100.0).value == pytest.approx(
+        math.exp(200), rel=1e-11
+    )

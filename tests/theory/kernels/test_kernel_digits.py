@@ -1,4 +1,5 @@
-"""Digits, depth and size: single precision near the diagonal, deep chaotic networks, extremes, memory, other libraries."""
+"""Digits, depth and size: single precision near the diagonal, deep chaotic networks, extremes,
+memory, other libraries."""
 
 import tracemalloc
 
@@ -18,12 +19,13 @@ from orderone.theory.kernels import (
     covariance,
     inputs,
     repeat,
-)  # fmt: skip
+)
 
 
 def deep(phi, depth, weight_var, bias_var=0.0):
     return Sequential(
-        repeat(Sequential(Dense(weight_var, bias_var), Activation(phi)), depth), Dense(weight_var, bias_var)
+        repeat(Sequential(Dense(weight_var, bias_var), Activation(phi)), depth),
+        Dense(weight_var, bias_var),
     )
 
 
@@ -47,7 +49,8 @@ def test_single_precision_diagonals_are_right(phi, depth, weight_var, bias_var):
 
 
 def test_equal_inputs_have_equal_kernels_in_single_precision():
-    """Where correlations instead of gaps are kept, sqrt(1 - c^2) costs the NTK of ReLU a percent."""
+    """Where correlations instead of gaps are kept, sqrt(1 - c^2) costs the NTK of ReLU a
+    percent."""
     x = np.random.default_rng(0).normal(size=(1, 8)).astype(np.float32)
     k = deep("relu", 50, 2.0)(inputs(np.repeat(x, 2, 0)))
     assert k.ntk[0, 1] == pytest.approx(k.ntk[0, 0], rel=1e-5)
@@ -63,12 +66,15 @@ def test_equal_inputs_have_equal_kernels_in_single_precision():
 def test_off_diagonals_of_single_precision():
     X = np.random.default_rng(0).normal(size=(40, 8)).astype(np.float32)
     for phi in ("relu", "erf"):
-        single, double = (deep(phi, 50, 1.7, 0.1)(inputs(X.astype(kind))) for kind in (np.float32, float))
+        single, double = (
+            deep(phi, 50, 1.7, 0.1)(inputs(X.astype(kind))) for kind in (np.float32, float)
+        )
         assert single.ntk == pytest.approx(double.ntk, rel=2e-4)
 
 
 def test_deep_chaotic_networks_do_not_drift():
-    """The diagonal obeys its own recursion at any depth, and pairs settle at the stable correlation, not at 1."""
+    """The diagonal obeys its own recursion at any depth, and pairs settle at the stable
+    correlation, not at 1."""
     X, phi = np.random.default_rng(0).normal(size=(20, 8)), activations.get("erf")
     k, deeper = (deep("erf", depth, 4.0, 0.1)(inputs(X)) for depth in (200, 210))
     q = 1.0
@@ -79,7 +85,9 @@ def test_deep_chaotic_networks_do_not_drift():
     assert deeper.ntk.diagonal() / k.ntk.diagonal() == pytest.approx(chi1**10, rel=1e-12)
     apart = k.gap[~np.eye(20, dtype=bool)]
     assert np.ptp(apart) < 1e-12
-    assert phi.output_gap(q, q, apart[0]) * (4.0 * phi.second_moment(q) / q) == pytest.approx(apart[0], rel=1e-10)
+    assert phi.output_gap(q, q, apart[0]) * (4.0 * phi.second_moment(q) / q) == pytest.approx(
+        apart[0], rel=1e-10
+    )
     assert apart[0] > 0.1
 
 
@@ -102,7 +110,12 @@ def test_nearly_equal_inputs_part_at_the_rate_chi1(kind):
 
 def test_extremes_give_no_nan_and_no_warning():
     X = np.array([[1.0, 2], [-1, -2], [2, 4], [0, 0], [1e-150, 0], [1e150, 1]])
-    for net in (deep("relu", 200, 1e6), deep("erf", 40, 1e9), deep("erf", 40, 1e-9), deep("gelu", 3, 1e3, 1e-9)):
+    for net in (
+        deep("relu", 200, 1e6),
+        deep("erf", 40, 1e9),
+        deep("erf", 40, 1e-9),
+        deep("gelu", 3, 1e3, 1e-9),
+    ):
         for kind in (np.float32, np.float64):
             k = net(inputs(X[:5] if kind is np.float32 else X).astype(kind))
             assert not np.isnan(k.nngp).any(), (net, kind)
@@ -125,22 +138,43 @@ def test_opposite_inputs_stay_opposite_without_biases():
 def test_tensors_in_tensors_out(kind, device):
     X = np.random.default_rng(0).normal(size=(7, 3, 5)).astype(kind)
     net = Sequential(
-        *(Dense(1.5, 0.1), Activation("relu"), LayerNorm(1e-5), Dropout(0.8), Dense(2.0), Activation("erf")),
-        *(Dense(1.0, 0.2), Residual(Activation("relu"), Dense(1.0), scale=0.5), AveragePool(), Dense()),
+        *(
+            Dense(1.5, 0.1),
+            Activation("relu"),
+            LayerNorm(1e-5),
+            Dropout(0.8),
+            Dense(2.0),
+            Activation("erf"),
+        ),
+        *(
+            Dense(1.0, 0.2),
+            Residual(Activation("relu"), Dense(1.0), scale=0.5),
+            AveragePool(),
+            Dense(),
+        ),
     )
     ours, theirs = net(inputs(X)), net(inputs(torch.from_numpy(X).to(device)))
     assert isinstance(theirs.ntk, torch.Tensor)
     assert theirs.ntk.dtype == getattr(torch, kind)
     assert theirs.ntk.device.type == device
-    assert theirs.nngp.cpu().numpy() == pytest.approx(ours.nngp, rel=2e-5 if kind == "float32" else 1e-12)
-    assert theirs.ntk.cpu().numpy() == pytest.approx(ours.ntk, rel=2e-5 if kind == "float32" else 1e-12)
+    assert theirs.nngp.cpu().numpy() == pytest.approx(
+        ours.nngp, rel=2e-5 if kind == "float32" else 1e-12
+    )
+    assert theirs.ntk.cpu().numpy() == pytest.approx(
+        ours.ntk, rel=2e-5 if kind == "float32" else 1e-12
+    )
     K = covariance(torch.tensor([[2.0, 0.5], [0.5, 1.0]]))
     assert isinstance(Activation("relu")(K).nngp, torch.Tensor)
 
 
-@pytest.mark.parametrize(("points", "kind", "limit"), [(512, np.float64, 100e6), (4096, np.float32, 1.5e9)])
+@pytest.mark.parametrize(
+    ("points", "kind", "limit"), [(512, np.float64, 100e6), (4096, np.float32, 1.5e9)]
+)
 def test_memory_is_that_of_a_few_matrices(points, kind, limit):
-    X, net = np.random.default_rng(0).normal(size=(points, 16)).astype(kind), deep("relu", 1, 2.0, 0.1)
+    X, net = (
+        np.random.default_rng(0).normal(size=(points, 16)).astype(kind),
+        deep("relu", 1, 2.0, 0.1),
+    )
     tracemalloc.start()
     try:
         k = net(inputs(X))

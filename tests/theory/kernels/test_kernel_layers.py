@@ -18,16 +18,17 @@ from orderone.theory.kernels import (
     covariance,
     inputs,
     repeat,
-)  # fmt: skip
+)
 
 X = np.array([[1.0, 2, -1, 0.5], [0.3, -1, 2, 1], [1.1, 1.9, -1, 0.4], [-1, -2, 1, -0.5]])
 TOKENS = np.stack([X, X[::-1] * 0.7 + 0.2, X**2 - 1])
 
-# --- closed forms and quadrature, layer by layer --------------------------------------------------------------------
+# --- closed forms and quadrature, layer by layer --------------------------------------------------
 
 
 def hidden(phi):
-    """E[phi phi] and E[phi' phi'] of X behind Dense(1.5, 0.2), as kernels have them, and the covariance they start from."""
+    """E[phi phi] and E[phi' phi'] of X behind Dense(1.5, 0.2), as kernels have them, and the
+    covariance they start from."""
     K = 1.5 * X @ X.T / 4 + 0.2
     k = Sequential(Dense(1.5, 0.2), Activation(phi))(inputs(X))
     return K, k.nngp, k.ntk / K  # behind one Dense layer, Theta = K
@@ -64,8 +65,12 @@ def test_relu_agrees_with_arc_cosines():
     K, nngp, dual = hidden("relu")
     size = np.sqrt(np.outer(K.diagonal(), K.diagonal()))
     theta = np.arccos(np.clip(K / size, -1, 1))
-    assert nngp == pytest.approx(size / (2 * np.pi) * (np.sin(theta) + (np.pi - theta) * np.cos(theta)), abs=1e-8)
-    assert dual == pytest.approx((np.pi - theta) / (2 * np.pi), abs=1e-8)  # 1 - c of 1e-16 is 1e-8 of theta
+    assert nngp == pytest.approx(
+        size / (2 * np.pi) * (np.sin(theta) + (np.pi - theta) * np.cos(theta)), abs=1e-8
+    )
+    assert dual == pytest.approx(
+        (np.pi - theta) / (2 * np.pi), abs=1e-8
+    )  # 1 - c of 1e-16 is 1e-8 of theta
 
 
 def test_a_deep_linear_network_gains_one_kernel_a_layer():
@@ -107,7 +112,8 @@ def test_layer_norm_of_inputs_is_that_of_their_features():
 
 
 def test_eps_is_inside_the_root():
-    """Erratum S2.1: G / (G + eps), which a network of 4096 neurons has as .6155, and not G / (sqrt G + eps)^2 = .411."""
+    """Erratum S2.1: G / (G + eps), which a network of 4096 neurons has as .6155, and not G / (sqrt
+    G + eps)^2 = .411."""
     for norm in (LayerNorm(0.5), RMSNorm(0.5)):
         assert norm(covariance([[0.8]])).nngp[0, 0] == pytest.approx(0.8 / 1.3)
 
@@ -124,7 +130,8 @@ def test_residual_blocks_add_kernels():
 
 
 def test_scaled_residual_networks_follow_their_differential_equation():
-    """S3 (2.13) at t = 1 from correlation 0.3: reference values 1.64872 and 0.63137, up to the order 1 / depth."""
+    """S3 (2.13) at t = 1 from correlation 0.3: reference values 1.64872 and 0.63137, up to the
+    order 1 / depth."""
 
     def at(depth):
         block = Residual(Activation("relu"), Dense(1.0), scale=depth**-0.5)
@@ -161,13 +168,16 @@ def test_residual_branches_may_hold_what_is_not_pointwise():
     assert one.ntk == pytest.approx(other.ntk, rel=1e-13)
 
 
-# --- what holds of every network ------------------------------------------------------------------------------------
+# --- what holds of every network ------------------------------------------------------------------
 
 NAMES = st.sampled_from(["relu", "erf", "gelu", "sin", "leaky-relu"])
 BLOCKS = st.tuples(
-    st.sampled_from(["plain", "dropout", "residual", "norm"]), NAMES, st.floats(0.1, 4.0), st.floats(0.0, 4.0),
+    st.sampled_from(["plain", "dropout", "residual", "norm"]),
+    NAMES,
+    st.floats(0.1, 4.0),
+    st.floats(0.0, 4.0),
     st.floats(0.05, 1.0),
-)  # fmt: skip
+)
 
 
 def network(first, blocks):
@@ -186,15 +196,21 @@ def network(first, blocks):
 
 @settings(max_examples=40, deadline=None)
 @given(
-    st.tuples(st.floats(0.0, 4.0), st.floats(0.0, 4.0)), st.lists(BLOCKS, max_size=4), st.integers(0, 10**6),
-    st.integers(1, 6), st.booleans(),
-)  # fmt: skip
+    st.tuples(st.floats(0.0, 4.0), st.floats(0.0, 4.0)),
+    st.lists(BLOCKS, max_size=4),
+    st.integers(0, 10**6),
+    st.integers(1, 6),
+    st.booleans(),
+)
 def test_kernels_are_kernels(first, blocks, seed, points, repeated):
     net, rng = network(first, blocks), np.random.default_rng(seed)
     X = rng.normal(size=(points, 3)) * rng.choice([0.1, 1, 3])
     X = np.concatenate([X, X[:1], -2 * X[:1], 0 * X[:1]]) if repeated else X
     k, order = net(inputs(X)), rng.permutation(len(X))
-    for matrix, permuted in ((k.nngp, net(inputs(X[order])).nngp), (k.ntk, net(inputs(X[order])).ntk)):
+    for matrix, permuted in (
+        (k.nngp, net(inputs(X[order])).nngp),
+        (k.ntk, net(inputs(X[order])).ntk),
+    ):
         scale = max(1e-300, matrix.max())
         assert np.isfinite(matrix).all()
         assert (matrix == matrix.T).all()

@@ -12,17 +12,30 @@ from orderone.theory.kernels import (
     Residual,
     Sequential,
     inputs,
-)  # fmt: skip
+)
 
 X = np.array([[1.0, 2, -1, 0.5], [0.3, -1, 2, 1], [1.1, 1.9, -1, 0.4], [-1, -2, 1, -0.5]])
 TOKENS = np.stack([X, X[::-1] * 0.7 + 0.2, X**2 - 1])
 
 NETWORKS = {
-    "relu": Sequential(Dense(2, 0.1), Activation("relu"), Dense(1.5, 0.2), Activation("relu"), Dense()),
-    "erf": Sequential(Dense(2, 0.1), Activation("erf"), Dense(1.5, 0.2), Activation("erf"), Dense()),
-    "gelu": Sequential(Dense(2, 0.1), Activation("gelu"), Dense(1.5, 0.2), Activation("gelu"), Dense()),
+    "relu": Sequential(
+        Dense(2, 0.1), Activation("relu"), Dense(1.5, 0.2), Activation("relu"), Dense()
+    ),
+    "erf": Sequential(
+        Dense(2, 0.1), Activation("erf"), Dense(1.5, 0.2), Activation("erf"), Dense()
+    ),
+    "gelu": Sequential(
+        Dense(2, 0.1), Activation("gelu"), Dense(1.5, 0.2), Activation("gelu"), Dense()
+    ),
     "dropout": Sequential(
-        *(Dense(2, 0.1), Activation("relu"), Dropout(0.8), Dense(1.5, 0.2), Activation("erf"), Dropout(0.5)),
+        *(
+            Dense(2, 0.1),
+            Activation("relu"),
+            Dropout(0.8),
+            Dense(1.5, 0.2),
+            Activation("erf"),
+            Dropout(0.5),
+        ),
         Dense(1, 0.3),
     ),
     "residual": Sequential(
@@ -32,7 +45,14 @@ NETWORKS = {
         Dense(1, 0.1),
     ),
     "layernorm": Sequential(
-        *(Dense(2, 0.1), LayerNorm(1e-3), Activation("relu"), Dense(1.5, 0.2), LayerNorm(1e-3), Activation("erf")),
+        *(
+            Dense(2, 0.1),
+            LayerNorm(1e-3),
+            Activation("relu"),
+            Dense(1.5, 0.2),
+            LayerNorm(1e-3),
+            Activation("erf"),
+        ),
         Dense(1, 0.1),
     ),
     "pool": Sequential(
@@ -40,7 +60,8 @@ NETWORKS = {
         Dense(1, 0.1),
     ),
 }
-# Upper triangles, row by row: neural-tangents 0.6.5 (stax, jax 0.5.3, double precision) for the same networks.
+# Upper triangles, row by row: neural-tangents 0.6.5 (stax, jax 0.5.3, double precision) for the
+# same networks.
 PEER = """
 relu nngp 1.309375 0.54015374 1.281319 0.47095512 1.279375 0.5293675 0.93280018 1.25875 0.46303121 1.309375
 relu ntk 3.828125 0.56728564 3.6705064 0.45927915 3.738125 0.55529693 1.8720507 3.67625 0.451356 3.828125
@@ -63,4 +84,6 @@ pool ntk 1.9888859 1.5366982 1.7881361 1.3332948 1.4853683 3.9307395
 def test_agrees_with_neural_tangents(line):
     name, kind, *numbers = line.split()
     kernel = getattr(NETWORKS[name](inputs(TOKENS if name == "pool" else X)), kind)
-    assert kernel[np.triu_indices(len(kernel))] == pytest.approx([float(number) for number in numbers], rel=1e-7)
+    assert kernel[np.triu_indices(len(kernel))] == pytest.approx(
+        [float(number) for number in numbers], rel=1e-7
+    )

@@ -7,16 +7,27 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orderone.theory import MeanField, activations, critical_weight_var, linear_gradient_metrics, phase_diagram
+from orderone.theory import (
+    MeanField,
+    activations,
+    critical_weight_var,
+    linear_gradient_metrics,
+    phase_diagram,
+)
 
 not_a_variance = st.one_of(
-    st.floats(max_value=-1e-300), st.sampled_from([math.nan, math.inf, -math.inf, "x", None, [], [1.0, -2.0]])
+    st.floats(max_value=-1e-300),
+    st.sampled_from([math.nan, math.inf, -math.inf, "x", None, [], [1.0, -2.0]]),
 )
 not_a_rate = st.one_of(
-    st.floats(max_value=0), st.floats(min_value=1.0000001), st.sampled_from([math.nan, "x", None, []])
+    st.floats(max_value=0),
+    st.floats(min_value=1.0000001),
+    st.sampled_from([math.nan, "x", None, []]),
 )
 not_a_correlation = st.one_of(
-    st.floats(max_value=-1.0001), st.floats(min_value=1.0001), st.sampled_from([math.nan, "x", None, []])
+    st.floats(max_value=-1.0001),
+    st.floats(min_value=1.0001),
+    st.sampled_from([math.nan, "x", None, []]),
 )
 
 
@@ -60,7 +71,10 @@ def test_lengths(value):
         (lambda: MeanField(lambda x: x.sum()), "make it elementwise"),
         (lambda: MeanField("tanh", [1.0, 2.0], [0.1, 0.2, 0.3]), "expected shapes that broadcast"),
         (lambda: MeanField("tanh", [1.0, 2.0]).correlations(), "expected one network"),
-        (lambda: MeanField("tanh").trajectory([1.0, 2.0, 3.0], 0.5, 2), "one for each of two inputs"),
+        (
+            lambda: MeanField("tanh").trajectory([1.0, 2.0, 3.0], 0.5, 2),
+            "one for each of two inputs",
+        ),
         (lambda: MeanField("tanh").trajectory(1.0, 0.5, -1), "depth: expected a whole number"),
     ],
 )
@@ -111,12 +125,12 @@ def test_kinks_are_numbers_and_belong_to_functions(kinks):
 def test_tensors_of_any_kind():
     torch = pytest.importorskip("torch")
     exact = MeanField("tanh", 1.5, 0.1).q_star
-    assert float(MeanField("tanh", torch.tensor([1.5], requires_grad=True), 0.1).q_star) == pytest.approx(
-        exact, rel=1e-6
-    )
-    assert float(MeanField("tanh", torch.tensor([1.5], dtype=torch.bfloat16), 0.1).q_star) == pytest.approx(
-        exact, rel=1e-2
-    )
+    assert float(
+        MeanField("tanh", torch.tensor([1.5], requires_grad=True), 0.1).q_star
+    ) == pytest.approx(exact, rel=1e-6)
+    assert float(
+        MeanField("tanh", torch.tensor([1.5], dtype=torch.bfloat16), 0.1).q_star
+    ) == pytest.approx(exact, rel=1e-2)
 
 
 def test_tiny_keep_rates_of_linear_networks():
@@ -145,7 +159,10 @@ def test_tensors_come_back_as_tensors():
     assert isinstance(single.q_star, torch.Tensor)
     assert float(single.q_star) == pytest.approx(network.q_star, rel=1e-14)
     diagram = phase_diagram("tanh", given, torch.tensor([0.1]), 0.9)
-    assert all(isinstance(diagram[name], torch.Tensor) and diagram[name].shape == (2, 1) for name in diagram)
+    assert all(
+        isinstance(diagram[name], torch.Tensor) and diagram[name].shape == (2, 1)
+        for name in diagram
+    )
     assert diagram.phase.shape == (2, 1)
 
 
@@ -162,7 +179,11 @@ def test_networks_of_arrays_can_be_compared_and_hashed():
 def test_the_smallest_keep_rates(name):
     network = MeanField(name, 1.0, 0.1, 1e-320)
     results = [network.q_star, network.c_star, network.chi1, network.chi2, network.xi1, network.xi2]
-    results += [network.correlation_map(0.5), network.length_map(2.0), *network.trajectory(1.0, 0.5, 3).c]
+    results += [
+        network.correlation_map(0.5),
+        network.length_map(2.0),
+        *network.trajectory(1.0, 0.5, 3).c,
+    ]
     assert not np.isnan(results).any()
     assert -1 <= network.correlation_map(0.5) <= 1
 
@@ -177,5 +198,8 @@ def test_pairs_of_shapes_that_do_not_meet(name, average):
 def test_the_marginal_linear_network_has_one_convention():
     """weight_var = keep and no bias: every length stays; both take 1."""
     assert MeanField("linear", 0.9, 0.0, 0.9).q_star == 1
-    fixed, given = linear_gradient_metrics(0.9, 0.0, 0.9, 3), linear_gradient_metrics(0.9, 0.0, 0.9, 3, q0=1.0)
+    fixed, given = (
+        linear_gradient_metrics(0.9, 0.0, 0.9, 3),
+        linear_gradient_metrics(0.9, 0.0, 0.9, 3, q0=1.0),
+    )
     assert fixed.g_aa == pytest.approx(given.g_aa)

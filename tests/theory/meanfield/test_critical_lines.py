@@ -27,24 +27,43 @@ def test_the_line_is_critical(name, bias_var, keep):
 @settings(max_examples=25, deadline=None)
 def test_all_three_parameters_lead_to_the_same_line(name, bias_var, keep):
     weight_var = edge_of_chaos(name, bias_var=bias_var, keep=keep)
-    assert edge_of_chaos(name, weight_var=weight_var, keep=keep) == pytest.approx(bias_var, rel=1e-6)
-    assert edge_of_chaos(name, weight_var=weight_var, bias_var=bias_var, keep=None) == pytest.approx(keep, rel=1e-12)
+    assert edge_of_chaos(name, weight_var=weight_var, keep=keep) == pytest.approx(
+        bias_var, rel=1e-6
+    )
+    assert edge_of_chaos(
+        name, weight_var=weight_var, bias_var=bias_var, keep=None
+    ) == pytest.approx(keep, rel=1e-12)
 
 
 def test_without_bias_the_slope_at_zero_decides():
-    expected = {"tanh": 1, "sin": 1, "hard-tanh": 1, "elu": 1, "erf": math.pi / 4, "relu": 2, "linear": 1}
-    assert {name: critical_weight_var(name, 0.0) for name in expected} == pytest.approx(expected, rel=1e-14)
+    expected = {
+        "tanh": 1,
+        "sin": 1,
+        "hard-tanh": 1,
+        "elu": 1,
+        "erf": math.pi / 4,
+        "relu": 2,
+        "linear": 1,
+    }
+    assert {name: critical_weight_var(name, 0.0) for name in expected} == pytest.approx(
+        expected, rel=1e-14
+    )
 
 
 def test_homogeneous_activations_have_a_line_that_no_bias_moves():
-    assert critical_weight_var("relu", np.array([0.0, 0.1, 5.0]), 0.5) == pytest.approx([1.0, 1.0, 1.0])
+    assert critical_weight_var("relu", np.array([0.0, 0.1, 5.0]), 0.5) == pytest.approx(
+        [1.0, 1.0, 1.0]
+    )
 
 
 def test_where_there_is_no_line():
-    """Softplus diverges before it is critical; GELU too unless the bias is large; a step has an infinite slope."""
+    """Softplus diverges before it is critical; GELU too unless the bias is large; a step has an
+    infinite slope."""
     assert critical_weight_var("softplus", 0.1) == critical_weight_var("step", 0.1) == math.inf
     assert critical_weight_var("gelu", 0.1) == math.inf
-    assert MeanField("gelu", critical_weight_var("gelu", 3.0), 3.0).chi1 == pytest.approx(1, abs=1e-12)
+    assert MeanField("gelu", critical_weight_var("gelu", 3.0), 3.0).chi1 == pytest.approx(
+        1, abs=1e-12
+    )
     for parameters in ({"weight_var": 0.5}, {"weight_var": 5.0, "bias_var": 0.05, "keep": None}):
         with pytest.raises(meanfield.NotCriticalError, match=r"expected .* got"):
             edge_of_chaos("tanh", **parameters)
@@ -56,18 +75,23 @@ def test_arrays_and_tensors():
     line = critical_weight_var("tanh", np.array([[0.01], [0.1]]), np.array([1.0, 0.9, 0.8]))
     assert line.shape == (2, 3)
     assert line[1, 2] == pytest.approx(critical_weight_var("tanh", 0.1, 0.8))
-    assert isinstance(critical_weight_var("tanh", torch.tensor([0.05], dtype=torch.float64)), torch.Tensor)
+    assert isinstance(
+        critical_weight_var("tanh", torch.tensor([0.05], dtype=torch.float64)), torch.Tensor
+    )
     assert isinstance(critical_weight_var("tanh", 0.05), float)
 
 
-@pytest.mark.parametrize("parameters", [{}, {"weight_var": 1.0, "bias_var": 0.1}, {"bias_var": None, "keep": None}])
+@pytest.mark.parametrize(
+    "parameters", [{}, {"weight_var": 1.0, "bias_var": 0.1}, {"bias_var": None, "keep": None}]
+)
 def test_exactly_one_parameter_is_sought(parameters):
     with pytest.raises(ValueError, match="exactly one parameter"):
         edge_of_chaos("tanh", **parameters)
 
 
 @pytest.mark.parametrize(
-    ("name", "keep"), [("tanh", 1.0), ("tanh", 0.9), ("hard-tanh", 1.0), ("relu", 0.9), ("gelu", 1.0)]
+    ("name", "keep"),
+    [("tanh", 1.0), ("tanh", 0.9), ("hard-tanh", 1.0), ("relu", 0.9), ("gelu", 1.0)],
 )
 def test_a_diagram_equals_its_points(name, keep):
     weight_var, bias_var = np.array([0.7, 1.5, 1.9, 3.0]), np.array([0.02, 0.2])
@@ -83,7 +107,8 @@ def test_a_diagram_equals_its_points(name, keep):
 
 
 def test_a_diagram_across_the_line_is_right_next_to_it():
-    """Within 1e-3 of the line on both sides, for all bias variances at once: against the maps themselves."""
+    """Within 1e-3 of the line on both sides, for all bias variances at once: against the maps
+    themselves."""
     bias_var = np.linspace(0.005, 0.3, 20)
     line = critical_weight_var("tanh", bias_var)
     for distance in (-1e-3, -1e-5, 1e-5, 1e-3):
@@ -119,4 +144,6 @@ def test_bad_axes(given, message):
 
 
 def test_the_names_users_type():
-    assert {"MeanField", "critical_weight_var", "phase_diagram", "linear_gradient_metrics"} < set(dir(theory))
+    assert {"MeanField", "critical_weight_var", "phase_diagram", "linear_gradient_metrics"} < set(
+        dir(theory)
+    )

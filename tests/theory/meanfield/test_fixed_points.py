@@ -33,7 +33,9 @@ def test_the_maps_leave_the_fixed_points_alone(name, weight_var, bias_var, keep)
     else:
         assert network.q_star == math.inf
         assert np.isfinite([network.c_star, network.xi1]).all() or network.phase == "critical"
-        assert np.isfinite(network.xi2) or keep == 1  # long signals of straight lines: c = 1 attracts slowly, or not
+        assert (
+            np.isfinite(network.xi2) or keep == 1
+        )  # long signals of straight lines: c = 1 attracts slowly, or not
 
 
 @pytest.mark.parametrize("name", SMOOTH)
@@ -84,11 +86,16 @@ def test_correlation_without_dropout_is_not_always_one():
     assert MeanField("tanh", 1.0, 0.05).c_star == 1
 
 
-@pytest.mark.parametrize(("name", "edge"), [("linear", 1.0), ("relu", 2.0), ("leaky-relu(0.5)", 1.6), ("abs", 1.0)])
+@pytest.mark.parametrize(
+    ("name", "edge"), [("linear", 1.0), ("relu", 2.0), ("leaky-relu(0.5)", 1.6), ("abs", 1.0)]
+)
 @pytest.mark.parametrize("keep", [1.0, 0.7])
 def test_when_lengths_exist(name, edge, keep):
     """Erratum S1.2."""
-    below, above = MeanField(name, 0.999 * edge * keep, 0.1, keep), MeanField(name, 1.001 * edge * keep, 0.1, keep)
+    below, above = (
+        MeanField(name, 0.999 * edge * keep, 0.1, keep),
+        MeanField(name, 1.001 * edge * keep, 0.1, keep),
+    )
     assert below.q_star == pytest.approx(0.1 / 0.001, rel=1e-9)
     assert (above.q_star, above.status) == (math.inf, "diverges")
     assert above.chi1 == pytest.approx(1.001)
@@ -110,7 +117,10 @@ def test_bounded_activations_always_have_one(name):
 
 def test_all_fixed_points_and_their_stability():
     chaotic = MeanField("tanh", 2.5, 0.05).correlations()
-    assert [(round(p.value, 6), p.stability) for p in chaotic] == [(1.0, "unstable"), (0.446804, "stable")]
+    assert [(round(p.value, 6), p.stability) for p in chaotic] == [
+        (1.0, "unstable"),
+        (0.446804, "stable"),
+    ]
     odd = MeanField("tanh", 1.5, 0.0)
     assert [(p.value, p.stability) for p in odd.correlations()] == [
         (1.0, "unstable"),
@@ -130,11 +140,16 @@ def test_no_fixed_point_is_overlooked():
     """The convexity that the solver leans on, seen on a fine grid."""
     c = np.linspace(-1, 1, 4000)
     for name, weight_var, bias_var, keep in (
-        ("tanh", 2.5, 0.05, 1.0), ("tanh", 1.5, 0.0, 1.0), ("gelu", 1.3, 0.5, 0.8), ("selu", 1.0, 0.1, 1.0),
-    ):  # fmt: skip
+        ("tanh", 2.5, 0.05, 1.0),
+        ("tanh", 1.5, 0.0, 1.0),
+        ("gelu", 1.3, 0.5, 0.8),
+        ("selu", 1.0, 0.1, 1.0),
+    ):
         network = MeanField(name, weight_var, bias_var, keep)
         moved = network.correlation_map(c) - c
-        crossings = np.sum(np.sign(moved[1:-2]) * np.sign(moved[2:-1]) < 0) + np.sum(np.abs(moved[[0, -1]]) < 1e-12)
+        crossings = np.sum(np.sign(moved[1:-2]) * np.sign(moved[2:-1]) < 0) + np.sum(
+            np.abs(moved[[0, -1]]) < 1e-12
+        )
         assert crossings == len(network.correlations())
 
 
@@ -145,19 +160,34 @@ def test_signals_that_die():
         assert dead.q_star == 0
         assert dead.c_star == pytest.approx(small.c_star, abs=1e-7)
         assert (dead.chi1, dead.chi2) == pytest.approx((0.8 / keep, 0.8), rel=1e-12)
-    assert MeanField("linear", 0.5, 0.0, 0.9).c_star == pytest.approx((1 - 0.5 / 0.9) / (1 - 0.5), abs=1e-12)
+    assert MeanField("linear", 0.5, 0.0, 0.9).c_star == pytest.approx(
+        (1 - 0.5 / 0.9) / (1 - 0.5), abs=1e-12
+    )
 
 
 def test_edge_cases():
     critical = MeanField("relu", 2.0, 0.0)
-    assert (critical.q_star, critical.c_star, critical.chi1, critical.xi1) == (1.0, 1.0, 1.0, math.inf)
+    assert (critical.q_star, critical.c_star, critical.chi1, critical.xi1) == (
+        1.0,
+        1.0,
+        1.0,
+        math.inf,
+    )
     silent = MeanField("tanh", 0.0, 0.3)
-    assert (silent.q_star, silent.c_star, silent.chi1, silent.xi1, silent.phase) == (0.3, 1.0, 0.0, 0.0, "ordered")
+    assert (silent.q_star, silent.c_star, silent.chi1, silent.xi1, silent.phase) == (
+        0.3,
+        1.0,
+        0.0,
+        0.0,
+        "ordered",
+    )
     nothing = MeanField("tanh", 0.0, 0.0, 0.5)
     assert (nothing.q_star, nothing.c_star, nothing.status) == (0.0, 1.0, "converged")
     step = MeanField("step", 1.0, 0.1)
     assert (step.chi1, step.xi1, step.phase) == (math.inf, 0.0, "chaotic")
-    assert MeanField("selu", 1.0, 0.0).q_star == pytest.approx(1, abs=1e-12)  # as its authors made it
+    assert MeanField("selu", 1.0, 0.0).q_star == pytest.approx(
+        1, abs=1e-12
+    )  # as its authors made it
     for extreme in (
         MeanField("tanh", 1e12, 1e-12),
         MeanField("tanh", 1e-12, 1e12),
@@ -169,7 +199,9 @@ def test_edge_cases():
     assert MeanField("relu", 4.0, 0.1).trajectory(1.0, 0.3, 1100).q[-1] == math.inf
 
 
-@pytest.mark.parametrize("f", [lambda x: np.where(np.abs(x) < 1, 3.0, 0.0), lambda x: 6 * x * np.exp(-x * x), np.sinc])
+@pytest.mark.parametrize(
+    "f", [lambda x: np.where(np.abs(x) < 1, 3.0, 0.0), lambda x: 6 * x * np.exp(-x * x), np.sinc]
+)
 def test_lengths_never_oscillate(f):
     """d log q' / d log q >= -1/2 for every function, however steeply it falls."""
     phi, q = theory.activations.get(f), np.geomspace(1e-4, 1e6, 200)
@@ -197,7 +229,9 @@ def test_arrays_equal_numbers():
     for i, j in np.ndindex(3, 2):
         one = MeanField("tanh", float(weight_var[i, 0]), 0.1, float(keep[j]))
         for name in ("q_star", "c_star", "gap_star", "chi1", "chi2", "xi1", "xi2"):
-            assert getattr(many, name)[i, j] == pytest.approx(getattr(one, name), rel=1e-11, abs=1e-14)
+            assert getattr(many, name)[i, j] == pytest.approx(
+                getattr(one, name), rel=1e-11, abs=1e-14
+            )
             assert isinstance(getattr(one, name), float)
         assert (many.phase[i, j], many.status[i, j]) == (one.phase, one.status)
         assert many.trainable_depth()[i, j] == pytest.approx(one.trainable_depth())
@@ -211,7 +245,9 @@ def test_tensors_come_back_as_tensors():
 
 
 def test_trainable_depth():
-    network = MeanField("tanh", 1.74334509321071, 0.05, 0.99)  # on the critical line: xi_1 is infinite, xi_2 decides
+    network = MeanField(
+        "tanh", 1.74334509321071, 0.05, 0.99
+    )  # on the critical line: xi_1 is infinite, xi_2 decides
     assert network.trainable_depth() == pytest.approx(12 * 14.433526067901129)
     assert network.trainable_depth(older=True) == pytest.approx(6 * 14.433526067901129)
 

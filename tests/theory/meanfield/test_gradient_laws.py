@@ -1,4 +1,5 @@
-"""Gradient metrics: the closed form against networks with real backpropagation, and what the errata refute."""
+"""Gradient metrics: the closed form against networks with real backpropagation, and what the errata
+refute."""
 
 import math
 from typing import Any
@@ -16,7 +17,10 @@ def printed(weight_var, bias_var, keep, depth):
     """S1 (12), where every layer has the lengths of the fixed point."""
     q, q_ab = bias_var / (1 - weight_var / keep), bias_var / (1 - weight_var)
     chi1, k = weight_var / keep, depth - np.arange(1, depth + 1)
-    sums = (np.array([sum(r**j for j in range(1, n + 1)) for n in k]) for r in (chi1, weight_var / keep**2))
+    sums = (
+        np.array([sum(r**j for j in range(1, n + 1)) for n in k])
+        for r in (chi1, weight_var / keep**2)
+    )
     g_aa = 4 * (q / keep) ** 2 * chi1**k * (keep + next(sums))
     return g_aa, 4 * q_ab**2 * weight_var**k * (1 + next(sums))
 
@@ -49,7 +53,8 @@ def backpropagation(rng, width, depth, weight_var, bias_var, keep, x):
 
 @pytest.fixture(scope="module")
 def measured():
-    """100 networks, weight_var .5, bias_var .1, keep .9, ten layers, an input of squared length one, given twice."""
+    """100 networks, weight_var .5, bias_var .1, keep .9, ten layers, an input of squared length
+    one, given twice."""
     rng, width = np.random.default_rng(0), 120
     x = np.ones((width, 2))
     runs = np.array([backpropagation(rng, width, 10, 0.5, 0.1, 0.9, x) for _ in range(100)])
@@ -65,7 +70,8 @@ def test_from_any_start_it_is_what_networks_do(measured):
 
 
 def test_the_papers_formula_is_not(measured):
-    """With an input that is not at the fixed point, (12) as printed is several times too small at the first layer."""
+    """With an input that is not at the fixed point, (12) as printed is several times too small at
+    the first layer."""
     assert measured[0][0][0] > 3 * printed(0.5, 0.1, 0.9, 10)[0][0]
 
 
@@ -113,13 +119,18 @@ def test_exponential_laws_and_noise():
     assert law.g_ab[-1 - k] > law.noise[-1 - k]
     assert law.g_ab[-2 - k] < law.noise[-2 - k]
     plain = meanfield.crossover_depth(network.chi1, network.chi2, 500)  # of two exponentials
-    assert plain == pytest.approx(math.log(math.sqrt(500) / 0.76) / math.log(network.chi1 / network.chi2))
+    assert plain == pytest.approx(
+        math.log(math.sqrt(500) / 0.76) / math.log(network.chi1 / network.chi2)
+    )
     assert plain == pytest.approx(law.crossover, rel=0.1)
-    assert meanfield.crossover_depth(0.8, 0.8, 500) == math.inf  # without dropout the two never part
+    assert (
+        meanfield.crossover_depth(0.8, 0.8, 500) == math.inf
+    )  # without dropout the two never part
 
 
 @pytest.mark.parametrize(
-    "network", [(0.55, 0.1, 0.6), (0.5, 0.1, 0.9), (0.5, 0.1, 0.7), (0.49, 0.1, 0.7), (0.5, 0.1, 1.0)]
+    "network",
+    [(0.55, 0.1, 0.6), (0.5, 0.1, 0.9), (0.5, 0.1, 0.7), (0.49, 0.1, 0.7), (0.5, 0.1, 1.0)],
 )
 def test_the_law_of_linear_networks_is_exact(network):
     """Erratum S1.5, on both sides of weight_var = keep^2, and on it."""
@@ -148,12 +159,20 @@ def test_the_aligned_part_decays_with_the_square_of_the_length_slope():
     ],
 )
 def test_the_law_is_what_nonlinear_networks_do(name, weight_var, bias_var, keep, layers):
-    """Real backpropagation at the fixed point, where plain exponentials are off by factors of up to 500."""
+    """Real backpropagation at the fixed point, where plain exponentials are off by factors of up to
+    500."""
     torch = pytest.importorskip("torch")
     network = MeanField(name, weight_var, bias_var, keep)
     length = network.phi.second_moment(network.q_star)
     overlap = (network.q_star * network.c_star - bias_var) / weight_var / length
-    given = {"width": 600, "depth": 13, "instances": 150, "q0": length, "c0": overlap, "dtype": torch.float32}
+    given = {
+        "width": 600,
+        "depth": 13,
+        "instances": 150,
+        "q0": length,
+        "c0": overlap,
+        "dtype": torch.float32,
+    }
     frame: Any = dropout_metrics(name, weight_var, bias_var, keep, **given)
     law = meanfield.gradient_law(network, 13, 600)
     for quantity in ("g_aa", "g_ab"):
@@ -172,11 +191,17 @@ def test_a_law_is_that_of_one_network(wrong):
 
 
 def test_the_noise_of_g_ab_is_as_predicted():
-    """Erratum S1.4: std(g_ab) sqrt(N) / g_aa is of order one, whatever the width, deep in the network."""
+    """Erratum S1.4: std(g_ab) sqrt(N) / g_aa is of order one, whatever the width, deep in the
+    network."""
     rng = np.random.default_rng(1)
     levels = []
     for width in (40, 160):
-        runs = np.array([backpropagation(rng, width, 24, 0.5, 0.1, 0.7, np.ones((width, 2))) for _ in range(120)])
+        runs = np.array(
+            [
+                backpropagation(rng, width, 24, 0.5, 0.1, 0.7, np.ones((width, 2)))
+                for _ in range(120)
+            ]
+        )
         levels.append(runs[:, 1, 4].std() * math.sqrt(width) / runs[:, 0, 4].mean())
     assert min(levels) > 0.3
     assert max(levels) < 2
@@ -197,4 +222,6 @@ def test_the_noise_of_g_ab_is_as_predicted():
 )
 def test_bad_input(given, message):
     with pytest.raises(ValueError, match=message):
-        linear_gradient_metrics(**{"weight_var": 0.5, "bias_var": 0.1, "keep": 0.9, "depth": 5, **given})
+        linear_gradient_metrics(
+            **{"weight_var": 0.5, "bias_var": 0.1, "keep": 0.9, "depth": 5, **given}
+        )

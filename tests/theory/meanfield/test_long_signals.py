@@ -1,4 +1,5 @@
-"""Signals that are very long, or grow until they overflow: no NaN, no warning, the right correlations."""
+"""Signals that are very long, or grow until they overflow: no NaN, no warning, the right
+correlations."""
 
 import numpy as np
 import pytest
@@ -44,7 +45,9 @@ def test_averages_at_huge_lengths_are_numbers(name, q):
 
 @pytest.mark.parametrize("name", ["tanh", "hard-tanh", "erf"])
 def test_bounded_activations_become_signs(name):
-    assert activations.get(name).output_gap(1e30, 1e30, 0.3) == pytest.approx(1 - 2 / np.pi * np.arcsin(0.7), rel=1e-12)
+    assert activations.get(name).output_gap(1e30, 1e30, 0.3) == pytest.approx(
+        1 - 2 / np.pi * np.arcsin(0.7), rel=1e-12
+    )
 
 
 @pytest.mark.parametrize("name", ["gelu", "silu", "softplus"])
@@ -56,16 +59,25 @@ def test_activations_that_grow_on_one_side_become_relu(name):
 def test_hard_tanh_keeps_its_digits_at_large_lengths():
     q = np.array([1e6, 1e8, 1e10])
     beyond = 1 - 2 / np.pi * np.arcsin(0.7) - activations.get("hard-tanh").output_gap(q, q, 0.3)
-    assert beyond[:-1] / beyond[1:] == pytest.approx(10, rel=1e-2)  # the next term of large lengths is 1 / sqrt(q)
+    assert beyond[:-1] / beyond[1:] == pytest.approx(
+        10, rel=1e-2
+    )  # the next term of large lengths is 1 / sqrt(q)
 
 
 @pytest.mark.parametrize(
     "network",
-    [("relu", 3.0, 0.1, 0.9), ("leaky-relu(0.2)", 2.5, 0.0, 0.8), ("gelu", 3.0, 0.1, 0.9), (CUBE, 3.0, 0.1, 0.9)],
+    [
+        ("relu", 3.0, 0.1, 0.9),
+        ("leaky-relu(0.2)", 2.5, 0.0, 0.8),
+        ("gelu", 3.0, 0.1, 0.9),
+        (CUBE, 3.0, 0.1, 0.9),
+    ],
 )
 def test_depth_scales_of_diverging_lengths_are_those_of_normalised_signals(network):
     field, step = MeanField(*network), 1e-5
-    slope = (field.correlation_map(field.c_star + step) - field.correlation_map(field.c_star - step)) / (2 * step)
+    slope = (
+        field.correlation_map(field.c_star + step) - field.correlation_map(field.c_star - step)
+    ) / (2 * step)
     assert field.status == "diverges"
     assert field.xi2 == pytest.approx(1 / abs(np.log(slope)), rel=1e-6)
 
@@ -74,7 +86,9 @@ def test_without_dropout_diverging_relu_signals_align_slower_than_exponentially(
     assert MeanField("relu", 3.0, 0.0).xi2 == np.inf
 
 
-@pytest.mark.parametrize(("name", "slope"), [("tanh", 4 / 3), ("erf", 2 * np.sqrt(2 / np.pi)), ("hard-tanh", 2.0)])
+@pytest.mark.parametrize(
+    ("name", "slope"), [("tanh", 4 / 3), ("erf", 2 * np.sqrt(2 / np.pi)), ("hard-tanh", 2.0)]
+)
 @pytest.mark.parametrize("weight_var", [1e20, 1e80])
 def test_bounded_activations_have_a_length_however_large(name, slope, weight_var):
     field = MeanField(name, weight_var, 0.1)
@@ -97,19 +111,27 @@ def test_lengths_below_and_beyond_the_grid_are_listed():
 def test_large_biases_and_small_keep_rates():
     assert MeanField("tanh", 1.0, 1e300).q_star == pytest.approx(1e300)
     assert MeanField("tanh", 1.0, 0.1, 1e-80).q_star == pytest.approx(1e80)
-    assert critical_weight_var("tanh", 1e300) == pytest.approx(np.sqrt(2 * np.pi * 1e300) * 3 / 4, rel=1e-9)
+    assert critical_weight_var("tanh", 1e300) == pytest.approx(
+        np.sqrt(2 * np.pi * 1e300) * 3 / 4, rel=1e-9
+    )
 
 
-FAR = 1e300  # a bias of this size leaves correlations to dropout alone: q* (1 - c*) = weight_var E phi^2 (1/keep - 1)
+# a bias of this size leaves correlations to dropout alone: q* (1 - c*) = weight_var E phi^2 (1/keep
+# - 1)
+FAR = 1e300
 
 
 @pytest.mark.parametrize(
     ("name", "slope", "size"),
-    [("tanh", lambda x: np.cosh(x) ** -2.0, 1.0), ("sigmoid", lambda x: (2 * np.cosh(x / 2)) ** -2.0, 0.5)],
+    [
+        ("tanh", lambda x: np.cosh(x) ** -2.0, 1.0),
+        ("sigmoid", lambda x: (2 * np.cosh(x / 2)) ** -2.0, 0.5),
+    ],
 )
 @pytest.mark.parametrize(("weight_var", "keep"), [(1.0, 0.5), (4.0, 0.25)])
 def test_signals_so_long_that_they_are_seldom_near_zero(name, slope, size, weight_var, keep):
-    """Density of the mean at zero, times the overlap of slopes that are a Gaussian distance apart."""
+    """Density of the mean at zero, times the overlap of slopes that are a Gaussian distance
+    apart."""
     field, apart = MeanField(name, weight_var, FAR, keep), weight_var * size * (1 / keep - 1)
     assert field.gap_star * FAR == pytest.approx(apart, rel=1e-12)
     u, z = np.linspace(-60, 60, 4001), np.linspace(-9, 9, 1001)[:, None]
@@ -120,7 +142,9 @@ def test_signals_so_long_that_they_are_seldom_near_zero(name, slope, size, weigh
 
 
 def test_closed_forms_know_the_longest_signals():
-    decay = 0.5  # sin: E phi' phi' = exp(-d) / 2 with d = q (1 - c) = (1/keep - 1 + 1 - exp(-d)) / 2
+    decay = (
+        0.5  # sin: E phi' phi' = exp(-d) / 2 with d = q (1 - c) = (1/keep - 1 + 1 - exp(-d)) / 2
+    )
     for _ in range(100):
         decay = (2 - np.exp(-decay)) / 2
     assert MeanField("sin", 1.0, FAR, 0.5).chi2 == pytest.approx(np.exp(-decay) / 2, rel=1e-12)
@@ -131,20 +155,28 @@ def test_closed_forms_know_the_longest_signals():
 
 @pytest.mark.parametrize(("name", "jump", "size"), [("tanh", 2.0, 1.0), ("sigmoid", 1.0, 0.5)])
 @pytest.mark.parametrize(("weight_var", "bias_var"), [(1e250, 1e300), (1e30, 1e40), (1e290, 1e300)])
-def test_long_signals_of_bounded_activations_part_like_those_of_a_jump(name, jump, size, weight_var, bias_var):
+def test_long_signals_of_bounded_activations_part_like_those_of_a_jump(
+    name, jump, size, weight_var, bias_var
+):
     """gap = A sqrt(2 gap) jump^2 / (2 pi size) for small gaps, a map with slope 1/2 there."""
     field = MeanField(name, weight_var, bias_var)
-    assert field.gap_star == pytest.approx(2 * (weight_var / bias_var * jump**2 / (2 * np.pi)) ** 2, rel=1e-8)
+    assert field.gap_star == pytest.approx(
+        2 * (weight_var / bias_var * jump**2 / (2 * np.pi)) ** 2, rel=1e-8
+    )
     assert field.chi2 == pytest.approx(0.5, rel=1e-8)
     assert field.chi1 > 1
 
 
-@pytest.mark.parametrize("name", ["tanh", "relu", "erf", "gelu", "hard-tanh", "linear", "sin", "step"])
+@pytest.mark.parametrize(
+    "name", ["tanh", "relu", "erf", "gelu", "hard-tanh", "linear", "sin", "step"]
+)
 @pytest.mark.parametrize("weight_var", [1e-18, 1e-30, 1e-300])
 def test_weak_weights_leave_a_gap_that_is_theirs(name, weight_var):
     """So small that c* is 1 in double precision."""
     field = MeanField(name, weight_var, 0.1, 0.5)
-    assert field.gap_star == pytest.approx(weight_var * activations.get(name).second_moment(0.1) / 0.1, rel=1e-8)
+    assert field.gap_star == pytest.approx(
+        weight_var * activations.get(name).second_moment(0.1) / 0.1, rel=1e-8
+    )
 
 
 def test_small_keep_rates_have_their_own_gradients():
@@ -152,11 +184,13 @@ def test_small_keep_rates_have_their_own_gradients():
 
 
 @pytest.mark.parametrize(
-    "network", [(1e300, 0.1, 1e-10), (1e308, 0.1, 1.0), (1.0, 1e308, 1.0), ([1.0, 1e200], 0.1, 1e-200)]
+    "network",
+    [(1e300, 0.1, 1e-10), (1e308, 0.1, 1.0), (1.0, 1e308, 1.0), ([1.0, 1e200], 0.1, 1e-200)],
 )
 @pytest.mark.parametrize("name", ["tanh", "relu"])
 def test_variances_that_no_double_holds_are_refused(name, network):
     with pytest.raises(
-        ValueError, match=r"expected at most 1e\+307, got .*: choose smaller variances or a larger keep"
+        ValueError,
+        match=r"expected at most 1e\+307, got .*: choose smaller variances or a larger keep",
     ):
         MeanField(name, *network)

@@ -1,4 +1,5 @@
-"""Numbers computed outside this project: two quadratures, closed forms derived by hand, root finding on both."""
+"""Numbers computed outside this project: two quadratures, closed forms derived by hand, root
+finding on both."""
 
 import math
 
@@ -153,7 +154,9 @@ REACH = [
 ]
 
 
-@pytest.mark.parametrize(("activation", "weight_var", "bias_var", "keep", "quantity", "value"), FIXED_POINTS)
+@pytest.mark.parametrize(
+    ("activation", "weight_var", "bias_var", "keep", "quantity", "value"), FIXED_POINTS
+)
 def test_fixed_points(activation, weight_var, bias_var, keep, quantity, value):
     network = theory.MeanField(activation, weight_var, bias_var, keep)
     assert getattr(network, quantity) == pytest.approx(value, abs=1e-11, rel=0)
@@ -168,7 +171,9 @@ def test_gradient_metrics(metric, keep, layer, value):
 
 @pytest.mark.parametrize(("bias_var", "keep", "value"), CRITICAL)
 def test_critical_weight_var(bias_var, keep, value):
-    assert theory.critical_weight_var("tanh", bias_var=bias_var, keep=keep) == pytest.approx(value, abs=1e-12)
+    assert theory.critical_weight_var("tanh", bias_var=bias_var, keep=keep) == pytest.approx(
+        value, abs=1e-12
+    )
 
 
 @pytest.mark.parametrize(("keep", "weight_var", "value"), REACH)
@@ -176,7 +181,9 @@ def test_reach_of_correlations_on_the_critical_line(keep, weight_var, value):
     assert theory.MeanField("tanh", weight_var, 0.05, keep).xi2 == pytest.approx(value, abs=1e-9)
 
 
-@pytest.mark.parametrize(("activation", "weight_var", "keep"), [("linear", 0.5, 0.4), ("relu", 1.0, 0.4)])
+@pytest.mark.parametrize(
+    ("activation", "weight_var", "keep"), [("linear", 0.5, 0.4), ("relu", 1.0, 0.4)]
+)
 def test_lengths_that_diverge(activation, weight_var, keep):
     network = theory.MeanField(activation, weight_var, 0.1, keep)
     assert (network.q_star, network.status) == (math.inf, "diverges")

@@ -1,7 +1,8 @@
 """Ten digits next to the critical line, against the same equations solved with thirty.
 
-The oracle shares nothing with the library: trapezoidal sums, which converge exponentially for analytic functions, in one
-variable and on the plane, and Newton's method with secants in multiple precision.
+The oracle shares nothing with the library: trapezoidal sums, which converge exponentially for
+analytic functions, in one variable and on the plane, and Newton's method with secants in multiple
+precision.
 """
 
 import mpmath as mp
@@ -30,13 +31,22 @@ def sech_squared(x):
 def edge():
     """(q, weight_var) on the critical line of tanh with bias_var = 1/20."""
     with mp.workdps(DIGITS):
-        left = lambda q: q - average(lambda x: mp.tanh(x) ** 2, q) / average(lambda x: sech_squared(x) ** 2, q)  # noqa: E731
-        q = mp.findroot(lambda q: left(q) - mp.mpf("0.05"), (mp.mpf("0.4"), mp.mpf("0.45")), solver="secant")
+
+        def left(q):
+            return q - average(lambda x: mp.tanh(x) ** 2, q) / average(
+                lambda x: sech_squared(x) ** 2, q
+            )
+
+        q = mp.findroot(
+            lambda q: left(q) - mp.mpf("0.05"), (mp.mpf("0.4"), mp.mpf("0.45")), solver="secant"
+        )
         return q, 1 / average(lambda x: sech_squared(x) ** 2, q)
 
 
 def test_the_critical_line(edge):
-    assert theory.critical_weight_var("tanh", bias_var=0.05) == pytest.approx(float(edge[1]), rel=3e-15)
+    assert theory.critical_weight_var("tanh", bias_var=0.05) == pytest.approx(
+        float(edge[1]), rel=3e-15
+    )
 
 
 @pytest.mark.parametrize("distance", [1e-3, -1e-3, 1e-5, -1e-5, 1e-7])
@@ -45,7 +55,9 @@ def test_lengths_and_chi1_near_it(edge, distance):
     network = theory.MeanField("tanh", weight_var, 0.05)
     with mp.workdps(DIGITS):
         W, b = mp.mpf(weight_var), mp.mpf(0.05)
-        q = mp.findroot(lambda q: W * average(lambda x: mp.tanh(x) ** 2, q) + b - q, (edge[0], edge[0] * 1.01))
+        q = mp.findroot(
+            lambda q: W * average(lambda x: mp.tanh(x) ** 2, q) + b - q, (edge[0], edge[0] * 1.01)
+        )
         chi1 = W * average(lambda x: sech_squared(x) ** 2, q)
         assert network.q_star == pytest.approx(float(q), rel=1e-14)
         assert network.chi1 - 1 == pytest.approx(float(chi1 - 1), rel=1e-15 / abs(distance) + 1e-12)
@@ -65,7 +77,8 @@ MP_ERF = {
 @pytest.mark.parametrize("keep", [1.0, 1 - 1e-6, 0.999, 0.9])
 @pytest.mark.parametrize("kind", ["closed form", "series"])
 def test_correlations_near_it(distance, keep, kind):
-    """erf has closed forms, so c* and chi_2 can be had with thirty digits; "series" treats erf as an unknown function."""
+    """erf has closed forms, so c* and chi_2 can be had with thirty digits; "series" treats erf as
+    an unknown function."""
     from scipy.special import erf
 
     weight_var = theory.critical_weight_var("erf", bias_var=0.1, keep=keep) + distance
@@ -75,7 +88,8 @@ def test_correlations_near_it(distance, keep, kind):
         q = mp.findroot(lambda q: W / rho * MP_ERF["M"](q) + b - q, mp.mpf(network.q_star))
         start = mp.mpf(network.gap_star)
         gap = mp.findroot(
-            lambda g: (W * MP_ERF["pair"](q, 1 - g) + b) / q - (1 - g), (start, start * (1 + mp.mpf(10) ** -9))
+            lambda g: (W * MP_ERF["pair"](q, 1 - g) + b) / q - (1 - g),
+            (start, start * (1 + mp.mpf(10) ** -9)),
         )
         chi2 = W * MP_ERF["slopes"](q, 1 - gap)
         assert network.gap_star == pytest.approx(float(gap), rel=3e-16 / distance + 1e-11)
@@ -85,12 +99,15 @@ def test_correlations_near_it(distance, keep, kind):
 
 
 def test_correlations_of_tanh_near_it(edge):
-    """The plane sum of the oracle is slow, so one point: within 1e-3 of the line, without dropout."""
+    """The plane sum of the oracle is slow, so one point: within 1e-3 of the line, without
+    dropout."""
     network = theory.MeanField("tanh", float(edge[1]) + 1e-3, 0.05)
     z = np.arange(-9, 9.01, 1 / 10)
     weights = np.outer(*2 * [np.exp(-z * z / 2) / np.sqrt(2 * np.pi) / 10])
     g, q = network.gap_star, network.q_star
-    x, y = (np.sqrt(q) * (np.sqrt(1 - g / 2) * z[:, None] + s * np.sqrt(g / 2) * z) for s in (1, -1))
+    x, y = (
+        np.sqrt(q) * (np.sqrt(1 - g / 2) * z[:, None] + s * np.sqrt(g / 2) * z) for s in (1, -1)
+    )
     lost = (weights * (np.tanh(x) - np.tanh(y)) ** 2 / 2).sum() * network.weight_var / q
     assert lost == pytest.approx(g, rel=1e-10)
     slopes = (weights * (1 - np.tanh(x) ** 2) * (1 - np.tanh(y) ** 2)).sum() * network.weight_var
@@ -106,7 +123,9 @@ def test_at_it():
         ("relu", 0.0),
         ("elu", 0.1),
     ):
-        network = theory.MeanField(activation, theory.critical_weight_var(activation, bias_var=bias_var), bias_var)
+        network = theory.MeanField(
+            activation, theory.critical_weight_var(activation, bias_var=bias_var), bias_var
+        )
         assert network.phase == "critical"
         assert network.xi1 == np.inf
         assert network.c_star == pytest.approx(1, abs=1e-13)

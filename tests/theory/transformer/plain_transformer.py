@@ -1,6 +1,8 @@
-"""A plain Transformer with real weights, written for these tests alone: weights in a dictionary, one function.
+"""A plain Transformer with real weights, written for these tests alone: weights in a dictionary,
+one function.
 
-z = stem; z = z + branch(norm(z)) for each block; output = head(norm(z)).  x is (sequences, tokens, features).
+z = stem; z = z + branch(norm(z)) for each block; output = head(norm(z)).  x is (sequences, tokens,
+features).
 """
 
 import numpy as np
@@ -14,15 +16,23 @@ def draw(blocks, n, n_in, n_out, tokens, C, mlp=4, seed=0):
     generator = torch.Generator().manual_seed(seed)
 
     def normal(variance, *shape):
-        return (variance**0.5 * torch.randn(*shape, generator=generator, dtype=F64)).requires_grad_()
+        return (
+            variance**0.5 * torch.randn(*shape, generator=generator, dtype=F64)
+        ).requires_grad_()
 
     weights = {"patch": normal(C["patch"] / n_in, n, n_in), "PE": normal(C["PE"], tokens, n)}
     for i, letter in enumerate(blocks):
         if letter in "AC":
             weights |= {f"{g}{i}": normal(C[g] / n, n, n) for g in "QKVU"}
         else:
-            weights |= {f"W{i}": normal(C["W"] / n, mlp * n, n), f"X{i}": normal(C["X"] / (mlp * n), n, mlp * n)}
-    weights |= {"head": normal(C["head"] / n, n_out, n), "head_bias": torch.zeros(n_out, dtype=F64, requires_grad=True)}
+            weights |= {
+                f"W{i}": normal(C["W"] / n, mlp * n, n),
+                f"X{i}": normal(C["X"] / (mlp * n), n, mlp * n),
+            }
+    weights |= {
+        "head": normal(C["head"] / n, n_out, n),
+        "head_bias": torch.zeros(n_out, dtype=F64, requires_grad=True),
+    }
     return weights
 
 
@@ -45,7 +55,9 @@ def forward(weights, x, blocks, heads, phi, causal=False, memory=None, seen=None
     z = x @ weights["patch"].T + weights["PE"]
     tokens = x.shape[1]
     own = (
-        torch.ones(tokens, tokens, dtype=torch.bool).tril() if causal else torch.ones(tokens, tokens, dtype=torch.bool)
+        torch.ones(tokens, tokens, dtype=torch.bool).tril()
+        if causal
+        else torch.ones(tokens, tokens, dtype=torch.bool)
     )
     own = own if seen is None else own & seen[:, None, None, :]
     streams = [z]
@@ -73,11 +85,17 @@ def tangent(output, weights, rates):
     """Theta of each group for output 0, (points, points)."""
     values = output[..., 0].reshape(-1)
     rows = [
-        torch.autograd.grad(value, list(weights.values()), retain_graph=True, allow_unused=True) for value in values
+        torch.autograd.grad(value, list(weights.values()), retain_graph=True, allow_unused=True)
+        for value in values
     ]
     result = {}
     for k, (name, weight) in enumerate(weights.items()):
         group = name.rstrip("0123456789")
-        flat = np.stack([(torch.zeros_like(weight) if row[k] is None else row[k]).numpy().ravel() for row in rows])
+        flat = np.stack(
+            [
+                (torch.zeros_like(weight) if row[k] is None else row[k]).numpy().ravel()
+                for row in rows
+            ]
+        )
         result[group] = result.get(group, 0) + rates[group] * flat @ flat.T
     return result

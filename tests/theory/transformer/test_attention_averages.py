@@ -1,5 +1,6 @@
-"""Averages over attention, each against something that knows nothing of how they are found: heads drawn one by one,
-differences, closed forms, and the two ways of computing them against each other."""
+"""Averages over attention, each against something that knows nothing of how they are found: heads
+drawn one by one, differences, closed forms, and the two ways of computing them against each
+other."""
 
 import itertools
 
@@ -19,7 +20,9 @@ from orderone.theory.transformer.views import read_mask
 
 def kernel(points, seed=0, features=None, shared=0.5):
     rng = np.random.default_rng(seed)
-    X = rng.standard_normal((points, features or points + 2)) + shared * rng.standard_normal(features or points + 2)
+    X = rng.standard_normal((points, features or points + 2)) + shared * rng.standard_normal(
+        features or points + 2
+    )
     X /= np.linalg.norm(X, axis=1, keepdims=True)
     return X @ X.T
 
@@ -31,7 +34,8 @@ def run(F, sequences=1, causal=False, strength=1.0, theta=None, mask=None, accur
 
 
 def heads(F, sequences, visible, strength, number, seed=1):
-    """sum Omega Omega F of single heads, whose scores are L Z L^T: its mean, the error of that, and its variance."""
+    """sum Omega Omega F of single heads, whose scores are L Z L^T: its mean, the error of that, and
+    its variance."""
     rng, length = np.random.default_rng(seed), len(F) // sequences
     L = np.linalg.cholesky(F + 1e-12 * np.eye(len(F)))
     Z = rng.standard_normal((number, len(F), len(F)))
@@ -48,9 +52,19 @@ def heads(F, sequences, visible, strength, number, seed=1):
 
 @pytest.mark.parametrize(
     ("sequences", "length", "strength", "causal"),
-    [(1, 2, 4.0, False), (1, 3, 1.0, False), (1, 3, 2.0, True), (2, 3, 1.0, False), (1, 5, 9.0, False), (2, 4, 1.0, True),
-     (1, 9, 1.0, False), (3, 4, 0.25, False), (1, 7, 2.0, True), (2, 6, 1.0, True)],
-)  # fmt: skip
+    [
+        (1, 2, 4.0, False),
+        (1, 3, 1.0, False),
+        (1, 3, 2.0, True),
+        (2, 3, 1.0, False),
+        (1, 5, 9.0, False),
+        (2, 4, 1.0, True),
+        (1, 9, 1.0, False),
+        (3, 4, 0.25, False),
+        (1, 7, 2.0, True),
+        (2, 6, 1.0, True),
+    ],
+)
 def test_against_heads_drawn_one_by_one(sequences, length, strength, causal):
     F = kernel(sequences * length, seed=length)
     tokens = Tokens(sequences, length)
@@ -85,14 +99,18 @@ def test_three_tokens_are_known_to_eight_digits():
 
 
 def test_heads_fluctuate_as_measured():
-    """Erratum S2.5: C_Q = C_K = 3, F_12 = -0.8: the standard deviation of Delta G_12 is .49 / sqrt(heads)."""
+    """Erratum S2.5: C_Q = C_K = 3, F_12 = -0.8: the standard deviation of Delta G_12 is .49 /
+    sqrt(heads)."""
     found = run(np.array([[1, -0.8], [-0.8, 1]]), strength=9.0)
-    assert found.variance[0, 1] ** 0.5 == pytest.approx(0.4929298155271366, abs=1e-9)  # on a grid of 3001 x 3001
+    assert found.variance[0, 1] ** 0.5 == pytest.approx(
+        0.4929298155271366, abs=1e-9
+    )  # on a grid of 3001 x 3001
 
 
 @pytest.mark.parametrize("causal", [False, True])
 def test_the_tangent_kernel_is_carried_by_the_derivative(causal):
-    """Erratum S2.4, by differences: R between two sequences, along a change of F between them and only between them."""
+    """Erratum S2.4, by differences: R between two sequences, along a change of F between them and
+    only between them."""
     F, change = kernel(4, seed=3), np.zeros((4, 4))
     change[:2, 2:] = [[0.3, -0.2], [0.1, 0.25]]
     change += change.T
@@ -110,18 +128,25 @@ def test_bends_are_the_sum_of_derivatives():
     rng = np.random.default_rng(0)
     p, q = (rng.dirichlet(np.ones(4), (50, views)) for views in (2, 3))
     F, M = rng.standard_normal((4, 4)), rng.standard_normal((4, 4))
-    dp, dq = (np.einsum("svi,ik->svik", x, np.eye(4)) - x[..., :, None] * x[..., None, :] for x in (p, q))
+    dp, dq = (
+        np.einsum("svi,ik->svik", x, np.eye(4)) - x[..., :, None] * x[..., None, :] for x in (p, q)
+    )
     expected = np.einsum("svik,sujl,ij,kl->vu", dp, dq, F, M, optimize=True) / 50
     p, q = p[None], q[None]
     each = moments._inner(p @ F, q)
-    for way, weight in itertools.product((moments._one_by_one, moments._through_matrices), (np.full(50, 1 / 50), None)):
+    for way, weight in itertools.product(
+        (moments._one_by_one, moments._through_matrices), (np.full(50, 1 / 50), None)
+    ):
         found = way(p, q, p @ F, each, F, {"F": F, "M": M}, weight)
         np.testing.assert_allclose(found["bend", "M"][0], expected, rtol=1e-10)
-        np.testing.assert_allclose(found["value", "M"][0], np.einsum("rsvi,rsuj,ij->vu", p, q, M) / 50, rtol=1e-10)
+        np.testing.assert_allclose(
+            found["value", "M"][0], np.einsum("rsvi,rsuj,ij->vu", p, q, M) / 50, rtol=1e-10
+        )
 
 
 def test_many_views_are_drawn_together_and_errors_are_told():
-    """Causal attention: against the same averages one view after the other, and against an error ten times smaller."""
+    """Causal attention: against the same averages one view after the other, and against an error
+    ten times smaller."""
     F = kernel(8, seed=4, shared=0.8)
     theta = {"x": F + np.eye(8)}
     found = run(F, causal=True, theta=theta)
@@ -130,7 +155,9 @@ def test_many_views_are_drawn_together_and_errors_are_told():
         by_views = run(F, causal=True, theta=theta, accuracy=2e-4)
     assert 0 < found.errors.value <= 5e-4
     np.testing.assert_allclose(found.value, by_views.value, atol=5 * found.errors.value)
-    np.testing.assert_allclose(found.carried["x"], by_views.carried["x"], atol=5 * found.errors.carried)
+    np.testing.assert_allclose(
+        found.carried["x"], by_views.carried["x"], atol=5 * found.errors.carried
+    )
     np.testing.assert_allclose(F * found.bend, F * by_views.bend, atol=6 * found.errors.bend)
 
 
@@ -176,7 +203,9 @@ def test_masked_keys_are_as_if_they_were_not_there():
 
 def test_order_of_tokens_does_not_matter():
     F, order = kernel(3, seed=6), [2, 0, 1]
-    np.testing.assert_allclose(run(F[np.ix_(order, order)]).value, run(F).value[np.ix_(order, order)], atol=1e-9)
+    np.testing.assert_allclose(
+        run(F[np.ix_(order, order)]).value, run(F).value[np.ix_(order, order)], atol=1e-9
+    )
 
 
 def test_one_key_or_equal_keys_are_passed_on():

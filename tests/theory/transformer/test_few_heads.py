@@ -1,4 +1,5 @@
-"""What a finite number of heads does: the shift of the mean, against half the second derivative along the fluctuations."""
+"""What a finite number of heads does: the shift of the mean, against half the second derivative
+along the fluctuations."""
 
 import numpy as np
 import pytest
@@ -18,7 +19,10 @@ def fluctuations(F12: float, strength: float) -> np.ndarray:
     weight = np.outer(weight, weight) / weight.sum() ** 2
     spread = (strength * 2 * (1 - F12)) ** 0.5
     p, q = expit(spread * z)[:, None], expit(spread * (F12 * z[:, None] + (1 - F12**2) ** 0.5 * z))
-    each = [a * b + (1 - a) * (1 - b) + F12 * (a * (1 - b) + (1 - a) * b) for a, b in ((p, p), (p, q), (q, q))]
+    each = [
+        a * b + (1 - a) * (1 - b) + F12 * (a * (1 - b) + (1 - a) * b)
+        for a, b in ((p, p), (p, q), (q, q))
+    ]
     each = np.stack([np.broadcast_to(x, weight.shape) for x in each])
     mean = (each * weight).sum(axis=(1, 2))
     return np.einsum("iab,jab,ab->ij", each, each, weight) - np.outer(mean, mean)
@@ -39,7 +43,9 @@ def second_derivatives(G: np.ndarray, step: float = 0.02) -> np.ndarray:
     result = np.zeros((3, 3))
     for a, b in np.ndindex(3, 3):
         signs = [(x, y) for x in (1, -1) for y in (1, -1)]
-        result[a, b] = sum(x * y * behind((a, x * step), (b, y * step)) for x, y in signs) / (4 * step**2)
+        result[a, b] = sum(x * y * behind((a, x * step), (b, y * step)) for x, y in signs) / (
+            4 * step**2
+        )
     return result
 
 
@@ -51,7 +57,9 @@ def test_the_mean_is_shifted_by_half_the_second_derivative():
     assert np.abs(few.shift[1]).max() < 1e-12  # one block is a mean over heads
     assert few.shift[2][0, 1] == pytest.approx(expected, abs=4 * few.shift_error[2][0, 1])
     assert abs(expected) > 4 * few.shift_error[2][0, 1]  # which is no accident
-    assert few.shift_error[2][0, 1] < few.error[2][0, 1] / 4  # the noise of the mean itself hides it
+    assert (
+        few.shift_error[2][0, 1] < few.error[2][0, 1] / 4
+    )  # the noise of the mean itself hides it
 
 
 def test_fluctuations_of_one_head():

@@ -10,7 +10,9 @@ N, VOCAB, SAMPLES = 256, 6, 200
 IDS = (0, 1)  # words of two tokens
 
 
-def outputs(table: torch.Tensor, positions: torch.Tensor, W: torch.Tensor, X: torch.Tensor, stem_norm: bool):
+def outputs(
+    table: torch.Tensor, positions: torch.Tensor, W: torch.Tensor, X: torch.Tensor, stem_norm: bool
+):
     """Stem, MLP block and tied head, for both tokens: (2, vocab)."""
     z = table[:, list(IDS)].T + positions
     if stem_norm:
@@ -32,9 +34,13 @@ def test_contact_terms_of_a_tied_head(stem_norm):
         out = outputs(table, *settings)
         own = out[[0, 1], list(IDS)]  # what each token says of itself
         kernel += own[:, None] * own / SAMPLES
-        cross += (jacobian[0, 1] * jacobian[1, 0]).sum() / SAMPLES  # output 1 of word 0, and output 0 of word 1
+        cross += (
+            jacobian[0, 1] * jacobian[1, 0]
+        ).sum() / SAMPLES  # output 1 of word 0, and output 0 of word 1
         other += (jacobian[0, 4] * jacobian[1, 5]).sum() / SAMPLES  # words that do not occur
-    t = theory.Transformer("M", "relu", C, eps=0.1, stem="language", head="tied", stem_norm=stem_norm)
+    t = theory.Transformer(
+        "M", "relu", C, eps=0.1, stem="language", head="tied", stem_norm=stem_norm
+    )
     found, naive = t.tied_contact(words(IDS)), t.output_kernel(words(IDS))
     assert kernel[0, 1].item() == pytest.approx(N * found.kernel[0, 1], rel=0.03)
     assert kernel[0, 0].item() == pytest.approx(N * found.kernel[0, 0] + naive[0, 0], rel=0.03)

@@ -37,16 +37,22 @@ def test_libraries_and_precisions_come_back():
 
 def test_words():
     G = words([[1, 2], [2, 2]])
-    np.testing.assert_array_equal(G.reshape(4, 4), [[1, 0, 0, 0], [0, 1, 1, 1], [0, 1, 1, 1], [0, 1, 1, 1]])
+    np.testing.assert_array_equal(
+        G.reshape(4, 4), [[1, 0, 0, 0], [0, 1, 1, 1], [0, 1, 1, 1], [0, 1, 1, 1]]
+    )
     t = theory.Transformer("", stem="language", C={"WE": 0.3, "PE": 0.7})
-    stem = t.kernels(G)[0].reshape(4, 4)  # words 2 at places 1, 0 and 1: positions are shared by sequences
+    stem = t.kernels(G)[0].reshape(
+        4, 4
+    )  # words 2 at places 1, 0 and 1: positions are shared by sequences
     np.testing.assert_allclose(stem[1], [0, 1.0, 0.3, 1.0])
 
 
 def test_pooling_and_class_token():
     G = patches(np.random.default_rng(1).standard_normal((2, 3, 6)))
     plain = theory.Transformer("AM").output_kernel(G)
-    np.testing.assert_allclose(theory.Transformer("AM", pool="mean").output_kernel(G), plain.mean(axis=(1, 3)))
+    np.testing.assert_allclose(
+        theory.Transformer("AM", pool="mean").output_kernel(G), plain.mean(axis=(1, 3))
+    )
     t = theory.Transformer("AM", pool="class", C={"class": 0.8, "PE": 0.1})
     stem = t.kernels(G)[0]
     assert stem.shape == (2, 4, 2, 4)
@@ -74,13 +80,21 @@ def test_norms_are_one_for_a_stream_of_mean_zero():
 def test_layers_of_kernels_compose_to_the_same():
     branch = [kernels.Residual(kernels.LayerNorm(1e-5), Attention(Q=2.0, V=0.5))]
     branch += [
-        kernels.Residual(kernels.LayerNorm(1e-5), kernels.Dense(1.5), kernels.Activation("relu"), kernels.Dense())
+        kernels.Residual(
+            kernels.LayerNorm(1e-5), kernels.Dense(1.5), kernels.Activation("relu"), kernels.Dense()
+        )
     ]
     net = kernels.Sequential(*branch * 2, kernels.LayerNorm(1e-5), kernels.Dense())
     found = net(kernels.covariance(G0.reshape(1, 2, 1, 2), ntk=G0.reshape(1, 2, 1, 2)))
     t = theory.Transformer("AMAM", "relu", C={"Q": 2.0, "V": 0.5, "W": 1.5, "PE": 0})
     np.testing.assert_allclose(found.nngp.reshape(2, 2), t.output_kernel(G0), rtol=1e-9)
-    rates = {"Q": 2.0, "V": 0.5, "W": 1.5, "PE": 0, "head_bias": 0}  # rates of C_G: what trained normals amount to
+    rates = {
+        "Q": 2.0,
+        "V": 0.5,
+        "W": 1.5,
+        "PE": 0,
+        "head_bias": 0,
+    }  # rates of C_G: what trained normals amount to
     np.testing.assert_allclose(found.ntk.reshape(2, 2), t.ntk(G0, rates=rates)[-1], rtol=1e-9)
     with pytest.raises(ValueError, match="Attention: expected inputs that have tokens"):
         Attention()(kernels.covariance(G0))
@@ -91,48 +105,88 @@ def test_few_heads_fluctuate_more_with_every_block():
     settings = {"C": {"Q": 3.0, "K": 3.0, "PE": 0}, "blocks": "AA"}
     opposite = np.array([[1, -0.8], [-0.8, 1]])
     exact = theory.Transformer(**settings).predict(opposite)
-    few, many = (theory.Transformer(**settings, heads=h).few_heads(opposite, samples=600) for h in (2, 18))
+    few, many = (
+        theory.Transformer(**settings, heads=h).few_heads(opposite, samples=600) for h in (2, 18)
+    )
     assert np.all(np.abs(few.mean[1] - exact.kernels[1]) < 4 * few.error[1])
     assert few.std[1][0, 1] == pytest.approx(0.491 / 2**0.5, rel=0.1)
     assert few.std[1][0, 1] == pytest.approx(exact.head_std(2)[1][0, 1], rel=0.1)
     assert few.std[2][0, 1] == pytest.approx(3 * many.std[2][0, 1], rel=0.15)
-    assert few.std[2][0, 1] > 1.1 * exact.head_std(2)[2][0, 1]  # the second block amplifies what the first one did
+    assert (
+        few.std[2][0, 1] > 1.1 * exact.head_std(2)[2][0, 1]
+    )  # the second block amplifies what the first one did
 
 
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        (lambda: theory.Transformer("AMB"), "blocks: expected a word of the letters A .* got 'B' in 'AMB'"),
+        (
+            lambda: theory.Transformer("AMB"),
+            "blocks: expected a word of the letters A .* got 'B' in 'AMB'",
+        ),
         (lambda: theory.Transformer(cast(Any, 3)), "blocks: expected a word"),
-        (lambda: theory.Transformer(width=768, heads=11), "heads: expected a divisor of the width 768, got 11; 8 would do"),
+        (
+            lambda: theory.Transformer(width=768, heads=11),
+            "heads: expected a divisor of the width 768, got 11; 8 would do",
+        ),
         (lambda: theory.Transformer(C={"Z": 1}), "C: expected groups out of patch, WE, .* got 'Z'"),
-        (lambda: theory.Transformer(C={"Q": -1}), r"C\['Q'\]: expected a finite number of at least 0; got -1"),
+        (
+            lambda: theory.Transformer(C={"Q": -1}),
+            r"C\['Q'\]: expected a finite number of at least 0; got -1",
+        ),
         (lambda: theory.Transformer(C=[1, 2]), "C: expected a mapping from groups"),
         (lambda: theory.Transformer(eps=-1), "eps: expected"),
-        (lambda: theory.Transformer(causal="yes"), "causal: expected a bool, got 'yes'; give True or False"),
+        (
+            lambda: theory.Transformer(causal="yes"),
+            "causal: expected a bool, got 'yes'; give True or False",
+        ),
         (lambda: theory.Transformer(norm="batch"), "unknown norm: expected one of layer, rms"),
         (lambda: theory.Transformer(activation="gelo"), "unknown activation"),
         (lambda: theory.Transformer(head="tied"), "head: expected 'linear' with a vision stem"),
-        (lambda: MODEL.kernels([[1, 2], [2, 1]]), "G0: expected a positive semidefinite matrix, got one"),
+        (
+            lambda: MODEL.kernels([[1, 2], [2, 1]]),
+            "G0: expected a positive semidefinite matrix, got one",
+        ),
         (lambda: MODEL.kernels([[1, 0.5], [0.4, 1]]), "G0: expected a symmetric matrix"),
         (lambda: MODEL.kernels([1, 2]), "G0: expected shape"),
         (lambda: MODEL.kernels([[np.nan]]), "G0: expected finite numbers"),
-        (lambda: MODEL.kernels(np.eye(6), tokens=4), "tokens: expected the number of tokens of a sequence, a divisor of 6"),
-        (lambda: MODEL.kernels(G0, mask=np.zeros(2, bool)), "mask: expected at least one key for every query, got none"),
+        (
+            lambda: MODEL.kernels(np.eye(6), tokens=4),
+            "tokens: expected the number of tokens of a sequence, a divisor of 6",
+        ),
+        (
+            lambda: MODEL.kernels(G0, mask=np.zeros(2, bool)),
+            "mask: expected at least one key for every query, got none",
+        ),
         (lambda: MODEL.kernels(G0, mask=np.ones(3, bool)), "mask: expected booleans"),
         (lambda: MODEL.kernels(G0, mask=[1, 0]), "mask: expected booleans"),
         (lambda: MODEL.ntk(G0, "muon"), "unknown optimizer of S2: expected one of sgd, adamw"),
         (lambda: MODEL.ntk(G0, rates={"QQ": 1}), "rates: expected groups out of"),
-        (lambda: theory.Transformer("AC").kernels(G0), "memory: expected one if there are blocks C.* got none"),
+        (
+            lambda: theory.Transformer("AC").kernels(G0),
+            "memory: expected one if there are blocks C.* got none",
+        ),
         (lambda: theory.Transformer("C").kernels(G0, memory=G0), "memory: expected a Memory"),
-        (lambda: theory.Transformer("C").kernels(np.eye(4), tokens=2, memory=MODEL.memory(G0)), "memory: expected 2 seq"),
-        (lambda: theory.Transformer(eps=0, C={"PE": 0}).kernels(np.zeros((2, 2))), "layer norm: expected tokens with some"),
+        (
+            lambda: theory.Transformer("C").kernels(np.eye(4), tokens=2, memory=MODEL.memory(G0)),
+            "memory: expected 2 seq",
+        ),
+        (
+            lambda: theory.Transformer(eps=0, C={"PE": 0}).kernels(np.zeros((2, 2))),
+            "layer norm: expected tokens with some",
+        ),
         (lambda: MODEL.rates("standard"), "width: expected a number, got none"),
         (lambda: MODEL.few_heads(G0), "heads: expected a number of heads"),
         (lambda: patches(np.zeros(3)), "X: expected shape"),
         (lambda: MODEL.ntk(1j * G0), "G0: expected a number or an array of numbers"),
-        (lambda: MODEL.ntk(G0, mask=[[True], [True, False]]), "mask: expected booleans in rows of one length"),
-        (lambda: MODEL.ntk(G0, memory=MODEL.memory(G0)), "memory: expected one if there are blocks C, and none"),
+        (
+            lambda: MODEL.ntk(G0, mask=[[True], [True, False]]),
+            "mask: expected booleans in rows of one length",
+        ),
+        (
+            lambda: MODEL.ntk(G0, memory=MODEL.memory(G0)),
+            "memory: expected one if there are blocks C, and none",
+        ),
         (lambda: theory.Transformer("C").memory(G0), "memory: expected that of an encoder"),
         (lambda: MODEL.predict(G0).head_std(0), "heads: expected a whole number"),
         (lambda: theory.lr_factors("standard", optimizer="lion"), "unknown optimizer of S2"),
@@ -140,7 +194,7 @@ def test_few_heads_fluctuate_more_with_every_block():
         (lambda: transformer.relative_rates("mup"), "unknown strategy"),
         (lambda: theory.lr_factors("hybrid", mlp=0), "mlp: expected a finite number above 0"),
     ],
-)  # fmt: skip
+)
 def test_what_is_wrong_is_said(wrong, message):
     with pytest.raises(ValueError, match=message):
         wrong()
@@ -164,7 +218,13 @@ def test_tokens_without_variance_attend_evenly():
     assert found[1][1, 1] == pytest.approx(0.25, abs=1e-5)  # scores are 0: the mean over both keys
 
 
-@given(st.integers(1, 4), st.floats(-1, 1), st.floats(0, 1e6), st.sampled_from(["relu", "gelu", "erf"]), st.booleans())
+@given(
+    st.integers(1, 4),
+    st.floats(-1, 1),
+    st.floats(0, 1e6),
+    st.sampled_from(["relu", "gelu", "erf"]),
+    st.booleans(),
+)
 @settings(max_examples=15, deadline=None)
 def test_any_kernel_gives_finite_symmetric_kernels(tokens, correlation, size, activation, causal):
     shared = max(correlation, -1 / tokens)

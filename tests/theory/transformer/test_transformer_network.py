@@ -1,4 +1,5 @@
-"""Theory against Transformers with real weights: kernels block by block, tangent kernels group by group."""
+"""Theory against Transformers with real weights: kernels block by block, tangent kernels group by
+group."""
 
 import numpy as np
 import pytest
@@ -8,7 +9,17 @@ from plain_transformer import draw, forward, gram, norm, tangent
 from orderone import theory
 
 C = theory.Transformer().C
-OTHER = {"patch": 0.7, "PE": 0.4, "Q": 2.0, "K": 1.5, "V": 1.3, "U": 0.6, "W": 1.7, "X": 0.8, "head": 1.2}
+OTHER = {
+    "patch": 0.7,
+    "PE": 0.4,
+    "Q": 2.0,
+    "K": 1.5,
+    "V": 1.3,
+    "U": 0.6,
+    "W": 1.7,
+    "X": 0.8,
+    "head": 1.2,
+}
 GELU, RELU = torch.nn.functional.gelu, torch.nn.functional.relu
 
 
@@ -47,7 +58,14 @@ def test_kernels_block_by_block(blocks, phi, causal, constants):
     functions = {"gelu": GELU, "relu": RELU}
     with torch.no_grad():
         runs = [
-            forward(draw(blocks, 256, 16, 256, 4, t.C, seed=seed), torch.tensor(x), blocks, 32, functions[phi], causal)
+            forward(
+                draw(blocks, 256, 16, 256, 4, t.C, seed=seed),
+                torch.tensor(x),
+                blocks,
+                32,
+                functions[phi],
+                causal,
+            )
             for seed in range(24)
         ]
     for k, kernel in enumerate(kernels):
@@ -68,8 +86,15 @@ def test_networks_come_closer_as_they_get_wider():
         squares = []
         for seed in range(24):
             with torch.no_grad():
-                streams, out = forward(draw("AM", n, 16, n, 3, t.C, seed=seed), torch.tensor(x), "AM", n // 8, GELU)
-            squares.append([np.mean((gram(z) - G) ** 2) for z, G in zip([*streams, out], expected, strict=True)])
+                streams, out = forward(
+                    draw("AM", n, 16, n, 3, t.C, seed=seed), torch.tensor(x), "AM", n // 8, GELU
+                )
+            squares.append(
+                [
+                    np.mean((gram(z) - G) ** 2)
+                    for z, G in zip([*streams, out], expected, strict=True)
+                ]
+            )
         deviations.append(np.sqrt(np.mean(squares, axis=0)))
     slopes = np.polyfit(np.log(widths), np.log(deviations), 1)[0]
     np.testing.assert_allclose(slopes, -0.5, atol=0.12)
@@ -85,13 +110,22 @@ def test_padding_is_not_seen():
     with torch.no_grad():
         for seed in range(30):
             weights = draw("A", 256, 16, 4, 3, t.C, seed=seed)
-            runs.append(gram(forward(weights, torch.tensor(x), "A", 32, GELU, seen=torch.tensor(seen))[0][-1]))
+            runs.append(
+                gram(
+                    forward(weights, torch.tensor(x), "A", 32, GELU, seen=torch.tensor(seen))[0][-1]
+                )
+            )
     assert close(runs, expected, slack=0.01)
 
 
 @pytest.mark.parametrize(
     ("blocks", "causal", "constants", "sequences", "tokens"),
-    [("AMAM", False, {}, 1, 2), ("AM", True, OTHER, 1, 2), ("MA", False, OTHER, 2, 2), ("AM", True, OTHER, 1, 5)],
+    [
+        ("AMAM", False, {}, 1, 2),
+        ("AM", True, OTHER, 1, 2),
+        ("MA", False, OTHER, 2, 2),
+        ("AM", True, OTHER, 1, 5),
+    ],
 )
 def test_tangent_kernels_group_by_group(blocks, causal, constants, sequences, tokens):
     """Erratum S2.4: with the terms of Q and K, which are of order one."""
@@ -102,18 +136,25 @@ def test_tangent_kernels_group_by_group(blocks, causal, constants, sequences, to
     found = []
     for seed in range(30):
         weights = draw(blocks, n, 16, 8, tokens, t.C, seed=seed)
-        found.append(tangent(forward(weights, torch.tensor(x), blocks, 16, GELU, causal)[1], weights, sgd(n)))
+        found.append(
+            tangent(forward(weights, torch.tensor(x), blocks, 16, GELU, causal)[1], weights, sgd(n))
+        )
     for group, kernel in expected.items():
         assert close([each[group] for each in found], kernel, slack=0.06), group
     total = sum(expected.values())
     assert close([sum(each.values()) for each in found], total, slack=0.03)
-    assert not close([each["Q"] for each in found], 0 * total, slack=0)  # a term that must not be dropped
+    assert not close(
+        [each["Q"] for each in found], 0 * total, slack=0
+    )  # a term that must not be dropped
 
 
 def test_a_decoder_that_attends_to_an_encoder():
     n, heads = 128, 16
     (x, G0), (y, H0) = inputs(1, 3), inputs(1, 2, seed=1)
-    encoder, decoder = theory.Transformer("AM", C=OTHER), theory.Transformer("ACM", C=OTHER, causal=True)
+    encoder, decoder = (
+        theory.Transformer("AM", C=OTHER),
+        theory.Transformer("ACM", C=OTHER, causal=True),
+    )
     prediction = decoder.predict(H0, memory=encoder.memory(G0))
     kernels, thetas = [], []
     for seed in range(40):
@@ -130,7 +171,8 @@ def test_a_decoder_that_attends_to_an_encoder():
 
 
 def test_every_group_moves_the_outputs_alike_at_every_width():
-    """lambda_G |dz/dG|^2 is flat in the width: S2 (1.99)-(1.107), and (1.108)-(1.116) after a division by |g|."""
+    """lambda_G |dz/dG|^2 is flat in the width: S2 (1.99)-(1.107), and (1.108)-(1.116) after a
+    division by |g|."""
     widths, blocks, seeds = (32, 64, 128, 256), "AM", 40
     x, _ = inputs(1, 2)
     sizes = {"sgd": {}, "adamw": {}}
@@ -142,13 +184,17 @@ def test_every_group_moves_the_outputs_alike_at_every_width():
             weights = draw(blocks, n, 16, 8, 2, C, seed=seed)
             count = {name.rstrip("0123456789"): w.numel() for name, w in weights.items()}
             squares = tangent(
-                forward(weights, torch.tensor(x), blocks, n // 8, GELU)[1], weights, dict.fromkeys(sgd(n), 1)
+                forward(weights, torch.tensor(x), blocks, n // 8, GELU)[1],
+                weights,
+                dict.fromkeys(sgd(n), 1),
             )
             found.append({group: kernel[0, 0] for group, kernel in squares.items()})
         for group, rate in sgd(n).items():
             square = np.mean([each[group] for each in found])
             sizes["sgd"].setdefault(group, []).append(rate * square)
-            sizes["adamw"].setdefault(group, []).append(factors[group] * square / (square / count[group]) ** 0.5)
+            sizes["adamw"].setdefault(group, []).append(
+                factors[group] * square / (square / count[group]) ** 0.5
+            )
     for groups in sizes.values():
         for group, values in groups.items():
             slope = np.polyfit(np.log(widths), np.log(values), 1)[0]
@@ -167,7 +213,9 @@ def test_few_heads_fluctuate_at_any_width():
     fluctuations = []
     with torch.no_grad():
         for seed in range(200):
-            stem, after = forward(draw("A", 256, 16, 1, 2, t.C, seed=seed), torch.tensor(x), "A", 1, GELU)[0]
+            stem, after = forward(
+                draw("A", 256, 16, 1, 2, t.C, seed=seed), torch.tensor(x), "A", 1, GELU
+            )[0]
             fluctuations.append(gram(after)[0, 1] - gram(stem)[0, 1])
     assert np.std(fluctuations) == pytest.approx(predicted, rel=0.2)
     assert predicted > 3 * t.predict(G0).head_std(16)[-1][0, 1]

@@ -6,7 +6,15 @@ import pytest
 from orderone import theory
 
 G0 = np.array([[1, 0.5], [0.5, 1]])
-VIT = {"Q": 0.5, "K": 0.5, "V": 0.5, "U": 1 / 3, "W": 0.4, "X": 1.6, "PE": 0.02**2}  # S2, Part II, 1.C
+VIT = {
+    "Q": 0.5,
+    "K": 0.5,
+    "V": 0.5,
+    "U": 1 / 3,
+    "W": 0.4,
+    "X": 1.6,
+    "PE": 0.02**2,
+}  # S2, Part II, 1.C
 
 
 def two(matrix):
@@ -50,12 +58,18 @@ def test_tangent_kernels(activation, blocks, place, expected):
 
 def test_causal():
     t = theory.Transformer("AMAM", causal=True)
-    assert two(t.output_kernel(G0)) == pytest.approx([0.9999975612359872, 0.6472167314792755, 0.9999972806347908])
-    assert two(t.ntk(G0)[-1]) == pytest.approx([5.631101633554749, 3.9422226622698715, 5.71017199987726], abs=1e-8)
+    assert two(t.output_kernel(G0)) == pytest.approx(
+        [0.9999975612359872, 0.6472167314792755, 0.9999972806347908]
+    )
+    assert two(t.ntk(G0)[-1]) == pytest.approx(
+        [5.631101633554749, 3.9422226622698715, 5.71017199987726], abs=1e-8
+    )
 
 
 def test_twelve_encoders_of_a_vision_transformer():
-    assert theory.Transformer("AM" * 12, C=VIT, eps=1e-6).output_kernel(G0)[0, 1] == pytest.approx(0.7400502001070317)
+    assert theory.Transformer("AM" * 12, C=VIT, eps=1e-6).output_kernel(G0)[0, 1] == pytest.approx(
+        0.7400502001070317
+    )
 
 
 def test_two_dozen_encoders():
@@ -66,7 +80,8 @@ def test_two_dozen_encoders():
 
 
 def test_depth_laws():
-    """Erratum S2.6: G grows in proportion to depth, and the tangent kernel of outputs like its logarithm."""
+    """Erratum S2.6: G grows in proportion to depth, and the tangent kernel of outputs like its
+    logarithm."""
     deep = theory.Transformer("AM" * 64)
     thetas = [theory.Transformer("AM" * k).ntk(G0)[-1][0, 0] for k in (1, 2, 4, 8, 16, 32, 64)]
     assert thetas == pytest.approx([4.87, 5.71, 6.83, 8.14, 9.59, 11.10, 12.65], abs=0.006)
@@ -107,7 +122,8 @@ def test_uniform_rates_are_far_from_order_one():
 
 
 def test_strategies_between_share_their_output_tangent_kernel():
-    """A head of variance n^-s and rates n^s below it: the same Theta, while hidden tangent kernels grow as n^s."""
+    """A head of variance n^-s and rates n^s below it: the same Theta, while hidden tangent kernels
+    grow as n^s."""
     n, tangent = 256, theory.Transformer("AM")
     lazy = tangent.ntk(G0)
     for strategy, s in (("hybrid", 0.5), ("maximal-update", 1.0)):

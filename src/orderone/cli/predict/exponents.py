@@ -45,29 +45,33 @@ def exponents(
     constraint: tyro.conf.UseAppendAction[tuple[str, ...]] = (),
     json: bool = False,
 ) -> None:
-    """Exponents of width: multipliers, initial sizes, largest stable learning rates, predicted RMS, and a verdict.
+    """Exponents of width: multipliers, initial sizes, largest stable learning rates, predicted RMS,
+    and a verdict.
 
     Args:
         rule: sp, ntk, mup, mf, standard, neural-tangent, hybrid or maximal-update.
         optimizer: sgd, adam, adamw, sign, adafactor or muon.
-        alignment: full, no, worst, or JSON such as '{"omega": {"readout": 1}, "alpha": "3/4"}'. Default: what the rule's
+        alignment: full, no, worst, or JSON such as '{"omega": {"readout": 1}, "alpha": "3/4"}'.
+        Default: what the rule's
             authors assume.
         rates: Choose the learning rates for this alignment, and judge them under --alignment.
         depth: Number of hidden layers. It matters only for alignments other than the named ones.
         norm: RMSNorm after every layer but the last.
         tied: The readout is the transposed embedding.
-        heads: Attention whose number of heads grows ("more") or whose head size grows ("larger"); none if left out.
-        score_power: Attention scores are divided by this power of the head size. Default: 1/2.
-        qk_norm: Queries and keys are normalized.
-        gauge_name: folded (no multipliers), unit (initial variance one) or paper.
-        constraint: An extra constraint on the learning rates of the gauge shown, such as "c_readout = 0"; may be repeated.
-        json: Print JSON instead of tables.
+        heads: Attention whose number of heads grows ("more") or whose head size grows ("larger");
+        none if left out. score_power: Attention scores are divided by this power of the head size.
+        Default: 1/2. qk_norm: Queries and keys are normalized. gauge_name: folded (no multipliers),
+        unit (initial variance one) or paper. constraint: An extra constraint on the learning rates
+        of the gauge shown, such as "c_readout = 0"; may be repeated. json: Print JSON instead of
+        tables.
     """
     attention = None
     if heads is None:
         no_use("a network without --heads", score_power=score_power, qk_norm=qk_norm)
     else:
-        attention = Attention(power=score_power or "1/2", growth=HEADS[one_of(heads, HEADS, "heads")], qk_norm=qk_norm)
+        attention = Attention(
+            power=score_power or "1/2", growth=HEADS[one_of(heads, HEADS, "heads")], qk_norm=qk_norm
+        )
     network = {"depth": depth, "norm": norm, "tied": tied}
     align = _alignment(rules.assumed_alignment(rule) if alignment is None else alignment)
     chosen_for = align if rates is None else _alignment(rates)
@@ -77,7 +81,9 @@ def exponents(
     if not solution:
         _show_conflict(solution, json)
         sys.exit(1)
-    given = declared.rates_for is None and rates is None and not constraint  # `standard` is defined by its rates
+    given = (
+        declared.rates_for is None and rates is None and not constraint
+    )  # `standard` is defined by its rates
     p = start if given else start.with_c(solution.c)
     sizes = {
         "initialization": rms(p, depth, norm),
@@ -86,8 +92,16 @@ def exponents(
     if attention:
         sizes["attention"] = attention.rms(p, align, optimizer=optimizer, depth=depth, norm=norm)
     verdict = stability(p, optimizer, align, attention=attention, **network)
-    settings = {"optimizer": optimizer, "alignment": align.name, "rates for": chosen_for.name, "gauge": gauge_name}
-    settings |= network | {"attention": attention.text if attention else None, "constraints": list(constraint)}
+    settings = {
+        "optimizer": optimizer,
+        "alignment": align.name,
+        "rates for": chosen_for.name,
+        "gauge": gauge_name,
+    }
+    settings |= network | {
+        "attention": attention.text if attention else None,
+        "constraints": list(constraint),
+    }
     stopped_by = {role: "given by the rule" if given else solution.why(role) for role in p.roles}
     prediction = Prediction(p, settings, align, stopped_by, sizes, verdict)
     show.print_json(prediction.record()) if json else prediction.show()
@@ -107,7 +121,12 @@ class Prediction:
         return {
             "rule": self.p.name,
             **{name.replace(" ", "_"): value for name, value in self.settings.items()},
-            "alignment": {"name": align.name, "omega": align.omega, "alpha": align.alpha, "u": align.u},
+            "alignment": {
+                "name": align.name,
+                "omega": align.omega,
+                "alpha": align.alpha,
+                "u": align.u,
+            },
             "feasible": True,
             "a": self.p.a,
             "b": self.p.b,
@@ -120,9 +139,14 @@ class Prediction:
         }
 
     def show(self) -> None:
-        out, p = show.console(), self.p
+        out = show.console()
+        p = self.p
         rows = [(role, p.a[role], p.b[role], p.c[role], self.stopped_by[role]) for role in p.roles]
-        told = ", ".join(f"{name} {value}" for name, value in self.settings.items() if value not in (None, False, []))
+        told = ", ".join(
+            f"{name} {value}"
+            for name, value in self.settings.items()
+            if value not in (None, False, [])
+        )
         out.print(show.table(f"{p.name}: {told}", ("role", "a", "b", "c", "c is stopped by"), rows))
         out.print("multiplier n^-a, initial std n^-b, learning rate n^-c\n")
         for when, laws in self.sizes.items():
@@ -142,7 +166,9 @@ def _alignment(text: str) -> Alignment:
     if not text.lstrip().startswith("{"):
         return read_alignment(text)
     try:
-        return read_alignment(json_format.loads(text, parse_float=str))  # "0.9" stays the exact 9/10
+        return read_alignment(
+            json_format.loads(text, parse_float=str)
+        )  # "0.9" stays the exact 9/10
     except json_format.JSONDecodeError as error:
         raise ValueError(f"alignment: expected a name or JSON, got {text!r} ({error})") from error
 
@@ -159,7 +185,8 @@ def _ranges(names: list[str]) -> str:
     """h1, h2, h3 as h1..h3."""
     runs: list[list[str]] = []
     for name in names:
-        symbol, number = name.rstrip("0123456789"), name.lstrip("hW'Δ")
+        symbol = name.rstrip("0123456789")
+        number = name.lstrip("hW'Δ")
         follows = runs and number.isdigit() and runs[-1][-1] == f"{symbol}{int(number) - 1}"
         runs[-1].append(name) if follows else runs.append([name])
     return ", ".join(run[0] if len(run) == 1 else f"{run[0]}..{run[-1]}" for run in runs)

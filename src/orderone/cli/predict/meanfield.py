@@ -1,4 +1,5 @@
-"""`orderone predict meanfield`: where a wide dropout network takes its signals, and how deep it can be trained."""
+"""`orderone predict meanfield`: where a wide dropout network takes its signals, and how deep it can
+be trained."""
 
 from typing import TYPE_CHECKING
 
@@ -22,7 +23,11 @@ MEANING = {
 
 
 def meanfield(
-    activation: str = "tanh", weight_var: float = 1.0, bias_var: float = 0.0, keep: float = 1.0, json: bool = False
+    activation: str = "tanh",
+    weight_var: float = 1.0,
+    bias_var: float = 0.0,
+    keep: float = 1.0,
+    json: bool = False,
 ) -> None:
     """Fixed points, phase, depth scales and trainable depth of a random network with dropout.
 
@@ -40,9 +45,14 @@ def meanfield(
         show.print_json(record)
         return
     title = f"{activation}: weight_var {weight_var:g}, bias_var {bias_var:g}, keep {keep:g}"
-    rows = [(name, f"{x:.10g}" if isinstance(x, float) else x, MEANING[name]) for name, x in record.items()]
+    rows = [
+        (name, f"{x:.10g}" if isinstance(x, float) else x, MEANING[name])
+        for name, x in record.items()
+    ]
     show.console().print(show.table(title, ("quantity", "value", "meaning"), rows))
 
 
 def _record(network: "MeanField") -> dict[str, float | str]:
-    return {name: getattr(network, name) for name in SCALARS} | {"trainable_depth": network.trainable_depth()}
+    return {name: getattr(network, name) for name in SCALARS} | {
+        "trainable_depth": network.trainable_depth()
+    }

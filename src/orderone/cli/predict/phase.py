@@ -25,7 +25,8 @@ def phase(
     html: str | None = None,
     json: bool = False,
 ) -> None:
-    """Phases, the critical line, and how deep networks can be trained, over weight and bias variances.
+    """Phases, the critical line, and how deep networks can be trained, over weight and bias
+    variances.
 
     Args:
         activation: A name such as tanh, relu, gelu or leaky-relu(0.2).
@@ -37,10 +38,12 @@ def phase(
     """
     from orderone.theory import phase_diagram
 
-    weights, biases = _axis(weight_var, "--weight-var"), _axis(bias_var, "--bias-var")
+    weights = _axis(weight_var, "--weight-var")
+    biases = _axis(bias_var, "--bias-var")
     if len(weights) * len(biases) > MOST_POINTS:
         raise ValueError(
-            f"--weight-var, --bias-var: expected at most {MOST_POINTS} points in all; got more; thin them out"
+            f"--weight-var, --bias-var: expected at most {MOST_POINTS} points in all; got more;"
+            " thin them out"
         )
     check_files({"html": html})
     diagram = phase_diagram(activation, weights, biases, keep)
@@ -63,23 +66,35 @@ def _axis(text: str, name: str) -> "np.ndarray":
             raise ValueError(points)
         return np.linspace(float(low), float(high), int(points))
     except (ValueError, OverflowError) as error:
-        raise ValueError(f"{name}: expected from:to:count or a list such as 1,1.5,2; got {text!r}") from error
+        raise ValueError(
+            f"{name}: expected from:to:count or a list such as 1,1.5,2; got {text!r}"
+        ) from error
 
 
 def _record(diagram: "PhaseDiagram") -> dict[str, object]:
-    arrays = {**diagram, "trainable_depth": diagram.trainable_depth, "phase": diagram.phase, "status": diagram.status}
+    arrays = {
+        **diagram,
+        "trainable_depth": diagram.trainable_depth,
+        "phase": diagram.phase,
+        "status": diagram.status,
+    }
     axes = {"weight_var": diagram.weight_var, "bias_var": diagram.bias_var}
     return {name: array.tolist() for name, array in (axes | arrays).items()}
 
 
 def _show(diagram: "PhaseDiagram") -> None:
-    out, network = show.console(), diagram.networks
-    out.print(f"{network.phi.name}, keep {network.keep:g}: bias_var upward, weight_var to the right")
+    out = show.console()
+    network = diagram.networks
+    out.print(
+        f"{network.phi.name}, keep {network.keep:g}: bias_var upward, weight_var to the right"
+    )
     for line in _map(diagram):
         out.print(line, soft_wrap=True)
     legend = "  ".join(f"{sign} {word}" for word, sign in SIGNS.items())
     out.print(f"{legend}  {DIVERGES} the length diverges")
-    out.print(show.table("Along the critical line", ("bias_var", "weight_var", "xi2"), _line(diagram)))
+    out.print(
+        show.table("Along the critical line", ("bias_var", "weight_var", "xi2"), _line(diagram))
+    )
 
 
 def _map(diagram: "PhaseDiagram") -> Iterator[str]:
@@ -88,15 +103,20 @@ def _map(diagram: "PhaseDiagram") -> Iterator[str]:
     drawn = [diagram.status == "diverges", *(diagram.phase == word for word in SIGNS)]
     signs = np.select(drawn, [DIVERGES, *SIGNS.values()], default=" ")
     columns, rows = (
-        np.unique(np.linspace(0, n - 1, most).astype(int)) for n, most in zip(signs.shape, SIZE, strict=True)
+        np.unique(np.linspace(0, n - 1, most).astype(int))
+        for n, most in zip(signs.shape, SIZE, strict=True)
     )
     for j in rows[::-1]:
         yield f"{diagram.bias_var[j]:10.4g} {''.join(signs[columns, j])}"
-    yield f"{'':10} {diagram.weight_var[0]:<{max(len(columns) - 8, 1)}.4g}{diagram.weight_var[-1]:>8.4g}"
+    yield (
+        f"{'':10}"
+        f" {diagram.weight_var[0]:<{max(len(columns) - 8, 1)}.4g}{diagram.weight_var[-1]:>8.4g}"
+    )
 
 
 def _line(diagram: "PhaseDiagram") -> Iterator[tuple[str, str, str]]:
-    """At a few bias variances: the critical weight variance, and how far correlations reach there."""
+    """At a few bias variances: the critical weight variance, and how far correlations reach
+    there."""
     import numpy as np
 
     from orderone.theory import MeanField, critical_weight_var
@@ -105,7 +125,10 @@ def _line(diagram: "PhaseDiagram") -> Iterator[tuple[str, str, str]]:
     axis = diagram.bias_var
     for bias_var in axis[np.unique(np.linspace(0, len(axis) - 1, 5).astype(int))]:
         critical = critical_weight_var(network.activation, bias_var, network.keep)
-        reach = MeanField(network.activation, critical, bias_var, network.keep).xi2 if np.isfinite(critical) else None
+        if np.isfinite(critical):
+            reach = MeanField(network.activation, critical, bias_var, network.keep).xi2
+        else:
+            reach = None
         yield (
             f"{bias_var:.4g}",
             f"{critical:.8g}" if reach is not None else "none",

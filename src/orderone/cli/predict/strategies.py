@@ -9,9 +9,15 @@ RESCALE = "tied head (rescale)"
 
 
 def strategies(
-    n: int = 768, n_in: int = 768, n_out: int = 1000, mlp: float = 4.0, optimizer: str = "adamw", json: bool = False
+    n: int = 768,
+    n_in: int = 768,
+    n_out: int = 1000,
+    mlp: float = 4.0,
+    optimizer: str = "adamw",
+    json: bool = False,
 ) -> None:
-    """Initial standard deviations and relative learning rates of every group of a Transformer, for four strategies.
+    """Initial standard deviations and relative learning rates of every group of a Transformer, for
+    four strategies.
 
     Args:
         n: Width (embedding dimension).
@@ -28,15 +34,30 @@ def strategies(
         return
     out = show.console()
     for name, columns in record.items():
-        rows = [(group, _number(std), _number(columns["lr"].get(group))) for group, std in columns["std"].items()]
-        out.print(show.table(f"{name} ({optimizer}, n = {n})", ("group", "initial std", "relative lr"), rows))
-    out.print("initial std for C = 1; times sqrt(C) of the group. QKVU: queries, keys, values and their projection;")
-    out.print("W, X: into and out of the MLP; WE, PE: words and positions, whose std is a constant of your choice")
+        rows = [
+            (group, _number(std), _number(columns["lr"].get(group)))
+            for group, std in columns["std"].items()
+        ]
+        out.print(
+            show.table(
+                f"{name} ({optimizer}, n = {n})", ("group", "initial std", "relative lr"), rows
+            )
+        )
+    out.print(
+        "initial std for C = 1; times sqrt(C) of the group. QKVU: queries, keys, values and their"
+        " projection;"
+    )
+    out.print(
+        "W, X: into and out of the MLP; WE, PE: words and positions, whose std is a constant of"
+        " your choice"
+    )
 
 
 def _strategy(name: str, optimizer: str, sizes: dict[str, Any]) -> dict[str, dict[str, float]]:
     std = init_std(name, **sizes)
-    rescale = 1.0 if name == "standard" else std["head"]  # S2 (1.34); the standard head is not rescaled
+    rescale = (
+        1.0 if name == "standard" else std["head"]
+    )  # S2 (1.34); the standard head is not rescaled
     return {"std": std | {RESCALE: rescale}, "lr": lr_factors(name, optimizer, **sizes)}
 
 

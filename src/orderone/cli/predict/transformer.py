@@ -1,4 +1,5 @@
-"""`orderone predict transformer`: kernels and tangent kernels block by block, and which weights move the outputs."""
+"""`orderone predict transformer`: kernels and tangent kernels block by block, and which weights
+move the outputs."""
 
 from typing import TYPE_CHECKING
 
@@ -46,32 +47,41 @@ def transformer(
         correlation: Between any two tokens of the input.
         blocks: Blocks by letters, such as AMAM (A attention, M MLP), instead of depth.
         activation: A name such as gelu or relu.
-        constants: Initial variances of groups, such as Q=0.5,K=0.5,U=0.33; 1 for all others, and PE=0.25.
-        eps: Of the layer norms.
-        causal: Whether tokens see only themselves and those before.
-        optimizer: adamw or sgd.
-        strategy: standard, neural-tangent, hybrid, maximal-update, or s=1/4 and the like.
-        n_in: Pixels of a patch, for the rates of `standard`.
-        n_out: Number of outputs, likewise.
-        mlp: Width of the MLP over the embedding dimension, likewise.
-        html: Write a page with pictures.
-        json: Print JSON instead of tables.
+        constants: Initial variances of groups, such as Q=0.5,K=0.5,U=0.33; 1 for all others, and
+        PE=0.25. eps: Of the layer norms. causal: Whether tokens see only themselves and those
+        before. optimizer: adamw or sgd. strategy: standard, neural-tangent, hybrid, maximal-update,
+        or s=1/4 and the like. n_in: Pixels of a patch, for the rates of `standard`. n_out: Number
+        of outputs, likewise. mlp: Width of the MLP over the embedding dimension, likewise. html:
+        Write a page with pictures. json: Print JSON instead of tables.
     """
     from orderone.theory.scaling import strategy_power
     from orderone.theory.transformer import Transformer
 
     check_files({"html": html})
     C = _constants(constants)
-    C["head"] = C.get("head", 1.0) * count(width, "--width") ** -float(strategy_power(strategy) or 0)  # S2 (1.34)
+    C["head"] = C.get("head", 1.0) * count(width, "--width") ** -float(
+        strategy_power(strategy) or 0
+    )  # S2 (1.34)
     if blocks is not None:
         no_use("--blocks", depth=depth)
-    letters = "AM" * count(DEPTH if depth is None else depth, "--depth", least=0) if blocks is None else blocks
+    if blocks is None:
+        letters = "AM" * count(DEPTH if depth is None else depth, "--depth", least=0)
+    else:
+        letters = blocks
     model = Transformer(letters, activation, C, eps, causal, heads, width, mlp)
     G0 = _tokens(tokens, correlation, causal)
     found = model.predict(G0, optimizer, model.rates(strategy, optimizer, n_in, n_out))
     record = _record(found, letters, heads)
-    settings = {"width": width, "heads": heads, "tokens": tokens, "correlation": correlation, "blocks": letters}
-    record = settings | {"activation": activation, "optimizer": optimizer, "strategy": strategy} | record
+    settings = {
+        "width": width,
+        "heads": heads,
+        "tokens": tokens,
+        "correlation": correlation,
+        "blocks": letters,
+    }
+    record = (
+        settings | {"activation": activation, "optimizer": optimizer, "strategy": strategy} | record
+    )
     if html is not None:
         from orderone.report.transformer import write_transformer
 
@@ -85,7 +95,9 @@ def _constants(text: str) -> dict[str, float]:
     try:
         return {name.strip(): float(value) for name, value in pairs}
     except ValueError as error:
-        raise ValueError(f"--constants: expected group=number, with commas between; got {text!r}") from error
+        raise ValueError(
+            f"--constants: expected group=number, with commas between; got {text!r}"
+        ) from error
 
 
 def _tokens(tokens: int, correlation: float, causal: bool) -> "np.ndarray":
@@ -118,27 +130,45 @@ def _summary(matrix: "np.ndarray") -> dict[str, float]:
     """A token with itself, and with another one: means over tokens."""
     T = len(matrix)
     same = float(matrix.diagonal().mean())
-    return {"same": same, "other": (float(matrix.sum()) - T * same) / (T * (T - 1)) if T > 1 else same}
+    return {
+        "same": same,
+        "other": (float(matrix.sum()) - T * same) / (T * (T - 1)) if T > 1 else same,
+    }
 
 
 def _show(record: dict) -> None:
     out = show.console()
-    title = f"{record['blocks'] or 'no blocks'}, {record['activation']}, {record['tokens']} tokens of correlation "
+    title = (
+        f"{record['blocks'] or 'no blocks'}, {record['activation']}, {record['tokens']} tokens of"
+        " correlation "
+    )
     columns = ("block", "G", "G other", "NTK", "NTK other", "std of G", "largest group")
     out.print(show.table(f"{title}{record['correlation']:g}", columns, _rows(record)))
     shares = sorted(record["shares"][-1].items(), key=lambda item: -item[1])
     rows = [(group, f"{share:.1%}") for group, share in shares]
-    out.print(show.table(f"{record['optimizer']}, {record['strategy']}", ("group", "share in the output's NTK"), rows))
     out.print(
-        f"other: between two tokens. std of G: from network to network with {record['heads']} heads, at any width"
+        show.table(
+            f"{record['optimizer']}, {record['strategy']}",
+            ("group", "share in the output's NTK"),
+            rows,
+        )
+    )
+    out.print(
+        f"other: between two tokens. std of G: from network to network with {record['heads']}"
+        " heads, at any width"
     )
     if max(record["error"]) > 0:
-        out.print(f"attention averages are sampled: standard error {max(record['error']):.1g} in each block")
+        out.print(
+            f"attention averages are sampled: standard error {max(record['error']):.1g} in each"
+            " block"
+        )
 
 
 def _rows(record: dict) -> list[tuple[str, ...]]:
     stds = [*(f"{std['same']:.2g}" for std in record["head_std"]), ""]
-    rows = zip(record["places"], record["kernel"], record["ntk"], stds, record["shares"], strict=True)
+    rows = zip(
+        record["places"], record["kernel"], record["ntk"], stds, record["shares"], strict=True
+    )
     return [
         (
             place,

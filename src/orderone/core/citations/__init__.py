@@ -1,4 +1,5 @@
-"""What to cite for what was used: `cite(["mup", "muon"])` gives the references, as BibTeX or as data."""
+"""What to cite for what was used: `cite(["mup", "muon"])` gives the references, as BibTeX or as
+data."""
 
 from orderone.core.citations.citation import Citation
 from orderone.core.citations.papers import PAPERS

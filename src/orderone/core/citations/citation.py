@@ -4,12 +4,21 @@ import re
 from dataclasses import asdict, dataclass
 from unicodedata import normalize
 
-ACCENTS = {"\u0300": "`", "\u0301": "'", "\u0302": "^", "\u0303": "~", "\u0308": '"', "\u030c": "v", "\u0327": "c"}
+ACCENTS = {
+    "\u0300": "`",
+    "\u0301": "'",
+    "\u0302": "^",
+    "\u0303": "~",
+    "\u0308": '"',
+    "\u030c": "v",
+    "\u0327": "c",
+}
 
 
 @dataclass(frozen=True)
 class Citation:
-    """A paper or a program: `authors` as "Given Family"; `arxiv`, the number of a preprint, tells year and address."""
+    """A paper or a program: `authors` as "Given Family"; `arxiv`, the number of a preprint, tells
+    year and address."""
 
     key: str
     title: str
@@ -47,11 +56,15 @@ class Citation:
 
 def _author(name: str) -> str:
     """A name that begins with an article is one of a group."""
-    return f"{{{_latex(name)}}}" if name.startswith("The ") else _latex(name)
+    if name.startswith("The "):
+        return f"{{{_latex(name)}}}"
+    return _latex(name)
 
 
 def _latex(text: str) -> str:
     r"""Accents as commands, é as {\'e}, for programs that know no Unicode."""
     marks = "".join(ACCENTS)
-    found = re.sub(f"(.)([{marks}])", lambda m: f"{{\\{ACCENTS[m[2]]}{{{m[1]}}}}}", normalize("NFD", text))
+    found = re.sub(
+        f"(.)([{marks}])", lambda m: f"{{\\{ACCENTS[m[2]]}{{{m[1]}}}}}", normalize("NFD", text)
+    )
     return found.replace("&", r"\&")

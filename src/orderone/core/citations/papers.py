@@ -1,6 +1,8 @@
-"""The papers behind the library. S0 to S3 are those it is built on; the others are where their ingredients come from.
+"""The papers behind the library. S0 to S3 are those it is built on; the others are where their
+ingredients come from.
 
-Years are those of the first preprint, if no other is given. What is not known for certain is left out.
+Years are those of the first preprint, if no other is given. What is not known for certain is left
+out.
 """
 
 from orderone.core.citations.citation import Citation
@@ -36,69 +38,187 @@ S3 = Citation(
 )
 _MORE = (
     # parameterizations
-    ("everett2024scaling", "2407.05872", "Scaling Exponents Across Parameterizations and Optimizers",
-     "Katie Everett, Lechao Xiao, Mitchell Wortsman, Alexander A. Alemi, Roman Novak, Peter J. Liu, Izzeddin Gur, "
-     "Jascha Sohl-Dickstein, Leslie Pack Kaelbling, Jaehoon Lee, Jeffrey Pennington"),
-    ("yang2020feature", "2011.14522", "Feature Learning in Infinite-Width Neural Networks", "Greg Yang, Edward J. Hu"),
-    ("yang2022tensor", "2203.03466",
-     "Tensor Programs V: Tuning Large Neural Networks via Zero-Shot Hyperparameter Transfer",
-     "Greg Yang, Edward J. Hu, Igor Babuschkin, Szymon Sidor, Xiaodong Liu, David Farhi, Nick Ryder, Jakub Pachocki, "
-     "Weizhu Chen, Jianfeng Gao"),
-    ("yang2023depth", "2310.02244", "Tensor Programs VI: Feature Learning in Infinite-Depth Neural Networks",
-     "Greg Yang, Dingli Yu, Chen Zhu, Soufiane Hayou"),
-    ("dey2025completep", "2505.01618", "Don't be lazy: CompleteP enables compute-efficient deep transformers",
-     "Nolan Dey, Bin Claire Zhang, Lorenzo Noci, Mufan Li, Blake Bordelon, Shane Bergsma, Cengiz Pehlevan, Boris Hanin, "
-     "Joel Hestness"),
-    ("yang2023spectral", "2310.17813", "A Spectral Condition for Feature Learning",
-     "Greg Yang, James B. Simon, Jeremy Bernstein"),
-    ("mei2018mean", "1804.06561", "A mean field view of the landscape of two-layers neural networks",
-     "Song Mei, Andrea Montanari, Phan-Minh Nguyen"),
+    (
+        "everett2024scaling",
+        "2407.05872",
+        "Scaling Exponents Across Parameterizations and Optimizers",
+        (
+            "Katie Everett, Lechao Xiao, Mitchell Wortsman, Alexander A. Alemi, Roman Novak, Peter"
+            " J. Liu, Izzeddin Gur, Jascha Sohl-Dickstein, Leslie Pack Kaelbling, Jaehoon Lee,"
+            " Jeffrey Pennington"
+        ),
+    ),
+    (
+        "yang2020feature",
+        "2011.14522",
+        "Feature Learning in Infinite-Width Neural Networks",
+        "Greg Yang, Edward J. Hu",
+    ),
+    (
+        "yang2022tensor",
+        "2203.03466",
+        "Tensor Programs V: Tuning Large Neural Networks via Zero-Shot Hyperparameter Transfer",
+        (
+            "Greg Yang, Edward J. Hu, Igor Babuschkin, Szymon Sidor, Xiaodong Liu, David Farhi,"
+            " Nick Ryder, Jakub Pachocki, Weizhu Chen, Jianfeng Gao"
+        ),
+    ),
+    (
+        "yang2023depth",
+        "2310.02244",
+        "Tensor Programs VI: Feature Learning in Infinite-Depth Neural Networks",
+        "Greg Yang, Dingli Yu, Chen Zhu, Soufiane Hayou",
+    ),
+    (
+        "dey2025completep",
+        "2505.01618",
+        "Don't be lazy: CompleteP enables compute-efficient deep transformers",
+        (
+            "Nolan Dey, Bin Claire Zhang, Lorenzo Noci, Mufan Li, Blake Bordelon, Shane Bergsma,"
+            " Cengiz Pehlevan, Boris Hanin, Joel Hestness"
+        ),
+    ),
+    (
+        "yang2023spectral",
+        "2310.17813",
+        "A Spectral Condition for Feature Learning",
+        "Greg Yang, James B. Simon, Jeremy Bernstein",
+    ),
+    (
+        "mei2018mean",
+        "1804.06561",
+        "A mean field view of the landscape of two-layers neural networks",
+        "Song Mei, Andrea Montanari, Phan-Minh Nguyen",
+    ),
     # signals and kernels of wide networks
-    ("poole2016exponential", "1606.05340",
-     "Exponential expressivity in deep neural networks through transient chaos",
-     "Ben Poole, Subhaneil Lahiri, Maithra Raghu, Jascha Sohl-Dickstein, Surya Ganguli"),
-    ("schoenholz2016deep", "1611.01232", "Deep Information Propagation",
-     "Samuel S. Schoenholz, Justin Gilmer, Surya Ganguli, Jascha Sohl-Dickstein"),
-    ("lee2017deep", "1711.00165", "Deep Neural Networks as Gaussian Processes",
-     "Jaehoon Lee, Yasaman Bahri, Roman Novak, Samuel S. Schoenholz, Jeffrey Pennington, Jascha Sohl-Dickstein"),
-    ("jacot2018neural", "1806.07572",
-     "Neural Tangent Kernel: Convergence and Generalization in Neural Networks",
-     "Arthur Jacot, Franck Gabriel, Clément Hongler"),
+    (
+        "poole2016exponential",
+        "1606.05340",
+        "Exponential expressivity in deep neural networks through transient chaos",
+        "Ben Poole, Subhaneil Lahiri, Maithra Raghu, Jascha Sohl-Dickstein, Surya Ganguli",
+    ),
+    (
+        "schoenholz2016deep",
+        "1611.01232",
+        "Deep Information Propagation",
+        "Samuel S. Schoenholz, Justin Gilmer, Surya Ganguli, Jascha Sohl-Dickstein",
+    ),
+    (
+        "lee2017deep",
+        "1711.00165",
+        "Deep Neural Networks as Gaussian Processes",
+        (
+            "Jaehoon Lee, Yasaman Bahri, Roman Novak, Samuel S. Schoenholz, Jeffrey Pennington,"
+            " Jascha Sohl-Dickstein"
+        ),
+    ),
+    (
+        "jacot2018neural",
+        "1806.07572",
+        "Neural Tangent Kernel: Convergence and Generalization in Neural Networks",
+        "Arthur Jacot, Franck Gabriel, Clément Hongler",
+    ),
     # depth that grows with width
-    ("li2022neural", "2206.02768",
-     "The Neural Covariance SDE: Shaped Infinite Depth-and-Width Networks at Initialization",
-     "Mufan Bill Li, Mihai Nica, Daniel M. Roy"),
-    ("hayou2023width", "2302.00453", "Width and Depth Limits Commute in Residual Networks", "Soufiane Hayou, Greg Yang"),
-    ("martens2021rapid", "2110.01765",
-     "Rapid training of deep neural networks without skip connections or normalization layers using Deep Kernel Shaping",
-     "James Martens, Andy Ballard, Guillaume Desjardins, Grzegorz Swirszcz, Valentin Dalibard, Jascha Sohl-Dickstein, "
-     "Samuel S. Schoenholz"),
-    ("zhang2022deep", "2203.08120",
-     "Deep Learning without Shortcuts: Shaping the Kernel with Tailored Rectifiers",
-     "Guodong Zhang, Aleksandar Botev, James Martens"),
+    (
+        "li2022neural",
+        "2206.02768",
+        "The Neural Covariance SDE: Shaped Infinite Depth-and-Width Networks at Initialization",
+        "Mufan Bill Li, Mihai Nica, Daniel M. Roy",
+    ),
+    (
+        "hayou2023width",
+        "2302.00453",
+        "Width and Depth Limits Commute in Residual Networks",
+        "Soufiane Hayou, Greg Yang",
+    ),
+    (
+        "martens2021rapid",
+        "2110.01765",
+        (
+            "Rapid training of deep neural networks without skip connections or normalization"
+            " layers using Deep Kernel Shaping"
+        ),
+        (
+            "James Martens, Andy Ballard, Guillaume Desjardins, Grzegorz Swirszcz, Valentin"
+            " Dalibard, Jascha Sohl-Dickstein, Samuel S. Schoenholz"
+        ),
+    ),
+    (
+        "zhang2022deep",
+        "2203.08120",
+        "Deep Learning without Shortcuts: Shaping the Kernel with Tailored Rectifiers",
+        "Guodong Zhang, Aleksandar Botev, James Martens",
+    ),
     # optimizers
-    ("kingma2014adam", "1412.6980", "Adam: A Method for Stochastic Optimization", "Diederik P. Kingma, Jimmy Ba"),
-    ("loshchilov2017decoupled", "1711.05101", "Decoupled Weight Decay Regularization", "Ilya Loshchilov, Frank Hutter"),
-    ("shazeer2018adafactor", "1804.04235", "Adafactor: Adaptive Learning Rates with Sublinear Memory Cost",
-     "Noam Shazeer, Mitchell Stern"),
-    ("bernstein2018signsgd", "1802.04434", "signSGD: Compressed Optimisation for Non-Convex Problems",
-     "Jeremy Bernstein, Yu-Xiang Wang, Kamyar Azizzadenesheli, Anima Anandkumar"),
-    ("chen2023symbolic", "2302.06675", "Symbolic Discovery of Optimization Algorithms",
-     "Xiangning Chen, Chen Liang, Da Huang, Esteban Real, Kaiyuan Wang, Yao Liu, Hieu Pham, Xuanyi Dong, Thang Luong, "
-     "Cho-Jui Hsieh, Yifeng Lu, Quoc V. Le"),
+    (
+        "kingma2014adam",
+        "1412.6980",
+        "Adam: A Method for Stochastic Optimization",
+        "Diederik P. Kingma, Jimmy Ba",
+    ),
+    (
+        "loshchilov2017decoupled",
+        "1711.05101",
+        "Decoupled Weight Decay Regularization",
+        "Ilya Loshchilov, Frank Hutter",
+    ),
+    (
+        "shazeer2018adafactor",
+        "1804.04235",
+        "Adafactor: Adaptive Learning Rates with Sublinear Memory Cost",
+        "Noam Shazeer, Mitchell Stern",
+    ),
+    (
+        "bernstein2018signsgd",
+        "1802.04434",
+        "signSGD: Compressed Optimisation for Non-Convex Problems",
+        "Jeremy Bernstein, Yu-Xiang Wang, Kamyar Azizzadenesheli, Anima Anandkumar",
+    ),
+    (
+        "chen2023symbolic",
+        "2302.06675",
+        "Symbolic Discovery of Optimization Algorithms",
+        (
+            "Xiangning Chen, Chen Liang, Da Huang, Esteban Real, Kaiyuan Wang, Yao Liu, Hieu Pham,"
+            " Xuanyi Dong, Thang Luong, Cho-Jui Hsieh, Yifeng Lu, Quoc V. Le"
+        ),
+    ),
     # models
-    ("dosovitskiy2020image", "2010.11929",
-     "An Image is Worth 16x16 Words: Transformers for Image Recognition at Scale",
-     "Alexey Dosovitskiy, Lucas Beyer, Alexander Kolesnikov, Dirk Weissenborn, Xiaohua Zhai, Thomas Unterthiner, "
-     "Mostafa Dehghani, Matthias Minderer, Georg Heigold, Sylvain Gelly, Jakob Uszkoreit, Neil Houlsby"),
-    ("lewis2019bart", "1910.13461",
-     "BART: Denoising Sequence-to-Sequence Pre-training for Natural Language Generation, Translation, and Comprehension",
-     "Mike Lewis, Yinhan Liu, Naman Goyal, Marjan Ghazvininejad, Abdelrahman Mohamed, Omer Levy, Ves Stoyanov, "
-     "Luke Zettlemoyer"),
-    ("shuster2022language", "2203.13224",
-     "Language Models that Seek for Knowledge: Modular Search & Generation for Dialogue and Prompt Completion",
-     "Kurt Shuster, Mojtaba Komeili, Leonard Adolphs, Stephen Roller, Arthur Szlam, Jason Weston"),
-)  # fmt: skip
+    (
+        "dosovitskiy2020image",
+        "2010.11929",
+        "An Image is Worth 16x16 Words: Transformers for Image Recognition at Scale",
+        (
+            "Alexey Dosovitskiy, Lucas Beyer, Alexander Kolesnikov, Dirk Weissenborn, Xiaohua Zhai,"
+            " Thomas Unterthiner, Mostafa Dehghani, Matthias Minderer, Georg Heigold, Sylvain"
+            " Gelly, Jakob Uszkoreit, Neil Houlsby"
+        ),
+    ),
+    (
+        "lewis2019bart",
+        "1910.13461",
+        (
+            "BART: Denoising Sequence-to-Sequence Pre-training for Natural Language Generation,"
+            " Translation, and Comprehension"
+        ),
+        (
+            "Mike Lewis, Yinhan Liu, Naman Goyal, Marjan Ghazvininejad, Abdelrahman Mohamed, Omer"
+            " Levy, Ves Stoyanov, Luke Zettlemoyer"
+        ),
+    ),
+    (
+        "shuster2022language",
+        "2203.13224",
+        (
+            "Language Models that Seek for Knowledge: Modular Search & Generation for Dialogue and"
+            " Prompt Completion"
+        ),
+        (
+            "Kurt Shuster, Mojtaba Komeili, Leonard Adolphs, Stephen Roller, Arthur Szlam, Jason"
+            " Weston"
+        ),
+    ),
+)
 MUON = Citation(
     "jordan2024muon",
     "Muon: An optimizer for hidden layers in neural networks",
@@ -114,5 +234,7 @@ MUON = Citation(
     year=2024,
     url="https://kellerjordan.github.io/posts/muon/",
 )
-_ARXIV = tuple(Citation(key, title, tuple(who.split(", ")), arxiv=arxiv) for key, arxiv, title, who in _MORE)
+_ARXIV = tuple(
+    Citation(key, title, tuple(who.split(", ")), arxiv=arxiv) for key, arxiv, title, who in _MORE
+)
 PAPERS = {paper.key: paper for paper in (ORDERONE, S0, S1, S2, S3, *_ARXIV, MUON)}

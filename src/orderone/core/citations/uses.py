@@ -1,4 +1,5 @@
-"""Which papers stand behind what a user can name: rules, optimizers, modules, models, tables and figures of the papers."""
+"""Which papers stand behind what a user can name: rules, optimizers, modules, models, tables and
+figures of the papers."""
 
 import re
 from collections.abc import Iterable
@@ -15,8 +16,10 @@ else:
     Names = Any
 SEEDS = {"s0": S0, "s1": S1, "s2": S2, "s3": S3}
 _S0, _S1, _S2, _S3 = (paper.key for paper in SEEDS.values())
-_EXPONENTS, _TRANSFER = (_S0, "everett2024scaling"), ("yang2020feature", "yang2022tensor")
-_SHAPED, _KERNELS = (_S3, "li2022neural", "martens2021rapid", "zhang2022deep"), ("lee2017deep", "jacot2018neural")
+_EXPONENTS = (_S0, "everett2024scaling")
+_TRANSFER = ("yang2020feature", "yang2022tensor")
+_SHAPED = (_S3, "li2022neural", "martens2021rapid", "zhang2022deep")
+_KERNELS = ("lee2017deep", "jacot2018neural")
 USES: dict[str, tuple[str, ...]] = {
     "orderone": (),
     # rules, and how they scale depth
@@ -58,12 +61,14 @@ USES: dict[str, tuple[str, ...]] = {
 
 
 def known() -> tuple[str, ...]:
-    """Every name to cite by; besides, tables and figures such as s1-figure7, and strategies such as s=1/4."""
+    """Every name to cite by; besides, tables and figures such as s1-figure7, and strategies such as
+    s=1/4."""
     return (*USES, *SEEDS)
 
 
 def cite(names: Names = ()) -> list[Citation]:
-    """What to cite for these (a name, or several), each paper once, orderone first; without names, everything."""
+    """What to cite for these (a name, or several), each paper once, orderone first; without names,
+    everything."""
     asked = [names] if isinstance(names, str) else list(names)
     keys = [key for name in asked for key in _keys(name)] if asked else PAPERS
     return list(dict.fromkeys((ORDERONE, *(PAPERS[key] for key in keys))))
@@ -74,4 +79,6 @@ def _keys(name: Name) -> tuple[str, ...]:
     if text.startswith("s="):
         return (_S2,)
     seed = re.fullmatch(r"(s[0-3])(-.+)?", text)
-    return (SEEDS[seed[1]].key,) if seed else USES[one_of(name, known(), "name to cite")]
+    if seed:
+        return (SEEDS[seed[1]].key,)
+    return USES[one_of(name, known(), "name to cite")]

@@ -1,4 +1,5 @@
-"""Augmentation of whole batches: bytes (n, channels, height, width) in, bytes out, every image with its own draw."""
+"""Augmentation of whole batches: bytes (n, channels, height, width) in, bytes out, every image with
+its own draw."""
 
 from orderone.data.augment.crop import flip, padded_crop, resized_crop
 from orderone.data.augment.erase import erase

@@ -2,7 +2,8 @@
 
     source = (a b; d e) (x + 1/2, y + 1/2) + (c, f),   (x, y) the pixel that is made
 
-The source is interpolated between the four pixels around it; where it lies outside the image, the pixel is `fill`.
+The source is interpolated between the four pixels around it; where it lies outside the image, the
+pixel is `fill`.
 """
 
 import torch
@@ -13,7 +14,9 @@ from torch.nn import functional
 def rotation(degrees: Tensor, height: int, width: int) -> Tensor:
     """About the middle, counterclockwise: matrices (n, 2, 3)."""
     angle = torch.deg2rad(-degrees.double())
-    cos, sin, middle = angle.cos(), angle.sin(), (width / 2, height / 2)
+    cos = angle.cos()
+    sin = angle.sin()
+    middle = (width / 2, height / 2)
     rows = [cos, sin, middle[0] - cos * middle[0] - sin * middle[1]]
     rows += [-sin, cos, middle[1] + sin * middle[0] - cos * middle[1]]
     return torch.stack(rows, -1).view(-1, 2, 3)
@@ -41,18 +44,25 @@ def transform(images: Tensor, matrices: Tensor, fill: Tensor) -> Tensor:
     matrices = matrices.to(images.device)
     x = torch.arange(width, device=images.device, dtype=torch.float64) + 0.5
     y = torch.arange(height, device=images.device, dtype=torch.float64) + 0.5
-    source = [row[:, 0, None, None] * x + row[:, 1, None, None] * y[:, None] + row[:, 2, None, None]
-              for row in matrices.unbind(1)]  # fmt: skip
+    source = [
+        row[:, 0, None, None] * x + row[:, 1, None, None] * y[:, None] + row[:, 2, None, None]
+        for row in matrices.unbind(1)
+    ]
     inside = (source[0] >= 0) & (source[0] < width) & (source[1] >= 0) & (source[1] < height)
     found = sample(images.float(), source[0], source[1])
-    return torch.where(inside.unsqueeze(1), found.to(torch.uint8), fill.view(1, -1, 1, 1).to(images.device))
+    return torch.where(
+        inside.unsqueeze(1), found.to(torch.uint8), fill.view(1, -1, 1, 1).to(images.device)
+    )
 
 
 def sample(images: Tensor, x: Tensor, y: Tensor) -> Tensor:
-    """Between pixels, at places (n, height, width) counted from the left and upper rim; beyond the rim as at the rim."""
+    """Between pixels, at places (n, height, width) counted from the left and upper rim; beyond the
+    rim as at the rim."""
     height, width = images.shape[-2:]
     grid = torch.stack((2 * x / width - 1, 2 * y / height - 1), -1).to(images.dtype)
-    return functional.grid_sample(images, grid, mode="bilinear", padding_mode="border", align_corners=False)
+    return functional.grid_sample(
+        images, grid, mode="bilinear", padding_mode="border", align_corners=False
+    )
 
 
 def _identity_but(value: Tensor, row: int, column: int) -> Tensor:

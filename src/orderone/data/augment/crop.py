@@ -1,6 +1,7 @@
 """Crops and flips.
 
-    resized crop   a box of 8 to 100 % of the area and of an aspect from 3/4 to 4/3, enlarged to the whole (S2 II.1.A)
+    resized crop   a box of 8 to 100 % of the area and of an aspect from 3/4 to 4/3, enlarged to the
+                   whole (S2 II.1.A)
     padded crop    the image shifted by up to `by` pixels, as if cut from one with a black frame
 
 A box is whole pixels; ten are drawn, the first that fits is taken, else the largest in the middle.
@@ -18,7 +19,9 @@ from orderone.core.given import Number
 from orderone.data.augment.affine import sample
 from orderone.data.draws import Draws
 
-AREA, ASPECT, TRIES = (0.08, 1.0), (3 / 4, 4 / 3), 10
+AREA = (0.08, 1.0)
+ASPECT = (3 / 4, 4 / 3)
+TRIES = 10
 
 
 @dataclass(frozen=True)
@@ -42,7 +45,12 @@ def resized_crop(images: Tensor, draws: Draws) -> Tensor:
 
 def draw_chances(draws: Draws, batch: int) -> Chances:
     shapes = {"area": (batch, TRIES), "aspect": (batch, TRIES), "place": (batch, 2)}
-    return Chances(**{name: draws.uniform(name, *shape).flatten(0, 1).double() for name, shape in shapes.items()})
+    return Chances(
+        **{
+            name: draws.uniform(name, *shape).flatten(0, 1).double()
+            for name, shape in shapes.items()
+        }
+    )
 
 
 def place_boxes(chances: Chances, height: int, width: int) -> Tensor:
@@ -50,13 +58,20 @@ def place_boxes(chances: Chances, height: int, width: int) -> Tensor:
     area = height * width * (AREA[0] + (AREA[1] - AREA[0]) * chances.area)
     low, high = map(log, ASPECT)
     aspect = (low + (high - low) * chances.aspect).exp()
-    tall, wide = (area / aspect).sqrt().round().long(), (area * aspect).sqrt().round().long()
+    tall = (area / aspect).sqrt().round().long()
+    wide = (area * aspect).sqrt().round().long()
     fits = (tall <= height) & (wide <= width) & (tall > 0) & (wide > 0)
-    first, none = fits.int().argmax(-1, keepdim=True), ~fits.any(-1)
-    tall = torch.where(none, min(height, round(width / ASPECT[0])), tall.gather(-1, first).squeeze(-1))
-    wide = torch.where(none, min(width, round(height * ASPECT[1])), wide.gather(-1, first).squeeze(-1))
+    first = fits.int().argmax(-1, keepdim=True)
+    none = ~fits.any(-1)
+    tall = torch.where(
+        none, min(height, round(width / ASPECT[0])), tall.gather(-1, first).squeeze(-1)
+    )
+    wide = torch.where(
+        none, min(width, round(height * ASPECT[1])), wide.gather(-1, first).squeeze(-1)
+    )
     place = torch.where(none[:, None], 0.5, chances.place)
-    top, left = (place[:, 0] * (height - tall + 1)).long(), (place[:, 1] * (width - wide + 1)).long()
+    top = (place[:, 0] * (height - tall + 1)).long()
+    left = (place[:, 1] * (width - wide + 1)).long()
     return torch.stack((top, left, tall, wide), -1)
 
 
@@ -65,21 +80,29 @@ def crop(images: Tensor, boxes: Tensor) -> Tensor:
     height, width = images.shape[-2:]
     y = _places(boxes[:, 0], boxes[:, 2], height)
     x = _places(boxes[:, 1], boxes[:, 3], width)
-    x, y = x[:, None, :].expand(-1, height, -1), y[:, :, None].expand(-1, -1, width)
+    x = x[:, None, :].expand(-1, height, -1)
+    y = y[:, :, None].expand(-1, -1, width)
     return sample(images.float(), x, y).round().to(torch.uint8)
 
 
 def _places(start: Tensor, size: Tensor, number: int) -> Tensor:
     """Places of `number` pixels in the box, none nearer to its rim than half a pixel."""
-    start, size = start[:, None].double(), size[:, None].double()
+    start = start[:, None].double()
+    size = size[:, None].double()
     steps = (torch.arange(number, device=start.device, dtype=torch.float64) + 0.5) / number
     return start + (steps * size).clamp(min=torch.full_like(size, 0.5), max=size - 0.5)
 
 
 def padded_crop(images: Tensor, draws: Draws, by: int = 4) -> Tensor:
     height, width = images.shape[-2:]
-    shift = draws.below(2 * by + 1, "shift", len(images) // len(draws.keys), 2).flatten(0, 1).to(images.device)
-    every = functional.pad(images, (by, by, by, by)).unfold(2, height, 1).unfold(3, width, 1)  # a view of all crops
+    shift = (
+        draws.below(2 * by + 1, "shift", len(images) // len(draws.keys), 2)
+        .flatten(0, 1)
+        .to(images.device)
+    )
+    every = (
+        functional.pad(images, (by, by, by, by)).unfold(2, height, 1).unfold(3, width, 1)
+    )  # a view of all crops
     return every[torch.arange(len(images), device=images.device), :, shift[:, 0], shift[:, 1]]
 
 

@@ -2,8 +2,8 @@
 
     area 2 to 33 % of the image, aspect from 0.3 to 1 / 0.3, a standard normal draw for every pixel
 
-After normalisation, so that the noise is of the size of the pixels. Ten rectangles are drawn and the first that fits is
-taken; where none does, nothing is erased.
+After normalisation, so that the noise is of the size of the pixels. Ten rectangles are drawn and
+the first that fits is taken; where none does, nothing is erased.
 """
 
 from math import log
@@ -14,19 +14,28 @@ from torch import Tensor
 from orderone.core.given import Number
 from orderone.data.draws import Draws
 
-AREA, ASPECT, TRIES = (0.02, 1 / 3), (0.3, 1 / 0.3), 10
+AREA = (0.02, 1 / 3)
+ASPECT = (0.3, 1 / 0.3)
+TRIES = 10
 
 
 def erase(images: Tensor, draws: Draws, noise: Draws, chance: Number = 0.25) -> Tensor:
-    """Floats (seeds * batch, channels, height, width); `noise` draws on the device of the images."""
+    """Floats (seeds * batch, channels, height, width); `noise` draws on the device of the
+    images."""
     batch, (height, width) = len(images) // len(draws.keys), images.shape[-2:]
     boxes, fits = draw_rectangles(draws, batch, height, width)
     at = (fits & (draws.uniform("erased", batch).flatten() < chance)).nonzero().flatten()
-    boxes, at, images = boxes[at].to(images.device), at.to(images.device), images.clone()
+    boxes = boxes[at].to(images.device)
+    at = at.to(images.device)
+    images = images.clone()
     inside = within(boxes, height, width).unsqueeze(1).expand(-1, images.shape[1], -1, -1)
-    which, pixel = inside.flatten(1).nonzero(as_tuple=True)  # few of all: noise is drawn for these alone
+    which, pixel = inside.flatten(1).nonzero(
+        as_tuple=True
+    )  # few of all: noise is drawn for these alone
     place = at[which] % batch * images[0].numel() + pixel
-    images[at] = images[at].masked_scatter(inside, noise.normal_at("noise", at[which] // batch, place))
+    images[at] = images[at].masked_scatter(
+        inside, noise.normal_at("noise", at[which] // batch, place)
+    )
     return images
 
 
@@ -40,14 +49,21 @@ def within(boxes: Tensor, height: int, width: int) -> Tensor:
 
 def draw_rectangles(draws: Draws, batch: int, height: int, width: int) -> tuple[Tensor, Tensor]:
     """(seeds * batch, 4): top, left, height, width; and whether one fitted."""
-    part = AREA[0] + (AREA[1] - AREA[0]) * draws.uniform("erased area", batch, TRIES).flatten(0, 1).double()
+    part = (
+        AREA[0]
+        + (AREA[1] - AREA[0]) * draws.uniform("erased area", batch, TRIES).flatten(0, 1).double()
+    )
     low, high = map(log, ASPECT)
-    aspect = (low + (high - low) * draws.uniform("erased aspect", batch, TRIES).flatten(0, 1).double()).exp()
+    aspect = (
+        low + (high - low) * draws.uniform("erased aspect", batch, TRIES).flatten(0, 1).double()
+    ).exp()
     tall = (height * width * part * aspect).sqrt().round().long()
     wide = (height * width * part / aspect).sqrt().round().long()
     fits = (tall < height) & (wide < width)
     first = fits.int().argmax(-1, keepdim=True)
-    tall, wide = tall.gather(-1, first).squeeze(-1), wide.gather(-1, first).squeeze(-1)
+    tall = tall.gather(-1, first).squeeze(-1)
+    wide = wide.gather(-1, first).squeeze(-1)
     u = draws.uniform("erased place", batch, 2).flatten(0, 1).double()
-    top, left = (u[:, 0] * (height - tall + 1)).long(), (u[:, 1] * (width - wide + 1)).long()
+    top = (u[:, 0] * (height - tall + 1)).long()
+    left = (u[:, 1] * (width - wide + 1)).long()
     return torch.stack((top, left, tall, wide), -1), fits.any(-1)

@@ -1,11 +1,12 @@
 """Mixup (Zhang et al. 2018) and CutMix (Yun et al. 2019): two images and two labels become one.
 
     mixup     x = m x_i + (1 - m) x_j                              m ~ Beta(v, v)
-    cutmix    x = x_i outside a box, x_j inside, of area 1 - m     m ~ Beta(v, v), then what is left when the box is cut
+    cutmix    x = x_i outside a box, x_j inside, of area 1 - m     m ~ Beta(v, v), then what is left
+              when the box is cut
     labels    y = m y_i + (1 - m) y_j
 
-One m for a batch; j runs through the batch from its end. Where both are asked for, a coin decides (S2 II.1.A: v = 0.8 and
-1.0). Labels are smoothed first: y = (1 - s) onehot + s / classes.
+One m for a batch; j runs through the batch from its end. Where both are asked for, a coin decides
+(S2 II.1.A: v = 0.8 and 1.0). Labels are smoothed first: y = (1 - s) onehot + s / classes.
 """
 
 from typing import Any
@@ -35,17 +36,26 @@ def mix(
     return mixed, labels * m + labels.flip(1) * (1 - m)
 
 
-def draw_mixes(draws: Draws, height: int, width: int, mixup: Number, cutmix: Number) -> tuple[Tensor, Tensor]:
-    """For every seed the share m of the first image, and the box (top, left, height, width), which is -1 for mixup."""
+def draw_mixes(
+    draws: Draws, height: int, width: int, mixup: Number, cutmix: Number
+) -> tuple[Tensor, Tensor]:
+    """For every seed the share m of the first image, and the box (top, left, height, width), which
+    is -1 for mixup."""
     u = draws.uniform("mix", 4).double()
     chance = 0.5 if mixup and cutmix else float(bool(cutmix))
     cut = u[:, 0] < chance
-    shares = [torch.from_numpy(betaincinv(v, v, u[:, 1].numpy())) if v else torch.ones(len(u)) for v in (mixup, cutmix)]
+    shares = [
+        torch.from_numpy(betaincinv(v, v, u[:, 1].numpy())) if v else torch.ones(len(u))
+        for v in (mixup, cutmix)
+    ]
     side = (1 - shares[1].double()).sqrt()
     half_high, half_wide = ((side * size).long() // 2 for size in (height, width))
-    y, x = (u[:, 2] * height).long(), (u[:, 3] * width).long()
-    top, bottom = (y - half_high).clamp_min(0), (y + half_high).clamp_max(height)
-    left, right = (x - half_wide).clamp_min(0), (x + half_wide).clamp_max(width)
+    y = (u[:, 2] * height).long()
+    x = (u[:, 3] * width).long()
+    top = (y - half_high).clamp_min(0)
+    bottom = (y + half_high).clamp_max(height)
+    left = (x - half_wide).clamp_min(0)
+    right = (x + half_wide).clamp_max(width)
     area = ((bottom - top) * (right - left)).double() / (height * width)
     share = torch.where(cut, 1 - area, shares[0].double())
     boxes = torch.stack((top, left, bottom - top, right - left), -1)

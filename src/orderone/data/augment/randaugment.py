@@ -1,10 +1,11 @@
 """RandAugment (Cubuk et al. 2020): some operations, drawn for every image, all of one magnitude.
 
-S2 II.1.A applies two of magnitude 9 out of 10, in the variant that its footnote 37 calls `rand-m9-mstd0.5-inc1`: the
-magnitude of every operation is a normal draw of standard deviation 1/2 about 9, all operations grow with it, and each that
-was chosen is left out in one case of two.
+S2 II.1.A applies two of magnitude 9 out of 10, in the variant that its footnote 37 calls
+`rand-m9-mstd0.5-inc1`: the magnitude of every operation is a normal draw of standard deviation 1/2
+about 9, all operations grow with it, and each that was chosen is left out in one case of two.
 
-    rotate 30 deg,  shear 0.3,  translate 0.45 of the side,  colour, contrast, brightness, sharpness 1 +- 0.9,
+    rotate 30 deg,  shear 0.3,  translate 0.45 of the side,  colour, contrast, brightness, sharpness
+    1 +- 0.9,
     posterize to 4 - 4 bits,  solarize from 256 - 256,  solarize-add 110       at magnitude 10, in proportion below
 """
 
@@ -18,8 +19,18 @@ from orderone.data.draws import Draws
 MOST = 10.0  # the largest magnitude
 APPLIED = 0.5  # how often an operation that was chosen is applied
 
-SHADES = ("autocontrast", "equalize", "invert", "posterize", "solarize", "solarize-add",
-          "colour", "contrast", "brightness", "sharpness")  # fmt: skip
+SHADES = (
+    "autocontrast",
+    "equalize",
+    "invert",
+    "posterize",
+    "solarize",
+    "solarize-add",
+    "colour",
+    "contrast",
+    "brightness",
+    "sharpness",
+)
 SHAPES = ("rotate", "shear-x", "shear-y", "translate-x", "translate-y")
 OPERATIONS = SHADES + SHAPES
 
@@ -32,12 +43,16 @@ def randaugment(
     noise: Number = 0.5,
     fill: Tensor | None = None,
 ) -> Tensor:
-    """Bytes (seeds * batch, channels, height, width); `draws` are on the CPU, so that the device need not be asked."""
+    """Bytes (seeds * batch, channels, height, width); `draws` are on the CPU, so that the device
+    need not be asked."""
     batch = len(images) // len(draws.keys)
-    fill = torch.full(images.shape[1:2], 128, dtype=torch.uint8) if fill is None else fill
+    if fill is None:
+        fill = torch.full(images.shape[1:2], 128, dtype=torch.uint8)
     for layer in range(number):
         which = draws.below(len(OPERATIONS), f"operation {layer}", batch).flatten()
-        level = (magnitude + noise * draws.normal(f"magnitude {layer}", batch).flatten()).clamp(0, MOST) / MOST
+        level = (magnitude + noise * draws.normal(f"magnitude {layer}", batch).flatten()).clamp(
+            0, MOST
+        ) / MOST
         sign = 1 - 2 * draws.below(2, f"sign {layer}", batch).flatten()
         applied = draws.uniform(f"applied {layer}", batch).flatten() < APPLIED
         images = apply(images, torch.where(applied, which, -1), level, sign, fill)

@@ -1,4 +1,5 @@
-"""What is done to the images of a batch, in this order: crop, flip, RandAugment, erasing, smoothing, mixing."""
+"""What is done to the images of a batch, in this order: crop, flip, RandAugment, erasing,
+smoothing, mixing."""
 
 from dataclasses import dataclass
 
@@ -27,7 +28,12 @@ class Recipe:
 
     @classmethod
     def read(
-        cls, augment: Name | None, mixup: Number, cutmix: Number, erase: Number, label_smoothing: Number
+        cls,
+        augment: Name | None,
+        mixup: Number,
+        cutmix: Number,
+        erase: Number,
+        label_smoothing: Number,
     ) -> "Recipe":
         return cls(
             None if augment is None else one_of(augment, AUGMENTS, "augment"),
@@ -39,12 +45,15 @@ class Recipe:
 
     @property
     def resized(self) -> bool:
-        """Whether a box of the image is enlarged; images from files are cut so when they are read."""
+        """Whether a box of the image is enlarged; images from files are cut so when they are
+        read."""
         return self.augment in {"resize", "randaugment"}
 
     @property
     def loss(self) -> Loss | None:
-        return soft_cross_entropy if self.mixup or self.cutmix or self.label_smoothing else None
+        if self.mixup or self.cutmix or self.label_smoothing:
+            return soft_cross_entropy
+        return None
 
     def bytes(self, images: Tensor, draws: Draws, fill: Tensor, cropped: bool) -> Tensor:
         """Of bytes; `cropped` if the box was cut already."""
@@ -55,18 +64,34 @@ class Recipe:
         elif self.resized and not cropped:
             images = resized_crop(images, draws)
         images = flip(images, draws)
-        return randaugment(images, draws, fill=fill) if self.augment == "randaugment" else images
+        if self.augment == "randaugment":
+            return randaugment(images, draws, fill=fill)
+        return images
 
     def erased(self, images: Tensor, draws: Draws, noise: Draws) -> Tensor:
-        return erase(images, draws, noise, self.erase) if self.erase else images
+        if self.erase:
+            return erase(images, draws, noise, self.erase)
+        return images
 
-    def mixed(self, images: Tensor, labels: Tensor, draws: Draws, classes: int) -> tuple[Tensor, Tensor]:
-        """(seeds, batch, ...) and classes (seeds, batch), which become shares of the classes where any are mixed."""
+    def mixed(
+        self, images: Tensor, labels: Tensor, draws: Draws, classes: int
+    ) -> tuple[Tensor, Tensor]:
+        """(seeds, batch, ...) and classes (seeds, batch), which become shares of the classes where
+        any are mixed."""
         if self.loss is None:
             return images, labels
         labels = smooth(one_hot(labels, classes), self.label_smoothing)
-        return mix(images, labels, draws, self.mixup, self.cutmix) if self.mixup or self.cutmix else (images, labels)
+        if self.mixup or self.cutmix:
+            return mix(images, labels, draws, self.mixup, self.cutmix)
+        return (images, labels)
 
     def __str__(self) -> str:
-        numbers = {name: getattr(self, name) for name in ("mixup", "cutmix", "erase", "label_smoothing")}
-        return " ".join([self.augment or "plain", *(f"{name} {value!r}" for name, value in numbers.items() if value)])
+        numbers = {
+            name: getattr(self, name) for name in ("mixup", "cutmix", "erase", "label_smoothing")
+        }
+        return " ".join(
+            [
+                self.augment or "plain",
+                *(f"{name} {value!r}" for name, value in numbers.items() if value),
+            ]
+        )

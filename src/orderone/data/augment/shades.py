@@ -1,4 +1,5 @@
-"""Operations on the shades of pixels, in place: what Pillow's ImageOps and ImageEnhance do to one image, for a batch.
+"""Operations on the shades of pixels, in place: what Pillow's ImageOps and ImageEnhance do to one
+image, for a batch.
 
     blend      out = a + factor (b - a), cut at 0 and 255 and rounded down
     grey       (19595 r + 38470 g + 7471 b + 2^15) / 2^16, rounded down
@@ -16,8 +17,11 @@ _GREY = (19595, 38470, 7471)  # ITU-R 601-2, in 65536ths
 def autocontrast(images: Tensor) -> Tensor:
     """Every channel stretched so that its darkest shade is 0 and its lightest 255."""
     flat = images.flatten(2).double()
-    low, high = flat.amin(-1, keepdim=True), flat.amax(-1, keepdim=True)
-    scale = torch.full_like(low, 255).div(high - low)  # `255 / x` is a product with 1 / x, which rounds twice
+    low = flat.amin(-1, keepdim=True)
+    high = flat.amax(-1, keepdim=True)
+    scale = torch.full_like(low, 255).div(
+        high - low
+    )  # `255 / x` is a product with 1 / x, which rounds twice
     return _bytes(torch.where(high > low, flat * scale - low * scale, flat)).view_as(images)
 
 
@@ -29,7 +33,9 @@ def equalize(images: Tensor) -> Tensor:
     last = counts.gather(2, flat.amax(-1, keepdim=True))
     step = (flat.shape[-1] - last) // 255
     before = counts.cumsum(2) - counts
-    table = torch.where(step > 0, (step // 2 + before) // step.clamp_min(1), torch.arange(256, device=images.device))
+    table = torch.where(
+        step > 0, (step // 2 + before) // step.clamp_min(1), torch.arange(256, device=images.device)
+    )
     return table.clamp(0, 255).gather(2, flat).to(torch.uint8).view_as(images)
 
 
@@ -86,7 +92,9 @@ def grey(images: Tensor) -> Tensor:
     if images.shape[1] == 1:
         return images
     weights = torch.tensor(_GREY, device=images.device, dtype=torch.int32).view(1, 3, 1, 1)
-    return ((images.int() * weights).sum(1, keepdim=True, dtype=torch.int32) + (1 << 15) >> 16).to(torch.uint8)
+    return ((images.int() * weights).sum(1, keepdim=True, dtype=torch.int32) + (1 << 15) >> 16).to(
+        torch.uint8
+    )
 
 
 def _blend(start: Tensor, end: Tensor, factor: Tensor) -> Tensor:

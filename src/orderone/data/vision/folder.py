@@ -1,9 +1,10 @@
 """A folder of images for each class, as ImageNet is kept: read by several threads, one step ahead.
 
-    root/train/<class>/*.jpg and root/val/<class>/*.jpg,  or root/<class>/*.jpg, of which every tenth is held out
+    root/train/<class>/*.jpg and root/val/<class>/*.jpg,  or root/<class>/*.jpg, of which every
+    tenth is held out
 
-For training, a box of 8 to 100 % of the area is enlarged to size x size; for evaluation, the shorter side becomes
-size * 256 / 224 and the middle is cut out (S2 II.1.A).
+For training, a box of 8 to 100 % of the area is enlarged to size x size; for evaluation, the
+shorter side becomes size * 256 / 224 and the middle is cut out (S2 II.1.A).
 """
 
 from collections.abc import Sequence
@@ -24,7 +25,8 @@ from orderone.data.draws import Draws
 from orderone.data.vision.pixels import Pixels
 
 ENDINGS = {".jpg", ".jpeg", ".png", ".bmp", ".webp", ".ppm", ".pgm", ".tif", ".tiff", ".gif"}
-MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of ImageNet, S2 II.1.A
+MEAN = (0.485, 0.456, 0.406)
+STD = (0.229, 0.224, 0.225)  # of ImageNet, S2 II.1.A
 EVERY = 10
 Box: TypeAlias = tuple[float, float, float, float]  # left, top, right, bottom
 LARGER = 256 / 224  # how much is cut off at evaluation
@@ -32,32 +34,43 @@ LARGER = 256 / 224  # how much is cut off at evaluation
 
 def image_folder(root: Path, size: int, resized: bool) -> tuple[Pixels, Pixels]:
     """Training and held-out images."""
-    train, val = (
-        root / "train",
-        next((root / name for name in ("val", "valid", "test") if (root / name).is_dir()), None),
-    )
+    train = root / "train"
+    val = next((root / name for name in ("val", "valid", "test") if (root / name).is_dir()), None)
     if train.is_dir() and val is not None:
         names = _classes(train)
-        return Files(_paths(train, names), names, size, resized), Files(_paths(val, names), names, size, False)
+        return Files(_paths(train, names), names, size, resized), Files(
+            _paths(val, names), names, size, False
+        )
     names = _classes(root)
     paths = _paths(root, names)
-    kept, held = [x for i, x in enumerate(paths) if i % EVERY != EVERY - 1], paths[EVERY - 1 :: EVERY]
+    kept = [x for i, x in enumerate(paths) if i % EVERY != EVERY - 1]
+    held = paths[EVERY - 1 :: EVERY]
     return Files(kept, names, size, resized), Files(held, names, size, False)
 
 
 class Files:
     """Images by path, with the number of their class."""
 
-    def __init__(self, paths: Sequence[tuple[Path, int]], names: Sequence[str], size: int, cropped: bool):
-        self.paths, self.names, self.size, self.cropped = list(paths), list(names), size, cropped
-        self.shape, self.classes = torch.Size((3, size, size)), len(names)
+    def __init__(
+        self, paths: Sequence[tuple[Path, int]], names: Sequence[str], size: int, cropped: bool
+    ):
+        self.paths = list(paths)
+        self.names = list(names)
+        self.size = size
+        self.cropped = cropped
+        self.shape = torch.Size((3, size, size))
+        self.classes = len(names)
         self._ahead: tuple[Any, list[Future[Tensor]]] | None = None
-        listing = "\n".join(f"{path.parent.name}/{path.name} {path.stat().st_size}" for path, _ in self.paths)
+        listing = "\n".join(
+            f"{path.parent.name}/{path.name} {path.stat().st_size}" for path, _ in self.paths
+        )
         self.fingerprint = f"{sha256(listing.encode()).hexdigest()[:16]} {size}"
 
     def __getstate__(self) -> dict[str, Any]:
         """Threads stay behind when a task is sent to another process."""
-        return {name: value for name, value in self.__dict__.items() if name != "_threads"} | {"_ahead": None}
+        return {name: value for name, value in self.__dict__.items() if name != "_threads"} | {
+            "_ahead": None
+        }
 
     def __len__(self) -> int:
         return len(self.paths)
@@ -66,22 +79,35 @@ class Files:
         return torch.tensor(MEAN), torch.tensor(STD)
 
     def take(self, which: Tensor, draws: Draws, device: torch.device) -> tuple[Tensor, Tensor]:
-        key, numbers = (tuple(which.tolist()), tuple(draws.keys)), which.tolist()
-        expected, self._ahead = self._ahead, None
-        reading = expected[1] if expected is not None and expected[0] == key else self._reading(numbers, draws)
+        key = (tuple(which.tolist()), tuple(draws.keys))
+        numbers = which.tolist()
+        expected = self._ahead
+        self._ahead = None
+        if expected is not None and expected[0] == key:
+            reading = expected[1]
+        else:
+            reading = self._reading(numbers, draws)
         pixels = torch.stack([future.result() for future in reading])
-        return pixels.to(device), torch.tensor([self.paths[number][1] for number in numbers]).to(device)
+        return pixels.to(device), torch.tensor([self.paths[number][1] for number in numbers]).to(
+            device
+        )
 
     def ahead(self, which: Tensor, draws: Draws) -> None:
         """Start to read what will probably be taken next."""
-        self._ahead = (tuple(which.tolist()), tuple(draws.keys)), self._reading(which.tolist(), draws)
+        self._ahead = (
+            (tuple(which.tolist()), tuple(draws.keys)),
+            self._reading(which.tolist(), draws),
+        )
 
     def _reading(self, numbers: Sequence[int], draws: Draws) -> list[Future[Tensor]]:
         chances: list[Chances | None] = [None] * len(numbers)
         if self.cropped:
             chances = [*draw_chances(draws, len(numbers) // len(draws.keys)).each()]
         paths = [self.paths[number][0] for number in numbers]
-        return [self._threads.submit(self._read, path, chance) for path, chance in zip(paths, chances, strict=True)]
+        return [
+            self._threads.submit(self._read, path, chance)
+            for path, chance in zip(paths, chances, strict=True)
+        ]
 
     @cached_property
     def _threads(self) -> ThreadPoolExecutor:
@@ -91,7 +117,10 @@ class Files:
         try:
             with _pillow().open(path) as image:
                 width, height = image.size
-                box = _middle(width, height) if chances is None else _random(width, height, chances)
+                if chances is None:
+                    box = _middle(width, height)
+                else:
+                    box = _random(width, height, chances)
                 found = _enlarged(image, box, self.size)
         except (OSError, SyntaxError) as error:  # Pillow raises either for files that are damaged
             raise ValueError(
@@ -110,7 +139,8 @@ def _pillow() -> Any:
 
 def _middle(width: int, height: int) -> Box:
     side = min(width, height) / LARGER
-    left, top = (width - side) / 2, (height - side) / 2
+    left = (width - side) / 2
+    top = (height - side) / 2
     return left, top, left + side, top + side
 
 
@@ -130,10 +160,13 @@ def _enlarged(image: Any, box: Box, size: int) -> Any:
 
 
 def _classes(folder: Path) -> list[str]:
-    names = sorted(path.name for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
+    names = sorted(
+        path.name for path in folder.iterdir() if path.is_dir() and not path.name.startswith(".")
+    )
     if not names:
         raise FileNotFoundError(
-            f"source: expected a folder of images for each class in {folder.absolute()}, and it holds no folders"
+            f"source: expected a folder of images for each class in {folder.absolute()}, and it"
+            " holds no folders"
         )
     return names
 
@@ -147,6 +180,7 @@ def _paths(folder: Path, names: Sequence[str]) -> list[tuple[Path, int]]:
     ]
     if not found:
         raise FileNotFoundError(
-            f"source: expected images ({', '.join(sorted(ENDINGS))}) in the folders of {folder.absolute()}, found none"
+            f"source: expected images ({', '.join(sorted(ENDINGS))}) in the folders of"
+            f" {folder.absolute()}, found none"
         )
     return found

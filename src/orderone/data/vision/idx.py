@@ -1,4 +1,5 @@
-"""The idx format of MNIST: two zero bytes, 8 for bytes, the number of axes, their sizes (big-endian), then the bytes."""
+"""The idx format of MNIST: two zero bytes, 8 for bytes, the number of axes, their sizes
+(big-endian), then the bytes."""
 
 import gzip
 import struct
@@ -10,12 +11,23 @@ from torch import Tensor
 
 def read_idx(path: Path) -> Tensor:
     """The bytes of a file, in its shape; one with the ending .gz is unpacked."""
-    raw = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+    if path.suffix == ".gz":
+        raw = gzip.decompress(path.read_bytes())
+    else:
+        raw = path.read_bytes()
     if len(raw) < 4 or raw[:3] != b"\0\0\x08":
-        raise ValueError(f"{path}: expected an idx file of bytes, got one that starts with {raw[:4].hex()!r}")
+        raise ValueError(
+            f"{path}: expected an idx file of bytes, got one that starts with {raw[:4].hex()!r}"
+        )
     axes = raw[3]
-    sizes = struct.unpack_from(f">{axes}I", raw, 4) if len(raw) >= 4 + 4 * axes else ()
+    if len(raw) >= 4 + 4 * axes:
+        sizes = struct.unpack_from(f">{axes}I", raw, 4)
+    else:
+        sizes = ()
     number = len(raw) - 4 - 4 * axes
     if not sizes or torch.Size(sizes).numel() != number:
-        raise ValueError(f"{path}: expected {sizes} bytes after the header, got {number}; the file is cut or damaged")
+        raise ValueError(
+            f"{path}: expected {sizes} bytes after the header, got {number}; the file is cut or"
+            " damaged"
+        )
     return torch.frombuffer(bytearray(raw), dtype=torch.uint8, offset=4 + 4 * axes).view(sizes)

@@ -40,8 +40,10 @@ class Memory:
     cropped = False
 
     def __init__(self, arrays: Arrays):
-        self.arrays, self._there = arrays, {torch.device("cpu"): arrays}
-        self.shape, self.classes = arrays.images.shape[1:], int(arrays.labels.max()) + 1
+        self.arrays = arrays
+        self._there = {torch.device("cpu"): arrays}
+        self.shape = arrays.images.shape[1:]
+        self.classes = int(arrays.labels.max()) + 1
         digest = sha256(arrays.images.contiguous().numpy().data)
         digest.update(arrays.labels.numpy().tobytes() + str(tuple(self.shape)).encode())
         self.fingerprint = digest.hexdigest()[:16]
@@ -54,6 +56,9 @@ class Memory:
 
     def take(self, which: Tensor, draws: Draws, device: torch.device) -> tuple[Tensor, Tensor]:
         if device not in self._there:
-            self._there[device] = Arrays(self.arrays.images.to(device), self.arrays.labels.to(device))
-        arrays, which = self._there[device], which.to(device)
+            self._there[device] = Arrays(
+                self.arrays.images.to(device), self.arrays.labels.to(device)
+            )
+        arrays = self._there[device]
+        which = which.to(device)
         return arrays.images.index_select(0, which), arrays.labels.index_select(0, which)

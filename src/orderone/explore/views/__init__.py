@@ -1,4 +1,5 @@
-"""What the page shows, one file each: a function from a query to numbers and words, without any drawing."""
+"""What the page shows, one file each: a function from a query to numbers and words, without any
+drawing."""
 
 from collections.abc import Callable, Mapping
 from typing import Any

@@ -17,7 +17,9 @@ def choices(query: Query) -> dict[str, Any]:
     return {
         "activation": [name for name in activations.names() if name not in BARE],
         "smooth": list(SMOOTH),
-        "rule": [{"name": name, "alignment": rules.assumed_alignment(name)} for name in rules.names()],
+        "rule": [
+            {"name": name, "alignment": rules.assumed_alignment(name)} for name in rules.names()
+        ],
         "optimizer": list(OPTIMIZERS),
         "alignment": list(PRESETS),
         "gauge": list(GAUGES),

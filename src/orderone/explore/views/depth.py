@@ -1,4 +1,5 @@
-"""What depth does to a random network of finite width: the depth report, and the densities behind its numbers."""
+"""What depth does to a random network of finite width: the depth report, and the densities behind
+its numbers."""
 
 from typing import Any
 
@@ -18,9 +19,14 @@ SMALLEST = 1e-15
 
 
 def depth(query: Query) -> dict[str, Any]:
-    width, layers, rho0 = query.whole("width"), query.whole("depth"), query.number("rho0")
-    branch = {"none": None, "scaled": True, "factor": query.number("factor")}[query.word("skips", SKIPS)]
-    kind, shape = _activation(query.word("activation"), query.flag("shaped")), query.number("a")
+    width = query.whole("width")
+    layers = query.whole("depth")
+    rho0 = query.number("rho0")
+    branch = {"none": None, "scaled": True, "factor": query.number("factor")}[
+        query.word("skips", SKIPS)
+    ]
+    kind = _activation(query.word("activation"), query.flag("shaped"))
+    shape = query.number("a")
     query.done()
     law = depth_law(width, layers, kind[0], branch, rho0, phi=kind[1], a=shape)
     report = judged(law)
@@ -45,11 +51,9 @@ def _activation(name: str, shaped: bool) -> tuple[str, str]:
     """(activation, phi) as `depth_report` takes them."""
     if not shaped:
         return name, "tanh"
-    return (
-        ("shaped-relu", "tanh")
-        if name == "relu"
-        else ("shaped-smooth", one_of(name, ("relu", *SMOOTH), "activation to shape"))
-    )
+    if name == "relu":
+        return ("shaped-relu", "tanh")
+    return ("shaped-smooth", one_of(name, ("relu", *SMOOTH), "activation to shape"))
 
 
 def _of_correlations(rho: np.ndarray) -> dict[str, Any]:
@@ -62,7 +66,12 @@ def _density(samples: np.ndarray, *ends: float) -> dict[str, Any]:
     """A histogram, as heights of bins of equal width, and three quantiles."""
     low, high = ends or np.quantile(samples, [OUTLIERS, 1 - OUTLIERS])
     if high - low < 1e-9 * max(1.0, abs(low)):  # all alike
-        low, high = low - 0.5, high + 0.5
+        low = low - 0.5
+        high = high + 0.5
     counts, edges = np.histogram(samples, BINS, (low, high))
     heights = counts / samples.size / (edges[1] - edges[0])
-    return {"x": (edges[1:] + edges[:-1]) / 2, "y": heights, "quantiles": np.quantile(samples, [0.05, 0.5, 0.95])}
+    return {
+        "x": (edges[1:] + edges[:-1]) / 2,
+        "y": heights,
+        "quantiles": np.quantile(samples, [0.05, 0.5, 0.95]),
+    }

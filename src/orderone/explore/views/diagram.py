@@ -1,4 +1,5 @@
-"""A phase diagram from no weights and biases up to what is asked for: phases, trainable depths, the critical line."""
+"""A phase diagram from no weights and biases up to what is asked for: phases, trainable depths, the
+critical line."""
 
 from typing import Any
 
@@ -17,8 +18,12 @@ SHAPE = 3 / 4  # bias variances for each weight variance
 
 
 def diagram(query: Query) -> dict[str, Any]:
-    activation, keep = query.word("activation"), query.number("keep")
-    tops = [real(query.number(name), name, above=0, most=LARGEST) for name in ("most_weight_var", "most_bias_var")]
+    activation = query.word("activation")
+    keep = query.number("keep")
+    tops = [
+        real(query.number(name), name, above=0, most=LARGEST)
+        for name in ("most_weight_var", "most_bias_var")
+    ]
     points = count(query.whole("points"), "points", least=4, most=MOST)
     query.done()
     sizes = points, round(points * SHAPE)
@@ -29,14 +34,19 @@ def diagram(query: Query) -> dict[str, Any]:
     return {
         "weight_var": weights,
         "bias_var": biases,
-        "depth": [[_rounded(depth) for depth in row] for row in np.minimum(found.trainable_depth, DEEPEST).T],
+        "depth": [
+            [_rounded(depth) for depth in row]
+            for row in np.minimum(found.trainable_depth, DEEPEST).T
+        ],
         "phase": np.select([found.phase == "ordered", found.phase == "chaotic"], [-1, 1], 0).T,
         "diverges": (found.status == "diverges").astype(int).T,
         "critical": _critical(activation, keep, *tops),
     }
 
 
-def _critical(activation: str, keep: float, most_weight_var: float, most_bias_var: float) -> dict[str, np.ndarray]:
+def _critical(
+    activation: str, keep: float, most_weight_var: float, most_bias_var: float
+) -> dict[str, np.ndarray]:
     """chi_1 = 1, as far as it is in the picture."""
     bias_var = np.linspace(0, most_bias_var, LINE)
     weight_var = np.asarray(critical_weight_var(activation, bias_var, keep))

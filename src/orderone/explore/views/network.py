@@ -1,7 +1,8 @@
-"""One network of mean field theory: its fixed points and depth scales, its two maps, and a pair of signals on the way.
+"""One network of mean field theory: its fixed points and depth scales, its two maps, and a pair of
+signals on the way.
 
-q' = (weight_var / keep) E phi(x)^2 + bias_var                                                          S1 (2)
-c' = [weight_var E phi(x) phi(y) + bias_var] / q*                                                  S1 (3), (4)
+q' = (weight_var / keep) E phi(x)^2 + bias_var                                                S1 (2)
+c' = [weight_var E phi(x) phi(y) + bias_var] / q*                                        S1 (3), (4)
 """
 
 import math
@@ -13,7 +14,8 @@ from orderone.explore.query import Query
 from orderone.theory import MeanField, critical_weight_var
 
 SCALARS = ("q_star", "c_star", "chi1", "chi2", "xi1", "xi2", "phase", "status")
-LAYERS, STEPS = 30, 16  # of a trajectory, of a cobweb
+LAYERS = 30
+STEPS = 16  # of a trajectory, of a cobweb
 POINTS = 81  # of a curve
 TALLEST = 1e6  # a length that is still drawn
 
@@ -21,18 +23,28 @@ TALLEST = 1e6  # a length that is still drawn
 def network(query: Query) -> dict[str, Any]:
     names = ("weight_var", "bias_var", "keep")
     given = MeanField(query.word("activation"), *(query.number(name) for name in names))
-    q0, c0 = query.number("q0"), query.number("c0")
+    q0 = query.number("q0")
+    c0 = query.number("c0")
     query.done()
     settled = 0 < given.q_star < math.inf  # else there is no network to follow at that length
     starts = [q0, given.q_star if settled else q0]
-    path = given.trajectory([starts, starts], c0, LAYERS)  # two pairs at once: of length q0, and of length q*
+    path = given.trajectory(
+        [starts, starts], c0, LAYERS
+    )  # two pairs at once: of length q0, and of length q*
     q, c, at_star = path.q[:, 0], path.c[:, 0], path.c[: STEPS + 1, 1]
-    found = {name: getattr(given, name) for name in SCALARS} | {"trainable_depth": given.trainable_depth()}
+    found = {name: getattr(given, name) for name in SCALARS} | {
+        "trainable_depth": given.trainable_depth()
+    }
     return {
         **found,
-        "critical_weight_var": float(critical_weight_var(given.activation, given.bias_var, given.keep)),
+        "critical_weight_var": float(
+            critical_weight_var(given.activation, given.bias_var, given.keep)
+        ),
         "lengths": {"path": q, **_length_map(given, q)},
-        "correlations": {"path": c, **_correlation_map(given, at_star if settled else np.array([]))},
+        "correlations": {
+            "path": c,
+            **_correlation_map(given, at_star if settled else np.array([])),
+        },
     }
 
 

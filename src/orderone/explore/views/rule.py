@@ -1,4 +1,5 @@
-"""A parameterization: its exponents by role, why rates are no larger, whether it is stable, and the sizes it predicts."""
+"""A parameterization: its exponents by role, why rates are no larger, whether it is stable, and the
+sizes it predicts."""
 
 from fractions import Fraction
 from typing import Any
@@ -14,8 +15,10 @@ SIZES = ("h", "Δh", "ΔW", "h'", "W'")  # as names begin
 
 
 def rule(query: Query) -> dict[str, Any]:
-    name, optimizer = query.word("rule"), query.word("optimizer")
-    alignment, rates = query.word("alignment"), query.word("rates")
+    name = query.word("rule")
+    optimizer = query.word("optimizer")
+    alignment = query.word("alignment")
+    rates = query.word("rates")
     network: dict[str, Any] = {
         "depth": count(query.whole("layers"), "layers", most=MOST_LAYERS),
         "norm": query.flag("norm"),
@@ -24,14 +27,18 @@ def rule(query: Query) -> dict[str, Any]:
     shown = gauge(declared, query.word("gauge"), optimizer)
     query.done()
     actual = read_alignment(alignment)
-    solution = solve(shown, optimizer, read_alignment(rates or rules.assumed_alignment(name)), **network)
+    solution = solve(
+        shown, optimizer, read_alignment(rates or rules.assumed_alignment(name)), **network
+    )
     given = declared.rates_for is None  # `standard` is defined by its rates
     p = shown if given else shown.with_c(solution.c)
     verdict = stability(p, optimizer, actual, **network)
     training = rms(p, **network, training=True, optimizer=optimizer, alignment=actual)
     return {
         "name": p.name,
-        "roles": [_role(p, role, "given by the rule" if given else solution.why(role)) for role in p.roles],
+        "roles": [
+            _role(p, role, "given by the rule" if given else solution.why(role)) for role in p.roles
+        ],
         "stable": bool(verdict),
         "title": verdict.title,
         "judged": [_judged(j) for j in verdict.judged],

@@ -1,6 +1,7 @@
 """Residual blocks with the norm at the start of each branch, and stacks of them.
 
-    z <- z + R(norm(z)),     R = attention (S2 (1.19)), attention to an encoder's output, or the MLP  X sigma(W s)
+    z <- z + R(norm(z)),     R = attention (S2 (1.19)), attention to an encoder's output, or the MLP
+                             X sigma(W s)
 
 S2 (1.20)-(1.21). Nothing norms the stream z itself.
 """
@@ -21,8 +22,12 @@ class MLP(nn.Module):
     def __init__(self, shape: Shape):
         super().__init__()
         self.activation = ACTIVATIONS[shape.activation.lower()]
-        self.up = Linear(shape.width, shape.inner, shape.C["W"], bias=shape.bias, uniform=shape.uniform)
-        self.down = Linear(shape.inner, shape.width, shape.C["X"], bias=shape.bias, uniform=shape.uniform)
+        self.up = Linear(
+            shape.width, shape.inner, shape.C["W"], bias=shape.bias, uniform=shape.uniform
+        )
+        self.down = Linear(
+            shape.inner, shape.width, shape.C["X"], bias=shape.bias, uniform=shape.uniform
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         return self.down(self.activation(self.up(x)))
@@ -64,7 +69,8 @@ class DecoderBlock(nn.Module):
 
 
 class Stack(nn.ModuleList):
-    """Blocks one after the other; with `checkpoint`, their insides are computed again for the backward pass."""
+    """Blocks one after the other; with `checkpoint`, their insides are computed again for the
+    backward pass."""
 
     def __init__(self, blocks: Iterable[nn.Module], *, checkpoint: bool = False):
         super().__init__(blocks)

@@ -1,11 +1,13 @@
 """The encoder-decoder of S2 II.2.B: BART with the norm at the start of every residual branch.
 
     encoder    words + positions, norm, blocks of bidirectional attention and MLP, norm
-    decoder    words + positions of its own, norm, blocks of causal attention, attention to the encoder and MLP, norm
+    decoder    words + positions of its own, norm, blocks of causal attention, attention to the
+               encoder and MLP, norm
     head       the words again, N_rescale in front
 
-The norms after both embeddings and after the encoder are the three that S2 adds to those of the residual branches. In
-the attention to the encoder, keys and values read its normed output (S2 (2.3)-(2.4)); padding is masked there and before.
+The norms after both embeddings and after the encoder are the three that S2 adds to those of the
+residual branches. In the attention to the encoder, keys and values read its normed output (S2
+(2.3)-(2.4)); padding is masked there and before.
 """
 
 from torch import Tensor, nn
@@ -43,7 +45,8 @@ class EncoderDecoder(nn.Module):
     ):
         super().__init__()
         switches(checkpoint=checkpoint)
-        depth, length = count(depth, "depth"), count(length, "length")
+        depth = count(depth, "depth")
+        length = count(length, "length")
         C = read_scales(C, language_scales(width, mlp))
         shape = Shape(width, heads, mlp, activation, bias, affine, eps, dropout, C)
         self.words = words(vocab, width, C["WE"], padding)
@@ -59,8 +62,8 @@ class EncoderDecoder(nn.Module):
         self.head = TiedHead(self.words, rescale)
 
     def forward(self, source: Tensor, target: Tensor, source_mask: Tensor | None = None) -> Tensor:
-        """`target` is what the decoder reads, one step behind what it shall give; `source_mask` (batch, source tokens) is
-        true where the source has a token and not padding."""
+        """`target` is what the decoder reads, one step behind what it shall give; `source_mask`
+        (batch, source tokens) is true where the source has a token and not padding."""
         mask = read_mask(source_mask, source, "source_mask")
         return self.decode(target, self.encode(source, mask), mask)
 
@@ -72,7 +75,9 @@ class EncoderDecoder(nn.Module):
         """Logits, where `memory` is what `encode` gave."""
         z = self.decoder_stem_norm(embed(self.words, self.decoder_positions, target, "target"))
         if len(z) != len(memory):
-            raise ValueError(f"target: expected as many sequences as the source has, {len(memory)}, got {len(z)}")
+            raise ValueError(
+                f"target: expected as many sequences as the source has, {len(memory)}, got {len(z)}"
+            )
         return self.head(self.norm(self.decoder(self.dropout(z), rounded(memory), mask)))
 
     def tie_weights(self) -> None:

@@ -1,6 +1,7 @@
 """The decoder-only language model of S2 Part I: words + positions, causal blocks, a norm, a head.
 
-The head is the word embedding, with N_rescale in front (S2 (1.24)), or with `tied=False` a matrix of its own (S2 (1.22)).
+The head is the word embedding, with N_rescale in front (S2 (1.24)), or with `tied=False` a matrix
+of its own (S2 (1.22)).
 """
 
 from torch import Tensor, nn
@@ -39,7 +40,8 @@ class GPT(nn.Module):
         switches(tied=tied, checkpoint=checkpoint)
         if not tied and rescale != 1:
             raise ValueError(
-                f"rescale: expected 1 for a head of its own, which has C['head'], got {rescale}; give tied=True, or C"
+                f"rescale: expected 1 for a head of its own, which has C['head'], got {rescale};"
+                " give tied=True, or C"
             )
         C = read_scales(C, language_scales(width, mlp))
         shape = Shape(width, heads, mlp, activation, bias, affine, eps, dropout, C)
@@ -47,10 +49,14 @@ class GPT(nn.Module):
         self.positions = Positions(count(length, "length"), width, C["PE"])
         self.dropout = nn.Dropout(dropout)
         self.layers = Stack(
-            (EncoderBlock(shape, causal=True) for _ in range(count(depth, "depth"))), checkpoint=checkpoint
+            (EncoderBlock(shape, causal=True) for _ in range(count(depth, "depth"))),
+            checkpoint=checkpoint,
         )
         self.norm = norm(width, eps, affine)
-        self.head = TiedHead(self.words, rescale) if tied else Linear(width, vocab, C["head"])
+        if tied:
+            self.head = TiedHead(self.words, rescale)
+        else:
+            self.head = Linear(width, vocab, C["head"])
 
     def forward(self, ids: Tensor) -> Tensor:
         z = self.dropout(embed(self.words, self.positions, ids, "ids"))

@@ -1,10 +1,12 @@
 """Words in, words out: what the language models share.
 
-    z_t = W^WE_{token t} + b^PE_t     S2 (1.9);        output_j = N_rescale sum_i W^WE_ij s_i     S2 (1.24)
+    z_t = W^WE_{token t} + b^PE_t     S2 (1.9);        output_j = N_rescale sum_i W^WE_ij s_i     S2
+                                                       (1.24)
 
-The head is the word embedding. The strategies of S2 ask N_rescale = n^-(1+s)/2 (erratum S2.9), and `orderone.plan` puts it
-in front of the head, if `rescale` is not it already. Initially every tensor has the standard deviation 0.02 (S2 II.2.C),
-which means C = 0.02^2 fan_in for matrices, and C = 0.02^2 for words and positions (erratum S2.8).
+The head is the word embedding. The strategies of S2 ask N_rescale = n^-(1+s)/2 (erratum S2.9), and
+`orderone.plan` puts it in front of the head, if `rescale` is not it already. Initially every tensor
+has the standard deviation 0.02 (S2 II.2.C), which means C = 0.02^2 fan_in for matrices, and C =
+0.02^2 for words and positions (erratum S2.8).
 """
 
 import torch
@@ -20,7 +22,9 @@ STANDARD_STD = 0.02
 
 def language_scales(width: Count, mlp: Number = 4) -> dict[str, float]:
     """The constants C with which every tensor starts at the standard deviation 0.02."""
-    width, mlp, table = count(width, "width"), real(mlp, "mlp", above=0), STANDARD_STD**2
+    width = count(width, "width")
+    mlp = real(mlp, "mlp", above=0)
+    table = STANDARD_STD**2
     matrices = dict.fromkeys(("Q", "K", "V", "U", "W", "head"), table * width)
     return {"WE": table, "PE": table, **matrices, "X": table * mlp * width}
 
@@ -29,8 +33,11 @@ class TiedHead(nn.Linear):
     """N_rescale W^T s, where W is the table of words."""
 
     def __init__(self, words: Table, rescale: Number):
-        super().__init__(words.embedding_dim, words.num_embeddings, bias=False, device="meta")  # no second table
-        self.weight, self.rescale = words.weight, real(rescale, "rescale", above=0)
+        super().__init__(
+            words.embedding_dim, words.num_embeddings, bias=False, device="meta"
+        )  # no second table
+        self.weight = words.weight
+        self.rescale = real(rescale, "rescale", above=0)
 
     def reset_parameters(self) -> None:
         """The table draws."""
@@ -44,13 +51,18 @@ class TiedHead(nn.Linear):
 
 def words(vocab: Count, width: Count, C: Number, padding: Count | None) -> Table:
     vocab = count(vocab, "vocab")
-    pad = None if padding is None else count(padding, "padding", least=0, most=vocab - 1)
+    if padding is None:
+        pad = None
+    else:
+        pad = count(padding, "padding", least=0, most=vocab - 1)
     return Table(vocab, width, C, padding=pad)
 
 
 def embed(table: nn.Module, positions: Positions, ids: Tensor, name: str) -> Tensor:
     """S2 (1.9), for (batch, tokens) of whole numbers."""
     if ids.dim() != 2 or ids.dtype not in (torch.long, torch.int):
-        raise ValueError(f"{name}: expected whole numbers of the shape (batch, tokens), got {ids.dtype} of "
-                         f"{tuple(ids.shape)}; give token numbers, not embeddings")  # fmt: skip
+        raise ValueError(
+            f"{name}: expected whole numbers of the shape (batch, tokens), got {ids.dtype} of "
+            f"{tuple(ids.shape)}; give token numbers, not embeddings"
+        )
     return table(ids) + positions(ids.shape[1])

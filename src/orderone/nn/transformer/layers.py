@@ -1,9 +1,10 @@
 """Matrices, tables and norms, each drawn with the variance of its group.
 
-    Var(W_ij) = C / fan_in  (a matrix),      Var(b_i) = C  (a table: words, positions, a class token)     S2 (1.25)-(1.34)
+    Var(W_ij) = C / fan_in  (a matrix),      Var(b_i) = C  (a table: words, positions, a class
+                                             token)     S2 (1.25)-(1.34)
 
-C is of order one. Biases start at zero, gains at one. Every layer draws its own tensors, in `reset_parameters`, so that a
-model on the meta device has initial sizes too.
+C is of order one. Biases start at zero, gains at one. Every layer draws its own tensors, in
+`reset_parameters`, so that a model on the meta device has initial sizes too.
 """
 
 import torch
@@ -15,8 +16,17 @@ from orderone.core.given import Count, Number
 class Linear(nn.Linear):
     """A matrix of variance C / fan_in, normal or uniform."""
 
-    def __init__(self, inputs: Count, outputs: Count, C: Number = 1.0, *, bias: bool = False, uniform: bool = False):
-        self.C, self.uniform = C, uniform  # before torch's constructor, which draws
+    def __init__(
+        self,
+        inputs: Count,
+        outputs: Count,
+        C: Number = 1.0,
+        *,
+        bias: bool = False,
+        uniform: bool = False,
+    ):
+        self.C = C
+        self.uniform = uniform  # before torch's constructor, which draws
         super().__init__(inputs, outputs, bias)
 
     def reset_parameters(self) -> None:
@@ -42,13 +52,14 @@ class Table(nn.Embedding):
 
 
 class Positions(Table):
-    """The first rows of a table, as many as there are tokens. They are a slice, which costs less than a lookup."""
+    """The first rows of a table, as many as there are tokens. They are a slice, which costs less
+    than a lookup."""
 
     def forward(self, tokens: int) -> Tensor:  # type: ignore[override]
         if tokens > self.num_embeddings:
             raise ValueError(
-                f"tokens: expected at most {self.num_embeddings}, for which there are positions; got {tokens}; cut the "
-                "sequence, or build the model with a larger length"
+                f"tokens: expected at most {self.num_embeddings}, for which there are positions;"
+                f" got {tokens}; cut the sequence, or build the model with a larger length"
             )
         return self.weight[:tokens]
 
@@ -58,6 +69,9 @@ def norm(width: Count, eps: Number, affine: bool) -> nn.LayerNorm:
 
 
 def rounded(x: Tensor) -> Tensor:
-    """`x` in the precision of autocast, once: otherwise every matrix that reads it would round it again."""
+    """`x` in the precision of autocast, once: otherwise every matrix that reads it would round it
+    again."""
     kind = x.device.type
-    return x.to(torch.get_autocast_dtype(kind)) if torch.is_autocast_enabled(kind) else x
+    if torch.is_autocast_enabled(kind):
+        return x.to(torch.get_autocast_dtype(kind))
+    return x

@@ -1,7 +1,9 @@
 """What all blocks of a Transformer have in common, read once.
 
-    C_Q, C_K, C_V, C_U   queries, keys, values and the matrix that unifies the heads       S2 (1.27)-(1.30)
-    C_W, C_X             the MLP's matrices, n -> M n and M n -> n                         S2 (1.31)-(1.32)
+    C_Q, C_K, C_V, C_U   queries, keys, values and the matrix that unifies the heads       S2
+                         (1.27)-(1.30)
+    C_W, C_X             the MLP's matrices, n -> M n and M n -> n                         S2
+                         (1.31)-(1.32)
 
 These constants belong to the initial variance, C_G / fan_in.
 """
@@ -48,13 +50,19 @@ class Shape:
     uniform: bool = False
 
     def __post_init__(self) -> None:
-        width, heads = count(self.width, "width"), count(self.heads, "heads")
+        width = count(self.width, "width")
+        heads = count(self.heads, "heads")
         if width % heads:
             fit = [h for h in range(1, width + 1) if width % h == 0]
             near = min(fit, key=lambda h: abs(h - heads))
-            raise ValueError(f"heads: expected a divisor of the width {width}, got {heads}; the nearest is {near}")
+            raise ValueError(
+                f"heads: expected a divisor of the width {width}, got {heads}; the nearest is"
+                f" {near}"
+            )
         if not (real(self.mlp, "mlp", above=0) * width).is_integer():
-            raise ValueError(f"mlp: expected a multiplier with a whole mlp * width, got {self.mlp} for {width}")
+            raise ValueError(
+                f"mlp: expected a multiplier with a whole mlp * width, got {self.mlp} for {width}"
+            )
         one_of(self.activation, ACTIVATIONS, "activation")
         switches(bias=self.bias, affine=self.affine)
         real(self.eps, "eps", least=0)
@@ -74,7 +82,9 @@ def switches(**given: Any) -> None:
 def read_scales(given: GivenScales, default: Mapping[str, float]) -> dict[str, float]:
     """The constants C of a model: its own, and over them what was given."""
     if given is not None and not isinstance(given, Mapping):
-        raise ValueError(f'C: expected {{"Q": 1.0, ...}} with groups {", ".join(default)}; got {given!r}')
+        raise ValueError(
+            f'C: expected {{"Q": 1.0, ...}} with groups {", ".join(default)}; got {given!r}'
+        )
     for group, value in (given or {}).items():
         if group not in default:
             one_of(group, default, "group in C")

@@ -17,20 +17,35 @@ PADDING = 1  # of the GPT-2 vocabulary with BART's four special tokens
 
 
 def vit_b16(**changes: Any) -> VisionTransformer:
-    """ViT-B/16 without biases but the head's, mean pooling, norms without gains: 86 M parameters."""
+    """ViT-B/16 without biases but the head's, mean pooling, norms without gains: 86 M
+    parameters."""
     sizes: dict[str, Any] = {"image": 224, "patch": 16, "width": 768, "heads": 12, "depth": 12}
     return VisionTransformer(**sizes | changes)
 
 
 def bart_large(**changes: Any) -> EncoderDecoder:
     """BART-large with the norm first, without biases and gains: 405 M parameters."""
-    sizes: dict[str, Any] = {"vocab": 50265, "length": 514, "width": 1024, "heads": 16, "depth": 12, "padding": PADDING}
+    sizes: dict[str, Any] = {
+        "vocab": 50265,
+        "length": 514,
+        "width": 1024,
+        "heads": 16,
+        "depth": 12,
+        "padding": PADDING,
+    }
     return EncoderDecoder(**sizes | changes)
 
 
 def r2c2(**changes: Any) -> EncoderDecoder:
     """R2C2 without biases and gains: 2.7 B parameters."""
-    sizes: dict[str, Any] = {"vocab": 50265, "length": 514, "width": 2048, "heads": 32, "depth": 22, "padding": PADDING}
+    sizes: dict[str, Any] = {
+        "vocab": 50265,
+        "length": 514,
+        "width": 2048,
+        "heads": 32,
+        "depth": 22,
+        "padding": PADDING,
+    }
     return EncoderDecoder(**sizes | changes)
 
 

@@ -1,9 +1,11 @@
 """The Vision Transformer of S2: patches, positions, encoder blocks, a norm, pooling, a head.
 
-    z_t = W_patch x_t + b^PE_t     S2 (1.7);        output = b_head + W_head mean_t s_t     S2 (1.22)-(1.23)
+    z_t = W_patch x_t + b^PE_t     S2 (1.7);        output = b_head + W_head mean_t s_t     S2
+                                                    (1.22)-(1.23)
 
-With `pooling="class"` a class token goes first, z_0 = c + b^PE_0 (S2 (1.8)), and the head reads s_0. Initial sizes are
-those of S2 II.1.C: Xavier's for Q, K, V packed and for the MLP, uniform; order one for patches and head; a small C_PE.
+With `pooling="class"` a class token goes first, z_0 = c + b^PE_0 (S2 (1.8)), and the head reads
+s_0. Initial sizes are those of S2 II.1.C: Xavier's for Q, K, V packed and for the MLP, uniform;
+order one for patches and head; a small C_PE.
 """
 
 import torch
@@ -24,7 +26,14 @@ def vision_scales(mlp: Number = 4) -> dict[str, float]:
     """The constants C of S2 II.1.C: Xavier's variance is 2 / (fan_in + fan_out)."""
     mlp = real(mlp, "mlp", above=0)
     attention = {"Q": 1 / 2, "K": 1 / 2, "V": 1 / 2, "U": 1 / 3}
-    return {"patch": 1.0, "PE": 0.02**2, **attention, "W": 2 / (mlp + 1), "X": 2 * mlp / (mlp + 1), "head": 1.0}
+    return {
+        "patch": 1.0,
+        "PE": 0.02**2,
+        **attention,
+        "W": 2 / (mlp + 1),
+        "X": 2 * mlp / (mlp + 1),
+        "head": 1.0,
+    }
 
 
 class VisionTransformer(nn.Module):
@@ -53,11 +62,14 @@ class VisionTransformer(nn.Module):
     ):
         super().__init__()
         switches(head_bias=head_bias, checkpoint=checkpoint)
-        self.image, self.patch = count(image, "image"), count(patch, "patch")
+        self.image = count(image, "image")
+        self.patch = count(patch, "patch")
         self.channels = count(channels, "channels")
         if image % patch:
             remedy = f"crop images to {max(image // patch, 1) * patch}, or choose another patch"
-            raise ValueError(f"image: expected a multiple of the patch size {patch}, got {image}; {remedy}")
+            raise ValueError(
+                f"image: expected a multiple of the patch size {patch}, got {image}; {remedy}"
+            )
         self.pooling = one_of(pooling, POOLING, "pooling")
         C = read_scales(C, vision_scales(mlp))
         shape = Shape(width, heads, mlp, activation, bias, affine, eps, dropout, C, uniform=True)
@@ -66,7 +78,9 @@ class VisionTransformer(nn.Module):
         self.class_token = Table(1, width, C["PE"]) if self.pooling == "class" else None
         self.positions = Positions(tokens, width, C["PE"])
         self.dropout = nn.Dropout(dropout)
-        self.layers = Stack((EncoderBlock(shape) for _ in range(count(depth, "depth"))), checkpoint=checkpoint)
+        self.layers = Stack(
+            (EncoderBlock(shape) for _ in range(count(depth, "depth"))), checkpoint=checkpoint
+        )
         self.norm = norm(width, eps, affine)
         self.head = Linear(width, count(classes, "classes"), C["head"], bias=head_bias)
 
@@ -85,10 +99,15 @@ class VisionTransformer(nn.Module):
         """(batch, channels, image, image) -> (batch, patches, channels patch^2)"""
         expected = (self.channels, self.image, self.image)
         if images.dim() != 4 or images.shape[1:] != expected:
-            raise ValueError(f"images: expected the shape (batch, {', '.join(map(str, expected))}), got "
-                             f"{tuple(images.shape)}; resize them, or build the model for them")  # fmt: skip
+            raise ValueError(
+                f"images: expected the shape (batch, {', '.join(map(str, expected))}), got "
+                f"{tuple(images.shape)}; resize them, or build the model for them"
+            )
         if not images.is_floating_point():
-            raise ValueError(f"images: expected real numbers, got {images.dtype}; give (images / 255 - mean) / std")
+            raise ValueError(
+                f"images: expected real numbers, got {images.dtype}; give (images / 255 - mean)"
+                " / std"
+            )
         side = self.image // self.patch
         cut = images.reshape(len(images), self.channels, side, self.patch, side, self.patch)
         return cut.permute(0, 2, 4, 1, 3, 5).flatten(3).flatten(1, 2)

@@ -22,7 +22,8 @@ from orderone.planning.trace.views import (
     tensors_in,
 )
 
-# the operands of each contraction (bias, left, right) and the dimensions in which left and right are summed
+# the operands of each contraction (bias, left, right) and the dimensions in which left and right
+# are summed
 _CONTRACTIONS: dict[str, tuple[str | None, str, str, int, int]] = {
     "mm": (None, "self", "mat2", -1, -2),
     "addmm": ("self", "mat1", "mat2", -1, -2),
@@ -42,13 +43,61 @@ _LOOKUPS = {
 _SOFTMAXES = {"_softmax", "_safe_softmax", "softmax"}
 _ROOTS = {"rsqrt", "sqrt", "linalg_vector_norm", "norm", "std"}
 _OVERWRITES = {"copy", "fill", "zero"}
-# linear in their floating operands, or selections of them; views need no entry, their memory tells them
+# linear in their floating operands, or selections of them; views need no entry, their memory tells
+# them
 _LINEAR = {
-    *("clone", "_to_copy", "copy", "cat", "stack", "neg", "rsub", "where", "masked_fill", "sum", "mean", "cumsum"),
-    *("index", "index_select", "gather", "take", "index_add", "index_put", "_index_put_impl", "index_copy"),
-    *("scatter", "scatter_add", "masked_scatter", "slice_scatter", "select_scatter", "native_dropout", "repeat"),
-    *("constant_pad_nd", "roll", "flip", "tril", "triu", "repeat_interleave", "im2col", "col2im", "pixel_shuffle"),
-    *("pixel_unshuffle", "avg_pool1d", "avg_pool2d", "avg_pool3d", "_adaptive_avg_pool2d", "_adaptive_avg_pool3d"),
+    *(
+        "clone",
+        "_to_copy",
+        "copy",
+        "cat",
+        "stack",
+        "neg",
+        "rsub",
+        "where",
+        "masked_fill",
+        "sum",
+        "mean",
+        "cumsum",
+    ),
+    *(
+        "index",
+        "index_select",
+        "gather",
+        "take",
+        "index_add",
+        "index_put",
+        "_index_put_impl",
+        "index_copy",
+    ),
+    *(
+        "scatter",
+        "scatter_add",
+        "masked_scatter",
+        "slice_scatter",
+        "select_scatter",
+        "native_dropout",
+        "repeat",
+    ),
+    *(
+        "constant_pad_nd",
+        "roll",
+        "flip",
+        "tril",
+        "triu",
+        "repeat_interleave",
+        "im2col",
+        "col2im",
+        "pixel_shuffle",
+    ),
+    *(
+        "pixel_unshuffle",
+        "avg_pool1d",
+        "avg_pool2d",
+        "avg_pool3d",
+        "_adaptive_avg_pool2d",
+        "_adaptive_avg_pool3d",
+    ),
     *("upsample_nearest2d", "upsample_bilinear2d", "upsample_bicubic2d", "nan_to_num"),
 }
 
@@ -77,7 +126,13 @@ class Recorder(TorchDispatchMode):
         schema = func._schema.arguments
         given = {a.name: a.default_value for a in schema if a.has_default_value()}
         given |= dict(zip((a.name for a in schema), args, strict=False)) | kwargs
-        written = tensors_in([given.get(a.name) for a in schema if a.alias_info is not None and a.alias_info.is_write])
+        written = tensors_in(
+            [
+                given.get(a.name)
+                for a in schema
+                if a.alias_info is not None and a.alias_info.is_write
+            ]
+        )
         name = func._schema.name.removeprefix("aten::")
         name = name[:-1] if written and name.endswith("_") else name
         if name in _OVERWRITES:
@@ -96,7 +151,9 @@ class Recorder(TorchDispatchMode):
 
     def _value(self, tensor: Tensor) -> Value:
         if id(tensor) not in self.values:
-            owner = self._owner(tensor)  # a parameter's .data is made without a dispatched operation
+            owner = self._owner(
+                tensor
+            )  # a parameter's .data is made without a dispatched operation
             weights = seen_through(tensor, owner) if owner else {}
             level = Level.PARAMETER if owner else Level.CONSTANT
             self._keep(Value(tensor, level, weights=weights, owner=owner))
@@ -104,7 +161,9 @@ class Recorder(TorchDispatchMode):
 
     def _owner(self, tensor: Tensor) -> Value | None:
         """The parameter, or the copy of one, whose memory `tensor` is in."""
-        return next((v.owner or v for v in self.sharing.get(memory(tensor), ()) if v.is_weight), None)
+        return next(
+            (v.owner or v for v in self.sharing.get(memory(tensor), ()) if v.is_weight), None
+        )
 
     def record(self, operation: Operation, written: Sequence[Tensor] = ()) -> None:
         new = [x for x in operation.results if all(x is not w for w in written)]
@@ -114,7 +173,8 @@ class Recorder(TorchDispatchMode):
             step = self._step(operation)
             made = self._made(step, operation.live, [*written, *new][0])
         else:
-            step, made = Step("stop"), Value(written[0])  # a constant was written over it
+            step = Step("stop")
+            made = Value(written[0])  # a constant was written over it
         for tensor in (*written, *new):
             value = replace(made, tensor=tensor)
             if made.is_weight:
@@ -126,16 +186,19 @@ class Recorder(TorchDispatchMode):
             self._keep(value)
 
     def _rewrite_around(self, new: Value) -> None:
-        """Writing into a view changes the larger tensors in the same memory, but not the views next to it."""
+        """Writing into a view changes the larger tensors in the same memory, but not the views next
+        to it."""
         for value in self.sharing.get(memory(new.tensor), ()):
             if value.is_weight or new.step is None or value.tensor is new.tensor:
                 continue
             if place_of(value.tensor) == place_of(new.tensor):
-                value.level, value.step = new.level, new.step
+                value.level = new.level
+                value.step = new.step
             elif value.tensor.numel() > new.tensor.numel():
                 both = [v for v in (value, new) if v.is_input]
                 merged = self._made(Step("pass", both), both, value.tensor)
-                value.level, value.step = merged.level, merged.step
+                value.level = merged.level
+                value.step = merged.step
 
     # Steps
 
@@ -180,14 +243,18 @@ class Recorder(TorchDispatchMode):
 
     def _optional(self, operation: Operation, name: str | None) -> Value | None:
         given = operation.given.get(name) if name else None
-        return self._value(given) if isinstance(given, Tensor) else None
+        if isinstance(given, Tensor):
+            return self._value(given)
+        return None
 
     def _contraction(self, operation: Operation) -> Step:
         """alpha left.right + beta bias, in as many steps as it takes."""
         bias_name, left, right, left_dim, right_dim = _CONTRACTIONS[operation.name]
-        left, right = self._value(operation.given[left]), self._value(operation.given[right])
+        left = self._value(operation.given[left])
+        right = self._value(operation.given[right])
         bias = self._optional(operation, bias_name)
-        alpha, beta = operation.given.get("alpha", 1), operation.given.get("beta", 1)
+        alpha = operation.given.get("alpha", 1)
+        beta = operation.given.get("beta", 1)
         step = multiplied(left, right, left_dim, right_dim if right.tensor.ndim > 1 else -1)
         if alpha == 1 and (bias is None or step.kind == "weights"):
             return step
@@ -207,7 +274,8 @@ class Recorder(TorchDispatchMode):
         return self._made(Step("constant", [value], factor=float(factor)), [value], value.tensor)
 
     def _convolution(self, operation: Operation) -> Step:
-        weight, bias = self._value(operation.given["weight"]), self._optional(operation, "bias")
+        weight = self._value(operation.given["weight"])
+        bias = self._optional(operation, "bias")
         if not weight.is_weight:
             return self._elsewhere(operation)
         channels = 0 if operation.given.get("transposed") else 1
@@ -216,7 +284,8 @@ class Recorder(TorchDispatchMode):
         return Step("convolution", operation.inputs, uses)
 
     def _norm(self, operation: Operation) -> Step:
-        gain, shift = self._optional(operation, "weight"), self._optional(operation, "bias")
+        gain = self._optional(operation, "weight")
+        shift = self._optional(operation, "bias")
         uses = (gain.used("gain") if gain else []) + (shift.used("shift") if shift else [])
         return Step("norm" if uses else "normalized", operation.inputs, uses)
 
@@ -224,7 +293,8 @@ class Recorder(TorchDispatchMode):
         return self._value(operation.given["weight" if "embedding" in operation.name else "self"])
 
     def _lookup(self, operation: Operation) -> Step:
-        """By integers. Picking whole matrices (each token's experts) is no lookup: they are yet to be used."""
+        """By integers. Picking whole matrices (each token's experts) is no lookup: they are yet to
+        be used."""
         table = self._table(operation)
         if operation.name != "index":
             return Step("lookup", uses=table.used("lookup"))
@@ -233,14 +303,20 @@ class Recorder(TorchDispatchMode):
         rest = [d for d, size in enumerate(table.tensor.shape) if d not in at and size > 1]
         if len(rest) < 2 and not any(indices[d].dtype in (torch.bool, torch.uint8) for d in at):
             return Step("lookup", uses=table.used("lookup"))
-        return Step("weights", weights={name: picked(dims, at, indices) for name, dims in table.weights.items()})
+        return Step(
+            "weights",
+            weights={name: picked(dims, at, indices) for name, dims in table.weights.items()},
+        )
 
     def _scaling(self, operation: Operation) -> Step:
-        left, right = operation.given["self"], operation.given["other"]
+        left = operation.given["self"]
+        right = operation.given["other"]
         if self._is_number(right):
-            value, number = self._value(left), read_number(right)
+            value = self._value(left)
+            number = read_number(right)
         elif self._is_number(left) and operation.name == "mul":
-            value, number = self._value(right), read_number(left)
+            value = self._value(right)
+            number = read_number(left)
         else:
             return self._elementwise_product(operation, self._value(left), self._value(right))
         if not value.is_float:
@@ -257,7 +333,8 @@ class Recorder(TorchDispatchMode):
         return x.numel() == 1 and self._value(x).level == Level.CONSTANT and not x.is_complex()
 
     def _elementwise_product(self, operation: Operation, left: Value, right: Value) -> Step:
-        weights, inputs = [v for v in (left, right) if v.is_weight], [v for v in (left, right) if v.is_input]
+        weights = [v for v in (left, right) if v.is_weight]
+        inputs = [v for v in (left, right) if v.is_input]
         if not inputs:
             return Step("weights")
         if operation.name == "div" and not left.is_input:
@@ -284,7 +361,11 @@ class Recorder(TorchDispatchMode):
         return step.kind == "normalized"
 
     def _sum(self, operation: Operation) -> Step:
-        terms = [self._value(x) for x in (operation.given["self"], operation.given["other"]) if isinstance(x, Tensor)]
+        terms = [
+            self._value(x)
+            for x in (operation.given["self"], operation.given["other"])
+            if isinstance(x, Tensor)
+        ]
         inputs = [v for v in terms if v.is_input]
         if len(terms) < 2 or not inputs or not all(v.is_float for v in inputs):
             return self._elsewhere(operation)
@@ -294,8 +375,11 @@ class Recorder(TorchDispatchMode):
         return Step("shift" if uses else "add" if len(inputs) == 2 else "pass", inputs, uses)
 
     def _attention(self, operation: Operation) -> Step:
-        query, key, value = (self._value(operation.given[name]) for name in ("query", "key", "value"))
-        head_size, scale = query.tensor.shape[-1], operation.given.get("scale")
+        query, key, value = (
+            self._value(operation.given[name]) for name in ("query", "key", "value")
+        )
+        head_size = query.tensor.shape[-1]
+        scale = operation.given.get("scale")
         step = Step("attention", [value] if value.is_input else [], operation.other_uses)
         step.factor = head_size**-0.5 if scale is None else float(scale)
         if query.step is not None and key.step is not None:
@@ -303,24 +387,39 @@ class Recorder(TorchDispatchMode):
         return step
 
     def _elsewhere(self, operation: Operation) -> Step:
-        name, live, inputs = operation.name, operation.live, operation.inputs
+        name = operation.name
+        live = operation.live
+        inputs = operation.inputs
         if all(v.is_weight for v in live):
             return Step("weights")
         if "rnn" in name or name in ("lstm", "gru"):
             weights = [v for v in live if v.is_weight]
-            uses = [use for v in weights for use in (v.summed("matrix", [1]) if v.tensor.ndim > 1 else v.used("shift"))]
+            uses = [
+                use
+                for v in weights
+                for use in (v.summed("matrix", [1]) if v.tensor.ndim > 1 else v.used("shift"))
+            ]
             return Step("stop", inputs, uses)
         is_view = any(memory(v.tensor) == memory(x) for v in live for x in operation.results)
-        kind = "pass" if name in _LINEAR or name in ("add", "sub") or is_view else "stop"
-        kind = "softmax" if name in _SOFTMAXES else "softcap" if name == "tanh" else kind
-        rooted = name in _ROOTS or (name == "pow" and operation.given.get("exponent") in (0.5, -0.5))
+        if name in _LINEAR or name in ("add", "sub") or is_view:
+            kind = "pass"
+        else:
+            kind = "stop"
+        if name in _SOFTMAXES:
+            kind = "softmax"
+        elif name == "tanh":
+            kind = "softcap"
+        rooted = name in _ROOTS or (
+            name == "pow" and operation.given.get("exponent") in (0.5, -0.5)
+        )
         kept = kind == "pass" or name in ("reciprocal", "clamp", "clamp_min", "maximum")
         statistic = rooted or (kept and len(inputs) == 1 and self._is_statistic(inputs[0]))
         return Step(kind, inputs, operation.other_uses, statistic=statistic)
 
 
 class WholeAttention(TorchFunctionMode):
-    """scaled_dot_product_attention as one operation; what it is made of differs from device to device."""
+    """scaled_dot_product_attention as one operation; what it is made of differs from device to
+    device."""
 
     def __init__(self, recorder: Recorder):
         super().__init__()
@@ -343,7 +442,11 @@ class WholeAttention(TorchFunctionMode):
 
 def multiplied(left: Value, right: Value, left_dim: int, right_dim: int) -> Step:
     sides = [(left, left_dim, right), (right, right_dim, left)]
-    weights = [(v, dim) for v, dim, other in sides if v.is_weight and (not other.is_weight or other.spread > v.spread)]
+    weights = [
+        (v, dim)
+        for v, dim, other in sides
+        if v.is_weight and (not other.is_weight or other.spread > v.spread)
+    ]
     if left.is_weight and right.is_weight and not weights:  # a product of parameters, as in W + B A
         return Step("weights", weights=dict.fromkeys((*left.weights, *right.weights)))
     inputs = [v for v in (left, right) if v.is_input]

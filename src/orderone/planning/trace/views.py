@@ -1,4 +1,5 @@
-"""Parameters seen through views and copies: along which axes of a parameter the dimensions of a tensor run."""
+"""Parameters seen through views and copies: along which axes of a parameter the dimensions of a
+tensor run."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -11,19 +12,27 @@ from orderone.planning.trace.steps import Dims, Operation, Value, Weights
 
 
 def seen_through(view: Tensor, owner: Value) -> Weights:
-    """The axes that each dimension of `view` runs along, by its strides in the memory of `owner`."""
+    """The axes that each dimension of `view` runs along, by its strides in the memory of
+    `owner`."""
     spans = [_span(view.shape[d], view.stride(d), owner.tensor) for d in range(view.ndim)]
     return {
-        name: None if dims is None else tuple(tuple(axis for d in span for axis in dims[d]) for span in spans)
+        name: None
+        if dims is None
+        else tuple(tuple(axis for d in span for axis in dims[d]) for span in spans)
         for name, dims in owner.weights.items()
     }
 
 
 def _span(size: int, stride: int, owner: Tensor) -> list[int]:
-    """The dimensions of `owner` that a dimension of a view lies in (a part of one) or covers (merged ones)."""
+    """The dimensions of `owner` that a dimension of a view lies in (a part of one) or covers
+    (merged ones)."""
     if size == 1 or stride == 0:
         return []
-    own = [(d, owner.stride(d), owner.stride(d) * owner.shape[d]) for d in range(owner.ndim) if owner.shape[d] > 1]
+    own = [
+        (d, owner.stride(d), owner.stride(d) * owner.shape[d])
+        for d in range(owner.ndim)
+        if owner.shape[d] > 1
+    ]
     return [d for d, start, end in own if start <= stride < end or stride <= start < stride * size]
 
 
@@ -39,14 +48,24 @@ def derived(operation: Operation, tensor: Tensor, owner: Value | None) -> Weight
 def _carried(operation: Operation, value: Value, tensor: Tensor, owner: Value | None) -> Weights:
     order = _order(operation, value.tensor.ndim)
     if order is not None:
-        return {name: dims and tuple(dims[d] for d in order) for name, dims in value.weights.items()}
-    if owner is not None and memory(value.tensor) == memory(tensor) and _layout(value.tensor) != _layout(tensor):
+        return {
+            name: dims and tuple(dims[d] for d in order) for name, dims in value.weights.items()
+        }
+    if (
+        owner is not None
+        and memory(value.tensor) == memory(tensor)
+        and _layout(value.tensor) != _layout(tensor)
+    ):
         return seen_through(tensor, owner)
-    return {name: dims and _aligned(dims, value.tensor.shape, tensor.shape) for name, dims in value.weights.items()}
+    return {
+        name: dims and _aligned(dims, value.tensor.shape, tensor.shape)
+        for name, dims in value.weights.items()
+    }
 
 
 def _order(operation: Operation, ndim: int) -> list[int] | None:
-    """The order in which a transposition takes the dimensions: exact also where sizes of one make strides ambiguous."""
+    """The order in which a transposition takes the dimensions: exact also where sizes of one make
+    strides ambiguous."""
     given = operation.given
     if operation.name == "t":
         return list(range(ndim))[::-1]
@@ -55,13 +74,15 @@ def _order(operation: Operation, ndim: int) -> list[int] | None:
     if operation.name != "transpose":
         return None
     order = list(range(ndim))
-    first, second = given["dim0"], given["dim1"]
+    first = given["dim0"]
+    second = given["dim1"]
     order[first], order[second] = order[second], order[first]
     return order
 
 
 def _aligned(dims: Dims, shape: Sequence[int], result: Sequence[int]) -> Dims | None:
-    """`dims` after an elementwise operation with broadcasting; lost where the result is of lower order."""
+    """`dims` after an elementwise operation with broadcasting; lost where the result is of lower
+    order."""
     new = len(result) - len(shape)
     if new < 0:
         return None
@@ -76,7 +97,9 @@ def picked(dims: Dims | None, at: Sequence[int], indices: Sequence[Tensor | None
 
 
 def is_spread(operation: Operation, tensor: Tensor) -> bool:
-    expanded = any(size > 1 and stride == 0 for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    expanded = any(
+        size > 1 and stride == 0 for size, stride in zip(tensor.shape, tensor.stride(), strict=True)
+    )
     return expanded or operation.name == "repeat" or any(v.spread for v in operation.live)
 
 

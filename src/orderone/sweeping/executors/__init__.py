@@ -1,6 +1,8 @@
-"""Where trials are trained: in this process, in others of this machine, or on a Ray cluster. Results are the same.
+"""Where trials are trained: in this process, in others of this machine, or on a Ray cluster.
+Results are the same.
 
-An executor yields outcomes as they come, one for each trial. Only the process that asked writes the store.
+An executor yields outcomes as they come, one for each trial. Only the process that asked writes the
+store.
 """
 
 import os
@@ -21,7 +23,9 @@ class Executor(Protocol):
     @property
     def workers(self) -> int: ...
 
-    def run(self, engine: Engine, units: Sequence[Sequence[Trial]], report: Report) -> Iterator[Any]: ...
+    def run(
+        self, engine: Engine, units: Sequence[Sequence[Trial]], report: Report
+    ) -> Iterator[Any]: ...
 
 
 def read_executor(name: Any, workers: Any, address: Any, device: str) -> Executor:
@@ -32,7 +36,10 @@ def read_executor(name: Any, workers: Any, address: Any, device: str) -> Executo
         from orderone.sweeping.executors.here import Here
 
         if workers not in (None, 1):
-            raise ValueError(f'workers: one process is one worker; say executor="processes" or "ray", got {workers!r}')
+            raise ValueError(
+                'workers: one process is one worker; say executor="processes" or "ray", got'
+                f" {workers!r}"
+            )
         return Here()
     number = None if workers is None else count(workers, "workers")
     if name == "processes":

@@ -12,7 +12,9 @@ from orderone.sweeping.trial import Trial
 class Here:
     workers = 1
 
-    def run(self, engine: Engine, units: Sequence[Sequence[Trial]], report: Report) -> Iterator[Outcome]:
+    def run(
+        self, engine: Engine, units: Sequence[Sequence[Trial]], report: Report
+    ) -> Iterator[Outcome]:
         for unit in units:
             if interrupts.pending():
                 raise KeyboardInterrupt

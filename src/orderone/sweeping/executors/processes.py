@@ -1,4 +1,5 @@
-"""In other processes of this machine. A worker that dies costs its unit a second try, and nothing else."""
+"""In other processes of this machine. A worker that dies costs its unit a second try, and nothing
+else."""
 
 import signal
 import subprocess
@@ -38,7 +39,9 @@ class Processes:
     workers: int
     device: str
 
-    def run(self, engine: Engine, units: Sequence[Sequence[Trial]], report: Report) -> Iterator[Outcome]:
+    def run(
+        self, engine: Engine, units: Sequence[Sequence[Trial]], report: Report
+    ) -> Iterator[Outcome]:
         floor = _Floor(self, wrapped(engine), deque((list(unit), 1) for unit in units), report)
         try:
             yield from floor.work(min(self.workers, len(units)))
@@ -49,8 +52,17 @@ class Processes:
 class _Floor:
     """The workers of one run, and what is left to do."""
 
-    def __init__(self, settings: Processes, parcel: bytes, queue: "deque[tuple[list[Trial], int]]", report: Report):
-        self.settings, self.parcel, self.queue, self.report = settings, parcel, queue, report
+    def __init__(
+        self,
+        settings: Processes,
+        parcel: bytes,
+        queue: "deque[tuple[list[Trial], int]]",
+        report: Report,
+    ):
+        self.settings = settings
+        self.parcel = parcel
+        self.queue = queue
+        self.report = report
         self.workers: list[_Worker] = []
         self.started = 0
 
@@ -86,7 +98,8 @@ class _Floor:
                 raise NotStackable(message[1])
             elif message[0] == "broken":
                 raise ValueError(
-                    f"executor: a worker cannot load the job ({message[1]}); is its module importable there?"
+                    f"executor: a worker cannot load the job ({message[1]}); is its module"
+                    " importable there?"
                 )
         except _GONE:
             yield from self.bury(worker, stopping)
@@ -102,7 +115,9 @@ class _Floor:
         self.workers.append(worker)
         threads = max(1, torch.get_num_threads() // self.settings.workers)
         with suppress(*_GONE):
-            ours.send({"path": sys.path, "threads": threads, "device": self.device_of(self.started)})
+            ours.send(
+                {"path": sys.path, "threads": threads, "device": self.device_of(self.started)}
+            )
             ours.send_bytes(self.parcel)
         self.started += 1
         self.give(worker)
@@ -132,7 +147,9 @@ class _Floor:
             if worker.tries < TRIES:
                 self.queue.append(([trial], worker.tries + 1))
             else:
-                yield Outcome(trial.key, error=f"its worker died {TRIES} times, at last {_cause(status)}")
+                yield Outcome(
+                    trial.key, error=f"its worker died {TRIES} times, at last {_cause(status)}"
+                )
 
     def ask_to_stop(self) -> None:
         for worker in self.workers:

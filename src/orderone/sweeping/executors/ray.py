@@ -1,4 +1,5 @@
-"""On a Ray cluster: a unit is a task, tried again elsewhere if its node dies. The driver alone writes the store."""
+"""On a Ray cluster: a unit is a task, tried again elsewhere if its node dies. The driver alone
+writes the store."""
 
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,7 +16,8 @@ from orderone.sweeping.stacked.errors import NotStackable
 from orderone.sweeping.trial import Trial
 
 RETRIES = 3
-_POLL, _PATIENCE = 0.5, 5.0  # seconds
+_POLL = 0.5
+_PATIENCE = 5.0  # seconds
 
 
 class Board:
@@ -30,7 +32,8 @@ class Board:
         return self._stopped.intersection(losses)
 
     def take(self) -> list[tuple[int, dict[str, float]]]:
-        taken, self._reports = self._reports, []
+        taken = self._reports
+        self._reports = []
         return taken
 
     def stop(self, keys: set[str]) -> None:
@@ -52,7 +55,8 @@ def work(parcel: bytes, unit: Sequence[Trial], board: Any, path: Sequence[str]) 
 
 
 class Ray:
-    """Connected to `address` ("auto": the cluster of this machine); without one, to a cluster of its own."""
+    """Connected to `address` ("auto": the cluster of this machine); without one, to a cluster of
+    its own."""
 
     def __init__(self, workers: int | None, address: str | None, device: str):
         self._ray = need("ray", "ray", "for this executor")
@@ -67,14 +71,17 @@ class Ray:
             self._ray.init(address=address, log_to_driver=False, logging_level="ERROR", **options)
         except ConnectionError as error:
             raise ValueError(
-                f"address: no Ray cluster at {address!r} ({error}); start one with `ray start --head`"
+                f"address: no Ray cluster at {address!r} ({error}); start one with `ray start"
+                " --head`"
             ) from error
 
     def _slots(self) -> int:
         found = self._ray.cluster_resources()
         return max(1, int(found.get("GPU" if self._device.startswith("cuda") else "CPU", 1)))
 
-    def run(self, engine: Engine, units: Sequence[Sequence[Trial]], report: Report) -> Iterator[Outcome]:
+    def run(
+        self, engine: Engine, units: Sequence[Sequence[Trial]], report: Report
+    ) -> Iterator[Outcome]:
         yield from _Tasks(self._ray, engine, units, report, self._device).run()
 
 
@@ -87,7 +94,8 @@ class _Tasks:
     device: str
 
     def run(self) -> Iterator[Outcome]:
-        board, running = self._board(), {}
+        board = self._board()
+        running = {}
         try:
             running |= self._submit(board)
             while running:
@@ -106,8 +114,14 @@ class _Tasks:
         """On this node, if it can be; made anew on another if that one dies."""
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-        here = NodeAffinitySchedulingStrategy(self.ray.get_runtime_context().get_node_id(), soft=True)
-        return self.ray.remote(Board).options(num_cpus=0, scheduling_strategy=here, max_restarts=-1).remote()
+        here = NodeAffinitySchedulingStrategy(
+            self.ray.get_runtime_context().get_node_id(), soft=True
+        )
+        return (
+            self.ray.remote(Board)
+            .options(num_cpus=0, scheduling_strategy=here, max_restarts=-1)
+            .remote()
+        )
 
     def _submit(self, board: Any) -> dict[Any, Sequence[Trial]]:
         parcel = self.ray.put(wrapped(self.engine))
@@ -134,6 +148,10 @@ class _Tasks:
             if isinstance(error.cause, NotStackable):
                 raise error.cause from None
             yield from (Outcome(trial.key, error=describe(error.cause)) for trial in unit)
-        except self.ray.exceptions.RayError as error:  # its workers or nodes died, and its retries too
+        except (
+            self.ray.exceptions.RayError
+        ) as error:  # its workers or nodes died, and its retries too
             told = str(error).splitlines()[0] if str(error) else ""
-            yield from (Outcome(trial.key, error=f"{type(error).__name__}: {told}") for trial in unit)
+            yield from (
+                Outcome(trial.key, error=f"{type(error).__name__}: {told}") for trial in unit
+            )

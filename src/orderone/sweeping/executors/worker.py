@@ -1,6 +1,8 @@
-"""The other process: `python -m orderone.sweeping.executors.worker FD`. It trains what it is given, and writes no store.
+"""The other process: `python -m orderone.sweeping.executors.worker FD`. It trains what it is given,
+and writes no store.
 
-It is a program of its own, not a fork and not a second run of the user's script: nothing of that has to be guarded.
+It is a program of its own, not a fork and not a second run of the user's script: nothing of that
+has to be guarded.
 """
 
 import os

@@ -1,4 +1,5 @@
-"""Many models of one shape, trained in one program: each member's losses are those of its stand-alone run."""
+"""Many models of one shape, trained in one program: each member's losses are those of its
+stand-alone run."""
 
 from orderone.sweeping.stacked.errors import NotStackable
 from orderone.sweeping.stacked.graph import CapturedStep

@@ -1,8 +1,9 @@
-"""Models that can be one program: the same modules, tensors and constants, whatever the values of parameters and buffers.
+"""Models that can be one program: the same modules, tensors and constants, whatever the values of
+parameters and buffers.
 
-The forward pass of the first member is run for all. So whatever it may read besides parameters and buffers has to be the
-same in all of them: numbers, lists, tensors that are plain attributes, hooks of a plan. A parameter that is also held in a
-list would stay that of the first member there.
+The forward pass of the first member is run for all. So whatever it may read besides parameters and
+buffers has to be the same in all of them: numbers, lists, tensors that are plain attributes, hooks
+of a plan. A parameter that is also held in a list would stay that of the first member there.
 """
 
 import hashlib
@@ -32,9 +33,10 @@ def must_be_alike(models: Sequence[nn.Module]) -> None:
         for place in [*first, *(place for place in other if place not in first)]:
             if first.get(place) != other.get(place):
                 raise NotStackable(
-                    f"{place}: expected the same in all members, got {first.get(place, 'nothing')} in the first and "
-                    f"{other.get(place, 'nothing')} in member {number}; members of one stack may differ in the values of "
-                    "their parameters and buffers and in their optimizers' settings"
+                    f"{place}: expected the same in all members, got {first.get(place, 'nothing')}"
+                    f" in the first and {other.get(place, 'nothing')} in member {number}; members"
+                    " of one stack may differ in the values of their parameters and buffers and in"
+                    " their optimizers' settings"
                 )
 
 
@@ -55,10 +57,15 @@ def description(model: nn.Module) -> dict[str, str]:
     for name, module in model.named_modules():
         found[name or "the model"] = f"{type(module).__module__}.{type(module).__qualname__}"
         found |= {f"{name}.{key}".lstrip("."): _told(value) for key, value in _own(module)}
-        for n, hook in enumerate((*module._forward_hooks.values(), *module._forward_pre_hooks.values())):
+        for n, hook in enumerate(
+            (*module._forward_hooks.values(), *module._forward_pre_hooks.values())
+        ):
             found[f"{name}, hook {n}"] = _told(hook)
     for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
-        found[name] = f"{tuple(tensor.shape)}, {tensor.dtype}{'' if tensor.requires_grad else ', not trained'}"
+        found[name] = (
+            f"{tuple(tensor.shape)},"
+            f" {tensor.dtype}{'' if tensor.requires_grad else ', not trained'}"
+        )
     return found
 
 
@@ -74,7 +81,8 @@ def _told(value: Any, depth: int = DEEPEST) -> str:
     if isinstance(value, SIMPLE):
         return repr(value)
     if isinstance(value, RemovableHandle):
-        return "handle of a hook"  # numbered through the process; the hook itself is looked at where it hangs
+        # numbered through the process; the hook itself is looked at where it hangs
+        return "handle of a hook"
     if isinstance(value, (Tensor, np.ndarray)):
         return f"{type(value).__name__} {tuple(value.shape)} {_digest(value)}"
     if isinstance(value, Mapping):
@@ -85,7 +93,10 @@ def _told(value: Any, depth: int = DEEPEST) -> str:
         return f"{{{', '.join(sorted(_told(x, depth) for x in value))}}}"
     if callable(value) and hasattr(value, "__qualname__"):
         return f"{value.__module__}.{value.__qualname__}"
-    inside = vars(value) if depth and hasattr(value, "__dict__") and not isinstance(value, nn.Module) else {}
+    if depth and hasattr(value, "__dict__") and not isinstance(value, nn.Module):
+        inside = vars(value)
+    else:
+        inside = {}
     return f"{type(value).__qualname__}({', '.join(f'{k}={_told(x, depth - 1)}' for k, x in inside.items())})"
 
 
@@ -96,13 +107,21 @@ def _digest(values: Any) -> str:
             return f"{values.dtype}, on meta"
         values = values.detach().cpu()
         values = (values.float() if values.dtype == torch.bfloat16 else values).numpy()
-    return f"{values.dtype} {hashlib.sha256(np.ascontiguousarray(values).tobytes()).hexdigest()[:8]}"
+    return (
+        f"{values.dtype} {hashlib.sha256(np.ascontiguousarray(values).tobytes()).hexdigest()[:8]}"
+    )
 
 
-def stack_tensors(models: Sequence[nn.Module], device: torch.device) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+def stack_tensors(
+    models: Sequence[nn.Module], device: torch.device
+) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     """Parameters and buffers with a leading axis of members."""
     parameters = {
-        name: _stack([dict(model.named_parameters())[name] for model in models], device).requires_grad_(p.requires_grad)
+        name: (
+            _stack(
+                [dict(model.named_parameters())[name] for model in models], device
+            ).requires_grad_(p.requires_grad)
+        )
         for name, p in models[0].named_parameters()
     }
     buffers = {

@@ -11,7 +11,8 @@ SPARE = 0.85  # of the free memory; the rest is for fragments and captures
 def capacity(device: torch.device, wanted: int, one_step: Callable[[], int]) -> int:
     """At most `wanted`; on a GPU as many as its free memory holds, by a step of one member.
 
-    `one_step` trains a single member for a step, and returns the bytes of its state, which a capture needs a second time.
+    `one_step` trains a single member for a step, and returns the bytes of its state, which a
+    capture needs a second time.
     """
     if device.type != "cuda":
         return min(wanted, ON_CPU)

@@ -1,7 +1,8 @@
 """Decisions by value inside a forward pass: `if mask.all():`, `int(lengths.max())`.
 
-vmap has no answer, since members may answer differently. Here they are asked: what all say is the answer. Where they do not
-agree, the pass is left with `Divided`, and run again for each group of members that does (`groups.py`).
+vmap has no answer, since members may answer differently. Here they are asked: what all say is the
+answer. Where they do not agree, the pass is left with `Divided`, and run again for each group of
+members that does (`groups.py`).
 """
 
 from collections.abc import Callable
@@ -39,11 +40,14 @@ class Divided(BaseException):
 
 
 def answer(question: Any, stacked: Tensor) -> Any:
-    """Of (K, ...), one entry for each member. Real numbers that differ have no answer: there would be K groups."""
+    """Of (K, ...), one entry for each member. Real numbers that differ have no answer: there would
+    be K groups."""
     if stacked.numel() != len(stacked):
         return NO_ANSWER
     if stacked.is_cuda and torch.cuda.is_current_stream_capturing():
-        raise NotCapturable("the forward pass decides by values, which a graph would not look at again")
+        raise NotCapturable(
+            "the forward pass decides by values, which a graph would not look at again"
+        )
     answers = [QUESTIONS[question](value) for value in stacked.flatten().tolist()]
     if all(one == answers[0] for one in answers):
         return answers[0]

@@ -24,7 +24,10 @@ def _batch(job: Job, step: int, seeds: Sequence[int]) -> Any:
     if job.data.stacked is not None:
         made = moved(job.data.stacked(step, different, device), device, job.precision)
     else:
-        made = _together([moved(job.data.batch(step, seed), device, job.precision) for seed in different], different)
+        made = _together(
+            [moved(job.data.batch(step, seed), device, job.precision) for seed in different],
+            different,
+        )
     if different == list(seeds):
         return made
     rows = torch.tensor([different.index(seed) for seed in seeds], device=device)
@@ -38,8 +41,9 @@ def _together(batches: Sequence[Any], seeds: Sequence[int]) -> Any:
         shapes = {tuple(x.shape) if isinstance(x, Tensor) else x for x in parts}
         if len(shapes) > 1:
             raise NotStackable(
-                f"data: expected batches of one shape for all members, got {', '.join(map(str, shapes))} for seeds "
-                f"{', '.join(map(str, seeds))} at the same step"
+                "data: expected batches of one shape for all members, got"
+                f" {', '.join(map(str, shapes))} for seeds {', '.join(map(str, seeds))} at the same"
+                " step"
             )
         leaves.append(torch.stack(parts) if isinstance(parts[0], Tensor) else parts[0])
     return tree_unflatten(leaves, flat[0][1])

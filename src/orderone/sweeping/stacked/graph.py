@@ -1,7 +1,9 @@
-"""A training step captured once as a CUDA graph, and replayed: small members spend their time waiting for launches.
+"""A training step captured once as a CUDA graph, and replayed: small members spend their time
+waiting for launches.
 
-A graph reads and writes the memory it was captured with: batches are copied to where the first one lay. What the step
-changes (parameters, states, the count of steps) lives in tensors, so a replay goes on from there.
+A graph reads and writes the memory it was captured with: batches are copied to where the first one
+lay. What the step changes (parameters, states, the count of steps) lives in tensors, so a replay
+goes on from there.
 """
 
 from typing import Any
@@ -33,13 +35,19 @@ class CapturedStep:
         torch.cuda.current_stream().wait_stream(aside)
         if description(stack.program.model) != seen:
             stack.load(before)
-            raise NotCapturable("the forward pass changes attributes of the model, which a graph would not see")
+            raise NotCapturable(
+                "the forward pass changes attributes of the model, which a graph would not see"
+            )
         self.graph = torch.cuda.CUDAGraph()
-        # on its own stream: graphs captured on one share scratch memory of cuBLAS, and could not be replayed side by side
+        # on its own stream: graphs captured on one share scratch memory of cuBLAS, and could not be
+        # replayed side by side
         try:
             with torch.cuda.graph(self.graph, stream=aside):
                 self.losses = stack.step(*self.batches)
-        except (RuntimeError, NotStackable) as error:  # the same step has just worked three times without a graph
+        except (
+            RuntimeError,
+            NotStackable,
+        ) as error:  # the same step has just worked three times without a graph
             raise NotCapturable(f"a CUDA graph cannot hold this step: {error}") from error
         finally:
             stack.load(before)

@@ -25,10 +25,17 @@ def in_groups(
     for members in groups:
         rows = torch.tensor(members, device=next(iter(tensors.values())).device)
         own = {name: x[rows] for name, x in tensors.items()}
-        given = batch if shared else tree_map(lambda x, rows=rows: x[rows] if isinstance(x, Tensor) else x, batch)
+        if shared:
+            given = batch
+        else:
+            given = tree_map(lambda x, rows=rows: x[rows] if isinstance(x, Tensor) else x, batch)
         losses, replaced = run(own, given)
         parts.append((losses, {name: replaced.get(name, own[name]) for name in buffers}))
-    order = torch.tensor([member for members in groups for member in members]).argsort().to(parts[0][0].device)
+    order = (
+        torch.tensor([member for members in groups for member in members])
+        .argsort()
+        .to(parts[0][0].device)
+    )
     joined = {name: torch.cat([held[name] for _, held in parts])[order] for name in buffers}
     return torch.cat([losses for losses, _ in parts])[order], joined
 
@@ -38,8 +45,8 @@ def must_be_unchanged(tensors: Mapping[str, Tensor], versions: Mapping[str, int]
     for name, version in versions.items():
         if tensors[name]._version != version:
             raise NotStackable(
-                f"{name} has changed before a decision on which members differ, and cannot be run for many members at "
-                "once; train one after another (stacked=False)"
+                f"{name} has changed before a decision on which members differ, and cannot be run"
+                " for many members at once; train one after another (stacked=False)"
             )
 
 
@@ -48,6 +55,6 @@ def must_be_the_same(before: Mapping[str, str], after: Mapping[str, str]) -> Non
     for place, what in after.items():
         if before.get(place) != what:
             raise NotStackable(
-                f"{place} changes with every pass, and members that decide differently need several for one step; train "
-                "one after another (stacked=False)"
+                f"{place} changes with every pass, and members that decide differently need several"
+                " for one step; train one after another (stacked=False)"
             )

@@ -47,7 +47,8 @@ _known: dict[tuple[Any, ...], Casts] = {}
 
 
 def call(mode: "FastPaths", func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-    """Return `func(*args, **kwargs)` for all members, with the casts that autocast makes for one."""
+    """Return `func(*args, **kwargs)` for all members, with the casts that autocast makes for
+    one."""
     if not any(torch.is_autocast_enabled(device) for device in DEVICES):
         return func(*args, **kwargs)
     leaves = tree_leaves((args, kwargs))
@@ -57,27 +58,42 @@ def call(mode: "FastPaths", func: Any, args: tuple[Any, ...], kwargs: Mapping[st
     device = tensors[0].device.type
     if not torch.is_autocast_enabled(device) or not _can_be_repeated(func):
         return func(*args, **kwargs)
-    dtypes = tuple(x.dtype if isinstance(x, Tensor) else x for x in leaves if isinstance(x, (Tensor, torch.dtype)))
+    dtypes = tuple(
+        x.dtype if isinstance(x, Tensor) else x
+        for x in leaves
+        if isinstance(x, (Tensor, torch.dtype))
+    )
     key = (func, device, torch.get_autocast_dtype(device), dtypes)
     if key not in _known:
         try:
             _known[key] = _ask(mode, func, args, kwargs, device)
-        except (RuntimeError, TypeError, ValueError, IndexError):  # what is wrong is said where all members are run
+        except (
+            RuntimeError,
+            TypeError,
+            ValueError,
+            IndexError,
+        ):  # what is wrong is said where all members are run
             return func(*args, **kwargs)
     casts = _known[key]
     if casts.inputs is not None:
         args, kwargs = _cast((args, dict(kwargs)), casts.inputs)
     with _without_autocast(device):
         results = func(*args, **kwargs)
-    return results if casts.results is None else _cast(results, casts.results)
+    if casts.results is None:
+        return results
+    return _cast(results, casts.results)
 
 
 @torch.no_grad()
-def _ask(mode: "FastPaths", func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], device: str) -> Casts:
+def _ask(
+    mode: "FastPaths", func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], device: str
+) -> Casts:
     """Run `func` for the first member outside vmap, and return what autocast does."""
     low = torch.get_autocast_dtype(device)
     with outside_vmap():
-        first = tree_map(lambda x: mode.stacked(x)[0] if isinstance(x, Tensor) else x, (args, dict(kwargs)))
+        first = tree_map(
+            lambda x: mode.stacked(x)[0] if isinstance(x, Tensor) else x, (args, dict(kwargs))
+        )
         found = {x.dtype for x in tree_leaves(_run(func, first)) if _is_cast(x)}
         results = found.pop() if len(found) == 1 else None
         if _precisions_of(func, first, torch.float32) == {low}:
@@ -85,18 +101,21 @@ def _ask(mode: "FastPaths", func: Any, args: tuple[Any, ...], kwargs: Mapping[st
         if _precisions_of(func, first, low) == {torch.float32}:
             return Casts(torch.float32, results)
     given = {x.dtype for x in tree_leaves(first) if _is_cast(x)}
-    # kernels that take two precisions, such as norms with float32 weights, compute in the larger one
+    # kernels that take two precisions, such as norms with float32 weights, compute in the larger
+    # one
     return Casts(torch.float32 if len(given) > 1 else None, results)
 
 
 def _run(func: Any, inputs: tuple[tuple[Any, ...], dict[str, Any]]) -> Any:
-    """Call `func` with copies of its inputs: some operations write into them, such as batch norm into its statistics."""
+    """Call `func` with copies of its inputs: some operations write into them, such as batch norm
+    into its statistics."""
     args, kwargs = tree_map(lambda x: x.clone() if isinstance(x, Tensor) else x, inputs)
     return func(*args, **kwargs)
 
 
 def _precisions_of(func: Any, inputs: Any, dtype: torch.dtype) -> set[torch.dtype]:
-    """Return the precisions of the results for inputs of `dtype`; that of complex numbers is the one of their parts."""
+    """Return the precisions of the results for inputs of `dtype`; that of complex numbers is the
+    one of their parts."""
     try:
         results = tree_leaves(_run(func, _cast(inputs, dtype)))
     except RuntimeError:  # there is no kernel for these inputs
@@ -139,4 +158,6 @@ def _draws_or_changes(overload: torch._ops.OpOverload) -> bool:
     if torch.Tag.nondeterministic_seeded in overload.tags:
         return True
     arguments = overload._schema.arguments
-    return any(a.alias_info is not None and a.alias_info.is_write and not a.is_out for a in arguments)
+    return any(
+        a.alias_info is not None and a.alias_info.is_write and not a.is_out for a in arguments
+    )

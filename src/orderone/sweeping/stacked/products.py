@@ -1,7 +1,8 @@
 """rows @ weight^T for stacked matrices, with the gradient of the weight in the weight's own order.
 
-Autograd's rule for bmm gives that gradient transposed, and every later reader of it would pay for the order. In autocast,
-products are in its precision, as for one network. The caller is outside vmap (`paths.py`).
+Autograd's rule for bmm gives that gradient transposed, and every later reader of it would pay for
+the order. In autocast, products are in its precision, as for one network. The caller is outside
+vmap (`paths.py`).
 """
 
 from typing import Any

@@ -22,18 +22,21 @@ from orderone.sweeping.stacked.recurrent import own_weights
 
 
 class Program:
-    """`losses(tensors, batch)`, where tensors and the leaves of the batch have a leading axis of members. A batch may also
-    be shared by all."""
+    """`losses(tensors, batch)`, where tensors and the leaves of the batch have a leading axis of
+    members. A batch may also be shared by all."""
 
     def __init__(self, model: nn.Module, loss: Loss | None, precision: torch.dtype | None):
-        self.model, self.loss, self.precision = model, loss, precision
+        self.model = model
+        self.loss = loss
+        self.precision = precision
         self.device = next(model.parameters()).device.type
         self.buffers = [name for name, _ in model.named_buffers()]
         self.constants = Constants() if self.device == "cuda" else None
         self.may_divide = False  # known once members have differed in a decision
 
     def losses(self, tensors: Mapping[str, Tensor], batch: Any, shared: bool = False) -> Losses:
-        """(K,), and the buffers that the forward pass has replaced. Those that it changes in place are changed."""
+        """(K,), and the buffers that the forward pass has replaced. Those that it changes in place
+        are changed."""
         versions = {name: tensors[name]._version for name in self.buffers}
         try:
             return self._together(tensors, batch, shared)
@@ -55,13 +58,25 @@ class Program:
             given = dict(own)
             with FastPaths(members, self.constants), own_weights(self.model, own):
                 # functional_call writes what the module holds afterwards back into `own`
-                loss = loss_of(lambda *args, **named: functional_call(self.model, own, args, named), inputs, self.loss)
+                loss = loss_of(
+                    lambda *args, **named: functional_call(self.model, own, args, named),
+                    inputs,
+                    self.loss,
+                )
             return loss, {name: own[name] for name in self.buffers if own[name] is not given[name]}
 
         axes = tree_map(lambda x: 0 if isinstance(x, Tensor) and not shared else None, batch)
         # no cache of rounded weights: a graph that is captured must round them itself
-        autocast = torch.autocast(self.device, self.precision, enabled=self.precision is not None, cache_enabled=False)
-        with self.explained(), autocast, _no_nested_tensors(), _no_fallback_warnings(), kept_activations():
+        autocast = torch.autocast(
+            self.device, self.precision, enabled=self.precision is not None, cache_enabled=False
+        )
+        with (
+            self.explained(),
+            autocast,
+            _no_nested_tensors(),
+            _no_fallback_warnings(),
+            kept_activations(),
+        ):
             return torch.vmap(one, in_dims=(0, axes), randomness="different")(dict(tensors), batch)
 
     @contextmanager
@@ -73,14 +88,16 @@ class Program:
             raise
         except (RuntimeError, NotImplementedError) as error:
             raise NotStackable(
-                f"{self._offender(error)} cannot be run for many members at once: {str(error).splitlines()[0]}; train one "
-                "after another (stacked=False), or write it without decisions that depend on values"
+                f"{self._offender(error)} cannot be run for many members at once:"
+                f" {str(error).splitlines()[0]}; train one after another (stacked=False), or write"
+                " it without decisions that depend on values"
             ) from error
 
     def _offender(self, error: BaseException) -> str:
         """The innermost module that was running."""
         names = {id(module): name or "the model" for name, module in self.model.named_modules()}
-        found, trace = "the model or the loss", error.__traceback__
+        found = "the model or the loss"
+        trace = error.__traceback__
         while trace is not None:
             module = trace.tb_frame.f_locals.get("self")
             if id(module) in names and isinstance(module, nn.Module):
@@ -102,9 +119,12 @@ def _no_nested_tensors() -> Iterator[None]:
 
 @contextmanager
 def _no_fallback_warnings() -> Iterator[None]:
-    """Do not let torch ask the user to report operations that vmap runs in a loop over the members."""
+    """Do not let torch ask the user to report operations that vmap runs in a loop over the
+    members."""
     _functorch._set_vmap_fallback_warning_enabled(False)
     try:
         yield
     finally:
-        _functorch._set_vmap_fallback_warning_enabled(True)  # torch cannot say what it was; this is its default
+        _functorch._set_vmap_fallback_warning_enabled(
+            True
+        )  # torch cannot say what it was; this is its default

@@ -1,8 +1,9 @@
 """Blocks under torch.utils.checkpoint, whose activations are kept instead of recomputed.
 
-Recomputing happens in the backward pass, where neither vmap nor the members' weights are at hand. Values are the same; the
-memory that checkpoints would save is taken, and counted when members are fitted into a GPU. torch has no switch for it: the
-two ways of `checkpoint`, which is imported by its name everywhere, are replaced where it looks them up.
+Recomputing happens in the backward pass, where neither vmap nor the members' weights are at hand.
+Values are the same; the memory that checkpoints would save is taken, and counted when members are
+fitted into a GPU. torch has no switch for it: the two ways of `checkpoint`, which is imported by
+its name everywhere, are replaced where it looks them up.
 """
 
 from collections.abc import Iterator
@@ -26,8 +27,12 @@ def _nothing_around(*args: Any, **named: Any) -> Iterator[None]:
     yield
 
 
-# What `checkpoint` calls in the way that is not reentrant: torch 2.15 renamed it, and kept the old name for others.
-_GENERATORS = ("_checkpoint_without_reentrant_generator", "_checkpoint_without_reentrant_generator_impl")
+# What `checkpoint` calls in the way that is not reentrant: torch 2.15 renamed it, and kept the old
+# name for others.
+_GENERATORS = (
+    "_checkpoint_without_reentrant_generator",
+    "_checkpoint_without_reentrant_generator_impl",
+)
 
 
 @contextmanager

@@ -1,7 +1,8 @@
 """LSTM, GRU and RNN: their weights are held twice, and vmap has no rule for them.
 
-torch.nn.RNNBase keeps a flat list of its parameters and computes with that, so the members' own have to be put there too.
-The recurrence itself is torch's, one member after another: what is before and behind it is still one program.
+torch.nn.RNNBase keeps a flat list of its parameters and computes with that, so the members' own
+have to be put there too. The recurrence itself is torch's, one member after another: what is before
+and behind it is still one program.
 """
 
 import warnings
@@ -21,7 +22,8 @@ if TYPE_CHECKING:
 HELD_TWICE = ("_flat_weights", "_flat_weight_refs")
 _CELLS = (torch.lstm_cell, torch.gru_cell, torch.rnn_tanh_cell, torch.rnn_relu_cell)
 RECURRENCES = frozenset((torch.lstm, torch.gru, torch.rnn_tanh, torch.rnn_relu, *_CELLS))
-SCATTERED = "RNN module weights are not part of single contiguous"  # said of slices of a stack; results are the same
+# said of slices of a stack; results are the same
+SCATTERED = "RNN module weights are not part of single contiguous"
 
 
 @contextmanager
@@ -42,15 +44,16 @@ def own_weights(model: nn.Module, own: Mapping[str, Tensor]) -> Iterator[None]:
 
 
 def _stay_apart() -> None:
-    """On a GPU, an RNN that sees new weights moves them into one piece of memory: those of members are in a stack."""
+    """On a GPU, an RNN that sees new weights moves them into one piece of memory: those of members
+    are in a stack."""
 
 
 def _name(core: nn.RNNBase, held: Any, names: Mapping[Any, str]) -> str:
     if held in names:
         return names[held]
     raise NotStackable(
-        f"{type(core).__name__} computes with weights that are no parameters (reparametrized?), and cannot be run for many "
-        "members at once; train one after another (stacked=False)"
+        f"{type(core).__name__} computes with weights that are no parameters (reparametrized?), and"
+        " cannot be run for many members at once; train one after another (stacked=False)"
     )
 
 
@@ -59,7 +62,9 @@ def one_by_one(func: Any, mode: "FastPaths", *args: Any, **named: Any) -> Any:
     leaves, spec = tree_flatten((args, named))
     if not mode.known(*(x for x in leaves if isinstance(x, Tensor))):
         return None
-    rows = [mode.stacked(x).unbind() if isinstance(x, Tensor) else (x,) * mode.members for x in leaves]
+    rows = [
+        mode.stacked(x).unbind() if isinstance(x, Tensor) else (x,) * mode.members for x in leaves
+    ]
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", SCATTERED)
         found = [_called(func, tree_unflatten(list(own), spec)) for own in zip(*rows, strict=True)]

@@ -18,8 +18,8 @@ from orderone.sweeping.trial import Trial
 def run_stacked(
     job: Job, trials: Sequence[Trial], report: Report | None = None, checkpoint: Path | None = None
 ) -> Iterator[Outcome]:
-    """Outcomes as they come. Half-run stacks in the folder `checkpoint` are taken up again. NotStackable, or whatever the
-    user's code raises, leaves the rest to `run_alone`."""
+    """Outcomes as they come. Half-run stacks in the folder `checkpoint` are taken up again.
+    NotStackable, or whatever the user's code raises, leaves the rest to `run_alone`."""
     done: set[str] = set()
     for group in unfinished(checkpoint, trials):
         done |= {trial.key for trial in group}
@@ -30,7 +30,9 @@ def run_stacked(
             yield from _run(job, group[first : first + size], report, checkpoint)
 
 
-def _run(job: Job, trials: Sequence[Trial], report: Report | None, checkpoint: Path | None) -> Iterator[Outcome]:
+def _run(
+    job: Job, trials: Sequence[Trial], report: Report | None, checkpoint: Path | None
+) -> Iterator[Outcome]:
     """Halves where memory turns out too small."""
     told: set[str] = set()
     try:

@@ -1,4 +1,5 @@
-"""K models of one shape as one: their tensors stacked, one forward and backward pass, one update, for all of them.
+"""K models of one shape as one: their tensors stacked, one forward and backward pass, one update,
+for all of them.
 
     loss_k(theta_k, batch_k), k = 1..K:     d/d theta_k  sum_j loss_j = d loss_k / d theta_k
 
@@ -29,9 +30,8 @@ class Stack:
         optimizers: Of torch (or of a plan), one for each model. Only their settings are read.
         loss: As in `coord_check`.
         device: Where to train; by default where the first model is.
-        precision: torch.bfloat16 for mixed precision; None computes in the precision of the tensors.
-        clip: Largest norm of a member's gradient.
-        compile: Make one kernel of each update.
+        precision: torch.bfloat16 for mixed precision; None computes in the precision of the
+        tensors. clip: Largest norm of a member's gradient. compile: Make one kernel of each update.
     """
 
     def __init__(
@@ -46,7 +46,10 @@ class Stack:
         compile: bool = False,
     ):
         must_be_alike(models)
-        device = next(models[0].parameters()).device if device is None else torch.device(device)
+        if device is None:
+            device = next(models[0].parameters()).device
+        else:
+            device = torch.device(device)
         self.parameters, self.buffers = stack_tensors(models, device)
         names = [{p: name for name, p in model.named_parameters()} for model in models]
         self.optimizer = StackedOptimizer(self.parameters, optimizers, names, compile)
@@ -61,7 +64,8 @@ class Stack:
         return {**self.parameters, **self.buffers}
 
     def step(self, *batches: Any, factor: float | None = None) -> Tensor:
-        """One update; with several batches, of the mean of their gradients. Returns the loss of each member, (K,).
+        """One update; with several batches, of the mean of their gradients. Returns the loss of
+        each member, (K,).
 
         `factor` is the schedule's, for all learning rates.
         """
@@ -76,7 +80,9 @@ class Stack:
             self.optimizer.step(gradients)
         return losses
 
-    def _gradients(self, batches: Sequence[Any], trained: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
+    def _gradients(
+        self, batches: Sequence[Any], trained: dict[str, Tensor]
+    ) -> tuple[Tensor, dict[str, Tensor]]:
         """Losses, and the gradients of what was used: torch leaves the rest alone, and so do we."""
         total: Any = 0.0
         sums: dict[str, Tensor] = {}
@@ -101,18 +107,23 @@ class Stack:
 
     @torch.no_grad()
     def evaluate(self, batch: Any, measure: Loss | None = None) -> Tensor:
-        """The losses on a batch that all members share, in evaluation mode, (K,); or another function of outputs and
-        targets."""
+        """The losses on a batch that all members share, in evaluation mode, (K,); or another
+        function of outputs and targets."""
         self.program.model.eval()
         if measure is None:
             return self._losses(batch, shared=True)
-        return Program(self.program.model, measure, self.program.precision).losses(self.tensors, batch, shared=True)[0]
+        return Program(self.program.model, measure, self.program.precision).losses(
+            self.tensors, batch, shared=True
+        )[0]
 
-    # --- keeping -----------------------------------------------------------------------------------------------------
+    # --- keeping ----------------------------------------------------------------------------------
 
     def state(self) -> dict[str, Tensor]:
         """All that training changes, by name, for a checkpoint."""
-        return {**self.tensors, **{f"optimizer:{name}": x for name, x in self.optimizer.tensors().items()}}
+        return {
+            **self.tensors,
+            **{f"optimizer:{name}": x for name, x in self.optimizer.tensors().items()},
+        }
 
     @torch.no_grad()
     def load(self, state: Mapping[str, Tensor], members: Sequence[int] | None = None) -> None:
@@ -125,7 +136,9 @@ class Stack:
     def keep(self, members: Iterable[int]) -> None:
         """Go on with these members only."""
         chosen = torch.tensor(list(members), device=next(iter(self.parameters.values())).device)
-        self.parameters = {n: p[chosen].clone().requires_grad_(p.requires_grad) for n, p in self.parameters.items()}
+        self.parameters = {
+            n: p[chosen].clone().requires_grad_(p.requires_grad) for n, p in self.parameters.items()
+        }
         self.buffers = {n: b[chosen].clone() for n, b in self.buffers.items()}
         self.optimizer.keep(chosen, self.parameters)
 

@@ -1,7 +1,9 @@
-"""The training of one stack from its first step to its last: blocks of steps, and between them everything else.
+"""The training of one stack from its first step to its last: blocks of steps, and between them
+everything else.
 
-Within a block nothing is waited for: losses stay on the device. After it they are read once, members that diverged or were
-stopped get their outcomes and leave, held-out losses are taken, and a checkpoint is written if it is time.
+Within a block nothing is waited for: losses stay on the device. After it they are read once,
+members that diverged or were stopped get their outcomes and leave, held-out losses are taken, and a
+checkpoint is written if it is time.
 """
 
 import time
@@ -46,17 +48,25 @@ class StackedTraining:
     """`slots` are the trials in the stack, in its order; `going` are those that still train."""
 
     def __init__(self, job: Job, trials: Sequence[Trial], folder: Path | None = None):
-        self.job, self.folder, self.device = job, folder, torch.device(job.device)
+        self.job = job
+        self.folder = folder
+        self.device = torch.device(job.device)
         self.slots = list(trials)
         self.going = {trial.key for trial in trials}
         self.losses: dict[str, list[float]] = {trial.key: [] for trial in trials}
         self.evaluation: dict[str, list[tuple[int, float]]] = {trial.key: [] for trial in trials}
         self.seconds = dict.fromkeys(self.going, 0.0)
-        self.done, self.members = 0, len(trials)
+        self.done = 0
+        self.members = len(trials)
         self.stack = make_stack(job, [job.member(trial) for trial in trials])
         self.captured: CapturedStep | None = None
-        self.worth = job.graphs if job.graphs is not None else (
-            self.device.type == "cuda" and job.steps * job.accumulate >= WORTH_CAPTURING)  # fmt: skip
+
+        if job.graphs is not None:
+            self.worth = job.graphs
+        else:
+            self.worth = (
+                self.device.type == "cuda" and job.steps * job.accumulate >= WORTH_CAPTURING
+            )
 
     def run(self, report: Report | None) -> Iterator[Outcome]:
         with seeded(self.slots[0].seed):
@@ -67,7 +77,10 @@ class StackedTraining:
                 yield from self.block()
                 yield from self.stop(report)
                 self.evaluate_if_due()
-                if interrupts.pending() or time.monotonic() - written >= self.job.checkpoint_seconds:
+                if (
+                    interrupts.pending()
+                    or time.monotonic() - written >= self.job.checkpoint_seconds
+                ):
                     save(self)
                     written = time.monotonic()
                 if interrupts.pending():
@@ -82,12 +95,17 @@ class StackedTraining:
         for batch in self.job.data.held_out()[:1] if self.done == 0 else ():
             self.stack.evaluate(moved(batch, self.device, self.job.precision))
 
-    # --- a block of steps --------------------------------------------------------------------------------------------
+    # --- a block of steps -------------------------------------------------------------------------
 
     def block(self) -> Iterator[Outcome]:
-        started, seeds = time.monotonic(), [trial.data_seed for trial in self.slots]
+        started = time.monotonic()
+        seeds = [trial.data_seed for trial in self.slots]
         rows = []
-        while self.done < self.job.steps and (not rows or not self.is_a_stop(self.done)) and not interrupts.pending():
+        while (
+            self.done < self.job.steps
+            and (not rows or not self.is_a_stop(self.done))
+            and not interrupts.pending()
+        ):
             batches = stacked_batches(self.job, self.done, seeds)
             rows.append(self.step(batches, self.job.factor(self.done)).clone())
             self.done += 1
@@ -112,7 +130,9 @@ class StackedTraining:
             try:
                 self.captured = CapturedStep(self.stack, *batches)
             except NotCapturable:
-                self.worth = False  # no step in here: the error holds on to what another stream has computed
+                self.worth = (
+                    False  # no step in here: the error holds on to what another stream has computed
+                )
         step = self.captured or self.stack.step
         return step(*batches, factor=factor)
 
@@ -124,13 +144,15 @@ class StackedTraining:
             self.going.remove(trial.key)
             yield self.outcome(trial, diverged_at=len(self.losses[trial.key]) - 1)
 
-    # --- between blocks ----------------------------------------------------------------------------------------------
+    # --- between blocks ---------------------------------------------------------------------------
 
     def stop(self, report: Report | None) -> Iterator[Outcome]:
         every = self.job.report_every
         if report is None or self.done % every or self.done == self.job.steps or not self.going:
             return
-        recent = {t.key: recent_loss(self.losses[t.key], every) for t in self.slots if t.key in self.going}
+        recent = {
+            t.key: recent_loss(self.losses[t.key], every) for t in self.slots if t.key in self.going
+        }
         stopped = report(self.done, recent)
         for trial in self.slots:
             if trial.key in stopped and trial.key in self.going:
@@ -138,30 +160,46 @@ class StackedTraining:
                 yield self.outcome(trial, stopped_at=self.done)
 
     def evaluate_if_due(self) -> None:
-        batches = self.job.data.held_out() if self.evaluates(self.done) and self.going else ()
+        if self.evaluates(self.done) and self.going:
+            batches = self.job.data.held_out()
+        else:
+            batches = ()
         if not len(batches):
             return
-        values = torch.stack([self.stack.evaluate(moved(b, self.device, self.job.precision)) for b in batches])
+        values = torch.stack(
+            [self.stack.evaluate(moved(b, self.device, self.job.precision)) for b in batches]
+        )
         for trial, mean in zip(self.slots, values.double().mean(0).tolist(), strict=True):
             self.evaluation[trial.key].append((self.done, mean))
 
     def leave(self) -> None:
         """Those that are done leave the stack; a captured one is taken apart only for many."""
         gone = len(self.slots) - len(self.going)
-        if not gone or not self.going or (self.captured is not None and gone < GONE * len(self.slots)):
+        if (
+            not gone
+            or not self.going
+            or (self.captured is not None and gone < GONE * len(self.slots))
+        ):
             return
         kept = [k for k, trial in enumerate(self.slots) if trial.key in self.going]
         self.captured = None
         self.stack.keep(kept)
         self.slots = [self.slots[k] for k in kept]
 
-    def outcome(self, trial: Trial, diverged_at: int | None = None, stopped_at: int | None = None) -> Outcome:
-        losses, evaluation = self.losses[trial.key], self.evaluation[trial.key]
+    def outcome(
+        self, trial: Trial, diverged_at: int | None = None, stopped_at: int | None = None
+    ) -> Outcome:
+        losses = self.losses[trial.key]
+        evaluation = self.evaluation[trial.key]
         return Outcome(
             key=trial.key,
-            losses=np.asarray(losses, np.float64 if self.job.precision == "float64" else np.float32),
+            losses=np.asarray(
+                losses, np.float64 if self.job.precision == "float64" else np.float32
+            ),
             evaluation=tuple(evaluation),
-            final=final_loss(losses, evaluation if stopped_at is None else [], diverged_at is not None),
+            final=final_loss(
+                losses, evaluation if stopped_at is None else [], diverged_at is not None
+            ),
             diverged_at=diverged_at,
             stopped_at=stopped_at,
             seconds=self.seconds[trial.key],

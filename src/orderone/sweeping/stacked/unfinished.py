@@ -1,7 +1,7 @@
 """Half-run stacks on disk, and which of them can be taken up again.
 
-A checkpoint holds the tensors of all members in the order of its keys. Whoever goes on may want only some of them (others
-are done since), and takes their slices.
+A checkpoint holds the tensors of all members in the order of its keys. Whoever goes on may want
+only some of them (others are done since), and takes their slices.
 """
 
 import shutil
@@ -33,9 +33,14 @@ def unfinished(folder: Path | None, trials: Sequence[Trial]) -> list[list[Trial]
 
 
 def _saved(folder: Path | None) -> list[tuple[Path, dict[str, Any]]]:
-    paths = sorted(folder.glob(f"*{checkpoints.SUFFIX}")) if folder is not None and folder.is_dir() else []
+    if folder is not None and folder.is_dir():
+        paths = sorted(folder.glob(f"*{checkpoints.SUFFIX}"))
+    else:
+        paths = []
     records = [(path, checkpoints.header(path)) for path in paths]
-    stacks = [(path, record) for path, record in records if record and record.get("kind") == "stacked"]
+    stacks = [
+        (path, record) for path, record in records if record and record.get("kind") == "stacked"
+    ]
     return sorted(stacks, key=lambda pair: -int(pair[1]["done"]))
 
 
@@ -48,7 +53,9 @@ def save(training: "StackedTraining") -> None:
     if size > LARGEST:
         return
     keys = [trial.key for trial in training.slots]
-    tensors = {f"stack.{name}": x for name, x in state.items()} | {"random.cpu": torch.get_rng_state()}
+    tensors = {f"stack.{name}": x for name, x in state.items()} | {
+        "random.cpu": torch.get_rng_state()
+    }
     if training.device.type == "cuda":
         tensors["random.cuda"] = torch.cuda.get_rng_state(training.device)
     record = {
@@ -66,7 +73,9 @@ def save(training: "StackedTraining") -> None:
             raise OSError(0, f"{2 * size / 2**20:.0f} MiB are wanted, and the disk has less")
         checkpoints.save(path, tensors, record)
     except OSError as error:
-        warnings.warn(f"no checkpoint of a running stack: {path} ({error.strerror}); it goes on", stacklevel=2)
+        warnings.warn(
+            f"no checkpoint of a running stack: {path} ({error.strerror}); it goes on", stacklevel=2
+        )
 
 
 def restore(training: "StackedTraining") -> None:
@@ -79,7 +88,10 @@ def restore(training: "StackedTraining") -> None:
 
 
 def _take(
-    training: "StackedTraining", wanted: list[str], tensors: dict[str, torch.Tensor], record: dict[str, Any]
+    training: "StackedTraining",
+    wanted: list[str],
+    tensors: dict[str, torch.Tensor],
+    record: dict[str, Any],
 ) -> None:
     prefix = "stack."
     state = {name.removeprefix(prefix): x for name, x in tensors.items() if name.startswith(prefix)}
@@ -87,7 +99,9 @@ def _take(
     training.done = int(record["done"])
     for key in wanted:
         training.losses[key] = list(record["losses"][key])
-        training.evaluation[key] = [(int(step), float(value)) for step, value in record["evaluation"][key]]
+        training.evaluation[key] = [
+            (int(step), float(value)) for step, value in record["evaluation"][key]
+        ]
         training.seconds[key] = float(record["seconds"][key])
     torch.set_rng_state(tensors["random.cpu"])
     if training.device.type == "cuda" and "random.cuda" in tensors:

@@ -1,4 +1,5 @@
-"""The angle theta = arccos(1 - gap) between two unit vectors, and what is made of it, with all digits for small gaps."""
+"""The angle theta = arccos(1 - gap) between two unit vectors, and what is made of it, with all
+digits for small gaps."""
 
 import math
 from typing import Any
@@ -21,7 +22,8 @@ def segment(gap: Any, xp: Any) -> Any:
     """sin theta - theta cos theta, of order theta^3 / 3."""
     theta = angle(gap, xp)
     direct = sine(gap, xp) - theta * (1 - gap)
-    square, series = theta * theta, 0 * theta
+    square = theta * theta
+    series = 0 * theta
     for term in reversed(TERMS):
         series = series * square + term
     return xp.where(theta < SMALL, series * square * theta, direct)

@@ -1,18 +1,24 @@
-"""An activation, as theory needs it: its values, and its averages over one Gaussian or a pair of them.
+"""An activation, as theory needs it: its values, and its averages over one Gaussian or a pair of
+them.
 
-    second_moment(q)           E phi(x)^2           x ~ N(0, q)                                   S1 (2)
-    derivative_moment(q)       E phi'(x)^2                                                        S1 (5), (10)
-    pair(q1, q2, gap)          E phi(x) phi(y)      Var x = q1, Var y = q2, corr(x, y) = 1 - gap  S1 (3)
-    derivative_pair(...)       E phi'(x) phi'(y)                                                  S1 (6)
+    second_moment(q)           E phi(x)^2           x ~ N(0, q)                                   S1
+                                                    (2)
+    derivative_moment(q)       E phi'(x)^2                                                        S1
+                               (5), (10)
+    pair(q1, q2, gap)          E phi(x) phi(y)      Var x = q1, Var y = q2, corr(x, y) = 1 - gap  S1
+                                                    (3)
+    derivative_pair(...)       E phi'(x) phi'(y)                                                  S1
+                               (6)
     output_gap(...)            1 - E phi(x) phi(y) / sqrt(E phi(x)^2 E phi(y)^2)
 
-The gap 1 - c is what is given and returned, not the correlation c: at criticality c tends to 1, and a double next to 1
-cannot hold what is left. Where c enters directly, E phi phi loses nothing. Price's theorem joins the two pairs,
+The gap 1 - c is what is given and returned, not the correlation c: at criticality c tends to 1, and
+a double next to 1 cannot hold what is left. Where c enters directly, E phi phi loses nothing.
+Price's theorem joins the two pairs,
 
     d/dc E phi(x) phi(y) = sqrt(q1 q2) E phi'(x) phi'(y)
 
-A family derives from `Activation`, fills in the underscored methods for arrays that are already checked, and is listed in
-`orderone.theory.activations`.
+A family derives from `Activation`, fills in the underscored methods for arrays that are already
+checked, and is listed in `orderone.theory.activations`.
 """
 
 import math
@@ -30,7 +36,8 @@ GAP_REMEDY = "it is 1 - correlation"
 
 @dataclass(frozen=True)
 class Activation(ABC):
-    """Values, derivative and Gaussian averages; arrays broadcast, single precision stays single, torch stays torch."""
+    """Values, derivative and Gaussian averages; arrays broadcast, single precision stays single,
+    torch stays torch."""
 
     name: str
 
@@ -40,7 +47,8 @@ class Activation(ABC):
         return None
 
     def exact_up_to(self) -> float:
-        """Variances above see more kinks than can be told apart: averages there have three digits."""
+        """Variances above see more kinks than can be told apart: averages there have three
+        digits."""
         return math.inf
 
     @abstractmethod
@@ -76,7 +84,8 @@ class Activation(ABC):
         return self._double(self._output_gap, q1, q2, gap)
 
     def moments(self, q: Array, xp: Any) -> tuple[Array, Array, Array]:
-        """`second_moment`, `derivative_moment` and `mean` together, unchecked: what kernels iterate."""
+        """`second_moment`, `derivative_moment` and `mean` together, unchecked: what kernels
+        iterate."""
         return self._second_moment(q, xp), self._derivative_moment(q, xp), self._mean(q, xp)
 
     def of_length(self, q: Array, xp: Any) -> tuple[Array, ...]:
@@ -87,12 +96,16 @@ class Activation(ABC):
     def gap_and_slope(
         self, one: tuple[Array, ...], other: tuple[Array, ...], gap: Array, xp: Any
     ) -> tuple[Array, Array]:
-        """`output_gap` and the derivative of the new correlation by the old one, together; gaps may be off by rounding.
+        """`output_gap` and the derivative of the new correlation by the old one, together; gaps may
+        be off by rounding.
 
-        `one` and `other` are those of `of_length`, and the same object if lengths are. A family may share work here.
+        `one` and `other` are those of `of_length`, and the same object if lengths are. A family may
+        share work here.
         """
         (q1, ratio1), (q2, ratio2), gap = one, other, xp.clip(gap, 0.0, 2.0)
-        return self._output_gap(q1, q2, gap, xp), ratio1 * ratio2 * self._derivative_pair(q1, q2, gap, xp)
+        return self._output_gap(q1, q2, gap, xp), ratio1 * ratio2 * self._derivative_pair(
+            q1, q2, gap, xp
+        )
 
     def at(self, q: ArrayLike) -> "AtLength":
         """The averages of pairs of one common variance, for maps that are iterated there."""
@@ -137,10 +150,13 @@ class Activation(ABC):
 
 
 class AtLength:
-    """Averages of pairs that share one variance. Activations without closed forms keep here what depends on it alone."""
+    """Averages of pairs that share one variance. Activations without closed forms keep here what
+    depends on it alone."""
 
     def __init__(self, activation: Activation, q: Any, xp: Any):
-        self.activation, self.q, self.xp = activation, q, xp
+        self.activation = activation
+        self.q = q
+        self.xp = xp
 
     def select(self, rows: Any) -> "AtLength":
         """Some of the variances."""

@@ -1,7 +1,8 @@
 """Activations that are smooth between kinks: ELU and SELU.
 
 elu(x)  = x for x > 0,  alpha (e^x - 1) for x < 0
-selu(x) = lambda elu(x) with the alpha and lambda of Klambauer et al. 2017, whose length map has the fixed point 1
+selu(x) = lambda elu(x) with the alpha and lambda of Klambauer et al. 2017, whose length map has the
+fixed point 1
 """
 
 from dataclasses import dataclass
@@ -14,7 +15,8 @@ from orderone.theory.activations.base import AtLength
 from orderone.theory.activations.bent_pairs import BentAtLength
 from orderone.theory.activations.numeric import Numeric
 
-SELU_ALPHA, SELU_SCALE = 1.6732632423543772, 1.0507009873554805
+SELU_ALPHA = 1.6732632423543772
+SELU_SCALE = 1.0507009873554805
 
 
 @dataclass(frozen=True)
@@ -47,7 +49,14 @@ class Bent(Numeric):
 
 def elu(alpha: float = 1.0, scale: float = 1.0, name: str = "elu") -> Bent:
     """ELU; `alpha` is minus its limit on the left."""
-    return Bent(name, Elu(alpha, scale), Elu(alpha, scale, slope=True), kinks=(0.0,), alpha=alpha, scale=scale)
+    return Bent(
+        name,
+        Elu(alpha, scale),
+        Elu(alpha, scale, slope=True),
+        kinks=(0.0,),
+        alpha=alpha,
+        scale=scale,
+    )
 
 
 SELU = elu(SELU_ALPHA, SELU_SCALE, "selu")

@@ -1,19 +1,24 @@
-"""Pairs of ELU and SELU at one length, by integrating E phi'' phi'' over the gap g = 1 - c (Price's theorem, twice).
+"""Pairs of ELU and SELU at one length, by integrating E phi'' phi'' over the gap g = 1 - c (Price's
+theorem, twice).
 
     E phi'(x) phi'(y) = E phi'^2 - q I_0,      E phi(x)^2 - E phi(x) phi(y) = q [g E phi'^2 - q I_1]
 
-    I_0 = integral_0^g K(t) dt,      I_1 = integral_0^g (g - t) K(t) dt,      K = E phi''(x) phi''(y)
+    I_0 = integral_0^g K(t) dt,      I_1 = integral_0^g (g - t) K(t) dt,      K = E phi''(x)
+                                     phi''(y)
 
-phi'' is scale [alpha e^x for x < 0, and 1 - alpha times a point mass at 0], so that with s^2 = t (2 - t)
+phi'' is scale [alpha e^x for x < 0, and 1 - alpha times a point mass at 0], so that with s^2 = t (2
+- t)
 
     K / scale^2 = alpha^2 A + 2 alpha (1 - alpha) B + (1 - alpha)^2 / (2 pi q s)
     A = E[e^(x + y); x, y < 0] = e^(q (2 - t)) [Q(h) - 2 T(h, sqrt(t / (2 - t)))],      h = sqrt(q) (2 - t)
     B = erfcx(s sqrt(q / 2)) / (2 sqrt(2 pi q))
 
-Q is the upper tail of a standard normal and T is Owen's function. All of it is smooth in sqrt(t). Nothing is subtracted
-that is not small: a small gap keeps its digits. For long signals A is a sum of positive terms, with a^2 = t / (2 - t):
+Q is the upper tail of a standard normal and T is Owen's function. All of it is smooth in sqrt(t).
+Nothing is subtracted that is not small: a small gap keeps its digits. For long signals A is a sum
+of positive terms, with a^2 = t / (2 - t):
 
-    A = e^(-q (2 - t)(1 - t)) [erfcx(h / sqrt 2) / 2]^2 + integral_a^1 e^(-(u^2 - a^2) h^2 / 2) / (1 + u^2) du / pi
+    A = e^(-q (2 - t)(1 - t)) [erfcx(h / sqrt 2) / 2]^2 + integral_a^1 e^(-(u^2 - a^2) h^2 / 2) / (1
+    + u^2) du / pi
 
 Even longer ones, and negative correlations, go the way of `numeric_pairs`.
 """
@@ -29,7 +34,8 @@ from orderone.theory.activations.numeric_pairs import NumericAtLength
 from orderone.theory.activations.spectral import SMALLEST
 from orderone.theory.gaussian.panels import legendre, segments
 
-LONG, LONGEST = 12.0, 1e4  # e^(q/2) amplifies rounding from the first on; the second are too steep
+LONG = 12.0
+LONGEST = 1e4  # e^(q/2) amplifies rounding from the first on; the second are too steep
 NODES, WEIGHTS = legendre(24)
 SPLIT, SPLIT_WEIGHTS = segments(np.array([0.0, 1 / 16, 1 / 4, 1.0]), 16)
 INNER, INNER_WEIGHTS = legendre(32)
@@ -41,12 +47,18 @@ class BentAtLength(AtLength):
 
     def __init__(self, activation: Any, q: Any, xp: Any, moments: tuple[np.ndarray, np.ndarray]):
         super().__init__(activation, q, xp)
-        self.moments, self.phi = moments, activation
+        self.moments = moments
+        self.phi = activation
 
     @classmethod
     def of(cls, activation: Any, q: Any, xp: Any) -> "BentAtLength":
         lengths = np.maximum(as_numpy(q).ravel(), SMALLEST)
-        return cls(activation, q, xp, (activation.second_moment(lengths), activation.derivative_moment(lengths)))
+        return cls(
+            activation,
+            q,
+            xp,
+            (activation.second_moment(lengths), activation.derivative_moment(lengths)),
+        )
 
     def select(self, rows: Any) -> "BentAtLength":
         size, slope = (moment[rows] for moment in self.moments)
@@ -58,28 +70,43 @@ class BentAtLength(AtLength):
     def derivative_pair(self, gap: Any) -> Any:
         return self._where_known(gap, self._slope, NumericAtLength.derivative_pair)
 
-    def _gap(self, q: np.ndarray, gap: np.ndarray, size: np.ndarray, slope: np.ndarray) -> np.ndarray:
+    def _gap(
+        self, q: np.ndarray, gap: np.ndarray, size: np.ndarray, slope: np.ndarray
+    ) -> np.ndarray:
         t, curvature = self._curvatures(q, gap)
-        return q / size * gap * (slope - ((1 - t / np.where(gap > 0, gap, 1.0)[:, None]) * curvature).sum(-1))
+        return (
+            q
+            / size
+            * gap
+            * (slope - ((1 - t / np.where(gap > 0, gap, 1.0)[:, None]) * curvature).sum(-1))
+        )
 
-    def _slope(self, q: np.ndarray, gap: np.ndarray, _: np.ndarray, slope: np.ndarray) -> np.ndarray:
+    def _slope(
+        self, q: np.ndarray, gap: np.ndarray, _: np.ndarray, slope: np.ndarray
+    ) -> np.ndarray:
         return slope - self._curvatures(q, gap)[1].sum(-1)
 
     def _curvatures(self, q: np.ndarray, gap: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """t, and q K(t) dt, for the nodes of an integral from 0 to the gap in the variable sqrt(t)."""
+        """t, and q K(t) dt, for the nodes of an integral from 0 to the gap in the variable
+        sqrt(t)."""
         long = bool(len(q)) and q[0] > LONG
         nodes, weights = (SPLIT, SPLIT_WEIGHTS) if long else (NODES, WEIGHTS)
-        root, alpha = np.sqrt(gap)[:, None] * nodes, self.phi.alpha
-        t, q = root**2, q[:, None]
-        both, s = (_below_long if long else _below)(q, t), root * np.sqrt(2 - t)
+        root = np.sqrt(gap)[:, None] * nodes
+        alpha = self.phi.alpha
+        t = root**2
+        q = q[:, None]
+        both = (_below_long if long else _below)(q, t)
+        s = root * np.sqrt(2 - t)
         one = erfcx(s * np.sqrt(q / 2)) * np.sqrt(q / (8 * np.pi))
         smooth = alpha**2 * q * both + 2 * alpha * (1 - alpha) * one
         mass = (1 - alpha) ** 2 / (2 * np.pi * np.sqrt(2 - t))  # times dt / sqrt(t) = 2 d sqrt(t)
         return t, self.phi.scale**2 * (smooth * root + mass) * 2 * np.sqrt(gap)[:, None] * weights
 
     def _where_known(self, gap: Any, closed: Any, otherwise: Any) -> Any:
-        q, gaps = np.maximum(as_numpy(self.q).ravel(), SMALLEST), as_numpy(gap).ravel()
-        known, result = (q <= LONGEST) & (gaps <= 1), np.empty(len(gaps))
+        q = np.maximum(as_numpy(self.q).ravel(), SMALLEST)
+        gaps = as_numpy(gap).ravel()
+        known = (q <= LONGEST) & (gaps <= 1)
+        result = np.empty(len(gaps))
         for rows in (known & (q <= LONG), known & (q > LONG)):
             result[rows] = closed(q[rows], gaps[rows], *(moment[rows] for moment in self.moments))
         if not known.all():
@@ -95,8 +122,10 @@ def _below(q: np.ndarray, t: np.ndarray) -> np.ndarray:
 
 def _below_long(q: np.ndarray, t: np.ndarray) -> np.ndarray:
     """A, as a sum."""
-    h, square = np.sqrt(q) * (2 - t), t / (2 - t)
-    low, high = np.sqrt(square), np.minimum(np.sqrt(square + NEGLIGIBLE / h**2), 1.0)
+    h = np.sqrt(q) * (2 - t)
+    square = t / (2 - t)
+    low = np.sqrt(square)
+    high = np.minimum(np.sqrt(square + NEGLIGIBLE / h**2), 1.0)
     u = low[..., None] + (high - low)[..., None] * INNER
     terms = np.exp((square[..., None] - u**2) * (h**2 / 2)[..., None]) / (1 + u**2)
     tails = np.exp(-q * (2 - t) * (1 - t)) * (erfcx(h / np.sqrt(2)) / 2) ** 2

@@ -19,14 +19,18 @@ from orderone.theory.activations.base import Activation
 
 def erf(x: Any, xp: Any) -> Any:
     """Elementwise, from the array's own library where it has one."""
-    return xp.erf(x) if hasattr(xp, "erf") else special.erf(x)
+    if hasattr(xp, "erf"):
+        return xp.erf(x)
+    return special.erf(x)
 
 
 def arcsin_drop(k: Any, cosine: Any, gap: Any, xp: Any) -> Any:
     """arcsin(k) - arcsin(k (1 - gap)) without cancellation, where `cosine` is sqrt(1 - k^2)."""
     c = 1 - gap
     other = xp.sqrt(cosine**2 + k**2 * gap * (2 - gap))  # sqrt(1 - (k c)^2)
-    close = k * gap * (2 - gap) / xp.where(c > 0, other + c * cosine, 1 + 0 * k)  # the sine of the difference
+    close = (
+        k * gap * (2 - gap) / xp.where(c > 0, other + c * cosine, 1 + 0 * k)
+    )  # the sine of the difference
     far = xp.atan2(k, cosine) - xp.atan2(k * c, other)
     return xp.where(c > 0, xp.atan2(close, other * cosine + k**2 * c), far)
 
@@ -72,11 +76,16 @@ class Erf(Activation):
     def gap_and_slope(
         self, one: tuple[Array, ...], other: tuple[Array, ...], gap: Array, xp: Any
     ) -> tuple[Array, Array]:
-        """Lengths that differ leave as many digits of the gap as arcsin does; a common one leaves all."""
+        """Lengths that differ leave as many digits of the gap as arcsin does; a common one leaves
+        all."""
         k, scale = (first * second for first, second in zip(one, other, strict=True))
         sine = k * (1 - gap)
         cosine = xp.sqrt(1 - sine * sine)
-        if one is other:  # tan of half the difference of two angles: that of their sines by the sum of their cosines
+        if (
+            one is other
+            # tan of half the difference of two angles: that of their sines by the sum of their
+            # cosines
+        ):
             new = xp.atan(k * gap / (xp.sqrt(1 - k * k) + cosine))
             new *= 2 * scale
         else:
@@ -88,8 +97,11 @@ class Erf(Activation):
 
 def _sides(q1: Any, q2: Any, xp: Any) -> tuple[Any, Any]:
     """k and sqrt(1 - k^2)."""
-    share1, share2 = q1 / (0.5 + q1), q2 / (0.5 + q2)
-    return xp.sqrt(share1) * xp.sqrt(share2), xp.sqrt(0.5 / (0.5 + q1) + share1 * (0.5 / (0.5 + q2)))
+    share1 = q1 / (0.5 + q1)
+    share2 = q2 / (0.5 + q2)
+    return xp.sqrt(share1) * xp.sqrt(share2), xp.sqrt(
+        0.5 / (0.5 + q1) + share1 * (0.5 / (0.5 + q2))
+    )
 
 
 ERF = Erf("erf")

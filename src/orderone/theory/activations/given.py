@@ -1,6 +1,8 @@
-"""Any callable as an activation: a numpy function, a lambda, a function of one number, or one of torch.
+"""Any callable as an activation: a numpy function, a lambda, a function of one number, or one of
+torch.
 
-Kinks, jumps and singular points are found, and the slope is taken from polynomials on pieces, unless it is given.
+Kinks, jumps and singular points are found, and the slope is taken from polynomials on pieces,
+unless it is given.
 """
 
 from dataclasses import dataclass
@@ -38,27 +40,36 @@ class Slope:
         pieces = _pieces(self.f, reach, self.kinks)
         if pieces is None:
             raise ValueError(
-                f"activation: expected a function that can be differentiated up to {reach:g}; {self.f.f!r} varies too fast "
-                "there; give its derivative as well"
+                f"activation: expected a function that can be differentiated up to {reach:g};"
+                f" {self.f.f!r} varies too fast there; give its derivative as well"
             )
         return pieces.slope(x)
 
 
 def from_callable(f: Any, derivative: Any = None, kinks: ArrayLike = ()) -> Numeric:
-    """An activation from a function of arrays, and its derivative if it is known; `kinks` beyond those that are found."""
+    """An activation from a function of arrays, and its derivative if it is known; `kinks` beyond
+    those that are found."""
     value = readable(f, "activation")
     found = _pieces(value, 16.0, _finite(kinks))
     if found is None:
-        raise ValueError(f"activation: expected a function that is smooth between kinks; {f!r} varies everywhere")
-    slope = Slope(value, found.kinks) if derivative is None else readable(derivative, "derivative")
+        raise ValueError(
+            f"activation: expected a function that is smooth between kinks; {f!r} varies everywhere"
+        )
+    if derivative is None:
+        slope = Slope(value, found.kinks)
+    else:
+        slope = readable(derivative, "derivative")
     name = getattr(f, "__name__", type(f).__name__)
     parts = (name, value, slope, found.kinks)
-    return GivenWithJumps(*parts, jumps=found.jumps) if any(found.jumps) else Given(*parts)
+    if any(found.jumps):
+        return GivenWithJumps(*parts, jumps=found.jumps)
+    return Given(*parts)
 
 
 @dataclass(frozen=True)
 class Given(Numeric):
-    """Cut where the polynomials on pieces end. Averages that do not exist, at a pole for example, are infinite."""
+    """Cut where the polynomials on pieces end. Averages that do not exist, at a pole for example,
+    are infinite."""
 
     def _pair(self, q1: Any, q2: Any, gap: Any, xp: Any) -> Any:
         return self._pairwise(Pairs.pair, q1, q2, gap, xp)
@@ -69,29 +80,38 @@ class Given(Numeric):
             return np.full(np.shape(q), np.inf)
         flat = np.maximum(np.ravel(q), SHORTEST)
         high = float(flat.max())
-        found, exact = self._resolved(high), flat <= self.exact_up_to()
-        if found is None and exact.any() and not exact.all():  # longer signals must not spoil the others
+        found = self._resolved(high)
+        exact = flat <= self.exact_up_to()
+        if (
+            found is None and exact.any() and not exact.all()
+        ):  # longer signals must not spoil the others
             result = np.empty(len(flat))
-            result[exact], result[~exact] = self.average(f, flat[exact]), self.average(f, flat[~exact])
+            result[exact] = self.average(f, flat[exact])
+            result[~exact] = self.average(f, flat[~exact])
             return result.reshape(np.shape(q))
         if found is None or not found.singular:
             return super().average(f, q)
         left_out = self._left_out(f, found)
         points = np.concatenate([self.cuts(high), ends(left_out)])
-        rest = average(Blunt(f, left_out), flat, None, points) + point_masses(left_out, np.sqrt(flat))
+        rest = average(Blunt(f, left_out), flat, None, points) + point_masses(
+            left_out, np.sqrt(flat)
+        )
         return rest.reshape(np.shape(q))
 
     def cuts(self, q: float) -> np.ndarray:
         found = self._resolved(q)
         if found is None:
-            return np.concatenate([super().cuts(q), np.linspace(-REACH, REACH, UNRESOLVED) * np.sqrt(q)])
+            return np.concatenate(
+                [super().cuts(q), np.linspace(-REACH, REACH, UNRESOLVED) * np.sqrt(q)]
+            )
         return np.concatenate([found.ends, found.kinks])
 
     def slope_is_rough(self, q: float) -> bool:
         return any(np.isinf(tip.mass) for tip in self._left_out(self.slope, self._resolved(q)))
 
     def plane_points(self, q: float) -> np.ndarray:
-        found, points = self._resolved(q), self.cuts(q)
+        found = self._resolved(q)
+        points = self.cuts(q)
         if found is None or not found.singular:
             return points
         at = np.array(found.singular)[:, None]
@@ -103,10 +123,14 @@ class Given(Numeric):
 
     def _left_out(self, f: Values, found: Piecewise | None) -> tuple[Tip, ...]:
         nearest = SLOPES_FROM if isinstance(getattr(f, "f", f), Slope) else NEAREST
-        return _tips(f, found.singular, nearest) if found is not None else ()
+        if found is not None:
+            return _tips(f, found.singular, nearest)
+        return ()
 
     def _resolved(self, q: float) -> Piecewise | None:
-        return _pieces(self.value, float(2.0 ** np.ceil(np.log2(max(REACH * np.sqrt(q), 1.0)))), self.kinks)
+        return _pieces(
+            self.value, float(2.0 ** np.ceil(np.log2(max(REACH * np.sqrt(q), 1.0)))), self.kinks
+        )
 
 
 @dataclass(frozen=True)
@@ -115,7 +139,9 @@ class GivenWithJumps(Given, Jumping):
 
 
 def _finite(kinks: ArrayLike) -> tuple[float, ...]:
-    return tuple(map(float, finite(kinks, "kinks"))) if np.size(kinks) else ()
+    if np.size(kinks):
+        return tuple(map(float, finite(kinks, "kinks")))
+    return ()
 
 
 @lru_cache(maxsize=256)
@@ -126,12 +152,15 @@ def _pieces(f: Vectorised, reach: float, kinks: tuple[float, ...]) -> Piecewise 
 @lru_cache(maxsize=256)
 def _exact_up_to(phi: Given) -> float:
     """By bisection over powers of 4."""
-    resolved, lost = 0, 30
+    resolved = 0
+    lost = 30
     if phi._resolved(4.0**lost) is not None:
         return np.inf
     while lost > resolved + 1:
         middle = (resolved + lost) // 2
-        resolved, lost = (middle, lost) if phi._resolved(4.0**middle) is not None else (resolved, middle)
+        resolved, lost = (
+            (middle, lost) if phi._resolved(4.0**middle) is not None else (resolved, middle)
+        )
     return 4.0**resolved
 
 

@@ -1,17 +1,19 @@
 """Hard tanh, clipped at -1 and 1, in closed form (Rosenbaum 1961; Owen 1956).
 
-With h = 1 / sqrt(q1), k = 1 / sqrt(q2), Q the upper tail of a standard normal, and for correlation c
+With h = 1 / sqrt(q1), k = 1 / sqrt(q2), Q the upper tail of a standard normal, and for correlation
+c
 
     U(c) = P(X > h, Y > k) = [Q(h) + Q(k)] / 2 - T(h, (k - c h) / (h s)) - T(k, (h - c k) / (k s)),    s = sqrt(1 - c^2)
-    M(c) = E (X - h)_+ (Y - k)_+ = (c + h k) U - h n(k) Q((h - c k) / s) - k n(h) Q((k - c h) / s) + s^2 n(h, k; c)
+    M(c) = E (X - h)_+ (Y - k)_+ = (c + h k) U - h n(k) Q((h - c k) / s) - k n(h) Q((k - c h) / s) +
+    s^2 n(h, k; c)
 
 where T is Owen's function and n the normal density, in one or two dimensions,
 
     E phi'(x) phi'(y) = 1 - 2 Q(h) - 2 Q(k) + 2 [U(c) + U(-c)]
     E phi(x) phi(y)   = sqrt(q1 q2) { c [1 - 2 Q(h) - 2 Q(k)] + 2 [M(c) - M(-c)] }
 
-For c close to 1 the difference E phi^2 - E phi phi is the integral of the slope (Price), which subtracts nothing; the slope
-is smooth in sqrt(gap) as long as that is small beside h.
+For c close to 1 the difference E phi^2 - E phi phi is the integral of the slope (Price), which
+subtracts nothing; the slope is smooth in sqrt(gap) as long as that is small beside h.
 """
 
 from dataclasses import dataclass
@@ -28,7 +30,8 @@ from orderone.theory.activations.numeric import Numeric
 
 FAR = 1e-3  # gaps from here on leave the difference of two closed forms twelve digits
 SMOOTH = 0.1  # of h: square roots of gaps up to here see no second kink
-NODES, WEIGHTS = (np.polynomial.legendre.leggauss(16)[0] + 1) / 2, np.polynomial.legendre.leggauss(16)[1] / 2
+NODES = (np.polynomial.legendre.leggauss(16)[0] + 1) / 2
+WEIGHTS = np.polynomial.legendre.leggauss(16)[1] / 2
 LONG = 1e3  # from here on the closed forms are small differences of large terms
 SMALLEST = 1e-300  # lengths below have the law of the identity as well
 
@@ -90,13 +93,19 @@ def _second_moment(q: Array) -> Array:
 
 def _above(h: Array, k: Array, gap: Array) -> tuple[Array, Array]:
     """U and M."""
-    c, square = 1 - gap, gap * (2 - gap)
+    c = 1 - gap
+    square = gap * (2 - gap)
     s = np.sqrt(square)
-    x, y = ((k - h) + gap * h, (h - k) + gap * k)  # k - c h and h - c k
+    x = (k - h) + gap * h
+    y = (h - k) + gap * k  # k - c h and h - c k
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-        a, b = (np.where(s > 0, z / s, np.where(z == 0, 0.0, np.copysign(np.inf, z))) for z in (x, y))
+        a, b = (
+            np.where(s > 0, z / s, np.where(z == 0, 0.0, np.copysign(np.inf, z))) for z in (x, y)
+        )
         U = (_tail(h) + _tail(k)) / 2 - owens_t(h, a / h) - owens_t(k, b / k)
-        spread = s * np.exp(-(h * h) / 2 - a * a / 2) / (2 * np.pi)  # s^2 times the density at (h, k)
+        spread = (
+            s * np.exp(-(h * h) / 2 - a * a / 2) / (2 * np.pi)
+        )  # s^2 times the density at (h, k)
     M = (c + h * k) * U - h * _density(k) * _tail(b) - k * _density(h) * _tail(a) + spread
     return U, M
 
@@ -107,17 +116,21 @@ def _both_inside(h: Array, k: Array, gap: Array) -> Array:
 
 
 def _far(q1: Array, q2: Array, gap: Array) -> Array:
-    h, k = _threshold(q1), _threshold(q2)
+    h = _threshold(q1)
+    k = _threshold(q2)
     tails = 1 - 2 * _tail(h) - 2 * _tail(k)
     inner = (1 - gap) * tails + 2 * (_above(h, k, gap)[1] - _above(h, k, 2 - gap)[1])
-    return np.clip(1 - inner / (h * np.sqrt(_second_moment(q1)) * k * np.sqrt(_second_moment(q2))), 0, 2)
+    return np.clip(
+        1 - inner / (h * np.sqrt(_second_moment(q1)) * k * np.sqrt(_second_moment(q2))), 0, 2
+    )
 
 
 def _near(q: Array, gap: Array) -> Array:
     """q times the integral of the slope over gaps, in the variable sqrt(gap)."""
     if not q.size:
         return q
-    h, root = _threshold(q)[:, None], np.sqrt(gap)[:, None]
+    h = _threshold(q)[:, None]
+    root = np.sqrt(gap)[:, None]
     slopes = _both_inside(*np.broadcast_arrays(h, h, (root * NODES) ** 2))
     return gap * (slopes @ (2 * NODES * WEIGHTS)) * q / _second_moment(q)
 

@@ -1,6 +1,8 @@
-"""Activations that jump. A jump of height J at t makes the slope a point mass there: E phi'(x)^2 is infinite, and
+"""Activations that jump. A jump of height J at t makes the slope a point mass there: E phi'(x)^2 is
+infinite, and
 
-    E phi'(x) phi'(y) = E s(x) s(y) + sum_tu J_t J_u p(t, u) + sum_t J_t [p1(t) E(s(y) at x = t) + p2(t) E(s(x) at y = t)]
+    E phi'(x) phi'(y) = E s(x) s(y) + sum_tu J_t J_u p(t, u) + sum_t J_t [p1(t) E(s(y) at x = t) +
+    p2(t) E(s(x) at y = t)]
 
 where s is the slope between the jumps and p, p1, p2 are the densities of (x, y), of x and of y.
 """
@@ -26,8 +28,10 @@ class Jumping(Numeric):
         return np.full(np.shape(q), np.inf)
 
     def point_masses(self, q1: float, q2: float, gap: float) -> float:
-        at, height = np.array(self.kinks), np.array(self.jumps)
-        a, b = at / np.sqrt(q1), at / np.sqrt(q2)
+        at = np.array(self.kinks)
+        height = np.array(self.jumps)
+        a = at / np.sqrt(q1)
+        b = at / np.sqrt(q2)
         variance = max(gap * (2 - gap), SMALLEST)
         distance = np.minimum(((a[:, None] - b) ** 2 + 2 * gap * a[:, None] * b) / variance, 1500)
         both = height @ np.exp(-distance / 2) @ height / (2 * np.pi * np.sqrt(q1 * q2 * variance))
@@ -35,7 +39,8 @@ class Jumping(Numeric):
 
     def _one(self, a: np.ndarray, height: np.ndarray, q1: float, q2: float, gap: float) -> float:
         """x jumps, y has its smooth slope; a = t / sqrt(q1)."""
-        mean, spread = np.sqrt(q2) * (1 - gap) * a[:, None], np.sqrt(q2 * max(gap * (2 - gap), SMALLEST))
+        mean = np.sqrt(q2) * (1 - gap) * a[:, None]
+        spread = np.sqrt(q2 * max(gap * (2 - gap), SMALLEST))
         z, weights = cut_line(np.clip((self.cuts(q2) - mean) / spread, -1e9, 1e9), ORDER)
         slopes = (self.slope(mean + spread * z) * weights).sum(axis=-1)
         return float(height * density(a) / np.sqrt(q1) @ slopes)

@@ -87,8 +87,11 @@ class Numeric(Spectral):
     def series(self, q: np.ndarray) -> Series:
         low, high = _range(q)
         square = Square(self.value, self.parity != 0)
-        order, moment = _smooth_order(self, square, low, high), self.average(square, q)
-        return series(self.value, self.parity, q, (moment, self.slope_moment(q)), order, self.cuts(high))
+        order = _smooth_order(self, square, low, high)
+        moment = self.average(square, q)
+        return series(
+            self.value, self.parity, q, (moment, self.slope_moment(q)), order, self.cuts(high)
+        )
 
     def slope_moment(self, q: np.ndarray) -> np.ndarray:
         return self.average(Square(self.slope, self.parity != 0), q)
@@ -119,7 +122,8 @@ def _elementwise(f: Values, x: Array) -> Array:
 
 
 def _range(q: np.ndarray) -> tuple[float, float]:
-    """Powers around all of q, so that neighbouring problems share what is known of a function; near 0 nothing changes."""
+    """Powers around all of q, so that neighbouring problems share what is known of a function; near
+    0 nothing changes."""
     high = float(2.0 ** min(np.ceil(np.log2(max(float(q.max()), SMALLEST))), 1023))
     low = float(64.0 ** np.floor(np.log2(max(float(q.min()), 1e-12)) / 6))
     return min(low, high / 2), high
@@ -127,9 +131,13 @@ def _range(q: np.ndarray) -> tuple[float, float]:
 
 @lru_cache(maxsize=1024)
 def _plane_cuts(phi: Numeric, q: float) -> Cuts:
-    kinks, every, lengths = np.array(phi.kinks, float), phi.plane_points(q), np.array([q, q / 1.7, q / 3])
+    kinks = np.array(phi.kinks, float)
+    every = phi.plane_points(q)
+    lengths = np.array([q, q / 1.7, q / 3])
     for f in (phi.value, phi.slope):
-        coarse, fine = (average(Square(f, False), lengths, None, points) for points in (kinks, every))
+        coarse, fine = (
+            average(Square(f, False), lengths, None, points) for points in (kinks, every)
+        )
         if not np.all(np.abs(coarse - fine) <= ENOUGH * np.abs(fine)):
             return Cuts(kinks, every)
     return Cuts(kinks, np.empty(0))

@@ -1,13 +1,15 @@
-"""Activations with one slope on each side of zero: linear, ReLU, leaky and shaped ReLU, and the absolute value.
+"""Activations with one slope on each side of zero: linear, ReLU, leaky and shaped ReLU, and the
+absolute value.
 
     phi(x) = right max(x, 0) + left min(x, 0) = A x + B abs(x),   A = (right + left) / 2,   B = (right - left) / 2
 
-    E phi(x) phi(y)   = sqrt(q1 q2) [A^2 c + B^2 K(c)],    K(c) = c + (2 / pi) (sin t - t cos t),   c = cos t
+    E phi(x) phi(y)   = sqrt(q1 q2) [A^2 c + B^2 K(c)],    K(c) = c + (2 / pi) (sin t - t cos t),
+                                                           c = cos t
     E phi'(x) phi'(y) = A^2 + B^2 (1 - 2 t / pi)
 
-K is the arc-cosine kernel of order one (Cho & Saul 2009) for the absolute value; S3 (B.4) is the same for ReLU. The maps
-scale with the lengths, so the correlation never depends on them. Shaped ReLU: right, left = 1 + c_plus, c_minus over a
-power of the width, S3 (2.5).
+K is the arc-cosine kernel of order one (Cho & Saul 2009) for the absolute value; S3 (B.4) is the
+same for ReLU. The maps scale with the lengths, so the correlation never depends on them. Shaped
+ReLU: right, left = 1 + c_plus, c_minus over a power of the width, S3 (2.5).
 """
 
 import math
@@ -67,7 +69,10 @@ class PiecewiseLinear(Activation):
         return xp.sqrt(q1) * xp.sqrt(q2) * kernel
 
     def _derivative_pair(self, q1: Any, q2: Any, gap: Any, xp: Any) -> Any:
-        bend = 0 * gap if self.even == 0 else self.even**2 * (2 / math.pi) * angle(gap, xp)
+        if self.even == 0:
+            bend = 0 * gap
+        else:
+            bend = self.even**2 * (2 / math.pi) * angle(gap, xp)
         return self.slope - bend + 0 * q1 + 0 * q2
 
     def _drop(self, q1: Any, q2: Any, gap: Any, xp: Any) -> Any:
@@ -84,10 +89,13 @@ class PiecewiseLinear(Activation):
     def gap_and_slope(
         self, one: tuple[Array, ...], other: tuple[Array, ...], gap: Array, xp: Any
     ) -> tuple[Array, Array]:
-        """Both from one angle. Rounding leaves a gap within sqrt(gap) units of the last place, of either sign."""
+        """Both from one angle. Rounding leaves a gap within sqrt(gap) units of the last place, of
+        either sign."""
         if self.even == 0 or self.slope == 0:
             return gap, xp.ones_like(gap)
-        weight, c, sine = 2 / math.pi * self.even**2 / self.slope, 1 - gap, xp.sqrt(xp.abs(gap * (2 - gap)))
+        weight = 2 / math.pi * self.even**2 / self.slope
+        c = 1 - gap
+        sine = xp.sqrt(xp.abs(gap * (2 - gap)))
         theta = xp.atan2(sine, c)
         theta *= weight  # in place: arrays that stay in the cache are half of the speed
         sine *= weight
@@ -97,7 +105,9 @@ class PiecewiseLinear(Activation):
 
     def _excess(self, gap: Any, xp: Any) -> Any:
         """B^2 (K(c) - c)."""
-        return 0 * gap if self.even == 0 else self.even**2 * (2 / math.pi) * segment(gap, xp)
+        if self.even == 0:
+            return 0 * gap
+        return self.even**2 * (2 / math.pi) * segment(gap, xp)
 
 
 LINEAR = PiecewiseLinear("linear", 1.0, 1.0)
@@ -113,6 +123,7 @@ def leaky_relu(slope: float = 0.01) -> PiecewiseLinear:
 def shaped_relu(
     c_plus: float = 0.0, c_minus: float = -1.0, width: float = 100.0, power: float = 0.5
 ) -> PiecewiseLinear:
-    """ReLU bent towards the identity, more so the wider the network: slopes 1 + c width^-power, S3 (2.5)."""
+    """ReLU bent towards the identity, more so the wider the network: slopes 1 + c width^-power, S3
+    (2.5)."""
     width = real(width, "width", above=0)
     return PiecewiseLinear("shaped-relu", 1 + c_plus / width**power, 1 + c_minus / width**power)

@@ -1,6 +1,7 @@
 """Polynomials, whose Hermite series ends: phi(x) = c_0 + c_1 x + ... + c_d x^d.
 
-phi(sqrt(q) z) = sum_k a_k(q) He_k(z) / sqrt(k!),    a_k(q) = sqrt(k!) sum_j c_{k+2j} q^{(k+2j)/2} (k+2j)! / (2^j j! k!)
+phi(sqrt(q) z) = sum_k a_k(q) He_k(z) / sqrt(k!),    a_k(q) = sqrt(k!) sum_j c_{k+2j} q^{(k+2j)/2}
+                                                     (k+2j)! / (2^j j! k!)
 E phi(x) phi(y) = sum_k a_k(q1) a_k(q2) c^k          for correlation c (Mehler)
 """
 
@@ -35,7 +36,8 @@ class Powers:
 
 @dataclass(frozen=True)
 class Polynomial(Numeric):
-    """Its moments are sums of those of a Gaussian, E x^2n = (2n - 1)!! q^n, and pairs finite sums: no quadrature."""
+    """Its moments are sums of those of a Gaussian, E x^2n = (2n - 1)!! q^n, and pairs finite sums:
+    no quadrature."""
 
     def at(self, q: ArrayLike) -> AtLength:
         xp, q = together(q=q)
@@ -46,7 +48,9 @@ class Polynomial(Numeric):
         a, b = (_series(self.slope, q) for q in (first, second))
         k = np.arange(a.shape[-1])
         with np.errstate(over="ignore", invalid="ignore"):
-            return like(np.nan_to_num((a * b * (1 - gaps[..., None]) ** k).sum(-1), nan=np.inf), gap, xp)
+            return like(
+                np.nan_to_num((a * b * (1 - gaps[..., None]) ** k).sum(-1), nan=np.inf), gap, xp
+            )
 
     def _output_gap(self, q1: Any, q2: Any, gap: Any, xp: Any) -> Any:
         """Unequal lengths, and what correlation loses: nothing is subtracted."""
@@ -78,7 +82,9 @@ def _unit_series(phi: Any, q: Array) -> Array:
     powers = [n for n, c in enumerate(phi.coefficients) if c] or [0]
     root = np.sqrt(np.maximum(q, SMALLEST))
     n = np.arange(len(phi.coefficients)) - np.where(root > 1, powers[-1], powers[0])[..., None]
-    terms = np.where(np.array(phi.coefficients) == 0, 0.0, root[..., None] ** np.where(phi.coefficients, n, 0))
+    terms = np.where(
+        np.array(phi.coefficients) == 0, 0.0, root[..., None] ** np.where(phi.coefficients, n, 0)
+    )
     a = (terms * phi.coefficients) @ _hermite(len(phi.coefficients))
     size = np.sqrt((a**2).sum(-1, keepdims=True))
     return a / np.where(size > 0, size, 1)
@@ -90,7 +96,9 @@ def _hermite(size: int) -> Array:
     for n in range(size):
         for j in range(n // 2 + 1):
             k = n - 2 * j
-            result[n, k] = factorial(n) / (2**j * factorial(j) * factorial(k)) * np.sqrt(float(factorial(k)))
+            result[n, k] = (
+                factorial(n) / (2**j * factorial(j) * factorial(k)) * np.sqrt(float(factorial(k)))
+            )
     return result
 
 

@@ -1,4 +1,5 @@
-"""Activations by name. A family with parameters takes them in brackets: "leaky-relu(0.2)", "shaped-relu(0, -1, 100)"."""
+"""Activations by name. A family with parameters takes them in brackets: "leaky-relu(0.2)",
+"shaped-relu(0, -1, 100)"."""
 
 import math
 import re
@@ -29,7 +30,13 @@ FAMILIES: dict[str, Callable[..., Activation]] = {
     "elu": elu,
     "polynomial": polynomial,
 }
-ALIASES = {"identity": "linear", "hardtanh": "hard-tanh", "htanh": "hard-tanh", "swish": "silu", "sine": "sin"}
+ALIASES = {
+    "identity": "linear",
+    "hardtanh": "hard-tanh",
+    "htanh": "hard-tanh",
+    "swish": "silu",
+    "sine": "sin",
+}
 
 
 def names() -> tuple[str, ...]:
@@ -49,10 +56,14 @@ def get(activation: Any, derivative: Any = None, kinks: ArrayLike = ()) -> Activ
     if callable(activation):
         return from_callable(activation, derivative, kinks)
     if derivative is not None:
-        raise ValueError(f"derivative: expected none beside the name {activation!r}; give the function itself")
+        raise ValueError(
+            f"derivative: expected none beside the name {activation!r}; give the function itself"
+        )
     word, numbers = _parts(activation)
     name = one_of(ALIASES.get(word, word), names(), "activation")
-    return _member(name, numbers) if name in FAMILIES else _only(name, numbers)
+    if name in FAMILIES:
+        return _member(name, numbers)
+    return _only(name, numbers)
 
 
 def _member(name: str, numbers: list[float]) -> Activation:
@@ -65,14 +76,18 @@ def _member(name: str, numbers: list[float]) -> Activation:
 def _only(name: str, numbers: list[float]) -> Activation:
     if numbers:
         raise ValueError(
-            f"activation: {name} takes no numbers; got {numbers}; give them to one of {', '.join(FAMILIES)}"
+            f"activation: {name} takes no numbers; got {numbers}; give them to one of"
+            f" {', '.join(FAMILIES)}"
         )
     return FIXED[name]
 
 
 def _parts(text: Any) -> tuple[Any, list[float]]:
     """A name as it is listed, and the numbers in brackets behind it."""
-    match = re.fullmatch(r"\s*([\w -]+?)\s*(?:\((.*)\))?\s*", text) if isinstance(text, str) else None
+    if isinstance(text, str):
+        match = re.fullmatch(r"\s*([\w -]+?)\s*(?:\((.*)\))?\s*", text)
+    else:
+        match = None
     if match is None:
         return text, []
     word = match[1].lower().replace("_", "-").replace(" ", "-")
@@ -81,5 +96,7 @@ def _parts(text: Any) -> tuple[Any, list[float]]:
     except ValueError:
         numbers = [math.nan]
     if not all(map(math.isfinite, numbers)):
-        raise ValueError(f"activation: expected numbers in brackets, as in 'leaky-relu(0.2)'; got {text!r}")
+        raise ValueError(
+            f"activation: expected numbers in brackets, as in 'leaky-relu(0.2)'; got {text!r}"
+        )
     return word, numbers

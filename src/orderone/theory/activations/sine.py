@@ -37,7 +37,9 @@ class Sine(Activation):
     def _pair(self, q1: Any, q2: Any, gap: Any, xp: Any) -> Any:
         same, opposite, k = _waves(q1, q2, gap, xp)
         direct = (same - opposite) / 2
-        return xp.where(xp.abs(k) < 0.5, xp.exp(-q1 / 2 - q2 / 2) * xp.sinh(xp.clip(k, -1, 1)), direct)
+        return xp.where(
+            xp.abs(k) < 0.5, xp.exp(-q1 / 2 - q2 / 2) * xp.sinh(xp.clip(k, -1, 1)), direct
+        )
 
     def _derivative_pair(self, q1: Any, q2: Any, gap: Any, xp: Any) -> Any:
         same, opposite, _ = _waves(q1, q2, gap, xp)
@@ -50,10 +52,15 @@ class Sine(Activation):
 
 
 def _waves(q1: Any, q2: Any, gap: Any, xp: Any) -> tuple[Any, Any, Any]:
-    """exp(k - (q1 + q2)/2), exp(-k - (q1 + q2)/2), k; the exponents as sums of squares, so that equal lengths are exact."""
+    """exp(k - (q1 + q2)/2), exp(-k - (q1 + q2)/2), k; the exponents as sums of squares, so that
+    equal lengths are exact."""
     root = xp.sqrt(q1) * xp.sqrt(q2)
     unequal = (xp.sqrt(q1) - xp.sqrt(q2)) ** 2 / 2
-    return xp.exp(-unequal - root * gap), xp.exp(-unequal / 2 - root * (1 - gap / 2)) ** 2, root * (1 - gap)
+    return (
+        xp.exp(-unequal - root * gap),
+        xp.exp(-unequal / 2 - root * (1 - gap / 2)) ** 2,
+        root * (1 - gap),
+    )
 
 
 SIN = Sine("sin")

@@ -1,6 +1,8 @@
-"""Smooth activations without closed forms: tanh, sigmoid, SiLU and softplus, which are all made of the logistic function.
+"""Smooth activations without closed forms: tanh, sigmoid, SiLU and softplus, which are all made of
+the logistic function.
 
-sigmoid(x) = 1 / (1 + e^-x),   tanh(x) = 2 sigmoid(2x) - 1,   silu(x) = x sigmoid(x),   softplus(x) = log(1 + e^x)
+sigmoid(x) = 1 / (1 + e^-x),   tanh(x) = 2 sigmoid(2x) - 1,   silu(x) = x sigmoid(x),   softplus(x)
+                               = log(1 + e^x)
 """
 
 import numpy as np

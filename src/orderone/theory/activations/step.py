@@ -1,8 +1,11 @@
-"""The step function, phi(x) = 1 for x > 0 and 0 for x < 0: a jump, so its derivative is a point mass.
+"""The step function, phi(x) = 1 for x > 0 and 0 for x < 0: a jump, so its derivative is a point
+mass.
 
-E phi(x) phi(y)   = 1/2 - t / (2 pi),    cos t = c          the arc-cosine kernel of order zero (Cho & Saul 2009)
+E phi(x) phi(y)   = 1/2 - t / (2 pi),    cos t = c          the arc-cosine kernel of order zero (Cho
+                                         & Saul 2009)
 E phi'(x) phi'(y) = 1 / (2 pi sqrt(q1 q2) sin t)            the density of (x, y) at the origin
-E phi'(x)^2       = inf                                     chi_1 is infinite: two inputs always drift apart
+E phi'(x)^2       = inf                                     chi_1 is infinite: two inputs always
+                  drift apart
 """
 
 import math
@@ -42,7 +45,9 @@ class Step(Activation):
     def _derivative_pair(self, q1: Any, q2: Any, gap: Any, xp: Any) -> Any:
         density = xp.sqrt(q1) * xp.sqrt(q2) * sine(gap, xp)
         return xp.where(
-            density > 0, 0.5 / math.pi / xp.where(density > 0, density, 1 + 0 * density), math.inf + 0 * density
+            density > 0,
+            0.5 / math.pi / xp.where(density > 0, density, 1 + 0 * density),
+            math.inf + 0 * density,
         )
 
     def _drop(self, q1: Any, q2: Any, gap: Any, xp: Any) -> Any:

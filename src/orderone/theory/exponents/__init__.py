@@ -1,4 +1,5 @@
-"""Exponents of width: abc-parameterizations, what they predict, when they are stable, and which are the same (S0)."""
+"""Exponents of width: abc-parameterizations, what they predict, when they are stable, and which are
+the same (S0)."""
 
 from orderone.theory.exponents.alignment import Alignment, read_alignment
 from orderone.theory.exponents.attention import Attention

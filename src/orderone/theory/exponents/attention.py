@@ -1,17 +1,22 @@
-"""Attention: the one place where a product of two activations is summed over a dimension that may grow.
+"""Attention: the one place where a product of two activations is summed over a dimension that may
+grow.
 
-    s = d_H^{-power} sum_i q_i k_i,   d_H = Theta(n^growth),   H d_H = Theta(n)                S0 section 2
+    s = d_H^{-power} sum_i q_i k_i,   d_H = Theta(n^growth),   H d_H = Theta(n)                S0
+                                      section 2
 
-Query, key, value and output matrices all have fan-in Theta(n) (the output's is H d_H; erratum S0.12: the number of heads
-need not grow), so the exponents of the role `hidden` keep them stable. (With SGD, growing heads and power 1, gradients of
-W_q and W_k carry an extra n^{-growth (power - 1/2)}: stable, if less than the most.) Only the score is new:
+Query, key, value and output matrices all have fan-in Theta(n) (the output's is H d_H; erratum
+S0.12: the number of heads need not grow), so the exponents of the role `hidden` keep them stable.
+(With SGD, growing heads and power 1, gradients of W_q and W_k carry an extra n^{-growth (power -
+1/2)}: stable, if less than the most.) Only the score is new:
 
     at initialization q and k are independent:     s  = n^{growth (1/2 - power)} q k
-    in training their changes line up, by kappa:   ds = n^{growth (kappa - power)} (q dk + k dq),  1/2 <= kappa <= 1
+    in training their changes line up, by kappa:   ds = n^{growth (kappa - power)} (q dk + k dq),
+                                                   1/2 <= kappa <= 1
 
-so 1/sqrt(d_H) is right at initialization and for heads of fixed size, and 1/d_H is needed when heads grow and queries and
-keys align (kappa = 1, taken from alpha of `hidden`), unless they move less and less. QK-norm fixes the sizes of q and k,
-not the angle between them: |s| <= d_H^{1 - power} is all that it adds, so a growing head still needs power = 1.
+so 1/sqrt(d_H) is right at initialization and for heads of fixed size, and 1/d_H is needed when
+heads grow and queries and keys align (kappa = 1, taken from alpha of `hidden`), unless they move
+less and less. QK-norm fixes the sizes of q and k, not the angle between them: |s| <= d_H^{1 -
+power} is all that it adds, so a growing head still needs power = 1.
 """
 
 from dataclasses import dataclass
@@ -27,7 +32,8 @@ from orderone.theory.exponents.sizes import rms
 
 @dataclass(frozen=True, init=False)
 class Attention:
-    """Scores divided by d_H^power, with d_H = n^growth: growth 0 if the number of heads grows, 1 if their size does."""
+    """Scores divided by d_H^power, with d_H = n^growth: growth 0 if the number of heads grows, 1 if
+    their size does."""
 
     power: Fraction
     growth: Fraction
@@ -38,7 +44,10 @@ class Attention:
         object.__setattr__(self, "growth", exact(growth, "growth"))
         object.__setattr__(self, "qk_norm", qk_norm)
         if not 0 <= self.growth <= 1:
-            raise ValueError(f"growth: a head cannot shrink or outgrow the width; expected 0 to 1, got {self.growth}")
+            raise ValueError(
+                "growth: a head cannot shrink or outgrow the width; expected 0 to 1, got"
+                f" {self.growth}"
+            )
 
     def rms(
         self,
@@ -50,23 +59,39 @@ class Attention:
         norm: bool = False,
     ) -> Exponents:
         """Exponents of q, k, the scores s and, at the rates p.c, of the changes Δq, Δk and Δs."""
-        align, size = read_alignment(alignment), self._size(read_rule(p))
-        sizes = rms(p, depth, norm or self.qk_norm, training=True, optimizer=optimizer, alignment=align)
-        outputs = range(2, count(depth, "depth") + 2)  # queries and keys are outputs of hidden layers
+        align = read_alignment(alignment)
+        size = self._size(read_rule(p))
+        sizes = rms(
+            p, depth, norm or self.qk_norm, training=True, optimizer=optimizer, alignment=align
+        )
+        outputs = range(
+            2, count(depth, "depth") + 2
+        )  # queries and keys are outputs of hidden layers
         change = max(sizes[f"Δh{layer}"] for layer in outputs)
         score = self._aligned(align) + max(size + change, 2 * change)
-        return {"q": size, "k": size, "Δq": change, "Δk": change, "s": self.score_at_init(p), "Δs": score}
+        return {
+            "q": size,
+            "k": size,
+            "Δq": change,
+            "Δk": change,
+            "s": self.score_at_init(p),
+            "Δs": score,
+        }
 
     def score_at_init(self, p: Rule) -> Fraction:
         return self.growth * (HALF - self.power) + 2 * self._size(p)
 
     def slack(self, p: Rule, alignment: Alignment) -> Fraction:
-        """By how much the change of queries and keys could outgrow order one before their scores grow."""
+        """By how much the change of queries and keys could outgrow order one before their scores
+        grow."""
         return -self._aligned(alignment) - self._size(p)
 
     def smallest_power(self, alignment: GivenAlignment = "full") -> Fraction:
-        """The smallest power of d_H that keeps order-one queries and keys from making scores grow."""
-        return max(HALF, read_alignment(alignment).alpha["hidden"]) if self.growth else ZERO
+        """The smallest power of d_H that keeps order-one queries and keys from making scores
+        grow."""
+        if self.growth:
+            return max(HALF, read_alignment(alignment).alpha["hidden"])
+        return ZERO
 
     @property
     def text(self) -> str:
@@ -76,7 +101,9 @@ class Attention:
         return self.growth * (alignment.alpha["hidden"] - self.power)
 
     def _size(self, p: Rule) -> Fraction:
-        return ZERO if self.qk_norm else HALF - p.a["hidden"] - p.b["hidden"]
+        if self.qk_norm:
+            return ZERO
+        return HALF - p.a["hidden"] - p.b["hidden"]
 
 
 if TYPE_CHECKING:

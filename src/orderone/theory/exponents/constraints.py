@@ -24,7 +24,9 @@ def read_constraints(given: GivenConstraints, roles: Iterable[str] = ROLES) -> l
     """Strings as above, or a mapping role -> c, or a list of both."""
     items = (given,) if isinstance(given, (str, Mapping)) else given
     if not isinstance(items, Iterable):
-        raise ValueError(f"constraints: expected strings or a mapping from role to c, got {given!r}; {EXAMPLE}")
+        raise ValueError(
+            f"constraints: expected strings or a mapping from role to c, got {given!r}; {EXAMPLE}"
+        )
     return [_read(text, tuple(roles)) for item in items for text in _texts(item)]
 
 
@@ -33,23 +35,35 @@ def _texts(item: object) -> list[str]:
         return [item]
     if isinstance(item, Mapping):
         return [
-            f"c_{str(role).removeprefix('c_')} = {exact(value, f'constraints[{role}]')}" for role, value in item.items()
+            f"c_{str(role).removeprefix('c_')} = {exact(value, f'constraints[{role}]')}"
+            for role, value in item.items()
         ]
     raise ValueError(f"constraint: expected a string or a mapping, got {item!r}; {EXAMPLE}")
 
 
 def _read(text: str, roles: tuple[str, ...]) -> Condition:
-    relations, sides = _RELATION.findall(text), _RELATION.split(text)
+    relations = _RELATION.findall(text)
+    sides = _RELATION.split(text)
     if len(relations) != 1 or relations[0] in "<>":
         raise ValueError(f"constraint: expected exactly one of =, <=, >=; got {text!r}; {EXAMPLE}")
     left, right = (_sum(side, text, roles) for side in sides)
     sign = -1 if relations[0] == "<=" else 1
-    total = {name: sign * (left.get(name, ZERO) - right.get(name, ZERO)) for name in {**left, **right}}
+    total = {
+        name: sign * (left.get(name, ZERO) - right.get(name, ZERO)) for name in {**left, **right}
+    }
     constant = total.pop("", ZERO)
     if not any(total.values()):
-        raise ValueError(f"constraint: expected a learning-rate exponent such as c_readout in it; got {text!r}")
+        raise ValueError(
+            f"constraint: expected a learning-rate exponent such as c_readout in it; got {text!r}"
+        )
     return Condition(
-        "(given)", "user", text.strip(), "asked for", total, constant, equality=relations[0] in ("=", "==")
+        "(given)",
+        "user",
+        text.strip(),
+        "asked for",
+        total,
+        constant,
+        equality=relations[0] in ("=", "=="),
     )
 
 

@@ -1,16 +1,19 @@
 """Gauge freedom: rules that give the same network and the same training, step by step.
 
-    a + theta,   b - theta,   c - k theta          k = 2 (SGD), 1 (Adam, Muon), 0 (Adafactor)         S0 1.2.1
+    a + theta,   b - theta,   c - k theta          k = 2 (SGD), 1 (Adam, Muon), 0 (Adafactor)
+                                                   S0 1.2.1
 
-The paper prints k = 1; that is Adam's (erratum S0.3). Weight decay and Adam's eps are not part of this: they have scales of
-their own, which must follow the shift. Three gauges have names, because a rule is applied in one of them:
+The paper prints k = 1; that is Adam's (erratum S0.3). Weight decay and Adam's eps are not part of
+this: they have scales of their own, which must follow the shift. Three gauges have names, because a
+rule is applied in one of them:
 
     folded   a = 0: no multipliers; everything sits in initialization and learning rate
-    unit     b = 0: every weight starts with variance one; everything else sits in multiplier and learning rate
+    unit     b = 0: every weight starts with variance one; everything else sits in multiplier and
+             learning rate
     paper    the multipliers the rule was written with
 
-A tied embedding is one tensor, so its two uses move together: folded, the embedding's multiplier is gone and what is left
-of the readout's stays, the one multiplier that no gauge removes.
+A tied embedding is one tensor, so its two uses move together: folded, the embedding's multiplier is
+gone and what is left of the readout's stays, the one multiplier that no gauge removes.
 """
 
 from dataclasses import replace
@@ -20,15 +23,22 @@ from orderone.core.errors import one_of
 from orderone.core.exact import ZERO
 from orderone.core.given import GivenExponents, Name
 from orderone.theory.exponents.optimizers import update_law
-from orderone.theory.exponents.parameterization import Parameterization, Rule, read_exponents, read_rule
+from orderone.theory.exponents.parameterization import (
+    Parameterization,
+    Rule,
+    read_exponents,
+    read_rule,
+)
 from orderone.theory.exponents.solver import solve
 
 GAUGES = ("folded", "unit", "paper")
 
 
 def shift(p: Rule, theta: GivenExponents, optimizer: Name = "adam") -> Parameterization:
-    """`p` with theta[role] moved from initialization into the multiplier, and c such that training stays the same."""
-    p, moved = read_rule(p), read_exponents(theta, "theta", partial=True)
+    """`p` with theta[role] moved from initialization into the multiplier, and c such that training
+    stays the same."""
+    p = read_rule(p)
+    moved = read_exponents(theta, "theta", partial=True)
     for role in moved:
         one_of(role, p.roles, f"role of {p.name}")
     by = {role: moved.get(role, ZERO) for role in p.roles}
@@ -43,8 +53,10 @@ def shift(p: Rule, theta: GivenExponents, optimizer: Name = "adam") -> Parameter
 
 
 def gauge(p: Rule, name: Name, optimizer: Name = "adam", tied: bool = False) -> Parameterization:
-    """`p` in the gauge `folded`, `unit` or `paper`; with `tied`, embedding and readout move together."""
-    p, name = read_rule(p), one_of(name, GAUGES, "gauge")
+    """`p` in the gauge `folded`, `unit` or `paper`; with `tied`, embedding and readout move
+    together."""
+    p = read_rule(p)
+    name = one_of(name, GAUGES, "gauge")
     theta = {role: _theta(p, name, role) for role in p.roles}
     return shift(p, theta | ({"readout": theta["embedding"]} if tied else {}), optimizer)
 
@@ -61,12 +73,18 @@ def canonical(p: Rule, optimizer: Name = "adam") -> Parameterization:
 def equivalent(p: Rule, q: Rule, optimizer: Name = "adam") -> bool:
     """Do p and q train the same network in the same way? Compares the roles both have.
 
-    If the rates of both were derived, and for another optimizer, they are derived again for this one: `rules.get("mup")`
-    and `rules.get("mf")` are the same under every optimizer. Rates that were given, or shifted, are taken as they are.
+    If the rates of both were derived, and for another optimizer, they are derived again for this
+    one: `rules.get("mup")` and `rules.get("mf")` are the same under every optimizer. Rates that
+    were given, or shifted, are taken as they are.
     """
-    p, q = read_rule(p), read_rule(q)
+    p = read_rule(p)
+    q = read_rule(q)
     if p.rates_for and q.rates_for:
-        p, q = (p.with_c(solve(p, optimizer, align).c) for p, (_, align) in ((p, p.rates_for), (q, q.rates_for)))
-    left, right = canonical(p, optimizer), canonical(q, optimizer)
+        p, q = (
+            p.with_c(solve(p, optimizer, align).c)
+            for p, (_, align) in ((p, p.rates_for), (q, q.rates_for))
+        )
+    left = canonical(p, optimizer)
+    right = canonical(q, optimizer)
     shared = [role for role in left.roles if role in right.roles]
     return all(left.b[role] == right.b[role] and left.c[role] == right.c[role] for role in shared)

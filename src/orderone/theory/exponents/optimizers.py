@@ -7,18 +7,20 @@
 
 Erratum S0.4: wherever the paper's conditions (14), (19)-(22) write c, they mean e.
 
-**Muon.** Take gradients of full rank, as batches larger than the width give them. U V^T has spectral norm 1 and Frobenius
-norm sqrt(min(rows, columns)). Its entries are then of size sqrt(min / (rows * columns)), which is n^{-1/2} for n x n
-(hidden), n x V (embedding) and V x n (readout) alike: e = c + 1/2. The spectral norm also bounds the alignment of a
-hidden update. |U V^T h| <= |h| says n^alpha n^{-1/2} RMS(h) <= RMS(h), so alpha, u <= 1/2 whatever the data do. Hence
-a_h + c_h >= 0: a hidden rate that does not depend on width in SP and muP. (A batch of order one gives hidden gradients of
-rank of order one. Entries are then n^{-1} and alpha can be 1: another dW, but the same dW h and the same largest rate.)
-At the readout V is fixed and the same bound, |U V^T h| <= |h| = n^{1/2} RMS(h), still allows alpha = 1. Vectors are
-not matrices; Muon leaves them to Adam.
+**Muon.** Take gradients of full rank, as batches larger than the width give them. U V^T has
+spectral norm 1 and Frobenius norm sqrt(min(rows, columns)). Its entries are then of size sqrt(min /
+(rows * columns)), which is n^{-1/2} for n x n (hidden), n x V (embedding) and V x n (readout)
+alike: e = c + 1/2. The spectral norm also bounds the alignment of a hidden update. |U V^T h| <= |h|
+says n^alpha n^{-1/2} RMS(h) <= RMS(h), so alpha, u <= 1/2 whatever the data do. Hence a_h + c_h >=
+0: a hidden rate that does not depend on width in SP and muP. (A batch of order one gives hidden
+gradients of rank of order one. Entries are then n^{-1} and alpha can be 1: another dW, but the same
+dW h and the same largest rate.) At the readout V is fixed and the same bound, |U V^T h| <= |h| =
+n^{1/2} RMS(h), still allows alpha = 1. Vectors are not matrices; Muon leaves them to Adam.
 
-**Gauge.** A shift a + theta, b - theta leaves n^{-a} W alone; the update n^{-a} dW stays if a + e does. With
-e = c + gradient * g + weight * b, and g moving along with a, that is c - (1 + gradient - weight) theta: 2 for SGD, 1 for
-Adam and Muon, 0 for Adafactor (erratum S0.3; the paper prints 1 for all).
+**Gauge.** A shift a + theta, b - theta leaves n^{-a} W alone; the update n^{-a} dW stays if a + e
+does. With e = c + gradient * g + weight * b, and g moving along with a, that is c - (1 + gradient -
+weight) theta: 2 for SGD, 1 for Adam and Muon, 0 for Adafactor (erratum S0.3; the paper prints 1 for
+all).
 """
 
 from dataclasses import dataclass
@@ -49,7 +51,9 @@ class UpdateLaw:
 
     def reach(self, role: str, alignment: Fraction) -> Fraction:
         """The alignment an update can have: bounded where its spectral norm is."""
-        return min(alignment, HALF) if self.spectral and role == "hidden" else alignment
+        if self.spectral and role == "hidden":
+            return min(alignment, HALF)
+        return alignment
 
 
 _SIGN = UpdateLaw()

@@ -1,4 +1,5 @@
-"""Averages over Gaussians, for functions without closed forms: one variable, a Hermite series, and the plane."""
+"""Averages over Gaussians, for functions without closed forms: one variable, a Hermite series, and
+the plane."""
 
 from orderone.theory.gaussian.adaptive import expect
 from orderone.theory.gaussian.adaptive_pairs import expect_pair

@@ -1,8 +1,10 @@
-"""E f(x), x ~ N(0, q), for any function, with an error estimate: panels are halved until nothing changes.
+"""E f(x), x ~ N(0, q), for any function, with an error estimate: panels are halved until nothing
+changes.
 
-A panel is done when its two halves agree with it. What they still differ by at the end, summed over all panels, is the
-estimate, together with rounding: an overlooked kink or jump is found, or shows. Where f grows without bound it is
-integrated by `singular`; if E abs(f) is infinite there, or because f outgrows the density, value and error are.
+A panel is done when its two halves agree with it. What they still differ by at the end, summed over
+all panels, is the estimate, together with rounding: an overlooked kink or jump is found, or shows.
+Where f grows without bound it is integrated by `singular`; if E abs(f) is infinite there, or
+because f outgrows the density, value and error are.
 """
 
 from typing import NamedTuple
@@ -25,7 +27,8 @@ START = 1024  # panels, at least: features of a thousandth of a standard deviati
 HALVINGS = 60
 LEAST_REACH = 8.0  # within which kinks are looked for
 MOST_PANELS = 2**14
-RIGHT, ROUNDING = 1e-15, 1e-15  # of the average of abs(f)
+RIGHT = 1e-15
+ROUNDING = 1e-15  # of the average of abs(f)
 
 
 class Expectation(NamedTuple):
@@ -36,17 +39,21 @@ class Expectation(NamedTuple):
 
 
 def expect(f: Function, variance: ArrayLike = 1.0, kinks: ArrayLike = ()) -> Expectation:
-    """E f(x) for x ~ N(0, variance), and an error estimate. `kinks` are where f or its slope jumps, if it is known."""
+    """E f(x) for x ~ N(0, variance), and an error estimate. `kinks` are where f or its slope jumps,
+    if it is known."""
     xp, lengths = together(variance=variance)
     q = as_numpy(checks.variance(xp, lengths, "variance"))
-    values, at = readable(f, "f"), kinks_of(kinks)
+    values = readable(f, "f")
+    at = kinks_of(kinks)
     found = np.array([expect_at(values, float(np.sqrt(each)), at) for each in q.ravel()])
     return Expectation(found[:, 0].reshape(q.shape)[()], found[:, 1].reshape(q.shape)[()])
 
 
 def kinks_of(kinks: ArrayLike) -> np.ndarray:
     """Finite numbers, or none."""
-    return finite(kinks, "kinks") if np.size(kinks) else np.empty(0)
+    if np.size(kinks):
+        return finite(kinks, "kinks")
+    return np.empty(0)
 
 
 def expect_at(f: Values, root: float, kinks: np.ndarray) -> tuple[float, float]:
@@ -61,7 +68,9 @@ def expect_at(f: Values, root: float, kinks: np.ndarray) -> tuple[float, float]:
     for line in (_on_line, _on_longer_line):
         value, error, dies_away = line(blunt, root, kinks)
         if np.isfinite(value) and dies_away:
-            return value + mass, error + sum(float(tip.error * density(tip.at / root)) / root for tip in found)
+            return value + mass, error + sum(
+                float(tip.error * density(tip.at / root)) / root for tip in found
+            )
     return np.inf, np.inf
 
 
@@ -92,8 +101,11 @@ def _on_longer_line(f: Values, root: float, kinks: np.ndarray) -> tuple[float, f
 def _halved(g: Values, root: float, kinks: np.ndarray, reach: float) -> tuple[float, float, float]:
     """Value, error, and the integral of abs(g)."""
     points = np.concatenate([kinks, doubling(reach * root, 0.25)]) / root
-    cuts = np.unique(np.clip(np.concatenate([points, np.linspace(-reach, reach, START + 1)]), -reach, reach))
-    low, high = cuts[:-1], cuts[1:]
+    cuts = np.unique(
+        np.clip(np.concatenate([points, np.linspace(-reach, reach, START + 1)]), -reach, reach)
+    )
+    low = cuts[:-1]
+    high = cuts[1:]
     whole, size = _panels(g, low, high)
     value = error = left = 0.0
     total = size.sum()
@@ -104,7 +116,9 @@ def _halved(g: Values, root: float, kinks: np.ndarray, reach: float) -> tuple[fl
         both = halves.reshape(2, -1).sum(0)
         apart = np.abs(whole - both)
         done = ~(apart > RIGHT * total) | (middle <= low) | (middle >= high)
-        value, error, left = value + both[done].sum(), error + apart[done].sum(), apart[~done].sum()
+        value = value + both[done].sum()
+        error = error + apart[done].sum()
+        left = apart[~done].sum()
         low, high, whole = (x[np.tile(~done, 2)] for x in (*sides, halves))
         if not len(low) or len(low) > MOST_PANELS:
             break

@@ -1,8 +1,9 @@
 """E f(sqrt(q) z), z ~ N(0, 1), for many q at once.
 
-Where f is smooth on both sides of zero the rule on the half line converges exponentially, and the smallest order that is
-exact is found. What does not converge has kinks elsewhere or varies faster, and is cut there. Where the integrand has not
-died away it is followed farther; if it never does, the average is infinite.
+Where f is smooth on both sides of zero the rule on the half line converges exponentially, and the
+smallest order that is exact is found. What does not converge has kinks elsewhere or varies faster,
+and is cut there. Where the integrand has not died away it is followed farther; if it never does,
+the average is infinite.
 """
 
 from collections.abc import Callable
@@ -24,7 +25,8 @@ Values: TypeAlias = Callable[[np.ndarray], np.ndarray]
 
 
 def average(f: Values, q: np.ndarray, order: int | None, points: np.ndarray) -> np.ndarray:
-    """E f(sqrt(q) z), with the rule of this order on the half line, or cut at `points` if there is none."""
+    """E f(sqrt(q) z), with the rule of this order on the half line, or cut at `points` if there is
+    none."""
     flat = np.ravel(q)
     if order is None:
         held = max(1, MOST_NODES // (CUT_ORDER * (len(points) + 16)))
@@ -36,9 +38,11 @@ def average(f: Values, q: np.ndarray, order: int | None, points: np.ndarray) -> 
 
 
 def smooth_order(f: Values, low: float, high: float, points: np.ndarray) -> int | None:
-    """The smallest order on the half line that is exact for variances from `low` to `high`, or None.
+    """The smallest order on the half line that is exact for variances from `low` to `high`, or
+    None.
 
-    It is judged by the rule cut at `points`, since a rule that misses a narrow feature may well agree with itself.
+    It is judged by the rule cut at `points`, since a rule that misses a narrow feature may well
+    agree with itself.
     """
     octaves = np.log2(high) - np.log2(low)
     if octaves > MOST_OCTAVES:
@@ -46,21 +50,28 @@ def smooth_order(f: Values, low: float, high: float, points: np.ndarray) -> int 
     lengths = np.geomspace(low, high, 2 + int(octaves / 1.5))
     exact = _cut(f, lengths, points, CUT_ORDER)
     with np.errstate(all="ignore"):
-        ends = np.abs(f(np.sqrt(lengths)[:, None] * np.array([-REACH, REACH]))).max(axis=-1) * density(REACH)
+        ends = np.abs(f(np.sqrt(lengths)[:, None] * np.array([-REACH, REACH]))).max(
+            axis=-1
+        ) * density(REACH)
     if not np.isfinite(exact).all() or not np.all(ends <= NEGLIGIBLE * np.abs(exact)):
         return None
-    agree = (o for o in ORDERS if np.all(np.abs(_smooth(f, lengths, o) - exact) <= AGREE * np.abs(exact)))
+    agree = (
+        o for o in ORDERS if np.all(np.abs(_smooth(f, lengths, o) - exact) <= AGREE * np.abs(exact))
+    )
     return next(agree, None)
 
 
 def _smooth(f: Values, q: np.ndarray, order: int) -> np.ndarray:
     z, weights = half_line(order)
     x = np.sqrt(q)[:, None] * z
-    return 2 * (f(x) @ weights) if getattr(f, "even", False) else (f(x) + f(-x)) @ weights
+    if getattr(f, "even", False):
+        return 2 * (f(x) @ weights)
+    return (f(x) + f(-x)) @ weights
 
 
 def _cut(f: Values, q: np.ndarray, points: np.ndarray, order: int) -> np.ndarray:
-    """Cut for each q; once more with a longer reach for those whose integrand is still large at the end."""
+    """Cut for each q; once more with a longer reach for those whose integrand is still large at the
+    end."""
     root = np.sqrt(q)[:, None]
     with np.errstate(all="ignore"):
         return _with_reach(f, root, points, order)

@@ -1,12 +1,14 @@
 """Hermite series of phi(sqrt(q) z), and Mehler's formula.
 
-    phi(sqrt(q) z) = sum_n a_n(q) h_n(z),   E h_m h_n = delta_mn      E h_m(z1) h_n(z2) = delta_mn c^n
+    phi(sqrt(q) z) = sum_n a_n(q) h_n(z),   E h_m h_n = delta_mn      E h_m(z1) h_n(z2) = delta_mn
+                                            c^n
 
     E phi(x) phi(y)   = sum_n a_n(q1) a_n(q2) c^n
     E phi'(x) phi'(y) = sum_n n a_n(q1) a_n(q2) c^(n-1) / sqrt(q1 q2)
 
-All coefficients of E phi phi are nonnegative for q1 = q2 (Schoenberg), which is what makes the fixed points of the
-correlation map few, see orderone.theory.meanfield. Differences from c = 1 are summed as (1 - c^n), never subtracted.
+All coefficients of E phi phi are nonnegative for q1 = q2 (Schoenberg), which is what makes the
+fixed points of the correlation map few, see orderone.theory.meanfield. Differences from c = 1 are
+summed as (1 - c^n), never subtracted.
 """
 
 from functools import lru_cache
@@ -30,7 +32,8 @@ def basis(order: int) -> tuple[np.ndarray, np.ndarray]:
 
 def polynomials(z: np.ndarray, count: int):
     """h_0(z), h_1(z), ...: orthonormal, by their recursion."""
-    before, now = np.zeros_like(z), np.ones_like(z)
+    before = np.zeros_like(z)
+    now = np.ones_like(z)
     for n in range(count):
         yield now
         before, now = now, (z * now - np.sqrt(n) * before) / np.sqrt(n + 1)
@@ -38,15 +41,19 @@ def polynomials(z: np.ndarray, count: int):
 
 def drop(products: np.ndarray, orders: np.ndarray, gap: np.ndarray) -> np.ndarray:
     """sum_n products_n (1 - c^n)."""
-    log, even = _log_correlation(gap), orders % 2 == 0
+    log = _log_correlation(gap)
+    even = orders % 2 == 0
     power = orders * log[..., None]
     positive = (gap <= 1)[..., None] | even
-    return np.einsum("...n,...n->...", products, np.where(positive, -np.expm1(power), 1 + np.exp(power)))
+    return np.einsum(
+        "...n,...n->...", products, np.where(positive, -np.expm1(power), 1 + np.exp(power))
+    )
 
 
 def correlated(products: np.ndarray, orders: np.ndarray, gap: np.ndarray) -> np.ndarray:
     """sum_n products_n c^n."""
-    log, even = _log_correlation(gap), orders % 2 == 0
+    log = _log_correlation(gap)
+    even = orders % 2 == 0
     sign = np.where((gap <= 1)[..., None] | even, 1.0, -1.0)
     power = np.where(orders == 0, 0.0, orders * log[..., None])
     return np.einsum("...n,...n->...", products, sign * np.exp(power))

@@ -1,8 +1,8 @@
 """Nodes and weights for E f(z), z ~ N(0, 1): Gauss-Legendre on panels.
 
-The half line is cut into panels of one width, for functions that are smooth on both sides of zero. For all others the
-line is cut at given points of x = sqrt(q) z as well, for each q anew: kinks, and distances that double, so that what
-happens near zero is seen however large q is.
+The half line is cut into panels of one width, for functions that are smooth on both sides of zero.
+For all others the line is cut at given points of x = sqrt(q) z as well, for each q anew: kinks, and
+distances that double, so that what happens near zero is seen however large q is.
 """
 
 from functools import lru_cache
@@ -39,7 +39,8 @@ def density(z: Array) -> Array:
 
 
 def cut_line(points: np.ndarray, order: int, reach: float = REACH) -> tuple[np.ndarray, np.ndarray]:
-    """(..., nodes) and weights with the density, on a line cut at `points` (..., cuts), which need not be sorted."""
+    """(..., nodes) and weights with the density, on a line cut at `points` (..., cuts), which need
+    not be sorted."""
     z, weights = bare_line(points, order, reach)
     return z, weights * density(z)
 
@@ -49,7 +50,9 @@ def bare_line(points: np.ndarray, order: int, reach: float) -> tuple[np.ndarray,
     count = int(np.ceil(reach / WIDTH - 1e-9))
     steps = np.arange(-count, count + 1) * (reach / count)
     fixed = np.broadcast_to(steps, (*points.shape[:-1], len(steps)))
-    return segments(np.sort(np.concatenate([np.clip(points, -reach, reach), fixed], axis=-1), axis=-1), order)
+    return segments(
+        np.sort(np.concatenate([np.clip(points, -reach, reach), fixed], axis=-1), axis=-1), order
+    )
 
 
 def segments(cuts: np.ndarray, order: int) -> tuple[np.ndarray, np.ndarray]:

@@ -1,9 +1,11 @@
-"""A function of unknown kind as polynomials on pieces: where it bends, where it jumps, and its slope.
+"""A function of unknown kind as polynomials on pieces: where it bends, where it jumps, and its
+slope.
 
-On each interval the function is sampled at Chebyshev points. If the last coefficients of the interpolating polynomial
-are rounding, the interval is done; otherwise it is halved. Intervals that shrink to nothing enclose a kink, which becomes
-an end point, and the search is repeated. What is left is smooth everywhere, and its slope is exact to rounding. If pieces
-still shrink to nothing beside a kink, it is singular: no polynomial follows a root, a logarithm or a pole.
+On each interval the function is sampled at Chebyshev points. If the last coefficients of the
+interpolating polynomial are rounding, the interval is done; otherwise it is halved. Intervals that
+shrink to nothing enclose a kink, which becomes an end point, and the search is repeated. What is
+left is smooth everywhere, and its slope is exact to rounding. If pieces still shrink to nothing
+beside a kink, it is singular: no polynomial follows a root, a logarithm or a pole.
 """
 
 from collections.abc import Callable
@@ -18,7 +20,8 @@ from orderone.theory.gaussian.panels import doubling
 DEGREE = 15
 RESOLVED = 1e-13
 NOISE = 1e-15  # of the function near zero: tails are often differences of numbers of that size
-MOST_PIECES, MOST_KINKS = 2**13, 2**11
+MOST_PIECES = 2**13
+MOST_KINKS = 2**11
 TO_A_KINK = 46, 16  # halvings at most, and how many doubles an interval must hold
 TO_AN_END = 104, 1024  # a pole is never hit; zero is far away, since doubles are dense there
 SHRUNK = 1e-7  # pieces like that beside a kink
@@ -36,16 +39,23 @@ class Piecewise:
     ends: np.ndarray  # (pieces + 1,)
     coefficients: np.ndarray  # (degree + 1, pieces)
     kinks: tuple[float, ...]
-    jumps: tuple[float, ...]  # the heights, one for each kink; 0 if the function is continuous there
+    jumps: tuple[
+        float, ...
+    ]  # the heights, one for each kink; 0 if the function is continuous there
     singular: tuple[float, ...]  # kinks beside which no polynomial is enough
 
     def slope(self, x: np.ndarray) -> np.ndarray:
         """The derivative, extended by its last value beyond the ends."""
         x = np.clip(x, self.ends[0], self.ends[-1])
         piece = np.clip(np.searchsorted(self.ends, x, side="right") - 1, 0, len(self.ends) - 2)
-        low, width = self.ends[piece], np.diff(self.ends)[piece]
+        low = self.ends[piece]
+        width = np.diff(self.ends)[piece]
         inner = np.polynomial.chebyshev.chebder(self.coefficients)[:, piece]
-        return np.polynomial.chebyshev.chebval(2 * (x - low) / width - 1, inner, tensor=False) * 2 / width
+        return (
+            np.polynomial.chebyshev.chebval(2 * (x - low) / width - 1, inner, tensor=False)
+            * 2
+            / width
+        )
 
 
 def resolve(f: Values, reach: float, kinks: tuple[float, ...] = ()) -> Piecewise | None:
@@ -73,14 +83,22 @@ def resolve(f: Values, reach: float, kinks: tuple[float, ...] = ()) -> Piecewise
 
 def _start(reach: float) -> np.ndarray:
     """Ends and middles at no number that a kink would be at, so that every kink is found."""
-    left, right = -doubling(reach, 0.4193718), doubling(reach, 0.5317246)
-    inside = np.concatenate([left[(left < 0) & (left > -reach)], right[(right > 0) & (right < reach)]])
+    left = -doubling(reach, 0.4193718)
+    right = doubling(reach, 0.5317246)
+    inside = np.concatenate(
+        [left[(left < 0) & (left > -reach)], right[(right > 0) & (right < reach)]]
+    )
     return np.concatenate([[-reach], np.sort(inside), [reach]])
 
 
-def _halve(f: Values, ends: np.ndarray, halvings: int, doubles: int) -> tuple[np.ndarray, np.ndarray] | None:
-    """Intervals (n, 2) on which f is a polynomial, and those that are too narrow to halve; None if there are too many."""
-    done, narrow, now = [], [], np.stack([ends[:-1], ends[1:]], axis=1)
+def _halve(
+    f: Values, ends: np.ndarray, halvings: int, doubles: int
+) -> tuple[np.ndarray, np.ndarray] | None:
+    """Intervals (n, 2) on which f is a polynomial, and those that are too narrow to halve; None if
+    there are too many."""
+    done = []
+    narrow = []
+    now = np.stack([ends[:-1], ends[1:]], axis=1)
     with np.errstate(all="ignore"):
         probes = np.abs(f(np.linspace(-1, 1, 9)))
     usual = probes[np.isfinite(probes)].max(initial=0)
@@ -88,10 +106,15 @@ def _halve(f: Values, ends: np.ndarray, halvings: int, doubles: int) -> tuple[np
         resolved = _is_resolved(_coefficients(f, now), now, usual)
         done.append(now[resolved])
         now = now[~resolved]
-        smallest = np.diff(now, axis=1)[:, 0] <= doubles * np.spacing(np.abs(now).max(axis=1, initial=0))
+        smallest = np.diff(now, axis=1)[:, 0] <= doubles * np.spacing(
+            np.abs(now).max(axis=1, initial=0)
+        )
         narrow.append(now[smallest])
         now = now[~smallest]
-        most = MOST_KINKS if np.diff(now, axis=1).max(initial=0) < NARROW else MOST_PIECES
+        if np.diff(now, axis=1).max(initial=0) < NARROW:
+            most = MOST_KINKS
+        else:
+            most = MOST_PIECES
         if len(now) > most:
             return None
         if not len(now):
@@ -103,7 +126,9 @@ def _halve(f: Values, ends: np.ndarray, halvings: int, doubles: int) -> tuple[np
 
 def _is_singular(kink: float, pieces: np.ndarray, left: np.ndarray) -> bool:
     """Pieces shrink towards it."""
-    beside = np.concatenate([left, pieces[np.diff(pieces, axis=1)[:, 0] < SHRUNK * (1 + abs(kink))]])
+    beside = np.concatenate(
+        [left, pieces[np.diff(pieces, axis=1)[:, 0] < SHRUNK * (1 + abs(kink))]]
+    )
     return bool((beside == kink).any())
 
 
@@ -115,7 +140,8 @@ def _sorted(*pieces: np.ndarray) -> np.ndarray:
 def _coefficients(f: Values, intervals: np.ndarray) -> np.ndarray:
     """(intervals, degree + 1)."""
     points, transform = _chebyshev()
-    low, high = intervals[:, :1], intervals[:, 1:]
+    low = intervals[:, :1]
+    high = intervals[:, 1:]
     with np.errstate(all="ignore"):
         return f((low + high) / 2 + (high - low) / 2 * points) @ transform
 
@@ -131,8 +157,10 @@ def _chebyshev() -> tuple[np.ndarray, np.ndarray]:
 
 
 def _is_resolved(coefficients: np.ndarray, intervals: np.ndarray, usual: float) -> np.ndarray:
-    """The last three are rounding, of f or of x; values that overflow are as resolved as they will ever be."""
-    size, far = np.abs(coefficients), np.abs(intervals).max(axis=1)
+    """The last three are rounding, of f or of x; values that overflow are as resolved as they will
+    ever be."""
+    size = np.abs(coefficients)
+    far = np.abs(intervals).max(axis=1)
     of_x = 2 * np.finfo(float).eps * far / np.diff(intervals, axis=1)[:, 0]
     with np.errstate(all="ignore"):
         of_f = np.maximum(RESOLVED * size.max(axis=1), NOISE * usual * np.maximum(1, far))
@@ -148,9 +176,12 @@ def _without_noise(coefficients: np.ndarray) -> np.ndarray:
 
 def _kinks(pieces: np.ndarray) -> list[float]:
     """The middle of each run of narrow pieces, as the shortest decimal in the narrowest of them."""
-    width, centre = np.diff(pieces, axis=1)[:, 0], pieces.mean(axis=1)
+    width = np.diff(pieces, axis=1)[:, 0]
+    centre = pieces.mean(axis=1)
     narrow = pieces[width < NARROW * (1 + np.abs(centre))]
-    starts = np.flatnonzero(np.diff(narrow[:, 0], prepend=-np.inf) > 10 * NARROW * (1 + np.abs(narrow[:, 0])))
+    starts = np.flatnonzero(
+        np.diff(narrow[:, 0], prepend=-np.inf) > 10 * NARROW * (1 + np.abs(narrow[:, 0]))
+    )
     return [_shortest(group) for group in np.split(narrow, starts[1:]) if len(group)]
 
 
@@ -158,16 +189,22 @@ def _shortest(group: np.ndarray) -> float:
     """Of the numbers in the narrowest intervals of a group; 0.2999999999999998 was meant as 0.3."""
     width = np.diff(group, axis=1)[:, 0]
     narrowest = group[width <= 1.5 * width.min()]
-    low, high = narrowest.min(), narrowest.max()
-    middle, room = (low + high) / 2, 2 * (high - low)
+    low = narrowest.min()
+    high = narrowest.max()
+    middle = (low + high) / 2
+    room = 2 * (high - low)
     candidates = (round(float(middle), digits) + 0.0 for digits in range(13))
     return next((x for x in candidates if abs(x - middle) <= room), float(middle))
 
 
 def _jumps(f: Values, kinks: tuple[float, ...]) -> tuple[float, ...]:
     at = np.array(kinks)
-    near, around = 1e-12 * (1 + np.abs(at)), np.array([-1, -0.1, 0.1, 1])
+    near = 1e-12 * (1 + np.abs(at))
+    around = np.array([-1, -0.1, 0.1, 1])
     with np.errstate(all="ignore"):
         height = f(at + near) - f(at - near)
         size = np.abs(f(at[:, None] + around)).max(axis=1, initial=0)
-        return tuple(float(h) if s < np.inf and abs(h) > JUMP * s else 0.0 for h, s in zip(height, size, strict=True))
+        return tuple(
+            float(h) if s < np.inf and abs(h) > JUMP * s else 0.0
+            for h, s in zip(height, size, strict=True)
+        )

@@ -1,7 +1,8 @@
-"""Functions as users give them: of numpy arrays, of one number, or of tensors; tried once, and elementwise from then on.
+"""Functions as users give them: of numpy arrays, of one number, or of tensors; tried once, and
+elementwise from then on.
 
-A function is elementwise if a number has the same image whatever stands beside it, and wherever it stands. Softmax,
-normalisations, sorting and running sums are not, and neither is noise.
+A function is elementwise if a number has the same image whatever stands beside it, and wherever it
+stands. Softmax, normalisations, sorting and running sums are not, and neither is noise.
 """
 
 import sys
@@ -12,12 +13,17 @@ import numpy as np
 
 TRIAL = np.concatenate([np.linspace(-6.1, 6.1, 41), [0.0]])
 SHUFFLED = np.random.default_rng(0).permutation(len(TRIAL))
-ORDERS = (SHUFFLED, np.arange(5, 18), np.repeat(SHUFFLED, 3))  # other places, fewer neighbours, more of them
+ORDERS = (
+    SHUFFLED,
+    np.arange(5, 18),
+    np.repeat(SHUFFLED, 3),
+)  # other places, fewer neighbours, more of them
 SAME = 1e-6  # relative: vectorised code may round differently, and in single precision
 
 
 class OneFunction:
-    """Equal to another that holds the same function, also one that cannot be hashed: what is known of it is found again."""
+    """Equal to another that holds the same function, also one that cannot be hashed: what is known
+    of it is found again."""
 
     def __init__(self, f: Callable[[Any], Any]):
         self.f = f
@@ -62,28 +68,43 @@ def readable(f: Any, name: str) -> Vectorised:
     """f as a function of arrays, after a trial."""
     if not callable(f):
         raise ValueError(
-            f"{name}: expected a name or a function of arrays, got {f!r}; names are in activations.names()"
+            f"{name}: expected a name or a function of arrays, got {f!r}; names are in"
+            " activations.names()"
         )
-    ways = (
-        (ByNumber,) if isinstance(f, np.vectorize) else (None, ByNumber, OfTensors)
-    )  # it takes its type from one value
+    # it takes its type from one value
+    if isinstance(f, np.vectorize):
+        ways = (ByNumber,)
+    else:
+        ways = (None, ByNumber, OfTensors)
     for through in ways:
         found = Vectorised(f, through)
         try:
             with np.errstate(all="ignore"):
                 values = found.way(TRIAL)
-        except (TypeError, ValueError, AttributeError, KeyError, RuntimeError):  # not a function of these
+        except (
+            TypeError,
+            ValueError,
+            AttributeError,
+            KeyError,
+            RuntimeError,
+        ):  # not a function of these
             continue
         _refuse_nan(_checked(values, TRIAL, f, name), f, name)
         _refuse_mixing(found, np.asarray(values, float), name)
         return found
-    raise ValueError(f"{name}: expected a function of a numpy array; {f!r} accepts neither arrays, tensors nor numbers")
+    raise ValueError(
+        f"{name}: expected a function of a numpy array; {f!r} accepts neither arrays, tensors nor"
+        " numbers"
+    )
 
 
 def _refuse_nan(values: np.ndarray, f: Any, name: str) -> None:
     if np.isnan(values).any():
         x = TRIAL[np.isnan(values)][0]
-        raise ValueError(f"{name}: expected a number for every real x, but {f!r} gives NaN at x = {x:g}; extend it")
+        raise ValueError(
+            f"{name}: expected a number for every real x, but {f!r} gives NaN at x = {x:g};"
+            " extend it"
+        )
 
 
 def _refuse_mixing(f: Vectorised, values: np.ndarray, name: str) -> None:
@@ -91,26 +112,32 @@ def _refuse_mixing(f: Vectorised, values: np.ndarray, name: str) -> None:
     for order in ORDERS:
         again = f(TRIAL[order])
         with np.errstate(all="ignore"):
-            apart, room = np.abs(again - values[order]), SAME * (np.abs(values[order]) + SAME * usual)
+            apart = np.abs(again - values[order])
+            room = SAME * (np.abs(values[order]) + SAME * usual)
         same = (again == values[order]) | (apart <= room)
         if not same.all():
             at = np.argmin(same)
             raise ValueError(
-                f"{name}: expected a function that treats every number by itself, but {f.f!r} turns {TRIAL[order][at]:g} "
-                f"into {values[order][at]:g} or {again[at]:g}, depending on the numbers beside it; make it elementwise"
+                f"{name}: expected a function that treats every number by itself, but {f.f!r} turns"
+                f" {TRIAL[order][at]:g} into {values[order][at]:g} or {again[at]:g}, depending on"
+                " the numbers beside it; make it elementwise"
             )
 
 
 def _checked(values: Any, x: np.ndarray, f: Any, name: str = "activation") -> np.ndarray:
     if np.iscomplexobj(values):
-        raise ValueError(f"{name}: expected real numbers from {f!r}, got complex ones; take the real part")
+        raise ValueError(
+            f"{name}: expected real numbers from {f!r}, got complex ones; take the real part"
+        )
     try:
         array = np.asarray(values, float)
     except (TypeError, ValueError) as error:
-        raise ValueError(f"{name}: expected numbers from {f!r}, got {type(values).__name__}") from error
+        raise ValueError(
+            f"{name}: expected numbers from {f!r}, got {type(values).__name__}"
+        ) from error
     if array.shape != x.shape:
         raise ValueError(
-            f"{name}: expected one value for each number, but {f!r} turned shape {x.shape} into {array.shape}; "
-            "make it elementwise"
+            f"{name}: expected one value for each number, but {f!r} turned shape {x.shape} into"
+            f" {array.shape}; make it elementwise"
         )
     return array

@@ -1,12 +1,14 @@
-"""Points at which a function grows without bound, such as those of log, 1/x, or the slope of a root.
+"""Points at which a function grows without bound, such as those of log, 1/x, or the slope of a
+root.
 
-Towards such a point k the distance shrinks by powers of 4. If f(x) ~ (x - k)^p there, the integrals over those panels are a
-geometric series of ratio r = 4^-(1 + p), whose end is known:
+Towards such a point k the distance shrinks by powers of 4. If f(x) ~ (x - k)^p there, the integrals
+over those panels are a geometric series of ratio r = 4^-(1 + p), whose end is known:
 
     integral from k to k + h = P r / (1 - r),        P = integral from k + h to k + 4 h
 
-unless r >= 1: then there is no integral. The density of a Gaussian does not change over so small a distance h, so what lies
-within it is a point mass, found once for all variances. The rest of the line is integrated without that part.
+unless r >= 1: then there is no integral. The density of a Gaussian does not change over so small a
+distance h, so what lies within it is a point mass, found once for all variances. The rest of the
+line is integrated without that part.
 """
 
 from collections.abc import Callable
@@ -18,10 +20,14 @@ import numpy as np
 from orderone.core.shapes import Array
 from orderone.theory.gaussian.panels import density, segments
 
-SHRINK, ORDER = 4.0, 16
+SHRINK = 4.0
+ORDER = 16
 NEAREST = 2.0**-100  # to zero
 RELATIVE = 2.0**-26  # to any other point: half of the digits of x - k are left there
-FINER, WEAK = 2.0**-40, 0.4  # what grows as slowly as a logarithm leaves so little there that a few digits are enough
+FINER = 2.0**-40
+WEAK = (
+    0.4  # what grows as slowly as a logarithm leaves so little there that a few digits are enough
+)
 ENDLESS = 0.985  # ratios from here on are those of x^-1 or worse
 
 Values: TypeAlias = Callable[[np.ndarray], np.ndarray]
@@ -69,7 +75,11 @@ def ends(found: tuple[Tip, ...]) -> np.ndarray:
     """Where the tips begin, and panels that shrink towards them."""
     reach = [int(np.log2(max(abs(tip.at), 1.0) / tip.width)) // 2 for tip in found]
     shrinking = [tip.width * SHRINK ** np.arange(n) for tip, n in zip(found, reach, strict=True)]
-    sides = [tip.at + sign * steps for tip, steps in zip(found, shrinking, strict=True) for sign in (-1, 1)]
+    sides = [
+        tip.at + sign * steps
+        for tip, steps in zip(found, shrinking, strict=True)
+        for sign in (-1, 1)
+    ]
     return np.concatenate([*sides, np.empty(0)])
 
 
@@ -94,7 +104,8 @@ def _end(f: Values, at: float, width: float) -> _End:
     inner, middle, outer = (f(x) * np.abs(weights)).reshape(3, -1).sum(-1)
     if inner == 0:
         return _End(0.0, 0.0, 0.0)
-    ratio, before = inner / middle, middle / outer
+    ratio = inner / middle
+    before = middle / outer
     if not ratio < ENDLESS:
         return _End(np.inf, np.inf, ratio)
     noise = abs(ratio - before) + np.finfo(float).eps * abs(at / width)

@@ -1,10 +1,12 @@
 """An activation, applied to every neuron.
 
-    K'_ab     = E[phi(x) phi(y)],                       x, y Gaussian with variances K_aa, K_bb and covariance K_ab
+    K'_ab     = E[phi(x) phi(y)],                       x, y Gaussian with variances K_aa, K_bb and
+                                                        covariance K_ab
     Theta'_ab = E[phi'(x) phi'(y)] Theta_ab
 
-so tangent' = slope tangent, where slope = E[phi' phi'] sqrt(q_a q_b) / sqrt(q'_a q'_b) is the derivative of the new
-correlation with respect to the old one (Price's theorem). The averages are those of `theory.activations`.
+so tangent' = slope tangent, where slope = E[phi' phi'] sqrt(q_a q_b) / sqrt(q'_a q'_b) is the
+derivative of the new correlation with respect to the old one (Price's theorem). The averages are
+those of `theory.activations`.
 """
 
 from dataclasses import dataclass
@@ -39,7 +41,9 @@ class Activation(Pointwise):
         q = xp.where(points.variance < HUGE, points.variance, HUGE)
         variance, slope, mean = self.phi.moments(q, xp)
         growth = xp.where((q == HUGE) & (variance > 1), points.variance / HUGE, 1.0)
-        ntk = xp.where((slope > 0) & (points.ntk > 0), points.ntk * slope, 0.0)  # nothing times infinity is nothing
+        ntk = xp.where(
+            (slope > 0) & (points.ntk > 0), points.ntk * slope, 0.0
+        )  # nothing times infinity is nothing
         behind = Points(variance * growth, ntk, mean * xp.sqrt(growth), gaussian=False)
         lengths = per_point(dtype, *self.phi.of_length(_resolved(q, dtype), xp))
 
@@ -52,13 +56,14 @@ class Activation(Pointwise):
     def _check(self, points: Points) -> None:
         if not points.gaussian:
             raise ValueError(
-                f"{self}: expected Gaussian neurons, which follow a Dense layer; got those of inputs, an activation or "
-                "dropout; put kernels.Dense(...) in front"
+                f"{self}: expected Gaussian neurons, which follow a Dense layer; got those of"
+                " inputs, an activation or dropout; put kernels.Dense(...) in front"
             )
 
 
 def _resolved(q: Array, dtype: object) -> Array:
-    """Variances as far as pairs can tell: 1 + q must differ from q, and the smallest must not vanish in products."""
+    """Variances as far as pairs can tell: 1 + q must differ from q, and the smallest must not
+    vanish in products."""
     xp = array_namespace(q)
     largest = 0.1 / xp.finfo(dtype).eps
     return xp.where(q < SMALLEST, SMALLEST, xp.where(q > largest, largest, q))

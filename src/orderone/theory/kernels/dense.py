@@ -2,11 +2,12 @@
 
     z_i = sqrt(weight_var / n) sum_j W_ij h_j + sqrt(bias_var) b_i,      W, b ~ N(0, 1),   n neurons h_j, n -> infinity
 
-    K'     = weight_var K + bias_var                        S1 (2)-(3) without their activation and dropout
-    Theta' = weight_var Theta + K'                          the layer's own weights and biases contribute K'
+    K'     = weight_var K + bias_var                        S1 (2)-(3) without their activation and
+           dropout
+    Theta' = weight_var Theta + K'                  the layer's own weights and biases contribute K'
 
-Neurons become Gaussian, with mean 0. With u = sqrt(weight_var q / q'), the part of weights in the new variance,
-tangent' = u_a u_b tangent + 1 - gap'.
+Neurons become Gaussian, with mean 0. With u = sqrt(weight_var q / q'), the part of weights in the
+new variance, tangent' = u_a u_b tangent + 1 - gap'.
 """
 
 from dataclasses import dataclass
@@ -49,7 +50,8 @@ class Dense(Pointwise):
 
         def with_bias(pairs: Pairs, strip: Strip) -> Pairs:
             kept = mixture.first(strip)
-            gap, tangent = kept * pairs.gap, kept * pairs.tangent
+            gap = kept * pairs.gap
+            tangent = kept * pairs.tangent
             gap += mixture.apart(strip)
             tangent += 1 - gap
             return Pairs(gap, tangent)

@@ -2,8 +2,9 @@
 
     K'_ab = K_ab,     K'_aa = K_aa / keep               S1 (1)-(3); the same for Theta
 
-Only the diagonal grows: two points never share a mask, even if they are equal, and their correlation falls by the factor
-`keep`. (`keep` is the rate of what is kept; S1 calls it a dropout rate, erratum S1.8.)
+Only the diagonal grows: two points never share a mask, even if they are equal, and their
+correlation falls by the factor `keep`. (`keep` is the rate of what is kept; S1 calls it a dropout
+rate, erratum S1.8.)
 """
 
 from dataclasses import dataclass
@@ -23,7 +24,9 @@ class Dropout(Pointwise):
     keep: float
 
     def __init__(self, keep: Number):
-        object.__setattr__(self, "keep", real(keep, "keep (the probability to keep a neuron)", above=0, most=1))
+        object.__setattr__(
+            self, "keep", real(keep, "keep (the probability to keep a neuron)", above=0, most=1)
+        )
 
     def prepare(self, points: Points, dtype: object) -> tuple[Step, Points]:
         keep = self.keep

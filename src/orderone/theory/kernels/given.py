@@ -1,4 +1,5 @@
-"""What users give to start with, checked: arrays of numbers, and matrices that can be covariances."""
+"""What users give to start with, checked: arrays of numbers, and matrices that can be
+covariances."""
 
 from typing import Any
 
@@ -12,35 +13,43 @@ def floating(values: Any, name: str) -> tuple[Any, Array]:
     """The namespace and the array of `values`: real, floating, finite and not empty."""
     xp, array = together(**{name: values})
     if not bool(xp.all(xp.isfinite(array))):
-        raise ValueError(f"{name}: expected finite numbers, got some that are nan or infinite; remove those inputs")
+        raise ValueError(
+            f"{name}: expected finite numbers, got some that are nan or infinite; remove those"
+            " inputs"
+        )
     return xp, array
 
 
 def square(matrix: Array, name: str) -> Array:
     """(points, points), symmetric to the last bit."""
-    xp, shape = array_namespace(matrix), tuple(matrix.shape)
+    xp = array_namespace(matrix)
+    shape = tuple(matrix.shape)
     if len(shape) not in (2, 4) or shape[: len(shape) // 2] != shape[len(shape) // 2 :]:
         raise ValueError(
-            f"{name}: expected shape (inputs, inputs) or (inputs, tokens, inputs, tokens), got {shape}; "
-            "for inputs themselves there is kernels.inputs(X)"
+            f"{name}: expected shape (inputs, inputs) or (inputs, tokens, inputs, tokens), got"
+            f" {shape}; for inputs themselves there is kernels.inputs(X)"
         )
     points = shape[0] * (shape[1] if len(shape) == 4 else 1)
     matrix = xp.reshape(matrix, (points, points))
-    largest, difference = float(xp.max(xp.abs(matrix))), float(xp.max(xp.abs(matrix / 2 - matrix.T / 2))) * 2
+    largest = float(xp.max(xp.abs(matrix)))
+    difference = float(xp.max(xp.abs(matrix / 2 - matrix.T / 2))) * 2
     if difference > xp.finfo(matrix.dtype).eps ** 0.5 * largest:
         raise ValueError(
-            f"{name}: expected a symmetric matrix, got entries that differ by {difference:.3g} from their mirror images; "
-            f"give ({name} + {name}.T) / 2 if that is meant"
+            f"{name}: expected a symmetric matrix, got entries that differ by {difference:.3g} from"
+            f" their mirror images; give ({name} + {name}.T) / 2 if that is meant"
         )
     return matrix / 2 + matrix.T / 2
 
 
 def check_semidefinite(matrix: Array, name: str) -> None:
-    """A ValueError if an eigenvalue is negative by more than rounding, whatever the scales of the points."""
-    xp, diagonal = array_namespace(matrix), array_namespace(matrix).linalg.diagonal(matrix)
+    """A ValueError if an eigenvalue is negative by more than rounding, whatever the scales of the
+    points."""
+    xp = array_namespace(matrix)
+    diagonal = array_namespace(matrix).linalg.diagonal(matrix)
     if bool(xp.any(diagonal < 0)):
         raise ValueError(
-            f"{name}: expected variances on the diagonal, got {float(xp.min(diagonal)):.3g}; it is negative"
+            f"{name}: expected variances on the diagonal, got {float(xp.min(diagonal)):.3g}; it is"
+            " negative"
         )
     size = xp.sqrt(xp.where(diagonal > 0, diagonal, 1.0))
     correlations = matrix / size[:, None] / size[None, :]
@@ -52,8 +61,9 @@ def check_semidefinite(matrix: Array, name: str) -> None:
     smallest = float(xp.min(xp.linalg.eigvalsh(correlations)))
     if smallest < -rounding:
         raise ValueError(
-            f"{name}: expected a positive semidefinite matrix, got one whose correlations have the eigenvalue "
-            f"{smallest:.3g}; covariances have none below 0: look for a wrong entry, or add to the diagonal"
+            f"{name}: expected a positive semidefinite matrix, got one whose correlations have the"
+            f" eigenvalue {smallest:.3g}; covariances have none below 0: look for a wrong entry, or"
+            " add to the diagonal"
         )
 
 

@@ -1,9 +1,10 @@
 """Where kernels start: at inputs, or at a covariance that is already known.
 
-    K_ab = x_a . x_b / d,     Theta = 0,     gap_ab = 1 - cos(x_a, x_b) = |x_a / |x_a| - x_b / |x_b||^2 / 2
+    K_ab = x_a . x_b / d,     Theta = 0,     gap_ab = 1 - cos(x_a, x_b) = |x_a / |x_a| - x_b /
+                                             |x_b||^2 / 2
 
-for inputs x_a with d features. Where two inputs nearly point the same way, the second form of the gap is used: their Gram
-matrix no longer knows how far apart they are.
+for inputs x_a with d features. Where two inputs nearly point the same way, the second form of the
+gap is used: their Gram matrix no longer knows how far apart they are.
 """
 
 from typing import Any
@@ -24,9 +25,11 @@ NUMBERS_HELD = 2**17
 
 @np.errstate(over="ignore", under="ignore")
 def inputs(X: ArrayLike) -> Kernel:
-    """The kernel of inputs: X is (inputs, features) or (inputs, tokens, features), of numpy, torch, ...
+    """The kernel of inputs: X is (inputs, features) or (inputs, tokens, features), of numpy, torch,
+    ...
 
-    Kernels have X's library, device and precision. Values that are not floating become double precision.
+    Kernels have X's library, device and precision. Values that are not floating become double
+    precision.
     """
     xp, values = floating(X, "X")
     shape = tuple(values.shape)
@@ -38,18 +41,28 @@ def inputs(X: ArrayLike) -> Kernel:
     rows = xp.astype(xp.reshape(values, (-1, shape[-1])), xp.float64)
     variance = xp.mean(rows**2, axis=1)
     if not bool(xp.all(xp.isfinite(variance))):
-        raise ValueError("X: expected inputs whose squares are finite, got larger ones; divide X by its largest entry")
+        raise ValueError(
+            "X: expected inputs whose squares are finite, got larger ones; divide X by its largest"
+            " entry"
+        )
     points = Points(variance, xp.zeros_like(variance), xp.mean(rows, axis=1), gaussian=False)
-    gap = _gaps(rows / xp.sqrt(xp.where(variance > 0, variance, 1.0) * shape[-1])[:, None], values.dtype)
+    gap = _gaps(
+        rows / xp.sqrt(xp.where(variance > 0, variance, 1.0) * shape[-1])[:, None], values.dtype
+    )
     return Kernel(points, gap, xp.zeros_like(gap), shape[1] if len(shape) == 3 else None)
 
 
 @np.errstate(over="ignore", under="ignore")
 def covariance(K: ArrayLike, ntk: ArrayLike | None = None) -> Kernel:
-    """The kernel of Gaussian neurons with covariance `K`: (inputs, inputs) or (inputs, tokens, inputs, tokens)."""
+    """The kernel of Gaussian neurons with covariance `K`: (inputs, inputs) or (inputs, tokens,
+    inputs, tokens)."""
     xp, values = floating(K, "K")
-    matrix, tokens = square(values, "K"), values.shape[1] if values.ndim == 4 else None
-    theta = xp.zeros_like(matrix) if ntk is None else square(floating(ntk, "ntk")[1], "ntk")
+    matrix = square(values, "K")
+    tokens = values.shape[1] if values.ndim == 4 else None
+    if ntk is None:
+        theta = xp.zeros_like(matrix)
+    else:
+        theta = square(floating(ntk, "ntk")[1], "ntk")
     if theta.shape != matrix.shape or theta.dtype != matrix.dtype:
         raise ValueError(
             f"ntk: expected the shape and type of K, {matrix.shape[0]} points of {matrix.dtype}; "
@@ -63,17 +76,20 @@ def covariance(K: ArrayLike, ntk: ArrayLike | None = None) -> Kernel:
 
 def _gaps(unit: Array, dtype: Any) -> Array:
     """(points, points), for rows of length one or zero."""
-    xp, points = array_namespace(unit), unit.shape[0]
+    xp = array_namespace(unit)
+    points = unit.shape[0]
     gap = xp.empty((points, points), dtype=dtype, device=device(unit))
     for strip in strips(points, NUMBERS_HELD):
-        a, b = unit[strip.rows], unit[strip.columns]
+        a = unit[strip.rows]
+        b = unit[strip.columns]
         strip.write(gap, xp.astype(_sharpened(xp.clip(1 - a @ b.T, 0.0, 2.0), a, b), dtype))
     return pinned(gap, xp.zeros_like(unit[:, 0]))
 
 
 def _sharpened(gap: Array, a: Array, b: Array) -> Array:
     """`gap` with its small entries found from differences of the rows of `a` and `b`."""
-    xp, many = array_namespace(gap), max(1, NUMBERS_HELD // a.shape[1])
+    xp = array_namespace(gap)
+    many = max(1, NUMBERS_HELD // a.shape[1])
     near = xp.nonzero(gap < NEAR)
     for first in range(0, near[0].shape[0], many):
         i, j = (index[first : first + many] for index in near)

@@ -1,16 +1,22 @@
-"""The one value that flows through the layers: both kernels of a wide network, between all pairs of points.
+"""The one value that flows through the layers: both kernels of a wide network, between all pairs of
+points.
 
-    NNGP   K_ab     = E[h_i(a) h_i(b)]                      = sqrt(q_a q_b) (1 - gap_ab),     q_a = K_aa
+    NNGP   K_ab     = E[h_i(a) h_i(b)]                      = sqrt(q_a q_b) (1 - gap_ab),     q_a =
+                    K_aa
     NTK    Theta_ab = sum_w dh_i(a)/dw dh_i(b)/dw           = sqrt(q_a q_b) tangent_ab
 
-h_i is one neuron, and the expectation is over weights (and dropout masks). A point is an input, or one token of an input;
-points are ordered input by input. Three things are kept instead of the two matrices:
+h_i is one neuron, and the expectation is over weights (and dropout masks). A point is an input, or
+one token of an input; points are ordered input by input. Three things are kept instead of the two
+matrices:
 
-    gap      1 - correlation. Kernels of kinked activations go as sqrt(gap), so a correlation rounded to 1 - 6e-8 would cost
-             single precision half of its digits; a gap keeps them all.
-    tangent  Theta on the scale of K: layers that only rescale leave it alone, and depth alone does not make it overflow.
-    points   the diagonals, in double precision whatever the precision of the rest. They are never read off the matrices:
-             under dropout an input meets itself with one mask, and any other point, even an equal one, with two.
+    gap      1 - correlation. Kernels of kinked activations go as sqrt(gap), so a correlation
+             rounded to 1 - 6e-8 would cost single precision half of its digits; a gap keeps them
+             all.
+    tangent  Theta on the scale of K: layers that only rescale leave it alone, and depth alone does
+    not make it overflow.
+    points   the diagonals, in double precision whatever the precision of the rest. They are never
+             read off the matrices: under dropout an input meets itself with one mask, and any other
+             point, even an equal one, with two.
 """
 
 from dataclasses import dataclass, replace
@@ -59,7 +65,9 @@ class Kernel:
     def variance(self) -> Array:
         """(inputs,) or (inputs, tokens), in double precision."""
         q = self.points.variance
-        return q if self.tokens is None else array_namespace(q).reshape(q, (-1, self.tokens))
+        if self.tokens is None:
+            return q
+        return array_namespace(q).reshape(q, (-1, self.tokens))
 
     def astype(self, dtype: object) -> "Kernel":
         """With pairs in another precision. Points stay as they are."""
@@ -67,7 +75,8 @@ class Kernel:
         return replace(self, gap=xp.astype(self.gap, dtype), tangent=xp.astype(self.tangent, dtype))
 
     def __repr__(self) -> str:
-        points, tokens = self.gap.shape[0], "" if self.tokens is None else f" of {self.tokens} tokens"
+        points = self.gap.shape[0]
+        tokens = "" if self.tokens is None else f" of {self.tokens} tokens"
         inputs = points // (self.tokens or 1)
         return f"Kernel({inputs} inputs{tokens}, {self.gap.dtype})"
 

@@ -1,7 +1,8 @@
 """What a layer is: a function from kernel to kernel, described by a few numbers.
 
-A pointwise layer needs no pair but the one at hand. It says what becomes of the points (the diagonals, exact and cheap)
-and what becomes of the pairs; `pairs.through` then runs any number of such layers in one pass.
+A pointwise layer needs no pair but the one at hand. It says what becomes of the points (the
+diagonals, exact and cheap) and what becomes of the pairs; `pairs.through` then runs any number of
+such layers in one pass.
 """
 
 from abc import ABC, abstractmethod
@@ -16,10 +17,13 @@ from orderone.theory.kernels.pairs import Step, through
 
 
 class Layer(ABC):
-    """A description, equal to any other with the same numbers. Call it with a kernel to get the next one."""
+    """A description, equal to any other with the same numbers. Call it with a kernel to get the
+    next one."""
 
     pointwise: ClassVar[bool] = False  # whether pairs are treated one by one
-    independent: ClassVar[bool | None] = None  # of its input, by weights of its own; None if as much as its input was
+    independent: ClassVar[bool | None] = (
+        None  # of its input, by weights of its own; None if as much as its input was
+    )
 
     def __call__(self, kernel: Any) -> Kernel:
         """The kernel behind this layer."""
@@ -31,13 +35,15 @@ class Layer(ABC):
 
 
 class Pointwise(Layer):
-    """A layer that treats each pair of points by itself, and can share a pass over them with its neighbours."""
+    """A layer that treats each pair of points by itself, and can share a pass over them with its
+    neighbours."""
 
     pointwise = True
 
     @abstractmethod
     def prepare(self, points: Points, dtype: object) -> tuple[Step, Points]:
-        """What happens to pairs of `points`, in the precision `dtype`; and the points behind this layer."""
+        """What happens to pairs of `points`, in the precision `dtype`; and the points behind this
+        layer."""
 
     def apply(self, kernel: Kernel) -> Kernel:
         return run([self], kernel)
@@ -50,7 +56,9 @@ def run(layers: Iterable[Layer], kernel: Kernel) -> Kernel:
 
 
 @np.errstate(all="ignore")  # as in `through`
-def steps_through(layers: Iterable[Layer], points: Points, dtype: object) -> tuple[list[Step], Points]:
+def steps_through(
+    layers: Iterable[Layer], points: Points, dtype: object
+) -> tuple[list[Step], Points]:
     """What all layers do to pairs, one after the other, and the points behind the last."""
     steps = []
     for layer in layers:
@@ -62,4 +70,6 @@ def steps_through(layers: Iterable[Layer], points: Points, dtype: object) -> tup
 
 def read_layers(layers: Sequence[Any], name: str) -> tuple[Layer, ...]:
     remedy = "give kernels.Dense(...), kernels.Activation('relu') and the like"
-    return tuple(instance(layer, Layer, f"{name}: layer {i}", remedy) for i, layer in enumerate(layers, 1))
+    return tuple(
+        instance(layer, Layer, f"{name}: layer {i}", remedy) for i, layer in enumerate(layers, 1)
+    )

@@ -1,11 +1,12 @@
 """Sums of independent Gaussian parts, without cancellation: weights and bias, skip and branch.
 
-    h = x + y,   q = q_x + q_y,   K = K_x + K_y,   u_a = (sqrt(q_x), sqrt(q_y)) / sqrt(q) = (cos 2s, sin 2s)   of point a
+    h = x + y,   q = q_x + q_y,   K = K_x + K_y,   u_a = (sqrt(q_x), sqrt(q_y)) / sqrt(q) = (cos 2s,
+                                                   sin 2s)   of point a
 
     gap_ab = apart_ab + u_xa u_xb gap_x + u_ya u_yb gap_y,        apart_ab = 1 - u_a . u_b = 2 sin(s_a - s_b)^2
 
-The last form is why gaps near 0 keep their digits: 1 - u_a . u_b is never computed as a difference of ones. The same
-identity, read backwards, takes the mean out of an activation (layer norm).
+The last form is why gaps near 0 keep their digits: 1 - u_a . u_b is never computed as a difference
+of ones. The same identity, read backwards, takes the mean out of an activation (layer norm).
 """
 
 from dataclasses import dataclass
@@ -28,9 +29,11 @@ class Mixture:
     @classmethod
     def of(cls, dtype: object, x: Array, y: Array) -> "Mixture":
         """From the components of u, in double precision."""
-        xp, cosine = array_namespace(x), ((1 + x) / 2) ** 0.5
+        xp = array_namespace(x)
+        cosine = ((1 + x) / 2) ** 0.5
         sine = y / (2 * cosine)
-        left, right = xp.stack([sine, cosine], axis=1), xp.stack([cosine, -sine])
+        left = xp.stack([sine, cosine], axis=1)
+        right = xp.stack([cosine, -sine])
         return cls(per_point(dtype, x, y), xp.astype(2**0.5 * left, dtype), xp.astype(right, dtype))
 
     def first(self, strip: Strip) -> Array:
@@ -53,8 +56,10 @@ class Mixture:
 
 
 def shares(part: Array, rest: Array) -> tuple[Array, Array]:
-    """u of each point, from the variances of its parts: (1, 0) if it has none, and all for one that overflowed."""
-    xp, total = array_namespace(part), part + rest
+    """u of each point, from the variances of its parts: (1, 0) if it has none, and all for one that
+    overflowed."""
+    xp = array_namespace(part)
+    total = part + rest
     known = (total > 0) & xp.isfinite(total)
     fraction = xp.where(known, part / xp.where(known, total, 1.0), 1.0)
     return xp.sqrt(fraction), xp.sqrt(xp.where(known, rest / xp.where(known, total, 1.0), 0.0))

@@ -1,11 +1,13 @@
 """Normalizations over the neurons of a point, without gains or shifts.
 
-    RMSNorm     h' = h / sqrt(q + eps)                      K'_ab = K_ab / sqrt((q_a + eps) (q_b + eps))
+    RMSNorm     h' = h / sqrt(q + eps)                      K'_ab = K_ab / sqrt((q_a + eps) (q_b +
+                eps))
     LayerNorm   h' = (h - mu) / sqrt(q - mu^2 + eps)        K'_ab = (K_ab - mu_a mu_b) / ...
 
-and Theta' = Theta / (the same roots): in a wide network the backward pass through a mean or a root is of order 1/n.
-S2 (1.10), (1.50), (1.53); erratum S2.1: eps is inside the root. mu is the mean over neurons: 0 behind a Dense layer, where
-both are the same, and E[phi] behind an activation. Neither changes a correlation of centred neurons, nor a tangent.
+and Theta' = Theta / (the same roots): in a wide network the backward pass through a mean or a root
+is of order 1/n. S2 (1.10), (1.50), (1.53); erratum S2.1: eps is inside the root. mu is the mean
+over neurons: 0 behind a Dense layer, where both are the same, and E[phi] behind an activation.
+Neither changes a correlation of centred neurons, nor a tangent.
 """
 
 from dataclasses import dataclass
@@ -48,7 +50,10 @@ class LayerNorm(Pointwise):
 
     def prepare(self, points: Points, dtype: object) -> tuple[Step, Points]:
         centred = Points(_centred(points), points.ntk, 0 * points.mean, points.gaussian)
-        step = _centring(points, centred, dtype) if bool((points.mean != 0).any()) else unchanged
+        if bool((points.mean != 0).any()):
+            step = _centring(points, centred, dtype)
+        else:
+            step = unchanged
         return step, _divided(centred, self.eps)
 
 
@@ -56,7 +61,9 @@ def _centring(points: Points, centred: Points, dtype: object) -> Step:
     """K_ab - mu_a mu_b: `mixing` read backwards."""
     xp = array_namespace(points.mean)
     deviation, mean = shares(centred.variance, points.mean**2)
-    deviation = xp.where(deviation > 0, deviation, 1.0)  # of a constant point nothing is left, whatever its gaps are
+    deviation = xp.where(
+        deviation > 0, deviation, 1.0
+    )  # of a constant point nothing is left, whatever its gaps are
     mixture = Mixture.of(dtype, deviation, mean * xp.sign(points.mean))
 
     def step(pairs: Pairs, strip: Strip) -> Pairs:
@@ -79,15 +86,22 @@ def _centred(points: Points) -> Array:
 
 def _divided(points: Points, eps: float) -> Points:
     """By sqrt(variance + eps)."""
-    xp, square = array_namespace(points.variance), points.variance + eps
+    xp = array_namespace(points.variance)
+    square = points.variance + eps
     if bool((square == 0).any()):
         raise ValueError(
-            "normalization: expected points that vary over their neurons, got one whose variance is 0, so that the "
-            "result is 0 / 0; give eps=1e-5, as PyTorch does, or leave out constant inputs"
+            "normalization: expected points that vary over their neurons, got one whose variance is"
+            " 0, so that the result is 0 / 0; give eps=1e-5, as PyTorch does, or leave out constant"
+            " inputs"
         )
     if not bool(xp.all(xp.isfinite(square))):
         raise ValueError(
-            "normalization: expected finite variances, got one that overflowed; normalize earlier, or give smaller "
-            "weight_var"
+            "normalization: expected finite variances, got one that overflowed; normalize earlier,"
+            " or give smaller weight_var"
         )
-    return Points(points.variance / square, points.ntk / square, points.mean / xp.sqrt(square), points.gaussian)
+    return Points(
+        points.variance / square,
+        points.ntk / square,
+        points.mean / xp.sqrt(square),
+        points.gaussian,
+    )

@@ -1,13 +1,14 @@
 """The work between pairs of points, done once for each pair, and in the cache.
 
-Layers that treat every pair by itself need no more of the matrices than the pair's own two numbers. So the pairs are
-taken in strips that fit into the cache, and a strip goes through all layers before the next one is touched:
+Layers that treat every pair by itself need no more of the matrices than the pair's own two numbers.
+So the pairs are taken in strips that fit into the cache, and a strip goes through all layers before
+the next one is touched:
 
     for a strip:  (gap, tangent) -> step -> step -> ... -> both triangles of the new kernel
 
-Memory holds the old kernel and the new one, however many layers there are. What a layer needs to know of the points a and b
-was found for all points beforehand; where they all agree, as they do behind a normalization or at the fixed point of a
-length map, one number stands for all.
+Memory holds the old kernel and the new one, however many layers there are. What a layer needs to
+know of the points a and b was found for all points beforehand; where they all agree, as they do
+behind a normalization or at the fixed point of a length map, one number stands for all.
 """
 
 from collections.abc import Callable, Sequence
@@ -21,7 +22,9 @@ from orderone.core.shapes import Array
 from orderone.theory.kernels.kernel import Kernel, Points, pinned
 from orderone.theory.kernels.strips import Strip, strips
 
-CACHE = 2**17  # bytes, of one number for each pair of a strip; a step holds a handful of such arrays
+CACHE = (
+    2**17
+)  # bytes, of one number for each pair of a strip; a step holds a handful of such arrays
 ELSEWHERE = 2**26  # a GPU wants much to do at once
 SAME = 4  # in units of the last place: variances that differ by less are taken as one
 
@@ -60,7 +63,8 @@ def per_point(dtype: object, *vectors: Array) -> PerPoint:
 
 def _constant(vector: Array, dtype: object) -> bool:
     xp = array_namespace(vector)
-    high, low = float(xp.max(vector)), float(xp.min(vector))
+    high = float(xp.max(vector))
+    low = float(xp.min(vector))
     return high - low <= SAME * float(xp.finfo(dtype).eps) * max(high, -low)
 
 
@@ -68,7 +72,8 @@ def _constant(vector: Array, dtype: object) -> bool:
 def through(kernel: Kernel, steps: Sequence[Step], points: Points) -> Kernel:
     """The kernel behind all `steps`, whose diagonals are those of `points`."""
     xp = array_namespace(kernel.gap)
-    gap, tangent = xp.empty_like(kernel.gap), xp.empty_like(kernel.tangent)
+    gap = xp.empty_like(kernel.gap)
+    tangent = xp.empty_like(kernel.tangent)
     held = CACHE if str(device(gap)) == "cpu" else ELSEWHERE
     for strip in strips(gap.shape[0], held // gap.dtype.itemsize):
         pairs = Pairs(strip.read(kernel.gap), strip.read(kernel.tangent))

@@ -2,7 +2,8 @@
 
     K'_ab = (1 / T^2) sum_ts K_(a,t)(b,s),     and the same for Theta
 
-Neurons that were Gaussian remain so. Sums run in double precision: what is left of a difference of inputs may be small.
+Neurons that were Gaussian remain so. Sums run in double precision: what is left of a difference of
+inputs may be small.
 """
 
 from dataclasses import dataclass
@@ -22,17 +23,20 @@ class AveragePool(Layer):
     def apply(self, kernel: Kernel) -> Kernel:
         if kernel.tokens is None:
             raise ValueError(
-                "AveragePool: expected inputs that have tokens, got inputs that are single points; give "
-                "kernels.inputs an array of shape (inputs, tokens, features)"
+                "AveragePool: expected inputs that have tokens, got inputs that are single points;"
+                " give kernels.inputs an array of shape (inputs, tokens, features)"
             )
         xp = array_namespace(kernel.gap)
         mean = xp.mean(xp.reshape(kernel.points.mean, (-1, kernel.tokens)), axis=1)
-        pooled = from_matrices(_pooled(kernel.nngp), _pooled(kernel.ntk), mean, kernel.points.gaussian)
+        pooled = from_matrices(
+            _pooled(kernel.nngp), _pooled(kernel.ntk), mean, kernel.points.gaussian
+        )
         return pooled.astype(kernel.gap.dtype)
 
 
 def _pooled(matrix: Array) -> Array:
     """(inputs, tokens, inputs, tokens) -> (inputs, inputs)."""
-    xp, tokens = array_namespace(matrix), matrix.shape[1]
+    xp = array_namespace(matrix)
+    tokens = matrix.shape[1]
     pooled = xp.sum(matrix, axis=(1, 3), dtype=xp.float64) / tokens**2
     return (pooled + pooled.T) / 2

@@ -2,8 +2,9 @@
 
     K' = K + scale^2 K_branch,     Theta' = Theta + scale^2 Theta_branch
 
-The branch must end in weights of its own (a Dense layer, perhaps with dropout or a normalization behind it): then it is
-independent of the skip connection, and cross terms vanish. S3 (2.13) is the limit of this with scale = depth^{-1/2}.
+The branch must end in weights of its own (a Dense layer, perhaps with dropout or a normalization
+behind it): then it is independent of the skip connection, and cross terms vanish. S3 (2.13) is the
+limit of this with scale = depth^{-1/2}.
 """
 
 from dataclasses import dataclass
@@ -35,8 +36,9 @@ class Residual(Pointwise):
         if not _independent(self.branch):
             ending = self.branch.layers[-1] if self.branch.layers else "no layer"
             raise ValueError(
-                f"Residual: expected a branch whose last weights are its own, got one that ends in {ending}, so that "
-                "branch and skip connection are correlated; end the branch with kernels.Dense(...)"
+                "Residual: expected a branch whose last weights are its own, got one that ends in"
+                f" {ending}, so that branch and skip connection are correlated; end the branch with"
+                " kernels.Dense(...)"
             )
 
     @property
@@ -49,8 +51,9 @@ class Residual(Pointwise):
         other = self.branch(kernel)
         if other.gap.shape != kernel.gap.shape:
             raise ValueError(
-                f"Residual: expected a branch that keeps the number of points, got {kernel.gap.shape[0]} points at its "
-                f"start and {other.gap.shape[0]} at its end; pool behind the residual block, not inside"
+                "Residual: expected a branch that keeps the number of points, got"
+                f" {kernel.gap.shape[0]} points at its start and {other.gap.shape[0]} at its end;"
+                " pool behind the residual block, not inside"
             )
         step, points = self._joined(kernel.points, other.points, _read_off(other), kernel.gap.dtype)
         return through(kernel, [step], points)
@@ -66,18 +69,22 @@ class Residual(Pointwise):
         return self._joined(points, last, branch, dtype)
 
     @np.errstate(all="ignore")
-    def _joined(self, skip: Points, other: Points, branch: Step, dtype: object) -> tuple[Step, Points]:
+    def _joined(
+        self, skip: Points, other: Points, branch: Step, dtype: object
+    ) -> tuple[Step, Points]:
         square = self.scale**2
         mixture = Mixture.of(dtype, *shares(skip.variance, square * other.variance))
 
         def step(pairs: Pairs, strip: Strip) -> Pairs:
-            of_skip, of_branch = mixture.first(strip), mixture.second(strip)
+            of_skip = mixture.first(strip)
+            of_branch = mixture.second(strip)
             there = branch(pairs, strip)
             gap = of_skip * pairs.gap + of_branch * there.gap + mixture.apart(strip)
             tangent = of_skip * pairs.tangent + of_branch * there.tangent
             return Pairs(gap, tangent)
 
-        variance, ntk = skip.variance + square * other.variance, skip.ntk + square * other.ntk
+        variance = skip.variance + square * other.variance
+        ntk = skip.ntk + square * other.ntk
         mean = skip.mean + self.scale * other.mean
         return step, Points(variance, ntk, mean, skip.gaussian and other.gaussian)
 

@@ -1,4 +1,5 @@
-"""Layers one after the other. Neighbours that treat pairs one by one share a pass over them (`pairs`)."""
+"""Layers one after the other. Neighbours that treat pairs one by one share a pass over them
+(`pairs`)."""
 
 from dataclasses import dataclass
 from itertools import groupby
@@ -13,13 +14,16 @@ from orderone.theory.kernels.layer import Layer, read_layers, run
 
 @dataclass(frozen=True, init=False)
 class Sequential(Layer):
-    """`Sequential(a, b)(kernel)` is `b(a(kernel))`, and faster. One inside another is the same as its layers."""
+    """`Sequential(a, b)(kernel)` is `b(a(kernel))`, and faster. One inside another is the same as
+    its layers."""
 
     layers: tuple[Layer, ...]
 
     def __init__(self, *layers: Any):
         read = read_layers(layers, "Sequential")
-        object.__setattr__(self, "layers", tuple(inner for layer in read for inner in unpacked(layer)))
+        object.__setattr__(
+            self, "layers", tuple(inner for layer in read for inner in unpacked(layer))
+        )
 
     def apply(self, kernel: Kernel) -> Kernel:
         for pointwise, layers in groupby(self.layers, key=lambda layer: layer.pointwise):
@@ -41,4 +45,6 @@ def repeat(layer: Any, times: Count) -> Sequential:
 
 
 def unpacked(layer: Layer) -> tuple[Layer, ...]:
-    return layer.layers if isinstance(layer, Sequential) else (layer,)
+    if isinstance(layer, Sequential):
+        return layer.layers
+    return (layer,)

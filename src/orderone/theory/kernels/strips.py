@@ -27,7 +27,9 @@ class Strip(NamedTuple):
         matrix[self.columns, self.rows] = values.T
         matrix[self.rows, self.columns] = values
         square = matrix[self.rows, self.rows]
-        matrix[self.rows, self.rows] = (square + square.T) / 2  # symmetric to the last bit, however they were found
+        matrix[self.rows, self.rows] = (
+            square + square.T
+        ) / 2  # symmetric to the last bit, however they were found
 
 
 def strips(points: int, pairs: int) -> Iterator[Strip]:
@@ -35,6 +37,8 @@ def strips(points: int, pairs: int) -> Iterator[Strip]:
     first = 0
     while first < points:
         left = points - first
-        rows = min(left, max(1, min(pairs // left, max(left // 4, 32))))  # a flat strip has little below the diagonal
+        rows = min(
+            left, max(1, min(pairs // left, max(left // 4, 32)))
+        )  # a flat strip has little below the diagonal
         yield Strip(slice(first, first + rows), slice(first, points))
         first += rows

@@ -1,7 +1,14 @@
-"""Limits of infinite depth and width: S3, Li & Nica, *Differential Equation Scaling Limits of Shaped and Unshaped Neural
-Networks*. Covariances and correlations of layers as solutions of differential equations."""
+"""Limits of infinite depth and width: S3, Li & Nica, *Differential Equation Scaling Limits of
+Shaped and Unshaped Neural Networks*. Covariances and correlations of layers as solutions of
+differential equations."""
 
-from orderone.theory.limits.chain import Q_INFINITY, correlation_chain, infinite_width_q, mu_r, sigma_r2
+from orderone.theory.limits.chain import (
+    Q_INFINITY,
+    correlation_chain,
+    infinite_width_q,
+    mu_r,
+    sigma_r2,
+)
 from orderone.theory.limits.correlation_law import correlation_mean
 from orderone.theory.limits.covariance_sde import CovarianceSDE, Paths
 from orderone.theory.limits.depth_law import DepthLaw, depth_law

@@ -1,14 +1,17 @@
-"""The backward equation of a diffusion on a line: u_t = b(y) u_y + u_yy / 2, u(0) = g; so u(t, y) = E g(y_t) from y.
+"""The backward equation of a diffusion on a line: u_t = b(y) u_y + u_yy / 2, u(0) = g; so u(t, y) =
+E g(y_t) from y.
 
 Space: continuous polynomials on pieces of the line, Galerkin's way,
 
     <v, u_t> = <v, b u_y> - <v_y, u_y> / 2      for all v of the same kind
 
-which leaves ends free (u_y = 0) or holds them at g. Of a g that is not smooth all that counts are its integrals with v.
+which leaves ends free (u_y = 0) or holds them at g. Of a g that is not smooth all that counts are
+its integrals with v.
 
-Time: exp(t L) is an integral of the resolvent over a parabola around the spectrum, z = N / t (.1309 - .1194 s^2 + i s / 4).
-The trapezoidal rule in s converges as 2.85^{-N} whatever L is, stiff or not: L. N. Trefethen, J. A. C. Weideman and
-T. Schmelzer, *Talbot quadratures and rational approximations*, BIT 46 (2006).
+Time: exp(t L) is an integral of the resolvent over a parabola around the spectrum, z = N / t (.1309
+- .1194 s^2 + i s / 4). The trapezoidal rule in s converges as 2.85^{-N} whatever L is, stiff or
+not: L. N. Trefethen, J. A. C. Weideman and T. Schmelzer, *Talbot quadratures and rational
+approximations*, BIT 46 (2006).
 """
 
 from collections.abc import Callable
@@ -24,16 +27,20 @@ from scipy.sparse.linalg import splu
 
 Function = Callable[[np.ndarray], np.ndarray]
 DEGREE = 6  # of the polynomials
-PARTS, POINTS = 16, 16  # Gauss points in a part of a piece: integrals over kinks of g are exact to (piece / 256)^2
-NODES = 32  # of the parabola: 2.85^-32 is beyond rounding
-LONGEST = (
-    5.0  # time that one parabola serves: transport widens the spectrum to a parabola of its own, which must fit in
+PARTS = 16
+POINTS = (
+    16  # Gauss points in a part of a piece: integrals over kinks of g are exact to (piece / 256)^2
 )
+NODES = 32  # of the parabola: 2.85^-32 is beyond rounding
+# time that one parabola serves: transport widens the spectrum to a parabola of its own, which must
+# fit in
+LONGEST = 5.0
 
 
 @dataclass(frozen=True)
 class Backward:
-    """`cuts` are the ends of the pieces, in order; `held`: whether u stays g at the left end, as at the right one."""
+    """`cuts` are the ends of the pieces, in order; `held`: whether u stays g at the left end, as at
+    the right one."""
 
     cuts: np.ndarray
     drift: Function
@@ -55,22 +62,32 @@ class Backward:
         z = NODES / time * (0.1309 - 0.1194 * s**2 + 0.25j * s)
         slope = NODES / time * (-0.2388 * s + 0.25j)
         weights = 2 * np.exp(z * time) * slope / 1j / NODES
-        return [(w, splu(csc_array(x * self._mass - self._generator)).solve) for w, x in zip(weights, z, strict=True)]
+        return [
+            (w, splu(csc_array(x * self._mass - self._generator)).solve)
+            for w, x in zip(weights, z, strict=True)
+        ]
 
-    # --- polynomials on pieces ------------------------------------------------------------------------------------------
+    # --- polynomials on pieces --------------------------------------------------------------------
 
     @cached_property
     def _pieces(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Middles, half lengths, and unknowns (pieces, DEGREE + 1): neighbours share the one between them."""
+        """Middles, half lengths, and unknowns (pieces, DEGREE + 1): neighbours share the one
+        between them."""
         half = np.diff(self.cuts) / 2
-        return self.cuts[:-1] + half, half, np.arange(len(half))[:, None] * DEGREE + np.arange(DEGREE + 1)
+        return (
+            self.cuts[:-1] + half,
+            half,
+            np.arange(len(half))[:, None] * DEGREE + np.arange(DEGREE + 1),
+        )
 
     @cached_property
     def _quadrature(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """Points in [-1, 1], weights, and there the basis and its derivative, (points, DEGREE + 1)."""
+        """Points in [-1, 1], weights, and there the basis and its derivative, (points, DEGREE +
+        1)."""
         x, w = leggauss(POINTS)
         centre = (2 * np.arange(PARTS) + 1) / PARTS - 1
-        x, w = (centre[:, None] + x / PARTS).ravel(), np.tile(w / PARTS, PARTS)
+        x = (centre[:, None] + x / PARTS).ravel()
+        w = np.tile(w / PARTS, PARTS)
         basis = [_interpolant(e) for e in np.eye(DEGREE + 1)]
         return x, w, np.stack([p(x) for p in basis], 1), np.stack([p.deriv()(x) for p in basis], 1)
 
@@ -90,7 +107,8 @@ class Backward:
         spread = (D.T * w) @ D / self._pieces[1][:, None, None] / 2
         moved = np.einsum("qi,eq,qj->eij", B, w * self.drift(self._points), D, optimize=True)
         free = np.ones(self._pieces[2].max() + 1)
-        free[-1], free[0] = 0, not self.held
+        free[-1] = 0
+        free[0] = not self.held
         return csc_array(diags_array(free) @ self._assembled(moved - spread))
 
     def _assembled(self, blocks: np.ndarray) -> csc_array:

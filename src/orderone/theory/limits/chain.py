@@ -3,15 +3,17 @@
 At infinite width it is a recursion, at width n to leading order a Markov chain:
 
     rho_{l+1} = 2 K_1(rho_l)                                                                S3 (4.3)
-    rho_{l+1} = 2 K_1(rho_l) + mu_r(rho_l) / n + sigma_r(rho_l) xi_l / sqrt(n)              S3 (4.13)
-    mu_r      = 1/2 [K_1 (4 K_2 + 18) - 8 K_31]                                             S3 (4.14), c = 2, M_2 = 5
+    rho_{l+1} = 2 K_1(rho_l) + mu_r(rho_l) / n + sigma_r(rho_l) xi_l / sqrt(n)             S3 (4.13)
+    mu_r      = 1/2 [K_1 (4 K_2 + 18) - 8 K_31]                                             S3
+              (4.14), c = 2, M_2 = 5
     sigma_r^2 = 2 [K_1^2 (4 K_2 + 6) - 8 K_1 K_31 + 2 K_2]
 
-Everything is computed for the gap 1 - rho, which falls as 9 pi^2 / (2 l^2): with a = f_1 / 2 pi, b = f_2 / 2 pi and
-h = f_31 / 2 pi of `relu_moments` the constants cancel by hand,
+Everything is computed for the gap 1 - rho, which falls as 9 pi^2 / (2 l^2): with a = f_1 / 2 pi, b
+= f_2 / 2 pi and h = f_31 / 2 pi of `relu_moments` the constants cancel by hand,
 
     1 - 2 K_1 = gap - 2 a,      mu_r = -rho sin^2 + rho b + a (10 + 2 rho^2 + 2 b) - 4 h
-    sigma_r^2 = 2 [sin^4 - 4 rho sin^2 a + (2 + rho^2) b - 4 rho h + a^2 (8 + 4 rho^2) + 4 rho a b - 8 a h + 4 a^2 b]
+    sigma_r^2 = 2 [sin^4 - 4 rho sin^2 a + (2 + rho^2) b - 4 rho h + a^2 (8 + 4 rho^2) + 4 rho a b -
+    8 a h + 4 a^2 b]
 
 and the expansion (4.16) follows; erratum S3.6 has its first omitted terms.
 """
@@ -27,7 +29,9 @@ from orderone.core.given import Array, Count, Number
 from orderone.core.normals import Normals
 from orderone.theory.limits.relu_moments import angle_of_gap, f1, f2, f31
 
-Q_INFINITY = 9 * pi**2 / 2  # S3 (4.6) with its c_1 = 2 sqrt(2) / (3 pi): where l^2 (1 - rho_l) goes at infinite width
+Q_INFINITY = (
+    9 * pi**2 / 2
+)  # S3 (4.6) with its c_1 = 2 sqrt(2) / (3 pi): where l^2 (1 - rho_l) goes at infinite width
 
 
 def mu_r(rho: Array) -> Array:
@@ -41,8 +45,10 @@ def sigma_r2(rho: Array) -> Array:
 
 
 def infinite_width_q(rho0: Number, depth: Count) -> np.ndarray:
-    """q_l = l^2 (1 - rho_l) for l = 1 ... depth at infinite width: S3 (4.2)-(4.3). It tends to 9 pi^2 / 2, slowly."""
-    gap, depth = _gap(rho0, "rho0", single=True)[()], count(depth, "depth")
+    """q_l = l^2 (1 - rho_l) for l = 1 ... depth at infinite width: S3 (4.2)-(4.3). It tends to 9
+    pi^2 / 2, slowly."""
+    gap = _gap(rho0, "rho0", single=True)[()]
+    depth = count(depth, "depth")
     gaps = np.empty(depth)
     for layer in range(depth):
         gap = gap - f1(angle_of_gap(gap)) / pi
@@ -50,15 +56,22 @@ def infinite_width_q(rho0: Number, depth: Count) -> np.ndarray:
     return np.arange(1, depth + 1) ** 2 * gaps
 
 
-def correlation_chain(rho0: Array, width: Count, depth: Count, samples: Count = 8192, seed: Count = 0) -> Array:
+def correlation_chain(
+    rho0: Array, width: Count, depth: Count, samples: Count = 8192, seed: Count = 0
+) -> Array:
     """1 - rho after `depth` layers of the Markov chain, one for each sample.
 
-    (4.13) leaves the law of xi open. Here the gap moves by a lognormal factor with the two moments of (4.13), so that no
-    correlation leaves the interval: normal steps would throw one sample in a hundred past 1 at width 50.
+    (4.13) leaves the law of xi open. Here the gap moves by a lognormal factor with the two moments
+    of (4.13), so that no correlation leaves the interval: normal steps would throw one sample in a
+    hundred past 1 at width 50.
     """
     rho, xp = array(rho0, "rho0")
-    width, depth, samples = count(width, "width"), count(depth, "depth", least=0), count(samples, "samples")
-    gap = _gap(rho, "rho0", single=True) + xp.zeros(samples, dtype=rho.dtype, device=array_api_compat.device(rho))
+    width = count(width, "width")
+    depth = count(depth, "depth", least=0)
+    samples = count(samples, "samples")
+    gap = _gap(rho, "rho0", single=True) + xp.zeros(
+        samples, dtype=rho.dtype, device=array_api_compat.device(rho)
+    )
     normals = Normals(gap, count(seed, "seed", least=0))
     for _ in range(depth):
         gap = _step(gap, width, normals(samples))
@@ -79,11 +92,14 @@ def _step(gap: Array, width: int, xi: Array) -> Array:
 def _moments(gap: Array) -> tuple[Array, Array, Array]:
     """The gap one layer on at infinite width, mu_r and sigma_r^2."""
     theta = angle_of_gap(gap)
-    rho, sin2 = 1 - gap, gap * (2 - gap)
+    rho = 1 - gap
+    sin2 = gap * (2 - gap)
     a, b, h = (f(theta) / (2 * pi) for f in (f1, f2, f31))
     mu = -rho * sin2 + rho * b + a * (10 + 2 * rho**2 + 2 * b) - 4 * h
     linear = -4 * rho * sin2 * a + (2 + rho**2) * b - 4 * rho * h
-    variance = 2 * (sin2**2 + linear + a**2 * (8 + 4 * rho**2) + 4 * rho * a * b - 8 * a * h + 4 * a**2 * b)
+    variance = 2 * (
+        sin2**2 + linear + a**2 * (8 + 4 * rho**2) + 4 * rho * a * b - 8 * a * h + 4 * a**2 * b
+    )
     return gap - 2 * a, mu, bounded(variance, 0.0)
 
 

@@ -2,16 +2,16 @@
 
 Ito's rule turns (2.7) for two inputs into one equation for their correlation alone,
 
-    drho = [nu(rho) - rho (1 - rho^2) / 2] dt + (1 - rho^2) dB                                from S3 (2.7)-(2.8)
+    drho = [nu(rho) - rho (1 - rho^2) / 2] dt + (1 - rho^2) dB                   from S3 (2.7)-(2.8)
 
-Its noise vanishes at both ends, where the law crowds. Fisher's y = artanh(rho) spreads them over the whole line, with noise
-of constant size,
+Its noise vanishes at both ends, where the law crowds. Fisher's y = artanh(rho) spreads them over
+the whole line, with noise of constant size,
 
     dy = b(y) dt + dB,   b = nu(rho) / (1 - rho^2) + rho / 2
 
-and `backward` solves for u(t, y) = E g(tanh y_t). Where the line is cut: on the right b tends to 1/2, a path at y comes
-back with probability e^{-y}, and u is g(1). On the left the same holds for linear networks; otherwise b grows as
-nu(-1) e^{-2y} / 4, no path goes there, and u is flat.
+and `backward` solves for u(t, y) = E g(tanh y_t). Where the line is cut: on the right b tends to
+1/2, a path at y comes back with probability e^{-y}, and u is g(1). On the left the same holds for
+linear networks; otherwise b grows as nu(-1) e^{-2y} / 4, no path goes there, and u is flat.
 """
 
 from collections.abc import Callable
@@ -38,15 +38,21 @@ else:
     Function = Any  # what users give; tried below
 
 
-def correlation_mean(g: Function, rho0: Number, T: Number = 1.0, c_plus: Number = 0.0, c_minus: Number = -1.0) -> float:
+def correlation_mean(
+    g: Function, rho0: Number, T: Number = 1.0, c_plus: Number = 0.0, c_minus: Number = -1.0
+) -> float:
     """E g(rho_T) for a shaped ReLU network; `g` takes and returns an array.
 
-    Exact to 1e-8 of the size of g, also for roots at the ends such as sqrt(1 - rho^2); to 1e-6 if g has a kink in between,
-    and to 1e-3 if it jumps.
+    Exact to 1e-8 of the size of g, also for roots at the ends such as sqrt(1 - rho^2); to 1e-6 if g
+    has a kink in between, and to 1e-3 if it jumps.
     """
-    rho, shaped = real(rho0, "rho0", least=-1, most=1), ShapedReLU(c_plus, c_minus)
-    time, k = real(T, "T", least=0, most=1000), shaped.drift if shaped.drift > LINEAR else 0.0
-    if k * time > exp(REACH):  # b is 2/3 k e^{-y} near 1 and has carried every path to where rho is 1
+    rho = real(rho0, "rho0", least=-1, most=1)
+    shaped = ShapedReLU(c_plus, c_minus)
+    time = real(T, "T", least=0, most=1000)
+    k = shaped.drift if shaped.drift > LINEAR else 0.0
+    if k * time > exp(
+        REACH
+    ):  # b is 2/3 k e^{-y} near 1 and has carried every path to where rho is 1
         rho = 1.0
     _values(g, np.array([-1.0, 0.0, 1.0]))
     if time * (1 + k) < INSTANT or rho == 1 or (rho == -1 and k == 0):  # it stays
@@ -62,7 +68,8 @@ def _drift(y: np.ndarray, k: float) -> np.ndarray:
 
 
 def _cuts(k: float, y: float, time: float) -> np.ndarray:
-    """Pieces of equal length, and smaller ones around the start if there is little time to spread."""
+    """Pieces of equal length, and smaller ones around the start if there is little time to
+    spread."""
     right = REACH + log(max(1.0, k))
     left = -REACH if k == 0 else 0.5 * log(k * pi / 2 * LATE * min(1.0, time))
     even = np.linspace(left, right, ceil((right - left) / PIECE) + 1)
@@ -75,7 +82,11 @@ def _values(g: Function, rho: np.ndarray) -> np.ndarray:
     try:
         values = np.asarray(g(rho.ravel()), dtype=float)
     except Exception as error:  # the user's function may raise anything
-        raise ValueError(f"g: expected a function of an array of correlations, got {g!r}: {error!r}") from error
+        raise ValueError(
+            f"g: expected a function of an array of correlations, got {g!r}: {error!r}"
+        ) from error
     if values.shape not in ((), (rho.size,)) or not np.all(np.isfinite(values)):
-        raise ValueError(f"g: expected a finite number for each correlation in [-1, 1], got {g!r} with others")
+        raise ValueError(
+            f"g: expected a finite number for each correlation in [-1, 1], got {g!r} with others"
+        )
     return np.broadcast_to(values, rho.size).reshape(rho.shape)

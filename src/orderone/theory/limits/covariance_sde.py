@@ -1,9 +1,12 @@
-"""The neural covariance SDE: layer covariances of a shaped network whose depth is in proportion to its width.
+"""The neural covariance SDE: layer covariances of a shaped network whose depth is in proportion to
+its width.
 
-    dV = b(V) dt + Sigma(V)^{1/2} dB,   V_0 = inputs' covariance,   t = layer / width in [0, T]        S3 (2.7)
+    dV = b(V) dt + Sigma(V)^{1/2} dB,   V_0 = inputs' covariance,   t = layer / width in [0, T]
+                                        S3 (2.7)
 
-b is (2.8) for shaped ReLU-like activations and (2.9) for smooth ones; Sigma_{ab,cd} = V_ac V_bd + V_ad V_bc. Erratum S3.2:
-the sign in nu is that of (2.8). `drift` has the flows of b, `integrators` the steps.
+b is (2.8) for shaped ReLU-like activations and (2.9) for smooth ones; Sigma_{ab,cd} = V_ac V_bd +
+V_ad V_bc. Erratum S3.2: the sign in nu is that of (2.8). `drift` has the flows of b, `integrators`
+the steps.
 """
 
 from dataclasses import dataclass
@@ -25,8 +28,12 @@ from orderone.theory.limits.shaped import ShapedReLU, ShapedSmooth
 
 ACTIVATIONS = ("shaped-relu", "shaped-smooth", "linear")
 PATHS = 8192
-NUMBERS_AT_ONCE = {"cpu": 2**17, "other": 2**22}  # of V: what stays in a core's cache; what fills a GPU
-# Smooth drifts can blow up; S3 Definition A.6 stops a path that leaves a large ball: here, so many times its start or 1.
+NUMBERS_AT_ONCE = {
+    "cpu": 2**17,
+    "other": 2**22,
+}  # of V: what stays in a core's cache; what fills a GPU
+# Smooth drifts can blow up; S3 Definition A.6 stops a path that leaves a large ball: here, so many
+# times its start or 1.
 STOPPED_AT = 1e4
 
 
@@ -35,7 +42,9 @@ class Paths:
     """What a simulation gave: final covariances, and what had to be done to keep them valid."""
 
     V: Array  # (paths, m, m)
-    projected: int  # steps that left the cone of covariances and were put back; 0 for the geometric scheme
+    projected: (
+        int  # steps that left the cone of covariances and were put back; 0 for the geometric scheme
+    )
     stopped: int  # paths that grew beyond `STOPPED_AT` and stayed where they were before
     steps: int
     dt: float
@@ -43,10 +52,11 @@ class Paths:
 
 @dataclass(frozen=True)
 class CovarianceSDE:
-    """`activation`: "shaped-relu" with c_plus and c_minus, "shaped-smooth" with phi and a, or "linear".
+    """`activation`: "shaped-relu" with c_plus and c_minus, "shaped-smooth" with phi and a, or
+    "linear".
 
-    `phi` is tanh, sin, atan, asinh, expm1, or a function of arrays with phi(0) = 0 and phi'(0) = 1. c_plus = c_minus is a
-    linear network: the drift vanishes.
+    `phi` is tanh, sin, atan, asinh, expm1, or a function of arrays with phi(0) = 0 and phi'(0) = 1.
+    c_plus = c_minus is a linear network: the drift vanishes.
     """
 
     activation: Name = "shaped-relu"
@@ -78,36 +88,56 @@ class CovarianceSDE:
     ) -> Array:
         """Covariances at time T, (paths, m, m), of the kind, dtype and device of V0.
 
-        `V0` is (m, m), for `paths` paths (8192 if None), or (paths, m, m), a start for each. `scheme` is "geometric" (weak
-        order 2, never leaves the covariances) or "euler". Equal seeds give equal numbers. With `antithetic`, paths 2k and
-        2k + 1 have opposite noise. Steps are in double precision for any dtype; what rounding to float32 makes indefinite
-        gets its variances raised by a few units of rounding.
+        `V0` is (m, m), for `paths` paths (8192 if None), or (paths, m, m), a start for each.
+        `scheme` is "geometric" (weak order 2, never leaves the covariances) or "euler". Equal seeds
+        give equal numbers. With `antithetic`, paths 2k and 2k + 1 have opposite noise. Steps are in
+        double precision for any dtype; what rounding to float32 makes indefinite gets its variances
+        raised by a few units of rounding.
         """
         return self._simulated(V0, T, paths, dt, seed, scheme, antithetic).V
 
     def simulate(self, *arguments: Any, **options: Any) -> Paths:
-        """The arguments of `sample`, and its result with the number of projected steps and of stopped paths."""
+        """The arguments of `sample`, and its result with the number of projected steps and of
+        stopped paths."""
         given = signature(self.sample).bind(*arguments, **options)
         given.apply_defaults()
         return self._simulated(*given.args)
 
     def _simulated(
-        self, V0: Array, T: Number, paths: Count | None, dt: Number, seed: Count, scheme: Name, antithetic: bool
+        self,
+        V0: Array,
+        T: Number,
+        paths: Count | None,
+        dt: Number,
+        seed: Count,
+        scheme: Name,
+        antithetic: bool,
     ) -> Paths:
         start, xp = covariance(V0, batch=True)
         number, h = steps(T, dt)
-        paths, seed = _number_of_paths(paths, start), count(seed, "seed", least=0)
+        paths = _number_of_paths(paths, start)
+        seed = count(seed, "seed", least=0)
         kind = SCHEMES[one_of(scheme, SCHEMES, "scheme")]
-        V = xp.empty((paths, *start.shape[-2:]), dtype=start.dtype, device=array_api_compat.device(start))
-        projected, stopped, block = 0, 0, _block(start)
+        V = xp.empty(
+            (paths, *start.shape[-2:]), dtype=start.dtype, device=array_api_compat.device(start)
+        )
+        projected = 0
+        stopped = 0
+        block = _block(start)
         for i, first in enumerate(range(0, paths, block)):
             last = min(first + block, paths)
-            some = start[first:last] if start.ndim == 3 else xp.broadcast_to(start, (last - first, *start.shape))
-            some = xp.astype(some, xp.float64)  # in single precision steps leave the covariances by more than rounding
+            if start.ndim == 3:
+                some = start[first:last]
+            else:
+                some = xp.broadcast_to(start, (last - first, *start.shape))
+            some = xp.astype(
+                some, xp.float64
+            )  # in single precision steps leave the covariances by more than rounding
             solver = kind(self.drift, h, Normals(some, seed, i, antithetic))
             found, more = _run(solver, self.drift, some, number)
             V[first:last] = _rounded(found, start.dtype)
-            projected, stopped = projected + solver.projected, stopped + more
+            projected = projected + solver.projected
+            stopped = stopped + more
         return Paths(V, projected, stopped, number, h)
 
 
@@ -129,7 +159,8 @@ def _run(solver: Geometric | Euler, drift: Drift, V0: Array, number: int) -> tup
 
 
 def _split(V0: Array, drift: Drift) -> tuple[Array, Array]:
-    """Correlations (m, m, paths) and norms (m, paths) where the SDE does not see norms: nothing overflows then."""
+    """Correlations (m, m, paths) and norms (m, paths) where the SDE does not see norms: nothing
+    overflows then."""
     xp = array_api_compat.array_namespace(V0)
     V = xp.asarray(xp.permute_dims(V0, (1, 2, 0)), copy=True)
     norm = xp.sqrt(bounded(diagonal(V), 0.0))
@@ -151,13 +182,15 @@ def _valid(V: Array) -> Array:
 
 
 def _rounded(V: Array, dtype: Any) -> Array:
-    """(paths, m, m) as covariances of `dtype`. A diagonal larger by 2 m roundings outweighs the rounding of all entries."""
+    """(paths, m, m) as covariances of `dtype`. A diagonal larger by 2 m roundings outweighs the
+    rounding of all entries."""
     xp = array_api_compat.array_namespace(V)
     if dtype == V.dtype:
         return V
     with np.errstate(over="ignore"):
         small = xp.astype(V, dtype)
-    back, m = xp.astype(small, V.dtype), V.shape[-1]
+    back = xp.astype(small, V.dtype)
+    m = V.shape[-1]
     sound = xp.all(xp.reshape(xp.isfinite(back), (-1, m * m)), axis=-1)
     back = xp.where(sound[:, None, None], back, xp.zeros_like(back))
     norm = xp.sqrt(xp.linalg.diagonal(back))
@@ -173,7 +206,9 @@ def _number_of_paths(paths: Count | None, start: Array) -> int:
     if start.ndim == 2:
         return PATHS if paths is None else count(paths, "paths")
     if paths is not None and count(paths, "paths") != len(start):
-        raise ValueError(f"paths: expected {len(start)}, one for each V0, got {paths}; leave it out")
+        raise ValueError(
+            f"paths: expected {len(start)}, one for each V0, got {paths}; leave it out"
+        )
     return len(start)
 
 

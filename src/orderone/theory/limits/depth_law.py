@@ -1,26 +1,31 @@
-"""How norms and correlations of a random network of width n are spread between initializations, at depth d.
+"""How norms and correlations of a random network of width n are spread between initializations, at
+depth d.
 
 **Norms.** log V_aa of one input has, between initializations, the variance
 
-    ReLU network       5 d / n          M_2 = E [2 relu(g)^2 - 1]^2 = 5                                  S3 (4.12)
-    shaped, linear     2 d / n          the diagonal of Sigma                                             S3 (2.7)
+    ReLU network       5 d / n          M_2 = E [2 relu(g)^2 - 1]^2 = 5
+                                        S3 (4.12)
+    shaped, linear     2 d / n          the diagonal of Sigma
+                                        S3 (2.7)
     residual, beta     [2 + d (4b + 2b^2) / (1+b)^2 + ...] / n      `residual_variance`
 
-with b = beta^2 / 2 the share that one branch adds. For beta = 1 / sqrt(d) this is about 4.7 / n, for any depth. In the
-limit log V_aa is normal, and the mean of V_aa is what the growth says.
+with b = beta^2 / 2 the share that one branch adds. For beta = 1 / sqrt(d) this is about 4.7 / n,
+for any depth. In the limit log V_aa is normal, and the mean of V_aa is what the growth says.
 
-**Correlations** of two inputs: the limit laws, ReLU by the unshaped SDE (4.8) in its exact form, shaped ReLU by the SDE
-(2.7) with its drift speeded up to one unit over the depth, residual networks by their recursion
-rho' = (rho + beta^2 J(rho)) / (1 + b), S3 (2.12)-(2.13) with erratum S3.3.
+**Correlations** of two inputs: the limit laws, ReLU by the unshaped SDE (4.8) in its exact form,
+shaped ReLU by the SDE (2.7) with its drift speeded up to one unit over the depth, residual networks
+by their recursion rho' = (rho + beta^2 J(rho)) / (1 + b), S3 (2.12)-(2.13) with erratum S3.3.
 
-**Other activations** have no limit law here: networks are sampled, with c = 1 / E phi(g)^2, for which V = 1 stays 1 on the
-average of one layer. Of wide layers only some neurons are drawn, around means that are exact: `small_networks`. Wide
-residual networks, whose neurons are never drawn anew, are sampled at a smaller width instead; to first order in 1 / n
-what differs from the recursion V' = V + beta^2 E phi phi of infinite width is proportional to 1 / n in the mean and to
-1 / sqrt(n) in the spread.
+**Other activations** have no limit law here: networks are sampled, with c = 1 / E phi(g)^2, for
+which V = 1 stays 1 on the average of one layer. Of wide layers only some neurons are drawn, around
+means that are exact: `small_networks`. Wide residual networks, whose neurons are never drawn anew,
+are sampled at a smaller width instead; to first order in 1 / n what differs from the recursion V' =
+V + beta^2 E phi phi of infinite width is proportional to 1 / n in the mean and to 1 / sqrt(n) in
+the spread.
 
-**Small networks**, of fewer than 20 layers or 30 neurons, are far from these limits: `small_networks` samples them as they
-are. The few that are small in one direction and too large to sample in the other get the limit laws and a caveat.
+**Small networks**, of fewer than 20 layers or 30 neurons, are far from these limits:
+`small_networks` samples them as they are. The few that are small in one direction and too large to
+sample in the other get the limit laws and a caveat.
 """
 
 from dataclasses import dataclass
@@ -52,12 +57,16 @@ from orderone.theory.limits.small_networks import (
 from orderone.theory.limits.unshaped import UnshapedCorrelationSDE
 
 ACTIVATIONS = ("relu", "shaped-relu", "linear")  # those with a limit law
-PATHS, STEPS = 4096, 100
+PATHS = 4096
+STEPS = 100
 LEVELS = (np.arange(PATHS) + 0.5) / PATHS  # quantiles that stand for samples of a law
 LARGEST = 10**15  # of depth and width
 GROWN = 300.0  # log of V that is still sampled
 FEWEST = 20  # networks that tell of a law
-ROUGH = "shallow or narrow networks are far from the limits that these numbers come from; sample_network is exact"
+ROUGH = (
+    "shallow or narrow networks are far from the limits that these numbers come from;"
+    " sample_network is exact"
+)
 ROUNDING = 2e-16
 WEAK = 0.1  # beta^2 of a branch that moves a layer little
 DEEPEST = 2000  # layers that are followed one by one; beyond, laws of large depth take over
@@ -65,7 +74,8 @@ DEEPEST = 2000  # layers that are followed one by one; beyond, laws of large dep
 
 @dataclass(frozen=True, eq=False)
 class DepthLaw:
-    """Of two inputs of norm one, after the last layer; samples are networks, or paths or quantiles of their limit."""
+    """Of two inputs of norm one, after the last layer; samples are networks, or paths or quantiles
+    of their limit."""
 
     width: int
     depth: int
@@ -89,16 +99,24 @@ def depth_law(
     phi: Any = "tanh",
     a: Number = 1.0,
 ) -> DepthLaw:
-    """The spread of norms and correlations after `depth` layers; arguments as for `depth_report`."""
-    n, d = count(width, "width", most=LARGEST), count(depth, "depth", most=LARGEST)
-    rho, beta = real(rho0, "rho0", least=-1, most=1), _branch(residual, d)
+    """The spread of norms and correlations after `depth` layers; arguments as for
+    `depth_report`."""
+    n = count(width, "width", most=LARGEST)
+    d = count(depth, "depth", most=LARGEST)
+    rho = real(rho0, "rho0", least=-1, most=1)
+    beta = _branch(residual, d)
     kind, function = _activation(activation, d, phi, a)
     if kind not in ACTIVATIONS or (beta is not None and kind != "relu"):
         return _of_samples(function, kind, beta, n, d, rho)
     growth = 0.0 if beta is None else d * log1p(beta**2 / 2)
-    exact = _sampled(kind, beta, n, d, rho) if is_small(n, d) and can_be_sampled(n, d) and growth < GROWN else None
+    if is_small(n, d) and can_be_sampled(n, d) and growth < GROWN:
+        exact = _sampled(kind, beta, n, d, rho)
+    else:
+        exact = None
     caveat = ROUGH if is_small(n, d) and exact is None else ""
-    return DepthLaw(n, d, kind, beta, rho, growth, *(exact or _limits(kind, beta, n, d, rho, growth)), caveat)
+    return DepthLaw(
+        n, d, kind, beta, rho, growth, *(exact or _limits(kind, beta, n, d, rho, growth)), caveat
+    )
 
 
 def _activation(given: Name, d: int, phi: Any, a: Number) -> tuple[str, Activation]:
@@ -112,11 +130,14 @@ def _activation(given: Name, d: int, phi: Any, a: Number) -> tuple[str, Activati
     return (known if known in ACTIVATIONS else function.name), function
 
 
-def _of_samples(phi: Activation, kind: str, beta: float | None, n: int, d: int, rho: float) -> DepthLaw:
+def _of_samples(
+    phi: Activation, kind: str, beta: float | None, n: int, d: int, rho: float
+) -> DepthLaw:
     if d > DEEPEST or not phi.second_moment(1.0) > 0:
         raise ValueError(
-            f"depth: expected at most {DEEPEST} layers of {kind}, which must not be zero; got {d}; "
-            "networks of relu, and without skip connections of shaped-relu and linear, may be deeper"
+            f"depth: expected at most {DEEPEST} layers of {kind}, which must not be zero; got {d};"
+            " networks of relu, and without skip connections of shaped-relu and linear, may be"
+            " deeper"
         )
     with np.errstate(over="ignore", invalid="ignore"):
         whole = n <= FEW or n * d <= IN_FULL
@@ -127,7 +148,9 @@ def _of_samples(phi: Activation, kind: str, beta: float | None, n: int, d: int, 
         else:
             norms, correlations = sampled_wide(phi, n, d, rho)
     if norms.size < FEWEST or not np.isfinite([norms, correlations]).all():
-        raise ValueError(f"depth: expected networks that live, but {d} layers of {kind} die or overflow")
+        raise ValueError(
+            f"depth: expected networks that live, but {d} layers of {kind} die or overflow"
+        )
     caveat = ""
     if beta is not None and not whole:
         norms, correlations = _at_width(n / FEW, norms, correlations, _infinite(phi, beta, d, rho))
@@ -160,34 +183,48 @@ def _limits(
     kind: str, beta: float | None, n: int, d: int, rho: float, growth: float
 ) -> tuple[float, np.ndarray, np.ndarray]:
     """Spread and samples of log V, and samples of rho, by the laws of large depth and width."""
-    variance = (5 if kind == "relu" else 2) * d if beta is None else residual_variance(beta, d)
-    correlations = _correlations(kind, n, d, rho) if beta is None else _residual_correlations(beta, n, d, rho)
+    if beta is None:
+        variance = (5 if kind == "relu" else 2) * d
+    else:
+        variance = residual_variance(beta, d)
+    if beta is None:
+        correlations = _correlations(kind, n, d, rho)
+    else:
+        correlations = _residual_correlations(beta, n, d, rho)
     spread = sqrt(variance / n)
     return spread, growth - spread**2 / 2 + spread * ndtri(LEVELS), correlations
 
 
-def _sampled(kind: str, beta: float | None, n: int, d: int, rho: float) -> tuple[float, np.ndarray, np.ndarray] | None:
+def _sampled(
+    kind: str, beta: float | None, n: int, d: int, rho: float
+) -> tuple[float, np.ndarray, np.ndarray] | None:
     """The same from networks; nothing where too few of them live."""
     minor = {"relu": 0.0, "shaped-relu": 1 - d**-0.5, "linear": 1.0}[kind]
     phi = bent(minor) if beta is None else lambda z: np.maximum(z, 0)
     norms, correlations = sampled(phi, beta, n, d, rho)
-    return (float(norms.std()), norms, correlations) if norms.size >= FEWEST else None
+    if norms.size >= FEWEST:
+        return (float(norms.std()), norms, correlations)
+    return None
 
 
 def _branch(residual: Number | bool | None, depth: int) -> float | None:
     if residual is None or residual is False:
         return None
-    return depth**-0.5 if residual is True else real(residual, "residual", above=0, most=1e100)
+    if residual is True:
+        return depth**-0.5
+    return real(residual, "residual", above=0, most=1e100)
 
 
-# --- norms ----------------------------------------------------------------------------------------------------------
+# --- norms ----------------------------------------------------------------------------------------
 
 
 def residual_variance(beta: float, depth: int) -> float:
-    """n Var log V: the first layer, the noise of each branch, and units that stay positive from layer to layer.
+    """n Var log V: the first layer, the noise of each branch, and units that stay positive from
+    layer to layer.
 
-    The share of relu(z)^2 in z^2 is 1/2 + sum sign(z) z^2 / (2 sum z^2). Its deviation has covariance h(c) / 4n between
-    layers whose z have correlation c = (1 + b)^{-k/2}, where h(c) = E sign(x) x^2 sign(y) y^2 = 4 K_2(c) - (1 + 2 c^2).
+    The share of relu(z)^2 in z^2 is 1/2 + sum sign(z) z^2 / (2 sum z^2). Its deviation has
+    covariance h(c) / 4n between layers whose z have correlation c = (1 + b)^{-k/2}, where h(c) = E
+    sign(x) x^2 sign(y) y^2 = 4 K_2(c) - (1 + 2 c^2).
     """
     beta, depth, times = _coarse(beta, depth)
     b = beta**2 / 2
@@ -202,22 +239,26 @@ def residual_variance(beta: float, depth: int) -> float:
 def _coarse(beta: float, depth: int) -> tuple[float, int, float]:
     """Branch, layers and repetitions that do the same as many layers.
 
-    Of weak branches only the sum of beta^2 matters, so fewer may be stronger; with strong ones variances grow in
-    proportion to depth, and correlations have long arrived.
+    Of weak branches only the sum of beta^2 matters, so fewer may be stronger; with strong ones
+    variances grow in proportion to depth, and correlations have long arrived.
     """
     ratio = max(1.0, depth / DEEPEST)
     weak = beta**2 * ratio < WEAK
-    return (beta * sqrt(ratio), min(depth, DEEPEST), 1.0) if weak else (beta, min(depth, DEEPEST), ratio)
+    if weak:
+        return (beta * sqrt(ratio), min(depth, DEEPEST), 1.0)
+    return (beta, min(depth, DEEPEST), ratio)
 
 
-# --- correlations ---------------------------------------------------------------------------------------------------
+# --- correlations ---------------------------------------------------------------------------------
 
 
 def _correlations(kind: str, n: int, d: int, rho: float) -> np.ndarray:
     T = d / n
     if kind == "relu":
         return _relu_correlations(rho, n, d)
-    speed = {"linear": 0.0, "shaped-relu": 1 / T}[kind]  # (c_+ - c_-)^2 n / d: slopes with sqrt(d) instead of sqrt(n)
+    speed = {"linear": 0.0, "shaped-relu": 1 / T}[
+        kind
+    ]  # (c_+ - c_-)^2 n / d: slopes with sqrt(d) instead of sqrt(n)
     sde = CovarianceSDE(c_plus=0.0, c_minus=-sqrt(speed))
     V = sde.sample([[1, rho], [rho, 1]], T, PATHS, T / STEPS)
     scale = np.sqrt(V[:, 0, 0] * V[:, 1, 1])
@@ -225,25 +266,38 @@ def _correlations(kind: str, n: int, d: int, rho: float) -> np.ndarray:
 
 
 def _relu_correlations(rho: float, n: int, d: int) -> np.ndarray:
-    """(4.8) tells how networks spread around the infinite-width recursion, which carries the early layers."""
+    """(4.8) tells how networks spread around the infinite-width recursion, which carries the early
+    layers."""
     if rho == 1:
         return np.ones(PATHS)
     T = d / n
-    around = UnshapedCorrelationSDE().sample(rho, T, PATHS, T / STEPS, scheme="exact") - np.log(Q_INFINITY)
+    around = UnshapedCorrelationSDE().sample(rho, T, PATHS, T / STEPS, scheme="exact") - np.log(
+        Q_INFINITY
+    )
     layers = min(d, DEEPEST)
     gap = infinite_width_q(rho, layers)[-1] / layers**2 * (layers / d) ** 2
     return 1 - np.clip(gap * np.exp(around), 0, 2)
 
 
 def _residual_correlations(beta: float, n: int, d: int, rho: float) -> np.ndarray:
-    """The recursion, and linear noise around it: the first layer's, then z w and w w of each branch w."""
+    """The recursion, and linear noise around it: the first layer's, then z w and w w of each branch
+    w."""
     beta, d, _ = _coarse(beta, d)
-    b, variance = beta**2 / 2, (1 - rho**2) ** 2 / n
+    b = beta**2 / 2
+    variance = (1 - rho**2) ** 2 / n
     for _ in range(d):
-        J, slope = float(K1(rho)), (1 + beta**2 * float(K0(rho))) / (1 + b)
+        J = float(K1(rho))
+        slope = (1 + beta**2 * float(K0(rho))) / (1 + b)
         r = 2 * J  # correlation of the two branches
-        noise = 2 * b * (1 - rho**2) * (1 - 2 * J * rho) + b**2 * ((1 + rho**2) * (1 + r**2) - 4 * rho * r)
+        noise = 2 * b * (1 - rho**2) * (1 - 2 * J * rho) + b**2 * (
+            (1 + rho**2) * (1 + r**2) - 4 * rho * r
+        )
         variance = variance * slope**2 + noise / n / (1 + b) ** 2
         rho = min(1.0, (rho + beta**2 * J) / (1 + b))
-    room = max(1 - rho**2, np.finfo(float).tiny)  # arctanh(rho), Fisher's scale, is nearer to normal
-    return np.tanh(np.arctanh(np.clip(rho, -1 + ROUNDING, 1 - ROUNDING)) + sqrt(variance) / room * ndtri(LEVELS))
+    room = max(
+        1 - rho**2, np.finfo(float).tiny
+    )  # arctanh(rho), Fisher's scale, is nearer to normal
+    return np.tanh(
+        np.arctanh(np.clip(rho, -1 + ROUNDING, 1 - ROUNDING))
+        + sqrt(variance) / room * ndtri(LEVELS)
+    )

@@ -1,8 +1,9 @@
 """How deep is too deep: what depth d does to a random network of width n, and what would help.
 
-The numbers are those of `depth_law`; here is the verdict. **Regimes.** gaussian: kernels hardly vary, networks are Gaussian
-processes. lognormal: norms vary by a factor of order one and the infinite-width picture fails. degenerate: inputs have
-become one (1 - rho below 1 %, and below a tenth of its start), or norms vary by factors of e^2 and more.
+The numbers are those of `depth_law`; here is the verdict. **Regimes.** gaussian: kernels hardly
+vary, networks are Gaussian processes. lognormal: norms vary by a factor of order one and the
+infinite-width picture fails. degenerate: inputs have become one (1 - rho below 1 %, and below a
+tenth of its start), or norms vary by factors of e^2 and more.
 """
 
 from collections.abc import Mapping
@@ -16,8 +17,10 @@ from orderone.core.given import Count, Name, Number
 from orderone.theory.limits.depth_law import ACTIVATIONS, DepthLaw, depth_law, residual_variance
 
 QUANTILES = (0.05, 0.5, 0.95)
-GAUSSIAN, DEGENERATE = 0.3, 2.0  # standard deviation of log V below which, and above which
-COLLAPSED, LOST = 0.01, 0.1  # median of 1 - rho; as a share of where it started
+GAUSSIAN = 0.3
+DEGENERATE = 2.0  # standard deviation of log V below which, and above which
+COLLAPSED = 0.01
+LOST = 0.1  # median of 1 - rho; as a share of where it started
 EXPLODED = 14.0  # log of how much V grows: activations a thousand times as large
 
 
@@ -42,15 +45,25 @@ class DepthReport:
 
     def __str__(self) -> str:
         low, middle, high = self.correlation.values()
-        branch = "" if self.residual is None else f", residual branches x {self.residual:.3g}"
+        if self.residual is None:
+            branch = ""
+        else:
+            branch = f", residual branches x {self.residual:.3g}"
         lines = [
             f"width {self.width}, depth {self.depth}, {self.activation}{branch}: {self.regime}",
-            f"  norms: log V (V: mean square of a layer) varies by +-{self.norm_spread:.2g} between initializations; "
-            f"the mean of V is multiplied by {self.growth:.3g}",
-            f"  correlation: {self.rho0:g} becomes {middle:.4g} (5 % to 95 %: {low:.4g} to {high:.4g})",
+            (
+                f"  norms: log V (V: mean square of a layer) varies by +-{self.norm_spread:.2g}"
+                f" between initializations; the mean of V is multiplied by {self.growth:.3g}"
+            ),
+            (
+                f"  correlation: {self.rho0:g} becomes {middle:.4g} (5 % to 95 %: {low:.4g} to"
+                f" {high:.4g})"
+            ),
         ]
         lines += [f"  caveat: {self.caveat}"] if self.caveat else []
-        return "\n".join(lines + [f"  {r}" for r in self.reasons] + [f"  remedy: {r}" for r in self.remedies])
+        return "\n".join(
+            lines + [f"  {r}" for r in self.reasons] + [f"  remedy: {r}" for r in self.remedies]
+        )
 
 
 def depth_report(
@@ -63,27 +76,49 @@ def depth_report(
     phi: Any = "tanh",
     a: Number = 1.0,
 ) -> DepthReport:
-    """What `depth` layers of this width do to norms and correlations at initialization, and what to change.
+    """What `depth` layers of this width do to norms and correlations at initialization, and what to
+    change.
 
-    `activation`: relu, shaped-relu (slopes 1 and 1 - 1/sqrt(depth)), shaped-smooth (s phi(x / s) with s = a sqrt(depth)),
-    linear, or any other that `theory.activations` knows.
-    `residual`: the factor of the branches of a ResNet, S3 (2.12), or True for 1/sqrt(depth). `rho0` is the correlation of
-    the two inputs that are followed.
+    `activation`: relu, shaped-relu (slopes 1 and 1 - 1/sqrt(depth)), shaped-smooth (s phi(x / s)
+    with s = a sqrt(depth)), linear, or any other that `theory.activations` knows. `residual`: the
+    factor of the branches of a ResNet, S3 (2.12), or True for 1/sqrt(depth). `rho0` is the
+    correlation of the two inputs that are followed.
     """
     return judged(depth_law(width, depth, activation, residual, rho0, phi=phi, a=a))
 
 
 def judged(law: DepthLaw) -> DepthReport:
     """The law in three quantiles, with a verdict and what to change."""
-    n, d, kind, beta, rho = law.width, law.depth, law.activation, law.residual, law.rho0
+    n = law.width
+    d = law.depth
+    kind = law.activation
+    beta = law.residual
+    rho = law.rho0
     quantiles = np.quantile(law.correlations, QUANTILES)
     reasons = _reasons(law.norm_spread, 1 - float(quantiles[1]), law.growth, rho)
-    regime = "degenerate" if reasons else "gaussian" if law.norm_spread < GAUSSIAN else "lognormal"
+    if reasons:
+        regime = "degenerate"
+    elif law.norm_spread < GAUSSIAN:
+        regime = "gaussian"
+    else:
+        regime = "lognormal"
     table = dict(zip(QUANTILES, map(float, quantiles), strict=True))
     remedies = _remedies(n, d, kind, beta, regime)
     factor = exp(min(law.growth, 700.0))
     return DepthReport(
-        n, d, kind, beta, rho, d / n, factor, law.norm_spread, table, regime, reasons, remedies, law.caveat
+        n,
+        d,
+        kind,
+        beta,
+        rho,
+        d / n,
+        factor,
+        law.norm_spread,
+        table,
+        regime,
+        reasons,
+        remedies,
+        law.caveat,
     )
 
 
@@ -107,14 +142,20 @@ def _remedies(n: int, d: int, kind: str, beta: float | None, regime: str) -> tup
         strong = beta > 1.5 * d**-0.5
         if strong:
             return (f"scale residual branches by {scale}",)
-        return (f"take a width of {wide} or more",) if wide > n else ()
+        if wide > n:
+            return (f"take a width of {wide} or more",)
+        return ()
     remedies = []
     if kind == "relu" and d > 1:
-        remedies.append(f"shape the activation: slopes 1 and {1 - d**-0.5:.3g} (shape_activations(model, depth={d}))")
+        remedies.append(
+            f"shape the activation: slopes 1 and {1 - d**-0.5:.3g} (shape_activations(model,"
+            f" depth={d}))"
+        )
     elif kind not in (*ACTIVATIONS, "shaped-smooth") and d > 1:
         remedies.append(f"shape the activation (shape_activations(model, depth={d}))")
     remedies.append(
-        f"add skip connections with branches scaled by {scale}: norms then vary by O(1/sqrt(width)) at any depth"
+        f"add skip connections with branches scaled by {scale}: norms then vary by O(1/sqrt(width))"
+        " at any depth"
     )
     if d > n * GAUSSIAN**2 / 2:
         left = f"shaping leaves log V varying by +-{sqrt(2 * d / n):.2g}"

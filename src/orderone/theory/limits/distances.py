@@ -2,14 +2,15 @@
 
     KS = sup |F - G|,   W1 = int |F - G| dx,   energy = (2 int (F - G)^2 dx)^{1/2}
 
-F and G are the empirical distribution functions of the samples. All three are norms of F - G, so with the laws' own
-functions F_0 and G_0 the triangle inequality says
+F and G are the empirical distribution functions of the samples. All three are norms of F - G, so
+with the laws' own functions F_0 and G_0 the triangle inequality says
 
     | ||F - G|| - ||F_0 - G_0|| |  <=  ||D||,      D = (F - F_0) - (G - G_0)
 
-and the bootstrap, which draws both samples again with replacement, knows the law of D for any two laws, equal ones
-included, where that of a distance itself is lost: resampling adds noise, and noise pushes distances up. The interval is the
-estimate, less and more a quantile of ||D||, cut at zero: it holds the distance of the laws at least as often as it says.
+and the bootstrap, which draws both samples again with replacement, knows the law of D for any two
+laws, equal ones included, where that of a distance itself is lost: resampling adds noise, and noise
+pushes distances up. The interval is the estimate, less and more a quantile of ||D||, cut at zero:
+it holds the distance of the laws at least as often as it says.
 """
 
 from collections.abc import Callable
@@ -50,26 +51,39 @@ def wasserstein(x: Array, y: Array) -> float:
 
 
 def energy(x: Array, y: Array) -> float:
-    """Energy distance: the root of 2 E d(X, Y) - E d(X, X') - E d(Y, Y'), d the distance of numbers."""
+    """Energy distance: the root of 2 E d(X, Y) - E d(X, X') - E d(Y, Y'), d the distance of
+    numbers."""
     return _between("energy", x, y)
 
 
 def distance(
-    x: Array, y: Array, kind: Name = "ks", resamples: Count = 200, confidence: Number = 0.95, seed: Count = 0
+    x: Array,
+    y: Array,
+    kind: Name = "ks",
+    resamples: Count = 200,
+    confidence: Number = 0.95,
+    seed: Count = 0,
 ) -> Distance:
     """`kind` is ks, wasserstein or energy."""
     x, y = _samples(x, y)
-    name, level = one_of(kind, NORMS, "distance"), real(confidence, "confidence", above=0)
+    name = one_of(kind, NORMS, "distance")
+    level = real(confidence, "confidence", above=0)
     if level >= 1:
         raise ValueError(f"confidence: expected a number between 0 and 1, got {confidence!r}")
     points, at_x, at_y = _places(x, y)
-    norm, width = NORMS[name], np.diff(points)
-    rng, given = np.random.default_rng(count(seed, "seed", least=0)), _difference(at_x, at_y, points.size)
+    norm = NORMS[name]
+    width = np.diff(points)
+    rng = np.random.default_rng(count(seed, "seed", least=0))
+    given = _difference(at_x, at_y, points.size)
     noise = [
-        norm(_difference(rng.choice(at_x, x.size), rng.choice(at_y, y.size), points.size) - given, width)
+        norm(
+            _difference(rng.choice(at_x, x.size), rng.choice(at_y, y.size), points.size) - given,
+            width,
+        )
         for _ in range(count(resamples, "resamples"))
     ]
-    value, reach = norm(given, width), float(np.quantile(noise, level))
+    value = norm(given, width)
+    reach = float(np.quantile(noise, level))
     return Distance(name, value, max(0.0, value - reach), value + reach)
 
 

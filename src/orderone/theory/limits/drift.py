@@ -2,18 +2,22 @@
 
 ReLU-like, S3 (2.8) (erratum S3.2: (3.7) and (3.12) print another sign):
 
-    b_ab = nu(rho_ab) sqrt(V_aa V_bb),   nu(rho) = k (sqrt(1 - rho^2) - rho arccos(rho)),   k = (c_+ - c_-)^2 / (2 pi)
+    b_ab = nu(rho_ab) sqrt(V_aa V_bb),   nu(rho) = k (sqrt(1 - rho^2) - rho arccos(rho)),   k = (c_+
+                                         - c_-)^2 / (2 pi)
 
-The diagonal stays. One Euler step is rho -> (1 - pi k h) rho + pi k h (2 K_1(rho)): for pi k h <= 1 a mixture of two
-kernels, the linear one and that of a ReLU layer, and so a kernel itself.
+The diagonal stays. One Euler step is rho -> (1 - pi k h) rho + pi k h (2 K_1(rho)): for pi k h <= 1
+a mixture of two kernels, the linear one and that of a ReLU layer, and so a kernel itself.
 
 Smooth, S3 (2.9), with alpha = phi''(0)^2 / 4a^2 and beta = phi'''(0) / 2a^2: the sum of two flows,
 
-    V_ab' = alpha (V_aa V_bb + 2 V_ab^2 - 3 V_ab)      Euler: sums and elementwise products of covariances if 3 alpha h <= 1
-    V_ab' = beta V_ab (V_aa + V_bb - 2)                exact: V_aa' = 2 beta V_aa (V_aa - 1), correlations stay
+    V_ab' = alpha (V_aa V_bb + 2 V_ab^2 - 3 V_ab)      Euler: sums and elementwise products of
+                                                       covariances if 3 alpha h <= 1
+    V_ab' = beta V_ab (V_aa + V_bb - 2)                exact: V_aa' = 2 beta V_aa (V_aa - 1),
+                                                       correlations stay
 
-Heun's method is u/2 + E(E(u))/2 with the Euler step E, again a mixture: second order, and it stays in the cone.
-Arrays are (m, m, paths), lower triangle read and written, the upper one mirrored by whoever needs it.
+Heun's method is u/2 + E(E(u))/2 with the Euler step E, again a mixture: second order, and it stays
+in the cone. Arrays are (m, m, paths), lower triangle read and written, the upper one mirrored by
+whoever needs it.
 """
 
 from dataclasses import dataclass
@@ -85,7 +89,8 @@ class SmoothDrift:
     def rate(self, V: Array) -> Array:
         """b(V)."""
         d = diagonal(V)
-        product, total = d[:, None] * d[None, :], d[:, None] + d[None, :]
+        product = d[:, None] * d[None, :]
+        total = d[:, None] + d[None, :]
         return self.alpha * (product + V * (2 * V - 3)) + self.beta * V * (total - 2)
 
     def _bend(self, V: Array, h: float) -> Array:
@@ -96,18 +101,22 @@ class SmoothDrift:
         return (V + once + h * without.rate(once)) / 2
 
     def _stretch(self, V: Array, h: float) -> Array:
-        """V_aa(h) / V_aa(0) = 1 / (V_aa - (V_aa - 1) e^{2 beta h}); what blows up on the way is cut off."""
+        """V_aa(h) / V_aa(0) = 1 / (V_aa - (V_aa - 1) e^{2 beta h}); what blows up on the way is cut
+        off."""
         d = diagonal(V)
         left = bounded(d - (d - 1) * exp(2 * self.beta * h), 1 / LARGEST_GROWTH)
         grown = left**-0.5
-        return V * grown[:, None] * grown[None, :] if self.beta else V
+        if self.beta:
+            return V * grown[:, None] * grown[None, :]
+        return V
 
 
 def _parts(strength: float) -> int:
     """Into how many a flow is cut so that each Euler step is a mixture."""
     if strength > MOST_PARTS:
         raise ValueError(
-            f"dt: expected a smaller step, or c or 1/a: one step bends {strength:.3g} times as much as it may"
+            f"dt: expected a smaller step, or c or 1/a: one step bends {strength:.3g} times as much"
+            " as it may"
         )
     return max(1, ceil(strength))
 

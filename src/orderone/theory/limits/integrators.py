@@ -1,16 +1,20 @@
-"""Steps of dV = b(V) dt + Sigma(V)^{1/2} dB, Sigma_{ab,cd} = V_ac V_bd + V_ad V_bc: S3 (2.7), erratum S3.4.
+"""Steps of dV = b(V) dt + Sigma(V)^{1/2} dB, Sigma_{ab,cd} = V_ac V_bd + V_ad V_bc: S3 (2.7),
+erratum S3.4.
 
-With V = A A^T the noise is A dS A^T, S symmetric with Var S_ii = 2 dt and Var S_ij = dt. Two schemes:
+With V = A A^T the noise is A dS A^T, S symmetric with Var S_ii = 2 dt and Var S_ij = dt. Two
+schemes:
 
-**euler** (Euler-Maruyama, weak order 1) adds b h + A S A^T. Nothing keeps the sum positive semidefinite: where it is not,
-negative eigenvalues are set to zero, and the step is counted.
+**euler** (Euler-Maruyama, weak order 1) adds b h + A S A^T. Nothing keeps the sum positive
+semidefinite: where it is not, negative eigenvalues are set to zero, and the step is counted.
 
-**geometric** (weak order 2, positive semidefinite by construction) splits the generator. On Cholesky factors the noise is
-multiplication by a random triangular matrix, dA = A (dK - diag(j / 2) dt) in Stratonovich's sense, j = 1 ... m, with
-Var K_jj = dt / 2 and Var K_kj = dt below the diagonal. Each column of K alone is solved exactly: it adds to column j of A
-a random mixture of the later columns, or stretches it by exp(K_jj - j h / 2). One step takes columns 1 ... m-1 and then
-the diagonal, the next the diagonal and then columns m-1 ... 1, with the drift halved around each: two steps are a
-palindrome of exact semigroups (Strang), so their error is O(h^3). For one input the step is exact: V exp(sqrt(2) B - h).
+**geometric** (weak order 2, positive semidefinite by construction) splits the generator. On
+Cholesky factors the noise is multiplication by a random triangular matrix, dA = A (dK - diag(j / 2)
+dt) in Stratonovich's sense, j = 1 ... m, with Var K_jj = dt / 2 and Var K_kj = dt below the
+diagonal. Each column of K alone is solved exactly: it adds to column j of A a random mixture of the
+later columns, or stretches it by exp(K_jj - j h / 2). One step takes columns 1 ... m-1 and then the
+diagonal, the next the diagonal and then columns m-1 ... 1, with the drift halved around each: two
+steps are a palindrome of exact semigroups (Strang), so their error is O(h^3). For one input the
+step is exact: V exp(sqrt(2) B - h).
 """
 
 from collections.abc import Iterable
@@ -29,14 +33,18 @@ class Geometric:
     """Between two steps the halves of the drift are one flow over a whole step."""
 
     def __init__(self, drift: Drift, h: float, normals: Normals):
-        self._drift, self._h, self._normals = drift, h, normals
-        self._forward, self.projected = True, 0
+        self._drift = drift
+        self._h = h
+        self._normals = normals
+        self._forward = True
+        self.projected = 0
 
     def start(self, V: Array) -> Array:
         return self._drift.flow(V, self._h / 2)
 
     def step(self, V: Array, last: bool) -> Array:
-        A, columns = cholesky(V)[0], range(V.shape[0] - 1)
+        A = cholesky(V)[0]
+        columns = range(V.shape[0] - 1)
         if self._forward:
             _mix(A, columns, self._h, self._normals)
             _stretch(A, self._h, self._normals)
@@ -49,7 +57,9 @@ class Geometric:
 
 class Euler:
     def __init__(self, drift: Drift, h: float, normals: Normals):
-        self._drift, self._h, self._normals = drift, h, normals
+        self._drift = drift
+        self._h = h
+        self._normals = normals
         self.projected = 0
         self._A: Any = None
 
@@ -69,7 +79,8 @@ class Euler:
         return V
 
     def _noise(self) -> Array:
-        A, xp = self._A, array_api_compat.array_namespace(self._A)
+        A = self._A
+        xp = array_api_compat.array_namespace(self._A)
         G = self._normals(*A.shape) * (self._h / 2) ** 0.5
         S = G + xp.permute_dims(G, (1, 0, 2))
         return xp.einsum("ijp,ljp->ilp", xp.einsum("ikp,kjp->ijp", A, S), A)

@@ -1,14 +1,18 @@
 """Where noise vanishes: covariances as solutions of ordinary differential equations.
 
-    shaped network, 0 < p < 1/2, depth d ~ n^{2p}      dV_ab/dt = nu(rho_ab) sqrt(V_aa V_bb)             S3 (3.18)
-    residual network with branches 1 / sqrt(d)         dV_ab/dt = J(rho_ab) sqrt(V_aa V_bb)              S3 (2.13)
+    shaped network, 0 < p < 1/2, depth d ~ n^{2p}      dV_ab/dt = nu(rho_ab) sqrt(V_aa V_bb)
+                                                       S3 (3.18)
+    residual network with branches 1 / sqrt(d)         dV_ab/dt = J(rho_ab) sqrt(V_aa V_bb)
+                                                       S3 (2.13)
     correlations of both                               drho/dt = nu(rho) = k f_1(arccos rho)
 
-t = layer / d; k = (c_+ - c_-)^2 / (2 pi), 1 / (2 pi) for the residual network; J(rho) = K_1(rho) = nu(rho) + rho / 2.
-Erratum S3.3: (2.14) equates the two drifts; in truth the residual covariance grows by e^{t/2}, only correlations coincide.
-Erratum S3.5: Proposition 3.4 is about layer t n^{2p}, not t n. Erratum S3.10: V of (2.13) is that of pre-activations.
+t = layer / d; k = (c_+ - c_-)^2 / (2 pi), 1 / (2 pi) for the residual network; J(rho) = K_1(rho) =
+nu(rho) + rho / 2. Erratum S3.3: (2.14) equates the two drifts; in truth the residual covariance
+grows by e^{t/2}, only correlations coincide. Erratum S3.5: Proposition 3.4 is about layer t n^{2p},
+not t n. Erratum S3.10: V of (2.13) is that of pre-activations.
 
-The diagonal is known, so one scalar equation is left for each pair. It is solved for s = sqrt((1 - rho) / 2),
+The diagonal is known, so one scalar equation is left for each pair. It is solved for s = sqrt((1 -
+rho) / 2),
 
     ds/dt = -k f_1(theta) / (4 s),   s = sin(theta / 2),
 
@@ -28,12 +32,14 @@ ACCURACY = 1e-11
 
 
 def covariance_ode(V0: Array, t: Array, c_plus: Number = 0.0, c_minus: Number = -1.0) -> Array:
-    """Covariance of a shaped ReLU network in the limit of width, at time `t` = layer / n^{2p}, started from `V0`.
+    """Covariance of a shaped ReLU network in the limit of width, at time `t` = layer / n^{2p},
+    started from `V0`.
 
     (m, m) if `t` is a number, (times, m, m) if it is a list or an array, in its order.
     """
     given, _ = covariance(V0)
-    V, times = numpy(given).astype(np.float64), reals(t, "t", least=0, most=1e12)
+    V = numpy(given).astype(np.float64)
+    times = reals(t, "t", least=0, most=1e12)
     variance = np.clip(np.diagonal(V), 0, None)
     norm = np.sqrt(variance)
     moved = _correlations(V, times, ShapedReLU(c_plus, c_minus)) * np.outer(norm, norm)
@@ -42,7 +48,8 @@ def covariance_ode(V0: Array, t: Array, c_plus: Number = 0.0, c_minus: Number = 
 
 
 def resnet_ode(V0: Array, t: Array) -> Array:
-    """Covariance of pre-activations of a residual ReLU network with branches 1 / sqrt(depth), at `t` = layer / depth.
+    """Covariance of pre-activations of a residual ReLU network with branches 1 / sqrt(depth), at
+    `t` = layer / depth.
 
     (m, m) if `t` is a number, (times, m, m) if it is a list or an array, in its order.
     """
@@ -52,7 +59,9 @@ def resnet_ode(V0: Array, t: Array) -> Array:
     return like(np.exp(times / 2)[..., None, None] * shaped, given)
 
 
-def correlation_ode(rho0: Array, t: Array, c_plus: Number = 0.0, c_minus: Number = -1.0) -> np.ndarray:
+def correlation_ode(
+    rho0: Array, t: Array, c_plus: Number = 0.0, c_minus: Number = -1.0
+) -> np.ndarray:
     """rho at time `t` of drho/dt = nu(rho), of shape t.shape + rho0.shape."""
     rho = reals(rho0, "rho0", least=-1, most=1)
     times = reals(t, "t", least=0, most=1e12)
@@ -73,11 +82,15 @@ def _correlations(V: np.ndarray, times: np.ndarray, shaped: ShapedReLU) -> np.nd
 
 def _solve(s0: np.ndarray, times: np.ndarray, k: float) -> np.ndarray:
     """(times, pairs). The equation has no time of its own, so k t is the clock."""
-    clock, place = np.unique(k * times, return_inverse=True)  # the solver wants every time once, in order
+    clock, place = np.unique(
+        k * times, return_inverse=True
+    )  # the solver wants every time once, in order
     path = np.repeat(s0[None], len(clock), axis=0)
     if clock[-1] > 0 and np.any(s0 > 0):
         moving = s0 > 0
-        found = solve_ivp(_slope, (0, clock[-1]), s0[moving], "DOP853", clock, rtol=ACCURACY, atol=1e-16)
+        found = solve_ivp(
+            _slope, (0, clock[-1]), s0[moving], "DOP853", clock, rtol=ACCURACY, atol=1e-16
+        )
         path[:, moving] = found.y.T
     return np.clip(path, 0, 1)[place.ravel()]
 

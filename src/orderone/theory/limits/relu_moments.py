@@ -1,6 +1,8 @@
-"""Gaussian moments of the ReLU as functions of the angle theta = arccos(rho) between two inputs, without cancellation.
+"""Gaussian moments of the ReLU as functions of the angle theta = arccos(rho) between two inputs,
+without cancellation.
 
-    K_{p,r}(rho) = E relu(g)^p relu(g')^r,   g, g' standard normal with correlation rho              S3 (4.10)-(4.11)
+    K_{p,r}(rho) = E relu(g)^p relu(g')^r,   g, g' standard normal with correlation rho
+                                             S3 (4.10)-(4.11)
 
     2 pi K_0 = pi - theta,                       2 pi K_1  = pi cos(theta) + f_1
     2 pi K_2 = pi (1 + 2 cos^2(theta)) + f_2,    2 pi K_31 = 3 pi cos(theta) + f_31
@@ -8,8 +10,9 @@
     f_1 = sin - theta cos = theta^3 / 3 - ...    f_2 = 3 cos sin - theta (1 + 2 cos^2) = O(theta^5)
     f_31 = sin (2 + cos^2) - 3 theta cos = O(theta^5)
 
-Deep networks live at theta -> 0, where f_1, f_2 and f_31 as written lose all digits; there their Taylor series are summed.
-nu(rho) of S3 (2.8) is f_1 (c_+ - c_-)^2 / (2 pi), and E relu relu of S3 (B.4) is K_1.
+Deep networks live at theta -> 0, where f_1, f_2 and f_31 as written lose all digits; there their
+Taylor series are summed. nu(rho) of S3 (2.8) is f_1 (c_+ - c_-)^2 / (2 pi), and E relu relu of S3
+(B.4) is K_1.
 """
 
 from math import factorial, pi
@@ -46,7 +49,8 @@ def K31(rho: Array) -> Array:
 
 
 def nu(rho: Array, c_plus: Number = 0.0, c_minus: Number = -1.0) -> Array:
-    """Drift of a correlation under shaping: S3 (2.8). Erratum S3.2: (3.7), (3.12) and (B.5) print another sign."""
+    """Drift of a correlation under shaping: S3 (2.8). Erratum S3.2: (3.7), (3.12) and (B.5) print
+    another sign."""
     difference = real(c_plus, "c_plus", -1e100, 1e100) - real(c_minus, "c_minus", -1e100, 1e100)
     return f1(_angle(rho)[0]) * (difference**2 / (2 * pi))
 
@@ -60,15 +64,22 @@ def f1(theta: Array) -> Array:
 
 def f2(theta: Array) -> Array:
     xp = array_api_compat.array_namespace(theta)
-    sin, cos = xp.sin(theta), xp.cos(theta)
-    series = [(-1) ** k * 2 ** (2 * k) * (3 / factorial(2 * k + 1) - 1 / factorial(2 * k)) for k in TERMS]
+    sin = xp.sin(theta)
+    cos = xp.cos(theta)
+    series = [
+        (-1) ** k * 2 ** (2 * k) * (3 / factorial(2 * k + 1) - 1 / factorial(2 * k)) for k in TERMS
+    ]
     return _joined(theta, 3 * cos * sin - theta * (1 + 2 * cos**2), series, xp)
 
 
 def f31(theta: Array) -> Array:
     xp = array_api_compat.array_namespace(theta)
-    sin, cos = xp.sin(theta), xp.cos(theta)
-    series = [(-1) ** k * ((9 + 3 ** (2 * k + 1)) / (4 * factorial(2 * k + 1)) - 3 / factorial(2 * k)) for k in TERMS]
+    sin = xp.sin(theta)
+    cos = xp.cos(theta)
+    series = [
+        (-1) ** k * ((9 + 3 ** (2 * k + 1)) / (4 * factorial(2 * k + 1)) - 3 / factorial(2 * k))
+        for k in TERMS
+    ]
     return _joined(theta, sin * (2 + cos**2) - 3 * theta * cos, series, xp)
 
 

@@ -1,12 +1,15 @@
 """Shaped activations: nonlinearities that come closer to the identity as the network grows.
 
-    ReLU-like   phi_s(x) = s_+ max(x, 0) + s_- min(x, 0),   s_+- = 1 + c_+- / n^p            S3 (2.5)
-    smooth      phi_s(x) = s phi(x / s),                    s = a n^p                        S3 (2.6)
+    ReLU-like   phi_s(x) = s_+ max(x, 0) + s_- min(x, 0),   s_+- = 1 + c_+- / n^p            S3
+                (2.5)
+    smooth      phi_s(x) = s phi(x / s),                    s = a n^p                        S3
+                (2.6)
 
-Weights have variance c / n with c = 1 / E phi_s(g)^2, g standard normal. p = 1/2 with depth ~ width gives the SDE (2.7);
-0 < p < 1/2 with depth ~ n^{2p} gives the ODE (3.18). p = 0 is an activation that does not change with the width; p > 1/2,
-which ends in a linear network, is refused. A smooth phi needs phi(0) = 0 and phi'(0) = 1, and enters the drift
-(2.9) only through phi''(0) and phi'''(0).
+Weights have variance c / n with c = 1 / E phi_s(g)^2, g standard normal. p = 1/2 with depth ~ width
+gives the SDE (2.7); 0 < p < 1/2 with depth ~ n^{2p} gives the ODE (3.18). p = 0 is an activation
+that does not change with the width; p > 1/2, which ends in a linear network, is refused. A smooth
+phi needs phi(0) = 0 and phi'(0) = 1, and enters the drift (2.9) only through phi''(0) and
+phi'''(0).
 """
 
 import warnings
@@ -50,7 +53,8 @@ class ShapedReLU:
 
     @property
     def drift(self) -> float:
-        """The factor of sqrt(1 - rho^2) - rho arccos(rho) in S3 (2.8). 0 for c_plus = c_minus: a linear network."""
+        """The factor of sqrt(1 - rho^2) - rho arccos(rho) in S3 (2.8). 0 for c_plus = c_minus: a
+        linear network."""
         return (self.c_plus - self.c_minus) ** 2 / (2 * pi)
 
     def slopes(self, width: Count, p: Number = 0.5) -> tuple[float, float]:
@@ -62,7 +66,10 @@ class ShapedReLU:
         """c with c E phi_s(g)^2 = 1: S3 (B.2)."""
         plus, minus = self.slopes(width, p)
         if plus == minus == 0:
-            raise ValueError(f"c_plus and c_minus: the slopes at width {width} are both zero; expected another c or p")
+            raise ValueError(
+                f"c_plus and c_minus: the slopes at width {width} are both zero; expected another c"
+                " or p"
+            )
         return 2 / (plus**2 + minus**2)
 
     def at(self, width: Count, p: Number = 0.5) -> Callable[[Array], Array]:
@@ -78,7 +85,8 @@ class ShapedReLU:
 
 @dataclass(frozen=True)
 class ShapedSmooth:
-    """`phi` is one of the names of `SMOOTH`, or a function with its derivatives `second` and `third` at 0."""
+    """`phi` is one of the names of `SMOOTH`, or a function with its derivatives `second` and
+    `third` at 0."""
 
     phi: Any = "tanh"
     a: Number = 1.0
@@ -88,46 +96,65 @@ class ShapedSmooth:
     def __post_init__(self) -> None:
         if not 1e-100 <= abs(real(self.a, "a")) <= 1e100:
             raise ValueError(
-                f"a: expected a number of a size from 1e-100 to 1e100, got {self.a!r}; the scale of (2.6) is a n^p"
+                f"a: expected a number of a size from 1e-100 to 1e100, got {self.a!r}; the scale of"
+                " (2.6) is a n^p"
             )
         if not callable(self.phi):
             one_of(self.phi, SMOOTH, "activation phi")
 
     @cached_property
     def activation(self) -> Activation:
-        """phi with its averages over normal numbers. Functions of arrays, of tensors and of numbers will do."""
+        """phi with its averages over normal numbers. Functions of arrays, of tensors and of numbers
+        will do."""
         if self.phi in ("tanh", "sin"):
             return get(self.phi)
-        name = self.phi if callable(self.phi) else SMOOTH[one_of(self.phi, SMOOTH, "activation phi")][0]
+        if callable(self.phi):
+            name = self.phi
+        else:
+            name = SMOOTH[one_of(self.phi, SMOOTH, "activation phi")][0]
         try:
-            return get(name if callable(name) else getattr(array_api_compat.array_namespace(STEPS), name))
+            return get(
+                name if callable(name) else getattr(array_api_compat.array_namespace(STEPS), name)
+            )
         except ValueError as error:
             raise ValueError(str(error).replace("activation:", "phi:", 1)) from error
         except Exception as error:  # the user's function may raise anything
-            raise ValueError(f"phi: expected a function of arrays, got {self.phi!r}, which raised {error!r}") from error
+            raise ValueError(
+                f"phi: expected a function of arrays, got {self.phi!r}, which raised {error!r}"
+            ) from error
 
     @cached_property
     def derivatives(self) -> tuple[float, float]:
         """phi''(0) and phi'''(0)."""
-        found = (0.0, 0.0) if callable(self.phi) else SMOOTH[one_of(self.phi, SMOOTH, "activation phi")][1:]
+        if callable(self.phi):
+            found = (0.0, 0.0)
+        else:
+            found = SMOOTH[one_of(self.phi, SMOOTH, "activation phi")][1:]
         if callable(self.phi):
             self.check_start()
             found = tuple(_derivatives(self.activation)[1:])
         given = (self.second, self.third)
-        return tuple(f if g is None else real(g, "derivative of phi") for f, g in zip(found, given, strict=True))  # type: ignore
+        return tuple(
+            f if g is None else real(g, "derivative of phi")
+            for f, g in zip(found, given, strict=True)
+        )  # type: ignore
 
     def check_start(self) -> None:
         """phi(0) = 0, phi'(0) = 1 and no kink there: asked of functions that users give."""
         if not callable(self.phi):
             return
-        start, slope = float(numpy(self.activation(np.zeros(1)))[0]), _derivatives(self.activation)[0]
+        start = float(numpy(self.activation(np.zeros(1)))[0])
+        slope = _derivatives(self.activation)[0]
         if not (abs(start) < 1e-9 and abs(slope - 1) < 1e-6):
             raise ValueError(
                 f"phi: expected phi(0) = 0 and phi'(0) = 1, got {start:.6g} and {slope:.6g}; "
                 "give lambda x: (phi(x) - phi(0)) / phi'(0)"
             )
         if any(abs(kink) < 1e-6 for kink in getattr(self.activation, "kinks", ())):
-            raise ValueError(f"phi: expected a function that is smooth at 0, got {self.phi!r}, which has a kink there")
+            raise ValueError(
+                f"phi: expected a function that is smooth at 0, got {self.phi!r}, which has a kink"
+                " there"
+            )
 
     def scale(self, width: Count, p: Number = 0.5) -> float:
         return self.a * _rate(width, p)
@@ -143,10 +170,13 @@ class ShapedSmooth:
                 direct = type(self.phi(trial)) is type(trial)
         except Exception:  # the user's function may raise anything
             direct = False
-        return self.phi if direct else lambda x: like(numpy(self.activation(numpy(x).astype(float))), x)
+        if direct:
+            return self.phi
+        return lambda x: like(numpy(self.activation(numpy(x).astype(float))), x)
 
     def at(self, width: Count, p: Number = 0.5) -> Callable[[Array], Array]:
-        s, functions = self.scale(width, p), {}
+        s = self.scale(width, p)
+        functions = {}
 
         def phi_s(x: Array) -> Array:
             x = x if hasattr(x, "dtype") else np.asarray(x, dtype=float)
@@ -158,13 +188,15 @@ class ShapedSmooth:
         return phi_s
 
     def normalizer(self, width: Count, p: Number = 0.5) -> float:
-        """c with c E phi_s(g)^2 = 1, where E phi_s(g)^2 = s^2 E phi(x)^2 with x of variance 1 / s^2."""
+        """c with c E phi_s(g)^2 = 1, where E phi_s(g)^2 = s^2 E phi(x)^2 with x of variance 1 /
+        s^2."""
         s = self.scale(width, p)
         with np.errstate(all="ignore"):
             moment = s**2 * float(self.activation.second_moment(s**-2))
         if not (isfinite(moment) and moment > 0):
             raise ValueError(
-                f"a: expected a scale a n^p at which E phi_s(g)^2 is a number, got {s:.3g}; take a larger a"
+                f"a: expected a scale a n^p at which E phi_s(g)^2 is a number, got {s:.3g}; take a"
+                " larger a"
             )
         return 1 / moment
 
@@ -174,18 +206,22 @@ def _rate(width: Count, p: Number) -> float:
 
 
 def _derivatives(phi: Activation) -> tuple[float, float, float]:
-    """phi', phi'' and phi''' at 0 by central differences of eighth and sixth order: about twelve, ten and eight digits.
+    """phi', phi'' and phi''' at 0 by central differences of eighth and sixth order: about twelve,
+    ten and eight digits.
 
     Of many steps the one is taken whose result differs least from that of half the step.
     """
     with np.errstate(all="ignore"):
         y = numpy(phi((STEPS[:, None] * np.arange(-4, 5)).ravel())).reshape(-1, 9)
-        odd, even = y[:, 5:] - y[:, 3::-1], y[:, 5:] + y[:, 3::-1] - 2 * y[:, 4:5]
+        odd = y[:, 5:] - y[:, 3::-1]
+        even = y[:, 5:] + y[:, 3::-1] - 2 * y[:, 4:5]
         first = odd @ [4 / 5, -1 / 5, 4 / 105, -1 / 280] / STEPS
         second = even @ [8 / 5, -1 / 5, 8 / 315, -1 / 560] / STEPS**2
         third = odd @ [-61 / 30, 169 / 120, -3 / 10, 7 / 240] / STEPS**3
         rounding = np.finfo(float).eps * np.abs(y).max(axis=1)
-    return tuple(_steadiest(d, rounding / STEPS**k) for k, d in enumerate((first, second, third), 1))  # type: ignore
+    return tuple(
+        _steadiest(d, rounding / STEPS**k) for k, d in enumerate((first, second, third), 1)
+    )  # type: ignore
 
 
 def _steadiest(values: np.ndarray, rounding: np.ndarray) -> float:

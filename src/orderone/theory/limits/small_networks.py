@@ -1,15 +1,20 @@
 """Networks without a limit law, or too shallow or too narrow for it: sampled, for two inputs.
 
-    z = L g,   V' = (c/n) sum_i phi(z_i) phi(z_i)^T,   V = L L^T                                    S3 (2.2), (3.4)-(3.5)
-    z' = z + beta h,   h_i ~ N(0, <phi(z), phi(z)> / n),   V = <z, z> / n                           S3 (2.12), erratum S3.10
+    z = L g,   V' = (c/n) sum_i phi(z_i) phi(z_i)^T,   V = L L^T
+                                                       S3 (2.2), (3.4)-(3.5)
+    z' = z + beta h,   h_i ~ N(0, <phi(z), phi(z)> / n),   V = <z, z> / n
+                                                           S3 (2.12), erratum S3.10
 
-Given the layer below, neurons are independent: no weights are drawn. `measure.sample_network` is for large networks.
+Given the layer below, neurons are independent: no weights are drawn. `measure.sample_network` is
+for large networks.
 
-**Wide networks** need not be drawn in full either. With M(V) = c E phi(z) phi(z)^T, and V'_k from k < n neurons,
+**Wide networks** need not be drawn in full either. With M(V) = c E phi(z) phi(z)^T, and V'_k from k
+< n neurons,
 
     V' = M(V) + sqrt(k/n) (V'_k - M(V))
 
-has the mean and the covariance that n neurons give, whatever V is, and is a mixture of covariances, and so a covariance.
+has the mean and the covariance that n neurons give, whatever V is, and is a mixture of covariances,
+and so a covariance.
 """
 
 from collections.abc import Callable
@@ -20,7 +25,8 @@ import numpy as np
 from orderone.theory.activations import Activation
 
 Elementwise = Callable[[np.ndarray], np.ndarray]
-SHALLOW, NARROW = 20, 30  # layers and neurons below which the laws of large depth and width are off by some %
+SHALLOW = 20
+NARROW = 30  # layers and neurons below which the laws of large depth and width are off by some %
 MOST_NEURONS = 20_000  # width times depth that is sampled where there is a law instead
 NUMBERS = 10_000_000
 IN_FULL = 2_000_000  # width times depth that is sampled in full where there is no law
@@ -48,10 +54,15 @@ def normalized(phi: Activation) -> Elementwise:
     return lambda z: phi(z) / size
 
 
-def sampled(phi: Elementwise, beta: float | None, n: int, d: int, rho: float) -> tuple[np.ndarray, np.ndarray]:
-    """log V_11 and the correlation of many networks; those that died are left out. With `beta`, residual networks."""
+def sampled(
+    phi: Elementwise, beta: float | None, n: int, d: int, rho: float
+) -> tuple[np.ndarray, np.ndarray]:
+    """log V_11 and the correlation of many networks; those that died are left out. With `beta`,
+    residual networks."""
     rng = np.random.default_rng(0)
-    left = int(np.clip(NUMBERS // (n * d), min(512, max(FEWEST_PATHS, 3 * NUMBERS // (n * d))), 4096))
+    left = int(
+        np.clip(NUMBERS // (n * d), min(512, max(FEWEST_PATHS, 3 * NUMBERS // (n * d))), 4096)
+    )
     found = []
     while left > 0:
         paths = min(left, max(1, AT_ONCE // n))
@@ -75,8 +86,11 @@ def _last_layers(
 
 def sampled_wide(phi: Activation, n: int, d: int, rho: float) -> tuple[np.ndarray, np.ndarray]:
     """The same for networks of more than `FEW` neurons in a layer."""
-    rng, paths = np.random.default_rng(0), int(np.clip(5000 // d, FEWEST_PATHS, 512))
-    V, size, share = _start(rho, paths), float(phi.second_moment(1.0)), sqrt(FEW / n)
+    rng = np.random.default_rng(0)
+    paths = int(np.clip(5000 // d, FEWEST_PATHS, 512))
+    V = _start(rho, paths)
+    size = float(phi.second_moment(1.0))
+    share = sqrt(FEW / n)
     for _ in range(d):
         mean = products_mean(phi, V)
         V = (mean + share * (_products(phi(_neurons(V, FEW, rng))) - mean)) / size

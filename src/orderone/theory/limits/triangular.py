@@ -1,7 +1,8 @@
 """Cholesky factors of many small matrices at once: V = A A^T, A lower triangular.
 
-Arrays are (m, m, paths): every operation below runs over all paths, so that a step costs m^3 / 3 operations a path and
-a few calls, and not a call of LAPACK for each path. Only the lower triangle of V is read.
+Arrays are (m, m, paths): every operation below runs over all paths, so that a step costs m^3 / 3
+operations a path and a few calls, and not a call of LAPACK for each path. Only the lower triangle
+of V is read.
 """
 
 from typing import Any
@@ -14,16 +15,22 @@ from orderone.core.given import Array
 def cholesky(V: Array) -> tuple[Array, Array]:
     """A, and which paths are positive semidefinite up to rounding.
 
-    A pivot that is rounding error gives a column of zeros: inputs that repeat others, or are zero, are no error.
+    A pivot that is rounding error gives a column of zeros: inputs that repeat others, or are zero,
+    are no error.
     """
     xp = array_api_compat.array_namespace(V)
-    m, paths = V.shape[0], V.shape[2]
+    m = V.shape[0]
+    paths = V.shape[2]
     A = xp.zeros_like(V)
     valid = xp.ones(paths, dtype=xp.bool, device=array_api_compat.device(V))
     rounding = 8 * m * xp.finfo(V.dtype).eps
     for j in range(m):
-        column = V[j:, j] - xp.einsum("ikp,kp->ip", A[j:, :j], A[j, :j]) if j else V[:, 0]
-        pivot, least = column[0], rounding * xp.abs(V[j, j])
+        if j:
+            column = V[j:, j] - xp.einsum("ikp,kp->ip", A[j:, :j], A[j, :j])
+        else:
+            column = V[:, 0]
+        pivot = column[0]
+        least = rounding * xp.abs(V[j, j])
         valid = valid & (pivot >= -least) & (V[j, j] >= 0)
         A[j:, j] = column * _inverse_root(pivot, least, xp)
     return A, valid
@@ -40,4 +47,6 @@ def gram(A: Array) -> Array:
 
 def _inverse_root(pivot: Array, least: Array, xp: Any) -> Array:
     kept = pivot > least
-    return xp.where(kept, 1 / xp.sqrt(xp.where(kept, pivot, xp.ones_like(pivot))), xp.zeros_like(pivot))
+    return xp.where(
+        kept, 1 / xp.sqrt(xp.where(kept, pivot, xp.ones_like(pivot))), xp.zeros_like(pivot)
+    )

@@ -1,19 +1,23 @@
 """The correlation of two inputs in an unshaped ReLU network, magnified around its fixed point 1.
 
     q = l^2 (1 - rho_l),   r = log q,   t = l / n
-    dr = [-2 + 2 (1 - c e^{r/2}) / t] dt + 2 sqrt(2) dB,       c = sqrt(2) / (3 pi)            S3 (4.8)
+    dr = [-2 + 2 (1 - c e^{r/2}) / t] dt + 2 sqrt(2) dB,       c = sqrt(2) / (3 pi)         S3 (4.8)
 
-Erratum S3.1: the drift of dq in (4.7) and (4.19)-(4.21) has the wrong sign before its last term; (4.8) and (4.9) are right.
+Erratum S3.1: the drift of dq in (4.7) and (4.19)-(4.21) has the wrong sign before its last term;
+(4.8) and (4.9) are right.
 
-Scheme **euler** is (4.9): the step from t to t + h evaluates 1/t at t + h, and starts at t = 0 from r_0 = log(1 - rho_0).
+Scheme **euler** is (4.9): the step from t to t + h evaluates 1/t at t + h, and starts at t = 0 from
+r_0 = log(1 - rho_0).
 
-Scheme **exact** uses that u = q^{-1/2} obeys a linear equation, du = [(2 - 1/t) u + c/t] dt - sqrt(2) u dB. Its solution is
+Scheme **exact** uses that u = q^{-1/2} obeys a linear equation, du = [(2 - 1/t) u + c/t] dt -
+sqrt(2) u dB. Its solution is
 
     u_t = (c/t) int_0^t exp((t - s) - sqrt(2) (B_t - B_s)) ds   + (t_0/t) u_{t_0} exp(...),
 
-and the second term vanishes as t_0 -> 0. So there is one way out of the singularity: it starts at q = 1 / c^2 =
-9 pi^2 / 2, the limit of the infinite-width recursion, and does not remember rho_0. What (4.9) remembers of it is an error
-of order h, as the memory of a network is of order 1/n. E u_t = c (e^{2t} - 1) / (2 t).
+and the second term vanishes as t_0 -> 0. So there is one way out of the singularity: it starts at q
+= 1 / c^2 = 9 pi^2 / 2, the limit of the infinite-width recursion, and does not remember rho_0. What
+(4.9) remembers of it is an error of order h, as the memory of a network is of order 1/n. E u_t = c
+(e^{2t} - 1) / (2 t).
 """
 
 from dataclasses import dataclass
@@ -48,25 +52,33 @@ class UnshapedCorrelationSDE:
         seed: Count = 0,
         scheme: Name = "euler",
     ) -> Array:
-        """r = log(l^2 (1 - rho)) at layer l = T n, (paths,). A torch tensor as `rho0` gives a tensor on its device.
+        """r = log(l^2 (1 - rho)) at layer l = T n, (paths,). A torch tensor as `rho0` gives a
+        tensor on its device.
 
-        rho0 = 1 stays: r = -inf. "exact" has no step error but that of an integral (order dt^2) and does not use rho0 < 1.
+        rho0 = 1 stays: r = -inf. "exact" has no step error but that of an integral (order dt^2) and
+        does not use rho0 < 1.
         """
         start, xp = array(rho0, "rho0")
         if start.ndim or not bool((start >= -1) & (start <= 1)):
             raise ValueError(f"rho0: expected a correlation in [-1, 1], got {rho0!r}")
         (number, h), paths = steps(T, dt), count(paths, "paths")
-        kind, seed = one_of(scheme, SCHEMES, "scheme"), count(seed, "seed", least=0)
+        kind = one_of(scheme, SCHEMES, "scheme")
+        seed = count(seed, "seed", least=0)
         r = xp.zeros(paths, dtype=start.dtype, device=array_api_compat.device(start))
         if bool(start == 1):
             return r - xp.inf
         if number == 0:
             return r + xp.log(1 - start)
         normals = Normals(r, seed)
-        return _exact(r, number, h, normals) if kind == "exact" else _euler(r + xp.log(1 - start), number, h, normals)
+        if kind == "exact":
+            return _exact(r, number, h, normals)
+        return _euler(r + xp.log(1 - start), number, h, normals)
 
-    def sensitivity(self, rho0: Array, T: Number = 1.0, dt: Number = 1e-2, paths: Count = 8192) -> np.ndarray:
-        """Mean of r for each start, all with the same noise, so that differences are the memory of the start alone."""
+    def sensitivity(
+        self, rho0: Array, T: Number = 1.0, dt: Number = 1e-2, paths: Count = 8192
+    ) -> np.ndarray:
+        """Mean of r for each start, all with the same noise, so that differences are the memory of
+        the start alone."""
         starts = reals(rho0, "rho0", least=-1, most=1).ravel()
         return np.asarray([float(np.mean(self.sample(s, T, paths, dt))) for s in starts])
 
@@ -91,12 +103,14 @@ def _euler(r: Array, number: int, h: float, normals: Normals) -> Array:
 
 
 def _exact(r: Array, number: int, h: float, normals: Normals) -> Array:
-    """-2 log u, with the integral by the trapezoidal rule; X = s - sqrt(2) B_s runs backwards from the end.
+    """-2 log u, with the integral by the trapezoidal rule; X = s - sqrt(2) B_s runs backwards from
+    the end.
 
     The integral is kept as its logarithm: for large T it is no number.
     """
     xp = array_api_compat.array_namespace(r)
-    X, integral = r, xp.full_like(r, log(0.5))
+    X = r
+    integral = xp.full_like(r, log(0.5))
     for k in range(number):
         X = X + h - normals(r.shape[0]) * (2 * h) ** 0.5
         integral = xp.logaddexp(integral, X + log(0.5) if k == number - 1 else X)

@@ -1,4 +1,5 @@
-"""Mean field theory of deep dropout networks (S1): lengths, correlations, phases, depth scales, gradients."""
+"""Mean field theory of deep dropout networks (S1): lengths, correlations, phases, depth scales,
+gradients."""
 
 from orderone.theory.meanfield.critical import (
     NotCriticalError,
@@ -9,7 +10,11 @@ from orderone.theory.meanfield.critical import (
 )
 from orderone.theory.meanfield.diagram import PhaseDiagram, phase_diagram
 from orderone.theory.meanfield.fixed_point import FixedPoint
-from orderone.theory.meanfield.gradients import GradientMetrics, linear_gradient_metrics, linear_noise_level
+from orderone.theory.meanfield.gradients import (
+    GradientMetrics,
+    linear_gradient_metrics,
+    linear_noise_level,
+)
 from orderone.theory.meanfield.laws import GradientLaw, crossover_depth, gradient_law
 from orderone.theory.meanfield.mean_field import MeanField
 from orderone.theory.meanfield.trajectory import Trajectory

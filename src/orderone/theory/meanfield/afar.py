@@ -1,6 +1,7 @@
 """What a very long signal sees of an activation: straight lines, if phi grows like abs(x).
 
-Of a bounded phi, such as tanh, nothing but its sign is left at large q, and averages follow powers of q.
+Of a bounded phi, such as tanh, nothing but its sign is left at large q, and averages follow powers
+of q.
 """
 
 from functools import lru_cache
@@ -17,11 +18,14 @@ LIMIT = 1e-6  # a ratio that is nearer to one than that tends to one
 def from_afar(phi: Activation) -> Activation:
     """Two straight lines, if phi grows like abs(x); otherwise phi itself."""
     right, left = (float(phi(x) / x) for x in (np.sqrt(HUGE), -np.sqrt(HUGE)))
-    limit, nearer = PiecewiseLinear(phi.name, right, left), HUGE / 1e6
+    limit = PiecewiseLinear(phi.name, right, left)
+    nearer = HUGE / 1e6
     if not (np.isfinite(limit.slope) and limit.slope > 0):
         return phi
     ratios = phi.second_moment(np.array([HUGE, nearer])) / np.array([HUGE, nearer]) / limit.slope
-    return limit if np.all(np.abs(ratios - 1) < LIMIT) else phi
+    if np.all(np.abs(ratios - 1) < LIMIT):
+        return limit
+    return phi
 
 
 @lru_cache(maxsize=64)

@@ -1,17 +1,20 @@
 """Where the correlation of two signals goes: fixed points of the correlation map at the length q*.
 
-    c' = [weight_var E phi(x) phi(y) + bias_var] / q*                                                  S1 (3), (4)
+    c' = [weight_var E phi(x) phi(y) + bias_var] / q*                                    S1 (3), (4)
 
 With (2) for q*, the gap g = 1 - c obeys an equation without differences,
 
-    g' = A [1/keep - 1 + G(g)],     A = weight_var E phi^2 / q*,     G = 1 - E phi(x) phi(y) / E phi^2
+    g' = A [1/keep - 1 + G(g)],     A = weight_var E phi^2 / q*,     G = 1 - E phi(x) phi(y) / E
+                                    phi^2
 
-All Taylor coefficients of c' in c are nonnegative (Mehler), so c' is convex on [0, 1] and there are no surprises: with
-dropout exactly one fixed point, c* < 1, which attracts. Without, c = 1 is one; it attracts if chi_1 <= 1, and if chi_1 > 1
-there is exactly one other in [0, 1), which does (erratum S1.1: the paper has c* = 1 in both cases). Fixed points below 0
-need an odd phi without bias or dropout, where c' is odd: -1 mirrors 1, and c* is 0.
+All Taylor coefficients of c' in c are nonnegative (Mehler), so c' is convex on [0, 1] and there are
+no surprises: with dropout exactly one fixed point, c* < 1, which attracts. Without, c = 1 is one;
+it attracts if chi_1 <= 1, and if chi_1 > 1 there is exactly one other in [0, 1), which does
+(erratum S1.1: the paper has c* = 1 in both cases). Fixed points below 0 need an odd phi without
+bias or dropout, where c' is odd: -1 mirrors 1, and c* is 0.
 
-g'/g - 1 falls monotonically in g, so its root can be bracketed; a chord of the convex map gives one end.
+g'/g - 1 falls monotonically in g, so its root can be bracketed; a chord of the convex map gives one
+end.
 """
 
 import numpy as np
@@ -24,15 +27,21 @@ ROUNDING = 4e-15  # of a slope that is one
 STEP = 2.0  # of log g, from the chord to beyond the root; it doubles
 
 
-def fixed_gap(at: AtLength, share: np.ndarray, keep: np.ndarray, slope_at_one: np.ndarray) -> np.ndarray:
+def fixed_gap(
+    at: AtLength, share: np.ndarray, keep: np.ndarray, slope_at_one: np.ndarray
+) -> np.ndarray:
     """g* for flat arrays; `share` is A, and `slope_at_one` is dc'/dc at c = 1."""
     loss = 1 / keep - 1
     gap = np.zeros(len(share))
     rows = np.flatnonzero((share > 0) & ((loss > 0) | (slope_at_one > 1 + ROUNDING)))
     if len(rows):
-        part, A, r = at.select(rows), share[rows], loss[rows]
+        part = at.select(rows)
+        A = share[rows]
+        r = loss[rows]
         growth = _Growth(part, A, r)
-        log_gap = bracketed(growth, *_bracket(growth, _chord(part, A, r, slope_at_one[rows]), r > 0))
+        log_gap = bracketed(
+            growth, *_bracket(growth, _chord(part, A, r, slope_at_one[rows]), r > 0)
+        )
         gap[rows] = np.exp(log_gap)
     return gap
 
@@ -41,7 +50,9 @@ class _Growth:
     """g'/g - 1 as a function of log g, for some of the rows."""
 
     def __init__(self, at: AtLength, A: np.ndarray, r: np.ndarray):
-        self.at, self.A, self.r = at, A, r
+        self.at = at
+        self.A = A
+        self.r = r
 
     def __call__(self, log_gap: np.ndarray, rows: np.ndarray) -> np.ndarray:
         gap = np.exp(log_gap)
@@ -57,10 +68,15 @@ def _chord(at: AtLength, A: np.ndarray, r: np.ndarray, slope: np.ndarray) -> np.
     return np.clip(np.nan_to_num(chord, nan=1.0, posinf=1.0), SMALLEST, 1.0)
 
 
-def _bracket(growth: _Growth, chord: np.ndarray, dropout: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Logarithms of (low, high). The chord is above the root without dropout and below it with; the other end is sought."""
-    near, far = np.log(chord), np.log(chord)
-    rows, step = np.arange(len(chord)), STEP
+def _bracket(
+    growth: _Growth, chord: np.ndarray, dropout: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Logarithms of (low, high). The chord is above the root without dropout and below it with; the
+    other end is sought."""
+    near = np.log(chord)
+    far = np.log(chord)
+    rows = np.arange(len(chord))
+    step = STEP
     while len(rows):
         far[rows] = np.clip(far[rows] + np.where(dropout[rows], step, -step), np.log(SMALLEST), 0.0)
         step *= 2

@@ -57,14 +57,20 @@ class PhaseDiagram(Mapping[str, Array]):
 def phase_diagram(
     activation: Name | Function, weight_var: ArrayLike, bias_var: ArrayLike, keep: Number = 1.0
 ) -> PhaseDiagram:
-    """A mapping of 2-d arrays, q_star c_star chi1 chi2 xi1 xi2: entry [i, j] is for weight_var[i] and bias_var[j]."""
+    """A mapping of 2-d arrays, q_star c_star chi1 chi2 xi1 xi2: entry [i, j] is for weight_var[i]
+    and bias_var[j]."""
     xp, *axes, rate = together(weight_var=weight_var, bias_var=bias_var, keep=keep)
     rows, columns = (axis if axis.ndim else xp.reshape(axis, (1,)) for axis in axes)
     for name, axis in (("weight_var", rows), ("bias_var", columns)):
         if axis.ndim != 1:
             raise ValueError(
-                f"{name}: expected the values along one axis, got shape {tuple(axis.shape)}; give a vector"
+                f"{name}: expected the values along one axis, got shape {tuple(axis.shape)}; give a"
+                " vector"
             )
     if rate.ndim:
-        raise ValueError(f"keep: expected one number, got shape {tuple(rate.shape)}; make one diagram for each")
-    return PhaseDiagram(rows, columns, MeanField(activation, rows[:, None], columns[None, :], float(rate)))
+        raise ValueError(
+            f"keep: expected one number, got shape {tuple(rate.shape)}; make one diagram for each"
+        )
+    return PhaseDiagram(
+        rows, columns, MeanField(activation, rows[:, None], columns[None, :], float(rate))
+    )

@@ -1,25 +1,29 @@
-"""How gradients decay with the distance k = L - l from the output, for any activation, and where the noise takes over.
+"""How gradients decay with the distance k = L - l from the output, for any activation, and where
+the noise takes over.
 
     g_aa^l = g_aa^L chi_1^k [1 + (1/keep) sum_{j=1..k} (lambda^2 / chi_1)^j]
     g_ab^l = g_ab^L chi_2^k [1 + sum_{j=1..k} (lambda^2 / chi_2)^j]
 
-at the fixed point, for the loss sum_i phi(z^L_i)^2. lambda is the slope dq'/dq of the length map. (9) and (11) of S1 are
-the first terms. The sums are there because the loss depends on the weights that carry its gradient back (erratum S1.5): by
-Stein's lemma a part of delta^l stays aligned with the signal, weight_var x_j E[d delta_i / d z_i], and that average shrinks
-by lambda a layer. With psi = phi phi', v_k = E delta_a^2, u_k = E delta_a delta_b at distance k, and the masks of S1 (7),
+at the fixed point, for the loss sum_i phi(z^L_i)^2. lambda is the slope dq'/dq of the length map.
+(9) and (11) of S1 are the first terms. The sums are there because the loss depends on the weights
+that carry its gradient back (erratum S1.5): by Stein's lemma a part of delta^l stays aligned with
+the signal, weight_var x_j E[d delta_i / d z_i], and that average shrinks by lambda a layer. With
+psi = phi phi', v_k = E delta_a^2, u_k = E delta_a delta_b at distance k, and the masks of S1 (7),
 
     v_k = chi_1 v_{k-1} + (4 / keep) lambda^(2k) E psi^2,        v_0 = 4 E psi^2
     u_k = chi_2 u_{k-1} + 4 lambda^(2k) E psi_a psi_b,           u_0 = 4 E psi_a psi_b
 
-Far from the output the larger rate wins: max(chi_1, lambda^2), max(chi_2, lambda^2). In linear networks lambda = chi_1, and
-this is (12) at the fixed point (`gradients`).
+Far from the output the larger rate wins: max(chi_1, lambda^2), max(chi_2, lambda^2). In linear
+networks lambda = chi_1, and this is (12) at the fixed point (`gradients`).
 
-Erratum S1.4: (13) of the paper, chi_1 for g_ab too, is refuted. What falls as chi_1^k is the noise of one network,
+Erratum S1.4: (13) of the paper, chi_1 for g_ab too, is refuted. What falls as chi_1^k is the noise
+of one network,
 
     std(g_ab^l) = level N^(-1/2) g_aa^l
 
-and since abs(g_ab) is averaged there, it is the noise that shows beyond the depth where the two curves cross; if both are
-exponentials, at k = ln(sqrt(N) r / level) / ln(chi_1 / chi_2). r = g_ab^L / g_aa^L.
+and since abs(g_ab) is averaged there, it is the noise that shows beyond the depth where the two
+curves cross; if both are exponentials, at k = ln(sqrt(N) r / level) / ln(chi_1 / chi_2). r = g_ab^L
+/ g_aa^L.
 
 `level` was measured in linear networks as .72 to .81 for widths 64 to 1024.
 """
@@ -53,8 +57,12 @@ class GradientLaw:
 
     g_aa: np.ndarray
     g_ab: np.ndarray  # its mean, with the sign
-    noise: np.ndarray  # the standard deviation of g_ab over networks, which is also where abs(g_ab) levels off
-    crossover: float  # distance from the output at which noise and mean are equal; inf if they never are
+    noise: (
+        np.ndarray
+    )  # the standard deviation of g_ab over networks, which is also where abs(g_ab) levels off
+    crossover: (
+        float  # distance from the output at which noise and mean are equal; inf if they never are
+    )
 
 
 def gradient_law(
@@ -65,17 +73,24 @@ def gradient_law(
     `ratio` is g_ab / g_aa at the last layer, about c* for two inputs at the fixed point.
     """
     network = instance(network, MeanField, "network", "make one with MeanField(...)")
-    depth, width = count(depth, "depth"), count(width, "width")
-    ratio, level = real(ratio, "ratio", above=0), real(level, "level", above=0)
+    depth = count(depth, "depth")
+    width = count(width, "width")
+    ratio = real(ratio, "ratio", above=0)
+    level = real(level, "level", above=0)
     squares, overlaps = _decays(network)
-    k, floor = np.arange(depth - 1, -1, -1.0), level / math.sqrt(width)
+    k = np.arange(depth - 1, -1, -1.0)
+    floor = level / math.sqrt(width)
     with np.errstate(over="ignore", under="ignore"):
-        g_aa, g_ab = np.exp(squares.log(k)), ratio * np.exp(overlaps.log(k))
-    return GradientLaw(g_aa, g_ab, floor * g_aa, _crossing(squares, overlaps, math.log(ratio / floor)))
+        g_aa = np.exp(squares.log(k))
+        g_ab = ratio * np.exp(overlaps.log(k))
+    return GradientLaw(
+        g_aa, g_ab, floor * g_aa, _crossing(squares, overlaps, math.log(ratio / floor))
+    )
 
 
 class _Decay(NamedTuple):
-    """own^k + weight sum_{j=1..k} own^(k-j) aligned^j, for any real k, with the larger of the two rates in front."""
+    """own^k + weight sum_{j=1..k} own^(k-j) aligned^j, for any real k, with the larger of the two
+    rates in front."""
 
     rate: float
     own: float
@@ -89,18 +104,25 @@ class _Decay(NamedTuple):
     def log(self, k: Any) -> Any:
         if not 0 < self.rate < math.inf:
             return np.where(k == 0, 0.0, -math.inf if self.rate == 0 else math.inf)
-        first, second = self.own / self.rate, self.aligned / self.rate
+        first = self.own / self.rate
+        second = self.aligned / self.rate
         with np.errstate(divide="ignore", invalid="ignore", over="ignore", under="ignore"):
             near = abs(first - second) < 1e-9
-            total = k * first**k if near else second * (first**k - second**k) / (first - second)
+            if near:
+                total = k * first**k
+            else:
+                total = second * (first**k - second**k) / (first - second)
             return k * math.log(self.rate) + np.log(first**k + self.weight * total)
 
 
 def _decays(network: MeanField) -> tuple[_Decay, _Decay]:
     """Of g_aa and of g_ab."""
     weight_var, _, keep = network.one()
-    chi1, chi2 = float(network.chi1), float(network.chi2)
-    lengthen = float(length_slope(network.phi, np.array([weight_var / keep]), np.array([network.q_star]))[0])
+    chi1 = float(network.chi1)
+    chi2 = float(network.chi2)
+    lengthen = float(
+        length_slope(network.phi, np.array([weight_var / keep]), np.array([network.q_star]))[0]
+    )
     return _Decay.of(chi1, lengthen**2, 1 / float(keep)), _Decay.of(chi2, lengthen**2, 1.0)
 
 
@@ -119,11 +141,17 @@ def _crossing(squares: _Decay, overlaps: _Decay, head_start: float) -> float:
     return float(bracketed(lambda k, _: np.array([left(k[0])]), np.zeros(1), np.array([far]))[0])
 
 
-def crossover_depth(chi1: Number, chi2: Number, width: Count, ratio: Number = 1.0, level: Number = LEVEL) -> float:
+def crossover_depth(
+    chi1: Number, chi2: Number, width: Count, ratio: Number = 1.0, level: Number = LEVEL
+) -> float:
     """Layers from the output beyond which the noise of g_ab exceeds its mean: erratum S1.4."""
-    chi1, chi2 = real(chi1, "chi1", above=0), real(chi2, "chi2", least=0)
-    ratio, level = real(ratio, "ratio", above=0), real(level, "level", above=0)
+    chi1 = real(chi1, "chi1", above=0)
+    chi2 = real(chi2, "chi2", least=0)
+    ratio = real(ratio, "ratio", above=0)
+    level = real(level, "level", above=0)
     head_start = math.log(math.sqrt(count(width, "width")) * ratio / level)
     if head_start <= 0 or chi2 == 0:
         return 0.0
-    return head_start / math.log(chi1 / chi2) if chi1 > chi2 else math.inf
+    if chi1 > chi2:
+        return head_start / math.log(chi1 / chi2)
+    return math.inf

@@ -1,15 +1,16 @@
 """Where the length of a signal goes: fixed points of the length map.
 
-    q' = (weight_var / keep) E phi(sqrt(q) z)^2 + bias_var                                              S1 (2)
+    q' = (weight_var / keep) E phi(sqrt(q) z)^2 + bias_var                                    S1 (2)
 
-One exists only under conditions (erratum S1.2): linear networks need weight_var < keep and ReLU networks
-weight_var < 2 keep, bounded activations always have one. q* is the one that a signal of length 1 comes to: the next
-fixed point above if its length grows at first, the next one below otherwise. All sign changes of q' - q are seen on a
-grid of 36 decades, on which E phi^2 is computed once for each activation; where it grows on all of it, on a coarser grid up
-to the largest doubles.
+One exists only under conditions (erratum S1.2): linear networks need weight_var < keep and ReLU
+networks weight_var < 2 keep, bounded activations always have one. q* is the one that a signal of
+length 1 comes to: the next fixed point above if its length grows at first, the next one below
+otherwise. All sign changes of q' - q are seen on a grid of 36 decades, on which E phi^2 is computed
+once for each activation; where it grows on all of it, on a coarser grid up to the largest doubles.
 
-Lengths never oscillate. sqrt(q) E phi(sqrt(q) z)^2 is an integral of phi(x)^2 exp(-x^2 / 2q) over x, which grows with q, so
-that d log q' / d log q >= -1/2: a cycle of two would need a mean slope of -1, and without one there is no other.
+Lengths never oscillate. sqrt(q) E phi(sqrt(q) z)^2 is an integral of phi(x)^2 exp(-x^2 / 2q) over
+x, which grows with q, so that d log q' / d log q >= -1/2: a cycle of two would need a mean slope of
+-1, and without one there is no other.
 """
 
 from functools import lru_cache
@@ -20,7 +21,8 @@ from orderone.theory.activations import Activation
 from orderone.theory.meanfield.roots import bracketed
 from orderone.theory.meanfield.short_signals import SHORT, short_signals
 
-DECADES, PER_DECADE = 18, 8
+DECADES = 18
+PER_DECADE = 8
 GRID = 10.0 ** (np.arange(-DECADES * PER_DECADE, DECADES * PER_DECADE + 1) / PER_DECADE)
 BEYOND = 10.0 ** np.arange(DECADES, 310, 4).clip(max=308)
 ONE = DECADES * PER_DECADE  # GRID[ONE] = 1
@@ -44,19 +46,27 @@ def fixed_length(phi: Activation, rate: np.ndarray, bias_var: np.ndarray) -> np.
     inside = np.isfinite(high) & (high > 0)
     q = np.where(np.isfinite(high), 0.0, np.inf)
     kept = np.flatnonzero(inside)
-    some, others = rate[kept], bias_var[kept]
-    q[kept] = bracketed(lambda x, rows: _excess_at(phi, some[rows], others[rows], x), low[kept], high[kept])
+    some = rate[kept]
+    others = bias_var[kept]
+    q[kept] = bracketed(
+        lambda x, rows: _excess_at(phi, some[rows], others[rows], x), low[kept], high[kept]
+    )
     return q
 
 
 def all_fixed_lengths(phi: Activation, rate: float, bias_var: float) -> list[float]:
-    """Every q with q' = q on the grid, and 0 if it is one; for homogeneous activations at most one is isolated."""
-    zero = [0.0] if bias_var == 0 and rate * float(phi.second_moment(0.0)) == 0 else []
+    """Every q with q' = q on the grid, and 0 if it is one; for homogeneous activations at most one
+    is isolated."""
+    if bias_var == 0 and rate * float(phi.second_moment(0.0)) == 0:
+        zero = [0.0]
+    else:
+        zero = []
     if phi.homogeneous is not None:
         q = float(homogeneous(np.array([rate * phi.homogeneous]), np.array([bias_var]))[0])
         return zero + [q] * int(0 < q < np.inf)
     sign = np.sign(_excess(phi, np.array([rate]), np.array([bias_var]))[0])
-    at, on = np.flatnonzero(sign[:-1] * sign[1:] < 0), 1 + np.flatnonzero(sign[:-2] * sign[2:] < 0)
+    at = np.flatnonzero(sign[:-1] * sign[1:] < 0)
+    on = 1 + np.flatnonzero(sign[:-2] * sign[2:] < 0)
     between = bracketed(lambda q, _: _excess_at(phi, rate, bias_var, q), GRID[at], GRID[at + 1])
     found = sorted([*zero, *map(float, between), *map(float, GRID[on[sign[on] == 0]])])
     settled = float(fixed_length(phi, np.array([rate]), np.array([bias_var]))[0])
@@ -72,7 +82,8 @@ def length_slope(phi: Activation, rate: np.ndarray, q: np.ndarray) -> np.ndarray
     step = 1e-4 * q
     with np.errstate(invalid="ignore", over="ignore"):
         return np.nan_to_num(
-            rate * (phi.second_moment(q + step) - phi.second_moment(q - step)) / (2 * step), nan=np.inf
+            rate * (phi.second_moment(q + step) - phi.second_moment(q - step)) / (2 * step),
+            nan=np.inf,
         )
 
 
@@ -85,42 +96,57 @@ def homogeneous(slope: np.ndarray, bias_var: np.ndarray) -> np.ndarray:
 
 def _excess(phi: Activation, rate: np.ndarray, bias_var: np.ndarray) -> np.ndarray:
     """q' - q on the grid, (problems, grid), with rounding set to zero."""
-    excess, noise = _grown(rate, _moments(phi), bias_var) - GRID, np.full((len(rate), len(GRID)), NOISE * GRID)
+    excess = _grown(rate, _moments(phi), bias_var) - GRID
+    noise = np.full((len(rate), len(GRID)), NOISE * GRID)
     noise[:, phi.exact_up_to() < GRID] *= INEXACT / NOISE
-    short, below = short_signals(phi), SHORT > GRID
+    short = short_signals(phi)
+    below = SHORT > GRID
     if short is not None:
-        excess[:, below], noise[:, below] = short.excess(rate[:, None], bias_var[:, None], GRID[below])
+        excess[:, below], noise[:, below] = short.excess(
+            rate[:, None], bias_var[:, None], GRID[below]
+        )
     return np.where(np.abs(excess) <= noise, 0.0, excess)
 
 
-def _excess_at(phi: Activation, rate: np.ndarray | float, bias_var: np.ndarray | float, q: np.ndarray) -> np.ndarray:
+def _excess_at(
+    phi: Activation, rate: np.ndarray | float, bias_var: np.ndarray | float, q: np.ndarray
+) -> np.ndarray:
     """q' - q at one length for each problem."""
-    excess, short = rate * phi.second_moment(q) + bias_var - q, short_signals(phi)
-    return (
-        excess if short is None else np.where(q < SHORT, short.excess(rate, bias_var, np.minimum(q, SHORT))[0], excess)
-    )
+    excess = rate * phi.second_moment(q) + bias_var - q
+    short = short_signals(phi)
+    if short is None:
+        return excess
+    return np.where(q < SHORT, short.excess(rate, bias_var, np.minimum(q, SHORT))[0], excess)
 
 
 def _brackets(excess: np.ndarray, bias_var: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """(low, high) around q*; (0, 0) if it is zero, (inf, inf) if there is none."""
-    above, below = excess[:, ONE:] < 0, excess[:, : ONE + 1] > 0  # not what rounding leaves of a slow divergence
-    up, down = np.argmax(above, axis=1), ONE - np.argmax(below[:, ::-1], axis=1)
+    above = excess[:, ONE:] < 0
+    below = excess[:, : ONE + 1] > 0  # not what rounding leaves of a slow divergence
+    up = np.argmax(above, axis=1)
+    down = ONE - np.argmax(below[:, ::-1], axis=1)
     grows = excess[:, ONE] > 0
     low = np.where(grows, GRID[ONE + up - 1], np.where(below.any(axis=1), GRID[down], bias_var))
     next_up = np.minimum(down + 1, len(GRID) - 1)
     small = np.where(bias_var > 0, GRID[0], 0.0)
     high = np.where(grows, GRID[ONE + up], np.where(below.any(axis=1), GRID[next_up], small))
-    low, high = np.where(excess[:, ONE] == 0, 1.0, low), np.where(excess[:, ONE] == 0, 1.0, high)
+    low = np.where(excess[:, ONE] == 0, 1.0, low)
+    high = np.where(excess[:, ONE] == 0, 1.0, high)
     never = grows & ~above.any(axis=1)
     return np.where(never, np.inf, low), np.where(never, np.inf, high)
 
 
-def _beyond(phi: Activation, rate: np.ndarray, bias_var: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(low, high) around a fixed point beyond the grid, as bounded activations have; (inf, inf) if there is none."""
+def _beyond(
+    phi: Activation, rate: np.ndarray, bias_var: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """(low, high) around a fixed point beyond the grid, as bounded activations have; (inf, inf) if
+    there is none."""
     above = _grown(rate, _moments_beyond(phi), bias_var) < (1 - LIMIT) * BEYOND
     first = np.maximum(np.argmax(above, axis=1), 1)
     exists = above.any(axis=1)
-    return np.where(exists, BEYOND[np.maximum(first - 2, 0)], np.inf), np.where(exists, BEYOND[first], np.inf)
+    return np.where(exists, BEYOND[np.maximum(first - 2, 0)], np.inf), np.where(
+        exists, BEYOND[first], np.inf
+    )
 
 
 def _is_sublinear(phi: Activation) -> bool:

@@ -2,8 +2,8 @@
 
     z^l_i = (1 / keep) sum_j W_ij p_j phi(z^(l-1)_j) + b_i,    W_ij ~ N(0, weight_var / N),  b_i ~ N(0, bias_var)    S1 (1)
 
-p_j is 1 with probability keep: the KEEP rate, which the paper calls the dropout rate rho (erratum S1.8). Lengths q are
-those of pre-activations z, and two inputs meet masks of their own.
+p_j is 1 with probability keep: the KEEP rate, which the paper calls the dropout rate rho (erratum
+S1.8). Lengths q are those of pre-activations z, and two inputs meet masks of their own.
 """
 
 from dataclasses import dataclass
@@ -26,11 +26,13 @@ from orderone.theory.meanfield.trajectory import LONGEST, Layer, Trajectory, fol
 
 @dataclass(frozen=True, eq=False)
 class MeanField(Networks):
-    """Fixed points, phases and depth scales of one network, or of many if parameters are arrays, which broadcast.
+    """Fixed points, phases and depth scales of one network, or of many if parameters are arrays,
+    which broadcast.
 
-    `activation` is a name (`theory.activations.names()`) or a function; `keep` is the rate at which units are kept.
-    Results are floats for numbers, arrays for arrays and tensors for tensors, on their device; what diverges is inf, and
-    `status` says so. Two networks are equal if their parameters are.
+    `activation` is a name (`theory.activations.names()`) or a function; `keep` is the rate at which
+    units are kept. Results are floats for numbers, arrays for arrays and tensors for tensors, on
+    their device; what diverges is inf, and `status` says so. Two networks are equal if their
+    parameters are.
     """
 
     @property
@@ -42,7 +44,8 @@ class MeanField(Networks):
     def c_star(self) -> Any:
         """The correlation that two signals come to: S1 (3), (4), erratum S1.1.
 
-        Where signals die, q* = 0, it is that of the limit of small biases; without any, a trajectory ends elsewhere.
+        Where signals die, q* = 0, it is that of the limit of small biases; without any, a
+        trajectory ends elsewhere.
         """
         return self._give(1 - self._solution.gap)
 
@@ -58,7 +61,8 @@ class MeanField(Networks):
 
     @property
     def chi2(self) -> Any:
-        """weight_var E phi'(x) phi'(y), the slope of the correlation map at c* unless lengths diverge: S1 (6)."""
+        """weight_var E phi'(x) phi'(y), the slope of the correlation map at c* unless lengths
+        diverge: S1 (6)."""
         return self._give(self._solution.chi2)
 
     @property
@@ -68,7 +72,8 @@ class MeanField(Networks):
 
     @property
     def xi2(self) -> Any:
-        """Layers over which a difference of correlations decays by e: S1 (6). Of normalised signals, if lengths diverge."""
+        """Layers over which a difference of correlations decays by e: S1 (6). Of normalised
+        signals, if lengths diverge."""
         return self._give(scales.depth_scale(self._solution.slope))
 
     @property
@@ -84,7 +89,9 @@ class MeanField(Networks):
     def trainable_depth(self, older: bool = False) -> Any:
         """min(12 xi_1, 12 xi_2), or the older law 6 xi_2."""
         if older:
-            return self._give(scales.DEPTHS_PER_SCALE_OLDER * scales.depth_scale(self._solution.slope))
+            return self._give(
+                scales.DEPTHS_PER_SCALE_OLDER * scales.depth_scale(self._solution.slope)
+            )
         both = (scales.depth_scale(chi) for chi in (self._solution.chi1, self._solution.slope))
         return self._give(scales.DEPTHS_PER_SCALE * np.minimum(*both))
 
@@ -105,15 +112,21 @@ class MeanField(Networks):
         return self.as_given(1 - self._next_gap(1 - as_numpy(correlation)), c=c)
 
     def trajectory(self, q0: ArrayLike, c0: ArrayLike, depth: Count) -> Trajectory:
-        """Lengths and correlation at layers 0 to depth, from lengths q0 (one number, or one for each of two inputs)."""
+        """Lengths and correlation at layers 0 to depth, from lengths q0 (one number, or one for
+        each of two inputs)."""
         xp, start, correlation = together(q0=q0, c0=c0)
         first, second = _two(as_numpy(checks.variance(xp, start, "q0")))
         gap = 1 - as_numpy(checks.within(xp, correlation, -1, 1, "c0", "it is a correlation"))
         self.meets(first, "q0")
         self.meets(gap, "c0")
-        found = follow(Layer(self.phi, *self.parameters), first, second, gap, count(depth, "depth", least=0))
+        found = follow(
+            Layer(self.phi, *self.parameters), first, second, gap, count(depth, "depth", least=0)
+        )
         return Trajectory(
-            *(self.as_given(values, q0=q0, c0=c0) for values in (found.q, found.c, found.q_bb, found.gap))
+            *(
+                self.as_given(values, q0=q0, c0=c0)
+                for values in (found.q, found.c, found.q_bb, found.gap)
+            )
         )
 
     def lengths(self) -> tuple[FixedPoint, ...]:
@@ -121,11 +134,15 @@ class MeanField(Networks):
         weight_var, bias_var, keep = (float(x) for x in self.one())
         rate = weight_var / keep
         found = lengths.all_fixed_lengths(self.phi, rate, bias_var)
-        slopes = lengths.length_slope(self.phi, np.full(len(found), rate), np.array(found)) if found else ()
+        if found:
+            slopes = lengths.length_slope(self.phi, np.full(len(found), rate), np.array(found))
+        else:
+            slopes = ()
         return tuple(FixedPoint(q, float(slope)) for q, slope in zip(found, slopes, strict=True))
 
     def correlations(self) -> tuple[FixedPoint, ...]:
-        """All fixed points of the correlation map at q*, for one network, from the largest down; none if there is no q*."""
+        """All fixed points of the correlation map at q*, for one network, from the largest down;
+        none if there is no q*."""
         _, bias_var, keep = (float(x) for x in self.one())
         if self.status == DIVERGES:
             return ()
@@ -137,7 +154,8 @@ class MeanField(Networks):
         return tuple(found)
 
     def _next_gap(self, gap: Array) -> Array:
-        """g' = A (1/keep - 1 + G); where the length diverges the bias has no share in it, and A = keep."""
+        """g' = A (1/keep - 1 + G); where the length diverges the bias has no share in it, and A =
+        keep."""
         weight_var, _, keep = self.parameters
         length = self._solution.q_star.reshape(np.shape(weight_var))
         q = np.clip(length, TINY, LONGEST)
@@ -156,7 +174,9 @@ class MeanField(Networks):
     def _give(self, flat: np.ndarray) -> Any:
         """A float or a word for numbers, an array for arrays; torch for torch."""
         shaped = flat.reshape(self.parameters[0].shape)
-        return number(shaped) if shaped.dtype == object else self.as_given(shaped)
+        if shaped.dtype == object:
+            return number(shaped)
+        return self.as_given(shaped)
 
 
 def _two(q0: Array) -> tuple[Array, Array]:
@@ -165,6 +185,7 @@ def _two(q0: Array) -> tuple[Array, Array]:
         return q0, q0
     if len(q0) != 2:
         raise ValueError(
-            f"q0: expected one number, or one for each of two inputs; got shape {q0.shape}; iterate over more"
+            f"q0: expected one number, or one for each of two inputs; got shape {q0.shape}; iterate"
+            " over more"
         )
     return q0[0], q0[1]

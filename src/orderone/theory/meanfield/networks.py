@@ -1,4 +1,5 @@
-"""One network, or many if parameters are arrays: what users give, checked, and results in the kind of array that came."""
+"""One network, or many if parameters are arrays: what users give, checked, and results in the kind
+of array that came."""
 
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -25,7 +26,9 @@ class Networks:
     weight_var: ArrayLike = 1.0
     bias_var: ArrayLike = 0.0
     keep: ArrayLike = 1.0
-    tolerance: Number = field(default=1e-9, repr=False)  # of chi_1, within which the phase is critical
+    tolerance: Number = field(
+        default=1e-9, repr=False
+    )  # of chi_1, within which the phase is critical
 
     @cached_property
     def phi(self) -> activations.Activation:
@@ -42,7 +45,8 @@ class Networks:
             np.broadcast_shapes(*shapes)
         except ValueError as error:
             raise ValueError(
-                f"{name}: expected a shape that broadcasts with the networks, {shapes[1]}; got {shapes[0]}; reshape it"
+                f"{name}: expected a shape that broadcasts with the networks, {shapes[1]}; got"
+                f" {shapes[0]}; reshape it"
             ) from error
 
     @cached_property
@@ -58,12 +62,17 @@ class Networks:
     def one(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """weight_var, bias_var and keep, if this is one network."""
         if self.parameters[0].size != 1:
-            raise ValueError(f"expected one network, got shape {self.parameters[0].shape}; make one MeanField for each")
+            raise ValueError(
+                f"expected one network, got shape {self.parameters[0].shape}; make one MeanField"
+                " for each"
+            )
         return self.parameters
 
     def as_given(self, values: Array, **others: Any) -> Any:
         """As the parameters and `others` came: numbers, arrays of numpy, or tensors."""
-        xp, *given = together(weight_var=self.weight_var, bias_var=self.bias_var, keep=self.keep, **others)
+        xp, *given = together(
+            weight_var=self.weight_var, bias_var=self.bias_var, keep=self.keep, **others
+        )
         return number(like(values, given[0], xp))
 
     def _key(self) -> tuple[Any, ...]:
@@ -80,10 +89,13 @@ def _representable(**variances: np.ndarray) -> None:
     for name, values in variances.items():
         if np.any(values > LARGEST):
             raise ValueError(
-                f"{name}: expected at most {LARGEST:g}, got {values.max():g}; lengths of such signals are no numbers in "
-                "double precision: choose smaller variances or a larger keep rate"
+                f"{name}: expected at most {LARGEST:g}, got {values.max():g}; lengths of such"
+                " signals are no numbers in double precision: choose smaller variances or a larger"
+                " keep rate"
             )
 
 
 def number(x: Array) -> Any:
-    return x.item() if isinstance(x, np.ndarray | np.generic) and x.ndim == 0 else x
+    if isinstance(x, np.ndarray | np.generic) and x.ndim == 0:
+        return x.item()
+    return x

@@ -8,7 +8,8 @@ from orderone.core.given import ArrayLike
 
 
 def parameters(**given: ArrayLike) -> tuple[Any, ...]:
-    """(namespace, array, ...), or a ValueError that names what cannot be a variance or a keep rate."""
+    """(namespace, array, ...), or a ValueError that names what cannot be a variance or a keep
+    rate."""
     xp, *arrays = together(**given)
     for name, array in zip(given, arrays, strict=True):
         checks.keep_rate(xp, array) if name == "keep" else checks.variance(xp, array, name)

@@ -1,4 +1,5 @@
-"""Many roots at once, each in its own bracket: Chandrupatla 1997, inverse quadratic steps that fall back on bisection.
+"""Many roots at once, each in its own bracket: Chandrupatla 1997, inverse quadratic steps that fall
+back on bisection.
 
 What has converged is no longer evaluated, so a few difficult points do not make all others wait.
 """
@@ -11,29 +12,40 @@ EPS = np.finfo(float).eps
 MOST_STEPS = 200
 
 
-def bracketed(f: Callable[[np.ndarray, np.ndarray], np.ndarray], low: np.ndarray, high: np.ndarray) -> np.ndarray:
-    """x with f(x, rows) = 0 between low and high, where f changes its sign; `rows` says which of the problems are asked.
+def bracketed(
+    f: Callable[[np.ndarray, np.ndarray], np.ndarray], low: np.ndarray, high: np.ndarray
+) -> np.ndarray:
+    """x with f(x, rows) = 0 between low and high, where f changes its sign; `rows` says which of
+    the problems are asked.
 
-    An end where f is zero is the answer. Where the sign is the same at both ends, the end with the smaller value is.
+    An end where f is zero is the answer. Where the sign is the same at both ends, the end with the
+    smaller value is.
     """
     rows = np.arange(len(low))
     if not len(rows):
         return np.empty(0)
-    a, b = np.array(high, float), np.array(low, float)
-    fa, fb = f(a, rows), f(b, rows)
+    a = np.array(high, float)
+    b = np.array(low, float)
+    fa = f(a, rows)
+    fb = f(b, rows)
     best = np.where(np.abs(fa) < np.abs(fb), a, b)
     open_ = (np.sign(fa) * np.sign(fb) < 0) & (a != b)
     rows, a, b, fa, fb = (x[open_] for x in (rows, a, b, fa, fb))
-    c, fc, t = a, fa, np.full(len(a), 0.5)
+    c = a
+    fc = fa
+    t = np.full(len(a), 0.5)
     for _ in range(MOST_STEPS):
         if not len(rows):
             break
         x = a + t * (b - a)
         fx = f(x, rows)
         same = np.sign(fx) == np.sign(fa)
-        c, fc = np.where(same, a, b), np.where(same, fa, fb)
-        b, fb = np.where(same, b, a), np.where(same, fb, fa)
-        a, fa = x, fx
+        c = np.where(same, a, b)
+        fc = np.where(same, fa, fb)
+        b = np.where(same, b, a)
+        fb = np.where(same, fb, fa)
+        a = x
+        fa = fx
         nearer = np.abs(fa) < np.abs(fb)
         best[rows] = np.where(nearer, a, b)
         room = 2 * EPS * np.abs(best[rows]) / np.maximum(np.abs(b - a), np.finfo(float).tiny)
@@ -43,10 +55,15 @@ def bracketed(f: Callable[[np.ndarray, np.ndarray], np.ndarray], low: np.ndarray
     return best
 
 
-def _step(a: np.ndarray, b: np.ndarray, c: np.ndarray, fa: np.ndarray, fb: np.ndarray, fc: np.ndarray) -> np.ndarray:
+def _step(
+    a: np.ndarray, b: np.ndarray, c: np.ndarray, fa: np.ndarray, fb: np.ndarray, fc: np.ndarray
+) -> np.ndarray:
     """Where between a (0) and b (1) to look next."""
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-        xi, phi = (a - b) / (c - b), (fa - fb) / (fc - fb)
-        quadratic = fa / (fb - fa) * fc / (fb - fc) + (c - a) / (b - a) * fa / (fc - fa) * fb / (fc - fb)
+        xi = (a - b) / (c - b)
+        phi = (fa - fb) / (fc - fb)
+        quadratic = fa / (fb - fa) * fc / (fb - fc) + (c - a) / (b - a) * fa / (fc - fa) * fb / (
+            fc - fb
+        )
         trusted = (phi**2 < xi) & ((1 - phi) ** 2 < 1 - xi) & np.isfinite(quadratic)
         return np.where(trusted, quadratic, 0.5)

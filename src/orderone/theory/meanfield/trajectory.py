@@ -1,12 +1,14 @@
 """Two signals through the layers: S1 (2)-(4), for lengths that differ and correlations of any sign.
 
-With m_a = E phi(x_a)^2, new lengths q_a' = (weight_var / keep) m_a + bias_var, m and q' their geometric means, and G the
-gap of the activations, the new gap is a sum of what dropout, the activation and unequal lengths take away:
+With m_a = E phi(x_a)^2, new lengths q_a' = (weight_var / keep) m_a + bias_var, m and q' their
+geometric means, and G the gap of the activations, the new gap is a sum of what dropout, the
+activation and unequal lengths take away:
 
     q' (1 - c') = weight_var m (1/keep - 1 + G) + [q' - (weight_var / keep) m - bias_var]
 
-The last bracket is never negative (Cauchy), and zero if the lengths are equal. Signals that overflow keep a correlation:
-the bias has no share in it any more, and (weight_var / keep) m is all of q'.
+The last bracket is never negative (Cauchy), and zero if the lengths are equal. Signals that
+overflow keep a correlation: the bias has no share in it any more, and (weight_var / keep) m is all
+of q'.
 """
 
 from collections.abc import Iterator
@@ -54,13 +56,19 @@ class Layer:
         share = np.sqrt(_share(rate, m1, new1)) * np.sqrt(_share(rate, m2, new2))
         taken = self.keep * share * (1 / self.keep - 1 + output_gap)
         alive = (new1 > 0) & (new2 > 0)
-        return new1, new2, np.where(alive, np.minimum(taken + self._unequal(m1, m2, new1, new2), 2.0), output_gap)
+        return (
+            new1,
+            new2,
+            np.where(alive, np.minimum(taken + self._unequal(m1, m2, new1, new2), 2.0), output_gap),
+        )
 
     def _lengths(self, q: Array) -> tuple[Array, Array]:
         """E phi^2 and the new length, inf where they overflow."""
         rate = self.weight_var / self.keep
         with np.errstate(over="ignore", invalid="ignore"):
-            m = np.nan_to_num(self.phi.second_moment(np.minimum(q, LONGEST)), nan=np.inf, posinf=np.inf)
+            m = np.nan_to_num(
+                self.phi.second_moment(np.minimum(q, LONGEST)), nan=np.inf, posinf=np.inf
+            )
             new = np.where(rate > 0, rate * m, 0.0) + self.bias_var
         return np.where(np.isfinite(new), m, np.inf), np.where(new < LONGEST, new, np.inf)
 
@@ -68,13 +76,17 @@ class Layer:
         limit = longest(self.phi)
         far = (q1 > limit) & (q2 > limit)
         near = self.phi.output_gap(np.minimum(q1, limit), np.minimum(q2, limit), gap)
-        return np.where(far, from_afar(self.phi).output_gap(limit, limit, gap), near) if np.any(far) else near
+        if np.any(far):
+            return np.where(far, from_afar(self.phi).output_gap(limit, limit, gap), near)
+        return near
 
     def _unequal(self, m1: Array, m2: Array, new1: Array, new2: Array) -> Array:
-        """What unequal lengths take away, as a part of the new length; nothing if both are infinite."""
+        """What unequal lengths take away, as a part of the new length; nothing if both are
+        infinite."""
         finite = np.isfinite(new1) & np.isfinite(new2) & (new1 != new2) & (new1 > 0) & (new2 > 0)
         m1, m2, new1, new2 = (np.where(finite, x, 1.0) for x in (m1, m2, new1, new2))
-        root, size = np.sqrt(new1) * np.sqrt(new2), np.sqrt(m1) * np.sqrt(m2)
+        root = np.sqrt(new1) * np.sqrt(new2)
+        size = np.sqrt(m1) * np.sqrt(m2)
         left = root - self.weight_var / self.keep * size - self.bias_var
         return np.where(finite, np.maximum(left, 0.0) / root, 0.0)
 
@@ -82,7 +94,9 @@ class Layer:
 def _share(rate: Array, m: Array, new: Array) -> Array:
     """Of the weights in the new length: all of it where that is infinite."""
     known = np.isfinite(m) & (new > 0) & np.isfinite(new)
-    return np.where(known, rate * np.where(known, m, 0.0) / np.where(known, new, 1.0), np.isinf(new) * 1.0)
+    return np.where(
+        known, rate * np.where(known, m, 0.0) / np.where(known, new, 1.0), np.isinf(new) * 1.0
+    )
 
 
 def follow(layer: Layer, q1: Array, q2: Array, gap: Array, depth: int) -> Trajectory:
@@ -90,5 +104,7 @@ def follow(layer: Layer, q1: Array, q2: Array, gap: Array, depth: int) -> Trajec
     states = [(q1, q2, gap)]
     for _ in range(depth):
         states.append(layer(*states[-1]))
-    first, second, gaps = (np.array(np.broadcast_arrays(*column)) for column in zip(*states, strict=True))
+    first, second, gaps = (
+        np.array(np.broadcast_arrays(*column)) for column in zip(*states, strict=True)
+    )
     return Trajectory(first, 1 - gaps, second, gaps)

@@ -1,17 +1,20 @@
 """What attention does to kernels: S2 (1.65), Appendix A; erratum S2.4 for the tangent kernel.
 
-With F_1 the kernel of queries, F that of keys and values, and averages over Gaussian scores of covariance
-C_Q C_K F_1 F between query-key pairs:
+With F_1 the kernel of queries, F that of keys and values, and averages over Gaussian scores of
+covariance C_Q C_K F_1 F between query-key pairs:
 
-    R_tt'     = sum E[Omega_ts Omega_t's'] F_ss'                                                value
+    R_tt'     = sum E[Omega_ts Omega_t's'] F_ss'
+              value
     A[M]_tt'  = sum E[dOmega_ts/dsr  dOmega_t's'/ds'r'] F_ss' M_rr'                             bend
 
     branch    C_U C_V R
-    carried   C_U C_V (sum E[Omega Omega] Theta + C_Q C_K (A[F] Theta_1 + F_1 A[Theta]))        S2 (1.161)-(1.163)
-    own       V: C_U R,   U: C_V R,   K: C_U C_V C_Q F_1 A[F],   Q: C_U C_V C_K F_1 A[F]        S2 (1.151)-(1.154)
+    carried   C_U C_V (sum E[Omega Omega] Theta + C_Q C_K (A[F] Theta_1 + F_1 A[Theta]))        S2
+              (1.161)-(1.163)
+    own       V: C_U R,   U: C_V R,   K: C_U C_V C_Q F_1 A[F],   Q: C_U C_V C_K F_1 A[F]        S2
+                                      (1.151)-(1.154)
 
-all of them normalized kernels. `carried` is the derivative of R by the kernels, along Theta, as it has to be. R is a
-covariance: what rounding or sampling leaves below zero is cut off.
+all of them normalized kernels. `carried` is the derivative of R by the kernels, along Theta, as it
+has to be. R is a covariance: what rounding or sampling leaves below zero is cut off.
 """
 
 from collections.abc import Mapping
@@ -27,7 +30,8 @@ from orderone.theory.transformer.problem import Problem
 from orderone.theory.transformer.stream import Stream
 from orderone.theory.transformer.views import separate, views
 
-FEW_KEYS, FEW_QUERIES = 3, 12  # up to which averages are known to eight digits, if attention is not too sharp
+FEW_KEYS = 3
+FEW_QUERIES = 12  # up to which averages are known to eight digits, if attention is not too sharp
 MANY_VIEWS = 4  # of a sequence, beyond which all its queries are drawn together
 EXACT = 1e-10  # scales of queries that product rules tell apart
 
@@ -52,15 +56,24 @@ class Attended:
 
 
 def attend(
-    queries: Stream, keys: Stream, visible: np.ndarray, strength: float, accuracy: float = 1e-3, seed: int = 0
+    queries: Stream,
+    keys: Stream,
+    visible: np.ndarray,
+    strength: float,
+    accuracy: float = 1e-3,
+    seed: int = 0,
 ) -> Attended:
     """The averages of one layer: `strength` is C_Q C_K, `visible` is (sequences, queries, keys)."""
     along = _both(queries, keys)
     of_keys = {name: theta for name, (_, theta) in along.items()}
     problem, nodes = _problem(queries, keys, of_keys, visible, strength, accuracy / 10)
     found = averages(problem, accuracy, seed)
-    shown = {key: nodes.at_pairs(values, problem.views.of_query) for key, values in found.averages.items()}
-    value, bend = _semidefinite(shown[VALUE]), shown.get(("bend", FORWARD), np.zeros_like(queries.G))
+    shown = {
+        key: nodes.at_pairs(values, problem.views.of_query)
+        for key, values in found.averages.items()
+    }
+    value = _semidefinite(shown[VALUE])
+    bend = shown.get(("bend", FORWARD), np.zeros_like(queries.G))
     carried = {
         name: shown["value", name] + strength * (bend * theta + queries.G * shown["bend", name])
         for name, (theta, _) in along.items()
@@ -70,8 +83,10 @@ def attend(
 
 
 def _errors(found: Found, queries: Stream, along: Mapping[str, Any], strength: float) -> Errors:
-    """What the averages' errors can amount to; those of several groups have the same draws, and add up."""
-    value, bend = found.errors[VALUE], found.errors.get(("bend", FORWARD), 0.0)
+    """What the averages' errors can amount to; those of several groups have the same draws, and add
+    up."""
+    value = found.errors[VALUE]
+    bend = found.errors.get(("bend", FORWARD), 0.0)
     largest = float(np.abs(queries.G).max())
     carried = sum(
         found.errors["value", name]
@@ -95,11 +110,16 @@ def _problem(
         if exact.by_product_rules:
             return exact, nodes
     problem, nodes = _by_views(queries, keys, along, visible, strength, tolerance)
-    if problem.by_product_rules or len(problem.views.sequence) <= MANY_VIEWS * keys.tokens.sequences:
+    if (
+        problem.by_product_rules
+        or len(problem.views.sequence) <= MANY_VIEWS * keys.tokens.sequences
+    ):
         return problem, nodes
     one_by_one = separate(queries.G.diagonal(), queries.tokens, visible)
     every = np.ones((1, *queries.G.shape), bool)
-    return replace(problem, views=one_by_one, nodes=np.ones(1), needed=every, queries=queries.G), Each()
+    return replace(
+        problem, views=one_by_one, nodes=np.ones(1), needed=every, queries=queries.G
+    ), Each()
 
 
 def _by_views(
@@ -115,7 +135,9 @@ def _by_views(
     size = np.sqrt(np.where(variance > 0, variance, 1.0))
     seen = views(variance, queries.tokens, visible, tolerance)
     sharpness = strength * float(variance.max()) * float(np.abs(keys.G).max())
-    nodes = correlations(queries.G / size[:, None] / size, node_count(sharpness, tolerance <= EXACT))
+    nodes = correlations(
+        queries.G / size[:, None] / size, node_count(sharpness, tolerance <= EXACT)
+    )
     needed = nodes.needed(seen.of_query)
     return Problem(keys.G, along, keys.tokens, seen, strength, nodes.nodes, needed), nodes
 
@@ -123,12 +145,16 @@ def _by_views(
 def _both(queries: Stream, keys: Stream) -> dict[str, tuple[np.ndarray, np.ndarray]]:
     """The tangent kernels of each group, of queries and of keys; 0 where a group is in one only."""
     names = dict.fromkeys([*queries.theta, *keys.theta])
-    no_query, no_key = np.zeros_like(queries.G), np.zeros_like(keys.G)
-    return {name: (queries.theta.get(name, no_query), keys.theta.get(name, no_key)) for name in names}
+    no_query = np.zeros_like(queries.G)
+    no_key = np.zeros_like(keys.G)
+    return {
+        name: (queries.theta.get(name, no_query), keys.theta.get(name, no_key)) for name in names
+    }
 
 
 def _semidefinite(matrix: np.ndarray) -> np.ndarray:
-    """The nearest positive semidefinite matrix; itself, if a Cholesky factor shows that it is one."""
+    """The nearest positive semidefinite matrix; itself, if a Cholesky factor shows that it is
+    one."""
     rounding = 1e-12 * max(float(np.trace(matrix)), 1e-300)
     try:
         np.linalg.cholesky(matrix + rounding * np.eye(len(matrix)))

@@ -1,8 +1,9 @@
 """The averages of `moments` for all pairs of views, at some correlations of their queries.
 
-Few keys: trapezoidal products, one for each pair of views, good to eight digits. Many keys: randomized Sobol points,
-shared by all pairs. Eight randomizations differ by their error, and their number of points grows until that is below
-`accuracy`, in units of the largest entry of F, which is about 1; only for those pairs that need it.
+Few keys: trapezoidal products, one for each pair of views, good to eight digits. Many keys:
+randomized Sobol points, shared by all pairs. Eight randomizations differ by their error, and their
+number of points grows until that is below `accuracy`, in units of the largest entry of F, which is
+about 1; only for those pairs that need it.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -21,7 +22,8 @@ VALUE = ("value", FORWARD)
 
 @dataclass(frozen=True, eq=False)
 class Found:
-    """For every node and pair of views, and the largest standard error of each average: 0 if nothing was sampled."""
+    """For every node and pair of views, and the largest standard error of each average: 0 if
+    nothing was sampled."""
 
     averages: Averages
     errors: Mapping[tuple[str, str], float]
@@ -31,29 +33,40 @@ def averages(problem: Problem, accuracy: float, seed: int) -> Found:
     if problem.by_product_rules:
         result = _by_product_rules(problem)
         return Found(result, dict.fromkeys(result, 0.0))
-    directions = principal(problem.F, problem.keys.length) if problem.queries is None else None
+    if problem.queries is None:
+        directions = principal(problem.F, problem.keys.length)
+    else:
+        directions = None
     goal = accuracy * (float(np.abs(problem.F).max()) or 1.0)
-    points, result, errors = problem.first_points, problem.empty(), problem.empty()
+    points = problem.first_points
+    result = problem.empty()
+    errors = problem.empty()
     errors[VALUE][:] = np.inf
     while True:
         wanted = problem.needed & (errors[VALUE] > goal)
         chosen, kept = problem.only(wanted)
-        draws = (
-            together(chosen, points, seed) if directions is None else by_fields(chosen, directions[kept], points, seed)
-        )
+        if directions is None:
+            draws = together(chosen, points, seed)
+        else:
+            draws = by_fields(chosen, directions[kept], points, seed)
         for key, values in _sampled(chosen, draws).items():
             spread = values.std(axis=0, ddof=1) / REPETITIONS**0.5
             result[key][wanted] = values.mean(axis=0)[chosen.needed]
             errors[key][wanted] = np.maximum(spread, spread.transpose(0, 2, 1))[chosen.needed]
         largest = float(errors[VALUE][problem.needed].max())
         if largest <= goal or points >= MOST:
-            return Found(result, {key: float(each[problem.needed].max()) for key, each in errors.items()})
+            return Found(
+                result, {key: float(each[problem.needed].max()) for key, each in errors.items()}
+            )
         points = min(MOST, points * _growth(largest / goal, problem.queries is not None))
 
 
 def _growth(ratio: float, shrinks: bool) -> int:
-    """Of the number of points. A problem of many views shrinks to fewer keys on the way, so that it is in no hurry."""
-    return 4 if shrinks else 2 ** max(1, round(np.log2(ratio)))
+    """Of the number of points. A problem of many views shrinks to fewer keys on the way, so that it
+    is in no hurry."""
+    if shrinks:
+        return 4
+    return 2 ** max(1, round(np.log2(ratio)))
 
 
 def _by_product_rules(problem: Problem) -> Averages:
@@ -69,28 +82,51 @@ def _correlation(problem: Problem, node: int, i: int, j: int) -> float:
     if problem.queries is None:
         return float(problem.nodes[node])
     size = problem.views.scale[i] * problem.views.scale[j]
-    return float(problem.queries[i, j] / size) if size > 0 else 1.0
+    if size > 0:
+        return float(problem.queries[i, j] / size)
+    return 1.0
 
 
 def _pair(problem: Problem, rho: float, i: int, j: int) -> Averages:
     """Of two views, over the keys that they see."""
-    views, keys, F = problem.views, problem.keys, problem.F
-    a, b = (np.arange(keys.points)[keys.of(int(views.sequence[v]))][views.visible[v]] for v in (i, j))
-    one, other = views.scale[i], views.scale[j]
-    own, cross, theirs = F[np.ix_(a, a)] * one**2, F[np.ix_(a, b)] * (rho * one * other), F[np.ix_(b, b)] * other**2
-    x, y, weight = product_rule(problem.strength * own, problem.strength * cross, problem.strength * theirs)
-    p, q = (softmax(scores[None, :, None], np.ones((1, scores.shape[1]), bool)) for scores in (x, y))
-    return moments(p, q, F[np.ix_(a, b)], {name: M[np.ix_(a, b)] for name, M in problem.along.items()}, weight)
+    views = problem.views
+    keys = problem.keys
+    F = problem.F
+    a, b = (
+        np.arange(keys.points)[keys.of(int(views.sequence[v]))][views.visible[v]] for v in (i, j)
+    )
+    one = views.scale[i]
+    other = views.scale[j]
+    own = F[np.ix_(a, a)] * one**2
+    cross = F[np.ix_(a, b)] * (rho * one * other)
+    theirs = F[np.ix_(b, b)] * other**2
+    x, y, weight = product_rule(
+        problem.strength * own, problem.strength * cross, problem.strength * theirs
+    )
+    p, q = (
+        softmax(scores[None, :, None], np.ones((1, scores.shape[1]), bool)) for scores in (x, y)
+    )
+    return moments(
+        p, q, F[np.ix_(a, b)], {name: M[np.ix_(a, b)] for name, M in problem.along.items()}, weight
+    )
 
 
 def _sampled(problem: Problem, draws: Iterable[Draw]) -> Averages:
     """The averages of each repetition: (repetitions, nodes, views, views)."""
-    result, blocks = problem.empty(REPETITIONS), list(_blocks(problem))
+    result = problem.empty(REPETITIONS)
+    blocks = list(_blocks(problem))
     for draw in draws:
         for block in blocks:
             if problem.needed[draw.node, block.rows, block.columns].any():
                 found = moments(draw.p[block.a], draw.q[block.b], block.F, block.along)
-                _add(result, np.s_[draw.repetitions, draw.node], block.rows, block.columns, found, draw.share)
+                _add(
+                    result,
+                    np.s_[draw.repetitions, draw.node],
+                    block.rows,
+                    block.columns,
+                    found,
+                    draw.share,
+                )
     return result
 
 
@@ -106,7 +142,8 @@ class _Block(NamedTuple):
 
 
 def _blocks(problem: Problem) -> Iterator[_Block]:
-    keys, within = problem.keys, problem.views.within
+    keys = problem.keys
+    within = problem.views.within
     for a in range(keys.sequences):
         for b in range(a, keys.sequences):
             part = np.s_[keys.of(a), keys.of(b)]
@@ -115,11 +152,17 @@ def _blocks(problem: Problem) -> Iterator[_Block]:
 
 
 def _add(
-    result: Averages, place: tuple[slice, int], rows: slice, columns: slice, found: Averages, share: float
+    result: Averages,
+    place: tuple[slice, int],
+    rows: slice,
+    columns: slice,
+    found: Averages,
+    share: float,
 ) -> None:
     """Into both triangles; a pair of a sequence with itself is its own mirror image."""
     for key, block in found.items():
-        target, mirror = result[key][place], share * block.swapaxes(1, 2)
+        target = result[key][place]
+        mirror = share * block.swapaxes(1, 2)
         if rows == columns:
             target[:, rows, columns] += (share * block + mirror) / 2
         else:

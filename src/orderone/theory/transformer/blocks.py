@@ -1,12 +1,16 @@
-"""The blocks between stem and head: a layer norm, a branch with weights of its own, and the skip connection.
+"""The blocks between stem and head: a layer norm, a branch with weights of its own, and the skip
+connection.
 
-    attention   G' = G + C_U C_V R[F],   and tangent kernels as in `attention`                        S2 (1.65)
-    MLP         G' = G + C_X E[phi(u) phi(v)],   u, v Gaussian with covariance C_W F                  S2 (1.77)
-                Theta' = Theta + C_X C_W E[phi' phi'] Theta~                                          S2 (1.173)
-                own: X: E[phi phi],   W: C_X E[phi' phi'] F                                           S2 (1.168)-(1.169)
+    attention   G' = G + C_U C_V R[F],   and tangent kernels as in `attention`
+                                         S2 (1.65)
+    MLP         G' = G + C_X E[phi(u) phi(v)],   u, v Gaussian with covariance C_W F
+                                                 S2 (1.77)
+                Theta' = Theta + C_X C_W E[phi' phi'] Theta~                              S2 (1.173)
+                own: X: E[phi phi],   W: C_X E[phi' phi'] F
+                                      S2 (1.168)-(1.169)
 
-F and Theta~ are G and Theta behind the norm. The multiplier M of the MLP's width is in its learning rates and initial
-variances (erratum S2.3), and nowhere here.
+F and Theta~ are G and Theta behind the norm. The multiplier M of the MLP's width is in its learning
+rates and initial variances (erratum S2.3), and nowhere here.
 """
 
 from dataclasses import dataclass
@@ -25,14 +29,25 @@ class Passed:
 
     stream: Stream
     error: float = 0.0  # standard error of the attention averages, in units of the largest F
-    theta_error: float = 0.0  # what this can amount to in the tangent kernel, in units of its largest entry
-    head_variance: np.ndarray | None = None  # of the branch of a single head; with H heads it is 1/H of that
+    theta_error: float = (
+        0.0  # what this can amount to in the tangent kernel, in units of its largest entry
+    )
+    head_variance: np.ndarray | None = (
+        None  # of the branch of a single head; with H heads it is 1/H of that
+    )
 
 
 def attention_block(
-    stream: Stream, normalized: Stream, keys: Stream, visible: np.ndarray, weights: Weights, accuracy: float, seed: int
+    stream: Stream,
+    normalized: Stream,
+    keys: Stream,
+    visible: np.ndarray,
+    weights: Weights,
+    accuracy: float,
+    seed: int,
 ) -> Passed:
-    """`keys` is `normalized` itself, or what another stream offers (encoder-decoder attention, S2 (2.2)-(2.4))."""
+    """`keys` is `normalized` itself, or what another stream offers (encoder-decoder attention, S2
+    (2.2)-(2.4))."""
     C = weights.C
     found = attend(normalized, keys, visible, C["Q"] * C["K"], accuracy, seed)
     both = C["U"] * C["V"]
@@ -40,18 +55,24 @@ def attention_block(
     if stream.theta:
         through_scores = both * normalized.G * found.bend
         own = weights.own(
-            Q=C["K"] * through_scores, K=C["Q"] * through_scores, V=C["U"] * found.value, U=C["V"] * found.value
+            Q=C["K"] * through_scores,
+            K=C["Q"] * through_scores,
+            V=C["U"] * found.value,
+            U=C["V"] * found.value,
         )
     else:
         own = {}
     behind = stream.plus(both * found.value, carried, own)
     error = found.errors.value / (float(np.abs(keys.G).max()) or 1.0)
-    return Passed(behind, error, _theta_error(behind, found.errors, weights), both**2 * found.variance)
+    return Passed(
+        behind, error, _theta_error(behind, found.errors, weights), both**2 * found.variance
+    )
 
 
 def _theta_error(behind: Stream, errors: Errors, weights: Weights) -> float:
     """Of what is carried on, and of what Q, K, V and U add."""
-    C, rate = weights.C, weights.rates
+    C = weights.C
+    rate = weights.rates
     if not rate:
         return 0.0
     own = (rate["V"] * C["U"] + rate["U"] * C["V"]) * errors.value
@@ -62,8 +83,13 @@ def _theta_error(behind: Stream, errors: Errors, weights: Weights) -> float:
 def mlp_block(stream: Stream, normalized: Stream, phi: Activation, weights: Weights) -> Passed:
     C = weights.C
     pair, slope = _averages(phi, C["W"] * normalized.G, derivative=bool(stream.theta))
-    carried = {group: C["X"] * C["W"] * slope * kernel for group, kernel in normalized.theta.items()}
-    own = weights.own(W=C["X"] * slope * normalized.G, X=pair) if stream.theta else {}
+    carried = {
+        group: C["X"] * C["W"] * slope * kernel for group, kernel in normalized.theta.items()
+    }
+    if stream.theta:
+        own = weights.own(W=C["X"] * slope * normalized.G, X=pair)
+    else:
+        own = {}
     return Passed(stream.plus(C["X"] * pair, carried, own))
 
 

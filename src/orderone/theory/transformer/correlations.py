@@ -1,9 +1,11 @@
-"""At which correlations of two queries the averages are found, and how they are known at all others.
+"""At which correlations of two queries the averages are found, and how they are known at all
+others.
 
-For two views, an average depends on the queries only through rho = F_tt' / sqrt(F_tt F_t't'), and is analytic in it: its
-power series is the Mehler expansion of the softmax. So a few values of rho are enough for all pairs of tokens. Where
-there are only a few to begin with they are taken as they are (`Distinct`), and else Chebyshev points between the smallest
-and 1, through which a polynomial is laid (`Chebyshev`).
+For two views, an average depends on the queries only through rho = F_tt' / sqrt(F_tt F_t't'), and
+is analytic in it: its power series is the Mehler expansion of the softmax. So a few values of rho
+are enough for all pairs of tokens. Where there are only a few to begin with they are taken as they
+are (`Distinct`), and else Chebyshev points between the smallest and 1, through which a polynomial
+is laid (`Chebyshev`).
 """
 
 from dataclasses import dataclass
@@ -11,7 +13,12 @@ from typing import TypeAlias
 
 import numpy as np
 
-NODES = ((1.5, 5, 17), (4.0, 8, 17), (16.0, 13, 33), (np.inf, 25, 33))  # C_Q C_K up to; if sampled; if not
+NODES = (
+    (1.5, 5, 17),
+    (4.0, 8, 17),
+    (16.0, 13, 33),
+    (np.inf, 25, 33),
+)  # C_Q C_K up to; if sampled; if not
 SAME = 1e-12  # correlations closer than this are one
 
 
@@ -21,7 +28,8 @@ class Distinct:
     which: np.ndarray  # (queries, queries), index of a pair's node
 
     def needed(self, of_query: np.ndarray) -> np.ndarray:
-        """(nodes, views, views): whether some queries of two views have a node for their correlation."""
+        """(nodes, views, views): whether some queries of two views have a node for their
+        correlation."""
         views = of_query.max() + 1
         result = np.zeros((len(self.nodes), views, views), bool)
         result[self.which, of_query[:, None], of_query] = True
@@ -41,11 +49,15 @@ class Chebyshev:
         return np.ones((len(self.nodes), *[of_query.max() + 1] * 2), bool)
 
     def at_pairs(self, values: np.ndarray, of_query: np.ndarray) -> np.ndarray:
-        """(nodes, views, views) -> (queries, queries), symmetric: a sum of polynomials T_k by their recurrence."""
+        """(nodes, views, views) -> (queries, queries), symmetric: a sum of polynomials T_k by their
+        recurrence."""
         series = np.tensordot(_series(len(values)), values, axes=1)
-        low, high = self.nodes[-1], self.nodes[0]
+        low = self.nodes[-1]
+        high = self.nodes[0]
         x = (2 * self.rho - low - high) / (high - low)
-        matrix, before, now = _spread(series[0], of_query), np.ones_like(x), x
+        matrix = _spread(series[0], of_query)
+        before = np.ones_like(x)
+        now = x
         for coefficients in series[1:]:
             matrix += now * _spread(coefficients, of_query)
             before, now = now, 2 * x * now - before
@@ -53,7 +65,8 @@ class Chebyshev:
 
 
 class Each:
-    """Every pair of queries for itself: each is a view, and their correlation is in what was drawn."""
+    """Every pair of queries for itself: each is a view, and their correlation is in what was
+    drawn."""
 
     def at_pairs(self, values: np.ndarray, of_query: np.ndarray) -> np.ndarray:
         """(1, views, views) -> (queries, queries), symmetric."""
@@ -64,7 +77,8 @@ Correlations: TypeAlias = Distinct | Chebyshev | Each
 
 
 def node_count(sharpness: float, precise: bool) -> int:
-    """How many nodes keep the error of interpolation below that of the averages: more, the sharper attention is."""
+    """How many nodes keep the error of interpolation below that of the averages: more, the sharper
+    attention is."""
     _, few, many = next(row for row in NODES if sharpness <= row[0])
     return many if precise else few
 
@@ -84,7 +98,9 @@ def correlations(rho: np.ndarray, most: int) -> Distinct | Chebyshev:
 
 def _chebyshev(rho: np.ndarray, number: int) -> Chebyshev:
     low = float(rho.min())
-    return Chebyshev(low + (1 - low) / 2 * (1 + np.cos(np.pi * np.arange(number) / (number - 1))), rho)
+    return Chebyshev(
+        low + (1 - low) / 2 * (1 + np.cos(np.pi * np.arange(number) / (number - 1))), rho
+    )
 
 
 def _spread(values: np.ndarray, of_query: np.ndarray) -> np.ndarray:

@@ -1,9 +1,11 @@
 """Attention at randomized points, for pairs of queries.
 
-Few views: x over all keys is drawn once, and rho x + sqrt(1 - rho^2) z is what a query of correlation rho sees, for each
-node rho (`by_fields`). Where every query is a view, as in causal attention, the scores of all of them are drawn together:
+Few views: x over all keys is drawn once, and rho x + sqrt(1 - rho^2) z is what a query of
+correlation rho sees, for each node rho (`by_fields`). Where every query is a view, as in causal
+attention, the scores of all of them are drawn together:
 
-    scores = sqrt(C_Q C_K) A Z B^T,     A A^T = F_1,   B B^T = F,   Z independent normals                   S2 (A3)
+    scores = sqrt(C_Q C_K) A Z B^T,     A A^T = F_1,   B B^T = F,   Z independent normals
+                                                       S2 (A3)
 
 so that every pair has its own correlation, and a point serves all of them (`together`).
 """
@@ -14,14 +16,22 @@ from typing import NamedTuple
 import numpy as np
 
 from orderone.theory.transformer.moments import softmax
-from orderone.theory.transformer.points import REPETITIONS, factor, fields, mirrored, principal, standard
+from orderone.theory.transformer.points import (
+    REPETITIONS,
+    factor,
+    fields,
+    mirrored,
+    principal,
+    standard,
+)
 from orderone.theory.transformer.problem import Problem
 
 HELD = 2**20  # numbers, of the attention of all views
 
 
 class Draw(NamedTuple):
-    """Attention of two queries over the keys of every sequence: lists of (repetitions, points, views, keys)."""
+    """Attention of two queries over the keys of every sequence: lists of (repetitions, points,
+    views, keys)."""
 
     repetitions: slice
     share: float  # of the points of these repetitions
@@ -39,14 +49,19 @@ def by_fields(problem: Problem, directions: np.ndarray, points: int, seed: int) 
         share = x[part].shape[1] / points
         for node in nodes:
             rho = np.float32(problem.nodes[node])
-            q = p if rho == 1 else _attention(problem, rho * x[part] + np.sqrt(1 - rho * rho) * z[part])
+            if rho == 1:
+                q = p
+            else:
+                q = _attention(problem, rho * x[part] + np.sqrt(1 - rho * rho) * z[part])
             yield Draw(part[0], share, node, p, q)
 
 
 def together(problem: Problem, points: int, seed: int) -> Iterator[Draw]:
-    """Of all queries at once; the directions that matter most come first, as Sobol numbers are best there."""
+    """Of all queries at once; the directions that matter most come first, as Sobol numbers are best
+    there."""
     assert problem.queries is not None
-    A, B = factor(problem.queries)[0].astype(np.float32), principal(problem.F, problem.keys.length)
+    A = factor(problem.queries)[0].astype(np.float32)
+    B = principal(problem.F, problem.keys.length)
     size = np.multiply.outer((A**2).sum(axis=0), (B**2).sum(axis=0)).ravel()
     order = np.argsort(-size, kind="stable")
     at_once = HELD // max(problem.views.visible.size, size.size, 1) // 2
@@ -61,20 +76,25 @@ def together(problem: Problem, points: int, seed: int) -> Iterator[Draw]:
 
 def _scored(problem: Problem, A: np.ndarray, B: np.ndarray, Z: np.ndarray) -> list[np.ndarray]:
     """Attention at Z and at -Z, sequence by sequence."""
-    root, result = np.float32(problem.strength**0.5), []
+    root = np.float32(problem.strength**0.5)
+    result = []
     for sequence in range(problem.keys.sequences):
-        own, keys = problem.views.within(sequence), problem.keys.of(sequence)
+        own = problem.views.within(sequence)
+        keys = problem.keys.of(sequence)
         scores = mirrored(A[own] @ (Z @ (root * B[keys].T)), axis=0)
         result.append(softmax(scores, problem.views.visible[own])[None])
     return result
 
 
 def _attention(problem: Problem, field: np.ndarray) -> list[np.ndarray]:
-    """Of every sequence: each view scales the field (repetitions, points, keys), and sees a part of it."""
-    views, root = problem.views, problem.strength**0.5
+    """Of every sequence: each view scales the field (repetitions, points, keys), and sees a part of
+    it."""
+    views = problem.views
+    root = problem.strength**0.5
     result = []
     for sequence in range(problem.keys.sequences):
-        own, keys = views.within(sequence), problem.keys.of(sequence)
+        own = views.within(sequence)
+        keys = problem.keys.of(sequence)
         scale = (root * views.scale[own]).astype(field.dtype)
         result.append(softmax(field[..., None, keys] * scale[:, None], views.visible[own]))
     return result
@@ -83,7 +103,8 @@ def _attention(problem: Problem, field: np.ndarray) -> list[np.ndarray]:
 def _portions(points: int, numbers: int) -> Iterator[tuple[slice, slice]]:
     """Repetitions and points that fit into memory: whole repetitions, or parts of one."""
     at_once = max(1, HELD // numbers)
-    repetitions, step = max(1, at_once // points), min(points, at_once)
+    repetitions = max(1, at_once // points)
+    step = min(points, at_once)
     for first in range(0, REPETITIONS, repetitions):
         for start in range(0, points, step):
             yield slice(first, first + repetitions), slice(start, start + step)

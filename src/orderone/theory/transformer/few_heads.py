@@ -1,16 +1,18 @@
 """Transformers with few heads and wide ones: kernels are random there, at any width. Erratum S2.5.
 
-Given the kernel F behind a norm, a head draws its scores, L Z L sqrt(C_Q C_K) with F = L L and Z of independent
-normals, and the branch is the mean over heads instead of the expectation:
+Given the kernel F behind a norm, a head draws its scores, L Z L sqrt(C_Q C_K) with F = L L and Z of
+independent normals, and the branch is the mean over heads instead of the expectation:
 
     G' = G + C_U C_V (1 / H) sum_h O_h O_h^T,        O_h = softmax(scores_h) L
 
-Everything behind follows the recursion, so that both the fluctuation, of order 1 / sqrt(H), and the shift of the mean
-that comes from it, of order 1 / H, can be read off draws of the whole chain. It is exact as n / H grows.
+Everything behind follows the recursion, so that both the fluctuation, of order 1 / sqrt(H), and the
+shift of the mean that comes from it, of order 1 / H, can be read off draws of the whole chain. It
+is exact as n / H grows.
 
-E[G_H] = G + b / H + ... One block is a mean over heads, and has b = 0; b is half the second derivative of what comes
-behind, along the fluctuations. Two networks of H heads and the one of their 2 H heads together fluctuate alike to first
-order, so that, without the noise of order 1 / sqrt(H),
+E[G_H] = G + b / H + ... One block is a mean over heads, and has b = 0; b is half the second
+derivative of what comes behind, along the fluctuations. Two networks of H heads and the one of
+their 2 H heads together fluctuate alike to first order, so that, without the noise of order 1 /
+sqrt(H),
 
     E[(G_H + G'_H) / 2 - G_2H] = b / H - b / 2H = b / 2H
 """
@@ -36,7 +38,9 @@ class FewHeads:
     mean: list[np.ndarray]
     std: list[np.ndarray]  # from network to network
     error: list[np.ndarray]  # standard error of `mean`
-    shift: list[np.ndarray]  # b / H: what the mean is above the kernels of infinitely many heads, to order 1 / H
+    shift: list[
+        np.ndarray
+    ]  # b / H: what the mean is above the kernels of infinitely many heads, to order 1 / H
     shift_error: list[np.ndarray]  # standard error of `shift`
 
 
@@ -44,27 +48,46 @@ def draw_heads(
     model: "Transformer", stem: Stream, visible: np.ndarray, heads: int, samples: int, seed: int
 ) -> FewHeads:
     """Networks come in pairs, and each pair with the network of all its heads."""
-    rng, pairs = np.random.default_rng(seed), (samples + 1) // 2
-    drawn = np.stack([_pair(model, stem, visible, heads, rng) for _ in range(pairs)])  # (pairs, 3, blocks, ...)
+    rng = np.random.default_rng(seed)
+    pairs = (samples + 1) // 2
+    drawn = np.stack(
+        [_pair(model, stem, visible, heads, rng) for _ in range(pairs)]
+    )  # (pairs, 3, blocks, ...)
     single = drawn[:, :2].reshape(2 * pairs, *drawn.shape[2:])
-    mean, std = single.mean(axis=0), single.std(axis=0, ddof=1)
+    mean = single.mean(axis=0)
+    std = single.std(axis=0, ddof=1)
     shifts = drawn[:, 0] + drawn[:, 1] - 2 * drawn[:, 2]
     of_shift = shifts.std(axis=0, ddof=1) / pairs**0.5
-    return FewHeads(list(mean), list(std), list(std / (2 * pairs) ** 0.5), list(shifts.mean(axis=0)), list(of_shift))
+    return FewHeads(
+        list(mean),
+        list(std),
+        list(std / (2 * pairs) ** 0.5),
+        list(shifts.mean(axis=0)),
+        list(of_shift),
+    )
 
 
-def _pair(model: "Transformer", stem: Stream, visible: np.ndarray, heads: int, rng: np.random.Generator) -> np.ndarray:
-    """G of two networks, and of the one that has the heads of both: (3, stem and blocks, points, points)."""
-    layers, points = model.blocks.count("A"), len(stem.G)
+def _pair(
+    model: "Transformer", stem: Stream, visible: np.ndarray, heads: int, rng: np.random.Generator
+) -> np.ndarray:
+    """G of two networks, and of the one that has the heads of both: (3, stem and blocks, points,
+    points)."""
+    layers = model.blocks.count("A")
+    points = len(stem.G)
     Z = rng.standard_normal((layers, 2 * heads, points, points))
     return np.stack([_chain(model, stem, visible, own) for own in (Z[:, :heads], Z[:, heads:], Z)])
 
 
 def _chain(model: "Transformer", stem: Stream, visible: np.ndarray, Z: np.ndarray) -> np.ndarray:
-    """G behind the stem and behind each block of one network, whose attention layers have the normals `Z`."""
-    streams, weights, C, normals = [stem], Weights(model.C, {}), model.C, iter(Z)
+    """G behind the stem and behind each block of one network, whose attention layers have the
+    normals `Z`."""
+    streams = [stem]
+    weights = Weights(model.C, {})
+    C = model.C
+    normals = iter(Z)
     for letter in model.blocks:
-        stream, normalized = streams[-1], streams[-1].normalized(model.eps)
+        stream = streams[-1]
+        normalized = streams[-1].normalized(model.eps)
         if letter == "M":
             streams.append(mlp_block(stream, normalized, model.activation, weights).stream)
         else:
@@ -76,7 +99,9 @@ def _chain(model: "Transformer", stem: Stream, visible: np.ndarray, Z: np.ndarra
 def _heads(stream: Stream, visible: np.ndarray, strength: float, Z: np.ndarray) -> np.ndarray:
     """The mean of O O^T over heads."""
     left, _ = factor(stream.G)
-    root = left @ (left / np.linalg.norm(left, axis=0)).T  # the symmetric root: it changes little if F does
+    root = (
+        left @ (left / np.linalg.norm(left, axis=0)).T
+    )  # the symmetric root: it changes little if F does
     L = root.reshape(stream.tokens.sequences, stream.tokens.length, -1)
     total = np.zeros_like(stream.G)
     for normals in Z:

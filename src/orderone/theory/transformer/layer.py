@@ -1,10 +1,11 @@
-"""Attention among the layers of `theory.kernels`, in their parameterization: weights sqrt(C / n) W with W ~ N(0, 1).
+"""Attention among the layers of `theory.kernels`, in their parameterization: weights sqrt(C / n) W
+with W ~ N(0, 1).
 
     K'     = C_U C_V R[K]
-    Theta' = C_U C_V (dR[Theta] + 2 R + 2 C_Q C_K K A[K])               R, A and dR as in `attention`
+    Theta' = C_U C_V (dR[Theta] + 2 R + 2 C_Q C_K K A[K])              R, A and dR as in `attention`
 
-A rate of 1 for W is a rate of C_G for the weights themselves, so that own contributions are C_G times those of S2. A
-block of a Transformer is Residual(LayerNorm(eps), Attention()).
+A rate of 1 for W is a rate of C_G for the weights themselves, so that own contributions are C_G
+times those of S2. A block of a Transformer is Residual(LayerNorm(eps), Attention()).
 """
 
 from dataclasses import dataclass
@@ -29,7 +30,8 @@ from orderone.theory.transformer.views import read_mask
 
 @dataclass(frozen=True, init=False)
 class Attention(Layer):
-    """Multi-head softmax attention with infinitely many heads, scores over sqrt(channels). Needs inputs with tokens."""
+    """Multi-head softmax attention with infinitely many heads, scores over sqrt(channels). Needs
+    inputs with tokens."""
 
     Q: float
     K: float
@@ -60,15 +62,18 @@ class Attention(Layer):
         """The kernel behind this layer."""
         if kernel.tokens is None:
             raise ValueError(
-                "Attention: expected inputs that have tokens, got inputs that are single points; give kernels.inputs an "
-                "array of shape (inputs, tokens, features)"
+                "Attention: expected inputs that have tokens, got inputs that are single points;"
+                " give kernels.inputs an array of shape (inputs, tokens, features)"
             )
         stream = _stream(kernel, kernel.tokens)
         visible = read_mask(None, stream.tokens, stream.tokens, self.causal)
         found = attend(stream, stream, visible, self.Q * self.K, self.accuracy, self.seed)
         own = 2 * found.value + 2 * self.Q * self.K * stream.G * found.bend
-        xp, size = array_namespace(kernel.gap), self.U * self.V
-        K, theta = (like(size * part, kernel.gap, xp) for part in (found.value, found.carried[ALL] + own))
+        xp = array_namespace(kernel.gap)
+        size = self.U * self.V
+        K, theta = (
+            like(size * part, kernel.gap, xp) for part in (found.value, found.carried[ALL] + own)
+        )
         mean = like(np.zeros(len(stream.G)), kernel.points.mean, xp)
         return from_matrices(K, theta, mean, gaussian=False, tokens=kernel.tokens)
 

@@ -1,9 +1,11 @@
-"""A Transformer without a width: kernels and tangent kernels, block by block. S2, Part I, with the errata S2.1-S2.6.
+"""A Transformer without a width: kernels and tangent kernels, block by block. S2, Part I, with the
+errata S2.1-S2.6.
 
     stem -> (norm -> branch, + skip) for each letter of `blocks` -> norm -> head
 
-A is attention, M an MLP, and C attention to a memory, as in a decoder. Everything is at leading order in 1/n and, by
-erratum S2.5, in 1/H: at a finite number of heads the kernels themselves fluctuate, by `Prediction.head_std`.
+A is attention, M an MLP, and C attention to a memory, as in a decoder. Everything is at leading
+order in 1/n and, by erratum S2.5, in 1/H: at a finite number of heads the kernels themselves
+fluctuate, by `Prediction.head_std`.
 """
 
 from collections.abc import Mapping
@@ -35,12 +37,13 @@ OPTIMIZERS = ("sgd", "adamw", "adam")
 
 @dataclass(frozen=True, init=False)
 class Transformer:
-    """`blocks` such as "AMAM"; `C` are initial variances of groups, 1 where none is given (PE: 1/4).
+    """`blocks` such as "AMAM"; `C` are initial variances of groups, 1 where none is given (PE:
+    1/4).
 
-    `heads` and `width` are those of the network to compare with; kernels are those of infinitely many. `accuracy` is that
-    of sampled attention averages, which at most 65536 points are spent on; up to three tokens need no sampling.
-    `stem_norm` puts a norm behind the embedding, as BART does. `mlp`, the width of the MLP over that of the stream, counts
-    for `rates` alone.
+    `heads` and `width` are those of the network to compare with; kernels are those of infinitely
+    many. `accuracy` is that of sampled attention averages, which at most 65536 points are spent on;
+    up to three tokens need no sampling. `stem_norm` puts a norm behind the embedding, as BART does.
+    `mlp`, the width of the MLP over that of the stream, counts for `rates` alone.
     """
 
     blocks: str
@@ -98,13 +101,19 @@ class Transformer:
             object.__setattr__(self, name, value)
         _check_sizes(self.width, self.heads)
         if self.head == "tied" and self.stem != "language":
-            raise ValueError("head: expected 'linear' with a vision stem, got 'tied'; give stem='language'")
+            raise ValueError(
+                "head: expected 'linear' with a vision stem, got 'tied'; give stem='language'"
+            )
 
-    def kernels(self, G0: ArrayLike, tokens: Count | None = None, mask: Any = None, memory: Any = None) -> list[Array]:
+    def kernels(
+        self, G0: ArrayLike, tokens: Count | None = None, mask: Any = None, memory: Any = None
+    ) -> list[Array]:
         """G behind the stem and behind each block, in the shape of G0."""
         return self._pass(G0, tokens, mask, memory).kernels
 
-    def output_kernel(self, G0: ArrayLike, tokens: Count | None = None, mask: Any = None, memory: Any = None) -> Array:
+    def output_kernel(
+        self, G0: ArrayLike, tokens: Count | None = None, mask: Any = None, memory: Any = None
+    ) -> Array:
         """In the shape of G0, or (sequences, sequences) if outputs are pooled."""
         return self._pass(G0, tokens, mask, memory).output
 
@@ -117,7 +126,8 @@ class Transformer:
         mask: Any = None,
         memory: Any = None,
     ) -> list[Array]:
-        """Theta behind the stem, behind each block, and of the outputs, for learning rates Lambda_G of order one.
+        """Theta behind the stem, behind each block, and of the outputs, for learning rates Lambda_G
+        of order one.
 
         With the factors of S2 for SGD and for AdamW, both optimizers have these: see `groups`.
         """
@@ -133,46 +143,60 @@ class Transformer:
         mask: Any = None,
         memory: Any = None,
     ) -> Prediction:
-        """Kernels, the tangent kernel of each group by itself, errors, and what the number of heads does."""
+        """Kernels, the tangent kernel of each group by itself, errors, and what the number of heads
+        does."""
         one_of(optimizer, OPTIMIZERS, "optimizer of S2")
         return self._pass(G0, tokens, mask, memory, rates=read_rates(rates))
 
     def rates(
         self, strategy: Name, optimizer: Name = "adamw", n_in: Count = 768, n_out: Count = 1000
     ) -> dict[str, float]:
-        """What a strategy of S2 amounts to at this width, as `rates` of the methods above: `relative_rates`."""
+        """What a strategy of S2 amounts to at this width, as `rates` of the methods above:
+        `relative_rates`."""
         if self.width is None:
             raise ValueError("width: expected a number, got none; give Transformer(..., width=768)")
         return relative_rates(strategy, optimizer, self.width, n_in, n_out, self.mlp)
 
-    def few_heads(self, G0: ArrayLike, samples: Count = 64, tokens: Count | None = None, mask: Any = None) -> FewHeads:
-        """G of wide networks with `heads` heads, drawn `samples` times: mean, fluctuation, and the shift of the mean."""
+    def few_heads(
+        self, G0: ArrayLike, samples: Count = 64, tokens: Count | None = None, mask: Any = None
+    ) -> FewHeads:
+        """G of wide networks with `heads` heads, drawn `samples` times: mean, fluctuation, and the
+        shift of the mean."""
         if self.heads is None or "C" in self.blocks:
             raise ValueError(
-                "heads: expected a number of heads, and blocks A and M only; give Transformer(..., heads=12)"
+                "heads: expected a number of heads, and blocks A and M only; give Transformer(...,"
+                " heads=12)"
             )
         matrix, place = read(G0, tokens)
         stem = embedded(self, matrix, place, Weights(self.C, {}))
         visible = read_mask(mask, stem.tokens, stem.tokens, self.causal)
-        return draw_heads(self, stem, visible, self.heads, count(samples, "samples", least=4), self.seed)
+        return draw_heads(
+            self, stem, visible, self.heads, count(samples, "samples", least=4), self.seed
+        )
 
     def tied_contact(
         self, G0: ArrayLike, rates: Any = None, tokens: Count | None = None, mask: Any = None
     ) -> TiedContact:
         """What a tied head adds for the outputs that are the words of the input: see `tied`."""
         if self.head != "tied":
-            raise ValueError("head: expected 'tied', got 'linear'; give Transformer(..., stem='language', head='tied')")
+            raise ValueError(
+                "head: expected 'tied', got 'linear'; give Transformer(..., stem='language',"
+                " head='tied')"
+            )
         matrix, place = read(G0, tokens)
         stem = embed(matrix, place, STEMS[self.stem], Weights(self.C, {}), self.pool == "class")
         last = self._pass(G0, tokens, mask, None).streams[-1]
-        return contact([stem, last], self.stem_norm, self.C["WE"], read_rates(rates)["WE"], self.eps)
+        return contact(
+            [stem, last], self.stem_norm, self.C["WE"], read_rates(rates)["WE"], self.eps
+        )
 
     def memory(self, G0: ArrayLike, tokens: Count | None = None, mask: Any = None) -> Memory:
-        """What a decoder with blocks C attends to: the normalized stream behind the last block of this encoder."""
+        """What a decoder with blocks C attends to: the normalized stream behind the last block of
+        this encoder."""
         if "C" in self.blocks:
             raise ValueError(
-                f"memory: expected that of an encoder, of blocks A and M only, got blocks {self.blocks!r}; "
-                "a decoder's own output is not attended to"
+                "memory: expected that of an encoder, of blocks A and M only, got blocks"
+                f" {self.blocks!r}; a decoder's own output is not attended to"
             )
         matrix, place = read(G0, tokens)
         return Memory(self, matrix, place, mask)
@@ -193,16 +217,25 @@ class Transformer:
             raise ValueError(
                 "memory: expected one if there are blocks C, and none otherwise; got "
                 f"{'none' if memory is None else 'one'} for the blocks {self.blocks!r}; "
-                + ("give memory=encoder.memory(G0)" if memory is None else "put C into blocks, or leave it out")
+                + (
+                    "give memory=encoder.memory(G0)"
+                    if memory is None
+                    else "put C into blocks, or leave it out"
+                )
             )
         return run(self, matrix, place, mask, memory, rates, merged)
 
 
 def _read_blocks(blocks: Any) -> str:
-    unknown = [letter for letter in blocks if letter not in LETTERS] if isinstance(blocks, str) else [blocks]
+    if isinstance(blocks, str):
+        unknown = [letter for letter in blocks if letter not in LETTERS]
+    else:
+        unknown = [blocks]
     if unknown:
         meaning = ", ".join(f"{letter} ({word})" for letter, word in LETTERS.items())
-        raise ValueError(f"blocks: expected a word of the letters {meaning}; got {unknown[0]!r} in {blocks!r}")
+        raise ValueError(
+            f"blocks: expected a word of the letters {meaning}; got {unknown[0]!r} in {blocks!r}"
+        )
     return blocks
 
 
@@ -210,5 +243,6 @@ def _check_sizes(width: int | None, heads: int | None) -> None:
     if width is not None and heads is not None and width % heads:
         below = next(h for h in range(min(heads, width), 0, -1) if width % h == 0)
         raise ValueError(
-            f"heads: expected a divisor of the width {width}, got {heads}; {below} would do, of {width // below} channels"
+            f"heads: expected a divisor of the width {width}, got {heads}; {below} would do, of"
+            f" {width // below} channels"
         )

@@ -1,13 +1,16 @@
 """Averages over the scores of two queries: of their attention, and of its derivatives.
 
-With p = softmax(x), q = softmax(y), and dp = diag(p) - p p^T the derivative of p by its scores, the recursions need
+With p = softmax(x), q = softmax(y), and dp = diag(p) - p p^T the derivative of p by its scores, the
+recursions need
 
     value   E[p M q]                                                    S2 (1.65), (1.161)
-    bend    E[sum (dp)_ik (dq)_jl F_ij M_kl]                            S2 (1.153)-(1.154), (1.163), erratum S2.4
-    square  E[(p F q)^2]                                                how much one head differs from another
+    bend    E[sum (dp)_ik (dq)_jl F_ij M_kl]                            S2 (1.153)-(1.154), (1.163),
+            erratum S2.4
+    square  E[(p F q)^2]                                      how much one head differs from another
 
-for M = F, the kernel between the keys of two sequences, and for tangent kernels M. Written out, `bend` is
-E[p (F o M) q - p . (F q o M q) - (p F o p M) . q + (p F q)(p M q)], where o multiplies entry by entry.
+for M = F, the kernel between the keys of two sequences, and for tangent kernels M. Written out,
+`bend` is E[p (F o M) q - p . (F q o M q) - (p F o p M) . q + (p F q)(p M q)], where o multiplies
+entry by entry.
 """
 
 from collections.abc import Mapping
@@ -32,16 +35,24 @@ def softmax(scores: np.ndarray, visible: np.ndarray) -> np.ndarray:
 
 
 def moments(
-    p: np.ndarray, q: np.ndarray, F: np.ndarray, along: Mapping[str, np.ndarray], weight: np.ndarray | None = None
+    p: np.ndarray,
+    q: np.ndarray,
+    F: np.ndarray,
+    along: Mapping[str, np.ndarray],
+    weight: np.ndarray | None = None,
 ) -> Averages:
-    """Of all views of one sequence with all of another: `p`, `q` are (repetitions, points, views, keys), `along` kernels M.
+    """Of all views of one sequence with all of another: `p`, `q` are (repetitions, points, views,
+    keys), `along` kernels M.
 
-    Means over points, (repetitions, views, views): with `weight` (points,) if they do not count alike. For p = q, what
-    is found of `bend` has to be made symmetric.
+    Means over points, (repetitions, views, views): with `weight` (points,) if they do not count
+    alike. For p = q, what is found of `bend` has to be made symmetric.
     """
     pF = _times(p, F)
     each = _inner(pF, q)
-    averages = {("value", FORWARD): _mean(each, weight), ("square", FORWARD): _mean(each**2, weight)}
+    averages = {
+        ("value", FORWARD): _mean(each, weight),
+        ("square", FORWARD): _mean(each**2, weight),
+    }
     if along:
         few = p.shape[2] * q.shape[2] <= len(along)
         find = _through_matrices if few else _one_by_one
@@ -58,14 +69,21 @@ def _through_matrices(
     along: Mapping[str, np.ndarray],
     weight: np.ndarray | None,
 ) -> Averages:
-    """E[p q^T], and the matrix of `bend`, for each pair of views: then any number of kernels costs nothing."""
+    """E[p q^T], and the matrix of `bend`, for each pair of views: then any number of kernels costs
+    nothing."""
     shape = (len(p), p.shape[2], q.shape[2])
     found = {(kind, name): np.zeros(shape) for kind in ("value", "bend") for name in along}
     for i, j in np.ndindex(shape[1:]):
         qj = q[:, :, j]
-        pi = (p[:, :, i] / p.shape[1] if weight is None else p[:, :, i] * weight[:, None]).transpose(0, 2, 1)
+        pi = (
+            p[:, :, i] / p.shape[1] if weight is None else p[:, :, i] * weight[:, None]
+        ).transpose(0, 2, 1)
         both = pi @ qj
-        bent = F * both + (pi * (each[:, None, :, i, j] - (qj @ F.T).transpose(0, 2, 1))) @ qj - pi @ (qj * pF[:, :, i])
+        bent = (
+            F * both
+            + (pi * (each[:, None, :, i, j] - (qj @ F.T).transpose(0, 2, 1))) @ qj
+            - pi @ (qj * pF[:, :, i])
+        )
         for name, M in along.items():
             found["value", name][:, i, j] = np.einsum("rkl,kl->r", both, M)
             found["bend", name][:, i, j] = np.einsum("rkl,kl->r", bent, M)

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Memory:
-    """An encoder and its inputs. The decoder that attends to it decides whether tangent kernels are needed."""
+    """An encoder and its inputs. The decoder that attends to it decides whether tangent kernels are
+    needed."""
 
     encoder: "Transformer"
     G0: np.ndarray
@@ -46,21 +47,25 @@ def run(
     weights = Weights(model.C, rates or {})
     stream = embedded(model, G0, tokens, weights)
     blocks = _Blocks(model, weights, *_sources(model, stream.tokens, mask, memory, rates, merged))
-    streams, passed = [stream.merged() if merged else stream], []
+    streams = [stream.merged() if merged else stream]
+    passed = []
     for number, letter in enumerate(model.blocks):
         passed.append(blocks(letter, number, streams[-1]))
         streams.append(passed[-1].stream.merged() if merged else passed[-1].stream)
     output, theta = head_block(streams[-1].normalized(model.eps), model.head, model.pool, weights)
     nothing = np.zeros_like(stream.G)
     variances = [nothing if each.head_variance is None else each.head_variance for each in passed]
-    errors, theta_errors = [each.error for each in passed], [each.theta_error for each in passed]
+    errors = [each.error for each in passed]
+    theta_errors = [each.theta_error for each in passed]
     return Prediction(streams, output, theta, errors, theta_errors, variances, model.eps)
 
 
 def embedded(model: "Transformer", G0: np.ndarray, tokens: Tokens, weights: Weights) -> Stream:
     """The stream behind the stem."""
     stream = embed(G0, tokens, STEMS[model.stem], weights, model.pool == "class")
-    return stream.normalized(model.eps) if model.stem_norm else stream
+    if model.stem_norm:
+        return stream.normalized(model.eps)
+    return stream
 
 
 def _sources(
@@ -78,8 +83,8 @@ def _sources(
     keys = memory.stream(rates, merged)
     if keys.tokens.sequences != tokens.sequences:
         raise ValueError(
-            f"memory: expected {tokens.sequences} sequences, as many as G0 has, got {keys.tokens.sequences}; "
-            "encode one sequence for each one that is decoded"
+            f"memory: expected {tokens.sequences} sequences, as many as G0 has, got"
+            f" {keys.tokens.sequences}; encode one sequence for each one that is decoded"
         )
     of_keys = None if memory.mask is None else np.asarray(memory.mask)
     return own, keys, read_mask(of_keys, tokens, keys.tokens, causal=False)
@@ -97,7 +102,11 @@ class _Blocks:
         model, normalized = self.model, stream.normalized(self.model.eps)
         if letter == "M":
             return mlp_block(stream, normalized, model.activation, self.weights)
-        keys, visible = (normalized, self.visible) if letter == "A" else (self.memory, self.seen_of_memory)
+        keys, visible = (
+            (normalized, self.visible) if letter == "A" else (self.memory, self.seen_of_memory)
+        )
         assert keys is not None
         assert visible is not None
-        return attention_block(stream, normalized, keys, visible, self.weights, model.accuracy, model.seed + number)
+        return attention_block(
+            stream, normalized, keys, visible, self.weights, model.accuracy, model.seed + number
+        )

@@ -1,12 +1,16 @@
-"""Points at which attention scores are averaged: trapezoidal products for few keys, randomized Sobol points for many.
+"""Points at which attention scores are averaged: trapezoidal products for few keys, randomized
+Sobol points for many.
 
-Two queries with correlation rho see, over the keys of their sequences a and b, scores x and y that are Gaussian with
+Two queries with correlation rho see, over the keys of their sequences a and b, scores x and y that
+are Gaussian with
 
-    E[x x^T] = C_Q C_K F_aa,    E[y y^T] = C_Q C_K F_bb,    E[x y^T] = rho C_Q C_K F_ab             (unit scales)
+    E[x x^T] = C_Q C_K F_aa,    E[y y^T] = C_Q C_K F_bb,    E[x y^T] = rho C_Q C_K F_ab
+                                (unit scales)
 
-A softmax does not see what all scores of a sequence have in common, so F is centred first: fewer directions, and less to
-average over. Under a Gaussian, the trapezoidal rule converges as fast as the integrand is smooth: a logistic function of
-sigma z has poles at a distance pi / sigma from the real line, and a step h costs exp(-2 pi^2 / (sigma h)).
+A softmax does not see what all scores of a sequence have in common, so F is centred first: fewer
+directions, and less to average over. Under a Gaussian, the trapezoidal rule converges as fast as
+the integrand is smooth: a logistic function of sigma z has poles at a distance pi / sigma from the
+real line, and a step h costs exp(-2 pi^2 / (sigma h)).
 """
 
 from collections.abc import Iterator
@@ -18,7 +22,13 @@ import numpy as np
 from scipy.special import ndtri
 
 LARGEST_STEP = 0.7  # of a trapezoidal rule: exp(-2 pi^2 / h^2) is 3e-18
-RULES = {0: (8.0, 0.5), 1: (8.0, 0.5), 2: (8.0, 0.5), 3: (6.5, 1.0), 4: (6.5, 1.0)}  # dimensions: reach, h sigma
+RULES = {
+    0: (8.0, 0.5),
+    1: (8.0, 0.5),
+    2: (8.0, 0.5),
+    3: (6.5, 1.0),
+    4: (6.5, 1.0),
+}  # dimensions: reach, h sigma
 NEGLIGIBLE = 1e-13  # parts of a variance that rounding makes
 NEGLIGIBLE_SINGLE = 1e-7  # in single precision
 SOBOL = 128  # dimensions that get Sobol numbers; the small ones behind them get pseudo-random ones
@@ -36,14 +46,18 @@ class Scores(NamedTuple):
 
 
 def product_rule(own: np.ndarray, cross: np.ndarray, other: np.ndarray) -> Scores:
-    """Points of x and y with covariances `own`, `other`, and `cross` = E[x y^T]; all centred here."""
-    own, cross, other = _centred(own), _centred(cross), _centred(other)
+    """Points of x and y with covariances `own`, `other`, and `cross` = E[x y^T]; all centred
+    here."""
+    own = _centred(own)
+    cross = _centred(cross)
+    other = _centred(other)
     left, whiten = factor(own)
     shared = cross.T @ whiten  # y = shared w + right v
     right, _ = factor(other - shared @ shared.T, np.trace(other))
     spreads = [*np.maximum(np.ptp(left, axis=0), np.ptp(shared, axis=0)), *np.ptp(right, axis=0)]
     grid, weight = _grid(spreads)
-    w, v = grid[:, : left.shape[1]], grid[:, left.shape[1] :]
+    w = grid[:, : left.shape[1]]
+    v = grid[:, left.shape[1] :]
     return Scores(w @ left.T, w @ shared.T + v @ right.T, weight)
 
 
@@ -64,7 +78,8 @@ def _centred(matrix: np.ndarray) -> np.ndarray:
 def factor(
     matrix: np.ndarray, size: float | None = None, negligible: float = NEGLIGIBLE
 ) -> tuple[np.ndarray, np.ndarray]:
-    """A with A A^T = matrix, and B with B^T A = 1; `size` says against what a variance is nothing."""
+    """A with A A^T = matrix, and B with B^T A = 1; `size` says against what a variance is
+    nothing."""
     values, vectors = np.linalg.eigh((matrix + matrix.T) / 2)
     kept = values > negligible * max(np.trace(matrix) if size is None else size, NEGLIGIBLE)
     root = np.sqrt(values[kept])
@@ -76,7 +91,9 @@ def _grid(spreads: list[float]) -> tuple[np.ndarray, np.ndarray]:
     reach = RULES[len(spreads)][0]
     lines = [reach * np.linspace(-1, 1, 2 * _half(len(spreads), spread) + 1) for spread in spreads]
     densities = [np.exp(-(line**2) / 2) for line in lines]
-    weight = reduce(np.multiply.outer, [each / each.sum() for each in densities], np.ones(1)).ravel()
+    weight = reduce(
+        np.multiply.outer, [each / each.sum() for each in densities], np.ones(1)
+    ).ravel()
     if not lines:
         return np.zeros((1, 0)), weight
     return np.stack([axis.ravel() for axis in np.meshgrid(*lines, indexing="ij")], axis=1), weight
@@ -85,11 +102,15 @@ def _grid(spreads: list[float]) -> tuple[np.ndarray, np.ndarray]:
 def fields(directions: np.ndarray, points: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
     """Two independent Gaussian fields over all keys: (repetitions, points, keys) each.
 
-    Their covariance is that of `directions`, (keys, directions). x and rho x + sqrt(1 - rho^2) z are scores of two queries.
-    Every point comes with -z as well: odd powers of sqrt(1 - rho^2) cancel, and what is left is smooth in rho.
+    Their covariance is that of `directions`, (keys, directions). x and rho x + sqrt(1 - rho^2) z
+    are scores of two queries. Every point comes with -z as well: odd powers of sqrt(1 - rho^2)
+    cancel, and what is left is smooth in rho.
     """
-    normals = np.stack([_normals(2 * directions.shape[1], points // 2, seed, r) for r in range(REPETITIONS)])
-    x, z = normals[:, :, 0::2] @ directions.T, normals[:, :, 1::2] @ directions.T
+    normals = np.stack(
+        [_normals(2 * directions.shape[1], points // 2, seed, r) for r in range(REPETITIONS)]
+    )
+    x = normals[:, :, 0::2] @ directions.T
+    z = normals[:, :, 1::2] @ directions.T
     return np.concatenate([x, x], axis=1), mirrored(z, axis=1)
 
 
@@ -98,8 +119,11 @@ def mirrored(z: np.ndarray, axis: int) -> np.ndarray:
     return np.concatenate([z, -z], axis=axis)
 
 
-def standard(number: int, points: int, seed: int, repetition: int, step: int) -> Iterator[np.ndarray]:
-    """(points, number) of independent normals, `step` points at a time: the first numbers are Sobol's."""
+def standard(
+    number: int, points: int, seed: int, repetition: int, step: int
+) -> Iterator[np.ndarray]:
+    """(points, number) of independent normals, `step` points at a time: the first numbers are
+    Sobol's."""
     generator = np.random.default_rng((seed, repetition))
     first = min(number, SOBOL)
     sobol = _sobol(first, generator) if first else None
@@ -117,9 +141,14 @@ def principal(F: np.ndarray, length: int) -> np.ndarray:
     """
     blocks = F.reshape(len(F) // length, length, -1, length)
     centred = (
-        blocks - blocks.mean(1, keepdims=True) - blocks.mean(3, keepdims=True) + blocks.mean((1, 3), keepdims=True)
+        blocks
+        - blocks.mean(1, keepdims=True)
+        - blocks.mean(3, keepdims=True)
+        + blocks.mean((1, 3), keepdims=True)
     )
-    directions, _ = factor(centred.reshape(F.shape).astype(np.float32), negligible=NEGLIGIBLE_SINGLE)
+    directions, _ = factor(
+        centred.reshape(F.shape).astype(np.float32), negligible=NEGLIGIBLE_SINGLE
+    )
     return directions[:, ::-1]
 
 
@@ -149,6 +178,8 @@ _kept = lru_cache(maxsize=4 * REPETITIONS)(_drawn)
 def _sobol(number: int, generator: np.random.Generator) -> Any:
     from scipy.stats import qmc  # half a second, which few keys can do without
 
-    name = "rng" if "rng" in signature(qmc.Sobol).parameters else "seed"  # as it was called before scipy 1.15
+    name = (
+        "rng" if "rng" in signature(qmc.Sobol).parameters else "seed"
+    )  # as it was called before scipy 1.15
     random: dict[str, Any] = {name: generator}
     return qmc.Sobol(number, scramble=True, **random)

@@ -13,13 +13,18 @@ from orderone.theory.transformer.stream import Stream
 
 @dataclass(frozen=True, eq=False)
 class Prediction:
-    """Kernels (points, points), or in the shape of G0; lists run over the stem and the blocks behind it."""
+    """Kernels (points, points), or in the shape of G0; lists run over the stem and the blocks
+    behind it."""
 
     streams: Sequence[Stream]  # behind the stem and behind each block
     output_kernel: np.ndarray
     output_theta: Mapping[str, np.ndarray]  # empty, if tangent kernels were not asked for
-    errors: Sequence[float]  # of each block's averages by sampling, in units of the largest F (about 1)
-    theta_errors: Sequence[float]  # what these can amount to in the tangent kernel, in units of its largest entry
+    errors: Sequence[
+        float
+    ]  # of each block's averages by sampling, in units of the largest F (about 1)
+    theta_errors: Sequence[
+        float
+    ]  # what these can amount to in the tangent kernel, in units of its largest entry
     head_variances: Sequence[np.ndarray]  # of each block's branch, if it had a single head
     eps: float  # of the norms
 
@@ -30,7 +35,8 @@ class Prediction:
 
     @property
     def normalized(self) -> list[Array]:
-        """F, behind the norms that follow the stem and each block; the last one is that of the head."""
+        """F, behind the norms that follow the stem and each block; the last one is that of the
+        head."""
         return [stream.tokens.shown(stream.normalized(self.eps).G) for stream in self.streams]
 
     @property
@@ -42,30 +48,45 @@ class Prediction:
     def ntk(self) -> list[Array]:
         """Theta behind the stem, behind each block, and of the outputs."""
         totals = [stream.tokens.shown(stream.total()) for stream in self.streams]
-        return [*totals, self._last.tokens.shown(sum(self.output_theta.values(), np.zeros_like(self.output_kernel)))]
+        return [
+            *totals,
+            self._last.tokens.shown(
+                sum(self.output_theta.values(), np.zeros_like(self.output_kernel))
+            ),
+        ]
 
     @property
     def contributions(self) -> list[dict[str, Array]]:
         """Theta of each group, in the places of `ntk`."""
         places = [stream.theta for stream in self.streams] + [self.output_theta]
-        return [{group: self._last.tokens.shown(part) for group, part in theta.items()} for theta in places]
+        return [
+            {group: self._last.tokens.shown(part) for group, part in theta.items()}
+            for theta in places
+        ]
 
     @property
     def shares(self) -> list[dict[str, float]]:
-        """The part of each group in the trace of Theta, in the places of `ntk`; 0 where nothing moves."""
+        """The part of each group in the trace of Theta, in the places of `ntk`; 0 where nothing
+        moves."""
         traces = [
             {group: float(np.trace(part)) for group, part in theta.items()}
             for theta in [*(stream.theta for stream in self.streams), self.output_theta]
         ]
-        return [{group: value / (sum(trace.values()) or 1.0) for group, value in trace.items()} for trace in traces]
+        return [
+            {group: value / (sum(trace.values()) or 1.0) for group, value in trace.items()}
+            for trace in traces
+        ]
 
     def head_std(self, heads: Count) -> list[Array]:
-        """How much G fluctuates from network to network with that many heads, behind each block: erratum S2.5.
+        """How much G fluctuates from network to network with that many heads, behind each block:
+        erratum S2.5.
 
-        Each attention block adds the fluctuation of its own branch, which is of order 1 / sqrt(heads) at any width; what
-        later blocks make of an earlier fluctuation is left out. Means are shifted by order 1 / heads.
+        Each attention block adds the fluctuation of its own branch, which is of order 1 /
+        sqrt(heads) at any width; what later blocks make of an earlier fluctuation is left out.
+        Means are shifted by order 1 / heads.
         """
-        tokens, heads = self._last.tokens, count(heads, "heads")
+        tokens = self._last.tokens
+        heads = count(heads, "heads")
         sums = np.cumsum([np.zeros_like(self.streams[0].G), *self.head_variances], axis=0)
         return [tokens.shown(np.sqrt(each / heads)) for each in sums]
 

@@ -1,4 +1,5 @@
-"""What there is to average for one layer of attention: for which pairs of views, over which keys."""
+"""What there is to average for one layer of attention: for which pairs of views, over which
+keys."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -10,9 +11,11 @@ from orderone.theory.transformer.points import RULES, rule_points
 from orderone.theory.transformer.tokens import Tokens
 from orderone.theory.transformer.views import Views
 
-FEWEST, MOST = 2**7, 2**13  # points of a randomization
+FEWEST = 2**7
+MOST = 2**13  # points of a randomization
 LIGHT = 2**18  # numbers of a randomization that are no work; small problems start with more points
-RULE_WORK, LARGEST_RULE = 3 * 10**7, 10**6  # points of all product rules, and of one; beyond, sampling is faster
+RULE_WORK = 3 * 10**7
+LARGEST_RULE = 10**6  # points of all product rules, and of one; beyond, sampling is faster
 
 
 @dataclass(frozen=True, eq=False)
@@ -24,13 +27,18 @@ class Problem:
     strength: float  # C_Q C_K
     nodes: np.ndarray  # correlations of two queries
     needed: np.ndarray  # (nodes, views, views), which of them for which views
-    queries: np.ndarray | None = None  # (views, views), kernel of the queries, if every query is a view
+    queries: np.ndarray | None = (
+        None  # (views, views), kernel of the queries, if every query is a view
+    )
 
     @property
     def by_product_rules(self) -> bool:
-        """Whether scores have few enough dimensions: one less than keys, for each of two queries."""
+        """Whether scores have few enough dimensions: one less than keys, for each of two
+        queries."""
         dimensions = self.views.visible.sum(axis=1) - 1
-        pairs = np.bincount((dimensions[:, None] + dimensions).ravel(), self.needed.sum(axis=0).ravel() / 2)
+        pairs = np.bincount(
+            (dimensions[:, None] + dimensions).ravel(), self.needed.sum(axis=0).ravel() / 2
+        )
         if len(pairs) > len(RULES):
             return False
         spread = (self.strength * self._largest_difference) ** 0.5 * float(self.views.scale.max())
@@ -46,10 +54,14 @@ class Problem:
     @property
     def first_points(self) -> int:
         numbers = self.views.visible.size * len(self.views.sequence)
-        return min(MOST, max(FEWEST, 1 << (LIGHT // numbers).bit_length() - 1 if numbers < LIGHT else FEWEST))
+        return min(
+            MOST,
+            max(FEWEST, 1 << (LIGHT // numbers).bit_length() - 1 if numbers < LIGHT else FEWEST),
+        )
 
     def only(self, wanted: np.ndarray) -> tuple["Problem", np.ndarray]:
-        """What is left to do for some nodes and pairs of views: fewer views, and no more keys than these can see.
+        """What is left to do for some nodes and pairs of views: fewer views, and no more keys than
+        these can see.
 
         Also which keys are left, of all sequences.
         """
@@ -70,6 +82,9 @@ class Problem:
 
     def empty(self, *first: int) -> Averages:
         """Zeros of shape (*first, nodes, views, views)."""
-        names = [(kind, name) for kind in ("value", "bend") for name in (FORWARD, *self.along)] if self.along else []
+        if self.along:
+            names = [(kind, name) for kind in ("value", "bend") for name in (FORWARD, *self.along)]
+        else:
+            names = []
         keys = dict.fromkeys([("value", FORWARD), ("square", FORWARD), *names])
         return {key: np.zeros((*first, *self.needed.shape)) for key in keys}

@@ -6,8 +6,9 @@
     G  = C_patch G0 + C_PE delta_tt'                        S2 (1.41), (1.45)     C_WE for language
     Theta_patch = Lambda_patch G0,   Theta_PE = Lambda_PE delta_tt'               S2 (1.122)-(1.130)
 
-delta_tt' is 1 for tokens in the same place, also of different sequences: they share one positional embedding. A class token
-(S2 footnote 4) stands first in every sequence, is the same for all of them and knows nothing of the patches.
+delta_tt' is 1 for tokens in the same place, also of different sequences: they share one positional
+embedding. A class token (S2 footnote 4) stands first in every sequence, is the same for all of them
+and knows nothing of the patches.
 """
 
 import numpy as np
@@ -29,8 +30,8 @@ def patches(X: ArrayLike) -> Array:
     xp, values = floating(X, "X")
     if values.ndim not in (2, 3):
         raise ValueError(
-            f"X: expected shape (tokens, features) or (sequences, tokens, features), got {tuple(values.shape)}; "
-            "cut images into patches first"
+            "X: expected shape (tokens, features) or (sequences, tokens, features), got"
+            f" {tuple(values.shape)}; cut images into patches first"
         )
     rows = as_numpy(values).reshape(-1, values.shape[-1])
     return like(_as_given(rows @ rows.T / rows.shape[1], values.shape[:-1]), values, xp)
@@ -42,23 +43,30 @@ def words(ids: ArrayLike) -> Array:
     given = as_numpy(values)
     if values.ndim not in (1, 2) or (given != np.round(given)).any():
         raise ValueError(
-            f"ids: expected whole numbers of shape (tokens,) or (sequences, tokens), got shape {tuple(values.shape)}; "
-            "give the indices of the words"
+            "ids: expected whole numbers of shape (tokens,) or (sequences, tokens), got shape"
+            f" {tuple(values.shape)}; give the indices of the words"
         )
     flat = given.ravel()
     same = _as_given((flat[:, None] == flat[None, :]).astype(float), values.shape)
-    return same if is_numpy_array(values) else like(same, values, xp)
+    if is_numpy_array(values):
+        return same
+    return like(same, values, xp)
 
 
 def _as_given(matrix: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
-    return matrix if len(shape) == 1 else matrix.reshape(*shape, *shape)
+    if len(shape) == 1:
+        return matrix
+    return matrix.reshape(*shape, *shape)
 
 
-def embed(G0: np.ndarray, tokens: Tokens, group: str, weights: Weights, class_token: bool) -> Stream:
+def embed(
+    G0: np.ndarray, tokens: Tokens, group: str, weights: Weights, class_token: bool
+) -> Stream:
     """The stream behind the stem block; `group` is that of the embedding, patch or WE."""
     parts = {group: G0}
     if class_token:
-        parts, tokens = {group: _behind_class(G0, tokens)}, tokens.longer()
+        parts = {group: _behind_class(G0, tokens)}
+        tokens = tokens.longer()
         parts["class"] = _together(tokens) * (tokens.position == 0)
     parts["PE"] = _together(tokens)
     G = sum(weights.C[name] * part for name, part in parts.items())

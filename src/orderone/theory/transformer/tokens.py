@@ -1,7 +1,8 @@
 """Which row of a token kernel is which: sequence by sequence, and within a sequence token by token.
 
-G0 is (T, T) for one sequence, (S, T, S, T) for S sequences of T tokens, or (S T, S T) with `tokens=T`. Inside, it is
-always an (S T, S T) matrix of doubles; what goes back to the user has the shape, library and precision of G0.
+G0 is (T, T) for one sequence, (S, T, S, T) for S sequences of T tokens, or (S T, S T) with
+`tokens=T`. Inside, it is always an (S T, S T) matrix of doubles; what goes back to the user has the
+shape, library and precision of G0.
 """
 
 from dataclasses import dataclass
@@ -45,11 +46,14 @@ class Tokens:
         """(points, points), or (sequences, sequences), as the user writes kernels."""
         if self.four and len(matrix) == self.points:
             matrix = matrix.reshape(self.sequences, self.length, self.sequences, self.length)
-        return matrix.copy() if self.template is None else like(matrix, *self.template)
+        if self.template is None:
+            return matrix.copy()
+        return like(matrix, *self.template)
 
 
 def read(G0: ArrayLike, tokens: Count | None = None, name: str = "G0") -> tuple[np.ndarray, Tokens]:
-    """The kernel as a matrix of doubles, and its tokens; a ValueError if it cannot be a covariance."""
+    """The kernel as a matrix of doubles, and its tokens; a ValueError if it cannot be a
+    covariance."""
     xp, values = floating(G0, name)
     matrix = square(values, name)
     check_semidefinite(matrix, name)
@@ -62,7 +66,8 @@ def _length(values: Array, points: int, tokens: Count | None, name: str) -> int:
     length = count(tokens, "tokens") if tokens is not None else known or points
     if points % length or (known is not None and length != known):
         raise ValueError(
-            f"tokens: expected the number of tokens of a sequence, {known or f'a divisor of {points}'}, got {length}; "
-            f"give {name} as (sequences, tokens, sequences, tokens), and tokens can be left out"
+            "tokens: expected the number of tokens of a sequence,"
+            f" {known or f'a divisor of {points}'}, got {length}; give {name} as (sequences,"
+            " tokens, sequences, tokens), and tokens can be left out"
         )
     return length

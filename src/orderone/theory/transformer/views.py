@@ -1,11 +1,13 @@
 """Queries that see the same keys through the same scale share their attention: a view.
 
-The scores of query t, over the keys t' of its sequence that it may see, are Gaussian with covariance
+The scores of query t, over the keys t' of its sequence that it may see, are Gaussian with
+covariance
 
     C_Q C_K F_tt F_t't''                                                                S2 (A3)
 
-so, seen by itself, a query matters only through its scale F_tt and what is masked. Behind a layer norm F_tt is nearly the
-same for all tokens, and bidirectional attention has one view for each sequence; causal attention has one for each token.
+so, seen by itself, a query matters only through its scale F_tt and what is masked. Behind a layer
+norm F_tt is nearly the same for all tokens, and bidirectional attention has one view for each
+sequence; causal attention has one for each token.
 """
 
 from dataclasses import dataclass
@@ -26,7 +28,12 @@ class Views:
     def only(self, active: np.ndarray) -> "Views":
         """Some of them; queries of others have none."""
         renumbered = np.where(active, np.cumsum(active) - 1, -1)
-        return Views(self.sequence[active], self.visible[active], self.scale[active], renumbered[self.of_query])
+        return Views(
+            self.sequence[active],
+            self.visible[active],
+            self.scale[active],
+            renumbered[self.of_query],
+        )
 
     def within(self, sequence: int) -> slice:
         """The views of one sequence."""
@@ -34,7 +41,8 @@ class Views:
 
 
 def views(variance: np.ndarray, tokens: Tokens, visible: np.ndarray, tolerance: float) -> Views:
-    """`variance` is F_tt of all queries, `visible` is (sequences, queries, keys); scales are told apart by `tolerance`."""
+    """`variance` is F_tt of all queries, `visible` is (sequences, queries, keys); scales are told
+    apart by `tolerance`."""
     steps = np.round(np.sqrt(variance) / tolerance).astype(np.int64)
     sequence = np.repeat(np.arange(tokens.sequences), tokens.length)
     seen = visible.reshape(tokens.points, -1)
@@ -48,25 +56,29 @@ def views(variance: np.ndarray, tokens: Tokens, visible: np.ndarray, tolerance: 
 def separate(variance: np.ndarray, tokens: Tokens, visible: np.ndarray) -> Views:
     """Every query by itself."""
     sequence = np.repeat(np.arange(tokens.sequences), tokens.length)
-    return Views(sequence, visible.reshape(tokens.points, -1), np.sqrt(variance), np.arange(tokens.points))
+    return Views(
+        sequence, visible.reshape(tokens.points, -1), np.sqrt(variance), np.arange(tokens.points)
+    )
 
 
 def read_mask(mask: Any, tokens: Tokens, keys: Tokens, causal: bool) -> np.ndarray:
     """(sequences, queries, keys): which keys a query may see.
 
-    `mask` is of keys, (keys,) or (sequences, keys), as for padding; or of pairs, (queries, keys) or (sequences, queries,
-    keys). With one sequence, the number of axes decides.
+    `mask` is of keys, (keys,) or (sequences, keys), as for padding; or of pairs, (queries, keys) or
+    (sequences, queries, keys). With one sequence, the number of axes decides.
     """
     full = (tokens.sequences, tokens.length, keys.length)
-    visible = np.broadcast_to(np.ones(full, bool) if mask is None else _spread(_array(mask), full), full)
+    visible = np.broadcast_to(
+        np.ones(full, bool) if mask is None else _spread(_array(mask), full), full
+    )
     if causal:
         visible = visible & np.tri(tokens.length, keys.length, dtype=bool)
     empty = np.argwhere(~visible.any(axis=2))
     if len(empty):
         sequence, query = empty[0]
         raise ValueError(
-            f"mask: expected at least one key for every query, got none for query {query} of sequence {sequence}; "
-            "let padding tokens see themselves, or leave them out"
+            f"mask: expected at least one key for every query, got none for query {query} of"
+            f" sequence {sequence}; let padding tokens see themselves, or leave them out"
         )
     return visible
 
@@ -82,12 +94,16 @@ def _array(mask: Any) -> np.ndarray:
 
 def _spread(mask: np.ndarray, full: tuple[int, int, int]) -> np.ndarray:
     sequences, queries, keys = full
-    shapes = {(sequences, queries, keys): (...,), (sequences, keys): (slice(None), None, slice(None))}
+    shapes = {
+        (sequences, queries, keys): (...,),
+        (sequences, keys): (slice(None), None, slice(None)),
+    }
     if sequences == 1:
         shapes |= {(keys,): (None, None, slice(None)), (queries, keys): (None,)}
     if mask.dtype != bool or mask.shape not in shapes:
         raise ValueError(
-            f"mask: expected booleans, true where a key is seen, of shape {(sequences, keys)} or {full}, "
-            f"got {mask.dtype} of shape {mask.shape}; padding is given as mask = ids != pad"
+            f"mask: expected booleans, true where a key is seen, of shape {(sequences, keys)} or"
+            f" {full}, got {mask.dtype} of shape {mask.shape}; padding is given as mask = ids"
+            " != pad"
         )
     return mask[shapes[mask.shape]]

@@ -1,4 +1,5 @@
-"""The two numbers of order one that every group of parameters has: C_G of its initial variance, Lambda_G of its rate."""
+"""The two numbers of order one that every group of parameters has: C_G of its initial variance,
+Lambda_G of its rate."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -1,10 +1,11 @@
-"""Optimizers for many members at once, those of `orderone.plan` and RMSprop: stacked tensors (K, ...), and settings with K
-entries.
+"""Optimizers for many members at once, those of `orderone.plan` and RMSprop: stacked tensors (K,
+...), and settings with K entries.
 
-An update changes one stacked parameter in place. It reads the gradient, a state of named tensors, and coefficients, one
-for each member, of the shape (K, 1, ..., 1). These come from the settings (learning rate, betas, ...) and the number of the
-step in double precision, since 1 - beta^t in single would lose the first steps; and for all tensors at once, since a GPU
-would work it out anew for every entry. Each is the law of `torch.optim`, up to rounding.
+An update changes one stacked parameter in place. It reads the gradient, a state of named tensors,
+and coefficients, one for each member, of the shape (K, 1, ..., 1). These come from the settings
+(learning rate, betas, ...) and the number of the step in double precision, since 1 - beta^t in
+single would lose the first steps; and for all tensors at once, since a GPU would work it out anew
+for every entry. Each is the law of `torch.optim`, up to rounding.
 """
 
 import torch

@@ -1,6 +1,8 @@
-"""Adafactor (Shazeer & Stern 2018) as torch.optim.Adafactor: second moments by rows and columns, steps relative to weights.
+"""Adafactor (Shazeer & Stern 2018) as torch.optim.Adafactor: second moments by rows and columns,
+steps relative to weights.
 
-A vector keeps all of its second moments; of anything with two or more axes, the last two are factored.
+A vector keeps all of its second moments; of anything with two or more axes, the last two are
+factored.
 """
 
 import torch
@@ -27,7 +29,8 @@ class Adafactor(Update):
         }
 
     def __call__(self, p: Tensor, g: Tensor, state: State, c: Settings) -> None:
-        root, floor = p[0].numel() ** 0.5, c["eps1"]
+        root = p[0].numel() ** 0.5
+        floor = c["eps1"]
         size = c["rate"] * torch.maximum(c["eps2"], member_norm(p) / root)
         second = self._second_moment(g, state, c["fresh"], floor)
         update = g * torch.maximum(second, floor * floor).rsqrt()
@@ -37,7 +40,8 @@ class Adafactor(Update):
     def _second_moment(self, g: Tensor, state: State, fresh: Tensor, floor: Tensor) -> Tensor:
         if "second" in state:
             return state["second"].lerp_(g * g, fresh.expand_as(g))
-        rows, columns = state["rows"], state["columns"]
+        rows = state["rows"]
+        columns = state["columns"]
         rows.lerp_((g * g).mean(-1, keepdim=True), fresh.expand_as(rows))
         columns.lerp_((g * g).mean(-2, keepdim=True), fresh.expand_as(columns))
         return rows @ columns / torch.maximum(rows.mean(-2, keepdim=True), floor)

@@ -12,7 +12,8 @@ Settings = Mapping[str, Tensor]
 
 
 class Update(ABC):
-    """One law. `numbers` may differ between members; `shared` may not; `refused` must keep the value given here."""
+    """One law. `numbers` may differ between members; `shared` may not; `refused` must keep the
+    value given here."""
 
     numbers: ClassVar[tuple[str, ...]]
     shared: ClassVar[tuple[str, ...]] = ()
@@ -37,4 +38,6 @@ class Update(ABC):
 def member_norm(x: Tensor) -> Tensor:
     """Euclidean norm of each member, (K, 1, ..., 1)."""
     axes = tuple(range(1, x.dim()))
-    return torch.linalg.vector_norm(x, dim=axes, keepdim=True) if axes else x.abs()
+    if axes:
+        return torch.linalg.vector_norm(x, dim=axes, keepdim=True)
+    return x.abs()

@@ -11,7 +11,10 @@ class RMSprop(Update):
     shared = ("centered",)
 
     def state(self, p: Tensor) -> State:
-        names = ("square", "momentum", "mean") if self.options["centered"] else ("square", "momentum")
+        if self.options["centered"]:
+            names = ("square", "momentum", "mean")
+        else:
+            names = ("square", "momentum")
         return {name: torch.zeros_like(p) for name in names}
 
     def coefficients(self, h: Settings) -> dict[str, Tensor]:
