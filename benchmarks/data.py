@@ -20,8 +20,8 @@ from torch import nn
 from torch.utils._pytree import tree_leaves
 
 from orderone import data
-from orderone.measure.batches import loss_of
 from orderone.nn import GPT, EncoderDecoder, VisionTransformer
+from orderone.observe.batches import loss_of
 
 MEMBERS, ROUNDS, REPEATED = 16, 5, 4
 

@@ -47,7 +47,7 @@ def test_tables_figures_and_strategies_go_by_their_paper(name, paper):
 def test_whatever_can_be_used_can_be_cited():
     """A new rule, optimizer, theory or experiment fails here until it has its citations."""
     from orderone.gallery import EXPERIMENTS
-    from orderone.planning.optimizers import ALGORITHMS
+    from orderone.optimizers.table import ALGORITHMS
 
     helpers = {"activations", "gaussian", "linear_program", "scaling"}
     theories = {module.name for module in pkgutil.iter_modules(theory.__path__)} - helpers

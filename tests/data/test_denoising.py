@@ -10,8 +10,8 @@ from orderone import data
 from orderone.data.corruption import infill, permute, spans
 from orderone.data.draws import Draws
 from orderone.data.sentences import Sentences, read_sentences
-from orderone.measure.batches import loss_of
 from orderone.nn import EncoderDecoder
+from orderone.observe.batches import loss_of
 
 TEXT = b'One sentence. Another one! "Is it?" It is.\n\nA new part, with 3.5 in it. ' * 60
 

@@ -23,9 +23,9 @@ from torch.utils.checkpoint import checkpoint
 
 import orderone as o1
 from orderone.measure.decay import decay_of
-from orderone.measure.moments import Ledger
 from orderone.measure.recording import DEFAULT, QUANTITIES
-from orderone.measure.reference import repeatable
+from orderone.observe.moments import Ledger
+from orderone.observe.reference_outputs import repeatable
 
 sys.path.append(str(Path(__file__).parents[1] / "planning"))
 from zoo import BATCH, CLASSES, FEATURES, HEAD, LENGTH, ZOO, Entry

@@ -6,7 +6,6 @@ from dataclasses import replace
 import pytest
 import torch
 
-from orderone.measure.batches import is_batch, read_batches, usual_loss
 from orderone.measure.cancellation import without_cancellation
 from orderone.measure.causes import Context, likely_causes
 from orderone.measure.check import Judgement
@@ -14,6 +13,7 @@ from orderone.measure.fit import Fit, fit_exponent, fit_exponents
 from orderone.measure.prediction import Expected
 from orderone.measure.runs import ratios_kept
 from orderone.measure.verdict import judge
+from orderone.observe.batches import is_batch, read_batches, usual_loss
 
 NAN = math.nan
 LAW, BOUND = Expected(-0.5, law=True), Expected(0.0, allowed=0.0)

@@ -338,7 +338,7 @@ def test_functions_of_any_kind_will_do(phi):
     shaped = limits.ShapedSmooth(phi)
     torch.testing.assert_close(shaped.at(16)(X), 4 * torch.tanh(X / 4))
     np.testing.assert_allclose(shaped.at(16)(X.numpy()), 4 * np.tanh(X.numpy() / 4))
-    assert limits.CovarianceSDE("shaped-smooth", phi=phi).drift.beta == pytest.approx(-1)
+    assert limits.CovarianceSDE("shaped-smooth", phi=phi).drift.beta == pytest.approx(-1)  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize("s", [0.01, 0.05, 1.0, 30.0])

@@ -18,7 +18,7 @@ import transformers as hf
 from torch import Tensor, nn
 
 import orderone as o1
-from orderone.planning.lion import Lion
+from orderone.optimizers.lion import Lion
 
 F = nn.functional
 FEATURES, TOKENS, CLASSES, BATCH, STEPS = 6, 11, 5, 16, 10

@@ -9,7 +9,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 import orderone as o1
-from orderone.planning.lion import Lion
+from orderone.optimizers.lion import Lion
 
 
 class Counted(torch.optim.AdamW):

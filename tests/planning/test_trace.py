@@ -9,7 +9,7 @@ import torch
 import transformers as hf
 from torch import nn
 
-from orderone.planning.trace import Branch, Constant, Trace, Use, trace
+from orderone.observe.trace import Branch, Constant, Trace, Use, trace
 
 F = nn.functional
 WIDTH, HEADS, LAYERS, VOCABULARY = 32, 4, 2, 64

@@ -10,7 +10,7 @@ from torch import nn
 from zoo import ZOO
 
 import orderone as o1
-from orderone.planning.probe import TOLERANCE
+from orderone.planning.init_check import TOLERANCE
 
 HAND_WRITTEN = {
     name for name, entry in ZOO.items() if not hasattr(entry.build(64), "base_model_prefix")

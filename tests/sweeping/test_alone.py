@@ -11,12 +11,12 @@ from sweep_subjects import Held, batch, mlp
 from torch import nn
 
 from orderone import plan
-from orderone.sweeping import checkpoint as checkpoints
-from orderone.sweeping import interrupts
-from orderone.sweeping.alone import Training, run_alone
 from orderone.sweeping.job import Job
-from orderone.sweeping.outcome import Outcome
-from orderone.sweeping.source import read_source
+from orderone.sweeping.sequential import Training, run_alone
+from orderone.training import checkpoint as checkpoints
+from orderone.training import interrupts
+from orderone.training.outcome import Outcome
+from orderone.training.source import read_source
 
 STEPS = 12
 

@@ -13,7 +13,7 @@ from torch.nn import functional
 from torch.utils._pytree import tree_map
 from torch.utils.checkpoint import checkpoint
 
-from orderone.measure.batches import loss_of
+from orderone.observe.batches import loss_of
 from orderone.sweeping.stacked import NotStackable, Stack
 
 MEMBERS, STEPS = 3, 6

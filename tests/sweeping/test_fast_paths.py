@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F  # noqa: N812
 
-from orderone.sweeping.stacked import paths
-from orderone.sweeping.stacked.paths import FastPaths
+from orderone.training.stacked import vmap_overrides
+from orderone.training.stacked.vmap_overrides import FastPaths
 
 K = 3
 
@@ -201,9 +201,11 @@ def test_the_paths_are_taken(name, monkeypatch):
     """What would be slow is not left to vmap."""
     function, axes, given = CASES[name]
     taken = []
-    for key, path in paths.PATHS.items():
+    for key, path in vmap_overrides.PATHS.items():
         monkeypatch.setitem(
-            paths.PATHS, key, lambda *a, path=path, **k: taken.append(r := path(*a, **k)) or r
+            vmap_overrides.PATHS,
+            key,
+            lambda *a, path=path, **k: taken.append(r := path(*a, **k)) or r,
         )
     _results(function, axes, given, _mapped)
     assert any(result is not None for result in taken)
@@ -216,7 +218,7 @@ def test_on_a_gpu_the_mean_of_each_member_is_taken_at_once(smoothing):
     wanted = torch.stack(
         [F.cross_entropy(x, t, **options) for x, t in zip(logits, IGNORED, strict=True)]
     )
-    assert torch.allclose(paths.mean_of_each(logits, IGNORED, options), wanted, rtol=1e-12)
+    assert torch.allclose(vmap_overrides.mean_of_each(logits, IGNORED, options), wanted, rtol=1e-12)
 
 
 def test_the_gradient_of_a_weight_is_in_its_own_order():

@@ -12,7 +12,7 @@ from torch.nn import functional as F  # noqa: N812
 
 import orderone as o1
 from orderone.sweeping.stacked import Stack
-from orderone.sweeping.stacked.paths import FastPaths
+from orderone.training.stacked.vmap_overrides import FastPaths
 
 MEMBERS = 2
 DEVICES = [

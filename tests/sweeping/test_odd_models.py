@@ -9,11 +9,11 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from orderone.sweeping.alone import run_alone
 from orderone.sweeping.engine import Engine
 from orderone.sweeping.job import Job
-from orderone.sweeping.source import Source
+from orderone.sweeping.sequential import run_alone
 from orderone.sweeping.stacked import NotStackable, Stack
+from orderone.training.source import Source
 
 
 class Own(nn.Module):

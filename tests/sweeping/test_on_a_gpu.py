@@ -15,7 +15,7 @@ import orderone as o1
 from orderone.data import language
 from orderone.gallery import deep_training
 from orderone.nn import GPT
-from orderone.sweeping.alone import run_alone
+from orderone.sweeping.sequential import run_alone
 from orderone.sweeping.stacked import CapturedStep, Stack, run_stacked
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")

@@ -7,12 +7,12 @@ from stacked_subjects import LENGTH, SUBJECTS, VOCAB, gpt, mlp
 from torch import nn
 
 from orderone.nn import GPT
-from orderone.sweeping import interrupts
-from orderone.sweeping.alone import run_alone
 from orderone.sweeping.job import Job
-from orderone.sweeping.source import Source, read_source
+from orderone.sweeping.sequential import run_alone
 from orderone.sweeping.stacked import NotStackable, run_stacked
 from orderone.sweeping.stacked.capacity import ON_CPU, capacity
+from orderone.training import interrupts
+from orderone.training.source import Source, read_source
 
 
 def batch(step: int, seed: int):

@@ -12,7 +12,7 @@ from torch import nn
 from torch.optim.lr_scheduler import CosineAnnealingLR, LambdaLR
 
 import orderone as o1
-from orderone.sweeping.schedule import SHAPES, schedule
+from orderone.training.schedule import SHAPES, schedule
 
 SOME = pytest.mark.parametrize("name", SHAPES)
 

@@ -9,7 +9,7 @@ from sweep_subjects import batch
 from torch import Tensor, nn
 
 import orderone as o1
-from orderone.planning.seeding import seeded
+from orderone.seeding import seeded
 
 DEVICES = [
     "cpu",

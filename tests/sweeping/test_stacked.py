@@ -12,7 +12,7 @@ from torch.nn.utils import clip_grad_norm_
 from torch.utils._pytree import tree_map
 
 import orderone as o1
-from orderone.measure.batches import loss_of
+from orderone.observe.batches import loss_of
 from orderone.sweeping.stacked import NotStackable, Stack
 
 OPTIMIZERS = ("sgd", "adam", "adamw", "adafactor", "lion", "muon")

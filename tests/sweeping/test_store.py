@@ -9,9 +9,9 @@ from math import inf, nan
 import numpy as np
 import pytest
 
-from orderone.sweeping.outcome import Outcome
 from orderone.sweeping.store import Store, read_store
 from orderone.sweeping.trial import Trial
+from orderone.training.outcome import Outcome
 
 
 def trial(number: int) -> Trial:

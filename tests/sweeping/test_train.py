@@ -17,9 +17,9 @@ from torch.multiprocessing.spawn import spawn
 from train_workers import COMMON, PROCESSES, STEPS, Net, Toy, broken, one, planned, process
 
 import orderone as o1
-from orderone.sweeping.schedule import schedule
-from orderone.sweeping.sinks import JSONLines, TensorBoard, WandB
-from orderone.sweeping.train import train
+from orderone.training.schedule import schedule
+from orderone.training.sinks import JSONLines, TensorBoard, WandB
+from orderone.training.train import train
 
 
 def by_hand(plan: o1.Plan, steps: int = STEPS) -> list[float]:

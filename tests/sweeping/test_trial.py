@@ -15,10 +15,11 @@ from hypothesis import strategies as st
 from sweep_subjects import batch, mlp
 from torch import nn
 
-from orderone.sweeping.fingerprint import identity
+from orderone.core.canonical import canonical
 from orderone.sweeping.job import Job
-from orderone.sweeping.source import read_source
-from orderone.sweeping.trial import Trial, canonical
+from orderone.sweeping.trial import Trial
+from orderone.training.fingerprint import identity
+from orderone.training.source import read_source
 
 SCALARS = st.one_of(
     st.integers(),

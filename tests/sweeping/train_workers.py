@@ -11,8 +11,8 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 import orderone as o1
-from orderone.sweeping.train import train
-from orderone.sweeping.training import Trained
+from orderone.training.loop import Trained
+from orderone.training.train import train
 
 STEPS, PROCESSES = 12, 2
 COMMON: dict[str, Any] = {
@@ -114,7 +114,7 @@ def broken(strategy: str | None, path: Path, at: int = 8) -> None:
 
 def stopped(strategy: str, path: Path) -> None:
     """Every process stops where the others do: without a sink, at a step that nobody reaches."""
-    import orderone.sweeping.interrupts as interrupts
+    import orderone.training.interrupts as interrupts
 
     try:
         interrupts.pending = lambda: (

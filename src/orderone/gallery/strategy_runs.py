@@ -17,18 +17,18 @@ import pandas as pd
 import torch
 from torch import Tensor, nn
 from torch.optim import AdamW, Optimizer
-from torch.utils._pytree import tree_map
 
 from orderone.data.devices import read_device
 from orderone.data.task import StackedTask
 from orderone.gallery.spikes import spikes
-from orderone.measure.batches import Loss
+from orderone.observe.batches import Loss
 from orderone.planning import plan
-from orderone.sweeping.schedule import schedule
-from orderone.sweeping.source import moved
 from orderone.sweeping.stacked import CapturedStep, Stack
-from orderone.sweeping.stacked.program import Program
 from orderone.theory.scaling import lr_factors
+from orderone.torch_compat import tree_map
+from orderone.training.schedule import schedule
+from orderone.training.source import moved
+from orderone.training.stacked.program import Program
 
 STRATEGIES = ("standard", "neural-tangent", "hybrid", "maximal-update")
 UNDECAYED = "head.bias"

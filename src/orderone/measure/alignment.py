@@ -17,22 +17,28 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_leaves
 
 from orderone.core.errors import function
 from orderone.core.exact import count
 from orderone.measure import records
-from orderone.measure.aligned import COLUMNS, HELD_OUT, TRAINING, MeasuredAlignment, some_of
-from orderone.measure.batches import Loss, call_inputs, is_batch, on_device, read_batches
+from orderone.measure.alignment_result import (
+    COLUMNS,
+    HELD_OUT,
+    TRAINING,
+    MeasuredAlignment,
+    some_of,
+)
 from orderone.measure.ratios import Layer, State, layers_of, observe, ratios
 from orderone.measure.runs import Run, Setup, model_of, read_setup, run_all, step
 from orderone.measure.sizes import read_seeds, read_sizes
+from orderone.observe.batches import Loss, call_inputs, is_batch, on_device, read_batches
+from orderone.observe.inventory import shapes_of
+from orderone.optimizers.table import label_of
 from orderone.planning import Plan
 from orderone.planning.build import Family, family
-from orderone.planning.inventory import shapes_of
-from orderone.planning.optimizers import label_of
 from orderone.planning.roles import FIXED
-from orderone.planning.seeding import preserved, set_seed
+from orderone.seeding import preserved, set_seed
+from orderone.torch_compat import tree_leaves
 
 
 def alignment(

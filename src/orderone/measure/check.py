@@ -13,7 +13,7 @@ from orderone.measure.verdict import FAIL, PASS, SHRINKS, UNCLEAR
 if TYPE_CHECKING:
     import pandas as pd
 
-    from orderone.measure.aligned import MeasuredAlignment
+    from orderone.measure.alignment_result import MeasuredAlignment
 
 COLUMNS = [
     "module",

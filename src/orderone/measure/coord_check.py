@@ -10,13 +10,13 @@ from typing import Any
 
 from orderone.core.errors import function, one_of
 from orderone.core.exact import count
-from orderone.measure.batches import read_batches
 from orderone.measure.check import Check
-from orderone.measure.judging import Court
+from orderone.measure.judging import Judge
 from orderone.measure.sizes import read_seeds, read_sizes
 from orderone.measure.study import Study
+from orderone.observe.batches import read_batches
 from orderone.planning import plan
-from orderone.planning.seeding import preserved
+from orderone.seeding import preserved
 
 PLAN_OPTIONS = tuple(
     name for name in signature(plan).parameters if name not in ("model", "base", "C", "Lambda")
@@ -92,4 +92,4 @@ def coord_check(
             frozen=frozen,
         )
         study.run(progress)
-    return Court(study, float(confidence)).judge()
+    return Judge(study, float(confidence)).judge()

@@ -15,8 +15,8 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from orderone.measure.moments import Ledger, Moments
-from orderone.measure.twin import twin
+from orderone.measure.optimizer_copy import twin
+from orderone.observe.moments import Ledger, Moments
 
 SAME_DIRECTION = (
     1e-2  # decay shrinks a weight along itself; Adam's penalty, which is normalized, does not

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from orderone.measure.twin import twin
+from orderone.measure.optimizer_copy import twin
 
 SCALE = 4.0  # a power of two: nothing is rounded
 NEAR = 0.25  # degrees that differ by less are the same

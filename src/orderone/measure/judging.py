@@ -6,17 +6,17 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+from orderone.measure.adjusted_expectations import Outlook
 from orderone.measure.cancellation import without_cancellation
 from orderone.measure.causes import Context, likely_causes
 from orderone.measure.check import Check, Judgement
 from orderone.measure.fit import Fit
-from orderone.measure.outlook import Outlook
 from orderone.measure.prediction import Expected
 from orderone.measure.runs import ratios_kept
-from orderone.measure.still import still
 from orderone.measure.study import Study
+from orderone.measure.untrained_tensors import still
 from orderone.measure.verdict import BOUNDARY, FAIL, PASS, SHRINKS, UNCLEAR, judge
-from orderone.planning.inventory import inventory
+from orderone.observe.inventory import inventory
 
 FEW = 3  # sizes: with fewer, a bend looks like a slope
 VANISHING = 1e-6  # of the usual gradient: rounding (softmax does not feel a bias of its keys)
@@ -28,7 +28,7 @@ NAN = math.nan
 
 
 @dataclass
-class Court:
+class Judge:
     study: Study
     confidence: float
 

@@ -8,7 +8,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from orderone.measure.degrees import Degrees, degrees, settles
-from orderone.planning.optimizers import CLASSES, known_name
+from orderone.optimizers.table import CLASSES, known_name
 
 DEFAULT_OPTIMIZER = "adamw"
 LATER = 16  # steps to look beyond those of a check

@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from orderone.measure import records
-from orderone.measure.aligned import COLUMNS as ALIGNED
-from orderone.measure.aligned import MeasuredAlignment
+from orderone.measure.alignment_result import COLUMNS as ALIGNED
+from orderone.measure.alignment_result import MeasuredAlignment
 from orderone.measure.fit import Fit, fit_exponents
-from orderone.measure.moments import Moments
 from orderone.measure.runs import Run
+from orderone.observe.moments import Moments
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from orderone.planning.probe import output_factor
+from orderone.planning.init_check import output_factor
 from orderone.theory.exponents import Parameterization, rms
 
 if TYPE_CHECKING:

@@ -32,8 +32,8 @@ from torch.optim import Optimizer
 from orderone.core.errors import instance, one_of
 from orderone.core.exact import count
 from orderone.measure.recording import DEFAULT, QUANTITIES, Probe
-from orderone.planning.inventory import inventory, unwrap
-from orderone.planning.trace import call_with
+from orderone.observe.inventory import inventory, unwrap
+from orderone.observe.trace import call_with
 
 
 @contextmanager

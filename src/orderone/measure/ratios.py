@@ -21,12 +21,12 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from orderone.measure.batches import call_inputs
-from orderone.measure.moments import WIDE, Ledger
-from orderone.measure.reference import repeatable
-from orderone.measure.watch import watching
-from orderone.planning.inventory import Item, inventory, modules_by_name
-from orderone.planning.trace import call_with
+from orderone.observe.batches import call_inputs
+from orderone.observe.hooks import watching
+from orderone.observe.inventory import Item, inventory, modules_by_name
+from orderone.observe.moments import WIDE, Ledger
+from orderone.observe.reference_outputs import repeatable
+from orderone.observe.trace import call_with
 from orderone.theory.exponents.alignment import ALIGNED_ROLES, KINDS
 
 FEWEST_TOKENS = 8

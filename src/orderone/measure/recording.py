@@ -11,16 +11,16 @@ from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
 from orderone.measure import records
-from orderone.measure.elsewhere import memory
-from orderone.measure.history import History, Key, Row
-from orderone.measure.moments import is_here, is_measurable, is_plain
-from orderone.measure.reference import Reference, repeatable
-from orderone.measure.scores import watching_scores
-from orderone.measure.shown import Shown
-from orderone.measure.updates import Updates
-from orderone.measure.watch import Identities, is_own, watching
-from orderone.planning.inventory import inventory, unwrap
-from orderone.planning.trace import call_with
+from orderone.observe.attention_scores import watching_scores
+from orderone.observe.device_queue import memory
+from orderone.observe.history import History, Key, Row
+from orderone.observe.hooks import Identities, is_own, watching
+from orderone.observe.inventory import inventory, unwrap
+from orderone.observe.moments import is_here, is_measurable, is_plain
+from orderone.observe.reference_outputs import Reference, repeatable
+from orderone.observe.step_recorder import Shown
+from orderone.observe.trace import call_with
+from orderone.observe.updates import Updates
 
 if TYPE_CHECKING:
     import pandas as pd

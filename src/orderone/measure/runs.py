@@ -12,15 +12,15 @@ from torch import nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
-from orderone.measure.aligned import TRAINING as TOKENS
-from orderone.measure.batches import Loss, call_inputs, loss_of, on_device
+from orderone.measure.alignment_result import TRAINING as TOKENS
 from orderone.measure.decay import decay_of
-from orderone.measure.moments import Moments
 from orderone.measure.ratios import Layer, Ratio, State, observe, ratios, reading, weights_of
 from orderone.measure.recording import QUANTITIES, TRAINING, Probe
+from orderone.observe.batches import Loss, call_inputs, loss_of, on_device
+from orderone.observe.inventory import inventory, unwrap
+from orderone.observe.moments import Moments
 from orderone.planning import Plan
-from orderone.planning.inventory import inventory, unwrap
-from orderone.planning.optimizers import fused_options
+from orderone.planning.param_groups import fused_options
 
 SAME = 1e-3  # rates that differ by less are the same
 WANTED = (

@@ -17,20 +17,20 @@ from torch.optim import Optimizer
 from orderone import rules
 from orderone.core.exact import count
 from orderone.measure import records
-from orderone.measure.batches import Loss, call_inputs, draws_randomly, on_device
 from orderone.measure.laws import law_of
 from orderone.measure.observations import Observations
 from orderone.measure.pooling import pooled
 from orderone.measure.ratios import Layer, layers_of, observe
 from orderone.measure.recording import DEFAULT, QUANTITIES
 from orderone.measure.runs import Progress, Run, Setup, model_of, read_setup, run_all, train
+from orderone.observe.batches import Loss, call_inputs, draws_randomly, on_device
+from orderone.observe.inventory import read_patterns, shapes_of
+from orderone.optimizers.table import label_of
 from orderone.planning import BrokenRatios, Plan
 from orderone.planning.build import Family, family
 from orderone.planning.file import as_record
-from orderone.planning.inventory import read_patterns, shapes_of
-from orderone.planning.optimizers import label_of
 from orderone.planning.schedule import check_ratios
-from orderone.planning.seeding import set_seed
+from orderone.seeding import set_seed
 
 
 @dataclass
@@ -77,13 +77,9 @@ class Study:
         self.frozen = read_patterns(self.frozen, self.large, "frozen")
         self._read_own(self._built[ends[1], self.seeds[0]])
         if self.axis == "depth":
-            key = pooled(self.small, self.large)
+            self.observations = Observations(self.axis, pooled(self.small, self.large))
         else:
-
-            def key(name):
-                return name
-
-        self.observations = Observations(self.axis, key)
+            self.observations = Observations(self.axis, str)
         self.no_growth = shapes_of(self.small) == shapes_of(self.large)
         self.family = self._family()
         if self.family is not None:

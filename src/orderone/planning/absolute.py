@@ -16,22 +16,22 @@ from dataclasses import replace
 
 from torch import nn
 
-from orderone.planning import optimizers
-from orderone.planning.commit import sizes_now
+from orderone.observe.inventory import Item, inventory, unwrap
+from orderone.observe.layouts import Layout, lookup
+from orderone.optimizers.table import ALGORITHMS, REST, Algorithm
+from orderone.planning import param_groups
+from orderone.planning.apply import sizes_now
+from orderone.planning.constant_overrides import OrderOne
 from orderone.planning.constants import Constants
+from orderone.planning.forward_facts import output_modules
 from orderone.planning.groups import Streams, fans, groups_of, readout_places
 from orderone.planning.growth import Tensor
 from orderone.planning.initial import Initial, measure
-from orderone.planning.inventory import Item, inventory, unwrap
-from orderone.planning.layouts import Layout, lookup
 from orderone.planning.names import is_table
-from orderone.planning.optimizers import ALGORITHMS, REST, Algorithm
-from orderone.planning.order_one import OrderOne
 from orderone.planning.packed import with_parts
 from orderone.planning.plan import Multiplier, Plan, Row, in_groups
 from orderone.planning.request import Request
 from orderone.planning.roles import FIXED, OVERRIDES, read_overrides
-from orderone.planning.sight import output_modules
 from orderone.planning.structure import structural_roles
 from orderone.rules.factors import Factors, Growth, tied_multiplier, width_factors
 from orderone.theory.exponents.optimizers import update_law
@@ -141,10 +141,10 @@ def _row(
         multiplier=1.0 if multiplier is None else multiplier,
         init_std=std,
         lr=request.lr_of(a) * rate * f.lr,
-        weight_decay=optimizers.weight_decay(
+        weight_decay=param_groups.weight_decay(
             request.weight_decay_of(a, item.name), replace(f, lr=rate * f.lr), a, request.decay
         ),
-        eps=optimizers.eps(a, request.eps_of(a), f, t),
+        eps=param_groups.eps(a, request.eps_of(a), f, t),
         reason=_reason(t, role, group, there, multiplier, drawn),
         optimizer=a.name,
         uses=tuple(place.module for place in item.places),

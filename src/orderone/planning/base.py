@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
+from orderone.observe.inventory import inventory, unwrap
 from orderone.planning.initial import Initial
-from orderone.planning.inventory import inventory, unwrap
 from orderone.planning.reinitialise import SMALL, initial_sizes
-from orderone.planning.seeding import seeded
+from orderone.seeding import seeded
 
 if TYPE_CHECKING:
     from orderone.planning.plan import Plan

@@ -13,17 +13,17 @@ from torch.optim import Optimizer
 
 from orderone.core.errors import one_of
 from orderone.core.given import Name
-from orderone.planning import absolute, commit, constants, relative
+from orderone.observe.inventory import inventory, read_patterns, shapes_of, unwrap
+from orderone.optimizers.table import algorithm
+from orderone.planning import absolute, apply, constants, relative
 from orderone.planning import base as bases
-from orderone.planning import probe as probes
-from orderone.planning import sight as sights
+from orderone.planning import forward_facts as sights
+from orderone.planning import init_check as probes
 from orderone.planning.base import Base
-from orderone.planning.inventory import inventory, read_patterns, shapes_of, unwrap
-from orderone.planning.optimizers import algorithm
-from orderone.planning.order_one import OrderOne
+from orderone.planning.constant_overrides import OrderOne
+from orderone.planning.forward_facts import ForwardFacts
 from orderone.planning.plan import Plan
 from orderone.planning.request import Request
-from orderone.planning.sight import Sight
 from orderone.rules.factors import DECAY, DEPTH_RULES
 from orderone.theory.exponents import GAUGES, Parameterization
 
@@ -131,7 +131,7 @@ class Family:
 
     request: Request
     base: Base
-    seen: Sight
+    seen: ForwardFacts
     inputs: Any
     probe: bool
 
@@ -191,10 +191,10 @@ def _go_on(made: Plan, before: Plan) -> None:
             f" depth={before.settings.depth}; its weights do not fit another plan"
         )
     made.applied = True
-    commit.install(made, made.bound())
+    apply.install(made, made.bound())
 
 
-def _observe(made: Plan, request: Request, seen: Sight) -> None:
+def _observe(made: Plan, request: Request, seen: ForwardFacts) -> None:
     """The same request for the two small instances, applied there: does it give what it
     promises?"""
     assert seen.pair is not None

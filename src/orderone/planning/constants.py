@@ -14,13 +14,13 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.utils._pytree import tree_map
 
+from orderone.observe.inventory import Item, Place, unwrap
+from orderone.observe.trace import trace
 from orderone.planning import huggingface
 from orderone.planning.base import built, is_configuration
-from orderone.planning.inventory import Item, Place, unwrap
-from orderone.planning.sight import standing
-from orderone.planning.trace import trace
+from orderone.planning.forward_facts import standing
+from orderone.torch_compat import tree_map
 
 POWERS = (-1.0, -0.5, 0.5, 1.0)
 

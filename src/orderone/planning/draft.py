@@ -3,9 +3,9 @@ turn."""
 
 from dataclasses import dataclass, field, replace
 
+from orderone.optimizers.table import Algorithm
 from orderone.planning.growth import Tensor
 from orderone.planning.initial import Initial
-from orderone.planning.optimizers import Algorithm
 from orderone.planning.roles import FIXED, Role
 from orderone.rules.factors import Factors
 from orderone.theory.exponents.optimizers import UpdateLaw, update_law

@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import mode
 
+from orderone.observe.inventory import Place
 from orderone.planning import names
 from orderone.planning.growth import Tensor
-from orderone.planning.inventory import Place
 
 
 def groups_of(tensors: Sequence[Tensor], roles: Mapping[str, str]) -> dict[str, str]:

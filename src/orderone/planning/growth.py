@@ -12,9 +12,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
+from orderone.observe.inventory import Item
+from orderone.observe.layouts import Layout
 from orderone.planning.counterparts import stack_of
-from orderone.planning.inventory import Item
-from orderone.planning.layouts import Layout
 
 Size = tuple[int, int]  # base, target
 

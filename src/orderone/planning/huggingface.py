@@ -12,9 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from orderone.observe.inventory import shapes_of
 from orderone.planning.base import built, is_configuration, is_sizes
 from orderone.planning.counterparts import stack_of
-from orderone.planning.inventory import shapes_of
 
 LAYERS = 2
 MOST_LAYERS = 10

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor, nn
-from torch.utils._pytree import tree_map
 
+from orderone.observe.inventory import unwrap
+from orderone.observe.trace import Trace, trace
 from orderone.planning import huggingface
 from orderone.planning.base import Base, built, is_configuration
-from orderone.planning.inventory import unwrap
-from orderone.planning.trace import Trace, trace
+from orderone.torch_compat import tree_map
 
 
 @dataclass(frozen=True)

@@ -19,9 +19,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
+from orderone.observe.inventory import Place
 from orderone.planning import names
 from orderone.planning.growth import Tensor
-from orderone.planning.inventory import Place
 
 GATES = {"LSTM": 4, "LSTMCell": 4, "GRU": 3, "GRUCell": 3}
 SIDE_BY_SIDE = (2, 3)  # as structure may tell: gate and up; queries, keys and values

@@ -9,18 +9,12 @@ from typing import TYPE_CHECKING, Any
 from torch import nn
 from torch.optim import Optimizer
 
-from orderone.planning import commit, schedule, text
-from orderone.planning.inventory import inventory, unwrap
-from orderone.planning.optimizers import (
-    CLASSES,
-    Eps,
-    construct,
-    groups,
-    label,
-    must_decay_as_planned,
-)
+from orderone.observe.inventory import inventory, unwrap
+from orderone.optimizers.combined import CombinedOptimizer
+from orderone.optimizers.table import CLASSES, Eps, construct, label
+from orderone.planning import apply, schedule, text
+from orderone.planning.param_groups import groups, must_decay_as_planned
 from orderone.planning.reminder import remind
-from orderone.planning.together import Together
 from orderone.rules.factors import Factors, Growth
 
 if TYPE_CHECKING:
@@ -28,8 +22,8 @@ if TYPE_CHECKING:
     from torch import Tensor
     from torch.optim.lr_scheduler import LRScheduler
 
+    from orderone.planning.init_check import Observation
     from orderone.planning.initial import Initial
-    from orderone.planning.probe import Observation
 
 
 @dataclass(frozen=True)
@@ -154,7 +148,7 @@ class Plan:
         `fresh=True` says that the weights are a new initialization even though they look trained,
         or though this plan was saved after it had been applied.
         """
-        commit.apply(self, self.bound(), fresh)
+        apply.apply(self, self.bound(), fresh)
         self.applied = True
         return self.bound()
 
@@ -162,14 +156,14 @@ class Plan:
         """The same plan for another instance: a reloaded model, a deep copy. Nothing is rescaled;
         multipliers are installed if the plan has been applied."""
         other = replace(self, model=unwrap(model))
-        other.planned = commit.sizes_now(other.tensors())
+        other.planned = apply.sizes_now(other.tensors())
         if other.applied:
-            commit.install(other, other.bound())
+            apply.install(other, other.bound())
         return other
 
     def remove_multipliers(self) -> None:
         """Take the hooks off again. The network is then another one: its multipliers are gone."""
-        commit.remove(self, self.bound())
+        apply.remove(self, self.bound())
 
     def param_groups(self, model: nn.Module | None = None) -> list[dict[str, Any]]:
         """For any optimizer: `torch.optim.AdamW(plan.param_groups(), betas=(0.9, 0.95))`."""
@@ -227,7 +221,7 @@ class Plan:
             parts[name] = construct(
                 self._class() if is_muon else CLASSES[name], own, {}, options if is_muon else {}
             )
-        return Together(parts)
+        return CombinedOptimizer(parts)
 
     def check(
         self,

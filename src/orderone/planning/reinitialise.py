@@ -14,10 +14,10 @@ from collections.abc import Callable, Iterator, Mapping
 import torch
 from torch import Tensor, nn
 
+from orderone.observe.inventory import Item, clean, inventory, unwrap
 from orderone.planning.counterparts import stack_of
 from orderone.planning.initial import Initial, exact, measure, pooled
-from orderone.planning.inventory import Item, clean, inventory, unwrap
-from orderone.planning.seeding import seeded
+from orderone.seeding import seeded
 
 SMALL = 50_000_000  # parameters that may be allocated without asking
 SAMPLE = 1 << 24  # numbers that are enough to measure a tensor

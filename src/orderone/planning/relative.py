@@ -7,27 +7,27 @@ from functools import cached_property
 
 from torch import nn
 
-from orderone.planning import considerations, optimizers
+from orderone.observe.inventory import Item, inventory
+from orderone.optimizers.table import ALGORITHMS, REST
+from orderone.planning import adjustments, param_groups
+from orderone.planning.apply import sizes_now
 from orderone.planning.base import Base, is_configuration, sizes_of
-from orderone.planning.commit import sizes_now
 from orderone.planning.counterparts import Counterpart, counterparts, stack_of
 from orderone.planning.draft import Draft
+from orderone.planning.forward_facts import ForwardFacts
 from orderone.planning.groups import group_of, width_of
 from orderone.planning.growth import Tensor, Widths
 from orderone.planning.huggingface import other_numbers
 from orderone.planning.initial import measure
-from orderone.planning.inventory import Item, inventory
-from orderone.planning.optimizers import ALGORITHMS, REST
 from orderone.planning.plan import Plan, Row, in_groups
 from orderone.planning.request import Request
 from orderone.planning.roles import FIXED, Role, roles
-from orderone.planning.sight import Sight
 from orderone.planning.structure import structural_roles
 from orderone.planning.weight_norm import scale_lengths
 from orderone.rules.factors import Factors, Growth, width_factors
 
 
-def plan(model: nn.Module, base: Base, request: Request, seen: Sight) -> Plan:
+def plan(model: nn.Module, base: Base, request: Request, seen: ForwardFacts) -> Plan:
     return _Comparison(model, base, request, seen).plan()
 
 
@@ -36,7 +36,7 @@ class _Comparison:
     model: nn.Module
     base: Base
     request: Request
-    seen: Sight
+    seen: ForwardFacts
 
     @cached_property
     def items(self) -> dict[str, Item]:
@@ -77,12 +77,12 @@ class _Comparison:
         drafts = self._drafts()
         request = self.request
         seen = self.seen
-        considerations.forward_constants(drafts, seen)
-        in_depth, depth_notes = considerations.branches(drafts, seen, request.depth)
-        score_notes = considerations.scores(drafts, seen, request.power)
-        tied, tied_notes = considerations.tied_readouts(drafts, seen, request)
-        gauge = considerations.gauge(drafts, request)
-        multipliers = considerations.together((*in_depth, *tied, *gauge))
+        adjustments.forward_constants(drafts, seen)
+        in_depth, depth_notes = adjustments.branches(drafts, seen, request.depth)
+        score_notes = adjustments.scores(drafts, seen, request.power)
+        tied, tied_notes = adjustments.tied_readouts(drafts, seen, request)
+        gauge = adjustments.gauge(drafts, request)
+        multipliers = adjustments.together((*in_depth, *tied, *gauge))
         undone = (*score_notes, *tied_notes)
         width = width_of(
             [d.tensor for d in drafts.values()], {name: d.role.role for name, d in drafts.items()}
@@ -146,9 +146,9 @@ class _Comparison:
         ):  # its outputs feel a sum over the width, of random signs
             factors = replace(factors, gradient=role.growth.fan_in**-0.5)
         if a.name == "muon":
-            torchs = optimizers.torch_muon_adjustment(
+            torchs = param_groups.torch_muon_adjustment(
                 t.item.shape
-            ) / optimizers.torch_muon_adjustment(t.base_shape)
+            ) / param_groups.torch_muon_adjustment(t.base_shape)
             factors = replace(factors, lr=factors.lr / torchs)
         return Draft(
             tensor=t,
@@ -189,8 +189,8 @@ class _Comparison:
             multiplier=d.multiplier,
             init_std=initial.rms * f.std,
             lr=self.request.lr_of(a) * f.lr,
-            weight_decay=optimizers.weight_decay(decay, f, a, self.request.decay),
-            eps=optimizers.eps(a, self.request.eps_of(a), f, d.tensor),
+            weight_decay=param_groups.weight_decay(decay, f, a, self.request.decay),
+            eps=param_groups.eps(a, self.request.eps_of(a), f, d.tensor),
             reason="; ".join(d.reasons),
             optimizer=a.name,
             uses=tuple(place.module for place in item.places),

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from torch import nn
 from torch.optim import Optimizer
 
-from orderone.planning.commit import is_applied
+from orderone.planning.apply import is_applied
 from orderone.planning.initial import Initial
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from typing import Any
 from orderone import rules
 from orderone.core.errors import one_of
 from orderone.core.exact import HALF, ONE, exact
-from orderone.planning.optimizers import REST, Algorithm, Eps, class_name
+from orderone.optimizers.table import REST, Algorithm, Eps, class_name
 from orderone.planning.plan import Settings
 from orderone.theory.exponents import MATRIX_ROLES, Parameterization, canonical, solve
 

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from fnmatch import fnmatch
 
 from orderone.core.errors import one_of
+from orderone.observe.layouts import Layout
 from orderone.planning.counterparts import stack_of
 from orderone.planning.growth import Tensor, Widths
-from orderone.planning.layouts import Layout
 from orderone.planning.names import is_table
 from orderone.rules.factors import Growth
 from orderone.theory.exponents import ROLES

@@ -9,8 +9,8 @@ side by side (queries, keys and values; gate and up).
 
 from collections.abc import Iterable, Sequence
 
+from orderone.observe.layouts import Layout
 from orderone.planning.growth import Tensor
-from orderone.planning.layouts import Layout
 from orderone.planning.names import is_head, is_positional
 from orderone.planning.names import packed as number_packed
 

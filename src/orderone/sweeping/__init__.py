@@ -2,12 +2,12 @@
 settings carry over."""
 
 from orderone.sweeping.result import Interrupted, Sweep
-from orderone.sweeping.schedule import schedule
 from orderone.sweeping.space import log_grid
 from orderone.sweeping.stacked import NotStackable, Stack
 from orderone.sweeping.sweep import sweep
-from orderone.sweeping.train import train
 from orderone.sweeping.transfer import Transfer
+from orderone.training.schedule import schedule
+from orderone.training.train import train
 
 __all__ = [
     "Interrupted",

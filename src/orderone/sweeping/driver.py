@@ -6,22 +6,22 @@ from pathlib import Path
 
 from torch import nn
 
-from orderone.planning.inventory import shapes_of
-from orderone.planning.optimizers import name_in_label
-from orderone.planning.seeding import seeded
-from orderone.sweeping import checkpoint as checkpoints
-from orderone.sweeping import interrupts
+from orderone.observe.inventory import shapes_of
+from orderone.optimizers.table import name_in_label
+from orderone.seeding import seeded
 from orderone.sweeping.engine import Engine, groups, units
 from orderone.sweeping.executors import Executor
 from orderone.sweeping.job import Job
 from orderone.sweeping.member import optimizer_options
-from orderone.sweeping.outcome import Outcome
 from orderone.sweeping.progress import Progress, shown
 from orderone.sweeping.pruning import Pruner
 from orderone.sweeping.result import Interrupted, Sweep
 from orderone.sweeping.samplers import Results, Sampler
 from orderone.sweeping.store import Store
 from orderone.sweeping.trial import Trial
+from orderone.training import checkpoint as checkpoints
+from orderone.training import interrupts
+from orderone.training.outcome import Outcome
 
 
 @dataclass

@@ -4,11 +4,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from orderone.sweeping.alone import Report, describe, run_alone
 from orderone.sweeping.job import Job
-from orderone.sweeping.outcome import Outcome
-from orderone.sweeping.stacked.errors import NotStackable
+from orderone.sweeping.sequential import Report, describe, run_alone
 from orderone.sweeping.trial import Trial
+from orderone.training.outcome import Outcome
+from orderone.training.stacked.errors import NotStackable
 
 
 @dataclass(frozen=True)

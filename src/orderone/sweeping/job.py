@@ -10,17 +10,18 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from orderone.measure.batches import Loss
+from orderone.core.canonical import digest
+from orderone.observe.batches import Loss
+from orderone.observe.inventory import shapes_of
 from orderone.planning import Plan, plan
 from orderone.planning.build import Family, family
-from orderone.planning.inventory import shapes_of
-from orderone.planning.seeding import seeded
-from orderone.sweeping.fingerprint import identity
+from orderone.seeding import seeded
 from orderone.sweeping.member import Member, optimizer_options
 from orderone.sweeping.same_tensors import SameTensors
-from orderone.sweeping.schedule import Factor, schedule
-from orderone.sweeping.source import Source
-from orderone.sweeping.trial import SIZES, Trial, digest
+from orderone.sweeping.trial import SIZES, Trial
+from orderone.training.fingerprint import identity
+from orderone.training.schedule import Factor, schedule
+from orderone.training.source import Source
 
 FORMAT = 1  # of the meaning of a trial: another number makes all trials new ones
 BASE_SEED = 0

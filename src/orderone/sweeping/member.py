@@ -6,8 +6,9 @@ from typing import Any
 from torch import nn
 from torch.optim import Optimizer
 
+from orderone.optimizers.table import CLASSES, default_of
 from orderone.planning import Plan
-from orderone.planning.optimizers import CLASSES, default_of, fused_options
+from orderone.planning.param_groups import fused_options
 
 BETAS = ("adam", "adamw", "lion")
 MOMENTUM = ("sgd", "muon")

@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from math import inf, isfinite
 from typing import Any
 
-from orderone.sweeping.outcome import Outcome
 from orderone.sweeping.trial import Trial
+from orderone.training.outcome import Outcome
 
 _EVERY = 0.1  # seconds between drawings
 

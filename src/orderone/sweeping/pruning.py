@@ -11,12 +11,13 @@ from collections.abc import Mapping
 from math import isfinite
 from typing import Any, Protocol, runtime_checkable
 
+from orderone.core.canonical import canonical
 from orderone.core.errors import one_of
 from orderone.core.optional import need
 from orderone.sweeping.job import Job
-from orderone.sweeping.outcome import Outcome, recent_loss
 from orderone.sweeping.space import Space
-from orderone.sweeping.trial import Trial, canonical
+from orderone.sweeping.trial import Trial
+from orderone.training.outcome import Outcome, recent_loss
 
 NAMES = ("median", "halving")
 RUNGS = (8, 4, 2)  # parts of the steps

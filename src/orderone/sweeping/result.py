@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from orderone.sweeping.job import Job
 from orderone.sweeping.kept_jobs import chosen, read_jobs
-from orderone.sweeping.outcome import Outcome
 from orderone.sweeping.store import read_store
 from orderone.sweeping.trial import KNOWN, Trial
+from orderone.training.outcome import Outcome
 
 if TYPE_CHECKING:
     import pandas

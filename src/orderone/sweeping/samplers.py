@@ -10,13 +10,14 @@ from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
+from orderone.core.canonical import canonical
 from orderone.core.errors import one_of
 from orderone.core.exact import count
 from orderone.core.optional import need
 from orderone.sweeping.job import Job
-from orderone.sweeping.outcome import Outcome
 from orderone.sweeping.space import LogGrid, Point, Space
-from orderone.sweeping.trial import Scalar, Trial, canonical
+from orderone.sweeping.trial import Scalar, Trial
+from orderone.training.outcome import Outcome
 
 NAMES = ("grid", "random", "tpe", "cmaes")
 BATCH = 8  # points that are asked for at a time

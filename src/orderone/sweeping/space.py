@@ -20,7 +20,7 @@ from orderone.core.errors import one_of
 from orderone.core.exact import count
 from orderone.core.given import Count, Number
 from orderone.core.reals import real
-from orderone.planning.optimizers import algorithm
+from orderone.optimizers.table import algorithm
 from orderone.sweeping.trial import CHOICES, SEEDS, SIZES, TUNED, Scalar
 from orderone.theory.exponents import Parameterization
 

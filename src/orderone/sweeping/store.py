@@ -18,8 +18,9 @@ from typing import IO, Any
 
 import numpy as np
 
-from orderone.sweeping.outcome import Outcome
-from orderone.sweeping.trial import Trial, canonical
+from orderone.core.canonical import canonical
+from orderone.sweeping.trial import Trial
+from orderone.training.outcome import Outcome
 
 APPLICATION = 0x6F726431  # "ord1": what `file` and we know the file by
 VERSION = 1

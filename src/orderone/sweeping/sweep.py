@@ -19,10 +19,10 @@ from orderone.sweeping.job import Job, check_build
 from orderone.sweeping.pruning import read_pruner
 from orderone.sweeping.result import Sweep
 from orderone.sweeping.samplers import read_sampler
-from orderone.sweeping.source import read_source
 from orderone.sweeping.space import Space, read_space
 from orderone.sweeping.store import Store
 from orderone.sweeping.trial import SIZES, TUNED
+from orderone.training.source import read_source
 
 PRECISIONS = ("float32", "bfloat16", "float64")
 _TRIALS_OWN = {"model", "base", "rule", "optimizer", "C", "Lambda", *TUNED}

@@ -18,8 +18,8 @@ import numpy as np
 from torch import nn
 from torch.optim import Optimizer
 
+from orderone.optimizers.table import name_in_label
 from orderone.planning import Plan, plan
-from orderone.planning.optimizers import name_in_label
 from orderone.sweeping.drift import MOVES, TRANSFERS, Drift
 from orderone.sweeping.optimum import ABOVE, INSIDE, Optimum
 

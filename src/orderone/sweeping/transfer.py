@@ -14,8 +14,8 @@ from torch.optim import Optimizer
 from orderone.core.exact import count
 from orderone.core.given import Number
 from orderone.core.reals import real
+from orderone.optimizers.table import name_in_label
 from orderone.planning import Plan
-from orderone.planning.optimizers import name_in_label
 from orderone.sweeping.curves import Curves, read_curves
 from orderone.sweeping.drift import MOVES, TRANSFERS, UNKNOWN, Drift, judge, predicted_drift
 from orderone.sweeping.job import call_build

@@ -5,12 +5,12 @@
 Canonical: sorted keys, no spaces, floats by their shortest repr, which tells any two of them apart.
 """
 
-import hashlib
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, TypeAlias
+
+from orderone.core.canonical import canonical, digest
 
 Scalar: TypeAlias = int | float | str | bool | None
 
@@ -20,18 +20,6 @@ TUNED = ("lr", "weight_decay", "beta1", "beta2", "momentum", "eps", "init_scale"
 CHOICES = ("rule", "optimizer")
 SEEDS = ("seed", "data_seed")
 KNOWN = (*SIZES, *CHOICES, *TUNED, *SEEDS)
-
-
-def canonical(value: Any) -> str:
-    """JSON that is the same for the same value; a ValueError for NaN and infinity, which JSON has
-    not."""
-    return json.dumps(
-        value, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False
-    )
-
-
-def digest(value: Any) -> str:
-    return hashlib.sha256(canonical(value).encode()).hexdigest()
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,8 @@ from typing import Any, Protocol, runtime_checkable
 
 from orderone.core.errors import one_of
 from orderone.core.exact import count
-from orderone.sweeping.alone import Report
 from orderone.sweeping.engine import Engine
+from orderone.sweeping.sequential import Report
 from orderone.sweeping.trial import Trial
 
 NAMES = ("here", "processes", "ray")

@@ -2,11 +2,11 @@
 
 from collections.abc import Iterator, Sequence
 
-from orderone.sweeping import interrupts
-from orderone.sweeping.alone import Report
 from orderone.sweeping.engine import Engine
-from orderone.sweeping.outcome import Outcome
+from orderone.sweeping.sequential import Report
 from orderone.sweeping.trial import Trial
+from orderone.training import interrupts
+from orderone.training.outcome import Outcome
 
 
 class Here:

@@ -13,13 +13,13 @@ from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
-from orderone.sweeping import interrupts
-from orderone.sweeping.alone import Report
 from orderone.sweeping.engine import Engine
 from orderone.sweeping.executors.parcel import wrapped
-from orderone.sweeping.outcome import Outcome
-from orderone.sweeping.stacked.errors import NotStackable
+from orderone.sweeping.sequential import Report
 from orderone.sweeping.trial import Trial
+from orderone.training import interrupts
+from orderone.training.outcome import Outcome
+from orderone.training.stacked.errors import NotStackable
 
 TRIES = 2  # of a trial whose worker dies
 GRACE = 30.0  # seconds for workers to save what they have

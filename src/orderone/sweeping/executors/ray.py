@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from orderone.core.optional import need
-from orderone.sweeping import interrupts
-from orderone.sweeping.alone import Report, describe
 from orderone.sweeping.engine import Engine
 from orderone.sweeping.executors.parcel import unwrapped, wrapped
-from orderone.sweeping.outcome import Outcome
-from orderone.sweeping.stacked.errors import NotStackable
+from orderone.sweeping.sequential import Report, describe
 from orderone.sweeping.trial import Trial
+from orderone.training import interrupts
+from orderone.training.outcome import Outcome
+from orderone.training.stacked.errors import NotStackable
 
 RETRIES = 3
 _POLL = 0.5

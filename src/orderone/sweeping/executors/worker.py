@@ -25,8 +25,8 @@ def _serve(pipe: Connection, setup: Mapping[str, Any]) -> None:
     sys.path[:] = setup["path"]
     import torch
 
-    from orderone.sweeping import interrupts
     from orderone.sweeping.executors.parcel import unwrapped
+    from orderone.training import interrupts
 
     torch.set_num_threads(setup["threads"])
     try:

@@ -5,11 +5,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
 from orderone.sweeping.job import Job
-from orderone.sweeping.source import moved
-from orderone.sweeping.stacked.errors import NotStackable
+from orderone.torch_compat import tree_flatten, tree_map, tree_unflatten
+from orderone.training.source import moved
+from orderone.training.stacked.errors import NotStackable
 
 
 def stacked_batches(job: Job, step: int, seeds: Sequence[int]) -> list[Any]:

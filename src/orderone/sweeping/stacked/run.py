@@ -5,14 +5,14 @@ from pathlib import Path
 
 import torch
 
-from orderone.sweeping.alone import Report
 from orderone.sweeping.job import Job
-from orderone.sweeping.outcome import Outcome
+from orderone.sweeping.sequential import Report
 from orderone.sweeping.stacked.capacity import capacity
 from orderone.sweeping.stacked.feed import stacked_batches
 from orderone.sweeping.stacked.training import StackedTraining, make_stack
 from orderone.sweeping.stacked.unfinished import unfinished
 from orderone.sweeping.trial import Trial
+from orderone.training.outcome import Outcome
 
 
 def run_stacked(

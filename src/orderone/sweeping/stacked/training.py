@@ -14,19 +14,19 @@ from typing import Any
 import numpy as np
 import torch
 
-from orderone.planning.seeding import seeded
-from orderone.sweeping import interrupts
-from orderone.sweeping.alone import Report
+from orderone.seeding import seeded
 from orderone.sweeping.job import Job
 from orderone.sweeping.member import Member
-from orderone.sweeping.outcome import Outcome, final_loss, recent_loss
-from orderone.sweeping.source import moved
-from orderone.sweeping.stacked.errors import NotCapturable
+from orderone.sweeping.sequential import Report
 from orderone.sweeping.stacked.feed import stacked_batches
-from orderone.sweeping.stacked.graph import CapturedStep
-from orderone.sweeping.stacked.stack import Stack
 from orderone.sweeping.stacked.unfinished import restore, save
 from orderone.sweeping.trial import Trial
+from orderone.training import interrupts
+from orderone.training.outcome import Outcome, final_loss, recent_loss
+from orderone.training.source import moved
+from orderone.training.stacked.errors import NotCapturable
+from orderone.training.stacked.graph import CapturedStep
+from orderone.training.stacked.stack import Stack
 
 WORTH_CAPTURING = 50  # steps: a capture costs as much as a few
 GONE = 1 / 4  # of a captured stack, before it is captured again without them

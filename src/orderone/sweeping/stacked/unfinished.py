@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from orderone.sweeping import checkpoint as checkpoints
-from orderone.sweeping.trial import Trial, digest
+from orderone.core.canonical import digest
+from orderone.sweeping.trial import Trial
+from orderone.training import checkpoint as checkpoints
 
 if TYPE_CHECKING:
     from orderone.sweeping.stacked.training import StackedTraining

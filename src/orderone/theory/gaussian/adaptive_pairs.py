@@ -75,16 +75,10 @@ def _average(
     two = float(np.sqrt(q2))
     if one == 0 or gap in (0, 2):
         ratio = (1 - gap) * two / one if one else 1.0
+        joint_kinks = np.concatenate([kinks, kinks / (ratio or 1.0)])
         if one:
-
-            def product(x):
-                return f(x) * g(ratio * x)
-        else:
-
-            def product(y):
-                return f(0 * y) * g(y)
-
-        return expect_at(product, one or two, np.concatenate([kinks, kinks / (ratio or 1.0)]))
+            return expect_at(lambda x: f(x) * g(ratio * x), one, joint_kinks)
+        return expect_at(lambda y: f(0 * y) * g(y), two, joint_kinks)
     if two == 0:
         return expect_at(lambda x: f(x) * g(0 * x), one, kinks)
     alone = [expect_at(h, root, kinks) for h, root in ((f, one), (g, two))]

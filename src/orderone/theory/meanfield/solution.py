@@ -19,9 +19,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from orderone.theory.activations import Activation
-from orderone.theory.meanfield.afar import LIMIT, from_afar, longest
 from orderone.theory.meanfield.correlations import fixed_gap
-from orderone.theory.meanfield.far_pairs import at_any_length
+from orderone.theory.meanfield.large_q_limit import LIMIT, from_afar, longest
+from orderone.theory.meanfield.large_q_pairs import at_any_length
 from orderone.theory.meanfield.lengths import fixed_length
 
 TINY = 1e-30  # a length that stands for the limit 0

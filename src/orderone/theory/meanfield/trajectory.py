@@ -18,7 +18,7 @@ import numpy as np
 
 from orderone.core.shapes import Array
 from orderone.theory.activations import Activation
-from orderone.theory.meanfield.afar import from_afar, longest
+from orderone.theory.meanfield.large_q_limit import from_afar, longest
 
 LONGEST = 1e300  # longer signals are reported as infinite
 

@@ -1,0 +1,226 @@
+"""The one file that changes a model: it rescales initial values, and installs the multipliers as
+hooks.
+
+Values are rescaled, not drawn anew: the model keeps its own distribution and its own seed, and a
+tensor whose size is right is not touched, so that at base size every bit stays. Only memory that
+was never written (a model built on the meta device and moved by `to_empty`) is drawn here.
+"""
+
+import math
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+from weakref import WeakSet
+
+import torch
+from torch import Tensor, nn
+
+from orderone.observe.inventory import modules_by_name
+from orderone.planning.initial import Initial, measure
+
+if TYPE_CHECKING:
+    from orderone.planning.plan import Multiplier, Plan, Row
+
+# a tensor whose size changed by this much since it was planned is not the one that was planned
+DRIFT = 1.5
+_APPLIED: WeakSet[nn.Module] = WeakSet()
+
+
+def sizes_now(tensors: Mapping[str, Tensor]) -> dict[str, Initial | None]:
+    """The sizes of tensors when they are planned; None on the meta device."""
+    return {name: None if tensor.is_meta else measure(tensor) for name, tensor in tensors.items()}
+
+
+def apply(plan: "Plan", model: nn.Module, fresh: bool) -> None:
+    if plan.applied and not fresh:
+        raise RuntimeError(
+            "this plan has been applied already, and applying it again would scale twice. A"
+            " checkpoint keeps its scale: load it and go on with plan.attach(model).optimizer()."
+            " For new weights, say plan.apply(fresh=True)"
+        )
+    if model in _APPLIED and not (fresh and plan.applied):
+        raise RuntimeError(
+            "a plan has been applied to this model already; build a new model for a new plan"
+        )
+    tensors = plan.tensors()
+    on_meta = [name for name, tensor in tensors.items() if tensor.is_meta]
+    if on_meta:
+        raise RuntimeError(
+            f"{on_meta[0]} is on the meta device and has no memory; call model.to_empty(device=...)"
+            " first"
+        )
+    missing = _missing(plan, model)
+    now = {name: measure(tensor) for name, tensor in tensors.items()}
+    blank = _blank(plan, tensors, now)
+    if not fresh:
+        for row in plan.rows:
+            if row.name not in blank and row.trained:
+                _must_be_initial(row, now[row.name], plan.planned.get(row.name))
+    resized = {module for row in plan.rows if row.shape != row.base_shape for module in row.uses}
+    with torch.no_grad():
+        for row in plan.rows:
+            if row.name in blank:
+                _draw(row, tensors[row.name])
+            elif _to_be_scaled(row, resized):
+                _rescale(row, tensors[row.name], now[row.name])
+    _install(missing)
+    _APPLIED.add(model)
+
+
+def is_applied(model: nn.Module) -> bool:
+    return model in _APPLIED
+
+
+def _rescale(row: "Row", tensor: Tensor, now: Initial) -> None:
+    if now.rms == 0 or row.init_std == 0:
+        return
+    scale = row.init_std / now.rms
+    if scale != 1:
+        tensor.mul_(scale)
+
+
+def _to_be_scaled(row: "Row", resized: set[str]) -> bool:
+    """A tensor of the base's shape and with factor 1 is the base's tensor: not even noise of the
+    measurement gets in. But torch draws a bias by the fan-in of its module, and GPT-2 some matrices
+    by the depth, and these may have grown."""
+    if not row.trained:
+        return False
+    by_fan_in = row.name.endswith("bias") and not resized.isdisjoint(row.uses)
+    return row.shape != row.base_shape or row.factors.std != 1 or row.depth != 1 or by_fan_in
+
+
+def _blank(plan: "Plan", tensors: Mapping[str, Tensor], now: Mapping[str, Initial]) -> set[str]:
+    """Never written: planned without memory, and no in-place operation since. All of them or none:
+    freed memory that is given out again looks written here and there; assigned values, which leave
+    no trace either, look so everywhere."""
+    untouched = [
+        row
+        for row in plan.rows
+        if plan.planned.get(row.name, now[row.name]) is None and tensors[row.name]._version == 0
+    ]
+    if all(_looks_written(row, now[row.name]) for row in untouched):
+        return set()
+    return {row.name for row in untouched}
+
+
+def _looks_written(row: "Row", now: Initial) -> bool:
+    if row.init_std == 0:
+        return now.rms < 1e3
+    random = row.constant is not None or now.constant is None
+    return random and row.init_std / 1e3 < now.rms < row.init_std * 1e3
+
+
+def _draw(row: "Row", tensor: Tensor) -> None:
+    if row.constant is not None:
+        tensor.fill_(row.constant)
+    elif hasattr(tensor, "device_mesh"):
+        _draw_spread(row, tensor)
+    else:
+        tensor.normal_(std=row.init_std)
+
+
+def _draw_spread(row: "Row", tensor: Any) -> None:
+    """On a mesh of CPUs, processes with the same seed would draw the same shard: draw the whole,
+    and take a part."""
+    from torch.distributed.tensor import distribute_tensor
+
+    if tensor.device_mesh.device_type != "cpu":
+        tensor.normal_(std=row.init_std)
+        return
+    whole = torch.empty(row.shape, dtype=tensor.dtype).normal_(std=row.init_std)
+    tensor.copy_(distribute_tensor(whole, tensor.device_mesh, tensor.placements))
+
+
+def _must_be_initial(row: "Row", now: Initial, planned: Initial | None) -> None:
+    if planned is not None and not math.isfinite(now.rms):
+        raise RuntimeError(
+            f"{row.name} is not finite: its initialization is broken, and no scale would mend it"
+        )
+    trained = row.constant is not None and now.constant is None
+    drifted = planned is not None and not planned.rms / DRIFT <= now.rms <= planned.rms * DRIFT
+    if trained or drifted:
+        if trained:
+            seen = "varies, though it starts as a constant"
+        else:
+            seen = "has another size than when it was planned"
+        raise RuntimeError(
+            f"{row.name} {seen}: these weights look trained or loaded, and `apply` would rescale"
+            " them. A checkpoint keeps its scale: load it after `apply`, or use plan.attach(model)"
+            " without `apply`. If they are a new initialization, say plan.apply(fresh=True)"
+        )
+
+
+@dataclass(frozen=True)
+class _Scale:
+    """A hook that can be copied and pickled with its module."""
+
+    value: float
+
+
+class _Input(_Scale):
+    def __call__(self, module: nn.Module, inputs: tuple, named: dict):
+        if inputs:
+            return (inputs[0] * self.value, *inputs[1:]), named
+        (name, first), *rest = named.items()
+        return inputs, {name: first * self.value, **dict(rest)}
+
+
+class _Output(_Scale):
+    def __call__(self, module: nn.Module, inputs: tuple, output: Tensor) -> Tensor:
+        return output * self.value
+
+
+def install(plan: "Plan", model: nn.Module) -> None:
+    _install(_missing(plan, model))
+
+
+def remove(plan: "Plan", model: nn.Module) -> None:
+    modules = modules_by_name(model)
+    for multiplier in plan.multipliers:
+        hooks = _hooks(modules[multiplier.module], multiplier)
+        for key in [key for key, hook in hooks.items() if isinstance(hook, _Scale)]:
+            modules[multiplier.module]._forward_pre_hooks_with_kwargs.pop(key, None)
+            del hooks[key]
+    _recompile(plan.multipliers)
+
+
+def _missing(plan: "Plan", model: nn.Module) -> "list[tuple[nn.Module, Multiplier]]":
+    """Multipliers that are not there yet: a deep copy brings its hooks."""
+    modules = modules_by_name(model)
+    missing = []
+    for multiplier in plan.multipliers:
+        there = [
+            h
+            for h in _hooks(modules[multiplier.module], multiplier).values()
+            if isinstance(h, _Scale)
+        ]
+        if any(hook.value != multiplier.value for hook in there):
+            raise RuntimeError(
+                f"{multiplier.module} has a multiplier of another plan already; build a new model"
+                " for a new plan"
+            )
+        if not there:
+            missing.append((modules[multiplier.module], multiplier))
+    return missing
+
+
+def _hooks(module: nn.Module, multiplier: "Multiplier"):
+    if multiplier.side == "input":
+        return module._forward_pre_hooks
+    return module._forward_hooks
+
+
+def _install(missing: "list[tuple[nn.Module, Multiplier]]") -> None:
+    for module, multiplier in missing:
+        if multiplier.side == "input":
+            module.register_forward_pre_hook(_Input(multiplier.value), with_kwargs=True)
+        else:
+            module.register_forward_hook(_Output(multiplier.value))
+    _recompile(missing)
+
+
+def _recompile(changed: "Sequence") -> None:
+    """Code that torch.compile made before does not look for new hooks."""
+    if changed and "torch._dynamo" in sys.modules:
+        torch.compiler.reset()

@@ -1,0 +1,1 @@
+"""Training: loop, schedule, checkpoints, data sources, logging; `stacked` trains many members."""

@@ -1,0 +1,57 @@
+"""Constants that a forward pass brings from the CPU to the GPU, kept there for CUDA graphs.
+
+    self.limit.to(x.device), torch.tensor(0.5, device=x.device)
+
+While a graph is captured, nothing can be copied from ordinary CPU memory. So the steps that warm up
+for a capture leave a copy of every such constant on the GPU, by its value, and the captured step
+copies that one.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._C import _functorch  # type: ignore[attr-defined]
+
+from orderone.torch_compat import tree_leaves
+
+LARGEST = 4096  # numbers: larger tensors are data
+FACTORIES = (torch.tensor, torch.as_tensor)
+MOVES = (Tensor.to, Tensor.cuda)
+
+
+class Constants:
+    def __init__(self) -> None:
+        self._on_gpu: dict[str, Tensor] = {}
+
+    def call(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        """Return `func(*args, **kwargs)`; in a capture, from the copy on the GPU if there is
+        one."""
+        source, *options = args
+        value = source.tolist() if isinstance(source, Tensor) else source
+        key = (
+            f"{func.__name__} {value!r} {options} {sorted(kwargs.items())}"
+            f" {getattr(source, 'dtype', '')}"
+        )
+        capturing = torch.cuda.is_current_stream_capturing()
+        if capturing and key in self._on_gpu:
+            return self._on_gpu[key].clone()
+        result = func(*args, **kwargs)
+        if isinstance(result, Tensor) and result.is_cuda and not capturing:
+            self._on_gpu[key] = result.detach().clone()
+        return result
+
+
+def is_constant(func: Any, args: tuple[Any, ...]) -> bool:
+    """Return whether `func` makes or moves a small tensor of which the CPU knows the values."""
+    if func in FACTORIES:
+        leaves = tree_leaves(args[0]) if args else [None]
+        return len(leaves) <= LARGEST and all(isinstance(x, (bool, int, float)) for x in leaves)
+    if (
+        func not in MOVES
+        or _functorch.is_functorch_wrapped_tensor(args[0])
+        or args[0].requires_grad
+    ):
+        return False
+    return args[0].device.type == "cpu" and args[0].numel() <= LARGEST

@@ -1,0 +1,62 @@
+"""A training step captured once as a CUDA graph, and replayed: small members spend their time
+waiting for launches.
+
+A graph reads and writes the memory it was captured with: batches are copied to where the first one
+lay. What the step changes (parameters, states, the count of steps) lives in tensors, so a replay
+goes on from there.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from orderone.torch_compat import tree_leaves, tree_map
+from orderone.training.stacked.alike import description
+from orderone.training.stacked.errors import NotCapturable, NotStackable
+from orderone.training.stacked.stack import Stack
+
+WARM_UPS = 3  # allocators, autotuning and compilation settle before a capture
+
+
+class CapturedStep:
+    """Called like `Stack.step`. The tensor it returns is overwritten by the next call."""
+
+    def __init__(self, stack: Stack, *batches: Any):
+        self.stack = stack
+        self.batches = tree_map(lambda x: x.clone() if isinstance(x, Tensor) else x, batches)
+        before = {name: x.detach().clone() for name, x in stack.state().items()}
+        seen = description(stack.program.model)
+        aside = torch.cuda.Stream()
+        aside.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(aside):
+            for _ in range(WARM_UPS):
+                stack.step(*self.batches)
+        torch.cuda.current_stream().wait_stream(aside)
+        if description(stack.program.model) != seen:
+            stack.load(before)
+            raise NotCapturable(
+                "the forward pass changes attributes of the model, which a graph would not see"
+            )
+        self.graph = torch.cuda.CUDAGraph()
+        # on its own stream: graphs captured on one share scratch memory of cuBLAS, and could not be
+        # replayed side by side
+        try:
+            with torch.cuda.graph(self.graph, stream=aside):
+                self.losses = stack.step(*self.batches)
+        except (
+            RuntimeError,
+            NotStackable,
+        ) as error:  # the same step has just worked three times without a graph
+            raise NotCapturable(f"a CUDA graph cannot hold this step: {error}") from error
+        finally:
+            stack.load(before)
+
+    def __call__(self, *batches: Any, factor: float | None = None) -> Tensor:
+        for here, given in zip(tree_leaves(self.batches), tree_leaves(batches), strict=True):
+            if isinstance(here, Tensor):
+                here.copy_(given, non_blocking=True)
+        if factor is not None:
+            self.stack.optimizer.factor.fill_(factor)
+        self.graph.replay()
+        return self.losses

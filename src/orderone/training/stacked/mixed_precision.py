@@ -1,0 +1,164 @@
+"""Autocast inside vmap, with the casts that it makes outside.
+
+Autocast casts the inputs of an operation when the operation is called. vmap takes many operations
+apart before autocast sees them (convolution, softmax, layer norm, most losses), so that the parts
+are cast in another way, or not at all. A stack would then compute in other precisions than a
+single network.
+
+Here torch is asked what it does: the first time that an operation meets inputs of certain dtypes,
+copies of the first member's inputs are run outside vmap, as they are, all in float32, and all in
+the precision of autocast:
+
+    float32 inputs give results in the precision of autocast    it casts down
+    inputs in the precision of autocast give float32 results    it casts up
+    neither                                                     it casts nothing
+
+From then on, the inputs are cast so, vmap runs the operation with autocast switched off, and the
+results get the precision that they had for the first member.
+"""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from types import FunctionType
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack as outside_vmap
+
+from orderone.torch_compat import tree_leaves, tree_map
+
+if TYPE_CHECKING:
+    from orderone.training.stacked.vmap_overrides import FastPaths
+
+DEVICES = ("cpu", "cuda")
+
+
+@dataclass(frozen=True)
+class Casts:
+    """Casts that autocast makes for one operation and inputs of certain dtypes."""
+
+    inputs: torch.dtype | None  # None: they stay as they are
+    results: torch.dtype | None  # None: they have no precision, or several
+
+
+_known: dict[tuple[Any, ...], Casts] = {}
+
+
+def call(mode: "FastPaths", func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    """Return `func(*args, **kwargs)` for all members, with the casts that autocast makes for
+    one."""
+    if not any(torch.is_autocast_enabled(device) for device in DEVICES):
+        return func(*args, **kwargs)
+    leaves = tree_leaves((args, kwargs))
+    tensors = [x for x in leaves if isinstance(x, Tensor)]
+    if not mode.known(*tensors):
+        return func(*args, **kwargs)
+    device = tensors[0].device.type
+    if not torch.is_autocast_enabled(device) or not _can_be_repeated(func):
+        return func(*args, **kwargs)
+    dtypes = tuple(
+        x.dtype if isinstance(x, Tensor) else x
+        for x in leaves
+        if isinstance(x, (Tensor, torch.dtype))
+    )
+    key = (func, device, torch.get_autocast_dtype(device), dtypes)
+    if key not in _known:
+        try:
+            _known[key] = _ask(mode, func, args, kwargs, device)
+        except (
+            RuntimeError,
+            TypeError,
+            ValueError,
+            IndexError,
+        ):  # what is wrong is said where all members are run
+            return func(*args, **kwargs)
+    casts = _known[key]
+    if casts.inputs is not None:
+        args, kwargs = _cast((args, dict(kwargs)), casts.inputs)
+    with _without_autocast(device):
+        results = func(*args, **kwargs)
+    if casts.results is None:
+        return results
+    return _cast(results, casts.results)
+
+
+@torch.no_grad()
+def _ask(
+    mode: "FastPaths", func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], device: str
+) -> Casts:
+    """Run `func` for the first member outside vmap, and return what autocast does."""
+    low = torch.get_autocast_dtype(device)
+    with outside_vmap():
+        first = tree_map(
+            lambda x: mode.stacked(x)[0] if isinstance(x, Tensor) else x, (args, dict(kwargs))
+        )
+        found = {x.dtype for x in tree_leaves(_run(func, first)) if _is_cast(x)}
+        results = found.pop() if len(found) == 1 else None
+        if _precisions_of(func, first, torch.float32) == {low}:
+            return Casts(low, results)
+        if _precisions_of(func, first, low) == {torch.float32}:
+            return Casts(torch.float32, results)
+    given = {x.dtype for x in tree_leaves(first) if _is_cast(x)}
+    # kernels that take two precisions, such as norms with float32 weights, compute in the larger
+    # one
+    return Casts(torch.float32 if len(given) > 1 else None, results)
+
+
+def _run(func: Any, inputs: tuple[tuple[Any, ...], dict[str, Any]]) -> Any:
+    """Call `func` with copies of its inputs: some operations write into them, such as batch norm
+    into its statistics."""
+    args, kwargs = tree_map(lambda x: x.clone() if isinstance(x, Tensor) else x, inputs)
+    return func(*args, **kwargs)
+
+
+def _precisions_of(func: Any, inputs: Any, dtype: torch.dtype) -> set[torch.dtype]:
+    """Return the precisions of the results for inputs of `dtype`; that of complex numbers is the
+    one of their parts."""
+    try:
+        results = tree_leaves(_run(func, _cast(inputs, dtype)))
+    except RuntimeError:  # there is no kernel for these inputs
+        return set()
+    dtypes = {x.dtype for x in results if isinstance(x, Tensor)}
+    return {found.to_real() for found in dtypes if found.is_floating_point or found.is_complex}
+
+
+def _cast(tree: Any, dtype: torch.dtype) -> Any:
+    return tree_map(lambda x: x.to(dtype) if _is_cast(x) else x, tree)
+
+
+def _is_cast(x: Any) -> bool:
+    """Return whether autocast casts it: it leaves double precision alone."""
+    return isinstance(x, Tensor) and x.is_floating_point() and x.dtype != torch.float64
+
+
+@contextmanager
+def _without_autocast(device: str) -> Iterator[None]:
+    torch.set_autocast_enabled(device, False)
+    try:
+        yield
+    finally:
+        torch.set_autocast_enabled(device, True)
+
+
+@cache
+def _can_be_repeated(func: Any) -> bool:
+    """Return whether `func` is an operation of torch that draws nothing and changes nothing."""
+    name = getattr(func, "__name__", "")
+    in_place = name.endswith("_") and not name.endswith("__")
+    packet = getattr(torch.ops.aten, name.strip("_"), None)
+    if packet is None or in_place or isinstance(func, FunctionType):
+        return False
+    overloads = [getattr(packet, overload) for overload in packet.overloads()]
+    return not any(_draws_or_changes(overload) for overload in overloads)
+
+
+def _draws_or_changes(overload: torch._ops.OpOverload) -> bool:
+    if torch.Tag.nondeterministic_seeded in overload.tags:
+        return True
+    arguments = overload._schema.arguments
+    return any(
+        a.alias_info is not None and a.alias_info.is_write and not a.is_out for a in arguments
+    )

@@ -1,0 +1,156 @@
+"""K models of one shape as one: their tensors stacked, one forward and backward pass, one update,
+for all of them.
+
+    loss_k(theta_k, batch_k), k = 1..K:     d/d theta_k  sum_j loss_j = d loss_k / d theta_k
+
+So the gradient of the sum is the gradient of each, and a member that diverges spoils nobody else's.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from orderone.observe.batches import Loss
+from orderone.training.stacked.alike import must_be_alike, stack_tensors
+from orderone.training.stacked.optimizer import StackedOptimizer
+from orderone.training.stacked.program import Program
+from orderone.training.stacked.updates.base import member_norm
+
+STEPS = "optimizer:t"  # of each tensor, and not of members
+
+
+class Stack:
+    """`step(batch)` trains all members; the leaves of a batch have a leading axis of members.
+
+    Args:
+        models: Initialised, of one structure.
+        optimizers: Of torch (or of a plan), one for each model. Only their settings are read.
+        loss: As in `coord_check`.
+        device: Where to train; by default where the first model is.
+        precision: torch.bfloat16 for mixed precision; None computes in the precision of the
+        tensors. clip: Largest norm of a member's gradient. compile: Make one kernel of each update.
+    """
+
+    def __init__(
+        self,
+        models: Sequence[nn.Module],
+        optimizers: Sequence[Optimizer],
+        *,
+        loss: Loss | None = None,
+        device: Any = None,
+        precision: torch.dtype | None = None,
+        clip: float | None = None,
+        compile: bool = False,
+    ):
+        must_be_alike(models)
+        if device is None:
+            device = next(models[0].parameters()).device
+        else:
+            device = torch.device(device)
+        self.parameters, self.buffers = stack_tensors(models, device)
+        names = [{p: name for name, p in model.named_parameters()} for model in models]
+        self.optimizer = StackedOptimizer(self.parameters, optimizers, names, compile)
+        self.program = Program(models[0].to(device), loss, precision)
+        self.clip = clip
+
+    def __len__(self) -> int:
+        return len(next(iter(self.parameters.values())))
+
+    @property
+    def tensors(self) -> dict[str, Tensor]:
+        return {**self.parameters, **self.buffers}
+
+    def step(self, *batches: Any, factor: float | None = None) -> Tensor:
+        """One update; with several batches, of the mean of their gradients. Returns the loss of
+        each member, (K,).
+
+        `factor` is the schedule's, for all learning rates.
+        """
+        if factor is not None:
+            self.optimizer.factor.fill_(factor)
+        self.program.model.train()
+        trained = {name: p for name, p in self.parameters.items() if p.requires_grad}
+        losses, gradients = self._gradients(batches, trained)
+        with torch.no_grad():
+            if self.clip is not None:
+                _clip(gradients.values(), self.clip)
+            self.optimizer.step(gradients)
+        return losses
+
+    def _gradients(
+        self, batches: Sequence[Any], trained: dict[str, Tensor]
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """Losses, and the gradients of what was used: torch leaves the rest alone, and so do we."""
+        total: Any = 0.0
+        sums: dict[str, Tensor] = {}
+        for batch in batches:
+            losses = self._losses(batch)
+            with self.program.explained():
+                found = torch.autograd.grad(losses.sum(), list(trained.values()), allow_unused=True)
+            for name, g in zip(trained, found, strict=True):
+                if g is not None:
+                    sums[name] = sums[name] + g if name in sums else g
+            total = total + losses.detach()
+        if len(batches) > 1:
+            sums = {name: g / len(batches) for name, g in sums.items()}
+        return total / len(batches), sums
+
+    def _losses(self, batch: Any, shared: bool = False) -> Tensor:
+        losses, replaced = self.program.losses(self.tensors, batch, shared)
+        with torch.no_grad():
+            for name, value in replaced.items():
+                self.buffers[name].copy_(value)
+        return losses
+
+    @torch.no_grad()
+    def evaluate(self, batch: Any, measure: Loss | None = None) -> Tensor:
+        """The losses on a batch that all members share, in evaluation mode, (K,); or another
+        function of outputs and targets."""
+        self.program.model.eval()
+        if measure is None:
+            return self._losses(batch, shared=True)
+        return Program(self.program.model, measure, self.program.precision).losses(
+            self.tensors, batch, shared=True
+        )[0]
+
+    # --- keeping ----------------------------------------------------------------------------------
+
+    def state(self) -> dict[str, Tensor]:
+        """All that training changes, by name, for a checkpoint."""
+        return {
+            **self.tensors,
+            **{f"optimizer:{name}": x for name, x in self.optimizer.tensors().items()},
+        }
+
+    @torch.no_grad()
+    def load(self, state: Mapping[str, Tensor], members: Sequence[int] | None = None) -> None:
+        """What `state` gave; of a larger stack, the given members of it."""
+        for name, tensor in self.state().items():
+            given = state[name]
+            tensor.copy_(given if members is None or name == STEPS else given[list(members)])
+
+    @torch.no_grad()
+    def keep(self, members: Iterable[int]) -> None:
+        """Go on with these members only."""
+        chosen = torch.tensor(list(members), device=next(iter(self.parameters.values())).device)
+        self.parameters = {
+            n: p[chosen].clone().requires_grad_(p.requires_grad) for n, p in self.parameters.items()
+        }
+        self.buffers = {n: b[chosen].clone() for n, b in self.buffers.items()}
+        self.optimizer.keep(chosen, self.parameters)
+
+    def member(self, k: int) -> dict[str, Tensor]:
+        """The tensors of one member, for `load_state_dict(..., strict=False)` of a model."""
+        return {name: tensor[k].detach().clone() for name, tensor in self.tensors.items()}
+
+
+def _clip(gradients: Iterable[Tensor], largest: float) -> None:
+    """As torch.nn.utils.clip_grad_norm_, for each member by itself."""
+    gradients = list(gradients)
+    norms = torch.stack([member_norm(g).flatten() for g in gradients])
+    scale = (largest / (torch.linalg.vector_norm(norms, dim=0) + 1e-6)).clamp(max=1.0)
+    for g in gradients:
+        g.mul_(scale.to(g.dtype).view(-1, *[1] * (g.dim() - 1)))

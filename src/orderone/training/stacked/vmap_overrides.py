@@ -1,0 +1,307 @@
+"""Batched forms of the operations that networks spend their time in, for `torch.vmap` over members.
+
+vmap can run almost everything for K members at once, but its rules for some operations are slow: a
+matrix of each member is copied for every row of the batch, and attention falls back to a loop. Here
+the member axis goes where kernels want it:
+
+    linear, addmm, matmul    (K, N, in) (K, in, out): one bmm
+    attention                (K, B, heads, T, C) -> (K B, heads, T, C): members are more batch
+    embedding                tables below each other, rows offset by the size of a table
+    cross entropy            (K N, classes), then the mean of each member
+    LSTM, GRU, RNN           one member after another (`recurrent.py`)
+
+Decisions by value are taken as `decisions.py` says. Everything else is left to vmap. The batched
+forms leave vmap: they act on the stacked tensors as ordinary torch code does. So ordinary autograd
+records them, autocast casts them as it casts a single network, and custom autograd functions need
+no rule for vmap. To leave vmap and to reach the stacked tensors, this module uses the functions
+that torch.vmap is written with; torch has no public names for them.
+"""
+
+from collections.abc import Callable, Mapping
+from functools import cache, partial
+from types import FunctionType
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._C import _functorch  # type: ignore[attr-defined]
+from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack as outside_vmap
+from torch.nn import functional
+from torch.overrides import TorchFunctionMode
+
+from orderone.torch_compat import tree_map
+from orderone.training.stacked import mixed_precision
+from orderone.training.stacked.constants import Constants, is_constant
+from orderone.training.stacked.decisions import NO_ANSWER, QUESTIONS, answer
+from orderone.training.stacked.products import rows_by_weights
+from orderone.training.stacked.recurrent import RECURRENCES, one_by_one
+
+# Modules of torch whose functions are written in Python and call its operations.
+WRITTEN_IN_PYTHON = (functional.__name__, "torch.functional", "torch._tensor")
+
+
+class FastPaths(TorchFunctionMode):
+    """Active inside the function that vmap maps. `members` is K; `constants` are kept for CUDA
+    graphs."""
+
+    def __init__(self, members: int, constants: Constants | None = None):
+        super().__init__()
+        self.members = members
+        self.constants = constants
+        self.running: list[FunctionType] = []
+
+    def __enter__(self) -> "FastPaths":
+        self.level = _functorch.current_level()
+        return super().__enter__()
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple = (), kwargs: Mapping | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if func in QUESTIONS and self.mapped(args[0]):
+            found = answer(func, self.stacked(args[0]))
+            if found is NO_ANSWER:
+                return func(*args, **kwargs)
+            return found
+        if (
+            func is Tensor.requires_grad_
+            and self.mapped(args[0])
+            and self.stacked(args[0]).requires_grad
+            and all(args[1:])
+        ):
+            return args[
+                0
+            ]  # it does already; Hugging Face says so to embeddings in front of checkpoints
+        if self.constants is not None and is_constant(func, args):
+            return self.constants.call(func, args, kwargs)
+        path = PATHS.get(func)
+        if path is not None:
+            with outside_vmap():
+                result = path(self, *args, **kwargs)
+            if result is not None:
+                return tree_map(self.wrap, result)
+        if (
+            isinstance(func, FunctionType)
+            and func.__module__ in WRITTEN_IN_PYTHON
+            and func not in self.running
+        ):
+            return self.run(func, args, kwargs)
+        return mixed_precision.call(self, func, args, kwargs)
+
+    def run(self, func: FunctionType, args: tuple, kwargs: Mapping) -> Any:
+        """Run a Python function of torch under this mode: what it calls may have a path, such as
+        attention inside multi_head_attention_forward. Some functions of torch._tensor call a method
+        that reports itself under the same name; `running` ends that circle."""
+        self.running.append(func)
+        try:
+            with self:
+                return _without_look(func)(*args, **kwargs)
+        finally:
+            self.running.pop()
+
+    def wrap(self, stacked: Tensor) -> Tensor:
+        return _functorch._add_batch_dim(stacked, 0, self.level)
+
+    def mapped(self, x: Any) -> bool:
+        return (
+            isinstance(x, Tensor)
+            and _functorch.is_batchedtensor(x)
+            and _functorch.maybe_get_level(x) == self.level
+        )
+
+    def plain(self, x: Any) -> bool:
+        """Not mapped by anybody: the same for all members."""
+        return isinstance(x, Tensor) and not _functorch.is_functorch_wrapped_tensor(x)
+
+    def known(self, *tensors: Any) -> bool:
+        """Each is ours or everybody's; a vmap inside the model is not our business."""
+        return any(map(self.mapped, tensors)) and all(
+            self.mapped(x) or self.plain(x) for x in tensors
+        )
+
+    def stacked(self, x: Tensor) -> Tensor:
+        """(K, ...): of a tensor that all members share, K views."""
+        if self.mapped(x):
+            return _functorch.get_unwrapped(x).movedim(_functorch.maybe_get_bdim(x), 0)
+        return x.expand(self.members, *x.shape)
+
+
+@cache
+def _without_look(func: FunctionType) -> FunctionType:
+    """The same function, which does not look for modes such as this one: it would find it again
+    without end."""
+    names = ("has_torch_function", "has_torch_function_unary", "has_torch_function_variadic")
+    space = func.__globals__ | dict.fromkeys(names, lambda *_: False)
+    same = FunctionType(func.__code__, space, func.__name__, func.__defaults__, func.__closure__)
+    same.__kwdefaults__ = func.__kwdefaults__
+    return same
+
+
+def _linear(
+    mode: FastPaths, input: Tensor, weight: Tensor, bias: Tensor | None = None
+) -> Tensor | None:
+    tensors = (input, weight) if bias is None else (input, weight, bias)
+    if not mode.known(*tensors) or not mode.mapped(weight) or weight.dim() != 2 or input.dim() < 1:
+        return None
+    if any(x.is_complex() for x in tensors):
+        return None
+    x = mode.stacked(input)
+    w = mode.stacked(weight)
+    rows = x.reshape(len(x), -1, x.shape[-1])
+    out = rows_by_weights(rows, w, None if bias is None else mode.stacked(bias))
+    return out.view(*x.shape[:-1], w.shape[1])
+
+
+def _addmm(
+    mode: FastPaths, input: Tensor, mat1: Tensor, mat2: Tensor, **kwargs: Any
+) -> Tensor | None:
+    if (
+        kwargs
+        or not mode.known(input, mat1, mat2)
+        or mat1.dim() != 2
+        or mat2.dim() != 2
+        or input.dim() not in (1, 2)
+    ):
+        return None
+    start = mode.stacked(input)
+    start = start.unsqueeze(1) if input.dim() == 1 else start
+    return torch.baddbmm(start, mode.stacked(mat1), mode.stacked(mat2))
+
+
+def _matmul(mode: FastPaths, input: Tensor, other: Tensor, **kwargs: Any) -> Tensor | None:
+    """Rows times a member's own matrix. Products of two activations are vmap's."""
+    if (
+        kwargs
+        or not mode.known(input, other)
+        or not mode.mapped(other)
+        or other.dim() != 2
+        or input.dim() < 2
+    ):
+        return None
+    x = mode.stacked(input)
+    w = mode.stacked(other)
+    return torch.bmm(x.reshape(len(x), -1, x.shape[-1]), w).view(*x.shape[:-1], w.shape[-1])
+
+
+def _attention(
+    mode: FastPaths,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    *,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Tensor | None:
+    if attn_mask is None:
+        tensors = (query, key, value)
+    else:
+        tensors = (query, key, value, attn_mask)
+    axes = query.dim()
+    if not mode.known(*tensors) or axes < 2 or any(x.dim() != axes for x in (key, value)):
+        return None
+    fold = (
+        (lambda x: x.flatten(0, 1)) if axes == 4 else (lambda x: x)
+    )  # members are the batch, or more of it
+    q, k, v = (fold(mode.stacked(x)) for x in (query, key, value))
+    if attn_mask is not None and (
+        mode.mapped(attn_mask) or (attn_mask.dim() == 4 and attn_mask.shape[0] != 1)
+    ):
+        missing_axes = (None,) * (axes - attn_mask.dim())
+        rows = mode.stacked(attn_mask)[(slice(None), *missing_axes)]
+        attn_mask = fold(rows.expand(-1, query.shape[0], *rows.shape[2:]))
+    options: dict[str, Any] = {"scale": scale} | ({"enable_gqa": True} if enable_gqa else {})
+    out = functional.scaled_dot_product_attention(
+        q, k, v, attn_mask, dropout_p, is_causal, **options
+    )
+    if axes == 4:
+        return out.unflatten(0, (mode.members, query.shape[0]))
+    return out
+
+
+def _embedding(
+    mode: FastPaths,
+    input: Tensor,
+    weight: Tensor,
+    padding_idx: int | None = None,
+    max_norm: float | None = None,
+    norm_type: float = 2.0,
+    scale_grad_by_freq: bool = False,
+    sparse: bool = False,
+) -> Tensor | None:
+    if (
+        max_norm is not None
+        or scale_grad_by_freq
+        or sparse
+        or not mode.known(input, weight)
+        or not mode.mapped(weight)
+    ):
+        return None
+    tables = mode.stacked(weight)
+    ids = mode.stacked(input)
+    number = tables.shape[1]
+    first = torch.arange(mode.members, device=ids.device) * number
+    places = ids + first.view(-1, *[1] * input.dim())
+    # an id that is in no table must not find a row of another member: beyond the last one, torch
+    # raises
+    places = torch.where((ids >= 0) & (ids < number), places, mode.members * number)
+    rows = functional.embedding(places, tables.flatten(0, 1))
+    if padding_idx is None:
+        return rows
+    padded = (
+        ids == padding_idx % tables.shape[1]
+    )  # these get no gradient; vmap's rule knows that of the first table only
+    return torch.where(padded.unsqueeze(-1), rows.detach(), rows)
+
+
+def _cross_entropy(
+    mode: FastPaths,
+    input: Tensor,
+    target: Tensor,
+    weight: Tensor | None = None,
+    size_average: Any = None,
+    ignore_index: int = -100,
+    reduce: Any = None,
+    reduction: str = "mean",
+    label_smoothing: float = 0.0,
+) -> Tensor | None:
+    tensors = (input, target) if weight is None else (input, target, weight)
+    if not mode.known(*tensors) or size_average is not None or reduce is not None:
+        return None
+    logits = mode.stacked(input)
+    classes = mode.stacked(target)
+    options: dict[str, Any] = {"ignore_index": ignore_index, "label_smoothing": label_smoothing}
+    usual = weight is None and reduction == "mean" and input.dim() == 2 and target.dim() == 1
+    if (
+        not usual or logits.device.type == "cpu"
+    ):  # calls are cheap on a CPU, and round as in a stand-alone run
+        weights = [None] * mode.members if weight is None else mode.stacked(weight)
+        members = zip(logits, classes, weights, strict=True)
+        losses = [
+            functional.cross_entropy(x, y, w, reduction=reduction, **options) for x, y, w in members
+        ]
+        return torch.stack(losses)
+    return mean_of_each(logits, classes, options)
+
+
+def mean_of_each(logits: Tensor, classes: Tensor, options: Mapping[str, Any]) -> Tensor:
+    """Cross entropies (K,) of (K, N, classes) in one call."""
+    each = functional.cross_entropy(
+        logits.flatten(0, 1), classes.flatten(), reduction="none", **options
+    )
+    return each.view(classes.shape).sum(1) / (classes != options["ignore_index"]).sum(1)
+
+
+PATHS: dict[Any, Callable[..., Any]] = {
+    **{recurrence: partial(one_by_one, recurrence) for recurrence in RECURRENCES},
+    functional.linear: _linear,
+    torch.addmm: _addmm,
+    torch.matmul: _matmul,
+    Tensor.matmul: _matmul,
+    Tensor.__matmul__: _matmul,
+    functional.scaled_dot_product_attention: _attention,
+    functional.embedding: _embedding,
+    functional.cross_entropy: _cross_entropy,
+}

@@ -1,0 +1,97 @@
+"""Which training a checkpoint is of: what would give other losses if it were another, in words that
+an error can show.
+
+Settings of the optimizer go tensor by tensor, so that it does not matter how they are grouped;
+modules by their class and what they print. Values of tensors are left out: a training that goes on
+need not begin from the same ones.
+"""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from torch import nn
+from torch.optim import Optimizer
+
+from orderone.core.canonical import digest
+from orderone.optimizers.table import class_name
+from orderone.planning import Plan
+from orderone.training.fingerprint import SIMPLE, identity
+from orderone.training.schedule import Factor, Schedule
+from orderone.training.source import Source
+
+# How an optimizer computes, and what schedulers leave behind: neither changes an update.
+_MEANS = ("params", "lr", "initial_lr", "foreach", "fused", "capturable", "differentiable")
+_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
+
+
+def modules(model: nn.Module) -> dict[str, str]:
+    """Before it is sharded, which gives modules other classes."""
+    return {
+        f"module {name or '(the model)'}": (
+            f"{type(module).__name__}({_ADDRESS.sub('', module.extra_repr())})"
+        )
+        for name, module in model.named_modules()
+    }
+
+
+def data_name(source: Source) -> str:
+    if isinstance(source.name, str):
+        return source.name
+    return _short(source.name)
+
+
+def loss_name(loss: Any, source: Source) -> str | None:
+    """One that the data brings is told by the name of the data."""
+    if loss is None or loss is source.loss:
+        return None
+    return _code(loss)
+
+
+def schedule_name(factor: Factor) -> str:
+    if not isinstance(factor, Schedule):
+        return _code(factor)
+    return f"{factor.name} (warmup {factor.warmup}, final {factor.final:g})"
+
+
+def updates(
+    plan: Plan | None, optimizer: Optimizer, rates: Sequence[float], model: nn.Module
+) -> dict[str, Any]:
+    """The rule, the optimizer, and what it does with every tensor; `rates` are those before the
+    schedule."""
+    told: dict[str, Any] = {"rule": plan.settings.rule if plan is not None else None}
+    if plan is None:
+        told["optimizer"] = _optimizer_name(type(optimizer))
+    else:
+        told["optimizer"] = plan.settings.label
+    names = {id(p): name for name, p in model.named_parameters()}
+    for group, rate in zip(optimizer.param_groups, rates, strict=True):
+        settings = {"lr": float(rate)} | dict(_simple(group))
+        for number, p in enumerate(group["params"]):
+            name = names.get(id(p), f"tensor {number}")
+            told |= {f"{setting} of {name}": value for setting, value in settings.items()}
+    return told
+
+
+def _optimizer_name(kind: type[Optimizer]) -> str:
+    if kind.__module__.startswith("torch.optim"):
+        return kind.__name__.lower()
+    return class_name(kind)
+
+
+def _simple(group: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    for name, value in group.items():
+        several = isinstance(value, (tuple, list))
+        if name not in _MEANS and all(
+            isinstance(x, SIMPLE) for x in (value if several else [value])
+        ):
+            yield name, list(value) if several else value
+
+
+def _code(function: Any) -> str:
+    name = getattr(function, "__qualname__", type(function).__qualname__)
+    return f"{name} ({_short(identity(function))})"
+
+
+def _short(told: Any) -> str:
+    return digest(told)[:12]
