@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from array_api_compat import array_namespace, device, is_array_api_obj, is_torch_array, to_device
 
-from orderone.core.given import ArrayLike
+from orderone.core.inputs import ArrayLike
 
 
 def together(**values: ArrayLike) -> tuple[Any, ...]:

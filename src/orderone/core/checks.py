@@ -3,7 +3,7 @@ wrong, and the way out."""
 
 from typing import Any
 
-from orderone.core.given import Number
+from orderone.core.inputs import Number
 
 
 def at_least(xp: Any, array: Any, low: Number, name: str, remedy: str) -> Any:

@@ -11,7 +11,7 @@ import numpy as np
 
 from orderone.core.arrays import bounded, like
 from orderone.core.arrays import on_host as numpy
-from orderone.core.given import Array
+from orderone.core.inputs import Array
 
 __all__ = ["array", "bounded", "correlation", "covariance", "like", "numpy"]
 

@@ -11,7 +11,7 @@ from typing import Any
 import array_api_compat
 import numpy as np
 
-from orderone.core.given import Array
+from orderone.core.inputs import Array
 
 
 class Normals:

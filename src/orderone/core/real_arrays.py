@@ -4,7 +4,7 @@ from math import inf
 
 import numpy as np
 
-from orderone.core.given import Array, Number
+from orderone.core.inputs import Array, Number
 
 
 def reals(values: Array, name: str, *, least: Number = -inf, most: Number = inf) -> np.ndarray:

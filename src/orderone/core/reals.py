@@ -3,7 +3,7 @@ everything here needs."""
 
 from math import ceil, inf, isfinite, nan
 
-from orderone.core.given import Number
+from orderone.core.inputs import Number
 
 MOST_STEPS = 10**7  # hours of work
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from orderone.core.exact import count
-from orderone.core.given import Count
+from orderone.core.inputs import Count
 
 
 @lru_cache(maxsize=1)

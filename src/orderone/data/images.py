@@ -18,7 +18,7 @@ from torch import Tensor
 
 from orderone.core.errors import one_of
 from orderone.core.exact import count
-from orderone.core.given import Count, Name, Number
+from orderone.core.inputs import Count, Name, Number
 from orderone.data.augment.recipe import Recipe
 from orderone.data.devices import read_device
 from orderone.data.draws import Draws

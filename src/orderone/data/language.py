@@ -19,7 +19,7 @@ from torch import Tensor
 
 from orderone.core.errors import one_of
 from orderone.core.exact import count
-from orderone.core.given import Count, Name, Number
+from orderone.core.inputs import Count, Name, Number
 from orderone.core.reals import real
 from orderone.data.corpus import read_corpus
 from orderone.data.devices import read_device

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from orderone.core.exact import count
-from orderone.core.given import Count
+from orderone.core.inputs import Count
 
 VOCABULARY = 256  # a token is a byte
 ENOUGH = 1 << 20  # bytes to draw batches from

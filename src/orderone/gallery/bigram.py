@@ -14,7 +14,7 @@ from torch import Tensor
 
 from orderone.core.errors import one_of
 from orderone.core.exact import count
-from orderone.core.given import Count
+from orderone.core.inputs import Count
 from orderone.measure import fit_exponent
 from orderone.nn import Bigram, learning_rates
 from orderone.theory.exponents import OPTIMIZERS, Parameterization

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from orderone.core.given import Array
+from orderone.core.inputs import Array
 from orderone.gallery.densities import NETWORK, close, densities, distances, drawn, falling
 from orderone.gallery.experiment import Experiment, Finding, Parts, Picture, Records
 from orderone.gallery.judging import finding, only

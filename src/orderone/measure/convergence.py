@@ -17,7 +17,7 @@ import numpy as np
 
 from orderone.core.errors import one_of
 from orderone.core.exact import count
-from orderone.core.given import Array, Count, Name, Number
+from orderone.core.inputs import Array, Count, Name, Number
 from orderone.core.real_arrays import finite
 from orderone.core.reals import real
 from orderone.measure.fit import Fit, fit_exponent, fit_noisy_exponent

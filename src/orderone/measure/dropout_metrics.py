@@ -31,7 +31,7 @@ from orderone.core.arrays import together
 from orderone.core.checks import keep_rate, variance, within
 from orderone.core.errors import one_of
 from orderone.core.exact import count
-from orderone.core.given import Count, Name, Number
+from orderone.core.inputs import Count, Name, Number
 from orderone.core.progress import Report, bar
 from orderone.core.reals import real
 from orderone.measure import records

@@ -10,8 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.special import ndtri, stdtrit
 
-from orderone.core.given import ArrayLike
-from orderone.core.shapes import Vector
+from orderone.core.inputs import ArrayLike
 
 ROUNDING = (
     1e-9  # a noiseless law would otherwise get an interval narrower than the logarithms are exact
@@ -68,7 +67,7 @@ def fit_noisy_exponent(
     return Fit(slope, slope - reach, slope + reach)
 
 
-def _least_squares(design: np.ndarray, target: Vector, confidence: float) -> Fit:
+def _least_squares(design: np.ndarray, target: np.ndarray, confidence: float) -> Fit:
     freedom = len(target) - design.shape[1]
     coefficients = np.linalg.lstsq(design, target, rcond=None)[0]
     residual = target - design @ coefficients
@@ -79,7 +78,7 @@ def _least_squares(design: np.ndarray, target: Vector, confidence: float) -> Fit
     )
 
 
-def _check(n: Vector, y: Vector, confidence: float, parameters: int) -> None:
+def _check(n: np.ndarray, y: np.ndarray, confidence: float, parameters: int) -> None:
     for name, values in (("widths", n), ("sizes", y)):
         if not (np.all(values > 0) and np.all(np.isfinite(values))):
             raise ValueError(

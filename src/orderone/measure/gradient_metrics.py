@@ -26,7 +26,7 @@ from torch.func import functional_call, grad, vmap
 
 from orderone.core.errors import instance
 from orderone.core.exact import count
-from orderone.core.given import Count
+from orderone.core.inputs import Count
 from orderone.measure import records
 
 QUANTITIES = ("g_aa", "g_ab", "abs_g_ab", "l1_g_ab")

@@ -16,7 +16,7 @@ import numpy as np
 
 from orderone.core.errors import one_of
 from orderone.core.exact import count
-from orderone.core.given import Count, Name, Number
+from orderone.core.inputs import Count, Name, Number
 from orderone.core.reals import real
 from orderone.measure.sampler import sample_network
 from orderone.theory.limits import CovarianceSDE, Distance, UnshapedCorrelationSDE, distance

@@ -23,7 +23,7 @@ from torch import Tensor
 from orderone.core.covariances import covariance
 from orderone.core.errors import one_of
 from orderone.core.exact import count
-from orderone.core.given import Array, Count, Name, Number
+from orderone.core.inputs import Array, Count, Name, Number
 from orderone.measure.sampled_layers import Draw, Homogeneous, Layers, Linear, Residual, Smooth
 from orderone.theory.limits.shaped import ShapedReLU, ShapedSmooth
 from orderone.theory.limits.triangular import cholesky

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from orderone.core.errors import one_of
 from orderone.core.exact import count
-from orderone.core.given import Count, Name
+from orderone.core.inputs import Count, Name
 from orderone.theory.exponents import Parameterization
 from orderone.theory.exponents.parameterization import Rule, read_rule
 from orderone.theory.exponents.sizes import layer_roles

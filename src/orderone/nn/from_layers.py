@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from orderone.core.errors import instance
 from orderone.core.exact import count
-from orderone.core.given import Count
+from orderone.core.inputs import Count
 from orderone.theory import kernels
 from orderone.theory.activations import Activation
 

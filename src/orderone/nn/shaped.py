@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from orderone.core.given import Number
+from orderone.core.inputs import Number
 from orderone.core.reals import real
 from orderone.theory.activations import get
 

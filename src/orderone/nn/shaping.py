@@ -24,7 +24,7 @@ from torch.nn import functional
 
 from orderone.core.errors import instance
 from orderone.core.exact import count
-from orderone.core.given import Count, Number
+from orderone.core.inputs import Count, Number
 from orderone.core.reals import real
 from orderone.nn.shaped import ShapedActivation, ShapedReLU, is_bent
 

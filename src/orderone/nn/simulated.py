@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, jacrev
 
 from orderone.core.exact import count
-from orderone.core.given import ArrayLike, Count
+from orderone.core.inputs import ArrayLike, Count
 from orderone.nn.from_layers import from_layers
 from orderone.theory.kernels.given import floating
 

@@ -12,7 +12,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from orderone.core.errors import one_of
-from orderone.core.given import Name
+from orderone.core.inputs import Name
 from orderone.observe.inventory import inventory, read_patterns, shapes_of, unwrap
 from orderone.optimizers.table import algorithm
 from orderone.planning import absolute, apply, constants, relative

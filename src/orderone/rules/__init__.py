@@ -4,7 +4,7 @@ list the `names`."""
 from fractions import Fraction
 
 from orderone.core.errors import one_of
-from orderone.core.given import Name
+from orderone.core.inputs import Name
 from orderone.rules.declare import Declared, custom
 from orderone.rules.measured import from_alignment
 from orderone.rules.mf import MF

@@ -5,7 +5,7 @@ rule has none: `standard`, which is defined by using one rate for everything.)""
 from dataclasses import dataclass, replace
 
 from orderone.core.exact import ZERO
-from orderone.core.given import GivenExponents, Name
+from orderone.core.inputs import ExponentsInput, Name
 from orderone.theory.exponents import Parameterization, solve
 from orderone.theory.exponents.alignment import GivenAlignment
 from orderone.theory.exponents.optimizers import update_law
@@ -17,10 +17,10 @@ class Declared:
     """`alignment` is the assumption under which the rule's authors chose its rates."""
 
     name: str
-    a: GivenExponents
-    b: GivenExponents
+    a: ExponentsInput
+    b: ExponentsInput
     alignment: str = "full"
-    c: GivenExponents | None = None
+    c: ExponentsInput | None = None
 
     def derive(self, optimizer: str, alignment: GivenAlignment | None) -> Parameterization:
         if self.c is not None:
@@ -36,7 +36,7 @@ class Declared:
 
 
 def derive(
-    name: str, a: GivenExponents, b: GivenExponents, optimizer: str, alignment: GivenAlignment
+    name: str, a: ExponentsInput, b: ExponentsInput, optimizer: str, alignment: GivenAlignment
 ) -> Parameterization:
     """The parameterization (a, b) with the largest stable c."""
     start = Parameterization(
@@ -47,9 +47,9 @@ def derive(
 
 def custom(
     name: str,
-    a: GivenExponents,
-    b: GivenExponents,
-    c: GivenExponents | None = None,
+    a: ExponentsInput,
+    b: ExponentsInput,
+    c: ExponentsInput | None = None,
     *,
     optimizer: Name = "adam",
     alignment: GivenAlignment = "full",

@@ -36,7 +36,7 @@ from functools import lru_cache
 
 from orderone.core.errors import one_of
 from orderone.core.exact import HALF, ONE, ZERO
-from orderone.core.given import Name, Number
+from orderone.core.inputs import Name, Number
 from orderone.theory.exponents import Parameterization, canonical, gradient_exponents
 from orderone.theory.exponents.optimizers import UpdateLaw, update_law
 from orderone.theory.exponents.parameterization import ROLES

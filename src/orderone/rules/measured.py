@@ -7,7 +7,7 @@ they are too large.
 
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
 
-from orderone.core.given import Name
+from orderone.core.inputs import Name
 from orderone.rules.declare import derive
 from orderone.theory.exponents import Parameterization, read_alignment
 from orderone.theory.exponents.alignment import GivenAlignment

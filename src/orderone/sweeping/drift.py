@@ -24,7 +24,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from orderone.core.given import Name
+from orderone.core.inputs import Name
 from orderone.rules import get, names
 from orderone.rules.factors import DEPTH_RULES
 from orderone.sweeping.optimum import (

@@ -18,7 +18,7 @@ from torch.optim import Optimizer
 from orderone import rules
 from orderone.core.errors import one_of
 from orderone.core.exact import count
-from orderone.core.given import Count, Number
+from orderone.core.inputs import Count, Number
 from orderone.core.reals import real
 from orderone.optimizers.table import algorithm
 from orderone.sweeping.trial import CHOICES, SEEDS, SIZES, TUNED, Scalar

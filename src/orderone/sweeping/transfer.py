@@ -12,7 +12,7 @@ import torch
 from torch.optim import Optimizer
 
 from orderone.core.exact import count
-from orderone.core.given import Number
+from orderone.core.inputs import Number
 from orderone.core.reals import real
 from orderone.optimizers.table import name_in_label
 from orderone.planning import Plan

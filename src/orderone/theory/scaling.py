@@ -26,7 +26,7 @@ from fractions import Fraction
 
 from orderone.core.errors import one_of
 from orderone.core.exact import count, exact
-from orderone.core.given import Count, Name, Number
+from orderone.core.inputs import Count, Name, Number
 from orderone.core.reals import real
 
 STRATEGIES = {

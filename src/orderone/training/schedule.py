@@ -15,7 +15,7 @@ from typing import Any
 
 from orderone.core.errors import one_of
 from orderone.core.exact import count
-from orderone.core.given import Count, Name, Number
+from orderone.core.inputs import Count, Name, Number
 from orderone.core.reals import real
 
 Factor = Callable[[int], float]

@@ -9,7 +9,7 @@ from torch.optim import Optimizer
 
 from orderone.core.errors import one_of
 from orderone.core.exact import count
-from orderone.core.given import Count, Number
+from orderone.core.inputs import Count, Number
 from orderone.core.reals import real
 from orderone.observe.batches import Loss
 from orderone.planning import Plan

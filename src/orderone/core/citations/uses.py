@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from orderone.core.citations.citation import Citation
 from orderone.core.citations.papers import ORDERONE, PAPERS, S0, S1, S2, S3
 from orderone.core.errors import one_of
-from orderone.core.given import Name
+from orderone.core.inputs import Name
 
 if TYPE_CHECKING:
     Names: TypeAlias = Iterable[Name]

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from orderone.core.given import Number
+from orderone.core.inputs import Number
 from orderone.data.augment.affine import sample
 from orderone.data.draws import Draws
 

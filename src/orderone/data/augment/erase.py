@@ -11,7 +11,7 @@ from math import log
 import torch
 from torch import Tensor
 
-from orderone.core.given import Number
+from orderone.core.inputs import Number
 from orderone.data.draws import Draws
 
 AREA = (0.02, 1 / 3)

@@ -16,7 +16,7 @@ from scipy.special import betaincinv
 from torch import Tensor
 from torch.nn import functional
 
-from orderone.core.given import Number
+from orderone.core.inputs import Number
 from orderone.data.augment.erase import within
 from orderone.data.draws import Draws
 

@@ -12,7 +12,7 @@ about 9, all operations grow with it, and each that was chosen is left out in on
 import torch
 from torch import Tensor
 
-from orderone.core.given import Number
+from orderone.core.inputs import Number
 from orderone.data.augment import affine, shades
 from orderone.data.draws import Draws
 

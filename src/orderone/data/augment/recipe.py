@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from orderone.core.errors import one_of
-from orderone.core.given import Name, Number
+from orderone.core.inputs import Name, Number
 from orderone.core.reals import real
 from orderone.data.augment.crop import flip, padded_crop, resized_crop
 from orderone.data.augment.erase import erase

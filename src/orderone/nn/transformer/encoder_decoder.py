@@ -13,7 +13,7 @@ residual branches. In the attention to the encoder, keys and values read its nor
 from torch import Tensor, nn
 
 from orderone.core.exact import count
-from orderone.core.given import Count, Name, Number
+from orderone.core.inputs import Count, Name, Number
 from orderone.nn.transformer.attention import read_mask
 from orderone.nn.transformer.blocks import DecoderBlock, EncoderBlock, Stack
 from orderone.nn.transformer.language import TiedHead, embed, language_scales, words

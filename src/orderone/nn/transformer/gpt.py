@@ -7,7 +7,7 @@ of its own (S2 (1.22)).
 from torch import Tensor, nn
 
 from orderone.core.exact import count
-from orderone.core.given import Count, Name, Number
+from orderone.core.inputs import Count, Name, Number
 from orderone.nn.transformer.blocks import EncoderBlock, Stack
 from orderone.nn.transformer.language import TiedHead, embed, language_scales, words
 from orderone.nn.transformer.layers import Linear, Positions, norm

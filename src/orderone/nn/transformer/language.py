@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from orderone.core.exact import count
-from orderone.core.given import Count, Number
+from orderone.core.inputs import Count, Number
 from orderone.core.reals import real
 from orderone.nn.transformer.layers import Positions, Table
 

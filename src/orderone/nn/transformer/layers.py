@@ -10,7 +10,7 @@ C is of order one. Biases start at zero, gains at one. Every layer draws its own
 import torch
 from torch import Tensor, nn
 
-from orderone.core.given import Count, Number
+from orderone.core.inputs import Count, Number
 
 
 class Linear(nn.Linear):

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from orderone.core.errors import instance, one_of
 from orderone.core.exact import count
-from orderone.core.given import Count, Name, Number
+from orderone.core.inputs import Count, Name, Number
 from orderone.core.reals import real
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from orderone.core.errors import one_of
 from orderone.core.exact import count
-from orderone.core.given import Count, Name, Number
+from orderone.core.inputs import Count, Name, Number
 from orderone.core.reals import real
 from orderone.nn.transformer.blocks import EncoderBlock, Stack
 from orderone.nn.transformer.layers import Linear, Positions, Table, norm

@@ -28,8 +28,7 @@ from typing import Any
 
 from orderone.core import checks
 from orderone.core.arrays import broadcast, plain, together
-from orderone.core.given import ArrayLike
-from orderone.core.shapes import Array
+from orderone.core.inputs import Array, ArrayLike
 
 GAP_REMEDY = "it is 1 - correlation"
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from orderone.core.arrays import together
-from orderone.core.given import ArrayLike
+from orderone.core.inputs import ArrayLike
 from orderone.theory.activations.base import AtLength
 from orderone.theory.activations.bent_pairs import BentAtLength
 from orderone.theory.activations.numeric import Numeric

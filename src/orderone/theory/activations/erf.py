@@ -13,7 +13,7 @@ from typing import Any
 from scipy import special
 
 from orderone.core.arrays import plain, together
-from orderone.core.shapes import Array
+from orderone.core.inputs import Array
 from orderone.theory.activations.base import Activation
 
 

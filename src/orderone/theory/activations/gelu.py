@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from orderone.core.arrays import plain, together
-from orderone.core.shapes import Array
+from orderone.core.inputs import Array
 from orderone.theory.activations.base import Activation
 from orderone.theory.activations.erf import arcsin_drop, erf
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from orderone.core.given import ArrayLike
+from orderone.core.inputs import ArrayLike
 from orderone.core.real_arrays import finite
 from orderone.theory.activations.jumping import Jumping
 from orderone.theory.activations.numeric import Numeric, Values

@@ -8,8 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from orderone.core.arrays import as_numpy, like, plain, together
-from orderone.core.given import ArrayLike
-from orderone.core.shapes import Array
+from orderone.core.inputs import Array, ArrayLike
 from orderone.theory.activations.base import AtLength
 from orderone.theory.activations.numeric_pairs import ENOUGH, NumericAtLength, Pairs
 from orderone.theory.activations.spectral import SMALLEST, Spectral

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from orderone.core.arrays import plain, together
+from orderone.core.inputs import Array
 from orderone.core.reals import real
-from orderone.core.shapes import Array
 from orderone.theory.activations.angle import angle, segment
 from orderone.theory.activations.base import Activation
 

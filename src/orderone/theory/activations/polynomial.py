@@ -12,8 +12,7 @@ from typing import Any
 import numpy as np
 
 from orderone.core.arrays import as_numpy, like, together
-from orderone.core.given import ArrayLike
-from orderone.core.shapes import Array
+from orderone.core.inputs import Array, ArrayLike
 from orderone.theory.activations.base import AtLength
 from orderone.theory.activations.numeric import Numeric, Square, Values
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from orderone.core.errors import one_of
-from orderone.core.given import ArrayLike
+from orderone.core.inputs import ArrayLike
 from orderone.theory.activations.base import Activation
 from orderone.theory.activations.bent import SELU, elu
 from orderone.theory.activations.erf import ERF

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from orderone.core.arrays import as_numpy, like
-from orderone.core.shapes import Array
+from orderone.core.inputs import Array
 from orderone.theory.activations.base import Activation
 from orderone.theory.gaussian.hermite import TERMS
 from orderone.theory.gaussian.series import Series

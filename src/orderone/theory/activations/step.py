@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from orderone.core.arrays import plain, together
-from orderone.core.shapes import Array
+from orderone.core.inputs import Array
 from orderone.theory.activations.angle import angle, sine
 from orderone.theory.activations.base import Activation
 

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from orderone.core.errors import one_of
 from orderone.core.exact import HALF, ONE, exact
 from orderone.core.frozen import FrozenDict
-from orderone.core.given import Exact
+from orderone.core.inputs import Exact
 from orderone.theory.exponents.parameterization import ROLES
 
 ALIGNED_ROLES = ("hidden", "readout")

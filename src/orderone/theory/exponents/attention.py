@@ -24,7 +24,7 @@ from fractions import Fraction
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from orderone.core.exact import HALF, ZERO, count, exact, power
-from orderone.core.given import Count, Exact, Name
+from orderone.core.inputs import Count, Exact, Name
 from orderone.theory.exponents.alignment import Alignment, GivenAlignment, read_alignment
 from orderone.theory.exponents.parameterization import Exponents, Rule, read_rule
 from orderone.theory.exponents.sizes import rms

@@ -31,7 +31,7 @@ from fractions import Fraction
 
 from orderone.core.errors import instance
 from orderone.core.exact import HALF, ONE, ZERO, count
-from orderone.core.given import Count
+from orderone.core.inputs import Count
 from orderone.theory.exponents.alignment import Alignment
 from orderone.theory.exponents.attention import Attention, GivenAttention
 from orderone.theory.exponents.optimizers import UpdateLaw

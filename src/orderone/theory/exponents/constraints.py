@@ -6,7 +6,7 @@ from fractions import Fraction
 
 from orderone.core.errors import one_of
 from orderone.core.exact import ONE, ZERO, exact
-from orderone.core.given import GivenConstraints
+from orderone.core.inputs import ConstraintsInput
 from orderone.theory.exponents.conditions import Condition
 from orderone.theory.exponents.parameterization import ROLES
 
@@ -20,7 +20,7 @@ _TERM = re.compile(
 EXAMPLE = "write it as 'c_readout = 0' or 'c_hidden >= c_readout + 1/2'"
 
 
-def read_constraints(given: GivenConstraints, roles: Iterable[str] = ROLES) -> list[Condition]:
+def read_constraints(given: ConstraintsInput, roles: Iterable[str] = ROLES) -> list[Condition]:
     """Strings as above, or a mapping role -> c, or a list of both."""
     items = (given,) if isinstance(given, (str, Mapping)) else given
     if not isinstance(items, Iterable):

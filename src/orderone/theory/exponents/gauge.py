@@ -21,7 +21,7 @@ from fractions import Fraction
 
 from orderone.core.errors import one_of
 from orderone.core.exact import ZERO
-from orderone.core.given import GivenExponents, Name
+from orderone.core.inputs import ExponentsInput, Name
 from orderone.theory.exponents.optimizers import update_law
 from orderone.theory.exponents.parameterization import (
     Parameterization,
@@ -34,7 +34,7 @@ from orderone.theory.exponents.solver import solve
 GAUGES = ("folded", "unit", "paper")
 
 
-def shift(p: Rule, theta: GivenExponents, optimizer: Name = "adam") -> Parameterization:
+def shift(p: Rule, theta: ExponentsInput, optimizer: Name = "adam") -> Parameterization:
     """`p` with theta[role] moved from initialization into the multiplier, and c such that training
     stays the same."""
     p = read_rule(p)

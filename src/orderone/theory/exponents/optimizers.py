@@ -28,7 +28,7 @@ from fractions import Fraction
 
 from orderone.core.errors import one_of
 from orderone.core.exact import HALF, ZERO
-from orderone.core.given import Name
+from orderone.core.inputs import Name
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from orderone.core.errors import one_of
 from orderone.core.exact import exact
 from orderone.core.frozen import FrozenDict
-from orderone.core.given import GivenExponents
+from orderone.core.inputs import ExponentsInput
 
 MATRIX_ROLES = ("embedding", "hidden", "readout")
 ROLES = (*MATRIX_ROLES, "vector")
@@ -70,7 +70,7 @@ class Parameterization:
         ]
         return "\n".join([self.name, *rows])
 
-    def with_c(self, c: GivenExponents) -> "Parameterization":
+    def with_c(self, c: ExponentsInput) -> "Parameterization":
         """The same network with other learning-rate exponents; roles that `c` leaves out keep
         theirs."""
         return replace(self, c={**self.c, **read_exponents(c, "c", partial=True)}, rates_for=None)
@@ -92,7 +92,7 @@ def read_rule(given: Rule) -> Parameterization:
     )
 
 
-def read_exponents(given: GivenExponents, letter: str, partial: bool = False) -> Exponents:
+def read_exponents(given: ExponentsInput, letter: str, partial: bool = False) -> Exponents:
     """A mapping role -> number, or a sequence in the order embedding, hidden, readout[, vector], as
     exact exponents."""
     if isinstance(given, Iterable) and not isinstance(given, (str, Mapping)):

@@ -34,7 +34,7 @@ from dataclasses import replace
 from fractions import Fraction
 
 from orderone.core.exact import HALF, ZERO, count
-from orderone.core.given import Count, Name
+from orderone.core.inputs import Count, Name
 from orderone.theory.exponents.alignment import Alignment, GivenAlignment, read_alignment
 from orderone.theory.exponents.optimizers import UpdateLaw, update_law
 from orderone.theory.exponents.parameterization import Exponents, Parameterization, Rule, read_rule

@@ -13,7 +13,7 @@ from fractions import Fraction
 
 from orderone.core.errors import one_of
 from orderone.core.exact import ONE
-from orderone.core.given import Count, GivenConstraints, Name
+from orderone.core.inputs import ConstraintsInput, Count, Name
 from orderone.theory.exponents.alignment import GivenAlignment, read_alignment
 from orderone.theory.exponents.attention import GivenAttention
 from orderone.theory.exponents.conditions import (
@@ -89,7 +89,7 @@ def max_lr(
     optimizer: Name = "adam",
     alignment: GivenAlignment = "full",
     *,
-    constraints: GivenConstraints = (),
+    constraints: ConstraintsInput = (),
     depth: Count = 3,
     norm: bool = False,
     tied: bool = False,
@@ -121,7 +121,7 @@ def solve(
     optimizer: Name = "adam",
     alignment: GivenAlignment = "full",
     *,
-    constraints: GivenConstraints = (),
+    constraints: ConstraintsInput = (),
     depth: Count = 3,
     norm: bool = False,
     tied: bool = False,
@@ -199,7 +199,7 @@ def _insert(condition: Condition, values: Exponents) -> Condition:
 
 
 def _reject_contradiction(given: list[Condition]) -> None:
-    """Constraints that no learning rates at all could satisfy are a slip of the user, not a
+    """ConstraintsInput that no learning rates at all could satisfy are a slip of the user, not a
     result."""
     found = minimize({}, given) if given else None
     if isinstance(found, Conflict):

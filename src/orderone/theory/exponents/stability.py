@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from orderone.core.exact import ONE, ZERO, power
-from orderone.core.given import Count, Name
+from orderone.core.inputs import Count, Name
 from orderone.theory.exponents.alignment import GivenAlignment, read_alignment
 from orderone.theory.exponents.attention import GivenAttention
 from orderone.theory.exponents.conditions import (

@@ -13,7 +13,7 @@ import numpy as np
 
 from orderone.core import checks
 from orderone.core.arrays import as_numpy, together
-from orderone.core.given import ArrayLike, Function
+from orderone.core.inputs import ArrayLike, Function
 from orderone.core.real_arrays import finite
 from orderone.theory.gaussian.average import NEGLIGIBLE, Values
 from orderone.theory.gaussian.growing import weighed

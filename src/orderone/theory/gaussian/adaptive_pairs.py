@@ -14,7 +14,7 @@ import numpy as np
 
 from orderone.core import checks
 from orderone.core.arrays import as_numpy, broadcast, together
-from orderone.core.given import ArrayLike, Function
+from orderone.core.inputs import ArrayLike, Function
 from orderone.theory.gaussian.adaptive import Expectation, expect_at, kinks_of
 from orderone.theory.gaussian.average import Values
 from orderone.theory.gaussian.pairs import Cuts, plane_average

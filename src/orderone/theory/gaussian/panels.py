@@ -10,7 +10,7 @@ from math import pi, sqrt
 
 import numpy as np
 
-from orderone.core.shapes import Array
+from orderone.core.inputs import Array
 
 WIDTH = 1.4637  # no kink that a user would type falls on a multiple by accident
 COUNT = 7

@@ -17,7 +17,7 @@ from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
-from orderone.core.shapes import Array
+from orderone.core.inputs import Array
 from orderone.theory.gaussian.panels import density, segments
 
 SHRINK = 4.0

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 
 from array_api_compat import array_namespace
 
-from orderone.core.shapes import Array
+from orderone.core.inputs import Array
 from orderone.theory import activations
 from orderone.theory.kernels.kernel import Points
 from orderone.theory.kernels.layer import Pointwise

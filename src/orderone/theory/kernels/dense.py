@@ -15,7 +15,7 @@ from typing import ClassVar
 
 from array_api_compat import array_namespace
 
-from orderone.core.given import Number
+from orderone.core.inputs import Number
 from orderone.core.reals import real
 from orderone.theory.kernels.kernel import Points
 from orderone.theory.kernels.layer import Pointwise

@@ -9,7 +9,7 @@ rate, erratum S1.8.)
 
 from dataclasses import dataclass
 
-from orderone.core.given import Number
+from orderone.core.inputs import Number
 from orderone.core.reals import real
 from orderone.theory.kernels.kernel import Points
 from orderone.theory.kernels.layer import Pointwise

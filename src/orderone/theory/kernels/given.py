@@ -6,7 +6,7 @@ from typing import Any
 from array_api_compat import array_namespace, device
 
 from orderone.core.arrays import together
-from orderone.core.shapes import Array
+from orderone.core.inputs import Array
 
 
 def floating(values: Any, name: str) -> tuple[Any, Array]:

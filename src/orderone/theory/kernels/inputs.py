@@ -12,8 +12,7 @@ from typing import Any
 import numpy as np
 from array_api_compat import array_namespace, device
 
-from orderone.core.given import ArrayLike
-from orderone.core.shapes import Array
+from orderone.core.inputs import Array, ArrayLike
 from orderone.theory.kernels.given import check_semidefinite, floating, square
 from orderone.theory.kernels.kernel import Kernel, Points, pinned
 from orderone.theory.kernels.matrices import from_matrices

@@ -24,7 +24,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from array_api_compat import array_namespace, device
 
-from orderone.core.shapes import Array
+from orderone.core.inputs import Array
 
 
 @dataclass(frozen=True, eq=False)

@@ -3,7 +3,7 @@ stays lost."""
 
 from array_api_compat import array_namespace
 
-from orderone.core.shapes import Array
+from orderone.core.inputs import Array
 from orderone.theory.kernels.kernel import Kernel, Points, pinned
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from array_api_compat import array_namespace
 
-from orderone.core.shapes import Array
+from orderone.core.inputs import Array
 from orderone.theory.kernels.pairs import PerPoint, per_point
 from orderone.theory.kernels.strips import Strip
 

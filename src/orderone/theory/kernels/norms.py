@@ -14,9 +14,8 @@ from dataclasses import dataclass
 
 from array_api_compat import array_namespace
 
-from orderone.core.given import Number
+from orderone.core.inputs import Array, Number
 from orderone.core.reals import real
-from orderone.core.shapes import Array
 from orderone.theory.kernels.kernel import Points
 from orderone.theory.kernels.layer import Pointwise
 from orderone.theory.kernels.mixing import Mixture, shares

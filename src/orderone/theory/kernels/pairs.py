@@ -18,7 +18,7 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 from array_api_compat import array_namespace, device
 
-from orderone.core.shapes import Array
+from orderone.core.inputs import Array
 from orderone.theory.kernels.kernel import Kernel, Points, pinned
 from orderone.theory.kernels.strips import Strip, strips
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from array_api_compat import array_namespace
 
-from orderone.core.shapes import Array
+from orderone.core.inputs import Array
 from orderone.theory.kernels.kernel import Kernel
 from orderone.theory.kernels.layer import Layer
 from orderone.theory.kernels.matrices import from_matrices

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from orderone.core.given import Number
+from orderone.core.inputs import Number
 from orderone.core.reals import real
 from orderone.theory.kernels.kernel import Kernel, Points
 from orderone.theory.kernels.layer import Pointwise, run, steps_through

@@ -7,7 +7,7 @@ from typing import Any
 
 from orderone.core.errors import instance
 from orderone.core.exact import count
-from orderone.core.given import Count
+from orderone.core.inputs import Count
 from orderone.theory.kernels.kernel import Kernel
 from orderone.theory.kernels.layer import Layer, read_layers, run
 

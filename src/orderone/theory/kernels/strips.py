@@ -11,7 +11,7 @@
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from orderone.core.shapes import Array
+from orderone.core.inputs import Array
 
 
 class Strip(NamedTuple):

@@ -25,7 +25,7 @@ import numpy as np
 
 from orderone.core.covariances import array, bounded
 from orderone.core.exact import count
-from orderone.core.given import Array, Count, Number
+from orderone.core.inputs import Array, Count, Number
 from orderone.core.normals import Normals
 from orderone.theory.limits.relu_moments import angle_of_gap, f1, f2, f31
 

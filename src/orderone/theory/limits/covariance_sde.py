@@ -19,7 +19,7 @@ import numpy as np
 from orderone.core.covariances import bounded, covariance
 from orderone.core.errors import one_of
 from orderone.core.exact import count
-from orderone.core.given import Array, Count, Name, Number
+from orderone.core.inputs import Array, Count, Name, Number
 from orderone.core.normals import Normals
 from orderone.core.reals import steps
 from orderone.theory.limits.drift import Drift, ReLUDrift, SmoothDrift, diagonal

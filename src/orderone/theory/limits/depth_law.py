@@ -36,7 +36,7 @@ import numpy as np
 from scipy.special import ndtri
 
 from orderone.core.exact import count
-from orderone.core.given import Count, Name, Number
+from orderone.core.inputs import Count, Name, Number
 from orderone.core.reals import real
 from orderone.theory.activations import Activation, get
 from orderone.theory.limits.chain import Q_INFINITY, infinite_width_q

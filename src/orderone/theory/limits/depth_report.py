@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from orderone.core.given import Count, Name, Number
+from orderone.core.inputs import Count, Name, Number
 from orderone.theory.limits.depth_law import ACTIVATIONS, DepthLaw, depth_law, residual_variance
 
 QUANTILES = (0.05, 0.5, 0.95)

@@ -21,7 +21,7 @@ import numpy as np
 from orderone.core.covariances import numpy
 from orderone.core.errors import one_of
 from orderone.core.exact import count
-from orderone.core.given import Array, Count, Name, Number
+from orderone.core.inputs import Array, Count, Name, Number
 from orderone.core.real_arrays import finite
 from orderone.core.reals import real
 

@@ -27,7 +27,7 @@ from typing import Any, TypeAlias
 import array_api_compat
 
 from orderone.core.covariances import bounded
-from orderone.core.given import Array
+from orderone.core.inputs import Array
 
 MOST_PARTS = 100
 LARGEST_GROWTH = 1e4  # of a variance in one step; the path is stopped then, see `covariance_sde`

@@ -23,7 +23,7 @@ from typing import Any
 import array_api_compat
 
 from orderone.core.covariances import bounded
-from orderone.core.given import Array
+from orderone.core.inputs import Array
 from orderone.core.normals import Normals
 from orderone.theory.limits.drift import Drift
 from orderone.theory.limits.triangular import cholesky, gram

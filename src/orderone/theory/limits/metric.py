@@ -10,7 +10,7 @@ printed in (2.11) does not.
 import numpy as np
 
 from orderone.core.covariances import covariance, numpy
-from orderone.core.given import Array
+from orderone.core.inputs import Array
 
 
 def diffusion(V: Array) -> Array:

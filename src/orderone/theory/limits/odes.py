@@ -23,7 +23,7 @@ import numpy as np
 from scipy.integrate import solve_ivp
 
 from orderone.core.covariances import correlation, covariance, like, numpy
-from orderone.core.given import Array, Number
+from orderone.core.inputs import Array, Number
 from orderone.core.real_arrays import reals
 from orderone.theory.limits.relu_moments import f1
 from orderone.theory.limits.shaped import ShapedReLU

@@ -21,7 +21,7 @@ from typing import Any
 import array_api_compat
 
 from orderone.core.covariances import array
-from orderone.core.given import Array, Number
+from orderone.core.inputs import Array, Number
 from orderone.core.reals import real
 
 SMALL = 0.5  # below this angle nine terms of the series are exact to rounding

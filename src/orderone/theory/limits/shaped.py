@@ -25,7 +25,7 @@ import numpy as np
 from orderone.core.covariances import bounded, like, numpy
 from orderone.core.errors import one_of
 from orderone.core.exact import count
-from orderone.core.given import Array, Count, Number
+from orderone.core.inputs import Array, Count, Number
 from orderone.core.reals import real
 from orderone.theory.activations import get
 from orderone.theory.activations.base import Activation

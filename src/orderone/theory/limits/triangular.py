@@ -9,7 +9,7 @@ from typing import Any
 
 import array_api_compat
 
-from orderone.core.given import Array
+from orderone.core.inputs import Array
 
 
 def cholesky(V: Array) -> tuple[Array, Array]:

@@ -29,7 +29,7 @@ import numpy as np
 from orderone.core.covariances import array, bounded
 from orderone.core.errors import one_of
 from orderone.core.exact import count
-from orderone.core.given import Array, Count, Name, Number
+from orderone.core.inputs import Array, Count, Name, Number
 from orderone.core.normals import Normals
 from orderone.core.real_arrays import reals
 from orderone.core.reals import real, steps

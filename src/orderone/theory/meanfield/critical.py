@@ -17,8 +17,7 @@ from typing import Any
 import numpy as np
 
 from orderone.core.arrays import as_numpy, broadcast, like, plain
-from orderone.core.given import ArrayLike, Function, Name
-from orderone.core.shapes import Array
+from orderone.core.inputs import Array, ArrayLike, Function, Name
 from orderone.theory import activations
 from orderone.theory.activations import Activation
 from orderone.theory.meanfield.lengths import BEYOND, GRID, length_slope

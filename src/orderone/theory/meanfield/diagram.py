@@ -9,8 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from orderone.core.arrays import together
-from orderone.core.given import ArrayLike, Function, Name, Number
-from orderone.core.shapes import Array
+from orderone.core.inputs import Array, ArrayLike, Function, Name, Number
 from orderone.theory.meanfield.mean_field import MeanField
 
 QUANTITIES = ("q_star", "c_star", "chi1", "chi2", "xi1", "xi2")

@@ -29,7 +29,7 @@ import numpy as np
 from orderone.core import checks
 from orderone.core.arrays import together
 from orderone.core.exact import count
-from orderone.core.given import Count, Number
+from orderone.core.inputs import Count, Number
 from orderone.core.reals import real
 from orderone.theory.meanfield.lengths import homogeneous
 from orderone.theory.meanfield.parameters import parameters

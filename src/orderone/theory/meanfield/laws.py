@@ -36,7 +36,7 @@ import numpy as np
 
 from orderone.core.errors import instance
 from orderone.core.exact import count
-from orderone.core.given import Count, Number
+from orderone.core.inputs import Count, Number
 from orderone.core.reals import real
 from orderone.theory.meanfield.lengths import length_slope
 from orderone.theory.meanfield.mean_field import MeanField

@@ -15,8 +15,7 @@ import numpy as np
 from orderone.core import checks
 from orderone.core.arrays import as_numpy, together
 from orderone.core.exact import count
-from orderone.core.given import ArrayLike, Count
-from orderone.core.shapes import Array
+from orderone.core.inputs import Array, ArrayLike, Count
 from orderone.theory.meanfield import lengths, scales
 from orderone.theory.meanfield.fixed_point import FixedPoint
 from orderone.theory.meanfield.networks import Networks, number

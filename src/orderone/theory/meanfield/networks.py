@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 
 from orderone.core.arrays import as_numpy, broadcast, like, together
-from orderone.core.given import ArrayLike, Function, Name, Number
+from orderone.core.inputs import Array, ArrayLike, Function, Name, Number
 from orderone.core.reals import real
-from orderone.core.shapes import Array
 from orderone.theory import activations
 from orderone.theory.meanfield.parameters import parameters as read
 

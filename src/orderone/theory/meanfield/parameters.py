@@ -4,7 +4,7 @@ from typing import Any
 
 from orderone.core import checks
 from orderone.core.arrays import together
-from orderone.core.given import ArrayLike
+from orderone.core.inputs import ArrayLike
 
 
 def parameters(**given: ArrayLike) -> tuple[Any, ...]:

@@ -16,7 +16,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from orderone.core.shapes import Array
+from orderone.core.inputs import Array
 from orderone.theory.activations import Activation
 
 SHORT = 1e-5  # lengths below are short

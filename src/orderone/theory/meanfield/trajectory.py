@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from orderone.core.shapes import Array
+from orderone.core.inputs import Array
 from orderone.theory.activations import Activation
 from orderone.theory.meanfield.large_q_limit import from_afar, longest
 

@@ -15,7 +15,7 @@ factors undo, so that with them the tangent kernels of SGD and AdamW obey one re
 from collections.abc import Mapping
 from typing import Any
 
-from orderone.core.given import Count, Name, Number
+from orderone.core.inputs import Count, Name, Number
 from orderone.core.reals import real
 from orderone.theory.scaling import lr_factors, strategy_power
 

@@ -17,7 +17,7 @@ from array_api_compat import array_namespace
 from orderone.core.arrays import as_numpy, like
 from orderone.core.errors import instance
 from orderone.core.exact import count
-from orderone.core.given import Count, Number
+from orderone.core.inputs import Count, Number
 from orderone.core.reals import real
 from orderone.theory.kernels.kernel import Kernel
 from orderone.theory.kernels.layer import Layer

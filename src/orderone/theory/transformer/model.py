@@ -15,9 +15,8 @@ from typing import Any
 from orderone.core.errors import instance, one_of
 from orderone.core.exact import count
 from orderone.core.frozen import FrozenDict
-from orderone.core.given import ArrayLike, Count, Name, Number
+from orderone.core.inputs import Array, ArrayLike, Count, Name, Number
 from orderone.core.reals import real
-from orderone.core.shapes import Array
 from orderone.theory import activations
 from orderone.theory.transformer.few_heads import FewHeads, draw_heads
 from orderone.theory.transformer.groups import read_constants, read_rates, relative_rates

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from orderone.core.exact import count
-from orderone.core.given import Count
-from orderone.core.shapes import Array
+from orderone.core.inputs import Array, Count
 from orderone.theory.transformer.stream import Stream
 
 

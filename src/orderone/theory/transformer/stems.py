@@ -15,8 +15,7 @@ import numpy as np
 from array_api_compat import is_numpy_array
 
 from orderone.core.arrays import as_numpy, like
-from orderone.core.given import ArrayLike
-from orderone.core.shapes import Array
+from orderone.core.inputs import Array, ArrayLike
 from orderone.theory.kernels.given import floating
 from orderone.theory.transformer.stream import Stream
 from orderone.theory.transformer.tokens import Tokens

@@ -28,9 +28,8 @@ from typing import NamedTuple
 import numpy as np
 
 from orderone.core.exact import count
-from orderone.core.given import Count, Number
+from orderone.core.inputs import Array, Count, Number
 from orderone.core.reals import real
-from orderone.core.shapes import Array
 from orderone.theory.transformer.stream import Stream
 
 

@@ -12,8 +12,7 @@ import numpy as np
 
 from orderone.core.arrays import as_numpy, like
 from orderone.core.exact import count
-from orderone.core.given import ArrayLike, Count
-from orderone.core.shapes import Array
+from orderone.core.inputs import Array, ArrayLike, Count
 from orderone.theory.kernels.given import check_semidefinite, floating, square
 
 
