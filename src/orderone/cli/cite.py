@@ -19,8 +19,8 @@ def cite(
 
     Args:
         what: What was used: rules (mup, neural-tangent), optimizers (muon), modules (meanfield,
-        limits, transformer,
-            exponents), depth-mup or completep, tables and figures of the papers (s1-figure7).
+            limits, transformer, exponents), depth-mup or completep, tables and figures of the
+            papers (s1-figure7).
         json: Print JSON instead.
     """
     found = references([_known(name) for name in what])

@@ -33,8 +33,7 @@ def plan(
     Args:
         hf_config: A Hugging Face config.json, or the folder that holds it.
         base: What was tuned: all sizes that were smaller, such as
-        hidden_size=256,intermediate_size=1024,
-            num_attention_heads=4; or a saved plan.
+            hidden_size=256,intermediate_size=1024, num_attention_heads=4; or a saved plan.
         rule: sp, ntk, mup, mf, standard, neural-tangent, hybrid or maximal-update.
         optimizer: sgd, adam, adamw, adafactor, muon or lion.
         lr: The learning rate tuned on the base. Default: that of torch.optim.

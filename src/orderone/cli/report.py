@@ -33,13 +33,11 @@ def report(
 
     Args:
         what: gallery (all tables and figures of the papers), one of them by its name, a folder that
-        `orderone reproduce`
-            filled, the store of a sweep (runs.db), or the saved records of a check (.jsonl,
-            .parquet).
+            `orderone reproduce` filled, the store of a sweep (runs.db), or the saved records of a
+            check (.jsonl, .parquet).
         html: The file to write.
         folder: Results of your own for the gallery; they are shown where they are larger or newer
-        than those that come
-            with the package. Default: reproduced, if it is there.
+            than those that come with the package. Default: reproduced, if it is there.
         json: Print JSON instead of tables.
     """
     from orderone.gallery import EXPERIMENTS  # torch and pandas load only here

@@ -45,8 +45,7 @@ def reproduce(
         listed: List the experiments.
         every: Run them all. One that has no such scale runs at the next smaller one.
         scale: small (a minute on two cores), gpu (minutes on one large GPU) or paper (what the
-        paper did).
-            Default: small.
+            paper did). Default: small.
         out: The folder that records are kept in. Default: reproduced.
         seeds: Networks for each setting, where an experiment has such a number.
         again: Measure anew what is kept.

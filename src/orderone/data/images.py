@@ -53,13 +53,11 @@ def images(
 
     Args:
         source: "digits", "mnist", "fashion-mnist", "cifar10" (in `root`); a folder with a folder of
-        images for each class,
-            or with such folders `train` and `val`; or two tensors, bytes (n, channels, height,
-            width) and classes (n,).
+            images for each class, or with such folders `train` and `val`; or two tensors, bytes (n,
+            channels, height, width) and classes (n,).
         batch: How many images a batch has.
         augment: "flip"; "crop": shifted by an eighth of the side, and flipped; "resize": a box
-        enlarged, and flipped;
-            "randaugment": that, and two operations of magnitude 9.
+            enlarged, and flipped; "randaugment": that, and two operations of magnitude 9.
         mixup: The v of Beta(v, v) for the share of the first of two images; 0 for none.
         cutmix: The same for images cut into others; a coin decides where both are given.
         erase: The chance of a rectangle of noise.

@@ -61,16 +61,15 @@ def alignment(
 
     Args:
         build: A function of the width that returns an nn.Module, to which `rule` is applied; or a
-        plan; or
-            (module, optimizer) for a model that is scaled already.
+            plan; or (module, optimizer) for a model that is scaled already.
         widths: At least two sizes, better four or five.
         rule, optimizer, lr: As in `plan`.
         batches: As in `coord_check`. Training tokens are those of the first batch.
         held_out: A batch that is not trained on. By default, what follows the `steps` batches, if
-        anything does. loss: As in `coord_check`. steps: Updates; the ratios are measured across
-        each of them. seeds: How many, or which. base: The size that was tuned, or a module; by
-        default the smallest. plan_options: weight_decay, depth, gauge, decay, overrides, ... of
-        `plan`.
+            anything does. loss: As in `coord_check`. steps: Updates; the ratios are measured across
+            each of them. seeds: How many, or which. base: The size that was tuned, or a module; by
+            default the smallest. plan_options: weight_decay, depth, gauge, decay, overrides, ... of
+            `plan`.
     """
     function(loss, "loss", "of output and target")
     study = _Study(

@@ -47,18 +47,15 @@ def coord_check(
 
     Args:
         build: A function of the width (or depth) that returns an nn.Module, to which `rule` is
-        applied; or a plan; or
-            (module, optimizer), with a scheduler as a third, for a model that is scaled already: it
-            is judged as it is.
+            applied; or a plan; or (module, optimizer), with a scheduler as a third, for a model
+            that is scaled already: it is judged as it is.
         widths: At least two sizes, better four or five.
         depths: The same for `build(depth)`; give `depth="sqrt"` or `"completep"` with it.
         rule, optimizer, lr: As in `plan`. `rule` is also what the model is judged by; by default
-        mup, or that of a plan. batches: One batch (tensor, dict of keyword arguments, or pair of
-        inputs and targets), used at every step, or a
-            sequence with one for each step.
+            mup, or that of a plan. batches: One batch (tensor, dict of keyword arguments, or pair
+            of inputs and targets), used at every step, or a sequence with one for each step.
         loss: `loss(output, target)` for pairs, `loss(output, batch)` otherwise; by default the
-        model's own, or cross
-            entropy (mean squares) of a pair with whole (real) targets.
+            model's own, or cross entropy (mean squares) of a pair with whole (real) targets.
         steps: Updates.
         seeds: How many, or which.
         base: The size that was tuned, or a module of it; by default the smallest.

@@ -78,8 +78,7 @@ class Transfer:
 
         Args:
             frame: `diverged` (or a loss that is not finite) marks runs that diverged; of `status`,
-            failed and stopped
-                runs are left out.
+                failed and stopped runs are left out.
             over: "width" or "depth"; by default the one that varies.
             where: Values of other settings, such as {"weight_decay": 0.1}, if there are several.
             tolerance: A drift that still counts as none, in octaves of lr per doubling of the size.

@@ -53,17 +53,19 @@ def train(
     Args:
         model: A plan, which is applied if it was not yet; or a module, with `optimizer`.
         data: A task of `orderone.data`, a function of (step, seed) that returns a batch, or one
-        batch for all steps. steps: Updates. optimizer: Instead of `plan.optimizer()`, made after
-        the model is where it will train; not for sharded models. loss: As in `coord_check`; by
-        default the task's, the model's own, or the usual one. schedule, warmup, final: One factor
-        for all learning rates; see `orderone.training.schedule`. accumulate: Batches an update.
+            batch for all steps. steps: Updates. optimizer: Instead of `plan.optimizer()`, made
+            after the model is where it will train; not for sharded models. loss: As in
+            `coord_check`; by default the task's, the model's own, or the usual one. schedule,
+            warmup, final: One factor for all learning rates; see `orderone.training.schedule`.
+            accumulate: Batches an update.
         clip: The largest norm of a gradient. precision: float32, bfloat16 (autocast) or float64.
         seed: Of the data and of dropout. evaluate_every: Updates between held-out losses; by
-        default at the end only. report_every: Updates between reports to `sinks`. sinks: A path
-        that ends in .jsonl, TensorBoard(folder), WandB(...), or several. checkpoint: A file
-        (.safetensors) to go on from, written every `checkpoint_seconds`, on Ctrl-C, and at the end.
+            default at the end only. report_every: Updates between reports to `sinks`. sinks: A path
+            that ends in .jsonl, TensorBoard(folder), WandB(...), or several. checkpoint: A file
+            (.safetensors) to go on from, written every `checkpoint_seconds`, on Ctrl-C, and at the
+            end.
         strategy: "ddp" or "fsdp" under torchrun; by default ddp there. Each process trains on its
-        rows of a batch. device: By default a GPU if there is one.
+            rows of a batch. device: By default a GPU if there is one.
     """
     settings = Settings(
         steps=count(steps, "steps"),

@@ -59,11 +59,12 @@ def exponents(
         norm: RMSNorm after every layer but the last.
         tied: The readout is the transposed embedding.
         heads: Attention whose number of heads grows ("more") or whose head size grows ("larger");
-        none if left out. score_power: Attention scores are divided by this power of the head size.
+            none if left out. score_power: Attention scores are divided by this power of the head
+            size.
         Default: 1/2. qk_norm: Queries and keys are normalized. gauge_name: folded (no multipliers),
-        unit (initial variance one) or paper. constraint: An extra constraint on the learning rates
-        of the gauge shown, such as "c_readout = 0"; may be repeated. json: Print JSON instead of
-        tables.
+            unit (initial variance one) or paper. constraint: An extra constraint on the learning
+            rates of the gauge shown, such as "c_readout = 0"; may be repeated. json: Print JSON
+            instead of tables.
     """
     attention = None
     if heads is None:

@@ -37,18 +37,16 @@ def limits(
         width: Neurons in a layer.
         depth: Hidden layers.
         activation: relu, shaped-relu, shaped-smooth or linear, which have a limit law; resnet (relu
-        with --residual); or
-            any other name, such as tanh, gelu, silu or leaky-relu(0.2), whose networks are sampled
-            for the report.
+            with --residual); or any other name, such as tanh, gelu, silu or leaky-relu(0.2), whose
+            networks are sampled for the report.
         residual: Skip connections, with branches scaled by 1/sqrt(depth).
         phi: The function of shaped-smooth, s phi(x / s) with s = a sqrt(depth): tanh, sin, atan,
-        asinh or expm1.
-            Default: tanh.
+            asinh or expm1. Default: tanh.
         a: Of shaped-smooth. Default: 1.
         rho0: Correlation of the two inputs that are followed.
         samples: Networks, and paths of the limit, where there is one. 0 leaves both out, and only
-        theory speaks. seed: Of both. html: Draw the densities in this file, which opens in any
-        browser without a network. json: Print JSON instead of text.
+            theory speaks. seed: Of both. html: Draw the densities in this file, which opens in any
+            browser without a network. json: Print JSON instead of text.
     """
     from orderone.core.exact import count
     from orderone.theory import depth_report
