@@ -55,20 +55,27 @@ def check(
         model: gpt2 (tied) or llama on the text of the Python standard library; vit or mlp on
             scikit-learn's digits. Default: gpt2.
         widths: 64:1024 doubles from 64 up to 1024; 64,96,128 is a list. With --depths, one width.
-        Default: 64:512. depths: The same for the number of layers, to see what grows with depth.
-        Default: 2. rule: sp, ntk, mup, mf, standard, neural-tangent, hybrid or maximal-update.
-        optimizer: sgd, adam, adamw, adafactor, muon or lion. lr: The learning rate at the smallest
-            size. Default: that of torch.optim. weight_decay: At the smallest size. Default: that of
-            torch.optim. depth: sqrt (residual branches times 1/sqrt(L)) or completep (1/L). steps:
-            Updates of every model. seeds: Models at every size. first_seed: Of the models, counted
-            from here, and of the batch. batch: Texts or images in the batch, which is the same at
-            every step. Default: 16. length: Bytes in a text. Default: 64. builder: Your model
-            instead: package.module:function of the width (or depth), seen from the current folder.
-            batches: What to train it on: package.module:function without arguments that returns a
-            batch, or one for each step. threads: Of torch. Small models are fastest with one. html:
-            Draw all of it in this file, which opens in any browser without a network. png: Draw the
-            worst of it in this file. save: Write every record to this file, .jsonl or .parquet.
-            json: Print JSON instead of a table.
+            Default: 64:512.
+        depths: The same for the number of layers, to see what grows with depth. Default: 2.
+        rule: sp, ntk, mup, mf, standard, neural-tangent, hybrid or maximal-update.
+        optimizer: sgd, adam, adamw, adafactor, muon or lion.
+        lr: The learning rate at the smallest size. Default: that of torch.optim.
+        weight_decay: At the smallest size. Default: that of torch.optim.
+        depth: sqrt (residual branches times 1/sqrt(L)) or completep (1/L).
+        steps: Updates of every model.
+        seeds: Models at every size.
+        first_seed: Of the models, counted from here, and of the batch.
+        batch: Texts or images in the batch, which is the same at every step. Default: 16.
+        length: Bytes in a text. Default: 64.
+        builder: Your model instead: package.module:function of the width (or depth), seen from the
+            current folder.
+        batches: What to train it on: package.module:function without arguments that returns a
+            batch, or one for each step.
+        threads: Of torch. Small models are fastest with one.
+        html: Draw all of it in this file, which opens in any browser without a network.
+        png: Draw the worst of it in this file.
+        save: Write every record to this file, .jsonl or .parquet.
+        json: Print JSON instead of a table.
     """
     files = {"html": html, "png": png, "save": save}
     check_records(save)

@@ -76,40 +76,52 @@ def sweep(
             (scikit-learn's images), mnist, fashion-mnist, cifar10, or imagefolder (images of
             yours). Default: lm.
         model: For lm: gpt (orderone's, the default), or gpt2 or llama of Hugging Face; for
-        denoising: bart (orderone's);
-            for images: mlp (the default), transformer (orderone's), or vit of Hugging Face.
+            denoising: bart (orderone's); for images: mlp (the default), transformer (orderone's),
+            or vit of Hugging Face.
         widths: 64:1024 doubles from 64 up to 1024; 64,96,128 is a list.
         depths: The same for the number of layers. Default: 2.
         rules: One or several, to be compared: sp,mup.
         optimizer: sgd, adam, adamw, adafactor, muon or lion.
         lr: 1e-4:1e-1:16 is 16 values at equal ratios; 1e-3,3e-3 is a list. Of the smallest size, or
-            of --base. weight_decay: At the smallest size. Default: that of torch.optim. depth: sqrt
-            (residual branches times 1/sqrt(L)) or completep (1/L). base: The size that learning
-            rates belong to. Default: the smallest. steps: Updates of every model. schedule: Of all
-            learning
-        rates: constant, linear or cosine. warmup: Steps of rising learning rates before that. clip:
-            The largest norm of a gradient. seeds: Trainings at every point. first_seed: Counted
-            from here. batch: Texts or images in a batch. Default: 16. length: Tokens in a text.
-            Default: 64.
+            of --base.
+        weight_decay: At the smallest size. Default: that of torch.optim.
+        depth: sqrt (residual branches times 1/sqrt(L)) or completep (1/L).
+        base: The size that learning rates belong to. Default: the smallest.
+        steps: Updates of every model.
+        schedule: Of all learning rates: constant, linear or cosine.
+        warmup: Steps of rising learning rates before that.
+        clip: The largest norm of a gradient.
+        seeds: Trainings at every point.
+        first_seed: Counted from here.
+        batch: Texts or images in a batch. Default: 16.
+        length: Tokens in a text. Default: 64.
         source: Text for lm and denoising: python (the standard library, the default), sotu,
             gutenberg or imdb (in --root), or a file or folder of yours.
         tokenizer: Of text: bytes (the default), gpt2 (in --root), or a tokenizer.json or folder of
-            yours. root: The folder of data sets, by default data; for imagefolder, the one with a
-            folder of images for each class. size: Of images from a folder, which are cut to
-            squares.
-        Default: 224. builder: Your model instead: package.module:function of width (and depth),
-            seen from the current folder. data: What to train it on: package.module:thing, a task or
-            a function of (step, seed) that returns a batch. precision: float32, bfloat16 (autocast)
-            or float64. device: cpu or cuda. Default: a GPU if there is one. store: The file that
-            results are kept in. executor: here, processes or ray. Default: here. ray: Address of a
-            Ray cluster, or auto. workers: Processes, or tasks at a time. Default: one a GPU or
-            core. together: Models that are trained in one program. Default: as many as fit.
-            sampler: grid, random, tpe or cmaes. trials: Points to try for every rule and size, if
-            not the grid. pruner: median or
-        halving: stop trials early that will not be the best. target: Print settings for a model of
-            this size; like drawings, this needs several widths or depths. threads: Of torch. html:
-            Draw the study in this file, which opens in any browser without a network. png: Draw it
-            in this file. json: Print JSON instead of tables.
+            yours.
+        root: The folder of data sets, by default data; for imagefolder, the one with a folder of
+            images for each class.
+        size: Of images from a folder, which are cut to squares. Default: 224.
+        builder: Your model instead: package.module:function of width (and depth), seen from the
+            current folder.
+        data: What to train it on: package.module:thing, a task or a function of (step, seed) that
+            returns a batch.
+        precision: float32, bfloat16 (autocast) or float64.
+        device: cpu or cuda. Default: a GPU if there is one.
+        store: The file that results are kept in.
+        executor: here, processes or ray. Default: here.
+        ray: Address of a Ray cluster, or auto.
+        workers: Processes, or tasks at a time. Default: one a GPU or core.
+        together: Models that are trained in one program. Default: as many as fit.
+        sampler: grid, random, tpe or cmaes.
+        trials: Points to try for every rule and size, if not the grid.
+        pruner: median or halving: stop trials early that will not be the best.
+        target: Print settings for a model of this size; like drawings, this needs several widths or
+            depths.
+        threads: Of torch.
+        html: Draw the study in this file, which opens in any browser without a network.
+        png: Draw it in this file.
+        json: Print JSON instead of tables.
     """
     from orderone.cli.tasks import Given
     from orderone.sweeping.result import Interrupted

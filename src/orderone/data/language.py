@@ -52,12 +52,15 @@ def language(
             `root`), a file, a folder of .txt files, a list of files, bytes, or a tensor of token
             numbers.
         tokenizer: "bytes", "gpt2" (`encoder.json` and `vocab.bpe` in `root`), or a folder or
-            `tokenizer.json` of your own. batch: How many pieces a batch has. length: How many
-            tokens a piece has. held_out: The part of the text that is for evaluation. evaluations:
-            How many batches of it are used at most. format: "pairs" of inputs and targets, or
-            "huggingface".
+            `tokenizer.json` of your own.
+        batch: How many pieces a batch has.
+        length: How many tokens a piece has.
+        held_out: The part of the text that is for evaluation.
+        evaluations: How many batches of it are used at most.
+        format: "pairs" of inputs and targets, or "huggingface".
         vocab: How many different tokens there are, for a tensor; by default the largest and one.
-        device: Where the tokens are kept and batches are made. root: The folder of data sets.
+        device: Where the tokens are kept and batches are made.
+        root: The folder of data sets.
         cache: Where encoded text is kept, by default in `root/encoded`; False for nowhere.
     """
     if isinstance(source, Tensor):

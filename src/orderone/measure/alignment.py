@@ -66,10 +66,12 @@ def alignment(
         rule, optimizer, lr: As in `plan`.
         batches: As in `coord_check`. Training tokens are those of the first batch.
         held_out: A batch that is not trained on. By default, what follows the `steps` batches, if
-            anything does. loss: As in `coord_check`. steps: Updates; the ratios are measured across
-            each of them. seeds: How many, or which. base: The size that was tuned, or a module; by
-            default the smallest. plan_options: weight_decay, depth, gauge, decay, overrides, ... of
-            `plan`.
+            anything does.
+        loss: As in `coord_check`.
+        steps: Updates; the ratios are measured across each of them.
+        seeds: How many, or which.
+        base: The size that was tuned, or a module; by default the smallest.
+        plan_options: weight_decay, depth, gauge, decay, overrides, ... of `plan`.
     """
     function(loss, "loss", "of output and target")
     study = _Study(

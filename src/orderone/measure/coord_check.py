@@ -52,8 +52,9 @@ def coord_check(
         widths: At least two sizes, better four or five.
         depths: The same for `build(depth)`; give `depth="sqrt"` or `"completep"` with it.
         rule, optimizer, lr: As in `plan`. `rule` is also what the model is judged by; by default
-            mup, or that of a plan. batches: One batch (tensor, dict of keyword arguments, or pair
-            of inputs and targets), used at every step, or a sequence with one for each step.
+            mup, or that of a plan.
+        batches: One batch (tensor, dict of keyword arguments, or pair of inputs and targets), used
+            at every step, or a sequence with one for each step.
         loss: `loss(output, target)` for pairs, `loss(output, batch)` otherwise; by default the
             model's own, or cross entropy (mean squares) of a pair with whole (real) targets.
         steps: Updates.

@@ -84,14 +84,17 @@ def dropout_metrics(
     Args:
         activation: A name of `theory.activations.names()`, or any elementwise function.
         weight_var, bias_var, keep: As in `theory.MeanField`; `keep` is the rate at which units are
-            kept. width, depth: Of every network. instances: How many networks, each with its own
-            weights, masks and pair of inputs. q0, c0: Mean square of both inputs, and their
-            correlation; exact for every pair. weights: "implied" never forms a weight matrix and
-            has the same law as "drawn", which does. seed: Of all that is random here; torch's own
-            state is left alone. dtype, device: Where and how precisely to calculate. memory: About
-            how many bytes to hold at once; networks are taken in as many portions as that needs.
-            progress: True for a bar on the terminal, or a function of the number of networks done,
-            of all, and a word.
+            kept.
+        width, depth: Of every network.
+        instances: How many networks, each with its own weights, masks and pair of inputs.
+        q0, c0: Mean square of both inputs, and their correlation; exact for every pair.
+        weights: "implied" never forms a weight matrix and has the same law as "drawn", which does.
+        seed: Of all that is random here; torch's own state is left alone.
+        dtype, device: Where and how precisely to calculate.
+        memory: About how many bytes to hold at once; networks are taken in as many portions as that
+            needs.
+        progress: True for a bar on the terminal, or a function of the number of networks done, of
+            all, and a word.
     """
     chosen = WEIGHTS[one_of(weights, WEIGHTS, "weights")]
     read = _numbers(weight_var=weight_var, bias_var=bias_var, keep=keep, q0=q0, c0=c0)

@@ -53,13 +53,14 @@ def probe(
         model: Any nn.Module, also compiled (inside the context it then runs as written) or wrapped
             in DistributedDataParallel (every process records its own activations).
         optimizer: Its `step` ends a step. Without one, every forward pass is a step, and there are
-            no updates. batch: A fixed batch (tensor, tuple, or dict of keyword arguments) on which
-            `change` is measured after every step: one more forward pass, always with the same
-            dropout masks.
+            no updates.
+        batch: A fixed batch (tensor, tuple, or dict of keyword arguments) on which `change` is
+            measured after every step: one more forward pass, always with the same dropout masks.
         quantities: Which of input, output, "output gradient", change, weight, gradient, update,
-            scores, "score change". modules: A pattern, or several, of modules and tensors to look
-            at: "*.mlp.*". every: Record every so many steps. provenance: What else to keep with the
-        records: a seed, the name of a run.
+            scores, "score change".
+        modules: A pattern, or several, of modules and tensors to look at: "*.mlp.*".
+        every: Record every so many steps.
+        provenance: What else to keep with the records: a seed, the name of a run.
     """
     instance(model, nn.Module, "model", "give the module that is trained")
     if optimizer is not None:

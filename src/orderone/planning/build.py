@@ -71,17 +71,19 @@ def plan(
         lr, weight_decay, eps: As tuned on the base; by default those of torch.optim. For muon, lr
             may be {"muon": ..., "adamw": ...}.
         depth: "sqrt" (residual branches times 1/sqrt(L)) or "completep" (1/L); None: nothing scales
-            with depth. gauge: "folded" leaves the forward pass alone; "unit" and "paper" put
-            multipliers into hooks. decay: "independent" keeps lr * weight_decay, "proportional"
-            keeps weight_decay. no_decay: Patterns of tensors without weight decay, such as
-            ("*.bias", "*norm*"). overrides: {"pattern": role} for tensors whose role cannot be
-            told, or that you know better. inputs: An example batch (tensor, tuple, or dict of
-            keyword arguments), to look at the forward pass of a model that is not Hugging Face's.
+            with depth.
+        gauge: "folded" leaves the forward pass alone; "unit" and "paper" put multipliers into
+            hooks.
+        decay: "independent" keeps lr * weight_decay, "proportional" keeps weight_decay.
+        no_decay: Patterns of tensors without weight decay, such as ("*.bias", "*norm*").
+        overrides: {"pattern": role} for tensors whose role cannot be told, or that you know better.
+        inputs: An example batch (tensor, tuple, or dict of keyword arguments), to look at the
+            forward pass of a model that is not Hugging Face's.
         probe: False: do not look at the forward pass.
         score_power: The power of the head size that attention scores are divided by; by default 1
-            for mup, 1/2 for sp. C, Lambda: In absolute mode, order-one constants of initial
-            variance and learning rate, by role, group of S2, or matrix of attention: {"PE":
-            0.02**2, "Q": 0.5}.
+            for mup, 1/2 for sp.
+        C, Lambda: In absolute mode, order-one constants of initial variance and learning rate, by
+            role, group of S2, or matrix of attention: {"PE": 0.02**2, "Q": 0.5}.
     """
     request = _request(
         model,

@@ -71,37 +71,46 @@ def sweep(
 
     Args:
         build: A function of the width (and depth, and whatever else the space names) that returns
-            an nn.Module. space: {"lr": log_grid(1e-4, 1e-1, 16), "seed": range(4)}: lists of lr,
-            weight_decay, beta1, beta2, momentum, eps, init_scale, rule, optimizer, seed, data_seed,
-            or of keyword arguments of `build`. All are those of the base.
+            an nn.Module.
+        space: {"lr": log_grid(1e-4, 1e-1, 16), "seed": range(4)}: lists of lr, weight_decay, beta1,
+            beta2, momentum, eps, init_scale, rule, optimizer, seed, data_seed, or of keyword
+            arguments of `build`. All are those of the base.
         widths, depths: Sizes to compare.
         rule, optimizer: As in `plan`; lists are compared.
         base: The size that settings belong to (a width, or {"width": 64, "depth": 2}), or what
             `plan` takes. By default the smallest.
         data: A task of `orderone.data`, a function of (step, seed) that returns a batch, or one
-            batch for all steps. steps: Updates of every training. loss: As in `coord_check`; by
-            default the task's, the model's own, or the usual one. schedule, warmup: Of all learning
-            rates: constant, linear or cosine, after so many steps of rising. clip: The largest norm
-            of a gradient. accumulate: Batches an update. precision: float32, bfloat16 (autocast) or
-            float64.
-        evaluate_every: Steps between held-out losses; by default at the end only. store: A file
-            that outcomes are kept in (SQLite). The same call with the same store runs what is
-            missing.
-        executor: "here", "processes" or "ray". workers: How many processes or tasks; by default one
-            a GPU or core. address: Of a Ray cluster, or "auto". together: Members of a stack, and
-            points that a sampler is asked for at a time. By default as many as fit; 8. sampler:
-            "grid", "random", "tpe", "cmaes", or a sampler of Optuna. trials: Points to try for
-            every rule and size, if the sampler is not the grid. sampler_seed: Of what is random in
-            it. pruner: "median", "halving" or a pruner of Optuna: stops trials that will not be the
-            best. stacked: "auto" trains like trials in one program where that is possible, False
-            never, True insists. Losses are those of stand-alone runs; dropout, and whatever else a
-            forward pass draws, has other draws of the same law.
+            batch for all steps.
+        steps: Updates of every training.
+        loss: As in `coord_check`; by default the task's, the model's own, or the usual one.
+        schedule, warmup: Of all learning rates: constant, linear or cosine, after so many steps of
+            rising.
+        clip: The largest norm of a gradient.
+        accumulate: Batches an update.
+        precision: float32, bfloat16 (autocast) or float64.
+        evaluate_every: Steps between held-out losses; by default at the end only.
+        store: A file that outcomes are kept in (SQLite). The same call with the same store runs
+            what is missing.
+        executor: "here", "processes" or "ray".
+        workers: How many processes or tasks; by default one a GPU or core.
+        address: Of a Ray cluster, or "auto".
+        together: Members of a stack, and points that a sampler is asked for at a time. By default
+            as many as fit; 8.
+        sampler: "grid", "random", "tpe", "cmaes", or a sampler of Optuna.
+        trials: Points to try for every rule and size, if the sampler is not the grid.
+        sampler_seed: Of what is random in it.
+        pruner: "median", "halving" or a pruner of Optuna: stops trials that will not be the best.
+        stacked: "auto" trains like trials in one program where that is possible, False never, True
+            insists. Losses are those of stand-alone runs; dropout, and whatever else a forward pass
+            draws, has other draws of the same law.
         device: By default a GPU if there is one.
         compile, graphs: Of stacked training: torch.compile, CUDA graphs.
         checkpoint_seconds: Between checkpoints of trials that are under way; they lie beside the
-            store. name: Of `build`, `loss` and a function for data in the store, instead of their
-            code: you say when they are others. progress: False: no bar. plan_options: depth, gauge,
-            decay, no_decay, overrides, ... of `plan`.
+            store.
+        name: Of `build`, `loss` and a function for data in the store, instead of their code: you
+            say when they are others.
+        progress: False: no bar.
+        plan_options: depth, gauge, decay, no_decay, overrides, ... of `plan`.
 
     Raises:
         Interrupted: On Ctrl-C and SIGTERM, a KeyboardInterrupt that holds what is done.

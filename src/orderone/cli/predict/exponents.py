@@ -52,19 +52,19 @@ def exponents(
         rule: sp, ntk, mup, mf, standard, neural-tangent, hybrid or maximal-update.
         optimizer: sgd, adam, adamw, sign, adafactor or muon.
         alignment: full, no, worst, or JSON such as '{"omega": {"readout": 1}, "alpha": "3/4"}'.
-        Default: what the rule's
-            authors assume.
+            Default: what the rule's authors assume.
         rates: Choose the learning rates for this alignment, and judge them under --alignment.
         depth: Number of hidden layers. It matters only for alignments other than the named ones.
         norm: RMSNorm after every layer but the last.
         tied: The readout is the transposed embedding.
         heads: Attention whose number of heads grows ("more") or whose head size grows ("larger");
-            none if left out. score_power: Attention scores are divided by this power of the head
-            size.
-        Default: 1/2. qk_norm: Queries and keys are normalized. gauge_name: folded (no multipliers),
-            unit (initial variance one) or paper. constraint: An extra constraint on the learning
-            rates of the gauge shown, such as "c_readout = 0"; may be repeated. json: Print JSON
-            instead of tables.
+            none if left out.
+        score_power: Attention scores are divided by this power of the head size. Default: 1/2.
+        qk_norm: Queries and keys are normalized.
+        gauge_name: folded (no multipliers), unit (initial variance one) or paper.
+        constraint: An extra constraint on the learning rates of the gauge shown, such as "c_readout
+            = 0"; may be repeated.
+        json: Print JSON instead of tables.
     """
     attention = None
     if heads is None:

@@ -45,8 +45,10 @@ def limits(
         a: Of shaped-smooth. Default: 1.
         rho0: Correlation of the two inputs that are followed.
         samples: Networks, and paths of the limit, where there is one. 0 leaves both out, and only
-            theory speaks. seed: Of both. html: Draw the densities in this file, which opens in any
-            browser without a network. json: Print JSON instead of text.
+            theory speaks.
+        seed: Of both.
+        html: Draw the densities in this file, which opens in any browser without a network.
+        json: Print JSON instead of text.
     """
     from orderone.core.exact import count
     from orderone.theory import depth_report

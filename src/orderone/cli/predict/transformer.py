@@ -48,12 +48,16 @@ def transformer(
         blocks: Blocks by letters, such as AMAM (A attention, M MLP), instead of depth.
         activation: A name such as gelu or relu.
         constants: Initial variances of groups, such as Q=0.5,K=0.5,U=0.33; 1 for all others, and
-            PE=0.25. eps: Of the layer norms. causal: Whether tokens see only themselves and those
-            before. optimizer: adamw or sgd. strategy: standard, neural-tangent, hybrid,
-            maximal-update, or s=1/4 and the like. n_in: Pixels of a patch, for the rates of
-            `standard`. n_out: Number of outputs, likewise. mlp: Width of the MLP over the embedding
-            dimension, likewise. html: Write a page with pictures. json: Print JSON instead of
-            tables.
+            PE=0.25.
+        eps: Of the layer norms.
+        causal: Whether tokens see only themselves and those before.
+        optimizer: adamw or sgd.
+        strategy: standard, neural-tangent, hybrid, maximal-update, or s=1/4 and the like.
+        n_in: Pixels of a patch, for the rates of `standard`.
+        n_out: Number of outputs, likewise.
+        mlp: Width of the MLP over the embedding dimension, likewise.
+        html: Write a page with pictures.
+        json: Print JSON instead of tables.
     """
     from orderone.theory.scaling import strategy_power
     from orderone.theory.transformer import Transformer

@@ -31,8 +31,9 @@ class Stack:
         loss: As in `coord_check`.
         device: Where to train; by default where the first model is.
         precision: torch.bfloat16 for mixed precision; None computes in the precision of the
-            tensors. clip: Largest norm of a member's gradient. compile: Make one kernel of each
-            update.
+            tensors.
+        clip: Largest norm of a member's gradient.
+        compile: Make one kernel of each update.
     """
 
     def __init__(
