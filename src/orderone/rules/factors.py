@@ -1,5 +1,6 @@
-"""Factors that a rule asks of one tensor whose dimensions grew: pure functions from role, growth and
-optimizer to factors.
+"""Factors that a rule asks of one tensor whose dimensions grew.
+
+Everything here is a pure function of role, growth and optimizer.
 
 A rule's exponents speak of one width n. A real tensor has two dimensions, which may grow by
 different ratios, so each power of n goes to the dimension that it comes from. Folded (a = 0), with

@@ -19,5 +19,9 @@ def equivalent(p: Rule, q: Rule, optimizer: Name = "adam") -> bool:
         q = q.with_c(solve(q, optimizer, q.rates_for[1]).c)
     left = canonical(p, optimizer)
     right = canonical(q, optimizer)
-    shared = [role for role in left.roles if role in right.roles]
-    return all(left.b[role] == right.b[role] and left.c[role] == right.c[role] for role in shared)
+    for role in left.roles:
+        if role not in right.roles:
+            continue
+        if left.b[role] != right.b[role] or left.c[role] != right.c[role]:
+            return False
+    return True

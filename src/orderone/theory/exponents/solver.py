@@ -112,20 +112,21 @@ class Network:
 def init_conditions(net: Network) -> Iterator[Condition]:
     """Yield (6)-(8): what a and b must satisfy before any update."""
     p = plain(net.p, net.norm)
-    size = {role: p.a[role] + p.b[role] for role in p.roles}
 
     def condition(
         code: str, role: str, text: str, subject: str, margin: Fraction, equality: bool = False
     ) -> Condition:
         return Condition(code, role, text, f"{subject} at initialization", {}, margin, equality)
 
-    embedding = size[Role.EMBEDDING]
+    embedding = p.a[Role.EMBEDDING] + p.b[Role.EMBEDDING]
     yield condition("(6)", Role.EMBEDDING, "a + b = 0", "h_1", embedding, equality=True)
-    hidden = size[Role.HIDDEN] - HALF
+    hidden = p.a[Role.HIDDEN] + p.b[Role.HIDDEN] - HALF
     yield condition("(7)", Role.HIDDEN, "a + b = 1/2", "h", hidden, equality=True)
-    yield condition("(8)", Role.READOUT, "a + b >= 1/2", "logits", size[Role.READOUT] - HALF)
+    readout = p.a[Role.READOUT] + p.b[Role.READOUT] - HALF
+    yield condition("(8)", Role.READOUT, "a + b >= 1/2", "logits", readout)
     if Role.VECTOR in p.roles:
-        yield condition("(6)", Role.VECTOR, "a + b >= 0", "biases", size[Role.VECTOR])
+        vector = p.a[Role.VECTOR] + p.b[Role.VECTOR]
+        yield condition("(6)", Role.VECTOR, "a + b >= 0", "biases", vector)
     if net.tied:
         gap = net.p.b[Role.EMBEDDING] - net.p.b[Role.READOUT]
         subject = "one initial variance"
@@ -240,8 +241,13 @@ def changes(conditions: Sequence[Condition], c: Mapping[str, Fraction]) -> dict[
     Every bound on r_1, then on r_2, ... is taken at its smallest.
     """
     at = {f"c_{role}": value for role, value in c.items()}
-    for name in dict.fromkeys(k.change for k in conditions if k.change):
-        at[name] = min(k.value({**at, name: ZERO}) for k in conditions if k.change == name)
+    bounds: dict[str, list[Condition]] = {}
+    for condition in conditions:
+        if condition.change:
+            bounds.setdefault(condition.change, []).append(condition)
+    for name, bounds_on_r in bounds.items():
+        at[name] = ZERO
+        at[name] = min(condition.value(at) for condition in bounds_on_r)
     return at
 
 
@@ -275,7 +281,7 @@ class Solution:
 
     c: Exponents
     r: Exponents
-    binding: dict[str, Sequence[Condition]]
+    binding: Mapping[str, Sequence[Condition]]
     conflict: Sequence[Condition] = ()
     broken: Sequence[Condition] = ()
 
@@ -295,10 +301,8 @@ class Solution:
     def _conflict_text(self) -> str:
         lines = ["infeasible; these conditions cannot hold together:"]
         lines += dict.fromkeys(f"  {condition}" for condition in self.conflict)
-        if any(condition.code == "(tied)" for condition in self.conflict):
-            lines.append(TIED_REMEDY)
-        else:
-            lines.append("relax one of them")
+        tied = [condition for condition in self.conflict if condition.code == "(tied)"]
+        lines.append(TIED_REMEDY if tied else "relax one of them")
         return "\n".join(lines)
 
     def why(self, role: str) -> str:
@@ -384,8 +388,9 @@ def _largest_rates(
 ) -> Exponents | Conflict[Condition]:
     """Minimise the sum over the matrices, then c by c in the order of the roles, each goal kept for
     the ones after it."""
-    goals = [{f"c_{role}": ONE for role in MATRIX_ROLES}]
-    goals += [{f"c_{role}": ONE} for role in roles]
+    goals = [{"c_embedding": ONE, "c_hidden": ONE, "c_readout": ONE}]
+    for role in roles:
+        goals.append({f"c_{role}": ONE})
     reached: list[Condition] = []
     x: dict[str, Fraction] = {}
     for goal in goals:
