@@ -11,9 +11,8 @@ import sympy
 from sympy.solvers.simplex import lpmin
 
 from orderone import rules
-from orderone.theory.exponents.alignment import PRESETS
-from orderone.theory.exponents.conditions import Network, update_conditions
-from orderone.theory.exponents.optimizers import OPTIMIZERS
+from orderone.theory.exponents.solver import Network, update_conditions
+from orderone.theory.exponents.updates import OPTIMIZERS, PRESETS
 from orderone.theory.linear_program import Optimum, minimize
 
 CONDITIONS = list(

@@ -14,7 +14,7 @@ from orderone.rules.factors import (
     width_factors,
 )
 from orderone.theory.exponents import canonical, gradient_exponents
-from orderone.theory.exponents.optimizers import update_law
+from orderone.theory.exponents.updates import update_law
 
 OPTIMIZERS = ("sgd", "adam", "adamw", "adafactor", "sign")
 

@@ -19,8 +19,8 @@ from orderone.theory.exponents import (
     solve,
     stability,
 )
-from orderone.theory.exponents.alignment import read_alignment
-from orderone.theory.exponents.conditions import Network, changes, update_conditions
+from orderone.theory.exponents.solver import Network, changes, update_conditions
+from orderone.theory.exponents.updates import read_alignment
 from orderone.theory.linear_program import Optimum, minimize
 
 # Computed independently of this project: (c_embedding, c_hidden, c_readout).

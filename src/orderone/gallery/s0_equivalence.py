@@ -20,7 +20,7 @@ from orderone.gallery.judging import finding, joined, only
 from orderone.gallery.layouts import GREY, SHADES, panels, scatter
 from orderone.nn import learning_rates
 from orderone.theory.exponents import MATRIX_ROLES, Parameterization, max_lr, shift
-from orderone.theory.exponents.optimizers import update_law
+from orderone.theory.exponents.updates import update_law
 
 PAIRS = {"SP and NTK": ("sp", "ntk"), "muP and MF": ("mup", "mf")}
 OPTIMIZERS = {"sign": "Adam without momentum", "sgd": "SGD", "adafactor": "Adafactor"}

@@ -19,7 +19,7 @@ import pandas as pd
 from orderone.core.errors import one_of
 from orderone.core.exact import count
 from orderone.measure.fit import Fit, fit_exponent
-from orderone.theory.exponents.alignment import ALIGNED_ROLES, KINDS
+from orderone.theory.exponents.updates import ALIGNED_ROLES, KINDS
 
 TRAINING = "training"
 HELD_OUT = "held-out"

@@ -27,7 +27,7 @@ from orderone.observe.inventory import Item, inventory, modules_by_name
 from orderone.observe.moments import WIDE, Ledger
 from orderone.observe.reference_outputs import repeatable
 from orderone.observe.trace import call_with
-from orderone.theory.exponents.alignment import ALIGNED_ROLES, KINDS
+from orderone.theory.exponents.updates import ALIGNED_ROLES, KINDS
 
 FEWEST_TOKENS = 8
 Inputs = dict[str, Tensor]  # by layer

@@ -17,8 +17,7 @@ from orderone.core.errors import one_of
 from orderone.core.exact import count
 from orderone.core.inputs import Count, Name
 from orderone.theory.exponents import Parameterization
-from orderone.theory.exponents.parameterization import Rule, read_rule
-from orderone.theory.exponents.sizes import layer_roles
+from orderone.theory.exponents.parameterization import Rule, layer_roles, read_rule
 
 
 def linear(u: Tensor) -> Tensor:

@@ -34,7 +34,7 @@ from orderone.planning.request import Request
 from orderone.planning.roles import FIXED, OVERRIDES, read_overrides
 from orderone.planning.structure import structural_roles
 from orderone.rules.factors import Factors, Growth, tied_multiplier, width_factors
-from orderone.theory.exponents.optimizers import update_law
+from orderone.theory.exponents.updates import update_law
 from orderone.theory.scaling import GROUPS, group_rate, is_strategy
 
 

@@ -8,7 +8,7 @@ from orderone.planning.growth import Tensor
 from orderone.planning.initial import Initial
 from orderone.planning.roles import FIXED, Role
 from orderone.rules.factors import Factors
-from orderone.theory.exponents.optimizers import UpdateLaw, update_law
+from orderone.theory.exponents.updates import UpdateLaw, update_law
 
 
 @dataclass

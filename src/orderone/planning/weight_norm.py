@@ -22,7 +22,7 @@ from torch.nn.utils.weight_norm import WeightNorm
 
 from orderone.planning.draft import Draft
 from orderone.rules.factors import Factors
-from orderone.theory.exponents.optimizers import UpdateLaw
+from orderone.theory.exponents.updates import UpdateLaw
 
 
 def scale_lengths(drafts: Mapping[str, Draft], model: nn.Module) -> None:

@@ -1,27 +1,30 @@
-"""What a rule asks of one tensor whose dimensions grew: a pure function from role, growth and
-optimizer to factors.
+"""Factors that a rule asks of one tensor whose dimensions grew.
+
+Everything here is a pure function of role, growth and optimizer.
 
 A rule's exponents speak of one width n. A real tensor has two dimensions, which may grow by
 different ratios, so each power of n goes to the dimension that it comes from. Folded (a = 0), with
 r_in and r_out the growth of fan-in and fan-out:
 
-    embedding, vector   r_out^-x_e            no sum over a growing dimension: the powers belong to
-                                              the output
-    readout             r_in^-x_r             nothing that grows is left at the output
+    embedding, vector   r_out^-x_e        no sum over a growing dimension: the powers belong to the
+                                          output
+    readout             r_in^-x_r         nothing that grows is left at the output
     hidden              r_out^-x_e r_in^-(x_h - x_e)
 
 for x = b (initial size) and x = c (learning rate). Both limits are right: for muP and Adam the
 hidden rate is r_in^-1, for SGD it is r_out / r_in, as the spectral condition says (Yang, Simon &
-Bernstein 2023, arXiv:2310.17813). Gradients belong to the output of their tensor, RMS(W') =
-r_out^-g; a readout's to its input.
+Bernstein 2023, arXiv:2310.17813). Gradients belong to the output of their tensor,
+RMS(W') = r_out^-g; a readout's to its input.
 
 **Depth.** A residual branch is multiplied by r_L^-alpha, r_L = L / L_base: alpha = 1/2 is Depth-muP
 (Yang, Yu, Zhu & Hayou 2023, arXiv:2310.02244, Table 1), alpha = 1 is CompleteP (Dey et al. 2025,
 arXiv:2505.01618, Table 1). L branches shall move the stream by order one together, so a step must
 change each branch weight by r_L^(alpha - 1):
 
-    gradient r_L^-alpha,   Adam's rate r_L^(alpha - 1),   SGD's rate r_L^(2 alpha - 1),   Adam's eps
-                                                          r_L^-alpha
+    gradient      r_L^-alpha
+    Adam's rate   r_L^(alpha - 1)
+    SGD's rate    r_L^(2 alpha - 1)
+    Adam's eps    r_L^-alpha
 
 for matrices, biases and gains in the branch alike; nothing changes outside the branches. These are
 the entries of the tables (CompleteP: eps r_L^-alpha, bias and norm rates r_L^(alpha - 1), and at
@@ -30,25 +33,29 @@ where ours keeps the product with the rate). The multiplier itself is folded int
 the branch.
 """
 
-from dataclasses import astuple, dataclass, replace
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import lru_cache
 
 from orderone.core.errors import one_of
 from orderone.core.exact import HALF, ONE, ZERO
 from orderone.core.inputs import Name, Number
+from orderone.core.roles import ROLES, Role
 from orderone.theory.exponents import Parameterization, canonical, gradient_exponents
-from orderone.theory.exponents.optimizers import UpdateLaw, update_law
-from orderone.theory.exponents.parameterization import ROLES
+from orderone.theory.exponents.parameterization import Exponents
+from orderone.theory.exponents.updates import UpdateLaw, update_law
 
-DEPTH_RULES = {"sqrt": HALF, "completep": ONE}
+DEPTH_RULES: dict[str, Fraction] = {"sqrt": HALF, "completep": ONE}
 DECAY = ("independent", "proportional")
 
 
 @dataclass(frozen=True)
 class Factors:
-    """Target over base, for one tensor. `gradient` is the predicted size of its gradient; `gauge`,
-    what was moved in front of it since the rule's folded form."""
+    """Target over base, for one tensor.
+
+    `gradient` is the predicted size of its gradient; `gauge`, what was moved in front of it since
+    the rule's folded form.
+    """
 
     multiplier: float = 1.0
     std: float = 1.0
@@ -57,11 +64,17 @@ class Factors:
     gauge: float = 1.0
 
     def __mul__(self, other: "Factors") -> "Factors":
-        return Factors(*(one * two for one, two in zip(astuple(self), astuple(other), strict=True)))
+        return Factors(
+            self.multiplier * other.multiplier,
+            self.std * other.std,
+            self.lr * other.lr,
+            self.gradient * other.gradient,
+            self.gauge * other.gauge,
+        )
 
     def behind(self, multiplier: float, law: UpdateLaw) -> "Factors":
-        """The same network, with the tensor behind one more multiplier: the gauge shift of S0
-        1.2.1, as a number."""
+        """Return the factors of the same network with the tensor behind one more multiplier: the
+        gauge shift of S0 1.2.1, as a number."""
         return Factors(
             self.multiplier * multiplier,
             self.std / multiplier,
@@ -71,14 +84,14 @@ class Factors:
         )
 
     def folding(self, multiplier: float, law: UpdateLaw) -> "Factors":
-        """The tensor takes over a multiplier that stood in front of it."""
+        """Return the factors of a tensor that takes over a multiplier in front of it."""
         return replace(self.behind(1 / multiplier, law), multiplier=self.multiplier)
 
 
 @dataclass(frozen=True)
 class Growth:
-    """By what the dimensions of a tensor grew, target over base; in absolute mode, the dimensions
-    themselves."""
+    """Ratios by which the dimensions of a tensor grew, target over base; in absolute mode, the
+    dimensions themselves."""
 
     fan_in: Number = 1.0
     fan_out: Number = 1.0
@@ -87,33 +100,35 @@ class Growth:
 def width_factors(
     p: Parameterization, role: Name, growth: Growth, optimizer: Name = "adam"
 ) -> Factors:
-    """The folded factors of a tensor of this role: everything sits in initialization and learning
-    rate."""
+    """Return the folded factors of a tensor of this role: everything sits in initialization and
+    learning rate."""
     folded, g = _folded(p, optimizer)
-    std, lr = (_power(growth, *_exponents(x, role)) for x in (folded.b, folded.c))
-    return Factors(1.0, std, lr, _power(growth, *_gradient_exponents(g, role)))
+    std = _power(growth, *_exponents(folded.b, role))
+    lr = _power(growth, *_exponents(folded.c, role))
+    gradient = _power(growth, *_gradient_exponents(g, role))
+    return Factors(1.0, std, lr, gradient)
 
 
 @lru_cache
-def _folded(p: Parameterization, optimizer: str) -> tuple[Parameterization, dict[str, Fraction]]:
+def _folded(p: Parameterization, optimizer: str) -> tuple[Parameterization, Exponents]:
     folded = canonical(p, optimizer)
     return folded, gradient_exponents(folded)
 
 
-def _exponents(x: dict[str, Fraction], role: str) -> tuple[Fraction, Fraction]:
-    """The exponents of fan-in and fan-out."""
+def _exponents(x: Exponents, role: Name) -> tuple[Fraction, Fraction]:
+    """Return the exponents of fan-in and fan-out."""
     role = one_of(role, ROLES, "role")
-    if role == "hidden":
-        return x["hidden"] - x["embedding"], x["embedding"]
-    if role == "readout":
-        return x["readout"], ZERO
-    return ZERO, x.get(role, x["embedding"])  # a vector is an embedding whose input is 1
+    if role == Role.HIDDEN:
+        return x[Role.HIDDEN] - x[Role.EMBEDDING], x[Role.EMBEDDING]
+    if role == Role.READOUT:
+        return x[Role.READOUT], ZERO
+    return ZERO, x.get(role, x[Role.EMBEDDING])  # a vector is an embedding whose input is 1
 
 
-def _gradient_exponents(g: dict[str, Fraction], role: str) -> tuple[Fraction, Fraction]:
-    if role == "readout":
-        return (g["readout"], ZERO)
-    return (ZERO, g.get(role, g["embedding"]))
+def _gradient_exponents(g: Exponents, role: Name) -> tuple[Fraction, Fraction]:
+    if role == Role.READOUT:
+        return g[Role.READOUT], ZERO
+    return ZERO, g.get(role, g[Role.EMBEDDING])
 
 
 def _power(growth: Growth, fan_in: Fraction, fan_out: Fraction) -> float:
@@ -123,15 +138,15 @@ def _power(growth: Growth, fan_in: Fraction, fan_out: Fraction) -> float:
 
 
 def tied_multiplier(p: Parameterization, fan_in: float, optimizer: Name = "adam") -> float:
-    """What stands in front of a readout that is the embedding itself, and that no gauge removes
+    """Return the multiplier of a readout that is the embedding itself, which no gauge removes
     (`gauge(tied=True)`)."""
     folded, _ = _folded(p, optimizer)
-    return fan_in ** -float(folded.b["readout"] - folded.b["embedding"])
+    return fan_in ** -float(folded.b[Role.READOUT] - folded.b[Role.EMBEDDING])
 
 
 def paper_multiplier(p: Parameterization, role: Name, growth: Growth) -> float:
-    """The multiplier the rule was written with."""
-    if role in ("hidden", "readout"):
+    """Return the multiplier the rule was written with."""
+    if role in (Role.HIDDEN, Role.READOUT):
         return growth.fan_in ** -float(p.own[role])
     return growth.fan_out ** -float(p.own.get(role, ZERO))
 
@@ -139,7 +154,8 @@ def paper_multiplier(p: Parameterization, role: Name, growth: Growth) -> float:
 def depth_factors(
     depth: Name, ratio: float, optimizer: Name = "adam", last: bool = False
 ) -> Factors:
-    """For a tensor in a residual branch; `last` ones take the branch's multiplier."""
+    """Return the factors of a tensor in a residual branch; `last` ones take the branch's
+    multiplier."""
     alpha = float(DEPTH_RULES[one_of(depth, DEPTH_RULES, "depth")])
     law = update_law(optimizer)
     gradient = ratio**-alpha
@@ -149,8 +165,8 @@ def depth_factors(
     return inside
 
 
-def decay_factor(f: Factors, optimizer: Name, convention: Name = "independent") -> float:
-    """How the coefficient `weight_decay` of torch.optim changes, so that decay keeps its meaning.
+def decay_factor(factors: Factors, optimizer: Name, convention: Name = "independent") -> float:
+    """Return the factor of torch.optim's `weight_decay` with which decay keeps its meaning.
 
     independent    every step shrinks every weight by the same fraction at every size. torch's
                    decoupled optimizers, and SGD's penalty, shrink by lr * weight_decay, so
@@ -162,7 +178,7 @@ def decay_factor(f: Factors, optimizer: Name, convention: Name = "independent") 
     """
     law = update_law({"lion": "sign"}.get(optimizer, optimizer))
     if one_of(convention, DECAY, "decay") == "proportional":  # in every gauge as in the folded one
-        return f.gauge ** (2 if optimizer == "adam" else law.gauge_weight)
+        return factors.gauge ** (2 if optimizer == "adam" else law.gauge_weight)
     if optimizer == "adam":
-        return f.gradient / f.std
-    return 1 / f.lr
+        return factors.gradient / factors.std
+    return 1 / factors.lr

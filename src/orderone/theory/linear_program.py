@@ -1,9 +1,7 @@
 """Small linear programs, solved exactly in rational numbers, with reasons.
 
-    minimise  k . x   subject to   A x >= beta,   x free                       (primal: what the
-                                                  user asks)
-    maximise  beta . y  subject to  A^T y = k,   y >= 0                          (dual: what is
-                                                 solved here)
+    minimise  k . x     subject to   A x >= beta,   x free      (primal: what the user asks)
+    maximise  beta . y  subject to   A^T y = k,     y >= 0      (dual: what is solved here)
 
 The dual is in standard form, with one row per unknown and one column per constraint. Its solution
 is at the same time the answer to *why*: y_i > 0 exactly on constraints that hold the optimum up,
@@ -35,6 +33,8 @@ C = TypeVar("C", bound=Inequality)
 
 @dataclass(frozen=True)
 class Optimum(Generic[C]):
+    """The smallest cost, where it is reached, and why it is no smaller."""
+
     value: Fraction
     x: dict[str, Fraction]
     because: tuple[C, ...]  # constraints with a positive price
@@ -42,36 +42,48 @@ class Optimum(Generic[C]):
 
 @dataclass(frozen=True)
 class Conflict(Generic[C]):
+    """Constraints that cannot hold together."""
+
     constraints: tuple[C, ...]  # no proper subset of these contradicts itself
 
 
 def minimize(cost: Mapping[str, Fraction], constraints: Sequence[C]) -> Optimum[C] | Conflict[C]:
-    """The smallest `cost . x` that satisfies all `constraints`, or the constraints that cannot hold
-    together."""
-    unknowns = sorted({name for row in constraints for name in row.terms} | set(cost))
-    columns = [(row, sign) for row in constraints for sign in ((1, -1) if row.equality else (1,))]
-    rows: dict[str, _Row] = {
-        name: {RIGHT: Fraction(cost[name])} if cost.get(name) else {} for name in unknowns
-    }
-    for j, (row, sign) in enumerate(columns):
-        for name, weight in row.terms.items():
+    """Return the smallest `cost . x` that satisfies all `constraints`, or the constraints that
+    cannot hold together."""
+    columns: list[tuple[C, int]] = []
+    unknowns = set(cost)
+    for constraint in constraints:
+        unknowns.update(constraint.terms)
+        columns.append((constraint, 1))
+        if constraint.equality:  # = is >= and <=
+            columns.append((constraint, -1))
+
+    rows: dict[str, _Row] = {}
+    for name in sorted(unknowns):
+        rows[name] = {}
+        if cost.get(name):
+            rows[name][RIGHT] = Fraction(cost[name])
+    for j, (constraint, sign) in enumerate(columns):
+        for name, weight in constraint.terms.items():
             if weight:
                 rows[name][j] = sign * weight
-    table = _Tableau(list(rows.values()), prices=[-sign * row.constant for row, sign in columns])
+
+    prices = [-sign * constraint.constant for constraint, sign in columns]
+    table = _Tableau(list(rows.values()), prices)
     if not table.find_start():
         raise ValueError(
             "the program has no lower bound: no constraint keeps the cost from falling for ever"
         )
     ray = table.improve()
     if ray is not None:
-        return Conflict(_distinct(columns[j][0] for j in sorted(ray)))
-    x = dict(zip(unknowns, table.multipliers(), strict=True))
-    value = sum((Fraction(cost.get(name, 0)) * x[name] for name in unknowns), Fraction(0))
-    return Optimum(value, x, _distinct(columns[j][0] for j in table.support()))
+        return Conflict(_distinct_constraints(columns, sorted(ray)))
+    x = dict(zip(rows, table.multipliers(), strict=True))
+    value = sum((Fraction(cost.get(name, 0)) * x[name] for name in x), Fraction(0))
+    return Optimum(value, x, _distinct_constraints(columns, table.support()))
 
 
-def _distinct(items) -> tuple:
-    return tuple(dict.fromkeys(items))
+def _distinct_constraints(columns: list[tuple[C, int]], chosen: list[int]) -> tuple[C, ...]:
+    return tuple(dict.fromkeys(columns[j][0] for j in chosen))
 
 
 RIGHT = -1  # the column of the right sides
@@ -79,33 +91,39 @@ _Row: TypeAlias = dict[int, Fraction]
 
 
 class _Tableau:
-    """Sparse rows over constraint columns, artificial columns and the right side (RIGHT), one basic
-    column for each, and a row of gains: what a unit of each column would add to the objective."""
+    """Sparse rows over constraint columns, artificial columns and the right side (RIGHT).
+
+    There is one basic column for each row, and a row of gains: what a unit of each column would add
+    to the objective.
+    """
 
     def __init__(self, rows: list[_Row], prices: list[Fraction]):
         self.prices = prices
         self.columns = len(prices)
-        self.signs = [
-            -1 if row.get(RIGHT, 0) < 0 else 1 for row in rows
-        ]  # a standard-form right side is not negative
-        self.rows = [
-            {column: sign * entry for column, entry in row.items()}
-            | {self.columns + i: Fraction(1)}
-            for i, (row, sign) in enumerate(zip(rows, self.signs, strict=True))
-        ]
-        self.basis = [self.columns + i for i in range(len(rows))]
+        self.signs: list[int] = []
+        self.rows: list[_Row] = []
+        self.basis: list[int] = []
         self.gains: _Row = {}
+        for i, row in enumerate(rows):
+            sign = -1 if row.get(RIGHT, 0) < 0 else 1  # a right side is not negative
+            artificial = self.columns + i
+            signed = {column: sign * entry for column, entry in row.items()}
+            signed[artificial] = Fraction(1)
+            self.signs.append(sign)
+            self.rows.append(signed)
+            self.basis.append(artificial)
 
     def find_start(self) -> bool:
         """Phase one: drive the artificial columns out of the basis; False if they cannot leave."""
         self._climb({self.columns + i: Fraction(-1) for i in range(len(self.rows))})
         for i, column in enumerate(self.basis):
-            if column >= self.columns:
-                if self.rows[i].get(RIGHT, 0) != 0:
-                    return False
-                swap = next((j for j in self.rows[i] if 0 <= j < self.columns), None)
-                if swap is not None:  # otherwise the row is void and stays so
-                    self._pivot(i, swap)
+            if column < self.columns:
+                continue
+            if self.rows[i].get(RIGHT, 0) != 0:
+                return False
+            swap = next((j for j in self.rows[i] if 0 <= j < self.columns), None)
+            if swap is not None:  # otherwise the row is void and stays so
+                self._pivot(i, swap)
         return True
 
     def improve(self) -> list[int] | None:
@@ -114,17 +132,19 @@ class _Tableau:
         return self._climb(dict(enumerate(self.prices)))
 
     def multipliers(self) -> list[Fraction]:
-        """The primal unknowns: what a unit of each right side is worth."""
-        return [
-            -sign * self.gains.get(self.columns + i, Fraction(0))
-            for i, sign in enumerate(self.signs)
-        ]
+        """Return the primal unknowns: what a unit of each right side is worth."""
+        result: list[Fraction] = []
+        for i, sign in enumerate(self.signs):
+            result.append(-sign * self.gains.get(self.columns + i, Fraction(0)))
+        return result
 
     def support(self) -> list[int]:
-        in_use = zip(self.basis, self.rows, strict=True)
-        return sorted(
-            column for column, row in in_use if row.get(RIGHT, 0) > 0 and column < self.columns
-        )
+        """Return the constraint columns with a positive price."""
+        result: list[int] = []
+        for column, row in zip(self.basis, self.rows, strict=True):
+            if column < self.columns and row.get(RIGHT, 0) > 0:
+                result.append(column)
+        return sorted(result)
 
     def _climb(self, prices: _Row) -> list[int] | None:
         self.gains = {column: price for column, price in prices.items() if price}
@@ -132,23 +152,27 @@ class _Tableau:
             if prices.get(column):
                 _subtract(self.gains, prices[column], row)
         while True:
-            # Bland: the first improving column, so that it cannot cycle. Artificial columns never
-            # come back.
-            enter = min(
-                (j for j, gain in self.gains.items() if gain > 0 and 0 <= j < self.columns),
-                default=None,
-            )
+            enter = self._improving_column()
             if enter is None:
                 return None
-            column = [(i, row[enter]) for i, row in enumerate(self.rows) if enter in row]
-            ratios = [
-                (self.rows[i].get(RIGHT, Fraction(0)) / x, self.basis[i], i)
-                for i, x in column
-                if x > 0
-            ]
+            ratios: list[tuple[Fraction, int, int]] = []
+            ray = [enter]
+            for i, row in enumerate(self.rows):
+                entry = row.get(enter, 0)
+                if entry > 0:
+                    ratios.append((row.get(RIGHT, Fraction(0)) / entry, self.basis[i], i))
+                elif entry < 0:
+                    ray.append(self.basis[i])
             if not ratios:
-                return [enter, *(self.basis[i] for i, x in column if x < 0)]
-            self._pivot(min(ratios)[2], enter)
+                return ray
+            _, _, leave = min(ratios)
+            self._pivot(leave, enter)
+
+    def _improving_column(self) -> int | None:
+        """Return the first improving column, so that it cannot cycle (Bland). Artificial columns
+        never come back."""
+        improving = (j for j, gain in self.gains.items() if gain > 0 and 0 <= j < self.columns)
+        return min(improving, default=None)
 
     def _pivot(self, i: int, j: int) -> None:
         scale = self.rows[i][j]
@@ -163,7 +187,7 @@ class _Tableau:
 
 
 def _subtract(row: _Row, factor: Fraction, lead: _Row) -> None:
-    """row - factor * lead, in place; zeros are not kept."""
+    """Subtract factor * lead in place; zeros are not kept."""
     for column, entry in lead.items():
         value = row.get(column, 0) - factor * entry
         if value:

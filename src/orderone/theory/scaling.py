@@ -3,23 +3,18 @@
 With s = 0 for neural-tangent, 1/2 for hybrid and 1 for maximal-update (S2 footnotes 8 and 26,
 erratum S2.9):
 
-    group      initial std      SGD factor       AdamW factor
-    patch      n_in^-1/2        n^s / n_in       n^((s-1)/2) / n_in            S2 (1.99), (1.108)
-    WE, PE     1                n^s              n^((s-1)/2)                   S2 (1.99)-(1.100),
-                                                 (1.108)-(1.109)
-    QKVU       n^-1/2           n^s / n          n^(s/2) n^-3/2                S2 (1.101)-(1.104),
-                                                 (1.110)-(1.113)
-    W          n^-1/2           n^s / n          n^(s/2) / (n sqrt(M n))       S2 (1.105), (1.114),
-                                                 erratum S2.3
-    X          (M n)^-1/2       n^s / (M n)      n^(s/2) / (M n sqrt(n))       S2 (1.106), (1.115),
-                                                 erratum S2.3
-    head       n^-(1+s)/2       1 / n            1 / (n sqrt(n_out))           S2 (1.107), (1.116),
-                                                 (1.34)
-    head_bias  0                1                n_out^-1/2                    S2 (1.107), (1.116)
+    group      initial std  SGD factor   AdamW factor             S2
+    patch      n_in^-1/2    n^s / n_in   n^((s-1)/2) / n_in       (1.99), (1.108)
+    WE, PE     1            n^s          n^((s-1)/2)              (1.99)-(1.100), (1.108)-(1.109)
+    QKVU       n^-1/2       n^s / n      n^(s/2) n^-3/2           (1.101)-(1.104), (1.110)-(1.113)
+    W          n^-1/2       n^s / n      n^(s/2) / (n sqrt(M n))  (1.105), (1.114), erratum S2.3
+    X          (M n)^-1/2   n^s / (M n)  n^(s/2) / (M n sqrt(n))  (1.106), (1.115), erratum S2.3
+    head       n^-(1+s)/2   1 / n        1 / (n sqrt(n_out))      (1.107), (1.116), (1.34)
+    head_bias  0            1            n_out^-1/2               (1.107), (1.116)
 
-M is the ratio of the MLP's width to n. In words: a matrix learns at n^(s/2) / (fan_in
-sqrt(fan_out)). `standard` starts like neural-tangent and uses the factor 1 throughout (Table
-II.1.E). Any other s between 0 and 1 is a strategy too: "s=1/4".
+M is the ratio of the MLP's width to n. In words: a matrix learns at
+n^(s/2) / (fan_in sqrt(fan_out)). `standard` starts like neural-tangent and uses the factor 1
+throughout (Table II.1.E). Any other s between 0 and 1 is a strategy too: "s=1/4".
 """
 
 from fractions import Fraction
@@ -29,7 +24,7 @@ from orderone.core.exact import count, exact
 from orderone.core.inputs import Count, Name, Number
 from orderone.core.reals import real
 
-STRATEGIES = {
+STRATEGIES: dict[str, Fraction | None] = {
     "standard": None,
     "neural-tangent": Fraction(0),
     "hybrid": Fraction(1, 2),
@@ -41,11 +36,12 @@ _BETWEEN = "s="
 
 
 def is_strategy(name: Name) -> bool:
+    """Return whether `name` is a strategy of S2, or looks like "s=1/4"."""
     return name in STRATEGIES or name.startswith(_BETWEEN)
 
 
 def strategy_power(strategy: Name) -> Fraction | None:
-    """The s of a strategy, by its name or as "s=1/4"; None for `standard`."""
+    """Return the s of a strategy, by its name or as "s=1/4"; None for `standard`."""
     if not (isinstance(strategy, str) and strategy.startswith(_BETWEEN)):
         return STRATEGIES[one_of(strategy, STRATEGIES, "strategy")]
     s = exact(strategy.removeprefix(_BETWEEN), "strategy")
@@ -65,7 +61,7 @@ def lr_factors(
     n_out: Count = 1000,
     mlp: Number = 4,
 ) -> dict[str, float]:
-    """The relative learning rate of every group of a Transformer of width n."""
+    """Return the relative learning rate of every group of a Transformer of width n."""
     return {
         group: group_rate(strategy, group, fan_in, fan_out, optimizer)
         for group, (fan_in, fan_out) in _fans(n, n_in, n_out, mlp).items()
@@ -75,7 +71,7 @@ def lr_factors(
 def init_std(
     strategy: Name, n: Count = 768, n_in: Count = 768, n_out: Count = 1000, mlp: Number = 4
 ) -> dict[str, float]:
-    """The initial standard deviation of every group, for constants C_G = 1."""
+    """Return the initial standard deviation of every group, for constants C_G = 1."""
     return {
         group: group_std(strategy, group, fan_in)
         for group, (fan_in, _) in _fans(n, n_in, n_out, mlp).items()
@@ -83,12 +79,21 @@ def init_std(
 
 
 def _fans(n: Count, n_in: Count, n_out: Count, mlp: Number) -> dict[str, tuple[Number, Number]]:
+    """Return fan-in and fan-out of every group."""
     n = count(n, "n")
     n_in = count(n_in, "n_in")
     n_out = count(n_out, "n_out")
     mlp = real(mlp, "mlp", above=0)
-    fans = [(n_in, n), (1, n), (1, n), (n, n), (n, mlp * n), (mlp * n, n), (n, n_out), (1, n_out)]
-    return dict(zip(GROUPS, fans, strict=True))
+    return {
+        "patch": (n_in, n),
+        "WE": (1, n),
+        "PE": (1, n),
+        "QKVU": (n, n),
+        "W": (n, mlp * n),
+        "X": (mlp * n, n),
+        "head": (n, n_out),
+        "head_bias": (1, n_out),
+    }
 
 
 def group_rate(
@@ -99,18 +104,20 @@ def group_rate(
     optimizer: Name = "adamw",
     width: Number | None = None,
 ) -> float:
-    """The factor of a tensor with these dimensions; for lookups and biases fan_in is 1.
+    """Return the rate factor of a tensor with these dimensions; for lookups and biases fan_in is 1.
 
-    `width` is n; without it, what W and attention sum over, and what all others give.
+    `width` is n. Without it, n is the fan-in of W and attention, and the fan-out of all others.
     """
     s = strategy_power(strategy)
     adaptive = one_of(optimizer, (*_ADAPTIVE, "sgd"), "optimizer of S2") in _ADAPTIVE
     if s is None:
         return 1.0
-    if width is None:
-        n = fan_in if group in ("QKVU", "W") else fan_out
-    else:
+    if width is not None:
         n = width
+    elif group in ("QKVU", "W"):
+        n = fan_in
+    else:
+        n = fan_out
     lift = 0 if group in ("head", "head_bias") else float(s)
     if adaptive:
         return n ** (lift / 2) / (fan_in * fan_out**0.5)
@@ -118,7 +125,10 @@ def group_rate(
 
 
 def group_std(strategy: Name, group: Name, fan_in: Number) -> float:
+    """Return the initial standard deviation of a tensor with this fan-in."""
     s = strategy_power(strategy) or Fraction(0)
     if group == "head_bias":
         return 0.0
-    return fan_in ** -float((1 + s) / 2 if group == "head" else Fraction(1, 2))
+    if group == "head":
+        return fan_in ** -float((1 + s) / 2)
+    return fan_in ** -float(Fraction(1, 2))

@@ -6,7 +6,7 @@ from orderone import rules
 from orderone.explore.query import Query
 from orderone.theory import activations
 from orderone.theory.exponents import GAUGES, OPTIMIZERS
-from orderone.theory.exponents.alignment import PRESETS
+from orderone.theory.exponents.updates import PRESETS
 from orderone.theory.limits.shaped import SMOOTH
 
 BARE = ("shaped-relu", "polynomial")  # families that mean nothing without numbers

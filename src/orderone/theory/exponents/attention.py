@@ -1,33 +1,33 @@
 """Attention: the one place where a product of two activations is summed over a dimension that may
 grow.
 
-    s = d_H^{-power} sum_i q_i k_i,   d_H = Theta(n^growth),   H d_H = Theta(n)                S0
-                                      section 2
+    s = d_H^{-power} sum_i q_i k_i,   d_H = Theta(n^growth),   H d_H = Theta(n)       S0 section 2
 
 Query, key, value and output matrices all have fan-in Theta(n) (the output's is H d_H; erratum
 S0.12: the number of heads need not grow), so the exponents of the role `hidden` keep them stable.
-(With SGD, growing heads and power 1, gradients of W_q and W_k carry an extra n^{-growth (power -
-1/2)}: stable, if less than the most.) Only the score is new:
+(With SGD, growing heads and power 1, gradients of W_q and W_k carry an extra
+n^{-growth (power - 1/2)}: stable, if less than the most.) Only the score is new. At initialization
+q and k are independent; in training their changes line up, by kappa:
 
-    at initialization q and k are independent:     s  = n^{growth (1/2 - power)} q k
-    in training their changes line up, by kappa:   ds = n^{growth (kappa - power)} (q dk + k dq),
-                                                   1/2 <= kappa <= 1
+    s  = n^{growth (1/2 - power)} q k
+    ds = n^{growth (kappa - power)} (q dk + k dq),    1/2 <= kappa <= 1
 
 so 1/sqrt(d_H) is right at initialization and for heads of fixed size, and 1/d_H is needed when
 heads grow and queries and keys align (kappa = 1, taken from alpha of `hidden`), unless they move
-less and less. QK-norm fixes the sizes of q and k, not the angle between them: |s| <= d_H^{1 -
-power} is all that it adds, so a growing head still needs power = 1.
+less and less. QK-norm fixes the sizes of q and k, not the angle between them:
+|s| <= d_H^{1 - power} is all that it adds, so a growing head still needs power = 1.
 """
 
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Annotated, TypeAlias
 
 from orderone.core.exact import HALF, ZERO, count, exact, power
-from orderone.core.inputs import Count, Exact, Name
-from orderone.theory.exponents.alignment import Alignment, GivenAlignment, read_alignment
+from orderone.core.inputs import Count, Exact, Name, UserInput
+from orderone.core.roles import Role
 from orderone.theory.exponents.parameterization import Exponents, Rule, read_rule
 from orderone.theory.exponents.sizes import rms
+from orderone.theory.exponents.updates import Alignment, AlignmentInput, read_alignment
 
 
 @dataclass(frozen=True, init=False)
@@ -52,21 +52,21 @@ class Attention:
     def rms(
         self,
         p: Rule,
-        alignment: GivenAlignment = "full",
+        alignment: AlignmentInput = "full",
         *,
         optimizer: Name = "adam",
         depth: Count = 3,
         norm: bool = False,
     ) -> Exponents:
-        """Exponents of q, k, the scores s and, at the rates p.c, of the changes Δq, Δk and Δs."""
+        """Return the exponents of q, k, the scores s and, at the rates p.c, of the changes Δq,
+        Δk and Δs."""
         align = read_alignment(alignment)
         size = self._size(read_rule(p))
         sizes = rms(
             p, depth, norm or self.qk_norm, training=True, optimizer=optimizer, alignment=align
         )
-        outputs = range(
-            2, count(depth, "depth") + 2
-        )  # queries and keys are outputs of hidden layers
+        # queries and keys are outputs of hidden layers
+        outputs = range(2, count(depth, "depth") + 2)
         change = max(sizes[f"Δh{layer}"] for layer in outputs)
         score = self._aligned(align) + max(size + change, 2 * change)
         return {
@@ -79,18 +79,19 @@ class Attention:
         }
 
     def score_at_init(self, p: Rule) -> Fraction:
+        """Return the exponent of the scores at initialization."""
         return self.growth * (HALF - self.power) + 2 * self._size(p)
 
     def slack(self, p: Rule, alignment: Alignment) -> Fraction:
-        """By how much the change of queries and keys could outgrow order one before their scores
-        grow."""
+        """Return by how much the change of queries and keys could outgrow order one before their
+        scores grow."""
         return -self._aligned(alignment) - self._size(p)
 
-    def smallest_power(self, alignment: GivenAlignment = "full") -> Fraction:
-        """The smallest power of d_H that keeps order-one queries and keys from making scores
-        grow."""
+    def smallest_power(self, alignment: AlignmentInput = "full") -> Fraction:
+        """Return the smallest power of d_H that keeps order-one queries and keys from making
+        scores grow."""
         if self.growth:
-            return max(HALF, read_alignment(alignment).alpha["hidden"])
+            return max(HALF, read_alignment(alignment).alpha[Role.HIDDEN])
         return ZERO
 
     @property
@@ -98,15 +99,13 @@ class Attention:
         return f"scores over {power(self.power, 'd_H')} with d_H = {power(self.growth)}"
 
     def _aligned(self, alignment: Alignment) -> Fraction:
-        return self.growth * (alignment.alpha["hidden"] - self.power)
+        return self.growth * (alignment.alpha[Role.HIDDEN] - self.power)
 
     def _size(self, p: Rule) -> Fraction:
         if self.qk_norm:
             return ZERO
-        return HALF - p.a["hidden"] - p.b["hidden"]
+        return HALF - p.a[Role.HIDDEN] - p.b[Role.HIDDEN]
 
 
-if TYPE_CHECKING:
-    GivenAttention: TypeAlias = Attention | None
-else:
-    GivenAttention = Any  # what the conditions check themselves
+# `solver.Network` validates it
+AttentionInput: TypeAlias = Annotated[Attention | None, UserInput]

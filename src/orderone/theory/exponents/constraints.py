@@ -1,14 +1,16 @@
-"""Extra constraints in words: "c_readout = 0", "readout c = 0", "c_hidden >= c_readout + 1/2"."""
+"""Constraints of the user in words: "c_readout = 0", "readout c = 0",
+"c_hidden >= c_readout + 1/2"."""
 
 import re
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from fractions import Fraction
 
 from orderone.core.errors import one_of
 from orderone.core.exact import ONE, ZERO, exact
 from orderone.core.inputs import ConstraintsInput
-from orderone.theory.exponents.conditions import Condition
-from orderone.theory.exponents.parameterization import ROLES
+from orderone.core.roles import ROLES
+from orderone.theory.linear_program import Conflict, minimize
 
 _RELATION = re.compile(r"<=|>=|==|=|<|>")
 _TERM = re.compile(
@@ -20,55 +22,75 @@ _TERM = re.compile(
 EXAMPLE = "write it as 'c_readout = 0' or 'c_hidden >= c_readout + 1/2'"
 
 
-def read_constraints(given: ConstraintsInput, roles: Iterable[str] = ROLES) -> list[Condition]:
-    """Strings as above, or a mapping role -> c, or a list of both."""
-    items = (given,) if isinstance(given, (str, Mapping)) else given
+@dataclass(frozen=True, eq=False)
+class Constraint:
+    """sum(terms[v] * v) + constant >= 0, or == 0."""
+
+    text: str
+    terms: Mapping[str, Fraction]
+    constant: Fraction
+    equality: bool
+
+
+def read_constraints(
+    constraints: ConstraintsInput, roles: Iterable[str] = ROLES
+) -> list[Constraint]:
+    """Read strings as above, or a mapping role -> c, or a list of both.
+
+    Constraints that no learning rates at all could satisfy are an error.
+    """
+    items = (constraints,) if isinstance(constraints, (str, Mapping)) else constraints
     if not isinstance(items, Iterable):
         raise ValueError(
-            f"constraints: expected strings or a mapping from role to c, got {given!r}; {EXAMPLE}"
+            "constraints: expected strings or a mapping from role to c, got"
+            f" {constraints!r}; {EXAMPLE}"
         )
-    return [_read(text, tuple(roles)) for item in items for text in _texts(item)]
+    known_roles = tuple(roles)
+    result: list[Constraint] = []
+    for item in items:
+        for text in _texts(item):
+            result.append(_read(text, known_roles))
+    if result:
+        outcome = minimize({}, result)
+        if isinstance(outcome, Conflict):
+            texts = " and ".join(repr(constraint.text) for constraint in outcome.constraints)
+            raise ValueError(f"constraints: {texts} contradict each other; keep one of them")
+    return result
 
 
 def _texts(item: object) -> list[str]:
     if isinstance(item, str):
         return [item]
-    if isinstance(item, Mapping):
-        return [
-            f"c_{str(role).removeprefix('c_')} = {exact(value, f'constraints[{role}]')}"
-            for role, value in item.items()
-        ]
-    raise ValueError(f"constraint: expected a string or a mapping, got {item!r}; {EXAMPLE}")
+    if not isinstance(item, Mapping):
+        raise ValueError(f"constraint: expected a string or a mapping, got {item!r}; {EXAMPLE}")
+    texts: list[str] = []
+    for role, value in item.items():
+        exponent = exact(value, f"constraints[{role}]")
+        texts.append(f"c_{str(role).removeprefix('c_')} = {exponent}")
+    return texts
 
 
-def _read(text: str, roles: tuple[str, ...]) -> Condition:
+def _read(text: str, roles: tuple[str, ...]) -> Constraint:
     relations = _RELATION.findall(text)
     sides = _RELATION.split(text)
     if len(relations) != 1 or relations[0] in "<>":
         raise ValueError(f"constraint: expected exactly one of =, <=, >=; got {text!r}; {EXAMPLE}")
-    left, right = (_sum(side, text, roles) for side in sides)
+    left = _sum(sides[0], text, roles)
+    right = _sum(sides[1], text, roles)
     sign = -1 if relations[0] == "<=" else 1
-    total = {
-        name: sign * (left.get(name, ZERO) - right.get(name, ZERO)) for name in {**left, **right}
-    }
-    constant = total.pop("", ZERO)
-    if not any(total.values()):
+    terms: dict[str, Fraction] = {}
+    for name in {**left, **right}:
+        terms[name] = sign * (left.get(name, ZERO) - right.get(name, ZERO))
+    constant = terms.pop("", ZERO)
+    if not any(terms.values()):
         raise ValueError(
             f"constraint: expected a learning-rate exponent such as c_readout in it; got {text!r}"
         )
-    return Condition(
-        "(given)",
-        "user",
-        text.strip(),
-        "asked for",
-        total,
-        constant,
-        equality=relations[0] in ("=", "=="),
-    )
+    return Constraint(text.strip(), terms, constant, equality=relations[0] in ("=", "=="))
 
 
 def _sum(side: str, text: str, roles: tuple[str, ...]) -> dict[str, Fraction]:
-    """Coefficients of a sum; the constant has the name ''."""
+    """Return the coefficients of a sum; the constant has the name ''."""
     total: dict[str, Fraction] = {}
     rest = side.strip()
     while rest:
@@ -78,7 +100,9 @@ def _sum(side: str, text: str, roles: tuple[str, ...]) -> dict[str, Fraction]:
             raise ValueError(f"constraint: cannot read {rest!r} in {text!r}; {EXAMPLE}")
         name = f"c_{one_of(role, roles, 'role in the constraint')}" if role else ""
         number = exact(term["number"], "constraint") if term["number"] else ONE
-        total[name] = total.get(name, ZERO) + (-number if term["sign"] == "-" else number)
+        if term["sign"] == "-":
+            number = -number
+        total[name] = total.get(name, ZERO) + number
         rest = rest[term.end() :].strip()
     if not total:
         raise ValueError(f"constraint: one side is empty in {text!r}; {EXAMPLE}")

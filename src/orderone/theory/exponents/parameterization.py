@@ -1,7 +1,6 @@
-"""abc-parameterizations: three exponents per role, exact.
+"""abc-parameterizations: three exact exponents per role, sizes at initialization, and gauges.
 
-    h_{l+1} = n^{-a_l} W_l h_l,    Var(W_l) = n^{-2 b_l},    eta_l = C n^{-c_l}          S0 (1),
-                                   (2), (11)
+    h_{l+1} = n^{-a_l} W_l h_l,    Var(W_l) = n^{-2 b_l},    eta_l = C n^{-c_l}   S0 (1), (2), (11)
 
 n is the width. A role is what a tensor does, seen from its two dimensions as the width grows:
 
@@ -12,20 +11,52 @@ n is the width. A role is what a tensor does, seen from its two dimensions as th
 
 A tensor none of whose dimensions grows (a bias of the readout) has no role: its exponents are all
 0.
+
+**Sizes at initialization**, for the bigram model (1) with L hidden layers. Sums run over
+independent terms, n^{1/2} each:
+
+    h_1      = n^{-(a_0 + b_0)},           h_{l+1} = n^{1/2 - (a_l + b_l)} h_l            S0 (3)
+    h'_{L+2} = Theta(1)
+    h'_{L+1} = n^{-(a + b)_{L+1}},         h'_l = n^{1/2 - (a_l + b_l)} h'_{l+1}          S0 (4)
+    W'_l     = n^{-a_l} h'_{l+1} h_l                                                      S0 (5)
+
+The recursion gives Var(W'_l) = n^{L - 1 - 2(S - b_l)} for a hidden layer; the exponent printed in
+(5) is 2 too large (erratum S0.1). The softmax gradient h'_{L+2} is bounded, so its second moment is
+of order one (errata S0.2, S0.10). For l = 0 and l = L+1 the exponent L - 2(S - b_l) is the same if
+b is: the two gradients of a tied tensor match.
+
+RMSNorm after every layer but the last sets RMS(h_l) = 1 and divides the gradient by RMS(u_l) (Lemma
+D.2). Both at once are what a multiplier 1/RMS(u_l) would do: a normalized network is the plain one
+with a_l moved until (6) and (7) hold, and Lemma D.3 follows without a second calculation.
+
+**Gauges**: rules that give the same network and the same training, step by step.
+
+    a + theta,   b - theta,   c - k theta    k = 2 (SGD), 1 (Adam, Muon), 0 (Adafactor)   S0 1.2.1
+
+The paper prints k = 1; that is Adam's (erratum S0.3). Weight decay and Adam's eps are not part of
+this: they have scales of their own, which must follow the shift. Three gauges have names, because a
+rule is applied in one of them:
+
+    folded   a = 0: no multipliers; everything sits in initialization and learning rate
+    unit     b = 0: every weight starts with variance one; everything else sits in multiplier and
+             learning rate
+    paper    the multipliers the rule was written with
+
+A tied embedding is one tensor, so its two uses move together: folded, the embedding's multiplier is
+gone and what is left of the readout's stays, the one multiplier that no gauge removes.
 """
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Annotated, TypeAlias
 
 from orderone.core.errors import one_of
-from orderone.core.exact import exact
+from orderone.core.exact import HALF, ZERO, count, exact
 from orderone.core.frozen import FrozenDict
-from orderone.core.inputs import ExponentsInput
-
-MATRIX_ROLES = ("embedding", "hidden", "readout")
-ROLES = (*MATRIX_ROLES, "vector")
+from orderone.core.inputs import Count, ExponentsInput, Name, UserInput
+from orderone.core.roles import MATRIX_ROLES, ROLES, Role
+from orderone.theory.exponents.updates import AlignmentInput, update_law
 
 Exponents: TypeAlias = dict[str, Fraction]
 
@@ -45,13 +76,12 @@ class Parameterization:
     b: Exponents
     c: Exponents
     own: Exponents = field(default_factory=dict, compare=False, repr=False)
-    rates_for: tuple[str, Any] | None = field(default=None, compare=False, repr=False)
+    rates_for: tuple[str, AlignmentInput] | None = field(default=None, compare=False, repr=False)
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         for letter in "abc":
-            object.__setattr__(
-                self, letter, FrozenDict(read_exponents(getattr(self, letter), letter))
-            )
+            exponents = read_exponents(getattr(self, letter), letter)
+            object.__setattr__(self, letter, FrozenDict(exponents))
         if not (set(self.a) == set(self.b) == set(self.c)):
             roles = "; ".join(
                 f"{letter} has {', '.join(getattr(self, letter))}" for letter in "abc"
@@ -64,55 +94,157 @@ class Parameterization:
         return tuple(self.a)
 
     def __str__(self) -> str:
-        rows = [
-            f"  {role:9}  a = {self.a[role]!s:5} b = {self.b[role]!s:5} c = {self.c[role]}"
-            for role in self.roles
-        ]
-        return "\n".join([self.name, *rows])
+        lines = [self.name]
+        for role in self.roles:
+            a = str(self.a[role])
+            b = str(self.b[role])
+            lines.append(f"  {role:9}  a = {a:5} b = {b:5} c = {self.c[role]}")
+        return "\n".join(lines)
 
     def with_c(self, c: ExponentsInput) -> "Parameterization":
-        """The same network with other learning-rate exponents; roles that `c` leaves out keep
-        theirs."""
-        return replace(self, c={**self.c, **read_exponents(c, "c", partial=True)}, rates_for=None)
+        """Return the same network with other learning-rate exponents; roles that `c` leaves out
+        keep theirs."""
+        changed = read_exponents(c, "c", partial=True)
+        return replace(self, c={**self.c, **changed}, rates_for=None)
 
 
-if TYPE_CHECKING:
-    Rule: TypeAlias = Parameterization
-else:
-    Rule = Any  # what `read_rule` reads
+Rule: TypeAlias = Annotated[Parameterization, UserInput]  # `read_rule` validates it
 
 
-def read_rule(given: Rule) -> Parameterization:
-    if isinstance(given, Parameterization):
-        return given
-    name = f"'{given}'" if isinstance(given, str) else "'mup'"
+def read_rule(rule: Rule) -> Parameterization:
+    """Return `rule`, or raise a ValueError that says how to make one."""
+    if isinstance(rule, Parameterization):
+        return rule
+    name = f"'{rule}'" if isinstance(rule, str) else "'mup'"
     raise ValueError(
-        f"rule: expected a Parameterization, got {given!r}; write rules.get({name}) or"
+        f"rule: expected a Parameterization, got {rule!r}; write rules.get({name}) or"
         " rules.custom(...)"
     )
 
 
-def read_exponents(given: ExponentsInput, letter: str, partial: bool = False) -> Exponents:
-    """A mapping role -> number, or a sequence in the order embedding, hidden, readout[, vector], as
-    exact exponents."""
-    if isinstance(given, Iterable) and not isinstance(given, (str, Mapping)):
-        given = list(given)
-        if len(given) not in (len(MATRIX_ROLES), len(ROLES)):
+def read_exponents(values: ExponentsInput, letter: str, partial: bool = False) -> Exponents:
+    """Return exact exponents from a mapping role -> number, or from a sequence in the order
+    embedding, hidden, readout[, vector]."""
+    if isinstance(values, Iterable) and not isinstance(values, (str, Mapping)):
+        in_order = list(values)
+        if len(in_order) not in (len(MATRIX_ROLES), len(ROLES)):
             raise ValueError(
                 f"{letter}: expected 3 or 4 exponents in the order {', '.join(ROLES)}; got"
-                f" {given!r}"
+                f" {in_order!r}"
             )
-        given = dict(zip(ROLES, given, strict=False))
-    if not isinstance(given, Mapping):
+        values = dict(zip(ROLES, in_order, strict=False))
+    if not isinstance(values, Mapping):
         raise ValueError(
             f"{letter}: expected exponents such as {{'embedding': 0, 'hidden': '1/2', 'readout':"
-            f" 1}} or (0, '1/2', 1); got {given!r}"
+            f" 1}} or (0, '1/2', 1); got {values!r}"
         )
-    given = {one_of(role, ROLES, f"role in {letter}"): value for role, value in given.items()}
-    missing = [role for role in MATRIX_ROLES if role not in given]
+    by_role = {one_of(role, ROLES, f"role in {letter}"): value for role, value in values.items()}
+    missing = [role for role in MATRIX_ROLES if role not in by_role]
     if missing and not partial:
         raise ValueError(
             f"{letter}: no exponent for {', '.join(missing)}; give one for each of"
             f" {', '.join(MATRIX_ROLES)}"
         )
-    return {role: exact(given[role], f"{letter}[{role}]") for role in ROLES if role in given}
+    return {role: exact(by_role[role], f"{letter}[{role}]") for role in ROLES if role in by_role}
+
+
+# --- sizes at initialization ------------------------------------------------------------------
+
+
+def layer_roles(depth: Count) -> list[str]:
+    """Return the roles of W_0 ... W_{L+1}."""
+    hidden_layers = count(depth, "depth (the number of hidden layers)", most=1000)
+    return [Role.EMBEDDING, *[Role.HIDDEN] * hidden_layers, Role.READOUT]
+
+
+def plain(p: Rule, norm: bool) -> Parameterization:
+    """Return `p`, or with `norm` the plain network that behaves like p with RMSNorm after every
+    layer but the last."""
+    p = read_rule(p)
+    if not norm:
+        return p
+    a = dict(p.a)
+    a[Role.EMBEDDING] = -p.b[Role.EMBEDDING]  # (6): a + b = 0
+    a[Role.HIDDEN] = HALF - p.b[Role.HIDDEN]  # (7): a + b = 1/2
+    return replace(p, a=a)
+
+
+def activation_exponents(p: Parameterization, depth: Count = 3) -> list[Fraction]:
+    """Return the exponents of h_0 ... h_{L+2} at initialization: S0 (3)."""
+    h = [ZERO]  # h_0 is one-hot: a single entry of size one
+    for role in layer_roles(depth):
+        terms = ZERO if role == Role.EMBEDDING else HALF
+        h.append(h[-1] + terms - p.a[role] - p.b[role])
+    return h
+
+
+def backward_exponents(p: Parameterization, depth: Count = 3) -> list[Fraction]:
+    """Return the exponents of h'_0 ... h'_{L+2} at initialization (the first is void): S0 (4)."""
+    dh = [ZERO]
+    for role in reversed(layer_roles(depth)):
+        terms = HALF if role == Role.HIDDEN else ZERO  # a readout's V outputs do not grow
+        dh.append(dh[-1] + terms - p.a[role] - p.b[role])
+    return dh[::-1]
+
+
+def weight_gradients(
+    p: Parameterization, h: list[Fraction], dh: list[Fraction], depth: Count = 3
+) -> list[Fraction]:
+    """Return the exponents of W'_0 ... W'_{L+1} for those of h and h': S0 (5)."""
+    return [-p.a[role] + dh[i + 1] + h[i] for i, role in enumerate(layer_roles(depth))]
+
+
+def gradient_exponents(p: Rule, depth: Count = 3) -> Exponents:
+    """Return g with RMS(W') = Theta(n^{-g}) at initialization, per role: S0 (10) where (6)-(8)
+    hold, and in general otherwise."""
+    p = read_rule(p)
+    dh = backward_exponents(p, depth)
+    sizes = weight_gradients(p, activation_exponents(p, depth), dh, depth)
+    g = {role: -size for role, size in zip(layer_roles(depth), sizes, strict=True)}
+    if Role.VECTOR in p.a:  # a bias of layer l has the gradient n^{-a} h'_{l+1}; the largest shows
+        g[Role.VECTOR] = p.a[Role.VECTOR] - max(dh[1:-1])
+    return g
+
+
+# --- gauges -----------------------------------------------------------------------------------
+
+GAUGES = ("folded", "unit", "paper")
+
+
+def shift(p: Rule, theta: ExponentsInput, optimizer: Name = "adam") -> Parameterization:
+    """Return `p` with theta[role] moved from initialization into the multiplier, and c such that
+    training stays the same."""
+    p = read_rule(p)
+    moved = read_exponents(theta, "theta", partial=True)
+    for role in moved:
+        one_of(role, p.roles, f"role of {p.name}")
+    weight = update_law(optimizer).gauge_weight
+    a = dict(p.a)
+    b = dict(p.b)
+    c = dict(p.c)
+    for role, exponent in moved.items():
+        a[role] += exponent
+        b[role] -= exponent
+        c[role] -= weight * exponent
+    return replace(p, a=a, b=b, c=c, rates_for=None)
+
+
+def gauge(p: Rule, name: Name, optimizer: Name = "adam", tied: bool = False) -> Parameterization:
+    """Return `p` in the gauge `folded`, `unit` or `paper`; with `tied`, embedding and readout move
+    together."""
+    p = read_rule(p)
+    name = one_of(name, GAUGES, "gauge")
+    if name == "folded":
+        theta = {role: -p.a[role] for role in p.roles}
+    elif name == "unit":
+        theta = dict(p.b)
+    else:
+        theta = {role: p.own[role] - p.a[role] for role in p.roles}
+    if tied:
+        theta[Role.READOUT] = theta[Role.EMBEDDING]
+    return shift(p, theta, optimizer)
+
+
+def canonical(p: Rule, optimizer: Name = "adam") -> Parameterization:
+    """Return the representative of p's equivalence class: the folded one."""
+    return gauge(p, "folded", optimizer)

@@ -1,4 +1,7 @@
-"""Is a parameterization stable: which condition holds, which fails, by how much, in words."""
+"""Whether a parameterization is stable: which condition holds, which fails, by how much, in words.
+
+The conditions are S0 (6)-(8), (14) and (18)-(20), as `solver` writes them.
+"""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -6,18 +9,23 @@ from fractions import Fraction
 
 from orderone.core.exact import ONE, ZERO, power
 from orderone.core.inputs import Count, Name
-from orderone.theory.exponents.alignment import GivenAlignment, read_alignment
-from orderone.theory.exponents.attention import GivenAttention
-from orderone.theory.exponents.conditions import (
+from orderone.core.roles import Role
+from orderone.theory.exponents.attention import AttentionInput
+from orderone.theory.exponents.parameterization import (
+    Exponents,
+    Rule,
+    activation_exponents,
+    plain,
+    read_rule,
+)
+from orderone.theory.exponents.solver import (
     Condition,
     Network,
     changes,
     init_conditions,
     update_conditions,
 )
-from orderone.theory.exponents.optimizers import update_law
-from orderone.theory.exponents.parameterization import Rule, read_rule
-from orderone.theory.exponents.sizes import activation_exponents, plain
+from orderone.theory.exponents.updates import AlignmentInput, read_alignment, update_law
 
 
 @dataclass(frozen=True, repr=False)
@@ -39,10 +47,8 @@ class Judged:
             return f"holds  {self.condition}{slack}"
         if self.condition.code == "(tied)":
             return f"FAILS  {self.condition}: they differ by {power(abs(self.margin))}"
-        return (
-            f"FAILS  {self.condition}: {'shrinks' if self.margin > 0 else 'grows'} like"
-            f" {power(-self.margin)}"
-        )
+        verb = "shrinks" if self.margin > 0 else "grows"
+        return f"FAILS  {self.condition}: {verb} like {power(-self.margin)}"
 
     __repr__ = __str__
 
@@ -61,12 +67,15 @@ class Verdict:
 
     @property
     def failed(self) -> list[Judged]:
-        return [j for j in self.judged if not j.holds]
+        return [judged for judged in self.judged if not judged.holds]
 
     def __str__(self) -> str:
-        head = f"{self.title}: {'STABLE' if self else 'UNSTABLE'}"
-        lines = [f"  {j}" for j in self.judged] + [f"  note   {note}" for note in self.notes]
-        return "\n".join([head, *lines])
+        lines = [f"{self.title}: {'STABLE' if self else 'UNSTABLE'}"]
+        for judged in self.judged:
+            lines.append(f"  {judged}")
+        for note in self.notes:
+            lines.append(f"  note   {note}")
+        return "\n".join(lines)
 
     __repr__ = __str__
 
@@ -74,12 +83,12 @@ class Verdict:
 def stability(
     p: Rule,
     optimizer: Name = "adam",
-    alignment: GivenAlignment = "full",
+    alignment: AlignmentInput = "full",
     *,
     depth: Count = 3,
     norm: bool = False,
     tied: bool = False,
-    attention: GivenAttention = None,
+    attention: AttentionInput = None,
 ) -> Verdict:
     """Judge `p`, with the learning rates p.c, against (6)-(8), (14), (18)-(20), and hence
     (21)-(24).
@@ -91,27 +100,32 @@ def stability(
     align = read_alignment(alignment)
     net = Network(p, update_law(optimizer), align, depth, norm, tied, attention)
     updates = list(update_conditions(net))
-    r = changes(updates, p.c)
-    not_growing = {
-        name: max(value, ZERO) if name.startswith("r_") else value for name, value in r.items()
-    }
-    judged = [Judged(k, k.value({})) for k in init_conditions(net)]
-    for k in updates:
-        if (
-            k.code != "(13)"
-        ):  # (13) asks every bound on r_{l+1} to be at least 0: its margin is the bound itself
-            judged.append(Judged(k, k.value(not_growing | ({k.change: ZERO} if k.change else {}))))
+    c_and_r = changes(updates, p.c)
+    not_growing = dict(c_and_r)
+    for name, value in c_and_r.items():
+        if name.startswith("r_"):
+            not_growing[name] = max(value, ZERO)
+    judged = [Judged(condition, condition.value({})) for condition in init_conditions(net)]
+    for condition in updates:
+        if condition.code == "(13)":  # asks for bounds of at least 0: these are the margins below
+            continue
+        at = dict(not_growing)
+        if condition.change:
+            at[condition.change] = ZERO
+        judged.append(Judged(condition, condition.value(at)))
     title = f"{p.name}, {optimizer}, {align.name} alignment"
-    return Verdict(title, _worst_layers(judged), [*_foreign_rates(p, optimizer), *_notes(net, r)])
+    notes = [*_foreign_rates(p, optimizer), *_notes(net, c_and_r)]
+    return Verdict(title, _worst_layers(judged), notes)
 
 
 def _worst_layers(judged: list[Judged]) -> list[Judged]:
-    """Layers of one role share their conditions; keep the tightest of each."""
+    """Keep the tightest of the conditions that layers of one role share."""
     worst: dict[tuple[str, str, str], Judged] = {}
-    for j in judged:
-        key = (j.condition.code, j.condition.role, j.condition.subject)
-        if key not in worst or j.margin < worst[key].margin:
-            worst[key] = j
+    for candidate in judged:
+        condition = candidate.condition
+        key = (condition.code, condition.role, condition.subject)
+        if key not in worst or candidate.margin < worst[key].margin:
+            worst[key] = candidate
     return list(worst.values())
 
 
@@ -123,7 +137,7 @@ def _foreign_rates(p: Rule, optimizer: Name) -> Iterator[str]:
         )
 
 
-def _notes(net: Network, r: dict[str, Fraction]) -> Iterator[str]:
+def _notes(net: Network, r: Exponents) -> Iterator[str]:
     logits = activation_exponents(plain(net.p, net.norm), net.depth)[-1]
     if logits > 0:
         yield f"at initialization the logits have size {power(logits)} in all"
@@ -136,8 +150,8 @@ def _notes(net: Network, r: dict[str, Fraction]) -> Iterator[str]:
             f"lazy: the last hidden layer's change vanishes like {power(-last)}; features do not"
             " move in the limit"
         )
-    omega = net.alignment.omega["readout"]
-    gap = ONE - net.p.a["readout"] - net.p.b["readout"] - max(last, ZERO)
+    omega = net.alignment.omega[Role.READOUT]
+    gap = ONE - net.p.a[Role.READOUT] - net.p.b[Role.READOUT] - max(last, ZERO)
     if omega < 1 and gap > 0:
         yield (
             f"this assumes omega = {omega} at the readout; on training tokens it is close to 1 from"

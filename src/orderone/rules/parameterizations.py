@@ -1,0 +1,221 @@
+"""The rules as tables, and how a table becomes a `Parameterization`.
+
+A rule declares multipliers a and initial sizes b. Its learning-rate exponents c are not written
+down: they are the solver's largest stable ones, for the optimizer and the alignment at hand. (One
+rule writes them down: `standard`, which is defined by using one rate for everything.)
+"""
+
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from typing import Annotated, Protocol, runtime_checkable
+
+from orderone.core.errors import one_of
+from orderone.core.exact import ZERO
+from orderone.core.inputs import ExponentsInput, Name, UserInput
+from orderone.core.roles import Role
+from orderone.theory.exponents import Parameterization, read_alignment, solve
+from orderone.theory.exponents.parameterization import Rule, read_exponents
+from orderone.theory.exponents.updates import AlignmentInput, update_law
+from orderone.theory.scaling import is_strategy, strategy_power
+
+
+@dataclass(frozen=True)
+class RuleTable:
+    """Exponents of a rule in the order embedding, hidden, readout, vector.
+
+    `alignment` is the assumption under which the rule's authors chose its rates.
+    """
+
+    name: str
+    a: ExponentsInput
+    b: ExponentsInput
+    c: ExponentsInput | None = None  # by default, the largest stable ones
+    alignment: str = "full"
+
+
+# --- the tables -------------------------------------------------------------------------------
+
+# Standard parameterization: no multipliers, variance 1/fan-in.
+# S0 appendix A; equivalent to `ntk`.
+SP = RuleTable(
+    "sp",
+    a=(0, 0, 0, 0),
+    b=(0, "1/2", "1/2", 0),
+)
+
+# Neural tangent parameterization: unit variance, multipliers 1/sqrt(fan-in).
+# S0 Table 1; equivalent to `sp`.
+NTK = RuleTable(
+    "ntk",
+    a=(0, "1/2", "1/2", 0),
+    b=(0, 0, 0, 0),
+)
+
+# Maximal update parameterization: the readout is divided by another sqrt(n), so that (24) holds
+# even for omega = 1. S0 appendix B, Table 1; equivalent to `mf`.
+MUP = RuleTable(
+    "mup",
+    a=("-1/2", 0, "1/2", 0),
+    b=("1/2", "1/2", "1/2", 0),
+)
+
+# Mean field parameterization: unit variance, readout multiplier 1/n.
+# S0 Table 1; equivalent to `mup`.
+MF = RuleTable(
+    "mf",
+    a=(0, "1/2", 1, 0),
+    b=(0, 0, 0, 0),
+)
+
+# What S2 compares its strategies with: the same initialization as neural-tangent and one learning
+# rate for everything (Table II.1.E).
+STANDARD = RuleTable(
+    "standard",
+    a=(0, 0, 0, 0),
+    b=(0, "1/2", "1/2", 0),
+    c=(0, 0, 0, 0),
+    alignment="worst",
+)
+
+
+def between(name: str, s: Fraction) -> RuleTable:
+    """Return a strategy of S2 between neural-tangent (s = 0) and maximal-update (s = 1).
+
+    S2 writes them as a head with standard deviation n^{-(1+s)/2} and, for AdamW, rates n^{s/2}
+    times the neural-tangent ones everywhere but in the head (footnotes 8 and 26): c = (1-s)/2 for
+    embeddings, (3-s)/2 for hidden matrices, 1 for the head. Nothing of that is typed in here. It is
+    what the solver finds for this head under the alignment `worst`: W dh into the logits must not
+    grow, so dh_{L+1} has to shrink like n^{-(1-s)/2}, and with it every rate below.
+    """
+    return RuleTable(
+        name,
+        a=(0, 0, 0, 0),
+        b=(0, "1/2", (1 + s) / 2, 0),
+        alignment="worst",
+    )
+
+
+NEURAL_TANGENT = between("neural-tangent", Fraction(0))
+HYBRID = between("hybrid", Fraction(1, 2))
+MAXIMAL_UPDATE = between("maximal-update", Fraction(1))
+
+TABLES: dict[str, RuleTable] = {
+    "sp": SP,
+    "ntk": NTK,
+    "mup": MUP,
+    "mf": MF,
+    "standard": STANDARD,
+    "neural-tangent": NEURAL_TANGENT,
+    "hybrid": HYBRID,
+    "maximal-update": MAXIMAL_UPDATE,
+}
+
+
+# --- from a table to a parameterization -------------------------------------------------------
+
+
+def names() -> tuple[str, ...]:
+    """Return the names that `get` knows."""
+    return tuple(TABLES)
+
+
+def get(
+    name: Name, optimizer: Name = "adam", alignment: AlignmentInput | None = None
+) -> Parameterization:
+    """The rule `name`, with c derived for this optimizer and alignment (by default, the one its
+    authors assume).
+
+    "s=1/4" and the like are the rules between neural-tangent (0) and maximal-update (1).
+    """
+    table = _table(name)
+    if table.c is None:
+        assumed = table.alignment if alignment is None else alignment
+        return _with_largest_rates(table.name, table.a, table.b, optimizer, assumed)
+    update_law(optimizer)  # a misspelt optimizer is an error here too
+    a = read_exponents(table.a, "a")
+    b = read_exponents(table.b, "b")
+    c = read_exponents(table.c, "c")
+    return Parameterization(table.name, a, b, c)
+
+
+def assumed_alignment(name: Name) -> str:
+    """The alignment under which the authors of a rule chose its learning rates."""
+    return _table(name).alignment
+
+
+def custom(
+    name: str,
+    a: ExponentsInput,
+    b: ExponentsInput,
+    c: ExponentsInput | None = None,
+    *,
+    optimizer: Name = "adam",
+    alignment: AlignmentInput = "full",
+) -> Parameterization:
+    """Your own rule: exponents per role, as {"embedding": 0, "hidden": "1/2", "readout": 1} or in
+    that order.
+
+    Without `c`, the largest stable learning rates for `optimizer` and `alignment`, and `vector`
+    (biases, gains) has a = b = 0 unless you say otherwise. With `c`, the rule is about the roles
+    that c names, and no others.
+    """
+    exponents_a = read_exponents(a, "a")
+    exponents_b = read_exponents(b, "b")
+    if c is None:
+        exponents_a.setdefault(Role.VECTOR, ZERO)
+        exponents_b.setdefault(Role.VECTOR, ZERO)
+        return _with_largest_rates(name, exponents_a, exponents_b, optimizer, alignment)
+    exponents_c = read_exponents(c, "c")
+    only_a = {role: exponents_a.get(role, ZERO) for role in exponents_c}
+    only_b = {role: exponents_b.get(role, ZERO) for role in exponents_c}
+    return Parameterization(name, only_a, only_b, exponents_c)
+
+
+@runtime_checkable
+class Measured(Protocol):
+    """A measured alignment, as `orderone.alignment` returns it."""
+
+    def as_alignment(self) -> AlignmentInput: ...
+
+
+def from_alignment(
+    alignment: Annotated[Measured | AlignmentInput, UserInput],
+    like: Name | Rule = "mup",
+    optimizer: Name = "adamw",
+    name: Name | None = None,
+) -> Parameterization:
+    """The rule `like` with rates for a measured alignment: what `orderone.alignment` returns, or
+    omega, alpha and u.
+
+    Put to another optimizer, `plan` derives the rates again, for the same alignment.
+    """
+    # a and b of a known rule; for c the largest rates that are stable under the alignment of the
+    # user's model, S0 (14) and (18)-(20). Less alignment than a rule assumes means that its rates
+    # are too small at width, and more of it that they are too large.
+    p = like if isinstance(like, Parameterization) else get(like, optimizer)
+    if isinstance(alignment, Measured):
+        alignment = alignment.as_alignment()
+    new_name = f"{p.name}-measured" if name is None else name
+    return _with_largest_rates(new_name, p.a, p.b, optimizer, read_alignment(alignment))
+
+
+def _table(name: Name) -> RuleTable:
+    if isinstance(name, str) and name not in TABLES and is_strategy(name):
+        return between(name, strategy_power(name) or ZERO)
+    return TABLES[one_of(name, TABLES, "rule")]
+
+
+def _with_largest_rates(
+    name: str,
+    a: ExponentsInput,
+    b: ExponentsInput,
+    optimizer: str,
+    alignment: AlignmentInput,
+) -> Parameterization:
+    """Return the parameterization (a, b) with the largest stable c."""
+    exponents_a = read_exponents(a, "a")
+    start = Parameterization(
+        name, exponents_a, read_exponents(b, "b"), c=dict.fromkeys(exponents_a, ZERO)
+    )
+    c = solve(start, optimizer, alignment).c
+    return replace(start, c=c, rates_for=(optimizer, alignment))
