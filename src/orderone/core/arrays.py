@@ -1,42 +1,40 @@
-"""Numbers from users as floating arrays of one namespace: numpy by default, and whatever brings its
-own (torch) keeps it.
+"""Numbers that users pass, as floating arrays of one array library.
 
-Single precision stays single if every array is single; Python numbers follow the arrays they meet;
-whole numbers become double. A torch tensor is recognised by array-api-compat, so that no floor
-below needs to import torch.
+numpy is the default; arrays of another library, such as torch, stay in it. Single precision stays
+single if every array is single. Python numbers take the type of the arrays beside them; whole
+numbers become double. array-api-compat recognises torch tensors, so this module does not import
+torch.
 """
 
-from typing import Any
+from types import ModuleType
 
 import numpy as np
 from array_api_compat import array_namespace, device, is_array_api_obj, is_torch_array, to_device
 
-from orderone.core.inputs import ArrayLike
+from orderone.core.inputs import Array, ArrayLike
 
 
-def together(**values: ArrayLike) -> tuple[Any, ...]:
-    """(namespace, array, array, ...): the named values in one floating type, on one device, not yet
-    broadcast."""
-    given: list[Any] = [value for value in values.values() if is_array_api_obj(value)]
-    xp = array_namespace(*given) if given else array_namespace(np.empty(0))
-    floats = [x.dtype for x in given if xp.isdtype(x.dtype, "real floating")]
-    if len(floats) == len(given) and floats:
-        dtype = xp.result_type(*floats)
+def together(**values: ArrayLike) -> tuple[ModuleType, *tuple[Array, ...]]:
+    """Return (namespace, array, array, ...): the named values with one floating type, on one
+    device, not yet broadcast."""
+    arrays: list[Array] = [value for value in values.values() if is_array_api_obj(value)]
+    if not arrays:
+        xp = array_namespace(np.empty(0))
+        target_device = None
+    else:
+        xp = array_namespace(*arrays)
+        target_device = device(arrays[0])
+    floating_types = [x.dtype for x in arrays if xp.isdtype(x.dtype, "real floating")]
+    if floating_types and len(floating_types) == len(arrays):
+        dtype = xp.result_type(*floating_types)
     else:
         dtype = xp.float64
-    where = device(given[0]) if given else None
-    return xp, *(_read(value, name, xp, dtype, where) for name, value in values.items())
+    return xp, *(_read(value, name, xp, dtype, target_device) for name, value in values.items())
 
 
-def _read(value: Any, name: str, xp: Any, dtype: Any, where: Any) -> Any:
+def _read(value: ArrayLike, name: str, xp: ModuleType, dtype: object, target: object) -> Array:
     try:
-        if value is None or (is_array_api_obj(value) and _is_complex(value, xp)):
-            raise TypeError("nothing that is real")
-        array = xp.asarray(
-            _detached(value) if is_array_api_obj(value) else np.asarray(value, float),
-            dtype=dtype,
-            device=where,
-        )
+        array = _convert(value, xp, dtype, target)
     except (TypeError, ValueError, RuntimeError, OverflowError) as error:
         raise ValueError(
             f"{name}: expected a number or an array of numbers, got {value!r}; convert it first"
@@ -49,48 +47,61 @@ def _read(value: Any, name: str, xp: Any, dtype: Any, where: Any) -> Any:
     return array
 
 
-def _is_complex(array: Any, xp: Any) -> bool:
-    return xp.isdtype(array.dtype, "complex floating")
+def _convert(value: Array, xp: ModuleType, dtype: object, target: object) -> Array:
+    if not is_array_api_obj(value):
+        if value is None:
+            raise TypeError("nothing that is real")
+        return xp.asarray(np.asarray(value, float), dtype=dtype, device=target)
+    array: Array = _detached(value)
+    if xp.isdtype(array.dtype, "complex floating"):
+        raise TypeError("nothing that is real")
+    return xp.asarray(array, dtype=dtype, device=target)
 
 
-def _detached(array: Any) -> Any:
+def _detached(array: Array) -> Array:
     if is_torch_array(array):
         return array.detach()
     return array
 
 
-def on_host(array: Any) -> np.ndarray:
-    """A numpy array of the same type, whatever it was."""
-    return np.asarray(to_device(_detached(array), "cpu") if is_torch_array(array) else array)
+def on_host(array: Array) -> np.ndarray:
+    """Return a numpy array of the same type, from any library and device."""
+    if is_torch_array(array):
+        array = to_device(_detached(array), "cpu")
+    return np.asarray(array)
 
 
-def as_numpy(array: Any) -> np.ndarray:
-    """Double precision, on the host."""
-    if is_torch_array(array):  # numpy knows no bfloat16
+def as_numpy(array: Array) -> np.ndarray:
+    """Return a numpy array in double precision."""
+    if is_torch_array(array):  # numpy has no bfloat16
         array = _detached(array).double()
     return np.asarray(on_host(array), dtype=float)
 
 
-def like(result: Any, template: Any, xp: Any = None) -> Any:
-    """`result` in the namespace (xp, if it is known), type and place of `template`."""
-    xp = array_namespace(template) if xp is None else xp
+def like(result: Array, template: Array, xp: ModuleType | None = None) -> Array:
+    """Return `result` in the namespace (`xp`, if it is known), type and device of `template`."""
+    if xp is None:
+        xp = array_namespace(template)
     return xp.asarray(result, dtype=template.dtype, device=device(template))
 
 
-def bounded(values: Any, low: float | None = None, high: float | None = None) -> Any:
-    """`values` within [low, high]. The clip of the array API takes five times as long, for the sake
-    of NaN bounds."""
+def bounded(values: Array, low: float | None = None, high: float | None = None) -> Array:
+    """Return `values` clipped to [low, high].
+
+    The clip of the array API takes five times as long, because it allows NaN bounds.
+    """
     xp = array_namespace(values)
-    kind = {"dtype": values.dtype, "device": device(values)}
     if low is not None:
-        values = xp.maximum(values, xp.full((), low, **kind))
-    if high is None:
-        return values
-    return xp.minimum(values, xp.full((), high, **kind))
+        lowest = xp.full((), low, dtype=values.dtype, device=device(values))
+        values = xp.maximum(values, lowest)
+    if high is not None:
+        highest = xp.full((), high, dtype=values.dtype, device=device(values))
+        values = xp.minimum(values, highest)
+    return values
 
 
-def broadcast(**arrays: Any) -> tuple[int, ...]:
-    """The shape of all of them together, or a ValueError that names them."""
+def broadcast(**arrays: Array) -> tuple[int, ...]:
+    """Return the common shape of the arrays, or raise a ValueError that names them."""
     shapes = [tuple(array.shape) for array in arrays.values()]
     try:
         return np.broadcast_shapes(*shapes)
@@ -101,8 +112,8 @@ def broadcast(**arrays: Any) -> tuple[int, ...]:
         ) from error
 
 
-def plain(array: Any) -> Any:
-    """An array of no dimensions as a number, where the namespace is numpy's."""
+def plain(array: Array) -> Array:
+    """Turn a numpy array without dimensions into a number; return other arrays unchanged."""
     if isinstance(array, np.ndarray):
         return array[()]
     return array

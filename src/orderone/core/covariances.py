@@ -1,10 +1,10 @@
-"""Covariance matrices over inputs, as users give them: any array, checked once.
+"""Covariance matrices over inputs, as users pass them: any array, checked once.
 
 A torch tensor stays one, on its device; everything else becomes a numpy array. float32 stays; other
 numbers become float64.
 """
 
-from typing import Any
+from types import ModuleType
 
 import array_api_compat
 import numpy as np
@@ -15,43 +15,52 @@ from orderone.core.inputs import Array
 
 __all__ = ["array", "bounded", "correlation", "covariance", "like", "numpy"]
 
-ROUNDING = {
-    4: 1e-5,
-    8: 1e-9,
-}  # bytes of the dtype -> how far, relatively, rounding may take V from symmetric and PSD
+# Bytes of the dtype -> how far rounding may take V from symmetric and PSD, relative to its size.
+ROUNDING = {4: 1e-5, 8: 1e-9}
 
 
-def array(values: Array, name: str) -> tuple[Array, Any]:
-    """`values` as an array of floats, and its namespace."""
+def array(values: Array, name: str) -> tuple[Array, ModuleType]:
+    """Return `values` as an array of floats, and its namespace."""
     if array_api_compat.is_torch_array(values):
-        xp = array_api_compat.array_namespace(values)
-        kind = str(values.layout)
-        if kind != "torch.strided" or values.is_meta or values.is_complex():
-            what = "without numbers" if values.is_meta else f"of {values.dtype}, {kind}"
-            raise ValueError(
-                f"{name}: expected numbers, got a tensor {what}; give real numbers in a dense"
-                " tensor"
-            )
-        values = values.detach()
-        return (
-            values if values.dtype in (xp.float32, xp.float64) else xp.astype(values, xp.float64)
-        ), xp  # type: ignore
+        return _tensor(values, name)
     try:
         result = np.asarray(values)
         if np.iscomplexobj(result):
             raise ValueError("real numbers wanted")
-        result = result if result.dtype == np.float32 else result.astype(np.float64)
+        if result.dtype != np.float32:
+            result = result.astype(np.float64)
     except (TypeError, ValueError) as error:
         raise ValueError(f"{name}: expected an array of real numbers, got {values!r}") from error
     return result, array_api_compat.array_namespace(result)
 
 
-def covariance(values: Array, name: str = "V0", *, batch: bool = False) -> tuple[Array, Any]:
-    """(m, m), symmetric and positive semidefinite up to rounding, and its namespace; with `batch`,
-    also (starts, m, m)."""
+def _tensor(values: Array, name: str) -> tuple[Array, ModuleType]:
+    xp = array_api_compat.array_namespace(values)
+    layout = str(values.layout)
+    if layout != "torch.strided" or values.is_meta or values.is_complex():
+        problem = "without numbers" if values.is_meta else f"of {values.dtype}, {layout}"
+        raise ValueError(
+            f"{name}: expected numbers, got a tensor {problem}; give real numbers in a dense tensor"
+        )
+    values = values.detach()
+    if values.dtype not in (xp.float32, xp.float64):
+        values = xp.astype(values, xp.float64)
+    return values, xp
+
+
+def covariance(values: Array, name: str = "V0", *, batch: bool = False) -> tuple[Array, ModuleType]:
+    """Return a covariance matrix (m, m) and its namespace; with `batch`, also (starts, m, m).
+
+    Raise a ValueError unless it is symmetric and positive semidefinite up to rounding.
+    """
     V, xp = array(values, name)
-    shape = "(m, m)" + (" or (starts, m, m)" if batch else "")
-    if V.ndim not in ((2, 3) if batch else (2,)) or V.shape[-1] != V.shape[-2] or 0 in V.shape:
+    if batch:
+        dimensions = (2, 3)
+        shape = "(m, m) or (starts, m, m)"
+    else:
+        dimensions = (2,)
+        shape = "(m, m)"
+    if V.ndim not in dimensions or V.shape[-1] != V.shape[-2] or 0 in V.shape:
         raise ValueError(
             f"{name}: expected a covariance matrix of shape {shape}, got shape {tuple(V.shape)}"
         )
@@ -62,8 +71,10 @@ def covariance(values: Array, name: str = "V0", *, batch: bool = False) -> tuple
 
 
 def _check(V: np.ndarray, name: str) -> None:
-    """One of many covariances is as wrong as all of them. Scaled rows and columns make tolerances
-    relative."""
+    """Raise a ValueError unless every matrix is symmetric and positive semidefinite.
+
+    Scaling by the largest entry makes the tolerances relative.
+    """
     tolerance = ROUNDING[V.dtype.itemsize]
     transposed = np.swapaxes(V, -1, -2)
     size = np.abs(V).max(axis=(-1, -2), keepdims=True)
@@ -75,23 +86,28 @@ def _check(V: np.ndarray, name: str) -> None:
     scaled = V / np.where(size > 0, size, 1).astype(np.float64)
     scaled = (scaled + np.swapaxes(scaled, -1, -2)) / 2
     rounding = 4 * float(np.finfo(V.dtype).eps)
-    for matrix, unit in ((scaled, size), (_without_scales(scaled, rounding), np.ones_like(size))):
+    correlations = _without_scales(scaled, rounding)
+    ones = np.ones_like(size)
+    tests = (
+        (scaled, size, "one whose"),
+        (correlations, ones, "one of whose correlations V_ab / sqrt(V_aa V_bb) the"),
+    )
+    for matrix, unit, description in tests:
         lowest = np.linalg.eigvalsh(matrix)[..., 0]
         if np.any(lowest < -tolerance * V.shape[-1]):
-            if matrix is scaled:
-                of = "one whose"
-            else:
-                of = "one of whose correlations V_ab / sqrt(V_aa V_bb) the"
             raise ValueError(
-                f"{name}: expected a positive semidefinite matrix, got {of} smallest eigenvalue is"
-                f" {(lowest * unit[..., 0, 0]).min():.3g}; a covariance is X @ X.T / features for"
-                " inputs X"
+                f"{name}: expected a positive semidefinite matrix, got {description} smallest"
+                f" eigenvalue is {(lowest * unit[..., 0, 0]).min():.3g}; a covariance is"
+                " X @ X.T / features for inputs X"
             )
 
 
 def _without_scales(V: np.ndarray, rounding: float) -> np.ndarray:
-    """V_ab / sqrt(V_aa V_bb), 1 on the diagonal: a small input may be as wrong as a large one,
-    beyond rounding of V."""
+    """Return V_ab / sqrt(V_aa V_bb) with ones on the diagonal.
+
+    This shows an error of a small input as well as that of a large one. Entries of V that are
+    rounding are clipped to correlations.
+    """
     variance = np.maximum(np.diagonal(V, axis1=-2, axis2=-1), 1e-290)
     scale = np.sqrt(variance)
     rho = V / scale[..., :, None] / scale[..., None, :]
@@ -100,12 +116,14 @@ def _without_scales(V: np.ndarray, rounding: float) -> np.ndarray:
 
 
 def correlation(V: Array) -> Array:
-    """V_ab / sqrt(V_aa V_bb) of (..., m, m), within [-1, 1]; 0 where an input has no variance, 1 on
-    the diagonal."""
+    """Return V_ab / sqrt(V_aa V_bb) of (..., m, m), within [-1, 1].
+
+    It is 0 where an input has no variance, and 1 on the diagonal.
+    """
     xp = array_api_compat.array_namespace(V)
     variance = xp.linalg.diagonal(V)
     safe = xp.where(variance > 0, variance, xp.ones_like(variance))
     scale = xp.sqrt(safe)
     rho = bounded(V / scale[..., :, None] / scale[..., None, :], -1.0, 1.0)
-    one = xp.eye(V.shape[-1], dtype=V.dtype, device=array_api_compat.device(V))
-    return rho * (1 - one) + one
+    identity = xp.eye(V.shape[-1], dtype=V.dtype, device=array_api_compat.device(V))
+    return rho * (1 - identity) + identity

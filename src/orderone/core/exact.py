@@ -1,5 +1,7 @@
-"""Exact rationals. Exponents are compared with `==`, so a float that only looks like 1/10 must not
-get in."""
+"""Exact rationals.
+
+Exponents are compared with `==`, so a float that only looks like 1/10 is refused.
+"""
 
 from decimal import Decimal
 from fractions import Fraction
@@ -15,7 +17,7 @@ LARGEST_FLOAT_DENOMINATOR = 1024
 
 
 def exact(value: object, name: str) -> Fraction:
-    """`value` as a Fraction, or a ValueError naming the argument."""
+    """Return `value` as a Fraction, or raise a ValueError that names the argument."""
     if isinstance(value, bool) or not isinstance(value, (Real, str, Decimal)):
         raise ValueError(
             f"{name}: expected an exact number (Fraction, int or '1/2'), got {value!r}"
@@ -26,11 +28,8 @@ def exact(value: object, name: str) -> Fraction:
         raise ValueError(
             f"{name}: expected an exact number such as Fraction(1, 2) or '1/2', got {value!r}"
         ) from error
-    if (
-        isinstance(value, Real)
-        and not isinstance(value, Rational)
-        and result.denominator > LARGEST_FLOAT_DENOMINATOR
-    ):
+    is_float = isinstance(value, Real) and not isinstance(value, Rational)
+    if is_float and result.denominator > LARGEST_FLOAT_DENOMINATOR:
         raise ValueError(
             f"{name}: expected an exact number, got the float {float(value)!r}, whose exact value"
             f" is {result}; write Fraction('{float(value)!r}') or '{result.limit_denominator(100)}'"
@@ -39,7 +38,7 @@ def exact(value: object, name: str) -> Fraction:
 
 
 def _fraction(value: Real | str | Decimal) -> Fraction:
-    """Numpy's numbers become Python's, which do not overflow."""
+    """Convert numbers of numpy to those of Python first, which do not overflow."""
     if isinstance(value, Rational):
         return Fraction(int(value.numerator), int(value.denominator))
     if isinstance(value, Real):
@@ -48,7 +47,7 @@ def _fraction(value: Real | str | Decimal) -> Fraction:
 
 
 def count(value: object, name: str, least: int = 1, most: int | None = None) -> int:
-    """`value` as an int of at least `least` and at most `most`, or a ValueError."""
+    """Return `value` as an int in [least, most], or raise a ValueError that names the argument."""
     try:
         result = index(value)  # type: ignore[arg-type]
     except TypeError:
@@ -61,7 +60,7 @@ def count(value: object, name: str, least: int = 1, most: int | None = None) -> 
 
 
 def power(exponent: Fraction, base: str = "n") -> str:
-    """`n^(1/2)`, `n^-1`, or `1`: a power law as people write it."""
+    """Return a power law as people write it: `n^(1/2)`, `n^-1`, or `1`."""
     if exponent == 0:
         return "1"
     if exponent == 1:

@@ -1,5 +1,4 @@
-"""A dict that stays as it is: exponents can be looked up, compared, hashed and copied, and not
-changed by accident."""
+"""An immutable dict."""
 
 from typing import NoReturn, TypeVar
 
@@ -8,6 +7,8 @@ V = TypeVar("V")
 
 
 class FrozenDict(dict[K, V]):
+    """A dict that can be looked up, compared, hashed and copied, but not changed."""
+
     def _refuse(self, *_: object, **__: object) -> NoReturn:
         raise TypeError("these values are fixed; make a new one from dict(...)")
 
@@ -17,5 +18,5 @@ class FrozenDict(dict[K, V]):
     def __hash__(self) -> int:  # type: ignore[override]
         return hash(frozenset(self.items()))
 
-    def __reduce__(self):
+    def __reduce__(self) -> tuple[type["FrozenDict[K, V]"], tuple[dict[K, V]]]:
         return FrozenDict, (dict(self),)

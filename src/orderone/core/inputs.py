@@ -19,8 +19,8 @@ class UserInput:
     """Mark a type whose values are validated by the function that takes them."""
 
 
-# An array of numpy, torch, or any library that follows the array API. Theory computes in the library
-# of its inputs; Python's type system cannot say that the result is of the same one.
+# An array of numpy, torch, or any library that follows the array API. Theory computes in the
+# library of its inputs; Python's type system cannot say that the result is of the same one.
 Array: TypeAlias = Any
 
 Exact: TypeAlias = Annotated[Fraction | int | str | float | Decimal, UserInput]

@@ -1,12 +1,16 @@
 """Names that load when they are first used: `import orderone` stays fast, and needs no torch."""
 
+import sys
 from collections.abc import Callable, Mapping
 from importlib import import_module
 
 
 def lazy_names(package: str, names: Mapping[str, str | None]) -> Callable[[str], object]:
-    """A module `__getattr__`: a name maps to the submodule that defines it, or to None if it is
-    one."""
+    """Return a `__getattr__` for the module `package`.
+
+    Each name maps to the submodule that defines it, or to None if it is a submodule itself. A
+    loaded name is stored in the package: the next access finds an ordinary attribute.
+    """
 
     def __getattr__(name: str) -> object:  # noqa: N807
         if name not in names:
@@ -15,7 +19,9 @@ def lazy_names(package: str, names: Mapping[str, str | None]) -> Callable[[str],
             )
         home = names[name]
         if home is None:
-            return import_module(f"{package}.{name}")
-        return getattr(import_module(f"{package}.{home}"), name)
+            return import_module(f"{package}.{name}")  # the import system stores it
+        value = getattr(import_module(f"{package}.{home}"), name)
+        setattr(sys.modules[package], name, value)
+        return value
 
     return __getattr__

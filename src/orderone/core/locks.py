@@ -1,8 +1,8 @@
-"""One at a time: a lock between processes that lasts no longer than the process which holds it.
+"""A lock between processes that ends, at the latest, with the process that holds it.
 
-The system locks an open file, and lets go of it when its process ends, however that ends: no lock
-is ever stale. Where a file system knows no locks, as some of networks do, everybody goes on as if
-alone.
+The operating system locks an open file and releases it when the process ends, however it ends: no
+lock is ever stale. Some network file systems have no locks; there, every process goes on as if it
+were alone.
 """
 
 import errno
@@ -23,8 +23,10 @@ TAKEN = (errno.EACCES, errno.EAGAIN)
 
 @contextmanager
 def locked(path: Path, wait: bool = True) -> Iterator[bool]:
-    """Whether the lock is ours; never False for those who wait. The file is there only while
-    somebody holds it."""
+    """Yield whether this process holds the lock; with `wait`, it always does.
+
+    The file exists only while a process holds the lock.
+    """
     file = _take(path)
     while file is None and wait:
         time.sleep(PAUSE)
@@ -33,7 +35,7 @@ def locked(path: Path, wait: bool = True) -> Iterator[bool]:
         yield file is not None
     finally:
         if file is not None:
-            with suppress(OSError):  # Windows keeps a file that somebody has open
+            with suppress(OSError):  # Windows cannot remove a file that another process has open
                 path.unlink()
             os.close(file)
 
@@ -48,17 +50,21 @@ def _take(path: Path) -> int | None:
 
 def _lock(file: int) -> bool:
     try:
-        msvcrt.locking(file, msvcrt.LK_NBLCK, 1) if os.name == "nt" else fcntl.flock(
-            file, fcntl.LOCK_EX | fcntl.LOCK_NB
-        )
+        if os.name == "nt":
+            msvcrt.locking(file, msvcrt.LK_NBLCK, 1)
+        else:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
         return error.errno not in TAKEN
     return True
 
 
 def _is_still(file: int, path: Path) -> bool:
-    """Its last holder may have removed the file after we opened it; others would lock another
-    one."""
+    """Return whether `path` is the open file.
+
+    The last holder may have removed it after this process opened it; the next process would then
+    lock another file.
+    """
     try:
         return os.path.samestat(os.fstat(file), path.stat())
     except FileNotFoundError:

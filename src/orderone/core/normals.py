@@ -1,12 +1,9 @@
-"""Standard normal numbers in the namespace, on the device and of the dtype of an array, from seeds
-that do not overlap.
+"""Standard normal random numbers, from seeds whose streams do not overlap.
 
-Block k of seed s has a stream of its own, so that work can be cut into blocks without changing what
-is drawn in each. Antithetic numbers come in pairs x, -x along the last axis: means of functions
-that are nearly linear in them vary less.
+Each block of a seed has its own stream, so work can be cut into blocks without changing the numbers
+of each block. Antithetic numbers come in pairs x, -x along the last axis: the mean of a function
+that is nearly linear in them varies less.
 """
-
-from typing import Any
 
 import array_api_compat
 import numpy as np
@@ -15,31 +12,30 @@ from orderone.core.inputs import Array
 
 
 class Normals:
-    def __init__(self, like: Array, seed: int, block: int = 0, antithetic: bool = False):
+    """Draw arrays of a given shape in the library, dtype and device of the array `like`."""
+
+    def __init__(self, like: Array, seed: int, block: int = 0, antithetic: bool = False) -> None:
         self._xp = array_api_compat.array_namespace(like)
         self._antithetic = antithetic
         self._dtype = like.dtype
         self._device = array_api_compat.device(like)
         stream = np.random.SeedSequence(seed, spawn_key=(block,))
         if array_api_compat.is_torch_array(like):
-            state = int(
-                stream.generate_state(1, np.uint64)[0] >> np.uint64(1)
-            )  # torch's seeds are signed
-            self._torch: Any = self._xp.Generator(device=self._device).manual_seed(state)
+            # Seeds of torch are signed: drop one bit.
+            state = int(stream.generate_state(1, np.uint64)[0] >> np.uint64(1))
+            self._torch = self._xp.Generator(device=self._device).manual_seed(state)
         else:
             self._torch = None
             self._numpy = np.random.Generator(np.random.PCG64(stream))
 
     def __call__(self, *shape: int) -> Array:
-        if self._antithetic:
-            return self._pairs(*shape)
-        return self._draw(*shape)
-
-    def _pairs(self, *shape: int) -> Array:
-        half = self._draw(*shape[:-1], (shape[-1] + 1) // 2)
-        return self._xp.reshape(self._xp.stack([half, -half], axis=-1), (*shape[:-1], -1))[
-            ..., : shape[-1]
-        ]
+        """Return the next numbers of the stream, as an array of this shape."""
+        if not self._antithetic:
+            return self._draw(*shape)
+        *leading, count = shape
+        half = self._draw(*leading, (count + 1) // 2)
+        pairs = self._xp.stack([half, -half], axis=-1)
+        return self._xp.reshape(pairs, (*leading, -1))[..., :count]
 
     def _draw(self, *shape: int) -> Array:
         if self._torch is None:

@@ -1,11 +1,11 @@
-"""Packages that not everybody needs are imported when somebody does."""
+"""Optional dependencies, imported when they are needed."""
 
 from importlib import import_module
-from typing import Any
+from types import ModuleType
 
 
-def need(module: str, extra: str, purpose: str) -> Any:
-    """The module, or an ImportError with the command that brings it."""
+def need(module: str, extra: str, purpose: str) -> ModuleType:
+    """Import a module; if that fails, raise an ImportError with the command that installs it."""
     try:
         return import_module(module)
     except ImportError as error:

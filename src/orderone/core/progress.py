@@ -1,15 +1,15 @@
-"""A bar for long work, on a terminal where somebody may be watching."""
+"""A progress bar for long work, shown on terminals only."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TypeAlias
 
-Report: TypeAlias = Callable[[int, int, str], None]  # what is done, the total, what is being done
+Report: TypeAlias = Callable[[int, int, str], None]  # (steps done, total steps, description)
 
 
 @contextmanager
 def bar(first: str, quiet: bool = False) -> Iterator[Report]:
-    """A function that moves the bar; `first` is what is told before it is called."""
+    """Yield a function that moves the bar; `first` is the description until its first call."""
     from rich.console import Console
     from rich.progress import (
         BarColumn,
@@ -26,10 +26,11 @@ def bar(first: str, quiet: bool = False) -> Iterator[Report]:
         MofNCompleteColumn(),
         TimeRemainingColumn(),
     )
-    with Progress(
-        *columns, console=console, transient=True, disable=quiet or not console.is_terminal
-    ) as shown:
-        task = shown.add_task(first, total=None)
-        yield lambda done, total, what: shown.update(
-            task, completed=done, total=total, description=what
-        )
+    hidden = quiet or not console.is_terminal
+    with Progress(*columns, console=console, transient=True, disable=hidden) as progress:
+        task = progress.add_task(first, total=None)
+
+        def report(done: int, total: int, description: str) -> None:
+            progress.update(task, completed=done, total=total, description=description)
+
+        yield report

@@ -1,4 +1,4 @@
-"""Lists of real numbers as users give them, as numpy arrays: checked once, named in the error."""
+"""Real numbers that users pass, as numpy arrays; errors name the argument."""
 
 from math import inf
 
@@ -8,7 +8,7 @@ from orderone.core.inputs import Array, Number
 
 
 def reals(values: Array, name: str, *, least: Number = -inf, most: Number = inf) -> np.ndarray:
-    """`values`, one number or an array of them, as float64 within [least, most]."""
+    """Return `values`, a number or an array, as float64; raise unless all are in [least, most]."""
     try:
         result = np.asarray(values, dtype=np.float64)
     except (TypeError, ValueError, RuntimeError) as error:
@@ -23,7 +23,7 @@ def reals(values: Array, name: str, *, least: Number = -inf, most: Number = inf)
 
 
 def finite(values: Array, name: str, least: int = 1) -> np.ndarray:
-    """`values` as a flat float64 array of at least `least` finite numbers."""
+    """Return `values` as a flat float64 array; raise if fewer than `least` or not all finite."""
     result = reals(values, name).ravel()
     if result.size < least or not np.all(np.isfinite(result)):
         raise ValueError(
@@ -33,9 +33,13 @@ def finite(values: Array, name: str, least: int = 1) -> np.ndarray:
     return result
 
 
-def _few(values: Array) -> str:
-    shown = ", ".join(f"{v:g}" for v in values.ravel()[:4])
-    shape = f" (shape {values.shape})" if values.ndim else ""
-    if values.size:
-        return f"{shown}{', ...' if values.size > 4 else ''}{shape}"
-    return "none"
+def _few(values: np.ndarray) -> str:
+    """Return the first four numbers and the shape, for an error message."""
+    if not values.size:
+        return "none"
+    text = ", ".join(f"{value:g}" for value in values.ravel()[:4])
+    if values.size > 4:
+        text += ", ..."
+    if values.ndim:
+        text += f" (shape {values.shape})"
+    return text

@@ -1,6 +1,6 @@
-"""Real numbers as users type them: checked once, named in the error. Without numpy, which not
-everything here needs."""
+"""Real numbers that users pass; errors name the argument. Needs no numpy."""
 
+from contextlib import suppress
 from math import ceil, inf, isfinite, nan
 
 from orderone.core.inputs import Number
@@ -11,12 +11,14 @@ MOST_STEPS = 10**7  # hours of work
 def real(
     value: Number, name: str, least: Number = -inf, most: Number = inf, above: Number = -inf
 ) -> float:
-    """`value` as a finite float with least <= value <= most and value > above, or a ValueError that
-    names it."""
-    try:
-        number = nan if isinstance(value, bool | str) else float(value)
-    except (TypeError, ValueError, OverflowError):
-        number = nan
+    """Return `value` as a finite float with least <= value <= most and value > above.
+
+    Otherwise raise a ValueError that names the argument.
+    """
+    number = nan
+    if not isinstance(value, bool | str):
+        with suppress(TypeError, ValueError, OverflowError):
+            number = float(value)
     if not (isfinite(number) and least <= number <= most and number > above):
         raise ValueError(
             f"{name}: expected a finite number{_range(least, most, above)}; got {value!r}"
@@ -30,7 +32,10 @@ def _range(least: Number, most: Number, above: Number) -> str:
 
 
 def steps(T: Number, dt: Number) -> tuple[int, float]:
-    """How many equal steps of at most dt make T, and their length. T = 0 is no step at all."""
+    """Return the number of equal steps of at most `dt` that make `T`, and their length.
+
+    T = 0 takes no step.
+    """
     T = real(T, "T", least=0)
     dt = real(dt, "dt", above=0)
     if dt > T > 0:
@@ -41,4 +46,6 @@ def steps(T: Number, dt: Number) -> tuple[int, float]:
             " larger dt"
         )
     number = ceil(T / dt - 1e-9)
-    return number, (T / number if number else 0.0)
+    if number == 0:
+        return 0, 0.0
+    return number, T / number

@@ -1,3 +1,3 @@
-"""The version, where every floor can read it."""
+"""The version of the library, for all packages."""
 
 VERSION = "0.1.0"

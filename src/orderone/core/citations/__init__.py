@@ -1,5 +1,4 @@
-"""What to cite for what was used: `cite(["mup", "muon"])` gives the references, as BibTeX or as
-data."""
+"""References to cite: `cite(["mup", "muon"])` returns them, as BibTeX or as data."""
 
 from orderone.core.citations.citation import Citation
 from orderone.core.citations.papers import PAPERS

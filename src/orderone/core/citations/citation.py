@@ -17,8 +17,11 @@ ACCENTS = {
 
 @dataclass(frozen=True)
 class Citation:
-    """A paper or a program: `authors` as "Given Family"; `arxiv`, the number of a preprint, tells
-    year and address."""
+    """A paper or a program.
+
+    `authors` are written as "Given Family". The number of a preprint, `arxiv`, gives the year and
+    the address if they are left out.
+    """
 
     key: str
     title: str
@@ -30,12 +33,13 @@ class Citation:
     version: str | None = None
 
     def __post_init__(self) -> None:
-        if self.arxiv:  # 2304.02034 is of April 2023
-            object.__setattr__(self, "year", self.year or 2000 + int(self.arxiv[:2]))
+        if self.arxiv:
+            year = 2000 + int(self.arxiv[:2])  # 2304.02034 was posted in April 2023
+            object.__setattr__(self, "year", self.year or year)
             object.__setattr__(self, "url", self.url or f"https://arxiv.org/abs/{self.arxiv}")
 
     def bibtex(self) -> str:
-        """An entry of a .bib file, in ASCII."""
+        """Return an entry of a .bib file, in ASCII."""
         fields = {
             "title": f"{{{_latex(self.title)}}}",  # braces keep capitals
             "author": " and ".join(map(_author, self.authors)),
@@ -47,24 +51,28 @@ class Citation:
             "url": self.url,
         }
         lines = [f"  {name} = {{{value}}}," for name, value in fields.items() if value is not None]
-        return "\n".join([f"@{'software' if self.version else 'misc'}{{{self.key},", *lines, "}"])
+        kind = "software" if self.version else "misc"
+        return "\n".join([f"@{kind}{{{self.key},", *lines, "}"])
 
     def to_dict(self) -> dict[str, object]:
-        """What is known, for JSON."""
+        """Return the fields that are not None, for JSON."""
         return {name: value for name, value in asdict(self).items() if value is not None}
 
 
 def _author(name: str) -> str:
-    """A name that begins with an article is one of a group."""
+    """Put the name of a group, which begins with an article, in braces."""
     if name.startswith("The "):
         return f"{{{_latex(name)}}}"
     return _latex(name)
 
 
 def _latex(text: str) -> str:
-    r"""Accents as commands, é as {\'e}, for programs that know no Unicode."""
+    r"""Write accents as commands, é as {\'e}, for programs without Unicode."""
+
+    def command(accented: re.Match[str]) -> str:
+        letter, accent = accented.groups()
+        return f"{{\\{ACCENTS[accent]}{{{letter}}}}}"
+
     marks = "".join(ACCENTS)
-    found = re.sub(
-        f"(.)([{marks}])", lambda m: f"{{\\{ACCENTS[m[2]]}{{{m[1]}}}}}", normalize("NFD", text)
-    )
-    return found.replace("&", r"\&")
+    ascii_text = re.sub(f"(.)([{marks}])", command, normalize("NFD", text))
+    return ascii_text.replace("&", r"\&")

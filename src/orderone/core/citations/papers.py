@@ -1,8 +1,7 @@
-"""The papers behind the library. S0 to S3 are those it is built on; the others are where their
-ingredients come from.
+"""The papers behind the library: S0 to S3, which it is built on, and the sources of their parts.
 
-Years are those of the first preprint, if no other is given. What is not known for certain is left
-out.
+The year is that of the first preprint unless another one is listed. Facts that are not certain are
+left out.
 """
 
 from orderone.core.citations.citation import Citation
@@ -235,6 +234,7 @@ MUON = Citation(
     url="https://kellerjordan.github.io/posts/muon/",
 )
 _ARXIV = tuple(
-    Citation(key, title, tuple(who.split(", ")), arxiv=arxiv) for key, arxiv, title, who in _MORE
+    Citation(key, title, tuple(authors.split(", ")), arxiv=arxiv)
+    for key, arxiv, title, authors in _MORE
 )
 PAPERS = {paper.key: paper for paper in (ORDERONE, S0, S1, S2, S3, *_ARXIV, MUON)}

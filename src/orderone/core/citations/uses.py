@@ -1,21 +1,21 @@
-"""Which papers stand behind what a user can name: rules, optimizers, modules, models, tables and
-figures of the papers."""
+"""The papers to cite for a name: a rule, optimizer, module, model, or a paper's table or figure."""
 
 import re
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Annotated, TypeAlias
 
 from orderone.core.citations.citation import Citation
 from orderone.core.citations.papers import ORDERONE, PAPERS, S0, S1, S2, S3
 from orderone.core.errors import one_of
-from orderone.core.inputs import Name
+from orderone.core.inputs import Name, UserInput
 
-if TYPE_CHECKING:
-    Names: TypeAlias = Iterable[Name]
-else:
-    Names = Any
+Names: TypeAlias = Annotated[str | Iterable[str], UserInput]  # a name, or several
+
 SEEDS = {"s0": S0, "s1": S1, "s2": S2, "s3": S3}
-_S0, _S1, _S2, _S3 = (paper.key for paper in SEEDS.values())
+_S0 = S0.key
+_S1 = S1.key
+_S2 = S2.key
+_S3 = S3.key
 _EXPONENTS = (_S0, "everett2024scaling")
 _TRANSFER = ("yang2020feature", "yang2022tensor")
 _SHAPED = (_S3, "li2022neural", "martens2021rapid", "zhang2022deep")
@@ -61,17 +61,25 @@ USES: dict[str, tuple[str, ...]] = {
 
 
 def known() -> tuple[str, ...]:
-    """Every name to cite by; besides, tables and figures such as s1-figure7, and strategies such as
-    s=1/4."""
+    """Return every name to cite by.
+
+    `cite` also accepts tables and figures such as s1-figure7, and strategies such as s=1/4.
+    """
     return (*USES, *SEEDS)
 
 
 def cite(names: Names = ()) -> list[Citation]:
-    """What to cite for these (a name, or several), each paper once, orderone first; without names,
-    everything."""
-    asked = [names] if isinstance(names, str) else list(names)
-    keys = [key for name in asked for key in _keys(name)] if asked else PAPERS
-    return list(dict.fromkeys((ORDERONE, *(PAPERS[key] for key in keys))))
+    """Return what to cite for a name, or for several: each paper once, orderone first.
+
+    Without names, return everything.
+    """
+    requested = [names] if isinstance(names, str) else list(names)
+    if not requested:
+        return list(dict.fromkeys((ORDERONE, *PAPERS.values())))
+    papers = [ORDERONE]
+    for name in requested:
+        papers.extend(PAPERS[key] for key in _keys(name))
+    return list(dict.fromkeys(papers))
 
 
 def _keys(name: Name) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""Activations and their Gaussian averages. One file a family; `get("tanh")`, `names()`."""
+"""Activations and their Gaussian averages: `get("tanh")`, `names()`. One file for each family."""
 
 from orderone.theory.activations.base import Activation, AtLength
 from orderone.theory.activations.piecewise_linear import PiecewiseLinear

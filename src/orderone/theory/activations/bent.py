@@ -1,19 +1,16 @@
-"""Activations that are smooth between kinks: ELU and SELU.
+"""ELU and SELU, which are smooth on both sides of a kink at zero.
 
-elu(x)  = x for x > 0,  alpha (e^x - 1) for x < 0
-selu(x) = lambda elu(x) with the alpha and lambda of Klambauer et al. 2017, whose length map has the
-fixed point 1
+    elu(x)  = x for x > 0,   alpha (e^x - 1) for x < 0
+    selu(x) = lambda elu(x)
+
+with the alpha and lambda of Klambauer et al. 2017, for which the length map has the fixed point 1.
 """
 
 from dataclasses import dataclass
 
 import numpy as np
 
-from orderone.core.arrays import together
-from orderone.core.inputs import ArrayLike
-from orderone.theory.activations.base import AtLength
-from orderone.theory.activations.bent_pairs import BentAtLength
-from orderone.theory.activations.numeric import Numeric
+from orderone.theory.activations.bent_pairs import Bent
 
 SELU_ALPHA = 1.6732632423543772
 SELU_SCALE = 1.0507009873554805
@@ -21,7 +18,7 @@ SELU_SCALE = 1.0507009873554805
 
 @dataclass(frozen=True)
 class Elu:
-    """scale times ELU, or its slope."""
+    """ELU times `scale`, or its slope."""
 
     alpha: float
     scale: float = 1.0
@@ -35,20 +32,8 @@ class Elu:
         return self.scale * (np.maximum(x, 0.0) + self.alpha * np.expm1(below))
 
 
-@dataclass(frozen=True)
-class Bent(Numeric):
-    """With pairs of one length from closed forms of the second derivative."""
-
-    alpha: float = 1.0
-    scale: float = 1.0
-
-    def at(self, q: ArrayLike) -> AtLength:
-        xp, q = together(q=q)
-        return BentAtLength.of(self, q, xp)
-
-
 def elu(alpha: float = 1.0, scale: float = 1.0, name: str = "elu") -> Bent:
-    """ELU; `alpha` is minus its limit on the left."""
+    """Return ELU; `alpha` is minus its limit on the left."""
     return Bent(
         name,
         Elu(alpha, scale),

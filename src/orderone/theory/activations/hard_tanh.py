@@ -1,23 +1,24 @@
 """Hard tanh, clipped at -1 and 1, in closed form (Rosenbaum 1961; Owen 1956).
 
-With h = 1 / sqrt(q1), k = 1 / sqrt(q2), Q the upper tail of a standard normal, and for correlation
-c
-
-    U(c) = P(X > h, Y > k) = [Q(h) + Q(k)] / 2 - T(h, (k - c h) / (h s)) - T(k, (h - c k) / (k s)),    s = sqrt(1 - c^2)
-    M(c) = E (X - h)_+ (Y - k)_+ = (c + h k) U - h n(k) Q((h - c k) / s) - k n(h) Q((k - c h) / s) +
-    s^2 n(h, k; c)
-
-where T is Owen's function and n the normal density, in one or two dimensions,
+With h = 1 / sqrt(q1), k = 1 / sqrt(q2) and the correlation c,
 
     E phi'(x) phi'(y) = 1 - 2 Q(h) - 2 Q(k) + 2 [U(c) + U(-c)]
     E phi(x) phi(y)   = sqrt(q1 q2) { c [1 - 2 Q(h) - 2 Q(k)] + 2 [M(c) - M(-c)] }
+
+    U(c) = P(X > h, Y > k)
+         = [Q(h) + Q(k)] / 2 - T(h, (k - c h) / (h s)) - T(k, (h - c k) / (k s))
+    M(c) = E (X - h)_+ (Y - k)_+
+         = (c + h k) U - h n(k) Q((h - c k) / s) - k n(h) Q((k - c h) / s) + s^2 n(h, k; c)
+
+where s = sqrt(1 - c^2), Q is the upper tail of a standard normal, T is Owen's function, and n is
+the normal density in one or two dimensions.
 
 For c close to 1 the difference E phi^2 - E phi phi is the integral of the slope (Price), which
 subtracts nothing; the slope is smooth in sqrt(gap) as long as that is small beside h.
 """
 
 from dataclasses import dataclass
-from typing import Any
+from types import ModuleType
 
 import numpy as np
 from scipy.special import erf, erfc, gammainc, owens_t
@@ -27,41 +28,42 @@ from orderone.core.inputs import Array, ArrayLike
 from orderone.theory.activations.base import AtLength
 from orderone.theory.activations.numeric import Numeric
 
-FAR = 1e-3  # gaps from here on leave the difference of two closed forms twelve digits
-SMOOTH = 0.1  # of h: square roots of gaps up to here see no second kink
+FAR = 1e-3  # from this gap on, the difference of two closed forms has twelve digits
+SMOOTH = 0.1  # of h: largest square root of a gap for which the slope is smooth
 NODES = (np.polynomial.legendre.leggauss(16)[0] + 1) / 2
 WEIGHTS = np.polynomial.legendre.leggauss(16)[1] / 2
 LONG = 1e3  # from here on the closed forms are small differences of large terms
-SMALLEST = 1e-300  # lengths below have the law of the identity as well
+SMALLEST = 1e-300  # shorter signals are replaced by this length: phi is the identity there
 
 
 @dataclass(frozen=True)
 class HardTanh(Numeric):
-    """min(max(x, -1), 1)."""
+    """phi(x) = min(max(x, -1), 1)."""
 
     def at(self, q: ArrayLike) -> AtLength:
         xp, q = together(q=q)
         return AtLength(self, q, xp)
 
-    def _mean(self, q: Any, xp: Any) -> Any:
+    def _mean(self, q: Array, xp: ModuleType) -> Array:
         return 0 * q
 
-    def _second_moment(self, q: Any, xp: Any) -> Any:
+    def _second_moment(self, q: Array, xp: ModuleType) -> Array:
         return like(_second_moment(as_numpy(q)), q, xp)
 
-    def _derivative_moment(self, q: Any, xp: Any) -> Any:
+    def _derivative_moment(self, q: Array, xp: ModuleType) -> Array:
         return like(erf(_threshold(as_numpy(q)) / np.sqrt(2)), q, xp)
 
-    def _derivative_pair(self, q1: Any, q2: Any, gap: Any, xp: Any) -> Any:
-        first, second, gaps = np.broadcast_arrays(*map(as_numpy, (q1, q2, gap)))
+    def _derivative_pair(self, q1: Array, q2: Array, gap: Array, xp: ModuleType) -> Array:
+        first, second, gaps = np.broadcast_arrays(as_numpy(q1), as_numpy(q2), as_numpy(gap))
         result = np.array(_both_inside(_threshold(first), _threshold(second), gaps))
         long = np.maximum(first, second) > LONG
         if long.any():
             result[long] = super()._derivative_pair(first[long], second[long], gaps[long], np)
         return like(result, gap, xp)
 
-    def _output_gap(self, q1: Any, q2: Any, gap: Any, xp: Any) -> Any:
-        first, second = (np.maximum(as_numpy(q), SMALLEST) for q in (q1, q2))
+    def _output_gap(self, q1: Array, q2: Array, gap: Array, xp: ModuleType) -> Array:
+        first = np.maximum(as_numpy(q1), SMALLEST)
+        second = np.maximum(as_numpy(q2), SMALLEST)
         first, second, gaps = np.broadcast_arrays(first, second, as_numpy(gap))
         near = (first == second) & (np.sqrt(gaps) <= SMOOTH * _threshold(first)) & (gaps < FAR)
         rest = ~near & ((gaps < FAR) | (np.maximum(first, second) > LONG))
@@ -73,6 +75,7 @@ class HardTanh(Numeric):
 
 
 def _threshold(q: Array) -> Array:
+    """Return h, the kink in units of the standard deviation."""
     return 1 / np.sqrt(np.maximum(q, SMALLEST))
 
 
@@ -85,47 +88,47 @@ def _density(h: Array) -> Array:
 
 
 def _second_moment(q: Array) -> Array:
-    """q P(chi^2_3 < h^2) + P(x^2 > 1)."""
+    """Return q P(chi^2_3 < h^2) + P(x^2 > 1)."""
     h = _threshold(q)
     return q * gammainc(1.5, h * h / 2) + 2 * _tail(h)
 
 
 def _above(h: Array, k: Array, gap: Array) -> tuple[Array, Array]:
-    """U and M."""
+    """Return U and M."""
     c = 1 - gap
-    square = gap * (2 - gap)
-    s = np.sqrt(square)
-    x = (k - h) + gap * h
-    y = (h - k) + gap * k  # k - c h and h - c k
+    s = np.sqrt(gap * (2 - gap))
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-        a, b = (
-            np.where(s > 0, z / s, np.where(z == 0, 0.0, np.copysign(np.inf, z))) for z in (x, y)
-        )
+        a = _quotient((k - h) + gap * h, s)  # (k - c h) / s
+        b = _quotient((h - k) + gap * k, s)  # (h - c k) / s
         U = (_tail(h) + _tail(k)) / 2 - owens_t(h, a / h) - owens_t(k, b / k)
-        spread = (
-            s * np.exp(-(h * h) / 2 - a * a / 2) / (2 * np.pi)
-        )  # s^2 times the density at (h, k)
-    M = (c + h * k) * U - h * _density(k) * _tail(b) - k * _density(h) * _tail(a) + spread
+        joint = s * np.exp(-(h * h) / 2 - a * a / 2) / (2 * np.pi)  # s^2 n(h, k; c)
+    M = (c + h * k) * U - h * _density(k) * _tail(b) - k * _density(h) * _tail(a) + joint
     return U, M
 
 
+def _quotient(x: Array, s: Array) -> Array:
+    """Return x / s; for s = 0, 0 if x is 0 and otherwise infinity of its sign."""
+    return np.where(s > 0, x / s, np.where(x == 0, 0.0, np.copysign(np.inf, x)))
+
+
 def _both_inside(h: Array, k: Array, gap: Array) -> Array:
+    """Return P(abs(x) < 1, abs(y) < 1) = E phi'(x) phi'(y)."""
     tails = 1 - 2 * _tail(h) - 2 * _tail(k)
     return np.clip(tails + 2 * (_above(h, k, gap)[0] + _above(h, k, 2 - gap)[0]), 0, 1)
 
 
 def _far(q1: Array, q2: Array, gap: Array) -> Array:
+    """Return the output gap as a difference of closed forms."""
     h = _threshold(q1)
     k = _threshold(q2)
     tails = 1 - 2 * _tail(h) - 2 * _tail(k)
     inner = (1 - gap) * tails + 2 * (_above(h, k, gap)[1] - _above(h, k, 2 - gap)[1])
-    return np.clip(
-        1 - inner / (h * np.sqrt(_second_moment(q1)) * k * np.sqrt(_second_moment(q2))), 0, 2
-    )
+    size = h * np.sqrt(_second_moment(q1)) * k * np.sqrt(_second_moment(q2))
+    return np.clip(1 - inner / size, 0, 2)
 
 
 def _near(q: Array, gap: Array) -> Array:
-    """q times the integral of the slope over gaps, in the variable sqrt(gap)."""
+    """Return the output gap as q times the integral of the slope, in the variable sqrt(gap)."""
     if not q.size:
         return q
     h = _threshold(q)[:, None]

@@ -1,9 +1,10 @@
-"""Activations without closed forms: quadrature in one dimension, and `numeric_pairs` for two."""
+"""Activations without closed forms: quadrature in one dimension, `numeric_pairs` in two."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any, ClassVar
+from types import ModuleType
+from typing import TypeAlias
 
 import numpy as np
 
@@ -13,23 +14,12 @@ from orderone.theory.activations.base import AtLength
 from orderone.theory.activations.numeric_pairs import ENOUGH, NumericAtLength, Pairs
 from orderone.theory.activations.spectral import SMALLEST, Spectral
 from orderone.theory.gaussian.average import average, smooth_order
+from orderone.theory.gaussian.functions import Square, Values
 from orderone.theory.gaussian.pairs import Cuts
 from orderone.theory.gaussian.panels import REACH, doubling
 from orderone.theory.gaussian.series import Series, series
 
-Values = Callable[[np.ndarray], np.ndarray]
-
-
-@dataclass(frozen=True)
-class Square:
-    """f^2, comparable, so that what is known of it is found again."""
-
-    f: Values
-    even: bool
-    square: ClassVar[bool] = True
-
-    def __call__(self, x: np.ndarray) -> np.ndarray:
-        return self.f(x) ** 2
+PairsMethod: TypeAlias = Callable[[Pairs, np.ndarray], np.ndarray]
 
 
 @dataclass(frozen=True)
@@ -51,35 +41,37 @@ class Numeric(Spectral):
         xp, q = together(q=q)
         return NumericAtLength(self, q, xp)
 
-    def _mean(self, q: Any, xp: Any) -> Any:
+    def _mean(self, q: Array, xp: ModuleType) -> Array:
         return like(self.average(self.value, as_numpy(q)), q, xp)
 
-    def _second_moment(self, q: Any, xp: Any) -> Any:
+    def _second_moment(self, q: Array, xp: ModuleType) -> Array:
         return like(self.average(Square(self.value, self.parity != 0), as_numpy(q)), q, xp)
 
-    def _derivative_moment(self, q: Any, xp: Any) -> Any:
+    def _derivative_moment(self, q: Array, xp: ModuleType) -> Array:
         return like(self.slope_moment(as_numpy(q)), q, xp)
 
-    def _pair(self, q1: Any, q2: Any, gap: Any, xp: Any) -> Any:
+    def _pair(self, q1: Array, q2: Array, gap: Array, xp: ModuleType) -> Array:
         size = xp.sqrt(self._second_moment(q1, xp)) * xp.sqrt(self._second_moment(q2, xp))
         return size * (1 - self._output_gap(q1, q2, gap, xp))
 
-    def _derivative_pair(self, q1: Any, q2: Any, gap: Any, xp: Any) -> Any:
+    def _derivative_pair(self, q1: Array, q2: Array, gap: Array, xp: ModuleType) -> Array:
         return self._pairwise(Pairs.derivative_pair, q1, q2, gap, xp)
 
-    def _drop(self, q1: Any, q2: Any, gap: Any, xp: Any) -> Any:
+    def _drop(self, q1: Array, q2: Array, gap: Array, xp: ModuleType) -> Array:
         return self._pair(q1, q2, 0 * gap, xp) - self._pair(q1, q2, gap, xp)
 
-    def _output_gap(self, q1: Any, q2: Any, gap: Any, xp: Any) -> Any:
+    def _output_gap(self, q1: Array, q2: Array, gap: Array, xp: ModuleType) -> Array:
         return self._pairwise(Pairs.output_gap, q1, q2, gap, xp)
 
-    def _pairwise(self, method: Any, q1: Any, q2: Any, gap: Any, xp: Any) -> Any:
-        first, second, gaps = np.broadcast_arrays(*(as_numpy(x) for x in (q1, q2, gap)))
+    def _pairwise(
+        self, method: PairsMethod, q1: Array, q2: Array, gap: Array, xp: ModuleType
+    ) -> Array:
+        first, second, gaps = np.broadcast_arrays(as_numpy(q1), as_numpy(q2), as_numpy(gap))
         values = method(Pairs.of(self, first.ravel(), second.ravel()), gaps.ravel())
         return like(values.reshape(gaps.shape), gap, xp)
 
     def average(self, f: Values, q: np.ndarray) -> np.ndarray:
-        """E f(sqrt(q) z) for f with the kinks of phi."""
+        """Return E f(sqrt(q) z) for f with the kinks of phi."""
         low, high = _range(q)
         return average(f, q, _smooth_order(self, f, low, high), self.cuts(high))
 
@@ -88,30 +80,29 @@ class Numeric(Spectral):
         square = Square(self.value, self.parity != 0)
         order = _smooth_order(self, square, low, high)
         moment = self.average(square, q)
-        return series(
-            self.value, self.parity, q, (moment, self.slope_moment(q)), order, self.cuts(high)
-        )
+        moments = (moment, self.slope_moment(q))
+        return series(self.value, self.parity, q, moments, order, self.cuts(high))
 
     def slope_moment(self, q: np.ndarray) -> np.ndarray:
+        """Return E phi'(x)^2."""
         return self.average(Square(self.slope, self.parity != 0), q)
 
     def point_masses(self, q1: float, q2: float, gap: float) -> float:
-        """What jumps add to E phi'(x) phi'(y)."""
         return 0.0
 
     def slope_is_rough(self, q: float) -> bool:
-        """phi' is no function with an average, as for log abs(x)."""
         return False
 
     def plane_cuts(self, q: float) -> Cuts:
-        """For pairs of variances up to q: the kinks alone where that is enough."""
+        """Return where to cut the plane for variances up to q: only at kinks if possible."""
         return _plane_cuts(self, _range(np.array([q]))[1])
 
     def plane_points(self, q: float) -> np.ndarray:
-        """Where the plane is cut if kinks are not enough."""
+        """Return where to cut the plane if kinks are not enough."""
         return self.cuts(q)
 
     def cuts(self, q: float) -> np.ndarray:
+        """Return where to cut the line for variances up to q."""
         return np.concatenate([self.kinks, doubling(REACH * np.sqrt(q))])
 
 
@@ -121,8 +112,10 @@ def _elementwise(f: Values, x: Array) -> Array:
 
 
 def _range(q: np.ndarray) -> tuple[float, float]:
-    """Powers around all of q, so that neighbouring problems share what is known of a function; near
-    0 nothing changes."""
+    """Return powers of 2 around all of q, so that neighbouring problems share cached results.
+
+    Near 0 nothing changes.
+    """
     high = float(2.0 ** min(np.ceil(np.log2(max(float(q.max()), SMALLEST))), 1023))
     low = float(64.0 ** np.floor(np.log2(max(float(q.min()), 1e-12)) / 6))
     return min(low, high / 2), high
@@ -134,9 +127,9 @@ def _plane_cuts(phi: Numeric, q: float) -> Cuts:
     every = phi.plane_points(q)
     lengths = np.array([q, q / 1.7, q / 3])
     for f in (phi.value, phi.slope):
-        coarse, fine = (
-            average(Square(f, False), lengths, None, points) for points in (kinks, every)
-        )
+        square = Square(f, even=False)
+        coarse = average(square, lengths, None, kinks)
+        fine = average(square, lengths, None, every)
         if not np.all(np.abs(coarse - fine) <= ENOUGH * np.abs(fine)):
             return Cuts(kinks, every)
     return Cuts(kinks, np.empty(0))

@@ -1,21 +1,23 @@
-"""Averages over pairs without closed forms: Mehler's series where it is enough, the plane where it
-is not.
+"""Averages over pairs without closed forms: Mehler's series where it is enough, else the plane.
 
-A series of N terms leaves out a known part `rest` of E phi^2. Of a pair it leaves out at most rest
-c^N, so it can be told where the series is enough: for smooth functions and moderate q always, for
+A series of N terms leaves out a known part `rest` of E phi^2. For a pair it leaves out at most
+rest c^N. So it is known where the series is enough: for smooth functions and moderate q always, for
 others unless c is close to 1. There the plane is cut along the kinks, and the gap is the mean of a
-square, so that nothing is subtracted:
+square, which subtracts nothing:
 
     1 - corr = E [phi(x) / sqrt(E phi(x)^2) - phi(y) / sqrt(E phi(y)^2)]^2 / 2
 """
 
-from typing import Any
+from collections.abc import Callable
+from types import ModuleType
+from typing import TypeAlias
 
 import numpy as np
 
 from orderone.core.arrays import as_numpy, like
+from orderone.core.inputs import Array
 from orderone.theory.activations.base import AtLength
-from orderone.theory.activations.spectral import SMALLEST
+from orderone.theory.activations.spectral import SMALLEST, Spectral
 from orderone.theory.gaussian.adaptive_pairs import expect_pair
 from orderone.theory.gaussian.hermite import TERMS, correlated, drop
 from orderone.theory.gaussian.pairs import Cuts, plane_average
@@ -23,14 +25,21 @@ from orderone.theory.gaussian.series import Series
 
 LONGEST = 1e300  # ten standard deviations of longer signals overflow when squared
 STEP = 1e-3  # of a gap, for differences
-ENOUGH = 1e-13  # of the result, that a series may leave out
+ENOUGH = 1e-13  # part of the result that a series may leave out
+
+# From q1, q2, gap, cuts, sqrt(E phi(x)^2), sqrt(E phi(y)^2) to an average over the plane.
+PlaneIntegral: TypeAlias = Callable[[float, float, float, Cuts, float, float], float]
 
 
 class Pairs:
-    """For variances q1, q2, which are flat arrays, of a `Numeric` phi; what depends on them alone
-    is computed once."""
+    """Averages over pairs with variances q1, q2, which are flat arrays.
 
-    def __init__(self, phi: Any, q1: np.ndarray, q2: np.ndarray, first: Series, second: Series):
+    What depends on the variances only is computed once.
+    """
+
+    def __init__(
+        self, phi: Spectral, q1: np.ndarray, q2: np.ndarray, first: Series, second: Series
+    ) -> None:
         self.phi = phi
         self.q1 = q1
         self.q2 = q2
@@ -43,18 +52,19 @@ class Pairs:
         self.same = q1 == q2
 
     @classmethod
-    def of(cls, phi: Any, q1: np.ndarray, q2: np.ndarray) -> "Pairs":
+    def of(cls, phi: Spectral, q1: np.ndarray, q2: np.ndarray) -> "Pairs":
+        """Expand phi at the variances."""
         q1 = np.clip(q1, SMALLEST, LONGEST)
         q2 = np.clip(q2, SMALLEST, LONGEST)
         if np.array_equal(q1, q2):
-            both = phi.series(q1)
-            return cls(phi, q1, q2, both, both)
+            common = phi.series(q1)
+            return cls(phi, q1, q2, common, common)
         both = phi.series(np.concatenate([q1, q2]))
-        return cls(
-            phi, q1, q2, both.select(slice(None, len(q1))), both.select(slice(len(q1), None))
-        )
+        n = len(q1)
+        return cls(phi, q1, q2, both.select(slice(None, n)), both.select(slice(n, None)))
 
     def select(self, rows: np.ndarray) -> "Pairs":
+        """Return some of the pairs."""
         return Pairs(
             self.phi,
             self.q1[rows],
@@ -64,105 +74,107 @@ class Pairs:
         )
 
     def pair(self, gap: np.ndarray) -> np.ndarray:
+        """Return E phi(x) phi(y)."""
         size = self.first.size * self.second.size
         result = np.where(np.isinf(size), 1.0, size) * (1 - self.output_gap(gap))
-        for i in np.flatnonzero(
-            np.isinf(size)
-        ):  # the product may have an average without the squares
+        # Where E phi^2 is infinite, the product may still have an average.
+        for i in np.flatnonzero(np.isinf(size)):
             f = self.phi.value
             lengths = (self.q1[i], self.q2[i])
             result[i] = expect_pair(f, f, lengths, gap[i], self.phi.kinks).value
         return result
 
     def output_gap(self, gap: np.ndarray) -> np.ndarray:
-        """Correlations are zero if one of the second moments is infinite."""
+        """Return 1 - corr(phi(x), phi(y)); correlations are zero where E phi^2 is infinite."""
         endless = np.isinf(self.first.size) | np.isinf(self.second.size)
         if endless.any():
             result = np.where(self.same & (gap == 0), 0.0, 1.0)
-            some = np.flatnonzero(~endless)
-            result[some] = self.select(some).output_gap(gap[some]) if len(some) else 0.0
+            rows = np.flatnonzero(~endless)
+            if len(rows):
+                result[rows] = self.select(rows).output_gap(gap[rows])
             return result
         left_out = self.rest * np.abs(1 - gap) ** TERMS
         result = self.unequal + drop(self.products, self.first.orders, gap) - left_out
-        unclear = ~(
-            self.complete | (left_out <= ENOUGH * np.abs(result)) | (self.same & (gap == 0))
-        )
-        return self._on_the_plane(result, unclear, gap, self._square)
+        at_one = self.same & (gap == 0)
+        clear = self.complete | (left_out <= ENOUGH * np.abs(result)) | at_one
+        return self._on_the_plane(result, ~clear, gap, self._square)
 
     def derivative_pair(self, gap: np.ndarray) -> np.ndarray:
+        """Return E phi'(x) phi'(y)."""
         endless = np.isinf(self.first.size) | np.isinf(self.second.size)
         if endless.any():
             result = np.full(len(gap), np.inf)
-            some = np.flatnonzero(~endless)
-            if len(some):
-                result[some] = self.select(some).derivative_pair(gap[some])
-            else:
-                result[some] = 0.0
+            rows = np.flatnonzero(~endless)
+            if len(rows):
+                result[rows] = self.select(rows).derivative_pair(gap[rows])
             return result
         n = self.first.orders
         result = correlated(self.products[:, n > 0] * n[n > 0], n[n > 0] - 1, gap)
         result *= self.first.size / np.sqrt(self.q1) * self.second.size / np.sqrt(self.q2)
         at_one = self.same & (gap == 0)
         result = np.where(at_one, self.first.slope_moment, result)
-        unclear = ~(
-            self.complete | (self.rest * _largest_left_out(gap) <= ENOUGH * np.abs(result)) | at_one
-        )
-        return self._on_the_plane(result, unclear, gap, self._slopes)
+        left_out = self.rest * _largest_left_out(gap)
+        clear = self.complete | (left_out <= ENOUGH * np.abs(result)) | at_one
+        return self._on_the_plane(result, ~clear, gap, self._slopes)
 
     def _on_the_plane(
-        self, result: np.ndarray, unclear: np.ndarray, gap: np.ndarray, integrand: Any
+        self, result: np.ndarray, unclear: np.ndarray, gap: np.ndarray, integral: PlaneIntegral
     ) -> np.ndarray:
+        """Replace the unclear results by integrals over the plane."""
         for i in np.flatnonzero(unclear):
             cuts = self.phi.plane_cuts(max(self.q1[i], self.q2[i]))
-            result[i] = integrand(
+            result[i] = integral(
                 self.q1[i], self.q2[i], gap[i], cuts, self.first.size[i], self.second.size[i]
             )
         return result
 
     def _square(
-        self, q1: float, q2: float, gap: float, cuts: Cuts, one: float, two: float
+        self, q1: float, q2: float, gap: float, cuts: Cuts, size1: float, size2: float
     ) -> float:
         phi = self.phi.value
-        return plane_average(lambda x, y: (phi(x) / one - phi(y) / two) ** 2 / 2, q1, q2, gap, cuts)
+
+        def half_square(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+            return (phi(x) / size1 - phi(y) / size2) ** 2 / 2
+
+        return plane_average(half_square, q1, q2, gap, cuts)
 
     def _slopes(
-        self, q1: float, q2: float, gap: float, cuts: Cuts, one: float, two: float
+        self, q1: float, q2: float, gap: float, cuts: Cuts, size1: float, size2: float
     ) -> float:
         slope = self.phi.slope
-        if self.phi.slope_is_rough(
-            max(q1, q2)
-        ):  # then Price's theorem says what the average of slopes is
+        if self.phi.slope_is_rough(max(q1, q2)):  # then Price's theorem gives the average
             step = min(STEP * gap, 2 - gap)
-            less, more = (
-                self._square(q1, q2, gap + side * step, cuts, one, two) for side in (-1, 1)
-            )
-            return one / np.sqrt(q1) * two / np.sqrt(q2) * (more - less) / (2 * step)
+            less = self._square(q1, q2, gap - step, cuts, size1, size2)
+            more = self._square(q1, q2, gap + step, cuts, size1, size2)
+            return size1 / np.sqrt(q1) * size2 / np.sqrt(q2) * (more - less) / (2 * step)
         smooth = plane_average(lambda x, y: slope(x) * slope(y), q1, q2, gap, cuts)
         return smooth + self.phi.point_masses(q1, q2, gap)
 
 
 class NumericAtLength(AtLength):
-    """Keeps the series at its variances."""
+    """Pairs of one variance that keep their series."""
 
-    def __init__(self, activation: Any, q: Any, xp: Any, pairs: Pairs | None = None):
+    def __init__(
+        self, activation: Spectral, q: Array, xp: ModuleType, pairs: Pairs | None = None
+    ) -> None:
         super().__init__(activation, q, xp)
-        self.pairs = pairs or Pairs.of(activation, as_numpy(q).ravel(), as_numpy(q).ravel())
+        self.pairs: Pairs = pairs or Pairs.of(activation, as_numpy(q).ravel(), as_numpy(q).ravel())
 
-    def select(self, rows: Any) -> "NumericAtLength":
+    def select(self, rows: Array) -> "NumericAtLength":
         return NumericAtLength(self.pairs.phi, self.q[rows], self.xp, self.pairs.select(rows))
 
-    def output_gap(self, gap: Any) -> Any:
+    def output_gap(self, gap: Array) -> Array:
         return self._flat(self.pairs.output_gap, gap)
 
-    def derivative_pair(self, gap: Any) -> Any:
+    def derivative_pair(self, gap: Array) -> Array:
         return self._flat(self.pairs.derivative_pair, gap)
 
-    def _flat(self, method: Any, gap: Any) -> Any:
+    def _flat(self, method: Callable[[np.ndarray], np.ndarray], gap: Array) -> Array:
         return like(method(as_numpy(gap).ravel()).reshape(gap.shape), gap, self.xp)
 
 
 def _largest_left_out(gap: np.ndarray) -> np.ndarray:
-    """The largest n c^(n-1) beyond the last term."""
+    """Return the largest n c^(n-1) beyond the last term."""
     with np.errstate(divide="ignore"):
-        best = np.clip(-1 / np.log(np.abs(1 - gap)), TERMS, 1e18)
-    return best * np.abs(1 - gap) ** (best - 1)
+        n = np.clip(-1 / np.log(np.abs(1 - gap)), TERMS, 1e18)
+    return n * np.abs(1 - gap) ** (n - 1)

@@ -1,20 +1,21 @@
-"""Activations by name. A family with parameters takes them in brackets: "leaky-relu(0.2)",
-"shaped-relu(0, -1, 100)"."""
+"""Activations by name.
+
+A family with parameters takes them in brackets: "leaky-relu(0.2)", "shaped-relu(0, -1, 100)".
+"""
 
 import math
 import re
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
 from orderone.core.errors import one_of
-from orderone.core.inputs import ArrayLike
+from orderone.core.inputs import ArrayLike, Function, Name
 from orderone.theory.activations.base import Activation
 from orderone.theory.activations.bent import SELU, elu
 from orderone.theory.activations.erf import ERF
+from orderone.theory.activations.from_callable import from_callable
 from orderone.theory.activations.gelu import GELU
-from orderone.theory.activations.given import from_callable
 from orderone.theory.activations.hard_tanh import HARD_TANH
 from orderone.theory.activations.piecewise_linear import ABS, LINEAR, RELU, leaky_relu, shaped_relu
 from orderone.theory.activations.polynomial import polynomial
@@ -40,12 +41,14 @@ ALIASES = {
 
 
 def names() -> tuple[str, ...]:
-    """Every name that `get` knows."""
+    """Return every name that `get` accepts."""
     return (*FIXED, *FAMILIES)
 
 
-def get(activation: Any, derivative: Any = None, kinks: ArrayLike = ()) -> Activation:
-    """An activation by name, from a function of arrays, or as it is.
+def get(
+    activation: Name | Function, derivative: Function | None = None, kinks: ArrayLike = ()
+) -> Activation:
+    """Return an activation by name or from a function of arrays; an `Activation` stays as it is.
 
     The `derivative` of a function is found if it is not given, and so are its `kinks`.
     """
@@ -62,18 +65,10 @@ def get(activation: Any, derivative: Any = None, kinks: ArrayLike = ()) -> Activ
     word, numbers = _parts(activation)
     name = one_of(ALIASES.get(word, word), names(), "activation")
     if name in FAMILIES:
-        return _member(name, numbers)
-    return _only(name, numbers)
-
-
-def _member(name: str, numbers: list[float]) -> Activation:
-    try:
-        return FAMILIES[name](*numbers)
-    except TypeError as error:
-        raise ValueError(f"activation: {name} takes fewer numbers; got {numbers}") from error
-
-
-def _only(name: str, numbers: list[float]) -> Activation:
+        try:
+            return FAMILIES[name](*numbers)
+        except TypeError as error:
+            raise ValueError(f"activation: {name} takes fewer numbers; got {numbers}") from error
     if numbers:
         raise ValueError(
             f"activation: {name} takes no numbers; got {numbers}; give them to one of"
@@ -82,17 +77,18 @@ def _only(name: str, numbers: list[float]) -> Activation:
     return FIXED[name]
 
 
-def _parts(text: Any) -> tuple[Any, list[float]]:
-    """A name as it is listed, and the numbers in brackets behind it."""
+def _parts(text: object) -> tuple[str, list[float]]:
+    """Return a name as it is listed, and the numbers in brackets behind it."""
+    match = None
     if isinstance(text, str):
         match = re.fullmatch(r"\s*([\w -]+?)\s*(?:\((.*)\))?\s*", text)
-    else:
-        match = None
     if match is None:
-        return text, []
+        return one_of(text, names(), "activation"), []
     word = match[1].lower().replace("_", "-").replace(" ", "-")
+    if not match[2]:
+        return word, []
     try:
-        numbers = [float(number) for number in match[2].split(",")] if match[2] else []
+        numbers = [float(number) for number in match[2].split(",")]
     except ValueError:
         numbers = [math.nan]
     if not all(map(math.isfinite, numbers)):

@@ -1,8 +1,9 @@
-"""Smooth activations without closed forms: tanh, sigmoid, SiLU and softplus, which are all made of
-the logistic function.
+"""Smooth activations without closed forms, all made of the logistic function.
 
-sigmoid(x) = 1 / (1 + e^-x),   tanh(x) = 2 sigmoid(2x) - 1,   silu(x) = x sigmoid(x),   softplus(x)
-                               = log(1 + e^x)
+sigmoid(x)  = 1 / (1 + e^-x)
+tanh(x)     = 2 sigmoid(2x) - 1
+silu(x)     = x sigmoid(x)
+softplus(x) = log(1 + e^x)
 """
 
 import numpy as np
@@ -12,7 +13,7 @@ from orderone.theory.activations.numeric import Numeric
 
 
 def _sech_squared(x: np.ndarray) -> np.ndarray:
-    """1 - tanh^2 without cancellation."""
+    """Return 1 - tanh(x)^2 without cancellation."""
     e = np.exp(-2 * np.abs(x))
     return 4 * e / (1 + e) ** 2
 

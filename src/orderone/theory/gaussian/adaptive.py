@@ -1,10 +1,10 @@
-"""E f(x), x ~ N(0, q), for any function, with an error estimate: panels are halved until nothing
-changes.
+"""E f(x) for x ~ N(0, q) and any function f, with an error estimate.
 
-A panel is done when its two halves agree with it. What they still differ by at the end, summed over
-all panels, is the estimate, together with rounding: an overlooked kink or jump is found, or shows.
-Where f grows without bound it is integrated by `singular`; if E abs(f) is infinite there, or
-because f outgrows the density, value and error are.
+Panels are halved until nothing changes: a panel is done when its two halves agree with it. The
+error estimate is the sum of the remaining differences over all panels, plus rounding. A kink or
+jump that is not known in advance is therefore found, or shows in the estimate. Near points where f
+grows without bound, `singular` integrates it. Value and error are infinite if E abs(f) is: because
+f has no integral at such a point, or because it outgrows the density.
 """
 
 from typing import NamedTuple
@@ -15,7 +15,8 @@ from orderone.core import checks
 from orderone.core.arrays import as_numpy, together
 from orderone.core.inputs import ArrayLike, Function
 from orderone.core.real_arrays import finite
-from orderone.theory.gaussian.average import NEGLIGIBLE, Values
+from orderone.theory.gaussian.average import NEGLIGIBLE
+from orderone.theory.gaussian.functions import Values
 from orderone.theory.gaussian.growing import weighed
 from orderone.theory.gaussian.panels import FARTHEST, REACH, density, doubling, legendre
 from orderone.theory.gaussian.piecewise import resolve
@@ -23,11 +24,11 @@ from orderone.theory.gaussian.readable import readable
 from orderone.theory.gaussian.singular import Blunt, Tip, ends, point_masses, tips
 
 ORDER = 16
-START = 1024  # panels, at least: features of a thousandth of a standard deviation are seen
+START = 1024  # fewest panels: they resolve features of a thousandth of a standard deviation
 HALVINGS = 60
-LEAST_REACH = 8.0  # within which kinks are looked for
+LEAST_REACH = 8.0  # kinks are searched for at least this far from zero
 MOST_PANELS = 2**14
-RIGHT = 1e-15
+RIGHT = 1e-15  # a panel is done if its halves agree to this part of the whole integral
 ROUNDING = 1e-15  # of the average of abs(f)
 
 
@@ -39,52 +40,59 @@ class Expectation(NamedTuple):
 
 
 def expect(f: Function, variance: ArrayLike = 1.0, kinks: ArrayLike = ()) -> Expectation:
-    """E f(x) for x ~ N(0, variance), and an error estimate. `kinks` are where f or its slope jumps,
-    if it is known."""
+    """Return E f(x) for x ~ N(0, variance), and an error estimate.
+
+    `kinks` are the points where f or its slope jumps, if they are known.
+    """
     xp, lengths = together(variance=variance)
     q = as_numpy(checks.variance(xp, lengths, "variance"))
     values = readable(f, "f")
-    at = kinks_of(kinks)
-    found = np.array([expect_at(values, float(np.sqrt(each)), at) for each in q.ravel()])
-    return Expectation(found[:, 0].reshape(q.shape)[()], found[:, 1].reshape(q.shape)[()])
+    known_kinks = kinks_of(kinks)
+    results = np.array([expect_at(values, float(np.sqrt(each)), known_kinks) for each in q.ravel()])
+    value = results[:, 0].reshape(q.shape)
+    error = results[:, 1].reshape(q.shape)
+    return Expectation(value[()], error[()])
 
 
 def kinks_of(kinks: ArrayLike) -> np.ndarray:
-    """Finite numbers, or none."""
+    """Return finite numbers; an empty array if there are none."""
     if np.size(kinks):
         return finite(kinks, "kinks")
     return np.empty(0)
 
 
 def expect_at(f: Values, root: float, kinks: np.ndarray) -> tuple[float, float]:
-    """(value, error); both infinite if E abs(f) is."""
+    """Return (value, error) of E f(root z); both are infinite if E abs(f) is."""
     if root == 0:
         return float(f(np.zeros(1))[0]), 0.0
-    kinks, found = _special(f, root, kinks)
-    mass = float(point_masses(found, np.array(root)))
+    kinks, singular_tips = _special_points(f, root, kinks)
+    mass = float(point_masses(singular_tips, np.array(root)))
     if np.isinf(mass):
         return np.inf, np.inf
-    blunt = Blunt(f, found) if found else f
-    for line in (_on_line, _on_longer_line):
-        value, error, dies_away = line(blunt, root, kinks)
+    blunt = Blunt(f, singular_tips) if singular_tips else f
+    for integrate in (_on_line, _on_longer_line):
+        value, error, dies_away = integrate(blunt, root, kinks)
         if np.isfinite(value) and dies_away:
-            return value + mass, error + sum(
-                float(tip.error * density(tip.at / root)) / root for tip in found
+            tip_error = sum(
+                float(tip.error * density(tip.at / root)) / root for tip in singular_tips
             )
+            return value + mass, error + tip_error
     return np.inf, np.inf
 
 
-def _special(f: Values, root: float, kinks: np.ndarray) -> tuple[np.ndarray, tuple[Tip, ...]]:
-    """Kinks, those too that are found, and singular points."""
+def _special_points(
+    f: Values, root: float, kinks: np.ndarray
+) -> tuple[np.ndarray, tuple[Tip, ...]]:
+    """Return all kinks, known and detected, and the singular points."""
     pieces = resolve(f, max(REACH * root, LEAST_REACH), tuple(map(float, kinks)))
     if pieces is None:
         return kinks, ()
-    found = tips(f, pieces.singular)
-    return np.concatenate([pieces.kinks, ends(found)]), found
+    singular_tips = tips(f, pieces.singular)
+    return np.concatenate([pieces.kinks, ends(singular_tips)]), singular_tips
 
 
 def _on_line(f: Values, root: float, kinks: np.ndarray) -> tuple[float, float, bool]:
-    """Value, error, and whether nothing is missed beyond."""
+    """Return value, error, and whether the integrand is negligible beyond the line."""
     with np.errstate(all="ignore"):
         value, error, size = _halved(lambda z: f(root * z) * density(z), root, kinks, REACH)
         edge = np.abs(f(root * np.array([-REACH, REACH]))).max() * density(REACH)
@@ -99,11 +107,10 @@ def _on_longer_line(f: Values, root: float, kinks: np.ndarray) -> tuple[float, f
 
 
 def _halved(g: Values, root: float, kinks: np.ndarray, reach: float) -> tuple[float, float, float]:
-    """Value, error, and the integral of abs(g)."""
+    """Return the integral of g over [-reach, reach], its error, and the integral of abs(g)."""
     points = np.concatenate([kinks, doubling(reach * root, 0.25)]) / root
-    cuts = np.unique(
-        np.clip(np.concatenate([points, np.linspace(-reach, reach, START + 1)]), -reach, reach)
-    )
+    every_point = np.concatenate([points, np.linspace(-reach, reach, START + 1)])
+    cuts = np.unique(np.clip(every_point, -reach, reach))
     low = cuts[:-1]
     high = cuts[1:]
     whole, size = _panels(g, low, high)
@@ -111,22 +118,26 @@ def _halved(g: Values, root: float, kinks: np.ndarray, reach: float) -> tuple[fl
     total = size.sum()
     for _ in range(HALVINGS):
         middle = (low + high) / 2
-        sides = np.concatenate([low, middle]), np.concatenate([middle, high])
-        halves = _panels(g, *sides)[0]
+        half_low = np.concatenate([low, middle])
+        half_high = np.concatenate([middle, high])
+        halves = _panels(g, half_low, half_high)[0]
         both = halves.reshape(2, -1).sum(0)
-        apart = np.abs(whole - both)
-        done = ~(apart > RIGHT * total) | (middle <= low) | (middle >= high)
+        difference = np.abs(whole - both)
+        done = ~(difference > RIGHT * total) | (middle <= low) | (middle >= high)
         value = value + both[done].sum()
-        error = error + apart[done].sum()
-        left = apart[~done].sum()
-        low, high, whole = (x[np.tile(~done, 2)] for x in (*sides, halves))
+        error = error + difference[done].sum()
+        left = difference[~done].sum()
+        open_halves = np.tile(~done, 2)
+        low = half_low[open_halves]
+        high = half_high[open_halves]
+        whole = halves[open_halves]
         if not len(low) or len(low) > MOST_PANELS:
             break
     return value + whole.sum(), error + left + ROUNDING * total, total
 
 
 def _panels(g: Values, low: np.ndarray, high: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The integrals over panels of g and of abs(g)."""
+    """Return the integrals of g and of abs(g) over each panel."""
     nodes, weights = legendre(ORDER)
     terms = g(low[:, None] + (high - low)[:, None] * nodes) * weights * (high - low)[:, None]
     return terms.sum(-1), np.abs(terms).sum(-1)

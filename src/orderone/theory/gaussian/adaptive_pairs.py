@@ -1,14 +1,12 @@
-"""E f(x) g(y) for any two functions, with an error estimate: kinks, jumps and singular points are
-found on the line first.
+"""E f(x) g(y) for any two functions f and g, with an error estimate.
 
-The plane is then cut along all lines where f or g is not one polynomial, so that the rule converges
-on every piece. Its order grows until two agree; what they differ by is the error, together with
-what singular points leave out. Where x and y determine each other, at c = 1 or -1, the average is
-one over the line.
+Kinks, jumps and singular points are found on the line first. The plane is then cut along all lines
+where f or g is not one polynomial, so that the rule converges on every piece. Its order grows until
+two orders agree. The error is their difference, together with what singular points leave out. Where
+x and y determine each other, at c = 1 or -1, the average is one over the line.
 """
 
 from functools import lru_cache
-from typing import Any
 
 import numpy as np
 
@@ -16,8 +14,8 @@ from orderone.core import checks
 from orderone.core.arrays import as_numpy, broadcast, together
 from orderone.core.inputs import ArrayLike, Function
 from orderone.theory.gaussian.adaptive import Expectation, expect_at, kinks_of
-from orderone.theory.gaussian.average import Values
-from orderone.theory.gaussian.pairs import Cuts, plane_average
+from orderone.theory.gaussian.functions import Values
+from orderone.theory.gaussian.pairs import Cuts, Integrand, plane_average
 from orderone.theory.gaussian.panels import cut_line, doubling
 from orderone.theory.gaussian.piecewise import Piecewise, resolve
 from orderone.theory.gaussian.readable import readable
@@ -37,89 +35,100 @@ def expect_pair(
     gap: ArrayLike = 1.0,
     kinks: ArrayLike = (),
 ) -> Expectation:
-    """E f(x) g(y) with correlation 1 - gap, and an error estimate; infinite if E abs(f) or E abs(g)
-    is.
+    """Return E f(x) g(y) for the correlation 1 - gap, and an error estimate.
 
-    `kinks` of both functions are found, if they are not given.
+    Both are infinite if E abs(f) or E abs(g) is. `kinks` of both functions are found if they are
+    not given.
 
-    `variance` is that of both, or a pair: that of x and of y. Each may be an array that broadcasts
-    with `gap`.
+    `variance` is one number for both, or a pair: the variance of x and that of y. Each may be an
+    array that broadcasts with `gap`.
     """
     xp, lengths, gaps = together(variance=variance, gap=gap)
     checks.variance(xp, lengths, "variance")
     checks.within(xp, gaps, 0, 2, "gap", "it is 1 - correlation")
     q = as_numpy(lengths)
-    at = kinks_of(kinks)
+    known_kinks = kinks_of(kinks)
     if q.ndim and len(q) != 2:
         raise ValueError(
             f"variance: expected one number, or those of x and of y; got shape {q.shape}; give a"
             " pair"
         )
-    one = readable(f, "f")
-    other = readable(g, "g")
-    first, second = q if q.ndim else (q, q)
-    broadcast(variance=first, gap=gaps)
-    q1, q2, each = np.broadcast_arrays(first, second, as_numpy(gaps))
-    found = [
-        _average(one, other, a, b, c, at)
-        for a, b, c in zip(q1.flat, q2.flat, each.flat, strict=True)
+    f_values = readable(f, "f")
+    g_values = readable(g, "g")
+    variance_x, variance_y = q if q.ndim else (q, q)
+    broadcast(variance=variance_x, gap=gaps)
+    q1, q2, every_gap = np.broadcast_arrays(variance_x, variance_y, as_numpy(gaps))
+    results = [
+        _average(f_values, g_values, *numbers, known_kinks)
+        for numbers in zip(q1.flat, q2.flat, every_gap.flat, strict=True)
     ]
-    value, error = np.array(found).T.reshape(2, *each.shape)
+    value, error = np.array(results).T.reshape(2, *every_gap.shape)
     return Expectation(value[()], error[()])
 
 
 def _average(
-    f: Values, g: Values, q1: Any, q2: Any, gap: Any, kinks: np.ndarray
+    f: Values, g: Values, q1: float, q2: float, gap: float, kinks: np.ndarray
 ) -> tuple[float, float]:
-    one = float(np.sqrt(q1))
-    two = float(np.sqrt(q2))
-    if one == 0 or gap in (0, 2):
-        ratio = (1 - gap) * two / one if one else 1.0
+    root1 = float(np.sqrt(q1))
+    root2 = float(np.sqrt(q2))
+    if root1 == 0:
+        return expect_at(lambda y: f(0 * y) * g(y), root2, np.concatenate([kinks, kinks]))
+    if gap in (0, 2):
+        ratio = (1 - gap) * root2 / root1
         joint_kinks = np.concatenate([kinks, kinks / (ratio or 1.0)])
-        if one:
-            return expect_at(lambda x: f(x) * g(ratio * x), one, joint_kinks)
-        return expect_at(lambda y: f(0 * y) * g(y), two, joint_kinks)
-    if two == 0:
-        return expect_at(lambda x: f(x) * g(0 * x), one, kinks)
-    alone = [expect_at(h, root, kinks) for h, root in ((f, one), (g, two))]
-    if np.isinf(alone).any():
+        return expect_at(lambda x: f(x) * g(ratio * x), root1, joint_kinks)
+    if root2 == 0:
+        return expect_at(lambda x: f(x) * g(0 * x), root1, kinks)
+    average_f = expect_at(f, root1, kinks)
+    average_g = expect_at(g, root2, kinks)
+    if np.isinf([average_f, average_g]).any():
         return np.inf, np.inf
-    reach = max(FAR * max(one, two), LEAST_REACH)
-    cuts = _cuts([_pieces(h, reach, tuple(map(float, kinks))) for h in (f, g)], kinks, reach)
-    lacks = [
-        _lack(h, root, cuts, known) for h, root, known in ((f, one, alone[0]), (g, two, alone[1]))
-    ]
-    return _refined(lambda x, y: f(x) * g(y), q1, q2, gap, cuts, sum(lacks))
+    reach = max(FAR * max(root1, root2), LEAST_REACH)
+    known = tuple(map(float, kinks))
+    cuts = _cuts([_pieces(f, reach, known), _pieces(g, reach, known)], kinks, reach)
+    lack = _lack(f, root1, cuts, average_f) + _lack(g, root2, cuts, average_g)
+    return _refined(lambda x, y: f(x) * g(y), q1, q2, gap, cuts, lack)
 
 
 def _cuts(pieces: list[Piecewise | None], kinks: np.ndarray, reach: float) -> Cuts:
-    """Of both functions; panels that double in size for one that cannot be resolved."""
-    points = [doubling(reach) if found is None else _without_crowds(found) for found in pieces]
-    bends = [np.array(found.kinks) for found in pieces if found is not None]
-    return Cuts(
-        np.unique(np.concatenate([kinks, [0.0], *bends])), np.unique(np.concatenate(points))
-    )
+    """Return the cuts for both functions; one that cannot be resolved gets panels that double."""
+    points = []
+    all_kinks = [kinks, np.zeros(1)]
+    for piecewise in pieces:
+        if piecewise is None:
+            points.append(doubling(reach))
+        else:
+            points.append(_without_crowds(piecewise))
+            all_kinks.append(np.array(piecewise.kinks))
+    return Cuts(np.unique(np.concatenate(all_kinks)), np.unique(np.concatenate(points)))
 
 
-def _without_crowds(found: Piecewise) -> np.ndarray:
-    at = np.array(found.singular)[:, None]
-    far = found.ends[(np.abs(found.ends - at) > BESIDE[0]).all(axis=0)]
+def _without_crowds(piecewise: Piecewise) -> np.ndarray:
+    """Return the ends of the pieces, with fewer of them beside singular points."""
+    at = np.array(piecewise.singular)[:, None]
+    far = piecewise.ends[(np.abs(piecewise.ends - at) > BESIDE[0]).all(axis=0)]
     return np.concatenate([far, (at - BESIDE).ravel(), (at + BESIDE).ravel()])
 
 
-def _lack(f: Values, root: float, cuts: Cuts, known: tuple[float, float]) -> float:
-    """What the cuts miss of E f, relative to the average of abs(f)."""
+def _lack(f: Values, root: float, cuts: Cuts, average: tuple[float, float]) -> float:
+    """Return the part of E f that the cuts miss, relative to the average of abs(f).
+
+    `average` is E f and its error, from the line.
+    """
+    value, error = average
     z, weights = cut_line(np.concatenate(cuts) / root, ORDERS[0])
     with np.errstate(all="ignore"):
         terms = np.where(weights > 0, f(root * z), 0.0) * weights
-        lack = (abs(terms.sum() - known[0]) + known[1]) / np.abs(terms).sum()
+        lack = (abs(terms.sum() - value) + error) / np.abs(terms).sum()
     if np.isfinite(lack) and lack > ROUNDING:
         return float(lack)
     return 0.0
 
 
-def _refined(f: Any, q1: Any, q2: Any, gap: Any, cuts: Cuts, lack: float) -> tuple[float, float]:
-    """Rules of growing order, on a plane that is large enough, until two agree."""
+def _refined(
+    f: Integrand, q1: float, q2: float, gap: float, cuts: Cuts, lack: float
+) -> tuple[float, float]:
+    """Integrate over a plane that is large enough, with rules of growing order until two agree."""
     with np.errstate(all="ignore"):
         before = plane_average(f, q1, q2, gap, cuts, ORDERS[0], FAR, 0.0)
         value = before
@@ -131,8 +140,8 @@ def _refined(f: Any, q1: Any, q2: Any, gap: Any, cuts: Cuts, lack: float) -> tup
                 break
             before = value
     if np.isfinite(value):
-        return (value, error)
-    return (np.inf, np.inf)
+        return value, error
+    return np.inf, np.inf
 
 
 @lru_cache(maxsize=64)

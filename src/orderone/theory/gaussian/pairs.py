@@ -1,10 +1,11 @@
-"""E f(x) g(y) on the plane, for functions with kinks, or too steep for a Hermite series.
+"""E f(x, y) on the plane, for functions with kinks, or too steep for a Hermite series.
 
 With independent u, v ~ N(0, 1) and correlation c = 1 - gap >= 0 write
 
-    x = sqrt(q1) (A u + B v),    y = sqrt(q2) (A u - B v),    A^2 = 1 - gap/2,   B^2 = gap/2
+    x = sqrt(q1) (A u + B v)                    A^2 = 1 - gap/2
+    y = sqrt(q2) (A u - B v)                    B^2 = gap/2
 
-For given v the integrand is smooth in u between the points where x or y meets a kink. The plane is
+For fixed v the integrand is smooth in u between the points where x or y meets a kink. The plane is
 cut along those lines, and Gauss-Legendre converges exponentially on every piece, however small the
 gap is. A negative correlation is a positive one between x and -y.
 """
@@ -17,14 +18,16 @@ import numpy as np
 from orderone.theory.gaussian.panels import REACH, cut_line
 
 ORDER = 12
-MOST_NODES = 2**21  # held at once
+MOST_NODES = 2**21  # in memory at once
 
 Integrand: TypeAlias = Callable[[np.ndarray, np.ndarray], np.ndarray]
 
 
 class Cuts(NamedTuple):
-    """Where to cut the line: at kinks, and at points between which the function is a polynomial of
-    low degree."""
+    """Where to cut the line.
+
+    Between `points`, the function is close to a polynomial of low degree.
+    """
 
     kinks: np.ndarray
     points: np.ndarray
@@ -40,40 +43,40 @@ def plane_average(
     reach: float = REACH,
     negligible: float = 1e-22,
 ) -> float:
-    """E f(x, y); f is smooth except where x or y is a kink."""
-    sign = 1 if gap <= 1 else -1
-    gap = gap if gap <= 1 else 2 - gap
+    """Return E f(x, y); f is smooth except where x or y is a kink."""
+    sign = 1
+    if gap > 1:
+        sign = -1
+        gap = 2 - gap
     A = np.sqrt(1 - gap / 2)
     B = np.sqrt(gap / 2)
-    r1 = np.sqrt(q1)
-    r2 = np.sqrt(q2)
+    root1 = np.sqrt(q1)
+    root2 = np.sqrt(q2)
     points = np.concatenate(cuts)
-    v, weights = cut_line(_crossings(cuts, sign, B, r1, r2), order, reach)
-    v = v[weights > negligible]
-    weights = weights[weights > negligible]
+    v, v_weights = cut_line(_crossings(cuts, sign, B, root1, root2), order, reach)
+    v = v[v_weights > negligible]
+    v_weights = v_weights[v_weights > negligible]
     total = 0.0
-    held = max(1, MOST_NODES // (order * (2 * len(points) + 16)))
-    for i in range(0, len(v), held):
-        shift = B * v[i : i + held, None]
-        meets = np.concatenate(
-            [_divide(points, r1) - shift, _divide(sign * points, r2) + shift], axis=-1
-        )
-        u, inner = cut_line(meets / A, order, reach)
-        total += (f(r1 * (A * u + shift), sign * r2 * (A * u - shift)) * inner).sum(-1) @ weights[
-            i : i + held
-        ]
+    step = max(1, MOST_NODES // (order * (2 * len(points) + 16)))
+    for i in range(0, len(v), step):
+        shift = B * v[i : i + step, None]
+        x_kinks = _divide(points, root1) - shift
+        y_kinks = _divide(sign * points, root2) + shift
+        u, u_weights = cut_line(np.concatenate([x_kinks, y_kinks], axis=-1) / A, order, reach)
+        x = root1 * (A * u + shift)
+        y = sign * root2 * (A * u - shift)
+        total += (f(x, y) * u_weights).sum(-1) @ v_weights[i : i + step]
     return float(total)
 
 
-def _crossings(cuts: Cuts, sign: int, B: float, r1: float, r2: float) -> np.ndarray:
-    """Values of v where a kink of x crosses one of y, and where x - y is of the size of the
-    points."""
-    apart = _divide(cuts.kinks, r1)[:, None] - _divide(sign * cuts.kinks, r2)
-    return np.concatenate(
-        [_divide(apart.ravel() / 2, B), _divide(_divide(cuts.points, max(r1, r2)), B)]
-    )
+def _crossings(cuts: Cuts, sign: int, B: float, root1: float, root2: float) -> np.ndarray:
+    """Return the v where a kink of x crosses one of y, and where x - y has the size of a point."""
+    apart = _divide(cuts.kinks, root1)[:, None] - _divide(sign * cuts.kinks, root2)
+    of_kinks = _divide(apart.ravel() / 2, B)
+    of_points = _divide(_divide(cuts.points, max(root1, root2)), B)
+    return np.concatenate([of_kinks, of_points])
 
 
 def _divide(points: np.ndarray, by: float) -> np.ndarray:
-    """Far away instead of infinite."""
+    """Divide; the result is far away instead of infinite if `by` is 0."""
     return np.clip(points / max(by, 1e-150), -1e150, 1e150)

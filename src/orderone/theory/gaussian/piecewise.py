@@ -1,35 +1,32 @@
-"""A function of unknown kind as polynomials on pieces: where it bends, where it jumps, and its
-slope.
+"""A function of unknown kind as polynomials on pieces: its kinks, its jumps, and its slope.
 
 On each interval the function is sampled at Chebyshev points. If the last coefficients of the
 interpolating polynomial are rounding, the interval is done; otherwise it is halved. Intervals that
-shrink to nothing enclose a kink, which becomes an end point, and the search is repeated. What is
-left is smooth everywhere, and its slope is exact to rounding. If pieces still shrink to nothing
-beside a kink, it is singular: no polynomial follows a root, a logarithm or a pole.
+shrink to nothing enclose a kink. The kink becomes an end point, and the search is repeated. After
+that, the function is smooth on every piece, and its slope is exact to rounding. If pieces still
+shrink to nothing beside a kink, the kink is singular: no polynomial follows a root, a logarithm or
+a pole.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TypeAlias
 
 import numpy as np
 
+from orderone.theory.gaussian.functions import Values
 from orderone.theory.gaussian.panels import doubling
 
 DEGREE = 15
 RESOLVED = 1e-13
-NOISE = 1e-15  # of the function near zero: tails are often differences of numbers of that size
+NOISE = 1e-15  # relative to f near zero: tails are often differences of numbers of that size
 MOST_PIECES = 2**13
 MOST_KINKS = 2**11
-TO_A_KINK = 46, 16  # halvings at most, and how many doubles an interval must hold
-TO_AN_END = 104, 1024  # a pole is never hit; zero is far away, since doubles are dense there
-SHRUNK = 1e-7  # pieces like that beside a kink
+TO_A_KINK = (46, 16)  # most halvings, and fewest doubles that an interval must hold
+TO_AN_END = (104, 1024)  # a pole is never hit; zero is far away, since doubles are dense there
+SHRUNK = 1e-7  # width of pieces beside a singular point
 FLAT = 3e-15
-NARROW = 1e-4  # pieces like that enclose a kink, of phi or of a derivative
-JUMP = 1e-8  # relative to the values around it: what is smaller is a kink
-
-Values: TypeAlias = Callable[[np.ndarray], np.ndarray]
+NARROW = 1e-4  # width of pieces that enclose a kink, of f or of a derivative
+JUMP = 1e-8  # relative to the values around it; a smaller jump is a kink
 
 
 @dataclass(frozen=True)
@@ -39,50 +36,50 @@ class Piecewise:
     ends: np.ndarray  # (pieces + 1,)
     coefficients: np.ndarray  # (degree + 1, pieces)
     kinks: tuple[float, ...]
-    jumps: tuple[
-        float, ...
-    ]  # the heights, one for each kink; 0 if the function is continuous there
+    jumps: tuple[float, ...]  # one height for each kink; 0 if the function is continuous there
     singular: tuple[float, ...]  # kinks beside which no polynomial is enough
 
     def slope(self, x: np.ndarray) -> np.ndarray:
-        """The derivative, extended by its last value beyond the ends."""
+        """Return the derivative, extended by its last value beyond the ends."""
         x = np.clip(x, self.ends[0], self.ends[-1])
         piece = np.clip(np.searchsorted(self.ends, x, side="right") - 1, 0, len(self.ends) - 2)
         low = self.ends[piece]
         width = np.diff(self.ends)[piece]
-        inner = np.polynomial.chebyshev.chebder(self.coefficients)[:, piece]
-        return (
-            np.polynomial.chebyshev.chebval(2 * (x - low) / width - 1, inner, tensor=False)
-            * 2
-            / width
-        )
+        derivative = np.polynomial.chebyshev.chebder(self.coefficients)[:, piece]
+        t = 2 * (x - low) / width - 1
+        return np.polynomial.chebyshev.chebval(t, derivative, tensor=False) * 2 / width
 
 
 def resolve(f: Values, reach: float, kinks: tuple[float, ...] = ()) -> Piecewise | None:
-    """f on [-reach, reach], or None if it varies too fast to be resolved there."""
+    """Return f on [-reach, reach], or None if it varies too fast to be resolved there."""
     ends = np.unique(np.concatenate([_start(reach), kinks]))
-    found = _halve(f, ends, *TO_A_KINK)
-    if found is None:
+    intervals = _halve(f, ends, *TO_A_KINK)
+    if intervals is None:
         return None
-    kinks = tuple(sorted({*kinks, *_kinks(_sorted(*found))}))
-    found = _halve(f, np.unique(np.concatenate([ends, kinks])), *TO_AN_END)
-    if found is None:
+    kinks = tuple(sorted({*kinks, *_kinks(_sorted(*intervals))}))
+    intervals = _halve(f, np.unique(np.concatenate([ends, kinks])), *TO_AN_END)
+    if intervals is None:
         return None
-    (pieces, left), coefficients = found, _without_noise(_coefficients(f, found[0]))
-    singular = tuple(k for k in kinks if _is_singular(k, pieces, left))
-    jumps = _jumps(f, tuple(k for k in kinks if k not in singular))
-    heights = dict(zip((k for k in kinks if k not in singular), jumps, strict=True))
+    pieces, too_narrow = intervals
+    coefficients = _without_noise(_coefficients(f, pieces))
+    singular = tuple(kink for kink in kinks if _is_singular(kink, pieces, too_narrow))
+    regular = tuple(kink for kink in kinks if kink not in singular)
+    heights = dict(zip(regular, _jumps(f, regular), strict=True))
     return Piecewise(
-        np.append(pieces[:, 0], pieces[-1, 1]),
-        coefficients.T,
-        kinks,
-        tuple(heights.get(k, 0.0) for k in kinks),
-        singular,
+        ends=np.append(pieces[:, 0], pieces[-1, 1]),
+        coefficients=coefficients.T,
+        kinks=kinks,
+        jumps=tuple(heights.get(kink, 0.0) for kink in kinks),
+        singular=singular,
     )
 
 
 def _start(reach: float) -> np.ndarray:
-    """Ends and middles at no number that a kink would be at, so that every kink is found."""
+    """Return the first ends.
+
+    Neither they nor their middles are numbers that a user would choose as a kink, so that every
+    kink is found.
+    """
     left = -doubling(reach, 0.4193718)
     right = doubling(reach, 0.5317246)
     inside = np.concatenate(
@@ -94,10 +91,12 @@ def _start(reach: float) -> np.ndarray:
 def _halve(
     f: Values, ends: np.ndarray, halvings: int, doubles: int
 ) -> tuple[np.ndarray, np.ndarray] | None:
-    """Intervals (n, 2) on which f is a polynomial, and those that are too narrow to halve; None if
-    there are too many."""
+    """Return the intervals (n, 2) on which f is a polynomial, and those too narrow to halve.
+
+    Return None if there are too many.
+    """
     done = []
-    narrow = []
+    too_narrow = []
     now = np.stack([ends[:-1], ends[1:]], axis=1)
     with np.errstate(all="ignore"):
         probes = np.abs(f(np.linspace(-1, 1, 9)))
@@ -106,39 +105,36 @@ def _halve(
         resolved = _is_resolved(_coefficients(f, now), now, usual)
         done.append(now[resolved])
         now = now[~resolved]
-        smallest = np.diff(now, axis=1)[:, 0] <= doubles * np.spacing(
-            np.abs(now).max(axis=1, initial=0)
-        )
-        narrow.append(now[smallest])
+        spacing = np.spacing(np.abs(now).max(axis=1, initial=0))
+        smallest = np.diff(now, axis=1)[:, 0] <= doubles * spacing
+        too_narrow.append(now[smallest])
         now = now[~smallest]
-        if np.diff(now, axis=1).max(initial=0) < NARROW:
-            most = MOST_KINKS
-        else:
-            most = MOST_PIECES
-        if len(now) > most:
+        near_kinks = np.diff(now, axis=1).max(initial=0) < NARROW
+        if len(now) > (MOST_KINKS if near_kinks else MOST_PIECES):
             return None
         if not len(now):
             break
         middle = now.mean(axis=1)
-        now = np.concatenate([np.stack([now[:, 0], middle], 1), np.stack([middle, now[:, 1]], 1)])
-    return _sorted(*done), _sorted(*narrow, now)
+        left_halves = np.stack([now[:, 0], middle], axis=1)
+        right_halves = np.stack([middle, now[:, 1]], axis=1)
+        now = np.concatenate([left_halves, right_halves])
+    return _sorted(*done), _sorted(*too_narrow, now)
 
 
-def _is_singular(kink: float, pieces: np.ndarray, left: np.ndarray) -> bool:
-    """Pieces shrink towards it."""
-    beside = np.concatenate(
-        [left, pieces[np.diff(pieces, axis=1)[:, 0] < SHRUNK * (1 + abs(kink))]]
-    )
-    return bool((beside == kink).any())
+def _is_singular(kink: float, pieces: np.ndarray, too_narrow: np.ndarray) -> bool:
+    """Return whether pieces shrink towards the kink."""
+    width = np.diff(pieces, axis=1)[:, 0]
+    small = np.concatenate([too_narrow, pieces[width < SHRUNK * (1 + abs(kink))]])
+    return bool((small == kink).any())
 
 
 def _sorted(*pieces: np.ndarray) -> np.ndarray:
-    together = np.concatenate(pieces)
-    return together[np.argsort(together[:, 0])]
+    all_pieces = np.concatenate(pieces)
+    return all_pieces[np.argsort(all_pieces[:, 0])]
 
 
 def _coefficients(f: Values, intervals: np.ndarray) -> np.ndarray:
-    """(intervals, degree + 1)."""
+    """Return the Chebyshev coefficients on each interval, (intervals, degree + 1)."""
     points, transform = _chebyshev()
     low = intervals[:, :1]
     high = intervals[:, 1:]
@@ -148,7 +144,7 @@ def _coefficients(f: Values, intervals: np.ndarray) -> np.ndarray:
 
 @lru_cache
 def _chebyshev() -> tuple[np.ndarray, np.ndarray]:
-    """Points inside [-1, 1], and the matrix from values there to coefficients."""
+    """Return points inside [-1, 1], and the matrix from values there to coefficients."""
     n = DEGREE + 1
     angles = (np.arange(n) + 0.5) * np.pi / n
     transform = np.cos(np.outer(angles, np.arange(n))) * (2 / n)
@@ -157,8 +153,10 @@ def _chebyshev() -> tuple[np.ndarray, np.ndarray]:
 
 
 def _is_resolved(coefficients: np.ndarray, intervals: np.ndarray, usual: float) -> np.ndarray:
-    """The last three are rounding, of f or of x; values that overflow are as resolved as they will
-    ever be."""
+    """Return whether the last three coefficients are rounding, of f or of x.
+
+    Intervals on which f overflows count as resolved: no halving will help.
+    """
     size = np.abs(coefficients)
     far = np.abs(intervals).max(axis=1)
     of_x = 2 * np.finfo(float).eps * far / np.diff(intervals, axis=1)[:, 0]
@@ -169,42 +167,46 @@ def _is_resolved(coefficients: np.ndarray, intervals: np.ndarray, usual: float) 
 
 
 def _without_noise(coefficients: np.ndarray) -> np.ndarray:
-    """(pieces, degree + 1) with the slope of a constant set to nothing."""
+    """Return the coefficients with the slope of a constant set to zero."""
     level = np.abs(coefficients[:, 1:]).max(axis=1) <= FLAT * np.abs(coefficients[:, 0])
     return np.where(level[:, None] & (np.arange(coefficients.shape[1]) > 0), 0.0, coefficients)
 
 
 def _kinks(pieces: np.ndarray) -> list[float]:
-    """The middle of each run of narrow pieces, as the shortest decimal in the narrowest of them."""
+    """Return the middle of each run of narrow pieces, as the shortest decimal near it."""
     width = np.diff(pieces, axis=1)[:, 0]
     centre = pieces.mean(axis=1)
     narrow = pieces[width < NARROW * (1 + np.abs(centre))]
-    starts = np.flatnonzero(
-        np.diff(narrow[:, 0], prepend=-np.inf) > 10 * NARROW * (1 + np.abs(narrow[:, 0]))
-    )
+    distance = np.diff(narrow[:, 0], prepend=-np.inf)
+    starts = np.flatnonzero(distance > 10 * NARROW * (1 + np.abs(narrow[:, 0])))
     return [_shortest(group) for group in np.split(narrow, starts[1:]) if len(group)]
 
 
 def _shortest(group: np.ndarray) -> float:
-    """Of the numbers in the narrowest intervals of a group; 0.2999999999999998 was meant as 0.3."""
+    """Return the shortest decimal in the narrowest intervals of a group.
+
+    A user who wrote 0.3 meant 0.3, not 0.2999999999999998.
+    """
     width = np.diff(group, axis=1)[:, 0]
     narrowest = group[width <= 1.5 * width.min()]
     low = narrowest.min()
     high = narrowest.max()
     middle = (low + high) / 2
     room = 2 * (high - low)
-    candidates = (round(float(middle), digits) + 0.0 for digits in range(13))
-    return next((x for x in candidates if abs(x - middle) <= room), float(middle))
+    for digits in range(13):
+        rounded = round(float(middle), digits) + 0.0
+        if abs(rounded - middle) <= room:
+            return rounded
+    return float(middle)
 
 
-def _jumps(f: Values, kinks: tuple[float, ...]) -> tuple[float, ...]:
+def _jumps(f: Values, kinks: tuple[float, ...]) -> list[float]:
+    """Return the height of the jump at each kink; 0 if f is continuous there."""
     at = np.array(kinks)
     near = 1e-12 * (1 + np.abs(at))
     around = np.array([-1, -0.1, 0.1, 1])
     with np.errstate(all="ignore"):
         height = f(at + near) - f(at - near)
         size = np.abs(f(at[:, None] + around)).max(axis=1, initial=0)
-        return tuple(
-            float(h) if s < np.inf and abs(h) > JUMP * s else 0.0
-            for h, s in zip(height, size, strict=True)
-        )
+        is_jump = (size < np.inf) & (np.abs(height) > JUMP * size)
+    return [float(h) for h in np.where(is_jump, height, 0.0)]

@@ -1,31 +1,31 @@
-"""Functions as users give them: of numpy arrays, of one number, or of tensors; tried once, and
-elementwise from then on.
+"""Functions that users pass, of numpy arrays, of one number, or of tensors, as functions of arrays.
 
-A function is elementwise if a number has the same image whatever stands beside it, and wherever it
-stands. Softmax, normalisations, sorting and running sums are not, and neither is noise.
+Each is tried once, and must be elementwise: a number has the same image whatever numbers are beside
+it, and wherever it is in the array. Softmax, normalisations, sorting and running sums are refused,
+and so is noise.
 """
 
 import sys
-from collections.abc import Callable
-from typing import Any
+from typing import TypeAlias
 
 import numpy as np
 
+from orderone.core.inputs import Array, Function
+
 TRIAL = np.concatenate([np.linspace(-6.1, 6.1, 41), [0.0]])
 SHUFFLED = np.random.default_rng(0).permutation(len(TRIAL))
-ORDERS = (
-    SHUFFLED,
-    np.arange(5, 18),
-    np.repeat(SHUFFLED, 3),
-)  # other places, fewer neighbours, more of them
+# Other places, fewer neighbours, more neighbours.
+ORDERS = (SHUFFLED, np.arange(5, 18), np.repeat(SHUFFLED, 3))
 SAME = 1e-6  # relative: vectorised code may round differently, and in single precision
 
 
 class OneFunction:
-    """Equal to another that holds the same function, also one that cannot be hashed: what is known
-    of it is found again."""
+    """A function that can be a key of a cache, even if it cannot be hashed.
 
-    def __init__(self, f: Callable[[Any], Any]):
+    Two of them are equal if they hold the same function.
+    """
+
+    def __init__(self, f: Function) -> None:
         self.f = f
 
     def __eq__(self, other: object) -> bool:
@@ -33,21 +33,6 @@ class OneFunction:
 
     def __hash__(self) -> int:
         return hash((type(self), id(self.f)))
-
-
-class Vectorised(OneFunction):
-    """A user's function on arrays of any shape, silent about overflow."""
-
-    def __init__(self, f: Callable[[Any], Any], through: Any = None):
-        super().__init__(f)
-        self.way: Callable[[Any], Any] = f if through is None else through(f)
-
-    def __call__(self, x: np.ndarray) -> np.ndarray:
-        flat = np.ravel(x)
-        if not flat.size:
-            return np.zeros(np.shape(x))
-        with np.errstate(all="ignore"):
-            return _checked(self.way(flat), flat, self.f).reshape(np.shape(x))
 
 
 class ByNumber(OneFunction):
@@ -58,47 +43,57 @@ class ByNumber(OneFunction):
 
 
 class OfTensors(OneFunction):
-    """A function of tensors: torch is there, or the user could not have one."""
+    """A function of tensors. Who has one has imported torch."""
 
     def __call__(self, x: np.ndarray) -> np.ndarray:
         return self.f(sys.modules["torch"].asarray(x)).detach().cpu().numpy()
 
 
-def readable(f: Any, name: str) -> Vectorised:
-    """f as a function of arrays, after a trial."""
+Adapter: TypeAlias = type[ByNumber] | type[OfTensors] | None
+
+
+class Vectorised(OneFunction):
+    """A user's function on arrays of any shape, silent about overflow."""
+
+    def __init__(self, f: Function, adapter: Adapter = None) -> None:
+        super().__init__(f)
+        self.on_array: Function = f if adapter is None else adapter(f)
+
+    def __call__(self, x: np.ndarray) -> np.ndarray:
+        flat = np.ravel(x)
+        if not flat.size:
+            return np.zeros(np.shape(x))
+        with np.errstate(all="ignore"):
+            return _checked(self.on_array(flat), flat, self.f).reshape(np.shape(x))
+
+
+def readable(f: Function, name: str) -> Vectorised:
+    """Return f as a function of arrays, after a trial."""
     if not callable(f):
         raise ValueError(
             f"{name}: expected a name or a function of arrays, got {f!r}; names are in"
             " activations.names()"
         )
-    # it takes its type from one value
-    if isinstance(f, np.vectorize):
-        ways = (ByNumber,)
-    else:
-        ways = (None, ByNumber, OfTensors)
-    for through in ways:
-        found = Vectorised(f, through)
+    adapters: tuple[Adapter, ...] = (None, ByNumber, OfTensors)
+    if isinstance(f, np.vectorize):  # takes the type of its results from the first value
+        adapters = (ByNumber,)
+    for adapter in adapters:
+        vectorised = Vectorised(f, adapter)
         try:
             with np.errstate(all="ignore"):
-                values = found.way(TRIAL)
-        except (
-            TypeError,
-            ValueError,
-            AttributeError,
-            KeyError,
-            RuntimeError,
-        ):  # not a function of these
-            continue
+                values = vectorised.on_array(TRIAL)
+        except (TypeError, ValueError, AttributeError, KeyError, RuntimeError):
+            continue  # not a function of this kind of argument
         _refuse_nan(_checked(values, TRIAL, f, name), f, name)
-        _refuse_mixing(found, np.asarray(values, float), name)
-        return found
+        _refuse_mixing(vectorised, np.asarray(values, float), name)
+        return vectorised
     raise ValueError(
         f"{name}: expected a function of a numpy array; {f!r} accepts neither arrays, tensors nor"
         " numbers"
     )
 
 
-def _refuse_nan(values: np.ndarray, f: Any, name: str) -> None:
+def _refuse_nan(values: np.ndarray, f: Function, name: str) -> None:
     if np.isnan(values).any():
         x = TRIAL[np.isnan(values)][0]
         raise ValueError(
@@ -112,9 +107,9 @@ def _refuse_mixing(f: Vectorised, values: np.ndarray, name: str) -> None:
     for order in ORDERS:
         again = f(TRIAL[order])
         with np.errstate(all="ignore"):
-            apart = np.abs(again - values[order])
+            difference = np.abs(again - values[order])
             room = SAME * (np.abs(values[order]) + SAME * usual)
-        same = (again == values[order]) | (apart <= room)
+        same = (again == values[order]) | (difference <= room)
         if not same.all():
             at = np.argmin(same)
             raise ValueError(
@@ -124,7 +119,7 @@ def _refuse_mixing(f: Vectorised, values: np.ndarray, name: str) -> None:
             )
 
 
-def _checked(values: Any, x: np.ndarray, f: Any, name: str = "activation") -> np.ndarray:
+def _checked(values: Array, x: np.ndarray, f: Function, name: str = "activation") -> np.ndarray:
     if np.iscomplexobj(values):
         raise ValueError(
             f"{name}: expected real numbers from {f!r}, got complex ones; take the real part"

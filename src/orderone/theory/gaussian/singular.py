@@ -1,50 +1,47 @@
-"""Points at which a function grows without bound, such as those of log, 1/x, or the slope of a
-root.
+"""Points at which a function grows without bound: those of log, 1/x, or the slope of a root.
 
-Towards such a point k the distance shrinks by powers of 4. If f(x) ~ (x - k)^p there, the integrals
-over those panels are a geometric series of ratio r = 4^-(1 + p), whose end is known:
+Take panels towards such a point k whose distance from it shrinks by powers of 4. If
+f(x) ~ (x - k)^p there, the integrals over the panels are a geometric series of ratio
+r = 4^-(1 + p), whose sum is known:
 
-    integral from k to k + h = P r / (1 - r),        P = integral from k + h to k + 4 h
+    integral from k to k + h = P r / (1 - r)
+    P                        = integral from k + h to k + 4 h
 
-unless r >= 1: then there is no integral. The density of a Gaussian does not change over so small a
-distance h, so what lies within it is a point mass, found once for all variances. The rest of the
-line is integrated without that part.
+If r >= 1, there is no integral. The density of a Gaussian does not change over so small a distance
+h. The integral within it, the "tip" of f, is therefore a point mass, found once for all variances.
+The rest of the line is integrated without that part.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 import numpy as np
 
 from orderone.core.inputs import Array
+from orderone.theory.gaussian.functions import Values
 from orderone.theory.gaussian.panels import density, segments
 
 SHRINK = 4.0
 ORDER = 16
-NEAREST = 2.0**-100  # to zero
-RELATIVE = 2.0**-26  # to any other point: half of the digits of x - k are left there
-FINER = 2.0**-40
-WEAK = (
-    0.4  # what grows as slowly as a logarithm leaves so little there that a few digits are enough
-)
-ENDLESS = 0.985  # ratios from here on are those of x^-1 or worse
-
-Values: TypeAlias = Callable[[np.ndarray], np.ndarray]
+NEAREST = 2.0**-100  # half width of a tip at zero
+RELATIVE = 2.0**-26  # relative half width at other points: half of the digits of x - k are left
+FINER = 2.0**-40  # the same for f with a weak singularity
+WEAK = 0.4  # ratios below: f grows as slowly as a logarithm, and few digits of its tip are enough
+ENDLESS = 0.985  # ratios above: f grows as fast as x^-1 or faster
 
 
 class Tip(NamedTuple):
-    """What is left out around `at`."""
+    """The part of a function around a singular point."""
 
     at: float
-    width: float
+    width: float  # half of it
     mass: float  # inf if there is no integral
     error: float
 
 
 @dataclass(frozen=True)
 class Blunt:
-    """f without its tips."""
+    """The function f with zeros in place of its tips."""
 
     f: Values
     tips: tuple[Tip, ...]
@@ -57,56 +54,65 @@ class Blunt:
 
 
 def tips(f: Values, points: tuple[float, ...], nearest: float = NEAREST) -> tuple[Tip, ...]:
-    """One for each of the points; `nearest` is how close to zero f is known."""
+    """Return the tip at each of the points; `nearest` is its half width at zero."""
     return tuple(_tip(f, at, nearest) for at in points)
 
 
-def point_masses(found: tuple[Tip, ...], root: Array) -> Array:
-    """What the tips add to E f(root z): inf if one of them has no integral."""
+def point_masses(singular_tips: tuple[Tip, ...], root: Array) -> Array:
+    """Return the contribution of the tips to E f(root z): inf if one of them has no integral."""
     total = np.zeros(np.shape(root))
-    for tip in found:
+    for tip in singular_tips:
         if np.isinf(tip.mass):
             return np.full(np.shape(root), np.inf)
         total = total + tip.mass * density(tip.at / root) / root
     return total
 
 
-def ends(found: tuple[Tip, ...]) -> np.ndarray:
-    """Where the tips begin, and panels that shrink towards them."""
-    reach = [int(np.log2(max(abs(tip.at), 1.0) / tip.width)) // 2 for tip in found]
-    shrinking = [tip.width * SHRINK ** np.arange(n) for tip, n in zip(found, reach, strict=True)]
-    sides = [
-        tip.at + sign * steps
-        for tip, steps in zip(found, shrinking, strict=True)
-        for sign in (-1, 1)
-    ]
-    return np.concatenate([*sides, np.empty(0)])
+def ends(singular_tips: tuple[Tip, ...]) -> np.ndarray:
+    """Return the ends of the tips, and of panels that shrink towards them."""
+    points: list[np.ndarray] = [np.empty(0)]
+    for tip in singular_tips:
+        panels = int(np.log2(max(abs(tip.at), 1.0) / tip.width)) // 2
+        distances = tip.width * SHRINK ** np.arange(panels)
+        points.append(tip.at - distances)
+        points.append(tip.at + distances)
+    return np.concatenate(points)
 
 
 def _tip(f: Values, at: float, nearest: float) -> Tip:
     width = RELATIVE * abs(at) if at else nearest
     with np.errstate(all="ignore"):
-        if at and all(_end(f, at, sign * width).ratio < WEAK for sign in (-1, 1)):
+        left = _side(f, at, -width)
+        right = _side(f, at, width)
+        if at and left.ratio < WEAK and right.ratio < WEAK:
             width = FINER * abs(at)
-        left, right = (_end(f, at, sign * width) for sign in (-1, 1))
+            left = _side(f, at, -width)
+            right = _side(f, at, width)
         mass = left.mass + right.mass
-        return Tip(at, width, mass if np.isfinite(mass) else np.inf, left.error + right.error)
+        if not np.isfinite(mass):
+            mass = np.inf
+        return Tip(at, width, mass, left.error + right.error)
 
 
-class _End(NamedTuple):
-    mass: float  # the integral from a point to its distance, counted positive
+class _Side(NamedTuple):
+    """One side of a tip."""
+
+    mass: float  # the integral from the singular point to the end of the tip
     error: float
-    ratio: float
+    ratio: float  # of the integrals over neighbouring panels
 
 
-def _end(f: Values, at: float, width: float) -> _End:
+def _side(f: Values, at: float, width: float) -> _Side:
+    """Integrate from `at` to `at + width`, which may be negative."""
     x, weights = segments(at + width * SHRINK ** np.arange(4.0), ORDER)
     inner, middle, outer = (f(x) * np.abs(weights)).reshape(3, -1).sum(-1)
     if inner == 0:
-        return _End(0.0, 0.0, 0.0)
+        return _Side(0.0, 0.0, 0.0)
     ratio = inner / middle
     before = middle / outer
     if not ratio < ENDLESS:
-        return _End(np.inf, np.inf, ratio)
+        return _Side(np.inf, np.inf, ratio)
     noise = abs(ratio - before) + np.finfo(float).eps * abs(at / width)
-    return _End(inner * ratio / (1 - ratio), 4 * abs(inner) * noise / (1 - ratio) ** 2, ratio)
+    mass = inner * ratio / (1 - ratio)
+    error = 4 * abs(inner) * noise / (1 - ratio) ** 2
+    return _Side(mass, error, ratio)

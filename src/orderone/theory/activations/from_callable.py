@@ -1,0 +1,173 @@
+"""Activations from functions: of numpy arrays, of one number, or of torch tensors.
+
+Kinks, jumps and singular points are found. The slope is that of polynomials on pieces, unless the
+user passes it.
+"""
+
+from dataclasses import dataclass
+from functools import lru_cache
+from types import ModuleType
+
+import numpy as np
+
+from orderone.core.inputs import Array, ArrayLike, Function
+from orderone.core.real_arrays import finite
+from orderone.theory.activations.jumping import Jumping
+from orderone.theory.activations.numeric import Numeric
+from orderone.theory.activations.numeric_pairs import Pairs
+from orderone.theory.gaussian.average import average
+from orderone.theory.gaussian.functions import Square, Values
+from orderone.theory.gaussian.panels import REACH
+from orderone.theory.gaussian.piecewise import Piecewise, resolve
+from orderone.theory.gaussian.readable import Vectorised, readable
+from orderone.theory.gaussian.singular import NEAREST, Blunt, Tip, ends, point_masses, tips
+
+SHORTEST = 1e-50  # smaller variances are replaced by this one: a tip must be narrow beside it
+SLOPES_FROM = 2.0**-40  # half width of the tip of a slope at zero: closer differences are rounding
+UNRESOLVED = 513  # panels for what cannot be resolved
+IN_THE_PLANE = 0.01 * 4.0 ** -np.arange(12)  # panels beside a singular line
+
+
+@dataclass(frozen=True)
+class Slope:
+    """The slope of polynomials on pieces that reach as far as the argument."""
+
+    f: Vectorised
+    kinks: tuple[float, ...]
+
+    def __call__(self, x: np.ndarray) -> np.ndarray:
+        reach = float(2.0 ** np.ceil(np.log2(max(np.abs(x).max(), 1.0))))
+        pieces = _pieces(self.f, reach, self.kinks)
+        if pieces is None:
+            raise ValueError(
+                f"activation: expected a function that can be differentiated up to {reach:g};"
+                f" {self.f.f!r} varies too fast there; give its derivative as well"
+            )
+        return pieces.slope(x)
+
+
+def from_callable(
+    f: Function, derivative: Function | None = None, kinks: ArrayLike = ()
+) -> Numeric:
+    """Return an activation from a function of arrays, and its derivative if it is known.
+
+    `kinks` are points beyond those that are found.
+    """
+    value = readable(f, "activation")
+    known_kinks = tuple(map(float, finite(kinks, "kinks"))) if np.size(kinks) else ()
+    pieces = _pieces(value, 16.0, known_kinks)
+    if pieces is None:
+        raise ValueError(
+            f"activation: expected a function that is smooth between kinks; {f!r} varies everywhere"
+        )
+    if derivative is None:
+        slope = Slope(value, pieces.kinks)
+    else:
+        slope = readable(derivative, "derivative")
+    name = getattr(f, "__name__", type(f).__name__)
+    if any(pieces.jumps):
+        return GivenWithJumps(name, value, slope, pieces.kinks, jumps=pieces.jumps)
+    return Given(name, value, slope, pieces.kinks)
+
+
+@dataclass(frozen=True)
+class Given(Numeric):
+    """An activation that a user gave as a function.
+
+    The line is cut where the polynomials on pieces end. Averages that do not exist, at a pole for
+    example, are infinite.
+    """
+
+    def _pair(self, q1: Array, q2: Array, gap: Array, xp: ModuleType) -> Array:
+        return self._pairwise(Pairs.pair, q1, q2, gap, xp)
+
+    def average(self, f: Values, q: np.ndarray) -> np.ndarray:
+        """Return E f(sqrt(q) z) for f that is singular where phi is."""
+        if self._is_endless(f, 1.0):
+            return np.full(np.shape(q), np.inf)
+        flat = np.maximum(np.ravel(q), SHORTEST)
+        high = float(flat.max())
+        pieces = self._resolved(high)
+        exact = flat <= self.exact_up_to()
+        if pieces is None and exact.any() and not exact.all():
+            # Average long signals separately: they would spoil the precision of the others.
+            result = np.empty(len(flat))
+            result[exact] = self.average(f, flat[exact])
+            result[~exact] = self.average(f, flat[~exact])
+            return result.reshape(np.shape(q))
+        if pieces is None or not pieces.singular:
+            return super().average(f, q)
+        singular_tips = self._singular_tips(f, pieces)
+        points = np.concatenate([self.cuts(high), ends(singular_tips)])
+        smooth = average(Blunt(f, singular_tips), flat, None, points)
+        total = smooth + point_masses(singular_tips, np.sqrt(flat))
+        return total.reshape(np.shape(q))
+
+    def cuts(self, q: float) -> np.ndarray:
+        pieces = self._resolved(q)
+        if pieces is None:
+            panels = np.linspace(-REACH, REACH, UNRESOLVED) * np.sqrt(q)
+            return np.concatenate([super().cuts(q), panels])
+        return np.concatenate([pieces.ends, pieces.kinks])
+
+    def slope_is_rough(self, q: float) -> bool:
+        return self._is_endless(self.slope, q)
+
+    def plane_points(self, q: float) -> np.ndarray:
+        pieces = self._resolved(q)
+        points = self.cuts(q)
+        if pieces is None or not pieces.singular:
+            return points
+        at = np.array(pieces.singular)[:, None]
+        far = points[(np.abs(points - at) > IN_THE_PLANE[0]).all(axis=0)]
+        return np.concatenate([far, (at - IN_THE_PLANE).ravel(), (at + IN_THE_PLANE).ravel()])
+
+    def exact_up_to(self) -> float:
+        return _exact_up_to(self)
+
+    def _is_endless(self, f: Values, q: float) -> bool:
+        """Return whether f has no integral at a singular point, for variances up to q."""
+        return any(np.isinf(tip.mass) for tip in self._singular_tips(f, self._resolved(q)))
+
+    def _singular_tips(self, f: Values, pieces: Piecewise | None) -> tuple[Tip, ...]:
+        if pieces is None:
+            return ()
+        root = f.f if isinstance(f, Square) else f
+        nearest = SLOPES_FROM if isinstance(root, Slope) else NEAREST
+        return _tips(f, pieces.singular, nearest)
+
+    def _resolved(self, q: float) -> Piecewise | None:
+        """Return phi as polynomials on pieces, as far as signals of variance q reach."""
+        reach = float(2.0 ** np.ceil(np.log2(max(REACH * np.sqrt(q), 1.0))))
+        return _pieces(self.value, reach, self.kinks)
+
+
+@dataclass(frozen=True)
+class GivenWithJumps(Given, Jumping):
+    """An activation with point masses in its slope."""
+
+
+@lru_cache(maxsize=256)
+def _pieces(f: Vectorised, reach: float, kinks: tuple[float, ...]) -> Piecewise | None:
+    return resolve(f, reach, kinks)
+
+
+@lru_cache(maxsize=256)
+def _exact_up_to(phi: Given) -> float:
+    """Find the largest power of 4 that is resolved, by bisection."""
+    resolved = 0
+    lost = 30
+    if phi._resolved(4.0**lost) is not None:
+        return np.inf
+    while lost > resolved + 1:
+        middle = (resolved + lost) // 2
+        if phi._resolved(4.0**middle) is not None:
+            resolved = middle
+        else:
+            lost = middle
+    return 4.0**resolved
+
+
+@lru_cache(maxsize=256)
+def _tips(f: Values, points: tuple[float, ...], nearest: float) -> tuple[Tip, ...]:
+    return tips(f, points, nearest)
