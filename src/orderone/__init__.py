@@ -27,14 +27,26 @@ if TYPE_CHECKING:
         sample_network,
     )
     from orderone.planning import AmbiguousRole, BrokenRatios, Plan, lookup, matrix, plan, register
-    from orderone.sweeping import Sweep, Transfer, log_grid, sweep, train
+    from orderone.sweeping import (
+        Execution,
+        Search,
+        Sweep,
+        Training,
+        Transfer,
+        log_grid,
+        sweep,
+        train,
+    )
 
 __version__ = VERSION
 __all__ = [
     "AmbiguousRole",
     "BrokenRatios",
+    "Execution",
     "Plan",
+    "Search",
     "Sweep",
+    "Training",
     "Transfer",
     "alignment",
     "coord_check",
@@ -61,7 +73,16 @@ __all__ = [
 ]
 _HOMES = {
     "planning": ("AmbiguousRole", "BrokenRatios", "Plan", "lookup", "matrix", "plan", "register"),
-    "sweeping": ("Sweep", "Transfer", "log_grid", "sweep", "train"),
+    "sweeping": (
+        "Execution",
+        "Search",
+        "Sweep",
+        "Training",
+        "Transfer",
+        "log_grid",
+        "sweep",
+        "train",
+    ),
     "measure": (
         "alignment",
         "coord_check",

@@ -2,6 +2,7 @@
 
 import os
 import signal
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -20,6 +21,11 @@ def batch(step: int, seed: int) -> tuple[Tensor, Tensor]:
     generator = torch.Generator().manual_seed(1000 * seed + step)
     x = torch.randn(8, 4, generator=generator)
     return x, (x[:, 0] > 0).long() + (x[:, 1] > 0).long()
+
+
+def changed(call: dict[str, Any], **changes: Any) -> dict[str, Any]:
+    """Keywords of a call with some of them changed."""
+    return {**call, **changes}
 
 
 class Held:
@@ -53,11 +59,9 @@ class Killer(nn.Module):
 
     def __init__(self, width: int, deadly: bool):
         super().__init__()
-        self.inner, self.deadly, self.parent = (
-            mlp(width),
-            deadly,
-            int(os.environ.get("SWEEP_PARENT", "0")),
-        )
+        self.inner = mlp(width)
+        self.deadly = deadly
+        self.parent = int(os.environ.get("SWEEP_PARENT", "0"))
 
     def forward(self, x: Tensor) -> Tensor:
         if self.deadly and os.getpid() != self.parent:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from sweep_subjects import batch, killer, mlp
+from sweep_subjects import batch, changed, killer, mlp
 
 from orderone.sweeping.executors import parcel, read_executor
 from orderone.sweeping.result import Sweep
@@ -44,8 +44,8 @@ def test_processes_give_the_same_results(tmp_path, findable, workers):
         workers=workers,
         store=tmp_path / "runs.db",
         name="net",
-        **(
-            CALL | {"data": lambda step, seed: (batch(step, seed)[0] * scale, batch(step, seed)[1])}
+        **changed(
+            CALL, data=lambda step, seed: (batch(step, seed)[0] * scale, batch(step, seed)[1])
         ),
     )
     losses = [[found.outcomes[key].losses for key in found.trials] for found in (here, there)]
@@ -64,7 +64,7 @@ def test_workers_that_die_at_once_are_tried_again_and_told(tmp_path, monkeypatch
         executor="processes",
         workers=2,
         stacked=False,
-        **(CALL | {"widths": [8]}),
+        **changed(CALL, widths=[8]),
     )
     assert set(found.frame["status"]) == {"failed"}
     assert "its worker died 2 times, at last by SIGKILL (out of memory?)" in str(found)
@@ -76,7 +76,7 @@ def test_a_worker_that_dies_costs_its_trials_and_no_others(findable, monkeypatch
     monkeypatch.setenv("SWEEP_PARENT", str(os.getpid()))
     space = {"lr": [0.01], "deadly": [False, True]}
     found = sweep(
-        killer, space, executor="processes", workers=1, stacked=False, **(CALL | {"widths": [8]})
+        killer, space, executor="processes", workers=1, stacked=False, **changed(CALL, widths=[8])
     )
     assert found.frame.set_index("deadly")["status"].to_dict() == {False: "done", True: "failed"}
     assert "its worker died 2 times, at last by SIGKILL (out of memory?)" in str(found)
@@ -87,7 +87,7 @@ def test_a_pruner_reaches_other_processes(findable):
     optuna = pytest.importorskip("optuna")
     pruner = optuna.pruners.ThresholdPruner(upper=1e-9)  # stops whoever reports
     found = sweep(
-        mlp, {"lr": 0.01}, executor="processes", workers=1, pruner=pruner, **(CALL | {"steps": 40})
+        mlp, {"lr": 0.01}, executor="processes", workers=1, pruner=pruner, **changed(CALL, steps=40)
     )
     assert set(found.frame["status"]) == {"stopped"}
     assert set(found.frame["steps"]) == {2}

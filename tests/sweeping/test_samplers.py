@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from sweep_subjects import batch, mlp
+from sweep_subjects import batch, changed, mlp
 
 from orderone.sweeping.result import Sweep
 from orderone.sweeping.space import log_grid
@@ -26,8 +26,8 @@ def test_random_points_are_the_same_for_all_arms_and_every_time(tmp_path):
     assert lrs[8] == lrs[16]
     assert len(lrs[8]) == 3
     assert sweep(mlp, SPACE, **call).ran == 0
-    assert sweep(mlp, SPACE, **(call | {"trials": 5})).ran == 8  # two more points
-    assert sweep(mlp, SPACE, **(call | {"sampler_seed": 1})).ran == 12
+    assert sweep(mlp, SPACE, **changed(call, trials=5)).ran == 8  # two more points
+    assert sweep(mlp, SPACE, **changed(call, sampler_seed=1)).ran == 12
 
 
 @pytest.mark.parametrize("sampler", ["tpe", optuna.samplers.RandomSampler(seed=1)])

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from sweep_subjects import Held, batch, mlp, raises_at_16
+from sweep_subjects import Held, batch, changed, mlp, raises_at_16
 from torch import nn
 
 from orderone.sweeping.result import Interrupted, Sweep
@@ -68,8 +68,8 @@ def test_only_what_is_missing_is_run(tmp_path):
     first = sweep(mlp, SPACE, store=store, **CALL)
     again = sweep(mlp, SPACE, store=store, **CALL)
     more = sweep(mlp, SPACE | {"seed": range(3)}, store=store, **CALL)
-    changed = sweep(mlp, SPACE, store=store, **(CALL | {"steps": 7}))
-    assert [s.ran for s in (first, again, more, changed)] == [8, 0, 4, 8]
+    longer = sweep(mlp, SPACE, store=store, **changed(CALL, steps=7))
+    assert [s.ran for s in (first, again, more, longer)] == [8, 0, 4, 8]
     assert again.frame.equals(first.frame)
     assert again.curves.equals(first.curves)
     assert not list(tmp_path.glob("*.checkpoints"))
@@ -81,7 +81,7 @@ def test_a_seed_with_other_tensors_is_named(stacked):
         return mlp(width, depth=2 if torch.initial_seed() == 1 else 1)
 
     found: Any = sweep(
-        build, {"lr": 0.1, "seed": range(3)}, **(CALL | {"widths": [8], "stacked": stacked})
+        build, {"lr": 0.1, "seed": range(3)}, **changed(CALL, widths=[8], stacked=stacked)
     )
     assert found.frame.set_index("seed")["status"].tolist() == ["done", "failed", "done"]
     assert "build: expected the same tensors" in found.notes[0]
@@ -98,7 +98,7 @@ def test_asking_for_evaluations_is_asking_for_another_training(tmp_path):
 def test_sweeps_in_one_store_are_not_mixed(tmp_path):
     store = tmp_path / "runs.db"
     first = sweep(mlp, SPACE, store=store, **CALL)
-    other = sweep(mlp, SPACE, store=store, **(CALL | {"steps": 7}))
+    other = sweep(mlp, SPACE, store=store, **changed(CALL, steps=7))
     newest: Any = Sweep.load(store)
     assert newest.frame.equals(other.frame)
     assert newest.best()["seeds"].tolist() == [2, 2]
@@ -133,7 +133,7 @@ def test_settings_that_cannot_be_built_are_failed_trials():
 
 
 def test_the_held_out_loss_is_what_counts():
-    found = sweep(mlp, {"lr": 0.01}, **(CALL | {"data": Held(), "evaluate_every": 2}))
+    found = sweep(mlp, {"lr": 0.01}, **changed(CALL, data=Held(), evaluate_every=2))
     outcome = next(iter(found.outcomes.values()))
     assert [step for step, _ in outcome.evaluation] == [2, 4, 6]
     assert (
@@ -220,13 +220,13 @@ def test_nothing_of_the_callers_random_state_is_changed():
 
 def test_depths_arguments_and_custom_bases():
     found = sweep(
-        mlp, {"lr": 0.01, "dropout": [0.0, 0.1]}, depths=[1, 2], **(CALL | {"widths": [8, 16]})
+        mlp, {"lr": 0.01, "dropout": [0.0, 0.1]}, depths=[1, 2], **changed(CALL, widths=[8, 16])
     )
     assert len(found.frame) == 8
     at = {"base": 4, "widths": [8, 16]}
-    by_number = sweep(mlp, {"lr": 0.01}, **(CALL | at))
+    by_number = sweep(mlp, {"lr": 0.01}, **changed(CALL, **at))
     torch.manual_seed(0)
-    by_module = sweep(mlp, {"lr": 0.01}, **(CALL | at | {"base": mlp(4)}))
+    by_module = sweep(mlp, {"lr": 0.01}, **changed(CALL, **{**at, "base": mlp(4)}))
     assert by_number.frame["loss"].tolist() == by_module.frame["loss"].tolist()
     assert (
         by_number.frame["loss"].tolist() != sweep(mlp, {"lr": 0.01}, **CALL).frame["loss"].tolist()

@@ -1,6 +1,7 @@
 """Many trainings, and what they say together: sweeps of small models, and whether their best
 settings carry over."""
 
+from orderone.sweeping.options import Execution, Search, Training
 from orderone.sweeping.result import Interrupted, Sweep
 from orderone.sweeping.space import log_grid
 from orderone.sweeping.stacked import NotStackable, Stack
@@ -10,10 +11,13 @@ from orderone.training.schedule import schedule
 from orderone.training.train import train
 
 __all__ = [
+    "Execution",
     "Interrupted",
     "NotStackable",
+    "Search",
     "Stack",
     "Sweep",
+    "Training",
     "Transfer",
     "log_grid",
     "schedule",

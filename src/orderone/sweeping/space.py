@@ -1,16 +1,15 @@
-"""The points to train: what is compared (rules, sizes), what is repeated (seeds), and what is
-tuned.
+"""The points to train: what is compared (rules, sizes), repeated (seeds) and tuned.
 
-arms     rule x optimizer x width x depth                  each has an optimum of its own
-repeats  seed x data_seed                                  a point is judged by their mean
-points   everything else: lr, weight_decay, betas, ...     a grid, or drawn
+arms     rule x optimizer x width x depth                each has an optimum of its own
+repeats  seed x data_seed                                a point is judged by their mean
+points   everything else: lr, weight_decay, betas, ...   a grid, or drawn
 """
 
 import random
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
-from typing import Any
+from typing import cast
 
 import numpy as np
 from torch.optim import Optimizer
@@ -21,7 +20,8 @@ from orderone.core.exact import count
 from orderone.core.inputs import Count, Number
 from orderone.core.reals import real
 from orderone.optimizers.table import algorithm
-from orderone.sweeping.trial import CHOICES, SEEDS, SIZES, TUNED, Scalar
+from orderone.sweeping.inputs import Optimizers, Rules, Sizes, SpaceInput
+from orderone.sweeping.trial import SEEDS, SIZES, TUNED, Scalar
 from orderone.theory.exponents import Parameterization
 
 Point = dict[str, Scalar]
@@ -37,8 +37,10 @@ class LogGrid(tuple[float, ...]):
 
 
 def log_grid(low: Number, high: Number, n: Count) -> LogGrid:
-    """`n` values from `low` to `high` at equal ratios: log_grid(1e-4, 1e-1, 4) is 1e-4, 1e-3, 1e-2,
-    1e-1."""
+    """Return `n` values from `low` to `high` at equal ratios.
+
+    For example, log_grid(1e-4, 1e-1, 4) is 1e-4, 1e-3, 1e-2, 1e-1.
+    """
     low = real(low, "low", above=0)
     high = real(high, "high", above=0)
     n = count(n, "n", most=MOST)
@@ -49,18 +51,29 @@ def log_grid(low: Number, high: Number, n: Count) -> LogGrid:
             f"log_grid: one value cannot reach from {low:g} to {high:g}; take n = 2 or more"
         )
     steps = max(n - 1, 1)
-    return LogGrid(float(f"{low * (high / low) ** (i / steps):.{_DIGITS}g}") for i in range(n))
+    return LogGrid(_between(low, high, i / steps) for i in range(n))
+
+
+def _between(low: float, high: float, share: float) -> float:
+    """Return the number that far from `low` to `high` on a logarithmic scale, rounded."""
+    value = low * (high / low) ** share
+    return float(f"{value:.{_DIGITS}g}")
 
 
 @dataclass(frozen=True)
 class Space:
-    """Read and checked."""
+    """What users gave, validated and sorted into arms, repeats and tuned settings."""
 
-    arms: Mapping[str, tuple[Scalar, ...]]
-    repeats: Mapping[str, tuple[Scalar, ...]]
+    sizes: Mapping[str, tuple[int, ...]]  # "width", "depth"
+    choices: Mapping[str, tuple[str, ...]]  # "rule", "optimizer"
+    repeats: Mapping[str, tuple[int, ...]]  # "seed", "data_seed"
     tuned: Mapping[str, Sequence[Scalar]]  # a LogGrid or a range stays one
-    rules: Mapping[str, Any]  # of the user's own, by name
+    rules: Mapping[str, Parameterization]  # the user's own rules, by name
     optimizers: Mapping[str, type[Optimizer]]  # the user's own classes, by label
+
+    @property
+    def arms(self) -> dict[str, tuple[Scalar, ...]]:
+        return {**self.sizes, **self.choices}
 
     def all_arms(self) -> list[Point]:
         return list(_product(self.arms))
@@ -72,37 +85,35 @@ class Space:
         return _product(self.tuned)
 
     def draw(self, number: int, seed: int) -> Iterator[Point]:
-        """Random points, the same for the same seed."""
+        """Draw random points, the same for the same seed."""
         generator = random.Random(seed)
         for _ in range(number):
             yield {name: _draw(values, generator) for name, values in self.tuned.items()}
 
     @property
-    def sizes(self) -> dict[str, tuple[Scalar, ...]]:
-        return {name: self.arms[name] for name in SIZES if name in self.arms}
-
-    @property
     def arguments(self) -> list[str]:
-        """Of `build`."""
+        """Names of the tuned settings that are arguments of `build`."""
         return [name for name in self.tuned if name not in TUNED]
 
 
 def _product(axes: Mapping[str, Iterable[Scalar]]) -> Iterator[Point]:
-    return (dict(zip(axes, values, strict=True)) for values in product(*axes.values()))
+    for values in product(*axes.values()):
+        yield dict(zip(axes, values, strict=True))
 
 
 def _draw(values: Sequence[Scalar], generator: random.Random) -> Scalar:
-    if not isinstance(values, LogGrid):
-        return generator.choice(values)
-    low = float(values[0])
-    high = float(values[-1])
-    return float(f"{low * (high / low) ** generator.random():.{_DIGITS}g}")
+    if isinstance(values, LogGrid):
+        return _between(values[0], values[-1], generator.random())
+    return generator.choice(values)
 
 
 # --- reading --------------------------------------------------------------------------------------
 
 
-def read_space(space: Any, widths: Any, depths: Any, rule: Any, optimizer: Any) -> Space:
+def read_space(
+    space: SpaceInput, widths: Sizes, depths: Sizes, rule: Rules, optimizer: Optimizers
+) -> Space:
+    """Validate the space and the arms beside it."""
     if not isinstance(space, Mapping):
         raise ValueError(
             f'space: expected a mapping such as {{"lr": [1e-3, 1e-2]}}, got {type(space).__name__}'
@@ -111,75 +122,96 @@ def read_space(space: Any, widths: Any, depths: Any, rule: Any, optimizer: Any) 
         raise ValueError(
             'space: expected at least one setting to vary, such as {"lr": [1e-3, 1e-2]}; got none'
         )
-    axes = {str(name): _values(name, values) for name, values in space.items()}
-    given = {"width": widths, "depth": depths}
-    twice = [name for name in SIZES if name in axes]
-    if twice:
-        raise ValueError(
-            f"space: {twice[0]} does not belong here; give {twice[0]}s=[...] beside the space"
-        )
-    arms = {name: _sizes(name, sizes) for name, sizes in given.items() if sizes is not None}
-    ruled, own = _rules(axes.pop("rule", None) or _values("rule", rule))
-    optimizers, classes = _optimizers(
+    axes = {str(name): _values(str(name), values) for name, values in space.items()}
+    for name in SIZES:
+        if name in axes:
+            raise ValueError(
+                f"space: {name} does not belong here; give {name}s=[...] beside the space"
+            )
+    sizes = _read_sizes(widths, depths)
+    rule_names, user_rules = _read_rules(axes.pop("rule", None) or _values("rule", rule))
+    labels, classes = _read_optimizers(
         axes.pop("optimizer", None) or _values("optimizer", optimizer)
     )
-    arms |= {"rule": ruled, "optimizer": optimizers}
-    repeats = {"seed": (0,)} | {
-        name: _seeds(name, axes.pop(name)) for name in SEEDS if name in axes
-    }
-    return Space(
-        arms, repeats, {name: _tuned(name, values) for name, values in axes.items()}, own, classes
-    )
+    repeats: dict[str, tuple[int, ...]] = {"seed": (0,)}
+    for name in SEEDS:
+        if name in axes:
+            repeats[name] = _read_seeds(name, axes.pop(name))
+    tuned = {name: _read_tuned(name, values) for name, values in axes.items()}
+    choices = {"rule": rule_names, "optimizer": labels}
+    return Space(sizes, choices, repeats, tuned, user_rules, classes)
 
 
-def _values(name: Any, values: Any) -> Sequence[Any]:
-    """Several values as a sequence; one is a sequence of one."""
+def _values(name: str, values: object) -> Sequence[object]:
+    """Return several values as a sequence, and a single one as a sequence of one."""
+    sequence: Sequence[object]
     if isinstance(values, (LogGrid, range)):
-        found: Sequence[Any] = values
-    elif isinstance(values, (str, bytes, type, Mapping, Parameterization)) or not hasattr(
-        values, "__iter__"
-    ):
-        found = (values,)
+        sequence = values
+    elif _is_single(values):
+        sequence = (values,)
     else:
-        found = tuple(
-            x.item() if isinstance(x, np.generic) else x
-            for x in (values.tolist() if hasattr(values, "tolist") else values)
-        )
-    if not len(found):
+        to_list = getattr(values, "tolist", None)  # arrays of any library
+        several = cast(Iterable[object], values) if to_list is None else to_list()
+        sequence = tuple(_python_scalar(value) for value in several)
+    if not len(sequence):
         raise ValueError(f"{name}: expected at least one value, got none")
-    return found
+    return sequence
 
 
-def _sizes(name: str, given: Any) -> tuple[int, ...]:
-    return tuple(sorted({count(size, f"{name}s") for size in _values(f"{name}s", given)}))
+def _is_single(values: object) -> bool:
+    if isinstance(values, (str, bytes, type, Mapping, Parameterization)):
+        return True
+    return not hasattr(values, "__iter__")
 
 
-def _seeds(name: str, given: Sequence[Any]) -> tuple[int, ...]:
-    return tuple(dict.fromkeys(count(seed, name, least=0, most=LARGEST_SEED) for seed in given))
+def _python_scalar(value: object) -> object:
+    return value.item() if isinstance(value, np.generic) else value
 
 
-def _rules(given: Sequence[Any]) -> tuple[tuple[str, ...], dict[str, Any]]:
-    own = {rule.name: rule for rule in given if isinstance(rule, Parameterization)}
-    named = [
-        rule.name if isinstance(rule, Parameterization) else one_of(rule, rules.names(), "rule")
-        for rule in given
-    ]
-    return tuple(dict.fromkeys(named)), own
+def _read_sizes(widths: Sizes, depths: Sizes) -> dict[str, tuple[int, ...]]:
+    sizes: dict[str, tuple[int, ...]] = {}
+    for name, values in (("width", widths), ("depth", depths)):
+        if values is not None:
+            several = _values(f"{name}s", values)
+            sizes[name] = tuple(sorted({count(size, f"{name}s") for size in several}))
+    return sizes
 
 
-def _optimizers(given: Sequence[Any]) -> tuple[tuple[str, ...], dict[str, type[Optimizer]]]:
+def _read_seeds(name: str, values: Sequence[object]) -> tuple[int, ...]:
+    seeds = [count(seed, name, least=0, most=LARGEST_SEED) for seed in values]
+    return tuple(dict.fromkeys(seeds))
+
+
+def _read_rules(
+    values: Sequence[object],
+) -> tuple[tuple[str, ...], dict[str, Parameterization]]:
+    """Return the names of all rules, and the rules among them that are the user's own."""
+    rule_names: list[str] = []
+    user_rules: dict[str, Parameterization] = {}
+    for rule in values:
+        if isinstance(rule, Parameterization):
+            rule_names.append(rule.name)
+            user_rules[rule.name] = rule
+        else:
+            rule_names.append(one_of(rule, rules.names(), "rule"))
+    return tuple(dict.fromkeys(rule_names)), user_rules
+
+
+def _read_optimizers(
+    values: Sequence[object],
+) -> tuple[tuple[str, ...], dict[str, type[Optimizer]]]:
     """Return the labels of all optimizers, and the classes among them that are the user's own."""
-    found = [algorithm(optimizer) for optimizer in given]
+    algorithms = [algorithm(optimizer) for optimizer in values]
     classes: dict[str, type[Optimizer]] = {}
-    for a in found:
-        if a.user_class is None:
+    for entry in algorithms:
+        if entry.user_class is None:
             continue
-        if classes.setdefault(a.label, a.user_class) is not a.user_class:
+        if classes.setdefault(entry.label, entry.user_class) is not entry.user_class:
             raise ValueError(
-                f"optimizer: two classes are called {a.label}; rename one of them, or make two"
+                f"optimizer: two classes are called {entry.label}; rename one of them, or make two"
                 " sweeps"
             )
-    return tuple(dict.fromkeys(a.label for a in found)), classes
+    return tuple(dict.fromkeys(entry.label for entry in algorithms)), classes
 
 
 _RANGES: dict[str, dict[str, float]] = {
@@ -193,18 +225,19 @@ _RANGES: dict[str, dict[str, float]] = {
 }
 
 
-def _tuned(name: str, values: Sequence[Any]) -> Sequence[Scalar]:
+def _read_tuned(name: str, values: Sequence[object]) -> Sequence[Scalar]:
     if name in TUNED:
         if isinstance(values, LogGrid):
             real(values[-1], name, **_RANGES[name])
             return values
-        return tuple(dict.fromkeys(real(value, name, **_RANGES[name]) for value in values))
+        numbers = [real(cast(float, value), name, **_RANGES[name]) for value in values]
+        return tuple(dict.fromkeys(numbers))
     for value in values:
         if not isinstance(value, (bool, int, float, str, type(None))) or value != value:
             raise ValueError(
                 f"{name}: expected numbers, words or None as arguments of build, got {value!r}"
             )
-    return values
+    return cast(Sequence[Scalar], values)
 
 
-__all__ = ["CHOICES", "LogGrid", "Point", "Space", "log_grid", "read_space"]
+__all__ = ["LogGrid", "Point", "Space", "log_grid", "read_space"]

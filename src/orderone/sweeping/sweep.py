@@ -1,70 +1,87 @@
 """`sweep`: train every point of a space, keep what came of it, and run only what is missing."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import ExitStack
 from inspect import signature
 from os import PathLike
-from typing import Any
 
 import torch
 from torch import nn
 
 from orderone.core.errors import one_of
 from orderone.core.exact import count
+from orderone.core.inputs import Count, Name, Number
 from orderone.core.reals import real
 from orderone.planning import Plan, plan
 from orderone.sweeping.driver import Driver
 from orderone.sweeping.executors import read_executor
+from orderone.sweeping.inputs import (
+    Base,
+    Build,
+    Optimizers,
+    PrunerInput,
+    Rules,
+    SamplerInput,
+    Sizes,
+    SpaceInput,
+    Stacked,
+)
 from orderone.sweeping.job import Job, check_build
+from orderone.sweeping.options import Execution, Search, Training, accepts_groups
 from orderone.sweeping.pruning import read_pruner
 from orderone.sweeping.result import Sweep
 from orderone.sweeping.samplers import read_sampler
 from orderone.sweeping.space import Space, read_space
 from orderone.sweeping.store import Store
 from orderone.sweeping.trial import SIZES, TUNED
+from orderone.training.inputs import Data, Device, FilePath, LossFunction, ScheduleInput
+from orderone.training.settings import PRECISIONS, optional_count
 from orderone.training.source import read_source
 
-PRECISIONS = ("float32", "bfloat16", "float64")
 _TRIALS_OWN = {"model", "base", "rule", "optimizer", "C", "Lambda", *TUNED}
 PLAN_OPTIONS = tuple(name for name in signature(plan).parameters if name not in _TRIALS_OWN)
-REPORTS = 20  # in the course of a training
+REPORTS = 20  # per training
 
 
+@accepts_groups
 def sweep(
-    build: Any,
-    space: Any,
+    build: Build,
+    space: SpaceInput,
     *,
-    widths: Any = None,
-    depths: Any = None,
-    rule: Any = "mup",
-    optimizer: Any = "adamw",
-    base: Any = None,
-    data: Any = None,
-    steps: Any = None,
-    loss: Any = None,
-    schedule: Any = "constant",
-    warmup: Any = 0,
-    clip: Any = None,
-    accumulate: Any = 1,
-    precision: Any = "float32",
-    evaluate_every: Any = None,
-    store: Any = None,
-    executor: Any = "here",
-    workers: Any = None,
-    address: Any = None,
-    together: Any = None,
-    sampler: Any = "grid",
-    trials: Any = None,
-    sampler_seed: Any = 0,
-    pruner: Any = None,
-    stacked: Any = "auto",
-    device: Any = None,
-    compile: Any = False,
-    graphs: Any = None,
-    checkpoint_seconds: Any = 60.0,
-    name: Any = None,
-    progress: Any = True,
-    **plan_options: Any,
+    widths: Sizes = None,
+    depths: Sizes = None,
+    rule: Rules = "mup",
+    optimizer: Optimizers = "adamw",
+    base: Base = None,
+    data: Data = None,
+    steps: Count | None = None,
+    loss: LossFunction = None,
+    schedule: ScheduleInput = "constant",
+    warmup: Count = 0,
+    clip: Number | None = None,
+    accumulate: Count = 1,
+    precision: Name = "float32",
+    evaluate_every: Count | None = None,
+    store: FilePath = None,
+    executor: Name = "here",
+    workers: Count | None = None,
+    address: Name | None = None,
+    together: Count | None = None,
+    sampler: SamplerInput = "grid",
+    trials: Count | None = None,
+    sampler_seed: Count = 0,
+    pruner: PrunerInput = None,
+    stacked: Stacked = "auto",
+    device: Device = None,
+    compile: bool = False,
+    graphs: bool | None = None,
+    checkpoint_seconds: Number = 60.0,
+    name: Name | None = None,
+    progress: bool = True,
+    training: Training | None = None,
+    search: Search | None = None,
+    execution: Execution | None = None,
+    **plan_options: object,
 ) -> Sweep:
     """Train `build(width)` at every point of `space`, for every width and rule. What is in the
     store is not run again.
@@ -110,86 +127,90 @@ def sweep(
         name: Of `build`, `loss` and a function for data in the store, instead of their code: you
             say when they are others.
         progress: False: no bar.
+        training, search, execution: The settings above in typed groups, instead of or beside
+            keywords: `orderone.Training`, `orderone.Search`, `orderone.Execution`.
         plan_options: depth, gauge, decay, no_decay, overrides, ... of `plan`.
 
     Raises:
         Interrupted: On Ctrl-C and SIGTERM, a KeyboardInterrupt that holds what is done.
     """
+    del training, search, execution  # `accepts_groups` has spread them over the keywords
     for option in plan_options:
         one_of(option, PLAN_OPTIONS, "option of sweep or plan")
     read = read_space(space, widths, depths, rule, optimizer)
     check_build(build, list(read.sizes), read.arguments)
+    base_sizes, other_base = _read_base(base, read)
     job = Job(
         build=build,
         data=read_source(data),
         steps=count(steps, "steps"),
-        loss=_function(loss, "loss"),
+        loss=_read_loss(loss),
         schedule=schedule,
         warmup=count(warmup, "warmup", least=0),
         clip=None if clip is None else real(clip, "clip", above=0),
         accumulate=count(accumulate, "accumulate"),
         precision=one_of(precision, PRECISIONS, "precision"),
-        evaluate_every=None if evaluate_every is None else count(evaluate_every, "evaluate_every"),
+        evaluate_every=optional_count(evaluate_every, "evaluate_every"),
+        base_sizes=base_sizes,
+        base=other_base,
         rules=read.rules,
         optimizers=read.optimizers,
         plan_options=plan_options,
         name=None if name is None else str(name),
-        device=_device(device),
+        device=_read_device(device),
         report_every=max(1, count(steps, "steps") // REPORTS),
         checkpoint_seconds=real(checkpoint_seconds, "checkpoint_seconds", least=0),
-        together=None if together is None else count(together, "together"),
+        together=optional_count(together, "together"),
         compile=bool(compile),
         graphs=None if graphs is None else bool(graphs),
-        **_base(base, read),
     )
     _ = job.factor  # reads the schedule
     if stacked not in (True, False, "auto"):
         raise ValueError(f'stacked: expected True, False or "auto", got {stacked!r}')
-    chosen = read_sampler(
-        sampler, job, read, trials, job.together, count(sampler_seed, "sampler_seed", least=0)
-    )
+    seed = count(sampler_seed, "sampler_seed", least=0)
+    chosen = read_sampler(sampler, job, read, trials, job.together, seed)
     pruning = None if pruner is None else read_pruner(pruner, job, read)
     with ExitStack() as stack:
         kept = None if store is None else stack.enter_context(Store(store))
         run_by = read_executor(executor, workers, address, job.device)
-        return Driver(job, chosen, pruning, kept, run_by, stacked, quiet=not progress).run()
+        driver = Driver(job, chosen, pruning, kept, run_by, stacked, quiet=not progress)
+        return driver.run()
 
 
-def _function(given: Any, name: str) -> Callable[..., Any] | None:
-    if given is not None and not callable(given):
-        raise ValueError(f"{name}: expected a function, got {given!r}")
-    return given
+def _read_loss(loss: LossFunction) -> LossFunction:
+    if loss is not None and not callable(loss):
+        raise ValueError(f"loss: expected a function, got {loss!r}")
+    return loss
 
 
-def _device(given: Any) -> str:
-    if given is None:
+def _read_device(device: Device) -> str:
+    if device is None:
         return "cuda" if torch.cuda.is_available() else "cpu"
     try:
-        found = torch.device(given)
+        chosen = torch.device(device)
     except (RuntimeError, TypeError) as error:
-        raise ValueError(f"device: expected cpu or cuda, got {given!r}") from error
-    if found.type == "cuda" and not torch.cuda.is_available():
-        raise ValueError(f"device: torch sees no GPU, got {given!r}; say device='cpu'")
-    return str(found)
+        raise ValueError(f"device: expected cpu or cuda, got {device!r}") from error
+    if chosen.type == "cuda" and not torch.cuda.is_available():
+        raise ValueError(f"device: torch sees no GPU, got {device!r}; say device='cpu'")
+    return str(chosen)
 
 
-def _base(given: Any, space: Space) -> dict[str, Any]:
-    """Sizes of a base that `build` makes; or a base as `plan` takes it."""
-    smallest = {name: int(min(sizes)) for name, sizes in space.sizes.items()}  # type: ignore[type-var, arg-type]
-    if given is None:
-        return {"base_sizes": smallest}
-    if isinstance(given, Mapping) and set(given) <= set(SIZES):
-        return {
-            "base_sizes": smallest
-            | {name: count(size, f"base {name}") for name, size in given.items()}
-        }
-    if isinstance(given, (nn.Module, Mapping, Plan)):
-        return {"base": given}
-    if isinstance(given, (str, PathLike)):
-        return {"base": Plan.load(given)}
-    growing = (
-        [name for name, sizes in space.sizes.items() if len(sizes) > 1]
-        or list(smallest)
-        or ["width"]
-    )
-    return {"base_sizes": smallest | {growing[0]: count(given, "base")}}
+def _read_base(base: Base, space: Space) -> tuple[dict[str, int], Base]:
+    """Return the sizes of a base that `build` makes, and the base if it is anything else."""
+    sizes: dict[str, int] = {}
+    for size_name, values in space.sizes.items():
+        sizes[size_name] = min(values)
+    if base is None:
+        return sizes, None
+    if isinstance(base, Mapping) and set(base) <= set(SIZES):
+        for size_name, size in base.items():
+            sizes[size_name] = count(size, f"base {size_name}")
+        return sizes, None
+    if isinstance(base, (nn.Module, Mapping, Plan)):
+        return {}, base
+    if isinstance(base, (str, PathLike)):
+        return {}, Plan.load(base)
+    growing = [size_name for size_name, values in space.sizes.items() if len(values) > 1]
+    axis = (growing or list(sizes) or ["width"])[0]
+    sizes[axis] = count(base, "base")
+    return sizes, None

@@ -3,7 +3,7 @@ single batch."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
@@ -12,6 +12,7 @@ from orderone.observe.batches import Loss, call_inputs, is_batch
 from orderone.torch_compat import tree_leaves, tree_map
 from orderone.training.fingerprint import identity
 
+Batch: TypeAlias = object  # tensors in any nesting: inputs, keyword arguments, inputs and targets
 WANTED = (
     "data: expected a task (orderone.data), a function of (step, seed) that returns a batch, or one"
     " batch for all steps; got {}"

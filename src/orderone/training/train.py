@@ -17,12 +17,11 @@ from orderone.seeding import preserved
 from orderone.training import interrupts
 from orderone.training.loop import Settings, Trained, Training
 from orderone.training.schedule import schedule as read_schedule
+from orderone.training.settings import PRECISIONS, optional_count
 from orderone.training.sinks import read_sinks
 from orderone.training.source import read_source
 from orderone.training.train_checkpoint import Kept
 from orderone.training.world import world
-
-PRECISIONS = ("float32", "bfloat16", "float64")
 
 
 def train(
@@ -74,7 +73,7 @@ def train(
         clip=None if clip is None else real(clip, "clip", above=0),
         precision=one_of(precision, PRECISIONS, "precision"),
         seed=count(seed, "seed", least=0),
-        evaluate_every=None if evaluate_every is None else count(evaluate_every, "evaluate_every"),
+        evaluate_every=optional_count(evaluate_every, "evaluate_every"),
         report_every=count(report_every, "report_every"),
         checkpoint_seconds=real(checkpoint_seconds, "checkpoint_seconds", least=0),
     )

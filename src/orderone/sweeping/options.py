@@ -1,0 +1,152 @@
+"""Settings of a sweep in three typed groups: the training of one model, the search, the execution.
+
+`sweep` takes every setting as a keyword of its own, or inside its group:
+
+    sweep(build, space, data=task, steps=1000, workers=4, executor="processes")
+    sweep(build, space, training=Training(data=task, steps=1000),
+          execution=Execution(workers=4, executor="processes"))
+"""
+
+from collections.abc import Callable
+from dataclasses import Field, dataclass, fields
+from functools import wraps
+from typing import ParamSpec, TypeVar
+
+from orderone.core.errors import instance
+from orderone.core.inputs import Count, Name, Number
+from orderone.sweeping.inputs import PrunerInput, SamplerInput, Stacked
+from orderone.training.inputs import Data, Device, FilePath, LossFunction, ScheduleInput
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Training:
+    """How one model is trained. Other values give other losses, so they are part of a trial's key.
+
+    Attributes:
+        data: A task of `orderone.data`, a function of (step, seed) that returns a batch, or one
+            batch for all steps.
+        steps: Updates of every training.
+        loss: As in `coord_check`; by default the task's, the model's own, or the usual one.
+        schedule: Factor of all learning rates: constant, linear, cosine, or a function of the step.
+        warmup: Steps during which that factor rises to 1.
+        clip: Largest norm of a gradient.
+        accumulate: Batches per update.
+        precision: float32, bfloat16 (autocast) or float64.
+        evaluate_every: Steps between held-out losses; by default at the end only.
+    """
+
+    data: Data = None
+    steps: Count | None = None
+    loss: LossFunction = None
+    schedule: ScheduleInput = "constant"
+    warmup: Count = 0
+    clip: Number | None = None
+    accumulate: Count = 1
+    precision: Name = "float32"
+    evaluate_every: Count | None = None
+
+
+@dataclass(frozen=True)
+class Search:
+    """Which points of the space are tried, and which of them are stopped early.
+
+    Attributes:
+        sampler: "grid", "random", "tpe", "cmaes", or a sampler of Optuna.
+        trials: Points to try for every rule and size, if the sampler is not the grid.
+        sampler_seed: Seed of a random sampler.
+        pruner: "median", "halving" or a pruner of Optuna: stops trials that will not be the best.
+    """
+
+    sampler: SamplerInput = "grid"
+    trials: Count | None = None
+    sampler_seed: Count = 0
+    pruner: PrunerInput = None
+
+
+@dataclass(frozen=True)
+class Execution:
+    """Where and how trials are run. None of this changes a loss.
+
+    Attributes:
+        store: File for outcomes (SQLite). The same call with the same store runs what is missing.
+        executor: "here", "processes" or "ray".
+        workers: Number of processes or tasks; by default one per GPU or core.
+        address: Address of a Ray cluster, or "auto".
+        together: Members of a stack, and points that a sampler is asked for at a time. By default
+            as many as fit; 8.
+        stacked: "auto" trains like trials in one program where that is possible, False never, True
+            insists.
+        device: By default a GPU if there is one.
+        compile: Whether stacked training uses torch.compile.
+        graphs: Whether stacked training uses CUDA graphs; by default where they pay.
+        checkpoint_seconds: Time between checkpoints of trials that are under way; they lie beside
+            the store.
+        progress: Whether to draw a progress bar on a terminal.
+    """
+
+    store: FilePath = None
+    executor: Name = "here"
+    workers: Count | None = None
+    address: Name | None = None
+    together: Count | None = None
+    stacked: Stacked = "auto"
+    device: Device = None
+    compile: bool = False
+    graphs: bool | None = None
+    checkpoint_seconds: Number = 60.0
+    progress: bool = True
+
+
+GROUPS: dict[str, type[Training | Search | Execution]] = {
+    "training": Training,
+    "search": Search,
+    "execution": Execution,
+}
+
+
+def accepts_groups(function: Callable[P, T]) -> Callable[P, T]:
+    """Let `function` take its keywords also as `training`, `search` and `execution`.
+
+    The function itself sees the keywords alone. A setting that its group leaves at the default may
+    be given beside the group. Otherwise two different values are a ValueError.
+    """
+
+    @wraps(function)
+    def with_groups(*args: P.args, **keywords: P.kwargs) -> T:
+        for name, group_type in GROUPS.items():
+            group = keywords.pop(name, None)
+            if group is not None:
+                remedy = f"for example orderone.{group_type.__name__}()"
+                instance(group, group_type, name, remedy)
+                _spread(group, name, keywords)
+        return function(*args, **keywords)
+
+    return with_groups
+
+
+def _spread(group: object, group_name: str, keywords: dict[str, object]) -> None:
+    """Add the fields of `group` to `keywords`."""
+    for field in fields(group):  # type: ignore[arg-type]
+        value = getattr(group, field.name)
+        if field.name not in keywords:
+            keywords[field.name] = value
+        elif not _is_default(value, field) and not _same(value, keywords[field.name]):
+            raise ValueError(
+                f"{field.name}: expected one value, got {keywords[field.name]!r} as a keyword and"
+                f" {value!r} in {group_name}; leave one of them out"
+            )
+
+
+def _is_default(value: object, field: "Field[object]") -> bool:
+    return _same(value, field.default)
+
+
+def _same(value: object, other: object) -> bool:
+    """Compare settings; tensors and batches are the same only if they are one object."""
+    if value is other:
+        return True
+    plain = (str, int, float, bool)
+    return isinstance(value, plain) and isinstance(other, plain) and value == other
