@@ -13,10 +13,10 @@ import pytest
 
 from orderone.core.locks import locked
 from orderone.gallery import EXPERIMENTS, VERDICTS, Experiment, Finding, load, reproduce, verdict
-from orderone.gallery import kept as kept_records
+from orderone.gallery import store as kept_records
 from orderone.gallery.choose import choose
-from orderone.gallery.kept import SHIPPED, Kept, _plain, file_of, read_provenance, read_records
 from orderone.gallery.run import nearest, settings_of
+from orderone.gallery.store import SHIPPED, Kept, _plain, file_of, read_provenance, read_records
 
 
 @dataclass(frozen=True)

@@ -8,10 +8,13 @@ import plotly.graph_objects as go
 import pytest
 import torch
 
-from orderone.gallery import EXPERIMENTS, boundary, collapse, reproduce, s1_figure6, s1_figure7
-from orderone.gallery.boundary import boundaries, distances
-from orderone.gallery.deep_network import Drawing, draw_networks
-from orderone.gallery.deep_training import Members, Run, Training, read_images, train
+from orderone.gallery import EXPERIMENTS, reproduce
+from orderone.gallery.s1 import boundary, collapse
+from orderone.gallery.s1 import figure6 as s1_figure6
+from orderone.gallery.s1 import figure7 as s1_figure7
+from orderone.gallery.s1.boundary import boundaries, distances
+from orderone.gallery.s1.deep_network import Drawing, draw_networks
+from orderone.gallery.s1.deep_training import Members, Run, Training, read_images, train
 
 SIX, SEVEN = EXPERIMENTS["s1-figure6"], EXPERIMENTS["s1-figure7"]
 

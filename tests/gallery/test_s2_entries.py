@@ -11,19 +11,13 @@ import plotly.graph_objects as go
 import pytest
 import torch
 
-from orderone.gallery import (
-    EXPERIMENTS,
-    Picture,
-    compare,
-    denoising_strategies,
-    reproduce,
-    s2_kernels,
-    s2_parameters,
-    s2_strategies,
-    vision_strategies,
-)
-from orderone.gallery.spikes import spikes
-from orderone.gallery.strategy_runs import STRATEGIES, Point, Training, effective, optimizer_of
+from orderone.gallery import EXPERIMENTS, Picture, reproduce
+from orderone.gallery.s2 import compare, denoising_strategies, vision_strategies
+from orderone.gallery.s2 import kernels as s2_kernels
+from orderone.gallery.s2 import parameters as s2_parameters
+from orderone.gallery.s2 import strategies as s2_strategies
+from orderone.gallery.s2.spikes import spikes
+from orderone.gallery.s2.strategy_runs import STRATEGIES, Point, Training, effective, optimizer_of
 from orderone.nn import VisionTransformer
 from orderone.nn.transformer.vision import vision_scales
 

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from orderone.gallery.experiment import SCALES, Experiment
-from orderone.gallery.kept import read_provenance
 from orderone.gallery.run import Reproduced, load
+from orderone.gallery.store import read_provenance
 
 
 def choose(experiment: Experiment, folders: Sequence[Path]) -> tuple[Reproduced | None, list[str]]:

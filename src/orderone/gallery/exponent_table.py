@@ -8,8 +8,8 @@ from typing import Any
 import pandas as pd
 
 from orderone.gallery.experiment import Finding, Grid, Picture
-from orderone.gallery.judging import finding, known, together
-from orderone.gallery.layouts import SHADES, panels, scatter, spans
+from orderone.gallery.figures import SHADES, panels, scatter, spans
+from orderone.gallery.judge import finding, known, together
 
 COLUMNS = ["row", "quantity", "paper", "predicted", "measured", "low", "high"]
 FINITE = 0.05  # by how much corrections at finite width may bend a fit

@@ -11,7 +11,7 @@ import pandas as pd
 
 from orderone.core.errors import one_of
 from orderone.gallery.experiment import SCALES, Experiment, Finding, Grid, Picture, Records, verdict
-from orderone.gallery.kept import Kept, read_provenance, read_records
+from orderone.gallery.store import Kept, read_provenance, read_records
 
 Tell = Callable[[str, int, int], None]  # part, its number, how many
 
