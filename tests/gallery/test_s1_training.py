@@ -1,6 +1,7 @@
 """S1 Figures 6 and 7: judges that say yes and no, and networks that are what they should be."""
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -23,7 +24,7 @@ def told(findings):
     return {finding.claim: finding.holds for finding in findings}
 
 
-def drawn(experiment, records):
+def drawn(experiment, records) -> Any:
     pictures = experiment.draw(records)
     for picture in pictures:
         if hasattr(picture, "figure"):
