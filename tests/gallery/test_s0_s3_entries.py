@@ -18,7 +18,7 @@ from orderone.gallery.s3 import figure1 as s3_figure1
 from orderone.gallery.s3 import resnet as s3_resnet
 from orderone.gallery.s3 import shaped as s3_shaped
 from orderone.gallery.s3.densities import NETWORK, densities, distances
-from orderone.gallery.store import SHIPPED, Kept
+from orderone.gallery.store import SHIPPED, RecordStore
 from orderone.theory.limits import CovarianceSDE, correlation_ode, covariance_ode, resnet_ode
 from orderone.theory.limits.unshaped import C
 
@@ -262,7 +262,7 @@ def test_results_that_are_shipped_say_so_too(name):
         held(experiment, shipped.records, "paper"),
         held(experiment, shipped.records, "corrected"),
     ) == PAPER[name]
-    identity = Kept(SHIPPED, experiment, "small", experiment.scales["small"]).identity
+    identity = RecordStore(SHIPPED, experiment, "small", experiment.scales["small"]).identity
     for known in shipped.provenance["parts"].values():
         assert {
             key: known[key] for key in identity

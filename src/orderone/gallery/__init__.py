@@ -5,7 +5,6 @@ One folder per paper (`s0` to `s3`) and one file per experiment. A new experimen
 defines `EXPERIMENT` and a line in its paper's `__init__.py`.
 """
 
-from orderone.gallery import s0, s1, s2, s3
 from orderone.gallery.experiment import (
     SCALES,
     VERDICTS,
@@ -16,10 +15,13 @@ from orderone.gallery.experiment import (
     verdict,
 )
 from orderone.gallery.run import Reproduced, load, reproduce
+from orderone.gallery.s0 import EXPERIMENTS as S0
+from orderone.gallery.s1 import EXPERIMENTS as S1
+from orderone.gallery.s2 import EXPERIMENTS as S2
+from orderone.gallery.s3 import EXPERIMENTS as S3
 
-PAPERS = (s0, s1, s2, s3)
 EXPERIMENTS: dict[str, Experiment] = {
-    experiment.name: experiment for paper in PAPERS for experiment in paper.EXPERIMENTS
+    experiment.name: experiment for experiment in (*S0, *S1, *S2, *S3)
 }
 
 __all__ = [

@@ -1,9 +1,11 @@
 """Axes for small screens: little margin, the legend below everything, one tick for every value
 where there are few."""
 
-from typing import Any
+from collections.abc import Iterable
 
-LEGEND = {
+from orderone.gallery.figures import Layout
+
+LEGEND: Layout = {
     "orientation": "h",
     "yref": "container",
     "y": 0,
@@ -14,24 +16,23 @@ LEGEND = {
 MARGIN = {"t": 16, "r": 12, "l": 56, "b": 40}
 
 
-def axes(
-    x: str, y: str, legend: str = "", height: int = 440, **more: dict[str, Any]
-) -> dict[str, Any]:
-    """A layout. `more`: settings of xaxis and yaxis."""
-    titled = {
-        name: {"title": {"text": text}, "automargin": True}
-        for name, text in (("xaxis", x), ("yaxis", y))
-    }
-    below = LEGEND | ({"title": {"text": legend}} if legend else {})
+def axes(x: str, y: str, legend: str = "", height: int = 440, **more: Layout) -> Layout:
+    """Return a layout with titles of x and y. `more`: settings of xaxis and yaxis."""
+    below = LEGEND
+    if legend:
+        below = LEGEND | {"title": {"text": legend}}
+    x_axis = {"title": {"text": x}, "automargin": True} | more.get("xaxis", {})
+    y_axis = {"title": {"text": y}, "automargin": True} | more.get("yaxis", {})
     return {
         "height": height,
         "margin": MARGIN,
         "legend": below,
-        **{k: v | more.get(k, {}) for k, v in titled.items()},
+        "xaxis": x_axis,
+        "yaxis": y_axis,
     }
 
 
-def ticks(values: Any) -> dict[str, Any]:
-    """A logarithmic axis that names these values and no others."""
-    found = sorted({float(value) for value in values})
-    return {"type": "log", "tickvals": found, "ticktext": [f"{value:g}" for value in found]}
+def ticks(values: Iterable[float]) -> Layout:
+    """Return a logarithmic axis that names these values and no others."""
+    distinct = sorted(set(map(float, values)))
+    return {"type": "log", "tickvals": distinct, "ticktext": [f"{value:g}" for value in distinct]}
