@@ -14,7 +14,7 @@ from shutil import which
 
 from orderone.gallery import EXPERIMENTS, Grid, Picture, Reproduced
 from orderone.gallery.choose import choose
-from orderone.gallery.kept import SHIPPED
+from orderone.gallery.store import SHIPPED
 
 HERE = Path(__file__).parent / "gallery"
 PAPERS = {

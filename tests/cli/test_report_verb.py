@@ -9,7 +9,7 @@ import pytest
 from orderone import gallery
 from orderone.cli.main import main
 from orderone.gallery.choose import choose
-from orderone.gallery.kept import SHIPPED
+from orderone.gallery.store import SHIPPED
 
 
 @pytest.fixture(autouse=True)

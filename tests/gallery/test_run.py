@@ -13,10 +13,17 @@ import pytest
 
 from orderone.core.locks import locked
 from orderone.gallery import EXPERIMENTS, VERDICTS, Experiment, Finding, load, reproduce, verdict
-from orderone.gallery import kept as kept_records
+from orderone.gallery import store as kept_records
 from orderone.gallery.choose import choose
-from orderone.gallery.kept import SHIPPED, Kept, _plain, file_of, read_provenance, read_records
 from orderone.gallery.run import nearest, settings_of
+from orderone.gallery.store import (
+    SHIPPED,
+    RecordStore,
+    _as_json,
+    file_of,
+    read_provenance,
+    read_records,
+)
 
 
 @dataclass(frozen=True)
@@ -113,7 +120,7 @@ def test_runs_at_the_same_time_share_the_work(tmp_path):
 
 def test_what_is_written_at_the_same_time_is_merged(tmp_path):
     kept, names = (
-        Kept(tmp_path, experiment([]), "small", Settings()),
+        RecordStore(tmp_path, experiment([]), "small", Settings()),
         [f"part{k}" for k in range(24)],
     )
     with ThreadPoolExecutor(8) as pool:
@@ -154,7 +161,7 @@ def test_a_run_killed_while_it_writes_leaves_no_mixture(tmp_path, monkeypatch):
     with pytest.raises(ZeroDivisionError):
         reproduce(experiment([]), folder=tmp_path, seeds=9)
     monkeypatch.undo()
-    assert Kept(tmp_path, experiment([]), "small", Settings()).get("first") is None
+    assert RecordStore(tmp_path, experiment([]), "small", Settings()).get("first") is None
 
 
 @pytest.mark.parametrize("damage", ["", "a,b\n1,2,3\n4,5,6,7", "\udcff", None])
@@ -260,7 +267,7 @@ def test_shipped_results_are_of_the_present_code_and_can_be_judged_and_drawn(pla
     known = read_provenance(place)["parts"]
     assert set(known) == set(e.parts(e.scales[place.name]))
     for part in known.values():
-        assert part["settings"] == _plain(e.scales[place.name])
+        assert part["settings"] == _as_json(e.scales[place.name])
         assert part["version"] == e.version
     assert e.judge(read_records(place))
     assert e.draw(read_records(place))

@@ -9,22 +9,16 @@ import pandas as pd
 import plotly.graph_objects as go
 import pytest
 
-from orderone.gallery import (
-    EXPERIMENTS,
-    Experiment,
-    Grid,
-    load,
-    reproduce,
-    s0_equivalence,
-    s0_logits,
-    s3_convergence,
-    s3_figure1,
-    s3_resnet,
-    s3_shaped,
-)
-from orderone.gallery.bigram import HELD_OUT, TRAINED
-from orderone.gallery.densities import NETWORK, densities, distances
-from orderone.gallery.kept import SHIPPED, Kept
+from orderone.gallery import EXPERIMENTS, Experiment, Grid, load, reproduce
+from orderone.gallery.s0 import equivalence as s0_equivalence
+from orderone.gallery.s0 import logits as s0_logits
+from orderone.gallery.s0.bigram import HELD_OUT, TRAINED
+from orderone.gallery.s3 import convergence as s3_convergence
+from orderone.gallery.s3 import figure1 as s3_figure1
+from orderone.gallery.s3 import resnet as s3_resnet
+from orderone.gallery.s3 import shaped as s3_shaped
+from orderone.gallery.s3.densities import NETWORK, densities, distances
+from orderone.gallery.store import SHIPPED, RecordStore
 from orderone.theory.limits import CovarianceSDE, correlation_ode, covariance_ode, resnet_ode
 from orderone.theory.limits.unshaped import C
 
@@ -268,7 +262,7 @@ def test_results_that_are_shipped_say_so_too(name):
         held(experiment, shipped.records, "paper"),
         held(experiment, shipped.records, "corrected"),
     ) == PAPER[name]
-    identity = Kept(SHIPPED, experiment, "small", experiment.scales["small"]).identity
+    identity = RecordStore(SHIPPED, experiment, "small", experiment.scales["small"]).identity
     for known in shipped.provenance["parts"].values():
         assert {
             key: known[key] for key in identity

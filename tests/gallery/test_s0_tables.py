@@ -10,10 +10,11 @@ import pytest
 import torch
 
 from orderone import rules
-from orderone.gallery import EXPERIMENTS, Experiment, Grid, exponent_table, load, s0_table1
-from orderone.gallery.bigram import HELD_OUT, Setting, fits, simulate, update
-from orderone.gallery.bigram import rms as size_of
-from orderone.gallery.kept import SHIPPED
+from orderone.gallery import EXPERIMENTS, Experiment, Grid, exponent_table, load
+from orderone.gallery.s0 import table1 as s0_table1
+from orderone.gallery.s0.bigram import HELD_OUT, Setting, fits, simulate, update
+from orderone.gallery.s0.bigram import rms as size_of
+from orderone.gallery.store import SHIPPED
 from orderone.measure import fit_exponent
 from orderone.theory.exponents import max_lr, rms
 

@@ -1,6 +1,7 @@
 """S1 Figures 6 and 7: judges that say yes and no, and networks that are what they should be."""
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -8,10 +9,13 @@ import plotly.graph_objects as go
 import pytest
 import torch
 
-from orderone.gallery import EXPERIMENTS, boundary, collapse, reproduce, s1_figure6, s1_figure7
-from orderone.gallery.boundary import boundaries, distances
-from orderone.gallery.deep_network import Drawing, draw_networks
-from orderone.gallery.deep_training import Members, Run, Training, read_images, train
+from orderone.gallery import EXPERIMENTS, reproduce
+from orderone.gallery.s1 import boundary, collapse
+from orderone.gallery.s1 import figure6 as s1_figure6
+from orderone.gallery.s1 import figure7 as s1_figure7
+from orderone.gallery.s1.boundary import boundaries, distances
+from orderone.gallery.s1.deep_network import Drawing, draw_networks
+from orderone.gallery.s1.deep_training import Members, Run, Training, read_images, train
 
 SIX, SEVEN = EXPERIMENTS["s1-figure6"], EXPERIMENTS["s1-figure7"]
 
@@ -20,7 +24,7 @@ def told(findings):
     return {finding.claim: finding.holds for finding in findings}
 
 
-def drawn(experiment, records):
+def drawn(experiment, records) -> Any:
     pictures = experiment.draw(records)
     for picture in pictures:
         if hasattr(picture, "figure"):

@@ -12,15 +12,12 @@ from plotly.graph_objects import Figure
 
 from orderone import theory
 from orderone.gallery import EXPERIMENTS, Grid, reproduce, verdict
-from orderone.gallery import dropout_rates as rates
-from orderone.gallery import linear_gradients as figure2
-from orderone.gallery import s1_figure3 as figure3
-from orderone.gallery import s1_figure4 as figure4
-from orderone.gallery import s1_figure5 as figure5
-from orderone.gallery import s1_table1 as table1
-from orderone.gallery import signal_maps as figure1
-from orderone.gallery import variance_laws as laws
-from orderone.gallery.dropout_batches import Batches, measure, stationary
+from orderone.gallery.s1 import dropout_rates as rates
+from orderone.gallery.s1 import figure3, figure4, figure5, table1
+from orderone.gallery.s1 import linear_gradients as figure2
+from orderone.gallery.s1 import signal_maps as figure1
+from orderone.gallery.s1 import variance_laws as laws
+from orderone.gallery.s1.dropout_batches import Batches, measure, stationary
 from orderone.measure import dropout_metrics
 from orderone.measure.dropout_metrics import QUANTITIES
 

@@ -8,8 +8,8 @@ import plotly.graph_objects as go
 import pytest
 
 from orderone.gallery import EXPERIMENTS, Picture, load
-from orderone.gallery.judging import known
-from orderone.gallery.kept import SHIPPED
+from orderone.gallery.judge import known
+from orderone.gallery.store import SHIPPED
 
 HELD = [
     (name, scale)

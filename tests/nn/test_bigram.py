@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from orderone import rules
-from orderone.gallery.bigram import Setting, observe, simulate, step
+from orderone.gallery.s0.bigram import Setting, observe, simulate, step
 from orderone.nn import Bigram, learning_rates
 from orderone.theory.exponents import shift
 

@@ -2,6 +2,7 @@
 return."""
 
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -16,6 +17,20 @@ CAUSES = {
 }
 
 
+class Result(SimpleNamespace):
+    """What `orderone.report` draws of a check."""
+
+    axis: str
+    frame: Any
+    exponents: Any
+    losses: Any
+    verdict: str
+    passed: bool
+    causes: list[str]
+    notes: list[str]
+    provenance: dict[str, object]
+
+
 def gpt(layers: int) -> list[str]:
     parts = ("ln_1", "attn.c_attn", "attn.c_proj", "ln_2", "mlp.c_fc", "mlp.act", "mlp.c_proj")
     blocks = [f"transformer.h.{i}.{part}" for i in range(layers) for part in parts]
@@ -24,7 +39,7 @@ def gpt(layers: int) -> list[str]:
 
 def check(
     verdicts, quantities=("output", "change"), axis="width", noise=0.04, steps=STEPS, **changes
-) -> SimpleNamespace:
+) -> Result:
     """`verdicts`: module -> a verdict for all quantities, or quantity -> verdict."""
     rng = np.random.default_rng(0)
     frame, exponents = [], []
@@ -54,7 +69,7 @@ def check(
                             module, quantity, step, verdict if step == steps[-1] else "PASS", slope
                         )
                     )
-    result = SimpleNamespace(
+    result = Result(
         axis=axis,
         frame=pd.DataFrame(frame),
         exponents=pd.DataFrame(exponents),

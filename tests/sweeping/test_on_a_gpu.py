@@ -13,7 +13,7 @@ from torch.utils.checkpoint import checkpoint
 
 import orderone as o1
 from orderone.data import language
-from orderone.gallery import deep_training
+from orderone.gallery.s1 import deep_training
 from orderone.nn import GPT
 from orderone.sweeping.sequential import run_alone
 from orderone.sweeping.stacked import CapturedStep, Stack, run_stacked

@@ -220,8 +220,8 @@ def _verdicts():
 
 
 def _measured(names: Iterable[str]):
-    from orderone.gallery.s0_table2 import Settings
-    from orderone.gallery.s0_table3 import CHANGE, exponents
+    from orderone.gallery.s0.table2 import Settings
+    from orderone.gallery.s0.table3 import CHANGE, exponents
 
     rows = []
     for name in names:

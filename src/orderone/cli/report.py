@@ -68,7 +68,7 @@ def report(
 def _of_gallery(what: str, folder: str | None) -> "list[Reproduced]":
     """By name or all; the shipped results, and the reader's own."""
     from orderone.gallery import EXPERIMENTS
-    from orderone.gallery.kept import SHIPPED
+    from orderone.gallery.store import SHIPPED
 
     if folder is not None and not Path(folder).is_dir():
         raise ValueError(

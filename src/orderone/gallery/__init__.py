@@ -1,12 +1,9 @@
-"""Tables and figures of the papers, one file each: what is claimed, what is measured, and whether
+"""Tables and figures of the papers as experiments: what is claimed, what is measured, and whether
 it holds.
 
-A file `s1_figure7.py` that defines EXPERIMENT is all that a new entry needs.
+One folder per paper (`s0` to `s3`) and one file per experiment. A new experiment is a file that
+defines `EXPERIMENT` and a line in its paper's `__init__.py`.
 """
-
-import re
-from importlib import import_module
-from pathlib import Path
 
 from orderone.gallery.experiment import (
     SCALES,
@@ -18,18 +15,14 @@ from orderone.gallery.experiment import (
     verdict,
 )
 from orderone.gallery.run import Reproduced, load, reproduce
+from orderone.gallery.s0 import EXPERIMENTS as S0
+from orderone.gallery.s1 import EXPERIMENTS as S1
+from orderone.gallery.s2 import EXPERIMENTS as S2
+from orderone.gallery.s3 import EXPERIMENTS as S3
 
-_FILES = sorted(path.stem for path in Path(__file__).parent.glob("s[0-3]_*.py"))
-_FOUND = [import_module(f"orderone.gallery.{name}").EXPERIMENT for name in _FILES]
-
-
-def _order(experiment: Experiment) -> tuple:
-    """By paper, then tables and figures by their numbers, then what has none."""
-    number = re.search(r"(\d+)$", experiment.name[3:])
-    return experiment.paper, number is None, int(number[1]) if number else 0, experiment.name
-
-
-EXPERIMENTS = {experiment.name: experiment for experiment in sorted(_FOUND, key=_order)}
+EXPERIMENTS: dict[str, Experiment] = {
+    experiment.name: experiment for experiment in (*S0, *S1, *S2, *S3)
+}
 
 __all__ = [
     "EXPERIMENTS",

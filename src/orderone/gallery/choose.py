@@ -1,68 +1,66 @@
-"""Which records of an experiment to show, of those that several folders hold: the largest scale,
-then the newest.
+"""Choice among the records of an experiment that several folders hold: the largest scale, then the
+newest.
 
 Half an experiment, or one of an older version, is left out and named.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from orderone.gallery.experiment import SCALES, Experiment
-from orderone.gallery.kept import read_provenance
 from orderone.gallery.run import Reproduced, load
+from orderone.gallery.store import read_provenance
 
 
 def choose(experiment: Experiment, folders: Sequence[Path]) -> tuple[Reproduced | None, list[str]]:
-    """What to show, and why other records are not shown. Of equals, those of the folder that is
-    named first."""
-    found = []
+    """Return the records to show, and why other records are not shown.
+
+    Among equals, those of the folder that is named first win.
+    """
+    candidates = []
     notes = []
     for folder in folders:
         for scale in experiment.scales:
-            if (folder / experiment.name / scale).is_dir():
-                each, why = _read(experiment, scale, folder)
-                notes += (
-                    [f"{experiment.name}, {scale}, in {folder}: {why}; left out"] if why else []
-                )
-                found += [each] if each is not None else []
-    return max(found, key=_rank, default=None), notes
+            if not (folder / experiment.name / scale).is_dir():
+                continue
+            records, flaw = _read(experiment, scale, folder)
+            if flaw:
+                notes.append(f"{experiment.name}, {scale}, in {folder}: {flaw}; left out")
+            if records is not None:
+                candidates.append(records)
+    return max(candidates, key=_rank, default=None), notes
 
 
 def _read(experiment: Experiment, scale: str, folder: Path) -> tuple[Reproduced | None, str]:
-    """The records if they are whole, or what is wrong with them."""
+    """Return the records if they are whole, or what is wrong with them."""
     try:
-        why = _flaw(experiment, scale, read_provenance(folder / experiment.name / scale)["parts"])
-        if why:
-            return (None, why)
-        return _judged(load(experiment, scale, folder))
+        parts = read_provenance(folder / experiment.name / scale)["parts"]
+        flaw = _flaw(experiment, scale, parts)
+        if flaw:
+            return None, flaw
+        records = load(experiment, scale, folder)
     except (OSError, ValueError) as error:
         return None, f"cannot be read ({type(error).__name__}: {error})"
-
-
-def _judged(each: Reproduced) -> tuple[Reproduced | None, str]:
-    """Files that somebody changed can be read, and mean nothing to the judge, who may say so in any
-    way."""
     try:
-        _ = each.findings
-        return each, ""
-    except Exception as error:
+        _ = records.findings
+    except Exception as error:  # in files that somebody changed, judges may meet anything
         return None, f"cannot be judged ({type(error).__name__}: {error})"
+    return records, ""
 
 
-def _flaw(experiment: Experiment, scale: str, parts: dict[str, Any]) -> str:
-    wanted = list(experiment.parts(experiment.scales[scale]))
-    missing = [part for part in wanted if part not in parts]
+def _flaw(experiment: Experiment, scale: str, parts: Mapping[str, object]) -> str:
+    expected = list(experiment.parts(experiment.scales[scale]))
+    missing = [part for part in expected if part not in parts]
     if missing:
-        return f"{len(missing)} of {len(wanted)} parts are missing"
-    same = all(
-        isinstance(parts[part], dict) and parts[part].get("version") == experiment.version
-        for part in wanted
-    )
-    return "" if same else "of another version"
+        return f"{len(missing)} of {len(expected)} parts are missing"
+    for part in expected:
+        known = parts[part]
+        if not isinstance(known, dict) or known.get("version") != experiment.version:
+            return "of another version"
+    return ""
 
 
-def _rank(each: Reproduced) -> tuple[int, str]:
-    """Days are as exact as records are."""
-    days = [part.get("measured", "") for part in each.provenance["parts"].values()]
-    return SCALES.index(each.scale), max(days, default="")
+def _rank(records: Reproduced) -> tuple[int, str]:
+    """Order by scale, then by the day of the newest part: records know no finer time."""
+    days = [part.get("measured", "") for part in records.provenance["parts"].values()]
+    return SCALES.index(records.scale), max(days, default="")

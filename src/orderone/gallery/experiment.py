@@ -1,5 +1,5 @@
-"""A table or figure of a paper as something to run: what is claimed, what to measure, how to judge
-and how to draw it.
+"""An experiment: a table or figure of a paper with its claim, what to measure, and how to judge and
+draw it.
 
 Measuring yields records; judging and drawing only read them, so that stored records can be judged
 and drawn again, and made-up ones can test the judge.
@@ -8,25 +8,27 @@ and drawn again, and made-up ones can test the judge.
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import pandas as pd
 
-Records = Mapping[str, pd.DataFrame]
-Parts = Mapping[str, Callable[[], pd.DataFrame]]
+from orderone.gallery.figures import Figure
 
-SCALES = (
-    "small",
-    "gpu",
-    "paper",
-)  # minutes on two cores; minutes on one large GPU; what the paper did
+Records: TypeAlias = Mapping[str, pd.DataFrame]
+Parts: TypeAlias = Mapping[str, Callable[[], pd.DataFrame]]
+
+# minutes on two cores; minutes on one large GPU; what the paper did
+SCALES = ("small", "gpu", "paper")
 VERDICTS = ("holds", "holds where clear", "holds in part", "does not hold", "unclear")
 
 
 @dataclass(frozen=True)
 class Finding:
-    """What records say of one claim. `holds` is None where they cannot tell. `of`: the paper's
-    claim, or what is true instead, with the number of the erratum ("S1.4")."""
+    """Verdict of the records on one claim; `holds` is None where they cannot tell.
+
+    `of` is "paper" for the paper's claim, and "corrected" for what is true instead, with the number
+    of the erratum ("S1.4").
+    """
 
     claim: str
     holds: bool | None
@@ -40,10 +42,10 @@ class Finding:
 
 @dataclass(frozen=True)
 class Picture:
-    """A plotly figure {"data": [...], "layout": {...}}, with words for those who do not see it."""
+    """A figure for plotly, with words for those who do not see it."""
 
     title: str
-    figure: Mapping[str, Any]
+    figure: Figure
     alt: str
     caption: str = ""
 
@@ -60,16 +62,18 @@ class Grid:
 
 @dataclass(frozen=True)
 class Experiment:
-    """`parts(settings)` names what to measure, piece by piece: each piece is kept as soon as it is
-    there. Raise `version` when the same settings would give other records than before."""
+    """Claim of a paper, and how it is tested.
+
+    `parts(settings)` names what to measure, piece by piece: each piece is stored as soon as it is
+    measured. Raise `version` when the same settings would give other records than before.
+    """
 
     name: str  # "s1-figure7"
     title: str
     claim: str  # the paper's, in our words
     method: str  # how it is measured here
-    scales: Mapping[
-        str, Any
-    ]  # settings (frozen dataclasses) of "small" and "paper", and of "gpu" where that differs
+    # settings (frozen dataclasses) of "small" and "paper", and of "gpu" where that differs
+    scales: Mapping[str, Any]
     parts: Callable[[Any], Parts]
     judge: Callable[[Records], Sequence[Finding]]
     draw: Callable[[Records], Sequence[Picture | Grid]]
@@ -78,17 +82,22 @@ class Experiment:
 
     @property
     def paper(self) -> str:
+        """Name of the paper: "S1"."""
         return self.name[:2].upper()
 
 
 def verdict(findings: Sequence[Finding], of: str = "paper") -> str:
-    """One of VERDICTS for many findings. They hold "where clear" if some of them cannot be told,
-    and the others hold."""
-    told = Counter(finding.holds for finding in findings if finding.of == of)
-    if told[False]:
-        if told[True]:
-            return "holds in part"
+    """Return one of VERDICTS for all findings about the "paper" or the "corrected" claims.
+
+    They hold "where clear" if some of them cannot be decided, and the others hold.
+    """
+    counts = Counter(finding.holds for finding in findings if finding.of == of)
+    if counts[False] and counts[True]:
+        return "holds in part"
+    if counts[False]:
         return "does not hold"
-    if not told[True]:
+    if not counts[True]:
         return "unclear"
-    return "holds where clear" if told[None] else "holds"
+    if counts[None]:
+        return "holds where clear"
+    return "holds"

@@ -1,95 +1,97 @@
-"""Tables of exponents: the printed one, the derived one, and the measured one with its interval,
-line by line."""
+"""Tables of exponents: on each line the printed, the derived and the measured one with its
+interval."""
 
 from collections.abc import Sequence
 from fractions import Fraction
-from typing import Any
+from typing import TypeAlias
 
 import pandas as pd
 
 from orderone.gallery.experiment import Finding, Grid, Picture
-from orderone.gallery.judging import finding, known, together
-from orderone.gallery.layouts import SHADES, panels, scatter, spans
+from orderone.gallery.figures import SHADES, panels, scatter, spans
+from orderone.gallery.frames import Line
+from orderone.gallery.judge import finding, known, together
 
+Entry: TypeAlias = tuple[str, str, str, str, float, float, float]
 COLUMNS = ["row", "quantity", "paper", "predicted", "measured", "low", "high"]
 FINITE = 0.05  # by how much corrections at finite width may bend a fit
 # exponents come in steps of 1/2: an interval as wide as that can refute one, but confirms none
 TELLING = 0.5
+WORDS = {True: "holds", False: "FAILS", None: "unclear"}
 
 
-def line(row: str, quantity: str, paper: Fraction, predicted: Fraction, fit: pd.Series) -> tuple:
+def line(row: str, quantity: str, paper: Fraction, predicted: Fraction, fit: Line) -> Entry:
+    """Return one line of a table: its values in the order of COLUMNS."""
     return row, quantity, str(paper), str(predicted), fit.exponent, fit.low, fit.high
 
 
-def holds(exponent: object, line: pd.Series, bend: float = FINITE) -> bool | None:
-    """By the measured interval; None where it is too wide to tell, or there is none."""
+def holds(exponent: object, line: Line, bend: float = FINITE) -> bool | None:
+    """Judge an exponent by the measured interval; None where it is too wide, or there is none."""
     if not known([line.low, line.high]):
         return None
     if not line.low - bend <= Fraction(str(exponent)) <= line.high + bend:
         return False
-    return True if line.high - line.low < TELLING else None
+    if line.high - line.low < TELLING:
+        return True
+    return None
 
 
 def judged(frame: pd.DataFrame) -> pd.DataFrame:
-    """With `paper_holds` and `holds` for the printed and the derived exponents."""
-    return frame.assign(
-        paper_holds=[holds(each.paper, each) for _, each in frame.iterrows()],
-        holds=[holds(each.predicted, each) for _, each in frame.iterrows()],
-    )
+    """Add columns `paper_holds` and `holds` for the printed and the derived exponents."""
+    printed = []
+    derived = []
+    for _, line in frame.iterrows():
+        printed.append(holds(line.paper, line))
+        derived.append(holds(line.predicted, line))
+    return frame.assign(paper_holds=printed, holds=derived)
 
 
 def findings(frame: pd.DataFrame, errata: dict[str, str]) -> list[Finding]:
-    """Row by row: the printed exponents, and where they differ or fail, the derived ones. `errata`:
-    row to number."""
-    found = []
+    """Judge row by row: the printed exponents, and in rows with an erratum also the derived ones.
+
+    `errata` maps a row to the number of its erratum.
+    """
+    results = []
     for row, lines in judged(frame).groupby("row", sort=False):
-        found.append(_finding(f"{row}: the printed exponents", lines, "paper_holds"))
+        results.append(_finding(f"{row}: the printed exponents", lines, "paper_holds"))
         if row in errata:
-            found.append(
-                _finding(f"{row}: the derived exponents", lines, "holds", errata[str(row)])
-            )
-    return found
+            erratum = errata[str(row)]
+            results.append(_finding(f"{row}: the derived exponents", lines, "holds", erratum))
+    return results
 
 
 def _finding(claim: str, lines: pd.DataFrame, column: str, erratum: str = "") -> Finding:
-    """Of several lines: refuted by one, unclear by one."""
-    told = list(lines[column])
-    wrong = lines[[each is False for each in told]]
-    said = ", ".join(
-        f"{each.quantity} {each.measured:+.2f} [{each.low:+.2f}, {each.high:+.2f}]"
-        for _, each in wrong.iterrows()
-    )
-    numbers = f"{told.count(True)} of {len(told)} within the measured intervals" + (
-        f"; not {said}" if said else ""
-    )
-    return finding(claim, together(told), numbers, erratum)
+    """Judge several lines together: one refutes the claim, one unclear makes it unclear."""
+    verdicts = list(lines[column])
+    wrong = []
+    for verdict, (_, line) in zip(verdicts, lines.iterrows(), strict=True):
+        if verdict is False:
+            wrong.append(f"{line.quantity} {interval(line)}")
+    numbers = f"{verdicts.count(True)} of {len(verdicts)} within the measured intervals"
+    if wrong:
+        numbers += f"; not {', '.join(wrong)}"
+    return finding(claim, together(verdicts), numbers, erratum)
 
 
-def interval(line: Any) -> str:
+def interval(line: Line) -> str:
+    """Return the measured exponent with its interval, as text."""
     return f"{line.measured:+.2f} [{line.low:+.2f}, {line.high:+.2f}]"
 
 
 def grid(title: str, frame: pd.DataFrame) -> Grid:
-    words = {True: "holds", False: "FAILS", None: "unclear"}
-    rows = [
-        (
-            e.row,
-            e.quantity,
-            str(e.paper),
-            words[holds(e.paper, e)],
-            str(e.predicted),
-            words[holds(e.predicted, e)],
-            interval(e),
-        )
-        for _, e in frame.iterrows()
-    ]
-    return Grid(
-        title, ("row", "quantity", "paper", "holds?", "derived", "holds?", "measured"), rows
-    )
+    """Return the table as text."""
+    rows = []
+    for _, line in frame.iterrows():
+        paper = WORDS[holds(line.paper, line)]
+        derived = WORDS[holds(line.predicted, line)]
+        exponents = (str(line.paper), paper, str(line.predicted), derived)
+        rows.append((line.row, line.quantity, *exponents, interval(line)))
+    head = ("row", "quantity", "paper", "holds?", "derived", "holds?", "measured")
+    return Grid(title, head, rows)
 
 
 def picture(title: str, frame: pd.DataFrame) -> Picture:
-    """Measured intervals as bars; printed exponents as open circles, derived ones as crosses."""
+    """Draw measured intervals as bars, printed exponents as circles, derived ones as crosses."""
     names = [f"{row} · {quantity}" for row, quantity in zip(frame.row, frame.quantity, strict=True)]
     bars = spans(frame.measured, frame.low, frame.high)
     data = [
@@ -120,4 +122,5 @@ def picture(title: str, frame: pd.DataFrame) -> Picture:
 
 
 def drawn(title: str, frame: pd.DataFrame) -> Sequence[Picture | Grid]:
+    """Return the figure and the table."""
     return [picture(title, frame), grid(title, frame)]

@@ -5,59 +5,56 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import pandas as pd
 
 from orderone.core.errors import one_of
 from orderone.gallery.experiment import SCALES, Experiment, Finding, Grid, Picture, Records, verdict
-from orderone.gallery.kept import Kept, read_provenance, read_records
+from orderone.gallery.store import Provenance, RecordStore, read_provenance, read_records
 
-Tell = Callable[[str, int, int], None]  # part, its number, how many
+Tell: TypeAlias = Callable[[str, int, int], None]  # part, its number, how many
 
 
 @dataclass(frozen=True)
 class Reproduced:
-    """Records of an experiment at one scale, and what follows from them."""
+    """Records of an experiment at one scale, with the findings and figures they lead to."""
 
     experiment: Experiment
     scale: str
     records: Records
-    provenance: dict[str, Any]
+    provenance: Provenance
 
     @cached_property
     def lacking(self) -> list[str]:
-        """Parts without a record: then there is nothing to judge or to draw."""
-        wanted = self.experiment.parts(self.experiment.scales[self.scale])
-        return [part for part in wanted if part not in self.records or self.records[part].empty]
+        """Parts without a record: if there are any, nothing is judged or drawn."""
+        expected = self.experiment.parts(self.experiment.scales[self.scale])
+        return [part for part in expected if part not in self.records or self.records[part].empty]
 
     @cached_property
     def findings(self) -> Sequence[Finding]:
+        """Verdicts on single claims."""
         if self.lacking:
-            return (
-                Finding(
-                    self.experiment.claim,
-                    None,
-                    f"not judged: no records of {', '.join(self.lacking)}",
-                ),
-            )
+            why = f"not judged: no records of {', '.join(self.lacking)}"
+            return (Finding(self.experiment.claim, None, why),)
         return tuple(self.experiment.judge(self.records))
 
     @cached_property
     def pictures(self) -> Sequence[Picture | Grid]:
+        """Figures and tables."""
         if self.lacking:
             return ()
         return tuple(self.experiment.draw(self.records))
 
     @property
     def verdict(self) -> str:
-        """Of the paper's claims, all of them together: one of VERDICTS."""
+        """Verdict on the paper's claims, all of them together: one of VERDICTS."""
         return verdict(self.findings)
 
     @property
     def corrected(self) -> str | None:
-        """The same of what we say is true instead; None where the paper stands uncorrected."""
-        if any(f.of == "corrected" for f in self.findings):
+        """Verdict on the corrected claims; None where the paper stands uncorrected."""
+        if any(finding.of == "corrected" for finding in self.findings):
             return verdict(self.findings, "corrected")
         return None
 
@@ -71,47 +68,55 @@ def reproduce(
     again: bool = False,
     tell: Tell = lambda part, number, total: None,
 ) -> Reproduced:
-    """Run what `folder` does not hold yet. Every part is kept as soon as it is measured; `again`
-    measures all anew.
+    """Measure the parts that `folder` does not hold yet, judge and draw.
 
-    Of several runs in one folder each takes the parts that no other is at, and waits for those in
-    the end."""
+    Every part is stored as soon as it is measured; `again` measures all anew. Several runs may
+    share a folder: each takes the parts that no other run is measuring, and waits for those in the
+    end.
+    """
     settings = settings_of(experiment, scale, seeds)
-    kept = Kept(folder, experiment, scale, settings)
+    store = RecordStore(folder, experiment, scale, settings)
     parts = experiment.parts(settings)
-    if again:
-        records = {}
-    else:
-        records = {part: frame for part in parts if (frame := kept.get(part)) is not None}
+    records: dict[str, pd.DataFrame] = {}
+    if not again:
+        for part in parts:
+            stored = store.get(part)
+            if stored is not None:
+                records[part] = stored
     for wait in (False, True):
         for number, part in enumerate(parts, 1):
             if part in records:
                 continue
             tell(f"{part}, which another run measures" if wait else part, number, len(parts))
-            with kept.claim(part, wait) as free:
-                if free:
-                    records[part] = _measured(kept, part, parts[part], again)
-    return Reproduced(experiment, scale, {part: records[part] for part in parts}, kept.provenance())
+            with store.claim(part, wait) as claimed:
+                if claimed:
+                    records[part] = _measure(store, part, parts[part], again)
+    ordered = {part: records[part] for part in parts}
+    return Reproduced(experiment, scale, ordered, store.provenance())
 
 
-def _measured(
-    kept: Kept, part: str, measure: Callable[[], pd.DataFrame], again: bool
+def _measure(
+    store: RecordStore, part: str, measure: Callable[[], pd.DataFrame], again: bool
 ) -> pd.DataFrame:
-    known = None if again else kept.get(part)  # another run may have been faster
-    if known is not None:
-        return known
+    if not again:
+        stored = store.get(part)  # another run may have been faster
+        if stored is not None:
+            return stored
     start = time.perf_counter()
     frame = measure()
-    return kept.put(part, frame, time.perf_counter() - start)
+    return store.put(part, frame, time.perf_counter() - start)
 
 
 def load(experiment: Experiment, scale: str, folder: Path) -> Reproduced:
-    """What a folder holds of it, measured at whatever time."""
-    place = folder / experiment.name / scale
-    return Reproduced(experiment, scale, read_records(place), read_provenance(place))
+    """Read the records of an experiment from a folder, measured at whatever time."""
+    records_folder = folder / experiment.name / scale
+    return Reproduced(
+        experiment, scale, read_records(records_folder), read_provenance(records_folder)
+    )
 
 
 def settings_of(experiment: Experiment, scale: str, seeds: int | None = None) -> Any:
+    """Return the settings of a scale, with another number of seeds if `seeds` is not None."""
     settings = experiment.scales[one_of(scale, experiment.scales, f"scale of {experiment.name}")]
     if seeds is None:
         return settings
@@ -123,10 +128,11 @@ def settings_of(experiment: Experiment, scale: str, seeds: int | None = None) ->
 
 
 def has_seeds(experiment: Experiment, scale: str) -> bool:
-    return "seeds" in {f.name for f in fields(experiment.scales[scale])}
+    """Return whether the number of seeds can be set."""
+    return any(field.name == "seeds" for field in fields(experiment.scales[scale]))
 
 
 def nearest(experiment: Experiment, scale: str) -> str:
-    """The scale itself, or the next smaller one that the experiment has."""
-    known = SCALES[: SCALES.index(one_of(scale, SCALES, "scale")) + 1]
-    return next(each for each in reversed(known) if each in experiment.scales)
+    """Return the scale itself, or the next smaller one that the experiment has."""
+    up_to_scale = SCALES[: SCALES.index(one_of(scale, SCALES, "scale")) + 1]
+    return next(name for name in reversed(up_to_scale) if name in experiment.scales)

@@ -1,76 +1,102 @@
-"""All records of a check as one array, rms[module, quantity, step, size, seed]; nan where nothing
-was measured."""
+"""Records of a check as one array, rms[module, quantity, step, size, seed].
+
+The array is nan where nothing was measured.
+"""
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import pandas as pd
 
+from orderone.report.inputs import CheckInput
 from orderone.report.verdicts import names
 
-TELLING = (
-    *("change", "output", "score change", "scores", "update", "relative update", "weight", "decay"),
-    *("gradient", "output gradient", "input"),
+# Quantities in the order in which pages offer them: the most informative first.
+QUANTITY_ORDER = (
+    "change",
+    "output",
+    "score change",
+    "scores",
+    "update",
+    "relative update",
+    "weight",
+    "decay",
+    "gradient",
+    "output gradient",
+    "input",
 )
 
 
 @dataclass(frozen=True)
 class Cube:
+    """RMS of every module, quantity, step, size and seed, with the labels of its axes."""
+
     modules: list[str]
     quantities: list[str]
     steps: list[int]
     sizes: list[int]  # widths or depths
-    seeds: list[Any]
+    seeds: list[object]
     rms: np.ndarray
     known: np.ndarray  # (modules, quantities): whether there is any record, be it not a number
 
     def panel(self, module: str, quantity: str, step: int | float) -> np.ndarray:
-        """rms (size, seed) at that step; without one, at the last that has something to show."""
+        """Return the RMS (size, seed) at `step`.
+
+        If there is no such step, take the last one with a value that can be drawn.
+        """
         rms = self.rms[self.modules.index(module), self.quantities.index(quantity)]
-        shows = np.flatnonzero(np.isfinite(drawable(rms)).any((1, 2)))
         if step in self.steps:
-            at = self.steps.index(int(step))
-        elif len(shows):
-            at = shows[-1]
-        else:
-            at = -1
-        return rms[at]
+            return rms[self.steps.index(int(step))]
+        drawable_steps = np.flatnonzero(np.isfinite(drawable(rms)).any((1, 2)))
+        if len(drawable_steps):
+            return rms[drawable_steps[-1]]
+        return rms[-1]
 
 
-def cube(r: Any) -> Cube:
-    frame = r.frame
+def cube(check: CheckInput) -> Cube:
+    """Arrange the records of a check."""
+    frame = check.frame
     levels: dict[str, list] = {
-        "module": names(r, "module"),
-        "quantity": sorted(names(r, "quantity"), key=_place),
+        "module": names(check, "module"),
+        "quantity": sorted(names(check, "quantity"), key=_quantity_rank),
     }
-    levels |= {name: sorted(frame[name].unique().tolist()) for name in ("step", r.axis, "seed")}
-    at = tuple(pd.Index(values).get_indexer(frame[name]) for name, values in levels.items())
-    rms = np.full([len(values) for values in levels.values()], np.nan)
-    rms[at] = frame["rms"].to_numpy(float)
-    known = np.zeros(rms.shape[:2], bool)
-    known[at[:2]] = True
-    module, quantity, step, size, seed = levels.values()
-    return Cube(module, quantity, step, size, seed, rms, known)
+    for column in ("step", check.axis, "seed"):
+        levels[column] = sorted(frame[column].unique().tolist())
+
+    indices = []
+    shape = []
+    for column, values in levels.items():
+        indices.append(pd.Index(values).get_indexer(pd.Index(frame[column])))
+        shape.append(len(values))
+
+    rms = np.full(shape, np.nan)
+    rms[tuple(indices)] = frame["rms"].to_numpy(float)
+    known = np.zeros(shape[:2], bool)
+    known[tuple(indices[:2])] = True
+    modules, quantities, steps, sizes, seeds = levels.values()
+    return Cube(modules, quantities, steps, sizes, seeds, rms, known)
 
 
 def drawable(rms: np.ndarray) -> np.ndarray:
-    """On a logarithmic axis: zero, infinite and missing values become nan."""
+    """Replace what a logarithmic axis cannot show (zero, infinite) by nan."""
     return np.where(np.isfinite(rms) & (rms > 0), rms, np.nan)
 
 
 def line(sizes: np.ndarray, rms: np.ndarray, exponent: float) -> np.ndarray:
-    """size^exponent through the centre (geometric mean) of the data; nan if there is no data or no
-    exponent."""
-    there = np.isfinite(rms)
-    if not there.any():
+    """Return size^exponent through the centre (geometric mean) of the data.
+
+    The line is nan if there is no data or no exponent.
+    """
+    finite = np.isfinite(rms)
+    if not finite.any():
         return np.full(len(sizes), np.nan)
-    x = np.log(np.broadcast_to(np.asarray(sizes)[:, None], rms.shape)[there]).mean()
-    return np.exp(np.log(rms[there]).mean() + exponent * (np.log(sizes) - x))
+    size_of_each = np.broadcast_to(np.asarray(sizes)[:, None], rms.shape)
+    centre = np.log(size_of_each[finite]).mean()
+    return np.exp(np.log(rms[finite]).mean() + exponent * (np.log(sizes) - centre))
 
 
-def _place(quantity: str) -> int:
-    """What tells most comes first, what nobody here knows last."""
-    if quantity in TELLING:
-        return TELLING.index(quantity)
-    return len(TELLING)
+def _quantity_rank(quantity: str) -> int:
+    """Return the place in `QUANTITY_ORDER`; unknown quantities come last."""
+    if quantity in QUANTITY_ORDER:
+        return QUANTITY_ORDER.index(quantity)
+    return len(QUANTITY_ORDER)

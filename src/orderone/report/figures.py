@@ -4,65 +4,63 @@ import html
 import json
 import re
 from collections.abc import Mapping, Sequence
-from os import PathLike
 from pathlib import Path
-from typing import Any
 
-from orderone.report.html import allowed_scripts, bundle, read_page
-from orderone.report.optional import need
+from orderone.core.optional import need
+from orderone.report.html import PURPOSE, allowed_scripts, bundle, read_page, write_page
+from orderone.report.inputs import Figure, FilePath, Layout, Table
 
 SCRIPTS = ("theme.js", "plots.js", "figures.js")
 STYLES = ("pages.css", "dark.css")
-LAYOUT = {"height": 440}
-Table = Sequence[Sequence[str]]
+LAYOUT: Layout = {"height": 440}
 
 
 def write_figures(
-    path: str | PathLike[str],
+    path: FilePath,
     title: str,
-    figures: Sequence[Mapping[str, Any]],
+    figures: Sequence[Figure],
     notes: Sequence[str] = (),
     tables: Sequence[Table] = (),
     code: str = "",
 ) -> Path:
-    """`figures` are plotly's {"data": [...], "layout": {...}}; `notes` are paragraphs above them,
-    `tables` (the first row is the head) and `code` come below. Returns the path."""
-    jinja2 = need("jinja2", "report")
-    offline = need("plotly.offline", "report")
-    utils = need("plotly.utils", "report")
+    """Write figures, plotly's {"data": [...], "layout": {...}}, as a page. Returns the path.
+
+    `notes` are paragraphs above the figures; `tables` (the first row is the head) and `code` come
+    below.
+    """
+    jinja2 = need("jinja2", "report", PURPOSE)
+    offline = need("plotly.offline", "report", PURPOSE)
+    utils = need("plotly.utils", "report", PURPOSE)
     scripts = [offline.get_plotlyjs(), bundle(SCRIPTS)]
-    drawn = [
-        {"data": figure["data"], "layout": LAYOUT | dict(figure.get("layout", {}))}
-        for figure in figures
-    ]
-    data = json.dumps(drawn, cls=utils.PlotlyJSONEncoder).replace(
-        "<", "\\u003c"
-    )  # no tag can end the script early
+    drawn = []
+    headings = []
+    for figure in figures:
+        layout = LAYOUT | dict(figure.get("layout", {}))
+        drawn.append({"data": figure["data"], "layout": layout})
+        headings.append({"height": layout["height"], **_heading(layout)})
+    data = json.dumps(drawn, cls=utils.PlotlyJSONEncoder)
     environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined)
     page = environment.from_string(read_page("figures.html")).render(
         title=title,
         notes=notes,
         tables=tables,
         code=code,
-        figures=[{"height": figure["layout"]["height"], **_words(figure)} for figure in drawn],
+        figures=headings,
         styles=[read_page(name) for name in STYLES],
         scripts=scripts,
         allowed=allowed_scripts(scripts),
-        data=data,
+        data=data.replace("<", "\\u003c"),  # no tag can end the script early
     )
-    path = Path(path)
-    path.write_text(page, encoding="utf-8", newline="", errors="backslashreplace")
-    return path
+    return write_page(path, page)
 
 
-def _words(figure: Mapping[str, Any]) -> dict[str, str]:
-    """The title of a figure, as plain text: it stands above it, and what follows its first line
-    stands below."""
-    title = figure["layout"].get("title") or {}
-    lines = re.split(
-        r"<br ?/?>", title.get("text", "") if isinstance(title, Mapping) else str(title), maxsplit=1
-    )
-    heading, *rest = (
-        html.unescape(re.sub(r"</?(b|i|sub|sup|br ?/?)>", "", line)) for line in lines
-    )
-    return {"title": heading, "caption": " ".join(rest)}
+def _heading(layout: Layout) -> dict[str, str]:
+    """Split the title of a figure, as plain text: the first line goes above it, the rest below."""
+    title = layout.get("title") or {}
+    text = title.get("text", "") if isinstance(title, Mapping) else str(title)
+    heading, *caption = (_plain_text(line) for line in re.split(r"<br ?/?>", text, maxsplit=1))
+    return {"title": heading, "caption": " ".join(caption)}
+
+
+def _plain_text(line: str) -> str:
+    return html.unescape(re.sub(r"</?(b|i|sub|sup|br ?/?)>", "", line))

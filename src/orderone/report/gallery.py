@@ -1,41 +1,51 @@
 """Entries of the gallery as one HTML file: verdicts first, then claims, findings, figures, tables
-and where it all comes from. Figures are drawn when they are scrolled into view, so that a long page
-opens at once.
+and provenance.
 
-Like every page here it needs no network, and its content security policy allows none.
+Figures are drawn when they are scrolled into view, so that a long page opens at once. Like every
+page here it needs no network, and its content security policy allows none.
 """
 
 from collections import Counter
 from collections.abc import Sequence
-from os import PathLike
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
+from orderone.core.optional import need
 from orderone.core.version import VERSION
 from orderone.report.gallery_view import CLASSES, FINDINGS, PAPERS, View, views
-from orderone.report.html import allowed_scripts, bundle, read_page
-from orderone.report.optional import need
+from orderone.report.html import PURPOSE, allowed_scripts, bundle, read_page, write_page
+from orderone.report.inputs import EntriesInput, FilePath
 
 TITLE = "The papers, reproduced"
 SCRIPTS = ("theme.js", "plots.js", "gallery.js")
 STYLES = ("pages.css", "dark.css")
 
 
-def gallery_html(entries: Sequence[Any], title: str = TITLE) -> str:
-    """`entries` are like what `orderone.gallery.reproduce` returns."""
-    jinja2 = need("jinja2", "report")
-    offline = need("plotly.offline", "report")
+@dataclass
+class Paper:
+    """A paper with its entries, for the template."""
+
+    name: str
+    title: str
+    entries: list[View] = field(default_factory=list)
+
+
+def gallery_html(entries: EntriesInput, title: str = TITLE) -> str:
+    """Return the page of entries: what `orderone.gallery.reproduce` or `load` returns."""
+    jinja2 = need("jinja2", "report", PURPOSE)
+    offline = need("plotly.offline", "report", PURPOSE)
     scripts = [offline.get_plotlyjs(), bundle(SCRIPTS)]
-    template = jinja2.Environment(
+    environment = jinja2.Environment(
         autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    ).from_string(read_page("gallery.html"))
-    found = views(entries)
+    )
+    template = environment.from_string(read_page("gallery.html"))
+    entry_views = views(entries)
     return template.render(
         title=title,
         version=VERSION,
-        entries=found,
-        papers=_papers(found),
-        counts=Counter(view.verdict for view in found),
+        entries=entry_views,
+        papers=_by_paper(entry_views),
+        counts=Counter(view.verdict for view in entry_views),
         classes=CLASSES,
         findings=FINDINGS,
         styles=[read_page(name) for name in STYLES],
@@ -44,30 +54,19 @@ def gallery_html(entries: Sequence[Any], title: str = TITLE) -> str:
     )
 
 
-def write_gallery(path: str | PathLike[str], entries: Sequence[Any], title: str = TITLE) -> Path:
-    """Writes the page, and says where."""
+def write_gallery(path: FilePath, entries: EntriesInput, title: str = TITLE) -> Path:
+    """Write the page of entries. Returns the path."""
     if not entries:
         raise ValueError(
             "entries: expected at least one reproduced experiment, got none; run `orderone"
             " reproduce` first"
         )
-    path = Path(path)
-    # newlines as they were hashed, on every system; half a surrogate pair in a name is written as
-    # its code
-    path.write_text(
-        gallery_html(entries, title), encoding="utf-8", newline="", errors="backslashreplace"
-    )
-    return path
+    return write_page(path, gallery_html(entries, title))
 
 
-def _papers(found: Sequence[View]) -> list[dict[str, Any]]:
-    """In their order, with their entries."""
-    names = dict.fromkeys(view.paper for view in found)
-    return [
-        {
-            "name": name,
-            "title": PAPERS.get(name, ""),
-            "entries": [view for view in found if view.paper == name],
-        }
-        for name in names
-    ]
+def _by_paper(entry_views: Sequence[View]) -> list[Paper]:
+    papers: dict[str, Paper] = {}
+    for view in entry_views:
+        paper = papers.setdefault(view.paper, Paper(view.paper, PAPERS.get(view.paper, "")))
+        paper.entries.append(view)
+    return list(papers.values())

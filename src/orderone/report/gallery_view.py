@@ -1,14 +1,22 @@
-"""What the page shows of one entry of the gallery: words and figures, ready to be written.
+"""Views: words and figures of an entry of the gallery, ready for the template.
 
-Judging and drawing are the entry's own code. Should they fail, the page says so in their place, and
+Judging and drawing are the entry's own code. If they fail, the page says so in their place, and
 goes on.
 """
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
+from orderone.report.inputs import (
+    EntriesInput,
+    EntryInput,
+    Figure,
+    FindingRecord,
+    GridInput,
+    PictureInput,
+)
 from orderone.report.payload import script_safe
 from orderone.report.plain import is_empty, plain_figure
 
@@ -18,7 +26,7 @@ PAPERS = {
     "S2": "Effective Theory of Transformers at Initialization",
     "S3": "Differential Equation Scaling Limits of Shaped and Unshaped Neural Networks",
 }
-# The class of a verdict, or of a single finding, is what its colour hangs on.
+# CSS class of a verdict, which sets its colour.
 CLASSES = {
     "holds": "holds",
     "holds where clear": "part",
@@ -26,7 +34,8 @@ CLASSES = {
     "does not hold": "fails",
     "unclear": "unclear",
 }
-FINDINGS = {
+# CSS class, mark and word of a single finding.
+FINDINGS: dict[bool | None, tuple[str, str, str]] = {
     True: ("holds", "✓", "holds"),
     False: ("fails", "✗", "does not hold"),
     None: ("unclear", "?", "unclear"),
@@ -38,8 +47,7 @@ EMPTY = "There is nothing to draw: this figure has no data."
 
 @dataclass
 class Shown:
-    """A figure (with `data`), a table (with `rows`), or what is said in place of one
-    (`trouble`)."""
+    """A figure (with `data`), a table (with `rows`), or why there is none (`trouble`)."""
 
     title: str
     caption: str = ""
@@ -53,7 +61,18 @@ class Shown:
 
 
 @dataclass
+class MeasuredParts:
+    """Parts that were measured alike, with what they have in common."""
+
+    facts: Mapping[str, str]
+    parts: list[str] = field(default_factory=list)
+    seconds: float = 0.0
+
+
+@dataclass
 class View:
+    """What the page shows of an entry."""
+
     id: str
     name: str
     title: str
@@ -64,133 +83,149 @@ class View:
     errata: Sequence[str]
     verdict: str
     corrected: str | None
-    findings: Sequence[Any]
+    findings: Sequence[FindingRecord]
     shown: Sequence[Shown]
     command: str
-    runs: Sequence[Mapping[str, Any]]  # parts that were measured alike
+    runs: Sequence[MeasuredParts]
     trouble: str = ""
 
     @property
     def tally(self) -> tuple[int, int]:
-        """How many of the paper's claims hold, of all."""
-        told = [finding.holds for finding in self.findings if finding.of == "paper"]
-        return told.count(True), len(told)
+        """Count the paper's claims that hold, and all of them."""
+        claims = self.of("paper")
+        return sum(finding.holds is True for finding in claims), len(claims)
 
     @property
     def unclear(self) -> int:
-        """How many of them the records cannot tell."""
+        """Count the paper's claims that the records cannot decide."""
         return sum(finding.holds is None for finding in self.of("paper"))
 
-    def of(self, which: str) -> list[Any]:
-        return [finding for finding in self.findings if finding.of == which]
+    def of(self, kind: str) -> list[FindingRecord]:
+        """Return the findings about the claims of the "paper", or about the "corrected" ones."""
+        return [finding for finding in self.findings if finding.of == kind]
 
 
-def views(entries: Sequence[Any]) -> list[View]:
-    """By paper, otherwise in the order given; each with an id that no other has."""
-    found: list[View] = []
+def views(entries: EntriesInput) -> list[View]:
+    """Return a view for each entry, by paper, otherwise in the same order; with unique ids."""
+    entry_views: list[View] = []
+    taken: set[str] = set()
     for entry in sorted(entries, key=lambda entry: entry.experiment.paper):
-        found.append(_view(entry, {view.id for view in found}))
-    return found
+        view = _view(entry, taken)
+        taken.add(view.id)
+        entry_views.append(view)
+    return entry_views
 
 
-def _view(entry: Any, taken: set[str]) -> View:
-    e = entry.experiment
-    verdict, corrected, findings, trouble = _judged(entry)
+def _view(entry: EntryInput, taken: set[str]) -> View:
+    experiment = entry.experiment
+    trouble = ""
+    try:
+        verdict = entry.verdict
+        corrected = entry.corrected
+        findings = tuple(entry.findings)
+    except Exception as error:  # records of an older version may lack anything
+        verdict = "unclear"
+        corrected = None
+        findings = ()
+        trouble = f"These records could not be judged: {_message(error)}."
     provenance = dict(entry.provenance or {})
     return View(
-        id=_free(_slug(e.name), _slug(f"{e.name}-{entry.scale}"), taken),
-        name=e.name,
-        title=e.title,
-        claim=e.claim,
-        method=e.method,
-        paper=e.paper,
+        id=_unique_id(experiment.name, entry.scale, taken),
+        name=experiment.name,
+        title=experiment.title,
+        claim=experiment.claim,
+        method=experiment.method,
+        paper=experiment.paper,
         scale=entry.scale,
-        errata=tuple(e.errata),
+        errata=tuple(experiment.errata),
         verdict=verdict,
         corrected=corrected,
         findings=findings,
         shown=_paired(list(_drawn(entry))),
         command=provenance.get("command", ""),
-        runs=_runs(provenance),
+        runs=_measured_alike(provenance),
         trouble=trouble,
     )
 
 
-def _judged(entry: Any) -> tuple[str, str | None, Sequence[Any], str]:
-    try:
-        return entry.verdict, entry.corrected, tuple(entry.findings), ""
-    except Exception as error:  # records of an older version may lack anything
-        return "unclear", None, (), f"These records could not be judged: {_said(error)}."
+def _unique_id(name: str, scale: str, taken: set[str]) -> str:
+    """Return the name; if it is taken, with the scale, and then with a number."""
+    short = _slug(name)
+    if short not in taken:
+        return short
+    long = _slug(f"{name}-{scale}")
+    unique = long
+    number = 2
+    while unique in taken:
+        unique = f"{long}-{number}"
+        number += 1
+    return unique
 
 
 def _slug(name: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-") or "entry"
 
 
-def _free(short: str, long: str, taken: set[str]) -> str:
-    names = (
-        name
-        for k in range(len(taken) + 2)
-        for name in ((short, long) if k == 0 else (f"{long}-{k + 1}",))
-    )
-    return next(name for name in names if name not in taken)
-
-
-def _said(error: Exception) -> str:
+def _message(error: Exception) -> str:
     return f"{type(error).__name__}: {error}"
 
 
 # --- figures and tables ---------------------------------------------------------------------------
 
 
-def _drawn(entry: Any) -> Iterator[Shown]:
+def _drawn(entry: EntryInput) -> Iterator[Shown]:
     try:
         pictures = tuple(entry.pictures)
     except Exception as error:
-        yield Shown("Figures", trouble=f"These records could not be drawn: {_said(error)}.")
+        yield Shown("Figures", trouble=f"These records could not be drawn: {_message(error)}.")
         return
     for picture in pictures:
         try:
-            yield _figure(picture) if hasattr(picture, "figure") else _table(picture)
+            yield _figure_or_table(picture)
         except Exception as error:
-            yield Shown(
-                str(getattr(picture, "title", "Figure")),
-                trouble=f"This could not be drawn: {_said(error)}.",
-            )
+            title = str(getattr(picture, "title", "Figure"))
+            yield Shown(title, trouble=f"This could not be drawn: {_message(error)}.")
 
 
-def _figure(picture: Any) -> Shown:
+def _figure_or_table(picture: Any) -> Shown:
+    """Tell a picture from a table by its figure: entries need not be of the gallery's classes."""
+    if hasattr(picture, "figure"):
+        return _figure(picture)
+    return _table(picture)
+
+
+def _figure(picture: PictureInput) -> Shown:
     figure = plain_figure(picture.figure)
-    words = {"title": picture.title, "alt": picture.alt, "caption": picture.caption or picture.alt}
+    shown = Shown(picture.title, alt=picture.alt, caption=picture.caption or picture.alt)
     if is_empty(figure):
-        return Shown(**words, trouble=EMPTY)
-    height = int(figure["layout"].get("height") or HEIGHT)
-    return Shown(
-        **words,
-        data=script_safe(figure),
-        height=height,
-        wide=height >= TALL or _several_panels(figure),
-    )
+        shown.trouble = EMPTY
+        return shown
+    shown.data = script_safe(figure)
+    shown.height = int(figure["layout"].get("height") or HEIGHT)
+    shown.wide = shown.height >= TALL or _has_several_panels(figure)
+    return shown
 
 
-def _several_panels(figure: Mapping[str, Any]) -> bool:
-    axes = {name for name in figure["layout"] if re.fullmatch(r"[xy]axis[2-9]\d*", name)}
-    return bool(axes) or any(trace.get("xaxis", "x") != "x" for trace in figure["data"])
+def _has_several_panels(figure: Figure) -> bool:
+    for name in figure["layout"]:
+        if re.fullmatch(r"[xy]axis[2-9]\d*", name):
+            return True
+    return any(trace.get("xaxis", "x") != "x" for trace in figure["data"])
 
 
-def _table(grid: Any) -> Shown:
-    rows = [[str(cell) for cell in row] for row in grid.rows]
-    return Shown(grid.title, grid.caption, head=[str(cell) for cell in grid.head], rows=rows)
+def _table(grid: GridInput) -> Shown:
+    rows = [list(map(str, row)) for row in grid.rows]
+    return Shown(grid.title, grid.caption, head=list(map(str, grid.head)), rows=rows)
 
 
 def _paired(shown: list[Shown]) -> list[Shown]:
-    """A small figure that has no small neighbour to share a row with gets the row."""
+    """Widen small figures that have no small neighbour to share a row with."""
     waiting: Shown | None = None
-    for each in shown:
-        small = bool(each.data) and not each.wide
+    for item in shown:
+        small = bool(item.data) and not item.wide
         if waiting is not None and not small:
             waiting.wide = True
-        waiting = each if small and waiting is None else None
+        waiting = item if small and waiting is None else None
     if waiting is not None:
         waiting.wide = True
     return shown
@@ -199,33 +234,35 @@ def _paired(shown: list[Shown]) -> list[Shown]:
 # --- provenance -----------------------------------------------------------------------------------
 
 
-def _runs(provenance: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Parts that were measured alike, told once: {"parts": [...], "seconds": .., "facts": {name:
-    value}}."""
-    runs: list[dict[str, Any]] = []
-    for part, known in provenance.get("parts", {}).items():
-        facts = _facts(known)
-        run = next((run for run in runs if run["facts"] == facts), None)
-        if run is None:
-            runs.append(run := {"parts": [], "seconds": 0.0, "facts": facts})
-        run["parts"].append(part)
-        run["seconds"] += known.get("seconds", 0)
-    return runs
+def _measured_alike(provenance: Mapping[str, Any]) -> list[MeasuredParts]:
+    """Group the parts whose facts are equal."""
+    groups: list[MeasuredParts] = []
+    for part, record in provenance.get("parts", {}).items():
+        facts = _facts(record)
+        group = next((group for group in groups if group.facts == facts), None)
+        if group is None:
+            group = MeasuredParts(facts)
+            groups.append(group)
+        group.parts.append(part)
+        group.seconds += record.get("seconds", 0)
+    return groups
 
 
-def _facts(known: Mapping[str, Any]) -> dict[str, str]:
-    settings = known.get("settings") or {}
-    versions = known.get("versions") or {}
-    facts = {name: str(known[name]) for name in ("measured", "device", "note") if name in known}
-    facts |= (
-        {"versions": ", ".join(f"{name} {value}" for name, value in versions.items())}
-        if versions
-        else {}
-    )
-    return facts | {name: _short(value) for name, value in settings.items()}
+def _facts(record: Mapping[str, Any]) -> dict[str, str]:
+    facts = {}
+    for name in ("measured", "device", "note"):
+        if name in record:
+            facts[name] = str(record[name])
+    versions = record.get("versions")
+    if versions:
+        facts["versions"] = ", ".join(f"{name} {value}" for name, value in versions.items())
+    settings = record.get("settings") or {}
+    for name, value in settings.items():
+        facts[name] = _joined(value)
+    return facts
 
 
-def _short(value: Any) -> str:
+def _joined(value: object) -> str:
     if isinstance(value, (list, tuple)):
-        return ", ".join(map(_short, value))
+        return ", ".join(map(_joined, value))
     return str(value)

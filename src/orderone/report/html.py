@@ -9,26 +9,25 @@ text.
 import base64
 import hashlib
 from collections.abc import Sequence
-from os import PathLike
 from pathlib import Path
-from typing import Any
 
-from orderone.report.optional import need
+from orderone.core.optional import need
+from orderone.report.inputs import CheckInput, FilePath
 from orderone.report.payload import payload
 from orderone.report.verdicts import COLOURS, INK_ON, UNJUDGED
 
 PAGE = Path(__file__).parent / "page"
+PURPOSE = "to draw this"  # ends the error of a missing package
 SCRIPTS = ("data.js", "tooltip.js", "panel.js", "panels.js", "table.js", "losses.js", "controls.js")
 
 
-def html(r: Any, title: str = "Coordinate check") -> str:
-    """The page for the result of a coordinate check."""
-    jinja2 = need("jinja2", "report")
-    offline = need("plotly.offline", "report")
+def html(r: CheckInput, title: str = "Coordinate check") -> str:
+    """Return the page of a coordinate check."""
+    jinja2 = need("jinja2", "report", PURPOSE)
+    offline = need("plotly.offline", "report", PURPOSE)
     scripts = [offline.get_plotlyjs(), bundle(SCRIPTS)]
-    template = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined).from_string(
-        read_page("page.html")
-    )
+    environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined)
+    template = environment.from_string(read_page("page.html"))
     return template.render(
         r=r,
         title=title,
@@ -41,30 +40,38 @@ def html(r: Any, title: str = "Coordinate check") -> str:
     )
 
 
-def write_html(r: Any, path: str | PathLike[str], title: str = "Coordinate check") -> Path:
-    """Writes the page, and says where."""
+def write_html(r: CheckInput, path: FilePath, title: str = "Coordinate check") -> Path:
+    """Write the page of a coordinate check. Returns the path."""
+    return write_page(path, html(r, title))
+
+
+def write_page(path: FilePath, page: str) -> Path:
+    """Write a page with its newlines as they were hashed, on every system.
+
+    Half a surrogate pair in a name is written as its code.
+    """
     path = Path(path)
-    # newlines as they were hashed, on every system; half a surrogate pair in a name is written as
-    # its code
-    path.write_text(html(r, title), encoding="utf-8", newline="", errors="backslashreplace")
+    path.write_text(page, encoding="utf-8", newline="", errors="backslashreplace")
     return path
 
 
 def bundle(names: Sequence[str]) -> str:
-    """Scripts as one function, so that nothing leaks into the page's global names."""
+    """Join scripts in one function, so that nothing leaks into the page's global names."""
     return "(() => {\n'use strict';\n" + "\n".join(map(read_page, names)) + "})();\n"
 
 
 def read_page(name: str) -> str:
+    """Return a template, script or style sheet of the package."""
     return (PAGE / name).read_text(encoding="utf-8")
 
 
 def allowed_scripts(scripts: Sequence[str]) -> str:
-    """For the page's policy: these scripts and no others."""
+    """Return the sources for the page's policy: these scripts and no others."""
     return " ".join(map(_hash, scripts))
 
 
 def _hash(script: str) -> str:
-    """As a browser sees it: line ends are read as newlines."""
+    """Hash a script as a browser does: line ends are read as newlines."""
     text = script.replace("\r\n", "\n").replace("\r", "\n")
-    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+    digest = hashlib.sha256(text.encode()).digest()
+    return f"'sha256-{base64.b64encode(digest).decode()}'"

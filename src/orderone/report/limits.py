@@ -1,10 +1,9 @@
-"""Networks beside their limit: a histogram of the ones, the density of the other."""
-
-from collections.abc import Mapping
-from typing import Any
+"""Networks beside their limit: a histogram of the networks, the density of the limit."""
 
 import numpy as np
 from scipy.stats import gaussian_kde
+
+from orderone.report.inputs import ComparisonInput, Figure
 
 POINTS = 300
 BINS = 80
@@ -12,8 +11,8 @@ NETWORK = "#9ecae1"
 LIMIT = "#d55e00"
 
 
-def density_figure(comparison: Any, settings: str) -> Mapping[str, Any]:
-    """For `report.write_figures`; takes a `measure.Comparison`."""
+def density_figure(comparison: ComparisonInput, settings: str) -> Figure:
+    """Return a figure for `report.write_figures` of a `measure.Comparison`."""
     low, high = _range(comparison)
     grid = np.linspace(low, high, POINTS)
     bounds = (-1.0, 1.0) if comparison.quantity == "ρ" else None
@@ -22,8 +21,6 @@ def density_figure(comparison: Any, settings: str) -> Mapping[str, Any]:
         "histnorm": "probability density",
         "name": "networks",
         "marker": {"color": NETWORK},
-    }
-    bars |= {
         "x": comparison.network,
         "xbins": {"start": low, "end": high, "size": (high - low) / BINS},
     }
@@ -33,32 +30,34 @@ def density_figure(comparison: Any, settings: str) -> Mapping[str, Any]:
         "name": "SDE",
         "x": grid,
         "y": density(comparison.limit, grid, bounds),
+        "line": {"color": LIMIT, "width": 2.5},
     }
-    line |= {"line": {"color": LIMIT, "width": 2.5}}
-    told = "; ".join(map(str, comparison.distances[:2]))
-    title = {"text": f"{comparison.quantity}: {settings}<br><sup>{told}</sup>"}
-    axes = {
+    distances = "; ".join(map(str, comparison.distances[:2]))
+    layout = {
+        "title": {"text": f"{comparison.quantity}: {settings}<br><sup>{distances}</sup>"},
+        "bargap": 0,
         "xaxis": {"title": {"text": comparison.quantity}},
         "yaxis": {"title": {"text": "density"}},
     }
-    return {"data": [bars, line], "layout": {"title": title, "bargap": 0, **axes}}
+    return {"data": [bars, line], "layout": layout}
 
 
 def density(
     samples: np.ndarray, grid: np.ndarray, bounds: tuple[float, float] | None = None
 ) -> np.ndarray:
-    """A kernel estimate on `grid`. What it would put beyond `bounds` is reflected back."""
+    """Return a kernel estimate on `grid`. Mass beyond `bounds` is reflected back."""
     if np.ptp(samples) == 0:
         return np.zeros_like(grid)
-    estimate = gaussian_kde(samples, bw_method=None if bounds is None else 0.08)
     if bounds is None:
-        images = []
-    else:
-        images = [estimate(2 * edge - grid) for edge in bounds]
-    return sum(images, estimate(grid))
+        return gaussian_kde(samples)(grid)
+    estimate = gaussian_kde(samples, bw_method=0.08)
+    total = estimate(grid)
+    for edge in bounds:
+        total = total + estimate(2 * edge - grid)
+    return total
 
 
-def _range(comparison: Any) -> tuple[float, float]:
+def _range(comparison: ComparisonInput) -> tuple[float, float]:
     if comparison.quantity == "ρ":
         return -1.0, 1.0
     both = np.concatenate([comparison.network, comparison.limit])

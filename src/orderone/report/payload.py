@@ -3,78 +3,86 @@
 import json
 import math
 from collections.abc import Iterable
-from typing import Any
+from typing import TypeAlias
 
 import numpy as np
 
+from orderone.core.inputs import ArrayLike
 from orderone.report.cube import Cube, cube
+from orderone.report.inputs import CheckInput
 from orderone.report.verdicts import COLOURS, INK_ON, ORDER, UNJUDGED, first_quantity, ranked
 
 DIGITS = 4  # more than a screen can show; a model of 300 modules stays below a few MB
+JsonNumber: TypeAlias = float | int | None
 
 
-def payload(r: Any) -> str:
-    records = cube(r)
+def payload(check: CheckInput) -> str:
+    """Return the records, verdicts and losses of a check as JSON."""
+    records = cube(check)
+    verdicts = [{"word": word, "colour": COLOURS[word], "ink": INK_ON[word]} for word in ORDER]
     return script_safe(
         {
-            "axis": r.axis,
+            "axis": check.axis,
             "modules": records.modules,
             "quantities": records.quantities,
             "steps": records.steps,
             "sizes": records.sizes,
             "seeds": [str(seed) for seed in records.seeds],
-            "rms": [
-                [_values(records, m, q) for q in range(len(records.quantities))]
-                for m in range(len(records.rms))
-            ],
-            "rows": _rows(r, records),
-            "losses": _losses(r),
-            "first": records.quantities.index(first_quantity(r)),
-            "verdicts": [
-                {"word": word, "colour": COLOURS[word], "ink": INK_ON[word]} for word in ORDER
-            ],
+            "rms": _rms(records),
+            "rows": _rows(check, records),
+            "losses": _losses(check),
+            "first": records.quantities.index(first_quantity(check)),
+            "verdicts": verdicts,
             "unjudged": UNJUDGED,
         }
     )
 
 
-def _values(records: Cube, module: int, quantity: int) -> list | None:
-    """(step, size, seed) in one list, or null: most modules do not have every quantity."""
-    if not records.known[module, quantity]:
-        return None
-    return numbers(records.rms[module, quantity].ravel())
+def _rms(records: Cube) -> list[list[list[JsonNumber] | None]]:
+    """Return for every module and quantity its (step, size, seed) values in one list.
+
+    Most modules do not have every quantity: those are null.
+    """
+    modules = []
+    for values, known in zip(records.rms, records.known, strict=True):
+        quantities = []
+        for rms, has_records in zip(values, known, strict=True):
+            quantities.append(numbers(rms.ravel()) if has_records else None)
+        modules.append(quantities)
+    return modules
 
 
-def _rows(r: Any, records: Cube) -> list[list]:
-    """Exponents, worst first; modules and quantities as indices, since their names repeat."""
-    table = ranked(r)
-    return [
-        list(row)
-        for row in zip(
-            map(records.modules.index, table["module"]),
-            map(records.quantities.index, table["quantity"]),
-            numbers(table["step"]),
-            *(numbers(table[name]) for name in ("exponent", "low", "high", "predicted")),
-            *(table[name].fillna("").astype(str) for name in ("verdict", "cause", "role")),
-            strict=True,
-        )
+def _rows(check: CheckInput, records: Cube) -> list[list[object]]:
+    """List exponents, worst first; modules and quantities as indices, since their names repeat."""
+    table = ranked(check)
+    columns: list[Iterable[object]] = [
+        map(records.modules.index, table["module"]),
+        map(records.quantities.index, table["quantity"]),
     ]
+    for name in ("step", "exponent", "low", "high", "predicted"):
+        columns.append(numbers(table[name]))
+    for name in ("verdict", "cause", "role"):
+        columns.append(table[name].fillna("").astype(str))
+    return [list(row) for row in zip(*columns, strict=True)]
 
 
-def _losses(r: Any) -> list[list]:
-    """[size, seed, steps, losses], one for each run."""
-    runs = r.losses.sort_values("step").groupby([r.axis, "seed"], sort=True)
-    return [
-        [int(s), str(seed), numbers(run["step"]), numbers(run["loss"])] for (s, seed), run in runs
-    ]
+def _losses(check: CheckInput) -> list[list[object]]:
+    """List [size, seed, steps, losses] of each run."""
+    losses = check.losses.sort_values("step")
+    rows: list[list[object]] = []
+    for _, run in losses.groupby([check.axis, "seed"], sort=True):
+        size = int(run[check.axis].iloc[0])
+        seed = str(run["seed"].iloc[0])
+        rows.append([size, seed, numbers(run["step"]), numbers(run["loss"])])
+    return rows
 
 
-def numbers(values: Iterable[Any]) -> list[float | int | None]:
-    """JSON has no NaN and no infinity: they become null."""
+def numbers(values: ArrayLike) -> list[JsonNumber]:
+    """Shorten numbers. JSON has no NaN and no infinity: they become null."""
     return [_number(float(value)) for value in np.asarray(values, float)]
 
 
-def _number(value: float) -> float | int | None:
+def _number(value: float) -> JsonNumber:
     if not math.isfinite(value):
         return None
     if value.is_integer() and abs(value) < 1e6:
@@ -83,8 +91,7 @@ def _number(value: float) -> float | int | None:
 
 
 def script_safe(value: object) -> str:
-    """No name can close the script element, open a comment in it, or end a line of it."""
-    text = json.dumps(
-        value, allow_nan=False, separators=(",", ":")
-    )  # ASCII: U+2028 and its like are escaped
+    """Return JSON that cannot close the script element, open a comment in it, or end its line."""
+    # ASCII: U+2028 and its like are escaped
+    text = json.dumps(value, allow_nan=False, separators=(",", ":"))
     return text.replace("&", r"\u0026").replace("<", r"\u003c").replace(">", r"\u003e")

@@ -1,110 +1,109 @@
-"""Figures as JSON knows them: arrays, frames, fractions and dates become lists, numbers and text;
-what is not finite becomes null, which plotly leaves out of a picture."""
+"""Figures as plain JSON: arrays, frames, fractions and dates become lists, numbers and text.
+
+Values that are not finite become null, which plotly leaves out of a picture.
+"""
 
 import math
 from collections.abc import Iterable, Mapping
 from numbers import Real
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import pandas as pd
 
+from orderone.report.inputs import Figure
+
 DIGITS = 6  # of every number: more than a screen can show
-# What a trace shows, in all kinds of traces.
+# Names of a trace's data, in all kinds of traces.
 DATA = (
-    *(
-        "x",
-        "y",
-        "z",
-        "values",
-        "labels",
-        "r",
-        "theta",
-        "a",
-        "b",
-        "c",
-        "lat",
-        "lon",
-        "locations",
-        "open",
-        "high",
-        "low",
-    ),
-    *("close", "cells", "link", "dimensions"),
+    "x",
+    "y",
+    "z",
+    "values",
+    "labels",
+    "r",
+    "theta",
+    "a",
+    "b",
+    "c",
+    "lat",
+    "lon",
+    "locations",
+    "open",
+    "high",
+    "low",
+    "close",
+    "cells",
+    "link",
+    "dimensions",
 )
-WEBGL = {
-    "scattergl": "scatter",
-    "scatterpolargl": "scatterpolar",
-}  # their shaders are compiled by eval, which pages forbid
+# WebGL compiles its shaders by eval, which pages forbid; these types draw the same without it.
+WEBGL = {"scattergl": "scatter", "scatterpolargl": "scatterpolar"}
+Json: TypeAlias = Any  # None, bool, int, float, str, or lists and dictionaries of them
 
 
-def plain_figure(figure: Mapping[str, Any]) -> dict[str, Any]:
-    """A plotly figure as JSON. Templates are left out: the page has its own, a light and a dark
-    one."""
-    traces = [plain(trace) for trace in figure.get("data") or ()]
-    layout = {
-        name: value
-        for name, value in plain(figure.get("layout") or {}).items()
-        if name != "template"
-    }
-    return {
-        "data": [
-            trace | {"type": WEBGL.get(trace.get("type"), trace.get("type", "scatter"))}
-            for trace in traces
-        ],
-        "layout": layout,
-    }
+def plain_figure(figure: Figure) -> dict[str, Json]:
+    """Return a plotly figure as JSON, without its template: pages have a light and a dark one."""
+    traces = []
+    for trace in figure.get("data") or ():
+        trace = plain(trace)
+        kind = trace.get("type")
+        trace["type"] = WEBGL.get(kind, trace.get("type", "scatter"))
+        traces.append(trace)
+    layout = plain(figure.get("layout") or {})
+    layout.pop("template", None)
+    return {"data": traces, "layout": layout}
 
 
-def is_empty(figure: Mapping[str, Any]) -> bool:
-    """Whether a plain figure has nothing to show: points need all of their coordinates."""
-    return not any(
-        _is_seen([trace[name] for name in DATA if name in trace]) for trace in figure["data"]
-    )
+def is_empty(figure: Figure) -> bool:
+    """Return whether a plain figure shows nothing: points need all of their coordinates."""
+    for trace in figure["data"]:
+        coordinates = [trace[name] for name in DATA if name in trace]
+        if coordinates and all(map(_has_value, coordinates)):
+            return False
+    return True
 
 
-def _is_seen(coordinates: list[Any]) -> bool:
-    return bool(coordinates) and all(map(_has_value, coordinates))
-
-
-def _has_value(values: Any) -> bool:
+def _has_value(values: Json) -> bool:
     if isinstance(values, list):
         return any(map(_has_value, values))
     return values is not None
 
 
-def plain(value: Any) -> Any:
-    """The same in the words of JSON, at any depth."""
+def plain(value: object) -> Json:
+    """Convert a value to JSON, at any depth."""
     if value is None or isinstance(value, (bool, str, int)):
         return value
     if isinstance(value, float):
         return number(value)
     if isinstance(value, Mapping):
-        return {str(name): plain(each) for name, each in value.items()}
-    if isinstance(value, (np.ndarray, np.generic, pd.Series, pd.Index, pd.DataFrame)) or hasattr(
-        value, "__array__"
-    ):
+        return {str(name): plain(item) for name, item in value.items()}
+    if _is_array(value):
         return _array(np.asarray(value))
     if isinstance(value, Real):
         return number(float(value))
     if isinstance(value, Iterable):
-        return [plain(each) for each in value]
-    return _text(value)
-
-
-def _array(array: np.ndarray) -> Any:
-    """Lists of lists; dates as text."""
-    return plain((array.astype(str) if array.dtype.kind in "mM" else array).tolist())
-
-
-def _text(value: Any) -> str | None:
+        return [plain(item) for item in value]
     if value is pd.NA or value is pd.NaT:
         return None
     return str(value)
 
 
+def _is_array(value: object) -> bool:
+    if isinstance(value, (np.ndarray, np.generic, pd.Series, pd.Index, pd.DataFrame)):
+        return True
+    return hasattr(value, "__array__")
+
+
+def _array(array: np.ndarray) -> Json:
+    """Convert an array to lists of lists; dates become text."""
+    if array.dtype.kind in "mM":
+        array = array.astype(str)
+    return plain(array.tolist())
+
+
 def number(value: float) -> float | int | None:
-    """Short: whole numbers without a point, others with six digits."""
+    """Shorten a number: whole ones without a point, others with six digits."""
     if not math.isfinite(value):
         return None
     if value.is_integer() and abs(value) < 1e15:

@@ -1,43 +1,54 @@
-"""The same figures through matplotlib, for a paper or a README."""
+"""The figures of a transfer study through matplotlib, for a paper or a README."""
 
 import math
-from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from orderone.report.optional import need
+from orderone.core.optional import need
+from orderone.report.html import PURPOSE
+from orderone.report.inputs import FilePath, TransferInput
 from orderone.report.small_panel import GREY, GRID, INK, text
 from orderone.report.transfer import RULES, ceiling, floor, line_through, sizes
-from orderone.sweeping.optimum import INSIDE
+from orderone.sweeping.optimum import INSIDE, Curve, Optimum
 from orderone.sweeping.transfer_text import headline, predicted, said, slope
 
-WIDTH = 3.7
-HEIGHT = 3.5
-HEAD = 0.75  # inches: of a panel, and of the title
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+else:  # matplotlib is loaded when something is drawn
+    Axes = object
+    Figure = object
+
+# inches
+WIDTH = 3.7  # of a panel
+HEIGHT = 3.5  # of a panel
+HEAD = 0.75  # of the title
 
 
-def write_transfer_png(t: Any, path: str | PathLike[str], title: str = "Transfer") -> Path:
-    """One panel a rule with losses, and one with the best learning rates."""
-    figure = need("matplotlib.figure", "png").Figure(dpi=150, facecolor="white")
-    canvas = need("matplotlib.backends.backend_agg", "png").FigureCanvasAgg(
-        figure
-    )  # pyplot stays as it is
+def write_transfer_png(t: TransferInput, path: FilePath, title: str = "Transfer") -> Path:
+    """Draw one panel per rule with losses, and one with the best learning rates."""
+    figure = need("matplotlib.figure", "png", PURPOSE).Figure(dpi=150, facecolor="white")
+    # a canvas of its own: pyplot's state and backend stay as they are
+    canvas = need("matplotlib.backends.backend_agg", "png", PURPOSE).FigureCanvasAgg(figure)
     panels = len(t.rules) + 1
     figure.set_size_inches(panels * WIDTH + 0.3, HEIGHT + HEAD)
     for k, rule in enumerate(t.rules):
-        _losses(_axes(figure, k, panels), t, rule, first=k == 0)
-    _drift(_axes(figure, panels - 1, panels), t)
+        _losses(_axes(figure, k), t, rule, first=k == 0)
+    _drift(_axes(figure, panels - 1), t)
     _head(figure, t, title)
     canvas.print_png(path)
     return Path(path)
 
 
-def _axes(figure: Any, k: int, panels: int) -> Any:
+def _axes(figure: Figure, k: int) -> Axes:
+    """Add the axes of panel `k`, counted from the left."""
     width, height = figure.get_size_inches()
-    box = (k * WIDTH + 0.7, 0.5, WIDTH - 0.75, HEIGHT - 0.85)
-    axes = figure.add_axes((box[0] / width, box[1] / height, box[2] / width, box[3] / height))
+    left = k * WIDTH + 0.7
+    axes = figure.add_axes(
+        (left / width, 0.5 / height, (WIDTH - 0.75) / width, (HEIGHT - 0.85) / height)
+    )
     axes.tick_params(which="both", colors=GREY, labelsize=7.5)
     axes.grid(color=GRID, linewidth=0.8)
     axes.set_axisbelow(True)
@@ -46,68 +57,56 @@ def _axes(figure: Any, k: int, panels: int) -> Any:
     return axes
 
 
-def _losses(axes: Any, t: Any, rule: str, first: bool) -> None:
-    colours = dict(zip(sizes(t), _shades(len(sizes(t))), strict=True))
+def _losses(axes: Axes, t: TransferInput, rule: str, first: bool) -> None:
+    study_sizes = sizes(t)
+    colours = dict(zip(study_sizes, _shades(len(study_sizes)), strict=True))
     top = ceiling(t)
     bottom = floor(t)
     for curve, best in zip(t.curves[rule], t.optima[rule], strict=True):
-        colour = colours[curve.size]
-        rates = 2.0**curve.x
-        line = np.minimum(curve.mean, top)
-        cut = curve.mean > top
-        axes.plot(rates, line, color=colour, linewidth=1.4, label=f"{t.axis} {curve.size}")
-        axes.plot(rates[~cut], line[~cut], "o", color=colour, markersize=3)
-        axes.plot(rates[cut], line[cut], "x", color=colour, markersize=5)
+        _curve(axes, curve, f"{t.axis} {curve.size}", colours[curve.size], top)
         if best.beyond == INSIDE:
-            axes.plot(
-                [best.lr],
-                [best.loss],
-                marker="*",
-                markersize=11,
-                color=colour,
-                markeredgecolor="white",
-                zorder=5,
-            )
-        if best.beyond == INSIDE and not math.isinf(best.low):
-            axes.plot(
-                [2.0**best.low, 2.0**best.high],
-                [best.loss] * 2,
-                color=colour,
-                linewidth=2.5,
-                alpha=0.6,
-            )
+            _optimum(axes, best, colours[curve.size])
     axes.set_xscale("log")
     axes.set_ylim(bottom - 0.05 * (top - bottom), top + 0.05 * (top - bottom))
     axes.set_xlabel("lr", color=GREY, fontsize=9)
     if any((curve.mean > top).any() for curve in t.curves[rule]):
-        at = {"transform": axes.transAxes, "ha": "right", "fontsize": 7, "color": GREY}
-        text(axes, 0.99, 1.01, "crosses: diverged, or above", **at)
+        words = "crosses: diverged, or above"
+        text(axes, 0.99, 1.01, words, transform=axes.transAxes, ha="right", fontsize=7, color=GREY)
     axes.set_title(rule, fontsize=10, weight="bold", color=INK, loc="left", parse_math=False)
     if first:
         axes.set_ylabel("loss", color=GREY, fontsize=9)
         axes.legend(frameon=False, fontsize=7.5, labelcolor=GREY)
 
 
-def _drift(axes: Any, t: Any) -> None:
+def _curve(axes: Axes, curve: Curve, label: str, colour: str, top: float) -> None:
+    """Draw mean losses; crosses at the top edge are those above `top`."""
+    rates = 2.0**curve.x
+    line = np.minimum(curve.mean, top)
+    cut = curve.mean > top
+    axes.plot(rates, line, color=colour, linewidth=1.4, label=label)
+    axes.plot(rates[~cut], line[~cut], "o", color=colour, markersize=3)
+    axes.plot(rates[cut], line[cut], "x", color=colour, markersize=5)
+
+
+def _optimum(axes: Axes, best: Optimum, colour: str) -> None:
+    """Draw a star at the best rate, and a bar over its interval."""
+    axes.plot(
+        [best.lr],
+        [best.loss],
+        marker="*",
+        markersize=11,
+        color=colour,
+        markeredgecolor="white",
+        zorder=5,
+    )
+    if not math.isinf(best.low):
+        interval = [2.0**best.low, 2.0**best.high]
+        axes.plot(interval, [best.loss] * 2, color=colour, linewidth=2.5, alpha=0.6)
+
+
+def _drift(axes: Axes, t: TransferInput) -> None:
     for rule, colour in zip(t.rules, RULES * len(t.rules), strict=False):
-        known = [o for o in t.optima[rule] if o.beyond == INSIDE]
-        d = t.drift[rule]
-        if not known:
-            continue
-        label = f"{rule} {slope(d)}, predicted {predicted(d)}"
-        axes.plot(
-            [o.size for o in known],
-            [o.lr for o in known],
-            "o",
-            color=colour,
-            markersize=5,
-            label=label,
-        )
-        for o in known if not math.isinf(known[0].low) else ():
-            axes.plot([o.size] * 2, [2.0**o.low, 2.0**o.high], color=colour, linewidth=2, alpha=0.6)
-        for power, style in [(d.slope, "-"), *((p, ":") for p in set(d.predicted))]:
-            line = line_through(known, d.slope, power)
-            axes.plot(line["x"], line["y"], style, color=colour, linewidth=1.2)
+        _drift_of_rule(axes, t, rule, colour)
     axes.set_xscale("log", base=2)
     axes.set_yscale("log")
     axes.set_xticks(sizes(t), [str(size) for size in sizes(t)])
@@ -117,12 +116,35 @@ def _drift(axes: Any, t: Any) -> None:
         axes.legend(frameon=False, fontsize=7, labelcolor=GREY)
 
 
-def _head(figure: Any, t: Any, title: str) -> None:
+def _drift_of_rule(axes: Axes, t: TransferInput, rule: str, colour: str) -> None:
+    """Draw the best rates as points, and lines of the fitted and the predicted powers."""
+    known = [optimum for optimum in t.optima[rule] if optimum.beyond == INSIDE]
+    if not known:
+        return
+    drift = t.drift[rule]
+    rates = [optimum.lr for optimum in known]
+    label = f"{rule} {slope(drift)}, predicted {predicted(drift)}"
+    known_sizes = [optimum.size for optimum in known]
+    axes.plot(known_sizes, rates, "o", color=colour, markersize=5, label=label)
+    if not math.isinf(known[0].low):
+        for optimum in known:
+            interval = [2.0**optimum.low, 2.0**optimum.high]
+            axes.plot([optimum.size] * 2, interval, color=colour, linewidth=2, alpha=0.6)
+    lines = [(drift.slope, "-")]
+    for power in set(drift.predicted):
+        lines.append((power, ":"))
+    for power, style in lines:
+        line = line_through(known, drift.slope, power)
+        axes.plot(line["x"], line["y"], style, color=colour, linewidth=1.2)
+
+
+def _head(figure: Figure, t: TransferInput, title: str) -> None:
     width, height = figure.get_size_inches()
-    verdicts = "; ".join(f"{d.rule} {said(d.verdict)}" for d in t.drift.values())
+    left = 0.14 / width
+    verdicts = "; ".join(f"{drift.rule} {said(drift.verdict)}" for drift in t.drift.values())
     text(
         figure,
-        0.14 / width,
+        left,
         1 - 0.12 / height,
         f"{title}: {verdicts}",
         fontsize=12,
@@ -130,11 +152,13 @@ def _head(figure: Any, t: Any, title: str) -> None:
         va="top",
         color=INK,
     )
-    text(figure, 0.14 / width, 1 - 0.42 / height, headline(t), fontsize=9, va="top", color=GREY)
+    text(figure, left, 1 - 0.42 / height, headline(t), fontsize=9, va="top", color=GREY)
 
 
 def _shades(count: int) -> list[str]:
-    colours = need("matplotlib.colors", "png")
-    ends = np.array([colours.to_rgb("#a9c4e4"), colours.to_rgb("#0b2f5e")])
+    """Return colours from light to dark blue."""
+    colours = need("matplotlib.colors", "png", PURPOSE)
+    light = np.array(colours.to_rgb("#a9c4e4"))
+    dark = np.array(colours.to_rgb("#0b2f5e"))
     shares = [k / max(1, count - 1) for k in range(count)]
-    return [colours.to_hex((1 - share) * ends[0] + share * ends[1]) for share in shares]
+    return [colours.to_hex((1 - share) * light + share * dark) for share in shares]

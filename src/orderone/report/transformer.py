@@ -1,12 +1,13 @@
-"""A Transformer's kernels as a page: sizes behind every block, and the share of each group of
+"""A Transformer's kernels as a page: their sizes after every block, and the share of each group of
 weights."""
 
-from collections.abc import Mapping
-from os import PathLike
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Literal, TypeAlias, TypedDict
 
+from orderone.core.inputs import UserInput
 from orderone.report.figures import write_figures
+from orderone.report.inputs import Figure, FilePath
 
 COLOURS = (
     "#4477aa",
@@ -22,9 +23,34 @@ COLOURS = (
 )
 
 
-def write_transformer(record: Mapping[str, Any], path: str | PathLike[str]) -> Path:
-    """`record` is what `orderone predict transformer --json` prints. Writes the page, and says
-    where."""
+class KernelSize(TypedDict):
+    """Mean entries of a kernel: a token with itself, and two tokens."""
+
+    same: float
+    other: float
+
+
+class TransformerRecord(TypedDict):
+    """Kernels of a Transformer: what `orderone predict transformer --json` prints."""
+
+    blocks: str
+    tokens: int
+    activation: str
+    heads: int
+    optimizer: str
+    strategy: str
+    places: Sequence[str]
+    kernel: Sequence[KernelSize]
+    ntk: Sequence[KernelSize]
+    head_std: Sequence[KernelSize]
+    shares: Sequence[Mapping[str, float]]
+
+
+RecordInput: TypeAlias = Annotated[TransformerRecord, UserInput]
+
+
+def write_transformer(record: RecordInput, path: FilePath) -> Path:
+    """Write the page of a record. Returns the path."""
     title = f"Transformer {record['blocks']}: {record['tokens']} tokens, {record['activation']}"
     notes = (
         (
@@ -45,38 +71,48 @@ def write_transformer(record: Mapping[str, Any], path: str | PathLike[str]) -> P
     return write_figures(path, title, figures, notes)
 
 
-def _sizes(record: Mapping[str, Any], name: str, title: str) -> dict[str, Any]:
+def _sizes(record: RecordInput, name: Literal["kernel", "ntk"], title: str) -> Figure:
     lines = []
-    for which, word in (("same", "a token with itself"), ("other", "two tokens")):
-        line = {"type": "scatter", "mode": "lines+markers", "name": word, "x": record["places"]}
-        line |= {
-            "y": [each[which] for each in record[name]],
+    entries: tuple[tuple[Literal["same", "other"], str], ...] = (
+        ("same", "a token with itself"),
+        ("other", "two tokens"),
+    )
+    for entry, words in entries:
+        line = {
+            "type": "scatter",
+            "mode": "lines+markers",
+            "name": words,
+            "x": record["places"],
+            "y": [size[entry] for size in record[name]],
             "hovertemplate": "%{x}: %{y:.5g}<extra></extra>",
         }
         if name == "kernel":
-            line["error_y"] = {
-                "type": "data",
-                "array": [*(std[which] for std in record["head_std"]), 0],
-            }
+            stds = [*(std[entry] for std in record["head_std"]), 0]
+            line["error_y"] = {"type": "data", "array": stds}
         lines.append(line)
     return {"data": lines, "layout": {"title": {"text": title}, "xaxis": {"type": "category"}}}
 
 
-def _shares(record: Mapping[str, Any]) -> dict[str, Any]:
-    groups = list(dict.fromkeys(group for shares in record["shares"] for group in shares))
-    bars = [
-        {
-            "type": "bar",
-            "name": group,
-            "x": record["places"],
-            "y": [shares.get(group, 0) for shares in record["shares"]],
-            "marker": {"color": COLOURS[k % len(COLOURS)]},
-            "hovertemplate": "%{x}, " + group + ": %{y:.1%}<extra></extra>",
-        }
-        for k, group in enumerate(groups)
-    ]
-    layout = {"title": {"text": "Share of each group in the tangent kernel"}, "barmode": "stack"}
-    return {
-        "data": bars,
-        "layout": layout | {"yaxis": {"tickformat": ".0%"}, "xaxis": {"type": "category"}},
+def _shares(record: RecordInput) -> Figure:
+    groups: dict[str, None] = {}  # in the order of their first share
+    for shares in record["shares"]:
+        groups |= dict.fromkeys(shares)
+    bars = []
+    for k, group in enumerate(groups):
+        bars.append(
+            {
+                "type": "bar",
+                "name": group,
+                "x": record["places"],
+                "y": [shares.get(group, 0) for shares in record["shares"]],
+                "marker": {"color": COLOURS[k % len(COLOURS)]},
+                "hovertemplate": "%{x}, " + group + ": %{y:.1%}<extra></extra>",
+            }
+        )
+    layout = {
+        "title": {"text": "Share of each group in the tangent kernel"},
+        "barmode": "stack",
+        "yaxis": {"tickformat": ".0%"},
+        "xaxis": {"type": "category"},
     }
+    return {"data": bars, "layout": layout}

@@ -1,9 +1,10 @@
-"""Verdicts: what comes first, and in which colour."""
+"""Order and colours of verdicts."""
 
 from collections import Counter
-from typing import Any
 
 import pandas as pd
+
+from orderone.report.inputs import CheckInput
 
 ORDER = ("FAIL", "UNCLEAR", "SHRINKS", "PASS")
 
@@ -15,43 +16,47 @@ UNJUDGED = "#8a8f98"
 
 
 def rank(verdict: object) -> int:
-    """0 is the worst; a word that is none of ours comes last."""
+    """Return 0 for the worst verdict; unknown words come last."""
     if verdict in ORDER:
         return ORDER.index(verdict)
     return len(ORDER)
 
 
-def ranked(r: Any) -> pd.DataFrame:
-    """`r.exponents`, worst first, then in the order of the model, then the latest step first.
+def ranked(check: CheckInput) -> pd.DataFrame:
+    """Sort `check.exponents`: worst first, then in the order of the model, then the latest step.
 
     Everything that is drawn follows this order: the first row of a module and a quantity is the one
     its panel shows.
     """
-    model_order = {name: i for i, name in enumerate(names(r, "module"))}
+    exponents = check.exponents
+    model_order = {name: i for i, name in enumerate(names(check, "module"))}
     keys = {
-        "rank": r.exponents["verdict"].map(rank),
-        "place": r.exponents["module"].map(model_order),
-        "late": -r.exponents["step"].astype(float),
+        "rank": exponents["verdict"].map(rank),
+        "place": exponents["module"].map(model_order.get),
+        "late": -exponents["step"].astype(float),
     }
     order = pd.DataFrame(keys).reset_index(drop=True).sort_values(list(keys), kind="stable").index
-    return r.exponents.iloc[order].reset_index(drop=True)
+    return exponents.iloc[order].reset_index(drop=True)
 
 
-def names(r: Any, column: str) -> list[str]:
-    """Modules or quantities, in the order of their first record, which is that of the model."""
-    return list(dict.fromkeys([*r.frame[column], *r.exponents[column]]))
+def names(check: CheckInput, column: str) -> list[str]:
+    """List modules or quantities in the order of their first record, which is the model's."""
+    return list(dict.fromkeys([*check.frame[column], *check.exponents[column]]))
 
 
-def first_quantity(r: Any) -> str:
-    """What to look at first: the quantity with most of the worst verdicts; if all is well, the
-    change."""
-    known = names(r, "quantity")
+def first_quantity(check: CheckInput) -> str:
+    """Choose the quantity to show first: the one with most of the worst verdicts.
+
+    If everything passes, choose the change.
+    """
+    known = names(check, "quantity")
     if not known:
         raise ValueError("r.frame: expected records to draw, got none; measure at least one module")
     usual = "change" if "change" in known else known[0]
-    judged = ranked(r).drop_duplicates(subset=["module", "quantity"])
-    worst = min(judged["verdict"].map(rank), default=len(ORDER))
+    judged = ranked(check).drop_duplicates(subset=["module", "quantity"])
+    ranks = judged["verdict"].map(rank)
+    worst = min(ranks, default=len(ORDER))
     if worst >= ORDER.index("PASS"):
         return usual
-    counts = Counter(judged["quantity"][judged["verdict"].map(rank) == worst])
+    counts = Counter(judged["quantity"][ranks == worst])
     return max([usual, *known], key=lambda name: counts[name])  # the first of equals

@@ -1,0 +1,202 @@
+"""S0 (15)-(17): the alignment exponents omega, alpha and u of every layer, over training steps.
+
+    RMS(W dh) = n^omega RMS(W) RMS(dh),   RMS(dW h) = n^alpha RMS(dW) RMS(h),   RMS(dW dh) = n^u
+                                          RMS(dW) RMS(dh)
+
+Table 1 assumes alpha = u = 1 (full alignment), and omega = 1/2 in every layer for SP and NTK.
+Errata S0.5, S0.6: omega is 1 at the readout from the first step on; u is 1/2 at first and rises in
+training; tokens that are not trained on see alpha = 1/2.
+"""
+
+from dataclasses import dataclass
+from fractions import Fraction
+
+import pandas as pd
+
+from orderone import rules
+from orderone.gallery.experiment import Experiment, Finding, Parts, Picture, Records
+from orderone.gallery.exponent_table import holds
+from orderone.gallery.figures import GREY, SHADES, panels, scatter, spans
+from orderone.gallery.judge import finding, joined, known, only, together
+from orderone.gallery.s0.bigram import HELD_OUT, TRAINED, WIDTHS, Setting, fits, simulate
+
+KINDS = {"omega": "ω", "alpha": "α", "u": "u"}
+LAYERS = {1: "W₁", 2: "W₂", 3: "W₃", 4: "readout"}
+READOUT = max(LAYERS)
+ASSUMED = {"omega": "1/2", "alpha": "1", "u": "1"}  # by Table 1, in every layer of SP and NTK
+SCALES = {
+    "mup": 0.05,
+    "sp": 0.01,
+}  # C of (11): muP's and SP's networks learn at about the same speed
+TARGETS = (3, 1, 4, 1, 5, 9, 2, 6)
+CONFIDENCE = 0.999  # of each interval; a claim is about dozens of them at once
+# Sums of n terms that agree beside noise of sqrt(n) bend straight fits over these widths by up to a
+# tenth. Exponents come in steps of 1/2: none is taken for another.
+BEND = 0.12
+
+
+@dataclass(frozen=True)
+class Settings:
+    seeds: int  # networks at the largest width
+    steps: int = 6
+    widths: tuple[int, ...] = WIDTHS
+    vocab: int = 12  # the first 8 tokens are trained on
+
+
+def parts(settings: Settings) -> Parts:
+    return {rule: lambda rule=rule: measure(rule, settings) for rule in SCALES}
+
+
+def measure(rule: str, settings: Settings) -> pd.DataFrame:
+    """A straight fit for every step, layer and kind of token."""
+    batch = {"tokens": tuple(range(len(TARGETS))), "targets": TARGETS, "vocab": settings.vocab}
+    held_out = tuple(range(len(TARGETS), settings.vocab))
+    setting = Setting(
+        rules.get(rule), steps=settings.steps, scale=SCALES[rule], held_out=held_out, **batch
+    )
+    frame = simulate(setting, settings.widths, settings.seeds)
+    rows = []
+    for step in range(1, settings.steps + 1):
+        for tokens in (TRAINED, HELD_OUT):
+            fit = fits(
+                frame.query("step == @step"), tokens=tokens, confidence=CONFIDENCE, correction=False
+            )
+            names = {f"{kind}{layer}": (kind, layer) for kind in KINDS for layer in LAYERS}
+            for name in fit.index.intersection(
+                list(names)
+            ):  # W_1 does not move h of held-out tokens: no omega, no u
+                rows.append((rule, tokens, step, *names[name], *fit.loc[name]))
+    return pd.DataFrame(
+        rows, columns=["rule", "tokens", "step", "kind", "layer", "measured", "low", "high"]
+    )
+
+
+def judge(records: Records) -> list[Finding]:
+    frame = joined(records)
+    trained = only(frame, tokens=TRAINED)
+    held = only(frame, tokens=HELD_OUT)
+    omega, alpha, u = (only(trained, kind=kind) for kind in KINDS)
+    hidden = omega.loc[omega.layer < READOUT]
+    readout = only(omega, layer=READOUT)
+    first = only(u, step=u.step.min())
+    return [
+        _all("ω = 1/2 in hidden layers, at every step", hidden, "1/2"),
+        _all("α = 1 in every layer, at every step", alpha, "1"),
+        _all("ω = 1/2 at the readout, as SP and NTK assume", readout, "1/2"),
+        _all("ω = 1 at the readout, from the first step on", readout, "1", "S0.5"),
+        _all("u = 1 in every layer, from the first step on", first, "1"),
+        _all("u = 1/2 at the first step", first, "1/2", "S0.6"),
+        _rise(only(u, rule="mup")),
+        _all("α = 1/2 on tokens that were not trained on", only(held, kind="alpha"), "1/2", "S0.5"),
+        _all(
+            "ω = 1 at the readout on these tokens too",
+            only(held, kind="omega", layer=READOUT),
+            "1",
+            "S0.5",
+        ),
+    ]
+
+
+def _all(claim: str, lines: pd.DataFrame, exponent: str, erratum: str = "") -> Finding:
+    told = [holds(exponent, line, BEND) for _, line in lines.iterrows()]
+    numbers = (
+        f"measured {lines.measured.min():.2f} to {lines.measured.max():.2f}, intervals ± "
+        f"{((lines.high - lines.low) / 2).median():.2f}; {told.count(True)} of {len(told)} agree"
+    )
+    return finding(claim, together(told), numbers, erratum)
+
+
+def _rise(u: pd.DataFrame) -> Finding:
+    """By intervals that do not overlap, in every layer; and none beyond 1."""
+    start, end = (only(u, step=step).set_index("layer") for step in (u.step.min(), u.step.max()))
+    risen = [
+        True if end.low[i] > start.high[i] else False if end.high[i] < start.high[i] else None
+        for i in end.index
+    ]
+    bounded = bool((u.low <= 1 + BEND).all()) if known(u.low) else None
+    numbers = (
+        f"muP: {start.measured.mean():.2f} at step {u.step.min()}, {end.measured.mean():.2f} at"
+        f" step {u.step.max()}"
+    )
+    return finding(
+        "u rises in training, and 1 is its upper bound",
+        together([together(risen), bounded]),
+        numbers,
+        "S0.6",
+    )
+
+
+def draw(records: Records) -> list[Picture]:
+    frame = joined(records)
+    names = {"mup": "muP", "sp": "SP"}
+    return [
+        _picture(names[rule], tokens, only(frame, rule=rule, tokens=tokens))
+        for rule in names
+        for tokens in (TRAINED, HELD_OUT)
+    ]
+
+
+def _picture(rule: str, tokens: str, frame: pd.DataFrame) -> Picture:
+    """Three panels below one another: ω, α, u over steps, a line for each layer."""
+    data = []
+    ends = (frame.step.min() - 0.3, frame.step.max() + 0.3)
+    for row, kind in enumerate(KINDS):
+        assumed = [float(Fraction(ASSUMED[kind]))] * 2
+        name = "" if row else "assumed by Table 1"
+        data.append(scatter(ends, assumed, name, row=row, line={"dash": "dash", "color": GREY}))
+        for layer, shade in zip(LAYERS, SHADES, strict=False):
+            lines = only(frame, kind=kind, layer=layer)
+            name = LAYERS[layer] if kind == "alpha" else ""  # the one that every layer has
+            bars = spans(lines.measured, lines.low, lines.high)
+            style = {"line": {"color": shade}, "error_y": bars, "legendgroup": layer}
+            data.append(
+                scatter(lines.step, lines.measured, name, row=row, mode="lines+markers", **style)
+            )
+    layout = panels(
+        [f"{symbol} of S0 ({15 + i})" for i, symbol in enumerate(KINDS.values())],
+        "step",
+        share=True,
+    )
+    for row in range(len(KINDS)):
+        layout[f"yaxis{row + 1}"]["range"] = [0.2, 1.35]
+    if tokens == TRAINED:
+        where = "tokens that are trained on"
+    else:
+        where = "tokens that are not trained on"
+    return Picture(f"{rule}: alignment on {where}", {"data": data, "layout": layout}, _alt(frame))
+
+
+def _alt(frame: pd.DataFrame) -> str:
+    last = only(frame, step=frame.step.max())
+    said = []
+    for kind, symbol in KINDS.items():
+        measured = only(last, kind=kind).measured
+        said.append(f"{symbol} {measured.min():.2f} to {measured.max():.2f}")
+    steps = int(frame.step.max())
+    return (
+        f"Fitted exponents of each layer over {steps} training steps; at the last"
+        f" {', '.join(said)}."
+    )
+
+
+EXPERIMENT = Experiment(
+    name="s0-alignment",
+    title="Alignment exponents over training",
+    claim=(
+        "Weights, updates and activations align fully (alpha = u = 1), and W Δh not more than by"
+        " chance (omega = 1/2)."
+    ),
+    method=(
+        "Bigram networks with three hidden layers, a batch of eight tokens and sign steps; at each"
+        " step a power of the width is fitted to each ratio, on tokens of the batch and on others,"
+        " with 99.9 % intervals."
+    ),
+    scales={
+        "small": Settings(seeds=4),
+        "paper": Settings(seeds=32, steps=20, widths=(*WIDTHS, 2048)),
+    },
+    parts=parts,
+    judge=judge,
+    draw=draw,
+    errata=("S0.5", "S0.6"),
+)

@@ -1,0 +1,233 @@
+"""S0 Table 3, column Δh_{L+2}: by how much logits change in a step, SP against muP, over widths.
+
+With Condition A.2 SP's change stays of order one; with (31) it grows like sqrt(n), and muP's does
+not. Training tokens follow (31) (erratum S0.5). Tokens that are not trained on see less of it in a
+linear network, where they share nothing with the trained ones: SP's change is then n^0 and muP's
+n^{-1/2}. Behind ReLUs all tokens have a direction in common, and SP's grows.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from orderone import rules
+from orderone.gallery.experiment import Experiment, Finding, Parts, Picture, Records
+from orderone.gallery.exponent_table import holds, interval
+from orderone.gallery.figures import GREY, SHADES, panels, scatter
+from orderone.gallery.judge import finding, joined, known, only, together
+from orderone.gallery.s0.alignment import BEND
+from orderone.gallery.s0.bigram import HELD_OUT, TRAINED, WIDTHS, Setting, simulate
+from orderone.measure import fit_exponent
+
+RULES = {"sp": "SP", "mup": "muP"}
+ACTIVATIONS = {"linear": "linear networks", "relu": "ReLU networks"}
+TOKENS = {TRAINED: "tokens trained on", HELD_OUT: "other tokens"}
+VOCAB = 12
+BATCH = (0, 1, 2, 3)
+TARGETS = (1, 2, 3, 4)
+STEPS = 3
+SCALE = 0.01
+CHANGE = "Δh5"
+# What theory says: with alignment at the readout, and without any (linear networks, other tokens).
+ALIGNED = {"sp": 0.5, "mup": 0.0}
+ALONE = {"sp": 0.0, "mup": -0.5}
+POWERS = {(activation, tokens): ALIGNED for activation in ACTIVATIONS for tokens in TOKENS}
+POWERS["linear", HELD_OUT] = ALONE
+CONFIDENCE = 0.999  # of each of eight intervals
+
+
+@dataclass(frozen=True)
+class Settings:
+    seeds: int  # networks at the largest width
+    widths: tuple[int, ...] = WIDTHS
+
+
+def parts(settings: Settings) -> Parts:
+    return {
+        f"{rule} {activation}": lambda rule=rule, activation=activation: measure(
+            rule, activation, settings
+        )
+        for rule in RULES
+        for activation in ACTIVATIONS
+    }
+
+
+def measure(rule: str, activation: str, settings: Settings) -> pd.DataFrame:
+    batch = {
+        "vocab": VOCAB,
+        "tokens": BATCH,
+        "targets": TARGETS,
+        "held_out": tuple(range(len(BATCH), VOCAB)),
+    }
+    setting = Setting(rules.get(rule), steps=STEPS, scale=SCALE, activation=activation, **batch)
+    last = only(simulate(setting, settings.widths, settings.seeds), step=STEPS, quantity=CHANGE)
+    return last.assign(rule=rule, activation=activation).drop(columns=["step", "quantity"])
+
+
+def judge(records: Records) -> list[Finding]:
+    fits = fitted(records)
+    both = list(ACTIVATIONS)
+    sp = fits["sp"]
+    mup = fits["mup"]
+    return [
+        _equal(
+            "SP: the logits of training tokens change by n^0 (Condition A.2)",
+            sp,
+            both,
+            TRAINED,
+            "0",
+        ),
+        _equal("SP: they change by n^1/2 (31)", sp, both, TRAINED, "1/2", "S0.5"),
+        _equal("muP: the logits of training tokens change by n^0", mup, both, TRAINED, "0"),
+        _equal(
+            "SP, linear networks: those of other tokens change by n^0",
+            sp,
+            ["linear"],
+            HELD_OUT,
+            "0",
+            "S0.5",
+        ),
+        _equal(
+            "muP, linear networks: those of other tokens by n^-1/2",
+            mup,
+            ["linear"],
+            HELD_OUT,
+            "-1/2",
+            "S0.5",
+        ),
+        _grows("SP, ReLU networks: those of other tokens grow too", sp["relu", HELD_OUT]),
+    ]
+
+
+def fitted(records: Records) -> dict[str, dict[tuple[str, str], pd.Series]]:
+    """Straight fits: rule to (activation, tokens) to an interval."""
+    frame = joined(records)
+    found = {}
+    for rule in RULES:
+        found[rule] = {}
+        for activation in ACTIVATIONS:
+            for tokens in TOKENS:
+                runs = only(frame, rule=rule, activation=activation, tokens=tokens)
+                found[rule][activation, tokens] = _fit(runs)
+    return found
+
+
+def _fit(runs: pd.DataFrame) -> pd.Series:
+    if not known(runs.value):
+        return pd.Series({"measured": np.nan, "low": np.nan, "high": np.nan})
+    fit = fit_exponent(runs.width, runs.value, confidence=CONFIDENCE, correction=False)
+    return pd.Series({"measured": fit.exponent, "low": fit.low, "high": fit.high})
+
+
+def _equal(
+    claim: str, fits: dict, activations: list[str], tokens: str, exponent: str, erratum: str = ""
+) -> Finding:
+    """In all of these networks."""
+    lines = {activation: fits[activation, tokens] for activation in activations}
+    numbers = "; ".join(f"{activation}: n^{interval(line)}" for activation, line in lines.items())
+    return finding(
+        claim, together(holds(exponent, line, BEND) for line in lines.values()), numbers, erratum
+    )
+
+
+def _grows(claim: str, line: pd.Series) -> Finding:
+    if line.low > BEND:
+        held = True
+    elif line.high < BEND:
+        held = False
+    else:
+        held = None
+    return finding(claim, held, f"n^{interval(line)}", "S0.5")
+
+
+def draw(records: Records) -> list[Picture]:
+    frame = joined(records)
+    fits = fitted(records)
+    return [
+        _picture(activation, only(frame, activation=activation), fits) for activation in ACTIVATIONS
+    ]
+
+
+def _picture(activation: str, frame: pd.DataFrame, fits: dict) -> Picture:
+    """Each network a dot, the mean of logarithms a line; the powers of theory as guides."""
+    data = []
+    for row, tokens in enumerate(TOKENS):
+        for rule, shade in zip(RULES, SHADES, strict=False):
+            data += _traces(
+                only(frame, rule=rule, tokens=tokens), POWERS[activation, tokens][rule], shade, row
+            )
+    data.append(scatter([None], [None], "power of theory", line={"color": GREY, "dash": "dash"}))
+    layout = panels(
+        [f"RMS change, {words}" for words in TOKENS.values()],
+        "width n",
+        share=True,
+        height=280,
+        log="xy",
+    )
+    for row in (1, 2):
+        layout[f"xaxis{row}"]["tickvals"] = sorted(set(frame.width.to_list()))
+        layout[f"yaxis{row}"]["dtick"] = "D2"
+    said = "; ".join(
+        f"{RULES[rule]} n^{fits[rule][activation, tokens].measured:+.2f} on {words}"
+        for rule in RULES
+        for tokens, words in TOKENS.items()
+    )
+    alt = (
+        f"RMS of the change of the logits in a step against the width, {ACTIVATIONS[activation]}:"
+        f" {said}."
+    )
+    return Picture(
+        f"Change of the logits, {ACTIVATIONS[activation]}", {"data": data, "layout": layout}, alt
+    )
+
+
+def _traces(runs: pd.DataFrame, power: float, shade: str, row: int) -> list[dict]:
+    mean = np.exp(np.log(runs.value).groupby(runs.width).mean())
+    widths = mean.index.to_numpy()
+    law = mean.iloc[-1] * (widths / widths[-1]) ** power
+    name = "" if row else f"{RULES[runs.rule.iloc[0]]}, mean"
+    return [
+        scatter(
+            runs.width,
+            runs.value,
+            row=row,
+            mode="markers",
+            marker={"color": shade, "size": 5},
+            opacity=0.35,
+        ),
+        scatter(
+            widths.tolist(),
+            mean,
+            name,
+            row=row,
+            mode="lines+markers",
+            line={"color": shade, "width": 2.5},
+        ),
+        scatter(
+            widths.tolist(),
+            law.tolist(),
+            row=row,
+            line={"color": shade, "dash": "dash", "width": 1.5},
+        ),
+    ]
+
+
+EXPERIMENT = Experiment(
+    name="s0-logits",
+    title="Logits of SP against muP",
+    claim=(
+        "The logits of SP change by order one in a step if W Δh does not align at the readout, and"
+        " by n^1/2 if it does; those of muP by order one either way."
+    ),
+    method=(
+        "Bigram networks with three hidden layers, linear and ReLU; three sign steps on four tokens"
+        " at the rates of Table 1; a power of the width is fitted to the RMS of the change in the"
+        " third step, with 99.9 % intervals."
+    ),
+    scales={"small": Settings(seeds=4), "paper": Settings(seeds=32, widths=(*WIDTHS, 2048, 4096))},
+    parts=parts,
+    judge=judge,
+    draw=draw,
+    errata=("S0.5",),
+)

@@ -1,0 +1,99 @@
+"""S0 Table 2: sizes at initialization, with and without RMSNorm, for three variances of embedding
+and readout.
+
+The paper prints variances, we fit RMS: half the exponent. Row 2 carries the mark for RMSNorm but
+the entries of the network without it, and the variance of the softmax where the other rows have its
+second moment (errata S0.9, S0.10).
+"""
+
+from dataclasses import dataclass
+from fractions import Fraction
+
+import pandas as pd
+
+from orderone import rules
+from orderone.gallery import exponent_table
+from orderone.gallery.experiment import Experiment, Finding, Parts, Records
+from orderone.gallery.s0.bigram import WIDTHS, Setting, fits, simulate
+from orderone.theory.exponents import rms
+
+# b of the embedding and the readout (variance n^{-2b}), and the printed exponents of the variances
+# of h_1..h_{L+1}, h_{L+2}, h'_{L+2}, h'_{L+1}..h'_1, W'_{L+1}, W'_L..W'_1, W'_0.
+ROWS = {
+    "1, 1/d": ("0", "1/2", (0, 0, 0, -1, 0, -1, -1)),
+    "1/d, 1/d": ("1/2", "1/2", (-1, -1, -1, -1, -1, -2, -1)),
+    "1, 1": ("0", "0", (0, 1, 0, 0, 0, 0, 0)),
+}
+DEPTH = 3
+GROUPS = (
+    [f"h{i}" for i in range(1, DEPTH + 2)],
+    [f"h{DEPTH + 2}"],
+    [f"h'{DEPTH + 2}"],
+    [f"h'{i}" for i in range(DEPTH + 1, 0, -1)],
+    [f"W'{DEPTH + 1}"],
+    [f"W'{i}" for i in range(DEPTH, 0, -1)],
+    ["W'0"],
+)
+TOKENS = tuple(range(10))
+CONFIDENCE = 0.9999  # of each interval; there are nearly a hundred of them
+
+
+@dataclass(frozen=True)
+class Settings:
+    seeds: int  # networks at the largest width
+    widths: tuple[int, ...] = WIDTHS
+
+
+def parts(settings: Settings) -> Parts:
+    return {
+        f"{name} {'with' if norm else 'without'} norm": lambda label=label, norm=norm: measure(
+            label, norm, settings
+        )
+        for norm in (False, True)
+        for label, name in zip(ROWS, ("row 1", "row 2", "row 3"), strict=True)
+    }
+
+
+def measure(label: str, norm: bool, settings: Settings) -> pd.DataFrame:
+    embedding, readout, printed = ROWS[label]
+    p = rules.custom(label, a=(0, 0, 0), b=(embedding, "1/2", readout), c=(0, 0, 0))
+    setting = Setting(p, norm=norm, tokens=TOKENS, targets=TOKENS[::-1])
+    fit = fits(
+        simulate(setting, settings.widths, settings.seeds), confidence=CONFIDENCE, correction=False
+    )
+    predicted = rms(p, DEPTH, norm)
+    row = f"{label} norm" if norm else label
+    lines = [
+        exponent_table.line(row, name, Fraction(variance, 2), predicted[name], fit.loc[name])
+        for group, variance in zip(GROUPS, printed, strict=True)
+        for name in group
+    ]
+    return pd.DataFrame(lines, columns=exponent_table.COLUMNS)
+
+
+def judge(records: Records) -> list[Finding]:
+    return exponent_table.findings(
+        pd.concat(records.values()), {"1/d, 1/d": "S0.10", "1/d, 1/d norm": "S0.9"}
+    )
+
+
+EXPERIMENT = Experiment(
+    name="s0-table2",
+    title="Sizes at initialization",
+    claim=(
+        "How the sizes of activations and gradients depend on the width, for three variances of"
+        " embedding and readout, with and without RMSNorm."
+    ),
+    method=(
+        "Bigram networks with three hidden layers, real backpropagation in double precision; a"
+        " power of the width is fitted to the RMS of each quantity (half the exponent of the"
+        " printed variance), with 99.99 % intervals."
+    ),
+    scales={"small": Settings(seeds=8), "paper": Settings(seeds=32, widths=(*WIDTHS, 2048))},
+    parts=parts,
+    judge=judge,
+    draw=lambda records: exponent_table.drawn(
+        "Exponents at initialization", pd.concat(records.values())
+    ),
+    errata=("S0.9", "S0.10"),
+)

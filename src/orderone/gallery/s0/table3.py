@@ -1,0 +1,98 @@
+"""S0 Table 3: sizes in training with sign updates at the rates of Table 1, and the change of the
+logits in one step.
+
+"SP (A.2)" assumes that W Δh into the logits does not grow; "SP (31)" that it grows like sqrt(n). On
+training tokens the second is what happens (erratum S0.5): one network, for which the derived
+exponents are those of the second row.
+"""
+
+from collections.abc import Callable
+from fractions import Fraction
+from functools import cache
+
+import pandas as pd
+
+from orderone import rules
+from orderone.gallery import exponent_table
+from orderone.gallery.experiment import Experiment, Finding, Parts, Records
+from orderone.gallery.s0.bigram import WIDTHS, Setting, fits, simulate
+from orderone.gallery.s0.table2 import CONFIDENCE, DEPTH, GROUPS, Settings
+from orderone.theory.exponents import Parameterization, rms
+
+CHANGE = f"Δh{DEPTH + 2}"
+# Columns of the table: h_1..h_{L+1}, Δh_{L+2}, h'_{L+2}, h'_{L+1}..h'_1, W'_{L+1}, W'_L..W'_1,
+# W'_0.
+COLUMN_GROUPS = (GROUPS[0], [CHANGE], *GROUPS[2:])
+
+
+def rows() -> dict[str, tuple[Parameterization, str]]:
+    """Rules and the printed exponents."""
+    readout = rules.custom("sp+readout", a=(0, 0, "1/2"), b=(0, "1/2", "1/2"))
+    return {
+        "SP (A.2)": (rules.get("sp"), "0 0 0 -1/2 0 -1/2 -1/2"),
+        "SP (31)": (rules.get("sp"), "0 1/2 0 -1/2 0 -1/2 -1/2"),
+        "SP+readout": (readout, "0 0 0 -1 -1/2 -1 -1"),
+        "muP": (rules.get("mup"), "0 0 0 -1 -1/2 -1 -1/2"),
+    }
+
+
+def parts(settings: Settings) -> Parts:
+    simulated = cache(lambda p: exponents(p, settings))  # the first two rows are one network
+    return {name: lambda name=name: measure(name, simulated) for name in rows()}
+
+
+def measure(name: str, simulated: Callable[[Parameterization], pd.DataFrame]) -> pd.DataFrame:
+    p, printed = rows()[name]
+    predicted = rms(p, DEPTH, training=True, alignment="worst")
+    fit = simulated(p)
+    lines = [
+        exponent_table.line(name, quantity, Fraction(paper), predicted[quantity], fit.loc[quantity])
+        for group, paper in zip(COLUMN_GROUPS, printed.split(), strict=True)
+        for quantity in group
+    ]
+    return pd.DataFrame(lines, columns=exponent_table.COLUMNS)
+
+
+def exponents(
+    p: Parameterization, settings: Settings, confidence: float = CONFIDENCE
+) -> pd.DataFrame:
+    """Exponents after one sign step. One token with two answers: its gradient cannot vanish,
+    however far logits move.
+
+    Δh_{L+2} adds W Δh, ΔW h and ΔW Δh, each with a power of its own, so its fit carries the
+    n^{-1/2} correction.
+    """
+    frame = simulate(
+        Setting(p, steps=1, scale=0.005, tokens=(0, 0), targets=(1, 2)),
+        settings.widths,
+        settings.seeds,
+    )
+    plain, bent = (
+        fits(frame, confidence=confidence, correction=correction) for correction in (False, True)
+    )
+    plain.loc[CHANGE] = bent.loc[CHANGE]
+    return plain
+
+
+def judge(records: Records) -> list[Finding]:
+    return exponent_table.findings(pd.concat(records.values()), {"SP (A.2)": "S0.5"})
+
+
+EXPERIMENT = Experiment(
+    name="s0-table3",
+    title="Sizes in training",
+    claim=(
+        "How activations, gradients and the change of the logits depend on the width after an"
+        " update at the rates of Table 1."
+    ),
+    method=(
+        "Bigram networks with three hidden layers, one sign step in double precision; a power of"
+        " the width is fitted to the RMS of each quantity, with 99.99 % intervals."
+    ),
+    scales={"small": Settings(seeds=12), "paper": Settings(seeds=32, widths=(*WIDTHS, 2048))},
+    parts=parts,
+    judge=judge,
+    draw=lambda records: exponent_table.drawn("Exponents in training", pd.concat(records.values())),
+    errata=("S0.5",),
+    version=2,
+)

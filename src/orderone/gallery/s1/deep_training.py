@@ -1,0 +1,190 @@
+"""Training of many deep networks at once: those of one depth are a stack, and stacks run side by
+side.
+
+A GPU replays the step of each stack as a graph on a stream of its own: a chain of 250 small layers
+leaves most of it idle. Products are in true single precision, since the correlations of deep layers
+differ from 1 by little.
+"""
+
+import sys
+import time
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from orderone.data.vision.arrays import moments
+from orderone.data.vision.sets import SETS
+from orderone.gallery.s1.deep_network import Drawing, draw_networks
+from orderone.gallery.subsets import image_subset
+from orderone.sweeping.stacked import CapturedStep, Stack
+
+OPTIMIZERS = {"sgd": torch.optim.SGD, "rmsprop": torch.optim.RMSprop}
+LARGEST = 1000  # images that are evaluated at once
+SAY_EVERY = 30.0  # seconds
+
+
+@dataclass(frozen=True)
+class Images:
+    """Pixels (n, inputs) of mean 0 and variance 1 in each channel, and classes."""
+
+    train: tuple[Tensor, Tensor]
+    held: tuple[Tensor, Tensor]
+
+    @property
+    def inputs(self) -> int:
+        return self.train[0].shape[1]
+
+
+def read_images(name: str, device: str, subset: bool = False) -> Images:
+    """ "digits", "mnist" or "cifar10"; of the last two also the small `subset` of
+    `orderone.gallery.subsets`."""
+    both = image_subset(name) if subset else SETS[name]("data")
+    mean, deviation = (x.view(1, -1, 1, 1) for x in moments(both[0].images))
+    pixels = [((part.images / 255 - mean) / deviation).flatten(1).to(device) for part in both]
+    train, held = ((x, part.labels.to(device)) for x, part in zip(pixels, both, strict=True))
+    return Images(train, held)
+
+
+@dataclass(frozen=True)
+class Members:
+    """Networks of one depth that are trained together: an initial variance and a learning rate for
+    each."""
+
+    depth: int
+    weight_vars: Sequence[float]
+    rates: Sequence[float]
+
+
+@dataclass(frozen=True)
+class Training:
+    """What all of them share."""
+
+    width: int
+    batch: int
+    bias_var: float
+    keep: float = 1.0
+    orthogonal: bool = False
+    optimizer: str = "sgd"
+    seed: int = 0
+
+
+def seed_of(letter: str, seed: int) -> int:
+    """Panels of a figure draw apart from each other."""
+    return 1000 * seed + ord(letter)
+
+
+class Run:
+    """`step()` trains one stack."""
+
+    def __init__(self, training: Training, members: Members, images: Images):
+        self.training = training
+        self.members = members
+        self.images = images
+        self.device = images.train[0].device
+        self.cuda = self.device.type == "cuda"
+        self.generator = torch.Generator(self.device).manual_seed(
+            1000 * training.seed + members.depth
+        )
+        self.stream: Any = torch.cuda.Stream() if self.cuda else None
+        with self.apart():
+            self.stack = self._stack()
+            if self.cuda:
+                self.advance = CapturedStep(self.stack, self._batch())
+            else:
+                self.advance = self.stack.step
+
+    def _stack(self) -> Stack:
+        training = self.training
+        members = self.members
+        drawing = Drawing(
+            self.images.inputs,
+            training.width,
+            members.depth,
+            training.bias_var,
+            training.orthogonal,
+        )
+        models = draw_networks(drawing, list(members.weight_vars), self.generator)
+        optimizers = [
+            OPTIMIZERS[training.optimizer](model.parameters(), lr=rate)
+            for model, rate in zip(models, members.rates, strict=True)
+        ]
+        return Stack(models, optimizers, compile=self.cuda)
+
+    def apart(self) -> AbstractContextManager:
+        if self.cuda:
+            return torch.cuda.stream(self.stream)
+        return nullcontext()
+
+    def step(self) -> None:
+        with self.apart():
+            self.advance(self._batch())
+
+    def _batch(self) -> Any:
+        """Images and masks of their own for each member."""
+        images, classes = self.images.train
+        shape = (len(self.stack), self.training.batch)
+        chosen = torch.randint(len(classes), shape, generator=self.generator, device=self.device)
+        masks = self._masks(shape[0], self.members.depth, shape[1], self.training.width)
+        return (images[chosen] if masks is None else (images[chosen], masks)), classes[chosen]
+
+    def _masks(self, *shape: int) -> Tensor | None:
+        keep = self.training.keep
+        if keep == 1:
+            return None
+        return (
+            torch.empty(shape, device=self.device)
+            .bernoulli_(keep, generator=self.generator)
+            .div_(keep)
+        )
+
+    def accuracy(self, images: Tensor, classes: Tensor, masked: bool = False) -> list[float]:
+        """Of each member. Units are dropped only if `masked`."""
+        with self.apart():
+            right = torch.zeros(len(self.stack), device=self.device)
+            for some, wanted in zip(images.split(LARGEST), classes.split(LARGEST), strict=True):
+                if masked:
+                    masks = self._masks(self.members.depth, len(some), self.training.width)
+                else:
+                    masks = None
+                inputs = some if masks is None else (some, masks)
+                right += self.stack.evaluate((inputs, wanted), _right)
+            return (right / len(classes)).tolist()
+
+
+def _right(logits: Tensor, classes: Tensor) -> Tensor:
+    return (logits.argmax(-1) == classes).sum().to(logits.dtype)
+
+
+def train(
+    runs: Sequence[Run], steps: int, label: str, look: Callable[[int], None] = lambda step: None
+) -> None:
+    """`look(step)` is called after each step. Says now and then how fast it goes."""
+    start = told = time.perf_counter()
+    for step in range(1, steps + 1):
+        for run in runs:
+            run.step()
+        look(step)
+        if time.perf_counter() - told > SAY_EVERY:
+            told = _say(label, step, steps, start)
+    if runs[0].cuda:
+        torch.cuda.synchronize()
+        _say(label, steps, steps, start)
+
+
+def _say(label: str, step: int, steps: int, start: float) -> float:
+    now = time.perf_counter()
+    each = 1e3 * (now - start) / step
+    print(
+        f"{label}: step {step} of {steps}, {now - start:.0f} s, {each:.1f} ms each",
+        file=sys.stderr,
+        flush=True,
+    )
+    return now
+
+
+def device() -> str:
+    return "cuda" if torch.cuda.is_available() else "cpu"

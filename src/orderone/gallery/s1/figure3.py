@@ -1,0 +1,202 @@
+"""S1 Figure 3: g_aa and the l1 norm of two inputs' gradients, against chi_1^{L-l}, for ReLU, tanh
+and hard tanh.
+
+The paper sees both fall by chi_1 a layer and conjectures the same of g_ab, (13). The l1 norm sums
+absolute values, so it goes with the sizes of gradients, and says nothing of how well they agree.
+Erratum S1.4: the mean of g_ab with its sign goes with chi_2 (9), as far as it can be seen.
+"""
+
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from orderone.gallery.experiment import Experiment, Finding, Parts, Picture, Records
+from orderone.gallery.frames import Frame
+from orderone.gallery.s1 import dropout_rates as rates
+from orderone.gallery.s1.dropout_batches import Batches, brief, measure
+from orderone.gallery.s1.dropout_pictures import KEEP, dots, layout, line, log, thinned
+from orderone.theory import MeanField
+
+PANELS = {"relu": (1.0, 0.1), "tanh": (1.4, 0.1), "hard-tanh": (1.4, 0.1)}  # weight_var, bias_var
+TITLES = {"relu": "(a) ReLU", "tanh": "(b) Tanh", "hard-tanh": "(c) Hard tanh"}
+KEEPS = (1.0, 0.9, 0.8)  # the paper's are not printed
+SIGNED_KEEP = 0.9
+NEAR = (
+    1 / 10
+)  # of the depth: closer to the output, sums in front of the exponentials have not settled
+
+
+@dataclass(frozen=True)
+class Settings:
+    width: int
+    depth: int
+    networks: int
+    near_depth: int  # of networks for the mean of g_ab with its sign
+    near_networks: int
+    batches: int = 8
+    seed: int = 0
+
+
+def parts(settings: Settings) -> Parts:
+    found: dict[str, Any] = {}
+    for activation in PANELS:
+        simulated = cache(lambda keep, activation=activation: deep(activation, keep, settings))
+        found[f"{activation} curves"] = lambda a=activation, s=simulated: pd.concat(
+            [curves(a, k, s(k)) for k in KEEPS]
+        )
+        found[f"{activation} rates"] = lambda a=activation, s=simulated: pd.DataFrame(
+            [
+                *(each for k in KEEPS for each in far_rates(a, k, s(k), settings)),
+                signed_rate(a, settings),
+            ],
+            columns=rates.COLUMNS,
+        )
+    return found
+
+
+def network(activation: str, keep: float) -> MeanField:
+    weight_var, bias_var = PANELS[activation]
+    return MeanField(activation, weight_var=weight_var, bias_var=bias_var, keep=keep)
+
+
+def deep(activation: str, keep: float, settings: Settings) -> Batches:
+    seed = (settings.seed, 6, list(PANELS).index(activation), int(100 * keep))
+    size = settings.networks // settings.batches
+    return measure(
+        network(activation, keep), settings.width, settings.depth, settings.batches, size, seed
+    )
+
+
+def curves(activation: str, keep: float, batches: Batches) -> Frame:
+    """Every third layer, and the last; chi_1^{L-l} starts from g_aa of the last."""
+    frame = rates.curve(batches.pooled(), ("g_aa", "l1_g_ab")).drop(
+        columns=["g_aa_var", "l1_g_ab_var"]
+    )
+    powers = frame.g_aa.iloc[-1] * network(activation, keep).chi1 ** (batches.depth - frame.layer)
+    return brief(thinned(frame.assign(keep=keep, chi1_power=powers), 3))
+
+
+def far_rates(activation: str, keep: float, batches: Batches, settings: Settings) -> list[tuple]:
+    window = int(NEAR * settings.depth), settings.depth - 2
+    net = network(activation, keep)
+    return [
+        rates.line(f"{activation} ρ = {keep:g}", net, batches, quantity, settings.width, *window)
+        for quantity in ("g_aa", "l1_g_ab")
+    ]
+
+
+def signed_rate(activation: str, settings: Settings) -> tuple:
+    net = network(activation, SIGNED_KEEP)
+    size = settings.near_networks // settings.batches
+    seed = (settings.seed, 7, list(PANELS).index(activation))
+    batches = measure(net, settings.width, settings.near_depth, settings.batches, size, seed)
+    far = rates.resolved(net, batches, settings.width)
+    return rates.line(
+        f"{activation} ρ = {SIGNED_KEEP:g}", net, batches, "g_ab", settings.width, 1, far
+    )
+
+
+def judge(records: Records) -> list[Finding]:
+    found = []
+    for activation in PANELS:
+        lines = records[f"{activation} rates"]
+        for quantity, name in (("g_aa", "g_aa"), ("l1_g_ab", "the l1 norm g̃_ab")):
+            some = lines[lines.quantity == quantity]
+            holds = rates.all_of(some, lambda each: rates.agrees(each, "chi1"))
+            found.append(
+                Finding(
+                    f"{activation}: {name} changes by χ₁ a layer", holds, rates.said(some, "chi1")
+                )
+            )
+    lines = pd.concat([records[f"{activation} rates"] for activation in PANELS])
+    return [*found, *signed(lines[lines.quantity == "g_ab"])]
+
+
+def signed(lines: Frame) -> list[Finding]:
+    conjecture = rates.all_of(lines, lambda each: rates.agrees(each, "chi1"))
+    law = rates.all_of(lines, lambda each: rates.agrees(each, "law"))
+    return [
+        Finding(
+            "g_ab changes by χ₁ a layer too, for every activation (13)",
+            conjecture,
+            rates.said(lines, "chi1"),
+        ),
+        Finding(
+            "The mean of g_ab with its sign falls as theory says, by χ₂ a layer far from the"
+            " output",
+            law,
+            rates.said(lines, "law", "chi2"),
+            "corrected",
+            "S1.4",
+        ),
+    ]
+
+
+def draw(records: Records) -> list[Picture]:
+    return [_picture(activation, records[f"{activation} curves"]) for activation in PANELS]
+
+
+def _picture(activation: str, frame: Frame) -> Picture:
+    data = [line([None], [None], name, "#888888", dash) for name, dash in STYLES.values()]
+    for keep, curve in frame.groupby("keep", sort=False):
+        colour = KEEP[float(keep)]
+        name = f"ρ = {keep:g}"  # type: ignore[arg-type]
+        group = {"legendgroup": name}
+        some = thinned(curve.reset_index(drop=True), 6)
+        data.append(dots(some.layer, some.g_aa, name, colour, **group))
+        for quantity, (words, dash) in STYLES.items():
+            data.append(
+                line(
+                    curve.layer,
+                    curve[quantity],
+                    f"{name}, {words}",
+                    colour,
+                    dash,
+                    showlegend=False,
+                    **group,
+                )
+            )
+    weight_var, bias_var = PANELS[activation]
+    title = f"{TITLES[activation]}: σ_w² = {weight_var:g}, σ_b² = {bias_var:g}"
+    decades = np.log10(frame.g_aa.max() / frame.g_aa.min())
+    alt = (
+        "g_aa, the l1 norm and powers of χ₁ for three keep rates run in parallel over"
+        f" {decades:.0f} decades."
+    )
+    caption = (
+        "Solid with dots: g_aa. Dashed: the l1 norm of two inputs. Dotted: χ₁^(L−l) from the last"
+        " layer's g_aa; no fit."
+    )
+    return Picture(
+        title, {"data": data, "layout": layout("layer l", log("gradient metric"))}, alt, caption
+    )
+
+
+STYLES = {
+    "g_aa": ("g<sub>aa</sub>", "solid"),
+    "l1_g_ab": ("g̃<sub>ab</sub>", "dash"),
+    "chi1_power": ("χ<sub>1</sub><sup>L−l</sup>", "dot"),
+}
+
+EXPERIMENT = Experiment(
+    name="s1-figure3",
+    title="Gradient metrics of nonlinear networks",
+    claim=(
+        "For ReLU, tanh and hard tanh with dropout, g_aa and the l1 norm of two inputs' gradients"
+        " change by χ₁ a layer, and so does g_ab."
+    ),
+    method=(
+        "Random dropout networks with signals at the fixed point, forward and backward weights"
+        " shared. Rates are slopes of the logarithm against the layer, with 99 % intervals by"
+        " leaving out batches of networks, beside those of `theory.meanfield.gradient_law`; the"
+        " window for g_ab ends where its mean is lost in the noise."
+    ),
+    scales={"small": Settings(500, 200, 96, 30, 1600), "paper": Settings(500, 200, 400, 40, 16000)},
+    parts=parts,
+    judge=judge,
+    draw=draw,
+    errata=("S1.4",),
+)

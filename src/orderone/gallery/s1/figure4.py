@@ -1,0 +1,236 @@
+"""S1 Figure 4: variance against mean of g_aa, |g_ab| and the l1 norm, for four activations and
+several keep rates.
+
+The paper reads V ~ m^2 off axes of thirty decades, on one line for all. Erratum S1.9: powers are
+near 2 and not 2, and the curves are not one, because V/m^2 grows with the distance from the output;
+on such axes neither can be seen.
+"""
+
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from orderone.gallery.experiment import Experiment, Finding, Grid, Parts, Picture, Records
+from orderone.gallery.frames import Frame
+from orderone.gallery.judge import known
+from orderone.gallery.s1 import variance_laws as laws
+from orderone.gallery.s1.dropout_batches import Batches, brief, measure
+from orderone.gallery.s1.dropout_pictures import KEEP, SERIES, layout, line, log
+from orderone.theory import MeanField
+
+NETWORKS = {
+    "linear": (0.5, 0.1),
+    "relu": (1.0, 0.1),
+    "tanh": (1.4, 0.1),
+    "hard-tanh": (1.4, 0.1),
+}  # as in Figures 2, 3
+SYMBOLS = {"linear": "circle", "relu": "square", "tanh": "diamond", "hard-tanh": "cross"}
+KEEPS = (0.9, 0.8, 0.7)  # the paper's are not printed
+
+
+@dataclass(frozen=True)
+class Settings:
+    width: int
+    depth: int
+    networks: int
+    batches: int = 16
+    seed: int = 0
+
+
+def parts(settings: Settings) -> Parts:
+    found: dict[str, Any] = {}
+    for activation in NETWORKS:
+        simulated = cache(lambda keep, activation=activation: simulate(activation, keep, settings))
+        found[f"{activation} curves"] = lambda s=simulated: pd.concat(
+            [laws.curves(s(k)).assign(keep=k) for k in KEEPS]
+        )
+        found[f"{activation} laws"] = lambda a=activation, s=simulated: fitted(a, s)
+    return found
+
+
+def simulate(activation: str, keep: float, settings: Settings) -> Batches:
+    weight_var, bias_var = NETWORKS[activation]
+    network = MeanField(activation, weight_var=weight_var, bias_var=bias_var, keep=keep)
+    seed = (settings.seed, 8, list(NETWORKS).index(activation), int(100 * keep))
+    return measure(
+        network,
+        settings.width,
+        settings.depth,
+        settings.batches,
+        settings.networks // settings.batches,
+        seed,
+    )
+
+
+def fitted(activation: str, simulated: Any) -> Frame:
+    rows = [(activation, keep, *row) for keep in KEEPS for row in laws.laws(simulated(keep))]
+    return brief(pd.DataFrame(rows, columns=["activation", "keep", *laws.COLUMNS]))
+
+
+def _all(records: Records) -> Frame:
+    return pd.concat([records[f"{activation} laws"] for activation in NETWORKS])
+
+
+def judge(records: Records) -> list[Finding]:
+    lines = _all(records)
+    found = []
+    for quantity, words in laws.WORDS.items():
+        some = lines[lines.quantity == quantity]
+        holds = laws.is_two(some)
+        found.append(
+            Finding(f"V ∝ m² for {words}: every power is consistent with 2", holds, _powers(some))
+        )
+    return [*found, _one_line(lines), _grows(lines), _unseen(lines)]
+
+
+def _powers(lines: Frame) -> str:
+    return "; ".join(f"{e.activation} ρ = {e.keep:g}: {laws.power(e)}" for e in lines.itertuples())
+
+
+def _one_line(lines: Frame) -> Finding:
+    """One line of slope 2 would be one value of V/m^2; the ends of its own interval are how well
+    one is known."""
+    told = []
+    said = []
+    for quantity, some in lines.groupby("quantity", sort=False):
+        levels = pd.concat([some.near, some.far])
+        factor = np.exp((some.growth_high - some.growth_low).median())
+        told.append(bool(levels.max() / levels.min() < factor))
+        said.append(
+            f"{laws.WORDS[str(quantity)]}: V/m² from {levels.min():.2g} to {levels.max():.2g}, "
+            f"each known within a factor {factor:.1f}"
+        )
+    claim = "All networks lie on one line, whatever activation, keep rate and layer"
+    if known(lines.near, lines.far, lines.growth_low, lines.growth_high):
+        holds = all(told)
+    else:
+        holds = None
+    return Finding(claim, holds, "; ".join(said))
+
+
+def _grows(lines: Frame) -> Finding:
+    """Refuted by an interval below 0; unclear if one of them does not tell."""
+    if (lines.growth_high < 0).any():
+        holds = False
+    elif (lines.growth_low > 0).all():
+        holds = True
+    else:
+        holds = None
+    holds = holds if known(lines.growth_low, lines.growth_high) else None
+    numbers = "; ".join(
+        f"{e.activation} ρ = {e.keep:g} {laws.WORDS[e.quantity]}: {e.near:.2g} to {e.far:.2g}"
+        for e in lines.itertuples()
+        if e.quantity != "l1_g_ab"
+    )
+    claim = "Powers are not exactly 2, because V/m² grows with the distance from the output"
+    return Finding(claim, holds, numbers, "corrected", "S1.9")
+
+
+def _unseen(lines: Frame) -> Finding:
+    """A line of slope 2 misses V by the range of V/m^2, while V runs over its decades: less than a
+    tenth of the axis."""
+    spans = [
+        (2 * some.decades.max(), np.ptp(np.log10(pd.concat([some.near, some.far]))))
+        for _, some in lines.groupby("quantity")
+    ]
+    numbers = "; ".join(f"V spans {all_of:.0f} decades, V/m² {part:.1f}" for all_of, part in spans)
+    claim = "On axes of all decades that cannot be seen: V ∝ m² within a tenth of the axis"
+    if known(lines.near, lines.far, lines.decades):
+        holds = all(part < all_of / 10 for all_of, part in spans)
+    else:
+        holds = None
+    return Finding(claim, holds, numbers, "corrected", "S1.9")
+
+
+def draw(records: Records) -> list[Picture | Grid]:
+    panels = zip("abc", laws.QUANTITIES, strict=True)
+    return [
+        *(_picture(letter, quantity, records) for letter, quantity in panels),
+        _ratios(records),
+        _table(records),
+    ]
+
+
+def _picture(letter: str, quantity: str, records: Records) -> Picture:
+    series = {}
+    for activation in NETWORKS:
+        for keep, curve in records[f"{activation} curves"].groupby("keep", sort=False):
+            style = {"color": KEEP[float(keep)], "symbol": SYMBOLS[activation]}  # type: ignore[arg-type]
+            series[f"{activation}, ρ = {keep:g}"] = curve, style
+    told = _all(records)
+    powers = told[(told.quantity == quantity) & (told.decades >= laws.LEAST_DECADES)].power
+    alt = (
+        f"Variance against mean of {laws.WORDS[quantity]} on logarithmic axes: networks close to"
+        " one line of slope 2, "
+    )
+    alt += f"with fitted powers from {powers.min():.2f} to {powers.max():.2f}."
+    caption = "A dot for each layer. Colours: keep rates; symbols: activations. Line: slope 2."
+    return laws.picture(f"({letter}) {laws.WORDS[quantity]}", quantity, series, alt, caption)
+
+
+def _ratios(records: Records) -> Picture:
+    """What the axes of the paper hide."""
+    data = []
+    last = []
+    for colour, activation in zip(SERIES, NETWORKS, strict=False):
+        curve = records[f"{activation} curves"]
+        curve = curve[curve.keep == KEEPS[0]]
+        ratio = curve.g_aa_var / curve.g_aa**2
+        data.append(line(curve.layer.max() - curve.layer, ratio, activation, colour))
+        last.append(ratio.iloc[0] / ratio.iloc[-1])
+    alt = (
+        f"V/m² of g_aa against the distance from the output: it grows by factors of {min(last):.0f}"
+        f" to {max(last):.0f}."
+    )
+    figure = {
+        "data": data,
+        "layout": layout(
+            "distance from the output L − l", log("V / m² of g<sub>aa</sub>", dtick="D2")
+        ),
+    }
+    caption = (
+        f"Not in the paper: V/m² would be constant if V ∝ m² (erratum S1.9). ρ = {KEEPS[0]:g}."
+    )
+    return Picture("(d) V/m² is not constant", figure, alt, caption)
+
+
+def _table(records: Records) -> Grid:
+    rows = [
+        (
+            e.activation,
+            f"{e.keep:g}",
+            laws.WORDS[e.quantity],
+            laws.power(e),
+            f"{e.near:.2g}",
+            f"{e.far:.2g}",
+        )
+        for e in _all(records).itertuples()
+    ]
+    head = ("activation", "ρ", "quantity", "power", "V/m² at the output", "at the input")
+    return Grid("Powers in V ∝ m^power, with 99 % intervals", head, rows)
+
+
+EXPERIMENT = Experiment(
+    name="s1-figure4",
+    title="Variance against mean: activations",
+    claim=(
+        "The variance over networks of each gradient metric is proportional to the square of its"
+        " mean, on one line for all activations and keep rates."
+    ),
+    method=(
+        "Random dropout networks with signals at the fixed point; mean and variance over networks"
+        " in every layer; a power is fitted over layers, with a 99 % interval by leaving out"
+        " batches of networks (layers are not independent)."
+    ),
+    scales={
+        "small": Settings(width=200, depth=100, networks=320),
+        "paper": Settings(width=500, depth=200, networks=800),
+    },
+    parts=parts,
+    judge=judge,
+    draw=draw,
+    errata=("S1.9",),
+)

@@ -1,0 +1,239 @@
+"""S1 Figure 5: variance against mean of g_aa, |g_ab| and the l1 norm, for tanh networks of several
+widths.
+
+The paper sees one line for all widths. Erratum S1.9: V/m^2 of g_aa falls as 1/N in every layer, and
+so does that of the l1 norm. |g_ab| on its noise floor is that norm times the absolute value of a
+normal variable, so that there
+
+    1 + V/m^2 of |g_ab| = (pi/2) (1 + V/m^2 of the l1 norm),
+
+which tends to pi/2 - 1 for wide networks, and not to 0.
+"""
+
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from orderone.gallery.experiment import Experiment, Finding, Parts, Picture, Records
+from orderone.gallery.frames import Frame
+from orderone.gallery.judge import known
+from orderone.gallery.s1 import variance_laws as laws
+from orderone.gallery.s1.dropout_batches import Batches, brief, measure, power_of_width
+from orderone.gallery.s1.dropout_pictures import NEUTRAL, SERIES, between, dots, layout, line, log
+from orderone.measure import Fit
+from orderone.theory import MeanField
+
+ACTIVATION = "tanh"
+WEIGHT_VAR = 1.4
+BIAS_VAR = 0.1
+KEEP_RATE = 0.9  # the rate is the paper's, the variances Figure 3's
+WINDOW = (
+    2,
+    8,
+)  # distances from the output at which V/m^2 of widths is compared: there it is well below 1
+FLOOR = (15, 25)  # the same for |g_ab| on its floor
+NOISE = ("abs_g_ab", "l1_g_ab")
+# of a power of the width: V/m^2 is expm1(k/N) rather than k/N, some tenths at the smallest width
+FINITE = 0.1
+
+
+@dataclass(frozen=True)
+class Settings:
+    widths: tuple[int, ...]
+    depth: int
+    networks: int
+    batches: int = 16
+    seed: int = 0
+
+
+def parts(settings: Settings) -> Parts:
+    simulated = cache(lambda width: simulate(width, settings))
+    found: dict[str, Any] = {
+        f"width {width}": lambda w=width: laws.curves(simulated(w)) for width in settings.widths
+    }
+    found["laws"] = lambda: fitted(settings, simulated)
+    found["ratios"] = lambda: ratios(settings, simulated)
+    return found
+
+
+def simulate(width: int, settings: Settings) -> Batches:
+    network = MeanField(ACTIVATION, weight_var=WEIGHT_VAR, bias_var=BIAS_VAR, keep=KEEP_RATE)
+    size = settings.networks // settings.batches
+    return measure(
+        network, width, settings.depth, settings.batches, size, (settings.seed, 9, width)
+    )
+
+
+def fitted(settings: Settings, simulated: Any) -> Frame:
+    rows = [(width, *row) for width in settings.widths for row in laws.laws(simulated(width))]
+    return brief(pd.DataFrame(rows, columns=["width", *laws.COLUMNS]))
+
+
+def ratios(settings: Settings, simulated: Any) -> Frame:
+    """V/m^2 of every width over the same layers, with its interval."""
+    windows = [(quantity, *WINDOW) for quantity in laws.QUANTITIES] + [
+        (quantity, *FLOOR) for quantity in NOISE
+    ]
+    rows = []
+    for quantity, near, far in windows:
+        for width in settings.widths:
+            fit = simulated(width).jackknife(
+                lambda m, q=quantity, n=near, f=far: laws.log_ratio(m, q, n, f)
+            )
+            rows.append((quantity, near, far, width, *np.exp((fit.exponent, fit.low, fit.high))))
+    return brief(
+        pd.DataFrame(rows, columns=["quantity", "near", "far", "width", "ratio", "low", "high"])
+    )
+
+
+def falls(lines: Frame) -> Fit:
+    """The power of the width in V/m^2."""
+    return power_of_width(lines.width, lines.ratio, lines.low, lines.high)
+
+
+def judge(records: Records) -> list[Finding]:
+    ratio = records["ratios"]
+    found = []
+    for quantity, words in laws.WORDS.items():
+        fit = falls(_at(ratio, quantity, WINDOW))
+        told = known([fit.low, fit.high])
+        collapsed = fit.low - FINITE <= 0 <= fit.high + FINITE
+        numbers = (
+            f"V/m² ~ N^({fit}) over L−l = {WINDOW[0]}…{WINDOW[1]}:"
+            f" {_levels(_at(ratio, quantity, WINDOW))}"
+        )
+        found.append(
+            Finding(
+                f"Curves of {words} collapse, whatever the width",
+                bool(collapsed) if told else None,
+                numbers,
+            )
+        )
+        if quantity != "abs_g_ab":
+            inverse = fit.low - FINITE <= -1 <= fit.high + FINITE
+            holds = bool(inverse) if told else None
+            found.append(
+                Finding(f"V/m² of {words} falls as 1/N", holds, numbers, "corrected", "S1.9")
+            )
+    return [*found, _floor(ratio), _two(records["laws"])]
+
+
+def _at(ratio: Frame, quantity: str, window: tuple[int, int]) -> Frame:
+    return ratio[(ratio.quantity == quantity) & (ratio.near == window[0])]
+
+
+def _levels(lines: Frame) -> str:
+    return ", ".join(
+        f"{e.ratio:.3g} [{e.low:.3g}, {e.high:.3g}] at N = {e.width}" for e in lines.itertuples()
+    )
+
+
+def _floor(ratio: Frame) -> Finding:
+    """Far enough from the output, nothing is left of the mean of g_ab."""
+    folded, norm = (_at(ratio, quantity, FLOOR).set_index("width") for quantity in NOISE)
+    expected = np.pi / 2 * (1 + norm.ratio) - 1
+    room = FINITE * (1 + expected)
+    right = (folded.low - room <= expected) & (expected <= folded.high + room)
+    claim = (
+        "On its noise floor, |g_ab| is the l1 norm times a half-normal variable: V/m² tends to π/2"
+        " − 1 with the width"
+    )
+    told = ", ".join(
+        f"{w}: {e.ratio:.2f} [{e.low:.2f}, {e.high:.2f}], so expected {expected[w]:.2f}"
+        for w, e in folded.iterrows()
+    )
+    numbers = f"V/m² of |g_ab| over L−l = {FLOOR[0]}…{FLOOR[1]} at N = {told}"
+    holds = bool(right.all()) if known(expected, folded.low, folded.high) else None
+    return Finding(claim, holds, numbers, "corrected", "S1.9")
+
+
+def _two(lines: Frame) -> Finding:
+    numbers = "; ".join(
+        f"N = {e.width} {laws.WORDS[e.quantity]}: {laws.power(e)}" for e in lines.itertuples()
+    )
+    return Finding("At every width the power is 2", laws.is_two(lines), numbers)
+
+
+def draw(records: Records) -> list[Picture]:
+    panels = zip("abc", laws.QUANTITIES, strict=True)
+    return [
+        *(_picture(letter, quantity, records) for letter, quantity in panels),
+        _ratios(records["ratios"]),
+    ]
+
+
+def _picture(letter: str, quantity: str, records: Records) -> Picture:
+    widths = sorted(int(part.split()[1]) for part in records if part.startswith("width "))
+    series = {
+        f"N = {w}": (records[f"width {w}"], {"color": colour})
+        for w, colour in zip(widths, SERIES, strict=False)
+    }
+    lines = _at(records["ratios"], quantity, WINDOW)
+    first = lines.iloc[0]
+    last = lines.iloc[-1]
+    alt = (
+        f"Variance against mean of {laws.WORDS[quantity]} for {len(widths)} widths, close to lines"
+        f" of slope 2; near the output V/m² is {first.ratio:.2g} at N = {first.width:g} and"
+        f" {last.ratio:.2g} at N = {last.width:g}."
+    )
+    caption = (
+        f"A dot for each layer. tanh, ρ = {KEEP_RATE:g}, σ_w² = {WEIGHT_VAR:g}, σ_b² ="
+        f" {BIAS_VAR:g}. Line: slope 2."
+    )
+    return laws.picture(f"({letter}) {laws.WORDS[quantity]}", quantity, series, alt, caption)
+
+
+def _ratios(ratio: Frame) -> Picture:
+    data = []
+    names = [(quantity, WINDOW) for quantity in laws.QUANTITIES] + [("abs_g_ab", FLOOR)]
+    for colour, (quantity, window) in zip(SERIES, names, strict=False):
+        lines = _at(ratio, quantity, window)
+        bars = between(lines.ratio, lines.low, lines.high)
+        name = f"{laws.QUANTITIES[quantity]}, L−l = {window[0]}…{window[1]}"
+        data.append(
+            dots(lines.width, lines.ratio, name, colour, error_y=bars, mode="lines+markers")
+        )
+    first = _at(ratio, "g_aa", WINDOW)
+    data.append(
+        line(
+            first.width,
+            first.ratio.iloc[0] * first.width.iloc[0] / first.width,
+            "∝ 1/N",
+            NEUTRAL,
+            "dash",
+        )
+    )
+    x = log("width N", tickvals=sorted(set(ratio.width.tolist())))
+    ends = first.ratio.iloc[0], first.ratio.iloc[-1]
+    alt = (
+        f"V/m² against the width: that of g_aa falls from {ends[0]:.2g} to {ends[1]:.2g}, along"
+        " 1/N."
+    )
+    figure = {"data": data, "layout": layout(x, log("V / m²", dtick="D2"), 500)}
+    return Picture("(d) V/m² against the width", figure, alt, "Not in the paper: erratum S1.9.")
+
+
+EXPERIMENT = Experiment(
+    name="s1-figure5",
+    title="Variance against mean: widths",
+    claim=(
+        "The variance over networks of each gradient metric is proportional to the square of its"
+        " mean, on one line for all widths."
+    ),
+    method=(
+        "Random tanh networks with dropout and signals at the fixed point; mean and variance over"
+        " networks in every layer. V/m² is compared between widths over the same layers, with 99 %"
+        " intervals by leaving out batches of networks."
+    ),
+    scales={
+        "small": Settings(widths=(100, 200, 400, 800), depth=100, networks=320),
+        "paper": Settings(widths=(100, 200, 400, 800), depth=200, networks=1600),
+    },
+    parts=parts,
+    judge=judge,
+    draw=draw,
+    errata=("S1.9",),
+)

@@ -1,0 +1,231 @@
+"""What records of `linear_gradients` say of the claims about S1 Figure 2, and of errata S1.3, S1.4
+and S1.5."""
+
+import numpy as np
+
+from orderone.gallery.experiment import Finding, Records
+from orderone.gallery.frames import Frame, Line
+from orderone.gallery.judge import known
+from orderone.gallery.s1 import dropout_rates as rates
+from orderone.gallery.s1.dropout_batches import power_of_width
+from orderone.gallery.s1.linear_gradients import (
+    KEEPS,
+    LAST_FEW,
+    NOISE_AT,
+    NOISE_KEEP,
+    standard_error,
+)
+
+SIGMAS = 4.0  # of the mean over networks, for some hundred layers that are not independent
+FINITE = 0.05  # (12) is for N -> infinity
+LEAST_KEEP_FAR = 0.8
+FIRST = 5  # layers in which inputs that are not at the fixed point show
+
+
+def judge(records: Records) -> list[Finding]:
+    line = records["rates"]
+    dropped = line[(line.quantity == "g_ab") & (line.network != "ρ = 1")]
+    return [
+        _single(records),
+        _without_dropout(records),
+        _fails(records),
+        _follows(records),
+        _last_few(records),
+        Finding(
+            "(d) with dropout g_ab falls by χ₁ a layer",
+            rates.all_of(dropped, lambda each: rates.agrees(each, "chi1")),
+            rates.said(dropped, "chi1"),
+        ),
+        Finding(
+            "The mean of g_ab falls as the closed form does",
+            rates.all_of(dropped, lambda each: rates.agrees(each, "law")),
+            rates.said(dropped, "law", "chi1"),
+            "corrected",
+            "S1.4",
+        ),
+        _chi2_always(dropped),
+        _chi2_or_chi1_squared(dropped),
+        _floor(records),
+        *_start(records["start"]),
+    ]
+
+
+def _off(frame: Frame, quantity: str, printed: str) -> Line:
+    """Standard errors by which the mean misses theory beyond what finite width may do."""
+    missed = (frame[quantity] - frame[printed]).abs() - FINITE * frame[printed].abs()
+    return missed.clip(lower=0) / standard_error(frame, quantity)
+
+
+def _single(records: Records) -> Finding:
+    curves = [records[f"keep {keep:g}"] for keep in KEEPS]
+    worst = [float(_off(curve, "g_aa", "printed_aa").max()) for curve in curves]
+    size = [np.abs(np.log(curve.g_aa / curve.printed_aa)).median() for curve in curves]
+    decades = max(np.ptp(np.log10(curve.g_aa)) for curve in curves)
+    numbers = (
+        f"over {decades:.0f} decades; median deviation {_each(size, '{:.1%}')}; at most"
+        f" {_each(worst, '{:.1f}')} "
+    )
+    numbers += f"standard errors beyond {FINITE:.0%}"
+    return Finding("(a) the closed form (12) predicts g_aa in every layer", _within(worst), numbers)
+
+
+def _within(worst: list[float]) -> bool | None:
+    return max(worst) < SIGMAS if known(worst) else None
+
+
+def _each(values: list[float], form: str) -> str:
+    return ", ".join(
+        f"{form.format(v)} (ρ = {keep:g})" for keep, v in zip(KEEPS, values, strict=True)
+    )
+
+
+def _without_dropout(records: Records) -> Finding:
+    curve = records["keep 1"]
+    worst = float(_off(curve, "abs_g_ab", "printed_ab").max())
+    numbers = f"at most {worst:.1f} standard errors beyond {FINITE:.0%} in {len(curve)} layers"
+    return Finding("(b) without dropout (12) predicts g_ab", _within([worst]), numbers)
+
+
+def _seen(records: Records) -> dict[float, Frame]:
+    """Layers beyond the last few in which the mean with its sign can be told from 0, for rates
+    below 1."""
+    seen = {}
+    for keep in KEEPS[1:]:
+        curve = records[f"keep {keep:g} near"]
+        distance = curve.layer.max() - curve.layer
+        # by theory's mean, so that no layer is chosen for its noise
+        seen[keep] = curve[
+            (distance > LAST_FEW)
+            & (curve.printed_ab > rates.RESOLVED * standard_error(curve, "g_ab"))
+        ]
+    return seen
+
+
+def _fails(records: Records) -> Finding:
+    seen = _seen(records)
+    missed = [_off(curve, "g_ab", "printed_ab") for curve in seen.values() if len(curve)]
+    off = [bool((each > SIGMAS).any()) for each in missed if known(each)]
+    claim = "(b) with dropout the closed form fails for g_ab beyond the last few layers"
+    return Finding(claim, all(off) if off else None, _ratios(seen))
+
+
+def _follows(records: Records) -> Finding:
+    seen = _seen(records)
+    missed = [_off(curve, "g_ab", "printed_ab") for curve in seen.values()]
+    on = [not (each > SIGMAS).any() for each in missed]
+    told = all(len(each) >= rates.FEWEST and known(each) for each in missed)
+    claim = (
+        "The closed form predicts the mean of g_ab with its sign, as far as it can be told from 0"
+    )
+    return Finding(
+        claim, (all(on) if told else None) if all(on) else False, _ratios(seen), "corrected", "S1.4"
+    )
+
+
+def _ratios(seen: dict[float, Frame]) -> str:
+    """Of the farthest layer seen: the mean with its sign, and of absolute values, over (12)."""
+    said = []
+    for keep, curve in seen.items():
+        if len(curve):
+            first = curve.iloc[0]
+            k = int(curve.layer.max() - curve.layer.min() + LAST_FEW + 1)
+            se = standard_error(curve, "g_ab").iloc[0] / first.printed_ab
+            ratio = first.g_ab / first.printed_ab
+            folded = first.abs_g_ab / first.printed_ab
+            said.append(
+                f"ρ = {keep:g}, L−l = {k}: mean/(12) = {ratio:.2f} ± {se:.2f}, mean of |.|/(12) ="
+                f" {folded:.2f}"
+            )
+    return "; ".join(said) or "no layer can be told from 0"
+
+
+def _last_few(records: Records) -> Finding:
+    few = [
+        curve[curve.layer.max() - curve.layer <= LAST_FEW]
+        for curve in (records[f"keep {k:g}"] for k in KEEPS[1:])
+    ]
+    worst = [float(_off(curve, "abs_g_ab", "printed_ab").max()) for curve in few]
+    numbers = f"L−l = 0…{LAST_FEW}: at most {max(worst):.1f} standard errors beyond {FINITE:.0%}"
+    return Finding(
+        "(c) the closed form predicts the mean of |g_ab| in the last few layers",
+        _within(worst),
+        numbers,
+    )
+
+
+def _chi2_always(lines: Frame) -> Finding:
+    claim = "Under the independence assumption g_ab falls by χ₂ a layer, whatever ρ (9)"
+    holds = rates.all_of(lines, lambda each: rates.agrees(each, "chi2"))
+    return Finding(claim, holds, rates.said(lines, "chi2"))
+
+
+def _chi2_or_chi1_squared(lines: Frame) -> Finding:
+    """The rate far from the output is the larger of chi_2 and chi_1^2; a finite window sees it
+    within its own curve."""
+
+    def told(each: Line) -> bool | None:
+        larger = max(each.chi2, each.chi1**2)
+        beyond = each.chi1**2 > each.chi2
+        slower = each.low > each.chi2 * (1 + rates.FINITE / each.width)
+        right = slower if beyond else rates.agrees(each, "chi2") is not False
+        nearer = abs(np.log(each.rate / larger)) <= abs(np.log(each.rate / each.chi1))
+        if np.isnan(each.rate):
+            return None
+        return bool(right and nearer)
+
+    claim = "g_ab falls by χ₂ a layer only if σ_w² < ρ², and more slowly, towards χ₁², otherwise"
+    numbers = "; ".join(
+        f"{e.network}: {rates.measured(e)}, χ₂ {e.chi2:.4f}, χ₁² {e.chi1**2:.4f}"
+        for _, e in lines.iterrows()
+    )
+    return Finding(claim, rates.all_of(lines, told), numbers, "corrected", "S1.5")
+
+
+def _floor(records: Records) -> Finding:
+    """|g_ab| falls by chi_1 where its mean is long lost, and the noise falls as the root of the
+    width."""
+    lines = records["far rates"]
+    widths = records["widths"]
+    lines = lines[[float(name[4:]) < LEAST_KEEP_FAR for name in lines.network]]
+    slope = rates.all_of(lines, lambda each: rates.agrees(each, "chi1"))
+    power = power_of_width(widths.width, widths.noise, widths.low, widths.high)
+    root = power.low - FINITE <= -0.5 <= power.high + FINITE
+    widest = widths.iloc[-1]
+    level = widest.low * (1 - FINITE) <= widest.theory <= widest.high * (1 + FINITE)
+    scale = widest.width**0.5
+    numbers = (
+        f"std(g_ab)/g_aa ~ N^({power}) at L−l = {NOISE_AT}, ρ = {NOISE_KEEP:g}; √N std/g_aa ="
+        f" {scale * widest.noise:.3f} [{scale * widest.low:.3f}, {scale * widest.high:.3f}], c*"
+        f" ρ/√(1−ρ²) = {scale * widest.theory:.3f}; "
+    )
+    claim = "What falls by χ₁ is the noise of |g_ab|, a floor of relative size N^(-1/2)"
+    if not known([power.low, widest.low, widest.high]):
+        holds = None
+    elif root and level:
+        holds = slope
+    else:
+        holds = False
+    return Finding(claim, holds, numbers + rates.said(lines, "chi1"), "corrected", "S1.4")
+
+
+def _start(frame: Frame) -> list[Finding]:
+    first = frame[frame.layer <= FIRST]
+    missed = {
+        name: (first["mean"] - first[name]).abs() - FINITE * first[name]
+        for name in ("printed", "general")
+    }
+    numbers = "; ".join(
+        f"l = {int(e.layer)}: measured/(12) = {e['mean'] / e.printed:.2f} ± {e.se / e.printed:.2f},"
+        f" measured/general = {e['mean'] / e.general:.2f} ± {e.se / e.general:.2f}"
+        for _, e in first.iterrows()
+    )
+    holds = {
+        name: bool((b < SIGMAS * first.se).all()) if known(b, first.se) else None
+        for name, b in missed.items()
+    }
+    claim = "(12) predicts g_aa whatever the length of the input"
+    corrected = "With the lengths of every layer in place of q*, it does"
+    return [
+        Finding(claim, holds["printed"], numbers),
+        Finding(corrected, holds["general"], numbers, "corrected", "S1.3"),
+    ]

@@ -1,0 +1,183 @@
+"""Lengths and correlations through one random dropout layer, in theory and measured, and where deep
+networks end: the networks of S1 Figure 1, two more without dropout, and their records.
+"""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+import torch
+
+from orderone.gallery.experiment import Parts
+from orderone.gallery.frames import Frame
+from orderone.gallery.s1.dropout_batches import brief, measure, seed_of
+from orderone.nn import from_layers
+from orderone.theory import MeanField, kernels
+
+KEEPS = (1.0, 0.7, 0.4)
+SMOOTH = 61  # points of a theory curve
+
+
+class Panel(NamedTuple):
+    activation: str
+    weight_var: float
+    bias_var: float
+    of: str  # "q" or "c"
+    largest: float = 1.0  # where the axes end
+
+
+PANELS = {
+    "a": Panel("linear", 0.5**2, 1.5**2, "q", 10.0),
+    "b": Panel("tanh", 2.5**2, 0.5**2, "q", 18.0),
+    "c": Panel("relu", 0.9**2, 0.5**2, "c"),
+    "d": Panel("erf", 0.9**2, 0.5**2, "c"),
+}
+CHAOTIC = {
+    "e": Panel("tanh", 2.5, 0.05, "c"),
+    "f": Panel("hard-tanh", 1.4, 0.1, "c"),
+}  # no dropout: erratum S1.1
+
+
+@dataclass(frozen=True)
+class Settings:
+    width: int
+    networks: int
+    points: int  # dots of each curve
+    depth: int  # layers in which a signal comes to its fixed point
+    batches: int
+    seed: int = 0
+
+
+def parts(settings: Settings) -> Parts:
+    return {
+        "theory": lambda: pd.concat(
+            [curve(name, keep) for name in PANELS for keep in KEEPS]
+            + [curve(name, 1.0) for name in CHAOTIC]
+        ),
+        "maps": lambda: pd.concat(
+            [one_layer(name, keep, settings) for name in PANELS for keep in KEEPS]
+            + [one_layer(name, 1.0, settings) for name in CHAOTIC]
+        ),
+        "fixed points": lambda: pd.DataFrame(
+            [deep(name, keep, settings) for name in PANELS for keep in KEEPS]
+            + [deep(name, 1.0, settings) for name in CHAOTIC]
+        ),
+    }
+
+
+def curve(name: str, keep: float) -> Frame:
+    panel = (PANELS | CHAOTIC)[name]
+    x = np.linspace(0, panel.largest, SMOOTH)
+    return brief(
+        pd.DataFrame(
+            {"panel": name, "keep": keep, "x": x, "y": _map(panel, mean_field(panel, keep), x)}
+        )
+    )
+
+
+def _map(panel: Panel, network: MeanField, x: np.ndarray) -> np.ndarray:
+    if panel.of == "q":
+        return network.length_map(x)
+    return network.correlation_map(x)
+
+
+def one_layer(name: str, keep: float, settings: Settings) -> Frame:
+    """Real layers (activation, dropout, weights) on pairs of Gaussian pre-activations: lengths and
+    correlations after."""
+    panel = (PANELS | CHAOTIC)[name]
+    network = mean_field(panel, keep)
+    x = np.linspace(0, panel.largest, settings.points)
+    lengths = x if panel.of == "q" else np.full_like(x, _length(network))
+    correlations = x if panel.of == "c" else np.zeros_like(x)
+    after = _simulate(
+        network, lengths, correlations, settings, seed_of(settings.seed, ord(name), int(100 * keep))
+    )
+    if panel.of == "q":
+        values = after[:, :, 0]
+    else:
+        values = after[:, :, 2] / np.sqrt(after[:, :, 0] * after[:, :, 1])
+    std = values.std(0, ddof=1)
+    columns = {
+        "x": x,
+        "theory": _map(panel, network, x),
+        "mean": values.mean(0),
+        "se": std / len(values) ** 0.5,
+        "std": std,
+    }
+    return brief(pd.DataFrame({"panel": name, "keep": keep, "width": settings.width, **columns}))
+
+
+def _simulate(
+    network: MeanField, q: np.ndarray, c: np.ndarray, settings: Settings, seed: int
+) -> np.ndarray:
+    """(networks, points, 3): q_aa, q_bb, q_ab after one layer; all pairs meet the same weights,
+    each its own masks."""
+    weight_var, bias_var, keep = (float(v) for v in network.one())
+    description = kernels.Sequential(
+        kernels.Activation(network.activation),
+        kernels.Dropout(keep),
+        kernels.Dense(weight_var, bias_var),
+    )
+    Q = torch.as_tensor(q, dtype=torch.float32)[:, None]
+    C = torch.as_tensor(c, dtype=torch.float32)[:, None]
+    found = []
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        torch.manual_seed(seed)
+        for _ in range(settings.networks):
+            layer = from_layers(description, settings.width, settings.width)
+            one, other = torch.randn(2, len(q), settings.width)
+            a, b = (layer(Q.sqrt() * z) for z in (one, C * one + (1 - C**2).sqrt() * other))
+            found.append(torch.stack([(a * a).mean(-1), (b * b).mean(-1), (a * b).mean(-1)], -1))
+    return torch.stack(found).double().numpy()
+
+
+def deep(name: str, keep: float, settings: Settings) -> dict[str, object]:
+    """Where unrelated inputs of length one have come to after many layers."""
+    panel = (PANELS | CHAOTIC)[name]
+    network = mean_field(panel, keep)
+    size = settings.networks // settings.batches
+    seed = (settings.seed, 1, ord(name), int(100 * keep))
+    batches = measure(
+        network, settings.width, settings.depth, settings.batches, size, seed, start=(1.0, 0.0)
+    )
+    (q, _, q_se), (c, _, c_se) = (batches.pooled().of(quantity) for quantity in ("q_aa", "c_ab"))
+    half = settings.depth // 2
+    growth = batches.jackknife(
+        lambda moments: float(np.log(np.divide(*moments.of("q_aa")[0][[-1, half - 1]])))
+    )
+    return {
+        "panel": name,
+        "activation": panel.activation,
+        "keep": keep,
+        "width": settings.width,
+        "depth": settings.depth,
+        "status": network.status,
+        "q_star": network.q_star,
+        "c_star": network.c_star,
+        "chi1": network.chi1,
+        "chi2": network.chi2,
+        "q": q[-1],
+        "q_se": q_se[-1],
+        "c": c[-1],
+        "c_se": c_se[-1],
+        "growth": growth.exponent,
+        "growth_low": growth.low,
+        "growth_high": growth.high,
+        "growth_expected": float(
+            np.log(np.divide(*network.trajectory(1.0, 0.0, settings.depth).q[[-1, half]]))
+        ),
+    }
+
+
+def mean_field(panel: Panel, keep: float) -> MeanField:
+    return MeanField(
+        panel.activation, weight_var=panel.weight_var, bias_var=panel.bias_var, keep=keep
+    )
+
+
+def _length(network: MeanField) -> float:
+    """q*, or where there is none, a length beside which biases are nothing."""
+    if network.status == "converged":
+        return network.q_star
+    return 1e6

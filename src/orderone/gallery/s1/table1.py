@@ -1,0 +1,280 @@
+"""S1 Table 1: which depth scale governs what, in theory and as measured.
+
+    q_ab: |c^l - c*| ~ e^{-l/xi_2}  (6)        g_aa ~ e^{-(L-l)/xi_1}  (11)        g_ab ~
+                                               e^{-(L-l)/xi}
+
+The paper gives g_ab the scale xi_1 under realistic conditions, and xi_2 under the assumption that
+forward and backward weights are independent. Erratum S1.4: the mean of g_ab goes with chi_2; what
+goes with chi_1 is the noise of |g_ab|. Erratum S1.5: and with the square of lambda = dq'/dq where
+that is larger than chi_2, as in linear networks with sw2 > rho^2, since weights are shared. The
+last column of the table, the trainable length, is Figure 7.
+"""
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from orderone.gallery.experiment import Experiment, Finding, Grid, Parts, Picture, Records
+from orderone.gallery.frames import Frame
+from orderone.gallery.s1 import dropout_rates as rates
+from orderone.gallery.s1.dropout_batches import Batches, brief, measure, stationary
+from orderone.gallery.s1.dropout_pictures import SERIES, dots, layout, log
+from orderone.theory import MeanField
+
+
+class Network(NamedTuple):
+    activation: str
+    weight_var: float
+    bias_var: float
+    keep: float
+
+    def __str__(self) -> str:
+        return f"{self.activation} ρ = {self.keep:g}"
+
+    @property
+    def mean_field(self) -> MeanField:
+        return MeanField(
+            self.activation, weight_var=self.weight_var, bias_var=self.bias_var, keep=self.keep
+        )
+
+
+NETWORKS = (
+    Network("linear", 0.5, 0.1, 0.9),
+    Network("linear", 0.5, 0.1, 0.6),  # sw2 > rho^2: erratum S1.5
+    Network("relu", 1.0, 0.1, 0.9),
+    Network("tanh", 1.4, 0.1, 0.9),
+    Network("hard-tanh", 1.4, 0.1, 0.9),
+)
+STARTS = (0.0, 0.9)  # correlations of inputs whose difference is followed
+SETTLED = 2  # layers that still remember where correlations started
+NAMES = {"c_ab": "q_ab", "g_aa": "g_aa", "g_ab": "g_ab"}
+PRINTED = {
+    "q_ab": ("ξ₂", "ξ₂"),
+    "g_aa": ("ξ₁", "ξ₁"),
+    "g_ab": ("ξ₁", "ξ₂"),
+}  # realistic; independent weights
+
+
+@dataclass(frozen=True)
+class Settings:
+    width: int
+    depth: int
+    networks: int
+    batches: int = 8
+    seed: int = 0
+
+
+def parts(settings: Settings) -> Parts:
+    found: dict[str, Any] = {}
+    for i, network in enumerate(NETWORKS):
+        found[f"{network.activation} {network.keep:g}"] = lambda n=network, i=i: brief(
+            pd.DataFrame(
+                [correlation(n, i, settings), *gradients(n, i, settings)], columns=rates.COLUMNS
+            )
+        )
+    return found
+
+
+def gradients(network: Network, number: int, settings: Settings) -> list[tuple]:
+    net = network.mean_field
+    size = settings.networks // settings.batches
+    batches = measure(
+        net, settings.width, settings.depth, settings.batches, size, (settings.seed, 10, number)
+    )
+    ends = {"g_aa": settings.depth - 1, "g_ab": rates.resolved(net, batches, settings.width)}
+    return [
+        rates.line(
+            str(network), net, batches, quantity, settings.width, rates.settled(net, quantity), far
+        )
+        for quantity, far in ends.items()
+    ]
+
+
+def correlation(network: Network, number: int, settings: Settings) -> tuple:
+    """The difference of two mean correlations that started apart: c* and what finite width does to
+    it drop out."""
+    net = network.mean_field
+    size = settings.networks // settings.batches
+    depth = settings.depth // 2
+    q0 = stationary(net)[0]
+    seed = (
+        settings.seed,
+        11,
+        number,
+    )  # the same weights and masks for both, so that most of the noise drops out too
+    low, high = (
+        measure(net, settings.width, depth, settings.batches, size, seed, (q0, c)) for c in STARTS
+    )
+    expected = _expected(network, q0, high.depth)[
+        ::-1
+    ]  # as if the input were the output, at distance 0
+    mean = (high.mean - low.mean)[:, ::-1]
+    apart = Batches(mean, np.broadcast_to(size * mean.var(0, ddof=1), mean.shape), size)
+    lost = np.flatnonzero((expected < rates.RESOLVED * apart.pooled().of("c_ab")[2])[::-1])
+    far = int(lost[0]) - 1 if len(lost) else depth - 1
+    return rates.line(str(network), net, apart, "c_ab", settings.width, SETTLED, far, expected)
+
+
+def _expected(network: Network, q0: float, depth: int) -> np.ndarray:
+    """The same difference in theory, layers 1 to depth; inputs meet no activation."""
+    net = network.mean_field
+    paths = []
+    for c0 in STARTS:
+        first = (network.weight_var * c0 * q0 + network.bias_var) / net.q_star
+        paths.append(net.trajectory(net.q_star, first, depth - 1).c)
+    return paths[1] - paths[0]
+
+
+def _all(records: Records) -> Frame:
+    lines = pd.concat(records.values())
+    return lines.assign(quantity=lines.quantity.replace(NAMES))
+
+
+def judge(records: Records) -> list[Finding]:
+    lines = _all(records)
+    q_ab, g_aa, g_ab = (lines[lines.quantity == quantity] for quantity in PRINTED)
+    shared = g_ab.limit > g_ab.chi2 * (
+        1 + rates.SETTLED
+    )  # weights that are shared outlast the overlap of gradients
+    return [
+        _finding("q_ab has the depth scale ξ₂", q_ab, "chi2"),
+        _finding("g_aa has the depth scale ξ₁", g_aa, "chi1"),
+        _finding("g_ab has the depth scale ξ₁ (realistic condition)", g_ab, "chi1"),
+        _finding("g_ab has the depth scale ξ₂ (independent weights)", g_ab, "chi2"),
+        _finding(
+            "The mean of g_ab has ξ₂ where χ₂ > λ², the slope of lengths squared",
+            g_ab[~shared],
+            "chi2",
+            "S1.4",
+        ),
+        _finding(
+            "and the scale of λ² where that is larger: linear networks with σ_w² > ρ²",
+            g_ab[shared],
+            "limit",
+            "S1.5",
+        ),
+        Finding(
+            "Networks can be trained up to min(12 ξ₁, 12 ξ₂) layers",
+            None,
+            "not measured here: Figure 7 is about it",
+        ),
+    ]
+
+
+def _finding(claim: str, lines: Frame, column: str, erratum: str = "") -> Finding:
+    holds = rates.all_of(lines, lambda each: rates.agrees(each, column))
+    return Finding(
+        claim, holds, rates.said(lines, column), "corrected" if erratum else "paper", erratum
+    )
+
+
+def draw(records: Records) -> list[Picture | Grid]:
+    lines = _all(records)
+    return [_grid(lines), _picture(lines)]
+
+
+def _scale(rate: float) -> float:
+    if rate == 1:
+        return float("inf")
+    return 1 / abs(np.log(rate))
+
+
+def _interval(each: Any) -> tuple[float, float]:
+    """Of the depth scale; a rate of 1 inside the interval leaves it without an upper end."""
+    ends = sorted(_scale(rate) for rate in (each.low, each.high))
+    return ends[0], float("inf") if each.low <= 1 <= each.high else ends[1]
+
+
+def _measured(each: Any) -> str:
+    if np.isnan(each.rate):
+        return "lost in the noise"
+    low, high = _interval(each)
+    return f"{_scale(each.rate):.2f} [{low:.2f}, {high:.2f}]"
+
+
+def _grid(lines: Frame) -> Grid:
+    rows = [
+        (
+            each.network,
+            each.quantity,
+            *PRINTED[each.quantity],
+            f"{_scale(each.chi1):.2f}",
+            f"{_scale(each.chi2):.2f}",
+            f"{_scale(each.limit):.2f}",
+            _measured(each),
+        )
+        for each in lines.itertuples()
+    ]
+    head = (
+        "network",
+        "metric",
+        "paper: realistic",
+        "paper: independent",
+        "ξ₁",
+        "ξ₂",
+        "theory, corrected",
+        "measured",
+    )
+    caption = (
+        "Depth scales ξ = 1/|ln rate|, with 99 % intervals. hard-tanh gradients of one input grow:"
+        " χ₁ > 1."
+    )
+    return Grid("Depth scales", head, rows, caption)
+
+
+def _picture(lines: Frame) -> Picture:
+    """Measured scales with their intervals, beside xi_1 and xi_2."""
+    told = lines[~lines.rate.isna()]
+    names = [f"{each.network} · {each.quantity}" for each in told.itertuples()]
+    scales = [_scale(rate) for rate in told.rate]
+    ends = [_interval(each) for each in told.itertuples()]
+    bars = {
+        "type": "data",
+        "symmetric": False,
+        "array": [high - x for x, (_, high) in zip(scales, ends, strict=True)],
+        "arrayminus": [x - low for x, (low, _) in zip(scales, ends, strict=True)],
+    }
+    data = []
+    for colour, column, name, symbol in (
+        (SERIES[0], "chi1", "ξ₁", "line-ns-open"),
+        (SERIES[3], "chi2", "ξ₂", "line-ns-open"),
+        (SERIES[2], "limit", "theory, corrected", "circle-open"),
+    ):
+        marker = {"symbol": symbol, "size": 14, "line": {"width": 2.5, "color": colour}}
+        data.append(
+            dots([_scale(rate) for rate in told[column]], names, name, colour, marker=marker)
+        )
+    data.append(dots(scales, names, "measured", "#888888", error_x=bars))
+    axes = layout(
+        log("depth scale ξ (layers)", dtick="D2"),
+        {"autorange": "reversed", "automargin": True},
+        260 + 22 * len(names),
+    )
+    alt = (
+        "Measured depth scales: g_aa lies at ξ₁, q_ab at ξ₂, and g_ab at ξ₂ or somewhat above,"
+        " never at ξ₁."
+    )
+    return Picture("Depth scales: measured, ξ₁ and ξ₂", {"data": data, "layout": axes}, alt)
+
+
+EXPERIMENT = Experiment(
+    name="s1-table1",
+    title="Which depth scale governs what",
+    claim=(
+        "Correlations of signals have the depth scale ξ₂, gradients of one input ξ₁, and those of"
+        " two inputs ξ₁ as well, not ξ₂ as the assumption of independent weights has it."
+    ),
+    method=(
+        "Five kinds of random dropout networks. Signals: the difference of mean correlations that"
+        " start apart. Gradients: means over networks (g_ab with its sign), between the distance at"
+        " which theory's rate is within 1 % of its limit and that at which g_ab is lost in the"
+        " noise. 99 % intervals by leaving out batches of networks."
+    ),
+    scales={"small": Settings(500, 40, 1600), "paper": Settings(1000, 60, 16000)},
+    parts=parts,
+    judge=judge,
+    draw=draw,
+    errata=("S1.4", "S1.5"),
+)

@@ -1,0 +1,38 @@
+"""Axes for small screens: little margin, the legend below everything, one tick for every value
+where there are few."""
+
+from collections.abc import Iterable
+
+from orderone.gallery.figures import Layout
+
+LEGEND: Layout = {
+    "orientation": "h",
+    "yref": "container",
+    "y": 0,
+    "yanchor": "bottom",
+    "x": 0,
+    "font": {"size": 11},
+}
+MARGIN = {"t": 16, "r": 12, "l": 56, "b": 40}
+
+
+def axes(x: str, y: str, legend: str = "", height: int = 440, **more: Layout) -> Layout:
+    """Return a layout with titles of x and y. `more`: settings of xaxis and yaxis."""
+    below = LEGEND
+    if legend:
+        below = LEGEND | {"title": {"text": legend}}
+    x_axis = {"title": {"text": x}, "automargin": True} | more.get("xaxis", {})
+    y_axis = {"title": {"text": y}, "automargin": True} | more.get("yaxis", {})
+    return {
+        "height": height,
+        "margin": MARGIN,
+        "legend": below,
+        "xaxis": x_axis,
+        "yaxis": y_axis,
+    }
+
+
+def ticks(values: Iterable[float]) -> Layout:
+    """Return a logarithmic axis that names these values and no others."""
+    distinct = sorted(set(map(float, values)))
+    return {"type": "log", "tickvals": distinct, "ticktext": [f"{value:g}" for value in distinct]}

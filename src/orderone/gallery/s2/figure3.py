@@ -1,0 +1,194 @@
+"""S2 Figure 3: the learning rate of an encoder-decoder for span denoising, under two strategies.
+
+The paper shifts its search by (lr, wd) -> (n^{3/2} lr, n^{-3/2} wd) for neural-tangent. `rate` is
+lr before the shift.
+"""
+
+from collections.abc import Sequence
+from math import inf, log2
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from orderone.gallery.experiment import Experiment, Finding, Parts, Picture, Records
+from orderone.gallery.s2.axes import axes
+from orderone.gallery.s2.compare import Frame, difference
+from orderone.gallery.s2.denoising_strategies import (
+    COMPARED,
+    GPU,
+    PAPER,
+    SMALL,
+    Settings,
+    best_rate,
+    search,
+)
+
+WARM = ("#d9534f", "#e8963a")
+COLD = ("#4c78d8", "#38a3a5")  # above and below the best rate, the nearer first
+BEST = "#7f7f7f"
+OPACITIES = (1.0, 0.6, 0.4)
+
+
+def parts(settings: Settings) -> Parts:
+    return {strategy: lambda strategy=strategy: search(settings, strategy) for strategy in COMPARED}
+
+
+def judge(records: Records) -> list[Finding]:
+    rates = {name: best_rate(records[name]) for name in COMPARED}
+    width = int(records["standard"].width.iloc[0])
+    ends = [
+        name
+        for name in COMPARED
+        if rates[name] in (records[name].rate.min(), records[name].rate.max())
+    ]
+    same = rates["neural-tangent"] == rates["standard"]
+    agree = None if ends or not (same or _apart(records)) else same
+    numbers = (
+        f"best rates {rates['standard']:.3g} and {rates['neural-tangent']:.3g} n^(3/2), n = {width}"
+    )
+    numbers += f"; at an end of what was tried: {', '.join(ends)}" if ends else ""
+    return [
+        Finding(
+            "the best learning rates agree when neural-tangent's is divided by n^(3/2)",
+            agree,
+            numbers,
+        ),
+        *(_above(name, records[name], rates[name]) for name in COMPARED),
+        _below(records, rates),
+    ]
+
+
+def _apart(records: Records) -> bool:
+    """Whether no rate suits both: at each, one of them is clearly worse than at its best."""
+    tried = set(records["standard"].rate) & set(records["neural-tangent"].rate)
+    return all(any(_worse(records[name], rate) for name in COMPARED) for rate in tried)
+
+
+def _worse(frame: Frame, rate: float) -> bool:
+    values = lowest(frame, rate)
+    best = lowest(frame, best_rate(frame))
+    return inf in values or difference(values, best).positive is True
+
+
+def lowest(frame: Frame, rate: float) -> list[float]:
+    """The lowest held-out loss of every seed; infinite for one that was never finite."""
+    found = frame[np.isclose(frame.rate, rate)].groupby("seed").loss.min()
+    return [float(value) for value in found.fillna(inf)]
+
+
+def _above(name: str, frame: Frame, rate: float) -> Finding:
+    claim = f"{name}: twice the best rate breaks the training"
+    if not (values := lowest(frame, 2 * rate)):
+        return Finding(claim, None, "not tried")
+    if inf in lowest(frame, rate):
+        return Finding(claim, None, "no rate is one at which all seeds train")
+    broken = sum(value == inf for value in values)
+    if broken:
+        worse = ""
+    else:
+        worse = f"; lowest held-out loss {difference(values, lowest(frame, rate))}"
+    holds = None if 0 < broken < len(values) else bool(broken)
+    return Finding(claim, holds, f"{broken} of {len(values)} seeds diverge{worse}")
+
+
+def _below(records: Records, rates: dict[str, float]) -> Finding:
+    """By how much half the best rate is worse, seed by seed."""
+    claim = "half the best rate costs standard more than neural-tangent"
+    cost = {name: _cost(records[name], rates[name]) for name in COMPARED}
+    if not all(cost.values()):
+        return Finding(claim, None, "half the best rate was not tried")
+    more = difference(cost["standard"], cost["neural-tangent"])
+    means = ", ".join(f"{name} {np.mean(values):+.3f}" for name, values in cost.items())
+    return Finding(claim, more.positive, f"{means}; difference {more}")
+
+
+def _cost(frame: Frame, rate: float) -> Sequence[float]:
+    return [
+        low - best for low, best in zip(lowest(frame, rate / 2), lowest(frame, rate), strict=False)
+    ]
+
+
+def draw(records: Records) -> list[Picture]:
+    """Both on the axes of their best rates and the nearest ones, whatever others do."""
+    near: Frame = pd.concat([_near(records[name]) for name in COMPARED])
+    return [_panel(name, records[name], near) for name in COMPARED]
+
+
+def _near(frame: Frame) -> Frame:
+    return frame[np.abs(np.log2(frame.rate / best_rate(frame))) < 1.5]
+
+
+def _panel(strategy: str, frame: Frame, near: Frame) -> Picture:
+    best = best_rate(frame)
+    data = []
+    tried = sorted(frame.rate.unique(), reverse=True)
+    for rate in tried:
+        runs: Any = frame[frame.rate == rate]
+        values = [value for value in lowest(frame, rate) if value < inf]
+        told = f"{min(values):.3f}" if values else "diverges"
+        for number, (_, run) in enumerate(runs.groupby("seed")):
+            data.append(
+                {
+                    "type": "scatter",
+                    "mode": "lines",
+                    "x": run.step.to_list(),
+                    "y": _plain(run.loss),
+                    "name": f"lr = {run.lr.iloc[0]:.4g} [{told}]",
+                    "legendgroup": str(rate),
+                    "showlegend": number == 0,
+                    "line": {"color": _colour(rate, best), "width": 3 if rate == best else 1.8},
+                    "opacity": OPACITIES[min(number, len(OPACITIES) - 1)],
+                }
+            )
+    title = f"{strategy}: wd = {frame.wd.iloc[0]:.3g}"
+    alt = (
+        f"Held-out loss over updates for {len(tried)} learning rates of {strategy}; best before the"
+        f" shift: {best:.3g}."
+    )
+    caption = (
+        "In the legend: the lowest loss along the way. The axis is that of the best rate and its"
+        " neighbours."
+    )
+    return Picture(title, {"data": data, "layout": layout(near)}, alt, caption)
+
+
+def layout(frame: Frame) -> dict[str, Any]:
+    """Losses from the lowest to where most of the training lies: the first ones are far above."""
+    finite = frame.loss[np.isfinite(frame.loss)]
+    low, high = (float(finite.min()), float(finite.quantile(0.9))) if len(finite) else (0.0, 1.0)
+    margin = 0.08 * (high - low) + 1e-3
+    return axes("update", "validation loss", yaxis={"range": [low - margin, high + margin]})
+
+
+def _plain(losses: Any) -> list[float | None]:
+    return [float(value) if np.isfinite(value) else None for value in losses]
+
+
+def _colour(rate: float, best: float) -> str:
+    octaves = round(log2(rate / best))
+    if octaves == 0:
+        return BEST
+    return (WARM if octaves > 0 else COLD)[min(abs(octaves), 2) - 1]
+
+
+EXPERIMENT = Experiment(
+    name="s2-figure3",
+    title="Two strategies for span denoising: the search",
+    claim=(
+        "After the shift (lr, wd) -> (n^(3/2) lr, n^(-3/2) wd) the best learning rates of both"
+        " strategies agree; twice as much overflows; half as much costs standard more than"
+        " neural-tangent."
+    ),
+    method=(
+        "Encoder-decoders with tied words, clipped AdamW, warm-up and linear decay, several seeds;"
+        " lowest held-out loss. Small: bytes of Python code; gpu: Gutenberg and State of the Union"
+        " in GPT-2's byte pairs, bfloat16; paper: BART-large for 200,000 updates. The paper trained"
+        " in half precision, whose range is smaller: divergence here is a loss that is not finite."
+    ),
+    scales={"small": SMALL, "gpu": GPU, "paper": PAPER},
+    parts=parts,
+    judge=judge,
+    draw=draw,
+    errata=("S2.8", "S2.9"),
+)

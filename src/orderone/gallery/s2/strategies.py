@@ -1,0 +1,279 @@
+"""S2 Tables II.1.E and II.2.E: initial standard deviations and relative learning rates of every
+group.
+
+Printed as powers of n_in = 768, n and n_out = 1000, they are compared with the theory's
+(`theory.lr_factors`, `init_std`) at several widths, and with what a plan gives to the tensors of a
+real Vision Transformer. Exponents that print badly are read by footnotes 8 and 26 (erratum S2.9).
+The tables leave out the factor M = 4 of the MLP (erratum S2.3).
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from orderone import nn, theory
+from orderone.gallery.experiment import Experiment, Finding, Grid, Parts, Records
+from orderone.gallery.s2.compare import Frame
+from orderone.gallery.s2.strategy_runs import MLP, STRATEGIES, Point, Training, optimizer_of
+from orderone.nn.transformer.language import STANDARD_STD, language_scales
+from orderone.nn.transformer.vision import vision_scales
+
+N_IN = 768
+N_OUT = 1000
+TABLE_WIDTH = 768
+HIDDEN = ("QKVU", "W", "X")
+Powers = tuple[float, float, float]  # of n_in, n and n_out
+ONE: Powers = (0.0, 0.0, 0.0)
+
+
+def vision(lift: float) -> dict[str, Powers]:
+    """Learning rates of II.1.E but for standard: n^lift above those of neural-tangent below the
+    head."""
+    below = {
+        "patch": (-1.0, lift - 0.5, 0.0),
+        "PE": (0.0, lift - 0.5, 0.0),
+        **dict.fromkeys(HIDDEN, (0.0, lift - 1.5, 0.0)),
+    }
+    return below | {"head": (0.0, -1.0, -0.5), "head_bias": (0.0, 0.0, -0.5)}
+
+
+RATES: dict[str, dict[str, dict[str, Powers]]] = {
+    "vision": {
+        "standard": dict.fromkeys(vision(0.0), ONE),
+        "neural-tangent": vision(0.0),
+        "hybrid": vision(0.25),
+        "maximal-update": vision(0.5),
+    },
+    "language": {
+        "standard": dict.fromkeys(("WE", "PE", *HIDDEN), ONE),
+        "neural-tangent": {
+            "WE": (0.0, -0.5, 0.0),
+            "PE": (0.0, -0.5, 0.0),
+            **dict.fromkeys(HIDDEN, (0.0, -1.5, 0.0)),
+        },
+    },
+}
+# Powers in initial deviations, times constants of order one; of the head by strategy.
+HEADS = {"standard": -0.5, "neural-tangent": -0.5, "hybrid": -0.75, "maximal-update": -1.0}
+STDS: dict[str, Powers] = {"patch": (-0.5, 0.0, 0.0), **dict.fromkeys(HIDDEN, (0.0, -0.5, 0.0))}
+EQUAL = 1e-9  # two ways to the same power
+
+
+@dataclass(frozen=True)
+class Settings:
+    widths: tuple[int, ...] = (TABLE_WIDTH, 1024, 3072)
+
+
+def parts(settings: Settings) -> Parts:
+    return {
+        "tables": lambda: pd.DataFrame(
+            tables(settings), columns=["task", "strategy", "group", "what", "n", "printed", "ours"]
+        ),
+        "plan": planned,
+        "numbers": numbers,
+    }
+
+
+def value(powers: Powers, n: int) -> float:
+    return float(N_IN ** powers[0] * n ** powers[1] * N_OUT ** powers[2])
+
+
+def tables(settings: Settings) -> Iterator[tuple]:
+    """Printed powers and the theory's, M left out of both."""
+    for task, strategies in RATES.items():
+        for strategy, groups in strategies.items():
+            for n in settings.widths:
+                rates = theory.lr_factors(strategy, "adamw", n=n, n_in=N_IN, n_out=N_OUT, mlp=1)
+                stds = theory.init_std(strategy, n=n, n_in=N_IN, n_out=N_OUT, mlp=1)
+                for group, powers in groups.items():
+                    yield task, strategy, group, "lr", n, value(powers, n), rates[group]
+                if task == "vision":
+                    printed = STDS | {"head": (0.0, HEADS[strategy], 0.0)}
+                else:
+                    printed = {}
+                for group, powers in printed.items():
+                    yield task, strategy, group, "std", n, value(powers, n), stds[group]
+
+
+def planned() -> pd.DataFrame:
+    """Learning rates that tensors of ViT-B/16 get, one of each group, at lr = 1."""
+    names = {
+        "patch": "patchify.weight",
+        "PE": "positions.weight",
+        "QKVU": "layers.0.attention.query.weight",
+        "W": "layers.0.mlp.up.weight",
+        "X": "layers.0.mlp.down.weight",
+        "head": "head.weight",
+        "head_bias": "head.bias",
+    }
+    rows = []
+    how = Training(1, 0, 1, "cosine", 0.999, 1e-8)
+    for strategy in STRATEGIES:
+        model = nn.vit_b16(depth=1)
+        optimizer = optimizer_of(model, Point(strategy, 1.0, 0.0, 0), how, vision_scales())
+        rate = {id(p): group["lr"] for group in optimizer.param_groups for p in group["params"]}
+        tensors = dict(model.named_parameters())
+        for group, name in names.items():
+            printed = value(RATES["vision"][strategy][group], TABLE_WIDTH)
+            rows.append((strategy, group, name, printed, rate[id(tensors[name])]))
+    return pd.DataFrame(rows, columns=["strategy", "group", "tensor", "printed", "planned"])
+
+
+def numbers() -> pd.DataFrame:
+    """Numbers in the text: the effective learning rate of II.1.E, C_WE of II.2.C, and what M would
+    do to W and X."""
+    with_M = theory.lr_factors(
+        "neural-tangent", "adamw", n=TABLE_WIDTH, n_in=N_IN, n_out=N_OUT, mlp=MLP
+    )
+    rows = [
+        ("20 · 768^(-3/2)", 0.94e-4, 20 * with_M["QKVU"]),
+        ("C_WE of BART", 0.02, language_scales(1024, MLP)["WE"]),
+        ("standard deviation of its words", STANDARD_STD, language_scales(1024, MLP)["WE"] ** 0.5),
+        (
+            "W, theory over table",
+            1.0,
+            with_M["W"] / value(RATES["vision"]["neural-tangent"]["W"], TABLE_WIDTH),
+        ),
+        (
+            "X, theory over table",
+            1.0,
+            with_M["X"] / value(RATES["vision"]["neural-tangent"]["X"], TABLE_WIDTH),
+        ),
+    ]
+    return pd.DataFrame(rows, columns=["number", "printed", "ours"])
+
+
+def judge(records: Records) -> list[Finding]:
+    text: Frame = records["numbers"].set_index("number")
+    return [
+        *_tables(records["tables"]),
+        _plan(records["plan"]),
+        *_arithmetic(text),
+        *_variance(text),
+        *_mlp(text),
+    ]
+
+
+def _tables(frame: Frame) -> Iterator[Finding]:
+    for (task, strategy), rows in frame.groupby(["task", "strategy"], sort=False):
+        same = np.isclose(rows.printed, rows.ours, rtol=EQUAL, atol=0)
+        wrong = ", ".join(
+            f"{r.what} of {r.group}"
+            for r in rows[~same].drop_duplicates(["what", "group"]).itertuples()
+        )
+        told = f"{same.sum()} of {len(same)} entries, over {rows.n.nunique()} widths" + (
+            f"; not {wrong}" if wrong else ""
+        )
+        claim = (
+            f"{task}, {strategy}: initial deviations and learning rates are the theory's, M"
+            " left out"
+        )
+        yield Finding(claim, bool(same.all()), told)
+
+
+def _plan(frame: Frame) -> Finding:
+    same = np.isclose(frame.printed, frame.planned, rtol=1e-6, atol=0)
+    claim = "the table of II.1.E is what a plan gives to the tensors of ViT-B/16"
+    return Finding(
+        claim, bool(same.all()), f"{same.sum()} of {len(same)} tensors", "corrected", "S2.9"
+    )
+
+
+def _arithmetic(text: Frame) -> Iterator[Finding]:
+    row = text.loc["20 · 768^(-3/2)"]
+    yield Finding(
+        "20 · 768^(-3/2) is 0.94e-4",
+        bool(np.isclose(row.ours, row.printed, rtol=0.01)),
+        f"{row.ours:.4g}",
+    )
+    near = bool(np.isclose(row.ours, 9.4e-4, rtol=0.01))
+    yield Finding(
+        "it is 9.4e-4, which is near 0.001 indeed", near, f"{row.ours:.4g}", "corrected", "S2.7"
+    )
+
+
+def _variance(text: Frame) -> Iterator[Finding]:
+    row = text.loc["C_WE of BART"]
+    std = float(text.loc["standard deviation of its words"].printed)
+    told = (
+        f"a deviation of {std:g} is C = {row.ours:.3g}, and C = {row.printed:g} a deviation of"
+        f" {row.printed**0.5:.3g}"
+    )
+    yield Finding(
+        "BART's C_PE = C_WE = .02 mean a deviation of .02",
+        bool(np.isclose(row.ours, row.printed)),
+        told,
+    )
+    yield Finding(
+        "C_PE = C_WE = (.02)², as for R2C2",
+        bool(np.isclose(row.ours, std**2)),
+        told,
+        "corrected",
+        "S2.8",
+    )
+
+
+def _mlp(text: Frame) -> Iterator[Finding]:
+    found = {name: float(text.loc[f"{name}, theory over table"].ours) for name in ("W", "X")}
+    told = ", ".join(f"{name} {ratio:.3g}" for name, ratio in found.items())
+    as_printed = all(np.isclose(ratio, 1) for ratio in found.values())
+    yield Finding(
+        "the tables' rates of W and X are those of (1.114) and (1.115)",
+        as_printed,
+        f"theory over table: {told}",
+    )
+    right = np.isclose(found["W"], MLP**-0.5) and np.isclose(found["X"], 1 / MLP)
+    claim = "the theory asks for M^(-1/2) of that for W and M^(-1) for X, M = 4"
+    yield Finding(claim, bool(right), f"theory over table: {told}", "corrected", "S2.3")
+
+
+def draw(records: Records) -> list[Grid]:
+    frame: Frame = records["tables"]
+    grids = []
+    for task in RATES:
+        n = TABLE_WIDTH if task == "vision" else 1024
+        rows = frame[(frame.task == task) & (frame.n == n)]
+        lines = [
+            (
+                r.strategy,
+                r.group,
+                {"lr": "relative lr", "std": "initial std"}[r.what],
+                f"{r.printed:.4g}",
+                f"{r.ours:.4g}",
+            )
+            for r in rows.itertuples()
+        ]
+        head = ("strategy", "group", "quantity", "paper", "theory")
+        grids.append(
+            Grid(
+                f"{task.capitalize()}, n = {n}",
+                head,
+                lines,
+                "Constants of order one and M are left out.",
+            )
+        )
+    numbers: Frame = records["numbers"]
+    lines = [(r.number, f"{r.printed:.4g}", f"{r.ours:.4g}") for r in numbers.itertuples()]
+    return [*grids, Grid("Numbers in the text", ("number", "paper", "here"), lines)]
+
+
+EXPERIMENT = Experiment(
+    name="s2-strategies",
+    title="Four scaling strategies, group by group",
+    claim=(
+        "The tables of initial deviations and relative learning rates that the experiments use"
+        " follow from the theory."
+    ),
+    method=(
+        "Powers of n_in, n and n_out as printed, against theory.lr_factors and theory.init_std at"
+        " three widths, and against the learning rates that a plan gives to the tensors of a Vision"
+        " Transformer."
+    ),
+    scales={"small": Settings(), "paper": Settings()},
+    parts=parts,
+    judge=judge,
+    draw=draw,
+    errata=("S2.3", "S2.7", "S2.8", "S2.9"),
+)

@@ -1,0 +1,231 @@
+"""Trainings that differ in strategy, learning rate, weight decay and seed, as one program: what S2
+Part II compares.
+
+The strategy `standard` is the model as it starts, with one learning rate for all tensors. The
+others are those of `orderone.plan` without a base: the tables of S2 II.1.E and II.2.E. Those leave
+out the factor M of the MLP (erratum S2.3), so it is put back as Lambda_W = sqrt(M), Lambda_X = M.
+Every group shrinks by lr wd a step, S2 (1.94).
+"""
+
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import Tensor, nn
+from torch.optim import AdamW, Optimizer
+
+from orderone.data.devices import read_device
+from orderone.data.task import StackedTask
+from orderone.gallery.s2.spikes import spikes
+from orderone.observe.batches import Loss
+from orderone.planning import plan
+from orderone.sweeping.stacked import CapturedStep, Stack
+from orderone.theory.scaling import lr_factors
+from orderone.torch_compat import tree_map
+from orderone.training.schedule import schedule
+from orderone.training.source import moved
+from orderone.training.stacked.program import Program
+
+STRATEGIES = ("standard", "neural-tangent", "hybrid", "maximal-update")
+UNDECAYED = "head.bias"
+MLP = 4
+LOG = logging.getLogger(__name__)
+COLUMNS = ["strategy", "lr", "wd", "seed", "step", "train", "loss", "accuracy", "spikes"]
+
+
+@dataclass(frozen=True)
+class Point:
+    strategy: str
+    lr: float
+    wd: float
+    seed: int
+
+
+@dataclass(frozen=True)
+class Training:
+    """How all of them are trained, S2 II.1.D and II.2.D. On a GPU in bfloat16, where the paper had
+    mixed precision."""
+
+    steps: int
+    warmup: int
+    every: int  # steps between evaluations
+    shape: str  # of the decay of learning rates: cosine, linear
+    beta2: float
+    eps: float
+    clip: float | None = None
+    held_together: int = 1  # held-out batches that are evaluated at once
+    device: str = "cpu"
+
+    @property
+    def precision(self) -> torch.dtype | None:
+        if torch.device(self.device).type == "cuda":
+            return torch.bfloat16
+        return None
+
+
+def effective(strategy: str, width: int) -> float:
+    """The factor of the matrices of attention: what a learning rate amounts to there."""
+    return lr_factors(strategy, "adamw", n=width, mlp=1)["QKVU"]
+
+
+def optimizer_of(
+    model: nn.Module, point: Point, how: Training, C: Mapping[str, float]
+) -> Optimizer:
+    """AdamW with the factors of the strategy; the model gets the strategy's initial sizes."""
+    betas = (0.9, how.beta2)
+    undecayed = [name for name, _ in model.named_parameters() if name == UNDECAYED]
+    if point.strategy == "standard":
+        return AdamW(_plain_groups(model, point.wd), lr=point.lr, betas=betas, eps=how.eps)
+    made = plan(
+        model,
+        rule=point.strategy,
+        lr=point.lr,
+        weight_decay=point.wd,
+        no_decay=undecayed,
+        C=C,
+        Lambda={"W": MLP**0.5, "X": float(MLP)},
+        probe=False,
+    )
+    made.apply()
+    optimizer = made.optimizer(betas=betas)
+    for group in optimizer.param_groups:
+        group["eps"] = how.eps  # the same for all, as published
+    return optimizer
+
+
+def _plain_groups(model: nn.Module, wd: float) -> list[dict[str, Any]]:
+    named = dict(model.named_parameters())
+    without = [named.pop(UNDECAYED)] if UNDECAYED in named else []
+    return [
+        {"params": [*named.values()], "weight_decay": wd},
+        {"params": without, "weight_decay": 0.0},
+    ]
+
+
+def train(
+    points: Sequence[Point],
+    build: Callable[[Point], nn.Module],
+    C: Callable[[Point], Mapping[str, float]],
+    task: StackedTask,
+    how: Training,
+    score: Loss | None = None,
+    until: int | None = None,
+) -> pd.DataFrame:
+    """Rows for every point and evaluation: mean training loss and number of spikes since the last
+    one, held-out loss, and the held-out mean of `score`. `until` breaks off after so many steps of
+    the schedule."""
+    if read_device(how.device).type == "cuda":
+        torch.cuda.empty_cache()  # what graphs of earlier stacks have left
+    members = [_member(point, build, C, how) for point in points]
+    stack = Stack(
+        [model for model, _ in members],
+        [optimizer for _, optimizer in members],
+        loss=task.loss,
+        device=how.device,
+        precision=how.precision,
+        clip=how.clip,
+    )
+    held = _held(task, how)
+    if score is None:
+        scored = None
+    else:
+        scored = Program(stack.program.model, score, how.precision)
+    losses = []
+    evaluations = []
+    last = until or how.steps
+    for step, loss in enumerate(
+        _losses(stack, task, [point.seed for point in points], how, last), 1
+    ):
+        losses.append(loss)
+        if step % how.every == 0 or step == last:
+            evaluations.append((step, _mean(stack.evaluate, held), _score(stack, scored, held)))
+            LOG.info("%d trainings, step %d of %d", len(points), step, last)
+    return _frame(points, torch.stack(losses).double().cpu().numpy(), evaluations)
+
+
+def _member(
+    point: Point,
+    build: Callable[[Point], nn.Module],
+    C: Callable[[Point], Mapping[str, float]],
+    how: Training,
+) -> tuple[nn.Module, Optimizer]:
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(
+            point.seed
+        )  # drawn on the CPU, so that a GPU starts alike
+        model = build(point)
+        return model, optimizer_of(model, point, how, C(point))
+
+
+def _losses(
+    stack: Stack, task: StackedTask, seeds: Sequence[int], how: Training, last: int
+) -> Iterator[Tensor]:
+    """Training losses of all members, step by step; on a GPU from a graph."""
+    factor = schedule(how.shape, how.steps, how.warmup)
+    device = torch.device(how.device)
+    different = list(dict.fromkeys(seeds))
+    rows = torch.tensor([different.index(seed) for seed in seeds], device=device)
+    update: Any = stack.step
+    for step in range(last):
+        made = moved(task.stacked(step, different, device), device, "float32")
+        batch = tree_map(lambda x: x[rows] if isinstance(x, Tensor) else x, made)
+        if step == 0 and device.type == "cuda":
+            update = CapturedStep(stack, batch)
+        yield update(batch, factor=factor(step)).clone()
+
+
+def _held(task: StackedTask, how: Training) -> list[Any]:
+    batches = [moved(batch, torch.device(how.device), "float32") for batch in task.evaluation()]
+    size = how.held_together
+    return [
+        tree_map(lambda *x: torch.cat(x), *batches[k : k + size])
+        for k in range(0, len(batches), size)
+    ]
+
+
+def _mean(evaluate: Callable[[Any], Tensor], held: Sequence[Any]) -> Tensor:
+    """Over all held-out samples: batches count by their size."""
+    sizes = torch.tensor([float(len(batch[1])) for batch in held], device=held[0][1].device)
+    return torch.stack([evaluate(batch).float() for batch in held]).T @ (sizes / sizes.sum())
+
+
+def _score(stack: Stack, scored: Program | None, held: Sequence[Any]) -> Tensor | None:
+    if scored is None:
+        return None
+    with torch.no_grad():
+        scored.model.eval()
+        return _mean(lambda batch: scored.losses(stack.tensors, batch, shared=True)[0], held)
+
+
+def _frame(points: Sequence[Point], losses: np.ndarray, evaluations: Sequence[Any]) -> pd.DataFrame:
+    rows = []
+    before = [0, *(step for step, _, _ in evaluations)]
+    begun = [spikes(column) for column in losses.T]
+    for last, (step, held, score) in zip(before, evaluations, strict=False):
+        loss = held.tolist()
+        score = [float("nan")] * len(points) if score is None else score.tolist()
+        for k, point in enumerate(points):
+            number = int(((begun[k] >= last) & (begun[k] < step)).sum())
+            mean = losses[last:step, k].mean()
+            rows.append(
+                (
+                    point.strategy,
+                    point.lr,
+                    point.wd,
+                    point.seed,
+                    step,
+                    mean,
+                    loss[k],
+                    score[k],
+                    number,
+                )
+            )
+    return pd.DataFrame(rows, columns=COLUMNS)
+
+
+def accuracy(output: Tensor, target: Tensor) -> Tensor:
+    return (output.argmax(-1) == target).float().mean()

@@ -1,0 +1,152 @@
+"""Records on disk: a folder for each experiment and scale, a CSV file for each part, and their
+provenance.
+
+A stored part counts only if it can be read, and was measured with the same settings by the same
+version of the experiment. A folder never holds a mixture: the first part of other settings sets the
+others aside. Several runs may share a folder at the same time: each measures what no other is
+measuring, and no run loses what another has written.
+"""
+
+import json
+import os
+from contextlib import AbstractContextManager
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import pandas as pd
+
+from orderone.core.locks import locked
+from orderone.gallery.experiment import Experiment, Records
+from orderone.measure.records import versions
+
+SHIPPED = Path(__file__).parent / "results"  # records that are part of the package
+DIGITS = "%.7g"
+RECORD = "provenance.json"
+Provenance: TypeAlias = dict[str, Any]  # as JSON: experiment, scale, command, parts
+
+
+class RecordStore:
+    """The records of an experiment at one scale, below `folder`."""
+
+    folder: Path
+    identity: dict[str, object]  # settings and version: what stored parts must have been made with
+    experiment: Experiment
+    scale: str
+
+    def __init__(self, folder: Path, experiment: Experiment, scale: str, settings: Any) -> None:
+        self.folder = folder / experiment.name / scale
+        self.identity = {"settings": _as_json(settings), "version": experiment.version}
+        self.experiment = experiment
+        self.scale = scale
+
+    def get(self, part: str) -> pd.DataFrame | None:
+        """Return a stored part, or None if it has to be measured."""
+        if not self._has(part):
+            return None
+        try:
+            frame = read_part(self.folder, part)
+        except (OSError, ValueError):  # lost or damaged: to be measured again
+            return None
+        if not self._has(part):  # a run with other settings may have replaced it meanwhile
+            return None
+        return frame
+
+    def claim(self, part: str, wait: bool) -> AbstractContextManager[bool]:
+        """Claim a part, to measure it alone.
+
+        The context is False if another run has claimed it and `wait` is False.
+        """
+        self.folder.mkdir(parents=True, exist_ok=True)
+        return locked(self.folder / (file_of(part) + ".lock"), wait)
+
+    def put(self, part: str, frame: pd.DataFrame, seconds: float) -> pd.DataFrame:
+        """Store a part. Returns what a later run will read, digit for digit."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with locked(self.folder / (RECORD + ".lock")):
+            record = self.provenance()  # with what other runs have added
+            parts = {}
+            for name, known in record["parts"].items():
+                if name != part and self._is_ours(known):
+                    parts[name] = known
+            record["parts"] = parts
+            self._write_record(record)  # before the file: nothing vouches for it until it is whole
+            text = frame.to_csv(index=False, float_format=DIGITS, lineterminator="\n")
+            _write(self.folder / file_of(part), text)
+            parts[part] = {
+                "seconds": round(seconds, 1),
+                "measured": f"{datetime.now(UTC):%Y-%m-%d}",
+                "device": _device(),
+                "versions": versions(),
+                **self.identity,
+            }
+            self._write_record(record)
+            return read_part(self.folder, part)
+
+    def provenance(self) -> Provenance:
+        """Return the provenance of every part, whether or not it still counts."""
+        try:
+            return read_provenance(self.folder)
+        except (FileNotFoundError, ValueError):  # none yet, or damaged: as if there were none
+            command = f"orderone reproduce {self.experiment.name} --scale {self.scale}"
+            return {
+                "experiment": self.experiment.name,
+                "scale": self.scale,
+                "command": command,
+                "parts": {},
+            }
+
+    def _write_record(self, record: Provenance) -> None:
+        _write(self.folder / RECORD, json.dumps(record, indent=1) + "\n")
+
+    def _has(self, part: str) -> bool:
+        return self._is_ours(self.provenance()["parts"].get(part))
+
+    def _is_ours(self, known: object) -> bool:
+        if not isinstance(known, dict):
+            return False
+        return all(known.get(name) == value for name, value in self.identity.items())
+
+
+def read_records(folder: Path) -> Records:
+    """Read all parts that a folder of one experiment and scale holds."""
+    return {part: read_part(folder, part) for part in read_provenance(folder)["parts"]}
+
+
+def read_provenance(folder: Path) -> Provenance:
+    """Read the provenance of a folder of one experiment and scale."""
+    record = json.loads((folder / RECORD).read_text(encoding="utf-8"))
+    if not isinstance(record, dict) or not isinstance(record.get("parts"), dict):
+        raise ValueError(f"{folder / RECORD}: expected an object with parts; measure again")
+    return record
+
+
+def read_part(folder: Path, part: str) -> pd.DataFrame:
+    """Read one part from its file."""
+    return pd.read_csv(folder / file_of(part), keep_default_na=False, na_values=["", "nan"])
+
+
+def file_of(part: str) -> str:
+    """Return the name of a part's file."""
+    return part.replace(" ", "-") + ".csv"
+
+
+def _as_json(settings: Any) -> object:
+    """Return settings as JSON gives them back, so that both can be compared."""
+    return json.loads(json.dumps(asdict(settings), default=str))
+
+
+def _write(path: Path, text: str) -> None:
+    """Write a file whole or not at all, whenever it is interrupted."""
+    half = path.with_name(path.name + f".{os.getpid()}.half")
+    half.write_text(text, encoding="utf-8", newline="")
+    half.replace(path)
+
+
+def _device() -> str:
+    import torch
+
+    if torch.cuda.is_available():
+        return torch.cuda.get_device_name()
+    return "CPU"
