@@ -167,15 +167,24 @@ import torch, transformers as hf
 import orderone as o1
 
 config = hf.LlamaConfig(
-    hidden_size=8192, intermediate_size=28672, num_hidden_layers=80, num_attention_heads=64, num_key_value_heads=8,
-    vocab_size=128256,
+    hidden_size=8192, intermediate_size=28672, num_hidden_layers=80, num_attention_heads=64,
+    num_key_value_heads=8, vocab_size=128256,
 )
 with torch.device("meta"):
     model = hf.LlamaForCausalLM(config)
-memory = lambda what: int(re.search(what + r":\s+(\d+)", Path("/proc/self/status").read_text())[1]) / 2**20
-before, start = memory("VmRSS"), time.perf_counter()
-plan = o1.plan(model, base=json.loads(sys.argv[1]), rule="mup", optimizer="adamw", lr=3e-3, weight_decay=0.1)
-seconds, gigabytes = time.perf_counter() - start, memory("VmHWM") - before
+
+
+def memory(field):
+    kilobytes = re.search(field + r":\s+(\d+)", Path("/proc/self/status").read_text())[1]
+    return int(kilobytes) / 2**20
+
+
+before = memory("VmRSS")
+start = time.perf_counter()
+base = json.loads(sys.argv[1])
+plan = o1.plan(model, base=base, rule="mup", optimizer="adamw", lr=3e-3, weight_decay=0.1)
+seconds = time.perf_counter() - start
+gigabytes = memory("VmHWM") - before
 print(json.dumps({"seconds": seconds, "gigabytes": gigabytes, "tensors": len(plan.rows)}))
 """
 

@@ -27,20 +27,27 @@ WORDS = {True: "holds", False: "does not hold", None: "unclear"}
 INTRODUCTION = """\
 # Gallery
 
-Every table and figure of the four papers, run again and judged: `orderone reproduce NAME`, or all of them with
-`make reproduce-small`; `orderone report --html gallery.html` makes one interactive page of what is shipped.
-*The paper* judges its claims as printed; *as corrected*, what the [errata](../errata.md) say is true instead.
+Every table and figure of the four papers, run again and judged: `orderone reproduce NAME`, \
+or all of them with
+`make reproduce-small`; `orderone report --html gallery.html` makes one interactive page \
+of what is shipped.
+*The paper* judges its claims as printed; *as corrected*, what the [errata](../errata.md) \
+say is true instead.
 *Holds where clear*: some of the claims cannot be told from these records, and the others hold.
 
 What stands out:
 
-* [Trainable depth](s1.md#s1-figure7) follows the smaller of the two depth scales, as claimed. The constant 12 is not one:
+* [Trainable depth](s1.md#s1-figure7) follows the smaller of the two depth scales, as claimed. \
+The constant 12 is not one:
   it grows with the length of training.
-* The [gradient metric of two inputs](s1.md#s1-figure2) obeys the theory that its paper calls refuted, once its sign is
+* The [gradient metric of two inputs](s1.md#s1-figure2) obeys the theory that its paper calls \
+refuted, once its sign is
   kept; what was seen instead is the noise of finite width.
-* The [logits of standard networks](s0.md#s0-logits) grow with the width in training, where the table says that they do
+* The [logits of standard networks](s0.md#s0-logits) grow with the width in training, where the \
+table says that they do
   not; those of muP stay.
-* [Vision Transformers](s2.md#s2-figure2) are better under the neural-tangent strategy than under the standard one, as
+* [Vision Transformers](s2.md#s2-figure2) are better under the neural-tangent strategy \
+than under the standard one, as
   claimed, also at a size thirty times smaller.
 
 | entry | what it shows | the paper | as corrected | scale |

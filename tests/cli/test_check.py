@@ -17,7 +17,8 @@ from torch import nn
 count = 0
 
 def build(width):
-    return nn.Sequential(nn.Linear(8, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(), nn.Linear(width, 2))
+    first, hidden, last = nn.Linear(8, width), nn.Linear(width, width), nn.Linear(width, 2)
+    return nn.Sequential(first, nn.ReLU(), hidden, nn.ReLU(), last)
 
 def batch():
     x = torch.randn(16, 8, generator=torch.Generator().manual_seed(0))

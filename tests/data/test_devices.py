@@ -67,7 +67,8 @@ from orderone import data
 data.text_batch()
 data.language(b"text. " * 1000).batch(0, 0)
 data.denoising(b"text. " * 1000).batch(0, 0)
-data.images((torch.zeros(64, 1, 8, 8, dtype=torch.uint8), torch.arange(64) % 2), **data.S2).batch(0, 0)
+black = torch.zeros(64, 1, 8, 8, dtype=torch.uint8)
+data.images((black, torch.arange(64) % 2), **data.S2).batch(0, 0)
 try:
     data.language(b"text. " * 1000, "gpt2")
 except ImportError as error:

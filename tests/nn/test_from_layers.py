@@ -122,7 +122,7 @@ def test_what_cannot_be_built():
             return kernel
 
     with pytest.raises(ValueError, match="net: expected a Layer"):
-        from_layers("relu", 3)
+        from_layers("relu", 3)  # type: ignore[arg-type]
     with pytest.raises(
         ValueError, match=r"expected layers of theory\.kernels.*to_module\.register"
     ):

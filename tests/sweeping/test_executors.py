@@ -98,13 +98,15 @@ import torch
 from orderone.sweeping.sweep import sweep
 
 def build(width):
-    return torch.nn.Sequential(torch.nn.Linear(4, width), torch.nn.ReLU(), torch.nn.Linear(width, 3))
+    first, last = torch.nn.Linear(4, width), torch.nn.Linear(width, 3)
+    return torch.nn.Sequential(first, torch.nn.ReLU(), last)
 
 def data(step, seed):
     x = torch.randn(8, 4, generator=torch.Generator().manual_seed(seed + step))
     return x, (x[:, 0] > 0).long()
 
-print(sweep(build, {"lr": [0.01, 0.1]}, widths=[8], data=data, steps=3, executor="processes", workers=1).summary)
+options = {"widths": [8], "data": data, "steps": 3, "executor": "processes", "workers": 1}
+print(sweep(build, {"lr": [0.01, 0.1]}, **options).summary)
 """
 
 
@@ -162,15 +164,17 @@ def slow(step, seed):
     time.sleep({pause})
     return batch(step, seed)
 
-cluster = Cluster(initialize_head=True, head_node_args={{"num_cpus": 1, "include_dashboard": False}})
-ray.init(address=cluster.address, log_to_driver=False, logging_level="ERROR")  # the driver is on the first node
+head = {{"num_cpus": 1, "include_dashboard": False}}  # the driver is on this node
+cluster = Cluster(initialize_head=True, head_node_args=head)
+ray.init(address=cluster.address, log_to_driver=False, logging_level="ERROR")
 second = cluster.add_node(num_cpus=1)
 cluster.wait_for_nodes()
 assert len([node for node in ray.nodes() if node["Alive"]]) == 2
 if {kill}:
     import threading
     threading.Timer(8.0, lambda: cluster.remove_node(second, allow_graceful=False)).start()
-found = sweep(mlp, {{"lr": [1e-3, 1e-2], "seed": range(2)}}, widths=[8, 16], data=slow, steps=6, device="cpu", name="net",
+space = {{"lr": [1e-3, 1e-2], "seed": range(2)}}
+found = sweep(mlp, space, widths=[8, 16], data=slow, steps=6, device="cpu", name="net",
               executor="ray", stacked=False, store=sys.argv[1])
 print(found.summary, flush=True)
 print(*found.notes, file=sys.stderr)

@@ -33,8 +33,9 @@ def data(step, seed):
     return batch(step, seed)
 
 if __name__ == "__main__":
-    found = sweep(mlp, {{"lr": 0.01, "seed": range(1, {SEEDS + 1})}}, widths=[8], data=data, steps={STEPS}, name="net",
-                  store=sys.argv[1], stacked=eval(sys.argv[3]), together=3, checkpoint_seconds=0.0, device="cpu")
+    space = {{"lr": 0.01, "seed": range(1, {SEEDS + 1})}}
+    found = sweep(mlp, space, widths=[8], data=data, steps={STEPS}, name="net", store=sys.argv[1],
+                  stacked=eval(sys.argv[3]), together=3, checkpoint_seconds=0.0, device="cpu")
     print(found.ran)
 """
 

@@ -1,6 +1,8 @@
-"""What to train on. The text of the Python standard library and scikit-learn's digits are on every
-machine; other data is read from disk in its usual format, and `python -m orderone.data.fetch`
-brings some."""
+"""Data sets to train on.
+
+The text of the Python standard library and scikit-learn's digits are on every machine. Other data
+is read from disk in its usual format, and `python -m orderone.data.fetch` brings some.
+"""
 
 from orderone.data.denoising import Denoising, denoising
 from orderone.data.digits import digits, digits_batch

@@ -1,9 +1,8 @@
-"""Span denoising, S2 II.2.A: sentences are permuted, spans of them masked, and the text is to be
-given as it was.
+"""Span denoising, S2 II.2.A: restore a text whose sentences are permuted and spans masked.
 
-    source    [start] corrupted text [end] [pad] ...       what the encoder reads
-    target    [start] text [pad] ...                       what the decoder reads
-    labels    text [end] -100 ...                          what it shall give; -100 does not count
+    source    [start] corrupted text [end] [pad] ...       the encoder reads it
+    target    [start] text [pad] ...                       the decoder reads it
+    labels    text [end] -100 ...                          its output; -100 does not count
 
     pairs         ({"source", "target", "source_mask"}, labels): `orderone.nn.EncoderDecoder`
     huggingface   {"input_ids", "attention_mask", "decoder_input_ids", "labels"}
@@ -14,7 +13,6 @@ the same way, always alike. The four special tokens follow those of the text.
 
 from collections.abc import Sequence
 from hashlib import sha256
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -27,16 +25,23 @@ from orderone.data.corpus import read_corpus
 from orderone.data.corruption import corrupt
 from orderone.data.devices import read_device
 from orderone.data.draws import Draws
+from orderone.data.inputs import Cache, Device, Root, Text, Tokenizer
 from orderone.data.sentences import Sentences, read_sentences
 from orderone.data.task import EVALUATIONS, FORMATS, Batch
 
 SPECIAL = ("start", "end", "pad", "mask")
-_IGNORED = -100  # what cross entropy leaves out
+HUGGING_FACE = {  # the names of the parts of a batch there
+    "input_ids": "source",
+    "attention_mask": "source_mask",
+    "decoder_input_ids": "target",
+    "labels": "labels",
+}
+_IGNORED = -100  # the label that cross entropy leaves out
 
 
 def denoising(
-    source: Any = "python",
-    tokenizer: Any = "bytes",
+    source: Text = "python",
+    tokenizer: Tokenizer = "bytes",
     batch: Count = 16,
     length: Count = 512,
     *,
@@ -45,12 +50,13 @@ def denoising(
     held_out: Number = 0.05,
     evaluations: Count = EVALUATIONS,
     format: Name = "pairs",
-    device: Any = None,
-    root: Any = "data",
-    cache: Any = None,
+    device: Device = None,
+    root: Root = "data",
+    cache: Cache = None,
 ) -> "Denoising":
-    """A task: restore a text of at most `length` tokens of which `ratio` is masked, in spans of
-    mean length `span`.
+    """Make a task: restore a text of at most `length` tokens of which `ratio` is masked.
+
+    Masked spans have the mean length `span`.
 
     Source, tokenizer and cache are those of `language`. The model needs `task.vocab` words and
     `length + 2` positions.
@@ -72,10 +78,28 @@ def denoising(
 
 
 class Denoising:
-    """`vocab` counts the tokens of the text and the special ones, whose numbers are `start`, `end`,
-    `pad` and `mask`."""
+    """Span denoising as a task.
 
-    loss = None  # cross entropy, which leaves the padding out
+    `vocab` counts the tokens of the text and the special ones, whose numbers are `start`, `end`,
+    `pad` and `mask`.
+    """
+
+    loss: None = None  # cross entropy, which leaves the padding out
+    name: str
+    vocab: int
+    start: int
+    end: int
+    pad: int
+    mask: int
+    size: int  # of a batch
+    length: int
+    ratio: float
+    span: float
+    evaluations: int
+    format: str
+    device: torch.device
+    train: Sentences
+    held: Sentences
 
     def __init__(
         self,
@@ -89,9 +113,12 @@ class Denoising:
         held_out: Number = 0.05,
         evaluations: Count = EVALUATIONS,
         format: Name = "pairs",
-        device: Any = None,
+        device: Device = None,
     ):
-        self.start, self.end, self.pad, self.mask = (vocab + i for i in range(len(SPECIAL)))
+        self.start = vocab
+        self.end = vocab + 1
+        self.pad = vocab + 2
+        self.mask = vocab + 3
         self.vocab = vocab + len(SPECIAL)
         self.size = count(batch, "batch")
         self.length = length
@@ -116,46 +143,55 @@ class Denoising:
         self.name = f"denoising {_hash(sentences)} {self.format} {numbers}"
 
     def batch(self, step: Count, seed: Count) -> Batch:
-        return self._batch(
-            {name: x[0] for name, x in self._parts(step, [seed], self.device).items()}
-        )
+        """Return the batch of this step and seed."""
+        return self._batch(_first(self._parts(step, [seed], self.device, "train")))
 
-    def stacked(self, step: Count, seeds: Sequence[int], device: Any = None) -> Batch:
-        return self._batch(
-            self._parts(step, seeds, self.device if device is None else read_device(device))
-        )
+    def stacked(self, step: Count, seeds: Sequence[int], device: Device = None) -> Batch:
+        """Return the batches of all seeds, (seeds, batch, tokens)."""
+        place = self.device if device is None else read_device(device)
+        return self._batch(self._parts(step, seeds, place, "train"))
 
     def evaluation(self) -> list[Batch]:
+        """Return batches of held-out sentences."""
         if not len(self.held):
             return []
-        rows = [self._parts(step, [0], self.device, "held") for step in range(self.evaluations)]
-        return [self._batch({name: x[0] for name, x in parts.items()}) for parts in rows]
+        batches = []
+        for step in range(self.evaluations):
+            parts = self._parts(step, [0], self.device, "held")
+            batches.append(self._batch(_first(parts)))
+        return batches
 
     def _parts(
-        self, step: int, seeds: Sequence[int], device: torch.device, which: str = "train"
+        self, step: int, seeds: Sequence[int], device: torch.device, split: str
     ) -> dict[str, Tensor]:
-        """Source, target, source_mask and labels, each (seeds, batch, tokens)."""
-        if (which, device) not in self._there:
-            self._there[which, device] = getattr(self, which).to(device)
+        """Return source, target, source_mask and labels, each (seeds, batch, tokens)."""
+        sentences = self._on(device, split)
         draws = Draws(seeds, step, device)
-        tokens, sentence, length = _samples(
-            self._there[which, device], draws, self.size, self.length
+        tokens, sentence, length = _samples(sentences, draws, self.size, self.length)
+        corrupted, corrupted_length = corrupt(
+            tokens, sentence, length, draws, self.ratio, self.span, self.mask
         )
-        corrupted, now = corrupt(tokens, sentence, length, draws, self.ratio, self.span, self.mask)
-        source = self._framed(corrupted, now)
+        source = self._framed(corrupted, corrupted_length)
         text = self._framed(tokens, length)
         labels = text[:, 1:].masked_fill(text[:, 1:] == self.pad, _IGNORED)
         target = text[:, :-1].masked_fill(text[:, :-1] == self.end, self.pad)
-        found = {
-            "source": source,
-            "target": target,
-            "source_mask": source != self.pad,
-            "labels": labels,
+        shape = (len(seeds), self.size, -1)
+        return {
+            "source": source.view(shape),
+            "target": target.view(shape),
+            "source_mask": (source != self.pad).view(shape),
+            "labels": labels.view(shape),
         }
-        return {name: x.view(len(seeds), self.size, -1) for name, x in found.items()}
+
+    def _on(self, device: torch.device, split: str) -> Sentences:
+        """Return the sentences of "train" or "held", copied to the device once."""
+        if (split, device) not in self._there:
+            sentences = self.train if split == "train" else self.held
+            self._there[split, device] = sentences.to(device)
+        return self._there[split, device]
 
     def _framed(self, tokens: Tensor, length: Tensor) -> Tensor:
-        """[start] tokens [end] [pad] ..., (n, L + 2)."""
+        """Return [start] tokens [end] [pad] ..., (n, L + 2)."""
         framed = torch.nn.functional.pad(tokens, (1, 1), value=self.pad)
         framed[:, 0] = self.start
         places = torch.arange(framed.shape[1], device=tokens.device)
@@ -164,18 +200,11 @@ class Denoising:
 
     def _batch(self, parts: dict[str, Tensor]) -> Batch:
         if self.format == "pairs":
-            return {name: parts[name] for name in ("source", "target", "source_mask")}, parts[
-                "labels"
-            ]
-        names = {
-            "input_ids": "source",
-            "attention_mask": "source_mask",
-            "decoder_input_ids": "target",
-            "labels": "labels",
-        }
-        return {theirs: parts[ours] for theirs, ours in names.items()} | {
-            "attention_mask": parts["source_mask"].long()
-        }
+            inputs = {name: parts[name] for name in ("source", "target", "source_mask")}
+            return inputs, parts["labels"]
+        batch = {name: parts[part] for name, part in HUGGING_FACE.items()}
+        batch["attention_mask"] = batch["attention_mask"].long()
+        return batch
 
     def __repr__(self) -> str:
         return (
@@ -185,17 +214,23 @@ class Denoising:
         )
 
 
+def _first(parts: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Return the parts of the first seed."""
+    return {name: part[0] for name, part in parts.items()}
+
+
 def _samples(
     sentences: Sentences, draws: Draws, batch: int, length: int
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Whole sentences from random places: tokens (n, length), each one's sentence counted in the
-    sample, and how many tokens there are."""
+    """Draw whole sentences from random places, as many as fit.
+
+    Return tokens (n, length), the number of each token's sentence within its sample, and how many
+    tokens there are.
+    """
     starts = sentences.starts
     first = draws.below(len(sentences), "first", batch).flatten()
     begin = starts[first]
-    last = (
-        torch.searchsorted(starts, begin + length, right=True) - 1
-    )  # as many whole sentences as fit
+    last = torch.searchsorted(starts, begin + length, right=True) - 1
     number = starts[last] - begin
     places = begin[:, None] + torch.arange(length, device=begin.device)
     places = places.clamp_max(len(sentences.tokens) - 1)

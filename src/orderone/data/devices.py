@@ -1,21 +1,22 @@
-"""Devices by one name each: "cuda" is the current one, with its number, so that nothing is held
-there twice."""
+"""Devices by one name each.
 
-from typing import Any
+"cuda" becomes the current GPU, with its number, so that nothing is held there twice.
+"""
 
 import torch
 
+from orderone.data.inputs import Device
 
-def read_device(given: Any) -> torch.device:
-    """The device that `given` names, by default the CPU; a ValueError where there is none of this
-    name."""
+
+def read_device(name: Device) -> torch.device:
+    """Return the device of this name, by default the CPU; a ValueError where there is none."""
     try:
-        device = torch.device("cpu" if given is None else given)
+        device = torch.device("cpu" if name is None else name)
         if device.type != "cpu":
             device = torch.empty(0, device=device).device
     except (RuntimeError, TypeError, AssertionError) as error:
         reason = str(error).splitlines()[0]
         raise ValueError(
-            f"device: expected 'cpu', 'cuda' or another that is here, got {given!r} ({reason})"
+            f"device: expected 'cpu', 'cuda' or another that is here, got {name!r} ({reason})"
         ) from error
     return device

@@ -1,8 +1,10 @@
-"""Random numbers by their place: a hash of (seed, step, stream, index), so that nothing has to be
-drawn before.
+"""Random numbers by their place: a hash of (seed, step, stream, index).
 
-    key = mix(mix(mix(seed) + step) + stream),    draw_i = mix(key + (i + 1) g),    g = 2^64 /
-                                                  golden ratio
+No earlier number has to be drawn.
+
+    key     = mix(mix(mix(seed) + step) + stream)
+    draw_i  = mix(key + (i + 1) g)
+    g       = 2^64 / golden ratio
 
 `mix` is the finaliser of SplitMix64 (Steele, Lea & Flood 2014), a bijection of 64 bits; draws of
 one key are the outputs of that generator. Whole-number arithmetic only: the numbers are the same on
@@ -24,37 +26,47 @@ _FEW = (1 << 24) - 1
 
 
 class Draws:
-    """Independent numbers for every seed: each method gives a tensor (seeds, *shape), of a stream
-    with its own name."""
+    """Independent numbers for every seed.
+
+    Each method returns a tensor (seeds, *shape), of a stream with its own name.
+    """
+
+    keys: list[int]  # one for each seed
+    device: torch.device | str | None
 
     def __init__(self, seeds: Sequence[int], step: int, device: torch.device | str | None = None):
         self.keys = [_mix(_mix(seed) + step) for seed in seeds]
         self.device = device
 
     def bits(self, stream: str, *shape: int) -> Tensor:
-        """Whole numbers from -2^63 to 2^63 - 1."""
+        """Draw whole numbers from -2^63 to 2^63 - 1."""
         places = torch.arange(prod(shape), device=self.device)
         return self._at(self._keys(stream)[:, None], places).view(-1, *shape)
 
     def uniform(self, stream: str, *shape: int) -> Tensor:
-        """In [0, 1), float32: a multiple of 2^-24."""
+        """Draw multiples of 2^-24 in [0, 1), float32."""
         return (self.bits(stream, *shape) >> 40 & _FEW).float() * 2**-24
 
     def normal(self, stream: str, *shape: int) -> Tensor:
+        """Draw standard normal numbers, float32."""
         return _normal(self.bits(stream, *shape))
 
     def normal_at(self, stream: str, member: Tensor, place: Tensor) -> Tensor:
-        """Only some of `normal(stream, n)`: those at [member, place], two tensors of one shape."""
+        """Return `normal(stream, n)[member, place]`, where the two tensors have one shape."""
         return _normal(self._at(self._keys(stream)[member], place))
 
     def below(self, limit: int | Tensor, stream: str, *shape: int) -> Tensor:
-        """Whole numbers from 0 to limit - 1; 53 bits of chance, which is even enough for any limit
-        below 2^40."""
-        return ((self.bits(stream, *shape) >> 11 & (1 << 53) - 1).double() * 2**-53 * limit).long()
+        """Draw whole numbers from 0 to limit - 1.
+
+        53 random bits are even enough for any limit below 2^40.
+        """
+        bits = self.bits(stream, *shape) >> 11 & (1 << 53) - 1
+        return (bits.double() * 2**-53 * limit).long()
 
     def _keys(self, stream: str) -> Tensor:
         number = crc32(stream.encode())
-        return torch.tensor([_signed(_mix(key + number)) for key in self.keys], device=self.device)
+        keys = [_signed(_mix(key + number)) for key in self.keys]
+        return torch.tensor(keys, device=self.device)
 
     def _at(self, keys: Tensor, places: Tensor) -> Tensor:
         return _mixed(keys + (places + 1) * _signed(_GOLDEN))
@@ -75,8 +87,7 @@ def _mix(x: int) -> int:
 
 
 def _mixed(x: Tensor) -> Tensor:
-    """The same of tensors, whose products wrap around by themselves and whose shifts would drag the
-    sign along."""
+    """Return `_mix` of a tensor: products wrap around; `_shifted` drops the sign."""
     x = (x ^ _shifted(x, 30)) * _signed(_FIRST)
     x = (x ^ _shifted(x, 27)) * _signed(_SECOND)
     return x ^ _shifted(x, 31)

@@ -1,29 +1,31 @@
-"""Text to token numbers: bytes, or byte pairs as GPT-2 joins them; encoded once, then kept beside
-the data."""
+"""Text to token numbers: bytes, or byte pairs as GPT-2 joins them.
+
+Text is encoded once; the tokens are kept beside the data.
+"""
 
 import re
 from collections.abc import Callable, Sequence
 from hashlib import sha256
 from os import PathLike, fspath
 from pathlib import Path
-from typing import Any
+from types import ModuleType
 
 import torch
 from torch import Tensor
 
 from orderone.core.optional import need
-from orderone.data.missing import found_in
+from orderone.data.inputs import Cache, LoadedTokenizer, Root, Tokenizer
+from orderone.data.missing import find_folder
 
 _CHUNK = 1 << 12  # bytes encoded at once, at least; larger ones are slower
-_LINE = re.compile(
-    rb"(?<=[!-~])\n(?=[!-~])"
-)  # a line end between letters is a token of its own, wherever the text is cut
+# A line end between letters is a token of its own, wherever the text is cut.
+_LINE = re.compile(rb"(?<=[!-~])\n(?=[!-~])")
 
 
 def encode(
-    text: bytes, tokenizer: Any = "bytes", root: Any = "data", cache: Any = None
+    text: bytes, tokenizer: Tokenizer = "bytes", root: Root = "data", cache: Cache = None
 ) -> tuple[Tensor, int]:
-    """Token numbers (uint8 or int32) and how many different ones there are."""
+    """Return token numbers (uint8 or int32) and the size of the vocabulary."""
     if isinstance(tokenizer, str) and tokenizer == "bytes":
         return torch.frombuffer(bytearray(text), dtype=torch.uint8), 256
     tokens, _, vocab = encode_pieces(_chunks(text), tokenizer, root, cache)
@@ -31,35 +33,41 @@ def encode(
 
 
 def encode_pieces(
-    pieces: Sequence[bytes], tokenizer: Any = "bytes", root: Any = "data", cache: Any = None
+    pieces: Sequence[bytes],
+    tokenizer: Tokenizer = "bytes",
+    root: Root = "data",
+    cache: Cache = None,
 ) -> tuple[Tensor, Tensor, int]:
-    """Pieces of text one after another: token numbers, how many each piece has, and how many
-    different ones there are."""
+    """Encode pieces of text one after another.
+
+    Return token numbers, how many each piece has, and the size of the vocabulary.
+    """
     if isinstance(tokenizer, str) and tokenizer == "bytes":
         tokens = torch.frombuffer(bytearray(b"".join(pieces)), dtype=torch.uint8)
         return tokens, torch.tensor([len(piece) for piece in pieces]), 256
     coder = read_tokenizer(tokenizer, root)
     if cache is False:
-        found = _encode(coder, pieces)
+        tensors = _encode(coder, pieces)
     else:
         if cache is None:
             folder = Path(fspath(root)) / "encoded"
         else:
-            folder = Path(fspath(cache))
-        found = _kept(
-            folder / f"{_key(pieces, coder.to_str())}.safetensors", lambda: _encode(coder, pieces)
-        )
-    return found["tokens"], found["lengths"], coder.get_vocab_size()
+            folder = Path(fspath(cache))  # type: ignore[arg-type]  # fspath says what is wrong
+        path = folder / f"{_key(pieces, coder.to_str())}.safetensors"
+        tensors = _load_or_make(path, lambda: _encode(coder, pieces))
+    return tensors["tokens"], tensors["lengths"], coder.get_vocab_size()
 
 
-def read_tokenizer(tokenizer: Any, root: Any = "data") -> Any:
-    """A `tokenizers.Tokenizer` from its name, a folder of `encoder.json` and `vocab.bpe`, or a
-    `tokenizer.json`."""
+def read_tokenizer(tokenizer: Tokenizer, root: Root = "data") -> LoadedTokenizer:
+    """Return a `tokenizers.Tokenizer`.
+
+    It is given by name, by a folder of `encoder.json` and `vocab.bpe`, or by a `tokenizer.json`.
+    """
     tokenizers = need("tokenizers", "data", "for byte pairs")
     if isinstance(tokenizer, tokenizers.Tokenizer):
-        return tokenizer
+        return tokenizer  # type: ignore[return-value]  # the module is loaded by name
     if isinstance(tokenizer, str) and tokenizer == "gpt2":
-        return _byte_level(tokenizers, found_in(root, "gpt2", "encoder.json", "vocab.bpe"))
+        return _byte_level(tokenizers, find_folder(root, "gpt2", "encoder.json", "vocab.bpe"))
     if isinstance(tokenizer, str | PathLike):
         path = Path(fspath(tokenizer))
         if path.is_file():
@@ -67,15 +75,18 @@ def read_tokenizer(tokenizer: Any, root: Any = "data") -> Any:
         if (path / "tokenizer.json").is_file():
             return tokenizers.Tokenizer.from_file(str(path / "tokenizer.json"))
         if path.is_dir():
-            return _byte_level(tokenizers, found_in(path, "gpt2", "encoder.json", "vocab.bpe"))
+            return _byte_level(tokenizers, find_folder(path, "gpt2", "encoder.json", "vocab.bpe"))
     raise ValueError(
         "tokenizer: expected 'bytes', 'gpt2', a tokenizer.json, or a folder with encoder.json and"
         f" vocab.bpe; got {tokenizer!r}"
     )
 
 
-def _byte_level(tokenizers: Any, folder: Path) -> Any:
-    """GPT-2's own arrangement: no blank put in front, bytes joined in the order of `vocab.bpe`."""
+def _byte_level(tokenizers: ModuleType, folder: Path) -> LoadedTokenizer:
+    """Return the tokenizer of GPT-2.
+
+    No blank is put in front; bytes are joined in the order of `vocab.bpe`.
+    """
     model = tokenizers.models.BPE.from_file(str(folder / "encoder.json"), str(folder / "vocab.bpe"))
     coder = tokenizers.Tokenizer(model)
     coder.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -83,51 +94,55 @@ def _byte_level(tokenizers: Any, folder: Path) -> Any:
     return coder
 
 
-def _encode(coder: Any, pieces: Sequence[bytes]) -> dict[str, Tensor]:
-    ids = [
-        part.ids
-        for part in coder.encode_batch(
-            [piece.decode(errors="replace") for piece in pieces], add_special_tokens=False
-        )
-    ]
-    tokens = torch.tensor([token for part in ids for token in part], dtype=torch.int32)
-    return {"tokens": tokens, "lengths": torch.tensor([len(part) for part in ids])}
+def _encode(coder: LoadedTokenizer, pieces: Sequence[bytes]) -> dict[str, Tensor]:
+    texts = [piece.decode(errors="replace") for piece in pieces]
+    tokens: list[int] = []
+    lengths: list[int] = []
+    for encoding in coder.encode_batch(texts, add_special_tokens=False):
+        tokens += encoding.ids
+        lengths.append(len(encoding.ids))
+    return {
+        "tokens": torch.tensor(tokens, dtype=torch.int32),
+        "lengths": torch.tensor(lengths),
+    }
 
 
 def _chunks(text: bytes) -> list[bytes]:
-    """Each ends after a line end beside which there are no blanks: cut there, the tokens stay the
-    same."""
+    """Cut the text after line ends beside which there are no blanks: the tokens stay the same."""
     chunks = []
     start = 0
     while start < len(text):
-        found = _LINE.search(text, start + _CHUNK)
-        end = found.end() if found else len(text)
+        line_end = _LINE.search(text, start + _CHUNK)
+        end = line_end.end() if line_end else len(text)
         chunks.append(text[start:end])
         start = end
     return chunks
 
 
-def _kept(path: Path, make: Callable[[], dict[str, Tensor]]) -> dict[str, Tensor]:
-    """What the file holds, or what is made now and written there; where nothing can be written, it
-    is made every time."""
+def _load_or_make(path: Path, make: Callable[[], dict[str, Tensor]]) -> dict[str, Tensor]:
+    """Load the file, or make its tensors and write them there.
+
+    Where nothing can be written, they are made every time.
+    """
     safetensors = need("safetensors", "data", "to keep what was encoded")
     files = need("safetensors.torch", "data", "to keep what was encoded")
     try:
         return files.load_file(path)
     except (OSError, safetensors.SafetensorError):
-        found = make()
+        tensors = make()
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         half = path.with_suffix(f".{torch.randint(1 << 40, ()).item()}.part")
-        files.save_file(found, half)
+        files.save_file(tensors, half)
         half.replace(path)
     except OSError:
         pass
-    return found
+    return tensors
 
 
 def _key(pieces: Sequence[bytes], coder: str) -> str:
     digest = sha256(coder.encode())
     digest.update(b"".join(pieces))
-    digest.update(",".join(str(len(piece)) for piece in pieces).encode())
+    lengths = [str(len(piece)) for piece in pieces]
+    digest.update(",".join(lengths).encode())
     return digest.hexdigest()[:32]

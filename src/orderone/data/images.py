@@ -1,7 +1,9 @@
 """Image classification: bytes on the device, augmented and normalised as they are needed.
 
-    bytes -> crop, flip, RandAugment (bytes) -> normalised to mean 0 and deviation 1 -> erasing ->
-    mixup or cutmix
+    bytes -> crop, flip, RandAugment       bytes
+          -> normalised                    to mean 0 and standard deviation 1
+          -> erasing
+          -> mixup or cutmix
 
 Every epoch shows each image once. What is held out is only normalised. `S2` is the recipe of S2
 II.1.A.
@@ -22,6 +24,7 @@ from orderone.core.inputs import Count, Name, Number
 from orderone.data.augment.recipe import Recipe
 from orderone.data.devices import read_device
 from orderone.data.draws import Draws
+from orderone.data.inputs import Device, Pictures, Root
 from orderone.data.order import Order, spread
 from orderone.data.task import EVALUATIONS, FORMATS, Batch, Loss
 from orderone.data.vision.arrays import Arrays
@@ -35,7 +38,7 @@ S2: Mapping[str, Any] = MappingProxyType(
 
 
 def images(
-    source: Any = "digits",
+    source: Pictures = "digits",
     batch: Count = 64,
     *,
     augment: Name | None = None,
@@ -46,10 +49,10 @@ def images(
     size: Count = 224,
     evaluations: Count | None = EVALUATIONS,
     format: Name = "pairs",
-    device: Any = None,
-    root: Any = "data",
+    device: Device = None,
+    root: Root = "data",
 ) -> "Images":
-    """A task: tell what an image shows.
+    """Make a task: tell what an image shows.
 
     Args:
         source: "digits", "mnist", "fashion-mnist", "cifar10" (in `root`); a folder with a folder of
@@ -74,7 +77,20 @@ def images(
 
 
 class Images:
-    """`classes` is the number of classes, `shape` (channels, height, width)."""
+    """Image classification as a task."""
+
+    name: str
+    train: Pixels
+    held: Pixels
+    recipe: Recipe
+    size: int  # of a batch
+    format: str
+    evaluations: int | None
+    device: torch.device
+    classes: int
+    shape: torch.Size  # (channels, height, width)
+    mean: Tensor  # of every channel
+    std: Tensor
 
     def __init__(
         self,
@@ -85,16 +101,15 @@ class Images:
         *,
         evaluations: Count | None = EVALUATIONS,
         format: Name = "pairs",
-        device: Any = None,
+        device: Device = None,
     ):
         self.train = train
         self.held = held
         self.recipe = recipe
         self.size = count(batch, "batch")
         self.format = one_of(format, FORMATS, "format")
-        if evaluations is None:
-            self.evaluations = None
-        else:
+        self.evaluations = None
+        if evaluations is not None:
             self.evaluations = count(evaluations, "evaluations", least=0)
         self.device = read_device(device)
         self.classes = max(train.classes, held.classes)
@@ -108,50 +123,54 @@ class Images:
 
     @property
     def loss(self) -> Loss | None:
-        """Cross entropy with labels that are shared between classes, where they are."""
+        """Return cross entropy for labels that are shared between classes, or None."""
         return self.recipe.loss
 
     def batch(self, step: Count, seed: Count) -> Batch:
+        """Return the batch of this step and seed."""
         pixels, labels = self._augmented(step, [seed], self.device)
         return self._batch(pixels[0], labels[0])
 
-    def stacked(self, step: Count, seeds: Sequence[int], device: Any = None) -> Batch:
-        return self._batch(
-            *self._augmented(step, seeds, self.device if device is None else read_device(device))
-        )
+    def stacked(self, step: Count, seeds: Sequence[int], device: Device = None) -> Batch:
+        """Return the batches of all seeds, (seeds, batch, ...)."""
+        place = self.device if device is None else read_device(device)
+        pixels, labels = self._augmented(step, seeds, place)
+        return self._batch(pixels, labels)
 
     def evaluation(self) -> list[Batch]:
-        """Whole batches of the held-out images, at equal distances; all of them where `evaluations`
-        is None."""
-        number = len(self.held)
-        whole = len(self.held) // self.size
-        which = torch.arange(number)
-        if self.evaluations is not None and whole:
-            which = spread(number, min(whole, self.evaluations) * self.size)
-        return [self._held(part) for part in which.split(self.size) if len(part)]
+        """Return whole batches of the held-out images, at equal distances.
 
-    def _held(self, which: Tensor) -> Batch:
-        pixels, labels = self.held.take(which, Draws([0], 0), self.device)
-        return self._batch(self._normalised(pixels), labels)
+        Where `evaluations` is None, return all of them.
+        """
+        number = len(self.held)
+        whole_batches = number // self.size
+        indices = torch.arange(number)
+        if self.evaluations is not None and whole_batches:
+            indices = spread(number, min(whole_batches, self.evaluations) * self.size)
+        batches = []
+        for part in indices.split(self.size):
+            if len(part):
+                pixels, labels = self.held.take(part, Draws([0], 0), self.device)
+                batches.append(self._batch(self._normalised(pixels), labels))
+        return batches
 
     def _augmented(
         self, step: int, seeds: Sequence[int], device: torch.device
     ) -> tuple[Tensor, Tensor]:
         draws = Draws(seeds, step)
-        count = len(seeds)
         pixels, labels = self.train.take(self._order(step, seeds).flatten(), draws, device)
         if isinstance(self.train, Files):
             self.train.ahead(self._order(step + 1, seeds).flatten(), Draws(seeds, step + 1))
-        pixels = self.recipe.bytes(
-            pixels, draws, (self.mean * 255).round().to(torch.uint8), self.train.cropped
-        )
+        fill = (self.mean * 255).round().to(torch.uint8)
+        pixels = self.recipe.bytes(pixels, draws, fill, self.train.cropped)
         pixels = self.recipe.erased(self._normalised(pixels), draws, Draws(seeds, step, device))
-        pixels = pixels.view(count, self.size, *pixels.shape[1:])
-        labels = labels.view(count, self.size)
+        pixels = pixels.view(len(seeds), self.size, *pixels.shape[1:])
+        labels = labels.view(len(seeds), self.size)
         return self.recipe.mixed(pixels, labels, draws, self.classes)
 
     def _normalised(self, pixels: Tensor) -> Tensor:
-        mean, std = (x.to(pixels.device).view(-1, 1, 1) for x in (self.mean, self.std))
+        mean = self.mean.to(pixels.device).view(-1, 1, 1)
+        std = self.std.to(pixels.device).view(-1, 1, 1)
         return pixels.float().mul_(1 / (255 * std)).sub_(mean / std)
 
     def _batch(self, pixels: Tensor, labels: Tensor) -> Batch:
@@ -159,9 +178,8 @@ class Images:
             return pixels, labels
         if self.loss is None:
             return {"pixel_values": pixels, "labels": labels}
-        return {
-            "pixel_values": pixels
-        }, labels  # such a model knows no labels that are shared between classes
+        # A model of Hugging Face takes no labels that are shared between classes.
+        return {"pixel_values": pixels}, labels
 
     def __repr__(self) -> str:
         return (
@@ -170,7 +188,8 @@ class Images:
         )
 
 
-def _read(source: Any, root: Any, size: int, resized: bool) -> tuple[Pixels, Pixels]:
+def _read(source: Pictures, root: Root, size: int, resized: bool) -> tuple[Pixels, Pixels]:
+    """Return training and held-out images."""
     if isinstance(source, str) and source.lower() in SETS:
         train, held = SETS[source.lower()](root)
         return Memory(train), Memory(held)
@@ -178,13 +197,11 @@ def _read(source: Any, root: Any, size: int, resized: bool) -> tuple[Pixels, Pix
         one_of(source, SETS, f"images (and there is no such folder as {Path(source).absolute()})")
     if isinstance(source, str | PathLike):
         return image_folder(Path(source), size, resized)
-    if (
-        isinstance(source, tuple | list)
-        and len(source) == 2
-        and all(isinstance(x, Tensor) for x in source)
-    ):
-        train, held = apart(Arrays(source[0], source[1]))
-        return Memory(train), Memory(held)
+    if isinstance(source, tuple | list) and len(source) == 2:
+        pixels, labels = source
+        if isinstance(pixels, Tensor) and isinstance(labels, Tensor):
+            train, held = apart(Arrays(pixels, labels))
+            return Memory(train), Memory(held)
     raise ValueError(
         f"source: expected {', '.join(map(repr, SETS))}, a folder with a folder for each class, or"
         f" a pair of tensors (bytes, classes); got {type(source).__name__}"

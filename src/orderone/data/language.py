@@ -1,9 +1,9 @@
 """Language modelling: pieces of a text from random places, to predict the next token.
 
-    pairs         (tokens s .. s + length - 1, tokens s + 1 .. s + length):  a model that gives
-                  logits
-    huggingface   {"input_ids": tokens, "labels": the same tokens}:          a model that shifts
-                  them itself
+    pairs         (tokens s .. s + length - 1, tokens s + 1 .. s + length)
+                  for a model that returns logits
+    huggingface   {"input_ids": tokens, "labels": the same tokens}
+                  for a model that shifts them itself
 
 All tokens are one tensor on the device; a batch is a lookup. The end of each of sixteen equal parts
 of the text is held out, so that training and evaluation are of one kind even where the files are
@@ -12,7 +12,6 @@ sorted.
 
 from collections.abc import Sequence
 from hashlib import sha256
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -25,6 +24,7 @@ from orderone.data.corpus import read_corpus
 from orderone.data.devices import read_device
 from orderone.data.draws import Draws
 from orderone.data.encode import encode
+from orderone.data.inputs import Cache, Device, Root, Text, Tokenizer
 from orderone.data.order import spread
 from orderone.data.task import EVALUATIONS, FORMATS, Batch
 
@@ -32,8 +32,8 @@ PARTS = 16
 
 
 def language(
-    source: Any = "python",
-    tokenizer: Any = "bytes",
+    source: Text = "python",
+    tokenizer: Tokenizer = "bytes",
     batch: Count = 16,
     length: Count = 128,
     *,
@@ -41,11 +41,11 @@ def language(
     evaluations: Count = EVALUATIONS,
     format: Name = "pairs",
     vocab: Count | None = None,
-    device: Any = None,
-    root: Any = "data",
-    cache: Any = None,
+    device: Device = None,
+    root: Root = "data",
+    cache: Cache = None,
 ) -> "Language":
-    """A task: predict the next token of `source`.
+    """Make a task: predict the next token of `source`.
 
     Args:
         source: "python" (the text of the standard library), "sotu", "gutenberg" or "imdb" (in
@@ -64,7 +64,7 @@ def language(
         cache: Where encoded text is kept, by default in `root/encoded`; False for nowhere.
     """
     if isinstance(source, Tensor):
-        tokens, size = _given_tokens(source, vocab)
+        tokens, size = _check_tokens(source, vocab)
     else:
         tokens, size = encode(read_corpus(source, root), tokenizer, root, cache)
     return Language(
@@ -80,9 +80,16 @@ def language(
 
 
 class Language:
-    """`vocab` is the number of different tokens, the size of the model's table."""
+    """Language modelling as a task."""
 
-    loss = None  # the usual one: cross entropy, or the model's own
+    loss: None = None  # the usual one: cross entropy, or the model's own
+    name: str
+    vocab: int  # the number of different tokens, the size of the model's table
+    size: int  # of a batch
+    length: int
+    format: str
+    held_out: Tensor  # (pieces, tokens)
+    device: torch.device
 
     def __init__(
         self,
@@ -94,14 +101,15 @@ class Language:
         held_out: Number = 0.05,
         evaluations: Count = EVALUATIONS,
         format: Name = "pairs",
-        device: Any = None,
+        device: Device = None,
     ):
         self.vocab = count(vocab, "vocab")
         self.size = count(batch, "batch")
         self.length = count(length, "length")
         self.format = one_of(format, FORMATS, "format")
         self._window = self.length + (self.format == "pairs")
-        training, held = _split(tokens, real(held_out, "held_out", least=0, most=0.9), self._window)
+        share = real(held_out, "held_out", least=0, most=0.9)
+        training, held = _split(tokens, share, self._window)
         self.held_out = _spread(held, self.size, count(evaluations, "evaluations", least=0))
         self.device = read_device(device)
         self._tokens = {self.device: training.to(self.device)}
@@ -110,24 +118,25 @@ class Language:
 
     @property
     def tokens(self) -> Tensor:
-        """What batches are drawn from."""
+        """Return the tokens that batches are drawn from."""
         return self._tokens[self.device]
 
     def batch(self, step: Count, seed: Count) -> Batch:
+        """Return the batch of this step and seed."""
         return self._batch(self._pieces(step, [seed], self.device)[0])
 
-    def stacked(self, step: Count, seeds: Sequence[int], device: Any = None) -> Batch:
-        return self._batch(
-            self._pieces(step, seeds, self.device if device is None else read_device(device))
-        )
+    def stacked(self, step: Count, seeds: Sequence[int], device: Device = None) -> Batch:
+        """Return the batches of all seeds, (seeds, batch, tokens)."""
+        place = self.device if device is None else read_device(device)
+        return self._batch(self._pieces(step, seeds, place))
 
     def evaluation(self) -> list[Batch]:
-        """Pieces of the held-out text, at equal distances and without overlap."""
-        return [
-            self._batch(piece.to(self.device).long())
-            for piece in self.held_out.split(self.size)
-            if len(piece)
-        ]
+        """Return pieces of the held-out text, at equal distances and without overlap."""
+        batches = []
+        for pieces in self.held_out.split(self.size):
+            if len(pieces):
+                batches.append(self._batch(pieces.to(self.device).long()))
+        return batches
 
     def _pieces(self, step: int, seeds: Sequence[int], device: torch.device) -> Tensor:
         if device not in self._tokens:
@@ -135,9 +144,8 @@ class Language:
         tokens = self._tokens[device]
         draws = Draws(seeds, step, device)
         starts = draws.below(len(tokens) - self._window + 1, "starts", self.size)
-        pieces = tokens.unfold(0, self._window, 1).index_select(
-            0, starts.flatten()
-        )  # twice as fast as single tokens
+        windows = tokens.unfold(0, self._window, 1)  # a view: twice as fast as single tokens
+        pieces = windows.index_select(0, starts.flatten())
         return pieces.long().view(len(seeds), self.size, self._window)
 
     def _batch(self, pieces: Tensor) -> Batch:
@@ -153,36 +161,43 @@ class Language:
 
 
 def _split(tokens: Tensor, held_out: float, window: int) -> tuple[Tensor, Tensor]:
-    """Training tokens, and held-out pieces (pieces, window)."""
-    kept = int(held_out * len(tokens))
-    parts = max(1, min(PARTS, kept // window))
-    sections = tokens.tensor_split(parts)
-    ends = [len(section) - kept // parts for section in sections]
-    training = torch.cat([section[:end] for section, end in zip(sections, ends, strict=True)])
-    if len(training) < window or (held_out and kept < window):
+    """Return training tokens, and held-out pieces (pieces, window)."""
+    held_tokens = int(held_out * len(tokens))
+    parts = max(1, min(PARTS, held_tokens // window))
+    kept: list[Tensor] = []
+    held: list[Tensor] = []
+    for section in tokens.tensor_split(parts):
+        end = len(section) - held_tokens // parts
+        kept.append(section[:end])
+        pieces = (len(section) - end) // window
+        held.append(section[end : end + pieces * window].view(-1, window))
+    training = torch.cat(kept)
+    if len(training) < window or (held_out and held_tokens < window):
         raise ValueError(
             f"source: expected enough text for pieces of {window} tokens to train on and to hold"
             f" out, got {len(tokens)} tokens, of which held_out={held_out:g} leaves {len(training)}"
-            f" and {kept}; give more text or a smaller length"
+            f" and {held_tokens}; give more text or a smaller length"
         )
-    held = [section[end:] for section, end in zip(sections, ends, strict=True)]
-    pieces = torch.cat([part[: len(part) // window * window].view(-1, window) for part in held])
-    return training, pieces
+    return training, torch.cat(held)
 
 
 def _spread(pieces: Tensor, size: int, batches: int) -> Tensor:
-    """So many whole batches of `size` at most, at equal distances; one smaller batch where there is
-    no whole one."""
+    """Return at most so many whole batches of `size`, at equal distances.
+
+    Where there is no whole one, return one smaller batch.
+    """
     if len(pieces) < size:
         return pieces[: batches * size]
     return pieces[spread(len(pieces), min(len(pieces) // size, batches) * size)]
 
 
-def _given_tokens(tokens: Tensor, vocab: Count | None) -> tuple[Tensor, int]:
+def _check_tokens(tokens: Tensor, vocab: Count | None) -> tuple[Tensor, int]:
+    """Return tokens that the user gives as a tensor, and the size of the vocabulary."""
     if tokens.dim() != 1 or tokens.is_floating_point() or not len(tokens) or tokens.min() < 0:
+        smallest = f" from {tokens.min()}" if tokens.numel() else ""
         raise ValueError(
             f"source: expected a tensor of token numbers of the shape (tokens,), got {tokens.dtype}"
-            f" of {tuple(tokens.shape)}{'' if not tokens.numel() else f' from {tokens.min()}'}"
+            f" of {tuple(tokens.shape)}{smallest}"
         )
     least = int(tokens.max()) + 1
     return tokens, count(least if vocab is None else vocab, "vocab", least=least)

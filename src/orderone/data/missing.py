@@ -1,8 +1,9 @@
-"""A data set that is not there is an error that says where it was looked for and how to get it."""
+"""Find the folder of a data set; the error says where it was searched and how to get it."""
 
 from os import fspath
 from pathlib import Path
-from typing import Any
+
+from orderone.data.inputs import Root
 
 HOW = (
     "get it with `python -m orderone.data.fetch {name}` (or `make data` for all), or give root="
@@ -10,9 +11,8 @@ HOW = (
 )
 
 
-def found_in(root: Any, name: str, *needed: str) -> Path:
-    """The folder `root/name`, or `root` itself, that holds a file for every one of the patterns
-    `needed`."""
+def find_folder(root: Root, name: str, *needed: str) -> Path:
+    """Return the folder `root/name`, or `root`, that has a file for each of the patterns."""
     try:
         places = [Path(fspath(root)) / name, Path(fspath(root))]
     except TypeError:

@@ -1,7 +1,7 @@
-"""The order of samples: every epoch shows each one once, in an order of its own; epochs follow
-without a gap.
+"""The order of samples.
 
-The order of an epoch sorts hashes of the places, so that it depends on seed and epoch alone.
+Every epoch shows each sample once, in an order of its own; epochs follow without a gap. The order
+of an epoch sorts hashes of the places, so that it depends on seed and epoch alone.
 """
 
 from collections import OrderedDict
@@ -16,7 +16,10 @@ KEPT = 256  # orders that are remembered at least; those that were used last
 
 
 class Order:
-    """Which samples step `step` sees: `order(step, seeds)` is (seeds, batch)."""
+    """The samples of a step: `order(step, seeds)` is (seeds, batch)."""
+
+    samples: int
+    batch: int
 
     def __init__(self, samples: int, batch: int):
         self.samples = samples
@@ -24,10 +27,10 @@ class Order:
         self._kept: OrderedDict[tuple[int, int], Tensor] = OrderedDict()
 
     def __call__(self, step: int, seeds: Sequence[int]) -> Tensor:
-        found = torch.stack([self._row(step * self.batch, seed) for seed in seeds])
+        rows = [self._row(step * self.batch, seed) for seed in seeds]
         while len(self._kept) > max(KEPT, 2 * len(seeds)):
             self._kept.popitem(last=False)
-        return found.long()
+        return torch.stack(rows).long()
 
     def _row(self, start: int, seed: int) -> Tensor:
         end = start + self.batch
@@ -48,5 +51,5 @@ class Order:
 
 
 def spread(samples: int, some: int) -> Tensor:
-    """Some of the numbers below `samples`, all different, at equal distances."""
+    """Return some of the numbers below `samples`, all different, at equal distances."""
     return torch.arange(some) * samples // max(some, 1)

@@ -1,7 +1,7 @@
 """Reviews of films, `[{"t": text, "s": 0 or 1}, ...]`, as one text.
 
-The file is sorted, so that its end is not like its beginning: reviews come in a random order, the
-same every time.
+The file is sorted, so that its end is not like its beginning. Reviews are therefore shuffled, in
+the same way every time.
 """
 
 import json
@@ -12,11 +12,10 @@ SEED = 0
 
 
 def read_reviews(path: Path) -> list[bytes]:
-    """One document each, in utf-8; marks of line breaks become line breaks."""
+    """Return one document for each review, in utf-8; marks of line breaks become line breaks."""
     try:
-        texts = [
-            str(review["t"]).replace("<br />", "\n") for review in json.loads(path.read_bytes())
-        ]
+        reviews = json.loads(path.read_bytes())
+        texts = [str(review["t"]).replace("<br />", "\n") for review in reviews]
     except (ValueError, TypeError, KeyError) as error:
         raise ValueError(
             f'source: expected a list of reviews, {{"t": text, ...}}, in {path}, and could not read'

@@ -8,12 +8,12 @@ sample are cut.
 import re
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from orderone.data.encode import encode_pieces
+from orderone.data.inputs import Cache, Root, Tokenizer
 
 _BOUNDARY = re.compile(rb"""(?<=[.!?])["')\]]*(?=\s)|(?=\n[ \t]*\n)""")
 PARTS = 16
@@ -21,21 +21,28 @@ PARTS = 16
 
 @dataclass(frozen=True)
 class Sentences:
+    """Tokens, and where each sentence starts."""
+
     tokens: Tensor  # (tokens,)
     starts: Tensor  # (sentences + 1,): the last is the number of tokens
 
     @classmethod
     def of(cls, tokens: Tensor, lengths: Tensor) -> "Sentences":
+        """Make sentences of these lengths."""
         return cls(tokens, torch.cat([torch.zeros(1, dtype=torch.long), lengths.cumsum(0)]))
 
     def __len__(self) -> int:
         return len(self.starts) - 1
 
     def to(self, device: torch.device) -> "Sentences":
+        """Copy to a device."""
         return Sentences(self.tokens.to(device), self.starts.to(device))
 
     def split(self, held_out: float) -> tuple["Sentences", "Sentences"]:
-        """To train on, and to hold out: the last sentences of each of sixteen equal parts."""
+        """Return sentences to train on and to hold out.
+
+        The last sentences of each of sixteen equal parts are held out.
+        """
         parts = max(1, min(PARTS, int(held_out * len(self))))
         place = torch.arange(len(self)) * parts / len(self) % 1
         if held_out:
@@ -44,28 +51,27 @@ class Sentences:
             held = torch.zeros(len(self), dtype=torch.bool)
         return self._chosen(~held), self._chosen(held)
 
-    def _chosen(self, which: Tensor) -> "Sentences":
+    def _chosen(self, chosen: Tensor) -> "Sentences":
         lengths = self.starts.diff()
-        return Sentences.of(self.tokens[which.repeat_interleave(lengths)], lengths[which])
+        return Sentences.of(self.tokens[chosen.repeat_interleave(lengths)], lengths[chosen])
 
 
 def read_sentences(
-    text: bytes, tokenizer: Any, longest: int, root: Any, cache: Any
+    text: bytes, tokenizer: Tokenizer, longest: int, root: Root, cache: Cache
 ) -> tuple[Sentences, int]:
-    """The sentences of a text, none longer than so many tokens, and the number of different
-    tokens."""
+    """Return the sentences of a text, at most `longest` tokens each, and the vocabulary's size."""
     tokens, lengths, vocab = encode_pieces(pieces_of(text), tokenizer, root, cache)
     return Sentences.of(tokens, cut(lengths[lengths > 0], longest)), vocab
 
 
 def pieces_of(text: bytes) -> list[bytes]:
-    """A sentence each; together they are the text."""
+    """Cut a text into sentences."""
     ends = [match.end() for match in _BOUNDARY.finditer(text)]
     return [text[i:j] for i, j in pairwise(sorted({0, *ends, len(text)}))]
 
 
 def cut(lengths: Tensor, longest: int) -> Tensor:
-    """The same tokens, where a sentence longer than so many becomes several."""
+    """Return lengths where a sentence longer than `longest` becomes several."""
     pieces = -(-lengths // longest)
     parts = torch.full((int(pieces.sum()),), longest)
     parts[pieces.cumsum(0) - 1] = lengths - (pieces - 1) * longest

@@ -1,5 +1,4 @@
-"""What a model is trained on: batches by number, the same for the same step and seed, and batches
-that are held out.
+"""A task: batches by number, the same for the same step and seed, and batches that are held out.
 
 Any object with these names is a task. A batch is a tensor, keyword arguments in a dict, or a pair
 of inputs and targets.
@@ -20,23 +19,27 @@ EVALUATIONS = 8
 
 @runtime_checkable
 class Task(Protocol):
+    """Data to train a model on."""
+
     @property
     def name(self) -> str:
-        """Identifies data and preprocessing: two tasks of one name give the same batches."""
+        """Identify data and preprocessing: two tasks of one name have the same batches."""
         ...
 
     @property
     def loss(self) -> Loss | None:
-        """loss(output, target), or None for the usual one: cross entropy for classes, the model's
-        own for a dict."""
+        """Return loss(output, target), or None for the usual one.
+
+        That is cross entropy for classes, and the model's own for a dict.
+        """
         ...
 
     def batch(self, step: int, seed: int) -> Batch:
-        """The same for the same arguments, whatever was asked for before."""
+        """Return a batch that depends on the arguments alone."""
         ...
 
     def evaluation(self) -> Sequence[Batch]:
-        """Held out from every batch; may be empty."""
+        """Return batches held out from all others; may be empty."""
         ...
 
 
@@ -47,5 +50,5 @@ class StackedTask(Task, Protocol):
     def stacked(
         self, step: int, seeds: Sequence[int], device: torch.device | str | None = None
     ) -> Batch:
-        """`torch.stack` of `batch(step, seed)` for every seed, leaf by leaf, on the device."""
+        """Return `torch.stack` of `batch(step, seed)` for every seed, leaf by leaf."""
         ...

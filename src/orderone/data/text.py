@@ -1,4 +1,4 @@
-"""The text of the Python standard library itself, as bytes: real text that nobody has to download.
+"""The text of the Python standard library, as bytes: real text that nobody has to download.
 
 It is the same for everyone who runs the same version of Python. Only as many files are read as are
 asked for.
@@ -34,29 +34,32 @@ _GENERATED = ("_sysconfigdata", "config-", "__pycache__")
 
 @lru_cache(maxsize=4)
 def text(size: Count = ENOUGH) -> bytes:
-    """The first `size` bytes of all files, in the order of their names; fewer if there are
-    fewer."""
-    found = bytearray()
+    """Return the first `size` bytes of all files, in the order of their names.
+
+    There may be fewer.
+    """
     size = count(size, "size")
-    for path in _files(folder := Path(sysconfig.get_path("stdlib"))):
-        found += path.read_bytes().replace(b"\r\n", b"\n")
-        if len(found) >= size:
+    folder = Path(sysconfig.get_path("stdlib"))
+    content = bytearray()
+    for path in _files(folder):
+        content += path.read_bytes().replace(b"\r\n", b"\n")
+        if len(content) >= size:
             break
-    if not found:
+    if not content:
         raise FileNotFoundError(
             f"text: expected the .py files of the Python standard library in {folder}, and there"
             " are none (zipped or frozen Python?); give batches of your own"
         )
-    return bytes(found[:size])
+    return bytes(content[:size])
 
 
 def text_batch(seed: Count = 0, batch: Count = 16, length: Count = 64) -> Tensor:
-    """Byte ids of shape (batch, length): pieces of the text from random places."""
+    """Return byte ids (batch, length): pieces of the text from random places."""
     return text_batches(1, seed, batch, length)[0]
 
 
 def text_batches(n: Count, seed: Count = 0, batch: Count = 16, length: Count = 64) -> list[Tensor]:
-    """`n` different ones; the first is `text_batch(seed)`."""
+    """Return `n` different batches; the first is `text_batch(seed)`."""
     n = count(n, "n")
     batch = count(batch, "batch")
     length = count(length, "length")
@@ -66,25 +69,28 @@ def text_batches(n: Count, seed: Count = 0, batch: Count = 16, length: Count = 6
             f"length: expected at most {len(source)}, the size of the text; got {length}"
         )
     generator = torch.Generator().manual_seed(count(seed, "seed", least=0))
-    starts = [
-        torch.randint(len(source) - length + 1, (batch, 1), generator=generator) for _ in range(n)
-    ]
-    return [source[start + torch.arange(length)].long() for start in starts]
+    places = torch.arange(length)
+    batches = []
+    for _ in range(n):
+        starts = torch.randint(len(source) - length + 1, (batch, 1), generator=generator)
+        batches.append(source[starts + places].long())
+    return batches
 
 
 def _files(folder: Path) -> Iterator[Path]:
-    """Sorted one folder at a time, so that nothing is listed that is not read; modules come before
-    packages."""
-    if folder.is_dir():
-        entries = sorted(folder.iterdir(), key=lambda path: path.name)
-    else:
-        entries = []
-    entries = [
-        path
-        for path in entries
-        if path.name not in _LEFT_OUT and not path.name.startswith(_GENERATED)
-    ]
-    yield from (path for path in entries if path.suffix == ".py" and path.is_file())
+    """Yield modules before packages.
+
+    One folder is sorted at a time, so that nothing is listed that is not read.
+    """
+    if not folder.is_dir():
+        return
+    entries = []
+    for path in sorted(folder.iterdir(), key=lambda path: path.name):
+        if path.name not in _LEFT_OUT and not path.name.startswith(_GENERATED):
+            entries.append(path)
+    for path in entries:
+        if path.suffix == ".py" and path.is_file():
+            yield path
     for path in entries:
         if path.is_dir():
             yield from _files(path)

@@ -1,7 +1,8 @@
-"""The bigram language model of S0 (1): the smallest network in which every exponent of width can be
-seen.
+"""The bigram language model of S0: the smallest network that shows every exponent of width.
 
-    h_0 = one-hot token,   h_{l+1} = n^{-a_l} W_l h_l  for l = 0 ... L+1,   Var(W_l) = n^{-2 b_l}
+    h_0       = one-hot token                                                    S0 (1)
+    h_{l+1}   = n^{-a_l} W_l h_l     for l = 0 ... L+1
+    Var(W_l)  = n^{-2 b_l}
 
 W_0 is n x V (embedding), W_1 ... W_L are n x n, W_{L+1} is V x n (readout). With `norm`, RMSNorm
 without gain follows every layer but the last (S0 Lemma D.3). With an `activation`, it follows W_0
@@ -36,8 +37,18 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 class Bigram(nn.Module):
-    """`p` decides multipliers and initial sizes. Its learning rates are the optimizer's business:
-    `learning_rates`."""
+    """A linear network from tokens to logits, with the multipliers and initial sizes of `p`.
+
+    The optimizer takes the learning rates of `p` from `learning_rates`.
+    """
+
+    roles: list[str]  # of W_0 ... W_{L+1}
+    weight_roles: list[str]  # of `weights`: a tied readout has no tensor
+    weights: nn.ParameterList
+    multipliers: list[float]
+    activation: Callable[[Tensor], Tensor]
+    norm: bool
+    tied: bool
 
     def __init__(
         self,
@@ -68,28 +79,28 @@ class Bigram(nn.Module):
         self.tied = tied
         self.activation = ACTIVATIONS[one_of(activation, ACTIVATIONS, "activation")]
         self.multipliers = [float(width) ** -float(p.a[role]) for role in self.roles]
+        self.weight_roles = self.roles[:-1] if tied else self.roles
         widths = [vocab, *[width] * (depth + 1), vocab]
-        shapes = list(zip(widths[1:], widths[:-1], strict=True))
-        self.weight_roles = self.roles[:-1] if tied else self.roles  # one for each tensor
-        self.weights = nn.ParameterList(
-            float(width) ** -float(p.b[role])
-            * torch.randn(shape, generator=generator, dtype=dtype).to(device)
-            for role, shape in zip(self.weight_roles, shapes[: len(self.weight_roles)], strict=True)
-        )
+        self.weights = nn.ParameterList()
+        for layer, role in enumerate(self.weight_roles):
+            shape = (widths[layer + 1], widths[layer])
+            std = float(width) ** -float(p.b[role])
+            draw = torch.randn(shape, generator=generator, dtype=dtype).to(device)
+            self.weights.append(std * draw)
 
     def matrices(self) -> list[Tensor]:
-        """W_0 ... W_{L+1}."""
+        """Return W_0 ... W_{L+1}."""
         if self.tied:
             return [*self.weights, self.weights[0].T]
         return list(self.weights)
 
     def activations(self, tokens: Tensor) -> list[Tensor]:
-        """h_1 ... h_{L+2} for a batch of tokens, one row each; the last are the logits."""
-        first, *later = self.matrices()
-        states = [self._finish(self.multipliers[0] * first.T[tokens])]
-        for multiplier, weight in zip(self.multipliers[1:], later, strict=True):
-            u = multiplier * (states[-1] @ weight.T)
-            states.append(self._finish(u) if len(states) <= len(self.roles) - 2 else u)
+        """Return h_1 ... h_{L+2} for a batch of tokens, one row each; the last are the logits."""
+        embedding, *hidden, readout = self.matrices()
+        states = [self._finish(self.multipliers[0] * embedding.T[tokens])]
+        for multiplier, weight in zip(self.multipliers[1:-1], hidden, strict=True):
+            states.append(self._finish(multiplier * (states[-1] @ weight.T)))
+        states.append(self.multipliers[-1] * (states[-1] @ readout.T))
         return states
 
     def forward(self, tokens: Tensor) -> Tensor:
@@ -103,5 +114,5 @@ class Bigram(nn.Module):
 
 
 def learning_rates(model: Bigram, p: Parameterization, width: int, scale: float) -> list[float]:
-    """eta_l = scale n^{-c_l} for every weight tensor: S0 (11)."""
+    """Return eta_l = scale n^{-c_l} for every weight tensor: S0 (11)."""
     return [scale * float(width) ** -float(p.c[role]) for role in model.weight_roles]

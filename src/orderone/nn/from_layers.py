@@ -16,15 +16,17 @@ from torch import Tensor, nn
 from orderone.core.errors import instance
 from orderone.core.exact import count
 from orderone.core.inputs import Count
+from orderone.nn.inputs import Layer
 from orderone.theory import kernels
 from orderone.theory.activations import Activation
 
 
 def from_layers(
-    net: Any, inputs: Count, width: Count = 256, outputs: Count | None = None
+    net: Layer, inputs: Count, width: Count = 256, outputs: Count | None = None
 ) -> nn.Sequential:
-    """`net` (layers of `theory.kernels`) as a module for `inputs` features; fresh weights come from
-    torch's generator.
+    """Build `net` (layers of `theory.kernels`) as a module for `inputs` features.
+
+    Fresh weights come from torch's generator.
 
     Dense layers have `width` neurons, the last of them `outputs`, which is `width` unless given.
     With dropout, call `eval()` for a network without it, as usual.
@@ -33,12 +35,20 @@ def from_layers(
         net, kernels.Layer, "net", "give kernels.Sequential(...) or another layer of theory.kernels"
     )
     width = count(width, "width")
-    last = width if outputs is None else count(outputs, "outputs")
+    if outputs is None:
+        last = width
+    else:
+        last = count(outputs, "outputs")
     return _chain(kernels.Sequential(net), count(inputs, "inputs"), width, last)
 
 
 class ScaledLinear(nn.Module):
     """A linear layer with standard normal parameters and their sizes as factors."""
+
+    weight: nn.Parameter
+    bias: nn.Parameter
+    weight_scale: float
+    bias_scale: float
 
     def __init__(self, layer: kernels.Dense, features: int, outputs: int):
         super().__init__()
@@ -102,26 +112,30 @@ class ResidualBlock(nn.Module):
 
 
 class TokenMean(nn.Module):
-    """The mean over the last axis but one."""
+    """Mean over the last axis but one."""
 
     def forward(self, x: Tensor) -> Tensor:
         return x.mean(-2)
 
 
 def _chain(net: kernels.Sequential, features: int, width: int, last: int) -> nn.Sequential:
-    """The layers of `net`, of which the last Dense one has `last` neurons."""
-    modules = []
-    dense = [i for i, layer in enumerate(net.layers) if isinstance(layer, kernels.Dense)]
+    """Build the layers of `net`; its last Dense layer has `last` neurons."""
+    last_dense = -1
     for i, layer in enumerate(net.layers):
-        modules.append(to_module(layer, features, last if dense and i == dense[-1] else width))
         if isinstance(layer, kernels.Dense):
-            features = modules[-1].weight.shape[0]
-    return nn.Sequential(*modules)
+            last_dense = i
+    modules = nn.Sequential()
+    for i, layer in enumerate(net.layers):
+        neurons = last if i == last_dense else width
+        modules.append(to_module(layer, features, neurons))
+        if isinstance(layer, kernels.Dense):
+            features = neurons
+    return modules
 
 
 @singledispatch
-def to_module(layer: Any, features: int, width: int) -> nn.Module:
-    """`layer` for `features` inputs and, if it has neurons of its own, `width` of them."""
+def to_module(layer: object, features: int, width: int) -> nn.Module:
+    """Build `layer` for `features` inputs; a layer with neurons of its own gets `width`."""
     raise ValueError(
         f"from_layers: expected layers of theory.kernels, got {layer!r}; register it with"
         " to_module.register"

@@ -1,38 +1,37 @@
 """Shaped activations as modules.
 
-    ShapedReLU         phi_s(x) = s_+ max(x, 0) + s_- min(x, 0)                                S3
-                       (2.5)
-    ShapedActivation   phi_s(x) = s (phi(x / s) - phi(0)) / phi'(0)                            S3
-                       (2.6)
+    ShapedReLU         phi_s(x) = s_+ max(x, 0) + s_- min(x, 0)               S3 (2.5)
+    ShapedActivation   phi_s(x) = s (phi(x / s) - phi(0)) / phi'(0)           S3 (2.6)
 
 Both tend to the identity as the network grows. (2.6) asks for phi(0) = 0 and phi'(0) = 1; the
-second form has that for any phi with phi'(0) != 0, GELU and SiLU included. `gain` is sqrt(c), c = 1
-/ E phi_s(g)^2: with weights of standard deviation gain / sqrt(fan_in), layers keep the size of what
-they carry.
+second form has that for any phi with phi'(0) != 0, GELU and SiLU included.
+
+    gain = 1 / sqrt(E phi_s(g)^2)
+
+With weights of standard deviation gain / sqrt(fan_in), layers keep the size of what they carry.
 """
 
-from collections.abc import Callable
 from math import hypot, isfinite, sqrt
-from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
 from orderone.core.inputs import Number
 from orderone.core.reals import real
+from orderone.nn.inputs import Phi
 from orderone.theory.activations import get
 
-NEAR = 1e-12  # to 0: what bends within is a kink
-
-if TYPE_CHECKING:
-    Phi = Callable[[Tensor], Tensor]
-else:
-    Phi = Any
+NEAR = 1e-12  # distance from 0 within which a bend is a kink
 
 
 class ShapedReLU(nn.Module):
     """`plus` and `minus` are the slopes for x > 0 and x < 0; `ShapedReLU.at(width)` computes them.
-    (1, 0) is the ReLU."""
+
+    (1, 0) is the ReLU.
+    """
+
+    plus: float
+    minus: float
 
     def __init__(self, plus: Number = 1.0, minus: Number = 0.0):
         super().__init__()
@@ -43,13 +42,16 @@ class ShapedReLU(nn.Module):
     def at(
         cls, size: Number, c_plus: Number = 0.0, c_minus: Number = -1.0, p: Number = 0.5
     ) -> "ShapedReLU":
-        """Slopes 1 + c / size^p, 0 <= p <= 1/2: size is the width n of (2.5), or with p = 1/2 the
-        depth n^{2p}."""
+        """Return the activation with slopes 1 + c / size^p, 0 <= p <= 1/2.
+
+        The size is the width n of (2.5), or with p = 1/2 the depth n^{2p}.
+        """
         shrink = real(size, "size", above=0) ** real(p, "p", least=0, most=0.5)
         return cls(1 + real(c_plus, "c_plus") / shrink, 1 + real(c_minus, "c_minus") / shrink)
 
     @property
     def gain(self) -> float:
+        """Return sqrt(2 / (plus^2 + minus^2))."""
         size = hypot(self.plus, self.minus)
         if size == 0:
             raise ValueError(
@@ -59,7 +61,7 @@ class ShapedReLU(nn.Module):
         return sqrt(2) / size
 
     def forward(self, x: Tensor) -> Tensor:
-        """A slope of 0 is not multiplied with: infinity times 0 is no number."""
+        # A slope of 0 is not multiplied with: infinity times 0 is not a number.
         if self.minus == 0:
             return self.plus * x.relu()
         if self.plus == 0:
@@ -72,6 +74,11 @@ class ShapedReLU(nn.Module):
 
 class ShapedActivation(nn.Module):
     """`phi` is any smooth function or module, elementwise; `scale` is s = a n^p."""
+
+    phi: Phi
+    scale: float
+    start: float  # phi(0)
+    slope: float  # phi'(0)
 
     def __init__(self, phi: Phi, scale: Number):
         super().__init__()
@@ -92,7 +99,10 @@ class ShapedActivation(nn.Module):
 
     @property
     def gain(self) -> float:
-        """By quadrature that is cut where phi_s bends; see `theory.activations`."""
+        """Compute 1 / sqrt(E phi_s(g)^2) by quadrature, cut where phi_s bends.
+
+        See `theory.activations`.
+        """
         moment = 0.0
         if 1e-100 <= abs(self.scale) <= 1e100:
             with torch.no_grad():
@@ -112,20 +122,19 @@ class ShapedActivation(nn.Module):
 
     def extra_repr(self) -> str:
         if isinstance(self.phi, nn.Module):
-            name = ""
-        else:
-            name = f"phi={getattr(self.phi, '__name__', self.phi)}, "
-        return f"{name}scale={self.scale:g}"
+            return f"scale={self.scale:g}"
+        name = getattr(self.phi, "__name__", self.phi)
+        return f"phi={name}, scale={self.scale:g}"
 
 
 def is_bent(phi: Phi) -> bool:
-    """Whether phi has a kink at 0: another slope on its left than on its right."""
+    """Return whether phi has a kink at 0: another slope on its left than on its right."""
     left, right = _slopes(phi, [-NEAR, NEAR])[1]
     return bool(abs(right - left) > 1e-3 * max(abs(left), abs(right)) + 1e-9)
 
 
 def _start(phi: Phi) -> tuple[float, float]:
-    """phi(0) and phi'(0)."""
+    """Return phi(0) and phi'(0)."""
     (start,), (slope,) = _slopes(phi, [0.0])
     if not (isfinite(slope) and slope != 0):
         raise ValueError(f"phi: expected a slope other than 0 at 0, got {slope}; shaping needs one")
@@ -133,9 +142,12 @@ def _start(phi: Phi) -> tuple[float, float]:
 
 
 def _slopes(phi: Phi, at: list[float]) -> tuple[list[float], list[float]]:
-    """phi and phi'. A copy goes in, for functions that work in place."""
+    """Return phi and phi' at these points."""
     with torch.enable_grad():
         x = torch.tensor(at, dtype=torch.float64, requires_grad=True)
-        y = phi(x.clone())
-        (slope,) = torch.autograd.grad(y.sum(), x) if y.requires_grad else (torch.zeros(len(at)),)
+        y = phi(x.clone())  # a copy: some functions work in place
+        if y.requires_grad:
+            (slope,) = torch.autograd.grad(y.sum(), x)
+        else:
+            slope = torch.zeros(len(at))
     return y.detach().tolist(), slope.tolist()

@@ -1,6 +1,8 @@
-"""The activations of a model replaced by shaped ones, in place, and put back.
+"""Replace the activations of a model by shaped ones, in place, and put them back.
 
-    shaping = shape_activations(model, depth=48); ...; shaping.undo()          or          with shape_activations(...): ...
+    shaping = shape_activations(model, depth=48)
+    ...
+    shaping.undo()                                  # or: with shape_activations(...): ...
 
 Slopes are s_+- = 1 + c_+- / sqrt(depth), and scales s = a sqrt(depth): the whole network then bends
 by the amount that the limits (2.7) and (3.18) describe for t = 1, whatever its depth. Given `p`,
@@ -16,7 +18,7 @@ from collections.abc import Iterator, Mapping
 from copy import copy
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any
 
 import torch
 from torch import nn
@@ -26,26 +28,56 @@ from orderone.core.errors import instance
 from orderone.core.exact import count
 from orderone.core.inputs import Count, Number
 from orderone.core.reals import real
+from orderone.nn.inputs import Model, ModuleNames
 from orderone.nn.shaped import ShapedActivation, ShapedReLU, is_bent
 
-BENT = (nn.ReLU, nn.LeakyReLU, nn.ReLU6, nn.RReLU, nn.SELU)  # a kink at 0: (2.5)
-SMOOTH = (nn.Tanh, nn.GELU, nn.SiLU, nn.Mish, nn.Softplus, nn.Sigmoid, nn.LogSigmoid)  # (2.6)
-# a slope at 0 and kinks elsewhere, or a kink at 0 for some settings (ELU with alpha != 1, Hardtanh
-# from 0): then (2.5)
-SMOOTH += (nn.ELU, nn.CELU, nn.Hardtanh, nn.Softsign, nn.Hardswish, nn.Hardsigmoid)
-OTHERS = (
+KINKED = (nn.ReLU, nn.LeakyReLU, nn.ReLU6, nn.RReLU, nn.SELU)  # a kink at 0: (2.5)
+# (2.6); with a kink at 0 for some settings (ELU with alpha != 1, Hardtanh from 0): then (2.5)
+SMOOTH = (
+    nn.Tanh,
+    nn.GELU,
+    nn.SiLU,
+    nn.Mish,
+    nn.Softplus,
+    nn.Sigmoid,
+    nn.LogSigmoid,
+    nn.ELU,
+    nn.CELU,
+    nn.Hardtanh,
+    nn.Softsign,
+    nn.Hardswish,
+    nn.Hardsigmoid,
+)
+UNSUPPORTED = (  # slopes to learn, or none at 0
     nn.PReLU,
     nn.Threshold,
     nn.Hardshrink,
     nn.Softshrink,
     nn.Tanhshrink,
-)  # slopes to learn, or none at 0
-SHAPED_FUNCTIONS = (
-    "relu relu_ relu6 leaky_relu rrelu selu tanh gelu silu mish softplus sigmoid logsigmoid elu"
-    " celu hardtanh"
 )
-SHAPED_FUNCTIONS += " softsign hardswish hardsigmoid"
-OTHER_FUNCTIONS = "prelu threshold hardshrink softshrink tanhshrink"
+# Names in torch and torch.nn.functional
+SUPPORTED_FUNCTIONS = (
+    "relu",
+    "relu_",
+    "relu6",
+    "leaky_relu",
+    "rrelu",
+    "selu",
+    "tanh",
+    "gelu",
+    "silu",
+    "mish",
+    "softplus",
+    "sigmoid",
+    "logsigmoid",
+    "elu",
+    "celu",
+    "hardtanh",
+    "softsign",
+    "hardswish",
+    "hardsigmoid",
+)
+UNSUPPORTED_FUNCTIONS = ("prelu", "threshold", "hardshrink", "softshrink", "tanhshrink")
 # the module of its activation classes; all that have a slope at 0 are smooth
 HUGGING_FACE = "transformers.activations"
 LARGEST = 10**15  # of depth and width
@@ -60,30 +92,25 @@ HOOKS = (
 )
 HOOKS += ("_forward_pre_hooks_with_kwargs", "_backward_hooks", "_backward_pre_hooks")
 
-if TYPE_CHECKING:
-    Model: TypeAlias = nn.Module
-    Names: TypeAlias = tuple[str, ...] | list[str]
-else:
-    Model = Names = Any  # what users give; read below
-
 
 @dataclass
 class Shaping:
-    """What was replaced, under its name in the model, and the way back."""
+    """The replaced activations by their names in the model, and the way back."""
 
     model: nn.Module
-    replaced: Mapping[str, Any]  # modules, and functions that modules held
+    replaced: Mapping[str, object]  # modules, and functions that modules held
     strength: float  # 1 / sqrt(depth), or width^-p
     _fused: tuple[tuple[nn.Module, str, Any], ...] = field(default=(), repr=False)
     _undone: bool = field(default=False, repr=False)
 
     def undo(self) -> None:
-        """Puts the original activations back. Once is enough."""
-        if not self._undone:
-            for name, module in self.replaced.items():
-                _put(self.model, name, module)
-            for owner, flag, value in self._fused:
-                setattr(owner, flag, value)
+        """Put the original activations back. Once is enough."""
+        if self._undone:
+            return
+        for name, activation in self.replaced.items():
+            _put(self.model, name, activation)
+        for owner, flag, value in self._fused:
+            setattr(owner, flag, value)
         self._undone = True
 
     def __enter__(self) -> "Shaping":
@@ -102,9 +129,9 @@ def shape_activations(
     c_minus: Number = -1.0,
     a: Number = 1.0,
     p: Number | None = None,
-    keep: Names = (),
+    keep: ModuleNames = (),
 ) -> Shaping:
-    """Replaces every ReLU-like activation by a `ShapedReLU`, every smooth one by a
+    """Replace every ReLU-like activation by a `ShapedReLU`, every smooth one by a
     `ShapedActivation`.
 
     `depth` is the number of layers with an activation, on the longest path. `keep` names modules
@@ -122,65 +149,66 @@ def shape_activations(
             "model: expected plain activations, found shaped ones; undo the first shaping before"
             " another"
         )
-    found = _found(model)
-    kept = _kept(keep, found)
-    new = dict[str, nn.Module]()
-    for name, activation in found.items():
+    candidates = _candidates(model)
+    kept = _kept(keep, candidates)
+    shaped: dict[str, nn.Module] = {}
+    for name, activation in candidates.items():
         if name in kept:
-            shaped = None
-        else:
-            shaped = _shaped(activation, name, strength, c_plus, c_minus, a)
-        if shaped is not None:
-            new[name] = shaped
-    return _replace(model, {name: found[name] for name in new}, new, strength)
+            continue
+        module = _shaped(activation, name, strength, c_plus, c_minus, a)
+        if module is not None:
+            shaped[name] = module
+    replaced = {name: candidates[name] for name in shaped}
+    return _replace(model, replaced, shaped, strength)
 
 
-def _found(model: nn.Module) -> dict[str, Any]:
-    """All modules, and the activation functions that they hold, by name."""
+def _candidates(model: nn.Module) -> dict[str, object]:
+    """Return all modules, and the activation functions that they hold, by name."""
     modules = dict(model.named_modules(remove_duplicate=False))
-    functions = {
-        f"{name}.{attribute}" if name else attribute: value
-        for name, module in modules.items()
-        for attribute, value in vars(module).items()
-        if _is_one_of(value, f"{SHAPED_FUNCTIONS} {OTHER_FUNCTIONS}")
-    }
-    return modules | functions
+    functions: dict[str, object] = {}
+    for name, module in modules.items():
+        prefix = f"{name}." if name else ""
+        for attribute, value in vars(module).items():
+            if _is_one_of(value, SUPPORTED_FUNCTIONS + UNSUPPORTED_FUNCTIONS):
+                functions[prefix + attribute] = value
+    return {**modules, **functions}
 
 
-def _is_one_of(value: Any, names: str) -> bool:
-    """Whether it is a function of torch or of torch.nn.functional with one of these names, with or
-    without settings."""
+def _is_one_of(value: object, names: tuple[str, ...]) -> bool:
+    """Return whether `value` is a function of torch with one of these names.
+
+    The function may be in torch or torch.nn.functional, with or without settings (`partial`).
+    """
     function = value.func if isinstance(value, partial) else value
     if not callable(function) or isinstance(function, nn.Module | type):
         return False
-    return any(
-        function is getattr(home, name, None)
-        for name in names.split()
-        for home in (functional, torch)
-    )
+    for name in names:
+        if function is getattr(functional, name, None) or function is getattr(torch, name, None):
+            return True
+    return False
 
 
 def _shaped(
-    activation: Any, name: str, strength: float, c_plus: Number, c_minus: Number, a: Number
+    activation: object, name: str, strength: float, c_plus: Number, c_minus: Number, a: Number
 ) -> nn.Module | None:
-    """The shaped form of an activation, None for everything else."""
-    if isinstance(activation, BENT):
+    """Return the shaped form of an activation, None for everything else."""
+    if isinstance(activation, KINKED):
         return ShapedReLU.at(strength**-2, c_plus, c_minus)
     hugging_face = type(activation).__module__ == HUGGING_FACE
-    if isinstance(activation, SMOOTH) or hugging_face or _is_one_of(activation, SHAPED_FUNCTIONS):
+    function = _is_one_of(activation, SUPPORTED_FUNCTIONS)
+    if isinstance(activation, SMOOTH) or hugging_face or function:
+        phi: Any = activation
         if isinstance(activation, nn.Module):
             phi = _without_hooks(activation)
-        else:
-            phi = activation
         try:
-            bent = is_bent(phi)
-            if bent:
+            if is_bent(phi):
                 return ShapedReLU.at(strength**-2, c_plus, c_minus)
             return ShapedActivation(phi, real(a, "a") / strength)
         except ValueError:
             if not hugging_face:
                 raise
-    if isinstance(activation, OTHERS) or hugging_face or _is_one_of(activation, OTHER_FUNCTIONS):
+    function = _is_one_of(activation, UNSUPPORTED_FUNCTIONS)
+    if isinstance(activation, UNSUPPORTED) or hugging_face or function:
         kind = getattr(activation, "__name__", type(activation).__name__)
         raise ValueError(
             f"model: expected activations with a fixed slope at 0, got {kind} at {name!r}; "
@@ -189,10 +217,10 @@ def _shaped(
     return None
 
 
-def _kept(keep: Names, found: Mapping[str, Any]) -> tuple[str, ...]:
+def _kept(keep: ModuleNames, candidates: Mapping[str, object]) -> tuple[str, ...]:
     names = (keep,) if isinstance(keep, str) else tuple(keep)
     for name in names:
-        if name not in found:
+        if name not in candidates:
             raise ValueError(
                 "keep: expected names from model.named_modules() or of functions they hold, got"
                 f" {name!r}"
@@ -201,7 +229,7 @@ def _kept(keep: Names, found: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _replace(
-    model: nn.Module, old: Mapping[str, Any], new: Mapping[str, nn.Module], strength: float
+    model: nn.Module, old: Mapping[str, object], new: Mapping[str, nn.Module], strength: float
 ) -> Shaping:
     if "" in new:
         raise ValueError(
@@ -209,14 +237,15 @@ def _replace(
             " directly"
         )
     if not new:
-        known = ", ".join(kind.__name__ for kind in BENT + SMOOTH)
+        known = ", ".join(kind.__name__ for kind in KINKED + SMOOTH)
         raise ValueError(
             f"model: expected activation modules ({known}), found none; calls of functions such as"
             " torch.relu cannot be seen, write nn.ReLU() instead"
         )
     shaping = Shaping(model, dict(old), strength, tuple(_fused(model, new)))
     for name, module in new.items():
-        if isinstance(before := old[name], nn.Module):
+        before = old[name]
+        if isinstance(before, nn.Module):
             for hook in HOOKS:  # shared, so that handles still remove them
                 setattr(module, hook, getattr(before, hook))
             module.train(before.training)
@@ -227,19 +256,18 @@ def _replace(
 
 
 def _fused(model: nn.Module, new: Mapping[str, nn.Module]) -> Iterator[tuple[nn.Module, str, Any]]:
-    """Every flag of a module around a replaced one that lets torch go past it."""
+    """Yield every flag of a module around a replaced one that lets torch go past it."""
     for name, module in model.named_modules():
-        around = any(inner.startswith(f"{name}." if name else "") for inner in new)
-        yield from (
-            (module, flag, getattr(module, flag))
-            for flag in FUSED
-            if around and hasattr(module, flag)
-        )
+        prefix = f"{name}." if name else ""
+        if not any(inner.startswith(prefix) for inner in new):
+            continue
+        for flag in FUSED:
+            if hasattr(module, flag):
+                yield module, flag, getattr(module, flag)
 
 
 def _without_hooks(module: nn.Module) -> nn.Module:
-    """The same activation to compute with; who listens to the original listens to what replaces
-    it."""
+    """Return the same activation to compute with; hooks move to the module that replaces it."""
     bare = copy(module)
     for hook in HOOKS:
         setattr(bare, hook, OrderedDict())
@@ -247,29 +275,31 @@ def _without_hooks(module: nn.Module) -> nn.Module:
 
 
 def _strength(depth: Count | None, width: Count | None, p: Number | None) -> float:
-    d = None if depth is None else count(depth, "depth", most=LARGEST)
-    n = None if width is None else count(width, "width", most=LARGEST)
-    if d is not None and p is None:
-        return d**-0.5
-    if n is None:
-        if d is None and p is not None:
-            got = "p alone"
-        elif d is not None:
-            got = "depth with p"
-        else:
-            got = "neither"
-        raise ValueError(
-            f"depth, width: expected depth, or width with p; got {got}; give depth=number of layers"
-            " alone"
-        )
-    return n ** -real(0.5 if p is None else p, "p", least=0, most=0.5)
+    """Return 1 / sqrt(depth), or width^-p."""
+    if depth is not None:
+        depth = count(depth, "depth", most=LARGEST)
+    if width is not None:
+        width = count(width, "width", most=LARGEST)
+    if depth is not None and p is None:
+        return depth**-0.5
+    if width is not None:
+        return width ** -real(0.5 if p is None else p, "p", least=0, most=0.5)
+    if depth is not None:
+        got = "depth with p"
+    elif p is not None:
+        got = "p alone"
+    else:
+        got = "neither"
+    raise ValueError(
+        f"depth, width: expected depth, or width with p; got {got}; give depth=number of layers"
+        " alone"
+    )
 
 
-def _put(model: nn.Module, name: str, activation: Any) -> None:
-    """A module takes the place of a function by itself; a function that of a module only once that
-    is gone."""
+def _put(model: nn.Module, name: str, activation: object) -> None:
+    """Set the attribute `name` of the model to a module or function."""
     parent, _, leaf = name.rpartition(".")
     owner = model.get_submodule(parent)
-    if not isinstance(activation, nn.Module):
-        owner._modules.pop(leaf, None)
+    if not isinstance(activation, nn.Module) and isinstance(getattr(owner, leaf, None), nn.Module):
+        delattr(owner, leaf)  # a function takes the place of a module only once that is gone
     setattr(owner, leaf, activation)

@@ -1,5 +1,7 @@
-"""Augmentation of whole batches: bytes (n, channels, height, width) in, bytes out, every image with
-its own draw."""
+"""Augmentation of whole batches, every image with its own draw.
+
+Functions take and return bytes (n, channels, height, width), if they do not say otherwise.
+"""
 
 from orderone.data.augment.crop import flip, padded_crop, resized_crop
 from orderone.data.augment.erase import erase

@@ -12,52 +12,55 @@ from torch.nn import functional
 
 
 def rotation(degrees: Tensor, height: int, width: int) -> Tensor:
-    """About the middle, counterclockwise: matrices (n, 2, 3)."""
+    """Return matrices (n, 2, 3) of rotations about the middle, counterclockwise."""
     angle = torch.deg2rad(-degrees.double())
     cos = angle.cos()
     sin = angle.sin()
-    middle = (width / 2, height / 2)
-    rows = [cos, sin, middle[0] - cos * middle[0] - sin * middle[1]]
-    rows += [-sin, cos, middle[1] + sin * middle[0] - cos * middle[1]]
-    return torch.stack(rows, -1).view(-1, 2, 3)
+    x = width / 2
+    y = height / 2
+    entries = [cos, sin, x - cos * x - sin * y, -sin, cos, y + sin * x - cos * y]
+    return torch.stack(entries, -1).view(-1, 2, 3)
 
 
 def shear_x(factor: Tensor) -> Tensor:
+    """Return matrices (n, 2, 3) that move rows sideways."""
     return _identity_but(factor, 0, 1)
 
 
 def shear_y(factor: Tensor) -> Tensor:
+    """Return matrices (n, 2, 3) that move columns up or down."""
     return _identity_but(factor, 1, 0)
 
 
 def translate_x(pixels: Tensor) -> Tensor:
+    """Return matrices (n, 2, 3) that move images sideways."""
     return _identity_but(pixels, 0, 2)
 
 
 def translate_y(pixels: Tensor) -> Tensor:
+    """Return matrices (n, 2, 3) that move images up or down."""
     return _identity_but(pixels, 1, 2)
 
 
 def transform(images: Tensor, matrices: Tensor, fill: Tensor) -> Tensor:
-    """Bytes (n, channels, height, width) by matrices (n, 2, 3); `fill` is (channels,) bytes."""
+    """Transform images by matrices (n, 2, 3); `fill` is (channels,) bytes."""
     height, width = images.shape[-2:]
     matrices = matrices.to(images.device)
     x = torch.arange(width, device=images.device, dtype=torch.float64) + 0.5
     y = torch.arange(height, device=images.device, dtype=torch.float64) + 0.5
-    source = [
-        row[:, 0, None, None] * x + row[:, 1, None, None] * y[:, None] + row[:, 2, None, None]
-        for row in matrices.unbind(1)
-    ]
-    inside = (source[0] >= 0) & (source[0] < width) & (source[1] >= 0) & (source[1] < height)
-    found = sample(images.float(), source[0], source[1])
-    return torch.where(
-        inside.unsqueeze(1), found.to(torch.uint8), fill.view(1, -1, 1, 1).to(images.device)
-    )
+    a, b, c, d, e, f = matrices.flatten(1)[:, :, None, None].unbind(1)
+    source_x = a * x + b * y[:, None] + c
+    source_y = d * x + e * y[:, None] + f
+    inside = (source_x >= 0) & (source_x < width) & (source_y >= 0) & (source_y < height)
+    pixels = sample(images.float(), source_x, source_y).to(torch.uint8)
+    return torch.where(inside.unsqueeze(1), pixels, fill.view(1, -1, 1, 1).to(images.device))
 
 
 def sample(images: Tensor, x: Tensor, y: Tensor) -> Tensor:
-    """Between pixels, at places (n, height, width) counted from the left and upper rim; beyond the
-    rim as at the rim."""
+    """Interpolate between pixels, at places (n, height, width).
+
+    Places count from the left and upper rim; beyond the rim, the image is as at the rim.
+    """
     height, width = images.shape[-2:]
     grid = torch.stack((2 * x / width - 1, 2 * y / height - 1), -1).to(images.dtype)
     return functional.grid_sample(

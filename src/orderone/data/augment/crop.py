@@ -1,7 +1,7 @@
 """Crops and flips.
 
-    resized crop   a box of 8 to 100 % of the area and of an aspect from 3/4 to 4/3, enlarged to the
-                   whole (S2 II.1.A)
+    resized crop   a box of 8 to 100 % of the area and of an aspect from 3/4 to 4/3, enlarged to
+                   the whole (S2 II.1.A)
     padded crop    the image shifted by up to `by` pixels, as if cut from one with a black frame
 
 A box is whole pixels; ten are drawn, the first that fits is taken, else the largest in the middle.
@@ -26,49 +26,49 @@ TRIES = 10
 
 @dataclass(frozen=True)
 class Chances:
-    """What is drawn before the size of an image is known: uniform numbers for n boxes."""
+    """Uniform numbers for n boxes, drawn before the size of an image is known."""
 
     area: Tensor  # (n, TRIES)
     aspect: Tensor  # (n, TRIES)
     place: Tensor  # (n, 2)
 
     def each(self) -> "Iterator[Chances]":
+        """Yield the numbers of every box."""
         for n in range(len(self.place)):
             yield Chances(self.area[n : n + 1], self.aspect[n : n + 1], self.place[n : n + 1])
 
 
 def resized_crop(images: Tensor, draws: Draws) -> Tensor:
-    """Bytes (seeds * batch, channels, height, width), of the same size."""
-    boxes = place_boxes(draw_chances(draws, len(images) // len(draws.keys)), *images.shape[-2:])
+    """Return bytes (seeds * batch, channels, height, width), of the same size."""
+    chances = draw_chances(draws, len(images) // len(draws.keys))
+    boxes = place_boxes(chances, *images.shape[-2:])
     return crop(images, boxes.to(images.device))
 
 
 def draw_chances(draws: Draws, batch: int) -> Chances:
-    shapes = {"area": (batch, TRIES), "aspect": (batch, TRIES), "place": (batch, 2)}
+    """Draw the numbers of seeds * batch boxes."""
     return Chances(
-        **{
-            name: draws.uniform(name, *shape).flatten(0, 1).double()
-            for name, shape in shapes.items()
-        }
+        area=draws.uniform("area", batch, TRIES).flatten(0, 1).double(),
+        aspect=draws.uniform("aspect", batch, TRIES).flatten(0, 1).double(),
+        place=draws.uniform("place", batch, 2).flatten(0, 1).double(),
     )
 
 
 def place_boxes(chances: Chances, height: int, width: int) -> Tensor:
-    """(n, 4): top, left, height, width of every box."""
+    """Return top, left, height and width of every box, (n, 4)."""
     area = height * width * (AREA[0] + (AREA[1] - AREA[0]) * chances.area)
-    low, high = map(log, ASPECT)
+    low = log(ASPECT[0])
+    high = log(ASPECT[1])
     aspect = (low + (high - low) * chances.aspect).exp()
     tall = (area / aspect).sqrt().round().long()
     wide = (area * aspect).sqrt().round().long()
     fits = (tall <= height) & (wide <= width) & (tall > 0) & (wide > 0)
     first = fits.int().argmax(-1, keepdim=True)
     none = ~fits.any(-1)
-    tall = torch.where(
-        none, min(height, round(width / ASPECT[0])), tall.gather(-1, first).squeeze(-1)
-    )
-    wide = torch.where(
-        none, min(width, round(height * ASPECT[1])), wide.gather(-1, first).squeeze(-1)
-    )
+    tallest = min(height, round(width / ASPECT[0]))
+    widest = min(width, round(height * ASPECT[1]))
+    tall = torch.where(none, tallest, tall.gather(-1, first).squeeze(-1))
+    wide = torch.where(none, widest, wide.gather(-1, first).squeeze(-1))
     place = torch.where(none[:, None], 0.5, chances.place)
     top = (place[:, 0] * (height - tall + 1)).long()
     left = (place[:, 1] * (width - wide + 1)).long()
@@ -76,7 +76,7 @@ def place_boxes(chances: Chances, height: int, width: int) -> Tensor:
 
 
 def crop(images: Tensor, boxes: Tensor) -> Tensor:
-    """Every image's box, enlarged to the size of the image between its own pixels."""
+    """Enlarge every image's box to the size of the image, between its own pixels."""
     height, width = images.shape[-2:]
     y = _places(boxes[:, 0], boxes[:, 2], height)
     x = _places(boxes[:, 1], boxes[:, 3], width)
@@ -86,7 +86,7 @@ def crop(images: Tensor, boxes: Tensor) -> Tensor:
 
 
 def _places(start: Tensor, size: Tensor, number: int) -> Tensor:
-    """Places of `number` pixels in the box, none nearer to its rim than half a pixel."""
+    """Return places of `number` pixels in the box, at least half a pixel from its rim."""
     start = start[:, None].double()
     size = size[:, None].double()
     steps = (torch.arange(number, device=start.device, dtype=torch.float64) + 0.5) / number
@@ -94,19 +94,16 @@ def _places(start: Tensor, size: Tensor, number: int) -> Tensor:
 
 
 def padded_crop(images: Tensor, draws: Draws, by: int = 4) -> Tensor:
+    """Shift every image by up to `by` pixels; the rim becomes black."""
     height, width = images.shape[-2:]
-    shift = (
-        draws.below(2 * by + 1, "shift", len(images) // len(draws.keys), 2)
-        .flatten(0, 1)
-        .to(images.device)
-    )
-    every = (
-        functional.pad(images, (by, by, by, by)).unfold(2, height, 1).unfold(3, width, 1)
-    )  # a view of all crops
-    return every[torch.arange(len(images), device=images.device), :, shift[:, 0], shift[:, 1]]
+    batch = len(images) // len(draws.keys)
+    shift = draws.below(2 * by + 1, "shift", batch, 2).flatten(0, 1).to(images.device)
+    padded = functional.pad(images, (by, by, by, by))
+    crops = padded.unfold(2, height, 1).unfold(3, width, 1)  # a view of all crops
+    return crops[torch.arange(len(images), device=images.device), :, shift[:, 0], shift[:, 1]]
 
 
 def flip(images: Tensor, draws: Draws, chance: Number = 0.5) -> Tensor:
-    """Left and right exchanged, in one case of two."""
+    """Exchange left and right, in one case of two."""
     turned = draws.uniform("flip", len(images) // len(draws.keys)).flatten() < chance
     return torch.where(turned.to(images.device).view(-1, 1, 1, 1), images.flip(-1), images)

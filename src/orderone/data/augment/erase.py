@@ -20,43 +20,43 @@ TRIES = 10
 
 
 def erase(images: Tensor, draws: Draws, noise: Draws, chance: Number = 0.25) -> Tensor:
-    """Floats (seeds * batch, channels, height, width); `noise` draws on the device of the
-    images."""
-    batch, (height, width) = len(images) // len(draws.keys), images.shape[-2:]
+    """Erase in floats (seeds * batch, channels, height, width).
+
+    `noise` draws on the device of the images.
+    """
+    batch = len(images) // len(draws.keys)
+    height, width = images.shape[-2:]
     boxes, fits = draw_rectangles(draws, batch, height, width)
-    at = (fits & (draws.uniform("erased", batch).flatten() < chance)).nonzero().flatten()
+    erased = fits & (draws.uniform("erased", batch).flatten() < chance)
+    at = erased.nonzero().flatten()
     boxes = boxes[at].to(images.device)
     at = at.to(images.device)
-    images = images.clone()
     inside = within(boxes, height, width).unsqueeze(1).expand(-1, images.shape[1], -1, -1)
-    which, pixel = inside.flatten(1).nonzero(
-        as_tuple=True
-    )  # few of all: noise is drawn for these alone
-    place = at[which] % batch * images[0].numel() + pixel
-    images[at] = images[at].masked_scatter(
-        inside, noise.normal_at("noise", at[which] // batch, place)
-    )
+    # Few pixels of all are inside: noise is drawn for these alone.
+    box, pixel = inside.flatten(1).nonzero(as_tuple=True)
+    place = at[box] % batch * images[0].numel() + pixel
+    pixels = noise.normal_at("noise", at[box] // batch, place)
+    images = images.clone()
+    images[at] = images[at].masked_scatter(inside, pixels)
     return images
 
 
 def within(boxes: Tensor, height: int, width: int) -> Tensor:
-    """Which pixels lie in boxes (n, 4) of top, left, height, width: (n, height, width)."""
-    top, left, tall, wide = (side.view(-1, 1, 1) for side in boxes.unbind(-1))
+    """Return which pixels lie in boxes (n, 4) of top, left, height, width: (n, height, width)."""
+    top, left, tall, wide = boxes[:, :, None, None].unbind(1)
     rows = torch.arange(height, device=boxes.device).view(1, -1, 1)
     columns = torch.arange(width, device=boxes.device).view(1, 1, -1)
     return (rows >= top) & (rows < top + tall) & (columns >= left) & (columns < left + wide)
 
 
 def draw_rectangles(draws: Draws, batch: int, height: int, width: int) -> tuple[Tensor, Tensor]:
-    """(seeds * batch, 4): top, left, height, width; and whether one fitted."""
-    part = (
-        AREA[0]
-        + (AREA[1] - AREA[0]) * draws.uniform("erased area", batch, TRIES).flatten(0, 1).double()
-    )
-    low, high = map(log, ASPECT)
-    aspect = (
-        low + (high - low) * draws.uniform("erased aspect", batch, TRIES).flatten(0, 1).double()
-    ).exp()
+    """Return top, left, height, width (seeds * batch, 4), and whether one fitted."""
+    u = draws.uniform("erased area", batch, TRIES).flatten(0, 1).double()
+    part = AREA[0] + (AREA[1] - AREA[0]) * u
+    low = log(ASPECT[0])
+    high = log(ASPECT[1])
+    u = draws.uniform("erased aspect", batch, TRIES).flatten(0, 1).double()
+    aspect = (low + (high - low) * u).exp()
     tall = (height * width * part * aspect).sqrt().round().long()
     wide = (height * width * part / aspect).sqrt().round().long()
     fits = (tall < height) & (wide < width)

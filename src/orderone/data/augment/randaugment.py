@@ -4,9 +4,11 @@ S2 II.1.A applies two of magnitude 9 out of 10, in the variant that its footnote
 `rand-m9-mstd0.5-inc1`: the magnitude of every operation is a normal draw of standard deviation 1/2
 about 9, all operations grow with it, and each that was chosen is left out in one case of two.
 
-    rotate 30 deg,  shear 0.3,  translate 0.45 of the side,  colour, contrast, brightness, sharpness
-    1 +- 0.9,
-    posterize to 4 - 4 bits,  solarize from 256 - 256,  solarize-add 110       at magnitude 10, in proportion below
+    at magnitude 10, in proportion below:
+
+    rotate 30 deg           colour, contrast, brightness, sharpness 1 +- 0.9
+    shear 0.3               posterize to 4 - 4 bits
+    translate 0.45 sides    solarize from 256 - 256, solarize-add 110
 """
 
 import torch
@@ -43,33 +45,36 @@ def randaugment(
     noise: Number = 0.5,
     fill: Tensor | None = None,
 ) -> Tensor:
-    """Bytes (seeds * batch, channels, height, width); `draws` are on the CPU, so that the device
-    need not be asked."""
+    """Augment bytes (seeds * batch, channels, height, width).
+
+    `draws` are on the CPU: no operation waits for the device.
+    """
     batch = len(images) // len(draws.keys)
     if fill is None:
         fill = torch.full(images.shape[1:2], 128, dtype=torch.uint8)
     for layer in range(number):
-        which = draws.below(len(OPERATIONS), f"operation {layer}", batch).flatten()
-        level = (magnitude + noise * draws.normal(f"magnitude {layer}", batch).flatten()).clamp(
-            0, MOST
-        ) / MOST
+        operation = draws.below(len(OPERATIONS), f"operation {layer}", batch).flatten()
+        deviation = draws.normal(f"magnitude {layer}", batch).flatten()
+        level = (magnitude + noise * deviation).clamp(0, MOST) / MOST
         sign = 1 - 2 * draws.below(2, f"sign {layer}", batch).flatten()
         applied = draws.uniform(f"applied {layer}", batch).flatten() < APPLIED
-        images = apply(images, torch.where(applied, which, -1), level, sign, fill)
+        images = apply(images, torch.where(applied, operation, -1), level, sign, fill)
     return images
 
 
-def apply(images: Tensor, which: Tensor, level: Tensor, sign: Tensor, fill: Tensor) -> Tensor:
-    """To every image the operation of its number (none for -1), at a level from 0 to 1."""
+def apply(images: Tensor, operation: Tensor, level: Tensor, sign: Tensor, fill: Tensor) -> Tensor:
+    """Apply to every image the operation of its number (none for -1), at a level from 0 to 1."""
     images = images.clone()
     for number, name in enumerate(SHADES):
-        if len(at := (which == number).nonzero().flatten()):
+        at = (operation == number).nonzero().flatten()
+        if len(at):
             place = at.to(images.device)
             images[place] = _shaded(name, images[place], level[at], sign[at])
-    if len(at := (which >= len(SHADES)).nonzero().flatten()):
+    at = (operation >= len(SHADES)).nonzero().flatten()
+    if len(at):
         place = at.to(images.device)
         height, width = images.shape[-2:]
-        matrices = _matrices(which[at], level[at] * sign[at], height, width)
+        matrices = _matrices(operation[at], level[at] * sign[at], height, width)
         images[place] = affine.transform(images[place], matrices, fill)
     return images
 
@@ -88,8 +93,8 @@ def _shaded(name: str, images: Tensor, level: Tensor, sign: Tensor) -> Tensor:
     return getattr(shades, name.replace("-", "_"))(images, strength.to(images.device))
 
 
-def _matrices(which: Tensor, level: Tensor, height: int, width: int) -> Tensor:
-    each = torch.stack(
+def _matrices(operation: Tensor, level: Tensor, height: int, width: int) -> Tensor:
+    candidates = torch.stack(
         [
             affine.rotation(30 * level, height, width),
             affine.shear_x(0.3 * level),
@@ -98,4 +103,4 @@ def _matrices(which: Tensor, level: Tensor, height: int, width: int) -> Tensor:
             affine.translate_y(0.45 * height * level),
         ]
     )
-    return each[which - len(SHADES), torch.arange(len(which))]
+    return candidates[operation - len(SHADES), torch.arange(len(operation))]

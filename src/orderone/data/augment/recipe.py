@@ -1,5 +1,4 @@
-"""What is done to the images of a batch, in this order: crop, flip, RandAugment, erasing,
-smoothing, mixing."""
+"""Augment a batch: crop, flip, RandAugment, erasing, smoothing, mixing, in this order."""
 
 from dataclasses import dataclass
 
@@ -20,6 +19,8 @@ AUGMENTS = ("flip", "crop", "resize", "randaugment")
 
 @dataclass(frozen=True)
 class Recipe:
+    """Settings of the augmentation; 0 for none."""
+
     augment: str | None = None
     mixup: float = 0.0
     cutmix: float = 0.0
@@ -35,8 +36,11 @@ class Recipe:
         erase: Number,
         label_smoothing: Number,
     ) -> "Recipe":
+        """Check the settings of a user."""
+        if augment is not None:
+            augment = one_of(augment, AUGMENTS, "augment")
         return cls(
-            None if augment is None else one_of(augment, AUGMENTS, "augment"),
+            augment,
             real(mixup, "mixup", least=0),
             real(cutmix, "cutmix", least=0),
             real(erase, "erase", least=0, most=1),
@@ -45,18 +49,21 @@ class Recipe:
 
     @property
     def resized(self) -> bool:
-        """Whether a box of the image is enlarged; images from files are cut so when they are
-        read."""
+        """Return whether a box of the image is enlarged.
+
+        Images from files are cut so when they are read.
+        """
         return self.augment in {"resize", "randaugment"}
 
     @property
     def loss(self) -> Loss | None:
+        """Return the loss for labels that are shared between classes; None if they are not."""
         if self.mixup or self.cutmix or self.label_smoothing:
             return soft_cross_entropy
         return None
 
     def bytes(self, images: Tensor, draws: Draws, fill: Tensor, cropped: bool) -> Tensor:
-        """Of bytes; `cropped` if the box was cut already."""
+        """Augment bytes; `cropped` if the box was cut already."""
         if self.augment is None:
             return images
         if self.augment == "crop":
@@ -69,6 +76,7 @@ class Recipe:
         return images
 
     def erased(self, images: Tensor, draws: Draws, noise: Draws) -> Tensor:
+        """Return normalised images with rectangles of noise."""
         if self.erase:
             return erase(images, draws, noise, self.erase)
         return images
@@ -76,22 +84,21 @@ class Recipe:
     def mixed(
         self, images: Tensor, labels: Tensor, draws: Draws, classes: int
     ) -> tuple[Tensor, Tensor]:
-        """(seeds, batch, ...) and classes (seeds, batch), which become shares of the classes where
-        any are mixed."""
+        """Return mixed images (seeds, batch, ...) and their labels.
+
+        Labels are classes (seeds, batch), or shares of the classes where any are mixed.
+        """
         if self.loss is None:
             return images, labels
         labels = smooth(one_hot(labels, classes), self.label_smoothing)
         if self.mixup or self.cutmix:
             return mix(images, labels, draws, self.mixup, self.cutmix)
-        return (images, labels)
+        return images, labels
 
     def __str__(self) -> str:
-        numbers = {
-            name: getattr(self, name) for name in ("mixup", "cutmix", "erase", "label_smoothing")
-        }
-        return " ".join(
-            [
-                self.augment or "plain",
-                *(f"{name} {value!r}" for name, value in numbers.items() if value),
-            ]
-        )
+        words = [self.augment or "plain"]
+        for name in ("mixup", "cutmix", "erase", "label_smoothing"):
+            value = getattr(self, name)
+            if value:
+                words.append(f"{name} {value!r}")
+        return " ".join(words)

@@ -1,5 +1,4 @@
-"""Operations on the shades of pixels, in place: what Pillow's ImageOps and ImageEnhance do to one
-image, for a batch.
+"""Operations on the shades of pixels: those of Pillow's ImageOps and ImageEnhance, for a batch.
 
     blend      out = a + factor (b - a), cut at 0 and 255 and rounded down
     grey       (19595 r + 38470 g + 7471 b + 2^15) / 2^16, rounded down
@@ -15,69 +14,71 @@ _GREY = (19595, 38470, 7471)  # ITU-R 601-2, in 65536ths
 
 
 def autocontrast(images: Tensor) -> Tensor:
-    """Every channel stretched so that its darkest shade is 0 and its lightest 255."""
+    """Stretch every channel so that its darkest shade is 0 and its lightest 255."""
     flat = images.flatten(2).double()
     low = flat.amin(-1, keepdim=True)
     high = flat.amax(-1, keepdim=True)
-    scale = torch.full_like(low, 255).div(
-        high - low
-    )  # `255 / x` is a product with 1 / x, which rounds twice
+    # `255 / x` would be a product with 1 / x, which rounds twice
+    scale = torch.full_like(low, 255).div(high - low)
     return _bytes(torch.where(high > low, flat * scale - low * scale, flat)).view_as(images)
 
 
 def equalize(images: Tensor) -> Tensor:
-    """Every channel mapped so that its shades are used about equally often."""
+    """Map every channel so that its shades are used about equally often."""
     flat = images.flatten(2).long()
     counts = torch.zeros(*flat.shape[:2], 256, dtype=torch.long, device=images.device)
     counts.scatter_add_(2, flat, torch.ones_like(flat))
     last = counts.gather(2, flat.amax(-1, keepdim=True))
     step = (flat.shape[-1] - last) // 255
     before = counts.cumsum(2) - counts
-    table = torch.where(
-        step > 0, (step // 2 + before) // step.clamp_min(1), torch.arange(256, device=images.device)
-    )
+    unchanged = torch.arange(256, device=images.device)
+    table = torch.where(step > 0, (step // 2 + before) // step.clamp_min(1), unchanged)
     return table.clamp(0, 255).gather(2, flat).to(torch.uint8).view_as(images)
 
 
 def invert(images: Tensor) -> Tensor:
+    """Return the negative."""
     return 255 - images
 
 
 def posterize(images: Tensor, bits: Tensor) -> Tensor:
-    """The first `bits` bits of every shade."""
+    """Keep the first `bits` bits of every shade."""
     mask = (256 - 2 ** (8 - bits.long())).clamp(0, 255).to(torch.uint8)
     return images & _each(mask)
 
 
 def solarize(images: Tensor, threshold: Tensor) -> Tensor:
-    """Shades of at least `threshold` inverted."""
+    """Invert shades of at least `threshold`."""
     return torch.where(images < _each(threshold), images, 255 - images)
 
 
 def solarize_add(images: Tensor, more: Tensor, threshold: int = 128) -> Tensor:
-    """Shades below `threshold` made lighter."""
+    """Make shades below `threshold` lighter."""
     lighter = (images.int() + _each(more.int())).clamp_max(255).to(torch.uint8)
     return torch.where(images < threshold, lighter, images)
 
 
 def colour(images: Tensor, factor: Tensor) -> Tensor:
-    """0: grey, 1: as it was."""
+    """Blend with grey. A factor of 1 changes nothing."""
     return _blend(grey(images), images, factor)
 
 
 def brightness(images: Tensor, factor: Tensor) -> Tensor:
-    """0: black, 1: as it was."""
+    """Blend with black. A factor of 1 changes nothing."""
     return _blend(torch.zeros_like(images), images, factor)
 
 
 def contrast(images: Tensor, factor: Tensor) -> Tensor:
-    """0: all of the mean shade, 1: as it was."""
+    """Blend with the mean shade. A factor of 1 changes nothing."""
     mean = (grey(images).flatten(1).double().mean(1) + 0.5).floor()
     return _blend(_each(mean).expand_as(images), images, factor)
 
 
 def sharpness(images: Tensor, factor: Tensor) -> Tensor:
-    """0: smoothed with the weights 1 1 1, 1 5 1, 1 1 1 over 13 (but for the rim), 1: as it was."""
+    """Blend with the smoothed image. A factor of 1 changes nothing.
+
+    The weights are 1 1 1, 1 5 1, 1 1 1 over 13, except at the rim.
+    """
     smoothed = images.clone()
     if min(images.shape[-2:]) > 2:
         weights = torch.ones(1, 1, 3, 3, device=images.device)
@@ -89,12 +90,12 @@ def sharpness(images: Tensor, factor: Tensor) -> Tensor:
 
 
 def grey(images: Tensor) -> Tensor:
+    """Return one channel of brightness."""
     if images.shape[1] == 1:
         return images
     weights = torch.tensor(_GREY, device=images.device, dtype=torch.int32).view(1, 3, 1, 1)
-    return ((images.int() * weights).sum(1, keepdim=True, dtype=torch.int32) + (1 << 15) >> 16).to(
-        torch.uint8
-    )
+    total = (images.int() * weights).sum(1, keepdim=True, dtype=torch.int32)
+    return (total + (1 << 15) >> 16).to(torch.uint8)
 
 
 def _blend(start: Tensor, end: Tensor, factor: Tensor) -> Tensor:

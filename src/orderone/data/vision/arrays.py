@@ -8,18 +8,16 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Arrays:
+    """Images with their classes."""
+
     images: Tensor  # uint8
     labels: Tensor  # int64
 
     def __post_init__(self) -> None:
         images = self.images
         labels = self.labels
-        if (
-            images.dim() != 4
-            or images.dtype != torch.uint8
-            or labels.shape != images.shape[:1]
-            or not len(labels)
-        ):
+        are_bytes = images.dim() == 4 and images.dtype == torch.uint8
+        if not are_bytes or labels.shape != images.shape[:1] or not len(labels):
             raise ValueError(
                 "images: expected bytes (n, channels, height, width) and n classes, got"
                 f" {images.dtype} of {tuple(images.shape)} and {tuple(labels.shape)}; multiply"
@@ -33,19 +31,20 @@ class Arrays:
     def __len__(self) -> int:
         return len(self.labels)
 
-    def part(self, which: slice | Tensor) -> "Arrays":
-        return Arrays(self.images[which], self.labels[which])
+    def part(self, indices: slice | Tensor) -> "Arrays":
+        """Return some of the images."""
+        return Arrays(self.images[indices], self.labels[indices])
 
 
 def moments(images: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean and standard deviation of every channel, in units of 255; exact, from how often each
-    byte occurs."""
+    """Return mean and standard deviation of every channel, in units of 255.
+
+    They are exact, from how often each byte occurs.
+    """
     values = torch.arange(256, dtype=torch.float64)
-    counts = torch.stack(
-        [torch.bincount(channel.flatten(), minlength=256) for channel in images.unbind(1)]
-    ).double()
+    histograms = [torch.bincount(channel.flatten(), minlength=256) for channel in images.unbind(1)]
+    counts = torch.stack(histograms).double()
     mean = counts @ values / counts.sum(1)
     variance = (counts * (values - mean[:, None]) ** 2).sum(1) / counts.sum(1)
-    return (mean / 255).float(), (variance.sqrt() / 255).float().clamp_min(
-        1e-6
-    )  # one grey image has no deviation
+    std = (variance.sqrt() / 255).float().clamp_min(1e-6)  # one grey image has no deviation
+    return (mean / 255).float(), std

@@ -1,7 +1,7 @@
 """A folder of images for each class, as ImageNet is kept: read by several threads, one step ahead.
 
-    root/train/<class>/*.jpg and root/val/<class>/*.jpg,  or root/<class>/*.jpg, of which every
-    tenth is held out
+    root/train/<class>/*.jpg and root/val/<class>/*.jpg
+    or root/<class>/*.jpg, of which every tenth is held out
 
 For training, a box of 8 to 100 % of the area is enlarged to size x size; for evaluation, the
 shorter side becomes size * 256 / 224 and the middle is cut out (S2 II.1.A).
@@ -14,7 +14,8 @@ from hashlib import sha256
 from math import ceil
 from os import cpu_count
 from pathlib import Path
-from typing import Any, TypeAlias
+from types import ModuleType
+from typing import TYPE_CHECKING, TypeAlias
 
 import torch
 from torch import Tensor
@@ -24,32 +25,44 @@ from orderone.data.augment.crop import Chances, draw_chances, place_boxes
 from orderone.data.draws import Draws
 from orderone.data.vision.pixels import Pixels
 
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
 ENDINGS = {".jpg", ".jpeg", ".png", ".bmp", ".webp", ".ppm", ".pgm", ".tif", ".tiff", ".gif"}
 MEAN = (0.485, 0.456, 0.406)
 STD = (0.229, 0.224, 0.225)  # of ImageNet, S2 II.1.A
 EVERY = 10
 Box: TypeAlias = tuple[float, float, float, float]  # left, top, right, bottom
+Request: TypeAlias = tuple[tuple[int, ...], tuple[int, ...]]  # indices, keys of the draws
 LARGER = 256 / 224  # how much is cut off at evaluation
 
 
 def image_folder(root: Path, size: int, resized: bool) -> tuple[Pixels, Pixels]:
-    """Training and held-out images."""
-    train = root / "train"
-    val = next((root / name for name in ("val", "valid", "test") if (root / name).is_dir()), None)
-    if train.is_dir() and val is not None:
-        names = _classes(train)
-        return Files(_paths(train, names), names, size, resized), Files(
-            _paths(val, names), names, size, False
-        )
-    names = _classes(root)
-    paths = _paths(root, names)
-    kept = [x for i, x in enumerate(paths) if i % EVERY != EVERY - 1]
-    held = paths[EVERY - 1 :: EVERY]
-    return Files(kept, names, size, resized), Files(held, names, size, False)
+    """Return training and held-out images."""
+    train_folder = root / "train"
+    held_folders = [root / name for name in ("val", "valid", "test") if (root / name).is_dir()]
+    if train_folder.is_dir() and held_folders:
+        names = _classes(train_folder)
+        train = _paths(train_folder, names)
+        held = _paths(held_folders[0], names)
+    else:
+        names = _classes(root)
+        paths = _paths(root, names)
+        train = [path for i, path in enumerate(paths) if i % EVERY != EVERY - 1]
+        held = paths[EVERY - 1 :: EVERY]
+    return Files(train, names, size, resized), Files(held, names, size, False)
 
 
 class Files:
     """Images by path, with the number of their class."""
+
+    paths: list[tuple[Path, int]]
+    names: list[str]
+    size: int
+    cropped: bool
+    shape: torch.Size
+    classes: int
+    fingerprint: str
 
     def __init__(
         self, paths: Sequence[tuple[Path, int]], names: Sequence[str], size: int, cropped: bool
@@ -60,54 +73,50 @@ class Files:
         self.cropped = cropped
         self.shape = torch.Size((3, size, size))
         self.classes = len(names)
-        self._ahead: tuple[Any, list[Future[Tensor]]] | None = None
-        listing = "\n".join(
-            f"{path.parent.name}/{path.name} {path.stat().st_size}" for path, _ in self.paths
-        )
+        self._ahead: tuple[Request, list[Future[Tensor]]] | None = None
+        lines = [f"{path.parent.name}/{path.name} {path.stat().st_size}" for path, _ in self.paths]
+        listing = "\n".join(lines)
         self.fingerprint = f"{sha256(listing.encode()).hexdigest()[:16]} {size}"
 
-    def __getstate__(self) -> dict[str, Any]:
-        """Threads stay behind when a task is sent to another process."""
-        return {name: value for name, value in self.__dict__.items() if name != "_threads"} | {
-            "_ahead": None
-        }
+    def __getstate__(self) -> dict[str, object]:
+        """Leave threads behind when a task is sent to another process."""
+        state = dict(self.__dict__)
+        state.pop("_threads", None)
+        state["_ahead"] = None
+        return state
 
     def __len__(self) -> int:
         return len(self.paths)
 
     def moments(self) -> tuple[Tensor, Tensor]:
+        """Return mean and standard deviation of ImageNet's channels."""
         return torch.tensor(MEAN), torch.tensor(STD)
 
-    def take(self, which: Tensor, draws: Draws, device: torch.device) -> tuple[Tensor, Tensor]:
-        key = (tuple(which.tolist()), tuple(draws.keys))
-        numbers = which.tolist()
-        expected = self._ahead
+    def take(self, indices: Tensor, draws: Draws, device: torch.device) -> tuple[Tensor, Tensor]:
+        """Return bytes (n, channels, height, width) and classes (n,), on the device."""
+        ahead = self._ahead
         self._ahead = None
-        if expected is not None and expected[0] == key:
-            reading = expected[1]
+        if ahead is not None and ahead[0] == _request(indices, draws):
+            reading = ahead[1]
         else:
-            reading = self._reading(numbers, draws)
+            reading = self._start_reading(indices, draws)
         pixels = torch.stack([future.result() for future in reading])
-        return pixels.to(device), torch.tensor([self.paths[number][1] for number in numbers]).to(
-            device
-        )
+        labels = torch.tensor([self.paths[index][1] for index in indices.tolist()])
+        return pixels.to(device), labels.to(device)
 
-    def ahead(self, which: Tensor, draws: Draws) -> None:
-        """Start to read what will probably be taken next."""
-        self._ahead = (
-            (tuple(which.tolist()), tuple(draws.keys)),
-            self._reading(which.tolist(), draws),
-        )
+    def ahead(self, indices: Tensor, draws: Draws) -> None:
+        """Start to read the images that will probably be taken next."""
+        self._ahead = (_request(indices, draws), self._start_reading(indices, draws))
 
-    def _reading(self, numbers: Sequence[int], draws: Draws) -> list[Future[Tensor]]:
-        chances: list[Chances | None] = [None] * len(numbers)
+    def _start_reading(self, indices: Tensor, draws: Draws) -> list[Future[Tensor]]:
+        chances: list[Chances | None] = [None] * len(indices)
         if self.cropped:
-            chances = [*draw_chances(draws, len(numbers) // len(draws.keys)).each()]
-        paths = [self.paths[number][0] for number in numbers]
-        return [
-            self._threads.submit(self._read, path, chance)
-            for path, chance in zip(paths, chances, strict=True)
-        ]
+            chances = [*draw_chances(draws, len(indices) // len(draws.keys)).each()]
+        reading = []
+        for index, chance in zip(indices.tolist(), chances, strict=True):
+            path, _ = self.paths[index]
+            reading.append(self._threads.submit(self._read, path, chance))
+        return reading
 
     @cached_property
     def _threads(self) -> ThreadPoolExecutor:
@@ -121,19 +130,20 @@ class Files:
                     box = _middle(width, height)
                 else:
                     box = _random(width, height, chances)
-                found = _enlarged(image, box, self.size)
+                square = _enlarged(image, box, self.size)
         except (OSError, SyntaxError) as error:  # Pillow raises either for files that are damaged
             raise ValueError(
                 f"{path}: expected an image, and it cannot be read ({error}); repair or remove it"
             ) from error
-        return (
-            torch.frombuffer(bytearray(found.tobytes()), dtype=torch.uint8)
-            .view(self.size, self.size, 3)
-            .permute(2, 0, 1)
-        )
+        flat = torch.frombuffer(bytearray(square.tobytes()), dtype=torch.uint8)
+        return flat.view(self.size, self.size, 3).permute(2, 0, 1)
 
 
-def _pillow() -> Any:
+def _request(indices: Tensor, draws: Draws) -> Request:
+    return tuple(indices.tolist()), tuple(draws.keys)
+
+
+def _pillow() -> ModuleType:
     return need("PIL.Image", "data", "to read image files")
 
 
@@ -149,20 +159,26 @@ def _random(width: int, height: int, chances: Chances) -> Box:
     return left, top, left + wide, top + high
 
 
-def _enlarged(image: Any, box: Box, size: int) -> Any:
-    """A JPEG is decoded no larger than it has to be, which takes a fraction of the time."""
-    before = image.size
-    scale = size / min(box[2] - box[0], box[3] - box[1])
-    image.draft("RGB", tuple(ceil(side * scale) for side in before))
-    wide, high = (now / once for now, once in zip(image.size, before, strict=True))
-    box = (box[0] * wide, box[1] * high, box[2] * wide, box[3] * high)
+def _enlarged(image: "Image", box: Box, size: int) -> "Image":
+    """Return the box with `size` x `size` pixels.
+
+    A JPEG is decoded no larger than it has to be, which takes a fraction of the time.
+    """
+    width, height = image.size
+    left, top, right, bottom = box
+    scale = size / min(right - left, bottom - top)
+    image.draft("RGB", (ceil(width * scale), ceil(height * scale)))
+    x = image.size[0] / width
+    y = image.size[1] / height
+    box = (left * x, top * y, right * x, bottom * y)
     return image.convert("RGB").resize((size, size), _pillow().Resampling.BICUBIC, box=box)
 
 
 def _classes(folder: Path) -> list[str]:
-    names = sorted(
-        path.name for path in folder.iterdir() if path.is_dir() and not path.name.startswith(".")
-    )
+    names = []
+    for path in sorted(folder.iterdir()):
+        if path.is_dir() and not path.name.startswith("."):
+            names.append(path.name)
     if not names:
         raise FileNotFoundError(
             f"source: expected a folder of images for each class in {folder.absolute()}, and it"
@@ -172,15 +188,14 @@ def _classes(folder: Path) -> list[str]:
 
 
 def _paths(folder: Path, names: Sequence[str]) -> list[tuple[Path, int]]:
-    found = [
-        (path, number)
-        for number, name in enumerate(names)
-        for path in sorted((folder / name).rglob("*"))
-        if path.suffix.lower() in ENDINGS
-    ]
-    if not found:
+    paths = []
+    for number, name in enumerate(names):
+        for path in sorted((folder / name).rglob("*")):
+            if path.suffix.lower() in ENDINGS:
+                paths.append((path, number))
+    if not paths:
         raise FileNotFoundError(
             f"source: expected images ({', '.join(sorted(ENDINGS))}) in the folders of"
             f" {folder.absolute()}, found none"
         )
-    return found
+    return paths

@@ -1,5 +1,10 @@
-"""The idx format of MNIST: two zero bytes, 8 for bytes, the number of axes, their sizes
-(big-endian), then the bytes."""
+"""The idx format of MNIST.
+
+0 0 8    two zeros, 8 for bytes
+axes     their number in one byte
+sizes    of the axes, four bytes each, big-endian
+bytes
+"""
 
 import gzip
 import struct
@@ -10,11 +15,10 @@ from torch import Tensor
 
 
 def read_idx(path: Path) -> Tensor:
-    """The bytes of a file, in its shape; one with the ending .gz is unpacked."""
+    """Return the bytes of a file, in its shape; one with the ending .gz is unpacked."""
+    raw = path.read_bytes()
     if path.suffix == ".gz":
-        raw = gzip.decompress(path.read_bytes())
-    else:
-        raw = path.read_bytes()
+        raw = gzip.decompress(raw)
     if len(raw) < 4 or raw[:3] != b"\0\0\x08":
         raise ValueError(
             f"{path}: expected an idx file of bytes, got one that starts with {raw[:4].hex()!r}"

@@ -1,4 +1,4 @@
-"""Where images come from: bytes by their numbers, from memory or from files."""
+"""Sources of images: bytes by their numbers, from memory or from files."""
 
 from hashlib import sha256
 from typing import Protocol, runtime_checkable
@@ -12,32 +12,44 @@ from orderone.data.vision.arrays import Arrays, moments
 
 @runtime_checkable
 class Pixels(Protocol):
+    """A source of images."""
+
     cropped: bool  # whether `take` cuts boxes at random already
 
     @property
-    def classes(self) -> int: ...
+    def classes(self) -> int:
+        """Return the number of classes."""
+        ...
 
     @property
-    def shape(self) -> torch.Size: ...
+    def shape(self) -> torch.Size:
+        """Return (channels, height, width)."""
+        ...
 
     @property
-    def fingerprint(self) -> str: ...
+    def fingerprint(self) -> str:
+        """Return a text that differs if the images differ."""
+        ...
 
     def __len__(self) -> int: ...
 
     def moments(self) -> tuple[Tensor, Tensor]:
-        """Mean and deviation of every channel, in units of 255."""
+        """Return mean and standard deviation of every channel, in units of 255."""
         ...
 
-    def take(self, which: Tensor, draws: Draws, device: torch.device) -> tuple[Tensor, Tensor]:
-        """Bytes (n, channels, height, width) and classes (n,), on the device."""
+    def take(self, indices: Tensor, draws: Draws, device: torch.device) -> tuple[Tensor, Tensor]:
+        """Return bytes (n, channels, height, width) and classes (n,), on the device."""
         ...
 
 
 class Memory:
-    """All of them at once, on every device where they were asked for."""
+    """Images in memory, copied to every device that a batch was made on."""
 
-    cropped = False
+    cropped: bool = False
+    arrays: Arrays
+    shape: torch.Size
+    classes: int
+    fingerprint: str
 
     def __init__(self, arrays: Arrays):
         self.arrays = arrays
@@ -52,13 +64,15 @@ class Memory:
         return len(self.arrays)
 
     def moments(self) -> tuple[Tensor, Tensor]:
+        """Return mean and standard deviation of every channel, in units of 255."""
         return moments(self.arrays.images)
 
-    def take(self, which: Tensor, draws: Draws, device: torch.device) -> tuple[Tensor, Tensor]:
+    def take(self, indices: Tensor, draws: Draws, device: torch.device) -> tuple[Tensor, Tensor]:
+        """Return bytes (n, channels, height, width) and classes (n,), on the device."""
         if device not in self._there:
             self._there[device] = Arrays(
                 self.arrays.images.to(device), self.arrays.labels.to(device)
             )
         arrays = self._there[device]
-        which = which.to(device)
-        return arrays.images.index_select(0, which), arrays.labels.index_select(0, which)
+        indices = indices.to(device)
+        return arrays.images.index_select(0, indices), arrays.labels.index_select(0, indices)

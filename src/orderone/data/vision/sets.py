@@ -9,7 +9,6 @@ MNIST and Fashion-MNIST are idx files (plain or .gz). CIFAR-10 is its binary ver
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,7 +16,8 @@ from torch import Tensor
 from orderone.core.optional import need
 from orderone.data.digits import raw_digits
 from orderone.data.draws import Draws
-from orderone.data.missing import found_in
+from orderone.data.inputs import Root
+from orderone.data.missing import find_folder
 from orderone.data.vision.arrays import Arrays
 from orderone.data.vision.idx import read_idx
 
@@ -25,46 +25,59 @@ EVERY = 10  # one image in so many is held out where a set does not say which
 _GRID = 15  # the digits have 17 shades, 0 to 16; 15 times as much are bytes
 
 
-def embedded_digits(root: Any) -> tuple[Arrays, Arrays]:
-    """1,797 images of 8 x 8, from scikit-learn."""
+def embedded_digits(root: Root) -> tuple[Arrays, Arrays]:
+    """Return 1,797 images of 8 x 8, from scikit-learn."""
     shades, labels = raw_digits()
     return apart(Arrays((shades * _GRID).to(torch.uint8), labels))
 
 
 def apart(arrays: Arrays) -> tuple[Arrays, Arrays]:
-    """Nine tenths, and one tenth to hold out: always the same, drawn at random, since sets are
-    often sorted."""
+    """Return nine tenths to train on, and one tenth to hold out.
+
+    The choice is random, since sets are often sorted, and always the same.
+    """
     order = Draws([0], 0).bits("held out", len(arrays))[0].argsort(stable=True)
     held = order[: len(order) // EVERY].sort().values
     kept = order[len(order) // EVERY :].sort().values
     return arrays.part(kept), arrays.part(held)
 
 
-def mnist(root: Any) -> tuple[Arrays, Arrays]:
-    return _idx_set(found_in(root, "mnist", *_IDX))
+def mnist(root: Root) -> tuple[Arrays, Arrays]:
+    """Return 60,000 and 10,000 handwritten digits of 28 x 28."""
+    return _idx_set(find_folder(root, "mnist", *_IDX))
 
 
-def fashion_mnist(root: Any) -> tuple[Arrays, Arrays]:
-    return _idx_set(found_in(root, "fashion-mnist", *_IDX))
+def fashion_mnist(root: Root) -> tuple[Arrays, Arrays]:
+    """Return 60,000 and 10,000 pieces of clothing of 28 x 28."""
+    return _idx_set(find_folder(root, "fashion-mnist", *_IDX))
 
 
-def cifar10(root: Any) -> tuple[Arrays, Arrays]:
+def cifar10(root: Root) -> tuple[Arrays, Arrays]:
+    """Return 50,000 and 10,000 coloured images of 32 x 32."""
+    binaries = [f"{name}.bin" for name in _CIFAR]
+    sheets = [f"{name}.png" for name in _CIFAR]
     try:
-        folder = found_in(root, "cifar10", *(f"{name}.bin" for name in _CIFAR))
-        parts = [_binary(folder / f"{name}.bin") for name in _CIFAR]
+        folder = find_folder(root, "cifar10", *binaries)
+        parts = [_binary(folder / name) for name in binaries]
     except FileNotFoundError:
-        folder = found_in(root, "cifar10", *(f"{name}.png" for name in _CIFAR), "*_lables.json")
+        folder = find_folder(root, "cifar10", *sheets, "*_lables.json")
         parts = _sheets(folder)
-    train = Arrays(
-        torch.cat([part.images for part in parts[:-1]]),
-        torch.cat([part.labels for part in parts[:-1]]),
-    )
-    return train, parts[-1]
+    *train, test = parts
+    images = torch.cat([part.images for part in train])
+    labels = torch.cat([part.labels for part in train])
+    return Arrays(images, labels), test
 
 
 _IDX = ("train-images*", "train-labels*", "t10k-images*", "t10k-labels*")
-_CIFAR = (*(f"data_batch_{i}" for i in range(1, 6)), "test_batch")
-SETS: dict[str, Callable[[Any], tuple[Arrays, Arrays]]] = {
+_CIFAR = (
+    "data_batch_1",
+    "data_batch_2",
+    "data_batch_3",
+    "data_batch_4",
+    "data_batch_5",
+    "test_batch",
+)
+SETS: dict[str, Callable[[Root], tuple[Arrays, Arrays]]] = {
     "digits": embedded_digits,
     "mnist": mnist,
     "fashion-mnist": fashion_mnist,
@@ -73,12 +86,11 @@ SETS: dict[str, Callable[[Any], tuple[Arrays, Arrays]]] = {
 
 
 def _idx_set(folder: Path) -> tuple[Arrays, Arrays]:
-    images, labels, test_images, test_labels = (
-        read_idx(sorted(folder.glob(name))[0]) for name in _IDX
-    )
-    return Arrays(images.unsqueeze(1), labels.long()), Arrays(
-        test_images.unsqueeze(1), test_labels.long()
-    )
+    files = [sorted(folder.glob(pattern))[0] for pattern in _IDX]
+    images, labels, test_images, test_labels = [read_idx(file) for file in files]
+    train = Arrays(images.unsqueeze(1), labels.long())
+    test = Arrays(test_images.unsqueeze(1), test_labels.long())
+    return train, test
 
 
 def _binary(path: Path) -> Arrays:
@@ -94,12 +106,10 @@ def _binary(path: Path) -> Arrays:
 
 def _sheets(folder: Path) -> list[Arrays]:
     images = [_sheet(folder / f"{name}.png") for name in _CIFAR]
-    labels = [
-        torch.tensor(json.loads((folder / f"{name}_lables.json").read_text()))
-        for name in ("train", "test")
-    ]
-    train = labels[0].split([len(part) for part in images[:-1]])
-    return [Arrays(image, label) for image, label in zip(images, (*train, labels[1]), strict=True)]
+    train = torch.tensor(json.loads((folder / "train_lables.json").read_text()))
+    test = torch.tensor(json.loads((folder / "test_lables.json").read_text()))
+    labels = [*train.split([len(part) for part in images[:-1]]), test]
+    return [Arrays(*pair) for pair in zip(images, labels, strict=True)]
 
 
 def _sheet(path: Path) -> Tensor:

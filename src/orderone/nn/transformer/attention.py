@@ -1,8 +1,8 @@
-"""Multi-head attention: S2 (1.13)-(1.19), and with keys and values of another sequence S2
-(2.2)-(2.4).
+"""Multi-head attention, within one sequence or from one to another.
 
-    r_t = sum_h U^h sum_t' Omega^h_tt' V^h s'_t',    Omega^h_t. = softmax_t'( (Q^h s_t) . (K^h
-                                                     s'_t') / sqrt(C) ),   C = n/H
+    r_t         = sum_h U^h sum_t' Omega^h_tt' V^h s'_t'                      S2 (1.13)-(1.19)
+    Omega^h_t.  = softmax_t'( (Q^h s_t) . (K^h s'_t') / sqrt(C) )             S2 (2.2)-(2.4)
+    C           = n / H
 
 s' = s in self-attention. Q, K and V are tensors of their own, not one packed matrix: so each can
 have its initial size and learning rate, queries can take the 1/sqrt(C) by which muP's scores
@@ -17,15 +17,25 @@ from orderone.nn.transformer.shape import Shape
 
 
 class Attention(nn.Module):
+    """Attention with heads of equal size."""
+
+    heads: int
+    causal: bool
+    dropout: float
+    query: Linear
+    key: Linear
+    value: Linear
+    out: Linear
+
     def __init__(self, shape: Shape, *, causal: bool = False):
         super().__init__()
         self.heads = shape.heads
         self.causal = causal
         self.dropout = shape.dropout
-        self.query, self.key, self.value, self.out = (
-            Linear(shape.width, shape.width, shape.C[group], bias=shape.bias, uniform=shape.uniform)
-            for group in ("Q", "K", "V", "U")
-        )
+        self.query = _matrix(shape, "Q")
+        self.key = _matrix(shape, "K")
+        self.value = _matrix(shape, "V")
+        self.out = _matrix(shape, "U")
 
     def forward(
         self, x: Tensor, memory: Tensor | None = None, mask: Tensor | None = None
@@ -36,13 +46,11 @@ class Attention(nn.Module):
         q = self._split(self.query(x))
         k = self._split(self.key(memory))
         v = self._split(self.value(memory))
+        if mask is not None:
+            mask = mask[:, None, None, :]
+        dropout = self.dropout if self.training else 0.0
         read = nn.functional.scaled_dot_product_attention(
-            q,
-            k,
-            v,
-            attn_mask=None if mask is None else mask[:, None, None, :],
-            dropout_p=self.dropout if self.training else 0.0,
-            is_causal=self.causal,
+            q, k, v, attn_mask=mask, dropout_p=dropout, is_causal=self.causal
         )
         return self.out(read.transpose(1, 2).flatten(2))
 
@@ -54,11 +62,20 @@ class Attention(nn.Module):
         return f"heads={self.heads}, causal={self.causal}"
 
 
+def _matrix(shape: Shape, group: str) -> Linear:
+    return Linear(shape.width, shape.width, shape.C[group], bias=shape.bias, uniform=shape.uniform)
+
+
 def read_mask(mask: Tensor | None, tokens: Tensor, name: str) -> Tensor | None:
-    """True where there is a token; whole numbers are read as in Hugging Face's attention masks."""
-    if mask is not None and mask.shape != tokens.shape:
+    """Return a mask that is true where there is a token.
+
+    Whole numbers are read as in Hugging Face's attention masks.
+    """
+    if mask is None:
+        return None
+    if mask.shape != tokens.shape:
         raise ValueError(
             f"{name}: expected one entry for each of {tuple(tokens.shape)} tokens, true where there"
             f" is one; got the shape {tuple(mask.shape)}"
         )
-    return None if mask is None else mask.to(torch.bool)
+    return mask.to(torch.bool)

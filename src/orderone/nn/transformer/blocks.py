@@ -1,13 +1,12 @@
 """Residual blocks with the norm at the start of each branch, and stacks of them.
 
-    z <- z + R(norm(z)),     R = attention (S2 (1.19)), attention to an encoder's output, or the MLP
-                             X sigma(W s)
+    z <- z + R(norm(z))                                                       S2 (1.20)-(1.21)
 
-S2 (1.20)-(1.21). Nothing norms the stream z itself.
+R is attention (S2 (1.19)), attention to an encoder's output, or the MLP X sigma(W s). Nothing
+norms the stream z itself.
 """
 
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Callable, Iterable
 
 import torch
 from torch import Tensor, nn
@@ -19,6 +18,12 @@ from orderone.nn.transformer.shape import ACTIVATIONS, Shape
 
 
 class MLP(nn.Module):
+    """Two matrices with an activation between them."""
+
+    activation: Callable[[Tensor], Tensor]
+    up: Linear
+    down: Linear
+
     def __init__(self, shape: Shape):
         super().__init__()
         self.activation = ACTIVATIONS[shape.activation.lower()]
@@ -36,6 +41,12 @@ class MLP(nn.Module):
 class EncoderBlock(nn.Module):
     """Attention among the tokens, causal in a decoder-only model, then the MLP."""
 
+    attention_norm: nn.LayerNorm
+    attention: Attention
+    mlp_norm: nn.LayerNorm
+    mlp: MLP
+    dropout: nn.Dropout
+
     def __init__(self, shape: Shape, *, causal: bool = False):
         super().__init__()
         self.attention_norm = norm(shape.width, shape.eps, shape.affine)
@@ -51,6 +62,14 @@ class EncoderBlock(nn.Module):
 
 class DecoderBlock(nn.Module):
     """Causal attention, attention to the encoder's output, MLP."""
+
+    attention_norm: nn.LayerNorm
+    attention: Attention
+    cross_attention_norm: nn.LayerNorm
+    cross_attention: Attention
+    mlp_norm: nn.LayerNorm
+    mlp: MLP
+    dropout: nn.Dropout
 
     def __init__(self, shape: Shape):
         super().__init__()
@@ -69,14 +88,16 @@ class DecoderBlock(nn.Module):
 
 
 class Stack(nn.ModuleList):
-    """Blocks one after the other; with `checkpoint`, their insides are computed again for the
-    backward pass."""
+    """Blocks one after the other.
+
+    With `checkpoint`, their insides are computed again for the backward pass.
+    """
 
     def __init__(self, blocks: Iterable[nn.Module], *, checkpoint: bool = False):
         super().__init__(blocks)
         self.checkpoint = checkpoint
 
-    def forward(self, x: Tensor, *context: Any) -> Tensor:
+    def forward(self, x: Tensor, *context: Tensor | None) -> Tensor:
         for block in self:
             if self.checkpoint and torch.is_grad_enabled():
                 x = checkpoint(block, x, *context, use_reentrant=False)

@@ -14,15 +14,28 @@ from torch import Tensor, nn
 
 from orderone.core.exact import count
 from orderone.core.inputs import Count, Name, Number
+from orderone.nn.inputs import Scales, Switch
 from orderone.nn.transformer.attention import read_mask
 from orderone.nn.transformer.blocks import DecoderBlock, EncoderBlock, Stack
 from orderone.nn.transformer.language import TiedHead, embed, language_scales, words
-from orderone.nn.transformer.layers import Positions, norm, rounded
-from orderone.nn.transformer.shape import GivenScales, Shape, Switch, read_scales, switches
+from orderone.nn.transformer.layers import Positions, Table, norm, rounded
+from orderone.nn.transformer.shape import Shape, read_scales, switches
 
 
 class EncoderDecoder(nn.Module):
     """Source (batch, tokens) and target (batch, tokens) -> logits (batch, target tokens, vocab)."""
+
+    words: Table
+    encoder_positions: Positions
+    encoder_stem_norm: nn.LayerNorm
+    encoder: Stack
+    encoder_norm: nn.LayerNorm
+    decoder_positions: Positions
+    decoder_stem_norm: nn.LayerNorm
+    decoder: Stack
+    norm: nn.LayerNorm
+    dropout: nn.Dropout
+    head: TiedHead
 
     def __init__(
         self,
@@ -41,7 +54,7 @@ class EncoderDecoder(nn.Module):
         padding: Count | None = None,
         rescale: Number = 1.0,
         checkpoint: Switch = False,
-        C: GivenScales = None,
+        C: Scales = None,
     ):
         super().__init__()
         switches(checkpoint=checkpoint)
@@ -62,17 +75,21 @@ class EncoderDecoder(nn.Module):
         self.head = TiedHead(self.words, rescale)
 
     def forward(self, source: Tensor, target: Tensor, source_mask: Tensor | None = None) -> Tensor:
-        """`target` is what the decoder reads, one step behind what it shall give; `source_mask`
-        (batch, source tokens) is true where the source has a token and not padding."""
+        """Return logits for the tokens that follow those of `target`.
+
+        `target` is what the decoder reads, one step behind what it shall give. `source_mask`
+        (batch, source tokens) is true where the source has a token and not padding.
+        """
         mask = read_mask(source_mask, source, "source_mask")
         return self.decode(target, self.encode(source, mask), mask)
 
     def encode(self, source: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Return the normed output of the encoder, (batch, tokens, width)."""
         z = self.encoder_stem_norm(embed(self.words, self.encoder_positions, source, "source"))
         return self.encoder_norm(self.encoder(self.dropout(z), mask))
 
     def decode(self, target: Tensor, memory: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Logits, where `memory` is what `encode` gave."""
+        """Return logits, where `memory` is the result of `encode`."""
         z = self.decoder_stem_norm(embed(self.words, self.decoder_positions, target, "target"))
         if len(z) != len(memory):
             raise ValueError(

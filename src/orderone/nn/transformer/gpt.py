@@ -8,14 +8,22 @@ from torch import Tensor, nn
 
 from orderone.core.exact import count
 from orderone.core.inputs import Count, Name, Number
+from orderone.nn.inputs import Scales, Switch
 from orderone.nn.transformer.blocks import EncoderBlock, Stack
 from orderone.nn.transformer.language import TiedHead, embed, language_scales, words
-from orderone.nn.transformer.layers import Linear, Positions, norm
-from orderone.nn.transformer.shape import GivenScales, Shape, Switch, read_scales, switches
+from orderone.nn.transformer.layers import Linear, Positions, Table, norm
+from orderone.nn.transformer.shape import Shape, read_scales, switches
 
 
 class GPT(nn.Module):
     """Tokens (batch, tokens) -> logits (batch, tokens, vocab)."""
+
+    words: Table
+    positions: Positions
+    dropout: nn.Dropout
+    layers: Stack
+    norm: nn.LayerNorm
+    head: TiedHead | Linear
 
     def __init__(
         self,
@@ -34,7 +42,7 @@ class GPT(nn.Module):
         dropout: Number = 0.0,
         rescale: Number = 1.0,
         checkpoint: Switch = False,
-        C: GivenScales = None,
+        C: Scales = None,
     ):
         super().__init__()
         switches(tied=tied, checkpoint=checkpoint)

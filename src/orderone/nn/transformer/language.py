@@ -1,7 +1,7 @@
 """Words in, words out: what the language models share.
 
-    z_t = W^WE_{token t} + b^PE_t     S2 (1.9);        output_j = N_rescale sum_i W^WE_ij s_i     S2
-                                                       (1.24)
+    z_t       = W^WE_{token t} + b^PE_t                                       S2 (1.9)
+    output_j  = N_rescale sum_i W^WE_ij s_i                                   S2 (1.24)
 
 The head is the word embedding. The strategies of S2 ask N_rescale = n^-(1+s)/2 (erratum S2.9), and
 `orderone.plan` puts it in front of the head, if `rescale` is not it already. Initially every tensor
@@ -21,7 +21,7 @@ STANDARD_STD = 0.02
 
 
 def language_scales(width: Count, mlp: Number = 4) -> dict[str, float]:
-    """The constants C with which every tensor starts at the standard deviation 0.02."""
+    """Return the constants C with which every tensor starts at the standard deviation 0.02."""
     width = count(width, "width")
     mlp = real(mlp, "mlp", above=0)
     table = STANDARD_STD**2
@@ -32,34 +32,37 @@ def language_scales(width: Count, mlp: Number = 4) -> dict[str, float]:
 class TiedHead(nn.Linear):
     """N_rescale W^T s, where W is the table of words."""
 
+    weight: Tensor
+    rescale: float
+
     def __init__(self, words: Table, rescale: Number):
-        super().__init__(
-            words.embedding_dim, words.num_embeddings, bias=False, device="meta"
-        )  # no second table
+        # The meta device: no memory for a second table.
+        super().__init__(words.embedding_dim, words.num_embeddings, bias=False, device="meta")
         self.weight = words.weight
         self.rescale = real(rescale, "rescale", above=0)
 
     def reset_parameters(self) -> None:
-        """The table draws."""
+        """Do nothing: the table draws the weight."""
 
     def forward(self, input: Tensor) -> Tensor:
-        return super().forward(input if self.rescale == 1 else input * self.rescale)
+        if self.rescale != 1:
+            input = input * self.rescale
+        return super().forward(input)
 
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, tied, rescale={self.rescale:.4g}"
 
 
 def words(vocab: Count, width: Count, C: Number, padding: Count | None) -> Table:
+    """Return the word embedding."""
     vocab = count(vocab, "vocab")
-    if padding is None:
-        pad = None
-    else:
-        pad = count(padding, "padding", least=0, most=vocab - 1)
-    return Table(vocab, width, C, padding=pad)
+    if padding is not None:
+        padding = count(padding, "padding", least=0, most=vocab - 1)
+    return Table(vocab, width, C, padding=padding)
 
 
 def embed(table: nn.Module, positions: Positions, ids: Tensor, name: str) -> Tensor:
-    """S2 (1.9), for (batch, tokens) of whole numbers."""
+    """Return words + positions, S2 (1.9), for (batch, tokens) of whole numbers."""
     if ids.dim() != 2 or ids.dtype not in (torch.long, torch.int):
         raise ValueError(
             f"{name}: expected whole numbers of the shape (batch, tokens), got {ids.dtype} of "

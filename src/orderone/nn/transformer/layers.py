@@ -1,7 +1,7 @@
 """Matrices, tables and norms, each drawn with the variance of its group.
 
-    Var(W_ij) = C / fan_in  (a matrix),      Var(b_i) = C  (a table: words, positions, a class
-                                             token)     S2 (1.25)-(1.34)
+    Var(W_ij)  = C / fan_in      a matrix                                      S2 (1.25)-(1.34)
+    Var(b_i)   = C               a table: words, positions, a class token
 
 C is of order one. Biases start at zero, gains at one. Every layer draws its own tensors, in
 `reset_parameters`, so that a model on the meta device has initial sizes too.
@@ -15,6 +15,9 @@ from orderone.core.inputs import Count, Number
 
 class Linear(nn.Linear):
     """A matrix of variance C / fan_in, normal or uniform."""
+
+    C: float
+    uniform: bool
 
     def __init__(
         self,
@@ -42,18 +45,24 @@ class Linear(nn.Linear):
 class Table(nn.Embedding):
     """Rows of variance C; that of the padding token, if there is one, starts at zero."""
 
+    C: float
+
     def __init__(self, rows: Count, width: Count, C: Number = 1.0, *, padding: Count | None = None):
         self.C = C
         super().__init__(rows, width, padding_idx=padding)
 
     def reset_parameters(self) -> None:
         nn.init.normal_(self.weight, std=self.C**0.5)
-        self._fill_padding_idx_with_zero()
+        if self.padding_idx is not None:
+            with torch.no_grad():
+                self.weight[self.padding_idx].fill_(0)
 
 
 class Positions(Table):
-    """The first rows of a table, as many as there are tokens. They are a slice, which costs less
-    than a lookup."""
+    """The first rows of a table, as many as there are tokens.
+
+    They are a slice, which costs less than a lookup.
+    """
 
     def forward(self, tokens: int) -> Tensor:  # type: ignore[override]
         if tokens > self.num_embeddings:
@@ -69,8 +78,10 @@ def norm(width: Count, eps: Number, affine: bool) -> nn.LayerNorm:
 
 
 def rounded(x: Tensor) -> Tensor:
-    """`x` in the precision of autocast, once: otherwise every matrix that reads it would round it
-    again."""
+    """Return `x` in the precision of autocast.
+
+    Rounding once is enough: otherwise every matrix that reads `x` would round it again.
+    """
     kind = x.device.type
     if torch.is_autocast_enabled(kind):
         return x.to(torch.get_autocast_dtype(kind))

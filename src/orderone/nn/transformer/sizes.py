@@ -7,8 +7,10 @@
 Under `torch.device("meta")` they take no memory.
 """
 
-from typing import Any
+from typing import TypedDict, Unpack
 
+from orderone.core.inputs import Count, Name, Number
+from orderone.nn.inputs import Scales, Switch
 from orderone.nn.transformer.encoder_decoder import EncoderDecoder
 from orderone.nn.transformer.gpt import GPT
 from orderone.nn.transformer.vision import VisionTransformer
@@ -16,40 +18,89 @@ from orderone.nn.transformer.vision import VisionTransformer
 PADDING = 1  # of the GPT-2 vocabulary with BART's four special tokens
 
 
-def vit_b16(**changes: Any) -> VisionTransformer:
-    """ViT-B/16 without biases but the head's, mean pooling, norms without gains: 86 M
-    parameters."""
-    sizes: dict[str, Any] = {"image": 224, "patch": 16, "width": 768, "heads": 12, "depth": 12}
-    return VisionTransformer(**sizes | changes)
+class TransformerOptions(TypedDict, total=False):
+    """Arguments that all models share."""
+
+    width: Count
+    heads: Count
+    depth: Count
+    mlp: Number
+    activation: Name
+    bias: Switch
+    affine: Switch
+    eps: Number
+    dropout: Number
+    checkpoint: Switch
+    C: Scales
 
 
-def bart_large(**changes: Any) -> EncoderDecoder:
-    """BART-large with the norm first, without biases and gains: 405 M parameters."""
-    sizes: dict[str, Any] = {
-        "vocab": 50265,
-        "length": 514,
-        "width": 1024,
-        "heads": 16,
-        "depth": 12,
-        "padding": PADDING,
-    }
-    return EncoderDecoder(**sizes | changes)
+class VisionOptions(TransformerOptions, total=False):
+    """Arguments of `VisionTransformer`."""
+
+    image: Count
+    patch: Count
+    classes: Count
+    channels: Count
+    pooling: Name
+    head_bias: Switch
 
 
-def r2c2(**changes: Any) -> EncoderDecoder:
-    """R2C2 without biases and gains: 2.7 B parameters."""
-    sizes: dict[str, Any] = {
-        "vocab": 50265,
-        "length": 514,
-        "width": 2048,
-        "heads": 32,
-        "depth": 22,
-        "padding": PADDING,
-    }
-    return EncoderDecoder(**sizes | changes)
+class EncoderDecoderOptions(TransformerOptions, total=False):
+    """Arguments of `EncoderDecoder`."""
+
+    vocab: Count
+    length: Count
+    padding: Count | None
+    rescale: Number
 
 
-def gpt2_small(**changes: Any) -> GPT:
-    """The sizes of GPT-2 (124 M with biases and gains), here without them."""
-    sizes: dict[str, Any] = {"vocab": 50257, "length": 1024, "width": 768, "heads": 12, "depth": 12}
-    return GPT(**sizes | changes)
+class GPTOptions(TransformerOptions, total=False):
+    """Arguments of `GPT`."""
+
+    vocab: Count
+    length: Count
+    tied: Switch
+    rescale: Number
+
+
+VIT_B16: VisionOptions = {"image": 224, "patch": 16, "width": 768, "heads": 12, "depth": 12}
+BART_LARGE: EncoderDecoderOptions = {
+    "vocab": 50265,
+    "length": 514,
+    "width": 1024,
+    "heads": 16,
+    "depth": 12,
+    "padding": PADDING,
+}
+R2C2: EncoderDecoderOptions = {
+    "vocab": 50265,
+    "length": 514,
+    "width": 2048,
+    "heads": 32,
+    "depth": 22,
+    "padding": PADDING,
+}
+GPT2_SMALL: GPTOptions = {"vocab": 50257, "length": 1024, "width": 768, "heads": 12, "depth": 12}
+
+
+def vit_b16(**changes: Unpack[VisionOptions]) -> VisionTransformer:
+    """Build ViT-B/16 with 86 M parameters.
+
+    The head has the only bias; pooling is by the mean; norms have no gains.
+    """
+    return VisionTransformer(**(VIT_B16 | changes))
+
+
+def bart_large(**changes: Unpack[EncoderDecoderOptions]) -> EncoderDecoder:
+    """Build BART-large with the norm first, without biases and gains: 405 M parameters."""
+    return EncoderDecoder(**(BART_LARGE | changes))
+
+
+def r2c2(**changes: Unpack[EncoderDecoderOptions]) -> EncoderDecoder:
+    """Build R2C2 without biases and gains: 2.7 B parameters."""
+    return EncoderDecoder(**(R2C2 | changes))
+
+
+def gpt2_small(**changes: Unpack[GPTOptions]) -> GPT:
+    """Build a model of the sizes of GPT-2 (124 M with biases and gains), here without them."""
+    return GPT(**(GPT2_SMALL | changes))

@@ -1,7 +1,7 @@
 """The Vision Transformer of S2: patches, positions, encoder blocks, a norm, pooling, a head.
 
-    z_t = W_patch x_t + b^PE_t     S2 (1.7);        output = b_head + W_head mean_t s_t     S2
-                                                    (1.22)-(1.23)
+    z_t     = W_patch x_t + b^PE_t                                            S2 (1.7)
+    output  = b_head + W_head mean_t s_t                                      S2 (1.22)-(1.23)
 
 With `pooling="class"` a class token goes first, z_0 = c + b^PE_0 (S2 (1.8)), and the head reads
 s_0. Initial sizes are those of S2 II.1.C: Xavier's for Q, K, V packed and for the MLP, uniform;
@@ -15,21 +15,24 @@ from orderone.core.errors import one_of
 from orderone.core.exact import count
 from orderone.core.inputs import Count, Name, Number
 from orderone.core.reals import real
+from orderone.nn.inputs import Scales, Switch
 from orderone.nn.transformer.blocks import EncoderBlock, Stack
 from orderone.nn.transformer.layers import Linear, Positions, Table, norm
-from orderone.nn.transformer.shape import GivenScales, Shape, Switch, read_scales, switches
+from orderone.nn.transformer.shape import Shape, read_scales, switches
 
 POOLING = ("mean", "class")
 
 
 def vision_scales(mlp: Number = 4) -> dict[str, float]:
-    """The constants C of S2 II.1.C: Xavier's variance is 2 / (fan_in + fan_out)."""
+    """Return the constants C of S2 II.1.C: Xavier's variance is 2 / (fan_in + fan_out)."""
     mlp = real(mlp, "mlp", above=0)
-    attention = {"Q": 1 / 2, "K": 1 / 2, "V": 1 / 2, "U": 1 / 3}
     return {
         "patch": 1.0,
         "PE": 0.02**2,
-        **attention,
+        "Q": 1 / 2,
+        "K": 1 / 2,
+        "V": 1 / 2,
+        "U": 1 / 3,
         "W": 2 / (mlp + 1),
         "X": 2 * mlp / (mlp + 1),
         "head": 1.0,
@@ -38,6 +41,18 @@ def vision_scales(mlp: Number = 4) -> dict[str, float]:
 
 class VisionTransformer(nn.Module):
     """Images (batch, channels, image, image) -> logits (batch, classes)."""
+
+    image: int
+    patch: int
+    channels: int
+    pooling: str
+    patchify: Linear
+    class_token: Table | None
+    positions: Positions
+    dropout: nn.Dropout
+    layers: Stack
+    norm: nn.LayerNorm
+    head: Linear
 
     def __init__(
         self,
@@ -58,7 +73,7 @@ class VisionTransformer(nn.Module):
         eps: Number = 1e-6,
         dropout: Number = 0.0,
         checkpoint: Switch = False,
-        C: GivenScales = None,
+        C: Scales = None,
     ):
         super().__init__()
         switches(head_bias=head_bias, checkpoint=checkpoint)
@@ -75,7 +90,9 @@ class VisionTransformer(nn.Module):
         shape = Shape(width, heads, mlp, activation, bias, affine, eps, dropout, C, uniform=True)
         tokens = (image // patch) ** 2 + (self.pooling == "class")
         self.patchify = Linear(channels * patch**2, width, C["patch"], bias=bias)
-        self.class_token = Table(1, width, C["PE"]) if self.pooling == "class" else None
+        self.class_token = None
+        if self.pooling == "class":
+            self.class_token = Table(1, width, C["PE"])
         self.positions = Positions(tokens, width, C["PE"])
         self.dropout = nn.Dropout(dropout)
         self.layers = Stack(
@@ -85,8 +102,11 @@ class VisionTransformer(nn.Module):
         self.head = Linear(width, count(classes, "classes"), C["head"], bias=head_bias)
 
     def forward(self, images: Tensor) -> Tensor:
-        s = self.norm(self.layers(self.dropout(self._stem(images))))
-        return self.head(s[:, 0] if self.pooling == "class" else s.mean(1))
+        z = self.dropout(self._stem(images))
+        s = self.norm(self.layers(z))
+        if self.pooling == "class":
+            return self.head(s[:, 0])
+        return self.head(s.mean(1))
 
     def _stem(self, images: Tensor) -> Tensor:
         z = self.patchify(self._patches(images))
