@@ -27,6 +27,7 @@ from orderone.core.exact import count
 from orderone.core.inputs import Count, Number
 from orderone.core.reals import real
 from orderone.nn.shaped import ShapedActivation, ShapedReLU, is_bent
+from orderone.torch_compat import MODULE_HOOKS, module_registry
 
 BENT = (nn.ReLU, nn.LeakyReLU, nn.ReLU6, nn.RReLU, nn.SELU)  # a kink at 0: (2.5)
 SMOOTH = (nn.Tanh, nn.GELU, nn.SiLU, nn.Mish, nn.Softplus, nn.Sigmoid, nn.LogSigmoid)  # (2.6)
@@ -52,13 +53,6 @@ LARGEST = 10**15  # of depth and width
 # torch's own names of what makes it compute a layer of a Transformer by one kernel, which knows
 # ReLU and GELU only
 FUSED = ("activation_relu_or_gelu", "use_nested_tensor")
-HOOKS = (
-    "_forward_hooks",
-    "_forward_hooks_with_kwargs",
-    "_forward_hooks_always_called",
-    "_forward_pre_hooks",
-)
-HOOKS += ("_forward_pre_hooks_with_kwargs", "_backward_hooks", "_backward_pre_hooks")
 
 if TYPE_CHECKING:
     Model: TypeAlias = nn.Module
@@ -217,7 +211,7 @@ def _replace(
     shaping = Shaping(model, dict(old), strength, tuple(_fused(model, new)))
     for name, module in new.items():
         if isinstance(before := old[name], nn.Module):
-            for hook in HOOKS:  # shared, so that handles still remove them
+            for hook in MODULE_HOOKS:  # shared, so that handles still remove them
                 setattr(module, hook, getattr(before, hook))
             module.train(before.training)
         _put(model, name, module)
@@ -241,7 +235,7 @@ def _without_hooks(module: nn.Module) -> nn.Module:
     """The same activation to compute with; who listens to the original listens to what replaces
     it."""
     bare = copy(module)
-    for hook in HOOKS:
+    for hook in MODULE_HOOKS:
         setattr(bare, hook, OrderedDict())
     return bare
 
@@ -271,5 +265,5 @@ def _put(model: nn.Module, name: str, activation: Any) -> None:
     parent, _, leaf = name.rpartition(".")
     owner = model.get_submodule(parent)
     if not isinstance(activation, nn.Module):
-        owner._modules.pop(leaf, None)
+        module_registry(owner).pop(leaf, None)
     setattr(owner, leaf, activation)

@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from itertools import groupby
 from typing import Any
 
-import torch
 from torch import Tensor
 
+from orderone.torch_compat import fused_adam_, fused_adamw_
 from orderone.training.stacked.updates import Adam
 from orderone.training.stacked.updates.base import Settings, State
 
@@ -29,9 +29,7 @@ class FusedAdam:
     ):
         self.parameters = parameters
         decoupled = law.options["decoupled_weight_decay"]
-        self.kernel: Any = (
-            torch.ops.aten._fused_adamw_ if decoupled else torch.ops.aten._fused_adam_
-        )
+        self.kernel: Any = fused_adamw_ if decoupled else fused_adam_
         settings = {name: settings[name] for name in parameters}
         self.calls = [
             (dict(zip(KEYS, values, strict=True)), [place for _, place in places])
