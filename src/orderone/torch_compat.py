@@ -195,9 +195,7 @@ def set_rnn_flat_weights(rnn: nn.RNNBase, weights: list[Tensor]) -> None:
 
 # --- names of attributes, modules and functions ---------------------------------------------------
 
-CHILD_MODULES = (
-    "_modules"  # attribute of nn.Module, to copy one without children: planning; all
-)
+CHILD_MODULES = "_modules"  # attribute of nn.Module, to copy one without children: planning; all
 RESET_PARAMETERS = "_reset_parameters"  # method of nn.MultiheadAttention: reinitialise; all
 CHILD_SCHEDULERS = "_schedulers"  # attribute of ChainedScheduler and SequentialLR: planning; all
 SEQUENTIAL_MILESTONES = "_milestones"  # attribute of SequentialLR: planning; all

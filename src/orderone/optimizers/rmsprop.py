@@ -3,23 +3,28 @@
 import torch
 from torch import Tensor
 
-from orderone.training.stacked.updates.base import Settings, State, Update
+from orderone.optimizers.update import Settings, State, Update
 
 
-class RMSprop(Update):
+class RMSpropUpdate(Update):
     numbers = ("lr", "weight_decay", "momentum", "alpha", "eps")
     shared = ("centered",)
 
     def state(self, p: Tensor) -> State:
+        state = {"square": torch.zeros_like(p), "momentum": torch.zeros_like(p)}
         if self.options["centered"]:
-            names = ("square", "momentum", "mean")
-        else:
-            names = ("square", "momentum")
-        return {name: torch.zeros_like(p) for name in names}
+            state["mean"] = torch.zeros_like(p)
+        return state
 
     def coefficients(self, h: Settings) -> dict[str, Tensor]:
-        found = {name: h[name] for name in ("lr", "momentum", "alpha", "eps")}
-        return found | {"l2": h["weight_decay"], "fresh": 1 - h["alpha"]}
+        return {
+            "lr": h["lr"],
+            "l2": h["weight_decay"],
+            "momentum": h["momentum"],
+            "alpha": h["alpha"],
+            "fresh": 1 - h["alpha"],
+            "eps": h["eps"],
+        }
 
     def __call__(self, p: Tensor, g: Tensor, state: State, c: Settings) -> None:
         g = g + c["l2"] * p
