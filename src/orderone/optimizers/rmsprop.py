@@ -1,8 +1,13 @@
-"""RMSprop with momentum and L2 decay, as torch.optim.RMSprop."""
+"""RMSprop (Tieleman & Hinton 2012) with momentum and L2 decay, as torch.optim.RMSprop.
+
+Each entry of the gradient is divided by a running size of it, so that updates scale with the width
+as those of Adam.
+"""
 
 import torch
 from torch import Tensor
 
+from orderone.optimizers.record import Algorithm
 from orderone.optimizers.update import Settings, State, Update
 
 
@@ -35,3 +40,14 @@ class RMSpropUpdate(Update):
         # without momentum the buffer is the step itself
         buffer = state["momentum"].mul_(c["momentum"]).add_(g / (square.sqrt() + c["eps"]))
         p.sub_(c["lr"] * buffer)
+
+
+RMSPROP = Algorithm(
+    "rmsprop",
+    law="adam",
+    torch_class=torch.optim.RMSprop,
+    stacked=RMSpropUpdate,
+    lr=1e-2,
+    weight_decay=0.0,
+    eps=1e-8,
+)

@@ -6,7 +6,6 @@ from functools import cache
 from inspect import Parameter, signature
 from typing import Any
 
-import torch
 from torch.optim import Optimizer
 
 from orderone.core.errors import one_of
@@ -15,7 +14,7 @@ from orderone.optimizers.adam import ADAM, ADAMW
 from orderone.optimizers.lion import LION
 from orderone.optimizers.muon import MUON, REST
 from orderone.optimizers.record import Algorithm, Eps, TensorScale, class_name, default_of, label
-from orderone.optimizers.rmsprop import RMSpropUpdate
+from orderone.optimizers.rmsprop import RMSPROP
 from orderone.optimizers.sgd import SGD
 from orderone.optimizers.update import Update
 
@@ -40,7 +39,7 @@ __all__ = [
     "record_for",
 ]
 
-_RECORDS = (SGD, ADAM, ADAMW, ADAFACTOR, MUON, LION)
+_RECORDS = (SGD, ADAM, ADAMW, ADAFACTOR, MUON, LION, RMSPROP)
 
 ALGORITHMS: dict[str, Algorithm] = {record.name: record for record in _RECORDS}
 CLASSES: dict[str, type[Optimizer]] = {record.name: record.torch_class for record in _RECORDS}
@@ -48,8 +47,7 @@ FUSED = tuple(record.name for record in _RECORDS if record.fused)
 
 # By the class itself: a subclass, or another class of the same name, may make other updates.
 UPDATES: dict[type[Optimizer], type[Update]] = {
-    **{record.torch_class: record.stacked for record in _RECORDS},
-    torch.optim.RMSprop: RMSpropUpdate,
+    record.torch_class: record.stacked for record in _RECORDS
 }
 
 _ALIASES = {"sign": "lion"}  # a law of theory, as the optimizer that follows it
