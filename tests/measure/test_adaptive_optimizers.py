@@ -13,11 +13,14 @@ import orderone as o1
 from orderone.optimizers.table import ALGORITHMS, CLASSES, default_of
 from orderone.training.stacked.stack import Stack
 
-LR = {"rmsprop": 1e-3}  # of the check
+LR = {"rmsprop": 1e-3, "nadam": 2e-3}  # of the check
 OPTIONS: list[tuple[str, dict[str, Any]]] = [
     ("rmsprop", {}),
     ("rmsprop", {"centered": True}),
     ("rmsprop", {"momentum": 0.9, "alpha": 0.9}),
+    ("nadam", {}),
+    ("nadam", {"decoupled_weight_decay": True}),
+    ("nadam", {"betas": (0.8, 0.95), "momentum_decay": 0.1}),
 ]
 INPUTS = 8
 CLASSES_OF_DATA = 4
@@ -94,6 +97,24 @@ def test_without_the_rule_the_check_fails(optimizer):
         seeds=3,
     )
     assert not check.passed, str(check)
+
+
+@pytest.mark.parametrize("optimizer", LR)
+def test_an_optimizer_of_the_user_is_judged_by_its_record(optimizer):
+    def build(width: int) -> tuple[nn.Module, torch.optim.Optimizer]:
+        model = mlp(width)
+        return model, CLASSES[optimizer](model.parameters(), lr=LR[optimizer])
+
+    check = o1.coord_check(
+        build,
+        widths=[16, 32, 64],
+        batches=[batch(0)],
+        loss=functional.cross_entropy,
+        steps=1,
+        seeds=1,
+    )
+    assert check.provenance["optimizer"] == optimizer
+    assert not any("is judged as" in note for note in check.notes)
 
 
 @pytest.mark.parametrize(("optimizer", "options"), OPTIONS)

@@ -13,6 +13,7 @@ from orderone.optimizers.adafactor import ADAFACTOR
 from orderone.optimizers.adam import ADAM, ADAMW
 from orderone.optimizers.lion import LION
 from orderone.optimizers.muon import MUON, REST
+from orderone.optimizers.nadam import NADAM
 from orderone.optimizers.record import Algorithm, Eps, TensorScale, class_name, default_of, label
 from orderone.optimizers.rmsprop import RMSPROP
 from orderone.optimizers.sgd import SGD
@@ -39,7 +40,7 @@ __all__ = [
     "record_for",
 ]
 
-_RECORDS = (SGD, ADAM, ADAMW, ADAFACTOR, MUON, LION, RMSPROP)
+_RECORDS = (SGD, ADAM, ADAMW, ADAFACTOR, MUON, LION, RMSPROP, NADAM)
 
 ALGORITHMS: dict[str, Algorithm] = {record.name: record for record in _RECORDS}
 CLASSES: dict[str, type[Optimizer]] = {record.name: record.torch_class for record in _RECORDS}
