@@ -1,5 +1,227 @@
-"""Private names of torch: why the library needs each, and which versions have it."""
+"""Private names of torch: what needs each of them, and which versions of torch have it.
 
-from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflatten
+No other file of the library uses a private name of torch (`tests/test_torch_compat.py`). Supported
+versions are 2.11 to 2.15. A name has the versions in its comment; "all" means all supported ones.
+When a new version of torch drops a name, this is the only file to change.
+"""
 
-__all__ = ["tree_flatten", "tree_leaves", "tree_map", "tree_unflatten"]
+import sys
+from collections.abc import Callable, MutableMapping
+from typing import TypeAlias
+
+import torch
+from torch import Tensor, nn
+from torch._C import (
+    DisableTorchFunction,  # hooks that record: their reading of a tensor is hidden from modes; all
+    _functorch,  # type: ignore[attr-defined]
+)
+from torch._functorch.pyfunctorch import (
+    temporarily_clear_interpreter_stack as outside_vmap,  # stacked training: leave vmap; all
+)
+from torch._ops import OpOverload  # stacked autocast: type of one overload of an operation; all
+from torch._utils import (
+    _flatten_dense_tensors as flatten_dense_tensors,  # updates: one copy of many tensors; all
+)
+from torch._utils import (
+    _unflatten_dense_tensors as unflatten_dense_tensors,  # the way back; all
+)
+from torch.nn.utils.parametrizations import (
+    _WeightNorm as WeightNormParametrization,  # planning: recognise weight norm; all
+)
+from torch.utils._python_dispatch import TorchDispatchMode  # trace: sees every operation; all
+from torch.utils._pytree import (  # nested batches and outputs; all
+    tree_flatten,
+    tree_leaves,
+    tree_map,
+    tree_unflatten,
+)
+
+__all__ = [
+    "CHECKPOINT_GENERATORS",
+    "CHILD_MODULES",
+    "CHILD_SCHEDULERS",
+    "MODULE_HOOKS",
+    "RESET_PARAMETERS",
+    "RNN_WEIGHT_LISTS",
+    "SEQUENTIAL_MILESTONES",
+    "TENSOR_METHODS_MODULE",
+    "DisableTorchFunction",
+    "OpOverload",
+    "TorchDispatchMode",
+    "WeightNormParametrization",
+    "add_batch_dim",
+    "buffer_registry",
+    "current_graph_task",
+    "current_raw_cuda_stream",
+    "current_vmap_level",
+    "flatten_dense_tensors",
+    "foreach_add_",
+    "foreach_sub",
+    "forward_hook_registry",
+    "forward_pre_hook_registry",
+    "forward_pre_hooks_with_kwargs",
+    "fused_adam_",
+    "fused_adamw_",
+    "get_unwrapped",
+    "is_batchedtensor",
+    "is_dynamo_imported",
+    "is_functorch_wrapped_tensor",
+    "maybe_get_bdim",
+    "maybe_get_level",
+    "module_registry",
+    "operator_schema",
+    "outside_vmap",
+    "parameter_registry",
+    "peek_interpreter_stack",
+    "rnn_flat_weights",
+    "set_rnn_flat_weights",
+    "set_vmap_fallback_warning",
+    "standard_gamma",
+    "storage_id",
+    "tree_flatten",
+    "tree_leaves",
+    "tree_map",
+    "tree_unflatten",
+    "unflatten_dense_tensors",
+    "version_counter",
+]
+
+# --- vmap ----------------------------------------------------------------------------------------
+
+current_vmap_level: Callable[[], int] = _functorch.current_level  # stacked training; all
+add_batch_dim: Callable[[Tensor, int, int], Tensor] = _functorch._add_batch_dim  # stacked; all
+is_batchedtensor: Callable[[Tensor], bool] = _functorch.is_batchedtensor  # stacked; all
+maybe_get_level: Callable[[Tensor], int] = _functorch.maybe_get_level  # stacked; all
+maybe_get_bdim: Callable[[Tensor], int] = _functorch.maybe_get_bdim  # stacked; all
+get_unwrapped: Callable[[Tensor], Tensor] = _functorch.get_unwrapped  # stacked, moments; all
+is_functorch_wrapped_tensor: Callable[[Tensor], bool] = (
+    _functorch.is_functorch_wrapped_tensor  # stacked, moments; all
+)
+peek_interpreter_stack: Callable[[], object | None] = (
+    _functorch.peek_interpreter_stack  # moments: None outside vmap and grad; all
+)
+set_vmap_fallback_warning: Callable[[bool], None] = (
+    _functorch._set_vmap_fallback_warning_enabled  # stacked: no reports of slow operations; all
+)
+
+# --- operations ----------------------------------------------------------------------------------
+
+# updates and reference outputs: many tensors in one call; all
+foreach_add_: Callable[..., None] = torch._foreach_add_  # pyright: ignore[reportPrivateImportUsage]
+foreach_sub: Callable[..., tuple[Tensor, ...]] = torch._foreach_sub  # pyright: ignore[reportPrivateImportUsage]
+# sampled layers: the public torch.distributions.Chi2 takes no generator; all
+standard_gamma: Callable[..., Tensor] = torch._standard_gamma  # pyright: ignore[reportPrivateImportUsage]
+fused_adam_: Callable[..., None] = torch.ops.aten._fused_adam_  # stacked Adam on a CPU; all
+fused_adamw_: Callable[..., None] = torch.ops.aten._fused_adamw_  # stacked AdamW on a CPU; all
+current_graph_task: Callable[[], int] = (
+    torch._C._current_graph_task_id  # probe: -1 outside a backward pass; all
+)
+
+
+def current_raw_cuda_stream(device: int) -> int:
+    """Return the address of the current stream, for Triton kernels. All versions with CUDA."""
+    return torch._C._cuda_getCurrentRawStream(device)
+
+
+def operator_schema(operator: OpOverload) -> torch.FunctionSchema:
+    """Return names and types of an operation's arguments, for the trace and autocast. All."""
+    return operator._schema
+
+
+# --- tensors -------------------------------------------------------------------------------------
+
+
+def version_counter(tensor: Tensor) -> int:
+    """Return how often a tensor was written to: device queue, apply, stacked training. All.
+
+    A tensor of inference mode has none and raises a RuntimeError.
+    """
+    return tensor._version
+
+
+def storage_id(tensor: Tensor) -> int:
+    """Return a number that views of one piece of memory share, also on meta: trace. All."""
+    return tensor.untyped_storage()._cdata
+
+
+# --- modules -------------------------------------------------------------------------------------
+
+Hook: TypeAlias = Callable[..., object]
+
+
+def parameter_registry(module: nn.Module) -> MutableMapping[str, nn.Parameter | None]:
+    """Return the module's own parameters, without children and with None entries. All."""
+    return module._parameters
+
+
+def buffer_registry(module: nn.Module) -> MutableMapping[str, Tensor | None]:
+    """Return the module's own buffers, to put them back after a trial pass. All."""
+    return module._buffers
+
+
+def module_registry(module: nn.Module) -> MutableMapping[str, nn.Module | None]:
+    """Return the children, to replace one by a plain function: shaping. All."""
+    return module._modules
+
+
+def forward_hook_registry(module: nn.Module) -> MutableMapping[int, Hook]:
+    """Return the forward hooks: multipliers of a plan, comparison of stacked models. All."""
+    return module._forward_hooks
+
+
+def forward_pre_hook_registry(module: nn.Module) -> MutableMapping[int, Hook]:
+    """Return the forward pre-hooks: multipliers of a plan, weight norm, stacked models. All."""
+    return module._forward_pre_hooks
+
+
+def forward_pre_hooks_with_kwargs(module: nn.Module) -> MutableMapping[int, bool]:
+    """Return which pre-hooks take keyword arguments, to remove a plan's multiplier. All."""
+    return module._forward_pre_hooks_with_kwargs
+
+
+# Attributes of nn.RNNBase that hold its parameters a second time: stacked training; all.
+RNN_WEIGHT_LISTS = ("_flat_weights", "_flat_weight_refs")
+
+
+def rnn_flat_weights(rnn: nn.RNNBase) -> list[Tensor]:
+    """Return the weights that an LSTM, GRU or RNN computes with: stacked training. All."""
+    return rnn._flat_weights  # type: ignore[return-value]
+
+
+def set_rnn_flat_weights(rnn: nn.RNNBase, weights: list[Tensor]) -> None:
+    """Let an LSTM, GRU or RNN compute with these weights: stacked training. All."""
+    rnn._flat_weights = weights  # type: ignore[assignment]
+
+
+# --- names of attributes, modules and functions ---------------------------------------------------
+
+CHILD_MODULES = "_modules"  # attribute of nn.Module, to copy one without children: planning; all
+RESET_PARAMETERS = "_reset_parameters"  # method of nn.MultiheadAttention: reinitialise; all
+CHILD_SCHEDULERS = "_schedulers"  # attribute of ChainedScheduler and SequentialLR: planning; all
+SEQUENTIAL_MILESTONES = "_milestones"  # attribute of SequentialLR: planning; all
+
+# Attributes of nn.Module that hold its hooks, to move them to another module: shaping; all.
+MODULE_HOOKS = (
+    "_forward_hooks",
+    "_forward_hooks_with_kwargs",
+    "_forward_hooks_always_called",
+    "_forward_pre_hooks",
+    "_forward_pre_hooks_with_kwargs",
+    "_backward_hooks",
+    "_backward_pre_hooks",
+)
+
+# Module of Tensor's methods that are written in Python: stacked training looks into them; all.
+TENSOR_METHODS_MODULE = "torch._tensor"
+
+# Functions that torch.utils.checkpoint.checkpoint calls if it is not reentrant: stacked training
+# replaces them. The first is in all versions; 2.15 calls the second and keeps the first for others.
+CHECKPOINT_GENERATORS = (
+    "_checkpoint_without_reentrant_generator",
+    "_checkpoint_without_reentrant_generator_impl",
+)
+
+
+def is_dynamo_imported() -> bool:
+    """Return whether torch.compile was used in this process: apply resets it then. All."""
+    return "torch._dynamo" in sys.modules

@@ -354,7 +354,7 @@ class OwnSgd(torch.optim.SGD):
         (OwnSgd, {}, "sgd", False),
         (OwnSgd, {"optimizer": "lion"}, "lion", False),
         (torch.optim.SGD, {"optimizer": "lion"}, "sgd", False),
-        (torch.optim.NAdam, {}, "adamw", True),
+        (torch.optim.Adamax, {}, "adamw", True),
     ],
 )
 def test_optimizers_of_their_own_class_are_judged_by_the_law_they_inherit(

@@ -13,6 +13,7 @@ from orderone.measure.prediction import OF_TENSORS, Expectations, Expected
 from orderone.measure.runs import SAME
 from orderone.measure.study import Study
 from orderone.measure.verdict import BOUNDARY
+from orderone.optimizers.table import ALGORITHMS
 from orderone.planning.counterparts import stack_of
 
 LEVEL = 0.1  # exponents below this are those of something that does not depend on the size
@@ -180,7 +181,7 @@ class Outlook:
         if quantity == "relative update":
             off = start + exponent - update
         else:  # Adafactor's steps are as large as the tensor is
-            relative = self.expectations.known[name][1].optimizer == "adafactor"
+            relative = ALGORITHMS[self.expectations.known[name][1].optimizer].update_law.weight
             off = exponent - update - (start - asked) if relative else math.nan
         return (start, asked) if abs(off) < BOUNDARY else None
 

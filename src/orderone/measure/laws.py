@@ -8,7 +8,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from orderone.measure.degrees import Degrees, degrees, settles
-from orderone.optimizers.table import CLASSES, known_name
+from orderone.optimizers.table import ALGORITHMS, CLASSES, known_name
 
 DEFAULT_OPTIMIZER = "adamw"
 LATER = 16  # steps to look beyond those of a check
@@ -53,7 +53,8 @@ def _shown(kind: str, asked: Any, found: Degrees, steps: int) -> Law:
             ),
         )
     name = asked.__name__.lower() if isinstance(asked, type) else str(asked).lower()
-    first = settles(found, float(name == "sgd"))
+    degree = ALGORITHMS[name].update_law.gradient if name in ALGORITHMS else 0
+    first = settles(found, float(degree))
     told = f"{kind} is judged as {name}; optimizer= names another law"
     if not first:
         return Law(asked, note=told)

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from orderone.optimizers.table import ALGORITHMS
 from orderone.planning.init_check import output_factor
 from orderone.theory.exponents import Parameterization, rms
 
@@ -106,7 +107,8 @@ class Expectations:
                 random_bias = row.role in ("vector", "fixed") and row.constant is None
                 exponent -= UNKNOWN if random_bias else self._exponent(name, lambda r: r.init_std)
         rough = quantity == "gradient" or (
-            row.optimizer == "sgd" and quantity in ("update", "relative update")
+            ALGORITHMS[row.optimizer].update_law.gradient > 0
+            and quantity in ("update", "relative update")
         )
         return Expected(exponent, law=quantity != "gradient", role=row.role, rough=rough)
 
@@ -118,15 +120,14 @@ class Expectations:
     def _update(self, name: str) -> float:
         """Of one step of the optimizer that has this tensor: S0 (12)."""
         rate = self._exponent(name, lambda r: r.lr)
-        optimizer = self._rows[name][1].optimizer
-        if optimizer in ("adam", "adamw", "lion"):
-            return rate
-        if optimizer == "sgd":
-            return rate + self._gradient(name)
-        if optimizer == "adafactor":
-            return rate + self._exponent(name, lambda r: r.init_std)
-        # Muon's steps have a spectral norm; the size of entries depends on the rank of the gradient
-        return UNKNOWN
+        law = ALGORITHMS[self._rows[name][1].optimizer].update_law
+        if law.spectral:  # the size of entries depends on the rank of the gradient
+            return UNKNOWN
+        if law.gradient:
+            rate += law.gradient * self._gradient(name)
+        if law.weight:
+            rate += law.weight * self._exponent(name, lambda r: r.init_std)
+        return rate
 
     # --- modules ----------------------------------------------------------------------------------
 

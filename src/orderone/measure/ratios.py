@@ -28,6 +28,7 @@ from orderone.observe.moments import WIDE, Ledger
 from orderone.observe.reference_outputs import repeatable
 from orderone.observe.trace import call_with
 from orderone.theory.exponents.updates import ALIGNED_ROLES, KINDS
+from orderone.torch_compat import parameter_registry
 
 FEWEST_TOKENS = 8
 Inputs = dict[str, Tensor]  # by layer
@@ -53,7 +54,7 @@ class Layer:
 
     @property
     def weight(self) -> Tensor:
-        return self.module._parameters[self.attribute]  # pyright: ignore[reportReturnType]
+        return parameter_registry(self.module)[self.attribute]  # pyright: ignore[reportReturnType]
 
     def product(self, weight: Tensor, x: Tensor) -> Any:
         own = self.module.named_parameters(recurse=False)

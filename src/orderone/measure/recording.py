@@ -21,6 +21,7 @@ from orderone.observe.reference_outputs import Reference, repeatable
 from orderone.observe.step_recorder import Shown
 from orderone.observe.trace import call_with
 from orderone.observe.updates import Updates
+from orderone.torch_compat import current_graph_task
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -192,7 +193,7 @@ class Probe:
         """A pass begins. Without an optimizer it is a new step, unless it only repeats one
         (checkpointed activations)."""
         self._reference.rewind()
-        repeats = self._only_changes or torch._C._current_graph_task_id() != -1
+        repeats = self._only_changes or current_graph_task() != -1
         if self.optimizer is not None or repeats or not torch.is_grad_enabled():
             return
         if self._began:

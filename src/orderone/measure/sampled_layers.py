@@ -19,6 +19,8 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
+from orderone.torch_compat import standard_gamma
+
 MOST_LOOPED = 8  # inputs; with more, a batched product is faster than a loop over pairs
 
 
@@ -41,7 +43,7 @@ class Draw:
         m, samples = half.shape
         normal = self(torch.empty(m, m, samples, dtype=half.dtype, device=half.device))
         # the public torch.distributions.Chi2 takes no generator
-        gamma = torch._standard_gamma(half.clamp(min=0.5), generator=self._generator)  # pyright: ignore
+        gamma = standard_gamma(half.clamp(min=0.5), generator=self._generator)
         root = (2 * gamma).sqrt()
         T = normal.permute(2, 0, 1).tril(-1) + torch.diag_embed(root.T)
         return (T * (half.T > 0)[:, None, :]).permute(1, 2, 0)

@@ -30,6 +30,7 @@ from orderone.core.inputs import Count, Number
 from orderone.core.reals import real
 from orderone.nn.inputs import Model, ModuleNames
 from orderone.nn.shaped import ShapedActivation, ShapedReLU, is_bent
+from orderone.torch_compat import MODULE_HOOKS, module_registry
 
 KINKED = (nn.ReLU, nn.LeakyReLU, nn.ReLU6, nn.RReLU, nn.SELU)  # a kink at 0: (2.5)
 # (2.6); with a kink at 0 for some settings (ELU with alpha != 1, Hardtanh from 0): then (2.5)
@@ -84,13 +85,6 @@ LARGEST = 10**15  # of depth and width
 # torch's own names of what makes it compute a layer of a Transformer by one kernel, which knows
 # ReLU and GELU only
 FUSED = ("activation_relu_or_gelu", "use_nested_tensor")
-HOOKS = (
-    "_forward_hooks",
-    "_forward_hooks_with_kwargs",
-    "_forward_hooks_always_called",
-    "_forward_pre_hooks",
-)
-HOOKS += ("_forward_pre_hooks_with_kwargs", "_backward_hooks", "_backward_pre_hooks")
 
 
 @dataclass
@@ -246,7 +240,7 @@ def _replace(
     for name, module in new.items():
         before = old[name]
         if isinstance(before, nn.Module):
-            for hook in HOOKS:  # shared, so that handles still remove them
+            for hook in MODULE_HOOKS:  # shared, so that handles still remove them
                 setattr(module, hook, getattr(before, hook))
             module.train(before.training)
         _put(model, name, module)
@@ -269,7 +263,7 @@ def _fused(model: nn.Module, new: Mapping[str, nn.Module]) -> Iterator[tuple[nn.
 def _without_hooks(module: nn.Module) -> nn.Module:
     """Return the same activation to compute with; hooks move to the module that replaces it."""
     bare = copy(module)
-    for hook in HOOKS:
+    for hook in MODULE_HOOKS:
         setattr(bare, hook, OrderedDict())
     return bare
 

@@ -13,6 +13,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from orderone.torch_compat import current_raw_cuda_stream, version_counter
+
 SHARE = 64  # of a device's memory, one such part may be held
 MEMORY = 2**27  # bytes, where that is not known
 Size = tuple[
@@ -191,10 +193,10 @@ def memory(device: torch.device) -> int:
 
 def version(x: Tensor) -> int:
     try:
-        return x._version
+        return version_counter(x)
     except RuntimeError:  # of inference: it has none, and nobody may write into it
         return -1
 
 
 def _stream_of(device: int) -> int:
-    return torch._C._cuda_getCurrentRawStream(device)
+    return current_raw_cuda_stream(device)

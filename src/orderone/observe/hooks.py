@@ -13,7 +13,7 @@ from torch.utils.hooks import RemovableHandle
 from orderone.observe.device_queue import version
 from orderone.observe.inventory import modules_by_name
 from orderone.observe.moments import is_measurable
-from orderone.torch_compat import tree_leaves
+from orderone.torch_compat import DisableTorchFunction, tree_leaves
 
 Sink = Callable[[str, str, Tensor], None]  # module, "input" or "output", tensor
 
@@ -55,7 +55,7 @@ def _hooks(
 
     def before(called: nn.Module, args: tuple, kwargs: Mapping[str, Any]) -> None:
         if called is own() and listens("input"):
-            with torch._C.DisableTorchFunction():
+            with DisableTorchFunction():
                 first = main_tensor(args[0]) if args else None  # mostly there, and found fast
                 first = main_tensor((args, kwargs)) if first is None else first
                 if first is not None:
@@ -63,7 +63,7 @@ def _hooks(
 
     def after(called: nn.Module, args: tuple, output: Any) -> None:
         if called is own() and listens("output"):
-            with torch._C.DisableTorchFunction():
+            with DisableTorchFunction():
                 signal = main_tensor(output)
                 if signal is not None:
                     sink(name, "output", signal)

@@ -15,6 +15,7 @@ from torch.nn.parallel import DataParallel, DistributedDataParallel
 from torch.nn.parameter import UninitializedParameter
 
 from orderone.observe.layouts import Layout, layout_of
+from orderone.torch_compat import parameter_registry
 
 _WRAPPERS = re.compile(r"(_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module)\.")
 
@@ -61,7 +62,7 @@ def inventory(model: nn.Module) -> dict[str, Item]:
     places: dict[int, list[Place]] = {}
     for path, module in unwrap(model).named_modules():
         path = clean(f"{path}.").removesuffix(".")
-        for attribute, tensor in module._parameters.items():
+        for attribute, tensor in parameter_registry(module).items():
             if tensor is None:
                 continue
             if isinstance(tensor, UninitializedParameter):

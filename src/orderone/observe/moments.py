@@ -12,9 +12,9 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch._C._functorch import get_unwrapped, is_functorch_wrapped_tensor, peek_interpreter_stack
 
 from orderone.observe.device_queue import Arriving, Elsewhere
+from orderone.torch_compat import get_unwrapped, is_functorch_wrapped_tensor, peek_interpreter_stack
 
 PLAIN = {Tensor, nn.Parameter}  # classes of tensors that are all here
 WIDE = {torch.float16: torch.float32, torch.bfloat16: torch.float32}

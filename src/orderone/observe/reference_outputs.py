@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from orderone.observe.device_queue import version
 from orderone.observe.history import Key
 from orderone.seeding import seeded
+from orderone.torch_compat import buffer_registry, foreach_sub, parameter_registry
 
 Pair = tuple[int, int]  # number of a tensor, id of what it is compared with
 SEED = 0  # of what is random in a repeated pass: the same masks every time
@@ -73,7 +74,7 @@ class Reference:
         }
         now = [x for x, _ in whole.values()]
         before = [first for _, first in whole.values()]
-        differences = torch._foreach_sub(now, before) if whole else ()  # pyright: ignore[reportPrivateImportUsage]
+        differences = foreach_sub(now, before) if whole else ()
         found = dict(zip(whole, slots(differences), strict=True))
         return ((key, found.get(pair)) for key, pair in asked)
 
@@ -96,20 +97,24 @@ def repeatable(model: nn.Module) -> Iterator[None]:
     """The same random numbers every time, in the mode the model is in; buffers and random state
     stay as they were."""
     modules = [*model.modules()]
-    buffers = [(module, dict(module._buffers)) for module in modules if module._buffers]
+    buffers = [
+        (module, dict(buffer_registry(module))) for module in modules if buffer_registry(module)
+    ]
     contents = [
         (buffer, buffer.clone())
         for _, own in buffers
         for buffer in own.values()
         if buffer is not None
     ]
-    parameters = (p for module in modules for p in module._parameters.values() if p is not None)
+    parameters = (
+        p for module in modules for p in parameter_registry(module).values() if p is not None
+    )
     try:
         with seeded(SEED, sorted({p.get_device() for p in parameters if p.is_cuda})):
             yield
     finally:
         for module, own in buffers:  # some are written into, some replaced
-            module._buffers.update(own)
+            buffer_registry(module).update(own)
         for buffer, content in contents:
             buffer.data.copy_(
                 content

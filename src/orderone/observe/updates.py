@@ -8,9 +8,9 @@ from collections.abc import Iterator
 
 import torch
 from torch import Tensor
-from torch._utils import _flatten_dense_tensors, _unflatten_dense_tensors
 
 from orderone.observe.moments import is_here, local
+from orderone.torch_compat import flatten_dense_tensors, foreach_add_, unflatten_dense_tensors
 
 Named = dict[str, Tensor]
 
@@ -37,7 +37,7 @@ class Updates:
 
     def copy(self) -> None:
         for named in self._elsewhere.values():
-            self._negative.append((named, _flatten_dense_tensors([*named.values()]).neg_()))
+            self._negative.append((named, flatten_dense_tensors([*named.values()]).neg_()))
         self._elsewhere = {}
 
     def changes(self) -> Iterator[tuple[str, Tensor]]:
@@ -47,8 +47,8 @@ class Updates:
         self._here = {}
         self._negative = []
         for named, negative in elsewhere:
-            changes = _unflatten_dense_tensors(negative, [*named.values()])
-            torch._foreach_add_(changes, [*named.values()])  # pyright: ignore[reportPrivateImportUsage]
+            changes = unflatten_dense_tensors(negative, [*named.values()])
+            foreach_add_(changes, [*named.values()])
             yield from zip(named, changes, strict=True)
         for name, (p, before) in here.items():
             yield name, torch.sub(local(p), before, out=before)

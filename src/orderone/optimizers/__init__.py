@@ -1,1 +1,1 @@
-"""Optimizers: one record for each."""
+"""Optimizers: one file for each, with its record and its stacked update; `table` has them all."""

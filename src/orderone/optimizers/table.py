@@ -1,64 +1,61 @@
-"""Optimizers that plans know: update law, torch class and defaults of each."""
+"""Table of the optimizers that plans, checks and stacks know, one record for each."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from inspect import Parameter, signature
 from typing import Any
 
-import torch
 from torch.optim import Optimizer
 
 from orderone.core.errors import one_of
-from orderone.optimizers.lion import Lion
+from orderone.optimizers.adafactor import ADAFACTOR
+from orderone.optimizers.adam import ADAM, ADAMW
+from orderone.optimizers.lion import LION
+from orderone.optimizers.muon import MUON, REST
+from orderone.optimizers.nadam import NADAM
+from orderone.optimizers.record import Algorithm, Eps, TensorScale, class_name, default_of, label
+from orderone.optimizers.rmsprop import RMSPROP
+from orderone.optimizers.sgd import SGD
+from orderone.optimizers.update import Update
 
-Eps = float | tuple[float | None, float] | None
+__all__ = [
+    "ALGORITHMS",
+    "CLASSES",
+    "FUSED",
+    "REST",
+    "UPDATES",
+    "Algorithm",
+    "Eps",
+    "TensorScale",
+    "algorithm",
+    "class_name",
+    "construct",
+    "default_of",
+    "known_name",
+    "label",
+    "label_of",
+    "law_name",
+    "name_in_label",
+    "record_for",
+]
 
+_RECORDS = (SGD, ADAM, ADAMW, ADAFACTOR, MUON, LION, RMSPROP, NADAM)
 
-@dataclass(frozen=True)
-class Algorithm:
-    """An optimizer of torch: its update law in theory, and the defaults of its constructor."""
+ALGORITHMS: dict[str, Algorithm] = {record.name: record for record in _RECORDS}
+CLASSES: dict[str, type[Optimizer]] = {record.name: record.torch_class for record in _RECORDS}
+FUSED = tuple(record.name for record in _RECORDS if record.fused)
 
-    name: str
-    law: str
-    lr: float
-    weight_decay: float
-    eps: Eps = None
-    user_class: type[Optimizer] | None = (
-        None  # a subclass of it that the user passed; it is the one to construct
-    )
-
-    @property
-    def label(self) -> str:
-        """Its name, with the user's class if there is one: `adamw (my_package.MyAdam)`."""
-        return label(self.name, None if self.user_class is None else class_name(self.user_class))
-
-
-ALGORITHMS = {
-    a.name: a
-    for a in (
-        Algorithm("sgd", "sgd", 1e-3, 0.0),
-        Algorithm("adam", "adam", 1e-3, 0.0, 1e-8),
-        Algorithm("adamw", "adamw", 1e-3, 1e-2, 1e-8),
-        Algorithm("adafactor", "adafactor", 1e-2, 0.0, (None, 1e-3)),
-        Algorithm("muon", "muon", 1e-3, 0.1, 1e-7),
-        Algorithm("lion", "sign", 1e-4, 0.0),
-    )
+# By the class itself: a subclass, or another class of the same name, may make other updates.
+UPDATES: dict[type[Optimizer], type[Update]] = {
+    record.torch_class: record.stacked for record in _RECORDS
 }
-CLASSES: dict[str, type[Optimizer]] = {
-    "sgd": torch.optim.SGD,
-    "adam": torch.optim.Adam,
-    "adamw": torch.optim.AdamW,
-    "adafactor": torch.optim.Adafactor,
-    "muon": torch.optim.Muon,
-    "lion": Lion,
-}
-REST = "adamw"  # what takes the tensors that Muon leaves
-FUSED = ("sgd", "adam", "adamw")  # torch has one kernel for the whole update of these
+
+_ALIASES = {"sign": "lion"}  # a law of theory, as the optimizer that follows it
 
 
 def algorithm(optimizer: object) -> Algorithm:
-    """Return the entry of an optimizer's name or class.
+    """Return the record of an optimizer's name or class.
 
     A subclass of a known class is used as it is, with the update law of the nearest known class. A
     class that only has the name of a known one is not that one: nothing is known of its updates,
@@ -67,7 +64,7 @@ def algorithm(optimizer: object) -> Algorithm:
     if isinstance(optimizer, str) and optimizer.endswith(")"):
         raise ValueError(f"optimizer: {optimizer} is the label of a class; pass the class itself")
     if not isinstance(optimizer, type):
-        name = {"sign": "lion"}.get(str(optimizer).lower(), optimizer)
+        name = _ALIASES.get(str(optimizer).lower(), optimizer)
         return ALGORITHMS[one_of(name, ALGORITHMS, "optimizer")]
     name = known_name(optimizer)
     if name is None:
@@ -77,49 +74,44 @@ def algorithm(optimizer: object) -> Algorithm:
             " are like those of one of them, make the plan for that one and construct yours from"
             f" its groups: {optimizer.__name__}(plan.param_groups())"
         )
-    known = ALGORITHMS[name]
-    if optimizer is CLASSES[name]:
-        return known
-    return _with_own_defaults(replace(known, user_class=optimizer))
+    record = ALGORITHMS[name]
+    if optimizer is record.torch_class:
+        return record
+    return _with_defaults_of(optimizer, record)
 
 
-def _with_own_defaults(a: Algorithm) -> Algorithm:
-    """Return the entry with the defaults that the constructor of the user's class names."""
-    assert a.user_class is not None
-    own = {name: default_of(a.user_class, name) for name in ("lr", "weight_decay", "eps")}
-    changed = {name: value for name, value in own.items() if type(value) is type(getattr(a, name))}
-    return replace(a, **changed)
+def _with_defaults_of(user_class: type[Optimizer], record: Algorithm) -> Algorithm:
+    """Return the record for a subclass, with the defaults that its constructor names."""
+    defaults: dict[str, Any] = {}
+    for name in ("lr", "weight_decay", "eps"):
+        default = default_of(user_class, name)
+        if type(default) is type(getattr(record, name)):
+            defaults[name] = default
+    return replace(record, user_class=user_class, **defaults)
 
 
-def default_of(kind: type, name: str) -> Any:
-    """Return the default of a constructor's parameter, None if there is none."""
-    parameter = signature(kind).parameters.get(name)
-    if parameter is None or parameter.default is Parameter.empty:
-        return None
-    return parameter.default
+def record_for(optimizer: Algorithm, is_hidden: bool, shape: tuple[int, ...]) -> Algorithm:
+    """Return the record of the optimizer that takes a tensor: this one, or that of the rest."""
+    if optimizer.rest is None or optimizer.takes(is_hidden, shape):
+        return optimizer
+    return ALGORITHMS[optimizer.rest]
+
+
+def law_name(optimizer: str) -> str:
+    """Return the law of an optimizer by its name; a name that is no optimizer's stays."""
+    if optimizer in ALGORITHMS:
+        return ALGORITHMS[optimizer].law
+    return optimizer
 
 
 @cache
 def known_name(kind: type) -> str | None:
     """Return the name of the nearest known class that `kind` is or inherits from."""
-    names = {known: name for name, known in CLASSES.items()}
-    return next((names[base] for base in kind.__mro__ if base in names), None)
-
-
-def class_name(kind: type) -> str:
-    """Return the name by which a user imports the class: torch.optim.AdamW, not
-    torch.optim.adamw.AdamW."""
-    if kind.__module__.startswith("torch.optim."):
-        module = "torch.optim"
-    else:
-        module = kind.__module__
-    return f"{module}.{kind.__qualname__}"
-
-
-def label(name: str, user_class: str | None) -> str:
-    if user_class is None:
-        return name
-    return f"{name} ({user_class})"
+    names = {record.torch_class: record.name for record in _RECORDS}
+    for base in kind.__mro__:
+        if base in names:
+            return names[base]
+    return None
 
 
 def label_of(optimizer: object) -> str:
@@ -144,10 +136,9 @@ def construct(
 ) -> Optimizer:
     """Call the constructor with those of the `tuned` settings that it takes; the groups have their
     own."""
-    parameters = signature(kind).parameters.values()
-    takes_all = any(p.kind is Parameter.VAR_KEYWORD for p in parameters)
-    names = {p.name for p in parameters}
-    taken = {name: value for name, value in tuned.items() if takes_all or name in names}
+    parameters = signature(kind).parameters
+    takes_all = any(p.kind is Parameter.VAR_KEYWORD for p in parameters.values())
+    taken = {name: value for name, value in tuned.items() if takes_all or name in parameters}
     try:
         return kind(groups, **taken, **options)
     except TypeError as error:

@@ -18,7 +18,7 @@ from torch import nn
 
 from orderone.observe.inventory import Item, inventory, unwrap
 from orderone.observe.layouts import Layout, lookup
-from orderone.optimizers.table import ALGORITHMS, REST, Algorithm
+from orderone.optimizers.table import Algorithm, record_for
 from orderone.planning import param_groups
 from orderone.planning.apply import sizes_now
 from orderone.planning.constant_overrides import OrderOne
@@ -198,12 +198,7 @@ def _tied_readouts(tensors: Sequence[Tensor], rows: Sequence[Row]) -> tuple[Mult
 
 
 def _algorithm(t: Tensor, role: str, request: Request) -> Algorithm:
-    muon_leaves_it = request.algorithm.name == "muon" and not (
-        role == "hidden" and len(t.item.shape) == 2
-    )
-    if muon_leaves_it:
-        return ALGORITHMS[REST]
-    return request.algorithm
+    return record_for(request.algorithm, role == "hidden", t.item.shape)
 
 
 def _factors(

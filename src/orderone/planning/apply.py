@@ -7,7 +7,6 @@ was never written (a model built on the meta device and moved by `to_empty`) is 
 """
 
 import math
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -18,6 +17,13 @@ from torch import Tensor, nn
 
 from orderone.observe.inventory import modules_by_name
 from orderone.planning.initial import Initial, measure
+from orderone.torch_compat import (
+    forward_hook_registry,
+    forward_pre_hook_registry,
+    forward_pre_hooks_with_kwargs,
+    is_dynamo_imported,
+    version_counter,
+)
 
 if TYPE_CHECKING:
     from orderone.planning.plan import Multiplier, Plan, Row
@@ -97,7 +103,8 @@ def _blank(plan: "Plan", tensors: Mapping[str, Tensor], now: Mapping[str, Initia
     untouched = [
         row
         for row in plan.rows
-        if plan.planned.get(row.name, now[row.name]) is None and tensors[row.name]._version == 0
+        if plan.planned.get(row.name, now[row.name]) is None
+        and version_counter(tensors[row.name]) == 0
     ]
     if all(_looks_written(row, now[row.name]) for row in untouched):
         return set()
@@ -180,7 +187,7 @@ def remove(plan: "Plan", model: nn.Module) -> None:
     for multiplier in plan.multipliers:
         hooks = _hooks(modules[multiplier.module], multiplier)
         for key in [key for key, hook in hooks.items() if isinstance(hook, _Scale)]:
-            modules[multiplier.module]._forward_pre_hooks_with_kwargs.pop(key, None)
+            forward_pre_hooks_with_kwargs(modules[multiplier.module]).pop(key, None)
             del hooks[key]
     _recompile(plan.multipliers)
 
@@ -207,8 +214,8 @@ def _missing(plan: "Plan", model: nn.Module) -> "list[tuple[nn.Module, Multiplie
 
 def _hooks(module: nn.Module, multiplier: "Multiplier"):
     if multiplier.side == "input":
-        return module._forward_pre_hooks
-    return module._forward_hooks
+        return forward_pre_hook_registry(module)
+    return forward_hook_registry(module)
 
 
 def _install(missing: "list[tuple[nn.Module, Multiplier]]") -> None:
@@ -222,5 +229,5 @@ def _install(missing: "list[tuple[nn.Module, Multiplier]]") -> None:
 
 def _recompile(changed: "Sequence") -> None:
     """Code that torch.compile made before does not look for new hooks."""
-    if changed and "torch._dynamo" in sys.modules:
+    if changed and is_dynamo_imported():
         torch.compiler.reset()

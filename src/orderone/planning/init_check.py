@@ -22,7 +22,7 @@ from orderone.observe.trace import call_with, undisturbed
 from orderone.planning.counterparts import stack_of
 from orderone.planning.huggingface import GROWTH, LARGEST
 from orderone.planning.instances import Pair
-from orderone.torch_compat import tree_leaves
+from orderone.torch_compat import parameter_registry, tree_leaves
 
 if TYPE_CHECKING:
     from orderone.planning.plan import Plan, Row
@@ -178,7 +178,7 @@ def _recording(model: nn.Module, sizes: dict[tuple[str, str], float]) -> Iterato
     owners = [
         (name, module)
         for name, module in model.named_modules()
-        if any(p is not None for p in module._parameters.values())
+        if any(p is not None for p in parameter_registry(module).values())
     ]
     handles = [module.register_forward_hook(record(name)) for name, module in owners]
     try:

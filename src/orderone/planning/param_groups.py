@@ -1,13 +1,12 @@
 """Parameter groups of torch.optim: learning rate, weight decay and eps of every tensor."""
 
-import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.optim import Optimizer
 
-from orderone.optimizers.table import FUSED, Algorithm, Eps, class_name
+from orderone.optimizers.table import ALGORITHMS, FUSED, Algorithm, Eps, TensorScale, class_name
 from orderone.planning.growth import Tensor
 from orderone.rules.factors import Factors, decay_factor
 
@@ -26,13 +25,11 @@ def fused_options(plan: "Plan") -> dict[str, Any]:
 def must_decay_as_planned(made: Optimizer, plan: "Plan") -> None:
     """Raise a ValueError if a subclass of Adam decouples weight decay, or one of AdamW does not:
     that is another law."""
-    planned = plan.settings.optimizer == "adamw"
+    record = ALGORITHMS[plan.settings.optimizer]
+    other = record.other_decay
+    planned = record.decouples_decay
     for group in made.param_groups:
-        if (
-            plan.settings.optimizer in ("adam", "adamw")
-            and group.get("decoupled_weight_decay", planned) != planned
-        ):
-            other = "adam" if planned else "adamw"
+        if other is not None and group.get("decoupled_weight_decay", planned) != planned:
             raise ValueError(
                 f"optimizer: {class_name(type(made))} applies weight decay as {other} does, and the"
                 f" plan is for {plan.settings.optimizer}; make the plan for {other} and construct"
@@ -41,29 +38,15 @@ def must_decay_as_planned(made: Optimizer, plan: "Plan") -> None:
 
 
 def weight_decay(base: float, f: Factors, a: Algorithm, convention: str) -> float:
-    return base * decay_factor(f, a.name, convention)
+    return base * decay_factor(f, a.law, convention)
 
 
 def eps(a: Algorithm, base: Eps, f: Factors, t: Tensor) -> Eps:
-    """Adam's eps is compared with entries of the gradient, Muon's with its norm. Adafactor's are a
-    floor for gradients and one for the size of the weights."""
+    """Return eps for a tensor: the optimizer's record says what it is compared with."""
     if base is None:
         return None
-    if isinstance(base, tuple):
-        floor, size = base
-        if floor is None and f.gradient != 1:
-            floor = torch.finfo(t.item.tensor.dtype).eps  # what torch puts in the place of None
-        return (None if floor is None else floor * f.gradient, size * f.std)
-    if a.name == "muon":
-        return base * f.gradient * math.sqrt(math.prod(t.item.shape) / math.prod(t.base_shape))
-    return base * f.gradient
-
-
-def torch_muon_adjustment(shape: tuple[int, ...]) -> float:
-    """What torch.optim.Muon multiplies its learning rate with by itself: sqrt(max(1, rows /
-    columns))."""
-    rows, columns = shape
-    return max(1.0, rows / columns) ** 0.5
+    scale = TensorScale(t.item.shape, t.base_shape, t.item.tensor.dtype, f.std, f.gradient)
+    return a.scaled_eps(base, scale)
 
 
 def groups(rows: "tuple[Row, ...]", tensors: Mapping[str, torch.Tensor]) -> list[dict[str, Any]]:

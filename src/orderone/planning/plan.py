@@ -11,7 +11,7 @@ from torch.optim import Optimizer
 
 from orderone.observe.inventory import inventory, unwrap
 from orderone.optimizers.combined import CombinedOptimizer
-from orderone.optimizers.table import CLASSES, Eps, construct, label
+from orderone.optimizers.table import ALGORITHMS, CLASSES, Eps, construct, label
 from orderone.planning import apply, schedule, text
 from orderone.planning.param_groups import groups, must_decay_as_planned
 from orderone.planning.reminder import remind
@@ -178,8 +178,8 @@ class Plan:
                     f"optimizer: {name} differs between groups; give it to the plan: plan(...,"
                     f" {name}={options[name]!r})"
                 )
-        if self.settings.optimizer == "muon":
-            made = self._muon(model, options)
+        if ALGORITHMS[self.settings.optimizer].rest is not None:
+            made = self._with_rest(model, options)
         else:
             made = self._one(model, options)
         if self.user_class is not None and model is None:
@@ -206,21 +206,16 @@ class Plan:
         }  # what later groups start from
         return construct(self._class(), self.param_groups(model), tuned, options)
 
-    def _muon(self, model: nn.Module | None, options: Mapping[str, Any]) -> Optimizer:
-        if options.get("adjust_lr_fn") not in (None, "original"):
-            raise ValueError(
-                f"optimizer: expected adjust_lr_fn='original', got {options['adjust_lr_fn']!r},"
-                " which makes updates the size of AdamW's; the learning rates of this plan are for"
-                " updates of spectral norm lr"
-            )
+    def _with_rest(self, model: nn.Module | None, options: Mapping[str, Any]) -> Optimizer:
+        ALGORITHMS[self.settings.optimizer].check_options(options)
         tensors = self.tensors(model)
         parts = {}
         for name in dict.fromkeys(row.optimizer for row in self.rows):
             own = groups(tuple(row for row in self.rows if row.optimizer == name), tensors)
-            is_muon = name == "muon"
-            parts[name] = construct(
-                self._class() if is_muon else CLASSES[name], own, {}, options if is_muon else {}
-            )
+            if name == self.settings.optimizer:
+                parts[name] = construct(self._class(), own, {}, options)
+            else:
+                parts[name] = construct(CLASSES[name], own, {}, {})
         return CombinedOptimizer(parts)
 
     def check(

@@ -18,6 +18,7 @@ from orderone.observe.inventory import Item, clean, inventory, unwrap
 from orderone.planning.counterparts import stack_of
 from orderone.planning.initial import Initial, exact, measure, pooled
 from orderone.seeding import seeded
+from orderone.torch_compat import CHILD_MODULES, RESET_PARAMETERS, parameter_registry
 
 SMALL = 50_000_000  # parameters that may be allocated without asking
 SAMPLE = 1 << 24  # numbers that are enough to measure a tensor
@@ -146,7 +147,7 @@ def _units(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
     while stack:
         path, module = stack.pop()
         if any(inside == path or inside.startswith(f"{path}.") or not path for inside in lists):
-            own = [(name, p) for name, p in module._parameters.items() if p is not None]
+            own = [(name, p) for name, p in parameter_registry(module).items() if p is not None]
             if own:
                 yield path, _only_own(module)
             stack.extend(
@@ -166,7 +167,7 @@ def _units(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
 def _only_own(module: nn.Module) -> nn.Module:
     """The module without its children."""
     bare = copy.copy(module)
-    bare.__dict__ = {**module.__dict__, "_modules": {}}
+    bare.__dict__ = {**module.__dict__, CHILD_MODULES: {}}
     return bare
 
 
@@ -176,17 +177,15 @@ _MARK = float("nan")
 def _materialised(module: nn.Module, initialise: Callable[[nn.Module], None] | None) -> nn.Module:
     made = copy.deepcopy(module)
     for part in made.modules():
-        for name, parameter in part._parameters.items():
+        for name, parameter in parameter_registry(part).items():
             if parameter is not None and parameter.is_meta and parameter.numel() > SAMPLE:
-                part._parameters[name] = _fewer_rows(parameter)
+                parameter_registry(part)[name] = _fewer_rows(parameter)
     made.to_empty(device="cpu")
     with torch.no_grad():
         for parameter in made.parameters():
             parameter.fill_(_MARK)
         for part in reversed(list(made.modules())):  # as constructors do: parts first
-            reset = getattr(part, "reset_parameters", None) or getattr(
-                part, "_reset_parameters", None
-            )
+            reset = getattr(part, "reset_parameters", None) or getattr(part, RESET_PARAMETERS, None)
             if reset is not None:
                 reset()
         if initialise is not None:

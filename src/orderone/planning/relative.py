@@ -8,7 +8,7 @@ from functools import cached_property
 from torch import nn
 
 from orderone.observe.inventory import Item, inventory
-from orderone.optimizers.table import ALGORITHMS, REST
+from orderone.optimizers.table import record_for
 from orderone.planning import adjustments, param_groups
 from orderone.planning.apply import sizes_now
 from orderone.planning.base import Base, is_configuration, sizes_of
@@ -131,9 +131,7 @@ class _Comparison:
 
     def _draft(self, t: Tensor, role: Role, hidden: bool) -> Draft:
         name, counterpart = t.item.name, self.counterparts[t.item.name]
-        a = self.request.algorithm
-        if a.name == "muon" and not (hidden and len(t.item.shape) == 2):
-            a = ALGORITHMS[REST]
+        a = record_for(self.request.algorithm, hidden, t.item.shape)
         if not t.item.tensor.requires_grad:
             role = Role(FIXED, Growth(), "not trained: left as it is")
         factors = Factors()
@@ -145,11 +143,8 @@ class _Comparison:
             t
         ):  # its outputs feel a sum over the width, of random signs
             factors = replace(factors, gradient=role.growth.fan_in**-0.5)
-        if a.name == "muon":
-            torchs = param_groups.torch_muon_adjustment(
-                t.item.shape
-            ) / param_groups.torch_muon_adjustment(t.base_shape)
-            factors = replace(factors, lr=factors.lr / torchs)
+        torchs = a.rate_factor(t.item.shape) / a.rate_factor(t.base_shape)
+        factors = replace(factors, lr=factors.lr / torchs)
         return Draft(
             tensor=t,
             role=role,

@@ -11,7 +11,7 @@ from typing import Any
 from orderone import rules
 from orderone.core.errors import one_of
 from orderone.core.exact import HALF, ONE, exact
-from orderone.optimizers.table import REST, Algorithm, Eps, class_name
+from orderone.optimizers.table import Algorithm, Eps, class_name
 from orderone.planning.plan import Settings
 from orderone.theory.exponents import MATRIX_ROLES, Parameterization, canonical, solve
 
@@ -51,12 +51,8 @@ class Request:
     def lr_of(self, a: Algorithm) -> float:
         given = self.lr
         if isinstance(self.lr, Mapping):
-            known = {
-                self.algorithm.name,
-                REST if self.algorithm.name == "muon" else self.algorithm.name,
-            }
             for name in self.lr:
-                one_of(name, sorted(known), "optimizer in lr")
+                one_of(name, sorted(self.algorithm.names), "optimizer in lr")
             given = self.lr.get(a.name)
         return nonnegative(a.lr if given is None else given, "lr")
 

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 from torch.optim import Adafactor, Optimizer
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
+from orderone.torch_compat import CHILD_SCHEDULERS, SEQUENTIAL_MILESTONES
+
 if TYPE_CHECKING:
     from torch.optim.lr_scheduler import LRScheduler
 
@@ -187,7 +189,7 @@ def _length(scheduler: Any) -> int:
     known += [
         int(max(stones))
         for part in parts
-        if (stones := [*(getattr(part, "_milestones", None) or [])])
+        if (stones := [*(getattr(part, SEQUENTIAL_MILESTONES, None) or [])])
     ]
     length = max(STEPS, 2 * max(known, default=0), sum(known))
     if length > MOST_STEPS:
@@ -201,7 +203,7 @@ def _length(scheduler: Any) -> int:
 def _parts(scheduler: Any) -> list[Any]:
     return [
         scheduler,
-        *(part for inner in getattr(scheduler, "_schedulers", []) for part in _parts(inner)),
+        *(part for inner in getattr(scheduler, CHILD_SCHEDULERS, []) for part in _parts(inner)),
     ]
 
 

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
+from orderone.optimizers.table import ALGORITHMS
 from orderone.planning.counterparts import stack_of
 
 if TYPE_CHECKING:
@@ -52,7 +53,7 @@ def cells(row: "Row") -> tuple[str, ...]:
         "" if eps is None else f"{eps:.3g}",
     )
     shape = "x".join(map(str, row.shape)) or "scalar"
-    optimizer = f" ({row.optimizer})" if row.optimizer == "muon" else ""
+    optimizer = f" ({row.optimizer})" if ALGORITHMS[row.optimizer].rest else ""
     return (row.role + optimizer, shape, row.grows, *numbers, row.reason)
 
 

@@ -16,13 +16,13 @@ sqrt(fan-in).
 from collections.abc import Iterator, Mapping
 
 from torch import nn
-from torch.nn.utils import parametrizations
 from torch.nn.utils.parametrize import ParametrizationList
 from torch.nn.utils.weight_norm import WeightNorm
 
 from orderone.planning.draft import Draft
 from orderone.rules.factors import Factors
 from orderone.theory.exponents.updates import UpdateLaw
+from orderone.torch_compat import WeightNormParametrization, forward_pre_hook_registry
 
 
 def scale_lengths(drafts: Mapping[str, Draft], model: nn.Module) -> None:
@@ -51,9 +51,9 @@ def _pairs(model: nn.Module) -> Iterator[tuple[str, str]]:
     """Names of lengths and directions, of torch's present and of its former weight norm."""
     for name, module in model.named_modules():
         if isinstance(module, ParametrizationList) and any(
-            isinstance(p, parametrizations._WeightNorm) for p in module
+            isinstance(p, WeightNormParametrization) for p in module
         ):
             yield f"{name}.original0", f"{name}.original1"
-        for hook in module._forward_pre_hooks.values():
+        for hook in forward_pre_hook_registry(module).values():
             if isinstance(hook, WeightNorm):
                 yield f"{name}.{hook.name}_g".lstrip("."), f"{name}.{hook.name}_v".lstrip(".")

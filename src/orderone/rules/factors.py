@@ -176,7 +176,7 @@ def decay_factor(factors: Factors, optimizer: Name, convention: Name = "independ
     Adam's penalty is added to the gradient before it is normalized: there the ratio of penalty to
     gradient is kept.
     """
-    law = update_law({"lion": "sign"}.get(optimizer, optimizer))
+    law = update_law(optimizer)
     if one_of(convention, DECAY, "decay") == "proportional":  # in every gauge as in the folded one
         return factors.gauge ** (2 if optimizer == "adam" else law.gauge_weight)
     if optimizer == "adam":

@@ -25,6 +25,7 @@ from functools import lru_cache
 import numpy as np
 
 from orderone.core.inputs import Name
+from orderone.optimizers.table import law_name
 from orderone.rules import get, names
 from orderone.rules.factors import DEPTH_RULES
 from orderone.sweeping.optimum import (
@@ -187,7 +188,7 @@ def predicted_drift(
         return (math.nan, math.nan)
     if rule not in names():
         return math.nan, math.nan
-    law = {"lion": "sign"}.get(optimizer, optimizer)
+    law = law_name(optimizer)
     p = get(rule, law)
     needed = [max_lr(p, optimizer=law, alignment=alignment) for alignment in ("full", "worst")]
     full, worst = (-float(max(c[role] - p.c[role] for role in c)) + 0.0 for c in needed)

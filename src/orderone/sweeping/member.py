@@ -6,12 +6,11 @@ from typing import Any
 from torch import nn
 from torch.optim import Optimizer
 
-from orderone.optimizers.table import CLASSES, default_of
+from orderone.optimizers.table import ALGORITHMS, CLASSES, default_of
 from orderone.planning import Plan
 from orderone.planning.param_groups import fused_options
 
-BETAS = ("adam", "adamw", "lion")
-MOMENTUM = ("sgd", "muon")
+SETTINGS = {"beta1": "betas", "beta2": "betas", "momentum": "momentum"}  # of trials, and of torch
 
 
 @dataclass
@@ -40,8 +39,8 @@ def optimizer_options(
     class.
     """
     found: dict[str, Any] = {}
-    for wanted in ("beta1", "beta2", "momentum"):
-        known = MOMENTUM if wanted == "momentum" else BETAS
+    for wanted, keyword in SETTINGS.items():
+        known = [record.name for record in ALGORITHMS.values() if record.has_setting(keyword)]
         if settings.get(wanted) is not None and name not in known:
             raise ValueError(
                 f"{wanted}: {name} has none; expected optimizer {' or '.join(known)}, or no"

@@ -233,8 +233,31 @@ MUON = Citation(
     year=2024,
     url="https://kellerjordan.github.io/posts/muon/",
 )
+RMSPROP = Citation(
+    "tieleman2012rmsprop",
+    "Lecture 6.5, RMSprop: Divide the gradient by a running average of its recent magnitude",
+    ("Tijmen Tieleman", "Geoffrey Hinton"),
+    year=2012,
+    url="https://www.cs.toronto.edu/~tijmen/csc321/slides/lecture_slides_lec6.pdf",
+)
+NADAM = Citation(
+    "dozat2016incorporating",
+    "Incorporating Nesterov Momentum into Adam",
+    ("Timothy Dozat",),
+    year=2016,
+    url="https://openreview.net/forum?id=OM0jvwB8jIp57ZJjtNEZ",
+)
+ADAGRAD = Citation(
+    "duchi2011adaptive",
+    "Adaptive Subgradient Methods for Online Learning and Stochastic Optimization",
+    ("John Duchi", "Elad Hazan", "Yoram Singer"),
+    year=2011,
+    url="https://jmlr.org/papers/v12/duchi11a.html",
+)
 _ARXIV = tuple(
     Citation(key, title, tuple(authors.split(", ")), arxiv=arxiv)
     for key, arxiv, title, authors in _MORE
 )
-PAPERS = {paper.key: paper for paper in (ORDERONE, S0, S1, S2, S3, *_ARXIV, MUON)}
+PAPERS = {
+    paper.key: paper for paper in (ORDERONE, S0, S1, S2, S3, *_ARXIV, MUON, RMSPROP, NADAM, ADAGRAD)
+}

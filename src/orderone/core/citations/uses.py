@@ -41,6 +41,9 @@ USES: dict[str, tuple[str, ...]] = {
     "adafactor": ("shazeer2018adafactor",),
     "muon": ("jordan2024muon",),
     "lion": ("chen2023symbolic",),
+    "rmsprop": ("tieleman2012rmsprop",),
+    "nadam": ("dozat2016incorporating",),
+    "adagrad": ("duchi2011adaptive",),
     # modules
     "exponents": _EXPONENTS,
     "meanfield": (_S1, "poole2016exponential", "schoenholz2016deep"),

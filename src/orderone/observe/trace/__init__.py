@@ -29,6 +29,7 @@ from orderone.observe.trace.facts import Branch, Constant, Scores, Trace, Use
 from orderone.observe.trace.graph import Graph
 from orderone.observe.trace.recorder import Recorder, WholeAttention
 from orderone.seeding import seeded
+from orderone.torch_compat import buffer_registry
 
 __all__ = ["Branch", "Constant", "Scores", "Trace", "Use", "call_with", "trace", "undisturbed"]
 
@@ -65,7 +66,9 @@ def call_with(
 def undisturbed(model: nn.Module) -> Iterator[None]:
     """Eval mode, and the attention fast path off (it hides its operations); afterwards everything
     is as it was."""
-    before = [(module, module.training, dict(module._buffers)) for module in model.modules()]
+    before = [
+        (module, module.training, dict(buffer_registry(module))) for module in model.modules()
+    ]
     contents = [(buffer, buffer.clone()) for buffer in model.buffers()]
     devices = sorted({p.device.index for p in model.parameters() if p.is_cuda})
     fastpath = torch.backends.mha.get_fastpath_enabled()
@@ -78,8 +81,8 @@ def undisturbed(model: nn.Module) -> Iterator[None]:
         torch.backends.mha.set_fastpath_enabled(fastpath)
         for module, training, buffers in before:
             module.training = training
-            module._buffers.clear()
-            module._buffers.update(buffers)
+            buffer_registry(module).clear()
+            buffer_registry(module).update(buffers)
         with torch.no_grad():
             for buffer, content in contents:
                 buffer.copy_(content)

@@ -7,7 +7,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from orderone.observe.trace.facts import Constant, Use
 from orderone.observe.trace.steps import Level, Operation, Step, Value
@@ -21,6 +20,7 @@ from orderone.observe.trace.views import (
     seen_through,
     tensors_in,
 )
+from orderone.torch_compat import TorchDispatchMode, operator_schema
 
 # the operands of each contraction (bias, left, right) and the dimensions in which left and right
 # are summed
@@ -123,7 +123,7 @@ class Recorder(TorchDispatchMode):
         kwargs = kwargs or {}
         if self.paused:
             return func(*args, **kwargs)
-        schema = func._schema.arguments
+        schema = operator_schema(func).arguments
         given = {a.name: a.default_value for a in schema if a.has_default_value()}
         given |= dict(zip((a.name for a in schema), args, strict=False)) | kwargs
         written = tensors_in(
@@ -133,7 +133,7 @@ class Recorder(TorchDispatchMode):
                 if a.alias_info is not None and a.alias_info.is_write
             ]
         )
-        name = func._schema.name.removeprefix("aten::")
+        name = operator_schema(func).name.removeprefix("aten::")
         name = name[:-1] if written and name.endswith("_") else name
         if name in _OVERWRITES:
             given.pop("self", None)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from orderone.observe.trace.steps import Dims, Operation, Value, Weights
-from orderone.torch_compat import tree_leaves
+from orderone.torch_compat import storage_id, tree_leaves
 
 
 def seen_through(view: Tensor, owner: Value) -> Weights:
@@ -108,7 +108,7 @@ def tensors_in(nested: Any) -> list[Tensor]:
 
 
 def memory(tensor: Tensor) -> int:
-    return tensor.untyped_storage()._cdata
+    return storage_id(tensor)
 
 
 def place_of(tensor: Tensor) -> tuple[int, int]:

@@ -15,9 +15,13 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from orderone.torch_compat import tree_leaves
+from orderone.torch_compat import (
+    RNN_WEIGHT_LISTS,
+    forward_hook_registry,
+    forward_pre_hook_registry,
+    tree_leaves,
+)
 from orderone.training.stacked.errors import NotStackable
-from orderone.training.stacked.recurrent import HELD_TWICE
 
 SIMPLE = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device)
 OF_TORCH = frozenset(vars(nn.Module()))  # its registries, which are compared by what they hold
@@ -58,7 +62,7 @@ def description(model: nn.Module) -> dict[str, str]:
         found[name or "the model"] = f"{type(module).__module__}.{type(module).__qualname__}"
         found |= {f"{name}.{key}".lstrip("."): _told(value) for key, value in _own(module)}
         for n, hook in enumerate(
-            (*module._forward_hooks.values(), *module._forward_pre_hooks.values())
+            (*forward_hook_registry(module).values(), *forward_pre_hook_registry(module).values())
         ):
             found[f"{name}, hook {n}"] = _told(hook)
     for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
@@ -71,7 +75,7 @@ def description(model: nn.Module) -> dict[str, str]:
 
 def _own(module: nn.Module) -> Iterator[tuple[str, Any]]:
     """Attributes that are not torch's."""
-    known = (*OF_TORCH, *HELD_TWICE) if isinstance(module, nn.RNNBase) else OF_TORCH
+    known = (*OF_TORCH, *RNN_WEIGHT_LISTS) if isinstance(module, nn.RNNBase) else OF_TORCH
     for key, value in vars(module).items():
         if key not in known and not isinstance(value, nn.Module):
             yield key, value

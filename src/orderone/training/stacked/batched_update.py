@@ -10,10 +10,10 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from orderone.training.stacked.updates.base import Settings, State, Update
+from orderone.optimizers.update import Settings, State, TensorUpdates, Update
 
 
-class BatchedUpdate:
+class BatchedUpdate(TensorUpdates):
     def __init__(
         self,
         law: Update,

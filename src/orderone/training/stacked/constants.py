@@ -12,9 +12,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._C import _functorch  # type: ignore[attr-defined]
 
-from orderone.torch_compat import tree_leaves
+from orderone.torch_compat import is_functorch_wrapped_tensor, tree_leaves
 
 LARGEST = 4096  # numbers: larger tensors are data
 FACTORIES = (torch.tensor, torch.as_tensor)
@@ -48,10 +47,6 @@ def is_constant(func: Any, args: tuple[Any, ...]) -> bool:
     if func in FACTORIES:
         leaves = tree_leaves(args[0]) if args else [None]
         return len(leaves) <= LARGEST and all(isinstance(x, (bool, int, float)) for x in leaves)
-    if (
-        func not in MOVES
-        or _functorch.is_functorch_wrapped_tensor(args[0])
-        or args[0].requires_grad
-    ):
+    if func not in MOVES or is_functorch_wrapped_tensor(args[0]) or args[0].requires_grad:
         return False
     return args[0].device.type == "cpu" and args[0].numel() <= LARGEST

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from orderone.torch_compat import tree_map
+from orderone.torch_compat import tree_map, version_counter
 from orderone.training.stacked.errors import NotStackable
 
 Losses = tuple[Tensor, dict[str, Tensor]]
@@ -43,7 +43,7 @@ def in_groups(
 def must_be_unchanged(tensors: Mapping[str, Tensor], versions: Mapping[str, int]) -> None:
     """A pass that was left half-way cannot be run again if it has changed something."""
     for name, version in versions.items():
-        if tensors[name]._version != version:
+        if version_counter(tensors[name]) != version:
             raise NotStackable(
                 f"{name} has changed before a decision on which members differ, and cannot be run"
                 " for many members at once; train one after another (stacked=False)"

@@ -26,9 +26,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
-from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack as outside_vmap
 
-from orderone.torch_compat import tree_leaves, tree_map
+from orderone.torch_compat import OpOverload, operator_schema, outside_vmap, tree_leaves, tree_map
 
 if TYPE_CHECKING:
     from orderone.training.stacked.vmap_overrides import FastPaths
@@ -155,10 +154,10 @@ def _can_be_repeated(func: Any) -> bool:
     return not any(_draws_or_changes(overload) for overload in overloads)
 
 
-def _draws_or_changes(overload: torch._ops.OpOverload) -> bool:
+def _draws_or_changes(overload: OpOverload) -> bool:
     if torch.Tag.nondeterministic_seeded in overload.tags:
         return True
-    arguments = overload._schema.arguments
+    arguments = operator_schema(overload).arguments
     return any(
         a.alias_info is not None and a.alias_info.is_write and not a.is_out for a in arguments
     )

@@ -12,12 +12,10 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from orderone.optimizers.table import class_name
+from orderone.optimizers.table import UPDATES, class_name
+from orderone.optimizers.update import State, TensorUpdates, Update
 from orderone.training.stacked.batched_update import BatchedUpdate
 from orderone.training.stacked.errors import NotStackable
-from orderone.training.stacked.fused import FusedAdam
-from orderone.training.stacked.updates import UPDATES, Adam, Update
-from orderone.training.stacked.updates.base import State
 
 
 class StackedOptimizer:
@@ -60,11 +58,13 @@ class StackedOptimizer:
             ).append(name)
         self.parts = [self._part(names) for names in alike.values()]
 
-    def _part(self, names: list[str]) -> "FusedAdam | BatchedUpdate":
+    def _part(self, names: list[str]) -> TensorUpdates:
         law = self.laws[names[0]]
         chosen = {name: self.parameters[name] for name in names}
-        if isinstance(law, Adam) and chosen[names[0]].device.type == "cpu":
-            return FusedAdam(law, chosen, self.states, self.settings)
+        if chosen[names[0]].device.type == "cpu":
+            kernel = law.cpu_kernel(chosen, self.states, self.settings)
+            if kernel is not None:
+                return kernel
         return BatchedUpdate(law, chosen, self.states, self.settings, self.compile)
 
     @torch.no_grad()

@@ -6,11 +6,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch._C import _functorch  # type: ignore[attr-defined]
 from torch.func import functional_call
 
 from orderone.observe.batches import Loss, loss_of
-from orderone.torch_compat import tree_map
+from orderone.torch_compat import set_vmap_fallback_warning, tree_map, version_counter
 from orderone.training.stacked.alike import description
 from orderone.training.stacked.constants import Constants
 from orderone.training.stacked.decisions import Divided
@@ -37,7 +36,7 @@ class Program:
     def losses(self, tensors: Mapping[str, Tensor], batch: Any, shared: bool = False) -> Losses:
         """(K,), and the buffers that the forward pass has replaced. Those that it changes in place
         are changed."""
-        versions = {name: tensors[name]._version for name in self.buffers}
+        versions = {name: version_counter(tensors[name]) for name in self.buffers}
         try:
             return self._together(tensors, batch, shared)
         except Divided as divided:
@@ -121,10 +120,8 @@ def _no_nested_tensors() -> Iterator[None]:
 def _no_fallback_warnings() -> Iterator[None]:
     """Do not let torch ask the user to report operations that vmap runs in a loop over the
     members."""
-    _functorch._set_vmap_fallback_warning_enabled(False)
+    set_vmap_fallback_warning(False)
     try:
         yield
     finally:
-        _functorch._set_vmap_fallback_warning_enabled(
-            True
-        )  # torch cannot say what it was; this is its default
+        set_vmap_fallback_warning(True)  # torch cannot say what it was; this is its default

@@ -13,6 +13,8 @@ from unittest.mock import patch
 
 from torch.utils import checkpoint
 
+from orderone.torch_compat import CHECKPOINT_GENERATORS
+
 
 class _Direct:
     """In place of the autograd function of the reentrant way."""
@@ -27,20 +29,12 @@ def _nothing_around(*args: Any, **named: Any) -> Iterator[None]:
     yield
 
 
-# What `checkpoint` calls in the way that is not reentrant: torch 2.15 renamed it, and kept the old
-# name for others.
-_GENERATORS = (
-    "_checkpoint_without_reentrant_generator",
-    "_checkpoint_without_reentrant_generator_impl",
-)
-
-
 @contextmanager
 def kept_activations() -> Iterator[None]:
     """Within this, `torch.utils.checkpoint` runs blocks as if they were not checkpointed."""
     with ExitStack() as patches:
         patches.enter_context(patch.object(checkpoint, "CheckpointFunction", _Direct))
-        for name in _GENERATORS:
+        for name in CHECKPOINT_GENERATORS:
             if hasattr(checkpoint, name):
                 patches.enter_context(patch.object(checkpoint, name, _nothing_around))
         yield

@@ -13,13 +13,18 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from orderone.torch_compat import tree_flatten, tree_map, tree_unflatten
+from orderone.torch_compat import (
+    rnn_flat_weights,
+    set_rnn_flat_weights,
+    tree_flatten,
+    tree_map,
+    tree_unflatten,
+)
 from orderone.training.stacked.errors import NotStackable
 
 if TYPE_CHECKING:
     from orderone.training.stacked.vmap_overrides import FastPaths
 
-HELD_TWICE = ("_flat_weights", "_flat_weight_refs")
 _CELLS = (torch.lstm_cell, torch.gru_cell, torch.rnn_tanh_cell, torch.rnn_relu_cell)
 RECURRENCES = frozenset((torch.lstm, torch.gru, torch.rnn_tanh, torch.rnn_relu, *_CELLS))
 # said of slices of a stack; results are the same
@@ -31,15 +36,15 @@ def own_weights(model: nn.Module, own: Mapping[str, Tensor]) -> Iterator[None]:
     """`own` has the tensors of a member by name."""
     cores = [module for module in model.modules() if isinstance(module, nn.RNNBase)]
     names = {p: name for name, p in model.named_parameters()} if cores else {}
-    before = [core._flat_weights for core in cores]
+    before = [rnn_flat_weights(core) for core in cores]
     try:
         for core, held in zip(cores, before, strict=True):
-            core._flat_weights = [own[_name(core, p, names)] for p in held]
+            set_rnn_flat_weights(core, [own[_name(core, p, names)] for p in held])
             core.flatten_parameters = _stay_apart
         yield
     finally:
         for core, held in zip(cores, before, strict=True):
-            core._flat_weights = held
+            set_rnn_flat_weights(core, held)
             vars(core).pop("flatten_parameters", None)
 
 

@@ -14,10 +14,10 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from orderone.observe.batches import Loss
+from orderone.optimizers.update import member_norm
 from orderone.training.stacked.alike import must_be_alike, stack_tensors
 from orderone.training.stacked.optimizer import StackedOptimizer
 from orderone.training.stacked.program import Program
-from orderone.training.stacked.updates.base import member_norm
 
 STEPS = "optimizer:t"  # of each tensor, and not of members
 

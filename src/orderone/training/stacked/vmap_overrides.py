@@ -24,12 +24,21 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._C import _functorch  # type: ignore[attr-defined]
-from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack as outside_vmap
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
-from orderone.torch_compat import tree_map
+from orderone.torch_compat import (
+    TENSOR_METHODS_MODULE,
+    add_batch_dim,
+    current_vmap_level,
+    get_unwrapped,
+    is_batchedtensor,
+    is_functorch_wrapped_tensor,
+    maybe_get_bdim,
+    maybe_get_level,
+    outside_vmap,
+    tree_map,
+)
 from orderone.training.stacked import mixed_precision
 from orderone.training.stacked.constants import Constants, is_constant
 from orderone.training.stacked.decisions import NO_ANSWER, QUESTIONS, answer
@@ -37,7 +46,7 @@ from orderone.training.stacked.products import rows_by_weights
 from orderone.training.stacked.recurrent import RECURRENCES, one_by_one
 
 # Modules of torch whose functions are written in Python and call its operations.
-WRITTEN_IN_PYTHON = (functional.__name__, "torch.functional", "torch._tensor")
+WRITTEN_IN_PYTHON = (functional.__name__, "torch.functional", TENSOR_METHODS_MODULE)
 
 
 class FastPaths(TorchFunctionMode):
@@ -51,7 +60,7 @@ class FastPaths(TorchFunctionMode):
         self.running: list[FunctionType] = []
 
     def __enter__(self) -> "FastPaths":
-        self.level = _functorch.current_level()
+        self.level = current_vmap_level()
         return super().__enter__()
 
     def __torch_function__(
@@ -100,18 +109,14 @@ class FastPaths(TorchFunctionMode):
             self.running.pop()
 
     def wrap(self, stacked: Tensor) -> Tensor:
-        return _functorch._add_batch_dim(stacked, 0, self.level)
+        return add_batch_dim(stacked, 0, self.level)
 
     def mapped(self, x: Any) -> bool:
-        return (
-            isinstance(x, Tensor)
-            and _functorch.is_batchedtensor(x)
-            and _functorch.maybe_get_level(x) == self.level
-        )
+        return isinstance(x, Tensor) and is_batchedtensor(x) and maybe_get_level(x) == self.level
 
     def plain(self, x: Any) -> bool:
         """Not mapped by anybody: the same for all members."""
-        return isinstance(x, Tensor) and not _functorch.is_functorch_wrapped_tensor(x)
+        return isinstance(x, Tensor) and not is_functorch_wrapped_tensor(x)
 
     def known(self, *tensors: Any) -> bool:
         """Each is ours or everybody's; a vmap inside the model is not our business."""
@@ -122,7 +127,7 @@ class FastPaths(TorchFunctionMode):
     def stacked(self, x: Tensor) -> Tensor:
         """(K, ...): of a tensor that all members share, K views."""
         if self.mapped(x):
-            return _functorch.get_unwrapped(x).movedim(_functorch.maybe_get_bdim(x), 0)
+            return get_unwrapped(x).movedim(maybe_get_bdim(x), 0)
         return x.expand(self.members, *x.shape)
 
 

@@ -1,17 +1,20 @@
 """Adam with L2 decay, and AdamW, whose decay is decoupled, as in torch.optim."""
 
+from collections.abc import Mapping
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from orderone.training.stacked.updates.base import Settings, State, Update
+from orderone.optimizers.fused_adam import FusedAdam
+from orderone.optimizers.record import Algorithm
+from orderone.optimizers.update import Settings, State, Update
 
 
-class Adam(Update):
+class AdamUpdate(Update):
     numbers = ("lr", "weight_decay", "eps", "beta1", "beta2")
     shared = ("decoupled_weight_decay",)
-    refused: ClassVar = {"maximize": False, "amsgrad": False}
+    refused: ClassVar[Mapping[str, object]] = {"maximize": False, "amsgrad": False}
 
     def state(self, p: Tensor) -> State:
         return {"first": torch.zeros_like(p), "second": torch.zeros_like(p)}
@@ -36,6 +39,39 @@ class Adam(Update):
         second = state["second"].mul_(c["beta2"]).add_(c["fresh2"] * g * g)
         p.mul_(c["keep"]).sub_(c["size"] * first / (second.sqrt() / c["root"] + c["eps"]))
 
+    def cpu_kernel(
+        self,
+        parameters: Mapping[str, Tensor],
+        states: Mapping[str, State],
+        settings: Mapping[str, Settings],
+    ) -> FusedAdam:
+        decoupled = bool(self.options["decoupled_weight_decay"])
+        return FusedAdam(decoupled, parameters, states, settings)
 
-class AdamW(Adam):
-    pass
+
+class AdamWUpdate(AdamUpdate):
+    """The same law; torch's AdamW has the option `decoupled_weight_decay` set."""
+
+
+ADAM = Algorithm(
+    "adam",
+    law="adam",
+    torch_class=torch.optim.Adam,
+    stacked=AdamUpdate,
+    lr=1e-3,
+    weight_decay=0.0,
+    eps=1e-8,
+    fused=True,
+    other_decay="adamw",
+)
+ADAMW = Algorithm(
+    "adamw",
+    law="adamw",
+    torch_class=torch.optim.AdamW,
+    stacked=AdamWUpdate,
+    lr=1e-3,
+    weight_decay=1e-2,
+    eps=1e-8,
+    fused=True,
+    other_decay="adam",
+)

@@ -8,10 +8,11 @@ factored.
 import torch
 from torch import Tensor
 
-from orderone.training.stacked.updates.base import Settings, State, Update, member_norm
+from orderone.optimizers.record import Algorithm, Eps, TensorScale
+from orderone.optimizers.update import Settings, State, Update, member_norm
 
 
-class Adafactor(Update):
+class AdafactorUpdate(Update):
     numbers = ("lr", "weight_decay", "beta2_decay", "d", "eps1", "eps2")
     elementwise = False
 
@@ -25,7 +26,9 @@ class Adafactor(Update):
             "keep": 1 - h["lr"] * h["weight_decay"],
             "rate": torch.minimum(h["lr"], h["t"] ** -0.5),
             "fresh": h["t"] ** h["beta2_decay"],
-            **{key: h[key] for key in ("d", "eps1", "eps2")},
+            "d": h["d"],
+            "eps1": h["eps1"],
+            "eps2": h["eps2"],
         }
 
     def __call__(self, p: Tensor, g: Tensor, state: State, c: Settings) -> None:
@@ -45,3 +48,25 @@ class Adafactor(Update):
         rows.lerp_((g * g).mean(-1, keepdim=True), fresh.expand_as(rows))
         columns.lerp_((g * g).mean(-2, keepdim=True), fresh.expand_as(columns))
         return rows @ columns / torch.maximum(rows.mean(-2, keepdim=True), floor)
+
+
+def _scaled_eps(eps: tuple[float | None, float], scale: TensorScale) -> Eps:
+    """Scale the floor for gradients, and that for the size of the weights."""
+    floor, size = eps
+    if floor is None and scale.gradient != 1:
+        floor = torch.finfo(scale.dtype).eps  # what torch puts in the place of None
+    if floor is not None:
+        floor *= scale.gradient
+    return (floor, size * scale.std)
+
+
+ADAFACTOR = Algorithm(
+    "adafactor",
+    law="adafactor",
+    torch_class=torch.optim.Adafactor,
+    stacked=AdafactorUpdate,
+    lr=1e-2,
+    weight_decay=0.0,
+    eps=(None, 1e-3),
+    scaled_eps=_scaled_eps,
+)

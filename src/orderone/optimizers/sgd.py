@@ -3,10 +3,11 @@
 import torch
 from torch import Tensor
 
-from orderone.training.stacked.updates.base import Settings, State, Update
+from orderone.optimizers.record import Algorithm
+from orderone.optimizers.update import Settings, State, Update
 
 
-class SGD(Update):
+class SGDUpdate(Update):
     numbers = ("lr", "weight_decay", "momentum", "dampening")
     shared = ("nesterov",)
 
@@ -21,4 +22,19 @@ class SGD(Update):
     def __call__(self, p: Tensor, g: Tensor, state: State, c: Settings) -> None:
         g = g + c["l2"] * p
         buffer = state["momentum"].mul_(c["momentum"]).add_(c["fresh"] * g)
-        p.sub_(c["lr"] * (g + c["momentum"] * buffer if self.options["nesterov"] else buffer))
+        if self.options["nesterov"]:
+            step = g + c["momentum"] * buffer
+        else:
+            step = buffer
+        p.sub_(c["lr"] * step)
+
+
+SGD = Algorithm(
+    "sgd",
+    law="sgd",
+    torch_class=torch.optim.SGD,
+    stacked=SGDUpdate,
+    lr=1e-3,
+    weight_decay=0.0,
+    fused=True,
+)

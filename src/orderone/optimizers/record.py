@@ -1,0 +1,126 @@
+"""Record of an optimizer: all that the library knows of it.
+
+Planning asks it for defaults and for how eps scales, the coordinate check for its update law, and
+the stack for its update. To add an optimizer, write a file like `rmsprop.py` and add its record to
+`table.py`.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from inspect import Parameter, signature
+from typing import Any, TypeAlias
+
+import torch
+from torch.optim import Optimizer
+
+from orderone.optimizers.update import Update
+from orderone.theory.exponents.optimizers import UpdateLaw, update_law
+
+Eps: TypeAlias = float | tuple[float | None, float] | None
+Shape: TypeAlias = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class TensorScale:
+    """How a tensor and its gradient compare with their counterparts in the base."""
+
+    shape: Shape
+    base_shape: Shape
+    dtype: torch.dtype
+    std: float  # factor of the initial size
+    gradient: float  # factor of the gradient's entries
+
+
+def entrywise_eps(eps: Any, scale: TensorScale) -> Eps:
+    """Scale an eps that is added to a running size of the gradient's entries."""
+    return eps * scale.gradient
+
+
+def takes_every_tensor(is_hidden: bool, shape: Shape) -> bool:
+    return True
+
+
+def no_rate_factor(shape: Shape) -> float:
+    return 1.0
+
+
+def any_options(options: Mapping[str, Any]) -> None:
+    return None
+
+
+@dataclass(frozen=True)
+class Algorithm:
+    """An optimizer: its update law in theory, its torch class with defaults, its stacked update.
+
+    `law` names an entry of `orderone.theory.exponents.OPTIMIZERS`. It also says how weight decay
+    enters: "adam" adds a penalty to a gradient that is normalized afterwards, "adamw" decouples it.
+    """
+
+    name: str
+    law: str
+    torch_class: type[Optimizer]
+    stacked: type[Update]
+    lr: float  # defaults of the constructor
+    weight_decay: float
+    eps: Eps = None
+    fused: bool = False  # torch has one kernel for the whole update, on the CPU and on CUDA
+    other_decay: str | None = (
+        None  # the optimizer that `decoupled_weight_decay` turns this one into
+    )
+    takes: Callable[[bool, Shape], bool] = takes_every_tensor  # is it a hidden tensor, shape
+    rest: str | None = None  # the optimizer of the tensors that this one does not take
+    scaled_eps: Callable[[Any, TensorScale], Eps] = entrywise_eps
+    rate_factor: Callable[[Shape], float] = no_rate_factor  # by which its step multiplies lr
+    check_options: Callable[[Mapping[str, Any]], None] = any_options  # of the constructor
+    user_class: type[Optimizer] | None = None  # a subclass that the user passed
+
+    @property
+    def label(self) -> str:
+        """Its name, with the user's class if there is one: `adamw (my_package.MyAdam)`."""
+        return label(self.name, None if self.user_class is None else class_name(self.user_class))
+
+    @property
+    def update_law(self) -> UpdateLaw:
+        """The exponents of its updates."""
+        return update_law(self.law)
+
+    @property
+    def decouples_decay(self) -> bool:
+        """Whether weight decay shrinks weights apart from the gradient."""
+        return self.law != "adam"
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the optimizers that step: this one, and that of the rest."""
+        if self.rest is None:
+            return (self.name,)
+        return (self.name, self.rest)
+
+    def has_setting(self, name: str) -> bool:
+        """Return whether the constructor of torch's class takes this keyword."""
+        return name in signature(self.torch_class).parameters
+
+
+def default_of(kind: type, name: str) -> Any:
+    """Return the default of a constructor's parameter, None if there is none."""
+    parameter = signature(kind).parameters.get(name)
+    if parameter is None or parameter.default is Parameter.empty:
+        return None
+    return parameter.default
+
+
+def class_name(kind: type) -> str:
+    """Return the name by which a user imports the class: torch.optim.AdamW, not
+    torch.optim.adamw.AdamW."""
+    if kind.__module__.startswith("torch.optim."):
+        module = "torch.optim"
+    else:
+        module = kind.__module__
+    return f"{module}.{kind.__qualname__}"
+
+
+def label(name: str, user_class: str | None) -> str:
+    """Return the name of an optimizer, with the user's class if there is one."""
+    if user_class is None:
+        return name
+    return f"{name} ({user_class})"

@@ -1,0 +1,77 @@
+"""Updates of many members at once: stacked tensors of shape (K, ...), and settings with K entries.
+
+An update changes one stacked parameter in place. It reads the gradient, a state of named tensors,
+and coefficients, one for each member, of the shape (K, 1, ..., 1). The coefficients come from the
+settings (learning rate, betas, ...) and the number of the step. They are computed in double
+precision, since 1 - beta^t in single precision would lose the first steps; and for all tensors at
+once, since a GPU would compute them anew for every entry. Each update is the law of `torch.optim`,
+up to rounding.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+State = dict[str, Tensor]
+Settings = Mapping[str, Tensor]
+
+
+class TensorUpdates(ABC):
+    """The updates of all tensors that share a law."""
+
+    parameters: Mapping[str, Tensor]
+
+    @abstractmethod
+    def step(
+        self, gradients: Mapping[str, Tensor], t: Mapping[str, Tensor], factor: Tensor
+    ) -> None:
+        """Update the tensors that have a gradient.
+
+        `t` counts the updates of each tensor, this one included; `factor` multiplies all learning
+        rates.
+        """
+
+
+class Update(ABC):
+    """The update law of one optimizer for stacked members."""
+
+    numbers: ClassVar[tuple[str, ...]]  # settings that may differ between members
+    shared: ClassVar[tuple[str, ...]] = ()  # options that may not
+    refused: ClassVar[Mapping[str, object]] = {"maximize": False}  # options with the only value
+    elementwise: ClassVar[bool] = True  # then torch.compile makes one kernel of it
+
+    def __init__(self, options: Mapping[str, Any]):
+        self.options = options
+
+    @abstractmethod
+    def state(self, p: Tensor) -> State:
+        """Return the state before the first step."""
+
+    @abstractmethod
+    def coefficients(self, h: Settings) -> dict[str, Tensor]:
+        """Return what the update reads, from the settings and h["t"], the number of the step
+        from 1."""
+
+    @abstractmethod
+    def __call__(self, p: Tensor, g: Tensor, state: State, c: Settings) -> None:
+        """Update `p` and `state` in place, from the gradient `g` and the coefficients `c`."""
+
+    def cpu_kernel(
+        self,
+        parameters: Mapping[str, Tensor],
+        states: Mapping[str, State],
+        settings: Mapping[str, Settings],
+    ) -> TensorUpdates | None:
+        """Return the same updates by a kernel of torch for the CPU, or None if there is none."""
+        return None
+
+
+def member_norm(x: Tensor) -> Tensor:
+    """Return the Euclidean norm of each member, (K, 1, ..., 1)."""
+    axes = tuple(range(1, x.dim()))
+    if axes:
+        return torch.linalg.vector_norm(x, dim=axes, keepdim=True)
+    return x.abs()

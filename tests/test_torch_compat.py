@@ -1,0 +1,145 @@
+"""Private names of torch are used in orderone.torch_compat only."""
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+from torch.optim.lr_scheduler import ConstantLR, SequentialLR
+
+import orderone
+from orderone import torch_compat
+
+SOURCE = Path(orderone.__file__).parent
+COMPAT = SOURCE / "torch_compat.py"
+# Objects of torch that the library handles: their private attributes count as names of torch.
+OPTIMIZER = torch.optim.SGD(nn.Linear(1, 1).parameters())
+HANDLED = (
+    torch,
+    torch.zeros(()),
+    torch.zeros(()).untyped_storage(),
+    torch.ops.aten.add.Tensor,
+    OPTIMIZER,
+    nn.LSTM(1, 1),
+    nn.MultiheadAttention(1, 1),
+    SequentialLR(OPTIMIZER, [ConstantLR(OPTIMIZER)], []),
+)
+
+
+def is_private(name: str) -> bool:
+    return name.startswith("_") and not name.endswith("__")
+
+
+def private_attributes() -> set[str]:
+    names = {name for handled in HANDLED for name in dir(handled) if is_private(name)}
+    return names - set(dir(object))
+
+
+def names_bound_to_torch(tree: ast.AST) -> set[str]:
+    """Return the names by which a file knows torch and its modules, functions and classes."""
+    bound = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            bound |= {
+                alias.asname or alias.name.partition(".")[0]
+                for alias in node.names
+                if alias.name.partition(".")[0] == "torch"
+            }
+        if isinstance(node, ast.ImportFrom) and _is_torch(node.module):
+            bound |= {alias.asname or alias.name for alias in node.names}
+    return bound
+
+
+def private_names_of_torch(source: str) -> Iterator[str]:
+    """Yield each use of a private name of torch, with its line."""
+    tree = ast.parse(source)
+    of_torch = names_bound_to_torch(tree)
+    of_objects = private_attributes()
+    by_string = of_objects - set(dir(torch)) - set(dir(torch.Tensor))  # those name operations
+    own = {node.attr for node in ast.walk(tree) if _is_stored_on_self(node)}
+    own |= {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                if _is_torch(alias.name) and any(map(is_private, alias.name.split("."))):
+                    yield f"line {node.lineno}: import {alias.name}"
+        elif isinstance(node, ast.ImportFrom) and _is_torch(node.module):
+            for alias in node.names:
+                if any(map(is_private, [*str(node.module).split("."), alias.name])):
+                    yield f"line {node.lineno}: from {node.module} import {alias.name}"
+        elif isinstance(node, ast.Attribute) and is_private(node.attr):
+            is_own = node.attr in own and ast.unparse(node.value) == "self"
+            if _root(node) in of_torch or (node.attr in of_objects and not is_own):
+                yield f"line {node.lineno}: {ast.unparse(node)}"
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            is_module = _is_torch(node.value) and re.fullmatch(r"[a-z.]+\._\w+", node.value)
+            if is_module or node.value in by_string:
+                yield f"line {node.lineno}: {node.value!r}"
+
+
+def _is_torch(module: str | None) -> bool:
+    return module is not None and module.partition(".")[0] == "torch"
+
+
+def _is_stored_on_self(node: ast.AST) -> bool:
+    return (
+        isinstance(node, ast.Attribute)
+        and isinstance(node.ctx, ast.Store)
+        and ast.unparse(node.value) == "self"
+    )
+
+
+def _root(node: ast.expr) -> str | None:
+    while isinstance(node, ast.Attribute):
+        node = node.value
+    return node.id if isinstance(node, ast.Name) else None
+
+
+def test_no_other_file_uses_a_private_name_of_torch():
+    files = [path for path in SOURCE.rglob("*.py") if path != COMPAT]
+    uses = {
+        str(path.relative_to(SOURCE)): list(private_names_of_torch(path.read_text()))
+        for path in files
+    }
+    assert len(files) > 300
+    assert {path: lines for path, lines in uses.items() if lines} == {}
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "from torch._C import _functorch",
+        "import torch._dynamo",
+        "from torch.nn.utils.parametrizations import _WeightNorm",
+        "import torch\ntorch._foreach_add_(x, y)",
+        "import torch\ndef f() -> torch._ops.OpOverload: ...",
+        "from torch.nn.utils import parametrizations\nparametrizations._WeightNorm",
+        "tensor._version",
+        "for p in module._parameters.values(): ...",
+        "import sys\n'torch._dynamo' in sys.modules",
+        "getattr(module, '_forward_hooks')",
+    ],
+)
+def test_the_reader_sees_every_kind_of_use(source):
+    assert list(private_names_of_torch(source))
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import torch\ntorch.__version__",
+        "self._rows = 1\nself._rows",
+        "step._replace(number=1)",
+        "'a sentence on torch._dynamo'",
+    ],
+)
+def test_the_reader_takes_nothing_else_for_one(source):
+    assert not list(private_names_of_torch(source))
+
+
+@pytest.mark.parametrize("name", torch_compat.__all__)
+def test_torch_has_what_the_library_needs(name):
+    assert getattr(torch_compat, name) is not None
