@@ -1,6 +1,8 @@
-"""Limits of infinite depth and width: S3, Li & Nica, *Differential Equation Scaling Limits of
-Shaped and Unshaped Neural Networks*. Covariances and correlations of layers as solutions of
-differential equations."""
+"""Limits of infinite depth and width: covariances and correlations of layers as solutions of
+differential equations.
+
+S3 is Li & Nica, *Differential Equation Scaling Limits of Shaped and Unshaped Neural Networks*.
+"""
 
 from orderone.theory.limits.chain import (
     Q_INFINITY,

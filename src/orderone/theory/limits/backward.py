@@ -1,5 +1,6 @@
-"""The backward equation of a diffusion on a line: u_t = b(y) u_y + u_yy / 2, u(0) = g; so u(t, y) =
-E g(y_t) from y.
+"""The backward equation of a diffusion on a line, for averages E g(y_t) of paths that start at y.
+
+    u_t = b(y) u_y + u_yy / 2,    u(0, y) = g(y),    u(t, y) = E g(y_t)
 
 Space: continuous polynomials on pieces of the line, Galerkin's way,
 
@@ -8,10 +9,13 @@ Space: continuous polynomials on pieces of the line, Galerkin's way,
 which leaves ends free (u_y = 0) or holds them at g. Of a g that is not smooth all that counts are
 its integrals with v.
 
-Time: exp(t L) is an integral of the resolvent over a parabola around the spectrum, z = N / t (.1309
-- .1194 s^2 + i s / 4). The trapezoidal rule in s converges as 2.85^{-N} whatever L is, stiff or
-not: L. N. Trefethen, J. A. C. Weideman and T. Schmelzer, *Talbot quadratures and rational
-approximations*, BIT 46 (2006).
+Time: exp(t L) is an integral of the resolvent over a parabola around the spectrum,
+
+    z = N / t (.1309 - .1194 s^2 + i s / 4)
+
+The trapezoidal rule in s converges as 2.85^{-N} whatever L is, stiff or not: L. N. Trefethen,
+J. A. C. Weideman and T. Schmelzer, *Talbot quadratures and rational approximations*, BIT 46
+(2006).
 """
 
 from collections.abc import Callable
@@ -27,27 +31,24 @@ from scipy.sparse.linalg import splu
 
 Function = Callable[[np.ndarray], np.ndarray]
 DEGREE = 6  # of the polynomials
-PARTS = 16
-POINTS = (
-    16  # Gauss points in a part of a piece: integrals over kinks of g are exact to (piece / 256)^2
-)
+PARTS = 16  # of a piece
+POINTS = 16  # Gauss points in a part: integrals over kinks of g are exact to (piece / 256)^2
 NODES = 32  # of the parabola: 2.85^-32 is beyond rounding
-# time that one parabola serves: transport widens the spectrum to a parabola of its own, which must
-# fit in
+# Time that one parabola serves: transport widens the spectrum to a parabola of its own, which must
+# fit in.
 LONGEST = 5.0
 
 
 @dataclass(frozen=True)
 class Backward:
-    """`cuts` are the ends of the pieces, in order; `held`: whether u stays g at the left end, as at
-    the right one."""
+    """The equation on pieces of the line."""
 
-    cuts: np.ndarray
+    cuts: np.ndarray  # ends of the pieces, in order
     drift: Function
-    held: bool
+    held: bool  # whether u stays g at the left end, as at the right one
 
     def mean(self, g: Function, y: float, time: float) -> float:
-        """u(time, y); beyond the ends, u there."""
+        """Return u(time, y); beyond the ends, u there."""
         u = self._projected(g)
         steps = ceil(time / LONGEST)
         solvers = self._solvers(time / steps)
@@ -57,15 +58,19 @@ class Backward:
         return self._at(u, y)
 
     def _solvers(self, time: float) -> list[tuple[complex, Callable[[np.ndarray], np.ndarray]]]:
-        """exp(time L) u = Re sum weight (z - L)^{-1} u, over the upper half of the parabola."""
+        """Return weights and (z - L)^{-1} in exp(time L) u = Re sum weight (z - L)^{-1} u.
+
+        The sum runs over the upper half of the parabola.
+        """
         s = pi * np.arange(1, NODES, 2) / NODES
         z = NODES / time * (0.1309 - 0.1194 * s**2 + 0.25j * s)
         slope = NODES / time * (-0.2388 * s + 0.25j)
         weights = 2 * np.exp(z * time) * slope / 1j / NODES
-        return [
-            (w, splu(csc_array(x * self._mass - self._generator)).solve)
-            for w, x in zip(weights, z, strict=True)
-        ]
+        solvers = []
+        for weight, node in zip(weights, z, strict=True):
+            factors = splu(csc_array(node * self._mass - self._generator))
+            solvers.append((weight, factors.solve))
+        return solvers
 
     # --- polynomials on pieces --------------------------------------------------------------------
 
@@ -74,22 +79,22 @@ class Backward:
         """Middles, half lengths, and unknowns (pieces, DEGREE + 1): neighbours share the one
         between them."""
         half = np.diff(self.cuts) / 2
-        return (
-            self.cuts[:-1] + half,
-            half,
-            np.arange(len(half))[:, None] * DEGREE + np.arange(DEGREE + 1),
-        )
+        middle = self.cuts[:-1] + half
+        unknowns = np.arange(len(half))[:, None] * DEGREE + np.arange(DEGREE + 1)
+        return middle, half, unknowns
 
     @cached_property
     def _quadrature(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """Points in [-1, 1], weights, and there the basis and its derivative, (points, DEGREE +
-        1)."""
+        """Points in [-1, 1], weights, and there the basis and its derivative,
+        (points, DEGREE + 1)."""
         x, w = leggauss(POINTS)
         centre = (2 * np.arange(PARTS) + 1) / PARTS - 1
         x = (centre[:, None] + x / PARTS).ravel()
         w = np.tile(w / PARTS, PARTS)
-        basis = [_interpolant(e) for e in np.eye(DEGREE + 1)]
-        return x, w, np.stack([p(x) for p in basis], 1), np.stack([p.deriv()(x) for p in basis], 1)
+        basis = [_interpolant(unit) for unit in np.eye(DEGREE + 1)]
+        values = np.stack([polynomial(x) for polynomial in basis], 1)
+        slopes = np.stack([polynomial.deriv()(x) for polynomial in basis], 1)
+        return x, w, values, slopes
 
     @cached_property
     def _points(self) -> np.ndarray:
@@ -129,6 +134,6 @@ class Backward:
 
 
 def _interpolant(values: np.ndarray) -> Chebyshev:
-    """The polynomial with these values at -cos(pi k / DEGREE)."""
+    """Return the polynomial with these values at -cos(pi k / DEGREE)."""
     nodes = -np.cos(pi * np.arange(DEGREE + 1) / DEGREE)
     return Chebyshev.fit(nodes, values, DEGREE, domain=[-1, 1])

@@ -4,16 +4,17 @@ At infinite width it is a recursion, at width n to leading order a Markov chain:
 
     rho_{l+1} = 2 K_1(rho_l)                                                                S3 (4.3)
     rho_{l+1} = 2 K_1(rho_l) + mu_r(rho_l) / n + sigma_r(rho_l) xi_l / sqrt(n)             S3 (4.13)
-    mu_r      = 1/2 [K_1 (4 K_2 + 18) - 8 K_31]                                             S3
-              (4.14), c = 2, M_2 = 5
+    mu_r      = 1/2 [K_1 (4 K_2 + 18) - 8 K_31]                                            S3 (4.14)
     sigma_r^2 = 2 [K_1^2 (4 K_2 + 6) - 8 K_1 K_31 + 2 K_2]
 
-Everything is computed for the gap 1 - rho, which falls as 9 pi^2 / (2 l^2): with a = f_1 / 2 pi, b
-= f_2 / 2 pi and h = f_31 / 2 pi of `relu_moments` the constants cancel by hand,
+with c = 2 and M_2 = 5 in (4.14). Everything is computed for the gap 1 - rho, which falls as
+9 pi^2 / (2 l^2): with a = f_1 / 2 pi, b = f_2 / 2 pi and h = f_31 / 2 pi of `relu_moments` the
+constants cancel by hand,
 
-    1 - 2 K_1 = gap - 2 a,      mu_r = -rho sin^2 + rho b + a (10 + 2 rho^2 + 2 b) - 4 h
-    sigma_r^2 = 2 [sin^4 - 4 rho sin^2 a + (2 + rho^2) b - 4 rho h + a^2 (8 + 4 rho^2) + 4 rho a b -
-    8 a h + 4 a^2 b]
+    1 - 2 K_1 = gap - 2 a
+    mu_r      = -rho sin^2 + rho b + a (10 + 2 rho^2 + 2 b) - 4 h
+    sigma_r^2 = 2 [sin^4 - 4 rho sin^2 a + (2 + rho^2) b - 4 rho h
+                   + a^2 (8 + 4 rho^2) + 4 rho a b - 8 a h + 4 a^2 b]
 
 and the expansion (4.16) follows; erratum S3.6 has its first omitted terms.
 """
@@ -25,28 +26,29 @@ import numpy as np
 
 from orderone.core.covariances import array, bounded
 from orderone.core.exact import count
-from orderone.core.inputs import Array, Count, Number
+from orderone.core.inputs import Array, ArrayLike, Count, Number
 from orderone.core.normals import Normals
 from orderone.theory.limits.relu_moments import angle_of_gap, f1, f2, f31
 
-Q_INFINITY = (
-    9 * pi**2 / 2
-)  # S3 (4.6) with its c_1 = 2 sqrt(2) / (3 pi): where l^2 (1 - rho_l) goes at infinite width
+# Limit of l^2 (1 - rho_l) at infinite width: S3 (4.6) with its c_1 = 2 sqrt(2) / (3 pi).
+Q_INFINITY = 9 * pi**2 / 2
 
 
-def mu_r(rho: Array) -> Array:
+def mu_r(rho: ArrayLike) -> Array:
     """Drift of the correlation at order 1/n: S3 (4.14)."""
     return _moments(_gap(rho))[1]
 
 
-def sigma_r2(rho: Array) -> Array:
+def sigma_r2(rho: ArrayLike) -> Array:
     """Variance of the correlation at order 1/n: S3 (4.14)."""
     return _moments(_gap(rho))[2]
 
 
 def infinite_width_q(rho0: Number, depth: Count) -> np.ndarray:
-    """q_l = l^2 (1 - rho_l) for l = 1 ... depth at infinite width: S3 (4.2)-(4.3). It tends to 9
-    pi^2 / 2, slowly."""
+    """q_l = l^2 (1 - rho_l) for l = 1 ... depth at infinite width: S3 (4.2)-(4.3).
+
+    It tends to 9 pi^2 / 2, slowly.
+    """
     gap = _gap(rho0, "rho0", single=True)[()]
     depth = count(depth, "depth")
     gaps = np.empty(depth)
@@ -57,7 +59,7 @@ def infinite_width_q(rho0: Number, depth: Count) -> np.ndarray:
 
 
 def correlation_chain(
-    rho0: Array, width: Count, depth: Count, samples: Count = 8192, seed: Count = 0
+    rho0: ArrayLike, width: Count, depth: Count, samples: Count = 8192, seed: Count = 0
 ) -> Array:
     """1 - rho after `depth` layers of the Markov chain, one for each sample.
 
@@ -69,9 +71,8 @@ def correlation_chain(
     width = count(width, "width")
     depth = count(depth, "depth", least=0)
     samples = count(samples, "samples")
-    gap = _gap(rho, "rho0", single=True) + xp.zeros(
-        samples, dtype=rho.dtype, device=array_api_compat.device(rho)
-    )
+    zeros = xp.zeros(samples, dtype=rho.dtype, device=array_api_compat.device(rho))
+    gap = _gap(rho, "rho0", single=True) + zeros
     normals = Normals(gap, count(seed, "seed", least=0))
     for _ in range(depth):
         gap = _step(gap, width, normals(samples))
@@ -90,11 +91,13 @@ def _step(gap: Array, width: int, xi: Array) -> Array:
 
 
 def _moments(gap: Array) -> tuple[Array, Array, Array]:
-    """The gap one layer on at infinite width, mu_r and sigma_r^2."""
+    """Return the gap one layer on at infinite width, mu_r and sigma_r^2."""
     theta = angle_of_gap(gap)
     rho = 1 - gap
     sin2 = gap * (2 - gap)
-    a, b, h = (f(theta) / (2 * pi) for f in (f1, f2, f31))
+    a = f1(theta) / (2 * pi)
+    b = f2(theta) / (2 * pi)
+    h = f31(theta) / (2 * pi)
     mu = -rho * sin2 + rho * b + a * (10 + 2 * rho**2 + 2 * b) - 4 * h
     linear = -4 * rho * sin2 * a + (2 + rho**2) * b - 4 * rho * h
     variance = 2 * (
@@ -103,8 +106,8 @@ def _moments(gap: Array) -> tuple[Array, Array, Array]:
     return gap - 2 * a, mu, bounded(variance, 0.0)
 
 
-def _gap(rho: Array, name: str = "rho", single: bool = False) -> Array:
-    rho, xp = array(rho, name)
+def _gap(values: ArrayLike, name: str = "rho", single: bool = False) -> Array:
+    rho, xp = array(values, name)
     if single and rho.ndim:
         raise ValueError(f"{name}: expected one correlation, got shape {tuple(rho.shape)}")
     if not bool(xp.all((rho >= -1) & (rho <= 1))):

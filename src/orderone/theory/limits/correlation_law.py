@@ -16,11 +16,11 @@ linear networks; otherwise b grows as nu(-1) e^{-2y} / 4, no path goes there, an
 
 from collections.abc import Callable
 from math import atanh, ceil, exp, log, pi, sqrt
-from typing import TYPE_CHECKING, Any
+from typing import Annotated, TypeAlias
 
 import numpy as np
 
-from orderone.core.inputs import Number
+from orderone.core.inputs import Number, UserInput
 from orderone.core.reals import real
 from orderone.theory.limits.backward import Backward
 from orderone.theory.limits.relu_moments import f1
@@ -32,14 +32,15 @@ LATE = 1e-9  # share of the time in which a path from rho = -1 comes to where th
 INSTANT = 1e-20  # time times speed in which nothing moves
 LINEAR = 1e-100  # drift that no path notices
 
-if TYPE_CHECKING:
-    Function = Callable[[np.ndarray], np.ndarray | float]
-else:
-    Function = Any  # what users give; tried below
+CorrelationFunction: TypeAlias = Annotated[Callable[[np.ndarray], np.ndarray | float], UserInput]
 
 
 def correlation_mean(
-    g: Function, rho0: Number, T: Number = 1.0, c_plus: Number = 0.0, c_minus: Number = -1.0
+    g: CorrelationFunction,
+    rho0: Number,
+    T: Number = 1.0,
+    c_plus: Number = 0.0,
+    c_minus: Number = -1.0,
 ) -> float:
     """E g(rho_T) for a shaped ReLU network; `g` takes and returns an array.
 
@@ -50,9 +51,8 @@ def correlation_mean(
     shaped = ShapedReLU(c_plus, c_minus)
     time = real(T, "T", least=0, most=1000)
     k = shaped.drift if shaped.drift > LINEAR else 0.0
-    if k * time > exp(
-        REACH
-    ):  # b is 2/3 k e^{-y} near 1 and has carried every path to where rho is 1
+    # b is 2/3 k e^{-y} near 1 and has carried every path to where rho is 1
+    if k * time > exp(REACH):
         rho = 1.0
     _values(g, np.array([-1.0, 0.0, 1.0]))
     if time * (1 + k) < INSTANT or rho == 1 or (rho == -1 and k == 0):  # it stays
@@ -68,17 +68,19 @@ def _drift(y: np.ndarray, k: float) -> np.ndarray:
 
 
 def _cuts(k: float, y: float, time: float) -> np.ndarray:
-    """Pieces of equal length, and smaller ones around the start if there is little time to
-    spread."""
+    """Return the ends of pieces of equal length, and of smaller ones around the start if there is
+    little time to spread."""
     right = REACH + log(max(1.0, k))
-    left = -REACH if k == 0 else 0.5 * log(k * pi / 2 * LATE * min(1.0, time))
+    left = -REACH
+    if k != 0:
+        left = 0.5 * log(k * pi / 2 * LATE * min(1.0, time))
     even = np.linspace(left, right, ceil((right - left) / PIECE) + 1)
     near = sqrt(time) * 2.0 ** np.arange(-1, 60)
     near = near[near < PIECE]
     return np.unique(np.clip(np.concatenate([even, y + near, y - near]), left, right))
 
 
-def _values(g: Function, rho: np.ndarray) -> np.ndarray:
+def _values(g: CorrelationFunction, rho: np.ndarray) -> np.ndarray:
     try:
         values = np.asarray(g(rho.ravel()), dtype=float)
     except Exception as error:  # the user's function may raise anything

@@ -1,17 +1,15 @@
 """The neural covariance SDE: layer covariances of a shaped network whose depth is in proportion to
 its width.
 
-    dV = b(V) dt + Sigma(V)^{1/2} dB,   V_0 = inputs' covariance,   t = layer / width in [0, T]
-                                        S3 (2.7)
+    dV = b(V) dt + Sigma(V)^{1/2} dB                                                        S3 (2.7)
+    Sigma_{ab,cd} = V_ac V_bd + V_ad V_bc
 
-b is (2.8) for shaped ReLU-like activations and (2.9) for smooth ones; Sigma_{ab,cd} = V_ac V_bd +
-V_ad V_bc. Erratum S3.2: the sign in nu is that of (2.8). `drift` has the flows of b, `integrators`
-the steps.
+V_0 is the covariance of the inputs; t = layer / width lies in [0, T]. b is (2.8) for shaped
+ReLU-like activations and (2.9) for smooth ones. Erratum S3.2: the sign in nu is that of (2.8).
+`drift` has the flows of b, `integrators` the steps.
 """
 
 from dataclasses import dataclass
-from inspect import signature
-from typing import Any
 
 import array_api_compat
 import numpy as np
@@ -19,19 +17,18 @@ import numpy as np
 from orderone.core.covariances import bounded, covariance
 from orderone.core.errors import one_of
 from orderone.core.exact import count
-from orderone.core.inputs import Array, Count, Name, Number
+from orderone.core.inputs import Array, ArrayLike, Count, Name, Number
 from orderone.core.normals import Normals
 from orderone.core.reals import steps
 from orderone.theory.limits.drift import Drift, ReLUDrift, SmoothDrift, diagonal
 from orderone.theory.limits.integrators import SCHEMES, Euler, Geometric
-from orderone.theory.limits.shaped import ShapedReLU, ShapedSmooth
+from orderone.theory.limits.shaped import PhiInput, ShapedReLU, ShapedSmooth
 
 ACTIVATIONS = ("shaped-relu", "shaped-smooth", "linear")
 PATHS = 8192
-NUMBERS_AT_ONCE = {
-    "cpu": 2**17,
-    "other": 2**22,
-}  # of V: what stays in a core's cache; what fills a GPU
+# Numbers of V that are moved at once: what stays in a core's cache; what fills a GPU.
+AT_ONCE_ON_CPU = 2**17
+AT_ONCE_ELSEWHERE = 2**22
 # Smooth drifts can blow up; S3 Definition A.6 stops a path that leaves a large ball: here, so many
 # times its start or 1.
 STOPPED_AT = 1e4
@@ -39,12 +36,10 @@ STOPPED_AT = 1e4
 
 @dataclass(frozen=True)
 class Paths:
-    """What a simulation gave: final covariances, and what had to be done to keep them valid."""
+    """Result of a simulation: final covariances, and what had to be done to keep them valid."""
 
     V: Array  # (paths, m, m)
-    projected: (
-        int  # steps that left the cone of covariances and were put back; 0 for the geometric scheme
-    )
+    projected: int  # steps that left the covariances and were put back; 0 for "geometric"
     stopped: int  # paths that grew beyond `STOPPED_AT` and stayed where they were before
     steps: int
     dt: float
@@ -62,7 +57,7 @@ class CovarianceSDE:
     activation: Name = "shaped-relu"
     c_plus: Number = 0.0
     c_minus: Number = -1.0
-    phi: object = "tanh"
+    phi: PhiInput = "tanh"
     a: Number = 1.0
 
     def __post_init__(self) -> None:
@@ -74,11 +69,13 @@ class CovarianceSDE:
         if kind == "shaped-smooth":
             second, third = ShapedSmooth(self.phi, self.a).derivatives
             return SmoothDrift(second**2 / (4 * self.a**2), third / (2 * self.a**2))
-        return ReLUDrift(0.0 if kind == "linear" else ShapedReLU(self.c_plus, self.c_minus).drift)
+        if kind == "linear":
+            return ReLUDrift(0.0)
+        return ReLUDrift(ShapedReLU(self.c_plus, self.c_minus).drift)
 
     def sample(
         self,
-        V0: Array,
+        V0: ArrayLike,
         T: Number = 1.0,
         paths: Count | None = None,
         dt: Number = 1e-2,
@@ -94,30 +91,25 @@ class CovarianceSDE:
         double precision for any dtype; what rounding to float32 makes indefinite gets its variances
         raised by a few units of rounding.
         """
-        return self._simulated(V0, T, paths, dt, seed, scheme, antithetic).V
+        return self.simulate(V0, T, paths, dt, seed, scheme, antithetic).V
 
-    def simulate(self, *arguments: Any, **options: Any) -> Paths:
+    def simulate(
+        self,
+        V0: ArrayLike,
+        T: Number = 1.0,
+        paths: Count | None = None,
+        dt: Number = 1e-2,
+        seed: Count = 0,
+        scheme: Name = "geometric",
+        antithetic: bool = False,
+    ) -> Paths:
         """The arguments of `sample`, and its result with the number of projected steps and of
         stopped paths."""
-        given = signature(self.sample).bind(*arguments, **options)
-        given.apply_defaults()
-        return self._simulated(*given.args)
-
-    def _simulated(
-        self,
-        V0: Array,
-        T: Number,
-        paths: Count | None,
-        dt: Number,
-        seed: Count,
-        scheme: Name,
-        antithetic: bool,
-    ) -> Paths:
         start, xp = covariance(V0, batch=True)
         number, h = steps(T, dt)
         paths = _number_of_paths(paths, start)
         seed = count(seed, "seed", least=0)
-        kind = SCHEMES[one_of(scheme, SCHEMES, "scheme")]
+        integrator = SCHEMES[one_of(scheme, SCHEMES, "scheme")]
         V = xp.empty(
             (paths, *start.shape[-2:]), dtype=start.dtype, device=array_api_compat.device(start)
         )
@@ -127,30 +119,36 @@ class CovarianceSDE:
         for i, first in enumerate(range(0, paths, block)):
             last = min(first + block, paths)
             if start.ndim == 3:
-                some = start[first:last]
+                V_start = start[first:last]
             else:
-                some = xp.broadcast_to(start, (last - first, *start.shape))
-            some = xp.astype(
-                some, xp.float64
-            )  # in single precision steps leave the covariances by more than rounding
-            solver = kind(self.drift, h, Normals(some, seed, i, antithetic))
-            found, more = _run(solver, self.drift, some, number)
-            V[first:last] = _rounded(found, start.dtype)
-            projected = projected + solver.projected
-            stopped = stopped + more
+                V_start = xp.broadcast_to(start, (last - first, *start.shape))
+            # in single precision steps leave the covariances by more than rounding
+            V_start = xp.astype(V_start, xp.float64)
+            solver = integrator(self.drift, h, Normals(V_start, seed, i, antithetic))
+            V_end, newly_stopped = _run(solver, self.drift, V_start, number)
+            V[first:last] = _rounded(V_end, start.dtype)
+            projected += solver.projected
+            stopped += newly_stopped
         return Paths(V, projected, stopped, number, h)
 
 
 def _run(solver: Geometric | Euler, drift: Drift, V0: Array, number: int) -> tuple[Array, int]:
-    """(paths, m, m) to the same, through the layout (m, m, paths) of the steps."""
+    """Return V at the end and the number of stopped paths.
+
+    V is (paths, m, m) outside, and (m, m, paths) in the steps.
+    """
     xp = array_api_compat.array_namespace(V0)
     V, norm = _split(V0, drift)
     stopped = xp.zeros(V.shape[2], dtype=xp.bool, device=array_api_compat.device(V))
     largest = STOPPED_AT * xp.max(bounded(diagonal(V), 1.0), axis=0)
-    for k in range(number + 1 if number else 0):
+    calls = number + 1 if number else 0  # one of `start`, then the steps
+    for k in range(calls):
         before = V
         with np.errstate(over="ignore", invalid="ignore"):  # what overflows is stopped
-            V = solver.step(V, last=k == number) if k else solver.start(V)
+            if k == 0:
+                V = solver.start(V)
+            else:
+                V = solver.step(V, last=k == number)
         if not drift.scale_free:
             stopped = stopped | ~xp.all(diagonal(V) <= largest, axis=0)
             V = xp.where(stopped, before, V)
@@ -159,8 +157,8 @@ def _run(solver: Geometric | Euler, drift: Drift, V0: Array, number: int) -> tup
 
 
 def _split(V0: Array, drift: Drift) -> tuple[Array, Array]:
-    """Correlations (m, m, paths) and norms (m, paths) where the SDE does not see norms: nothing
-    overflows then."""
+    """Return correlations (m, m, paths) and norms (m, paths) where the SDE does not see norms:
+    nothing overflows then."""
     xp = array_api_compat.array_namespace(V0)
     V = xp.asarray(xp.permute_dims(V0, (1, 2, 0)), copy=True)
     norm = xp.sqrt(bounded(diagonal(V), 0.0))
@@ -171,7 +169,7 @@ def _split(V0: Array, drift: Drift) -> tuple[Array, Array]:
 
 
 def _valid(V: Array) -> Array:
-    """Symmetric, and no correlation beyond 1 by rounding."""
+    """Make V symmetric, with no correlation beyond 1 by rounding."""
     xp = array_api_compat.array_namespace(V)
     for i in range(V.shape[0]):
         for j in range(i):
@@ -181,9 +179,11 @@ def _valid(V: Array) -> Array:
     return V
 
 
-def _rounded(V: Array, dtype: Any) -> Array:
-    """(paths, m, m) as covariances of `dtype`. A diagonal larger by 2 m roundings outweighs the
-    rounding of all entries."""
+def _rounded(V: Array, dtype: object) -> Array:
+    """Return (paths, m, m) as covariances of `dtype`.
+
+    A diagonal larger by 2 m roundings outweighs the rounding of all entries.
+    """
     xp = array_api_compat.array_namespace(V)
     if dtype == V.dtype:
         return V
@@ -204,7 +204,9 @@ def _rounded(V: Array, dtype: Any) -> Array:
 
 def _number_of_paths(paths: Count | None, start: Array) -> int:
     if start.ndim == 2:
-        return PATHS if paths is None else count(paths, "paths")
+        if paths is None:
+            return PATHS
+        return count(paths, "paths")
     if paths is not None and count(paths, "paths") != len(start):
         raise ValueError(
             f"paths: expected {len(start)}, one for each V0, got {paths}; leave it out"
@@ -213,6 +215,8 @@ def _number_of_paths(paths: Count | None, start: Array) -> int:
 
 
 def _block(start: Array) -> int:
+    """Return the number of paths that are moved together."""
     on_host = str(array_api_compat.device(start)) == "cpu"
-    pairs = NUMBERS_AT_ONCE["cpu" if on_host else "other"] // int(np.prod(start.shape[-2:])) // 2
+    numbers = AT_ONCE_ON_CPU if on_host else AT_ONCE_ELSEWHERE
+    pairs = numbers // int(np.prod(start.shape[-2:])) // 2
     return 2 * max(32, pairs)

@@ -3,11 +3,9 @@ depth d.
 
 **Norms.** log V_aa of one input has, between initializations, the variance
 
-    ReLU network       5 d / n          M_2 = E [2 relu(g)^2 - 1]^2 = 5
-                                        S3 (4.12)
-    shaped, linear     2 d / n          the diagonal of Sigma
-                                        S3 (2.7)
-    residual, beta     [2 + d (4b + 2b^2) / (1+b)^2 + ...] / n      `residual_variance`
+    ReLU network      5 d / n     M_2 = E [2 relu(g)^2 - 1]^2 = 5                          S3 (4.12)
+    shaped, linear    2 d / n     the diagonal of Sigma                                    S3 (2.7)
+    residual, beta    [2 + d (4b + 2b^2) / (1+b)^2 + ...] / n                `residual_variance`
 
 with b = beta^2 / 2 the share that one branch adds. For beta = 1 / sqrt(d) this is about 4.7 / n,
 for any depth. In the limit log V_aa is normal, and the mean of V_aa is what the growth says.
@@ -19,9 +17,9 @@ by their recursion rho' = (rho + beta^2 J(rho)) / (1 + b), S3 (2.12)-(2.13) with
 **Other activations** have no limit law here: networks are sampled, with c = 1 / E phi(g)^2, for
 which V = 1 stays 1 on the average of one layer. Of wide layers only some neurons are drawn, around
 means that are exact: `small_networks`. Wide residual networks, whose neurons are never drawn anew,
-are sampled at a smaller width instead; to first order in 1 / n what differs from the recursion V' =
-V + beta^2 E phi phi of infinite width is proportional to 1 / n in the mean and to 1 / sqrt(n) in
-the spread.
+are sampled at a smaller width instead; to first order in 1 / n what differs from the recursion
+V' = V + beta^2 E phi phi of infinite width is proportional to 1 / n in the mean and to 1 / sqrt(n)
+in the spread.
 
 **Small networks**, of fewer than 20 layers or 30 neurons, are far from these limits:
 `small_networks` samples them as they are. The few that are small in one direction and too large to
@@ -30,7 +28,6 @@ sample in the other get the limit laws and a caveat.
 
 from dataclasses import dataclass
 from math import log1p, sqrt
-from typing import Any
 
 import numpy as np
 from scipy.special import ndtri
@@ -42,7 +39,7 @@ from orderone.theory.activations import Activation, get
 from orderone.theory.limits.chain import Q_INFINITY, infinite_width_q
 from orderone.theory.limits.covariance_sde import CovarianceSDE
 from orderone.theory.limits.relu_moments import K0, K1, K2
-from orderone.theory.limits.shaped import ShapedSmooth
+from orderone.theory.limits.shaped import PhiInput, ShapedSmooth
 from orderone.theory.limits.small_networks import (
     FEW,
     IN_FULL,
@@ -74,8 +71,10 @@ DEEPEST = 2000  # layers that are followed one by one; beyond, laws of large dep
 
 @dataclass(frozen=True, eq=False)
 class DepthLaw:
-    """Of two inputs of norm one, after the last layer; samples are networks, or paths or quantiles
-    of their limit."""
+    """Norms and correlation of two inputs of norm one, after the last layer.
+
+    Samples are networks, or paths or quantiles of their limit.
+    """
 
     width: int
     depth: int
@@ -96,7 +95,7 @@ def depth_law(
     residual: Number | bool | None = None,
     rho0: Number = 0.3,
     *,
-    phi: Any = "tanh",
+    phi: PhiInput = "tanh",
     a: Number = 1.0,
 ) -> DepthLaw:
     """The spread of norms and correlations after `depth` layers; arguments as for
@@ -109,25 +108,29 @@ def depth_law(
     if kind not in ACTIVATIONS or (beta is not None and kind != "relu"):
         return _of_samples(function, kind, beta, n, d, rho)
     growth = 0.0 if beta is None else d * log1p(beta**2 / 2)
+    law = None
+    caveat = ""
     if is_small(n, d) and can_be_sampled(n, d) and growth < GROWN:
-        exact = _sampled(kind, beta, n, d, rho)
-    else:
-        exact = None
-    caveat = ROUGH if is_small(n, d) and exact is None else ""
-    return DepthLaw(
-        n, d, kind, beta, rho, growth, *(exact or _limits(kind, beta, n, d, rho, growth)), caveat
-    )
+        law = _sampled(kind, beta, n, d, rho)
+    if law is None:
+        law = _limits(kind, beta, n, d, rho, growth)
+        caveat = ROUGH if is_small(n, d) else ""
+    return DepthLaw(n, d, kind, beta, rho, growth, *law, caveat)
 
 
-def _activation(given: Name, d: int, phi: Any, a: Number) -> tuple[str, Activation]:
-    """Its name, and the function that it is at this depth."""
-    known = given.lower() if isinstance(given, str) else given
-    if known in ("shaped-smooth", "shaped"):
+def _activation(activation: Name, d: int, phi: PhiInput, a: Number) -> tuple[str, Activation]:
+    """Return the name of an activation, and the function that it is at this depth."""
+    name = activation.lower() if isinstance(activation, str) else activation
+    if name in ("shaped-smooth", "shaped"):
         shaped = ShapedSmooth(phi, a)
         shaped.check_start()
         return "shaped-smooth", get(shaped.at(d))
-    function = get(f"leaky-relu({1 - d**-0.5!r})" if known == "shaped-relu" else given)
-    return (known if known in ACTIVATIONS else function.name), function
+    if name == "shaped-relu":
+        return name, get(f"leaky-relu({1 - d**-0.5!r})")
+    function = get(activation)
+    if name in ACTIVATIONS:
+        return name, function
+    return function.name, function
 
 
 def _of_samples(
@@ -160,7 +163,7 @@ def _of_samples(
 
 
 def _infinite(phi: Activation, beta: float, d: int, rho: float) -> tuple[float, float]:
-    """log V and the correlation of a residual network of infinite width."""
+    """Return log V and the correlation of a residual network of infinite width."""
     V = np.array([[1.0], [rho], [1.0]])
     for _ in range(d):
         V = V + beta**2 * products_mean(phi, V)
@@ -170,7 +173,7 @@ def _infinite(phi: Activation, beta: float, d: int, rho: float) -> tuple[float, 
 def _at_width(
     times: float, norms: np.ndarray, correlations: np.ndarray, limit: tuple[float, float]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Samples moved to a width that is larger by a factor; correlations on Fisher's scale."""
+    """Move samples to a width that is larger by a factor; correlations on Fisher's scale."""
 
     def moved(x: np.ndarray, at: float) -> np.ndarray:
         return at + (x.mean() - at) / times + (x - x.mean()) / sqrt(times)
@@ -182,15 +185,14 @@ def _at_width(
 def _limits(
     kind: str, beta: float | None, n: int, d: int, rho: float, growth: float
 ) -> tuple[float, np.ndarray, np.ndarray]:
-    """Spread and samples of log V, and samples of rho, by the laws of large depth and width."""
-    if beta is None:
-        variance = (5 if kind == "relu" else 2) * d
-    else:
+    """Return spread and samples of log V, and samples of rho, by the laws of large depth and
+    width."""
+    if beta is not None:
         variance = residual_variance(beta, d)
-    if beta is None:
-        correlations = _correlations(kind, n, d, rho)
-    else:
         correlations = _residual_correlations(beta, n, d, rho)
+    else:
+        variance = 5 * d if kind == "relu" else 2 * d
+        correlations = _correlations(kind, n, d, rho)
     spread = sqrt(variance / n)
     return spread, growth - spread**2 / 2 + spread * ndtri(LEVELS), correlations
 
@@ -198,13 +200,19 @@ def _limits(
 def _sampled(
     kind: str, beta: float | None, n: int, d: int, rho: float
 ) -> tuple[float, np.ndarray, np.ndarray] | None:
-    """The same from networks; nothing where too few of them live."""
-    minor = {"relu": 0.0, "shaped-relu": 1 - d**-0.5, "linear": 1.0}[kind]
-    phi = bent(minor) if beta is None else lambda z: np.maximum(z, 0)
-    norms, correlations = sampled(phi, beta, n, d, rho)
-    if norms.size >= FEWEST:
-        return (float(norms.std()), norms, correlations)
-    return None
+    """Return the same from networks; None where too few of them live."""
+    if beta is None:
+        minor = {"relu": 0.0, "shaped-relu": 1 - d**-0.5, "linear": 1.0}[kind]
+        norms, correlations = sampled(bent(minor), None, n, d, rho)
+    else:
+        norms, correlations = sampled(_relu, beta, n, d, rho)
+    if norms.size < FEWEST:
+        return None
+    return float(norms.std()), norms, correlations
+
+
+def _relu(z: np.ndarray) -> np.ndarray:
+    return np.maximum(z, 0)
 
 
 def _branch(residual: Number | bool | None, depth: int) -> float | None:
@@ -219,12 +227,13 @@ def _branch(residual: Number | bool | None, depth: int) -> float | None:
 
 
 def residual_variance(beta: float, depth: int) -> float:
-    """n Var log V: the first layer, the noise of each branch, and units that stay positive from
-    layer to layer.
+    """Return n Var log V: the first layer, the noise of each branch, and units that stay positive
+    from layer to layer.
 
     The share of relu(z)^2 in z^2 is 1/2 + sum sign(z) z^2 / (2 sum z^2). Its deviation has
-    covariance h(c) / 4n between layers whose z have correlation c = (1 + b)^{-k/2}, where h(c) = E
-    sign(x) x^2 sign(y) y^2 = 4 K_2(c) - (1 + 2 c^2).
+    covariance h(c) / 4n between layers whose z have correlation c = (1 + b)^{-k/2}, where
+
+        h(c) = E sign(x) x^2 sign(y) y^2 = 4 K_2(c) - (1 + 2 c^2)
     """
     beta, depth, times = _coarse(beta, depth)
     b = beta**2 / 2
@@ -233,20 +242,21 @@ def residual_variance(beta: float, depth: int) -> float:
     c = np.exp(-lags * log1p(b) / 2)
     h = 4 * K2(c) - (1 + 2 * c**2)
     pairs = np.where(lags == 0, 1, 2) * (depth - lags)
-    return 2 + times * (depth * (4 * b + 2 * b**2) / (1 + b) ** 2 + share**2 / 4 * float(h @ pairs))
+    branches = depth * (4 * b + 2 * b**2) / (1 + b) ** 2
+    return 2 + times * (branches + share**2 / 4 * float(h @ pairs))
 
 
 def _coarse(beta: float, depth: int) -> tuple[float, int, float]:
-    """Branch, layers and repetitions that do the same as many layers.
+    """Return branch, layers and repetitions that do the same as many layers.
 
     Of weak branches only the sum of beta^2 matters, so fewer may be stronger; with strong ones
     variances grow in proportion to depth, and correlations have long arrived.
     """
     ratio = max(1.0, depth / DEEPEST)
-    weak = beta**2 * ratio < WEAK
-    if weak:
-        return (beta * sqrt(ratio), min(depth, DEEPEST), 1.0)
-    return (beta, min(depth, DEEPEST), ratio)
+    layers = min(depth, DEEPEST)
+    if beta**2 * ratio < WEAK:
+        return beta * sqrt(ratio), layers, 1.0
+    return beta, layers, ratio
 
 
 # --- correlations ---------------------------------------------------------------------------------
@@ -256,9 +266,8 @@ def _correlations(kind: str, n: int, d: int, rho: float) -> np.ndarray:
     T = d / n
     if kind == "relu":
         return _relu_correlations(rho, n, d)
-    speed = {"linear": 0.0, "shaped-relu": 1 / T}[
-        kind
-    ]  # (c_+ - c_-)^2 n / d: slopes with sqrt(d) instead of sqrt(n)
+    # (c_+ - c_-)^2 n / d: slopes with sqrt(d) instead of sqrt(n)
+    speed = 0.0 if kind == "linear" else 1 / T
     sde = CovarianceSDE(c_plus=0.0, c_minus=-sqrt(speed))
     V = sde.sample([[1, rho], [rho, 1]], T, PATHS, T / STEPS)
     scale = np.sqrt(V[:, 0, 0] * V[:, 1, 1])
@@ -266,22 +275,21 @@ def _correlations(kind: str, n: int, d: int, rho: float) -> np.ndarray:
 
 
 def _relu_correlations(rho: float, n: int, d: int) -> np.ndarray:
-    """(4.8) tells how networks spread around the infinite-width recursion, which carries the early
-    layers."""
+    """Return samples by (4.8), which tells how networks spread around the infinite-width recursion;
+    the recursion carries the early layers."""
     if rho == 1:
         return np.ones(PATHS)
     T = d / n
-    around = UnshapedCorrelationSDE().sample(rho, T, PATHS, T / STEPS, scheme="exact") - np.log(
-        Q_INFINITY
-    )
+    r = UnshapedCorrelationSDE().sample(rho, T, PATHS, T / STEPS, scheme="exact")
+    around = r - np.log(Q_INFINITY)
     layers = min(d, DEEPEST)
     gap = infinite_width_q(rho, layers)[-1] / layers**2 * (layers / d) ** 2
     return 1 - np.clip(gap * np.exp(around), 0, 2)
 
 
 def _residual_correlations(beta: float, n: int, d: int, rho: float) -> np.ndarray:
-    """The recursion, and linear noise around it: the first layer's, then z w and w w of each branch
-    w."""
+    """Return quantiles of the recursion with linear noise around it: the first layer's, then z w
+    and w w of each branch w."""
     beta, d, _ = _coarse(beta, d)
     b = beta**2 / 2
     variance = (1 - rho**2) ** 2 / n
@@ -289,15 +297,12 @@ def _residual_correlations(beta: float, n: int, d: int, rho: float) -> np.ndarra
         J = float(K1(rho))
         slope = (1 + beta**2 * float(K0(rho))) / (1 + b)
         r = 2 * J  # correlation of the two branches
-        noise = 2 * b * (1 - rho**2) * (1 - 2 * J * rho) + b**2 * (
-            (1 + rho**2) * (1 + r**2) - 4 * rho * r
-        )
+        crossed = 2 * b * (1 - rho**2) * (1 - 2 * J * rho)
+        squared = b**2 * ((1 + rho**2) * (1 + r**2) - 4 * rho * r)
+        noise = crossed + squared
         variance = variance * slope**2 + noise / n / (1 + b) ** 2
         rho = min(1.0, (rho + beta**2 * J) / (1 + b))
-    room = max(
-        1 - rho**2, np.finfo(float).tiny
-    )  # arctanh(rho), Fisher's scale, is nearer to normal
-    return np.tanh(
-        np.arctanh(np.clip(rho, -1 + ROUNDING, 1 - ROUNDING))
-        + sqrt(variance) / room * ndtri(LEVELS)
-    )
+    room = max(1 - rho**2, np.finfo(float).tiny)
+    # arctanh(rho), Fisher's scale, is nearer to normal
+    fisher = np.arctanh(np.clip(rho, -1 + ROUNDING, 1 - ROUNDING))
+    return np.tanh(fisher + sqrt(variance) / room * ndtri(LEVELS))

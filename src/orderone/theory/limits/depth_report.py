@@ -1,31 +1,35 @@
 """How deep is too deep: what depth d does to a random network of width n, and what would help.
 
-The numbers are those of `depth_law`; here is the verdict. **Regimes.** gaussian: kernels hardly
-vary, networks are Gaussian processes. lognormal: norms vary by a factor of order one and the
-infinite-width picture fails. degenerate: inputs have become one (1 - rho below 1 %, and below a
-tenth of its start), or norms vary by factors of e^2 and more.
+The numbers are those of `depth_law`; here is the verdict. The regimes are
+
+    gaussian      kernels hardly vary, networks are Gaussian processes
+    lognormal     norms vary by a factor of order one and the infinite-width picture fails
+    degenerate    inputs have become one (1 - rho below 1 %, and below a tenth of its start), or
+                  norms vary by factors of e^2 and more
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import exp, sqrt
-from typing import Any
 
 import numpy as np
 
 from orderone.core.inputs import Count, Name, Number
 from orderone.theory.limits.depth_law import ACTIVATIONS, DepthLaw, depth_law, residual_variance
+from orderone.theory.limits.shaped import PhiInput
 
 QUANTILES = (0.05, 0.5, 0.95)
-GAUSSIAN = 0.3
-DEGENERATE = 2.0  # standard deviation of log V below which, and above which
-COLLAPSED = 0.01
-LOST = 0.1  # median of 1 - rho; as a share of where it started
+GAUSSIAN = 0.3  # standard deviation of log V below which a network is Gaussian
+DEGENERATE = 2.0  # and above which it is degenerate
+COLLAPSED = 0.01  # median of 1 - rho below which inputs have become one
+LOST = 0.1  # and as a share of where it started
 EXPLODED = 14.0  # log of how much V grows: activations a thousand times as large
 
 
 @dataclass(frozen=True)
 class DepthReport:
+    """Norms and correlations after the last layer, a verdict, and what to change."""
+
     width: int
     depth: int
     activation: str
@@ -45,9 +49,8 @@ class DepthReport:
 
     def __str__(self) -> str:
         low, middle, high = self.correlation.values()
-        if self.residual is None:
-            branch = ""
-        else:
+        branch = ""
+        if self.residual is not None:
             branch = f", residual branches x {self.residual:.3g}"
         lines = [
             f"width {self.width}, depth {self.depth}, {self.activation}{branch}: {self.regime}",
@@ -60,10 +63,13 @@ class DepthReport:
                 f" {high:.4g})"
             ),
         ]
-        lines += [f"  caveat: {self.caveat}"] if self.caveat else []
-        return "\n".join(
-            lines + [f"  {r}" for r in self.reasons] + [f"  remedy: {r}" for r in self.remedies]
-        )
+        if self.caveat:
+            lines.append(f"  caveat: {self.caveat}")
+        for reason in self.reasons:
+            lines.append(f"  {reason}")
+        for remedy in self.remedies:
+            lines.append(f"  remedy: {remedy}")
+        return "\n".join(lines)
 
 
 def depth_report(
@@ -73,7 +79,7 @@ def depth_report(
     residual: Number | bool | None = None,
     rho0: Number = 0.3,
     *,
-    phi: Any = "tanh",
+    phi: PhiInput = "tanh",
     a: Number = 1.0,
 ) -> DepthReport:
     """What `depth` layers of this width do to norms and correlations at initialization, and what to
@@ -88,63 +94,55 @@ def depth_report(
 
 
 def judged(law: DepthLaw) -> DepthReport:
-    """The law in three quantiles, with a verdict and what to change."""
-    n = law.width
-    d = law.depth
-    kind = law.activation
-    beta = law.residual
-    rho = law.rho0
+    """Return the law in three quantiles, with a verdict and what to change."""
     quantiles = np.quantile(law.correlations, QUANTILES)
-    reasons = _reasons(law.norm_spread, 1 - float(quantiles[1]), law.growth, rho)
+    reasons = _reasons(law.norm_spread, 1 - float(quantiles[1]), law.growth, law.rho0)
     if reasons:
         regime = "degenerate"
     elif law.norm_spread < GAUSSIAN:
         regime = "gaussian"
     else:
         regime = "lognormal"
-    table = dict(zip(QUANTILES, map(float, quantiles), strict=True))
-    remedies = _remedies(n, d, kind, beta, regime)
-    factor = exp(min(law.growth, 700.0))
     return DepthReport(
-        n,
-        d,
-        kind,
-        beta,
-        rho,
-        d / n,
-        factor,
-        law.norm_spread,
-        table,
-        regime,
-        reasons,
-        remedies,
-        law.caveat,
+        width=law.width,
+        depth=law.depth,
+        activation=law.activation,
+        residual=law.residual,
+        rho0=law.rho0,
+        ratio=law.depth / law.width,
+        growth=exp(min(law.growth, 700.0)),
+        norm_spread=law.norm_spread,
+        correlation=dict(zip(QUANTILES, quantiles.tolist(), strict=True)),
+        regime=regime,
+        reasons=reasons,
+        remedies=_remedies(law.width, law.depth, law.activation, law.residual, regime),
+        caveat=law.caveat,
     )
 
 
 def _reasons(spread: float, gap: float, growth: float, rho: float) -> tuple[str, ...]:
-    found = []
+    reasons = []
     if gap < min(COLLAPSED, LOST * (1 - rho)):
-        found.append(f"all inputs look alike: the median of 1 - rho is {gap:.2g}")
+        reasons.append(f"all inputs look alike: the median of 1 - rho is {gap:.2g}")
     if spread > DEGENERATE:
-        found.append(f"norms of two initializations differ by a factor of e^{spread:.2g}")
+        reasons.append(f"norms of two initializations differ by a factor of e^{spread:.2g}")
     if growth > EXPLODED:
-        found.append(f"activations grow by e^{growth / 2:.3g}")
-    return tuple(found)
+        reasons.append(f"activations grow by e^{growth / 2:.3g}")
+    return tuple(reasons)
 
 
 def _remedies(n: int, d: int, kind: str, beta: float | None, regime: str) -> tuple[str, ...]:
     if regime == "gaussian":
         return ()
     scale = f"{d**-0.5:.3g} = 1/sqrt(depth)"  # at depth 1 that is no change, nor is shaping
-    wide = int(np.ceil((2 * d if beta is None else residual_variance(d**-0.5, d)) / GAUSSIAN**2))
     if beta is not None:
-        strong = beta > 1.5 * d**-0.5
-        if strong:
+        if beta > 1.5 * d**-0.5:
             return (f"scale residual branches by {scale}",)
+        wide = int(np.ceil(residual_variance(d**-0.5, d) / GAUSSIAN**2))
         if wide > n:
             return (f"take a width of {wide} or more",)
         return ()
+    wide = int(np.ceil(2 * d / GAUSSIAN**2))
     remedies = []
     if kind == "relu" and d > 1:
         remedies.append(

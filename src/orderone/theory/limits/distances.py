@@ -21,13 +21,15 @@ import numpy as np
 from orderone.core.covariances import numpy
 from orderone.core.errors import one_of
 from orderone.core.exact import count
-from orderone.core.inputs import Array, Count, Name, Number
+from orderone.core.inputs import ArrayLike, Count, Name, Number
 from orderone.core.real_arrays import finite
 from orderone.core.reals import real
 
 
 @dataclass(frozen=True)
 class Distance:
+    """A distance of two laws, estimated from samples, with its interval."""
+
     name: str
     value: float
     low: float
@@ -40,75 +42,74 @@ class Distance:
         return f"{self.name} {self.value:.4f} [{self.low:.4f}, {self.high:.4f}]"
 
 
-def ks(x: Array, y: Array) -> float:
+def ks(x: ArrayLike, y: ArrayLike) -> float:
     """Kolmogorov-Smirnov."""
     return _between("ks", x, y)
 
 
-def wasserstein(x: Array, y: Array) -> float:
+def wasserstein(x: ArrayLike, y: ArrayLike) -> float:
     """Wasserstein-1, in the units of the samples."""
     return _between("wasserstein", x, y)
 
 
-def energy(x: Array, y: Array) -> float:
+def energy(x: ArrayLike, y: ArrayLike) -> float:
     """Energy distance: the root of 2 E d(X, Y) - E d(X, X') - E d(Y, Y'), d the distance of
     numbers."""
     return _between("energy", x, y)
 
 
 def distance(
-    x: Array,
-    y: Array,
+    x: ArrayLike,
+    y: ArrayLike,
     kind: Name = "ks",
     resamples: Count = 200,
     confidence: Number = 0.95,
     seed: Count = 0,
 ) -> Distance:
     """`kind` is ks, wasserstein or energy."""
-    x, y = _samples(x, y)
+    sample_x, sample_y = _samples(x, y)
     name = one_of(kind, NORMS, "distance")
     level = real(confidence, "confidence", above=0)
     if level >= 1:
         raise ValueError(f"confidence: expected a number between 0 and 1, got {confidence!r}")
-    points, at_x, at_y = _places(x, y)
+    points, at_x, at_y = _places(sample_x, sample_y)
     norm = NORMS[name]
     width = np.diff(points)
     rng = np.random.default_rng(count(seed, "seed", least=0))
-    given = _difference(at_x, at_y, points.size)
-    noise = [
-        norm(
-            _difference(rng.choice(at_x, x.size), rng.choice(at_y, y.size), points.size) - given,
-            width,
-        )
-        for _ in range(count(resamples, "resamples"))
-    ]
-    value = norm(given, width)
+    difference = _difference(at_x, at_y, points.size)
+    noise = []
+    for _ in range(count(resamples, "resamples")):
+        again_x = rng.choice(at_x, at_x.size)
+        again_y = rng.choice(at_y, at_y.size)
+        noise.append(norm(_difference(again_x, again_y, points.size) - difference, width))
+    value = norm(difference, width)
     reach = float(np.quantile(noise, level))
     return Distance(name, value, max(0.0, value - reach), value + reach)
 
 
 def _places(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The points of both samples in order, and which of them each number is."""
+    """Return the points of both samples in order, and which of them each number is."""
     points, where = np.unique(np.concatenate([x, y]), return_inverse=True)
     return points, where[: x.size], where[x.size :]
 
 
 def _difference(at_x: np.ndarray, at_y: np.ndarray, points: int) -> np.ndarray:
-    """F - G at every point."""
-    F, G = (np.bincount(at, minlength=points) / at.size for at in (at_x, at_y))
+    """Return F - G at every point."""
+    F = np.bincount(at_x, minlength=points) / at_x.size
+    G = np.bincount(at_y, minlength=points) / at_y.size
     return np.cumsum(F - G)
 
 
-def _between(kind: str, x: Array, y: Array) -> float:
+def _between(kind: str, x: ArrayLike, y: ArrayLike) -> float:
     points, at_x, at_y = _places(*_samples(x, y))
     return NORMS[kind](_difference(at_x, at_y, points.size), np.diff(points))
 
 
-def _samples(x: Array, y: Array) -> tuple[np.ndarray, np.ndarray]:
+def _samples(x: ArrayLike, y: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
     return finite(numpy(x), "x").ravel(), finite(numpy(y), "y").ravel()
 
 
-# of F - G at the points, with the lengths between them
+# Functions of F - G at the points and of the lengths between them.
 NORMS: dict[str, Callable[[np.ndarray, np.ndarray], float]] = {
     "ks": lambda difference, width: float(np.abs(difference).max()),
     "wasserstein": lambda difference, width: float(np.abs(difference[:-1]) @ width),

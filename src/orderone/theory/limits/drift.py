@@ -2,18 +2,19 @@
 
 ReLU-like, S3 (2.8) (erratum S3.2: (3.7) and (3.12) print another sign):
 
-    b_ab = nu(rho_ab) sqrt(V_aa V_bb),   nu(rho) = k (sqrt(1 - rho^2) - rho arccos(rho)),   k = (c_+
-                                         - c_-)^2 / (2 pi)
+    b_ab    = nu(rho_ab) sqrt(V_aa V_bb)
+    nu(rho) = k (sqrt(1 - rho^2) - rho arccos(rho)),    k = (c_+ - c_-)^2 / (2 pi)
 
 The diagonal stays. One Euler step is rho -> (1 - pi k h) rho + pi k h (2 K_1(rho)): for pi k h <= 1
 a mixture of two kernels, the linear one and that of a ReLU layer, and so a kernel itself.
 
 Smooth, S3 (2.9), with alpha = phi''(0)^2 / 4a^2 and beta = phi'''(0) / 2a^2: the sum of two flows,
 
-    V_ab' = alpha (V_aa V_bb + 2 V_ab^2 - 3 V_ab)      Euler: sums and elementwise products of
-                                                       covariances if 3 alpha h <= 1
-    V_ab' = beta V_ab (V_aa + V_bb - 2)                exact: V_aa' = 2 beta V_aa (V_aa - 1),
-                                                       correlations stay
+    V_ab' = alpha (V_aa V_bb + 2 V_ab^2 - 3 V_ab)
+    V_ab' = beta V_ab (V_aa + V_bb - 2)
+
+An Euler step of the first is made of sums and elementwise products of covariances if
+3 alpha h <= 1. The second is solved exactly: V_aa' = 2 beta V_aa (V_aa - 1), and correlations stay.
 
 Heun's method is u/2 + E(E(u))/2 with the Euler step E, again a mixture: second order, and it stays
 in the cone. Arrays are (m, m, paths), lower triangle read and written, the upper one mirrored by
@@ -22,7 +23,8 @@ whoever needs it.
 
 from dataclasses import dataclass
 from math import ceil, exp, pi
-from typing import Any, TypeAlias
+from types import ModuleType
+from typing import ClassVar, TypeAlias
 
 import array_api_compat
 
@@ -35,11 +37,13 @@ LARGEST_GROWTH = 1e4  # of a variance in one step; the path is stopped then, see
 
 @dataclass(frozen=True)
 class ReLUDrift:
+    """S3 (2.8)."""
+
     k: float
-    scale_free = True  # V -> D V D for a diagonal D commutes with the SDE
+    scale_free: ClassVar[bool] = True  # V -> D V D for a diagonal D commutes with the SDE
 
     def flow(self, V: Array, h: float) -> Array:
-        """Row by row, in place."""
+        """Move V by the drift for a time h, row by row, in place."""
         if self.k == 0:
             return V
         xp = array_api_compat.array_namespace(V)
@@ -54,7 +58,7 @@ class ReLUDrift:
         return V
 
     def rate(self, V: Array) -> Array:
-        """b(V)."""
+        """Return b(V)."""
         xp = array_api_compat.array_namespace(V)
         norm = xp.sqrt(diagonal(V))
         scale = norm[:, None] * norm[None, :]
@@ -62,11 +66,11 @@ class ReLUDrift:
         return self.k * self.bend(rho, xp) * scale
 
     @staticmethod
-    def bend(rho: Array, xp: Any) -> Array:
-        """nu / k."""
+    def bend(rho: Array, xp: ModuleType) -> Array:
+        """Return nu / k."""
         return xp.sqrt((1 - rho) * (1 + rho)) - rho * xp.acos(rho)
 
-    def _heun(self, rho: Array, h: float, xp: Any) -> Array:
+    def _heun(self, rho: Array, h: float, xp: ModuleType) -> Array:
         rho = bounded(rho, -1.0, 1.0)
         once = bounded(rho + h * self.k * self.bend(rho, xp), -1.0, 1.0)
         return (rho + once + h * self.k * self.bend(once, xp)) / 2
@@ -74,11 +78,14 @@ class ReLUDrift:
 
 @dataclass(frozen=True)
 class SmoothDrift:
+    """S3 (2.9)."""
+
     alpha: float
     beta: float
-    scale_free = False
+    scale_free: ClassVar[bool] = False
 
     def flow(self, V: Array, h: float) -> Array:
+        """Return V moved by the drift for a time h."""
         parts = _parts(3 * self.alpha * h)
         for _ in range(parts):
             V = self._bend(V, h / parts / 2)
@@ -87,7 +94,7 @@ class SmoothDrift:
         return V
 
     def rate(self, V: Array) -> Array:
-        """b(V)."""
+        """Return b(V)."""
         d = diagonal(V)
         product = d[:, None] * d[None, :]
         total = d[:, None] + d[None, :]
@@ -101,18 +108,20 @@ class SmoothDrift:
         return (V + once + h * without.rate(once)) / 2
 
     def _stretch(self, V: Array, h: float) -> Array:
-        """V_aa(h) / V_aa(0) = 1 / (V_aa - (V_aa - 1) e^{2 beta h}); what blows up on the way is cut
-        off."""
+        """Solve the second flow: V_aa(h) / V_aa(0) = 1 / (V_aa - (V_aa - 1) e^{2 beta h}).
+
+        What blows up on the way is cut off.
+        """
+        if self.beta == 0:
+            return V
         d = diagonal(V)
         left = bounded(d - (d - 1) * exp(2 * self.beta * h), 1 / LARGEST_GROWTH)
         grown = left**-0.5
-        if self.beta:
-            return V * grown[:, None] * grown[None, :]
-        return V
+        return V * grown[:, None] * grown[None, :]
 
 
 def _parts(strength: float) -> int:
-    """Into how many a flow is cut so that each Euler step is a mixture."""
+    """Return into how many parts a flow is cut so that each Euler step is a mixture."""
     if strength > MOST_PARTS:
         raise ValueError(
             f"dt: expected a smaller step, or c or 1/a: one step bends {strength:.3g} times as much"
@@ -122,6 +131,7 @@ def _parts(strength: float) -> int:
 
 
 def diagonal(V: Array) -> Array:
+    """Return V_aa, (m, paths)."""
     xp = array_api_compat.array_namespace(V)
     return xp.stack([V[i, i] for i in range(V.shape[0])])
 

@@ -1,5 +1,7 @@
-"""Steps of dV = b(V) dt + Sigma(V)^{1/2} dB, Sigma_{ab,cd} = V_ac V_bd + V_ad V_bc: S3 (2.7),
-erratum S3.4.
+"""Steps of the covariance SDE.
+
+    dV = b(V) dt + Sigma(V)^{1/2} dB                                        S3 (2.7), erratum S3.4
+    Sigma_{ab,cd} = V_ac V_bd + V_ad V_bc
 
 With V = A A^T the noise is A dS A^T, S symmetric with Var S_ii = 2 dt and Var S_ij = dt. Two
 schemes:
@@ -8,9 +10,12 @@ schemes:
 semidefinite: where it is not, negative eigenvalues are set to zero, and the step is counted.
 
 **geometric** (weak order 2, positive semidefinite by construction) splits the generator. On
-Cholesky factors the noise is multiplication by a random triangular matrix, dA = A (dK - diag(j / 2)
-dt) in Stratonovich's sense, j = 1 ... m, with Var K_jj = dt / 2 and Var K_kj = dt below the
-diagonal. Each column of K alone is solved exactly: it adds to column j of A a random mixture of the
+Cholesky factors the noise is multiplication by a random triangular matrix,
+
+    dA = A (dK - diag(j / 2) dt)
+
+in Stratonovich's sense, j = 1 ... m, with Var K_jj = dt / 2 and Var K_kj = dt below the diagonal.
+Each column of K alone is solved exactly: it adds to column j of A a random mixture of the
 later columns, or stretches it by exp(K_jj - j h / 2). One step takes columns 1 ... m-1 and then the
 diagonal, the next the diagonal and then columns m-1 ... 1, with the drift halved around each: two
 steps are a palindrome of exact semigroups (Strang), so their error is O(h^3). For one input the
@@ -18,7 +23,6 @@ step is exact: V exp(sqrt(2) B - h).
 """
 
 from collections.abc import Iterable
-from typing import Any
 
 import array_api_compat
 
@@ -30,7 +34,9 @@ from orderone.theory.limits.triangular import cholesky, gram
 
 
 class Geometric:
-    """Between two steps the halves of the drift are one flow over a whole step."""
+    """Weak order 2. Between two steps the halves of the drift are one flow over a whole step."""
+
+    projected: int
 
     def __init__(self, drift: Drift, h: float, normals: Normals):
         self._drift = drift
@@ -56,19 +62,23 @@ class Geometric:
 
 
 class Euler:
+    """Weak order 1; `projected` counts the steps that left the covariances."""
+
+    projected: int
+
     def __init__(self, drift: Drift, h: float, normals: Normals):
         self._drift = drift
         self._h = h
         self._normals = normals
         self.projected = 0
-        self._A: Any = None
+        self._A: Array = None
 
     def start(self, V: Array) -> Array:
         self._A = cholesky(V)[0]
         return V
 
     def step(self, V: Array, last: bool) -> Array:
-        """The factor of the new V says whether it is valid, and serves the next step."""
+        """Return the new V; its factor says whether it is valid, and serves the next step."""
         V = V + self._h * self._drift.rate(V) + self._noise()
         self._A, valid = cholesky(V)
         xp = array_api_compat.array_namespace(V)
@@ -87,7 +97,7 @@ class Euler:
 
 
 def _mix(A: Array, columns: Iterable[int], h: float, normals: Normals) -> None:
-    """Adds to each column a random mixture of those after it."""
+    """Add to each column a random mixture of those after it."""
     xp = array_api_compat.array_namespace(A)
     for j in columns:
         K = normals(A.shape[0] - j - 1, A.shape[2]) * h**0.5
@@ -101,11 +111,11 @@ def _stretch(A: Array, h: float, normals: Normals) -> None:
 
 
 def projected(V: Array) -> Array:
-    """The nearest positive semidefinite matrices: negative eigenvalues become zero."""
+    """Return the nearest positive semidefinite matrices: negative eigenvalues become zero."""
     xp = array_api_compat.array_namespace(V)
     values, vectors = xp.linalg.eigh(xp.permute_dims(V, (2, 0, 1)))
     kept = vectors * bounded(values, 0.0)[:, None, :]
     return xp.permute_dims(kept @ xp.matrix_transpose(vectors), (1, 2, 0))
 
 
-SCHEMES = {"geometric": Geometric, "euler": Euler}
+SCHEMES: dict[str, type[Geometric] | type[Euler]] = {"geometric": Geometric, "euler": Euler}

@@ -1,9 +1,7 @@
 """Shaped activations: nonlinearities that come closer to the identity as the network grows.
 
-    ReLU-like   phi_s(x) = s_+ max(x, 0) + s_- min(x, 0),   s_+- = 1 + c_+- / n^p            S3
-                (2.5)
-    smooth      phi_s(x) = s phi(x / s),                    s = a n^p                        S3
-                (2.6)
+    ReLU-like   phi_s(x) = s_+ max(x, 0) + s_- min(x, 0),   s_+- = 1 + c_+- / n^p           S3 (2.5)
+    smooth      phi_s(x) = s phi(x / s),                    s = a n^p                       S3 (2.6)
 
 Weights have variance c / n with c = 1 / E phi_s(g)^2, g standard normal. p = 1/2 with depth ~ width
 gives the SDE (2.7); 0 < p < 1/2 with depth ~ n^{2p} gives the ODE (3.18). p = 0 is an activation
@@ -17,7 +15,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from math import isfinite, pi
-from typing import Any
+from types import ModuleType
+from typing import Annotated, TypeAlias
 
 import array_api_compat
 import numpy as np
@@ -25,13 +24,16 @@ import numpy as np
 from orderone.core.covariances import bounded, like, numpy
 from orderone.core.errors import one_of
 from orderone.core.exact import count
-from orderone.core.inputs import Array, Count, Number
+from orderone.core.inputs import Array, Count, Number, UserInput
 from orderone.core.reals import real
 from orderone.theory.activations import get
 from orderone.theory.activations.base import Activation
 
+# the name of an activation, or a function of arrays with phi(0) = 0 and phi'(0) = 1
+PhiInput: TypeAlias = Annotated[str | Callable[..., object], UserInput]
+
 # phi -> (name in the array API, phi''(0), phi'''(0))
-SMOOTH = {
+SMOOTH: dict[str, tuple[str, float, float]] = {
     "tanh": ("tanh", 0.0, -2.0),
     "sin": ("sin", 0.0, -1.0),
     "atan": ("atan", 0.0, -2.0),
@@ -44,6 +46,8 @@ STEPS = 0.5 ** np.arange(1, 25)  # of differences; the best one depends on phi
 
 @dataclass(frozen=True)
 class ShapedReLU:
+    """A line with two slopes that both tend to 1: S3 (2.5)."""
+
     c_plus: Number = 0.0
     c_minus: Number = -1.0
 
@@ -53,8 +57,10 @@ class ShapedReLU:
 
     @property
     def drift(self) -> float:
-        """The factor of sqrt(1 - rho^2) - rho arccos(rho) in S3 (2.8). 0 for c_plus = c_minus: a
-        linear network."""
+        """The factor of sqrt(1 - rho^2) - rho arccos(rho) in S3 (2.8).
+
+        It is 0 for c_plus = c_minus: a linear network.
+        """
         return (self.c_plus - self.c_minus) ** 2 / (2 * pi)
 
     def slopes(self, width: Count, p: Number = 0.5) -> tuple[float, float]:
@@ -77,7 +83,8 @@ class ShapedReLU:
         plus, minus = self.slopes(width, p)
 
         def phi_s(x: Array) -> Array:
-            x = x if hasattr(x, "dtype") else np.asarray(x, dtype=float)
+            if not hasattr(x, "dtype"):
+                x = np.asarray(x, dtype=float)
             return plus * bounded(x, low=0.0) + minus * bounded(x, high=0.0)
 
         return phi_s
@@ -88,7 +95,7 @@ class ShapedSmooth:
     """`phi` is one of the names of `SMOOTH`, or a function with its derivatives `second` and
     `third` at 0."""
 
-    phi: Any = "tanh"
+    phi: PhiInput = "tanh"
     a: Number = 1.0
     second: Number | None = None
     third: Number | None = None
@@ -109,13 +116,12 @@ class ShapedSmooth:
         if self.phi in ("tanh", "sin"):
             return get(self.phi)
         if callable(self.phi):
-            name = self.phi
+            function = self.phi
         else:
-            name = SMOOTH[one_of(self.phi, SMOOTH, "activation phi")][0]
+            xp = array_api_compat.array_namespace(STEPS)
+            function = getattr(xp, SMOOTH[one_of(self.phi, SMOOTH, "activation phi")][0])
         try:
-            return get(
-                name if callable(name) else getattr(array_api_compat.array_namespace(STEPS), name)
-            )
+            return get(function)
         except ValueError as error:
             raise ValueError(str(error).replace("activation:", "phi:", 1)) from error
         except Exception as error:  # the user's function may raise anything
@@ -127,20 +133,19 @@ class ShapedSmooth:
     def derivatives(self) -> tuple[float, float]:
         """phi''(0) and phi'''(0)."""
         if callable(self.phi):
-            found = (0.0, 0.0)
-        else:
-            found = SMOOTH[one_of(self.phi, SMOOTH, "activation phi")][1:]
-        if callable(self.phi):
             self.check_start()
-            found = tuple(_derivatives(self.activation)[1:])
-        given = (self.second, self.third)
-        return tuple(
-            f if g is None else real(g, "derivative of phi")
-            for f, g in zip(found, given, strict=True)
-        )  # type: ignore
+            _, second, third = _derivatives(self.activation)
+        else:
+            _, second, third = SMOOTH[one_of(self.phi, SMOOTH, "activation phi")]
+        if self.second is not None:
+            second = real(self.second, "derivative of phi")
+        if self.third is not None:
+            third = real(self.third, "derivative of phi")
+        return second, third
 
     def check_start(self) -> None:
-        """phi(0) = 0, phi'(0) = 1 and no kink there: asked of functions that users give."""
+        """Check phi(0) = 0, phi'(0) = 1 and that there is no kink, for functions that users
+        pass."""
         if not callable(self.phi):
             return
         start = float(numpy(self.activation(np.zeros(1)))[0])
@@ -157,10 +162,11 @@ class ShapedSmooth:
             )
 
     def scale(self, width: Count, p: Number = 0.5) -> float:
+        """Return s = a n^p: S3 (2.6)."""
         return self.a * _rate(width, p)
 
-    def function(self, xp: Any) -> Callable[[Array], Array]:
-        """phi for arrays of this namespace: by way of numpy if it does not take them."""
+    def function(self, xp: ModuleType) -> Callable[[Array], Array]:
+        """Return phi for arrays of this namespace: by way of numpy if it does not take them."""
         if not callable(self.phi):
             return getattr(xp, SMOOTH[one_of(self.phi, SMOOTH, "activation phi")][0])
         trial = xp.asarray([0.0, 0.25])
@@ -175,11 +181,13 @@ class ShapedSmooth:
         return lambda x: like(numpy(self.activation(numpy(x).astype(float))), x)
 
     def at(self, width: Count, p: Number = 0.5) -> Callable[[Array], Array]:
+        """phi_s of this width, elementwise on any array."""
         s = self.scale(width, p)
-        functions = {}
+        functions: dict[ModuleType, Callable[[Array], Array]] = {}
 
         def phi_s(x: Array) -> Array:
-            x = x if hasattr(x, "dtype") else np.asarray(x, dtype=float)
+            if not hasattr(x, "dtype"):
+                x = np.asarray(x, dtype=float)
             xp = array_api_compat.array_namespace(x)
             if xp not in functions:
                 functions[xp] = self.function(xp)
@@ -188,8 +196,8 @@ class ShapedSmooth:
         return phi_s
 
     def normalizer(self, width: Count, p: Number = 0.5) -> float:
-        """c with c E phi_s(g)^2 = 1, where E phi_s(g)^2 = s^2 E phi(x)^2 with x of variance 1 /
-        s^2."""
+        """c with c E phi_s(g)^2 = 1, where E phi_s(g)^2 = s^2 E phi(x)^2 with x of variance
+        1 / s^2."""
         s = self.scale(width, p)
         with np.errstate(all="ignore"):
             moment = s**2 * float(self.activation.second_moment(s**-2))
@@ -206,8 +214,8 @@ def _rate(width: Count, p: Number) -> float:
 
 
 def _derivatives(phi: Activation) -> tuple[float, float, float]:
-    """phi', phi'' and phi''' at 0 by central differences of eighth and sixth order: about twelve,
-    ten and eight digits.
+    """Return phi', phi'' and phi''' at 0 by central differences of eighth and sixth order: about
+    twelve, ten and eight digits.
 
     Of many steps the one is taken whose result differs least from that of half the step.
     """
@@ -219,9 +227,11 @@ def _derivatives(phi: Activation) -> tuple[float, float, float]:
         second = even @ [8 / 5, -1 / 5, 8 / 315, -1 / 560] / STEPS**2
         third = odd @ [-61 / 30, 169 / 120, -3 / 10, 7 / 240] / STEPS**3
         rounding = np.finfo(float).eps * np.abs(y).max(axis=1)
-    return tuple(
-        _steadiest(d, rounding / STEPS**k) for k, d in enumerate((first, second, third), 1)
-    )  # type: ignore
+    return (
+        _steadiest(first, rounding / STEPS),
+        _steadiest(second, rounding / STEPS**2),
+        _steadiest(third, rounding / STEPS**3),
+    )
 
 
 def _steadiest(values: np.ndarray, rounding: np.ndarray) -> float:

@@ -1,15 +1,15 @@
 """Networks without a limit law, or too shallow or too narrow for it: sampled, for two inputs.
 
-    z = L g,   V' = (c/n) sum_i phi(z_i) phi(z_i)^T,   V = L L^T
-                                                       S3 (2.2), (3.4)-(3.5)
-    z' = z + beta h,   h_i ~ N(0, <phi(z), phi(z)> / n),   V = <z, z> / n
-                                                           S3 (2.12), erratum S3.10
+    z = L g,           V' = (c/n) sum_i phi(z_i) phi(z_i)^T,    V = L L^T
+    z' = z + beta h,   h_i ~ N(0, <phi(z), phi(z)> / n),        V = <z, z> / n
+
+The first is S3 (2.2), (3.4)-(3.5); the second, for residual networks, (2.12) with erratum S3.10.
 
 Given the layer below, neurons are independent: no weights are drawn. `measure.sample_network` is
 for large networks.
 
-**Wide networks** need not be drawn in full either. With M(V) = c E phi(z) phi(z)^T, and V'_k from k
-< n neurons,
+**Wide networks** need not be drawn in full either. With M(V) = c E phi(z) phi(z)^T, and V'_k from
+k < n neurons,
 
     V' = M(V) + sqrt(k/n) (V'_k - M(V))
 
@@ -19,16 +19,17 @@ and so a covariance.
 
 from collections.abc import Callable
 from math import sqrt
+from typing import TypeAlias
 
 import numpy as np
 
 from orderone.theory.activations import Activation
 
-Elementwise = Callable[[np.ndarray], np.ndarray]
-SHALLOW = 20
-NARROW = 30  # layers and neurons below which the laws of large depth and width are off by some %
+Elementwise: TypeAlias = Callable[[np.ndarray], np.ndarray]
+SHALLOW = 20  # layers below which the laws of large depth and width are off by some %
+NARROW = 30  # and neurons
 MOST_NEURONS = 20_000  # width times depth that is sampled where there is a law instead
-NUMBERS = 10_000_000
+NUMBERS = 10_000_000  # neurons of all networks that are drawn
 IN_FULL = 2_000_000  # width times depth that is sampled in full where there is no law
 FEW = 400  # neurons that stand for more
 FEWEST_PATHS = 64
@@ -44,31 +45,41 @@ def can_be_sampled(n: int, d: int) -> bool:
 
 
 def bent(minor: float) -> Elementwise:
-    """A line with slope 1 for x > 0 and `minor` for x < 0, times what keeps the mean of V."""
-    return lambda z: np.where(z > 0, z, minor * z) * np.sqrt(2 / (1 + minor**2))
+    """Return a line with slope 1 for x > 0 and `minor` for x < 0, times what keeps the mean of
+    V."""
+
+    def phi(z: np.ndarray) -> np.ndarray:
+        return np.where(z > 0, z, minor * z) * np.sqrt(2 / (1 + minor**2))
+
+    return phi
 
 
 def normalized(phi: Activation) -> Elementwise:
-    """phi times what keeps V at 1: c = 1 / E phi(g)^2."""
+    """Return phi times what keeps V at 1: c = 1 / E phi(g)^2."""
     size = float(phi.second_moment(1.0)) ** 0.5
-    return lambda z: phi(z) / size
+
+    def scaled(z: np.ndarray) -> np.ndarray:
+        return phi(z) / size
+
+    return scaled
 
 
 def sampled(
     phi: Elementwise, beta: float | None, n: int, d: int, rho: float
 ) -> tuple[np.ndarray, np.ndarray]:
-    """log V_11 and the correlation of many networks; those that died are left out. With `beta`,
-    residual networks."""
+    """Return log V_11 and the correlation of many networks; those that died are left out.
+
+    With `beta`, residual networks.
+    """
     rng = np.random.default_rng(0)
-    left = int(
-        np.clip(NUMBERS // (n * d), min(512, max(FEWEST_PATHS, 3 * NUMBERS // (n * d))), 4096)
-    )
-    found = []
+    fewest = min(512, max(FEWEST_PATHS, 3 * NUMBERS // (n * d)))
+    left = int(np.clip(NUMBERS // (n * d), fewest, 4096))
+    layers = []
     while left > 0:
         paths = min(left, max(1, AT_ONCE // n))
-        found.append(_last_layers(phi, beta, n, d, _start(rho, paths), rng))
+        layers.append(_last_layers(phi, beta, n, d, _start(rho, paths), rng))
         left -= paths
-    return _alive(np.concatenate(found, axis=1))
+    return _alive(np.concatenate(layers, axis=1))
 
 
 def _last_layers(
@@ -85,7 +96,7 @@ def _last_layers(
 
 
 def sampled_wide(phi: Activation, n: int, d: int, rho: float) -> tuple[np.ndarray, np.ndarray]:
-    """The same for networks of more than `FEW` neurons in a layer."""
+    """Return the same for networks of more than `FEW` neurons in a layer."""
     rng = np.random.default_rng(0)
     paths = int(np.clip(5000 // d, FEWEST_PATHS, 512))
     V = _start(rho, paths)
@@ -98,7 +109,7 @@ def sampled_wide(phi: Activation, n: int, d: int, rho: float) -> tuple[np.ndarra
 
 
 def products_mean(phi: Activation, V: np.ndarray) -> np.ndarray:
-    """E phi(z) phi(z)^T for the covariances in the rows of V."""
+    """Return E phi(z) phi(z)^T for the covariances in the rows of V."""
     scale = np.sqrt(V[0]) * np.sqrt(V[2])
     gap = np.clip(1 - V[1] / np.where(scale > 0, scale, 1), 0, 2)
     return np.stack([phi.second_moment(V[0]), phi.pair(V[0], V[2], gap), phi.second_moment(V[2])])
@@ -114,7 +125,7 @@ def _alive(V: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _neurons(V: np.ndarray, n: int, rng: np.random.Generator) -> np.ndarray:
-    """(2, paths, n) normal numbers with covariances V_11, V_12, V_22 in the rows of V."""
+    """Draw (2, paths, n) normal numbers with covariances V_11, V_12, V_22 in the rows of V."""
     root = np.sqrt(V[0])
     mixed = np.divide(V[1], root, out=np.zeros_like(root), where=root > 0)
     rest = np.sqrt(np.maximum(V[2] - mixed**2, 0))
@@ -123,5 +134,6 @@ def _neurons(V: np.ndarray, n: int, rng: np.random.Generator) -> np.ndarray:
 
 
 def _products(x: np.ndarray) -> np.ndarray:
-    pairs = ((0, 0), (0, 1), (1, 1))
-    return np.stack([np.einsum("pn,pn->p", x[a], x[b]) for a, b in pairs]) / x.shape[2]
+    """Return V_11, V_12 and V_22 of each path."""
+    sums = [np.einsum("pn,pn->p", x[a], x[b]) for a, b in ((0, 0), (0, 1), (1, 1))]
+    return np.stack(sums) / x.shape[2]

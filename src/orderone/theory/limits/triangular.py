@@ -5,7 +5,7 @@ operations a path and a few calls, and not a call of LAPACK for each path. Only 
 of V is read.
 """
 
-from typing import Any
+from types import ModuleType
 
 import array_api_compat
 
@@ -13,7 +13,7 @@ from orderone.core.inputs import Array
 
 
 def cholesky(V: Array) -> tuple[Array, Array]:
-    """A, and which paths are positive semidefinite up to rounding.
+    """Return A, and which paths are positive semidefinite up to rounding.
 
     A pivot that is rounding error gives a column of zeros: inputs that repeat others, or are zero,
     are no error.
@@ -37,7 +37,7 @@ def cholesky(V: Array) -> tuple[Array, Array]:
 
 
 def gram(A: Array) -> Array:
-    """The lower triangle of A A^T."""
+    """Return the lower triangle of A A^T."""
     xp = array_api_compat.array_namespace(A)
     V = xp.zeros_like(A)
     for i in range(A.shape[0]):
@@ -45,8 +45,7 @@ def gram(A: Array) -> Array:
     return V
 
 
-def _inverse_root(pivot: Array, least: Array, xp: Any) -> Array:
+def _inverse_root(pivot: Array, least: Array, xp: ModuleType) -> Array:
     kept = pivot > least
-    return xp.where(
-        kept, 1 / xp.sqrt(xp.where(kept, pivot, xp.ones_like(pivot))), xp.zeros_like(pivot)
-    )
+    safe = xp.where(kept, pivot, xp.ones_like(pivot))
+    return xp.where(kept, 1 / xp.sqrt(safe), xp.zeros_like(pivot))

@@ -9,15 +9,15 @@ Erratum S3.1: the drift of dq in (4.7) and (4.19)-(4.21) has the wrong sign befo
 Scheme **euler** is (4.9): the step from t to t + h evaluates 1/t at t + h, and starts at t = 0 from
 r_0 = log(1 - rho_0).
 
-Scheme **exact** uses that u = q^{-1/2} obeys a linear equation, du = [(2 - 1/t) u + c/t] dt -
-sqrt(2) u dB. Its solution is
+Scheme **exact** uses that u = q^{-1/2} obeys a linear equation with a known solution,
 
+    du  = [(2 - 1/t) u + c/t] dt - sqrt(2) u dB
     u_t = (c/t) int_0^t exp((t - s) - sqrt(2) (B_t - B_s)) ds   + (t_0/t) u_{t_0} exp(...),
 
-and the second term vanishes as t_0 -> 0. So there is one way out of the singularity: it starts at q
-= 1 / c^2 = 9 pi^2 / 2, the limit of the infinite-width recursion, and does not remember rho_0. What
-(4.9) remembers of it is an error of order h, as the memory of a network is of order 1/n. E u_t = c
-(e^{2t} - 1) / (2 t).
+and the second term vanishes as t_0 -> 0. So there is one way out of the singularity: it starts at
+q = 1 / c^2 = 9 pi^2 / 2, the limit of the infinite-width recursion, and does not remember rho_0.
+What (4.9) remembers of it is an error of order h, as the memory of a network is of order 1/n.
+E u_t = c (e^{2t} - 1) / (2 t).
 """
 
 from dataclasses import dataclass
@@ -29,7 +29,7 @@ import numpy as np
 from orderone.core.covariances import array, bounded
 from orderone.core.errors import one_of
 from orderone.core.exact import count
-from orderone.core.inputs import Array, Count, Name, Number
+from orderone.core.inputs import Array, ArrayLike, Count, Name, Number
 from orderone.core.normals import Normals
 from orderone.core.real_arrays import reals
 from orderone.core.reals import real, steps
@@ -41,11 +41,11 @@ LARGEST = 600.0  # of r: e^{r / 2} stays a number; no network comes near
 
 @dataclass(frozen=True)
 class UnshapedCorrelationSDE:
-    """No parameters: width and depth enter through T = depth / width alone."""
+    """The SDE (4.8). Width and depth enter through T = depth / width alone."""
 
     def sample(
         self,
-        rho0: Array = 0.3,
+        rho0: ArrayLike = 0.3,
         T: Number = 1.0,
         paths: Count = 8192,
         dt: Number = 1e-2,
@@ -61,7 +61,8 @@ class UnshapedCorrelationSDE:
         start, xp = array(rho0, "rho0")
         if start.ndim or not bool((start >= -1) & (start <= 1)):
             raise ValueError(f"rho0: expected a correlation in [-1, 1], got {rho0!r}")
-        (number, h), paths = steps(T, dt), count(paths, "paths")
+        number, h = steps(T, dt)
+        paths = count(paths, "paths")
         kind = one_of(scheme, SCHEMES, "scheme")
         seed = count(seed, "seed", least=0)
         r = xp.zeros(paths, dtype=start.dtype, device=array_api_compat.device(start))
@@ -75,21 +76,24 @@ class UnshapedCorrelationSDE:
         return _euler(r + xp.log(1 - start), number, h, normals)
 
     def sensitivity(
-        self, rho0: Array, T: Number = 1.0, dt: Number = 1e-2, paths: Count = 8192
+        self, rho0: ArrayLike, T: Number = 1.0, dt: Number = 1e-2, paths: Count = 8192
     ) -> np.ndarray:
         """Mean of r for each start, all with the same noise, so that differences are the memory of
         the start alone."""
         starts = reals(rho0, "rho0", least=-1, most=1).ravel()
-        return np.asarray([float(np.mean(self.sample(s, T, paths, dt))) for s in starts])
+        means = [float(np.mean(self.sample(start, T, paths, dt))) for start in starts]
+        return np.asarray(means)
 
     def mean_inverse_root(self, T: Number = 1.0) -> float:
         """E q_T^{-1/2}, in closed form."""
         t = real(T, "T", least=0, most=300)
-        return C * float(np.expm1(2 * t)) / (2 * t) if t else C
+        if t == 0:
+            return C
+        return C * float(np.expm1(2 * t)) / (2 * t)
 
 
 def _euler(r: Array, number: int, h: float, normals: Normals) -> Array:
-    """S3 (4.9), written into r."""
+    """Run S3 (4.9), written into r."""
     xp = array_api_compat.array_namespace(r)
     for k in range(number):
         pull = xp.exp(bounded(r, high=LARGEST) * 0.5)
@@ -103,15 +107,16 @@ def _euler(r: Array, number: int, h: float, normals: Normals) -> Array:
 
 
 def _exact(r: Array, number: int, h: float, normals: Normals) -> Array:
-    """-2 log u, with the integral by the trapezoidal rule; X = s - sqrt(2) B_s runs backwards from
-    the end.
+    """Return -2 log u, with the integral by the trapezoidal rule.
 
-    The integral is kept as its logarithm: for large T it is no number.
+    X = s - sqrt(2) B_s runs backwards from the end. The integral is kept as its logarithm: for
+    large T it is no number.
     """
     xp = array_api_compat.array_namespace(r)
     X = r
     integral = xp.full_like(r, log(0.5))
     for k in range(number):
         X = X + h - normals(r.shape[0]) * (2 * h) ** 0.5
-        integral = xp.logaddexp(integral, X + log(0.5) if k == number - 1 else X)
+        last = k == number - 1
+        integral = xp.logaddexp(integral, X + log(0.5) if last else X)
     return -2 * integral - 2 * log(C / number)

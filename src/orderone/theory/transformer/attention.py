@@ -3,15 +3,14 @@
 With F_1 the kernel of queries, F that of keys and values, and averages over Gaussian scores of
 covariance C_Q C_K F_1 F between query-key pairs:
 
-    R_tt'     = sum E[Omega_ts Omega_t's'] F_ss'
-              value
-    A[M]_tt'  = sum E[dOmega_ts/dsr  dOmega_t's'/ds'r'] F_ss' M_rr'                             bend
+    R_tt'     = sum E[Omega_ts Omega_t's'] F_ss'                           value
+    A[M]_tt'  = sum E[dOmega_ts/dsr  dOmega_t's'/ds'r'] F_ss' M_rr'        bend
 
     branch    C_U C_V R
-    carried   C_U C_V (sum E[Omega Omega] Theta + C_Q C_K (A[F] Theta_1 + F_1 A[Theta]))        S2
-              (1.161)-(1.163)
-    own       V: C_U R,   U: C_V R,   K: C_U C_V C_Q F_1 A[F],   Q: C_U C_V C_K F_1 A[F]        S2
-                                      (1.151)-(1.154)
+    carried   C_U C_V (sum E[Omega Omega] Theta
+                       + C_Q C_K (A[F] Theta_1 + F_1 A[Theta]))            S2 (1.161)-(1.163)
+    own       V: C_U R,                    U: C_V R
+              K: C_U C_V C_Q F_1 A[F],     Q: C_U C_V C_K F_1 A[F]         S2 (1.151)-(1.154)
 
 all of them normalized kernels. `carried` is the derivative of R by the kernels, along Theta, as it
 has to be. R is a covariance: what rounding or sampling leaves below zero is cut off.
@@ -19,21 +18,25 @@ has to be. R is a covariance: what rounding or sampling leaves below zero is cut
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
-from orderone.theory.transformer.averaging import VALUE, Found, averages
+from orderone.theory.transformer.averaging import VALUE, SampledAverages, averages
 from orderone.theory.transformer.correlations import Correlations, Each, correlations, node_count
 from orderone.theory.transformer.moments import FORWARD
 from orderone.theory.transformer.problem import Problem
 from orderone.theory.transformer.stream import Stream
 from orderone.theory.transformer.views import separate, views
 
+# Keys and queries up to which averages are known to eight digits, if attention is not too sharp.
 FEW_KEYS = 3
-FEW_QUERIES = 12  # up to which averages are known to eight digits, if attention is not too sharp
+FEW_QUERIES = 12
 MANY_VIEWS = 4  # of a sequence, beyond which all its queries are drawn together
 EXACT = 1e-10  # scales of queries that product rules tell apart
+
+# group -> its tangent kernels, of queries and of keys
+TangentKernels: TypeAlias = Mapping[str, tuple[np.ndarray, np.ndarray]]
 
 
 class Errors(NamedTuple):
@@ -46,7 +49,7 @@ class Errors(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Attended:
-    """Over pairs of queries, all (queries, queries)."""
+    """Averages over pairs of queries, all (queries, queries)."""
 
     value: np.ndarray  # R
     bend: np.ndarray  # A[F]
@@ -63,37 +66,40 @@ def attend(
     accuracy: float = 1e-3,
     seed: int = 0,
 ) -> Attended:
-    """The averages of one layer: `strength` is C_Q C_K, `visible` is (sequences, queries, keys)."""
+    """Return the averages of one layer.
+
+    `strength` is C_Q C_K, `visible` is (sequences, queries, keys).
+    """
     along = _both(queries, keys)
     of_keys = {name: theta for name, (_, theta) in along.items()}
     problem, nodes = _problem(queries, keys, of_keys, visible, strength, accuracy / 10)
-    found = averages(problem, accuracy, seed)
-    shown = {
-        key: nodes.at_pairs(values, problem.views.of_query)
-        for key, values in found.averages.items()
-    }
-    value = _semidefinite(shown[VALUE])
-    bend = shown.get(("bend", FORWARD), np.zeros_like(queries.G))
-    carried = {
-        name: shown["value", name] + strength * (bend * theta + queries.G * shown["bend", name])
-        for name, (theta, _) in along.items()
-    }
-    variance = np.maximum(shown["square", FORWARD] - shown[VALUE] ** 2, 0)
-    return Attended(value, bend, carried, variance, _errors(found, queries, along, strength))
+    of_views = averages(problem, accuracy, seed)
+    of_pairs = {}
+    for key, values in of_views.averages.items():
+        of_pairs[key] = nodes.at_pairs(values, problem.views.of_query)
+    value = _semidefinite(of_pairs[VALUE])
+    bend = of_pairs.get(("bend", FORWARD), np.zeros_like(queries.G))
+    carried = {}
+    for name, (theta, _) in along.items():
+        through_scores = bend * theta + queries.G * of_pairs["bend", name]
+        carried[name] = of_pairs["value", name] + strength * through_scores
+    variance = np.maximum(of_pairs["square", FORWARD] - of_pairs[VALUE] ** 2, 0)
+    return Attended(value, bend, carried, variance, _errors(of_views, queries, along, strength))
 
 
-def _errors(found: Found, queries: Stream, along: Mapping[str, Any], strength: float) -> Errors:
-    """What the averages' errors can amount to; those of several groups have the same draws, and add
-    up."""
-    value = found.errors[VALUE]
-    bend = found.errors.get(("bend", FORWARD), 0.0)
+def _errors(
+    of_views: SampledAverages, queries: Stream, along: TangentKernels, strength: float
+) -> Errors:
+    """Return what the averages' errors can amount to; those of several groups have the same draws,
+    and add up."""
+    errors = of_views.errors
+    bend = errors.get(("bend", FORWARD), 0.0)
     largest = float(np.abs(queries.G).max())
-    carried = sum(
-        found.errors["value", name]
-        + strength * (bend * float(np.abs(theta).max()) + largest * found.errors["bend", name])
-        for name, (theta, _) in along.items()
-    )
-    return Errors(value, bend * largest, float(carried))
+    carried = 0.0
+    for name, (theta, _) in along.items():
+        through_scores = bend * float(np.abs(theta).max()) + largest * errors["bend", name]
+        carried += errors["value", name] + strength * through_scores
+    return Errors(errors[VALUE], bend * largest, float(carried))
 
 
 def _problem(
@@ -104,22 +110,24 @@ def _problem(
     strength: float,
     tolerance: float,
 ) -> tuple[Problem, Correlations]:
-    """What there is to average: exactly for few keys, and by sampling for many views or a few."""
+    """Return what there is to average: exactly for few keys, and by sampling for many views or a
+    few."""
     if visible.shape[2] <= FEW_KEYS and len(queries.G) <= FEW_QUERIES:
         exact, nodes = _by_views(queries, keys, along, visible, strength, EXACT)
         if exact.by_product_rules:
             return exact, nodes
     problem, nodes = _by_views(queries, keys, along, visible, strength, tolerance)
-    if (
-        problem.by_product_rules
-        or len(problem.views.sequence) <= MANY_VIEWS * keys.tokens.sequences
-    ):
+    few_views = len(problem.views.sequence) <= MANY_VIEWS * keys.tokens.sequences
+    if problem.by_product_rules or few_views:
         return problem, nodes
-    one_by_one = separate(queries.G.diagonal(), queries.tokens, visible)
-    every = np.ones((1, *queries.G.shape), bool)
-    return replace(
-        problem, views=one_by_one, nodes=np.ones(1), needed=every, queries=queries.G
-    ), Each()
+    every_query = replace(
+        problem,
+        views=separate(queries.G.diagonal(), queries.tokens, visible),
+        nodes=np.ones(1),
+        needed=np.ones((1, *queries.G.shape), bool),
+        queries=queries.G,
+    )
+    return every_query, Each()
 
 
 def _by_views(
@@ -130,31 +138,32 @@ def _by_views(
     strength: float,
     tolerance: float,
 ) -> tuple[Problem, Correlations]:
-    """With scales of queries that differ by less than `tolerance` as one."""
+    """Return the problem with scales of queries that differ by less than `tolerance` as one."""
     variance = queries.G.diagonal()
     size = np.sqrt(np.where(variance > 0, variance, 1.0))
-    seen = views(variance, queries.tokens, visible, tolerance)
+    views_of_queries = views(variance, queries.tokens, visible, tolerance)
     sharpness = strength * float(variance.max()) * float(np.abs(keys.G).max())
-    nodes = correlations(
-        queries.G / size[:, None] / size, node_count(sharpness, tolerance <= EXACT)
-    )
-    needed = nodes.needed(seen.of_query)
-    return Problem(keys.G, along, keys.tokens, seen, strength, nodes.nodes, needed), nodes
+    most_nodes = node_count(sharpness, tolerance <= EXACT)
+    nodes = correlations(queries.G / size[:, None] / size, most_nodes)
+    needed = nodes.needed(views_of_queries.of_query)
+    problem = Problem(keys.G, along, keys.tokens, views_of_queries, strength, nodes.nodes, needed)
+    return problem, nodes
 
 
 def _both(queries: Stream, keys: Stream) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    """The tangent kernels of each group, of queries and of keys; 0 where a group is in one only."""
-    names = dict.fromkeys([*queries.theta, *keys.theta])
+    """Return the tangent kernels of each group, of queries and of keys; 0 where a group is in one
+    only."""
     no_query = np.zeros_like(queries.G)
     no_key = np.zeros_like(keys.G)
-    return {
-        name: (queries.theta.get(name, no_query), keys.theta.get(name, no_key)) for name in names
-    }
+    along = {}
+    for name in dict.fromkeys([*queries.theta, *keys.theta]):
+        along[name] = (queries.theta.get(name, no_query), keys.theta.get(name, no_key))
+    return along
 
 
 def _semidefinite(matrix: np.ndarray) -> np.ndarray:
-    """The nearest positive semidefinite matrix; itself, if a Cholesky factor shows that it is
-    one."""
+    """Return the nearest positive semidefinite matrix; itself, if a Cholesky factor shows that it
+    is one."""
     rounding = 1e-12 * max(float(np.trace(matrix)), 1e-300)
     try:
         np.linalg.cholesky(matrix + rounding * np.eye(len(matrix)))

@@ -21,22 +21,21 @@ VALUE = ("value", FORWARD)
 
 
 @dataclass(frozen=True, eq=False)
-class Found:
-    """For every node and pair of views, and the largest standard error of each average: 0 if
-    nothing was sampled."""
+class SampledAverages:
+    """Averages for every node and pair of views, sampled or by product rules."""
 
     averages: Averages
-    errors: Mapping[tuple[str, str], float]
+    errors: Mapping[tuple[str, str], float]  # largest standard errors; 0 if nothing was sampled
 
 
-def averages(problem: Problem, accuracy: float, seed: int) -> Found:
+def averages(problem: Problem, accuracy: float, seed: int) -> SampledAverages:
+    """Compute the averages to `accuracy`, or with as many points as there may be."""
     if problem.by_product_rules:
         result = _by_product_rules(problem)
-        return Found(result, dict.fromkeys(result, 0.0))
+        return SampledAverages(result, dict.fromkeys(result, 0.0))
+    directions = None
     if problem.queries is None:
         directions = principal(problem.F, problem.keys.length)
-    else:
-        directions = None
     goal = accuracy * (float(np.abs(problem.F).max()) or 1.0)
     points = problem.first_points
     result = problem.empty()
@@ -55,15 +54,16 @@ def averages(problem: Problem, accuracy: float, seed: int) -> Found:
             errors[key][wanted] = np.maximum(spread, spread.transpose(0, 2, 1))[chosen.needed]
         largest = float(errors[VALUE][problem.needed].max())
         if largest <= goal or points >= MOST:
-            return Found(
-                result, {key: float(each[problem.needed].max()) for key, each in errors.items()}
-            )
+            of_each = {key: float(error[problem.needed].max()) for key, error in errors.items()}
+            return SampledAverages(result, of_each)
         points = min(MOST, points * _growth(largest / goal, problem.queries is not None))
 
 
 def _growth(ratio: float, shrinks: bool) -> int:
-    """Of the number of points. A problem of many views shrinks to fewer keys on the way, so that it
-    is in no hurry."""
+    """Return the factor by which the number of points grows.
+
+    A problem of many views shrinks to fewer keys on the way, so that it is in no hurry.
+    """
     if shrinks:
         return 4
     return 2 ** max(1, round(np.log2(ratio)))
@@ -73,8 +73,8 @@ def _by_product_rules(problem: Problem) -> Averages:
     result = problem.empty(1)
     for node, i, j in np.argwhere(problem.needed).tolist():
         if i <= j:
-            found = _pair(problem, _correlation(problem, node, i, j), i, j)
-            _add(result, np.s_[:, node], slice(i, i + 1), slice(j, j + 1), found, 1.0)
+            pair = _pair(problem, _correlation(problem, node, i, j), i, j)
+            _add(result, np.s_[:, node], slice(i, i + 1), slice(j, j + 1), pair, 1.0)
     return {key: values[0] for key, values in result.items()}
 
 
@@ -88,45 +88,40 @@ def _correlation(problem: Problem, node: int, i: int, j: int) -> float:
 
 
 def _pair(problem: Problem, rho: float, i: int, j: int) -> Averages:
-    """Of two views, over the keys that they see."""
-    views = problem.views
-    keys = problem.keys
+    """Return the averages of two views, over the keys that they see."""
     F = problem.F
-    a, b = (
-        np.arange(keys.points)[keys.of(int(views.sequence[v]))][views.visible[v]] for v in (i, j)
-    )
-    one = views.scale[i]
-    other = views.scale[j]
-    own = F[np.ix_(a, a)] * one**2
-    cross = F[np.ix_(a, b)] * (rho * one * other)
-    theirs = F[np.ix_(b, b)] * other**2
+    a = _visible_keys(problem, i)
+    b = _visible_keys(problem, j)
+    scale_i = problem.views.scale[i]
+    scale_j = problem.views.scale[j]
+    between = np.ix_(a, b)
+    own = F[np.ix_(a, a)] * scale_i**2
+    cross = F[between] * (rho * scale_i * scale_j)
+    other = F[np.ix_(b, b)] * scale_j**2
     x, y, weight = product_rule(
-        problem.strength * own, problem.strength * cross, problem.strength * theirs
+        problem.strength * own, problem.strength * cross, problem.strength * other
     )
-    p, q = (
-        softmax(scores[None, :, None], np.ones((1, scores.shape[1]), bool)) for scores in (x, y)
-    )
-    return moments(
-        p, q, F[np.ix_(a, b)], {name: M[np.ix_(a, b)] for name, M in problem.along.items()}, weight
-    )
+    p = softmax(x[None, :, None], np.ones((1, x.shape[1]), bool))
+    q = softmax(y[None, :, None], np.ones((1, y.shape[1]), bool))
+    along = {name: M[between] for name, M in problem.along.items()}
+    return moments(p, q, F[between], along, weight)
+
+
+def _visible_keys(problem: Problem, view: int) -> np.ndarray:
+    keys = problem.keys.of(int(problem.views.sequence[view]))
+    return np.arange(problem.keys.points)[keys][problem.views.visible[view]]
 
 
 def _sampled(problem: Problem, draws: Iterable[Draw]) -> Averages:
-    """The averages of each repetition: (repetitions, nodes, views, views)."""
+    """Return the averages of each repetition: (repetitions, nodes, views, views)."""
     result = problem.empty(REPETITIONS)
     blocks = list(_blocks(problem))
     for draw in draws:
+        place = np.s_[draw.repetitions, draw.node]
         for block in blocks:
             if problem.needed[draw.node, block.rows, block.columns].any():
-                found = moments(draw.p[block.a], draw.q[block.b], block.F, block.along)
-                _add(
-                    result,
-                    np.s_[draw.repetitions, draw.node],
-                    block.rows,
-                    block.columns,
-                    found,
-                    draw.share,
-                )
+                sums = moments(draw.p[block.a], draw.q[block.b], block.F, block.along)
+                _add(result, place, block.rows, block.columns, sums, draw.share)
     return result
 
 
@@ -156,11 +151,11 @@ def _add(
     place: tuple[slice, int],
     rows: slice,
     columns: slice,
-    found: Averages,
+    parts: Averages,
     share: float,
 ) -> None:
-    """Into both triangles; a pair of a sequence with itself is its own mirror image."""
-    for key, block in found.items():
+    """Add into both triangles; a pair of a sequence with itself is its own mirror image."""
+    for key, block in parts.items():
         target = result[key][place]
         mirror = share * block.swapaxes(1, 2)
         if rows == columns:

@@ -1,5 +1,4 @@
-"""At which correlations of two queries the averages are found, and how they are known at all
-others.
+"""Correlations of two queries at which averages are computed, and interpolation to all others.
 
 For two views, an average depends on the queries only through rho = F_tt' / sqrt(F_tt F_t't'), and
 is analytic in it: its power series is the Mehler expansion of the softmax. So a few values of rho
@@ -13,44 +12,50 @@ from typing import TypeAlias
 
 import numpy as np
 
-NODES = (
+NODES = (  # C_Q C_K up to; number of nodes if sampled; if not
     (1.5, 5, 17),
     (4.0, 8, 17),
     (16.0, 13, 33),
     (np.inf, 25, 33),
-)  # C_Q C_K up to; if sampled; if not
+)
 SAME = 1e-12  # correlations closer than this are one
 
 
 @dataclass(frozen=True, eq=False)
 class Distinct:
+    """Few correlations, taken as they are."""
+
     nodes: np.ndarray  # (nodes,)
-    which: np.ndarray  # (queries, queries), index of a pair's node
+    node_of_pair: np.ndarray  # (queries, queries), index of a pair's node
 
     def needed(self, of_query: np.ndarray) -> np.ndarray:
-        """(nodes, views, views): whether some queries of two views have a node for their
+        """Return (nodes, views, views): whether some queries of two views have a node for their
         correlation."""
         views = of_query.max() + 1
         result = np.zeros((len(self.nodes), views, views), bool)
-        result[self.which, of_query[:, None], of_query] = True
+        result[self.node_of_pair, of_query[:, None], of_query] = True
         return result
 
     def at_pairs(self, values: np.ndarray, of_query: np.ndarray) -> np.ndarray:
-        """(nodes, views, views) -> (queries, queries), symmetric."""
-        return _symmetric(values[self.which, of_query[:, None], of_query])
+        """Spread (nodes, views, views) to (queries, queries), symmetric."""
+        return _symmetric(values[self.node_of_pair, of_query[:, None], of_query])
 
 
 @dataclass(frozen=True, eq=False)
 class Chebyshev:
+    """Many correlations, between Chebyshev points."""
+
     nodes: np.ndarray  # (nodes,), from 1 down to the smallest correlation
     rho: np.ndarray  # (queries, queries)
 
     def needed(self, of_query: np.ndarray) -> np.ndarray:
-        return np.ones((len(self.nodes), *[of_query.max() + 1] * 2), bool)
+        """Return (nodes, views, views): every pair of views needs all nodes."""
+        views = of_query.max() + 1
+        return np.ones((len(self.nodes), views, views), bool)
 
     def at_pairs(self, values: np.ndarray, of_query: np.ndarray) -> np.ndarray:
-        """(nodes, views, views) -> (queries, queries), symmetric: a sum of polynomials T_k by their
-        recurrence."""
+        """Spread (nodes, views, views) to (queries, queries), symmetric: a sum of polynomials T_k
+        by their recurrence."""
         series = np.tensordot(_series(len(values)), values, axes=1)
         low = self.nodes[-1]
         high = self.nodes[0]
@@ -60,7 +65,9 @@ class Chebyshev:
         now = x
         for coefficients in series[1:]:
             matrix += now * _spread(coefficients, of_query)
-            before, now = now, 2 * x * now - before
+            after = 2 * x * now - before
+            before = now
+            now = after
         return _symmetric(matrix)
 
 
@@ -69,7 +76,7 @@ class Each:
     drawn."""
 
     def at_pairs(self, values: np.ndarray, of_query: np.ndarray) -> np.ndarray:
-        """(1, views, views) -> (queries, queries), symmetric."""
+        """Spread (1, views, views) to (queries, queries), symmetric."""
         return _symmetric(values[0][of_query][:, of_query])
 
 
@@ -77,34 +84,36 @@ Correlations: TypeAlias = Distinct | Chebyshev | Each
 
 
 def node_count(sharpness: float, precise: bool) -> int:
-    """How many nodes keep the error of interpolation below that of the averages: more, the sharper
-    attention is."""
+    """Return how many nodes keep the error of interpolation below that of the averages: more, the
+    sharper attention is."""
     _, few, many = next(row for row in NODES if sharpness <= row[0])
     return many if precise else few
 
 
 def correlations(rho: np.ndarray, most: int) -> Distinct | Chebyshev:
-    """For the pairs `rho`, with `most` nodes or fewer."""
+    """Return the nodes for the pairs `rho`: `most` of them or fewer."""
     rho = np.clip(_symmetric(rho), -1, 1)
     np.fill_diagonal(rho, 1)
     steps = np.round(rho / SAME).astype(np.int64)
     if len(np.unique(steps[: most + 1])) > most:  # most often, a few rows show that already
         return _chebyshev(rho, most)
-    distinct, which = np.unique(steps, return_inverse=True)
+    distinct, node_of_pair = np.unique(steps, return_inverse=True)
     if len(distinct) > most:
         return _chebyshev(rho, most)
-    return Distinct(np.clip(distinct * SAME, -1, 1), which.reshape(rho.shape))
+    return Distinct(np.clip(distinct * SAME, -1, 1), node_of_pair.reshape(rho.shape))
 
 
 def _chebyshev(rho: np.ndarray, number: int) -> Chebyshev:
     low = float(rho.min())
-    return Chebyshev(
-        low + (1 - low) / 2 * (1 + np.cos(np.pi * np.arange(number) / (number - 1))), rho
-    )
+    points = np.cos(np.pi * np.arange(number) / (number - 1))
+    return Chebyshev(low + (1 - low) / 2 * (1 + points), rho)
 
 
 def _spread(values: np.ndarray, of_query: np.ndarray) -> np.ndarray:
-    """(views, views) -> (queries, queries); faster where queries of one view stand together."""
+    """Spread (views, views) to (queries, queries).
+
+    It is faster where queries of one view stand together.
+    """
     if (np.diff(of_query) < 0).any():
         return values[of_query][:, of_query]
     number = np.bincount(of_query, minlength=len(values))
@@ -112,7 +121,7 @@ def _spread(values: np.ndarray, of_query: np.ndarray) -> np.ndarray:
 
 
 def _series(number: int) -> np.ndarray:
-    """(number, number): from values at the nodes to coefficients of T_0, T_1, ..."""
+    """Return (number, number): from values at the nodes to coefficients of T_0, T_1, ..."""
     k = np.arange(number)
     ends = np.where((k == 0) | (k == number - 1), 0.5, 1.0)
     return 2 / (number - 1) * ends[:, None] * ends * np.cos(np.pi * np.outer(k, k) / (number - 1))

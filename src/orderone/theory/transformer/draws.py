@@ -4,10 +4,10 @@ Few views: x over all keys is drawn once, and rho x + sqrt(1 - rho^2) z is what 
 correlation rho sees, for each node rho (`by_fields`). Where every query is a view, as in causal
 attention, the scores of all of them are drawn together:
 
-    scores = sqrt(C_Q C_K) A Z B^T,     A A^T = F_1,   B B^T = F,   Z independent normals
-                                                       S2 (A3)
+    scores = sqrt(C_Q C_K) A Z B^T,     A A^T = F_1,   B B^T = F                             S2 (A3)
 
-so that every pair has its own correlation, and a point serves all of them (`together`).
+with Z of independent normals, so that every pair has its own correlation, and a point serves all of
+them (`together`).
 """
 
 from collections.abc import Iterator
@@ -41,7 +41,7 @@ class Draw(NamedTuple):
 
 
 def by_fields(problem: Problem, directions: np.ndarray, points: int, seed: int) -> Iterator[Draw]:
-    """`directions` are those of the keys, (keys, directions)."""
+    """Yield attention at common fields; `directions` are those of the keys, (keys, directions)."""
     x, z = fields(directions, points, seed)
     nodes = np.flatnonzero(problem.needed.any(axis=(1, 2))).tolist()
     for part in _portions(points, problem.views.visible.size):
@@ -57,8 +57,10 @@ def by_fields(problem: Problem, directions: np.ndarray, points: int, seed: int) 
 
 
 def together(problem: Problem, points: int, seed: int) -> Iterator[Draw]:
-    """Of all queries at once; the directions that matter most come first, as Sobol numbers are best
-    there."""
+    """Yield attention of all queries at once.
+
+    The directions that matter most come first, as Sobol numbers are best there.
+    """
     assert problem.queries is not None
     A = factor(problem.queries)[0].astype(np.float32)
     B = principal(problem.F, problem.keys.length)
@@ -75,33 +77,33 @@ def together(problem: Problem, points: int, seed: int) -> Iterator[Draw]:
 
 
 def _scored(problem: Problem, A: np.ndarray, B: np.ndarray, Z: np.ndarray) -> list[np.ndarray]:
-    """Attention at Z and at -Z, sequence by sequence."""
+    """Return attention at Z and at -Z, sequence by sequence."""
     root = np.float32(problem.strength**0.5)
     result = []
     for sequence in range(problem.keys.sequences):
-        own = problem.views.within(sequence)
+        rows = problem.views.within(sequence)
         keys = problem.keys.of(sequence)
-        scores = mirrored(A[own] @ (Z @ (root * B[keys].T)), axis=0)
-        result.append(softmax(scores, problem.views.visible[own])[None])
+        scores = mirrored(A[rows] @ (Z @ (root * B[keys].T)), axis=0)
+        result.append(softmax(scores, problem.views.visible[rows])[None])
     return result
 
 
 def _attention(problem: Problem, field: np.ndarray) -> list[np.ndarray]:
-    """Of every sequence: each view scales the field (repetitions, points, keys), and sees a part of
-    it."""
+    """Return the attention of every sequence: each view scales the field
+    (repetitions, points, keys), and sees a part of it."""
     views = problem.views
     root = problem.strength**0.5
     result = []
     for sequence in range(problem.keys.sequences):
-        own = views.within(sequence)
+        rows = views.within(sequence)
         keys = problem.keys.of(sequence)
-        scale = (root * views.scale[own]).astype(field.dtype)
-        result.append(softmax(field[..., None, keys] * scale[:, None], views.visible[own]))
+        scale = (root * views.scale[rows]).astype(field.dtype)
+        result.append(softmax(field[..., None, keys] * scale[:, None], views.visible[rows]))
     return result
 
 
 def _portions(points: int, numbers: int) -> Iterator[tuple[slice, slice]]:
-    """Repetitions and points that fit into memory: whole repetitions, or parts of one."""
+    """Yield repetitions and points that fit into memory: whole repetitions, or parts of one."""
     at_once = max(1, HELD // numbers)
     repetitions = max(1, at_once // points)
     step = min(points, at_once)

@@ -11,8 +11,8 @@ is exact as n / H grows.
 
 E[G_H] = G + b / H + ... One block is a mean over heads, and has b = 0; b is half the second
 derivative of what comes behind, along the fluctuations. Two networks of H heads and the one of
-their 2 H heads together fluctuate alike to first order, so that, without the noise of order 1 /
-sqrt(H),
+their 2 H heads together fluctuate alike to first order, so that, without the noise of order
+1 / sqrt(H),
 
     E[(G_H + G'_H) / 2 - G_2H] = b / H - b / 2H = b / 2H
 """
@@ -38,49 +38,49 @@ class FewHeads:
     mean: list[np.ndarray]
     std: list[np.ndarray]  # from network to network
     error: list[np.ndarray]  # standard error of `mean`
-    shift: list[
-        np.ndarray
-    ]  # b / H: what the mean is above the kernels of infinitely many heads, to order 1 / H
+    # b / H: what the mean is above the kernels of infinitely many heads, to order 1 / H
+    shift: list[np.ndarray]
     shift_error: list[np.ndarray]  # standard error of `shift`
 
 
 def draw_heads(
     model: "Transformer", stem: Stream, visible: np.ndarray, heads: int, samples: int, seed: int
 ) -> FewHeads:
-    """Networks come in pairs, and each pair with the network of all its heads."""
+    """Draw networks in pairs, and with each pair the network of all its heads."""
     rng = np.random.default_rng(seed)
     pairs = (samples + 1) // 2
-    drawn = np.stack(
-        [_pair(model, stem, visible, heads, rng) for _ in range(pairs)]
-    )  # (pairs, 3, blocks, ...)
+    # (pairs, 3, blocks, ...)
+    drawn = np.stack([_pair(model, stem, visible, heads, rng) for _ in range(pairs)])
     single = drawn[:, :2].reshape(2 * pairs, *drawn.shape[2:])
     mean = single.mean(axis=0)
     std = single.std(axis=0, ddof=1)
     shifts = drawn[:, 0] + drawn[:, 1] - 2 * drawn[:, 2]
-    of_shift = shifts.std(axis=0, ddof=1) / pairs**0.5
     return FewHeads(
-        list(mean),
-        list(std),
-        list(std / (2 * pairs) ** 0.5),
-        list(shifts.mean(axis=0)),
-        list(of_shift),
+        mean=list(mean),
+        std=list(std),
+        error=list(std / (2 * pairs) ** 0.5),
+        shift=list(shifts.mean(axis=0)),
+        shift_error=list(shifts.std(axis=0, ddof=1) / pairs**0.5),
     )
 
 
 def _pair(
     model: "Transformer", stem: Stream, visible: np.ndarray, heads: int, rng: np.random.Generator
 ) -> np.ndarray:
-    """G of two networks, and of the one that has the heads of both: (3, stem and blocks, points,
-    points)."""
+    """Return G of two networks, and of the one that has the heads of both:
+    (3, stem and blocks, points, points)."""
     layers = model.blocks.count("A")
     points = len(stem.G)
     Z = rng.standard_normal((layers, 2 * heads, points, points))
-    return np.stack([_chain(model, stem, visible, own) for own in (Z[:, :heads], Z[:, heads:], Z)])
+    first = _chain(model, stem, visible, Z[:, :heads])
+    second = _chain(model, stem, visible, Z[:, heads:])
+    joined = _chain(model, stem, visible, Z)
+    return np.stack([first, second, joined])
 
 
 def _chain(model: "Transformer", stem: Stream, visible: np.ndarray, Z: np.ndarray) -> np.ndarray:
-    """G behind the stem and behind each block of one network, whose attention layers have the
-    normals `Z`."""
+    """Return G behind the stem and behind each block of one network, whose attention layers have
+    the normals `Z`."""
     streams = [stem]
     weights = Weights(model.C, {})
     C = model.C
@@ -97,11 +97,10 @@ def _chain(model: "Transformer", stem: Stream, visible: np.ndarray, Z: np.ndarra
 
 
 def _heads(stream: Stream, visible: np.ndarray, strength: float, Z: np.ndarray) -> np.ndarray:
-    """The mean of O O^T over heads."""
+    """Return the mean of O O^T over heads."""
     left, _ = factor(stream.G)
-    root = (
-        left @ (left / np.linalg.norm(left, axis=0)).T
-    )  # the symmetric root: it changes little if F does
+    # the symmetric root: it changes little if F does
+    root = left @ (left / np.linalg.norm(left, axis=0)).T
     L = root.reshape(stream.tokens.sequences, stream.tokens.length, -1)
     total = np.zeros_like(stream.G)
     for normals in Z:

@@ -1,9 +1,9 @@
 """The head block: a last norm, then one linear layer into the outputs.
 
-    linear   G = C_head F,  Theta' = C_head Theta~,  own: head F, head_bias 1                   S2
-             (1.80), (1.178)-(1.182)
-    tied     G = C_WE F,    Theta' = C_WE Theta~,    own: WE F                                  S2
-                                                     (1.84), (1.186)-(1.190)
+    linear   G = C_head F,  Theta' = C_head Theta~,  own: head F, head_bias 1
+    tied     G = C_WE F,    Theta' = C_WE Theta~,    own: WE F
+
+The first is S2 (1.80), (1.178)-(1.182), the second S2 (1.84), (1.186)-(1.190).
 
 A tied head multiplies by N_rescale W_WE. What the tie correlates is left out here: it touches the
 one output that is the token itself, where it is of order n in G and of order one in Theta (erratum
@@ -27,18 +27,17 @@ POOLS = ("none", "mean", "class")
 def head_block(
     stream: Stream, kind: str, pool: str, weights: Weights
 ) -> tuple[np.ndarray, Mapping[str, np.ndarray]]:
-    """Output kernel and tangent kernels behind `stream`, which is normalized already."""
+    """Return output kernel and tangent kernels behind `stream`, which is normalized already."""
     group = "head" if kind == "linear" else "WE"
-    out = {name: weights.C[group] * kernel for name, kernel in stream.theta.items()}
+    theta = {name: weights.C[group] * kernel for name, kernel in stream.theta.items()}
     if stream.theta:
-        own = {group: stream.G} | (
-            {"head_bias": np.ones_like(stream.G)} if kind == "linear" else {}
-        )
+        own = {group: stream.G}
+        if kind == "linear":
+            own["head_bias"] = np.ones_like(stream.G)
         for name, kernel in weights.own(**own).items():
-            out[name] = out.get(name, 0) + kernel
-    return _pooled(weights.C[group] * stream.G, stream, pool), {
-        k: _pooled(v, stream, pool) for k, v in out.items()
-    }
+            theta[name] = theta.get(name, 0) + kernel
+    output = _pooled(weights.C[group] * stream.G, stream, pool)
+    return output, {name: _pooled(kernel, stream, pool) for name, kernel in theta.items()}
 
 
 def _pooled(matrix: np.ndarray, stream: Stream, pool: str) -> np.ndarray:

@@ -2,14 +2,15 @@
 with W ~ N(0, 1).
 
     K'     = C_U C_V R[K]
-    Theta' = C_U C_V (dR[Theta] + 2 R + 2 C_Q C_K K A[K])              R, A and dR as in `attention`
+    Theta' = C_U C_V (dR[Theta] + 2 R + 2 C_Q C_K K A[K])
 
-A rate of 1 for W is a rate of C_G for the weights themselves, so that own contributions are C_G
-times those of S2. A block of a Transformer is Residual(LayerNorm(eps), Attention()).
+R, A and dR are those of `attention`. A rate of 1 for W is a rate of C_G for the weights themselves,
+so that own contributions are C_G times those of S2. A block of a Transformer is
+Residual(LayerNorm(eps), Attention()).
 """
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 from array_api_compat import array_namespace
@@ -23,6 +24,7 @@ from orderone.theory.kernels.kernel import Kernel
 from orderone.theory.kernels.layer import Layer
 from orderone.theory.kernels.matrices import from_matrices
 from orderone.theory.transformer.attention import attend
+from orderone.theory.transformer.inputs import Flag
 from orderone.theory.transformer.stream import ALL, Stream
 from orderone.theory.transformer.tokens import Tokens
 from orderone.theory.transformer.views import read_mask
@@ -48,7 +50,7 @@ class Attention(Layer):
         K: Number = 1.0,
         V: Number = 1.0,
         U: Number = 1.0,
-        causal: Any = False,
+        causal: Flag = False,
         accuracy: Number = 5e-4,
         seed: Count = 0,
     ):
@@ -59,7 +61,7 @@ class Attention(Layer):
         object.__setattr__(self, "seed", count(seed, "seed", least=0))
 
     def apply(self, kernel: Kernel) -> Kernel:
-        """The kernel behind this layer."""
+        """Return the kernel behind this layer."""
         if kernel.tokens is None:
             raise ValueError(
                 "Attention: expected inputs that have tokens, got inputs that are single points;"
@@ -67,18 +69,18 @@ class Attention(Layer):
             )
         stream = _stream(kernel, kernel.tokens)
         visible = read_mask(None, stream.tokens, stream.tokens, self.causal)
-        found = attend(stream, stream, visible, self.Q * self.K, self.accuracy, self.seed)
-        own = 2 * found.value + 2 * self.Q * self.K * stream.G * found.bend
+        attended = attend(stream, stream, visible, self.Q * self.K, self.accuracy, self.seed)
+        own = 2 * attended.value + 2 * self.Q * self.K * stream.G * attended.bend
         xp = array_namespace(kernel.gap)
         size = self.U * self.V
-        K, theta = (
-            like(size * part, kernel.gap, xp) for part in (found.value, found.carried[ALL] + own)
-        )
+        K = like(size * attended.value, kernel.gap, xp)
+        theta = like(size * (attended.carried[ALL] + own), kernel.gap, xp)
         mean = like(np.zeros(len(stream.G)), kernel.points.mean, xp)
         return from_matrices(K, theta, mean, gaussian=False, tokens=kernel.tokens)
 
 
 def _stream(kernel: Kernel, tokens: int) -> Stream:
     points = kernel.gap.shape[0]
-    G, theta = (as_numpy(matrix).reshape(points, points) for matrix in (kernel.nngp, kernel.ntk))
+    G = as_numpy(kernel.nngp).reshape(points, points)
+    theta = as_numpy(kernel.ntk).reshape(points, points)
     return Stream(G, {ALL: theta}, Tokens(points // tokens, tokens))

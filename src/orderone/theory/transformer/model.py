@@ -10,7 +10,6 @@ fluctuate, by `Prediction.head_std`.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from orderone.core.errors import instance, one_of
 from orderone.core.exact import count
@@ -21,7 +20,8 @@ from orderone.theory import activations
 from orderone.theory.transformer.few_heads import FewHeads, draw_heads
 from orderone.theory.transformer.groups import read_constants, read_rates, relative_rates
 from orderone.theory.transformer.heads import HEADS, POOLS
-from orderone.theory.transformer.passing import Memory, embedded, run
+from orderone.theory.transformer.inputs import ActivationInput, ConstantsInput, Flag, MaskInput
+from orderone.theory.transformer.passing import Memory, MemoryInput, embedded, run
 from orderone.theory.transformer.prediction import Prediction
 from orderone.theory.transformer.stems import STEMS, embed
 from orderone.theory.transformer.tied import TiedContact, contact
@@ -29,15 +29,15 @@ from orderone.theory.transformer.tokens import read
 from orderone.theory.transformer.views import read_mask
 from orderone.theory.transformer.weights import Weights
 
-LETTERS = {"A": "attention", "M": "MLP", "C": "attention to a memory"}
+LETTERS: dict[str, str] = {"A": "attention", "M": "MLP", "C": "attention to a memory"}
 NORMS = ("layer", "rms")  # the same for a stream of mean 0
 OPTIMIZERS = ("sgd", "adamw", "adam")
 
 
 @dataclass(frozen=True, init=False)
 class Transformer:
-    """`blocks` such as "AMAM"; `C` are initial variances of groups, 1 where none is given (PE:
-    1/4).
+    """`blocks` such as "AMAM"; `C` are initial variances of groups, 1 where none is given
+    (PE: 1/4).
 
     `heads` and `width` are those of the network to compare with; kernels are those of infinitely
     many. `accuracy` is that of sampled attention averages, which at most 65536 points are spent on;
@@ -64,16 +64,16 @@ class Transformer:
     def __init__(
         self,
         blocks: Name = "AM",
-        activation: Any = "gelu",
-        C: Any = None,
+        activation: ActivationInput = "gelu",
+        C: ConstantsInput = None,
         eps: Number = 1e-5,
-        causal: Any = False,
+        causal: Flag = False,
         heads: Count | None = None,
         width: Count | None = None,
         mlp: Number = 4,
         norm: Name = "layer",
         stem: Name = "vision",
-        stem_norm: Any = False,
+        stem_norm: Flag = False,
         head: Name = "linear",
         pool: Name = "none",
         accuracy: Number = 5e-4,
@@ -105,13 +105,21 @@ class Transformer:
             )
 
     def kernels(
-        self, G0: ArrayLike, tokens: Count | None = None, mask: Any = None, memory: Any = None
+        self,
+        G0: ArrayLike,
+        tokens: Count | None = None,
+        mask: MaskInput = None,
+        memory: MemoryInput = None,
     ) -> list[Array]:
         """G behind the stem and behind each block, in the shape of G0."""
         return self._pass(G0, tokens, mask, memory).kernels
 
     def output_kernel(
-        self, G0: ArrayLike, tokens: Count | None = None, mask: Any = None, memory: Any = None
+        self,
+        G0: ArrayLike,
+        tokens: Count | None = None,
+        mask: MaskInput = None,
+        memory: MemoryInput = None,
     ) -> Array:
         """In the shape of G0, or (sequences, sequences) if outputs are pooled."""
         return self._pass(G0, tokens, mask, memory).output
@@ -120,10 +128,10 @@ class Transformer:
         self,
         G0: ArrayLike,
         optimizer: Name = "sgd",
-        rates: Any = None,
+        rates: ConstantsInput = None,
         tokens: Count | None = None,
-        mask: Any = None,
-        memory: Any = None,
+        mask: MaskInput = None,
+        memory: MemoryInput = None,
     ) -> list[Array]:
         """Theta behind the stem, behind each block, and of the outputs, for learning rates Lambda_G
         of order one.
@@ -137,10 +145,10 @@ class Transformer:
         self,
         G0: ArrayLike,
         optimizer: Name = "sgd",
-        rates: Any = None,
+        rates: ConstantsInput = None,
         tokens: Count | None = None,
-        mask: Any = None,
-        memory: Any = None,
+        mask: MaskInput = None,
+        memory: MemoryInput = None,
     ) -> Prediction:
         """Kernels, the tangent kernel of each group by itself, errors, and what the number of heads
         does."""
@@ -157,7 +165,11 @@ class Transformer:
         return relative_rates(strategy, optimizer, self.width, n_in, n_out, self.mlp)
 
     def few_heads(
-        self, G0: ArrayLike, samples: Count = 64, tokens: Count | None = None, mask: Any = None
+        self,
+        G0: ArrayLike,
+        samples: Count = 64,
+        tokens: Count | None = None,
+        mask: MaskInput = None,
     ) -> FewHeads:
         """G of wide networks with `heads` heads, drawn `samples` times: mean, fluctuation, and the
         shift of the mean."""
@@ -174,7 +186,11 @@ class Transformer:
         )
 
     def tied_contact(
-        self, G0: ArrayLike, rates: Any = None, tokens: Count | None = None, mask: Any = None
+        self,
+        G0: ArrayLike,
+        rates: ConstantsInput = None,
+        tokens: Count | None = None,
+        mask: MaskInput = None,
     ) -> TiedContact:
         """What a tied head adds for the outputs that are the words of the input: see `tied`."""
         if self.head != "tied":
@@ -189,7 +205,7 @@ class Transformer:
             [stem, last], self.stem_norm, self.C["WE"], read_rates(rates)["WE"], self.eps
         )
 
-    def memory(self, G0: ArrayLike, tokens: Count | None = None, mask: Any = None) -> Memory:
+    def memory(self, G0: ArrayLike, tokens: Count | None = None, mask: MaskInput = None) -> Memory:
         """What a decoder with blocks C attends to: the normalized stream behind the last block of
         this encoder."""
         if "C" in self.blocks:
@@ -204,8 +220,8 @@ class Transformer:
         self,
         G0: ArrayLike,
         tokens: Count | None,
-        mask: Any,
-        memory: Any,
+        mask: MaskInput,
+        memory: MemoryInput,
         rates: Mapping[str, float] | None = None,
         merged: bool = False,
     ) -> Prediction:
@@ -213,19 +229,19 @@ class Transformer:
         if memory is not None:
             instance(memory, Memory, "memory", "give encoder.memory(G0)")
         if (memory is None) == ("C" in self.blocks):
+            got = "one"
+            remedy = "put C into blocks, or leave it out"
+            if memory is None:
+                got = "none"
+                remedy = "give memory=encoder.memory(G0)"
             raise ValueError(
-                "memory: expected one if there are blocks C, and none otherwise; got "
-                f"{'none' if memory is None else 'one'} for the blocks {self.blocks!r}; "
-                + (
-                    "give memory=encoder.memory(G0)"
-                    if memory is None
-                    else "put C into blocks, or leave it out"
-                )
+                f"memory: expected one if there are blocks C, and none otherwise; got {got} for the"
+                f" blocks {self.blocks!r}; {remedy}"
             )
         return run(self, matrix, place, mask, memory, rates, merged)
 
 
-def _read_blocks(blocks: Any) -> str:
+def _read_blocks(blocks: Name) -> str:
     if isinstance(blocks, str):
         unknown = [letter for letter in blocks if letter not in LETTERS]
     else:

@@ -3,14 +3,15 @@
 With p = softmax(x), q = softmax(y), and dp = diag(p) - p p^T the derivative of p by its scores, the
 recursions need
 
-    value   E[p M q]                                                    S2 (1.65), (1.161)
-    bend    E[sum (dp)_ik (dq)_jl F_ij M_kl]                            S2 (1.153)-(1.154), (1.163),
-            erratum S2.4
-    square  E[(p F q)^2]                                      how much one head differs from another
+    value   E[p M q]                              S2 (1.65), (1.161)
+    bend    E[sum (dp)_ik (dq)_jl F_ij M_kl]      S2 (1.153)-(1.154), (1.163), erratum S2.4
+    square  E[(p F q)^2]                          how much one head differs from another
 
 for M = F, the kernel between the keys of two sequences, and for tangent kernels M. Written out,
-`bend` is E[p (F o M) q - p . (F q o M q) - (p F o p M) . q + (p F q)(p M q)], where o multiplies
-entry by entry.
+
+    bend    E[p (F o M) q - p . (F q o M q) - (p F o p M) . q + (p F q)(p M q)]
+
+where o multiplies entry by entry.
 """
 
 from collections.abc import Mapping
@@ -19,13 +20,12 @@ from typing import TypeAlias
 import numpy as np
 
 FORWARD = "F"  # the name of F itself
-Averages: TypeAlias = dict[
-    tuple[str, str], np.ndarray
-]  # (value, bend or square; of which kernel) -> (..., views, views)
+# (value, bend or square; of which kernel) -> (..., views, views)
+Averages: TypeAlias = dict[tuple[str, str], np.ndarray]
 
 
 def softmax(scores: np.ndarray, visible: np.ndarray) -> np.ndarray:
-    """Of scores (..., views, keys), over the keys that each view sees; in place."""
+    """Turn scores (..., views, keys) into attention over the keys that each view sees, in place."""
     if not visible.all():
         scores[..., ~visible] = -np.inf
     scores -= scores.max(axis=-1, keepdims=True)
@@ -41,8 +41,9 @@ def moments(
     along: Mapping[str, np.ndarray],
     weight: np.ndarray | None = None,
 ) -> Averages:
-    """Of all views of one sequence with all of another: `p`, `q` are (repetitions, points, views,
-    keys), `along` kernels M.
+    """Average over all views of one sequence with all of another.
+
+    `p`, `q` are (repetitions, points, views, keys), `along` kernels M.
 
     Means over points, (repetitions, views, views): with `weight` (points,) if they do not count
     alike. For p = q, what is found of `bend` has to be made symmetric.
@@ -69,25 +70,27 @@ def _through_matrices(
     along: Mapping[str, np.ndarray],
     weight: np.ndarray | None,
 ) -> Averages:
-    """E[p q^T], and the matrix of `bend`, for each pair of views: then any number of kernels costs
-    nothing."""
+    """Average E[p q^T] and the matrix of `bend` for each pair of views: then any number of kernels
+    costs nothing."""
     shape = (len(p), p.shape[2], q.shape[2])
-    found = {(kind, name): np.zeros(shape) for kind in ("value", "bend") for name in along}
+    averages: Averages = {}
+    for kind in ("value", "bend"):
+        for name in along:
+            averages[kind, name] = np.zeros(shape)
     for i, j in np.ndindex(shape[1:]):
         qj = q[:, :, j]
-        pi = (
-            p[:, :, i] / p.shape[1] if weight is None else p[:, :, i] * weight[:, None]
-        ).transpose(0, 2, 1)
+        if weight is None:
+            weighted = p[:, :, i] / p.shape[1]
+        else:
+            weighted = p[:, :, i] * weight[:, None]
+        pi = weighted.transpose(0, 2, 1)
         both = pi @ qj
-        bent = (
-            F * both
-            + (pi * (each[:, None, :, i, j] - (qj @ F.T).transpose(0, 2, 1))) @ qj
-            - pi @ (qj * pF[:, :, i])
-        )
+        less_qF = each[:, None, :, i, j] - (qj @ F.T).transpose(0, 2, 1)
+        bent = F * both + (pi * less_qF) @ qj - pi @ (qj * pF[:, :, i])
         for name, M in along.items():
-            found["value", name][:, i, j] = np.einsum("rkl,kl->r", both, M)
-            found["bend", name][:, i, j] = np.einsum("rkl,kl->r", bent, M)
-    return found
+            averages["value", name][:, i, j] = np.einsum("rkl,kl->r", both, M)
+            averages["bend", name][:, i, j] = np.einsum("rkl,kl->r", bent, M)
+    return averages
 
 
 def _one_by_one(
@@ -99,36 +102,36 @@ def _one_by_one(
     along: Mapping[str, np.ndarray],
     weight: np.ndarray | None,
 ) -> Averages:
-    """Each kernel by itself, for all pairs of views at once."""
-    found: Averages = {}
+    """Average each kernel by itself, for all pairs of views at once."""
+    averages: Averages = {}
     for name, M in along.items():
         pM = _times(p, M)
         inner = _inner(pM, q)
-        found["value", name] = _mean(inner, weight)
+        averages["value", name] = _mean(inner, weight)
         inner *= each
         pM *= pF
         if p is q:  # both terms in the middle are each other's transpose
             inner += _inner(_times(p, F * M) - 2 * pM, q)
         else:
             inner += _inner(_times(p, F * M) - pM, q) - _inner(p, _times(q, F.T) * _times(q, M.T))
-        found["bend", name] = _mean(inner, weight)
-    return found
+        averages["bend", name] = _mean(inner, weight)
+    return averages
 
 
 def _times(p: np.ndarray, M: np.ndarray) -> np.ndarray:
-    """p M, as one product of matrices."""
+    """Return p M, as one product of matrices."""
     return (p.reshape(-1, p.shape[-1]) @ M).reshape(*p.shape[:-1], -1)
 
 
 def _inner(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """(repetitions, points, views, views), sums over keys."""
+    """Sum over keys: (repetitions, points, views, views)."""
     if a.shape[2] == b.shape[2] == 1:
         return np.einsum("rsvk,rsvk->rsv", a, b)[..., None]
     return a @ b.swapaxes(2, 3)
 
 
 def _mean(each: np.ndarray, weight: np.ndarray | None) -> np.ndarray:
-    """Over points; thousands of singles need double sums."""
+    """Average over points; thousands of singles need double sums."""
     if weight is None:
         return each.mean(axis=1, dtype=float)
     return np.einsum("s,rsvu->rvu", weight, each)

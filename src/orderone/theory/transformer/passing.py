@@ -1,13 +1,18 @@
-"""A stream on its way through stem, blocks and head."""
+"""The pass of a stream through stem, blocks and head.
+
+The equations are in `stems`, `blocks` and `heads`.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import numpy as np
 
+from orderone.core.inputs import UserInput
 from orderone.theory.transformer.blocks import Passed, attention_block, mlp_block
 from orderone.theory.transformer.heads import head_block
+from orderone.theory.transformer.inputs import MaskInput
 from orderone.theory.transformer.prediction import Prediction
 from orderone.theory.transformer.stems import STEMS, embed
 from orderone.theory.transformer.stream import Stream
@@ -27,41 +32,55 @@ class Memory:
     encoder: "Transformer"
     G0: np.ndarray
     tokens: Tokens
-    mask: Any = None
+    mask: MaskInput = None
 
     def stream(self, rates: Mapping[str, float] | None, merged: bool) -> Stream:
-        found = run(self.encoder, self.G0, self.tokens, self.mask, None, rates, merged)
-        return found.streams[-1].normalized(self.encoder.eps)
+        """Return the normalized stream behind the encoder's last block."""
+        prediction = run(self.encoder, self.G0, self.tokens, self.mask, None, rates, merged)
+        return prediction.streams[-1].normalized(self.encoder.eps)
+
+
+MemoryInput: TypeAlias = Annotated[Memory | None, UserInput]
 
 
 def run(
     model: "Transformer",
     G0: np.ndarray,
     tokens: Tokens,
-    mask: Any,
+    mask: MaskInput,
     memory: Memory | None,
     rates: Mapping[str, float] | None,
     merged: bool,
 ) -> Prediction:
-    """Tangent kernels come with `rates` only; `merged` adds up their groups, which is faster."""
+    """Pass the kernel G0 through the model.
+
+    Tangent kernels come with `rates` only; `merged` adds up their groups, which is faster.
+    """
     weights = Weights(model.C, rates or {})
     stream = embedded(model, G0, tokens, weights)
-    blocks = _Blocks(model, weights, *_sources(model, stream.tokens, mask, memory, rates, merged))
-    streams = [stream.merged() if merged else stream]
-    passed = []
+    visible, keys, visible_memory = _sources(model, stream.tokens, mask, memory, rates, merged)
+    blocks = _Blocks(model, weights, visible, keys, visible_memory)
+    if merged:
+        stream = stream.merged()
+    streams = [stream]
+    errors: list[float] = []
+    theta_errors: list[float] = []
+    variances: list[np.ndarray] = []
     for number, letter in enumerate(model.blocks):
-        passed.append(blocks(letter, number, streams[-1]))
-        streams.append(passed[-1].stream.merged() if merged else passed[-1].stream)
+        passed = blocks(letter, number, streams[-1])
+        streams.append(passed.stream.merged() if merged else passed.stream)
+        errors.append(passed.error)
+        theta_errors.append(passed.theta_error)
+        if passed.head_variance is None:
+            variances.append(np.zeros_like(stream.G))
+        else:
+            variances.append(passed.head_variance)
     output, theta = head_block(streams[-1].normalized(model.eps), model.head, model.pool, weights)
-    nothing = np.zeros_like(stream.G)
-    variances = [nothing if each.head_variance is None else each.head_variance for each in passed]
-    errors = [each.error for each in passed]
-    theta_errors = [each.theta_error for each in passed]
     return Prediction(streams, output, theta, errors, theta_errors, variances, model.eps)
 
 
 def embedded(model: "Transformer", G0: np.ndarray, tokens: Tokens, weights: Weights) -> Stream:
-    """The stream behind the stem."""
+    """Return the stream behind the stem."""
     stream = embed(G0, tokens, STEMS[model.stem], weights, model.pool == "class")
     if model.stem_norm:
         return stream.normalized(model.eps)
@@ -71,15 +90,16 @@ def embedded(model: "Transformer", G0: np.ndarray, tokens: Tokens, weights: Weig
 def _sources(
     model: "Transformer",
     tokens: Tokens,
-    mask: Any,
+    mask: MaskInput,
     memory: Memory | None,
     rates: Mapping[str, float] | None,
     merged: bool,
 ) -> tuple[np.ndarray, Stream | None, np.ndarray | None]:
-    """What queries see: of their own stream, and of a memory."""
-    own = read_mask(mask, tokens, tokens, model.causal)
+    """Return what queries see of their own stream, the keys of a memory, and what they see of
+    it."""
+    visible = read_mask(mask, tokens, tokens, model.causal)
     if memory is None:
-        return own, None, None
+        return visible, None, None
     keys = memory.stream(rates, merged)
     if keys.tokens.sequences != tokens.sequences:
         raise ValueError(
@@ -87,7 +107,7 @@ def _sources(
             f" {keys.tokens.sequences}; encode one sequence for each one that is decoded"
         )
     of_keys = None if memory.mask is None else np.asarray(memory.mask)
-    return own, keys, read_mask(of_keys, tokens, keys.tokens, causal=False)
+    return visible, keys, read_mask(of_keys, tokens, keys.tokens, causal=False)
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,15 +116,18 @@ class _Blocks:
     weights: Weights
     visible: np.ndarray
     memory: Stream | None
-    seen_of_memory: np.ndarray | None
+    visible_memory: np.ndarray | None
 
     def __call__(self, letter: str, number: int, stream: Stream) -> Passed:
-        model, normalized = self.model, stream.normalized(self.model.eps)
+        model = self.model
+        normalized = stream.normalized(model.eps)
         if letter == "M":
             return mlp_block(stream, normalized, model.activation, self.weights)
-        keys, visible = (
-            (normalized, self.visible) if letter == "A" else (self.memory, self.seen_of_memory)
-        )
+        keys = normalized
+        visible = self.visible
+        if letter == "C":
+            keys = self.memory
+            visible = self.visible_memory
         assert keys is not None
         assert visible is not None
         return attention_block(

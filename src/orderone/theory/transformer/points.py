@@ -5,30 +5,32 @@ Two queries with correlation rho see, over the keys of their sequences a and b, 
 are Gaussian with
 
     E[x x^T] = C_Q C_K F_aa,    E[y y^T] = C_Q C_K F_bb,    E[x y^T] = rho C_Q C_K F_ab
-                                (unit scales)
 
-A softmax does not see what all scores of a sequence have in common, so F is centred first: fewer
-directions, and less to average over. Under a Gaussian, the trapezoidal rule converges as fast as
-the integrand is smooth: a logistic function of sigma z has poles at a distance pi / sigma from the
-real line, and a step h costs exp(-2 pi^2 / (sigma h)).
+for unit scales. A softmax does not see what all scores of a sequence have in common, so F is
+centred first: fewer directions, and less to average over. Under a Gaussian, the trapezoidal rule
+converges as fast as the integrand is smooth: a logistic function of sigma z has poles at a distance
+pi / sigma from the real line, and a step h costs exp(-2 pi^2 / (sigma h)).
 """
 
 from collections.abc import Iterator
-from functools import lru_cache, reduce
+from functools import lru_cache
 from inspect import signature
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from scipy.special import ndtri
 
+if TYPE_CHECKING:
+    from scipy.stats import qmc
+
 LARGEST_STEP = 0.7  # of a trapezoidal rule: exp(-2 pi^2 / h^2) is 3e-18
-RULES = {
+RULES = {  # dimensions: reach, h sigma
     0: (8.0, 0.5),
     1: (8.0, 0.5),
     2: (8.0, 0.5),
     3: (6.5, 1.0),
     4: (6.5, 1.0),
-}  # dimensions: reach, h sigma
+}
 NEGLIGIBLE = 1e-13  # parts of a variance that rounding makes
 NEGLIGIBLE_SINGLE = 1e-7  # in single precision
 SOBOL = 128  # dimensions that get Sobol numbers; the small ones behind them get pseudo-random ones
@@ -46,7 +48,7 @@ class Scores(NamedTuple):
 
 
 def product_rule(own: np.ndarray, cross: np.ndarray, other: np.ndarray) -> Scores:
-    """Points of x and y with covariances `own`, `other`, and `cross` = E[x y^T]; all centred
+    """Return points of x and y with covariances `own`, `other`, and `cross` = E[x y^T]; all centred
     here."""
     own = _centred(own)
     cross = _centred(cross)
@@ -62,7 +64,8 @@ def product_rule(own: np.ndarray, cross: np.ndarray, other: np.ndarray) -> Score
 
 
 def rule_points(number: int, spread: float) -> int:
-    """Of a product rule in so many dimensions, over scores that differ by `spread` in each."""
+    """Return the number of points of a product rule in so many dimensions, over scores that differ
+    by `spread` in each."""
     return (2 * _half(number, spread) + 1) ** number
 
 
@@ -78,51 +81,54 @@ def _centred(matrix: np.ndarray) -> np.ndarray:
 def factor(
     matrix: np.ndarray, size: float | None = None, negligible: float = NEGLIGIBLE
 ) -> tuple[np.ndarray, np.ndarray]:
-    """A with A A^T = matrix, and B with B^T A = 1; `size` says against what a variance is
+    """Return A with A A^T = matrix, and B with B^T A = 1; variances far below `size` count as
     nothing."""
     values, vectors = np.linalg.eigh((matrix + matrix.T) / 2)
-    kept = values > negligible * max(np.trace(matrix) if size is None else size, NEGLIGIBLE)
+    total = np.trace(matrix) if size is None else size
+    kept = values > negligible * max(total, NEGLIGIBLE)
     root = np.sqrt(values[kept])
     return vectors[:, kept] * root, vectors[:, kept] / root
 
 
 def _grid(spreads: list[float]) -> tuple[np.ndarray, np.ndarray]:
-    """(points, dimensions), and weights that add up to 1."""
+    """Return (points, dimensions), and weights that add up to 1."""
     reach = RULES[len(spreads)][0]
-    lines = [reach * np.linspace(-1, 1, 2 * _half(len(spreads), spread) + 1) for spread in spreads]
-    densities = [np.exp(-(line**2) / 2) for line in lines]
-    weight = reduce(
-        np.multiply.outer, [each / each.sum() for each in densities], np.ones(1)
-    ).ravel()
+    lines: list[np.ndarray] = []
+    weight = np.ones(1)
+    for spread in spreads:
+        line = reach * np.linspace(-1, 1, 2 * _half(len(spreads), spread) + 1)
+        density = np.exp(-(line**2) / 2)
+        lines.append(line)
+        weight = np.multiply.outer(weight, density / density.sum())
     if not lines:
         return np.zeros((1, 0)), weight
-    return np.stack([axis.ravel() for axis in np.meshgrid(*lines, indexing="ij")], axis=1), weight
+    axes = np.meshgrid(*lines, indexing="ij")
+    return np.stack([axis.ravel() for axis in axes], axis=1), weight.ravel()
 
 
 def fields(directions: np.ndarray, points: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Two independent Gaussian fields over all keys: (repetitions, points, keys) each.
+    """Draw two independent Gaussian fields over all keys: (repetitions, points, keys) each.
 
     Their covariance is that of `directions`, (keys, directions). x and rho x + sqrt(1 - rho^2) z
     are scores of two queries. Every point comes with -z as well: odd powers of sqrt(1 - rho^2)
     cancel, and what is left is smooth in rho.
     """
-    normals = np.stack(
-        [_normals(2 * directions.shape[1], points // 2, seed, r) for r in range(REPETITIONS)]
-    )
+    number = 2 * directions.shape[1]
+    normals = np.stack([_normals(number, points // 2, seed, k) for k in range(REPETITIONS)])
     x = normals[:, :, 0::2] @ directions.T
     z = normals[:, :, 1::2] @ directions.T
     return np.concatenate([x, x], axis=1), mirrored(z, axis=1)
 
 
 def mirrored(z: np.ndarray, axis: int) -> np.ndarray:
-    """Every point and its mirror image."""
+    """Return every point and its mirror image."""
     return np.concatenate([z, -z], axis=axis)
 
 
 def standard(
     number: int, points: int, seed: int, repetition: int, step: int
 ) -> Iterator[np.ndarray]:
-    """(points, number) of independent normals, `step` points at a time: the first numbers are
+    """Yield (points, number) of independent normals, `step` points at a time: the first numbers are
     Sobol's."""
     generator = np.random.default_rng((seed, repetition))
     first = min(number, SOBOL)
@@ -135,7 +141,7 @@ def standard(
 
 
 def principal(F: np.ndarray, length: int) -> np.ndarray:
-    """(keys, directions) of F, its sequences of `length` keys centred one by one.
+    """Return (keys, directions) of F, its sequences of `length` keys centred one by one.
 
     The largest direction comes first: Sobol numbers are best in their first dimensions.
     """
@@ -146,14 +152,13 @@ def principal(F: np.ndarray, length: int) -> np.ndarray:
         - blocks.mean(3, keepdims=True)
         + blocks.mean((1, 3), keepdims=True)
     )
-    directions, _ = factor(
-        centred.reshape(F.shape).astype(np.float32), negligible=NEGLIGIBLE_SINGLE
-    )
+    single = centred.reshape(F.shape).astype(np.float32)
+    directions, _ = factor(single, negligible=NEGLIGIBLE_SINGLE)
     return directions[:, ::-1]
 
 
 def _normals(number: int, points: int, seed: int, repetition: int) -> np.ndarray:
-    """(points, number) in single precision; kept for the next block, if they are few."""
+    """Draw (points, number) in single precision; kept for the next block, if they are few."""
     draw = _kept if number * points <= FEW else _drawn
     return draw(number, points, seed, repetition)
 
@@ -175,11 +180,10 @@ def _gaussian(uniform: np.ndarray) -> np.ndarray:
 _kept = lru_cache(maxsize=4 * REPETITIONS)(_drawn)
 
 
-def _sobol(number: int, generator: np.random.Generator) -> Any:
+def _sobol(number: int, generator: np.random.Generator) -> "qmc.Sobol":
     from scipy.stats import qmc  # half a second, which few keys can do without
 
-    name = (
-        "rng" if "rng" in signature(qmc.Sobol).parameters else "seed"
-    )  # as it was called before scipy 1.15
-    random: dict[str, Any] = {name: generator}
-    return qmc.Sobol(number, scramble=True, **random)
+    if "rng" in signature(qmc.Sobol).parameters:
+        return qmc.Sobol(number, scramble=True, rng=generator)
+    # the name of this argument before scipy 1.15
+    return qmc.Sobol(number, scramble=True, seed=generator)  # pyright: ignore[reportCallIssue]

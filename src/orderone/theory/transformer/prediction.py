@@ -1,4 +1,4 @@
-"""Everything a pass through a Transformer tells, in the shapes the user gave."""
+"""Result of a pass through a Transformer, in the shapes the user gave."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -18,12 +18,10 @@ class Prediction:
     streams: Sequence[Stream]  # behind the stem and behind each block
     output_kernel: np.ndarray
     output_theta: Mapping[str, np.ndarray]  # empty, if tangent kernels were not asked for
-    errors: Sequence[
-        float
-    ]  # of each block's averages by sampling, in units of the largest F (about 1)
-    theta_errors: Sequence[
-        float
-    ]  # what these can amount to in the tangent kernel, in units of its largest entry
+    # of each block's averages by sampling, in units of the largest F (about 1)
+    errors: Sequence[float]
+    # what these can amount to in the tangent kernel, in units of its largest entry
+    theta_errors: Sequence[float]
     head_variances: Sequence[np.ndarray]  # of each block's branch, if it had a single head
     eps: float  # of the norms
 
@@ -47,47 +45,46 @@ class Prediction:
     def ntk(self) -> list[Array]:
         """Theta behind the stem, behind each block, and of the outputs."""
         totals = [stream.tokens.shown(stream.total()) for stream in self.streams]
-        return [
-            *totals,
-            self._last.tokens.shown(
-                sum(self.output_theta.values(), np.zeros_like(self.output_kernel))
-            ),
-        ]
+        outputs = sum(self.output_theta.values(), np.zeros_like(self.output_kernel))
+        return [*totals, self._last.tokens.shown(outputs)]
 
     @property
     def contributions(self) -> list[dict[str, Array]]:
         """Theta of each group, in the places of `ntk`."""
-        places = [stream.theta for stream in self.streams] + [self.output_theta]
-        return [
-            {group: self._last.tokens.shown(part) for group, part in theta.items()}
-            for theta in places
-        ]
+        shown = self._last.tokens.shown
+        result = []
+        for theta in self._thetas:
+            result.append({group: shown(part) for group, part in theta.items()})
+        return result
 
     @property
     def shares(self) -> list[dict[str, float]]:
         """The part of each group in the trace of Theta, in the places of `ntk`; 0 where nothing
         moves."""
-        traces = [
-            {group: float(np.trace(part)) for group, part in theta.items()}
-            for theta in [*(stream.theta for stream in self.streams), self.output_theta]
-        ]
-        return [
-            {group: value / (sum(trace.values()) or 1.0) for group, value in trace.items()}
-            for trace in traces
-        ]
+        result = []
+        for theta in self._thetas:
+            traces = {group: float(np.trace(part)) for group, part in theta.items()}
+            total = sum(traces.values()) or 1.0
+            result.append({group: trace / total for group, trace in traces.items()})
+        return result
 
     def head_std(self, heads: Count) -> list[Array]:
         """How much G fluctuates from network to network with that many heads, behind each block:
         erratum S2.5.
 
-        Each attention block adds the fluctuation of its own branch, which is of order 1 /
-        sqrt(heads) at any width; what later blocks make of an earlier fluctuation is left out.
+        Each attention block adds the fluctuation of its own branch, which is of order
+        1 / sqrt(heads) at any width; what later blocks make of an earlier fluctuation is left out.
         Means are shifted by order 1 / heads.
         """
         tokens = self._last.tokens
         heads = count(heads, "heads")
         sums = np.cumsum([np.zeros_like(self.streams[0].G), *self.head_variances], axis=0)
         return [tokens.shown(np.sqrt(each / heads)) for each in sums]
+
+    @property
+    def _thetas(self) -> list[Mapping[str, np.ndarray]]:
+        """Theta of each group behind the stem, behind each block, and of the outputs."""
+        return [*(stream.theta for stream in self.streams), self.output_theta]
 
     @property
     def _last(self) -> Stream:

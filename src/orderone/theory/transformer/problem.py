@@ -1,5 +1,4 @@
-"""What there is to average for one layer of attention: for which pairs of views, over which
-keys."""
+"""The averages that one layer of attention needs: for which pairs of views, over which keys."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -11,15 +10,18 @@ from orderone.theory.transformer.points import RULES, rule_points
 from orderone.theory.transformer.tokens import Tokens
 from orderone.theory.transformer.views import Views
 
-FEWEST = 2**7
-MOST = 2**13  # points of a randomization
+FEWEST = 2**7  # points of a randomization
+MOST = 2**13
 LIGHT = 2**18  # numbers of a randomization that are no work; small problems start with more points
+# Points of all product rules, and of one; beyond, sampling is faster.
 RULE_WORK = 3 * 10**7
-LARGEST_RULE = 10**6  # points of all product rules, and of one; beyond, sampling is faster
+LARGEST_RULE = 10**6
 
 
 @dataclass(frozen=True, eq=False)
 class Problem:
+    """Averages over Gaussian scores, for some correlations of queries and pairs of views."""
+
     F: np.ndarray  # (points, points), kernel of the keys
     along: Mapping[str, np.ndarray]  # tangent kernels of the keys
     keys: Tokens
@@ -27,18 +29,16 @@ class Problem:
     strength: float  # C_Q C_K
     nodes: np.ndarray  # correlations of two queries
     needed: np.ndarray  # (nodes, views, views), which of them for which views
-    queries: np.ndarray | None = (
-        None  # (views, views), kernel of the queries, if every query is a view
-    )
+    # (views, views), kernel of the queries, if every query is a view
+    queries: np.ndarray | None = None
 
     @property
     def by_product_rules(self) -> bool:
         """Whether scores have few enough dimensions: one less than keys, for each of two
         queries."""
         dimensions = self.views.visible.sum(axis=1) - 1
-        pairs = np.bincount(
-            (dimensions[:, None] + dimensions).ravel(), self.needed.sum(axis=0).ravel() / 2
-        )
+        of_pairs = (dimensions[:, None] + dimensions).ravel()
+        pairs = np.bincount(of_pairs, self.needed.sum(axis=0).ravel() / 2)
         if len(pairs) > len(RULES):
             return False
         spread = (self.strength * self._largest_difference) ** 0.5 * float(self.views.scale.max())
@@ -48,22 +48,26 @@ class Problem:
     @property
     def _largest_difference(self) -> float:
         """The largest variance of a difference of two keys, over sequences."""
-        blocks = [self.F[keys, keys] for keys in map(self.keys.of, range(self.keys.sequences))]
-        return max(float((F.diagonal()[:, None] + F.diagonal() - 2 * F).max()) for F in blocks)
+        differences = []
+        for sequence in range(self.keys.sequences):
+            keys = self.keys.of(sequence)
+            F = self.F[keys, keys]
+            differences.append(float((F.diagonal()[:, None] + F.diagonal() - 2 * F).max()))
+        return max(differences)
 
     @property
     def first_points(self) -> int:
+        """The number of points to begin with: a power of two."""
         numbers = self.views.visible.size * len(self.views.sequence)
-        return min(
-            MOST,
-            max(FEWEST, 1 << (LIGHT // numbers).bit_length() - 1 if numbers < LIGHT else FEWEST),
-        )
+        if numbers >= LIGHT:
+            return FEWEST
+        light = 1 << (LIGHT // numbers).bit_length() - 1
+        return min(MOST, max(FEWEST, light))
 
     def only(self, wanted: np.ndarray) -> tuple["Problem", np.ndarray]:
-        """What is left to do for some nodes and pairs of views: fewer views, and no more keys than
-        these can see.
+        """Return the problem for some nodes and pairs of views, and which keys are left.
 
-        Also which keys are left, of all sequences.
+        It has fewer views, and no more keys than these can see.
         """
         active = np.asarray(wanted.any(axis=(0, 2)))
         views = self.views.only(active)
@@ -81,10 +85,9 @@ class Problem:
         return left, kept
 
     def empty(self, *first: int) -> Averages:
-        """Zeros of shape (*first, nodes, views, views)."""
+        """Return zeros of shape (*first, nodes, views, views)."""
+        keys = [("value", FORWARD), ("square", FORWARD)]
         if self.along:
-            names = [(kind, name) for kind in ("value", "bend") for name in (FORWARD, *self.along)]
-        else:
-            names = []
-        keys = dict.fromkeys([("value", FORWARD), ("square", FORWARD), *names])
+            keys += [("value", name) for name in self.along]
+            keys += [("bend", name) for name in (FORWARD, *self.along)]
         return {key: np.zeros((*first, *self.needed.shape)) for key in keys}

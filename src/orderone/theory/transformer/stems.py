@@ -1,14 +1,15 @@
-"""Where token kernels come from, and the stem block: embedding and positions.
+"""Token kernels of the inputs, and the stem block: embedding and positions.
 
-    vision     G0 = x_t . x_t' / n_patch                    S2 (1.40), patches x_t
-    language   G0 = 1 if the words are the same, else 0     S2 (1.44), one-hot words
+    vision     G0 = x_t . x_t' / n_patch                      S2 (1.40), patches x_t
+    language   G0 = 1 if the words are the same, else 0       S2 (1.44), one-hot words
 
-    G  = C_patch G0 + C_PE delta_tt'                        S2 (1.41), (1.45)     C_WE for language
-    Theta_patch = Lambda_patch G0,   Theta_PE = Lambda_PE delta_tt'               S2 (1.122)-(1.130)
+    G           = C_patch G0 + C_PE delta_tt'                 S2 (1.41), (1.45)
+    Theta_patch = Lambda_patch G0                             S2 (1.122)-(1.130)
+    Theta_PE    = Lambda_PE delta_tt'
 
-delta_tt' is 1 for tokens in the same place, also of different sequences: they share one positional
-embedding. A class token (S2 footnote 4) stands first in every sequence, is the same for all of them
-and knows nothing of the patches.
+with C_WE instead of C_patch for language. delta_tt' is 1 for tokens in the same place, also of
+different sequences: they share one positional embedding. A class token (S2 footnote 4) stands first
+in every sequence, is the same for all of them and knows nothing of the patches.
 """
 
 import numpy as np
@@ -21,7 +22,7 @@ from orderone.theory.transformer.stream import Stream
 from orderone.theory.transformer.tokens import Tokens
 from orderone.theory.transformer.weights import Weights
 
-STEMS = {"vision": "patch", "language": "WE"}
+STEMS: dict[str, str] = {"vision": "patch", "language": "WE"}
 
 
 def patches(X: ArrayLike) -> Array:
@@ -39,13 +40,13 @@ def patches(X: ArrayLike) -> Array:
 def words(ids: ArrayLike) -> Array:
     """G0 of sequences of words: ids is (tokens,) or (sequences, tokens), whole numbers."""
     xp, values = floating(ids, "ids")
-    given = as_numpy(values)
-    if values.ndim not in (1, 2) or (given != np.round(given)).any():
+    numbers = as_numpy(values)
+    if values.ndim not in (1, 2) or (numbers != np.round(numbers)).any():
         raise ValueError(
             "ids: expected whole numbers of shape (tokens,) or (sequences, tokens), got shape"
             f" {tuple(values.shape)}; give the indices of the words"
         )
-    flat = given.ravel()
+    flat = numbers.ravel()
     same = _as_given((flat[:, None] == flat[None, :]).astype(float), values.shape)
     if is_numpy_array(values):
         return same
@@ -61,7 +62,7 @@ def _as_given(matrix: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
 def embed(
     G0: np.ndarray, tokens: Tokens, group: str, weights: Weights, class_token: bool
 ) -> Stream:
-    """The stream behind the stem block; `group` is that of the embedding, patch or WE."""
+    """Return the stream behind the stem block; `group` is that of the embedding, patch or WE."""
     parts = {group: G0}
     if class_token:
         parts = {group: _behind_class(G0, tokens)}
@@ -69,15 +70,16 @@ def embed(
         parts["class"] = _together(tokens) * (tokens.position == 0)
     parts["PE"] = _together(tokens)
     G = sum(weights.C[name] * part for name, part in parts.items())
-    return Stream(np.asarray(G), weights.own(**parts) if weights.rates else {}, tokens)
+    theta = weights.own(**parts) if weights.rates else {}
+    return Stream(np.asarray(G), theta, tokens)
 
 
 def _together(tokens: Tokens) -> np.ndarray:
-    """1 for points in the same place of their sequences."""
+    """Return 1 for points in the same place of their sequences."""
     return (tokens.position[:, None] == tokens.position[None, :]).astype(float)
 
 
 def _behind_class(G0: np.ndarray, tokens: Tokens) -> np.ndarray:
-    """G0 with a row and a column of zeros before the tokens of each sequence."""
+    """Return G0 with a row and a column of zeros before the tokens of each sequence."""
     blocks = G0.reshape(tokens.sequences, tokens.length, tokens.sequences, tokens.length)
     return np.pad(blocks, ((0, 0), (1, 0), (0, 0), (1, 0))).reshape([tokens.longer().points] * 2)

@@ -1,11 +1,13 @@
-"""What tying the head to the embedding correlates, in a model where all of it can be written down.
-S2 (1.85), (1.187).
+"""Correlations that tying the head to the embedding makes, in a model where all of it can be
+written down. S2 (1.85), (1.187).
 
-    z_i = n^-1/2 sum_jk W_ji (V_jk + delta_jk) W_kw         W ~ N(0, C_WE),   V ~ N(0, C_W / n),   w the word
+    z_i = n^-1/2 sum_jk W_ji (V_jk + delta_jk) W_kw,      W ~ N(0, C_WE),   V ~ N(0, C_W / n)
 
-    E[z_i z_i']                      = diagonal [i = i'] [w = w'] + contact [i = w] [i' = w'] + swap
-                                     [i = w'] [i' = w]
+    E[z_i z_i']                       = diagonal [i = i'] [w = w']
+                                      + contact [i = w] [i' = w'] + swap [i = w'] [i' = w]
     E[sum dz_i/dW|head dz_i'/dW|stem] = head_stem [i = w'] [i' = w]
+
+w is the word of the input.
 
 `diagonal` is what an untied head would have, and all that `heads` keeps. `contact` is of order n,
 but only for the output that is the token itself (erratum S2.11). Resolved forms: erratum S2.10.
@@ -34,6 +36,8 @@ from orderone.theory.transformer.stream import Stream
 
 
 class TiedTerms(NamedTuple):
+    """Coefficients of the correlations of the linear model above."""
+
     diagonal: float
     contact: float
     swap: float
@@ -41,12 +45,15 @@ class TiedTerms(NamedTuple):
 
 
 def tied_terms(n: Count, C_WE: Number = 1.0, C_W: Number = 1.0) -> TiedTerms:
-    """Of the linear model above, exact at any width n."""
+    """Terms of the linear model of S2 (1.85), exact at any width n."""
     n = count(n, "n")
     C_WE = real(C_WE, "C_WE", least=0)
     C_W = real(C_W, "C_W", least=0)
     return TiedTerms(
-        C_WE**2 * (C_W + 1), C_WE**2 * (n + C_W / n), C_WE**2 * (1 + C_W / n), C_WE * (1 + C_W / n)
+        diagonal=C_WE**2 * (C_W + 1),
+        contact=C_WE**2 * (n + C_W / n),
+        swap=C_WE**2 * (1 + C_W / n),
+        head_stem=C_WE * (1 + C_W / n),
     )
 
 
@@ -61,7 +68,8 @@ class TiedContact(NamedTuple):
 def contact(
     streams: Sequence[Stream], stem_norm: bool, C_WE: float, rate: float, eps: float
 ) -> TiedContact:
-    """From the stream behind the stem, before a norm there, and the one before the last norm."""
+    """Return both terms from the stream behind the stem, before a norm there, and the one before
+    the last norm."""
     root = np.sqrt(streams[-1].G.diagonal() + eps)
     if stem_norm:
         root = root * np.sqrt(streams[0].G.diagonal() + eps)

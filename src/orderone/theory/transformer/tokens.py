@@ -6,7 +6,7 @@ shape, library and precision of G0.
 """
 
 from dataclasses import dataclass
-from typing import Any
+from types import ModuleType
 
 import numpy as np
 
@@ -23,7 +23,7 @@ class Tokens:
     sequences: int
     length: int  # tokens of a sequence
     four: bool = False  # whether the user gave (S, T, S, T)
-    template: Any = None  # an array of the user's kind
+    template: tuple[Array, ModuleType] | None = None  # an array of the user's kind, its namespace
 
     @property
     def points(self) -> int:
@@ -31,18 +31,19 @@ class Tokens:
 
     @property
     def position(self) -> np.ndarray:
-        """(points,) of each point within its sequence."""
+        """Place of each point within its sequence, (points,)."""
         return np.tile(np.arange(self.length), self.sequences)
 
     def of(self, sequence: int) -> slice:
+        """Return the points of one sequence."""
         return slice(sequence * self.length, (sequence + 1) * self.length)
 
     def longer(self) -> "Tokens":
-        """With one more token in each sequence."""
+        """Return tokens with one more in each sequence."""
         return Tokens(self.sequences, self.length + 1, self.four, self.template)
 
     def shown(self, matrix: np.ndarray) -> Array:
-        """(points, points), or (sequences, sequences), as the user writes kernels."""
+        """Return (points, points), or (sequences, sequences), as the user writes kernels."""
         if self.four and len(matrix) == self.points:
             matrix = matrix.reshape(self.sequences, self.length, self.sequences, self.length)
         if self.template is None:
@@ -51,7 +52,7 @@ class Tokens:
 
 
 def read(G0: ArrayLike, tokens: Count | None = None, name: str = "G0") -> tuple[np.ndarray, Tokens]:
-    """The kernel as a matrix of doubles, and its tokens; a ValueError if it cannot be a
+    """Return the kernel as a matrix of doubles, and its tokens; a ValueError if it cannot be a
     covariance."""
     xp, values = floating(G0, name)
     matrix = square(values, name)
@@ -62,7 +63,10 @@ def read(G0: ArrayLike, tokens: Count | None = None, name: str = "G0") -> tuple[
 
 def _length(values: Array, points: int, tokens: Count | None, name: str) -> int:
     known = values.shape[1] if values.ndim == 4 else None
-    length = count(tokens, "tokens") if tokens is not None else known or points
+    if tokens is None:
+        length = known or points
+    else:
+        length = count(tokens, "tokens")
     if points % length or (known is not None and length != known):
         raise ValueError(
             "tokens: expected the number of tokens of a sequence,"

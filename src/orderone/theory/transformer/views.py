@@ -11,22 +11,24 @@ sequence; causal attention has one for each token.
 """
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
+from orderone.theory.transformer.inputs import MaskInput
 from orderone.theory.transformer.tokens import Tokens
 
 
 @dataclass(frozen=True, eq=False)
 class Views:
+    """Views of all queries, ordered by sequence."""
+
     sequence: np.ndarray  # (views,) whose keys are seen; in ascending order
     visible: np.ndarray  # (views, keys) bool
     scale: np.ndarray  # (views,) sqrt(F_tt)
     of_query: np.ndarray  # (queries,) index of each query's view
 
     def only(self, active: np.ndarray) -> "Views":
-        """Some of them; queries of others have none."""
+        """Return some of them; queries of others have none."""
         renumbered = np.where(active, np.cumsum(active) - 1, -1)
         return Views(
             self.sequence[active],
@@ -36,13 +38,16 @@ class Views:
         )
 
     def within(self, sequence: int) -> slice:
-        """The views of one sequence."""
+        """Return the views of one sequence."""
         return slice(*np.searchsorted(self.sequence, [sequence, sequence + 1]))
 
 
 def views(variance: np.ndarray, tokens: Tokens, visible: np.ndarray, tolerance: float) -> Views:
-    """`variance` is F_tt of all queries, `visible` is (sequences, queries, keys); scales are told
-    apart by `tolerance`."""
+    """Gather queries into views.
+
+    `variance` is F_tt of all queries, `visible` is (sequences, queries, keys); scales that differ
+    by less than `tolerance` are one.
+    """
     steps = np.round(np.sqrt(variance) / tolerance).astype(np.int64)
     sequence = np.repeat(np.arange(tokens.sequences), tokens.length)
     seen = visible.reshape(tokens.points, -1)
@@ -54,23 +59,24 @@ def views(variance: np.ndarray, tokens: Tokens, visible: np.ndarray, tolerance: 
 
 
 def separate(variance: np.ndarray, tokens: Tokens, visible: np.ndarray) -> Views:
-    """Every query by itself."""
+    """Make every query a view by itself."""
     sequence = np.repeat(np.arange(tokens.sequences), tokens.length)
     return Views(
         sequence, visible.reshape(tokens.points, -1), np.sqrt(variance), np.arange(tokens.points)
     )
 
 
-def read_mask(mask: Any, tokens: Tokens, keys: Tokens, causal: bool) -> np.ndarray:
-    """(sequences, queries, keys): which keys a query may see.
+def read_mask(mask: MaskInput, tokens: Tokens, keys: Tokens, causal: bool) -> np.ndarray:
+    """Return (sequences, queries, keys): which keys a query may see.
 
     `mask` is of keys, (keys,) or (sequences, keys), as for padding; or of pairs, (queries, keys) or
     (sequences, queries, keys). With one sequence, the number of axes decides.
     """
     full = (tokens.sequences, tokens.length, keys.length)
-    visible = np.broadcast_to(
-        np.ones(full, bool) if mask is None else _spread(_array(mask), full), full
-    )
+    if mask is None:
+        visible = np.ones(full, bool)
+    else:
+        visible = np.broadcast_to(_spread(_array(mask), full), full)
     if causal:
         visible = visible & np.tri(tokens.length, keys.length, dtype=bool)
     empty = np.argwhere(~visible.any(axis=2))
@@ -83,7 +89,7 @@ def read_mask(mask: Any, tokens: Tokens, keys: Tokens, causal: bool) -> np.ndarr
     return visible
 
 
-def _array(mask: Any) -> np.ndarray:
+def _array(mask: MaskInput) -> np.ndarray:
     try:
         return np.asarray(mask)
     except ValueError as error:

@@ -1,5 +1,5 @@
-"""The two numbers of order one that every group of parameters has: C_G of its initial variance,
-Lambda_G of its rate."""
+"""Two numbers of order one for every group of parameters: C_G of its initial variance, Lambda_G of
+its rate."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,11 +9,11 @@ import numpy as np
 
 @dataclass(frozen=True, eq=False)
 class Weights:
-    """`rates` is empty where no tangent kernels are wanted."""
+    """Constants of all groups."""
 
     C: Mapping[str, float]
-    rates: Mapping[str, float]
+    rates: Mapping[str, float]  # Lambda_G; empty where no tangent kernels are wanted
 
     def own(self, **kernels: np.ndarray) -> dict[str, np.ndarray]:
-        """What groups add to a tangent kernel, from what they add at a rate of 1."""
+        """Return what groups add to a tangent kernel, from what they add at a rate of 1."""
         return {group: self.rates[group] * kernel for group, kernel in kernels.items()}

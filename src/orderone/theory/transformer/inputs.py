@@ -1,0 +1,12 @@
+"""Types of what users pass to a Transformer; the functions that read them validate them."""
+
+from collections.abc import Callable, Mapping
+from typing import Annotated, TypeAlias
+
+from orderone.core.inputs import Array, ArrayLike, UserInput
+from orderone.theory.activations import Activation
+
+Flag: TypeAlias = Annotated[bool, UserInput]
+ConstantsInput: TypeAlias = Annotated[Mapping[str, float] | None, UserInput]  # group -> number
+MaskInput: TypeAlias = Annotated[ArrayLike | None, UserInput]  # true where a key is seen
+ActivationInput: TypeAlias = Annotated[str | Activation | Callable[[Array], Array], UserInput]
