@@ -19,7 +19,7 @@ from torch.func import functional_call, jacrev
 from orderone.core.exact import count
 from orderone.core.inputs import ArrayLike, Count
 from orderone.nn.from_layers import from_layers
-from orderone.theory.kernels.given import floating
+from orderone.theory.kernels.validation import floating
 
 
 @dataclass(frozen=True, eq=False)

@@ -58,8 +58,9 @@ class LargeQPairs(AtLength):
         self.size: float = (right**2 + left**2) / 2
         moments = phi.second_moment(q)
         growth = moments / phi.second_moment(shorter.q) * self.ratio
-        self.levels = (self.ratio < 1) & np.isclose(moments, self.size, rtol=1e-6, atol=0)
-        self.growth = np.where(self.levels, 1.0, growth)
+        bounded = np.isclose(moments, self.size, rtol=1e-6, atol=0)
+        self.levels: np.ndarray = (self.ratio < 1) & bounded
+        self.growth: np.ndarray = np.where(self.levels, 1.0, growth)
 
     def select(self, rows: Array) -> "LargeQPairs":
         return LargeQPairs(self.activation, self.q[rows], self.shorter.select(rows))
