@@ -17,7 +17,7 @@ class FrozenDict(dict[K, V]):
     def __delitem__(self, *_: object) -> NoReturn:
         raise TypeError(FIXED)
 
-    def __ior__(self, *_: object) -> NoReturn:
+    def __ior__(self, *_: object) -> "FrozenDict[K, V]":
         raise TypeError(FIXED)
 
     def update(self, *_: object, **__: object) -> NoReturn:
