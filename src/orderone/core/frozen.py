@@ -5,15 +5,35 @@ from typing import NoReturn, TypeVar
 K = TypeVar("K")
 V = TypeVar("V")
 
+FIXED = "these values are fixed; make a new one from dict(...)"
+
 
 class FrozenDict(dict[K, V]):
     """A dict that can be looked up, compared, hashed and copied, but not changed."""
 
-    def _refuse(self, *_: object, **__: object) -> NoReturn:
-        raise TypeError("these values are fixed; make a new one from dict(...)")
+    def __setitem__(self, *_: object) -> NoReturn:
+        raise TypeError(FIXED)
 
-    __setitem__ = __delitem__ = __ior__ = _refuse  # type: ignore[assignment]
-    update = pop = popitem = clear = setdefault = _refuse  # type: ignore[assignment]
+    def __delitem__(self, *_: object) -> NoReturn:
+        raise TypeError(FIXED)
+
+    def __ior__(self, *_: object) -> "FrozenDict[K, V]":
+        raise TypeError(FIXED)
+
+    def update(self, *_: object, **__: object) -> NoReturn:
+        raise TypeError(FIXED)
+
+    def pop(self, *_: object) -> NoReturn:
+        raise TypeError(FIXED)
+
+    def popitem(self) -> NoReturn:
+        raise TypeError(FIXED)
+
+    def clear(self) -> NoReturn:
+        raise TypeError(FIXED)
+
+    def setdefault(self, *_: object) -> NoReturn:
+        raise TypeError(FIXED)
 
     def __hash__(self) -> int:  # type: ignore[override]
         return hash(frozenset(self.items()))

@@ -18,7 +18,7 @@ from orderone.core.exact import count
 from orderone.core.inputs import ArrayLike, Count
 from orderone.nn.from_layers import from_layers
 from orderone.nn.inputs import Device, Layer
-from orderone.theory.kernels.given import floating
+from orderone.theory.kernels.validation import floating
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,4 +1,4 @@
-"""What theory predicts, without running a network. Nothing here imports torch."""
+"""Predictions of theory, without running a network. Nothing here imports torch."""
 
 from typing import TYPE_CHECKING
 
@@ -46,27 +46,28 @@ __all__ = [
     "resnet_ode",
     "transformer",
 ]
-_HOMES = {
-    "meanfield": (
-        "MeanField",
-        "critical_weight_var",
-        "edge_of_chaos",
-        "linear_gradient_metrics",
-        "phase_diagram",
-    ),
-    "limits": (
-        "CovarianceSDE",
-        "UnshapedCorrelationSDE",
-        "covariance_ode",
-        "depth_report",
-        "resnet_ode",
-    ),
-    "transformer": ("Transformer",),
-}
-_PACKAGES = ("activations", "gaussian", "kernels", "limits", "meanfield", "transformer")
-__getattr__ = lazy_names(  # these need numpy and scipy, which exponents do without
+# These need numpy and scipy, which `exponents` and `scaling` do without.
+__getattr__ = lazy_names(
     __name__,
-    dict.fromkeys(_PACKAGES) | {name: home for home, names in _HOMES.items() for name in names},
+    {
+        "activations": None,
+        "gaussian": None,
+        "kernels": None,
+        "limits": None,
+        "meanfield": None,
+        "transformer": None,
+        "MeanField": "meanfield",
+        "critical_weight_var": "meanfield",
+        "edge_of_chaos": "meanfield",
+        "linear_gradient_metrics": "meanfield",
+        "phase_diagram": "meanfield",
+        "CovarianceSDE": "limits",
+        "UnshapedCorrelationSDE": "limits",
+        "covariance_ode": "limits",
+        "depth_report": "limits",
+        "resnet_ode": "limits",
+        "Transformer": "transformer",
+    },
 )
 
 

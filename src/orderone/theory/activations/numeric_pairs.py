@@ -45,11 +45,12 @@ class Pairs:
         self.q2 = q2
         self.first = first
         self.second = second
-        self.products = first.a * second.a
-        self.unequal = ((first.a - second.a) ** 2).sum(-1) / 2 + (first.rest + second.rest) / 2
-        self.rest = np.sqrt(first.rest * second.rest)
-        self.complete = np.maximum(first.slope_rest, second.slope_rest) == 0
-        self.same = q1 == q2
+        self.products: np.ndarray = first.a * second.a
+        missing = (first.rest + second.rest) / 2
+        self.unequal: np.ndarray = ((first.a - second.a) ** 2).sum(-1) / 2 + missing
+        self.rest: np.ndarray = np.sqrt(first.rest * second.rest)
+        self.complete: np.ndarray = np.maximum(first.slope_rest, second.slope_rest) == 0
+        self.same: np.ndarray = q1 == q2
 
     @classmethod
     def of(cls, phi: Spectral, q1: np.ndarray, q2: np.ndarray) -> "Pairs":

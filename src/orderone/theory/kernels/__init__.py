@@ -1,6 +1,7 @@
 """Kernels of wide networks at initialization, NNGP and NTK together, layer by layer.
 
-net = kernels.Sequential(kernels.Dense(weight_var=2.0), kernels.Activation("relu"), kernels.Dense())
+dense = kernels.Dense(weight_var=2.0)
+net = kernels.Sequential(dense, kernels.Activation("relu"), kernels.Dense())
 k = net(kernels.inputs(X))
 k.nngp, k.ntk
 """

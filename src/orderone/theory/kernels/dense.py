@@ -1,13 +1,15 @@
 """A fully connected layer, in the parameterization in which tangent kernels have a limit.
 
-    z_i = sqrt(weight_var / n) sum_j W_ij h_j + sqrt(bias_var) b_i,      W, b ~ N(0, 1),   n neurons h_j, n -> infinity
+    z_i    = sqrt(weight_var / n) sum_j W_ij h_j + sqrt(bias_var) b_i
+    W, b   ~ N(0, 1)                                        n neurons h_j, n -> infinity
 
-    K'     = weight_var K + bias_var                        S1 (2)-(3) without their activation and
-           dropout
-    Theta' = weight_var Theta + K'                  the layer's own weights and biases contribute K'
+    K'     = weight_var K + bias_var                        S1 (2)-(3), no activation, no dropout
+    Theta' = weight_var Theta + K'
 
-Neurons become Gaussian, with mean 0. With u = sqrt(weight_var q / q'), the part of weights in the
-new variance, tangent' = u_a u_b tangent + 1 - gap'.
+The weights and biases of this layer contribute K' to Theta'. Neurons become Gaussian, with mean 0.
+With u = sqrt(weight_var q / q'), the root of the share of the weights in the new variance,
+
+    tangent'_ab = u_a u_b tangent_ab + 1 - gap'_ab
 """
 
 from dataclasses import dataclass
@@ -26,13 +28,13 @@ from orderone.theory.kernels.strips import Strip
 
 @dataclass(frozen=True, init=False)
 class Dense(Pointwise):
-    """Weights of variance `weight_var` / fan-in, biases of variance `bias_var`."""
+    """A layer with weights of variance `weight_var` / fan-in, biases of variance `bias_var`."""
 
     weight_var: float
     bias_var: float
     independent: ClassVar[bool | None] = True
 
-    def __init__(self, weight_var: Number = 1.0, bias_var: Number = 0.0):
+    def __init__(self, weight_var: Number = 1.0, bias_var: Number = 0.0) -> None:
         object.__setattr__(self, "weight_var", real(weight_var, "weight_var", least=0))
         object.__setattr__(self, "bias_var", real(bias_var, "bias_var", least=0))
 
@@ -49,9 +51,9 @@ class Dense(Pointwise):
         mixture = Mixture.of(dtype, *shares(signal, 0 * signal + self.bias_var))
 
         def with_bias(pairs: Pairs, strip: Strip) -> Pairs:
-            kept = mixture.first(strip)
-            gap = kept * pairs.gap
-            tangent = kept * pairs.tangent
+            share = mixture.first(strip)
+            gap = share * pairs.gap
+            tangent = share * pairs.tangent
             gap += mixture.apart(strip)
             tangent += 1 - gap
             return Pairs(gap, tangent)

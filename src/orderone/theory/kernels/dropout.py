@@ -1,10 +1,11 @@
 """Dropout with an independent mask for each point: h' = p h / keep, p ~ Bernoulli(keep).
 
-    K'_ab = K_ab,     K'_aa = K_aa / keep               S1 (1)-(3); the same for Theta
+    K'_ab = K_ab
+    K'_aa = K_aa / keep                                     S1 (1)-(3); the same for Theta
 
 Only the diagonal grows: two points never share a mask, even if they are equal, and their
-correlation falls by the factor `keep`. (`keep` is the rate of what is kept; S1 calls it a dropout
-rate, erratum S1.8.)
+correlation falls by the factor `keep`. (`keep` is the probability to keep a neuron; S1 calls it a
+dropout rate, erratum S1.8.)
 """
 
 from dataclasses import dataclass
@@ -19,14 +20,13 @@ from orderone.theory.kernels.strips import Strip
 
 @dataclass(frozen=True, init=False)
 class Dropout(Pointwise):
-    """Keeps a neuron with probability `keep`, in (0, 1]."""
+    """Dropout that keeps a neuron with probability `keep`, in (0, 1]."""
 
     keep: float
 
-    def __init__(self, keep: Number):
-        object.__setattr__(
-            self, "keep", real(keep, "keep (the probability to keep a neuron)", above=0, most=1)
-        )
+    def __init__(self, keep: Number) -> None:
+        probability = real(keep, "keep (the probability to keep a neuron)", above=0, most=1)
+        object.__setattr__(self, "keep", probability)
 
     def prepare(self, points: Points, dtype: object) -> tuple[Step, Points]:
         keep = self.keep

@@ -1,31 +1,29 @@
-"""Where kernels start: at inputs, or at a covariance that is already known.
+"""The first kernel: that of inputs, or of a covariance that is already known.
 
-    K_ab = x_a . x_b / d,     Theta = 0,     gap_ab = 1 - cos(x_a, x_b) = |x_a / |x_a| - x_b /
-                                             |x_b||^2 / 2
+    K_ab   = x_a . x_b / d
+    Theta  = 0
+    gap_ab = 1 - cos(x_a, x_b) = |x_a / |x_a| - x_b / |x_b||^2 / 2
 
-for inputs x_a with d features. Where two inputs nearly point the same way, the second form of the
-gap is used: their Gram matrix no longer knows how far apart they are.
+for inputs x_a with d features. The second form of the gap is used where two inputs nearly point the
+same way: their Gram matrix has lost their difference to rounding.
 """
-
-from typing import Any
 
 import numpy as np
 from array_api_compat import array_namespace, device
 
 from orderone.core.inputs import Array, ArrayLike
-from orderone.theory.kernels.given import check_semidefinite, floating, square
 from orderone.theory.kernels.kernel import Kernel, Points, pinned
 from orderone.theory.kernels.matrices import from_matrices
 from orderone.theory.kernels.strips import strips
+from orderone.theory.kernels.validation import check_semidefinite, floating, square
 
-NEAR = 1e-4  # gaps below this are found from differences
+NEAR = 1e-4  # smaller gaps are computed from differences of inputs
 NUMBERS_HELD = 2**17
 
 
 @np.errstate(over="ignore", under="ignore")
 def inputs(X: ArrayLike) -> Kernel:
-    """The kernel of inputs: X is (inputs, features) or (inputs, tokens, features), of numpy, torch,
-    ...
+    """Return the kernel of inputs: X is (inputs, features) or (inputs, tokens, features).
 
     Kernels have X's library, device and precision. Values that are not floating become double
     precision.
@@ -45,16 +43,18 @@ def inputs(X: ArrayLike) -> Kernel:
             " entry"
         )
     points = Points(variance, xp.zeros_like(variance), xp.mean(rows, axis=1), gaussian=False)
-    gap = _gaps(
-        rows / xp.sqrt(xp.where(variance > 0, variance, 1.0) * shape[-1])[:, None], values.dtype
-    )
-    return Kernel(points, gap, xp.zeros_like(gap), shape[1] if len(shape) == 3 else None)
+    length = xp.sqrt(xp.where(variance > 0, variance, 1.0) * shape[-1])
+    gap = _gaps(rows / length[:, None], values.dtype)
+    tokens = shape[1] if len(shape) == 3 else None
+    return Kernel(points, gap, xp.zeros_like(gap), tokens)
 
 
 @np.errstate(over="ignore", under="ignore")
 def covariance(K: ArrayLike, ntk: ArrayLike | None = None) -> Kernel:
-    """The kernel of Gaussian neurons with covariance `K`: (inputs, inputs) or (inputs, tokens,
-    inputs, tokens)."""
+    """Return the kernel of Gaussian neurons with covariance `K`.
+
+    `K` is (inputs, inputs) or (inputs, tokens, inputs, tokens).
+    """
     xp, values = floating(K, "K")
     matrix = square(values, "K")
     tokens = values.shape[1] if values.ndim == 4 else None
@@ -73,24 +73,26 @@ def covariance(K: ArrayLike, ntk: ArrayLike | None = None) -> Kernel:
     return from_matrices(matrix, theta, mean, gaussian=True, tokens=tokens)
 
 
-def _gaps(unit: Array, dtype: Any) -> Array:
-    """(points, points), for rows of length one or zero."""
+def _gaps(unit: Array, dtype: object) -> Array:
+    """Return gaps, (points, points), of rows of length one or zero."""
     xp = array_namespace(unit)
     points = unit.shape[0]
     gap = xp.empty((points, points), dtype=dtype, device=device(unit))
     for strip in strips(points, NUMBERS_HELD):
         a = unit[strip.rows]
         b = unit[strip.columns]
-        strip.write(gap, xp.astype(_sharpened(xp.clip(1 - a @ b.T, 0.0, 2.0), a, b), dtype))
+        rough = xp.clip(1 - a @ b.T, 0.0, 2.0)
+        strip.write(gap, xp.astype(_sharpened(rough, a, b), dtype))
     return pinned(gap, xp.zeros_like(unit[:, 0]))
 
 
 def _sharpened(gap: Array, a: Array, b: Array) -> Array:
-    """`gap` with its small entries found from differences of the rows of `a` and `b`."""
+    """Replace the small entries of `gap` by those from differences of the rows of `a` and `b`."""
     xp = array_namespace(gap)
     many = max(1, NUMBERS_HELD // a.shape[1])
-    near = xp.nonzero(gap < NEAR)
-    for first in range(0, near[0].shape[0], many):
-        i, j = (index[first : first + many] for index in near)
+    rows, columns = xp.nonzero(gap < NEAR)
+    for first in range(0, rows.shape[0], many):
+        i = rows[first : first + many]
+        j = columns[first : first + many]
         gap[i, j] = xp.sum((a[i] - b[j]) ** 2, axis=1) / 2
     return gap

@@ -1,19 +1,18 @@
-"""The one value that flows through the layers: both kernels of a wide network, between all pairs of
-points.
+"""The value that flows through the layers: both kernels of a wide network, for all pairs of points.
 
-    NNGP   K_ab     = E[h_i(a) h_i(b)]                      = sqrt(q_a q_b) (1 - gap_ab),     q_a =
-                    K_aa
-    NTK    Theta_ab = sum_w dh_i(a)/dw dh_i(b)/dw           = sqrt(q_a q_b) tangent_ab
+    NNGP    K_ab     = E[h_i(a) h_i(b)]                = sqrt(q_a q_b) (1 - gap_ab)
+    NTK     Theta_ab = sum_w dh_i(a)/dw dh_i(b)/dw     = sqrt(q_a q_b) tangent_ab
+            q_a      = K_aa
 
 h_i is one neuron, and the expectation is over weights (and dropout masks). A point is an input, or
-one token of an input; points are ordered input by input. Three things are kept instead of the two
-matrices:
+one token of an input; points are ordered input by input. Three things are stored instead of the
+two matrices:
 
     gap      1 - correlation. Kernels of kinked activations go as sqrt(gap), so a correlation
              rounded to 1 - 6e-8 would cost single precision half of its digits; a gap keeps them
              all.
-    tangent  Theta on the scale of K: layers that only rescale leave it alone, and depth alone does
-    not make it overflow.
+    tangent  Theta on the scale of K. Layers that only rescale leave it unchanged, and depth alone
+             does not make it overflow.
     points   the diagonals, in double precision whatever the precision of the rest. They are never
              read off the matrices: under dropout an input meets itself with one mask, and any other
              point, even an equal one, with two.
@@ -29,17 +28,17 @@ from orderone.core.inputs import Array
 
 @dataclass(frozen=True, eq=False)
 class Points:
-    """What is known of each point by itself."""
+    """Numbers of each point by itself."""
 
     variance: Array  # (points,) float64, q_a = K_aa
     ntk: Array  # (points,) float64, Theta_aa
     mean: Array  # (points,) float64, mean over neurons: 0 after a Dense layer
-    gaussian: bool  # whether neurons are Gaussian, as activations need it
+    gaussian: bool  # whether neurons are Gaussian, as activations need them
 
 
 @dataclass(frozen=True, eq=False)
 class Kernel:
-    """Made by `inputs` or `covariance`, and turned into the next one by every layer."""
+    """Both kernels, made by `inputs` or `covariance`. Every layer turns one into the next."""
 
     points: Points
     gap: Array  # (points, points), 1 - correlation, in [0, 2]; 0 on the diagonal
@@ -70,7 +69,7 @@ class Kernel:
         return array_namespace(q).reshape(q, (-1, self.tokens))
 
     def astype(self, dtype: object) -> "Kernel":
-        """With pairs in another precision. Points stay as they are."""
+        """Return the kernel with pairs in another precision. Points stay as they are."""
         xp = array_namespace(self.gap)
         return replace(self, gap=xp.astype(self.gap, dtype), tangent=xp.astype(self.tangent, dtype))
 
@@ -81,13 +80,13 @@ class Kernel:
         return f"Kernel({inputs} inputs{tokens}, {self.gap.dtype})"
 
     def _scaled(self, values: Array, diagonal: Array) -> Array:
-        """sqrt(q_a q_b) values_ab, with the diagonal put in its place."""
+        """Return sqrt(q_a q_b) values_ab, with `diagonal` on the diagonal."""
         xp = array_namespace(values)
         size = xp.astype(xp.sqrt(self.points.variance), values.dtype)
         with np.errstate(all="ignore"):
             scaled = size[:, None] * size[None, :]
             if not bool(xp.isfinite(xp.max(scaled))):
-                scaled[(values == 0) | xp.isnan(scaled)] = 0  # nothing times infinity is nothing
+                scaled[(values == 0) | xp.isnan(scaled)] = 0  # zero times infinity is zero
             scaled *= values
             return pinned(scaled, diagonal)
 
@@ -99,7 +98,7 @@ class Kernel:
 
 
 def pinned(matrix: Array, diagonal: Array) -> Array:
-    """`matrix`, with `diagonal` written into it."""
+    """Write `diagonal` into `matrix`, and return it."""
     xp = array_namespace(matrix)
     each = xp.arange(matrix.shape[0], device=device(matrix))
     matrix[each, each] = xp.astype(diagonal, matrix.dtype)

@@ -1,5 +1,7 @@
-"""A kernel from the matrices K and Theta themselves. What these lost by rounding near correlation 1
-stays lost."""
+"""A kernel from the matrices K and Theta.
+
+Digits that the matrices lost by rounding near correlation 1 cannot be recovered.
+"""
 
 from array_api_compat import array_namespace
 
@@ -10,12 +12,12 @@ from orderone.theory.kernels.kernel import Kernel, Points, pinned
 def from_matrices(
     K: Array, theta: Array, mean: Array, gaussian: bool, tokens: int | None = None
 ) -> Kernel:
-    """`K` and `theta` are (points, points) and symmetric; `mean` is (points,)."""
+    """Return the kernel; `K`, `theta` are (points, points) and symmetric, `mean` is (points,)."""
     xp = array_namespace(K)
-    variance, ntk = (xp.astype(xp.linalg.diagonal(matrix), xp.float64) for matrix in (K, theta))
-    known = xp.where(
-        variance > 0, variance, 1.0
-    )  # next to a point without variance, K is 0 at any gap
+    variance = xp.astype(xp.linalg.diagonal(K), xp.float64)
+    ntk = xp.astype(xp.linalg.diagonal(theta), xp.float64)
+    # Beside a point without variance, K is 0 at any gap.
+    known = xp.where(variance > 0, variance, 1.0)
     size = xp.astype(xp.sqrt(known), K.dtype)
     gap = pinned(xp.clip(1 - K / size[:, None] / size[None, :], 0.0, 2.0), 0 * variance)
     tangent = pinned(theta / size[:, None] / size[None, :], ntk / known)

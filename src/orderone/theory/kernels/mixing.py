@@ -1,12 +1,14 @@
 """Sums of independent Gaussian parts, without cancellation: weights and bias, skip and branch.
 
-    h = x + y,   q = q_x + q_y,   K = K_x + K_y,   u_a = (sqrt(q_x), sqrt(q_y)) / sqrt(q) = (cos 2s,
-                                                   sin 2s)   of point a
+    h = x + y,   q = q_x + q_y,   K = K_x + K_y
 
-    gap_ab = apart_ab + u_xa u_xb gap_x + u_ya u_yb gap_y,        apart_ab = 1 - u_a . u_b = 2 sin(s_a - s_b)^2
+    gap_ab   = apart_ab + u_xa u_xb gap_x + u_ya u_yb gap_y
+    apart_ab = 1 - u_a . u_b = 2 sin(s_a - s_b)^2
+    u_a      = (sqrt(q_x), sqrt(q_y)) / sqrt(q) = (cos 2s_a, sin 2s_a)       of point a
 
-The last form is why gaps near 0 keep their digits: 1 - u_a . u_b is never computed as a difference
-of ones. The same identity, read backwards, takes the mean out of an activation (layer norm).
+With the last form of apart_ab, gaps near 0 keep their digits: 1 - u_a . u_b is never computed as a
+difference of ones. The same identity, read backwards, subtracts the mean of an activation (layer
+norm).
 """
 
 from dataclasses import dataclass
@@ -20,7 +22,7 @@ from orderone.theory.kernels.strips import Strip
 
 @dataclass(frozen=True, eq=False)
 class Mixture:
-    """How two parts make up each point."""
+    """The shares of two parts in the variance of each point."""
 
     u: PerPoint
     left: Array  # (points, 2), sqrt(2) (sin s, cos s)
@@ -28,7 +30,7 @@ class Mixture:
 
     @classmethod
     def of(cls, dtype: object, x: Array, y: Array) -> "Mixture":
-        """From the components of u, in double precision."""
+        """Make a mixture from the components of u, in double precision."""
         xp = array_namespace(x)
         cosine = ((1 + x) / 2) ** 0.5
         sine = y / (2 * cosine)
@@ -37,17 +39,17 @@ class Mixture:
         return cls(per_point(dtype, x, y), xp.astype(2**0.5 * left, dtype), xp.astype(right, dtype))
 
     def first(self, strip: Strip) -> Array:
-        """u_xa u_xb."""
+        """Return u_xa u_xb."""
         left, right = self.u.sides(strip)
         return left[0] * right[0]
 
     def second(self, strip: Strip) -> Array:
-        """u_ya u_yb."""
+        """Return u_ya u_yb."""
         left, right = self.u.sides(strip)
         return left[1] * right[1]
 
     def apart(self, strip: Strip) -> Array | float:
-        """1 - u_a . u_b."""
+        """Return 1 - u_a . u_b."""
         if self.u.common:
             return 0.0
         root = self.left[strip.rows] @ self.right[:, strip.columns]
@@ -56,10 +58,14 @@ class Mixture:
 
 
 def shares(part: Array, rest: Array) -> tuple[Array, Array]:
-    """u of each point, from the variances of its parts: (1, 0) if it has none, and all for one that
-    overflowed."""
+    """Return u of each point, from the variances of its parts.
+
+    It is (1, 0) for points without variance, and for those whose variance overflowed.
+    """
     xp = array_namespace(part)
     total = part + rest
     known = (total > 0) & xp.isfinite(total)
-    fraction = xp.where(known, part / xp.where(known, total, 1.0), 1.0)
-    return xp.sqrt(fraction), xp.sqrt(xp.where(known, rest / xp.where(known, total, 1.0), 0.0))
+    safe_total = xp.where(known, total, 1.0)
+    share = xp.where(known, part / safe_total, 1.0)
+    rest_share = xp.where(known, rest / safe_total, 0.0)
+    return xp.sqrt(share), xp.sqrt(rest_share)

@@ -1,8 +1,9 @@
 """Normalizations over the neurons of a point, without gains or shifts.
 
-    RMSNorm     h' = h / sqrt(q + eps)                      K'_ab = K_ab / sqrt((q_a + eps) (q_b +
-                eps))
-    LayerNorm   h' = (h - mu) / sqrt(q - mu^2 + eps)        K'_ab = (K_ab - mu_a mu_b) / ...
+    RMSNorm     h'    = h / sqrt(q + eps)
+                K'_ab = K_ab / sqrt((q_a + eps) (q_b + eps))
+    LayerNorm   h'    = (h - mu) / sqrt(q - mu^2 + eps)
+                K'_ab = (K_ab - mu_a mu_b) / sqrt((q_a - mu_a^2 + eps) (q_b - mu_b^2 + eps))
 
 and Theta' = Theta / (the same roots): in a wide network the backward pass through a mean or a root
 is of order 1/n. S2 (1.10), (1.50), (1.53); erratum S2.1: eps is inside the root. mu is the mean
@@ -22,16 +23,16 @@ from orderone.theory.kernels.mixing import Mixture, shares
 from orderone.theory.kernels.pairs import Pairs, Step
 from orderone.theory.kernels.strips import Strip
 
-ROUNDING = 1e-14  # of a variance: less than that is no variance
+ROUNDING = 1e-14  # relative: a smaller variance is rounding
 
 
 @dataclass(frozen=True, init=False)
 class RMSNorm(Pointwise):
-    """Divides by the root mean square of a point's neurons."""
+    """Division by the root mean square of a point's neurons."""
 
     eps: float
 
-    def __init__(self, eps: Number = 0.0):
+    def __init__(self, eps: Number = 0.0) -> None:
         object.__setattr__(self, "eps", real(eps, "eps", least=0))
 
     def prepare(self, points: Points, dtype: object) -> tuple[Step, Points]:
@@ -40,51 +41,50 @@ class RMSNorm(Pointwise):
 
 @dataclass(frozen=True, init=False)
 class LayerNorm(Pointwise):
-    """Subtracts the mean of a point's neurons and divides by their standard deviation."""
+    """Subtraction of the mean of a point's neurons, and division by their standard deviation."""
 
     eps: float
 
-    def __init__(self, eps: Number = 0.0):
+    def __init__(self, eps: Number = 0.0) -> None:
         object.__setattr__(self, "eps", real(eps, "eps", least=0))
 
     def prepare(self, points: Points, dtype: object) -> tuple[Step, Points]:
         centred = Points(_centred(points), points.ntk, 0 * points.mean, points.gaussian)
+        step = unchanged
         if bool((points.mean != 0).any()):
             step = _centring(points, centred, dtype)
-        else:
-            step = unchanged
         return step, _divided(centred, self.eps)
 
 
 def _centring(points: Points, centred: Points, dtype: object) -> Step:
-    """K_ab - mu_a mu_b: `mixing` read backwards."""
+    """Return the step that subtracts mu_a mu_b from K_ab: `mixing` read backwards."""
     xp = array_namespace(points.mean)
     deviation, mean = shares(centred.variance, points.mean**2)
-    deviation = xp.where(
-        deviation > 0, deviation, 1.0
-    )  # of a constant point nothing is left, whatever its gaps are
+    # Nothing is left of a constant point, whatever its gaps are.
+    deviation = xp.where(deviation > 0, deviation, 1.0)
     mixture = Mixture.of(dtype, deviation, mean * xp.sign(points.mean))
 
     def step(pairs: Pairs, strip: Strip) -> Pairs:
-        kept = mixture.first(strip)
-        gap = (pairs.gap - mixture.apart(strip)) / kept
-        return Pairs(gap, pairs.tangent / kept)
+        share = mixture.first(strip)
+        gap = (pairs.gap - mixture.apart(strip)) / share
+        return Pairs(gap, pairs.tangent / share)
 
     return step
 
 
 def unchanged(pairs: Pairs, strip: Strip) -> Pairs:
+    """Return the pairs: a step that does nothing."""
     return pairs
 
 
 def _centred(points: Points) -> Array:
-    """q - mu^2. A constant point, which has none, must not get a share of rounding."""
+    """Return q - mu^2; exactly 0 for a constant point, where it is rounding."""
     centred = points.variance - points.mean**2
     return array_namespace(centred).where(centred > ROUNDING * points.variance, centred, 0.0)
 
 
 def _divided(points: Points, eps: float) -> Points:
-    """By sqrt(variance + eps)."""
+    """Divide by sqrt(variance + eps)."""
     xp = array_namespace(points.variance)
     square = points.variance + eps
     if bool((square == 0).any()):

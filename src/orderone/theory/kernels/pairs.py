@@ -1,14 +1,14 @@
-"""The work between pairs of points, done once for each pair, and in the cache.
+"""Steps of layers for pairs of points, done once for each pair, and in the cache.
 
-Layers that treat every pair by itself need no more of the matrices than the pair's own two numbers.
-So the pairs are taken in strips that fit into the cache, and a strip goes through all layers before
-the next one is touched:
+Layers that treat every pair separately need only the two numbers of the pair. So the pairs are
+processed in strips that fit into the cache, and a strip goes through all layers before the next one
+is read:
 
     for a strip:  (gap, tangent) -> step -> step -> ... -> both triangles of the new kernel
 
 Memory holds the old kernel and the new one, however many layers there are. What a layer needs to
-know of the points a and b was found for all points beforehand; where they all agree, as they do
-behind a normalization or at the fixed point of a length map, one number stands for all.
+know about the points a and b is computed for all points beforehand. Where all points agree, as they
+do behind a normalization or at the fixed point of a length map, one number is stored for all.
 """
 
 from collections.abc import Callable, Sequence
@@ -22,14 +22,14 @@ from orderone.core.inputs import Array
 from orderone.theory.kernels.kernel import Kernel, Points, pinned
 from orderone.theory.kernels.strips import Strip, strips
 
-CACHE = (
-    2**17
-)  # bytes, of one number for each pair of a strip; a step holds a handful of such arrays
-ELSEWHERE = 2**26  # a GPU wants much to do at once
-SAME = 4  # in units of the last place: variances that differ by less are taken as one
+CPU_BYTES = 2**17  # of one array over a strip; a step holds a handful of them in the cache
+GPU_BYTES = 2**26  # a GPU needs much work at once
+SAME = 4  # units of the last place: numbers that differ by less count as equal
 
 
 class Pairs(NamedTuple):
+    """The two numbers of each pair in a strip."""
+
     gap: Array  # (rows, columns) of a strip
     tangent: Array  # (rows, columns)
 
@@ -39,26 +39,33 @@ Step: TypeAlias = Callable[[Pairs, Strip], Pairs]
 
 @dataclass(frozen=True, eq=False)
 class PerPoint:
-    """Some numbers for each point, or for all points alike, as the two sides of a pair see them."""
+    """Some numbers for each point, or one set of numbers for all points."""
 
     vectors: tuple[Array, ...]  # each (points,), or (1, 1) for all
     common: bool
 
     def sides(self, strip: Strip) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
-        """Of shapes (rows, 1) and (1, columns); or one tuple twice, if all points are alike."""
+        """Return the numbers of both points of each pair, (rows, 1) and (1, columns).
+
+        If all points agree, both are the same tuple.
+        """
         if self.common:
             return self.vectors, self.vectors
         left = tuple(vector[strip.rows, None] for vector in self.vectors)
-        return left, tuple(vector[None, strip.columns] for vector in self.vectors)
+        right = tuple(vector[None, strip.columns] for vector in self.vectors)
+        return left, right
 
 
 def per_point(dtype: object, *vectors: Array) -> PerPoint:
-    """`vectors` in the precision of the pairs, and as single numbers if none of them varies."""
+    """Return `vectors` in the precision of the pairs, as single numbers if none of them varies."""
     if not vectors:
         return PerPoint((), common=True)
     common = all(_constant(vector, dtype) for vector in vectors)
-    each = tuple(vector[:1, None] if common else vector for vector in vectors)
-    return PerPoint(tuple(array_namespace(vector).astype(vector, dtype) for vector in each), common)
+    converted = []
+    for vector in vectors:
+        short = vector[:1, None] if common else vector
+        converted.append(array_namespace(short).astype(short, dtype))
+    return PerPoint(tuple(converted), common)
 
 
 def _constant(vector: Array, dtype: object) -> bool:
@@ -68,14 +75,14 @@ def _constant(vector: Array, dtype: object) -> bool:
     return high - low <= SAME * float(xp.finfo(dtype).eps) * max(high, -low)
 
 
-@np.errstate(all="ignore")  # what overflows becomes infinite, and says so by that
+@np.errstate(all="ignore")  # overflow shows as infinity in the result
 def through(kernel: Kernel, steps: Sequence[Step], points: Points) -> Kernel:
-    """The kernel behind all `steps`, whose diagonals are those of `points`."""
+    """Return the kernel behind all `steps`, whose diagonals are those of `points`."""
     xp = array_namespace(kernel.gap)
     gap = xp.empty_like(kernel.gap)
     tangent = xp.empty_like(kernel.tangent)
-    held = CACHE if str(device(gap)) == "cpu" else ELSEWHERE
-    for strip in strips(gap.shape[0], held // gap.dtype.itemsize):
+    strip_bytes = CPU_BYTES if str(device(gap)) == "cpu" else GPU_BYTES
+    for strip in strips(gap.shape[0], strip_bytes // gap.dtype.itemsize):
         pairs = Pairs(strip.read(kernel.gap), strip.read(kernel.tangent))
         for step in steps:
             pairs = step(pairs, strip)

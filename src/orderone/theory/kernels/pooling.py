@@ -1,9 +1,9 @@
 """The mean over the tokens of an input: h'(a) = (1 / T) sum_t h(a, t).
 
-    K'_ab = (1 / T^2) sum_ts K_(a,t)(b,s),     and the same for Theta
+    K'_ab = (1 / T^2) sum_ts K_(a,t)(b,s)                   and the same for Theta
 
-Neurons that were Gaussian remain so. Sums run in double precision: what is left of a difference of
-inputs may be small.
+Neurons that were Gaussian remain so. Sums run in double precision, because differences between
+pooled inputs may be small.
 """
 
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ from orderone.theory.kernels.matrices import from_matrices
 
 @dataclass(frozen=True)
 class AveragePool(Layer):
-    """Averages over tokens, which leaves one point for each input."""
+    """The mean over tokens, which leaves one point for each input."""
 
     def apply(self, kernel: Kernel) -> Kernel:
         if kernel.tokens is None:
@@ -28,14 +28,13 @@ class AveragePool(Layer):
             )
         xp = array_namespace(kernel.gap)
         mean = xp.mean(xp.reshape(kernel.points.mean, (-1, kernel.tokens)), axis=1)
-        pooled = from_matrices(
-            _pooled(kernel.nngp), _pooled(kernel.ntk), mean, kernel.points.gaussian
-        )
-        return pooled.astype(kernel.gap.dtype)
+        nngp = _pooled(kernel.nngp)
+        ntk = _pooled(kernel.ntk)
+        return from_matrices(nngp, ntk, mean, kernel.points.gaussian).astype(kernel.gap.dtype)
 
 
 def _pooled(matrix: Array) -> Array:
-    """(inputs, tokens, inputs, tokens) -> (inputs, inputs)."""
+    """Average (inputs, tokens, inputs, tokens) to (inputs, inputs)."""
     xp = array_namespace(matrix)
     tokens = matrix.shape[1]
     pooled = xp.sum(matrix, axis=(1, 3), dtype=xp.float64) / tokens**2

@@ -1,6 +1,7 @@
 """A residual block: h' = h + scale * branch(h).
 
-    K' = K + scale^2 K_branch,     Theta' = Theta + scale^2 Theta_branch
+    K'     = K + scale^2 K_branch
+    Theta' = Theta + scale^2 Theta_branch
 
 The branch must end in weights of its own (a Dense layer, perhaps with dropout or a normalization
 behind it): then it is independent of the skip connection, and cross terms vanish. S3 (2.13) is the
@@ -8,14 +9,14 @@ limit of this with scale = depth^{-1/2}.
 """
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
 from orderone.core.inputs import Number
 from orderone.core.reals import real
 from orderone.theory.kernels.kernel import Kernel, Points
-from orderone.theory.kernels.layer import Pointwise, run, steps_through
+from orderone.theory.kernels.layer import LayerInput, Pointwise, run, steps_through
 from orderone.theory.kernels.mixing import Mixture, shares
 from orderone.theory.kernels.pairs import Pairs, Step, through
 from orderone.theory.kernels.sequential import Sequential
@@ -24,13 +25,13 @@ from orderone.theory.kernels.strips import Strip
 
 @dataclass(frozen=True, init=False)
 class Residual(Pointwise):
-    """h + scale * branch(h); the layers of the branch are given one by one."""
+    """h + scale * branch(h); the layers of the branch are separate arguments."""
 
     branch: Sequential
     scale: float
     independent: ClassVar[bool | None] = False
 
-    def __init__(self, *branch: Any, scale: Number = 1.0):
+    def __init__(self, *branch: LayerInput, scale: Number = 1.0) -> None:
         object.__setattr__(self, "branch", Sequential(*branch))
         object.__setattr__(self, "scale", real(scale, "scale"))
         if not _independent(self.branch):
@@ -48,14 +49,18 @@ class Residual(Pointwise):
     def apply(self, kernel: Kernel) -> Kernel:
         if self.pointwise:
             return run([self], kernel)
-        other = self.branch(kernel)
-        if other.gap.shape != kernel.gap.shape:
+        branch = self.branch(kernel)
+        if branch.gap.shape != kernel.gap.shape:
             raise ValueError(
                 "Residual: expected a branch that keeps the number of points, got"
-                f" {kernel.gap.shape[0]} points at its start and {other.gap.shape[0]} at its end;"
+                f" {kernel.gap.shape[0]} points at its start and {branch.gap.shape[0]} at its end;"
                 " pool behind the residual block, not inside"
             )
-        step, points = self._joined(kernel.points, other.points, _read_off(other), kernel.gap.dtype)
+
+        def read_branch(_: Pairs, strip: Strip) -> Pairs:
+            return Pairs(strip.read(branch.gap), strip.read(branch.tangent))
+
+        step, points = self._joined(kernel.points, branch.points, read_branch, kernel.gap.dtype)
         return through(kernel, [step], points)
 
     def prepare(self, points: Points, dtype: object) -> tuple[Step, Points]:
@@ -70,29 +75,29 @@ class Residual(Pointwise):
 
     @np.errstate(all="ignore")
     def _joined(
-        self, skip: Points, other: Points, branch: Step, dtype: object
+        self, skip: Points, branch: Points, branch_step: Step, dtype: object
     ) -> tuple[Step, Points]:
+        """Return the step and the points of the sum of skip connection and branch."""
         square = self.scale**2
-        mixture = Mixture.of(dtype, *shares(skip.variance, square * other.variance))
+        mixture = Mixture.of(dtype, *shares(skip.variance, square * branch.variance))
 
         def step(pairs: Pairs, strip: Strip) -> Pairs:
-            of_skip = mixture.first(strip)
-            of_branch = mixture.second(strip)
-            there = branch(pairs, strip)
-            gap = of_skip * pairs.gap + of_branch * there.gap + mixture.apart(strip)
-            tangent = of_skip * pairs.tangent + of_branch * there.tangent
+            skip_share = mixture.first(strip)
+            branch_share = mixture.second(strip)
+            branch_pairs = branch_step(pairs, strip)
+            gap = skip_share * pairs.gap + branch_share * branch_pairs.gap + mixture.apart(strip)
+            tangent = skip_share * pairs.tangent + branch_share * branch_pairs.tangent
             return Pairs(gap, tangent)
 
-        variance = skip.variance + square * other.variance
-        ntk = skip.ntk + square * other.ntk
-        mean = skip.mean + self.scale * other.mean
-        return step, Points(variance, ntk, mean, skip.gaussian and other.gaussian)
-
-
-def _read_off(kernel: Kernel) -> Step:
-    return lambda _, strip: Pairs(strip.read(kernel.gap), strip.read(kernel.tangent))
+        variance = skip.variance + square * branch.variance
+        ntk = skip.ntk + square * branch.ntk
+        mean = skip.mean + self.scale * branch.mean
+        return step, Points(variance, ntk, mean, skip.gaussian and branch.gaussian)
 
 
 def _independent(branch: Sequential) -> bool:
-    known = (layer.independent for layer in reversed(branch.layers))
-    return next((independent for independent in known if independent is not None), False)
+    """Return whether the last layer that decides makes the branch independent of its input."""
+    for layer in reversed(branch.layers):
+        if layer.independent is not None:
+            return layer.independent
+    return False

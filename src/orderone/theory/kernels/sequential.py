@@ -1,29 +1,29 @@
-"""Layers one after the other. Neighbours that treat pairs one by one share a pass over them
-(`pairs`)."""
+"""Layers one after the other. Neighbours that are pointwise share a pass over the pairs."""
 
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Any
 
 from orderone.core.errors import instance
 from orderone.core.exact import count
 from orderone.core.inputs import Count
 from orderone.theory.kernels.kernel import Kernel
-from orderone.theory.kernels.layer import Layer, read_layers, run
+from orderone.theory.kernels.layer import Layer, LayerInput, read_layers, run
 
 
 @dataclass(frozen=True, init=False)
 class Sequential(Layer):
-    """`Sequential(a, b)(kernel)` is `b(a(kernel))`, and faster. One inside another is the same as
-    its layers."""
+    """Layers in sequence: `Sequential(a, b)(kernel)` is `b(a(kernel))`, and faster.
+
+    A Sequential inside another is replaced by its layers.
+    """
 
     layers: tuple[Layer, ...]
 
-    def __init__(self, *layers: Any):
-        read = read_layers(layers, "Sequential")
-        object.__setattr__(
-            self, "layers", tuple(inner for layer in read for inner in unpacked(layer))
-        )
+    def __init__(self, *layers: LayerInput) -> None:
+        flat: list[Layer] = []
+        for layer in read_layers(layers, "Sequential"):
+            flat.extend(unpacked(layer))
+        object.__setattr__(self, "layers", tuple(flat))
 
     def apply(self, kernel: Kernel) -> Kernel:
         for pointwise, layers in groupby(self.layers, key=lambda layer: layer.pointwise):
@@ -38,13 +38,15 @@ class Sequential(Layer):
         return len(self.layers)
 
 
-def repeat(layer: Any, times: Count) -> Sequential:
-    """`layer`, `times` times, with fresh weights each time."""
+def repeat(layer: LayerInput, times: Count) -> Sequential:
+    """Repeat `layer`, with new weights each time."""
     layer = instance(layer, Layer, "layer", "give a layer such as kernels.Sequential(...)")
-    return Sequential(*[layer] * count(times, "times", least=0))
+    copies = [layer] * count(times, "times", least=0)
+    return Sequential(*copies)
 
 
 def unpacked(layer: Layer) -> tuple[Layer, ...]:
+    """Return the layers of a Sequential; any other layer as it is."""
     if isinstance(layer, Sequential):
         return layer.layers
     return (layer,)

@@ -1,8 +1,8 @@
 """The pairs of a symmetric matrix, each once, in strips of about equal size.
 
 1 1 1 1 1 1
-  1 1 1 1 1              rows from the diagonal to the right, fewer where they are long;
-    2 2 2 2              what a strip has below the diagonal is found twice
+  1 1 1 1 1          rows from the diagonal to the right, fewer where they are long;
+    2 2 2 2          entries of a strip below the diagonal are computed twice
       2 2 2
         3 3
           3
@@ -15,30 +15,30 @@ from orderone.core.inputs import Array
 
 
 class Strip(NamedTuple):
+    """Rows of a symmetric matrix, from the diagonal to the right."""
+
     rows: slice
     columns: slice  # starts where the rows do
 
     def read(self, matrix: Array) -> Array:
-        """(rows, columns) of a matrix over pairs of points."""
+        """Return the strip of a matrix over pairs of points, (rows, columns)."""
         return matrix[self.rows, self.columns]
 
     def write(self, matrix: Array, values: Array) -> None:
-        """`values` into both triangles of `matrix`."""
+        """Write `values` into both triangles of `matrix`."""
         matrix[self.columns, self.rows] = values.T
         matrix[self.rows, self.columns] = values
         square = matrix[self.rows, self.rows]
-        matrix[self.rows, self.rows] = (
-            square + square.T
-        ) / 2  # symmetric to the last bit, however they were found
+        # Symmetric to the last bit, although both halves were computed separately.
+        matrix[self.rows, self.rows] = (square + square.T) / 2
 
 
 def strips(points: int, pairs: int) -> Iterator[Strip]:
-    """All pairs of `points` points, about `pairs` at a time."""
+    """Yield strips that cover all pairs of `points` points, about `pairs` pairs at a time."""
     first = 0
     while first < points:
         left = points - first
-        rows = min(
-            left, max(1, min(pairs // left, max(left // 4, 32)))
-        )  # a flat strip has little below the diagonal
+        flat = max(left // 4, 32)  # a flat strip has little below the diagonal
+        rows = min(left, max(1, min(pairs // left, flat)))
         yield Strip(slice(first, first + rows), slice(first, points))
         first += rows

@@ -1,5 +1,7 @@
-"""Mean field theory of deep dropout networks (S1): lengths, correlations, phases, depth scales,
-gradients."""
+"""Mean field theory of deep dropout networks (S1).
+
+Lengths, correlations, phases, depth scales and gradients.
+"""
 
 from orderone.theory.meanfield.critical import (
     NotCriticalError,

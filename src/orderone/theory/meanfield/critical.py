@@ -1,18 +1,16 @@
 """The critical line chi_1 = 1, solved for any of its parameters.
 
-On the line weight_var / keep = 1 / D(q), D = E phi'^2, so the length map (2) of S1 becomes an
-equation for q alone,
+On the line weight_var / keep = 1 / D(q), so the length map (2) of S1 becomes an equation for q
+alone,
 
-    q - M(q) / D(q) = bias_var,       M = E phi^2
+    q - M(q) / D(q) = bias_var,        M = E phi^2,   D = E phi'^2
 
-and the dropout rate only scales the answer: weight_var = keep / D(q). Roots that repel are no fixed
-points that a signal comes to, and are left out: GELU has such a branch. With dropout chi_1 = 1 is
-where gradients neither vanish nor explode; correlations are lost there all the same, since chi_2 <
-1 (S1 section 5.1).
+and the dropout rate only scales the answer: weight_var = keep / D(q). No signal tends to a root
+that repels; such roots, as GELU has them, are left out. With dropout, gradients neither vanish nor
+explode at chi_1 = 1. Correlations are lost there all the same, since chi_2 < 1 (S1 section 5.1).
 """
 
 from functools import lru_cache
-from typing import Any
 
 import numpy as np
 
@@ -25,9 +23,9 @@ from orderone.theory.meanfield.parameters import parameters
 from orderone.theory.meanfield.roots import bracketed
 from orderone.theory.meanfield.short_signals import SHORT, short_signals
 
-SMALLEST = 1e-30
-BARELY = 1e-3  # a length that stands for zero, and one near it that shows whether it attracts
-NOISE = 1e-15  # relative to q: what is left of a difference below that is rounding
+SMALLEST = 1e-30  # a length that stands for zero
+BARELY = 1e-3  # shortest length at which the slope of the length map is taken
+NOISE = 1e-15  # relative to q: a smaller difference is rounding
 
 
 class NotCriticalError(ValueError):
@@ -36,41 +34,39 @@ class NotCriticalError(ValueError):
 
 def critical_weight_var(
     activation: Name | Function, bias_var: ArrayLike, keep: ArrayLike = 1.0
-) -> Any:
-    """The weight variance at which chi_1 = 1; the smallest if there are several, inf if there is
-    none.
+) -> Array:
+    """Return the weight variance at which chi_1 = 1.
 
-    There is none for softplus: its lengths diverge before chi_1 reaches 1.
+    It is the smallest if there are several, inf if there is none. There is none for softplus: its
+    lengths diverge before chi_1 reaches 1.
     """
-    xp, *given = parameters(bias_var=bias_var, keep=keep)
-    broadcast(bias_var=given[0], keep=given[1])
-    b, rho = np.broadcast_arrays(*map(as_numpy, given))
+    xp, bias_vars, keeps = parameters(bias_var=bias_var, keep=keep)
+    broadcast(bias_var=bias_vars, keep=keeps)
+    b, rho = np.broadcast_arrays(as_numpy(bias_vars), as_numpy(keeps))
     inverse = _inverse_slope(activations.get(activation), b.ravel()).reshape(b.shape)
-    return _number(like(rho * inverse, given[0], xp))
+    return _number(like(rho * inverse, bias_vars, xp))
 
 
 def critical_bias_var(
     activation: Name | Function, weight_var: ArrayLike, keep: ArrayLike = 1.0
-) -> Any:
-    """The bias variance at which chi_1 = 1; NotCriticalError if there is none."""
-    xp, *given = parameters(weight_var=weight_var, keep=keep)
-    broadcast(weight_var=given[0], keep=given[1])
-    w, rho = np.broadcast_arrays(*map(as_numpy, given))
+) -> Array:
+    """Return the bias variance at which chi_1 = 1; raise NotCriticalError if there is none."""
+    xp, weight_vars, keeps = parameters(weight_var=weight_var, keep=keep)
+    broadcast(weight_var=weight_vars, keep=keeps)
+    w, rho = np.broadcast_arrays(as_numpy(weight_vars), as_numpy(keeps))
     target = (rho / np.maximum(w, SMALLEST)).ravel()
-    return _number(
-        like(_bias_of_slope(activations.get(activation), target).reshape(w.shape), given[0], xp)
-    )
+    bias_var = _bias_of_slope(activations.get(activation), target).reshape(w.shape)
+    return _number(like(bias_var, weight_vars, xp))
 
 
-def critical_keep(activation: Name | Function, weight_var: ArrayLike, bias_var: ArrayLike) -> Any:
-    """The keep rate at which chi_1 = 1; NotCriticalError if none in (0, 1] does it."""
+def critical_keep(activation: Name | Function, weight_var: ArrayLike, bias_var: ArrayLike) -> Array:
+    """Return the keep rate at which chi_1 = 1; raise NotCriticalError if none in (0, 1] does it."""
     _, w, b = parameters(weight_var=weight_var, bias_var=bias_var)
     broadcast(weight_var=w, bias_var=b)
     keep = w / critical_weight_var(activation, b)
+    rate = as_numpy(keep)
     remedy = "dropout raises chi_1, so start from a weight_var that is ordered without it"
-    _refuse(
-        as_numpy(keep), (as_numpy(keep) > 0) & (as_numpy(keep) <= 1), "keep", "in (0, 1]", remedy
-    )
+    _refuse(rate, (rate > 0) & (rate <= 1), "keep", "in (0, 1]", remedy)
     return _number(keep)
 
 
@@ -79,28 +75,41 @@ def edge_of_chaos(
     weight_var: ArrayLike | None = None,
     bias_var: ArrayLike | None = None,
     keep: ArrayLike | None = 1.0,
-) -> Any:
-    """The one parameter that is None, such that chi_1 = 1."""
-    given: dict[str, Any] = {"weight_var": weight_var, "bias_var": bias_var, "keep": keep}
-    missing = [name for name, value in given.items() if value is None]
-    if len(missing) != 1:
-        raise ValueError(
-            f"edge_of_chaos: expected exactly one parameter to be None, got {missing}; give the two"
-            " others"
-        )
-    solvers = {
-        "weight_var": critical_weight_var,
-        "bias_var": critical_bias_var,
-        "keep": critical_keep,
-    }
-    del given[missing[0]]
-    return solvers[missing[0]](activation, **given)
+) -> Array:
+    """Return the one parameter that is None, such that chi_1 = 1."""
+    values = {"weight_var": weight_var, "bias_var": bias_var, "keep": keep}
+    missing = [name for name, value in values.items() if value is None]
+    if len(missing) == 1:
+        if bias_var is not None and keep is not None:
+            return critical_weight_var(activation, bias_var, keep)
+        if weight_var is not None and keep is not None:
+            return critical_bias_var(activation, weight_var, keep)
+        if weight_var is not None and bias_var is not None:
+            return critical_keep(activation, weight_var, bias_var)
+    raise ValueError(
+        f"edge_of_chaos: expected exactly one parameter to be None, got {missing}; give the two"
+        " others"
+    )
 
 
 def _inverse_slope(phi: Activation, bias_var: np.ndarray) -> np.ndarray:
-    """1 / D at the critical length for each bias variance, inf where there is none."""
+    """Return 1 / D at the critical length for each bias variance, inf where there is none."""
     if phi.homogeneous is not None:
-        return np.full(len(bias_var), 1 / phi.homogeneous if phi.homogeneous else np.inf)
+        inverse = 1 / phi.homogeneous if phi.homogeneous else np.inf
+        return np.full(len(bias_var), inverse)
+    rows, q = _critical_lengths(phi, bias_var)
+    result = np.full(len(bias_var), np.inf)
+    if len(q):
+        rate = 1 / phi.derivative_moment(q)
+        near = np.maximum(q, BARELY)
+        slope = length_slope(phi, 1 / phi.derivative_moment(near), near)
+        attracts = (slope < 1 + 1e-6) & (rate > 0)
+        np.minimum.at(result, rows[attracts], rate[attracts])
+    return result
+
+
+def _critical_lengths(phi: Activation, bias_var: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return all roots q of q - M / D = bias_var, and the row of the bias variance of each."""
     grid = GRID if bias_var.max() < GRID[-1] / 1e3 else np.append(GRID, BEYOND[1:])
     noise = np.where((short_signals(phi) is not None) & (grid < SHORT), 0.0, NOISE * grid)
     grid = np.append(SMALLEST, grid)
@@ -108,48 +117,36 @@ def _inverse_slope(phi: Activation, bias_var: np.ndarray) -> np.ndarray:
     left_over = np.append(_left_over(phi, np.array([SMALLEST])), _scan(phi, len(grid) - 1)[0])
     sign = np.where(left_over - bias_var[:, None] > noise, 1, -1)
     rows, at = np.nonzero(sign[:, :-1] * sign[:, 1:] < 0)
-    q = bracketed(lambda x, some: _left_over(phi, x) - bias_var[rows[some]], grid[at], grid[at + 1])
-    dying = np.flatnonzero(
-        (bias_var <= max(left_over[0], 0)) & (abs(left_over[0]) <= NOISE * SMALLEST)
-    )
-    rows = np.concatenate([rows, dying])
-    q = np.concatenate([q, np.full(len(dying), SMALLEST)])
-    result = np.full(len(bias_var), np.inf)
-    if len(q):
-        rate = 1 / phi.derivative_moment(q)
-        near = np.maximum(q, BARELY)
-        attracts = (length_slope(phi, 1 / phi.derivative_moment(near), near) < 1 + 1e-6) & (
-            rate > 0
-        )
-        np.minimum.at(result, rows[attracts], rate[attracts])
-    return result
+
+    def excess(q: np.ndarray, some: np.ndarray) -> np.ndarray:
+        return _left_over(phi, q) - bias_var[rows[some]]
+
+    q = bracketed(excess, grid[at], grid[at + 1])
+    starts_at_zero = abs(left_over[0]) <= NOISE * SMALLEST
+    dying = np.flatnonzero((bias_var <= max(left_over[0], 0)) & starts_at_zero)
+    rows_and_dying = np.concatenate([rows, dying])
+    return rows_and_dying, np.concatenate([q, np.full(len(dying), SMALLEST)])
 
 
 def _bias_of_slope(phi: Activation, target: np.ndarray) -> np.ndarray:
-    """bias_var at the length where D is the target."""
+    """Return bias_var at the length where D is the target."""
     _, slopes = _scan(phi)
     sign = np.sign(slopes - target[:, None])
     crossing = sign[:, :-1] * sign[:, 1:] <= 0
     at = np.argmax(crossing, axis=1)
     exists = crossing.any(axis=1) & (phi.homogeneous is None)
+    expected = "between the smallest and the largest E phi'^2"
     remedy = "chi_1 stays on one side of 1 for every bias_var; change weight_var or keep"
-    _refuse(
-        target, exists, "keep / weight_var", "between the smallest and the largest E phi'^2", remedy
-    )
+    _refuse(target, exists, "keep / weight_var", expected, remedy)
     q = bracketed(lambda x, rows: phi.derivative_moment(x) - target[rows], GRID[at], GRID[at + 1])
     bias_var = _left_over(phi, q)
-    _refuse(
-        bias_var,
-        bias_var >= -NOISE * q,
-        "bias_var",
-        "0 or more at the critical length",
-        "lower weight_var",
-    )
+    expected = "0 or more at the critical length"
+    _refuse(bias_var, bias_var >= -NOISE * q, "bias_var", expected, "lower weight_var")
     return np.maximum(bias_var, 0.0)
 
 
 def _left_over(phi: Activation, q: Array) -> Array:
-    """q - M / D: the bias variance for which q is a fixed point on the critical line."""
+    """Return q - M / D: the bias variance for which q is a fixed point on the critical line."""
     with np.errstate(invalid="ignore", over="ignore"):
         direct = q - np.nan_to_num(phi.second_moment(q) / phi.derivative_moment(q), nan=np.inf)
     short = short_signals(phi)
@@ -160,21 +157,26 @@ def _left_over(phi: Activation, q: Array) -> Array:
 
 @lru_cache(maxsize=64)
 def _scan(phi: Activation, points: int = len(GRID)) -> tuple[np.ndarray, np.ndarray]:
-    """q - M / D and D, on as many points."""
-    parts = (GRID, BEYOND[1:])[: 1 + (points > len(GRID))]
+    """Return q - M / D and D on the grid, and beyond it if there are more `points`."""
+    parts = [GRID]
+    if points > len(GRID):
+        parts.append(BEYOND[1:])
     with np.errstate(over="ignore", invalid="ignore"):
         slopes = [np.asarray(phi.derivative_moment(part)) for part in parts]
-    return np.concatenate([_left_over(phi, part) for part in parts]), np.concatenate(slopes)
+    left_over = [_left_over(phi, part) for part in parts]
+    return np.concatenate(left_over), np.concatenate(slopes)
 
 
-def _refuse(values: np.ndarray, right: Any, name: str, expected: str, remedy: str) -> None:
-    if not np.all(right):
-        raise NotCriticalError(
-            f"{name}: expected {expected}; got {np.ravel(values)[np.argmin(np.ravel(right))]:g};"
-            f" {remedy}"
-        )
+def _refuse(values: np.ndarray, valid: Array, name: str, expected: str, remedy: str) -> None:
+    """Raise a NotCriticalError with the first invalid value, if there is one."""
+    if not np.all(valid):
+        first_wrong = np.ravel(values)[np.argmin(np.ravel(valid))]
+        raise NotCriticalError(f"{name}: expected {expected}; got {first_wrong:g}; {remedy}")
 
 
-def _number(x: Any) -> Any:
+def _number(x: Array) -> Array:
+    """Turn numpy's numbers into Python's; return arrays unchanged."""
     x = plain(x)
-    return float(x) if isinstance(x, np.floating) else x
+    if isinstance(x, np.floating):
+        return float(x)
+    return x

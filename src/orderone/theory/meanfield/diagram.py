@@ -1,4 +1,4 @@
-"""Phase diagrams: everything about the fixed point over a grid of weight and bias variances.
+"""Phase diagrams: the fixed points over a grid of weight and bias variances.
 
 Poole et al. 2016, Schoenholz et al. 2017; with the trainable depth, Figure 7 of S1.
 """
@@ -39,12 +39,12 @@ class PhaseDiagram(Mapping[str, Array]):
 
     @property
     def phase(self) -> np.ndarray:
-        """Words, [i, j]."""
+        """ordered, critical or chaotic, [i, j]."""
         return self.networks.phase
 
     @property
     def status(self) -> np.ndarray:
-        """Words, [i, j]."""
+        """converged or diverges, [i, j]."""
         return self.networks.status
 
     @property
@@ -56,10 +56,15 @@ class PhaseDiagram(Mapping[str, Array]):
 def phase_diagram(
     activation: Name | Function, weight_var: ArrayLike, bias_var: ArrayLike, keep: Number = 1.0
 ) -> PhaseDiagram:
-    """A mapping of 2-d arrays, q_star c_star chi1 chi2 xi1 xi2: entry [i, j] is for weight_var[i]
-    and bias_var[j]."""
-    xp, *axes, rate = together(weight_var=weight_var, bias_var=bias_var, keep=keep)
-    rows, columns = (axis if axis.ndim else xp.reshape(axis, (1,)) for axis in axes)
+    """Return a mapping of 2-d arrays: q_star, c_star, chi1, chi2, xi1, xi2.
+
+    Entry [i, j] is for weight_var[i] and bias_var[j].
+    """
+    xp, rows, columns, rate = together(weight_var=weight_var, bias_var=bias_var, keep=keep)
+    if rows.ndim == 0:
+        rows = xp.reshape(rows, (1,))
+    if columns.ndim == 0:
+        columns = xp.reshape(columns, (1,))
     for name, axis in (("weight_var", rows), ("bias_var", columns)):
         if axis.ndim != 1:
             raise ValueError(
@@ -70,6 +75,5 @@ def phase_diagram(
         raise ValueError(
             f"keep: expected one number, got shape {tuple(rate.shape)}; make one diagram for each"
         )
-    return PhaseDiagram(
-        rows, columns, MeanField(activation, rows[:, None], columns[None, :], float(rate))
-    )
+    networks = MeanField(activation, rows[:, None], columns[None, :], float(rate))
+    return PhaseDiagram(rows, columns, networks)

@@ -1,4 +1,4 @@
-"""A value that a map leaves alone, and whether it attracts."""
+"""A fixed point of a map, and its stability."""
 
 from dataclasses import dataclass
 
@@ -7,14 +7,16 @@ from orderone.theory.meanfield.scales import ROUNDING
 
 @dataclass(frozen=True)
 class FixedPoint:
-    """The value, and the slope of the map there."""
+    """A value that a map leaves unchanged, and the slope of the map there."""
 
     value: float
     slope: float
 
     @property
     def stability(self) -> str:
-        """stable, unstable, or marginal where the slope is one."""
+        """Return stable, unstable, or marginal if the slope is one."""
         if abs(abs(self.slope) - 1) <= ROUNDING:
             return "marginal"
-        return "stable" if abs(self.slope) < 1 else "unstable"
+        if abs(self.slope) < 1:
+            return "stable"
+        return "unstable"

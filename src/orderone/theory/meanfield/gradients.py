@@ -1,48 +1,47 @@
 """Sizes of gradients, layer by layer: exact for linear networks, exponential laws for all others.
 
-    g_aa^l = E (dE_a / dW^l_ij)^2,     g_ab^l = E (dE_a / dW^l_ij)(dE_b / dW^l_ij)
-                                       S1 (8), signed
+    g_aa^l = E (dE_a / dW^l_ij)^2
+    g_ab^l = E (dE_a / dW^l_ij)(dE_b / dW^l_ij)                                       S1 (8), signed
 
 Linear networks, loss |z^L|^2 (erratum S1.8: the sum of squares), with chi_1 = weight_var / keep:
 
-    g_aa^l = (q^(l-1) / keep) 4 chi_1^k [q^L + (1 / keep) sum_{j=1..k} chi_1^j q^(L-j)],   k = L - l
-    g_ab^l =  q_ab^(l-1)      4 weight_var^k [q_ab^L + sum_{j=1..k} (weight_var / keep^2)^j
-                              q_ab^(L-j)]
+    g_aa^l = 4 (q^(l-1) / keep) chi_1^k [q^L + (1 / keep) sum_{j=1..k} chi_1^j q^(L-j)]
+    g_ab^l = 4 q_ab^(l-1) weight_var^k [q_ab^L + sum_{j=1..k} (weight_var / keep^2)^j q_ab^(L-j)]
+    k      = L - l
 
 Erratum S1.3: (12) of the paper is the case in which every layer, the input too, has the lengths of
-the fixed point. These are what is taken if no q0 is given. Erratum S1.5: g_ab decays as chi_2^k
-only if weight_var < keep^2, else as chi_1^(2k).
+the fixed point. These are used if no q0 is given. Erratum S1.5: g_ab decays as chi_2^k only if
+weight_var < keep^2, else as chi_1^(2k).
 
-Erratum S1.4: one network's g_ab has noise of its own. With u = delta_a delta_b / N and v = delta_a
-delta_a / N, a layer adds the variance (weight_var v / keep)^2 / N to u and multiplies what was
-there by weight_var^2, and v by chi_1. So Var(u) / v^2 comes to 1 / (N (1 - keep^2)), and with the
+Erratum S1.4: g_ab of one network is noisy. With u = delta_a delta_b / N and
+v = delta_a delta_a / N, a layer multiplies Var(u) by weight_var^2 and v by chi_1, and adds
+(weight_var v / keep)^2 / N to Var(u). So Var(u) / v^2 tends to 1 / (N (1 - keep^2)), and with the
 overlap of inputs, c* keep,
 
     std(g_ab^l) = c* keep (1 - keep^2)^(-1/2) N^(-1/2) g_aa^l,        1 << L - l << N
 """
 
 import math
-from typing import Any, NamedTuple
+from typing import NamedTuple, SupportsIndex
 
 import numpy as np
 
 from orderone.core import checks
 from orderone.core.arrays import together
 from orderone.core.exact import count
-from orderone.core.inputs import Count, Number
+from orderone.core.inputs import Array, ArrayLike, Count, Number
 from orderone.core.reals import real
 from orderone.theory.meanfield.lengths import homogeneous
 from orderone.theory.meanfield.parameters import parameters
 
 
 class GradientMetrics(NamedTuple):
-    """One entry for each layer 1 .. depth: entry l - 1 is layer l. Also by name:
-    metrics["g_aa"]."""
+    """One entry for each layer 1 .. depth: entry l - 1 is layer l. Also metrics["g_aa"]."""
 
     g_aa: np.ndarray
     g_ab: np.ndarray
 
-    def __getitem__(self, key: Any) -> Any:
+    def __getitem__(self, key: str | SupportsIndex | slice) -> Array:
         if isinstance(key, str):
             return getattr(self, key)
         return tuple.__getitem__(self, key)
@@ -56,8 +55,9 @@ def linear_gradient_metrics(
     q0: Number | None = None,
     qab0: Number | None = None,
 ) -> GradientMetrics:
-    """g_aa and g_ab of a linear dropout network, layers 1 to depth: S1 (12) in the form of erratum
-    S1.3.
+    """Return g_aa and g_ab of a linear dropout network, layers 1 to depth.
+
+    This is S1 (12) in the form of erratum S1.3.
 
     `q0` is the squared length of an input per unit, `qab0` the overlap of two (q0 if it is not
     given: the same input twice, under masks of their own). Without them, lengths and overlap are
@@ -74,11 +74,10 @@ def linear_gradient_metrics(
 
 
 def linear_noise_level(keep: Number, correlation: Number) -> float:
-    """sqrt(N) std(g_ab) / g_aa of linear networks far from the output: the floor on which abs(g_ab)
-    lies, erratum S1.4.
+    """Return sqrt(N) std(g_ab) / g_aa of linear networks far from the output: erratum S1.4.
 
-    `correlation` is that of two signals, c* at the fixed point. inf without dropout, where noise
-    adds up for ever.
+    abs(g_ab) levels off there. `correlation` is that of two signals, c* at the fixed point. The
+    result is inf without dropout, where noise adds up for ever.
     """
     keep = real(keep, "keep", above=0, most=1)
     correlation = real(correlation, "correlation", least=-1, most=1)
@@ -88,8 +87,10 @@ def linear_noise_level(keep: Number, correlation: Number) -> float:
 
 
 def _backwards(q: np.ndarray, factor: float, ratio: float, weight: float) -> np.ndarray:
-    """factor^k [q^L + weight sum_{j=1..k} ratio^j q^(L-j)] for layers l = L - k = 1 .. L, as one
-    recursion from the top."""
+    """Return factor^k [q^L + weight sum_{j=1..k} ratio^j q^(L-j)] for layers l = L - k = 1 .. L.
+
+    The recursion runs from the top.
+    """
     depth = len(q) - 1
     total = np.empty(depth)
     power = np.empty(depth)
@@ -107,19 +108,17 @@ def _backwards(q: np.ndarray, factor: float, ratio: float, weight: float) -> np.
 
 
 def _lengths(
-    w: float, b: float, rho: float, depth: int, q0: Any, qab0: Any
+    w: float, b: float, rho: float, depth: int, q0: Number | None, qab0: Number | None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """q and q_ab at layers 0 .. depth."""
+    """Return q and q_ab at layers 0 .. depth."""
     if q0 is None:
-        fixed, overlap = (
-            float(homogeneous(np.array(slope), np.array(b))) for slope in (w / rho, w)
-        )
-        start = fixed
-        q = np.full(depth + 1, fixed)
+        start = float(homogeneous(np.array(w / rho), np.array(b)))
+        overlap = float(homogeneous(np.array(w), np.array(b)))
+        q = np.full(depth + 1, start)
     else:
-        start = overlap = _start(
-            q0, "q0", 0.0, np.finfo(float).max, "give a squared length per unit"
-        )
+        largest = np.finfo(float).max
+        start = _start(q0, "q0", 0.0, largest, "give a squared length per unit")
+        overlap = start
         q = _recursion(start, w / rho, b, depth)
     if qab0 is not None:
         overlap = _start(qab0, "qab0", -start, start, "an overlap is at most the squared length")
@@ -127,15 +126,16 @@ def _lengths(
 
 
 def _recursion(start: float, slope: float, shift: float, depth: int) -> np.ndarray:
+    """Return the values at layers 0 .. depth; they diverge or tend to the fixed point."""
     values = [start]
     for _ in range(depth):
-        values.append(
-            slope * values[-1] + shift
-        )  # grows without bound, or comes back to the fixed point
+        values.append(slope * values[-1] + shift)
     return np.array(values)
 
 
-def _parameters(weight_var: Any, bias_var: Any, keep: Any) -> tuple[float, float, float]:
+def _parameters(
+    weight_var: ArrayLike, bias_var: ArrayLike, keep: ArrayLike
+) -> tuple[float, float, float]:
     _, w, b, rho = parameters(weight_var=weight_var, bias_var=bias_var, keep=keep)
     for name, value in (("weight_var", w), ("bias_var", b), ("keep", rho)):
         if value.ndim:
@@ -145,9 +145,9 @@ def _parameters(weight_var: Any, bias_var: Any, keep: Any) -> tuple[float, float
     return float(w), float(b), float(rho)
 
 
-def _start(value: Any, name: str, low: float, high: float, remedy: str) -> float:
-    xp, value = together(**{name: value})
-    array = checks.within(xp, value, low, high, name, remedy)
+def _start(value: ArrayLike, name: str, low: float, high: float, remedy: str) -> float:
+    xp, array = together(**{name: value})
+    checks.within(xp, array, low, high, name, remedy)
     if array.ndim:
         raise ValueError(
             f"{name}: expected one number, got shape {tuple(array.shape)}; call once for each"

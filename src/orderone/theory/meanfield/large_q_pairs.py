@@ -1,86 +1,98 @@
 """Pairs of signals that are too long for quadrature.
 
-Signals see the same at all large lengths where phi grows like a power, and E phi' phi' is
-proportional to E phi^2 / q. Of a phi that is bounded they see two levels, and near zero, where they
-seldom are, how it comes from one to the other. With theta the angle, cos theta = 1 - g, and J the
-difference of the levels,
+Where phi grows like a power, all long signals see the same, and E phi' phi' is proportional to
+E phi^2 / q. A bounded phi looks like two levels, with a step near zero, where long signals seldom
+are. With theta the angle, cos theta = 1 - g, and J the difference of the levels,
 
-    G(q, g) = J^2 theta(g) / (2 pi E phi^2),         E phi' phi'(q, g) = J^2 / (2 pi q sin theta(g))
+    G(q, g)         = J^2 theta(g) / (2 pi E phi^2)
+    E phi' phi'     = J^2 / (2 pi q sin theta(g))
 
-if signals differ by far more than the step is wide. Otherwise they see the same as shorter signals,
-r < q, that differ by the same, r h = q g:
+if signals differ by far more than the width of the step. Otherwise they see the same as shorter
+signals of length r < q that differ by the same amount, r h = q g:
 
-    G(q, g) = G(r, h) theta(g) / theta(h),         E phi' phi'(q, g) = E phi' phi'(r, h) sqrt(r / q)
+    G(q, g)             = G(r, h) theta(g) / theta(h)
+    E phi' phi' (q, g)  = E phi' phi' (r, h) sqrt(r / q)
 """
 
-from typing import Any
+from collections.abc import Callable
+from typing import TypeAlias
 
 import numpy as np
 
+from orderone.core.inputs import Array
 from orderone.theory.activations import Activation, AtLength
 from orderone.theory.activations.angle import angle, sine
 from orderone.theory.activations.numeric import Numeric
 
-RESOLVED = 1e20  # the longest signals that quadrature is for
-APART = 1e17  # a squared difference that is far more than any step is wide
+RESOLVED = 1e20  # the longest signals that quadrature can resolve
+APART = 1e17  # a squared difference that is far more than the width of any step
+
+JumpAverage: TypeAlias = Callable[[np.ndarray, np.ndarray], np.ndarray]  # of (gap, rows)
+StepAverage: TypeAlias = Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]  # (g, h, rows)
 
 
 def at_any_length(phi: Activation, q: np.ndarray) -> AtLength:
-    """Averages of pairs at lengths q, a flat array. Closed forms of what is bounded know all of
-    them."""
-    near = np.minimum(q, RESOLVED)
-    if np.array_equal(near, q):
+    """Return averages of pairs at lengths q, a flat array.
+
+    Closed forms of bounded activations hold at all lengths.
+    """
+    shorter = np.minimum(q, RESOLVED)
+    if np.array_equal(shorter, q):
         return phi.at(q)
-    bounded = phi.second_moment(q) < 2 * phi.second_moment(near)
+    bounded = phi.second_moment(q) < 2 * phi.second_moment(shorter)
     if isinstance(phi, Numeric):
-        return FarPairs(phi, q, phi.at(near))
-    return phi.at(np.where(bounded, q, near))
+        return LargeQPairs(phi, q, phi.at(shorter))
+    return phi.at(np.where(bounded, q, shorter))
 
 
-class FarPairs(AtLength):
-    """`shorter` are the averages at lengths that can be resolved."""
+class LargeQPairs(AtLength):
+    """Averages of pairs of long signals; `shorter` are those at lengths that can be resolved."""
 
-    def __init__(self, phi: Activation, q: np.ndarray, shorter: AtLength):
+    def __init__(self, phi: Activation, q: np.ndarray, shorter: AtLength) -> None:
         super().__init__(phi, q, np)
         self.shorter = shorter
-        self.ratio = shorter.q / q
-        left, right = (float(phi(side * np.sqrt(RESOLVED))) for side in (-1, 1))
-        self.jump = (right - left) ** 2
-        self.size = (right**2 + left**2) / 2
-        sizes = phi.second_moment(q)
-        self.levels = (self.ratio < 1) & np.isclose(sizes, self.size, rtol=1e-6, atol=0)
-        self.growth = np.where(self.levels, 1.0, sizes / phi.second_moment(shorter.q) * self.ratio)
+        self.ratio: np.ndarray = shorter.q / q
+        left = float(phi(-np.sqrt(RESOLVED)))
+        right = float(phi(np.sqrt(RESOLVED)))
+        self.jump: float = (right - left) ** 2
+        self.size: float = (right**2 + left**2) / 2
+        moments = phi.second_moment(q)
+        growth = moments / phi.second_moment(shorter.q) * self.ratio
+        bounded = np.isclose(moments, self.size, rtol=1e-6, atol=0)
+        self.levels: np.ndarray = (self.ratio < 1) & bounded
+        self.growth: np.ndarray = np.where(self.levels, 1.0, growth)
 
-    def select(self, rows: Any) -> "FarPairs":
-        return FarPairs(self.activation, self.q[rows], self.shorter.select(rows))
+    def select(self, rows: Array) -> "LargeQPairs":
+        return LargeQPairs(self.activation, self.q[rows], self.shorter.select(rows))
 
-    def output_gap(self, gap: Any) -> Any:
-        return self._each(
-            gap,
-            lambda g, rows: self.jump * angle(g, np) / (2 * np.pi * self.size),
-            lambda g, h, rows: (
-                self.shorter.select(rows).output_gap(h) * angle(g, np) / angle(h, np)
-            ),
-        )
+    def output_gap(self, gap: Array) -> Array:
+        def of_jump(g: np.ndarray, rows: np.ndarray) -> np.ndarray:
+            return self.jump * angle(g, np) / (2 * np.pi * self.size)
 
-    def derivative_pair(self, gap: Any) -> Any:
-        return self._each(
-            gap,
-            lambda g, rows: self.jump / (2 * np.pi * self.q[rows] * sine(g, np)),
-            lambda g, h, rows: (
-                self.shorter.select(rows).derivative_pair(h) * self.growth[rows] * np.sqrt(g / h)
-            ),
-        )
+        def of_step(g: np.ndarray, h: np.ndarray, rows: np.ndarray) -> np.ndarray:
+            return self.shorter.select(rows).output_gap(h) * angle(g, np) / angle(h, np)
 
-    def _each(self, gap: np.ndarray, of_a_jump: Any, of_a_step: Any) -> np.ndarray:
-        """Quadrature is slow: it is done only for those that need it."""
-        found = np.empty(len(gap))
+        return self._average(gap, of_jump, of_step)
+
+    def derivative_pair(self, gap: Array) -> Array:
+        def of_jump(g: np.ndarray, rows: np.ndarray) -> np.ndarray:
+            return self.jump / (2 * np.pi * self.q[rows] * sine(g, np))
+
+        def of_step(g: np.ndarray, h: np.ndarray, rows: np.ndarray) -> np.ndarray:
+            shorter = self.shorter.select(rows).derivative_pair(h)
+            return shorter * self.growth[rows] * np.sqrt(g / h)
+
+        return self._average(gap, of_jump, of_step)
+
+    def _average(self, gap: np.ndarray, of_jump: JumpAverage, of_step: StepAverage) -> np.ndarray:
+        """Apply `of_jump` where signals are far apart, and `of_step`, which is slow, elsewhere."""
+        result = np.empty(len(gap))
         apart = self.levels & (self.q * gap > APART)
         jumps = np.flatnonzero(apart)
-        others = np.flatnonzero(~apart)
+        steps = np.flatnonzero(~apart)
         if len(jumps):
-            found[jumps] = of_a_jump(gap[jumps], jumps)
-        if len(others):
-            there = np.where(self.levels, gap / self.ratio, gap)[others]
-            found[others] = of_a_step(gap[others], there, others)
-        return found
+            result[jumps] = of_jump(gap[jumps], jumps)
+        if len(steps):
+            shorter_gap = np.where(self.levels, gap / self.ratio, gap)[steps]
+            result[steps] = of_step(gap[steps], shorter_gap, steps)
+        return result

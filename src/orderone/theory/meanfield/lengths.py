@@ -1,12 +1,13 @@
-"""Where the length of a signal goes: fixed points of the length map.
+"""Fixed points of the length map: the lengths that signals tend to.
 
     q' = (weight_var / keep) E phi(sqrt(q) z)^2 + bias_var                                    S1 (2)
 
-One exists only under conditions (erratum S1.2): linear networks need weight_var < keep and ReLU
-networks weight_var < 2 keep, bounded activations always have one. q* is the one that a signal of
-length 1 comes to: the next fixed point above if its length grows at first, the next one below
-otherwise. All sign changes of q' - q are seen on a grid of 36 decades, on which E phi^2 is computed
-once for each activation; where it grows on all of it, on a coarser grid up to the largest doubles.
+A fixed point exists only under conditions (erratum S1.2): linear networks need weight_var < keep
+and ReLU networks weight_var < 2 keep; bounded activations always have one. q* is the one that a
+signal of length 1 tends to: the next fixed point above if its length grows at first, the next one
+below otherwise. Sign changes of q' - q are found on a grid of 36 decades, on which E phi^2 is
+computed once for each activation. Where the length grows on all of the grid, a coarser grid goes on
+to the largest doubles.
 
 Lengths never oscillate. sqrt(q) E phi(sqrt(q) z)^2 is an integral of phi(x)^2 exp(-x^2 / 2q) over
 x, which grows with q, so that d log q' / d log q >= -1/2: a cycle of two would need a mean slope of
@@ -26,92 +27,100 @@ PER_DECADE = 8
 GRID = 10.0 ** (np.arange(-DECADES * PER_DECADE, DECADES * PER_DECADE + 1) / PER_DECADE)
 BEYOND = 10.0 ** np.arange(DECADES, 310, 4).clip(max=308)
 ONE = DECADES * PER_DECADE  # GRID[ONE] = 1
-NOISE = 1e-15  # relative: a sign below that is rounding
-INEXACT = 1e-3  # the same where averages are
+NOISE = 1e-15  # relative: a smaller difference is rounding
+INEXACT = 1e-3  # the same where averages are inexact
 LIMIT = 1e-9  # the same for very long signals, whose averages are less exact
+ROWS_AT_ONCE = 4096
 
 
 def fixed_length(phi: Activation, rate: np.ndarray, bias_var: np.ndarray) -> np.ndarray:
-    """q* for flat arrays, with rate = weight_var / keep; inf where the length diverges."""
+    """Return q* for flat arrays, with rate = weight_var / keep; inf where the length diverges."""
     if phi.homogeneous is not None:
         return homogeneous(rate * phi.homogeneous, bias_var)
-    low, high = np.empty((2, len(rate)))
-    for i in range(0, len(rate), 4096):
-        some = slice(i, i + 4096)
+    low = np.empty(len(rate))
+    high = np.empty(len(rate))
+    for i in range(0, len(rate), ROWS_AT_ONCE):
+        some = slice(i, i + ROWS_AT_ONCE)
         low[some], high[some] = _brackets(_excess(phi, rate[some], bias_var[some]), bias_var[some])
-
     endless = np.flatnonzero(np.isinf(high))
     if len(endless) and (_is_sublinear(phi) or bias_var.max() > GRID[-1] / 1e3):
         low[endless], high[endless] = _beyond(phi, rate[endless], bias_var[endless])
-    inside = np.isfinite(high) & (high > 0)
     q = np.where(np.isfinite(high), 0.0, np.inf)
-    kept = np.flatnonzero(inside)
-    some = rate[kept]
-    others = bias_var[kept]
-    q[kept] = bracketed(
-        lambda x, rows: _excess_at(phi, some[rows], others[rows], x), low[kept], high[kept]
-    )
+    settled = np.flatnonzero(np.isfinite(high) & (high > 0))
+    settled_rate = rate[settled]
+    settled_bias = bias_var[settled]
+
+    def excess(x: np.ndarray, rows: np.ndarray) -> np.ndarray:
+        return _excess_at(phi, settled_rate[rows], settled_bias[rows], x)
+
+    q[settled] = bracketed(excess, low[settled], high[settled])
     return q
 
 
 def all_fixed_lengths(phi: Activation, rate: float, bias_var: float) -> list[float]:
-    """Every q with q' = q on the grid, and 0 if it is one; for homogeneous activations at most one
-    is isolated."""
+    """Return every q with q' = q on the grid, and 0 if it is a fixed point.
+
+    Homogeneous activations have at most one that is isolated.
+    """
+    fixed_points = []
     if bias_var == 0 and rate * float(phi.second_moment(0.0)) == 0:
-        zero = [0.0]
-    else:
-        zero = []
+        fixed_points.append(0.0)
     if phi.homogeneous is not None:
         q = float(homogeneous(np.array([rate * phi.homogeneous]), np.array([bias_var]))[0])
-        return zero + [q] * int(0 < q < np.inf)
+        if 0 < q < np.inf:
+            fixed_points.append(q)
+        return fixed_points
     sign = np.sign(_excess(phi, np.array([rate]), np.array([bias_var]))[0])
     at = np.flatnonzero(sign[:-1] * sign[1:] < 0)
     on = 1 + np.flatnonzero(sign[:-2] * sign[2:] < 0)
     between = bracketed(lambda q, _: _excess_at(phi, rate, bias_var, q), GRID[at], GRID[at + 1])
-    found = sorted([*zero, *map(float, between), *map(float, GRID[on[sign[on] == 0]])])
+    fixed_points.extend(map(float, between))
+    fixed_points.extend(map(float, GRID[on[sign[on] == 0]]))
     settled = float(fixed_length(phi, np.array([rate]), np.array([bias_var]))[0])
-    known = np.isinf(settled) or any(np.isclose(settled, q, rtol=1e-9, atol=0) for q in found)
-    return found if known else sorted([*found, settled])  # one beyond the grid
+    if np.isfinite(settled) and not np.isclose(settled, fixed_points, rtol=1e-9, atol=0).any():
+        fixed_points.append(settled)  # beyond the grid
+    return sorted(fixed_points)
 
 
 def length_slope(phi: Activation, rate: np.ndarray, q: np.ndarray) -> np.ndarray:
-    """dq'/dq, to some seven digits: below 1 in absolute value if the fixed point attracts."""
+    """Return dq'/dq to some seven digits; its absolute value is below 1 if q attracts."""
     if phi.homogeneous is not None:
         return rate * phi.homogeneous
     q = np.clip(q, 1e-12, 1e150)
     step = 1e-4 * q
     with np.errstate(invalid="ignore", over="ignore"):
-        return np.nan_to_num(
-            rate * (phi.second_moment(q + step) - phi.second_moment(q - step)) / (2 * step),
-            nan=np.inf,
-        )
+        difference = phi.second_moment(q + step) - phi.second_moment(q - step)
+        return np.nan_to_num(rate * difference / (2 * step), nan=np.inf)
 
 
 def homogeneous(slope: np.ndarray, bias_var: np.ndarray) -> np.ndarray:
-    """q' = slope q + bias_var. With slope 1 and no bias every length stays, 1 too."""
+    """Return the fixed point of q' = slope q + bias_var.
+
+    With slope 1 and no bias every length stays as it is, and 1 is returned.
+    """
     decays = slope < 1
     q = np.where(decays, bias_var / np.where(decays, 1 - slope, 1.0), np.inf)
     return np.where((slope == 1) & (bias_var == 0), 1.0, q)
 
 
 def _excess(phi: Activation, rate: np.ndarray, bias_var: np.ndarray) -> np.ndarray:
-    """q' - q on the grid, (problems, grid), with rounding set to zero."""
+    """Return q' - q on the grid, (problems, grid), with rounding set to zero."""
     excess = _grown(rate, _moments(phi), bias_var) - GRID
     noise = np.full((len(rate), len(GRID)), NOISE * GRID)
     noise[:, phi.exact_up_to() < GRID] *= INEXACT / NOISE
     short = short_signals(phi)
     below = SHORT > GRID
     if short is not None:
-        excess[:, below], noise[:, below] = short.excess(
-            rate[:, None], bias_var[:, None], GRID[below]
-        )
+        short_excess, short_noise = short.excess(rate[:, None], bias_var[:, None], GRID[below])
+        excess[:, below] = short_excess
+        noise[:, below] = short_noise
     return np.where(np.abs(excess) <= noise, 0.0, excess)
 
 
 def _excess_at(
     phi: Activation, rate: np.ndarray | float, bias_var: np.ndarray | float, q: np.ndarray
 ) -> np.ndarray:
-    """q' - q at one length for each problem."""
+    """Return q' - q at one length for each problem."""
     excess = rate * phi.second_moment(q) + bias_var - q
     short = short_signals(phi)
     if short is None:
@@ -120,7 +129,7 @@ def _excess_at(
 
 
 def _brackets(excess: np.ndarray, bias_var: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(low, high) around q*; (0, 0) if it is zero, (inf, inf) if there is none."""
+    """Return (low, high) around q*; (0, 0) if it is zero, (inf, inf) if there is none."""
     above = excess[:, ONE:] < 0
     below = excess[:, : ONE + 1] > 0  # not what rounding leaves of a slow divergence
     up = np.argmax(above, axis=1)
@@ -139,24 +148,26 @@ def _brackets(excess: np.ndarray, bias_var: np.ndarray) -> tuple[np.ndarray, np.
 def _beyond(
     phi: Activation, rate: np.ndarray, bias_var: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """(low, high) around a fixed point beyond the grid, as bounded activations have; (inf, inf) if
-    there is none."""
+    """Return (low, high) around a fixed point beyond the grid; (inf, inf) if there is none.
+
+    Bounded activations have one.
+    """
     above = _grown(rate, _moments_beyond(phi), bias_var) < (1 - LIMIT) * BEYOND
     first = np.maximum(np.argmax(above, axis=1), 1)
     exists = above.any(axis=1)
-    return np.where(exists, BEYOND[np.maximum(first - 2, 0)], np.inf), np.where(
-        exists, BEYOND[first], np.inf
-    )
+    low = np.where(exists, BEYOND[np.maximum(first - 2, 0)], np.inf)
+    high = np.where(exists, BEYOND[first], np.inf)
+    return low, high
 
 
 def _is_sublinear(phi: Activation) -> bool:
-    """E phi^2 grows less than q at the end of the grid."""
+    """Return whether E phi^2 grows less than q at the end of the grid."""
     before, last = (_moments(phi) / GRID)[[-1 - PER_DECADE, -1]]
     return bool(last < 0.9 * before)
 
 
 def _grown(rate: np.ndarray, moments: np.ndarray, bias_var: np.ndarray) -> np.ndarray:
-    """q' (problems, lengths)."""
+    """Return q', (problems, lengths)."""
     with np.errstate(invalid="ignore", over="ignore"):
         return np.where(rate[:, None] > 0, rate[:, None] * moments, 0.0) + bias_var[:, None]
 

@@ -1,14 +1,15 @@
 """A wide random network with dropout, layer after layer: S1 section 3.
 
-    z^l_i = (1 / keep) sum_j W_ij p_j phi(z^(l-1)_j) + b_i,    W_ij ~ N(0, weight_var / N),  b_i ~ N(0, bias_var)    S1 (1)
+    z^l_i = (1 / keep) sum_j W_ij p_j phi(z^(l-1)_j) + b_i                                    S1 (1)
+    W_ij  ~ N(0, weight_var / N)
+    b_i   ~ N(0, bias_var)
 
 p_j is 1 with probability keep: the KEEP rate, which the paper calls the dropout rate rho (erratum
-S1.8). Lengths q are those of pre-activations z, and two inputs meet masks of their own.
+S1.8). Lengths q are those of pre-activations z. Two inputs have independent dropout masks.
 """
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 
@@ -25,8 +26,9 @@ from orderone.theory.meanfield.trajectory import LONGEST, Layer, Trajectory, fol
 
 @dataclass(frozen=True, eq=False)
 class MeanField(Networks):
-    """Fixed points, phases and depth scales of one network, or of many if parameters are arrays,
-    which broadcast.
+    """Fixed points, phases and depth scales of one network, or of many.
+
+    Parameters may be arrays, which broadcast.
 
     `activation` is a name (`theory.activations.names()`) or a function; `keep` is the rate at which
     units are kept. Results are floats for numbers, arrays for arrays and tensors for tensors, on
@@ -35,13 +37,13 @@ class MeanField(Networks):
     """
 
     @property
-    def q_star(self) -> Any:
-        """The length that a signal of length one comes to: S1 (2). inf if it diverges."""
+    def q_star(self) -> Array:
+        """The length that a signal of length one tends to: S1 (2). inf if it diverges."""
         return self._give(self._solution.q_star)
 
     @property
-    def c_star(self) -> Any:
-        """The correlation that two signals come to: S1 (3), (4), erratum S1.1.
+    def c_star(self) -> Array:
+        """The correlation that two signals tend to: S1 (3), (4), erratum S1.1.
 
         Where signals die, q* = 0, it is that of the limit of small biases; without any, a
         trajectory ends elsewhere.
@@ -49,53 +51,56 @@ class MeanField(Networks):
         return self._give(1 - self._solution.gap)
 
     @property
-    def gap_star(self) -> Any:
+    def gap_star(self) -> Array:
         """1 - c*, with all its digits."""
         return self._give(self._solution.gap)
 
     @property
-    def chi1(self) -> Any:
+    def chi1(self) -> Array:
         """The factor of squared gradients from layer to layer: S1 (10), with 1/keep."""
         return self._give(self._solution.chi1)
 
     @property
-    def chi2(self) -> Any:
-        """weight_var E phi'(x) phi'(y), the slope of the correlation map at c* unless lengths
-        diverge: S1 (6)."""
+    def chi2(self) -> Array:
+        """weight_var E phi'(x) phi'(y): S1 (6).
+
+        It is the slope of the correlation map at c*, unless lengths diverge.
+        """
         return self._give(self._solution.chi2)
 
     @property
-    def xi1(self) -> Any:
+    def xi1(self) -> Array:
         """Layers over which a squared gradient changes by e: S1 (11)."""
         return self._give(scales.depth_scale(self._solution.chi1))
 
     @property
-    def xi2(self) -> Any:
-        """Layers over which a difference of correlations decays by e: S1 (6). Of normalised
-        signals, if lengths diverge."""
+    def xi2(self) -> Array:
+        """Layers over which a difference of correlations decays by e: S1 (6).
+
+        If lengths diverge, it is that of normalised signals.
+        """
         return self._give(scales.depth_scale(self._solution.slope))
 
     @property
-    def status(self) -> Any:
+    def status(self) -> Array:
         """converged, or diverges if the length grows for ever; it never oscillates."""
         return self._give(self._solution.status)
 
     @property
-    def phase(self) -> Any:
+    def phase(self) -> Array:
         """ordered, critical or chaotic: chi_1 below, at or above 1."""
         return self._give(scales.phase(self._solution.chi1, self.tolerance))
 
-    def trainable_depth(self, older: bool = False) -> Any:
-        """min(12 xi_1, 12 xi_2), or the older law 6 xi_2."""
+    def trainable_depth(self, older: bool = False) -> Array:
+        """Return min(12 xi_1, 12 xi_2), or the older law 6 xi_2."""
+        xi2 = scales.depth_scale(self._solution.slope)
         if older:
-            return self._give(
-                scales.DEPTHS_PER_SCALE_OLDER * scales.depth_scale(self._solution.slope)
-            )
-        both = (scales.depth_scale(chi) for chi in (self._solution.chi1, self._solution.slope))
-        return self._give(scales.DEPTHS_PER_SCALE * np.minimum(*both))
+            return self._give(scales.DEPTHS_PER_SCALE_OLDER * xi2)
+        xi1 = scales.depth_scale(self._solution.chi1)
+        return self._give(scales.DEPTHS_PER_SCALE * np.minimum(xi1, xi2))
 
-    def length_map(self, q: ArrayLike) -> Any:
-        """The length after one layer: S1 (2)."""
+    def length_map(self, q: ArrayLike) -> Array:
+        """Return the length after one layer: S1 (2)."""
         xp, length = together(q=q)
         weight_var, bias_var, keep = self.parameters
         self.meets(length, "q")
@@ -103,58 +108,64 @@ class MeanField(Networks):
         with np.errstate(over="ignore"):
             return self.as_given(weight_var / keep * moment + bias_var, q=q)
 
-    def correlation_map(self, c: ArrayLike) -> Any:
-        """The correlation after one layer of signals with length q*: S1 (3), (4)."""
+    def correlation_map(self, c: ArrayLike) -> Array:
+        """Return the correlation after one layer of signals with length q*: S1 (3), (4)."""
         xp, correlation = together(c=c)
         checks.within(xp, correlation, -1, 1, "c", "it is a correlation")
         self.meets(correlation, "c")
         return self.as_given(1 - self._next_gap(1 - as_numpy(correlation)), c=c)
 
     def trajectory(self, q0: ArrayLike, c0: ArrayLike, depth: Count) -> Trajectory:
-        """Lengths and correlation at layers 0 to depth, from lengths q0 (one number, or one for
-        each of two inputs)."""
+        """Return lengths and correlation at layers 0 to depth.
+
+        `q0` is the length at layer 0: one number, or one for each of two inputs.
+        """
         xp, start, correlation = together(q0=q0, c0=c0)
         first, second = _two(as_numpy(checks.variance(xp, start, "q0")))
         gap = 1 - as_numpy(checks.within(xp, correlation, -1, 1, "c0", "it is a correlation"))
         self.meets(first, "q0")
         self.meets(gap, "c0")
-        found = follow(
-            Layer(self.phi, *self.parameters), first, second, gap, count(depth, "depth", least=0)
-        )
+        layers = count(depth, "depth", least=0)
+        path = follow(Layer(self.phi, *self.parameters), first, second, gap, layers)
         return Trajectory(
-            *(
-                self.as_given(values, q0=q0, c0=c0)
-                for values in (found.q, found.c, found.q_bb, found.gap)
-            )
+            q=self.as_given(path.q, q0=q0, c0=c0),
+            c=self.as_given(path.c, q0=q0, c0=c0),
+            q_bb=self.as_given(path.q_bb, q0=q0, c0=c0),
+            gap=self.as_given(path.gap, q0=q0, c0=c0),
         )
 
     def lengths(self) -> tuple[FixedPoint, ...]:
-        """All fixed points of the length map, for one network."""
+        """Return all fixed points of the length map, for one network."""
         weight_var, bias_var, keep = (float(x) for x in self.one())
         rate = weight_var / keep
-        found = lengths.all_fixed_lengths(self.phi, rate, bias_var)
-        if found:
-            slopes = lengths.length_slope(self.phi, np.full(len(found), rate), np.array(found))
-        else:
-            slopes = ()
-        return tuple(FixedPoint(q, float(slope)) for q, slope in zip(found, slopes, strict=True))
+        fixed = lengths.all_fixed_lengths(self.phi, rate, bias_var)
+        if not fixed:
+            return ()
+        slopes = lengths.length_slope(self.phi, np.full(len(fixed), rate), np.array(fixed))
+        return tuple(FixedPoint(q, float(slope)) for q, slope in zip(fixed, slopes, strict=True))
 
     def correlations(self) -> tuple[FixedPoint, ...]:
-        """All fixed points of the correlation map at q*, for one network, from the largest down;
-        none if there is no q*."""
+        """Return all fixed points of the correlation map at q*, for one network.
+
+        They are sorted from the largest down; there are none if there is no q*.
+        """
         _, bias_var, keep = (float(x) for x in self.one())
         if self.status == DIVERGES:
             return ()
-        found = [FixedPoint(1.0, self.chi1)] if keep == 1 else []
+        fixed = []
+        if keep == 1:
+            fixed.append(FixedPoint(1.0, self.chi1))
         if self.gap_star > 0:
-            found.append(FixedPoint(self.c_star, self.chi2))
+            fixed.append(FixedPoint(self.c_star, self.chi2))
         if keep == 1 and bias_var == 0 and self.q_star > 0 and self._is_odd():
-            found.append(FixedPoint(-1.0, self.chi1))
-        return tuple(found)
+            fixed.append(FixedPoint(-1.0, self.chi1))
+        return tuple(fixed)
 
     def _next_gap(self, gap: Array) -> Array:
-        """g' = A (1/keep - 1 + G); where the length diverges the bias has no share in it, and A =
-        keep."""
+        """Return g' = A (1/keep - 1 + G).
+
+        Where the length diverges the bias does not contribute to it, and A = keep.
+        """
         weight_var, _, keep = self.parameters
         length = self._solution.q_star.reshape(np.shape(weight_var))
         q = np.clip(length, TINY, LONGEST)
@@ -170,8 +181,8 @@ class MeanField(Networks):
     def _solution(self) -> Solution:
         return solve(self.phi, *(x.ravel() for x in self.parameters))
 
-    def _give(self, flat: np.ndarray) -> Any:
-        """A float or a word for numbers, an array for arrays; torch for torch."""
+    def _give(self, flat: np.ndarray) -> Array:
+        """Return a float or a word for numbers, an array for arrays, a tensor for tensors."""
         shaped = flat.reshape(self.parameters[0].shape)
         if shaped.dtype == object:
             return number(shaped)
@@ -179,7 +190,7 @@ class MeanField(Networks):
 
 
 def _two(q0: Array) -> tuple[Array, Array]:
-    """The lengths of two inputs; one number is the length of both."""
+    """Return the lengths of two inputs; one number is the length of both."""
     if q0.ndim == 0:
         return q0, q0
     if len(q0) != 2:

@@ -1,9 +1,10 @@
-"""One network, or many if parameters are arrays: what users give, checked, and results in the kind
-of array that came."""
+"""Parameters of one network, or of many if they are arrays.
+
+Results are numbers, numpy arrays or tensors, as the parameters were.
+"""
 
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 
@@ -13,53 +14,59 @@ from orderone.core.reals import real
 from orderone.theory import activations
 from orderone.theory.meanfield.parameters import parameters as read
 
-LEAST_KEEP = 1e-300  # a smaller rate is taken as this one: it may have no inverse
-LARGEST = 1e307  # the sum of larger variances is no number
+LEAST_KEEP = 1e-300  # a smaller rate is replaced by this one: its inverse may overflow
+LARGEST = 1e307  # the sum of larger variances may overflow
 
 
 @dataclass(frozen=True, eq=False)
 class Networks:
-    """Parameters that broadcast. Two are equal if all of them are."""
+    """Parameters that broadcast. Two objects are equal if all parameters are."""
 
     activation: Name | Function = "tanh"
     weight_var: ArrayLike = 1.0
     bias_var: ArrayLike = 0.0
     keep: ArrayLike = 1.0
-    tolerance: Number = field(
-        default=1e-9, repr=False
-    )  # of chi_1, within which the phase is critical
+    # The phase is critical if chi_1 is this close to 1.
+    tolerance: Number = field(default=1e-9, repr=False)
 
     @cached_property
     def phi(self) -> activations.Activation:
+        """The activation with its averages."""
         return activations.get(self.activation)
 
     def __post_init__(self) -> None:
         real(self.tolerance, "tolerance", least=0)
-        _ = self.phi, self.parameters  # wrong input is said now, not at the first result
+        _ = self.phi, self.parameters  # raise errors now, not at the first result
 
-    def meets(self, given: Any, name: str) -> None:
-        """A ValueError unless it broadcasts with the networks."""
-        shapes = tuple(given.shape), self.parameters[0].shape
+    def meets(self, array: Array, name: str) -> None:
+        """Raise a ValueError unless the array broadcasts with the networks."""
+        shape = tuple(array.shape)
+        expected = self.parameters[0].shape
         try:
-            np.broadcast_shapes(*shapes)
+            np.broadcast_shapes(shape, expected)
         except ValueError as error:
             raise ValueError(
-                f"{name}: expected a shape that broadcasts with the networks, {shapes[1]}; got"
-                f" {shapes[0]}; reshape it"
+                f"{name}: expected a shape that broadcasts with the networks, {expected}; got"
+                f" {shape}; reshape it"
             ) from error
 
     @cached_property
     def parameters(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        _, *given = read(weight_var=self.weight_var, bias_var=self.bias_var, keep=self.keep)
-        broadcast(**dict(zip(("weight_var", "bias_var", "keep"), given, strict=True)))
-        weight_var, bias_var, keep = map(as_numpy, given)
-        a, b, c = np.broadcast_arrays(weight_var, bias_var, np.maximum(keep, LEAST_KEEP))
+        """weight_var, bias_var and keep, broadcast to one shape."""
+        _, weight_var, bias_var, keep = read(
+            weight_var=self.weight_var, bias_var=self.bias_var, keep=self.keep
+        )
+        broadcast(weight_var=weight_var, bias_var=bias_var, keep=keep)
+        w, b, rho = np.broadcast_arrays(
+            as_numpy(weight_var), as_numpy(bias_var), np.maximum(as_numpy(keep), LEAST_KEEP)
+        )
         with np.errstate(over="ignore"):
-            _representable(**{"weight_var / keep": np.asarray(a / c), "bias_var": b})
-        return a, b, c
+            _representable("weight_var / keep", np.asarray(w / rho))
+        _representable("bias_var", b)
+        return w, b, rho
 
     def one(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """weight_var, bias_var and keep, if this is one network."""
+        """Return weight_var, bias_var and keep; raise a ValueError unless this is one network."""
         if self.parameters[0].size != 1:
             raise ValueError(
                 f"expected one network, got shape {self.parameters[0].shape}; make one MeanField"
@@ -67,14 +74,14 @@ class Networks:
             )
         return self.parameters
 
-    def as_given(self, values: Array, **others: Any) -> Any:
-        """As the parameters and `others` came: numbers, arrays of numpy, or tensors."""
-        xp, *given = together(
-            weight_var=self.weight_var, bias_var=self.bias_var, keep=self.keep, **others
+    def as_given(self, values: Array, **arguments: ArrayLike) -> Array:
+        """Return values as the parameters and arguments came: numbers, numpy arrays, or tensors."""
+        xp, template, *_ = together(
+            weight_var=self.weight_var, bias_var=self.bias_var, keep=self.keep, **arguments
         )
-        return number(like(values, given[0], xp))
+        return number(like(values, template, xp))
 
-    def _key(self) -> tuple[Any, ...]:
+    def _key(self) -> tuple[object, ...]:
         return self.phi, self.tolerance, *((x.shape, x.tobytes()) for x in self.parameters)
 
     def __eq__(self, other: object) -> bool:
@@ -84,17 +91,18 @@ class Networks:
         return hash(self._key())
 
 
-def _representable(**variances: np.ndarray) -> None:
-    for name, values in variances.items():
-        if np.any(values > LARGEST):
-            raise ValueError(
-                f"{name}: expected at most {LARGEST:g}, got {values.max():g}; lengths of such"
-                " signals are no numbers in double precision: choose smaller variances or a larger"
-                " keep rate"
-            )
+def _representable(name: str, variances: np.ndarray) -> None:
+    """Raise a ValueError if lengths of signals would overflow."""
+    if np.any(variances > LARGEST):
+        raise ValueError(
+            f"{name}: expected at most {LARGEST:g}, got {variances.max():g}; lengths of such"
+            " signals are no numbers in double precision: choose smaller variances or a larger"
+            " keep rate"
+        )
 
 
-def number(x: Array) -> Any:
+def number(x: Array) -> Array:
+    """Turn a numpy array without dimensions into a Python value; return other arrays unchanged."""
     if isinstance(x, np.ndarray | np.generic) and x.ndim == 0:
         return x.item()
     return x

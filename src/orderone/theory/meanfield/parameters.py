@@ -1,16 +1,21 @@
-"""weight_var, bias_var and keep, as users give them."""
+"""weight_var, bias_var and keep, as users pass them."""
 
-from typing import Any
+from types import ModuleType
 
 from orderone.core import checks
 from orderone.core.arrays import together
-from orderone.core.inputs import ArrayLike
+from orderone.core.inputs import Array, ArrayLike
 
 
-def parameters(**given: ArrayLike) -> tuple[Any, ...]:
-    """(namespace, array, ...), or a ValueError that names what cannot be a variance or a keep
-    rate."""
-    xp, *arrays = together(**given)
-    for name, array in zip(given, arrays, strict=True):
-        checks.keep_rate(xp, array) if name == "keep" else checks.variance(xp, array, name)
+def parameters(**values: ArrayLike) -> tuple[ModuleType, *tuple[Array, ...]]:
+    """Return (namespace, array, ...) of the named values.
+
+    Raise a ValueError that names what cannot be a variance or a keep rate.
+    """
+    xp, *arrays = together(**values)
+    for name, array in zip(values, arrays, strict=True):
+        if name == "keep":
+            checks.keep_rate(xp, array)
+        else:
+            checks.variance(xp, array, name)
     return xp, *arrays

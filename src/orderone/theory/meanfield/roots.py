@@ -1,25 +1,26 @@
-"""Many roots at once, each in its own bracket: Chandrupatla 1997, inverse quadratic steps that fall
-back on bisection.
+"""Many roots at once, each in its own bracket: the method of Chandrupatla 1997.
 
-What has converged is no longer evaluated, so a few difficult points do not make all others wait.
+It takes inverse quadratic steps and falls back on bisection. Roots that have converged are no
+longer evaluated, so a few difficult ones do not delay the others.
 """
 
 from collections.abc import Callable
+from typing import TypeAlias
 
 import numpy as np
 
 EPS = np.finfo(float).eps
 MOST_STEPS = 200
 
+# f(x, rows): values at x[i] of the functions whose numbers are rows[i]
+RowFunction: TypeAlias = Callable[[np.ndarray, np.ndarray], np.ndarray]
 
-def bracketed(
-    f: Callable[[np.ndarray, np.ndarray], np.ndarray], low: np.ndarray, high: np.ndarray
-) -> np.ndarray:
-    """x with f(x, rows) = 0 between low and high, where f changes its sign; `rows` says which of
-    the problems are asked.
+
+def bracketed(f: RowFunction, low: np.ndarray, high: np.ndarray) -> np.ndarray:
+    """Return x with f(x, rows) = 0 between low and high, where f changes its sign.
 
     An end where f is zero is the answer. Where the sign is the same at both ends, the end with the
-    smaller value is.
+    smaller absolute value is.
     """
     rows = np.arange(len(low))
     if not len(rows):
@@ -29,8 +30,8 @@ def bracketed(
     fa = f(a, rows)
     fb = f(b, rows)
     best = np.where(np.abs(fa) < np.abs(fb), a, b)
-    open_ = (np.sign(fa) * np.sign(fb) < 0) & (a != b)
-    rows, a, b, fa, fb = (x[open_] for x in (rows, a, b, fa, fb))
+    unsolved = (np.sign(fa) * np.sign(fb) < 0) & (a != b)
+    rows, a, b, fa, fb = (x[unsolved] for x in (rows, a, b, fa, fb))
     c = a
     fc = fa
     t = np.full(len(a), 0.5)
@@ -58,12 +59,12 @@ def bracketed(
 def _step(
     a: np.ndarray, b: np.ndarray, c: np.ndarray, fa: np.ndarray, fb: np.ndarray, fc: np.ndarray
 ) -> np.ndarray:
-    """Where between a (0) and b (1) to look next."""
+    """Return where between a (0) and b (1) to look next."""
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         xi = (a - b) / (c - b)
         phi = (fa - fb) / (fc - fb)
-        quadratic = fa / (fb - fa) * fc / (fb - fc) + (c - a) / (b - a) * fa / (fc - fa) * fb / (
-            fc - fb
-        )
+        term1 = fa / (fb - fa) * fc / (fb - fc)
+        term2 = (c - a) / (b - a) * fa / (fc - fa) * fb / (fc - fb)
+        quadratic = term1 + term2
         trusted = (phi**2 < xi) & ((1 - phi) ** 2 < 1 - xi) & np.isfinite(quadratic)
         return np.where(trusted, quadratic, 0.5)

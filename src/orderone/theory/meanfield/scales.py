@@ -4,18 +4,18 @@
     L   <= min(12 xi_1, 12 xi_2)                       S1 section 5.2, measured on MNIST and CIFAR10
     L   <= 6 xi_2                                      the older law, Schoenholz et al. 2017
 
-At the critical line chi_1 is 1 to within rounding, and so is the scale infinite.
+On the critical line chi_1 is 1 to within rounding, and the scale is infinite.
 """
 
 import numpy as np
 
-ROUNDING = 4e-15  # chi cannot be told from 1 within it
+ROUNDING = 4e-15  # a chi this close to 1 counts as 1
 DEPTHS_PER_SCALE = 12
 DEPTHS_PER_SCALE_OLDER = 6
 
 
 def depth_scale(chi: np.ndarray) -> np.ndarray:
-    """xi for each chi: 0 for chi = 0 or infinity, inf for chi = 1."""
+    """Return xi for each chi: 0 for chi = 0 or infinity, inf for chi = 1."""
     critical = np.abs(chi - 1) <= ROUNDING
     with np.errstate(divide="ignore"):
         rate = np.abs(np.log(np.where(critical, np.e, chi)))
@@ -23,6 +23,6 @@ def depth_scale(chi: np.ndarray) -> np.ndarray:
 
 
 def phase(chi1: np.ndarray, tolerance: np.ndarray | float) -> np.ndarray:
-    """Words: ordered if chi_1 < 1, chaotic if chi_1 > 1, critical within the tolerance."""
+    """Return words: ordered if chi_1 < 1, chaotic if chi_1 > 1, critical within the tolerance."""
     side = np.where(chi1 < 1, "ordered", "chaotic")
     return np.where(np.abs(chi1 - 1) <= tolerance, "critical", side).astype(object)

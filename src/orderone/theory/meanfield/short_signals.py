@@ -1,13 +1,13 @@
-"""What a very short signal sees of an activation: its Taylor series on both sides of zero, term by
-term.
+"""Averages of an activation over very short signals, from its Taylor series on both sides of zero.
 
-    phi(x) = sum_n a_n x^n for x > 0, with b_n for x < 0
-    E phi(x)^2 = sum_k m_k q^(k/2),      E phi'(x)^2 = sum_k d_k q^(k/2)
+    phi(x)      = sum_n a_n x^n for x > 0, with b_n for x < 0
+    E phi(x)^2  = sum_k m_k q^(k/2)
+    E phi'(x)^2 = sum_k d_k q^(k/2)
+    m_k         = sum_{i+j=k} (a_i a_j + (-1)^k b_i b_j) E abs(z)^k / 2
 
-where m_k = sum_{i+j=k} (a_i a_j + (-1)^k b_i b_j) E abs(z)^k / 2. Near the critical line of a short
-signal all leading terms of the length map cancel, and what decides is a part q^2 of the length.
-Differences of averages have lost it by then; sums of these terms have not. a_1 and b_1 are phi'(0),
-exactly.
+Near the critical line of a short signal all leading terms of the length map cancel, and a term of
+order q^2 decides. Differences of averages have lost it to rounding; sums of these terms have not.
+a_1 and b_1 are phi'(0), exactly.
 """
 
 import math
@@ -15,18 +15,19 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
+from numpy.polynomial.polynomial import polyval
 
 from orderone.core.inputs import Array
 from orderone.theory.activations import Activation
 
-SHORT = 1e-5  # lengths below are short
+SHORT = 1e-5  # signals of smaller length are short
 TERMS = 8
 RADIUS = 0.5
 DEGREE = 16  # of the polynomial that the series is taken from
 SMOOTH = 1e-13
 AGREE = 1e-11
 ROUNDING = 1e-14  # of a coefficient, which grows with its power
-NOTHING = 1e-12  # a difference that is rounding
+NOTHING = 1e-12  # relative: a smaller difference is rounding
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,63 +38,71 @@ class Short:
     slope: np.ndarray
 
     def excess(self, rate: Array, bias_var: Array, q: Array) -> tuple[Array, Array]:
-        """rate E phi^2 + bias_var - q, and the rounding in it."""
+        """Return rate E phi^2 + bias_var - q, and the rounding in it."""
         root = np.sqrt(q)
         linear = rate * self.moment[2] - 1
         others = np.where(np.arange(len(self.moment)) == 2, 0.0, self.moment)
         with np.errstate(over="ignore"):
-            bend = rate * np.polynomial.polynomial.polyval(root, others)
+            bend = rate * polyval(root, others)
             size = np.abs(linear) * q + np.abs(bend) + bias_var
             return linear * q + bend + bias_var, 4 * np.finfo(float).eps * size
 
     def left_over(self, q: Array) -> Array:
-        """q - E phi^2 / E phi'^2, where q E phi'^2 and E phi^2 are compared power by power."""
+        """Return q - E phi^2 / E phi'^2, where q E phi'^2 and E phi^2 are compared term by term."""
         n = len(self.moment)
         difference = np.append(np.zeros(2), self.slope[: n - 2]) - self.moment
         difference[np.abs(difference) <= NOTHING * np.abs(self.moment)] = 0.0
         root = np.sqrt(q)
-        values = np.polynomial.polynomial.polyval(root, difference)
-        return values / np.polynomial.polynomial.polyval(root, self.slope)
+        return polyval(root, difference) / polyval(root, self.slope)
 
 
 @lru_cache(maxsize=64)
 def short_signals(phi: Activation) -> Short | None:
-    """None if phi has no such series, as a root has none, or none with a slope."""
+    """Return the series of phi; None if it has none, as a root has none, or none with a slope."""
     if phi.homogeneous is not None or not np.isfinite(phi(np.array([-1e-9, 0.0, 1e-9]))).all():
         return None
     right, left = _taylor(phi)
-    found = Short(
-        _averages(right, left),
-        _averages(*(np.arange(1, TERMS) * side[1:] for side in (right, left))),
+    n = np.arange(1, TERMS)
+    series = Short(_averages(right, left), _averages(n * right[1:], n * left[1:]))
+    lengths = np.array([SHORT, SHORT / 10])
+    roots = np.sqrt(lengths)
+    same_moment = np.allclose(
+        polyval(roots, series.moment), phi.second_moment(lengths), rtol=AGREE, atol=0
     )
-    checks = np.array([SHORT, SHORT / 10])
-    known = phi.second_moment(checks), phi.derivative_moment(checks)
-    ours = (
-        np.polynomial.polynomial.polyval(np.sqrt(checks), c) for c in (found.moment, found.slope)
+    same_slope = np.allclose(
+        polyval(roots, series.slope), phi.derivative_moment(lengths), rtol=AGREE, atol=0
     )
-    same = all(np.allclose(a, b, rtol=AGREE, atol=0) for a, b in zip(ours, known, strict=True))
-    return found if same and found.slope[0] > 0 else None
+    if same_moment and same_slope and series.slope[0] > 0:
+        return series
+    return None
 
 
 def _taylor(phi: Activation) -> tuple[np.ndarray, np.ndarray]:
-    """a_0, ... and b_0, ...: one series if it is enough for both sides, which has more digits."""
-    slopes = [float(phi.derivative(side * 1e-300)) for side in (1, -1)]
+    """Return a_0, ... and b_0, ...
+
+    One series for both sides has more digits, if it is enough.
+    """
+    right_slope = float(phi.derivative(1e-300))
+    left_slope = float(phi.derivative(-1e-300))
     both, residue = _powers(phi, -RADIUS, RADIUS)
-    if residue > SMOOTH or slopes[0] != slopes[1]:
-        sides = _powers(phi, 0.0, RADIUS)[0], _powers(phi, -RADIUS, 0.0)[0]
+    if residue > SMOOTH or right_slope != left_slope:
+        right = _powers(phi, 0.0, RADIUS)[0]
+        left = _powers(phi, -RADIUS, 0.0)[0]
     else:
-        sides = both, both.copy()
-    for side, slope in zip(sides, slopes, strict=True):
-        side[:2] = float(phi(0.0)), slope
-        side[np.abs(side) <= ROUNDING * (4 / RADIUS) ** np.arange(TERMS) * np.abs(side).max()] = 0.0
-    return sides
+        right = both
+        left = both.copy()
+    for side, slope in ((right, right_slope), (left, left_slope)):
+        side[0] = float(phi(0.0))
+        side[1] = slope
+        rounding = ROUNDING * (4 / RADIUS) ** np.arange(TERMS) * np.abs(side).max()
+        side[np.abs(side) <= rounding] = 0.0
+    return right, left
 
 
 def _powers(phi: Activation, low: float, high: float) -> tuple[np.ndarray, float]:
-    """Coefficients of powers of x from an interpolation, and how far it is off elsewhere."""
-    points, between = (
-        low + (high - low) * (np.polynomial.chebyshev.chebpts1(n) + 1) / 2 for n in (DEGREE + 1, 50)
-    )
+    """Return coefficients of powers of x from an interpolation, and its error between the nodes."""
+    points = low + (high - low) * (np.polynomial.chebyshev.chebpts1(DEGREE + 1) + 1) / 2
+    between = low + (high - low) * (np.polynomial.chebyshev.chebpts1(50) + 1) / 2
     with np.errstate(all="ignore"):
         fit = np.polynomial.Chebyshev.fit(
             points, np.asarray(phi(points)), DEGREE, domain=[low, high]
@@ -104,7 +113,7 @@ def _powers(phi: Activation, low: float, high: float) -> tuple[np.ndarray, float
 
 
 def _averages(right: np.ndarray, left: np.ndarray) -> np.ndarray:
-    """Of the square of two series, in powers of sqrt(q)."""
+    """Return the average of the square of a series, in powers of sqrt(q)."""
     n = min(TERMS, len(right))
     k = np.arange(n)
     moments = np.array(

@@ -17,7 +17,7 @@ from array_api_compat import is_numpy_array
 
 from orderone.core.arrays import as_numpy, like
 from orderone.core.inputs import Array, ArrayLike
-from orderone.theory.kernels.given import floating
+from orderone.theory.kernels.validation import floating
 from orderone.theory.transformer.stream import Stream
 from orderone.theory.transformer.tokens import Tokens
 from orderone.theory.transformer.weights import Weights

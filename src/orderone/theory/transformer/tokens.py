@@ -13,7 +13,7 @@ import numpy as np
 from orderone.core.arrays import as_numpy, like
 from orderone.core.exact import count
 from orderone.core.inputs import Array, ArrayLike, Count
-from orderone.theory.kernels.given import check_semidefinite, floating, square
+from orderone.theory.kernels.validation import check_semidefinite, floating, square
 
 
 @dataclass(frozen=True, eq=False)

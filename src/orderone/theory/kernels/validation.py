@@ -1,16 +1,16 @@
-"""What users give to start with, checked: arrays of numbers, and matrices that can be
-covariances."""
+"""Checks of what users pass: arrays of numbers, and covariance matrices."""
 
-from typing import Any
+import math
+from types import ModuleType
 
 from array_api_compat import array_namespace, device
 
 from orderone.core.arrays import together
-from orderone.core.inputs import Array
+from orderone.core.inputs import Array, ArrayLike
 
 
-def floating(values: Any, name: str) -> tuple[Any, Array]:
-    """The namespace and the array of `values`: real, floating, finite and not empty."""
+def floating(values: ArrayLike, name: str) -> tuple[ModuleType, Array]:
+    """Return the namespace and the array of `values`: real, floating, finite and not empty."""
     xp, array = together(**{name: values})
     if not bool(xp.all(xp.isfinite(array))):
         raise ValueError(
@@ -21,15 +21,16 @@ def floating(values: Any, name: str) -> tuple[Any, Array]:
 
 
 def square(matrix: Array, name: str) -> Array:
-    """(points, points), symmetric to the last bit."""
+    """Return a covariance as (points, points), symmetric to the last bit."""
     xp = array_namespace(matrix)
     shape = tuple(matrix.shape)
-    if len(shape) not in (2, 4) or shape[: len(shape) // 2] != shape[len(shape) // 2 :]:
+    half = len(shape) // 2
+    if len(shape) not in (2, 4) or shape[:half] != shape[half:]:
         raise ValueError(
             f"{name}: expected shape (inputs, inputs) or (inputs, tokens, inputs, tokens), got"
             f" {shape}; for inputs themselves there is kernels.inputs(X)"
         )
-    points = shape[0] * (shape[1] if len(shape) == 4 else 1)
+    points = math.prod(shape[:half])
     matrix = xp.reshape(matrix, (points, points))
     largest = float(xp.max(xp.abs(matrix)))
     difference = float(xp.max(xp.abs(matrix / 2 - matrix.T / 2))) * 2
@@ -42,10 +43,12 @@ def square(matrix: Array, name: str) -> Array:
 
 
 def check_semidefinite(matrix: Array, name: str) -> None:
-    """A ValueError if an eigenvalue is negative by more than rounding, whatever the scales of the
-    points."""
+    """Raise a ValueError if an eigenvalue is negative by more than rounding.
+
+    The eigenvalues are those of the correlations, so that the scales of the points do not matter.
+    """
     xp = array_namespace(matrix)
-    diagonal = array_namespace(matrix).linalg.diagonal(matrix)
+    diagonal = xp.linalg.diagonal(matrix)
     if bool(xp.any(diagonal < 0)):
         raise ValueError(
             f"{name}: expected variances on the diagonal, got {float(xp.min(diagonal)):.3g}; it is"
@@ -68,12 +71,14 @@ def check_semidefinite(matrix: Array, name: str) -> None:
 
 
 def _has_cholesky_factor(matrix: Array, rounding: float) -> bool:
-    """Which shows at a fifth of the cost that no eigenvalue is below -rounding."""
+    """Return whether a Cholesky factor exists.
+
+    It shows at a fifth of the cost that no eigenvalue is below -rounding.
+    """
     xp = array_namespace(matrix)
+    identity = xp.eye(matrix.shape[0], dtype=matrix.dtype, device=device(matrix))
     try:
-        factor = xp.linalg.cholesky(
-            matrix + rounding * xp.eye(matrix.shape[0], dtype=matrix.dtype, device=device(matrix))
-        )
-    except Exception:  # each library has its own
+        factor = xp.linalg.cholesky(matrix + rounding * identity)
+    except Exception:  # each library has its own class of error
         return False
     return bool(xp.all(xp.isfinite(factor)))
