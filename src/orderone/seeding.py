@@ -12,11 +12,10 @@ _NUMPY_SEEDS = 2**32  # numpy's old generator takes no larger seeds
 
 @contextmanager
 def seeded(seed: int, devices: Sequence[int] | None = None) -> Iterator[None]:
-    """Draw the same random numbers each time within this context, and leave the caller's generators
-    as they were.
+    """Draw the same random numbers each time within this context.
 
     This covers torch on the CPU and on the given GPUs (default: all), numpy's global generator, and
-    `random`.
+    `random`. The caller's generators are left as they were.
     """
     with preserved(devices):
         set_seed(seed, devices)
@@ -26,16 +25,16 @@ def seeded(seed: int, devices: Sequence[int] | None = None) -> Iterator[None]:
 @contextmanager
 def preserved(devices: Sequence[int] | None = None) -> Iterator[None]:
     """Put the state of all generators back at the end."""
-    python = random.getstate()
-    of_numpy = np.random.get_state()
+    if devices is None:
+        devices = range(torch.cuda.device_count())
+    python_state = random.getstate()
+    numpy_state = np.random.get_state()
     try:
-        with torch.random.fork_rng(
-            range(torch.cuda.device_count()) if devices is None else devices
-        ):
+        with torch.random.fork_rng(devices):
             yield
     finally:
-        random.setstate(python)
-        np.random.set_state(of_numpy)
+        random.setstate(python_state)
+        np.random.set_state(numpy_state)
 
 
 def set_seed(seed: int, devices: Sequence[int] | None = None) -> None:

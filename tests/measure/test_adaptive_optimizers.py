@@ -13,7 +13,7 @@ import orderone as o1
 from orderone.optimizers.table import ALGORITHMS, CLASSES, default_of
 from orderone.training.stacked.stack import Stack
 
-LR = {"rmsprop": 1e-3, "nadam": 2e-3}  # of the check
+LR = {"rmsprop": 1e-3, "nadam": 2e-3, "adagrad": 1e-2}  # of the check
 OPTIONS: list[tuple[str, dict[str, Any]]] = [
     ("rmsprop", {}),
     ("rmsprop", {"centered": True}),
@@ -21,6 +21,8 @@ OPTIONS: list[tuple[str, dict[str, Any]]] = [
     ("nadam", {}),
     ("nadam", {"decoupled_weight_decay": True}),
     ("nadam", {"betas": (0.8, 0.95), "momentum_decay": 0.1}),
+    ("adagrad", {}),
+    ("adagrad", {"lr_decay": 0.1, "initial_accumulator_value": 0.01}),
 ]
 INPUTS = 8
 CLASSES_OF_DATA = 4

@@ -58,7 +58,7 @@ def check(
             Default: 64:512.
         depths: The same for the number of layers, to see what grows with depth. Default: 2.
         rule: sp, ntk, mup, mf, standard, neural-tangent, hybrid or maximal-update.
-        optimizer: sgd, adam, adamw, adafactor, muon or lion.
+        optimizer: sgd, adam, adamw, adafactor, muon, lion, rmsprop, nadam or adagrad.
         lr: The learning rate at the smallest size. Default: that of torch.optim.
         weight_decay: At the smallest size. Default: that of torch.optim.
         depth: sqrt (residual branches times 1/sqrt(L)) or completep (1/L).

@@ -35,7 +35,7 @@ def plan(
         base: What was tuned: all sizes that were smaller, such as
             hidden_size=256,intermediate_size=1024, num_attention_heads=4; or a saved plan.
         rule: sp, ntk, mup, mf, standard, neural-tangent, hybrid or maximal-update.
-        optimizer: sgd, adam, adamw, adafactor, muon or lion.
+        optimizer: sgd, adam, adamw, adafactor, muon, lion, rmsprop, nadam or adagrad.
         lr: The learning rate tuned on the base. Default: that of torch.optim.
         weight_decay: As tuned on the base. Default: that of torch.optim.
         depth: sqrt (residual branches times 1/sqrt(L)) or completep (1/L).

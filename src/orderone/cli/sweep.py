@@ -81,7 +81,7 @@ def sweep(
         widths: 64:1024 doubles from 64 up to 1024; 64,96,128 is a list.
         depths: The same for the number of layers. Default: 2.
         rules: One or several, to be compared: sp,mup.
-        optimizer: sgd, adam, adamw, adafactor, muon or lion.
+        optimizer: sgd, adam, adamw, adafactor, muon, lion, rmsprop, nadam or adagrad.
         lr: 1e-4:1e-1:16 is 16 values at equal ratios; 1e-3,3e-3 is a list. Of the smallest size, or
             of --base.
         weight_decay: At the smallest size. Default: that of torch.optim.

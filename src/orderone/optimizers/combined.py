@@ -13,19 +13,25 @@ from torch.optim import Optimizer
 
 
 class CombinedOptimizer(Optimizer):
+    """An optimizer that steps its `parts`, by name."""
+
     def __init__(self, parts: Mapping[str, Optimizer]):
         self.parts: dict[str, Optimizer] = {}
-        super().__init__([{**group} for part in parts.values() for group in part.param_groups], {})
+        groups = [{**group} for part in parts.values() for group in part.param_groups]
+        super().__init__(groups, {})
         self.parts = dict(parts)
         self._show_parts()
 
     def _show_parts(self) -> None:
-        """Groups and states of the parts themselves: a scheduler that writes here writes there."""
+        """Expose the parts' own groups and states: a scheduler that writes here writes there."""
         self.param_groups = [group for part in self.parts.values() for group in part.param_groups]
-        self.state = ChainMap(*(part.state for part in self.parts.values()))  # type: ignore[assignment]
+        states = [part.state for part in self.parts.values()]
+        self.state = ChainMap(*states)  # type: ignore[assignment]
 
     @torch.no_grad()
-    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
+    def step(  # type: ignore[override]
+        self, closure: Callable[[], float] | None = None
+    ) -> float | None:
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -43,17 +49,18 @@ class CombinedOptimizer(Optimizer):
         return super().add_param_group(param_group)
 
     def state_dict(self) -> dict[str, Any]:
-        """As one optimizer's: parameters are numbered through."""
-        state: dict[int, Any] = {}
+        """Return a state dictionary as one optimizer's: parameters are numbered through."""
+        state: dict[int, object] = {}
         groups: list[dict[str, Any]] = []
+        first = 0
         for part in self.parts.values():
-            own = part.state_dict()
+            part_state = part.state_dict()
+            for number, value in part_state["state"].items():
+                state[first + number] = value
+            for group in part_state["param_groups"]:
+                numbers = [first + number for number in group["params"]]
+                groups.append({**group, "params": numbers})
             first = sum(len(group["params"]) for group in groups)
-            state |= {first + number: value for number, value in own["state"].items()}
-            groups += [
-                {**group, "params": [first + number for number in group["params"]]}
-                for group in own["param_groups"]
-            ]
         return {"state": state, "param_groups": groups}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
@@ -64,12 +71,11 @@ class CombinedOptimizer(Optimizer):
                 f"expected a state of {len(self.param_groups)} groups, got {len(groups)}"
             )
         for part in self.parts.values():
-            own = groups[: len(part.param_groups)]
+            part_groups = groups[: len(part.param_groups)]
             groups = groups[len(part.param_groups) :]
-            numbers = {number for group in own for number in group["params"]}
-            part.load_state_dict(
-                {"state": {n: v for n, v in state.items() if n in numbers}, "param_groups": own}
-            )
+            numbers = {number for group in part_groups for number in group["params"]}
+            part_state = {number: value for number, value in state.items() if number in numbers}
+            part.load_state_dict({"state": part_state, "param_groups": part_groups})
         self._show_parts()
 
     def __getstate__(self) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from torch.optim import Optimizer
 
 from orderone.core.errors import one_of
 from orderone.optimizers.adafactor import ADAFACTOR
+from orderone.optimizers.adagrad import ADAGRAD
 from orderone.optimizers.adam import ADAM, ADAMW
 from orderone.optimizers.lion import LION
 from orderone.optimizers.muon import MUON, REST
@@ -40,7 +41,7 @@ __all__ = [
     "record_for",
 ]
 
-_RECORDS = (SGD, ADAM, ADAMW, ADAFACTOR, MUON, LION, RMSPROP, NADAM)
+_RECORDS = (SGD, ADAM, ADAMW, ADAFACTOR, MUON, LION, RMSPROP, NADAM, ADAGRAD)
 
 ALGORITHMS: dict[str, Algorithm] = {record.name: record for record in _RECORDS}
 CLASSES: dict[str, type[Optimizer]] = {record.name: record.torch_class for record in _RECORDS}

@@ -65,9 +65,9 @@ def plan(
             for a Hugging Face model, overrides of its configuration such as {"hidden_size": 256}; a
             saved plan, or its path. None: absolute power laws.
         rule: A name of `rules.names()`, or a rule of `rules.custom`.
-        optimizer: sgd, adam, adamw, adafactor, muon (with adamw for what is not a hidden matrix) or
-            lion; or the class of one of them, or a subclass of yours, which `plan.optimizer()` then
-            constructs.
+        optimizer: sgd, adam, adamw, adafactor, muon (with adamw for what is not a hidden matrix),
+            lion, rmsprop, nadam or adagrad; or the class of one of them, or a subclass of yours,
+            which `plan.optimizer()` then constructs.
         lr, weight_decay, eps: As tuned on the base; by default those of torch.optim. For muon, lr
             may be {"muon": ..., "adamw": ...}.
         depth: "sqrt" (residual branches times 1/sqrt(L)) or "completep" (1/L); None: nothing scales

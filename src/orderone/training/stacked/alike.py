@@ -8,7 +8,6 @@ of a plan. A parameter that is also held in a list would stay that of the first 
 
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 import torch
@@ -29,12 +28,12 @@ DEEPEST = 3  # attributes of attributes of attributes
 
 
 def must_be_alike(models: Sequence[nn.Module]) -> None:
-    """NotStackable names the first difference."""
+    """Raise NotStackable with the first difference."""
     _no_parameters_beside(models[0])
     first = description(models[0])
     for number, model in enumerate(models[1:], start=1):
         other = description(model)
-        for place in [*first, *(place for place in other if place not in first)]:
+        for place in dict.fromkeys((*first, *other)):
             if first.get(place) != other.get(place):
                 raise NotStackable(
                     f"{place}: expected the same in all members, got {first.get(place, 'nothing')}"
@@ -46,7 +45,7 @@ def must_be_alike(models: Sequence[nn.Module]) -> None:
 
 def _no_parameters_beside(model: nn.Module) -> None:
     for name, module in model.named_modules():
-        for key, value in _own(module):
+        for key, value in _user_attributes(module):
             if any(isinstance(leaf, nn.Parameter) for leaf in tree_leaves(value)):
                 raise NotStackable(
                     f"{name}.{key}".lstrip(".")
@@ -56,32 +55,36 @@ def _no_parameters_beside(model: nn.Module) -> None:
 
 
 def description(model: nn.Module) -> dict[str, str]:
-    """All that a forward pass may read, by name, as text."""
-    found: dict[str, str] = {}
+    """Return all that a forward pass may read, by name, as text."""
+    texts: dict[str, str] = {}
     for name, module in model.named_modules():
-        found[name or "the model"] = f"{type(module).__module__}.{type(module).__qualname__}"
-        found |= {f"{name}.{key}".lstrip("."): _told(value) for key, value in _own(module)}
-        for n, hook in enumerate(
-            (*forward_hook_registry(module).values(), *forward_pre_hook_registry(module).values())
-        ):
-            found[f"{name}, hook {n}"] = _told(hook)
-    for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
-        found[name] = (
-            f"{tuple(tensor.shape)},"
-            f" {tensor.dtype}{'' if tensor.requires_grad else ', not trained'}"
+        texts[name or "the model"] = f"{type(module).__module__}.{type(module).__qualname__}"
+        for key, value in _user_attributes(module):
+            texts[f"{name}.{key}".lstrip(".")] = _as_text(value)
+        hooks = (
+            *forward_hook_registry(module).values(),
+            *forward_pre_hook_registry(module).values(),
         )
-    return found
+        for number, hook in enumerate(hooks):
+            texts[f"{name}, hook {number}"] = _as_text(hook)
+    for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
+        trained = "" if tensor.requires_grad else ", not trained"
+        texts[name] = f"{tuple(tensor.shape)}, {tensor.dtype}{trained}"
+    return texts
 
 
-def _own(module: nn.Module) -> Iterator[tuple[str, Any]]:
-    """Attributes that are not torch's."""
-    known = (*OF_TORCH, *RNN_WEIGHT_LISTS) if isinstance(module, nn.RNNBase) else OF_TORCH
+def _user_attributes(module: nn.Module) -> Iterator[tuple[str, object]]:
+    """Yield the attributes that are not torch's."""
     for key, value in vars(module).items():
-        if key not in known and not isinstance(value, nn.Module):
-            yield key, value
+        if key in OF_TORCH or isinstance(value, nn.Module):
+            continue
+        if isinstance(module, nn.RNNBase) and key in RNN_WEIGHT_LISTS:
+            continue
+        yield key, value
 
 
-def _told(value: Any, depth: int = DEEPEST) -> str:
+def _as_text(value: object, depth: int = DEEPEST) -> str:
+    """Return a text that is equal for equal values, whatever their identity."""
     if isinstance(value, SIMPLE):
         return repr(value)
     if isinstance(value, RemovableHandle):
@@ -90,50 +93,47 @@ def _told(value: Any, depth: int = DEEPEST) -> str:
     if isinstance(value, (Tensor, np.ndarray)):
         return f"{type(value).__name__} {tuple(value.shape)} {_digest(value)}"
     if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{_told(k, 0)}: {_told(x, depth)}" for k, x in value.items()) + "}"
+        items = [f"{_as_text(key, 0)}: {_as_text(x, depth)}" for key, x in value.items()]
+        return "{" + ", ".join(items) + "}"
     if isinstance(value, (list, tuple)):
-        return f"[{', '.join(_told(x, depth) for x in value)}]"
+        return f"[{', '.join(_as_text(x, depth) for x in value)}]"
     if isinstance(value, (set, frozenset)):
-        return f"{{{', '.join(sorted(_told(x, depth) for x in value))}}}"
+        return f"{{{', '.join(sorted(_as_text(x, depth) for x in value))}}}"
     if callable(value) and hasattr(value, "__qualname__"):
         return f"{value.__module__}.{value.__qualname__}"
+    attributes: list[str] = []
     if depth and hasattr(value, "__dict__") and not isinstance(value, nn.Module):
-        inside = vars(value)
-    else:
-        inside = {}
-    return f"{type(value).__qualname__}({', '.join(f'{k}={_told(x, depth - 1)}' for k, x in inside.items())})"
+        for key, x in vars(value).items():
+            attributes.append(f"{key}={_as_text(x, depth - 1)}")
+    return f"{type(value).__qualname__}({', '.join(attributes)})"
 
 
-def _digest(values: Any) -> str:
-    """Of the content, a few letters."""
+def _digest(values: Tensor | np.ndarray) -> str:
+    """Return a few letters that stand for the content."""
     if isinstance(values, Tensor):
         if values.is_meta:
             return f"{values.dtype}, on meta"
         values = values.detach().cpu()
-        values = (values.float() if values.dtype == torch.bfloat16 else values).numpy()
-    return (
-        f"{values.dtype} {hashlib.sha256(np.ascontiguousarray(values).tobytes()).hexdigest()[:8]}"
-    )
+        if values.dtype == torch.bfloat16:
+            values = values.float()
+        values = values.numpy()
+    content = np.ascontiguousarray(values).tobytes()
+    return f"{values.dtype} {hashlib.sha256(content).hexdigest()[:8]}"
 
 
 def stack_tensors(
     models: Sequence[nn.Module], device: torch.device
 ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """Parameters and buffers with a leading axis of members."""
-    parameters = {
-        name: (
-            _stack(
-                [dict(model.named_parameters())[name] for model in models], device
-            ).requires_grad_(p.requires_grad)
-        )
-        for name, p in models[0].named_parameters()
-    }
-    buffers = {
-        name: _stack([dict(model.named_buffers())[name] for model in models], device)
-        for name, _ in models[0].named_buffers()
-    }
+    """Return parameters and buffers with a leading axis of members."""
+    parameters = _stacked([dict(model.named_parameters()) for model in models], device)
+    for name, p in models[0].named_parameters():
+        parameters[name].requires_grad_(p.requires_grad)
+    buffers = _stacked([dict(model.named_buffers()) for model in models], device)
     return parameters, buffers
 
 
-def _stack(tensors: Sequence[Tensor], device: torch.device) -> Tensor:
-    return torch.stack([tensor.detach().to(device) for tensor in tensors])
+def _stacked(members: Sequence[Mapping[str, Tensor]], device: torch.device) -> dict[str, Tensor]:
+    stacked: dict[str, Tensor] = {}
+    for name in members[0]:
+        stacked[name] = torch.stack([tensors[name].detach().to(device) for tensors in members])
+    return stacked

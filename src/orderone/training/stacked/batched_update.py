@@ -5,7 +5,7 @@ With torch.compile an elementwise law becomes one kernel, which reads and writes
 Tensors are shown to it as (K, entries), so that what is compiled for one serves the others.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor
@@ -14,6 +14,8 @@ from orderone.optimizers.update import Settings, State, TensorUpdates, Update
 
 
 class BatchedUpdate(TensorUpdates):
+    """The update of each tensor for all members in one call."""
+
     def __init__(
         self,
         law: Update,
@@ -25,28 +27,24 @@ class BatchedUpdate(TensorUpdates):
         self.law = law
         self.parameters = parameters
         self.states = states
-        self.settings = {
+        self.settings: dict[str, Tensor] = {
             key: torch.stack([settings[name][key] for name in parameters]) for key in law.numbers
         }
-        self.dtype = next(iter(parameters.values())).dtype
+        self.dtype: torch.dtype = next(iter(parameters.values())).dtype
+        self._apply: Callable[[Update, Tensor, Tensor, State, Settings], None] = _apply
         if compile and law.elementwise:
             self._apply = torch.compile(_apply, dynamic=True)
-        else:
-            self._apply = _apply
 
     def step(
         self, gradients: Mapping[str, Tensor], t: Mapping[str, Tensor], factor: Tensor
     ) -> None:
-        """`t` counts the updates of each tensor, this one included."""
         times = torch.stack([t[name] for name in self.parameters]).unsqueeze(1)
-        found = self.law.coefficients(
-            {**self.settings, "t": times, "lr": self.settings["lr"] * factor}
-        )
-        rows = {key: x.to(self.dtype).unbind() for key, x in found.items()}
-        for i, (name, p) in enumerate(self.parameters.items()):
+        now = {**self.settings, "t": times, "lr": self.settings["lr"] * factor}
+        coefficients = self.law.coefficients(now)
+        by_tensor = {key: x.to(self.dtype).unbind() for key, x in coefficients.items()}
+        for place, (name, p) in enumerate(self.parameters.items()):
             if name not in gradients:
                 continue
-            own = {key: values[i] for key, values in rows.items()}
             g = gradients[name]
             state = self.states[name]
             if self.law.elementwise:
@@ -54,7 +52,8 @@ class BatchedUpdate(TensorUpdates):
                 g = g.reshape(len(g), -1)
                 state = {key: x.view(len(p), -1) for key, x in state.items()}
             shape = (len(p), *[1] * (p.dim() - 1))
-            self._apply(self.law, p, g, state, {key: x.view(shape) for key, x in own.items()})
+            c = {key: values[place].view(shape) for key, values in by_tensor.items()}
+            self._apply(self.law, p, g, state, c)
 
 
 def _apply(law: Update, p: Tensor, g: Tensor, state: State, c: Settings) -> None:

@@ -7,13 +7,15 @@ for a capture leave a copy of every such constant on the GPU, by its value, and 
 copies that one.
 """
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
 
 from orderone.torch_compat import is_functorch_wrapped_tensor, tree_leaves
+
+TorchFunction: TypeAlias = Callable[..., object]
 
 LARGEST = 4096  # numbers: larger tensors are data
 FACTORIES = (torch.tensor, torch.as_tensor)
@@ -21,10 +23,14 @@ MOVES = (Tensor.to, Tensor.cuda)
 
 
 class Constants:
+    """Copies of small constants on the GPU, by how they were made."""
+
     def __init__(self) -> None:
         self._on_gpu: dict[str, Tensor] = {}
 
-    def call(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    def call(
+        self, func: TorchFunction, args: tuple[Any, ...], kwargs: Mapping[str, object]
+    ) -> object:
         """Return `func(*args, **kwargs)`; in a capture, from the copy on the GPU if there is
         one."""
         source, *options = args
@@ -42,11 +48,14 @@ class Constants:
         return result
 
 
-def is_constant(func: Any, args: tuple[Any, ...]) -> bool:
+def is_constant(func: TorchFunction, args: tuple[Any, ...]) -> bool:
     """Return whether `func` makes or moves a small tensor of which the CPU knows the values."""
     if func in FACTORIES:
         leaves = tree_leaves(args[0]) if args else [None]
         return len(leaves) <= LARGEST and all(isinstance(x, (bool, int, float)) for x in leaves)
-    if func not in MOVES or is_functorch_wrapped_tensor(args[0]) or args[0].requires_grad:
+    if func not in MOVES:
         return False
-    return args[0].device.type == "cpu" and args[0].numel() <= LARGEST
+    source = args[0]
+    if is_functorch_wrapped_tensor(source) or source.requires_grad:
+        return False
+    return source.device.type == "cpu" and source.numel() <= LARGEST

@@ -6,15 +6,18 @@ members that does (`groups.py`).
 """
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
 
 from orderone.training.stacked.errors import NotCapturable
 
+Question: TypeAlias = Callable[..., object]  # a function of torch that reads a value
+Answer: TypeAlias = object
+
 NO_ANSWER = object()
-QUESTIONS: dict[Any, Callable[[Any], Any]] = {
+QUESTIONS: dict[Question, Callable[[Any], Answer]] = {
     Tensor.__bool__: bool,
     torch.is_nonzero: bool,
     Tensor.item: lambda value: value,
@@ -26,22 +29,24 @@ QUESTIONS: dict[Any, Callable[[Any], Any]] = {
 class Divided(BaseException):
     """No Exception: code that catches those is not meant to see it."""
 
-    def __init__(self, answers: list[Any]):
+    def __init__(self, answers: list[Answer]):
         super().__init__(answers)
         self.answers = answers
 
     @property
     def groups(self) -> list[list[int]]:
         """Members that gave the same answer."""
-        found: dict[Any, list[int]] = {}
+        by_answer: dict[Answer, list[int]] = {}
         for member, answer in enumerate(self.answers):
-            found.setdefault(answer, []).append(member)
-        return list(found.values())
+            by_answer.setdefault(answer, []).append(member)
+        return list(by_answer.values())
 
 
-def answer(question: Any, stacked: Tensor) -> Any:
-    """Of (K, ...), one entry for each member. Real numbers that differ have no answer: there would
-    be K groups."""
+def answer(question: Question, stacked: Tensor) -> Answer:
+    """Return the answer that all members give, from (K, ...) with one entry for each.
+
+    Real numbers that differ have no answer: there would be K groups.
+    """
     if stacked.numel() != len(stacked):
         return NO_ANSWER
     if stacked.is_cuda and torch.cuda.is_current_stream_capturing():
@@ -49,7 +54,7 @@ def answer(question: Any, stacked: Tensor) -> Any:
             "the forward pass decides by values, which a graph would not look at again"
         )
     answers = [QUESTIONS[question](value) for value in stacked.flatten().tolist()]
-    if all(one == answers[0] for one in answers):
+    if all(value == answers[0] for value in answers):
         return answers[0]
     if isinstance(answers[0], (float, complex)):
         return NO_ANSWER

@@ -24,39 +24,45 @@ class CapturedStep:
 
     def __init__(self, stack: Stack, *batches: Any):
         self.stack = stack
-        self.batches = tree_map(lambda x: x.clone() if isinstance(x, Tensor) else x, batches)
+        self.batches: tuple[Any, ...] = tree_map(_copy, batches)
         before = {name: x.detach().clone() for name, x in stack.state().items()}
-        seen = description(stack.program.model)
+        model_before = description(stack.program.model)
         aside = torch.cuda.Stream()
         aside.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(aside):
             for _ in range(WARM_UPS):
                 stack.step(*self.batches)
         torch.cuda.current_stream().wait_stream(aside)
-        if description(stack.program.model) != seen:
+        if description(stack.program.model) != model_before:
             stack.load(before)
             raise NotCapturable(
                 "the forward pass changes attributes of the model, which a graph would not see"
             )
+        self.losses: Tensor
         self.graph = torch.cuda.CUDAGraph()
         # on its own stream: graphs captured on one share scratch memory of cuBLAS, and could not be
         # replayed side by side
         try:
             with torch.cuda.graph(self.graph, stream=aside):
                 self.losses = stack.step(*self.batches)
-        except (
-            RuntimeError,
-            NotStackable,
-        ) as error:  # the same step has just worked three times without a graph
+        except (RuntimeError, NotStackable) as error:
+            # the same step has just worked three times without a graph
             raise NotCapturable(f"a CUDA graph cannot hold this step: {error}") from error
         finally:
             stack.load(before)
 
     def __call__(self, *batches: Any, factor: float | None = None) -> Tensor:
-        for here, given in zip(tree_leaves(self.batches), tree_leaves(batches), strict=True):
-            if isinstance(here, Tensor):
-                here.copy_(given, non_blocking=True)
+        leaves = zip(tree_leaves(self.batches), tree_leaves(batches), strict=True)
+        for captured, new in leaves:
+            if isinstance(captured, Tensor):
+                captured.copy_(new, non_blocking=True)
         if factor is not None:
             self.stack.optimizer.factor.fill_(factor)
         self.graph.replay()
         return self.losses
+
+
+def _copy(leaf: object) -> object:
+    if isinstance(leaf, Tensor):
+        return leaf.clone()
+    return leaf

@@ -1,7 +1,7 @@
 """A forward pass run for groups of members, where all together could not agree on what to do."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
@@ -9,39 +9,51 @@ from torch import Tensor
 from orderone.torch_compat import tree_map, version_counter
 from orderone.training.stacked.errors import NotStackable
 
-Losses = tuple[Tensor, dict[str, Tensor]]
+Losses: TypeAlias = tuple[Tensor, dict[str, Tensor]]  # of members, and buffers
+Batch: TypeAlias = object  # a tree of tensors, as the user's model takes it
 
 
 def in_groups(
     groups: Sequence[Sequence[int]],
-    run: Callable[[dict[str, Tensor], Any], Losses],
+    run: Callable[[dict[str, Tensor], Batch], Losses],
     tensors: Mapping[str, Tensor],
-    batch: Any,
+    batch: Batch,
     buffers: Sequence[str],
     shared: bool,
 ) -> Losses:
-    """The losses of all members in their order, and all buffers."""
-    parts: list[Losses] = []
+    """Return the losses of all members in their order, and all buffers."""
+    device = next(iter(tensors.values())).device
+    losses_of_groups: list[Tensor] = []
+    buffers_of_groups: list[dict[str, Tensor]] = []
     for members in groups:
-        rows = torch.tensor(members, device=next(iter(tensors.values())).device)
-        own = {name: x[rows] for name, x in tensors.items()}
-        if shared:
-            given = batch
-        else:
-            given = tree_map(lambda x, rows=rows: x[rows] if isinstance(x, Tensor) else x, batch)
-        losses, replaced = run(own, given)
-        parts.append((losses, {name: replaced.get(name, own[name]) for name in buffers}))
-    order = (
-        torch.tensor([member for members in groups for member in members])
-        .argsort()
-        .to(parts[0][0].device)
-    )
-    joined = {name: torch.cat([held[name] for _, held in parts])[order] for name in buffers}
-    return torch.cat([losses for losses, _ in parts])[order], joined
+        rows = torch.tensor(members, device=device)
+        group_tensors = {name: x[rows] for name, x in tensors.items()}
+        losses, replaced = run(group_tensors, batch if shared else _rows(batch, rows))
+        losses_of_groups.append(losses)
+        after = group_tensors | replaced
+        buffers_of_groups.append({name: after[name] for name in buffers})
+    members_in_order = torch.tensor([member for members in groups for member in members])
+    order = members_in_order.argsort().to(losses_of_groups[0].device)
+    joined: dict[str, Tensor] = {}
+    for name in buffers:
+        joined[name] = torch.cat([values[name] for values in buffers_of_groups])[order]
+    return torch.cat(losses_of_groups)[order], joined
+
+
+def _rows(batch: Batch, rows: Tensor) -> Batch:
+    """Return the batch of these members."""
+
+    def pick(leaf: object) -> object:
+        if isinstance(leaf, Tensor):
+            return leaf[rows]
+        return leaf
+
+    return tree_map(pick, batch)
 
 
 def must_be_unchanged(tensors: Mapping[str, Tensor], versions: Mapping[str, int]) -> None:
-    """A pass that was left half-way cannot be run again if it has changed something."""
+    """Raise NotStackable if a pass that was left half-way has changed something: it cannot be run
+    again."""
     for name, version in versions.items():
         if version_counter(tensors[name]) != version:
             raise NotStackable(
@@ -51,9 +63,10 @@ def must_be_unchanged(tensors: Mapping[str, Tensor], versions: Mapping[str, int]
 
 
 def must_be_the_same(before: Mapping[str, str], after: Mapping[str, str]) -> None:
-    """Passes of several groups through one model would count as several."""
-    for place, what in after.items():
-        if before.get(place) != what:
+    """Raise NotStackable if a pass changes the model: those of several groups would count as
+    several."""
+    for place, text in after.items():
+        if before.get(place) != text:
             raise NotStackable(
                 f"{place} changes with every pass, and members that decide differently need several"
                 " for one step; train one after another (stacked=False)"

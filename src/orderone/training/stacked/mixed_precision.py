@@ -58,22 +58,18 @@ def call(mode: "FastPaths", func: Any, args: tuple[Any, ...], kwargs: Mapping[st
     device = tensors[0].device.type
     if not torch.is_autocast_enabled(device) or not _can_be_repeated(func):
         return func(*args, **kwargs)
-    dtypes = tuple(
-        x.dtype if isinstance(x, Tensor) else x
-        for x in leaves
-        if isinstance(x, (Tensor, torch.dtype))
-    )
-    key = (func, device, torch.get_autocast_dtype(device), dtypes)
+    dtypes: list[torch.dtype] = []
+    for leaf in leaves:
+        if isinstance(leaf, Tensor):
+            dtypes.append(leaf.dtype)
+        elif isinstance(leaf, torch.dtype):
+            dtypes.append(leaf)
+    key = (func, device, torch.get_autocast_dtype(device), tuple(dtypes))
     if key not in _known:
         try:
             _known[key] = _ask(mode, func, args, kwargs, device)
-        except (
-            RuntimeError,
-            TypeError,
-            ValueError,
-            IndexError,
-        ):  # what is wrong is said where all members are run
-            return func(*args, **kwargs)
+        except (RuntimeError, TypeError, ValueError, IndexError):
+            return func(*args, **kwargs)  # which says what is wrong, for all members
     casts = _known[key]
     if casts.inputs is not None:
         args, kwargs = _cast((args, dict(kwargs)), casts.inputs)
@@ -94,16 +90,18 @@ def _ask(
         first = tree_map(
             lambda x: mode.stacked(x)[0] if isinstance(x, Tensor) else x, (args, dict(kwargs))
         )
-        found = {x.dtype for x in tree_leaves(_run(func, first)) if _is_cast(x)}
-        results = found.pop() if len(found) == 1 else None
+        result_dtypes = {x.dtype for x in tree_leaves(_run(func, first)) if _is_cast(x)}
+        results = result_dtypes.pop() if len(result_dtypes) == 1 else None
         if _precisions_of(func, first, torch.float32) == {low}:
             return Casts(low, results)
         if _precisions_of(func, first, low) == {torch.float32}:
             return Casts(torch.float32, results)
-    given = {x.dtype for x in tree_leaves(first) if _is_cast(x)}
-    # kernels that take two precisions, such as norms with float32 weights, compute in the larger
-    # one
-    return Casts(torch.float32 if len(given) > 1 else None, results)
+    input_dtypes = {x.dtype for x in tree_leaves(first) if _is_cast(x)}
+    if len(input_dtypes) > 1:
+        # kernels that take two precisions, such as norms with float32 weights, compute in the
+        # larger one
+        return Casts(torch.float32, results)
+    return Casts(None, results)
 
 
 def _run(func: Any, inputs: tuple[tuple[Any, ...], dict[str, Any]]) -> Any:
@@ -121,7 +119,7 @@ def _precisions_of(func: Any, inputs: Any, dtype: torch.dtype) -> set[torch.dtyp
     except RuntimeError:  # there is no kernel for these inputs
         return set()
     dtypes = {x.dtype for x in results if isinstance(x, Tensor)}
-    return {found.to_real() for found in dtypes if found.is_floating_point or found.is_complex}
+    return {dtype.to_real() for dtype in dtypes if dtype.is_floating_point or dtype.is_complex}
 
 
 def _cast(tree: Any, dtype: torch.dtype) -> Any:
@@ -157,7 +155,8 @@ def _can_be_repeated(func: Any) -> bool:
 def _draws_or_changes(overload: OpOverload) -> bool:
     if torch.Tag.nondeterministic_seeded in overload.tags:
         return True
-    arguments = operator_schema(overload).arguments
-    return any(
-        a.alias_info is not None and a.alias_info.is_write and not a.is_out for a in arguments
-    )
+    for argument in operator_schema(overload).arguments:
+        alias = argument.alias_info
+        if alias is not None and alias.is_write and not argument.is_out:
+            return True
+    return False

@@ -6,6 +6,7 @@ learning rates: it cannot break the ratios that a plan has set between groups.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -18,6 +19,14 @@ from orderone.training.stacked.batched_update import BatchedUpdate
 from orderone.training.stacked.errors import NotStackable
 
 
+@dataclass(frozen=True)
+class MemberSettings:
+    """How one member's optimizer updates a tensor."""
+
+    kind: type[Optimizer]
+    settings: Mapping[str, Any]
+
+
 class StackedOptimizer:
     """`step(gradients)` updates the parameters in place. They have the shape (K, ...)."""
 
@@ -25,38 +34,39 @@ class StackedOptimizer:
         self,
         parameters: Mapping[str, Tensor],
         optimizers: Sequence[Optimizer],
-        names: Sequence[Mapping[Any, str]],  # of each optimizer's tensors
+        names: Sequence[Mapping[Tensor, str]],  # of each optimizer's tensors
         compile: bool = False,
     ):
-        groups = [
-            _by_name(optimizer, known) for optimizer, known in zip(optimizers, names, strict=True)
+        by_member = [
+            _by_name(optimizer, tensor_names)
+            for optimizer, tensor_names in zip(optimizers, names, strict=True)
         ]
-        self.parameters = {name: p for name, p in parameters.items() if name in groups[0]}
+        self.parameters: dict[str, Tensor] = {
+            name: p for name, p in parameters.items() if name in by_member[0]
+        }
         self.compile = compile
         self.laws: dict[str, Update] = {}
         self.settings: dict[str, dict[str, Tensor]] = {}  # of a tensor: name -> (K,)
+        self.states: dict[str, State] = {}
         for name, p in self.parameters.items():
-            members = [group[name] for group in groups]
-            self.laws[name] = _law(name, members)
-            self.settings[name] = _settings(p, self.laws[name], members)
-        self.states: dict[str, State] = {
-            name: self.laws[name].state(p) for name, p in self.parameters.items()
-        }
+            members = [settings[name] for settings in by_member]
+            law = _law(name, members)
+            self.laws[name] = law
+            self.settings[name] = _settings(p, law, members)
+            self.states[name] = law.state(p)
         device = next(iter(self.parameters.values())).device
-        self.t = torch.zeros(
-            len(self.parameters), dtype=torch.float64, device=device
-        )  # updates of each tensor
+        # how often each tensor was updated
+        self.t = torch.zeros(len(self.parameters), dtype=torch.float64, device=device)
         self.factor = torch.ones((), dtype=torch.float64, device=device)
         self._gather()
 
     def _gather(self) -> None:
-        """Tensors with like laws."""
+        """Put tensors with the same law and precision together."""
         alike: dict[str, list[str]] = {}
         for name, law in self.laws.items():
-            alike.setdefault(
-                f"{type(law).__name__} {law.options} {self.parameters[name].dtype}", []
-            ).append(name)
-        self.parts = [self._part(names) for names in alike.values()]
+            key = f"{type(law).__name__} {law.options} {self.parameters[name].dtype}"
+            alike.setdefault(key, []).append(name)
+        self.parts: list[TensorUpdates] = [self._part(names) for names in alike.values()]
 
     def _part(self, names: list[str]) -> TensorUpdates:
         law = self.laws[names[0]]
@@ -69,105 +79,107 @@ class StackedOptimizer:
 
     @torch.no_grad()
     def step(self, gradients: Mapping[str, Tensor]) -> None:
-        """Tensors without a gradient are left as they are."""
-        places = {name: k for k, name in enumerate(self.parameters)}
-        used = [k for name, k in places.items() if name in gradients]
+        """Update all tensors that have a gradient."""
+        places = {name: place for place, name in enumerate(self.parameters)}
+        used = [place for name, place in places.items() if name in gradients]
         if len(used) == len(places):
             self.t += 1
         else:
             self.t[used] += 1
         times = self.t.unbind()
         for part in self.parts:
-            part.step(
-                gradients, {name: times[places[name]] for name in part.parameters}, self.factor
-            )
+            times_of_part = {name: times[places[name]] for name in part.parameters}
+            part.step(gradients, times_of_part, self.factor)
 
     def tensors(self) -> dict[str, Tensor]:
-        """All that changes, by name, for a checkpoint."""
-        states = {
-            f"{name}:{key}": x for name, state in self.states.items() for key, x in state.items()
-        }
-        return {**states, "t": self.t}
+        """Return all that changes, by name, for a checkpoint."""
+        tensors: dict[str, Tensor] = {}
+        for name, state in self.states.items():
+            for key, value in state.items():
+                tensors[f"{name}:{key}"] = value
+        tensors["t"] = self.t
+        return tensors
 
     def keep(self, members: Tensor, parameters: Mapping[str, Tensor]) -> None:
-        """Only these members go on; their parameters are given."""
+        """Go on with these members only; `parameters` are theirs."""
         self.parameters = {name: parameters[name] for name in self.parameters}
-        self.states = {
-            n: {k: x[members].clone() for k, x in state.items()} for n, state in self.states.items()
-        }
-        self.settings = {
-            n: {k: x[members].clone() for k, x in h.items()} for n, h in self.settings.items()
-        }
+        for name in self.parameters:
+            self.states[name] = _rows(self.states[name], members)
+            self.settings[name] = _rows(self.settings[name], members)
         self._gather()
 
 
-def _by_name(
-    optimizer: Optimizer, known: Mapping[Any, str]
-) -> dict[str, tuple[type, dict[str, Any]]]:
-    """Name of a tensor -> the class that updates it, and its settings."""
+def _rows(tensors: Mapping[str, Tensor], members: Tensor) -> dict[str, Tensor]:
+    return {key: x[members].clone() for key, x in tensors.items()}
+
+
+def _by_name(optimizer: Optimizer, names: Mapping[Tensor, str]) -> dict[str, MemberSettings]:
+    """Return who updates each tensor of one member, and with which settings."""
     parts = getattr(optimizer, "parts", {"": optimizer})  # Muon with AdamW for the rest
-    found = [
-        (p, part, group)
-        for part in parts.values()
-        for group in part.param_groups
-        for p in group["params"]
-    ]
-    for p, _, _ in found:
-        if p not in known:
-            raise ValueError(
-                "optimizers: expected one of each model's own parameters, got a tensor that its"
-                f" model has not, of shape {tuple(p.shape)}; make the optimizer from the parameters"
-                " of the model at the same place"
-            )
-    return {known[p]: (type(part), _plain(group, p)) for p, part, group in found}
+    by_name: dict[str, MemberSettings] = {}
+    for part in parts.values():
+        for group in part.param_groups:
+            for p in group["params"]:
+                if p not in names:
+                    raise ValueError(
+                        "optimizers: expected one of each model's own parameters, got a tensor that"
+                        f" its model has not, of shape {tuple(p.shape)}; make the optimizer from"
+                        " the parameters of the model at the same place"
+                    )
+                by_name[names[p]] = MemberSettings(type(part), _plain(group, p))
+    return by_name
 
 
 def _plain(group: Mapping[str, Any], p: Tensor) -> dict[str, Any]:
+    """Return the settings of a group, with pairs such as betas as two numbers."""
     settings = {key: value for key, value in group.items() if key != "params"}
     if "betas" in settings:
         settings["beta1"], settings["beta2"] = settings.pop("betas")
     if isinstance(settings.get("eps"), tuple):
         floor, settings["eps2"] = settings["eps"]
-        settings["eps1"] = torch.finfo(p.dtype).eps if floor is None else floor
+        if floor is None:
+            floor = torch.finfo(p.dtype).eps
+        settings["eps1"] = floor
     return settings
 
 
-def _law(name: str, members: Sequence[tuple[type, dict[str, Any]]]) -> Update:
-    kinds = {kind: class_name(kind) for kind, _ in members}
-    if len(kinds) > 1:
+def _law(name: str, members: Sequence[MemberSettings]) -> Update:
+    """Return the update law of a tensor, which all members must share."""
+    kind = members[0].kind
+    class_names = {member.kind: class_name(member.kind) for member in members}
+    if len(class_names) > 1:
         raise NotStackable(
             f"{name}: expected one optimizer for all members, got"
-            f" {' and '.join(sorted(kinds.values()))}"
+            f" {' and '.join(sorted(class_names.values()))}"
         )
-    kind = members[0][0]
-    if (
-        kind not in UPDATES
-    ):  # a subclass may change the update, and another class of the same name is another optimizer
+    # a subclass may change the update, and another class of the same name is another optimizer
+    if kind not in UPDATES:
         known = ", ".join(known.__name__ for known in UPDATES)
         raise NotStackable(
             f"{name}: expected one of {known}, and no subclass; got {class_name(kind)}"
         )
     law = UPDATES[kind]
-    first = members[0][1]
-    for _, settings in members:
+    first = members[0].settings
+    for member in members:
         for key, value in law.refused.items():
-            if settings.get(key, value) not in (value, "original"):
+            if member.settings.get(key, value) not in (value, "original"):
                 raise NotStackable(
-                    f"{name}: expected {key}={value!r} of {kind.__name__}, got {settings[key]!r}"
+                    f"{name}: expected {key}={value!r} of {kind.__name__}, got"
+                    f" {member.settings[key]!r}"
                 )
         for key in law.shared:
-            if settings.get(key) != first.get(key):
+            if member.settings.get(key) != first.get(key):
                 raise NotStackable(
                     f"{name}: {key} differs between members: {first.get(key)!r},"
-                    f" {settings.get(key)!r}"
+                    f" {member.settings.get(key)!r}"
                 )
     return law({key: first.get(key) for key in law.shared})
 
 
-def _settings(
-    p: Tensor, law: Update, members: Sequence[tuple[type, dict[str, Any]]]
-) -> dict[str, Tensor]:
-    return {
-        key: torch.tensor([float(s[key]) for _, s in members], dtype=torch.float64, device=p.device)
-        for key in law.numbers
-    }
+def _settings(p: Tensor, law: Update, members: Sequence[MemberSettings]) -> dict[str, Tensor]:
+    """Return the numbers of all members, each setting as a tensor (K,)."""
+    settings: dict[str, Tensor] = {}
+    for key in law.numbers:
+        values = [float(member.settings[key]) for member in members]
+        settings[key] = torch.tensor(values, dtype=torch.float64, device=p.device)
+    return settings

@@ -2,7 +2,7 @@
 
 Autograd's rule for bmm gives that gradient transposed, and every later reader of it would pay for
 the order. In autocast, products are in its precision, as for one network. The caller is outside
-vmap (`paths.py`).
+vmap (`vmap_overrides.py`).
 """
 
 from typing import Any
@@ -12,19 +12,22 @@ from torch import Tensor
 
 
 def rows_by_weights(rows: Tensor, weights: Tensor, bias: Tensor | None) -> Tensor:
-    """(K, N, in), (K, out, in), (K, out) -> (K, N, out)"""
+    """Multiply (K, N, in) by (K, out, in) and add (K, out): (K, N, out)."""
     device = rows.device.type
     if torch.is_autocast_enabled(device):
         dtype = torch.get_autocast_dtype(device)
         rows = _autocast(rows, dtype)
         weights = _autocast(weights, dtype)
-        bias = None if bias is None else _autocast(bias, dtype)
+        if bias is not None:
+            bias = _autocast(bias, dtype)
     return _Product.apply(rows, weights, bias)
 
 
 def _autocast(x: Tensor, dtype: torch.dtype) -> Tensor:
     """Cast as autocast does, which leaves double precision alone."""
-    return x if x.dtype == torch.float64 else x.to(dtype)
+    if x.dtype == torch.float64:
+        return x
+    return x.to(dtype)
 
 
 class _Product(torch.autograd.Function):
@@ -36,12 +39,16 @@ class _Product(torch.autograd.Function):
         return torch.baddbmm(bias.unsqueeze(1), rows, weights.mT)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Any:  # type: ignore[override]
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
         rows, weights = ctx.saved_tensors
-        wanted = ctx.needs_input_grad
+        of_rows = None
+        of_weights = None
+        of_bias = None
         with torch.autocast(grad.device.type, enabled=False):
-            return (
-                torch.bmm(grad, weights) if wanted[0] else None,
-                torch.bmm(grad.mT, rows) if wanted[1] else None,
-                grad.sum(1) if wanted[2] else None,
-            )
+            if ctx.needs_input_grad[0]:
+                of_rows = torch.bmm(grad, weights)
+            if ctx.needs_input_grad[1]:
+                of_weights = torch.bmm(grad.mT, rows)
+            if ctx.needs_input_grad[2]:
+                of_bias = grad.sum(1)
+        return of_rows, of_weights, of_bias

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -14,7 +13,13 @@ from orderone.training.stacked.alike import description
 from orderone.training.stacked.constants import Constants
 from orderone.training.stacked.decisions import Divided
 from orderone.training.stacked.errors import NotCapturable, NotStackable
-from orderone.training.stacked.groups import Losses, in_groups, must_be_the_same, must_be_unchanged
+from orderone.training.stacked.groups import (
+    Batch,
+    Losses,
+    in_groups,
+    must_be_the_same,
+    must_be_unchanged,
+)
 from orderone.training.stacked.recomputed import kept_activations
 from orderone.training.stacked.recurrent import own_weights
 from orderone.training.stacked.vmap_overrides import FastPaths
@@ -25,46 +30,59 @@ class Program:
     members. A batch may also be shared by all."""
 
     def __init__(self, model: nn.Module, loss: Loss | None, precision: torch.dtype | None):
-        self.model = model
+        self.model: nn.Module = model
         self.loss = loss
         self.precision = precision
-        self.device = next(model.parameters()).device.type
-        self.buffers = [name for name, _ in model.named_buffers()]
-        self.constants = Constants() if self.device == "cuda" else None
+        self.device: str = next(model.parameters()).device.type
+        self.buffers: list[str] = [name for name, _ in model.named_buffers()]
+        self.constants: Constants | None = Constants() if self.device == "cuda" else None
         self.may_divide = False  # known once members have differed in a decision
 
-    def losses(self, tensors: Mapping[str, Tensor], batch: Any, shared: bool = False) -> Losses:
-        """(K,), and the buffers that the forward pass has replaced. Those that it changes in place
-        are changed."""
+    def losses(self, tensors: Mapping[str, Tensor], batch: Batch, shared: bool = False) -> Losses:
+        """Return the losses (K,), and the buffers that the forward pass has replaced.
+
+        Buffers that it changes in place are changed.
+        """
         versions = {name: version_counter(tensors[name]) for name in self.buffers}
         try:
             return self._together(tensors, batch, shared)
         except Divided as divided:
             must_be_unchanged(tensors, versions)
             groups = divided.groups
-        run = lambda own, given: self.losses(own, given, shared)  # noqa: E731
-        before = None if self.may_divide else description(self.model)
-        self.may_divide = True
-        found = in_groups(groups, run, tensors, batch, self.buffers, shared)
-        if before is not None:
-            must_be_the_same(before, description(self.model))
-        return found
 
-    def _together(self, tensors: Mapping[str, Tensor], batch: Any, shared: bool) -> Losses:
+        def run(group_tensors: dict[str, Tensor], group_batch: Batch) -> Losses:
+            return self.losses(group_tensors, group_batch, shared)
+
+        if self.may_divide:
+            return in_groups(groups, run, tensors, batch, self.buffers, shared)
+        self.may_divide = True
+        before = description(self.model)
+        losses = in_groups(groups, run, tensors, batch, self.buffers, shared)
+        must_be_the_same(before, description(self.model))
+        return losses
+
+    def _together(self, tensors: Mapping[str, Tensor], batch: Batch, shared: bool) -> Losses:
         members = len(next(iter(tensors.values())))
 
-        def one(own: dict[str, Tensor], inputs: Any) -> Losses:
-            given = dict(own)
-            with FastPaths(members, self.constants), own_weights(self.model, own):
-                # functional_call writes what the module holds afterwards back into `own`
-                loss = loss_of(
-                    lambda *args, **named: functional_call(self.model, own, args, named),
-                    inputs,
-                    self.loss,
-                )
-            return loss, {name: own[name] for name in self.buffers if own[name] is not given[name]}
+        def member_loss(member_tensors: dict[str, Tensor], inputs: Batch) -> Losses:
+            before = dict(member_tensors)
 
-        axes = tree_map(lambda x: 0 if isinstance(x, Tensor) and not shared else None, batch)
+            def call(*args: object, **named: object) -> object:
+                # writes what the module holds afterwards back into `member_tensors`
+                return functional_call(self.model, member_tensors, args, named)
+
+            with FastPaths(members, self.constants), own_weights(self.model, member_tensors):
+                loss = loss_of(call, inputs, self.loss)
+            replaced: dict[str, Tensor] = {}
+            for name in self.buffers:
+                if member_tensors[name] is not before[name]:
+                    replaced[name] = member_tensors[name]
+            return loss, replaced
+
+        def member_axis(leaf: object) -> int | None:
+            return 0 if isinstance(leaf, Tensor) and not shared else None
+
+        axes = tree_map(member_axis, batch)
         # no cache of rounded weights: a graph that is captured must round them itself
         autocast = torch.autocast(
             self.device, self.precision, enabled=self.precision is not None, cache_enabled=False
@@ -76,11 +94,12 @@ class Program:
             _no_fallback_warnings(),
             kept_activations(),
         ):
-            return torch.vmap(one, in_dims=(0, axes), randomness="different")(dict(tensors), batch)
+            losses = torch.vmap(member_loss, in_dims=(0, axes), randomness="different")
+            return losses(dict(tensors), batch)
 
     @contextmanager
     def explained(self) -> Iterator[None]:
-        """What torch cannot do for many members at once, with the name of the module."""
+        """Name the module in errors of torch on what it cannot do for many members at once."""
         try:
             yield
         except (torch.OutOfMemoryError, NotCapturable):
@@ -93,21 +112,21 @@ class Program:
             ) from error
 
     def _offender(self, error: BaseException) -> str:
-        """The innermost module that was running."""
+        """Return the innermost module that was running."""
         names = {id(module): name or "the model" for name, module in self.model.named_modules()}
-        found = "the model or the loss"
+        offender = "the model or the loss"
         trace = error.__traceback__
         while trace is not None:
             module = trace.tb_frame.f_locals.get("self")
             if id(module) in names and isinstance(module, nn.Module):
-                found = f"{names[id(module)]} ({type(module).__name__})"
+                offender = f"{names[id(module)]} ({type(module).__name__})"
             trace = trace.tb_next
-        return found
+        return offender
 
 
 @contextmanager
 def _no_nested_tensors() -> Iterator[None]:
-    """In evaluation nn.TransformerEncoder would pack padded rows, which depends on values."""
+    """Keep nn.TransformerEncoder from packing padded rows in evaluation: that depends on values."""
     before = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
     try:

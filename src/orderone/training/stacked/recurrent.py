@@ -6,9 +6,9 @@ and behind it is still one program.
 """
 
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -33,9 +33,11 @@ SCATTERED = "RNN module weights are not part of single contiguous"
 
 @contextmanager
 def own_weights(model: nn.Module, own: Mapping[str, Tensor]) -> Iterator[None]:
-    """`own` has the tensors of a member by name."""
+    """Let recurrent layers compute with the tensors of a member; `own` has them by name."""
     cores = [module for module in model.modules() if isinstance(module, nn.RNNBase)]
-    names = {p: name for name, p in model.named_parameters()} if cores else {}
+    names: dict[Tensor, str] = {}
+    if cores:
+        names = {p: name for name, p in model.named_parameters()}
     before = [rnn_flat_weights(core) for core in cores]
     try:
         for core, held in zip(cores, before, strict=True):
@@ -53,7 +55,7 @@ def _stay_apart() -> None:
     are in a stack."""
 
 
-def _name(core: nn.RNNBase, held: Any, names: Mapping[Any, str]) -> str:
+def _name(core: nn.RNNBase, held: Tensor, names: Mapping[Tensor, str]) -> str:
     if held in names:
         return names[held]
     raise NotStackable(
@@ -62,19 +64,26 @@ def _name(core: nn.RNNBase, held: Any, names: Mapping[Any, str]) -> str:
     )
 
 
-def one_by_one(func: Any, mode: "FastPaths", *args: Any, **named: Any) -> Any:
-    """`func` for each member by itself; its results, stacked. None if the members are not ours."""
+def one_by_one(
+    func: Callable[..., object], mode: "FastPaths", *args: object, **named: object
+) -> object:
+    """Return the results of `func` for each member by itself, stacked.
+
+    None if the members are not those of `mode`.
+    """
     leaves, spec = tree_flatten((args, named))
     if not mode.known(*(x for x in leaves if isinstance(x, Tensor))):
         return None
-    rows = [
-        mode.stacked(x).unbind() if isinstance(x, Tensor) else (x,) * mode.members for x in leaves
-    ]
+    by_leaf: list[Sequence[object]] = []
+    for leaf in leaves:
+        if isinstance(leaf, Tensor):
+            by_leaf.append(mode.stacked(leaf).unbind())
+        else:
+            by_leaf.append((leaf,) * mode.members)
+    results: list[object] = []
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", SCATTERED)
-        found = [_called(func, tree_unflatten(list(own), spec)) for own in zip(*rows, strict=True)]
-    return tree_map(lambda *x: torch.stack(x), *found)
-
-
-def _called(func: Any, given: tuple[tuple, dict]) -> Any:
-    return func(*given[0], **given[1])
+        for member_leaves in zip(*by_leaf, strict=True):
+            member_args, member_named = tree_unflatten(list(member_leaves), spec)
+            results.append(func(*member_args, **member_named))
+    return tree_map(lambda *x: torch.stack(x), *results)

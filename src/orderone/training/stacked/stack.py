@@ -42,7 +42,7 @@ class Stack:
         optimizers: Sequence[Optimizer],
         *,
         loss: Loss | None = None,
-        device: Any = None,
+        device: torch.device | str | None = None,
         precision: torch.dtype | None = None,
         clip: float | None = None,
         compile: bool = False,
@@ -53,7 +53,9 @@ class Stack:
         else:
             device = torch.device(device)
         self.parameters, self.buffers = stack_tensors(models, device)
-        names = [{p: name for name, p in model.named_parameters()} for model in models]
+        names: list[dict[Tensor, str]] = []
+        for model in models:
+            names.append({p: name for name, p in model.named_parameters()})
         self.optimizer = StackedOptimizer(self.parameters, optimizers, names, compile)
         self.program = Program(models[0].to(device), loss, precision)
         self.clip = clip
@@ -63,11 +65,13 @@ class Stack:
 
     @property
     def tensors(self) -> dict[str, Tensor]:
+        """Parameters and buffers by name."""
         return {**self.parameters, **self.buffers}
 
     def step(self, *batches: Any, factor: float | None = None) -> Tensor:
-        """One update; with several batches, of the mean of their gradients. Returns the loss of
-        each member, (K,).
+        """Make one update and return the loss of each member, (K,).
+
+        With several batches, the update is that of the mean of their gradients.
 
         `factor` is the schedule's, for all learning rates.
         """
@@ -85,19 +89,26 @@ class Stack:
     def _gradients(
         self, batches: Sequence[Any], trained: dict[str, Tensor]
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """Losses, and the gradients of what was used: torch leaves the rest alone, and so do we."""
-        total: Any = 0.0
+        """Return the losses, and the gradients of the tensors that were used: torch leaves the rest
+        alone, and so does the stack."""
+        losses_of_batches: list[Tensor] = []
         sums: dict[str, Tensor] = {}
         for batch in batches:
             losses = self._losses(batch)
             with self.program.explained():
-                found = torch.autograd.grad(losses.sum(), list(trained.values()), allow_unused=True)
-            for name, g in zip(trained, found, strict=True):
-                if g is not None:
-                    sums[name] = sums[name] + g if name in sums else g
-            total = total + losses.detach()
+                gradients = torch.autograd.grad(
+                    losses.sum(), list(trained.values()), allow_unused=True
+                )
+            for name, g in zip(trained, gradients, strict=True):
+                if g is None:
+                    continue
+                if name in sums:
+                    g = sums[name] + g
+                sums[name] = g
+            losses_of_batches.append(losses.detach())
         if len(batches) > 1:
             sums = {name: g / len(batches) for name, g in sums.items()}
+        total = sum(losses_of_batches[1:], start=losses_of_batches[0])
         return total / len(batches), sums
 
     def _losses(self, batch: Any, shared: bool = False) -> Tensor:
@@ -109,48 +120,51 @@ class Stack:
 
     @torch.no_grad()
     def evaluate(self, batch: Any, measure: Loss | None = None) -> Tensor:
-        """The losses on a batch that all members share, in evaluation mode, (K,); or another
+        """Return the losses (K,) on a batch that all members share, in evaluation mode; or another
         function of outputs and targets."""
         self.program.model.eval()
         if measure is None:
             return self._losses(batch, shared=True)
-        return Program(self.program.model, measure, self.program.precision).losses(
-            self.tensors, batch, shared=True
-        )[0]
+        program = Program(self.program.model, measure, self.program.precision)
+        values, _ = program.losses(self.tensors, batch, shared=True)
+        return values
 
     # --- keeping ----------------------------------------------------------------------------------
 
     def state(self) -> dict[str, Tensor]:
-        """All that training changes, by name, for a checkpoint."""
-        return {
-            **self.tensors,
-            **{f"optimizer:{name}": x for name, x in self.optimizer.tensors().items()},
-        }
+        """Return all that training changes, by name, for a checkpoint."""
+        state = self.tensors
+        for name, tensor in self.optimizer.tensors().items():
+            state[f"optimizer:{name}"] = tensor
+        return state
 
     @torch.no_grad()
     def load(self, state: Mapping[str, Tensor], members: Sequence[int] | None = None) -> None:
-        """What `state` gave; of a larger stack, the given members of it."""
+        """Take over what `state` gave; of a larger stack, the given members of it."""
         for name, tensor in self.state().items():
-            given = state[name]
-            tensor.copy_(given if members is None or name == STEPS else given[list(members)])
+            values = state[name]
+            if members is not None and name != STEPS:
+                values = values[list(members)]
+            tensor.copy_(values)
 
     @torch.no_grad()
     def keep(self, members: Iterable[int]) -> None:
         """Go on with these members only."""
         chosen = torch.tensor(list(members), device=next(iter(self.parameters.values())).device)
-        self.parameters = {
-            n: p[chosen].clone().requires_grad_(p.requires_grad) for n, p in self.parameters.items()
-        }
-        self.buffers = {n: b[chosen].clone() for n, b in self.buffers.items()}
+        parameters: dict[str, Tensor] = {}
+        for name, p in self.parameters.items():
+            parameters[name] = p[chosen].clone().requires_grad_(p.requires_grad)
+        self.parameters = parameters
+        self.buffers = {name: buffer[chosen].clone() for name, buffer in self.buffers.items()}
         self.optimizer.keep(chosen, self.parameters)
 
     def member(self, k: int) -> dict[str, Tensor]:
-        """The tensors of one member, for `load_state_dict(..., strict=False)` of a model."""
+        """Return the tensors of one member, for `load_state_dict(..., strict=False)` of a model."""
         return {name: tensor[k].detach().clone() for name, tensor in self.tensors.items()}
 
 
 def _clip(gradients: Iterable[Tensor], largest: float) -> None:
-    """As torch.nn.utils.clip_grad_norm_, for each member by itself."""
+    """Clip as torch.nn.utils.clip_grad_norm_, each member by itself."""
     gradients = list(gradients)
     norms = torch.stack([member_norm(g).flatten() for g in gradients])
     scale = (largest / (torch.linalg.vector_norm(norms, dim=0) + 1e-6)).clamp(max=1.0)

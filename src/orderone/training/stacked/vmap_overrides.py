@@ -14,7 +14,7 @@ Decisions by value are taken as `decisions.py` says. Everything else is left to 
 forms leave vmap: they act on the stacked tensors as ordinary torch code does. So ordinary autograd
 records them, autocast casts them as it casts a single network, and custom autograd functions need
 no rule for vmap. To leave vmap and to reach the stacked tensors, this module uses the functions
-that torch.vmap is written with; torch has no public names for them.
+that torch.vmap is written with; torch has no public names for them (`orderone.torch_compat`).
 """
 
 from collections.abc import Callable, Mapping
@@ -60,7 +60,7 @@ class FastPaths(TorchFunctionMode):
         self.running: list[FunctionType] = []
 
     def __enter__(self) -> "FastPaths":
-        self.level = current_vmap_level()
+        self.level: int = current_vmap_level()
         return super().__enter__()
 
     def __torch_function__(
@@ -68,19 +68,12 @@ class FastPaths(TorchFunctionMode):
     ) -> Any:
         kwargs = kwargs or {}
         if func in QUESTIONS and self.mapped(args[0]):
-            found = answer(func, self.stacked(args[0]))
-            if found is NO_ANSWER:
+            decision = answer(func, self.stacked(args[0]))
+            if decision is NO_ANSWER:
                 return func(*args, **kwargs)
-            return found
-        if (
-            func is Tensor.requires_grad_
-            and self.mapped(args[0])
-            and self.stacked(args[0]).requires_grad
-            and all(args[1:])
-        ):
-            return args[
-                0
-            ]  # it does already; Hugging Face says so to embeddings in front of checkpoints
+            return decision
+        if func is Tensor.requires_grad_ and self._requires_grad_already(*args):
+            return args[0]
         if self.constants is not None and is_constant(func, args):
             return self.constants.call(func, args, kwargs)
         path = PATHS.get(func)
@@ -97,6 +90,10 @@ class FastPaths(TorchFunctionMode):
             return self.run(func, args, kwargs)
         return mixed_precision.call(self, func, args, kwargs)
 
+    def _requires_grad_already(self, x: Tensor, wanted: bool = True) -> bool:
+        """Hugging Face calls `requires_grad_` on embeddings in front of checkpoints."""
+        return self.mapped(x) and self.stacked(x).requires_grad and wanted
+
     def run(self, func: FunctionType, args: tuple, kwargs: Mapping) -> Any:
         """Run a Python function of torch under this mode: what it calls may have a path, such as
         attention inside multi_head_attention_forward. Some functions of torch._tensor call a method
@@ -109,23 +106,28 @@ class FastPaths(TorchFunctionMode):
             self.running.pop()
 
     def wrap(self, stacked: Tensor) -> Tensor:
+        """Return (K, ...) as the tensor of one member inside vmap."""
         return add_batch_dim(stacked, 0, self.level)
 
-    def mapped(self, x: Any) -> bool:
+    def mapped(self, x: object) -> bool:
+        """Return whether this vmap maps it."""
         return isinstance(x, Tensor) and is_batchedtensor(x) and maybe_get_level(x) == self.level
 
-    def plain(self, x: Any) -> bool:
-        """Not mapped by anybody: the same for all members."""
+    def plain(self, x: object) -> bool:
+        """Return whether no vmap maps it: it is the same for all members."""
         return isinstance(x, Tensor) and not is_functorch_wrapped_tensor(x)
 
-    def known(self, *tensors: Any) -> bool:
-        """Each is ours or everybody's; a vmap inside the model is not our business."""
-        return any(map(self.mapped, tensors)) and all(
-            self.mapped(x) or self.plain(x) for x in tensors
-        )
+    def known(self, *tensors: object) -> bool:
+        """Return whether each is mapped here or by nobody, and at least one is mapped.
+
+        A vmap inside the model is left to torch.
+        """
+        if not any(self.mapped(x) for x in tensors):
+            return False
+        return all(self.mapped(x) or self.plain(x) for x in tensors)
 
     def stacked(self, x: Tensor) -> Tensor:
-        """(K, ...): of a tensor that all members share, K views."""
+        """Return (K, ...); of a tensor that all members share, K views."""
         if self.mapped(x):
             return get_unwrapped(x).movedim(maybe_get_bdim(x), 0)
         return x.expand(self.members, *x.shape)
@@ -133,8 +135,8 @@ class FastPaths(TorchFunctionMode):
 
 @cache
 def _without_look(func: FunctionType) -> FunctionType:
-    """The same function, which does not look for modes such as this one: it would find it again
-    without end."""
+    """Return the same function without its check for modes such as this one, which it would find
+    again without end."""
     names = ("has_torch_function", "has_torch_function_unary", "has_torch_function_variadic")
     space = func.__globals__ | dict.fromkeys(names, lambda *_: False)
     same = FunctionType(func.__code__, space, func.__name__, func.__defaults__, func.__closure__)
@@ -160,28 +162,21 @@ def _linear(
 def _addmm(
     mode: FastPaths, input: Tensor, mat1: Tensor, mat2: Tensor, **kwargs: Any
 ) -> Tensor | None:
-    if (
-        kwargs
-        or not mode.known(input, mat1, mat2)
-        or mat1.dim() != 2
-        or mat2.dim() != 2
-        or input.dim() not in (1, 2)
-    ):
+    if kwargs or not mode.known(input, mat1, mat2):
+        return None
+    if mat1.dim() != 2 or mat2.dim() != 2 or input.dim() not in (1, 2):
         return None
     start = mode.stacked(input)
-    start = start.unsqueeze(1) if input.dim() == 1 else start
+    if input.dim() == 1:
+        start = start.unsqueeze(1)
     return torch.baddbmm(start, mode.stacked(mat1), mode.stacked(mat2))
 
 
 def _matmul(mode: FastPaths, input: Tensor, other: Tensor, **kwargs: Any) -> Tensor | None:
-    """Rows times a member's own matrix. Products of two activations are vmap's."""
-    if (
-        kwargs
-        or not mode.known(input, other)
-        or not mode.mapped(other)
-        or other.dim() != 2
-        or input.dim() < 2
-    ):
+    """Multiply rows by a member's matrix. Products of two activations are left to vmap."""
+    if kwargs or not mode.known(input, other) or not mode.mapped(other):
+        return None
+    if other.dim() != 2 or input.dim() < 2:
         return None
     x = mode.stacked(input)
     w = mode.stacked(other)
@@ -207,17 +202,23 @@ def _attention(
     axes = query.dim()
     if not mode.known(*tensors) or axes < 2 or any(x.dim() != axes for x in (key, value)):
         return None
-    fold = (
-        (lambda x: x.flatten(0, 1)) if axes == 4 else (lambda x: x)
-    )  # members are the batch, or more of it
-    q, k, v = (fold(mode.stacked(x)) for x in (query, key, value))
+
+    def fold(stacked: Tensor) -> Tensor:
+        """Members become the batch, or more of it."""
+        return stacked.flatten(0, 1) if axes == 4 else stacked
+
+    q = fold(mode.stacked(query))
+    k = fold(mode.stacked(key))
+    v = fold(mode.stacked(value))
     if attn_mask is not None and (
         mode.mapped(attn_mask) or (attn_mask.dim() == 4 and attn_mask.shape[0] != 1)
     ):
         missing_axes = (None,) * (axes - attn_mask.dim())
         rows = mode.stacked(attn_mask)[(slice(None), *missing_axes)]
         attn_mask = fold(rows.expand(-1, query.shape[0], *rows.shape[2:]))
-    options: dict[str, Any] = {"scale": scale} | ({"enable_gqa": True} if enable_gqa else {})
+    options: dict[str, Any] = {"scale": scale}
+    if enable_gqa:
+        options["enable_gqa"] = True
     out = functional.scaled_dot_product_attention(
         q, k, v, attn_mask, dropout_p, is_causal, **options
     )
@@ -236,13 +237,9 @@ def _embedding(
     scale_grad_by_freq: bool = False,
     sparse: bool = False,
 ) -> Tensor | None:
-    if (
-        max_norm is not None
-        or scale_grad_by_freq
-        or sparse
-        or not mode.known(input, weight)
-        or not mode.mapped(weight)
-    ):
+    if max_norm is not None or scale_grad_by_freq or sparse:
+        return None
+    if not mode.known(input, weight) or not mode.mapped(weight):
         return None
     tables = mode.stacked(weight)
     ids = mode.stacked(input)
@@ -255,9 +252,8 @@ def _embedding(
     rows = functional.embedding(places, tables.flatten(0, 1))
     if padding_idx is None:
         return rows
-    padded = (
-        ids == padding_idx % tables.shape[1]
-    )  # these get no gradient; vmap's rule knows that of the first table only
+    # these get no gradient; vmap's rule knows that of the first table only
+    padded = ids == padding_idx % tables.shape[1]
     return torch.where(padded.unsqueeze(-1), rows.detach(), rows)
 
 
@@ -279,20 +275,18 @@ def _cross_entropy(
     classes = mode.stacked(target)
     options: dict[str, Any] = {"ignore_index": ignore_index, "label_smoothing": label_smoothing}
     usual = weight is None and reduction == "mean" and input.dim() == 2 and target.dim() == 1
-    if (
-        not usual or logits.device.type == "cpu"
-    ):  # calls are cheap on a CPU, and round as in a stand-alone run
+    if not usual or logits.device.type == "cpu":
+        # calls are cheap on a CPU, and round as in a stand-alone run
         weights = [None] * mode.members if weight is None else mode.stacked(weight)
-        members = zip(logits, classes, weights, strict=True)
-        losses = [
-            functional.cross_entropy(x, y, w, reduction=reduction, **options) for x, y, w in members
-        ]
+        losses: list[Tensor] = []
+        for x, y, w in zip(logits, classes, weights, strict=True):
+            losses.append(functional.cross_entropy(x, y, w, reduction=reduction, **options))
         return torch.stack(losses)
     return mean_of_each(logits, classes, options)
 
 
 def mean_of_each(logits: Tensor, classes: Tensor, options: Mapping[str, Any]) -> Tensor:
-    """Cross entropies (K,) of (K, N, classes) in one call."""
+    """Return the cross entropies (K,) of (K, N, classes) in one call."""
     each = functional.cross_entropy(
         logits.flatten(0, 1), classes.flatten(), reduction="none", **options
     )
