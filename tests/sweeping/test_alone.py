@@ -12,7 +12,7 @@ from torch import nn
 
 from orderone import plan
 from orderone.sweeping.job import Job
-from orderone.sweeping.sequential import Training, run_alone
+from orderone.sweeping.sequential import prepare, run_alone
 from orderone.training import checkpoint as checkpoints
 from orderone.training import interrupts
 from orderone.training.outcome import Outcome
@@ -76,13 +76,14 @@ def test_a_checkpoint_in_the_middle_changes_no_bit(tmp_path, optimizer):
     settings = {"width": 16, "optimizer": optimizer, "lr": 0.01, "dropout": 0.3, "seed": 1}
     j = job(data=read_source(Held()), evaluate_every=3)
     whole = run(j, settings)
-    half = Training(j, j.trial(settings), tmp_path)
+    half, checkpoint = prepare(j, j.trial(settings), None, tmp_path)
+    assert checkpoint is not None
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(1)
         for _ in range(7):
-            half.step()
+            half.update()
             half.evaluate_if_due()
-        half.save()
+        checkpoint.save(half)
     resumed = run(j, settings, checkpoint=tmp_path)
     np.testing.assert_array_equal(resumed.losses, whole.losses)
     assert resumed.evaluation == whole.evaluation

@@ -69,10 +69,12 @@ def train_until(step: int, path: Path, steps: int = 8, **options: Any) -> None:
     import signal
 
     class Interrupt:
-        def start(self, at: int) -> None: ...
+        stop_at = step
 
-        def log(self, at: int, values: Any) -> None:
-            if at == step:
+        def start(self, step: int) -> None: ...
+
+        def log(self, step: int, values: Any) -> None:
+            if step == self.stop_at:
                 signal.raise_signal(signal.SIGINT)
 
         def close(self) -> None: ...

@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 import orderone as o1
-from orderone.training.loop import Trained
+from orderone.training.outcome import Trained
 from orderone.training.train import train
 
 STEPS, PROCESSES = 12, 2

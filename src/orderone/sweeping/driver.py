@@ -62,7 +62,7 @@ class Driver:
         found: Results = self.store.read(self.job.fingerprint)
         wanted = ("done", "diverged", *(("stopped",) if self.pruning else ()))
         self.results = {key: pair for key, pair in found.items() if pair[1].status in wanted}
-        checkpoints.sweep_up(self.store.checkpoints)
+        checkpoints.remove_temporary(self.store.checkpoints)
         checkpoints.remove_finished(self.store.checkpoints, self.results)
         if self.pruning:
             for trial, outcome in self.results.values():

@@ -1,7 +1,7 @@
 """Which program trains a group of like trials: one for all of them, or one after another."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from orderone.sweeping.job import Job
@@ -47,8 +47,7 @@ class Engine:
         for outcome in run_alone(
             self.job, [t for t in trials if t.key not in done], report, self.checkpoint
         ):
-            outcome.facts["not stacked"] = reason
-            yield outcome
+            yield replace(outcome, facts={**outcome.facts, "not stacked": reason})
 
 
 def groups(trials: Sequence[Trial]) -> list[list[Trial]]:

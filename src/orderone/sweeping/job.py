@@ -21,6 +21,7 @@ from orderone.sweeping.same_tensors import SameTensors
 from orderone.sweeping.trial import SIZES, Trial
 from orderone.training.fingerprint import identity
 from orderone.training.schedule import Factor, schedule
+from orderone.training.settings import Settings
 from orderone.training.source import Source
 
 FORMAT = 1  # of the meaning of a trial: another number makes all trials new ones
@@ -66,7 +67,7 @@ class Job:
         kept = {
             name: value
             for name, value in self.__dict__.items()
-            if name not in ("factor", "described")
+            if name not in ("settings", "described")
         }
         return {**kept, "_made": {}}
 
@@ -111,9 +112,18 @@ class Job:
         return digest(self.described)
 
     @cached_property
-    def factor(self) -> Factor:
-        """Of all learning rates, by step."""
-        return schedule(self.schedule, self.steps, self.warmup)
+    def settings(self) -> Settings:
+        """What the training loop needs; reads the schedule."""
+        return Settings(
+            steps=self.steps,
+            factor=schedule(self.schedule, self.steps, self.warmup),
+            accumulate=self.accumulate,
+            clip=self.clip,
+            precision=self.precision,
+            evaluate_every=self.evaluate_every,
+            report_every=self.report_every,
+            checkpoint_seconds=self.checkpoint_seconds,
+        )
 
     def warned(self, what: str) -> bool:
         """Whether this was said before; it is from now on."""
@@ -135,7 +145,7 @@ class Job:
             made = self.plan_for(trial, model)
             made.apply()
         _scale_matrices(model, trial.get("init_scale", 1.0))
-        model.to(self.device, torch.float64 if self.precision == "float64" else None)
+        model.to(self.device, self.settings.dtype)
         options = optimizer_options(made.settings.optimizer, trial.settings, made.user_class)
         return Member(model, made, trial.seed, trial.data_seed, trial.key, options)
 

@@ -164,7 +164,7 @@ def sweep(
         compile=bool(compile),
         graphs=None if graphs is None else bool(graphs),
     )
-    _ = job.factor  # reads the schedule
+    _ = job.settings  # reads the schedule
     if stacked not in (True, False, "auto"):
         raise ValueError(f'stacked: expected True, False or "auto", got {stacked!r}')
     seed = count(sampler_seed, "sampler_seed", least=0)

@@ -1,257 +1,183 @@
-"""The loop of `train`, and its state between two updates.
+"""The loop of one training, and its state between two updates.
 
-An update: the schedule's factor times every group's own rate; `accumulate` batches, whose gradients
-are averaged; their norm cut at `clip`; a step. Losses are read from the device every `report_every`
-updates, and not in between.
+`train` and the trials of a sweep use it: a trial is a training in a world of one process. Members
+of a stack share one program instead, in `orderone.sweeping.stacked.training`.
+
+After an update at which something is due: read the losses, report, evaluate, log, save.
 """
 
 import time
-from collections.abc import Mapping
-from contextlib import nullcontext
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
 from math import isfinite
-from typing import Any, cast
+from typing import Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 import torch
-from torch import Tensor, nn
-from torch.nn.utils import clip_grad_norm_
-from torch.optim import Optimizer
+from torch import Tensor
 
-from orderone.observe.batches import Loss, loss_of
-from orderone.planning import Plan
-from orderone.planning.param_groups import fused_options
-from orderone.seeding import set_seed
-from orderone.training import interrupts, training_identity
-from orderone.training.outcome import final_loss
-from orderone.training.schedule import Factor
+from orderone.training import interrupts
+from orderone.training.outcome import recent_loss
 from orderone.training.sinks import Sink
-from orderone.training.source import Source, moved
-from orderone.training.train_checkpoint import Kept
-from orderone.training.world import World, whole
+from orderone.training.step import Step
+from orderone.training.world import whole
+
+# updates done, mean of the recent losses -> whether to stop the training
+LossReport: TypeAlias = Callable[[int, float], bool]
 
 
-@dataclass
-class Trained:
-    """What came of it. `losses[t]` is the training loss before update t; `evaluation` has (updates,
-    held-out loss)."""
+@runtime_checkable
+class Checkpoint(Protocol):
+    @property
+    def saves_finished(self) -> bool:
+        """Whether a training that has reached its end is saved too."""
+        ...
 
-    model: nn.Module = field(repr=False)
-    optimizer: Optimizer = field(repr=False)
-    losses: np.ndarray
-    evaluation: list[tuple[int, float]]
-    loss: float  # held out at the end, or the mean of the last tenth; inf if it diverged
-    diverged_at: int | None
-    seconds: float
+    def save(self, loop: "TrainingLoop") -> None: ...
 
-
-@dataclass(frozen=True)
-class Settings:
-    steps: int
-    factor: Factor
-    accumulate: int
-    clip: float | None
-    precision: str
-    seed: int
-    evaluate_every: int | None
-    report_every: int
-    checkpoint_seconds: float
+    def restore(self, loop: "TrainingLoop") -> None:
+        """Go on from the file, if there is one."""
+        ...
 
 
-class Training:
-    """The state of a training, which can be saved and taken up again between any two reports."""
+class TrainingLoop:
+    """A training that can be saved and resumed between any two readings of its losses.
+
+    With `check_each_loss`, every loss is read before its update, and an update whose loss is not
+    finite is left out; this waits for the device at every update. Otherwise losses stay on the
+    device until a report, an evaluation or the end is due.
+    """
 
     def __init__(
         self,
-        here: World,
-        settings: Settings,
-        model: Any,
-        optimizer: Optimizer | None,
-        source: Source,
-        loss: Loss | None,
-        sinks: list[Sink],
+        step: Step,
+        *,
+        check_each_loss: bool = False,
+        report: LossReport | None = None,
+        sinks: Sequence[Sink] = (),
     ):
-        self.here = here
-        self.settings = settings
-        self.source = source
-        self.loss_function = loss
+        self.step = step
+        self.settings = step.settings
+        self.world = step.world
+        self.check_each_loss = check_each_loss
+        self.report = report
         self.sinks = sinks
-        plan = model if isinstance(model, Plan) else None
-        if plan is not None and not plan.applied:
-            plan.apply()
-        self.plan = plan
-        self.module: nn.Module = plan.bound() if plan is not None else cast(nn.Module, model)
-        self.modules = training_identity.modules(self.module)
-        self.module.to(here.device, torch.float64 if settings.precision == "float64" else None)
-        self.forward = here.wrapped(self.module)
-        self.optimizer: Optimizer = (
-            optimizer if plan is None or optimizer is not None else _made(plan, here)
-        )  # type: ignore[assignment]
-        if plan is not None:
-            plan.check(self.optimizer)
-        self.rates = [group["lr"] for group in self.optimizer.param_groups]
         self.losses: list[float] = []
-        self.unread: list[Tensor] = []  # on the device
-        self.norm: Tensor | None = None
-        self.evaluation: list[tuple[int, float]] = []
-        self.seconds = 0.0
+        self.unread: list[Tensor] = []  # losses that are still on the device
+        self.gradient_norm: Tensor | None = None
+        self.evaluation: list[tuple[int, float]] = []  # (updates done, held-out loss)
+        self.seconds: float = 0.0
+        self.stopped_at: int | None = None  # updates done when `report` ended it
 
     @property
     def done(self) -> int:
         return len(self.losses) + len(self.unread)
 
-    # --- training ---------------------------------------------------------------------------------
-
-    def run(self, kept: Kept | None) -> Trained:
-        set_seed(self.settings.seed + self.here.rank)  # dropout differs between processes
-        if kept is not None:
-            kept.restore(self)
-        for sink in self.sinks:
-            sink.start(self.done)
-        try:
-            return self._run(kept)
-        finally:
-            for group, rate in zip(self.optimizer.param_groups, self.rates, strict=True):
-                group["lr"] = rate  # an optimizer of the user's own may be given again
-            for sink in self.sinks:
-                sink.close()
-
-    def _run(self, kept: Kept | None) -> Trained:
-        started = time.monotonic()
-        before = self.seconds
-        saved = started
-        while self.done < self.settings.steps and self.diverged_at is None:
-            self.step()
-            due = self._evaluation_is_due()
-            if (
-                self.done % self.settings.report_every
-                and not due
-                and self.done < self.settings.steps
-            ):
-                continue
-            self.read()
-            self.seconds = before + time.monotonic() - started
-            if self.diverged_at is None and due:
-                self.evaluate()
-            self.report(evaluated=due)
-            saved = self.keep(kept, saved)
-        return self.result()
-
-    def step(self) -> None:
-        factor = self.settings.factor(self.done)
-        parts = self.settings.accumulate
-        for group, rate in zip(self.optimizer.param_groups, self.rates, strict=True):
-            group["lr"] = rate * factor
-        self.optimizer.zero_grad(set_to_none=True)
-        total = torch.zeros((), device=self.here.device)
-        for part in range(parts):
-            batch = self.here.share(self.source.at(self.done * parts + part, self.settings.seed))
-            with self.here.quiet(self.forward, last=part == parts - 1):
-                loss = self.loss(batch)
-                (loss / parts if parts > 1 else loss).backward()
-            total = total + loss.detach() / parts
-        if self.settings.clip is not None:
-            self.norm = clip_grad_norm_(self.module.parameters(), self.settings.clip)
-        self.optimizer.step()
-        self.unread.append(total)
-
-    def loss(self, batch: Any) -> Tensor:
-        half = self.settings.precision == "bfloat16"
-        with torch.autocast(self.here.device.type, torch.bfloat16) if half else nullcontext():
-            batch = moved(batch, self.here.device, self.settings.precision)
-            return loss_of(self.forward, batch, self.loss_function)
-
-    def read(self) -> None:
-        """Losses from the device, averaged over processes; nothing after the first that is not
-        finite."""
-        values = self.here.mean(torch.stack(self.unread).double()).tolist()
-        self.unread.clear()
-        bad = next((k for k, value in enumerate(values) if not isfinite(value)), None)
-        self.losses += values if bad is None else values[: bad + 1]
-
     @property
     def diverged_at(self) -> int | None:
+        """Step whose loss was not finite."""
         if self.losses and not isfinite(self.losses[-1]):
             return len(self.losses) - 1
         return None
 
-    def _evaluation_is_due(self) -> bool:
-        every = self.settings.evaluate_every
-        return self.done == self.settings.steps or (every is not None and self.done % every == 0)
+    def run(self, checkpoint: Checkpoint | None = None) -> None:
+        """Train to the end, to divergence, or until `report` says stop.
 
-    @torch.no_grad()
-    def evaluate(self) -> None:
-        batches = self.source.held_out()
-        if not len(batches):
+        A KeyboardInterrupt, after the state was saved, if the user asked to stop.
+        """
+        started = time.monotonic()
+        saved = started
+        seconds_before = self.seconds
+        while self.done < self.settings.steps:
+            self.update()
+            if not self._reading_due():
+                continue
+            self.read_losses()
+            self.seconds = seconds_before + time.monotonic() - started
+            if self.diverged_at is not None:
+                return
+            if self._reported_to_stop():
+                self.stopped_at = self.done
+                return
+            self.evaluate_if_due()
+            self.log()
+            saved = self._save_if_due(checkpoint, saved)
+
+    # --- updates and losses -----------------------------------------------------------------------
+
+    def update(self) -> None:
+        losses = self.step.backward(self.done)
+        if self.check_each_loss:
+            mean = 0.0
+            for loss in losses:  # not sum(), which rounds otherwise
+                mean += float(loss) / len(losses)
+            self.losses.append(mean)
+            if not isfinite(mean):
+                return
+        else:
+            total = torch.zeros((), device=self.world.device)
+            for loss in losses:
+                total = total + loss / len(losses)
+            self.unread.append(total)
+        self.gradient_norm = self.step.apply()
+
+    def _reading_due(self) -> bool:
+        if self.check_each_loss or self.settings.evaluation_due(self.done):
+            return True
+        return self.done % self.settings.report_every == 0
+
+    def read_losses(self) -> None:
+        """Read the losses from the device, up to the first that is not finite."""
+        if not self.unread:
             return
-        training = self.module.training
-        self.module.eval()
-        values = [self.loss(self.here.share(batch, insist=False)).double() for batch in batches]
-        self.module.train(training)
-        self.evaluation.append((self.done, float(self.here.mean(torch.stack(values).mean()))))
+        losses = self.world.mean(torch.stack(self.unread).double()).tolist()
+        self.unread.clear()
+        for loss in losses:
+            self.losses.append(loss)
+            if not isfinite(loss):
+                return
 
-    def report(self, evaluated: bool) -> None:
+    # --- between updates --------------------------------------------------------------------------
+
+    def _reported_to_stop(self) -> bool:
+        if self.report is None or not self.settings.report_due(self.done):
+            return False
+        return self.report(self.done, recent_loss(self.losses, self.settings.report_every))
+
+    def evaluate_if_due(self) -> None:
+        if not self.settings.evaluation_due(self.done):
+            return
+        losses = self.step.evaluate()
+        if losses is None:
+            return
+        if self.check_each_loss:  # numpy and torch round sums differently; stores have numpy's
+            mean = float(np.mean(losses.tolist()))
+        else:
+            mean = float(self.world.mean(losses.mean()))
+        self.evaluation.append((self.done, mean))
+
+    def log(self) -> None:
+        """Send the latest numbers to the sinks."""
         values = {
             "loss": self.losses[-1],
-            "lr": max(group["lr"] for group in self.optimizer.param_groups),
+            "lr": max(group["lr"] for group in self.step.optimizer.param_groups),
+            "seconds": self.seconds,
         }
-        values["seconds"] = self.seconds
-        if self.norm is not None:
-            values["gradient_norm"] = float(whole(self.norm))
-        if evaluated and self.evaluation and self.evaluation[-1][0] == self.done:
+        if self.gradient_norm is not None:
+            values["gradient_norm"] = float(whole(self.gradient_norm))
+        if self.evaluation and self.evaluation[-1][0] == self.done:
             values["evaluation"] = self.evaluation[-1][1]
         for sink in self.sinks:
             sink.log(self.done, values)
 
-    # --- keeping ----------------------------------------------------------------------------------
-
-    def keep(self, kept: Kept | None, saved: float) -> float:
-        """When the last checkpoint was written; a KeyboardInterrupt if somebody asked to stop."""
-        stop = self.here.any(interrupts.pending())
-        late = self.here.any(time.monotonic() - saved >= self.settings.checkpoint_seconds)
-        if (
-            kept is not None
-            and self.diverged_at is None
-            and (stop or late or self.done == self.settings.steps)
-        ):
-            kept.save(self)
-            saved = time.monotonic()
+    def _save_if_due(self, checkpoint: Checkpoint | None, saved: float) -> float:
+        """Save if it is time or somebody asked to stop; return the time of the last checkpoint."""
+        stop = self.world.any(interrupts.pending())
+        late = self.world.any(time.monotonic() - saved >= self.settings.checkpoint_seconds)
+        if checkpoint is not None:
+            finished = checkpoint.saves_finished and self.done == self.settings.steps
+            if stop or late or finished:
+                checkpoint.save(self)
+                saved = time.monotonic()
         if stop:
             raise KeyboardInterrupt
         return saved
-
-    def result(self) -> Trained:
-        losses = np.asarray(self.losses)
-        loss = final_loss(self.losses, self.evaluation, self.diverged_at is not None)
-        return Trained(
-            self.module,
-            self.optimizer,
-            losses,
-            self.evaluation,
-            loss,
-            self.diverged_at,
-            self.seconds,
-        )
-
-    @property
-    def identity(self) -> Mapping[str, Any]:
-        """What a checkpoint must agree with."""
-        asked = self.settings
-        return {
-            **{
-                name: getattr(asked, name)
-                for name in ("steps", "seed", "accumulate", "precision", "clip")
-            },
-            "schedule": training_identity.schedule_name(asked.factor),
-            "data": training_identity.data_name(self.source),
-            "loss": training_identity.loss_name(self.loss_function, self.source),
-            **self.modules,
-            **training_identity.updates(self.plan, self.optimizer, self.rates, self.module),
-        }
-
-
-def _made(plan: Plan, here: World) -> Optimizer:
-    """In one kernel an update, where there are such kernels."""
-    if here.device.type == "cuda":
-        return plan.optimizer(**fused_options(plan))
-    return plan.optimizer()

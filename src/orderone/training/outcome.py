@@ -1,33 +1,58 @@
-"""What one training left behind.
+"""Results of one training.
 
-final = held-out loss at the end, or the mean training loss of the last tenth of the steps; inf if
-it diverged
+final = held-out loss at the end,
+        or the mean training loss of the last tenth of the steps,
+        or inf if the training diverged
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf, isfinite, nan
-from typing import Any
 
 import numpy as np
+from torch import nn
+from torch.optim import Optimizer
 
 TAIL = 10  # the last 1/10 of the steps
 
 
 @dataclass(frozen=True)
+class Trained:
+    """Result of `train`.
+
+    `losses[t]` is the training loss before update t; `evaluation` has (updates, held-out loss).
+    """
+
+    model: nn.Module = field(repr=False)
+    optimizer: Optimizer = field(repr=False)
+    losses: np.ndarray
+    evaluation: list[tuple[int, float]]
+    loss: float  # held out at the end, or the mean of the last tenth; inf if it diverged
+    diverged_at: int | None
+    seconds: float
+
+
+def _no_losses() -> np.ndarray:
+    return np.zeros(0, np.float32)
+
+
+@dataclass(frozen=True)
 class Outcome:
-    """`losses[t]` is the training loss before update t. A run that diverged ends with the loss that
-    was not finite."""
+    """Result of one trial of a sweep.
+
+    `losses[t]` is the training loss before update t. A run that diverged ends with the loss that
+    was not finite.
+    """
 
     key: str
-    losses: np.ndarray = field(default_factory=lambda: np.zeros(0, np.float32))
+    losses: np.ndarray = field(default_factory=_no_losses)
     evaluation: tuple[tuple[int, float], ...] = ()  # (updates done, held-out loss)
     final: float = nan
     diverged_at: int | None = None  # the step whose loss was not finite
     stopped_at: int | None = None  # updates done when a pruner stopped it
-    seconds: float = 0.0  # of a member's share, where many share a program
+    seconds: float = 0.0  # a member's share, where many share a program
     error: str | None = None
-    facts: dict[str, Any] = field(default_factory=dict)  # engine, device, members: how it was run
+    facts: Mapping[str, object] = field(default_factory=dict)  # how it was run: engine, device, ...
 
     @property
     def status(self) -> str:
@@ -39,14 +64,40 @@ class Outcome:
 
     @property
     def finished(self) -> bool:
-        """Not to be run again: a failed trial is, since what it failed of may be gone."""
+        """Whether it need not run again. Failed trials do: the reason may have gone."""
         return self.error is None
+
+
+def make_outcome(
+    key: str,
+    losses: Sequence[float],
+    evaluation: Sequence[tuple[int, float]],
+    *,
+    precision: str,
+    diverged_at: int | None,
+    stopped_at: int | None,
+    seconds: float,
+    facts: Mapping[str, object],
+) -> Outcome:
+    """Return the outcome of a trial that was trained to an end of any kind."""
+    current = evaluation if stopped_at is None else ()  # an earlier one is not where it stopped
+    dtype = np.float64 if precision == "float64" else np.float32
+    return Outcome(
+        key=key,
+        losses=np.asarray(losses, dtype),
+        evaluation=tuple(evaluation),
+        final=final_loss(losses, current, diverged_at is not None),
+        diverged_at=diverged_at,
+        stopped_at=stopped_at,
+        seconds=seconds,
+        facts=facts,
+    )
 
 
 def final_loss(
     losses: Sequence[float] | np.ndarray, evaluation: Sequence[tuple[int, float]], diverged: bool
 ) -> float:
-    """The number that trials are compared by."""
+    """Return the number that trials are compared by."""
     if diverged or not len(losses):
         return inf
     if evaluation:
@@ -57,5 +108,10 @@ def final_loss(
 
 
 def recent_loss(losses: Sequence[float] | np.ndarray, number: int) -> float:
-    """The mean of the last few: what is reported while a trial runs."""
+    """Return the mean of the last few losses, which is reported while a trial runs."""
     return float(np.mean(np.asarray(losses[-number:], dtype=np.float64)))
+
+
+def read_evaluation(pairs: Iterable[Sequence[int | float]]) -> list[tuple[int, float]]:
+    """Return (updates done, held-out loss) from JSON."""
+    return [(int(step), float(loss)) for step, loss in pairs]

@@ -1,50 +1,62 @@
 """`train`: one model, in one process or in many that `torchrun` starts."""
 
-from os import PathLike
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
+import numpy as np
 from torch import nn
 from torch.optim import Optimizer
 
 from orderone.core.errors import one_of
 from orderone.core.exact import count
-from orderone.core.inputs import Count, Number
+from orderone.core.inputs import Count, Name, Number
 from orderone.core.reals import real
-from orderone.observe.batches import Loss
 from orderone.planning import Plan
-from orderone.seeding import preserved
-from orderone.training import interrupts
-from orderone.training.loop import Settings, Trained, Training
+from orderone.planning.param_groups import fused_options
+from orderone.seeding import preserved, set_seed
+from orderone.training import interrupts, training_identity
+from orderone.training.inputs import (
+    Data,
+    Device,
+    FilePath,
+    LossFunction,
+    Model,
+    ScheduleInput,
+    Sinks,
+    UserOptimizer,
+)
+from orderone.training.loop import Checkpoint, TrainingLoop
+from orderone.training.outcome import Trained, final_loss
 from orderone.training.schedule import schedule as read_schedule
-from orderone.training.settings import PRECISIONS, optional_count
+from orderone.training.settings import PRECISIONS, Settings, optional_count
 from orderone.training.sinks import read_sinks
-from orderone.training.source import read_source
-from orderone.training.train_checkpoint import Kept
-from orderone.training.world import world
+from orderone.training.source import Source, read_source
+from orderone.training.step import Step, current_rates
+from orderone.training.train_checkpoint import TrainCheckpoint, check_path
+from orderone.training.world import World, join_world
 
 
 def train(
-    model: Any,
-    data: Any,
+    model: Model,
+    data: Data,
     steps: Count,
     *,
-    optimizer: Optimizer | None = None,
-    loss: Loss | None = None,
-    schedule: Any = "constant",
+    optimizer: UserOptimizer = None,
+    loss: LossFunction = None,
+    schedule: ScheduleInput = "constant",
     warmup: Count = 0,
     final: Number = 0.0,
     accumulate: Count = 1,
     clip: Number | None = None,
-    precision: str = "float32",
+    precision: Name = "float32",
     seed: Count = 0,
     evaluate_every: Count | None = None,
     report_every: Count = 10,
-    sinks: Any = None,
-    checkpoint: str | PathLike[str] | None = None,
+    sinks: Sinks = None,
+    checkpoint: FilePath = None,
     checkpoint_seconds: Number = 600.0,
-    strategy: str | None = None,
-    device: Any = None,
+    strategy: Name | None = None,
+    device: Device = None,
 ) -> Trained:
     """Train a planned model. The same call with the same `checkpoint` goes on where the last one
     ended.
@@ -52,19 +64,25 @@ def train(
     Args:
         model: A plan, which is applied if it was not yet; or a module, with `optimizer`.
         data: A task of `orderone.data`, a function of (step, seed) that returns a batch, or one
-            batch for all steps. steps: Updates. optimizer: Instead of `plan.optimizer()`, made
-            after the model is where it will train; not for sharded models. loss: As in
-            `coord_check`; by default the task's, the model's own, or the usual one. schedule,
-            warmup, final: One factor for all learning rates; see `orderone.training.schedule`.
-            accumulate: Batches an update.
-        clip: The largest norm of a gradient. precision: float32, bfloat16 (autocast) or float64.
-        seed: Of the data and of dropout. evaluate_every: Updates between held-out losses; by
-            default at the end only. report_every: Updates between reports to `sinks`. sinks: A path
-            that ends in .jsonl, TensorBoard(folder), WandB(...), or several. checkpoint: A file
-            (.safetensors) to go on from, written every `checkpoint_seconds`, on Ctrl-C, and at the
-            end.
+            batch for all steps.
+        steps: Updates.
+        optimizer: Instead of `plan.optimizer()`, made after the model is where it will train; not
+            for sharded models.
+        loss: As in `coord_check`; by default the task's, the model's own, or the usual one.
+        schedule, warmup, final: One factor for all learning rates; see
+            `orderone.training.schedule`.
+        accumulate: Batches an update.
+        clip: The largest norm of a gradient.
+        precision: float32, bfloat16 (autocast) or float64.
+        seed: Of the data and of dropout.
+        evaluate_every: Updates between held-out losses; by default at the end only.
+        report_every: Updates between reports to `sinks`.
+        sinks: A path that ends in .jsonl, TensorBoard(folder), WandB(...), or several.
+        checkpoint: A file (.safetensors) to go on from, written every `checkpoint_seconds`, on
+            Ctrl-C, and at the end.
         strategy: "ddp" or "fsdp" under torchrun; by default ddp there. Each process trains on its
-            rows of a batch. device: By default a GPU if there is one.
+            rows of a batch.
+        device: By default a GPU if there is one.
     """
     settings = Settings(
         steps=count(steps, "steps"),
@@ -72,33 +90,118 @@ def train(
         accumulate=count(accumulate, "accumulate"),
         clip=None if clip is None else real(clip, "clip", above=0),
         precision=one_of(precision, PRECISIONS, "precision"),
-        seed=count(seed, "seed", least=0),
         evaluate_every=optional_count(evaluate_every, "evaluate_every"),
         report_every=count(report_every, "report_every"),
         checkpoint_seconds=real(checkpoint_seconds, "checkpoint_seconds", least=0),
     )
+    seed = count(seed, "seed", least=0)
     source = read_source(data)
-    told = read_sinks(sinks)
+    all_sinks = read_sinks(sinks)
     _check(model, optimizer, strategy)
-    with (
-        world(strategy, device) as here,
-        preserved(),
-        interrupts.deferred(),
-    ):
-        kept = None if checkpoint is None else Kept(Path(checkpoint), here)
-        made = Training(
-            here,
-            settings,
-            model,
-            optimizer,
-            source,
-            loss or source.loss,
-            told if here.first else [],
-        )
-        return made.run(kept)
+    with join_world(strategy, device) as world, preserved(), interrupts.deferred():
+        path = None if checkpoint is None else Path(checkpoint)
+        if path is not None:
+            check_path(path)
+        plan = model if isinstance(model, Plan) else None
+        module = _module(model)
+        module_names = training_identity.modules(module)
+        step = _prepare(world, settings, module, plan, optimizer, source, seed, loss)
+        loop = TrainingLoop(step, sinks=all_sinks if world.first else [])
+
+        def identity() -> Mapping[str, object]:
+            return _identity(step, plan, module_names)
+
+        saved = None if path is None else TrainCheckpoint(path, world, identity)
+        set_seed(seed + world.rank)  # dropout differs between processes
+        return _run(loop, saved)
 
 
-def _check(model: Any, optimizer: Optimizer | None, strategy: str | None) -> None:
+def _module(model: Model) -> nn.Module:
+    if not isinstance(model, Plan):
+        return model
+    if not model.applied:
+        model.apply()
+    return model.bound()
+
+
+def _prepare(
+    world: World,
+    settings: Settings,
+    module: nn.Module,
+    plan: Plan | None,
+    optimizer: Optimizer | None,
+    source: Source,
+    seed: int,
+    loss: LossFunction,
+) -> Step:
+    """Place the model, and make the optimizer of the plan if there is no other."""
+    module.to(world.device, settings.dtype)
+    forward = world.wrapped(module)
+    if optimizer is None:
+        assert plan is not None  # `_check` has seen to that
+        fused = fused_options(plan) if world.device.type == "cuda" else {}
+        optimizer = plan.optimizer(**fused)
+    if plan is not None:
+        plan.check(optimizer)
+    return Step(
+        world=world,
+        settings=settings,
+        module=module,
+        forward=forward,
+        optimizer=optimizer,
+        rates=current_rates(optimizer),
+        source=source,
+        data_seed=seed,
+        loss_function=loss or source.loss,
+    )
+
+
+def _run(loop: TrainingLoop, checkpoint: Checkpoint | None) -> Trained:
+    if checkpoint is not None:
+        checkpoint.restore(loop)
+    for sink in loop.sinks:
+        sink.start(loop.done)
+    try:
+        loop.run(checkpoint)
+        if loop.diverged_at is not None:
+            loop.log()
+            if loop.world.any(interrupts.pending()):
+                raise KeyboardInterrupt
+    finally:
+        loop.step.restore_rates()  # an optimizer of the user's own may be used again
+        for sink in loop.sinks:
+            sink.close()
+    return Trained(
+        model=loop.step.module,
+        optimizer=loop.step.optimizer,
+        losses=np.asarray(loop.losses),
+        evaluation=loop.evaluation,
+        loss=final_loss(loop.losses, loop.evaluation, loop.diverged_at is not None),
+        diverged_at=loop.diverged_at,
+        seconds=loop.seconds,
+    )
+
+
+def _identity(
+    step: Step, plan: Plan | None, module_names: Mapping[str, str]
+) -> Mapping[str, object]:
+    """Return what a checkpoint must agree with."""
+    settings = step.settings
+    return {
+        "steps": settings.steps,
+        "seed": step.data_seed,
+        "accumulate": settings.accumulate,
+        "precision": settings.precision,
+        "clip": settings.clip,
+        "schedule": training_identity.schedule_name(settings.factor),
+        "data": training_identity.data_name(step.source),
+        "loss": training_identity.loss_name(step.loss_function, step.source),
+        **module_names,
+        **training_identity.updates(plan, step.optimizer, step.rates, step.module),
+    }
+
+
+def _check(model: Model, optimizer: UserOptimizer, strategy: Name | None) -> None:
     module = model.bound() if isinstance(model, Plan) else model
     if isinstance(module, nn.Module) and any(p.is_meta for p in module.parameters()):
         raise ValueError(

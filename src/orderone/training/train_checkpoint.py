@@ -1,164 +1,153 @@
 """Checkpoints of `train`: whole tensors in one safetensors file, whoever wrote it.
 
-Shards are put together tensor by tensor, so that what four processes wrote one can read, and the
-reverse. Random states are those of every process, and are taken up if there are as many again.
+Shards are put together tensor by tensor, so that one process can read what four wrote, and the
+reverse. Random states are those of every process; they are restored if as many processes read them.
 Nothing is pickled.
 """
 
 import os
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
+from torch.optim import Optimizer
 
 from orderone.torch_compat import tree_map
 from orderone.training import checkpoint as checkpoints
+from orderone.training.checkpoint import Record
+from orderone.training.loop import TrainingLoop
 from orderone.training.world import World, like, whole
 
-if TYPE_CHECKING:
-    from orderone.training.loop import Training
-
 KIND = "train"
+REMEDY = "remove it, or give another path"
 
 
-class Kept:
-    def __init__(self, path: Path, here: World):
-        if path.suffix != checkpoints.SUFFIX:
-            raise ValueError(
-                f"checkpoint: expected a file that ends in {checkpoints.SUFFIX}, got {path}"
-            )
+class TrainCheckpoint:
+    """The file of one training; `identity` returns what a file must agree with to be resumed."""
+
+    saves_finished: bool = True
+
+    def __init__(self, path: Path, world: World, identity: Callable[[], Mapping[str, object]]):
         self.path = path
-        self.here = here
-        _make_folder(path.parent)
+        self.world = world
+        self.identity = identity
 
     # --- writing ----------------------------------------------------------------------------------
 
-    def save(self, training: "Training") -> None:
-        """All processes take part, the first one writes."""
+    def save(self, loop: TrainingLoop) -> None:
+        """Write the state; all processes take part, the first one writes."""
         tensors: dict[str, Tensor] = {}
-        for name, value in values(training).items():
+        for name, value in checkpoints.model_tensors(loop.step.module).items():
             self._add(tensors, f"model.{name}", whole(value.detach()))
-        state = tree_map(self._collected, training.optimizer.state_dict()["state"])
-        for name, value in self._random().items():
-            self._add(tensors, name, value)
-        if self.here.first:
-            record = {
+        state = tree_map(self._collected, loop.step.optimizer.state_dict()["state"])
+        for kind, random_state in checkpoints.random_states(self.world.device).items():
+            for rank, value in enumerate(self.world.gathered(random_state)):
+                self._add(tensors, f"random.{kind}.{rank}", value)
+        if self.world.first:
+            record: Record = {
                 "kind": KIND,
                 "keys": [],
-                "of": dict(training.identity),
-                "losses": training.losses,
-                "evaluation": training.evaluation,
-                "seconds": training.seconds,
+                "of": dict(self.identity()),
+                "losses": loop.losses,
+                "evaluation": loop.evaluation,
+                "seconds": loop.seconds,
                 "optimizer": checkpoints.pack(state, tensors, "optimizer"),
             }
             checkpoints.save(self.path, tensors, record)
-        self.here.wait()
+        self.world.wait()
 
-    def _collected(self, value: Any) -> Any:
-        """The first process keeps it; the others only help to put it together."""
+    def _collected(self, value: object) -> object:
+        """Put a tensor together; only the first process keeps it."""
         if not isinstance(value, Tensor):
             return value
-        found = whole(value)
-        if self.here.first:
-            return found.cpu()
+        collected = whole(value)
+        if self.world.first:
+            return collected.cpu()
         return torch.empty(0)
 
     def _add(self, tensors: dict[str, Tensor], name: str, value: Tensor) -> None:
-        if self.here.first:
+        if self.world.first:
             tensors[name] = value.cpu()
-
-    def _random(self) -> dict[str, Tensor]:
-        states = {"cpu": torch.get_rng_state()}
-        if self.here.device.type == "cuda":
-            states["cuda"] = torch.cuda.get_rng_state(self.here.device)
-        everyone = {kind: self.here.gathered(state) for kind, state in states.items()}
-        return {
-            f"random.{kind}.{rank}": state
-            for kind, all_ in everyone.items()
-            for rank, state in enumerate(all_)
-        }
 
     # --- reading ----------------------------------------------------------------------------------
 
-    def restore(self, training: "Training") -> None:
-        """Nothing if there is no file; a ValueError if it is of another training."""
+    def restore(self, loop: TrainingLoop) -> None:
+        """Go on from the file, if there is one; a ValueError if it is of another training."""
         if not self.path.exists():
             return
-        found = checkpoints.load(self.path)
-        if found is None or found[1].get("kind") != KIND:
+        saved = checkpoints.load(self.path)
+        if saved is None or saved[1].get("kind") != KIND:
             raise ValueError(
                 f"checkpoint: {self.path} is no checkpoint of train; remove it, or give another"
                 " path"
             )
-        tensors, record = found
-        self._compare(training, tensors, record)
+        tensors, record = saved
+        self._check_model(loop, tensors)
+        self._check_identity(record["of"])
         with torch.no_grad():
-            for name, value in values(training).items():
+            for name, value in checkpoints.model_tensors(loop.step.module).items():
                 value.copy_(like(tensors[f"model.{name}"], value))
-        self._restore_optimizer(
-            training.optimizer, checkpoints.unpack(record["optimizer"], tensors)
-        )
+        state = checkpoints.unpack(record["optimizer"], tensors)
+        _restore_optimizer(loop.step.optimizer, state)
         self._restore_random(tensors)
-        training.losses = list(record["losses"])
-        training.seconds = float(record["seconds"])
-        training.evaluation = [(int(step), float(value)) for step, value in record["evaluation"]]
+        checkpoints.restore_progress(loop, record)
 
-    def _compare(
-        self, training: "Training", tensors: dict[str, Tensor], record: dict[str, Any]
-    ) -> None:
-        remedy = "remove it, or give another path"
-        ours = {f"model.{name}": tuple(value.shape) for name, value in values(training).items()}
-        theirs = {
-            name: tuple(value.shape) for name, value in tensors.items() if name.startswith("model.")
-        }
-        for name in ours | theirs:
-            if ours.get(name) != theirs.get(name):
-                told = (
-                    f"{name.removeprefix('model.')} is {theirs.get(name)} there and"
-                    f" {ours.get(name)} here"
+    def _check_model(self, loop: TrainingLoop, tensors: Mapping[str, Tensor]) -> None:
+        here: dict[str, tuple[int, ...]] = {}
+        for name, value in checkpoints.model_tensors(loop.step.module).items():
+            here[name] = tuple(value.shape)
+        there: dict[str, tuple[int, ...]] = {}
+        for name, value in tensors.items():
+            if name.startswith("model."):
+                there[name.removeprefix("model.")] = tuple(value.shape)
+        for name in here | there:
+            if here.get(name) != there.get(name):
+                raise ValueError(
+                    f"checkpoint: {self.path} is of another model: {name} is {there.get(name)}"
+                    f" there and {here.get(name)} here; {REMEDY}"
                 )
-                raise ValueError(f"checkpoint: {self.path} is of another model: {told}; {remedy}")
-        asked = dict(training.identity)
-        for name in asked | record["of"]:
-            if record["of"].get(name) != asked.get(name):
-                told = f"{name} {record['of'].get(name)}, and this training has {asked.get(name)}"
-                raise ValueError(f"checkpoint: {self.path} was written with {told}; {remedy}")
 
-    def _restore_optimizer(self, optimizer: Any, state: dict[int, dict[str, Any]]) -> None:
-        """States of a tensor's shape are sharded as the tensor is."""
-        groups = optimizer.state_dict()["param_groups"]
-        tensors = [p for group in optimizer.param_groups for p in group["params"]]
-        numbers = [number for group in groups for number in group["params"]]
-        owner = dict(zip(numbers, tensors, strict=True))
+    def _check_identity(self, saved: Mapping[str, object]) -> None:
+        current = dict(self.identity())
+        for name in current | dict(saved):
+            if saved.get(name) != current.get(name):
+                raise ValueError(
+                    f"checkpoint: {self.path} was written with {name} {saved.get(name)}, and this"
+                    f" training has {current.get(name)}; {REMEDY}"
+                )
 
-        def placed(value: Any, p: Tensor) -> Any:
-            if isinstance(value, Tensor) and value.dim() and value.shape == p.shape:
-                return like(value, p)
-            return value
-
-        state = {
-            k: {name: placed(value, owner[k]) for name, value in of.items()}
-            for k, of in state.items()
-        }
-        optimizer.load_state_dict({"state": state, "param_groups": groups})
-
-    def _restore_random(self, tensors: dict[str, Tensor]) -> None:
-        number = sum(name.startswith("random.cpu.") for name in tensors)
-        if number != self.here.size:
-            return
-        torch.set_rng_state(tensors[f"random.cpu.{self.here.rank}"])
-        if self.here.device.type == "cuda" and f"random.cuda.{self.here.rank}" in tensors:
-            torch.cuda.set_rng_state(tensors[f"random.cuda.{self.here.rank}"], self.here.device)
+    def _restore_random(self, tensors: Mapping[str, Tensor]) -> None:
+        processes = sum(name.startswith("random.cpu.") for name in tensors)
+        if processes == self.world.size:
+            states = checkpoints.named_random_states(tensors, f".{self.world.rank}")
+            checkpoints.restore_random(states, self.world.device)
 
 
-def values(training: "Training") -> dict[str, Tensor]:
-    """Parameters and buffers, shared ones once."""
-    return dict(training.module.named_parameters()) | dict(training.module.named_buffers())
+def _restore_optimizer(optimizer: Optimizer, state: dict[int, dict[str, object]]) -> None:
+    """Load the state; what has the shape of its parameter is sharded as the parameter is."""
+    groups = optimizer.state_dict()["param_groups"]
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    numbers = [number for group in groups for number in group["params"]]
+    placed: dict[int, dict[str, object]] = {}
+    for number, parameter in zip(numbers, parameters, strict=True):
+        if number not in state:
+            continue
+        placed[number] = {}
+        for name, value in state[number].items():
+            if isinstance(value, Tensor) and value.dim() and value.shape == parameter.shape:
+                value = like(value, parameter)
+            placed[number][name] = value
+    optimizer.load_state_dict({"state": placed, "param_groups": groups})
 
 
-def _make_folder(folder: Path) -> None:
-    """Before the work, not after it."""
+def check_path(path: Path) -> None:
+    """Make the folder before the work, not after it; a ValueError if that cannot be."""
+    if path.suffix != checkpoints.SUFFIX:
+        raise ValueError(
+            f"checkpoint: expected a file that ends in {checkpoints.SUFFIX}, got {path}"
+        )
+    folder = path.parent
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -1,5 +1,4 @@
-"""The processes that train one model together, as `torchrun` starts them; or a single one, for
-which all this is nothing.
+"""The processes that train one model together, as `torchrun` starts them; or a single one.
 
 Every process draws the same batch and trains on its own rows of it (row r, r + N, r + 2N, ... of N
 processes). Gradients are averaged over processes, so that with equal shares the update is that of
@@ -8,24 +7,28 @@ one process on the whole batch.
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import Any
+from typing import cast
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor, distribute_tensor
+from torch.nn.parallel import DistributedDataParallel
 
 from orderone.core.errors import one_of
 from orderone.torch_compat import tree_leaves, tree_map
+from orderone.training.inputs import Device
+from orderone.training.source import Batch
 
 STRATEGIES = ("ddp", "fsdp")
 
 
 @dataclass(frozen=True)
 class World:
-    """`strategy` is "" for a single process."""
+    """This process among `size` of them; `strategy` is "" for a single process."""
 
     strategy: str
     rank: int
@@ -39,11 +42,13 @@ class World:
     # --- the model --------------------------------------------------------------------------------
 
     def wrapped(self, model: nn.Module) -> nn.Module:
-        """What the forward pass is called on. FSDP shards in place: layers of module lists one by
-        one, then the rest."""
+        """Return the module to call for a forward pass.
+
+        FSDP shards in place: layers of module lists one by one, then the rest.
+        """
         if self.strategy == "ddp":
             ids = [self.device.index] if self.device.type == "cuda" else None
-            return nn.parallel.DistributedDataParallel(model, device_ids=ids)
+            return DistributedDataParallel(model, device_ids=ids)
         if self.strategy == "fsdp":
             from torch.distributed.device_mesh import init_device_mesh
             from torch.distributed.fsdp import fully_shard
@@ -54,19 +59,21 @@ class World:
             fully_shard(model, mesh=mesh)
         return model
 
-    def quiet(self, model: nn.Module, last: bool) -> Any:
-        """Gradients are exchanged with the last batch of an update only."""
+    def gradient_sync(self, model: nn.Module, last: bool) -> AbstractContextManager[None]:
+        """Exchange gradients with the last batch of an update only."""
         if self.strategy == "fsdp":
-            model.set_requires_gradient_sync(last)  # type: ignore[operator]
+            cast(FSDPModule, model).set_requires_gradient_sync(last)
         if self.strategy == "ddp" and not last:
-            return model.no_sync()  # type: ignore[operator]
+            return cast(DistributedDataParallel, model).no_sync()
         return nullcontext()
 
     # --- numbers and rows -------------------------------------------------------------------------
 
-    def share(self, batch: Any, insist: bool = True) -> Any:
-        """This process's rows; all of them, unless that is insisted on, if they cannot be shared
-        out equally."""
+    def share(self, batch: Batch, insist: bool = True) -> Batch:
+        """Return this process's rows of `batch`.
+
+        Rows that cannot be shared equally are a ValueError, or all returned without `insist`.
+        """
         if self.size == 1:
             return batch
         rows = {len(x) for x in tree_leaves(batch) if isinstance(x, Tensor) and x.dim()}
@@ -77,46 +84,63 @@ class World:
                     f" got {sorted(rows)} rows; change the batch size or the number of processes"
                 )
             return batch
-        return tree_map(
-            lambda x: x[self.rank :: self.size] if isinstance(x, Tensor) and x.dim() else x, batch
-        )
+
+        def own_rows(leaf: object) -> object:
+            if isinstance(leaf, Tensor) and leaf.dim():
+                return leaf[self.rank :: self.size]
+            return leaf
+
+        return tree_map(own_rows, batch)
 
     def mean(self, values: Tensor) -> Tensor:
+        """Return the mean of `values` over all processes."""
         if self.size == 1:
             return values
         dist.all_reduce(values)
         return values / self.size
 
     def any(self, flag: bool) -> bool:
+        """Return whether the flag is set in any process."""
+        if self.size == 1:
+            return flag
         return bool(self.mean(torch.tensor(float(flag), device=self.device)) > 0)
 
     def gathered(self, values: Tensor) -> list[Tensor]:
-        """Those of every process, on the CPU."""
+        """Gather `values` from all processes to the CPU."""
         if self.size == 1:
             return [values]
-        found = [torch.empty_like(values, device=self.device) for _ in range(self.size)]
-        dist.all_gather(found, values.to(self.device))
-        return [x.cpu() for x in found]
+        everywhere = [torch.empty_like(values, device=self.device) for _ in range(self.size)]
+        dist.all_gather(everywhere, values.to(self.device))
+        return [x.cpu() for x in everywhere]
 
     def wait(self) -> None:
+        """Wait until all processes are here."""
         if self.size > 1:
             dist.barrier()
 
 
+def single_process(device: torch.device) -> World:
+    """Return the world of a process that trains alone."""
+    return World("", 0, 1, device)
+
+
 def _layers(model: nn.Module) -> list[nn.Module]:
-    lists = [module for module in model.modules() if isinstance(module, nn.ModuleList)]
-    return [layer for one in lists for layer in one if any(True for _ in layer.parameters())]
+    layers: list[nn.Module] = []
+    for module in model.modules():
+        if isinstance(module, nn.ModuleList):
+            layers += [layer for layer in module if list(layer.parameters())]
+    return layers
 
 
 def whole(tensor: Tensor) -> Tensor:
-    """A sharded tensor put together, which all processes must ask for."""
+    """Put a sharded tensor together; all processes must call this."""
     if isinstance(tensor, DTensor):
         return tensor.full_tensor()
     return tensor
 
 
 def like(value: Tensor, model: Tensor) -> Tensor:
-    """A whole tensor as another one is: sharded, or moved to its device."""
+    """Return a whole tensor placed as `model` is: on its device, and sharded if it is."""
     value = value.to(model.device)
     if isinstance(model, DTensor):
         return distribute_tensor(value, model.device_mesh, model.placements)
@@ -124,8 +148,8 @@ def like(value: Tensor, model: Tensor) -> Tensor:
 
 
 @contextmanager
-def world(strategy: str | None, device: Any) -> Iterator[World]:
-    """From the environment that torchrun sets, or a process group that is there already."""
+def join_world(strategy: str | None, device: Device) -> Iterator[World]:
+    """Join the processes that torchrun started, or that a process group holds already."""
     ready = dist.is_available() and dist.is_initialized()
     if ready:
         processes = dist.get_world_size()
@@ -139,28 +163,28 @@ def world(strategy: str | None, device: Any) -> Iterator[World]:
                 f"strategy: {strategy} needs processes; start with `torchrun --nproc-per-node N"
                 " script.py`, or leave it out"
             )
-        yield World("", 0, 1, _device(device, 0))
+        yield single_process(_local_device(device, 0))
         return
-    place = _device(device, int(os.environ.get("LOCAL_RANK", "0")))
-    if place.type == "cuda":
-        torch.cuda.set_device(place)
+    local = _local_device(device, int(os.environ.get("LOCAL_RANK", "0")))
+    if local.type == "cuda":
+        torch.cuda.set_device(local)
     if not ready:
-        dist.init_process_group("nccl" if place.type == "cuda" else "gloo")
+        dist.init_process_group("nccl" if local.type == "cuda" else "gloo")
     try:
-        here = World(strategy or "ddp", dist.get_rank(), dist.get_world_size(), place)
-        yield here
-        here.wait()  # who leaves first would cut the line of those who still talk
+        world = World(strategy or "ddp", dist.get_rank(), dist.get_world_size(), local)
+        yield world
+        world.wait()  # a process that left first would close the others' connections
     finally:
         if not ready:
             dist.destroy_process_group()
 
 
-def _device(given: Any, local: int) -> torch.device:
-    if given is None:
+def _local_device(device: Device, local_rank: int) -> torch.device:
+    if device is None:
         if torch.cuda.is_available():
-            return torch.device("cuda", local)
+            return torch.device("cuda", local_rank)
         return torch.device("cpu")
-    found = torch.device(given)
-    if found.type == "cuda" and found.index is None:
-        return torch.device("cuda", local)
-    return found
+    chosen = torch.device(device)
+    if chosen.type == "cuda" and chosen.index is None:
+        return torch.device("cuda", local_rank)
+    return chosen

@@ -1,15 +1,17 @@
-"""The training of one stack from its first step to its last: blocks of steps, and between them
-everything else.
+"""The training of one stack from its first step to its last: blocks of steps, with pauses between.
 
-Within a block nothing is waited for: losses stay on the device. After it they are read once,
+Within a block nothing waits for the device: losses stay there. In the pause they are read once,
 members that diverged or were stopped get their outcomes and leave, held-out losses are taken, and a
 checkpoint is written if it is time.
+
+The loop of a single training (`orderone.training.loop`) cannot serve here: many members share one
+compiled or captured update, end at different steps, and leave the stack while others go on. Both
+share the settings with their due points, the batches, the outcome and the checkpoint files.
 """
 
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -22,14 +24,14 @@ from orderone.sweeping.stacked.feed import stacked_batches
 from orderone.sweeping.stacked.unfinished import restore, save
 from orderone.sweeping.trial import Trial
 from orderone.training import interrupts
-from orderone.training.outcome import Outcome, final_loss, recent_loss
-from orderone.training.source import moved
+from orderone.training.outcome import Outcome, make_outcome, recent_loss
+from orderone.training.source import Batch, moved
 from orderone.training.stacked.errors import NotCapturable
 from orderone.training.stacked.graph import CapturedStep
 from orderone.training.stacked.stack import Stack
 
 WORTH_CAPTURING = 50  # steps: a capture costs as much as a few
-GONE = 1 / 4  # of a captured stack, before it is captured again without them
+GONE = 1 / 4  # share of a captured stack that leaves before the rest is captured again
 
 
 def make_stack(job: Job, members: Sequence[Member]) -> Stack:
@@ -45,161 +47,149 @@ def make_stack(job: Job, members: Sequence[Member]) -> Stack:
 
 
 class StackedTraining:
-    """`slots` are the trials in the stack, in its order; `going` are those that still train."""
+    """`slots` are the trials in the stack, in its order; `running` are those that still train."""
 
     def __init__(self, job: Job, trials: Sequence[Trial], folder: Path | None = None):
         self.job = job
+        self.settings = job.settings
         self.folder = folder
         self.device = torch.device(job.device)
         self.slots = list(trials)
-        self.going = {trial.key for trial in trials}
+        self.running = {trial.key for trial in trials}
         self.losses: dict[str, list[float]] = {trial.key: [] for trial in trials}
         self.evaluation: dict[str, list[tuple[int, float]]] = {trial.key: [] for trial in trials}
-        self.seconds = dict.fromkeys(self.going, 0.0)
-        self.done = 0
+        self.seconds = dict.fromkeys(self.running, 0.0)
+        self.done: int = 0
         self.members = len(trials)
         self.stack = make_stack(job, [job.member(trial) for trial in trials])
         self.captured: CapturedStep | None = None
+        self.capture: bool = self._capture_pays() if job.graphs is None else job.graphs
 
-        if job.graphs is not None:
-            self.worth = job.graphs
-        else:
-            self.worth = (
-                self.device.type == "cuda" and job.steps * job.accumulate >= WORTH_CAPTURING
-            )
+    def _capture_pays(self) -> bool:
+        steps = self.settings.steps * self.settings.accumulate
+        return self.device.type == "cuda" and steps >= WORTH_CAPTURING
 
     def run(self, report: Report | None) -> Iterator[Outcome]:
+        """Yield the outcomes of members as they end."""
         with seeded(self.slots[0].seed):
             restore(self)
-            self.try_evaluation()
-            written = time.monotonic()
-            while self.done < self.job.steps and self.going:
-                yield from self.block()
-                yield from self.stop(report)
-                self.evaluate_if_due()
-                if (
-                    interrupts.pending()
-                    or time.monotonic() - written >= self.job.checkpoint_seconds
-                ):
+            self._try_evaluation()
+            saved = time.monotonic()
+            while self.done < self.settings.steps and self.running:
+                yield from self._train_block()
+                yield from self._report(report)
+                self._evaluate_if_due()
+                stop = interrupts.pending()
+                if stop or time.monotonic() - saved >= self.settings.checkpoint_seconds:
                     save(self)
-                    written = time.monotonic()
-                if interrupts.pending():
+                    saved = time.monotonic()
+                if stop:
                     raise KeyboardInterrupt
-                self.leave()
+                self._drop_ended()
             for trial in self.slots:
-                if trial.key in self.going:
-                    yield self.outcome(trial)
+                if trial.key in self.running:
+                    yield self._outcome(trial)
 
-    def try_evaluation(self) -> None:
-        """What cannot be evaluated together is better known before the training than after it."""
-        for batch in self.job.data.held_out()[:1] if self.done == 0 else ():
-            self.stack.evaluate(moved(batch, self.device, self.job.precision))
+    def _try_evaluation(self) -> None:
+        """Find out before the training, not after it, whether members can be evaluated together."""
+        if self.done:
+            return
+        for batch in self.job.data.held_out()[:1]:
+            self._evaluated(batch)
 
     # --- a block of steps -------------------------------------------------------------------------
 
-    def block(self) -> Iterator[Outcome]:
+    def _train_block(self) -> Iterator[Outcome]:
+        """Train until a report or an evaluation is due; yield outcomes of members that diverged."""
         started = time.monotonic()
         seeds = [trial.data_seed for trial in self.slots]
-        rows = []
-        while (
-            self.done < self.job.steps
-            and (not rows or not self.is_a_stop(self.done))
-            and not interrupts.pending()
-        ):
+        rows: list[torch.Tensor] = []
+        while self.done < self.settings.steps and not interrupts.pending():
             batches = stacked_batches(self.job, self.done, seeds)
-            rows.append(self.step(batches, self.job.factor(self.done)).clone())
+            rows.append(self._step(batches, self.settings.factor(self.done)).clone())
             self.done += 1
+            if self.settings.report_due(self.done) or self.settings.evaluation_due(self.done):
+                break
         if not rows:
             return
-        read = torch.stack(rows).double().cpu().numpy()  # waits for the device
-        share = (time.monotonic() - started) / len(self.going)
-        for trial, column in zip(self.slots, read.T, strict=True):
-            if trial.key in self.going:
-                self.seconds[trial.key] += share
-                yield from self.append(trial, column)
+        losses = torch.stack(rows).double().cpu().numpy()  # waits for the device
+        share = (time.monotonic() - started) / len(self.running)
+        for trial, column in zip(self.slots, losses.T, strict=True):
+            if trial.key not in self.running:
+                continue
+            self.seconds[trial.key] += share
+            if not self._append(trial, column):
+                self.running.remove(trial.key)
+                yield self._outcome(trial, diverged_at=len(self.losses[trial.key]) - 1)
 
-    def is_a_stop(self, done: int) -> bool:
-        return done % self.job.report_every == 0 or self.evaluates(done)
-
-    def evaluates(self, done: int) -> bool:
-        every = self.job.evaluate_every
-        return done == self.job.steps or (every is not None and done % every == 0)
-
-    def step(self, batches: Sequence[Any], factor: float) -> torch.Tensor:
-        if self.worth and self.captured is None:
+    def _step(self, batches: Sequence[Batch], factor: float) -> torch.Tensor:
+        if self.capture and self.captured is None:
             try:
                 self.captured = CapturedStep(self.stack, *batches)
             except NotCapturable:
-                self.worth = (
-                    False  # no step in here: the error holds on to what another stream has computed
-                )
+                # No step in here: the error holds on to what another stream has computed.
+                self.capture = False
         step = self.captured or self.stack.step
         return step(*batches, factor=factor)
 
-    def append(self, trial: Trial, column: np.ndarray) -> Iterator[Outcome]:
-        """A member that diverged ends with the loss that was not finite."""
-        wrong = np.flatnonzero(~np.isfinite(column))
-        self.losses[trial.key] += column[: wrong[0] + 1 if len(wrong) else None].tolist()
+    def _append(self, trial: Trial, losses: np.ndarray) -> bool:
+        """Add losses up to the first that is not finite; return whether all are finite."""
+        wrong = np.flatnonzero(~np.isfinite(losses))
         if len(wrong):
-            self.going.remove(trial.key)
-            yield self.outcome(trial, diverged_at=len(self.losses[trial.key]) - 1)
+            losses = losses[: wrong[0] + 1]
+        self.losses[trial.key] += losses.tolist()
+        return not len(wrong)
 
     # --- between blocks ---------------------------------------------------------------------------
 
-    def stop(self, report: Report | None) -> Iterator[Outcome]:
-        every = self.job.report_every
-        if report is None or self.done % every or self.done == self.job.steps or not self.going:
+    def _report(self, report: Report | None) -> Iterator[Outcome]:
+        """Report recent losses; yield outcomes of members that shall stop."""
+        if report is None or not self.running or not self.settings.report_due(self.done):
             return
-        recent = {
-            t.key: recent_loss(self.losses[t.key], every) for t in self.slots if t.key in self.going
-        }
+        recent: dict[str, float] = {}
+        for trial in self.slots:
+            if trial.key in self.running:
+                losses = self.losses[trial.key]
+                recent[trial.key] = recent_loss(losses, self.settings.report_every)
         stopped = report(self.done, recent)
         for trial in self.slots:
-            if trial.key in stopped and trial.key in self.going:
-                self.going.remove(trial.key)
-                yield self.outcome(trial, stopped_at=self.done)
+            if trial.key in stopped and trial.key in self.running:
+                self.running.remove(trial.key)
+                yield self._outcome(trial, stopped_at=self.done)
 
-    def evaluate_if_due(self) -> None:
-        if self.evaluates(self.done) and self.going:
-            batches = self.job.data.held_out()
-        else:
-            batches = ()
+    def _evaluate_if_due(self) -> None:
+        if not self.running or not self.settings.evaluation_due(self.done):
+            return
+        batches = self.job.data.held_out()
         if not len(batches):
             return
-        values = torch.stack(
-            [self.stack.evaluate(moved(b, self.device, self.job.precision)) for b in batches]
-        )
-        for trial, mean in zip(self.slots, values.double().mean(0).tolist(), strict=True):
+        losses = torch.stack([self._evaluated(batch) for batch in batches])
+        for trial, mean in zip(self.slots, losses.double().mean(0).tolist(), strict=True):
             self.evaluation[trial.key].append((self.done, mean))
 
-    def leave(self) -> None:
-        """Those that are done leave the stack; a captured one is taken apart only for many."""
-        gone = len(self.slots) - len(self.going)
-        if (
-            not gone
-            or not self.going
-            or (self.captured is not None and gone < GONE * len(self.slots))
-        ):
-            return
-        kept = [k for k, trial in enumerate(self.slots) if trial.key in self.going]
-        self.captured = None
-        self.stack.keep(kept)
-        self.slots = [self.slots[k] for k in kept]
+    def _evaluated(self, batch: Batch) -> torch.Tensor:
+        return self.stack.evaluate(moved(batch, self.device, self.job.precision))
 
-    def outcome(
+    def _drop_ended(self) -> None:
+        """Drop members that have ended; a captured stack is taken apart only for many of them."""
+        ended = len(self.slots) - len(self.running)
+        if not ended or not self.running:
+            return
+        if self.captured is not None and ended < GONE * len(self.slots):
+            return
+        remaining = [k for k, trial in enumerate(self.slots) if trial.key in self.running]
+        self.captured = None
+        self.stack.keep(remaining)
+        self.slots = [self.slots[k] for k in remaining]
+
+    def _outcome(
         self, trial: Trial, diverged_at: int | None = None, stopped_at: int | None = None
     ) -> Outcome:
-        losses = self.losses[trial.key]
-        evaluation = self.evaluation[trial.key]
-        return Outcome(
-            key=trial.key,
-            losses=np.asarray(
-                losses, np.float64 if self.job.precision == "float64" else np.float32
-            ),
-            evaluation=tuple(evaluation),
-            final=final_loss(
-                losses, evaluation if stopped_at is None else [], diverged_at is not None
-            ),
+        return make_outcome(
+            trial.key,
+            self.losses[trial.key],
+            self.evaluation[trial.key],
+            precision=self.job.precision,
             diverged_at=diverged_at,
             stopped_at=stopped_at,
             seconds=self.seconds[trial.key],

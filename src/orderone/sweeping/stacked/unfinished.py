@@ -1,69 +1,71 @@
-"""Half-run stacks on disk, and which of them can be taken up again.
+"""Half-run stacks on disk, and which of them can be resumed.
 
-A checkpoint holds the tensors of all members in the order of its keys. Whoever goes on may want
-only some of them (others are done since), and takes their slices.
+A checkpoint holds the tensors of all members in the order of its keys. A later run may need only
+some of them (others are done since), and takes their slices.
 """
 
 import shutil
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
 from orderone.core.canonical import digest
 from orderone.sweeping.trial import Trial
 from orderone.training import checkpoint as checkpoints
+from orderone.training.checkpoint import Record
+from orderone.training.outcome import read_evaluation
 
 if TYPE_CHECKING:
     from orderone.sweeping.stacked.training import StackedTraining
 
-LARGEST = 4 << 30  # bytes: what takes longer to write than to train again is not written
+KIND = "stacked"
+LARGEST = 4 << 30  # bytes: more takes longer to write than to train again
+PREFIX = "stack."
 
 
 def unfinished(folder: Path | None, trials: Sequence[Trial]) -> list[list[Trial]]:
-    """Groups of these trials that were in one stack when it was saved, the furthest first."""
+    """Return groups of these trials that were saved as one stack, the furthest first."""
     wanted = {trial.key: trial for trial in trials}
-    found = []
+    groups: list[list[Trial]] = []
     for _, record in _saved(folder):
         group = [wanted.pop(key) for key in record["keys"] if key in wanted]
         if group:
-            found.append(group)
-    return found
+            groups.append(group)
+    return groups
 
 
-def _saved(folder: Path | None) -> list[tuple[Path, dict[str, Any]]]:
-    if folder is not None and folder.is_dir():
-        paths = sorted(folder.glob(f"*{checkpoints.SUFFIX}"))
-    else:
-        paths = []
-    records = [(path, checkpoints.header(path)) for path in paths]
-    stacks = [
-        (path, record) for path, record in records if record and record.get("kind") == "stacked"
-    ]
+def _saved(folder: Path | None) -> list[tuple[Path, Record]]:
+    """Return the checkpoints of stacks in the folder, the furthest first."""
+    if folder is None or not folder.is_dir():
+        return []
+    stacks: list[tuple[Path, Record]] = []
+    for path in sorted(folder.glob(f"*{checkpoints.SUFFIX}")):
+        record = checkpoints.header(path)
+        if record is not None and record.get("kind") == KIND:
+            stacks.append((path, record))
     return sorted(stacks, key=lambda pair: -int(pair[1]["done"]))
 
 
 def save(training: "StackedTraining") -> None:
-    """A checkpoint that cannot be written costs a restart, not the training."""
+    """Write the state. A failure costs a restart, not the training."""
     if training.folder is None:
         return
     state = training.stack.state()
     size = sum(x.numel() * x.element_size() for x in state.values())
     if size > LARGEST:
         return
+    tensors = {f"{PREFIX}{name}": x for name, x in state.items()}
+    for kind, random_state in checkpoints.random_states(training.device).items():
+        tensors[f"random.{kind}"] = random_state
     keys = [trial.key for trial in training.slots]
-    tensors = {f"stack.{name}": x for name, x in state.items()} | {
-        "random.cpu": torch.get_rng_state()
-    }
-    if training.device.type == "cuda":
-        tensors["random.cuda"] = torch.cuda.get_rng_state(training.device)
-    record = {
-        "kind": "stacked",
+    record: Record = {
+        "kind": KIND,
         "keys": keys,
         "done": training.done,
-        "losses": {key: training.losses[key] for key in keys if key in training.going},
+        "losses": {key: training.losses[key] for key in keys if key in training.running},
         "evaluation": {key: training.evaluation[key] for key in keys},
         "seconds": {key: training.seconds[key] for key in keys},
     }
@@ -80,30 +82,31 @@ def save(training: "StackedTraining") -> None:
 
 
 def restore(training: "StackedTraining") -> None:
-    """Go on from the furthest checkpoint that has all of its members."""
+    """Go on from the furthest checkpoint that has all members of the stack."""
     wanted = [trial.key for trial in training.slots]
     for path, record in _saved(training.folder):
-        if set(wanted) <= set(record["losses"]) and (found := checkpoints.load(path)):
-            _take(training, wanted, *found)
+        if not set(wanted) <= set(record["losses"]):
+            continue
+        saved = checkpoints.load(path)
+        if saved is not None:
+            _resume(training, wanted, *saved)
             return
 
 
-def _take(
+def _resume(
     training: "StackedTraining",
-    wanted: list[str],
-    tensors: dict[str, torch.Tensor],
-    record: dict[str, Any],
+    wanted: Sequence[str],
+    tensors: Mapping[str, torch.Tensor],
+    record: Record,
 ) -> None:
-    prefix = "stack."
-    state = {name.removeprefix(prefix): x for name, x in tensors.items() if name.startswith(prefix)}
+    state: dict[str, torch.Tensor] = {}
+    for name, tensor in tensors.items():
+        if name.startswith(PREFIX):
+            state[name.removeprefix(PREFIX)] = tensor
     training.stack.load(state, [record["keys"].index(key) for key in wanted])
     training.done = int(record["done"])
     for key in wanted:
         training.losses[key] = list(record["losses"][key])
-        training.evaluation[key] = [
-            (int(step), float(value)) for step, value in record["evaluation"][key]
-        ]
+        training.evaluation[key] = read_evaluation(record["evaluation"][key])
         training.seconds[key] = float(record["seconds"][key])
-    torch.set_rng_state(tensors["random.cpu"])
-    if training.device.type == "cuda" and "random.cuda" in tensors:
-        torch.cuda.set_rng_state(tensors["random.cuda"], training.device)
+    checkpoints.restore_random(checkpoints.named_random_states(tensors), training.device)

@@ -1,0 +1,84 @@
+"""One update of one model, in one process or as a part of many.
+
+1. Every group's learning rate is its own rate times the schedule's factor.
+2. The gradients of `accumulate` batches are averaged.
+3. Their norm is cut at `clip`, and the optimizer makes a step.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils import clip_grad_norm_
+from torch.optim import Optimizer
+
+from orderone.observe.batches import Loss, loss_of
+from orderone.training.settings import Settings
+from orderone.training.source import Batch, Source, moved
+from orderone.training.world import World
+
+
+@dataclass(frozen=True)
+class Step:
+    """A model with everything that an update needs."""
+
+    world: World
+    settings: Settings
+    module: nn.Module  # holds the parameters
+    forward: nn.Module  # is called: `module`, or its wrapper for many processes
+    optimizer: Optimizer
+    rates: tuple[float, ...]  # of the optimizer's groups, before the schedule
+    source: Source
+    data_seed: int
+    loss_function: Loss | None
+
+    def backward(self, step: int) -> list[Tensor]:
+        """Compute the gradients of update `step`; return the loss of each of its batches."""
+        factor = self.settings.factor(step)
+        for group, rate in zip(self.optimizer.param_groups, self.rates, strict=True):
+            group["lr"] = rate * factor
+        self.optimizer.zero_grad(set_to_none=True)
+        number = self.settings.accumulate
+        losses: list[Tensor] = []
+        for part in range(number):
+            batch = self.world.share(self.source.at(step * number + part, self.data_seed))
+            with self.world.gradient_sync(self.forward, last=part == number - 1):
+                loss = self.loss(batch)
+                (loss / number if number > 1 else loss).backward()
+            losses.append(loss.detach())
+        return losses
+
+    def apply(self) -> Tensor | None:
+        """Clip the gradients and update the parameters; return the norm if there is a limit."""
+        norm = None
+        if self.settings.clip is not None:
+            norm = clip_grad_norm_(self.module.parameters(), self.settings.clip)
+        self.optimizer.step()
+        return norm
+
+    def restore_rates(self) -> None:
+        """Take the schedule's factor out of the learning rates."""
+        for group, rate in zip(self.optimizer.param_groups, self.rates, strict=True):
+            group["lr"] = rate
+
+    def loss(self, batch: Batch) -> Tensor:
+        device = self.world.device
+        with self.settings.autocast(device):
+            batch = moved(batch, device, self.settings.precision)
+            return loss_of(self.forward, batch, self.loss_function)
+
+    @torch.no_grad()
+    def evaluate(self) -> Tensor | None:
+        """Return the losses of the held-out batches in double precision; None if there are none."""
+        batches = self.source.held_out()
+        if not len(batches):
+            return None
+        training = self.module.training
+        self.module.eval()
+        losses = [self.loss(self.world.share(batch, insist=False)) for batch in batches]
+        self.module.train(training)
+        return torch.stack(losses).double()
+
+
+def current_rates(optimizer: Optimizer) -> tuple[float, ...]:
+    return tuple(group["lr"] for group in optimizer.param_groups)
