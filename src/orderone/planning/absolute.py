@@ -28,9 +28,9 @@ from orderone.planning.groups import Streams, fans, groups_of, readout_places
 from orderone.planning.growth import Tensor
 from orderone.planning.initial import Initial, measure
 from orderone.planning.names import is_table
+from orderone.planning.options import Request
 from orderone.planning.packed import with_parts
 from orderone.planning.plan import Multiplier, Plan, Row, in_groups
-from orderone.planning.request import Request
 from orderone.planning.roles import FIXED, OVERRIDES, read_overrides
 from orderone.planning.structure import structural_roles
 from orderone.rules.factors import Factors, Growth, tied_multiplier, width_factors

@@ -11,8 +11,8 @@ from dataclasses import replace
 from orderone.planning.counterparts import stack_of
 from orderone.planning.draft import Draft
 from orderone.planning.forward_facts import ForwardFacts, Score
+from orderone.planning.options import Request
 from orderone.planning.plan import Multiplier
-from orderone.planning.request import Request
 from orderone.rules.factors import depth_factors, paper_multiplier, tied_multiplier
 
 Drafts = Mapping[str, Draft]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from orderone.core.errors import one_of
 from orderone.planning.names import part_of_attention
-from orderone.planning.request import nonnegative
+from orderone.planning.options import nonnegative
 from orderone.planning.roles import FIXED
 from orderone.theory.exponents import ROLES
 from orderone.theory.scaling import GROUPS

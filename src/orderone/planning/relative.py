@@ -19,8 +19,8 @@ from orderone.planning.groups import group_of, width_of
 from orderone.planning.growth import Tensor, Widths
 from orderone.planning.huggingface import other_numbers
 from orderone.planning.initial import measure
+from orderone.planning.options import Request
 from orderone.planning.plan import Plan, Row, in_groups
-from orderone.planning.request import Request
 from orderone.planning.roles import FIXED, Role, roles
 from orderone.planning.structure import structural_roles
 from orderone.planning.weight_norm import scale_lengths

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from inspect import signature
 from os import PathLike
 from typing import Any
 
@@ -12,7 +11,8 @@ from torch import nn
 from orderone.core.errors import one_of
 from orderone.core.exact import count
 from orderone.core.reals import real
-from orderone.planning import Plan, plan
+from orderone.planning import Plan
+from orderone.planning.options import OPTION_NAMES
 from orderone.sweeping.driver import Driver
 from orderone.sweeping.executors import read_executor
 from orderone.sweeping.job import Job, check_build
@@ -25,8 +25,8 @@ from orderone.sweeping.trial import SIZES, TUNED
 from orderone.training.source import read_source
 
 PRECISIONS = ("float32", "bfloat16", "float64")
-_TRIALS_OWN = {"model", "base", "rule", "optimizer", "C", "Lambda", *TUNED}
-PLAN_OPTIONS = tuple(name for name in signature(plan).parameters if name not in _TRIALS_OWN)
+_TRIALS_OWN = {"rule", "optimizer", "C", "Lambda", *TUNED}
+PLAN_OPTIONS = tuple(name for name in OPTION_NAMES if name not in _TRIALS_OWN)
 REPORTS = 20  # in the course of a training
 
 
