@@ -58,7 +58,7 @@ def branches(
         draft.reasons.append("ends a residual branch" if last else "in a residual branch")
         if hooked:
             factor = depth_factors(rule, draft.depth, "adam", last=True).std
-            module = draft.tensor.item.places[0].module
+            module = draft.evidence.item.places[0].module
             multipliers.append(
                 Multiplier(
                     module, factor, "output", "a residual branch; its gain is stored as an offset"
@@ -135,10 +135,10 @@ def tied_readouts(
                 f" {' and '.join(c.name for c in carriers)}"
             )
             continue
-        looked_up = any(layout.kind == "lookup" for layout in draft.tensor.layouts)
+        looked_up = any(layout.kind == "lookup" for layout in draft.evidence.layouts)
         places = [
             p.module
-            for p in draft.tensor.item.places
+            for p in draft.evidence.item.places
             if looked_up and p.layout and p.layout.kind == "matrix"
         ]
         multipliers += [
@@ -175,8 +175,8 @@ def _own_multiplier(draft: Draft, request: Request) -> float:
 
 def _hooks(draft: Draft, multiplier: float, name: str) -> Iterator[Multiplier]:
     """On what a lookup gives, on what a matrix reads; all places that hold a tied tensor."""
-    kinds = {place.layout.kind for place in draft.tensor.item.places if place.layout}
-    for place in draft.tensor.item.places:
+    kinds = {place.layout.kind for place in draft.evidence.item.places if place.layout}
+    for place in draft.evidence.item.places:
         unreachable = (
             place.attribute != "weight" or place.owner == "NonDynamicallyQuantizableLinear"
         )

@@ -12,6 +12,8 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from orderone.planning.roles.vocabulary import EXPERT
+
 Shape = tuple[int, ...]
 Pattern = tuple[str | None, ...]
 Position = tuple[int, ...]
@@ -141,7 +143,7 @@ def _layers(stacks: Stacks) -> dict[Pattern, set[int]]:
 
 def _experts(pattern: Pattern) -> bool:
     """More experts make no deeper network."""
-    return any(part is not None and "expert" in part for part in pattern)
+    return any(part is not None and EXPERT in part for part in pattern)
 
 
 def _prefix(pattern: Pattern) -> Pattern:

@@ -3,18 +3,19 @@ turn."""
 
 from dataclasses import dataclass, field, replace
 
+from orderone.core.roles import Role
 from orderone.optimizers.table import Algorithm
-from orderone.planning.growth import Tensor
 from orderone.planning.initial import Initial
-from orderone.planning.roles import FIXED, Role
+from orderone.planning.roles.evidence import Evidence
+from orderone.planning.roles.resolve import ResolvedRole
 from orderone.rules.factors import Factors
 from orderone.theory.exponents.optimizers import UpdateLaw, update_law
 
 
 @dataclass
 class Draft:
-    tensor: Tensor
-    role: Role
+    evidence: Evidence
+    role: ResolvedRole
     algorithm: Algorithm
     factors: Factors
     base: Initial
@@ -26,7 +27,7 @@ class Draft:
 
     @property
     def name(self) -> str:
-        return self.tensor.item.name
+        return self.evidence.item.name
 
     @property
     def law(self) -> UpdateLaw:
@@ -34,15 +35,15 @@ class Draft:
 
     @property
     def grows(self) -> bool:
-        return self.role.role != FIXED
+        return self.role.role != Role.FIXED
 
     @property
     def can_be_multiplied(self) -> bool:
         """Frozen tensors cannot, nor can a gain that is stored as an offset from one and starts at
         zero."""
         shift = self.name.endswith("bias")
-        gain = self.tensor.item.tensor.dim() == 1 and not shift
-        return self.tensor.item.tensor.requires_grad and not (gain and self.base.rms == 0)
+        gain = self.evidence.item.tensor.dim() == 1 and not shift
+        return self.evidence.item.tensor.requires_grad and not (gain and self.base.rms == 0)
 
     def fold(self, multiplier: float, reason: str) -> None:
         self.factors = self.factors.folding(multiplier, self.law)

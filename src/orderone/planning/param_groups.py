@@ -8,7 +8,7 @@ import torch
 from torch.optim import Optimizer
 
 from orderone.optimizers.table import FUSED, Algorithm, Eps, class_name
-from orderone.planning.growth import Tensor
+from orderone.planning.roles.evidence import Evidence
 from orderone.rules.factors import Factors, decay_factor
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def weight_decay(base: float, f: Factors, a: Algorithm, convention: str) -> floa
     return base * decay_factor(f, a.name, convention)
 
 
-def eps(a: Algorithm, base: Eps, f: Factors, t: Tensor) -> Eps:
+def eps(a: Algorithm, base: Eps, f: Factors, evidence: Evidence) -> Eps:
     """Adam's eps is compared with entries of the gradient, Muon's with its norm. Adafactor's are a
     floor for gradients and one for the size of the weights."""
     if base is None:
@@ -52,10 +52,16 @@ def eps(a: Algorithm, base: Eps, f: Factors, t: Tensor) -> Eps:
     if isinstance(base, tuple):
         floor, size = base
         if floor is None and f.gradient != 1:
-            floor = torch.finfo(t.item.tensor.dtype).eps  # what torch puts in the place of None
+            floor = torch.finfo(
+                evidence.item.tensor.dtype
+            ).eps  # what torch puts in the place of None
         return (None if floor is None else floor * f.gradient, size * f.std)
     if a.name == "muon":
-        return base * f.gradient * math.sqrt(math.prod(t.item.shape) / math.prod(t.base_shape))
+        return (
+            base
+            * f.gradient
+            * math.sqrt(math.prod(evidence.item.shape) / math.prod(evidence.base_shape))
+        )
     return base * f.gradient
 
 

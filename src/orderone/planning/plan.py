@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from torch import nn
 from torch.optim import Optimizer
 
+from orderone.core.roles import Role
 from orderone.observe.inventory import inventory, unwrap
 from orderone.optimizers.combined import CombinedOptimizer
 from orderone.optimizers.table import CLASSES, Eps, construct, label
@@ -31,7 +32,7 @@ class Row:
     """What the plan asks of one tensor, and why."""
 
     name: str
-    role: str
+    role: Role
     group: str
     shape: tuple[int, ...]
     base_shape: tuple[int, ...] | None

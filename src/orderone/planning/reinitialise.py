@@ -17,11 +17,11 @@ from torch import Tensor, nn
 from orderone.observe.inventory import Item, clean, inventory, unwrap
 from orderone.planning.counterparts import stack_of
 from orderone.planning.initial import Initial, exact, measure, pooled
+from orderone.planning.roles.vocabulary import TORCH_DEFAULT_INIT
 from orderone.seeding import seeded
 
 SMALL = 50_000_000  # parameters that may be allocated without asking
 SAMPLE = 1 << 24  # numbers that are enough to measure a tensor
-TORCH_DEFAULT = ("Linear", "Conv1d", "Conv2d", "Conv3d", "NonDynamicallyQuantizableLinear")
 REMEDY = "build the base on the CPU (it is small)"
 
 
@@ -48,7 +48,7 @@ def _known(name: str, items: Mapping[str, Item], base: nn.Module) -> list[float]
     known = [1.0]
     place = items[name].places[0]
     weight = items.get(f"{place.module}.weight".lstrip("."))
-    if place.owner in TORCH_DEFAULT and weight is not None:
+    if place.owner in TORCH_DEFAULT_INIT and weight is not None:
         known.append(
             (3 * weight.tensor.numel() / weight.shape[0]) ** -0.5
         )  # uniform within fan_in^-1/2

@@ -7,6 +7,7 @@ from functools import cached_property
 
 from torch import nn
 
+from orderone.core.roles import Role
 from orderone.observe.inventory import Item, inventory
 from orderone.optimizers.table import ALGORITHMS, REST
 from orderone.planning import adjustments, param_groups
@@ -15,14 +16,18 @@ from orderone.planning.base import Base, is_configuration, sizes_of
 from orderone.planning.counterparts import Counterpart, counterparts, stack_of
 from orderone.planning.draft import Draft
 from orderone.planning.forward_facts import ForwardFacts
-from orderone.planning.groups import group_of, width_of
-from orderone.planning.growth import Tensor, Widths
 from orderone.planning.huggingface import other_numbers
 from orderone.planning.initial import measure
 from orderone.planning.options import Request
 from orderone.planning.plan import Plan, Row, in_groups
-from orderone.planning.roles import FIXED, Role, roles
-from orderone.planning.structure import structural_roles
+from orderone.planning.roles.evidence import Evidence, declared_layouts, read_overrides
+from orderone.planning.roles.resolve import (
+    ResolvedRole,
+    group_of,
+    resolve_roles,
+    structural_roles,
+)
+from orderone.planning.roles.widths import Widths, residual_width
 from orderone.planning.weight_norm import scale_lengths
 from orderone.rules.factors import Factors, Growth, width_factors
 
@@ -55,19 +60,29 @@ class _Comparison:
         return self.seen.seen_as(self._shapes)
 
     @cached_property
-    def tensors(self) -> list[Tensor]:
-        return [self._tensor(item) for item in self.items.values()]
+    def tensors(self) -> list[Evidence]:
+        counterparts = self.counterparts
+        overrides = read_overrides(self.request.overrides, list(self.items))
+        tensors: list[Evidence] = []
+        for item in self.items.values():
+            base_shape = self.base.shapes[counterparts[item.name].name]
+            tensors.append(self._evidence(item, base_shape, overrides.get(item.name)))
+        return tensors
 
-    def _tensor(self, item: Item) -> Tensor:
-        shape = self.base.shapes[self.counterparts[item.name].name]
-        if len(shape) != len(item.shape):
+    def _evidence(self, item: Item, base_shape: tuple[int, ...], override: Role | None) -> Evidence:
+        if len(base_shape) != len(item.shape):
             raise ValueError(
-                f"base: {item.name} has {len(shape)} dimensions in the base and {len(item.shape)}"
-                " in the model"
+                f"base: {item.name} has {len(base_shape)} dimensions in the base and"
+                f" {len(item.shape)} in the model"
             )
-        owned = tuple(dict.fromkeys(place.layout for place in item.places if place.layout))
-        seen = self.seen.layouts.get(self.seen_as.get(item.name, ""), ())
-        return Tensor(item, shape, owned if owned and not _reveals(seen, owned) else seen or owned)
+        return Evidence(
+            item,
+            base_shape,
+            override=override,
+            traced=self.seen.layouts.get(self.seen_as.get(item.name, ""), ()),
+            declared=declared_layouts(item),
+            is_output=any(place.module in self.seen.outputs for place in item.places),
+        )
 
     @cached_property
     def widths(self) -> Widths:
@@ -84,9 +99,8 @@ class _Comparison:
         gauge = adjustments.gauge(drafts, request)
         multipliers = adjustments.together((*in_depth, *tied, *gauge))
         undone = (*score_notes, *tied_notes)
-        width = width_of(
-            [d.tensor for d in drafts.values()], {name: d.role.role for name, d in drafts.items()}
-        )
+        final_roles = {name: draft.role.role for name, draft in drafts.items()}
+        width = residual_width(self.tensors, final_roles)
         rows = tuple(self._row(draft, width) for draft in drafts.values())
         return Plan(
             settings=replace(
@@ -110,8 +124,8 @@ class _Comparison:
         )
 
     def _drafts(self) -> dict[str, Draft]:
-        found = roles(self.tensors, self.widths, self.request.overrides, self.seen.outputs)
-        structure = structural_roles([self._as_seen(t) for t in self.tensors], self.seen.outputs)
+        found = resolve_roles(self.tensors, self.widths, bool(self.seen.outputs))
+        structure = structural_roles([self._as_seen(t) for t in self.tensors])
         hidden = {name for name, role in structure.items() if role == "hidden"}
         drafts = {
             t.item.name: self._draft(t, found[t.item.name], t.item.name in hidden)
@@ -120,7 +134,7 @@ class _Comparison:
         scale_lengths(drafts, self.model)
         return drafts
 
-    def _as_seen(self, t: Tensor) -> Tensor:
+    def _as_seen(self, t: Evidence) -> Evidence:
         """With the shape of the instance that was looked at, which is wider than the base: at base
         size a vocabulary may happen to be as large as the width, and what Muon takes must not
         depend on that."""
@@ -129,15 +143,15 @@ class _Comparison:
             return t
         return replace(t, item=replace(t.item, shape=shape))
 
-    def _draft(self, t: Tensor, role: Role, hidden: bool) -> Draft:
+    def _draft(self, t: Evidence, role: ResolvedRole, hidden: bool) -> Draft:
         name, counterpart = t.item.name, self.counterparts[t.item.name]
         a = self.request.algorithm
         if a.name == "muon" and not (hidden and len(t.item.shape) == 2):
             a = ALGORITHMS[REST]
         if not t.item.tensor.requires_grad:
-            role = Role(FIXED, Growth(), "not trained: left as it is")
+            role = ResolvedRole(Role.FIXED, Growth(), "not trained: left as it is")
         factors = Factors()
-        if role.role != FIXED:
+        if role.role != Role.FIXED:
             factors = width_factors(
                 self.request.parameterization(a.law), role.role, role.growth, a.law
             )
@@ -151,7 +165,7 @@ class _Comparison:
             ) / param_groups.torch_muon_adjustment(t.base_shape)
             factors = replace(factors, lr=factors.lr / torchs)
         return Draft(
-            tensor=t,
+            evidence=t,
             role=role,
             algorithm=a,
             factors=factors,
@@ -162,13 +176,11 @@ class _Comparison:
             reasons=[role.reason],
         )
 
-    def _is_interior(self, t: Tensor) -> bool:
-        return bool(self.seen.outputs) and not any(
-            place.module in self.seen.outputs for place in t.item.places
-        )
+    def _is_interior(self, t: Evidence) -> bool:
+        return bool(self.seen.outputs) and not t.is_output
 
     def _row(self, d: Draft, width: int | None) -> Row:
-        item = d.tensor.item
+        item = d.evidence.item
         f = d.factors
         a = d.algorithm
         trained = item.tensor.requires_grad
@@ -181,16 +193,16 @@ class _Comparison:
         return Row(
             name=item.name,
             role=d.role.role,
-            group=group_of(d.tensor, d.role.role, width),
+            group=group_of(d.evidence, d.role.role, width),
             shape=item.shape,
-            base_shape=d.tensor.base_shape,
+            base_shape=d.evidence.base_shape,
             growth=d.role.growth,
             depth=d.depth,
             multiplier=d.multiplier,
             init_std=initial.rms * f.std,
             lr=self.request.lr_of(a) * f.lr,
             weight_decay=param_groups.weight_decay(decay, f, a, self.request.decay),
-            eps=param_groups.eps(a, self.request.eps_of(a), f, d.tensor),
+            eps=param_groups.eps(a, self.request.eps_of(a), f, d.evidence),
             reason="; ".join(d.reasons),
             optimizer=a.name,
             uses=tuple(place.module for place in item.places),
@@ -255,11 +267,3 @@ class _Comparison:
             " base shrink it"
         )
         return [f"{names}: {told}"] if names else []
-
-
-def _reveals(seen: tuple, owned: tuple) -> bool:
-    """The forward pass shows a use that no module declares: a readout through the embedding's own
-    tensor, a matrix used transposed."""
-    return any(layout.kind != "vector" and layout not in owned for layout in seen) and set(
-        seen
-    ) > set(owned)

@@ -30,7 +30,7 @@ def scale_lengths(drafts: Mapping[str, Draft], model: nn.Module) -> None:
     for length, direction in _pairs(model):
         own = drafts.get(length)
         matrix = drafts.get(direction)
-        trained = own is not None and own.tensor.item.tensor.requires_grad
+        trained = own is not None and own.evidence.item.tensor.requires_grad
         if (
             own is not None
             and matrix is not None
