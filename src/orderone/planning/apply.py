@@ -1,5 +1,5 @@
-"""The one file that changes a model: it rescales initial values, and installs the multipliers as
-hooks.
+"""The one file that changes a model: it rescales initial values, installs the multipliers as hooks,
+and marks the model as one that a plan was applied to.
 
 Values are rescaled, not drawn anew: the model keeps its own distribution and its own seed, and a
 tensor whose size is right is not touched, so that at base size every bit stays. Only memory that
@@ -8,23 +8,29 @@ was never written (a model built on the meta device and moved by `to_empty`) is 
 
 import math
 import sys
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import count
 from typing import TYPE_CHECKING, Any
-from weakref import WeakSet
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from orderone.observe.inventory import modules_by_name
-from orderone.planning.initial import Initial, measure
+from orderone.planning.initial_sizes import Initial, measure
 
 if TYPE_CHECKING:
     from orderone.planning.plan import Multiplier, Plan, Row
 
 # a tensor whose size changed by this much since it was planned is not the one that was planned
 DRIFT = 1.5
-_APPLIED: WeakSet[nn.Module] = WeakSet()
+# logarithms of sizes nearer than this are those of the plan, but for the noise of few entries
+SAME = 0.1
+# the mark on a model that a plan was applied to: the token of the plan
+_MARKS: WeakKeyDictionary[nn.Module, str] = WeakKeyDictionary()
 
 
 def sizes_now(tensors: Mapping[str, Tensor]) -> dict[str, Initial | None]:
@@ -39,7 +45,7 @@ def apply(plan: "Plan", model: nn.Module, fresh: bool) -> None:
             " checkpoint keeps its scale: load it and go on with plan.attach(model).optimizer()."
             " For new weights, say plan.apply(fresh=True)"
         )
-    if model in _APPLIED and not (fresh and plan.applied):
+    if model in _MARKS and not (fresh and plan.applied):
         raise RuntimeError(
             "a plan has been applied to this model already; build a new model for a new plan"
         )
@@ -65,11 +71,12 @@ def apply(plan: "Plan", model: nn.Module, fresh: bool) -> None:
             elif _to_be_scaled(row, resized):
                 _rescale(row, tensors[row.name], now[row.name])
     _install(missing)
-    _APPLIED.add(model)
+    _MARKS[model] = plan.token
 
 
-def is_applied(model: nn.Module) -> bool:
-    return model in _APPLIED
+def mark_of(model: nn.Module) -> str | None:
+    """Return the token of the plan that was applied to the model, if there is one."""
+    return _MARKS.get(model)
 
 
 def _rescale(row: "Row", tensor: Tensor, now: Initial) -> None:
@@ -224,3 +231,42 @@ def _recompile(changed: "Sequence") -> None:
     """Code that torch.compile made before does not look for new hooks."""
     if changed and "torch._dynamo" in sys.modules:
         torch.compiler.reset()
+
+
+# --- a plan that was not applied ------------------------------------------------------------------
+
+
+def remind(plan: "Plan", model: nn.Module, optimizer: Optimizer) -> None:
+    """Warn once, at the first step, if the learning rates of a plan are used without its scales.
+
+    Nothing fails in such a training, and nothing is as planned. Before the first step there is
+    nothing to say: `apply` may still come.
+    """
+    steps = count()
+
+    # the hook stays: hooks may not be removed while hooks are called
+    def first_step(*_: object) -> None:
+        if next(steps) > 0 or plan.applied or mark_of(model) is not None:
+            return
+        if _would_change(plan):
+            warnings.warn(
+                "the plan was not applied to the model that is trained: initial sizes and"
+                " multipliers are not those of the plan; call plan.apply() before the first step",
+                stacklevel=4,
+            )
+
+    optimizer.register_step_pre_hook(first_step)
+
+
+def _would_change(plan: "Plan") -> bool:
+    if plan.multipliers:
+        return True
+    trained = [row for row in plan.rows if row.trained]
+    return any(_is_off(row, plan.planned.get(row.name)) for row in trained)
+
+
+def _is_off(row: "Row", now: Initial | None) -> bool:
+    if now is None or min(now.rms, row.init_std) <= 0:
+        return False
+    noise = 2 / math.sqrt(math.prod(row.shape))
+    return abs(math.log(row.init_std / now.rms)) > SAME + noise

@@ -11,8 +11,7 @@ import torch
 from torch import nn
 
 from orderone.observe.inventory import inventory, unwrap
-from orderone.planning.initial import Initial
-from orderone.planning.reinitialise import SMALL, initial_sizes
+from orderone.planning.initial_sizes import SMALL, Initial, initial_sizes
 from orderone.seeding import seeded
 
 if TYPE_CHECKING:

@@ -116,9 +116,9 @@ def plan(
     facts = _forward_facts(model, compared, options)
     made = relative.plan(unwrap(model), compared, request, facts)
     if facts.pair is not None and init_check.can_observe(facts.pair):
-        _observe(made, request, facts)
+        made = _observed(made, request, facts)
     if isinstance(base, Plan) and base.applied:
-        _go_on(made, base)
+        return _go_on(made, base)
     return made
 
 
@@ -158,40 +158,38 @@ def family(model: nn.Module, base: nn.Module, **keywords: object) -> Family:
     return Family(options.read(model), compared, facts, options)
 
 
-def _go_on(made: Plan, before: Plan) -> None:
-    """An applied plan for this very model, read back: what was applied stays applied."""
+def _go_on(made: Plan, before: Plan) -> Plan:
+    """Continue an applied plan for this very model, read back: what was applied stays applied."""
     if [row.shape for row in made.rows] != [row.shape for row in before.rows]:
-        return
+        return made
     if [row.init_std for row in made.rows] != [row.init_std for row in before.rows]:
         raise ValueError(
             "base: the saved plan was applied to a model of this size as"
             f" {before.headline.split(':')[0]}, {before.settings.gauge} gauge,"
             f" depth={before.settings.depth}; its weights do not fit another plan"
         )
-    made.applied = True
-    apply.install(made, made.bound())
+    continued = replace(made, was_applied=True)
+    apply.install(continued, continued.bound())
+    return continued
 
 
-def _observe(made: Plan, request: Request, seen: ForwardFacts) -> None:
-    """The same request for the two small instances, applied there: does it give what it
-    promises?"""
-    assert seen.pair is not None
-    small = seen.pair.small
+def _observed(made: Plan, request: Request, facts: ForwardFacts) -> Plan:
+    """Apply the same request to the two small instances, and add to the plan whether sizes at
+    initialization grow as it implies."""
+    assert facts.pair is not None
+    small = facts.pair.small
     try:
-        large = init_check.writable(seen.pair)
-        proof = relative.plan(
-            large,
-            bases.from_module(small),
-            replace(request, depth=None, overrides=_that_match(request, large)),
-            seen,
-        )
+        large = init_check.writable(facts.pair)
+        small_request = replace(request, depth=None, overrides=_that_match(request, large))
+        proof = relative.plan(large, bases.from_module(small), small_request, facts)
         proof.apply()
-        made.observations = init_check.observe(proof, small, large, seen.pair)
+        observations = init_check.observe(proof, small, large, facts.pair)
     except Exception as error:  # the user's forward code may raise anything
-        made.looked = f"{seen.told}: sizes were not compared ({type(error).__name__}: {error})"
-        return
-    made.looked, unexpected = init_check.summary(seen.told, made.observations, seen.pair.growth)
-    made.notes = (*made.notes, *unexpected)
+        failure = f"sizes were not compared ({type(error).__name__}: {error})"
+        return replace(made, looked=f"{facts.told}: {failure}")
+    looked, unexpected = init_check.summary(facts.told, observations, facts.pair.growth)
+    notes = (*made.notes, *unexpected)
+    return replace(made, observations=observations, looked=looked, notes=notes)
 
 
 def _that_match(request: Request, model: nn.Module) -> dict[str, str]:

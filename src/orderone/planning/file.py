@@ -63,7 +63,7 @@ def _from_record(record: dict[str, Any]) -> Plan:
         undone=tuple(record.get("undone", ())),
         multipliers=tuple(Multiplier(**m) for m in record["multipliers"]),
         looked=record["looked"],
-        applied=record["applied"],
+        was_applied=record["applied"],
     )
 
 

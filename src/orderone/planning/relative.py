@@ -11,13 +11,13 @@ from orderone.core.roles import Role
 from orderone.observe.inventory import Item, inventory
 from orderone.optimizers.table import ALGORITHMS, REST
 from orderone.planning import adjustments, param_groups
+from orderone.planning.adjustments import Draft
 from orderone.planning.apply import sizes_now
 from orderone.planning.base import Base, is_configuration, sizes_of
 from orderone.planning.counterparts import Counterpart, counterparts, stack_of
-from orderone.planning.draft import Draft
 from orderone.planning.forward_facts import ForwardFacts
 from orderone.planning.huggingface import other_numbers
-from orderone.planning.initial import measure
+from orderone.planning.initial_sizes import measure
 from orderone.planning.options import Request
 from orderone.planning.plan import Plan, Row, in_groups
 from orderone.planning.roles.evidence import Evidence, declared_layouts, read_overrides
@@ -28,7 +28,6 @@ from orderone.planning.roles.resolve import (
     structural_roles,
 )
 from orderone.planning.roles.widths import Widths, residual_width
-from orderone.planning.weight_norm import scale_lengths
 from orderone.rules.factors import Factors, Growth, width_factors
 
 
@@ -92,13 +91,15 @@ class _Comparison:
         drafts = self._drafts()
         request = self.request
         seen = self.seen
-        adjustments.forward_constants(drafts, seen)
-        in_depth, depth_notes = adjustments.branches(drafts, seen, request.depth)
-        score_notes = adjustments.scores(drafts, seen, request.power)
-        tied, tied_notes = adjustments.tied_readouts(drafts, seen, request)
-        gauge = adjustments.gauge(drafts, request)
-        multipliers = adjustments.together((*in_depth, *tied, *gauge))
-        undone = (*score_notes, *tied_notes)
+        drafts = adjustments.weight_norm(drafts, self.model)
+        drafts = adjustments.forward_constants(drafts, seen)
+        in_depth = adjustments.residual_branches(drafts, seen, request.depth)
+        scores = adjustments.attention_scores(in_depth.drafts, seen, request.power)
+        tied = adjustments.tied_readouts(scores.drafts, seen, request)
+        gauge = adjustments.gauge(tied.drafts, request)
+        drafts = gauge.drafts
+        multipliers = (*in_depth.multipliers, *tied.multipliers, *gauge.multipliers)
+        undone = (*scores.notes, *tied.notes)
         final_roles = {name: draft.role.role for name, draft in drafts.items()}
         width = residual_width(self.tensors, final_roles)
         rows = tuple(self._row(draft, width) for draft in drafts.values())
@@ -109,14 +110,14 @@ class _Comparison:
             rows=rows,
             headline=self._headline(rows),
             notes=(
-                *depth_notes,
+                *in_depth.notes,
                 *undone,
                 *self._bottlenecks(drafts.values()),
                 *seen.findings,
                 *self._numbers(),
             ),
             undone=undone,
-            multipliers=multipliers,
+            multipliers=adjustments.together(multipliers),
             looked=seen.told,
             model=self.model,
             planned=sizes_now({name: item.tensor for name, item in self.items.items()}),
@@ -127,12 +128,7 @@ class _Comparison:
         found = resolve_roles(self.tensors, self.widths, bool(self.seen.outputs))
         structure = structural_roles([self._as_seen(t) for t in self.tensors])
         hidden = {name for name, role in structure.items() if role == "hidden"}
-        drafts = {
-            t.item.name: self._draft(t, found[t.item.name], t.item.name in hidden)
-            for t in self.tensors
-        }
-        scale_lengths(drafts, self.model)
-        return drafts
+        return {t.name: self._draft(t, found[t.name], t.name in hidden) for t in self.tensors}
 
     def _as_seen(self, t: Evidence) -> Evidence:
         """With the shape of the instance that was looked at, which is wider than the base: at base
@@ -173,7 +169,7 @@ class _Comparison:
             base_name=counterpart.name,
             depth=counterpart.depth,
             seen_as=self.seen_as.get(name, name),
-            reasons=[role.reason],
+            reasons=(role.reason,),
         )
 
     def _is_interior(self, t: Evidence) -> bool:
