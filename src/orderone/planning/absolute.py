@@ -22,10 +22,10 @@ from orderone.observe.layouts import Layout, lookup
 from orderone.optimizers.table import ALGORITHMS, REST, Algorithm
 from orderone.planning import param_groups
 from orderone.planning.apply import sizes_now
+from orderone.planning.base import Initial, measure
 from orderone.planning.constant_overrides import OrderOne
 from orderone.planning.constants import Constants
 from orderone.planning.forward_facts import output_modules
-from orderone.planning.initial_sizes import Initial, measure
 from orderone.planning.options import Request
 from orderone.planning.plan import Multiplier, Plan, Row, in_groups
 from orderone.planning.roles.evidence import (

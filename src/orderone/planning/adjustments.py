@@ -20,9 +20,9 @@ from torch.nn.utils.weight_norm import WeightNorm
 
 from orderone.core.roles import Role
 from orderone.optimizers.table import Algorithm
+from orderone.planning.base import Initial
 from orderone.planning.counterparts import stack_of
 from orderone.planning.forward_facts import ForwardFacts, Score
-from orderone.planning.initial_sizes import Initial
 from orderone.planning.options import Request
 from orderone.planning.plan import Multiplier
 from orderone.planning.roles.evidence import Evidence

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from orderone.observe.inventory import modules_by_name
-from orderone.planning.initial_sizes import Initial, measure
+from orderone.planning.base import Initial, measure
 
 if TYPE_CHECKING:
     from orderone.planning.plan import Multiplier, Plan, Row

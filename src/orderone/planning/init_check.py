@@ -20,8 +20,8 @@ from torch import Tensor, nn
 from orderone.observe.inventory import inventory
 from orderone.observe.trace import call_with, undisturbed
 from orderone.planning.counterparts import stack_of
+from orderone.planning.forward_facts import Pair
 from orderone.planning.huggingface import GROWTH, LARGEST
-from orderone.planning.instances import Pair
 from orderone.torch_compat import tree_leaves
 
 if TYPE_CHECKING:

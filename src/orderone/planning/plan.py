@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from torch import Tensor
     from torch.optim.lr_scheduler import LRScheduler
 
+    from orderone.planning.base import Initial
     from orderone.planning.init_check import Observation
-    from orderone.planning.initial_sizes import Initial
 
 
 @dataclass(frozen=True)

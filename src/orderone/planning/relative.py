@@ -13,11 +13,10 @@ from orderone.optimizers.table import ALGORITHMS, REST
 from orderone.planning import adjustments, param_groups
 from orderone.planning.adjustments import Draft
 from orderone.planning.apply import sizes_now
-from orderone.planning.base import Base, is_configuration, sizes_of
+from orderone.planning.base import Base, is_configuration, measure, sizes_of
 from orderone.planning.counterparts import Counterpart, counterparts, stack_of
 from orderone.planning.forward_facts import ForwardFacts
 from orderone.planning.huggingface import other_numbers
-from orderone.planning.initial_sizes import measure
 from orderone.planning.options import Request
 from orderone.planning.plan import Plan, Row, in_groups
 from orderone.planning.roles.evidence import Evidence, declared_layouts, read_overrides
