@@ -130,7 +130,7 @@ def _must_be_known(evidence: Evidence) -> None:
 
 
 def _row(
-    t: Evidence,
+    evidence: Evidence,
     role: Role,
     group: str,
     request: Request,
@@ -138,21 +138,24 @@ def _row(
     constants: Constants,
     streams: Streams,
 ) -> Row:
-    a = _algorithm(t, role, request)
-    item = t.item
-    initial = None if item.tensor.is_meta else measure(item.tensor)
-    if role == Role.FIXED:
-        f = Factors()
-    else:
-        f = _factors(t, role, group, request, a, streams)
-    there, of_readout = _standing(t, role, constants)
-    if there != 1:  # the forward code multiplies already
-        f = replace(f.behind(there, update_law(a.law)), multiplier=1.0)
-    drawn = role not in ("vector", Role.FIXED) and not (initial and initial.constant is not None)
+    algorithm = _algorithm(evidence, role, request)
+    item = evidence.item
+    initial = Initial(0.0, 0.0) if item.tensor.is_meta else measure(item.tensor)
+    starts_constant = initial.constant is not None and not item.tensor.is_meta
+    factors = Factors()
+    if role != Role.FIXED:
+        factors = _factors(evidence, role, group, request, algorithm, streams)
+    present, as_readout = _forward_powers(evidence, role, constants)
+    if present != 1:  # the forward code multiplies already
+        factors = replace(factors.behind(present, update_law(algorithm.law)), multiplier=1.0)
+    drawn = role not in (Role.VECTOR, Role.FIXED) and not starts_constant
     rate = order_one.rate(item.name, group, role)
-    variance = order_one.variance(item.name, group, role)
-    std = variance**0.5 * f.std if drawn else (initial or Initial(0.0, 0.0)).rms
-    multiplier = _multiplier(t, role, request, a, there / of_readout)
+    init_std = initial.rms
+    if drawn:
+        init_std = order_one.variance(item.name, group, role) ** 0.5 * factors.std
+    multiplier = _multiplier(evidence, role, request, algorithm, present / as_readout)
+    base_decay = request.weight_decay_of(algorithm, item.name)
+    decay_factors = replace(factors, lr=rate * factors.lr)
     return Row(
         name=item.name,
         role=role,
@@ -162,53 +165,67 @@ def _row(
         growth=Growth(),
         depth=1.0,
         multiplier=1.0 if multiplier is None else multiplier,
-        init_std=std,
-        lr=request.lr_of(a) * rate * f.lr,
-        weight_decay=param_groups.weight_decay(
-            request.weight_decay_of(a, item.name), replace(f, lr=rate * f.lr), a, request.decay
-        ),
-        eps=param_groups.eps(a, request.eps_of(a), f, t),
-        reason=_reason(t, role, group, there, multiplier, drawn),
-        optimizer=a.name,
+        init_std=init_std,
+        lr=request.lr_of(algorithm) * rate * factors.lr,
+        weight_decay=param_groups.weight_decay(base_decay, decay_factors, algorithm, request.decay),
+        eps=param_groups.eps(algorithm, request.eps_of(algorithm), factors, evidence),
+        reason=_reason(evidence, role, group, present, multiplier, drawn),
+        optimizer=algorithm.name,
         uses=tuple(place.module for place in item.places),
-        constant=None if drawn else (initial or Initial(0.0, 0.0)).constant,
+        constant=None if drawn else initial.constant,
         base_name=None,
         base_std=None,
-        factors=f,
+        factors=factors,
     )
 
 
-def _standing(t: Evidence, role: Role, constants: Constants) -> tuple[float, float]:
-    """The powers of the width in front of an embedding or a readout, and, if it is both, as a
-    readout."""
-    name, (into, out) = t.item.name, t.fans
+def _forward_powers(evidence: Evidence, role: Role, constants: Constants) -> tuple[float, float]:
+    """Return the powers of the width in front of an embedding or a readout, and, if it is both, in
+    front of the readout."""
+    name = evidence.item.name
+    into, out = evidence.fans
     if role == "readout":
         return constants.power(name, "matrix", into), 1.0
-    looked_up = any(layout.kind == "lookup" for layout in t.layouts)
+    looked_up = any(layout.kind == "lookup" for layout in evidence.layouts)
     if role != "embedding" or not looked_up:
         return 1.0, 1.0
     return constants.power(name, "lookup", out), constants.power(name, "matrix", out)
 
 
 def _multiplier(
-    t: Evidence, role: Role, request: Request, a: Algorithm, made_up: float
+    evidence: Evidence, role: Role, request: Request, algorithm: Algorithm, made_up: float
 ) -> float | None:
     """What a tied readout is to be multiplied with; None for any other tensor."""
-    if role == "readout" or not readout_places(t, role):
+    if role == "readout" or not readout_places(evidence, role):
         return None
-    needed = tied_multiplier(request.parameterization(a.law), float(t.fans[1]), a.law) * made_up
+    needed = (
+        tied_multiplier(
+            request.parameterization(algorithm.law), float(evidence.fans[1]), algorithm.law
+        )
+        * made_up
+    )
     return needed if abs(needed - 1) > 1e-6 else 1.0
 
 
 def _reason(
-    t: Evidence, role: Role, group: str, there: float, multiplier: float | None, drawn: bool
+    evidence: Evidence,
+    role: Role,
+    group: str,
+    present: float,
+    multiplier: float | None,
+    drawn: bool,
 ) -> str:
-    into, out = t.fans
+    into, out = evidence.fans
     both = role in ("hidden", "readout") or into > 1
-    parts = [f"{group}: " + (f"fan-in {into}, fan-out {out}" if both else f"width {out}")]
-    parts += [f"the forward code multiplies by {there:.4g} itself"] if there != 1 else []
-    parts += [f"as a readout times {multiplier:.4g}"] if multiplier is not None else []
-    return "; ".join(parts if drawn else [*parts, "starts as the model has it"])
+    sizes = f"fan-in {into}, fan-out {out}" if both else f"width {out}"
+    parts = [f"{group}: {sizes}"]
+    if present != 1:
+        parts.append(f"the forward code multiplies by {present:.4g} itself")
+    if multiplier is not None:
+        parts.append(f"as a readout times {multiplier:.4g}")
+    if not drawn:
+        parts.append("starts as the model has it")
+    return "; ".join(parts)
 
 
 def _tied_readouts(tensors: Sequence[Evidence], rows: Sequence[Row]) -> tuple[Multiplier, ...]:
@@ -220,9 +237,9 @@ def _tied_readouts(tensors: Sequence[Evidence], rows: Sequence[Row]) -> tuple[Mu
     )
 
 
-def _algorithm(t: Evidence, role: Role, request: Request) -> Algorithm:
+def _algorithm(evidence: Evidence, role: Role, request: Request) -> Algorithm:
     muon_leaves_it = request.algorithm.name == "muon" and not (
-        role == "hidden" and len(t.item.shape) == 2
+        role == "hidden" and len(evidence.item.shape) == 2
     )
     if muon_leaves_it:
         return ALGORITHMS[REST]
@@ -230,17 +247,24 @@ def _algorithm(t: Evidence, role: Role, request: Request) -> Algorithm:
 
 
 def _factors(
-    t: Evidence, role: Role, group: str, request: Request, a: Algorithm, streams: Streams
+    evidence: Evidence,
+    role: Role,
+    group: str,
+    request: Request,
+    algorithm: Algorithm,
+    streams: Streams,
 ) -> Factors:
-    into, out = t.fans
-    folded = width_factors(request.parameterization(a.law), role, Growth(into, out), a.law)
+    into, out = evidence.fans
+    folded = width_factors(
+        request.parameterization(algorithm.law), role, Growth(into, out), algorithm.law
+    )
     if group == "head_bias":  # the number of outputs is no width
         folded = Factors()
     if group == "patch":  # a dense input is a sum over its features
         folded = replace(folded, std=folded.std * into**-0.5)
-    if is_strategy(request.name) and a.law in ("adamw", "adam", "sign", "sgd"):
+    if is_strategy(request.name) and algorithm.law in ("adamw", "adam", "sign", "sgd"):
         s2 = group if group in GROUPS else "PE"
         folded = replace(
-            folded, lr=group_rate(request.name, s2, into, out, a.law, streams.width(out))
+            folded, lr=group_rate(request.name, s2, into, out, algorithm.law, streams.width(out))
         )
     return folded

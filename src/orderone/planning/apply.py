@@ -9,7 +9,7 @@ was never written (a model built on the meta device and moved by `to_empty`) is 
 import math
 import sys
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 from itertools import count
 from typing import TYPE_CHECKING, Any
@@ -166,7 +166,9 @@ class _Scale:
 
 
 class _Input(_Scale):
-    def __call__(self, module: nn.Module, inputs: tuple, named: dict):
+    def __call__(
+        self, module: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
         if inputs:
             return (inputs[0] * self.value, *inputs[1:]), named
         (name, first), *rest = named.items()
@@ -174,7 +176,7 @@ class _Input(_Scale):
 
 
 class _Output(_Scale):
-    def __call__(self, module: nn.Module, inputs: tuple, output: Tensor) -> Tensor:
+    def __call__(self, module: nn.Module, inputs: tuple[Any, ...], output: Tensor) -> Tensor:
         return output * self.value
 
 
@@ -195,24 +197,21 @@ def remove(plan: "Plan", model: nn.Module) -> None:
 def _missing(plan: "Plan", model: nn.Module) -> "list[tuple[nn.Module, Multiplier]]":
     """Multipliers that are not there yet: a deep copy brings its hooks."""
     modules = modules_by_name(model)
-    missing = []
+    missing: list[tuple[nn.Module, Multiplier]] = []
     for multiplier in plan.multipliers:
-        there = [
-            h
-            for h in _hooks(modules[multiplier.module], multiplier).values()
-            if isinstance(h, _Scale)
-        ]
-        if any(hook.value != multiplier.value for hook in there):
+        hooks = _hooks(modules[multiplier.module], multiplier).values()
+        present = [hook for hook in hooks if isinstance(hook, _Scale)]
+        if any(hook.value != multiplier.value for hook in present):
             raise RuntimeError(
                 f"{multiplier.module} has a multiplier of another plan already; build a new model"
                 " for a new plan"
             )
-        if not there:
+        if not present:
             missing.append((modules[multiplier.module], multiplier))
     return missing
 
 
-def _hooks(module: nn.Module, multiplier: "Multiplier"):
+def _hooks(module: nn.Module, multiplier: "Multiplier") -> MutableMapping[int, Any]:
     if multiplier.side == "input":
         return module._forward_pre_hooks
     return module._forward_hooks
@@ -227,7 +226,7 @@ def _install(missing: "list[tuple[nn.Module, Multiplier]]") -> None:
     _recompile(missing)
 
 
-def _recompile(changed: "Sequence") -> None:
+def _recompile(changed: Sequence[object]) -> None:
     """Code that torch.compile made before does not look for new hooks."""
     if changed and "torch._dynamo" in sys.modules:
         torch.compiler.reset()
