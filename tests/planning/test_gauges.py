@@ -405,7 +405,7 @@ def test_a_wrong_number_for_one_tensor_shows(name, changed):
     plan = planned("mlp", "adamw")
     right = run(copy.deepcopy(plan), "mlp")
     wrong = replace(plan[name], **{changed: getattr(plan[name], changed) * RATIO**0.5})
-    plan.rows = tuple(wrong if row.name == name else row for row in plan.rows)
+    plan = replace(plan, rows=tuple(wrong if row.name == name else row for row in plan.rows))
     assert (run(plan, "mlp") - right).abs().max() > 1e-4
 
 

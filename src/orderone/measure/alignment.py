@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from orderone.core.errors import function
 from orderone.core.exact import count
+from orderone.core.roles import Role
 from orderone.measure import records
 from orderone.measure.alignment_result import (
     COLUMNS,
@@ -36,7 +37,6 @@ from orderone.observe.inventory import shapes_of
 from orderone.optimizers.table import label_of
 from orderone.planning import Plan
 from orderone.planning.build import Family, family
-from orderone.planning.roles import FIXED
 from orderone.seeding import preserved, set_seed
 from orderone.torch_compat import tree_leaves
 
@@ -174,7 +174,7 @@ class _Study:
     def _roles(self, setup: Setup) -> dict[str, str]:
         """Of tensors that grow: none, for a model that is its own base."""
         plan = setup.plan or self._plan(setup.model)
-        return {row.name: row.role for row in plan.rows if row.role != FIXED}
+        return {row.name: row.role for row in plan.rows if row.role != Role.FIXED}
 
     def _setup(self, width: int, seed: int) -> Setup:
         return read_setup(self._make(width, seed), self._plan, None)

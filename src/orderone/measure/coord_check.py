@@ -5,7 +5,6 @@ Every size and seed is one short training under a probe. Exponents of the size a
 quantity of each module and tensor, and compared with what the rule predicts there.
 """
 
-from inspect import signature
 from typing import Any
 
 from orderone.core.errors import function, one_of
@@ -15,12 +14,10 @@ from orderone.measure.judging import Judge
 from orderone.measure.sizes import read_seeds, read_sizes
 from orderone.measure.study import Study
 from orderone.observe.batches import read_batches
-from orderone.planning import plan
+from orderone.planning.options import OPTION_NAMES
 from orderone.seeding import preserved
 
-PLAN_OPTIONS = tuple(
-    name for name in signature(plan).parameters if name not in ("model", "base", "C", "Lambda")
-)
+PLAN_OPTIONS = tuple(name for name in OPTION_NAMES if name not in ("C", "Lambda"))
 
 
 def coord_check(

@@ -30,7 +30,7 @@ from orderone.core.inputs import Count, Number
 from orderone.core.reals import real
 from orderone.nn.inputs import Model, ModuleNames
 from orderone.nn.shaped import ShapedActivation, ShapedReLU, is_bent
-from orderone.torch_compat import MODULE_HOOKS, module_registry
+from orderone.torch_compat import MODULE_HOOKS
 
 KINKED = (nn.ReLU, nn.LeakyReLU, nn.ReLU6, nn.RReLU, nn.SELU)  # a kink at 0: (2.5)
 # (2.6); with a kink at 0 for some settings (ELU with alpha != 1, Hardtanh from 0): then (2.5)

@@ -3,7 +3,7 @@
 from orderone.observe.layouts import Layout, lookup, matrix, register
 from orderone.planning.build import plan
 from orderone.planning.plan import Multiplier, Plan, Row
-from orderone.planning.roles import AmbiguousRole
+from orderone.planning.roles.resolve import AmbiguousRole
 from orderone.planning.schedule import BrokenRatios
 
 __all__ = [

@@ -11,28 +11,33 @@ embedding, whose input is not one-hot. C and Lambda may name a role, a group of 
 its group QKVU. A readout that is the embedding stands behind a multiplier: N_rescale, S2 (1.24).
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from torch import nn
 
+from orderone.core.roles import Role
 from orderone.observe.inventory import Item, inventory, unwrap
 from orderone.observe.layouts import Layout, lookup
 from orderone.optimizers.table import Algorithm, record_for
 from orderone.planning import param_groups
 from orderone.planning.apply import sizes_now
+from orderone.planning.base import Initial, measure
 from orderone.planning.constant_overrides import OrderOne
 from orderone.planning.constants import Constants
 from orderone.planning.forward_facts import output_modules
-from orderone.planning.groups import Streams, fans, groups_of, readout_places
-from orderone.planning.growth import Tensor
-from orderone.planning.initial import Initial, measure
-from orderone.planning.names import is_table
-from orderone.planning.packed import with_parts
+from orderone.planning.options import Request
 from orderone.planning.plan import Multiplier, Plan, Row, in_groups
-from orderone.planning.request import Request
-from orderone.planning.roles import FIXED, OVERRIDES, read_overrides
-from orderone.planning.structure import structural_roles
+from orderone.planning.roles.evidence import (
+    OVERRIDES,
+    Evidence,
+    declared_layouts,
+    read_overrides,
+    with_parts,
+)
+from orderone.planning.roles.resolve import groups_of, readout_places, standalone_roles
+from orderone.planning.roles.vocabulary import read_name
+from orderone.planning.roles.widths import Streams
 from orderone.rules.factors import Factors, Growth, tied_multiplier, width_factors
 from orderone.theory.exponents.updates import update_law
 from orderone.theory.scaling import GROUPS, group_rate, is_strategy
@@ -44,22 +49,16 @@ def plan(model: nn.Module, request: Request, order_one: OrderOne, constants: Con
             "base=None: gauge and depth are relative to a base; give one, or leave them out"
         )
     items = inventory(model)
-    tensors = with_parts([Tensor(item, item.shape, _layouts(item)) for item in items.values()])
-    found = structural_roles(tensors, output_modules(model)) | read_overrides(
-        request.overrides, list(items)
-    )
-    _no_unknown(tensors, request)
-    tensors = [
-        t if found[t.item.name] in ("hidden", "vector") else replace(t, part=None) for t in tensors
-    ]
-    groups = groups_of(tensors, found)
-    streams = Streams.of(tensors, found)
+    tensors, roles = _resolved(model, items, request)
+    groups = groups_of(tensors, roles)
+    streams = Streams.of(tensors, roles)
     order_one.check(groups)
-    constants = constants.of_heads(
-        unwrap(model), [(t.item, readout_places(t, found[t.item.name])) for t in tensors]
-    )
+    readouts = [
+        (evidence.item, readout_places(evidence, roles[evidence.name])) for evidence in tensors
+    ]
+    constants = constants.of_heads(unwrap(model), readouts)
     rows = tuple(
-        _row(t, found[t.item.name], groups[t.item.name], request, order_one, constants, streams)
+        _row(t, roles[t.name], groups[t.name], request, order_one, constants, streams)
         for t in tensors
     )
     headline = (
@@ -78,58 +77,85 @@ def plan(model: nn.Module, request: Request, order_one: OrderOne, constants: Con
     )
 
 
-def _layouts(item: Item) -> tuple[Layout, ...]:
-    """What the owners tell; a table that a model owns itself is known by its name, and its rows are
-    the last axis."""
-    owned = tuple(dict.fromkeys(place.layout for place in item.places if place.layout))
+def _resolved(
+    model: nn.Module, items: Mapping[str, Item], request: Request
+) -> tuple[list[Evidence], dict[str, Role]]:
+    """Collect the evidence about every tensor, and resolve the roles."""
+    outputs = output_modules(model)
+    overrides = read_overrides(request.overrides, list(items))
+    tensors: list[Evidence] = []
+    for name, item in items.items():
+        evidence = Evidence(
+            item,
+            item.shape,
+            override=overrides.get(name),
+            declared=declared_layouts(item),
+            named=_named_layouts(item),
+            is_output=any(place.module in outputs for place in item.places),
+        )
+        tensors.append(evidence)
+    tensors = with_parts(tensors)
+    roles = standalone_roles(tensors)
+    for evidence in tensors:
+        _must_be_known(evidence)
+    one_matrix = (Role.EMBEDDING, Role.READOUT, Role.FIXED)
+    resolved = [
+        replace(evidence, part=None) if roles[evidence.name] in one_matrix else evidence
+        for evidence in tensors
+    ]
+    return resolved, roles
+
+
+def _named_layouts(item: Item) -> tuple[Layout, ...]:
+    """Return the layout of a table that a model owns itself: it is known by its name, and its rows
+    are the last axis."""
     long = [axis for axis, size in enumerate(item.shape) if size > 1]
-    if not owned and len(long) == 2 and long[-1] == len(item.shape) - 1 and is_table(item.name):
+    is_pair = len(long) == 2 and long[-1] == len(item.shape) - 1
+    if is_pair and read_name(item.name).table:
         return (lookup(*long),)
-    return owned
+    return ()
 
 
-def _no_unknown(tensors: list[Tensor], request: Request) -> None:
-    settled = read_overrides(request.overrides, [t.item.name for t in tensors])
-    for t in tensors:
-        if (
-            not t.layouts
-            and sum(size > 1 for size in t.item.shape) > 1
-            and t.item.name not in settled
-        ):
-            raise ValueError(
-                f"{t.item.name} {t.item.shape} in {t.item.places[0].owner}: without a base, it is"
-                " not known which "
-                "dimension is summed over. "
-                f'Say what it is: plan(..., overrides={{"{t.item.name}": one of'
-                f" {', '.join(OVERRIDES)}}}), or "
-                "register its module type"
-            )
+def _must_be_known(evidence: Evidence) -> None:
+    """Raise a ValueError for a tensor of several dimensions whose layout nobody knows."""
+    item = evidence.item
+    dimensions = sum(size > 1 for size in item.shape)
+    if evidence.layouts or evidence.override is not None or dimensions < 2:
+        return
+    raise ValueError(
+        f"{item.name} {item.shape} in {item.places[0].owner}: without a base, it is not known which"
+        f' dimension is summed over. Say what it is: plan(..., overrides={{"{item.name}": one of'
+        f" {', '.join(OVERRIDES)}}}), or register its module type"
+    )
 
 
 def _row(
-    t: Tensor,
-    role: str,
+    evidence: Evidence,
+    role: Role,
     group: str,
     request: Request,
     order_one: OrderOne,
     constants: Constants,
     streams: Streams,
 ) -> Row:
-    a = _algorithm(t, role, request)
-    item = t.item
-    initial = None if item.tensor.is_meta else measure(item.tensor)
-    if role == FIXED:
-        f = Factors()
-    else:
-        f = _factors(t, role, group, request, a, streams)
-    there, of_readout = _standing(t, role, constants)
-    if there != 1:  # the forward code multiplies already
-        f = replace(f.behind(there, update_law(a.law)), multiplier=1.0)
-    drawn = role not in ("vector", FIXED) and not (initial and initial.constant is not None)
+    algorithm = _algorithm(evidence, role, request)
+    item = evidence.item
+    initial = Initial(0.0, 0.0) if item.tensor.is_meta else measure(item.tensor)
+    starts_constant = initial.constant is not None and not item.tensor.is_meta
+    factors = Factors()
+    if role != Role.FIXED:
+        factors = _factors(evidence, role, group, request, algorithm, streams)
+    present, as_readout = _forward_powers(evidence, role, constants)
+    if present != 1:  # the forward code multiplies already
+        factors = replace(factors.behind(present, update_law(algorithm.law)), multiplier=1.0)
+    drawn = role not in (Role.VECTOR, Role.FIXED) and not starts_constant
     rate = order_one.rate(item.name, group, role)
-    variance = order_one.variance(item.name, group, role)
-    std = variance**0.5 * f.std if drawn else (initial or Initial(0.0, 0.0)).rms
-    multiplier = _multiplier(t, role, request, a, there / of_readout)
+    init_std = initial.rms
+    if drawn:
+        init_std = order_one.variance(item.name, group, role) ** 0.5 * factors.std
+    multiplier = _multiplier(evidence, role, request, algorithm, present / as_readout)
+    base_decay = request.weight_decay_of(algorithm, item.name)
+    decay_factors = replace(factors, lr=rate * factors.lr)
     return Row(
         name=item.name,
         role=role,
@@ -139,56 +165,70 @@ def _row(
         growth=Growth(),
         depth=1.0,
         multiplier=1.0 if multiplier is None else multiplier,
-        init_std=std,
-        lr=request.lr_of(a) * rate * f.lr,
-        weight_decay=param_groups.weight_decay(
-            request.weight_decay_of(a, item.name), replace(f, lr=rate * f.lr), a, request.decay
-        ),
-        eps=param_groups.eps(a, request.eps_of(a), f, t),
-        reason=_reason(t, role, group, there, multiplier, drawn),
-        optimizer=a.name,
+        init_std=init_std,
+        lr=request.lr_of(algorithm) * rate * factors.lr,
+        weight_decay=param_groups.weight_decay(base_decay, decay_factors, algorithm, request.decay),
+        eps=param_groups.eps(algorithm, request.eps_of(algorithm), factors, evidence),
+        reason=_reason(evidence, role, group, present, multiplier, drawn),
+        optimizer=algorithm.name,
         uses=tuple(place.module for place in item.places),
-        constant=None if drawn else (initial or Initial(0.0, 0.0)).constant,
+        constant=None if drawn else initial.constant,
         base_name=None,
         base_std=None,
-        factors=f,
+        factors=factors,
     )
 
 
-def _standing(t: Tensor, role: str, constants: Constants) -> tuple[float, float]:
-    """The powers of the width in front of an embedding or a readout, and, if it is both, as a
-    readout."""
-    name, (into, out) = t.item.name, fans(t)
+def _forward_powers(evidence: Evidence, role: Role, constants: Constants) -> tuple[float, float]:
+    """Return the powers of the width in front of an embedding or a readout, and, if it is both, in
+    front of the readout."""
+    name = evidence.item.name
+    into, out = evidence.fans
     if role == "readout":
         return constants.power(name, "matrix", into), 1.0
-    looked_up = any(layout.kind == "lookup" for layout in t.layouts)
+    looked_up = any(layout.kind == "lookup" for layout in evidence.layouts)
     if role != "embedding" or not looked_up:
         return 1.0, 1.0
     return constants.power(name, "lookup", out), constants.power(name, "matrix", out)
 
 
 def _multiplier(
-    t: Tensor, role: str, request: Request, a: Algorithm, made_up: float
+    evidence: Evidence, role: Role, request: Request, algorithm: Algorithm, made_up: float
 ) -> float | None:
     """What a tied readout is to be multiplied with; None for any other tensor."""
-    if role == "readout" or not readout_places(t, role):
+    if role == "readout" or not readout_places(evidence, role):
         return None
-    needed = tied_multiplier(request.parameterization(a.law), float(fans(t)[1]), a.law) * made_up
+    needed = (
+        tied_multiplier(
+            request.parameterization(algorithm.law), float(evidence.fans[1]), algorithm.law
+        )
+        * made_up
+    )
     return needed if abs(needed - 1) > 1e-6 else 1.0
 
 
 def _reason(
-    t: Tensor, role: str, group: str, there: float, multiplier: float | None, drawn: bool
+    evidence: Evidence,
+    role: Role,
+    group: str,
+    present: float,
+    multiplier: float | None,
+    drawn: bool,
 ) -> str:
-    into, out = fans(t)
+    into, out = evidence.fans
     both = role in ("hidden", "readout") or into > 1
-    parts = [f"{group}: " + (f"fan-in {into}, fan-out {out}" if both else f"width {out}")]
-    parts += [f"the forward code multiplies by {there:.4g} itself"] if there != 1 else []
-    parts += [f"as a readout times {multiplier:.4g}"] if multiplier is not None else []
-    return "; ".join(parts if drawn else [*parts, "starts as the model has it"])
+    sizes = f"fan-in {into}, fan-out {out}" if both else f"width {out}"
+    parts = [f"{group}: {sizes}"]
+    if present != 1:
+        parts.append(f"the forward code multiplies by {present:.4g} itself")
+    if multiplier is not None:
+        parts.append(f"as a readout times {multiplier:.4g}")
+    if not drawn:
+        parts.append("starts as the model has it")
+    return "; ".join(parts)
 
 
-def _tied_readouts(tensors: Sequence[Tensor], rows: Sequence[Row]) -> tuple[Multiplier, ...]:
+def _tied_readouts(tensors: Sequence[Evidence], rows: Sequence[Row]) -> tuple[Multiplier, ...]:
     return tuple(
         Multiplier(place.module, row.multiplier, "input", "the readout is the embedding")
         for t, row in zip(tensors, rows, strict=True)
@@ -197,22 +237,29 @@ def _tied_readouts(tensors: Sequence[Tensor], rows: Sequence[Row]) -> tuple[Mult
     )
 
 
-def _algorithm(t: Tensor, role: str, request: Request) -> Algorithm:
-    return record_for(request.algorithm, role == "hidden", t.item.shape)
+def _algorithm(evidence: Evidence, role: Role, request: Request) -> Algorithm:
+    return record_for(request.algorithm, role == Role.HIDDEN, evidence.item.shape)
 
 
 def _factors(
-    t: Tensor, role: str, group: str, request: Request, a: Algorithm, streams: Streams
+    evidence: Evidence,
+    role: Role,
+    group: str,
+    request: Request,
+    algorithm: Algorithm,
+    streams: Streams,
 ) -> Factors:
-    into, out = fans(t)
-    folded = width_factors(request.parameterization(a.law), role, Growth(into, out), a.law)
+    into, out = evidence.fans
+    folded = width_factors(
+        request.parameterization(algorithm.law), role, Growth(into, out), algorithm.law
+    )
     if group == "head_bias":  # the number of outputs is no width
         folded = Factors()
     if group == "patch":  # a dense input is a sum over its features
         folded = replace(folded, std=folded.std * into**-0.5)
-    if is_strategy(request.name) and a.law in ("adamw", "adam", "sign", "sgd"):
+    if is_strategy(request.name) and algorithm.law in ("adamw", "adam", "sign", "sgd"):
         s2 = group if group in GROUPS else "PE"
         folded = replace(
-            folded, lr=group_rate(request.name, s2, into, out, a.law, streams.width(out))
+            folded, lr=group_rate(request.name, s2, into, out, algorithm.law, streams.width(out))
         )
     return folded

@@ -1,204 +1,369 @@
-"""What changes a tensor's factors beside its role, one consideration after the other.
+"""What changes a tensor's factors beside its role, one adjustment after the other.
 
-Constants that the forward code itself multiplies with; the place in a residual branch; attention
-scores; a tied readout; and at last the gauge. Each works on all drafts, and returns multipliers for
-the forward pass and notes.
+    weight norm          lengths of a readout's rows
+    forward constants    powers of the width that the forward code itself multiplies with
+    residual branches    the place in a branch of a deeper model
+    attention scores     the power of the head size that they are divided by
+    tied readouts        the multiplier of a readout that is the embedding
+    gauge                multipliers for those who want to see them
+
+Each takes all drafts and returns new ones, with multipliers for the forward pass and notes.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
+from torch import nn
+from torch.nn.utils.parametrize import ParametrizationList
+from torch.nn.utils.weight_norm import WeightNorm
+
+from orderone.core.roles import Role
+from orderone.optimizers.table import Algorithm
+from orderone.planning.base import Initial
 from orderone.planning.counterparts import stack_of
-from orderone.planning.draft import Draft
 from orderone.planning.forward_facts import ForwardFacts, Score
+from orderone.planning.options import Request
 from orderone.planning.plan import Multiplier
-from orderone.planning.request import Request
-from orderone.rules.factors import depth_factors, paper_multiplier, tied_multiplier
+from orderone.planning.roles.evidence import Evidence
+from orderone.planning.roles.resolve import ResolvedRole
+from orderone.rules.factors import Factors, depth_factors, paper_multiplier, tied_multiplier
+from orderone.theory.exponents.optimizers import UpdateLaw, update_law
+from orderone.torch_compat import WeightNormParametrization, forward_pre_hook_registry
+
+
+@dataclass(frozen=True)
+class Draft:
+    """A row in the making: a tensor, its role, and the factors so far."""
+
+    evidence: Evidence
+    role: ResolvedRole
+    algorithm: Algorithm
+    factors: Factors
+    base: Initial
+    base_name: str
+    depth: float  # layers of its stack, target over base
+    seen_as: str  # the tensor that was traced in its place
+    multiplier: float = 1.0
+    reasons: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        return self.evidence.item.name
+
+    @property
+    def law(self) -> UpdateLaw:
+        return update_law(self.algorithm.law)
+
+    @property
+    def trained(self) -> bool:
+        return self.evidence.item.tensor.requires_grad
+
+    @property
+    def grows(self) -> bool:
+        return self.role.role != Role.FIXED
+
+    @property
+    def can_be_multiplied(self) -> bool:
+        """Whether the tensor can take a factor. Frozen tensors cannot, nor can a gain that is
+        stored as an offset from one and starts at zero."""
+        is_gain = self.evidence.item.tensor.dim() == 1 and not self.name.endswith("bias")
+        return self.trained and not (is_gain and self.base.rms == 0)
+
+    def because(self, reason: str) -> "Draft":
+        """Return the draft with one more reason."""
+        return replace(self, reasons=(*self.reasons, reason))
+
+    def folding(self, multiplier: float, reason: str) -> "Draft":
+        """Return the draft after the tensor took over a multiplier."""
+        draft = replace(self, factors=self.factors.folding(multiplier, self.law))
+        return draft.because(f"takes {multiplier:.4g}: {reason}")
+
+    def behind(self, multiplier: float) -> "Draft":
+        """Return the draft if the forward code multiplies already: only what the tensor itself
+        needs changes."""
+        factors = replace(self.factors.behind(multiplier, self.law), multiplier=1.0)
+        return replace(self, factors=factors)
+
 
 Drafts = Mapping[str, Draft]
 
 
-def forward_constants(drafts: Drafts, seen: ForwardFacts) -> None:
-    """The forward code multiplies by a power of the width: the tensor stands behind that
-    already."""
-    for draft in drafts.values():
-        lookup = draft.role.tied is not None or draft.role.role == "embedding"
-        power = seen.power(draft.seen_as, "lookup" if lookup else "matrix")
-        if power and draft.grows:
-            if draft.role.role == "readout":
-                growth = draft.role.growth.fan_in
-            else:
-                growth = draft.role.growth.fan_out
-            draft.stands_behind(growth**power)
-            draft.reasons.append(f"the forward code multiplies by n^{power:.3g} itself")
+@dataclass(frozen=True)
+class Adjusted:
+    """Drafts after an adjustment, with its multipliers for the forward pass and its notes."""
+
+    drafts: Drafts
+    multipliers: tuple[Multiplier, ...] = ()
+    notes: tuple[str, ...] = ()
 
 
-def branches(
-    drafts: Drafts, seen: ForwardFacts, rule: str | None
-) -> tuple[list[Multiplier], list[str]]:
-    """Residual branches of a deeper model shrink; the last tensor of a branch takes the factor."""
-    deeper = [draft for draft in drafts.values() if draft.depth != 1]
+# --- weight norm ----------------------------------------------------------------------------------
+
+
+def weight_norm(drafts: Drafts, model: nn.Module) -> Drafts:
+    """Scale the lengths of a readout's rows under weight norm.
+
+    Weight norm: W = g v / |v|, the length of every row apart from its direction. A direction is
+    scaled like the matrix itself, whose entries it has. Lengths are sqrt(fan-in) times the entries,
+    so that in hidden matrices, where entries go like fan-in^-1/2, they stay. A readout's go with
+    it, though none of their dimensions grows:
+
+        initial size     sqrt(r_in) times that of the matrix
+        learning rate    moves the output as the matrix does: sqrt(r_in) times the matrix's where
+                         steps are normalized, the same where they are proportional to the gradient,
+                         which has the other root; never faster than without
+
+    After a few steps the direction is aligned with what it reads, and v h / |v| is of order
+    sqrt(fan-in).
+    """
+    result = dict(drafts)
+    for length_name, direction_name in _weight_norm_pairs(model):
+        length = drafts.get(length_name)
+        matrix = drafts.get(direction_name)
+        if length is None or matrix is None or not length.trained or length.grows:
+            continue
+        if matrix.role.role != Role.READOUT:
+            continue
+        root = float(matrix.role.growth.fan_in) ** 0.5
+        lr = min(1.0, matrix.factors.lr * root ** float(1 - length.law.gradient))
+        result[length_name] = replace(
+            length,
+            factors=Factors(std=matrix.factors.std * root, lr=lr),
+            reasons=("lengths of the rows of a readout (weight norm)",),
+        )
+    return result
+
+
+def _weight_norm_pairs(model: nn.Module) -> Iterator[tuple[str, str]]:
+    """Yield names of lengths and directions, of torch's present and of its former weight norm."""
+    for name, module in model.named_modules():
+        if isinstance(module, ParametrizationList) and any(
+            isinstance(part, WeightNormParametrization) for part in module
+        ):
+            yield f"{name}.original0", f"{name}.original1"
+        for hook in forward_pre_hook_registry(module).values():
+            if isinstance(hook, WeightNorm):
+                yield f"{name}.{hook.name}_g".lstrip("."), f"{name}.{hook.name}_v".lstrip(".")
+
+
+# --- constants in the forward code ----------------------------------------------------------------
+
+
+def forward_constants(drafts: Drafts, facts: ForwardFacts) -> Drafts:
+    """Account for powers of the width that the forward code multiplies with: the tensor stands
+    behind such a multiplier already."""
+    result = dict(drafts)
+    for name, draft in drafts.items():
+        is_lookup = draft.role.tied is not None or draft.role.role == Role.EMBEDDING
+        power = facts.power(draft.seen_as, "lookup" if is_lookup else "matrix")
+        if not power or not draft.grows:
+            continue
+        growth = draft.role.growth
+        width_growth = growth.fan_in if draft.role.role == Role.READOUT else growth.fan_out
+        reason = f"the forward code multiplies by n^{power:.3g} itself"
+        result[name] = draft.behind(width_growth**power).because(reason)
+    return result
+
+
+# --- residual branches ----------------------------------------------------------------------------
+
+
+def residual_branches(drafts: Drafts, facts: ForwardFacts, rule: str | None) -> Adjusted:
+    """Shrink the residual branches of a deeper model; the last tensor of a branch takes the
+    factor."""
+    deeper = {name: draft for name, draft in drafts.items() if draft.depth != 1}
     if not deeper:
-        return [], []
+        return Adjusted(drafts)
     if rule is None:
-        times = max(draft.depth for draft in deeper)
-        return [], [
+        times = max(draft.depth for draft in deeper.values())
+        note = (
             f"the model is {times:.3g} times as deep as its base; depth=None, so nothing scales"
             " with depth"
-        ]
-    seen.require_branches()
-    multipliers = []
-    for draft in deeper:
-        place = seen.branch(draft.seen_as)
+        )
+        return Adjusted(drafts, notes=(note,))
+    facts.require_branches()
+    result = dict(drafts)
+    multipliers: list[Multiplier] = []
+    for name, draft in deeper.items():
+        place = facts.branch(draft.seen_as)
         if place is None:
             continue
         last = place == "last"
         hooked = last and not draft.can_be_multiplied
-        draft.factors *= depth_factors(rule, draft.depth, draft.algorithm.law, last and not hooked)
-        draft.reasons.append("ends a residual branch" if last else "in a residual branch")
+        factors = depth_factors(rule, draft.depth, draft.algorithm.law, last and not hooked)
+        reason = "ends a residual branch" if last else "in a residual branch"
+        result[name] = replace(draft, factors=draft.factors * factors).because(reason)
         if hooked:
-            factor = depth_factors(rule, draft.depth, "adam", last=True).std
-            module = draft.tensor.item.places[0].module
-            multipliers.append(
-                Multiplier(
-                    module, factor, "output", "a residual branch; its gain is stored as an offset"
-                )
-            )
-    return multipliers, []
+            multiplier = depth_factors(rule, draft.depth, "adam", last=True).std
+            module = draft.evidence.item.places[0].module
+            why = "a residual branch; its gain is stored as an offset"
+            multipliers.append(Multiplier(module, multiplier, "output", why))
+    return Adjusted(result, tuple(multipliers))
 
 
-def scores(drafts: Drafts, seen: ForwardFacts, wanted: float) -> list[str]:
-    """q k / d^power: what the model's own scale lacks goes into the queries."""
+# --- attention scores -----------------------------------------------------------------------------
+
+
+def attention_scores(drafts: Drafts, facts: ForwardFacts, wanted: float) -> Adjusted:
+    """Put into the queries what the model's own scale lacks of q k / d^wanted."""
+    result = dict(drafts)
     notes: dict[str, None] = {}
-    for score in seen.scores:
+    for score in facts.scores:
         missing = score.head_growth ** -(wanted + score.power)
         if abs(missing - 1) < 1e-6:
             continue
-        queries = [d for d in drafts.values() if d.seen_as in score.queries]
-        if score.separate and queries:
-            _divide_scores(drafts.values(), queries, score, missing)
+        has_queries = any(draft.seen_as in score.queries for draft in drafts.values())
+        if score.separate and has_queries:
+            result = _divide_scores(result, score, missing)
         else:
-            notes[_packed(score, missing)] = None
-    return list(notes)
+            notes[_packed_note(score, missing)] = None
+    return Adjusted(result, notes=tuple(notes))
 
 
-def _divide_scores(
-    drafts: Iterable[Draft], queries: Iterable[Draft], score: Score, missing: float
-) -> None:
-    for draft in drafts:
-        if draft.seen_as in (
-            *score.queries,
-            *score.keys,
-        ):  # the gradients of both pass through the scores
-            draft.factors = replace(draft.factors, gradient=draft.factors.gradient * missing)
-    for draft in queries:
-        draft.fold(missing, "attention scores are divided by the head size, not its root")
+def _divide_scores(drafts: Drafts, score: Score, missing: float) -> dict[str, Draft]:
+    result = dict(drafts)
+    for name, draft in drafts.items():
+        is_query = draft.seen_as in score.queries
+        if is_query or draft.seen_as in score.keys:
+            # the gradients of both pass through the scores
+            gradient = draft.factors.gradient * missing
+            draft = replace(draft, factors=replace(draft.factors, gradient=gradient))
+        if is_query:
+            reason = "attention scores are divided by the head size, not its root"
+            draft = draft.folding(missing, reason)
+        result[name] = draft
+    return result
 
 
-def _packed(score: Score, missing: float) -> str:
+def _packed_note(score: Score, missing: float) -> str:
+    queries = ", ".join(stack_of(name) for name in score.queries)
     return (
         f"attention scores need a factor {missing:.4g}, because the head size grows by"
         f" {score.head_growth:.4g}, and the queries cannot take it"
-        f" ({', '.join(map(stack_of, score.queries)) or 'not found'}: packed with keys and values,"
+        f" ({queries or 'not found'}: packed with keys and values,"
         " or a gain stored as an offset): grow the number of heads instead of their size, or set"
         " the model's own attention scale"
     )
 
 
-def tied_readouts(
-    drafts: Drafts, seen: ForwardFacts, request: Request
-) -> tuple[list[Multiplier], list[str]]:
-    """The one multiplier that no gauge removes: into the norm before the readout, or a hook."""
+# --- tied readouts --------------------------------------------------------------------------------
+
+
+def tied_readouts(drafts: Drafts, facts: ForwardFacts, request: Request) -> Adjusted:
+    """Place the one multiplier that no gauge removes: into the norm before the readout, or into a
+    hook."""
+    result = dict(drafts)
     multipliers: list[Multiplier] = []
     notes: list[str] = []
-    for draft in drafts.values():
+    for name, draft in drafts.items():
         if draft.role.tied is None or not draft.grows:
             continue
-        there = draft.role.tied ** (
-            seen.power(draft.seen_as, "matrix") - seen.power(draft.seen_as, "lookup")
-        )
-        law = draft.algorithm.law
-        needed = tied_multiplier(request.parameterization(law), draft.role.tied, law) / there
-        draft.multiplier = needed
+        needed = _tied_multiplier(draft, draft.role.tied, facts, request)
+        result[name] = replace(result[name], multiplier=needed)
         if abs(needed - 1) < 1e-9:
             continue
-        carriers = [
-            other
-            for other in drafts.values()
-            if other.seen_as in seen.carriers.get(draft.seen_as, ())
-        ]
-        if carriers and all(other.can_be_multiplied for other in carriers):
-            for other in carriers:
-                other.fold(needed, "the multiplier of the tied readout")
-            draft.reasons.append(
-                f"as a readout times {needed:.4g}, carried by"
-                f" {' and '.join(c.name for c in carriers)}"
-            )
+        reason = f"as a readout times {needed:.4g}"
+        norm = facts.carriers.get(draft.seen_as, ())
+        carriers = [other for other in result.values() if other.seen_as in norm]
+        if carriers and all(carrier.can_be_multiplied for carrier in carriers):
+            for carrier in carriers:
+                why = "the multiplier of the tied readout"
+                result[carrier.name] = carrier.folding(needed, why)
+            carrier_names = " and ".join(carrier.name for carrier in carriers)
+            result[name] = result[name].because(f"{reason}, carried by {carrier_names}")
             continue
-        looked_up = any(layout.kind == "lookup" for layout in draft.tensor.layouts)
-        places = [
-            p.module
-            for p in draft.tensor.item.places
-            if looked_up and p.layout and p.layout.kind == "matrix"
-        ]
-        multipliers += [
-            Multiplier(module, needed, "input", "the readout is the embedding") for module in places
-        ]
-        draft.reasons.append(f"as a readout times {needed:.4g}")
-        if not places:
+        result[name] = result[name].because(reason)
+        modules = _readout_modules(draft)
+        for module in modules:
+            why = "the readout is the embedding"
+            multipliers.append(Multiplier(module, needed, "input", why))
+        if not modules:
             notes.append(
                 f"{draft.name} is the readout too, in code that is no module: multiply its logits"
                 f" by {needed:.6g} yourself, or put a trainable norm in front of it"
             )
-    return multipliers, notes
+    return Adjusted(result, tuple(multipliers), tuple(notes))
 
 
-def gauge(drafts: Drafts, request: Request) -> Iterator[Multiplier]:
-    """Multipliers for those who want to see them. Biases and gains have none."""
-    for draft in drafts.values():
-        multiplier = _own_multiplier(draft, request)
+def _tied_multiplier(draft: Draft, growth: float, facts: ForwardFacts, request: Request) -> float:
+    """Return what a tied readout needs beyond the constants of the forward code."""
+    as_readout = facts.power(draft.seen_as, "matrix")
+    as_lookup = facts.power(draft.seen_as, "lookup")
+    present = growth ** (as_readout - as_lookup)
+    law = draft.algorithm.law
+    return tied_multiplier(request.parameterization(law), growth, law) / present
+
+
+def _readout_modules(draft: Draft) -> list[str]:
+    """Return the modules in which a tied tensor is the readout."""
+    if "lookup" not in draft.evidence.kinds:
+        return []
+    places = draft.evidence.item.places
+    return [place.module for place in places if place.layout and place.layout.kind == "matrix"]
+
+
+# --- gauge ----------------------------------------------------------------------------------------
+
+
+def gauge(drafts: Drafts, request: Request) -> Adjusted:
+    """Move multipliers into the forward pass, for those who want to see them. Biases and gains have
+    none."""
+    result = dict(drafts)
+    multipliers: list[Multiplier] = []
+    for name, draft in drafts.items():
+        multiplier = _gauge_multiplier(draft, request)
         if abs(multiplier - 1) > 1e-12:
-            draft.factors = draft.factors.behind(multiplier, draft.law)
-            draft.multiplier *= multiplier  # a tied readout has one already
-            yield from _hooks(draft, multiplier, request.gauge)
+            result[name] = replace(
+                draft,
+                factors=draft.factors.behind(multiplier, draft.law),
+                multiplier=draft.multiplier * multiplier,  # a tied readout has one already
+            )
+            multipliers += _hooks(draft, multiplier, request.gauge)
+    return Adjusted(result, tuple(multipliers))
 
 
-def _own_multiplier(draft: Draft, request: Request) -> float:
-    if request.gauge == "folded" or not draft.grows or draft.role.role == "vector":
+def _gauge_multiplier(draft: Draft, request: Request) -> float:
+    role = draft.role.role
+    if request.gauge == "folded" or role in (Role.FIXED, Role.VECTOR):
         return 1.0
     if request.gauge == "unit":
         return draft.factors.std
-    return paper_multiplier(
-        request.parameterization(draft.algorithm.law), draft.role.role, draft.role.growth
-    )
+    rule = request.parameterization(draft.algorithm.law)
+    return paper_multiplier(rule, role, draft.role.growth)
 
 
-def _hooks(draft: Draft, multiplier: float, name: str) -> Iterator[Multiplier]:
-    """On what a lookup gives, on what a matrix reads; all places that hold a tied tensor."""
-    kinds = {place.layout.kind for place in draft.tensor.item.places if place.layout}
-    for place in draft.tensor.item.places:
+def _hooks(draft: Draft, multiplier: float, gauge_name: str) -> list[Multiplier]:
+    """Return hooks on what a lookup gives and on what a matrix reads, in all places that hold the
+    tensor."""
+    places = draft.evidence.item.places
+    kinds = {place.layout.kind for place in places if place.layout}
+    tied_in_code = draft.role.tied is not None and len(kinds) < 2
+    hooks: list[Multiplier] = []
+    for place in places:
         unreachable = (
             place.attribute != "weight" or place.owner == "NonDynamicallyQuantizableLinear"
         )
-        if unreachable or place.layout is None or (draft.role.tied is not None and len(kinds) < 2):
+        if unreachable or place.layout is None or tied_in_code:
             raise ValueError(
                 f"gauge: no hook can multiply {draft.name} alone inside {place.owner}; use"
                 " gauge='folded', which trains the same network"
             )
         side = "output" if place.layout.kind == "lookup" else "input"
-        yield Multiplier(place.module, multiplier, side, f"{name} gauge")
+        hooks.append(Multiplier(place.module, multiplier, side, f"{gauge_name} gauge"))
+    return hooks
 
 
 def together(multipliers: Iterable[Multiplier]) -> tuple[Multiplier, ...]:
-    """One multiplier for each side of a module."""
+    """Return one multiplier for each side of a module."""
     merged: dict[tuple[str, str], Multiplier] = {}
-    for m in multipliers:
-        key = (m.module, m.side)
-        before = merged.get(key)
-        if before:
-            merged[key] = replace(
-                m, value=m.value * before.value, reason=f"{before.reason}, {m.reason}"
+    for multiplier in multipliers:
+        side = (multiplier.module, multiplier.side)
+        before = merged.get(side)
+        if before is not None:
+            multiplier = replace(
+                multiplier,
+                value=multiplier.value * before.value,
+                reason=f"{before.reason}, {multiplier.reason}",
             )
-        else:
-            merged[key] = m
+        merged[side] = multiplier
     return tuple(m for m in merged.values() if abs(m.value - 1) > 1e-12)

@@ -1,5 +1,5 @@
-"""The one file that changes a model: it rescales initial values, and installs the multipliers as
-hooks.
+"""The one file that changes a model: it rescales initial values, installs the multipliers as hooks,
+and marks the model as one that a plan was applied to.
 
 Values are rescaled, not drawn anew: the model keeps its own distribution and its own seed, and a
 tensor whose size is right is not touched, so that at base size every bit stays. Only memory that
@@ -7,16 +7,19 @@ was never written (a model built on the meta device and moved by `to_empty`) is 
 """
 
 import math
-from collections.abc import Mapping, Sequence
+import warnings
+from collections.abc import Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
+from itertools import count
 from typing import TYPE_CHECKING, Any
-from weakref import WeakSet
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from orderone.observe.inventory import modules_by_name
-from orderone.planning.initial import Initial, measure
+from orderone.planning.base import Initial, measure
 from orderone.torch_compat import (
     forward_hook_registry,
     forward_pre_hook_registry,
@@ -30,7 +33,10 @@ if TYPE_CHECKING:
 
 # a tensor whose size changed by this much since it was planned is not the one that was planned
 DRIFT = 1.5
-_APPLIED: WeakSet[nn.Module] = WeakSet()
+# logarithms of sizes nearer than this are those of the plan, but for the noise of few entries
+SAME = 0.1
+# the mark on a model that a plan was applied to: the token of the plan
+_MARKS: WeakKeyDictionary[nn.Module, str] = WeakKeyDictionary()
 
 
 def sizes_now(tensors: Mapping[str, Tensor]) -> dict[str, Initial | None]:
@@ -45,7 +51,7 @@ def apply(plan: "Plan", model: nn.Module, fresh: bool) -> None:
             " checkpoint keeps its scale: load it and go on with plan.attach(model).optimizer()."
             " For new weights, say plan.apply(fresh=True)"
         )
-    if model in _APPLIED and not (fresh and plan.applied):
+    if model in _MARKS and not (fresh and plan.applied):
         raise RuntimeError(
             "a plan has been applied to this model already; build a new model for a new plan"
         )
@@ -71,11 +77,12 @@ def apply(plan: "Plan", model: nn.Module, fresh: bool) -> None:
             elif _to_be_scaled(row, resized):
                 _rescale(row, tensors[row.name], now[row.name])
     _install(missing)
-    _APPLIED.add(model)
+    _MARKS[model] = plan.token
 
 
-def is_applied(model: nn.Module) -> bool:
-    return model in _APPLIED
+def mark_of(model: nn.Module) -> str | None:
+    """Return the token of the plan that was applied to the model, if there is one."""
+    return _MARKS.get(model)
 
 
 def _rescale(row: "Row", tensor: Tensor, now: Initial) -> None:
@@ -166,7 +173,9 @@ class _Scale:
 
 
 class _Input(_Scale):
-    def __call__(self, module: nn.Module, inputs: tuple, named: dict):
+    def __call__(
+        self, module: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
         if inputs:
             return (inputs[0] * self.value, *inputs[1:]), named
         (name, first), *rest = named.items()
@@ -174,7 +183,7 @@ class _Input(_Scale):
 
 
 class _Output(_Scale):
-    def __call__(self, module: nn.Module, inputs: tuple, output: Tensor) -> Tensor:
+    def __call__(self, module: nn.Module, inputs: tuple[Any, ...], output: Tensor) -> Tensor:
         return output * self.value
 
 
@@ -195,24 +204,21 @@ def remove(plan: "Plan", model: nn.Module) -> None:
 def _missing(plan: "Plan", model: nn.Module) -> "list[tuple[nn.Module, Multiplier]]":
     """Multipliers that are not there yet: a deep copy brings its hooks."""
     modules = modules_by_name(model)
-    missing = []
+    missing: list[tuple[nn.Module, Multiplier]] = []
     for multiplier in plan.multipliers:
-        there = [
-            h
-            for h in _hooks(modules[multiplier.module], multiplier).values()
-            if isinstance(h, _Scale)
-        ]
-        if any(hook.value != multiplier.value for hook in there):
+        hooks = _hooks(modules[multiplier.module], multiplier).values()
+        present = [hook for hook in hooks if isinstance(hook, _Scale)]
+        if any(hook.value != multiplier.value for hook in present):
             raise RuntimeError(
                 f"{multiplier.module} has a multiplier of another plan already; build a new model"
                 " for a new plan"
             )
-        if not there:
+        if not present:
             missing.append((modules[multiplier.module], multiplier))
     return missing
 
 
-def _hooks(module: nn.Module, multiplier: "Multiplier"):
+def _hooks(module: nn.Module, multiplier: "Multiplier") -> MutableMapping[int, Any]:
     if multiplier.side == "input":
         return forward_pre_hook_registry(module)
     return forward_hook_registry(module)
@@ -227,7 +233,46 @@ def _install(missing: "list[tuple[nn.Module, Multiplier]]") -> None:
     _recompile(missing)
 
 
-def _recompile(changed: "Sequence") -> None:
+def _recompile(changed: Sequence[object]) -> None:
     """Code that torch.compile made before does not look for new hooks."""
     if changed and is_dynamo_imported():
         torch.compiler.reset()
+
+
+# --- a plan that was not applied ------------------------------------------------------------------
+
+
+def remind(plan: "Plan", model: nn.Module, optimizer: Optimizer) -> None:
+    """Warn once, at the first step, if the learning rates of a plan are used without its scales.
+
+    Nothing fails in such a training, and nothing is as planned. Before the first step there is
+    nothing to say: `apply` may still come.
+    """
+    steps = count()
+
+    # the hook stays: hooks may not be removed while hooks are called
+    def first_step(*_: object) -> None:
+        if next(steps) > 0 or plan.applied or mark_of(model) is not None:
+            return
+        if _would_change(plan):
+            warnings.warn(
+                "the plan was not applied to the model that is trained: initial sizes and"
+                " multipliers are not those of the plan; call plan.apply() before the first step",
+                stacklevel=4,
+            )
+
+    optimizer.register_step_pre_hook(first_step)
+
+
+def _would_change(plan: "Plan") -> bool:
+    if plan.multipliers:
+        return True
+    trained = [row for row in plan.rows if row.trained]
+    return any(_is_off(row, plan.planned.get(row.name)) for row in trained)
+
+
+def _is_off(row: "Row", now: Initial | None) -> bool:
+    if now is None or min(now.rms, row.init_std) <= 0:
+        return False
+    noise = 2 / math.sqrt(math.prod(row.shape))
+    return abs(math.log(row.init_std / now.rms)) > SAME + noise

@@ -3,58 +3,57 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from fnmatch import fnmatch
-from inspect import signature
 from os import PathLike
-from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Annotated, TypeAlias
 
 from torch import nn
-from torch.optim import Optimizer
 
-from orderone.core.errors import one_of
-from orderone.core.inputs import Name
-from orderone.observe.inventory import inventory, read_patterns, shapes_of, unwrap
-from orderone.optimizers.table import algorithm
-from orderone.planning import absolute, apply, constants, relative
+from orderone.core.inputs import Exact, Name, Number, UserInput
+from orderone.observe.inventory import inventory, shapes_of, unwrap
+from orderone.planning import absolute, apply, constants, forward_facts, init_check, relative
 from orderone.planning import base as bases
-from orderone.planning import forward_facts as sights
-from orderone.planning import init_check as probes
 from orderone.planning.base import Base
 from orderone.planning.constant_overrides import OrderOne
 from orderone.planning.forward_facts import ForwardFacts
+from orderone.planning.options import (
+    EpsOption,
+    ExampleBatch,
+    LearningRate,
+    Model,
+    OptimizerKind,
+    OrderOneConstants,
+    Overrides,
+    Patterns,
+    PlanOptions,
+    Request,
+    Rule,
+)
 from orderone.planning.plan import Plan
-from orderone.planning.request import Request
-from orderone.rules.factors import DECAY, DEPTH_RULES
-from orderone.theory.exponents import GAUGES, Parameterization
 
-if TYPE_CHECKING:
-    GivenBase = nn.Module | Mapping[str, Any] | Plan | str | PathLike[str] | None
-    GivenRule = str | Parameterization
-    GivenModel = nn.Module
-    GivenOptimizer = str | type[Optimizer]
-else:
-    GivenBase = GivenRule = GivenModel = GivenOptimizer = Any  # read below
+BaseInput: TypeAlias = Annotated[
+    nn.Module | Mapping[str, object] | Plan | str | PathLike[str] | None, UserInput
+]
 
 
 def plan(
-    model: GivenModel,
-    base: GivenBase = None,
-    rule: GivenRule = "mup",
-    optimizer: GivenOptimizer = "adamw",
-    lr: Any = None,
-    weight_decay: Any = None,
+    model: Model,
+    base: BaseInput = None,
+    rule: Rule = "mup",
+    optimizer: OptimizerKind = "adamw",
+    lr: LearningRate | None = None,
+    weight_decay: Number | None = None,
     depth: Name | None = None,
     *,
-    eps: Any = None,
+    eps: EpsOption | None = None,
     gauge: Name = "folded",
     decay: Name = "independent",
-    no_decay: Any = (),
-    overrides: Any = None,
-    inputs: Any = None,
+    no_decay: Patterns | None = (),
+    overrides: Overrides | None = None,
+    inputs: ExampleBatch | None = None,
     probe: bool = True,
-    score_power: Any = None,
-    C: Mapping[str, float] | None = None,
-    Lambda: Mapping[str, float] | None = None,
+    score_power: Exact | None = None,
+    C: OrderOneConstants | None = None,
+    Lambda: OrderOneConstants | None = None,
 ) -> Plan:
     """What `rule` asks of every tensor of `model`, relative to `base`. Nothing is changed before
     `.apply()`.
@@ -85,8 +84,7 @@ def plan(
         C, Lambda: In absolute mode, order-one constants of initial variance and learning rate, by
             role, group of S2, or matrix of attention: {"PE": 0.02**2, "Q": 0.5}.
     """
-    request = _request(
-        model,
+    options = PlanOptions(
         rule=rule,
         optimizer=optimizer,
         lr=lr,
@@ -97,12 +95,16 @@ def plan(
         decay=decay,
         no_decay=no_decay,
         overrides=overrides,
+        inputs=inputs,
+        probe=probe,
         score_power=score_power,
+        C=C,
+        Lambda=Lambda,
     )
+    request = options.read(model)
     if base is None:
-        return absolute.plan(
-            model, request, OrderOne(C or {}, Lambda or {}), constants.look(model, inputs, probe)
-        )
+        order_one = OrderOne(C or {}, Lambda or {})
+        return absolute.plan(model, request, order_one, constants.look(model, inputs, probe))
     if C or Lambda:
         raise ValueError(
             "C and Lambda belong to absolute mode (base=None); relative to a base, its own sizes"
@@ -111,108 +113,83 @@ def plan(
     if isinstance(base, (str, PathLike)):
         base = _saved(base)
     compared = _read_base(model, base)
-    if probe:
-        seen = sights.look(model, compared, inputs)
-    else:
-        seen = sights.skipped(model, compared)
-    made = relative.plan(unwrap(model), compared, request, seen)
-    if seen.pair is not None and probes.can_observe(seen.pair):
-        _observe(made, request, seen)
+    facts = _forward_facts(model, compared, options)
+    made = relative.plan(unwrap(model), compared, request, facts)
+    if facts.pair is not None and init_check.can_observe(facts.pair):
+        made = _observed(made, request, facts)
     if isinstance(base, Plan) and base.applied:
-        _go_on(made, base)
+        return _go_on(made, base)
     return made
+
+
+def _forward_facts(model: nn.Module, base: Base, options: PlanOptions) -> ForwardFacts:
+    if options.probe:
+        return forward_facts.look(model, base, options.inputs)
+    return forward_facts.skipped(model, base)
 
 
 @dataclass(frozen=True)
 class Family:
-    """One request and one base for models of many sizes; the forward pass is looked at once if that
-    tells it for all."""
+    """Plans for models of many sizes: one request, one base, and one look at the forward pass where
+    that is enough for all sizes."""
 
     request: Request
     base: Base
     seen: ForwardFacts
-    inputs: Any
-    probe: bool
+    options: PlanOptions
 
     def plan(self, model: nn.Module) -> Plan:
-        seen = self.seen
+        """Return the plan for one of the models."""
+        facts = self.seen
         if shapes_of(model) == self.base.shapes:
-            seen = replace(seen, scores=())  # nothing grows
-        elif self.probe and seen.scores:  # head sizes grow, in each size by a factor of its own
-            seen = sights.look(model, self.base, self.inputs)
-        return relative.plan(unwrap(model), self.base, self.request, seen)
+            facts = replace(facts, scores=())  # nothing grows
+        elif self.options.probe and facts.scores:
+            # head sizes grow, in each size by another factor
+            facts = forward_facts.look(model, self.base, self.options.inputs)
+        return relative.plan(unwrap(model), self.base, self.request, facts)
 
 
-def family(
-    model: nn.Module, base: nn.Module, *, inputs: Any = None, probe: bool = True, **asked: Any
-) -> Family:
-    """`plan(model, base=base, ...)` for many models of one architecture, of which `model` should be
-    the largest."""
+def family(model: nn.Module, base: nn.Module, **keywords: object) -> Family:
+    """Return a maker of `plan(model, base=base, ...)` for many models of one architecture, of which
+    `model` should be the largest."""
+    options = PlanOptions.from_keywords(keywords)
     compared = _read_base(model, base)
-    if probe:
-        seen = sights.look(model, compared, inputs)
-    else:
-        seen = sights.skipped(model, compared)
-    return Family(_request(model, **asked), compared, seen, inputs, probe)
+    facts = _forward_facts(model, compared, options)
+    return Family(options.read(model), compared, facts, options)
 
 
-def _request(model: GivenModel, **asked: Any) -> Request:
-    """What `plan` takes, with its defaults for what is not there."""
-    if not isinstance(model, nn.Module):
-        raise ValueError(f"model: expected an nn.Module, got {type(model).__name__}")
-    settings = {name: parameter.default for name, parameter in signature(plan).parameters.items()}
-    for name in asked:
-        one_of(name, settings, "setting of a plan")
-    given = SimpleNamespace(**settings | asked)
-    return Request(
-        given.rule,
-        algorithm(given.optimizer),
-        given.lr,
-        given.weight_decay,
-        given.eps,
-        _depth(given.depth),
-        one_of(given.gauge, GAUGES, "gauge"),
-        one_of(given.decay, DECAY, "decay"),
-        read_patterns(given.no_decay, model, "no_decay"),
-        _overrides(given.overrides),
-        given.score_power,
-    )
-
-
-def _go_on(made: Plan, before: Plan) -> None:
-    """An applied plan for this very model, read back: what was applied stays applied."""
+def _go_on(made: Plan, before: Plan) -> Plan:
+    """Continue an applied plan for this very model, read back: what was applied stays applied."""
     if [row.shape for row in made.rows] != [row.shape for row in before.rows]:
-        return
+        return made
     if [row.init_std for row in made.rows] != [row.init_std for row in before.rows]:
         raise ValueError(
             "base: the saved plan was applied to a model of this size as"
             f" {before.headline.split(':')[0]}, {before.settings.gauge} gauge,"
             f" depth={before.settings.depth}; its weights do not fit another plan"
         )
-    made.applied = True
-    apply.install(made, made.bound())
+    continued = replace(made, was_applied=True)
+    apply.install(continued, continued.bound())
+    return continued
 
 
-def _observe(made: Plan, request: Request, seen: ForwardFacts) -> None:
-    """The same request for the two small instances, applied there: does it give what it
-    promises?"""
-    assert seen.pair is not None
-    small = seen.pair.small
+def _observed(made: Plan, request: Request, facts: ForwardFacts) -> Plan:
+    """Apply the same request to the two small instances, and add to the plan whether sizes at
+    initialization grow as it implies."""
+    assert facts.pair is not None
+    small = facts.pair.small
     try:
-        large = probes.writable(seen.pair)
-        proof = relative.plan(
-            large,
-            bases.from_module(small),
-            replace(request, depth=None, overrides=_that_match(request, large)),
-            seen,
-        )
+        large = init_check.writable(facts.pair)
+        small_request = replace(request, depth=None, overrides=_that_match(request, large))
+        proof = relative.plan(large, bases.from_module(small), small_request, facts)
         proof.apply()
-        made.observations = probes.observe(proof, small, large, seen.pair)
+        observations = init_check.observe(proof, small, large, facts.pair)
     except Exception as error:  # the user's forward code may raise anything
-        made.looked = f"{seen.told}: sizes were not compared ({type(error).__name__}: {error})"
-        return
-    made.looked, unexpected = probes.summary(seen.told, made.observations, seen.pair.growth)
-    made.notes = (*made.notes, *unexpected)
+        failure = f"sizes were not compared ({type(error).__name__}: {error})"
+        return replace(made, looked=f"{facts.told}: {failure}")
+    looked, unexpected = init_check.summary(facts.told, observations, facts.pair.growth)
+    notes = (*made.notes, *unexpected)
+    return replace(made, observations=observations, looked=looked, notes=notes)
 
 
 def _that_match(request: Request, model: nn.Module) -> dict[str, str]:
@@ -234,21 +211,7 @@ def _saved(path: str | PathLike[str]) -> Plan:
         ) from error
 
 
-def _overrides(given: Any) -> dict[str, str]:
-    if given is None:
-        return {}
-    if not isinstance(given, Mapping):
-        raise ValueError(f'overrides: expected {{"pattern": role}}, got {given!r}')
-    return dict(given)
-
-
-def _depth(given: Name | None) -> str | None:
-    if given is None:
-        return None
-    return one_of(given, DEPTH_RULES, "depth")
-
-
-def _read_base(model: nn.Module, base: GivenBase) -> Base:
+def _read_base(model: nn.Module, base: BaseInput) -> Base:
     if isinstance(base, nn.Module):
         return bases.from_module(base, model)
     if bases.is_configuration(base):

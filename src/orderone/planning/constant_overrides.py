@@ -7,10 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from orderone.core.errors import one_of
-from orderone.planning.names import part_of_attention
-from orderone.planning.request import nonnegative
-from orderone.planning.roles import FIXED
-from orderone.theory.exponents import ROLES
+from orderone.planning.options import nonnegative
+from orderone.planning.roles.evidence import OVERRIDES
+from orderone.planning.roles.vocabulary import read_name
 from orderone.theory.scaling import GROUPS
 
 ATTENTION = ("Q", "K", "V", "U")  # within the group QKVU
@@ -33,7 +32,7 @@ class OrderOne:
         unclear = [
             tensor
             for tensor, group in groups.items()
-            if group == "QKVU" and part_of_attention(tensor) is None
+            if group == "QKVU" and read_name(tensor).attention_part is None
         ]
         for constants, name in ((self.C, "C"), (self.Lambda, "Lambda")):
             _known(constants, name)
@@ -45,7 +44,7 @@ class OrderOne:
 
 
 def _known(constants: Mapping[str, float], name: str) -> None:
-    words = (*GROUPS, *ROLES, FIXED, *ATTENTION)
+    words = (*GROUPS, *OVERRIDES, *ATTENTION)
     for key in constants:
         if key not in words:
             one_of(key, words, f"group in {name}")
@@ -53,5 +52,5 @@ def _known(constants: Mapping[str, float], name: str) -> None:
 
 
 def _constant(constants: Mapping[str, float], name: str, group: str, role: str) -> float:
-    part = (part_of_attention(name) or group) if group == "QKVU" else group
+    part = (read_name(name).attention_part or group) if group == "QKVU" else group
     return next((constants[key] for key in (part, group, role) if key in constants), 1.0)

@@ -12,6 +12,8 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from orderone.planning.roles.vocabulary import EXPERT
+
 Shape = tuple[int, ...]
 Pattern = tuple[str | None, ...]
 Position = tuple[int, ...]
@@ -20,32 +22,36 @@ Stacks = Mapping[Pattern, list[Position]]
 
 @dataclass(frozen=True)
 class Counterpart:
+    """The tensor of the base that stands for a tensor of the target."""
+
     name: str  # in the base
     depth: float = 1.0  # layers of this stack, target over base
 
 
 def counterparts(target: Mapping[str, Shape], base: Mapping[str, Shape]) -> dict[str, Counterpart]:
-    """For every target name, its counterpart; a ValueError lists what has none."""
+    """Return the counterpart of every target name; a ValueError lists those without one."""
     ours = _stacks(target)
     theirs = _stacks(base)
-    for one, other, whose in ((ours, theirs, "the base"), (theirs, ours, "the model")):
-        strangers = [
-            _join(pattern, at)
-            for pattern, found in one.items()
-            if pattern not in other
-            for at in found
-        ]
-        if strangers:
-            raise _other_architecture(f"{whose} has nothing like {_few(strangers)}")
+    _must_be_in(ours, theirs, "the base")
+    _must_be_in(theirs, ours, "the model")
     deeper = _depths(ours, theirs)
     usual = _usual_ratio(target, base)
-    return {
-        _join(pattern, at): Counterpart(
-            _nearest(pattern, at, ours, theirs, target, base, usual), deeper[pattern]
-        )
-        for pattern, found in ours.items()
-        for at in found
-    }
+    result: dict[str, Counterpart] = {}
+    for pattern, positions in ours.items():
+        for at in positions:
+            nearest = _nearest(pattern, at, ours, theirs, target, base, usual)
+            result[_join(pattern, at)] = Counterpart(nearest, deeper[pattern])
+    return result
+
+
+def _must_be_in(stacks: Stacks, known: Stacks, whose: str) -> None:
+    """Raise a ValueError that lists the tensors of `stacks` without a counterpart in `known`."""
+    strangers: list[str] = []
+    for pattern, positions in stacks.items():
+        if pattern not in known:
+            strangers += [_join(pattern, at) for at in positions]
+    if strangers:
+        raise _other_architecture(f"{whose} has nothing like {_few(strangers)}")
 
 
 def _nearest(
@@ -57,8 +63,8 @@ def _nearest(
     base: Mapping[str, Shape],
     usual: float,
 ) -> str:
-    """The same name in a stack of the same length; otherwise the place at the same relative depth
-    that fits."""
+    """Return the same name in a stack of the same length; otherwise the place at the same relative
+    depth that fits."""
     name = _join(pattern, at)
     candidates = {_join(pattern, other): other for other in theirs[pattern]}
     if len(ours[pattern]) == len(candidates) and name in candidates:
@@ -71,81 +77,94 @@ def _nearest(
     there = [_relative(column) for column in zip(*theirs[pattern], strict=True)]
 
     def distance(other: str) -> float:
-        return sum(
-            abs(a[i] - b[j]) for i, j, a, b in zip(at, candidates[other], here, there, strict=True)
-        )
+        total = 0.0
+        for level, (index, other_index) in enumerate(zip(at, candidates[other], strict=True)):
+            total += abs(here[level][index] - there[level][other_index])
+        return total
 
-    return min((other for other in candidates if misfits[other] == fewest), key=distance)
+    fitting = [other for other in candidates if misfits[other] == fewest]
+    return min(fitting, key=distance)
 
 
 def _misfit(one: Shape, other: Shape, usual: float) -> int:
-    """Axes that neither stayed nor grew as usual."""
+    """Return the number of axes that neither stayed nor grew as usual."""
     if len(one) != len(other):
         return len(one) + len(other)
     return sum(a != b and a != b * usual for a, b in zip(one, other, strict=True))
 
 
 def _usual_ratio(target: Mapping[str, Shape], base: Mapping[str, Shape]) -> float:
-    """The growth that most axes of equally named tensors have."""
-    pairs = [
-        (target[name], base[name])
-        for name in target
-        if name in base and len(target[name]) == len(base[name])
-    ]
-    ratios = Counter(
-        a / b for one, other in pairs for a, b in zip(one, other, strict=True) if a != b and b
-    )
-    return ratios.most_common(1)[0][0] if ratios else 1.0
+    """Return the growth that most axes of equally named tensors have."""
+    ratios: Counter[float] = Counter()
+    for name, shape in target.items():
+        base_shape = base.get(name)
+        if base_shape is None or len(shape) != len(base_shape):
+            continue
+        for size, base_size in zip(shape, base_shape, strict=True):
+            if size != base_size and base_size:
+                ratios[size / base_size] += 1
+    if not ratios:
+        return 1.0
+    return ratios.most_common(1)[0][0]
 
 
 def _relative(indices: Iterable[int]) -> dict[int, float]:
-    """Where an index stands between the first (0) and the last (1): the last layer is like the last
-    layer."""
+    """Return where each index stands between the first (0) and the last (1): the last layer is like
+    the last layer."""
     ranked = sorted(set(indices))
     return {index: rank / max(len(ranked) - 1, 1) for rank, index in enumerate(ranked)}
 
 
 def _depths(ours: Stacks, theirs: Stacks) -> dict[Pattern, float]:
-    """Growth in depth of every stack: in its layers, or, where stages stay, in the blocks of all
-    stages."""
-    layers = _layers(ours), _layers(theirs)
-    result = {}
-    for pattern, found in ours.items():
-        here, there = (of.get(pattern, {0}) for of in layers)
-        layers_stay = len(here) == len(there)
-        blocks = 1.0 if _experts(pattern) else len(found) / len(theirs[pattern])
-        result[pattern] = blocks if layers_stay else len(here) / len(there)
+    """Return the growth in depth of every stack: in its layers, or, where stages stay, in the
+    blocks of all stages."""
+    our_layers = _layers(ours)
+    their_layers = _layers(theirs)
+    result: dict[Pattern, float] = {}
+    for pattern, positions in ours.items():
+        here = len(our_layers.get(pattern, {0}))
+        there = len(their_layers.get(pattern, {0}))
+        if here != there:
+            result[pattern] = here / there
+        elif _experts(pattern):
+            result[pattern] = 1.0
+        else:
+            result[pattern] = len(positions) / len(theirs[pattern])
     return result
 
 
 def _layers(stacks: Stacks) -> dict[Pattern, set[int]]:
-    """The layers of the stack that a tensor is in. Layers share kinds of tensors, at least with
-    others that share some with these; what stands before and behind them in one Sequential does
-    not."""
-    kinds: dict[Pattern, list[set[int]]] = {}
-    for pattern, found in stacks.items():
-        if found[0]:
-            mine = {at[0] for at in found}
-            groups = kinds.setdefault(_prefix(pattern), [])
-            apart = [group for group in groups if not group & mine]
-            kinds[_prefix(pattern)] = [
-                *apart,
-                mine.union(*(group for group in groups if group & mine)),
-            ]
-    return {
-        pattern: next(group for group in kinds[_prefix(pattern)] if found[0][0] in group)
-        for pattern, found in stacks.items()
-        if found[0]
-    }
+    """Return the layers of the stack that each tensor is in. Layers share kinds of tensors, at
+    least with others that share some with these; modules before and behind them in one Sequential
+    do not."""
+    groups: dict[Pattern, list[set[int]]] = {}
+    for pattern, positions in stacks.items():
+        if not positions[0]:
+            continue
+        merged = {at[0] for at in positions}
+        apart: list[set[int]] = []
+        for group in groups.get(_prefix(pattern), []):
+            if group & merged:
+                merged = merged | group
+            else:
+                apart.append(group)
+        groups[_prefix(pattern)] = [*apart, merged]
+    result: dict[Pattern, set[int]] = {}
+    for pattern, positions in stacks.items():
+        if not positions[0]:
+            continue
+        layer = positions[0][0]
+        result[pattern] = next(group for group in groups[_prefix(pattern)] if layer in group)
+    return result
 
 
 def _experts(pattern: Pattern) -> bool:
-    """More experts make no deeper network."""
-    return any(part is not None and "expert" in part for part in pattern)
+    """Whether the stack is one of experts: more of them make no deeper network."""
+    return any(part is not None and EXPERT in part for part in pattern)
 
 
 def _prefix(pattern: Pattern) -> Pattern:
-    """What stands before the first number."""
+    """Return the parts before the first number."""
     if None in pattern:
         return pattern[: pattern.index(None)]
     return pattern
@@ -156,12 +175,13 @@ def _stacks(names: Iterable[str]) -> Stacks:
     for name in names:
         parts = name.split(".")
         pattern = tuple(None if part.isdigit() else part for part in parts)
-        result.setdefault(pattern, []).append(tuple(int(part) for part in parts if part.isdigit()))
+        position = tuple(int(part) for part in parts if part.isdigit())
+        result.setdefault(pattern, []).append(position)
     return result
 
 
 def stack_of(name: str) -> str:
-    """`layers.7.mlp.weight` as `layers.*.mlp.weight`: the name all layers share."""
+    """Return the name that all layers share: `layers.*.mlp.weight` for `layers.7.mlp.weight`."""
     return ".".join("*" if part.isdigit() else part for part in name.split("."))
 
 

@@ -7,6 +7,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
+from orderone.core.roles import Role
 from orderone.planning.plan import Multiplier, Plan, Row, Settings
 from orderone.rules.factors import Factors, Growth
 
@@ -49,7 +50,7 @@ def load(path: str | PathLike[str]) -> Plan:
         )
     try:
         return _from_record(record)
-    except (KeyError, TypeError) as error:
+    except (KeyError, TypeError, ValueError) as error:
         raise ValueError(f"{path}: the plan file is damaged: {error}") from error
 
 
@@ -62,7 +63,7 @@ def _from_record(record: dict[str, Any]) -> Plan:
         undone=tuple(record.get("undone", ())),
         multipliers=tuple(Multiplier(**m) for m in record["multipliers"]),
         looked=record["looked"],
-        applied=record["applied"],
+        was_applied=record["applied"],
     )
 
 
@@ -70,6 +71,7 @@ def _row(record: dict[str, Any]) -> Row:
     return Row(
         **_tuples(record)
         | {
+            "role": Role(record["role"]),
             "factors": Factors(**record["factors"]),
             "growth": Growth(**record["growth"]),
         }

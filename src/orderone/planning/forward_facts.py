@@ -1,4 +1,4 @@
-"""What a look at the forward pass adds to shapes and owners.
+"""What a forward pass shows beyond shapes and owning modules.
 
 Two small instances of the model, one four times as wide, run once under `trace`. What differs
 between them is what the forward code does with the width: Gemma multiplies embeddings by sqrt(n),
@@ -9,20 +9,43 @@ before a readout.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 from orderone.observe.inventory import shapes_of, unwrap
 from orderone.observe.layouts import VECTOR, Layout
-from orderone.observe.trace import Constant, Scores, Trace, Use
-from orderone.planning.base import Base
+from orderone.observe.trace import Constant, Scores, Trace, Use, trace
+from orderone.planning import huggingface
+from orderone.planning.base import Base, built, is_configuration
 from orderone.planning.counterparts import counterparts, stack_of
-from orderone.planning.instances import NoInstances, Pair, pair
+from orderone.planning.options import ExampleBatch
+from orderone.torch_compat import tree_map
 
 NEGLIGIBLE = 0.01  # an exponent smaller than this is rounding
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two real instances of a model, one wider than the other, and a batch to feed them."""
+
+    small: nn.Module
+    large: nn.Module
+    inputs: ExampleBatch
+    growth: float  # of the width, from small to large
+    # of the head size, from the base to the target; None: as traced, or not known
+    head_growth: float | None
+    told: str
+    owned: bool  # made here, and free to be changed
+
+    def traces(self) -> tuple[Trace, Trace]:
+        return trace(self.small, self.inputs), trace(self.large, self.inputs)
+
+
+class NoInstances(Exception):  # noqa: N818
+    """There is no pair to trace; the message says why."""
 
 
 @dataclass(frozen=True)
@@ -39,15 +62,14 @@ class Score:
 
 @dataclass(frozen=True)
 class ForwardFacts:
-    """What was seen, under the names of the instance that was looked at: a small one stands for
-    deeper ones."""
+    """What a forward pass showed, under the names of the instance that was traced: a small one
+    stands for deeper ones."""
 
     told: str
     shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     layouts: Mapping[str, tuple[Layout, ...]] = field(default_factory=dict)
-    powers: Mapping[tuple[str, str], float] = field(
-        default_factory=dict
-    )  # of the width, per tensor and kind of use
+    # power of the width, by tensor and kind of use
+    powers: Mapping[tuple[str, str], float] = field(default_factory=dict)
     branches: Mapping[str, str] = field(default_factory=dict)  # "last" or "inside"
     open_branches: bool = False  # some branch ends in nothing that could be multiplied
     carriers: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
@@ -57,7 +79,7 @@ class ForwardFacts:
     pair: Pair | None = None
 
     def seen_as(self, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, str]:
-        """For every tensor of a model, the tensor that was looked at in its place."""
+        """Return, for every tensor of a model, the tensor that was traced in its place."""
         if self.shapes:
             return {name: c.name for name, c in counterparts(shapes, self.shapes).items()}
         return {}
@@ -66,16 +88,22 @@ class ForwardFacts:
         return self.powers.get((name, kind), 0.0)
 
     def branch(self, name: str) -> str | None:
-        """A tensor beside others of a branch belongs to it: keys and values of cross-attention do
-        not read the stream."""
+        """Return the place of a tensor in its residual branch: "last", "inside" or None.
+
+        A tensor beside others of a branch belongs to it: keys and values of cross-attention do not
+        read the stream.
+        """
         if name in self.branches:
             return self.branches[name]
         parent = name.rpartition(".")[0].rpartition(".")[0]
         inside_a_layer = "*" in stack_of(parent) and not stack_of(parent).endswith("*")
         beside = any(other.startswith(f"{parent}.") for other in self.branches)
-        return "inside" if inside_a_layer and beside else None
+        if inside_a_layer and beside:
+            return "inside"
+        return None
 
     def require_branches(self) -> None:
+        """Raise a ValueError unless the residual branches are known and end in a tensor."""
         if not self.branches:
             raise ValueError(
                 f"depth: the residual branches are not known ({self.told}); if it was looked at,"
@@ -91,6 +119,7 @@ class ForwardFacts:
 
 
 def skipped(model: nn.Module, base: Base) -> ForwardFacts:
+    """Return what is known without a forward pass (probe=False)."""
     told = (
         "probe: skipped, as asked (probe=False): multipliers inside the forward code are not seen"
     )
@@ -101,9 +130,8 @@ def _unseen(told: str, model: nn.Module, base: Base) -> ForwardFacts:
     return ForwardFacts(told, scores=_declared_scores(model, base), outputs=output_modules(model))
 
 
-def look(model: nn.Module, base: Base, inputs: Any) -> ForwardFacts:
-    """Whatever the model and its base allow; what could not be looked at is told, and changes
-    nothing."""
+def look(model: nn.Module, base: Base, inputs: ExampleBatch | None) -> ForwardFacts:
+    """Trace the model if it and its base allow that; otherwise `told` says why not."""
     try:
         looked_at = pair(model, base, inputs)
     except NoInstances as reason:
@@ -120,24 +148,34 @@ def look(model: nn.Module, base: Base, inputs: Any) -> ForwardFacts:
 
 
 def output_modules(model: nn.Module) -> tuple[str, ...]:
-    """Hugging Face models name their output layer."""
+    """Return the names of the output layer, which Hugging Face models tell."""
     inner = unwrap(model)
-    get = getattr(inner, "get_output_embeddings", None)
+    get_output = getattr(inner, "get_output_embeddings", None)
+    if get_output is None:
+        return ()
     try:
-        found = get() if get else None
+        output = get_output()
     except (NotImplementedError, AttributeError):
-        found = None
-    return tuple(
-        name for name, module in inner.named_modules() if found is not None and module is found
-    )
+        return ()
+    if output is None:
+        return ()
+    return tuple(name for name, module in inner.named_modules() if module is output)
 
 
 def _compare(small: Trace, large: Trace, looked_at: Pair, outputs: tuple[str, ...]) -> ForwardFacts:
     findings: list[str] = []
     shapes = shapes_of(looked_at.large)
-    same = {name: c.name for name, c in counterparts(shapes, shapes_of(looked_at.small)).items()}
+    same = {
+        name: counterpart.name
+        for name, counterpart in counterparts(shapes, shapes_of(looked_at.small)).items()
+    }
     scores = _scores(small, large, same, looked_at, findings)
-    in_scores = {name for s in large.scores for name in (*s.queries, *s.keys)}
+    in_scores: set[str] = set()
+    for score in large.scores:
+        in_scores.update(score.queries, score.keys)
+    carriers = {
+        name: norm for name, norm in large.carriers.items() if _can_be_told(norm, looked_at)
+    }
     return ForwardFacts(
         told=looked_at.told,
         shapes=shapes,
@@ -145,9 +183,7 @@ def _compare(small: Trace, large: Trace, looked_at: Pair, outputs: tuple[str, ..
         powers=_powers(small, large, same, looked_at, in_scores, findings),
         branches=_branches(large),
         open_branches=any(not branch.last for branch in large.branches),
-        carriers={
-            name: found for name, found in large.carriers.items() if _can_be_told(found, looked_at)
-        },
+        carriers=carriers,
         scores=scores,
         outputs=outputs,
         findings=tuple(dict.fromkeys(findings)),
@@ -164,17 +200,22 @@ def _branches(seen: Trace) -> dict[str, str]:
 
 
 def _can_be_told(names: tuple[str, ...], looked_at: Pair) -> bool:
-    """A norm of one layer stands for those of many layers, if the instance is a smaller one."""
+    """Whether a norm is the same in the target: in a smaller instance, the norm of one layer stands
+    for those of many layers."""
     return not looked_at.owned or not any("*" in stack_of(name) for name in names)
 
 
 def _layouts(uses: tuple[Use, ...], dimensions: int) -> tuple[Layout, ...]:
-    """None for a use that does not show what is summed over. What is not used does nothing, like a
-    bias of zero."""
+    """Return the layouts of the uses that show what is summed over. A tensor without use does
+    nothing, like a bias of zero."""
     if not uses:
         return (VECTOR,)
-    known = [use for use in uses if use.kind != "other" and (use.kind != "matrix" or use.fan_in)]
-    return tuple(dict.fromkeys(_layout(use, dimensions) for use in known))
+    layouts: dict[Layout, None] = {}
+    for use in uses:
+        unknown = use.kind == "other" or (use.kind == "matrix" and not use.fan_in)
+        if not unknown:
+            layouts[_layout(use, dimensions)] = None
+    return tuple(layouts)
 
 
 def _layout(use: Use, dimensions: int) -> Layout:
@@ -182,10 +223,11 @@ def _layout(use: Use, dimensions: int) -> Layout:
         return Layout("lookup", (0,), tuple(range(1, dimensions)))
     if use.kind not in ("matrix", "convolution") or use.fan_in is None:
         return VECTOR
-    into = use.fan_in[:1] if use.kind == "convolution" else use.fan_in
-    return Layout(
-        "matrix", into, tuple(axis for axis in range(dimensions) if axis not in use.fan_in)
-    )
+    fan_in = use.fan_in
+    if use.kind == "convolution":
+        fan_in = fan_in[:1]
+    fan_out = tuple(axis for axis in range(dimensions) if axis not in use.fan_in)
+    return Layout("matrix", fan_in, fan_out)
 
 
 # --- constants ------------------------------------------------------------------------------------
@@ -199,7 +241,7 @@ def _powers(
     in_scores: set[str],
     findings: list[str],
 ) -> dict[tuple[str, str], float]:
-    """The power of the width in the constants that stand at each use."""
+    """Return the power of the width in the constants at each use."""
     before = standing(small)
     result: dict[tuple[str, str], float] = {}
     for (name, kind), value in standing(large).items():
@@ -218,8 +260,8 @@ def _powers(
 
 
 def standing(seen: Trace) -> dict[tuple[str, str], float | None]:
-    """The product of all constants at one use of each tensor: its other uses, by an encoder and a
-    decoder, are alike."""
+    """Return the product of all constants at one use of each tensor: its other uses, by an encoder
+    and a decoder, are alike."""
     products: dict[tuple[str, str], dict[tuple[int, ...], float | None]] = {}
     for constant in seen.constants:
         for at in _whose(constant, seen):
@@ -233,22 +275,21 @@ def standing(seen: Trace) -> dict[tuple[str, str], float | None]:
 
 
 def _whose(constant: Constant, seen: Trace) -> list[tuple[str, str]]:
-    """The uses whose output a constant multiplies, or, behind a norm, those whose input it
+    """Return the uses whose output a constant multiplies, or, behind a norm, those whose input it
     multiplies."""
     if "lookup" in constant.uses:
-        return [
-            (name, "lookup")
-            for name in constant.after
-            if any(use.kind == "lookup" for use in seen.uses[name])
-        ]
-    if "matrix" in constant.uses or "convolution" in constant.uses:
-        kinds = ("matrix", "convolution")
-        return [
-            (name, "matrix")
-            for name in constant.after
-            if any(use.kind in kinds for use in seen.uses[name])
-        ]
-    return [(name, "matrix") for name in constant.before]
+        kind = "lookup"
+        kinds = {"lookup"}
+    elif "matrix" in constant.uses or "convolution" in constant.uses:
+        kind = "matrix"
+        kinds = {"matrix", "convolution"}
+    else:
+        return [(name, "matrix") for name in constant.before]
+    result: list[tuple[str, str]] = []
+    for name in constant.after:
+        if any(use.kind in kinds for use in seen.uses[name]):
+            result.append((name, kind))
+    return result
 
 
 def _power(small: float | None, large: float | None, growth: float) -> float | None:
@@ -262,9 +303,11 @@ def _power(small: float | None, large: float | None, growth: float) -> float | N
 
 
 def _rational(exponent: float) -> float:
-    """Exponents of forward code are simple fractions; rounding is not."""
+    """Return the simple fraction that an exponent of forward code is, but for rounding."""
     near = round(exponent * 12) / 12
-    return near if abs(near - exponent) < 1e-3 else exponent
+    if abs(near - exponent) < 1e-3:
+        return near
+    return exponent
 
 
 # --- attention ------------------------------------------------------------------------------------
@@ -273,25 +316,30 @@ def _rational(exponent: float) -> float:
 def _scores(
     small: Trace, large: Trace, same: Mapping[str, str], looked_at: Pair, findings: list[str]
 ) -> tuple[Score, ...]:
-    before = {s.queries: s for s in small.scores}
-    pairs = [(before.get(tuple(same[name] for name in s.queries)), s) for s in large.scores]
-    found = [
-        _score(one, other, large, looked_at, findings) for one, other in pairs if one is not None
-    ]
-    return tuple(score for score in found if score is not None)
+    by_queries = {score.queries: score for score in small.scores}
+    result: list[Score] = []
+    for wide in large.scores:
+        narrow = by_queries.get(tuple(same[name] for name in wide.queries))
+        if narrow is None:
+            continue
+        score = _score(narrow, wide, large, looked_at, findings)
+        if score is not None:
+            result.append(score)
+    return tuple(result)
 
 
 def _score(
-    one: Scores, other: Scores, large: Trace, looked_at: Pair, findings: list[str]
+    narrow: Scores, wide: Scores, large: Trace, looked_at: Pair, findings: list[str]
 ) -> Score | None:
-    where = f"attention scores at {', '.join(map(stack_of, other.queries))}"
-    grown = other.head_size / one.head_size
-    if one.scale is None or other.scale is None:
+    stacks = ", ".join(stack_of(name) for name in wide.queries)
+    where = f"attention scores at {stacks}"
+    grown = wide.head_size / narrow.head_size
+    if narrow.scale is None or wide.scale is None:
         findings.append(f"the scale of {where} could not be read")
         return None
-    if grown == 1 and abs(math.log(other.scale / one.scale)) > NEGLIGIBLE:
+    if grown == 1 and abs(math.log(wide.scale / narrow.scale)) > NEGLIGIBLE:
         findings.append(
-            f"{where} are scaled by {one.scale:.4g} and, wider, by {other.scale:.4g} at the same"
+            f"{where} are scaled by {narrow.scale:.4g} and, wider, by {wide.scale:.4g} at the same"
             " head size: give the model a scale that depends on nothing but the head size"
         )
     growth = looked_at.head_growth if looked_at.owned else grown
@@ -302,12 +350,13 @@ def _score(
         )
     if growth is None or growth == 1:
         return None
-    power = _power(one.scale, other.scale, grown) or 0.0
-    separate = not set(other.queries) & set(other.keys) and not _offset_gain(
-        other.queries, looked_at
-    )
+    packed = bool(set(wide.queries) & set(wide.keys))
     return Score(
-        _with_biases(other.queries, large), _with_biases(other.keys, large), growth, power, separate
+        queries=_with_biases(wide.queries, large),
+        keys=_with_biases(wide.keys, large),
+        head_growth=growth,
+        power=_power(narrow.scale, wide.scale, grown) or 0.0,
+        separate=not packed and not _offset_gain(wide.queries, looked_at),
     )
 
 
@@ -317,22 +366,155 @@ def _with_biases(names: tuple[str, ...], seen: Trace) -> tuple[str, ...]:
 
 
 def _offset_gain(names: tuple[str, ...], looked_at: Pair) -> bool:
-    """A gain stored as an offset from one starts at zero and cannot take a factor."""
+    """Whether one is a gain stored as an offset from one: it starts at zero and cannot take a
+    factor."""
     parameters = dict(looked_at.large.named_parameters())
     return any(parameters[name].dim() == 1 and not parameters[name].any() for name in names)
 
 
 def _declared_scores(model: nn.Module, base: Base) -> tuple[Score, ...]:
-    """Without a look, torch's own attention modules still say their head size."""
-    theirs = {} if base.module is None else dict(base.module.named_modules())
-    found: dict[str, Score] = {}
+    """Return the scores of torch's own attention modules, which tell their head size without a
+    forward pass."""
+    if base.module is None:
+        return ()
+    base_modules = dict(base.module.named_modules())
+    scores: dict[str, Score] = {}
     for name, module in unwrap(model).named_modules():
-        other = theirs.get(name)
-        if isinstance(module, nn.MultiheadAttention) and isinstance(other, nn.MultiheadAttention):
-            packed = (f"{name}.in_proj_weight",)
-            if module.head_dim != other.head_dim:
-                score = Score(
-                    packed, packed, module.head_dim / other.head_dim, -0.5, separate=False
-                )
-                found.setdefault(stack_of(name), score)
-    return tuple(found.values())
+        other = base_modules.get(name)
+        if not isinstance(module, nn.MultiheadAttention):
+            continue
+        if not isinstance(other, nn.MultiheadAttention) or module.head_dim == other.head_dim:
+            continue
+        packed = (f"{name}.in_proj_weight",)
+        growth = module.head_dim / other.head_dim
+        scores.setdefault(stack_of(name), Score(packed, packed, growth, -0.5, separate=False))
+    return tuple(scores.values())
+
+
+# --- two instances to run -------------------------------------------------------------------------
+
+
+def pair(model: nn.Module, base: Base, inputs: ExampleBatch | None) -> Pair:
+    """Return two instances to trace; raise NoInstances if there are none.
+
+    A Hugging Face model is built again, small, from the base's configuration. Any other model is
+    its own two instances, base and target, if an example batch is passed.
+    """
+    if base.module is None:
+        raise NoInstances("the base is a saved plan, not a model")
+    inner = unwrap(model)
+    ours = getattr(inner, "config", None)
+    theirs = getattr(base.module, "config", None)
+    if is_configuration(ours) and is_configuration(theirs):
+        return _small_ones(inner, ours, theirs, inputs)
+    if inputs is None:
+        raise NoInstances(
+            "no example batch; give one (plan(..., inputs=...)) to see what the forward code"
+            " multiplies with"
+        )
+    return _themselves(inner, base.module, inputs)
+
+
+def _themselves(model: nn.Module, base: nn.Module, inputs: ExampleBatch) -> Pair:
+    parameters = [*model.parameters(), *base.parameters()]
+    if any(p.is_meta for p in parameters):
+        raise NoInstances(
+            "base or target is on the meta device, where constants cannot be read; build both on"
+            " the CPU"
+        )
+    if any(hasattr(p, "device_mesh") for p in parameters):
+        raise NoInstances("the model is sharded; make the plan before sharding it")
+    if len({p.device for p in parameters}) > 1:
+        raise NoInstances("base and target are on different devices; put them on one")
+    return Pair(
+        small=base,
+        large=model,
+        inputs=inputs,
+        growth=_usual_growth(base, model),
+        head_growth=None,
+        told="probe: base and target, on the batch given",
+        owned=False,
+    )
+
+
+def _usual_growth(base: nn.Module, model: nn.Module) -> float:
+    """Return the growth that most axes of equally named tensors have."""
+    base_parameters = dict(base.named_parameters())
+    ratios: list[float] = []
+    for name, parameter in model.named_parameters():
+        counterpart = base_parameters.get(name)
+        if counterpart is None or counterpart.dim() != parameter.dim():
+            continue
+        for size, base_size in zip(parameter.shape, counterpart.shape, strict=True):
+            if size != base_size:
+                ratios.append(size / base_size)
+    if not ratios:
+        return 1.0
+    return max(set(ratios), key=ratios.count)
+
+
+def _small_ones(model: nn.Module, ours: Any, theirs: Any, inputs: ExampleBatch | None) -> Pair:
+    """Build the base small, and once more four times as wide."""
+    try:
+        configurations = huggingface.small_pair(model, ours, theirs)
+        small, large = (built(model, config, device="cpu").float() for config in configurations)
+        batches = list(huggingface.examples(small, configurations[0]))
+    except Exception as error:  # configurations may refuse to be changed in ways of their own
+        raise NoInstances(
+            f"small instances could not be built ({type(error).__name__}: {error})"
+        ) from error
+    if inputs is not None:
+        batches.append(tree_map(lambda x: x.cpu() if isinstance(x, Tensor) else x, inputs))
+
+    def like_the_target() -> nn.Module:
+        config = huggingface.proportional_to(model, ours, theirs)
+        return built(model, config, device="cpu").float()
+
+    batch = _one_that_runs(small, [batch for batch in batches if batch], like_the_target)
+    widths = dict.fromkeys(huggingface.width_of(config) for config in configurations)
+    narrow, wide = configurations
+    grows = narrow.to_dict() != wide.to_dict()
+    return Pair(
+        small=small,
+        large=large,
+        inputs=batch,
+        growth=huggingface.GROWTH if grows else 1.0,
+        head_growth=huggingface.head_growth(ours, theirs),
+        told=f"probe: small instances of width {' and '.join(widths)}",
+        owned=True,
+    )
+
+
+def _one_that_runs(
+    small: nn.Module, batches: list[Any], like_the_target: Callable[[], nn.Module]
+) -> Any:
+    """Return the first batch that runs.
+
+    If the base does not run and a small copy of the target does, the base is no model at all.
+    """
+    errors = [_failure(small, batch) for batch in batches]
+    if None in errors:
+        return batches[errors.index(None)]
+    if not errors:
+        raise NoInstances(
+            "no example batch is known for this kind of model; give one: plan(..., inputs=...)"
+        )
+    told = f"{type(errors[0]).__name__}: {errors[0]}"
+    copy = like_the_target()
+    if any(_failure(copy, batch) is None for batch in batches):
+        raise ValueError(
+            f"base: a model of these sizes does not run ({told}); give everything that belongs"
+            " together, such as num_attention_heads with num_key_value_heads, hidden_size with"
+            " intermediate_size"
+        )
+    raise NoInstances(
+        f"the forward pass failed ({told}); give an example batch that works: plan(..., inputs=...)"
+    )
+
+
+def _failure(model: nn.Module, inputs: Any) -> Exception | None:
+    try:
+        trace(model, inputs)
+    except Exception as error:  # the model's forward code may raise anything
+        return error
+    return None

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from orderone.observe.inventory import shapes_of
 from orderone.planning.base import built, is_configuration, is_sizes
 from orderone.planning.counterparts import stack_of
+from orderone.planning.roles.vocabulary import TOKEN_KEYS, is_width_key
 
 LAYERS = 2
 MOST_LAYERS = 10
@@ -23,21 +24,6 @@ BATCH = (4, 16)
 NARROWEST = 32  # a few heads
 GROWTH = 4.0  # from the narrow to the wide instance
 LARGEST = 40_000_000  # parameters of an instance: more are not needed, and cost memory
-_TOKEN_WORDS = ("token_id", "token_index")
-_NO_WIDTHS = (
-    *(
-        "layer",
-        "depth",
-        "indices",
-        "vocab",
-        "label",
-        "expert",
-        "topk",
-        "num_channels",
-        *_TOKEN_WORDS,
-    ),
-    *("position", "n_ctx", "length", "window", "image_size", "patch"),
-)
 
 
 def small_pair(model: nn.Module, ours: Any, theirs: Any) -> tuple[Any, Any]:
@@ -134,17 +120,13 @@ def _width_keys(ours: Mapping[Any, Any], theirs: Mapping[Any, Any], prefix: str 
     found = []
     for key, value in theirs.items():
         other = ours.get(key)
-        if not _is_width(key) or value == other:
+        if not is_width_key(key) or value == other:
             continue
         if isinstance(value, Mapping) and isinstance(other, Mapping):
             found += _width_keys(other, value, f"{prefix}{key}.")
         elif is_sizes(value) and is_sizes(other):
             found.append(prefix + key)
     return found
-
-
-def _is_width(key: str) -> bool:
-    return not any(word in key for word in _NO_WIDTHS)
 
 
 def _shrunk(config: Any, layers: int) -> Any:
@@ -158,7 +140,7 @@ def _shrunk(config: Any, layers: int) -> Any:
             elif key == "vocab_size":
                 _set(part, key, min(value, VOCABULARY))
         for key, value in part.to_dict().items():
-            if key.endswith(_TOKEN_WORDS) and type(value) is int and value >= VOCABULARY:
+            if key.endswith(TOKEN_KEYS) and type(value) is int and value >= VOCABULARY:
                 _set(part, key, 0)
         _set(part, "use_cache", False)
         kinds = vars(part).get("layer_types")  # some configurations derive it, others store it

@@ -9,35 +9,36 @@ explains.
 
 import copy
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 
 from orderone.observe.inventory import inventory
 from orderone.observe.trace import call_with, undisturbed
 from orderone.planning.counterparts import stack_of
+from orderone.planning.forward_facts import Pair
 from orderone.planning.huggingface import GROWTH, LARGEST
-from orderone.planning.instances import Pair
+from orderone.planning.options import ExampleBatch
 from orderone.torch_compat import parameter_registry, tree_leaves
 
 if TYPE_CHECKING:
     from orderone.planning.plan import Plan, Row
 
-TOLERANCE = {
-    "output": 0.3,
-    "gradient": 0.6,
-}  # of an exponent from two widths, a few dozen tokens and one seed
+# of an exponent from two widths, a few dozen tokens and one seed
+TOLERANCE = {"output": 0.3, "gradient": 0.6}
 FAINT = 1e-9  # sizes below this are rounding
 MOST_TOLD = 4
 
 
 @dataclass(frozen=True)
 class Observation:
-    """An exponent of the width, seen and implied."""
+    """An exponent of the width, observed and predicted."""
 
     name: str  # of a module (output) or a tensor (gradient)
     quantity: str
@@ -46,22 +47,26 @@ class Observation:
 
     @property
     def off(self) -> float:
+        """Distance between the two."""
         return abs(self.observed - self.predicted)
 
     def __str__(self) -> str:
-        seen = f"n^{self.observed:+.2f}"
-        implied = f"n^{self.predicted:+.2f}"
-        return f"the {self.quantity} of {self.name} goes like {seen}, and {implied} was expected"
+        observed = f"n^{self.observed:+.2f}"
+        predicted = f"n^{self.predicted:+.2f}"
+        return (
+            f"the {self.quantity} of {self.name} goes like {observed}, and {predicted} was expected"
+        )
 
 
 def can_observe(pair: Pair) -> bool:
-    return pair.growth != 1 and (
-        pair.owned or sum(p.numel() for p in pair.large.parameters()) <= LARGEST
-    )
+    """Whether the instances differ in width and the wide one may be copied."""
+    if pair.growth == 1:
+        return False
+    return pair.owned or sum(p.numel() for p in pair.large.parameters()) <= LARGEST
 
 
 def writable(pair: Pair) -> nn.Module:
-    """The wide instance, free to be initialised."""
+    """Return the wide instance, or a copy of it that may be initialised."""
     if pair.owned:
         return pair.large
     return copy.deepcopy(pair.large)
@@ -70,41 +75,43 @@ def writable(pair: Pair) -> nn.Module:
 def observe(
     plan: "Plan", small: nn.Module, large: nn.Module, pair: Pair
 ) -> tuple[Observation, ...]:
-    """`plan` is for `large` relative to `small`, and has been applied."""
+    """Compare the sizes of the two instances; `plan` is for `large` relative to `small`, and has
+    been applied."""
     before = _sizes(small, pair.inputs)
     after = _sizes(large, pair.inputs)
     rows = {row.name: row for row in plan.rows}
-    same = {row.name: row.base_name for row in plan.rows} | {
-        module: (row.base_name or "").rpartition(".")[0]
-        for row in plan.rows
-        for module in row.uses[:1]
-    }
-    found: dict[tuple[str, str, str], list[tuple[float, float]]] = {}
-    for (name, quantity), now in after.items():
-        then = before.get((same.get(name) or name, quantity), 0.0)
+    base_names = _base_names(plan)
+    logarithms: dict[tuple[str, str, str], list[tuple[float, float]]] = {}
+    for (name, quantity), size in after.items():
+        base_size = before.get((base_names.get(name) or name, quantity), 0.0)
         predicted = _predicted(plan, rows, name, quantity)
-        if predicted is not None and min(now, then) >= FAINT:
-            key = (stack_of(name), quantity, _role(rows, name))
-            found.setdefault(key, []).append((math.log(now / then), math.log(predicted)))
+        if predicted is None or min(size, base_size) < FAINT:
+            continue
+        # layers of a Sequential share a stack, and not their roles
+        row = rows.get(name) or rows.get(f"{name}.weight")
+        key = (stack_of(name), quantity, row.role if row else "")
+        pairs = logarithms.setdefault(key, [])
+        pairs.append((math.log(size / base_size), math.log(predicted)))
     scale = math.log(pair.growth)
-    return tuple(
-        Observation(
-            name,
-            quantity,
-            *(sum(column) / len(values) / scale for column in zip(*values, strict=True)),
-        )
-        for (name, quantity, _), values in found.items()
-    )
+    result: list[Observation] = []
+    for (name, quantity, _), pairs in logarithms.items():
+        observed = sum(growth for growth, _ in pairs) / len(pairs) / scale
+        predicted = sum(growth for _, growth in pairs) / len(pairs) / scale
+        result.append(Observation(name, quantity, observed, predicted))
+    return tuple(result)
 
 
-def _role(rows: "Mapping[str, Row]", name: str) -> str:
-    """Layers of a Sequential share a stack, and not their roles."""
-    row = rows.get(name) or rows.get(f"{name}.weight")
-    return row.role if row else ""
+def _base_names(plan: "Plan") -> dict[str, str | None]:
+    """Return the counterparts of all tensors, and of the modules that hold them first."""
+    names: dict[str, str | None] = {row.name: row.base_name for row in plan.rows}
+    for row in plan.rows:
+        for module in row.uses[:1]:
+            names[module] = (row.base_name or "").rpartition(".")[0]
+    return names
 
 
 def _predicted(plan: "Plan", rows: "Mapping[str, Row]", name: str, quantity: str) -> float | None:
-    """The factor that the plan implies between the two instances."""
+    """Return the factor that the plan implies between the two instances."""
     if quantity == "gradient":
         if name in rows and rows[name].role != "fixed":
             return rows[name].factors.gradient
@@ -116,15 +123,16 @@ def _predicted(plan: "Plan", rows: "Mapping[str, Row]", name: str, quantity: str
 
 
 def weight_of(plan: "Plan", module: str) -> "Row | None":
-    """The row of the tensor that makes a module's output."""
-    return next(
-        (row for row in plan.rows if module in row.uses and row.name.endswith("weight")), None
-    )
+    """Return the row of the tensor that makes a module's output."""
+    for row in plan.rows:
+        if module in row.uses and row.name.endswith("weight"):
+            return row
+    return None
 
 
 def output_factor(row: "Row", bias: "Row | None") -> float | None:
-    """By what the initial output of the module with this weight grows, if its input stays as it is;
-    None: not told."""
+    """Return by what the initial output of the module with this weight grows, if its input stays as
+    it is; None: not known."""
     if row.role == "fixed" or row.base_shape is None:
         return None
     size = row.factors.multiplier * row.factors.std
@@ -136,14 +144,13 @@ def output_factor(row: "Row", bias: "Row | None") -> float | None:
         return None
     if bias is not None and bias.role == "fixed" and bias.init_std > 0:
         return None  # a bias that stays hides a readout that shrinks
-    if (
-        row.role == "embedding"
-    ):  # held by several modules, it is tied, and this one may be the readout
+    if row.role == "embedding":
+        # held by several modules, it is tied, and this one may be the readout
         return None if len(row.uses) > 1 else size
     return row.growth.fan_in**0.5 * size
 
 
-def _sizes(model: nn.Module, inputs: Any) -> dict[tuple[str, str], float]:
+def _sizes(model: nn.Module, inputs: ExampleBatch) -> dict[tuple[str, str], float]:
     sizes: dict[tuple[str, str], float] = {}
     with _recording(model, sizes), torch.enable_grad():
         args, kwargs = call_with(inputs)
@@ -163,24 +170,21 @@ def _sizes(model: nn.Module, inputs: Any) -> dict[tuple[str, str], float]:
 
 @contextmanager
 def _recording(model: nn.Module, sizes: dict[tuple[str, str], float]) -> Iterator[None]:
-    """Eval mode; every module that owns tensors writes down the size of its output."""
+    """Run in eval mode; every module that owns tensors records the size of its output."""
 
-    def record(name: str):
-        def hook(_module: nn.Module, _inputs: Any, output: Any) -> None:
-            tensors = [
-                x for x in tree_leaves(output) if isinstance(x, Tensor) and x.is_floating_point()
-            ]
-            if tensors:
-                sizes[name, "output"] = _rms(tensors[0])
+    def record(name: str) -> Callable[[nn.Module, object, object], None]:
+        def hook(_module: nn.Module, _inputs: object, output: object) -> None:
+            for leaf in tree_leaves(output):
+                if isinstance(leaf, Tensor) and leaf.is_floating_point():
+                    sizes[name, "output"] = _rms(leaf)
+                    return
 
         return hook
 
-    owners = [
-        (name, module)
-        for name, module in model.named_modules()
-        if any(p is not None for p in parameter_registry(module).values())
-    ]
-    handles = [module.register_forward_hook(record(name)) for name, module in owners]
+    handles: list[RemovableHandle] = []
+    for name, module in model.named_modules():
+        if any(parameter is not None for parameter in parameter_registry(module).values()):
+            handles.append(module.register_forward_hook(record(name)))
     try:
         # cudnn's recurrent layers have no backward pass in eval mode
         with undisturbed(model), torch.backends.cudnn.flags(enabled=False):
@@ -190,15 +194,15 @@ def _recording(model: nn.Module, sizes: dict[tuple[str, str], float]) -> Iterato
             handle.remove()
 
 
-def _main_output(output: Any) -> Tensor:
-    named = getattr(output, "logits", None)
-    if isinstance(named, Tensor):
-        return named
-    tensors = [
-        x
-        for x in tree_leaves(output)
-        if isinstance(x, Tensor) and x.is_floating_point() and x.requires_grad
-    ]
+def _main_output(output: object) -> Tensor:
+    """Return the logits, or the largest tensor with a gradient."""
+    logits = getattr(output, "logits", None)
+    if isinstance(logits, Tensor):
+        return logits
+    tensors: list[Tensor] = []
+    for leaf in tree_leaves(output):
+        if isinstance(leaf, Tensor) and leaf.is_floating_point() and leaf.requires_grad:
+            tensors.append(leaf)
     if not tensors:
         raise ValueError("the model puts out no tensor with a gradient")
     return max(tensors, key=Tensor.numel)
@@ -208,24 +212,34 @@ def _rms(tensor: Tensor) -> float:
     return float(tensor.detach().float().square().mean().sqrt())
 
 
-def unexpected(seen: Iterable[Observation], growth: float) -> list[Observation]:
-    """What is off by more than noise, which weighs the more the closer the two widths are."""
+def unexpected(observations: Iterable[Observation], growth: float) -> list[Observation]:
+    """Return the observations that are off by more than noise, which weighs the more the closer the
+    two widths are."""
     weight = max(1.0, math.log(GROWTH) / abs(math.log(growth)))
-    return [o for o in seen if o.off > TOLERANCE[o.quantity] * weight]
+    result: list[Observation] = []
+    for observation in observations:
+        if observation.off > TOLERANCE[observation.quantity] * weight:
+            result.append(observation)
+    return result
 
 
-def summary(told: str, seen: tuple[Observation, ...], growth: float) -> tuple[str, list[str]]:
-    """A line for the plan, and what does not fit."""
-    off = sorted(unexpected(seen, growth), key=lambda o: (o.quantity != "output", -o.off))
-    outputs, gradients = (sum(o.quantity == q for o in seen) for q in ("output", "gradient"))
-    line = f"{told}: {len(seen) - len(off)} of {len(seen)} exponents at initialization as expected"
-    notes = [f"{o}: {_MEANING[o.quantity]}" for o in off[:MOST_TOLD]]
+def summary(
+    told: str, observations: tuple[Observation, ...], growth: float
+) -> tuple[str, list[str]]:
+    """Return a line for the plan, and notes about what does not fit."""
+    off = unexpected(observations, growth)
+    off.sort(key=lambda observation: (observation.quantity != "output", -observation.off))
+    quantities = Counter(observation.quantity for observation in observations)
+    total = len(observations)
+    line = f"{told}: {total - len(off)} of {total} exponents at initialization as expected"
+    notes = [f"{observation}: {_MEANING[observation.quantity]}" for observation in off[:MOST_TOLD]]
     if len(off) > MOST_TOLD:
         notes.append(
             f"{len(off) - MOST_TOLD} more exponents are not as expected; plan.observations has"
             " them all"
         )
-    return f"{line} ({outputs} outputs, {gradients} gradients)", notes
+    counts = f"{quantities['output']} outputs, {quantities['gradient']} gradients"
+    return f"{line} ({counts})", notes
 
 
 _MEANING = {

@@ -7,7 +7,7 @@ import torch
 from torch.optim import Optimizer
 
 from orderone.optimizers.table import ALGORITHMS, FUSED, Algorithm, Eps, TensorScale, class_name
-from orderone.planning.growth import Tensor
+from orderone.planning.roles.evidence import Evidence
 from orderone.rules.factors import Factors, decay_factor
 
 if TYPE_CHECKING:
@@ -41,11 +41,17 @@ def weight_decay(base: float, f: Factors, a: Algorithm, convention: str) -> floa
     return base * decay_factor(f, a.law, convention)
 
 
-def eps(a: Algorithm, base: Eps, f: Factors, t: Tensor) -> Eps:
+def eps(a: Algorithm, base: Eps, f: Factors, evidence: Evidence) -> Eps:
     """Return eps for a tensor: the optimizer's record says what it is compared with."""
     if base is None:
         return None
-    scale = TensorScale(t.item.shape, t.base_shape, t.item.tensor.dtype, f.std, f.gradient)
+    scale = TensorScale(
+        evidence.item.shape,
+        evidence.base_shape,
+        evidence.item.tensor.dtype,
+        f.std,
+        f.gradient,
+    )
     return a.scaled_eps(base, scale)
 
 

@@ -5,16 +5,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from os import PathLike
 from typing import TYPE_CHECKING, Any
+from uuid import uuid4
 
 from torch import nn
 from torch.optim import Optimizer
 
+from orderone.core.roles import Role
 from orderone.observe.inventory import inventory, unwrap
 from orderone.optimizers.combined import CombinedOptimizer
 from orderone.optimizers.table import ALGORITHMS, CLASSES, Eps, construct, label
 from orderone.planning import apply, schedule, text
 from orderone.planning.param_groups import groups, must_decay_as_planned
-from orderone.planning.reminder import remind
 from orderone.rules.factors import Factors, Growth
 
 if TYPE_CHECKING:
@@ -22,8 +23,8 @@ if TYPE_CHECKING:
     from torch import Tensor
     from torch.optim.lr_scheduler import LRScheduler
 
+    from orderone.planning.base import Initial
     from orderone.planning.init_check import Observation
-    from orderone.planning.initial import Initial
 
 
 @dataclass(frozen=True)
@@ -31,7 +32,7 @@ class Row:
     """What the plan asks of one tensor, and why."""
 
     name: str
-    role: str
+    role: Role
     group: str
     shape: tuple[int, ...]
     base_shape: tuple[int, ...] | None
@@ -99,9 +100,16 @@ class Settings:
         return label(self.optimizer, self.user_class)
 
 
-@dataclass
+def _new_token() -> str:
+    return uuid4().hex
+
+
+@dataclass(frozen=True)
 class Plan:
-    """Print it, keep it (`save`), `apply` it once, take its `optimizer`."""
+    """Print it, keep it (`save`), `apply` it once, take its `optimizer`.
+
+    A plan is a value and does not change. That it was applied is a mark on the model.
+    """
 
     settings: Settings
     rows: tuple[Row, ...]
@@ -110,15 +118,27 @@ class Plan:
     undone: tuple[str, ...] = ()  # those of them that ask for a change in the model's own code
     multipliers: tuple[Multiplier, ...] = ()
     looked: str = "the forward pass was not looked at"
-    applied: bool = False
     observations: "tuple[Observation, ...]" = ()
     model: nn.Module | None = field(default=None, repr=False)
-    planned: "dict[str, Initial | None]" = field(
-        default_factory=dict, repr=False
-    )  # sizes when it was made
-    user_class: type[Optimizer] | None = field(
-        default=None, repr=False
-    )  # the class that the user passed
+    # sizes when the plan was made
+    planned: "Mapping[str, Initial | None]" = field(default_factory=dict, repr=False)
+    # the class that the user passed
+    user_class: type[Optimizer] | None = field(default=None, repr=False)
+    # the plan was loaded from a file, attached or copied after it had been applied
+    was_applied: bool = field(default=False, repr=False)
+    # what `apply` marks the model with
+    token: str = field(default_factory=_new_token, repr=False, compare=False)
+
+    @property
+    def applied(self) -> bool:
+        """Whether the plan was applied: to its model, or before it was loaded or attached."""
+        if self.was_applied:
+            return True
+        return self.model is not None and apply.mark_of(self.model) == self.token
+
+    def __getstate__(self) -> dict[str, object]:
+        """The state of a copy: its model has no mark, so the copy remembers that it was applied."""
+        return {**self.__dict__, "was_applied": self.applied}
 
     # --- reading ----------------------------------------------------------------------------------
 
@@ -148,15 +168,19 @@ class Plan:
         `fresh=True` says that the weights are a new initialization even though they look trained,
         or though this plan was saved after it had been applied.
         """
-        apply.apply(self, self.bound(), fresh)
-        self.applied = True
-        return self.bound()
+        model = self.bound()
+        apply.apply(self, model, fresh)
+        return model
 
     def attach(self, model: nn.Module) -> "Plan":
         """The same plan for another instance: a reloaded model, a deep copy. Nothing is rescaled;
         multipliers are installed if the plan has been applied."""
-        other = replace(self, model=unwrap(model))
-        other.planned = apply.sizes_now(other.tensors())
+        other = replace(
+            self,
+            model=unwrap(model),
+            planned=apply.sizes_now(self.tensors(model)),
+            was_applied=self.applied,
+        )
         if other.applied:
             apply.install(other, other.bound())
         return other
@@ -186,7 +210,7 @@ class Plan:
             must_decay_as_planned(made, self)
             schedule.check(self, made, None, None)  # its constructor may have made other groups
         if not self.applied:
-            remind(self, self.bound() if model is None else unwrap(model), made)
+            apply.remind(self, self.bound() if model is None else unwrap(model), made)
         return made
 
     def _class(self) -> type[Optimizer]:

@@ -1,260 +1,283 @@
-"""Relative mode: every tensor beside its counterpart in the base. At base size every factor is
-1."""
+"""Relative mode: every tensor beside its counterpart in the base. At base size every factor is 1.
 
-from collections.abc import Sequence
+The path of a learning rate: `roles.resolve` gives the role and its growth, `width_factors` of the
+rule gives the factors, `adjustments` change them, and `_row` multiplies the base's settings.
+"""
+
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 from torch import nn
 
+from orderone.core.roles import Role
 from orderone.observe.inventory import Item, inventory
-from orderone.optimizers.table import record_for
+from orderone.optimizers.table import Algorithm, record_for
 from orderone.planning import adjustments, param_groups
+from orderone.planning.adjustments import Draft
 from orderone.planning.apply import sizes_now
-from orderone.planning.base import Base, is_configuration, sizes_of
+from orderone.planning.base import Base, is_configuration, measure, sizes_of
 from orderone.planning.counterparts import Counterpart, counterparts, stack_of
-from orderone.planning.draft import Draft
 from orderone.planning.forward_facts import ForwardFacts
-from orderone.planning.groups import group_of, width_of
-from orderone.planning.growth import Tensor, Widths
 from orderone.planning.huggingface import other_numbers
-from orderone.planning.initial import measure
+from orderone.planning.options import Request
 from orderone.planning.plan import Plan, Row, in_groups
-from orderone.planning.request import Request
-from orderone.planning.roles import FIXED, Role, roles
-from orderone.planning.structure import structural_roles
-from orderone.planning.weight_norm import scale_lengths
+from orderone.planning.roles.evidence import Evidence, declared_layouts, read_overrides
+from orderone.planning.roles.resolve import (
+    ResolvedRole,
+    group_of,
+    resolve_roles,
+    structural_roles,
+)
+from orderone.planning.roles.widths import Widths, residual_width
 from orderone.rules.factors import Factors, Growth, width_factors
 
 
-def plan(model: nn.Module, base: Base, request: Request, seen: ForwardFacts) -> Plan:
-    return _Comparison(model, base, request, seen).plan()
+def plan(model: nn.Module, base: Base, request: Request, facts: ForwardFacts) -> Plan:
+    """Return the plan for `model` relative to `base`."""
+    return _Comparison(model, base, request, facts).plan()
 
 
-@dataclass
+@dataclass(frozen=True)
 class _Comparison:
     model: nn.Module
     base: Base
     request: Request
-    seen: ForwardFacts
+    facts: ForwardFacts
+
+    def plan(self) -> Plan:
+        request = self.request
+        facts = self.facts
+        drafts = self._drafts()
+        drafts = adjustments.weight_norm(drafts, self.model)
+        drafts = adjustments.forward_constants(drafts, facts)
+        in_depth = adjustments.residual_branches(drafts, facts, request.depth)
+        scores = adjustments.attention_scores(in_depth.drafts, facts, request.power)
+        tied = adjustments.tied_readouts(scores.drafts, facts, request)
+        gauge = adjustments.gauge(tied.drafts, request)
+        multipliers = (*in_depth.multipliers, *tied.multipliers, *gauge.multipliers)
+        undone = (*scores.notes, *tied.notes)
+        notes = (*in_depth.notes, *undone, *self._bottlenecks(gauge.drafts.values()))
+        rows = self._rows(gauge.drafts)
+        settings = replace(request.settings(relative=True), base_sizes=sizes_of(self.base.module))
+        return Plan(
+            settings=settings,
+            rows=rows,
+            headline=self._headline(rows),
+            notes=(*notes, *facts.findings, *self._numbers()),
+            undone=undone,
+            multipliers=adjustments.together(multipliers),
+            looked=facts.told,
+            model=self.model,
+            planned=sizes_now({name: item.tensor for name, item in self.items.items()}),
+            user_class=request.algorithm.user_class,
+        )
+
+    # --- evidence ---------------------------------------------------------------------------------
 
     @cached_property
     def items(self) -> dict[str, Item]:
         return inventory(self.model)
 
     @cached_property
-    def counterparts(self) -> dict[str, Counterpart]:
-        return counterparts(self._shapes, self.base.shapes)
-
-    @cached_property
     def _shapes(self) -> dict[str, tuple[int, ...]]:
         return {name: item.shape for name, item in self.items.items()}
 
     @cached_property
-    def seen_as(self) -> dict[str, str]:
-        return self.seen.seen_as(self._shapes)
+    def counterparts(self) -> dict[str, Counterpart]:
+        return counterparts(self._shapes, self.base.shapes)
 
     @cached_property
-    def tensors(self) -> list[Tensor]:
-        return [self._tensor(item) for item in self.items.values()]
+    def seen_as(self) -> dict[str, str]:
+        """For every tensor, the tensor that was traced in its place."""
+        return self.facts.seen_as(self._shapes)
 
-    def _tensor(self, item: Item) -> Tensor:
-        shape = self.base.shapes[self.counterparts[item.name].name]
-        if len(shape) != len(item.shape):
-            raise ValueError(
-                f"base: {item.name} has {len(shape)} dimensions in the base and {len(item.shape)}"
-                " in the model"
+    @cached_property
+    def tensors(self) -> list[Evidence]:
+        counterparts = self.counterparts
+        overrides = read_overrides(self.request.overrides, list(self.items))
+        tensors: list[Evidence] = []
+        for name, item in self.items.items():
+            base_shape = self.base.shapes[counterparts[name].name]
+            if len(base_shape) != len(item.shape):
+                raise ValueError(
+                    f"base: {name} has {len(base_shape)} dimensions in the base and"
+                    f" {len(item.shape)} in the model"
+                )
+            evidence = Evidence(
+                item,
+                base_shape,
+                override=overrides.get(name),
+                traced=self.facts.layouts.get(self.seen_as.get(name, ""), ()),
+                declared=declared_layouts(item),
+                is_output=any(place.module in self.facts.outputs for place in item.places),
             )
-        owned = tuple(dict.fromkeys(place.layout for place in item.places if place.layout))
-        seen = self.seen.layouts.get(self.seen_as.get(item.name, ""), ())
-        return Tensor(item, shape, owned if owned and not _reveals(seen, owned) else seen or owned)
+            tensors.append(evidence)
+        return tensors
 
     @cached_property
     def widths(self) -> Widths:
         return Widths(self.tensors)
 
-    def plan(self) -> Plan:
-        drafts = self._drafts()
-        request = self.request
-        seen = self.seen
-        adjustments.forward_constants(drafts, seen)
-        in_depth, depth_notes = adjustments.branches(drafts, seen, request.depth)
-        score_notes = adjustments.scores(drafts, seen, request.power)
-        tied, tied_notes = adjustments.tied_readouts(drafts, seen, request)
-        gauge = adjustments.gauge(drafts, request)
-        multipliers = adjustments.together((*in_depth, *tied, *gauge))
-        undone = (*score_notes, *tied_notes)
-        width = width_of(
-            [d.tensor for d in drafts.values()], {name: d.role.role for name, d in drafts.items()}
-        )
-        rows = tuple(self._row(draft, width) for draft in drafts.values())
-        return Plan(
-            settings=replace(
-                request.settings(relative=True), base_sizes=sizes_of(self.base.module)
-            ),
-            rows=rows,
-            headline=self._headline(rows),
-            notes=(
-                *depth_notes,
-                *undone,
-                *self._bottlenecks(drafts.values()),
-                *seen.findings,
-                *self._numbers(),
-            ),
-            undone=undone,
-            multipliers=multipliers,
-            looked=seen.told,
-            model=self.model,
-            planned=sizes_now({name: item.tensor for name, item in self.items.items()}),
-            user_class=request.algorithm.user_class,
-        )
+    # --- rows -------------------------------------------------------------------------------------
 
     def _drafts(self) -> dict[str, Draft]:
-        found = roles(self.tensors, self.widths, self.request.overrides, self.seen.outputs)
-        structure = structural_roles([self._as_seen(t) for t in self.tensors], self.seen.outputs)
-        hidden = {name for name, role in structure.items() if role == "hidden"}
-        drafts = {
-            t.item.name: self._draft(t, found[t.item.name], t.item.name in hidden)
-            for t in self.tensors
-        }
-        scale_lengths(drafts, self.model)
+        roles = resolve_roles(self.tensors, self.widths, bool(self.facts.outputs))
+        structure = structural_roles([self._as_traced(evidence) for evidence in self.tensors])
+        drafts: dict[str, Draft] = {}
+        for evidence in self.tensors:
+            name = evidence.name
+            algorithm = self._algorithm(evidence, structure[name])
+            drafts[name] = self._draft(evidence, roles[name], algorithm)
         return drafts
 
-    def _as_seen(self, t: Tensor) -> Tensor:
-        """With the shape of the instance that was looked at, which is wider than the base: at base
-        size a vocabulary may happen to be as large as the width, and what Muon takes must not
-        depend on that."""
-        shape = self.seen.shapes.get(self.seen_as.get(t.item.name, ""))
+    def _as_traced(self, evidence: Evidence) -> Evidence:
+        """Return the evidence with the shape of the instance that was traced, which is wider than
+        the base: at base size a vocabulary may happen to be as large as the width, and the choice
+        of tensors for Muon must not depend on that."""
+        shape = self.facts.shapes.get(self.seen_as.get(evidence.name, ""))
         if shape is None:
-            return t
-        return replace(t, item=replace(t.item, shape=shape))
+            return evidence
+        return replace(evidence, item=replace(evidence.item, shape=shape))
 
-    def _draft(self, t: Tensor, role: Role, hidden: bool) -> Draft:
-        name, counterpart = t.item.name, self.counterparts[t.item.name]
-        a = record_for(self.request.algorithm, hidden, t.item.shape)
-        if not t.item.tensor.requires_grad:
-            role = Role(FIXED, Growth(), "not trained: left as it is")
-        factors = Factors()
-        if role.role != FIXED:
-            factors = width_factors(
-                self.request.parameterization(a.law), role.role, role.growth, a.law
-            )
-        if role.role == "readout" and self._is_interior(
-            t
-        ):  # its outputs feel a sum over the width, of random signs
-            factors = replace(factors, gradient=role.growth.fan_in**-0.5)
-        torchs = a.rate_factor(t.item.shape) / a.rate_factor(t.base_shape)
-        factors = replace(factors, lr=factors.lr / torchs)
+    def _algorithm(self, evidence: Evidence, structural_role: Role) -> Algorithm:
+        """Return the optimizer of a tensor: some leave part of the tensors to another."""
+        is_hidden = structural_role == Role.HIDDEN
+        return record_for(self.request.algorithm, is_hidden, evidence.item.shape)
+
+    def _draft(self, evidence: Evidence, role: ResolvedRole, algorithm: Algorithm) -> Draft:
+        name = evidence.name
+        if not evidence.item.tensor.requires_grad:
+            role = ResolvedRole(Role.FIXED, Growth(), "not trained: left as it is")
+        counterpart = self.counterparts[name]
         return Draft(
-            tensor=t,
+            evidence=evidence,
             role=role,
-            algorithm=a,
-            factors=factors,
+            algorithm=algorithm,
+            factors=self._factors(evidence, role, algorithm),
             base=self.base.initial[counterpart.name],
             base_name=counterpart.name,
             depth=counterpart.depth,
             seen_as=self.seen_as.get(name, name),
-            reasons=[role.reason],
+            reasons=(role.reason,),
         )
 
-    def _is_interior(self, t: Tensor) -> bool:
-        return bool(self.seen.outputs) and not any(
-            place.module in self.seen.outputs for place in t.item.places
-        )
+    def _factors(self, evidence: Evidence, role: ResolvedRole, algorithm: Algorithm) -> Factors:
+        """Return the factors that the rule gives to the role, before adjustments."""
+        factors = Factors()
+        if role.role != Role.FIXED:
+            rule = self.request.parameterization(algorithm.law)
+            factors = width_factors(rule, role.role, role.growth, algorithm.law)
+        interior = bool(self.facts.outputs) and not evidence.is_output
+        if role.role == Role.READOUT and interior:
+            # its outputs feel a sum over the width, of random signs
+            factors = replace(factors, gradient=role.growth.fan_in**-0.5)
+        target = algorithm.rate_factor(evidence.item.shape)
+        base = algorithm.rate_factor(evidence.base_shape)
+        return replace(factors, lr=factors.lr / (target / base))
 
-    def _row(self, d: Draft, width: int | None) -> Row:
-        item = d.tensor.item
-        f = d.factors
-        a = d.algorithm
-        trained = item.tensor.requires_grad
-        # frozen: its own size stays
-        if trained or item.tensor.is_meta:
-            initial = d.base
+    def _rows(self, drafts: adjustments.Drafts) -> tuple[Row, ...]:
+        roles = {name: draft.role.role for name, draft in drafts.items()}
+        width = residual_width(self.tensors, roles)
+        return tuple(self._row(draft, width) for draft in drafts.values())
+
+    def _row(self, draft: Draft, width: int | None) -> Row:
+        request = self.request
+        item = draft.evidence.item
+        factors = draft.factors
+        algorithm = draft.algorithm
+        if draft.trained or item.tensor.is_meta:
+            initial = draft.base
         else:
-            initial = measure(item.tensor)
-        decay = self.request.weight_decay_of(a, item.name)
+            initial = measure(item.tensor)  # frozen: its own size stays
+        constant = None
+        if initial.constant is not None:
+            constant = initial.constant * factors.std
+        base_decay = request.weight_decay_of(algorithm, item.name)
         return Row(
             name=item.name,
-            role=d.role.role,
-            group=group_of(d.tensor, d.role.role, width),
+            role=draft.role.role,
+            group=group_of(draft.evidence, draft.role.role, width),
             shape=item.shape,
-            base_shape=d.tensor.base_shape,
-            growth=d.role.growth,
-            depth=d.depth,
-            multiplier=d.multiplier,
-            init_std=initial.rms * f.std,
-            lr=self.request.lr_of(a) * f.lr,
-            weight_decay=param_groups.weight_decay(decay, f, a, self.request.decay),
-            eps=param_groups.eps(a, self.request.eps_of(a), f, d.tensor),
-            reason="; ".join(d.reasons),
-            optimizer=a.name,
+            base_shape=draft.evidence.base_shape,
+            growth=draft.role.growth,
+            depth=draft.depth,
+            multiplier=draft.multiplier,
+            init_std=initial.rms * factors.std,
+            lr=request.lr_of(algorithm) * factors.lr,
+            weight_decay=param_groups.weight_decay(base_decay, factors, algorithm, request.decay),
+            eps=param_groups.eps(algorithm, request.eps_of(algorithm), factors, draft.evidence),
+            reason="; ".join(draft.reasons),
+            optimizer=algorithm.name,
             uses=tuple(place.module for place in item.places),
-            constant=None if initial.constant is None else initial.constant * f.std,
-            base_name=d.base_name,
-            base_std=d.base.rms,
-            trained=trained,
-            factors=f,
+            constant=constant,
+            base_name=draft.base_name,
+            base_std=draft.base.rms,
+            trained=draft.trained,
+            factors=factors,
         )
 
+    # --- words ------------------------------------------------------------------------------------
+
     def _headline(self, rows: Sequence[Row]) -> str:
-        what = f"{self.request.name} for {self.request.algorithm.label}"
+        title = f"{self.request.name} for {self.request.algorithm.label}"
         count = in_groups(rows)
-        sizes = sorted(self.widths.passed_on, key=lambda size: size[0])
         depths = {c.depth for c in self.counterparts.values() if c.depth != 1}
         deeper = [f"depth x{max(depths):.4g}"] if depths else []
+        sizes = sorted(self.widths.passed_on, key=lambda size: size[0])
         if sizes:
-            grown = ", ".join(
-                f"x{ratio:.4g}" for ratio in sorted({target / base for base, target in sizes})
-            )
+            ratios = sorted({target / base for base, target in sizes})
+            grown = ", ".join(f"x{ratio:.4g}" for ratio in ratios)
             widths = ", ".join(f"{base} -> {target}" for base, target in sizes)
-            return f"{what}: {', '.join([f'width {grown} ({widths})', *deeper])}; {count}"
-        other = {
-            self.widths.what(size) for t in self.tensors for size in t.sizes if size[0] != size[1]
-        }
-        differs = [*deeper, *sorted(other)] or self._settings_that_differ()
+            growth = ", ".join([f"width {grown} ({widths})", *deeper])
+            return f"{title}: {growth}; {count}"
+        differs = [*deeper, *sorted(self._other_sizes())] or self._settings_that_differ()
         if not differs:
             return (
-                f"{what}: the target equals its base: every factor is 1, and the run is the"
+                f"{title}: the target equals its base: every factor is 1, and the run is the"
                 f" original one; {count}"
             )
-        return f"{what}: no width grows; base and target differ in {' and '.join(differs)}; {count}"
+        differences = " and ".join(differs)
+        return f"{title}: no width grows; base and target differ in {differences}; {count}"
+
+    def _other_sizes(self) -> set[str]:
+        """Return words for the sizes that differ and are no widths."""
+        words: set[str] = set()
+        for evidence in self.tensors:
+            for size in evidence.sizes:
+                if size[0] != size[1]:
+                    words.add(self.widths.what(size))
+        return words
 
     def _settings_that_differ(self) -> list[str]:
-        """Of Hugging Face configurations: layers that share their tensors are seen nowhere else."""
+        """Return keys of Hugging Face configurations that differ: layers that share their tensors
+        show nowhere else."""
         ours = sizes_of(self.model) or {}
         theirs = sizes_of(self.base.module) or {}
         return [key for key in theirs if ours.get(key) != theirs[key]]
 
     def _numbers(self) -> list[str]:
-        configs = [getattr(module, "config", None) for module in (self.model, self.base.module)]
-        if not all(is_configuration(config) for config in configs):
+        """Return a note if numbers that are no sizes differ between the two configurations."""
+        ours = getattr(self.model, "config", None)
+        theirs = getattr(self.base.module, "config", None)
+        if not is_configuration(ours) or not is_configuration(theirs):
             return []
-        differ = [
-            f"{key} ({getattr(configs[1], key, None)} -> {getattr(configs[0], key, None)})"
-            for key in other_numbers(*configs)
+        differing: list[str] = []
+        for key in other_numbers(ours, theirs):
+            differing.append(f"{key} ({getattr(theirs, key, None)} -> {getattr(ours, key, None)})")
+        if not differing:
+            return []
+        return [
+            f"base and target also differ in {', '.join(differing)}, which the plan does not"
+            " account for; let them differ in sizes alone"
         ]
-        told = (
-            "base and target also differ in {}, which the plan does not account for; let them"
-            " differ in sizes alone"
-        )
-        if differ:
-            return [told.format(", ".join(differ))]
-        return []
 
-    def _bottlenecks(self, drafts) -> list[str]:
-        names = ", ".join(
-            dict.fromkeys(stack_of(draft.name) for draft in drafts if draft.role.bottleneck)
-        )
-        told = (
-            "fan-in grows and fan-out stays, as at a readout. If that size should grow too, let the"
-            " base shrink it"
-        )
-        return [f"{names}: {told}"] if names else []
-
-
-def _reveals(seen: tuple, owned: tuple) -> bool:
-    """The forward pass shows a use that no module declares: a readout through the embedding's own
-    tensor, a matrix used transposed."""
-    return any(layout.kind != "vector" and layout not in owned for layout in seen) and set(
-        seen
-    ) > set(owned)
+    def _bottlenecks(self, drafts: Iterable[Draft]) -> list[str]:
+        """Return a note if readouts feed the network further."""
+        stacks = dict.fromkeys(stack_of(draft.name) for draft in drafts if draft.role.bottleneck)
+        if not stacks:
+            return []
+        return [
+            f"{', '.join(stacks)}: fan-in grows and fan-out stays, as at a readout. If that size"
+            " should grow too, let the base shrink it"
+        ]

@@ -8,7 +8,7 @@ not: it gives every group the same number, and the plan is silently off.
 import copy
 import math
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from torch.optim import Adafactor, Optimizer
@@ -150,16 +150,15 @@ def _proportional(rates: Sequence[float], wanted: Sequence[float]) -> bool:
     return largest < ZERO or max(factors) - min(factors) <= 1e-6 * largest
 
 
-def _simulate(optimizer: Optimizer, scheduler: Any, steps: int):
-    """Learning rates step by step, on copies that share the tensors and nothing else."""
+def _simulate(optimizer: Optimizer, scheduler: Any, steps: int) -> Iterator[list[float]]:
+    """Yield the learning rates step by step, on copies that share the tensors and nothing else."""
     memo: dict[int, Any] = {id(p): p for group in optimizer.param_groups for p in group["params"]}
     memo[id(optimizer.state)] = {}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that no optimizer step came before is meant here
         copied = copy.deepcopy(scheduler, memo)
-        if isinstance(
-            copied, ReduceLROnPlateau
-        ):  # every step is a plateau, and no step is too small
+        if isinstance(copied, ReduceLROnPlateau):
+            # every step is a plateau, and no step is too small
             copied.patience = copied.cooldown = 0
             copied.eps = 0.0
         for _ in range(steps):
@@ -173,24 +172,18 @@ def _simulate(optimizer: Optimizer, scheduler: Any, steps: int):
 
 
 def _length(scheduler: Any) -> int:
-    """Long enough to see all of it: every length that the schedule or its parts mention."""
-    parts = _parts(scheduler)
-    known = [
-        getattr(part, name)
-        for part in parts
-        for name in LENGTHS
-        if isinstance(getattr(part, name, None), int)
-    ]
-    known += [
-        int(max(stones))
-        for part in parts
-        if (stones := [*(getattr(part, "milestones", None) or [])])
-    ]
-    known += [
-        int(max(stones))
-        for part in parts
-        if (stones := [*(getattr(part, SEQUENTIAL_MILESTONES, None) or [])])
-    ]
+    """Return a number of steps that shows all of it: every length that the schedule or its parts
+    mention."""
+    known: list[int] = []
+    for part in _parts(scheduler):
+        for name in LENGTHS:
+            value = getattr(part, name, None)
+            if isinstance(value, int):
+                known.append(value)
+        for name in ("milestones", SEQUENTIAL_MILESTONES):
+            milestones = list(getattr(part, name, None) or [])
+            if milestones:
+                known.append(int(max(milestones)))
     length = max(STEPS, 2 * max(known, default=0), sum(known))
     if length > MOST_STEPS:
         raise ValueError(
@@ -201,20 +194,22 @@ def _length(scheduler: Any) -> int:
 
 
 def _parts(scheduler: Any) -> list[Any]:
-    return [
-        scheduler,
-        *(part for inner in getattr(scheduler, CHILD_SCHEDULERS, []) for part in _parts(inner)),
-    ]
+    """Return the scheduler and all schedulers inside it."""
+    parts = [scheduler]
+    for inner in getattr(scheduler, CHILD_SCHEDULERS, []):
+        parts += _parts(inner)
+    return parts
 
 
 def _message(when: str, rates: Sequence[float], wanted: Sequence[float], scheduler: Any) -> str:
     pairs = [(rate, want) for rate, want in zip(rates, wanted, strict=True) if want]
-    low, high = (choose(pairs, key=lambda pair: pair[0] / pair[1]) for choose in (min, max))
-    told = (
+    low = min(pairs, key=lambda pair: pair[0] / pair[1])
+    high = max(pairs, key=lambda pair: pair[0] / pair[1])
+    difference = (
         f"{low[0]:.5g} beside {high[0]:.5g}, where the plan has {low[1]:.5g} beside {high[1]:.5g}"
     )
     return (
-        f"learning rates of the groups leave the ratios of the plan {when}: {told}."
+        f"learning rates of the groups leave the ratios of the plan {when}: {difference}."
         f" {_remedy(scheduler, wanted)}"
     )
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from contextlib import ExitStack
-from inspect import signature
 from os import PathLike
 
 import torch
@@ -12,7 +11,8 @@ from orderone.core.errors import one_of
 from orderone.core.exact import count
 from orderone.core.inputs import Count, Name, Number
 from orderone.core.reals import real
-from orderone.planning import Plan, plan
+from orderone.planning import Plan
+from orderone.planning.options import OPTION_NAMES
 from orderone.sweeping.driver import Driver
 from orderone.sweeping.executors import read_executor
 from orderone.sweeping.inputs import (
@@ -38,8 +38,8 @@ from orderone.training.inputs import Data, Device, FilePath, LossFunction, Sched
 from orderone.training.settings import PRECISIONS, optional_count
 from orderone.training.source import read_source
 
-_TRIALS_OWN = {"model", "base", "rule", "optimizer", "C", "Lambda", *TUNED}
-PLAN_OPTIONS = tuple(name for name in signature(plan).parameters if name not in _TRIALS_OWN)
+_TRIALS_OWN = {"rule", "optimizer", "C", "Lambda", *TUNED}
+PLAN_OPTIONS = tuple(name for name in OPTION_NAMES if name not in _TRIALS_OWN)
 REPORTS = 20  # per training
 
 

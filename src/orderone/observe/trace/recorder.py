@@ -9,8 +9,11 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from orderone.observe.trace.facts import Constant, Use
-from orderone.observe.trace.steps import Level, Operation, Step, Value
-from orderone.observe.trace.views import (
+from orderone.observe.trace.values import (
+    Level,
+    Operation,
+    Step,
+    Value,
     derived,
     is_spread,
     memory,

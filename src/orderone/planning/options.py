@@ -1,0 +1,217 @@
+"""Options of `plan`: as the user passes them (`PlanOptions`), and after validation (`Request`)."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from fnmatch import fnmatch
+from functools import cache
+from math import isfinite
+from numbers import Real
+from typing import Annotated, TypeAlias
+
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from orderone import rules
+from orderone.core.errors import one_of
+from orderone.core.exact import HALF, ONE, exact
+from orderone.core.inputs import Exact, Name, Number, UserInput
+from orderone.observe.inventory import read_patterns
+from orderone.optimizers.table import Algorithm, Eps, algorithm, class_name
+from orderone.planning.plan import Settings
+from orderone.rules.factors import DECAY, DEPTH_RULES
+from orderone.theory.exponents import (
+    GAUGES,
+    MATRIX_ROLES,
+    Parameterization,
+    canonical,
+    solve,
+)
+
+Model: TypeAlias = Annotated[nn.Module, UserInput]
+Rule: TypeAlias = Annotated[str | Parameterization, UserInput]
+OptimizerKind: TypeAlias = Annotated[str | type[Optimizer], UserInput]
+LearningRate: TypeAlias = Annotated[float | Mapping[str, float], UserInput]
+EpsOption: TypeAlias = Annotated[float | Sequence[float | None], UserInput]
+Patterns: TypeAlias = Annotated[str | Iterable[str], UserInput]
+Overrides: TypeAlias = Annotated[Mapping[str, str], UserInput]
+ExampleBatch: TypeAlias = Annotated[Tensor | Sequence[object] | Mapping[str, object], UserInput]
+OrderOneConstants: TypeAlias = Annotated[Mapping[str, float], UserInput]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanOptions:
+    """Every option of `plan` beside the model and its base, as the user passes it.
+
+    The fields have the names, the order and the defaults of the keywords of `plan`.
+    """
+
+    rule: Rule = "mup"  # a name of `rules.names()`, or a rule of `rules.custom`
+    optimizer: OptimizerKind = "adamw"  # a name, a class, or a subclass of a known class
+    lr: LearningRate | None = None  # as tuned on the base; None: the default of torch.optim
+    weight_decay: Number | None = None  # likewise
+    depth: Name | None = None  # "sqrt", "completep", or None: nothing scales with depth
+    eps: EpsOption | None = None  # like lr
+    gauge: Name = "folded"  # "folded", "unit" or "paper"
+    decay: Name = "independent"  # what stays as lr scales: lr * weight_decay, or weight_decay
+    no_decay: Patterns | None = ()  # patterns of tensors without weight decay
+    overrides: Overrides | None = None  # {"pattern": role}
+    inputs: ExampleBatch | None = None  # example batch for the forward pass
+    probe: bool = True  # whether to run the forward pass at all
+    score_power: Exact | None = None  # attention scores are divided by head_size^score_power
+    C: OrderOneConstants | None = None  # absolute mode: constants of the initial variances
+    Lambda: OrderOneConstants | None = None  # absolute mode: constants of the learning rates
+
+    @classmethod
+    def from_keywords(cls, keywords: Mapping[str, object]) -> "PlanOptions":
+        """Return the options with these names; a ValueError lists the names if one is unknown."""
+        for name in keywords:
+            one_of(name, ("model", "base", *OPTION_NAMES), "setting of a plan")
+        return cls(**keywords)  # pyright: ignore[reportArgumentType]
+
+    def read(self, model: Model) -> "Request":
+        """Validate the options that say what the rule shall do with `model`."""
+        if not isinstance(model, nn.Module):
+            raise ValueError(f"model: expected an nn.Module, got {type(model).__name__}")
+        return Request(
+            rule=self.rule,
+            algorithm=algorithm(self.optimizer),
+            lr=self.lr,
+            weight_decay=self.weight_decay,
+            eps=self.eps,
+            depth=None if self.depth is None else one_of(self.depth, DEPTH_RULES, "depth"),
+            gauge=one_of(self.gauge, GAUGES, "gauge"),
+            decay=one_of(self.decay, DECAY, "decay"),
+            no_decay=read_patterns(self.no_decay, model, "no_decay"),
+            overrides=_read_overrides(self.overrides),
+            score_power=self.score_power,
+        )
+
+
+OPTION_NAMES: tuple[str, ...] = tuple(field.name for field in fields(PlanOptions))
+
+
+def _read_overrides(overrides: Overrides | None) -> dict[str, str]:
+    if overrides is None:
+        return {}
+    if not isinstance(overrides, Mapping):
+        raise ValueError(f'overrides: expected {{"pattern": role}}, got {overrides!r}')
+    return dict(overrides)
+
+
+@dataclass(frozen=True)
+class Request:
+    """Validated options. The methods answer what they mean for one optimizer or tensor."""
+
+    rule: Rule
+    algorithm: Algorithm
+    lr: LearningRate | None
+    weight_decay: Number | None
+    eps: EpsOption | None
+    depth: str | None
+    gauge: str
+    decay: str
+    no_decay: tuple[str, ...]
+    overrides: Mapping[str, str]
+    score_power: Exact | None
+
+    def parameterization(self, law: str) -> Parameterization:
+        """Return the rule with learning rates for this update law: derived, or the user's."""
+        return _parameterization(self.rule, law)
+
+    @property
+    def name(self) -> str:
+        """The name of the rule."""
+        if isinstance(self.rule, Parameterization):
+            return self.rule.name
+        return str(self.rule).lower()
+
+    @property
+    def power(self) -> float:
+        """The power of the head size that attention scores shall be divided by.
+
+        It is 1 if features move at order one, as in muP, and 1/2 otherwise (S0 section 2).
+        """
+        if self.score_power is not None:
+            return float(exact(self.score_power, "score_power"))
+        if _moves_features(self.parameterization("adam")):
+            return float(ONE)
+        return float(HALF)
+
+    def lr_of(self, optimizer: Algorithm) -> float:
+        """Return the base's learning rate for tensors of this optimizer."""
+        lr = self.lr
+        if isinstance(lr, Mapping):
+            for name in lr:
+                one_of(name, sorted(self.algorithm.names), "optimizer in lr")
+            lr = lr.get(optimizer.name)
+        if lr is None:
+            lr = optimizer.lr
+        return nonnegative(lr, "lr")
+
+    def weight_decay_of(self, optimizer: Algorithm, tensor_name: str) -> float:
+        """Return the base's weight decay for a tensor of this optimizer."""
+        if any(fnmatch(tensor_name, pattern) for pattern in self.no_decay):
+            return 0.0
+        decay = self.weight_decay
+        if decay is None:
+            decay = optimizer.weight_decay
+        return nonnegative(decay, "weight_decay")
+
+    def eps_of(self, optimizer: Algorithm) -> Eps:
+        """Return the base's eps for tensors of this optimizer."""
+        if self.eps is None or optimizer.eps is None or optimizer.name != self.algorithm.name:
+            return optimizer.eps
+        if not isinstance(optimizer.eps, tuple):
+            return nonnegative(self.eps, "eps")
+        if not isinstance(self.eps, (tuple, list)) or len(self.eps) != 2:
+            raise ValueError(
+                f"eps: expected a pair for {optimizer.name}, as in torch: (None, 1e-3); got"
+                f" {self.eps!r}"
+            )
+        floor, size = self.eps
+        checked_floor = None if floor is None else nonnegative(floor, "eps")
+        return (checked_floor, nonnegative(size, "eps"))
+
+    def settings(self, relative: bool) -> Settings:
+        """Return the plain values that a plan keeps of the request."""
+        optimizer = self.algorithm
+        user_class = None
+        if optimizer.user_class is not None:
+            user_class = class_name(optimizer.user_class)
+        return Settings(
+            rule=self.name,
+            optimizer=optimizer.name,
+            lr=self.lr_of(optimizer),
+            weight_decay=self.weight_decay_of(optimizer, ""),
+            eps=self.eps_of(optimizer),
+            gauge=self.gauge,
+            depth=self.depth,
+            decay=self.decay,
+            relative=relative,
+            user_class=user_class,
+        )
+
+
+@cache
+def _parameterization(rule: Rule, law: str) -> Parameterization:
+    if not isinstance(rule, Parameterization):
+        return rules.get(rule, law)
+    if rule.rates_for is None or rule.rates_for[0] == law:
+        return rule
+    return rule.with_c(solve(rule, law, rule.rates_for[1]).c)
+
+
+@cache
+def _moves_features(rule: Parameterization) -> bool:
+    """Whether the readout starts as small as muP's: then features can move at order one, whatever
+    the learning rates."""
+    ours = canonical(rule, "adam")
+    mup = canonical(rules.get("mup", "adam"), "adam")
+    return all(ours.b[role] == mup.b[role] for role in MATRIX_ROLES)
+
+
+def nonnegative(value: object, name: str) -> float:
+    """Return `value` as a float; raise a ValueError unless it is a finite number of at least 0."""
+    if isinstance(value, bool) or not isinstance(value, Real) or not isfinite(value) or value < 0:
+        raise ValueError(f"{name}: expected a number, zero or more; got {value!r}")
+    return float(value)

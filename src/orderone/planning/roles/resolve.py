@@ -1,0 +1,382 @@
+"""The role of every tensor, resolved from its evidence by one ranking.
+
+    override > trace > owning module > shape > name
+
+Relative to a base, a role follows from the dimensions that grow (`resolve_roles`). A model that
+stands alone shows no growth: there, roles follow from which sizes tensors share
+(`standalone_roles`). The last part names the groups of S2 (patch, WE, PE, QKVU, W, X, head).
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from orderone.core.roles import ROLES, Role
+from orderone.observe.inventory import Place
+from orderone.observe.layouts import Layout
+from orderone.planning.counterparts import stack_of
+from orderone.planning.roles.evidence import Evidence
+from orderone.planning.roles.widths import Widths, residual_width, structural_widths
+from orderone.rules.factors import Growth
+
+MOST_PACKED = 8  # at most so many widths side by side
+
+
+class AmbiguousRole(ValueError):  # noqa: N818
+    """Shapes and owner do not tell what a tensor does; `overrides` does."""
+
+
+@dataclass(frozen=True)
+class ResolvedRole:
+    """The role of a tensor, by what it grows, and the reason in words."""
+
+    role: Role
+    growth: Growth
+    reason: str
+    # for an embedding that is the readout too: growth of the readout's fan-in
+    tied: float | None = None
+    bottleneck: bool = False  # a readout whose outputs go on into the network
+
+
+@dataclass(frozen=True)
+class Doubt:
+    """A tensor whose role cannot be told."""
+
+    evidence: Evidence
+    candidates: Sequence[str]
+    why: str
+
+
+# --- relative to a base ---------------------------------------------------------------------------
+
+
+def resolve_roles(
+    tensors: Sequence[Evidence], widths: Widths, output_is_known: bool
+) -> dict[str, ResolvedRole]:
+    """Return the role of every tensor; raise AmbiguousRole if one cannot be told.
+
+    `output_is_known`: the model itself names its output layer.
+    """
+    resolved: dict[str, ResolvedRole] = {}
+    doubts: list[Doubt] = []
+    for evidence in tensors:
+        role = _resolve(evidence, widths)
+        if isinstance(role, Doubt):
+            doubts.append(role)
+        else:
+            resolved[evidence.name] = role
+    if not output_is_known:
+        doubts += _doubt_about_the_output(tensors, widths, resolved)
+    if doubts:
+        raise AmbiguousRole(_message(doubts))
+    return resolved
+
+
+def _resolve(evidence: Evidence, widths: Widths) -> ResolvedRole | Doubt:
+    for source in RANKING:
+        role = source(evidence, widths)
+        if role is not None:
+            return role
+    return _doubt(evidence, widths)
+
+
+def _by_override(evidence: Evidence, widths: Widths) -> ResolvedRole | None:
+    """The user knows. Growth along the known axes, or along all that grow."""
+    role = evidence.override
+    if role is None:
+        return None
+    layout = next((layout for layout in evidence.layouts if layout.kind != "vector"), None)
+    if layout is not None:
+        fan_in = widths.ratio(evidence.over(layout.fan_in))
+        fan_out = widths.ratio(evidence.over(layout.fan_out))
+    elif role == Role.HIDDEN:
+        fan_in = fan_out = widths.ratio(evidence.sizes) ** 0.5
+    else:
+        fan_in = fan_out = widths.ratio(evidence.sizes)
+    growth = {
+        Role.HIDDEN: Growth(fan_in, fan_out),
+        Role.READOUT: Growth(fan_in=fan_in),
+        Role.EMBEDDING: Growth(fan_out=fan_out),
+        Role.VECTOR: Growth(fan_out=fan_out),
+        Role.FIXED: Growth(),
+    }
+    return ResolvedRole(role, growth[role], "as given in overrides")
+
+
+def _by_trace(evidence: Evidence, widths: Widths) -> ResolvedRole | None:
+    """The forward pass shows the layouts."""
+    return _by_layouts(evidence, widths) if evidence.trace_decides else None
+
+
+def _by_module(evidence: Evidence, widths: Widths) -> ResolvedRole | None:
+    """The owning modules declare the layouts."""
+    return _by_layouts(evidence, widths) if evidence.layouts else None
+
+
+def _by_shape(evidence: Evidence, widths: Widths) -> ResolvedRole | None:
+    """Shapes decide where only one answer is possible."""
+    grown = [size for size in evidence.sizes if widths.is_width(size)]
+    ratios = {target / base for base, target in grown}
+    if not grown:
+        return _fixed(evidence, widths)
+    if len(grown) == 1 and all(size in grown or size[1] == 1 for size in evidence.sizes):
+        growth = Growth(fan_out=ratios.pop())
+        return ResolvedRole(Role.VECTOR, growth, "a single dimension, and it grows")
+    if len(grown) == 2 and len(ratios) == 1:
+        ratio = ratios.pop()
+        return ResolvedRole(Role.HIDDEN, Growth(ratio, ratio), "two dimensions grow alike")
+    return None
+
+
+def _by_name(evidence: Evidence, widths: Widths) -> ResolvedRole | None:
+    """A table of embeddings is known by its name."""
+    grown = [size for size in evidence.sizes if widths.is_width(size)]
+    if len(grown) != 1 or not evidence.hints.table:
+        return None
+    [(base, target)] = grown
+    growth = Growth(fan_out=target / base)
+    return ResolvedRole(Role.EMBEDDING, growth, "by its name a table of embeddings")
+
+
+Source = Callable[[Evidence, Widths], ResolvedRole | None]
+RANKING: tuple[Source, ...] = (_by_override, _by_trace, _by_module, _by_shape, _by_name)
+
+
+# --- roles by layout ------------------------------------------------------------------------------
+
+
+def _by_layouts(evidence: Evidence, widths: Widths) -> ResolvedRole:
+    if {"lookup", "matrix"} <= set(evidence.kinds):
+        return _tied(evidence, widths)
+    layout = evidence.layouts[0]
+    if layout.kind == "vector":
+        return _vector(evidence, widths)
+    if layout.kind == "lookup":
+        return _lookup(evidence, widths, layout)
+    matrices = [layout for layout in evidence.layouts if layout.kind == "matrix"]
+    resolved = [_matrix(evidence, widths, layout) for layout in matrices]
+    return _both_ways(resolved) or resolved[0]
+
+
+def _both_ways(resolved: Sequence[ResolvedRole]) -> ResolvedRole | None:
+    """A matrix that reads the input and, transposed, writes the output."""
+    by_role = {resolved_role.role: resolved_role for resolved_role in resolved}
+    embedding = by_role.get(Role.EMBEDDING)
+    readout = by_role.get(Role.READOUT)
+    if embedding is None or readout is None:
+        return None
+    reason = "embedding and, transposed, readout in one tensor"
+    return ResolvedRole(Role.EMBEDDING, embedding.growth, reason, tied=readout.growth.fan_in)
+
+
+def _vector(evidence: Evidence, widths: Widths) -> ResolvedRole:
+    ratio = widths.ratio(evidence.sizes)
+    if ratio == 1:
+        return _fixed(evidence, widths)
+    return ResolvedRole(Role.VECTOR, Growth(fan_out=ratio), "entry by entry along a width")
+
+
+def _lookup(evidence: Evidence, widths: Widths, layout: Layout) -> ResolvedRole:
+    ratio = widths.ratio(evidence.over(layout.fan_out))
+    if ratio == 1:
+        return _fixed(evidence, widths)
+    return ResolvedRole(Role.EMBEDDING, Growth(fan_out=ratio), "rows are looked up: no sum")
+
+
+def _tied(evidence: Evidence, widths: Widths) -> ResolvedRole:
+    layout = next(layout for layout in evidence.layouts if layout.kind == "lookup")
+    lookup = _lookup(evidence, widths, layout)
+    if lookup.role == Role.FIXED:
+        return lookup
+    reason = "embedding and readout in one tensor"
+    return ResolvedRole(Role.EMBEDDING, lookup.growth, reason, tied=lookup.growth.fan_out)
+
+
+def _matrix(evidence: Evidence, widths: Widths, layout: Layout) -> ResolvedRole:
+    fan_in = evidence.over(layout.fan_in)
+    fan_out = evidence.over(layout.fan_out)
+    growth = Growth(widths.ratio(fan_in), 1.0 if evidence.is_output else widths.ratio(fan_out))
+    if growth.fan_in != 1 and growth.fan_out != 1:
+        return ResolvedRole(Role.HIDDEN, growth, "fan-in and fan-out grow")
+    if growth.fan_in != 1:
+        reason = "fan-in grows, fan-out does not"
+        goes_on = any(size in widths.consumed and size[1] > 1 for size in fan_out)
+        if evidence.is_output or not goes_on:
+            return ResolvedRole(Role.READOUT, growth, reason)
+        outputs = fan_out[0][1]
+        reason += f"; its {outputs} outputs go on: a bottleneck that the base does not shrink"
+        return ResolvedRole(Role.READOUT, growth, reason, bottleneck=True)
+    if growth.fan_out != 1:
+        depthwise = all(target == 1 for _, target in fan_in)
+        if depthwise:
+            reason = "one filter per channel: no sum over a width"
+            return ResolvedRole(Role.VECTOR, growth, reason)
+        return ResolvedRole(Role.EMBEDDING, growth, "fan-out grows, fan-in does not")
+    return _fixed(evidence, widths)
+
+
+def _fixed(evidence: Evidence, widths: Widths) -> ResolvedRole:
+    reason = "no dimension grows"
+    for size in evidence.sizes:
+        if size[0] != size[1]:
+            reason = f"no width; differs in {widths.what(size)}"
+            break
+    return ResolvedRole(Role.FIXED, Growth(), reason)
+
+
+# --- doubts ---------------------------------------------------------------------------------------
+
+
+def _doubt(evidence: Evidence, widths: Widths) -> Doubt:
+    grown = [size for size in evidence.sizes if widths.is_width(size)]
+    if len(grown) == 1:
+        candidates = (Role.EMBEDDING, Role.READOUT, Role.VECTOR)
+        return Doubt(evidence, candidates, "one dimension grows, and it may be fan-in or fan-out")
+    why = f"{len(grown)} dimensions grow, and it is not known which are summed over"
+    return Doubt(evidence, ROLES, why)
+
+
+def _doubt_about_the_output(
+    tensors: Sequence[Evidence], widths: Widths, resolved: Mapping[str, ResolvedRole]
+) -> list[Doubt]:
+    """Doubt the last matrix, which may be the output, if its fan-out has the size of the width and
+    of a vocabulary."""
+    matrices = [evidence for evidence in tensors if set(evidence.kinds) == {"matrix"}]
+    if not matrices:
+        return []
+    last = matrices[-1]
+    role = resolved.get(last.name)
+    if last.override is not None or role is None or role.role != Role.HIDDEN:
+        return []
+    for size in last.over(last.layouts[0].fan_out):
+        if size in widths.picked and widths.is_width(size):
+            why = "its fan-out grows like a width and like a vocabulary"
+            return [Doubt(last, (Role.READOUT, Role.HIDDEN), why)]
+    return []
+
+
+def _message(doubts: Sequence[Doubt]) -> str:
+    """Name every stack once: its layers have the same doubt."""
+    by_stack = {stack_of(doubt.evidence.name): doubt for doubt in reversed(doubts)}
+    lines: list[str] = []
+    for stack, doubt in reversed(by_stack.items()):
+        item = doubt.evidence.item
+        owner = ", ".join(f"{place.owner} {place.module}".strip() for place in item.places)
+        shapes = f"{doubt.evidence.base_shape} -> {item.shape}"
+        candidates = " or ".join(doubt.candidates)
+        lines.append(f"{stack} {shapes} in {owner}: {doubt.why}. It could be {candidates}")
+    example = f'overrides={{"{next(reversed(by_stack))}": role}}'
+    remedy = (
+        f"Say which: plan(..., {example}), register the module type (orderone.register), or give an"
+        " example batch"
+    )
+    return ". ".join([*lines, f"{remedy}: plan(..., inputs=...)"])
+
+
+# --- a model without a base -----------------------------------------------------------------------
+
+
+def standalone_roles(tensors: Sequence[Evidence]) -> dict[str, Role]:
+    """Return the role of every tensor of a model without a base: override > structure."""
+    roles = structural_roles(tensors)
+    for evidence in tensors:
+        if evidence.override is not None:
+            roles[evidence.name] = evidence.override
+    return roles
+
+
+def structural_roles(tensors: Sequence[Evidence]) -> dict[str, Role]:
+    """Return embedding, hidden, readout or vector for every tensor, from the model's structure.
+
+    A width is what one matrix gives and another takes. The first matrix of a model without lookups
+    reads the data, where a table of positions is no lookup; the last matrix is the output if it is
+    called a head. A matrix whose fan-out nobody takes is the output too, unless it packs a few
+    widths side by side (queries, keys and values; gate and up).
+    """
+    widths = structural_widths(tensors)
+    roles: dict[str, Role] = {}
+    matrices: list[Evidence] = []
+    reads_tokens = False
+    for evidence in tensors:
+        roles[evidence.name] = Role.VECTOR
+        if evidence.only_matrix is not None:
+            matrices.append(evidence)
+        elif "lookup" in evidence.kinds:
+            roles[evidence.name] = Role.EMBEDDING
+            reads_tokens = reads_tokens or not evidence.hints.positional
+    for number, evidence in enumerate(matrices):
+        first = number == 0 and not reads_tokens
+        last = number == len(matrices) - 1
+        roles[evidence.name] = _structural_role(evidence, widths, first, last)
+    return roles
+
+
+def _structural_role(evidence: Evidence, widths: set[int], first: bool, last: bool) -> Role:
+    layout = evidence.only_matrix
+    assert layout is not None
+    fan_in = evidence.product(layout.fan_in)
+    fan_out = evidence.product(layout.fan_out)
+    is_output = evidence.is_output or (last and evidence.hints.head)
+    if is_output or (last and fan_out not in widths):
+        return Role.READOUT
+    if first or fan_in not in widths:
+        return Role.VECTOR if fan_in == 1 else Role.EMBEDDING
+    # with fewer keys than queries, packed matrices are no multiple of a width
+    several = evidence.part is not None or evidence.hints.packed > 1
+    if several or any(_few_times(fan_out, width) for width in widths):
+        return Role.HIDDEN
+    return Role.READOUT
+
+
+def _few_times(size: int, width: int) -> bool:
+    """Whether a size packs a few widths, or is a part of one: keys and values shared by heads."""
+    packed = size % width == 0 and size // width <= MOST_PACKED
+    shared = width % size == 0 and width // size <= MOST_PACKED
+    return packed or shared
+
+
+# --- groups of S2 ---------------------------------------------------------------------------------
+
+
+def groups_of(tensors: Sequence[Evidence], roles: Mapping[str, Role]) -> dict[str, str]:
+    """Return the group of every tensor; a vector beside a readout is its bias, head_bias."""
+    heads: set[str] = set()
+    for evidence in tensors:
+        heads.update(place.module for place in readout_places(evidence, roles[evidence.name]))
+    width = residual_width(tensors, roles)
+    groups: dict[str, str] = {}
+    for evidence in tensors:
+        role = roles[evidence.name]
+        beside_head = any(place.module in heads for place in evidence.item.places)
+        if role == Role.VECTOR and beside_head:
+            groups[evidence.name] = "head_bias"
+        else:
+            groups[evidence.name] = group_of(evidence, role, width)
+    return groups
+
+
+def readout_places(evidence: Evidence, role: Role) -> list[Place]:
+    """Return where the tensor is the readout: everywhere, or, if it is tied, in the modules that
+    multiply with it."""
+    if role != Role.READOUT and len(evidence.kinds) < 2:
+        return []
+    places = evidence.item.places
+    return [place for place in places if place.layout and place.layout.kind == "matrix"]
+
+
+def group_of(evidence: Evidence, role: Role, width: int | None) -> str:
+    """Return the word of S2 for a tensor: patch, WE, PE, QKVU, W, X or head; elsewhere, its
+    role."""
+    if role == Role.EMBEDDING:
+        if evidence.hints.positional or not evidence.layouts:
+            return "PE"
+        return "WE" if "lookup" in evidence.kinds else "patch"
+    if role == Role.HIDDEN:
+        fan_in, fan_out = evidence.fans
+        if evidence.hints.attention or fan_in == fan_out:
+            return "QKVU"
+        if fan_in == width or (fan_out > fan_in and fan_out != width):
+            return "W"
+        return "X"
+    if role == Role.READOUT:
+        return "head"
+    return role.value
