@@ -273,7 +273,8 @@ class MeasuredAlignment:
     notes: tuple[str, ...]
 
     def __init__(self, frame: pd.DataFrame, notes: tuple[str, ...] = ()):
-        usable = np.isfinite(frame["ratio"].astype(float)) & (frame["ratio"] > 0)
+        ratios = frame["ratio"].to_numpy(float)
+        usable = np.isfinite(ratios) & (ratios > 0)
         self.frame = _select(frame, usable)
         self.notes = (*notes, *_left_out(_select(frame, ~usable)))
 
@@ -292,7 +293,7 @@ class MeasuredAlignment:
         runs_of_role = runs.groupby(key)["run"].transform("nunique")
         complete = runs[runs_of_layer == runs_of_role]
         by_run = complete.groupby([*key, "width", "seed"], sort=False)["log"]
-        means = by_run.mean().reset_index()
+        means = cast(pd.Series, by_run.mean()).reset_index()
         return _fits(means.assign(ratio=np.exp(means["log"])), key)
 
     @property
@@ -365,7 +366,7 @@ class MeasuredAlignment:
         steps = sorted({step for _, _, step, _ in cells})
         ends = list(dict.fromkeys([*steps[:1], *steps[-1:]]))
 
-        lines = [("role", "tokens", "step", *KINDS)]
+        lines: list[tuple[str, ...]] = [("role", "tokens", "step", *KINDS)]
         for role in ALIGNED_ROLES:
             for tokens in (TRAINING, HELD_OUT):
                 for step in ends:
@@ -398,7 +399,7 @@ def _fits(frame: pd.DataFrame, key: list[str]) -> pd.DataFrame:
     """Return one fit for each group that has two widths and a third point."""
     rows = []
     for values, group in frame.groupby(key, sort=False) if len(frame) else ():
-        if group["width"].nunique() > 1 and len(group) > 2:
+        if len(set(group["width"])) > 1 and len(group) > 2:
             fit = fit_exponent(group["width"], group["ratio"], correction=False)
             rows.append((*cast(tuple[object, ...], values), fit.exponent, fit.low, fit.high))
     result = pd.DataFrame(rows, columns=pd.Index([*key, "exponent", "low", "high"]))
@@ -406,8 +407,8 @@ def _fits(frame: pd.DataFrame, key: list[str]) -> pd.DataFrame:
     return result
 
 
-def _select(frame: pd.DataFrame, rows: pd.Series) -> pd.DataFrame:
-    return frame[rows].reset_index(drop=True)
+def _select(frame: pd.DataFrame, rows: np.ndarray) -> pd.DataFrame:
+    return cast(pd.DataFrame, frame[rows]).reset_index(drop=True)
 
 
 def _left_out(frame: pd.DataFrame) -> list[str]:

@@ -1,4 +1,4 @@
-"""The result of a coordinate check: records, exponents, verdicts and likely causes, also as text."""
+"""The result of a coordinate check: records, exponents, verdicts, likely causes; also as text."""
 
 import textwrap
 from collections.abc import Mapping, Sequence
@@ -157,14 +157,14 @@ def _wrapped(head: str, text: str) -> list[str]:
 
 
 def _table(judgements: Sequence[Judgement], axis: str) -> list[str]:
-    """Return the lines of a table: everything but PASS, or the main lines of a check that passes."""
+    """Return the lines of a table: all but PASS, or the main lines of a check that passes."""
     groups = sorted(_groups(judgements), key=lambda group: ORDER.index(group[0].verdict))
     shown = [group for group in groups if group[0].verdict != Verdict.PASS]
     if not shown:
         shown = [group for group in groups if group[0].quantity in TELLING and group[0].step > 0]
     if not shown:
         return []
-    rows = [HEADER]
+    rows: list[tuple[str, ...]] = [HEADER]
     for group in shown[:LINES]:
         rows.append(_row(group, axis))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]

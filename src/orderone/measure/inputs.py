@@ -12,8 +12,9 @@ from orderone.observe.batches import Batch, ModelInputs
 from orderone.planning import Plan
 from orderone.theory.exponents import Parameterization
 
-Built: TypeAlias = nn.Module | Plan | tuple[object, ...] | list[object]
-Scheduler: TypeAlias = LRScheduler  # ReduceLROnPlateau is one
+# what `build` returns
+Built: TypeAlias = Annotated[nn.Module | Plan | tuple[object, ...] | list[object], UserInput]
+Scheduler: TypeAlias = Annotated[LRScheduler, UserInput]  # ReduceLROnPlateau is one
 Progress: TypeAlias = Callable[[int, int, str], None]  # runs done, of all, the present one
 
 BuildInput: TypeAlias = Annotated[Callable[[int], Built], UserInput]

@@ -11,10 +11,9 @@ from torch.utils.hooks import RemovableHandle
 
 from orderone.measure import records
 from orderone.measure.inputs import CallInput
-from orderone.observe.attention_scores import watching_scores
 from orderone.observe.batches import repeatable
 from orderone.observe.device_queue import memory
-from orderone.observe.hooks import Identities, is_own, watching
+from orderone.observe.hooks import Identities, is_own, watching, watching_scores
 from orderone.observe.inventory import inventory, unwrap
 from orderone.observe.moments import is_here, is_measurable, is_plain
 from orderone.observe.quantities import Quantity

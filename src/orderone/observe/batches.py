@@ -98,7 +98,7 @@ def on_device(batch: Tree, model: nn.Module) -> Tree:
 
 
 def loss_of(model: Callable[..., object], batch: object, loss: Loss | None) -> Tensor:
-    """Run a pass and return the loss: the given one, the model's own, or the usual one of a pair."""
+    """Run a pass and return the loss: `loss`, the model's own, or the usual one of a pair."""
     args, kwargs = call_with(call_inputs(batch))
     output = model(*args, **kwargs)
     if isinstance(batch, tuple) and len(batch) == 2:

@@ -23,7 +23,7 @@ class Held(NamedTuple):
     """A tensor that waits to be sized."""
 
     slot: int
-    count: int  # of entries, also of those that a sparse tensor does not hold
+    entries: int  # also those that a sparse tensor does not hold
     tensor: Tensor
     original: Tensor  # the tensor itself, or what it is a copy of
     version: int  # of the original
@@ -78,7 +78,7 @@ class DeviceQueue:
                 if entry.tensor is entry.original:
                     self.lost.add(entry.slot)
             slots.append(entry.slot)
-            counts.append(entry.count)
+            counts.append(entry.entries)
             tensors.append(entry.tensor)
         with self._in_their_stream():
             self.launch(slots, counts, tensors)

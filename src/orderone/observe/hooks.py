@@ -1,11 +1,22 @@
-"""Hooks that show what every module reads and gives; they are removed when the context closes."""
+"""Watch a model at work: what every module reads and gives, and its attention scores.
+
+Everything is removed when the context closes, however it closes.
+
+Attention scores are what enters a softmax, watched where Python calls it. No module gives scores
+out, and fused attention never forms them. But they are the first thing to grow when queries and
+keys align and are divided by too small a power of the head size. For fused attention, the scores
+are formed from its queries and keys. Masked entries are left out.
+"""
 
 import weakref
-from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
+from torch.overrides import TorchFunctionMode
 from torch.utils.hooks import RemovableHandle
 
 from orderone.observe.device_queue import version
@@ -15,6 +26,13 @@ from orderone.observe.quantities import Quantity
 from orderone.torch_compat import tree_leaves
 
 Sink = Callable[[str, Quantity, Tensor], None]  # module, input or output, tensor
+TorchFunction = Callable[..., Any]
+_SOFTMAX = {torch.softmax, functional.softmax, Tensor.softmax, torch.special.softmax}
+_FUSED = functional.scaled_dot_product_attention
+_CALLED_BY_TORCH = {"softmax": functional.softmax, "scaled_dot_product_attention": _FUSED}
+
+
+# --- modules --------------------------------------------------------------------------------------
 
 
 @contextmanager
@@ -145,3 +163,156 @@ class Identities:
     def put(self, x: Tensor, number: int) -> None:
         """Give `x` a number."""
         self._known[id(x)] = (weakref.ref(x), version(x), number)
+
+
+# --- attention scores -----------------------------------------------------------------------------
+
+
+@contextmanager
+def watching_scores(
+    model: nn.Module, sink: Callable[[str, Callable[[], Tensor]], None]
+) -> Iterator[None]:
+    """Send the scores of every softmax to `sink`, with the innermost module that is being called.
+
+    The scores are formed when `sink` calls its second argument.
+    """
+    running: list[str] = []  # names of the modules that are being called
+    mode = _SoftmaxMode(lambda scores: sink(running[-1], scores))
+    modes = ExitStack()
+
+    def enter(name: str) -> None:
+        if not running:  # only while the model runs: a mode slows every call of torch
+            modes.enter_context(mode)
+        running.append(name)
+
+    def leave() -> None:
+        running.pop()
+        if not running:
+            modes.close()
+
+    handles: list[RemovableHandle] = []
+    try:
+        for name, module in modules_by_name(model).items():
+            handles += _around_calls(module, lambda name=name: enter(name), leave)
+        with as_written():
+            yield
+    finally:
+        modes.close()
+        for handle in handles:
+            handle.remove()
+
+
+def _around_calls(
+    module: nn.Module, enter: Callable[[], None], leave: Callable[[], None]
+) -> Iterator[RemovableHandle]:
+    """Run `enter` before each call of a module, and `leave` after it."""
+    is_this = is_own(module)
+
+    def before(called: nn.Module, args: object) -> None:
+        if is_this(called):
+            enter()
+
+    def after(called: nn.Module, args: object, output: object) -> None:
+        if is_this(called):
+            leave()
+
+    yield module.register_forward_pre_hook(before, prepend=True)
+    yield module.register_forward_hook(after, always_call=True)
+
+
+class _SoftmaxMode(TorchFunctionMode):
+    """Send the scores of every softmax to `sink`."""
+
+    def __init__(self, sink: Callable[[Callable[[], Tensor]], None]):
+        super().__init__()
+        self.sink = sink
+
+    def __torch_function__(
+        self,
+        func: TorchFunction,
+        types: Iterable[type],
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> object:
+        kwargs = kwargs or {}
+        if func is functional.multi_head_attention_forward:
+            with self._replaced_functions():
+                return func(*args, **kwargs)
+        self._watch(func, args, kwargs)
+        return func(*args, **kwargs)
+
+    def _watch(self, func: TorchFunction, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        if func in _SOFTMAX:
+            self.sink(lambda: _unmasked(args[0] if args else kwargs["input"]))
+        elif func is _FUSED:
+            self.sink(lambda: _scores_of_fused(*args, **kwargs))
+
+    @contextmanager
+    def _replaced_functions(self) -> Iterator[None]:
+        """Replace functions of torch.nn.functional by watched ones, inside the context.
+
+        torch hides from a mode what one of its own Python functions calls. Another probe may have
+        replaced them already; its replacement is called.
+        """
+        before = {name: getattr(functional, name) for name in _CALLED_BY_TORCH}
+        try:
+            for name, func in _CALLED_BY_TORCH.items():
+                setattr(functional, name, self._watched(func, before[name]))
+            yield
+        finally:
+            for name, func in before.items():
+                setattr(functional, name, func)
+
+    def _watched(self, func: TorchFunction, action: TorchFunction) -> TorchFunction:
+        """Return a function that watches a call as one of `func`, and calls `action`."""
+
+        def call(*args: Any, **kwargs: Any) -> object:
+            self._watch(func, args, kwargs)
+            return action(*args, **kwargs)
+
+        return call
+
+
+@torch.no_grad()
+def _unmasked(scores: Tensor, allowed: Tensor | None = None) -> Tensor:
+    """Return the scores that are not masked, neither by the lowest number nor by `allowed`.
+
+    NaNs stay.
+    """
+    if not scores.is_floating_point():
+        return scores.new_empty(0)
+    if allowed is not None and allowed.dim() == 2:
+        # the same for all heads: select whole columns, which is faster
+        places = allowed.expand(scores.shape[-2:]).flatten().nonzero().flatten()
+        scores = scores.flatten(-2).index_select(-1, places)
+        allowed = None
+    unmasked = scores > torch.finfo(scores.dtype).min / 2
+    unmasked |= scores.isnan()
+    if allowed is not None:
+        return scores[allowed & unmasked]
+    return scores if unmasked.all() else scores[unmasked]
+
+
+@torch.no_grad()
+def _scores_of_fused(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Tensor:
+    """Return what fused attention would put into its softmax."""
+    if enable_gqa:
+        key = key.repeat_interleave(query.shape[-3] // key.shape[-3], -3)
+    if scale is None:
+        scale = query.shape[-1] ** -0.5
+    scores = query @ key.mT * scale
+    if is_causal:
+        allowed = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril()
+        return _unmasked(scores, allowed)
+    if attn_mask is None or attn_mask.dtype == torch.bool:
+        return _unmasked(scores, attn_mask)
+    return _unmasked(scores + attn_mask)

@@ -323,7 +323,7 @@ class ReferenceOutputs:
         return self._compared[pair]
 
     def await_change(self, key: Key, x: Tensor, number: int) -> None:
-        """Let `changes` compute the change, together with all others; in passes without gradients."""
+        """Let `changes` compute the change, with all others; only in passes without gradients."""
         first = self._counterpart(key, x, number)
         if first is None:
             return

@@ -154,8 +154,8 @@ def _small_gradients(failed: Sequence[Judgement], context: Context) -> list[str]
         return []
     return [
         f"small gradients: updates of {_names(lines)} scale like n^{lines[0].exponent:+.2f}, not"
-        f" n^{lines[0].predicted:+.2f}, though their learning rates scale as they should: eps is not"
-        " small beside the gradients (give a smaller one), or they are clipped"
+        f" n^{lines[0].predicted:+.2f}, though their learning rates scale as they should: eps is"
+        " not small beside the gradients (give a smaller one), or they are clipped"
     ]
 
 

@@ -1,4 +1,4 @@
-"""From records to verdicts: every fit with its expectation, then what no fit shows, then the whole."""
+"""From records to verdicts: fits with their expectations, what no fit shows, then the whole."""
 
 import math
 from collections.abc import Sequence
