@@ -205,10 +205,9 @@ class _Study:
         self.large = model_of(largest)
         self.frozen = read_patterns(frozen, self.large, "frozen")
         self._read_built(smallest, largest)
+        self.key: Callable[[str], str] = str
         if self.axis == "depth":
             self.key = _shared_names(self.small, self.large)
-        else:
-            self.key = str
         self.no_growth = shapes_of(self.small) == shapes_of(self.large)
         self.family = self._family()
         if self.family is not None:

@@ -29,7 +29,7 @@ from orderone.measure.inputs import (
     SeedsInput,
     SizesInput,
 )
-from orderone.measure.optimizer_steps import decay_of
+from orderone.measure.optimizer_steps import Decay, decay_of
 from orderone.measure.recording import QUANTITIES, TRAINING, Probe
 from orderone.observe.batches import Batch, Loss, call_inputs, loss_of, on_device
 from orderone.observe.inventory import inventory, unwrap
@@ -269,17 +269,13 @@ def train(
     else:
         batches = [on_device(batch, model) for batch in batches]
 
-    decay_rows: list[Row] = []
-    penalties: Mapping[str, float] = {}
-    remarks: list[str] = []
+    measured_decay = Decay()
+    remarks: tuple[str, ...] = ()
     if decay:
         try:
-            measured = decay_of(model, setup.optimizer)
-            for name, moments in measured.fractions.items():
-                decay_rows.append((0, name, Quantity.DECAY, moments))
-            penalties = measured.penalties
+            measured_decay = decay_of(model, setup.optimizer)
         except Exception as error:  # some modules and optimizers refuse to be copied
-            remarks.append(f"weight decay was not measured ({type(error).__name__}: {error})")
+            remarks = (f"weight decay was not measured ({type(error).__name__}: {error})",)
 
     training = Training(setup, loss)
     fixed_batch = TRAINING if fixed else call_inputs(batches[0])
@@ -298,18 +294,22 @@ def train(
                     probe.last_pass(lambda: loss_of(model, batches[0], loss))
             if layers:
                 measured_ratios = list(ratios(layers, *states))
+    rows: list[Row] = []
+    for name, moments in measured_decay.fractions.items():
+        rows.append((0, name, Quantity.DECAY, moments))
+    rows += probe.rows
     return Run(
         size=size,
         seed=seed,
-        rows=(*decay_rows, *probe.rows),
+        rows=tuple(rows),
         losses=tuple(training.losses),
         same_output=probe.same_output,
         rates=tuple(training.rates),
         ratios=tuple(measured_ratios),
-        penalties=penalties,
+        penalties=measured_decay.penalties,
         steps=training.steps,
         ended=training.ended,
-        remarks=tuple(remarks),
+        remarks=remarks,
     )
 
 

@@ -1,7 +1,7 @@
 """From verdicts to words: what is likely wrong, the most specific first."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 from orderone.core.roles import Role
@@ -72,11 +72,10 @@ def _faults_of_the_whole(failed: Sequence[Judgement], context: Context) -> list[
         ]
     if context.schedule:
         return [f"schedule: {context.schedule}"]
-    wrong_updates = any(line.quantity in UPDATES for line in failed)
-    wrong_forward = any(line.quantity in FORWARD for line in failed)
-    if context.undone and not wrong_updates and wrong_forward:
+    wrong_updates = _select(failed, UPDATES)
+    if context.undone and not wrong_updates and _select(failed, FORWARD):
         return [f"left to you: {task}" for task in context.undone]
-    if context.unscaled_branches and any(line.quantity in ACTIVATIONS for line in failed):
+    if context.unscaled_branches and _select(failed, ACTIVATIONS):
         return [
             "residual branches are not scaled with depth: give depth='sqrt' or depth='completep'"
         ]
@@ -101,10 +100,7 @@ def _faults_of_the_whole(failed: Sequence[Judgement], context: Context) -> list[
 
 def _updates_of_one_rate(failed: Sequence[Judgement]) -> bool:
     """Return whether updates are off by the power of n by which one rate for all is off."""
-    excess = {}
-    for line in failed:
-        if line.quantity in UPDATES:
-            excess[line.role] = line.exponent - line.predicted
+    excess = {line.role: line.exponent - line.predicted for line in _select(failed, UPDATES)}
     return excess.get(Role.HIDDEN, 0.0) > 0.75 and Role.READOUT in excess
 
 
@@ -114,16 +110,15 @@ def _frozen_tensors(failed: Sequence[Judgement]) -> list[str]:
 
 
 def _wrong_rates(failed: Sequence[Judgement], context: Context) -> list[str]:
+    unexplained: dict[str, list[Judgement]] = {}
+    for line in _select(failed, UPDATES):
+        if not _wrong_start(line, context) and not _has_small_gradient(line, context):
+            unexplained.setdefault(line.role, []).append(line)
     causes = []
     for role, fault in WRONG_UPDATES.items():
-        lines = []
-        for line in failed:
-            is_update = line.quantity in UPDATES and line.role == role
-            explained = _wrong_start(line, context) or _has_small_gradient(line, context)
-            if is_update and not explained:
-                lines.append(line)
-        if not lines:
+        if role not in unexplained:
             continue
+        lines = unexplained[role]
         tied = "tied weights: " if context.tied and role == Role.EMBEDDING else ""
         causes.append(
             f"{tied}{fault}: updates of {_names(lines)} scale like n^{lines[0].exponent:+.2f}, and"
@@ -162,8 +157,8 @@ def _small_gradients(failed: Sequence[Judgement], context: Context) -> list[str]
 def _attention_scale(failed: Sequence[Judgement]) -> list[str]:
     """Report scores that grow, unless a matrix inside the module learns too fast."""
     too_fast = []
-    for line in failed:
-        if line.quantity in UPDATES and line.exponent > line.predicted:
+    for line in _select(failed, UPDATES):
+        if line.exponent > line.predicted:
             too_fast.append(f".{line.module}")
     lines = []
     for line in failed:
@@ -202,7 +197,7 @@ def _initial_sizes(failed: Sequence[Judgement], context: Context) -> list[str]:
 
 
 def _weight_decay(failed: Sequence[Judgement]) -> list[str]:
-    penalties = [line for line in failed if line.quantity == Quantity.PENALTY]
+    penalties = _select(failed, (Quantity.PENALTY,))
     if penalties:
         return [
             f"weight decay: the penalty of {_names(penalties)}, which is normalized together with"
@@ -210,9 +205,11 @@ def _weight_decay(failed: Sequence[Judgement]) -> list[str]:
             " go like the gradient over the weight, or decay apart from it (AdamW)"
         ]
     # a wrong learning rate also makes the decay wrong
-    wrong_updates = {line.module for line in failed if line.quantity in UPDATES}
-    decays = [line for line in failed if line.quantity == Quantity.DECAY]
-    decays = [line for line in decays if line.module not in wrong_updates]
+    wrong_updates = {line.module for line in _select(failed, UPDATES)}
+    decays = []
+    for line in _select(failed, (Quantity.DECAY,)):
+        if line.module not in wrong_updates:
+            decays.append(line)
     if not decays:
         return []
     return [
@@ -230,20 +227,24 @@ def _activations(failed: Sequence[Judgement], context: Context) -> str:
             f"{_name(first)} shrinks (n^{first.exponent:+.2f}), more than its readout lacks"
             " alignment: something divides it"
         )
-    if context.in_depth and all(line.quantity in FORWARD for line in failed):
+    if context.in_depth and len(_select(failed, FORWARD)) == len(failed):
         return (
             f"residual branches are not scaled with depth: {_name(first)} grows like"
             f" n^{first.exponent:+.2f}; multiply what every branch adds by 1/sqrt(L) or 1/L"
         )
     fitted = [line for line in failed if not math.isnan(line.exponent)]
     fastest = max(fitted, key=lambda line: line.exponent, default=first)
-    roles = [line.role for line in failed if line.role]
-    if roles and all(role == Role.READOUT for role in roles):
+    roles = {line.role for line in failed if line.role}
+    if roles == {Role.READOUT}:
         return f"readout not scaled: {_name(fastest)} grows like n^{fastest.exponent:+.2f}"
     return (
         f"{_name(first)} is the first to grow (n^{first.exponent:+.2f}), {_name(fastest)} the"
         f" fastest (n^{fastest.exponent:+.2f}): look at what the forward code multiplies there"
     )
+
+
+def _select(lines: Sequence[Judgement], quantities: Collection[Quantity]) -> list[Judgement]:
+    return [line for line in lines if line.quantity in quantities]
 
 
 def _name(line: Judgement) -> str:
