@@ -307,9 +307,8 @@ def _scores_of_fused(
     """Return what fused attention would put into its softmax."""
     if enable_gqa:
         key = key.repeat_interleave(query.shape[-3] // key.shape[-3], -3)
-    if scale is None:
-        scale = query.shape[-1] ** -0.5
-    scores = query @ key.mT * scale
+    factor = query.shape[-1] ** -0.5 if scale is None else scale
+    scores = query @ key.mT * factor
     if is_causal:
         allowed = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril()
         return _unmasked(scores, allowed)
