@@ -15,7 +15,7 @@ from torch.nn import functional
 
 from orderone import matrix, plan, register, rules
 from orderone.measure.alignment import alignment
-from orderone.measure.alignment_result import COLUMNS, MeasuredAlignment
+from orderone.measure.alignment_ratios import COLUMNS, MeasuredAlignment
 from orderone.theory.exponents import max_lr
 
 sys.path.append(str(Path(__file__).parents[1] / "planning"))

@@ -210,7 +210,7 @@ def test_two_widths_are_too_few():
 def test_a_stream_that_ends_early_leaves_what_it_gave():
     check = Subject(Net).check(widths=SMALL, batches=(NUMBERS for _ in range(2)))
     assert check.verdict == "UNCLEAR"
-    assert check.causes == ["batches ran out after 2 of 4 steps"]
+    assert check.causes == ("batches ran out after 2 of 4 steps",)
     assert check.frame.step.max() == 2
 
 

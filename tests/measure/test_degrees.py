@@ -4,8 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from orderone.measure.degrees import degrees, settles
-from orderone.measure.laws import law_of
+from orderone.measure.optimizer_steps import degrees, law_of, settles
 
 
 @pytest.mark.parametrize(
@@ -47,5 +46,5 @@ def test_nothing_known_settles_nothing():
 def test_an_optimizer_that_needs_a_closure_is_judged_as_asked():
     model = nn.Linear(3, 4)
     law = law_of(model, torch.optim.LBFGS(model.parameters()), "adamw", 4)
-    assert (law.name, law.begins, law.trouble) == ("adamw", 0, "")
+    assert (law.optimizer, law.begins, law.trouble) == ("adamw", 0, "")
     assert "LBFGS is judged as adamw" in law.note

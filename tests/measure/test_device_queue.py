@@ -13,8 +13,8 @@ from torch.nn import functional
 
 import orderone as o1
 from orderone.measure import recording
-from orderone.observe import device_queue, moments, step_recorder, updates
-from orderone.observe.device_queue import Elsewhere, sizes
+from orderone.observe import device_queue, moments, step_recorder
+from orderone.observe.device_queue import DeviceQueue, sizes
 
 GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
 DEVICES = ["cpu", pytest.param("cuda", marks=GPU)]
@@ -23,7 +23,7 @@ DTYPES = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
 
 @pytest.fixture
 def everything_elsewhere(monkeypatch):
-    for module in (moments, recording, step_recorder, updates):
+    for module in (moments, recording, step_recorder):
         monkeypatch.setattr(module, "is_here", lambda x: False)
 
 
@@ -72,7 +72,7 @@ def test_what_is_held_is_fetched_in_any_number_of_batches(device, monkeypatch):
     tensors = [torch.randn(100 + k, dtype=DTYPES[k % 4], device=device) for k in range(40)]
     for memory in (0, 10_000, 2**27):
         monkeypatch.setattr(device_queue, "memory", lambda device, memory=memory: memory)
-        ledger = Elsewhere()
+        ledger = DeviceQueue()
         for k, x in enumerate(tensors):
             ledger.hold(k, x.numel(), x, copy=False)
         found = {slot: size for slot, _, size in ledger.send().sizes()}
@@ -83,7 +83,7 @@ def test_what_is_held_is_fetched_in_any_number_of_batches(device, monkeypatch):
 
 @GPU
 def test_work_of_another_stream_is_done_before_it_is_sized():
-    ledger, stream, x = Elsewhere(), torch.cuda.Stream(), torch.zeros(8192, 8192, device="cuda")
+    ledger, stream, x = DeviceQueue(), torch.cuda.Stream(), torch.zeros(8192, 8192, device="cuda")
     torch.cuda.synchronize()
     with torch.cuda.stream(stream):
         torch.cuda._sleep(10**9)
@@ -92,7 +92,7 @@ def test_work_of_another_stream_is_done_before_it_is_sized():
 
 
 def test_what_is_written_over_is_lost_unless_it_was_copied():
-    ledger, (a, b, c) = Elsewhere(), torch.ones(3, 10).unbind()
+    ledger, (a, b, c) = DeviceQueue(), torch.ones(3, 10).unbind()
     a, b, c = a.clone(), b.clone(), c.clone()
     for slot, (x, copy) in enumerate([(a, False), (b, True), (c, False)]):
         ledger.hold(slot, 10, x, copy)

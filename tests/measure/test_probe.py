@@ -22,10 +22,10 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 import orderone as o1
-from orderone.measure.decay import decay_of
+from orderone.measure.optimizer_steps import decay_of
 from orderone.measure.recording import DEFAULT, QUANTITIES
+from orderone.observe.batches import repeatable
 from orderone.observe.moments import Ledger
-from orderone.observe.reference_outputs import repeatable
 
 sys.path.append(str(Path(__file__).parents[1] / "planning"))
 from zoo import BATCH, CLASSES, FEATURES, HEAD, LENGTH, ZOO, Entry
@@ -1039,7 +1039,7 @@ def test_no_hook_is_left(where, error):
     squares(model, 0).backward()
     optimizer.step()
     assert len(kept[0].rows) == rows
-    assert len(kept[0]._shown.ledger) == 0
+    assert len(kept[0]._recorder.ledger) == 0
 
 
 def test_a_graph_that_is_kept_has_no_hooks_left():

@@ -6,14 +6,13 @@ from dataclasses import replace
 import pytest
 import torch
 
-from orderone.measure.cancellation import without_cancellation
-from orderone.measure.causes import Context, likely_causes
-from orderone.measure.check import Judgement
 from orderone.measure.fit import Fit, fit_exponent, fit_exponents
-from orderone.measure.prediction import Expected
+from orderone.measure.judge.causes import Context, likely_causes
+from orderone.measure.judge.expectations import Expected
+from orderone.measure.judge.verdict import Judgement, Verdict, judge, without_cancellation
 from orderone.measure.runs import ratios_kept
-from orderone.measure.verdict import judge
 from orderone.observe.batches import is_batch, read_batches, usual_loss
+from orderone.observe.quantities import Quantity
 
 NAN = math.nan
 LAW, BOUND = Expected(-0.5, law=True), Expected(0.0, allowed=0.0)
@@ -54,8 +53,8 @@ FORETOLD, ROUGH = Expected(0.5, allowed=0.0), Expected(0.0, law=True, rough=True
 )
 def test_verdicts(exponent, reach, expected, quantity, verdict):
     fit = Fit(exponent, exponent - reach, exponent + reach)
-    assert judge(fit, expected, quantity)[0] == verdict
-    assert bool(judge(fit, expected, quantity)[1]) == (verdict != "PASS")
+    assert judge(fit, expected, Quantity(quantity))[0] == verdict
+    assert bool(judge(fit, expected, Quantity(quantity))[1]) == (verdict != "PASS")
 
 
 def line(
@@ -68,13 +67,13 @@ def line(
 ):
     return Judgement(
         module,
-        quantity,
+        Quantity(quantity),
         0,
         exponent,
         exponent - 0.1,
         exponent + 0.1,
         predicted,
-        "FAIL",
+        Verdict.FAIL,
         cause,
         role,
     )
@@ -149,10 +148,11 @@ def test_causes(lines, context, words):
 )
 def test_an_output_grows_only_if_its_start_or_its_change_does(start, change, verdict):
     lines = [
-        replace(line("h", "output", 0.0, 0.0), verdict=start),
+        replace(line("h", "output", 0.0, 0.0), verdict=Verdict(start)),
         replace(line("h", "output", 0.4, 0.0), step=4),
     ]
-    lines += [replace(line("h", "change", -0.3, 0.0), step=4, verdict=change)] if change else []
+    if change:
+        lines.append(replace(line("h", "change", -0.3, 0.0), step=4, verdict=Verdict(change)))
     assert without_cancellation(lines)[1].verdict == verdict
 
 

@@ -6,6 +6,7 @@ import sysconfig
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -102,7 +103,7 @@ def check(
         else:
             subject = own_model(model, sizes, batches, first, **shape)
         result = run(subject, quiet=json, **options)
-    result.provenance["model"] = subject.name
+    result = replace(result, provenance={**result.provenance, "model": subject.name})
     _show(result, subject.about, json)
     _write(result, subject.name, files)
     sys.stdout.flush()

@@ -1,8 +1,8 @@
-"""What real networks do: sizes while they train, their exponents with a verdict, alignment,
-gradient metrics, layer covariances of random networks."""
+"""Measurements on real networks: sizes while they train, their exponents with a verdict,
+alignment, gradient metrics, layer covariances of random networks."""
 
 from orderone.measure.alignment import alignment
-from orderone.measure.alignment_result import MeasuredAlignment
+from orderone.measure.alignment_ratios import MeasuredAlignment
 from orderone.measure.check import Check
 from orderone.measure.convergence import Convergence, ode_rate, unshaped_rate, weak_order
 from orderone.measure.coord_check import coord_check

@@ -1,19 +1,22 @@
-"""The result of a coordinate check: records, exponents, verdicts, and what to think of them."""
+"""The result of a coordinate check: records, exponents, verdicts, likely causes; also as text."""
 
-from collections.abc import Sequence
+import textwrap
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from os import PathLike
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from orderone.measure import records
+from orderone.measure.judge.verdict import Judgement, Verdict
 from orderone.measure.observations import Observations
-from orderone.measure.verdict import FAIL, PASS, SHRINKS, UNCLEAR
+from orderone.observe.quantities import Quantity
+from orderone.planning.counterparts import stack_of
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from orderone.measure.alignment_result import MeasuredAlignment
+    from orderone.measure.alignment_ratios import MeasuredAlignment
 
 COLUMNS = [
     "module",
@@ -27,39 +30,29 @@ COLUMNS = [
     "cause",
     "role",
 ]
+ORDER = (Verdict.FAIL, Verdict.UNCLEAR, Verdict.SHRINKS, Verdict.PASS)  # the worst first
+LINES = 16
+TEXT_WIDTH = 100
+HEADER = ("verdict", "module", "quantity", "measured", "predicted")
+# what a check that passes is about
+TELLING = (Quantity.CHANGE, Quantity.SCORE_CHANGE, Quantity.OUTPUT)
 
 
 @dataclass(frozen=True)
-class Judgement:
-    """One line of `exponents`."""
-
-    module: str
-    quantity: str
-    step: int
-    exponent: float
-    low: float
-    high: float
-    predicted: float
-    verdict: str
-    cause: str
-    role: str
-
-
-@dataclass
 class Check:
     """Print it, look at `exponents` and `frame`, `save` it, give it to `orderone.report`."""
 
     observations: Observations = field(repr=False)
     judgements: Sequence[Judgement] = field(repr=False)
-    verdict: str
-    causes: list[str]  # of FAIL and UNCLEAR, the likeliest first
-    notes: list[str]
-    provenance: dict[str, Any]
+    verdict: Verdict
+    causes: tuple[str, ...]  # of FAIL and UNCLEAR, the likeliest first
+    notes: tuple[str, ...]
+    provenance: Mapping[str, object]
     interrupted: bool = False
 
     @property
     def passed(self) -> bool:
-        return self.verdict == PASS
+        return self.verdict == Verdict.PASS
 
     @property
     def axis(self) -> str:
@@ -85,20 +78,151 @@ class Check:
     def exponents(self) -> "pd.DataFrame":
         """One line for each module (or tensor) and quantity: fitted exponent, interval, prediction,
         verdict, cause."""
-        rows = [tuple(getattr(j, column) for column in COLUMNS) for j in self.judgements]
+        rows = []
+        for line in self.judgements:
+            rows.append(
+                (
+                    line.module,
+                    line.quantity.value,
+                    line.step,
+                    line.exponent,
+                    line.low,
+                    line.high,
+                    line.predicted,
+                    line.verdict.value,
+                    line.cause,
+                    str(line.role),
+                )
+            )
         return records.table(rows, COLUMNS, self.provenance)
 
     def count(self, verdict: str) -> int:
-        return sum(j.verdict == verdict for j in self.judgements)
+        return sum(line.verdict == verdict for line in self.judgements)
 
     def save(self, path: str | PathLike[str]) -> None:
         """The records, as .jsonl or .parquet; `orderone.measure.read` reads them back."""
         records.write(self.frame, path)
 
     def __str__(self) -> str:
-        from orderone.measure.text import render
+        """Return the verdict, why, and what is not as it should be, the worst first."""
+        counts = [f"{self.count(verdict)} {verdict}" for verdict in ORDER if self.count(verdict)]
+        lines = [
+            f"{self.verdict}: {self._headline}",
+            f"  {', '.join(counts) or 'nothing was judged'}",
+        ]
+        for cause in self.causes:
+            lines += _wrapped("because: ", cause)
+        for note in self.notes:
+            if note not in self.causes:
+                lines += _wrapped("note: ", note)
+        if self.count(Verdict.SHRINKS):
+            lines += _wrapped(
+                "note: ",
+                "what SHRINKS is learnt less at width than theory allows; .exponents has its"
+                " alignment",
+            )
+        return "\n".join([*lines, *_table(self.judgements, self.axis)])
 
-        return render(self)
+    @property
+    def _headline(self) -> str:
+        rule = self.provenance["rule"]
+        optimizer = self.provenance["optimizer"]
+        lr = self.provenance["lr"]
+        rate = "" if lr is None else f" with lr {lr}"
+        sizes = ", ".join(map(str, _items(self.provenance["sizes"])))
+        seeds = len(_items(self.provenance["seeds"]))
+        plural = "s" if seeds > 1 else ""
+        return (
+            f"{rule} for {optimizer}{rate}, {self.axis}s {sizes}, {self.provenance['steps']} steps,"
+            f" {seeds} seed{plural}"
+        )
 
 
-__all__ = ["FAIL", "PASS", "SHRINKS", "UNCLEAR", "Check", "Judgement"]
+# --- text -----------------------------------------------------------------------------------------
+
+
+def _items(value: object) -> Sequence[object]:
+    assert isinstance(value, Sequence)
+    return value
+
+
+def _wrapped(head: str, text: str) -> list[str]:
+    return textwrap.wrap(
+        text,
+        TEXT_WIDTH,
+        initial_indent=f"  {head}",
+        subsequent_indent=" " * 4,
+        break_on_hyphens=False,
+    )
+
+
+def _table(judgements: Sequence[Judgement], axis: str) -> list[str]:
+    """Return the lines of a table: all but PASS, or the main lines of a check that passes."""
+    groups = sorted(_groups(judgements), key=lambda group: ORDER.index(group[0].verdict))
+    shown = [group for group in groups if group[0].verdict != Verdict.PASS]
+    if not shown:
+        shown = [group for group in groups if group[0].quantity in TELLING and group[0].step > 0]
+    if not shown:
+        return []
+    rows: list[tuple[str, ...]] = [HEADER]
+    for group in shown[:LINES]:
+        rows.append(_row(group, axis))
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = [""]
+    for row in rows:
+        cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=True)]
+        lines.append("  ".join(cells).rstrip())
+    left_out = len(groups) - len(shown[:LINES])
+    if left_out:
+        worst = shown[LINES][0].verdict if len(shown) > LINES else Verdict.PASS
+        lines.append(f"... and {left_out} more lines, {worst} at worst")
+    return lines
+
+
+def _groups(judgements: Sequence[Judgement]) -> list[list[Judgement]]:
+    """Group lines that share a row of the table.
+
+    These are layers of a stack with the same verdict. Of modules that hand on the same tensor, only
+    the first is shown.
+    """
+    by_stack: dict[tuple[str, Quantity, int, Verdict], list[Judgement]] = {}
+    for line in judgements:
+        key = (stack_of(line.module), line.quantity, line.step, line.verdict)
+        by_stack.setdefault(key, []).append(line)
+    different: dict[tuple[object, ...], list[Judgement]] = {}
+    for (_, quantity, step, verdict), group in by_stack.items():
+        numbers: list[object] = []
+        for line in group:
+            numbers += [round(x, 6) for x in (line.exponent, line.low) if x == x]
+        content = numbers or [line.module for line in group]
+        different.setdefault((quantity, step, verdict, tuple(content)), group)
+    return list(different.values())
+
+
+def _row(group: list[Judgement], axis: str) -> tuple[str, str, str, str, str]:
+    first = group[0]
+    symbol = "n" if axis == "width" else "L"
+    name = stack_of(first.module) if len(group) > 1 else first.module
+    quantity = str(first.quantity)
+    if first.step > 0:
+        quantity = f"{quantity} after {first.step}"
+    if first.exponent != first.exponent:  # judged without a fit
+        measured = first.cause.partition(":")[0]
+        predicted = ""
+    else:
+        measured = _range([line.exponent for line in group], symbol)
+        predicted = _range([line.predicted for line in group], symbol)
+        if first.verdict != Verdict.PASS:  # the interval decides
+            low = min(line.low for line in group)
+            high = max(line.high for line in group)
+            measured = f"{measured} [{low:+.2f}, {high:+.2f}]"
+    return str(first.verdict), name or "(the model)", quantity, measured, predicted
+
+
+def _range(exponents: list[float], symbol: str) -> str:
+    known = sorted({round(x, 2) + 0.0 for x in exponents if x == x})
+    if not known:
+        return "-"
+    if len(known) == 1:
+        return f"{symbol}^{known[0]:+.2f}"
+    return f"{symbol}^{known[0]:+.2f} to {known[-1]:+.2f}"

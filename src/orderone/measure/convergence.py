@@ -1,11 +1,10 @@
-"""How fast networks come to their limits, and integrators to their equations: an error, and the
-power that fits it.
+"""How fast networks approach their limits, and integrators their equations: errors and powers.
 
-weak order        E g(rho) of the scheme - exact             ~ dt^1 (euler), dt^2 (geometric)
-ODE limit         rms(rho of a network - rho of (3.18))     ~ n^{p - 1/2}, 0 < p < 1/2, depth n^{2p}
-                  S3 Prop. 3.4
-unshaped SDE      W1(r of a network, r of (4.8))            ~ n^{-1}
-                  S3 Theorem 4.1
+    weak order      E g(rho) of the scheme - exact            ~ dt^1 (euler), dt^2 (geometric)
+    ODE limit       rms(rho of a network - rho of (3.18))     ~ n^{p - 1/2}      S3 Prop. 3.4
+    unshaped SDE    W1(r of a network, r of (4.8))            ~ n^{-1}           S3 Theorem 4.1
+
+In the ODE limit 0 < p < 1/2, and the depth is n^{2p}.
 
 The spread of networks is n^{p - 1/2}. Their mean is off by n^{-p} unless c_plus + c_minus = 0,
 which is more for p < 1/4.
@@ -34,8 +33,10 @@ from orderone.theory.limits import (
 
 @dataclass(frozen=True)
 class Trial:
-    """Where the error of a scheme stands out from noise: started at -.9 with c_plus - c_minus =
-    4."""
+    """Settings in which the error of a scheme stands out from noise.
+
+    All start at rho = -.9 with c_plus - c_minus = 4.
+    """
 
     order: float
     power: int  # E rho^power is looked at
@@ -80,9 +81,9 @@ def weak_order(
     """
     kind = one_of(scheme, TRIALS, "scheme")
     trial = TRIALS[kind]
-    sizes = np.sort(
-        finite([trial.T / k for k in trial.steps] if steps is None else steps, "steps", least=3)
-    )[::-1]
+    if steps is None:
+        steps = [trial.T / number for number in trial.steps]
+    sizes = np.sort(finite(steps, "steps", least=3))[::-1]
     number = 2 * (count(trial.paths if paths is None else paths, "paths", least=4) // 2)
     sde = CovarianceSDE(c_plus=0.0, c_minus=-C)
     V0 = [[1.0, RHO0], [RHO0, 1.0]]

@@ -1,9 +1,8 @@
 """Signals and gradients of random dropout networks, layer by layer, over many networks at once.
 
-    z^l = (1/rho) W^l (p^l y^{l-1}) + b^l,    y^l = phi(z^l),    y^0 the input
-                                              S1 (1)
-    delta^L = 2 y^L phi'(z^L),    delta^l = phi'(z^l) (p^{l+1}/rho) (W^{l+1}^T delta^{l+1})
-                                  S1 (7)
+    z^l = (1/rho) W^l (p^l y^{l-1}) + b^l,    y^l = phi(z^l),    y^0 the input         S1 (1)
+    delta^L = 2 y^L phi'(z^L)
+    delta^l = phi'(z^l) (p^{l+1}/rho) (W^{l+1}^T delta^{l+1})                          S1 (7)
 
 W ~ N(0, weight_var/N), b ~ N(0, bias_var), masks p ~ Bernoulli(keep), fresh for every input, layer
 and network; the loss is the sum of squares (erratum S1.8). The gradient of W^l is the outer product
@@ -12,15 +11,17 @@ vectors:
 
     q_aa = z_a z_a / N,    q_ab = z_a z_b / N,    c_ab = q_ab / sqrt(q_aa q_bb)
     g_aa = (delta_a delta_a)(x_a x_a) / N^2,    g_ab = (delta_a delta_b)(x_a x_b) / N^2
-    l1_g_ab = sum_i |delta_a delta_b|_i sum_j |x_a x_b|_j / N^2           S1 section 4.1, there g_ab with a tilde
+    l1_g_ab = sum_i |delta_a delta_b|_i sum_j |x_a x_b|_j / N^2           S1 section 4.1
+
+(S1 writes the last one as g_ab with a tilde.)
 
 Erratum S1.4: theory predicts the mean of g_ab with its sign; abs_g_ab = |g_ab| meets a noise floor.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, TypeAlias, cast
 
 import numpy as np
 import pandas as pd
@@ -31,7 +32,7 @@ from orderone.core.arrays import together
 from orderone.core.checks import keep_rate, variance, within
 from orderone.core.errors import one_of
 from orderone.core.exact import count
-from orderone.core.inputs import Count, Name, Number
+from orderone.core.inputs import Count, Function, Name, Number, UserInput
 from orderone.core.progress import Report, bar
 from orderone.core.reals import real
 from orderone.measure import records
@@ -44,6 +45,11 @@ QUANTITIES = ("q_aa", "q_ab", "c_ab", "g_aa", "g_ab", "abs_g_ab", "l1_g_ab")
 WEIGHTS: dict[str, type[Weights]] = {"implied": Implied, "drawn": Drawn}
 FEWEST_LAYERS = 3  # for a line with an interval
 LIVE = 12  # vectors of a layer that are held besides its weights
+
+ActivationInput: TypeAlias = Annotated[str | activations.Activation | Function, UserInput]
+DtypeInput: TypeAlias = Annotated[torch.dtype, UserInput]
+DeviceInput: TypeAlias = Annotated[str | int | torch.device, UserInput]
+ProgressInput: TypeAlias = Annotated[bool | Callable[[int, int, str], None], UserInput]
 
 
 @dataclass(frozen=True)
@@ -61,7 +67,7 @@ class Networks:
 
 
 def dropout_metrics(
-    activation: Any = "tanh",
+    activation: ActivationInput = "tanh",
     weight_var: Number = 1.0,
     bias_var: Number = 0.0,
     keep: Number = 1.0,
@@ -73,10 +79,10 @@ def dropout_metrics(
     c0: Number = 0.0,
     weights: Name = "implied",
     seed: Count = 0,
-    dtype: Any = torch.float64,
-    device: Any = "cpu",
+    dtype: DtypeInput = torch.float64,
+    device: DeviceInput = "cpu",
     memory: Number = 1e9,
-    progress: Any = None,
+    progress: ProgressInput | None = None,
 ) -> pd.DataFrame:
     """Measure `instances` random networks: one line for each layer and quantity, with mean, var and
     se over networks.
@@ -97,53 +103,62 @@ def dropout_metrics(
             all, and a word.
     """
     chosen = WEIGHTS[one_of(weights, WEIGHTS, "weights")]
-    read = _numbers(weight_var=weight_var, bias_var=bias_var, keep=keep, q0=q0, c0=c0)
+    numbers = _numbers(weight_var=weight_var, bias_var=bias_var, keep=keep, q0=q0, c0=c0)
     width = count(width, "width", least=2)
     depth = count(depth, "depth")
     instances = count(instances, "instances", least=2)
     seed = count(seed, "seed", least=0)
     phi, slope = value_and_slope(activations.get(activation))
     networks = Networks(
-        phi, slope, read["weight_var"], read["bias_var"], read["keep"], width, depth, chosen
+        phi=phi,
+        slope=slope,
+        weight_var=numbers["weight_var"],
+        bias_var=numbers["bias_var"],
+        keep=numbers["keep"],
+        width=width,
+        depth=depth,
+        weights=chosen,
     )
     memory = real(memory, "memory", above=0)
     itemsize = _precision(dtype)
     device = _place(device)
-    told = _telling(progress)
+    progress_report = _progress_report(progress)
     each = depth * (chosen.bytes(width, itemsize) + LIVE * width * itemsize)
     generator = Generator(device).manual_seed(seed)
     values: list[Tensor] = []
     done = 0
-    with told as tell:
-        for some in _portions(instances, max(1, int(memory / each))):
-            inputs = _inputs(some, width, read["q0"], read["c0"], generator, dtype)
+    with progress_report as report:
+        for portion in _portions(instances, max(1, int(memory / each))):
+            inputs = _inputs(portion, width, numbers["q0"], numbers["c0"], generator, dtype)
             values.append(_measure(networks, inputs, generator).cpu())
-            done += some
-            tell(done, instances, "networks")
+            done += portion
+            report(done, instances, "networks")
     return _frame(
         torch.cat(values).numpy(), provenance={"seed": seed, "weights": chosen.__name__.lower()}
     )
 
 
-def _telling(progress: Any) -> AbstractContextManager[Report]:
+def _progress_report(progress: ProgressInput | None) -> AbstractContextManager[Report]:
+    """Return a bar on the terminal, or the user's function."""
     if progress is True:
         return bar("networks")
-    if not (progress is None or progress is False or callable(progress)):
+    if progress is None or progress is False:
+        return nullcontext(lambda done, total, what: None)
+    if not callable(progress):
         raise ValueError(
             f"progress: expected True or a function of (done, total, what), got {progress!r}"
         )
-    tell: Report = progress or (lambda done, total, what: None)  # type: ignore[assignment]
-    return nullcontext(tell)
+    return nullcontext(progress)
 
 
-def _precision(dtype: Any) -> int:
-    """Bytes of one number."""
+def _precision(dtype: DtypeInput) -> int:
+    """Return the bytes of one number."""
     if dtype not in (torch.float32, torch.float64):
         raise ValueError(f"dtype: expected torch.float32 or torch.float64, got {dtype!r}")
     return dtype.itemsize
 
 
-def _place(device: Any) -> torch.device:
+def _place(device: DeviceInput) -> torch.device:
     try:
         return torch.empty(0, device=device).device
     except (RuntimeError, TypeError, AssertionError) as error:
@@ -158,7 +173,8 @@ def variance_law(frame: pd.DataFrame, quantity: Name, *, confidence: Number = 0.
 
     Erratum S1.9: near 2, and not exactly, since V/m^2 grows with the distance from the output.
     """
-    lines: Any = frame[frame.quantity == one_of(quantity, QUANTITIES, "quantity")]
+    chosen = frame["quantity"] == one_of(quantity, QUANTITIES, "quantity")
+    lines = cast(pd.DataFrame, frame[chosen])
     mean = np.abs(lines["mean"].to_numpy(float))
     var = lines["var"].to_numpy(float)
     wrong = ~((mean > 0) & (var > 0) & np.isfinite(mean) & np.isfinite(var))
@@ -186,8 +202,10 @@ def _measure(networks: Networks, inputs: Tensor, generator: Generator) -> Tensor
     return torch.cat([torch.stack(signals, 1), torch.stack(gradients[::-1], 1)], dim=-1)
 
 
-@dataclass
+@dataclass(frozen=True)
 class _Layer:
+    """One layer of all networks, after the forward pass."""
+
     weights: Weights
     open: Tensor  # p / rho
     x: Tensor
@@ -200,10 +218,8 @@ def _forward(networks: Networks, y: Tensor, generator: Generator) -> Iterator[_L
 
     for level in range(1, networks.depth + 1):
         weights = networks.weights(networks.weight_var, generator)
-        kept = (
-            torch.rand(y.shape, generator=generator, dtype=y.dtype, device=y.device) < networks.keep
-        )
-        opening = kept.to(y.dtype) / networks.keep
+        uniform = torch.rand(y.shape, generator=generator, dtype=y.dtype, device=y.device)
+        opening = (uniform < networks.keep).to(y.dtype) / networks.keep
         x = opening * y
         z = weights.forward(x) + networks.bias_var**0.5 * normal(len(y), 1, networks.width)
         y = networks.phi(z)
@@ -216,9 +232,11 @@ def _forward(networks: Networks, y: Tensor, generator: Generator) -> Iterator[_L
 
 
 def _backward(networks: Networks, layers: list[_Layer]) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-    """delta, x and the logarithm of delta's scale, from the last layer to the first.
+    """Yield delta, x and the logarithm of delta's scale, from the last layer to the first.
+
     Backpropagation is linear, so deltas are kept of order one, and do not underflow in hundreds of
-    layers."""
+    layers.
+    """
     last = layers[-1]
     delta = 2 * networks.phi(last.z) * networks.slope(last.z)
     scale = torch.zeros(len(delta), dtype=torch.float64, device=delta.device)
@@ -236,52 +254,53 @@ def _backward(networks: Networks, layers: list[_Layer]) -> Iterator[tuple[Tensor
 def _signals(z: Tensor) -> Tensor:
     """q_aa, q_ab, c_ab of each network."""
     a, b = z.double().unbind(1)
-    q_aa = _mean(a * a)
-    q_bb = _mean(b * b)
-    q_ab = _mean(a * b)
+    q_aa = (a * a).mean(-1)
+    q_bb = (b * b).mean(-1)
+    q_ab = (a * b).mean(-1)
     size = (q_aa * q_bb).sqrt()
-    c_ab = torch.where(
-        size > 0, q_ab / torch.where(size > 0, size, 1), 1
-    )  # two signals of length zero agree
+    divisor = torch.where(size > 0, size, 1)
+    c_ab = torch.where(size > 0, q_ab / divisor, 1)  # two signals of length zero agree
     return torch.stack([q_aa, q_ab, c_ab.clamp(-1, 1)], dim=-1)
 
 
 def _gradients(delta: Tensor, x: Tensor, scale: Tensor) -> Tensor:
     """g_aa, g_ab, abs_g_ab, l1_g_ab of each network."""
-    (da, db), (xa, xb) = delta.double().unbind(1), x.double().unbind(1)
-    sizes = [
-        _mean(da * da) * _mean(xa * xa),
-        _mean(da * db) * _mean(xa * xb),
-        _mean((da * db).abs()) * _mean((xa * xb).abs()),
-    ]
-    g_aa, g_ab, l1 = (torch.where(size == 0, size, size * torch.exp(2 * scale)) for size in sizes)
+    delta_a, delta_b = delta.double().unbind(1)
+    x_a, x_b = x.double().unbind(1)
+    deltas = delta_a * delta_b
+    inputs = x_a * x_b
+    g_aa = _scaled((delta_a * delta_a).mean(-1) * (x_a * x_a).mean(-1), scale)
+    g_ab = _scaled(deltas.mean(-1) * inputs.mean(-1), scale)
+    l1 = _scaled(deltas.abs().mean(-1) * inputs.abs().mean(-1), scale)
     return torch.stack([g_aa, g_ab, g_ab.abs(), l1], dim=-1)
 
 
-def _mean(x: Tensor) -> Tensor:
-    return x.mean(-1)
+def _scaled(product: Tensor, scale: Tensor) -> Tensor:
+    """Multiply by the square of delta's scale; zeros stay, also where that overflows."""
+    return torch.where(product == 0, product, product * torch.exp(2 * scale))
 
 
 def _inputs(
-    networks: int, width: int, q0: float, c0: float, generator: Generator, dtype: Any
+    networks: int, width: int, q0: float, c0: float, generator: Generator, dtype: torch.dtype
 ) -> Tensor:
     """(networks, 2, width): random directions, exact lengths and correlation."""
     raw = torch.randn(networks, 2, width, generator=generator, dtype=dtype, device=generator.device)
-    one = raw[:, 0] / raw[:, 0].norm(dim=-1, keepdim=True)
-    other = raw[:, 1] - (raw[:, 1] * one).sum(-1, keepdim=True) * one
-    other = other / other.norm(dim=-1, keepdim=True)
-    pair = torch.stack([one, c0 * one + (1 - c0**2) ** 0.5 * other], dim=1)
+    first = raw[:, 0] / raw[:, 0].norm(dim=-1, keepdim=True)
+    normal = raw[:, 1] - (raw[:, 1] * first).sum(-1, keepdim=True) * first
+    normal = normal / normal.norm(dim=-1, keepdim=True)
+    pair = torch.stack([first, c0 * first + (1 - c0**2) ** 0.5 * normal], dim=1)
     return pair * (q0 * width) ** 0.5
 
 
 def _portions(number: int, size: int) -> Iterator[int]:
-    yield from (min(size, number - start) for start in range(0, number, size))
+    for start in range(0, number, size):
+        yield min(size, number - start)
 
 
-def _numbers(**given: Any) -> dict[str, float]:
-    """Each of them one number, and possible."""
+def _numbers(**values: Number) -> dict[str, float]:
+    """Check that each value is one number, and possible."""
     result = {}
-    for name, value in given.items():
+    for name, value in values.items():
         xp, number = together(**{name: value})
         if number.ndim:
             raise ValueError(
@@ -297,14 +316,13 @@ def _numbers(**given: Any) -> dict[str, float]:
     return result
 
 
-def _frame(values: np.ndarray, provenance: dict[str, Any]) -> pd.DataFrame:
-    rows = [(layer, quantity) for layer in range(1, values.shape[1] + 1) for quantity in QUANTITIES]
+def _frame(values: np.ndarray, provenance: Mapping[str, object]) -> pd.DataFrame:
+    layers = range(1, values.shape[1] + 1)
+    rows = [(layer, quantity) for layer in layers for quantity in QUANTITIES]
     with np.errstate(over="ignore", invalid="ignore"):
         mean = values.mean(0).ravel()
         var = values.var(0, ddof=1).ravel()
-    numbers = {"mean": mean, "var": var, "se": (var / len(values)) ** 0.5}
-    frame = records.table(rows, ["layer", "quantity"], provenance | records.versions()).assign(
-        **numbers
-    )
+    table = records.table(rows, ["layer", "quantity"], {**provenance, **records.versions()})
+    frame = table.assign(mean=mean, var=var, se=(var / len(values)) ** 0.5)
     frame.attrs["units"] = {"mean, var, se": "over networks, in the units of S1 (8)"}
     return frame

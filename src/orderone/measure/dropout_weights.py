@@ -1,5 +1,4 @@
-"""The weights of one layer of many networks: used forwards on two inputs, then backwards on two
-gradients.
+"""The weights of one layer of many networks, used on two inputs and then on two gradients.
 
     z = W x,    W^T delta        W_ij ~ N(0, v/N), the same W both times
 
@@ -24,8 +23,8 @@ class Weights(ABC):
     then `backward`."""
 
     def __init__(self, variance: float, generator: Generator):
-        self.variance = variance
-        self.generator = generator
+        self.variance: float = variance
+        self.generator: Generator = generator
 
     @abstractmethod
     def forward(self, x: Tensor) -> Tensor:
@@ -70,7 +69,7 @@ class Implied(Weights):
         return known + fresh - torch.bmm(torch.bmm(fresh, self.axes.mT), self.axes)
 
     def _images(self, x: Tensor) -> Tensor:
-        """Of orthonormal vectors under a matrix that is not known yet: independent Gaussians."""
+        """Draw images of orthonormal vectors under an unknown matrix: independent Gaussians."""
         return self._normal(*x.shape, like=x) * (self.variance / x.shape[-1]) ** 0.5
 
     @staticmethod
@@ -83,9 +82,8 @@ def _axes(x: Tensor) -> tuple[Tensor, Tensor]:
     fewer dimensions."""
     first, length = _unit(x[:, 0], torch.zeros_like(x[:, 0, :1]))
     along = (x[:, 1] * first).sum(-1, keepdim=True)
-    tiny = (10 * torch.finfo(x.dtype).eps) ** 0.5 * x[:, 1].norm(
-        dim=-1, keepdim=True
-    )  # rounding, and no direction
+    rounding = (10 * torch.finfo(x.dtype).eps) ** 0.5
+    tiny = rounding * x[:, 1].norm(dim=-1, keepdim=True)
     second, rest = _unit(x[:, 1] - along * first, tiny)
     coordinates = torch.cat([length, torch.zeros_like(length), along, rest], dim=-1).view(-1, 2, 2)
     return torch.stack([first, second], dim=1), coordinates
@@ -95,4 +93,5 @@ def _unit(x: Tensor, tiny: Tensor) -> tuple[Tensor, Tensor]:
     """x over its length, and the length; both zero if that is `tiny`."""
     length = x.norm(dim=-1, keepdim=True)
     length = torch.where(length > tiny, length, torch.zeros_like(length))
-    return x / torch.where(length > 0, length, torch.ones_like(length)) * (length > 0), length
+    divisor = torch.where(length > 0, length, torch.ones_like(length))
+    return x / divisor * (length > 0), length

@@ -1,7 +1,7 @@
-"""Activations of theory on tensors, where the tensors are.
+"""Activations of theory on tensors, on the tensors' own device.
 
-Those with closed forms run in any namespace already. Of the others, theory has numpy functions, and
-PyTorch its own.
+Activations with closed forms run in any namespace already. For the others, theory has numpy
+functions, and PyTorch its own.
 """
 
 from collections.abc import Callable
@@ -18,9 +18,8 @@ OWN: dict[str, Elementwise] = {
     "tanh": torch.tanh,
     "sigmoid": torch.sigmoid,
     "silu": functional.silu,
-    "softplus": partial(
-        functional.softplus, threshold=40.0
-    ),  # from 20 on, the default leaves a step of 2e-9
+    # from 20 on, the default leaves a step of 2e-9
+    "softplus": partial(functional.softplus, threshold=40.0),
     "hard-tanh": functional.hardtanh,
     "selu": functional.selu,
 }
@@ -28,12 +27,14 @@ OWN: dict[str, Elementwise] = {
 
 def value_and_slope(activation: Activation) -> tuple[Elementwise, Elementwise]:
     """phi and its derivative, which backpropagation takes as zero at a jump."""
-    own = OWN.get(activation.name)
-    if own is None or activation != get(activation.name):  # a user's function may have any name
-        return activation, lambda x: torch.nan_to_num(
-            activation.derivative(x), posinf=0.0, neginf=0.0
-        )
-    return own, partial(_slope, own)
+    phi = OWN.get(activation.name)
+    if phi is not None and activation == get(activation.name):  # users may name theirs alike
+        return phi, partial(_slope, phi)
+
+    def slope(x: Tensor) -> Tensor:
+        return torch.nan_to_num(activation.derivative(x), posinf=0.0, neginf=0.0)
+
+    return activation, slope
 
 
 @torch.enable_grad()

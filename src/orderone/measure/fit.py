@@ -12,13 +12,14 @@ from scipy.special import ndtri, stdtrit
 
 from orderone.core.inputs import ArrayLike
 
-ROUNDING = (
-    1e-9  # a noiseless law would otherwise get an interval narrower than the logarithms are exact
-)
+# a noiseless law would otherwise get an interval narrower than the logarithms are exact
+ROUNDING = 1e-9
 
 
 @dataclass(frozen=True)
 class Fit:
+    """A fitted exponent with its confidence interval."""
+
     exponent: float
     low: float
     high: float
@@ -41,7 +42,8 @@ def fit_exponent(
         raise ValueError(
             f"widths and sizes: expected one size for each width, got {n.size} and {y.size}"
         )
-    _check(n, y, confidence, parameters := 3 if correction else 2)
+    parameters = 3 if correction else 2
+    _check(n, y, confidence, parameters)
     # relative to the largest width, so that the columns are of like size; the slope is the same
     columns = [np.log(n / n.max()), np.ones_like(n), (n / n.max()) ** -0.5 - 1]
     return _least_squares(np.stack(columns[:parameters], axis=1), np.log(y), confidence)
@@ -73,9 +75,8 @@ def _least_squares(design: np.ndarray, target: np.ndarray, confidence: float) ->
     residual = target - design @ coefficients
     covariance = np.linalg.inv(design.T @ design) * (residual @ residual) / freedom
     reach = float(stdtrit(freedom, (1 + confidence) / 2) * np.sqrt(covariance[0, 0])) + ROUNDING
-    return Fit(
-        float(coefficients[0]), float(coefficients[0]) - reach, float(coefficients[0]) + reach
-    )
+    exponent = float(coefficients[0])
+    return Fit(exponent, exponent - reach, exponent + reach)
 
 
 def _check(n: np.ndarray, y: np.ndarray, confidence: float, parameters: int) -> None:
@@ -103,11 +104,9 @@ def fit_exponents(widths: ArrayLike, sizes: ArrayLike, *, confidence: float = 0.
     inverse = np.linalg.inv(design.T @ design)
     coefficients = y @ design @ inverse
     residual = ((y - coefficients @ design.T) ** 2).sum(axis=1)
-    reach = (
-        stdtrit(freedom, (1 + confidence) / 2) * np.sqrt(inverse[0, 0] * residual / freedom)
-        + ROUNDING
-    )
-    return [
-        Fit(float(e), float(e - r), float(e + r))
-        for e, r in zip(coefficients[:, 0], reach, strict=True)
-    ]
+    deviations = np.sqrt(inverse[0, 0] * residual / freedom)
+    reaches = stdtrit(freedom, (1 + confidence) / 2) * deviations + ROUNDING
+    fits = []
+    for exponent, reach in zip(coefficients[:, 0], reaches, strict=True):
+        fits.append(Fit(float(exponent), float(exponent - reach), float(exponent + reach)))
+    return fits

@@ -16,7 +16,7 @@ not estimate |E g_ab|. Erratum S1.8: the loss is the sum of squares.
 
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Annotated, TypeAlias
 
 import numpy as np
 import pandas as pd
@@ -26,38 +26,31 @@ from torch.func import functional_call, grad, vmap
 
 from orderone.core.errors import instance
 from orderone.core.exact import count
-from orderone.core.inputs import Count
+from orderone.core.inputs import ArrayLike, Count, UserInput
 from orderone.measure import records
 
 QUANTITIES = ("g_aa", "g_ab", "abs_g_ab", "l1_g_ab")
 LAYERS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
-WEIGHTS_HELD = (
-    2**22
-)  # of all networks that are held at once: some hundred megabytes, gradients included
+# of all networks that are held at once: some hundred megabytes, gradients included
+WEIGHTS_HELD = 2**22
 
-Layers: TypeAlias = Mapping[
-    str, str
-]  # name of the weight -> name of its module, in the order of the forward pass
-if TYPE_CHECKING:
-    Build: TypeAlias = Callable[[], nn.Module]
-    Loss: TypeAlias = Callable[..., Tensor]
-else:
-    Build = Loss = Any  # what users give; read below
+# name of the weight -> name of its module, in the order of the forward pass
+Layers: TypeAlias = Mapping[str, str]
+Build: TypeAlias = Annotated[Callable[[], nn.Module], UserInput]
+Loss: TypeAlias = Annotated[Callable[..., Tensor], UserInput]
+Inputs: TypeAlias = Annotated[Tensor | ArrayLike, UserInput]
 
 
-def sum_of_squares(outputs: Any) -> Tensor:
-    """E with delta^L = 2 z^L: S1 section 4.1, erratum S1.8."""
-    return (
-        instance(outputs, Tensor, "outputs", "give a loss that takes what the network returns")
-        .square()
-        .sum()
-    )
+def sum_of_squares(outputs: object) -> Tensor:
+    """Return the loss E with delta^L = 2 z^L: S1 section 4.1, erratum S1.8."""
+    remedy = "give a loss that takes what the network returns"
+    return instance(outputs, Tensor, "outputs", remedy).square().sum()
 
 
 def gradient_metrics(
     build: Build,
-    inputs_a: Any,
-    inputs_b: Any,
+    inputs_a: Inputs,
+    inputs_b: Inputs,
     *,
     loss: Loss = sum_of_squares,
     instances: Count = 256,
@@ -87,9 +80,8 @@ def gradient_metrics(
     with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
         first, second = _networks(build, seeds[:2])
         like = next(first.parameters(), pairs)
-        pairs = pairs.to(
-            like if pairs.is_floating_point() else like.device
-        )  # tokens stay whole numbers
+        # tokens stay whole numbers
+        pairs = pairs.to(like if pairs.is_floating_point() else like.device)
         layers = _layers(first, pairs[0, :1], loss)
         _check_two_draws(first, second, layers)
         size = sum(first.get_parameter(name).numel() for name in layers)
@@ -106,10 +98,10 @@ def _measure(
     """(networks, layers, quantities)."""
     values = []
     vmappable = True
-    for some in networks:
+    for group in networks:
         if vmappable:
             try:
-                values.append(_together(some, layers, pairs, loss, held))
+                values.append(_together(group, layers, pairs, loss, held))
                 continue
             # torch.func's answer to control flow on values, to some in-place writes, ...
             except RuntimeError as error:
@@ -119,7 +111,7 @@ def _measure(
                     f"gradient_metrics takes networks one by one, since vmap failed: {reason}",
                     stacklevel=3,
                 )
-        values.append(torch.stack([_alone(network, layers, pairs, loss) for network in some]))
+        values.append(torch.stack([_alone(network, layers, pairs, loss) for network in group]))
     return torch.cat(values)
 
 
@@ -129,12 +121,13 @@ def _together(
     state = _stacked(networks)
     weights = {name: state.pop(name) for name in layers}
 
-    def error(weights: dict, others: dict, x: Tensor) -> Tensor:
-        return loss(functional_call(networks[0], {**weights, **others}, (x[None],))).reshape(())
+    def error(weights: dict[str, Tensor], rest: dict[str, Tensor], x: Tensor) -> Tensor:
+        return loss(functional_call(networks[0], {**weights, **rest}, (x[None],))).reshape(())
 
-    def pair(weights: dict, others: dict, x: Tensor) -> Tensor:
-        a, b = (tuple(grad(error)(weights, others, x[i]).values()) for i in (0, 1))
-        return _metrics(a, b)
+    def pair(weights: dict[str, Tensor], rest: dict[str, Tensor], x: Tensor) -> Tensor:
+        gradients_a = grad(error)(weights, rest, x[0])
+        gradients_b = grad(error)(weights, rest, x[1])
+        return _metrics(tuple(gradients_a.values()), tuple(gradients_b.values()))
 
     each_pair = vmap(pair, in_dims=(None, None, 1), randomness="different", chunk_size=held)
     each_network = vmap(each_pair, in_dims=(0, 0, None), randomness="different")
@@ -183,11 +176,17 @@ def _networks(build: Build, seeds: Sequence[int]) -> list[nn.Module]:
 
 
 def _stacked(networks: list[nn.Module]) -> dict[str, Tensor]:
-    states = [{**dict(n.named_parameters()), **dict(n.named_buffers())} for n in networks]
-    return {name: torch.stack([state[name].detach() for state in states]) for name in states[0]}
+    """Stack parameters and buffers of all networks."""
+    states = []
+    for network in networks:
+        states.append({**dict(network.named_parameters()), **dict(network.named_buffers())})
+    stacked = {}
+    for name in states[0]:
+        stacked[name] = torch.stack([state[name].detach() for state in states])
+    return stacked
 
 
-def _pairs(inputs_a: Any, inputs_b: Any) -> Tensor:
+def _pairs(inputs_a: Inputs, inputs_b: Inputs) -> Tensor:
     """(2, pairs, ...)."""
     try:
         a = torch.as_tensor(inputs_a)
@@ -229,12 +228,11 @@ def _layers(network: nn.Module, x: Tensor, loss: Loss) -> Layers:
 
 def _calls(network: nn.Module, x: Tensor, loss: Loss) -> list[tuple[str, Tensor]]:
     """(module, weight) of each layer that one forward pass calls."""
-    called: list[Any] = []
+    called: list[nn.Module] = []
     names = {module: name for name, module in network.named_modules() if isinstance(module, LAYERS)}
-    hooks = [
-        module.register_forward_pre_hook(lambda module, _: called.append(module))
-        for module in names
-    ]
+    hooks = []
+    for module in names:
+        hooks.append(module.register_forward_pre_hook(lambda module, _: called.append(module)))
     error = loss(network(x)) if callable(loss) else loss
     for hook in hooks:
         hook.remove()
@@ -243,19 +241,19 @@ def _calls(network: nn.Module, x: Tensor, loss: Loss) -> list[tuple[str, Tensor]
             f"loss: expected a function that returns one number, as a tensor; got {error!r}; sum"
             " over it"
         )
-    return [(names[module], module.weight) for module in called]
+    return [(names[module], module.weight) for module in called if isinstance(module, LAYERS)]
 
 
 def _check_two_draws(first: nn.Module, second: nn.Module, layers: Layers) -> None:
-    one, other = (_stacked([network]) for network in (first, second))
-    shapes = [
-        {name: tuple(tensor.shape[1:]) for name, tensor in state.items()} for state in (one, other)
-    ]
-    if shapes[0] != shapes[1]:
+    state = _stacked([first])
+    other_state = _stacked([second])
+    shapes = {name: tuple(tensor.shape[1:]) for name, tensor in state.items()}
+    other_shapes = {name: tuple(tensor.shape[1:]) for name, tensor in other_state.items()}
+    if shapes != other_shapes:
         raise ValueError(
-            f"build: expected networks of one architecture, got two: {shapes[0]} and {shapes[1]}"
+            f"build: expected networks of one architecture, got two: {shapes} and {other_shapes}"
         )
-    if all(torch.equal(one[name], other[name]) for name in layers):
+    if all(torch.equal(state[name], other_state[name]) for name in layers):
         raise ValueError(
             "build: expected fresh initial values from every call, but two networks have the same; "
             "build the network inside the function, and do not seed torch there"
@@ -263,11 +261,11 @@ def _check_two_draws(first: nn.Module, second: nn.Module, layers: Layers) -> Non
 
 
 def _frame(modules: list[str], values: np.ndarray) -> pd.DataFrame:
-    rows = [(i, module, quantity) for i, module in enumerate(modules, 1) for quantity in QUANTITIES]
+    rows = []
+    for layer, module in enumerate(modules, 1):
+        rows += [(layer, module, quantity) for quantity in QUANTITIES]
     std = values.std(0, ddof=1).ravel()
-    numbers = {"mean": values.mean(0).ravel(), "std": std, "se": std / len(values) ** 0.5}
-    frame = records.table(rows, ["layer", "module", "quantity"], records.versions()).assign(
-        **numbers
-    )
+    table = records.table(rows, ["layer", "module", "quantity"], records.versions())
+    frame = table.assign(mean=values.mean(0).ravel(), std=std, se=std / len(values) ** 0.5)
     frame.attrs["units"] = {"mean, std, se": "over networks, in the units of S1 (8)"}
     return frame

@@ -1,16 +1,14 @@
-"""A finite network beside its limit: the same quantity, sampled from both, and how far apart they
-are.
+"""A finite network compared with its limit: a quantity sampled from both, and their distance.
 
-relu            r = log(l^2 (1 - rho_l))              network against the SDE (4.8), a step of (4.9)
-                                                      for each layer
-shaped-relu     rho and log V_11                      network with p = 1/2 against the SDE
-                                                      (2.7)-(2.8)
-shaped-smooth   the same                              the same with (2.9)
-linear          the same                              the same without drift
+kind            quantity                    network against
+relu            r = log(l^2 (1 - rho_l))    SDE (4.8), a step of (4.9) for each layer
+shaped-relu     rho and log V_11            SDE (2.7)-(2.8); the network has p = 1/2
+shaped-smooth   the same                    the same with (2.9)
+linear          the same                    the same without drift
 """
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TypedDict
 
 import numpy as np
 
@@ -18,7 +16,7 @@ from orderone.core.errors import one_of
 from orderone.core.exact import count
 from orderone.core.inputs import Count, Name, Number
 from orderone.core.reals import real
-from orderone.measure.sampler import sample_network
+from orderone.measure.sampler import ActivationInput, ProgressInput, sample_network
 from orderone.theory.limits import CovarianceSDE, Distance, UnshapedCorrelationSDE, distance
 
 ACTIVATIONS = ("relu", "shaped-relu", "shaped-smooth", "linear")  # those with a random limit
@@ -48,9 +46,9 @@ def compare_with_limit(
     seed: Count = 0,
     c_plus: Number = 0.0,
     c_minus: Number = -1.0,
-    phi: Any = "tanh",
+    phi: ActivationInput = "tanh",
     a: Number = 1.0,
-    progress: Any = None,
+    progress: ProgressInput | None = None,
 ) -> list[Comparison]:
     """Two inputs of norm one and correlation `rho0`, < 1, at the last of `depth` layers."""
     kind = one_of(activation, ACTIVATIONS, "activation")
@@ -63,37 +61,49 @@ def compare_with_limit(
     d = count(depth, "depth")
     number = count(samples, "samples", least=2)
     V0: list[list[float]] = [[1.0, rho], [rho, 1.0]]
-    shape: dict[str, Any] = {"c_plus": c_plus, "c_minus": c_minus, "phi": phi, "a": a}
+    shape: _Shape = {"c_plus": c_plus, "c_minus": c_minus, "phi": phi, "a": a}
     V = sample_network(kind, V0, n, d, number, seed, progress=progress, **shape)
     T = d / n
     dt = d / n / min(d, MOST_STEPS)
     if kind == "relu":
-        limit = {"r = log(l² (1 - ρ))": UnshapedCorrelationSDE().sample(rho, T, number, dt, seed)}
-        network = {name: logs(d**2 * (1 - correlations(V))) for name in limit}
-    else:
-        sde = CovarianceSDE(kind, **shape).sample(V0, T, number, dt, seed)
-        limit, network = ({"ρ": correlations(W), "log V₁₁": logs(W[:, 0, 0])} for W in (sde, V))
-    return [_compared(name, network[name], limit[name], seed) for name in limit]
+        limit = UnshapedCorrelationSDE().sample(rho, T, number, dt, seed)
+        network = logs(d**2 * (1 - correlations(V)))
+        return [_compared("r = log(l² (1 - ρ))", network, limit, seed)]
+    V_limit = CovarianceSDE(kind, **shape).sample(V0, T, number, dt, seed)
+    return [
+        _compared("ρ", correlations(V), correlations(V_limit), seed),
+        _compared("log V₁₁", logs(V[:, 0, 0]), logs(V_limit[:, 0, 0]), seed),
+    ]
+
+
+class _Shape(TypedDict):
+    """Options of shaped activations."""
+
+    c_plus: Number
+    c_minus: Number
+    phi: ActivationInput
+    a: Number
 
 
 def _compared(name: str, network: np.ndarray, limit: np.ndarray, seed: int) -> Comparison:
-    kept = network[np.isfinite(network)]
-    if kept.size < 2:
+    finite = network[np.isfinite(network)]
+    if finite.size < 2:
         raise ValueError(
             f"depth: all networks lost {name} on the way; take less depth or more width"
         )
     distances = tuple(
-        distance(kept, limit, kind, seed=seed) for kind in ("ks", "wasserstein", "energy")
+        distance(finite, limit, kind, seed=seed) for kind in ("ks", "wasserstein", "energy")
     )
-    return Comparison(name, kept, limit, distances, network.size - kept.size)
+    return Comparison(name, finite, limit, distances, network.size - finite.size)
 
 
 def correlations(V: np.ndarray) -> np.ndarray:
-    """NaN where an input died."""
+    """Return the correlations of two inputs; NaN where an input died."""
     with np.errstate(invalid="ignore", divide="ignore"):
         return np.clip(V[:, 0, 1] / np.sqrt(V[:, 0, 0] * V[:, 1, 1]), -1, 1)
 
 
 def logs(x: np.ndarray) -> np.ndarray:
+    """Return logarithms; -inf where x is zero."""
     with np.errstate(divide="ignore"):
         return np.log(x)

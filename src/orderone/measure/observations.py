@@ -1,157 +1,211 @@
-"""Everything that several runs recorded, in one place: by layer, quantity and step, the moments of
-every run."""
+"""Results of a study: the moments that all runs recorded, by layer, quantity and step."""
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from torch import nn
 
 from orderone.measure import records
-from orderone.measure.alignment_result import COLUMNS as ALIGNED
-from orderone.measure.alignment_result import MeasuredAlignment
+from orderone.measure.alignment_ratios import COLUMNS as ALIGNMENT_COLUMNS
+from orderone.measure.alignment_ratios import MeasuredAlignment
 from orderone.measure.fit import Fit, fit_exponents
 from orderone.measure.runs import Run
 from orderone.observe.moments import Moments
+from orderone.observe.quantities import Quantity
+from orderone.planning import Plan
+from orderone.planning.build import Family
 
 if TYPE_CHECKING:
     import pandas as pd
 
-Where = tuple[int, int]  # size and seed of a run
-What = tuple[str, str, int]  # layer, quantity, step
+RunKey = tuple[int, int]  # size and seed of a run
+Line = tuple[str, Quantity, int]  # layer, quantity, step
+ByRun = dict[RunKey, Moments]
 FAINT = 1e-30  # sizes below this are zero
 
 
-@dataclass
+@dataclass(frozen=True)
 class Observations:
-    """`axis` is width or depth; `key` names what layers of different runs share."""
+    """The records of all runs."""
 
-    axis: str
-    key: Callable[[str], str]
-    runs: list[Run] = field(default_factory=list)
-    _found: dict[What, dict[Where, Moments]] = field(default_factory=dict)
+    axis: str  # width or depth
+    key: Callable[[str], str]  # the name that layers of different runs share
+    runs: tuple[Run, ...] = ()
 
-    def add(self, run: Run) -> None:
-        self.runs.append(run)
-        at = (run.size, run.seed)
-        for step, name, quantity, moments in run.rows:
-            here = self._found.setdefault((self.key(name), quantity, step), {})
-            here[at] = here[at] + moments if at in here else moments
-        for (name, quantity, step), here in [*self._found.items()]:
-            if quantity == "update" and at in here:
-                self._add_relative(name, step, at, here[at])
-        for name, size in run.penalties.items():
-            self._add_penalty(self.key(name), at, size)
+    @cached_property
+    def _moments(self) -> dict[Line, ByRun]:
+        """Moments of every line in every run, with those that follow from them."""
+        moments: dict[Line, ByRun] = {}
+        for run in self.runs:
+            self._add_recorded(moments, run)
+            self._add_relative_updates(moments, (run.size, run.seed))
+            self._add_penalties(moments, run)
+        return moments
 
-    def _add_penalty(self, name: str, at: Where, size: float) -> None:
-        """Beside the first gradient that there is."""
-        gradients = (self.at(name, "gradient", step).get(at) for step in range(self.runs[-1].steps))
-        first = next((m.rms for m in gradients if m is not None and m.rms > FAINT), None)
-        if first is not None:
-            self._found.setdefault((name, "penalty", 0), {})[at] = _number(size / first)
+    def _add_recorded(self, moments: dict[Line, ByRun], run: Run) -> None:
+        """Add the rows of a run; those of layers with one key are counted together."""
+        run_key = (run.size, run.seed)
+        for step, name, quantity, size in run.rows:
+            by_run = moments.setdefault((self.key(name), quantity, step), {})
+            by_run[run_key] = by_run[run_key] + size if run_key in by_run else size
 
-    def _add_relative(self, name: str, step: int, at: Where, update: Moments) -> None:
-        """Relative to the initial size, which rules set; what starts at zero has none."""
-        weight = self._found[name, "weight", 0].get(at)
-        if weight is not None and weight.rms > 0:
-            self._found.setdefault((name, "relative update", step), {})[at] = _number(
-                update.rms / weight.rms
-            )
+    def _add_relative_updates(self, moments: dict[Line, ByRun], run_key: RunKey) -> None:
+        """Divide updates by the initial size, which rules set; zeros have no relative update."""
+        for (name, quantity, step), by_run in [*moments.items()]:
+            if quantity != Quantity.UPDATE or run_key not in by_run:
+                continue
+            weight = moments[name, Quantity.WEIGHT, 0].get(run_key)
+            if weight is not None and weight.rms > 0:
+                relative = moments.setdefault((name, Quantity.RELATIVE_UPDATE, step), {})
+                relative[run_key] = _moments_of_number(by_run[run_key].rms / weight.rms)
 
-    @property
-    def complete(self) -> list[Run]:
+    def _add_penalties(self, moments: dict[Line, ByRun], run: Run) -> None:
+        """Divide penalties by the first gradient of their tensor."""
+        run_key = (run.size, run.seed)
+        for tensor, penalty in run.penalties.items():
+            name = self.key(tensor)
+            for step in range(run.steps):
+                gradient = moments.get((name, Quantity.GRADIENT, step), {}).get(run_key)
+                if gradient is not None and gradient.rms > FAINT:
+                    penalties = moments.setdefault((name, Quantity.PENALTY, 0), {})
+                    penalties[run_key] = _moments_of_number(penalty / gradient.rms)
+                    break
+
+    # --- reading ----------------------------------------------------------------------------------
+
+    @cached_property
+    def complete(self) -> tuple[Run, ...]:
         """Runs that went to their end, if these are enough to fit; otherwise all."""
-        found = [run for run in self.runs if not run.ended]
-        if _enough({(run.size, run.seed): 0.0 for run in found}):
-            return found
+        runs = tuple(run for run in self.runs if not run.ended)
+        if _can_be_fitted([(run.size, run.seed) for run in runs]):
+            return runs
         return self.runs
 
-    @property
+    @cached_property
     def steps(self) -> int:
-        """Updates that all of them have made."""
+        """Number of updates that all complete runs have made."""
         return min((run.steps for run in self.complete), default=0)
 
     def begins(self, name: str, since: int = 0) -> int:
-        """The first step in which a gradient moves the tensor in every run: schedules and tensors
-        may start at zero, and before that weight decay is all there is. -1: never."""
+        """Return the first step in which a gradient moves the tensor in every run; -1: never.
+
+        Schedules and tensors may start at zero; before that step only weight decay moves them.
+        """
         for step in range(since, self.steps):
-            sizes = [
-                m.rms
-                for quantity in ("gradient", "update")
-                for m in self.at(name, quantity, step).values()
-            ]
+            gradients = self.at(name, Quantity.GRADIENT, step).values()
+            updates = self.at(name, Quantity.UPDATE, step).values()
+            sizes = [moments.rms for moments in (*gradients, *updates)]
             if sizes and min(sizes) > FAINT:
                 return step
         return -1
 
-    def at(self, name: str, quantity: str, step: int) -> Mapping[Where, Moments]:
-        return self._found.get((name, quantity, step), {})
+    def at(self, name: str, quantity: Quantity, step: int) -> Mapping[RunKey, Moments]:
+        """Return the moments of a module or tensor in every run."""
+        return self._moments.get((name, quantity, step), {})
 
-    def names(self, quantity: str) -> list[str]:
-        return list(dict.fromkeys(name for name, found, _ in self._found if found == quantity))
+    def names(self, quantity: Quantity) -> list[str]:
+        """Return the modules or tensors that have this quantity."""
+        lines = [name for name, recorded, _ in self._moments if recorded == quantity]
+        return list(dict.fromkeys(lines))
 
-    def largest(self, name: str, quantity: str) -> float:
-        """Over all steps and runs; nan if it was never recorded."""
-        steps = range(max((run.steps for run in self.runs), default=0) + 1)
-        return max(
-            (m.rms for step in steps for m in self.at(name, quantity, step).values()),
-            default=math.nan,
-        )
+    def largest(self, name: str, quantity: Quantity) -> float:
+        """Return the largest RMS over all steps and runs; nan if it was never recorded."""
+        last = max((run.steps for run in self.runs), default=0)
+        sizes = []
+        for step in range(last + 1):
+            sizes += [moments.rms for moments in self.at(name, quantity, step).values()]
+        return max(sizes, default=math.nan)
 
     def fits(
-        self, asked: Iterable[tuple[str, int]], confidence: float
-    ) -> Iterator[tuple[What, Fit]]:
-        """Of quantities at steps: one fit for each layer that has a positive size in every run."""
-        wanted = set(asked)
-        everywhere = {(run.size, run.seed) for run in self.complete}
-        groups: dict[tuple[Where, ...], list[tuple[What, list[float]]]] = {}
-        for what, here in self._found.items():
-            if what[1:] in wanted:
-                sizes = {at: m.rms for at, m in here.items() if at in everywhere}
-                usable = (
-                    what[1] == "decay" or sizes.keys() == everywhere
-                )  # decay is not random: one seed tells
-                if (
-                    usable
-                    and all(math.isfinite(x) and x > FAINT for x in sizes.values())
-                    and _enough(sizes)
-                ):
-                    groups.setdefault(tuple(sizes), []).append((what, list(sizes.values())))
-        for places, members in groups.items():
-            fitted = fit_exponents(
-                [size for size, _ in places], [sizes for _, sizes in members], confidence=confidence
-            )
-            yield from zip((what for what, _ in members), fitted, strict=True)
+        self, wanted: Iterable[tuple[Quantity, int]], confidence: float
+    ) -> Iterator[tuple[Line, Fit]]:
+        """Fit the wanted quantities and steps, for each layer with a positive size in every run."""
+        wanted = set(wanted)
+        run_keys = {(run.size, run.seed) for run in self.complete}
+        # lines that were recorded in the same runs are fitted together
+        groups: dict[tuple[RunKey, ...], list[tuple[Line, list[float]]]] = {}
+        for line, by_run in self._moments.items():
+            _, quantity, step = line
+            if (quantity, step) not in wanted:
+                continue
+            sizes = {key: moments.rms for key, moments in by_run.items() if key in run_keys}
+            # decay is not random: one seed is enough
+            if quantity != Quantity.DECAY and sizes.keys() != run_keys:
+                continue
+            positive = all(math.isfinite(size) and size > FAINT for size in sizes.values())
+            if positive and _can_be_fitted(sizes):
+                groups.setdefault(tuple(sizes), []).append((line, list(sizes.values())))
+        for keys, members in groups.items():
+            rows = [sizes for _, sizes in members]
+            fitted = fit_exponents([size for size, _ in keys], rows, confidence=confidence)
+            for (line, _), fit in zip(members, fitted, strict=True):
+                yield line, fit
 
-    def frame(self, provenance: Mapping[str, Any]) -> "pd.DataFrame":
-        rows = [
-            (*at, step, name, quantity, *moments.row())
-            for (name, quantity, step), here in self._found.items()
-            for at, moments in here.items()
-        ]
+    # --- tables -----------------------------------------------------------------------------------
+
+    def frame(self, provenance: Mapping[str, object]) -> "pd.DataFrame":
+        """Return one line for each run, step, module (or tensor) and quantity."""
+        rows = []
+        for (name, quantity, step), by_run in self._moments.items():
+            for (size, seed), moments in by_run.items():
+                rows.append((size, seed, step, name, quantity.value, *moments.row()))
         columns = [self.axis, "seed", "step", "module", "quantity", *records.SIZES]
         return records.table(rows, columns, provenance)
 
-    def alignment(self, provenance: Mapping[str, Any]) -> MeasuredAlignment | None:
-        """Across the last step, where it was measured."""
-        rows = [
-            (run.size, run.seed, run.steps, *ratio) for run in self.runs for ratio in run.ratios
-        ]
+    def alignment(self, provenance: Mapping[str, object]) -> MeasuredAlignment | None:
+        """Return the alignment across the last step, where it was measured."""
+        rows = []
+        for run in self.runs:
+            rows += [(run.size, run.seed, run.steps, *ratio) for ratio in run.ratios]
         if rows:
-            return MeasuredAlignment(records.table(rows, ALIGNED, provenance))
+            return MeasuredAlignment(records.table(rows, ALIGNMENT_COLUMNS, provenance))
         return None
 
-    def losses(self, provenance: Mapping[str, Any]) -> "pd.DataFrame":
-        rows = [
-            (run.size, run.seed, step, loss)
-            for run in self.runs
-            for step, loss in enumerate(run.losses)
-        ]
+    def losses(self, provenance: Mapping[str, object]) -> "pd.DataFrame":
+        """Return one line for each run and step."""
+        rows = []
+        for run in self.runs:
+            rows += [(run.size, run.seed, step, loss) for step, loss in enumerate(run.losses)]
         return records.table(rows, [self.axis, "seed", "step", "loss"], provenance)
 
 
-def _number(value: float) -> Moments:
+def _moments_of_number(value: float) -> Moments:
     return Moments(1, value * value, value, value, float(math.isfinite(value)))
 
 
-def _enough(places: Mapping[Where, float]) -> bool:
-    return len(places) > 2 and len({size for size, _ in places}) > 1
+def _can_be_fitted(run_keys: Iterable[RunKey]) -> bool:
+    """Return whether there are three runs of at least two sizes."""
+    sizes = [size for size, _ in run_keys]
+    return len(sizes) > 2 and len(set(sizes)) > 1
+
+
+@dataclass(frozen=True)
+class StudyResult:
+    """Everything that a coordinate check is judged by."""
+
+    observations: Observations
+    sizes: tuple[int, ...]
+    largest: nn.Module
+    no_growth: bool  # every size gives the same shapes
+    rule: str
+    depth_rule: object  # the `depth` of the plan
+    family: Family | None  # None: the model could not be planned
+    plans: Mapping[int, Plan]  # what the rule asks at each size
+    user_plan: Plan | None  # the one that `build` returned, for the largest model
+    has_own_optimizer: bool  # `build` returned one: its gauge is not known
+    first_step: int  # that follows the law of the optimizer
+    frozen: tuple[str, ...]  # patterns of tensors that are not trained on purpose
+    undone: tuple[str, ...]  # what the applied plan leaves to the model's own code
+    schedule: str  # what is wrong with it
+    notes: tuple[str, ...]
+    troubles: tuple[str, ...]  # notes that keep a check from passing
+    provenance: Mapping[str, object]
+    interrupted: bool
+
+    @property
+    def axis(self) -> str:
+        """Width or depth."""
+        return self.observations.axis

@@ -24,28 +24,36 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from fnmatch import fnmatch
 from inspect import signature
-from typing import Any
 
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from orderone.core.errors import instance, one_of
 from orderone.core.exact import count
+from orderone.core.inputs import Count
+from orderone.measure.inputs import (
+    CallInput,
+    ModelInput,
+    PatternsInput,
+    QuantitiesInput,
+    StepperInput,
+)
 from orderone.measure.recording import DEFAULT, QUANTITIES, Probe
 from orderone.observe.inventory import inventory, unwrap
+from orderone.observe.quantities import Quantity
 from orderone.observe.trace import call_with
 
 
 @contextmanager
 def probe(
-    model: Any,
-    optimizer: Any = None,
+    model: ModelInput,
+    optimizer: StepperInput | None = None,
     *,
-    batch: Any = None,
-    quantities: Any = DEFAULT,
-    modules: Any = "*",
-    every: Any = 1,
-    provenance: Mapping[str, Any] | None = None,
+    batch: CallInput | None = None,
+    quantities: QuantitiesInput = DEFAULT,
+    modules: PatternsInput = "*",
+    every: Count = 1,
+    provenance: Mapping[str, object] | None = None,
 ) -> Iterator[Probe]:
     """Record the sizes of everything in `model` while it trains; `.frame` has them.
 
@@ -77,18 +85,19 @@ def probe(
         )
     if batch is not None:
         _check_call(model, batch)
-    asked = (quantities,) if isinstance(quantities, str) else tuple(quantities)
-    chosen = tuple(one_of(quantity, QUANTITIES, "quantity") for quantity in asked)
-    made = Probe(
-        model, optimizer, batch, chosen, _matcher(modules, model), count(every, "every"), provenance
-    )
-    with made.watch():
-        yield made
+    names = (quantities,) if isinstance(quantities, str) else tuple(quantities)
+    chosen = tuple(Quantity(one_of(name, QUANTITIES, "quantity")) for name in names)
+    wanted = _matcher(modules, model)
+    recording = Probe(model, optimizer, batch, chosen, wanted, count(every, "every"), provenance)
+    with recording.watch():
+        yield recording
 
 
-def _check_call(model: nn.Module, batch: Any) -> None:
-    """A pair of inputs and targets is the usual mistake, and would end in an error of the model's
-    own."""
+def _check_call(model: nn.Module, batch: CallInput) -> None:
+    """Raise a ValueError if the model does not take the batch.
+
+    A pair of inputs and targets is the usual mistake, and would end in an error of the model's own.
+    """
     args, kwargs = call_with(batch)
     try:
         signature(unwrap(model).forward).bind(*args, **kwargs)
@@ -99,7 +108,8 @@ def _check_call(model: nn.Module, batch: Any) -> None:
         ) from None
 
 
-def _matcher(patterns: Any, model: nn.Module) -> Callable[[str], bool]:
+def _matcher(patterns: PatternsInput, model: nn.Module) -> Callable[[str], bool]:
+    """Return a test whether a module or tensor matches one of the patterns."""
     patterns = (patterns,) if isinstance(patterns, str) else tuple(patterns)
     names = [*inventory(model), *dict(unwrap(model).named_modules())]
     for pattern in patterns:

@@ -1,9 +1,8 @@
-"""What a probe does: it listens to passes and steps, and turns what each step shows into lines of a
-table."""
+"""A probe at work: it listens to passes and steps, and turns what each step shows into rows."""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Final
 
 import torch
 from torch import Tensor, nn
@@ -11,14 +10,21 @@ from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
 from orderone.measure import records
-from orderone.observe.attention_scores import watching_scores
+from orderone.measure.inputs import CallInput
+from orderone.observe.batches import repeatable
 from orderone.observe.device_queue import memory
-from orderone.observe.history import History, Key, Row
-from orderone.observe.hooks import Identities, is_own, watching
+from orderone.observe.hooks import Identities, is_own, watching, watching_scores
 from orderone.observe.inventory import inventory, unwrap
 from orderone.observe.moments import is_here, is_measurable, is_plain
-from orderone.observe.reference_outputs import Reference, repeatable
-from orderone.observe.step_recorder import Shown
+from orderone.observe.quantities import Quantity
+from orderone.observe.step_recorder import (
+    History,
+    Key,
+    ReferenceOutputs,
+    Row,
+    StepRecorder,
+    Updates,
+)
 from orderone.observe.trace import call_with
 from orderone.observe.updates import Updates
 from orderone.torch_compat import current_graph_task
@@ -26,14 +32,35 @@ from orderone.torch_compat import current_graph_task
 if TYPE_CHECKING:
     import pandas as pd
 
-DEFAULT = ("input", "output", "output gradient", "change", "weight", "gradient", "update")
-QUANTITIES = (*DEFAULT, "scores", "score change")
-CHANGES = {"output": "change", "scores": "score change"}
+DEFAULT = (
+    Quantity.INPUT,
+    Quantity.OUTPUT,
+    Quantity.OUTPUT_GRADIENT,
+    Quantity.CHANGE,
+    Quantity.WEIGHT,
+    Quantity.GRADIENT,
+    Quantity.UPDATE,
+)
+QUANTITIES = (*DEFAULT, Quantity.SCORES, Quantity.SCORE_CHANGE)
+CHANGES = {Quantity.OUTPUT: Quantity.CHANGE, Quantity.SCORES: Quantity.SCORE_CHANGE}
+OF_PASSES = frozenset(
+    {
+        Quantity.INPUT,
+        Quantity.OUTPUT,
+        Quantity.OUTPUT_GRADIENT,
+        Quantity.CHANGE,
+        Quantity.SCORES,
+        Quantity.SCORE_CHANGE,
+    }
+)
 COLUMNS = ["step", "module", "quantity", *records.SIZES]
-OF_PASSES = {"input", "output", "output gradient", "change", "scores", "score change"}
-TRAINING = (
-    object()
-)  # in the place of a fixed batch: every training pass is on the same one, and needs no repetition
+
+
+class TrainingBatch:
+    """In the place of a fixed batch: every training pass is on the same one; none is repeated."""
+
+
+TRAINING: Final = TrainingBatch()
 
 
 class Probe:
@@ -44,34 +71,38 @@ class Probe:
         self,
         model: nn.Module,
         optimizer: Optimizer | None,
-        batch: Any,
-        quantities: tuple[str, ...],
+        batch: CallInput | TrainingBatch | None,
+        quantities: tuple[Quantity, ...],
         wanted: Callable[[str], bool] = lambda name: True,
         every: int = 1,
-        provenance: Mapping[str, Any] | None = None,
+        provenance: Mapping[str, object] | None = None,
     ):
-        self.model = model
-        self.optimizer = optimizer
-        self.batch = batch
-        self.quantities = frozenset(quantities)
-        self.wanted = wanted
-        self.every = every
-        self._compared = {kind for kind, change in CHANGES.items() if change in self.quantities}
-        self._of_training = self._kinds_of_training()
-        self.provenance = dict(provenance or {})
-        self.step = 0
-        self._due = True  # whether this step is recorded
-        self._history = History()
-        self._parameters = {
-            name: item.tensor for name, item in inventory(model).items() if wanted(name)
+        self.model: nn.Module = model
+        self.optimizer: Optimizer | None = optimizer
+        self.batch: CallInput | TrainingBatch | None = batch
+        self.quantities: frozenset[Quantity] = frozenset(quantities)
+        self.wanted: Callable[[str], bool] = wanted
+        self.every: int = every
+        self.provenance: dict[str, object] = dict(provenance or {})
+        self.step: int = 0
+        self._compared = {
+            quantity for quantity, change in CHANGES.items() if change in self.quantities
         }
+        self._of_training = self._recorded_in_training()
+        self._is_due = True  # whether this step is recorded
+        self._has_begun = False
+        self._comparing = False  # during a pass on the fixed batch
+        self._gradients_later = False  # they are not ready before the optimizer's step
+        self._history = History()
+        self._parameters: dict[str, Tensor] = {}
+        for name, item in inventory(model).items():
+            if wanted(name):
+                self._parameters[name] = item.tensor
         self._updates = Updates()
-        self._written_over: dict[
-            Key, bool
-        ] = {}  # whether somebody writes into it after it was seen
-        self._reference = Reference()
-        self._only_changes = self._gradients_later = self._began = False
-        self._shown = Shown(self.quantities, self._written_over)
+        self._overwritten: dict[Key, bool] = {}  # whether it is written into after it was recorded
+        self._reference = ReferenceOutputs()
+        self._identities = Identities()  # of tensors in a pass on the fixed batch
+        self._recorder = StepRecorder(self.quantities, self._overwritten)
 
     # --- reading ----------------------------------------------------------------------------------
 
@@ -79,16 +110,22 @@ class Probe:
     def frame(self) -> "pd.DataFrame":
         """One line for each step, module (or tensor) and quantity: rms, mean, largest absolute
         value, finite fraction."""
-        rows = [(step, module, quantity, *m.row()) for step, module, quantity, m in self.rows]
+        rows = []
+        for step, module, quantity, moments in self.rows:
+            rows.append((step, module, quantity.value, *moments.row()))
         return records.table(rows, COLUMNS, self.provenance | records.versions())
 
     @property
     def rows(self) -> list[Row]:
-        return [row for step in self._history.steps for row in step.rows()]
+        """Step, module (or tensor), quantity and moments."""
+        rows: list[Row] = []
+        for step in self._history.steps:
+            rows += step.rows()
+        return rows
 
     @property
     def same_output(self) -> dict[str, str]:
-        """In the first step, modules that give a tensor another module has given."""
+        """Modules that hand on the output of another module, in the first step."""
         if self._history.steps:
             return self._history.steps[0].same_outputs()
         return {}
@@ -97,6 +134,7 @@ class Probe:
 
     @contextmanager
     def watch(self) -> Iterator["Probe"]:
+        """Record everything that happens inside the context."""
         with ExitStack() as stack:
             stack.callback(self._forget)
             self._watch_passes(stack)
@@ -107,182 +145,191 @@ class Probe:
             self.flush()
 
     def _watch_passes(self, stack: ExitStack) -> None:
-        """Nothing, if nothing that is asked for happens in a pass: compiled code may then go on."""
+        """Watch passes, unless no quantity needs it: compiled code may then go on."""
         if self.optimizer is not None and not self.quantities & OF_PASSES:
             return
         root = unwrap(self.model)
-        own = is_own(root)
-        begin = root.register_forward_pre_hook(
-            lambda called, _: self._begin() if own(called) else None
-        )
-        stack.callback(begin.remove)
-        kinds = (self._of_training | self._compared) & {"input", "output"}
-        stack.enter_context(watching(self.model, self._saw, self.wanted, kinds, self._listens))
-        if self.quantities & {"scores", "score change"}:
-            stack.enter_context(watching_scores(self.model, self._saw_scores))
+        is_root = is_own(root)
 
-    def _kinds_of_training(self) -> set[str]:
-        """What is looked at in training passes. Outputs, too, if only their gradients are asked
-        for."""
-        kinds = {"input", "output", "scores"} & self.quantities
-        if "output gradient" in self.quantities:
-            kinds.add("output")
+        def begin(called: nn.Module, _: object) -> None:
+            if is_root(called):
+                self._begin()
+
+        stack.callback(root.register_forward_pre_hook(begin).remove)
+        kinds = (self._of_training | self._compared) & {Quantity.INPUT, Quantity.OUTPUT}
+        stack.enter_context(watching(self.model, self._record, self.wanted, kinds, self._listens))
+        if self.quantities & {Quantity.SCORES, Quantity.SCORE_CHANGE}:
+            stack.enter_context(watching_scores(self.model, self._record_scores))
+
+    def _recorded_in_training(self) -> set[Quantity]:
+        """Return what training passes record: outputs, too, if only their gradients are wanted."""
+        recorded = {Quantity.INPUT, Quantity.OUTPUT, Quantity.SCORES} & self.quantities
+        if Quantity.OUTPUT_GRADIENT in self.quantities:
+            recorded.add(Quantity.OUTPUT)
         if self.batch is TRAINING:
-            return kinds | self._compared
-        return kinds
+            recorded |= self._compared
+        return recorded
 
     def _step_hooks(self) -> Iterator[RemovableHandle]:
         if self.optimizer is not None:
-            yield self.optimizer.register_step_pre_hook(self._remember)
-            yield self.optimizer.register_step_post_hook(lambda *_: self._stepped())
-        elif "gradient" in self.quantities:
-            for name, p in self._parameters.items():
-                if p.requires_grad:
-                    yield p.register_post_accumulate_grad_hook(
-                        lambda p, name=name: self._accumulated(name, p)
+            yield self.optimizer.register_step_pre_hook(self._before_step)
+            yield self.optimizer.register_step_post_hook(lambda *_: self._after_step())
+        elif Quantity.GRADIENT in self.quantities:
+            for name, parameter in self._parameters.items():
+                if parameter.requires_grad:
+                    yield parameter.register_post_accumulate_grad_hook(
+                        lambda parameter, name=name: self._record_accumulated(name, parameter)
                     )
 
     def _advance(self) -> None:
         self.flush()
         self.step += 1
-        self._due = self.step % self.every == 0
+        self._is_due = self.step % self.every == 0
 
-    def _listens(self, kind: str) -> bool:
-        if self._only_changes:
-            return kind in self._compared
-        return (
-            kind in self._of_training
-            and self._due
-            and torch.is_grad_enabled()
-            and not torch.is_inference_mode_enabled()
-        )
+    def _listens(self, quantity: Quantity) -> bool:
+        """Return whether a quantity of a pass is recorded now."""
+        if self._comparing:
+            return quantity in self._compared
+        if quantity not in self._of_training or not self._is_due:
+            return False
+        return torch.is_grad_enabled() and not torch.is_inference_mode_enabled()
 
-    def _saw(self, module: str, kind: str, x: Tensor) -> None:
-        if self._only_changes:
-            self._compare_one((module, kind), x, self._in_pass.number(x))
+    def _record(self, module: str, quantity: Quantity, x: Tensor) -> None:
+        if self._comparing:
+            self._record_change((module, quantity), x, self._identities.number(x))
             return
-        slot = self._shown.see(module, kind, x)
-        if self.batch is TRAINING and kind in self._compared:
-            self._compare_one((module, kind), x, slot)
+        slot = self._recorder.record(module, quantity, x)
+        if self.batch is TRAINING and quantity in self._compared:
+            self._record_change((module, quantity), x, slot)
 
-    def _saw_scores(self, module: str, scores: Callable[[], Tensor]) -> None:
-        if self._listens("scores") and self.wanted(module) and is_measurable(found := scores()):
-            self._saw(module, "scores", found)
+    def _record_scores(self, module: str, form_scores: Callable[[], Tensor]) -> None:
+        if self._listens(Quantity.SCORES) and self.wanted(module):
+            scores = form_scores()
+            if is_measurable(scores):
+                self._record(module, Quantity.SCORES, scores)
 
-    def _compare_one(self, key: Key, x: Tensor, number: int) -> None:
-        ledger = self._shown.ledger
-        if (
-            self._only_changes
-            and is_plain(x)
-            and not is_here(x)
-            and not self._written_over.get(key, True)
-        ):
+    def _record_change(self, key: Key, x: Tensor, number: int) -> None:
+        """Compare an output or scores with those of the first pass."""
+        may_wait = self._comparing and is_plain(x) and not is_here(x)
+        if may_wait and not self._overwritten.get(key, True):
             self._reference.await_change(key, x, number)
             if self._reference.waiting > memory(x.device):
                 self._put_changes()
             return
-        change = self._reference.change(
-            key, x, number, ledger.keep if self._only_changes else ledger.add
-        )
+        ledger = self._recorder.ledger
+        slot = ledger.keep if self._comparing else ledger.add
+        change = self._reference.change(key, x, number, slot)
         if change is not None:
-            self._shown.put((key[0], CHANGES[key[1]]), change)
+            module, quantity = key
+            self._recorder.put((module, CHANGES[quantity]), change)
 
     # --- steps ------------------------------------------------------------------------------------
 
     def _begin(self) -> None:
-        """A pass begins. Without an optimizer it is a new step, unless it only repeats one
-        (checkpointed activations)."""
+        """Begin a pass.
+
+        Without an optimizer it is a new step, unless it only repeats one (checkpointed
+        activations).
+        """
         self._reference.rewind()
-        repeats = self._only_changes or current_graph_task() != -1
+        repeats = self._comparing or current_graph_task() != -1
         if self.optimizer is not None or repeats or not torch.is_grad_enabled():
             return
-        if self._began:
+        if self._has_begun:
             self._advance()
-        if self._due:
-            if self._began:
+        if self._is_due:
+            if self._has_begun:
                 self._compare()
-            for name, p in self._parameters.items():
-                self._shown.note(name, "weight", p)
-            self._shown.settle()
-        self._began = True
+            for name, parameter in self._parameters.items():
+                self._recorder.record_tensor(name, Quantity.WEIGHT, parameter)
+            self._recorder.settle()
+        self._has_begun = True
 
     @torch.no_grad()
-    def _remember(self, optimizer: Optimizer, args: tuple, kwargs: Mapping[str, Any]) -> None:
-        """Before a step: some optimizers write into gradients. With a closure there are none yet,
-        and those a GradScaler leaves to the optimizer to unscale are not themselves yet."""
-        if not self._due:
+    def _before_step(
+        self, optimizer: Optimizer, args: tuple[object, ...], kwargs: Mapping[str, object]
+    ) -> None:
+        """Record weights and gradients before a step: some optimizers write into gradients.
+
+        With a closure there are no gradients yet, and those that a GradScaler leaves to the
+        optimizer are not unscaled yet.
+        """
+        if not self._is_due:
             return
         closure = args[1] if len(args) > 1 else kwargs.get("closure")
-        self._gradients_later = (
-            closure is not None or getattr(optimizer, "grad_scale", None) is not None
-        )
-        updates = "update" in self.quantities
-        for name, p in self._parameters.items():  # all of one tensor, while the cache has it
-            self._shown.note(name, "weight", p)
-            if updates and p.requires_grad:
-                self._updates.remember(name, p)
+        unscales = getattr(optimizer, "grad_scale", None) is not None
+        self._gradients_later = closure is not None or unscales
+        wants_updates = Quantity.UPDATE in self.quantities
+        # everything of one tensor, while the cache has it
+        for name, parameter in self._parameters.items():
+            self._recorder.record_tensor(name, Quantity.WEIGHT, parameter)
+            if wants_updates and parameter.requires_grad:
+                self._updates.remember(name, parameter)
             if not self._gradients_later:
-                self._shown.note_gradient(name, p)
+                self._recorder.record_gradient(name, parameter)
         self._updates.copy()
-        self._shown.settle()
+        self._recorder.settle()
 
     @torch.no_grad()
-    def _stepped(self) -> None:
-        if self._due:
-            for name, p in self._parameters.items() if self._gradients_later else ():
-                self._shown.note_gradient(name, p)
+    def _after_step(self) -> None:
+        if self._is_due:
+            if self._gradients_later:
+                for name, parameter in self._parameters.items():
+                    self._recorder.record_gradient(name, parameter)
             for name, change in self._updates.changes():
-                self._shown.note(name, "update", change)
-            self._shown.settle()
+                self._recorder.record_tensor(name, Quantity.UPDATE, change)
+            self._recorder.settle()
         self._advance()
-        if self._due:
+        if self._is_due:
             self._compare()
 
-    def _accumulated(self, name: str, p: Tensor) -> None:
-        if self._due:
-            self._shown.note_gradient(name, p)
-            self._shown.settle()
+    def _record_accumulated(self, name: str, parameter: Tensor) -> None:
+        if self._is_due:
+            self._recorder.record_gradient(name, parameter)
+            self._recorder.settle()
 
     def _compare(self) -> None:
-        """A pass on the fixed batch, if there is one. Of the model itself: wrappers talk to other
-        processes."""
-        if self.batch is None or self.batch is TRAINING or not self._compared:
+        """Run a pass on the fixed batch, if there is one.
+
+        It calls the model itself: wrappers talk to other processes.
+        """
+        if self.batch is None or isinstance(self.batch, TrainingBatch) or not self._compared:
             return
         args, kwargs = call_with(self.batch)
-        self._only_changes = True
-        self._in_pass = Identities()
+        self._comparing = True
+        self._identities = Identities()
         try:
             with repeatable(self.model), torch.no_grad():
                 unwrap(self.model)(*args, **kwargs)
             self._put_changes()
-            self._shown.ledger.settle()
+            self._recorder.ledger.settle()
         finally:
-            self._only_changes = False
+            self._comparing = False
 
     def _put_changes(self) -> None:
-        for (module, kind), slot in self._reference.changes(self._shown.ledger.add_all):
+        for (module, quantity), slot in self._reference.changes(self._recorder.ledger.add_all):
             if slot is None:
-                self._written_over[module, kind] = True
-                self._shown.lose((module, CHANGES[kind]))
+                self._overwritten[module, quantity] = True
+                self._recorder.drop((module, CHANGES[quantity]))
             else:
-                self._shown.put((module, CHANGES[kind]), slot)
+                self._recorder.put((module, CHANGES[quantity]), slot)
 
-    def last_pass(self, action: Callable[[], Any]) -> None:
-        """A pass after the last step, of which only sizes and changes are wanted."""
+    def last_pass(self, action: Callable[[], object]) -> None:
+        """Record a pass after the last step: sizes and changes only."""
         with torch.enable_grad():
             action()
         self.flush()
 
     def flush(self) -> None:
-        """What was computed belongs to the current step."""
-        self._history.add(self._shown.end(self.step))
+        """Add what was recorded to the current step."""
+        self._history.add(self._recorder.end(self.step))
         self._clear()
 
     def _clear(self) -> None:
-        self._shown.forget()
-        self._shown = Shown(self.quantities, self._written_over)
+        self._recorder.close()
+        self._recorder = StepRecorder(self.quantities, self._overwritten)
 
     def _forget(self) -> None:
         self._clear()
         self._updates = Updates()
-        self._reference = Reference()
+        self._reference = ReferenceOutputs()

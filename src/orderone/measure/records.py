@@ -1,13 +1,12 @@
-"""Records: tidy tables that say where they come from, written as JSON lines or Parquet and read
-back the same."""
+"""Records: tidy tables with units and provenance, written as JSON lines or Parquet."""
 
 import json
 import math
 import platform
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
 import numpy as np
 import pandas as pd
@@ -27,19 +26,23 @@ UNITS = {
 }
 PROVENANCE = "provenance"
 
+Result = TypeVar("Result")
+
 
 def versions() -> dict[str, str]:
-    """Of everything that a number depends on."""
+    """Return the versions of everything that a number depends on."""
     import torch
 
     return {"orderone": VERSION, "torch": torch.__version__, "python": platform.python_version()}
 
 
-def table(rows: Any, columns: list[str], provenance: Mapping[str, Any]) -> pd.DataFrame:
-    """A frame whose attributes hold units and provenance; pandas carries them along."""
-    frame = pd.DataFrame(rows, columns=columns)
+def table(
+    rows: Sequence[Sequence[object]], columns: list[str], provenance: Mapping[str, object]
+) -> pd.DataFrame:
+    """Return a frame whose attributes hold units and provenance; pandas carries them along."""
+    frame = pd.DataFrame(rows, columns=pd.Index(columns))
     frame.attrs = {
-        "units": {c: UNITS[c] for c in columns if c in UNITS},
+        "units": {column: UNITS[column] for column in columns if column in UNITS},
         PROVENANCE: dict(provenance),
     }
     return frame
@@ -51,33 +54,36 @@ def write(frame: pd.DataFrame, path: str | PathLike[str]) -> None:
     "-Infinity"."""
     path = _known(path)
     frame = frame.copy(deep=False)
-    frame.attrs = _plain(frame.attrs)
+    frame.attrs = {str(key): _plain(value) for key, value in frame.attrs.items()}
     if path.suffix == ".parquet":
         _needs_pyarrow(lambda: frame.to_parquet(path, index=False))
         return
     types = {str(name): str(dtype) for name, dtype in frame.dtypes.items()}
     with path.open("w", encoding="utf-8") as file:
-        for line in ({"attrs": frame.attrs, "columns": types}, *_lines(frame)):
+        file.write(json.dumps({"attrs": frame.attrs, "columns": types}, allow_nan=False) + "\n")
+        for line in _lines(frame):
             file.write(json.dumps(line, allow_nan=False) + "\n")
 
 
-def _lines(frame: pd.DataFrame) -> Iterator[dict[str, Any]]:
-    """Every digit of every number; null where there is none."""
+def _lines(frame: pd.DataFrame) -> Iterator[dict[str, object]]:
+    """Yield the rows with every digit of every number; null where there is none."""
     names = [str(name) for name in frame.columns]
     columns = [_cells(frame.iloc[:, i]) for i in range(len(names))]
-    return (dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True))
+    for row in zip(*columns, strict=True):
+        yield dict(zip(names, row, strict=True))
 
 
-def _cells(column: pd.Series) -> list[Any]:
+def _cells(column: pd.Series) -> list[object]:
     if pd.api.types.is_float_dtype(column.dtype):
-        return [_plain(x) for x in column]
-    return [
-        None if missing else _plain(x) for x, missing in zip(column, column.isna(), strict=True)
-    ]
+        return [_plain(value) for value in column]
+    cells = []
+    for value, is_missing in zip(column, column.isna(), strict=True):
+        cells.append(None if is_missing else _plain(value))
+    return cells
 
 
-def _plain(value: Any) -> Any:
-    """In the words of JSON."""
+def _plain(value: object) -> object:
+    """Convert a value to types of JSON."""
     if isinstance(value, Mapping):
         return {str(key): _plain(x) for key, x in value.items()}
     if isinstance(value, (list, tuple)):
@@ -96,18 +102,20 @@ def _plain(value: Any) -> Any:
 
 
 def read(path: str | PathLike[str]) -> pd.DataFrame:
-    """What `write` wrote."""
+    """Read what `write` wrote."""
     path = _known(path)
     if path.suffix == ".parquet":
         return _needs_pyarrow(lambda: pd.read_parquet(path))
     with path.open(encoding="utf-8") as file:
-        head, *rows = [json.loads(line) for line in file if line.strip()] or [None]
+        lines = [json.loads(line) for line in file if line.strip()]
+    head = lines[0] if lines else None
     if not isinstance(head, dict) or not {"attrs", "columns"} <= head.keys():
         raise ValueError(
             f"path: expected a file that `write` wrote, got {path.name}, whose first line names no"
             " columns"
         )
-    frame = pd.DataFrame(rows, columns=list(head["columns"])).astype(head["columns"])
+    columns = pd.Index(list(head["columns"]))
+    frame = pd.DataFrame(lines[1:], columns=columns).astype(head["columns"])
     frame.attrs = head["attrs"]
     return frame
 
@@ -121,7 +129,8 @@ def _known(path: str | PathLike[str]) -> Path:
     return path
 
 
-def _needs_pyarrow(action: Any) -> Any:
+def _needs_pyarrow(action: Callable[[], Result]) -> Result:
+    """Run an action; say how to install pyarrow if it is missing."""
     try:
         return action()
     except ImportError as error:

@@ -1,24 +1,40 @@
-"""One short training, recorded: what `build` gives at one size, trained for a few steps under a
-probe."""
+"""Short recorded trainings: the model that `build` gives at one size, trained under a probe."""
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import partial
-from typing import Any
 
 from torch import nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
-from orderone.measure.alignment_result import TRAINING as TOKENS
-from orderone.measure.decay import decay_of
-from orderone.measure.ratios import Layer, Ratio, State, observe, ratios, reading, weights_of
+from orderone.core.exact import count
+from orderone.measure.alignment_ratios import (
+    TRAINING as TRAINING_TOKENS,
+)
+from orderone.measure.alignment_ratios import (
+    Layer,
+    Ratio,
+    State,
+    observe,
+    ratios,
+    reading,
+    weights_of,
+)
+from orderone.measure.inputs import (
+    Built,
+    Progress,
+    Scheduler,
+    SeedsInput,
+    SizesInput,
+)
+from orderone.measure.optimizer_steps import Decay, decay_of
 from orderone.measure.recording import QUANTITIES, TRAINING, Probe
-from orderone.observe.batches import Loss, call_inputs, loss_of, on_device
+from orderone.observe.batches import Batch, Loss, call_inputs, loss_of, on_device
 from orderone.observe.inventory import inventory, unwrap
-from orderone.observe.moments import Moments
+from orderone.observe.quantities import Quantity
+from orderone.observe.step_recorder import Row
 from orderone.planning import Plan
 from orderone.planning.param_groups import fused_options
 
@@ -27,51 +43,118 @@ WANTED = (
     "build: expected a function of the size that returns an nn.Module, a plan, or (module,"
     " optimizer) if they are scaled already; got {}"
 )
-Planner = Callable[[nn.Module], Plan]
-Progress = Callable[[int, int, str], None]
 
 
-@dataclass
+# --- what users ask for ---------------------------------------------------------------------------
+
+
+def read_sizes(widths: SizesInput | None, depths: SizesInput | None) -> tuple[str, list[int]]:
+    """Return the axis (width or depth), and at least two sizes along it."""
+    if (widths is None) == (depths is None):
+        raise ValueError(
+            "widths: expected widths=[64, 128, ...] or depths=[2, 4, ...], one of the two"
+        )
+    if depths is None:
+        axis = "width"
+        values = widths
+    else:
+        axis = "depth"
+        values = depths
+    if isinstance(values, (str, bytes)) or not hasattr(values, "__iter__"):
+        raise ValueError(
+            f"{axis}s: expected several sizes such as [64, 128, 256, 512], got {values!r}"
+        )
+    assert values is not None  # one of the two was passed
+    sizes = sorted({count(size, f"{axis}s") for size in values})
+    if len(sizes) < 2:
+        raise ValueError(
+            f"{axis}s: expected at least two different sizes to fit an exponent to, got {sizes}"
+        )
+    return axis, sizes
+
+
+def read_seeds(seeds: SeedsInput) -> list[int]:
+    """Return the seeds, of which users pass the number or the values."""
+    if isinstance(seeds, int) or not hasattr(seeds, "__iter__"):
+        return list(range(count(seeds, "seeds")))
+    values = [count(seed, "seeds", least=0) for seed in seeds]
+    if not values:
+        raise ValueError("seeds: expected how many, or which; got none")
+    return list(dict.fromkeys(values))
+
+
+@dataclass(frozen=True)
 class Setup:
-    """A model ready to train. `plan` is what scaled it, if that was ours to know."""
+    """A model ready to train."""
 
     model: nn.Module
     optimizer: Optimizer
-    scheduler: Any = None
-    plan: Plan | None = None
+    scheduler: Scheduler | None = None
+    plan: Plan | None = None  # what scaled the model, if that is known
 
 
-@dataclass
-class Run:
-    """What one training left: sizes by step, losses, and why it ended early, if it did."""
+def read_setup(
+    built: Built,
+    planner: Callable[[nn.Module], Plan],
+    scheduler: Callable[[Optimizer], Scheduler] | None,
+) -> Setup:
+    """Make what `build` returned ready to train.
 
-    size: int
-    seed: int
-    rows: list[tuple[int, str, str, Moments]] = field(default_factory=list)
-    losses: list[float] = field(default_factory=list)
-    same_output: dict[str, str] = field(default_factory=dict)
-    rates: list[dict[str, float]] = field(default_factory=list)  # learning rates, step by step
-    ratios: list[Ratio] = field(
-        default_factory=list
-    )  # alignment across the last step, if it was asked for
-    penalties: dict[str, float] = field(
-        default_factory=dict
-    )  # of weight decay that is added to gradients
-    steps: int = 0  # completed ones
-    ended: str = ""
-    remarks: list[str] = field(default_factory=list)
+    It is a module (to be planned), a plan, or a module or plan with its own optimizer and, at most,
+    a scheduler.
+    """
+    first, *rest = built if isinstance(built, (tuple, list)) and built else (built,)
+    if isinstance(first, nn.Module) and not rest:
+        first = planner(first)
+    if isinstance(first, Plan):
+        if not first.applied:
+            first.apply()
+        plan = first
+        model = plan.bound()
+    else:
+        plan = None
+        model = first
+    types = ", ".join(type(part).__name__ for part in (first, *rest))
+    if not isinstance(model, nn.Module) or len(rest) > 2:
+        raise ValueError(WANTED.format(types))
+    optimizer = rest[0] if rest else _planned_optimizer(plan)
+    if not isinstance(optimizer, Optimizer):
+        raise ValueError(WANTED.format(types))
+    if len(rest) == 2:
+        return Setup(model, optimizer, rest[1], plan)  # pyright: ignore[reportArgumentType]
+    return Setup(model, optimizer, scheduler(optimizer) if scheduler else None, plan)
+
+
+def _planned_optimizer(plan: Plan | None) -> Optimizer:
+    assert plan is not None  # a module without an optimizer was planned
+    return plan.optimizer(**fused_options(plan))
+
+
+def model_of(built: Built) -> nn.Module:
+    """Return the module in what `build` returned."""
+    first = built[0] if isinstance(built, (tuple, list)) and built else built
+    model = first.bound() if isinstance(first, Plan) else first
+    if not isinstance(model, nn.Module):
+        raise ValueError(WANTED.format(type(first).__name__))
+    return unwrap(model)
+
+
+# --- many runs ------------------------------------------------------------------------------------
 
 
 def run_all(
-    sizes: list[int],
-    seeds: list[int],
+    sizes: Sequence[int],
+    seeds: Sequence[int],
     action: Callable[[int, int], None],
     axis: str,
     progress: Progress | None = None,
 ) -> tuple[list[str], bool]:
-    """All sizes for one seed, then for the next: whoever interrupts has something to fit. The first
-    run may fail; a later one costs itself only. Returns what went wrong, and whether it was
-    interrupted."""
+    """Run `action` for all sizes of one seed, then of the next; return troubles, and whether it
+    was interrupted.
+
+    In this order, an interrupted study has something to fit. An error in the first run is raised; a
+    later one costs that run only.
+    """
     runs = [(size, seed) for seed in seeds for size in sizes]
     troubles = []
     for done, (size, seed) in enumerate(runs):
@@ -90,150 +173,179 @@ def run_all(
     return troubles, False
 
 
-def read_setup(built: Any, planner: Planner, scheduler: Callable[[Optimizer], Any] | None) -> Setup:
-    """A module (to be planned), a plan, or a module or plan with its own optimizer and, at most, a
-    scheduler."""
-    built, *own = built if isinstance(built, (tuple, list)) and built else (built,)
-    if isinstance(built, nn.Module) and not own:
-        built = planner(built)
-    if isinstance(built, Plan) and not built.applied:
-        built.apply()
-    plan = built if isinstance(built, Plan) else None
-    model = plan.bound() if plan else built
-    if (
-        not isinstance(model, nn.Module)
-        or (own and not isinstance(own[0], Optimizer))
-        or len(own) > 2
-    ):
-        raise ValueError(WANTED.format(", ".join(type(x).__name__ for x in (built, *own))))
-    optimizer = own[0] if own else _optimizer(plan)
-    if len(own) == 2:
-        made = own[1]
-    elif scheduler:
-        made = scheduler(optimizer)
-    else:
-        made = None
-    return Setup(model, optimizer, made, plan)
+# --- one run --------------------------------------------------------------------------------------
 
 
-def model_of(built: Any) -> nn.Module:
-    """The module in what `build` returned."""
-    first = built[0] if isinstance(built, (tuple, list)) and built else built
-    model = first.bound() if isinstance(first, Plan) else first
-    if not isinstance(model, nn.Module):
-        raise ValueError(WANTED.format(type(first).__name__))
-    return unwrap(model)
+@dataclass(frozen=True)
+class Run:
+    """Records of one training: sizes by step, losses, and why it ended early, if it did."""
+
+    size: int
+    seed: int
+    rows: Sequence[Row] = ()
+    losses: Sequence[float] = ()
+    same_output: Mapping[str, str] = field(default_factory=dict)
+    rates: Sequence[Mapping[str, float]] = ()  # learning rates, step by step
+    ratios: Sequence[Ratio] = ()  # alignment across the last step, if it was measured
+    penalties: Mapping[str, float] = field(default_factory=dict)  # decay added to gradients
+    steps: int = 0  # completed ones
+    ended: str = ""
+    remarks: Sequence[str] = ()
 
 
-def _optimizer(plan: Plan | None) -> Optimizer:
-    assert plan is not None  # a module without an optimizer was planned
-    return plan.optimizer(**fused_options(plan))
+class Training:
+    """Train one model step by step, and keep losses and learning rates."""
+
+    def __init__(self, setup: Setup, loss: Loss | None):
+        self.setup: Setup = setup
+        self.loss: Loss | None = loss
+        self.losses: list[float] = []
+        self.rates: list[dict[str, float]] = []  # by tensor
+        self.steps: int = 0
+        self.ended: str = ""  # why no more steps are possible
+
+    def step(self, batch: Batch) -> bool:
+        """Make one update; return False, without an update, if the loss is not finite."""
+        loss = loss_of(self.setup.model, batch, self.loss)
+        if not loss.requires_grad:
+            raise ValueError(
+                "loss: expected one that depends on what is trained; is it detached, or is"
+                " everything frozen?"
+            )
+        value = float(loss.detach())
+        self.losses.append(value)
+        if not math.isfinite(value):
+            self.ended = f"the loss is {value} at step {self.steps}"
+            return False
+        self.setup.optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        self.rates.append(self._learning_rates())
+        self.setup.optimizer.step()
+        if isinstance(self.setup.scheduler, ReduceLROnPlateau):
+            self.setup.scheduler.step(value)
+        elif self.setup.scheduler is not None:
+            self.setup.scheduler.step()
+        self.steps += 1
+        return True
+
+    def _learning_rates(self) -> dict[str, float]:
+        names = {id(item.tensor): name for name, item in inventory(self.setup.model).items()}
+        rates = {}
+        for group in self.setup.optimizer.param_groups:
+            for tensor in group["params"]:
+                if id(tensor) in names and "lr" in group:
+                    rates[names[id(tensor)]] = float(group["lr"])
+        return rates
 
 
 def train(
     setup: Setup,
-    batches: list[Any],
+    batches: Sequence[Batch],
     loss: Loss | None,
-    run: Run,
+    size: int,
+    seed: int,
+    *,
     fixed: bool,
     decay: bool = False,
     layers: Sequence[Layer] = (),
-    quantities: tuple[str, ...] = QUANTITIES,
+    quantities: tuple[Quantity, ...] = QUANTITIES,
 ) -> Run:
-    """`fixed`: all batches are one, and passes on it draw no random numbers, so that training shows
-    the changes too. `decay`: measure the weight decay by itself. `layers`: whose alignment to
-    measure across the last step."""
+    """Train one model on all batches under a probe.
+
+    Args:
+        setup: The model, its optimizer and its scheduler.
+        batches: One for each step.
+        loss: As in `coord_check`.
+        size, seed: Of this run.
+        fixed: All batches are one, and passes on it draw no random numbers: training then shows the
+            changes too.
+        decay: Measure the weight decay by itself.
+        layers: Those whose alignment to measure across the last step.
+        quantities: Those to record.
+    """
     model = setup.model
     if fixed:
         batches = [on_device(batches[0], model)] * len(batches)
     else:
-        batches = [on_device(b, model) for b in batches]
+        batches = [on_device(batch, model) for batch in batches]
+
+    measured_decay = Decay()
+    remarks: tuple[str, ...] = ()
     if decay:
         try:
-            found = decay_of(model, setup.optimizer)
-            run.rows += [(0, name, "decay", moments) for name, moments in found.fractions.items()]
-            run.penalties = found.penalties
-        except (
-            Exception
-        ) as error:  # some modules and optimizers refuse to be copied, in ways of their own
-            run.remarks.append(f"weight decay was not measured ({type(error).__name__}: {error})")
-    probe = Probe(
-        model, setup.optimizer, TRAINING if fixed else call_inputs(batches[0]), quantities
-    )
+            measured_decay = decay_of(model, setup.optimizer)
+        except Exception as error:  # some modules and optimizers refuse to be copied
+            remarks = (f"weight decay was not measured ({type(error).__name__}: {error})",)
+
+    training = Training(setup, loss)
+    fixed_batch = TRAINING if fixed else call_inputs(batches[0])
+    probe = Probe(model, setup.optimizer, fixed_batch, quantities)
     states: list[State] = []  # before and after the last step
-    look = partial(_looking, model, layers, batches[0], fixed, states)
+    measured_ratios: list[Ratio] = []
     with probe.watch():
         for number, batch in enumerate(batches, 1):
-            with look() if number == len(batches) else nullcontext():
-                if not step(setup, batch, loss, run):
+            is_last = number == len(batches)
+            with _adding_state(states, model, layers, batches[0], fixed, is_last):
+                if not training.step(batch):
                     break
-        if not run.ended:
-            with look():
+        if not training.ended:
+            with _adding_state(states, model, layers, batches[0], fixed):
                 if fixed:
                     probe.last_pass(lambda: loss_of(model, batches[0], loss))
-            run.ratios = list(ratios(layers, *states)) if layers else []
-    run.rows += probe.rows
-    run.same_output = probe.same_output
-    return run
+            if layers:
+                measured_ratios = list(ratios(layers, *states))
+    rows: list[Row] = []
+    for name, moments in measured_decay.fractions.items():
+        rows.append((0, name, Quantity.DECAY, moments))
+    rows += probe.rows
+    return Run(
+        size=size,
+        seed=seed,
+        rows=tuple(rows),
+        losses=tuple(training.losses),
+        same_output=probe.same_output,
+        rates=tuple(training.rates),
+        ratios=tuple(measured_ratios),
+        penalties=measured_decay.penalties,
+        steps=training.steps,
+        ended=training.ended,
+        remarks=remarks,
+    )
 
 
 @contextmanager
-def _looking(
-    model: nn.Module, layers: Sequence[Layer], batch: Any, fixed: bool, states: list[State]
+def _adding_state(
+    states: list[State],
+    model: nn.Module,
+    layers: Sequence[Layer],
+    batch: Batch,
+    fixed: bool,
+    wanted: bool = True,
 ) -> Iterator[None]:
-    """Adds what the model is when the context opens: if `fixed`, from the pass inside it, otherwise
-    from one of its own."""
-    if not layers:
+    """Add the state that the model has when the context opens, if it is wanted.
+
+    If `fixed`, the pass inside the context shows it, otherwise a pass of its own.
+    """
+    if not layers or not wanted:
         yield
     elif fixed:
         weights = weights_of(layers)
         with reading(model, layers) as inputs:
             yield
-        states.append(State(weights, {TOKENS: inputs}))
+        states.append(State(weights, {TRAINING_TOKENS: inputs}))
     else:
-        states.append(observe(model, layers, {TOKENS: batch}))
+        states.append(observe(model, layers, {TRAINING_TOKENS: batch}))
         yield
 
 
-def step(setup: Setup, batch: Any, loss: Loss | None, run: Run) -> bool:
-    """One update, unless the loss is not finite."""
-    value = loss_of(setup.model, batch, loss)
-    if not value.requires_grad:
-        raise ValueError(
-            "loss: expected one that depends on what is trained; is it detached, or is everything"
-            " frozen?"
-        )
-    run.losses.append(number := float(value.detach()))
-    if not math.isfinite(number):
-        run.ended = f"the loss is {number} at step {run.steps}"
-        return False
-    setup.optimizer.zero_grad(set_to_none=True)
-    value.backward()
-    run.rates.append(_rates(setup))
-    setup.optimizer.step()
-    if isinstance(setup.scheduler, ReduceLROnPlateau):
-        setup.scheduler.step(number)
-    elif setup.scheduler is not None:
-        setup.scheduler.step()
-    run.steps += 1
-    return True
-
-
-def _rates(setup: Setup) -> dict[str, float]:
-    names = {id(item.tensor): name for name, item in inventory(setup.model).items()}
-    return {
-        names[id(p)]: float(group["lr"])
-        for group in setup.optimizer.param_groups
-        for p in group["params"]
-        if id(p) in names and "lr" in group
-    }
-
-
-def ratios_kept(rates: list[dict[str, float]]) -> bool:
-    """Whether all learning rates change by the same factor from step to step."""
-    started = [now for now in rates if any(now.values())]
-    for now in started[1:]:
-        factors = [now[name] / rate for name, rate in started[0].items() if rate and name in now]
+def ratios_kept(rates: Sequence[Mapping[str, float]]) -> bool:
+    """Return whether all learning rates change by the same factor from step to step."""
+    started = [rates_now for rates_now in rates if any(rates_now.values())]
+    for rates_now in started[1:]:
+        factors = []
+        for name, rate in started[0].items():
+            if rate and name in rates_now:
+                factors.append(rates_now[name] / rate)
         if max(factors, default=1.0) > (1 + SAME) * min(factors, default=1.0):
             return False
     return True

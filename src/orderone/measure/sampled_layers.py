@@ -3,8 +3,8 @@
 Given the layers below, the pre-activations of a layer are n independent Gaussian vectors over the m
 inputs,
 
-    z_i ~ N(0, V),   i = 1 ... n,      V' = (c/n) sum_i phi(z_i) phi(z_i)^T           S3 (2.2),
-                                       (3.4)-(3.5)
+    z_i ~ N(0, V),   i = 1 ... n                                     S3 (2.2)
+    V' = (c/n) sum_i phi(z_i) phi(z_i)^T                             S3 (3.4)-(3.5)
 
 so a layer costs m n normal numbers and no n x n matrix, and V' has exactly the law that weights
 would give it. Rows of inputs are (m, samples, n) in single precision; covariances live as lower
@@ -103,10 +103,8 @@ class Linear:
         self._L = L
         self._width = width
         self._draw = draw
-        freedom = torch.arange(width, width - len(L), -1, dtype=L.dtype, device=L.device).clamp(
-            min=0
-        )
-        self._half = (freedom / 2)[:, None].expand(len(L), L.shape[2]).contiguous()
+        freedom = torch.arange(width, width - len(L), -1, dtype=L.dtype, device=L.device)
+        self._half = (freedom.clamp(min=0) / 2)[:, None].expand(len(L), L.shape[2]).contiguous()
 
     def step(self) -> None:
         """Below the diagonal normal numbers, on it roots of chi-square numbers; with n < m the last
@@ -138,9 +136,8 @@ class Residual:
         return gram_schmidt(self._z.clone()) * self._norm[:, None]
 
 
-Layers: TypeAlias = (
-    Homogeneous | Smooth | Linear | Residual
-)  # a chunk of networks, on their way through the layers
+# a chunk of networks, on their way through the layers
+Layers: TypeAlias = Homogeneous | Smooth | Linear | Residual
 
 
 def rows(L: Tensor) -> tuple[Tensor, Tensor]:
@@ -175,9 +172,8 @@ def gram_schmidt(x: Tensor) -> Tensor:
             norm = torch.where(norm > rounding * whole, norm, 0)
         R[j, j] = norm
         if j < m - 1:
-            dots = torch.linalg.vecdot(x[j + 1 :], x[j]) / torch.where(norm > 0, norm, torch.inf)
+            divisor = torch.where(norm > 0, norm, torch.inf)
+            dots = torch.linalg.vecdot(x[j + 1 :], x[j]) / divisor
             R[j + 1 :, j] = dots
-            x[j + 1 :].addcmul_(
-                (dots / torch.where(norm > 0, norm, torch.inf))[..., None], x[j], value=-1
-            )
+            x[j + 1 :].addcmul_((dots / divisor)[..., None], x[j], value=-1)
     return R

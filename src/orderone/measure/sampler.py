@@ -14,7 +14,7 @@ network, or m^2 for linear networks.
 
 from collections.abc import Callable
 from math import ceil
-from typing import TYPE_CHECKING, Any
+from typing import Annotated, TypeAlias
 
 import numpy as np
 import torch
@@ -23,29 +23,21 @@ from torch import Tensor
 from orderone.core.covariances import covariance
 from orderone.core.errors import one_of
 from orderone.core.exact import count
-from orderone.core.inputs import Array, Count, Name, Number
+from orderone.core.inputs import Array, Count, Function, Name, Number, UserInput
 from orderone.measure.sampled_layers import Draw, Homogeneous, Layers, Linear, Residual, Smooth
+from orderone.theory.activations import Activation
 from orderone.theory.limits.shaped import ShapedReLU, ShapedSmooth
 from orderone.theory.limits.triangular import cholesky
 
-KINDS = (
-    "relu",
-    "shaped-relu",
-    "shaped-smooth",
-    "shaped",
-    "linear",
-    "resnet",
-)  # "shaped" is short for "shaped-smooth"
-MEMORY = {
-    "cpu": 2**21,
-    "other": 2**30,
-}  # bytes of one chunk: what stays in a core's cache; what fills a GPU
+# "shaped" is short for "shaped-smooth"
+KINDS = ("relu", "shaped-relu", "shaped-smooth", "shaped", "linear", "resnet")
+# bytes of one chunk: what stays in a core's cache; what fills a GPU
+MEMORY = {"cpu": 2**21, "other": 2**30}
 COPIES = 3  # arrays of a chunk's size that a step holds at once
 
-if TYPE_CHECKING:
-    Progress = Callable[[int, int, str], None] | None
-else:
-    Progress = Any
+ActivationInput: TypeAlias = Annotated[str | Activation | Function, UserInput]
+DeviceInput: TypeAlias = Annotated[str | int | torch.device, UserInput]
+ProgressInput: TypeAlias = Annotated[Callable[[int, int, str], None], UserInput]
 
 
 @torch.no_grad()
@@ -59,14 +51,14 @@ def sample_network(
     *,
     c_plus: Number = 0.0,
     c_minus: Number = -1.0,
-    phi: Any = "tanh",
+    phi: ActivationInput = "tanh",
     a: Number = 1.0,
     p: Number = 0.5,
     layers: bool = False,
     dtype: Name = "float32",
-    device: Any = None,
+    device: DeviceInput | None = None,
     memory: Count | None = None,
-    progress: Progress = None,
+    progress: ProgressInput | None = None,
 ) -> Array:
     """Covariances over inputs of the last of `depth` hidden layers of `samples` networks, (samples,
     m, m).
@@ -93,7 +85,7 @@ def sample_network(
         raise ValueError(
             f"progress: expected a function of what is done, the total and a word, got {progress!r}"
         )
-    begin = _networks(kind, width, depth, p, ShapedReLU(c_plus, c_minus), phi, a, V)
+    begin = _networks(kind, width, depth, p, ShapedReLU(c_plus, c_minus), phi, a)
     chunk = _chunk(V, width, samples, kind, numbers, memory)
     out = V.new_empty((samples, depth, *V.shape) if layers else (samples, *V.shape))
     L = cholesky(V[..., None])[0]
@@ -108,7 +100,7 @@ def sample_network(
     return out.cpu().numpy()
 
 
-def _on(start: Array, device: Any) -> Tensor:
+def _on(start: Array, device: DeviceInput | None) -> Tensor:
     try:
         return torch.as_tensor(start, device=device).to(torch.float64)
     except (RuntimeError, AssertionError, TypeError) as error:  # torch's three ways to say so
@@ -118,9 +110,15 @@ def _on(start: Array, device: Any) -> Tensor:
 
 
 def _networks(
-    kind: str, width: int, depth: int, p: Number, relu: ShapedReLU, phi: Any, a: Number, V: Tensor
+    kind: str,
+    width: int,
+    depth: int,
+    p: Number,
+    relu: ShapedReLU,
+    phi: ActivationInput,
+    a: Number,
 ) -> Callable[[Tensor, Draw], Layers]:
-    """What starts a chunk of networks from the factor of V0."""
+    """Return a function that starts a chunk of networks from the factor of V0."""
     if kind == "linear":
         return lambda L, draw: Linear(L, width, draw)
     if kind == "resnet":
@@ -155,10 +153,15 @@ def _product(L: Tensor) -> Tensor:
 def _chunk(
     V: Tensor, width: int, samples: int, kind: str, numbers: torch.dtype, memory: Count | None
 ) -> int:
-    """How many networks to hold at once: equal shares, none of them over the limit."""
-    usual = MEMORY["cpu" if V.device.type == "cpu" else "other"]
-    limit = usual if memory is None else count(memory, "memory") // COPIES
-    each = len(V) * (len(V) if kind == "linear" else width) * numbers.itemsize
+    """Return how many networks to hold at once: equal shares, none of them over the limit."""
+    if memory is not None:
+        limit = count(memory, "memory") // COPIES
+    elif V.device.type == "cpu":
+        limit = MEMORY["cpu"]
+    else:
+        limit = MEMORY["other"]
+    columns = len(V) if kind == "linear" else width
+    each = len(V) * columns * numbers.itemsize
     shares = ceil(samples / max(1, limit // each))
     return ceil(samples / shares)
 

@@ -4,11 +4,11 @@ Verdicts compare these with what a rule predicts for the model, which records do
 `coord_check` gives them.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from os import PathLike
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -24,34 +24,34 @@ NOTE = (
 )
 
 
-@dataclass
+@dataclass(frozen=True)
 class Saved:
-    """What `orderone.report` draws of a check, without verdicts."""
+    """Saved records in the form of a check that `orderone.report` draws, without verdicts."""
 
     frame: pd.DataFrame = field(repr=False)
     axis: str  # width or depth
-    provenance: dict[str, Any]
+    provenance: Mapping[str, object]
     verdict: str = UNJUDGED
-    causes: list[str] = field(default_factory=list)
-    notes: list[str] = field(default_factory=lambda: [NOTE])
+    causes: tuple[str, ...] = ()
+    notes: tuple[str, ...] = (NOTE,)
 
     @staticmethod
     def load(path: str | PathLike[str]) -> "Saved":
-        """What `Check.save` or `orderone check --save` wrote."""
+        """Load what `Check.save` or `orderone check --save` wrote."""
         frame = read(path)
         axis = next((name for name in ("width", "depth") if name in frame), None)
-        lacking = {"seed", "step", "module", "quantity", "rms"} - set(frame)
-        if axis is None or lacking:
-            what = ", ".join(sorted(lacking)) or "width or depth"
+        missing = {"seed", "step", "module", "quantity", "rms"} - set(frame)
+        if axis is None or missing:
+            columns = ", ".join(sorted(missing)) or "width or depth"
             raise ValueError(
-                f"{Path(path).name}: expected the records of a check, got a table without {what}"
+                f"{Path(path).name}: expected the records of a check, got a table without {columns}"
             )
         return Saved(frame, axis, dict(frame.attrs.get(PROVENANCE, {})))
 
     @property
     def losses(self) -> pd.DataFrame:
-        """None are saved."""
-        return pd.DataFrame(columns=[self.axis, "seed", "step", "loss"])
+        """An empty table: losses are not saved."""
+        return pd.DataFrame(columns=pd.Index([self.axis, "seed", "step", "loss"]))
 
     @cached_property
     def exponents(self) -> pd.DataFrame:
@@ -59,15 +59,13 @@ class Saved:
         sizes = self.frame.pivot_table(
             index=["module", "quantity", "step"], columns=[self.axis, "seed"], values="rms"
         )
-        whole = sizes[(sizes > 0).all(axis=1) & np.isfinite(sizes).all(axis=1)]
-        last = whole.groupby(level=["module", "quantity"]).tail(1)
+        complete = sizes[(sizes > 0).all(axis=1) & np.isfinite(sizes).all(axis=1)]
+        last = complete.groupby(level=["module", "quantity"]).tail(1)
         runs = sizes.columns.get_level_values(self.axis)
-        enough = len(runs) > 2 and runs.nunique() > 1 and len(last)
-        fits = fit_exponents(runs.to_numpy(), last.to_numpy()) if enough else []
-        rows = [
-            (module, quantity, step, fit.exponent, fit.low, fit.high, np.nan, "", "", "")
-            for (module, quantity, step), fit in zip(
-                last.index if enough else (), fits, strict=True
-            )
-        ]
+        rows = []
+        if len(runs) > 2 and runs.nunique() > 1 and len(last):
+            fits = fit_exponents(runs.to_numpy(), last.to_numpy())
+            for (module, quantity, step), fit in zip(last.index, fits, strict=True):
+                interval = (fit.exponent, fit.low, fit.high)
+                rows.append((module, quantity, step, *interval, np.nan, "", "", ""))
         return pd.DataFrame(rows, columns=pd.Index(COLUMNS))

@@ -1,101 +1,114 @@
-"""What to train on, in the forms that people have it: batches, and the loss of one."""
+"""Batches in the forms that users have them, the loss of one, and repeatable passes."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import islice
-from typing import Any
+from typing import TypeAlias, TypeGuard, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from orderone.observe.reference_outputs import repeatable
 from orderone.observe.trace import call_with
-from orderone.torch_compat import tree_leaves, tree_map
+from orderone.seeding import seeded
+from orderone.torch_compat import buffer_registry, parameter_registry, tree_leaves, tree_map
 
-Loss = Callable[[Any, Any], Tensor]
-
-
-def is_batch(given: Any) -> bool:
-    """One batch: a tensor, keyword arguments, or a tuple of inputs and targets."""
-    if isinstance(given, tuple) and len(given) == 2 and isinstance(given[1], Tensor):
-        several = isinstance(given[0], (tuple, list)) and all(
-            isinstance(x, Tensor) for x in given[0]
-        )
-        return several or isinstance(given[0], (Tensor, Mapping))
-    return isinstance(given, (Tensor, Mapping)) or (
-        isinstance(given, tuple) and [*map(type, given)] == [Tensor]
-    )
+Batch: TypeAlias = Tensor | Mapping[str, object] | tuple[object, ...]
+ModelInputs: TypeAlias = Tensor | Mapping[str, object] | Sequence[object]
+Loss: TypeAlias = Callable[..., Tensor]  # of output and target, or of output and batch
+SEED = 0  # of repeatable passes
+Tree = TypeVar("Tree")
 
 
-def read_batches(given: Any, steps: int) -> list[Any]:
-    """`steps` batches: one for all steps, or one for each. A stream may end early; what it gave is
-    used."""
-    if callable(given) and not isinstance(given, Iterable):
-        given = given()
-    if is_batch(given):
-        return [given] * steps
-    if given is None or isinstance(given, (str, bytes)) or not isinstance(given, Iterable):
+# --- batches --------------------------------------------------------------------------------------
+
+
+def is_batch(value: object) -> TypeGuard[Batch]:
+    """Return whether this is one batch: a tensor, keyword arguments, or inputs and targets."""
+    if isinstance(value, (Tensor, Mapping)):
+        return True
+    if not isinstance(value, tuple):
+        return False
+    if len(value) == 2 and isinstance(value[1], Tensor):
+        inputs = value[0]
+        if isinstance(inputs, (tuple, list)):
+            return all(isinstance(x, Tensor) for x in inputs)
+        return isinstance(inputs, (Tensor, Mapping))
+    return len(value) == 1 and type(value[0]) is Tensor
+
+
+def read_batches(batches: object, steps: int) -> list[Batch]:
+    """Return `steps` batches: one for all steps, or one for each.
+
+    A stream may end early; the batches that it gave are used.
+    """
+    if callable(batches) and not isinstance(batches, Iterable):
+        batches = batches()
+    if is_batch(batches):
+        return [batches] * steps
+    if isinstance(batches, (str, bytes)) or not isinstance(batches, Iterable):
         raise ValueError(
             "batches: expected one batch (a tensor, a dict of keyword arguments, a pair of inputs"
-            f" and targets) or a sequence of them, got {type(given).__name__}"
+            f" and targets) or a sequence of them, got {type(batches).__name__}"
         )
-    if isinstance(given, Sequence) and len(given) < steps:
+    if isinstance(batches, Sequence) and len(batches) < steps:
         raise ValueError(
-            f"batches: expected one for each of {steps} steps, got {len(given)}; give more, fewer"
+            f"batches: expected one for each of {steps} steps, got {len(batches)}; give more, fewer"
             " steps, or a single batch (not in a list) to train on at every step"
         )
-    found = [
-        tuple(batch) if isinstance(batch, list) else batch for batch in islice(iter(given), steps)
-    ]
-    if not found:
-        raise ValueError("batches: expected at least one, and there was none")
-    for batch in found:
+    checked: list[Batch] = []
+    for batch in list(islice(iter(batches), steps)):
+        if isinstance(batch, list):
+            batch = tuple(batch)
         if not is_batch(batch):
             raise ValueError(
                 "batches: expected each to be a tensor, a dict of keyword arguments or a pair of"
                 f" inputs and targets, got {_describe(batch)}"
             )
-    return _same_again(found)
+        checked.append(batch)
+    if not checked:
+        raise ValueError("batches: expected at least one, and there was none")
+    if all(_same_tensors(batch, checked[0]) for batch in checked):
+        return [checked[0]] * len(checked)  # a loader makes new lists of the same tensors
+    return checked
 
 
-def _same_again(found: list[Any]) -> list[Any]:
-    """A list made of the same tensors again is the same batch: lists of a loader are new at every
-    step."""
-    first = tree_leaves(found[0])
-    same = all(
-        len(leaves := tree_leaves(batch)) == len(first)
-        and all(x is y for x, y in zip(leaves, first, strict=True))
-        for batch in found
-    )
-    return [found[0]] * len(found) if same else found
+def _same_tensors(batch: Batch, first: Batch) -> bool:
+    leaves = tree_leaves(batch)
+    first_leaves = tree_leaves(first)
+    if len(leaves) != len(first_leaves):
+        return False
+    return all(x is y for x, y in zip(leaves, first_leaves, strict=True))
 
 
-def call_inputs(batch: Any) -> Any:
-    """What the model is called with: of a pair, the first."""
+def call_inputs(batch: object) -> ModelInputs:
+    """Return what the model is called with: of a pair, the first."""
     if isinstance(batch, tuple) and len(batch) == 2:
         return batch[0]
-    return batch
+    return cast(ModelInputs, batch)
 
 
-def on_device(batch: Any, model: nn.Module) -> Any:
+def on_device(batch: Tree, model: nn.Module) -> Tree:
+    """Move all tensors of a batch to the device of the model."""
     device = next(model.parameters()).device
     return tree_map(lambda x: x.to(device) if isinstance(x, Tensor) else x, batch)
 
 
-def loss_of(model: Callable[..., Any], batch: Any, loss: Loss | None) -> Tensor:
-    """A pass of the model, and the loss: the given one, the model's own, or the usual one for a
-    pair."""
+# --- loss -----------------------------------------------------------------------------------------
+
+
+def loss_of(model: Callable[..., object], batch: object, loss: Loss | None) -> Tensor:
+    """Run a pass and return the loss: `loss`, the model's own, or the usual one of a pair."""
     args, kwargs = call_with(call_inputs(batch))
     output = model(*args, **kwargs)
-    paired = isinstance(batch, tuple) and len(batch) == 2
-    if loss is not None:
-        return _checked(loss(output, batch[1] if paired else batch))
-    if paired:
-        return usual_loss(output, batch[1])
-    return _own_loss(output)
-
-
-def _checked(value: Any) -> Tensor:
+    if isinstance(batch, tuple) and len(batch) == 2:
+        if loss is None:
+            return usual_loss(output, batch[1])
+        value = loss(output, batch[1])
+    elif loss is None:
+        return _loss_of_model(output)
+    else:
+        value = loss(output, batch)
     if not isinstance(value, Tensor) or value.numel() != 1:
         raise ValueError(
             f"loss: expected a function that returns a scalar tensor, got {_describe(value)}"
@@ -103,27 +116,26 @@ def _checked(value: Any) -> Tensor:
     return value.squeeze()
 
 
-def _own_loss(output: Any) -> Tensor:
-    own = getattr(output, "loss", None)
-    if own is None and isinstance(output, Mapping):
-        own = output.get("loss")
-    if own is None:
-        scalars = [
-            x
-            for x in tree_leaves(output)
-            if isinstance(x, Tensor) and x.numel() == 1 and x.requires_grad
-        ]
-        own = scalars[0] if scalars else None
-    if own is None:
+def _loss_of_model(output: object) -> Tensor:
+    """Return the loss in a model's output: by name, or the first scalar with a gradient."""
+    loss = getattr(output, "loss", None)
+    if loss is None and isinstance(output, Mapping):
+        loss = output.get("loss")
+    if loss is None:
+        for x in tree_leaves(output):
+            if isinstance(x, Tensor) and x.numel() == 1 and x.requires_grad:
+                loss = x
+                break
+    if loss is None:
         raise ValueError(
             f"loss: the model gives none ({_describe(output)}); give loss=function(output, batch),"
             " batches as pairs of inputs and targets, or for Hugging Face labels in the batch"
         )
-    return own.squeeze()
+    return loss.squeeze()
 
 
-def usual_loss(output: Any, target: Tensor) -> Tensor:
-    """Cross entropy for classes, mean squares for numbers."""
+def usual_loss(output: object, target: Tensor) -> Tensor:
+    """Return the cross entropy for classes, the mean squared error for numbers."""
     logits = getattr(output, "logits", output)
     if not isinstance(logits, Tensor):
         raise ValueError(
@@ -137,22 +149,55 @@ def usual_loss(output: Any, target: Tensor) -> Tensor:
     return functional.cross_entropy(logits, target)
 
 
-def _describe(value: Any) -> str:
+def _describe(value: object) -> str:
     if isinstance(value, Tensor):
         return f"a tensor of shape {tuple(value.shape)}"
     return type(value).__name__
 
 
-def draws_randomly(model: nn.Module, batch: Any) -> bool:
-    """Whether a pass draws random numbers, as dropout does: the state of the generators tells."""
+# --- repeatable passes ----------------------------------------------------------------------------
+
+
+@contextmanager
+def repeatable(model: nn.Module) -> Iterator[None]:
+    """Draw the same random numbers every time, in the mode the model is in.
+
+    Afterwards buffers and random state are as they were.
+    """
+    devices = set()
+    buffers: list[tuple[nn.Module, dict[str, Tensor | None]]] = []
+    contents: list[tuple[Tensor, Tensor]] = []
+    for module in model.modules():
+        for parameter in parameter_registry(module).values():
+            if parameter is not None and parameter.is_cuda:
+                devices.add(parameter.get_device())
+        if buffer_registry(module):
+            buffers.append((module, dict(buffer_registry(module))))
+        for buffer in buffer_registry(module).values():
+            if buffer is not None:
+                contents.append((buffer, buffer.clone()))
+    try:
+        with seeded(SEED, sorted(devices)):
+            yield
+    finally:
+        for module, module_buffers in buffers:  # some are written into, some replaced
+            buffer_registry(module).update(module_buffers)
+        for buffer, content in contents:
+            # without a new version: a graph may hold it, and finds it as it was
+            buffer.data.copy_(content)
+
+
+def draws_randomly(model: nn.Module, batch: Batch) -> bool:
+    """Return whether a pass draws random numbers, as dropout does."""
     devices = sorted({p.device.index for p in model.parameters() if p.is_cuda})
     args, kwargs = call_with(call_inputs(batch))
     with repeatable(model), torch.no_grad():
         before = _random_state(devices)
         model(*args, **kwargs)
         after = _random_state(devices)
-    return any(not torch.equal(one, two) for one, two in zip(before, after, strict=True))
+    return any(not torch.equal(x, y) for x, y in zip(before, after, strict=True))
 
 
 def _random_state(devices: list[int]) -> list[Tensor]:
-    return [torch.random.get_rng_state(), *(torch.cuda.get_rng_state(i) for i in devices)]
+    on_gpus = [torch.cuda.get_rng_state(device) for device in devices]
+    return [torch.random.get_rng_state(), *on_gpus]

@@ -1,8 +1,8 @@
-"""Sizes of tensors on other devices: held until many can be sized together, launched and sent over
-without waiting.
+"""Sizes of tensors on other devices, computed and sent over without waiting.
 
-What is held by reference may be written over by code that follows, and a tensor's version tells so.
-Whoever does not know that nothing will, asks for a copy.
+Tensors are held until many can be sized together. A tensor that is held by reference may be
+overwritten by code that follows; its version tells. A caller that cannot exclude this asks for a
+copy.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -15,78 +15,95 @@ from torch import Tensor
 
 from orderone.torch_compat import current_raw_cuda_stream, version_counter
 
-SHARE = 64  # of a device's memory, one such part may be held
+SHARE = 64  # one such part of a device's memory may be held
 MEMORY = 2**27  # bytes, where that is not known
-Size = tuple[
-    float, float, float, float
-]  # norm, sum, largest absolute value, number of entries that are not finite
-Held = tuple[
-    int, int, Tensor, Tensor, int
-]  # slot, count, tensor, what it is a copy of (or itself), version of that
+# norm, sum, largest absolute value, number of entries that are not finite
+Size = tuple[float, float, float, float]
 
 
-class Batch(NamedTuple):
+class Held(NamedTuple):
+    """A tensor that waits to be sized."""
+
+    slot: int
+    entries: int  # also those that a sparse tensor does not hold
+    tensor: Tensor
+    original: Tensor  # the tensor itself, or what it is a copy of
+    version: int  # of the original
+
+
+class SizedGroup(NamedTuple):
+    """Sizes of several tensors of one device."""
+
     slots: Sequence[int]
-    counts: Sequence[int]  # of entries, also of those that a sparse tensor does not hold
+    counts: Sequence[int]
     sizes: Tensor  # (4, slots)
-    here: torch.cuda.Event | None = None  # when they have arrived, if they are on their way
+    arrival: torch.cuda.Event | None = None  # of sizes that are on their way
 
 
-class Elsewhere:
-    """Tensors by slot. After `send`, `overwritten` has the slots of those that somebody has written
-    into while they were held, and `lost` those among them of which there was no copy: their sizes
-    are not what they were."""
+class DeviceQueue:
+    """Tensors by slot.
+
+    After `send`, `overwritten` has the slots of tensors that were written into while they were
+    held, and `lost` those among them without a copy: their sizes are wrong.
+    """
 
     def __init__(self) -> None:
         self._held: list[Held] = []
         self._bytes = 0
-        self._stream: tuple[int, torch.device] | None = (
-            None  # of CUDA, in which all that is held was computed
-        )
-        self._underway: list[Batch] = []
+        # the CUDA stream in which all held tensors were computed
+        self._stream: tuple[int, torch.device] | None = None
+        self._launched: list[SizedGroup] = []
         self.overwritten: set[int] = set()
         self.lost: set[int] = set()
 
     def hold(self, slot: int, count: int, x: Tensor, copy: bool) -> None:
+        """Hold a tensor, or a copy, until it is sized."""
         if x.is_cuda and (self._stream is None or _stream_of(x.get_device()) != self._stream[0]):
             self.settle()
-            self._stream = _stream_of(x.get_device()), x.device
-        self._held.append((slot, count, x.clone() if copy else x, x, version(x)))
+            self._stream = (_stream_of(x.get_device()), x.device)
+        self._held.append(Held(slot, count, x.clone() if copy else x, x, version(x)))
         self._bytes += (1 + copy) * x.nbytes
         if self._bytes > memory(x.device):
             self.settle()
 
     def settle(self) -> None:
-        """Launch the sizing of all that is held."""
+        """Launch the sizing of all held tensors."""
         held = self._held
         self._held = []
         self._bytes = 0
-        for slot, _, x, original, seen in held:
-            if version(original) != seen:
-                self.overwritten.add(slot)
-                if x is original:
-                    self.lost.add(slot)
-        with self._after_its_own_work():
-            self.launch(
-                [one[0] for one in held], [one[1] for one in held], [one[2] for one in held]
-            )
+        slots: list[int] = []
+        counts: list[int] = []
+        tensors: list[Tensor] = []
+        for entry in held:
+            if version(entry.original) != entry.version:
+                self.overwritten.add(entry.slot)
+                if entry.tensor is entry.original:
+                    self.lost.add(entry.slot)
+            slots.append(entry.slot)
+            counts.append(entry.entries)
+            tensors.append(entry.tensor)
+        with self._in_their_stream():
+            self.launch(slots, counts, tensors)
 
     def launch(
         self, slots: Sequence[int], counts: Sequence[int], tensors: Sequence[Tensor]
     ) -> None:
-        """Of tensors that need not be held."""
+        """Launch the sizing of tensors that need not be held."""
         kinds: dict[tuple[int, torch.dtype], list[int]] = {}
-        for k, x in enumerate(tensors):
-            kinds.setdefault((x.get_device(), x.dtype), []).append(k)
-        for members in kinds.values():
-            own = sizes([tensors[k] for k in members])
-            self._underway.append(
-                Batch([slots[k] for k in members], [counts[k] for k in members], own)
+        for position, x in enumerate(tensors):
+            kinds.setdefault((x.get_device(), x.dtype), []).append(position)
+        for positions in kinds.values():
+            self._launched.append(
+                SizedGroup(
+                    [slots[position] for position in positions],
+                    [counts[position] for position in positions],
+                    sizes([tensors[position] for position in positions]),
+                )
             )
 
     @contextmanager
-    def _after_its_own_work(self) -> Iterator[None]:
-        """In the stream that computed it, on which the present one then waits."""
+    def _in_their_stream(self) -> Iterator[None]:
+        """Run in the stream that computed the tensors; the present stream then waits for it."""
         if self._stream is None or _stream_of(self._stream[1].index) == self._stream[0]:
             yield
             return
@@ -95,59 +112,62 @@ class Elsewhere:
             yield
         torch.cuda.current_stream(self._stream[1]).wait_stream(stream)
 
-    def send(self) -> "Arriving":
-        """All that was launched, on its way here: one transfer for each device, which as a rule is
-        one."""
+    def send(self) -> "Transfer":
+        """Send all sizes to the host: one transfer for each device, which as a rule is one."""
         self.settle()
-        underway = self._underway
-        self._underway = []
-        devices: dict[torch.device, list[Batch]] = {}
-        for batch in underway:
-            devices.setdefault(batch.sizes.device, []).append(batch)
-        return Arriving([_sent(batches) for batches in devices.values()])
+        launched = self._launched
+        self._launched = []
+        by_device: dict[torch.device, list[SizedGroup]] = {}
+        for group in launched:
+            by_device.setdefault(group.sizes.device, []).append(group)
+        return Transfer([_send(groups) for groups in by_device.values()])
 
 
-def _sent(batches: list[Batch]) -> Batch:
-    slots = [slot for batch in batches for slot in batch.slots]
-    counts = [count for batch in batches for count in batch.counts]
-    found = torch.cat([batch.sizes for batch in batches], 1)
-    if not found.is_cuda:
-        return Batch(slots, counts, found.cpu())
-    with torch.cuda.device_of(found):
-        here = torch.cuda.Event()
-        sent = found.to("cpu", non_blocking=True)
-        here.record()
-    return Batch(slots, counts, sent, here)
+def _send(groups: list[SizedGroup]) -> SizedGroup:
+    """Join groups of one device and send them to the host."""
+    slots: list[int] = []
+    counts: list[int] = []
+    for group in groups:
+        slots += group.slots
+        counts += group.counts
+    joined = torch.cat([group.sizes for group in groups], 1)
+    if not joined.is_cuda:
+        return SizedGroup(slots, counts, joined.cpu())
+    with torch.cuda.device_of(joined):
+        arrival = torch.cuda.Event()
+        sent = joined.to("cpu", non_blocking=True)
+        arrival.record()
+    return SizedGroup(slots, counts, sent, arrival)
 
 
-class Arriving:
-    """Sizes that may still be on their way."""
+class Transfer:
+    """Sizes that may still be on their way to the host."""
 
-    def __init__(self, batches: list[Batch]):
-        self._batches = batches
+    def __init__(self, groups: list[SizedGroup]):
+        self._groups = groups
 
-    def is_here(self) -> bool:
-        return all(batch.here is None or batch.here.query() for batch in self._batches)
+    def has_arrived(self) -> bool:
+        """Return whether all sizes are on the host."""
+        return all(group.arrival is None or group.arrival.query() for group in self._groups)
 
-    def land(self) -> None:
-        """Wait for them, and leave the memory that transfers need."""
-        for k, batch in enumerate(self._batches):
-            if batch.here is not None:
-                batch.here.synchronize()
-                ordinary = torch.empty_like(batch.sizes, pin_memory=False).copy_(batch.sizes)
-                self._batches[k] = batch._replace(sizes=ordinary, here=None)
+    def wait(self) -> None:
+        """Wait for the sizes, and release the pinned memory of the transfer."""
+        for position, group in enumerate(self._groups):
+            if group.arrival is not None:
+                group.arrival.synchronize()
+                ordinary = torch.empty_like(group.sizes, pin_memory=False).copy_(group.sizes)
+                self._groups[position] = group._replace(sizes=ordinary, arrival=None)
 
     def sizes(self) -> Iterator[tuple[int, int, Size]]:
-        """Slots, counts, sizes."""
-        self.land()
-        for batch in self._batches:
-            yield from zip(
-                batch.slots, batch.counts, zip(*batch.sizes.tolist(), strict=True), strict=True
-            )
+        """Yield slots, counts, sizes."""
+        self.wait()
+        for group in self._groups:
+            rows = zip(*group.sizes.tolist(), strict=True)
+            yield from zip(group.slots, group.counts, rows, strict=True)
 
 
 def sizes(tensors: Sequence[Tensor]) -> Tensor:
-    """The four, (4, tensors), of tensors of one precision on one device."""
+    """Return the sizes, (4, tensors), of tensors of one precision on one device."""
     kernel = _kernel() if tensors[0].is_cuda else None
     if kernel is None:
         return torch.stack([_size(x) for x in tensors], 1)
@@ -155,15 +175,15 @@ def sizes(tensors: Sequence[Tensor]) -> Tensor:
 
 
 def _dense(x: Tensor) -> Tensor:
-    """In whatever order: if it is dense, as it lies in memory."""
+    """Return the entries without gaps, in any order: without a copy if they lie dense."""
     x = x.resolve_neg()
-    as_it_lies = x.permute(sorted(range(x.dim()), key=x.stride, reverse=True))
-    return as_it_lies.contiguous()  # itself, if nothing is between its entries
+    by_stride = sorted(range(x.dim()), key=x.stride, reverse=True)
+    return x.permute(by_stride).contiguous()
 
 
 @cache
 def _kernel() -> Callable[[Sequence[Tensor]], Tensor] | None:
-    """If Triton is there, and can do here what it needs to: compile."""
+    """Return the Triton kernel, or None where Triton is missing or cannot compile."""
     try:
         from orderone.observe import triton_sizes
 
@@ -174,9 +194,7 @@ def _kernel() -> Callable[[Sequence[Tensor]], Tensor] | None:
 
 
 def _size(x: Tensor) -> Tensor:
-    wide = (
-        torch.float32 if x.device.type == "mps" else torch.float64
-    )  # in double precision, if there is any
+    wide = torch.float32 if x.device.type == "mps" else torch.float64  # mps has no double precision
     low, high = torch.aminmax(x)
     bad = torch.isfinite(x).logical_not_().sum(dtype=wide)
     norm = torch.linalg.vector_norm(x, dtype=wide)
@@ -186,15 +204,20 @@ def _size(x: Tensor) -> Tensor:
 
 @cache
 def memory(device: torch.device) -> int:
+    """Return how many bytes may be held on a device."""
     if device.type == "cuda":
         return torch.cuda.get_device_properties(device).total_memory // SHARE
     return MEMORY
 
 
 def version(x: Tensor) -> int:
+    """Return the counter of writes into a tensor; -1 for tensors of inference mode.
+
+    Those have no counter, and nobody may write into them.
+    """
     try:
         return version_counter(x)
-    except RuntimeError:  # of inference: it has none, and nobody may write into it
+    except RuntimeError:
         return -1
 
 

@@ -1,21 +1,38 @@
-"""What every module reads and gives, as it happens: hooks that are gone when the context closes,
-however it closes."""
+"""Watch a model at work: what every module reads and gives, and its attention scores.
+
+Everything is removed when the context closes, however it closes.
+
+Attention scores are what enters a softmax, watched where Python calls it. No module gives scores
+out, and fused attention never forms them. But they are the first thing to grow when queries and
+keys align and are divided by too small a power of the head size. For fused attention, the scores
+are formed from its queries and keys. Masked entries are left out.
+"""
 
 import weakref
-from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
+from torch.overrides import TorchFunctionMode
 from torch.utils.hooks import RemovableHandle
 
 from orderone.observe.device_queue import version
 from orderone.observe.inventory import modules_by_name
 from orderone.observe.moments import is_measurable
+from orderone.observe.quantities import Quantity
 from orderone.torch_compat import DisableTorchFunction, tree_leaves
 
-Sink = Callable[[str, str, Tensor], None]  # module, "input" or "output", tensor
+Sink = Callable[[str, Quantity, Tensor], None]  # module, input or output, tensor
+TorchFunction = Callable[..., Any]
+_SOFTMAX = {torch.softmax, functional.softmax, Tensor.softmax, torch.special.softmax}
+_FUSED = functional.scaled_dot_product_attention
+_CALLED_BY_TORCH = {"softmax": functional.softmax, "scaled_dot_product_attention": _FUSED}
+
+
+# --- modules --------------------------------------------------------------------------------------
 
 
 @contextmanager
@@ -23,12 +40,14 @@ def watching(
     model: nn.Module,
     sink: Sink,
     wanted: Callable[[str], bool] = lambda name: True,
-    kinds: Collection[str] = ("input", "output"),
-    listens: Callable[[str], bool] = lambda kind: True,
+    kinds: Collection[Quantity] = (Quantity.INPUT, Quantity.OUTPUT),
+    listens: Callable[[Quantity], bool] = lambda quantity: True,
 ) -> Iterator[None]:
-    """Every call of every module with a `wanted` name goes to `sink`, while it `listens`. Compiled
-    code has no hooks to call, so that inside the context the model runs as it is written."""
-    handles = []
+    """Send every call of every module with a `wanted` name to `sink`, while it `listens`.
+
+    Compiled code has no hooks to call, so that inside the context the model runs as it is written.
+    """
+    handles: list[RemovableHandle] = []
     try:
         for name, module in modules_by_name(model).items():
             if wanted(name):
@@ -40,56 +59,70 @@ def watching(
             handle.remove()
 
 
-def as_written() -> Any:
-    """Models that were compiled run as they are written; afterwards their compiled code is used
-    again."""
+def as_written() -> AbstractContextManager[object]:
+    """Let compiled models run as they are written, inside the context."""
     return torch.compiler.set_stance("force_eager")
 
 
 def _hooks(
-    name: str, module: nn.Module, sink: Sink, kinds: Collection[str], listens: Callable[[str], bool]
+    name: str,
+    module: nn.Module,
+    sink: Sink,
+    kinds: Collection[Quantity],
+    listens: Callable[[Quantity], bool],
 ) -> Iterator[RemovableHandle]:
-    """An input is seen before the call: the module may write into it. Looking is no concern of
-    modes that watch what torch is asked for, and each of them would take longer than the look."""
-    own = weakref.ref(module)
+    """Register the hooks of one module.
 
-    def before(called: nn.Module, args: tuple, kwargs: Mapping[str, Any]) -> None:
-        if called is own() and listens("input"):
+    An input is taken before the call: the module may write into it. Modes that watch calls of torch
+    are switched off meanwhile; each of them would take longer than the hook.
+    """
+    is_this = is_own(module)
+
+    def before(called: nn.Module, args: tuple[object, ...], kwargs: Mapping[str, object]) -> None:
+        if is_this(called) and listens(Quantity.INPUT):
             with DisableTorchFunction():
-                first = main_tensor(args[0]) if args else None  # mostly there, and found fast
-                first = main_tensor((args, kwargs)) if first is None else first
-                if first is not None:
-                    sink(name, "input", first)
+                signal = main_tensor(args[0]) if args else None  # mostly there, and found fast
+                if signal is None:
+                    signal = main_tensor((args, kwargs))
+                if signal is not None:
+                    sink(name, Quantity.INPUT, signal)
 
-    def after(called: nn.Module, args: tuple, output: Any) -> None:
-        if called is own() and listens("output"):
+    def after(called: nn.Module, args: tuple[object, ...], output: object) -> None:
+        if is_this(called) and listens(Quantity.OUTPUT):
             with DisableTorchFunction():
                 signal = main_tensor(output)
                 if signal is not None:
-                    sink(name, "output", signal)
+                    sink(name, Quantity.OUTPUT, signal)
 
-    if "input" in kinds:
+    if Quantity.INPUT in kinds:
         yield module.register_forward_pre_hook(before, with_kwargs=True)
-    if "output" in kinds:
+    if Quantity.OUTPUT in kinds:
         yield module.register_forward_hook(after)
 
 
 def is_own(module: nn.Module) -> Callable[[nn.Module], bool]:
-    """Whether a called module is this one. Copies made inside the context carry the hooks on, and
-    are nobody's concern."""
+    """Return a test whether a called module is this one.
+
+    Copies made inside the context carry the hooks on, and are not watched.
+    """
     known = weakref.ref(module)
     return lambda called: known() is called
 
 
-def main_tensor(value: Any) -> Tensor | None:
-    """The tensor that carries the signal: logits by name, otherwise the first real or complex one
-    that is no scalar."""
+def main_tensor(value: object) -> Tensor | None:
+    """Return the tensor that carries the signal.
+
+    This is `logits`, by name, otherwise the first real or complex tensor that is no scalar.
+    """
     if isinstance(value, Tensor):
         return value if _is_signal(value) else None
-    named = getattr(value, "logits", None)
-    if isinstance(named, Tensor) and _is_signal(named):
-        return named
-    return next((x for x in tree_leaves(value) if isinstance(x, Tensor) and _is_signal(x)), None)
+    logits = getattr(value, "logits", None)
+    if isinstance(logits, Tensor) and _is_signal(logits):
+        return logits
+    for x in tree_leaves(value):
+        if isinstance(x, Tensor) and _is_signal(x):
+            return x
+    return None
 
 
 def _is_signal(x: Tensor) -> bool:
@@ -97,27 +130,188 @@ def _is_signal(x: Tensor) -> bool:
 
 
 class Identities:
-    """Numbers for tensors. What passes through several modules (the output of a block is the input
-    of the next) is one object, and unless it was changed in between it keeps its number."""
+    """Numbers of tensors.
+
+    A tensor that passes through several modules (the output of a block is the input of the next) is
+    one object. Unless it was changed in between, it keeps its number.
+    """
 
     def __init__(self) -> None:
+        # by id: the tensor, its version and its number
         self._known: dict[int, tuple[weakref.ref[Tensor], int, int]] = {}
-        self._given = 0
+        self._next = 0
 
     def get(self, x: Tensor) -> int | None:
-        found = self._known.get(id(x))
-        if found is not None and found[0]() is x and found[1] == version(x):
-            return found[2]
+        """Return the number of `x`, None if it has none."""
+        entry = self._known.get(id(x))
+        if entry is None:
+            return None
+        tensor, known_version, number = entry
+        if tensor() is x and known_version == version(x):
+            return number
         return None
 
     def number(self, x: Tensor) -> int:
-        """The number of `x`, the next one if it has none."""
-        found = self.get(x)
-        if found is None:
-            found = self._given
-            self._given = self._given + 1
-            self.put(x, found)
-        return found
+        """Return the number of `x`, the next one if it has none."""
+        number = self.get(x)
+        if number is None:
+            number = self._next
+            self._next += 1
+            self.put(x, number)
+        return number
 
     def put(self, x: Tensor, number: int) -> None:
+        """Give `x` a number."""
         self._known[id(x)] = (weakref.ref(x), version(x), number)
+
+
+# --- attention scores -----------------------------------------------------------------------------
+
+
+@contextmanager
+def watching_scores(
+    model: nn.Module, sink: Callable[[str, Callable[[], Tensor]], None]
+) -> Iterator[None]:
+    """Send the scores of every softmax to `sink`, with the innermost module that is being called.
+
+    The scores are formed when `sink` calls its second argument.
+    """
+    running: list[str] = []  # names of the modules that are being called
+    mode = _SoftmaxMode(lambda scores: sink(running[-1], scores))
+    modes = ExitStack()
+
+    def enter(name: str) -> None:
+        if not running:  # only while the model runs: a mode slows every call of torch
+            modes.enter_context(mode)
+        running.append(name)
+
+    def leave() -> None:
+        running.pop()
+        if not running:
+            modes.close()
+
+    handles: list[RemovableHandle] = []
+    try:
+        for name, module in modules_by_name(model).items():
+            handles += _around_calls(module, lambda name=name: enter(name), leave)
+        with as_written():
+            yield
+    finally:
+        modes.close()
+        for handle in handles:
+            handle.remove()
+
+
+def _around_calls(
+    module: nn.Module, enter: Callable[[], None], leave: Callable[[], None]
+) -> Iterator[RemovableHandle]:
+    """Run `enter` before each call of a module, and `leave` after it."""
+    is_this = is_own(module)
+
+    def before(called: nn.Module, args: object) -> None:
+        if is_this(called):
+            enter()
+
+    def after(called: nn.Module, args: object, output: object) -> None:
+        if is_this(called):
+            leave()
+
+    yield module.register_forward_pre_hook(before, prepend=True)
+    yield module.register_forward_hook(after, always_call=True)
+
+
+class _SoftmaxMode(TorchFunctionMode):
+    """Send the scores of every softmax to `sink`."""
+
+    def __init__(self, sink: Callable[[Callable[[], Tensor]], None]):
+        super().__init__()
+        self.sink = sink
+
+    def __torch_function__(
+        self,
+        func: TorchFunction,
+        types: Iterable[type],
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> object:
+        kwargs = kwargs or {}
+        if func is functional.multi_head_attention_forward:
+            with self._replaced_functions():
+                return func(*args, **kwargs)
+        self._watch(func, args, kwargs)
+        return func(*args, **kwargs)
+
+    def _watch(self, func: TorchFunction, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        if func in _SOFTMAX:
+            self.sink(lambda: _unmasked(args[0] if args else kwargs["input"]))
+        elif func is _FUSED:
+            self.sink(lambda: _scores_of_fused(*args, **kwargs))
+
+    @contextmanager
+    def _replaced_functions(self) -> Iterator[None]:
+        """Replace functions of torch.nn.functional by watched ones, inside the context.
+
+        torch hides from a mode what one of its own Python functions calls. Another probe may have
+        replaced them already; its replacement is called.
+        """
+        before = {name: getattr(functional, name) for name in _CALLED_BY_TORCH}
+        try:
+            for name, func in _CALLED_BY_TORCH.items():
+                setattr(functional, name, self._watched(func, before[name]))
+            yield
+        finally:
+            for name, func in before.items():
+                setattr(functional, name, func)
+
+    def _watched(self, func: TorchFunction, action: TorchFunction) -> TorchFunction:
+        """Return a function that watches a call as one of `func`, and calls `action`."""
+
+        def call(*args: Any, **kwargs: Any) -> object:
+            self._watch(func, args, kwargs)
+            return action(*args, **kwargs)
+
+        return call
+
+
+@torch.no_grad()
+def _unmasked(scores: Tensor, allowed: Tensor | None = None) -> Tensor:
+    """Return the scores that are not masked, neither by the lowest number nor by `allowed`.
+
+    NaNs stay.
+    """
+    if not scores.is_floating_point():
+        return scores.new_empty(0)
+    if allowed is not None and allowed.dim() == 2:
+        # the same for all heads: select whole columns, which is faster
+        places = allowed.expand(scores.shape[-2:]).flatten().nonzero().flatten()
+        scores = scores.flatten(-2).index_select(-1, places)
+        allowed = None
+    unmasked = scores > torch.finfo(scores.dtype).min / 2
+    unmasked |= scores.isnan()
+    if allowed is not None:
+        return scores[allowed & unmasked]
+    return scores if unmasked.all() else scores[unmasked]
+
+
+@torch.no_grad()
+def _scores_of_fused(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Tensor:
+    """Return what fused attention would put into its softmax."""
+    if enable_gqa:
+        key = key.repeat_interleave(query.shape[-3] // key.shape[-3], -3)
+    factor = query.shape[-1] ** -0.5 if scale is None else scale
+    scores = query @ key.mT * factor
+    if is_causal:
+        allowed = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril()
+        return _unmasked(scores, allowed)
+    if attn_mask is None or attn_mask.dtype == torch.bool:
+        return _unmasked(scores, attn_mask)
+    return _unmasked(scores + attn_mask)

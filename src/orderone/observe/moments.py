@@ -1,8 +1,8 @@
 """Sizes of many tensors, computed where the tensors are, and fetched together.
 
 A `Ledger` takes tensors as they come by. On the host there is nothing to wait for: they are sized
-at once, before anybody can change them. Those on other devices are sized together (`elsewhere`),
-and `send` moves all results over at once.
+at once, before anybody can change them. Those on other devices are sized together
+(`device_queue`), and `send` moves all results over at once.
 """
 
 import math
@@ -13,22 +13,19 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from orderone.observe.device_queue import Arriving, Elsewhere
+from orderone.observe.device_queue import DeviceQueue, Transfer
 from orderone.torch_compat import get_unwrapped, is_functorch_wrapped_tensor, peek_interpreter_stack
 
-PLAIN = {Tensor, nn.Parameter}  # classes of tensors that are all here
-WIDE = {torch.float16: torch.float32, torch.bfloat16: torch.float32}
-SUMMED = {
-    *WIDE,
-    torch.float32,
-    torch.float64,
-}  # what torch reduces; other precisions (float8) are widened first
+PLAIN: set[type[Tensor]] = {Tensor, nn.Parameter}  # not spread over processes
+WIDE: dict[torch.dtype, torch.dtype] = {torch.float16: torch.float32, torch.bfloat16: torch.float32}
+# precisions that torch can sum; others (float8) are widened first
+SUMMED: set[torch.dtype] = {*WIDE, torch.float32, torch.float64}
 FEW = 2**12  # entries; of so few, a call takes longer than what it does
 SQUARABLE = (1e-16, 1e13)  # the squares of 10^12 such entries have a sum in single precision
 
 
 class Moments(NamedTuple):
-    """Of one tensor or of several together: enough to add them up."""
+    """Moments of one tensor or of several together; they can be added up."""
 
     entries: int
     squares: float
@@ -57,122 +54,141 @@ class Moments(NamedTuple):
 NOTHING = Moments(0, 0.0, 0.0, 0.0, 0.0)
 
 
-def _larger(one: float, two: float) -> float:
-    return one if math.isnan(one) or one > two else two
+def _larger(first: float, second: float) -> float:
+    """Return the larger of the two; NaN if the first is."""
+    return first if math.isnan(first) or first > second else second
 
 
-class Sent(NamedTuple):
+class SentMoments(NamedTuple):
     """The moments of all slots of a ledger; those from other devices may still be on their way."""
 
     slots: list[Moments]
-    arriving: Arriving
+    transfer: Transfer
 
     def moments(self) -> list[Moments]:
-        found = self.slots.copy()
-        for slot, count, (norm, total, largest, bad) in self.arriving.sizes():
-            found[slot] = Moments(count, norm * norm, total, largest, count - bad)
-        return found
+        """Return the moments of all slots, after they have arrived."""
+        moments = self.slots.copy()
+        for slot, count, (norm, total, largest, bad) in self.transfer.sizes():
+            moments[slot] = Moments(count, norm * norm, total, largest, count - bad)
+        return moments
 
 
 class Ledger:
-    """Slots are numbered; `send` gives the moments of all of them, in order, and starts anew."""
+    """Numbered slots of tensors; `send` gives the moments of all, in order, and starts anew."""
 
     def __init__(self) -> None:
         self._slots: list[Moments] = []
         self._kept: list[tuple[int, int, Tensor]] = []
-        self.elsewhere = Elsewhere()
+        self.queue: DeviceQueue = DeviceQueue()
 
     def __len__(self) -> int:
         return len(self._slots)
 
     def add(self, x: Tensor, count: int | None = None, copy: bool = False) -> int:
-        """Of a sparse tensor, give the values and the `count` of all entries. What is on another
-        device is sized later, and from a `copy` if it may be written over until then."""
+        """Add a tensor and return its slot.
+
+        Of a sparse tensor, give the values and the `count` of all entries. A tensor on another
+        device is sized later; give `copy` if it may be overwritten until then.
+        """
         x = _numbers(x.detach())
         count = x.numel() if count is None else count
         if is_here(x):
             self._slots.append(_here(count, x))
         else:
-            self.elsewhere.hold(len(self._slots), count, x, copy)
+            self.queue.hold(len(self._slots), count, x, copy)
             self._slots.append(NOTHING)
         return len(self._slots) - 1
 
     def add_all(self, tensors: Iterable[Tensor]) -> range:
-        """Of many that are there now, all on other devices, where no gradients are recorded: one
-        after another they would take the host longer."""
+        """Add many tensors of other devices, and launch their sizing now.
+
+        One after another they would take the host longer. No gradients may be recorded here.
+        """
         first = len(self._slots)
         numbers = [_numbers(x) for x in tensors]
         self._slots += [NOTHING] * len(numbers)
         slots = range(first, len(self._slots))
-        self.elsewhere.launch(slots, [x.numel() for x in numbers], numbers)
+        self.queue.launch(slots, [x.numel() for x in numbers], numbers)
         return slots
 
     def keep(self, x: Tensor, count: int | None = None) -> int:
-        """The same for a tensor that nobody changes before `settle`, which sizes all of them:
-        between other work, most of the time for a small one goes into bringing code back to the
-        cache."""
+        """Add a tensor that nobody changes before `settle`, which sizes all of them.
+
+        Between other work, most of the time for a small tensor goes into bringing code back to the
+        cache.
+        """
         if not is_here(x):
             return self.add(x, count)
         x = _numbers(x.detach())
-        self._kept.append((len(self._slots), x.numel() if count is None else count, x))
+        count = x.numel() if count is None else count
+        self._kept.append((len(self._slots), count, x))
         self._slots.append(NOTHING)
         return len(self._slots) - 1
 
     def settle(self) -> None:
-        self.elsewhere.settle()
+        """Size all tensors that are kept or held."""
+        self.queue.settle()
         kept = self._kept
         self._kept = []
-        small = [(slot, count, x) for slot, count, x in kept if x.numel() <= FEW]
-        sizes = _together([(count, x) for _, count, x in small]) if small else []
-        for (slot, _, _), size in zip(small, sizes, strict=True):
-            self._slots[slot] = size
+        small_slots: list[int] = []
+        small: list[tuple[int, Tensor]] = []
         for slot, count, x in kept:
-            if self._slots[slot] is NOTHING:
+            if x.numel() <= FEW:
+                small_slots.append(slot)
+                small.append((count, x))
+            else:
                 self._slots[slot] = _here(count, x)
+        if small:
+            for slot, size in zip(small_slots, _together(small), strict=True):
+                self._slots[slot] = size
 
-    def send(self) -> Sent:
-        """Without waiting for other devices."""
+    def send(self) -> SentMoments:
+        """Return all moments, without waiting for other devices."""
         self.settle()
         slots = self._slots
         self._slots = []
-        return Sent(slots, self.elsewhere.send())
+        return SentMoments(slots, self.queue.send())
 
     def fetch(self) -> list[Moments]:
+        """Return all moments; wait for other devices."""
         return self.send().moments()
 
 
 def is_here(x: Tensor) -> bool:
+    """Return whether a tensor is on the host."""
     return x.is_cpu
 
 
 def is_measurable(x: Tensor) -> bool:
-    """Real or complex, dense, and not empty here."""
-    if (
-        not (x.is_floating_point() or x.is_complex())
-        or x.layout != torch.strided
-        or x.is_nested
-        or x.is_meta
-    ):
+    """Return whether a tensor is real or complex, dense, and not empty here."""
+    if not (x.is_floating_point() or x.is_complex()):
+        return False
+    if x.layout != torch.strided or x.is_nested or x.is_meta:
         return False
     return x.numel() > 0 and (type(x) in PLAIN or local(x).numel() > 0)
 
 
 def is_plain(x: Tensor) -> bool:
-    """Neither spread over processes nor inside a transformation of torch.func."""
+    """Return whether a tensor is neither spread over processes nor inside torch.func."""
     return type(x) in PLAIN and not is_functorch_wrapped_tensor(x)
 
 
 def local(x: Tensor) -> Tensor:
-    """The numbers themselves: of a tensor spread over processes the part that is here, so that no
-    process waits for another; under torch.func all entries of all samples."""
+    """Return the numbers themselves.
+
+    Of a tensor spread over processes this is the part that is here, so that no process waits for
+    another. Under torch.func it is all entries of all samples.
+    """
     while is_functorch_wrapped_tensor(x):
         x = get_unwrapped(x)
-    part = None if type(x) in PLAIN else getattr(x, "to_local", None)
-    return x if part is None else part()
+    if type(x) in PLAIN:
+        return x
+    to_local = getattr(x, "to_local", None)
+    return x if to_local is None else to_local()
 
 
 def _numbers(x: Tensor) -> Tensor:
-    """Those to be sized, as real numbers."""
+    """Return the numbers to be sized, as real numbers."""
     x = local(x)
     if x.dtype in SUMMED:
         return x
@@ -180,14 +196,17 @@ def _numbers(x: Tensor) -> Tensor:
 
 
 def _here(count: int, x: Tensor) -> Moments:
-    """BLAS makes a faster sum of squares, and one with more digits."""
-    x = x.float() if x.dtype in WIDE else x
+    """Size a tensor on the host.
+
+    BLAS makes a faster sum of squares, and one with more digits.
+    """
+    if x.dtype in WIDE:
+        x = x.float()
     low, high = torch.aminmax(x)
     largest = max(-low.item(), high.item())  # not a number, if one of them is not
     squarable = SQUARABLE[0] < largest < SQUARABLE[1] or largest == 0
-    readable = (
-        x.is_contiguous() and not x.is_neg() and peek_interpreter_stack() is None
-    )  # not under torch.func
+    under_torch_func = peek_interpreter_stack() is not None
+    readable = x.is_contiguous() and not x.is_neg() and not under_torch_func
     if not (squarable and readable):
         return _carefully(count, x, largest)
     flat = x.numpy().reshape(-1)
@@ -195,16 +214,15 @@ def _here(count: int, x: Tensor) -> Moments:
 
 
 def _carefully(count: int, x: Tensor, largest: float) -> Moments:
-    """In any order in memory, not finite, or with squares that are not."""
+    """Size a tensor that lies in any order, is not finite, or has squares that are not."""
     bad = 0.0 if math.isfinite(largest) else _not_finite(x).item()
     norm = torch.linalg.vector_norm(x, dtype=torch.float64).item()
-    return Moments(
-        count, norm * norm, x.sum().item(), largest, count - bad
-    )  # norm**2 may end in an error
+    # norm**2 may raise an OverflowError, norm * norm does not
+    return Moments(count, norm * norm, x.sum().item(), largest, count - bad)
 
 
 def _together(tensors: list[tuple[int, Tensor]]) -> Iterator[Moments]:
-    """Of many small tensors, as parts of one that is small enough for double precision."""
+    """Size many small tensors as parts of one, which is small enough for double precision."""
     joined = torch.cat([x.reshape(-1) for _, x in tensors]).double().numpy()
     starts = np.cumsum([0, *(x.numel() for _, x in tensors[:-1])])
     with np.errstate(all="ignore"):
@@ -221,5 +239,5 @@ def _together(tensors: list[tuple[int, Tensor]]) -> Iterator[Moments]:
 
 
 def _not_finite(x: Tensor) -> Tensor:
-    """Those are few as a rule, and counted exactly also in single precision."""
+    """Count the entries that are not finite: few, and exact also in single precision."""
     return torch.isfinite(x).logical_not_().sum(dtype=WIDE.get(x.dtype, x.dtype))

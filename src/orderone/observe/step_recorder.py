@@ -1,131 +1,375 @@
-"""What one step shows: tensors under the names of modules and quantities, sized as they come by.
+"""Record the steps of a training: sizes of tensors under the names of modules and quantities.
 
 A tensor that several modules give is sized once. Gradients of outputs come by hooks on the tensors
-themselves. Slots of a ledger stand for sizes until `end` sends for the numbers.
+themselves. Slots of a ledger stand for sizes until `end` sends for the numbers. Updates and changes
+of outputs are differences: copies from before a step, or from a first pass, are kept for them.
 """
 
 import weakref
-from collections.abc import Callable, Iterator
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 from torch.utils.hooks import RemovableHandle
 
-from orderone.observe.history import Key, Step
+from orderone.observe.device_queue import version
 from orderone.observe.hooks import Identities
-from orderone.observe.moments import FEW, Ledger, is_here, is_measurable
+from orderone.observe.moments import (
+    FEW,
+    Ledger,
+    Moments,
+    SentMoments,
+    is_here,
+    is_measurable,
+    local,
+)
+from orderone.observe.quantities import Quantity
+from orderone.torch_compat import (
+    flatten_dense_tensors,
+    foreach_add_,
+    foreach_sub,
+    unflatten_dense_tensors,
+)
+
+Key = tuple[str, Quantity]  # module or tensor, quantity
+Row = tuple[int, str, Quantity, Moments]  # step, module or tensor, quantity
+Pair = tuple[int, int]  # number of a tensor, id of the tensor that it is compared with
 
 
-class Shown:
-    """`quantities` are those that are asked for. `written_over` is what earlier steps have taught:
-    whether somebody writes into a tensor after it was seen."""
+# --- recorded steps -------------------------------------------------------------------------------
 
-    def __init__(self, quantities: frozenset[str], written_over: dict[Key, bool]):
-        self.quantities = quantities
-        self.written_over = written_over
-        self.ledger = Ledger()
+
+class Step(NamedTuple):
+    """The records of one step; several entries with one key are counted together."""
+
+    number: int
+    keys: Sequence[Key]
+    slots: Sequence[int]
+    incomplete: frozenset[Key]  # a part was overwritten before it could be sized
+    sent: SentMoments
+
+    def entries(self) -> Iterator[tuple[Key, Moments]]:
+        """Yield complete entries; records with overwritten parts are dropped."""
+        moments = self.sent.moments()
+        for key, slot in zip(self.keys, self.slots, strict=True):
+            if key not in self.incomplete:
+                yield key, moments[slot]
+
+    def rows(self) -> Iterator[Row]:
+        """Yield one row for each key."""
+        totals: dict[Key, Moments] = {}
+        for key, size in self.entries():
+            totals[key] = totals[key] + size if key in totals else size
+        for (name, quantity), size in totals.items():
+            yield self.number, name, quantity, size
+
+    def same_outputs(self) -> dict[str, str]:
+        """Return the modules that hand on the output of another module.
+
+        A tensor that passes a module unchanged, in this shape or another, has the same moments to
+        the last bit.
+        """
+        outputs = []
+        for (module, quantity), size in self.entries():
+            if quantity == Quantity.OUTPUT:
+                outputs.append((module, size))
+        calls = Counter(module for module, _ in outputs)
+        makers: dict[Moments, str] = {}
+        same: dict[str, str] = {}
+        for module, size in outputs:
+            if calls[module] > 1 or not size.squares > 0:
+                continue
+            maker = makers.setdefault(size, module)
+            if maker != module:
+                same[module] = maker
+        return same
+
+
+class History:
+    """Recorded steps in order. Keys and slots that are the same in all of them are stored once."""
+
+    def __init__(self) -> None:
+        self.steps: list[Step] = []
+        self._in_transfer: deque[SentMoments] = deque()
+
+    def add(self, step: Step) -> None:
+        """Add a step, unless it is empty."""
+        if not step.keys:
+            return
+        if self.steps and self.steps[-1].keys == step.keys:
+            step = step._replace(keys=self.steps[-1].keys)
+        if self.steps and self.steps[-1].slots == step.slots:
+            step = step._replace(slots=self.steps[-1].slots)
+        self.steps.append(step)
+        self._in_transfer.append(step.sent)
+        while self._in_transfer and self._in_transfer[0].transfer.has_arrived():
+            self._in_transfer.popleft().transfer.wait()
+
+
+class StepRecorder:
+    """Collect what one step shows.
+
+    `quantities` are those to record. `overwritten` is shared by all steps: whether a tensor was
+    written into after it was recorded.
+    """
+
+    def __init__(self, quantities: frozenset[Quantity], overwritten: dict[Key, bool]):
+        self.quantities: frozenset[Quantity] = quantities
+        self.overwritten: dict[Key, bool] = overwritten
+        self.ledger: Ledger = Ledger()
         self._identities = Identities()
         self._entries: list[tuple[Key, int]] = []  # several with one key are counted together
-        self._notes: dict[Key, int] = {}  # the last one counts
-        self._noted: dict[Key, Tensor] = {}  # on other devices, to be sized together
-        self._lost: set[Key] = set()
-        self._gradients: dict[int, list[int]] = {}
+        self._tensors: dict[Key, int] = {}  # the last one counts
+        self._to_size: dict[Key, Tensor] = {}  # on other devices, to be sized together
+        self._incomplete: set[Key] = set()
+        self._gradients: dict[int, list[int]] = {}  # slots of gradients by the slot of the output
         self._hooks: list[RemovableHandle] = []
 
-    def see(self, module: str, kind: str, x: Tensor) -> int:
-        """An input, output or scores of a pass."""
-        slot = self._size_of(x, (module, kind))
-        self.put((module, kind), slot)
-        if kind == "output" and "output gradient" in self.quantities and x.requires_grad:
-            self._await_gradient(x, slot, (module, "output gradient"))
+    # --- tensors of a pass ------------------------------------------------------------------------
+
+    def record(self, module: str, quantity: Quantity, x: Tensor) -> int:
+        """Record an input, an output or scores of a pass; return the slot."""
+        slot = self._slot_of(x, (module, quantity))
+        self.put((module, quantity), slot)
+        wants_gradient = quantity == Quantity.OUTPUT and Quantity.OUTPUT_GRADIENT in self.quantities
+        if wants_gradient and x.requires_grad and slot not in self._gradients:
+            self._gradients[slot] = []
+            hook = self._gradient_hook(slot, (module, Quantity.OUTPUT_GRADIENT))
+            self._hooks.append(x.register_hook(hook))
         return slot
 
     def put(self, key: Key, slot: int) -> None:
+        """Record what is in a slot of the ledger."""
         self._entries.append((key, slot))
 
-    def lose(self, key: Key) -> None:
-        """What belongs to it cannot be sized any more."""
-        self._lost.add(key)
+    def drop(self, key: Key) -> None:
+        """Drop a key: a part of it cannot be sized any more."""
+        self._incomplete.add(key)
 
-    def _size_of(self, x: Tensor, key: Key) -> int:
-        """Gradients, too, pass through several modules: what a sum is told, its terms are told."""
+    def _slot_of(self, x: Tensor, key: Key) -> int:
+        """Return the slot of a tensor, which is sized if it is new.
+
+        The gradient of a sum equals that of its terms: gradients, too, pass through several
+        modules.
+        """
         slot = self._identities.get(x)
         if slot is None:
-            slot = self.ledger.add(x, copy=self.written_over.get(key, True))
+            slot = self.ledger.add(x, copy=self.overwritten.get(key, True))
             self._identities.put(x, slot)
         return slot
 
-    def _await_gradient(self, x: Tensor, slot: int, key: Key) -> None:
-        if slot not in self._gradients:
-            self._gradients[slot] = []
-            self._hooks.append(x.register_hook(self._gradient_of(slot, key)))
+    def _gradient_hook(self, slot: int, key: Key) -> Callable[[Tensor], None]:
+        """Return a hook for the tensor in `slot`.
 
-    def _gradient_of(self, slot: int, key: Key) -> Callable[[Tensor], None]:
-        """A hook for the tensor in `slot`. Weak, so that a graph the user keeps does not keep what
-        it has shown."""
-        shown = weakref.ref(self)
+        Its reference is weak, so that a graph that the user keeps does not keep the records.
+        """
+        recorder = weakref.ref(self)
 
         def hook(gradient: Tensor) -> None:
-            owner = shown()
+            owner = recorder()
             if owner is not None and gradient.layout == torch.strided:
-                owner._gradients[slot].append(owner._size_of(gradient, key))
+                owner._gradients[slot].append(owner._slot_of(gradient, key))
 
         return hook
 
-    # --- tensors that belong to the model ---------------------------------------------------------
+    # --- tensors of the model ---------------------------------------------------------------------
 
-    def note(self, name: str, quantity: str, x: Tensor, count: int | None = None) -> None:
-        """A weight, a gradient or an update, which nobody changes before `settle`."""
+    def record_tensor(
+        self, name: str, quantity: Quantity, x: Tensor, count: int | None = None
+    ) -> None:
+        """Record a weight, a gradient or an update, which is not changed before `settle`."""
         if quantity not in self.quantities or not is_measurable(x):
             return
         if count is None and not is_here(x):
-            self._noted[name, quantity] = x
+            self._to_size[name, quantity] = x
+        elif x.numel() <= FEW:
+            self._tensors[name, quantity] = self.ledger.keep(x, count)
         else:
-            size = self.ledger.keep if x.numel() <= FEW else self.ledger.add
-            self._notes[name, quantity] = size(x, count)
+            self._tensors[name, quantity] = self.ledger.add(x, count)
 
-    def note_gradient(self, name: str, p: Tensor) -> None:
-        gradient = p.grad
-        if gradient is not None and gradient.is_sparse:
-            self.note(name, "gradient", gradient.coalesce().values(), p.numel())
-        elif gradient is not None:
-            self.note(name, "gradient", gradient)
+    def record_gradient(self, name: str, parameter: Tensor) -> None:
+        """Record the gradient of a parameter, if it has one."""
+        gradient = parameter.grad
+        if gradient is None:
+            return
+        if gradient.is_sparse:
+            values = gradient.coalesce().values()
+            self.record_tensor(name, Quantity.GRADIENT, values, parameter.numel())
+        else:
+            self.record_tensor(name, Quantity.GRADIENT, gradient)
 
     def settle(self) -> None:
-        noted = self._noted
-        self._noted = {}
-        self._notes.update(zip(noted, self.ledger.add_all(noted.values()), strict=True))
+        """Size the recorded tensors of the model now."""
+        to_size = self._to_size
+        self._to_size = {}
+        slots = self.ledger.add_all(to_size.values())
+        self._tensors.update(zip(to_size, slots, strict=True))
         self.ledger.settle()
 
     # --- the end of the step ----------------------------------------------------------------------
 
     def end(self, number: int) -> Step:
-        """Everything that was asked for."""
+        """Return the records of the step; the numbers may still be on their way."""
         sent = self.ledger.send()
-        elsewhere = self.ledger.elsewhere
-        passed = [*self._entries, *self._gradient_entries()]
-        for key, slot in passed:
-            if key not in self.written_over or slot in elsewhere.overwritten:
-                self.written_over[key] = slot in elsewhere.overwritten
-            if slot in elsewhere.lost:
-                self.lose(key)
-        wanted = [entry for entry in passed if entry[0][1] in self.quantities]
-        keys = [key for key, _ in wanted]
-        slots = [slot for _, slot in wanted]
-        return Step(
-            number,
-            [*keys, *self._notes],
-            [*slots, *self._notes.values()],
-            frozenset(self._lost),
-            sent,
-        )
+        queue = self.ledger.queue
+        entries = [*self._entries, *self._gradient_entries()]
+        for key, slot in entries:
+            if key not in self.overwritten or slot in queue.overwritten:
+                self.overwritten[key] = slot in queue.overwritten
+            if slot in queue.lost:
+                self.drop(key)
+        keys: list[Key] = []
+        slots: list[int] = []
+        for key, slot in entries:
+            if key[1] in self.quantities:
+                keys.append(key)
+                slots.append(slot)
+        keys += self._tensors
+        slots += self._tensors.values()
+        return Step(number, keys, slots, frozenset(self._incomplete), sent)
 
     def _gradient_entries(self) -> Iterator[tuple[Key, int]]:
-        for (module, kind), slot in self._entries:
-            if kind == "output":
+        for (module, quantity), slot in self._entries:
+            if quantity == Quantity.OUTPUT:
                 for gradient in self._gradients.get(slot, ()):
-                    yield (module, "output gradient"), gradient
+                    yield (module, Quantity.OUTPUT_GRADIENT), gradient
 
-    def forget(self) -> None:
+    def close(self) -> None:
+        """Remove all hooks."""
         for hook in self._hooks:
             hook.remove()
+
+
+# --- updates --------------------------------------------------------------------------------------
+
+
+class Updates:
+    """Copies of tensors from before a step, and differences after it.
+
+    On the host each tensor is copied and compared while the cache has it. On other devices all are
+    copied together, since every call costs more than what it does. Use it where no gradients are
+    recorded.
+    """
+
+    def __init__(self) -> None:
+        self._here: dict[str, tuple[Tensor, Tensor]] = {}  # tensors and their copies
+        # on other devices, by device and precision; then their negative copies, end to end
+        self._to_copy: dict[tuple[int, torch.dtype], dict[str, Tensor]] = {}
+        self._negative: list[tuple[dict[str, Tensor], Tensor]] = []
+
+    def remember(self, name: str, parameter: Tensor) -> None:
+        """Copy a tensor; those on other devices are copied by `copy`."""
+        x = local(parameter)
+        if is_here(x):
+            self._here[name] = (parameter, x.clone())
+        elif x.numel():
+            self._to_copy.setdefault((x.get_device(), x.dtype), {})[name] = x
+
+    def copy(self) -> None:
+        """Copy all remembered tensors of other devices."""
+        for named in self._to_copy.values():
+            self._negative.append((named, flatten_dense_tensors([*named.values()]).neg_()))
+        self._to_copy = {}
+
+    def changes(self) -> Iterator[tuple[str, Tensor]]:
+        """Yield the change of every tensor once; afterwards nothing is remembered."""
+        here = self._here
+        negative = self._negative
+        self._here = {}
+        self._negative = []
+        for named, copies in negative:
+            changes = unflatten_dense_tensors(copies, [*named.values()])
+            foreach_add_(changes, [*named.values()])
+            yield from zip(named, changes, strict=True)
+        for name, (parameter, before) in here.items():
+            yield name, torch.sub(local(parameter), before, out=before)
+
+
+# --- changes of outputs ---------------------------------------------------------------------------
+
+
+class ReferenceOutputs:
+    """The outputs of a first pass, by module and call, with which later passes are compared.
+
+    A shared module is called several times in one pass.
+    """
+
+    def __init__(self) -> None:
+        self._first: dict[tuple[Key, int], Tensor] = {}
+        self._complete = False
+        self.rewind()
+
+    def rewind(self) -> None:
+        """Begin a new pass; the outputs of the first one are the reference."""
+        self._complete = bool(self._first)
+        self._calls: dict[Key, int] = {}
+        self._copies: dict[int, Tensor] = {}
+        self._compared: dict[Pair, int] = {}
+        # tensor, reference, and version of the tensor
+        self._waiting: dict[Pair, tuple[Tensor, Tensor, int]] = {}
+        self._wanted: list[tuple[Key, Pair]] = []
+        self.waiting: int = 0  # bytes
+
+    @torch.no_grad()
+    def change(self, key: Key, x: Tensor, number: int, slot: Callable[[Tensor], int]) -> int | None:
+        """Return the `slot` of the change of `x` since the first pass.
+
+        `number` tells tensors apart, so that one that several modules give is copied and compared
+        once.
+        """
+        first = self._counterpart(key, x, number)
+        if first is None:
+            return None
+        pair = (number, id(first))
+        if pair not in self._compared:
+            self._compared[pair] = slot(x.detach() - first)
+        return self._compared[pair]
+
+    def await_change(self, key: Key, x: Tensor, number: int) -> None:
+        """Let `changes` compute the change, with all others; only in passes without gradients."""
+        first = self._counterpart(key, x, number)
+        if first is None:
+            return
+        pair = (number, id(first))
+        self._wanted.append((key, pair))
+        if pair not in self._waiting:
+            self._waiting[pair] = (x, first, version(x))
+            self.waiting += x.nbytes
+
+    @torch.no_grad()
+    def changes(
+        self, slots: Callable[[Iterable[Tensor]], Iterable[int]]
+    ) -> Iterator[tuple[Key, int | None]]:
+        """Return the slots of all awaited changes; None for a tensor that was overwritten since."""
+        waiting = self._waiting
+        wanted = self._wanted
+        self._waiting = {}
+        self._wanted = []
+        self.waiting = 0
+        pairs: list[Pair] = []
+        now: list[Tensor] = []
+        before: list[Tensor] = []
+        for pair, (x, first, recorded_version) in waiting.items():
+            if version(x) == recorded_version:
+                pairs.append(pair)
+                now.append(x)
+                before.append(first)
+        differences = foreach_sub(now, before) if pairs else ()
+        slot_of: Mapping[Pair, int] = dict(zip(pairs, slots(differences), strict=True))
+        return ((key, slot_of.get(pair)) for key, pair in wanted)
+
+    def _counterpart(self, key: Key, x: Tensor, number: int) -> Tensor | None:
+        """Return the same output in the first pass; in the first pass itself, keep `x`."""
+        call = self._calls.get(key, -1) + 1
+        self._calls[key] = call
+        if not self._complete:
+            if number not in self._copies:
+                self._copies[number] = x.detach().clone()
+            self._first[key, call] = self._copies[number]
+            return None
+        first = self._first.get((key, call))
+        if first is None or first.shape != x.shape:  # experts see other tokens every time
+            return None
+        return first

@@ -1,15 +1,14 @@
-"""One kernel that sizes many tensors at once, reading every entry once: norm, sum, largest absolute
-value, entries that are not finite.
+"""A kernel that sizes many tensors at once: norm, sum, largest absolute value, not finite entries.
 
-torch's own reductions take nine launches for each tensor, and on a GPU a launch costs the host more
-than a small tensor takes to read. Triton comes with torch for CUDA.
+It reads every entry once: torch's own reductions take nine launches for each tensor, and on a GPU a
+launch costs the host more than a small tensor takes to read. Triton comes with torch for CUDA.
 
 Programs of a grid (tensors, shares) each add up one share of one tensor, in double precision, so
 that squares neither overflow nor vanish; a second kernel adds up the shares.
 """
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple, no_type_check
+from typing import NamedTuple, no_type_check
 
 import torch
 import triton  # pyright: ignore[reportMissingImports]
@@ -22,13 +21,12 @@ MOST_SHARES = 1024
 
 
 class Kind(NamedTuple):
-    """A precision: what is in memory, what is computed with, and its bits: all but the sign, and
-    those of infinity."""
+    """A precision, with types of Triton."""
 
-    stored: Any
-    wide: Any = tl.float32
-    bits: Any = tl.int32
-    size: int = 0x7FFFFFFF
+    stored: object  # in memory
+    wide: object = tl.float32  # to compute with
+    bits: object = tl.int32  # the same bits as a whole number
+    size: int = 0x7FFFFFFF  # all bits but the sign
     infinity: int = 0x7F800000
 
 
@@ -111,8 +109,10 @@ def _add_shares(found, out, tensors, shares, MOST: tl.constexpr):
 
 
 def sizes(tensors: Sequence[Tensor]) -> Tensor:
-    """Norm, sum, largest, number that is not finite: (4, tensors), double. All of one precision,
-    and dense in memory."""
+    """Return norm, sum, largest, number that is not finite: (4, tensors), double.
+
+    All tensors have one precision and are dense in memory.
+    """
     first = tensors[0]
     counts = [x.numel() for x in tensors]
     shares = min(MOST_SHARES, triton.next_power_of_2(triton.cdiv(max(counts), ROUNDS * BLOCK)))

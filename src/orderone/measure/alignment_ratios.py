@@ -1,0 +1,433 @@
+"""How weights, inputs and their changes line up in the layers of a model: ratios and exponents.
+
+    omega   RMS(W dx)  / (RMS(W)  RMS(dx))      S0 (15)
+    alpha   RMS(dW x)  / (RMS(dW) RMS(x))       S0 (16)
+    u       RMS(dW dx) / (RMS(dW) RMS(dx))      S0 (17)
+
+W and x are those before a step; dW and dx are what it changed, so that the three products add up to
+the change of W x. A layer is a module that owns one matrix and is linear in it. Its product is its
+own forward pass with the weight exchanged and the bias zero, so that convolutions and transposed
+weights need no code here. Multipliers that a plan put into hooks are no part of W (S0 writes them
+as n^{-a} in front), so the hooks are left out.
+
+The exponent e of a ratio is omega, alpha or u:
+
+    log(ratio) = e log n + k
+
+A role has one exponent: the ratios of its layers are averaged (in the logarithm) within each run
+and then fitted. This gives the mean of the layers' exponents, and an interval that respects that
+layers of one run are not independent.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cached_property
+from typing import TypedDict, cast
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from orderone.core.errors import one_of
+from orderone.core.exact import count
+from orderone.core.inputs import Count, Name
+from orderone.core.roles import Role
+from orderone.measure.fit import Fit, fit_exponent
+from orderone.observe.batches import Batch, call_inputs, repeatable
+from orderone.observe.hooks import watching
+from orderone.observe.inventory import Item, Place, inventory, modules_by_name
+from orderone.observe.moments import WIDE, Ledger
+from orderone.observe.quantities import Quantity
+from orderone.observe.trace import call_with
+from orderone.theory.exponents.updates import ALIGNED_ROLES, KINDS
+from orderone.torch_compat import parameter_registry
+
+TRAINING = "training"
+HELD_OUT = "held-out"
+FEWEST_TOKENS = 8
+COLUMNS = ["width", "seed", "step", "module", "role", "tokens", "quantity", "ratio"]
+NAMED = 4  # modules in a note
+DECIMALS = 2  # of exponents that are handed on; no measurement of a few widths knows more
+
+Inputs = dict[str, Tensor]  # by layer
+Ratio = tuple[str, str, str, str, float]  # layer, role, tokens, quantity, ratio
+
+
+# --- layers ---------------------------------------------------------------------------------------
+
+
+class _WithoutHooks(nn.Module):
+    def __init__(self, module: nn.Module):
+        super().__init__()
+        self.module = module
+
+    def forward(self, x: Tensor) -> object:
+        return self.module.forward(x)
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A module that owns one matrix."""
+
+    name: str
+    role: str
+    module: nn.Module
+    attribute: str
+    fan_in: int
+
+    @property
+    def weight(self) -> Tensor:
+        """The matrix."""
+        return cast(Tensor, parameter_registry(self.module)[self.attribute])
+
+    def product(self, weight: Tensor, x: Tensor) -> Tensor:
+        """Return the forward pass on `x` with another weight and without bias."""
+        tensors = {}
+        for name, parameter in self.module.named_parameters(recurse=False):
+            is_weight = name == self.attribute
+            tensors[f"module.{name}"] = weight if is_weight else torch.zeros_like(parameter)
+        return functional_call(_WithoutHooks(self.module), tensors, (x,))
+
+    @torch.no_grad()
+    def is_linear(self, x: Tensor) -> bool:
+        """Return whether the layer is odd and homogeneous in the weight, to the bit.
+
+        Scaling by -2 rounds nothing.
+        """
+        if next(self.module.children(), None) is not None:
+            return False
+        try:
+            plain = self.product(self.weight, x)
+            scaled = self.product(-2 * self.weight, x)
+        except Exception:  # it needs more inputs, or refuses another weight (mup's readout)
+            return False
+        return isinstance(plain, Tensor) and torch.equal(-2 * plain, scaled)
+
+    def is_measurable(self, x: Tensor) -> bool:
+        """Return whether `x` has enough tokens and the layer is linear."""
+        return x.numel() // self.fan_in >= FEWEST_TOKENS and self.is_linear(x)
+
+    def check_tokens(self, x: Tensor | None, tokens: str) -> None:
+        """Raise a ValueError if `x` has too few tokens."""
+        if x is None:
+            return
+        rows = x.numel() // self.fan_in
+        if rows < FEWEST_TOKENS:
+            raise ValueError(
+                f"batches: expected at least {FEWEST_TOKENS} {tokens} tokens, got {rows} (rows that"
+                f" {self.name} reads); with fewer, a product is a handful of inner products and its"
+                " exponent is noise (erratum S0.6)"
+            )
+
+
+def layers_of(model: nn.Module, roles: Mapping[str, str]) -> tuple[list[Layer], list[str]]:
+    """Return the hidden and readout matrices, and the names of those that are left over.
+
+    A matrix is left over if no module has it to itself.
+    """
+    items = inventory(model)
+    modules = modules_by_name(model)
+    matrices = []
+    for item in items.values():
+        matrices += [place.module for place in item.places if _is_matrix(place)]
+
+    layers: list[Layer] = []
+    left_over: list[str] = []
+    for name, item in items.items():
+        role = _aligned_role(item, roles.get(name, ""))
+        if not role:
+            continue
+        places = [p for p in item.places if _is_matrix(p) and matrices.count(p.module) == 1]
+        for place in places:
+            assert place.layout is not None  # of a matrix
+            fan_in = item.shape[place.layout.fan_in[0]]
+            layers.append(Layer(place.module, role, modules[place.module], place.attribute, fan_in))
+        if not places:
+            left_over.append(name)
+    return layers, left_over
+
+
+def _is_matrix(place: Place) -> bool:
+    return place.layout is not None and place.layout.kind == "matrix"
+
+
+def _aligned_role(item: Item, role: str) -> str:
+    """Return the role if alignment is measured for it, else an empty string.
+
+    An embedding that is looked up in one place and multiplied with in another is the readout there.
+    """
+    kinds = {place.layout.kind for place in item.places if place.layout is not None}
+    if role == Role.EMBEDDING and kinds >= {"lookup", "matrix"}:
+        return Role.READOUT
+    return role if role in ALIGNED_ROLES else ""
+
+
+# --- ratios ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class State:
+    """The model at one step: its weights, and what its layers read on every set of tokens."""
+
+    weights: Inputs
+    inputs: dict[str, Inputs]
+
+
+@torch.no_grad()
+def observe(model: nn.Module, layers: Sequence[Layer], batches: Mapping[str, Batch]) -> State:
+    """Run a pass on each of the `batches`, always with the same random numbers."""
+    inputs = {}
+    for tokens, batch in batches.items():
+        args, kwargs = call_with(call_inputs(batch))
+        with repeatable(model), reading(model, layers) as inputs[tokens]:
+            model(*args, **kwargs)
+    return State(weights_of(layers), inputs)
+
+
+def weights_of(layers: Sequence[Layer]) -> Inputs:
+    """Copy the weights of the layers."""
+    return {layer.name: layer.weight.detach().clone() for layer in layers}
+
+
+@contextmanager
+def reading(model: nn.Module, layers: Sequence[Layer]) -> Iterator[Inputs]:
+    """Collect what the layers read in a pass inside the context."""
+    inputs: Inputs = {}
+    names = {layer.name for layer in layers}
+
+    def keep(name: str, quantity: Quantity, x: Tensor) -> None:
+        if name not in inputs:  # the first call
+            inputs[name] = x.detach().clone()  # code that follows may write into it
+
+    with watching(model, keep, names.__contains__, (Quantity.INPUT,)):
+        yield inputs
+
+
+@torch.no_grad()
+def ratios(layers: Sequence[Layer], before: State, now: State) -> Iterator[Ratio]:
+    """Yield the ratios of every layer on every set of tokens.
+
+    The numbers are fetched from the device together.
+    """
+    ledger = Ledger()
+    keys: list[tuple[str, str, str, str]] = []
+    for tokens, inputs in before.inputs.items():
+        for layer in layers:
+            x = inputs.get(layer.name)
+            x_now = now.inputs[tokens].get(layer.name)
+            if x is None or x_now is None or x.shape != x_now.shape:
+                continue  # experts see other tokens every time
+            W = before.weights[layer.name]
+            dW = now.weights[layer.name] - W
+            for kind, product in _products(layer, W, dW, x, x_now - x).items():
+                keys.append((layer.name, layer.role, tokens, kind))
+                ledger.add(product)
+    for key, moments in zip(keys, ledger.fetch(), strict=True):
+        yield (*key, moments.rms)
+
+
+def _products(layer: Layer, W: Tensor, dW: Tensor, x: Tensor, dx: Tensor) -> dict[str, Tensor]:
+    """Multiply factors of size one: the size of the product is the ratio; nothing underflows."""
+    W = _unit(W)
+    dW = _unit(dW)
+    x = _unit(x)
+    dx = _unit(dx)
+    products = (layer.product(W, dx), layer.product(dW, x), layer.product(dW, dx))
+    return dict(zip(KINDS, products, strict=True))
+
+
+def _unit(x: Tensor) -> Tensor:
+    norm = torch.linalg.vector_norm(x, dtype=WIDE.get(x.dtype))
+    return x / (norm / x.numel() ** 0.5)
+
+
+# --- exponents ------------------------------------------------------------------------------------
+
+
+class RoleExponent(TypedDict):
+    """One row of `MeasuredAlignment.by_role`."""
+
+    role: str
+    tokens: str
+    step: int
+    quantity: str
+    exponent: float
+    low: float
+    high: float
+
+
+class LayerExponent(RoleExponent):
+    """One row of `MeasuredAlignment.exponents`."""
+
+    module: str
+
+
+class MeasuredAlignment:
+    """Made by `alignment`. `frame` has the ratios, `exponents` the fits by layer, `by_role` those
+    by role."""
+
+    frame: pd.DataFrame
+    notes: tuple[str, ...]
+
+    def __init__(self, frame: pd.DataFrame, notes: tuple[str, ...] = ()):
+        ratios = frame["ratio"].to_numpy(float)
+        usable = np.isfinite(ratios) & (ratios > 0)
+        self.frame = _select(frame, usable)
+        self.notes = (*notes, *_left_out(_select(frame, ~usable)))
+
+    @cached_property
+    def exponents(self) -> pd.DataFrame:
+        """module, role, tokens, step, quantity, exponent, low, high."""
+        return _fits(self.frame, ["module", "role", "tokens", "step", "quantity"])
+
+    @cached_property
+    def by_role(self) -> pd.DataFrame:
+        """role, tokens, step, quantity, exponent, low, high: all layers of a role together."""
+        key = ["role", "tokens", "step", "quantity"]
+        run = self.frame.groupby(["width", "seed"]).ngroup()
+        runs = self.frame.assign(run=run, log=np.log(self.frame["ratio"]))
+        runs_of_layer = runs.groupby([*key, "module"])["run"].transform("nunique")
+        runs_of_role = runs.groupby(key)["run"].transform("nunique")
+        complete = runs[runs_of_layer == runs_of_role]
+        by_run = complete.groupby([*key, "width", "seed"], sort=False)["log"]
+        means = cast(pd.Series, by_run.mean()).reset_index()
+        return _fits(means.assign(ratio=np.exp(means["log"])), key)
+
+    @property
+    def layer_rows(self) -> list[LayerExponent]:
+        """The rows of `exponents`."""
+        return cast(list[LayerExponent], self.exponents.to_dict("records"))
+
+    @property
+    def role_rows(self) -> list[RoleExponent]:
+        """The rows of `by_role`."""
+        return cast(list[RoleExponent], self.by_role.to_dict("records"))
+
+    @property
+    def omega(self) -> dict[str, float]:
+        """By layer, on training tokens across the last step; likewise `alpha` and `u`."""
+        return self._by_layer("omega")
+
+    @property
+    def alpha(self) -> dict[str, float]:
+        return self._by_layer("alpha")
+
+    @property
+    def u(self) -> dict[str, float]:
+        return self._by_layer("u")
+
+    def _by_layer(self, kind: str) -> dict[str, float]:
+        rows = [row for row in self.layer_rows if row["tokens"] == TRAINING]
+        last = max((row["step"] for row in rows), default=0)
+        exponents = {}
+        for row in rows:
+            if row["step"] == last and row["quantity"] == kind:
+                exponents[row["module"]] = row["exponent"]
+        return exponents
+
+    def as_alignment(
+        self, tokens: Name = TRAINING, step: Count | None = None
+    ) -> dict[str, dict[str, Fraction]]:
+        """{"omega": {"hidden": ..., "readout": ...}, "alpha": ..., "u": ...} for `max_lr`, at the
+        last step or another.
+
+        Rounded to exact hundredths, within [0, 1]. What could not be measured is missing, and is
+        read as `full`.
+        """
+        values: dict[str, dict[str, Fraction]] = {}
+        for row in self._at(tokens, step):
+            values.setdefault(row["quantity"], {})[row["role"]] = _hundredths(row["exponent"])
+        return {kind: values[kind] for kind in KINDS if kind in values}
+
+    def _at(self, tokens: Name, step: Count | None) -> list[RoleExponent]:
+        one_of(tokens, (TRAINING, HELD_OUT), "tokens")
+        rows = [row for row in self.role_rows if row["tokens"] == tokens]
+        if not rows:
+            raise ValueError(
+                f"tokens: nothing was fitted on {tokens} tokens: {'; '.join(self.notes)}"
+            )
+        steps = sorted({row["step"] for row in rows})
+        chosen = steps[-1] if step is None else count(step, "step")
+        if chosen not in steps:
+            raise ValueError(f"step: expected one of {', '.join(map(str, steps))}, got {chosen}")
+        return [row for row in rows if row["step"] == chosen]
+
+    # --- text -------------------------------------------------------------------------------------
+
+    def __str__(self) -> str:
+        """Return a table: for every role, the exponents at the first and at the last step."""
+        cells: dict[tuple[str, str, int, str], str] = {}
+        for row in self.role_rows:
+            fit = Fit(row["exponent"], row["low"], row["high"])
+            cells[row["role"], row["tokens"], row["step"], row["quantity"]] = str(fit)
+        steps = sorted({step for _, _, step, _ in cells})
+        ends = list(dict.fromkeys([*steps[:1], *steps[-1:]]))
+
+        lines: list[tuple[str, ...]] = [("role", "tokens", "step", *KINDS)]
+        for role in ALIGNED_ROLES:
+            for tokens in (TRAINING, HELD_OUT):
+                for step in ends:
+                    fits = [cells.get((role, tokens, step, kind), "") for kind in KINDS]
+                    if any(fits):
+                        lines.append((role, tokens, str(step), *fits))
+        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+        text = [self._headline]
+        for line in lines:
+            padded = [cell.ljust(width) for cell, width in zip(line, widths, strict=True)]
+            text.append("  ".join(padded).rstrip())
+        text += [f"note: {note}" for note in self.notes]
+        return "\n".join(text)
+
+    __repr__ = __str__
+
+    @property
+    def _headline(self) -> str:
+        provenance = self.frame.attrs.get("provenance", {})
+        if "widths" not in provenance:
+            return "alignment"
+        widths = ", ".join(map(str, provenance["widths"]))
+        return (
+            f"alignment: {provenance['rule']} for {provenance['optimizer']}, widths {widths},"
+            f" {provenance['steps']} steps, {len(provenance['seeds'])} seeds"
+        )
+
+
+def _fits(frame: pd.DataFrame, key: list[str]) -> pd.DataFrame:
+    """Return one fit for each group that has two widths and a third point."""
+    rows = []
+    for values, group in frame.groupby(key, sort=False) if len(frame) else ():
+        if len(set(group["width"])) > 1 and len(group) > 2:
+            fit = fit_exponent(group["width"], group["ratio"], correction=False)
+            rows.append((*cast(tuple[object, ...], values), fit.exponent, fit.low, fit.high))
+    result = pd.DataFrame(rows, columns=pd.Index([*key, "exponent", "low", "high"]))
+    result.attrs = frame.attrs
+    return result
+
+
+def _select(frame: pd.DataFrame, rows: np.ndarray) -> pd.DataFrame:
+    return cast(pd.DataFrame, frame[rows]).reset_index(drop=True)
+
+
+def _left_out(frame: pd.DataFrame) -> list[str]:
+    if frame.empty:
+        return []
+    texts = []
+    for kind, group in frame.groupby("quantity", sort=False):
+        texts.append(f"{kind} of {some_of(dict.fromkeys(group['module']))}")
+    return [f"{len(frame)} ratios are left out, being 0 or not finite: {'; '.join(texts)}"]
+
+
+def some_of(names: Iterable[str]) -> str:
+    """Join the first few names, and count the others."""
+    names = list(names)
+    if len(names) <= NAMED:
+        return ", ".join(names)
+    return f"{', '.join(names[:NAMED])} and {len(names) - NAMED} more"
+
+
+def _hundredths(exponent: float) -> Fraction:
+    return Fraction(round(min(max(exponent, 0.0), 1.0) * 10**DECIMALS), 10**DECIMALS)

@@ -1,0 +1,1 @@
+"""Judge fitted exponents: what theory expects, the verdict on each fit, and likely causes."""

@@ -1,0 +1,453 @@
+"""From records to verdicts: fits with their expectations, what no fit shows, then the whole."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from fnmatch import fnmatch
+from functools import cached_property
+
+from orderone.core.roles import Role
+from orderone.measure.alignment_ratios import MeasuredAlignment
+from orderone.measure.check import Check
+from orderone.measure.fit import Fit
+from orderone.measure.judge.adjusted_expectations import AdjustedExpectations
+from orderone.measure.judge.causes import Context, likely_causes
+from orderone.measure.judge.expectations import Expected
+from orderone.measure.judge.verdict import (
+    BOUNDARY,
+    Judgement,
+    Verdict,
+    judge,
+    without_cancellation,
+)
+from orderone.measure.observations import StudyResult
+from orderone.measure.runs import ratios_kept
+from orderone.observe.inventory import Item, inventory, modules_by_name
+from orderone.observe.moments import Moments
+from orderone.observe.quantities import UPDATES, Quantity
+
+FEW = 3  # sizes: with fewer, a bend looks like a slope
+VANISHING = 1e-6  # of the usual gradient: rounding (softmax does not feel a bias of its keys)
+CANCELLED = 1e-4  # of a random sum: rounding
+NEGLIGIBLE = 1e-2  # of the gradient: a penalty that moves nothing
+UNALIGNED = 0.5  # the exponent of alignment where nothing lines up
+MOST_TROUBLES = 3  # in a list of notes
+NAN = math.nan
+
+
+@dataclass(frozen=True)
+class Judge:
+    """Judge the result of a study; the result itself is not changed."""
+
+    study: StudyResult
+    confidence: float  # of the intervals
+
+    def judge(self) -> Check:
+        """Return the check: judgements, the verdict on the whole, causes and notes."""
+        study = self.study
+        untrained, remarks = _untrained_tensors(study)
+        judgements = [
+            *self._with_alignment(without_cancellation(self._judged_fits())),
+            *untrained,
+            *self._judged_without_fits(),
+        ]
+        verdict = self._verdict(judgements)
+        causes = []
+        for cause in likely_causes(judgements, self._context):
+            causes.append(cause.replace("n^", self._symbol))
+        if verdict == Verdict.UNCLEAR:
+            causes += self._reasons_for_unclear(judgements)
+        return Check(
+            study.observations,
+            tuple(judgements),
+            verdict,
+            tuple(causes),
+            (*_first_few(study.troubles), *study.notes, *remarks),
+            study.provenance,
+            study.interrupted,
+        )
+
+    @cached_property
+    def _expectations(self) -> AdjustedExpectations:
+        return AdjustedExpectations(self.study)
+
+    @cached_property
+    def _schedule(self) -> str:
+        """What is wrong with the learning-rate schedule; empty if nothing is."""
+        if self.study.schedule:
+            return self.study.schedule
+        if all(ratios_kept(run.rates) for run in self.study.observations.runs):
+            return ""
+        return "learning rates do not all change by one factor from step to step (eta_min, max_lr?)"
+
+    # --- fits -------------------------------------------------------------------------------------
+
+    def _judged_quantities(self) -> list[tuple[Quantity, int]]:
+        """Return the quantities to judge, each with its step.
+
+        Changes are judged after the first step and in the end: a task that is learnt makes them
+        fade. Updates are judged where they begin, which differs from tensor to tensor.
+        """
+        last = self.study.observations.steps
+        judged = [
+            (Quantity.OUTPUT, 0),
+            (Quantity.OUTPUT_GRADIENT, 0),
+            (Quantity.GRADIENT, 0),
+            (Quantity.DECAY, 0),
+            (Quantity.PENALTY, 0),
+        ]
+        if not self.study.has_own_optimizer:
+            judged.append((Quantity.WEIGHT, 0))
+        if not last:
+            return judged
+        for step in {1, last}:
+            judged += [(Quantity.CHANGE, step), (Quantity.SCORE_CHANGE, step)]
+        judged.append((Quantity.OUTPUT, last))
+        for step in range(last):
+            judged += [(quantity, step) for quantity in UPDATES]
+        return judged
+
+    def _judged_fits(self) -> list[Judgement]:
+        observations = self.study.observations
+        vanishing = self._vanishing_gradients()
+        judgements = []
+        for (name, quantity, step), fit in observations.fits(
+            self._judged_quantities(), self.confidence
+        ):
+            if name in vanishing:
+                continue
+            if quantity == Quantity.PENALTY and observations.largest(name, quantity) < NEGLIGIBLE:
+                continue
+            if quantity in UPDATES and step != observations.begins(name, self.study.first_step):
+                continue
+            expected = self._expectations.of(name, quantity, step)
+            if expected is None:
+                continue
+            if math.isnan(expected.exponent) and math.isinf(expected.allowed):
+                continue
+            judgements.append(self._judgement(name, quantity, step, fit, expected))
+        return judgements
+
+    def _judgement(
+        self, name: str, quantity: Quantity, step: int, fit: Fit, expected: Expected
+    ) -> Judgement:
+        verdict, cause = judge(fit, expected, quantity)
+        cause = cause.replace("n^", self._symbol).replace("at size", f"at {self.study.axis}")
+        if len(self.study.sizes) < FEW and verdict != Verdict.FAIL:
+            verdict = Verdict.UNCLEAR
+            cause = self._too_few
+        if math.isnan(expected.exponent):
+            predicted = expected.allowed
+        else:
+            predicted = expected.exponent
+        return Judgement(
+            name,
+            quantity,
+            step,
+            fit.exponent,
+            fit.low,
+            fit.high,
+            predicted,
+            verdict,
+            cause,
+            expected.role,
+        )
+
+    @property
+    def _symbol(self) -> str:
+        return "n^" if self.study.axis == "width" else "L^"
+
+    @property
+    def _too_few(self) -> str:
+        return (
+            f"too few {self.study.axis}s: {len(self.study.sizes)}, and {FEW} are needed to tell a"
+            " slope from a bend"
+        )
+
+    def _vanishing_gradients(self) -> set[str]:
+        """Return the tensors whose gradient is only rounding."""
+        observations = self.study.observations
+        sizes = {}
+        for name in observations.names(Quantity.GRADIENT):
+            sizes[name] = observations.largest(name, Quantity.GRADIENT)
+        median = sorted(sizes.values())[len(sizes) // 2] if sizes else 0.0
+        return {
+            name
+            for name, size in sizes.items()
+            if size < VANISHING * median or self._gradient_cancels(name)
+        }
+
+    def _gradient_cancels(self, name: str) -> bool:
+        """Return whether the gradient of a bias adds up to nothing over tokens.
+
+        A bias before batch norm: the gradient that arrives at the output adds up to nothing, where
+        a random sum of N entries has sqrt(N) times their size.
+        """
+        module, _, tensor = name.rpartition(".")
+        gradients = self.study.observations.at(name, Quantity.GRADIENT, 0)
+        if tensor != "bias" or not gradients:
+            return False
+        arriving = self.study.observations.at(module, Quantity.OUTPUT_GRADIENT, 0)
+        for run, gradient in gradients.items():
+            if run not in arriving:
+                return False
+            terms = arriving[run].entries / gradient.entries
+            if not gradient.rms < CANCELLED * arriving[run].rms * math.sqrt(terms):
+                return False
+        return True
+
+    # --- SHRINKS ----------------------------------------------------------------------------------
+
+    def _with_alignment(self, judgements: list[Judgement]) -> list[Judgement]:
+        """Add the measured alignment to lines that shrink; FAIL those that it does not explain.
+
+        Changes that shrink are less aligned than theory allows.
+        """
+        shrinks = any(line.verdict == Verdict.SHRINKS for line in judgements)
+        if not shrinks or self.study.axis == "depth":
+            return judgements
+        measured = self.study.observations.alignment({})
+        texts = _AlignmentTexts(measured, self._expectations.same_output)
+        explained = []
+        for line in judgements:
+            if line.verdict == Verdict.SHRINKS:
+                line = replace(line, cause=f"{line.cause}; {texts.of(line.module)}")
+                if self._shrinks_too_much(line, measured):
+                    line = replace(line, verdict=Verdict.FAIL)
+            explained.append(line)
+        return explained
+
+    def _shrinks_too_much(self, line: Judgement, measured: MeasuredAlignment | None) -> bool:
+        """Return whether the output shrinks by more than its readout lacks alignment.
+
+        Only for the last output of a model with its own optimizer, and not if its first steps
+        follow another law.
+        """
+        study = self.study
+        is_last_output = (
+            line.module == ""
+            and line.quantity == Quantity.CHANGE
+            and line.step == study.observations.steps
+        )
+        if not (study.has_own_optimizer and is_last_output) or study.first_step:
+            return False
+        exponents = []
+        for row in measured.role_rows if measured else ():
+            if row["role"] == Role.READOUT and row["quantity"] in ("omega", "alpha"):
+                exponents.append(row["exponent"])  # u is of second order
+        least = max(min(exponents, default=UNALIGNED), UNALIGNED)
+        return line.high < line.predicted - (1 - least) - BOUNDARY
+
+    # --- what no fit shows ------------------------------------------------------------------------
+
+    def _judged_without_fits(self) -> list[Judgement]:
+        judgements = []
+        if self._schedule:
+            judgements.append(_failure(Quantity.SCHEDULE, f"schedule: {self._schedule}"))
+        if self.study.no_growth:
+            cause = "base equals target: every size gives the same shapes"
+            judgements.append(_failure(Quantity.SHAPES, cause))
+        return judgements
+
+    # --- the whole --------------------------------------------------------------------------------
+
+    def _verdict(self, judgements: list[Judgement]) -> Verdict:
+        """Return the verdict on the whole check."""
+        if any(line.verdict == Verdict.FAIL for line in judgements):
+            return Verdict.FAIL
+        if self.study.troubles or _predicted_growth(judgements):
+            return Verdict.UNCLEAR
+        last = self.study.observations.steps
+        changes = [line for line in judgements if line.quantity == Quantity.CHANGE]
+        clear = 0
+        for line in changes:
+            if line.module == "" and line.step == last and line.verdict == Verdict.UNCLEAR:
+                return Verdict.UNCLEAR  # the model itself
+            clear += line.verdict in (Verdict.PASS, Verdict.SHRINKS)
+        return Verdict.PASS if clear > len(changes) / 2 else Verdict.UNCLEAR
+
+    def _reasons_for_unclear(self, judgements: list[Judgement]) -> list[str]:
+        predicted_growth = _predicted_growth(judgements)
+        if self.study.troubles or predicted_growth:
+            return [*_first_few(self.study.troubles), *predicted_growth[:1]]
+        if len(self.study.sizes) < FEW:
+            return [self._too_few]
+        unclear = [line for line in judgements if line.verdict == Verdict.UNCLEAR]
+        changes = [line for line in unclear if line.quantity == Quantity.CHANGE]
+        if not unclear:
+            return ["nothing could be measured"]
+        first = (changes or unclear)[0]
+        return [f"{first.module or 'the model'}: {first.cause}"]
+
+    # --- context of causes ------------------------------------------------------------------------
+
+    @property
+    def _context(self) -> Context:
+        study = self.study
+        return Context(
+            rule=study.rule,
+            tied=any(len(item.places) > 1 for item in inventory(study.largest).values()),
+            no_growth=study.no_growth,
+            base_is_target=self._base_is_target,
+            schedule=self._schedule,
+            undone=study.undone,
+            in_depth=study.axis == "depth",
+            unscaled_branches=self._has_unscaled_branches,
+            one_rate=self._has_one_rate,
+            wrong_start=self._expectations.wrong_start,
+            rate_is_right=self._expectations.rate_is_right,
+        )
+
+    @property
+    def _base_is_target(self) -> bool:
+        plan = self.study.user_plan
+        if plan is None or self.study.no_growth:
+            return False
+        return all(row.shape == row.base_shape for row in plan.rows)
+
+    @property
+    def _has_one_rate(self) -> bool:
+        """Whether all tensors of all sizes have one learning rate, where the rule has several."""
+        study = self.study
+        if not study.has_own_optimizer or not study.plans:
+            return False
+        rates = set()
+        for run in study.observations.runs:
+            for first_rates in run.rates[:1]:
+                rates.update(first_rates.values())
+        planned = {row.lr for row in study.plans[study.sizes[-1]].rows}
+        return len(rates) == 1 and len(planned) > 1
+
+    @property
+    def _has_unscaled_branches(self) -> bool:
+        study = self.study
+        if study.axis != "depth" or study.family is None or study.depth_rule is not None:
+            return False
+        return bool(study.family.seen.branches)
+
+
+class _AlignmentTexts:
+    """Sentences about the measured alignment, by module."""
+
+    def __init__(self, measured: MeasuredAlignment | None, same_output: dict[str, str]):
+        self._same_output = same_output
+        self._by_module: dict[str, dict[str, float]] = {}
+        self._hidden: dict[str, float] = {}
+        self._measured = measured is not None and not measured.exponents.empty
+        if measured is None or not self._measured:
+            return
+        for row in measured.layer_rows:
+            self._by_module.setdefault(row["module"], {})[row["quantity"]] = row["exponent"]
+        for row in measured.role_rows:
+            if row["role"] == Role.HIDDEN:
+                self._hidden[row["quantity"]] = row["exponent"]
+
+    def of(self, module: str) -> str:
+        """Return the alignment of a matrix; for other modules, that of hidden matrices."""
+        if not self._measured:
+            return (
+                "alignment was not measured: it takes 3 sizes, 8 tokens, and matrices in their own"
+                " modules"
+            )
+        maker = self._same_output.get(module, "")
+        exponents = self._by_module.get(module) or self._by_module.get(maker) or self._hidden
+        values = ", ".join(f"{kind} {exponent:.2f}" for kind, exponent in exponents.items())
+        return f"alignment measured: {values}"
+
+
+def _failure(quantity: Quantity, cause: str) -> Judgement:
+    """Return a failure of the whole study, without a fit."""
+    return Judgement("", quantity, 0, NAN, NAN, NAN, NAN, Verdict.FAIL, cause, "")
+
+
+def _predicted_growth(judgements: list[Judgement]) -> list[str]:
+    """Describe growth that the rule itself predicts and that does not show yet."""
+    lines = []
+    for line in judgements:
+        if line.verdict == Verdict.UNCLEAR and "rule itself" in line.cause:
+            lines.append(f"{line.module or 'the model'}: {line.cause}")
+    return lines
+
+
+def _first_few(troubles: Sequence[str]) -> list[str]:
+    if len(troubles) <= MOST_TROUBLES:
+        return [*troubles]
+    return [*troubles[:MOST_TROUBLES], f"and {len(troubles) - MOST_TROUBLES} more like these"]
+
+
+# --- tensors that never move ----------------------------------------------------------------------
+
+
+def _untrained_tensors(study: StudyResult) -> tuple[list[Judgement], list[str]]:
+    """Judge the tensors that no step of any run has moved, except those in `frozen`.
+
+    Return the judgements, and remarks on tensors that may well stand still.
+    """
+    judgements: list[Judgement] = []
+    remarks: list[str] = []
+    observations = study.observations
+    if not observations.steps:
+        return judgements, remarks
+    for name, item in inventory(study.largest).items():
+        if observations.largest(observations.key(name), Quantity.UPDATE) > 0:
+            continue
+        if any(fnmatch(name, pattern) for pattern in study.frozen):
+            continue
+        verdict, reason = _reason_untrained(study, item)
+        if verdict is None:
+            remarks.append(f"{name} {reason}")
+            continue
+        cause = f"frozen: {reason}; if it is meant, say frozen=({name!r},)"
+        judgements.append(
+            Judgement(name, Quantity.UPDATE, 0, NAN, NAN, NAN, NAN, verdict, cause, "")
+        )
+    return judgements, remarks
+
+
+def _reason_untrained(study: StudyResult, item: Item) -> tuple[Verdict | None, str]:
+    """Return the verdict and the reason; without a verdict, the reason is only noted."""
+    observations = study.observations
+    if not item.tensor.requires_grad:
+        if _is_table(study, item):
+            return None, "is a table, not trained"
+        return Verdict.FAIL, "requires_grad is False"
+    gradient = observations.largest(observations.key(item.name), Quantity.GRADIENT)
+    if math.isnan(gradient):
+        if _in_called_leaf(study, item):
+            return Verdict.FAIL, "no gradient reaches it"
+        return None, "is not used in training"
+    if gradient == 0:
+        return Verdict.UNCLEAR, "its gradient is zero in all of these steps"
+    rates = []
+    for run in observations.runs:
+        rates += [rates_now[item.name] for rates_now in run.rates if item.name in rates_now]
+    if not rates:
+        return Verdict.FAIL, "it has a gradient, and no step moves it: is it in the optimizer?"
+    if not any(rates):
+        return Verdict.UNCLEAR, "its learning rate is zero in all of these steps"
+    return None, "has updates that are too small to change it"
+
+
+def _in_called_leaf(study: StudyResult, item: Item) -> bool:
+    """Return whether a module without children holds the tensor and was called."""
+    observations = study.observations
+    modules = modules_by_name(study.largest)
+    for place in item.places:
+        called = observations.at(observations.key(place.module), Quantity.OUTPUT, 0)
+        if called and not list(modules[place.module].children()):
+            return True
+    return False
+
+
+def _is_table(study: StudyResult, item: Item) -> bool:
+    """Return whether a tensor has the same numbers for every seed, and more than one number.
+
+    Sinusoids, for example, are not meant to learn.
+    """
+    weights = study.observations.at(study.observations.key(item.name), Quantity.WEIGHT, 0)
+    seeds = {seed for _, seed in weights}
+    by_size: dict[int, set[Moments]] = {}
+    for (size, _), moments in weights.items():
+        by_size.setdefault(size, set()).add(moments)
+    same = len(seeds) > 1 and all(len(moments) == 1 for moments in by_size.values())
+    return same and bool(item.tensor.min() != item.tensor.max())

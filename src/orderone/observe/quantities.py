@@ -1,0 +1,39 @@
+"""Quantities that are recorded while a model trains, and those derived from them."""
+
+from enum import StrEnum
+
+
+class Quantity(StrEnum):
+    """A measured quantity of a module or tensor; compares and prints like its plain string."""
+
+    # of modules
+    INPUT = "input"
+    OUTPUT = "output"
+    OUTPUT_GRADIENT = "output gradient"
+    CHANGE = "change"  # of the output on a fixed batch, since the first step
+    SCORES = "scores"  # that enter the softmax of attention
+    SCORE_CHANGE = "score change"
+    # of tensors
+    WEIGHT = "weight"
+    GRADIENT = "gradient"
+    UPDATE = "update"
+    RELATIVE_UPDATE = "relative update"  # update / initial weight
+    DECAY = "decay"  # fraction by which weight decay shrinks a tensor in one step
+    PENALTY = "penalty"  # weight decay added to a gradient, relative to the gradient
+    # of the whole study; these are judged without a fit
+    SCHEDULE = "schedule"
+    SHAPES = "shapes"
+
+    def __repr__(self) -> str:
+        return repr(self.value)
+
+
+OF_TENSORS = (
+    Quantity.WEIGHT,
+    Quantity.GRADIENT,
+    Quantity.UPDATE,
+    Quantity.RELATIVE_UPDATE,
+    Quantity.DECAY,
+    Quantity.PENALTY,
+)
+UPDATES = (Quantity.UPDATE, Quantity.RELATIVE_UPDATE)
