@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from orderone.cli import show
 from orderone.cli.files import check_files, check_records, wrote
-from orderone.cli.subject import Subject, given_model, own_model, read_sizes
+from orderone.cli.subject import Subject, known_model, read_sizes, user_model
 from orderone.cli.unused import no_use
 from orderone.core.exact import count
 from orderone.core.progress import bar
@@ -87,7 +87,8 @@ def check(
     number = count(threads, "threads")
     if builder:
         no_use("--builder", model=model, **shape)
-        fixed = {"depths": depths} if len(sizes["widths"]) > 1 else {"widths": widths}
+        widths_grow = len(sizes["widths"]) > 1
+        fixed = {"depths": depths} if widths_grow else {"widths": widths}
         no_use("--builder, a function of what grows,", **fixed)
     options = {
         "rule": rule,
@@ -95,23 +96,26 @@ def check(
         "lr": lr,
         "weight_decay": weight_decay,
         "depth": depth,
+        "steps": steps,
+        "seeds": range(first, first + count(seeds, "seeds")),
     }
-    options |= {"steps": steps, "seeds": range(first, first + count(seeds, "seeds"))}
     with explained(), show.threads(number):
         if builder:
-            subject = given_model(builder, sizes, batches)
+            subject = user_model(builder, sizes, batches)
         else:
-            subject = own_model(model, sizes, batches, first, **shape)
+            subject = known_model(model, sizes, batches, first, **shape)
         result = run(subject, quiet=json, **options)
     result = replace(result, provenance={**result.provenance, "model": subject.name})
     _show(result, subject.about, json)
     _write(result, subject.name, files)
     sys.stdout.flush()
-    sys.exit(INTERRUPTED if result.interrupted else STATUS[result.verdict])
+    if result.interrupted:
+        sys.exit(INTERRUPTED)
+    sys.exit(STATUS[result.verdict])
 
 
 def run(subject: Subject, quiet: bool = False, **options: Any) -> "Check":
-    """The check, with a bar where somebody may be watching."""
+    """Run the check, with a progress bar on a terminal."""
     from orderone.measure import coord_check
 
     with bar("looking at the models", quiet) as progress:
@@ -129,10 +133,17 @@ def _show(result: "Check", about: str, json: bool) -> None:
     out.print(show.coloured(str(result)), soft_wrap=True)
 
 
-def _record(result: "Check") -> dict[str, Any]:
+def _record(result: "Check") -> dict[str, object]:
     table = str(result.exponents.to_json(orient="records", double_precision=15))  # NaN as null
-    names = ("verdict", "passed", "interrupted", "causes", "notes", "provenance")
-    return {name: getattr(result, name) for name in names} | {"exponents": json_format.loads(table)}
+    return {
+        "verdict": result.verdict,
+        "passed": result.passed,
+        "interrupted": result.interrupted,
+        "causes": result.causes,
+        "notes": result.notes,
+        "provenance": result.provenance,
+        "exponents": json_format.loads(table),
+    }
 
 
 # --- files ----------------------------------------------------------------------------------------
@@ -142,7 +153,7 @@ def _write(result: "Check", name: str, files: dict[str, str | None]) -> None:
     from orderone.report import write_html, write_png
 
     title = f"Coordinate check of {name}"
-    writers: dict[str, Callable[[str], Any]] = {
+    writers: dict[str, Callable[[str], object]] = {
         "html": lambda path: write_html(result, path, title=title),
         "png": lambda path: write_png(result, path, title=title),
         "save": result.save,
@@ -156,12 +167,12 @@ def _write(result: "Check", name: str, files: dict[str, str | None]) -> None:
 
 @contextmanager
 def explained() -> Iterator[None]:
-    """Errors of any kind as wrong input, in one line: an exit status of 1 would say FAIL."""
+    """Turn errors of any kind into wrong input, in one line: exit status 1 would say FAIL."""
     try:
         yield
     except ValueError:
         raise
-    except SystemExit as error:  # of the user's model: its status would pass for a verdict
+    except SystemExit as error:  # the user's model called exit; its status is no verdict
         raise ValueError(f"the model ended the program (status {error.code})") from error
     except (ImportError, OSError) as error:
         raise ValueError(str(error)) from error
@@ -170,10 +181,9 @@ def explained() -> Iterator[None]:
 
 
 def _place(error: Exception) -> str:
-    """The last line of the user's own code that the error came through."""
-    others = str(Path(__file__).parents[1]), "site-packages", sysconfig.get_path("stdlib")
-    frames = traceback.extract_tb(error.__traceback__)
-    own = [frame for frame in frames if not any(folder in frame.filename for folder in others)]
-    if own:
-        return f" ({own[-1].filename}, line {own[-1].lineno})"
+    """Return the last line of the user's code that the error came through."""
+    libraries = (str(Path(__file__).parents[1]), "site-packages", sysconfig.get_path("stdlib"))
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        if not any(folder in frame.filename for folder in libraries):
+            return f" ({frame.filename}, line {frame.lineno})"
     return ""

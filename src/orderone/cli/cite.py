@@ -23,20 +23,19 @@ def cite(
             papers (s1-figure7).
         json: Print JSON instead.
     """
-    found = references([_known(name) for name in what])
+    citations = references([_known(name) for name in what])
     if json:
-        show.print_json([citation.to_dict() for citation in found])
+        show.print_json([citation.to_dict() for citation in citations])
     else:
-        print("\n\n".join(citation.bibtex() for citation in found))
+        print("\n\n".join(citation.bibtex() for citation in citations))
 
 
 def _known(name: str) -> str:
-    """A table or figure has to be one of the gallery; other names are the library's to judge."""
+    """Check that a table or figure is in the gallery; `references` checks other names."""
     paper = re.match(r"s[0-3]-", name.lower())
     if paper is None:
         return name
     from orderone.gallery import EXPERIMENTS  # torch and pandas load only here
 
-    return one_of(
-        name, [known for known in EXPERIMENTS if known.startswith(paper[0])], "table or figure"
-    )
+    entries = [entry for entry in EXPERIMENTS if entry.startswith(paper[0])]
+    return one_of(name, entries, "table or figure")

@@ -1,8 +1,8 @@
 """`orderone demo`: the main jobs on embedded defaults, in a few minutes."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import combinations
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from rich.console import Console
 from rich.progress import track
@@ -15,8 +15,10 @@ from orderone.theory.exponents import MATRIX_ROLES, equivalent, max_lr, rms, sta
 if TYPE_CHECKING:
     from orderone.measure import Check
 
-GPT2_BASE = {"n_embd": 768, "n_layer": 12, "n_head": 12}
-GPT2_XL = {
+TableContent: TypeAlias = tuple[Sequence[str], list[tuple[str, ...]]]  # columns, rows
+
+GPT2_BASE: dict[str, int] = {"n_embd": 768, "n_layer": 12, "n_head": 12}
+GPT2_XL: dict[str, object] = {
     "model_type": "gpt2",
     "architectures": ["GPT2LMHeadModel"],
     "n_embd": 1600,
@@ -26,15 +28,15 @@ GPT2_XL = {
 S0_RULES = ("sp", "ntk", "mup", "mf")
 SEEDS = 8
 CHECKED = {"mup": "report.html", "standard": "report-sp.html"}
-CHECK = {"optimizer": "adamw", "lr": 3e-3, "steps": 4, "seeds": 3}
+CHECK: dict[str, Any] = {"optimizer": "adamw", "lr": 3e-3, "steps": 4, "seeds": 3}
 WIDTHS = [64, 128, 256, 512]
 BATCH = (8, 32)  # small, so that it takes seconds
 LAST_BLOCK = "transformer.h.1"
 TUNED = "report-transfer.html"
-SWEEP = {"steps": 80, "rule": ["mup", "standard"], "widths": [32, 64, 128, 256]}
-RATES = (2**-12, 2**-6, 7)
-TRIES = 3
-TEXT = (4, 32)  # learning rates, seeds, texts and their length
+SWEEP: dict[str, Any] = {"steps": 80, "rule": ["mup", "standard"], "widths": [32, 64, 128, 256]}
+RATES = (2**-12, 2**-6, 7)  # learning rates: from, to, how many
+TRIES = 3  # seeds
+TEXT = (4, 32)  # texts in a batch, and their length
 TARGET = 2048
 
 
@@ -51,19 +53,17 @@ def demo() -> None:
     )
     out.print(show.table("Exponents a, b, c for Adam", *_exponents()))
     out.print(show.table("Largest stable rates: c of embedding, hidden, readout", *_rates()))
-    pairs = [
-        (p, q) for p, q in combinations(rules.names(), 2) if equivalent(rules.get(p), rules.get(q))
-    ]
-    out.print(f"The same training in another gauge: {', '.join(f'{p} = {q}' for p, q in pairs)}\n")
+    pairs = []
+    for first, second in combinations(rules.names(), 2):
+        if equivalent(rules.get(first), rules.get(second)):
+            pairs.append(f"{first} = {second}")
+    out.print(f"The same training in another gauge: {', '.join(pairs)}\n")
     out.print(show.table("Verdicts (Adam): is every change O(1) as the width grows?", *_verdicts()))
     names = track(_derived(), "training networks of widths 64 to 1024", console=out, transient=True)
     with show.one_thread():
         measured = _measured(names)
-    out.print(
-        show.table(
-            "Change of the logits in one step of sign descent, on training tokens", *measured
-        )
-    )
+    title = "Change of the logits in one step of sign descent, on training tokens"
+    out.print(show.table(title, *measured))
     _plan(out)
     with show.one_thread():
         _check(out)
@@ -75,8 +75,7 @@ def demo() -> None:
 
 
 def _plan(out: Console) -> None:
-    """GPT-2 of 124 million parameters was tuned; what does the one of 1.5 billion need? Nothing is
-    allocated."""
+    """Plan GPT-2 of 1.5 billion parameters, from 124 million; nothing is allocated."""
     from orderone.cli.plan import meta_model
     from orderone.planning import plan
 
@@ -104,8 +103,7 @@ def _plan(out: Console) -> None:
 
 
 def _check(out: Console) -> None:
-    """A small GPT-2, trained for real: by muP, and as usual, with one learning rate for all tensors
-    and widths."""
+    """Check a small GPT-2 under muP, and with one learning rate for all tensors and widths."""
     try:
         checks = {rule: _checked(rule) for rule in CHECKED}
     except (ValueError, OSError) as error:
@@ -117,32 +115,33 @@ def _check(out: Console) -> None:
     )
     out.print(show.table("How far 4 steps move the last block", *_moves(checks)))
     for check in checks.values():
-        out.print(
-            show.coloured(str(check).partition("\n\n")[0]), soft_wrap=True
-        )  # without the table of modules
+        summary = str(check).partition("\n\n")[0]  # without the table of modules
+        out.print(show.coloured(summary), soft_wrap=True)
     _reports(out, checks)
 
 
 def _checked(rule: str) -> "Check":
     from orderone.cli.check import run
-    from orderone.cli.subject import own_model
+    from orderone.cli.subject import known_model
 
-    subject = own_model("gpt2", {"widths": WIDTHS, "depths": [2]}, None, 0, *BATCH)
+    subject = known_model("gpt2", {"widths": WIDTHS, "depths": [2]}, None, 0, *BATCH)
     check = run(subject, rule=rule, **CHECK)
     if check.interrupted:  # half of it would show half the truth
         raise KeyboardInterrupt
     return check
 
 
-def _moves(checks: "Mapping[str, Check]"):
-    rows = []
+def _moves(checks: "Mapping[str, Check]") -> TableContent:
+    rows: list[tuple[str, ...]] = []
     for rule, check in checks.items():
         records = check.frame.query(
             "module == @LAST_BLOCK and quantity == 'change' and step == step.max()"
         )
         sizes: Any = records.groupby("width")["rms"].mean()
-        rows.append((rule, *(f"{sizes[width]:.2f}" for width in WIDTHS), check.verdict))
-    return ("rule", *(f"width {width}" for width in WIDTHS), "verdict"), rows
+        cells = [f"{sizes[width]:.2f}" for width in WIDTHS]
+        rows.append((rule, *cells, check.verdict))
+    columns = [f"width {width}" for width in WIDTHS]
+    return ("rule", *columns, "verdict"), rows
 
 
 def _reports(out: Console, checks: "Mapping[str, Check]") -> None:
@@ -158,16 +157,16 @@ def _reports(out: Console, checks: "Mapping[str, Check]") -> None:
 
 
 def _transfer(out: Console) -> None:
-    """Tune small GPTs, all of a width in one program: does the best learning rate stay where it
-    is?"""
+    """Tune small GPTs, all of a width in one program, and judge whether the best rate transfers."""
     from orderone.cli.sweep import settings_for
-    from orderone.cli.tasks import Given, read_task
+    from orderone.cli.tasks import DataOptions, read_task
     from orderone.report import write_transfer
     from orderone.sweeping import log_grid, sweep
 
     out.print("Tuning small GPTs on the text of the Python standard library: a minute or three\n")
     try:
-        setting = read_task("lm", "gpt", Given(batch=TEXT[0], length=TEXT[1]), "cpu")
+        data_options = DataOptions(batch=TEXT[0], length=TEXT[1])
+        setting = read_task("lm", "gpt", data_options, "cpu")
         space = {"lr": log_grid(*RATES), "seed": range(TRIES)}
         study = sweep(setting.build, space, data=setting.data, device="cpu", **SWEEP).transfer()
     except (ValueError, OSError) as error:
@@ -185,56 +184,57 @@ def _transfer(out: Console) -> None:
 
 
 def _derived() -> list[str]:
-    """The rules whose rates are derived. Those of `standard` are not, and its networks blow up."""
+    """Return the rules whose rates are derived: not `standard`, whose networks diverge."""
     return [name for name in rules.names() if rules.get(name).rates_for]
 
 
-def _exponents():
-    every = [rules.get(name) for name in rules.names()]
-    rows = [
-        (p.name, *(f"{p.a[role]} {p.b[role]} {p.c[role]}" for role in MATRIX_ROLES)) for p in every
-    ]
+def _exponents() -> TableContent:
+    rows: list[tuple[str, ...]] = []
+    for name in rules.names():
+        p = rules.get(name)
+        cells = [f"{p.a[role]} {p.b[role]} {p.c[role]}" for role in MATRIX_ROLES]
+        rows.append((p.name, *cells))
     return ("rule", *MATRIX_ROLES), rows
 
 
-def _rates():
-    settings = [(o, a) for o in ("sgd", "adam", "adafactor", "muon") for a in ("full", "no")]
-    every = [rules.get(name) for name in S0_RULES]
-    rows = [(*s, *(" ".join(map(str, max_lr(p, *s).values())) for p in every)) for s in settings]
+def _rates() -> TableContent:
+    rows: list[tuple[str, ...]] = []
+    for optimizer in ("sgd", "adam", "adafactor", "muon"):
+        for alignment in ("full", "no"):
+            cells = []
+            for name in S0_RULES:
+                rates = max_lr(rules.get(name), optimizer, alignment)
+                cells.append(" ".join(str(rate) for rate in rates.values()))
+            rows.append((optimizer, alignment, *cells))
     return ("optimizer", "align", *S0_RULES), rows
 
 
-def _verdicts():
-    rows = []
+def _verdicts() -> TableContent:
+    rows: list[tuple[str, ...]] = []
     for name in rules.names():
         p = rules.get(name)
         for alignment in ("full", "worst"):
             verdict = stability(p, "adam", alignment)
-            reason = "; ".join(
-                f"{j.condition.code} {j.condition.subject}: {power(-j.margin)}"
-                for j in verdict.failed
-            )
-            remark = next((note.split(";")[0] for note in verdict.notes), "")
-            rows.append((name, alignment, "STABLE" if verdict else "UNSTABLE", reason or remark))
+            reasons = []
+            for judged in verdict.failed:
+                condition = judged.condition
+                reasons.append(f"{condition.code} {condition.subject}: {power(-judged.margin)}")
+            remark = verdict.notes[0].split(";")[0] if verdict.notes else ""
+            word = "STABLE" if verdict else "UNSTABLE"
+            rows.append((name, alignment, word, "; ".join(reasons) or remark))
     return ("rule", "alignment", "verdict", "because"), rows
 
 
-def _measured(names: Iterable[str]):
+def _measured(names: Iterable[str]) -> TableContent:
     from orderone.gallery.s0.table2 import Settings
     from orderone.gallery.s0.table3 import CHANGE, exponents
 
-    rows = []
+    rows: list[tuple[str, ...]] = []
     for name in names:
         p = rules.get(name)
         predicted = rms(p, training=True, alignment="worst")[CHANGE]
         fit = exponents(p, Settings(SEEDS), confidence=0.99).loc[CHANGE]
         interval = f"n^{fit.exponent:+.2f} [{fit.low:+.2f}, {fit.high:+.2f}]"
-        rows.append(
-            (
-                name,
-                power(predicted),
-                interval,
-                "holds" if fit.low <= predicted <= fit.high else "FAILS",
-            )
-        )
+        word = "holds" if fit.low <= predicted <= fit.high else "FAILS"
+        rows.append((name, power(predicted), interval, word))
     return ("rule", "predicted", "measured, widths 64 to 1024", "prediction"), rows

@@ -1,5 +1,4 @@
-"""Files that a verb will write: whatever would keep them from being written is told before minutes
-of work."""
+"""Files that a verb will write: reasons why they cannot be written are found before the work."""
 
 import os
 import sys
@@ -7,22 +6,26 @@ from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
 
-NEEDS = {"html": ("plotly", "jinja2"), "png": ("matplotlib",), "parquet": ("pyarrow",)}
+NEEDS: dict[str, tuple[str, ...]] = {
+    "html": ("plotly", "jinja2"),
+    "png": ("matplotlib",),
+    "parquet": ("pyarrow",),
+}
 EXTRAS = {"html": "report", "png": "png", "parquet": "parquet"}
 RECORDS = (".jsonl", ".parquet")
 
 
 def check_files(files: Mapping[str, str | None]) -> None:
-    """`html`, `png` and `save` by their options; those that are None are not asked for."""
-    for name, given in files.items():
-        if given is None:
+    """Check paths by their options `html`, `png` and `save`; None is no file."""
+    for name, path in files.items():
+        if path is None:
             continue
-        if not _writable(given):
+        if not _writable(path):
             raise ValueError(
-                f"{name}: cannot write {given!r}; expected a file in a folder that exists; make the"
+                f"{name}: cannot write {path!r}; expected a file in a folder that exists; make the"
                 " folder first"
             )
-        kind = Path(given).suffix[1:] if name == "save" else name
+        kind = Path(path).suffix[1:] if name == "save" else name
         missing = [package for package in NEEDS.get(kind, ()) if not find_spec(package)]
         if missing:
             raise ValueError(
@@ -31,27 +34,30 @@ def check_files(files: Mapping[str, str | None]) -> None:
 
 
 def check_records(path: str | None) -> None:
-    """Records know two formats."""
+    """Check that the name of a file of records ends in one of two formats."""
     if path is not None and Path(path).suffix not in RECORDS:
         raise ValueError(f"save: expected a name that ends in {' or '.join(RECORDS)}, got {path!r}")
 
 
 def check_folder(path: str, name: str) -> None:
-    """A folder that is not there yet is made later."""
-    place = Path(path).absolute()
-    there = next(folder for folder in (place, *place.parents) if folder.exists())
-    if not path or not there.is_dir() or not os.access(there, os.W_OK):
+    """Check that a folder can be written to; one that does not exist is made later."""
+    existing = Path(path).absolute()
+    while not existing.exists():
+        existing = existing.parent
+    if not path or not existing.is_dir() or not os.access(existing, os.W_OK):
         raise ValueError(
             f"{name}: cannot write into {path!r}; expected a folder, or the name of a new one"
         )
 
 
 def wrote(path: object) -> None:
-    """On standard error: standard output may be JSON."""
+    """Say so on standard error: standard output may be JSON."""
     print(f"wrote {path}", file=sys.stderr)
 
 
 def _writable(path: str) -> bool:
     file = Path(path)
-    there = file if file.exists() else file.absolute().parent
-    return bool(path) and not file.is_dir() and there.exists() and os.access(there, os.W_OK)
+    if not path or file.is_dir():
+        return False
+    existing = file if file.exists() else file.absolute().parent
+    return existing.exists() and os.access(existing, os.W_OK)

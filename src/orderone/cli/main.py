@@ -1,5 +1,6 @@
-"""`orderone`: the verbs, and how any of them ends: 0 done, 1 no answer exists, 2 wrong input, 130
-interrupted.
+"""`orderone`: run a verb and end with its status.
+
+    0 done, 1 no answer exists, 2 wrong input, 130 interrupted
 
 A check that ends with 0 has passed; 1 means FAIL and 3 UNCLEAR. A sweep that ends with 0 has found
 that the learning rate transfers; 1 means that it does not, and 3 that there is not enough data.
@@ -14,14 +15,16 @@ from orderone import __version__
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the verb of the command line."""
     for stream in (sys.stdout, sys.stderr):  # Δ must not crash a terminal that cannot show it
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
-    if list(sys.argv[1:] if arguments is None else arguments) == ["--version"]:
+    words = sys.argv[1:] if arguments is None else arguments
+    if list(words) == ["--version"]:
         print(f"orderone {__version__}")
         return
     try:
-        from orderone.cli.verbs import run  # takes a moment, in which one may think better of it
+        from orderone.cli.verbs import run  # within `try`: Ctrl-C may come while it loads
 
         run(arguments)
         sys.stdout.flush()
@@ -30,8 +33,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         sys.exit(2)
     except BrokenPipeError:  # the reader has gone, as in `orderone ... | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(141)  # what the shell reports of any program that a closed pipe ends
-    except (ImportError, OSError) as error:  # a package that not everybody has, a full disk
+        sys.exit(141)  # as a shell reports it for any program that a closed pipe ends
+    except (ImportError, OSError) as error:  # an optional package, a full disk
         print(f"orderone: {error}", file=sys.stderr)
         sys.exit(2)
     except KeyboardInterrupt:

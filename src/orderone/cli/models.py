@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # torch is heavy, and `orderone --help` does not need it
-    from torch import nn
+    from torch import Tensor, nn
 
 HEAD = 16
 LONGEST = 256  # text, in bytes: GPT-2 has a tensor for as many
@@ -24,17 +24,21 @@ LAYERS = 2  # the least that has an inner stack
 
 @dataclass(frozen=True)
 class Model:
+    """A model with its data."""
+
     build: Callable[[int, int], "nn.Module"]  # of width and depth
-    batch: Callable[[int, int, int], Any]  # of seed, batch size and length
+    batch: Callable[[int, int, int], object]  # of seed, batch size and length
     about: str
     multiple: int = HEAD  # that a width has to be
 
     @property
     def reads_text(self) -> bool:
+        """Return whether the length of a text matters."""
         return self.batch is _text
 
 
 def gpt2(width: int, layers: int = LAYERS, *, vocab: int = VOCABULARY) -> "nn.Module":
+    """Build GPT-2 of Hugging Face."""
     hf = _transformers()
     return hf.GPT2LMHeadModel(
         hf.GPT2Config(
@@ -54,6 +58,7 @@ def gpt2(width: int, layers: int = LAYERS, *, vocab: int = VOCABULARY) -> "nn.Mo
 
 
 def llama(width: int, layers: int = LAYERS, *, vocab: int = VOCABULARY) -> "nn.Module":
+    """Build Llama of Hugging Face."""
     hf = _transformers()
     return hf.LlamaForCausalLM(
         hf.LlamaConfig(
@@ -78,6 +83,7 @@ def vit(
     channels: int = 1,
     classes: int = CLASSES,
 ) -> "nn.Module":
+    """Build the Vision Transformer of Hugging Face."""
     hf = _transformers()
     return hf.ViTForImageClassification(
         hf.ViTConfig(
@@ -96,44 +102,46 @@ def vit(
 def mlp(
     width: int, layers: int = LAYERS, *, inputs: int = IMAGE * IMAGE, classes: int = CLASSES
 ) -> "nn.Module":
-    """`layers` matrices of width x width between the first and the last."""
+    """Build an MLP with `layers` matrices of width x width between the first and the last."""
     from torch import nn
 
-    first = {"flatten": nn.Flatten(), "first": nn.Linear(inputs, width), "relu": nn.ReLU()}
-    hidden = nn.Sequential(*(_dense(width) for _ in range(layers)))
-    return nn.Sequential(OrderedDict(first | {"hidden": hidden, "last": nn.Linear(width, classes)}))
+    network = nn.Sequential()
+    network.add_module("flatten", nn.Flatten())
+    network.add_module("first", nn.Linear(inputs, width))
+    network.add_module("relu", nn.ReLU())
+    hidden = nn.Sequential()
+    for _ in range(layers):
+        linear = nn.Linear(width, width)
+        hidden.append(nn.Sequential(OrderedDict({"linear": linear, "relu": nn.ReLU()})))
+    network.add_module("hidden", hidden)
+    network.add_module("last", nn.Linear(width, classes))
+    return network
 
 
-def _dense(width: int) -> "nn.Module":
-    from torch import nn
-
-    return nn.Sequential(OrderedDict({"linear": nn.Linear(width, width), "relu": nn.ReLU()}))
-
-
-def _text(seed: int, batch: int, length: int) -> Any:
+def _text(seed: int, batch: int, length: int) -> dict[str, "Tensor"]:
     from orderone.data import text_batch
 
     ids = text_batch(seed, batch, length)
     return {"input_ids": ids, "labels": ids}
 
 
-def _images(seed: int, batch: int, length: int) -> Any:
+def _images(seed: int, batch: int, length: int) -> tuple["Tensor", "Tensor"]:
     from orderone.data import digits_batch
 
     return digits_batch(seed, batch)
 
 
-def _named_images(seed: int, batch: int, length: int) -> Any:
+def _named_images(seed: int, batch: int, length: int) -> dict[str, "Tensor"]:
     images, labels = _images(seed, batch, length)
     return {"pixel_values": images, "labels": labels}
 
 
-def _transformers() -> Any:
+def _transformers() -> Any:  # its classes are loaded by name
     try:
         import transformers
     except ImportError as error:
         raise ValueError("this needs transformers; pip install 'orderone[transformers]'") from error
-    # its advice is about models that somebody wants to generate with
+    # Its warnings are about models that generate text.
     transformers.logging.set_verbosity_error()
     return transformers
 

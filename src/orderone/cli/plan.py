@@ -1,15 +1,17 @@
-"""`orderone plan`: what a rule asks of every tensor of a Hugging Face model, of any size, without
-allocating it."""
+"""`orderone plan`: plan a Hugging Face model of any size, without allocating it."""
 
 import json as json_format
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import tyro
 
 from orderone.cli import show
 from orderone.cli.files import check_files, wrote
+
+if TYPE_CHECKING:
+    from torch import nn
 
 
 def plan(
@@ -74,24 +76,27 @@ def plan(
 
 
 def read_config(path: str) -> dict[str, Any]:
-    file = Path(path) / "config.json" if Path(path).is_dir() else Path(path)
+    """Read a config.json, or that of a folder."""
+    file = Path(path)
+    if file.is_dir():
+        file = file / "config.json"
     try:
-        found = json_format.loads(file.read_text())
+        config = json_format.loads(file.read_text())
     except FileNotFoundError as error:
         raise ValueError(
             f"hf-config: there is no file {file}; give a config.json of Hugging Face"
         ) from error
     except (json_format.JSONDecodeError, UnicodeDecodeError) as error:
         raise ValueError(f"hf-config: {file} is not JSON ({error})") from error
-    if not isinstance(found, dict) or "model_type" not in found:
+    if not isinstance(config, dict) or "model_type" not in config:
         raise ValueError(
             f"hf-config: {file} has no model_type; expected a config.json of Hugging Face"
         )
-    return found
+    return config
 
 
-def meta_model(config: Mapping[str, Any]) -> Any:
-    """The model that a configuration describes, without memory."""
+def meta_model(config: Mapping[str, Any]) -> "nn.Module":
+    """Return the model that a configuration describes, without memory."""
     import torch
 
     try:
@@ -99,47 +104,52 @@ def meta_model(config: Mapping[str, Any]) -> Any:
     except ImportError as error:
         raise ValueError("this needs transformers; pip install 'orderone[transformers]'") from error
     try:
-        made = transformers.AutoConfig.for_model(**config)
-    except Exception as error:  # whatever checks the values
+        hf_config = transformers.AutoConfig.for_model(**config)
+    except Exception as error:  # transformers checks the values in many ways
         raise ValueError(
             f"hf-config: transformers {transformers.__version__} cannot read it: {error}"
         ) from error
-    name = next(iter(config.get("architectures") or []), None)
+    architectures = config.get("architectures") or []
+    name = architectures[0] if architectures else None
     if name is not None and not hasattr(transformers, name):
         raise ValueError(f"hf-config: transformers {transformers.__version__} has no {name}")
     with torch.device("meta"):
         if name is not None:
-            return getattr(transformers, name)(made)
+            return getattr(transformers, name)(hf_config)
         try:
-            return transformers.AutoModelForCausalLM.from_config(made)
+            return transformers.AutoModelForCausalLM.from_config(hf_config)
         except ValueError:
-            return transformers.AutoModel.from_config(made)
+            return transformers.AutoModel.from_config(hf_config)
 
 
-def read_base(given: Sequence[str]) -> dict[str, Any] | str:
-    """Overrides in one word or several, or the path of a saved plan."""
-    if len(given) == 1 and "=" not in given[0]:
-        if not Path(given[0]).is_file():
+def read_base(texts: Sequence[str]) -> dict[str, object] | str:
+    """Return overrides from one text or several, or the path of a saved plan."""
+    if len(texts) == 1 and "=" not in texts[0]:
+        if not Path(texts[0]).is_file():
             raise ValueError(
                 "base: expected overrides such as hidden_size=256, or a saved plan; got"
-                f" {given[0]!r}"
+                f" {texts[0]!r}"
             )
-        return given[0]
-    return {key: _value(value) for key, value in _pairs(given, "base").items()}
+        return texts[0]
+    return {key: _value(value) for key, value in _pairs(texts, "base").items()}
 
 
-def _pairs(given: Sequence[str], name: str) -> dict[str, str]:
-    words = [word for text in given for word in text.replace(",", " ").split()]
+def _pairs(texts: Sequence[str], name: str) -> dict[str, str]:
+    """Read name=value, with commas or blanks between."""
+    words = " ".join(texts).replace(",", " ").split()
+    pairs: dict[str, str] = {}
     for word in words:
-        if "=" not in word:
+        key, equals, value = word.partition("=")
+        if not equals:
             raise ValueError(f"{name}: expected name=value, got {word!r}")
-    pairs = {word.partition("=")[0]: word.partition("=")[2] for word in words}
+        pairs[key] = value
     if len(pairs) < len(words):
         raise ValueError(f"{name}: expected every name once; got {' '.join(words)}")
     return pairs
 
 
-def _value(text: str) -> Any:
+def _value(text: str) -> object:
+    """Read a number, true or false, or plain text."""
     try:
         return json_format.loads(text)
     except json_format.JSONDecodeError:

@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
@@ -45,17 +45,15 @@ def report(
     check_files({"html": html})
     path = Path(what)
     named = what.lower() in (GALLERY, *EXPERIMENTS)  # ./gallery is a folder
-    if path.exists() and not named:
-        no_use(what, "it belongs to the gallery", folder=folder)
-    if path.is_file() and not named:
-        with explained():
-            (_check if path.suffix in RECORDS else _sweep)(path, html, json)
-        return
-    if path.is_dir() and not named:
-        entries = _of_folder(path)
+    if named or not path.exists():
+        entries = _from_gallery(what, folder)
     else:
-        entries = _of_gallery(what, folder)
-    _tell(entries, json)
+        no_use(what, "it belongs to the gallery", folder=folder)
+        if path.is_file():
+            _report_file(path, html, json)
+            return
+        entries = _from_folder(path)
+    _show(entries, json)
     if html is not None:
         from orderone.report import write_gallery
 
@@ -65,8 +63,8 @@ def report(
 # --- the gallery ----------------------------------------------------------------------------------
 
 
-def _of_gallery(what: str, folder: str | None) -> "list[Reproduced]":
-    """By name or all; the shipped results, and the reader's own."""
+def _from_gallery(what: str, folder: str | None) -> "list[Reproduced]":
+    """Return one entry by name, or all: the shipped results, and the user's."""
     from orderone.gallery import EXPERIMENTS
     from orderone.gallery.store import SHIPPED
 
@@ -81,15 +79,14 @@ def _of_gallery(what: str, folder: str | None) -> "list[Reproduced]":
             " gallery"
         )
     name = one_of(what, (GALLERY, *EXPERIMENTS), "entry of the gallery, file or folder")
-    entries = _chosen(
-        list(EXPERIMENTS) if name == GALLERY else [name], [Path(folder or FOLDER), SHIPPED]
-    )
+    names = list(EXPERIMENTS) if name == GALLERY else [name]
+    entries = _chosen(names, [Path(folder or FOLDER), SHIPPED])
     if not entries:
         raise ValueError(f"{name}: nothing was measured yet; run `orderone reproduce {name}` first")
     return entries
 
 
-def _of_folder(folder: Path) -> "list[Reproduced]":
+def _from_folder(folder: Path) -> "list[Reproduced]":
     from orderone.gallery import EXPERIMENTS
 
     entries = _chosen(list(EXPERIMENTS), [folder])
@@ -105,69 +102,76 @@ def _chosen(names: Sequence[str], folders: list[Path]) -> "list[Reproduced]":
     from orderone.gallery import EXPERIMENTS
     from orderone.gallery.choose import choose
 
-    found = [choose(EXPERIMENTS[name], folders) for name in names]
-    for note in (note for _, notes in found for note in notes):
+    entries = []
+    all_notes: list[str] = []
+    for name in names:
+        entry, notes = choose(EXPERIMENTS[name], folders)
+        all_notes += notes
+        if entry is not None:
+            entries.append(entry)
+    for note in all_notes:
         print(f"note: {note}", file=sys.stderr)
-    return [each for each, _ in found if each is not None]
+    return entries
 
 
-def _tell(entries: "list[Reproduced]", json: bool) -> None:
+def _show(entries: "list[Reproduced]", json: bool) -> None:
     if json:
-        show.print_json([_record(each) for each in entries])
+        show.print_json([_record(entry) for entry in entries])
         return
+    papers: dict[str, list[Reproduced]] = {}
+    for entry in entries:
+        papers.setdefault(entry.experiment.paper, []).append(entry)
     out = show.console()
-    for paper in dict.fromkeys(each.experiment.paper for each in entries):
-        rows = [_row(each) for each in entries if each.experiment.paper == paper]
-        title = f"{paper}: {SEEDS[paper.lower()].title}"
-        out.print(
-            show.table(
-                title, ("name", "what it shows", "scale", "the paper", "corrected", "claims"), rows
-            )
-        )
+    columns = ("name", "what it shows", "scale", "the paper", "corrected", "claims")
+    for paper, entries_of_paper in papers.items():
+        rows = [_row(entry) for entry in entries_of_paper]
+        out.print(show.table(f"{paper}: {SEEDS[paper.lower()].title}", columns, rows))
     if len(entries) == 1:
-        out.print(
-            show.table("Findings", ("claim", "whose", "verdict", "measured"), _findings(entries[0]))
-        )
+        columns = ("claim", "whose", "verdict", "measured")
+        out.print(show.table("Findings", columns, _findings(entries[0])))
 
 
-def _row(each: "Reproduced") -> tuple[str | None, ...]:
-    told = [finding.holds for finding in each.findings if finding.of == "paper"]
-    held = f"{told.count(True)} of {len(told)}" + (
-        f", {told.count(None)} unclear" if None in told else ""
-    )
-    return (
-        each.experiment.name,
-        each.experiment.title,
-        each.scale,
-        each.verdict,
-        each.corrected,
-        held,
-    )
+def _row(entry: "Reproduced") -> tuple[str | None, ...]:
+    experiment = entry.experiment
+    holds = [finding.holds for finding in entry.findings if finding.of == "paper"]
+    claims = f"{holds.count(True)} of {len(holds)}"
+    if None in holds:
+        claims += f", {holds.count(None)} unclear"
+    return experiment.name, experiment.title, entry.scale, entry.verdict, entry.corrected, claims
 
 
-def _findings(each: "Reproduced") -> list[tuple[str, ...]]:
+def _findings(entry: "Reproduced") -> list[tuple[str, ...]]:
     words = {True: "holds", False: "does not hold", None: "unclear"}
-    whose = {"paper": "the paper", "corrected": "corrected"}
-    return [
-        (f.claim, f"{whose[f.of]} {f.erratum}".strip(), words[f.holds], f.numbers)
-        for f in each.findings
-    ]
+    authors = {"paper": "the paper", "corrected": "corrected"}
+    rows = []
+    for finding in entry.findings:
+        whose = f"{authors[finding.of]} {finding.erratum}".strip()
+        rows.append((finding.claim, whose, words[finding.holds], finding.numbers))
+    return rows
 
 
-def _record(each: "Reproduced") -> dict[str, Any]:
-    own = {
-        "name": each.experiment.name,
-        "title": each.experiment.title,
-        "paper": each.experiment.paper,
-    }
-    own |= {"scale": each.scale, "verdict": each.verdict, "corrected": each.corrected}
-    return own | {
-        "findings": [vars(finding) for finding in each.findings],
-        "provenance": each.provenance,
+def _record(entry: "Reproduced") -> dict[str, object]:
+    return {
+        "name": entry.experiment.name,
+        "title": entry.experiment.title,
+        "paper": entry.experiment.paper,
+        "scale": entry.scale,
+        "verdict": entry.verdict,
+        "corrected": entry.corrected,
+        "findings": [vars(finding) for finding in entry.findings],
+        "provenance": entry.provenance,
     }
 
 
 # --- sweeps and checks ----------------------------------------------------------------------------
+
+
+def _report_file(path: Path, html: str | None, json: bool) -> None:
+    with explained():
+        if path.suffix in RECORDS:
+            _check(path, html, json)
+        else:
+            _sweep(path, html, json)
 
 
 def _sweep(store: Path, html: str | None, json: bool) -> None:
@@ -175,20 +179,21 @@ def _sweep(store: Path, html: str | None, json: bool) -> None:
     from orderone.report import write_transfer
     from orderone.sweeping import Sweep
 
-    found = Sweep.load(store)
-    if not found.outcomes:
+    sweep = Sweep.load(store)
+    if not sweep.outcomes:
         raise ValueError(f"{store}: nothing was trained yet; `orderone sweep --store {store}` does")
-    several = any(
-        found.frame[name].nunique() > 1 for name in ("width", "depth") if name in found.frame
-    )
-    study = found.transfer() if several else None
-    show_sweep(found, study, None, json)
-    if html is not None and study is None:
+    axes = [name for name in ("width", "depth") if name in sweep.frame]
+    study = None
+    if any(sweep.frame[name].nunique() > 1 for name in axes):
+        study = sweep.transfer()
+    show_sweep(sweep, study, None, json)
+    if html is None:
+        return
+    if study is None:
         raise ValueError(
             f"html: there is nothing to draw; {store} has one size, and transfer needs several"
         )
-    if html is not None:
-        wrote(write_transfer(study, html, title=f"Transfer in {store.name}"))
+    wrote(write_transfer(study, html, title=f"Transfer in {store.name}"))
 
 
 def _check(records: Path, html: str | None, json: bool) -> None:
@@ -212,7 +217,6 @@ def _check(records: Path, html: str | None, json: bool) -> None:
 
 
 def _cell(value: object) -> str:
-    # the root has no name
     if isinstance(value, float):
         return f"{value:+.2f}"
-    return str(value) or "(the model)"
+    return str(value) or "(the model)"  # the root module has no name

@@ -3,11 +3,11 @@
 import sys
 import traceback
 from collections.abc import Iterable, Sequence
-from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import tyro
+from rich.console import Console
 
 from orderone.cli import show
 from orderone.cli.files import check_files, check_folder, wrote
@@ -78,27 +78,42 @@ def reproduce(
         chosen = [EXPERIMENTS[one_of(name, EXPERIMENTS, "experiment")]]
     check_files({"html": html})
     check_folder(out, "out")
-    given = scale, Path(out), again, None if seeds is None else count(seeds, "seeds")
-    done = _run_all(chosen, *given) if every else [_alone(chosen[0], *given)]
+    if seeds is not None:
+        seeds = count(seeds, "seeds")
+    if every:
+        done = _run_all(chosen, scale, Path(out), again, seeds)
+    else:
+        done = [_run_single(chosen[0], scale, Path(out), again, seeds)]
     if json:
-        told = [_plain(each) for each in done]
-        show.print_json(told if every else told[0])
+        records = [_record(entry) for entry in done]
+        show.print_json(records if every else records[0])
     else:
         _show(done)
     if html is not None and done:
-        _write(html, done)
+        from orderone.report import write_gallery
+
+        wrote(write_gallery(html, done))
     if len(done) < len(chosen):
         raise SystemExit(1)
 
 
 def _list(experiments: "Iterable[Experiment]", json: bool) -> None:
     if json:
-        keys = ("name", "title", "claim", "method")
-        show.print_json(
-            [{k: getattr(e, k) for k in keys} | {"scales": list(e.scales)} for e in experiments]
-        )
+        records = []
+        for experiment in experiments:
+            record: dict[str, object] = {
+                "name": experiment.name,
+                "title": experiment.title,
+                "claim": experiment.claim,
+                "method": experiment.method,
+                "scales": list(experiment.scales),
+            }
+            records.append(record)
+        show.print_json(records)
         return
-    rows = [(e.name, e.title, ", ".join(e.scales)) for e in experiments]
+    rows = []
+    for experiment in experiments:
+        rows.append((experiment.name, experiment.title, ", ".join(experiment.scales)))
     out = show.console()
     out.print(show.table("orderone reproduce NAME", ("name", "what it shows", "scales"), rows))
     out.print("s0 to s3 are the papers; `orderone cite s0 s1 s2 s3` says which")
@@ -107,39 +122,32 @@ def _list(experiments: "Iterable[Experiment]", json: bool) -> None:
 def _run_all(
     chosen: "Sequence[Experiment]", scale: str, out: Path, again: bool, seeds: int | None
 ) -> "list[Reproduced]":
-    """One that breaks is told and left out; the others run."""
+    """Run all experiments; report one that breaks and leave it out."""
     from orderone.gallery.run import has_seeds, nearest
 
     done = []
     for number, experiment in enumerate(chosen, 1):
         print(f"[{number} of {len(chosen)}] {experiment.name}", file=sys.stderr, flush=True)
         near = nearest(experiment, scale)
+        its_seeds = seeds if has_seeds(experiment, near) else None
         try:
-            done.append(
-                _run(experiment, near, out, again, seeds if has_seeds(experiment, near) else None)
-            )
+            done.append(_run(experiment, near, out, again, its_seeds))
         except ImportError as error:
-            print(
-                f"orderone: {experiment.name} cannot run: {error}; the others go on",
-                file=sys.stderr,
-                flush=True,
-            )
+            message = f"orderone: {experiment.name} cannot run: {error}; the others go on"
+            print(message, file=sys.stderr, flush=True)
         except Exception:
             traceback.print_exc()
-            print(
-                f"orderone: {experiment.name} broke; the others go on", file=sys.stderr, flush=True
-            )
+            message = f"orderone: {experiment.name} broke; the others go on"
+            print(message, file=sys.stderr, flush=True)
     return done
 
 
-def _alone(
+def _run_single(
     experiment: "Experiment", scale: str, out: Path, again: bool, seeds: int | None
 ) -> "Reproduced":
     try:
         return _run(experiment, scale, out, again, seeds)
-    except (
-        ImportError
-    ) as error:  # of a package that not everybody has, with the command that brings it
+    except ImportError as error:  # an optional package; the message says how to install it
         raise ValueError(error) from error
 
 
@@ -148,34 +156,30 @@ def _run(
 ) -> "Reproduced":
     from orderone.gallery import reproduce as run
 
-    with ExitStack() as stack:
-        stack.enter_context(show.one_thread())
-        move = stack.enter_context(bar(experiment.name))
+    with show.one_thread(), bar(experiment.name) as move:
 
         def tell(part: str, number: int, total: int) -> None:
             move(number - 1, total, f"{experiment.name}: {part}")
             if not sys.stderr.isatty():
-                print(
-                    f"{experiment.name}: {part} ({number} of {total})", file=sys.stderr, flush=True
-                )
+                line = f"{experiment.name}: {part} ({number} of {total})"
+                print(line, file=sys.stderr, flush=True)
 
         result = run(experiment, scale, out, seeds=seeds, again=again, tell=tell)
-        _ = (
-            result.findings,
-            result.pictures,
-        )  # what cannot be judged or drawn breaks here, not in the report
+        # Computed here, so that errors of judging and drawing do not come with the report
+        _ = result.findings
+        _ = result.pictures
         return result
 
 
-def _plain(each: "Reproduced") -> dict[str, Any]:
-    found = [vars(finding) for finding in each.findings]
-    own = {
-        "name": each.experiment.name,
-        "scale": each.scale,
-        "verdict": each.verdict,
-        "corrected": each.corrected,
+def _record(entry: "Reproduced") -> dict[str, object]:
+    return {
+        "name": entry.experiment.name,
+        "scale": entry.scale,
+        "verdict": entry.verdict,
+        "corrected": entry.corrected,
+        "findings": [vars(finding) for finding in entry.findings],
+        "provenance": entry.provenance,
     }
-    return own | {"findings": found, "provenance": each.provenance}
 
 
 def _show(done: "Sequence[Reproduced]") -> None:
@@ -183,38 +187,33 @@ def _show(done: "Sequence[Reproduced]") -> None:
     if len(done) == 1:
         _details(done[0], out)
         return
-    rows = [(e.experiment.name, e.scale, e.verdict, e.corrected, _seconds(e)) for e in done]
+    rows = []
+    for entry in done:
+        name = entry.experiment.name
+        rows.append((name, entry.scale, entry.verdict, entry.corrected, _seconds(entry)))
     head = ("name", "scale", "the paper", "as corrected", "seconds")
     out.print(show.table("Claims of the papers", head, rows))
 
 
-def _details(each: "Reproduced", out: Any) -> None:
+def _details(entry: "Reproduced", out: Console) -> None:
     from orderone.gallery import Grid
 
-    for drawn in each.pictures:
-        if isinstance(drawn, Grid):
-            out.print(show.table(drawn.title, drawn.head, drawn.rows))
+    for picture in entry.pictures:
+        if isinstance(picture, Grid):
+            out.print(show.table(picture.title, picture.head, picture.rows))
     words = {True: "holds", False: "does not hold", None: "unclear"}
-    rows = [
-        (
-            f.claim,
-            f"as corrected ({f.erratum})" if f.of == "corrected" else "the paper",
-            words[f.holds],
-            f.numbers,
-        )
-        for f in each.findings
-    ]
-    title = f"{each.experiment.name}, scale {each.scale}: {each.experiment.claim}"
+    rows = []
+    for finding in entry.findings:
+        whose = "the paper"
+        if finding.of == "corrected":
+            whose = f"as corrected ({finding.erratum})"
+        rows.append((finding.claim, whose, words[finding.holds], finding.numbers))
+    title = f"{entry.experiment.name}, scale {entry.scale}: {entry.experiment.claim}"
     out.print(show.table(title, ("claim", "whose", "verdict", "measured"), rows))
-    corrected = f"; as corrected: {each.corrected}" if each.corrected else ""
-    out.print(show.coloured(f"the paper: {each.verdict}{corrected}"))
+    corrected = f"; as corrected: {entry.corrected}" if entry.corrected else ""
+    out.print(show.coloured(f"the paper: {entry.verdict}{corrected}"))
 
 
-def _seconds(each: "Reproduced") -> str:
-    return f"{sum(part['seconds'] for part in each.provenance['parts'].values()):.0f}"
-
-
-def _write(html: str, done: "Sequence[Reproduced]") -> None:
-    from orderone.report import write_gallery
-
-    wrote(write_gallery(html, done))
+def _seconds(entry: "Reproduced") -> str:
+    parts = entry.provenance["parts"].values()
+    return f"{sum(part['seconds'] for part in parts):.0f}"

@@ -32,29 +32,33 @@ INFINITE = "\0infinite"  # no text of ours begins like that
 
 class _Console(Console):
     def on_broken_pipe(self) -> None:
-        """rich would end with status 1, which here means FAIL."""
+        """Raise: rich would end with status 1, which here means FAIL."""
         raise BrokenPipeError
 
 
 def console() -> Console:
-    """Made when needed, so that it writes to the standard output of that moment. What it prints is
-    never markup: an error that says "pip install 'orderone[report]'" would lose its brackets."""
+    """Return a console that writes to the standard output of this moment.
+
+    It prints no markup: an error that says "pip install 'orderone[report]'" would lose its
+    brackets.
+    """
     return _Console(highlight=False, markup=False)
 
 
 def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Table:
+    """Return a table; None is an empty cell."""
     result = Table(title=title, title_justify="left", title_style="bold", pad_edge=False)
     for column in columns:
-        result.add_column(
-            column, overflow="fold"
-        )  # a number that lost its last digits would be another number
+        # fold: a number that lost its last digits would be another number
+        result.add_column(column, overflow="fold")
     for row in rows:
-        result.add_row(*(coloured("" if cell is None else str(cell)) for cell in row))
+        texts = ["" if cell is None else str(cell) for cell in row]
+        result.add_row(*[coloured(text) for text in texts])
     return result
 
 
 def coloured(text: str) -> Text:
-    """The text, with its verdicts in colour; user strings are never read as markup."""
+    """Return the text with its verdicts in colour; user strings are never read as markup."""
     result = Text(text)
     for word, colour in COLOURS.items():
         result.highlight_regex(rf"\b{word}\b", colour)
@@ -62,18 +66,19 @@ def coloured(text: str) -> Text:
 
 
 def print_json(value: object) -> None:
-    """Strict JSON, which has no word for infinity: it is written as 1e999, a number that parsers
-    read as infinite or as their largest. What is no number (NaN) is null."""
+    """Print strict JSON.
+
+    JSON has no infinity: it is written as 1e999, a number that parsers read as infinite or as
+    their largest. NaN is null.
+    """
     text = json.dumps(_finite(value), indent=2, ensure_ascii=False, allow_nan=False, default=_plain)
-    print(
-        text.replace(f'"{json.dumps(INFINITE)[1:-1]}-"', "-1e999").replace(
-            json.dumps(INFINITE), "1e999"
-        )
-    )
+    text = text.replace(json.dumps(INFINITE + "-"), "-1e999")
+    text = text.replace(json.dumps(INFINITE), "1e999")
+    print(text)
 
 
 def _finite(value: object) -> object:
-    """The same without infinities and NaN, at any depth."""
+    """Replace infinities and NaN, at any depth."""
     if isinstance(value, float) and not isfinite(value):
         if isnan(value):
             return None
@@ -81,14 +86,14 @@ def _finite(value: object) -> object:
             return INFINITE
         return INFINITE + "-"
     if isinstance(value, Mapping):
-        return {key: _finite(each) for key, each in value.items()}
+        return {key: _finite(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_finite(each) for each in value]
+        return [_finite(item) for item in value]
     return value
 
 
 def _plain(value: object) -> object:
-    """Exponents travel as "1/2": exact, and readable by Fraction()."""
+    """Write exponents as "1/2": exact, and readable by Fraction()."""
     if isinstance(value, Fraction):
         return str(value)
     raise TypeError(f"cannot write {type(value).__name__} as JSON")
@@ -96,7 +101,7 @@ def _plain(value: object) -> object:
 
 @contextmanager
 def threads(number: int) -> Iterator[None]:
-    """Of torch; afterwards as many as before."""
+    """Set the number of torch's CPU threads; put it back afterwards."""
     import torch
 
     before = torch.get_num_threads()
@@ -108,6 +113,5 @@ def threads(number: int) -> Iterator[None]:
 
 
 def one_thread() -> AbstractContextManager[None]:
-    """Small networks on one core: threads cost them more than they bring, above all on a busy
-    machine."""
+    """Use one thread: for small networks, threads cost more than they bring."""
     return threads(1)

@@ -1,5 +1,4 @@
-"""What `orderone check` checks: one of its own models or the user's, at which sizes, on which
-batch."""
+"""The subject of `orderone check`: a known model or the user's, with its sizes and batches."""
 
 import os
 import sys
@@ -7,30 +6,35 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from orderone.cli.models import LAYERS, LONGEST, MODELS
 from orderone.cli.unused import no_use
 from orderone.core.errors import one_of
 from orderone.core.exact import count
 
-WIDTHS = "64:512"
-WIDTH = "128"  # where widths grow, and where depths do
+if TYPE_CHECKING:
+    from torch import nn
+
+WIDTHS = "64:512"  # the default where widths grow
+WIDTH = "128"  # the default where depths grow
 MODEL = "gpt2"
 BATCH = 16
-LENGTH = 64  # if nothing else is said
+LENGTH = 64
 
 
 @dataclass(frozen=True)
 class Subject:
+    """A model with its sizes and batches."""
+
     name: str
     about: str
-    build: Callable[[int], Any]
+    build: Callable[[int], "nn.Module"]
     sizes: dict[str, list[int]]  # {"widths": ...} or {"depths": ...}
-    batches: Any
+    batches: Any  # a batch, or one for each step: whatever the model takes
 
 
-def own_model(
+def known_model(
     name: str | None,
     sizes: dict[str, list[int]],
     batches: str | None,
@@ -38,7 +42,7 @@ def own_model(
     batch: int | None = None,
     length: int | None = None,
 ) -> Subject:
-    """One that orderone knows, on its own batch or on one of the user's."""
+    """Return a model of `orderone`, on its own batch or on the user's."""
     name = one_of(MODEL if name is None else name, MODELS, "model")
     model = MODELS[name]
     odd = [width for width in sizes["widths"] if width % model.multiple]
@@ -46,29 +50,36 @@ def own_model(
         raise ValueError(
             f"widths: expected multiples of {model.multiple}, the head size of {name}; got {odd[0]}"
         )
-    (growing, grown), (_, [fixed]) = _growing_first(sizes)
-    build = partial(_one_argument, model.build, growing, fixed)
+    if len(sizes["widths"]) > 1:
+        growing = {"widths": sizes["widths"]}
+        build = partial(_build_width, model.build, sizes["depths"][0])
+    else:
+        growing = {"depths": sizes["depths"]}
+        build = partial(model.build, sizes["widths"][0])
     if batches:
         no_use("--batches", batch=batch, length=length)
-        data = given_batches(batches)
+        data = user_batches(batches)
     else:
-        data = _own_batch(name, seed, batch, length)
-    return Subject(name, model.about, build, {growing: grown}, data)
+        data = _known_batch(name, seed, batch, length)
+    return Subject(name, model.about, build, growing, data)
 
 
-def _own_batch(name: str, seed: int, batch: int | None, length: int | None) -> Any:
+def _build_width(build: Callable[[int, int], "nn.Module"], depth: int, width: int) -> "nn.Module":
+    return build(width, depth)
+
+
+def _known_batch(name: str, seed: int, batch: int | None, length: int | None) -> object:
     model = MODELS[name]
     size = count(BATCH if batch is None else batch, "batch")
     if not model.reads_text:
         no_use(f"{name}, which sees images,", length=length)
         return model.batch(seed, size, 0)
-    return model.batch(
-        seed, size, count(LENGTH if length is None else length, "length", least=2, most=LONGEST)
-    )
+    bytes_of_text = LENGTH if length is None else length
+    return model.batch(seed, size, count(bytes_of_text, "length", least=2, most=LONGEST))
 
 
-def given_model(builder: str, sizes: dict[str, list[int]], batches: str | None) -> Subject:
-    """The user's own: a function of whatever grows."""
+def user_model(builder: str, sizes: dict[str, list[int]], batches: str | None) -> Subject:
+    """Return the user's model: a function of the width or depth, whichever grows."""
     if batches is None:
         raise ValueError(
             "batches: --builder needs --batches package.module:function, what to train your"
@@ -79,32 +90,33 @@ def given_model(builder: str, sizes: dict[str, list[int]], batches: str | None) 
         raise ValueError(
             f"builder: expected a function of the width, {builder} is a {type(build).__name__}"
         )
-    (growing, grown), _ = _growing_first(sizes)
-    return Subject(
-        builder, f"{builder} on {batches}", build, {growing: grown}, given_batches(batches)
-    )
+    growing = {name: values for name, values in sizes.items() if len(values) > 1}
+    return Subject(builder, f"{builder} on {batches}", build, growing, user_batches(batches))
 
 
-def given_batches(where: str) -> Any:
-    """What the function returns; or the thing itself if it is no function."""
-    found = load(where, "batches")
-    return found() if callable(found) else found
+def user_batches(where: str) -> Any:
+    """Return the result of a function, or the object itself if it is no function."""
+    batches = load(where, "batches")
+    if callable(batches):
+        return batches()
+    return batches
 
 
 def read_sizes(widths: str | None, depths: str | None) -> dict[str, list[int]]:
-    """Several of one of them, a single one of the other."""
-    deep = read_range(depths or str(LAYERS), "depths")
-    wide = read_range(widths or (WIDTH if len(deep) > 1 else WIDTHS), "widths")
-    if (len(deep) > 1) == (len(wide) > 1):
+    """Return several widths and one depth, or several depths and one width."""
+    depth_values = read_range(depths or str(LAYERS), "depths")
+    default = WIDTH if len(depth_values) > 1 else WIDTHS
+    width_values = read_range(widths or default, "widths")
+    if (len(depth_values) > 1) == (len(width_values) > 1):
         raise ValueError(
             "widths: expected several widths, or several depths and one width; got widths"
-            f" {widths or wide} and depths {depths or deep}"
+            f" {widths or width_values} and depths {depths or depth_values}"
         )
-    return {"widths": wide, "depths": deep}
+    return {"widths": width_values, "depths": depth_values}
 
 
 def read_range(text: str, name: str) -> list[int]:
-    """64:1024 doubles from 64 up to 1024; 64,96,128 is a list."""
+    """Read sizes: 64:1024 doubles from 64 up to 1024; 64,96,128 is a list."""
     doubling = ":" in text
     words = text.split(":" if doubling else ",")
     numbers = [int(word) for word in words if word.strip().isdecimal() and int(word) > 0]
@@ -118,20 +130,10 @@ def read_range(text: str, name: str) -> list[int]:
     return [first << k for k in range((last // first).bit_length())]
 
 
-def _growing_first(sizes: dict[str, list[int]]) -> list[tuple[str, list[int]]]:
-    return sorted(sizes.items(), key=lambda item: -len(item[1]))
-
-
-def _one_argument(build: Callable[[int, int], Any], growing: str, fixed: int, size: int) -> Any:
-    if growing == "widths":
-        return build(size, fixed)
-    return build(fixed, size)
-
-
 def load(where: str, name: str) -> Any:
-    """`package.module:thing`, found from the current folder as `python -m` would."""
-    module, colon, thing = where.partition(":")
-    if not (module and colon and thing):
+    """Import `package.module:thing` from the current folder, as `python -m` would."""
+    module, _, thing = where.partition(":")
+    if not (module and thing):
         raise ValueError(f"{name}: expected package.module:function, got {where!r}")
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())

@@ -1,5 +1,4 @@
-"""`orderone sweep`: train small models over learning rates and widths, and say whether the best
-rate transfers."""
+"""`orderone sweep`: train small models, and say whether the best learning rate transfers."""
 
 import json as json_format
 import sys
@@ -13,8 +12,12 @@ from orderone.cli.unused import no_use
 from orderone.core.exact import count
 
 if TYPE_CHECKING:
-    from orderone.cli.tasks import Given, Setting
+    import pandas
+
+    from orderone.cli.tasks import DataOptions, Setting
     from orderone.sweeping.result import Sweep
+    from orderone.sweeping.space import LogGrid
+    from orderone.sweeping.target import Target
     from orderone.sweeping.transfer import Transfer
 
 STATUS = {"transfers": 0, "does not transfer": 1, "not enough data": 3}
@@ -123,16 +126,17 @@ def sweep(
         png: Draw it in this file.
         json: Print JSON instead of tables.
     """
-    from orderone.cli.tasks import Given
+    from orderone.cli.tasks import DataOptions
     from orderone.sweeping.result import Interrupted
 
     check_files({"html": html, "png": png})
     space: dict[str, Any] = {"lr": read_rates(lr), "seed": _seeds(first_seed, seeds)}
-    space |= {} if weight_decay is None else {"weight_decay": [weight_decay]}
-    sizes = {"widths": read_range(widths, "widths")} | (
-        {"depths": read_range(depths, "depths")} if depths else {}
-    )
-    if all(len(each) == 1 for each in sizes.values()):
+    if weight_decay is not None:
+        space["weight_decay"] = [weight_decay]
+    sizes = {"widths": read_range(widths, "widths")}
+    if depths:
+        sizes["depths"] = read_range(depths, "depths")
+    if all(len(values) == 1 for values in sizes.values()):
         no_use(
             "a sweep of one size",
             "give several --widths or --depths",
@@ -160,31 +164,33 @@ def sweep(
         "pruner": pruner,
         "progress": not json,
     }
-    options |= {"depth": depth} if depth else {}
+    if depth:
+        options["depth"] = depth
     try:
         with explained(), show.threads(count(threads, "threads")):
-            given = Given(source, tokenizer, root, size, batch, length)
-            setting = _setting(task, model, given, builder, data, device, sizes["widths"])
-            found = _run(setting, space, sizes, options)
+            data_options = DataOptions(source, tokenizer, root, size, batch, length)
+            setting = _setting(task, model, data_options, builder, data, device, sizes["widths"])
+            result = _run(setting, space, sizes, options)
     except Interrupted as interrupted:
         show_sweep(interrupted.sweep, None, None, json)
-        print(
-            f"orderone: {interrupted.args[0].replace('the same call', 'the same command')}",
-            file=sys.stderr,
-        )
+        message = interrupted.args[0].replace("the same call", "the same command")
+        print(f"orderone: {message}", file=sys.stderr)
         sys.exit(INTERRUPTED)
-    _all_failed(found)
-    study = _study(found, sizes)
-    show_sweep(
-        found, study, None if target is None or study is None else settings_for(study, target), json
-    )
+    _all_failed(result)
+    study = None
+    if any(len(values) > 1 for values in sizes.values()):
+        study = result.transfer()
+    settings = None
+    if target is not None and study is not None:
+        settings = settings_for(study, target)
+    show_sweep(result, study, settings, json)
     _write(study, setting.name, {"html": html, "png": png})
     sys.stdout.flush()
     sys.exit(0 if study is None else STATUS[study.verdict])
 
 
-def read_rates(text: str) -> Any:
-    """1e-4:1e-1:16 is 16 values at equal ratios; 1e-3,3e-3 is a list."""
+def read_rates(text: str) -> "LogGrid | list[float]":
+    """Read learning rates: 1e-4:1e-1:16 is 16 values at equal ratios; 1e-3,3e-3 is a list."""
     from orderone.sweeping.space import log_grid
 
     words = text.split(":" if ":" in text else ",")
@@ -209,18 +215,18 @@ def _seeds(first: int, number: int) -> range:
 def _setting(
     task: str | None,
     model: str | None,
-    given: "Given",
+    data_options: "DataOptions",
     builder: str | None,
     data: str | None,
     device: str | None,
     widths: list[int],
 ) -> "Setting":
-    from orderone.cli.tasks import TASK, own_task, read_task
+    from orderone.cli.tasks import TASK, read_task, user_task
 
     if builder:
-        return own_task(builder, data, given, task, model)
+        return user_task(builder, data, data_options, task, model)
     no_use("a sweep without --builder", data=data)
-    setting = read_task(TASK if task is None else task, model, given, device)
+    setting = read_task(TASK if task is None else task, model, data_options, device)
     odd = [width for width in widths if width % setting.multiple]
     if odd:
         raise ValueError(
@@ -237,20 +243,15 @@ def _run(
     return run(setting.build, space, data=setting.data, **sizes, **options)
 
 
-def _all_failed(found: "Sweep") -> None:
-    errors = [outcome.error for outcome in found.outcomes.values()]
+def _all_failed(result: "Sweep") -> None:
+    """Raise a ValueError if every trial failed."""
+    errors = [outcome.error for outcome in result.outcomes.values()]
     if errors and all(error is not None for error in errors):
         raise ValueError(f"every trial failed; the first: {errors[0]}")
 
 
-def _study(found: "Sweep", sizes: dict[str, list[int]]) -> "Transfer | None":
-    if any(len(several) > 1 for several in sizes.values()):
-        return found.transfer()
-    return None
-
-
-def settings_for(study: "Transfer", size: int) -> Any:
-    """Settings for the target; or why there are none, which is no wrong input."""
+def settings_for(study: "Transfer", size: int) -> "Target | str":
+    """Return settings for the target; or why there are none, which is no wrong input."""
     sizes: dict[str, Any] = {study.axis: size}
     try:
         return study.target(**sizes)
@@ -261,49 +262,60 @@ def settings_for(study: "Transfer", size: int) -> Any:
 # --- showing --------------------------------------------------------------------------------------
 
 
-def show_sweep(found: "Sweep", study: "Transfer | None", target: Any, json: bool) -> None:
+def show_sweep(
+    sweep: "Sweep", study: "Transfer | None", target: "Target | str | None", json: bool
+) -> None:
+    """Print the results, the study and settings for the target, as far as there are any."""
     if json:
-        show.print_json(_record(found, study, target))
+        show.print_json(_record(sweep, study, target))
         return
     out = show.console()
-    out.print(f"{found.summary}; {found.ran} of them now, kept in {found.store}", soft_wrap=True)
-    if found.outcomes:
-        best = found.best()
-        rows = [[_cell(value) for value in row] for row in best.itertuples(index=False)]
+    out.print(f"{sweep.summary}; {sweep.ran} of them now, kept in {sweep.store}", soft_wrap=True)
+    if sweep.outcomes:
+        best = sweep.best()
+        rows = []
+        for row in best.itertuples(index=False):
+            rows.append([_cell(value) for value in row])
         out.print(show.table("Best of the grid, mean over seeds", list(best), rows))
-    for text in (*found.notes, *(str(told) for told in (study, target) if told is not None)):
+    texts = list(sweep.notes)
+    if study is not None:
+        texts.append(str(study))
+    if target is not None:
+        texts.append(str(target))
+    for text in texts:
         out.print(show.coloured(text), soft_wrap=True)
 
 
-def _cell(value: Any) -> str:
+def _cell(value: object) -> str:
     if isinstance(value, float):
         return f"{value:.4g}"
     return str(value)
 
 
-def _record(found: "Sweep", study: "Transfer | None", target: Any) -> dict[str, Any]:
-    record = {
-        "summary": found.summary,
-        "store": found.store,
-        "ran": found.ran,
-        "notes": found.notes,
-        "best": _rows(found.best()) if found.outcomes else [],
-        "trials": _rows(found.frame),
+def _record(
+    sweep: "Sweep", study: "Transfer | None", target: "Target | str | None"
+) -> dict[str, object]:
+    record: dict[str, object] = {
+        "summary": sweep.summary,
+        "store": sweep.store,
+        "ran": sweep.ran,
+        "notes": sweep.notes,
+        "best": _rows(sweep.best()) if sweep.outcomes else [],
+        "trials": _rows(sweep.frame),
     }
     if study is not None:
-        record |= {
-            "verdict": study.verdict,
-            "rule": study.chosen,
-            "optima": _rows(study.frame),
-            "drifts": _rows(study.drifts),
-        }
-    return record | ({} if target is None else {"target": getattr(target, "snippet", target)})
+        record["verdict"] = study.verdict
+        record["rule"] = study.chosen
+        record["optima"] = _rows(study.frame)
+        record["drifts"] = _rows(study.drifts)
+    if target is not None:
+        record["target"] = getattr(target, "snippet", target)
+    return record
 
 
-def _rows(frame: Any) -> list[dict[str, Any]]:
-    return json_format.loads(
-        frame.to_json(orient="records", double_precision=15)
-    )  # NaN and infinity as null
+def _rows(frame: "pandas.DataFrame") -> list[dict[str, object]]:
+    """Return rows for JSON: NaN and infinity become null."""
+    return json_format.loads(str(frame.to_json(orient="records", double_precision=15)))
 
 
 def _write(study: "Transfer | None", name: str, files: dict[str, str | None]) -> None:

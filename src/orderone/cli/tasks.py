@@ -1,4 +1,4 @@
-"""What `orderone sweep` trains: a task and a model for it at any width, or the user's own."""
+"""The tasks of `orderone sweep`: data, and a model for it at any width; or the user's own."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -14,36 +14,51 @@ from orderone.core.exact import count
 if TYPE_CHECKING:
     from torch import nn
 
-TEXTS = {"lm": ("gpt", "gpt2", "llama"), "denoising": ("bart",)}
-IMAGES = ("digits", "mnist", "fashion-mnist", "cifar10", "imagefolder")
-MODELS = TEXTS | dict.fromkeys(IMAGES, ("mlp", "transformer", "vit"))
-OF_HUGGING_FACE = {"gpt2": models.gpt2, "llama": models.llama, "vit": models.vit}
-READS = {  # of what may be given
-    **dict.fromkeys(TEXTS, ("source", "tokenizer", "root", "batch", "length")),
-    **dict.fromkeys(IMAGES, ("root", "batch")),
+IMAGE_MODELS = ("mlp", "transformer", "vit")
+MODELS: dict[str, tuple[str, ...]] = {  # of each task; the first is the default
+    "lm": ("gpt", "gpt2", "llama"),
+    "denoising": ("bart",),
+    "digits": IMAGE_MODELS,
+    "mnist": IMAGE_MODELS,
+    "fashion-mnist": IMAGE_MODELS,
+    "cifar10": IMAGE_MODELS,
+    "imagefolder": IMAGE_MODELS,
+}
+TEXTS = ("lm", "denoising")
+OPTIONS: dict[str, tuple[str, ...]] = {  # of `DataOptions`, for each task
+    "lm": ("source", "tokenizer", "root", "batch", "length"),
+    "denoising": ("source", "tokenizer", "root", "batch", "length"),
     "digits": ("batch",),
+    "mnist": ("root", "batch"),
+    "fashion-mnist": ("root", "batch"),
+    "cifar10": ("root", "batch"),
     "imagefolder": ("root", "size", "batch"),
+}
+HUGGING_FACE: dict[str, Callable[..., "nn.Module"]] = {
+    "gpt2": models.gpt2,
+    "llama": models.llama,
+    "vit": models.vit,
 }
 TASK = "lm"
 BATCH = 16
-LENGTH = 64  # if nothing else is said
-PATCHES = (16, 8, 4, 2, 1)
-FEWEST = 7  # sides of a patch, and how many it takes along an image; fewer for a tiny one
+LENGTH = 64
+PATCHES = (16, 8, 4, 2, 1)  # sides
+FEWEST = 7  # patches along an image; fewer for a tiny one
 
 
 @dataclass(frozen=True)
 class Setting:
-    """`build` takes width and depth."""
+    """A model and its data. `build` takes width and depth."""
 
     name: str
-    build: Callable[..., Any]
-    data: Any
+    build: Callable[..., "nn.Module"]
+    data: Any  # a task, a function of (step, seed), or a batch
     multiple: int = 1  # that a width has to be
 
 
 @dataclass(frozen=True)
-class Given:
-    """What the user said about the data; None for nothing."""
+class DataOptions:
+    """Options about the data; None for those that the user left out."""
 
     source: str | None = None
     tokenizer: str | None = None
@@ -53,17 +68,19 @@ class Given:
     length: int | None = None
 
     def only(self, names: Sequence[str], whose: str) -> None:
-        """A ValueError for anything else: it would have no effect."""
-        others = {name: value for name, value in vars(self).items() if name not in names}
-        no_use(
-            whose, f"takes {', '.join(f'--{known}' for known in names)}" if names else "", **others
-        )
+        """Raise a ValueError for other options: they would have no effect."""
+        unused = {name: value for name, value in vars(self).items() if name not in names}
+        takes = ""
+        if names:
+            takes = f"takes {', '.join(f'--{name}' for name in names)}"
+        no_use(whose, takes, **unused)
 
 
 # --- models ---------------------------------------------------------------------------------------
 
 
 def gpt(width: int, depth: int = models.LAYERS, *, vocab: int, length: int) -> "nn.Module":
+    """Build a decoder-only language model."""
     from orderone.nn import GPT
 
     return GPT(vocab=vocab, length=length, width=width, heads=width // models.HEAD, depth=depth)
@@ -72,7 +89,7 @@ def gpt(width: int, depth: int = models.LAYERS, *, vocab: int, length: int) -> "
 def bart(
     width: int, depth: int = models.LAYERS, *, vocab: int, length: int, padding: int
 ) -> "nn.Module":
-    """An encoder and a decoder of `depth` blocks each."""
+    """Build an encoder and a decoder of `depth` blocks each."""
     from orderone.nn import EncoderDecoder
 
     heads = width // models.HEAD
@@ -84,127 +101,137 @@ def bart(
 def transformer(
     width: int, depth: int = models.LAYERS, *, image: int, patch: int, channels: int, classes: int
 ) -> "nn.Module":
+    """Build a Vision Transformer."""
     from orderone.nn import VisionTransformer
 
-    shape: dict[str, Any] = {
-        "image": image,
-        "patch": patch,
-        "channels": channels,
-        "classes": classes,
-    }
-    return VisionTransformer(**shape, width=width, heads=width // models.HEAD, depth=depth)
+    return VisionTransformer(
+        image=image,
+        patch=patch,
+        channels=channels,
+        classes=classes,
+        width=width,
+        heads=width // models.HEAD,
+        depth=depth,
+    )
 
 
 def mlp(width: int, depth: int = models.LAYERS, *, inputs: int, classes: int) -> "nn.Module":
+    """Build an MLP."""
     return models.mlp(width, depth, inputs=inputs, classes=classes)
 
 
-def of_hugging_face(
+def hugging_face(
     width: int, depth: int = models.LAYERS, *, model: str, **shape: int
 ) -> "nn.Module":
-    return OF_HUGGING_FACE[model](width, depth, **shape)
+    """Build a model of Hugging Face."""
+    return HUGGING_FACE[model](width, depth, **shape)
 
 
 # --- tasks ----------------------------------------------------------------------------------------
 
 
-def read_task(task: str, model: str | None, given: Given, device: str | None) -> Setting:
-    """A task by name. Data is put where it is used."""
+def read_task(task: str, model: str | None, options: DataOptions, device: str | None) -> Setting:
+    """Return a task by name. Data is put where it is used."""
     name = one_of(task, MODELS, "task")
-    given.only(READS[name], f"the task {name}")
+    options.only(OPTIONS[name], f"the task {name}")
     model = one_of(model or MODELS[name][0], MODELS[name], f"model for {name}")
-    batch = count(BATCH if given.batch is None else given.batch, "batch")
-    where = None if device is None else str(device)
-    if name in IMAGES:
-        return _images(name, model, given, batch, where)
-    read = _language if name == "lm" else _denoising
-    return read(model, given, batch, LENGTH if given.length is None else given.length, where)
+    batch = count(BATCH if options.batch is None else options.batch, "batch")
+    if device is not None:
+        device = str(device)
+    if name not in TEXTS:
+        return _images(name, model, options, batch, device)
+    length = LENGTH if options.length is None else options.length
+    if name == "lm":
+        return _language(model, options, batch, length, device)
+    return _denoising(model, options, batch, length, device)
 
 
-def _language(model: str, given: Given, batch: int, length: int, device: str | None) -> Setting:
+def _language(
+    model: str, options: DataOptions, batch: int, length: int, device: str | None
+) -> Setting:
     from orderone import data
 
-    hugging_face = model in OF_HUGGING_FACE
-    length = count(length, "length", least=2, most=models.LONGEST if hugging_face else None)
-    source, tokenizer, root = _text(given)
-    form: Any = "huggingface" if hugging_face else "pairs"
-    text = data.language(source, tokenizer, batch, length, format=form, device=device, root=root)
-    ours = partial(gpt, vocab=text.vocab, length=length)
-    if hugging_face:
-        build = partial(of_hugging_face, model=model, vocab=text.vocab)
+    source, tokenizer, root = _text(options)
+    if model in HUGGING_FACE:
+        length = count(length, "length", least=2, most=models.LONGEST)
+        format = "huggingface"
     else:
-        build = ours
+        length = count(length, "length", least=2)
+        format = "pairs"
+    text = data.language(source, tokenizer, batch, length, format=format, device=device, root=root)
+    if model in HUGGING_FACE:
+        build = partial(hugging_face, model=model, vocab=text.vocab)
+    else:
+        build = partial(gpt, vocab=text.vocab, length=length)
     return Setting(f"{model} on text ({source})", build, text, models.HEAD)
 
 
-def _denoising(model: str, given: Given, batch: int, length: int, device: str | None) -> Setting:
+def _denoising(
+    model: str, options: DataOptions, batch: int, length: int, device: str | None
+) -> Setting:
     from orderone import data
 
-    source, tokenizer, root = _text(given)
+    source, tokenizer, root = _text(options)
     text = data.denoising(source, tokenizer, batch, length, device=device, root=root)
-    build = partial(
-        bart, vocab=text.vocab, length=text.length + 2, padding=text.pad
-    )  # start and end
+    positions = text.length + 2  # with start and end
+    build = partial(bart, vocab=text.vocab, length=positions, padding=text.pad)
     return Setting(f"{model} on masked text ({source})", build, text, models.HEAD)
 
 
-def _text(given: Given) -> tuple[str, str, str]:
-    return given.source or "python", given.tokenizer or "bytes", given.root or "data"
+def _text(options: DataOptions) -> tuple[str, str, str]:
+    """Return source, tokenizer and root."""
+    return options.source or "python", options.tokenizer or "bytes", options.root or "data"
 
 
-def _images(name: str, model: str, given: Given, batch: int, device: str | None) -> Setting:
+def _images(name: str, model: str, options: DataOptions, batch: int, device: str | None) -> Setting:
     from orderone import data
 
-    form: Any = "huggingface" if model in OF_HUGGING_FACE else "pairs"
-    options: dict[str, Any] = {"format": form, "device": device} | (
-        {} if given.size is None else {"size": given.size}
-    )
+    arguments: dict[str, Any] = {"format": "pairs", "device": device}
+    if model in HUGGING_FACE:
+        arguments["format"] = "huggingface"
+    if options.size is not None:
+        arguments["size"] = options.size
     if name == "imagefolder":
-        if given.root is None:
+        if options.root is None:
             raise ValueError(
                 "root: imagefolder needs --root, a folder with a folder of images for each class"
             )
-        images = data.images(given.root, batch, **options)
+        images = data.images(options.root, batch, **arguments)
     else:
-        images = data.images(name, batch, root=given.root or "data", **options)
-    channels, high, wide = images.shape
+        images = data.images(name, batch, root=options.root or "data", **arguments)
+    channels, height, width = images.shape
     if model == "mlp":
-        return Setting(
-            f"mlp on {name}",
-            partial(mlp, inputs=channels * high * wide, classes=images.classes),
-            images,
-        )
+        build = partial(mlp, inputs=channels * height * width, classes=images.classes)
+        return Setting(f"mlp on {name}", build, images)
     shape = {
-        "image": high,
-        "patch": patch_of(high),
+        "image": height,
+        "patch": patch_of(height),
         "channels": channels,
         "classes": images.classes,
     }
-    if model in OF_HUGGING_FACE:
-        build = partial(of_hugging_face, model=model, **shape)
+    if model in HUGGING_FACE:
+        build = partial(hugging_face, model=model, **shape)
     else:
         build = partial(transformer, **shape)
     return Setting(f"{model} on {name}", build, images, models.HEAD)
 
 
 def patch_of(side: int) -> int:
-    """16 for 224 pixels as in S2, 4 for 28 and 32, 2 for 8."""
-    return next(
-        patch
-        for patch in PATCHES
-        if side % patch == 0 and side // patch >= min(FEWEST, max(1, side // 2))
-    )
+    """Return the side of a patch: 16 for 224 pixels as in S2, 4 for 28 and 32, 2 for 8."""
+    fewest = min(FEWEST, max(1, side // 2))
+    fitting = [patch for patch in PATCHES if side % patch == 0 and side // patch >= fewest]
+    return fitting[0]
 
 
-def own_task(
-    builder: str, batches: str | None, given: Given, task: str | None, model: str | None
+def user_task(
+    builder: str, batches: str | None, options: DataOptions, task: str | None, model: str | None
 ) -> Setting:
-    """package.module:function of the width, and a task, function of (step, seed) or batch."""
+    """Return package.module:function of the width, and a task, function or batch to train it on."""
     if batches is None:
         raise ValueError(
             "data: --builder needs --data package.module:thing, a task or a function of (step,"
             " seed)"
         )
     no_use("--builder", task=task, model=model)
-    given.only((), "--builder")
+    options.only((), "--builder")
     return Setting(f"{builder} on {batches}", load(builder, "builder"), load(batches, "data"))

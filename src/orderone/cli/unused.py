@@ -1,10 +1,12 @@
-"""Options that would have no effect are wrong input: whoever gives one believes that it has."""
+"""Options that would have no effect are wrong input: the user believes that they have one."""
 
 
-def no_use(whose: str, takes: str = "", /, **given: object) -> None:
-    """A ValueError for the first option that was given; None and False are what nobody gave.
-    `takes` says what would do."""
-    for name, value in given.items():
+def no_use(whose: str, takes: str = "", /, **options: object) -> None:
+    """Raise a ValueError for the first option that is set, not None or False.
+
+    `takes` says what to do instead.
+    """
+    for name, value in options.items():
         if value is not None and value is not False:
             option = f"--{name.replace('_', '-')}"
             hint = f" ({takes})" if takes else ""

@@ -8,7 +8,7 @@ from tyro.extras import SubcommandApp
 from orderone.cli import check, cite, demo, explore, plan, predict, report, reproduce, sweep
 from orderone.cli.options import readable
 
-app = SubcommandApp()
+app: SubcommandApp = SubcommandApp()
 app.command(predict.app, name="predict", help="What theory says, without running a network.")
 app.command(readable(plan.plan))
 app.command(readable(check.check))
@@ -21,6 +21,7 @@ app.command(readable(demo.demo))
 
 
 def run(arguments: Sequence[str] | None) -> None:
+    """Parse the command line and run a verb."""
     app.cli(
         args=arguments,
         prog="orderone",

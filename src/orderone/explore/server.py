@@ -1,8 +1,8 @@
-"""The explorer on this machine, and only there.
+"""The server of the explorer, for this machine only.
 
 It listens on 127.0.0.1, answers GET on the paths it knows, and nothing else. A page of another site
-cannot read from it: no header invites it, and a name that was made to point here (DNS rebinding) is
-not in the Host header that is expected.
+cannot read from it: no header allows that, and the Host header must be the server's own, which
+stops names that were made to point here (DNS rebinding).
 """
 
 import hashlib
@@ -11,16 +11,18 @@ import select
 import socket
 import sys
 from collections import OrderedDict
+from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from socketserver import TCPServer
 from threading import Lock
-from typing import Any
+from typing import NamedTuple, TypeAlias
 
 from orderone.core.exact import count
 from orderone.core.optional import need
 from orderone.explore.workers import AbandonedError, Answer, Workers
 
+Connection: TypeAlias = socket.socket | tuple[bytes, socket.socket]  # of `socketserver`
 HOST = "127.0.0.1"
 PORTS = range(8765, 8785)  # tried in turn where none is given
 LONGEST = 2000  # characters of a path with its query
@@ -55,26 +57,43 @@ HEADERS = {
 }
 
 
+class File(NamedTuple):
+    """A file of the page, in memory."""
+
+    body: bytes
+    content_type: str
+    tag: str
+
+
 class Explorer(ThreadingHTTPServer):
     """Listens as soon as it is made; `serve_forever` answers, and leaving the context ends it."""
 
-    daemon_threads = True
-    allow_reuse_address = os.name != "nt"  # there it would share a port that is taken
+    daemon_threads: bool = True
+    allow_reuse_address: bool = os.name != "nt"  # Windows would share a port that is taken
+    files: dict[str, File]  # by path
+    hosts: set[str]  # expected Host headers
+    workers: Workers
+    server_name: str
+    server_port: int
 
     def __init__(self, port: int | None = None, workers: Workers | None = None):
         self.files = _files()
         self._answers: OrderedDict[str, Answer] = OrderedDict()
         self._lock = Lock()
         self._bind(port)
-        self.hosts = {f"{name}:{self.server_port}" for name in (HOST, "localhost")}
+        self.hosts = {f"{HOST}:{self.server_port}", f"localhost:{self.server_port}"}
         self.workers = Workers() if workers is None else workers
 
     @property
     def url(self) -> str:
+        """Return the address of the page."""
         return f"http://{HOST}:{self.server_port}/"
 
-    def answer(self, view: str, query: str, gone: Any) -> Answer:
-        """From the store of answers, or computed."""
+    def answer(self, view: str, query: str, gone: Callable[[], bool]) -> Answer:
+        """Return an answer from the store of answers, or compute it.
+
+        `gone` says whether the browser still waits.
+        """
         key = f"{view}?{query}"
         with self._lock:
             if key in self._answers:
@@ -89,28 +108,32 @@ class Explorer(ThreadingHTTPServer):
         return answer
 
     def server_bind(self) -> None:
-        """Without the question for this machine's name that `HTTPServer` asks, which may take
-        seconds."""
+        """Bind without looking up this machine's name as `HTTPServer` does: it may take seconds."""
         TCPServer.server_bind(self)
         self.server_name = HOST
         self.server_port = self.server_address[1]
 
     def server_close(self) -> None:
+        """Stop listening and end the workers."""
         super().server_close()
         if hasattr(self, "workers"):
             self.workers.close()
 
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """A browser that leaves in the middle of an answer is no error."""
+    def handle_error(self, request: Connection, client_address: object) -> None:
+        """Print errors, except that a browser left in the middle of an answer."""
         if not isinstance(sys.exception(), ConnectionError | TimeoutError):
             super().handle_error(request, client_address)
 
     def _bind(self, port: int | None) -> None:
-        wanted = PORTS if port is None else (count(port, "port", least=0, most=65535),)
+        """Listen on the port, or on the first free one."""
+        if port is None:
+            candidates = [*PORTS, 0]
+        else:
+            candidates = [count(port, "port", least=0, most=65535)]
         reason: object = ""
-        for tried in (*wanted, *([0] if port is None else [])):
+        for candidate in candidates:
             try:
-                return super().__init__((HOST, tried), _Handler)
+                return super().__init__((HOST, candidate), _Handler)
             except OSError as error:
                 reason = error.strerror or error
         raise ValueError(
@@ -136,14 +159,17 @@ class _Handler(BaseHTTPRequestHandler):
             return self._send(403, b"403 this server answers to its own name only\n", "text/plain")
         path, _, query = self.path.partition("?")
         if path in self.server.files:
-            return self._send_file(*self.server.files[path])
-        if path.removeprefix("/api/") in VIEWS and path.startswith("/api/"):
-            return self._answer(path.removeprefix("/api/"), query)
+            return self._send_file(self.server.files[path])
+        view = path.removeprefix("/api/")
+        if view != path and view in VIEWS:
+            return self._answer(view, query)
         return self._send(404, b"404 there is nothing here\n", "text/plain")
 
-    def _send_file(self, body: bytes, kind: str, tag: str) -> None:
-        known = self.headers.get("If-None-Match") == tag
-        self._send(304 if known else 200, b"" if known else body, kind, tag)
+    def _send_file(self, file: File) -> None:
+        if self.headers.get("If-None-Match") == file.tag:
+            self._send(304, b"", file.content_type, file.tag)
+        else:
+            self._send(200, file.body, file.content_type, file.tag)
 
     def _answer(self, view: str, query: str) -> None:
         if self.headers.get("Sec-Fetch-Site", "same-origin") not in ("same-origin", "none"):
@@ -156,19 +182,21 @@ class _Handler(BaseHTTPRequestHandler):
         return self._send(status, body, "application/json")
 
     def _gone(self) -> bool:
-        """Whether the browser has closed the connection, as it does when a page drops a
-        question."""
+        """Return whether the browser has closed the connection.
+
+        It does so when the page drops a question.
+        """
         try:
             readable = select.select([self.connection], [], [], 0)[0]
             return bool(readable) and not self.connection.recv(1, socket.MSG_PEEK)
         except (OSError, ValueError):
             return True
 
-    def _send(self, status: int, body: bytes, kind: str, tag: str = "") -> None:
+    def _send(self, status: int, body: bytes, content_type: str, tag: str = "") -> None:
         self.send_response(status)
         if tag:
             self.send_header("ETag", tag)
-        self.send_header("Content-Type", f"{kind}; charset=utf-8")
+        self.send_header("Content-Type", f"{content_type}; charset=utf-8")
         self.send_header("Content-Length", str(len(body)))
         if status in (403, 405, 414):
             self.close_connection = True
@@ -186,20 +214,18 @@ class _Handler(BaseHTTPRequestHandler):
 
     do_HEAD = do_POST = do_PUT = do_PATCH = do_DELETE = do_OPTIONS = do_TRACE = do_CONNECT = _refuse
 
-    def log_message(self, format: str, *args: Any) -> None:
-        """A slider would fill the terminal."""
+    def log_message(self, format: str, *args: object) -> None:
+        """Print nothing: a slider would fill the terminal."""
 
 
-def _files() -> dict[str, tuple[bytes, str, str]]:
-    """path -> content, type and tag; all of it is in memory, so that no path leads to a disk."""
+def _files() -> dict[str, File]:
+    """Return the files of the page by path: none is read from disk for a request."""
     plotly = need("plotly.offline", "report", "to draw the explorer")
-    found = {path.name: path.read_bytes() for path in PAGE.iterdir() if path.suffix in TYPES}
-    found |= {"plotly.js": plotly.get_plotlyjs().encode()}
-    files = {
-        f"/{name}": (body, TYPES[Path(name).suffix], _tag(body)) for name, body in found.items()
-    }
-    return files | {"/": files["/index.html"]}
-
-
-def _tag(body: bytes) -> str:
-    return f'"{hashlib.sha256(body).hexdigest()[:32]}"'
+    bodies = {path.name: path.read_bytes() for path in PAGE.iterdir() if path.suffix in TYPES}
+    bodies["plotly.js"] = plotly.get_plotlyjs().encode()
+    files = {}
+    for name, body in bodies.items():
+        tag = f'"{hashlib.sha256(body).hexdigest()[:32]}"'
+        files[f"/{name}"] = File(body, TYPES[Path(name).suffix], tag)
+    files["/"] = files["/index.html"]
+    return files

@@ -1,8 +1,8 @@
-"""The process that computes: `python -m orderone.explore.worker`. A line of JSON in; a status and a
-line of JSON out.
+"""The process that computes: `python -m orderone.explore.worker`.
 
-It is a program of its own so that it can be ended in the middle of a calculation, which threads
-cannot. It ends by itself when its input does.
+It reads a line of JSON for each question, and writes a status and a line of JSON. It is a
+program of its own so that it can be ended in the middle of a calculation, which threads cannot. It
+ends by itself when its input does.
 """
 
 import json
@@ -11,15 +11,14 @@ import sys
 import warnings
 from collections.abc import Mapping
 from math import isfinite, isnan
-from typing import Any
 
 OK = 200
 WRONG = 400
 FAILED = 500
 
 
-def answer(view: str, text: str) -> tuple[int, dict[str, Any]]:
-    """Status and body: what the view says, or the message of what is wrong with the query."""
+def answer(view: str, text: str) -> tuple[int, dict[str, object]]:
+    """Return status and body: the numbers of the view, or a message about a wrong query."""
     from orderone.explore.query import Query
     from orderone.explore.views import VIEWS
 
@@ -27,37 +26,44 @@ def answer(view: str, text: str) -> tuple[int, dict[str, Any]]:
         return OK, VIEWS[view](Query(text))
     except (ValueError, OverflowError) as error:
         return WRONG, {"error": str(error)}
-    except (
-        Exception
-    ) as error:  # a fault of ours: the page says so, and the next question finds a worker
+    except Exception as error:  # a bug: the page says so, and the worker goes on
         return FAILED, {"error": f"{type(error).__name__}: {error}"}
 
 
-def plain(value: Any) -> Any:
-    """As JSON has it. It has no word for infinity, so that becomes the string that JavaScript reads
-    as a number."""
+def plain(value: object) -> object:
+    """Return a value that JSON can hold.
+
+    JSON has no infinity: it becomes the string that JavaScript reads as a number.
+    """
     if type(value) is float:
-        if isfinite(value):
-            return value
-        if isnan(value):
-            return None
-        if value > 0:
-            return "Infinity"
-        return "-Infinity"
+        return _plain_float(value)
     if isinstance(value, Mapping):
-        return {key: plain(each) for key, each in value.items()}
-    if hasattr(value, "tolist"):  # an array, or a number of numpy's
-        return plain(value.tolist())
+        return {key: plain(item) for key, item in value.items()}
+    to_list = getattr(value, "tolist", None)
+    if to_list is not None:  # an array, or a number of numpy's
+        return plain(to_list())
     if isinstance(value, list | tuple):
-        return [plain(each) for each in value]
+        return [plain(item) for item in value]
     return value
 
 
+def _plain_float(value: float) -> float | str | None:
+    if isfinite(value):
+        return value
+    if isnan(value):
+        return None
+    if value > 0:
+        return "Infinity"
+    return "-Infinity"
+
+
 def main() -> None:
+    """Answer questions until the input ends."""
     out = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8")
-    sys.stdout = sys.stderr  # what somebody prints must not get into the answers
-    warnings.simplefilter("ignore")  # what overflows is infinite, and the page says so
-    import orderone.explore.views  # noqa: F401 - before the first question, which should not wait for it
+    sys.stdout = sys.stderr  # printed text must not get into the answers
+    warnings.simplefilter("ignore")  # overflow becomes infinity, and the page says so
+    # Loaded before the first question, which should not wait for it
+    import orderone.explore.views  # noqa: F401
 
     for line in sys.stdin:
         status, body = answer(*json.loads(line))

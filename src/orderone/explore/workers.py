@@ -1,6 +1,8 @@
-"""A few processes that compute. Each answers one question at a time; one whose question nobody
-waits for any more, or that takes too long, is ended and another takes its place: moving a slider
-never queues behind an old position of it."""
+"""A few processes that compute, one question at a time each.
+
+A process is ended if nobody waits for its answer any more, or if it takes too long; another takes
+its place. A slider therefore never waits for an old position of itself.
+"""
 
 import json
 import os
@@ -29,7 +31,7 @@ class AbandonedError(Exception):
 
 
 class Workers:
-    """`ask` may be called from many threads."""
+    """A pool of processes; `ask` may be called from many threads."""
 
     def __init__(self, number: int = NUMBER, limit: float = LIMIT):
         self._limit = limit
@@ -39,36 +41,43 @@ class Workers:
         self._idle = deque(self._all)
 
     def ask(self, view: str, query: str, gone: Callable[[], bool]) -> Answer:
-        """The answer; `AbandonedError` as soon as `gone` says that nobody waits."""
+        """Return the answer; `AbandonedError` as soon as `gone` says that nobody waits."""
         deadline = time.monotonic() + self._limit
+        message = f"this takes more than {self._limit:g} seconds here; take smaller sizes"
+        too_long = (TOO_LONG, _error(message))
         worker = self._take(deadline, gone)
+        if worker is None:
+            return too_long
         answer = None
         try:
-            answer = worker and worker.ask(json.dumps([view, query]), deadline, gone)
+            answer = worker.ask(json.dumps([view, query]), deadline, gone)
         finally:
-            if worker:
-                self._give(worker) if answer and worker.alive else self._replace(worker)
-        return answer or (
-            TOO_LONG,
-            _error(f"this takes more than {self._limit:g} seconds here; take smaller sizes"),
-        )
+            if answer is not None and worker.alive:
+                self._give(worker)
+            else:
+                self._replace(worker)
+        return answer or too_long
 
     def close(self) -> None:
+        """End all processes."""
         with self._changed:
             self._open = False
             for worker in self._all:
                 worker.end()
 
     def _take(self, deadline: float, gone: Callable[[], bool]) -> "_Worker | None":
-        """The one that was used last, which has most in its caches; None if none is free in
-        time."""
+        """Return the worker that was used last, which has most in its caches.
+
+        None if none is free in time.
+        """
         with self._changed:
             while self._open and not self._idle:
                 self._changed.wait(POLL)
                 _check(gone)
                 if time.monotonic() > deadline:
                     return None
-            _check(lambda: not self._open)
+            if not self._open:
+                raise AbandonedError
             return self._idle.pop()
 
     def _give(self, worker: "_Worker") -> None:
@@ -77,7 +86,7 @@ class Workers:
             self._changed.notify()
 
     def _replace(self, worker: "_Worker") -> None:
-        """A new one needs a moment to load: it is taken last."""
+        """End a worker and start another, which is taken last: it needs a moment to load."""
         with self._changed:
             if self._open:
                 worker.end()
@@ -88,14 +97,14 @@ class Workers:
 
 
 class _Worker:
-    alive = True
+    """One process."""
+
+    alive: bool = True
 
     def __init__(self) -> None:
         command = [sys.executable, "-m", "orderone.explore.worker"]
-        environment = {
-            "OMP_NUM_THREADS": "1",
-            **os.environ,
-        }  # small arrays: threads cost more than they bring
+        # For small arrays, threads cost more than they bring.
+        environment = {"OMP_NUM_THREADS": "1", **os.environ}
         self._process = subprocess.Popen(
             command,
             stdin=subprocess.PIPE,
@@ -107,8 +116,8 @@ class _Worker:
         Thread(target=self._listen, daemon=True).start()
 
     def ask(self, question: str, deadline: float, gone: Callable[[], bool]) -> Answer | None:
-        """None if it takes too long."""
-        with suppress(OSError):  # a dead one is found below
+        """Return the answer, or None if it takes too long."""
+        with suppress(OSError):  # a dead process is noticed below
             assert self._process.stdin
             self._process.stdin.write(question.encode() + b"\n")
             self._process.stdin.flush()
@@ -117,13 +126,13 @@ class _Worker:
                 status, _, body = self._lines.get(timeout=POLL).partition(b" ")
                 self.alive = bool(status)
                 if status:
-                    return (int(status), body.rstrip())
-                return (FAILED, _error("the calculation broke off"))
+                    return int(status), body.rstrip()
+                return FAILED, _error("the calculation broke off")
             _check(gone)
         return None
 
     def end(self) -> None:
-        """At once: it holds nothing that could be lost."""
+        """Kill the process: it holds nothing that could be lost."""
         self._process.kill()
         self._process.wait()
         for pipe in (self._process.stdin, self._process.stdout):
@@ -144,5 +153,5 @@ def _check(gone: Callable[[], bool]) -> None:
         raise AbandonedError
 
 
-def _error(words: str) -> bytes:
-    return json.dumps({"error": words}).encode()
+def _error(message: str) -> bytes:
+    return json.dumps({"error": message}).encode()

@@ -5,7 +5,7 @@ from tyro.extras import SubcommandApp
 from orderone.cli.options import readable
 from orderone.cli.predict import exponents, limits, meanfield, phase, strategies, transformer
 
-app = SubcommandApp()
+app: SubcommandApp = SubcommandApp()
 app.command(readable(exponents.exponents))
 app.command(readable(meanfield.meanfield))
 app.command(readable(phase.phase))

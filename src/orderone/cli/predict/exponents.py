@@ -70,9 +70,8 @@ def exponents(
     if heads is None:
         no_use("a network without --heads", score_power=score_power, qk_norm=qk_norm)
     else:
-        attention = Attention(
-            power=score_power or "1/2", growth=HEADS[one_of(heads, HEADS, "heads")], qk_norm=qk_norm
-        )
+        growth = HEADS[one_of(heads, HEADS, "heads")]
+        attention = Attention(power=score_power or "1/2", growth=growth, qk_norm=qk_norm)
     network = {"depth": depth, "norm": norm, "tied": tied}
     align = _alignment(rules.assumed_alignment(rule) if alignment is None else alignment)
     chosen_for = align if rates is None else _alignment(rates)
@@ -82,10 +81,13 @@ def exponents(
     if not solution:
         _show_conflict(solution, json)
         sys.exit(1)
-    given = (
-        declared.rates_for is None and rates is None and not constraint
-    )  # `standard` is defined by its rates
-    p = start if given else start.with_c(solution.c)
+    # `standard` is defined by its rates
+    if declared.rates_for is None and rates is None and not constraint:
+        p = start
+        stopped_by = dict.fromkeys(p.roles, "given by the rule")
+    else:
+        p = start.with_c(solution.c)
+        stopped_by = {role: solution.why(role) for role in p.roles}
     sizes = {
         "initialization": rms(p, depth, norm),
         "training": rms(p, depth, norm, training=True, optimizer=optimizer, alignment=align),
@@ -98,18 +100,21 @@ def exponents(
         "alignment": align.name,
         "rates for": chosen_for.name,
         "gauge": gauge_name,
-    }
-    settings |= network | {
+        **network,
         "attention": attention.text if attention else None,
         "constraints": list(constraint),
     }
-    stopped_by = {role: "given by the rule" if given else solution.why(role) for role in p.roles}
     prediction = Prediction(p, settings, align, stopped_by, sizes, verdict)
-    show.print_json(prediction.record()) if json else prediction.show()
+    if json:
+        show.print_json(prediction.record())
+    else:
+        prediction.show()
 
 
 @dataclass(frozen=True)
 class Prediction:
+    """Exponents, sizes and verdict of a rule."""
+
     p: Parameterization
     settings: Mapping[str, object]
     alignment: Alignment
@@ -118,10 +123,12 @@ class Prediction:
     verdict: Verdict
 
     def record(self) -> dict[str, object]:
+        """Return all of it for JSON."""
         align = self.alignment
+        settings = {name.replace(" ", "_"): value for name, value in self.settings.items()}
         return {
             "rule": self.p.name,
-            **{name.replace(" ", "_"): value for name, value in self.settings.items()},
+            **settings,
             "alignment": {
                 "name": align.name,
                 "omega": align.omega,
@@ -135,20 +142,21 @@ class Prediction:
             "binding": self.stopped_by,
             "rms": self.sizes,
             "stable": bool(self.verdict),
-            "failed": [str(j) for j in self.verdict.failed],
+            "failed": [str(judged) for judged in self.verdict.failed],
             "notes": self.verdict.notes,
         }
 
     def show(self) -> None:
+        """Print tables."""
         out = show.console()
         p = self.p
         rows = [(role, p.a[role], p.b[role], p.c[role], self.stopped_by[role]) for role in p.roles]
-        told = ", ".join(
-            f"{name} {value}"
-            for name, value in self.settings.items()
-            if value not in (None, False, [])
-        )
-        out.print(show.table(f"{p.name}: {told}", ("role", "a", "b", "c", "c is stopped by"), rows))
+        words = []
+        for name, value in self.settings.items():
+            if value not in (None, False, []):
+                words.append(f"{name} {value}")
+        title = f"{p.name}: {', '.join(words)}"
+        out.print(show.table(title, ("role", "a", "b", "c", "c is stopped by"), rows))
         out.print("multiplier n^-a, initial std n^-b, learning rate n^-c\n")
         for when, laws in self.sizes.items():
             out.print(show.table(f"RMS: {when}", ("quantities", "law"), _by_law(laws)))
@@ -156,7 +164,7 @@ class Prediction:
 
 
 def _show_conflict(solution: Solution, json: bool) -> None:
-    """No learning rates fit: that is the answer."""
+    """Print which constraints exclude each other."""
     if json:
         show.print_json({"feasible": False, "conflict": [str(k) for k in solution.conflict]})
     else:
@@ -167,15 +175,14 @@ def _alignment(text: str) -> Alignment:
     if not text.lstrip().startswith("{"):
         return read_alignment(text)
     try:
-        return read_alignment(
-            json_format.loads(text, parse_float=str)
-        )  # "0.9" stays the exact 9/10
+        mapping = json_format.loads(text, parse_float=str)  # "0.9" stays the exact 9/10
+        return read_alignment(mapping)
     except json_format.JSONDecodeError as error:
         raise ValueError(f"alignment: expected a name or JSON, got {text!r} ({error})") from error
 
 
 def _by_law(laws: Mapping[str, Fraction]) -> list[tuple[str, str]]:
-    """One line for each power law, with all quantities that follow it."""
+    """Return a line for each power law, with all quantities that follow it."""
     groups: dict[Fraction, list[str]] = {}
     for quantity, exponent in laws.items():
         groups.setdefault(exponent, []).append(quantity)
@@ -183,11 +190,14 @@ def _by_law(laws: Mapping[str, Fraction]) -> list[tuple[str, str]]:
 
 
 def _ranges(names: list[str]) -> str:
-    """h1, h2, h3 as h1..h3."""
+    """Write h1, h2, h3 as h1..h3."""
     runs: list[list[str]] = []
     for name in names:
         symbol = name.rstrip("0123456789")
         number = name.lstrip("hW'Δ")
-        follows = runs and number.isdigit() and runs[-1][-1] == f"{symbol}{int(number) - 1}"
-        runs[-1].append(name) if follows else runs.append([name])
-    return ", ".join(run[0] if len(run) == 1 else f"{run[0]}..{run[-1]}" for run in runs)
+        if runs and number.isdigit() and runs[-1][-1] == f"{symbol}{int(number) - 1}":
+            runs[-1].append(name)
+        else:
+            runs.append([name])
+    texts = [run[0] if len(run) == 1 else f"{run[0]}..{run[-1]}" for run in runs]
+    return ", ".join(texts)

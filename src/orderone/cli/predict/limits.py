@@ -1,5 +1,4 @@
-"""`orderone predict limits`: what depth does to a random network of finite width, and how well the
-limits know."""
+"""`orderone predict limits`: random networks of finite width and depth, and their limit."""
 
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
@@ -58,8 +57,10 @@ def limits(
         residual = True
     if activation.lower() != SMOOTH:
         no_use(activation, f"give --activation {SMOOTH}", phi=phi, a=a)
-    phi = "tanh" if phi is None else phi
-    a = 1.0 if a is None else a
+    if phi is None:
+        phi = "tanh"
+    if a is None:
+        a = 1.0
     report = depth_report(width, depth, activation, residual, rho0, phi=phi, a=a)
     number = count(samples, "samples", least=0)
     shape = _shape(report, phi, a)
@@ -70,83 +71,110 @@ def limits(
             " or linear; leave out --residual and --samples 0"
         )
     check_files({"html": html})
-    found = _compare(report, number, seed, json, shape or {}) if compared else []
-    show.print_json(_record(report, found)) if json else _show(report, found)
+    comparisons = []
+    if compared:
+        comparisons = _compare(report, number, seed, json, shape or {})
+    if json:
+        show.print_json(_record(report, comparisons))
+    else:
+        _show(report, comparisons)
     if html is not None:
-        _draw(html, report, found)
+        _draw(html, report, comparisons)
 
 
 def _shape(report: "DepthReport", phi: str, a: float) -> dict[str, Any] | None:
-    """What the report counts in the depth, (2.5) and (2.6) count in the width. None for those
-    without a limit."""
+    """Return arguments of `compare_with_limit`; None for activations without a limit.
+
+    The report counts in the depth, but (2.5) and (2.6) in the width.
+    """
     ratio = report.ratio**0.5
-    shapes: dict[str, dict[str, Any]] = {"relu": {}, "linear": {}}
-    shapes |= {"shaped-relu": {"c_minus": -1 / ratio}, SMOOTH: {"phi": phi, "a": a * ratio}}
+    shapes: dict[str, dict[str, Any]] = {
+        "relu": {},
+        "linear": {},
+        "shaped-relu": {"c_minus": -1 / ratio},
+        SMOOTH: {"phi": phi, "a": a * ratio},
+    }
     return shapes.get(report.activation)
 
 
 def _compare(
     report: "DepthReport", samples: int, seed: int, quiet: bool, shape: dict[str, Any]
-) -> list[Any]:
+) -> list["Comparison"]:
     from orderone.measure import compare_with_limit
 
-    sizes = report.activation, report.width, report.depth
     with bar("networks", quiet) as progress:
         return compare_with_limit(
-            *sizes, rho0=report.rho0, samples=samples, seed=seed, progress=progress, **shape
+            report.activation,
+            report.width,
+            report.depth,
+            rho0=report.rho0,
+            samples=samples,
+            seed=seed,
+            progress=progress,
+            **shape,
         )
 
 
-def _show(report: "DepthReport", found: list["Comparison"]) -> None:
+def _show(report: "DepthReport", comparisons: list["Comparison"]) -> None:
     out = show.console()
     out.print(show.coloured(str(report)), soft_wrap=True)
-    for comparison in found:
-        columns = ("", "mean", "std", "distance", "95 % interval")
-        table = show.table(
-            f"{comparison.quantity}: networks against their limit", columns, _rows(comparison)
-        )
-        out.print(table)
+    columns = ("", "mean", "std", "distance", "95 % interval")
+    for comparison in comparisons:
+        title = f"{comparison.quantity}: networks against their limit"
+        out.print(show.table(title, columns, _rows(comparison)))
 
 
-def _rows(c: "Comparison") -> list[tuple[str, ...]]:
+def _rows(comparison: "Comparison") -> list[tuple[str, ...]]:
+    """Return three rows: the moments stand beside the first two distances."""
+    network = comparison.network
+    limit = comparison.limit
     moments = [
-        (name, f"{x.mean():.3f}", f"{x.std():.3f}")
-        for name, x in (("network", c.network), ("limit", c.limit))
+        ("network", f"{network.mean():.3f}", f"{network.std():.3f}"),
+        ("limit", f"{limit.mean():.3f}", f"{limit.std():.3f}"),
+        ("", "", ""),
     ]
-    return [
-        (*cells, f"{SHORT.get(d.name, d.name)} {d.value:.3f}", f"{d.low:.3f} .. {d.high:.3f}")
-        for cells, d in zip([*moments, ("", "", "")], c.distances, strict=True)
-    ]
+    rows = []
+    for cells, distance in zip(moments, comparison.distances, strict=True):
+        name = SHORT.get(distance.name, distance.name)
+        interval = f"{distance.low:.3f} .. {distance.high:.3f}"
+        rows.append((*cells, f"{name} {distance.value:.3f}", interval))
+    return rows
 
 
-def _record(report: "DepthReport", found: list["Comparison"]) -> dict[str, Any]:
-    record = asdict(report) | {
-        "correlation": {str(q): rho for q, rho in report.correlation.items()}
-    }
+def _record(report: "DepthReport", comparisons: list["Comparison"]) -> dict[str, object]:
+    record: dict[str, object] = asdict(report)
+    record["correlation"] = {str(q): rho for q, rho in report.correlation.items()}
     record["comparison"] = {
-        c.quantity: {
-            "network": {
-                "mean": float(c.network.mean()),
-                "std": float(c.network.std()),
-                "lost": c.lost,
-            },
-            "limit": {"mean": float(c.limit.mean()), "std": float(c.limit.std())},
-            **{d.name: {"value": d.value, "low": d.low, "high": d.high} for d in c.distances},
-        }
-        for c in found
+        comparison.quantity: _comparison_record(comparison) for comparison in comparisons
     }
     return record
 
 
-def _draw(path: str, report: "DepthReport", found: list["Comparison"]) -> None:
+def _comparison_record(comparison: "Comparison") -> dict[str, object]:
+    network = comparison.network
+    limit = comparison.limit
+    record: dict[str, object] = {
+        "network": {
+            "mean": float(network.mean()),
+            "std": float(network.std()),
+            "lost": comparison.lost,
+        },
+        "limit": {"mean": float(limit.mean()), "std": float(limit.std())},
+    }
+    for distance in comparison.distances:
+        record[distance.name] = {
+            "value": distance.value,
+            "low": distance.low,
+            "high": distance.high,
+        }
+    return record
+
+
+def _draw(path: str, report: "DepthReport", comparisons: list["Comparison"]) -> None:
     from orderone.report import write_figures
     from orderone.report.limits import density_figure
 
     settings = f"{report.activation}, width {report.width}, depth {report.depth}"
-    write_figures(
-        path,
-        f"Depth limits: {settings}",
-        [density_figure(c, settings) for c in found],
-        [str(report)],
-    )
+    figures = [density_figure(comparison, settings) for comparison in comparisons]
+    write_figures(path, f"Depth limits: {settings}", figures, [str(report)])
     wrote(path)

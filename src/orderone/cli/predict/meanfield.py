@@ -1,5 +1,4 @@
-"""`orderone predict meanfield`: where a wide dropout network takes its signals, and how deep it can
-be trained."""
+"""`orderone predict meanfield`: fixed points and trainable depth of a wide dropout network."""
 
 from typing import TYPE_CHECKING
 
@@ -45,14 +44,14 @@ def meanfield(
         show.print_json(record)
         return
     title = f"{activation}: weight_var {weight_var:g}, bias_var {bias_var:g}, keep {keep:g}"
-    rows = [
-        (name, f"{x:.10g}" if isinstance(x, float) else x, MEANING[name])
-        for name, x in record.items()
-    ]
+    rows = []
+    for name, value in record.items():
+        text = f"{value:.10g}" if isinstance(value, float) else value
+        rows.append((name, text, MEANING[name]))
     show.console().print(show.table(title, ("quantity", "value", "meaning"), rows))
 
 
 def _record(network: "MeanField") -> dict[str, float | str]:
-    return {name: getattr(network, name) for name in SCALARS} | {
-        "trainable_depth": network.trainable_depth()
-    }
+    record = {name: getattr(network, name) for name in SCALARS}
+    record["trainable_depth"] = network.trainable_depth()
+    return record

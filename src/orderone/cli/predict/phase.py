@@ -52,7 +52,10 @@ def phase(
 
         write_phases(diagram, html)
         wrote(html)
-    show.print_json(_record(diagram)) if json else _show(diagram)
+    if json:
+        show.print_json(_record(diagram))
+    else:
+        _show(diagram)
 
 
 def _axis(text: str, name: str) -> "np.ndarray":
@@ -102,35 +105,34 @@ def _map(diagram: "PhaseDiagram") -> Iterator[str]:
 
     drawn = [diagram.status == "diverges", *(diagram.phase == word for word in SIGNS)]
     signs = np.select(drawn, [DIVERGES, *SIGNS.values()], default=" ")
-    columns, rows = (
-        np.unique(np.linspace(0, n - 1, most).astype(int))
-        for n, most in zip(signs.shape, SIZE, strict=True)
-    )
+    columns = _thinned(signs.shape[0], SIZE[0])
+    rows = _thinned(signs.shape[1], SIZE[1])
     for j in rows[::-1]:
         yield f"{diagram.bias_var[j]:10.4g} {''.join(signs[columns, j])}"
-    yield (
-        f"{'':10}"
-        f" {diagram.weight_var[0]:<{max(len(columns) - 8, 1)}.4g}{diagram.weight_var[-1]:>8.4g}"
-    )
+    first = diagram.weight_var[0]
+    last = diagram.weight_var[-1]
+    yield f"{'':10} {first:<{max(len(columns) - 8, 1)}.4g}{last:>8.4g}"
+
+
+def _thinned(points: int, most: int) -> "np.ndarray":
+    """Return at most so many indices of an axis, at equal distances."""
+    import numpy as np
+
+    return np.unique(np.linspace(0, points - 1, most).astype(int))
 
 
 def _line(diagram: "PhaseDiagram") -> Iterator[tuple[str, str, str]]:
-    """At a few bias variances: the critical weight variance, and how far correlations reach
-    there."""
+    """Yield the critical weight variance and the depth scale there, at a few bias variances."""
     import numpy as np
 
     from orderone.theory import MeanField, critical_weight_var
 
     network = diagram.networks
     axis = diagram.bias_var
-    for bias_var in axis[np.unique(np.linspace(0, len(axis) - 1, 5).astype(int))]:
+    for bias_var in axis[_thinned(len(axis), 5)]:
         critical = critical_weight_var(network.activation, bias_var, network.keep)
         if np.isfinite(critical):
-            reach = MeanField(network.activation, critical, bias_var, network.keep).xi2
+            xi2 = MeanField(network.activation, critical, bias_var, network.keep).xi2
+            yield f"{bias_var:.4g}", f"{critical:.8g}", f"{xi2:.6g}"
         else:
-            reach = None
-        yield (
-            f"{bias_var:.4g}",
-            f"{critical:.8g}" if reach is not None else "none",
-            "" if reach is None else f"{reach:.6g}",
-        )
+            yield f"{bias_var:.4g}", "none", ""

@@ -34,15 +34,12 @@ def strategies(
         return
     out = show.console()
     for name, columns in record.items():
-        rows = [
-            (group, _number(std), _number(columns["lr"].get(group)))
-            for group, std in columns["std"].items()
-        ]
-        out.print(
-            show.table(
-                f"{name} ({optimizer}, n = {n})", ("group", "initial std", "relative lr"), rows
-            )
-        )
+        rows = []
+        for group, std in columns["std"].items():
+            lr = columns["lr"].get(group)
+            rows.append((group, f"{std:.4g}", None if lr is None else f"{lr:.4g}"))
+        title = f"{name} ({optimizer}, n = {n})"
+        out.print(show.table(title, ("group", "initial std", "relative lr"), rows))
     out.print(
         "initial std for C = 1; times sqrt(C) of the group. QKVU: queries, keys, values and their"
         " projection;"
@@ -55,11 +52,7 @@ def strategies(
 
 def _strategy(name: str, optimizer: str, sizes: dict[str, Any]) -> dict[str, dict[str, float]]:
     std = init_std(name, **sizes)
-    rescale = (
-        1.0 if name == "standard" else std["head"]
-    )  # S2 (1.34); the standard head is not rescaled
+    rescale = std["head"]  # S2 (1.34)
+    if name == "standard":
+        rescale = 1.0
     return {"std": std | {RESCALE: rescale}, "lr": lr_factors(name, optimizer, **sizes)}
-
-
-def _number(value: float | None) -> str | None:
-    return None if value is None else f"{value:.4g}"

@@ -1,7 +1,6 @@
-"""`orderone predict transformer`: kernels and tangent kernels block by block, and which weights
-move the outputs."""
+"""`orderone predict transformer`: kernels and tangent kernels, block by block."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from orderone.cli import show
 from orderone.cli.files import check_files, wrote
@@ -64,35 +63,36 @@ def transformer(
 
     check_files({"html": html})
     C = _constants(constants)
-    C["head"] = C.get("head", 1.0) * count(width, "--width") ** -float(
-        strategy_power(strategy) or 0
-    )  # S2 (1.34)
-    if blocks is not None:
-        no_use("--blocks", depth=depth)
+    power = -float(strategy_power(strategy) or 0)
+    C["head"] = C.get("head", 1.0) * count(width, "--width") ** power  # S2 (1.34)
     if blocks is None:
         letters = "AM" * count(DEPTH if depth is None else depth, "--depth", least=0)
     else:
+        no_use("--blocks", depth=depth)
         letters = blocks
     model = Transformer(letters, activation, C, eps, causal, heads, width, mlp)
     G0 = _tokens(tokens, correlation, causal)
-    found = model.predict(G0, optimizer, model.rates(strategy, optimizer, n_in, n_out))
-    record = _record(found, letters, heads)
-    settings = {
+    prediction = model.predict(G0, optimizer, model.rates(strategy, optimizer, n_in, n_out))
+    record = {
         "width": width,
         "heads": heads,
         "tokens": tokens,
         "correlation": correlation,
         "blocks": letters,
+        "activation": activation,
+        "optimizer": optimizer,
+        "strategy": strategy,
+        **_record(prediction, letters, heads),
     }
-    record = (
-        settings | {"activation": activation, "optimizer": optimizer, "strategy": strategy} | record
-    )
     if html is not None:
         from orderone.report.transformer import write_transformer
 
         write_transformer(record, html)
         wrote(html)
-    show.print_json(record) if json else _show(record)
+    if json:
+        show.print_json(record)
+    else:
+        _show(record)
 
 
 def _constants(text: str) -> dict[str, float]:
@@ -119,29 +119,29 @@ def _tokens(tokens: int, correlation: float, causal: bool) -> "np.ndarray":
     return (1 - c) * np.eye(number) + c
 
 
-def _record(found: "Prediction", blocks: str, heads: int) -> dict[str, object]:
-    places = ["stem", *(f"{i} {letter}" for i, letter in enumerate(blocks, 1)), "output"]
+def _record(prediction: "Prediction", blocks: str, heads: int) -> dict[str, Any]:
+    numbered = [f"{number} {letter}" for number, letter in enumerate(blocks, 1)]
     return {
-        "places": places,
-        "kernel": [_summary(G) for G in [*found.kernels, found.output]],
-        "ntk": [_summary(theta) for theta in found.ntk],
-        "shares": found.shares,
-        "head_std": [_summary(std) for std in found.head_std(heads)],
-        "error": [0.0, *found.errors],
+        "places": ["stem", *numbered, "output"],
+        "kernel": [_summary(G) for G in [*prediction.kernels, prediction.output]],
+        "ntk": [_summary(theta) for theta in prediction.ntk],
+        "shares": prediction.shares,
+        "head_std": [_summary(std) for std in prediction.head_std(heads)],
+        "error": [0.0, *prediction.errors],
     }
 
 
 def _summary(matrix: "np.ndarray") -> dict[str, float]:
-    """A token with itself, and with another one: means over tokens."""
+    """Return means over tokens: of one with itself, and of one with another."""
     T = len(matrix)
     same = float(matrix.diagonal().mean())
-    return {
-        "same": same,
-        "other": (float(matrix.sum()) - T * same) / (T * (T - 1)) if T > 1 else same,
-    }
+    other = same
+    if T > 1:
+        other = (float(matrix.sum()) - T * same) / (T * (T - 1))
+    return {"same": same, "other": other}
 
 
-def _show(record: dict) -> None:
+def _show(record: dict[str, Any]) -> None:
     out = show.console()
     title = (
         f"{record['blocks'] or 'no blocks'}, {record['activation']}, {record['tokens']} tokens of"
@@ -151,13 +151,8 @@ def _show(record: dict) -> None:
     out.print(show.table(f"{title}{record['correlation']:g}", columns, _rows(record)))
     shares = sorted(record["shares"][-1].items(), key=lambda item: -item[1])
     rows = [(group, f"{share:.1%}") for group, share in shares]
-    out.print(
-        show.table(
-            f"{record['optimizer']}, {record['strategy']}",
-            ("group", "share in the output's NTK"),
-            rows,
-        )
-    )
+    title = f"{record['optimizer']}, {record['strategy']}"
+    out.print(show.table(title, ("group", "share in the output's NTK"), rows))
     out.print(
         f"other: between two tokens. std of G: from network to network with {record['heads']}"
         " heads, at any width"
@@ -169,17 +164,13 @@ def _show(record: dict) -> None:
         )
 
 
-def _rows(record: dict) -> list[tuple[str, ...]]:
-    stds = [*(f"{std['same']:.2g}" for std in record["head_std"]), ""]
-    rows = zip(
-        record["places"], record["kernel"], record["ntk"], stds, record["shares"], strict=True
-    )
-    return [
-        (
-            place,
-            *(f"{value:.4g}" for kernel in (G, theta) for value in kernel.values()),
-            std,
-            max(shares, key=shares.get),
-        )
-        for place, G, theta, std, shares in rows
-    ]
+def _rows(record: dict[str, Any]) -> list[tuple[str, ...]]:
+    stds = [f"{std['same']:.2g}" for std in record["head_std"]]
+    stds.append("")  # of the output
+    columns = (record["places"], record["kernel"], record["ntk"], stds, record["shares"])
+    rows = []
+    for place, G, theta, std, shares in zip(*columns, strict=True):
+        numbers = (G["same"], G["other"], theta["same"], theta["other"])
+        cells = [f"{number:.4g}" for number in numbers]
+        rows.append((place, *cells, std, max(shares, key=shares.get)))
+    return rows

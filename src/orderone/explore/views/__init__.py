@@ -1,8 +1,6 @@
-"""What the page shows, one file each: a function from a query to numbers and words, without any
-drawing."""
+"""The views of the page, one file each: a function from a query to numbers and words."""
 
 from collections.abc import Callable, Mapping
-from typing import Any
 
 from orderone.explore.query import Query
 from orderone.explore.views.choices import choices
@@ -11,7 +9,7 @@ from orderone.explore.views.diagram import diagram
 from orderone.explore.views.network import network
 from orderone.explore.views.rule import rule
 
-VIEWS: Mapping[str, Callable[[Query], dict[str, Any]]] = {
+VIEWS: Mapping[str, Callable[[Query], dict[str, object]]] = {
     "choices": choices,
     "network": network,
     "diagram": diagram,

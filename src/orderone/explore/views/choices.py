@@ -1,6 +1,4 @@
-"""What can be chosen: names that the library knows."""
-
-from typing import Any
+"""The names that the page offers."""
 
 from orderone import rules
 from orderone.explore.query import Query
@@ -12,14 +10,16 @@ from orderone.theory.limits.shaped import SMOOTH
 BARE = ("shaped-relu", "polynomial")  # families that mean nothing without numbers
 
 
-def choices(query: Query) -> dict[str, Any]:
+def choices(query: Query) -> dict[str, object]:
+    """Return names of activations, rules, optimizers, alignments and gauges."""
     query.done()
+    rule_choices = []
+    for name in rules.names():
+        rule_choices.append({"name": name, "alignment": rules.assumed_alignment(name)})
     return {
         "activation": [name for name in activations.names() if name not in BARE],
         "smooth": list(SMOOTH),
-        "rule": [
-            {"name": name, "alignment": rules.assumed_alignment(name)} for name in rules.names()
-        ],
+        "rule": rule_choices,
         "optimizer": list(OPTIMIZERS),
         "alignment": list(PRESETS),
         "gauge": list(GAUGES),

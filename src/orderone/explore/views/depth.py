@@ -1,7 +1,4 @@
-"""What depth does to a random network of finite width: the depth report, and the densities behind
-its numbers."""
-
-from typing import Any
+"""The depth report of a random network of finite width, and the densities behind its numbers."""
 
 import numpy as np
 
@@ -18,17 +15,17 @@ COLLAPSED = 0.05  # median of 1 - rho below which its logarithm tells more
 SMALLEST = 1e-15
 
 
-def depth(query: Query) -> dict[str, Any]:
+def depth(query: Query) -> dict[str, object]:
+    """Return how norms and correlations spread at this width and depth."""
     width = query.whole("width")
     layers = query.whole("depth")
     rho0 = query.number("rho0")
-    branch = {"none": None, "scaled": True, "factor": query.number("factor")}[
-        query.word("skips", SKIPS)
-    ]
-    kind = _activation(query.word("activation"), query.flag("shaped"))
-    shape = query.number("a")
+    branches = {"none": None, "scaled": True, "factor": query.number("factor")}
+    branch = branches[query.word("skips", SKIPS)]
+    activation, phi = _activation(query.word("activation"), query.flag("shaped"))
+    a = query.number("a")
     query.done()
-    law = depth_law(width, layers, kind[0], branch, rho0, phi=kind[1], a=shape)
+    law = depth_law(width, layers, activation, branch, rho0, phi=phi, a=a)
     report = judged(law)
     low, middle, high = report.correlation.values()
     return {
@@ -43,27 +40,27 @@ def depth(query: Query) -> dict[str, Any]:
         "remedies": report.remedies,
         "caveat": report.caveat,
         "norms": _density(law.log_norms),
-        "correlations": _of_correlations(law.correlations),
+        "correlations": _correlation_density(law.correlations),
     }
 
 
 def _activation(name: str, shaped: bool) -> tuple[str, str]:
-    """(activation, phi) as `depth_report` takes them."""
+    """Return (activation, phi) as `depth_report` takes them."""
     if not shaped:
         return name, "tanh"
     if name == "relu":
-        return ("shaped-relu", "tanh")
-    return ("shaped-smooth", one_of(name, ("relu", *SMOOTH), "activation to shape"))
+        return "shaped-relu", "tanh"
+    return "shaped-smooth", one_of(name, ("relu", *SMOOTH), "activation to shape")
 
 
-def _of_correlations(rho: np.ndarray) -> dict[str, Any]:
+def _correlation_density(rho: np.ndarray) -> dict[str, object]:
     if 1 - np.median(rho) < COLLAPSED:
         return {"scale": "log10(1 − ρ)", **_density(np.log10(np.maximum(1 - rho, SMALLEST)))}
     return {"scale": "ρ", **_density(rho, -1.0, 1.0)}
 
 
-def _density(samples: np.ndarray, *ends: float) -> dict[str, Any]:
-    """A histogram, as heights of bins of equal width, and three quantiles."""
+def _density(samples: np.ndarray, *ends: float) -> dict[str, object]:
+    """Return a histogram, as heights of bins of equal width, and three quantiles."""
     low, high = ends or np.quantile(samples, [OUTLIERS, 1 - OUTLIERS])
     if high - low < 1e-9 * max(1.0, abs(low)):  # all alike
         low = low - 0.5

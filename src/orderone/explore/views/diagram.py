@@ -1,7 +1,4 @@
-"""A phase diagram from no weights and biases up to what is asked for: phases, trainable depths, the
-critical line."""
-
-from typing import Any
+"""A phase diagram from variances of 0: phases, trainable depths, the critical line."""
 
 import numpy as np
 
@@ -17,42 +14,46 @@ DEEPEST = 1e6  # next to the line the depth has no bound
 SHAPE = 3 / 4  # bias variances for each weight variance
 
 
-def diagram(query: Query) -> dict[str, Any]:
+def diagram(query: Query) -> dict[str, object]:
+    """Return the arrays of the diagram, with a row for each bias variance."""
     activation = query.word("activation")
     keep = query.number("keep")
-    tops = [
-        real(query.number(name), name, above=0, most=LARGEST)
-        for name in ("most_weight_var", "most_bias_var")
-    ]
+    most_weight_var = _variance(query, "most_weight_var")
+    most_bias_var = _variance(query, "most_bias_var")
     points = count(query.whole("points"), "points", least=4, most=MOST)
     query.done()
-    sizes = points, round(points * SHAPE)
-    weights, biases = (
-        (np.arange(size) + 0.5) * (top / size) for top, size in zip(tops, sizes, strict=True)
-    )  # of cells
-    found = phase_diagram(activation, weights, biases, keep)
+    weight_var = _cells(most_weight_var, points)
+    bias_var = _cells(most_bias_var, round(points * SHAPE))
+    phases = phase_diagram(activation, weight_var, bias_var, keep)
+    depths = np.minimum(phases.trainable_depth, DEEPEST).T
     return {
-        "weight_var": weights,
-        "bias_var": biases,
-        "depth": [
-            [_rounded(depth) for depth in row]
-            for row in np.minimum(found.trainable_depth, DEEPEST).T
-        ],
-        "phase": np.select([found.phase == "ordered", found.phase == "chaotic"], [-1, 1], 0).T,
-        "diverges": (found.status == "diverges").astype(int).T,
-        "critical": _critical(activation, keep, *tops),
+        "weight_var": weight_var,
+        "bias_var": bias_var,
+        "depth": [_rounded(row) for row in depths],
+        "phase": np.select([phases.phase == "ordered", phases.phase == "chaotic"], [-1, 1], 0).T,
+        "diverges": (phases.status == "diverges").astype(int).T,
+        "critical": _critical(activation, keep, most_weight_var, most_bias_var),
     }
+
+
+def _variance(query: Query, name: str) -> float:
+    return real(query.number(name), name, above=0, most=LARGEST)
+
+
+def _cells(top: float, size: int) -> np.ndarray:
+    """Return the middles of `size` cells from 0 to `top`."""
+    return (np.arange(size) + 0.5) * (top / size)
 
 
 def _critical(
     activation: str, keep: float, most_weight_var: float, most_bias_var: float
 ) -> dict[str, np.ndarray]:
-    """chi_1 = 1, as far as it is in the picture."""
+    """Return the line chi_1 = 1, as far as it is in the picture."""
     bias_var = np.linspace(0, most_bias_var, LINE)
     weight_var = np.asarray(critical_weight_var(activation, bias_var, keep))
-    seen = weight_var <= most_weight_var
-    return {"weight_var": weight_var[seen], "bias_var": bias_var[seen]}
+    visible = weight_var <= most_weight_var
+    return {"weight_var": weight_var[visible], "bias_var": bias_var[visible]}
 
 
-def _rounded(depth: float) -> float:
-    return float(f"{depth:.4g}")
+def _rounded(depths: np.ndarray) -> list[float]:
+    return [float(f"{depth:.4g}") for depth in depths]

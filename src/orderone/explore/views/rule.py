@@ -1,8 +1,6 @@
-"""A parameterization: its exponents by role, why rates are no larger, whether it is stable, and the
-sizes it predicts."""
+"""A parameterization: exponents by role, what limits the rates, stability, and predicted sizes."""
 
 from fractions import Fraction
-from typing import Any
 
 from orderone import rules
 from orderone.core.exact import count, power
@@ -14,36 +12,37 @@ MOST_LAYERS = 12
 SIZES = ("h", "Δh", "ΔW", "h'", "W'")  # as names begin
 
 
-def rule(query: Query) -> dict[str, Any]:
+def rule(query: Query) -> dict[str, object]:
+    """Return exponents, verdict and sizes of a rule for this optimizer and alignment."""
     name = query.word("rule")
     optimizer = query.word("optimizer")
     alignment = query.word("alignment")
     rates = query.word("rates")
-    network: dict[str, Any] = {
-        "depth": count(query.whole("layers"), "layers", most=MOST_LAYERS),
-        "norm": query.flag("norm"),
-    }
+    depth = count(query.whole("layers"), "layers", most=MOST_LAYERS)
+    norm = query.flag("norm")
     declared = rules.get(name, optimizer)
-    shown = gauge(declared, query.word("gauge"), optimizer)
+    start = gauge(declared, query.word("gauge"), optimizer)
     query.done()
     actual = read_alignment(alignment)
-    solution = solve(
-        shown, optimizer, read_alignment(rates or rules.assumed_alignment(name)), **network
-    )
-    given = declared.rates_for is None  # `standard` is defined by its rates
-    p = shown if given else shown.with_c(solution.c)
-    verdict = stability(p, optimizer, actual, **network)
-    training = rms(p, **network, training=True, optimizer=optimizer, alignment=actual)
+    assumed = read_alignment(rates or rules.assumed_alignment(name))
+    solution = solve(start, optimizer, assumed, depth=depth, norm=norm)
+    if declared.rates_for is None:  # `standard` is defined by its rates
+        p = start
+        reasons = dict.fromkeys(p.roles, "given by the rule")
+    else:
+        p = start.with_c(solution.c)
+        reasons = {role: solution.why(role) for role in p.roles}
+    verdict = stability(p, optimizer, actual, depth=depth, norm=norm)
+    initial = rms(p, depth, norm)
+    training = rms(p, depth, norm, training=True, optimizer=optimizer, alignment=actual)
     return {
         "name": p.name,
-        "roles": [
-            _role(p, role, "given by the rule" if given else solution.why(role)) for role in p.roles
-        ],
+        "roles": [_role(p, role, why) for role, why in reasons.items()],
         "stable": bool(verdict),
         "title": verdict.title,
-        "judged": [_judged(j) for j in verdict.judged],
+        "judged": [_judged(judged) for judged in verdict.judged],
         "notes": verdict.notes,
-        "sizes": {"initialization": _sizes(rms(p, **network)), "training": _sizes(training)},
+        "sizes": {"initialization": _sizes(initial), "training": _sizes(training)},
     }
 
 
@@ -51,24 +50,23 @@ def _role(p: Parameterization, role: str, why: str) -> dict[str, str]:
     return {"role": role, "a": str(p.a[role]), "b": str(p.b[role]), "c": str(p.c[role]), "why": why}
 
 
-def _judged(j: Judged) -> dict[str, Any]:
-    """The verdict's own words, without the one that says whether it holds."""
-    return {"holds": j.holds, "text": str(j).split("  ", 1)[1]}
+def _judged(judged: Judged) -> dict[str, object]:
+    """Return the verdict's own words, without the one that says whether it holds."""
+    return {"holds": judged.holds, "text": str(judged).split("  ", 1)[1]}
 
 
-def _sizes(exponents: dict[str, Fraction]) -> list[dict[str, Any]]:
-    """By symbol, then by layer: {symbol, first layer, exponents as words and as numbers}."""
+def _sizes(exponents: dict[str, Fraction]) -> list[dict[str, object]]:
+    """Group by symbol, then by layer: {symbol, first layer, exponents as words and as numbers}."""
     groups: dict[str, dict[int, Fraction]] = {symbol: {} for symbol in SIZES}
     for name, exponent in exponents.items():
         symbol = name.rstrip("0123456789")
         groups[symbol][int(name[len(symbol) :])] = exponent
-    return [
-        {
-            "symbol": symbol,
-            "first": min(found),
-            "laws": [power(e) for e in found.values()],
-            "exponents": [*map(float, found.values())],
-        }
-        for symbol, found in groups.items()
-        if found
-    ]
+    sizes: list[dict[str, object]] = []
+    for symbol, layers in groups.items():
+        if layers:
+            laws = [power(exponent) for exponent in layers.values()]
+            numbers = [float(exponent) for exponent in layers.values()]
+            sizes.append(
+                {"symbol": symbol, "first": min(layers), "laws": laws, "exponents": numbers}
+            )
+    return sizes
