@@ -15,7 +15,7 @@ import torch
 
 from orderone import rules
 from orderone.gallery.experiment import Experiment, Finding, Grid, Parts, Picture, Records
-from orderone.gallery.figures import GREY, SHADES, panels, scatter
+from orderone.gallery.figures import GREY, SHADES, Trace, panels, scatter
 from orderone.gallery.judge import finding, joined, only
 from orderone.gallery.s0.bigram import Setting, network, observe, step
 from orderone.nn import learning_rates
@@ -164,7 +164,7 @@ def _picture(optimizer: str, frame: pd.DataFrame) -> Picture:
     return Picture(f"{name}: a rule and its shifted twins", {"data": data, "layout": layout}, alt)
 
 
-def _style(k: int) -> tuple[str, dict]:
+def _style(k: int) -> tuple[str, Trace]:
     if k == ORIGINAL:
         return "SP, muP", {"line": {"color": GREY, "width": 5}}
     symbol = ("circle-open", "x-thin-open", "square-open")[k]

@@ -14,6 +14,7 @@ import numpy as np
 import pandas as pd
 
 from orderone.gallery.experiment import Experiment, Finding, Parts, Picture, Records
+from orderone.gallery.figures import Trace
 from orderone.gallery.frames import Frame
 from orderone.gallery.s1 import dropout_rates as rates
 from orderone.gallery.s1.dropout_batches import Batches, brief, measure
@@ -144,7 +145,7 @@ def _picture(activation: str, frame: Frame) -> Picture:
     for keep, curve in frame.groupby("keep", sort=False):
         colour = KEEP[float(keep)]
         name = f"ρ = {keep:g}"  # type: ignore[arg-type]
-        group = {"legendgroup": name}
+        group: Trace = {"legendgroup": name}
         some = thinned(curve.reset_index(drop=True), 6)
         data.append(dots(some.layer, some.g_aa, name, colour, **group))
         for quantity, (words, dash) in STYLES.items():

@@ -14,6 +14,7 @@ import numpy as np
 import pandas as pd
 
 from orderone.gallery.experiment import Experiment, Finding, Grid, Parts, Picture, Records
+from orderone.gallery.figures import Figure
 from orderone.gallery.frames import Frame
 from orderone.gallery.judge import known
 from orderone.gallery.s1 import variance_laws as laws
@@ -185,7 +186,7 @@ def _ratios(records: Records) -> Picture:
         f"V/m² of g_aa against the distance from the output: it grows by factors of {min(last):.0f}"
         f" to {max(last):.0f}."
     )
-    figure = {
+    figure: Figure = {
         "data": data,
         "layout": layout(
             "distance from the output L − l", log("V / m² of g<sub>aa</sub>", dtick="D2")

@@ -18,6 +18,7 @@ import numpy as np
 import pandas as pd
 
 from orderone.gallery.experiment import Experiment, Finding, Parts, Picture, Records
+from orderone.gallery.figures import Figure
 from orderone.gallery.frames import Frame
 from orderone.gallery.judge import known
 from orderone.gallery.s1 import variance_laws as laws
@@ -212,7 +213,7 @@ def _ratios(ratio: Frame) -> Picture:
         f"V/m² against the width: that of g_aa falls from {ends[0]:.2g} to {ends[1]:.2g}, along"
         " 1/N."
     )
-    figure = {"data": data, "layout": layout(x, log("V / m²", dtick="D2"), 500)}
+    figure: Figure = {"data": data, "layout": layout(x, log("V / m²", dtick="D2"), 500)}
     return Picture("(d) V/m² against the width", figure, alt, "Not in the paper: erratum S1.9.")
 
 

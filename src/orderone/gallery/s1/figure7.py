@@ -8,13 +8,13 @@ measured boundary, left and right of the critical line, and the constant that fi
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from orderone import theory
 from orderone.gallery.experiment import Experiment, Finding, Grid, Parts, Picture, Records
+from orderone.gallery.figures import Trace
 from orderone.gallery.judge import together
 from orderone.gallery.s1 import boundary
 from orderone.gallery.s1.boundary import Estimate, boundaries
@@ -321,7 +321,7 @@ def _picture(title: str, frame: pd.DataFrame, lines: pd.DataFrame) -> Picture:
     last = frame[frame.step == frame.step.max()]
     cells = last.pivot_table(index="depth", columns="weight_var", values="accuracy", aggfunc="mean")
     title = f"{title}, {frame.step.max()} steps"
-    data: list[dict[str, Any]] = [
+    data: list[Trace] = [
         {
             "type": "heatmap",
             "x": cells.columns.tolist(),
@@ -359,9 +359,7 @@ def _picture(title: str, frame: pd.DataFrame, lines: pd.DataFrame) -> Picture:
     return Picture(title, {"data": data, "layout": layout}, alt)
 
 
-def _line(
-    name: str, colour: str, dash: str, own: pd.DataFrame, deepest: float
-) -> list[dict[str, Any]]:
+def _line(name: str, colour: str, dash: str, own: pd.DataFrame, deepest: float) -> list[Trace]:
     """With a dark seam, to be seen on yellow; parts far above the map are left out."""
     depth = Scored(own).curve(name)
     points = {
@@ -373,7 +371,7 @@ def _line(
     return [seam, both | {"name": name, "line": {"color": colour, "width": 2, "dash": dash}}]
 
 
-def _dots(edges: pd.DataFrame) -> dict[str, Any]:
+def _dots(edges: pd.DataFrame) -> Trace:
     inside = edges[edges.low == edges.high]
     marker = {
         "symbol": "circle",

@@ -18,7 +18,7 @@ from functools import cache
 import pandas as pd
 
 from orderone.data import Denoising, denoising
-from orderone.gallery.s2.compare import Frame
+from orderone.gallery.frames import Frame
 from orderone.gallery.s2.strategy_runs import Point, Training, effective, train
 from orderone.gallery.subsets import sentence_subset
 from orderone.nn import EncoderDecoder

@@ -4,8 +4,8 @@ four strategies."""
 from typing import Any
 
 from orderone.gallery.experiment import Experiment, Finding, Parts, Picture, Records
+from orderone.gallery.frames import Frame
 from orderone.gallery.s2.axes import axes
-from orderone.gallery.s2.compare import Frame
 from orderone.gallery.s2.strategy_runs import STRATEGIES
 from orderone.gallery.s2.vision_strategies import (
     GPU,

@@ -8,9 +8,10 @@ with three seeds and small differences it may well be that nothing can be told.
 from math import log2
 
 from orderone.gallery.experiment import Experiment, Finding, Parts, Picture, Records
+from orderone.gallery.frames import Frame
 from orderone.gallery.judge import together
 from orderone.gallery.s2.axes import axes
-from orderone.gallery.s2.compare import CONFIDENCE, Frame, difference, fewer
+from orderone.gallery.s2.compare import CONFIDENCE, difference, fewer
 from orderone.gallery.s2.strategy_runs import STRATEGIES
 from orderone.gallery.s2.vision_strategies import GPU, PAPER, SMALL, Settings, at_the_best
 

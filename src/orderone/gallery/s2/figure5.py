@@ -4,7 +4,8 @@ smaller one."""
 import pandas as pd
 
 from orderone.gallery.experiment import Experiment, Finding, Parts, Picture, Records
-from orderone.gallery.s2.compare import Frame, difference
+from orderone.gallery.frames import Frame
+from orderone.gallery.s2.compare import difference
 from orderone.gallery.s2.denoising_strategies import COMPARED, GPU, PAPER, SMALL, Settings, larger
 from orderone.gallery.s2.figure3 import layout
 from orderone.gallery.s2.figure4 import DASHES, curves_of

@@ -15,7 +15,7 @@ import pandas as pd
 
 from orderone import nn, theory
 from orderone.gallery.experiment import Experiment, Finding, Grid, Parts, Records
-from orderone.gallery.s2.compare import Frame
+from orderone.gallery.frames import Frame
 from orderone.gallery.s2.strategy_runs import MLP, STRATEGIES, Point, Training, optimizer_of
 from orderone.nn.transformer.language import STANDARD_STD, language_scales
 from orderone.nn.transformer.vision import vision_scales

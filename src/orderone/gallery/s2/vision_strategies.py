@@ -19,7 +19,7 @@ import pandas as pd
 from orderone.data import S2, Images, images
 from orderone.data.augment.recipe import Recipe
 from orderone.data.vision.pixels import Memory
-from orderone.gallery.s2.compare import Frame
+from orderone.gallery.frames import Frame
 from orderone.gallery.s2.strategy_runs import (
     STRATEGIES,
     Point,

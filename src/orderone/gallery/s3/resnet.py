@@ -16,7 +16,7 @@ import pandas as pd
 
 from orderone.core.covariances import correlation
 from orderone.gallery.experiment import Experiment, Finding, Parts, Picture, Records
-from orderone.gallery.figures import SHADES, panels, scatter, spans
+from orderone.gallery.figures import SHADES, Trace, panels, scatter, spans
 from orderone.gallery.judge import below, finding, joined, only, together
 from orderone.measure import sample_network
 from orderone.theory.limits import correlation_ode, covariance_ode, resnet_ode
@@ -203,7 +203,7 @@ def draw(records: Records) -> list[Picture]:
 
 def _traces(
     some: pd.DataFrame, kind: str, key: tuple[str, float], shade: str, row: int
-) -> list[dict]:
+) -> list[Trace]:
     residual = kind == "resnet"
     named = row == 0 and key[1] == RHO0[0]
     curve = _predicted(key, CURVE, resnet_ode if residual else covariance_ode)
