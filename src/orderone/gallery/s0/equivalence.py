@@ -9,6 +9,8 @@ to rounding.
 """
 
 from dataclasses import dataclass
+from functools import partial
+from itertools import product
 
 import pandas as pd
 import torch
@@ -51,13 +53,10 @@ class Settings:
 
 
 def parts(settings: Settings) -> Parts:
-    return {
-        f"{pair} {optimizer}": lambda pair=pair, optimizer=optimizer: measure(
-            pair, optimizer, settings
-        )
-        for optimizer in OPTIMIZERS
-        for pair in PAIRS
-    }
+    measured = {}
+    for optimizer, pair in product(OPTIMIZERS, PAIRS):
+        measured[f"{pair} {optimizer}"] = partial(measure, pair, optimizer, settings)
+    return measured
 
 
 def measure(pair: str, optimizer: str, settings: Settings) -> pd.DataFrame:

@@ -7,6 +7,8 @@ n^{-1/2}. Behind ReLUs all tokens have a direction in common, and SP's grows.
 """
 
 from dataclasses import dataclass
+from functools import partial
+from itertools import product
 from typing import TypeAlias
 
 import numpy as np
@@ -33,7 +35,7 @@ CHANGE = "Δh5"
 # What theory says: with alignment at the readout, and without any (linear networks, other tokens).
 ALIGNED = {"sp": 0.5, "mup": 0.0}
 ALONE = {"sp": 0.0, "mup": -0.5}
-POWERS = {(activation, tokens): ALIGNED for activation in ACTIVATIONS for tokens in TOKENS}
+POWERS = dict.fromkeys(product(ACTIVATIONS, TOKENS), ALIGNED)
 POWERS["linear", HELD_OUT] = ALONE
 CONFIDENCE = 0.999  # of each of eight intervals
 Fits: TypeAlias = dict[tuple[str, str], pd.Series]  # by activation and tokens
@@ -46,13 +48,10 @@ class Settings:
 
 
 def parts(settings: Settings) -> Parts:
-    return {
-        f"{rule} {activation}": lambda rule=rule, activation=activation: measure(
-            rule, activation, settings
-        )
-        for rule in RULES
-        for activation in ACTIVATIONS
-    }
+    measured = {}
+    for rule, activation in product(RULES, ACTIVATIONS):
+        measured[f"{rule} {activation}"] = partial(measure, rule, activation, settings)
+    return measured
 
 
 def measure(rule: str, activation: str, settings: Settings) -> pd.DataFrame:
@@ -170,14 +169,13 @@ def _picture(activation: str, frame: pd.DataFrame, fits: dict[str, Fits]) -> Pic
     for row in (1, 2):
         layout[f"xaxis{row}"]["tickvals"] = sorted(set(frame.width.to_list()))
         layout[f"yaxis{row}"]["dtick"] = "D2"
-    said = "; ".join(
-        f"{RULES[rule]} n^{fits[rule][activation, tokens].measured:+.2f} on {words}"
-        for rule in RULES
-        for tokens, words in TOKENS.items()
-    )
+    powers = []
+    for rule, tokens in product(RULES, TOKENS):
+        power = fits[rule][activation, tokens].measured
+        powers.append(f"{RULES[rule]} n^{power:+.2f} on {TOKENS[tokens]}")
     alt = (
         f"RMS of the change of the logits in a step against the width, {ACTIVATIONS[activation]}:"
-        f" {said}."
+        f" {'; '.join(powers)}."
     )
     return Picture(
         f"Change of the logits, {ACTIVATIONS[activation]}", {"data": data, "layout": layout}, alt

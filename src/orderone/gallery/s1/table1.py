@@ -77,7 +77,7 @@ def parts(settings: Settings) -> Parts:
     return found
 
 
-def gradients(network: Network, number: int, settings: Settings) -> list[tuple]:
+def gradients(network: Network, number: int, settings: Settings) -> list[tuple[object, ...]]:
     net = network.mean_field
     size = settings.networks // settings.batches
     batches = measure(
@@ -92,7 +92,7 @@ def gradients(network: Network, number: int, settings: Settings) -> list[tuple]:
     ]
 
 
-def correlation(network: Network, number: int, settings: Settings) -> tuple:
+def correlation(network: Network, number: int, settings: Settings) -> tuple[object, ...]:
     """The difference of two mean correlations that started apart: c* and what finite width does to
     it drop out."""
     net = network.mean_field

@@ -49,7 +49,7 @@ def curves(batches: Batches) -> Frame:
     return brief(thinned(frame, max(1, batches.depth // STEPS)))
 
 
-def laws(batches: Batches) -> list[tuple]:
+def laws(batches: Batches) -> list[tuple[object, ...]]:
     """A row of `COLUMNS` for each quantity. `near` and `far` are V/m^2 close to the output and to
     the input, `growth` is the logarithm of their ratio."""
     rows = []

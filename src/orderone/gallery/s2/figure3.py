@@ -63,7 +63,10 @@ def judge(records: Records) -> list[Finding]:
 def _apart(records: Records) -> bool:
     """Whether no rate suits both: at each, one of them is clearly worse than at its best."""
     tried = set(records["standard"].rate) & set(records["neural-tangent"].rate)
-    return all(any(_worse(records[name], rate) for name in COMPARED) for rate in tried)
+    unsuitable = set()
+    for name in COMPARED:
+        unsuitable |= {rate for rate in tried if _worse(records[name], rate)}
+    return unsuitable == tried
 
 
 def _worse(frame: Frame, rate: float) -> bool:

@@ -40,9 +40,9 @@ def judge(records: Records) -> list[Finding]:
 
 
 def draw(records: Records) -> list[Picture]:
-    curves = [
-        curve for name in COMPARED for curve in curves_of(records[name], name, name, DASHES[0])
-    ]
+    curves = []
+    for name in COMPARED:
+        curves += curves_of(records[name], name, name, DASHES[0])
     frame: Frame = pd.concat(records.values())
     best = {name: records[name].loss.min() for name in COMPARED}
     alt = (

@@ -12,7 +12,8 @@ from orderone.gallery.experiment import Finding
 from orderone.gallery.figures import GREY, Figure, Trace, panels, scatter, spans
 from orderone.gallery.frames import Line
 from orderone.gallery.judge import below, finding, only
-from orderone.measure.fit import Fit, fit_noisy_exponent
+from orderone.measure import Fit
+from orderone.measure.fit import fit_noisy_exponent
 from orderone.theory.limits import distance
 
 NETWORK = "network"

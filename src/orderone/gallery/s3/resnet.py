@@ -87,20 +87,28 @@ def _mean(x: np.ndarray) -> tuple[float, float]:
     return float(x.mean()), float(x.std() / len(x) ** 0.5)
 
 
+def _at_the_end(frame: pd.DataFrame) -> pd.DataFrame:
+    return only(frame, t=frame.t.max()).set_index(["quantity", "rho0"])
+
+
 def judge(records: Records) -> list[Finding]:
-    residual, shaped = (
-        only(frame, t=frame.t.max()).set_index(["quantity", "rho0"])
-        for frame in (records["resnet"], records["shaped-relu"])
-    )
+    residual = _at_the_end(records["resnet"])
+    shaped = _at_the_end(records["shaped-relu"])
     end = residual.t.to_numpy()[:1]
-    equations = (resnet_ode, covariance_ode)
-    ode, other = (
-        {key: float(_predicted(key, end, which)[0]) for key in residual.index}
-        for which in equations
-    )
-    still = {key: 1.0 if key[0] == "V11" else key[1] for key in residual.index}
-    correlations = [key for key in residual.index if key[0] == "rho"]
-    covariances = [key for key in residual.index if key[0] != "rho"]
+    ode = {}
+    other = {}
+    still = {}
+    correlations = []
+    covariances = []
+    for key in residual.index:
+        quantity, rho0 = key
+        ode[key] = float(_predicted(key, end, resnet_ode)[0])
+        other[key] = float(_predicted(key, end, covariance_ode)[0])
+        still[key] = 1.0 if quantity == "V11" else rho0
+        if quantity == "rho":
+            correlations.append(key)
+        else:
+            covariances.append(key)
     return [
         _agree("Covariances of residual networks obey (2.13)", residual, covariances, ode, other),
         _agree(
