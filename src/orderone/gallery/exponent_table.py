@@ -17,7 +17,7 @@ COLUMNS = ["row", "quantity", "paper", "predicted", "measured", "low", "high"]
 FINITE = 0.05  # by how much corrections at finite width may bend a fit
 # exponents come in steps of 1/2: an interval as wide as that can refute one, but confirms none
 TELLING = 0.5
-WORDS = {True: "holds", False: "FAILS", None: "unclear"}
+WORDS: dict[bool | None, str] = {True: "holds", False: "FAILS", None: "unclear"}
 
 
 def line(row: str, quantity: str, paper: Fraction, predicted: Fraction, fit: Line) -> Entry:

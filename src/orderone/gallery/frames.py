@@ -1,5 +1,8 @@
-"""Frames and their columns or lines, as annotations: checked when tests run; type checkers take
-them as they come, since pandas' stubs cannot tell one from the other."""
+"""Types of frames and of their rows or columns.
+
+Tests check them at run time. For type checkers they are Any: pandas' annotations lose track of
+whether a selection is a frame or a series.
+"""
 
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -8,6 +11,10 @@ import pandas as pd
 if TYPE_CHECKING:
     Frame: TypeAlias = Any
     Line: TypeAlias = Any
+    Row: TypeAlias = Any
 else:
     Frame = pd.DataFrame
     Line = pd.Series
+    Row = tuple  # of `itertuples`, with names
+
+__all__ = ["Frame", "Line", "Row"]

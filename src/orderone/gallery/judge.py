@@ -43,6 +43,13 @@ def known(*columns: Any) -> bool:
     return True
 
 
+def where_known(holds: object, *columns: Any) -> bool | None:
+    """Return the verdict `holds` if the numbers it rests on are known, otherwise None."""
+    if known(*columns):
+        return bool(holds)
+    return None
+
+
 def together(verdicts: Iterable[bool | None]) -> bool | None:
     """Judge a claim about all of them: one refutes it, one unclear makes it unclear, and so does an
     empty list."""

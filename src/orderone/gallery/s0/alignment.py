@@ -10,6 +10,7 @@ training; tokens that are not trained on see alpha = 1/2.
 
 from dataclasses import dataclass
 from fractions import Fraction
+from itertools import product
 
 import pandas as pd
 
@@ -48,7 +49,7 @@ def parts(settings: Settings) -> Parts:
 
 
 def measure(rule: str, settings: Settings) -> pd.DataFrame:
-    """A straight fit for every step, layer and kind of token."""
+    """Fit a straight line for every step, layer and kind of token."""
     batch = {"tokens": tuple(range(len(TARGETS))), "targets": TARGETS, "vocab": settings.vocab}
     held_out = tuple(range(len(TARGETS), settings.vocab))
     setting = Setting(
@@ -61,11 +62,10 @@ def measure(rule: str, settings: Settings) -> pd.DataFrame:
             fit = fits(
                 frame.query("step == @step"), tokens=tokens, confidence=CONFIDENCE, correction=False
             )
-            names = {f"{kind}{layer}": (kind, layer) for kind in KINDS for layer in LAYERS}
-            for name in fit.index.intersection(
-                list(names)
-            ):  # W_1 does not move h of held-out tokens: no omega, no u
-                rows.append((rule, tokens, step, *names[name], *fit.loc[name]))
+            for layer, kind in product(LAYERS, KINDS):
+                name = f"{kind}{layer}"
+                if name in fit.index:  # W_1 does not move h of held-out tokens: no omega, no u
+                    rows.append((rule, tokens, step, kind, layer, *fit.loc[name]))
     return pd.DataFrame(
         rows, columns=["rule", "tokens", "step", "kind", "layer", "measured", "low", "high"]
     )
@@ -75,7 +75,9 @@ def judge(records: Records) -> list[Finding]:
     frame = joined(records)
     trained = only(frame, tokens=TRAINED)
     held = only(frame, tokens=HELD_OUT)
-    omega, alpha, u = (only(trained, kind=kind) for kind in KINDS)
+    omega = only(trained, kind="omega")
+    alpha = only(trained, kind="alpha")
+    u = only(trained, kind="u")
     hidden = omega.loc[omega.layer < READOUT]
     readout = only(omega, layer=READOUT)
     first = only(u, step=u.step.min())
@@ -98,22 +100,30 @@ def judge(records: Records) -> list[Finding]:
 
 
 def _all(claim: str, lines: pd.DataFrame, exponent: str, erratum: str = "") -> Finding:
-    told = [holds(exponent, line, BEND) for _, line in lines.iterrows()]
+    verdicts = [holds(exponent, line, BEND) for _, line in lines.iterrows()]
+    half = ((lines.high - lines.low) / 2).median()
     numbers = (
         f"measured {lines.measured.min():.2f} to {lines.measured.max():.2f}, intervals ± "
-        f"{((lines.high - lines.low) / 2).median():.2f}; {told.count(True)} of {len(told)} agree"
+        f"{half:.2f}; {verdicts.count(True)} of {len(verdicts)} agree"
     )
-    return finding(claim, together(told), numbers, erratum)
+    return finding(claim, together(verdicts), numbers, erratum)
 
 
 def _rise(u: pd.DataFrame) -> Finding:
     """By intervals that do not overlap, in every layer; and none beyond 1."""
-    start, end = (only(u, step=step).set_index("layer") for step in (u.step.min(), u.step.max()))
-    risen = [
-        True if end.low[i] > start.high[i] else False if end.high[i] < start.high[i] else None
-        for i in end.index
-    ]
-    bounded = bool((u.low <= 1 + BEND).all()) if known(u.low) else None
+    start = only(u, step=u.step.min()).set_index("layer")
+    end = only(u, step=u.step.max()).set_index("layer")
+    risen: list[bool | None] = []
+    for layer in end.index:
+        if end.low[layer] > start.high[layer]:
+            risen.append(True)
+        elif end.high[layer] < start.high[layer]:
+            risen.append(False)
+        else:
+            risen.append(None)
+    bounded = None
+    if known(u.low):
+        bounded = bool((u.low <= 1 + BEND).all())
     numbers = (
         f"muP: {start.measured.mean():.2f} at step {u.step.min()}, {end.measured.mean():.2f} at"
         f" step {u.step.max()}"
@@ -129,11 +139,11 @@ def _rise(u: pd.DataFrame) -> Finding:
 def draw(records: Records) -> list[Picture]:
     frame = joined(records)
     names = {"mup": "muP", "sp": "SP"}
-    return [
-        _picture(names[rule], tokens, only(frame, rule=rule, tokens=tokens))
-        for rule in names
-        for tokens in (TRAINED, HELD_OUT)
-    ]
+    pictures = []
+    for rule, name in names.items():
+        for tokens in (TRAINED, HELD_OUT):
+            pictures.append(_picture(name, tokens, only(frame, rule=rule, tokens=tokens)))
+    return pictures
 
 
 def _picture(rule: str, tokens: str, frame: pd.DataFrame) -> Picture:

@@ -5,8 +5,9 @@ Steps are the momentumless ones of S0 (12). Records are tidy: width, seed, step,
 value. Changes are seen on tokens that are trained on, and on held-out ones where there are any.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import pandas as pd
 import torch
@@ -21,6 +22,7 @@ from orderone.theory.exponents import OPTIMIZERS, Parameterization
 
 WIDTHS = (64, 128, 256, 512, 1024)
 COLUMNS = ["width", "seed", "step", "tokens", "quantity", "value"]
+Record: TypeAlias = tuple[int, int, int, str, str, float]
 TRAINED = "trained"
 HELD_OUT = "held out"
 
@@ -64,10 +66,11 @@ def simulate(setting: Setting, widths: Sequence[int] = WIDTHS, seeds: Count = 8)
     seeds = count(seeds, "seeds")
     widths = [count(width, "widths") for width in widths]
     _check(setting)
-    many = {width: round(seeds * (max(widths) / width) ** 0.5) for width in widths}
-    records = [
-        r for width in widths for seed in range(many[width]) for r in _run(setting, width, seed)
-    ]
+    records: list[Record] = []
+    for width in widths:
+        networks = round(seeds * (max(widths) / width) ** 0.5)
+        for seed in range(networks):
+            records += _run(setting, width, seed)
     return pd.DataFrame(records, columns=COLUMNS)
 
 
@@ -154,38 +157,43 @@ def network(setting: Setting, width: int, seed: int) -> Bigram:
     )
 
 
-def _run(setting: Setting, width: int, seed: int):
+def _run(setting: Setting, width: int, seed: int) -> Iterator[Record]:
+    """Train one network; yield the sizes of everything at each step."""
     model = network(setting, width, seed)
     tokens = torch.tensor(setting.tokens)
     targets = torch.tensor(setting.targets)
-    watched = {TRAINED: tokens} | (
-        {HELD_OUT: torch.tensor(setting.held_out)} if setting.held_out else {}
-    )
+    watched = {TRAINED: tokens}
+    if setting.held_out:
+        watched[HELD_OUT] = torch.tensor(setting.held_out)
     rates = learning_rates(model, setting.p, width, setting.scale)
     state = observe(model, tokens, targets)
-    yield from ((width, seed, 0, TRAINED, name, size) for name, size in _sizes(state).items())
+    for name, size in _sizes(state).items():
+        yield width, seed, 0, TRAINED, name, size
     for i in range(1, setting.steps + 1):
         with torch.no_grad():
             before = {kind: model.activations(some) for kind, some in watched.items()}
             weights = [w.clone() for w in model.matrices()]
         step(model, state, rates, setting.optimizer)
         state = observe(model, tokens, targets)
-        yield from ((width, seed, i, TRAINED, name, size) for name, size in _sizes(state).items())
+        for name, size in _sizes(state).items():
+            yield width, seed, i, TRAINED, name, size
         with torch.no_grad():
             moved = [now - then for now, then in zip(model.matrices(), weights, strict=True)]
             after = {kind: model.activations(some) for kind, some in watched.items()}
         for kind in watched:
             changes = _changes(before[kind], after[kind], weights, moved)
-            yield from ((width, seed, i, kind, name, size) for name, size in changes.items())
+            for name, size in changes.items():
+                yield width, seed, i, kind, name, size
 
 
 def _sizes(state: State) -> dict[str, float]:
+    """Return the RMS of every tensor; h and h' are counted from 1, W and W' from 0."""
     groups = {"h": (state.h, 1), "h'": (state.dh, 1), "W": (state.W, 0), "W'": (state.dW, 0)}
-    return {
-        f"{symbol}{i + first}": float(rms(x))
-        for symbol, (xs, first) in groups.items()
-        for i, x in enumerate(xs)
-    }
+    sizes = {}
+    for symbol, (tensors, first) in groups.items():
+        for i, tensor in enumerate(tensors, first):
+            sizes[f"{symbol}{i}"] = float(rms(tensor))
+    return sizes
 
 
 def _changes(

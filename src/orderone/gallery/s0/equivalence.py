@@ -9,13 +9,15 @@ to rounding.
 """
 
 from dataclasses import dataclass
+from functools import partial
+from itertools import product
 
 import pandas as pd
 import torch
 
 from orderone import rules
 from orderone.gallery.experiment import Experiment, Finding, Grid, Parts, Picture, Records
-from orderone.gallery.figures import GREY, SHADES, panels, scatter
+from orderone.gallery.figures import GREY, SHADES, Trace, panels, scatter
 from orderone.gallery.judge import finding, joined, only
 from orderone.gallery.s0.bigram import Setting, network, observe, step
 from orderone.nn import learning_rates
@@ -51,13 +53,10 @@ class Settings:
 
 
 def parts(settings: Settings) -> Parts:
-    return {
-        f"{pair} {optimizer}": lambda pair=pair, optimizer=optimizer: measure(
-            pair, optimizer, settings
-        )
-        for optimizer in OPTIMIZERS
-        for pair in PAIRS
-    }
+    measured = {}
+    for optimizer, pair in product(OPTIMIZERS, PAIRS):
+        measured[f"{pair} {optimizer}"] = partial(measure, pair, optimizer, settings)
+    return measured
 
 
 def measure(pair: str, optimizer: str, settings: Settings) -> pd.DataFrame:
@@ -164,7 +163,7 @@ def _picture(optimizer: str, frame: pd.DataFrame) -> Picture:
     return Picture(f"{name}: a rule and its shifted twins", {"data": data, "layout": layout}, alt)
 
 
-def _style(k: int) -> tuple[str, dict]:
+def _style(k: int) -> tuple[str, Trace]:
     if k == ORIGINAL:
         return "SP, muP", {"line": {"color": GREY, "width": 5}}
     symbol = ("circle-open", "x-thin-open", "square-open")[k]

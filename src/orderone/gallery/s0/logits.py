@@ -7,6 +7,9 @@ n^{-1/2}. Behind ReLUs all tokens have a direction in common, and SP's grows.
 """
 
 from dataclasses import dataclass
+from functools import partial
+from itertools import product
+from typing import TypeAlias
 
 import numpy as np
 import pandas as pd
@@ -14,7 +17,7 @@ import pandas as pd
 from orderone import rules
 from orderone.gallery.experiment import Experiment, Finding, Parts, Picture, Records
 from orderone.gallery.exponent_table import holds, interval
-from orderone.gallery.figures import GREY, SHADES, panels, scatter
+from orderone.gallery.figures import GREY, SHADES, Trace, panels, scatter
 from orderone.gallery.judge import finding, joined, known, only, together
 from orderone.gallery.s0.alignment import BEND
 from orderone.gallery.s0.bigram import HELD_OUT, TRAINED, WIDTHS, Setting, simulate
@@ -32,9 +35,10 @@ CHANGE = "Δh5"
 # What theory says: with alignment at the readout, and without any (linear networks, other tokens).
 ALIGNED = {"sp": 0.5, "mup": 0.0}
 ALONE = {"sp": 0.0, "mup": -0.5}
-POWERS = {(activation, tokens): ALIGNED for activation in ACTIVATIONS for tokens in TOKENS}
+POWERS = dict.fromkeys(product(ACTIVATIONS, TOKENS), ALIGNED)
 POWERS["linear", HELD_OUT] = ALONE
 CONFIDENCE = 0.999  # of each of eight intervals
+Fits: TypeAlias = dict[tuple[str, str], pd.Series]  # by activation and tokens
 
 
 @dataclass(frozen=True)
@@ -44,13 +48,10 @@ class Settings:
 
 
 def parts(settings: Settings) -> Parts:
-    return {
-        f"{rule} {activation}": lambda rule=rule, activation=activation: measure(
-            rule, activation, settings
-        )
-        for rule in RULES
-        for activation in ACTIVATIONS
-    }
+    measured = {}
+    for rule, activation in product(RULES, ACTIVATIONS):
+        measured[f"{rule} {activation}"] = partial(measure, rule, activation, settings)
+    return measured
 
 
 def measure(rule: str, activation: str, settings: Settings) -> pd.DataFrame:
@@ -100,7 +101,7 @@ def judge(records: Records) -> list[Finding]:
     ]
 
 
-def fitted(records: Records) -> dict[str, dict[tuple[str, str], pd.Series]]:
+def fitted(records: Records) -> dict[str, Fits]:
     """Straight fits: rule to (activation, tokens) to an interval."""
     frame = joined(records)
     found = {}
@@ -121,7 +122,7 @@ def _fit(runs: pd.DataFrame) -> pd.Series:
 
 
 def _equal(
-    claim: str, fits: dict, activations: list[str], tokens: str, exponent: str, erratum: str = ""
+    claim: str, fits: Fits, activations: list[str], tokens: str, exponent: str, erratum: str = ""
 ) -> Finding:
     """In all of these networks."""
     lines = {activation: fits[activation, tokens] for activation in activations}
@@ -149,7 +150,7 @@ def draw(records: Records) -> list[Picture]:
     ]
 
 
-def _picture(activation: str, frame: pd.DataFrame, fits: dict) -> Picture:
+def _picture(activation: str, frame: pd.DataFrame, fits: dict[str, Fits]) -> Picture:
     """Each network a dot, the mean of logarithms a line; the powers of theory as guides."""
     data = []
     for row, tokens in enumerate(TOKENS):
@@ -168,21 +169,20 @@ def _picture(activation: str, frame: pd.DataFrame, fits: dict) -> Picture:
     for row in (1, 2):
         layout[f"xaxis{row}"]["tickvals"] = sorted(set(frame.width.to_list()))
         layout[f"yaxis{row}"]["dtick"] = "D2"
-    said = "; ".join(
-        f"{RULES[rule]} n^{fits[rule][activation, tokens].measured:+.2f} on {words}"
-        for rule in RULES
-        for tokens, words in TOKENS.items()
-    )
+    powers = []
+    for rule, tokens in product(RULES, TOKENS):
+        power = fits[rule][activation, tokens].measured
+        powers.append(f"{RULES[rule]} n^{power:+.2f} on {TOKENS[tokens]}")
     alt = (
         f"RMS of the change of the logits in a step against the width, {ACTIVATIONS[activation]}:"
-        f" {said}."
+        f" {'; '.join(powers)}."
     )
     return Picture(
         f"Change of the logits, {ACTIVATIONS[activation]}", {"data": data, "layout": layout}, alt
     )
 
 
-def _traces(runs: pd.DataFrame, power: float, shade: str, row: int) -> list[dict]:
+def _traces(runs: pd.DataFrame, power: float, shade: str, row: int) -> list[Trace]:
     mean = np.exp(np.log(runs.value).groupby(runs.width).mean())
     widths = mean.index.to_numpy()
     law = mean.iloc[-1] * (widths / widths[-1]) ** power

@@ -8,6 +8,7 @@ second moment (errata S0.9, S0.10).
 
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import partial
 
 import pandas as pd
 
@@ -45,13 +46,12 @@ class Settings:
 
 
 def parts(settings: Settings) -> Parts:
-    return {
-        f"{name} {'with' if norm else 'without'} norm": lambda label=label, norm=norm: measure(
-            label, norm, settings
-        )
-        for norm in (False, True)
-        for label, name in zip(ROWS, ("row 1", "row 2", "row 3"), strict=True)
-    }
+    measured = {}
+    for norm in (False, True):
+        suffix = "with norm" if norm else "without norm"
+        for number, label in enumerate(ROWS, 1):
+            measured[f"row {number} {suffix}"] = partial(measure, label, norm, settings)
+    return measured
 
 
 def measure(label: str, norm: bool, settings: Settings) -> pd.DataFrame:
@@ -63,11 +63,11 @@ def measure(label: str, norm: bool, settings: Settings) -> pd.DataFrame:
     )
     predicted = rms(p, DEPTH, norm)
     row = f"{label} norm" if norm else label
-    lines = [
-        exponent_table.line(row, name, Fraction(variance, 2), predicted[name], fit.loc[name])
-        for group, variance in zip(GROUPS, printed, strict=True)
-        for name in group
-    ]
+    lines = []
+    for group, variance in zip(GROUPS, printed, strict=True):
+        paper = Fraction(variance, 2)
+        for name in group:
+            lines.append(exponent_table.line(row, name, paper, predicted[name], fit.loc[name]))
     return pd.DataFrame(lines, columns=exponent_table.COLUMNS)
 
 

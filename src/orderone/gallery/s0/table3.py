@@ -45,11 +45,11 @@ def measure(name: str, simulated: Callable[[Parameterization], pd.DataFrame]) ->
     p, printed = rows()[name]
     predicted = rms(p, DEPTH, training=True, alignment="worst")
     fit = simulated(p)
-    lines = [
-        exponent_table.line(name, quantity, Fraction(paper), predicted[quantity], fit.loc[quantity])
-        for group, paper in zip(COLUMN_GROUPS, printed.split(), strict=True)
-        for quantity in group
-    ]
+    lines = []
+    for group, paper in zip(COLUMN_GROUPS, map(Fraction, printed.split()), strict=True):
+        for quantity in group:
+            exponent = predicted[quantity]
+            lines.append(exponent_table.line(name, quantity, paper, exponent, fit.loc[quantity]))
     return pd.DataFrame(lines, columns=exponent_table.COLUMNS)
 
 
@@ -67,9 +67,8 @@ def exponents(
         settings.widths,
         settings.seeds,
     )
-    plain, bent = (
-        fits(frame, confidence=confidence, correction=correction) for correction in (False, True)
-    )
+    plain = fits(frame, confidence=confidence, correction=False)
+    bent = fits(frame, confidence=confidence, correction=True)
     plain.loc[CHANGE] = bent.loc[CHANGE]
     return plain
 

@@ -62,12 +62,10 @@ def powers(frame: pd.DataFrame) -> Collapse | None:
         return None
     points = Points.of(known)
     fits = [points.fit(float(beta), extra=True) for beta in POWERS]
-    sums, gammas, errors = (
-        np.array(x) for x in zip(*((f.sum_of_squares, *f.extra) for f in fits), strict=True)
-    )
-    other = (sums + ((POWERS[:, None] - gammas) / errors) ** 2).min(
-        1
-    )  # for each gamma, the best beta
+    sums = np.array([fit.sum_of_squares for fit in fits])
+    gammas, errors = np.array([fit.extra for fit in fits]).T
+    # for each gamma, the best beta
+    other = (sums + ((POWERS[:, None] - gammas) / errors) ** 2).min(1)
     return Collapse(_profile(sums, free), _profile(other, free), float(np.sqrt(sums.min() / free)))
 
 
@@ -101,14 +99,24 @@ class Points:
 
 
 class Cubic:
-    """log tau = cubic of log rate + beta log L, and if asked for + gamma log L."""
+    """Fit of log tau = cubic of (log rate + beta log L), with `extra` also + gamma log L."""
 
-    def __init__(self, points: Points, beta: float, extra: bool = False):
+    beta: float
+    with_gamma: bool
+    middle: float
+    half: float
+    basis: np.ndarray
+    coefficients: np.ndarray
+    residuals: np.ndarray
+    sum_of_squares: float
+    spread: float
+
+    def __init__(self, points: Points, beta: float, extra: bool = False) -> None:
         self.beta = beta
         self.with_gamma = extra
         shifted = points.rate + beta * points.depth
-        self.middle = shifted.mean()
-        self.half = max(np.ptp(shifted) / 2, 1e-9)  # powers of numbers near 1
+        self.middle = float(shifted.mean())
+        self.half = float(max(np.ptp(shifted) / 2, 1e-9))  # powers of numbers near 1
         self.basis = self._basis(points)
         self.coefficients, *_ = np.linalg.lstsq(self.basis, points.tau, rcond=None)
         self.residuals = self.apart(points)

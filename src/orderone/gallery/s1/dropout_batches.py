@@ -96,10 +96,9 @@ def measure(
         )
         for b in range(batches)
     ]
-    mean, var = (
-        np.stack([f[column].to_numpy().reshape(depth, len(QUANTITIES)) for f in frames])
-        for column in ("mean", "var")
-    )
+    shape = (depth, len(QUANTITIES))
+    mean = np.stack([frame["mean"].to_numpy().reshape(shape) for frame in frames])
+    var = np.stack([frame["var"].to_numpy().reshape(shape) for frame in frames])
     return Batches(mean, var, size)
 
 

@@ -1,9 +1,12 @@
-"""How figures of S1 are drawn here: keep rates by colour, theory as solid lines, networks as dashes
-and dots."""
+"""Style of the figures of S1: keep rates by colour, theory as solid lines, networks as dashes and
+dots."""
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterable
+from typing import TypeAlias
 
+import numpy as np
+
+from orderone.gallery.figures import Layout, Trace
 from orderone.gallery.frames import Frame, Line
 
 # Mid-tones, which show on white and on black; red, green and blue for 1, .7 and .4 are the paper's.
@@ -17,41 +20,49 @@ KEEP = {
 }
 SERIES = ("#d64550", "#d98a29", "#3a9d5d", "#4a86d8", "#9a6fc4", "#2aa5a5")
 NEUTRAL = "#888888"  # unity lines, guides
+Values: TypeAlias = Iterable[object]
 
 
 def line(
-    x: Any, y: Any, name: str, colour: str, dash: str = "solid", **more: Any
-) -> dict[str, Any]:
-    style = {"color": colour, "dash": dash, "width": 2}
+    x: Values, y: Values, name: str, colour: str, dash: str = "solid", **more: object
+) -> Trace:
+    """Return a curve."""
     return {
         "type": "scatter",
         "mode": "lines",
         "x": _list(x),
         "y": _list(y),
         "name": name,
-        "line": style,
-    } | more
+        "line": {"color": colour, "dash": dash, "width": 2},
+        **more,
+    }
 
 
-def dots(x: Any, y: Any, name: str, colour: str, se: Any = None, **more: Any) -> dict[str, Any]:
-    if se is None:
-        bars = {}
-    else:
-        bars = {"error_y": {"type": "data", "array": _list(se), "thickness": 1.2, "width": 3}}
-    marker = {"color": colour, "size": 7} | more.pop("marker", {})
-    points = {
+def dots(
+    x: Values,
+    y: Values,
+    name: str,
+    colour: str,
+    se: Values | None = None,
+    marker: Trace | None = None,
+    **more: object,
+) -> Trace:
+    """Return points, with error bars if there are standard errors `se`."""
+    points: Trace = {
         "type": "scatter",
         "mode": "markers",
         "x": _list(x),
         "y": _list(y),
         "name": name,
-        "marker": marker,
+        "marker": {"color": colour, "size": 7} | (marker or {}),
     }
-    return points | bars | more
+    if se is not None:
+        points["error_y"] = {"type": "data", "array": _list(se), "thickness": 1.2, "width": 3}
+    return points | more
 
 
-def between(value: Line, low: Line, high: Line) -> dict[str, Any]:
-    """Error bars for an interval that need not be symmetric."""
+def between(value: Line, low: Line, high: Line) -> Trace:
+    """Return error bars for an interval that need not be symmetric."""
     return {
         "type": "data",
         "symmetric": False,
@@ -60,47 +71,45 @@ def between(value: Line, low: Line, high: Line) -> dict[str, Any]:
     }
 
 
-def shade(x: Any, low: Any, high: Any, name: str, colour: str, **more: Any) -> dict[str, Any]:
-    """A band between two curves."""
-    red, green, blue = (int(colour[i : i + 2], 16) for i in (1, 3, 5))
-    around = {
+def shade(x: Values, low: Values, high: Values, name: str, colour: str, **more: object) -> Trace:
+    """Return a band between two curves."""
+    red, green, blue = bytes.fromhex(colour[1:])
+    return {
+        "type": "scatter",
+        "mode": "lines",
+        "hoverinfo": "skip",
+        "showlegend": False,
         "x": [*_list(x), *_list(x)[::-1]],
         "y": [*_list(high), *_list(low)[::-1]],
         "name": name,
+        "fill": "toself",
+        "fillcolor": f"rgba({red},{green},{blue},0.22)",
+        "line": {"width": 0},
+        **more,
     }
-    fill = {"fill": "toself", "fillcolor": f"rgba({red},{green},{blue},0.22)", "line": {"width": 0}}
-    return (
-        {"type": "scatter", "mode": "lines", "hoverinfo": "skip", "showlegend": False}
-        | around
-        | fill
-        | more
-    )
 
 
-def layout(x: str | dict[str, Any], y: str | dict[str, Any], height: int = 460) -> dict[str, Any]:
-    """Axes with titles; the legend lies below, where it covers nothing on a narrow screen."""
-    axes = {f"{axis}axis": _axis(given) for axis, given in (("x", x), ("y", y))}
-    return {"height": height, "legend": {"orientation": "h", "y": -0.22, "yanchor": "top"}, **axes}
+def layout(x: str | Layout, y: str | Layout, height: int = 460) -> Layout:
+    """Return axes with titles; the legend lies below, where it covers nothing on small screens."""
+    return {
+        "height": height,
+        "legend": {"orientation": "h", "y": -0.22, "yanchor": "top"},
+        "xaxis": {"title": {"text": x}} if isinstance(x, str) else x,
+        "yaxis": {"title": {"text": y}} if isinstance(y, str) else y,
+    }
 
 
-def log(title: str, **more: Any) -> dict[str, Any]:
+def log(title: str, **more: object) -> Layout:
+    """Return a logarithmic axis."""
     return {"title": {"text": title}, "type": "log", "exponentformat": "power", **more}
 
 
 def thinned(frame: Frame, every: int) -> Frame:
-    """Every so-many-th line, and the last."""
+    """Return one line of every so many, and the last."""
     return frame[(frame.index % every == 0) | (frame.index == frame.index[-1])]
 
 
-def _axis(given: str | dict[str, Any]) -> dict[str, Any]:
-    if isinstance(given, str):
-        return {"title": {"text": given}}
-    return given
-
-
-def _list(values: Any) -> list[Any]:
-    if hasattr(values, "tolist"):
+def _list(values: Values) -> list[object]:
+    if isinstance(values, np.ndarray):
         return values.tolist()
-    if isinstance(values, Sequence):
-        return list(values)
-    return [*values]
+    return list(values)

@@ -49,7 +49,7 @@ def line(
     near: int,
     far: int,
     expected: np.ndarray | None = None,
-) -> tuple:
+) -> tuple[object, ...]:
     """A row of `COLUMNS`; `law` is the factor of theory's own curve, `expected`, over the same
     window."""
     first = (label, quantity, width, near, far)
@@ -135,13 +135,15 @@ def all_of(lines: Frame, told: Callable[[Line], bool | None]) -> bool | None:
 
 
 def said(lines: Frame, *columns: str) -> str:
-    """What was measured, and what it should be."""
+    """Return in words what was measured, and what it should be."""
     names = {"law": "theory", "limit": "its limit", "chi1": "χ₁", "chi2": "χ₂"}
-    return "; ".join(
-        f"{e.network}: {measured(e)}"
-        + "".join(f", {names[column]} {e[column]:.4f}" for column in columns)
-        for _, e in lines.iterrows()
-    )
+    sentences = []
+    for _, line in lines.iterrows():
+        sentence = f"{line.network}: {measured(line)}"
+        for column in columns:
+            sentence += f", {names[column]} {line[column]:.4f}"
+        sentences.append(sentence)
+    return "; ".join(sentences)
 
 
 def measured(each: Line) -> str:

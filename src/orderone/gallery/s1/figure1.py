@@ -1,8 +1,9 @@
 """S1 Figure 1: one layer's map of lengths and of correlations, and the fixed points where it meets
 the unity line.
 
-    q' = (weight_var / keep) E phi(sqrt(q) z)^2 + bias_var                                    S1 (2)
-    c' = (weight_var E phi(u_a) phi(u_b) + bias_var) / q*,    lengths at their fixed point q*            S1 (3), (4)
+    q' = (weight_var / keep) E phi(sqrt(q) z)^2 + bias_var                               S1 (2)
+    c' = (weight_var E phi(u_a) phi(u_b) + bias_var) / q*                                S1 (3), (4)
+         with lengths at their fixed point q*
 
 The caption gives deviations: weight_var = sigma_w^2, and rho is the keep rate (erratum S1.8). Panel
 (c) at rho = .4 has no q*: its lengths grow for ever (erratum S1.2), and its map is that of

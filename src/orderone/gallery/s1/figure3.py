@@ -6,14 +6,16 @@ absolute values, so it goes with the sizes of gradients, and says nothing of how
 Erratum S1.4: the mean of g_ab with its sign goes with chi_2 (9), as far as it can be seen.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
-from typing import Any
+from functools import cache, partial
+from typing import TypeAlias
 
 import numpy as np
 import pandas as pd
 
 from orderone.gallery.experiment import Experiment, Finding, Parts, Picture, Records
+from orderone.gallery.figures import Trace
 from orderone.gallery.frames import Frame
 from orderone.gallery.s1 import dropout_rates as rates
 from orderone.gallery.s1.dropout_batches import Batches, brief, measure
@@ -40,21 +42,30 @@ class Settings:
     seed: int = 0
 
 
+Simulated: TypeAlias = Callable[[float], Batches]  # of a keep rate
+
+
 def parts(settings: Settings) -> Parts:
-    found: dict[str, Any] = {}
+    measured = {}
     for activation in PANELS:
         simulated = cache(lambda keep, activation=activation: deep(activation, keep, settings))
-        found[f"{activation} curves"] = lambda a=activation, s=simulated: pd.concat(
-            [curves(a, k, s(k)) for k in KEEPS]
-        )
-        found[f"{activation} rates"] = lambda a=activation, s=simulated: pd.DataFrame(
-            [
-                *(each for k in KEEPS for each in far_rates(a, k, s(k), settings)),
-                signed_rate(a, settings),
-            ],
-            columns=rates.COLUMNS,
-        )
-    return found
+        measured[f"{activation} curves"] = partial(all_curves, activation, simulated)
+        measured[f"{activation} rates"] = partial(all_rates, activation, simulated, settings)
+    return measured
+
+
+def all_curves(activation: str, simulated: Simulated) -> pd.DataFrame:
+    """Return the curves of every keep rate."""
+    return pd.concat([curves(activation, keep, simulated(keep)) for keep in KEEPS])
+
+
+def all_rates(activation: str, simulated: Simulated, settings: Settings) -> pd.DataFrame:
+    """Return the rates of every keep rate, and the one with its sign."""
+    rows: list[tuple[object, ...]] = []
+    for keep in KEEPS:
+        rows += far_rates(activation, keep, simulated(keep), settings)
+    rows.append(signed_rate(activation, settings))
+    return pd.DataFrame(rows, columns=rates.COLUMNS)
 
 
 def network(activation: str, keep: float) -> MeanField:
@@ -79,7 +90,9 @@ def curves(activation: str, keep: float, batches: Batches) -> Frame:
     return brief(thinned(frame.assign(keep=keep, chi1_power=powers), 3))
 
 
-def far_rates(activation: str, keep: float, batches: Batches, settings: Settings) -> list[tuple]:
+def far_rates(
+    activation: str, keep: float, batches: Batches, settings: Settings
+) -> list[tuple[object, ...]]:
     window = int(NEAR * settings.depth), settings.depth - 2
     net = network(activation, keep)
     return [
@@ -88,7 +101,7 @@ def far_rates(activation: str, keep: float, batches: Batches, settings: Settings
     ]
 
 
-def signed_rate(activation: str, settings: Settings) -> tuple:
+def signed_rate(activation: str, settings: Settings) -> tuple[object, ...]:
     net = network(activation, SIGNED_KEEP)
     size = settings.near_networks // settings.batches
     seed = (settings.seed, 7, list(PANELS).index(activation))
@@ -144,7 +157,7 @@ def _picture(activation: str, frame: Frame) -> Picture:
     for keep, curve in frame.groupby("keep", sort=False):
         colour = KEEP[float(keep)]
         name = f"ρ = {keep:g}"  # type: ignore[arg-type]
-        group = {"legendgroup": name}
+        group: Trace = {"legendgroup": name}
         some = thinned(curve.reset_index(drop=True), 6)
         data.append(dots(some.layer, some.g_aa, name, colour, **group))
         for quantity, (words, dash) in STYLES.items():

@@ -6,6 +6,7 @@ near 2 and not 2, and the curves are not one, because V/m^2 grows with the dista
 on such axes neither can be seen.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -14,6 +15,7 @@ import numpy as np
 import pandas as pd
 
 from orderone.gallery.experiment import Experiment, Finding, Grid, Parts, Picture, Records
+from orderone.gallery.figures import Figure
 from orderone.gallery.frames import Frame
 from orderone.gallery.judge import known
 from orderone.gallery.s1 import variance_laws as laws
@@ -65,8 +67,11 @@ def simulate(activation: str, keep: float, settings: Settings) -> Batches:
     )
 
 
-def fitted(activation: str, simulated: Any) -> Frame:
-    rows = [(activation, keep, *row) for keep in KEEPS for row in laws.laws(simulated(keep))]
+def fitted(activation: str, simulated: Callable[[float], Batches]) -> Frame:
+    rows = []
+    for keep in KEEPS:
+        for row in laws.laws(simulated(keep)):
+            rows.append((activation, keep, *row))
     return brief(pd.DataFrame(rows, columns=["activation", "keep", *laws.COLUMNS]))
 
 
@@ -113,13 +118,12 @@ def _one_line(lines: Frame) -> Finding:
 
 def _grows(lines: Frame) -> Finding:
     """Refuted by an interval below 0; unclear if one of them does not tell."""
-    if (lines.growth_high < 0).any():
-        holds = False
-    elif (lines.growth_low > 0).all():
-        holds = True
-    else:
-        holds = None
-    holds = holds if known(lines.growth_low, lines.growth_high) else None
+    holds = None
+    if known(lines.growth_low, lines.growth_high):
+        if (lines.growth_high < 0).any():
+            holds = False
+        elif (lines.growth_low > 0).all():
+            holds = True
     numbers = "; ".join(
         f"{e.activation} ρ = {e.keep:g} {laws.WORDS[e.quantity]}: {e.near:.2g} to {e.far:.2g}"
         for e in lines.itertuples()
@@ -185,7 +189,7 @@ def _ratios(records: Records) -> Picture:
         f"V/m² of g_aa against the distance from the output: it grows by factors of {min(last):.0f}"
         f" to {max(last):.0f}."
     )
-    figure = {
+    figure: Figure = {
         "data": data,
         "layout": layout(
             "distance from the output L − l", log("V / m² of g<sub>aa</sub>", dtick="D2")

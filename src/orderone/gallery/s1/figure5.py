@@ -10,6 +10,7 @@ normal variable, so that there
 which tends to pi/2 - 1 for wide networks, and not to 0.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -18,8 +19,9 @@ import numpy as np
 import pandas as pd
 
 from orderone.gallery.experiment import Experiment, Finding, Parts, Picture, Records
+from orderone.gallery.figures import Figure
 from orderone.gallery.frames import Frame
-from orderone.gallery.judge import known
+from orderone.gallery.judge import known, where_known
 from orderone.gallery.s1 import variance_laws as laws
 from orderone.gallery.s1.dropout_batches import Batches, brief, measure, power_of_width
 from orderone.gallery.s1.dropout_pictures import NEUTRAL, SERIES, between, dots, layout, line, log
@@ -67,12 +69,15 @@ def simulate(width: int, settings: Settings) -> Batches:
     )
 
 
-def fitted(settings: Settings, simulated: Any) -> Frame:
-    rows = [(width, *row) for width in settings.widths for row in laws.laws(simulated(width))]
+def fitted(settings: Settings, simulated: Callable[[int], Batches]) -> Frame:
+    rows = []
+    for width in settings.widths:
+        for row in laws.laws(simulated(width)):
+            rows.append((width, *row))
     return brief(pd.DataFrame(rows, columns=["width", *laws.COLUMNS]))
 
 
-def ratios(settings: Settings, simulated: Any) -> Frame:
+def ratios(settings: Settings, simulated: Callable[[int], Batches]) -> Frame:
     """V/m^2 of every width over the same layers, with its interval."""
     windows = [(quantity, *WINDOW) for quantity in laws.QUANTITIES] + [
         (quantity, *FLOOR) for quantity in NOISE
@@ -146,7 +151,7 @@ def _floor(ratio: Frame) -> Finding:
         for w, e in folded.iterrows()
     )
     numbers = f"V/m² of |g_ab| over L−l = {FLOOR[0]}…{FLOOR[1]} at N = {told}"
-    holds = bool(right.all()) if known(expected, folded.low, folded.high) else None
+    holds = where_known(right.all(), expected, folded.low, folded.high)
     return Finding(claim, holds, numbers, "corrected", "S1.9")
 
 
@@ -212,7 +217,7 @@ def _ratios(ratio: Frame) -> Picture:
         f"V/m² against the width: that of g_aa falls from {ends[0]:.2g} to {ends[1]:.2g}, along"
         " 1/N."
     )
-    figure = {"data": data, "layout": layout(x, log("V / m²", dtick="D2"), 500)}
+    figure: Figure = {"data": data, "layout": layout(x, log("V / m²", dtick="D2"), 500)}
     return Picture("(d) V/m² against the width", figure, alt, "Not in the paper: erratum S1.9.")
 
 

@@ -6,14 +6,16 @@ dropout, up to a limited depth, without that. What is fitted are the powers of L
 of the steps, that bring them together.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import pandas as pd
 
 from orderone import theory
 from orderone.gallery.experiment import Experiment, Finding, Grid, Parts, Picture, Records
-from orderone.gallery.judge import below
+from orderone.gallery.judge import below, opposite
 from orderone.gallery.s1 import collapse
 from orderone.gallery.s1.deep_training import (
     Members,
@@ -61,22 +63,20 @@ class Settings:
 
 
 def parts(settings: Settings) -> Parts:
-    measured = {
-        f"panel {panel.letter}": lambda panel=panel: measure(panel, settings)
-        for panel in settings.panels
-    }
-    return {THEORY: lambda: scales(settings), **measured}
+    measured: dict[str, Callable[[], pd.DataFrame]] = {THEORY: partial(scales, settings)}
+    for panel in settings.panels:
+        measured[f"panel {panel.letter}"] = partial(measure, panel, settings)
+    return measured
 
 
 def scales(settings: Settings) -> pd.DataFrame:
     """The critical line, and what limits depth on it."""
-    keeps = [panel.keep for panel in settings.panels]
-    critical = [theory.critical_weight_var("tanh", BIAS_VAR, keep) for keep in keeps]
-    xi2 = [
-        theory.MeanField("tanh", w, BIAS_VAR, keep).xi2
-        for w, keep in zip(critical, keeps, strict=True)
-    ]
-    return pd.DataFrame({"keep": keeps, "weight_var": critical, "xi2": xi2})
+    rows = []
+    for panel in settings.panels:
+        weight_var = theory.critical_weight_var("tanh", BIAS_VAR, panel.keep)
+        xi2 = theory.MeanField("tanh", weight_var, BIAS_VAR, panel.keep).xi2
+        rows.append((panel.keep, weight_var, xi2))
+    return pd.DataFrame(rows, columns=["keep", "weight_var", "xi2"])
 
 
 def measure(panel: Panel, settings: Settings) -> pd.DataFrame:
@@ -90,20 +90,21 @@ def measure(panel: Panel, settings: Settings) -> pd.DataFrame:
         "sgd",
         seed_of(panel.letter, settings.seed),
     )
-    members = [(rate, seed) for seed in range(settings.seeds) for rate in settings.rates]
+    members = pd.DataFrame(
+        {
+            "rate": np.tile(settings.rates, settings.seeds),
+            "seed": np.repeat(range(settings.seeds), len(settings.rates)),
+        }
+    )
     weight_var = theory.critical_weight_var("tanh", BIAS_VAR, panel.keep)
-    depths = sorted(
-        {*panel.depths, panel.longer} - {None}, reverse=True
-    )  # the longest chain starts first
-    runs = [
-        Run(
-            training,
-            Members(depth, [weight_var] * len(members), [rate for rate, _ in members]),
-            images,
-        )
-        for depth in depths
-    ]
-    held, classes = (x[: settings.images] for x in images.held)
+    # the longest chain starts first
+    depths = sorted({*panel.depths, panel.longer} - {None}, reverse=True)
+    runs = []
+    for depth in depths:
+        stacked = Members(depth, [weight_var] * len(members), members.rate.to_list())
+        runs.append(Run(training, stacked, images))
+    held = images.held[0][: settings.images]
+    classes = images.held[1][: settings.images]
     times = Times((len(runs), len(members)), settings.steps)
 
     def look(step: int) -> None:
@@ -111,8 +112,9 @@ def measure(panel: Panel, settings: Settings) -> pd.DataFrame:
             times.see(step, np.array([run.accuracy(held, classes) for run in runs]))
 
     train(runs, settings.steps, f"panel {panel.letter}", look)
-    frames = [
-        pd.DataFrame(members, columns=["rate", "seed"]).assign(
+    frames = []
+    for depth, tau, best in zip(depths, times.first, times.best, strict=True):
+        frame = members.assign(
             keep=panel.keep,
             depth=depth,
             longer=depth == panel.longer,
@@ -120,22 +122,22 @@ def measure(panel: Panel, settings: Settings) -> pd.DataFrame:
             tau=tau,
             best=best,
         )
-        for depth, tau, best in zip(depths, times.first, times.best, strict=True)
-    ]
+        frames.append(frame)
     return pd.concat(frames)
 
 
 class Times:
     """The first of the steps looked at when members were good enough, as in the paper."""
 
-    def __init__(self, shape: tuple[int, int], steps: int):
+    first: np.ndarray  # (runs, members); nan before
+    best: np.ndarray  # accuracy
+    at: set[int]  # steps to look at
+
+    def __init__(self, shape: tuple[int, int], steps: int) -> None:
         self.first = np.full(shape, np.nan)
         self.best = np.zeros(shape)
-        self.at = set(
-            np.unique(
-                np.geomspace(1, steps, 1 + int(np.log(steps) / np.log(FINER))).round().astype(int)
-            )
-        )
+        number = 1 + int(np.log(steps) / np.log(FINER))
+        self.at = set(np.geomspace(1, steps, number).round().astype(int).tolist())
 
     def see(self, step: int, accuracy: np.ndarray) -> None:
         self.first[(accuracy > ENOUGH) & np.isnan(self.first)] = step
@@ -234,7 +236,7 @@ def _off(letter: str, frame: pd.DataFrame, longer: pd.DataFrame) -> Finding:
     error = fit.spread / np.sqrt(len(long))
     on_it = below(apart, SLOWER, ERRORS * error)
     numbers = f"slower by e^{apart:.2f} (standard error {error:.2f}) at the same rates; {share}"
-    return Finding(claim, None if on_it is None else not on_it, numbers)
+    return Finding(claim, opposite(on_it), numbers)
 
 
 def _limits(scales: pd.DataFrame) -> list[Finding]:
@@ -246,15 +248,17 @@ def _limits(scales: pd.DataFrame) -> list[Finding]:
     numbers = ", ".join(
         f"{LIMITS[keep]} = {ratio:.1f} ξ₂ at ρ = {keep}" for keep, ratio in ratios.items()
     )
-    lawful = all(any(abs(ratio - law) < SAME for law in LAWS.values()) for ratio in ratios.values())
-    told = bool(np.isfinite([*ratios.values()]).all())
+    lawful: bool | None = None
+    if np.isfinite([*ratios.values()]).all():
+        distances = np.abs(np.subtract.outer([*ratios.values()], [*LAWS.values()]))
+        lawful = bool((distances < SAME).any(axis=1).all())
     said = (
         "The depths up to which curves are one are those of a law of trainable depth, 6 ξ₂ or 12 ξ₂"
     )
     neither = f"{' and '.join(str(LIMITS[k]) for k in xi2)} layers are neither"
     return [
-        Finding(said, lawful if told else None, numbers),
-        Finding(neither, not lawful if told else None, numbers, "corrected", "S1.10"),
+        Finding(said, lawful, numbers),
+        Finding(neither, opposite(lawful), numbers, "corrected", "S1.10"),
     ]
 
 
@@ -335,14 +339,14 @@ def _table(records: Records) -> Grid:
     for letter, frame in panels_of(records).items():
         for depth, own in frame.groupby("depth"):
             known = collapse.reached(own)
-            fastest = known.loc[known.tau.idxmin()] if len(known) else None
-            if fastest is None:
-                told = ("none", "")
-            else:
-                told = (f"{fastest.rate:.2g}", f"{fastest.tau:g}")
-            rows.append(
-                (letter, f"{own.keep.iloc[0]:g}", str(depth), *told, f"{len(known)} of {len(own)}")
-            )
+            rate = "none"
+            tau = ""
+            if len(known):
+                fastest = known.loc[known.tau.idxmin()]
+                rate = f"{fastest.rate:.2g}"
+                tau = f"{fastest.tau:g}"
+            learned = f"{len(known)} of {len(own)}"
+            rows.append((letter, f"{own.keep.iloc[0]:g}", str(depth), rate, tau, learned))
     return Grid(
         "Fastest learning rates", ("panel", "ρ", "L", "rate", "τ", "rates that learned"), rows
     )

@@ -6,15 +6,16 @@ measured boundary, left and right of the critical line, and the constant that fi
 12.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from functools import partial
 
 import numpy as np
 import pandas as pd
 
 from orderone import theory
 from orderone.gallery.experiment import Experiment, Finding, Grid, Parts, Picture, Records
+from orderone.gallery.figures import Trace
 from orderone.gallery.judge import together
 from orderone.gallery.s1 import boundary
 from orderone.gallery.s1.boundary import Estimate, boundaries
@@ -59,12 +60,12 @@ class Panel:
     law: str = "constant"
 
     def rate_at(self, depth: int) -> float:
-        return (
-            self.rate
-            * {"constant": 1.0, "dropping": 0.1 if depth > 200 else 1.0, "inverse": 1 / depth}[
-                self.law
-            ]
-        )
+        """Return the learning rate of a depth."""
+        if self.law == "inverse":
+            return self.rate * (1 / depth)
+        if self.law == "dropping" and depth > 200:
+            return self.rate * 0.1
+        return self.rate
 
 
 @dataclass(frozen=True)
@@ -99,11 +100,13 @@ def scaled(panels: Sequence[Panel], width: int) -> tuple[Panel, ...]:
 
 
 def parts(settings: Settings) -> Parts:
-    measured = {
-        f"panel {panel.letter}": lambda panel=panel: measure(panel, settings)
-        for panel in settings.panels
+    measured: dict[str, Callable[[], pd.DataFrame]] = {
+        THEORY: partial(curves, settings),
+        CAPTIONS: partial(captions, settings),
     }
-    return {THEORY: lambda: curves(settings), CAPTIONS: lambda: captions(settings), **measured}
+    for panel in settings.panels:
+        measured[f"panel {panel.letter}"] = partial(measure, panel, settings)
+    return measured
 
 
 def curves(settings: Settings) -> pd.DataFrame:
@@ -130,9 +133,12 @@ def curves(settings: Settings) -> pd.DataFrame:
 def measure(panel: Panel, settings: Settings) -> pd.DataFrame:
     """Accuracies of all depths, which are trained side by side."""
     images = read_images(panel.data, device(), settings.subset)
-    members = [
-        (weight_var, seed) for seed in range(settings.seeds) for weight_var in settings.weight_vars
-    ]
+    members = pd.DataFrame(
+        {
+            "weight_var": np.tile(settings.weight_vars, settings.seeds),
+            "seed": np.repeat(range(settings.seeds), len(settings.weight_vars)),
+        }
+    )
     training = Training(
         settings.width,
         settings.batch,
@@ -142,28 +148,32 @@ def measure(panel: Panel, settings: Settings) -> pd.DataFrame:
         panel.optimizer,
         seed_of(panel.letter, settings.seed),
     )
-    runs = [
-        Run(
-            training,
-            Members(depth, [w for w, _ in members], [panel.rate_at(depth)] * len(members)),
-            images,
-        )
-        for depth in sorted(settings.depths, reverse=True)  # the longest chain starts first
-    ]
-    images_shown, classes = (x[: settings.images] for x in images.train)
+    runs = []
+    for depth in sorted(settings.depths, reverse=True):  # the longest chain starts first
+        rates = [panel.rate_at(depth)] * len(members)
+        runs.append(Run(training, Members(depth, members.weight_var.to_list(), rates), images))
+    images_shown = images.train[0][: settings.images]
+    classes = images.train[1][: settings.images]
+    steps = {round(share * panel.steps) for share in SHARES}
     frames = []
 
     def look(step: int) -> None:
-        for run in runs if step in {round(share * panel.steps) for share in SHARES} else ():
+        if step not in steps:
+            return
+        for run in runs:
             accuracy = run.accuracy(images_shown, classes)
             if panel.keep < 1:
                 masked = run.accuracy(images_shown, classes, masked=True)
             else:
                 masked = accuracy
-            named = pd.DataFrame(members, columns=["weight_var", "seed"]).assign(
-                keep=panel.keep, depth=run.members.depth
+            frame = members.assign(
+                keep=panel.keep,
+                depth=run.members.depth,
+                step=step,
+                accuracy=accuracy,
+                masked=masked,
             )
-            frames.append(named.assign(step=step, accuracy=accuracy, masked=masked))
+            frames.append(frame)
 
     train(runs, panel.steps, f"panel {panel.letter}", look)
     return pd.concat(frames)
@@ -245,7 +255,8 @@ def judge(records: Records) -> list[Finding]:
 
 
 def _of_panel(name: str, score: Scored, dropout: bool) -> list[Finding]:
-    left, right = (score.side(side) for side in ("left", "right"))
+    left = score.side("left")
+    right = score.side("right")
     under = score.bias(OLD)
     over = right.bias(TWO)
     found = [
@@ -282,13 +293,16 @@ def _limit(name: str, score: Scored, curve: str, other: str, side: str) -> Findi
 def _best(name: str, score: Scored) -> Finding:
     """Against each other curve in the same columns: refuted by one that is nearer, unclear if one
     may be."""
-    others = [curve for curve in CURVES[:-1] if not score.same(curve, LAST)]
-    told = [score.worse_by(LAST, curve).below(0.0) for curve in others]
-    numbers = ", ".join(f"{curve}: {score.misfit(curve)}" for curve in (LAST, *others))
+    verdicts = []
+    misfits = [f"{LAST}: {score.misfit(LAST)}"]
+    for curve in CURVES[:-1]:
+        if not score.same(curve, LAST):
+            verdicts.append(score.worse_by(LAST, curve).below(0.0))
+            misfits.append(f"{curve}: {score.misfit(curve)}")
     return Finding(
         f"{name} no curve is nearer to the boundary than {LAST}",
-        together(told),
-        f"mean |log distance| {numbers}",
+        together(verdicts),
+        f"mean |log distance| {', '.join(misfits)}",
     )
 
 
@@ -302,7 +316,13 @@ def _constant(name: str, score: Scored) -> Finding:
 
 # --- pictures -------------------------------------------------------------------------------------
 
-SCALE = [[0.0, "#000000"], [0.3, "#5c1010"], [0.55, "#b5421a"], [0.8, "#f0a020"], [1.0, "#fff04a"]]
+SCALE: list[list[object]] = [
+    [0.0, "#000000"],
+    [0.3, "#5c1010"],
+    [0.55, "#b5421a"],
+    [0.8, "#f0a020"],
+    [1.0, "#fff04a"],
+]
 LINES = {ONE: ("#ffffff", "solid"), OLD: ("#31d843", "dash"), TWO: ("#ffffff", "dash")}
 
 
@@ -321,7 +341,7 @@ def _picture(title: str, frame: pd.DataFrame, lines: pd.DataFrame) -> Picture:
     last = frame[frame.step == frame.step.max()]
     cells = last.pivot_table(index="depth", columns="weight_var", values="accuracy", aggfunc="mean")
     title = f"{title}, {frame.step.max()} steps"
-    data: list[dict[str, Any]] = [
+    data: list[Trace] = [
         {
             "type": "heatmap",
             "x": cells.columns.tolist(),
@@ -359,9 +379,7 @@ def _picture(title: str, frame: pd.DataFrame, lines: pd.DataFrame) -> Picture:
     return Picture(title, {"data": data, "layout": layout}, alt)
 
 
-def _line(
-    name: str, colour: str, dash: str, own: pd.DataFrame, deepest: float
-) -> list[dict[str, Any]]:
+def _line(name: str, colour: str, dash: str, own: pd.DataFrame, deepest: float) -> list[Trace]:
     """With a dark seam, to be seen on yellow; parts far above the map are left out."""
     depth = Scored(own).curve(name)
     points = {
@@ -373,7 +391,7 @@ def _line(
     return [seam, both | {"name": name, "line": {"color": colour, "width": 2, "dash": dash}}]
 
 
-def _dots(edges: pd.DataFrame) -> dict[str, Any]:
+def _dots(edges: pd.DataFrame) -> Trace:
     inside = edges[edges.low == edges.high]
     marker = {
         "symbol": "circle",

@@ -5,7 +5,7 @@ import numpy as np
 
 from orderone.gallery.experiment import Finding, Records
 from orderone.gallery.frames import Frame, Line
-from orderone.gallery.judge import known
+from orderone.gallery.judge import known, where_known
 from orderone.gallery.s1 import dropout_rates as rates
 from orderone.gallery.s1.dropout_batches import power_of_width
 from orderone.gallery.s1.linear_gradients import (
@@ -57,10 +57,14 @@ def _off(frame: Frame, quantity: str, printed: str) -> Line:
 
 
 def _single(records: Records) -> Finding:
-    curves = [records[f"keep {keep:g}"] for keep in KEEPS]
-    worst = [float(_off(curve, "g_aa", "printed_aa").max()) for curve in curves]
-    size = [np.abs(np.log(curve.g_aa / curve.printed_aa)).median() for curve in curves]
-    decades = max(np.ptp(np.log10(curve.g_aa)) for curve in curves)
+    worst = []
+    size = []
+    decades = 0.0
+    for keep in KEEPS:
+        curve = records[f"keep {keep:g}"]
+        worst.append(float(_off(curve, "g_aa", "printed_aa").max()))
+        size.append(np.abs(np.log(curve.g_aa / curve.printed_aa)).median())
+        decades = max(decades, np.ptp(np.log10(curve.g_aa)))
     numbers = (
         f"over {decades:.0f} decades; median deviation {_each(size, '{:.1%}')}; at most"
         f" {_each(worst, '{:.1f}')} "
@@ -70,7 +74,7 @@ def _single(records: Records) -> Finding:
 
 
 def _within(worst: list[float]) -> bool | None:
-    return max(worst) < SIGMAS if known(worst) else None
+    return where_known(max(worst) < SIGMAS, worst)
 
 
 def _each(values: list[float], form: str) -> str:
@@ -112,14 +116,18 @@ def _fails(records: Records) -> Finding:
 def _follows(records: Records) -> Finding:
     seen = _seen(records)
     missed = [_off(curve, "g_ab", "printed_ab") for curve in seen.values()]
-    on = [not (each > SIGMAS).any() for each in missed]
-    told = all(len(each) >= rates.FEWEST and known(each) for each in missed)
+    follows = True
+    decided = True
+    for off in missed:
+        follows = follows and not (off > SIGMAS).any()
+        decided = decided and len(off) >= rates.FEWEST and known(off)
+    holds: bool | None = follows
+    if follows and not decided:
+        holds = None
     claim = (
         "The closed form predicts the mean of g_ab with its sign, as far as it can be told from 0"
     )
-    return Finding(
-        claim, (all(on) if told else None) if all(on) else False, _ratios(seen), "corrected", "S1.4"
-    )
+    return Finding(claim, holds, _ratios(seen), "corrected", "S1.4")
 
 
 def _ratios(seen: dict[float, Frame]) -> str:
@@ -140,11 +148,11 @@ def _ratios(seen: dict[float, Frame]) -> str:
 
 
 def _last_few(records: Records) -> Finding:
-    few = [
-        curve[curve.layer.max() - curve.layer <= LAST_FEW]
-        for curve in (records[f"keep {k:g}"] for k in KEEPS[1:])
-    ]
-    worst = [float(_off(curve, "abs_g_ab", "printed_ab").max()) for curve in few]
+    worst = []
+    for keep in KEEPS[1:]:
+        curve: Frame = records[f"keep {keep:g}"]
+        few = curve[curve.layer.max() - curve.layer <= LAST_FEW]
+        worst.append(float(_off(few, "abs_g_ab", "printed_ab").max()))
     numbers = f"L−l = 0…{LAST_FEW}: at most {max(worst):.1f} standard errors beyond {FINITE:.0%}"
     return Finding(
         "(c) the closed form predicts the mean of |g_ab| in the last few layers",
@@ -210,19 +218,15 @@ def _floor(records: Records) -> Finding:
 
 def _start(frame: Frame) -> list[Finding]:
     first = frame[frame.layer <= FIRST]
-    missed = {
-        name: (first["mean"] - first[name]).abs() - FINITE * first[name]
-        for name in ("printed", "general")
-    }
+    holds = {}
+    for name in ("printed", "general"):
+        beyond = (first["mean"] - first[name]).abs() - FINITE * first[name]
+        holds[name] = where_known((beyond < SIGMAS * first.se).all(), beyond, first.se)
     numbers = "; ".join(
         f"l = {int(e.layer)}: measured/(12) = {e['mean'] / e.printed:.2f} ± {e.se / e.printed:.2f},"
         f" measured/general = {e['mean'] / e.general:.2f} ± {e.se / e.general:.2f}"
         for _, e in first.iterrows()
     )
-    holds = {
-        name: bool((b < SIGMAS * first.se).all()) if known(b, first.se) else None
-        for name, b in missed.items()
-    }
     claim = "(12) predicts g_aa whatever the length of the input"
     corrected = "With the lengths of every layer in place of q*, it does"
     return [

@@ -1,11 +1,10 @@
 """Pictures of what `linear_gradients` records: the four panels of S1 Figure 2, and two that show
 erratum S1.4."""
 
-from typing import Any
-
 import numpy as np
 
 from orderone.gallery.experiment import Picture, Records
+from orderone.gallery.figures import Figure, Layout, Trace
 from orderone.gallery.frames import Frame
 from orderone.gallery.s1.dropout_pictures import (
     KEEP,
@@ -31,12 +30,12 @@ def _name(keep: float) -> str:
     return f"ρ = {keep:g}"
 
 
-def _pairs(curves: dict[float, Frame], quantity: str, printed: str, every: int) -> list[dict]:
+def _pairs(curves: dict[float, Frame], quantity: str, printed: str, every: int) -> list[Trace]:
     """Theory solid, networks dashed with dots."""
     data = []
     for keep, curve in curves.items():
         colour = KEEP[keep]
-        group = {"legendgroup": _name(keep)}
+        group: Trace = {"legendgroup": _name(keep)}
         data.append(line(curve.layer, curve[printed], _name(keep), colour, **group))
         some = thinned(curve.reset_index(drop=True), every)
         group = group | {"showlegend": False}
@@ -46,7 +45,7 @@ def _pairs(curves: dict[float, Frame], quantity: str, printed: str, every: int) 
     return data
 
 
-def _layers(y: str) -> dict[str, Any]:
+def _layers(y: str) -> Layout:
     return layout("layer l", log(y))
 
 
@@ -54,7 +53,10 @@ CAPTION = "Solid: theory. Dashed with dots: means over networks. ρ is the keep 
 
 
 def _a(curves: dict[float, Frame]) -> Picture:
-    figure = {"data": _pairs(curves, "g_aa", "printed_aa", 8), "layout": _layers("g<sub>aa</sub>")}
+    figure: Figure = {
+        "data": _pairs(curves, "g_aa", "printed_aa", 8),
+        "layout": _layers("g<sub>aa</sub>"),
+    }
     decades = max(np.ptp(np.log10(curve.g_aa)) for curve in curves.values())
     alt = (
         f"g_aa against the layer for {len(curves)} keep rates: networks lie on theory over"
@@ -64,7 +66,7 @@ def _a(curves: dict[float, Frame]) -> Picture:
 
 
 def _b(curves: dict[float, Frame]) -> Picture:
-    figure = {
+    figure: Figure = {
         "data": _pairs(curves, "abs_g_ab", "printed_ab", 8),
         "layout": _layers("mean of |g<sub>ab</sub>|"),
     }
@@ -102,12 +104,12 @@ def _c(curves: dict[float, Frame]) -> Picture:
     caption = (
         CAPTION + " Shades: one standard deviation over networks, cut off at a tenth of the mean."
     )
-    figure = {"data": data, "layout": _layers("mean of |g<sub>ab</sub>|")}
+    figure: Figure = {"data": data, "layout": _layers("mean of |g<sub>ab</sub>|")}
     return Picture("(c) The last layers", figure, alt, caption)
 
 
 def _d(curves: dict[float, Frame]) -> Picture:
-    figure = {
+    figure: Figure = {
         "data": _pairs(curves, "abs_g_ab", "floor", 8),
         "layout": _layers("mean of |g<sub>ab</sub>|"),
     }
@@ -139,7 +141,7 @@ def _ratio(near: dict[float, Frame]) -> Picture:
         curve = curve.assign(k=curve.layer.max() - curve.layer)
         curve = curve[curve.printed_ab > 2 * standard_error(curve, "g_ab")]
         colour = KEEP[keep]
-        group = {"legendgroup": _name(keep)}
+        group: Trace = {"legendgroup": _name(keep)}
         ratio = curve.g_ab / curve.printed_ab
         se = standard_error(curve, "g_ab") / curve.printed_ab
         data.append(dots(curve.k, ratio, f"{_name(keep)}, with sign", colour, se, **group))
@@ -153,7 +155,7 @@ def _ratio(near: dict[float, Frame]) -> Picture:
                 **group,
             )
         )
-    figure = {
+    figure: Figure = {
         "data": data,
         "layout": layout("distance from the output L − l", "mean / closed form", 520),
     }
@@ -182,7 +184,7 @@ def _noise(widths: Frame) -> Picture:
         ),
         dots(widths.width, widths.noise, "networks", KEEP[NOISE_KEEP], error_y=bars),
     ]
-    figure = {
+    figure: Figure = {
         "data": data,
         "layout": layout(
             log("width N", tickvals=widths.width.tolist()),

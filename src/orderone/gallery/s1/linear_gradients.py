@@ -5,9 +5,9 @@ The mean of g_ab with its sign needs many more networks than that of its size, a
 near the output.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
-from typing import Any
+from functools import cache, partial
 
 import numpy as np
 import pandas as pd
@@ -46,19 +46,27 @@ class Settings:
 def parts(settings: Settings) -> Parts:
     all_layers = cache(lambda keep: deep(keep, settings))  # rates come from the same networks
     near = cache(lambda keep: nearby(keep, settings))
-    found: dict[str, Any] = {
-        f"keep {keep:g}": lambda keep=keep: whole(keep, all_layers(keep), settings)
-        for keep in KEEPS
-    }
-    found |= {f"keep {keep:g} near": lambda keep=keep: signed(keep, near(keep)) for keep in KEEPS}
-    found["rates"] = lambda: pd.DataFrame(
-        [each for keep in KEEPS for each in fitted(keep, near(keep), settings)],
-        columns=rates.COLUMNS,
-    )
-    found["far rates"] = lambda: pd.DataFrame(
-        [far(keep, all_layers(keep), settings) for keep in KEEPS], columns=rates.COLUMNS
-    )
-    return found | {"widths": lambda: noise(settings), "start": lambda: started(settings)}
+
+    def near_rates() -> pd.DataFrame:
+        rows = []
+        for keep in KEEPS:
+            rows += fitted(keep, near(keep), settings)
+        return pd.DataFrame(rows, columns=rates.COLUMNS)
+
+    def far_rates() -> pd.DataFrame:
+        rows = [far(keep, all_layers(keep), settings) for keep in KEEPS]
+        return pd.DataFrame(rows, columns=rates.COLUMNS)
+
+    measured: dict[str, Callable[[], pd.DataFrame]] = {}
+    for keep in KEEPS:
+        measured[f"keep {keep:g}"] = lambda keep=keep: whole(keep, all_layers(keep), settings)
+    for keep in KEEPS:
+        measured[f"keep {keep:g} near"] = lambda keep=keep: signed(keep, near(keep))
+    measured["rates"] = near_rates
+    measured["far rates"] = far_rates
+    measured["widths"] = partial(noise, settings)
+    measured["start"] = partial(started, settings)
+    return measured
 
 
 def network(keep: float) -> MeanField:
@@ -100,7 +108,7 @@ def _with_theory(keep: float, batches: Batches) -> Frame:
     return brief(frame.assign(keep=keep, networks=pooled.networks))
 
 
-def fitted(keep: float, batches: Batches, settings: Settings) -> list[tuple]:
+def fitted(keep: float, batches: Batches, settings: Settings) -> list[tuple[object, ...]]:
     """The factor a layer of the mean with its sign, as far as it can be seen."""
     far = rates.resolved(network(keep), batches, settings.width)
     return [
@@ -111,7 +119,7 @@ def fitted(keep: float, batches: Batches, settings: Settings) -> list[tuple]:
     ]
 
 
-def far(keep: float, batches: Batches, settings: Settings) -> tuple:
+def far(keep: float, batches: Batches, settings: Settings) -> tuple[object, ...]:
     near = FAR * settings.depth // 200
     return rates.line(
         f"ρ = {keep:g}",

@@ -4,7 +4,7 @@ import numpy as np
 
 from orderone.gallery.experiment import Finding, Records
 from orderone.gallery.frames import Frame
-from orderone.gallery.judge import known
+from orderone.gallery.judge import where_known
 from orderone.gallery.s1.signal_maps import PANELS
 
 SIGMAS = (
@@ -37,16 +37,17 @@ def _on_the_line(lines: Frame, name: str) -> Finding:
         f"{len(lines)} dots of {lines.width.iloc[0]} units; the farthest {z.max():.1f} standard"
         " errors off its line"
     )
-    holds = bool(z.max() < SIGMAS) if known(z) else None
+    holds = where_known(z.max() < SIGMAS, z)
     return Finding(f"({name}) one layer maps {what} as mean field theory says", holds, numbers)
 
 
 def _longer(lines: Frame) -> Finding:
     """Within a panel, by decreasing keep rate."""
-    steps = [lines[lines.panel == name].sort_values("keep", ascending=False) for name in ("a", "b")]
-    larger = all(
-        (np.diff(s.q) > SIGMAS * np.hypot(s.q_se[1:], s.q_se[:-1].to_numpy())).all() for s in steps
-    )
+    larger = True
+    for name in ("a", "b"):
+        panel = lines[lines.panel == name].sort_values("keep", ascending=False)
+        noise = np.hypot(panel.q_se[1:], panel.q_se[:-1].to_numpy())
+        larger = larger and bool((np.diff(panel.q) > SIGMAS * noise).all())
     near = (
         (lines.q - lines.q_star).abs()
         <= SIGMAS * lines.q_se + CURVATURE / lines.width * lines.q_star
@@ -55,7 +56,7 @@ def _longer(lines: Frame) -> Finding:
         f"({e.panel}) ρ = {e.keep:g}: {e.q:.3f} ± {e.q_se:.3f}, q* {e.q_star:.4g}"
         for e in lines.itertuples()
     )
-    holds = bool(larger and near) if known(lines.q, lines.q_se) else None
+    holds = where_known(larger and near, lines.q, lines.q_se)
     return Finding("The fewer units are kept, the longer signals come to be", holds, numbers)
 
 
@@ -63,20 +64,16 @@ def _only_without_dropout(lines: Frame) -> Finding:
     """Panels (c) and (d), whose networks are in the ordered phase without dropout."""
     whole = lines[lines.keep == 1]
     dropped = lines[lines.keep < 1]
-    holds = bool(
-        (1 - whole.c < SAME).all() and (1 - dropped.c > SAME + SIGMAS * dropped.c_se).all()
-    )
-    told = holds if known(whole.c, dropped.c, dropped.c_se) else None
-    return Finding(
-        "(c), (d) correlations come to 1 without dropout and only then", told, _correlations(lines)
-    )
+    all_one = (1 - whole.c < SAME).all()
+    none_one = (1 - dropped.c > SAME + SIGMAS * dropped.c_se).all()
+    holds = where_known(all_one and none_one, whole.c, dropped.c, dropped.c_se)
+    claim = "(c), (d) correlations come to 1 without dropout and only then"
+    return Finding(claim, holds, _correlations(lines))
 
 
 def _always_one(lines: Frame) -> Finding:
-    if known(lines.c, lines.c_se):
-        holds = bool((1 - lines.c < SAME + SIGMAS * lines.c_se).all())
-    else:
-        holds = None
+    near_one = 1 - lines.c < SAME + SIGMAS * lines.c_se
+    holds = where_known(near_one.all(), lines.c, lines.c_se)
     return Finding("Without dropout, correlations always come to 1", holds, _correlations(lines))
 
 
@@ -91,17 +88,14 @@ def _one_if_ordered(lines: Frame) -> Finding:
         for e in lines.itertuples()
     )
     claim = "Without dropout, correlations come to 1 if χ₁ ≤ 1, and to c* < 1 otherwise"
-    if known(lines.c, lines.c_se, lines.c_star):
-        holds = bool((near & split).all())
-    else:
-        holds = None
+    holds = where_known((near & split).all(), lines.c, lines.c_se, lines.c_star)
     return Finding(claim, holds, numbers, "corrected", "S1.1")
 
 
 def _every_length_ends(fixed: Frame) -> Finding:
     """The second half of the layers changes nothing."""
     grows = fixed.growth_low > SAME
-    holds = not grows.any() if known(fixed.growth_low) else None
+    holds = where_known(not grows.any(), fixed.growth_low)
     return Finding("All of these lengths have fixed points", holds, _growing(fixed[grows]))
 
 
@@ -111,23 +105,20 @@ def _ends_unless_it_diverges(fixed: Frame) -> Finding:
         lines.growth_low, lines.growth_high
     )
     claim = "(c) at ρ = .4 lengths grow for ever, since σ_w² > 2ρ; only correlations have a limit"
-    return Finding(
-        claim,
-        bool(right.all()) if known(lines.growth_low) else None,
-        _growing(lines),
-        "corrected",
-        "S1.2",
-    )
+    holds = where_known(right.all(), lines.growth_low)
+    return Finding(claim, holds, _growing(lines), "corrected", "S1.2")
 
 
 def _growing(lines: Frame) -> str:
-    said = (
-        f"({e.panel}) {e.activation} ρ = {e.keep:g}: layers {e.depth // 2} to {e.depth} lengthen"
-        f" signals by a factor {np.exp(e.growth):.2f} [{np.exp(e.growth_low):.2f},"
-        f" {np.exp(e.growth_high):.2f}], in theory {np.exp(e.growth_expected):.2f}"
-        for e in lines.itertuples()
-    )
-    return "; ".join(said) or "none of them grows"
+    sentences = []
+    for line in lines.itertuples():
+        interval = f"[{np.exp(line.growth_low):.2f}, {np.exp(line.growth_high):.2f}]"
+        sentences.append(
+            f"({line.panel}) {line.activation} ρ = {line.keep:g}: layers {line.depth // 2} to"
+            f" {line.depth} lengthen signals by a factor {np.exp(line.growth):.2f} {interval}, in"
+            f" theory {np.exp(line.growth_expected):.2f}"
+        )
+    return "; ".join(sentences) or "none of them grows"
 
 
 def _correlations(lines: Frame) -> str:

@@ -1,10 +1,9 @@
 """Pictures of what `signal_maps` records: a panel for each network of S1 Figure 1, and one for
 those without dropout."""
 
-from typing import Any
-
 from orderone.gallery.experiment import Picture, Records
-from orderone.gallery.frames import Frame
+from orderone.gallery.figures import Figure, Trace
+from orderone.gallery.frames import Frame, Row
 from orderone.gallery.s1.dropout_pictures import KEEP, NEUTRAL, SERIES, dots, layout, line, shade
 from orderone.gallery.s1.signal_maps import CHAOTIC, PANELS
 
@@ -42,7 +41,10 @@ def _picture(name: str, records: dict[str, Frame]) -> Picture:
         "Lines: theory. Dots: networks, with standard errors; shades: one standard deviation over"
         " networks. Diamonds: where deep networks end. ρ is the keep rate."
     )
-    figure = {"data": data, "layout": layout(f"{symbol}<sup>l−1</sup>", f"{symbol}<sup>l</sup>")}
+    figure: Figure = {
+        "data": data,
+        "layout": layout(f"{symbol}<sup>l−1</sup>", f"{symbol}<sup>l</sup>"),
+    }
     return Picture(title, figure, alt, caption)
 
 
@@ -56,7 +58,7 @@ def _chaotic(records: dict[str, Frame]) -> Picture:
     alt = (
         f"Correlation maps of two networks without dropout cross the unity line at {ends}, below 1."
     )
-    figure = {
+    figure: Figure = {
         "data": data,
         "layout": layout("c<sub>ab</sub><sup>l−1</sup>", "c<sub>ab</sub><sup>l</sup>"),
     }
@@ -66,11 +68,13 @@ def _chaotic(records: dict[str, Frame]) -> Picture:
     return Picture("(e) Two networks without dropout, ρ = 1", figure, alt, caption)
 
 
-def _unity(end: float) -> dict:
+def _unity(end: float) -> Trace:
     return line([0, end], [0, end], "unity", NEUTRAL, "dash")
 
 
-def _curve(records: dict[str, Frame], name: str, point: Any, label: str, colour: str) -> list[dict]:
+def _curve(
+    records: dict[str, Frame], name: str, point: Row, label: str, colour: str
+) -> list[Trace]:
     """Theory, dots in their shade, and the fixed point, with one entry in the legend."""
     theory, maps = (
         f[(f.panel == name) & (f.keep == point.keep)] for f in (records["theory"], records["maps"])
@@ -86,7 +90,7 @@ def _curve(records: dict[str, Frame], name: str, point: Any, label: str, colour:
     ]
 
 
-def _fixed_point(point: Any, of: str, label: str, colour: str, group: dict) -> list[dict]:
+def _fixed_point(point: Row, of: str, label: str, colour: str, group: Trace) -> list[Trace]:
     if of == "q" and point.status == "diverges":
         return []
     value, se = (point.q, point.q_se) if of == "q" else (point.c, point.c_se)
@@ -94,7 +98,7 @@ def _fixed_point(point: Any, of: str, label: str, colour: str, group: dict) -> l
     return [dots([value], [value], f"{label}, fixed point", colour, [se], marker=marker, **group)]
 
 
-def _at(point: Any, of: str) -> str:
+def _at(point: Row, of: str) -> str:
     if of == "q":
         return f"{point.q:.3g}"
     return f"{point.c:.3f}"

@@ -3,6 +3,7 @@ networks end: the networks of S1 Figure 1, two more without dropout, and their r
 """
 
 from dataclasses import dataclass
+from itertools import product
 from typing import NamedTuple
 
 import numpy as np
@@ -50,18 +51,12 @@ class Settings:
 
 
 def parts(settings: Settings) -> Parts:
+    networks = [*product(PANELS, KEEPS), *product(CHAOTIC, (1.0,))]
     return {
-        "theory": lambda: pd.concat(
-            [curve(name, keep) for name in PANELS for keep in KEEPS]
-            + [curve(name, 1.0) for name in CHAOTIC]
-        ),
-        "maps": lambda: pd.concat(
-            [one_layer(name, keep, settings) for name in PANELS for keep in KEEPS]
-            + [one_layer(name, 1.0, settings) for name in CHAOTIC]
-        ),
+        "theory": lambda: pd.concat([curve(name, keep) for name, keep in networks]),
+        "maps": lambda: pd.concat([one_layer(name, keep, settings) for name, keep in networks]),
         "fixed points": lambda: pd.DataFrame(
-            [deep(name, keep, settings) for name in PANELS for keep in KEEPS]
-            + [deep(name, 1.0, settings) for name in CHAOTIC]
+            [deep(name, keep, settings) for name, keep in networks]
         ),
     }
 

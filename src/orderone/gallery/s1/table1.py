@@ -17,7 +17,7 @@ import numpy as np
 import pandas as pd
 
 from orderone.gallery.experiment import Experiment, Finding, Grid, Parts, Picture, Records
-from orderone.gallery.frames import Frame
+from orderone.gallery.frames import Frame, Row
 from orderone.gallery.s1 import dropout_rates as rates
 from orderone.gallery.s1.dropout_batches import Batches, brief, measure, stationary
 from orderone.gallery.s1.dropout_pictures import SERIES, dots, layout, log
@@ -77,7 +77,7 @@ def parts(settings: Settings) -> Parts:
     return found
 
 
-def gradients(network: Network, number: int, settings: Settings) -> list[tuple]:
+def gradients(network: Network, number: int, settings: Settings) -> list[tuple[object, ...]]:
     net = network.mean_field
     size = settings.networks // settings.batches
     batches = measure(
@@ -92,7 +92,7 @@ def gradients(network: Network, number: int, settings: Settings) -> list[tuple]:
     ]
 
 
-def correlation(network: Network, number: int, settings: Settings) -> tuple:
+def correlation(network: Network, number: int, settings: Settings) -> tuple[object, ...]:
     """The difference of two mean correlations that started apart: c* and what finite width does to
     it drop out."""
     net = network.mean_field
@@ -181,13 +181,13 @@ def _scale(rate: float) -> float:
     return 1 / abs(np.log(rate))
 
 
-def _interval(each: Any) -> tuple[float, float]:
+def _interval(each: Row) -> tuple[float, float]:
     """Of the depth scale; a rate of 1 inside the interval leaves it without an upper end."""
     ends = sorted(_scale(rate) for rate in (each.low, each.high))
     return ends[0], float("inf") if each.low <= 1 <= each.high else ends[1]
 
 
-def _measured(each: Any) -> str:
+def _measured(each: Row) -> str:
     if np.isnan(each.rate):
         return "lost in the noise"
     low, high = _interval(each)

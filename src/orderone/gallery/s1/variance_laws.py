@@ -6,13 +6,14 @@ with the width, about as k/N, so the power is below 2 where gradients vanish tow
 above 2 where they explode.
 """
 
-from typing import Any
+from typing import TypeAlias
 
 import numpy as np
 import pandas as pd
 
 from orderone.gallery.experiment import Picture
-from orderone.gallery.frames import Frame
+from orderone.gallery.figures import Figure, Trace
+from orderone.gallery.frames import Frame, Row
 from orderone.gallery.judge import known
 from orderone.gallery.s1.dropout_batches import Batches, Moments, brief
 from orderone.gallery.s1.dropout_pictures import NEUTRAL, dots, layout, line, log, thinned
@@ -36,7 +37,7 @@ COLUMNS = [
 LEAST_DECADES = 1.0  # of the mean, below which a power cannot be read
 STEPS = 30  # layers of a curve that are kept for drawing
 
-Series = dict[str, tuple[Frame, dict[str, Any]]]  # name: curve and marker
+Series: TypeAlias = dict[str, tuple[Frame, Trace]]  # name: curve and marker
 
 
 def curves(batches: Batches) -> Frame:
@@ -48,7 +49,7 @@ def curves(batches: Batches) -> Frame:
     return brief(thinned(frame, max(1, batches.depth // STEPS)))
 
 
-def laws(batches: Batches) -> list[tuple]:
+def laws(batches: Batches) -> list[tuple[object, ...]]:
     """A row of `COLUMNS` for each quantity. `near` and `far` are V/m^2 close to the output and to
     the input, `growth` is the logarithm of their ratio."""
     rows = []
@@ -107,7 +108,7 @@ def is_two(lines: Frame) -> bool | None:
     return True
 
 
-def power(each: Any) -> str:
+def power(each: Row) -> str:
     """Of one line, for a table or a sentence."""
     if each.decades < LEAST_DECADES:
         return f"none, m spans {each.decades:.1f} decades"
@@ -132,7 +133,7 @@ def picture(title: str, quantity: str, series: Series, alt: str, caption: str) -
     height = (every[f"{quantity}_var"] / every[quantity] ** 2).median()
     data.append(line(ends, height * ends**2, "V ∝ m²", NEUTRAL))
     symbol = QUANTITIES[quantity]
-    figure = {
+    figure: Figure = {
         "data": data,
         "layout": layout(log(f"mean of {symbol}"), log(f"variance of {symbol}"), 520),
     }

@@ -1,9 +1,8 @@
 """Axes for small screens: little margin, the legend below everything, one tick for every value
 where there are few."""
 
-from collections.abc import Iterable
-
 from orderone.gallery.figures import Layout
+from orderone.gallery.frames import Line
 
 LEGEND: Layout = {
     "orientation": "h",
@@ -32,7 +31,7 @@ def axes(x: str, y: str, legend: str = "", height: int = 440, **more: Layout) ->
     }
 
 
-def ticks(values: Iterable[float]) -> Layout:
+def ticks(values: Line) -> Layout:
     """Return a logarithmic axis that names these values and no others."""
     distinct = sorted(set(map(float, values)))
     return {"type": "log", "tickvals": distinct, "ticktext": [f"{value:g}" for value in distinct]}

@@ -3,12 +3,10 @@ counts."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
 
 import numpy as np
 from scipy import stats
 
-Frame: TypeAlias = Any  # a DataFrame; pandas' types lose track of what a selection of rows is
 CONFIDENCE = 0.95
 
 

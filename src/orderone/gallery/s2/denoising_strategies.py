@@ -14,11 +14,12 @@ trainings, in which every text is seen about once.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from itertools import product
 
 import pandas as pd
 
 from orderone.data import Denoising, denoising
-from orderone.gallery.s2.compare import Frame
+from orderone.gallery.frames import Frame
 from orderone.gallery.s2.strategy_runs import Point, Training, effective, train
 from orderone.gallery.subsets import sentence_subset
 from orderone.nn import EncoderDecoder
@@ -99,24 +100,19 @@ def run(
 ) -> pd.DataFrame:
     """Every rate with every seed, in one program; with `rate` and `width`."""
     data = task(settings)
-    known = {
-        settings.point(strategy, rate, shape.width, seed): rate
-        for rate in rates
-        for seed in range(settings.seeds)
-    }
-    found: Frame = train(
-        list(known),
+    rate_of: dict[Point, float] = {}
+    for rate, seed in product(rates, range(settings.seeds)):
+        rate_of[settings.point(strategy, rate, shape.width, seed)] = rate
+    curves: Frame = train(
+        list(rate_of),
         lambda point: model(shape, point.strategy, data.vocab, settings.length, data.pad),
         lambda point: scales(point.strategy, shape.width),
         data,
         settings.training,
         until=until,
     ).drop(columns="accuracy")
-    of = [
-        known[Point(*row)]
-        for row in found[["strategy", "lr", "wd", "seed"]].itertuples(index=False, name=None)
-    ]
-    return found.assign(rate=of, width=shape.width)
+    points = curves[["strategy", "lr", "wd", "seed"]].itertuples(index=False, name=None)
+    return curves.assign(rate=[rate_of[Point(*point)] for point in points], width=shape.width)
 
 
 @cache

@@ -1,11 +1,12 @@
 """S2 Figure 1: learning rate and weight decay of a Vision Transformer, searched for under each of
 four strategies."""
 
+from math import isnan, nan
 from typing import Any
 
 from orderone.gallery.experiment import Experiment, Finding, Parts, Picture, Records
+from orderone.gallery.frames import Frame
 from orderone.gallery.s2.axes import axes
-from orderone.gallery.s2.compare import Frame
 from orderone.gallery.s2.strategy_runs import STRATEGIES
 from orderone.gallery.s2.vision_strategies import (
     GPU,
@@ -44,22 +45,29 @@ def _finding(strategy: str, tried: Frame) -> Finding:
     half of them do, there is no optimum but a plateau; fewer may be chance."""
     i, j = best_place(tried)
     highest = tried.groupby(["i", "j"]).accuracy.max()
-    others = [float(highest.get((i + di, j + dj), float("nan"))) for di, dj in NEIGHBOURS]
-    known = [value for value in others if value == value]
+    neighbours = []
+    for di, dj in NEIGHBOURS:
+        accuracy = float(highest.get((i + di, j + dj), nan))
+        if not isnan(accuracy):
+            neighbours.append(accuracy)
     best = float(highest.max())
-    complete = len(known) == len(others)
-    ties = sum(value == best for value in known)
+    missing = len(NEIGHBOURS) - len(neighbours)
+    ties = neighbours.count(best)
     lr, wd = tried[(tried.i == i) & (tried.j == j)][["lr", "wd"]].iloc[0]
-    numbers = f"lr {lr:.3g}, wd {wd:.3g}: {best:.1%}; neighbours " + ", ".join(
-        f"{value:.1%}" for value in known
-    )
-    numbers += "" if complete else f"; {len(others) - len(known)} of them not tried"
-    return Finding(
+    numbers = f"lr {lr:.3g}, wd {wd:.3g}: {best:.1%}; neighbours "
+    numbers += ", ".join(f"{accuracy:.1%}" for accuracy in neighbours)
+    if missing:
+        numbers += f"; {missing} of them not tried"
+    if ties:
+        numbers += f"; {ties} as good"
+    holds = None
+    if not isnan(best) and not missing and not 0 < ties < PLATEAU:
+        holds = ties == 0
+    claim = (
         f"{strategy}: there is a pair (lr, wd) that is better than its six neighbours at factors"
-        " of 2",
-        None if best != best or not complete or 0 < ties < PLATEAU else not ties,
-        numbers + (f"; {ties} as good" if ties else ""),
+        " of 2"
     )
+    return Finding(claim, holds, numbers)
 
 
 def draw(records: Records) -> list[Picture]:

@@ -8,9 +8,10 @@ with three seeds and small differences it may well be that nothing can be told.
 from math import log2
 
 from orderone.gallery.experiment import Experiment, Finding, Parts, Picture, Records
-from orderone.gallery.judge import together
+from orderone.gallery.frames import Frame
+from orderone.gallery.judge import opposite, together
 from orderone.gallery.s2.axes import axes
-from orderone.gallery.s2.compare import CONFIDENCE, Frame, difference, fewer
+from orderone.gallery.s2.compare import CONFIDENCE, difference, fewer
 from orderone.gallery.s2.strategy_runs import STRATEGIES
 from orderone.gallery.s2.vision_strategies import GPU, PAPER, SMALL, Settings, at_the_best
 
@@ -31,11 +32,12 @@ def parts(settings: Settings) -> Parts:
 
 def judge(records: Records) -> list[Finding]:
     frame: Frame = records["seeds"]
-    best = {
-        name: list(frame[frame.strategy == name].groupby("seed").accuracy.max())
-        for name in STRATEGIES
-    }
-    spikes = {name: int(frame[frame.strategy == name].spikes.sum()) for name in STRATEGIES}
+    best = {}
+    spikes = {}
+    for name in STRATEGIES:
+        runs = frame[frame.strategy == name]
+        best[name] = list(runs.groupby("seed").accuracy.max())
+        spikes[name] = int(runs.spikes.sum())
     ahead = difference(best["neural-tangent"], best["standard"])
     return [
         Finding(
@@ -60,13 +62,15 @@ def _means(best: dict[str, list[float]]) -> str:
 def _extreme(best: dict[str, list[float]], name: str, sign: int, claim: str) -> Finding:
     """Against each of the others, at a confidence shared by all comparisons; refuted by one that is
     clearly beyond it."""
-    others = [each for each in best if each != name]
-    shared = 1 - (1 - CONFIDENCE) / len(others)
-    told = {each: difference(best[name], best[each], shared) for each in others}
-    signs = [
-        d.positive if sign > 0 or d.positive is None else not d.positive for d in told.values()
-    ]
-    return Finding(claim, together(signs), "; ".join(f"{d} to {each}" for each, d in told.items()))
+    confidence = 1 - (1 - CONFIDENCE) / (len(best) - 1)
+    verdicts = []
+    numbers = []
+    for other in best:
+        if other != name:
+            gap = difference(best[name], best[other], confidence)
+            verdicts.append(gap.positive if sign > 0 else opposite(gap.positive))
+            numbers.append(f"{gap} to {other}")
+    return Finding(claim, together(verdicts), "; ".join(numbers))
 
 
 def _spikes(name: str, spikes: dict[str, int]) -> Finding:
@@ -78,17 +82,18 @@ def _spikes(name: str, spikes: dict[str, int]) -> Finding:
 
 def _same(frame: Frame, column: str, claim: str) -> Finding:
     """To what the grid can tell."""
-    values = {name: frame[frame.strategy == name].iloc[0] for name in STRATEGIES[:2]}
-    found = [float(row.lr * row.wd if column == "wd" else row.rate) for row in values.values()]
-    apart = log2(found[1] / found[0])
-    if abs(apart) < SAME + 0.5:
-        holds = True
-    elif abs(apart) > OTHER - 0.5:
-        holds = False
-    else:
-        holds = None
-    holds = holds if frame.accuracy.notna().any() else None  # an optimum of nothing
-    return Finding(claim, holds, f"{found[0]:.3g} and {found[1]:.3g}, {apart:+.0f} octaves")
+    values = []
+    for name in STRATEGIES[:2]:
+        row = frame[frame.strategy == name].iloc[0]
+        values.append(float(row.lr * row.wd if column == "wd" else row.rate))
+    octaves = log2(values[1] / values[0])
+    holds = None
+    if frame.accuracy.notna().any():  # otherwise an optimum of nothing
+        if abs(octaves) < SAME + 0.5:
+            holds = True
+        elif abs(octaves) > OTHER - 0.5:
+            holds = False
+    return Finding(claim, holds, f"{values[0]:.3g} and {values[1]:.3g}, {octaves:+.0f} octaves")
 
 
 def draw(records: Records) -> list[Picture]:

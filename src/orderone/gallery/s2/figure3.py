@@ -6,14 +6,15 @@ lr before the shift.
 
 from collections.abc import Sequence
 from math import inf, log2
-from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from orderone.gallery.experiment import Experiment, Finding, Parts, Picture, Records
+from orderone.gallery.figures import Layout
+from orderone.gallery.frames import Frame, Line
 from orderone.gallery.s2.axes import axes
-from orderone.gallery.s2.compare import Frame, difference
+from orderone.gallery.s2.compare import difference
 from orderone.gallery.s2.denoising_strategies import (
     COMPARED,
     GPU,
@@ -62,7 +63,10 @@ def judge(records: Records) -> list[Finding]:
 def _apart(records: Records) -> bool:
     """Whether no rate suits both: at each, one of them is clearly worse than at its best."""
     tried = set(records["standard"].rate) & set(records["neural-tangent"].rate)
-    return all(any(_worse(records[name], rate) for name in COMPARED) for rate in tried)
+    unsuitable = set()
+    for name in COMPARED:
+        unsuitable |= {rate for rate in tried if _worse(records[name], rate)}
+    return unsuitable == tried
 
 
 def _worse(frame: Frame, rate: float) -> bool:
@@ -124,7 +128,7 @@ def _panel(strategy: str, frame: Frame, near: Frame) -> Picture:
     data = []
     tried = sorted(frame.rate.unique(), reverse=True)
     for rate in tried:
-        runs: Any = frame[frame.rate == rate]
+        runs: Frame = frame[frame.rate == rate]
         values = [value for value in lowest(frame, rate) if value < inf]
         told = f"{min(values):.3f}" if values else "diverges"
         for number, (_, run) in enumerate(runs.groupby("seed")):
@@ -153,7 +157,7 @@ def _panel(strategy: str, frame: Frame, near: Frame) -> Picture:
     return Picture(title, {"data": data, "layout": layout(near)}, alt, caption)
 
 
-def layout(frame: Frame) -> dict[str, Any]:
+def layout(frame: Frame) -> Layout:
     """Losses from the lowest to where most of the training lies: the first ones are far above."""
     finite = frame.loss[np.isfinite(frame.loss)]
     low, high = (float(finite.min()), float(finite.quantile(0.9))) if len(finite) else (0.0, 1.0)
@@ -161,7 +165,7 @@ def layout(frame: Frame) -> dict[str, Any]:
     return axes("update", "validation loss", yaxis={"range": [low - margin, high + margin]})
 
 
-def _plain(losses: Any) -> list[float | None]:
+def _plain(losses: Line) -> list[float | None]:
     return [float(value) if np.isfinite(value) else None for value in losses]
 
 

@@ -1,11 +1,11 @@
 """S2 Figure 4: span denoising with the best learning rate of each strategy."""
 
-from typing import Any
-
 import pandas as pd
 
 from orderone.gallery.experiment import Experiment, Finding, Parts, Picture, Records
-from orderone.gallery.s2.compare import Frame, difference
+from orderone.gallery.figures import Figure, Trace
+from orderone.gallery.frames import Frame
+from orderone.gallery.s2.compare import difference
 from orderone.gallery.s2.denoising_strategies import (
     COMPARED,
     GPU,
@@ -40,9 +40,9 @@ def judge(records: Records) -> list[Finding]:
 
 
 def draw(records: Records) -> list[Picture]:
-    curves = [
-        curve for name in COMPARED for curve in curves_of(records[name], name, name, DASHES[0])
-    ]
+    curves = []
+    for name in COMPARED:
+        curves += curves_of(records[name], name, name, DASHES[0])
     frame: Frame = pd.concat(records.values())
     best = {name: records[name].loss.min() for name in COMPARED}
     alt = (
@@ -50,11 +50,11 @@ def draw(records: Records) -> list[Picture]:
         + ", ".join(f"{name} {value:.3f}" for name, value in best.items())
         + "."
     )
-    figure = {"data": curves, "layout": layout(frame)}
+    figure: Figure = {"data": curves, "layout": layout(frame)}
     return [Picture("The smaller encoder-decoder at its best learning rates", figure, alt)]
 
 
-def curves_of(runs: Frame, strategy: str, label: str, dash: str) -> list[dict[str, Any]]:
+def curves_of(runs: Frame, strategy: str, label: str, dash: str) -> list[Trace]:
     """A line for every seed, one of them in the legend."""
     found = []
     for number, (_, run) in enumerate(runs.groupby("seed")):

@@ -4,7 +4,8 @@ smaller one."""
 import pandas as pd
 
 from orderone.gallery.experiment import Experiment, Finding, Parts, Picture, Records
-from orderone.gallery.s2.compare import Frame, difference
+from orderone.gallery.frames import Frame
+from orderone.gallery.s2.compare import difference
 from orderone.gallery.s2.denoising_strategies import COMPARED, GPU, PAPER, SMALL, Settings, larger
 from orderone.gallery.s2.figure3 import layout
 from orderone.gallery.s2.figure4 import DASHES, curves_of
@@ -60,14 +61,12 @@ def _better(name: str, small: list[float], large: list[float]) -> Finding:
 def draw(records: Records) -> list[Picture]:
     frame: Frame = pd.concat(records.values())
     small, large = widths(frame)
-    curves = [
-        curve
-        for width, dash in ((large, DASHES[0]), (small, DASHES[1]))
-        for name in COMPARED
-        for curve in curves_of(
-            records[name][records[name].width == width], name, f"width {width}, {name}", dash
-        )
-    ]
+    curves = []
+    for width, dash in ((large, DASHES[0]), (small, DASHES[1])):
+        for name in COMPARED:
+            runs: Frame = records[name]
+            label = f"width {width}, {name}"
+            curves += curves_of(runs[runs.width == width], name, label, dash)
     values = {name: min(lowest(records[name], large)) for name in COMPARED}
     alt = (
         "Held-out loss over updates of a larger model (solid) and a smaller one (dashed); lowest of"

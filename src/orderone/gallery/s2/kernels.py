@@ -14,9 +14,10 @@ from scipy import stats
 
 from orderone.gallery import exponent_table
 from orderone.gallery.experiment import Experiment, Finding, Parts, Picture, Records
+from orderone.gallery.figures import Trace
+from orderone.gallery.frames import Frame, Line
 from orderone.gallery.judge import known
 from orderone.gallery.s2.axes import axes, ticks
-from orderone.gallery.s2.compare import Frame
 from orderone.gallery.s2.transformer_networks import (
     Settings,
     depths_of,
@@ -141,7 +142,7 @@ def _flat(frame: Frame) -> Finding:
     return Finding(claim, False if False in each else None if None in each else True, numbers)
 
 
-def _norms(row: Frame) -> Iterator[Finding]:
+def _norms(row: Line) -> Iterator[Finding]:
     numbers = (
         f"E s² = {row.measured:.4f} ± {row.error:.4f}; inside {row.inside:.4f}, outside"
         f" {row.outside:.4f}"
@@ -328,11 +329,11 @@ def _by_depth(frame: Frame) -> Picture:
     return Picture("Depth: the tangent kernel grows", {"data": data, "layout": layout}, alt)
 
 
-def _trace(mode: str, x: list, y: list, name: str, **more: object) -> dict:
+def _trace(mode: str, x: list, y: list, name: str, **more: object) -> Trace:
     return {"type": "scatter", "mode": mode, "x": x, "y": y, "name": name, **more}
 
 
-def _dots(x: Frame, y: Frame, error: Frame, colour: str, name: str = "", **more: object) -> dict:
+def _dots(x: Line, y: Line, error: Line, colour: str, name: str = "", **more: object) -> Trace:
     bars = {"type": "data", "array": (2 * error).to_list(), "color": colour}
     look = {"showlegend": False, "marker": {"color": colour, "size": 8}, "error_y": bars} | more
     return _trace("markers", x.to_list(), y.to_list(), name, **look)

@@ -8,7 +8,7 @@ import torch
 
 from orderone import nn
 from orderone.gallery.experiment import Experiment, Finding, Grid, Parts, Records
-from orderone.gallery.s2.compare import Frame
+from orderone.gallery.frames import Line
 
 # What the paper writes out, and what it rounds that to.
 PRINTED = {
@@ -54,7 +54,7 @@ def judge(records: Records) -> list[Finding]:
     return [_finding(row) for _, row in records["counts"].iterrows()]
 
 
-def _finding(row: Frame) -> Finding:
+def _finding(row: Line) -> Finding:
     exact = row.counted == row.formula
     near = abs(row.counted - row.rounded) <= row.digit / 2
     numbers = (

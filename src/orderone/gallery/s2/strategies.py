@@ -15,7 +15,7 @@ import pandas as pd
 
 from orderone import nn, theory
 from orderone.gallery.experiment import Experiment, Finding, Grid, Parts, Records
-from orderone.gallery.s2.compare import Frame
+from orderone.gallery.frames import Frame
 from orderone.gallery.s2.strategy_runs import MLP, STRATEGIES, Point, Training, optimizer_of
 from orderone.nn.transformer.language import STANDARD_STD, language_scales
 from orderone.nn.transformer.vision import vision_scales
@@ -80,7 +80,7 @@ def value(powers: Powers, n: int) -> float:
     return float(N_IN ** powers[0] * n ** powers[1] * N_OUT ** powers[2])
 
 
-def tables(settings: Settings) -> Iterator[tuple]:
+def tables(settings: Settings) -> Iterator[tuple[object, ...]]:
     """Printed powers and the theory's, M left out of both."""
     for task, strategies in RATES.items():
         for strategy, groups in strategies.items():
@@ -113,11 +113,13 @@ def planned() -> pd.DataFrame:
     for strategy in STRATEGIES:
         model = nn.vit_b16(depth=1)
         optimizer = optimizer_of(model, Point(strategy, 1.0, 0.0, 0), how, vision_scales())
-        rate = {id(p): group["lr"] for group in optimizer.param_groups for p in group["params"]}
+        rate = {}
+        for group in optimizer.param_groups:
+            rate |= dict.fromkeys(map(id, group["params"]), group["lr"])
         tensors = dict(model.named_parameters())
-        for group, name in names.items():
-            printed = value(RATES["vision"][strategy][group], TABLE_WIDTH)
-            rows.append((strategy, group, name, printed, rate[id(tensors[name])]))
+        for role, name in names.items():
+            printed = value(RATES["vision"][strategy][role], TABLE_WIDTH)
+            rows.append((strategy, role, name, printed, rate[id(tensors[name])]))
     return pd.DataFrame(rows, columns=["strategy", "group", "tensor", "printed", "planned"])
 
 

@@ -18,13 +18,13 @@ import torch
 from torch import Tensor, nn
 from torch.optim import AdamW, Optimizer
 
+from orderone.data import StackedTask
 from orderone.data.devices import read_device
-from orderone.data.task import StackedTask
 from orderone.gallery.s2.spikes import spikes
 from orderone.observe.batches import Loss
 from orderone.planning import plan
 from orderone.sweeping.stacked import CapturedStep, Stack
-from orderone.theory.scaling import lr_factors
+from orderone.theory import lr_factors
 from orderone.torch_compat import tree_map
 from orderone.training.schedule import schedule
 from orderone.training.source import moved

@@ -8,7 +8,7 @@ Two tokens with x.x / n_in = 1 and x.x' / n_in = 1/2, encoders of attention and 
 constants of order one 1 (C_PE 1/4), rates of SGD. Networks have sqrt(n) heads of sqrt(n) channels.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from math import isqrt
@@ -22,7 +22,7 @@ from orderone import theory
 from orderone.nn import VisionTransformer
 from orderone.nn.transformer.attention import Attention
 from orderone.nn.transformer.shape import Shape
-from orderone.theory.scaling import lr_factors
+from orderone.theory import lr_factors
 
 G0 = np.array([[1, 0.5], [0.5, 1]])
 C = {"patch": 1.0, "PE": 0.25, **dict.fromkeys("QKVUWX", 1.0), "head": 1.0}
@@ -125,11 +125,18 @@ def measured(n: int, encoders: int, seed: int) -> dict[tuple[str, str, str], flo
     thetas["all"] = sum(thetas.values(), np.zeros((2, 2)))
     named = [("G", where, kernel) for where, kernel in kernels.items()]
     named += [("Theta", group, theta) for group, theta in thetas.items()]
-    return {
-        (what, where, entry): float(k[ij])
-        for what, where, k in named
-        for entry, ij in ENTRIES.items()
-    }
+    return _entries(named)
+
+
+def _entries(
+    kernels: Iterable[tuple[str, str, np.ndarray]],
+) -> dict[tuple[str, str, str], float]:
+    """Return the entries 11 and 12 of named kernels."""
+    entries = {}
+    for what, where, kernel in kernels:
+        for entry, ij in ENTRIES.items():
+            entries[what, where, entry] = float(kernel[ij])
+    return entries
 
 
 def place(k: int) -> str:
@@ -144,17 +151,13 @@ def predicted(encoders: int) -> dict[tuple[str, str, str], float]:
     named = [("G", place(k), kernel) for k, kernel in enumerate(found.kernels)]
     named += [("Theta", group, theta) for group, theta in found.contributions[-1].items()]
     named += [("Theta", "all", found.ntk[-1])]
-    return {
-        (what, where, entry): float(k[ij])
-        for what, where, k in named
-        for entry, ij in ENTRIES.items()
-    }
+    return _entries(named)
 
 
 # --- measuring ------------------------------------------------------------------------------------
 
 
-def kernels_of(settings: Settings) -> Iterator[tuple]:
+def kernels_of(settings: Settings) -> Iterator[tuple[object, ...]]:
     """width, what, where, entry, theory, mean, error: of networks of two encoders."""
     expected = predicted(2)
     for n in settings.widths:
@@ -165,7 +168,7 @@ def kernels_of(settings: Settings) -> Iterator[tuple]:
             yield (n, *key, expected[key], values.mean(), values.std(ddof=1) / len(values) ** 0.5)
 
 
-def heads_of(settings: Settings) -> Iterator[tuple]:
+def heads_of(settings: Settings) -> Iterator[tuple[object, ...]]:
     """heads, width, theory, std, error: how much G_12 fluctuates behind one block of attention that
     reads exactly F."""
     F = np.array([[1, OPPOSITE], [OPPOSITE, 1]])
@@ -191,7 +194,7 @@ def _product(branch: Tensor, n: int) -> Tensor:
     return (branch[0, 0] * branch[0, 1]).sum() / n
 
 
-def depths_of(settings: Settings) -> Iterator[tuple]:
+def depths_of(settings: Settings) -> Iterator[tuple[object, ...]]:
     """encoders, what, theory, mean, error; without the last two where no network is measured."""
     for encoders in settings.depths:
         keys = {"G": ("G", place(2 * encoders), "11"), "Theta": ("Theta", "all", "11")}

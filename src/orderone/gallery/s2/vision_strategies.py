@@ -19,7 +19,7 @@ import pandas as pd
 from orderone.data import S2, Images, images
 from orderone.data.augment.recipe import Recipe
 from orderone.data.vision.pixels import Memory
-from orderone.gallery.s2.compare import Frame
+from orderone.gallery.frames import Frame
 from orderone.gallery.s2.strategy_runs import (
     STRATEGIES,
     Point,
@@ -97,7 +97,8 @@ def task(settings: Settings) -> Images:
 def search(settings: Settings) -> pd.DataFrame:
     """Curves of all that was tried, with the octaves `i` of lr and `j` of wd from where the search
     started."""
-    tried: Frame = _tried(settings, {name: [(i, -i) for i in settings.line] for name in STRATEGIES})
+    line = [(i, -i) for i in settings.line]
+    tried: Frame = _tried(settings, dict.fromkeys(STRATEGIES, line))
     for _ in range(settings.rounds):
         missing = {name: _missing(tried[tried.strategy == name]) for name in STRATEGIES}
         if not any(missing.values()):
@@ -120,15 +121,14 @@ def best_place(tried: Frame) -> Place:
 
 
 def _tried(settings: Settings, places: dict[str, list[Place]]) -> pd.DataFrame:
-    known = {
-        settings.point(name, place, 0): place for name, chosen in places.items() for place in chosen
-    }
-    found: Frame = run(settings, list(known))
-    where = [
-        known[Point(*row)]
-        for row in found[["strategy", "lr", "wd", "seed"]].itertuples(index=False, name=None)
-    ]
-    return found.assign(i=[i for i, _ in where], j=[j for _, j in where])
+    place_of: dict[Point, Place] = {}
+    for name, chosen in places.items():
+        for place in chosen:
+            place_of[settings.point(name, place, 0)] = place
+    curves: Frame = run(settings, list(place_of))
+    points = curves[["strategy", "lr", "wd", "seed"]].itertuples(index=False, name=None)
+    i, j = zip(*(place_of[Point(*point)] for point in points), strict=True)
+    return curves.assign(i=i, j=j)
 
 
 def run(settings: Settings, points: Sequence[Point]) -> pd.DataFrame:
@@ -148,13 +148,13 @@ def run(settings: Settings, points: Sequence[Point]) -> pd.DataFrame:
 
 def at_the_best(settings: Settings) -> pd.DataFrame:
     """Fresh seeds at the optimum of each strategy: the one that chose it would be too good."""
-    found: Frame = search(settings)
-    places = {name: best_place(found[found.strategy == name]) for name in STRATEGIES}
-    seeds = range(1, settings.seeds + 1)
-    return run(
-        settings,
-        [settings.point(name, place, seed) for name, place in places.items() for seed in seeds],
-    )
+    tried: Frame = search(settings)
+    points = []
+    for name in STRATEGIES:
+        place = best_place(tried[tried.strategy == name])
+        for seed in range(1, settings.seeds + 1):
+            points.append(settings.point(name, place, seed))
+    return run(settings, points)
 
 
 SMALL = Settings(

@@ -18,8 +18,8 @@ import pandas as pd
 from orderone.gallery.experiment import Experiment, Finding, Grid, Parts, Picture, Records
 from orderone.gallery.figures import GREY, SHADES, panels, scatter, spans
 from orderone.gallery.judge import below, finding, joined, known
-from orderone.measure import sample_network
-from orderone.measure.fit import Fit, fit_noisy_exponent
+from orderone.measure import Fit, sample_network
+from orderone.measure.fit import fit_noisy_exponent
 from orderone.measure.limit_comparison import correlations
 from orderone.theory.limits import correlation_ode
 

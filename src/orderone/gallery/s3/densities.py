@@ -2,16 +2,18 @@
 by."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TypeAlias
 
 import numpy as np
 import pandas as pd
 from scipy.stats import gaussian_kde
 
 from orderone.gallery.experiment import Finding
-from orderone.gallery.figures import GREY, panels, scatter, spans
+from orderone.gallery.figures import GREY, Figure, Trace, panels, scatter, spans
+from orderone.gallery.frames import Line
 from orderone.gallery.judge import below, finding, only
-from orderone.measure.fit import Fit, fit_noisy_exponent
+from orderone.measure import Fit
+from orderone.measure.fit import fit_noisy_exponent
 from orderone.theory.limits import distance
 
 NETWORK = "network"
@@ -21,7 +23,7 @@ BINS = 48
 CONFIDENCE = 0.99
 DEVIATIONS = 2.6  # of the intervals, and how many standard deviations they reach
 
-Styles = Mapping[str, Mapping[str, Any]]
+Styles: TypeAlias = Mapping[str, Trace]
 
 
 def densities(
@@ -54,7 +56,7 @@ def distances(samples: Mapping[str, np.ndarray], kind: str = "ks") -> pd.DataFra
     return pd.DataFrame(rows, columns=["curve", "distance", "low", "high", "mean", "std"])
 
 
-def close(claim: str, line: Any, erratum: str = "") -> Finding:
+def close(claim: str, line: Line, erratum: str = "") -> Finding:
     """By the interval of the distance; unclear where it holds the border."""
     held = below(line.distance, CLOSE, line.high - line.distance)
     return finding(
@@ -70,7 +72,7 @@ def power(frame: pd.DataFrame) -> Fit:
 
 def drawn(
     frame: pd.DataFrame, styles: Styles, names: Mapping[str, str], row: int = 0
-) -> list[dict]:
+) -> list[Trace]:
     """Bars for the networks, lines for the others."""
     some = only(frame, curve=NETWORK)
     bars = scatter(
@@ -94,7 +96,7 @@ def drawn(
     return traces
 
 
-def falling(frame: pd.DataFrame, styles: Styles, names: Mapping[str, str], title: str) -> dict:
+def falling(frame: pd.DataFrame, styles: Styles, names: Mapping[str, str], title: str) -> Figure:
     """Distances over widths, with intervals."""
     data = []
     for curve, style in styles.items():

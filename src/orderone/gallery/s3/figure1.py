@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 
 from orderone.gallery.experiment import Experiment, Finding, Parts, Picture, Records
-from orderone.gallery.figures import SHADES, panels
+from orderone.gallery.figures import SHADES, Figure, panels
 from orderone.gallery.judge import below, finding, only
 from orderone.gallery.s3.densities import (
     NETWORK,
@@ -142,7 +142,7 @@ def draw(records: Records) -> list[Picture]:
         f" on it, at a Kolmogorov-Smirnov distance of {near.distance[EULER]:.3f}; that of (4.7) as"
         f" printed lies to the left, at {near.distance[PRINTED]:.3f}."
     )
-    figure = {"data": drawn(records["densities"], STYLES, NAMES), "layout": layout}
+    figure: Figure = {"data": drawn(records["densities"], STYLES, NAMES), "layout": layout}
     names = {EXACT: "to (4.8)", PRINTED: "to (4.7), as printed"}
     apart = falling(
         records["widths"], {curve: STYLES[curve] for curve in names}, names, "Wasserstein distance"

@@ -16,7 +16,7 @@ import pandas as pd
 
 from orderone.core.covariances import correlation
 from orderone.gallery.experiment import Experiment, Finding, Parts, Picture, Records
-from orderone.gallery.figures import SHADES, panels, scatter, spans
+from orderone.gallery.figures import SHADES, Trace, panels, scatter, spans
 from orderone.gallery.judge import below, finding, joined, only, together
 from orderone.measure import sample_network
 from orderone.theory.limits import correlation_ode, covariance_ode, resnet_ode
@@ -87,20 +87,28 @@ def _mean(x: np.ndarray) -> tuple[float, float]:
     return float(x.mean()), float(x.std() / len(x) ** 0.5)
 
 
+def _at_the_end(frame: pd.DataFrame) -> pd.DataFrame:
+    return only(frame, t=frame.t.max()).set_index(["quantity", "rho0"])
+
+
 def judge(records: Records) -> list[Finding]:
-    residual, shaped = (
-        only(frame, t=frame.t.max()).set_index(["quantity", "rho0"])
-        for frame in (records["resnet"], records["shaped-relu"])
-    )
+    residual = _at_the_end(records["resnet"])
+    shaped = _at_the_end(records["shaped-relu"])
     end = residual.t.to_numpy()[:1]
-    equations = (resnet_ode, covariance_ode)
-    ode, other = (
-        {key: float(_predicted(key, end, which)[0]) for key in residual.index}
-        for which in equations
-    )
-    still = {key: 1.0 if key[0] == "V11" else key[1] for key in residual.index}
-    correlations = [key for key in residual.index if key[0] == "rho"]
-    covariances = [key for key in residual.index if key[0] != "rho"]
+    ode = {}
+    other = {}
+    still = {}
+    correlations = []
+    covariances = []
+    for key in residual.index:
+        quantity, rho0 = key
+        ode[key] = float(_predicted(key, end, resnet_ode)[0])
+        other[key] = float(_predicted(key, end, covariance_ode)[0])
+        still[key] = 1.0 if quantity == "V11" else rho0
+        if quantity == "rho":
+            correlations.append(key)
+        else:
+            covariances.append(key)
     return [
         _agree("Covariances of residual networks obey (2.13)", residual, covariances, ode, other),
         _agree(
@@ -203,7 +211,7 @@ def draw(records: Records) -> list[Picture]:
 
 def _traces(
     some: pd.DataFrame, kind: str, key: tuple[str, float], shade: str, row: int
-) -> list[dict]:
+) -> list[Trace]:
     residual = kind == "resnet"
     named = row == 0 and key[1] == RHO0[0]
     curve = _predicted(key, CURVE, resnet_ode if residual else covariance_ode)

@@ -11,7 +11,8 @@ activations have the drift (2.9).
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -70,13 +71,14 @@ class Settings:
 
 def parts(settings: Settings) -> Parts:
     sampled = cache(lambda kind: samples(settings, kind, settings.width, settings.samples))
-    measured = {"densities": _densities, "distances": lambda _, values: distances(values)}
-    each = {
-        f"{name} {kind}": lambda kind=kind, measure=measure: _each(sampled(kind), measure)
-        for name, measure in measured.items()
-        for kind in KINDS
-    }
-    return each | {"widths": lambda: widths(settings)}
+    measures = {"densities": _densities, "distances": lambda _, values: distances(values)}
+    measured: dict[str, Callable[[], pd.DataFrame]] = {}
+    for (name, measure), kind in product(measures.items(), KINDS):
+        measured[f"{name} {kind}"] = lambda kind=kind, measure=measure: _each(
+            sampled(kind), measure
+        )
+    measured["widths"] = partial(widths, settings)
+    return measured
 
 
 def samples(settings: Settings, kind: str, width: int, number: int) -> dict[str, np.ndarray]:
