@@ -26,7 +26,6 @@ from orderone.observe.step_recorder import (
     Updates,
 )
 from orderone.observe.trace import call_with
-from orderone.observe.updates import Updates
 from orderone.torch_compat import current_graph_task
 
 if TYPE_CHECKING:
