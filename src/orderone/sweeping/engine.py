@@ -1,5 +1,6 @@
 """Which program trains a group of like trials: one for all of them, or one after another."""
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -39,33 +40,35 @@ class Engine:
             reason = str(error)
         except Exception as error:  # one of them, or all together (memory): alone it shows which
             if self.stacked is True:
-                yield from (
-                    Outcome(t.key, error=describe(error)) for t in trials if t.key not in done
-                )
+                for trial in trials:
+                    if trial.key not in done:
+                        yield Outcome(trial.key, error=describe(error))
                 return
             reason = describe(error)
-        for outcome in run_alone(
-            self.job, [t for t in trials if t.key not in done], report, self.checkpoint
-        ):
+        remaining = [trial for trial in trials if trial.key not in done]
+        for outcome in run_alone(self.job, remaining, report, self.checkpoint):
             yield replace(outcome, facts={**outcome.facts, "not stacked": reason})
 
 
 def groups(trials: Sequence[Trial]) -> list[list[Trial]]:
-    """Like ones together, in the order in which they first appear."""
-    found: dict[str, list[Trial]] = {}
+    """Return trials of one architecture together, in the order in which they first appear."""
+    by_architecture: dict[str, list[Trial]] = {}
     for trial in trials:
-        found.setdefault(trial.architecture, []).append(trial)
-    return list(found.values())
+        by_architecture.setdefault(trial.architecture, []).append(trial)
+    return list(by_architecture.values())
 
 
 def units(
     trials: Sequence[Trial], workers: int, together: int | None, stacked: bool | str
 ) -> list[list[Trial]]:
-    """What a worker takes at a time: parts of groups, so many that all workers have something to
-    do."""
-    found = []
+    """Return what a worker takes at a time.
+
+    Units are parts of groups, so many that all workers have something to do.
+    """
+    parts: list[list[Trial]] = []
     for group in groups(trials):
-        share = -(-len(group) // workers) if stacked is not False else 1
+        share = 1 if stacked is False else math.ceil(len(group) / workers)
         size = max(1, min(share, together or share))
-        found += [group[i : i + size] for i in range(0, len(group), size)]
-    return found
+        for first in range(0, len(group), size):
+            parts.append(group[first : first + size])
+    return parts

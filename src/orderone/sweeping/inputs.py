@@ -14,8 +14,9 @@ from orderone.theory.exponents import Parameterization
 if TYPE_CHECKING:
     from optuna.pruners import BasePruner
     from optuna.samplers import BaseSampler
-else:  # Optuna is optional
-    BasePruner = BaseSampler = object
+    from pandas import DataFrame
+else:  # Optuna is optional, and pandas is loaded by the functions that need it
+    BasePruner = BaseSampler = DataFrame = object
 
 Build: TypeAlias = Annotated[Callable[..., nn.Module], UserInput]
 SpaceInput: TypeAlias = Annotated[Mapping[str, object], UserInput]
@@ -30,3 +31,4 @@ Base: TypeAlias = Annotated[
 SamplerInput: TypeAlias = Annotated[str | BaseSampler, UserInput]
 PrunerInput: TypeAlias = Annotated[str | BasePruner | None, UserInput]
 Stacked: TypeAlias = Annotated[bool | Literal["auto"], UserInput]
+Frame: TypeAlias = Annotated[DataFrame, UserInput]  # one row per training

@@ -1,5 +1,6 @@
 """One model of a sweep, initialised and planned, before its first step."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -9,48 +10,50 @@ from torch.optim import Optimizer
 from orderone.optimizers.table import ALGORITHMS, CLASSES, default_of
 from orderone.planning import Plan
 from orderone.planning.param_groups import fused_options
+from orderone.sweeping.trial import Scalar
 
 SETTINGS = {"beta1": "betas", "beta2": "betas", "momentum": "momentum"}  # of trials, and of torch
 
 
-@dataclass
+@dataclass(frozen=True)
 class Member:
-    """`options` go to the constructor of the optimizer: betas, momentum. Everything else of it is
-    in the plan."""
+    """A model with its plan.
+
+    `options` go to the constructor of the optimizer: betas, momentum. Everything else of it is in
+    the plan.
+    """
 
     model: nn.Module
     plan: Plan
     seed: int
     data_seed: int
     key: str
-    options: dict[str, Any] = field(default_factory=dict)
+    options: Mapping[str, Any] = field(default_factory=dict)
 
     def optimizer(self) -> Optimizer:
         return self.plan.optimizer(**fused_options(self.plan), **self.options)
 
 
 def optimizer_options(
-    name: str, settings: Any, kind: type[Optimizer] | None = None
-) -> dict[str, Any]:
-    """beta1, beta2 and momentum of a trial, in the words of torch.optim; a ValueError where an
-    optimizer has none.
+    name: str, settings: Mapping[str, Scalar], user_class: type[Optimizer] | None = None
+) -> dict[str, object]:
+    """Return beta1, beta2 and momentum of a trial in the words of torch.optim.
 
-    `kind` is the user's class, if there is one: what the trial does not set has the default of the
-    class.
+    A setting that the optimizer has not is a ValueError. Betas that the trial does not set have the
+    default of the user's class, if there is one, or of the optimizer.
     """
-    found: dict[str, Any] = {}
-    for wanted, keyword in SETTINGS.items():
+    for setting, keyword in SETTINGS.items():
         known = [record.name for record in ALGORITHMS.values() if record.has_setting(keyword)]
-        if settings.get(wanted) is not None and name not in known:
+        if settings.get(setting) is not None and name not in known:
             raise ValueError(
-                f"{wanted}: {name} has none; expected optimizer {' or '.join(known)}, or no"
-                f" {wanted}"
+                f"{setting}: {name} has none; expected optimizer {' or '.join(known)}, or no"
+                f" {setting}"
             )
+    options: dict[str, object] = {}
     if settings.get("momentum") is not None:
-        found["momentum"] = settings.get("momentum")
+        options["momentum"] = settings["momentum"]
     if settings.get("beta1") is not None or settings.get("beta2") is not None:
-        beta1, beta2 = default_of(kind or CLASSES[name], "betas") or default_of(
-            CLASSES[name], "betas"
-        )
-        found["betas"] = (settings.get("beta1", beta1), settings.get("beta2", beta2))
-    return found
+        defaults = default_of(user_class or CLASSES[name], "betas")
+        beta1, beta2 = defaults or default_of(CLASSES[name], "betas")
+        options["betas"] = (settings.get("beta1", beta1), settings.get("beta2", beta2))
+    return options

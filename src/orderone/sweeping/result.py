@@ -1,13 +1,14 @@
 """A sweep: its trials and what came of them, as tables."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf, nan
 from typing import TYPE_CHECKING, Any
 
+from orderone.core.inputs import Name
 from orderone.sweeping.job import Job
-from orderone.sweeping.kept_jobs import chosen, read_jobs
-from orderone.sweeping.store import read_store
+from orderone.sweeping.store import StorePath, read_store
+from orderone.sweeping.stored_jobs import choose_job, read_jobs
 from orderone.sweeping.trial import KNOWN, Trial
 from orderone.training.outcome import Outcome
 
@@ -33,21 +34,20 @@ class Interrupted(KeyboardInterrupt):
         self.sweep = sweep
 
 
-@dataclass
+@dataclass(frozen=True)
 class Sweep:
-    """Trials by their key. Those without an outcome were not run (interrupted)."""
+    """Trials and their outcomes by key. Trials without an outcome were not run (interrupted)."""
 
     trials: Mapping[str, Trial]
     outcomes: Mapping[str, Outcome]
     store: str | None = None
-    notes: list[str] = field(default_factory=list)
+    notes: Sequence[str] = ()
     ran: int = 0  # by this call; the others were in the store
     job: Job | None = field(default=None, repr=False)  # None if it was loaded
 
     @staticmethod
-    def load(store: Any, job: Any = None) -> "Sweep":
-        """What a store has of one sweep: the newest, or the one whose fingerprint begins with
-        `job`.
+    def load(store: StorePath, job: Name | None = None) -> "Sweep":
+        """Read one sweep of a store: the newest, or the one whose fingerprint begins with `job`.
 
         Sweeps that differ in more than their space (steps, data, code) are kept apart, and named in
         the notes.
@@ -55,32 +55,34 @@ class Sweep:
         jobs = read_jobs(store)
         if not jobs and job is None:
             return Sweep({}, {}, str(store))
-        one = chosen(jobs, job, store)
-        found = read_store(store, one.fingerprint)
-        notes = [
-            f"another sweep is here too: {other.unlike(one)}; Sweep.load(store, job={other.name!r})"
-            " reads it"
-            for other in jobs
-            if other != one
-        ]
-        outcomes = {key: outcome for key, (_, outcome) in found.items()}
-        return Sweep({key: trial for key, (trial, _) in found.items()}, outcomes, str(store), notes)
+        chosen = choose_job(jobs, job, store)
+        trials: dict[str, Trial] = {}
+        outcomes: dict[str, Outcome] = {}
+        for key, (trial, outcome) in read_store(store, chosen.fingerprint).items():
+            trials[key] = trial
+            outcomes[key] = outcome
+        notes: list[str] = []
+        for other in jobs:
+            if other != chosen:
+                notes.append(
+                    f"another sweep is here too: {other.difference(chosen)};"
+                    f" Sweep.load(store, job={other.name!r}) reads it"
+                )
+        return Sweep(trials, outcomes, str(store), notes)
 
     @property
     def frame(self) -> "pandas.DataFrame":
         """One row a trial: its settings, `loss` (what trials are compared by), and how it ended."""
         import pandas
 
-        rows = [
-            _row(trial, self.outcomes[key])
-            for key, trial in self.trials.items()
-            if key in self.outcomes
-        ]
+        rows: list[dict[str, object]] = []
+        for key, trial in self.trials.items():
+            if key in self.outcomes:
+                rows.append(_row(trial, self.outcomes[key]))
         names = dict.fromkeys(name for row in rows for name in row)
         settings = [name for name in (*KNOWN, *names) if name in names and name not in _FACTS]
-        return pandas.DataFrame(
-            rows, columns=pandas.Index(list(dict.fromkeys([*settings, *_FACTS])))
-        )
+        columns = list(dict.fromkeys([*settings, *_FACTS]))
+        return pandas.DataFrame(rows, columns=pandas.Index(columns))
 
     @property
     def curves(self) -> "pandas.DataFrame":
@@ -88,13 +90,18 @@ class Sweep:
         import numpy as np
         import pandas
 
-        found = [(key, self.outcomes[key].losses) for key in self.trials if key in self.outcomes]
-        if not found:
+        keys = [key for key in self.trials if key in self.outcomes]
+        if not keys:
             return pandas.DataFrame({"key": [], "step": [], "loss": []})
-        keys = np.repeat([key for key, _ in found], [len(losses) for _, losses in found])
-        steps = np.concatenate([np.arange(len(losses)) for _, losses in found])
+        losses = [self.outcomes[key].losses for key in keys]
+        lengths = [len(curve) for curve in losses]
+        steps = [np.arange(length) for length in lengths]
         return pandas.DataFrame(
-            {"key": keys, "step": steps, "loss": np.concatenate([losses for _, losses in found])}
+            {
+                "key": np.repeat(keys, lengths),
+                "step": np.concatenate(steps),
+                "loss": np.concatenate(losses),
+            }
         )
 
     def best(self) -> "pandas.DataFrame":
@@ -113,24 +120,34 @@ class Sweep:
         order = means.sort_values("loss", kind="stable").drop_duplicates(arm)
         return order.sort_values(arm, kind="stable").reset_index(drop=True)
 
-    def transfer(self, **options: Any) -> "Transfer":
-        """Does the best learning rate stay where it is as the model grows?"""
+    def transfer(self, **options: object) -> "Transfer":
+        """Does the best learning rate stay where it is as the model grows?
+
+        `options` are those of `Transfer.from_frame`.
+        """
         from orderone.sweeping.transfer import Transfer
 
-        return Transfer.from_frame(self.frame, **(self._of_the_job() | options))
+        keywords: dict[str, Any] = {**self._job_options(), **options}
+        return Transfer.from_frame(self.frame, **keywords)
 
-    def _of_the_job(self) -> dict[str, Any]:
-        """The base and the plan that learning rates belong to."""
+    def _job_options(self) -> dict[str, object]:
+        """Return the base and the plan that learning rates belong to."""
         if self.job is None:
             return {}
-        sizes = {
-            name: {trial.get(name) for trial in self.trials.values()} for name in ("width", "depth")
+        options: dict[str, object] = {
+            "options": dict(self.job.plan_options),
+            "build": self.job.build,
         }
-        growing = next((name for name, found in sizes.items() if len(found) > 1), "width")
-        made = {"options": dict(self.job.plan_options), "build": self.job.build}
-        return made | (
-            {"base": self.job.base_sizes[growing]} if growing in self.job.base_sizes else {}
-        )
+        axis = self._growing_axis()
+        if axis in self.job.base_sizes:
+            options["base"] = self.job.base_sizes[axis]
+        return options
+
+    def _growing_axis(self) -> str:
+        for axis in ("width", "depth"):
+            if len({trial.get(axis) for trial in self.trials.values()}) > 1:
+                return axis
+        return "width"
 
     @property
     def summary(self) -> str:
@@ -145,17 +162,16 @@ class Sweep:
     def __str__(self) -> str:
         lines = [self.summary + (f" ({self.store})" if self.store else "")]
         if self.outcomes:
-            lines += [
-                "best for every rule and size, mean over seeds:",
-                self.best().to_string(index=False),
-            ]
-        return "\n".join([*lines, *(f"note: {note}" for note in self.notes)])
+            lines.append("best for every rule and size, mean over seeds:")
+            lines.append(self.best().to_string(index=False))
+        lines += [f"note: {note}" for note in self.notes]
+        return "\n".join(lines)
 
 
 _FACTS = ("loss", "evaluation", "diverged", "steps", "seconds", "status", "error", "key")
 
 
-def _row(trial: Trial, outcome: Outcome) -> dict[str, Any]:
+def _row(trial: Trial, outcome: Outcome) -> dict[str, object]:
     return {
         **trial.settings,
         "loss": inf if outcome.status == "diverged" else outcome.final,

@@ -10,27 +10,31 @@ import os
 import sqlite3
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from math import nan
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Annotated, TypeAlias
 
 import numpy as np
 
 from orderone.core.canonical import canonical
+from orderone.core.inputs import UserInput
 from orderone.sweeping.trial import Trial
-from orderone.training.outcome import Outcome
+from orderone.training.outcome import Outcome, read_evaluation
 
+StorePath: TypeAlias = Annotated[str | os.PathLike[str], UserInput]
+Results: TypeAlias = dict[str, tuple[Trial, Outcome]]  # by key
 APPLICATION = 0x6F726431  # "ord1": what `file` and we know the file by
 VERSION = 1
 PATIENCE = 10.0  # seconds to wait for another program that has locked the file
 _TABLES = """
 CREATE TABLE jobs (fingerprint TEXT PRIMARY KEY, described TEXT NOT NULL);
 CREATE TABLE trials (
-    key TEXT PRIMARY KEY, job TEXT NOT NULL, settings TEXT NOT NULL, status TEXT NOT NULL, final REAL,
-    losses BLOB NOT NULL, kind TEXT NOT NULL, evaluation TEXT NOT NULL, diverged_at INTEGER, stopped_at INTEGER,
-    seconds REAL NOT NULL, error TEXT, facts TEXT NOT NULL, finished_at REAL NOT NULL);
+    key TEXT PRIMARY KEY, job TEXT NOT NULL, settings TEXT NOT NULL, status TEXT NOT NULL,
+    final REAL, losses BLOB NOT NULL, kind TEXT NOT NULL, evaluation TEXT NOT NULL,
+    diverged_at INTEGER, stopped_at INTEGER, seconds REAL NOT NULL, error TEXT,
+    facts TEXT NOT NULL, finished_at REAL NOT NULL);
 CREATE INDEX trials_of_a_job ON trials (job);
 """
 _COLUMNS = (
@@ -42,9 +46,9 @@ _COLUMNS = (
 class Store:
     """The writer. `with Store("runs.db") as store: store.add(trial, outcome)`."""
 
-    def __init__(self, path: Any, patience: float = PATIENCE):
+    def __init__(self, path: StorePath, patience: float = PATIENCE):
         self.path = _path(path)
-        self.unsaved: dict[str, tuple[Trial, Outcome]] = {}
+        self.unsaved: Results = {}
         self.trouble: str | None = None  # why something is not on disk
         before = _lock_path(self.path).exists()
         self._lock = _one_writer(self.path)
@@ -52,9 +56,8 @@ class Store:
             with _explained(self.path):
                 self._database = _opened(self.path, patience)
         except BaseException:
-            if (
-                self._lock is not None and not before
-            ):  # nothing is left beside a file that is no store
+            # nothing is left beside a file that is no store
+            if self._lock is not None and not before:
                 _lock_path(self.path).unlink(missing_ok=True)
             _release(self._lock)
             raise
@@ -64,12 +67,13 @@ class Store:
         """The folder for trainings that are under way."""
         return self.path.with_name(f"{self.path.name}.checkpoints")
 
-    def describe(self, fingerprint: str, described: dict[str, Any]) -> None:
+    def describe(self, fingerprint: str, described: Mapping[str, object]) -> None:
         """What a fingerprint was made of, for whoever asks why two trials are not the same. The
         last one is the newest."""
         with _explained(self.path):
             self._database.execute(
-                "INSERT OR REPLACE INTO jobs VALUES (?, ?)", (fingerprint, canonical(described))
+                "INSERT OR REPLACE INTO jobs VALUES (?, ?)",
+                (fingerprint, canonical(dict(described))),
             )
 
     def add(self, trial: Trial, outcome: Outcome) -> None:
@@ -96,9 +100,8 @@ class Store:
 
     def _complain(self, why: str) -> None:
         if self.trouble is None:
-            self._database.execute(
-                "PRAGMA busy_timeout = 1000"
-            )  # it waited once; the trainings must not wait each time
+            # It waited once; the trainings must not wait each time.
+            self._database.execute("PRAGMA busy_timeout = 1000")
             warnings.warn(
                 f"store: {self.path} cannot be written ({why}); training goes on, and what is done"
                 f" is kept in memory and tried again. {_remedy(why)}",
@@ -106,7 +109,7 @@ class Store:
             )
         self.trouble = why
 
-    def read(self, job: str | None = None) -> dict[str, tuple[Trial, Outcome]]:
+    def read(self, job: str | None = None) -> Results:
         with _explained(self.path):
             return _read(self._database, job)
 
@@ -123,14 +126,14 @@ class Store:
         self.close()
 
 
-def read_store(path: Any, job: str | None = None) -> dict[str, tuple[Trial, Outcome]]:
+def read_store(path: StorePath, job: str | None = None) -> Results:
     """Everything in a store, or of one job."""
     with reading(path) as database:
         return {} if database is None else _read(database, job)
 
 
 @contextmanager
-def reading(path: Any) -> Iterator[sqlite3.Connection | None]:
+def reading(path: StorePath) -> Iterator[sqlite3.Connection | None]:
     """Also while another process writes to it, and from a folder that cannot be written; None if
     there is nothing yet."""
     path = _path(path)
@@ -151,16 +154,16 @@ def reading(path: Any) -> Iterator[sqlite3.Connection | None]:
         yield database
 
 
-def _path(given: Any) -> Path:
-    if not isinstance(given, (str, os.PathLike)) or not str(given):
-        raise ValueError(f'store: expected the path of a file such as "runs.db", got {given!r}')
-    return Path(given)
+def _path(path: StorePath) -> Path:
+    if not isinstance(path, (str, os.PathLike)) or not str(path):
+        raise ValueError(f'store: expected the path of a file such as "runs.db", got {path!r}')
+    return Path(path)
 
 
 # --- rows -----------------------------------------------------------------------------------------
 
 
-def _row(trial: Trial, outcome: Outcome) -> tuple[Any, ...]:
+def _row(trial: Trial, outcome: Outcome) -> tuple[object, ...]:
     losses = np.ascontiguousarray(outcome.losses)
     little = losses.astype(losses.dtype.newbyteorder("<"))
     return (
@@ -176,38 +179,38 @@ def _row(trial: Trial, outcome: Outcome) -> tuple[Any, ...]:
         outcome.stopped_at,
         outcome.seconds,
         outcome.error,
-        json.dumps(outcome.facts, default=str),
+        json.dumps(dict(outcome.facts), default=str),
         time.time(),
     )
 
 
-def _read(database: sqlite3.Connection, job: str | None) -> dict[str, tuple[Trial, Outcome]]:
-    chosen = ("WHERE job = ?", (job,)) if job is not None else ("", ())
-    rows = database.execute(f"SELECT {_COLUMNS} FROM trials {chosen[0]} ORDER BY rowid", chosen[1])
-    return {row[0]: _outcome(row) for row in rows}
+def _read(database: sqlite3.Connection, job: str | None) -> Results:
+    query = f"SELECT {_COLUMNS} FROM trials"
+    if job is None:
+        rows = database.execute(f"{query} ORDER BY rowid")
+    else:
+        rows = database.execute(f"{query} WHERE job = ? ORDER BY rowid", (job,))
+    rows.row_factory = sqlite3.Row
+    results: Results = {}
+    for row in rows:
+        trial = Trial(json.loads(row["settings"]), row["job"])
+        results[row["key"]] = (trial, _outcome(row))
+    return results
 
 
-def _outcome(row: tuple[Any, ...]) -> tuple[Trial, Outcome]:
-    (
-        key,
-        job,
-        settings,
-        final,
-        losses,
-        kind,
-        evaluation,
-        diverged,
-        stopped,
-        seconds,
-        error,
-        facts,
-    ) = row
-    values = np.frombuffer(losses, np.dtype(kind)).astype(np.dtype(kind).newbyteorder("="))
-    evaluated = tuple((int(step), float(value)) for step, value in json.loads(evaluation))
-    final = nan if final is None else final
-    told = json.loads(facts)
-    return Trial(json.loads(settings), job), Outcome(
-        key, values, evaluated, final, diverged, stopped, seconds, error, told
+def _outcome(row: sqlite3.Row) -> Outcome:
+    dtype = np.dtype(row["kind"])
+    losses = np.frombuffer(row["losses"], dtype).astype(dtype.newbyteorder("="))
+    return Outcome(
+        key=row["key"],
+        losses=losses,
+        evaluation=tuple(read_evaluation(json.loads(row["evaluation"]))),
+        final=nan if row["final"] is None else row["final"],
+        diverged_at=row["diverged_at"],
+        stopped_at=row["stopped_at"],
+        seconds=row["seconds"],
+        error=row["error"],
+        facts=json.loads(row["facts"]),
     )
 
 

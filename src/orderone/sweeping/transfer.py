@@ -1,23 +1,24 @@
 """Does the best learning rate of a small model serve a large one? Optimum by size, drift, verdict,
 settings."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from os import PathLike
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import torch
 from torch.optim import Optimizer
 
 from orderone.core.exact import count
-from orderone.core.inputs import Number
+from orderone.core.inputs import Count, Name, Number
 from orderone.core.reals import real
 from orderone.optimizers.table import name_in_label
 from orderone.planning import Plan
 from orderone.sweeping.curves import Curves, read_curves
 from orderone.sweeping.drift import MOVES, TRANSFERS, UNKNOWN, Drift, judge, predicted_drift
+from orderone.sweeping.inputs import Build, Frame
 from orderone.sweeping.job import call_build
 from orderone.sweeping.optimum import INSIDE, REACH, Curve, Optimum, optimum
 from orderone.sweeping.target import Target, target
@@ -56,22 +57,22 @@ class Transfer:
     tolerance: float
     confidence: float
     notes: Sequence[str] = ()
-    options: Mapping[str, Any] = field(default_factory=dict)  # of `plan`
-    build: Callable[..., Any] | None = field(default=None, repr=False)
+    options: Mapping[str, object] = field(default_factory=dict)  # of `plan`
+    build: Build | None = field(default=None, repr=False)
     held: Mapping[str, int] = field(default_factory=dict)  # the other size, if models have two
 
     @staticmethod
     def from_frame(
-        frame: Any,
+        frame: Frame,
         *,
-        over: str | None = None,
-        where: Mapping[str, Any] | None = None,
+        over: Name | None = None,
+        where: Mapping[str, object] | None = None,
         tolerance: Number = TOLERANCE,
         confidence: Number = 0.95,
-        optimizer: str | None = None,
-        base: Any = None,
-        options: Mapping[str, Any] | None = None,
-        build: Callable[..., Any] | None = None,
+        optimizer: Name | None = None,
+        base: Count | None = None,
+        options: Mapping[str, object] | None = None,
+        build: Build | None = None,
     ) -> "Transfer":
         """From any table of trainings, one row each: width or depth, lr, loss, and if there are any
         rule and seed.
@@ -93,38 +94,34 @@ class Transfer:
         axis, curves, notes = read_curves(frame, over, where or {})
         used: str = optimizer or _only(frame, "optimizer") or "adamw"
         options = _options(frame, where or {}) | dict(options or {})
-        optima = {
-            rule: [optimum(curve, confidence) for curve in of_rule]
-            for rule, of_rule in curves.items()
-        }
-        drifts = {
-            rule: judge(
+        optima: dict[str, list[Optimum]] = {}
+        drifts: dict[str, Drift] = {}
+        depth_rule = cast("str | None", options.get("depth"))
+        for rule, curves_of_rule in curves.items():
+            optima[rule] = [optimum(curve, confidence) for curve in curves_of_rule]
+            drifts[rule] = judge(
                 rule,
-                found,
-                min(len(curve.x) for curve in curves[rule]),
-                predicted_drift(rule, name_in_label(used), axis, options.get("depth")),
+                optima[rule],
+                min(len(curve.x) for curve in curves_of_rule),
+                predicted_drift(rule, name_in_label(used), axis, depth_rule),
                 tolerance,
                 confidence,
                 axis,
             )
-            for rule, found in optima.items()
-        }
-        smallest = min(curve.size for of_rule in curves.values() for curve in of_rule)
-        base = smallest if base is None else count(base, "base")
-        held = _held_size(frame, axis, where or {})
+        smallest = min(curve.size for curves_of_rule in curves.values() for curve in curves_of_rule)
         return Transfer(
-            axis,
-            curves,
-            optima,
-            drifts,
-            used,
-            base,
-            tolerance,
-            confidence,
-            notes,
-            options,
-            build,
-            held,
+            axis=axis,
+            curves=curves,
+            optima=optima,
+            drift=drifts,
+            optimizer=used,
+            base=smallest if base is None else count(base, "base"),
+            tolerance=tolerance,
+            confidence=confidence,
+            notes=notes,
+            options=options,
+            build=build,
+            held=_held_size(frame, axis, where or {}),
         )
 
     # --- reading ----------------------------------------------------------------------------------
@@ -157,7 +154,7 @@ class Transfer:
         rows = [self._row(rule, k) for rule in self.rules for k in range(len(self.optima[rule]))]
         return pd.DataFrame(rows, columns=list(COLUMNS)).rename(columns={"size": self.axis})
 
-    def _row(self, rule: str, k: int) -> tuple[Any, ...]:
+    def _row(self, rule: str, k: int) -> tuple[object, ...]:
         o = self.optima[rule][k]
         curve = self.curves[rule][k]
         with np.errstate(over="ignore"):
@@ -215,14 +212,16 @@ class Transfer:
 
     # --- using ------------------------------------------------------------------------------------
 
-    def target(self, *, width: Any = None, depth: Any = None, rule: str | None = None) -> Target:
+    def target(
+        self, *, width: Count | None = None, depth: Count | None = None, rule: Name | None = None
+    ) -> Target:
         """Settings for a model of this size, of the rule to take unless another is named."""
-        given = {"width": width, "depth": depth}
-        if given.pop(self.axis) is None or any(value is not None for value in given.values()):
+        size, other = (width, depth) if self.axis == "width" else (depth, width)
+        if size is None or other is not None:
             raise ValueError(
                 f"target: this is a study over {self.axis}; give {self.axis}=..., and nothing else"
             )
-        size = count(width if self.axis == "width" else depth, self.axis)
+        size = count(size, self.axis)
         rule = self.chosen if rule is None else rule
         if rule not in self.drift:
             raise ValueError(f"rule: expected one of {', '.join(self.rules)}, got {rule!r}")
@@ -241,11 +240,11 @@ class Transfer:
     def save_plan(
         self,
         path: str | PathLike[str],
-        build: Callable[..., Any] | None = None,
+        build: Build | None = None,
         *,
-        rule: str | None = None,
+        rule: Name | None = None,
         optimizer: type[Optimizer] | None = None,
-        **size: Any,
+        **size: Count | None,
     ) -> Plan:
         """Write the plan of the target; models are built on the meta device, which takes no memory.
 
@@ -259,17 +258,15 @@ class Transfer:
             )
         settings = self.target(rule=rule, **size)
         with torch.device("meta"):
-            large, base = (
-                call_build(build, {**self.held, self.axis: n}, {})
-                for n in (settings.size, self.base)
-            )
+            large = call_build(build, {**self.held, self.axis: settings.size}, {})
+            base = call_build(build, {**self.held, self.axis: self.base}, {})
         made = settings.plan(large, base, optimizer)
         made.save(path)
         return made
 
 
-def _held_size(frame: Any, axis: str, where: Mapping[str, Any]) -> dict[str, int]:
-    """The depth of all widths, or the width of all depths, where there is one."""
+def _held_size(frame: Frame, axis: str, where: Mapping[str, Any]) -> dict[str, int]:
+    """Return the depth of all widths, or the width of all depths, where there is one."""
     (other,) = (name for name in SIZES if name != axis)
     if other in where:
         sizes = [where[other]]
@@ -288,28 +285,34 @@ def excess(curve: Curve, own: Optimum, x: float) -> float:
     if abs(x - own.x) <= REACH and np.isfinite(np.interp(x, curve.x, curve.mean)):
         return float(max(own.bend, 0.0) * (x - own.x) ** 2)
     right = int(np.searchsorted(curve.x, x).clip(1, len(curve.x) - 1))
-    one = curve.mean[right - 1]
-    two = curve.mean[right]
+    before = curve.mean[right - 1]
+    after = curve.mean[right]
     share = float(np.clip((x - curve.x[right - 1]) / (curve.x[right] - curve.x[right - 1]), 0, 1))
     if share == 0:
-        there = one
+        there = before
     elif share == 1:
-        there = two
+        there = after
     else:
-        there = one * (1 - share) + two * share
+        there = before * (1 - share) + after * share
     return float(max(there - own.loss, 0.0))
 
 
-def _only(frame: Any, name: str) -> Any:
-    if name in frame and frame[name].nunique() == 1:
-        return frame[name].iloc[0]
-    return None
+def _only(frame: Frame, name: str) -> Any:
+    """Return the value of a column that has a single one, otherwise None."""
+    if name not in frame:
+        return None
+    column = cast("pd.Series", frame[name])
+    return column.iloc[0] if column.nunique() == 1 else None
 
 
-def _options(frame: Any, where: Mapping[str, Any]) -> dict[str, Any]:
-    """What the trainings were planned with."""
-    found = {name: where.get(name, _only(frame, name)) for name in ("weight_decay", "eps")}
-    return {name: float(value) for name, value in found.items() if value is not None}
+def _options(frame: Frame, where: Mapping[str, Any]) -> dict[str, object]:
+    """Return the settings that the trainings were planned with."""
+    options: dict[str, object] = {}
+    for name in ("weight_decay", "eps"):
+        value = where.get(name, _only(frame, name))
+        if value is not None:
+            options[name] = float(value)
+    return options
 
 
 __all__ = ["MOVES", "TRANSFERS", "UNKNOWN", "Transfer"]

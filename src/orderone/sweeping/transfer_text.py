@@ -15,36 +15,46 @@ if TYPE_CHECKING:
 COLUMNS = 100
 
 
-def render(t: "Transfer") -> str:
-    lines = ["; ".join(f"{d.rule} {said(d.verdict)}" for d in t.drift.values()), f"  {headline(t)}"]
-    for d in t.drift.values():
-        lines += _wrapped(f"{d.rule}: {d.why}" + (f"; {d.remedy}" if d.remedy else ""))
-    lines += [line for note in t.notes for line in _wrapped(f"note: {note}")]
-    return "\n".join([*lines, "", *_table(optima_table(t)), "", *_table(drift_table(t))])
+def render(study: "Transfer") -> str:
+    """Return the whole study as text."""
+    verdicts = [f"{drift.rule} {said(drift.verdict)}" for drift in study.drift.values()]
+    lines = ["; ".join(verdicts), f"  {headline(study)}"]
+    for drift in study.drift.values():
+        remedy = f"; {drift.remedy}" if drift.remedy else ""
+        lines += _wrapped(f"{drift.rule}: {drift.why}{remedy}")
+    for note in study.notes:
+        lines += _wrapped(f"note: {note}")
+    lines += ["", *_table(optima_table(study)), "", *_table(drift_table(study))]
+    return "\n".join(lines)
 
 
 def said(verdict: str) -> str:
-    """As the end of a sentence."""
+    """Return the verdict as the end of a sentence."""
     if verdict.startswith("not"):
         return f"has {verdict}"
     return verdict
 
 
-def headline(t: "Transfer") -> str:
-    curves = [curve for of_rule in t.curves.values() for curve in of_rule]
-    sizes = ", ".join(map(str, sorted({curve.size for curve in curves})))
-    rates, seeds = (_range({curve.losses.shape[axis] for curve in curves}) for axis in (1, 0))
-    counts = (
-        f"{number} {name}{'s' * (number != '1')}"
-        for number, name in ((rates, "learning rate"), (seeds, "seed"))
-    )
-    return f"{t.optimizer}, {t.axis}s {sizes}, {', '.join(counts)}"
+def headline(study: "Transfer") -> str:
+    sizes: set[int] = set()
+    rates: set[int] = set()
+    seeds: set[int] = set()
+    for curves in study.curves.values():
+        for curve in curves:
+            sizes.add(curve.size)
+            rates.add(curve.losses.shape[1])
+            seeds.add(curve.losses.shape[0])
+    size_text = ", ".join(str(size) for size in sorted(sizes))
+    counts = f"{_counted(rates, 'learning rate')}, {_counted(seeds, 'seed')}"
+    return f"{study.optimizer}, {study.axis}s {size_text}, {counts}"
 
 
-def _range(numbers: set[int]) -> str:
-    if len(numbers) == 1:
-        return str(min(numbers))
-    return f"{min(numbers)} to {max(numbers)}"
+def _counted(numbers: set[int], noun: str) -> str:
+    """Return "1 seed", "3 seeds", or "2 to 3 seeds"."""
+    if len(numbers) > 1:
+        return f"{min(numbers)} to {max(numbers)} {noun}s"
+    number = min(numbers)
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def _wrapped(text: str) -> list[str]:
@@ -53,50 +63,58 @@ def _wrapped(text: str) -> list[str]:
     )
 
 
-def optima_table(t: "Transfer") -> list[tuple[str, ...]]:
-    """The first row is the head."""
-    rows = [("rule", t.axis, "best lr", "loss", f"with that of the smallest {t.axis}")]
-    for rule in t.rules:
-        for k, o in enumerate(t.optima[rule]):
-            regret = t.regret(rule, k)
-            if k == 0:
-                kept = ""
-            elif math.isnan(regret):
-                kept = "-"
-            elif math.isinf(regret):
-                kept = "diverges"
-            else:
-                kept = f"+{regret:.2g}"
-            rows.append((rule, str(o.size), rate(o), f"{o.loss:.4g}", kept))
+def optima_table(study: "Transfer") -> list[tuple[str, ...]]:
+    """Return the rows of the table of optima, the head first."""
+    rows = [("rule", study.axis, "best lr", "loss", f"with that of the smallest {study.axis}")]
+    for rule in study.rules:
+        for k, best in enumerate(study.optima[rule]):
+            cost = "" if k == 0 else _cost(study.regret(rule, k))
+            rows.append((rule, str(best.size), rate(best), f"{best.loss:.4g}", cost))
     return rows
 
 
-def rate(o: Optimum) -> str:
-    """`0.0041 [0.0036, 0.0047]`, or why there is none."""
-    if o.beyond == INSIDE:
-        return f"{o.lr:.3g}" + ("" if math.isinf(o.low) else f" [{2**o.low:.3g}, {2**o.high:.3g}]")
-    return {
-        BELOW: f"below {2**o.high:.3g}, the grid's end",
-        ABOVE: f"above {2**o.low:.3g}, the grid's end",
+def _cost(regret: float) -> str:
+    if math.isnan(regret):
+        return "-"
+    if math.isinf(regret):
+        return "diverges"
+    return f"+{regret:.2g}"
+
+
+def rate(best: Optimum) -> str:
+    """Return `0.0041 [0.0036, 0.0047]`, or why there is none."""
+    if best.beyond == INSIDE:
+        if math.isinf(best.low):
+            return f"{best.lr:.3g}"
+        return f"{best.lr:.3g} [{2**best.low:.3g}, {2**best.high:.3g}]"
+    reasons = {
+        BELOW: f"below {2**best.high:.3g}, the grid's end",
+        ABOVE: f"above {2**best.low:.3g}, the grid's end",
         NOWHERE: "all diverged",
         FLAT: "all equal",
         SINGLE: "one rate only",
-    }[o.beyond]
+    }
+    return reasons[best.beyond]
 
 
-def drift_table(t: "Transfer") -> list[tuple[str, ...]]:
-    rows = [("rule", f"octaves of lr per doubling of {t.axis}", "predicted", "verdict")]
-    return rows + [(d.rule, slope(d), predicted(d), d.verdict) for d in t.drift.values()]
+def drift_table(study: "Transfer") -> list[tuple[str, ...]]:
+    """Return the rows of the table of drifts, the head first."""
+    rows = [("rule", f"octaves of lr per doubling of {study.axis}", "predicted", "verdict")]
+    for drift in study.drift.values():
+        rows.append((drift.rule, slope(drift), predicted(drift), drift.verdict))
+    return rows
 
 
-def slope(d: Drift) -> str:
-    if math.isnan(d.slope):
+def slope(drift: Drift) -> str:
+    if math.isnan(drift.slope):
         return "-"
-    return f"{d.slope:+.2f}" + ("" if math.isinf(d.low) else f" [{d.low:+.2f}, {d.high:+.2f}]")
+    if math.isinf(drift.low):
+        return f"{drift.slope:+.2f}"
+    return f"{drift.slope:+.2f} [{drift.low:+.2f}, {drift.high:+.2f}]"
 
 
-def predicted(d: Drift) -> str:
-    full, worst = d.predicted
+def predicted(drift: Drift) -> str:
+    full, worst = drift.predicted
     if math.isnan(full):
         return "-"
     if full == worst:
@@ -105,8 +123,10 @@ def predicted(d: Drift) -> str:
 
 
 def _table(rows: Sequence[tuple[str, ...]]) -> list[str]:
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    return [
-        "  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip()
-        for row in rows
-    ]
+    columns = list(zip(*rows, strict=True))
+    widths = [max(len(cell) for cell in column) for column in columns]
+    lines: list[str] = []
+    for row in rows:
+        cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=True)]
+        lines.append("  ".join(cells).rstrip())
+    return lines

@@ -1,0 +1,71 @@
+"""The sweeps in one store.
+
+They may differ in their steps, data or code, so that their losses cannot be compared.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from orderone.core.inputs import Name
+from orderone.sweeping.store import StorePath, reading
+
+SHOWN = 12  # characters of a fingerprint
+LONGEST = 40  # characters of a setting that is shown
+_JOBS = """
+SELECT job, count(*), described FROM trials LEFT JOIN jobs ON fingerprint = job
+GROUP BY job ORDER BY jobs.rowid, max(trials.rowid)
+"""
+
+
+@dataclass(frozen=True)
+class StoredJob:
+    """One sweep of a store: its fingerprint, and what the fingerprint was made of."""
+
+    fingerprint: str
+    trials: int
+    described: Mapping[str, object]
+
+    @property
+    def name(self) -> str:
+        return self.fingerprint[:SHOWN]
+
+    def difference(self, other: "StoredJob") -> str:
+        """Describe in a few words where this job differs from another."""
+        parts = [f"{self.trials} trials"]
+        for name, value in self.described.items():
+            if other.described.get(name) == value:
+                continue
+            parts.append(f"{name} {value}" if _is_short(value) else f"another {name}")
+        return ", ".join(parts)
+
+
+def _is_short(value: object) -> bool:
+    if isinstance(value, str):
+        return len(value) <= LONGEST
+    return value is None or isinstance(value, (bool, int, float))
+
+
+def read_jobs(path: StorePath) -> list[StoredJob]:
+    """Return all sweeps of a store; the one that was run last comes last."""
+    with reading(path) as database:
+        rows = [] if database is None else database.execute(_JOBS).fetchall()
+    jobs: list[StoredJob] = []
+    for fingerprint, trials, described in rows:
+        jobs.append(StoredJob(fingerprint, trials, json.loads(described) if described else {}))
+    return jobs
+
+
+def choose_job(jobs: Sequence[StoredJob], beginning: Name | None, path: StorePath) -> StoredJob:
+    """Return the job whose fingerprint begins so; the newest for None."""
+    if beginning is None:
+        return jobs[-1]
+    fitting: list[StoredJob] = []
+    if isinstance(beginning, str) and beginning:
+        fitting = [job for job in jobs if job.fingerprint.startswith(beginning)]
+    if len(fitting) != 1:
+        known = ", ".join(job.name for job in jobs) or "none"
+        raise ValueError(
+            f"job: expected the beginning of one of those in {path} ({known}), got {beginning!r}"
+        )
+    return fitting[0]
