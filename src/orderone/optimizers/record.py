@@ -14,7 +14,7 @@ import torch
 from torch.optim import Optimizer
 
 from orderone.optimizers.update import Update
-from orderone.theory.exponents.optimizers import UpdateLaw, update_law
+from orderone.theory.exponents.updates import UpdateLaw, update_law
 
 Eps: TypeAlias = float | tuple[float | None, float] | None
 Shape: TypeAlias = tuple[int, ...]

@@ -27,7 +27,7 @@ from orderone.planning.plan import Multiplier
 from orderone.planning.roles.evidence import Evidence
 from orderone.planning.roles.resolve import ResolvedRole
 from orderone.rules.factors import Factors, depth_factors, paper_multiplier, tied_multiplier
-from orderone.theory.exponents.optimizers import UpdateLaw, update_law
+from orderone.theory.exponents.updates import UpdateLaw, update_law
 from orderone.torch_compat import WeightNormParametrization, forward_pre_hook_registry
 
 
