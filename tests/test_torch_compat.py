@@ -59,7 +59,7 @@ def private_names_of_torch(source: str) -> Iterator[str]:
     of_torch = names_bound_to_torch(tree)
     of_objects = private_attributes()
     by_string = of_objects - set(dir(torch)) - set(dir(torch.Tensor))  # those name operations
-    own = {node.attr for node in ast.walk(tree) if _is_stored_on_self(node)}
+    own = {node.attr for node in ast.walk(tree) if _is_stored_on_self(node)}  # pyright: ignore[reportAttributeAccessIssue]
     own |= {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):

@@ -105,7 +105,7 @@ def test_without_the_rule_the_check_fails(optimizer):
 def test_an_optimizer_of_the_user_is_judged_by_its_record(optimizer):
     def build(width: int) -> tuple[nn.Module, torch.optim.Optimizer]:
         model = mlp(width)
-        return model, CLASSES[optimizer](model.parameters(), lr=LR[optimizer])
+        return model, CLASSES[optimizer](model.parameters(), lr=LR[optimizer])  # pyright: ignore[reportCallIssue]
 
     check = o1.coord_check(
         build,

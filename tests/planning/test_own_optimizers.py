@@ -126,7 +126,7 @@ def test_a_class_with_an_unknown_law_is_refused_by_name(given):
             {"space": {"lr": [1e-3]}, "data": batch()} if call is o1.sweep else {"batches": batch()}
         )
         with pytest.raises(ValueError, match="is not known"):
-            call(mlp, widths=[8, 16], steps=2, optimizer=given, **options)
+            call(mlp, widths=[8, 16], steps=2, optimizer=given, **options)  # pyright: ignore[reportArgumentType]
 
 
 def batch() -> tuple[torch.Tensor, torch.Tensor]:

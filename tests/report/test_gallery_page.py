@@ -1,6 +1,9 @@
 """The page of the gallery: what it holds, that no string can become markup, and how it behaves in a
 real browser."""
 
+# pyright: reportArgumentType=false
+# Stand-ins of results are drawn here: they have what a page reads, and nothing else.
+
 import json
 import math
 import re

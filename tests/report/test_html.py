@@ -1,5 +1,8 @@
 """The page as text: what it holds, in which order, and that no name can become markup."""
 
+# pyright: reportArgumentType=false
+# Stand-ins of results are drawn here: they have what a page reads, and nothing else.
+
 import json
 import re
 import sys

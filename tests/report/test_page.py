@@ -1,6 +1,9 @@
 """The page in a real browser: it draws, hovers, filters, stays silent, and never reaches for the
 network."""
 
+# pyright: reportArgumentType=false
+# Stand-ins of results are drawn here: they have what a page reads, and nothing else.
+
 import pytest
 from synthetic import check, gpt
 from test_html import HOSTILE

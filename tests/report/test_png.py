@@ -1,5 +1,8 @@
 """Pictures through matplotlib: they hold what they should, and leave pyplot alone."""
 
+# pyright: reportArgumentType=false
+# Stand-ins of results are drawn here: they have what a page reads, and nothing else.
+
 import re
 import subprocess
 import sys

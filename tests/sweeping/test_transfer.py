@@ -342,7 +342,7 @@ def test_an_extrapolation_that_agrees_with_a_bound_is_given():
 def test_missing_trainings_are_told():
     frame = sweep()
     gone = (frame["width"] == 128) & (frame["seed"] == 2) & (frame["lr"] > 0.1)
-    t = study(frame[~gone])
+    t = study(frame[~gone])  # pyright: ignore[reportArgumentType]
     assert t.verdict == TRANSFERS
     assert "2 of 3 seeds" in t.notes[0]
 
@@ -431,7 +431,7 @@ def test_one_learning_rate_is_no_grid():
         (lambda: study(gap(sweep(), "rule")), "a rule in every row, and 1 have none"),
         (lambda: study(gap(sweep(), "seed")), "a seed in every row, and 1 have none"),
         (lambda: study(sweep().assign(loss="good")), "expected numbers in the column 'loss'"),
-        (lambda: study([1, 2]), "expected a DataFrame"),
+        (lambda: study([1, 2]), "expected a DataFrame"),  # pyright: ignore[reportArgumentType]
         (lambda: study(sweep().drop(columns="loss")), "expected a column 'loss'"),
         (lambda: study(sweep().iloc[:0]), "expected one row a training"),
         (lambda: study(sweep().drop(columns="width")), "width or depth"),
@@ -446,7 +446,7 @@ def test_one_learning_rate_is_no_grid():
         (lambda: study(sweep(), confidence=1.0), "confidence"),
         (lambda: study(sweep()).target(), "give width="),
         (lambda: study(sweep()).target(depth=3), "give width="),
-        (lambda: study(sweep()).target(width=1.5), "width: expected a whole number"),
+        (lambda: study(sweep()).target(width=1.5), "width: expected a whole number"),  # pyright: ignore[reportArgumentType]
         (lambda: study(sweep()).target(width=64, rule="sp"), "expected one of mup, got 'sp'"),
         (lambda: study(sweep(best=-20)).target(width=64), "nothing to carry over; widen the grid"),
         (lambda: study(sweep()).save_plan("plan.json", width=64), "give build="),

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from orderone.cli.models import LAYERS, LONGEST, MODELS
 from orderone.cli.unused import no_use
@@ -91,7 +91,14 @@ def user_model(builder: str, sizes: dict[str, list[int]], batches: str | None) -
             f"builder: expected a function of the width, {builder} is a {type(build).__name__}"
         )
     growing = {name: values for name, values in sizes.items() if len(values) > 1}
-    return Subject(builder, f"{builder} on {batches}", build, growing, user_batches(batches))
+    description = f"{builder} on {batches}"
+    return Subject(
+        builder,
+        description,
+        cast("Callable[[int], nn.Module]", build),
+        growing,
+        user_batches(batches),
+    )
 
 
 def user_batches(where: str) -> Any:

@@ -9,6 +9,8 @@ from decimal import Decimal
 from fractions import Fraction
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
+from orderone.core.roles import Role
+
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 else:
@@ -28,7 +30,9 @@ Name: TypeAlias = Annotated[str, UserInput]
 Count: TypeAlias = Annotated[int, UserInput]
 Number: TypeAlias = Annotated[float, UserInput]
 Function: TypeAlias = Annotated[Callable[[Array], Array], UserInput]  # elementwise
-ExponentsInput: TypeAlias = Annotated[Mapping[str, Exact] | Sequence[Exact], UserInput]
+ExponentsInput: TypeAlias = Annotated[
+    Mapping[str, Exact] | Mapping[Role, Exact] | Sequence[Exact], UserInput
+]
 ConstraintsInput: TypeAlias = Annotated[
     str | Iterable[str | Mapping[str, Exact]] | Mapping[str, Exact], UserInput
 ]

@@ -13,7 +13,7 @@ from orderone.theory.activations.numeric_pairs import NumericAtLength
 def test_closed_forms_equal_the_series_and_the_plane(name, q):
     phi, gap = activations.get(name), np.array([1e-14, 1e-6, 0.03, 0.5, 1.0, 1.6])
     lengths = np.full(len(gap), q)
-    closed, numeric = phi.at(lengths), NumericAtLength(phi, lengths, np)
+    closed, numeric = phi.at(lengths), NumericAtLength(phi, lengths, np)  # pyright: ignore[reportArgumentType]
     assert closed.output_gap(gap) == pytest.approx(numeric.output_gap(gap), rel=1e-9)
     assert closed.derivative_pair(gap) == pytest.approx(numeric.derivative_pair(gap), rel=1e-9)
 

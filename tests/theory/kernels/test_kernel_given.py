@@ -61,11 +61,11 @@ X = np.arange(6.0).reshape(2, 3)
         (lambda: Activation("rleu"), "unknown activation.*did you mean 'relu'"),
         (lambda: RMSNorm(-1e-5), "eps: expected"),
         (
-            lambda: Sequential(Dense(), "relu"),
+            lambda: Sequential(Dense(), "relu"),  # pyright: ignore[reportArgumentType]
             "Sequential: layer 2: expected a Layer, got 'relu'; give kernels.Dense",
         ),
         (lambda: repeat(Dense(), -1), "times: expected a whole number"),
-        (lambda: repeat("relu", 3), "layer: expected a Layer"),
+        (lambda: repeat("relu", 3), "layer: expected a Layer"),  # pyright: ignore[reportArgumentType]
         (
             lambda: Residual(Activation("relu")),
             "Residual: expected a branch .*ends in Activation.*Dense",
@@ -79,7 +79,7 @@ X = np.arange(6.0).reshape(2, 3)
             "expected Gaussian neurons",
         ),
         (lambda: AveragePool()(inputs(X)), "AveragePool: expected inputs that have tokens"),
-        (lambda: Dense()(X), "(?s)kernel: expected a Kernel.*start with kernels.inputs"),
+        (lambda: Dense()(X), "(?s)kernel: expected a Kernel.*start with kernels.inputs"),  # pyright: ignore[reportArgumentType]
         (lambda: LayerNorm()(inputs(np.ones((2, 3)))), "variance is 0.*eps=1e-5"),
         (
             lambda: Residual(AveragePool(), Dense())(inputs(X[None])),

@@ -134,10 +134,10 @@ def test_few_heads_fluctuate_more_with_every_block():
             lambda: theory.Transformer(C={"Q": -1}),
             r"C\['Q'\]: expected a finite number of at least 0; got -1",
         ),
-        (lambda: theory.Transformer(C=[1, 2]), "C: expected a mapping from groups"),
+        (lambda: theory.Transformer(C=[1, 2]), "C: expected a mapping from groups"),  # pyright: ignore[reportArgumentType]
         (lambda: theory.Transformer(eps=-1), "eps: expected"),
         (
-            lambda: theory.Transformer(causal="yes"),
+            lambda: theory.Transformer(causal="yes"),  # pyright: ignore[reportArgumentType]
             "causal: expected a bool, got 'yes'; give True or False",
         ),
         (lambda: theory.Transformer(norm="batch"), "unknown norm: expected one of layer, rms"),
@@ -166,7 +166,7 @@ def test_few_heads_fluctuate_more_with_every_block():
             lambda: theory.Transformer("AC").kernels(G0),
             "memory: expected one if there are blocks C.* got none",
         ),
-        (lambda: theory.Transformer("C").kernels(G0, memory=G0), "memory: expected a Memory"),
+        (lambda: theory.Transformer("C").kernels(G0, memory=G0), "memory: expected a Memory"),  # pyright: ignore[reportArgumentType]
         (
             lambda: theory.Transformer("C").kernels(np.eye(4), tokens=2, memory=MODEL.memory(G0)),
             "memory: expected 2 seq",

@@ -1,6 +1,6 @@
 """`orderone predict transformer`: kernels and tangent kernels, block by block."""
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from orderone.cli import show
 from orderone.cli.files import check_files, wrote
@@ -85,9 +85,9 @@ def transformer(
         **_record(prediction, letters, heads),
     }
     if html is not None:
-        from orderone.report.transformer import write_transformer
+        from orderone.report.transformer import TransformerRecord, write_transformer
 
-        write_transformer(record, html)
+        write_transformer(cast(TransformerRecord, record), html)
         wrote(html)
     if json:
         show.print_json(record)

@@ -115,10 +115,11 @@ def _sheets(folder: Path) -> list[Arrays]:
 def _sheet(path: Path) -> Tensor:
     image_module = need("PIL.Image", "data", "to read image files")
     most = image_module.MAX_IMAGE_PIXELS
-    image_module.MAX_IMAGE_PIXELS = None  # ten million pixels are meant here
+    # ten million pixels are meant here
+    image_module.MAX_IMAGE_PIXELS = None  # pyright: ignore[reportAttributeAccessIssue]
     try:
         with image_module.open(path) as sheet:
             rows = torch.frombuffer(bytearray(sheet.convert("RGB").tobytes()), dtype=torch.uint8)
     finally:
-        image_module.MAX_IMAGE_PIXELS = most
+        image_module.MAX_IMAGE_PIXELS = most  # pyright: ignore[reportAttributeAccessIssue]
     return rows.view(-1, 32, 32, 3).permute(0, 3, 1, 2).contiguous()
