@@ -1,22 +1,43 @@
 """What a newcomer relies on: light imports, optional dependencies that are optional, and documents
 that are true."""
 
+import os
 import re
 import subprocess
 import sys
 from pathlib import Path
+from statistics import median
 
 import pytest
 
 ROOT = Path(__file__).parents[1]
 
 
-def python(code: str) -> str:
+def python(code: str, **variables: str) -> str:
     result = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, cwd=ROOT
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        cwd=ROOT,
+        env=os.environ | variables,
     )
     assert result.returncode == 0, result.stderr
     return result.stdout
+
+
+HEAVY = {  # slow to import, and not needed to plan, train or sweep
+    "array_api_compat",
+    "orderone.theory.limits",
+    "orderone.theory.meanfield",
+    "pandas",
+    "rich",
+    "scipy.integrate",
+    "sympy",
+    "torch.distributed.tensor",
+    "transformers",
+    "tyro",
+}
 
 
 @pytest.mark.parametrize(
@@ -28,11 +49,30 @@ def python(code: str) -> str:
             {"torch", "numpy", "scipy", "pandas", "rich", "tyro"},
         ),
         ("import orderone.cli.verbs", {"torch", "numpy", "scipy", "pandas"}),
+        ("import orderone.planning", HEAVY | {"scipy", "orderone.measure"}),
+        ("import orderone.training.train", HEAVY | {"scipy", "orderone.measure"}),
+        ("import orderone.sweeping", HEAVY | {"scipy", "orderone.measure"}),
+        (
+            "from orderone import coord_check, probe, alignment",
+            HEAVY - {"array_api_compat", "pandas"},
+        ),
     ],
 )
 def test_heavy_packages_load_only_when_needed(statement, absent):
     loaded = set(python(f"import sys; {statement}; print(*sys.modules)").split())
     assert not loaded & absent
+
+
+def test_sweeps_load_hardly_more_slowly_than_torch():
+    """Medians of the user time of processes, so that a busy machine matters little."""
+    code = "import resource; import {}; print(resource.getrusage(resource.RUSAGE_SELF).ru_utime)"
+    cached = {"PYTHONDONTWRITEBYTECODE": ""}  # as in an installed package
+    python("import orderone.sweeping", **cached)
+    times = {name: [] for name in ("torch", "orderone.sweeping")}
+    for _ in range(3):
+        for name, seconds in times.items():
+            seconds.append(float(python(code.format(name), **cached)))
+    assert median(times["orderone.sweeping"]) < 1.4 * median(times["torch"])
 
 
 def test_the_library_works_without_its_test_dependencies():

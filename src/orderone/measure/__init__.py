@@ -1,19 +1,25 @@
 """Measurements on real networks: sizes while they train, their exponents with a verdict,
 alignment, gradient metrics, layer covariances of random networks."""
 
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from orderone.core.lazy import lazy_names
 from orderone.measure.alignment import alignment
 from orderone.measure.alignment_ratios import MeasuredAlignment
 from orderone.measure.check import Check
-from orderone.measure.convergence import Convergence, ode_rate, unshaped_rate, weak_order
 from orderone.measure.coord_check import coord_check
 from orderone.measure.dropout_metrics import dropout_metrics, variance_law
 from orderone.measure.fit import Fit, fit_exponent
 from orderone.measure.gradient_metrics import gradient_metrics
-from orderone.measure.limit_comparison import Comparison, compare_with_limit
 from orderone.measure.probe import probe
 from orderone.measure.recording import Probe
 from orderone.measure.records import read, write
-from orderone.measure.sampler import sample_network
+
+if TYPE_CHECKING:
+    from orderone.measure.convergence import Convergence, ode_rate, unshaped_rate, weak_order
+    from orderone.measure.limit_comparison import Comparison, compare_with_limit
+    from orderone.measure.sampler import sample_network
 
 __all__ = [
     "Check",
@@ -37,3 +43,14 @@ __all__ = [
     "weak_order",
     "write",
 ]
+
+_LAZY = {  # these load the theory of depth limits
+    "Comparison": "limit_comparison",
+    "Convergence": "convergence",
+    "compare_with_limit": "limit_comparison",
+    "ode_rate": "convergence",
+    "sample_network": "sampler",
+    "unshaped_rate": "convergence",
+    "weak_order": "convergence",
+}
+__getattr__: Callable[[str], object] = lazy_names(__name__, _LAZY)

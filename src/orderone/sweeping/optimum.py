@@ -29,7 +29,6 @@ from functools import lru_cache
 from itertools import product
 
 import numpy as np
-from scipy.special import stdtrit
 
 REACH = 1.5  # octaves on either side of the smallest loss
 CUT = 3.0
@@ -226,4 +225,6 @@ def combined(parts: list[tuple[float, float, int, float]]) -> tuple[float, float
 
 def quantile(freedom: float, confidence: float) -> float:
     """Of Student's t: how many standard errors an interval reaches."""
+    from scipy.special import stdtrit  # a third of a second that an import of sweeps can do without
+
     return float(stdtrit(min(freedom, 1e6), (1 + confidence) / 2))

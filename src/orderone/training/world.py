@@ -6,22 +6,25 @@ one process on the whole batch.
 """
 
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import cast
+from typing import TYPE_CHECKING, TypeGuard, cast
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.fsdp import FSDPModule
-from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.nn.parallel import DistributedDataParallel
 
 from orderone.core.errors import one_of
 from orderone.torch_compat import tree_leaves, tree_map
 from orderone.training.inputs import Device
 from orderone.training.source import Batch
+
+if TYPE_CHECKING:
+    from torch.distributed.fsdp import FSDPModule
+    from torch.distributed.tensor import DTensor
 
 STRATEGIES = ("ddp", "fsdp")
 
@@ -62,7 +65,7 @@ class World:
     def gradient_sync(self, model: nn.Module, last: bool) -> AbstractContextManager[None]:
         """Exchange gradients with the last batch of an update only."""
         if self.strategy == "fsdp":
-            cast(FSDPModule, model).set_requires_gradient_sync(last)
+            cast("FSDPModule", model).set_requires_gradient_sync(last)
         if self.strategy == "ddp" and not last:
             return cast(DistributedDataParallel, model).no_sync()
         return nullcontext()
@@ -132,9 +135,16 @@ def _layers(model: nn.Module) -> list[nn.Module]:
     return layers
 
 
+def _is_sharded(tensor: Tensor) -> "TypeGuard[DTensor]":
+    """Is this a DTensor? Importing that class takes a second, so do not: until someone has imported
+    it, no tensor is one."""
+    module = sys.modules.get("torch.distributed.tensor")
+    return module is not None and isinstance(tensor, module.DTensor)
+
+
 def whole(tensor: Tensor) -> Tensor:
     """Put a sharded tensor together; all processes must call this."""
-    if isinstance(tensor, DTensor):
+    if _is_sharded(tensor):
         return tensor.full_tensor()
     return tensor
 
@@ -142,7 +152,9 @@ def whole(tensor: Tensor) -> Tensor:
 def like(value: Tensor, model: Tensor) -> Tensor:
     """Return a whole tensor placed as `model` is: on its device, and sharded if it is."""
     value = value.to(model.device)
-    if isinstance(model, DTensor):
+    if _is_sharded(model):
+        from torch.distributed.tensor import distribute_tensor
+
         return distribute_tensor(value, model.device_mesh, model.placements)
     return value
 
