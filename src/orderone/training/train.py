@@ -70,7 +70,7 @@ def train(
             for sharded models.
         loss: As in `coord_check`; by default the task's, the model's own, or the usual one.
         schedule, warmup, final: One factor for all learning rates; see
-            `orderone.training.schedule`.
+            `orderone.sweeping.schedule`.
         accumulate: Batches an update.
         clip: The largest norm of a gradient.
         precision: float32, bfloat16 (autocast) or float64.
