@@ -1,4 +1,4 @@
-"""What a trace tells."""
+"""Facts that a trace shows."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -7,9 +7,8 @@ from dataclasses import dataclass, field
 @dataclass(frozen=True)
 class Use:
     kind: str  # matrix, lookup, convolution, gain, shift, other
-    fan_in: tuple[int, ...] | None = (
-        None  # axes of the parameter that a matrix or convolution sums over; None: unknown
-    )
+    # axes of the parameter that a matrix or convolution sums over; None: unknown
+    fan_in: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -18,25 +17,22 @@ class Constant:
     a division by c."""
 
     value: float | None
-    after: tuple[
-        str, ...
-    ]  # parameters whose use made what it multiplies, up to the last nonlinearity
-    before: tuple[str, ...]  # parameters whose matrix, convolution or lookup takes the product
-    at: tuple[int, ...] = field(
-        default=(), compare=False
-    )  # the steps of those uses: a tensor may be used several times
-    uses: tuple[str, ...] = field(
-        default=(), compare=False
-    )  # kinds of the uses in `after`: a tied tensor has several
+    # parameters whose use made what it multiplies, up to the last nonlinearity
+    after: tuple[str, ...]
+    # parameters whose matrix, convolution or lookup takes the product
+    before: tuple[str, ...]
+    # the steps of those uses: a tensor may be used several times
+    at: tuple[int, ...] = field(default=(), compare=False)
+    # kinds of the uses in `after`: a tied tensor has several
+    uses: tuple[str, ...] = field(default=(), compare=False)
 
 
 @dataclass(frozen=True)
 class Scores:
     """Attention scores: queries times keys, on their way to a softmax."""
 
-    queries: tuple[
-        str, ...
-    ]  # parameters that last made the queries: projections, or the gains of a norm behind them
+    # parameters that last made the queries: projections, or the gains of a norm behind them
+    queries: tuple[str, ...]
     keys: tuple[str, ...]
     head_size: int
     scale: float | None  # everything constant that multiplies q.k, wherever it sits
@@ -47,20 +43,18 @@ class Scores:
 class Branch:
     """x + f(x)."""
 
-    last: tuple[
-        str, ...
-    ]  # what f(x) is linear in: the last matrix and bias, or gain and shift of a norm at the end
-    inside: tuple[str, ...]  # every parameter used between x and f(x)
+    # what f(x) is linear in: the last matrix and bias, or gain and shift of a norm at the end
+    last: tuple[str, ...]
+    # every parameter used between x and f(x)
+    inside: tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class Trace:
-    uses: Mapping[
-        str, tuple[Use, ...]
-    ]  # by parameter name; distinct uses in order of appearance, () if unused
+    # by parameter name; distinct uses in order of appearance, () if unused
+    uses: Mapping[str, tuple[Use, ...]]
     constants: tuple[Constant, ...]
     scores: tuple[Scores, ...]
     branches: tuple[Branch, ...]
-    carriers: Mapping[
-        str, tuple[str, ...]
-    ]  # of a matrix: gain and shift of the norm that feeds it and nothing else
+    # of a matrix: gain and shift of the norm that feeds it and nothing else
+    carriers: Mapping[str, tuple[str, ...]]

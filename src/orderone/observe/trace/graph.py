@@ -20,7 +20,6 @@ constant held in a tensor cannot be read: its value is None.
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -31,15 +30,16 @@ from orderone.observe.trace.values import Step
 from orderone.seeding import seeded
 from orderone.torch_compat import buffer_registry
 
+Inputs = Mapping[str, object] | Sequence[object] | Tensor
 _PASSED = frozenset({"pass", "add", "shift", "constant", "weighting"})
 _STREAM = frozenset({"pass", "add", "shift", "constant"})
 _USES = ("matrix", "convolution", "lookup")
 _MAKERS = frozenset({"matrix", "convolution", "lookup", "norm"})
 
 
-def trace(model: nn.Module, inputs: Mapping[str, Any] | Sequence[Any] | Tensor) -> Trace:
-    """What one forward pass of `model` on `inputs` (keywords, positions, or one tensor) does with
-    the parameters."""
+def trace(model: nn.Module, inputs: Inputs) -> Trace:
+    """Return what one forward pass of `model` on `inputs` (keywords, positions, or one tensor) does
+    with the parameters."""
     args, kwargs = call_with(inputs)
     recorder = Recorder(dict(model.named_parameters()), (args, kwargs))
     with undisturbed(model), torch.no_grad(), recorder, WholeAttention(recorder):
@@ -55,9 +55,8 @@ def trace(model: nn.Module, inputs: Mapping[str, Any] | Sequence[Any] | Tensor) 
     )
 
 
-def call_with(
-    inputs: Mapping[str, Any] | Sequence[Any] | Tensor,
-) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def call_with(inputs: Inputs) -> tuple[tuple[object, ...], dict[str, object]]:
+    """Return the positional and the keyword arguments of a call on `inputs`."""
     if isinstance(inputs, Tensor):
         return (inputs,), {}
     if isinstance(inputs, Mapping):
@@ -67,11 +66,11 @@ def call_with(
 
 @contextmanager
 def undisturbed(model: nn.Module) -> Iterator[None]:
-    """Eval mode, and the attention fast path off (it hides its operations); afterwards everything
-    is as it was."""
-    before = [
-        (module, module.training, dict(buffer_registry(module))) for module in model.modules()
-    ]
+    """Switch to eval mode, with the attention fast path off (it hides its operations); afterwards
+    everything is as it was."""
+    before: list[tuple[nn.Module, bool, dict[str, Tensor | None]]] = []
+    for module in model.modules():
+        before.append((module, module.training, dict(buffer_registry(module))))
     contents = [(buffer, buffer.clone()) for buffer in model.buffers()]
     devices = sorted({p.device.index for p in model.parameters() if p.is_cuda})
     fastpath = torch.backends.mha.get_fastpath_enabled()
@@ -106,139 +105,179 @@ class Graph:
     ) -> Iterator[tuple[int, Step, float | None]]:
         """Steps from `starts` backwards through the kinds in `passed`, each with the constant
         factor up to it."""
-        seen: set[int] = set()
+        visited: set[int] = set()
         stack: list[tuple[int, float | None]] = [(start, 1.0) for start in starts]
         while stack:
             index, factor = stack.pop()
-            if index in seen:
+            if index in visited:
                 continue
-            seen.add(index)
+            visited.add(index)
             step = self.steps[index]
             yield index, step, factor
-            if step.kind in passed:
-                stack += [(parent, _product(factor, step.factor)) for parent in step.parents]
+            if step.kind not in passed:
+                continue
+            for parent in step.parents:
+                stack.append((parent, _product(factor, step.factor)))
 
     def constants(self) -> Iterator[Constant]:
         for index, step in enumerate(self.steps):
             if step.kind == "constant":
-                behind = [
-                    (at, *use)
-                    for at, made, _ in self._back(step.parents, _PASSED)
-                    for use in made.uses
-                ]
-                after = _once(name for _, name, _ in behind)
-                kinds = _once(use.kind for *_, use in behind)
-                taken = self._takers(index)
-                at = tuple(at for at, _, use in behind if use.kind in _USES) or tuple(
-                    at for at, _ in taken
-                )
-                yield Constant(step.factor, after, _once(name for _, name in taken), at, kinds)
+                yield self._constant(index, step)
+
+    def _constant(self, index: int, step: Step) -> Constant:
+        makers: list[str] = []
+        kinds: list[str] = []
+        made_at: list[int] = []
+        for maker_index, maker, _ in self._back(step.parents, _PASSED):
+            for name, use in maker.uses:
+                makers.append(name)
+                kinds.append(use.kind)
+                if use.kind in _USES:
+                    made_at.append(maker_index)
+        takers: list[str] = []
+        taken_at: list[int] = []
+        for taker_index, name in self._takers(index):
+            takers.append(name)
+            taken_at.append(taker_index)
+        at = tuple(made_at or taken_at)
+        return Constant(step.factor, _once(makers), _once(takers), at, _once(kinds))
 
     def _takers(self, start: int) -> list[tuple[int, str]]:
-        names: list[tuple[int, str]] = []
-        seen = {start}
+        """Return the parameters that `start` goes into, each with the step of that use."""
+        takers: list[tuple[int, str]] = []
+        visited = {start}
         stack = [start]
         while stack:
             for child in self.children[stack.pop()]:
                 step = self.steps[child]
-                names += [(child, name) for name, use in step.uses if use.kind in _USES]
-                if step.kind in _PASSED and child not in seen:
-                    seen.add(child)
+                for name, use in step.uses:
+                    if use.kind in _USES:
+                        takers.append((child, name))
+                if step.kind in _PASSED and child not in visited:
+                    visited.add(child)
                     stack.append(child)
-        return names
+        return takers
 
     def scores(self) -> tuple[tuple[Scores, ...], set[int]]:
-        """The attention scores, and the additions among them: of masks and biases, never
+        """Return the attention scores, and the additions among them: of masks and biases, never
         residual."""
-        found: list[Scores] = []
-        sums: set[int] = set()
+        scores: list[Scores] = []
+        score_sums: set[int] = set()
         for step in self.steps:
             if step.kind == "attention" and step.product:
-                found.append(self._scores(step.product, step.factor))
-            if step.kind == "softmax":
-                behind = list(self._back(step.parents, _PASSED | {"softcap"}))
-                products = [
-                    (made.product, factor)
-                    for _, made, factor in behind
-                    if made.kind == "contraction"
-                ]
-                found += [self._scores(product, factor) for product, factor in products if product]
-                sums |= {index for index, made, _ in behind if made.kind == "add" and products}
-        return tuple(found), sums
+                scores.append(self._scores(step.product, step.factor))
+            if step.kind != "softmax":
+                continue
+            sums: set[int] = set()
+            has_product = False
+            for index, maker, factor in self._back(step.parents, _PASSED | {"softcap"}):
+                if maker.kind == "add":
+                    sums.add(index)
+                elif maker.kind == "contraction":
+                    has_product = True
+                    if maker.product:
+                        scores.append(self._scores(maker.product, factor))
+            if has_product:
+                score_sums |= sums
+        return tuple(scores), score_sums
 
     def _scores(self, product: tuple[int, int, int], scale: float | None) -> Scores:
-        queries, keys, head_size = product
-        made = [self._side(step) for step in (queries, keys)]
-        for _, factor, _ in made:
-            scale = _product(scale, factor)
-        return Scores(
-            made[0][0], made[1][0], head_size, scale, all(normalized for _, _, normalized in made)
-        )
+        query_step, key_step, head_size = product
+        queries, query_factor, queries_normalized = self._side(query_step)
+        keys, key_factor, keys_normalized = self._side(key_step)
+        scale = _product(_product(scale, query_factor), key_factor)
+        return Scores(queries, keys, head_size, scale, queries_normalized and keys_normalized)
 
     def _side(self, start: int) -> tuple[tuple[str, ...], float | None, bool]:
-        """Of queries or keys: who made them, the constant factor since, and whether they come out
-        of a norm."""
-        behind = list(self._back([start], _PASSED | {"gain", "normalized"}))
-        makers = [
-            (step, factor)
-            for _, step, factor in behind
-            if step.kind in _MAKERS or step.kind == "normalized"
-        ]
-        names = [
-            n for step, _ in makers for n, use in step.uses if use.kind not in ("shift", "other")
-        ]
-        normalized = any(step.kind in ("norm", "normalized") for step, _ in makers)
-        return _once(names), makers[0][1] if makers else 1.0, normalized
+        """Return the parameters that made queries or keys, the constant factor since, and whether
+        they come out of a norm."""
+        names: list[str] = []
+        factors: list[float | None] = []
+        normalized = False
+        for _, step, factor in self._back([start], _PASSED | {"gain", "normalized"}):
+            if step.kind not in _MAKERS and step.kind != "normalized":
+                continue
+            factors.append(factor)
+            normalized |= step.kind in ("norm", "normalized")
+            for name, use in step.uses:
+                if use.kind not in ("shift", "other"):
+                    names.append(name)
+        return _once(names), factors[0] if factors else 1.0, normalized
 
     def branches(self, score_sums: set[int]) -> tuple[Branch, ...]:
-        sums = [
-            s
-            for i, s in enumerate(self.steps)
-            if s.kind == "add" and len(s.parents) == 2 and i not in score_sums
-        ]
-        return tuple(branch for step in sums for branch in self._branch(step))
+        branches: list[Branch] = []
+        for index, step in enumerate(self.steps):
+            if step.kind != "add" or len(step.parents) != 2 or index in score_sums:
+                continue
+            branch = self._branch(step)
+            if branch is not None:
+                branches.append(branch)
+        return tuple(branches)
 
-    def _branch(self, step: Step) -> list[Branch]:
-        """The branch that the addition `step` closes, if it does: at most one.
+    def _branch(self, step: Step) -> Branch | None:
+        """Return the branch that the addition `step` closes, if it does.
 
         Where x is no ancestor of f(x) itself, what it was summed up from may be: (x + attention(x))
         + mlp(x).
         """
         first, second = step.parents
         directions = ((first, second), (second, first))
-        pairs = [(skip, branch) for skip, branch in directions if self._leads_to(skip, branch)]
-        for skip, branch in directions if not pairs else ():
-            stream = [
-                index
-                for index, _, _ in self._back([skip], _STREAM)
-                if self._leads_to(index, branch)
-            ]
-            pairs += [(max(stream), branch)] if stream else []
-        found = [Branch(self._last(*pair), self._inside(*pair)) for pair in pairs]
-        found = [branch for branch in found if branch.inside]
-        return found if len(found) == 1 else []
+        pairs = [pair for pair in directions if self._leads_to(*pair)]
+        if not pairs:
+            for skip, end in directions:
+                start = self._latest_in_stream(skip, end)
+                if start is not None:
+                    pairs.append((start, end))
+        branches: list[Branch] = []
+        for start, end in pairs:
+            inside = self._inside(start, end)
+            if inside:
+                branches.append(Branch(self._last(start, end), inside))
+        if len(branches) != 1:
+            return None
+        return branches[0]
+
+    def _latest_in_stream(self, skip: int, end: int) -> int | None:
+        """Return the latest step that `skip` was summed up from and that leads to `end`."""
+        latest: int | None = None
+        for index, _, _ in self._back([skip], _STREAM):
+            if self._leads_to(index, end) and (latest is None or index > latest):
+                latest = index
+        return latest
 
     def _leads_to(self, early: int, late: int) -> bool:
         return self.steps[early].fed and self._between(early, early, late)
 
     def _between(self, start: int, index: int, end: int) -> bool:
-        ancestors = self.steps[end].ancestors, self.steps[index].ancestors
-        return end != start and bool(ancestors[0] >> index & 1) and bool(ancestors[1] >> start & 1)
+        if end == start:
+            return False
+        before_end = self.steps[end].ancestors >> index & 1
+        behind_start = self.steps[index].ancestors >> start & 1
+        return bool(before_end and behind_start)
 
     def _inside(self, start: int, end: int) -> tuple[str, ...]:
-        steps = [self.steps[i] for i in range(start + 1, end + 1) if self._between(start, i, end)]
-        return _once(name for step in steps for name, _ in step.uses)
+        """Return the parameters that are used between two steps."""
+        names: list[str] = []
+        for index in range(start + 1, end + 1):
+            if self._between(start, index, end):
+                names += [name for name, _ in self.steps[index].uses]
+        return _once(names)
 
     def _last(self, start: int, end: int) -> tuple[str, ...]:
-        behind = self._back([end], _PASSED | {"gain", "product", "contraction", "attention"})
-        ends = [step for i, step, _ in behind if i > start and self._between(start, i, end)]
-        makers = [step for step in ends if step.kind in _MAKERS or step.kind == "shift"]
-        return _once(name for step in makers for name, use in step.uses if use.kind != "other")
+        """Return the parameters that the end of a branch is linear in."""
+        names: list[str] = []
+        passed = _PASSED | {"gain", "product", "contraction", "attention"}
+        for index, step, _ in self._back([end], passed):
+            if index <= start or not self._between(start, index, end):
+                continue
+            if step.kind in _MAKERS or step.kind == "shift":
+                names += [name for name, use in step.uses if use.kind != "other"]
+        return _once(names)
 
     def carriers(self) -> dict[str, tuple[str, ...]]:
-        """Of matrices that a norm with a gain feeds: what a constant in front of the matrix could
-        be moved into."""
-        found: dict[str, tuple[str, ...]] = {}
+        """Return, for matrices that a norm with a gain feeds, the parameters that a constant in
+        front of the matrix could be moved into."""
+        carriers: dict[str, tuple[str, ...]] = {}
         for step in self.steps:
             if step.kind == "matrix" and len(step.parents) == 1:
                 names = self._norm_before(step)
@@ -246,8 +285,9 @@ class Graph:
                 names = ()
             for name, use in step.uses:
                 if use.kind == "matrix":
-                    found[name] = names if found.get(name, names) == names else ()
-        return {name: names for name, names in found.items() if names}
+                    is_the_same = carriers.get(name, names) == names
+                    carriers[name] = names if is_the_same else ()
+        return {name: names for name, names in carriers.items() if names}
 
     def _norm_before(self, step: Step) -> tuple[str, ...]:
         names: list[str] = []

@@ -1,8 +1,7 @@
 """Writes down the steps of a forward pass, operation by operation."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -20,10 +19,10 @@ from orderone.observe.trace.values import (
     picked,
     place_of,
     read_number,
-    seen_through,
     tensors_in,
+    weights_of_view,
 )
-from orderone.torch_compat import TorchDispatchMode, operator_schema
+from orderone.torch_compat import OpOverload, TorchDispatchMode, operator_schema
 
 # the operands of each contraction (bias, left, right) and the dimensions in which left and right
 # are summed
@@ -108,7 +107,7 @@ _LINEAR = {
 class Recorder(TorchDispatchMode):
     """Writes down the steps of a forward pass."""
 
-    def __init__(self, parameters: Mapping[str, Tensor], inputs: Any):
+    def __init__(self, parameters: Mapping[str, Tensor], inputs: object):
         super().__init__()
         self.steps: list[Step] = []
         self.uses: dict[str, dict[Use, None]] = {name: {} for name in parameters}
@@ -122,27 +121,27 @@ class Recorder(TorchDispatchMode):
         for tensor in tensors_in(inputs):
             self._keep(self._made(Step("stop", fed=True), [], tensor))
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(
+        self,
+        func: OpOverload,
+        types: Iterable[type],
+        args: tuple[object, ...] = (),
+        kwargs: Mapping[str, object] | None = None,
+    ) -> object:
         kwargs = kwargs or {}
         if self.paused:
             return func(*args, **kwargs)
-        schema = operator_schema(func).arguments
-        given = {a.name: a.default_value for a in schema if a.has_default_value()}
-        given |= dict(zip((a.name for a in schema), args, strict=False)) | kwargs
-        written = tensors_in(
-            [
-                given.get(a.name)
-                for a in schema
-                if a.alias_info is not None and a.alias_info.is_write
-            ]
-        )
-        name = operator_schema(func).name.removeprefix("aten::")
-        name = name[:-1] if written and name.endswith("_") else name
+        schema = operator_schema(func)
+        arguments = _arguments(schema, args, kwargs)
+        written = _written(schema, arguments)
+        name = schema.name.removeprefix("aten::")
+        if written:
+            name = name.removesuffix("_")
         if name in _OVERWRITES:
-            given.pop("self", None)
-        operands = [self._value(x) for x in tensors_in(given)]
+            arguments.pop("self", None)
+        operands = [self._value(x) for x in tensors_in(arguments)]
         out = func(*args, **kwargs)
-        self.record(Operation(name, given, operands, tensors_in(out)), written)
+        self.record(Operation(name, arguments, operands, tensors_in(out)), written)
         return out
 
     # Tensors
@@ -154,37 +153,41 @@ class Recorder(TorchDispatchMode):
 
     def _value(self, tensor: Tensor) -> Value:
         if id(tensor) not in self.values:
-            owner = self._owner(
-                tensor
-            )  # a parameter's .data is made without a dispatched operation
-            weights = seen_through(tensor, owner) if owner else {}
-            level = Level.PARAMETER if owner else Level.CONSTANT
-            self._keep(Value(tensor, level, weights=weights, owner=owner))
+            # a parameter's .data is made without a dispatched operation
+            owner = self._owner(tensor)
+            value = Value(tensor)
+            if owner is not None:
+                weights = weights_of_view(tensor, owner)
+                value = Value(tensor, Level.PARAMETER, weights=weights, owner=owner)
+            self._keep(value)
         return self.values[id(tensor)]
 
     def _owner(self, tensor: Tensor) -> Value | None:
-        """The parameter, or the copy of one, whose memory `tensor` is in."""
-        return next(
-            (v.owner or v for v in self.sharing.get(memory(tensor), ()) if v.is_weight), None
-        )
+        """Return the parameter, or the copy of one, whose memory `tensor` is in."""
+        for value in self.sharing.get(memory(tensor), ()):
+            if value.is_weight:
+                return value.owner or value
+        return None
 
     def record(self, operation: Operation, written: Sequence[Tensor] = ()) -> None:
-        new = [x for x in operation.results if all(x is not w for w in written)]
-        if not [*written, *new] or not (operation.live or written):
+        written_ids = {id(tensor) for tensor in written}
+        new = [tensor for tensor in operation.results if id(tensor) not in written_ids]
+        outputs = [*written, *new]
+        if not outputs or not (operation.live or written):
             return
         if operation.live:
             step = self._step(operation)
-            made = self._made(step, operation.live, [*written, *new][0])
+            made = self._made(step, operation.live, outputs[0])
         else:
             step = Step("stop")
             made = Value(written[0])  # a constant was written over it
-        for tensor in (*written, *new):
+        for tensor in outputs:
             value = replace(made, tensor=tensor)
             if made.is_weight:
                 value.owner = self._owner(tensor)
                 value.weights = step.weights or derived(operation, tensor, value.owner)
                 value.spread = is_spread(operation, tensor)
-            if any(tensor is w for w in written):
+            if id(tensor) in written_ids:
                 self._rewrite_around(value)
             self._keep(value)
 
@@ -198,7 +201,7 @@ class Recorder(TorchDispatchMode):
                 value.level = new.level
                 value.step = new.step
             elif value.tensor.numel() > new.tensor.numel():
-                both = [v for v in (value, new) if v.is_input]
+                both = _inputs(value, new)
                 merged = self._made(Step("pass", both), both, value.tensor)
                 value.level = merged.level
                 value.step = merged.step
@@ -209,11 +212,11 @@ class Recorder(TorchDispatchMode):
         """The value that `step` makes out of `operands`."""
         operands = [*operands, *step.flow]
         parents = [self.steps[v.step] for v in operands if v.step is not None]
+        level = Level.DATA
         if step.kind == "weights":
             level = Level.PARAMETER
-        else:
-            learned = step.uses or any(v.level >= Level.PARAMETER for v in operands)
-            level = Level.ACTIVATION if learned else Level.DATA
+        elif step.uses or any(value.level >= Level.PARAMETER for value in operands):
+            level = Level.ACTIVATION
         if step.kind == "weights" and not parents:
             return Value(tensor, level)
         for parent in parents:
@@ -236,7 +239,7 @@ class Recorder(TorchDispatchMode):
             return self._norm(operation)
         if name in _LOOKUPS and self._table(operation).is_weight:
             return self._lookup(operation)
-        if name in ("mul", "div") and operation.given.get("rounding_mode") is None:
+        if name in ("mul", "div") and operation.arguments.get("rounding_mode") is None:
             return self._scaling(operation)
         if name in ("add", "sub"):
             return self._sum(operation)
@@ -245,20 +248,32 @@ class Recorder(TorchDispatchMode):
         return self._elsewhere(operation)
 
     def _optional(self, operation: Operation, name: str | None) -> Value | None:
-        given = operation.given.get(name) if name else None
-        if isinstance(given, Tensor):
-            return self._value(given)
+        if name is None:
+            return None
+        tensor = operation.arguments.get(name)
+        if isinstance(tensor, Tensor):
+            return self._value(tensor)
         return None
+
+    def _optional_uses(
+        self, operation: Operation, argument: str, kind: str
+    ) -> list[tuple[str, Use]]:
+        value = self._optional(operation, argument)
+        if value is None:
+            return []
+        return value.used(kind)
 
     def _contraction(self, operation: Operation) -> Step:
         """alpha left.right + beta bias, in as many steps as it takes."""
         bias_name, left, right, left_dim, right_dim = _CONTRACTIONS[operation.name]
-        left = self._value(operation.given[left])
-        right = self._value(operation.given[right])
+        left = self._value(operation.arguments[left])
+        right = self._value(operation.arguments[right])
         bias = self._optional(operation, bias_name)
-        alpha = operation.given.get("alpha", 1)
-        beta = operation.given.get("beta", 1)
-        step = multiplied(left, right, left_dim, right_dim if right.tensor.ndim > 1 else -1)
+        alpha = operation.arguments.get("alpha", 1)
+        beta = operation.arguments.get("beta", 1)
+        if right.tensor.ndim <= 1:
+            right_dim = -1
+        step = multiplied(left, right, left_dim, right_dim)
         if alpha == 1 and (bias is None or step.kind == "weights"):
             return step
         if alpha == 1 and bias is not None and bias.is_weight and step.kind == "matrix":
@@ -277,23 +292,23 @@ class Recorder(TorchDispatchMode):
         return self._made(Step("constant", [value], factor=float(factor)), [value], value.tensor)
 
     def _convolution(self, operation: Operation) -> Step:
-        weight = self._value(operation.given["weight"])
-        bias = self._optional(operation, "bias")
+        weight = self._value(operation.arguments["weight"])
         if not weight.is_weight:
             return self._elsewhere(operation)
-        channels = 0 if operation.given.get("transposed") else 1
+        channels = 0 if operation.arguments.get("transposed") else 1
         dims = [channels, *range(2, weight.tensor.ndim)]
-        uses = weight.summed("convolution", dims) + (bias.used("shift") if bias else [])
+        uses = weight.summed("convolution", dims)
+        uses += self._optional_uses(operation, "bias", "shift")
         return Step("convolution", operation.inputs, uses)
 
     def _norm(self, operation: Operation) -> Step:
-        gain = self._optional(operation, "weight")
-        shift = self._optional(operation, "bias")
-        uses = (gain.used("gain") if gain else []) + (shift.used("shift") if shift else [])
+        uses = self._optional_uses(operation, "weight", "gain")
+        uses += self._optional_uses(operation, "bias", "shift")
         return Step("norm" if uses else "normalized", operation.inputs, uses)
 
     def _table(self, operation: Operation) -> Value:
-        return self._value(operation.given["weight" if "embedding" in operation.name else "self"])
+        argument = "weight" if "embedding" in operation.name else "self"
+        return self._value(operation.arguments[argument])
 
     def _lookup(self, operation: Operation) -> Step:
         """By integers. Picking whole matrices (each token's experts) is no lookup: they are yet to
@@ -301,19 +316,22 @@ class Recorder(TorchDispatchMode):
         table = self._table(operation)
         if operation.name != "index":
             return Step("lookup", uses=table.used("lookup"))
-        indices = operation.given["indices"]
-        at = [d for d, index in enumerate(indices) if index is not None]
-        rest = [d for d, size in enumerate(table.tensor.shape) if d not in at and size > 1]
-        if len(rest) < 2 and not any(indices[d].dtype in (torch.bool, torch.uint8) for d in at):
+        indices = operation.arguments["indices"]
+        indexed: list[int] = []
+        has_mask = False
+        for dim, index in enumerate(indices):
+            if index is not None:
+                indexed.append(dim)
+                has_mask |= index.dtype in (torch.bool, torch.uint8)
+        whole = [d for d, size in enumerate(table.tensor.shape) if d not in indexed and size > 1]
+        if len(whole) < 2 and not has_mask:
             return Step("lookup", uses=table.used("lookup"))
-        return Step(
-            "weights",
-            weights={name: picked(dims, at, indices) for name, dims in table.weights.items()},
-        )
+        weights = {name: picked(dims, indexed, indices) for name, dims in table.weights.items()}
+        return Step("weights", weights=weights)
 
     def _scaling(self, operation: Operation) -> Step:
-        left = operation.given["self"]
-        right = operation.given["other"]
+        left = operation.arguments["self"]
+        right = operation.arguments["other"]
         if self._is_number(right):
             value = self._value(left)
             number = read_number(right)
@@ -324,33 +342,38 @@ class Recorder(TorchDispatchMode):
             return self._elementwise_product(operation, self._value(left), self._value(right))
         if not value.is_float:
             return self._elsewhere(operation)
-        factor = number if operation.name == "mul" or not number else 1 / number
+        factor = number
+        if operation.name == "div" and number:
+            factor = 1 / number
         if value.is_weight:
             self.scaled_parameters.append(Constant(factor, tuple(value.weights), ()))
             return Step("weights")
         return Step("constant", [value], factor=factor)
 
-    def _is_number(self, x: Any) -> bool:
+    def _is_number(self, x: object) -> bool:
         if not isinstance(x, Tensor):
             return isinstance(x, int | float)
         return x.numel() == 1 and self._value(x).level == Level.CONSTANT and not x.is_complex()
 
     def _elementwise_product(self, operation: Operation, left: Value, right: Value) -> Step:
-        weights = [v for v in (left, right) if v.is_weight]
-        inputs = [v for v in (left, right) if v.is_input]
+        inputs = _inputs(left, right)
         if not inputs:
             return Step("weights")
         if operation.name == "div" and not left.is_input:
             return self._elsewhere(operation)
-        if weights:
-            kind = "norm" if self._comes_normalized(inputs[0]) else "gain"
-            return Step(kind, inputs, [use for v in weights for use in v.used("gain")])
-        if len(inputs) == 2 and any(self._is_statistic(v) for v in inputs):
-            return Step("normalized", [v for v in inputs if not self._is_statistic(v)])
-        learned = [v for v in inputs if v.level == Level.ACTIVATION]
-        if len(learned) == 2:
-            return Step("product", learned[:1] if operation.name == "div" else learned)
-        return Step("weighting", learned or inputs)
+        for value in (left, right):
+            if value.is_weight:
+                kind = "norm" if self._comes_normalized(inputs[0]) else "gain"
+                return Step(kind, inputs, value.used("gain"))
+        others = [value for value in inputs if not self._is_statistic(value)]
+        if len(inputs) == 2 and len(others) < 2:
+            return Step("normalized", others)
+        learned = _activations(inputs)
+        if len(learned) < 2:
+            return Step("weighting", learned or inputs)
+        if operation.name == "div":
+            learned = learned[:1]
+        return Step("product", learned)
 
     def _is_statistic(self, value: Value) -> bool:
         return value.step is not None and self.steps[value.step].statistic
@@ -364,26 +387,30 @@ class Recorder(TorchDispatchMode):
         return step.kind == "normalized"
 
     def _sum(self, operation: Operation) -> Step:
-        terms = [
-            self._value(x)
-            for x in (operation.given["self"], operation.given["other"])
-            if isinstance(x, Tensor)
-        ]
-        inputs = [v for v in terms if v.is_input]
-        if len(terms) < 2 or not inputs or not all(v.is_float for v in inputs):
+        left = self._optional(operation, "self")
+        right = self._optional(operation, "other")
+        if left is None or right is None:
             return self._elsewhere(operation)
-        uses = [use for v in terms for use in v.used("shift")]
-        terms[1] = self._times(terms[1], operation.given.get("alpha", 1))
-        inputs = [v for v in terms if v.is_input]
-        return Step("shift" if uses else "add" if len(inputs) == 2 else "pass", inputs, uses)
+        inputs = _inputs(left, right)
+        if not inputs or not all(value.is_float for value in inputs):
+            return self._elsewhere(operation)
+        uses = left.used("shift") + right.used("shift")
+        right = self._times(right, operation.arguments.get("alpha", 1))
+        inputs = _inputs(left, right)
+        kind = "pass"
+        if uses:
+            kind = "shift"
+        elif len(inputs) == 2:
+            kind = "add"
+        return Step(kind, inputs, uses)
 
     def _attention(self, operation: Operation) -> Step:
-        query, key, value = (
-            self._value(operation.given[name]) for name in ("query", "key", "value")
-        )
+        query = self._value(operation.arguments["query"])
+        key = self._value(operation.arguments["key"])
+        value = self._value(operation.arguments["value"])
         head_size = query.tensor.shape[-1]
-        scale = operation.given.get("scale")
-        step = Step("attention", [value] if value.is_input else [], operation.other_uses)
+        scale = operation.arguments.get("scale")
+        step = Step("attention", _inputs(value), operation.other_uses)
         step.factor = head_size**-0.5 if scale is None else float(scale)
         if query.step is not None and key.step is not None:
             step.product = (query.step, key.step, head_size)
@@ -393,17 +420,12 @@ class Recorder(TorchDispatchMode):
         name = operation.name
         live = operation.live
         inputs = operation.inputs
-        if all(v.is_weight for v in live):
+        if all(value.is_weight for value in live):
             return Step("weights")
         if "rnn" in name or name in ("lstm", "gru"):
-            weights = [v for v in live if v.is_weight]
-            uses = [
-                use
-                for v in weights
-                for use in (v.summed("matrix", [1]) if v.tensor.ndim > 1 else v.used("shift"))
-            ]
-            return Step("stop", inputs, uses)
-        is_view = any(memory(v.tensor) == memory(x) for v in live for x in operation.results)
+            return Step("stop", inputs, _recurrent_uses(live))
+        memories = {memory(value.tensor) for value in live}
+        is_view = any(memory(result) in memories for result in operation.results)
         if name in _LINEAR or name in ("add", "sub") or is_view:
             kind = "pass"
         else:
@@ -413,11 +435,55 @@ class Recorder(TorchDispatchMode):
         elif name == "tanh":
             kind = "softcap"
         rooted = name in _ROOTS or (
-            name == "pow" and operation.given.get("exponent") in (0.5, -0.5)
+            name == "pow" and operation.arguments.get("exponent") in (0.5, -0.5)
         )
         kept = kind == "pass" or name in ("reciprocal", "clamp", "clamp_min", "maximum")
         statistic = rooted or (kept and len(inputs) == 1 and self._is_statistic(inputs[0]))
         return Step(kind, inputs, operation.other_uses, statistic=statistic)
+
+
+def _arguments(
+    schema: torch.FunctionSchema, args: Iterable[object], kwargs: Mapping[str, object]
+) -> dict[str, object]:
+    """Return the arguments of a call by name: defaults, then those that were passed."""
+    arguments: dict[str, object] = {}
+    for argument in schema.arguments:
+        if argument.has_default_value():
+            arguments[argument.name] = argument.default_value
+    for argument, value in zip(schema.arguments, args, strict=False):
+        arguments[argument.name] = value
+    arguments.update(kwargs)
+    return arguments
+
+
+def _written(schema: torch.FunctionSchema, arguments: Mapping[str, object]) -> list[Tensor]:
+    """Return the tensors that a call writes into."""
+    written: list[object] = []
+    for argument in schema.arguments:
+        if argument.alias_info is not None and argument.alias_info.is_write:
+            written.append(arguments.get(argument.name))
+    return tensors_in(written)
+
+
+def _inputs(*values: Value) -> list[Value]:
+    return [value for value in values if value.is_input]
+
+
+def _activations(values: Iterable[Value]) -> list[Value]:
+    return [value for value in values if value.level == Level.ACTIVATION]
+
+
+def _recurrent_uses(live: Iterable[Value]) -> list[tuple[str, Use]]:
+    """Return the uses of the parameters of a recurrent layer: matrices and biases."""
+    uses: list[tuple[str, Use]] = []
+    for value in live:
+        if not value.is_weight:
+            continue
+        if value.tensor.ndim > 1:
+            uses += value.summed("matrix", [1])
+        else:
+            uses += value.used("shift")
+    return uses
 
 
 class WholeAttention(TorchFunctionMode):
@@ -428,38 +494,48 @@ class WholeAttention(TorchFunctionMode):
         super().__init__()
         self.recorder = recorder
 
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_function__(
+        self,
+        func: Callable[..., object],
+        types: Iterable[type],
+        args: tuple[object, ...] = (),
+        kwargs: Mapping[str, object] | None = None,
+    ) -> object:
         kwargs = kwargs or {}
         if func is not nn.functional.scaled_dot_product_attention:
             return func(*args, **kwargs)
-        given = dict(zip(("query", "key", "value", "attn_mask"), args, strict=False)) | kwargs
-        operands = [self.recorder._value(x) for x in tensors_in(given)]
+        names = ("query", "key", "value", "attn_mask")
+        arguments = {**dict(zip(names, args, strict=False)), **kwargs}
+        operands = [self.recorder._value(x) for x in tensors_in(arguments)]
         self.recorder.paused = True
         try:
             out = func(*args, **kwargs)
         finally:
             self.recorder.paused = False
-        self.recorder.record(Operation("scaled_dot_product_attention", given, operands, [out]))
+        name = "scaled_dot_product_attention"
+        self.recorder.record(Operation(name, arguments, operands, tensors_in(out)))
         return out
 
 
 def multiplied(left: Value, right: Value, left_dim: int, right_dim: int) -> Step:
     sides = [(left, left_dim, right), (right, right_dim, left)]
-    weights = [
-        (v, dim)
-        for v, dim, other in sides
-        if v.is_weight and (not other.is_weight or other.spread > v.spread)
-    ]
+    weights: list[tuple[Value, int]] = []
+    for value, dim, other in sides:
+        if value.is_weight and (not other.is_weight or other.spread > value.spread):
+            weights.append((value, dim))
     if left.is_weight and right.is_weight and not weights:  # a product of parameters, as in W + B A
         return Step("weights", weights=dict.fromkeys((*left.weights, *right.weights)))
-    inputs = [v for v in (left, right) if v.is_input]
+    inputs = _inputs(left, right)
     if weights:
         [(weight, dim)] = weights
-        spread = [use for v in (left, right) if v is not weight for use in v.used("other")]
-        return Step("matrix", inputs, weight.summed("matrix", [dim]) + spread)
+        uses = weight.summed("matrix", [dim])
+        for value in (left, right):
+            if value is not weight:
+                uses += value.used("other")
+        return Step("matrix", inputs, uses)
     if left.level == right.level == Level.ACTIVATION:
         step = Step("contraction", inputs)
         if left.step is not None and right.step is not None:
             step.product = (left.step, right.step, left.tensor.shape[left_dim])
         return step
-    return Step("weighting", [v for v in inputs if v.level == Level.ACTIVATION] or inputs)
+    return Step("weighting", _activations(inputs) or inputs)

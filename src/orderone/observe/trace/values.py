@@ -21,10 +21,10 @@ class Level(IntEnum):
     CONSTANT, DATA, PARAMETER, ACTIVATION = range(4)
 
 
-Dims = tuple[
-    tuple[int, ...], ...
-]  # for each dimension of a tensor, the axes of the parameter it runs along
-Weights = dict[str, Dims | None]  # parameters a tensor is made of; None: the axes are lost
+# for each dimension of a tensor, the axes of the parameter it runs along
+Dims = tuple[tuple[int, ...], ...]
+# parameters a tensor is made of; None: the axes are lost
+Weights = dict[str, Dims | None]
 
 
 @dataclass
@@ -34,14 +34,12 @@ class Value:
 
     tensor: Tensor
     level: Level = Level.CONSTANT
-    step: int | None = (
-        None  # the step that made it; None for constants and for parameters as they are
-    )
+    # the step that made it; None for constants and for parameters as they are
+    step: int | None = None
     weights: Weights = field(default_factory=dict)  # at level PARAMETER
     owner: "Value | None" = None  # of the memory, where this is a view of a PARAMETER
-    spread: bool = (
-        False  # a PARAMETER copied along a batch: from there on an input rather than a weight
-    )
+    # a PARAMETER copied along a batch: from there on an input rather than a weight
+    spread: bool = False
 
     @property
     def is_float(self) -> bool:
@@ -61,11 +59,14 @@ class Value:
     def summed(self, kind: str, dims: Iterable[int]) -> list[tuple[str, Use]]:
         """Uses that sum over `dims` of the tensor, in terms of the parameters' axes."""
         dims = list(dims)
-        axes = {
-            name: sorted({axis for d in dims for axis in own[d]} if own else ())
-            for name, own in self.weights.items()
-        }
-        return [(name, Use(kind, tuple(found) or None)) for name, found in axes.items()]
+        uses: list[tuple[str, Use]] = []
+        for name, axes_by_dim in self.weights.items():
+            summed: set[int] = set()
+            if axes_by_dim:
+                for dim in dims:
+                    summed.update(axes_by_dim[dim])
+            uses.append((name, Use(kind, tuple(sorted(summed)) or None)))
+        return uses
 
 
 @dataclass
@@ -88,9 +89,8 @@ class Step:
     weights: Weights | None = None  # None: to be found out from the tensors
     statistic: bool = False  # a root of a mean square, of a variance, ...
     fed: bool = False  # depends on the inputs
-    product: tuple[int, int, int] | None = (
-        None  # steps of what may be queries and keys, and the size of a head
-    )
+    # steps of what may be queries and keys, and the size of a head
+    product: tuple[int, int, int] | None = None
     parents: tuple[int, ...] = ()  # the steps of `flow`
     ancestors: int = 0  # bit mask of steps; its own included
 
@@ -100,36 +100,48 @@ class Operation:
     """An aten operation as it was called."""
 
     name: str
-    given: Mapping[str, Any]
+    arguments: Mapping[str, Any]
     operands: list[Value]
     results: list[Tensor]
 
     @property
     def live(self) -> list[Value]:
-        return [v for v in self.operands if v.level != Level.CONSTANT]
+        return [value for value in self.operands if value.level != Level.CONSTANT]
 
     @property
     def inputs(self) -> list[Value]:
-        return [v for v in self.operands if v.is_input and v.is_float]
+        return [value for value in self.operands if value.is_input and value.is_float]
 
     @property
     def other_uses(self) -> list[tuple[str, Use]]:
-        return [use for v in self.operands for use in v.used("other")]
+        uses: list[tuple[str, Use]] = []
+        for value in self.operands:
+            uses += value.used("other")
+        return uses
 
 
 # --- parameters behind views and copies -----------------------------------------------------------
 
 
-def seen_through(view: Tensor, owner: Value) -> Weights:
-    """The axes that each dimension of `view` runs along, by its strides in the memory of
+def weights_of_view(view: Tensor, owner: Value) -> Weights:
+    """Return the axes that each dimension of `view` runs along, by its strides in the memory of
     `owner`."""
     spans = [_span(view.shape[d], view.stride(d), owner.tensor) for d in range(view.ndim)]
-    return {
-        name: None
-        if dims is None
-        else tuple(tuple(axis for d in span for axis in dims[d]) for span in spans)
-        for name, dims in owner.weights.items()
-    }
+    weights: Weights = {}
+    for name, dims in owner.weights.items():
+        weights[name] = None if dims is None else _along(spans, dims)
+    return weights
+
+
+def _along(spans: Sequence[Sequence[int]], dims: Dims) -> Dims:
+    """Return the axes of each span of dimensions, where `dims` has those of one dimension."""
+    result: list[tuple[int, ...]] = []
+    for span in spans:
+        axes: list[int] = []
+        for dim in span:
+            axes += dims[dim]
+        result.append(tuple(axes))
+    return tuple(result)
 
 
 def _span(size: int, stride: int, owner: Tensor) -> list[int]:
@@ -137,54 +149,60 @@ def _span(size: int, stride: int, owner: Tensor) -> list[int]:
     (merged ones)."""
     if size == 1 or stride == 0:
         return []
-    own = [
-        (d, owner.stride(d), owner.stride(d) * owner.shape[d])
-        for d in range(owner.ndim)
-        if owner.shape[d] > 1
-    ]
-    return [d for d, start, end in own if start <= stride < end or stride <= start < stride * size]
+    dims: list[int] = []
+    for dim in range(owner.ndim):
+        if owner.shape[dim] <= 1:
+            continue
+        start = owner.stride(dim)
+        end = start * owner.shape[dim]
+        is_part = start <= stride < end
+        is_covered = stride <= start < stride * size
+        if is_part or is_covered:
+            dims.append(dim)
+    return dims
 
 
 def derived(operation: Operation, tensor: Tensor, owner: Value | None) -> Weights:
-    """The parameters in a tensor that is made of parameters alone."""
-    found: Weights = {}
+    """Return the parameters in a tensor that is made of parameters alone."""
+    weights: Weights = {}
     for value in operation.live:
         for name, dims in _carried(operation, value, tensor, owner).items():
-            found[name] = found.get(name) or dims
-    return found
+            weights[name] = weights.get(name) or dims
+    return weights
 
 
 def _carried(operation: Operation, value: Value, tensor: Tensor, owner: Value | None) -> Weights:
     order = _order(operation, value.tensor.ndim)
-    if order is not None:
-        return {
-            name: dims and tuple(dims[d] for d in order) for name, dims in value.weights.items()
-        }
-    if (
-        owner is not None
-        and memory(value.tensor) == memory(tensor)
-        and _layout(value.tensor) != _layout(tensor)
-    ):
-        return seen_through(tensor, owner)
-    return {
-        name: dims and _aligned(dims, value.tensor.shape, tensor.shape)
-        for name, dims in value.weights.items()
-    }
+    if order is None and owner is not None and _is_other_view(value.tensor, tensor):
+        return weights_of_view(tensor, owner)
+    weights: Weights = {}
+    for name, dims in value.weights.items():
+        if not dims:
+            weights[name] = dims
+        elif order is not None:
+            weights[name] = tuple(dims[d] for d in order)
+        else:
+            weights[name] = _aligned(dims, value.tensor.shape, tensor.shape)
+    return weights
+
+
+def _is_other_view(tensor: Tensor, other: Tensor) -> bool:
+    return memory(tensor) == memory(other) and _layout(tensor) != _layout(other)
 
 
 def _order(operation: Operation, ndim: int) -> list[int] | None:
     """The order in which a transposition takes the dimensions: exact also where sizes of one make
     strides ambiguous."""
-    given = operation.given
+    arguments = operation.arguments
     if operation.name == "t":
         return list(range(ndim))[::-1]
     if operation.name == "permute":
-        return [d % ndim for d in given["dims"]]
+        return [d % ndim for d in arguments["dims"]]
     if operation.name != "transpose":
         return None
     order = list(range(ndim))
-    first = given["dim0"]
-    second = given["dim1"]
+    first = arguments["dim0"]
+    second = arguments["dim1"]
     order[first], order[second] = order[second], order[first]
     return order
 
@@ -195,7 +213,10 @@ def _aligned(dims: Dims, shape: Sequence[int], result: Sequence[int]) -> Dims | 
     new = len(result) - len(shape)
     if new < 0:
         return None
-    return ((),) * new + tuple(d if shape[i] == result[new + i] else () for i, d in enumerate(dims))
+    aligned: list[tuple[int, ...]] = [()] * new
+    for axes, size, result_size in zip(dims, shape, result[new:], strict=False):
+        aligned.append(axes if size == result_size else ())
+    return tuple(aligned)
 
 
 def picked(dims: Dims | None, at: Sequence[int], indices: Sequence[Tensor | None]) -> Dims | None:
@@ -206,13 +227,14 @@ def picked(dims: Dims | None, at: Sequence[int], indices: Sequence[Tensor | None
 
 
 def is_spread(operation: Operation, tensor: Tensor) -> bool:
-    expanded = any(
-        size > 1 and stride == 0 for size, stride in zip(tensor.shape, tensor.stride(), strict=True)
-    )
-    return expanded or operation.name == "repeat" or any(v.spread for v in operation.live)
+    """Return whether a parameter is copied along a dimension of `tensor`."""
+    for size, stride in zip(tensor.shape, tensor.stride(), strict=True):
+        if size > 1 and stride == 0:
+            return True
+    return operation.name == "repeat" or any(value.spread for value in operation.live)
 
 
-def tensors_in(nested: Any) -> list[Tensor]:
+def tensors_in(nested: object) -> list[Tensor]:
     return [x for x in tree_leaves(nested) if isinstance(x, Tensor)]
 
 
@@ -228,7 +250,9 @@ def _layout(tensor: Tensor) -> tuple[Sequence[int], Sequence[int]]:
     return tensor.shape, tensor.stride()
 
 
-def read_number(x: Any) -> float | None:
-    if isinstance(x, Tensor):
-        return None if x.is_meta else float(x.item())
-    return float(x)
+def read_number(x: Tensor | int | float) -> float | None:
+    if not isinstance(x, Tensor):
+        return float(x)
+    if x.is_meta:
+        return None
+    return float(x.item())
