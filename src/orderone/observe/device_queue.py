@@ -93,13 +93,14 @@ class DeviceQueue:
         for position, x in enumerate(tensors):
             kinds.setdefault((x.get_device(), x.dtype), []).append(position)
         for positions in kinds.values():
-            self._launched.append(
-                SizedGroup(
-                    [slots[position] for position in positions],
-                    [counts[position] for position in positions],
-                    sizes([tensors[position] for position in positions]),
-                )
-            )
+            group_slots: list[int] = []
+            group_counts: list[int] = []
+            group_tensors: list[Tensor] = []
+            for position in positions:
+                group_slots.append(slots[position])
+                group_counts.append(counts[position])
+                group_tensors.append(tensors[position])
+            self._launched.append(SizedGroup(group_slots, group_counts, sizes(group_tensors)))
 
     @contextmanager
     def _in_their_stream(self) -> Iterator[None]:
@@ -171,11 +172,13 @@ def sizes(tensors: Sequence[Tensor]) -> Tensor:
     kernel = _kernel() if tensors[0].is_cuda else None
     if kernel is None:
         return torch.stack([_size(x) for x in tensors], 1)
-    return kernel([x if x.is_contiguous() and not x.is_neg() else _dense(x) for x in tensors])
+    return kernel([_dense(x) for x in tensors])
 
 
 def _dense(x: Tensor) -> Tensor:
     """Return the entries without gaps, in any order: without a copy if they lie dense."""
+    if x.is_contiguous() and not x.is_neg():
+        return x
     x = x.resolve_neg()
     by_stride = sorted(range(x.dim()), key=x.stride, reverse=True)
     return x.permute(by_stride).contiguous()

@@ -115,7 +115,9 @@ def main_tensor(value: object) -> Tensor | None:
     This is `logits`, by name, otherwise the first real or complex tensor that is no scalar.
     """
     if isinstance(value, Tensor):
-        return value if _is_signal(value) else None
+        if _is_signal(value):
+            return value
+        return None
     logits = getattr(value, "logits", None)
     if isinstance(logits, Tensor) and _is_signal(logits):
         return logits
@@ -290,7 +292,9 @@ def _unmasked(scores: Tensor, allowed: Tensor | None = None) -> Tensor:
     unmasked |= scores.isnan()
     if allowed is not None:
         return scores[allowed & unmasked]
-    return scores if unmasked.all() else scores[unmasked]
+    if unmasked.all():
+        return scores
+    return scores[unmasked]
 
 
 @torch.no_grad()
@@ -307,7 +311,9 @@ def _scores_of_fused(
     """Return what fused attention would put into its softmax."""
     if enable_gqa:
         key = key.repeat_interleave(query.shape[-3] // key.shape[-3], -3)
-    factor = query.shape[-1] ** -0.5 if scale is None else scale
+    factor = scale
+    if factor is None:
+        factor = query.shape[-1] ** -0.5
     scores = query @ key.mT * factor
     if is_causal:
         allowed = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril()

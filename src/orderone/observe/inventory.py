@@ -4,10 +4,10 @@ Wrappers (torch.compile, DistributedDataParallel, FSDP, activation checkpointing
 nothing else; they are looked through, so that a plan is the same before and after them.
 """
 
+import fnmatch
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from fnmatch import fnmatch
 from typing import Any
 
 from torch import Tensor, nn
@@ -38,6 +38,11 @@ class Item:
     shape: tuple[int, ...]
     places: tuple[Place, ...]
     tensor: Tensor = field(compare=False, repr=False)
+
+    @property
+    def modules(self) -> tuple[str, ...]:
+        """Names of the modules that hold the tensor."""
+        return tuple(place.module for place in self.places)
 
 
 def unwrap(model: nn.Module) -> nn.Module:
@@ -79,10 +84,11 @@ def inventory(model: nn.Module) -> dict[str, Item]:
         raise ValueError(
             f"model: expected a module with parameters, got {type(model).__name__}, which has none"
         )
-    return {
-        names[key]: Item(names[key], tuple(tensor.shape), tuple(places[key]), tensor)
-        for key, tensor in tensors.items()
-    }
+    items: dict[str, Item] = {}
+    for key, tensor in tensors.items():
+        name = names[key]
+        items[name] = Item(name, tuple(tensor.shape), tuple(places[key]), tensor)
+    return items
 
 
 def shapes_of(model: nn.Module) -> dict[str, tuple[int, ...]]:
@@ -90,22 +96,22 @@ def shapes_of(model: nn.Module) -> dict[str, tuple[int, ...]]:
 
 
 def modules_by_name(model: nn.Module) -> Mapping[str, nn.Module]:
-    return {
-        clean(f"{path}.").removesuffix("."): module
-        for path, module in unwrap(model).named_modules()
-    }
+    modules: dict[str, nn.Module] = {}
+    for path, module in unwrap(model).named_modules():
+        modules[clean(f"{path}.").removesuffix(".")] = module
+    return modules
 
 
-def read_patterns(given: Any, model: nn.Module, argument: str) -> tuple[str, ...]:
-    """Patterns of tensors, one or several, each of which the model has."""
-    if given is not None and not isinstance(given, Iterable):
+def read_patterns(value: Any, model: nn.Module, argument: str) -> tuple[str, ...]:
+    """Return the patterns of tensors in `value`, one or several, each of which the model has."""
+    if value is not None and not isinstance(value, Iterable):
         raise ValueError(
-            f'{argument}: expected patterns of tensors such as ("*.bias",), got {given!r}'
+            f'{argument}: expected patterns of tensors such as ("*.bias",), got {value!r}'
         )
-    patterns = (given,) if isinstance(given, str) else tuple(given or ())
+    patterns = (value,) if isinstance(value, str) else tuple(value or ())
     names = list(inventory(model))
     for pattern in patterns:
-        if not isinstance(pattern, str) or not any(fnmatch(name, pattern) for name in names):
+        if not isinstance(pattern, str) or not fnmatch.filter(names, pattern):
             raise ValueError(
                 f"{argument}: no tensor is called {pattern!r}; the model has {names[0]}, ...,"
                 f" {names[-1]}"

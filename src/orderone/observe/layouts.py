@@ -46,9 +46,9 @@ def register(module: type[nn.Module] | str, **layouts: Layout) -> None:
     The type may be given by its full name, which needs no import. Names of tensors may hold
     wildcards, with ** and a dict. Subclasses inherit; what you register last wins.
     """
-    _REGISTRY.setdefault(module if isinstance(module, str) else _full_name(module), {}).update(
-        layouts
-    )
+    if not isinstance(module, str):
+        module = _full_name(module)
+    _REGISTRY.setdefault(module, {}).update(layouts)
 
 
 def layout_of(module: nn.Module, attribute: str, dimensions: int) -> Layout | None:
@@ -62,7 +62,9 @@ def layout_of(module: nn.Module, attribute: str, dimensions: int) -> Layout | No
     for pattern, layout in _registered(type(module)):
         if fnmatch(attribute, pattern):
             return layout
-    return VECTOR if dimensions <= 1 else None
+    if dimensions <= 1:
+        return VECTOR
+    return None
 
 
 def _registered(cls: type) -> Iterator[tuple[str, Layout]]:

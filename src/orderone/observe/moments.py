@@ -33,7 +33,9 @@ class Moments(NamedTuple):
     largest: float
     finite: float
 
-    def __add__(self, other: "Moments") -> "Moments":  # pyright: ignore[reportIncompatibleMethodOverride]
+    def __add__(  # pyright: ignore[reportIncompatibleMethodOverride]
+        self, other: "Moments"
+    ) -> "Moments":
         return Moments(
             self.entries + other.entries,
             self.squares + other.squares,
@@ -56,7 +58,9 @@ NOTHING = Moments(0, 0.0, 0.0, 0.0, 0.0)
 
 def _larger(first: float, second: float) -> float:
     """Return the larger of the two; NaN if the first is."""
-    return first if math.isnan(first) or first > second else second
+    if math.isnan(first) or first > second:
+        return first
+    return second
 
 
 class SentMoments(NamedTuple):
@@ -184,7 +188,9 @@ def local(x: Tensor) -> Tensor:
     if type(x) in PLAIN:
         return x
     to_local = getattr(x, "to_local", None)
-    return x if to_local is None else to_local()
+    if to_local is None:
+        return x
+    return to_local()
 
 
 def _numbers(x: Tensor) -> Tensor:
@@ -192,7 +198,9 @@ def _numbers(x: Tensor) -> Tensor:
     x = local(x)
     if x.dtype in SUMMED:
         return x
-    return x.abs() if x.is_complex() else x.float()
+    if x.is_complex():
+        return x.abs()
+    return x.float()
 
 
 def _here(count: int, x: Tensor) -> Moments:
@@ -223,8 +231,9 @@ def _carefully(count: int, x: Tensor, largest: float) -> Moments:
 
 def _together(tensors: list[tuple[int, Tensor]]) -> Iterator[Moments]:
     """Size many small tensors as parts of one, which is small enough for double precision."""
-    joined = torch.cat([x.reshape(-1) for _, x in tensors]).double().numpy()
-    starts = np.cumsum([0, *(x.numel() for _, x in tensors[:-1])])
+    flat = [x.reshape(-1) for _, x in tensors]
+    joined = torch.cat(flat).double().numpy()
+    starts = np.cumsum([0, *(x.numel() for x in flat[:-1])])
     with np.errstate(all="ignore"):
         columns = (
             np.add.reduceat(np.square(joined), starts),

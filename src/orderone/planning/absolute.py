@@ -17,7 +17,7 @@ from dataclasses import replace
 from torch import nn
 
 from orderone.core.roles import Role
-from orderone.observe.inventory import Item, inventory, unwrap
+from orderone.observe.inventory import Item, Place, inventory, unwrap
 from orderone.observe.layouts import Layout, lookup
 from orderone.optimizers.table import Algorithm, record_for
 from orderone.planning import param_groups
@@ -53,14 +53,16 @@ def plan(model: nn.Module, request: Request, order_one: OrderOne, constants: Con
     groups = groups_of(tensors, roles)
     streams = Streams.of(tensors, roles)
     order_one.check(groups)
-    readouts = [
-        (evidence.item, readout_places(evidence, roles[evidence.name])) for evidence in tensors
-    ]
+    readouts: list[tuple[Item, Sequence[Place]]] = []
+    for evidence in tensors:
+        readouts.append((evidence.item, readout_places(evidence, roles[evidence.name])))
     constants = constants.of_heads(unwrap(model), readouts)
-    rows = tuple(
-        _row(t, roles[t.name], groups[t.name], request, order_one, constants, streams)
-        for t in tensors
-    )
+    row_list: list[Row] = []
+    for evidence in tensors:
+        role = roles[evidence.name]
+        group = groups[evidence.name]
+        row_list.append(_row(evidence, role, group, request, order_one, constants, streams))
+    rows = tuple(row_list)
     headline = (
         f"{request.name} for {request.algorithm.label}, absolute: powers of each tensor's own"
         f" dimensions; {in_groups(rows)}"
@@ -91,7 +93,7 @@ def _resolved(
             override=overrides.get(name),
             declared=declared_layouts(item),
             named=_named_layouts(item),
-            is_output=any(place.module in outputs for place in item.places),
+            is_output=not set(outputs).isdisjoint(item.modules),
         )
         tensors.append(evidence)
     tensors = with_parts(tensors)
@@ -99,10 +101,11 @@ def _resolved(
     for evidence in tensors:
         _must_be_known(evidence)
     one_matrix = (Role.EMBEDDING, Role.READOUT, Role.FIXED)
-    resolved = [
-        replace(evidence, part=None) if roles[evidence.name] in one_matrix else evidence
-        for evidence in tensors
-    ]
+    resolved: list[Evidence] = []
+    for evidence in tensors:
+        if roles[evidence.name] in one_matrix:
+            evidence = replace(evidence, part=None)
+        resolved.append(evidence)
     return resolved, roles
 
 
@@ -171,7 +174,7 @@ def _row(
         eps=param_groups.eps(algorithm, request.eps_of(algorithm), factors, evidence),
         reason=_reason(evidence, role, group, present, multiplier, drawn),
         optimizer=algorithm.name,
-        uses=tuple(place.module for place in item.places),
+        uses=item.modules,
         constant=None if drawn else initial.constant,
         base_name=None,
         base_std=None,
@@ -186,8 +189,7 @@ def _forward_powers(evidence: Evidence, role: Role, constants: Constants) -> tup
     into, out = evidence.fans
     if role == "readout":
         return constants.power(name, "matrix", into), 1.0
-    looked_up = any(layout.kind == "lookup" for layout in evidence.layouts)
-    if role != "embedding" or not looked_up:
+    if role != "embedding" or "lookup" not in evidence.kinds:
         return 1.0, 1.0
     return constants.power(name, "lookup", out), constants.power(name, "matrix", out)
 
@@ -198,13 +200,11 @@ def _multiplier(
     """What a tied readout is to be multiplied with; None for any other tensor."""
     if role == "readout" or not readout_places(evidence, role):
         return None
-    needed = (
-        tied_multiplier(
-            request.parameterization(algorithm.law), float(evidence.fans[1]), algorithm.law
-        )
-        * made_up
-    )
-    return needed if abs(needed - 1) > 1e-6 else 1.0
+    rule = request.parameterization(algorithm.law)
+    needed = tied_multiplier(rule, float(evidence.fans[1]), algorithm.law) * made_up
+    if abs(needed - 1) > 1e-6:
+        return needed
+    return 1.0
 
 
 def _reason(
@@ -216,8 +216,9 @@ def _reason(
     drawn: bool,
 ) -> str:
     into, out = evidence.fans
-    both = role in ("hidden", "readout") or into > 1
-    sizes = f"fan-in {into}, fan-out {out}" if both else f"width {out}"
+    sizes = f"width {out}"
+    if role in ("hidden", "readout") or into > 1:
+        sizes = f"fan-in {into}, fan-out {out}"
     parts = [f"{group}: {sizes}"]
     if present != 1:
         parts.append(f"the forward code multiplies by {present:.4g} itself")
@@ -229,12 +230,14 @@ def _reason(
 
 
 def _tied_readouts(tensors: Sequence[Evidence], rows: Sequence[Row]) -> tuple[Multiplier, ...]:
-    return tuple(
-        Multiplier(place.module, row.multiplier, "input", "the readout is the embedding")
-        for t, row in zip(tensors, rows, strict=True)
-        for place in readout_places(t, row.role)
-        if row.multiplier != 1
-    )
+    multipliers: list[Multiplier] = []
+    reason = "the readout is the embedding"
+    for evidence, row in zip(tensors, rows, strict=True):
+        if row.multiplier == 1:
+            continue
+        for place in readout_places(evidence, row.role):
+            multipliers.append(Multiplier(place.module, row.multiplier, "input", reason))
+    return tuple(multipliers)
 
 
 def _algorithm(evidence: Evidence, role: Role, request: Request) -> Algorithm:
@@ -250,16 +253,15 @@ def _factors(
     streams: Streams,
 ) -> Factors:
     into, out = evidence.fans
-    folded = width_factors(
-        request.parameterization(algorithm.law), role, Growth(into, out), algorithm.law
-    )
+    rule = request.parameterization(algorithm.law)
+    folded = width_factors(rule, role, Growth(into, out), algorithm.law)
     if group == "head_bias":  # the number of outputs is no width
         folded = Factors()
     if group == "patch":  # a dense input is a sum over its features
         folded = replace(folded, std=folded.std * into**-0.5)
     if is_strategy(request.name) and algorithm.law in ("adamw", "adam", "sign", "sgd"):
-        s2 = group if group in GROUPS else "PE"
-        folded = replace(
-            folded, lr=group_rate(request.name, s2, into, out, algorithm.law, streams.width(out))
-        )
+        s2_group = group if group in GROUPS else "PE"
+        width = streams.width(out)
+        lr = group_rate(request.name, s2_group, into, out, algorithm.law, width)
+        folded = replace(folded, lr=lr)
     return folded

@@ -191,7 +191,9 @@ def residual_branches(drafts: Drafts, facts: ForwardFacts, rule: str | None) -> 
         last = place == "last"
         hooked = last and not draft.can_be_multiplied
         factors = depth_factors(rule, draft.depth, draft.algorithm.law, last and not hooked)
-        reason = "ends a residual branch" if last else "in a residual branch"
+        reason = "in a residual branch"
+        if last:
+            reason = "ends a residual branch"
         result[name] = replace(draft, factors=draft.factors * factors).because(reason)
         if hooked:
             multiplier = depth_factors(rule, draft.depth, "adam", last=True).std
@@ -298,8 +300,11 @@ def _readout_modules(draft: Draft) -> list[str]:
     """Return the modules in which a tied tensor is the readout."""
     if "lookup" not in draft.evidence.kinds:
         return []
-    places = draft.evidence.item.places
-    return [place.module for place in places if place.layout and place.layout.kind == "matrix"]
+    modules: list[str] = []
+    for place in draft.evidence.item.places:
+        if place.layout and place.layout.kind == "matrix":
+            modules.append(place.module)
+    return modules
 
 
 # --- gauge ----------------------------------------------------------------------------------------
@@ -366,4 +371,8 @@ def together(multipliers: Iterable[Multiplier]) -> tuple[Multiplier, ...]:
                 reason=f"{before.reason}, {multiplier.reason}",
             )
         merged[side] = multiplier
-    return tuple(m for m in merged.values() if abs(m.value - 1) > 1e-12)
+    result: list[Multiplier] = []
+    for multiplier in merged.values():
+        if abs(multiplier.value - 1) > 1e-12:
+            result.append(multiplier)
+    return tuple(result)

@@ -41,7 +41,10 @@ _MARKS: WeakKeyDictionary[nn.Module, str] = WeakKeyDictionary()
 
 def sizes_now(tensors: Mapping[str, Tensor]) -> dict[str, Initial | None]:
     """The sizes of tensors when they are planned; None on the meta device."""
-    return {name: None if tensor.is_meta else measure(tensor) for name, tensor in tensors.items()}
+    sizes: dict[str, Initial | None] = {}
+    for name, tensor in tensors.items():
+        sizes[name] = None if tensor.is_meta else measure(tensor)
+    return sizes
 
 
 def apply(plan: "Plan", model: nn.Module, fresh: bool) -> None:
@@ -56,12 +59,12 @@ def apply(plan: "Plan", model: nn.Module, fresh: bool) -> None:
             "a plan has been applied to this model already; build a new model for a new plan"
         )
     tensors = plan.tensors()
-    on_meta = [name for name, tensor in tensors.items() if tensor.is_meta]
-    if on_meta:
-        raise RuntimeError(
-            f"{on_meta[0]} is on the meta device and has no memory; call model.to_empty(device=...)"
-            " first"
-        )
+    for name, tensor in tensors.items():
+        if tensor.is_meta:
+            raise RuntimeError(
+                f"{name} is on the meta device and has no memory; call"
+                " model.to_empty(device=...) first"
+            )
     missing = _missing(plan, model)
     now = {name: measure(tensor) for name, tensor in tensors.items()}
     blank = _blank(plan, tensors, now)
@@ -69,7 +72,10 @@ def apply(plan: "Plan", model: nn.Module, fresh: bool) -> None:
         for row in plan.rows:
             if row.name not in blank and row.trained:
                 _must_be_initial(row, now[row.name], plan.planned.get(row.name))
-    resized = {module for row in plan.rows if row.shape != row.base_shape for module in row.uses}
+    resized: set[str] = set()
+    for row in plan.rows:
+        if row.shape != row.base_shape:
+            resized.update(row.uses)
     with torch.no_grad():
         for row in plan.rows:
             if row.name in blank:
@@ -107,12 +113,11 @@ def _blank(plan: "Plan", tensors: Mapping[str, Tensor], now: Mapping[str, Initia
     """Never written: planned without memory, and no in-place operation since. All of them or none:
     freed memory that is given out again looks written here and there; assigned values, which leave
     no trace either, look so everywhere."""
-    untouched = [
-        row
-        for row in plan.rows
-        if plan.planned.get(row.name, now[row.name]) is None
-        and version_counter(tensors[row.name]) == 0
-    ]
+    untouched: list[Row] = []
+    for row in plan.rows:
+        without_memory = plan.planned.get(row.name, now[row.name]) is None
+        if without_memory and version_counter(tensors[row.name]) == 0:
+            untouched.append(row)
     if all(_looks_written(row, now[row.name]) for row in untouched):
         return set()
     return {row.name for row in untouched}
@@ -155,11 +160,11 @@ def _must_be_initial(row: "Row", now: Initial, planned: Initial | None) -> None:
     drifted = planned is not None and not planned.rms / DRIFT <= now.rms <= planned.rms * DRIFT
     if trained or drifted:
         if trained:
-            seen = "varies, though it starts as a constant"
+            sign = "varies, though it starts as a constant"
         else:
-            seen = "has another size than when it was planned"
+            sign = "has another size than when it was planned"
         raise RuntimeError(
-            f"{row.name} {seen}: these weights look trained or loaded, and `apply` would rescale"
+            f"{row.name} {sign}: these weights look trained or loaded, and `apply` would rescale"
             " them. A checkpoint keeps its scale: load it after `apply`, or use plan.attach(model)"
             " without `apply`. If they are a new initialization, say plan.apply(fresh=True)"
         )
@@ -195,9 +200,10 @@ def remove(plan: "Plan", model: nn.Module) -> None:
     modules = modules_by_name(model)
     for multiplier in plan.multipliers:
         hooks = _hooks(modules[multiplier.module], multiplier)
-        for key in [key for key, hook in hooks.items() if isinstance(hook, _Scale)]:
-            forward_pre_hooks_with_kwargs(modules[multiplier.module]).pop(key, None)
-            del hooks[key]
+        for key, hook in list(hooks.items()):
+            if isinstance(hook, _Scale):
+                forward_pre_hooks_with_kwargs(modules[multiplier.module]).pop(key, None)
+                del hooks[key]
     _recompile(plan.multipliers)
 
 
@@ -206,15 +212,19 @@ def _missing(plan: "Plan", model: nn.Module) -> "list[tuple[nn.Module, Multiplie
     modules = modules_by_name(model)
     missing: list[tuple[nn.Module, Multiplier]] = []
     for multiplier in plan.multipliers:
-        hooks = _hooks(modules[multiplier.module], multiplier).values()
-        present = [hook for hook in hooks if isinstance(hook, _Scale)]
-        if any(hook.value != multiplier.value for hook in present):
-            raise RuntimeError(
-                f"{multiplier.module} has a multiplier of another plan already; build a new model"
-                " for a new plan"
-            )
-        if not present:
-            missing.append((modules[multiplier.module], multiplier))
+        module = modules[multiplier.module]
+        is_present = False
+        for hook in _hooks(module, multiplier).values():
+            if not isinstance(hook, _Scale):
+                continue
+            is_present = True
+            if hook.value != multiplier.value:
+                raise RuntimeError(
+                    f"{multiplier.module} has a multiplier of another plan already; build a new"
+                    " model for a new plan"
+                )
+        if not is_present:
+            missing.append((module, multiplier))
     return missing
 
 
@@ -267,8 +277,7 @@ def remind(plan: "Plan", model: nn.Module, optimizer: Optimizer) -> None:
 def _would_change(plan: "Plan") -> bool:
     if plan.multipliers:
         return True
-    trained = [row for row in plan.rows if row.trained]
-    return any(_is_off(row, plan.planned.get(row.name)) for row in trained)
+    return any(row.trained and _is_off(row, plan.planned.get(row.name)) for row in plan.rows)
 
 
 def _is_off(row: "Row", now: Initial | None) -> bool:

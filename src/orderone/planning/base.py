@@ -12,12 +12,12 @@ import copy
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, TypeGuard, runtime_checkable
 
 import torch
 from torch import Tensor, nn
 
-from orderone.observe.inventory import Item, clean, inventory, unwrap
+from orderone.observe.inventory import Item, clean, inventory, shapes_of, unwrap
 from orderone.planning.counterparts import stack_of
 from orderone.planning.roles.vocabulary import TORCH_DEFAULT_INIT
 from orderone.seeding import seeded
@@ -29,6 +29,22 @@ if TYPE_CHECKING:
 SMALL = 50_000_000  # parameters that may be allocated without asking
 SAMPLE = 1 << 24  # numbers that are enough to measure a tensor
 REMEDY = "build the base on the CPU (it is small)"
+
+
+@runtime_checkable
+class Configuration(Protocol):
+    """A configuration of Hugging Face's transformers: its settings are attributes."""
+
+    model_type: str
+
+    def to_dict(self) -> dict[str, Any]: ...
+
+    if TYPE_CHECKING:
+
+        @classmethod
+        def from_dict(cls, config_dict: Mapping[str, object]) -> "Configuration": ...
+        def __getattr__(self, name: str) -> Any: ...
+        def __setattr__(self, name: str, value: object) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -57,7 +73,9 @@ def measure(tensor: Tensor) -> Initial:
 
 def _number(value: Tensor) -> float:
     full = getattr(value, "full_tensor", None)  # a DTensor's value is spread over processes
-    return float(full() if full else value)
+    if full:
+        value = full()
+    return float(value)
 
 
 def pooled(values: Mapping[str, Initial]) -> dict[str, Initial]:
@@ -65,24 +83,29 @@ def pooled(values: Mapping[str, Initial]) -> dict[str, Initial]:
     stacks: dict[str, list[Initial]] = {}
     for name, value in values.items():
         stacks.setdefault(stack_of(name), []).append(value)
-    return {
-        name: value if value.constant is not None else _pool(value, stacks[stack_of(name)])
-        for name, value in values.items()
-    }
+    return {name: _pool(value, stacks[stack_of(name)]) for name, value in values.items()}
 
 
-def _pool(one: Initial, alike: list[Initial]) -> Initial:
-    """Only what agrees to a few percent is pooled: an initialization may depend on the layer."""
-    near = [x.rms for x in alike if x.constant is None and abs(x.rms - one.rms) <= 0.1 * one.rms]
-    if near:
-        return Initial(math.sqrt(sum(rms * rms for rms in near) / len(near)))
-    return one
+def _pool(layer: Initial, stack: list[Initial]) -> Initial:
+    """Pool the size of a layer with those that agree to a few percent: an initialization may depend
+    on the layer."""
+    if layer.constant is not None:
+        return layer
+    squares: list[float] = []
+    for other in stack:
+        if other.constant is None and abs(other.rms - layer.rms) <= 0.1 * layer.rms:
+            squares.append(other.rms * other.rms)
+    if squares:
+        return Initial(math.sqrt(sum(squares) / len(squares)))
+    return layer
 
 
 def exact(value: Initial, known: Iterable[float], samples: int) -> Initial:
-    """The known standard deviation that the measurement fits within its sampling error."""
+    """Return the known standard deviation that the measurement fits within its sampling error."""
+    if value.constant is not None:
+        return value
     error = min(4 / math.sqrt(2 * max(samples, 1)), 0.25)
-    fits = [std for std in known if value.constant is None and abs(value.rms - std) <= error * std]
+    fits = [std for std in known if abs(value.rms - std) <= error * std]
     if fits:
         return Initial(min(fits, key=lambda std: abs(value.rms - std)))
     return value
@@ -106,18 +129,17 @@ def from_module(module: nn.Module, model: nn.Module | None = None) -> Base:
     inner = unwrap(module)
     config = getattr(inner, "config", None)
     on_meta = any(p.is_meta for p in inner.parameters())
-    if on_meta and is_configuration(config) and _numel(inner) <= SMALL:
+    if on_meta and is_configuration(config) and parameter_count(inner) <= SMALL:
         inner = built(inner, config, device="cpu")
-    shapes = {name: item.shape for name, item in inventory(inner).items()}
-    return Base(shapes, initial_sizes(inner, model), inner)
+    return Base(shapes_of(inner), initial_sizes(inner, model), inner)
 
 
-def from_overrides(model: nn.Module, overrides: Mapping[str, Any]) -> Base:
+def from_overrides(model: nn.Module, overrides: Mapping[str, object]) -> Base:
     """The model's own class with a smaller configuration; a large one is built without memory."""
     return from_module(built(model, override(configuration(model), overrides), device="meta"))
 
 
-def _numel(model: nn.Module) -> int:
+def parameter_count(model: nn.Module) -> int:
     return sum(p.numel() for p in model.parameters())
 
 
@@ -144,32 +166,33 @@ def from_plan(plan: "Plan", model: nn.Module) -> Base:
     return Base(shapes, initial, built(model, override(configuration(model), sizes), device="meta"))
 
 
-def sizes_of(module: nn.Module | None) -> dict[str, Any] | None:
-    """The whole numbers of a configuration, nested ones under dotted names: what makes up a base,
-    in a plan file."""
-    config: Any = getattr(module, "config", None)
+def sizes_of(module: nn.Module | None) -> dict[str, object] | None:
+    """Return the whole numbers of a configuration, nested ones under dotted names: they make up a
+    base, in a plan file."""
+    config = getattr(module, "config", None)
     if is_configuration(config):
         return _sizes(config.to_dict())
     return None
 
 
-def _sizes(values: Mapping[Any, Any], prefix: str = "") -> dict[str, Any]:
-    found: dict[str, Any] = {}
+def _sizes(values: Mapping[str, object], prefix: str = "") -> dict[str, object]:
+    sizes: dict[str, object] = {}
     for key, value in values.items():
         if isinstance(value, Mapping) and "model_type" in value:
-            found |= _sizes(value, f"{prefix}{key}.")
+            sizes |= _sizes(value, f"{prefix}{key}.")
         elif is_sizes(value):
-            found[f"{prefix}{key}"] = value
-    return found
+            sizes[f"{prefix}{key}"] = value
+    return sizes
 
 
-def is_sizes(value: Any) -> bool:
-    """A whole number, or a list of them."""
-    numbers = value if isinstance(value, (list, tuple)) and value else [value]
-    return all(type(x) is int for x in numbers)
+def is_sizes(value: object) -> bool:
+    """Return whether `value` is a whole number, or a list of them."""
+    if isinstance(value, (list, tuple)) and value:
+        return all(type(number) is int for number in value)
+    return type(value) is int
 
 
-def configuration(model: nn.Module) -> Any:
+def configuration(model: nn.Module) -> Configuration:
     config = getattr(unwrap(model), "config", None)
     if not is_configuration(config):
         raise ValueError(
@@ -180,72 +203,76 @@ def configuration(model: nn.Module) -> Any:
     return config
 
 
-def is_configuration(config: object) -> bool:
+def is_configuration(config: object) -> TypeGuard[Configuration]:
     return hasattr(config, "to_dict") and hasattr(config, "model_type")
 
 
-def built(model: nn.Module, config: Any, device: str) -> nn.Module:
-    """A model of the same class, without disturbing the random numbers of the caller."""
+def built(model: nn.Module, config: Configuration, device: str) -> nn.Module:
+    """Return a model of the same class, without disturbing the random numbers of the caller."""
     with seeded(0), torch.device(device):
         try:
             return type(unwrap(model))(config)
-        except (
-            Exception
-        ) as error:  # configurations are checked, if at all, by the code that uses them
+        # configurations are checked, if at all, by the code that uses them
+        except Exception as error:
             raise ValueError(
                 f"{type(unwrap(model)).__name__} cannot be built with these sizes: {error}"
             ) from error
 
 
-def override(config: Any, overrides: Mapping[str, Any]) -> Any:
-    """The configuration with other values; `text_config.hidden_size` reaches into a part. What a
-    configuration derives from the values that changed (a head size, a number of key heads) is
-    derived again."""
-    own = {key: value for key, value in overrides.items() if "." not in str(key)}
-    result = _changed(config, own) if own else copy.deepcopy(config)
-    inner: dict[str, dict[str, Any]] = {}
+def override(config: Configuration, overrides: Mapping[str, object]) -> Configuration:
+    """Return the configuration with other values; `text_config.hidden_size` reaches into a part.
+
+    Values that a configuration derives from those that changed (a head size, a number of key heads)
+    are derived again.
+    """
+    values_here: dict[str, object] = {}
+    values_of_parts: dict[str, dict[str, object]] = {}
     for key, value in overrides.items():
         part, dot, rest = str(key).partition(".")
         if dot:
-            inner.setdefault(part, {})[rest] = value
-    for part, values in inner.items():
+            values_of_parts.setdefault(part, {})[rest] = value
+        else:
+            values_here[key] = value
+    result = _changed(config, values_here) if values_here else copy.deepcopy(config)
+    for part, values in values_of_parts.items():
         if not is_configuration(getattr(config, part, None)):
             raise ValueError(f"base: {type(config).__name__} has no part {part!r}")
         setattr(result, part, override(getattr(config, part), values))
     return result
 
 
-def _changed(config: Any, values: Mapping[str, Any]) -> Any:
+def _changed(config: Configuration, values: Mapping[str, object]) -> Configuration:
     aliases = getattr(config, "attribute_map", {})
     stored = config.to_dict()
     for key in values:
         if not hasattr(config, key):
-            known = ", ".join(sorted(name for name, v in stored.items() if type(v) is int))
+            numbers = [name for name, value in stored.items() if type(value) is int]
+            known = ", ".join(sorted(numbers))
             raise ValueError(
                 f"base: {type(config).__name__} has no {key!r}; its whole numbers are {known}"
             )
-    given = {aliases.get(key, key): value for key, value in values.items()}
-    kept = {
-        key: value
-        for key, value in stored.items()
-        if key in given or not _is_derived(config, stored, key)
-    }
+    changes = {aliases.get(key, key): value for key, value in values.items()}
+    settings: dict[str, object] = {}
+    for key, value in stored.items():
+        if key in changes or not _is_derived(config, stored, key):
+            settings[key] = value
+    settings |= changes
     try:
-        return type(config).from_dict({**kept, **given})
+        return type(config).from_dict(settings)
     except Exception as error:  # configurations check what they like
         raise ValueError(
             f"base: {type(config).__name__} does not take these sizes: {error}"
         ) from error
 
 
-def _is_derived(config: Any, stored: Mapping[str, Any], key: str) -> bool:
-    """A whole number that the configuration would find by itself."""
+def _is_derived(config: Configuration, stored: Mapping[str, object], key: str) -> bool:
+    """Return whether this is a whole number that the configuration would derive by itself."""
     if type(stored[key]) is not int:
         return False
+    settings = dict(stored)
+    del settings[key]
     try:
-        without = type(config).from_dict(
-            {name: value for name, value in stored.items() if name != key}
-        )
+        without = type(config).from_dict(settings)
         return getattr(without, key, None) == stored[key]
     except Exception:  # it cannot do without
         return False
@@ -257,18 +284,24 @@ def _is_derived(config: Any, stored: Mapping[str, Any], key: str) -> bool:
 def initial_sizes(base: nn.Module, target: nn.Module | None = None) -> dict[str, Initial]:
     """The initial size of every parameter of the base, real or on the meta device."""
     items = inventory(base)
-    sizes = {name: measure(item.tensor) for name, item in items.items() if not item.tensor.is_meta}
-    missing = {name: item for name, item in items.items() if name not in sizes}
+    sizes: dict[str, Initial] = {}
+    missing: dict[str, Item] = {}
+    for name, item in items.items():
+        if item.tensor.is_meta:
+            missing[name] = item
+        else:
+            sizes[name] = measure(item.tensor)
     if target is not None:
         _must_be_fresh(sizes, target)
     if missing:
-        shown = {} if target is None else _shown_by(target)
-        told = _reinitialised(unwrap(base), missing)
-        sizes |= {name: _either(name, told, shown) for name in missing}
-    return {
-        name: exact(value, _known(name, items, base), items[name].tensor.numel())
-        for name, value in pooled(sizes).items()
-    }
+        constants = {} if target is None else _constants_of(target)
+        drawn = _reinitialised(unwrap(base), missing)
+        for name in missing:
+            sizes[name] = _drawn_or_constant(name, drawn, constants)
+    result: dict[str, Initial] = {}
+    for name, value in pooled(sizes).items():
+        result[name] = exact(value, _known(name, items, base), items[name].tensor.numel())
+    return result
 
 
 def _known(name: str, items: Mapping[str, Item], base: nn.Module) -> list[float]:
@@ -278,37 +311,42 @@ def _known(name: str, items: Mapping[str, Item], base: nn.Module) -> list[float]
     place = items[name].places[0]
     weight = items.get(f"{place.module}.weight".lstrip("."))
     if place.owner in TORCH_DEFAULT_INIT and weight is not None:
-        known.append(
-            (3 * weight.tensor.numel() / weight.shape[0]) ** -0.5
-        )  # uniform within fan_in^-1/2
-    given = getattr(getattr(unwrap(base), "config", None), "initializer_range", None)
-    return known + ([given] if isinstance(given, float) else [])
+        # uniform within fan_in^-1/2
+        known.append((3 * weight.tensor.numel() / weight.shape[0]) ** -0.5)
+    config = getattr(unwrap(base), "config", None)
+    configured = getattr(config, "initializer_range", None)
+    if isinstance(configured, float):
+        known.append(configured)
+    return known
 
 
 def _must_be_fresh(base: Mapping[str, Initial], target: nn.Module) -> None:
     """What starts as a constant in the target and varies in the base has been trained there."""
-    ours = {
-        name: item.tensor for name, item in inventory(target).items() if not item.tensor.is_meta
-    }
-    vectors = [
-        name
-        for name, value in base.items()
-        if value.constant is None and name in ours and ours[name].dim() <= 1
-    ]
-    trained = [name for name in vectors if measure(ours[name]).constant is not None]
-    if trained:
-        raise ValueError(
-            f"base: {trained[0]} varies, though it starts as a constant: this base has been"
-            " trained, and its sizes are not those of initialization; build a fresh one"
-        )
+    items = _real_items(target)
+    for name, value in base.items():
+        if value.constant is not None or name not in items:
+            continue
+        tensor = items[name].tensor
+        if tensor.dim() <= 1 and measure(tensor).constant is not None:
+            raise ValueError(
+                f"base: {name} varies, though it starts as a constant: this base has been"
+                " trained, and its sizes are not those of initialization; build a fresh one"
+            )
 
 
-def _either(name: str, told: Mapping[str, Initial], shown: Mapping[str, Initial]) -> Initial:
-    """What the base's own code gives; where it gives nothing, a constant of the target, which has
-    no size to follow."""
-    constant = shown.get(stack_of(name))
-    if name in told:
-        return told[name]
+def _real_items(model: nn.Module) -> dict[str, Item]:
+    """Return the parameters that are not on the meta device."""
+    return {name: item for name, item in inventory(model).items() if not item.tensor.is_meta}
+
+
+def _drawn_or_constant(
+    name: str, drawn: Mapping[str, Initial], constants: Mapping[str, Initial]
+) -> Initial:
+    """Return the size that the base's own code gives; where it gives none, a constant of the
+    target, which has no size to follow."""
+    constant = constants.get(stack_of(name))
+    if name in drawn:
+        return drawn[name]
     if constant is not None:
         return constant
     raise ValueError(
@@ -317,21 +355,21 @@ def _either(name: str, told: Mapping[str, Initial], shown: Mapping[str, Initial]
     )
 
 
-def _shown_by(target: nn.Module) -> dict[str, Initial]:
-    """Constants of a real target, by stack. An error if the target does not start as its modules'
-    code says."""
-    items = {name: item for name, item in inventory(target).items() if not item.tensor.is_meta}
-    told = _reinitialised(unwrap(target), items)
+def _constants_of(target: nn.Module) -> dict[str, Initial]:
+    """Return the constants of a real target, by stack. Raise a ValueError if the target does not
+    start as its modules' code says."""
+    items = _real_items(target)
+    drawn = _reinitialised(unwrap(target), items)
     constants: dict[str, Initial] = {}
     for name, item in items.items():
-        seen = measure(item.tensor)
-        if seen.constant is not None:
-            constants[stack_of(name)] = seen
-        if name in told and not _agree(seen, told[name], item.tensor.numel()):
+        measured = measure(item.tensor)
+        if measured.constant is not None:
+            constants[stack_of(name)] = measured
+        if name in drawn and not _agree(measured, drawn[name], item.tensor.numel()):
             raise ValueError(
                 f"base: the initial size of {name} cannot be known: the base is on the meta device,"
-                f" and its constructor does more than its modules ({seen.rms:.3g} instead of"
-                f" {told[name].rms:.3g} at the size of the target); {REMEDY}"
+                f" and its constructor does more than its modules ({measured.rms:.3g} instead"
+                f" of {drawn[name].rms:.3g} at the size of the target); {REMEDY}"
             )
     return constants
 
@@ -341,58 +379,58 @@ def _agree(one: Initial, other: Initial, samples: int) -> bool:
 
 
 def _reinitialised(model: nn.Module, wanted: Mapping[str, Item]) -> dict[str, Initial]:
-    """What the model's own code gives to each tensor, as far as it gives anything."""
-    found: dict[tuple[str, tuple[int, ...]], Initial] = {}
+    """Return the sizes that the model's own code gives to tensors, as far as it gives any."""
+    by_name: dict[str, Initial] = {}
+    by_stack: dict[tuple[str, tuple[int, ...]], Initial] = {}  # and shape
+    initialise = getattr(model, "_init_weights", None)
     with seeded(0):
         for path, module in _units(model):
             shapes = {name: tuple(parameter.shape) for name, parameter in module.named_parameters()}
-            for name, parameter in _materialised(
-                module, getattr(model, "_init_weights", None)
-            ).named_parameters():
+            for name, parameter in _materialised(module, initialise).named_parameters():
+                if _unwritten(parameter):
+                    continue
                 full = clean(f"{path}.{name}".lstrip("."))
-                if not _unwritten(parameter):
-                    found[full, ()] = measure(parameter)
-                    found.setdefault((stack_of(full), shapes[name]), found[full, ()])
-    keys = {name: ((name, ()), (stack_of(name), item.shape)) for name, item in wanted.items()}
-    return {
-        name: found[key] for name, pair in keys.items() for key in reversed(pair) if key in found
-    }
+                by_name[full] = measure(parameter)
+                by_stack.setdefault((stack_of(full), shapes[name]), by_name[full])
+    sizes: dict[str, Initial] = {}
+    for name, item in wanted.items():
+        stack = (stack_of(name), item.shape)
+        if name in by_name:
+            sizes[name] = by_name[name]
+        elif stack in by_stack:
+            sizes[name] = by_stack[stack]
+    return sizes
 
 
 def _units(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
     """A small model whole; of a large one the pieces that hold no list of layers, and of every list
     one layer a kind."""
-    if sum(p.numel() for p in model.parameters()) <= SMALL:
+    if parameter_count(model) <= SMALL:
         yield "", model
         return
-    lists = {
-        path
-        for path, module in model.named_modules()
-        if isinstance(module, (nn.ModuleList, nn.ModuleDict))
-    }
-    seen: set[tuple] = set()
+    lists: list[str] = []
+    for path, module in model.named_modules():
+        if isinstance(module, (nn.ModuleList, nn.ModuleDict)):
+            lists.append(f"{path}.")
+    kinds: set[tuple[str, type[nn.Module], tuple[tuple[str, tuple[int, ...]], ...]]] = set()
     stack = [("", model)]
     while stack:
         path, module = stack.pop()
-        if any(inside == path or inside.startswith(f"{path}.") or not path for inside in lists):
-            own = [(name, p) for name, p in parameter_registry(module).items() if p is not None]
-            if own:
-                yield path, _only_own(module)
-            stack.extend(
-                (f"{path}.{name}".lstrip("."), child) for name, child in module.named_children()
-            )
+        holds_list = any(inside.startswith(f"{path}.") or not path for inside in lists)
+        if holds_list:
+            if next(module.parameters(recurse=False), None) is not None:
+                yield path, _without_children(module)
+            for name, child in module.named_children():
+                stack.append((f"{path}.{name}".lstrip("."), child))
             continue
-        kind = (
-            stack_of(path),
-            type(module),
-            tuple((n, tuple(p.shape)) for n, p in module.named_parameters()),
-        )
-        if kind not in seen:
-            seen.add(kind)
+        shapes = tuple((name, tuple(p.shape)) for name, p in module.named_parameters())
+        kind = (stack_of(path), type(module), shapes)
+        if kind not in kinds:
+            kinds.add(kind)
             yield path, module
 
 
-def _only_own(module: nn.Module) -> nn.Module:
+def _without_children(module: nn.Module) -> nn.Module:
     """The module without its children."""
     bare = copy.copy(module)
     bare.__dict__ = {**module.__dict__, CHILD_MODULES: {}}

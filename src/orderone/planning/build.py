@@ -1,8 +1,8 @@
 """`plan`: from a model and what it is compared with to one row for every tensor."""
 
+import fnmatch
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from fnmatch import fnmatch
 from os import PathLike
 from typing import Annotated, TypeAlias
 
@@ -160,9 +160,12 @@ def family(model: nn.Module, base: nn.Module, **keywords: object) -> Family:
 
 def _go_on(made: Plan, before: Plan) -> Plan:
     """Continue an applied plan for this very model, read back: what was applied stays applied."""
-    if [row.shape for row in made.rows] != [row.shape for row in before.rows]:
+    if len(made.rows) != len(before.rows):
         return made
-    if [row.init_std for row in made.rows] != [row.init_std for row in before.rows]:
+    rows = list(zip(made.rows, before.rows, strict=True))
+    if any(row.shape != row_before.shape for row, row_before in rows):
+        return made
+    if any(row.init_std != row_before.init_std for row, row_before in rows):
         raise ValueError(
             "base: the saved plan was applied to a model of this size as"
             f" {before.headline.split(':')[0]}, {before.settings.gauge} gauge,"
@@ -195,11 +198,11 @@ def _observed(made: Plan, request: Request, facts: ForwardFacts) -> Plan:
 def _that_match(request: Request, model: nn.Module) -> dict[str, str]:
     """A smaller instance has fewer layers, and not every pattern finds something in it."""
     names = list(inventory(model))
-    return {
-        pattern: role
-        for pattern, role in request.overrides.items()
-        if any(fnmatch(n, pattern) for n in names)
-    }
+    overrides: dict[str, str] = {}
+    for pattern, role in request.overrides.items():
+        if fnmatch.filter(names, pattern):
+            overrides[pattern] = role
+    return overrides
 
 
 def _saved(path: str | PathLike[str]) -> Plan:

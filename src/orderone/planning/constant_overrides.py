@@ -29,14 +29,13 @@ class OrderOne:
     def check(self, groups: Mapping[str, str]) -> None:
         """`groups` of all tensors: a matrix of attention can be named if all of them can be told
         apart."""
-        unclear = [
-            tensor
-            for tensor, group in groups.items()
-            if group == "QKVU" and read_name(tensor).attention_part is None
-        ]
+        unclear: list[str] = []
+        for tensor, group in groups.items():
+            if group == "QKVU" and read_name(tensor).attention_part is None:
+                unclear.append(tensor)
         for constants, name in ((self.C, "C"), (self.Lambda, "Lambda")):
             _known(constants, name)
-            if unclear and any(key in ATTENTION for key in constants):
+            if unclear and not set(ATTENTION).isdisjoint(constants):
                 raise ValueError(
                     f"{name}: expected QKVU, because {unclear[0]} is not one of queries, keys,"
                     f" values and outputs by its name; got {', '.join(constants)}"
@@ -52,5 +51,10 @@ def _known(constants: Mapping[str, float], name: str) -> None:
 
 
 def _constant(constants: Mapping[str, float], name: str, group: str, role: str) -> float:
-    part = (read_name(name).attention_part or group) if group == "QKVU" else group
-    return next((constants[key] for key in (part, group, role) if key in constants), 1.0)
+    narrowest = group
+    if group == "QKVU":
+        narrowest = read_name(name).attention_part or group
+    for key in (narrowest, group, role):
+        if key in constants:
+            return constants[key]
+    return 1.0

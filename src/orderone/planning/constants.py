@@ -10,7 +10,6 @@ numbers that stand in a Hugging Face configuration.
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import torch
 from torch import nn
@@ -18,9 +17,9 @@ from torch import nn
 from orderone.observe.inventory import Item, Place, unwrap
 from orderone.observe.trace import trace
 from orderone.planning import huggingface
-from orderone.planning.base import built, is_configuration
+from orderone.planning.base import Configuration, built, is_configuration
 from orderone.planning.forward_facts import standing
-from orderone.torch_compat import tree_map
+from orderone.planning.options import ExampleBatch
 
 POWERS = (-1.0, -0.5, 0.5, 1.0)
 
@@ -47,71 +46,79 @@ class Constants:
     ) -> "Constants":
         """With what output layers with a forward code of their own multiply by; this needs no
         batch."""
-        own = {
-            (item.name, "matrix"): _multiplier(module)
-            for item, places in readouts
-            for module in (model.get_submodule(place.module) for place in places)
-            if isinstance(module, nn.Linear) and type(module).forward is not nn.Linear.forward
-        }
-        return replace(self, at=own | dict(self.at))
+        multipliers: dict[tuple[str, str], float | None] = {}
+        for item, places in readouts:
+            for place in places:
+                module = model.get_submodule(place.module)
+                if not isinstance(module, nn.Linear):
+                    continue
+                if type(module).forward is not nn.Linear.forward:
+                    multipliers[item.name, "matrix"] = _multiplier(module)
+        return replace(self, at=multipliers | dict(self.at))
 
 
 def _multiplier(module: nn.Linear) -> float | None:
     """c, if the module gives c W x; on numbers of our own, since it may be on the meta device."""
     W = torch.ones(module.out_features, module.in_features)
     x = torch.ones(1, module.in_features)
-    settings = {name: torch.zeros(each.shape) for name, each in module.named_parameters()} | {
-        "weight": W
-    }
+    parameters = {name: torch.zeros(each.shape) for name, each in module.named_parameters()}
+    parameters["weight"] = W
     try:
         with torch.no_grad():
-            given = torch.func.functional_call(module, settings, (x,))
+            output = torch.func.functional_call(module, parameters, (x,))
     except Exception:  # the user's forward code may raise anything
         return None
-    value = float(given.flatten()[0]) / module.in_features
-    if torch.allclose(given, torch.full_like(given, value * module.in_features)):
+    value = float(output.flatten()[0]) / module.in_features
+    if torch.allclose(output, torch.full_like(output, value * module.in_features)):
         return value
     return None
 
 
-def look(model: nn.Module, inputs: Any, probe: bool) -> Constants:
-    """On the batch given; for a Hugging Face model, on a copy of a few layers and a batch of our
-    own."""
+def look(model: nn.Module, inputs: ExampleBatch | None, probe: bool) -> Constants:
+    """Trace the model on the batch of the user; a Hugging Face model, as a copy of a few layers, on
+    a random batch."""
     inner = unwrap(model)
-    config: Any = getattr(inner, "config", None)
-    if not probe or not (is_configuration(config) or inputs is not None):
-        return Constants(
-            "probe: not run in absolute mode" + ("" if probe else ", as asked (probe=False)")
-        )
+    config = getattr(inner, "config", None)
+    if not probe:
+        return Constants("probe: not run in absolute mode, as asked (probe=False)")
     try:
-        if inputs is None:
-            seen = trace(*_few_layers(inner, config))
-            what = "a few layers of this width"
+        if inputs is not None:
+            traced = trace(inner, inputs)
+            subject = "this model, on the batch given"
+        elif is_configuration(config):
+            traced = trace(*_few_layers(inner, config))
+            subject = "a few layers of this width"
         else:
-            seen = trace(inner, inputs)
-            what = "this model, on the batch given"
+            return Constants("probe: not run in absolute mode")
     except Exception as error:  # the user's forward code may raise anything
         return Constants(
             f"probe: not run: the forward pass failed ({type(error).__name__}: {error})"
         )
+    configured: list[float] = []
     if is_configuration(config):
-        chosen = [value for value in config.to_dict().values() if type(value) is float]
-    else:
-        chosen = []
-    found = {at: value for at, value in standing(seen).items() if not _by_hand(value, chosen)}
-    return Constants(
-        f"probe: {what}: powers of the width in the forward code are accounted for", found
-    )
+        configured = [value for value in config.to_dict().values() if type(value) is float]
+    constants: dict[tuple[str, str], float | None] = {}
+    for at, value in standing(traced).items():
+        if not _is_configured(value, configured):
+            constants[at] = value
+    note = f"probe: {subject}: powers of the width in the forward code are accounted for"
+    return Constants(note, constants)
 
 
-def _by_hand(value: float | None, chosen: Sequence[float]) -> bool:
-    """A logit scale of 1/8 is no power of the width, though it is one at width 64."""
-    return value is not None and any(
-        math.isclose(value, x) or math.isclose(value * x, 1) for x in chosen
-    )
+def _is_configured(value: float | None, configured: Sequence[float]) -> bool:
+    """Return whether a constant stands in the configuration: a logit scale of 1/8 is no power of
+    the width, though it is one at width 64."""
+    if value is None:
+        return False
+    for number in configured:
+        if math.isclose(value, number) or math.isclose(value * number, 1):
+            return True
+    return False
 
 
-def _few_layers(model: nn.Module, config: Any) -> tuple[nn.Module, Any]:
+def _few_layers(
+    model: nn.Module, config: Configuration
+) -> tuple[nn.Module, Mapping[str, torch.Tensor]]:
     """Real where that is cheap; without memory otherwise, where numbers kept in tensors cannot be
     read."""
     small = huggingface.few_layers(model, config)
@@ -121,4 +128,4 @@ def _few_layers(model: nn.Module, config: Any) -> tuple[nn.Module, Any]:
         device = "meta"
     copy = built(model, small, device=device).float()
     batch = next(huggingface.examples(copy, small))
-    return copy, tree_map(lambda x: x.to(device) if isinstance(x, torch.Tensor) else x, batch)
+    return copy, {name: tensor.to(device) for name, tensor in batch.items()}

@@ -49,7 +49,8 @@ def _must_be_in(stacks: Stacks, known: Stacks, whose: str) -> None:
     strangers: list[str] = []
     for pattern, positions in stacks.items():
         if pattern not in known:
-            strangers += [_join(pattern, at) for at in positions]
+            for at in positions:
+                strangers.append(_join(pattern, at))
     if strangers:
         raise _other_architecture(f"{whose} has nothing like {_few(strangers)}")
 
@@ -69,9 +70,14 @@ def _nearest(
     candidates = {_join(pattern, other): other for other in theirs[pattern]}
     if len(ours[pattern]) == len(candidates) and name in candidates:
         return name
-    misfits = {other: _misfit(target[name], base[other], usual) for other in candidates}
-    fewest = min(misfits.values())
-    if fewest and len({base[other] for other in candidates}) > 1:
+    by_misfit: dict[int, list[str]] = {}
+    base_shapes: set[Shape] = set()
+    for other in candidates:
+        misfit = _misfit(target[name], base[other], usual)
+        by_misfit.setdefault(misfit, []).append(other)
+        base_shapes.add(base[other])
+    fewest = min(by_misfit)
+    if fewest and len(base_shapes) > 1:
         raise _other_architecture(f"no tensor of the base fits {name} {target[name]}")
     here = [_relative(column) for column in zip(*ours[pattern], strict=True)]
     there = [_relative(column) for column in zip(*theirs[pattern], strict=True)]
@@ -82,15 +88,18 @@ def _nearest(
             total += abs(here[level][index] - there[level][other_index])
         return total
 
-    fitting = [other for other in candidates if misfits[other] == fewest]
-    return min(fitting, key=distance)
+    return min(by_misfit[fewest], key=distance)
 
 
 def _misfit(one: Shape, other: Shape, usual: float) -> int:
     """Return the number of axes that neither stayed nor grew as usual."""
     if len(one) != len(other):
         return len(one) + len(other)
-    return sum(a != b and a != b * usual for a, b in zip(one, other, strict=True))
+    misfits = 0
+    for size, base_size in zip(one, other, strict=True):
+        if size != base_size and size != base_size * usual:
+            misfits += 1
+    return misfits
 
 
 def _usual_ratio(target: Mapping[str, Shape], base: Mapping[str, Shape]) -> float:
@@ -153,8 +162,10 @@ def _layers(stacks: Stacks) -> dict[Pattern, set[int]]:
     for pattern, positions in stacks.items():
         if not positions[0]:
             continue
-        layer = positions[0][0]
-        result[pattern] = next(group for group in groups[_prefix(pattern)] if layer in group)
+        for group in groups[_prefix(pattern)]:
+            if positions[0][0] in group:
+                result[pattern] = group
+                break
     return result
 
 
@@ -173,10 +184,15 @@ def _prefix(pattern: Pattern) -> Pattern:
 def _stacks(names: Iterable[str]) -> Stacks:
     result: dict[Pattern, list[Position]] = {}
     for name in names:
-        parts = name.split(".")
-        pattern = tuple(None if part.isdigit() else part for part in parts)
-        position = tuple(int(part) for part in parts if part.isdigit())
-        result.setdefault(pattern, []).append(position)
+        pattern: list[str | None] = []
+        position: list[int] = []
+        for part in name.split("."):
+            if part.isdigit():
+                pattern.append(None)
+                position.append(int(part))
+            else:
+                pattern.append(part)
+        result.setdefault(tuple(pattern), []).append(tuple(position))
     return result
 
 
@@ -187,7 +203,10 @@ def stack_of(name: str) -> str:
 
 def _join(pattern: Pattern, at: Position) -> str:
     numbers = iter(at)
-    return ".".join(str(next(numbers)) if part is None else part for part in pattern)
+    parts: list[str] = []
+    for part in pattern:
+        parts.append(str(next(numbers)) if part is None else part)
+    return ".".join(parts)
 
 
 def _other_architecture(why: str) -> ValueError:
@@ -198,5 +217,8 @@ def _other_architecture(why: str) -> ValueError:
 
 
 def _few(names: list[str], most: int = 3) -> str:
+    listed = ", ".join(names[:most])
     rest = len(names) - most
-    return ", ".join(names[:most]) + (f" and {rest} more" if rest > 0 else "")
+    if rest > 0:
+        return f"{listed} and {rest} more"
+    return listed

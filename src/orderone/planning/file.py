@@ -19,7 +19,7 @@ def save(plan: Plan, path: str | PathLike[str]) -> None:
     Path(path).write_text(json.dumps(as_record(plan), indent=1) + "\n")
 
 
-def as_record(plan: Plan) -> dict[str, Any]:
+def as_record(plan: Plan) -> dict[str, object]:
     return {
         "format": FORMAT,
         "version": VERSION,
@@ -80,6 +80,7 @@ def _row(record: dict[str, Any]) -> Row:
 
 def _tuples(record: dict[str, Any]) -> dict[str, Any]:
     """JSON has lists where rows have tuples."""
-    return {
-        key: tuple(value) if isinstance(value, list) else value for key, value in record.items()
-    }
+    result: dict[str, Any] = {}
+    for key, value in record.items():
+        result[key] = tuple(value) if isinstance(value, list) else value
+    return result

@@ -11,7 +11,6 @@ before a readout.
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from torch import Tensor, nn
 
@@ -19,7 +18,7 @@ from orderone.observe.inventory import shapes_of, unwrap
 from orderone.observe.layouts import VECTOR, Layout
 from orderone.observe.trace import Constant, Scores, Trace, Use, trace
 from orderone.planning import huggingface
-from orderone.planning.base import Base, built, is_configuration
+from orderone.planning.base import Base, Configuration, built, is_configuration
 from orderone.planning.counterparts import counterparts, stack_of
 from orderone.planning.options import ExampleBatch
 from orderone.torch_compat import tree_map
@@ -81,7 +80,7 @@ class ForwardFacts:
     def seen_as(self, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, str]:
         """Return, for every tensor of a model, the tensor that was traced in its place."""
         if self.shapes:
-            return {name: c.name for name, c in counterparts(shapes, self.shapes).items()}
+            return _counterpart_names(shapes, self.shapes)
         return {}
 
     def power(self, name: str, kind: str) -> float:
@@ -120,14 +119,14 @@ class ForwardFacts:
 
 def skipped(model: nn.Module, base: Base) -> ForwardFacts:
     """Return what is known without a forward pass (probe=False)."""
-    told = (
+    note = (
         "probe: skipped, as asked (probe=False): multipliers inside the forward code are not seen"
     )
-    return _unseen(told, model, base)
+    return _without_trace(note, model, base)
 
 
-def _unseen(told: str, model: nn.Module, base: Base) -> ForwardFacts:
-    return ForwardFacts(told, scores=_declared_scores(model, base), outputs=output_modules(model))
+def _without_trace(note: str, model: nn.Module, base: Base) -> ForwardFacts:
+    return ForwardFacts(note, scores=_declared_scores(model, base), outputs=output_modules(model))
 
 
 def look(model: nn.Module, base: Base, inputs: ExampleBatch | None) -> ForwardFacts:
@@ -135,11 +134,11 @@ def look(model: nn.Module, base: Base, inputs: ExampleBatch | None) -> ForwardFa
     try:
         looked_at = pair(model, base, inputs)
     except NoInstances as reason:
-        return _unseen(f"probe: not run: {reason}", model, base)
+        return _without_trace(f"probe: not run: {reason}", model, base)
     try:
         small, large = looked_at.traces()
     except Exception as error:  # the user's forward code may raise anything
-        return _unseen(
+        return _without_trace(
             f"probe: not run: the forward pass failed ({type(error).__name__}: {error})",
             model,
             base,
@@ -165,21 +164,22 @@ def output_modules(model: nn.Module) -> tuple[str, ...]:
 def _compare(small: Trace, large: Trace, looked_at: Pair, outputs: tuple[str, ...]) -> ForwardFacts:
     findings: list[str] = []
     shapes = shapes_of(looked_at.large)
-    same = {
-        name: counterpart.name
-        for name, counterpart in counterparts(shapes, shapes_of(looked_at.small)).items()
-    }
+    same = _counterpart_names(shapes, shapes_of(looked_at.small))
     scores = _scores(small, large, same, looked_at, findings)
     in_scores: set[str] = set()
     for score in large.scores:
         in_scores.update(score.queries, score.keys)
-    carriers = {
-        name: norm for name, norm in large.carriers.items() if _can_be_told(norm, looked_at)
-    }
+    carriers: dict[str, tuple[str, ...]] = {}
+    for name, norm in large.carriers.items():
+        if _is_in_the_target(norm, looked_at):
+            carriers[name] = norm
+    layouts: dict[str, tuple[Layout, ...]] = {}
+    for name, uses in large.uses.items():
+        layouts[name] = _layouts(uses, len(shapes[name]))
     return ForwardFacts(
         told=looked_at.told,
         shapes=shapes,
-        layouts={name: _layouts(uses, len(shapes[name])) for name, uses in large.uses.items()},
+        layouts=layouts,
         powers=_powers(small, large, same, looked_at, in_scores, findings),
         branches=_branches(large),
         open_branches=any(not branch.last for branch in large.branches),
@@ -191,15 +191,24 @@ def _compare(small: Trace, large: Trace, looked_at: Pair, outputs: tuple[str, ..
     )
 
 
-def _branches(seen: Trace) -> dict[str, str]:
+def _counterpart_names(
+    shapes: Mapping[str, tuple[int, ...]], base_shapes: Mapping[str, tuple[int, ...]]
+) -> dict[str, str]:
+    names: dict[str, str] = {}
+    for name, counterpart in counterparts(shapes, base_shapes).items():
+        names[name] = counterpart.name
+    return names
+
+
+def _branches(traced: Trace) -> dict[str, str]:
     places: dict[str, str] = {}
-    for branch in seen.branches:
+    for branch in traced.branches:
         places = dict.fromkeys(branch.inside, "inside") | places
         places |= dict.fromkeys(branch.last, "last")
     return places
 
 
-def _can_be_told(names: tuple[str, ...], looked_at: Pair) -> bool:
+def _is_in_the_target(names: tuple[str, ...], looked_at: Pair) -> bool:
     """Whether a norm is the same in the target: in a smaller instance, the norm of one layer stands
     for those of many layers."""
     return not looked_at.owned or not any("*" in stack_of(name) for name in names)
@@ -259,12 +268,12 @@ def _powers(
     return result
 
 
-def standing(seen: Trace) -> dict[tuple[str, str], float | None]:
+def standing(traced: Trace) -> dict[tuple[str, str], float | None]:
     """Return the product of all constants at one use of each tensor: its other uses, by an encoder
     and a decoder, are alike."""
     products: dict[tuple[str, str], dict[tuple[int, ...], float | None]] = {}
-    for constant in seen.constants:
-        for at in _whose(constant, seen):
+    for constant in traced.constants:
+        for at in _whose(constant, traced):
             uses = products.setdefault(at, {})
             before = uses.get(constant.at, 1.0)
             if before is None or constant.value is None:
@@ -274,7 +283,7 @@ def standing(seen: Trace) -> dict[tuple[str, str], float | None]:
     return {at: next(iter(uses.values())) for at, uses in products.items()}
 
 
-def _whose(constant: Constant, seen: Trace) -> list[tuple[str, str]]:
+def _whose(constant: Constant, traced: Trace) -> list[tuple[str, str]]:
     """Return the uses whose output a constant multiplies, or, behind a norm, those whose input it
     multiplies."""
     if "lookup" in constant.uses:
@@ -287,7 +296,7 @@ def _whose(constant: Constant, seen: Trace) -> list[tuple[str, str]]:
         return [(name, "matrix") for name in constant.before]
     result: list[tuple[str, str]] = []
     for name in constant.after:
-        if any(use.kind in kinds for use in seen.uses[name]):
+        if any(use.kind in kinds for use in traced.uses[name]):
             result.append((name, kind))
     return result
 
@@ -360,9 +369,12 @@ def _score(
     )
 
 
-def _with_biases(names: tuple[str, ...], seen: Trace) -> tuple[str, ...]:
-    biases = [f"{name.removesuffix('.weight')}.bias" for name in names if name.endswith(".weight")]
-    return tuple(dict.fromkeys(name for name in (*names, *biases) if name in seen.uses))
+def _with_biases(names: tuple[str, ...], traced: Trace) -> tuple[str, ...]:
+    with_biases = list(names)
+    for name in names:
+        if name.endswith(".weight"):
+            with_biases.append(f"{name.removesuffix('.weight')}.bias")
+    return tuple(dict.fromkeys(name for name in with_biases if name in traced.uses))
 
 
 def _offset_gain(names: tuple[str, ...], looked_at: Pair) -> bool:
@@ -453,12 +465,15 @@ def _usual_growth(base: nn.Module, model: nn.Module) -> float:
     return max(set(ratios), key=ratios.count)
 
 
-def _small_ones(model: nn.Module, ours: Any, theirs: Any, inputs: ExampleBatch | None) -> Pair:
+def _small_ones(
+    model: nn.Module, ours: Configuration, theirs: Configuration, inputs: ExampleBatch | None
+) -> Pair:
     """Build the base small, and once more four times as wide."""
     try:
-        configurations = huggingface.small_pair(model, ours, theirs)
-        small, large = (built(model, config, device="cpu").float() for config in configurations)
-        batches = list(huggingface.examples(small, configurations[0]))
+        narrow, wide = huggingface.small_pair(model, ours, theirs)
+        small = built(model, narrow, device="cpu").float()
+        large = built(model, wide, device="cpu").float()
+        batches: list[ExampleBatch] = list(huggingface.examples(small, narrow))
     except Exception as error:  # configurations may refuse to be changed in ways of their own
         raise NoInstances(
             f"small instances could not be built ({type(error).__name__}: {error})"
@@ -471,8 +486,7 @@ def _small_ones(model: nn.Module, ours: Any, theirs: Any, inputs: ExampleBatch |
         return built(model, config, device="cpu").float()
 
     batch = _one_that_runs(small, [batch for batch in batches if batch], like_the_target)
-    widths = dict.fromkeys(huggingface.width_of(config) for config in configurations)
-    narrow, wide = configurations
+    widths = dict.fromkeys((huggingface.width_of(narrow), huggingface.width_of(wide)))
     grows = narrow.to_dict() != wide.to_dict()
     return Pair(
         small=small,
@@ -486,8 +500,8 @@ def _small_ones(model: nn.Module, ours: Any, theirs: Any, inputs: ExampleBatch |
 
 
 def _one_that_runs(
-    small: nn.Module, batches: list[Any], like_the_target: Callable[[], nn.Module]
-) -> Any:
+    small: nn.Module, batches: list[ExampleBatch], like_the_target: Callable[[], nn.Module]
+) -> ExampleBatch:
     """Return the first batch that runs.
 
     If the base does not run and a small copy of the target does, the base is no model at all.
@@ -499,20 +513,21 @@ def _one_that_runs(
         raise NoInstances(
             "no example batch is known for this kind of model; give one: plan(..., inputs=...)"
         )
-    told = f"{type(errors[0]).__name__}: {errors[0]}"
+    first_error = f"{type(errors[0]).__name__}: {errors[0]}"
     copy = like_the_target()
     if any(_failure(copy, batch) is None for batch in batches):
         raise ValueError(
-            f"base: a model of these sizes does not run ({told}); give everything that belongs"
+            f"base: a model of these sizes does not run ({first_error}); give everything that belongs"
             " together, such as num_attention_heads with num_key_value_heads, hidden_size with"
             " intermediate_size"
         )
     raise NoInstances(
-        f"the forward pass failed ({told}); give an example batch that works: plan(..., inputs=...)"
+        f"the forward pass failed ({first_error}); give an example batch that works:"
+        " plan(..., inputs=...)"
     )
 
 
-def _failure(model: nn.Module, inputs: Any) -> Exception | None:
+def _failure(model: nn.Module, inputs: ExampleBatch) -> Exception | None:
     try:
         trace(model, inputs)
     except Exception as error:  # the model's forward code may raise anything

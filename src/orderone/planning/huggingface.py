@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from orderone.observe.inventory import shapes_of
-from orderone.planning.base import built, is_configuration, is_sizes
+from orderone.planning.base import Configuration, built, is_configuration, is_sizes, parameter_count
 from orderone.planning.counterparts import stack_of
 from orderone.planning.roles.vocabulary import TOKEN_KEYS, is_width_key
 
@@ -26,7 +26,9 @@ GROWTH = 4.0  # from the narrow to the wide instance
 LARGEST = 40_000_000  # parameters of an instance: more are not needed, and cost memory
 
 
-def small_pair(model: nn.Module, ours: Any, theirs: Any) -> tuple[Any, Any]:
+def small_pair(
+    model: nn.Module, ours: Configuration, theirs: Configuration
+) -> tuple[Configuration, Configuration]:
     """Configurations of two instances: the base's, made small, and the same with every width four
     times as large."""
     widths = _width_keys(ours.to_dict(), theirs.to_dict())
@@ -34,37 +36,45 @@ def small_pair(model: nn.Module, ours: Any, theirs: Any) -> tuple[Any, Any]:
     return small, _scaled(small, widths, GROWTH)
 
 
-def proportional_to(model: nn.Module, ours: Any, theirs: Any) -> Any:
+def proportional_to(model: nn.Module, ours: Configuration, theirs: Configuration) -> Configuration:
     """The target's own configuration made small, all widths alike: it runs if the model does."""
     return _narrowed(model, few_layers(model, ours), _width_keys(ours.to_dict(), theirs.to_dict()))
 
 
-def few_layers(model: nn.Module, config: Any) -> Any:
+def few_layers(model: nn.Module, config: Configuration) -> Configuration:
     """As few layers as hold every kind of tensor of the model: experts may begin at the fourth
     layer."""
-    kinds = {stack_of(name) for name in shapes_of(model)}
+    kinds = _stacks_of(model)
     for layers in range(LAYERS, MOST_LAYERS):
         small = _shrunk(config, layers)
-        if {stack_of(name) for name in shapes_of(built(model, small, device="meta"))} >= kinds:
+        if _stacks_of(built(model, small, device="meta")) >= kinds:
             return small
     return _shrunk(config, LAYERS)
 
 
-def other_numbers(ours: Any, theirs: Any) -> list[str]:
+def _stacks_of(model: nn.Module) -> set[str]:
+    return {stack_of(name) for name in shapes_of(model)}
+
+
+def other_numbers(ours: Configuration, theirs: Configuration) -> list[str]:
     """Numbers that are no sizes and differ between target and base: multipliers set by hand,
     perhaps."""
-    one = ours.to_dict()
-    two = theirs.to_dict()
-    return [key for key, value in two.items() if type(value) is float and one.get(key) != value]
+    our_values = ours.to_dict()
+    keys: list[str] = []
+    for key, value in theirs.to_dict().items():
+        if type(value) is float and our_values.get(key) != value:
+            keys.append(key)
+    return keys
 
 
-def head_growth(ours: Any, theirs: Any) -> float | None:
+def head_growth(ours: Configuration, theirs: Configuration) -> float | None:
     """Of the head size, from the base to the target; None if the parts of a model disagree."""
-    pairs = [
-        (_head_size(one), _head_size(two))
-        for one, two in zip(parts(ours), parts(theirs), strict=True)
-    ]
-    ratios = {one / two for one, two in pairs if one and two}
+    ratios: set[float] = set()
+    for our_part, their_part in zip(parts(ours), parts(theirs), strict=True):
+        our_size = _head_size(our_part)
+        their_size = _head_size(their_part)
+        if our_size and their_size:
+            ratios.add(our_size / their_size)
     if len(ratios) == 1:
         return ratios.pop()
     if ratios:
@@ -72,17 +82,13 @@ def head_growth(ours: Any, theirs: Any) -> float | None:
     return 1.0
 
 
-def _head_size(config: Any) -> int | None:
-    size = next(
-        (
-            getattr(config, name, None)
-            for name in ("qk_head_dim", "head_dim", "d_kv")
-            if hasattr(config, name)
-        ),
-        None,
-    )
-    if isinstance(size, int):
-        return size
+def _head_size(config: Configuration) -> int | None:
+    for name in ("qk_head_dim", "head_dim", "d_kv"):
+        if hasattr(config, name):
+            size = getattr(config, name, None)
+            if isinstance(size, int):
+                return size
+            break
     hidden = getattr(config, "hidden_size", None)
     heads = getattr(config, "num_attention_heads", None)
     if isinstance(hidden, int) and isinstance(heads, int) and heads:
@@ -90,13 +96,17 @@ def _head_size(config: Any) -> int | None:
     return None
 
 
-def parts(config: Any) -> list[Any]:
+def parts(config: Configuration) -> list[Configuration]:
     """The configuration and those inside it (text_config, vision_config)."""
-    inner = [getattr(config, key, None) for key in config.to_dict()]
-    return [config, *(part for part in inner if is_configuration(part))]
+    result = [config]
+    for key in config.to_dict():
+        part = getattr(config, key, None)
+        if is_configuration(part):
+            result.append(part)
+    return result
 
 
-def width_of(config: Any) -> str:
+def width_of(config: Configuration) -> str:
     for part in parts(config):
         size = getattr(part, "hidden_size", None) or getattr(part, "hidden_sizes", None)
         if size:
@@ -104,7 +114,7 @@ def width_of(config: Any) -> str:
     return "?"
 
 
-def _narrowed(model: nn.Module, config: Any, widths: list[str]) -> Any:
+def _narrowed(model: nn.Module, config: Configuration, widths: list[str]) -> Configuration:
     """Halved until the wide instance is small; what is odd stays."""
     while widths and numel(model, _scaled(config, widths, GROWTH)) > LARGEST:
         even = [key for key in widths if _get(config, key) % 2 == 0]
@@ -117,19 +127,19 @@ def _narrowed(model: nn.Module, config: Any, widths: list[str]) -> Any:
 
 def _width_keys(ours: Mapping[Any, Any], theirs: Mapping[Any, Any], prefix: str = "") -> list[str]:
     """Whole numbers, and lists of them, that differ between target and base and mean a width."""
-    found = []
+    keys: list[str] = []
     for key, value in theirs.items():
         other = ours.get(key)
         if not is_width_key(key) or value == other:
             continue
         if isinstance(value, Mapping) and isinstance(other, Mapping):
-            found += _width_keys(other, value, f"{prefix}{key}.")
+            keys += _width_keys(other, value, f"{prefix}{key}.")
         elif is_sizes(value) and is_sizes(other):
-            found.append(prefix + key)
-    return found
+            keys.append(prefix + key)
+    return keys
 
 
-def _shrunk(config: Any, layers: int) -> Any:
+def _shrunk(config: Configuration, layers: int) -> Configuration:
     result = copy.deepcopy(config)
     for part in parts(result):
         for key, value in part.to_dict().items():
@@ -149,12 +159,12 @@ def _shrunk(config: Any, layers: int) -> Any:
     return result
 
 
-def _set(part: Any, key: str, value: Any) -> None:
+def _set(part: Configuration, key: str, value: object) -> None:
     if getattr(part, key, value) != value:
         setattr(part, key, value)
 
 
-def _scaled(config: Any, keys: list[str], by: float) -> Any:
+def _scaled(config: Configuration, keys: list[str], by: float) -> Configuration:
     result = copy.deepcopy(config)
     for key in keys:
         *path, last = key.split(".")
@@ -165,71 +175,71 @@ def _scaled(config: Any, keys: list[str], by: float) -> Any:
     return result
 
 
-def _times(value: Any, by: float) -> Any:
+def _times(value: int | list[int] | tuple[int, ...], by: float) -> int | list[int]:
     if isinstance(value, (list, tuple)):
         return [int(x * by) for x in value]
     return int(value * by)
 
 
-def _get(config: Any, key: str) -> int:
+def _get(config: Configuration, key: str) -> int:
+    value: Any = config
     for name in key.split("."):
-        config = getattr(config, name)
-    if isinstance(config, int):
-        return config
-    return math.gcd(*config)
+        value = getattr(value, name)
+    if isinstance(value, int):
+        return value
+    return math.gcd(*value)
 
 
-def numel(model: nn.Module, config: Any) -> int:
-    return sum(p.numel() for p in built(model, config, device="meta").parameters())
+def numel(model: nn.Module, config: Configuration) -> int:
+    return parameter_count(built(model, config, device="meta"))
 
 
-def examples(model: nn.Module, config: Any) -> Iterator[dict[str, Tensor]]:
+def examples(model: nn.Module, config: Configuration) -> Iterator[dict[str, Tensor]]:
     """Small random batches to try, from the name of the model's main input: all that it may read,
     then text alone."""
     generator = torch.Generator().manual_seed(0)
     batch = dict(_inputs(getattr(model, "main_input_name", "input_ids"), config, generator))
     yield batch
     if {"input_ids", "pixel_values"} <= set(batch):
-        yield {name: value for name, value in batch.items() if name != "pixel_values"}
+        text = dict(batch)
+        del text["pixel_values"]
+        yield text
 
 
-def _inputs(name: str, config: Any, generator: torch.Generator) -> Iterator[tuple[str, Tensor]]:
-    text, vision = (
-        _first(config, names)
-        for names in (("text_config", "decoder"), ("vision_config", "encoder"))
-    )
+def _inputs(
+    name: str, config: Configuration, generator: torch.Generator
+) -> Iterator[tuple[str, Tensor]]:
+    text = _first(config, ("text_config", "decoder"))
+    vision = _first(config, ("vision_config", "encoder"))
     if (name == "input_ids" or hasattr(config, "text_config")) and hasattr(text, "vocab_size"):
         yield "input_ids", _tokens(text, generator)
     if name == "pixel_values" or hasattr(config, "vision_config"):
         size = getattr(vision, "image_size", 32)
-        high, wide = (size, size) if isinstance(size, int) else size
-        yield (
-            "pixel_values",
-            torch.randn(
-                BATCH[0], getattr(vision, "num_channels", 3), high, wide, generator=generator
-            ),
-        )
+        if isinstance(size, int):
+            size = (size, size)
+        high, wide = size
+        channels = getattr(vision, "num_channels", 3)
+        images = torch.randn(BATCH[0], channels, high, wide, generator=generator)
+        yield "pixel_values", images
     if name == "input_features":
-        yield (
-            name,
-            torch.randn(
-                BATCH[0], config.num_mel_bins, 2 * config.max_source_positions, generator=generator
-            ),
-        )
+        length = 2 * config.max_source_positions
+        yield name, torch.randn(BATCH[0], config.num_mel_bins, length, generator=generator)
     if name == "input_values":
         yield name, torch.randn(BATCH[0], 4000, generator=generator)
     if getattr(config, "is_encoder_decoder", False):
         yield "decoder_input_ids", _tokens(text, generator)
 
 
-def _first(config: Any, names: Iterable[str]) -> Any:
+def _first(config: Configuration, names: Iterable[str]) -> Configuration:
     """The first part of the configuration that exists; otherwise the configuration itself."""
-    return next(
-        (part for name in names if is_configuration(part := getattr(config, name, None))), config
-    )
+    for name in names:
+        part = getattr(config, name, None)
+        if is_configuration(part):
+            return part
+    return config
 
 
-def _tokens(config: Any, generator: torch.Generator) -> Tensor:
+def _tokens(config: Configuration, generator: torch.Generator) -> Tensor:
     context = getattr(config, "max_position_embeddings", None)
     if isinstance(context, int) and context > 0:
         length = min(BATCH[1], context)

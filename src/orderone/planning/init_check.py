@@ -21,11 +21,12 @@ from torch.utils.hooks import RemovableHandle
 
 from orderone.observe.inventory import inventory
 from orderone.observe.trace import call_with, undisturbed
+from orderone.planning.base import parameter_count
 from orderone.planning.counterparts import stack_of
 from orderone.planning.forward_facts import Pair
 from orderone.planning.huggingface import GROWTH, LARGEST
 from orderone.planning.options import ExampleBatch
-from orderone.torch_compat import parameter_registry, tree_leaves
+from orderone.torch_compat import tree_leaves
 
 if TYPE_CHECKING:
     from orderone.planning.plan import Plan, Row
@@ -62,7 +63,7 @@ def can_observe(pair: Pair) -> bool:
     """Whether the instances differ in width and the wide one may be copied."""
     if pair.growth == 1:
         return False
-    return pair.owned or sum(p.numel() for p in pair.large.parameters()) <= LARGEST
+    return pair.owned or parameter_count(pair.large) <= LARGEST
 
 
 def writable(pair: Pair) -> nn.Module:
@@ -95,8 +96,9 @@ def observe(
     scale = math.log(pair.growth)
     result: list[Observation] = []
     for (name, quantity, _), pairs in logarithms.items():
-        observed = sum(growth for growth, _ in pairs) / len(pairs) / scale
-        predicted = sum(growth for _, growth in pairs) / len(pairs) / scale
+        observed_growths, predicted_growths = zip(*pairs, strict=True)
+        observed = sum(observed_growths) / len(pairs) / scale
+        predicted = sum(predicted_growths) / len(pairs) / scale
         result.append(Observation(name, quantity, observed, predicted))
     return tuple(result)
 
@@ -146,7 +148,9 @@ def output_factor(row: "Row", bias: "Row | None") -> float | None:
         return None  # a bias that stays hides a readout that shrinks
     if row.role == "embedding":
         # held by several modules, it is tied, and this one may be the readout
-        return None if len(row.uses) > 1 else size
+        if len(row.uses) > 1:
+            return None
+        return size
     return row.growth.fan_in**0.5 * size
 
 
@@ -183,7 +187,7 @@ def _recording(model: nn.Module, sizes: dict[tuple[str, str], float]) -> Iterato
 
     handles: list[RemovableHandle] = []
     for name, module in model.named_modules():
-        if any(parameter is not None for parameter in parameter_registry(module).values()):
+        if next(module.parameters(recurse=False), None) is not None:
             handles.append(module.register_forward_hook(record(name)))
     try:
         # cudnn's recurrent layers have no backward pass in eval mode
@@ -232,7 +236,9 @@ def summary(
     quantities = Counter(observation.quantity for observation in observations)
     total = len(observations)
     line = f"{told}: {total - len(off)} of {total} exponents at initialization as expected"
-    notes = [f"{observation}: {_MEANING[observation.quantity]}" for observation in off[:MOST_TOLD]]
+    notes: list[str] = []
+    for observation in off[:MOST_TOLD]:
+        notes.append(f"{observation}: {_MEANING[observation.quantity]}")
     if len(off) > MOST_TOLD:
         notes.append(
             f"{len(off) - MOST_TOLD} more exponents are not as expected; plan.observations has"

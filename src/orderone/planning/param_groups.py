@@ -1,6 +1,6 @@
 """Parameter groups of torch.optim: learning rate, weight decay and eps of every tensor."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -55,7 +55,7 @@ def eps(a: Algorithm, base: Eps, f: Factors, evidence: Evidence) -> Eps:
     return a.scaled_eps(base, scale)
 
 
-def groups(rows: "tuple[Row, ...]", tensors: Mapping[str, torch.Tensor]) -> list[dict[str, Any]]:
+def groups(rows: "Sequence[Row]", tensors: Mapping[str, torch.Tensor]) -> list[dict[str, Any]]:
     """Tensors with equal settings share a group, which keeps their names for logging."""
     merged: dict[tuple, dict[str, Any]] = {}
     for row in rows:

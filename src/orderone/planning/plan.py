@@ -55,8 +55,12 @@ class Row:
     @property
     def grows(self) -> str:
         """In words: `in x4, out x4`."""
-        sides = (("in", self.growth.fan_in), ("out", self.growth.fan_out))
-        return ", ".join(f"{side} x{ratio:.4g}" for side, ratio in sides if ratio != 1)
+        sides: list[str] = []
+        if self.growth.fan_in != 1:
+            sides.append(f"in x{self.growth.fan_in:.4g}")
+        if self.growth.fan_out != 1:
+            sides.append(f"out x{self.growth.fan_out:.4g}")
+        return ", ".join(sides)
 
 
 def in_groups(rows: Sequence[Row]) -> str:
@@ -87,12 +91,10 @@ class Settings:
     depth: str | None = None
     decay: str = "independent"
     relative: bool = True
-    base_sizes: Mapping[str, Any] | None = (
-        None  # whole numbers of the base's Hugging Face configuration
-    )
-    user_class: str | None = (
-        None  # the name of the class that the user passed, if it is not torch's
-    )
+    # whole numbers of the base's Hugging Face configuration
+    base_sizes: Mapping[str, object] | None = None
+    # the name of the class that the user passed, if it is not torch's
+    user_class: str | None = None
 
     @property
     def label(self) -> str:
@@ -224,22 +226,23 @@ class Plan:
         return CLASSES[self.settings.optimizer]
 
     def _one(self, model: nn.Module | None, options: Mapping[str, Any]) -> Optimizer:
-        tuned = {
-            "lr": self.settings.lr,
-            "weight_decay": self.settings.weight_decay,
-        }  # what later groups start from
+        # later groups start from these
+        tuned = {"lr": self.settings.lr, "weight_decay": self.settings.weight_decay}
         return construct(self._class(), self.param_groups(model), tuned, options)
 
     def _with_rest(self, model: nn.Module | None, options: Mapping[str, Any]) -> Optimizer:
         ALGORITHMS[self.settings.optimizer].check_options(options)
         tensors = self.tensors(model)
-        parts = {}
-        for name in dict.fromkeys(row.optimizer for row in self.rows):
-            own = groups(tuple(row for row in self.rows if row.optimizer == name), tensors)
+        rows: dict[str, list[Row]] = {}
+        for row in self.rows:
+            rows.setdefault(row.optimizer, []).append(row)
+        parts: dict[str, Optimizer] = {}
+        for name, rows_of_part in rows.items():
+            param_groups = groups(rows_of_part, tensors)
             if name == self.settings.optimizer:
-                parts[name] = construct(self._class(), own, {}, options)
+                parts[name] = construct(self._class(), param_groups, {}, options)
             else:
-                parts[name] = construct(CLASSES[name], own, {}, {})
+                parts[name] = construct(CLASSES[name], param_groups, {}, {})
         return CombinedOptimizer(parts)
 
     def check(
@@ -280,20 +283,24 @@ class Plan:
     def tensors(self, model: nn.Module | None = None) -> "dict[str, Tensor]":
         """The parameters as they are now (sharding and `to_empty` replace them), checked against
         the rows."""
-        items = inventory(self.bound() if model is None else model)
-        _same_tensors(self.rows, {name: item.shape for name, item in items.items()})
-        return {name: item.tensor for name, item in items.items()}
+        tensors: dict[str, Tensor] = {}
+        shapes: dict[str, tuple[int, ...]] = {}
+        for name, item in inventory(self.bound() if model is None else model).items():
+            tensors[name] = item.tensor
+            shapes[name] = item.shape
+        _same_tensors(self.rows, shapes)
+        return tensors
 
 
 def _same_tensors(rows: Sequence[Row], shapes: Mapping[str, tuple[int, ...]]) -> None:
     planned = {row.name: row for row in rows}
     for name, shape in shapes.items():
         if name not in planned:
-            untied = next((row for row in rows if name.rpartition(".")[0] in row.uses), None)
-            if untied:
-                remedy = f"it was tied to {untied.name}; tie it again (model.tie_weights())"
-            else:
-                remedy = "make a new plan"
+            remedy = "make a new plan"
+            for row in rows:
+                if name.rpartition(".")[0] in row.uses:
+                    remedy = f"it was tied to {row.name}; tie it again (model.tie_weights())"
+                    break
             raise ValueError(f"the model has a tensor that the plan has not: {name}; {remedy}")
         if shape != planned[name].shape:
             raise ValueError(

@@ -11,7 +11,7 @@ from functools import cached_property
 from torch import nn
 
 from orderone.core.roles import Role
-from orderone.observe.inventory import Item, inventory
+from orderone.observe.inventory import Item, inventory, shapes_of
 from orderone.optimizers.table import Algorithm, record_for
 from orderone.planning import adjustments, param_groups
 from orderone.planning.adjustments import Draft
@@ -81,7 +81,7 @@ class _Comparison:
 
     @cached_property
     def _shapes(self) -> dict[str, tuple[int, ...]]:
-        return {name: item.shape for name, item in self.items.items()}
+        return shapes_of(self.model)
 
     @cached_property
     def counterparts(self) -> dict[str, Counterpart]:
@@ -110,7 +110,7 @@ class _Comparison:
                 override=overrides.get(name),
                 traced=self.facts.layouts.get(self.seen_as.get(name, ""), ()),
                 declared=declared_layouts(item),
-                is_output=any(place.module in self.facts.outputs for place in item.places),
+                is_output=not set(self.facts.outputs).isdisjoint(item.modules),
             )
             tensors.append(evidence)
         return tensors
@@ -123,7 +123,8 @@ class _Comparison:
 
     def _drafts(self) -> dict[str, Draft]:
         roles = resolve_roles(self.tensors, self.widths, bool(self.facts.outputs))
-        structure = structural_roles([self._as_traced(evidence) for evidence in self.tensors])
+        as_traced = [self._as_traced(evidence) for evidence in self.tensors]
+        structure = structural_roles(as_traced)
         drafts: dict[str, Draft] = {}
         for evidence in self.tensors:
             name = evidence.name
@@ -179,7 +180,10 @@ class _Comparison:
     def _rows(self, drafts: adjustments.Drafts) -> tuple[Row, ...]:
         roles = {name: draft.role.role for name, draft in drafts.items()}
         width = residual_width(self.tensors, roles)
-        return tuple(self._row(draft, width) for draft in drafts.values())
+        rows: list[Row] = []
+        for draft in drafts.values():
+            rows.append(self._row(draft, width))
+        return tuple(rows)
 
     def _row(self, draft: Draft, width: int | None) -> Row:
         request = self.request
@@ -209,7 +213,7 @@ class _Comparison:
             eps=param_groups.eps(algorithm, request.eps_of(algorithm), factors, draft.evidence),
             reason="; ".join(draft.reasons),
             optimizer=algorithm.name,
-            uses=tuple(place.module for place in item.places),
+            uses=item.modules,
             constant=constant,
             base_name=draft.base_name,
             base_std=draft.base.rms,
@@ -222,14 +226,20 @@ class _Comparison:
     def _headline(self, rows: Sequence[Row]) -> str:
         title = f"{self.request.name} for {self.request.algorithm.label}"
         count = in_groups(rows)
-        depths = {c.depth for c in self.counterparts.values() if c.depth != 1}
+        depths: list[float] = []
+        for counterpart in self.counterparts.values():
+            if counterpart.depth != 1:
+                depths.append(counterpart.depth)
         deeper = [f"depth x{max(depths):.4g}"] if depths else []
         sizes = sorted(self.widths.passed_on, key=lambda size: size[0])
         if sizes:
-            ratios = sorted({target / base for base, target in sizes})
-            grown = ", ".join(f"x{ratio:.4g}" for ratio in ratios)
-            widths = ", ".join(f"{base} -> {target}" for base, target in sizes)
-            growth = ", ".join([f"width {grown} ({widths})", *deeper])
+            ratios: set[float] = set()
+            widths: list[str] = []
+            for base, target in sizes:
+                ratios.add(target / base)
+                widths.append(f"{base} -> {target}")
+            grown = ", ".join(f"x{ratio:.4g}" for ratio in sorted(ratios))
+            growth = ", ".join([f"width {grown} ({', '.join(widths)})", *deeper])
             return f"{title}: {growth}; {count}"
         differs = [*deeper, *sorted(self._other_sizes())] or self._settings_that_differ()
         if not differs:
@@ -274,7 +284,10 @@ class _Comparison:
 
     def _bottlenecks(self, drafts: Iterable[Draft]) -> list[str]:
         """Return a note if readouts feed the network further."""
-        stacks = dict.fromkeys(stack_of(draft.name) for draft in drafts if draft.role.bottleneck)
+        stacks: dict[str, None] = {}
+        for draft in drafts:
+            if draft.role.bottleneck:
+                stacks[stack_of(draft.name)] = None
         if not stacks:
             return []
         return [

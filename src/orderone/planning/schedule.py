@@ -67,7 +67,9 @@ def check(
 def check_ratios(optimizer: Optimizer, scheduler: Any) -> None:
     """The same without a plan: raise if the scheduler changes the ratios that the optimizer started
     with."""
-    wanted = [float(group.get("initial_lr", group["lr"])) for group in optimizer.param_groups]
+    wanted: list[float] = []
+    for group in optimizer.param_groups:
+        wanted.append(float(group.get("initial_lr", group["lr"])))
     for step, rates in enumerate(_simulate(optimizer, scheduler, _length(scheduler)), 1):
         if not _proportional(rates, wanted):
             raise BrokenRatios(_message(f"after {step} steps", rates, wanted, scheduler))
@@ -89,30 +91,31 @@ def _must_reach(optimizer: Optimizer, length: int) -> None:
 def _wanted(plan: "Plan", optimizer: Optimizer) -> list[float]:
     """The plan's learning rate of every group; an error if the groups mix or miss tensors of the
     plan."""
-    rows: dict[int, Row] = {id(tensor): plan[name] for name, tensor in plan.tensors().items()}
-    wanted = []
-    seen = set()
+    planned: dict[int, Row] = {id(tensor): plan[name] for name, tensor in plan.tensors().items()}
+    wanted: list[float] = []
+    in_groups: set[str] = set()
     for number, group in enumerate(optimizer.param_groups):
-        found = [rows.get(id(p)) for p in group["params"]]
-        known = [row for row in found if row is not None]
-        if len(known) < len(found):
-            raise ValueError(
-                f"optimizer: group {number} holds tensors that are not of the planned model; was it"
-                " replaced or reloaded?"
-            )
-        if len({row.lr for row in known}) > 1:
-            names = {row.lr: row.name for row in known}
+        rows: list[Row] = []
+        for parameter in group["params"]:
+            if id(parameter) not in planned:
+                raise ValueError(
+                    f"optimizer: group {number} holds tensors that are not of the planned model;"
+                    " was it replaced or reloaded?"
+                )
+            rows.append(planned[id(parameter)])
+        names = {row.lr: row.name for row in rows}
+        if len(names) > 1:
             raise BrokenRatios(
                 f"optimizer: group {number} holds {' and '.join(names.values())}, which need"
                 " different learning rates; make the optimizer with plan.optimizer() or from"
                 " plan.param_groups()"
             )
-        for row in known:
+        for row in rows:
+            in_groups.add(row.name)
             for setting in ("weight_decay", "eps"):
                 _same_setting(setting, group, row, number)
-        wanted.append(known[0].lr if known else 0.0)
-        seen |= {row.name for row in known}
-    missing = [row.name for row in plan.rows if row.name not in seen]
+        wanted.append(rows[0].lr if rows else 0.0)
+    missing = [row.name for row in plan.rows if row.name not in in_groups]
     if missing:
         raise ValueError(
             f"optimizer: {len(missing)} tensors of the plan are in no group, such as {missing[0]};"
@@ -124,15 +127,22 @@ def _wanted(plan: "Plan", optimizer: Optimizer) -> list[float]:
 def _same_setting(setting: str, group: dict[str, Any], row: "Row", number: int) -> None:
     if setting not in group or getattr(row, setting) is None:
         return
-    ours, theirs = (
-        x if isinstance(x, tuple) else (x,) for x in (getattr(row, setting), group[setting])
-    )
-    numbers = [(one or 0.0, two or 0.0) for one, two in zip(ours, theirs, strict=True)]
-    if not all(math.isclose(one, two, rel_tol=1e-6) for one, two in numbers):
-        raise BrokenRatios(
-            f"optimizer: group {number} ({row.name}, ...) has {setting} {group[setting]}, the plan"
-            f" has {getattr(row, setting)}; give {setting} to the plan, not to the optimizer"
-        )
+    planned = getattr(row, setting)
+    present = group[setting]
+    pairs = list(zip(_as_tuple(planned), _as_tuple(present), strict=True))
+    for ours, theirs in pairs:
+        if not math.isclose(ours or 0.0, theirs or 0.0, rel_tol=1e-6):
+            raise BrokenRatios(
+                f"optimizer: group {number} ({row.name}, ...) has {setting} {present}, the plan"
+                f" has {planned}; give {setting} to the plan, not to the optimizer"
+            )
+
+
+def _as_tuple(value: object) -> tuple[Any, ...]:
+    """Return the numbers of a setting: Adafactor has a pair for eps."""
+    if isinstance(value, tuple):
+        return value
+    return (value,)
 
 
 def _inner(scheduler: Any) -> Optimizer | None:
@@ -145,14 +155,26 @@ def _rates(optimizer: Optimizer) -> list[float]:
 
 def _proportional(rates: Sequence[float], wanted: Sequence[float]) -> bool:
     """One common factor for all groups; zero for all is one too."""
-    factors = [rate / want for rate, want in zip(rates, wanted, strict=True) if want]
+    factors = list(_by_factor(rates, wanted))
     largest = max(map(abs, factors), default=0.0)
     return largest < ZERO or max(factors) - min(factors) <= 1e-6 * largest
 
 
+def _by_factor(rates: Sequence[float], wanted: Sequence[float]) -> dict[float, tuple[float, float]]:
+    """Return learning rates, present and planned, by their ratio; of each ratio the first pair."""
+    pairs: dict[float, tuple[float, float]] = {}
+    for rate, want in zip(rates, wanted, strict=True):
+        if want:
+            pairs.setdefault(rate / want, (rate, want))
+    return pairs
+
+
 def _simulate(optimizer: Optimizer, scheduler: Any, steps: int) -> Iterator[list[float]]:
     """Yield the learning rates step by step, on copies that share the tensors and nothing else."""
-    memo: dict[int, Any] = {id(p): p for group in optimizer.param_groups for p in group["params"]}
+    memo: dict[int, Any] = {}
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            memo[id(parameter)] = parameter
     memo[id(optimizer.state)] = {}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that no optimizer step came before is meant here
@@ -163,7 +185,10 @@ def _simulate(optimizer: Optimizer, scheduler: Any, steps: int) -> Iterator[list
             copied.eps = 0.0
         for _ in range(steps):
             try:
-                copied.step(1.0) if isinstance(copied, ReduceLROnPlateau) else copied.step()
+                if isinstance(copied, ReduceLROnPlateau):
+                    copied.step(1.0)
+                else:
+                    copied.step()
                 rates = _rates(copied.optimizer)
             # a schedule of fixed length is over; the user's own function may raise anything then
             except Exception:
@@ -202,9 +227,9 @@ def _parts(scheduler: Any) -> list[Any]:
 
 
 def _message(when: str, rates: Sequence[float], wanted: Sequence[float], scheduler: Any) -> str:
-    pairs = [(rate, want) for rate, want in zip(rates, wanted, strict=True) if want]
-    low = min(pairs, key=lambda pair: pair[0] / pair[1])
-    high = max(pairs, key=lambda pair: pair[0] / pair[1])
+    by_factor = _by_factor(rates, wanted)
+    low = by_factor[min(by_factor)]
+    high = by_factor[max(by_factor)]
     difference = (
         f"{low[0]:.5g} beside {high[0]:.5g}, where the plan has {low[1]:.5g} beside {high[1]:.5g}"
     )
@@ -230,22 +255,25 @@ def _remedy(scheduler: Any, wanted: Sequence[float]) -> str:
                 f" math.cos(math.pi * {time}))) with f = {floor / peak:.4g}"
             )
         if kind == "OneCycleLR" or kind == "CyclicLR":
-            top = max(_tops(part))
-            return (
-                f"{kind} takes a list:"
-                f" max_lr={[float(f'{top * want / peak:.6g}') for want in wanted]}"
-                + (" and base_lr likewise" if kind == "CyclicLR" else "")
-            )
+            remedy = f"{kind} takes a list: max_lr={_in_ratio(max(_tops(part)), wanted)}"
+            if kind == "CyclicLR":
+                return f"{remedy} and base_lr likewise"
+            return remedy
         if kind == "ReduceLROnPlateau" and any(part.min_lrs):
-            low = max(part.min_lrs)
-            return (
-                f"{kind} takes a list:"
-                f" min_lr={[float(f'{low * want / peak:.6g}') for want in wanted]}"
-            )
+            return f"{kind} takes a list: min_lr={_in_ratio(max(part.min_lrs), wanted)}"
     return (
         "Use a schedule that multiplies every group's own rate, and an optimizer made from"
         " plan.param_groups()"
     )
+
+
+def _in_ratio(largest: float, wanted: Sequence[float]) -> list[float]:
+    """Return learning rates in the ratios of the plan."""
+    peak = max(wanted)
+    rates: list[float] = []
+    for rate in wanted:
+        rates.append(float(f"{largest * rate / peak:.6g}"))
+    return rates
 
 
 def _tops(scheduler: Any) -> list[float]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import fields
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from orderone.optimizers.table import ALGORITHMS
 from orderone.planning.counterparts import stack_of
@@ -13,38 +13,46 @@ if TYPE_CHECKING:
 COLUMNS = ("tensor", "role", "shape", "grows", "mult", "init", "lr", "wd", "eps", "why")
 
 
-def record(row: "Row") -> dict[str, Any]:
+def record(row: "Row") -> dict[str, object]:
     """A row as plain values; its factors as columns of their own."""
-    plain = {
-        f.name: getattr(row, f.name) for f in fields(row) if f.name not in ("factors", "growth")
-    }
+    plain: dict[str, object] = {}
+    for field in fields(row):
+        if field.name not in ("factors", "growth"):
+            plain[field.name] = getattr(row, field.name)
     plain["grows"] = row.grows
-    return plain | {
-        f"{name}_factor": getattr(row.factors, name) for name in ("std", "lr", "gradient")
-    }
+    for name in ("std", "lr", "gradient"):
+        plain[f"{name}_factor"] = getattr(row.factors, name)
+    return plain
 
 
 def render(plan: "Plan") -> str:
     lines = [plan.headline, *_table([COLUMNS, *compressed(plan.rows)])]
-    lines += [
-        f"multiplier {m.value:.6g} on the {m.side} of {m.module}: {m.reason}"
-        for m in plan.multipliers
-    ]
-    lines += [f"note: {note}" for note in plan.notes]
+    for multiplier in plan.multipliers:
+        place = f"the {multiplier.side} of {multiplier.module}"
+        lines.append(f"multiplier {multiplier.value:.6g} on {place}: {multiplier.reason}")
+    for note in plan.notes:
+        lines.append(f"note: {note}")
     return "\n".join([*lines, plan.looked])
 
 
 def compressed(rows: "Sequence[Row]") -> list[tuple[str, ...]]:
     """Layers of a stack with equal cells share a line."""
-    lines: dict[tuple, list[Row]] = {}
+    names: dict[tuple[str, ...], list[str]] = {}
     for row in rows:
-        lines.setdefault((stack_of(row.name), *cells(row)), []).append(row)
-    return [(_name([row.name for row in alike]), *key[1:]) for key, alike in lines.items()]
+        names.setdefault((stack_of(row.name), *cells(row)), []).append(row.name)
+    lines: list[tuple[str, ...]] = []
+    for (_, *row_cells), layers in names.items():
+        lines.append((_name(layers), *row_cells))
+    return lines
 
 
 def cells(row: "Row") -> tuple[str, ...]:
-    init = f"{row.init_std:.4g}" if row.constant is None else f"={row.constant:.4g}"
-    eps = row.eps[1] if isinstance(row.eps, tuple) else row.eps
+    init = f"{row.init_std:.4g}"
+    if row.constant is not None:
+        init = f"={row.constant:.4g}"
+    eps = row.eps
+    if isinstance(eps, tuple):
+        eps = eps[1]
     numbers = (
         f"{row.multiplier:.4g}",
         init,
@@ -63,12 +71,19 @@ def _name(names: list[str]) -> str:
         return names[0]
     first = names[0].split(".")
     last = names[-1].split(".")
-    return ".".join(a if a == b else f"{{{a}..{b}}}" for a, b in zip(first, last, strict=True))
+    parts: list[str] = []
+    for start, end in zip(first, last, strict=True):
+        parts.append(start if start == end else f"{{{start}..{end}}}")
+    return ".".join(parts)
 
 
 def _table(rows: list[tuple[str, ...]]) -> list[str]:
-    widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
-    return [
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-        for row in rows
-    ]
+    widths = [0] * len(COLUMNS)
+    for row in rows:
+        for column, cell in enumerate(row):
+            widths[column] = max(widths[column], len(cell))
+    lines: list[str] = []
+    for row in rows:
+        padded = [cell.ljust(width) for cell, width in zip(row, widths, strict=True)]
+        lines.append("  ".join(padded).rstrip())
+    return lines

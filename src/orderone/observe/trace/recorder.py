@@ -426,14 +426,13 @@ class Recorder(TorchDispatchMode):
             return Step("stop", inputs, _recurrent_uses(live))
         memories = {memory(value.tensor) for value in live}
         is_view = any(memory(result) in memories for result in operation.results)
-        if name in _LINEAR or name in ("add", "sub") or is_view:
-            kind = "pass"
-        else:
-            kind = "stop"
+        kind = "stop"
         if name in _SOFTMAXES:
             kind = "softmax"
         elif name == "tanh":
             kind = "softcap"
+        elif name in _LINEAR or name in ("add", "sub") or is_view:
+            kind = "pass"
         rooted = name in _ROOTS or (
             name == "pow" and operation.arguments.get("exponent") in (0.5, -0.5)
         )

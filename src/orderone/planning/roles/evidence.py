@@ -17,9 +17,9 @@ Learning rates of the other sizes differ from those of an unpacked network by th
 one tensor has one learning rate. Biases follow their matrices.
 """
 
+import fnmatch
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from fnmatch import fnmatch
 from functools import cached_property
 from math import prod
 
@@ -67,7 +67,7 @@ class Evidence:
             return False
         if not self.declared:
             return True
-        undeclared = [layout for layout in self.traced if layout not in self.declared]
+        undeclared = set(self.traced) - set(self.declared)
         more = set(self.traced) > set(self.declared)
         return more and any(layout.kind != "vector" for layout in undeclared)
 
@@ -106,10 +106,10 @@ class Evidence:
     @property
     def fans(self) -> tuple[int, int]:
         """Fan-in and fan-out of the target; of matrices side by side, those of one of them."""
-        layout = next((layout for layout in self.layouts if layout.kind == "matrix"), None)
         shape = self.item.shape
-        if layout is None or "lookup" in self.kinds:
+        if "matrix" not in self.kinds or "lookup" in self.kinds:
             return 1, self.part or (shape[-1] if shape else 1)
+        layout = next(layout for layout in self.layouts if layout.kind == "matrix")
         fan_in = 1
         fan_out = 1
         for axis, size in enumerate(shape):
@@ -130,7 +130,7 @@ def read_overrides(overrides: Mapping[str, str], names: Sequence[str]) -> dict[s
     result: dict[str, Role] = {}
     for pattern, role_name in overrides.items():
         role = Role(one_of(role_name, OVERRIDES, f"role in overrides[{pattern!r}]"))
-        matching = [name for name in names if fnmatch(name, pattern)]
+        matching = fnmatch.filter(names, pattern)
         if not matching:
             raise ValueError(
                 f"overrides: no tensor is called {pattern!r}; the model has {names[0]}, ...,"

@@ -84,14 +84,14 @@ def _by_override(evidence: Evidence, widths: Widths) -> ResolvedRole | None:
     role = evidence.override
     if role is None:
         return None
-    layout = next((layout for layout in evidence.layouts if layout.kind != "vector"), None)
-    if layout is not None:
-        fan_in = widths.ratio(evidence.over(layout.fan_in))
-        fan_out = widths.ratio(evidence.over(layout.fan_out))
-    elif role == Role.HIDDEN:
-        fan_in = fan_out = widths.ratio(evidence.sizes) ** 0.5
-    else:
-        fan_in = fan_out = widths.ratio(evidence.sizes)
+    fan_in = fan_out = widths.ratio(evidence.sizes)
+    if role == Role.HIDDEN:
+        fan_in = fan_out = fan_in**0.5
+    for layout in evidence.layouts:
+        if layout.kind != "vector":
+            fan_in = widths.ratio(evidence.over(layout.fan_in))
+            fan_out = widths.ratio(evidence.over(layout.fan_out))
+            break
     growth = {
         Role.HIDDEN: Growth(fan_in, fan_out),
         Role.READOUT: Growth(fan_in=fan_in),
@@ -104,17 +104,21 @@ def _by_override(evidence: Evidence, widths: Widths) -> ResolvedRole | None:
 
 def _by_trace(evidence: Evidence, widths: Widths) -> ResolvedRole | None:
     """The forward pass shows the layouts."""
-    return _by_layouts(evidence, widths) if evidence.trace_decides else None
+    if evidence.trace_decides:
+        return _by_layouts(evidence, widths)
+    return None
 
 
 def _by_module(evidence: Evidence, widths: Widths) -> ResolvedRole | None:
     """The owning modules declare the layouts."""
-    return _by_layouts(evidence, widths) if evidence.layouts else None
+    if evidence.layouts:
+        return _by_layouts(evidence, widths)
+    return None
 
 
 def _by_shape(evidence: Evidence, widths: Widths) -> ResolvedRole | None:
     """Shapes decide where only one answer is possible."""
-    grown = [size for size in evidence.sizes if widths.is_width(size)]
+    grown = widths.among(evidence.sizes)
     ratios = {target / base for base, target in grown}
     if not grown:
         return _fixed(evidence, widths)
@@ -129,7 +133,7 @@ def _by_shape(evidence: Evidence, widths: Widths) -> ResolvedRole | None:
 
 def _by_name(evidence: Evidence, widths: Widths) -> ResolvedRole | None:
     """A table of embeddings is known by its name."""
-    grown = [size for size in evidence.sizes if widths.is_width(size)]
+    grown = widths.among(evidence.sizes)
     if len(grown) != 1 or not evidence.hints.table:
         return None
     [(base, target)] = grown
@@ -152,8 +156,10 @@ def _by_layouts(evidence: Evidence, widths: Widths) -> ResolvedRole:
         return _vector(evidence, widths)
     if layout.kind == "lookup":
         return _lookup(evidence, widths, layout)
-    matrices = [layout for layout in evidence.layouts if layout.kind == "matrix"]
-    resolved = [_matrix(evidence, widths, layout) for layout in matrices]
+    resolved: list[ResolvedRole] = []
+    for layout in evidence.layouts:
+        if layout.kind == "matrix":
+            resolved.append(_matrix(evidence, widths, layout))
     return _both_ways(resolved) or resolved[0]
 
 
@@ -227,7 +233,7 @@ def _fixed(evidence: Evidence, widths: Widths) -> ResolvedRole:
 
 
 def _doubt(evidence: Evidence, widths: Widths) -> Doubt:
-    grown = [size for size in evidence.sizes if widths.is_width(size)]
+    grown = widths.among(evidence.sizes)
     if len(grown) == 1:
         candidates = (Role.EMBEDDING, Role.READOUT, Role.VECTOR)
         return Doubt(evidence, candidates, "one dimension grows, and it may be fan-in or fan-out")
@@ -341,12 +347,13 @@ def groups_of(tensors: Sequence[Evidence], roles: Mapping[str, Role]) -> dict[st
     """Return the group of every tensor; a vector beside a readout is its bias, head_bias."""
     heads: set[str] = set()
     for evidence in tensors:
-        heads.update(place.module for place in readout_places(evidence, roles[evidence.name]))
+        for place in readout_places(evidence, roles[evidence.name]):
+            heads.add(place.module)
     width = residual_width(tensors, roles)
     groups: dict[str, str] = {}
     for evidence in tensors:
         role = roles[evidence.name]
-        beside_head = any(place.module in heads for place in evidence.item.places)
+        beside_head = not heads.isdisjoint(evidence.item.modules)
         if role == Role.VECTOR and beside_head:
             groups[evidence.name] = "head_bias"
         else:

@@ -112,12 +112,15 @@ class Widths:
             return False
         return any(commensurate(size, width) or _affine(size, width) for width in self.certain)
 
+    def among(self, sizes: Iterable[Size]) -> list[Size]:
+        """Return the widths among these sizes."""
+        return [size for size in sizes if self.is_width(size)]
+
     def ratio(self, sizes: Iterable[Size]) -> float:
         """Return the growth of the widths among these sizes, multiplied together."""
         result = 1.0
-        for base, target in sizes:
-            if self.is_width((base, target)):
-                result *= target / base
+        for base, target in self.among(sizes):
+            result *= target / base
         return result
 
     def what(self, size: Size) -> str:
@@ -182,7 +185,9 @@ def structural_widths(tensors: Sequence[Evidence]) -> set[int]:
 def residual_width(tensors: Sequence[Evidence], roles: Mapping[str, Role]) -> int | None:
     """Return the width of the residual stream: the commonest size of hidden matrices."""
     sizes = list(_hidden_sizes(tensors, roles))
-    return mode(sizes) if sizes else None
+    if sizes:
+        return mode(sizes)
+    return None
 
 
 def _hidden_sizes(tensors: Sequence[Evidence], roles: Mapping[str, Role]) -> Iterator[int]:
@@ -208,4 +213,6 @@ class Streams:
     def width(self, fan_out: int) -> int | None:
         """Return the n of a tensor with this fan-out, in the powers of S2: its table's, and
         elsewhere the residual stream's."""
-        return fan_out if fan_out in self.tables else self.residual
+        if fan_out in self.tables:
+            return fan_out
+        return self.residual
