@@ -72,7 +72,7 @@ def plan(model: nn.Module, request: Request, order_one: OrderOne, constants: Con
         rows=rows,
         headline=headline,
         multipliers=_tied_readouts(tensors, rows),
-        looked=constants.told,
+        looked=constants.note,
         model=unwrap(model),
         planned=sizes_now({name: item.tensor for name, item in items.items()}),
         user_class=request.algorithm.user_class,

@@ -42,7 +42,7 @@ class Draft:
     base: Initial
     base_name: str
     depth: float  # layers of its stack, target over base
-    seen_as: str  # the tensor that was traced in its place
+    traced_as: str  # the tensor that was traced in its place
     multiplier: float = 1.0
     reasons: tuple[str, ...] = ()
 
@@ -155,7 +155,7 @@ def forward_constants(drafts: Drafts, facts: ForwardFacts) -> Drafts:
     result = dict(drafts)
     for name, draft in drafts.items():
         is_lookup = draft.role.tied is not None or draft.role.role == Role.EMBEDDING
-        power = facts.power(draft.seen_as, "lookup" if is_lookup else "matrix")
+        power = facts.power(draft.traced_as, "lookup" if is_lookup else "matrix")
         if not power or not draft.grows:
             continue
         growth = draft.role.growth
@@ -185,7 +185,7 @@ def residual_branches(drafts: Drafts, facts: ForwardFacts, rule: str | None) -> 
     result = dict(drafts)
     multipliers: list[Multiplier] = []
     for name, draft in deeper.items():
-        place = facts.branch(draft.seen_as)
+        place = facts.branch(draft.traced_as)
         if place is None:
             continue
         last = place == "last"
@@ -214,7 +214,7 @@ def attention_scores(drafts: Drafts, facts: ForwardFacts, wanted: float) -> Adju
         missing = score.head_growth ** -(wanted + score.power)
         if abs(missing - 1) < 1e-6:
             continue
-        has_queries = any(draft.seen_as in score.queries for draft in drafts.values())
+        has_queries = any(draft.traced_as in score.queries for draft in drafts.values())
         if score.separate and has_queries:
             result = _divide_scores(result, score, missing)
         else:
@@ -225,8 +225,8 @@ def attention_scores(drafts: Drafts, facts: ForwardFacts, wanted: float) -> Adju
 def _divide_scores(drafts: Drafts, score: Score, missing: float) -> dict[str, Draft]:
     result = dict(drafts)
     for name, draft in drafts.items():
-        is_query = draft.seen_as in score.queries
-        if is_query or draft.seen_as in score.keys:
+        is_query = draft.traced_as in score.queries
+        if is_query or draft.traced_as in score.keys:
             # the gradients of both pass through the scores
             gradient = draft.factors.gradient * missing
             draft = replace(draft, factors=replace(draft.factors, gradient=gradient))
@@ -265,8 +265,8 @@ def tied_readouts(drafts: Drafts, facts: ForwardFacts, request: Request) -> Adju
         if abs(needed - 1) < 1e-9:
             continue
         reason = f"as a readout times {needed:.4g}"
-        norm = facts.carriers.get(draft.seen_as, ())
-        carriers = [other for other in result.values() if other.seen_as in norm]
+        norm = facts.carriers.get(draft.traced_as, ())
+        carriers = [other for other in result.values() if other.traced_as in norm]
         if carriers and all(carrier.can_be_multiplied for carrier in carriers):
             for carrier in carriers:
                 why = "the multiplier of the tied readout"
@@ -289,8 +289,8 @@ def tied_readouts(drafts: Drafts, facts: ForwardFacts, request: Request) -> Adju
 
 def _tied_multiplier(draft: Draft, growth: float, facts: ForwardFacts, request: Request) -> float:
     """Return what a tied readout needs beyond the constants of the forward code."""
-    as_readout = facts.power(draft.seen_as, "matrix")
-    as_lookup = facts.power(draft.seen_as, "lookup")
+    as_readout = facts.power(draft.traced_as, "matrix")
+    as_lookup = facts.power(draft.traced_as, "lookup")
     present = growth ** (as_readout - as_lookup)
     law = draft.algorithm.law
     return tied_multiplier(request.parameterization(law), growth, law) / present

@@ -374,8 +374,8 @@ def _constants_of(target: nn.Module) -> dict[str, Initial]:
     return constants
 
 
-def _agree(one: Initial, other: Initial, samples: int) -> bool:
-    return abs(one.rms - other.rms) <= (0.1 + 3 / math.sqrt(samples)) * other.rms
+def _agree(measured: Initial, drawn: Initial, samples: int) -> bool:
+    return abs(measured.rms - drawn.rms) <= (0.1 + 3 / math.sqrt(samples)) * drawn.rms
 
 
 def _reinitialised(model: nn.Module, wanted: Mapping[str, Item]) -> dict[str, Initial]:

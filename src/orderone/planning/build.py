@@ -189,8 +189,8 @@ def _observed(made: Plan, request: Request, facts: ForwardFacts) -> Plan:
         observations = init_check.observe(proof, small, large, facts.pair)
     except Exception as error:  # the user's forward code may raise anything
         failure = f"sizes were not compared ({type(error).__name__}: {error})"
-        return replace(made, looked=f"{facts.told}: {failure}")
-    looked, unexpected = init_check.summary(facts.told, observations, facts.pair.growth)
+        return replace(made, looked=f"{facts.note}: {failure}")
+    looked, unexpected = init_check.summary(facts.note, observations, facts.pair.growth)
     notes = (*made.notes, *unexpected)
     return replace(made, observations=observations, looked=looked, notes=notes)
 

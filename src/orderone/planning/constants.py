@@ -28,7 +28,7 @@ POWERS = (-1.0, -0.5, 0.5, 1.0)
 class Constants:
     """`at` has the numbers at every use of a tensor, ("words.weight", "lookup") for one."""
 
-    told: str
+    note: str
     at: Mapping[tuple[str, str], float | None] = field(default_factory=dict)
 
     def power(self, name: str, kind: str, width: int) -> float:

@@ -91,12 +91,12 @@ def _nearest(
     return min(by_misfit[fewest], key=distance)
 
 
-def _misfit(one: Shape, other: Shape, usual: float) -> int:
+def _misfit(shape: Shape, base_shape: Shape, usual: float) -> int:
     """Return the number of axes that neither stayed nor grew as usual."""
-    if len(one) != len(other):
-        return len(one) + len(other)
+    if len(shape) != len(base_shape):
+        return len(shape) + len(base_shape)
     misfits = 0
-    for size, base_size in zip(one, other, strict=True):
+    for size, base_size in zip(shape, base_shape, strict=True):
         if size != base_size and size != base_size * usual:
             misfits += 1
     return misfits

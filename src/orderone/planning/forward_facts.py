@@ -36,7 +36,7 @@ class Pair:
     growth: float  # of the width, from small to large
     # of the head size, from the base to the target; None: as traced, or not known
     head_growth: float | None
-    told: str
+    note: str
     owned: bool  # made here, and free to be changed
 
     def traces(self) -> tuple[Trace, Trace]:
@@ -64,7 +64,7 @@ class ForwardFacts:
     """What a forward pass showed, under the names of the instance that was traced: a small one
     stands for deeper ones."""
 
-    told: str
+    note: str
     shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     layouts: Mapping[str, tuple[Layout, ...]] = field(default_factory=dict)
     # power of the width, by tensor and kind of use
@@ -77,7 +77,7 @@ class ForwardFacts:
     findings: tuple[str, ...] = ()
     pair: Pair | None = None
 
-    def seen_as(self, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, str]:
+    def traced_as(self, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, str]:
         """Return, for every tensor of a model, the tensor that was traced in its place."""
         if self.shapes:
             return _counterpart_names(shapes, self.shapes)
@@ -105,7 +105,7 @@ class ForwardFacts:
         """Raise a ValueError unless the residual branches are known and end in a tensor."""
         if not self.branches:
             raise ValueError(
-                f"depth: the residual branches are not known ({self.told}); if it was looked at,"
+                f"depth: the residual branches are not known ({self.note}); if it was looked at,"
                 " there are none, and depth is to be left out; otherwise give an example batch:"
                 " plan(..., inputs=...)"
             )
@@ -130,7 +130,7 @@ def _without_trace(note: str, model: nn.Module, base: Base) -> ForwardFacts:
 
 
 def look(model: nn.Module, base: Base, inputs: ExampleBatch | None) -> ForwardFacts:
-    """Trace the model if it and its base allow that; otherwise `told` says why not."""
+    """Trace the model if it and its base allow that; otherwise `note` says why not."""
     try:
         looked_at = pair(model, base, inputs)
     except NoInstances as reason:
@@ -177,7 +177,7 @@ def _compare(small: Trace, large: Trace, looked_at: Pair, outputs: tuple[str, ..
     for name, uses in large.uses.items():
         layouts[name] = _layouts(uses, len(shapes[name]))
     return ForwardFacts(
-        told=looked_at.told,
+        note=looked_at.note,
         shapes=shapes,
         layouts=layouts,
         powers=_powers(small, large, same, looked_at, in_scores, findings),
@@ -444,7 +444,7 @@ def _themselves(model: nn.Module, base: nn.Module, inputs: ExampleBatch) -> Pair
         inputs=inputs,
         growth=_usual_growth(base, model),
         head_growth=None,
-        told="probe: base and target, on the batch given",
+        note="probe: base and target, on the batch given",
         owned=False,
     )
 
@@ -494,7 +494,7 @@ def _small_ones(
         inputs=batch,
         growth=huggingface.GROWTH if grows else 1.0,
         head_growth=huggingface.head_growth(ours, theirs),
-        told=f"probe: small instances of width {' and '.join(widths)}",
+        note=f"probe: small instances of width {' and '.join(widths)}",
         owned=True,
     )
 
@@ -517,9 +517,9 @@ def _one_that_runs(
     copy = like_the_target()
     if any(_failure(copy, batch) is None for batch in batches):
         raise ValueError(
-            f"base: a model of these sizes does not run ({first_error}); give everything that belongs"
-            " together, such as num_attention_heads with num_key_value_heads, hidden_size with"
-            " intermediate_size"
+            f"base: a model of these sizes does not run ({first_error}); give everything that"
+            " belongs together, such as num_attention_heads with num_key_value_heads, hidden_size"
+            " with intermediate_size"
         )
     raise NoInstances(
         f"the forward pass failed ({first_error}); give an example batch that works:"

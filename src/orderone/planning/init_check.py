@@ -228,14 +228,14 @@ def unexpected(observations: Iterable[Observation], growth: float) -> list[Obser
 
 
 def summary(
-    told: str, observations: tuple[Observation, ...], growth: float
+    note: str, observations: tuple[Observation, ...], growth: float
 ) -> tuple[str, list[str]]:
     """Return a line for the plan, and notes about what does not fit."""
     off = unexpected(observations, growth)
     off.sort(key=lambda observation: (observation.quantity != "output", -observation.off))
     quantities = Counter(observation.quantity for observation in observations)
     total = len(observations)
-    line = f"{told}: {total - len(off)} of {total} exponents at initialization as expected"
+    line = f"{note}: {total - len(off)} of {total} exponents at initialization as expected"
     notes: list[str] = []
     for observation in off[:MOST_TOLD]:
         notes.append(f"{observation}: {_MEANING[observation.quantity]}")

@@ -307,8 +307,8 @@ def _same_tensors(rows: Sequence[Row], shapes: Mapping[str, tuple[int, ...]]) ->
                 f"{name}: the plan is for shape {planned[name].shape}, the model has {shape}; make"
                 " a new plan"
             )
-    missing = [name for name in planned if name not in shapes]
-    if missing:
-        raise ValueError(
-            f"the plan has a tensor that the model has not: {missing[0]}; make a new plan"
-        )
+    for name in planned:
+        if name not in shapes:
+            raise ValueError(
+                f"the plan has a tensor that the model has not: {name}; make a new plan"
+            )

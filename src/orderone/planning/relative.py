@@ -67,7 +67,7 @@ class _Comparison:
             notes=(*notes, *facts.findings, *self._numbers()),
             undone=undone,
             multipliers=adjustments.together(multipliers),
-            looked=facts.told,
+            looked=facts.note,
             model=self.model,
             planned=sizes_now({name: item.tensor for name, item in self.items.items()}),
             user_class=request.algorithm.user_class,
@@ -88,9 +88,9 @@ class _Comparison:
         return counterparts(self._shapes, self.base.shapes)
 
     @cached_property
-    def seen_as(self) -> dict[str, str]:
+    def traced_as(self) -> dict[str, str]:
         """For every tensor, the tensor that was traced in its place."""
-        return self.facts.seen_as(self._shapes)
+        return self.facts.traced_as(self._shapes)
 
     @cached_property
     def tensors(self) -> list[Evidence]:
@@ -108,7 +108,7 @@ class _Comparison:
                 item,
                 base_shape,
                 override=overrides.get(name),
-                traced=self.facts.layouts.get(self.seen_as.get(name, ""), ()),
+                traced=self.facts.layouts.get(self.traced_as.get(name, ""), ()),
                 declared=declared_layouts(item),
                 is_output=not set(self.facts.outputs).isdisjoint(item.modules),
             )
@@ -136,7 +136,7 @@ class _Comparison:
         """Return the evidence with the shape of the instance that was traced, which is wider than
         the base: at base size a vocabulary may happen to be as large as the width, and the choice
         of tensors for Muon must not depend on that."""
-        shape = self.facts.shapes.get(self.seen_as.get(evidence.name, ""))
+        shape = self.facts.shapes.get(self.traced_as.get(evidence.name, ""))
         if shape is None:
             return evidence
         return replace(evidence, item=replace(evidence.item, shape=shape))
@@ -159,7 +159,7 @@ class _Comparison:
             base=self.base.initial[counterpart.name],
             base_name=counterpart.name,
             depth=counterpart.depth,
-            seen_as=self.seen_as.get(name, name),
+            traced_as=self.traced_as.get(name, name),
             reasons=(role.reason,),
         )
 
@@ -256,7 +256,7 @@ class _Comparison:
         for evidence in self.tensors:
             for size in evidence.sizes:
                 if size[0] != size[1]:
-                    words.add(self.widths.what(size))
+                    words.add(self.widths.word_for(size))
         return words
 
     def _settings_that_differ(self) -> list[str]:

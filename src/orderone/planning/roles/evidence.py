@@ -83,6 +83,13 @@ class Evidence:
         """The layouts by kind: matrix, lookup, vector."""
         return {layout.kind: layout for layout in self.layouts}
 
+    def first(self, kind: str) -> Layout | None:
+        """Return the first layout of a kind."""
+        for layout in self.layouts:
+            if layout.kind == kind:
+                return layout
+        return None
+
     @property
     def only_matrix(self) -> Layout | None:
         """Its layout as a matrix; None for a tied tensor, which counts as the lookup it is."""
@@ -107,9 +114,9 @@ class Evidence:
     def fans(self) -> tuple[int, int]:
         """Fan-in and fan-out of the target; of matrices side by side, those of one of them."""
         shape = self.item.shape
-        if "matrix" not in self.kinds or "lookup" in self.kinds:
+        layout = self.first("matrix")
+        if layout is None or "lookup" in self.kinds:
             return 1, self.part or (shape[-1] if shape else 1)
-        layout = next(layout for layout in self.layouts if layout.kind == "matrix")
         fan_in = 1
         fan_out = 1
         for axis, size in enumerate(shape):

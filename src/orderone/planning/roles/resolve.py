@@ -149,8 +149,9 @@ RANKING: tuple[Source, ...] = (_by_override, _by_trace, _by_module, _by_shape, _
 
 
 def _by_layouts(evidence: Evidence, widths: Widths) -> ResolvedRole:
-    if {"lookup", "matrix"} <= set(evidence.kinds):
-        return _tied(evidence, widths)
+    lookup = evidence.first("lookup")
+    if lookup is not None and "matrix" in evidence.kinds:
+        return _tied(evidence, widths, lookup)
     layout = evidence.layouts[0]
     if layout.kind == "vector":
         return _vector(evidence, widths)
@@ -188,8 +189,7 @@ def _lookup(evidence: Evidence, widths: Widths, layout: Layout) -> ResolvedRole:
     return ResolvedRole(Role.EMBEDDING, Growth(fan_out=ratio), "rows are looked up: no sum")
 
 
-def _tied(evidence: Evidence, widths: Widths) -> ResolvedRole:
-    layout = next(layout for layout in evidence.layouts if layout.kind == "lookup")
+def _tied(evidence: Evidence, widths: Widths, layout: Layout) -> ResolvedRole:
     lookup = _lookup(evidence, widths, layout)
     if lookup.role == Role.FIXED:
         return lookup
@@ -224,7 +224,7 @@ def _fixed(evidence: Evidence, widths: Widths) -> ResolvedRole:
     reason = "no dimension grows"
     for size in evidence.sizes:
         if size[0] != size[1]:
-            reason = f"no width; differs in {widths.what(size)}"
+            reason = f"no width; differs in {widths.word_for(size)}"
             break
     return ResolvedRole(Role.FIXED, Growth(), reason)
 

@@ -123,7 +123,7 @@ class Widths:
             result *= target / base
         return result
 
-    def what(self, size: Size) -> str:
+    def word_for(self, size: Size) -> str:
         """Return the word for a size that differs and is no width."""
         if size in self.picked:
             return "vocabulary or context"
