@@ -5,6 +5,8 @@ A vector keeps all of its second moments; of anything with two or more axes, the
 factored.
 """
 
+from typing import ClassVar
+
 import torch
 from torch import Tensor
 
@@ -13,8 +15,8 @@ from orderone.optimizers.update import Settings, State, Update, member_norm
 
 
 class AdafactorUpdate(Update):
-    numbers = ("lr", "weight_decay", "beta2_decay", "d", "eps1", "eps2")
-    elementwise = False
+    numbers: ClassVar[tuple[str, ...]] = ("lr", "weight_decay", "beta2_decay", "d", "eps1", "eps2")
+    elementwise: ClassVar[bool] = False
 
     def state(self, p: Tensor) -> State:
         if p.dim() <= 2:  # a vector of each member

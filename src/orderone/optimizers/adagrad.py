@@ -5,6 +5,8 @@ like 1 / sqrt(t), at every width alike: they scale with the width as those of Ad
 starts at `initial_accumulator_value` > 0 has a size of its own and breaks that scaling.
 """
 
+from typing import ClassVar
+
 import torch
 from torch import Tensor
 
@@ -13,8 +15,8 @@ from orderone.optimizers.update import Settings, State, Update
 
 
 class AdagradUpdate(Update):
-    numbers = ("lr", "weight_decay", "lr_decay", "eps")
-    shared = ("initial_accumulator_value",)
+    numbers: ClassVar[tuple[str, ...]] = ("lr", "weight_decay", "lr_decay", "eps")
+    shared: ClassVar[tuple[str, ...]] = ("initial_accumulator_value",)
 
     def state(self, p: Tensor) -> State:
         return {"sum": torch.full_like(p, self.options["initial_accumulator_value"])}

@@ -12,8 +12,8 @@ from orderone.optimizers.update import Settings, State, Update
 
 
 class AdamUpdate(Update):
-    numbers = ("lr", "weight_decay", "eps", "beta1", "beta2")
-    shared = ("decoupled_weight_decay",)
+    numbers: ClassVar[tuple[str, ...]] = ("lr", "weight_decay", "eps", "beta1", "beta2")
+    shared: ClassVar[tuple[str, ...]] = ("decoupled_weight_decay",)
     refused: ClassVar[Mapping[str, object]] = {"maximize": False, "amsgrad": False}
 
     def state(self, p: Tensor) -> State:

@@ -4,12 +4,16 @@ Schedulers, checkpoints and training loops see one `torch.optim.Optimizer`: its 
 groups of its parts, and its state dictionary looks like any other.
 """
 
-from collections import ChainMap
+from collections import ChainMap, defaultdict
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
+from torch import Tensor
 from torch.optim import Optimizer
+
+ParamGroup: TypeAlias = dict[str, Any]
+StateDict: TypeAlias = dict[str, Any]
 
 
 class CombinedOptimizer(Optimizer):
@@ -17,16 +21,20 @@ class CombinedOptimizer(Optimizer):
 
     def __init__(self, parts: Mapping[str, Optimizer]):
         self.parts: dict[str, Optimizer] = {}
-        groups = [{**group} for part in parts.values() for group in part.param_groups]
+        groups: list[ParamGroup] = []
+        for part in parts.values():
+            groups.extend({**group} for group in part.param_groups)
         super().__init__(groups, {})
         self.parts = dict(parts)
         self._show_parts()
 
     def _show_parts(self) -> None:
         """Expose the parts' own groups and states: a scheduler that writes here writes there."""
-        self.param_groups = [group for part in self.parts.values() for group in part.param_groups]
+        self.param_groups: list[ParamGroup] = []
+        for part in self.parts.values():
+            self.param_groups.extend(part.param_groups)
         states = [part.state for part in self.parts.values()]
-        self.state = ChainMap(*states)  # type: ignore[assignment]
+        self.state: defaultdict[Tensor, Any] = ChainMap(*states)  # type: ignore[assignment]
 
     @torch.no_grad()
     def step(  # type: ignore[override]
@@ -40,7 +48,7 @@ class CombinedOptimizer(Optimizer):
             part.step()
         return loss
 
-    def add_param_group(self, param_group: dict[str, Any]) -> None:
+    def add_param_group(self, param_group: ParamGroup) -> None:
         if self.parts:
             raise ValueError(
                 "add the group to one of the optimizers that step: optimizer.parts has"
@@ -48,10 +56,10 @@ class CombinedOptimizer(Optimizer):
             )
         return super().add_param_group(param_group)
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> StateDict:
         """Return a state dictionary as one optimizer's: parameters are numbered through."""
         state: dict[int, object] = {}
-        groups: list[dict[str, Any]] = []
+        groups: list[ParamGroup] = []
         first = 0
         for part in self.parts.values():
             part_state = part.state_dict()
@@ -63,7 +71,7 @@ class CombinedOptimizer(Optimizer):
             first = sum(len(group["params"]) for group in groups)
         return {"state": state, "param_groups": groups}
 
-    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+    def load_state_dict(self, state_dict: StateDict) -> None:
         groups = list(state_dict["param_groups"])
         state = state_dict["state"]
         if len(groups) != len(self.param_groups):
@@ -73,13 +81,15 @@ class CombinedOptimizer(Optimizer):
         for part in self.parts.values():
             part_groups = groups[: len(part.param_groups)]
             groups = groups[len(part.param_groups) :]
-            numbers = {number for group in part_groups for number in group["params"]}
+            numbers: set[int] = set()
+            for group in part_groups:
+                numbers.update(group["params"])
             part_state = {number: value for number, value in state.items() if number in numbers}
             part.load_state_dict({"state": part_state, "param_groups": part_groups})
         self._show_parts()
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> StateDict:
         return {"parts": self.parts}
 
-    def __setstate__(self, state: Mapping[str, Any]) -> None:
+    def __setstate__(self, state: StateDict) -> None:
         CombinedOptimizer.__init__(self, state["parts"])

@@ -50,7 +50,7 @@ class Lion(Optimizer):
 
 
 class LionUpdate(Update):
-    numbers = ("lr", "weight_decay", "beta1", "beta2")
+    numbers: ClassVar[tuple[str, ...]] = ("lr", "weight_decay", "beta1", "beta2")
     refused: ClassVar[Mapping[str, object]] = {}
 
     def state(self, p: Tensor) -> State:

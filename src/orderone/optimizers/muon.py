@@ -6,22 +6,22 @@ It takes the hidden matrices; AdamW takes the rest.
 
 import math
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from orderone.optimizers.record import Algorithm, Shape, TensorScale
-from orderone.optimizers.update import Settings, State, Update
+from orderone.optimizers.update import Options, Settings, State, Update
 
 REST = "adamw"  # the optimizer of the tensors that Muon leaves
 
 
 class MuonUpdate(Update):
-    numbers = ("lr", "weight_decay", "momentum", "eps")
-    shared = ("nesterov", "ns_coefficients", "ns_steps")
+    numbers: ClassVar[tuple[str, ...]] = ("lr", "weight_decay", "momentum", "eps")
+    shared: ClassVar[tuple[str, ...]] = ("nesterov", "ns_coefficients", "ns_steps")
     refused: ClassVar[Mapping[str, object]] = {"adjust_lr_fn": None}
-    elementwise = False
+    elementwise: ClassVar[bool] = False
 
     def state(self, p: Tensor) -> State:
         return {"momentum": torch.zeros_like(p)}
@@ -77,7 +77,7 @@ def _rate_factor(shape: Shape) -> float:
     return max(1.0, rows / columns) ** 0.5
 
 
-def _check_options(options: Mapping[str, Any]) -> None:
+def _check_options(options: Options) -> None:
     if options.get("adjust_lr_fn") not in (None, "original"):
         raise ValueError(
             f"optimizer: expected adjust_lr_fn='original', got {options['adjust_lr_fn']!r},"

@@ -8,6 +8,8 @@ Each entry of the gradient is divided by a running size of it, so that updates s
 as those of Adam; with `decoupled_weight_decay`, as those of AdamW.
 """
 
+from typing import ClassVar
+
 import torch
 from torch import Tensor
 
@@ -16,8 +18,15 @@ from orderone.optimizers.update import Settings, State, Update
 
 
 class NAdamUpdate(Update):
-    numbers = ("lr", "weight_decay", "eps", "beta1", "beta2", "momentum_decay")
-    shared = ("decoupled_weight_decay",)
+    numbers: ClassVar[tuple[str, ...]] = (
+        "lr",
+        "weight_decay",
+        "eps",
+        "beta1",
+        "beta2",
+        "momentum_decay",
+    )
+    shared: ClassVar[tuple[str, ...]] = ("decoupled_weight_decay",)
 
     def state(self, p: Tensor) -> State:
         # torch keeps this number of each tensor in its default precision, whatever the tensor's

@@ -5,7 +5,7 @@ the stack for its update. To add an optimizer, write a file like `rmsprop.py` an
 `table.py`.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from inspect import Parameter, signature
 from typing import Any, TypeAlias
@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 import torch
 from torch.optim import Optimizer
 
-from orderone.optimizers.update import Update
+from orderone.optimizers.update import Options, Update
 from orderone.theory.exponents.updates import UpdateLaw, update_law
 
 Eps: TypeAlias = float | tuple[float | None, float] | None
@@ -44,7 +44,7 @@ def no_rate_factor(shape: Shape) -> float:
     return 1.0
 
 
-def any_options(options: Mapping[str, Any]) -> None:
+def any_options(options: Options) -> None:
     return None
 
 
@@ -64,14 +64,13 @@ class Algorithm:
     weight_decay: float
     eps: Eps = None
     fused: bool = False  # torch has one kernel for the whole update, on the CPU and on CUDA
-    other_decay: str | None = (
-        None  # the optimizer that `decoupled_weight_decay` turns this one into
-    )
+    # the optimizer that `decoupled_weight_decay` turns this one into
+    other_decay: str | None = None
     takes: Callable[[bool, Shape], bool] = takes_every_tensor  # is it a hidden tensor, shape
     rest: str | None = None  # the optimizer of the tensors that this one does not take
     scaled_eps: Callable[[Any, TensorScale], Eps] = entrywise_eps
     rate_factor: Callable[[Shape], float] = no_rate_factor  # by which its step multiplies lr
-    check_options: Callable[[Mapping[str, Any]], None] = any_options  # of the constructor
+    check_options: Callable[[Options], None] = any_options  # of the constructor
     user_class: type[Optimizer] | None = None  # a subclass that the user passed
 
     @property

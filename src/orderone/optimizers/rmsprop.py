@@ -4,6 +4,8 @@ Each entry of the gradient is divided by a running size of it, so that updates s
 as those of Adam.
 """
 
+from typing import ClassVar
+
 import torch
 from torch import Tensor
 
@@ -12,8 +14,8 @@ from orderone.optimizers.update import Settings, State, Update
 
 
 class RMSpropUpdate(Update):
-    numbers = ("lr", "weight_decay", "momentum", "alpha", "eps")
-    shared = ("centered",)
+    numbers: ClassVar[tuple[str, ...]] = ("lr", "weight_decay", "momentum", "alpha", "eps")
+    shared: ClassVar[tuple[str, ...]] = ("centered",)
 
     def state(self, p: Tensor) -> State:
         state = {"square": torch.zeros_like(p), "momentum": torch.zeros_like(p)}

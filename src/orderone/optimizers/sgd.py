@@ -1,5 +1,7 @@
 """SGD with momentum and L2 decay, as torch.optim.SGD."""
 
+from typing import ClassVar
+
 import torch
 from torch import Tensor
 
@@ -8,8 +10,8 @@ from orderone.optimizers.update import Settings, State, Update
 
 
 class SGDUpdate(Update):
-    numbers = ("lr", "weight_decay", "momentum", "dampening")
-    shared = ("nesterov",)
+    numbers: ClassVar[tuple[str, ...]] = ("lr", "weight_decay", "momentum", "dampening")
+    shared: ClassVar[tuple[str, ...]] = ("nesterov",)
 
     def state(self, p: Tensor) -> State:
         return {"momentum": torch.zeros_like(p)}

@@ -1,6 +1,5 @@
 """Table of the optimizers that plans, checks and stacks know, one record for each."""
 
-from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
 from inspect import Parameter, signature
@@ -18,7 +17,7 @@ from orderone.optimizers.nadam import NADAM
 from orderone.optimizers.record import Algorithm, Eps, TensorScale, class_name, default_of, label
 from orderone.optimizers.rmsprop import RMSPROP
 from orderone.optimizers.sgd import SGD
-from orderone.optimizers.update import Update
+from orderone.optimizers.update import Options, Update
 
 __all__ = [
     "ALGORITHMS",
@@ -132,8 +131,8 @@ def name_in_label(label: str) -> str:
 def construct(
     kind: type[Optimizer],
     groups: list[dict[str, Any]],
-    tuned: Mapping[str, Any],
-    options: Mapping[str, Any],
+    tuned: Options,
+    options: Options,
 ) -> Optimizer:
     """Call the constructor with those of the `tuned` settings that it takes; the groups have their
     own."""

@@ -10,13 +10,14 @@ up to rounding.
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeAlias
 
 import torch
 from torch import Tensor
 
-State = dict[str, Tensor]
-Settings = Mapping[str, Tensor]
+State: TypeAlias = dict[str, Tensor]
+Settings: TypeAlias = Mapping[str, Tensor]
+Options: TypeAlias = Mapping[str, Any]  # of a constructor: numbers, pairs, strings, None
 
 
 class TensorUpdates(ABC):
@@ -43,7 +44,7 @@ class Update(ABC):
     refused: ClassVar[Mapping[str, object]] = {"maximize": False}  # options with the only value
     elementwise: ClassVar[bool] = True  # then torch.compile makes one kernel of it
 
-    def __init__(self, options: Mapping[str, Any]):
+    def __init__(self, options: Options):
         self.options = options
 
     @abstractmethod
