@@ -152,7 +152,7 @@ def pack(tree: object, tensors: dict[str, Tensor], name: str) -> object:
     return tree
 
 
-def unpack(packed: Any, tensors: Mapping[str, Tensor]) -> Any:
+def unpack(packed: object, tensors: Mapping[str, Tensor]) -> Any:
     """Return the tree that `pack` took."""
     if not isinstance(packed, dict):
         return packed

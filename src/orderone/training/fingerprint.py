@@ -20,8 +20,8 @@ from decimal import Decimal
 from enum import Enum
 from fractions import Fraction
 from pathlib import PurePath
-from types import CodeType, FunctionType, MethodType, ModuleType, SimpleNamespace
-from typing import Any
+from types import CellType, CodeType, FunctionType, MethodType, ModuleType, SimpleNamespace
+from typing import TypeAlias
 
 import numpy as np
 import torch
@@ -60,10 +60,14 @@ DATA = (
     argparse.Namespace,
 )
 DEEP = 24  # nesting of values that is looked into
+Json: TypeAlias = object  # texts, numbers, None, and lists and dicts of them
 
 
-def identity(thing: Any) -> Any:
-    """JSON that differs where two things differ; what cannot be looked into is told by its type."""
+def identity(thing: object) -> Json:
+    """Return JSON that differs where two things differ.
+
+    What cannot be looked into is told by its type.
+    """
     return _Look().called(thing)
 
 
@@ -72,16 +76,17 @@ class _Look:
     """Functions, classes and objects are told in full once, and then by number: they may use each
     other as they like."""
 
-    told: dict[int, Any] = field(default_factory=dict)  # by id; held, so that no other gets that id
+    # by id; held, so that no other gets that id
+    numbered: dict[int, object] = field(default_factory=dict)
     inside: list[int] = field(default_factory=list)  # values that are being looked into
 
-    def called(self, thing: Any) -> Any:
+    def called(self, thing: object) -> Json:
         """What the user has given: it is looked into wherever it is written."""
         if isinstance(thing, (FunctionType, type)):
             return self.code(thing)
         return self.at(thing)
 
-    def at(self, thing: Any) -> Any:
+    def at(self, thing: object) -> Json:
         if isinstance(thing, (FunctionType, type)):
             if _of_a_library(thing):
                 return _name(thing)
@@ -100,7 +105,7 @@ class _Look:
 
     # --- values -----------------------------------------------------------------------------------
 
-    def value(self, thing: Any) -> Any:
+    def value(self, thing: object) -> Json:
         if isinstance(thing, functools.partial):
             return [
                 "partial",
@@ -117,7 +122,10 @@ class _Look:
         if isinstance(thing, nn.Module):
             return self.module(thing)
         if isinstance(thing, Mapping):
-            return ["mapping", [[str(key), self.at(value)] for key, value in thing.items()]]
+            pairs: list[Json] = []
+            for key, value in thing.items():
+                pairs.append([str(key), self.at(value)])
+            return ["mapping", pairs]
         if isinstance(thing, (list, tuple, range)):
             return [self.at(value) for value in thing]
         if isinstance(thing, (set, frozenset)):
@@ -126,74 +134,72 @@ class _Look:
             callable(thing) and hasattr(thing, "__qualname__")
         ):  # written in C
             return _name(thing)
-        return self.object(thing)
+        return self.instance(thing)
 
-    def object(self, thing: Any) -> Any:
-        if id(thing) in self.told:
+    def instance(self, thing: object) -> Json:
+        if id(thing) in self.numbered:
             return self.again(thing)
-        self.told[id(thing)] = thing
-        return [
-            self.at(type(thing)),
-            {name: self.at(value) for name, value in sorted(_fields(thing).items())},
-        ]
+        self.numbered[id(thing)] = thing
+        fields = sorted(_fields(thing).items())
+        kind = self.at(type(thing))
+        return [kind, {name: self.at(value) for name, value in fields}]
 
-    def again(self, thing: Any) -> Any:
-        return ["again", list(self.told).index(id(thing))]
+    def again(self, thing: object) -> Json:
+        return ["again", list(self.numbered).index(id(thing))]
 
-    def module(self, module: nn.Module) -> Any:
-        tensors = {
-            name: self.at(x) for name, x in [*module.named_parameters(), *module.named_buffers()]
-        }
-        parts = {
-            name: [self.at(type(part)), self.settings(part)]
-            for name, part in module.named_modules()
-        }
+    def module(self, module: nn.Module) -> Json:
+        tensors: dict[str, Json] = {}
+        for name, tensor in [*module.named_parameters(), *module.named_buffers()]:
+            tensors[name] = self.at(tensor)
+        parts: dict[str, Json] = {}
+        for name, part in module.named_modules():
+            parts[name] = [self.at(type(part)), self.settings(part)]
         return ["module", parts, tensors]
 
-    def settings(self, module: nn.Module) -> Any:
-        own = {name: value for name, value in vars(module).items() if not name.startswith("_")}
-        return {
-            name: self.at(value)
-            for name, value in own.items()
-            if isinstance(value, (*SIMPLE, tuple))
-        }
+    def settings(self, module: nn.Module) -> Json:
+        settings: dict[str, Json] = {}
+        for name, value in vars(module).items():
+            if not name.startswith("_") and isinstance(value, (*SIMPLE, tuple)):
+                settings[name] = self.at(value)
+        return settings
 
     # --- code -------------------------------------------------------------------------------------
 
-    def code(self, thing: Any) -> Any:
-        if id(thing) in self.told:
+    def code(self, thing: FunctionType | type) -> Json:
+        if id(thing) in self.numbered:
             return self.again(thing)
-        self.told[id(thing)] = thing
+        self.numbered[id(thing)] = thing
         if isinstance(thing, type):
             return self.class_(thing)
         return self.function(thing)
 
-    def function(self, given: FunctionType) -> Any:
-        function = inspect.unwrap(given)
+    def function(self, wrapper: FunctionType) -> Json:
+        function = inspect.unwrap(wrapper)
         if not isinstance(function, FunctionType):
             return self.at(function)
         cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
-        captured = {name: self.at(_content(cell)) for name, cell in cells}
+        captured: dict[str, Json] = {}
+        for name, cell in cells:
+            captured[name] = self.at(_content(cell))
         defaults = [self.at(function.__defaults__ or ()), self.at(function.__kwdefaults__ or {})]
         return [function.__qualname__, _code(function), captured, defaults, self.named(function)]
 
-    def class_(self, kind: type) -> Any:
-        """With the classes that it is made from, and what its methods use."""
+    def class_(self, kind: type) -> Json:
+        """Look into a class, with the classes that it is made from, and what its methods use."""
         source = _source(kind)
-        own = {name: _plain(value) for name, value in vars(kind).items()}
-        methods = {name: value for name, value in own.items() if isinstance(value, FunctionType)}
-        if source is None:
-            bodies = {name: _bytecode(method.__code__) for name, method in methods.items()}
-        else:
-            bodies = {}
-        values = {
-            name: self.at(value)
-            for name, value in own.items()
-            if isinstance(value, DATA) and not name.startswith("__")
-        }
-        named: dict[str, Any] = {}
-        for method in methods.values():
-            named |= self.named(method)
+        attributes = {name: _plain(value) for name, value in vars(kind).items()}
+        values: dict[str, Json] = {}
+        for name, value in attributes.items():
+            if isinstance(value, DATA) and not name.startswith("__"):
+                values[name] = self.at(value)
+        bodies: dict[str, str] = {}
+        named: dict[str, Json] = {}
+        for name, value in attributes.items():
+            if not isinstance(value, FunctionType):
+                continue
+            if source is None:
+                bodies[name] = _bytecode(value.__code__)
+            named |= self.named(value)
         return [
             kind.__qualname__,
             source or bodies,
@@ -202,76 +208,77 @@ class _Look:
             named,
         ]
 
-    def named(self, function: FunctionType) -> dict[str, Any]:
-        """Globals that it uses; functions and classes are looked into if they are written in the
-        same module."""
-        found: dict[str, Any] = {}
+    def named(self, function: FunctionType) -> dict[str, Json]:
+        """Return the globals that it uses.
+
+        Functions and classes are looked into if they are written in the same module.
+        """
+        used: dict[str, Json] = {}
         for name in sorted(_names(function.__code__)):
             value = function.__globals__.get(name)
             if name not in function.__globals__ or isinstance(value, ModuleType):
                 continue
             if isinstance(value, (FunctionType, type)):
                 if value.__module__ == function.__module__:
-                    found[name] = self.code(value)
+                    used[name] = self.code(value)
                 else:
-                    found[name] = _name(value)
+                    used[name] = _name(value)
             elif isinstance(value, DATA) or is_dataclass(value) or not _of_a_library(type(value)):
-                found[name] = self.at(value)
+                used[name] = self.at(value)
+            elif hasattr(value, "__qualname__"):
+                used[name] = _name(value)
             else:
-                found[name] = _name(value if hasattr(value, "__qualname__") else type(value))
-        return found
+                used[name] = _name(type(value))
+        return used
 
 
 # --- pieces ---------------------------------------------------------------------------------------
 
 
-def _simple(thing: Any) -> Any:
-    thing = thing.item() if isinstance(thing, np.generic) else thing
+def _simple(thing: object) -> Json:
+    if isinstance(thing, np.generic):
+        thing = thing.item()
     if isinstance(thing, (str, bool, int, type(None))):
         return thing
     return repr(thing)
 
 
-def _array(thing: Tensor | np.ndarray) -> Any:
+def _array(thing: Tensor | np.ndarray) -> Json:
+    content = None
     if isinstance(thing, np.ndarray):
-        return [
-            "array",
-            str(thing.dtype),
-            list(thing.shape),
-            hashlib.sha256(thing.tobytes()).hexdigest(),
-        ]
-    return ["tensor", str(thing.dtype), list(thing.shape), None if thing.is_meta else _bytes(thing)]
+        kind = "array"
+        content = thing.tobytes()
+    else:
+        kind = "tensor"
+        if not thing.is_meta:
+            plain = thing.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
+            content = plain.numpy().tobytes()
+    digest = None
+    if content is not None:
+        digest = hashlib.sha256(content).hexdigest()
+    return [kind, str(thing.dtype), list(thing.shape), digest]
 
 
-def _bytes(tensor: Tensor) -> str:
-    plain = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
-    return hashlib.sha256(plain.numpy().tobytes()).hexdigest()
+def _fields(thing: object) -> dict[str, object]:
+    fields: dict[str, object] = {}
+    for kind in type(thing).__mro__:
+        slots = vars(kind).get("__slots__", ())
+        if isinstance(slots, str):
+            slots = (slots,)
+        for name in slots:
+            if name != "__dict__" and hasattr(thing, name):
+                fields[name] = getattr(thing, name)
+    return fields | getattr(thing, "__dict__", {})
 
 
-def _fields(thing: Any) -> dict[str, Any]:
-    slots = [
-        name for kind in type(thing).__mro__ for name in _several(vars(kind).get("__slots__", ()))
-    ]
-    held = {
-        name: getattr(thing, name) for name in slots if name != "__dict__" and hasattr(thing, name)
-    }
-    return held | getattr(thing, "__dict__", {})
-
-
-def _several(names: Any) -> tuple[str, ...]:
-    if isinstance(names, str):
-        return (names,)
-    return tuple(names)
-
-
-def _name(thing: Any) -> Any:
+def _name(thing: object) -> Json:
     return [
         getattr(thing, "__module__", None),
         getattr(thing, "__qualname__", getattr(thing, "__name__", "")),
     ]
 
 
-def _of_a_library(thing: Any) -> bool:
+def _of_a_library(thing: object) -> bool:
     """Python's own, installed, or this one: whoever changes it knows."""
     module = getattr(thing, "__module__", None) or "builtins"
     root = module.partition(".")[0]
@@ -281,8 +288,8 @@ def _of_a_library(thing: Any) -> bool:
     return "site-packages" in place or "dist-packages" in place
 
 
-def _plain(attribute: Any) -> Any:
-    """The function in a property, a static or a class method."""
+def _plain(attribute: object) -> object:
+    """Return the function in a property, a static or a class method."""
     if isinstance(attribute, property):
         inner = attribute.fget
     else:
@@ -292,7 +299,7 @@ def _plain(attribute: Any) -> Any:
     return inner
 
 
-def _content(cell: Any) -> Any:
+def _content(cell: CellType) -> object:
     try:
         return cell.cell_contents
     except ValueError:  # not bound yet
@@ -300,18 +307,20 @@ def _content(cell: Any) -> Any:
 
 
 def _names(code: CodeType) -> set[str]:
-    inner = (_names(constant) for constant in code.co_consts if isinstance(constant, CodeType))
-    return set(code.co_names).union(*inner)
+    names = set(code.co_names)
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            names |= _names(constant)
+    return names
 
 
 def _code(function: FunctionType) -> str:
-    source = None if function.__name__ == "<lambda>" else _source(function)
-    if source is None:
+    if function.__name__ == "<lambda>":
         return _bytecode(function.__code__)
-    return source
+    return _source(function) or _bytecode(function.__code__)
 
 
-def _source(thing: Any) -> str | None:
+def _source(thing: FunctionType | type) -> str | None:
     try:
         text = textwrap.dedent(inspect.getsource(thing))
         return hashlib.sha256(ast.dump(ast.parse(text)).encode()).hexdigest()
@@ -324,14 +333,13 @@ def _bytecode(code: CodeType) -> str:
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
 
-def _constant(constant: Any) -> str:
-    """Sets sorted: their order is another one in every process."""
+def _constant(constant: object) -> str:
+    """Return the text of a constant, sets sorted: their order differs between processes."""
     if isinstance(constant, CodeType):
         return _bytecode(constant)
     if isinstance(constant, (tuple, frozenset)):
         inner = [_constant(x) for x in constant]
-        return (
-            f"{type(constant).__name__}"
-            f" {sorted(inner) if isinstance(constant, frozenset) else inner}"
-        )
+        if isinstance(constant, frozenset):
+            inner.sort()
+        return f"{type(constant).__name__} {inner}"
     return repr(constant)

@@ -28,7 +28,9 @@ def deferred() -> Iterator[None]:
         yield
     finally:
         for number, handler in before.items():
-            signal.signal(number, signal.SIG_DFL if handler is None else handler)
+            if handler is None:  # it was not set from Python
+                handler = signal.SIG_DFL
+            signal.signal(number, handler)
         _asked.clear()
 
 

@@ -17,9 +17,10 @@ from torch import Tensor
 
 from orderone.training import interrupts
 from orderone.training.outcome import recent_loss
+from orderone.training.settings import Settings
 from orderone.training.sinks import Sink
 from orderone.training.step import Step
-from orderone.training.world import whole
+from orderone.training.world import World, whole
 
 # updates done, mean of the recent losses -> whether to stop the training
 LossReport: TypeAlias = Callable[[int, float], bool]
@@ -56,8 +57,8 @@ class TrainingLoop:
         sinks: Sequence[Sink] = (),
     ):
         self.step = step
-        self.settings = step.settings
-        self.world = step.world
+        self.settings: Settings = step.settings
+        self.world: World = step.world
         self.check_each_loss = check_each_loss
         self.report = report
         self.sinks = sinks

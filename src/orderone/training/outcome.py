@@ -60,7 +60,9 @@ class Outcome:
             return "failed"
         if self.diverged_at is not None:
             return "diverged"
-        return "done" if self.stopped_at is None else "stopped"
+        if self.stopped_at is not None:
+            return "stopped"
+        return "done"
 
     @property
     def finished(self) -> bool:
@@ -80,7 +82,9 @@ def make_outcome(
     facts: Mapping[str, object],
 ) -> Outcome:
     """Return the outcome of a trial that was trained to an end of any kind."""
-    current = evaluation if stopped_at is None else ()  # an earlier one is not where it stopped
+    current = evaluation
+    if stopped_at is not None:
+        current = ()  # an earlier one is not where it stopped
     dtype = np.float64 if precision == "float64" else np.float32
     return Outcome(
         key=key,
@@ -104,7 +108,9 @@ def final_loss(
         value = evaluation[-1][1]
     else:
         value = recent_loss(losses, max(1, len(losses) // TAIL))
-    return value if isfinite(value) else inf
+    if not isfinite(value):
+        return inf
+    return value
 
 
 def recent_loss(losses: Sequence[float] | np.ndarray, number: int) -> float:

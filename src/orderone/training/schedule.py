@@ -11,7 +11,6 @@ same number.
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 from orderone.core.errors import one_of
 from orderone.core.exact import count
@@ -71,6 +70,5 @@ def _own(factor: Factor, warmup: int) -> Factor:
             f"warmup: expected 0 beside a schedule of your own, got {warmup}; put it into the"
             " function"
         )
-    first: Any = factor(0)
-    real(first, "schedule(0)", least=0)
+    real(factor(0), "schedule(0)", least=0)
     return factor

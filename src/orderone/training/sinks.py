@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from os import PathLike
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, TextIO, runtime_checkable
 
 from orderone.core.optional import need
 
@@ -26,12 +26,14 @@ class JSONLines:
     """One line a report. A training that goes on takes back what was told after its checkpoint."""
 
     def __init__(self, path: str | PathLike[str]):
-        self.path = Path(path)
+        self.path: Path = Path(path)
 
     def start(self, step: int) -> None:
-        kept = [line for line in self._lines() if _step(line) <= step] if step else []
+        kept: list[str] = []
+        if step:
+            kept = [line for line in self._lines() if _step(line) <= step]
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        self.file = open(self.path, "w", encoding="utf-8")  # noqa: SIM115 - until close
+        self.file: TextIO = open(self.path, "w", encoding="utf-8")  # noqa: SIM115 - until close
         self.file.writelines(kept)
 
     def _lines(self) -> list[str]:
@@ -40,10 +42,12 @@ class JSONLines:
         return []
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
-        known = {
-            name: value if math.isfinite(value) else str(value) for name, value in values.items()
-        }  # JSON has no nan
-        self.file.write(json.dumps({"step": step, **known}) + "\n")
+        record: dict[str, float | str] = {"step": step}
+        for name, value in values.items():
+            record[name] = value
+            if not math.isfinite(value):
+                record[name] = str(value)  # JSON has no nan
+        self.file.write(json.dumps(record) + "\n")
         self.file.flush()
 
     def close(self) -> None:
@@ -69,9 +73,11 @@ class TensorBoard:
         need("tensorboard", "tensorboard", "to write event files")
         from torch.utils.tensorboard import SummaryWriter
 
-        # purged from the first report that will come again
-        self.writer = SummaryWriter(
-            str(self.folder), purge_step=step + 1 if step else None, **self.options
+        purge_step = None
+        if step:
+            purge_step = step + 1  # the first report that will come again
+        self.writer: SummaryWriter = SummaryWriter(
+            str(self.folder), purge_step=purge_step, **self.options
         )
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
@@ -82,6 +88,14 @@ class TensorBoard:
         self.writer.close()
 
 
+class WandBRun(Protocol):
+    """The methods of `wandb.Run` that `WandB` calls."""
+
+    def log(self, values: dict[str, float], /, *, step: int) -> None: ...
+
+    def finish(self) -> None: ...
+
+
 class WandB:
     """A run of Weights & Biases; `options` go to `wandb.init` (project, name, mode="offline",
     ...)."""
@@ -90,7 +104,8 @@ class WandB:
         self.options = options
 
     def start(self, step: int) -> None:
-        self.run = need("wandb", "wandb", "to log to Weights & Biases").init(**self.options)
+        wandb = need("wandb", "wandb", "to log to Weights & Biases")
+        self.run: WandBRun = wandb.init(**self.options)
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
         self.run.log(dict(values), step=step)
@@ -99,20 +114,21 @@ class WandB:
         self.run.finish()
 
 
-def read_sinks(given: Any) -> list[Sink]:
-    """One or several; a path that ends in .jsonl is a file of JSON lines."""
-    if given is None:
+def read_sinks(sinks: object) -> list[Sink]:
+    """Read one or several; a path that ends in .jsonl is a file of JSON lines."""
+    if sinks is None:
         return []
-    several = given if isinstance(given, (list, tuple)) else [given]
-    return [_sink(one) for one in several]
+    if isinstance(sinks, (list, tuple)):
+        return [_sink(sink) for sink in sinks]
+    return [_sink(sinks)]
 
 
-def _sink(given: Any) -> Sink:
-    if isinstance(given, (str, PathLike)) and str(given).endswith(".jsonl"):
-        return JSONLines(given)
-    if isinstance(given, Sink):
-        return given
+def _sink(sink: object) -> Sink:
+    if isinstance(sink, (str, PathLike)) and str(sink).endswith(".jsonl"):
+        return JSONLines(sink)
+    if isinstance(sink, Sink):
+        return sink
     raise ValueError(
         "sinks: expected a path that ends in .jsonl, TensorBoard(folder), WandB(...) or an object"
-        f" with start, log and close; got {given!r}"
+        f" with start, log and close; got {sink!r}"
     )

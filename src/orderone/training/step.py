@@ -44,7 +44,10 @@ class Step:
             batch = self.world.share(self.source.at(step * number + part, self.data_seed))
             with self.world.gradient_sync(self.forward, last=part == number - 1):
                 loss = self.loss(batch)
-                (loss / number if number > 1 else loss).backward()
+                share = loss
+                if number > 1:
+                    share = loss / number
+                share.backward()
             losses.append(loss.detach())
         return losses
 

@@ -99,8 +99,9 @@ def train(
     all_sinks = read_sinks(sinks)
     _check(model, optimizer, strategy)
     with join_world(strategy, device) as world, preserved(), interrupts.deferred():
-        path = None if checkpoint is None else Path(checkpoint)
-        if path is not None:
+        path = None
+        if checkpoint is not None:
+            path = Path(checkpoint)
             check_path(path)
         plan = model if isinstance(model, Plan) else None
         module = _module(model)
@@ -111,7 +112,9 @@ def train(
         def identity() -> Mapping[str, object]:
             return _identity(step, plan, module_names)
 
-        saved = None if path is None else TrainCheckpoint(path, world, identity)
+        saved = None
+        if path is not None:
+            saved = TrainCheckpoint(path, world, identity)
         set_seed(seed + world.rank)  # dropout differs between processes
         return _run(loop, saved)
 

@@ -127,8 +127,12 @@ class TrainCheckpoint:
 def _restore_optimizer(optimizer: Optimizer, state: dict[int, dict[str, object]]) -> None:
     """Load the state; what has the shape of its parameter is sharded as the parameter is."""
     groups = optimizer.state_dict()["param_groups"]
-    parameters = [p for group in optimizer.param_groups for p in group["params"]]
-    numbers = [number for group in groups for number in group["params"]]
+    parameters: list[Tensor] = []
+    for group in optimizer.param_groups:
+        parameters.extend(group["params"])
+    numbers: list[int] = []
+    for group in groups:
+        numbers.extend(group["params"])
     placed: dict[int, dict[str, object]] = {}
     for number, parameter in zip(numbers, parameters, strict=True):
         if number not in state:

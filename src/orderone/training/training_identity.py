@@ -7,8 +7,7 @@ need not begin from the same ones.
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
 
 from torch import nn
 from torch.optim import Optimizer
@@ -26,13 +25,12 @@ _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 
 
 def modules(model: nn.Module) -> dict[str, str]:
-    """Before it is sharded, which gives modules other classes."""
-    return {
-        f"module {name or '(the model)'}": (
-            f"{type(module).__name__}({_ADDRESS.sub('', module.extra_repr())})"
-        )
-        for name, module in model.named_modules()
-    }
+    """Describe each module. Call it before sharding, which gives modules other classes."""
+    descriptions: dict[str, str] = {}
+    for name, module in model.named_modules():
+        options = _ADDRESS.sub("", module.extra_repr())
+        descriptions[f"module {name or '(the model)'}"] = f"{type(module).__name__}({options})"
+    return descriptions
 
 
 def data_name(source: Source) -> str:
@@ -41,8 +39,8 @@ def data_name(source: Source) -> str:
     return _short(source.name)
 
 
-def loss_name(loss: Any, source: Source) -> str | None:
-    """One that the data brings is told by the name of the data."""
+def loss_name(loss: object, source: Source) -> str | None:
+    """Return the name of a loss; None for that of the data, which the name of the data tells."""
     if loss is None or loss is source.loss:
         return None
     return _code(loss)
@@ -56,21 +54,26 @@ def schedule_name(factor: Factor) -> str:
 
 def updates(
     plan: Plan | None, optimizer: Optimizer, rates: Sequence[float], model: nn.Module
-) -> dict[str, Any]:
-    """The rule, the optimizer, and what it does with every tensor; `rates` are those before the
-    schedule."""
-    told: dict[str, Any] = {"rule": plan.settings.rule if plan is not None else None}
+) -> dict[str, object]:
+    """Describe the rule, the optimizer, and what it does with every tensor.
+
+    `rates` are those before the schedule.
+    """
+    description: dict[str, object] = {}
     if plan is None:
-        told["optimizer"] = _optimizer_name(type(optimizer))
+        description["rule"] = None
+        description["optimizer"] = _optimizer_name(type(optimizer))
     else:
-        told["optimizer"] = plan.settings.label
+        description["rule"] = plan.settings.rule
+        description["optimizer"] = plan.settings.label
     names = {id(p): name for name, p in model.named_parameters()}
     for group, rate in zip(optimizer.param_groups, rates, strict=True):
-        settings = {"lr": float(rate)} | dict(_simple(group))
+        settings = {"lr": float(rate), **_simple(group)}
         for number, p in enumerate(group["params"]):
             name = names.get(id(p), f"tensor {number}")
-            told |= {f"{setting} of {name}": value for setting, value in settings.items()}
-    return told
+            for setting, value in settings.items():
+                description[f"{setting} of {name}"] = value
+    return description
 
 
 def _optimizer_name(kind: type[Optimizer]) -> str:
@@ -79,19 +82,23 @@ def _optimizer_name(kind: type[Optimizer]) -> str:
     return class_name(kind)
 
 
-def _simple(group: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+def _simple(group: Mapping[str, object]) -> dict[str, object]:
+    """Return the settings of a group that are numbers and texts, or pairs of them."""
+    settings: dict[str, object] = {}
     for name, value in group.items():
-        several = isinstance(value, (tuple, list))
-        if name not in _MEANS and all(
-            isinstance(x, SIMPLE) for x in (value if several else [value])
-        ):
-            yield name, list(value) if several else value
+        if name in _MEANS:
+            continue
+        if isinstance(value, SIMPLE):
+            settings[name] = value
+        elif isinstance(value, (tuple, list)) and all(isinstance(x, SIMPLE) for x in value):
+            settings[name] = list(value)
+    return settings
 
 
-def _code(function: Any) -> str:
+def _code(function: object) -> str:
     name = getattr(function, "__qualname__", type(function).__qualname__)
     return f"{name} ({_short(identity(function))})"
 
 
-def _short(told: Any) -> str:
-    return digest(told)[:12]
+def _short(thing: object) -> str:
+    return digest(thing)[:12]

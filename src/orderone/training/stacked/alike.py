@@ -68,8 +68,9 @@ def description(model: nn.Module) -> dict[str, str]:
         for number, hook in enumerate(hooks):
             texts[f"{name}, hook {number}"] = _as_text(hook)
     for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
-        trained = "" if tensor.requires_grad else ", not trained"
-        texts[name] = f"{tuple(tensor.shape)}, {tensor.dtype}{trained}"
+        texts[name] = f"{tuple(tensor.shape)}, {tensor.dtype}"
+        if not tensor.requires_grad:
+            texts[name] += ", not trained"
     return texts
 
 
@@ -95,10 +96,11 @@ def _as_text(value: object, depth: int = DEEPEST) -> str:
     if isinstance(value, Mapping):
         items = [f"{_as_text(key, 0)}: {_as_text(x, depth)}" for key, x in value.items()]
         return "{" + ", ".join(items) + "}"
-    if isinstance(value, (list, tuple)):
-        return f"[{', '.join(_as_text(x, depth) for x in value)}]"
-    if isinstance(value, (set, frozenset)):
-        return f"{{{', '.join(sorted(_as_text(x, depth) for x in value))}}}"
+    if isinstance(value, (list, tuple, set, frozenset)):
+        items = [_as_text(x, depth) for x in value]
+        if isinstance(value, (list, tuple)):
+            return "[" + ", ".join(items) + "]"
+        return "{" + ", ".join(sorted(items)) + "}"
     if callable(value) and hasattr(value, "__qualname__"):
         return f"{value.__module__}.{value.__qualname__}"
     attributes: list[str] = []

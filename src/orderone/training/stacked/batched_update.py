@@ -27,9 +27,9 @@ class BatchedUpdate(TensorUpdates):
         self.law = law
         self.parameters = parameters
         self.states = states
-        self.settings: dict[str, Tensor] = {
-            key: torch.stack([settings[name][key] for name in parameters]) for key in law.numbers
-        }
+        self.settings: dict[str, Tensor] = {}  # of all tensors: (tensors, K)
+        for key in law.numbers:
+            self.settings[key] = torch.stack([settings[name][key] for name in parameters])
         self.dtype: torch.dtype = next(iter(parameters.values())).dtype
         self._apply: Callable[[Update, Tensor, Tensor, State, Settings], None] = _apply
         if compile and law.elementwise:

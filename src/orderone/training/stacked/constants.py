@@ -16,6 +16,8 @@ from torch import Tensor
 from orderone.torch_compat import is_functorch_wrapped_tensor, tree_leaves
 
 TorchFunction: TypeAlias = Callable[..., object]
+Arguments: TypeAlias = tuple[Any, ...]  # of a call, by place
+NamedArguments: TypeAlias = Mapping[str, object]
 
 LARGEST = 4096  # numbers: larger tensors are data
 FACTORIES = (torch.tensor, torch.as_tensor)
@@ -28,13 +30,13 @@ class Constants:
     def __init__(self) -> None:
         self._on_gpu: dict[str, Tensor] = {}
 
-    def call(
-        self, func: TorchFunction, args: tuple[Any, ...], kwargs: Mapping[str, object]
-    ) -> object:
+    def call(self, func: TorchFunction, args: Arguments, kwargs: NamedArguments) -> object:
         """Return `func(*args, **kwargs)`; in a capture, from the copy on the GPU if there is
         one."""
         source, *options = args
-        value = source.tolist() if isinstance(source, Tensor) else source
+        value = source
+        if isinstance(source, Tensor):
+            value = source.tolist()
         key = (
             f"{func.__name__} {value!r} {options} {sorted(kwargs.items())}"
             f" {getattr(source, 'dtype', '')}"
@@ -48,10 +50,12 @@ class Constants:
         return result
 
 
-def is_constant(func: TorchFunction, args: tuple[Any, ...]) -> bool:
+def is_constant(func: TorchFunction, args: Arguments) -> bool:
     """Return whether `func` makes or moves a small tensor of which the CPU knows the values."""
     if func in FACTORIES:
-        leaves = tree_leaves(args[0]) if args else [None]
+        if not args:
+            return False
+        leaves = tree_leaves(args[0])
         return len(leaves) <= LARGEST and all(isinstance(x, (bool, int, float)) for x in leaves)
     if func not in MOVES:
         return False

@@ -6,14 +6,13 @@ lay. What the step changes (parameters, states, the count of steps) lives in ten
 goes on from there.
 """
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
 from orderone.torch_compat import tree_leaves, tree_map
 from orderone.training.stacked.alike import description
 from orderone.training.stacked.errors import NotCapturable, NotStackable
+from orderone.training.stacked.groups import Batch
 from orderone.training.stacked.stack import Stack
 
 WARM_UPS = 3  # allocators, autotuning and compilation settle before a capture
@@ -22,9 +21,9 @@ WARM_UPS = 3  # allocators, autotuning and compilation settle before a capture
 class CapturedStep:
     """Called like `Stack.step`. The tensor it returns is overwritten by the next call."""
 
-    def __init__(self, stack: Stack, *batches: Any):
+    def __init__(self, stack: Stack, *batches: Batch):
         self.stack = stack
-        self.batches: tuple[Any, ...] = tree_map(_copy, batches)
+        self.batches: tuple[Batch, ...] = tree_map(_copy, batches)
         before = {name: x.detach().clone() for name, x in stack.state().items()}
         model_before = description(stack.program.model)
         aside = torch.cuda.Stream()
@@ -39,7 +38,7 @@ class CapturedStep:
                 "the forward pass changes attributes of the model, which a graph would not see"
             )
         self.losses: Tensor
-        self.graph = torch.cuda.CUDAGraph()
+        self.graph: torch.cuda.CUDAGraph = torch.cuda.CUDAGraph()
         # on its own stream: graphs captured on one share scratch memory of cuBLAS, and could not be
         # replayed side by side
         try:
@@ -51,7 +50,7 @@ class CapturedStep:
         finally:
             stack.load(before)
 
-    def __call__(self, *batches: Any, factor: float | None = None) -> Tensor:
+    def __call__(self, *batches: Batch, factor: float | None = None) -> Tensor:
         leaves = zip(tree_leaves(self.batches), tree_leaves(batches), strict=True)
         for captured, new in leaves:
             if isinstance(captured, Tensor):

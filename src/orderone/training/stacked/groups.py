@@ -28,12 +28,15 @@ def in_groups(
     for members in groups:
         rows = torch.tensor(members, device=device)
         group_tensors = {name: x[rows] for name, x in tensors.items()}
-        losses, replaced = run(group_tensors, batch if shared else _rows(batch, rows))
+        group_batch = batch
+        if not shared:
+            group_batch = _rows(batch, rows)
+        losses, replaced = run(group_tensors, group_batch)
         losses_of_groups.append(losses)
         after = group_tensors | replaced
         buffers_of_groups.append({name: after[name] for name in buffers})
-    members_in_order = torch.tensor([member for members in groups for member in members])
-    order = members_in_order.argsort().to(losses_of_groups[0].device)
+    members_of_groups = torch.cat([torch.tensor(members) for members in groups])
+    order = members_of_groups.argsort().to(losses_of_groups[0].device)
     joined: dict[str, Tensor] = {}
     for name in buffers:
         joined[name] = torch.cat([values[name] for values in buffers_of_groups])[order]

@@ -17,17 +17,18 @@ From then on, the inputs are cast so, vmap runs the operation with autocast swit
 results get the precision that they had for the first member.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from types import FunctionType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 import torch
 from torch import Tensor
 
 from orderone.torch_compat import OpOverload, operator_schema, outside_vmap, tree_leaves, tree_map
+from orderone.training.stacked.constants import Arguments, NamedArguments, TorchFunction
 
 if TYPE_CHECKING:
     from orderone.training.stacked.vmap_overrides import FastPaths
@@ -43,27 +44,27 @@ class Casts:
     results: torch.dtype | None  # None: they have no precision, or several
 
 
-_known: dict[tuple[Any, ...], Casts] = {}
+_known: dict[tuple[object, ...], Casts] = {}
 
 
-def call(mode: "FastPaths", func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+def call(mode: "FastPaths", func: TorchFunction, args: Arguments, kwargs: NamedArguments) -> object:
     """Return `func(*args, **kwargs)` for all members, with the casts that autocast makes for
     one."""
     if not any(torch.is_autocast_enabled(device) for device in DEVICES):
         return func(*args, **kwargs)
-    leaves = tree_leaves((args, kwargs))
-    tensors = [x for x in leaves if isinstance(x, Tensor)]
+    tensors: list[Tensor] = []
+    dtypes: list[torch.dtype] = []
+    for leaf in tree_leaves((args, kwargs)):
+        if isinstance(leaf, Tensor):
+            tensors.append(leaf)
+            dtypes.append(leaf.dtype)
+        elif isinstance(leaf, torch.dtype):
+            dtypes.append(leaf)
     if not mode.known(*tensors):
         return func(*args, **kwargs)
     device = tensors[0].device.type
     if not torch.is_autocast_enabled(device) or not _can_be_repeated(func):
         return func(*args, **kwargs)
-    dtypes: list[torch.dtype] = []
-    for leaf in leaves:
-        if isinstance(leaf, Tensor):
-            dtypes.append(leaf.dtype)
-        elif isinstance(leaf, torch.dtype):
-            dtypes.append(leaf)
     key = (func, device, torch.get_autocast_dtype(device), tuple(dtypes))
     if key not in _known:
         try:
@@ -82,53 +83,79 @@ def call(mode: "FastPaths", func: Any, args: tuple[Any, ...], kwargs: Mapping[st
 
 @torch.no_grad()
 def _ask(
-    mode: "FastPaths", func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], device: str
+    mode: "FastPaths", func: TorchFunction, args: Arguments, kwargs: NamedArguments, device: str
 ) -> Casts:
     """Run `func` for the first member outside vmap, and return what autocast does."""
+
+    def first_member(x: object) -> object:
+        if isinstance(x, Tensor):
+            return mode.stacked(x)[0]
+        return x
+
     low = torch.get_autocast_dtype(device)
     with outside_vmap():
-        first = tree_map(
-            lambda x: mode.stacked(x)[0] if isinstance(x, Tensor) else x, (args, dict(kwargs))
-        )
-        result_dtypes = {x.dtype for x in tree_leaves(_run(func, first)) if _is_cast(x)}
-        results = result_dtypes.pop() if len(result_dtypes) == 1 else None
+        first = tree_map(first_member, (args, dict(kwargs)))
+        results = None
+        result_dtypes = _cast_dtypes(_run(func, first))
+        if len(result_dtypes) == 1:
+            results = result_dtypes.pop()
         if _precisions_of(func, first, torch.float32) == {low}:
             return Casts(low, results)
         if _precisions_of(func, first, low) == {torch.float32}:
             return Casts(torch.float32, results)
-    input_dtypes = {x.dtype for x in tree_leaves(first) if _is_cast(x)}
-    if len(input_dtypes) > 1:
+    if len(_cast_dtypes(first)) > 1:
         # kernels that take two precisions, such as norms with float32 weights, compute in the
         # larger one
         return Casts(torch.float32, results)
     return Casts(None, results)
 
 
-def _run(func: Any, inputs: tuple[tuple[Any, ...], dict[str, Any]]) -> Any:
+def _run(func: TorchFunction, inputs: tuple[Arguments, NamedArguments]) -> object:
     """Call `func` with copies of its inputs: some operations write into them, such as batch norm
     into its statistics."""
-    args, kwargs = tree_map(lambda x: x.clone() if isinstance(x, Tensor) else x, inputs)
+
+    def copy(x: object) -> object:
+        if isinstance(x, Tensor):
+            return x.clone()
+        return x
+
+    args, kwargs = tree_map(copy, inputs)
     return func(*args, **kwargs)
 
 
-def _precisions_of(func: Any, inputs: Any, dtype: torch.dtype) -> set[torch.dtype]:
+def _precisions_of(
+    func: TorchFunction, inputs: tuple[Arguments, NamedArguments], dtype: torch.dtype
+) -> set[torch.dtype]:
     """Return the precisions of the results for inputs of `dtype`; that of complex numbers is the
     one of their parts."""
     try:
         results = tree_leaves(_run(func, _cast(inputs, dtype)))
     except RuntimeError:  # there is no kernel for these inputs
         return set()
-    dtypes = {x.dtype for x in results if isinstance(x, Tensor)}
-    return {dtype.to_real() for dtype in dtypes if dtype.is_floating_point or dtype.is_complex}
+    precisions: set[torch.dtype] = set()
+    for x in results:
+        if isinstance(x, Tensor) and (x.is_floating_point() or x.is_complex()):
+            precisions.add(x.dtype.to_real())
+    return precisions
 
 
-def _cast(tree: Any, dtype: torch.dtype) -> Any:
-    return tree_map(lambda x: x.to(dtype) if _is_cast(x) else x, tree)
+def _cast(tree: object, dtype: torch.dtype) -> Any:
+    def cast_leaf(x: object) -> object:
+        if _is_cast(x):
+            return x.to(dtype)
+        return x
+
+    return tree_map(cast_leaf, tree)
 
 
-def _is_cast(x: Any) -> bool:
+def _is_cast(x: object) -> TypeGuard[Tensor]:
     """Return whether autocast casts it: it leaves double precision alone."""
     return isinstance(x, Tensor) and x.is_floating_point() and x.dtype != torch.float64
+
+
+def _cast_dtypes(tree: object) -> set[torch.dtype]:
+    """Return the dtypes in a tree that autocast changes."""
+    return {x.dtype for x in tree_leaves(tree) if _is_cast(x)}
 
 
 @contextmanager
@@ -141,15 +168,14 @@ def _without_autocast(device: str) -> Iterator[None]:
 
 
 @cache
-def _can_be_repeated(func: Any) -> bool:
+def _can_be_repeated(func: TorchFunction) -> bool:
     """Return whether `func` is an operation of torch that draws nothing and changes nothing."""
     name = getattr(func, "__name__", "")
     in_place = name.endswith("_") and not name.endswith("__")
     packet = getattr(torch.ops.aten, name.strip("_"), None)
     if packet is None or in_place or isinstance(func, FunctionType):
         return False
-    overloads = [getattr(packet, overload) for overload in packet.overloads()]
-    return not any(_draws_or_changes(overload) for overload in overloads)
+    return not any(_draws_or_changes(getattr(packet, name)) for name in packet.overloads())
 
 
 def _draws_or_changes(overload: OpOverload) -> bool:

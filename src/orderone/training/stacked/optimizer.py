@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from orderone.optimizers.table import UPDATES, class_name
-from orderone.optimizers.update import State, TensorUpdates, Update
+from orderone.optimizers.update import Options, State, TensorUpdates, Update
 from orderone.training.stacked.batched_update import BatchedUpdate
 from orderone.training.stacked.errors import NotStackable
 
@@ -24,7 +24,7 @@ class MemberSettings:
     """How one member's optimizer updates a tensor."""
 
     kind: type[Optimizer]
-    settings: Mapping[str, Any]
+    settings: Options
 
 
 class StackedOptimizer:
@@ -37,27 +37,27 @@ class StackedOptimizer:
         names: Sequence[Mapping[Tensor, str]],  # of each optimizer's tensors
         compile: bool = False,
     ):
-        by_member = [
-            _by_name(optimizer, tensor_names)
-            for optimizer, tensor_names in zip(optimizers, names, strict=True)
-        ]
-        self.parameters: dict[str, Tensor] = {
-            name: p for name, p in parameters.items() if name in by_member[0]
-        }
+        by_member: list[dict[str, MemberSettings]] = []
+        for optimizer, tensor_names in zip(optimizers, names, strict=True):
+            by_member.append(_by_name(optimizer, tensor_names))
         self.compile = compile
+        self.parameters: dict[str, Tensor] = {}  # those that an optimizer updates
         self.laws: dict[str, Update] = {}
         self.settings: dict[str, dict[str, Tensor]] = {}  # of a tensor: name -> (K,)
         self.states: dict[str, State] = {}
-        for name, p in self.parameters.items():
+        for name, p in parameters.items():
+            if name not in by_member[0]:
+                continue
             members = [settings[name] for settings in by_member]
             law = _law(name, members)
+            self.parameters[name] = p
             self.laws[name] = law
             self.settings[name] = _settings(p, law, members)
             self.states[name] = law.state(p)
         device = next(iter(self.parameters.values())).device
         # how often each tensor was updated
-        self.t = torch.zeros(len(self.parameters), dtype=torch.float64, device=device)
-        self.factor = torch.ones((), dtype=torch.float64, device=device)
+        self.t: Tensor = torch.zeros(len(self.parameters), dtype=torch.float64, device=device)
+        self.factor: Tensor = torch.ones((), dtype=torch.float64, device=device)
         self._gather()
 
     def _gather(self) -> None:
@@ -80,16 +80,14 @@ class StackedOptimizer:
     @torch.no_grad()
     def step(self, gradients: Mapping[str, Tensor]) -> None:
         """Update all tensors that have a gradient."""
-        places = {name: place for place, name in enumerate(self.parameters)}
-        used = [place for name, place in places.items() if name in gradients]
-        if len(used) == len(places):
+        used = [place for place, name in enumerate(self.parameters) if name in gradients]
+        if len(used) == len(self.parameters):
             self.t += 1
         else:
             self.t[used] += 1
-        times = self.t.unbind()
+        times = dict(zip(self.parameters, self.t.unbind(), strict=True))
         for part in self.parts:
-            times_of_part = {name: times[places[name]] for name in part.parameters}
-            part.step(gradients, times_of_part, self.factor)
+            part.step(gradients, times, self.factor)
 
     def tensors(self) -> dict[str, Tensor]:
         """Return all that changes, by name, for a checkpoint."""
@@ -130,7 +128,7 @@ def _by_name(optimizer: Optimizer, names: Mapping[Tensor, str]) -> dict[str, Mem
     return by_name
 
 
-def _plain(group: Mapping[str, Any], p: Tensor) -> dict[str, Any]:
+def _plain(group: Options, p: Tensor) -> dict[str, Any]:
     """Return the settings of a group, with pairs such as betas as two numbers."""
     settings = {key: value for key, value in group.items() if key != "params"}
     if "betas" in settings:
@@ -146,11 +144,11 @@ def _plain(group: Mapping[str, Any], p: Tensor) -> dict[str, Any]:
 def _law(name: str, members: Sequence[MemberSettings]) -> Update:
     """Return the update law of a tensor, which all members must share."""
     kind = members[0].kind
-    class_names = {member.kind: class_name(member.kind) for member in members}
-    if len(class_names) > 1:
+    kinds = {member.kind for member in members}
+    if len(kinds) > 1:
+        class_names = sorted(class_name(kind) for kind in kinds)
         raise NotStackable(
-            f"{name}: expected one optimizer for all members, got"
-            f" {' and '.join(sorted(class_names.values()))}"
+            f"{name}: expected one optimizer for all members, got {' and '.join(class_names)}"
         )
     # a subclass may change the update, and another class of the same name is another optimizer
     if kind not in UPDATES:

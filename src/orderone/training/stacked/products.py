@@ -32,7 +32,9 @@ def _autocast(x: Tensor, dtype: torch.dtype) -> Tensor:
 
 class _Product(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, rows: Tensor, weights: Tensor, bias: Tensor | None) -> Tensor:  # type: ignore[override]
+    def forward(  # type: ignore[override]
+        ctx: Any, rows: Tensor, weights: Tensor, bias: Tensor | None
+    ) -> Tensor:
         ctx.save_for_backward(rows, weights)
         if bias is None:
             return torch.bmm(rows, weights.mT)

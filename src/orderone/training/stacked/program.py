@@ -35,8 +35,10 @@ class Program:
         self.precision = precision
         self.device: str = next(model.parameters()).device.type
         self.buffers: list[str] = [name for name, _ in model.named_buffers()]
-        self.constants: Constants | None = Constants() if self.device == "cuda" else None
-        self.may_divide = False  # known once members have differed in a decision
+        self.constants: Constants | None = None
+        if self.device == "cuda":
+            self.constants = Constants()
+        self.may_divide: bool = False  # known once members have differed in a decision
 
     def losses(self, tensors: Mapping[str, Tensor], batch: Batch, shared: bool = False) -> Losses:
         """Return the losses (K,), and the buffers that the forward pass has replaced.
@@ -80,7 +82,9 @@ class Program:
             return loss, replaced
 
         def member_axis(leaf: object) -> int | None:
-            return 0 if isinstance(leaf, Tensor) and not shared else None
+            if isinstance(leaf, Tensor) and not shared:
+                return 0
+            return None
 
         axes = tree_map(member_axis, batch)
         # no cache of rounded weights: a graph that is captured must round them itself

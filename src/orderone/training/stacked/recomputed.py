@@ -6,9 +6,8 @@ fitted into a GPU. torch has no switch for it: the two ways of `checkpoint`, whi
 its name everywhere, are replaced where it looks them up.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from typing import Any
 from unittest.mock import patch
 
 from torch.utils import checkpoint
@@ -20,11 +19,11 @@ class _Direct:
     """In place of the autograd function of the reentrant way."""
 
     @staticmethod
-    def apply(function: Any, preserve_rng_state: bool, *args: Any) -> Any:
+    def apply(function: Callable[..., object], preserve_rng_state: bool, *args: object) -> object:
         return function(*args)
 
 
-def _nothing_around(*args: Any, **named: Any) -> Iterator[None]:
+def _nothing_around(*args: object, **named: object) -> Iterator[None]:
     """In place of what the other way does before and after the block."""
     yield
 

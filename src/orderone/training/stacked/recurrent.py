@@ -35,9 +35,10 @@ SCATTERED = "RNN module weights are not part of single contiguous"
 def own_weights(model: nn.Module, own: Mapping[str, Tensor]) -> Iterator[None]:
     """Let recurrent layers compute with the tensors of a member; `own` has them by name."""
     cores = [module for module in model.modules() if isinstance(module, nn.RNNBase)]
-    names: dict[Tensor, str] = {}
-    if cores:
-        names = {p: name for name, p in model.named_parameters()}
+    if not cores:
+        yield
+        return
+    names: dict[Tensor, str] = {p: name for name, p in model.named_parameters()}
     before = [rnn_flat_weights(core) for core in cores]
     try:
         for core, held in zip(cores, before, strict=True):

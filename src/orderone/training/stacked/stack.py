@@ -7,7 +7,6 @@ So the gradient of the sum is the gradient of each, and a member that diverges s
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -16,6 +15,7 @@ from torch.optim import Optimizer
 from orderone.observe.batches import Loss
 from orderone.optimizers.update import member_norm
 from orderone.training.stacked.alike import must_be_alike, stack_tensors
+from orderone.training.stacked.groups import Batch
 from orderone.training.stacked.optimizer import StackedOptimizer
 from orderone.training.stacked.program import Program
 
@@ -52,12 +52,14 @@ class Stack:
             device = next(models[0].parameters()).device
         else:
             device = torch.device(device)
-        self.parameters, self.buffers = stack_tensors(models, device)
+        parameters, buffers = stack_tensors(models, device)
+        self.parameters: dict[str, Tensor] = parameters
+        self.buffers: dict[str, Tensor] = buffers
         names: list[dict[Tensor, str]] = []
         for model in models:
             names.append({p: name for name, p in model.named_parameters()})
-        self.optimizer = StackedOptimizer(self.parameters, optimizers, names, compile)
-        self.program = Program(models[0].to(device), loss, precision)
+        self.optimizer: StackedOptimizer = StackedOptimizer(parameters, optimizers, names, compile)
+        self.program: Program = Program(models[0].to(device), loss, precision)
         self.clip = clip
 
     def __len__(self) -> int:
@@ -68,7 +70,7 @@ class Stack:
         """Parameters and buffers by name."""
         return {**self.parameters, **self.buffers}
 
-    def step(self, *batches: Any, factor: float | None = None) -> Tensor:
+    def step(self, *batches: Batch, factor: float | None = None) -> Tensor:
         """Make one update and return the loss of each member, (K,).
 
         With several batches, the update is that of the mean of their gradients.
@@ -87,7 +89,7 @@ class Stack:
         return losses
 
     def _gradients(
-        self, batches: Sequence[Any], trained: dict[str, Tensor]
+        self, batches: Sequence[Batch], trained: dict[str, Tensor]
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the losses, and the gradients of the tensors that were used: torch leaves the rest
         alone, and so does the stack."""
@@ -107,11 +109,12 @@ class Stack:
                 sums[name] = g
             losses_of_batches.append(losses.detach())
         if len(batches) > 1:
-            sums = {name: g / len(batches) for name, g in sums.items()}
+            for name, g in sums.items():
+                sums[name] = g / len(batches)
         total = sum(losses_of_batches[1:], start=losses_of_batches[0])
         return total / len(batches), sums
 
-    def _losses(self, batch: Any, shared: bool = False) -> Tensor:
+    def _losses(self, batch: Batch, shared: bool = False) -> Tensor:
         losses, replaced = self.program.losses(self.tensors, batch, shared)
         with torch.no_grad():
             for name, value in replaced.items():
@@ -119,7 +122,7 @@ class Stack:
         return losses
 
     @torch.no_grad()
-    def evaluate(self, batch: Any, measure: Loss | None = None) -> Tensor:
+    def evaluate(self, batch: Batch, measure: Loss | None = None) -> Tensor:
         """Return the losses (K,) on a batch that all members share, in evaluation mode; or another
         function of outputs and targets."""
         self.program.model.eval()

@@ -17,7 +17,7 @@ no rule for vmap. To leave vmap and to reach the stacked tensors, this module us
 that torch.vmap is written with; torch has no public names for them (`orderone.torch_compat`).
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache, partial
 from types import FunctionType
 from typing import Any
@@ -40,7 +40,13 @@ from orderone.torch_compat import (
     tree_map,
 )
 from orderone.training.stacked import mixed_precision
-from orderone.training.stacked.constants import Constants, is_constant
+from orderone.training.stacked.constants import (
+    Arguments,
+    Constants,
+    NamedArguments,
+    TorchFunction,
+    is_constant,
+)
 from orderone.training.stacked.decisions import NO_ANSWER, QUESTIONS, answer
 from orderone.training.stacked.products import rows_by_weights
 from orderone.training.stacked.recurrent import RECURRENCES, one_by_one
@@ -64,8 +70,12 @@ class FastPaths(TorchFunctionMode):
         return super().__enter__()
 
     def __torch_function__(
-        self, func: Any, types: Any, args: tuple = (), kwargs: Mapping | None = None
-    ) -> Any:
+        self,
+        func: TorchFunction,
+        types: Sequence[type],
+        args: Arguments = (),
+        kwargs: NamedArguments | None = None,
+    ) -> object:
         kwargs = kwargs or {}
         if func in QUESTIONS and self.mapped(args[0]):
             decision = answer(func, self.stacked(args[0]))
@@ -94,7 +104,7 @@ class FastPaths(TorchFunctionMode):
         """Hugging Face calls `requires_grad_` on embeddings in front of checkpoints."""
         return self.mapped(x) and self.stacked(x).requires_grad and wanted
 
-    def run(self, func: FunctionType, args: tuple, kwargs: Mapping) -> Any:
+    def run(self, func: FunctionType, args: Arguments, kwargs: NamedArguments) -> object:
         """Run a Python function of torch under this mode: what it calls may have a path, such as
         attention inside multi_head_attention_forward. Some functions of torch._tensor call a method
         that reports itself under the same name; `running` ends that circle."""
@@ -147,7 +157,9 @@ def _without_look(func: FunctionType) -> FunctionType:
 def _linear(
     mode: FastPaths, input: Tensor, weight: Tensor, bias: Tensor | None = None
 ) -> Tensor | None:
-    tensors = (input, weight) if bias is None else (input, weight, bias)
+    tensors = [input, weight]
+    if bias is not None:
+        tensors.append(bias)
     if not mode.known(*tensors) or not mode.mapped(weight) or weight.dim() != 2 or input.dim() < 1:
         return None
     if any(x.is_complex() for x in tensors):
@@ -155,12 +167,15 @@ def _linear(
     x = mode.stacked(input)
     w = mode.stacked(weight)
     rows = x.reshape(len(x), -1, x.shape[-1])
-    out = rows_by_weights(rows, w, None if bias is None else mode.stacked(bias))
+    stacked_bias = None
+    if bias is not None:
+        stacked_bias = mode.stacked(bias)
+    out = rows_by_weights(rows, w, stacked_bias)
     return out.view(*x.shape[:-1], w.shape[1])
 
 
 def _addmm(
-    mode: FastPaths, input: Tensor, mat1: Tensor, mat2: Tensor, **kwargs: Any
+    mode: FastPaths, input: Tensor, mat1: Tensor, mat2: Tensor, **kwargs: object
 ) -> Tensor | None:
     if kwargs or not mode.known(input, mat1, mat2):
         return None
@@ -172,7 +187,7 @@ def _addmm(
     return torch.baddbmm(start, mode.stacked(mat1), mode.stacked(mat2))
 
 
-def _matmul(mode: FastPaths, input: Tensor, other: Tensor, **kwargs: Any) -> Tensor | None:
+def _matmul(mode: FastPaths, input: Tensor, other: Tensor, **kwargs: object) -> Tensor | None:
     """Multiply rows by a member's matrix. Products of two activations are left to vmap."""
     if kwargs or not mode.known(input, other) or not mode.mapped(other):
         return None
@@ -195,17 +210,18 @@ def _attention(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Tensor | None:
-    if attn_mask is None:
-        tensors = (query, key, value)
-    else:
-        tensors = (query, key, value, attn_mask)
+    tensors = [query, key, value]
+    if attn_mask is not None:
+        tensors.append(attn_mask)
     axes = query.dim()
-    if not mode.known(*tensors) or axes < 2 or any(x.dim() != axes for x in (key, value)):
+    if not mode.known(*tensors) or axes < 2 or key.dim() != axes or value.dim() != axes:
         return None
 
     def fold(stacked: Tensor) -> Tensor:
         """Members become the batch, or more of it."""
-        return stacked.flatten(0, 1) if axes == 4 else stacked
+        if axes == 4:
+            return stacked.flatten(0, 1)
+        return stacked
 
     q = fold(mode.stacked(query))
     k = fold(mode.stacked(key))
@@ -216,11 +232,11 @@ def _attention(
         missing_axes = (None,) * (axes - attn_mask.dim())
         rows = mode.stacked(attn_mask)[(slice(None), *missing_axes)]
         attn_mask = fold(rows.expand(-1, query.shape[0], *rows.shape[2:]))
-    options: dict[str, Any] = {"scale": scale}
+    options: dict[str, bool] = {}
     if enable_gqa:
         options["enable_gqa"] = True
     out = functional.scaled_dot_product_attention(
-        q, k, v, attn_mask, dropout_p, is_causal, **options
+        q, k, v, attn_mask, dropout_p, is_causal, scale=scale, **options
     )
     if axes == 4:
         return out.unflatten(0, (mode.members, query.shape[0]))
@@ -262,13 +278,15 @@ def _cross_entropy(
     input: Tensor,
     target: Tensor,
     weight: Tensor | None = None,
-    size_average: Any = None,
+    size_average: bool | None = None,
     ignore_index: int = -100,
-    reduce: Any = None,
+    reduce: bool | None = None,
     reduction: str = "mean",
     label_smoothing: float = 0.0,
 ) -> Tensor | None:
-    tensors = (input, target) if weight is None else (input, target, weight)
+    tensors = [input, target]
+    if weight is not None:
+        tensors.append(weight)
     if not mode.known(*tensors) or size_average is not None or reduce is not None:
         return None
     logits = mode.stacked(input)
@@ -277,7 +295,9 @@ def _cross_entropy(
     usual = weight is None and reduction == "mean" and input.dim() == 2 and target.dim() == 1
     if not usual or logits.device.type == "cpu":
         # calls are cheap on a CPU, and round as in a stand-alone run
-        weights = [None] * mode.members if weight is None else mode.stacked(weight)
+        weights: Iterable[Tensor | None] = [None] * mode.members
+        if weight is not None:
+            weights = mode.stacked(weight)
         losses: list[Tensor] = []
         for x, y, w in zip(logits, classes, weights, strict=True):
             losses.append(functional.cross_entropy(x, y, w, reduction=reduction, **options))
@@ -293,7 +313,7 @@ def mean_of_each(logits: Tensor, classes: Tensor, options: Mapping[str, Any]) ->
     return each.view(classes.shape).sum(1) / (classes != options["ignore_index"]).sum(1)
 
 
-PATHS: dict[Any, Callable[..., Any]] = {
+PATHS: dict[TorchFunction, Callable[..., object]] = {
     **{recurrence: partial(one_by_one, recurrence) for recurrence in RECURRENCES},
     functional.linear: _linear,
     torch.addmm: _addmm,
