@@ -11,6 +11,7 @@ over; `orderone.train`
           `orderone.nn`, `orderone.gallery`: the papers' models and tables
 """
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from orderone.core.lazy import lazy_names
@@ -93,7 +94,9 @@ _HOMES = {
     ),
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names}
-__getattr__ = lazy_names(__name__, {name: _HOME.get(name) for name in __all__})
+__getattr__: Callable[[str], object] = lazy_names(
+    __name__, {name: _HOME.get(name) for name in __all__}
+)
 
 
 def __dir__() -> list[str]:

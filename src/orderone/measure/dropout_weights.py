@@ -59,8 +59,9 @@ class Drawn(Weights):
 
 class Implied(Weights):
     def forward(self, x: Tensor) -> Tensor:
-        self.axes, coordinates = _axes(x)
-        self.images = self._images(x)
+        axes, coordinates = _axes(x)
+        self.axes: Tensor = axes
+        self.images: Tensor = self._images(x)
         return torch.bmm(coordinates, self.images)
 
     def backward(self, delta: Tensor) -> Tensor:

@@ -1,5 +1,6 @@
 """Predictions of theory, without running a network. Nothing here imports torch."""
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from orderone.core.lazy import lazy_names
@@ -47,7 +48,7 @@ __all__ = [
     "transformer",
 ]
 # These need numpy and scipy, which `exponents` and `scaling` do without.
-__getattr__ = lazy_names(
+__getattr__: Callable[[str], object] = lazy_names(
     __name__,
     {
         "activations": None,

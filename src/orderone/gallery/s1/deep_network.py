@@ -31,11 +31,11 @@ class Drawing:
 class DeepTanh(nn.Module):
     def __init__(self, first: Tensor, hidden: Tensor, last: Tensor, biases: Tensor, end: Tensor):
         super().__init__()
-        self.first = nn.Parameter(first)
-        self.hidden = nn.Parameter(hidden)
-        self.last = nn.Parameter(last)
-        self.biases = nn.Parameter(biases)
-        self.end = nn.Parameter(end)
+        self.first: nn.Parameter = nn.Parameter(first)
+        self.hidden: nn.Parameter = nn.Parameter(hidden)
+        self.last: nn.Parameter = nn.Parameter(last)
+        self.biases: nn.Parameter = nn.Parameter(biases)
+        self.end: nn.Parameter = nn.Parameter(end)
 
     def forward(self, x: Tensor, masks: Tensor | None = None) -> Tensor:
         """`masks`: (layers, batch, width), 0 or 1 / keep; without them nothing is dropped."""

@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.optim import Optimizer
 
 from orderone.data.vision.arrays import moments
 from orderone.data.vision.sets import SETS
@@ -22,7 +23,10 @@ from orderone.gallery.s1.deep_network import Drawing, draw_networks
 from orderone.gallery.subsets import image_subset
 from orderone.sweeping.stacked import CapturedStep, Stack
 
-OPTIMIZERS = {"sgd": torch.optim.SGD, "rmsprop": torch.optim.RMSprop}
+OPTIMIZERS: dict[str, Callable[..., Optimizer]] = {
+    "sgd": torch.optim.SGD,
+    "rmsprop": torch.optim.RMSprop,
+}
 LARGEST = 1000  # images that are evaluated at once
 SAY_EVERY = 30.0  # seconds
 
@@ -84,18 +88,16 @@ class Run:
         self.training = training
         self.members = members
         self.images = images
-        self.device = images.train[0].device
-        self.cuda = self.device.type == "cuda"
-        self.generator = torch.Generator(self.device).manual_seed(
-            1000 * training.seed + members.depth
-        )
+        self.device: torch.device = images.train[0].device
+        self.cuda: bool = self.device.type == "cuda"
+        self.generator: torch.Generator = torch.Generator(self.device)
+        self.generator.manual_seed(1000 * training.seed + members.depth)
         self.stream: Any = torch.cuda.Stream() if self.cuda else None
         with self.apart():
-            self.stack = self._stack()
+            self.stack: Stack = self._stack()
+            self.advance: Callable[..., Tensor] = self.stack.step
             if self.cuda:
                 self.advance = CapturedStep(self.stack, self._batch())
-            else:
-                self.advance = self.stack.step
 
     def _stack(self) -> Stack:
         training = self.training
@@ -114,7 +116,7 @@ class Run:
         ]
         return Stack(models, optimizers, compile=self.cuda)
 
-    def apart(self) -> AbstractContextManager:
+    def apart(self) -> AbstractContextManager[object]:
         if self.cuda:
             return torch.cuda.stream(self.stream)
         return nullcontext()

@@ -36,7 +36,7 @@ EULER = "SDE (4.8)"
 PRINTED = "SDE (4.7) printed"
 EXACT = "(4.8) solved"
 NAMES = {EULER: "SDE (4.8)", PRINTED: "SDE (4.7), as printed", EXACT: "(4.8) without step error"}
-STYLES = {
+STYLES: dict[str, dict[str, object]] = {
     EULER: {"color": SHADES[0], "width": 3},
     EXACT: {"color": SHADES[2], "width": 2, "dash": "dash"},
     PRINTED: {"color": SHADES[1], "width": 3, "dash": "dot"},
