@@ -201,9 +201,12 @@ def _changes(
 ) -> dict[str, float]:
     """ΔW, Δh and, from layer 1 on, the ratios whose exponents are omega, alpha and u: S0
     (15)-(17)."""
+    sizes: dict[str, float] = {}
     change = [now - then for now, then in zip(h_now, h, strict=True)]
-    sizes = {f"Δh{i + 1}": float(rms(x)) for i, x in enumerate(change)}
-    sizes |= {f"ΔW{i}": float(rms(x)) for i, x in enumerate(moved)}
+    for i, x in enumerate(change, 1):
+        sizes[f"Δh{i}"] = float(rms(x))
+    for i, x in enumerate(moved):
+        sizes[f"ΔW{i}"] = float(rms(x))
     for i in range(1, len(weights)):
         W = weights[i]
         dW = moved[i]

@@ -134,10 +134,10 @@ def _finding(claim: str, runs: pd.DataFrame, k: int, erratum: str = "") -> Findi
 
 def draw(records: Records) -> list[Picture | Grid]:
     frame = joined(records)
-    return [
-        *(_picture(optimizer, only(frame, optimizer=optimizer)) for optimizer in OPTIMIZERS),
-        _grid(frame),
-    ]
+    pictures: list[Picture | Grid] = []
+    for optimizer in OPTIMIZERS:
+        pictures.append(_picture(optimizer, only(frame, optimizer=optimizer)))
+    return [*pictures, _grid(frame)]
 
 
 def _picture(optimizer: str, frame: pd.DataFrame) -> Picture:

@@ -78,10 +78,15 @@ def measure(
 ) -> Batches:
     """`batches` of `size` networks; inputs have length and correlation `start`, or those of the
     fixed point."""
-    q0, c0 = stationary(network) if start is None else start
+    if start is None:
+        start = stationary(network)
+    q0, c0 = start
     weight_var, bias_var, keep = (float(x) for x in network.one())
-    frames = [
-        dropout_metrics(
+    shape = (depth, len(QUANTITIES))
+    means: list[np.ndarray] = []
+    variances: list[np.ndarray] = []
+    for b in range(batches):
+        frame = dropout_metrics(
             network.activation,
             weight_var,
             bias_var,
@@ -94,12 +99,9 @@ def measure(
             seed=seed_of(*seed, b),
             dtype=torch.float32,
         )
-        for b in range(batches)
-    ]
-    shape = (depth, len(QUANTITIES))
-    mean = np.stack([frame["mean"].to_numpy().reshape(shape) for frame in frames])
-    var = np.stack([frame["var"].to_numpy().reshape(shape) for frame in frames])
-    return Batches(mean, var, size)
+        means.append(frame["mean"].to_numpy().reshape(shape))
+        variances.append(frame["var"].to_numpy().reshape(shape))
+    return Batches(np.stack(means), np.stack(variances), size)
 
 
 def stationary(network: MeanField) -> tuple[float, float]:

@@ -150,19 +150,18 @@ def _unseen(lines: Frame) -> Finding:
 
 
 def draw(records: Records) -> list[Picture | Grid]:
-    panels = zip("abc", laws.QUANTITIES, strict=True)
-    return [
-        *(_picture(letter, quantity, records) for letter, quantity in panels),
-        _ratios(records),
-        _table(records),
-    ]
+    pictures: list[Picture | Grid] = []
+    for letter, quantity in zip("abc", laws.QUANTITIES, strict=True):
+        pictures.append(_picture(letter, quantity, records))
+    return [*pictures, _ratios(records), _table(records)]
 
 
 def _picture(letter: str, quantity: str, records: Records) -> Picture:
     series = {}
     for activation in NETWORKS:
         for keep, curve in records[f"{activation} curves"].groupby("keep", sort=False):
-            style = {"color": KEEP[float(keep)], "symbol": SYMBOLS[activation]}  # type: ignore[arg-type]
+            rate = float(keep)  # type: ignore[arg-type]
+            style = {"color": KEEP[rate], "symbol": SYMBOLS[activation]}
             series[f"{activation}, ρ = {keep:g}"] = curve, style
     told = _all(records)
     powers = told[(told.quantity == quantity) & (told.decades >= laws.LEAST_DECADES)].power

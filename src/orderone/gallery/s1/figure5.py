@@ -13,7 +13,6 @@ which tends to pi/2 - 1 for wide networks, and not to 0.
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -32,10 +31,8 @@ ACTIVATION = "tanh"
 WEIGHT_VAR = 1.4
 BIAS_VAR = 0.1
 KEEP_RATE = 0.9  # the rate is the paper's, the variances Figure 3's
-WINDOW = (
-    2,
-    8,
-)  # distances from the output at which V/m^2 of widths is compared: there it is well below 1
+# distances from the output at which V/m^2 of widths is compared: there it is well below 1
+WINDOW = (2, 8)
 FLOOR = (15, 25)  # the same for |g_ab| on its floor
 NOISE = ("abs_g_ab", "l1_g_ab")
 # of a power of the width: V/m^2 is expm1(k/N) rather than k/N, some tenths at the smallest width
@@ -53,12 +50,12 @@ class Settings:
 
 def parts(settings: Settings) -> Parts:
     simulated = cache(lambda width: simulate(width, settings))
-    found: dict[str, Any] = {
-        f"width {width}": lambda w=width: laws.curves(simulated(w)) for width in settings.widths
-    }
-    found["laws"] = lambda: fitted(settings, simulated)
-    found["ratios"] = lambda: ratios(settings, simulated)
-    return found
+    measured: dict[str, Callable[[], Frame]] = {}
+    for width in settings.widths:
+        measured[f"width {width}"] = lambda w=width: laws.curves(simulated(w))
+    measured["laws"] = lambda: fitted(settings, simulated)
+    measured["ratios"] = lambda: ratios(settings, simulated)
+    return measured
 
 
 def simulate(width: int, settings: Settings) -> Batches:
@@ -79,9 +76,8 @@ def fitted(settings: Settings, simulated: Callable[[int], Batches]) -> Frame:
 
 def ratios(settings: Settings, simulated: Callable[[int], Batches]) -> Frame:
     """V/m^2 of every width over the same layers, with its interval."""
-    windows = [(quantity, *WINDOW) for quantity in laws.QUANTITIES] + [
-        (quantity, *FLOOR) for quantity in NOISE
-    ]
+    windows = [(quantity, *WINDOW) for quantity in laws.QUANTITIES]
+    windows += [(quantity, *FLOOR) for quantity in NOISE]
     rows = []
     for quantity, near, far in windows:
         for width in settings.widths:
@@ -101,29 +97,24 @@ def falls(lines: Frame) -> Fit:
 
 def judge(records: Records) -> list[Finding]:
     ratio = records["ratios"]
-    found = []
+    findings: list[Finding] = []
     for quantity, words in laws.WORDS.items():
-        fit = falls(_at(ratio, quantity, WINDOW))
-        told = known([fit.low, fit.high])
-        collapsed = fit.low - FINITE <= 0 <= fit.high + FINITE
-        numbers = (
-            f"V/m² ~ N^({fit}) over L−l = {WINDOW[0]}…{WINDOW[1]}:"
-            f" {_levels(_at(ratio, quantity, WINDOW))}"
-        )
-        found.append(
-            Finding(
-                f"Curves of {words} collapse, whatever the width",
-                bool(collapsed) if told else None,
-                numbers,
-            )
-        )
+        lines = _at(ratio, quantity, WINDOW)
+        fit = falls(lines)
+        numbers = f"V/m² ~ N^({fit}) over L−l = {WINDOW[0]}…{WINDOW[1]}: {_levels(lines)}"
+        collapse = f"Curves of {words} collapse, whatever the width"
+        findings.append(Finding(collapse, _has_power(fit, 0), numbers))
         if quantity != "abs_g_ab":
-            inverse = fit.low - FINITE <= -1 <= fit.high + FINITE
-            holds = bool(inverse) if told else None
-            found.append(
-                Finding(f"V/m² of {words} falls as 1/N", holds, numbers, "corrected", "S1.9")
-            )
-    return [*found, _floor(ratio), _two(records["laws"])]
+            inverse = f"V/m² of {words} falls as 1/N"
+            findings.append(Finding(inverse, _has_power(fit, -1), numbers, "corrected", "S1.9"))
+    return [*findings, _floor(ratio), _two(records["laws"])]
+
+
+def _has_power(fit: Fit, power: int) -> bool | None:
+    """Return whether the interval of the fit has the power; None if it is not known."""
+    if not known([fit.low, fit.high]):
+        return None
+    return bool(fit.low - FINITE <= power <= fit.high + FINITE)
 
 
 def _at(ratio: Frame, quantity: str, window: tuple[int, int]) -> Frame:
@@ -138,7 +129,8 @@ def _levels(lines: Frame) -> str:
 
 def _floor(ratio: Frame) -> Finding:
     """Far enough from the output, nothing is left of the mean of g_ab."""
-    folded, norm = (_at(ratio, quantity, FLOOR).set_index("width") for quantity in NOISE)
+    folded = _at(ratio, "abs_g_ab", FLOOR).set_index("width")
+    norm = _at(ratio, "l1_g_ab", FLOOR).set_index("width")
     expected = np.pi / 2 * (1 + norm.ratio) - 1
     room = FINITE * (1 + expected)
     right = (folded.low - room <= expected) & (expected <= folded.high + room)
@@ -163,19 +155,17 @@ def _two(lines: Frame) -> Finding:
 
 
 def draw(records: Records) -> list[Picture]:
-    panels = zip("abc", laws.QUANTITIES, strict=True)
-    return [
-        *(_picture(letter, quantity, records) for letter, quantity in panels),
-        _ratios(records["ratios"]),
-    ]
+    pictures: list[Picture] = []
+    for letter, quantity in zip("abc", laws.QUANTITIES, strict=True):
+        pictures.append(_picture(letter, quantity, records))
+    return [*pictures, _ratios(records["ratios"])]
 
 
 def _picture(letter: str, quantity: str, records: Records) -> Picture:
     widths = sorted(int(part.split()[1]) for part in records if part.startswith("width "))
-    series = {
-        f"N = {w}": (records[f"width {w}"], {"color": colour})
-        for w, colour in zip(widths, SERIES, strict=False)
-    }
+    series = {}
+    for width, colour in zip(widths, SERIES, strict=False):
+        series[f"N = {width}"] = (records[f"width {width}"], {"color": colour})
     lines = _at(records["ratios"], quantity, WINDOW)
     first = lines.iloc[0]
     last = lines.iloc[-1]

@@ -148,11 +148,11 @@ class Times:
 
 
 def panels_of(records: Records) -> dict[str, pd.DataFrame]:
-    return {
-        name[-1]: frame
-        for name, frame in sorted(records.items())
-        if name.startswith("panel") and len(frame)
-    }
+    panels: dict[str, pd.DataFrame] = {}
+    for name, frame in sorted(records.items()):
+        if name.startswith("panel") and len(frame):
+            panels[name[-1]] = frame
+    return panels
 
 
 def judge(records: Records) -> list[Finding]:
@@ -241,10 +241,12 @@ def _off(letter: str, frame: pd.DataFrame, longer: pd.DataFrame) -> Finding:
 
 def _limits(scales: pd.DataFrame) -> list[Finding]:
     """Erratum S1.10."""
-    xi2 = {keep: x for keep, x in zip(scales.keep, scales.xi2, strict=True) if keep in LIMITS}
-    if not xi2:
+    ratios: dict[float, float] = {}
+    for keep, xi2 in zip(scales.keep, scales.xi2, strict=True):
+        if keep in LIMITS:
+            ratios[keep] = LIMITS[keep] / xi2
+    if not ratios:
         return []
-    ratios = {keep: LIMITS[keep] / x for keep, x in xi2.items()}
     numbers = ", ".join(
         f"{LIMITS[keep]} = {ratio:.1f} ξ₂ at ρ = {keep}" for keep, ratio in ratios.items()
     )
@@ -255,7 +257,7 @@ def _limits(scales: pd.DataFrame) -> list[Finding]:
     said = (
         "The depths up to which curves are one are those of a law of trainable depth, 6 ξ₂ or 12 ξ₂"
     )
-    neither = f"{' and '.join(str(LIMITS[k]) for k in xi2)} layers are neither"
+    neither = f"{' and '.join(str(LIMITS[k]) for k in ratios)} layers are neither"
     return [
         Finding(said, lawful, numbers),
         Finding(neither, opposite(lawful), numbers, "corrected", "S1.10"),
@@ -270,10 +272,10 @@ LONGER = "#3b7dd8"  # black to green as far as dark pages allow; blue
 
 
 def draw(records: Records) -> list[Picture | Grid]:
-    return [
-        *(_picture(letter, frame) for letter, frame in panels_of(records).items()),
-        _table(records),
-    ]
+    pictures: list[Picture | Grid] = []
+    for letter, frame in panels_of(records).items():
+        pictures.append(_picture(letter, frame))
+    return [*pictures, _table(records)]
 
 
 def _picture(letter: str, frame: pd.DataFrame) -> Picture:
@@ -310,14 +312,14 @@ def _picture(letter: str, frame: pd.DataFrame) -> Picture:
         "legend": {"orientation": "h", "y": -0.25},
     }
     fitted = collapse.powers(frame.loc[~frame.longer.astype(bool)])
-    alt = f"Steps against learning rates for depths {_range(frame)}; " + (
-        "too few networks learned to compare the curves."
-        if fitted is None
-        else (
+    alt = f"Steps against learning rates for depths {_range(frame)}; "
+    if fitted is None:
+        alt += "too few networks learned to compare the curves."
+    else:
+        alt += (
             f"the curves come together as τ = L^γ f(rate × L^β) with β = {fitted.beta} and γ ="
             f" {fitted.gamma}."
         )
-    )
     lost = [depth for depth in depths if depth not in set(collapse.reached(frame).depth)]
     if lost:
         caption = f"L = {', '.join(map(str, lost))}: no learning rate came to {ENOUGH}."

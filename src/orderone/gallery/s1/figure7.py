@@ -37,12 +37,8 @@ CURVES = ONE, OLD, TWO, LAST = "12 ξ₁", "6 ξ₂", "12 ξ₂", "min(12 ξ₁,
 FINE = tuple(np.round(np.arange(1, 4.001, 0.05), 2).tolist())  # where curves are drawn
 THEORY = "theory"
 CAPTIONS = "captions"
-SHARES = (
-    1 / 8,
-    1 / 4,
-    1 / 2,
-    1,
-)  # of the steps, after which accuracy is measured; the last one is judged
+# of the steps, after which accuracy is measured; the last one is judged
+SHARES = (1 / 8, 1 / 4, 1 / 2, 1)
 
 
 @dataclass(frozen=True)
@@ -204,7 +200,9 @@ class Scored:
         """ "right": beyond the critical line, where xi_1 is the smaller scale (all of it without
         dropout); else "left"."""
         right = (self.edges.weight_var > self.edges.critical) & (self.edges.xi1 < self.edges.xi2)
-        return Scored(self.edges.loc[right if name == "right" else ~right])
+        if name == "right":
+            return Scored(self.edges.loc[right])
+        return Scored(self.edges.loc[~right])
 
     def curve(self, name: str) -> np.ndarray:
         one = FACTOR * self.edges.xi1.to_numpy()
@@ -230,28 +228,29 @@ class Scored:
 
 def scored(frame: pd.DataFrame, lines: pd.DataFrame, step: int | None = None) -> Scored:
     """After so many steps, or after all."""
-    own = lines.loc[np.isclose(lines.keep, frame.keep.iloc[0])]
-    now = frame.loc[frame.step == (frame.step.max() if step is None else step)]
+    if step is None:
+        step = frame.step.max()
+    now = frame.loc[frame.step == step]
     edges = boundaries(now.assign(weight_var=now.weight_var.astype(float)))
-    return Scored(edges.merge(own.drop(columns="keep").astype(float), on="weight_var"))
+    curves_of_panel = lines.loc[np.isclose(lines.keep, frame.keep.iloc[0])]
+    return Scored(edges.merge(curves_of_panel.drop(columns="keep").astype(float), on="weight_var"))
 
 
 def panels_of(records: Records) -> dict[str, pd.DataFrame]:
-    """By letter."""
-    return {
-        name[-1]: frame
-        for name, frame in sorted(records.items())
-        if name.startswith("panel ") and len(frame)
-    }
+    """Return the records of panels by letter."""
+    panels: dict[str, pd.DataFrame] = {}
+    for name, frame in sorted(records.items()):
+        if name.startswith("panel ") and len(frame):
+            panels[name[-1]] = frame
+    return panels
 
 
 def judge(records: Records) -> list[Finding]:
-    found = []
+    findings: list[Finding] = []
     for letter, frame in panels_of(records).items():
-        found += _of_panel(
-            f"({letter})", scored(frame, records[THEORY]), bool(frame.keep.iloc[0] < 1)
-        )
-    return found
+        score = scored(frame, records[THEORY])
+        findings += _of_panel(f"({letter})", score, dropout=bool(frame.keep.iloc[0] < 1))
+    return findings
 
 
 def _of_panel(name: str, score: Scored, dropout: bool) -> list[Finding]:
@@ -308,10 +307,10 @@ def _best(name: str, score: Scored) -> Finding:
 
 def _constant(name: str, score: Scored) -> Finding:
     k = score.factor
-    sides = "; ".join(f"{side} {score.side(side).factor}" for side in ("left", "right"))
-    return Finding(
-        f"{name} the constant is 12", k.has(FACTOR, FACTOR / OLDER), f"least squares: {k}; {sides}"
-    )
+    left = score.side("left").factor
+    right = score.side("right").factor
+    numbers = f"least squares: {k}; left {left}; right {right}"
+    return Finding(f"{name} the constant is 12", k.has(FACTOR, FACTOR / OLDER), numbers)
 
 
 # --- pictures -------------------------------------------------------------------------------------
@@ -329,10 +328,11 @@ LINES = {ONE: ("#ffffff", "solid"), OLD: ("#31d843", "dash"), TWO: ("#ffffff", "
 def draw(records: Records) -> list[Picture | Grid]:
     panels = panels_of(records)
     names = dict(zip(*records[CAPTIONS].to_numpy().T, strict=True))
-    pictures = [
-        _picture(f"({k}) {names.get(k, '')}", frame, records[THEORY]) for k, frame in panels.items()
-    ]
-    return [*pictures, _constants(panels, records[THEORY]), _table(panels, records[THEORY])]
+    lines = records[THEORY]
+    pictures: list[Picture | Grid] = []
+    for letter, frame in panels.items():
+        pictures.append(_picture(f"({letter}) {names.get(letter, '')}", frame, lines))
+    return [*pictures, _constants(panels, lines), _table(panels, lines)]
 
 
 def _picture(title: str, frame: pd.DataFrame, lines: pd.DataFrame) -> Picture:
@@ -414,13 +414,20 @@ def _constants(panels: dict[str, pd.DataFrame], lines: pd.DataFrame) -> Picture:
     data = []
     words = []
     for letter, frame in panels.items():
-        steps = [int(step) for step in sorted(frame.step.unique())]
-        found = [scored(frame, lines, step).factor for step in steps]
-        bars = {"type": "data", "symmetric": False, "array": [k.high - k.value for k in found]}
-        bars["arrayminus"] = [k.value - k.low for k in found]
-        points = {"x": steps, "y": [k.value for k in found], "error_y": bars}
+        steps: list[int] = []
+        constants: list[Estimate] = []
+        above: list[float] = []
+        below: list[float] = []
+        for step in sorted(frame.step.unique()):
+            k = scored(frame, lines, int(step)).factor
+            steps.append(int(step))
+            constants.append(k)
+            above.append(k.high - k.value)
+            below.append(k.value - k.low)
+        bars = {"type": "data", "symmetric": False, "array": above, "arrayminus": below}
+        points = {"x": steps, "y": [k.value for k in constants], "error_y": bars}
         data.append({"type": "scatter", "mode": "lines+markers", "name": f"({letter})", **points})
-        words.append(f"({letter}) {_short(found[0])} to {_short(found[-1])}")
+        words.append(f"({letter}) {_short(constants[0])} to {_short(constants[-1])}")
     layout = {
         "height": 380,
         "margin": {"t": 30},

@@ -122,7 +122,8 @@ def _simulate(
         for _ in range(settings.networks):
             layer = from_layers(description, settings.width, settings.width)
             one, other = torch.randn(2, len(q), settings.width)
-            a, b = (layer(Q.sqrt() * z) for z in (one, C * one + (1 - C**2).sqrt() * other))
+            a = layer(Q.sqrt() * one)
+            b = layer(Q.sqrt() * (C * one + (1 - C**2).sqrt() * other))
             found.append(torch.stack([(a * a).mean(-1), (b * b).mean(-1), (a * b).mean(-1)], -1))
     return torch.stack(found).double().numpy()
 
@@ -136,7 +137,9 @@ def deep(name: str, keep: float, settings: Settings) -> dict[str, object]:
     batches = measure(
         network, settings.width, settings.depth, settings.batches, size, seed, start=(1.0, 0.0)
     )
-    (q, _, q_se), (c, _, c_se) = (batches.pooled().of(quantity) for quantity in ("q_aa", "c_ab"))
+    pooled = batches.pooled()
+    q, _, q_se = pooled.of("q_aa")
+    c, _, c_se = pooled.of("c_ab")
     half = settings.depth // 2
     growth = batches.jackknife(
         lambda moments: float(np.log(np.divide(*moments.of("q_aa")[0][[-1, half - 1]])))

@@ -50,11 +50,8 @@ NETWORKS = (
 STARTS = (0.0, 0.9)  # correlations of inputs whose difference is followed
 SETTLED = 2  # layers that still remember where correlations started
 NAMES = {"c_ab": "q_ab", "g_aa": "g_aa", "g_ab": "g_ab"}
-PRINTED = {
-    "q_ab": ("ξ₂", "ξ₂"),
-    "g_aa": ("ξ₁", "ξ₁"),
-    "g_ab": ("ξ₁", "ξ₂"),
-}  # realistic; independent weights
+# realistic; independent weights
+PRINTED = {"q_ab": ("ξ₂", "ξ₂"), "g_aa": ("ξ₁", "ξ₁"), "g_ab": ("ξ₁", "ξ₂")}
 
 
 @dataclass(frozen=True)
@@ -84,12 +81,11 @@ def gradients(network: Network, number: int, settings: Settings) -> list[tuple[o
         net, settings.width, settings.depth, settings.batches, size, (settings.seed, 10, number)
     )
     ends = {"g_aa": settings.depth - 1, "g_ab": rates.resolved(net, batches, settings.width)}
-    return [
-        rates.line(
-            str(network), net, batches, quantity, settings.width, rates.settled(net, quantity), far
-        )
-        for quantity, far in ends.items()
-    ]
+    lines: list[tuple[object, ...]] = []
+    for quantity, far in ends.items():
+        near = rates.settled(net, quantity)
+        lines.append(rates.line(str(network), net, batches, quantity, settings.width, near, far))
+    return lines
 
 
 def correlation(network: Network, number: int, settings: Settings) -> tuple[object, ...]:
@@ -99,21 +95,19 @@ def correlation(network: Network, number: int, settings: Settings) -> tuple[obje
     size = settings.networks // settings.batches
     depth = settings.depth // 2
     q0 = stationary(net)[0]
-    seed = (
-        settings.seed,
-        11,
-        number,
-    )  # the same weights and masks for both, so that most of the noise drops out too
+    # the same weights and masks for both, so that most of the noise drops out too
+    seed = (settings.seed, 11, number)
     low, high = (
         measure(net, settings.width, depth, settings.batches, size, seed, (q0, c)) for c in STARTS
     )
-    expected = _expected(network, q0, high.depth)[
-        ::-1
-    ]  # as if the input were the output, at distance 0
+    # as if the input were the output, at distance 0
+    expected = _expected(network, q0, high.depth)[::-1]
     mean = (high.mean - low.mean)[:, ::-1]
     apart = Batches(mean, np.broadcast_to(size * mean.var(0, ddof=1), mean.shape), size)
     lost = np.flatnonzero((expected < rates.RESOLVED * apart.pooled().of("c_ab")[2])[::-1])
-    far = int(lost[0]) - 1 if len(lost) else depth - 1
+    far = depth - 1
+    if len(lost):
+        far = int(lost[0]) - 1
     return rates.line(str(network), net, apart, "c_ab", settings.width, SETTLED, far, expected)
 
 
@@ -134,10 +128,11 @@ def _all(records: Records) -> Frame:
 
 def judge(records: Records) -> list[Finding]:
     lines = _all(records)
-    q_ab, g_aa, g_ab = (lines[lines.quantity == quantity] for quantity in PRINTED)
-    shared = g_ab.limit > g_ab.chi2 * (
-        1 + rates.SETTLED
-    )  # weights that are shared outlast the overlap of gradients
+    q_ab = lines[lines.quantity == "q_ab"]
+    g_aa = lines[lines.quantity == "g_aa"]
+    g_ab = lines[lines.quantity == "g_ab"]
+    # weights that are shared outlast the overlap of gradients
+    shared = g_ab.limit > g_ab.chi2 * (1 + rates.SETTLED)
     return [
         _finding("q_ab has the depth scale ξ₂", q_ab, "chi2"),
         _finding("g_aa has the depth scale ξ₁", g_aa, "chi1"),
@@ -165,9 +160,10 @@ def judge(records: Records) -> list[Finding]:
 
 def _finding(claim: str, lines: Frame, column: str, erratum: str = "") -> Finding:
     holds = rates.all_of(lines, lambda each: rates.agrees(each, column))
-    return Finding(
-        claim, holds, rates.said(lines, column), "corrected" if erratum else "paper", erratum
-    )
+    numbers = rates.said(lines, column)
+    if erratum:
+        return Finding(claim, holds, numbers, "corrected", erratum)
+    return Finding(claim, holds, numbers)
 
 
 def draw(records: Records) -> list[Picture | Grid]:
@@ -183,8 +179,10 @@ def _scale(rate: float) -> float:
 
 def _interval(each: Row) -> tuple[float, float]:
     """Of the depth scale; a rate of 1 inside the interval leaves it without an upper end."""
-    ends = sorted(_scale(rate) for rate in (each.low, each.high))
-    return ends[0], float("inf") if each.low <= 1 <= each.high else ends[1]
+    low, high = sorted((_scale(each.low), _scale(each.high)))
+    if each.low <= 1 <= each.high:
+        high = float("inf")
+    return low, high
 
 
 def _measured(each: Row) -> str:
@@ -195,18 +193,11 @@ def _measured(each: Row) -> str:
 
 
 def _grid(lines: Frame) -> Grid:
-    rows = [
-        (
-            each.network,
-            each.quantity,
-            *PRINTED[each.quantity],
-            f"{_scale(each.chi1):.2f}",
-            f"{_scale(each.chi2):.2f}",
-            f"{_scale(each.limit):.2f}",
-            _measured(each),
-        )
-        for each in lines.itertuples()
-    ]
+    rows = []
+    for each in lines.itertuples():
+        predicted = [f"{_scale(rate):.2f}" for rate in (each.chi1, each.chi2, each.limit)]
+        printed = PRINTED[each.quantity]
+        rows.append((each.network, each.quantity, *printed, *predicted, _measured(each)))
     head = (
         "network",
         "metric",
@@ -226,16 +217,19 @@ def _grid(lines: Frame) -> Grid:
 
 def _picture(lines: Frame) -> Picture:
     """Measured scales with their intervals, beside xi_1 and xi_2."""
-    told = lines[~lines.rate.isna()]
-    names = [f"{each.network} · {each.quantity}" for each in told.itertuples()]
-    scales = [_scale(rate) for rate in told.rate]
-    ends = [_interval(each) for each in told.itertuples()]
-    bars = {
-        "type": "data",
-        "symmetric": False,
-        "array": [high - x for x, (_, high) in zip(scales, ends, strict=True)],
-        "arrayminus": [x - low for x, (low, _) in zip(scales, ends, strict=True)],
-    }
+    known = lines[~lines.rate.isna()]
+    names: list[str] = []
+    scales: list[float] = []
+    above: list[float] = []
+    below: list[float] = []
+    for each in known.itertuples():
+        scale = _scale(each.rate)
+        low, high = _interval(each)
+        names.append(f"{each.network} · {each.quantity}")
+        scales.append(scale)
+        above.append(high - scale)
+        below.append(scale - low)
+    bars = {"type": "data", "symmetric": False, "array": above, "arrayminus": below}
     data = []
     for colour, column, name, symbol in (
         (SERIES[0], "chi1", "ξ₁", "line-ns-open"),
@@ -244,7 +238,7 @@ def _picture(lines: Frame) -> Picture:
     ):
         marker = {"symbol": symbol, "size": 14, "line": {"width": 2.5, "color": colour}}
         data.append(
-            dots([_scale(rate) for rate in told[column]], names, name, colour, marker=marker)
+            dots([_scale(rate) for rate in known[column]], names, name, colour, marker=marker)
         )
     data.append(dots(scales, names, "measured", "#888888", error_x=bars))
     axes = layout(

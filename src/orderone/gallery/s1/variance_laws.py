@@ -19,7 +19,11 @@ from orderone.gallery.s1.dropout_batches import Batches, Moments, brief
 from orderone.gallery.s1.dropout_pictures import NEUTRAL, dots, layout, line, log, thinned
 from orderone.measure import fit_exponent
 
-QUANTITIES = {"g_aa": "g<sub>aa</sub>", "abs_g_ab": "|g<sub>ab</sub>|", "l1_g_ab": "g̃<sub>ab</sub>"}
+QUANTITIES = {
+    "g_aa": "g<sub>aa</sub>",
+    "abs_g_ab": "|g<sub>ab</sub>|",
+    "l1_g_ab": "g̃<sub>ab</sub>",
+}
 WORDS = {"g_aa": "g_aa", "abs_g_ab": "|g_ab|", "l1_g_ab": "the l1 norm g̃_ab"}
 NEAR = (1, 4)
 FAR = (0.8, 1.0)  # layers from the output; fractions of the depth: where V/m^2 is compared

@@ -38,32 +38,30 @@ def parts(settings: Settings) -> Parts:
 def judge(records: Records) -> list[Finding]:
     rates = {name: best_rate(records[name]) for name in COMPARED}
     width = int(records["standard"].width.iloc[0])
-    ends = [
-        name
-        for name in COMPARED
-        if rates[name] in (records[name].rate.min(), records[name].rate.max())
-    ]
-    same = rates["neural-tangent"] == rates["standard"]
-    agree = None if ends or not (same or _apart(records)) else same
+    ends: list[str] = []
+    for name in COMPARED:
+        if rates[name] in (records[name].rate.min(), records[name].rate.max()):
+            ends.append(name)
     numbers = (
         f"best rates {rates['standard']:.3g} and {rates['neural-tangent']:.3g} n^(3/2), n = {width}"
     )
-    numbers += f"; at an end of what was tried: {', '.join(ends)}" if ends else ""
-    return [
-        Finding(
-            "the best learning rates agree when neural-tangent's is divided by n^(3/2)",
-            agree,
-            numbers,
-        ),
-        *(_above(name, records[name], rates[name]) for name in COMPARED),
-        _below(records, rates),
-    ]
+    agree = None
+    same = rates["neural-tangent"] == rates["standard"]
+    if ends:
+        numbers += f"; at an end of what was tried: {', '.join(ends)}"
+    elif same or _apart(records):
+        agree = same
+    claim = "the best learning rates agree when neural-tangent's is divided by n^(3/2)"
+    findings = [Finding(claim, agree, numbers)]
+    for name in COMPARED:
+        findings.append(_above(name, records[name], rates[name]))
+    return [*findings, _below(records, rates)]
 
 
 def _apart(records: Records) -> bool:
     """Whether no rate suits both: at each, one of them is clearly worse than at its best."""
     tried = set(records["standard"].rate) & set(records["neural-tangent"].rate)
-    unsuitable = set()
+    unsuitable: set[float] = set()
     for name in COMPARED:
         unsuitable |= {rate for rate in tried if _worse(records[name], rate)}
     return unsuitable == tried
@@ -77,8 +75,8 @@ def _worse(frame: Frame, rate: float) -> bool:
 
 def lowest(frame: Frame, rate: float) -> list[float]:
     """The lowest held-out loss of every seed; infinite for one that was never finite."""
-    found = frame[np.isclose(frame.rate, rate)].groupby("seed").loss.min()
-    return [float(value) for value in found.fillna(inf)]
+    losses = frame[np.isclose(frame.rate, rate)].groupby("seed").loss.min()
+    return [float(value) for value in losses.fillna(inf)]
 
 
 def _above(name: str, frame: Frame, rate: float) -> Finding:
@@ -87,13 +85,14 @@ def _above(name: str, frame: Frame, rate: float) -> Finding:
         return Finding(claim, None, "not tried")
     if inf in lowest(frame, rate):
         return Finding(claim, None, "no rate is one at which all seeds train")
-    broken = sum(value == inf for value in values)
-    if broken:
-        worse = ""
-    else:
-        worse = f"; lowest held-out loss {difference(values, lowest(frame, rate))}"
-    holds = None if 0 < broken < len(values) else bool(broken)
-    return Finding(claim, holds, f"{broken} of {len(values)} seeds diverge{worse}")
+    broken = values.count(inf)
+    numbers = f"{broken} of {len(values)} seeds diverge"
+    if not broken:
+        numbers += f"; lowest held-out loss {difference(values, lowest(frame, rate))}"
+    holds = None
+    if broken in (0, len(values)):
+        holds = bool(broken)
+    return Finding(claim, holds, numbers)
 
 
 def _below(records: Records, rates: dict[str, float]) -> Finding:
@@ -108,9 +107,8 @@ def _below(records: Records, rates: dict[str, float]) -> Finding:
 
 
 def _cost(frame: Frame, rate: float) -> Sequence[float]:
-    return [
-        low - best for low, best in zip(lowest(frame, rate / 2), lowest(frame, rate), strict=False)
-    ]
+    pairs = zip(lowest(frame, rate / 2), lowest(frame, rate), strict=False)
+    return [low - best for low, best in pairs]
 
 
 def draw(records: Records) -> list[Picture]:
@@ -130,7 +128,12 @@ def _panel(strategy: str, frame: Frame, near: Frame) -> Picture:
     for rate in tried:
         runs: Frame = frame[frame.rate == rate]
         values = [value for value in lowest(frame, rate) if value < inf]
-        told = f"{min(values):.3f}" if values else "diverges"
+        label = "diverges"
+        if values:
+            label = f"{min(values):.3f}"
+        line = {"color": _colour(rate, best), "width": 1.8}
+        if rate == best:
+            line["width"] = 3
         for number, (_, run) in enumerate(runs.groupby("seed")):
             data.append(
                 {
@@ -138,10 +141,10 @@ def _panel(strategy: str, frame: Frame, near: Frame) -> Picture:
                     "mode": "lines",
                     "x": run.step.to_list(),
                     "y": _plain(run.loss),
-                    "name": f"lr = {run.lr.iloc[0]:.4g} [{told}]",
+                    "name": f"lr = {run.lr.iloc[0]:.4g} [{label}]",
                     "legendgroup": str(rate),
                     "showlegend": number == 0,
-                    "line": {"color": _colour(rate, best), "width": 3 if rate == best else 1.8},
+                    "line": line,
                     "opacity": OPACITIES[min(number, len(OPACITIES) - 1)],
                 }
             )
@@ -160,7 +163,11 @@ def _panel(strategy: str, frame: Frame, near: Frame) -> Picture:
 def layout(frame: Frame) -> Layout:
     """Losses from the lowest to where most of the training lies: the first ones are far above."""
     finite = frame.loss[np.isfinite(frame.loss)]
-    low, high = (float(finite.min()), float(finite.quantile(0.9))) if len(finite) else (0.0, 1.0)
+    low = 0.0
+    high = 1.0
+    if len(finite):
+        low = float(finite.min())
+        high = float(finite.quantile(0.9))
     margin = 0.08 * (high - low) + 1e-3
     return axes("update", "validation loss", yaxis={"range": [low - margin, high + margin]})
 
@@ -173,7 +180,10 @@ def _colour(rate: float, best: float) -> str:
     octaves = round(log2(rate / best))
     if octaves == 0:
         return BEST
-    return (WARM if octaves > 0 else COLD)[min(abs(octaves), 2) - 1]
+    shade = min(abs(octaves), 2) - 1
+    if octaves > 0:
+        return WARM[shade]
+    return COLD[shade]
 
 
 EXPERIMENT = Experiment(

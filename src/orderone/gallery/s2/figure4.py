@@ -27,15 +27,15 @@ def parts(settings: Settings) -> Parts:
 
 
 def judge(records: Records) -> list[Finding]:
-    lowest = {name: list(records[name].groupby("seed").loss.min()) for name in COMPARED}
+    lowest: dict[str, list[float]] = {}
+    means: list[str] = []
+    for name in COMPARED:
+        values = list(records[name].groupby("seed").loss.min())
+        lowest[name] = values
+        means.append(f"{name} {sum(values) / max(len(values), 1):.3f}")
     less = difference(lowest["neural-tangent"], lowest["standard"])
-    means = ", ".join(
-        f"{name} {sum(values) / max(len(values), 1):.3f}" for name, values in lowest.items()
-    )
-    numbers = (
-        f"{means}; difference {less} after {max(records[name].step.max() for name in COMPARED):,}"
-        " updates"
-    )
+    updates = max(records[name].step.max() for name in COMPARED)
+    numbers = f"{', '.join(means)}; difference {less} after {updates:,} updates"
     return [Finding("standard ends slightly below neural-tangent", less.positive, numbers)]
 
 
@@ -44,12 +44,8 @@ def draw(records: Records) -> list[Picture]:
     for name in COMPARED:
         curves += curves_of(records[name], name, name, DASHES[0])
     frame: Frame = pd.concat(records.values())
-    best = {name: records[name].loss.min() for name in COMPARED}
-    alt = (
-        "Held-out loss over updates; lowest: "
-        + ", ".join(f"{name} {value:.3f}" for name, value in best.items())
-        + "."
-    )
+    best = [f"{name} {records[name].loss.min():.3f}" for name in COMPARED]
+    alt = f"Held-out loss over updates; lowest: {', '.join(best)}."
     figure: Figure = {"data": curves, "layout": layout(frame)}
     return [Picture("The smaller encoder-decoder at its best learning rates", figure, alt)]
 

@@ -24,31 +24,21 @@ def lowest(frame: Frame, width: int) -> list[float]:
 
 
 def judge(records: Records) -> list[Finding]:
+    claim = "neural-tangent trains the larger model faster than standard"
     sizes = widths(pd.concat([records[name] for name in COMPARED]))
     if len(sizes) != 2:
-        return [
-            Finding(
-                "neural-tangent trains the larger model faster than standard",
-                None,
-                f"of widths {sizes}",
-            )
-        ]
+        return [Finding(claim, None, f"of widths {sizes}")]
     small, large = sizes
-    found = {
-        name: (lowest(records[name], small), lowest(records[name], large)) for name in COMPARED
-    }
-    ahead = difference(found["standard"][1], found["neural-tangent"][1])
-    means = ", ".join(
-        f"{name} {sum(values) / max(len(values), 1):.3f}" for name, (_, values) in found.items()
-    )
-    return [
-        Finding(
-            "neural-tangent trains the larger model faster than standard",
-            ahead.positive,
-            f"{means}; ahead by {ahead}",
-        ),
-        *(_better(name, *values) for name, values in found.items()),
-    ]
+    of_large: dict[str, list[float]] = {}
+    means: list[str] = []
+    better: list[Finding] = []
+    for name in COMPARED:
+        values = lowest(records[name], large)
+        of_large[name] = values
+        means.append(f"{name} {sum(values) / max(len(values), 1):.3f}")
+        better.append(_better(name, lowest(records[name], small), values))
+    ahead = difference(of_large["standard"], of_large["neural-tangent"])
+    return [Finding(claim, ahead.positive, f"{', '.join(means)}; ahead by {ahead}"), *better]
 
 
 def _better(name: str, small: list[float], large: list[float]) -> Finding:
@@ -67,10 +57,10 @@ def draw(records: Records) -> list[Picture]:
             runs: Frame = records[name]
             label = f"width {width}, {name}"
             curves += curves_of(runs[runs.width == width], name, label, dash)
-    values = {name: min(lowest(records[name], large)) for name in COMPARED}
+    best = [f"{name} {min(lowest(records[name], large)):.3f}" for name in COMPARED]
     alt = (
         "Held-out loss over updates of a larger model (solid) and a smaller one (dashed); lowest of"
-        " the larger: " + ", ".join(f"{name} {value:.3f}" for name, value in values.items()) + "."
+        f" the larger: {', '.join(best)}."
     )
     return [
         Picture(

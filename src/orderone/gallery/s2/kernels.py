@@ -124,7 +124,8 @@ def _limits(frame: Frame, claim: str, of: str = "paper", erratum: str = "") -> F
 
 def _flat(frame: Frame) -> Finding:
     """The exponent of the width in each group's part, by the rules of a table of exponents."""
-    told = {}
+    verdicts: list[bool | None] = []
+    numbers: list[str] = []
     for group, lines in frame[frame.entry == "11"].groupby("where", sort=False):
         x = np.log(lines.width.to_numpy())
         y = np.log(lines["mean"].to_numpy())
@@ -133,13 +134,18 @@ def _flat(frame: Frame) -> Finding:
         spread = (w * (x - centre) ** 2).sum()
         slope = float((w * (x - centre) * y).sum() / spread)
         half = float(NORMAL / spread**0.5)
-        told[group] = pd.Series({"measured": slope, "low": slope - half, "high": slope + half})
-    each = [exponent_table.holds(0, line) for line in told.values()]
-    numbers = ", ".join(f"{group} {exponent_table.interval(line)}" for group, line in told.items())
+        fit = pd.Series({"measured": slope, "low": slope - half, "high": slope + half})
+        verdicts.append(exponent_table.holds(0, fit))
+        numbers.append(f"{group} {exponent_table.interval(fit)}")
     claim = (
         "with the rates of (1.99)-(1.107) every group's part is of order one: no power of the width"
     )
-    return Finding(claim, False if False in each else None if None in each else True, numbers)
+    holds: bool | None = True
+    if False in verdicts:
+        holds = False
+    elif None in verdicts:
+        holds = None
+    return Finding(claim, holds, ", ".join(numbers))
 
 
 def _norms(row: Line) -> Iterator[Finding]:
@@ -186,14 +192,12 @@ def _fluctuations(frame: Frame) -> Iterator[Finding]:
 
 
 def _growth(frame: Frame) -> Iterator[Finding]:
-    Theta, G = (frame[frame.what == what].sort_values("encoders") for what in ("Theta", "G"))
+    claim = "tangent kernels stay of order one as the depth grows"
+    Theta = frame[frame.what == "Theta"].sort_values("encoders")
+    G = frame[frame.what == "G"].sort_values("encoders")
     measured = Theta.dropna()
     if len(measured) < 2:
-        yield Finding(
-            "tangent kernels stay of order one as the depth grows",
-            None,
-            "too few depths were measured",
-        )
+        yield Finding(claim, None, "too few depths were measured")
         return
     seen = ", ".join(
         f"{r['mean']:.2f} ± {r.error:.2f} ({r.theory:.2f}) at {r.encoders:g}"
@@ -207,7 +211,6 @@ def _growth(frame: Frame) -> Iterator[Finding]:
         rises = None
     else:
         rises = False
-    claim = "tangent kernels stay of order one as the depth grows"
     yield Finding(
         claim, None if rises is None else not rises, f"networks {seen} encoders, theory in brackets"
     )

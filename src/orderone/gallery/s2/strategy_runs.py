@@ -99,10 +99,12 @@ def optimizer_of(
 
 def _plain_groups(model: nn.Module, wd: float) -> list[dict[str, Any]]:
     named = dict(model.named_parameters())
-    without = [named.pop(UNDECAYED)] if UNDECAYED in named else []
+    undecayed: list[nn.Parameter] = []
+    if UNDECAYED in named:
+        undecayed.append(named.pop(UNDECAYED))
     return [
         {"params": [*named.values()], "weight_decay": wd},
-        {"params": without, "weight_decay": 0.0},
+        {"params": undecayed, "weight_decay": 0.0},
     ]
 
 
@@ -120,26 +122,29 @@ def train(
     the schedule."""
     if read_device(how.device).type == "cuda":
         torch.cuda.empty_cache()  # what graphs of earlier stacks have left
-    members = [_member(point, build, C, how) for point in points]
+    models: list[nn.Module] = []
+    optimizers: list[Optimizer] = []
+    for point in points:
+        model, optimizer = _member(point, build, C, how)
+        models.append(model)
+        optimizers.append(optimizer)
     stack = Stack(
-        [model for model, _ in members],
-        [optimizer for _, optimizer in members],
+        models,
+        optimizers,
         loss=task.loss,
         device=how.device,
         precision=how.precision,
         clip=how.clip,
     )
     held = _held(task, how)
-    if score is None:
-        scored = None
-    else:
+    scored = None
+    if score is not None:
         scored = Program(stack.program.model, score, how.precision)
     losses = []
     evaluations = []
     last = until or how.steps
-    for step, loss in enumerate(
-        _losses(stack, task, [point.seed for point in points], how, last), 1
-    ):
+    seeds = [point.seed for point in points]
+    for step, loss in enumerate(_losses(stack, task, seeds, how, last), 1):
         losses.append(loss)
         if step % how.every == 0 or step == last:
             evaluations.append((step, _mean(stack.evaluate, held), _score(stack, scored, held)))
@@ -154,9 +159,8 @@ def _member(
     how: Training,
 ) -> tuple[nn.Module, Optimizer]:
     with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(
-            point.seed
-        )  # drawn on the CPU, so that a GPU starts alike
+        # drawn on the CPU, so that a GPU starts alike
+        torch.default_generator.manual_seed(point.seed)
         model = build(point)
         return model, optimizer_of(model, point, how, C(point))
 
@@ -169,10 +173,16 @@ def _losses(
     device = torch.device(how.device)
     different = list(dict.fromkeys(seeds))
     rows = torch.tensor([different.index(seed) for seed in seeds], device=device)
-    update: Any = stack.step
+    update: Callable[..., Tensor] = stack.step
+
+    def of_members(leaf: object) -> object:
+        if isinstance(leaf, Tensor):
+            return leaf[rows]
+        return leaf
+
     for step in range(last):
-        made = moved(task.stacked(step, different, device), device, "float32")
-        batch = tree_map(lambda x: x[rows] if isinstance(x, Tensor) else x, made)
+        of_seeds = moved(task.stacked(step, different, device), device, "float32")
+        batch = tree_map(of_members, of_seeds)
         if step == 0 and device.type == "cuda":
             update = CapturedStep(stack, batch)
         yield update(batch, factor=factor(step)).clone()
@@ -181,10 +191,10 @@ def _losses(
 def _held(task: StackedTask, how: Training) -> list[Any]:
     batches = [moved(batch, torch.device(how.device), "float32") for batch in task.evaluation()]
     size = how.held_together
-    return [
-        tree_map(lambda *x: torch.cat(x), *batches[k : k + size])
-        for k in range(0, len(batches), size)
-    ]
+    joined: list[Any] = []
+    for k in range(0, len(batches), size):
+        joined.append(tree_map(lambda *x: torch.cat(x), *batches[k : k + size]))
+    return joined
 
 
 def _mean(evaluate: Callable[[Any], Tensor], held: Sequence[Any]) -> Tensor:
@@ -203,27 +213,19 @@ def _score(stack: Stack, scored: Program | None, held: Sequence[Any]) -> Tensor 
 
 def _frame(points: Sequence[Point], losses: np.ndarray, evaluations: Sequence[Any]) -> pd.DataFrame:
     rows = []
-    before = [0, *(step for step, _, _ in evaluations)]
     begun = [spikes(column) for column in losses.T]
-    for last, (step, held, score) in zip(before, evaluations, strict=False):
+    last = 0
+    for step, held, score in evaluations:
         loss = held.tolist()
-        score = [float("nan")] * len(points) if score is None else score.tolist()
+        scores = [float("nan")] * len(points)
+        if score is not None:
+            scores = score.tolist()
         for k, point in enumerate(points):
             number = int(((begun[k] >= last) & (begun[k] < step)).sum())
             mean = losses[last:step, k].mean()
-            rows.append(
-                (
-                    point.strategy,
-                    point.lr,
-                    point.wd,
-                    point.seed,
-                    step,
-                    mean,
-                    loss[k],
-                    score[k],
-                    number,
-                )
-            )
+            settings = (point.strategy, point.lr, point.wd, point.seed)
+            rows.append((*settings, step, mean, loss[k], scores[k], number))
+        last = step
     return pd.DataFrame(rows, columns=COLUMNS)
 
 

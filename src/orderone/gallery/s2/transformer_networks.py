@@ -24,7 +24,7 @@ from orderone.nn.transformer.attention import Attention
 from orderone.nn.transformer.shape import Shape
 from orderone.theory import lr_factors
 
-G0 = np.array([[1, 0.5], [0.5, 1]])
+G0: np.ndarray = np.array([[1, 0.5], [0.5, 1]])
 C = {"patch": 1.0, "PE": 0.25, **dict.fromkeys("QKVUWX", 1.0), "head": 1.0}
 N_IN = 16
 N_OUT = 4
@@ -119,13 +119,15 @@ def tangent(model: VisionTransformer, output: Tensor) -> dict[str, np.ndarray]:
 def measured(n: int, encoders: int, seed: int) -> dict[tuple[str, str, str], float]:
     """Entries 11 and 12 of G in every place, and of Theta of the outputs for every group."""
     model = network(n, encoders, seed)
-    found, output = streams(model)
-    kernels = {place(k): (z[0] @ z[0].T / n).detach().double().numpy() for k, z in enumerate(found)}
+    residual_streams, output = streams(model)
+    kernels: list[tuple[str, str, np.ndarray]] = []
+    for k, z in enumerate(residual_streams):
+        kernels.append(("G", place(k), (z[0] @ z[0].T / n).detach().double().numpy()))
     thetas = tangent(model, output)
     thetas["all"] = sum(thetas.values(), np.zeros((2, 2)))
-    named = [("G", where, kernel) for where, kernel in kernels.items()]
-    named += [("Theta", group, theta) for group, theta in thetas.items()]
-    return _entries(named)
+    for group, theta in thetas.items():
+        kernels.append(("Theta", group, theta))
+    return _entries(kernels)
 
 
 def _entries(
@@ -147,11 +149,14 @@ def place(k: int) -> str:
 
 @cache
 def predicted(encoders: int) -> dict[tuple[str, str, str], float]:
-    found = theory.Transformer("AM" * encoders, "gelu", C=C, eps=EPS).predict(G0)
-    named = [("G", place(k), kernel) for k, kernel in enumerate(found.kernels)]
-    named += [("Theta", group, theta) for group, theta in found.contributions[-1].items()]
-    named += [("Theta", "all", found.ntk[-1])]
-    return _entries(named)
+    prediction = theory.Transformer("AM" * encoders, "gelu", C=C, eps=EPS).predict(G0)
+    kernels: list[tuple[str, str, np.ndarray]] = []
+    for k, kernel in enumerate(prediction.kernels):
+        kernels.append(("G", place(k), kernel))
+    for group, theta in prediction.contributions[-1].items():
+        kernels.append(("Theta", group, theta))
+    kernels.append(("Theta", "all", prediction.ntk[-1]))
+    return _entries(kernels)
 
 
 # --- measuring ------------------------------------------------------------------------------------

@@ -31,7 +31,7 @@ from orderone.theory.limits.drift import ReLUDrift
 MINUS = "SDE"
 PLUS = "SDE with plus"
 NAMES = {MINUS: "SDE (2.7)", PLUS: "SDE with the ν of (3.7)"}
-STYLES = {
+STYLES: dict[str, dict[str, object]] = {
     MINUS: {"color": SHADES[0], "width": 3},
     PLUS: {"color": SHADES[1], "width": 3, "dash": "dot"},
 }
@@ -85,17 +85,17 @@ def samples(settings: Settings, kind: str, width: int, number: int) -> dict[str,
     """Covariances of two inputs at the last of `width` layers, and of the SDEs at t = 1."""
     V0 = [[1.0, settings.rho0], [settings.rho0, 1.0]]
     c = (settings.c_plus, settings.c_minus)
-    found = {
+    samples_of = {
         NETWORK: sample_network(
             kind, V0, width, width, number, settings.seed, c_plus=c[0], c_minus=c[1]
         )
     }
-    sdes = {MINUS: CovarianceSDE(kind, *c)} | (
-        {PLUS: PlusSDE(kind, *c)} if kind == "shaped-relu" else {}
-    )
-    return found | {
-        name: sde.sample(V0, 1.0, number, settings.dt, settings.seed) for name, sde in sdes.items()
-    }
+    sdes = {MINUS: CovarianceSDE(kind, *c)}
+    if kind == "shaped-relu":
+        sdes[PLUS] = PlusSDE(kind, *c)
+    for name, sde in sdes.items():
+        samples_of[name] = sde.sample(V0, 1.0, number, settings.dt, settings.seed)
+    return samples_of
 
 
 def _each(
@@ -103,11 +103,8 @@ def _each(
 ) -> pd.DataFrame:
     frames = []
     for quantity, (of, _, _) in QUANTITIES.items():
-        frames.append(
-            measure(quantity, {curve: of(V) for curve, V in found.items()}).assign(
-                quantity=quantity
-            )
-        )
+        values = {curve: of(V) for curve, V in found.items()}
+        frames.append(measure(quantity, values).assign(quantity=quantity))
     return pd.concat(frames)
 
 
@@ -127,7 +124,8 @@ def widths(settings: Settings) -> pd.DataFrame:
 
 
 def judge(records: Records) -> list[Finding]:
-    relu, smooth = (records[f"distances {kind}"].set_index(["quantity", "curve"]) for kind in KINDS)
+    relu = records["distances shaped-relu"].set_index(["quantity", "curve"])
+    smooth = records["distances shaped-smooth"].set_index(["quantity", "curve"])
     return [
         close(
             "Shaped ReLU: the correlation has the law of the SDE (2.7) with (2.8)",
@@ -151,7 +149,8 @@ def judge(records: Records) -> list[Finding]:
 
 def _nearer(far: pd.DataFrame) -> Finding:
     """At every width the intervals of the two distances are apart."""
-    minus, plus = (only(far, curve=curve).set_index("width") for curve in (MINUS, PLUS))
+    minus = only(far, curve=MINUS).set_index("width")
+    plus = only(far, curve=PLUS).set_index("width")
     if (minus.high < plus.low).all():
         held = True
     elif (minus.low > plus.high).any():
@@ -179,19 +178,17 @@ def draw(records: Records) -> list[Picture]:
         " with that of (3.7)."
     )
     figure = falling(records["widths"], STYLES, names, "Wasserstein distance of ρ")
-    return [
-        *(_picture(kind, records) for kind in KINDS),
-        Picture("Shaped ReLU: distance from two SDEs", figure, alt),
-    ]
+    pictures = [_picture(kind, records) for kind in KINDS]
+    return [*pictures, Picture("Shaped ReLU: distance from two SDEs", figure, alt)]
 
 
 def _picture(kind: str, records: Records) -> Picture:
     near = records[f"distances {kind}"].set_index(["quantity", "curve"]).distance
     data = []
     for row, quantity in enumerate(QUANTITIES):
-        styles = (
-            STYLES if quantity == "rho" else {MINUS: STYLES[MINUS]}
-        )  # the norm does not feel nu
+        styles = STYLES
+        if quantity != "rho":  # the norm does not feel nu
+            styles = {MINUS: STYLES[MINUS]}
         data += drawn(only(records[f"densities {kind}"], quantity=quantity), styles, NAMES, row)
     layout = panels(
         ["density"] * len(QUANTITIES), [words for _, _, words in QUANTITIES.values()], height=270
