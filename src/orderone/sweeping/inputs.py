@@ -12,11 +12,12 @@ from orderone.planning import Plan
 from orderone.theory.exponents import Parameterization
 
 if TYPE_CHECKING:
+    import pandas
     from optuna.pruners import BasePruner
     from optuna.samplers import BaseSampler
-    from pandas import DataFrame
-else:  # Optuna is optional, and pandas is loaded by the functions that need it
-    BasePruner = BaseSampler = DataFrame = object
+else:  # Optuna is optional
+    BasePruner = object
+    BaseSampler = object
 
 Build: TypeAlias = Annotated[Callable[..., nn.Module], UserInput]
 SpaceInput: TypeAlias = Annotated[Mapping[str, object], UserInput]
@@ -31,4 +32,4 @@ Base: TypeAlias = Annotated[
 SamplerInput: TypeAlias = Annotated[str | BaseSampler, UserInput]
 PrunerInput: TypeAlias = Annotated[str | BasePruner | None, UserInput]
 Stacked: TypeAlias = Annotated[bool | Literal["auto"], UserInput]
-Frame: TypeAlias = Annotated[DataFrame, UserInput]  # one row per training
+Frame: TypeAlias = Annotated["pandas.DataFrame", UserInput]  # one row per training

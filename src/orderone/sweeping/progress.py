@@ -2,26 +2,27 @@
 terminals only."""
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from math import inf, isfinite
-from typing import Any
+from typing import TypeAlias
 
 from orderone.sweeping.trial import Trial
 from orderone.training.outcome import Outcome
 
 _EVERY = 0.1  # seconds between drawings
+Draw: TypeAlias = Callable[[int, int, str, float, str], None]
 
 
 class Progress:
     """Counts; `shown` draws. Steps of trials that end early count as done."""
 
-    def __init__(self, total: int, steps: int, shown: Any = None):
+    def __init__(self, total: int, steps: int, shown: Draw | None = None):
         self.total = total
         self.steps = steps
-        self.done = 0
-        self.best = inf
-        self.told = ""
+        self.done: int = 0
+        self.best: float = inf
+        self.told: str = ""
         self._under_way: dict[str, int] = {}
         self._trained = 0
         self._started = time.monotonic()
@@ -58,7 +59,9 @@ class Progress:
             return
         self._drawn = now
         completed = self.done * self.steps + sum(self._under_way.values())
-        best = f"best {self.best:.4g}: {self.told}" if isfinite(self.best) else ""
+        best = ""
+        if isfinite(self.best):
+            best = f"best {self.best:.4g}: {self.told}"
         self._shown(
             completed, self.total * self.steps, f"{self.done}/{self.total} trials", self.rate, best
         )

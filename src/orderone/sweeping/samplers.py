@@ -40,7 +40,7 @@ class Listed:
         combined = product(space.all_arms(), points, space.all_repeats())
         found = [job.trial({**arm, **point, **repeat}) for arm, point, repeat in combined]
         self._trials = list({trial.key: trial for trial in found}.values())
-        self.total = len(self._trials)
+        self.total: int = len(self._trials)
 
     def ask(self, results: Results) -> list[Trial]:
         asked = self._trials
@@ -143,7 +143,7 @@ class Adaptive:
         self._studies = []
         self._asked: list[list[tuple[Any, Point]]] = [[] for _ in self._arms]
         self._left: list[int] | None = None
-        self.total = number * len(self._arms) * len(self._repeats)
+        self.total: int = number * len(self._arms) * len(self._repeats)
 
     def ask(self, results: Results) -> list[Trial]:
         found: list[Trial] = []

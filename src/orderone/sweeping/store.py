@@ -47,7 +47,7 @@ class Store:
     """The writer. `with Store("runs.db") as store: store.add(trial, outcome)`."""
 
     def __init__(self, path: StorePath, patience: float = PATIENCE):
-        self.path = _path(path)
+        self.path: Path = _path(path)
         self.unsaved: Results = {}
         self.trouble: str | None = None  # why something is not on disk
         before = _lock_path(self.path).exists()

@@ -19,7 +19,7 @@ class TrialCheckpoint:
     saves_finished: bool = False
 
     def __init__(self, folder: Path, key: str, warned: Callable[[str], bool]):
-        self.path = folder / f"{key}{checkpoints.SUFFIX}"
+        self.path: Path = folder / f"{key}{checkpoints.SUFFIX}"
         self.key = key
         self.warned = warned
 

@@ -10,7 +10,7 @@ from orderone.training.outcome import Outcome
 
 
 class Here:
-    workers = 1
+    workers: int = 1
 
     def run(
         self, engine: Engine, units: Sequence[Sequence[Trial]], report: Report

@@ -63,7 +63,7 @@ class Ray:
         self._device = device
         if not self._ray.is_initialized():
             self._connect(address, workers)
-        self.workers = workers or self._slots()
+        self.workers: int = workers or self._slots()
 
     def _connect(self, address: str | None, workers: int | None) -> None:
         options = {} if address else {"num_cpus": workers, "include_dashboard": False}

@@ -25,6 +25,7 @@ from orderone.sweeping.stacked.unfinished import restore, save
 from orderone.sweeping.trial import Trial
 from orderone.training import interrupts
 from orderone.training.outcome import Outcome, make_outcome, recent_loss
+from orderone.training.settings import Settings
 from orderone.training.source import Batch, moved
 from orderone.training.stacked.errors import NotCapturable
 from orderone.training.stacked.graph import CapturedStep
@@ -51,17 +52,17 @@ class StackedTraining:
 
     def __init__(self, job: Job, trials: Sequence[Trial], folder: Path | None = None):
         self.job = job
-        self.settings = job.settings
+        self.settings: Settings = job.settings
         self.folder = folder
-        self.device = torch.device(job.device)
-        self.slots = list(trials)
-        self.running = {trial.key for trial in trials}
+        self.device: torch.device = torch.device(job.device)
+        self.slots: list[Trial] = list(trials)
+        self.running: set[str] = {trial.key for trial in trials}
         self.losses: dict[str, list[float]] = {trial.key: [] for trial in trials}
         self.evaluation: dict[str, list[tuple[int, float]]] = {trial.key: [] for trial in trials}
-        self.seconds = dict.fromkeys(self.running, 0.0)
+        self.seconds: dict[str, float] = dict.fromkeys(self.running, 0.0)
         self.done: int = 0
-        self.members = len(trials)
-        self.stack = make_stack(job, [job.member(trial) for trial in trials])
+        self.members: int = len(trials)
+        self.stack: Stack = make_stack(job, [job.member(trial) for trial in trials])
         self.captured: CapturedStep | None = None
         self.capture: bool = self._capture_pays() if job.graphs is None else job.graphs
 
