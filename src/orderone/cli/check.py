@@ -87,9 +87,11 @@ def check(
     number = count(threads, "threads")
     if builder:
         no_use("--builder", model=model, **shape)
-        widths_grow = len(sizes["widths"]) > 1
-        fixed = {"depths": depths} if widths_grow else {"widths": widths}
-        no_use("--builder, a function of what grows,", **fixed)
+        whose = "--builder, a function of what grows,"
+        if len(sizes["widths"]) > 1:
+            no_use(whose, depths=depths)
+        else:
+            no_use(whose, widths=widths)
     options = {
         "rule": rule,
         "optimizer": optimizer,

@@ -219,9 +219,11 @@ def _verdicts() -> TableContent:
             for judged in verdict.failed:
                 condition = judged.condition
                 reasons.append(f"{condition.code} {condition.subject}: {power(-judged.margin)}")
-            remark = verdict.notes[0].split(";")[0] if verdict.notes else ""
+            because = "; ".join(reasons)
+            if not reasons and verdict.notes:
+                because = verdict.notes[0].split(";")[0]
             word = "STABLE" if verdict else "UNSTABLE"
-            rows.append((name, alignment, word, "; ".join(reasons) or remark))
+            rows.append((name, alignment, word, because))
     return ("rule", "alignment", "verdict", "because"), rows
 
 

@@ -25,7 +25,9 @@ def check_files(files: Mapping[str, str | None]) -> None:
                 f"{name}: cannot write {path!r}; expected a file in a folder that exists; make the"
                 " folder first"
             )
-        kind = Path(path).suffix[1:] if name == "save" else name
+        kind = name
+        if name == "save":
+            kind = Path(path).suffix[1:]
         missing = [package for package in NEEDS.get(kind, ()) if not find_spec(package)]
         if missing:
             raise ValueError(
@@ -59,5 +61,7 @@ def _writable(path: str) -> bool:
     file = Path(path)
     if not path or file.is_dir():
         return False
-    existing = file if file.exists() else file.absolute().parent
-    return existing.exists() and os.access(existing, os.W_OK)
+    if file.exists():
+        return os.access(file, os.W_OK)
+    folder = file.absolute().parent
+    return folder.exists() and os.access(folder, os.W_OK)

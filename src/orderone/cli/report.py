@@ -79,7 +79,9 @@ def _from_gallery(what: str, folder: str | None) -> "list[Reproduced]":
             " gallery"
         )
     name = one_of(what, (GALLERY, *EXPERIMENTS), "entry of the gallery, file or folder")
-    names = list(EXPERIMENTS) if name == GALLERY else [name]
+    names = [name]
+    if name == GALLERY:
+        names = list(EXPERIMENTS)
     entries = _chosen(names, [Path(folder or FOLDER), SHIPPED])
     if not entries:
         raise ValueError(f"{name}: nothing was measured yet; run `orderone reproduce {name}` first")
@@ -182,9 +184,9 @@ def _sweep(store: Path, html: str | None, json: bool) -> None:
     sweep = Sweep.load(store)
     if not sweep.outcomes:
         raise ValueError(f"{store}: nothing was trained yet; `orderone sweep --store {store}` does")
-    axes = [name for name in ("width", "depth") if name in sweep.frame]
+    frame = sweep.frame
     study = None
-    if any(sweep.frame[name].nunique() > 1 for name in axes):
+    if any(name in frame and frame[name].nunique() > 1 for name in ("width", "depth")):
         study = sweep.transfer()
     show_sweep(sweep, study, None, json)
     if html is None:
@@ -209,7 +211,9 @@ def _check(records: Path, html: str | None, json: bool) -> None:
         )
     else:
         out = show.console()
-        rows = [[_cell(value) for value in row] for row in fitted.itertuples(index=False)]
+        rows: list[list[str]] = []
+        for row in fitted.itertuples(index=False):
+            rows.append([_cell(value) for value in row])
         out.print(show.table(f"Exponents of {saved.axis}", list(fitted), rows))
         out.print(f"note: {saved.notes[0]}", soft_wrap=True)
     if html is not None:

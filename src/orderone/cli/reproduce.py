@@ -70,8 +70,9 @@ def reproduce(
         )
         _list(EXPERIMENTS.values(), json)
         return
-    scale = one_of(SCALES[0] if scale is None else scale, SCALES, "scale")
-    out = FOLDER if out is None else out
+    scale = SCALES[0] if scale is None else one_of(scale, SCALES, "scale")
+    if out is None:
+        out = FOLDER
     if every:
         chosen = list(EXPERIMENTS.values())
     else:
@@ -85,8 +86,10 @@ def reproduce(
     else:
         done = [_run_single(chosen[0], scale, Path(out), again, seeds)]
     if json:
-        records = [_record(entry) for entry in done]
-        show.print_json(records if every else records[0])
+        if every:
+            show.print_json([_record(entry) for entry in done])
+        else:
+            show.print_json(_record(done[0]))
     else:
         _show(done)
     if html is not None and done:
@@ -210,8 +213,10 @@ def _details(entry: "Reproduced", out: Console) -> None:
         rows.append((finding.claim, whose, words[finding.holds], finding.numbers))
     title = f"{entry.experiment.name}, scale {entry.scale}: {entry.experiment.claim}"
     out.print(show.table(title, ("claim", "whose", "verdict", "measured"), rows))
-    corrected = f"; as corrected: {entry.corrected}" if entry.corrected else ""
-    out.print(show.coloured(f"the paper: {entry.verdict}{corrected}"))
+    verdicts = f"the paper: {entry.verdict}"
+    if entry.corrected:
+        verdicts += f"; as corrected: {entry.corrected}"
+    out.print(show.coloured(verdicts))
 
 
 def _seconds(entry: "Reproduced") -> str:

@@ -52,8 +52,10 @@ def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) 
         # fold: a number that lost its last digits would be another number
         result.add_column(column, overflow="fold")
     for row in rows:
-        texts = ["" if cell is None else str(cell) for cell in row]
-        result.add_row(*[coloured(text) for text in texts])
+        cells: list[Text] = []
+        for value in row:
+            cells.append(coloured("" if value is None else str(value)))
+        result.add_row(*cells)
     return result
 
 

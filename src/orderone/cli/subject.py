@@ -43,7 +43,7 @@ def known_model(
     length: int | None = None,
 ) -> Subject:
     """Return a model of `orderone`, on its own batch or on the user's."""
-    name = one_of(MODEL if name is None else name, MODELS, "model")
+    name = MODEL if name is None else one_of(name, MODELS, "model")
     model = MODELS[name]
     odd = [width for width in sizes["widths"] if width % model.multiple]
     if odd:
@@ -112,8 +112,12 @@ def user_batches(where: str) -> Any:
 def read_sizes(widths: str | None, depths: str | None) -> dict[str, list[int]]:
     """Return several widths and one depth, or several depths and one width."""
     depth_values = read_range(depths or str(LAYERS), "depths")
-    default = WIDTH if len(depth_values) > 1 else WIDTHS
-    width_values = read_range(widths or default, "widths")
+    if widths:
+        width_values = read_range(widths, "widths")
+    elif len(depth_values) > 1:
+        width_values = read_range(WIDTH, "widths")
+    else:
+        width_values = read_range(WIDTHS, "widths")
     if (len(depth_values) > 1) == (len(width_values) > 1):
         raise ValueError(
             "widths: expected several widths, or several depths and one width; got widths"

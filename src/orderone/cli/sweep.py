@@ -186,7 +186,9 @@ def sweep(
     show_sweep(result, study, settings, json)
     _write(study, setting.name, {"html": html, "png": png})
     sys.stdout.flush()
-    sys.exit(0 if study is None else STATUS[study.verdict])
+    if study is None:
+        sys.exit(0)
+    sys.exit(STATUS[study.verdict])
 
 
 def read_rates(text: str) -> "LogGrid | list[float]":
@@ -226,7 +228,9 @@ def _setting(
     if builder:
         return user_task(builder, data, data_options, task, model)
     no_use("a sweep without --builder", data=data)
-    setting = read_task(TASK if task is None else task, model, data_options, device)
+    if task is None:
+        task = TASK
+    setting = read_task(task, model, data_options, device)
     odd = [width for width in widths if width % setting.multiple]
     if odd:
         raise ValueError(
@@ -246,7 +250,7 @@ def _run(
 def _all_failed(result: "Sweep") -> None:
     """Raise a ValueError if every trial failed."""
     errors = [outcome.error for outcome in result.outcomes.values()]
-    if errors and all(error is not None for error in errors):
+    if errors and None not in errors:
         raise ValueError(f"every trial failed; the first: {errors[0]}")
 
 
@@ -300,9 +304,11 @@ def _record(
         "store": sweep.store,
         "ran": sweep.ran,
         "notes": sweep.notes,
-        "best": _rows(sweep.best()) if sweep.outcomes else [],
+        "best": [],
         "trials": _rows(sweep.frame),
     }
+    if sweep.outcomes:
+        record["best"] = _rows(sweep.best())
     if study is not None:
         record["verdict"] = study.verdict
         record["rule"] = study.chosen

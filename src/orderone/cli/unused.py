@@ -9,7 +9,9 @@ def no_use(whose: str, takes: str = "", /, **options: object) -> None:
     for name, value in options.items():
         if value is not None and value is not False:
             option = f"--{name.replace('_', '-')}"
-            hint = f" ({takes})" if takes else ""
+            hint = ""
+            if takes:
+                hint = f" ({takes})"
             raise ValueError(
                 f"{name}: {whose} has no use for {option}{hint}, got {value!r}; leave it out"
             )

@@ -2,7 +2,7 @@
 and learning rate."""
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import numpy as np
 
@@ -26,30 +26,33 @@ RESULTS = (
     "key",
 )  # settings are the others
 NO = ("false", "no", "0", "0.0", "", "nan", "none", "<na>")
+# A DataFrame and a Series. By the types of pandas, a column of a frame may be a frame, too, and
+# neither has a truth value; `_checked` finds out what users pass.
+Rows: TypeAlias = Any
+Column: TypeAlias = Any
 Curves = dict[str, list[Curve]]  # by rule, the smallest size first
 
 
 def read_curves(
-    frame: "pd.DataFrame", over: str | None, where: Mapping[str, Any]
+    frame: "pd.DataFrame", over: str | None, where: Mapping[str, object]
 ) -> tuple[str, Curves, list[str]]:
     """The axis, the curves, and what had to be left out."""
-    rows: Any = _ruled(_selected(_checked(frame), where))
+    rows: Rows = _ruled(_selected(_checked(frame), where))
     axis = _axis(rows, over)
     rows = rows.assign(**{axis: _sizes(rows[axis], axis)})
     _held(rows, axis)
     rows = rows.assign(loss=_losses(rows), seed=_seeds(rows))
     notes: list[str] = []
-    found: Curves = {}
-    for rule, of_rule in rows.groupby("rule", sort=False):
-        groups = of_rule.groupby(axis, sort=True)
-        found[str(rule)] = [
-            _curve(int(cast(int, size)), group, f"{rule}, {axis} {size}", notes)
-            for size, group in groups
-        ]
-    return axis, found, notes
+    curves: Curves = {}
+    for rule, rows_of_rule in rows.groupby("rule", sort=False):
+        curves[str(rule)] = []
+        for size, rows_of_size in rows_of_rule.groupby(axis, sort=True):
+            name = f"{rule}, {axis} {size}"
+            curves[str(rule)].append(_curve(int(cast(int, size)), rows_of_size, name, notes))
+    return axis, curves, notes
 
 
-def _checked(frame: Any) -> "pd.DataFrame":
+def _checked(frame: object) -> "pd.DataFrame":
     import pandas as pd
 
     if not isinstance(frame, pd.DataFrame):
@@ -64,7 +67,7 @@ def _checked(frame: Any) -> "pd.DataFrame":
             )
     if not len(frame):
         raise ValueError("frame: expected one row a training, got none; run the sweep first")
-    frame = frame.assign(**{name: _numbers(frame[name], name) for name in ("lr", "loss")})
+    frame = frame.assign(lr=_numbers(frame["lr"], "lr"), loss=_numbers(frame["loss"], "loss"))
     rates = frame["lr"].to_numpy(float)
     if not (np.isfinite(rates) & (rates > 0)).all():
         wrong = rates[~(np.isfinite(rates) & (rates > 0))][0]
@@ -72,20 +75,21 @@ def _checked(frame: Any) -> "pd.DataFrame":
     return frame
 
 
-def _numbers(column: Any, name: str) -> Any:
-    """Also of words, as some files have them; nan for a gap."""
+def _numbers(column: Column, name: str) -> Column:
+    """Return a column as floats, also where a file has words for them; nan for a gap."""
     import pandas as pd
 
     read: Any = pd.to_numeric(column, errors="coerce")
     numbers = read.astype(float)
-    if (wrong := numbers.isna() & column.notna()).any():
+    wrong = numbers.isna() & column.notna()
+    if wrong.any():
         raise ValueError(
             f"frame: expected numbers in the column {name!r}, got {column[wrong].iloc[0]!r}"
         )
     return numbers
 
 
-def _sizes(column: Any, axis: str) -> Any:
+def _sizes(column: Column, axis: str) -> Column:
     """Whole numbers, in whatever form: a file with a gap makes floats of them."""
     sizes = _numbers(column, axis)
     whole = np.isfinite(sizes) & (sizes == sizes.round()) & (sizes >= 1)
@@ -96,7 +100,7 @@ def _sizes(column: Any, axis: str) -> Any:
     return sizes.astype(int)
 
 
-def _ruled(frame: Any) -> "pd.DataFrame":
+def _ruled(frame: Rows) -> "pd.DataFrame":
     """Without any rule, muP is meant."""
     if "rule" not in frame or frame["rule"].isna().all():
         return frame.assign(rule="mup")
@@ -104,22 +108,24 @@ def _ruled(frame: Any) -> "pd.DataFrame":
     return frame
 
 
-def _no_gaps(frame: Any, name: str) -> None:
-    if (gaps := int(frame[name].isna().sum())) > 0:
+def _no_gaps(frame: Rows, name: str) -> None:
+    gaps = int(frame[name].isna().sum())
+    if gaps > 0:
         raise ValueError(
             f"frame: expected a {name} in every row, and {gaps} have none; fill them in, or drop"
             " those rows"
         )
 
 
-def _selected(frame: Any, where: Mapping[str, Any]) -> "pd.DataFrame":
+def _selected(frame: Rows, where: Mapping[str, object]) -> "pd.DataFrame":
     for name, value in where.items():
         if name not in frame:
             raise ValueError(
                 f"where: no column is called {name!r}; there are"
                 f" {', '.join(map(str, frame.columns))}"
             )
-        if not (kept := frame[name] == value).any():
+        kept = frame[name] == value
+        if not kept.any():
             raise ValueError(
                 f"where: no row has {name} = {value!r}; there are {_values(frame[name])}"
             )
@@ -133,7 +139,7 @@ def _selected(frame: Any, where: Mapping[str, Any]) -> "pd.DataFrame":
     return frame
 
 
-def _axis(frame: Any, over: str | None) -> str:
+def _axis(frame: Rows, over: str | None) -> str:
     if over is not None:
         over = one_of(over, SIZES, "axis")
     present = [name for name in SIZES if name in frame and frame[name].notna().all()]
@@ -144,11 +150,13 @@ def _axis(frame: Any, over: str | None) -> str:
             " reverse"
         )
     axis = over or (varying or present or [None])[0]
-    if axis is None or axis not in present:
-        for name in [axis] if axis else SIZES:
+    if axis not in present:
+        candidates = SIZES
+        if axis:
+            candidates = (axis,)
+        for name in candidates:
             if name in frame and frame[name].notna().any():
                 _no_gaps(frame, name)
-    if axis not in present:
         raise ValueError(
             f"frame: expected a column {axis or 'width or depth'} with the size of every training,"
             " got none"
@@ -156,7 +164,7 @@ def _axis(frame: Any, over: str | None) -> str:
     return axis
 
 
-def _held(frame: Any, axis: str) -> None:
+def _held(frame: Rows, axis: str) -> None:
     """One optimum has one set of other settings."""
     for name in KNOWN:
         if name not in (*FREE, axis) and name in frame and frame[name].nunique(dropna=False) > 1:
@@ -168,7 +176,7 @@ def _held(frame: Any, axis: str) -> None:
             )
 
 
-def _losses(frame: Any) -> np.ndarray:
+def _losses(frame: Rows) -> np.ndarray:
     """inf where training diverged: above any number."""
     losses = frame["loss"].to_numpy(float)
     if "diverged" in frame:
@@ -178,22 +186,24 @@ def _losses(frame: Any) -> np.ndarray:
     return np.where(np.isfinite(losses) & ~diverged, losses, np.inf)
 
 
-def _true(column: Any) -> np.ndarray:
+def _true(column: Column) -> np.ndarray:
     """A gap is no, and so are the words for no."""
     return np.array([str(value).strip().lower() not in NO for value in column])
 
 
-def _seeds(frame: Any) -> "list[tuple[Any, ...]]":
+def _seeds(frame: Rows) -> list[tuple[object, ...]]:
     names = [name for name in ("seed", "data_seed") if name in frame and frame[name].notna().any()]
     for name in names:
         _no_gaps(frame, name)
     if names:
-        return list(zip(*(frame[name] for name in names), strict=True))
+        columns = [frame[name] for name in names]
+        return list(zip(*columns, strict=True))
     return [()] * len(frame)
 
 
-def _curve(size: int, rows: Any, called: str, notes: list[str]) -> Curve:
-    if (double := rows.duplicated(["lr", "seed"], keep=False)).any():
+def _curve(size: int, rows: Rows, called: str, notes: list[str]) -> Curve:
+    double = rows.duplicated(["lr", "seed"], keep=False)
+    if double.any():
         first = rows[double].iloc[0]
         same = rows[(rows["lr"] == first["lr"]) & (rows["seed"] == first["seed"])]
         names = [name for name in same if name not in RESULTS and same[name].nunique() > 1]
@@ -223,6 +233,10 @@ def _complete(table: "pd.DataFrame") -> "pd.DataFrame":
     return table.dropna(axis=1)
 
 
-def _values(column: Any, most: int = 6) -> str:
-    values = [f"{value:g}" if isinstance(value, float) else str(value) for value in column.unique()]
-    return ", ".join(values[:most]) + (", ..." if len(values) > most else "")
+def _values(column: Column, most: int = 6) -> str:
+    values: list[str] = []
+    for value in column.unique():
+        values.append(f"{value:g}" if isinstance(value, float) else str(value))
+    if len(values) > most:
+        values = [*values[:most], "..."]
+    return ", ".join(values)

@@ -39,7 +39,7 @@ from orderone.sweeping.optimum import (
     combined,
     quantile,
 )
-from orderone.theory.exponents import max_lr
+from orderone.theory.exponents import Parameterization, max_lr
 
 TRANSFERS = "transfers"
 MOVES = "does not transfer"
@@ -58,9 +58,8 @@ class Drift:
     low: float
     high: float
     error: float  # standard, of the slope
-    predicted: tuple[
-        float, float
-    ]  # under full and under the worst alignment; nan where theory says nothing
+    # under full and under the worst alignment; nan where theory says nothing
+    predicted: tuple[float, float]
     verdict: str
     why: str
     remedy: str = ""
@@ -75,7 +74,7 @@ def judge(
     confidence: float,
     axis: str,
 ) -> Drift:
-    inside = [o for o in optima if o.beyond == INSIDE]
+    inside = [optimum for optimum in optima if optimum.beyond == INSIDE]
     slope, low, high, error = fit(inside, confidence)
     verdict, why, remedy = _verdict(optima, inside, rates, (low, high), tolerance, axis)
     return Drift(rule, slope, low, high, error, predicted, verdict, why, remedy)
@@ -86,12 +85,12 @@ def fit(optima: Sequence[Optimum], confidence: float) -> tuple[float, float, flo
     without a second seed."""
     if len(optima) < 2:
         return math.nan, -math.inf, math.inf, math.inf
-    doublings = np.log2([o.size for o in optima])
+    doublings = np.log2([optimum.size for optimum in optima])
     weights = (doublings - doublings.mean()) / ((doublings - doublings.mean()) ** 2).sum()
-    slope = float(weights @ np.array([o.x for o in optima]))
-    parts = [
-        (float(w), o.noise, o.seeds - 1, o.resolution) for w, o in zip(weights, optima, strict=True)
-    ]
+    slope = float(weights @ np.array([optimum.x for optimum in optima]))
+    parts: list[tuple[float, float, int, float]] = []
+    for weight, optimum in zip(weights, optima, strict=True):
+        parts.append((float(weight), optimum.noise, optimum.seeds - 1, optimum.resolution))
     error, freedom = combined(parts)
     reach = quantile(freedom, confidence) * error
     return slope, slope - reach, slope + reach, error
@@ -107,17 +106,16 @@ def _verdict(
 ) -> tuple[str, str, str]:
     low, high = interval
     lacking = _lacking(optima, inside, rates, axis)
-    told = f"the drift lies between {low:+.2f} and {high:+.2f} octaves per doubling"
-    enough = not lacking[0] or (
-        len(inside) >= SIZES and rates >= RATES
-    )  # a size beyond the grid takes nothing back
+    drift = f"the drift lies between {low:+.2f} and {high:+.2f} octaves per doubling"
+    # A size beyond the grid takes nothing back from what the others show.
+    enough = not lacking[0] or (len(inside) >= SIZES and rates >= RATES)
     if enough and (low > tolerance or high < -tolerance):
-        return MOVES, f"{told}, outside +-{tolerance:g}", ""
+        return MOVES, f"{drift}, outside +-{tolerance:g}", ""
     if lacking[0]:
         return UNKNOWN, *lacking
     if -tolerance <= low and high <= tolerance:
-        return TRANSFERS, f"{told}, within +-{tolerance:g}", ""
-    return UNKNOWN, f"{told}: neither within nor outside +-{tolerance:g}", _narrow(inside, axis)
+        return TRANSFERS, f"{drift}, within +-{tolerance:g}", ""
+    return UNKNOWN, f"{drift}: neither within nor outside +-{tolerance:g}", _narrow(inside, axis)
 
 
 def _lacking(
@@ -132,17 +130,19 @@ def _lacking(
         else:
             ran = f"{rates} learning rates were run"
         return f"{ran}, and {RATES} are needed", "add learning rates around the best"
-    if (fewest := min(o.seeds for o in optima)) < SEEDS:
+    fewest = min(optimum.seeds for optimum in optima)
+    if fewest < SEEDS:
         return (
             f"{axis}s have {fewest} seed, which shows no scatter",
             f"run {SEEDS} seeds or more, better 3",
         )
     if len(inside) < len(optima):
-        return _beyond([o for o in optima if o.beyond != INSIDE], axis)
+        return _beyond([optimum for optimum in optima if optimum.beyond != INSIDE], axis)
     return "", ""
 
 
 def _beyond(outside: Sequence[Optimum], axis: str) -> tuple[str, str]:
+    """Return where the optima are that are not inside the grid, and the remedies."""
     words = {
         BELOW: "the optimum is below the grid",
         ABOVE: "the optimum is above the grid",
@@ -150,25 +150,32 @@ def _beyond(outside: Sequence[Optimum], axis: str) -> tuple[str, str]:
         FLAT: "the losses do not tell the learning rates apart",
         SINGLE: "one learning rate is no grid",
     }
-    told = "; ".join(
-        f"{axis} {', '.join(str(o.size) for o in outside if o.beyond == side)}: {word}"
-        for side, word in words.items()
-        if any(o.beyond == side for o in outside)
-    )
-    higher = any(o.beyond == ABOVE for o in outside)
-    lower = any(o.beyond in (BELOW, NOWHERE) for o in outside)
-    ways = " and ".join(way for way, wanted in (("smaller", lower), ("larger", higher)) if wanted)
-    remedies = {
-        f"widen the grid to {ways} learning rates": lower or higher,
-        "train longer, or widen the grid to both sides": any(o.beyond == FLAT for o in outside),
-        "add learning rates": any(o.beyond == SINGLE for o in outside),
-    }
-    return told, "; ".join(remedy for remedy, wanted in remedies.items() if wanted)
+    sizes_by_side: dict[str, list[str]] = {}
+    for optimum in outside:
+        sizes_by_side.setdefault(optimum.beyond, []).append(str(optimum.size))
+    places: list[str] = []
+    for side, word in words.items():
+        if side in sizes_by_side:
+            places.append(f"{axis} {', '.join(sizes_by_side[side])}: {word}")
+    directions: list[str] = []
+    if BELOW in sizes_by_side or NOWHERE in sizes_by_side:
+        directions.append("smaller")
+    if ABOVE in sizes_by_side:
+        directions.append("larger")
+    remedies: list[str] = []
+    if directions:
+        remedies.append(f"widen the grid to {' and '.join(directions)} learning rates")
+    if FLAT in sizes_by_side:
+        remedies.append("train longer, or widen the grid to both sides")
+    if SINGLE in sizes_by_side:
+        remedies.append("add learning rates")
+    return "; ".join(places), "; ".join(remedies)
 
 
 def _narrow(optima: Sequence[Optimum], axis: str) -> str:
-    """What the interval owes most to."""
-    noise, grid = (sum(getattr(o, name) ** 2 for o in optima) for name in ("noise", "resolution"))
+    """Return the remedy for the larger part of the error: the seeds' or the grid's."""
+    noise = sum(optimum.noise**2 for optimum in optima)
+    grid = sum(optimum.resolution**2 for optimum in optima)
     if noise > grid:
         first = "add seeds"
     else:
@@ -189,7 +196,15 @@ def predicted_drift(
     if rule not in names():
         return math.nan, math.nan
     law = law_name(optimizer)
-    p = get(rule, law)
-    needed = [max_lr(p, optimizer=law, alignment=alignment) for alignment in ("full", "worst")]
-    full, worst = (-float(max(c[role] - p.c[role] for role in c)) + 0.0 for c in needed)
-    return full, worst
+    parameterization = get(rule, law)
+    return (
+        _width_drift(parameterization, law, alignment="full"),
+        _width_drift(parameterization, law, alignment="worst"),
+    )
+
+
+def _width_drift(parameterization: Parameterization, law: str, alignment: str) -> float:
+    """Return the octaves by which the role falls that needs it most."""
+    largest = max_lr(parameterization, optimizer=law, alignment=alignment)
+    excess = max(c - parameterization.c[role] for role, c in largest.items())
+    return -float(excess) + 0.0  # 0.0, not -0.0

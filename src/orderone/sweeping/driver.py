@@ -45,7 +45,8 @@ class Driver:
         ):
             try:
                 while trials := self.sampler.ask(self.results):
-                    self.asked |= {trial.key: trial for trial in trials}
+                    for trial in trials:
+                        self.asked[trial.key] = trial
                     self.train(trials, progress)
             except KeyboardInterrupt:
                 self.settle()
@@ -59,9 +60,11 @@ class Driver:
         if self.store is None:
             return
         self.store.describe(self.job.fingerprint, self.job.described)
-        found: Results = self.store.read(self.job.fingerprint)
-        wanted = ("done", "diverged", *(("stopped",) if self.pruning else ()))
-        self.results = {key: pair for key, pair in found.items() if pair[1].status in wanted}
+        stored: Results = self.store.read(self.job.fingerprint)
+        wanted = ["done", "diverged"]
+        if self.pruning:
+            wanted.append("stopped")
+        self.results = {key: pair for key, pair in stored.items() if pair[1].status in wanted}
         checkpoints.remove_temporary(self.store.checkpoints)
         checkpoints.remove_finished(self.store.checkpoints, self.results)
         if self.pruning:
@@ -69,10 +72,12 @@ class Driver:
                 self.pruning.remember(trial, outcome)
 
     def train(self, trials: list[Trial], progress: Progress) -> None:
-        missing = [trial for trial in trials if trial.key not in self.results]
+        missing: list[Trial] = []
         for trial in trials:
             if trial.key in self.results:
                 progress.skip(*self.results[trial.key])
+            else:
+                missing.append(trial)
         check_members(self.job, missing)
         if self.pruning:
             for trial in missing:
@@ -88,7 +93,9 @@ class Driver:
 
     @property
     def folder(self) -> Path | None:
-        return self.store.checkpoints if self.store else None
+        if self.store is None:
+            return None
+        return self.store.checkpoints
 
     def report(self, step: int, losses: Mapping[str, float], progress: Progress) -> set[str]:
         progress.report(step, losses)
@@ -108,10 +115,8 @@ class Driver:
 
     def clear(self) -> None:
         if self.store and not self.store.unsaved:
-            checkpoints.remove_finished(
-                self.store.checkpoints,
-                {key for key, (_, outcome) in self.results.items() if outcome.finished},
-            )
+            finished = {key for key, (_, outcome) in self.results.items() if outcome.finished}
+            checkpoints.remove_finished(self.store.checkpoints, finished)
 
     def settle(self) -> None:
         if self.store and self.store.flush():
@@ -121,29 +126,31 @@ class Driver:
 
     def result(self) -> Sweep:
         outcomes = {key: self.results[key][1] for key in self.asked if key in self.results}
-        failed = [
-            (self.asked[key], outcome.error)
-            for key, outcome in outcomes.items()
-            if outcome.error is not None
-        ]
-        notes = [f"{trial}: {error}" for trial, error in failed[:3]]
-        notes += [f"and {len(failed) - 3} more failed"] if len(failed) > 3 else []
-        trained = [outcome for outcome in outcomes.values() if outcome.error is None]
-        reasons = dict.fromkeys(o.facts["not stacked"] for o in trained if "not stacked" in o.facts)
-        notes += [f"trained one after another: {reason}" for reason in reasons]
+        store_path = None
+        if self.store:
+            store_path = str(self.store.path)
+        return Sweep(self.asked, outcomes, store_path, self._notes(outcomes), self.ran, self.job)
+
+    def _notes(self, outcomes: Mapping[str, Outcome]) -> list[str]:
+        """Return what failed, what could not be stacked, and what could not be stored."""
+        failures: list[str] = []
+        not_stacked: dict[object, None] = {}  # reasons, each once
+        for key, outcome in outcomes.items():
+            if outcome.error is not None:
+                failures.append(f"{self.asked[key]}: {outcome.error}")
+            elif "not stacked" in outcome.facts:
+                not_stacked[outcome.facts["not stacked"]] = None
+        notes = failures[:3]
+        if len(failures) > 3:
+            notes.append(f"and {len(failures) - 3} more failed")
+        for reason in not_stacked:
+            notes.append(f"trained one after another: {reason}")
         if self.store and self.store.unsaved:
             notes.append(
                 f"{len(self.store.unsaved)} trials are not in {self.store.path}:"
                 f" {self.store.trouble}"
             )
-        return Sweep(
-            self.asked,
-            outcomes,
-            str(self.store.path) if self.store else None,
-            notes,
-            self.ran,
-            self.job,
-        )
+        return notes
 
 
 def check_members(job: Job, trials: list[Trial]) -> None:
@@ -154,9 +161,9 @@ def check_members(job: Job, trials: list[Trial]) -> None:
     trained. What cannot even be built for some settings (heads that do not divide a width) is left
     to fail as a trial, unless nothing can.
     """
-    found = groups(trials)
-    troubles = []
-    for group in found:
+    by_architecture = groups(trials)
+    troubles: list[Exception] = []
+    for group in by_architecture:
         for trial in group:
             optimizer_options(name_in_label(trial.get("optimizer", "adamw")), trial.settings)
         try:
@@ -164,9 +171,9 @@ def check_members(job: Job, trials: list[Trial]) -> None:
         except Exception as error:  # the user's code may raise anything
             troubles.append(error)
             continue
-        for trial, of in zip((group[0], group[-1]), shapes, strict=True):
-            job.tensors.check(trial, of)
-    if troubles and len(troubles) == len(found):
+        for trial, shapes_of_trial in zip((group[0], group[-1]), shapes, strict=True):
+            job.tensors.check(trial, shapes_of_trial)
+    if troubles and len(troubles) == len(by_architecture):
         raise troubles[0]
 
 
@@ -176,7 +183,8 @@ def _shapes(
     """Of the first and the last; every rule is tried on the way."""
     first = _built(job, group[0])
     last = _built(job, group[-1])
-    for trial in {trial.get("rule"): trial for trial in group}.values():
+    by_rule = {trial.get("rule"): trial for trial in group}
+    for trial in by_rule.values():
         job.plan_for(trial, first)
     return shapes_of(first), shapes_of(last)
 

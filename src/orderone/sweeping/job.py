@@ -47,9 +47,8 @@ class Job:
     base_sizes: Mapping[str, int] = field(default_factory=dict)  # of the base, if `build` makes it
     base: Any = None  # or what `plan` takes
     rules: Mapping[str, Any] = field(default_factory=dict)  # rules of the user's own, by name
-    optimizers: Mapping[str, type[Optimizer]] = field(
-        default_factory=dict
-    )  # the user's own classes, by label
+    # the user's own classes, by label
+    optimizers: Mapping[str, type[Optimizer]] = field(default_factory=dict)
     plan_options: Mapping[str, Any] = field(default_factory=dict)
     name: str | None = None  # instead of the code of `build`, `loss` and a function for data
     # --- how it is run, which changes no result ---
@@ -62,16 +61,15 @@ class Job:
     tensors: SameTensors = field(default_factory=SameTensors, repr=False, compare=False)
     _made: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         """Without what can be made again: another process makes its own."""
-        kept = {
-            name: value
-            for name, value in self.__dict__.items()
-            if name not in ("settings", "described")
-        }
-        return {**kept, "_made": {}}
+        state = dict(self.__dict__)
+        state.pop("settings", None)
+        state.pop("described", None)
+        state["_made"] = {}
+        return state
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
+    def __setstate__(self, state: dict[str, object]) -> None:
         self.__dict__.update(state)
 
     # --- identity ---------------------------------------------------------------------------------
@@ -79,33 +77,40 @@ class Job:
     @cached_property
     def described(self) -> dict[str, Any]:
         """What the fingerprint is made of."""
-        return {
+        described: dict[str, Any] = {
             "format": FORMAT,
             "build": self.name or identity(self.build),
-            "loss": None if self.loss is None else self.name or identity(self.loss),
-            "data": self.data.name if self.data.named or not self.name else self.name,
+            "loss": self._described_loss(),
+            "data": self.data.name,
             "steps": self.steps,
-            "schedule": (
-                self.schedule if isinstance(self.schedule, str) else identity(self.schedule)
-            ),
-            "base": (
-                dict(self.base_sizes) if self.base is None else identity(_base_identity(self.base))
-            ),
+            "schedule": self.schedule,
+            "base": self._described_base(),
             "rules": {name: str(identity(rule)) for name, rule in self.rules.items()},
             "plan": {name: identity(value) for name, value in sorted(self.plan_options.items())},
-            **{
-                name: getattr(self, name)
-                for name in ("warmup", "clip", "accumulate", "precision", "evaluate_every")
-            },
-            **self._described_optimizers(),
+            "warmup": self.warmup,
+            "clip": self.clip,
+            "accumulate": self.accumulate,
+            "precision": self.precision,
+            "evaluate_every": self.evaluate_every,
         }
+        if self.name and not self.data.named:
+            described["data"] = self.name
+        if not isinstance(self.schedule, str):
+            described["schedule"] = identity(self.schedule)
+        if self.optimizers:  # stores of version 0.1 have no such entry
+            classes = {label: identity(kind) for label, kind in self.optimizers.items()}
+            described["optimizers"] = classes
+        return described
 
-    def _described_optimizers(self) -> dict[str, Any]:
-        """Return the code of the user's own classes; nothing without them, as in stores of version
-        0.1."""
-        if not self.optimizers:
-            return {}
-        return {"optimizers": {label: identity(kind) for label, kind in self.optimizers.items()}}
+    def _described_loss(self) -> object:
+        if self.loss is None:
+            return None
+        return self.name or identity(self.loss)
+
+    def _described_base(self) -> object:
+        if self.base is None:
+            return dict(self.base_sizes)
+        return identity(_base_identity(self.base))
 
     @property
     def fingerprint(self) -> str:
@@ -152,12 +157,12 @@ class Job:
     def built(self, settings: Scale) -> nn.Module:
         """What `build` gives for these settings. Whoever calls it sets the seed."""
         sizes = {name: settings[name] for name in SIZES if settings.get(name) is not None}
-        found = call_build(self.build, sizes, Trial(settings).arguments)
-        if not isinstance(found, nn.Module):
+        model = call_build(self.build, sizes, Trial(settings).arguments)
+        if not isinstance(model, nn.Module):
             raise ValueError(
-                f"build: expected a function that returns an nn.Module, got {type(found).__name__}"
+                f"build: expected a function that returns an nn.Module, got {type(model).__name__}"
             )
-        return found
+        return model
 
     def plan_for(self, trial: Trial, model: nn.Module) -> Plan:
         """The forward pass is looked at once for every architecture and rule, and a plan made once
@@ -166,28 +171,28 @@ class Job:
         kind = f"{trial.get('rule', 'mup')} {trial.architecture}"
         key = f"{kind} {tuned}"
         if key not in self._made:
-            self._made[key] = replace(
-                self._planned(trial, model, kind, tuned), model=None, planned={}
-            )
-        return replace(
-            self._made[key], model=model, planned={}
-        )  # just built: nothing to compare its sizes with
+            planned = self._planned(trial, model, kind, tuned)
+            self._made[key] = replace(planned, model=None, planned={})
+        # `planned` is empty: the model is just built, there is nothing to compare its sizes with.
+        return replace(self._made[key], model=model, planned={})
 
     def _planned(self, trial: Trial, model: nn.Module, kind: str, tuned: Scale) -> Plan:
         rule = self.rules.get(trial.get("rule", "mup"), trial.get("rule", "mup"))
         optimizer = trial.get("optimizer", "adamw")
-        asked = {
+        options = {
             "rule": rule,
             "optimizer": self.optimizers.get(optimizer, optimizer),
             **self.plan_options,
         }
         if self.base is not None and not isinstance(self.base, nn.Module):
-            return plan(model, base=self.base, **{"inputs": self.data.inputs(), **asked}, **tuned)
+            return plan(model, base=self.base, **{"inputs": self.data.inputs(), **options}, **tuned)
         if kind not in self._made:
-            base = self.base if self.base is not None else self._base_for(trial)
-            self._made[kind] = family(model, base, **{"inputs": self.data.inputs(), **asked})
-        found: Family = self._made[kind]
-        return replace(found, request=replace(found.request, **tuned)).plan(model)
+            base = self.base
+            if base is None:
+                base = self._base_for(trial)
+            self._made[kind] = family(model, base, **{"inputs": self.data.inputs(), **options})
+        models: Family = self._made[kind]
+        return replace(models, request=replace(models.request, **tuned)).plan(model)
 
     def _base_for(self, trial: Trial) -> nn.Module:
         """The trial's own architecture at the base's size, from a seed of its own."""
@@ -203,17 +208,27 @@ def call_build(
         parameters = signature(build).parameters
     except (TypeError, ValueError):  # written in C
         return build(*sizes.values(), **arguments)
-    takes_all = any(p.kind is Parameter.VAR_KEYWORD for p in parameters.values())
-    named = {name: value for name, value in sizes.items() if name in parameters or takes_all}
-    rest = [value for name, value in sizes.items() if name not in named]
-    free = [name for name in parameters if name not in named and name not in arguments]
-    by_order = dict(zip(free, rest, strict=False)) if named else {}
+    takes_all = _takes(parameters, Parameter.VAR_KEYWORD)
+    named: dict[str, Any] = {}
+    rest: list[Any] = []
+    for name, value in sizes.items():
+        if name in parameters or takes_all:
+            named[name] = value
+        else:
+            rest.append(value)
     if not named:
         return build(*rest, **arguments)
+    free = [name for name in parameters if name not in named and name not in arguments]
+    by_order = dict(zip(free, rest, strict=False))
     return build(**named, **by_order, **arguments)
 
 
-def check_build(build: Any, sizes: Sequence[str], arguments: Sequence[str]) -> None:
+def _takes(parameters: Mapping[str, Parameter], kind: object) -> bool:
+    """Return whether one of the parameters is of this kind, such as `**kwargs`."""
+    return any(parameter.kind is kind for parameter in parameters.values())
+
+
+def check_build(build: object, sizes: Sequence[str], arguments: Sequence[str]) -> None:
     """A ValueError if `build` does not take what it will be given."""
     if isinstance(build, nn.Module) or not callable(build):
         raise ValueError(
@@ -224,47 +239,39 @@ def check_build(build: Any, sizes: Sequence[str], arguments: Sequence[str]) -> N
         parameters = signature(build).parameters
     except (TypeError, ValueError):
         return
-    takes_all = any(p.kind is Parameter.VAR_KEYWORD for p in parameters.values())
-    unknown = [name for name in arguments if name not in parameters and not takes_all]
-    if unknown:
+    takes_all = _takes(parameters, Parameter.VAR_KEYWORD)
+    unknown = [name for name in arguments if name not in parameters]
+    if unknown and not takes_all:
         takes = ", ".join(parameters) or "nothing"
         raise ValueError(
             f"space: {unknown[0]!r} is no setting of a trial and no argument of build, which takes"
             f" {takes}; settings are lr, weight_decay, beta1, beta2, momentum, eps, init_scale,"
             " rule, optimizer, seed, data_seed"
         )
-    order = [
-        p
-        for p in parameters.values()
-        if p.kind is not Parameter.KEYWORD_ONLY and p.name not in arguments
-    ]
-    several = any(p.kind is Parameter.VAR_POSITIONAL for p in parameters.values())
+    left = [p for p in parameters.values() if p.name not in (*sizes, *arguments)]
+    by_position = [p for p in left if p.kind is not Parameter.KEYWORD_ONLY]
     missing = [name for name in sizes if name not in parameters]
-    if (
-        not takes_all
-        and not several
-        and len(missing) > len([p for p in order if p.name not in sizes])
-    ):
+    takes_any_number = takes_all or _takes(parameters, Parameter.VAR_POSITIONAL)
+    if not takes_any_number and len(missing) > len(by_position):
         raise ValueError(
             f"build: expected a function of {' and '.join(sizes)}, got {signature(build)}"
         )
-    _check_all_given(
-        [p for p in parameters.values() if p.name not in (*sizes, *arguments)], len(missing)
-    )
+    _check_all_given(left, len(missing))
 
 
 def _check_all_given(left: Sequence[Parameter], by_order: int) -> None:
-    """A ValueError if `build` needs more than what it is given by name and, first of all, by
-    order."""
-    taken = [
-        p for p in left if p.kind in (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
-    ][:by_order]
-    named = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
-    needed = [
-        p.name
-        for p in left
-        if p not in taken and p.default is Parameter.empty and p.kind not in named
-    ]
+    """Raise a ValueError if `build` needs more than it gets.
+
+    Of the parameters that are `left`, the first `by_order` positional ones get a size.
+    """
+    needed: list[str] = []
+    for parameter in left:
+        if parameter.kind in (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD):
+            continue
+        if parameter.kind is not Parameter.KEYWORD_ONLY and by_order > 0:
+            by_order -= 1
+        elif parameter.default is Parameter.empty:
+            needed.append(parameter.name)
     if needed:
         if needed[0] in SIZES:
             remedy = f"{needed[0]}s=[...]"
@@ -274,17 +281,21 @@ def _check_all_given(left: Sequence[Parameter], by_order: int) -> None:
 
 
 def _scale_matrices(model: nn.Module, factor: float) -> None:
-    if factor != 1:
-        with torch.no_grad():
-            for parameter in model.parameters():
-                if parameter.dim() >= 2:
-                    parameter.mul_(factor)
+    if factor == 1:
+        return
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.dim() >= 2:
+                parameter.mul_(factor)
 
 
-def _base_identity(base: Any) -> Any:
-    """A module by its tensors, a saved plan by its rows."""
+def _base_identity(base: object) -> object:
+    """Return what tells bases apart: of a module its tensors, of a saved plan its rows."""
     if isinstance(base, Plan):
         return [(row.name, row.shape, row.init_std) for row in base.rows]
     if isinstance(base, nn.Module):
-        return {name: list(p.shape) if p.is_meta else p for name, p in base.named_parameters()}
+        tensors: dict[str, object] = {}
+        for name, parameter in base.named_parameters():
+            tensors[name] = list(parameter.shape) if parameter.is_meta else parameter
+        return tensors
     return base

@@ -14,6 +14,7 @@ from typing import Any, Protocol, runtime_checkable
 from orderone.core.canonical import canonical
 from orderone.core.errors import one_of
 from orderone.core.optional import need
+from orderone.sweeping.inputs import PrunerInput
 from orderone.sweeping.job import Job
 from orderone.sweeping.space import Space
 from orderone.sweeping.trial import Trial
@@ -40,17 +41,18 @@ class Pruner(Protocol):
         ...
 
 
-def read_pruner(given: Any, job: Job, space: Space) -> Pruner:
-    if isinstance(given, str) and one_of(given, NAMES, "pruner") == "halving":
+def read_pruner(pruner: PrunerInput, job: Job, space: Space) -> Pruner:
+    """Return a pruner by its name, or one that asks a pruner of Optuna."""
+    if isinstance(pruner, str) and one_of(pruner, NAMES, "pruner") == "halving":
         return Halving(job, space)
     optuna = need("optuna", "optuna", "for this pruner")
-    if isinstance(given, str):
-        given = optuna.pruners.MedianPruner(n_warmup_steps=job.steps // 5)
-    if not isinstance(given, optuna.pruners.BasePruner):
+    if isinstance(pruner, str):
+        pruner = optuna.pruners.MedianPruner(n_warmup_steps=job.steps // 5)
+    if not isinstance(pruner, optuna.pruners.BasePruner):
         raise ValueError(
-            f"pruner: expected {' or '.join(NAMES)} or a pruner of Optuna, got {given!r}"
+            f"pruner: expected {' or '.join(NAMES)} or a pruner of Optuna, got {pruner!r}"
         )
-    return ByOptuna(optuna, given, job, space)
+    return ByOptuna(optuna, pruner, job, space)
 
 
 def arm_of(trial: Trial, space: Space) -> str:
@@ -62,7 +64,9 @@ class Halving:
         every = job.report_every
         self._every = every
         self._space = space
-        self._rungs = {max(1, job.steps // part // every) * every for part in RUNGS}
+        self._rungs: set[int] = set()
+        for part in RUNGS:
+            self._rungs.add(max(1, job.steps // part // every) * every)
         self._arms: dict[str, str] = {}
         self._losses: dict[tuple[str, int], dict[str, float]] = {}
 
@@ -115,8 +119,9 @@ class ByOptuna:
         if outcome.status != "done":
             return
         every = self._job.report_every
-        steps = range(every, len(outcome.losses), every)
-        values = {step: recent_loss(outcome.losses[:step], every) for step in steps}
+        values: dict[int, float] = {}
+        for step in range(every, len(outcome.losses), every):
+            values[step] = recent_loss(outcome.losses[:step], every)
         self._study(trial).add_trial(
             self._optuna.trial.create_trial(value=outcome.final, intermediate_values=values)
         )

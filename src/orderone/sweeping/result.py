@@ -79,7 +79,9 @@ class Sweep:
         for key, trial in self.trials.items():
             if key in self.outcomes:
                 rows.append(_row(trial, self.outcomes[key]))
-        names = dict.fromkeys(name for row in rows for name in row)
+        names: dict[str, None] = {}  # of all rows, in the order in which they first appear
+        for row in rows:
+            names.update(dict.fromkeys(row))
         settings = [name for name in (*KNOWN, *names) if name in names and name not in _FACTS]
         columns = list(dict.fromkeys([*settings, *_FACTS]))
         return pandas.DataFrame(rows, columns=pandas.Index(columns))
@@ -90,12 +92,17 @@ class Sweep:
         import numpy as np
         import pandas
 
-        keys = [key for key in self.trials if key in self.outcomes]
+        keys: list[str] = []
+        losses: list[np.ndarray] = []
+        steps: list[np.ndarray] = []
+        for key in self.trials:
+            if key in self.outcomes:
+                keys.append(key)
+                losses.append(self.outcomes[key].losses)
+                steps.append(np.arange(len(self.outcomes[key].losses)))
         if not keys:
             return pandas.DataFrame({"key": [], "step": [], "loss": []})
-        losses = [self.outcomes[key].losses for key in keys]
         lengths = [len(curve) for curve in losses]
-        steps = [np.arange(length) for length in lengths]
         return pandas.DataFrame(
             {
                 "key": np.repeat(keys, lengths),
@@ -155,16 +162,18 @@ class Sweep:
         for key in self.trials:
             status = self.outcomes[key].status if key in self.outcomes else "not run"
             counts[status] = counts.get(status, 0) + 1
-        return f"{len(self.trials)} trials: " + ", ".join(
-            f"{number} {status}" for status, number in counts.items()
-        )
+        parts = [f"{number} {status}" for status, number in counts.items()]
+        return f"{len(self.trials)} trials: {', '.join(parts)}"
 
     def __str__(self) -> str:
-        lines = [self.summary + (f" ({self.store})" if self.store else "")]
+        lines = [self.summary]
+        if self.store:
+            lines = [f"{self.summary} ({self.store})"]
         if self.outcomes:
             lines.append("best for every rule and size, mean over seeds:")
             lines.append(self.best().to_string(index=False))
-        lines += [f"note: {note}" for note in self.notes]
+        for note in self.notes:
+            lines.append(f"note: {note}")
         return "\n".join(lines)
 
 
@@ -172,11 +181,15 @@ _FACTS = ("loss", "evaluation", "diverged", "steps", "seconds", "status", "error
 
 
 def _row(trial: Trial, outcome: Outcome) -> dict[str, object]:
+    evaluation = nan
+    if outcome.evaluation:
+        _, evaluation = outcome.evaluation[-1]
+    diverged = outcome.status == "diverged"
     return {
         **trial.settings,
-        "loss": inf if outcome.status == "diverged" else outcome.final,
-        "evaluation": outcome.evaluation[-1][1] if outcome.evaluation else nan,
-        "diverged": outcome.status == "diverged",
+        "loss": inf if diverged else outcome.final,
+        "evaluation": evaluation,
+        "diverged": diverged,
         "steps": len(outcome.losses),
         "seconds": outcome.seconds,
         "status": outcome.status,

@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from itertools import product
 from math import isnan, nan
+from types import ModuleType
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -13,7 +14,9 @@ import numpy as np
 from orderone.core.canonical import canonical
 from orderone.core.errors import one_of
 from orderone.core.exact import count
+from orderone.core.inputs import Count
 from orderone.core.optional import need
+from orderone.sweeping.inputs import SamplerInput
 from orderone.sweeping.job import Job
 from orderone.sweeping.space import LogGrid, Point, Space
 from orderone.sweeping.trial import Scalar, Trial
@@ -37,9 +40,11 @@ class Listed:
     """All points at once, the same for every arm."""
 
     def __init__(self, job: Job, space: Space, points: Sequence[Point]):
-        combined = product(space.all_arms(), points, space.all_repeats())
-        found = [job.trial({**arm, **point, **repeat}) for arm, point, repeat in combined]
-        self._trials = list({trial.key: trial for trial in found}.values())
+        by_key: dict[str, Trial] = {}
+        for arm, point, repeat in product(space.all_arms(), points, space.all_repeats()):
+            trial = job.trial({**arm, **point, **repeat})
+            by_key[trial.key] = trial
+        self._trials = list(by_key.values())
         self.total: int = len(self._trials)
 
     def ask(self, results: Results) -> list[Trial]:
@@ -49,10 +54,17 @@ class Listed:
 
 
 def read_sampler(
-    given: Any, job: Job, space: Space, trials: Any, batch: int | None, seed: int
+    sampler: SamplerInput,
+    job: Job,
+    space: Space,
+    trials: Count | None,
+    batch: int | None,
+    seed: int,
 ) -> Sampler:
-    """By name, or a sampler of Optuna."""
-    name = one_of(given, NAMES, "sampler") if isinstance(given, str) else "optuna"
+    """Return a sampler by its name, or one that asks a sampler of Optuna."""
+    name = "optuna"
+    if isinstance(sampler, str):
+        name = one_of(sampler, NAMES, "sampler")
     if name == "grid":
         if trials is not None:
             raise ValueError(
@@ -60,52 +72,56 @@ def read_sampler(
                 f" {trials!r}"
             )
         return Listed(job, space, list(space.grid()))
-    optuna = None if name == "random" else _optuna_for(given)
-    number = count(_wanted(trials, name), "trials")
-    if optuna is None:
+    if name == "random":
+        number = _number_of_trials(trials, name)
         return Listed(job, space, list(space.draw(number, seed)))
+    optuna = _optuna_for(sampler)
+    number = _number_of_trials(trials, name)
     if not space.tuned:
         raise ValueError("space: expected something to tune, such as lr; got seeds alone")
-    return Adaptive(
-        optuna, job, space, lambda done: _sampler(optuna, given, done, seed), number, batch or BATCH
-    )
+
+    def sampler_of_arm(done: int) -> Any:
+        return _sampler(optuna, sampler, done, seed)
+
+    return Adaptive(optuna, job, space, sampler_of_arm, number, batch or BATCH)
 
 
-def _wanted(trials: Any, name: str) -> Any:
+def _number_of_trials(trials: Count | None, name: str) -> int:
     if trials is None:
         raise ValueError(
             "trials: expected how many points to try for every rule and size, since sampler is"
             f" {name}"
         )
-    return trials
+    return count(trials, "trials")
 
 
-def _optuna_for(given: Any) -> Any:
+def _optuna_for(sampler: SamplerInput) -> ModuleType:
     optuna = need("optuna", "optuna", "for this sampler")
-    if not isinstance(given, (str, optuna.samplers.BaseSampler)):
+    if not isinstance(sampler, (str, optuna.samplers.BaseSampler)):
         raise ValueError(
-            f"sampler: expected {', '.join(NAMES)} or a sampler of Optuna, got {given!r}"
+            f"sampler: expected {', '.join(NAMES)} or a sampler of Optuna, got {sampler!r}"
         )
-    if given == "cmaes":
+    if sampler == "cmaes":
         need("cmaes", "optuna", "for this sampler")
     return optuna
 
 
-def _sampler(optuna: Any, given: Any, done: int, seed: int) -> Any:
-    """A fresh one for each arm. Where points are `done` it starts elsewhere: else it would ask for
-    them again."""
-    if not isinstance(given, str):
-        own = copy.deepcopy(given)
+def _sampler(optuna: ModuleType, sampler: SamplerInput, done: int, seed: int) -> Any:
+    """Return a fresh sampler of Optuna for one arm.
+
+    Where points are `done` it starts elsewhere; otherwise it would ask for them again.
+    """
+    if not isinstance(sampler, str):
+        fresh = copy.deepcopy(sampler)
         if done:
-            own.reseed_rng()
-        return own
+            fresh.reseed_rng()
+        return fresh
     seed += done
-    if given.lower() == "cmaes":
+    if sampler.lower() == "cmaes":
         return optuna.samplers.CmaEsSampler(seed=seed)
     with warnings.catch_warnings():
-        warnings.simplefilter(
-            "ignore"
-        )  # the liar is called experimental: it keeps points of a batch apart
+        # Optuna calls the constant liar experimental; it keeps points of a batch apart.
+        warnings.simplefilter("ignore")
         return optuna.samplers.TPESampler(seed=seed, constant_liar=True)
 
 
@@ -121,7 +137,7 @@ class Adaptive:
 
     def __init__(
         self,
-        optuna: Any,
+        optuna: ModuleType,
         job: Job,
         space: Space,
         sampler: Callable[[int], Any],
@@ -134,33 +150,35 @@ class Adaptive:
         self._space = space
         self._number = number
         self._batch = batch
-        self._distributions = {
-            name: _distribution(optuna, values) for name, values in space.tuned.items()
-        }
+        self._distributions: dict[str, Any] = {}
+        for name, values in space.tuned.items():
+            self._distributions[name] = _distribution(optuna, values)
         self._arms = space.all_arms()
         self._repeats = space.all_repeats()
         self._sampler = sampler
-        self._studies = []
+        self._studies: list[Any] = []
         self._asked: list[list[tuple[Any, Point]]] = [[] for _ in self._arms]
         self._left: list[int] | None = None
         self.total: int = number * len(self._arms) * len(self._repeats)
 
     def ask(self, results: Results) -> list[Trial]:
-        found: list[Trial] = []
+        trials: list[Trial] = []
         if self._left is None:  # what was asked for in earlier runs belongs to this one
-            recalled = [self._recall(arm, results) for arm in self._arms]
-            self._left = [max(0, self._number - len(points)) for points in recalled]
-            for arm, points in zip(self._arms, recalled, strict=True):
-                found += [trial for point in points for trial in self._trials(arm, point)]
+            self._left = []
+            for arm in self._arms:
+                points = self._recall(arm, results)
+                self._left.append(max(0, self._number - len(points)))
+                for point in points:
+                    trials += self._trials(arm, point)
         self._tell(results)
         for i, arm in enumerate(self._arms):
             for _ in range(min(self._batch, self._left[i])):
                 trial = self._studies[i].ask(self._distributions)
                 point = {name: trial.params[name] for name in self._space.tuned}
                 self._asked[i].append((trial, point))
-                found += self._trials(arm, point)
+                trials += self._trials(arm, point)
             self._left[i] -= len(self._asked[i])
-        return found
+        return trials
 
     def _trials(self, arm: Point, point: Point) -> list[Trial]:
         return [self._job.trial({**arm, **point, **repeat}) for repeat in self._repeats]
@@ -178,47 +196,59 @@ class Adaptive:
 
     def _value(self, arm: Point, point: Point, results: Results) -> float:
         """The mean over seeds; NaN if one of them has no result."""
-        found = [
-            results[trial.key][1] for trial in self._trials(arm, point) if trial.key in results
-        ]
-        if len(found) < len(self._repeats) or not all(outcome.finished for outcome in found):
-            return nan
-        return float(np.mean([outcome.final for outcome in found]))
+        losses: list[float] = []
+        for trial in self._trials(arm, point):
+            if trial.key not in results:
+                return nan
+            _, outcome = results[trial.key]
+            if not outcome.finished:
+                return nan
+            losses.append(outcome.final)
+        return float(np.mean(losses))
 
     def _recall(self, arm: Point, results: Results) -> list[Point]:
         """A study with the points of earlier runs: those that are complete."""
-        points = {
-            canonical(point): point
-            for trial, _ in results.values()
-            if (point := self._point(trial, arm))
-        }
-        values = {name: self._value(arm, point, results) for name, point in points.items()}
+        points: dict[str, Point] = {}
+        for trial, _ in results.values():
+            point = self._point(trial, arm)
+            if point:
+                points[canonical(point)] = point
         study = self._optuna.create_study(sampler=self._sampler(len(points)))
-        for name, point in points.items():
-            if isnan(values[name]):
+        complete: list[Point] = []
+        for point in points.values():
+            value = self._value(arm, point, results)
+            if isnan(value):
                 study.enqueue_trial(point)
                 continue
+            complete.append(point)
             study.add_trial(
                 self._optuna.trial.create_trial(
-                    params=point, distributions=self._distributions, value=values[name]
+                    params=point, distributions=self._distributions, value=value
                 )
             )
         self._studies.append(study)
-        return [point for name, point in points.items() if not isnan(values[name])]
+        return complete
 
     def _point(self, trial: Trial, arm: Point) -> Point | None:
         """What is tuned in a trial, if it belongs to this job and arm and its values could have
         been asked for."""
-        settings = dict(trial.settings)
-        point = {name: settings.pop(name) for name in self._space.tuned if name in settings}
-        fits = trial.job == self._job.fingerprint and len(point) == len(self._space.tuned)
-        if not fits or not any(settings == {**arm, **repeat} for repeat in self._repeats):
+        if trial.job != self._job.fingerprint:
             return None
-        inside = all(_within(self._distributions[name], value) for name, value in point.items())
-        return point if inside else None
+        settings = dict(trial.settings)
+        point: Point = {}
+        for name in self._space.tuned:
+            if name not in settings:
+                return None
+            point[name] = settings.pop(name)
+        if not any(settings == {**arm, **repeat} for repeat in self._repeats):
+            return None
+        for name, value in point.items():
+            if not _within(self._distributions[name], value):
+                return None
+        return point
 
 
-def _distribution(optuna: Any, values: Sequence[Scalar]) -> Any:
+def _distribution(optuna: ModuleType, values: Sequence[Scalar]) -> Any:
     kinds = optuna.distributions
     if isinstance(values, LogGrid) and len(values) > 1:
         return kinds.FloatDistribution(values[0], values[-1], log=True)

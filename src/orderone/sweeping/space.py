@@ -201,9 +201,11 @@ def _read_optimizers(
     values: Sequence[object],
 ) -> tuple[tuple[str, ...], dict[str, type[Optimizer]]]:
     """Return the labels of all optimizers, and the classes among them that are the user's own."""
-    algorithms = [algorithm(optimizer) for optimizer in values]
+    labels: list[str] = []
     classes: dict[str, type[Optimizer]] = {}
-    for entry in algorithms:
+    for optimizer in values:
+        entry = algorithm(optimizer)
+        labels.append(entry.label)
         if entry.user_class is None:
             continue
         if classes.setdefault(entry.label, entry.user_class) is not entry.user_class:
@@ -211,7 +213,7 @@ def _read_optimizers(
                 f"optimizer: two classes are called {entry.label}; rename one of them, or make two"
                 " sweeps"
             )
-    return tuple(dict.fromkeys(entry.label for entry in algorithms)), classes
+    return tuple(dict.fromkeys(labels)), classes
 
 
 _RANGES: dict[str, dict[str, float]] = {

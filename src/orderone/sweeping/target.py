@@ -50,12 +50,12 @@ class Target:
 
     @property
     def snippet(self) -> str:
-        others = "".join(
-            f", {name}={value!r}" for name, value in self.options.items() if value is not None
-        )
-        asked = f'rule="{self.rule}", optimizer={self._optimizer}, lr={self.lr:.4g}{others}'
+        settings = f'rule="{self.rule}", optimizer={self._optimizer}, lr={self.lr:.4g}'
+        for name, value in self.options.items():
+            if value is not None:
+                settings += f", {name}={value!r}"
         return (
-            f"plan = o1.plan({self._built(self.size)}, base={self._built(self.base)}, {asked})\n"
+            f"plan = o1.plan({self._built(self.size)}, base={self._built(self.base)}, {settings})\n"
             "model, optimizer = plan.apply(), plan.optimizer()"
         )
 
@@ -68,12 +68,11 @@ class Target:
 
     def _built(self, size: int) -> str:
         """`build(64)`, or `build(width=64, depth=4)` where models have both."""
-        named = ", ".join(
-            f"{name}={value}" for name, value in {**self.held, self.axis: size}.items()
-        )
-        if self.held:
-            return f"build({named})"
-        return f"build({size})"
+        if not self.held:
+            return f"build({size})"
+        sizes = {**self.held, self.axis: size}
+        named = ", ".join(f"{name}={value}" for name, value in sizes.items())
+        return f"build({named})"
 
     def plan(self, model: nn.Module, base: Any, optimizer: type[Optimizer] | None = None) -> Plan:
         """For a model of this size, relative to one of the base's size (the meta device is fine for
@@ -86,9 +85,9 @@ class Target:
 
     def __str__(self) -> str:
         first = f"{self.rule} at {self.axis} {self.size}: lr {self.lr:.3g}, {self.why}"
-        return "\n".join(
-            [first, f"  {self.outlook}", *(f"  {line}" for line in self.snippet.splitlines())]
-        )
+        lines = [first, f"  {self.outlook}"]
+        lines += [f"  {line}" for line in self.snippet.splitlines()]
+        return "\n".join(lines)
 
     @property
     def outlook(self) -> str:
@@ -112,7 +111,7 @@ def target(
     options: Mapping[str, Any],
     held: Mapping[str, int],
 ) -> Target:
-    inside = [o for o in optima if o.beyond == INSIDE]
+    inside = [optimum for optimum in optima if optimum.beyond == INSIDE]
     if not inside:
         raise ValueError(
             f"{drift.rule}: no {axis} has its optimum within the grid, so there is nothing to carry"
@@ -123,42 +122,42 @@ def target(
     k = float(np.log2(size) - at)
     slope = drift.slope if np.isfinite(drift.slope) else 0.0
     moved = 0.0 if source == EXTRAPOLATED else slope * k
-    low, high = sorted(
-        x + moved + (k * (edge - slope) if k else 0.0) for edge in (drift.low, drift.high)
-    )
-    largest = max(inside, key=lambda o: o.size)
-    regret = float(max(largest.bend, 0.0) * (moved**2 + ((drift.error * k) ** 2 if k else 0.0)))
-    lr, low, high = (float(np.exp2(value)) for value in (x, low, high))
+    ends = [x + moved, x + moved]
+    variance = 0.0
+    if k:  # at k = 0 an unknown drift (inf) costs nothing
+        ends = [x + moved + k * (drift.low - slope), x + moved + k * (drift.high - slope)]
+        variance = (drift.error * k) ** 2
+    largest = max(inside, key=lambda optimum: optimum.size)
+    regret = float(max(largest.bend, 0.0) * (moved**2 + variance))
     return Target(
-        drift.rule,
-        optimizer,
-        axis,
-        size,
-        base,
-        lr,
-        low,
-        high,
-        source,
-        why,
-        regret,
-        drift.verdict,
-        dict(options),
-        dict(held),
+        rule=drift.rule,
+        optimizer=optimizer,
+        axis=axis,
+        size=size,
+        base=base,
+        lr=float(np.exp2(x)),
+        low=float(np.exp2(min(ends))),
+        high=float(np.exp2(max(ends))),
+        source=source,
+        why=why,
+        regret=regret,
+        verdict=drift.verdict,
+        options=dict(options),
+        held=dict(held),
     )
 
 
 def _choice(
     inside: Sequence[Optimum], drift: Drift, axis: str, size: int
 ) -> tuple[float, float, str, str]:
-    """log2(lr), the doublings at which it was found, which it is, and why."""
-    largest = max(inside, key=lambda o: o.size)
+    """Return log2(lr), log2 of the size that it belongs to, its source, and why."""
+    largest = max(inside, key=lambda optimum: optimum.size)
     top = float(np.log2(largest.size))
     if drift.verdict == TRANSFERS and drift.low <= 0 <= drift.high:
-        weights = np.array([1 / (o.noise**2 + o.resolution**2) for o in inside])
-        x, at = (
-            float(np.average(v, weights=weights))
-            for v in ([o.x for o in inside], np.log2([o.size for o in inside]))
-        )
+        weights = [1 / (optimum.noise**2 + optimum.resolution**2) for optimum in inside]
+        x = float(np.average([optimum.x for optimum in inside], weights=weights))
+        doublings = np.log2([optimum.size for optimum in inside])
+        at = float(np.average(doublings, weights=weights))
         return x, at, POOLED, f"pooled over the {axis}s, since no drift is seen between them"
     if drift.verdict == TRANSFERS:
         return (
@@ -186,26 +185,32 @@ def _choice(
 def _agreed(
     optima: Sequence[Optimum], drift: Drift, x: float, axis: str, size: int, tolerance: float
 ) -> None:
-    """A ValueError where the trainings speak against log2(lr) = x at this size."""
-    largest = max((o for o in optima if o.beyond == INSIDE), key=lambda o: o.size)
+    """Raise a ValueError where the trainings speak against log2(lr) = x at this size."""
+    inside = [optimum for optimum in optima if optimum.beyond == INSIDE]
+    largest = max(inside, key=lambda optimum: optimum.size)
     if drift.verdict == TRANSFERS or size == largest.size:
         return
     start = f"{drift.rule}: no learning rate can be named for {axis} {size}: "
     remedy = f"; {drift.remedy}" if drift.remedy else ""
     if drift.verdict != MOVES and (drift.low > tolerance or drift.high < -tolerance):
-        told = (
+        reason = (
             f"the optimum seems to move by {drift.slope:+.2f} octaves per doubling, but {drift.why}"
         )
-        raise ValueError(f"{start}{told}{remedy}")
-    for o in optima:
-        if drift.verdict != MOVES:
-            there = x
+        raise ValueError(f"{start}{reason}{remedy}")
+    for optimum in optima:
+        if optimum.beyond == INSIDE:
+            continue
+        expected = x
+        if drift.verdict == MOVES:
+            expected = largest.x + drift.slope * float(np.log2(optimum.size / largest.size))
+        if optimum.low - HALF_A_STEP <= expected <= optimum.high + HALF_A_STEP:
+            continue
+        if optimum.beyond == ABOVE:
+            place = f"above {np.exp2(optimum.low):.3g}"
         else:
-            there = largest.x + drift.slope * float(np.log2(o.size / largest.size))
-        if o.beyond != INSIDE and not o.low - HALF_A_STEP <= there <= o.high + HALF_A_STEP:
-            side, edge = ("above", o.low) if o.beyond == ABOVE else ("below", o.high)
-            told = (
-                f"{np.exp2(there):.3g} would be expected at {axis} {o.size}, whose optimum is"
-                f" {side} {np.exp2(edge):.3g}"
-            )
-            raise ValueError(f"{start}{told}{remedy or '; widen the grid of learning rates'}")
+            place = f"below {np.exp2(optimum.high):.3g}"
+        reason = (
+            f"{np.exp2(expected):.3g} would be expected at {axis} {optimum.size}, whose optimum is"
+            f" {place}"
+        )
+        raise ValueError(f"{start}{reason}{remedy or '; widen the grid of learning rates'}")

@@ -22,7 +22,6 @@ from orderone.sweeping.inputs import Build, Frame
 from orderone.sweeping.job import call_build
 from orderone.sweeping.optimum import INSIDE, REACH, Curve, Optimum, optimum
 from orderone.sweeping.target import Target, target
-from orderone.sweeping.trial import SIZES
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -96,9 +95,11 @@ class Transfer:
         options = _options(frame, where or {}) | dict(options or {})
         optima: dict[str, list[Optimum]] = {}
         drifts: dict[str, Drift] = {}
+        sizes: list[int] = []
         depth_rule = cast("str | None", options.get("depth"))
         for rule, curves_of_rule in curves.items():
             optima[rule] = [optimum(curve, confidence) for curve in curves_of_rule]
+            sizes += [curve.size for curve in curves_of_rule]
             drifts[rule] = judge(
                 rule,
                 optima[rule],
@@ -108,14 +109,13 @@ class Transfer:
                 confidence,
                 axis,
             )
-        smallest = min(curve.size for curves_of_rule in curves.values() for curve in curves_of_rule)
         return Transfer(
             axis=axis,
             curves=curves,
             optima=optima,
             drift=drifts,
             optimizer=used,
-            base=smallest if base is None else count(base, "base"),
+            base=min(sizes) if base is None else count(base, "base"),
             tolerance=tolerance,
             confidence=confidence,
             notes=notes,
@@ -151,25 +151,30 @@ class Transfer:
         best lr of the smallest size costs here."""
         import pandas as pd
 
-        rows = [self._row(rule, k) for rule in self.rules for k in range(len(self.optima[rule]))]
+        rows: list[tuple[object, ...]] = []
+        for rule in self.rules:
+            for k in range(len(self.optima[rule])):
+                rows.append(self._row(rule, k))
         return pd.DataFrame(rows, columns=list(COLUMNS)).rename(columns={"size": self.axis})
 
     def _row(self, rule: str, k: int) -> tuple[object, ...]:
-        o = self.optima[rule][k]
+        best = self.optima[rule][k]
         curve = self.curves[rule][k]
         with np.errstate(over="ignore"):
-            lr, low, high = (float(2.0**x) for x in (o.x, o.low, o.high))
+            lr = float(2.0**best.x)
+            low = float(2.0**best.low)
+            high = float(2.0**best.high)
         return (
             rule,
-            o.size,
+            best.size,
             lr,
             low,
             high,
-            o.loss,
-            o.bend,
+            best.loss,
+            best.bend,
             self.regret(rule, k),
-            o.beyond,
-            o.seeds,
+            best.beyond,
+            best.seeds,
             len(curve.x),
         )
 
@@ -177,10 +182,10 @@ class Transfer:
         """What the k-th size loses with the best learning rate of the smallest size; nan where
         either is unknown."""
         first = self.optima[rule][0]
-        own = self.optima[rule][k]
-        if first.beyond != INSIDE or own.beyond != INSIDE:
+        best = self.optima[rule][k]
+        if first.beyond != INSIDE or best.beyond != INSIDE:
             return float("nan")
-        return excess(self.curves[rule][k], own, first.x)
+        return excess(self.curves[rule][k], best, first.x)
 
     @cached_property
     def drifts(self) -> "pd.DataFrame":
@@ -188,10 +193,11 @@ class Transfer:
         alignment), verdict."""
         import pandas as pd
 
-        rows = [
-            (d.rule, d.slope, d.low, d.high, *d.predicted, d.verdict, d.why, d.remedy)
-            for d in self.drift.values()
-        ]
+        rows: list[tuple[object, ...]] = []
+        for drift in self.drift.values():
+            interval = (drift.slope, drift.low, drift.high)
+            words = (drift.verdict, drift.why, drift.remedy)
+            rows.append((drift.rule, *interval, *drift.predicted, *words))
         names = [
             "rule",
             "drift",
@@ -216,13 +222,19 @@ class Transfer:
         self, *, width: Count | None = None, depth: Count | None = None, rule: Name | None = None
     ) -> Target:
         """Settings for a model of this size, of the rule to take unless another is named."""
-        size, other = (width, depth) if self.axis == "width" else (depth, width)
+        if self.axis == "width":
+            size = width
+            other = depth
+        else:
+            size = depth
+            other = width
         if size is None or other is not None:
             raise ValueError(
                 f"target: this is a study over {self.axis}; give {self.axis}=..., and nothing else"
             )
         size = count(size, self.axis)
-        rule = self.chosen if rule is None else rule
+        if rule is None:
+            rule = self.chosen
         if rule not in self.drift:
             raise ValueError(f"rule: expected one of {', '.join(self.rules)}, got {rule!r}")
         return target(
@@ -267,7 +279,7 @@ class Transfer:
 
 def _held_size(frame: Frame, axis: str, where: Mapping[str, Any]) -> dict[str, int]:
     """Return the depth of all widths, or the width of all depths, where there is one."""
-    (other,) = (name for name in SIZES if name != axis)
+    other = "depth" if axis == "width" else "width"
     if other in where:
         sizes = [where[other]]
     elif other in frame:
@@ -302,7 +314,9 @@ def _only(frame: Frame, name: str) -> Any:
     if name not in frame:
         return None
     column = cast("pd.Series", frame[name])
-    return column.iloc[0] if column.nunique() == 1 else None
+    if column.nunique() != 1:
+        return None
+    return column.iloc[0]
 
 
 def _options(frame: Frame, where: Mapping[str, Any]) -> dict[str, object]:

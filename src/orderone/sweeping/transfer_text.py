@@ -123,8 +123,9 @@ def predicted(drift: Drift) -> str:
 
 
 def _table(rows: Sequence[tuple[str, ...]]) -> list[str]:
-    columns = list(zip(*rows, strict=True))
-    widths = [max(len(cell) for cell in column) for column in columns]
+    widths: list[int] = []
+    for column in zip(*rows, strict=True):
+        widths.append(max(len(cell) for cell in column))
     lines: list[str] = []
     for row in rows:
         cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=True)]

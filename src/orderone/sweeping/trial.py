@@ -64,10 +64,12 @@ class Trial:
         )
 
     def __str__(self) -> str:
-        shown = {
-            name: self.settings[name] for name in KNOWN if name in self.settings
-        } | self.arguments
-        return ", ".join(
-            f"{name} {value:.4g}" if isinstance(value, float) else f"{name} {value}"
-            for name, value in shown.items()
-        )
+        known = [name for name in KNOWN if name in self.settings]
+        parts: list[str] = []
+        for name in (*known, *self.arguments):
+            value = self.settings[name]
+            if isinstance(value, float):
+                parts.append(f"{name} {value:.4g}")
+            else:
+                parts.append(f"{name} {value}")
+        return ", ".join(parts)

@@ -73,8 +73,13 @@ def exponents(
         growth = HEADS[one_of(heads, HEADS, "heads")]
         attention = Attention(power=score_power or "1/2", growth=growth, qk_norm=qk_norm)
     network = {"depth": depth, "norm": norm, "tied": tied}
-    align = _alignment(rules.assumed_alignment(rule) if alignment is None else alignment)
-    chosen_for = align if rates is None else _alignment(rates)
+    if alignment is None:
+        align = _alignment(rules.assumed_alignment(rule))
+    else:
+        align = _alignment(alignment)
+    chosen_for = align
+    if rates is not None:
+        chosen_for = _alignment(rates)
     declared = rules.get(rule, optimizer)
     start = gauge(declared, gauge_name, optimizer, tied)
     solution = solve(start, optimizer, chosen_for, constraints=constraint, **network)
@@ -199,5 +204,7 @@ def _ranges(names: list[str]) -> str:
             runs[-1].append(name)
         else:
             runs.append([name])
-    texts = [run[0] if len(run) == 1 else f"{run[0]}..{run[-1]}" for run in runs]
+    texts: list[str] = []
+    for run in runs:
+        texts.append(run[0] if len(run) == 1 else f"{run[0]}..{run[-1]}")
     return ", ".join(texts)

@@ -66,7 +66,9 @@ def transformer(
     power = -float(strategy_power(strategy) or 0)
     C["head"] = C.get("head", 1.0) * count(width, "--width") ** power  # S2 (1.34)
     if blocks is None:
-        letters = "AM" * count(DEPTH if depth is None else depth, "--depth", least=0)
+        if depth is None:
+            depth = DEPTH
+        letters = "AM" * count(depth, "--depth", least=0)
     else:
         no_use("--blocks", depth=depth)
         letters = blocks
@@ -114,7 +116,9 @@ def _tokens(tokens: int, correlation: float, causal: bool) -> "np.ndarray":
             f"--tokens: expected at most {MOST_CAUSAL} with --causal, got {number}; "
             "a shorter sequence shows the same, or use theory.Transformer(..., accuracy=1e-2)"
         )
-    low = -1 / (number - 1) if number > 1 else -1.0
+    low = -1.0
+    if number > 1:
+        low = -1 / (number - 1)
     c = real(correlation, "--correlation", least=low, most=1)
     return (1 - c) * np.eye(number) + c
 

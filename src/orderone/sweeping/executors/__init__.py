@@ -7,13 +7,15 @@ store.
 
 import os
 from collections.abc import Iterator, Sequence
-from typing import Any, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 from orderone.core.errors import one_of
 from orderone.core.exact import count
+from orderone.core.inputs import Count, Name
 from orderone.sweeping.engine import Engine
 from orderone.sweeping.sequential import Report
 from orderone.sweeping.trial import Trial
+from orderone.training.outcome import Outcome
 
 NAMES = ("here", "processes", "ray")
 
@@ -25,10 +27,10 @@ class Executor(Protocol):
 
     def run(
         self, engine: Engine, units: Sequence[Sequence[Trial]], report: Report
-    ) -> Iterator[Any]: ...
+    ) -> Iterator[Outcome]: ...
 
 
-def read_executor(name: Any, workers: Any, address: Any, device: str) -> Executor:
+def read_executor(name: Name, workers: Count | None, address: Name | None, device: str) -> Executor:
     name = one_of(name, NAMES, "executor")
     if address is not None and name != "ray":
         raise ValueError(f'address: belongs to executor="ray"; got executor={name!r}')
@@ -58,4 +60,6 @@ def default_workers(device: str) -> int:
 
         return max(1, torch.cuda.device_count())
     usable = getattr(os, "sched_getaffinity", None)
-    return len(usable(0)) if usable else os.cpu_count() or 1
+    if usable is None:  # not on macOS and Windows
+        return os.cpu_count() or 1
+    return len(usable(0))

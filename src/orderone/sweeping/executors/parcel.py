@@ -1,7 +1,6 @@
 """The job on its way to another process."""
 
 import pickle
-from typing import Any
 
 from orderone.sweeping.engine import Engine
 
@@ -42,5 +41,5 @@ def _by_reference(engine: Engine) -> bytes:
         ) from error
 
 
-def unwrapped(parcel: bytes) -> Any:
+def unwrapped(parcel: bytes) -> Engine:
     return pickle.loads(parcel)

@@ -11,7 +11,6 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
-from typing import Any
 
 from orderone.sweeping.engine import Engine
 from orderone.sweeping.executors.parcel import wrapped
@@ -42,7 +41,10 @@ class Processes:
     def run(
         self, engine: Engine, units: Sequence[Sequence[Trial]], report: Report
     ) -> Iterator[Outcome]:
-        floor = _Floor(self, wrapped(engine), deque((list(unit), 1) for unit in units), report)
+        queue: deque[tuple[list[Trial], int]] = deque()
+        for unit in units:
+            queue.append((list(unit), 1))
+        floor = _Floor(self, wrapped(engine), queue, report)
         try:
             yield from floor.work(min(self.workers, len(units)))
         finally:
@@ -131,7 +133,10 @@ class _Floor:
         return f"cuda:{number % torch.cuda.device_count()}"
 
     def give(self, worker: _Worker) -> None:
-        unit, worker.tries = self.queue.popleft() if self.queue else ([], 0)
+        unit: list[Trial] = []
+        worker.tries = 0
+        if self.queue:
+            unit, worker.tries = self.queue.popleft()
         worker.unit = {trial.key: trial for trial in unit}
         with suppress(*_GONE):  # a dead one is found when it is listened to
             worker.pipe.send(unit or None)
@@ -170,5 +175,9 @@ class _Floor:
 def _cause(status: int) -> str:
     if status >= 0:
         return f"with status {status}"
-    name: Any = signal.Signals(-status).name if -status in signal.valid_signals() else -status
-    return f"by {name}" + (" (out of memory?)" if name == "SIGKILL" else "")
+    if -status not in signal.valid_signals():
+        return f"by {-status}"
+    name = signal.Signals(-status).name
+    if name == "SIGKILL":
+        return f"by {name} (out of memory?)"
+    return f"by {name}"

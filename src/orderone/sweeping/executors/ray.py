@@ -4,6 +4,7 @@ writes the store."""
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import ModuleType
 from typing import Any
 
 from orderone.core.optional import need
@@ -42,8 +43,10 @@ class Board:
 
 def work(parcel: bytes, unit: Sequence[Trial], board: Any, path: Sequence[str]) -> list[Outcome]:
     """What a task does, on whichever node. A board that is gone with its node is done without."""
-    ray: Any = need("ray", "ray", "for this executor")
-    sys.path += [folder for folder in path if folder not in sys.path]  # where nodes share a disk
+    ray = need("ray", "ray", "for this executor")
+    for folder in path:  # where nodes share a disk
+        if folder not in sys.path:
+            sys.path.append(folder)
 
     def report(step: int, losses: Mapping[str, float]) -> set[str]:
         try:
@@ -66,7 +69,9 @@ class Ray:
         self.workers: int = workers or self._slots()
 
     def _connect(self, address: str | None, workers: int | None) -> None:
-        options = {} if address else {"num_cpus": workers, "include_dashboard": False}
+        options: dict[str, object] = {}
+        if not address:
+            options = {"num_cpus": workers, "include_dashboard": False}
         try:
             self._ray.init(address=address, log_to_driver=False, logging_level="ERROR", **options)
         except ConnectionError as error:
@@ -76,8 +81,8 @@ class Ray:
             ) from error
 
     def _slots(self) -> int:
-        found = self._ray.cluster_resources()
-        return max(1, int(found.get("GPU" if self._device.startswith("cuda") else "CPU", 1)))
+        resource = "GPU" if self._device.startswith("cuda") else "CPU"
+        return max(1, int(self._ray.cluster_resources().get(resource, 1)))
 
     def run(
         self, engine: Engine, units: Sequence[Sequence[Trial]], report: Report
@@ -87,7 +92,7 @@ class Ray:
 
 @dataclass
 class _Tasks:
-    ray: Any
+    ray: ModuleType
     engine: Engine
     units: Sequence[Sequence[Trial]]
     report: Report
@@ -147,11 +152,10 @@ class _Tasks:
         except self.ray.exceptions.RayTaskError as error:
             if isinstance(error.cause, NotStackable):
                 raise error.cause from None
-            yield from (Outcome(trial.key, error=describe(error.cause)) for trial in unit)
-        except (
-            self.ray.exceptions.RayError
-        ) as error:  # its workers or nodes died, and its retries too
-            told = str(error).splitlines()[0] if str(error) else ""
-            yield from (
-                Outcome(trial.key, error=f"{type(error).__name__}: {told}") for trial in unit
-            )
+            for trial in unit:
+                yield Outcome(trial.key, error=describe(error.cause))
+        except self.ray.exceptions.RayError as error:
+            # its workers or nodes died, and its retries too
+            lines = str(error).splitlines() or [""]
+            for trial in unit:
+                yield Outcome(trial.key, error=f"{type(error).__name__}: {lines[0]}")

@@ -7,10 +7,14 @@ has to be guarded.
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from multiprocessing.connection import Connection
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from orderone.sweeping.engine import Engine
+    from orderone.sweeping.trial import Trial
 
 
 def main(descriptor: int) -> None:
@@ -45,7 +49,7 @@ def _serve(pipe: Connection, setup: Mapping[str, Any]) -> None:
                 pipe.send(("refused", str(error)))
 
 
-def _train(pipe: Connection, engine: Any, unit: Any) -> None:
+def _train(pipe: Connection, engine: "Engine", unit: Sequence["Trial"]) -> None:
     def report(step: int, losses: Mapping[str, float]) -> set[str]:
         pipe.send(("report", step, dict(losses)))
         return pipe.recv()

@@ -8,36 +8,38 @@ from torch import Tensor
 
 from orderone.sweeping.job import Job
 from orderone.torch_compat import tree_flatten, tree_map, tree_unflatten
-from orderone.training.source import moved
+from orderone.training.source import Batch, moved
 from orderone.training.stacked.errors import NotStackable
 
 
-def stacked_batches(job: Job, step: int, seeds: Sequence[int]) -> list[Any]:
+def stacked_batches(job: Job, step: int, seeds: Sequence[int]) -> list[Batch]:
     """The batches of one update, each with a leading axis of members."""
     return [_batch(job, step * job.accumulate + part, seeds) for part in range(job.accumulate)]
 
 
-def _batch(job: Job, step: int, seeds: Sequence[int]) -> Any:
+def _batch(job: Job, step: int, seeds: Sequence[int]) -> Batch:
     """Members with the same seed see the same batch, which is made once."""
     different = list(dict.fromkeys(seeds))
     device = torch.device(job.device)
     if job.data.stacked is not None:
         made = moved(job.data.stacked(step, different, device), device, job.precision)
     else:
-        made = _together(
-            [moved(job.data.batch(step, seed), device, job.precision) for seed in different],
-            different,
-        )
+        batches: list[Batch] = []
+        for seed in different:
+            batches.append(moved(job.data.batch(step, seed), device, job.precision))
+        made = _together(batches, different)
     if different == list(seeds):
         return made
     rows = torch.tensor([different.index(seed) for seed in seeds], device=device)
     return tree_map(lambda x: x[rows] if isinstance(x, Tensor) else x, made)
 
 
-def _together(batches: Sequence[Any], seeds: Sequence[int]) -> Any:
-    flat = [tree_flatten(batch) for batch in batches]
-    leaves = []
-    for parts in zip(*(leaves for leaves, _ in flat), strict=True):
+def _together(batches: Sequence[Batch], seeds: Sequence[int]) -> Batch:
+    leaves_of_batches: list[list[Any]] = []
+    for batch in batches:
+        leaves_of_batches.append(tree_flatten(batch)[0])
+    leaves: list[Any] = []
+    for parts in zip(*leaves_of_batches, strict=True):
         shapes = {tuple(x.shape) if isinstance(x, Tensor) else x for x in parts}
         if len(shapes) > 1:
             raise NotStackable(
@@ -46,4 +48,5 @@ def _together(batches: Sequence[Any], seeds: Sequence[int]) -> Any:
                 " step"
             )
         leaves.append(torch.stack(parts) if isinstance(parts[0], Tensor) else parts[0])
-    return tree_unflatten(leaves, flat[0][1])
+    _, structure = tree_flatten(batches[0])
+    return tree_unflatten(leaves, structure)

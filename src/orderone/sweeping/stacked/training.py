@@ -57,9 +57,13 @@ class StackedTraining:
         self.device: torch.device = torch.device(job.device)
         self.slots: list[Trial] = list(trials)
         self.running: set[str] = {trial.key for trial in trials}
-        self.losses: dict[str, list[float]] = {trial.key: [] for trial in trials}
-        self.evaluation: dict[str, list[tuple[int, float]]] = {trial.key: [] for trial in trials}
-        self.seconds: dict[str, float] = dict.fromkeys(self.running, 0.0)
+        self.losses: dict[str, list[float]] = {}
+        self.evaluation: dict[str, list[tuple[int, float]]] = {}
+        self.seconds: dict[str, float] = {}
+        for trial in trials:
+            self.losses[trial.key] = []
+            self.evaluation[trial.key] = []
+            self.seconds[trial.key] = 0.0
         self.done: int = 0
         self.members: int = len(trials)
         self.stack: Stack = make_stack(job, [job.member(trial) for trial in trials])
@@ -178,10 +182,15 @@ class StackedTraining:
             return
         if self.captured is not None and ended < GONE * len(self.slots):
             return
-        remaining = [k for k, trial in enumerate(self.slots) if trial.key in self.running]
+        positions: list[int] = []
+        remaining: list[Trial] = []
+        for k, trial in enumerate(self.slots):
+            if trial.key in self.running:
+                positions.append(k)
+                remaining.append(trial)
         self.captured = None
-        self.stack.keep(remaining)
-        self.slots = [self.slots[k] for k in remaining]
+        self.stack.keep(positions)
+        self.slots = remaining
 
     def _outcome(
         self, trial: Trial, diverged_at: int | None = None, stopped_at: int | None = None

@@ -57,17 +57,27 @@ def save(training: "StackedTraining") -> None:
     size = sum(x.numel() * x.element_size() for x in state.values())
     if size > LARGEST:
         return
-    tensors = {f"{PREFIX}{name}": x for name, x in state.items()}
+    tensors: dict[str, torch.Tensor] = {}
+    for name, tensor in state.items():
+        tensors[f"{PREFIX}{name}"] = tensor
     for kind, random_state in checkpoints.random_states(training.device).items():
         tensors[f"random.{kind}"] = random_state
     keys = [trial.key for trial in training.slots]
+    losses: dict[str, list[float]] = {}  # of members that still train
+    evaluation: dict[str, list[tuple[int, float]]] = {}
+    seconds: dict[str, float] = {}
+    for key in keys:
+        if key in training.running:
+            losses[key] = training.losses[key]
+        evaluation[key] = training.evaluation[key]
+        seconds[key] = training.seconds[key]
     record: Record = {
         "kind": KIND,
         "keys": keys,
         "done": training.done,
-        "losses": {key: training.losses[key] for key in keys if key in training.running},
-        "evaluation": {key: training.evaluation[key] for key in keys},
-        "seconds": {key: training.seconds[key] for key in keys},
+        "losses": losses,
+        "evaluation": evaluation,
+        "seconds": seconds,
     }
     path = training.folder / f"{digest(keys)}{checkpoints.SUFFIX}"
     try:
