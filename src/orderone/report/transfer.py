@@ -66,8 +66,11 @@ def next_size(t: TransferInput) -> TargetInput:
 
 def shades(count: int) -> list[str]:
     """Return colours from teal to violet for growing sizes: they show on white and on black."""
-    shares = [k / max(1, count - 1) for k in range(count)]
-    return [f"hsl({175 + 95 * share:.0f}, 55%, {46 + 8 * share:.0f}%)" for share in shares]
+    colours: list[str] = []
+    for k in range(count):
+        share = k / max(1, count - 1)
+        colours.append(f"hsl({175 + 95 * share:.0f}, 55%, {46 + 8 * share:.0f}%)")
+    return colours
 
 
 def ceiling(t: TransferInput) -> float:
@@ -221,11 +224,16 @@ def _spread(curve: Curve, top: float) -> Trace:
 
 def _intervals(optima: Sequence[Optimum]) -> Trace:
     """Return error bars over the intervals of the best learning rates."""
+    above: list[float] = []
+    below: list[float] = []
+    for optimum in optima:
+        above.append(2.0**optimum.high - optimum.lr)
+        below.append(optimum.lr - 2.0**optimum.low)
     return {
         "type": "data",
         "symmetric": False,
-        "array": [2.0**optimum.high - optimum.lr for optimum in optima],
-        "arrayminus": [optimum.lr - 2.0**optimum.low for optimum in optima],
+        "array": above,
+        "arrayminus": below,
         "thickness": 2,
         "width": 5,
     }

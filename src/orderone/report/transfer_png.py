@@ -160,5 +160,8 @@ def _shades(count: int) -> list[str]:
     colours = need("matplotlib.colors", "png", PURPOSE)
     light = np.array(colours.to_rgb("#a9c4e4"))
     dark = np.array(colours.to_rgb("#0b2f5e"))
-    shares = [k / max(1, count - 1) for k in range(count)]
-    return [colours.to_hex((1 - share) * light + share * dark) for share in shares]
+    shades: list[str] = []
+    for k in range(count):
+        share = k / max(1, count - 1)
+        shades.append(colours.to_hex((1 - share) * light + share * dark))
+    return shades

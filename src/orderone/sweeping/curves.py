@@ -26,8 +26,8 @@ RESULTS = (
     "key",
 )  # settings are the others
 NO = ("false", "no", "0", "0.0", "", "nan", "none", "<na>")
-# A DataFrame and a Series. By the types of pandas, a column of a frame may be a frame, too, and
-# neither has a truth value; `_checked` finds out what users pass.
+# A DataFrame and a Series, which `_checked` makes sure of. The types of pandas do not tell them
+# apart: by them, a column of a frame may be a frame.
 Rows: TypeAlias = Any
 Column: TypeAlias = Any
 Curves = dict[str, list[Curve]]  # by rule, the smallest size first
