@@ -35,9 +35,11 @@ def _batch(job: Job, step: int, seeds: Sequence[int]) -> Batch:
 
 
 def _together(batches: Sequence[Batch], seeds: Sequence[int]) -> Batch:
-    leaves_of_batches: list[list[Any]] = []
-    for batch in batches:
-        leaves_of_batches.append(tree_flatten(batch)[0])
+    first_leaves, structure = tree_flatten(batches[0])
+    leaves_of_batches: list[list[Any]] = [first_leaves]
+    for batch in batches[1:]:
+        batch_leaves, _ = tree_flatten(batch)
+        leaves_of_batches.append(batch_leaves)
     leaves: list[Any] = []
     for parts in zip(*leaves_of_batches, strict=True):
         shapes = {tuple(x.shape) if isinstance(x, Tensor) else x for x in parts}
@@ -48,5 +50,4 @@ def _together(batches: Sequence[Batch], seeds: Sequence[int]) -> Batch:
                 " step"
             )
         leaves.append(torch.stack(parts) if isinstance(parts[0], Tensor) else parts[0])
-    _, structure = tree_flatten(batches[0])
     return tree_unflatten(leaves, structure)
