@@ -30,6 +30,8 @@ lint: .venv/.dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright
+	PATH="$(CURDIR)/$(BIN):$$PATH" VIRTUAL_ENV="$(CURDIR)/.venv" PYTHONPATH=src \
+		$(BIN)/pyright --verifytypes orderone --ignoreexternal # every public type is known
 	$(BIN)/lint-imports
 
 format: .venv/.dev
