@@ -8,8 +8,6 @@ from typing import Annotated, Any, get_args, get_origin
 
 from beartype import beartype
 
-from orderone.core.inputs import UserInput
-
 
 def checked(function: Any) -> Any:
     """Check calls of `function` with beartype; accept anything where users pass a value."""
@@ -25,6 +23,9 @@ def _without_user_inputs(hint: Any) -> Any:
 
 
 def _from_a_user(hint: Any) -> bool:
-    if get_origin(hint) is Annotated and UserInput in get_args(hint)[1:]:
-        return True
+    if get_origin(hint) is Annotated:
+        # by name: orderone itself is imported through this checker
+        marks = [getattr(mark, "__name__", "") for mark in get_args(hint)[1:]]
+        if "UserInput" in marks:
+            return True
     return any(_from_a_user(part) for part in get_args(hint) if not isinstance(part, str))
