@@ -10,7 +10,9 @@ from torch import Tensor
 from orderone.core.inputs import UserInput
 
 if TYPE_CHECKING:
-    from tokenizers import Tokenizer as LoadedTokenizer
+    import tokenizers
+
+    LoadedTokenizer: TypeAlias = tokenizers.Tokenizer
 else:
     LoadedTokenizer = object  # an optional package, loaded by the functions that need it
 

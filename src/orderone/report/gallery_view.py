@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from orderone.report.inputs import (
+    Claim,
     EntriesInput,
     EntryInput,
     Figure,
-    Finding,
     GridInput,
     PictureInput,
 )
@@ -83,7 +83,7 @@ class View:
     errata: Sequence[str]
     verdict: str
     corrected: str | None
-    findings: Sequence[Finding]
+    findings: Sequence[Claim]
     shown: Sequence[Shown]
     command: str
     runs: Sequence[MeasuredParts]
@@ -100,7 +100,7 @@ class View:
         """Count the paper's claims that the records cannot decide."""
         return sum(finding.holds is None for finding in self.of("paper"))
 
-    def of(self, kind: str) -> list[Finding]:
+    def of(self, kind: str) -> list[Claim]:
         """Return the findings about the claims of the "paper", or about the "corrected" ones."""
         return [finding for finding in self.findings if finding.of == kind]
 

@@ -33,6 +33,7 @@ Table: TypeAlias = Sequence[Sequence[str]]  # the first row is the head
 
 CheckInput: TypeAlias = Annotated[Check | Saved, UserInput]
 ComparisonInput: TypeAlias = Annotated[Comparison, UserInput]
+Claim: TypeAlias = Finding  # verdict on one claim of an experiment
 EntryInput: TypeAlias = Annotated[Reproduced, UserInput]
 EntriesInput: TypeAlias = Annotated[Sequence[Reproduced], UserInput]
 PictureInput: TypeAlias = Annotated[Picture, UserInput]
