@@ -95,8 +95,10 @@ def _check(n: np.ndarray, y: np.ndarray, confidence: float, parameters: int) -> 
 
 
 def fit_exponents(widths: ArrayLike, sizes: ArrayLike, *, confidence: float = 0.99) -> list[Fit]:
-    """One fit without correction for each row of `sizes`, all at the same widths: the same as
-    `fit_exponent`, at once."""
+    """Fit log y = e log n + k to each row of `sizes`, all at the same widths.
+
+    The same as `fit_exponent` without its correction, for all rows at once; coordinate checks use it.
+    """
     n = np.asarray(widths, float)
     y = np.log(np.asarray(sizes, float))
     design = np.stack([np.log(n / n.max()), np.ones_like(n)], axis=1)

@@ -116,9 +116,9 @@ def plan(
     facts = _forward_facts(model, compared, options)
     made = relative.plan(unwrap(model), compared, request, facts)
     if facts.pair is not None and init_check.can_observe(facts.pair):
-        made = _observed(made, request, facts)
+        made = _with_init_check(made, request, facts)
     if isinstance(base, Plan) and base.applied:
-        return _go_on(made, base)
+        return _continue_applied(made, base)
     return made
 
 
@@ -158,7 +158,7 @@ def family(model: nn.Module, base: nn.Module, **keywords: object) -> Family:
     return Family(options.read(model), compared, facts, options)
 
 
-def _go_on(made: Plan, before: Plan) -> Plan:
+def _continue_applied(made: Plan, before: Plan) -> Plan:
     """Continue an applied plan for this very model, read back: what was applied stays applied."""
     if len(made.rows) != len(before.rows):
         return made
@@ -176,14 +176,14 @@ def _go_on(made: Plan, before: Plan) -> Plan:
     return continued
 
 
-def _observed(made: Plan, request: Request, facts: ForwardFacts) -> Plan:
+def _with_init_check(made: Plan, request: Request, facts: ForwardFacts) -> Plan:
     """Apply the same request to the two small instances, and add to the plan whether sizes at
     initialization grow as it implies."""
     assert facts.pair is not None
     small = facts.pair.small
     try:
         large = init_check.writable(facts.pair)
-        small_request = replace(request, depth=None, overrides=_that_match(request, large))
+        small_request = replace(request, depth=None, overrides=_matching_overrides(request, large))
         proof = relative.plan(large, bases.from_module(small), small_request, facts)
         proof.apply()
         observations = init_check.observe(proof, small, large, facts.pair)
@@ -195,7 +195,7 @@ def _observed(made: Plan, request: Request, facts: ForwardFacts) -> Plan:
     return replace(made, observations=observations, looked=looked, notes=notes)
 
 
-def _that_match(request: Request, model: nn.Module) -> dict[str, str]:
+def _matching_overrides(request: Request, model: nn.Module) -> dict[str, str]:
     """A smaller instance has fewer layers, and not every pattern finds something in it."""
     names = list(inventory(model))
     overrides: dict[str, str] = {}

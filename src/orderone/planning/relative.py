@@ -1,7 +1,12 @@
 """Relative mode: every tensor beside its counterpart in the base. At base size every factor is 1.
 
-The path of a learning rate: `roles.resolve` gives the role and its growth, `width_factors` of the
-rule gives the factors, `adjustments` change them, and `_row` multiplies the base's settings.
+The path of a learning rate:
+
+    planning.roles.resolve       role of the tensor, and the growth of its fan-in and fan-out
+    rules.get                    exponents of the rule; theory.exponents.solve derives those of rates
+    rules.factors.width_factors  factors of this role, growth and update law
+    planning.adjustments         residual branches, constants in the code, ties, gauge
+    _row                         the base's learning rate times its factor
 """
 
 from collections.abc import Iterable, Sequence
@@ -171,7 +176,7 @@ class _Comparison:
             factors = width_factors(rule, role.role, role.growth, algorithm.law)
         interior = bool(self.facts.outputs) and not evidence.is_output
         if role.role == Role.READOUT and interior:
-            # its outputs feel a sum over the width, of random signs
+            # the gradient at an inner readout's output is a sum over the width with random signs
             factors = replace(factors, gradient=role.growth.fan_in**-0.5)
         target = algorithm.rate_factor(evidence.item.shape)
         base = algorithm.rate_factor(evidence.base_shape)

@@ -16,11 +16,11 @@ from orderone.measure.fit import Fit
 from orderone.measure.judge.expectations import Expected
 from orderone.observe.quantities import Quantity
 
-BOUNDARY = 0.25
-NEXT = 0.5
-ROUGH = 0.6
-SHOWS = 0.1
-WIDE = 1.5
+BOUNDARY = 0.25  # half the distance between neighbouring exponents of theory, 0 and 1/2
+NEXT = 0.5  # the next exponent of theory
+ROUGH = 0.6  # instead of BOUNDARY, where theory gives a rough value only
+SHOWS = 0.1  # the least excess over a bound that counts
+WIDE = 1.5  # an interval wider than this decides nothing
 # sign-like optimizers do not feel the size of gradients; only eps does
 SOFT = (Quantity.GRADIENT, Quantity.OUTPUT_GRADIENT)
 

@@ -246,5 +246,5 @@ def gauge(p: Rule, name: Name, optimizer: Name = "adam", tied: bool = False) -> 
 
 
 def canonical(p: Rule, optimizer: Name = "adam") -> Parameterization:
-    """Return the representative of p's equivalence class: the folded one."""
+    """Return p with its multipliers moved into initial sizes and learning rates (a = 0)."""
     return gauge(p, "folded", optimizer)
