@@ -97,7 +97,8 @@ def _check(n: np.ndarray, y: np.ndarray, confidence: float, parameters: int) -> 
 def fit_exponents(widths: ArrayLike, sizes: ArrayLike, *, confidence: float = 0.99) -> list[Fit]:
     """Fit log y = e log n + k to each row of `sizes`, all at the same widths.
 
-    The same as `fit_exponent` without its correction, for all rows at once; coordinate checks use it.
+    The same as `fit_exponent` without its correction, for all rows at once. Coordinate checks use
+    it.
     """
     n = np.asarray(widths, float)
     y = np.log(np.asarray(sizes, float))

@@ -3,7 +3,7 @@
 The path of a learning rate:
 
     planning.roles.resolve       role of the tensor, and the growth of its fan-in and fan-out
-    rules.get                    exponents of the rule; theory.exponents.solve derives those of rates
+    rules.get                    exponents of the rule; theory.exponents.solve derives the rates
     rules.factors.width_factors  factors of this role, growth and update law
     planning.adjustments         residual branches, constants in the code, ties, gauge
     _row                         the base's learning rate times its factor

@@ -12,9 +12,9 @@ r_in and r_out the growth of fan-in and fan-out:
     hidden              r_out^-x_e r_in^-(x_h - x_e)
 
 for x = b (initial size) and x = c (learning rate), where x_e, x_h, x_r are the folded exponents of
-embedding, hidden and readout. muP with Adam has c = 0, 1, 1. Both limits are right: for muP and Adam
-the hidden rate is r_in^-1, for SGD it is r_out / r_in, as the spectral condition says (Yang, Simon &
-Bernstein 2023, arXiv:2310.17813). Gradients belong to the output of their tensor,
+embedding, hidden and readout; muP with Adam has c = 0, 1, 1. Both limits are right: for muP and
+Adam the hidden rate is r_in^-1, for SGD it is r_out / r_in, as the spectral condition says (Yang,
+Simon & Bernstein 2023, arXiv:2310.17813). Gradients belong to the output of their tensor,
 RMS(W') = r_out^-g; a readout's to its input.
 
 **Depth.** A residual branch is multiplied by r_L^-alpha, r_L = L / L_base: alpha = 1/2 is Depth-muP
