@@ -4,7 +4,7 @@ from enum import StrEnum
 
 
 class Role(StrEnum):
-    """What a tensor does as the width n grows; compares and prints like its plain string."""
+    """Role of a tensor as the width n grows; compares and prints like its plain string."""
 
     EMBEDDING = "embedding"  # fan-in fixed, fan-out grows: input weights, lookup tables
     HIDDEN = "hidden"  # fan-in and fan-out grow
