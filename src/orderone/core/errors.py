@@ -1,16 +1,55 @@
-"""Checks of single values. Errors say what was expected, what came, and what to do."""
+"""Errors about what a user passed: expected, got, remedy, and a code that stays.
+
+`InputError` is a ValueError, so that `except ValueError` catches it.
+"""
 
 from collections.abc import Iterable
 from difflib import get_close_matches
 from typing import TypeVar
 
+from orderone.core.codes import with_code
+
 T = TypeVar("T")
+
+# The message says everything; printing this code would add nothing.
+SELF_EXPLANATORY = "invalid-argument"
+
+
+class InputError(ValueError):
+    """A value that orderone cannot use.
+
+    `code` names the kind of error (see `orderone.core.codes`); `argument` names the argument of
+    the function that the user called, where there is one.
+    """
+
+    def __init__(
+        self, message: str, code: str = SELF_EXPLANATORY, *, argument: str | None = None
+    ) -> None:
+        super().__init__(message, code, argument)
+        self.message = message
+        self.code = code
+        self.argument = argument
+
+    def __str__(self) -> str:
+        if self.code == SELF_EXPLANATORY:
+            return self.message
+        return with_code(self.message, self.code)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Restore all fields after pickling: errors travel between processes."""
+        return _restore_error, (type(self), self.message, self.code, self.argument)
+
+
+def _restore_error(
+    kind: type[InputError], message: str, code: str, argument: str | None
+) -> InputError:
+    return kind(message, code, argument=argument)
 
 
 def one_of(value: object, known: Iterable[str], kind: str) -> str:
     """Return the name in `known` that equals `value` in lower case.
 
-    Otherwise raise a ValueError that lists the names.
+    Otherwise raise an InputError that lists the names.
     """
     known = tuple(known)
     hint = ""
@@ -21,17 +60,21 @@ def one_of(value: object, known: Iterable[str], kind: str) -> str:
         near = get_close_matches(name, known, n=1)
         if near:
             hint = f"; did you mean {near[0]!r}?"
-    raise ValueError(f"unknown {kind}: expected one of {', '.join(known)}; got {value!r}{hint}")
+    names = ", ".join(known)
+    message = f"unknown {kind}: expected one of {names}; got {value!r}{hint}"
+    raise InputError(message, "unknown-name", argument=kind)
 
 
 def instance(value: object, of: type[T], name: str, remedy: str) -> T:
-    """Return `value` if it is an instance of `of`; otherwise raise a ValueError with the remedy."""
+    """Return `value` if it is an instance of `of`; otherwise raise an InputError."""
     if isinstance(value, of):
         return value
-    raise ValueError(f"{name}: expected a {of.__name__}, got {value!r}; {remedy}")
+    message = f"{name}: expected a {of.__name__}, got {value!r}; {remedy}"
+    raise InputError(message, "wrong-type", argument=name)
 
 
 def function(value: object, name: str, what: str) -> None:
-    """Raise a ValueError unless `value` is a function or None."""
+    """Raise an InputError unless `value` is a function or None."""
     if value is not None and not callable(value):
-        raise ValueError(f"{name}: expected a function {what}, got {value!r}")
+        message = f"{name}: expected a function {what}, got {value!r}"
+        raise InputError(message, "wrong-type", argument=name)

@@ -1,0 +1,66 @@
+"""Codes of errors and notes: a short, stable name for each kind of message.
+
+A message ends with its code in square brackets: `pass inputs=... [needs-example-batch]`. Sentences
+may be reworded; codes stay, so that programs and tests can rely on them. `EXPLANATIONS` says what
+each code means and what to do. `orderone explain CODE` prints it, and the page Troubleshooting of
+the documentation shows all of them.
+"""
+
+import re
+
+GENERAL = {
+    "invalid-argument": (
+        "An argument has a value that the function cannot use. The message names the argument,"
+        " the values that are accepted, and the value that was passed."
+    ),
+    "unknown-name": (
+        "A name is not in the list of names that the function knows: an optimizer, a rule, an"
+        " activation, a column. The message lists the accepted names."
+    ),
+    "wrong-type": (
+        "An argument is of another type than expected. The message names the type and shows how"
+        " to make one."
+    ),
+}
+PLAN: dict[str, str] = {}
+CHECK: dict[str, str] = {}
+SWEEP: dict[str, str] = {}
+TRAIN: dict[str, str] = {}
+THEORY: dict[str, str] = {}
+DATA: dict[str, str] = {}
+PAPERS: dict[str, str] = {}
+COMMAND_LINE: dict[str, str] = {}
+
+# in the order of the page Troubleshooting
+SECTIONS = {
+    "Any function": GENERAL,
+    "Plans": PLAN,
+    "Checks, probes and alignment": CHECK,
+    "Sweeps and transfer": SWEEP,
+    "Training": TRAIN,
+    "Theory": THEORY,
+    "Data": DATA,
+    "Papers, reports and the explorer": PAPERS,
+    "Command line": COMMAND_LINE,
+}
+EXPLANATIONS = {code: text for section in SECTIONS.values() for code, text in section.items()}
+
+_CODE_AT_THE_END = re.compile(r" \[([a-z0-9]+(?:-[a-z0-9]+)+)\]$")
+
+
+def with_code(message: str, code: str) -> str:
+    """Return `message` with its code at the end."""
+    return f"{message} [{code}]"
+
+
+def code_of(message: str) -> str | None:
+    """Return the code at the end of a message, None if there is none."""
+    match = _CODE_AT_THE_END.search(message)
+    if match is None:
+        return None
+    return match.group(1)
+
+
+def without_code(message: str) -> str:
+    """Return `message` without the code at its end."""
+    return _CODE_AT_THE_END.sub("", message)

@@ -1,0 +1,79 @@
+"""Errors carry a code, survive a trip between processes, and every code is explained."""
+
+import ast
+import pickle
+from pathlib import Path
+
+import pytest
+from support.errors import refuses
+
+import orderone
+from orderone.core.codes import EXPLANATIONS, SECTIONS, code_of, with_code, without_code
+from orderone.core.errors import InputError, function, instance, one_of
+
+SOURCES = sorted(Path(orderone.__file__).parent.rglob("*.py"))
+
+
+def literal_codes() -> dict[str, set[str]]:
+    """Return the codes that the sources pass to InputError and with_code, and where."""
+    codes: dict[str, set[str]] = {}
+    for path in SOURCES:
+        for node in ast.walk(ast.parse(path.read_text())):
+            if not isinstance(node, ast.Call) or len(node.args) < 2:
+                continue
+            name = getattr(node.func, "id", getattr(node.func, "attr", ""))
+            is_message = name == "with_code" or name.endswith("Error")
+            code = node.args[1]
+            if is_message and isinstance(code, ast.Constant) and isinstance(code.value, str):
+                codes.setdefault(code.value, set()).add(str(path))
+    return codes
+
+
+def test_every_code_in_the_sources_is_explained_and_every_explanation_is_used() -> None:
+    used = literal_codes()
+    unexplained = {code: files for code, files in used.items() if code not in EXPLANATIONS}
+    assert not unexplained
+    unused = set(EXPLANATIONS) - set(used) - {"invalid-argument"}
+    assert not unused
+
+
+def test_a_code_has_one_section() -> None:
+    assert sum(len(section) for section in SECTIONS.values()) == len(EXPLANATIONS)
+
+
+def test_explanations_are_sentences() -> None:
+    for code, text in EXPLANATIONS.items():
+        assert text[0].isupper(), code
+        assert text.endswith("."), code
+
+
+def test_the_code_stands_at_the_end_of_a_message() -> None:
+    message = with_code("pass inputs=", "needs-example-batch")
+    assert message == "pass inputs= [needs-example-batch]"
+    assert code_of(message) == "needs-example-batch"
+    assert without_code(message) == "pass inputs="
+
+
+@pytest.mark.parametrize("message", ["no code", "a list [1, 2]", "an index [3]", "[a-b] first"])
+def test_brackets_that_are_no_code(message: str) -> None:
+    assert code_of(message) is None
+    assert without_code(message) == message
+
+
+def test_an_error_is_a_value_error_and_survives_pickling() -> None:
+    error = InputError("steps: expected 1 or more, got 0", argument="steps")
+    copy: InputError = pickle.loads(pickle.dumps(error))
+    assert isinstance(error, ValueError)
+    assert (str(copy), copy.code, copy.argument) == (str(error), "invalid-argument", "steps")
+    assert str(error) == "steps: expected 1 or more, got 0"
+
+
+def test_checks_of_single_values() -> None:
+    assert one_of("Adam", ("adam", "sgd"), "optimizer") == "adam"
+    with refuses("unknown-name", argument="optimizer") as caught:
+        one_of("adma", ("adam", "sgd"), "optimizer")
+    assert "did you mean 'adam'" in str(caught.value)
+    with refuses("wrong-type", argument="plan"):
+        instance(3, str, "plan", "make one with o1.plan")
+    with refuses("wrong-type", argument="build"):
+        function(3, "build", "of the width")
