@@ -6,7 +6,7 @@ from torch import nn
 
 import orderone as o1
 from orderone.planning.counterparts import counterparts, stack_of
-from orderone.planning.roles.widths import commensurate
+from orderone.planning.roles.evidence import commensurate
 
 
 def mlp(width: int, inputs: int = 32, classes: int = 10, depth: int = 2) -> nn.Sequential:

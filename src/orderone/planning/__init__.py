@@ -1,6 +1,6 @@
 """A rule put to the tensors of a real model: `plan` looks, `Plan.apply` writes, once."""
 
-from orderone.observe.layouts import Layout, lookup, matrix, register
+from orderone.observe.inventory import Layout, lookup, matrix, register
 from orderone.planning.build import plan
 from orderone.planning.plan import Multiplier, Plan, Row
 from orderone.planning.roles.resolve import AmbiguousRole

@@ -17,8 +17,7 @@ from dataclasses import replace
 from torch import nn
 
 from orderone.core.roles import Role
-from orderone.observe.inventory import Item, Place, inventory, unwrap
-from orderone.observe.layouts import Layout, lookup
+from orderone.observe.inventory import Item, Layout, Place, inventory, lookup, unwrap
 from orderone.optimizers.table import Algorithm, record_for
 from orderone.planning import param_groups
 from orderone.planning.apply import sizes_now
@@ -32,12 +31,17 @@ from orderone.planning.roles.evidence import (
     OVERRIDES,
     Evidence,
     declared_layouts,
+    read_name,
     read_overrides,
+)
+from orderone.planning.roles.standalone import (
+    Streams,
+    groups_of,
+    readout_places,
+    standalone_roles,
+    streams_of,
     with_parts,
 )
-from orderone.planning.roles.resolve import groups_of, readout_places, standalone_roles
-from orderone.planning.roles.vocabulary import read_name
-from orderone.planning.roles.widths import Streams
 from orderone.rules.factors import Factors, Growth, tied_multiplier, width_factors
 from orderone.theory.exponents.updates import update_law
 from orderone.theory.scaling import GROUPS, group_rate, is_strategy
@@ -51,7 +55,7 @@ def plan(model: nn.Module, request: Request, order_one: OrderOne, constants: Con
     items = inventory(model)
     tensors, roles = _resolved(model, items, request)
     groups = groups_of(tensors, roles)
-    streams = Streams.of(tensors, roles)
+    streams = streams_of(tensors, roles)
     order_one.check(groups)
     readouts: list[tuple[Item, Sequence[Place]]] = []
     for evidence in tensors:

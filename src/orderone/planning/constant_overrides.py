@@ -8,8 +8,7 @@ from dataclasses import dataclass
 
 from orderone.core.errors import one_of
 from orderone.planning.options import nonnegative
-from orderone.planning.roles.evidence import OVERRIDES
-from orderone.planning.roles.vocabulary import read_name
+from orderone.planning.roles.evidence import OVERRIDES, read_name
 from orderone.theory.scaling import GROUPS
 
 ATTENTION = ("Q", "K", "V", "U")  # within the group QKVU

@@ -14,8 +14,7 @@ from dataclasses import dataclass, field
 
 from torch import Tensor, nn
 
-from orderone.observe.inventory import shapes_of, unwrap
-from orderone.observe.layouts import VECTOR, Layout
+from orderone.observe.inventory import VECTOR, Layout, shapes_of, unwrap
 from orderone.observe.trace import Constant, Scores, Trace, Use, trace
 from orderone.planning import huggingface
 from orderone.planning.base import Base, Configuration, built, is_configuration

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from orderone.observe.inventory import shapes_of
 from orderone.planning.base import Configuration, built, is_configuration, is_sizes, parameter_count
 from orderone.planning.counterparts import stack_of
-from orderone.planning.roles.vocabulary import TOKEN_KEYS, is_width_key
+from orderone.planning.roles.vocabulary import OTHER_SIZES, TOKEN_KEYS
 
 LAYERS = 2
 MOST_LAYERS = 10
@@ -130,13 +130,18 @@ def _width_keys(ours: Mapping[Any, Any], theirs: Mapping[Any, Any], prefix: str 
     keys: list[str] = []
     for key, value in theirs.items():
         other = ours.get(key)
-        if not is_width_key(key) or value == other:
+        if not _is_width_key(key) or value == other:
             continue
         if isinstance(value, Mapping) and isinstance(other, Mapping):
             keys += _width_keys(other, value, f"{prefix}{key}.")
         elif is_sizes(value) and is_sizes(other):
             keys.append(prefix + key)
     return keys
+
+
+def _is_width_key(key: str) -> bool:
+    """Return whether a size with this key can be a width."""
+    return not any(word in key for word in OTHER_SIZES)
 
 
 def _shrunk(config: Configuration, layers: int) -> Configuration:

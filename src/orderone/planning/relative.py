@@ -27,14 +27,14 @@ from orderone.planning.forward_facts import ForwardFacts
 from orderone.planning.huggingface import other_numbers
 from orderone.planning.options import Request
 from orderone.planning.plan import Plan, Row, in_groups
-from orderone.planning.roles.evidence import Evidence, declared_layouts, read_overrides
+from orderone.planning.roles.evidence import Evidence, Widths, declared_layouts, read_overrides
 from orderone.planning.roles.resolve import (
     ResolvedRole,
     group_of,
+    residual_width,
     resolve_roles,
     structural_roles,
 )
-from orderone.planning.roles.widths import Widths, residual_width
 from orderone.rules.factors import Factors, Growth, width_factors
 
 

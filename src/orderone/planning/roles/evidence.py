@@ -1,38 +1,93 @@
-"""One immutable record of everything that is known about a tensor, before its role is resolved.
+"""Evidence about the role of a tensor, and the sizes of a model that are widths.
 
-Several matrices may lie side by side in one tensor. In absolute mode each counts by itself, as if
-it had a tensor of its own: `with_parts` adds the fan-out of one of them to the evidence.
+`Evidence` is one immutable record of everything that is known about a tensor before its role is
+resolved: the user's override, its uses in the forward pass, its owning modules, shape and name.
 
-    y = W x,  W = [W_1; ...; W_m],  fan-out of W_k instead of W
-
-    queries, keys, values    by their names (qkv, c_attn, in_proj, query_key_value). With fewer keys
-                             than queries one tensor holds matrices of two sizes, and the queries'
-                             counts
-    gate and up              by structure: a later neighbour takes a half (or a third) of what the
-                             tensor gives, none takes the whole, and the neighbour leads back to
-                             where the tensor reads from
-    gates of LSTM and GRU    by the module
-
-Learning rates of the other sizes differ from those of an unpacked network by the root of the ratio:
-one tensor has one learning rate. Biases follow their matrices.
+A width is a size that is both produced (a fan-out, the rows of an embedding, a norm) and consumed
+(a fan-in). A tensor has two sizes per axis, in the base and in the target, and not every difference
+is a width. A lookup selects rows from a vocabulary or a context, and no matrix sums over it. A
+number of classes is only produced, a number of input features only consumed. A size may appear in
+multiples (queries, keys and values in one tensor; channels times pixels): then it is a width if the
+multiple is the same in base and target.
 """
 
 import fnmatch
+import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from math import prod
 
 from orderone.core.errors import one_of
 from orderone.core.roles import ROLES, Role
-from orderone.observe.inventory import Item, Place
-from orderone.observe.layouts import Layout
-from orderone.planning.roles.vocabulary import GATES, NameHints, read_name
+from orderone.observe.inventory import Item, Layout
+from orderone.planning.counterparts import stack_of
+from orderone.planning.roles.vocabulary import (
+    ATTENTION,
+    ATTENTION_PARTS,
+    EXPERT,
+    HEADS,
+    KEYS_VALUES,
+    POSITIONS,
+    QUERIES_KEYS_VALUES,
+    TABLES,
+)
 
 OVERRIDES = (*ROLES, Role.FIXED)
-SIDE_BY_SIDE = (2, 3)  # as structure may tell: gate and up; queries, keys and values
 
 Size = tuple[int, int]  # base, target
+
+
+# --- names ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class NameHints:
+    """What the name of a tensor suggests."""
+
+    table: bool  # a table of embeddings that a model owns without a module of its own
+    positional: bool  # positions, or a class token, which stands in the same place
+    attention: bool
+    head: bool  # the module is called a head: `head.weight`, `model.lm_head.weight`
+    expert: bool
+    packed: int  # number of matrices of attention in one tensor
+    attention_part: str | None  # Q, K, V or U
+
+
+def read_name(name: str) -> NameHints:
+    """Return what the name of a tensor suggests."""
+    name = name.lower()
+    attention = _has_any(name, ATTENTION)
+    packed = 1
+    if attention and _has_any(name, QUERIES_KEYS_VALUES):
+        packed = 3
+    elif attention and _has_any(name, KEYS_VALUES):
+        packed = 2
+    parts = name.split(".")
+    return NameHints(
+        table=_has_any(name, TABLES),
+        positional=_has_any(name, POSITIONS),
+        attention=attention,
+        head=len(parts) > 1 and parts[-2] in HEADS,
+        expert=EXPERT in name,
+        packed=packed,
+        attention_part=_attention_part(name),
+    )
+
+
+def _attention_part(name: str) -> str | None:
+    module = re.sub(r"\.(weight|bias)$", "", name).rpartition(".")[2]
+    for part, words in ATTENTION_PARTS.items():
+        if module in words:
+            return part
+    return None
+
+
+def _has_any(name: str, words: tuple[str, ...]) -> bool:
+    return any(word in name for word in words)
+
+
+# --- tensors --------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -147,100 +202,148 @@ def read_overrides(overrides: Mapping[str, str], names: Sequence[str]) -> dict[s
     return result
 
 
-# --- matrices side by side ------------------------------------------------------------------------
+# --- widths ---------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class _Matrix:
-    evidence: Evidence
-    place: Place
-    fan_in: int
-    fan_out: int
-    number: int  # in the model's order
+class Widths:
+    """The sizes of a model that are widths, and why others are not."""
+
+    def __init__(self, tensors: Iterable[Evidence]):
+        self.tensors: list[Evidence] = list(tensors)
+
+    @cached_property
+    def picked(self) -> set[Size]:
+        """Sizes that a lookup picks from: vocabularies and contexts."""
+        return self._sizes("lookup", "fan_in")
+
+    @cached_property
+    def experts(self) -> set[Size]:
+        """Numbers of experts: the first axis of tensors that all experts share."""
+        result: set[Size] = set()
+        for evidence in self.tensors:
+            if evidence.hints.expert and len(evidence.sizes) == 3:
+                result.add(evidence.sizes[0])
+        return result
+
+    @cached_property
+    def consumed(self) -> set[Size]:
+        """Sizes that a matrix sums over."""
+        return self._sizes("matrix", "fan_in") | self._unknown
+
+    @cached_property
+    def produced(self) -> set[Size]:
+        """Sizes that some tensor gives out."""
+        vectors: set[Size] = set()
+        for evidence in self.tensors:
+            if "vector" in evidence.kinds:
+                vectors.update(evidence.sizes)
+        outputs = self._sizes("matrix", "fan_out") | self._sizes("lookup", "fan_out")
+        return outputs | vectors | self._unknown
+
+    @cached_property
+    def _unknown(self) -> set[Size]:
+        """Sizes of tensors of unknown layout, which may be produced or consumed."""
+        result: set[Size] = set()
+        for evidence in self.tensors:
+            if not evidence.layouts:
+                result.update(evidence.sizes)
+        return result
+
+    def _sizes(self, kind: str, side: str) -> set[Size]:
+        result: set[Size] = set()
+        for evidence in self.tensors:
+            for layout in evidence.layouts:
+                if layout.kind == kind:
+                    axes = layout.fan_in if side == "fan_in" else layout.fan_out
+                    result.update(evidence.over(axes))
+        return result
+
+    @cached_property
+    def passed_on(self) -> set[Size]:
+        """Sizes that grew and are consumed as something else produces them, or in a multiple."""
+        produced = self.produced - (self.picked - self.consumed)
+        result: set[Size] = set()
+        for size in self.consumed:
+            if _grew(size) and any(commensurate(size, other) for other in produced):
+                result.add(size)
+        return result
+
+    @cached_property
+    def certain(self) -> set[Size]:
+        """Sizes that are widths without doubt."""
+        repeated = {size for size in self._repeated - self.picked if _grew(size)}
+        return self.passed_on | repeated
+
+    @cached_property
+    def _repeated(self) -> set[Size]:
+        """Fan-outs that every layer of a stack has. Layers are no outputs: keys and values may grow
+        by a ratio of their own."""
+        stacks: dict[str, list[list[Size]]] = {}
+        for evidence in self.tensors:
+            for layout in evidence.layouts:
+                if layout.kind == "matrix":
+                    fan_outs = stacks.setdefault(stack_of(evidence.name), [])
+                    fan_outs.append(evidence.over(layout.fan_out))
+        result: set[Size] = set()
+        for stack, fan_outs in stacks.items():
+            is_layer = len(fan_outs) > 1 or _in_a_layer(stack)
+            if is_layer and all(sizes == fan_outs[0] for sizes in fan_outs):
+                result.update(fan_outs[0])
+        return result - self.experts
+
+    def is_width(self, size: Size) -> bool:
+        """Whether this size grew, and grew as a width."""
+        if not _grew(size):
+            return False
+        if size in self.picked | self.experts and size not in self.consumed:
+            return False
+        return any(commensurate(size, width) or _affine(size, width) for width in self.certain)
+
+    def among(self, sizes: Iterable[Size]) -> list[Size]:
+        """Return the widths among these sizes."""
+        return [size for size in sizes if self.is_width(size)]
+
+    def ratio(self, sizes: Iterable[Size]) -> float:
+        """Return the growth of the widths among these sizes, multiplied together."""
+        result = 1.0
+        for base, target in self.among(sizes):
+            result *= target / base
+        return result
+
+    def word_for(self, size: Size) -> str:
+        """Return the word for a size that differs and is no width."""
+        if size in self.picked:
+            return "vocabulary or context"
+        if size in self.experts:
+            return "experts"
+        if size in self.produced:
+            return "outputs"
+        if size in self.consumed:
+            return "inputs"
+        return "another size"
 
 
-def with_parts(tensors: Sequence[Evidence]) -> list[Evidence]:
-    """Return the same tensors; those that hold several matrices know the fan-out of one."""
-    matrices = _matrices(tensors)
-    parts: dict[str, int | None] = {}
-    bias_parts: dict[tuple[str, int], int | None] = {}
-    for matrix in matrices:
-        part = _part(matrix, _neighbours(matrix, matrices))
-        parts[matrix.evidence.name] = part
-        bias_parts[matrix.place.module, matrix.fan_out] = part
-    result: list[Evidence] = []
-    for evidence in tensors:
-        part = parts.get(evidence.name)
-        if not part and len(evidence.item.shape) == 1:
-            # a vector as long as a matrix of the same module is its bias
-            part = bias_parts.get((evidence.item.places[0].module, evidence.item.shape[0]))
-        result.append(replace(evidence, part=part))
-    return result
+def _in_a_layer(stack: str) -> bool:
+    """`layers.*.attention.keys.weight`, even of a single layer; `classifier.*.weight` may be the
+    output."""
+    return stack.count(".", stack.find("*")) > 2
 
 
-def _matrices(tensors: Sequence[Evidence]) -> list[_Matrix]:
-    result: list[_Matrix] = []
-    for number, evidence in enumerate(tensors):
-        layout = evidence.only_matrix
-        if layout is None:
-            continue
-        fan_in = evidence.product(layout.fan_in)
-        fan_out = evidence.product(layout.fan_out)
-        result.append(_Matrix(evidence, evidence.item.places[0], fan_in, fan_out, number))
-    return result
+def _grew(size: Size) -> bool:
+    return size[0] != size[1]
 
 
-def _neighbours(matrix: _Matrix, matrices: Sequence[_Matrix]) -> list[_Matrix]:
-    """Return the matrices within the module that holds this one, or within that module's parent."""
-    container = matrix.place.module
-    if matrix.place.attribute == "weight":
-        container = container.rpartition(".")[0]
-    if not container:
-        return []
-    result: list[_Matrix] = []
-    for other in matrices:
-        inside = f"{other.place.module}.".startswith(f"{container}.")
-        if inside and other is not matrix:
-            result.append(other)
-    return result
+def commensurate(one: Size, other: Size) -> bool:
+    """Whether two sizes grew alike, and one is a multiple of the other."""
+    if one[0] * other[1] != one[1] * other[0]:
+        return False
+    small, large = sorted((one[0], other[0]))
+    return large % small == 0
 
 
-def _part(matrix: _Matrix, neighbours: Sequence[_Matrix]) -> int | None:
-    """Return the fan-out of one of the matrices in a tensor; None if it is a single one."""
-    place = matrix.place
-    if place.owner in GATES and place.attribute.startswith(("weight_ih", "weight_hh")):
-        return matrix.fan_out // GATES[place.owner]
-    packed = matrix.evidence.hints.packed
-    if packed == 2:
-        return matrix.fan_out // 2
-    if packed == 3:
-        return _queries(matrix, neighbours)
-    return _gate(matrix, neighbours)
-
-
-def _queries(matrix: _Matrix, neighbours: Sequence[_Matrix]) -> int | None:
-    """Return the size of the queries: what the output of attention takes. Keys and values share the
-    rest, and several queries share a key."""
-    candidates = {other.fan_in for other in neighbours} | {matrix.fan_in}
-    for size in sorted(candidates, reverse=True):
-        keys, remainder = divmod(matrix.fan_out - size, 2)
-        if keys > 0 and not remainder and size % keys == 0:
-            return size
-    return None
-
-
-def _gate(matrix: _Matrix, neighbours: Sequence[_Matrix]) -> int | None:
-    """Return the size of a gate beside its values."""
-    if len(matrix.evidence.item.shape) != 2:
-        return None
-    leads_back: set[int] = set()
-    for other in neighbours:
-        if other.fan_in == matrix.fan_out:
-            return None
-        if other.number > matrix.number and other.fan_out == matrix.fan_in:
-            leads_back.add(other.fan_in)
-    for count in SIDE_BY_SIDE:
-        size, remainder = divmod(matrix.fan_out, count)
-        if remainder == 0 and size in leads_back:
-            return size
-    return None
+def _affine(size: Size, width: Size) -> bool:
+    """Whether a size is some widths and a rest that stays: all queries packed with the one key and
+    value of multi-query attention."""
+    grown = size[1] - size[0]
+    step = width[1] - width[0]
+    return grown % step == 0 and grown // step > 0 and size[0] > grown // step * width[0]

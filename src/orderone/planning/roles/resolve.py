@@ -2,20 +2,19 @@
 
     override > trace > owning module > shape > name
 
-Relative to a base, a role follows from the dimensions that grow (`resolve_roles`). A model that
-stands alone shows no growth: there, roles follow from which sizes tensors share
-(`standalone_roles`). The last part names the groups of S2 (patch, WE, PE, QKVU, W, X, head).
+Relative to a base, a role follows from the dimensions that grow (`resolve_roles`). Where nothing
+grows, it follows from the sizes that tensors share (`structural_roles`): in absolute mode, and for
+the choice of the tensors that Muon takes, which must not depend on the base.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import mode
 
 from orderone.core.roles import ROLES, Role
-from orderone.observe.inventory import Place
-from orderone.observe.layouts import Layout
+from orderone.observe.inventory import Layout
 from orderone.planning.counterparts import stack_of
-from orderone.planning.roles.evidence import Evidence
-from orderone.planning.roles.widths import Widths, residual_width, structural_widths
+from orderone.planning.roles.evidence import Evidence, Widths
 from orderone.rules.factors import Growth
 
 MOST_PACKED = 8  # at most so many widths side by side
@@ -278,16 +277,7 @@ def _message(doubts: Sequence[Doubt]) -> str:
     return ". ".join([*lines, f"{remedy}: plan(..., inputs=...)"])
 
 
-# --- a model without a base -----------------------------------------------------------------------
-
-
-def standalone_roles(tensors: Sequence[Evidence]) -> dict[str, Role]:
-    """Return the role of every tensor of a model without a base: override > structure."""
-    roles = structural_roles(tensors)
-    for evidence in tensors:
-        if evidence.override is not None:
-            roles[evidence.name] = evidence.override
-    return roles
+# --- roles by structure ---------------------------------------------------------------------------
 
 
 def structural_roles(tensors: Sequence[Evidence]) -> dict[str, Role]:
@@ -340,34 +330,35 @@ def _few_times(size: int, width: int) -> bool:
     return packed or shared
 
 
-# --- groups of S2 ---------------------------------------------------------------------------------
-
-
-def groups_of(tensors: Sequence[Evidence], roles: Mapping[str, Role]) -> dict[str, str]:
-    """Return the group of every tensor; a vector beside a readout is its bias, head_bias."""
-    heads: set[str] = set()
+def structural_widths(tensors: Sequence[Evidence]) -> set[int]:
+    """Return the sizes that one tensor gives and a matrix takes."""
+    consumed: set[int] = set()
+    produced: set[int] = set()
     for evidence in tensors:
-        for place in readout_places(evidence, roles[evidence.name]):
-            heads.add(place.module)
-    width = residual_width(tensors, roles)
-    groups: dict[str, str] = {}
+        matrix = evidence.only_matrix
+        lookup = evidence.kinds.get("lookup")
+        if matrix is not None:
+            consumed.add(evidence.product(matrix.fan_in))
+            produced.add(evidence.product(matrix.fan_out))
+        if lookup is not None:
+            produced.add(evidence.product(lookup.fan_out))
+        if evidence.part:
+            produced.add(evidence.part)
+    return consumed & produced
+
+
+def residual_width(tensors: Sequence[Evidence], roles: Mapping[str, Role]) -> int | None:
+    """Return the width of the residual stream: the commonest size of hidden matrices."""
+    sizes = list(_hidden_sizes(tensors, roles))
+    if sizes:
+        return mode(sizes)
+    return None
+
+
+def _hidden_sizes(tensors: Sequence[Evidence], roles: Mapping[str, Role]) -> Iterator[int]:
     for evidence in tensors:
-        role = roles[evidence.name]
-        beside_head = not heads.isdisjoint(evidence.item.modules)
-        if role == Role.VECTOR and beside_head:
-            groups[evidence.name] = "head_bias"
-        else:
-            groups[evidence.name] = group_of(evidence, role, width)
-    return groups
-
-
-def readout_places(evidence: Evidence, role: Role) -> list[Place]:
-    """Return where the tensor is the readout: everywhere, or, if it is tied, in the modules that
-    multiply with it."""
-    if role != Role.READOUT and len(evidence.kinds) < 2:
-        return []
-    places = evidence.item.places
-    return [place for place in places if place.layout and place.layout.kind == "matrix"]
+        if roles[evidence.name] == Role.HIDDEN:
+            yield from evidence.fans
 
 
 def group_of(evidence: Evidence, role: Role, width: int | None) -> str:

@@ -1,0 +1,195 @@
+"""Roles and groups of the tensors of a model without a base (absolute mode).
+
+Several matrices may lie side by side in one tensor. In absolute mode each counts by itself, as if
+it had a tensor of its own: `with_parts` adds the fan-out of one of them to the evidence.
+
+    y = W x,  W = [W_1; ...; W_m],  fan-out of W_k instead of W
+
+    queries, keys, values    by their names (qkv, c_attn, in_proj, query_key_value). With fewer keys
+                             than queries one tensor holds matrices of two sizes, and the queries'
+                             counts
+    gate and up              by structure: a later neighbour takes a half (or a third) of what the
+                             tensor gives, none takes the whole, and the neighbour leads back to
+                             where the tensor reads from
+    gates of LSTM and GRU    by the module
+
+Learning rates of the other sizes differ from those of an unpacked network by the root of the ratio:
+one tensor has one learning rate. Biases follow their matrices.
+
+The last part names the groups of S2 (patch, WE, PE, QKVU, W, X, head) and the widths that they
+write to.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from orderone.core.roles import Role
+from orderone.observe.inventory import Place
+from orderone.planning.roles.evidence import Evidence
+from orderone.planning.roles.resolve import group_of, residual_width, structural_roles
+from orderone.planning.roles.vocabulary import GATES
+
+SIDE_BY_SIDE = (2, 3)  # as structure may tell: gate and up; queries, keys and values
+
+
+# --- roles ----------------------------------------------------------------------------------------
+
+
+def standalone_roles(tensors: Sequence[Evidence]) -> dict[str, Role]:
+    """Return the role of every tensor of a model without a base: override > structure."""
+    roles = structural_roles(tensors)
+    for evidence in tensors:
+        if evidence.override is not None:
+            roles[evidence.name] = evidence.override
+    return roles
+
+
+# --- matrices side by side ------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Matrix:
+    evidence: Evidence
+    place: Place
+    fan_in: int
+    fan_out: int
+    number: int  # in the model's order
+
+
+def with_parts(tensors: Sequence[Evidence]) -> list[Evidence]:
+    """Return the same tensors; those that hold several matrices know the fan-out of one."""
+    matrices = _matrices(tensors)
+    parts: dict[str, int | None] = {}
+    bias_parts: dict[tuple[str, int], int | None] = {}
+    for matrix in matrices:
+        part = _part(matrix, _neighbours(matrix, matrices))
+        parts[matrix.evidence.name] = part
+        bias_parts[matrix.place.module, matrix.fan_out] = part
+    result: list[Evidence] = []
+    for evidence in tensors:
+        part = parts.get(evidence.name)
+        if not part and len(evidence.item.shape) == 1:
+            # a vector as long as a matrix of the same module is its bias
+            part = bias_parts.get((evidence.item.places[0].module, evidence.item.shape[0]))
+        result.append(replace(evidence, part=part))
+    return result
+
+
+def _matrices(tensors: Sequence[Evidence]) -> list[_Matrix]:
+    result: list[_Matrix] = []
+    for number, evidence in enumerate(tensors):
+        layout = evidence.only_matrix
+        if layout is None:
+            continue
+        fan_in = evidence.product(layout.fan_in)
+        fan_out = evidence.product(layout.fan_out)
+        result.append(_Matrix(evidence, evidence.item.places[0], fan_in, fan_out, number))
+    return result
+
+
+def _neighbours(matrix: _Matrix, matrices: Sequence[_Matrix]) -> list[_Matrix]:
+    """Return the matrices within the module that holds this one, or within that module's parent."""
+    container = matrix.place.module
+    if matrix.place.attribute == "weight":
+        container = container.rpartition(".")[0]
+    if not container:
+        return []
+    result: list[_Matrix] = []
+    for other in matrices:
+        inside = f"{other.place.module}.".startswith(f"{container}.")
+        if inside and other is not matrix:
+            result.append(other)
+    return result
+
+
+def _part(matrix: _Matrix, neighbours: Sequence[_Matrix]) -> int | None:
+    """Return the fan-out of one of the matrices in a tensor; None if it is a single one."""
+    place = matrix.place
+    if place.owner in GATES and place.attribute.startswith(("weight_ih", "weight_hh")):
+        return matrix.fan_out // GATES[place.owner]
+    packed = matrix.evidence.hints.packed
+    if packed == 2:
+        return matrix.fan_out // 2
+    if packed == 3:
+        return _queries(matrix, neighbours)
+    return _gate(matrix, neighbours)
+
+
+def _queries(matrix: _Matrix, neighbours: Sequence[_Matrix]) -> int | None:
+    """Return the size of the queries: what the output of attention takes. Keys and values share the
+    rest, and several queries share a key."""
+    candidates = {other.fan_in for other in neighbours} | {matrix.fan_in}
+    for size in sorted(candidates, reverse=True):
+        keys, remainder = divmod(matrix.fan_out - size, 2)
+        if keys > 0 and not remainder and size % keys == 0:
+            return size
+    return None
+
+
+def _gate(matrix: _Matrix, neighbours: Sequence[_Matrix]) -> int | None:
+    """Return the size of a gate beside its values."""
+    if len(matrix.evidence.item.shape) != 2:
+        return None
+    leads_back: set[int] = set()
+    for other in neighbours:
+        if other.fan_in == matrix.fan_out:
+            return None
+        if other.number > matrix.number and other.fan_out == matrix.fan_in:
+            leads_back.add(other.fan_in)
+    for count in SIDE_BY_SIDE:
+        size, remainder = divmod(matrix.fan_out, count)
+        if remainder == 0 and size in leads_back:
+            return size
+    return None
+
+
+# --- groups of S2 ---------------------------------------------------------------------------------
+
+
+def groups_of(tensors: Sequence[Evidence], roles: Mapping[str, Role]) -> dict[str, str]:
+    """Return the group of every tensor; a vector beside a readout is its bias, head_bias."""
+    heads: set[str] = set()
+    for evidence in tensors:
+        for place in readout_places(evidence, roles[evidence.name]):
+            heads.add(place.module)
+    width = residual_width(tensors, roles)
+    groups: dict[str, str] = {}
+    for evidence in tensors:
+        role = roles[evidence.name]
+        beside_head = not heads.isdisjoint(evidence.item.modules)
+        if role == Role.VECTOR and beside_head:
+            groups[evidence.name] = "head_bias"
+        else:
+            groups[evidence.name] = group_of(evidence, role, width)
+    return groups
+
+
+def readout_places(evidence: Evidence, role: Role) -> list[Place]:
+    """Return where the tensor is the readout: everywhere, or, if it is tied, in the modules that
+    multiply with it."""
+    if role != Role.READOUT and len(evidence.kinds) < 2:
+        return []
+    places = evidence.item.places
+    return [place for place in places if place.layout and place.layout.kind == "matrix"]
+
+
+@dataclass(frozen=True)
+class Streams:
+    """Widths that tensors write to: that of the residual stream, and those of tables that are
+    narrower (ALBERT, OPT)."""
+
+    residual: int | None
+    tables: frozenset[int]
+
+    def width(self, fan_out: int) -> int | None:
+        """Return the n of a tensor with this fan-out, in the powers of S2: its table's, and
+        elsewhere the residual stream's."""
+        if fan_out in self.tables:
+            return fan_out
+        return self.residual
+
+
+def streams_of(tensors: Sequence[Evidence], roles: Mapping[str, Role]) -> Streams:
+    """Return the streams of a model."""
+    tables = {evidence.fans[1] for evidence in tensors if "lookup" in evidence.kinds}
+    return Streams(residual_width(tensors, roles), frozenset(tables))
