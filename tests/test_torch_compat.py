@@ -143,3 +143,23 @@ def test_the_reader_takes_nothing_else_for_one(source):
 @pytest.mark.parametrize("name", torch_compat.__all__)
 def test_torch_has_what_the_library_needs(name):
     assert getattr(torch_compat, name) is not None
+
+
+def test_private_attributes_are_read_from_real_objects():
+    module = nn.BatchNorm1d(2)
+    hook = module.register_forward_pre_hook(lambda *_: None, with_kwargs=False)
+    assert list(torch_compat.parameter_registry(module)) == ["weight", "bias"]
+    assert "running_mean" in torch_compat.buffer_registry(module)
+    assert torch_compat.module_registry(nn.Sequential(module)) == {"0": module}
+    assert torch_compat.forward_hook_registry(module) == {}
+    assert list(torch_compat.forward_pre_hook_registry(module)) == [hook.id]
+    assert torch_compat.forward_pre_hooks_with_kwargs(module) == {}
+    tensor = torch.zeros(2)
+    before = torch_compat.version_counter(tensor)
+    view = tensor.zero_()[1:]
+    assert torch_compat.version_counter(tensor) == before + 1
+    storages = [x.untyped_storage() for x in (tensor, view, torch.zeros(2))]
+    first, second, other = map(torch_compat.storage_id, storages)
+    assert first == second != other
+    schema = torch_compat.operator_schema(torch.ops.aten.add.Tensor)
+    assert schema.name == "aten::add"

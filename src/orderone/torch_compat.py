@@ -7,6 +7,7 @@ When a new version of torch drops a name, this is the only file to change.
 
 import sys
 from collections.abc import Callable, MutableMapping
+from operator import attrgetter
 from typing import TypeAlias
 
 import torch
@@ -123,61 +124,43 @@ def current_raw_cuda_stream(device: int) -> int:
     return torch._C._cuda_getCurrentRawStream(device)
 
 
-def operator_schema(operator: OpOverload) -> torch.FunctionSchema:
-    """Return names and types of an operation's arguments, for the trace and autocast. All."""
-    return operator._schema
+# trace and autocast: names and types of an operation's arguments; all
+operator_schema: Callable[[OpOverload], torch.FunctionSchema] = attrgetter("_schema")
 
+# --- attributes of tensors ------------------------------------------------------------------------
 
-# --- tensors -------------------------------------------------------------------------------------
+# device queue, apply, stacked training: how often a tensor was written to; all. A tensor of
+# inference mode has no counter and raises a RuntimeError.
+version_counter: Callable[[Tensor], int] = attrgetter("_version")
+# trace: a number that all views of one piece of memory share, also on the meta device; all
+storage_id: Callable[[torch.UntypedStorage], int] = attrgetter("_cdata")
 
-
-def version_counter(tensor: Tensor) -> int:
-    """Return how often a tensor was written to: device queue, apply, stacked training. All.
-
-    A tensor of inference mode has none and raises a RuntimeError.
-    """
-    return tensor._version
-
-
-def storage_id(tensor: Tensor) -> int:
-    """Return a number that views of one piece of memory share, also on meta: trace. All."""
-    return tensor.untyped_storage()._cdata
-
-
-# --- modules -------------------------------------------------------------------------------------
+# --- attributes of modules ------------------------------------------------------------------------
 
 Hook: TypeAlias = Callable[..., object]
 
-
-def parameter_registry(module: nn.Module) -> MutableMapping[str, nn.Parameter | None]:
-    """Return the module's own parameters, without children and with None entries. All."""
-    return module._parameters
-
-
-def buffer_registry(module: nn.Module) -> MutableMapping[str, Tensor | None]:
-    """Return the module's own buffers, to put them back after a trial pass. All."""
-    return module._buffers
-
-
-def module_registry(module: nn.Module) -> MutableMapping[str, nn.Module | None]:
-    """Return the children, to replace one by a plain function: shaping. All."""
-    return module._modules
-
-
-def forward_hook_registry(module: nn.Module) -> MutableMapping[int, Hook]:
-    """Return the forward hooks: multipliers of a plan, comparison of stacked models. All."""
-    return module._forward_hooks
-
-
-def forward_pre_hook_registry(module: nn.Module) -> MutableMapping[int, Hook]:
-    """Return the forward pre-hooks: multipliers of a plan, weight norm, stacked models. All."""
-    return module._forward_pre_hooks
-
-
-def forward_pre_hooks_with_kwargs(module: nn.Module) -> MutableMapping[int, bool]:
-    """Return which pre-hooks take keyword arguments, to remove a plan's multiplier. All."""
-    return module._forward_pre_hooks_with_kwargs
-
+# parameters of the module itself, without children and with None entries; all
+parameter_registry: Callable[[nn.Module], MutableMapping[str, nn.Parameter | None]] = attrgetter(
+    "_parameters"
+)
+# buffers of the module itself, to restore them after a trial pass; all
+buffer_registry: Callable[[nn.Module], MutableMapping[str, Tensor | None]] = attrgetter("_buffers")
+# children, to replace one by a plain function: shaping; all
+module_registry: Callable[[nn.Module], MutableMapping[str, nn.Module | None]] = attrgetter(
+    "_modules"
+)
+# forward hooks: multipliers of a plan, comparison of stacked models; all
+forward_hook_registry: Callable[[nn.Module], MutableMapping[int, Hook]] = attrgetter(
+    "_forward_hooks"
+)
+# forward pre-hooks: multipliers of a plan, weight norm, stacked models; all
+forward_pre_hook_registry: Callable[[nn.Module], MutableMapping[int, Hook]] = attrgetter(
+    "_forward_pre_hooks"
+)
+# which pre-hooks take keyword arguments, to remove a plan's multiplier; all
+forward_pre_hooks_with_kwargs: Callable[[nn.Module], MutableMapping[int, bool]] = attrgetter(
+    "_forward_pre_hooks_with_kwargs"
+)
 
 # Attributes of nn.RNNBase that hold its parameters a second time: stacked training; all.
 RNN_WEIGHT_LISTS = ("_flat_weights", "_flat_weight_refs")

@@ -1,93 +1,142 @@
-"""What the forward code does with every parameter: one forward pass, watched operation by
-operation.
+"""A forward pass as a graph of steps, and the facts that are read off the graph.
 
-`trace` runs the model once (eval mode, no gradients; buffers, modes and random state are left as
-they were) under a dispatch mode that sees every aten operation, whatever Python wrote it. Each
-operation becomes a step of a graph, and every tensor stands at one of four levels:
+`Value` says where a tensor comes from, `Operation` what was called, `Step` how values pass through
+an operation. Every tensor has one of four levels:
 
     CONSTANT     made from numbers and buffers alone
     DATA         made from the inputs, no parameter yet
-    PARAMETER    a parameter, a view or a copy of one, or what is computed from parameters alone (1
-                 + weight)
-    ACTIVATION   what came out of a parameter's use
+    PARAMETER    a parameter, a view or a copy of one, or a function of parameters alone, such as
+                 1 + weight
+    ACTIVATION   result of the use of a parameter
 
-A use is where a PARAMETER meets DATA or an ACTIVATION. Which of its axes are summed over is told by
+A parameter is used where a PARAMETER meets DATA or an ACTIVATION. Its summed axes follow from
 strides: a view moves through the memory of its owner, and the stride of the contracted dimension
-says along which of the owner's dimensions. Constants, attention scores and residual branches are
-then read off the graph by walking along the steps in which a value is linear. On the meta device a
-constant held in a tensor cannot be read: its value is None.
+says along which of the owner's dimensions. `Graph` finds constants, attention scores and residual
+branches by walking along the steps in which a value is linear. On the meta device a constant in a
+tensor cannot be read: its value is None.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from orderone.observe.trace.facts import Branch, Constant, Scores, Trace
-from orderone.observe.trace.recorder import Recorder, WholeAttention
-from orderone.observe.trace.values import Step
-from orderone.seeding import seeded
-from orderone.torch_compat import buffer_registry
+from orderone.observe.trace.facts import Branch, Constant, Scores, Use
+from orderone.torch_compat import storage_id, tree_leaves
 
-Inputs = Mapping[str, object] | Sequence[object] | Tensor
 _PASSED = frozenset({"pass", "add", "shift", "constant", "weighting"})
 _STREAM = frozenset({"pass", "add", "shift", "constant"})
 _USES = ("matrix", "convolution", "lookup")
 _MAKERS = frozenset({"matrix", "convolution", "lookup", "norm"})
 
 
-def trace(model: nn.Module, inputs: Inputs) -> Trace:
-    """Return what one forward pass of `model` on `inputs` (keywords, positions, or one tensor) does
-    with the parameters."""
-    args, kwargs = call_with(inputs)
-    recorder = Recorder(dict(model.named_parameters()), (args, kwargs))
-    with undisturbed(model), torch.no_grad(), recorder, WholeAttention(recorder):
-        model(*args, **kwargs)
-    graph = Graph(recorder.steps)
-    scores, score_sums = graph.scores()
-    return Trace(
-        uses={name: tuple(uses) for name, uses in recorder.uses.items()},
-        constants=(*recorder.scaled_parameters, *graph.constants()),
-        scores=scores,
-        branches=graph.branches(score_sums),
-        carriers=graph.carriers(),
-    )
+class Level(IntEnum):
+    CONSTANT, DATA, PARAMETER, ACTIVATION = range(4)
 
 
-def call_with(inputs: Inputs) -> tuple[tuple[object, ...], dict[str, object]]:
-    """Return the positional and the keyword arguments of a call on `inputs`."""
-    if isinstance(inputs, Tensor):
-        return (inputs,), {}
-    if isinstance(inputs, Mapping):
-        return ((), dict(inputs))
-    return (tuple(inputs), {})
+# for each dimension of a tensor, the axes of the parameter it runs along
+Dims = tuple[tuple[int, ...], ...]
+# parameters a tensor is made of; None: the axes are lost
+Weights = dict[str, Dims | None]
 
 
-@contextmanager
-def undisturbed(model: nn.Module) -> Iterator[None]:
-    """Switch to eval mode, with the attention fast path off (it hides its operations); afterwards
-    everything is as it was."""
-    before: list[tuple[nn.Module, bool, dict[str, Tensor | None]]] = []
-    for module in model.modules():
-        before.append((module, module.training, dict(buffer_registry(module))))
-    contents = [(buffer, buffer.clone()) for buffer in model.buffers()]
-    devices = sorted({p.device.index for p in model.parameters() if p.is_cuda})
-    fastpath = torch.backends.mha.get_fastpath_enabled()
-    try:
-        torch.backends.mha.set_fastpath_enabled(False)
-        model.eval()
-        with seeded(0, devices):
-            yield
-    finally:
-        torch.backends.mha.set_fastpath_enabled(fastpath)
-        for module, training, buffers in before:
-            module.training = training
-            buffer_registry(module).clear()
-            buffer_registry(module).update(buffers)
-        with torch.no_grad():
-            for buffer, content in contents:
-                buffer.copy_(content)
+@dataclass
+class Value:
+    """What is known of a tensor. It holds the tensor, so that no other tensor gets its id or its
+    memory."""
+
+    tensor: Tensor
+    level: Level = Level.CONSTANT
+    # the step that made it; None for constants and for parameters as they are
+    step: int | None = None
+    weights: Weights = field(default_factory=dict)  # at level PARAMETER
+    owner: "Value | None" = None  # of the memory, where this is a view of a PARAMETER
+    # a PARAMETER copied along a batch: from there on an input rather than a weight
+    spread: bool = False
+
+    @property
+    def is_float(self) -> bool:
+        return self.tensor.is_floating_point() or self.tensor.is_complex()
+
+    @property
+    def is_input(self) -> bool:
+        return self.level in (Level.DATA, Level.ACTIVATION)
+
+    @property
+    def is_weight(self) -> bool:
+        return self.level == Level.PARAMETER
+
+    def used(self, kind: str) -> list[tuple[str, Use]]:
+        return [(name, Use(kind)) for name in self.weights]
+
+    def summed(self, kind: str, dims: Iterable[int]) -> list[tuple[str, Use]]:
+        """Uses that sum over `dims` of the tensor, in terms of the parameters' axes."""
+        dims = list(dims)
+        uses: list[tuple[str, Use]] = []
+        for name, axes_by_dim in self.weights.items():
+            summed: set[int] = set()
+            if axes_by_dim:
+                for dim in dims:
+                    summed.update(axes_by_dim[dim])
+            uses.append((name, Use(kind, tuple(sorted(summed)) or None)))
+        return uses
+
+
+@dataclass
+class Step:
+    """An operation, by how a value passes through it.
+
+    pass, add, shift, constant, gain, weighting    linear; weighting is a product with a tensor made
+                                                   without parameters
+    product, contraction, attention                of activations: linear in each of `flow`
+    matrix, convolution, lookup                    uses of parameters, where every walk ends
+    normalized, norm                               division by a statistic; norm: with a gain
+    softcap, softmax, stop                         not linear
+    weights                                        the result is at level PARAMETER
+    """
+
+    kind: str
+    flow: list[Value] = field(default_factory=list)  # the activations it is about
+    uses: list[tuple[str, Use]] = field(default_factory=list)
+    factor: float | None = 1.0  # of a constant; the scale inside attention
+    weights: Weights | None = None  # None: to be found out from the tensors
+    statistic: bool = False  # a root of a mean square, of a variance, ...
+    fed: bool = False  # depends on the inputs
+    # steps of what may be queries and keys, and the size of a head
+    product: tuple[int, int, int] | None = None
+    parents: tuple[int, ...] = ()  # the steps of `flow`
+    ancestors: int = 0  # bit mask of steps; its own included
+
+
+@dataclass(frozen=True)
+class Operation:
+    """An aten operation as it was called."""
+
+    name: str
+    arguments: Mapping[str, Any]
+    operands: list[Value]
+    results: list[Tensor]
+
+    @property
+    def live(self) -> list[Value]:
+        return [value for value in self.operands if value.level != Level.CONSTANT]
+
+    @property
+    def inputs(self) -> list[Value]:
+        return [value for value in self.operands if value.is_input and value.is_float]
+
+    @property
+    def other_uses(self) -> list[tuple[str, Use]]:
+        uses: list[tuple[str, Use]] = []
+        for value in self.operands:
+            uses += value.used("other")
+        return uses
+
+
+# --- reading the steps ----------------------------------------------------------------------------
 
 
 class Graph:
@@ -309,3 +358,141 @@ def _product(factor: float | None, other: float | None) -> float | None:
 
 def _once(names: Iterable[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(names))
+
+
+# --- parameters behind views and copies -----------------------------------------------------------
+
+
+def weights_of_view(view: Tensor, owner: Value) -> Weights:
+    """Return the axes that each dimension of `view` runs along, by its strides in the memory of
+    `owner`."""
+    spans = [_span(view.shape[d], view.stride(d), owner.tensor) for d in range(view.ndim)]
+    weights: Weights = {}
+    for name, dims in owner.weights.items():
+        weights[name] = None if dims is None else _along(spans, dims)
+    return weights
+
+
+def _along(spans: Sequence[Sequence[int]], dims: Dims) -> Dims:
+    """Return the axes of each span of dimensions, where `dims` has those of one dimension."""
+    result: list[tuple[int, ...]] = []
+    for span in spans:
+        axes: list[int] = []
+        for dim in span:
+            axes += dims[dim]
+        result.append(tuple(axes))
+    return tuple(result)
+
+
+def _span(size: int, stride: int, owner: Tensor) -> list[int]:
+    """The dimensions of `owner` that a dimension of a view lies in (a part of one) or covers
+    (merged ones)."""
+    if size == 1 or stride == 0:
+        return []
+    dims: list[int] = []
+    for dim in range(owner.ndim):
+        if owner.shape[dim] <= 1:
+            continue
+        start = owner.stride(dim)
+        end = start * owner.shape[dim]
+        is_part = start <= stride < end
+        is_covered = stride <= start < stride * size
+        if is_part or is_covered:
+            dims.append(dim)
+    return dims
+
+
+def derived(operation: Operation, tensor: Tensor, owner: Value | None) -> Weights:
+    """Return the parameters in a tensor that is made of parameters alone."""
+    weights: Weights = {}
+    for value in operation.live:
+        for name, dims in _carried(operation, value, tensor, owner).items():
+            weights[name] = weights.get(name) or dims
+    return weights
+
+
+def _carried(operation: Operation, value: Value, tensor: Tensor, owner: Value | None) -> Weights:
+    order = _order(operation, value.tensor.ndim)
+    if order is None and owner is not None and _is_other_view(value.tensor, tensor):
+        return weights_of_view(tensor, owner)
+    weights: Weights = {}
+    for name, dims in value.weights.items():
+        if not dims:
+            weights[name] = dims
+        elif order is not None:
+            weights[name] = tuple(dims[d] for d in order)
+        else:
+            weights[name] = _aligned(dims, value.tensor.shape, tensor.shape)
+    return weights
+
+
+def _is_other_view(tensor: Tensor, other: Tensor) -> bool:
+    return memory(tensor) == memory(other) and _layout(tensor) != _layout(other)
+
+
+def _order(operation: Operation, ndim: int) -> list[int] | None:
+    """The order in which a transposition takes the dimensions: exact also where sizes of one make
+    strides ambiguous."""
+    arguments = operation.arguments
+    if operation.name == "t":
+        return list(range(ndim))[::-1]
+    if operation.name == "permute":
+        return [d % ndim for d in arguments["dims"]]
+    if operation.name != "transpose":
+        return None
+    order = list(range(ndim))
+    first = arguments["dim0"]
+    second = arguments["dim1"]
+    order[first], order[second] = order[second], order[first]
+    return order
+
+
+def _aligned(dims: Dims, shape: Sequence[int], result: Sequence[int]) -> Dims | None:
+    """`dims` after an elementwise operation with broadcasting; lost where the result is of lower
+    order."""
+    new = len(result) - len(shape)
+    if new < 0:
+        return None
+    aligned: list[tuple[int, ...]] = [()] * new
+    for axes, size, result_size in zip(dims, shape, result[new:], strict=False):
+        aligned.append(axes if size == result_size else ())
+    return tuple(aligned)
+
+
+def picked(dims: Dims | None, at: Sequence[int], indices: Sequence[Tensor | None]) -> Dims | None:
+    index = indices[at[0]]
+    if dims is None or len(at) > 1 or index is None or index.dtype in (torch.bool, torch.uint8):
+        return None
+    return dims[: at[0]] + ((),) * index.ndim + dims[at[0] + 1 :]
+
+
+def is_spread(operation: Operation, tensor: Tensor) -> bool:
+    """Return whether a parameter is copied along a dimension of `tensor`."""
+    for size, stride in zip(tensor.shape, tensor.stride(), strict=True):
+        if size > 1 and stride == 0:
+            return True
+    return operation.name == "repeat" or any(value.spread for value in operation.live)
+
+
+def tensors_in(nested: object) -> list[Tensor]:
+    return [x for x in tree_leaves(nested) if isinstance(x, Tensor)]
+
+
+def memory(tensor: Tensor) -> int:
+    return storage_id(tensor.untyped_storage())
+
+
+def place_of(tensor: Tensor) -> tuple[int, int]:
+    return int(tensor.storage_offset()), tensor.numel()
+
+
+def _layout(tensor: Tensor) -> tuple[Sequence[int], Sequence[int]]:
+    return tensor.shape, tensor.stride()
+
+
+def read_number(x: Tensor | int | float) -> float | None:
+    if not isinstance(x, Tensor):
+        return float(x)
+    if x.is_meta:
+        return None
+    return float(x.item())

@@ -1,14 +1,20 @@
-"""Writes down the steps of a forward pass, operation by operation."""
+"""`trace`: run a model once and record every operation as a step.
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+The pass runs in eval mode and without gradients, under a dispatch mode that receives every aten
+operation, whatever Python code called it. Buffers, modes and random state are restored afterwards.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from orderone.observe.trace.facts import Constant, Use
-from orderone.observe.trace.values import (
+from orderone.observe.trace.facts import Constant, Trace, Use
+from orderone.observe.trace.graph import (
+    Graph,
     Level,
     Operation,
     Step,
@@ -22,86 +28,79 @@ from orderone.observe.trace.values import (
     tensors_in,
     weights_of_view,
 )
-from orderone.torch_compat import OpOverload, TorchDispatchMode, operator_schema
+from orderone.observe.trace.operations import (
+    CONTRACTIONS,
+    LINEAR,
+    LOOKUPS,
+    OVERWRITES,
+    ROOTS,
+    SOFTMAXES,
+)
+from orderone.seeding import seeded
+from orderone.torch_compat import (
+    OpOverload,
+    TorchDispatchMode,
+    buffer_registry,
+    operator_schema,
+)
 
-# the operands of each contraction (bias, left, right) and the dimensions in which left and right
-# are summed
-_CONTRACTIONS: dict[str, tuple[str | None, str, str, int, int]] = {
-    "mm": (None, "self", "mat2", -1, -2),
-    "addmm": ("self", "mat1", "mat2", -1, -2),
-    "bmm": (None, "self", "mat2", -1, -2),
-    "baddbmm": ("self", "batch1", "batch2", -1, -2),
-    "matmul": (None, "self", "other", -1, -2),
-    "mv": (None, "self", "vec", -1, -1),
-    "addmv": ("self", "mat", "vec", -1, -1),
-    "dot": (None, "self", "tensor", -1, -1),
-    "linear": ("bias", "input", "weight", -1, -1),
-    "_grouped_mm": ("bias", "self", "mat2", -1, -2),
-}
-_LOOKUPS = {
-    *("embedding", "_embedding_bag", "_embedding_bag_forward_only"),
-    *("index", "index_select", "gather", "take"),
-}
-_SOFTMAXES = {"_softmax", "_safe_softmax", "softmax"}
-_ROOTS = {"rsqrt", "sqrt", "linalg_vector_norm", "norm", "std"}
-_OVERWRITES = {"copy", "fill", "zero"}
-# linear in their floating operands, or selections of them; views need no entry, their memory tells
-# them
-_LINEAR = {
-    *(
-        "clone",
-        "_to_copy",
-        "copy",
-        "cat",
-        "stack",
-        "neg",
-        "rsub",
-        "where",
-        "masked_fill",
-        "sum",
-        "mean",
-        "cumsum",
-    ),
-    *(
-        "index",
-        "index_select",
-        "gather",
-        "take",
-        "index_add",
-        "index_put",
-        "_index_put_impl",
-        "index_copy",
-    ),
-    *(
-        "scatter",
-        "scatter_add",
-        "masked_scatter",
-        "slice_scatter",
-        "select_scatter",
-        "native_dropout",
-        "repeat",
-    ),
-    *(
-        "constant_pad_nd",
-        "roll",
-        "flip",
-        "tril",
-        "triu",
-        "repeat_interleave",
-        "im2col",
-        "col2im",
-        "pixel_shuffle",
-    ),
-    *(
-        "pixel_unshuffle",
-        "avg_pool1d",
-        "avg_pool2d",
-        "avg_pool3d",
-        "_adaptive_avg_pool2d",
-        "_adaptive_avg_pool3d",
-    ),
-    *("upsample_nearest2d", "upsample_bilinear2d", "upsample_bicubic2d", "nan_to_num"),
-}
+Inputs = Mapping[str, object] | Sequence[object] | Tensor
+
+
+def trace(model: nn.Module, inputs: Inputs) -> Trace:
+    """Return what one forward pass of `model` on `inputs` (keywords, positions, or one tensor) does
+    with the parameters."""
+    args, kwargs = call_with(inputs)
+    recorder = Recorder(dict(model.named_parameters()), (args, kwargs))
+    with undisturbed(model), torch.no_grad(), recorder, WholeAttention(recorder):
+        model(*args, **kwargs)
+    graph = Graph(recorder.steps)
+    scores, score_sums = graph.scores()
+    return Trace(
+        uses={name: tuple(uses) for name, uses in recorder.uses.items()},
+        constants=(*recorder.scaled_parameters, *graph.constants()),
+        scores=scores,
+        branches=graph.branches(score_sums),
+        carriers=graph.carriers(),
+    )
+
+
+def call_with(inputs: Inputs) -> tuple[tuple[object, ...], dict[str, object]]:
+    """Return the positional and the keyword arguments of a call on `inputs`."""
+    if isinstance(inputs, Tensor):
+        return (inputs,), {}
+    if isinstance(inputs, Mapping):
+        return ((), dict(inputs))
+    return (tuple(inputs), {})
+
+
+@contextmanager
+def undisturbed(model: nn.Module) -> Iterator[None]:
+    """Switch to eval mode, with the attention fast path off (it hides its operations); afterwards
+    everything is as it was."""
+    before: list[tuple[nn.Module, bool, dict[str, Tensor | None]]] = []
+    for module in model.modules():
+        before.append((module, module.training, dict(buffer_registry(module))))
+    contents = [(buffer, buffer.clone()) for buffer in model.buffers()]
+    devices = sorted({p.device.index for p in model.parameters() if p.is_cuda})
+    fastpath = torch.backends.mha.get_fastpath_enabled()
+    try:
+        torch.backends.mha.set_fastpath_enabled(False)
+        model.eval()
+        with seeded(0, devices):
+            yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(fastpath)
+        for module, training, buffers in before:
+            module.training = training
+            buffer_registry(module).clear()
+            buffer_registry(module).update(buffers)
+        with torch.no_grad():
+            for buffer, content in contents:
+                buffer.copy_(content)
+
+
+# --- recording ------------------------------------------------------------------------------------
 
 
 class Recorder(TorchDispatchMode):
@@ -137,7 +136,7 @@ class Recorder(TorchDispatchMode):
         name = schema.name.removeprefix("aten::")
         if written:
             name = name.removesuffix("_")
-        if name in _OVERWRITES:
+        if name in OVERWRITES:
             arguments.pop("self", None)
         operands = [self._value(x) for x in tensors_in(arguments)]
         out = func(*args, **kwargs)
@@ -231,13 +230,13 @@ class Recorder(TorchDispatchMode):
 
     def _step(self, operation: Operation) -> Step:
         name = operation.name
-        if name in _CONTRACTIONS:
+        if name in CONTRACTIONS:
             return self._contraction(operation)
         if name.endswith("convolution"):
             return self._convolution(operation)
         if name.endswith(("layer_norm", "rms_norm", "group_norm")) or "batch_norm" in name:
             return self._norm(operation)
-        if name in _LOOKUPS and self._table(operation).is_weight:
+        if name in LOOKUPS and self._table(operation).is_weight:
             return self._lookup(operation)
         if name in ("mul", "div") and operation.arguments.get("rounding_mode") is None:
             return self._scaling(operation)
@@ -265,7 +264,7 @@ class Recorder(TorchDispatchMode):
 
     def _contraction(self, operation: Operation) -> Step:
         """alpha left.right + beta bias, in as many steps as it takes."""
-        bias_name, left, right, left_dim, right_dim = _CONTRACTIONS[operation.name]
+        bias_name, left, right, left_dim, right_dim = CONTRACTIONS[operation.name]
         left = self._value(operation.arguments[left])
         right = self._value(operation.arguments[right])
         bias = self._optional(operation, bias_name)
@@ -427,13 +426,13 @@ class Recorder(TorchDispatchMode):
         memories = {memory(value.tensor) for value in live}
         is_view = any(memory(result) in memories for result in operation.results)
         kind = "stop"
-        if name in _SOFTMAXES:
+        if name in SOFTMAXES:
             kind = "softmax"
         elif name == "tanh":
             kind = "softcap"
-        elif name in _LINEAR or name in ("add", "sub") or is_view:
+        elif name in LINEAR or name in ("add", "sub") or is_view:
             kind = "pass"
-        rooted = name in _ROOTS or (
+        rooted = name in ROOTS or (
             name == "pow" and operation.arguments.get("exponent") in (0.5, -0.5)
         )
         kept = kind == "pass" or name in ("reciprocal", "clamp", "clamp_min", "maximum")
