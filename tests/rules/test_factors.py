@@ -4,7 +4,7 @@ from."""
 import pytest
 
 from orderone import rules
-from orderone.rules.factors import (
+from orderone.rules.parameterizations import (
     Factors,
     Growth,
     decay_factor,
@@ -66,9 +66,9 @@ def test_a_matrix_that_grows_unevenly_follows_the_spectral_condition():
 def test_a_multiplier_moves_in_and_out_without_a_trace(optimizer):
     law = update_law(optimizer)
     start = Factors(std=0.5, lr=0.25, gradient=2.0)
-    there = start.behind(0.1, law)
+    there = start.with_multiplier(0.1, law)
     assert there.multiplier * there.std == pytest.approx(start.multiplier * start.std)
-    back = there.behind(10.0, law)
+    back = there.with_multiplier(10.0, law)
     assert (back.std, back.lr, back.gradient) == pytest.approx(
         (start.std, start.lr, start.gradient)
     )

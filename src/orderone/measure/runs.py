@@ -36,7 +36,7 @@ from orderone.observe.inventory import inventory, unwrap
 from orderone.observe.quantities import Quantity
 from orderone.observe.step_recorder import Row
 from orderone.planning import Plan
-from orderone.planning.param_groups import fused_options
+from orderone.planning.plan import fused_options
 
 SAME = 1e-3  # rates that differ by less are the same
 WANTED = (

@@ -19,7 +19,6 @@ from torch import nn
 from orderone.core.roles import Role
 from orderone.observe.inventory import Item, Layout, Place, inventory, lookup, unwrap
 from orderone.optimizers.table import Algorithm, record_for
-from orderone.planning import param_groups
 from orderone.planning.apply import sizes_now
 from orderone.planning.base import Initial, measure
 from orderone.planning.constant_overrides import OrderOne
@@ -42,12 +41,14 @@ from orderone.planning.roles.standalone import (
     streams_of,
     with_parts,
 )
-from orderone.rules.factors import Factors, Growth, tied_multiplier, width_factors
+from orderone.rules.parameterizations import Factors, Growth, tied_multiplier, width_factors
 from orderone.theory.exponents.updates import update_law
 from orderone.theory.scaling import GROUPS, group_rate, is_strategy
 
 
-def plan(model: nn.Module, request: Request, order_one: OrderOne, constants: Constants) -> Plan:
+def absolute_plan(
+    model: nn.Module, request: Request, order_one: OrderOne, constants: Constants
+) -> Plan:
     if request.gauge != "folded" or request.depth is not None:
         raise ValueError(
             "base=None: gauge and depth are relative to a base; give one, or leave them out"
@@ -154,14 +155,15 @@ def _row(
         factors = _factors(evidence, role, group, request, algorithm, streams)
     present, as_readout = _forward_powers(evidence, role, constants)
     if present != 1:  # the forward code multiplies already
-        factors = replace(factors.behind(present, update_law(algorithm.law)), multiplier=1.0)
+        factors = replace(
+            factors.with_multiplier(present, update_law(algorithm.law)), multiplier=1.0
+        )
     drawn = role not in (Role.VECTOR, Role.FIXED) and not starts_constant
     rate = order_one.rate(item.name, group, role)
     init_std = initial.rms
     if drawn:
         init_std = order_one.variance(item.name, group, role) ** 0.5 * factors.std
     multiplier = _multiplier(evidence, role, request, algorithm, present / as_readout)
-    base_decay = request.weight_decay_of(algorithm, item.name)
     decay_factors = replace(factors, lr=rate * factors.lr)
     return Row(
         name=item.name,
@@ -174,8 +176,8 @@ def _row(
         multiplier=1.0 if multiplier is None else multiplier,
         init_std=init_std,
         lr=request.lr_of(algorithm) * rate * factors.lr,
-        weight_decay=param_groups.weight_decay(base_decay, decay_factors, algorithm, request.decay),
-        eps=param_groups.eps(algorithm, request.eps_of(algorithm), factors, evidence),
+        weight_decay=request.scaled_weight_decay(algorithm, item.name, decay_factors),
+        eps=request.scaled_eps(algorithm, evidence, factors),
         reason=_reason(evidence, role, group, present, multiplier, drawn),
         optimizer=algorithm.name,
         uses=item.modules,

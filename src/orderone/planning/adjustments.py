@@ -26,7 +26,12 @@ from orderone.planning.options import Request
 from orderone.planning.plan import Multiplier
 from orderone.planning.roles.evidence import Evidence
 from orderone.planning.roles.resolve import ResolvedRole
-from orderone.rules.factors import Factors, depth_factors, paper_multiplier, tied_multiplier
+from orderone.rules.parameterizations import (
+    Factors,
+    depth_factors,
+    paper_multiplier,
+    tied_multiplier,
+)
 from orderone.theory.exponents.updates import UpdateLaw, update_law
 from orderone.torch_compat import WeightNormParametrization, forward_pre_hook_registry
 
@@ -36,7 +41,7 @@ class Draft:
     """A row in the making: a tensor, its role, and the factors so far."""
 
     evidence: Evidence
-    role: ResolvedRole
+    resolved: ResolvedRole
     algorithm: Algorithm
     factors: Factors
     base: Initial
@@ -51,6 +56,10 @@ class Draft:
         return self.evidence.item.name
 
     @property
+    def role(self) -> Role:
+        return self.resolved.role
+
+    @property
     def law(self) -> UpdateLaw:
         return update_law(self.algorithm.law)
 
@@ -60,7 +69,7 @@ class Draft:
 
     @property
     def grows(self) -> bool:
-        return self.role.role != Role.FIXED
+        return self.role != Role.FIXED
 
     @property
     def can_be_multiplied(self) -> bool:
@@ -78,10 +87,10 @@ class Draft:
         draft = replace(self, factors=self.factors.folding(multiplier, self.law))
         return draft.because(f"takes {multiplier:.4g}: {reason}")
 
-    def behind(self, multiplier: float) -> "Draft":
+    def compensating(self, multiplier: float) -> "Draft":
         """Return the draft if the forward code multiplies already: only what the tensor itself
         needs changes."""
-        factors = replace(self.factors.behind(multiplier, self.law), multiplier=1.0)
+        factors = replace(self.factors.with_multiplier(multiplier, self.law), multiplier=1.0)
         return replace(self, factors=factors)
 
 
@@ -122,9 +131,9 @@ def weight_norm(drafts: Drafts, model: nn.Module) -> Drafts:
         matrix = drafts.get(direction_name)
         if length is None or matrix is None or not length.trained or length.grows:
             continue
-        if matrix.role.role != Role.READOUT:
+        if matrix.role != Role.READOUT:
             continue
-        root = float(matrix.role.growth.fan_in) ** 0.5
+        root = float(matrix.resolved.growth.fan_in) ** 0.5
         lr = min(1.0, matrix.factors.lr * root ** float(1 - length.law.gradient))
         result[length_name] = replace(
             length,
@@ -154,14 +163,14 @@ def forward_constants(drafts: Drafts, facts: ForwardFacts) -> Drafts:
     behind such a multiplier already."""
     result = dict(drafts)
     for name, draft in drafts.items():
-        is_lookup = draft.role.tied is not None or draft.role.role == Role.EMBEDDING
+        is_lookup = draft.resolved.tied is not None or draft.role == Role.EMBEDDING
         power = facts.power(draft.traced_as, "lookup" if is_lookup else "matrix")
         if not power or not draft.grows:
             continue
-        growth = draft.role.growth
-        width_growth = growth.fan_in if draft.role.role == Role.READOUT else growth.fan_out
+        growth = draft.resolved.growth
+        width_growth = growth.fan_in if draft.role == Role.READOUT else growth.fan_out
         reason = f"the forward code multiplies by n^{power:.3g} itself"
-        result[name] = draft.behind(width_growth**power).because(reason)
+        result[name] = draft.compensating(width_growth**power).because(reason)
     return result
 
 
@@ -258,9 +267,9 @@ def tied_readouts(drafts: Drafts, facts: ForwardFacts, request: Request) -> Adju
     multipliers: list[Multiplier] = []
     notes: list[str] = []
     for name, draft in drafts.items():
-        if draft.role.tied is None or not draft.grows:
+        if draft.resolved.tied is None or not draft.grows:
             continue
-        needed = _tied_multiplier(draft, draft.role.tied, facts, request)
+        needed = _tied_multiplier(draft, draft.resolved.tied, facts, request)
         result[name] = replace(result[name], multiplier=needed)
         if abs(needed - 1) < 1e-9:
             continue
@@ -320,7 +329,7 @@ def gauge(drafts: Drafts, request: Request) -> Adjusted:
         if abs(multiplier - 1) > 1e-12:
             result[name] = replace(
                 draft,
-                factors=draft.factors.behind(multiplier, draft.law),
+                factors=draft.factors.with_multiplier(multiplier, draft.law),
                 multiplier=draft.multiplier * multiplier,  # a tied readout has one already
             )
             multipliers += _hooks(draft, multiplier, request.gauge)
@@ -328,13 +337,13 @@ def gauge(drafts: Drafts, request: Request) -> Adjusted:
 
 
 def _gauge_multiplier(draft: Draft, request: Request) -> float:
-    role = draft.role.role
+    role = draft.role
     if request.gauge == "folded" or role in (Role.FIXED, Role.VECTOR):
         return 1.0
     if request.gauge == "unit":
         return draft.factors.std
     rule = request.parameterization(draft.algorithm.law)
-    return paper_multiplier(rule, role, draft.role.growth)
+    return paper_multiplier(rule, role, draft.resolved.growth)
 
 
 def _hooks(draft: Draft, multiplier: float, gauge_name: str) -> list[Multiplier]:
@@ -342,7 +351,7 @@ def _hooks(draft: Draft, multiplier: float, gauge_name: str) -> list[Multiplier]
     tensor."""
     places = draft.evidence.item.places
     kinds = {place.layout.kind for place in places if place.layout}
-    tied_in_code = draft.role.tied is not None and len(kinds) < 2
+    tied_in_code = draft.resolved.tied is not None and len(kinds) < 2
     hooks: list[Multiplier] = []
     for place in places:
         unreachable = (

@@ -104,7 +104,9 @@ def plan(
     request = options.read(model)
     if base is None:
         order_one = OrderOne(C or {}, Lambda or {})
-        return absolute.plan(model, request, order_one, constants.look(model, inputs, probe))
+        return absolute.absolute_plan(
+            model, request, order_one, constants.look(model, inputs, probe)
+        )
     if C or Lambda:
         raise ValueError(
             "C and Lambda belong to absolute mode (base=None); relative to a base, its own sizes"
@@ -114,7 +116,7 @@ def plan(
         base = _saved(base)
     compared = _read_base(model, base)
     facts = _forward_facts(model, compared, options)
-    made = relative.plan(unwrap(model), compared, request, facts)
+    made = relative.relative_plan(unwrap(model), compared, request, facts)
     if facts.pair is not None and init_check.can_observe(facts.pair):
         made = _with_init_check(made, request, facts)
     if isinstance(base, Plan) and base.applied:
@@ -146,7 +148,7 @@ class Family:
         elif self.options.probe and facts.scores:
             # head sizes grow, in each size by another factor
             facts = forward_facts.look(model, self.base, self.options.inputs)
-        return relative.plan(unwrap(model), self.base, self.request, facts)
+        return relative.relative_plan(unwrap(model), self.base, self.request, facts)
 
 
 def family(model: nn.Module, base: nn.Module, **keywords: object) -> Family:
@@ -184,7 +186,7 @@ def _with_init_check(made: Plan, request: Request, facts: ForwardFacts) -> Plan:
     try:
         large = init_check.writable(facts.pair)
         small_request = replace(request, depth=None, overrides=_matching_overrides(request, large))
-        proof = relative.plan(large, bases.from_module(small), small_request, facts)
+        proof = relative.relative_plan(large, bases.from_module(small), small_request, facts)
         proof.apply()
         observations = init_check.observe(proof, small, large, facts.pair)
     except Exception as error:  # the user's forward code may raise anything

@@ -9,7 +9,7 @@ from typing import Any
 
 from orderone.core.roles import Role
 from orderone.planning.plan import Multiplier, Plan, Row, Settings
-from orderone.rules.factors import Factors, Growth
+from orderone.rules.parameterizations import Factors, Growth
 
 FORMAT = "orderone plan"
 VERSION = 1

@@ -118,40 +118,18 @@ def _predicted(plan: "Plan", rows: "Mapping[str, Row]", name: str, quantity: str
         if name in rows and rows[name].role != "fixed":
             return rows[name].factors.gradient
         return None
-    row = weight_of(plan, name)
+    row = _weight_of(plan, name)
     if row is None:
         return None
-    return output_factor(row, rows.get(f"{name}.bias"))
+    return row.output_growth(rows.get(f"{name}.bias"))
 
 
-def weight_of(plan: "Plan", module: str) -> "Row | None":
+def _weight_of(plan: "Plan", module: str) -> "Row | None":
     """Return the row of the tensor that makes a module's output."""
     for row in plan.rows:
         if module in row.uses and row.name.endswith("weight"):
             return row
     return None
-
-
-def output_factor(row: "Row", bias: "Row | None") -> float | None:
-    """Return by what the initial output of the module with this weight grows, if its input stays as
-    it is; None: not known."""
-    if row.role == "fixed" or row.base_shape is None:
-        return None
-    size = row.factors.multiplier * row.factors.std
-    if row.role == "vector":
-        return size
-    if row.role == "readout" and row.factors.gauge != 1:
-        # the forward code multiplies, before the readout or after it: the output alone does not
-        # tell
-        return None
-    if bias is not None and bias.role == "fixed" and bias.init_std > 0:
-        return None  # a bias that stays hides a readout that shrinks
-    if row.role == "embedding":
-        # held by several modules, it is tied, and this one may be the readout
-        if len(row.uses) > 1:
-            return None
-        return size
-    return row.growth.fan_in**0.5 * size
 
 
 def _sizes(model: nn.Module, inputs: ExampleBatch) -> dict[tuple[str, str], float]:

@@ -16,9 +16,10 @@ from orderone.core.errors import one_of
 from orderone.core.exact import HALF, ONE, exact
 from orderone.core.inputs import Exact, Name, Number, UserInput
 from orderone.observe.inventory import read_patterns
-from orderone.optimizers.table import Algorithm, Eps, algorithm, class_name
+from orderone.optimizers.table import Algorithm, Eps, TensorScale, algorithm, class_name
 from orderone.planning.plan import Settings
-from orderone.rules.factors import DECAY, DEPTH_RULES
+from orderone.planning.roles.evidence import Evidence
+from orderone.rules.parameterizations import DECAY, DEPTH_RULES, Factors, decay_factor
 from orderone.theory.exponents import (
     GAUGES,
     MATRIX_ROLES,
@@ -171,6 +172,27 @@ class Request:
         floor, size = self.eps
         checked_floor = None if floor is None else nonnegative(floor, "eps")
         return (checked_floor, nonnegative(size, "eps"))
+
+    def scaled_weight_decay(
+        self, optimizer: Algorithm, tensor_name: str, factors: Factors
+    ) -> float:
+        """Return the weight decay of a tensor: the base's times the factor of the convention."""
+        base = self.weight_decay_of(optimizer, tensor_name)
+        return base * decay_factor(factors, optimizer.law, self.decay)
+
+    def scaled_eps(self, optimizer: Algorithm, evidence: Evidence, factors: Factors) -> Eps:
+        """Return eps for a tensor. The optimizer's record says what eps is compared with."""
+        base = self.eps_of(optimizer)
+        if base is None:
+            return None
+        scale = TensorScale(
+            evidence.item.shape,
+            evidence.base_shape,
+            evidence.item.tensor.dtype,
+            factors.std,
+            factors.gradient,
+        )
+        return optimizer.scaled_eps(base, scale)
 
     def settings(self, relative: bool) -> Settings:
         """Return the plain values that a plan keeps of the request."""

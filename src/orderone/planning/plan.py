@@ -13,10 +13,9 @@ from torch.optim import Optimizer
 from orderone.core.roles import Role
 from orderone.observe.inventory import inventory, unwrap
 from orderone.optimizers.combined import CombinedOptimizer
-from orderone.optimizers.table import ALGORITHMS, CLASSES, Eps, construct, label
+from orderone.optimizers.table import ALGORITHMS, CLASSES, FUSED, Eps, class_name, construct, label
 from orderone.planning import apply, schedule, text
-from orderone.planning.param_groups import groups, must_decay_as_planned
-from orderone.rules.factors import Factors, Growth
+from orderone.rules.parameterizations import Factors, Growth
 
 if TYPE_CHECKING:
     import pandas
@@ -61,6 +60,29 @@ class Row:
         if self.growth.fan_out != 1:
             sides.append(f"out x{self.growth.fan_out:.4g}")
         return ", ".join(sides)
+
+    def output_growth(self, bias: "Row | None") -> float | None:
+        """Return the factor by which the initial output of a module with this weight grows.
+
+        The input is assumed to stay as it is. The result is None if the factor is not known.
+        """
+        if self.role == "fixed" or self.base_shape is None:
+            return None
+        size = self.factors.multiplier * self.factors.std
+        if self.role == "vector":
+            return size
+        if self.role == "readout" and self.factors.gauge != 1:
+            # the forward code multiplies, before the readout or after it: the output alone does not
+            # tell
+            return None
+        if bias is not None and bias.role == "fixed" and bias.init_std > 0:
+            return None  # a bias that stays hides a readout that shrinks
+        if self.role == "embedding":
+            # held by several modules, it is tied, and this one may be the readout
+            if len(self.uses) > 1:
+                return None
+            return size
+        return self.growth.fan_in**0.5 * size
 
 
 def in_groups(rows: Sequence[Row]) -> str:
@@ -193,7 +215,7 @@ class Plan:
 
     def param_groups(self, model: nn.Module | None = None) -> list[dict[str, Any]]:
         """For any optimizer: `torch.optim.AdamW(plan.param_groups(), betas=(0.9, 0.95))`."""
-        return groups(self.rows, self.tensors(model))
+        return _param_groups(self.rows, self.tensors(model))
 
     def optimizer(self, *, model: nn.Module | None = None, **options: Any) -> Optimizer:
         """The optimizer of this plan: torch's, or the subclass that the plan was made for.
@@ -209,7 +231,7 @@ class Plan:
         else:
             made = self._one(model, options)
         if self.user_class is not None and model is None:
-            must_decay_as_planned(made, self)
+            _must_decay_as_planned(made, self)
             schedule.check(self, made, None, None)  # its constructor may have made other groups
         if not self.applied:
             apply.remind(self, self.bound() if model is None else unwrap(model), made)
@@ -238,7 +260,7 @@ class Plan:
             rows.setdefault(row.optimizer, []).append(row)
         parts: dict[str, Optimizer] = {}
         for name, rows_of_part in rows.items():
-            param_groups = groups(rows_of_part, tensors)
+            param_groups = _param_groups(rows_of_part, tensors)
             if name == self.settings.optimizer:
                 parts[name] = construct(self._class(), param_groups, {}, options)
             else:
@@ -311,4 +333,53 @@ def _same_tensors(rows: Sequence[Row], shapes: Mapping[str, tuple[int, ...]]) ->
         if name not in shapes:
             raise ValueError(
                 f"the plan has a tensor that the model has not: {name}; make a new plan"
+            )
+
+
+# --- parameter groups of torch.optim --------------------------------------------------------------
+
+
+def _param_groups(rows: Sequence[Row], tensors: "Mapping[str, Tensor]") -> list[dict[str, Any]]:
+    """Tensors with equal settings share a group, which keeps their names for logging."""
+    merged: dict[tuple[str, float, float, Eps], dict[str, Any]] = {}
+    for row in rows:
+        key = (row.optimizer, row.lr, row.weight_decay, row.eps)
+        group = merged.setdefault(
+            key, {"params": [], "names": [], "roles": {}, **_group_settings(row)}
+        )
+        group["params"].append(tensors[row.name])
+        group["names"].append(row.name)
+        group["roles"][row.role] = None
+    for group in merged.values():
+        group["name"] = "+".join(group.pop("roles"))
+    return list(merged.values())
+
+
+def _group_settings(row: Row) -> dict[str, Any]:
+    settings: dict[str, Any] = {"lr": row.lr, "weight_decay": row.weight_decay}
+    if row.eps is not None:
+        settings["eps"] = row.eps
+    return settings
+
+
+def fused_options(plan: Plan) -> dict[str, Any]:
+    """Return the option that makes an update one kernel, if the optimizer of `plan` is a class of
+    torch that has it."""
+    if plan.settings.user_class is None and plan.settings.optimizer in FUSED:
+        return {"fused": True}
+    return {}
+
+
+def _must_decay_as_planned(made: Optimizer, plan: Plan) -> None:
+    """Raise a ValueError if a subclass of Adam decouples weight decay, or one of AdamW does not:
+    that is another law."""
+    record = ALGORITHMS[plan.settings.optimizer]
+    other = record.other_decay
+    planned = record.decouples_decay
+    for group in made.param_groups:
+        if other is not None and group.get("decoupled_weight_decay", planned) != planned:
+            raise ValueError(
+                f"optimizer: {class_name(type(made))} applies weight decay as {other} does, and the"
+                f" plan is for {plan.settings.optimizer}; make the plan for {other} and construct"
+                " the class from plan.param_groups()"
             )

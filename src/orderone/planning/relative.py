@@ -4,7 +4,7 @@ The path of a learning rate:
 
     planning.roles.resolve       role of the tensor, and the growth of its fan-in and fan-out
     rules.get                    exponents of the rule; theory.exponents.solve derives the rates
-    rules.factors.width_factors  factors of this role, growth and update law
+    rules.parameterizations      `width_factors`: factors of this role, growth and update law
     planning.adjustments         residual branches, constants in the code, ties, gauge
     _row                         the base's learning rate times its factor
 """
@@ -18,7 +18,7 @@ from torch import nn
 from orderone.core.roles import Role
 from orderone.observe.inventory import Item, inventory, shapes_of
 from orderone.optimizers.table import Algorithm, record_for
-from orderone.planning import adjustments, param_groups
+from orderone.planning import adjustments
 from orderone.planning.adjustments import Draft
 from orderone.planning.apply import sizes_now
 from orderone.planning.base import Base, is_configuration, measure, sizes_of
@@ -35,12 +35,12 @@ from orderone.planning.roles.resolve import (
     resolve_roles,
     structural_roles,
 )
-from orderone.rules.factors import Factors, Growth, width_factors
+from orderone.rules.parameterizations import Factors, Growth, width_factors
 
 
-def plan(model: nn.Module, base: Base, request: Request, facts: ForwardFacts) -> Plan:
+def relative_plan(model: nn.Module, base: Base, request: Request, facts: ForwardFacts) -> Plan:
     """Return the plan for `model` relative to `base`."""
-    return _Comparison(model, base, request, facts).plan()
+    return _Comparison(model, base, request, facts).to_plan()
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class _Comparison:
     request: Request
     facts: ForwardFacts
 
-    def plan(self) -> Plan:
+    def to_plan(self) -> Plan:
         request = self.request
         facts = self.facts
         drafts = self._drafts()
@@ -151,39 +151,39 @@ class _Comparison:
         is_hidden = structural_role == Role.HIDDEN
         return record_for(self.request.algorithm, is_hidden, evidence.item.shape)
 
-    def _draft(self, evidence: Evidence, role: ResolvedRole, algorithm: Algorithm) -> Draft:
+    def _draft(self, evidence: Evidence, resolved: ResolvedRole, algorithm: Algorithm) -> Draft:
         name = evidence.name
         if not evidence.item.tensor.requires_grad:
-            role = ResolvedRole(Role.FIXED, Growth(), "not trained: left as it is")
+            resolved = ResolvedRole(Role.FIXED, Growth(), "not trained: left as it is")
         counterpart = self.counterparts[name]
         return Draft(
             evidence=evidence,
-            role=role,
+            resolved=resolved,
             algorithm=algorithm,
-            factors=self._factors(evidence, role, algorithm),
+            factors=self._factors(evidence, resolved, algorithm),
             base=self.base.initial[counterpart.name],
             base_name=counterpart.name,
             depth=counterpart.depth,
             traced_as=self.traced_as.get(name, name),
-            reasons=(role.reason,),
+            reasons=(resolved.reason,),
         )
 
-    def _factors(self, evidence: Evidence, role: ResolvedRole, algorithm: Algorithm) -> Factors:
+    def _factors(self, evidence: Evidence, resolved: ResolvedRole, algorithm: Algorithm) -> Factors:
         """Return the factors that the rule gives to the role, before adjustments."""
         factors = Factors()
-        if role.role != Role.FIXED:
+        if resolved.role != Role.FIXED:
             rule = self.request.parameterization(algorithm.law)
-            factors = width_factors(rule, role.role, role.growth, algorithm.law)
+            factors = width_factors(rule, resolved.role, resolved.growth, algorithm.law)
         interior = bool(self.facts.outputs) and not evidence.is_output
-        if role.role == Role.READOUT and interior:
+        if resolved.role == Role.READOUT and interior:
             # the gradient at an inner readout's output is a sum over the width with random signs
-            factors = replace(factors, gradient=role.growth.fan_in**-0.5)
+            factors = replace(factors, gradient=resolved.growth.fan_in**-0.5)
         target = algorithm.rate_factor(evidence.item.shape)
         base = algorithm.rate_factor(evidence.base_shape)
         return replace(factors, lr=factors.lr / (target / base))
 
     def _rows(self, drafts: adjustments.Drafts) -> tuple[Row, ...]:
-        roles = {name: draft.role.role for name, draft in drafts.items()}
+        roles = {name: draft.role for name, draft in drafts.items()}
         width = residual_width(self.tensors, roles)
         rows: list[Row] = []
         for draft in drafts.values():
@@ -202,20 +202,19 @@ class _Comparison:
         constant = None
         if initial.constant is not None:
             constant = initial.constant * factors.std
-        base_decay = request.weight_decay_of(algorithm, item.name)
         return Row(
             name=item.name,
-            role=draft.role.role,
-            group=group_of(draft.evidence, draft.role.role, width),
+            role=draft.role,
+            group=group_of(draft.evidence, draft.role, width),
             shape=item.shape,
             base_shape=draft.evidence.base_shape,
-            growth=draft.role.growth,
+            growth=draft.resolved.growth,
             depth=draft.depth,
             multiplier=draft.multiplier,
             init_std=initial.rms * factors.std,
             lr=request.lr_of(algorithm) * factors.lr,
-            weight_decay=param_groups.weight_decay(base_decay, factors, algorithm, request.decay),
-            eps=param_groups.eps(algorithm, request.eps_of(algorithm), factors, draft.evidence),
+            weight_decay=request.scaled_weight_decay(algorithm, item.name, factors),
+            eps=request.scaled_eps(algorithm, draft.evidence, factors),
             reason="; ".join(draft.reasons),
             optimizer=algorithm.name,
             uses=item.modules,
@@ -291,7 +290,7 @@ class _Comparison:
         """Return a note if readouts feed the network further."""
         stacks: dict[str, None] = {}
         for draft in drafts:
-            if draft.role.bottleneck:
+            if draft.resolved.bottleneck:
                 stacks[stack_of(draft.name)] = None
         if not stacks:
             return []

@@ -1,117 +1,66 @@
-"""The rules as tables, and how a table becomes a `Parameterization`.
+"""From the name of a rule to its exponents, and from these to the factors of one tensor.
 
-A rule declares multipliers a and initial sizes b. Its learning-rate exponents c are not written
-down: they are the solver's largest stable ones, for the optimizer and the alignment at hand. (One
-rule writes them down: `standard`, which is defined by using one rate for everything.)
+Everything here is a pure function. `get` derives the learning-rate exponents c of a rule;
+`width_factors` and `depth_factors` return the factors of a tensor whose dimensions grew.
+
+**Width.** A rule's exponents are powers of one width n. A real tensor has two dimensions, which may
+grow by different ratios, so each power of n goes to the dimension that it comes from. Folded
+(a = 0), with r_in and r_out the growth of fan-in and fan-out:
+
+    embedding, vector   r_out^-x_e        no sum over a growing dimension: the powers belong to the
+                                          output
+    readout             r_in^-x_r         nothing that grows is left at the output
+    hidden              r_out^-x_e r_in^-(x_h - x_e)
+
+for x = b (initial size) and x = c (learning rate), where x_e, x_h, x_r are the folded exponents of
+embedding, hidden and readout; muP with Adam has c = 0, 1, 1. Both limits are right: for muP and
+Adam the hidden rate is r_in^-1, for SGD it is r_out / r_in, as the spectral condition says (Yang,
+Simon & Bernstein 2023, arXiv:2310.17813). Gradients belong to the output of their tensor,
+RMS(W') = r_out^-g; a readout's to its input.
+
+**Depth.** A residual branch is multiplied by r_L^-alpha, r_L = L / L_base: alpha = 1/2 is Depth-muP
+(Yang, Yu, Zhu & Hayou 2023, arXiv:2310.02244, Table 1), alpha = 1 is CompleteP (Dey et al. 2025,
+arXiv:2505.01618, Table 1). L branches shall move the stream by order one together, so a step must
+change each branch weight by r_L^(alpha - 1):
+
+    gradient      r_L^-alpha
+    Adam's rate   r_L^(alpha - 1)
+    SGD's rate    r_L^(2 alpha - 1)
+    Adam's eps    r_L^-alpha
+
+for matrices, biases and gains in the branch alike; nothing changes outside the branches. These are
+the entries of the tables (CompleteP: eps r_L^-alpha, bias and norm rates r_L^(alpha - 1), and at
+alpha = 1 an unchanged weight decay; at alpha = 1/2 its authors leave weight decay unchanged too,
+where ours keeps the product with the rate). The multiplier itself is folded into the last tensor of
+the branch.
 """
 
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from functools import lru_cache
 from typing import Annotated, Protocol, runtime_checkable
 
 from orderone.core.errors import one_of
-from orderone.core.exact import ZERO
-from orderone.core.inputs import ExponentsInput, Name, UserInput
-from orderone.core.roles import Role
-from orderone.theory.exponents import Parameterization, read_alignment, solve
-from orderone.theory.exponents.parameterization import Rule, read_exponents
-from orderone.theory.exponents.updates import AlignmentInput, update_law
+from orderone.core.exact import HALF, ONE, ZERO
+from orderone.core.inputs import ExponentsInput, Name, Number, UserInput
+from orderone.core.roles import ROLES, Role
+from orderone.rules.tables import TABLES, RuleTable, between
+from orderone.theory.exponents import (
+    Parameterization,
+    canonical,
+    gradient_exponents,
+    read_alignment,
+    solve,
+)
+from orderone.theory.exponents.parameterization import Exponents, Rule, read_exponents
+from orderone.theory.exponents.updates import AlignmentInput, UpdateLaw, update_law
 from orderone.theory.scaling import is_strategy, strategy_power
 
-
-@dataclass(frozen=True)
-class RuleTable:
-    """Exponents of a rule in the order embedding, hidden, readout, vector.
-
-    `alignment` is the assumption under which the rule's authors chose its rates.
-    """
-
-    name: str
-    a: ExponentsInput
-    b: ExponentsInput
-    c: ExponentsInput | None = None  # by default, the largest stable ones
-    alignment: str = "full"
+DEPTH_RULES: dict[str, Fraction] = {"sqrt": HALF, "completep": ONE}
+DECAY = ("independent", "proportional")
 
 
-# --- the tables -------------------------------------------------------------------------------
-
-# Standard parameterization: no multipliers, variance 1/fan-in.
-# S0 appendix A; equivalent to `ntk`.
-SP = RuleTable(
-    "sp",
-    a=(0, 0, 0, 0),
-    b=(0, "1/2", "1/2", 0),
-)
-
-# Neural tangent parameterization: unit variance, multipliers 1/sqrt(fan-in).
-# S0 Table 1; equivalent to `sp`.
-NTK = RuleTable(
-    "ntk",
-    a=(0, "1/2", "1/2", 0),
-    b=(0, 0, 0, 0),
-)
-
-# Maximal update parameterization: the readout is divided by another sqrt(n), so that (24) holds
-# even for omega = 1. S0 appendix B, Table 1; equivalent to `mf`.
-MUP = RuleTable(
-    "mup",
-    a=("-1/2", 0, "1/2", 0),
-    b=("1/2", "1/2", "1/2", 0),
-)
-
-# Mean field parameterization: unit variance, readout multiplier 1/n.
-# S0 Table 1; equivalent to `mup`.
-MF = RuleTable(
-    "mf",
-    a=(0, "1/2", 1, 0),
-    b=(0, 0, 0, 0),
-)
-
-# What S2 compares its strategies with: the same initialization as neural-tangent and one learning
-# rate for everything (Table II.1.E).
-STANDARD = RuleTable(
-    "standard",
-    a=(0, 0, 0, 0),
-    b=(0, "1/2", "1/2", 0),
-    c=(0, 0, 0, 0),
-    alignment="worst",
-)
-
-
-def between(name: str, s: Fraction) -> RuleTable:
-    """Return a strategy of S2 between neural-tangent (s = 0) and maximal-update (s = 1).
-
-    S2 writes them as a head with standard deviation n^{-(1+s)/2} and, for AdamW, rates n^{s/2}
-    times the neural-tangent ones everywhere but in the head (footnotes 8 and 26): c = (1-s)/2 for
-    embeddings, (3-s)/2 for hidden matrices, 1 for the head. Nothing of that is typed in here. It is
-    what the solver finds for this head under the alignment `worst`: W dh into the logits must not
-    grow, so dh_{L+1} has to shrink like n^{-(1-s)/2}, and with it every rate below.
-    """
-    return RuleTable(
-        name,
-        a=(0, 0, 0, 0),
-        b=(0, "1/2", (1 + s) / 2, 0),
-        alignment="worst",
-    )
-
-
-NEURAL_TANGENT = between("neural-tangent", Fraction(0))
-HYBRID = between("hybrid", Fraction(1, 2))
-MAXIMAL_UPDATE = between("maximal-update", Fraction(1))
-
-TABLES: dict[str, RuleTable] = {
-    "sp": SP,
-    "ntk": NTK,
-    "mup": MUP,
-    "mf": MF,
-    "standard": STANDARD,
-    "neural-tangent": NEURAL_TANGENT,
-    "hybrid": HYBRID,
-    "maximal-update": MAXIMAL_UPDATE,
-}
-
-
-# --- from a table to a parameterization -------------------------------------------------------
+# --- from a name to exponents ---------------------------------------------------------------------
 
 
 def names() -> tuple[str, ...]:
@@ -219,3 +168,141 @@ def _with_largest_rates(
     )
     c = solve(start, optimizer, alignment).c
     return replace(start, c=c, rates_for=(optimizer, alignment))
+
+
+# --- from exponents to the factors of a tensor ----------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Factors:
+    """Target over base, for one tensor.
+
+    `gradient` is the predicted size of its gradient; `gauge`, what was moved in front of it since
+    the rule's folded form.
+    """
+
+    multiplier: float = 1.0
+    std: float = 1.0
+    lr: float = 1.0
+    gradient: float = 1.0
+    gauge: float = 1.0
+
+    def __mul__(self, other: "Factors") -> "Factors":
+        return Factors(
+            self.multiplier * other.multiplier,
+            self.std * other.std,
+            self.lr * other.lr,
+            self.gradient * other.gradient,
+            self.gauge * other.gauge,
+        )
+
+    def with_multiplier(self, multiplier: float, law: UpdateLaw) -> "Factors":
+        """Return the factors of the same network with the tensor behind one more multiplier: the
+        gauge shift of S0 1.2.1, as a number."""
+        return Factors(
+            self.multiplier * multiplier,
+            self.std / multiplier,
+            self.lr / multiplier**law.gauge_weight,
+            self.gradient * multiplier,
+            self.gauge * multiplier,
+        )
+
+    def folding(self, multiplier: float, law: UpdateLaw) -> "Factors":
+        """Return the factors of a tensor that takes over a multiplier in front of it."""
+        return replace(self.with_multiplier(1 / multiplier, law), multiplier=self.multiplier)
+
+
+@dataclass(frozen=True)
+class Growth:
+    """Ratios by which the dimensions of a tensor grew, target over base; in absolute mode, the
+    dimensions themselves."""
+
+    fan_in: Number = 1.0
+    fan_out: Number = 1.0
+
+
+def width_factors(
+    p: Parameterization, role: Name, growth: Growth, optimizer: Name = "adam"
+) -> Factors:
+    """Return the folded factors of a tensor of this role: everything sits in initialization and
+    learning rate."""
+    folded, g = _folded(p, optimizer)
+    std = _power(growth, *_exponents(folded.b, role))
+    lr = _power(growth, *_exponents(folded.c, role))
+    gradient = _power(growth, *_gradient_exponents(g, role))
+    return Factors(1.0, std, lr, gradient)
+
+
+@lru_cache
+def _folded(p: Parameterization, optimizer: str) -> tuple[Parameterization, Exponents]:
+    folded = canonical(p, optimizer)
+    return folded, gradient_exponents(folded)
+
+
+def _exponents(x: Exponents, role: Name) -> tuple[Fraction, Fraction]:
+    """Return the exponents of fan-in and fan-out."""
+    role = one_of(role, ROLES, "role")
+    if role == Role.HIDDEN:
+        return x[Role.HIDDEN] - x[Role.EMBEDDING], x[Role.EMBEDDING]
+    if role == Role.READOUT:
+        return x[Role.READOUT], ZERO
+    return ZERO, x.get(role, x[Role.EMBEDDING])  # a vector is an embedding whose input is 1
+
+
+def _gradient_exponents(g: Exponents, role: Name) -> tuple[Fraction, Fraction]:
+    if role == Role.READOUT:
+        return g[Role.READOUT], ZERO
+    return ZERO, g.get(role, g[Role.EMBEDDING])
+
+
+def _power(growth: Growth, fan_in: Fraction, fan_out: Fraction) -> float:
+    if growth.fan_in == growth.fan_out:  # one power, so that r^x r^-x is 1 and not nearly 1
+        return growth.fan_in ** -float(fan_in + fan_out)
+    return growth.fan_in ** -float(fan_in) * growth.fan_out ** -float(fan_out)
+
+
+def tied_multiplier(p: Parameterization, fan_in: float, optimizer: Name = "adam") -> float:
+    """Return the multiplier of a readout that is the embedding itself, which no gauge removes
+    (`gauge(tied=True)`)."""
+    folded, _ = _folded(p, optimizer)
+    return fan_in ** -float(folded.b[Role.READOUT] - folded.b[Role.EMBEDDING])
+
+
+def paper_multiplier(p: Parameterization, role: Name, growth: Growth) -> float:
+    """Return the multiplier the rule was written with."""
+    if role in (Role.HIDDEN, Role.READOUT):
+        return growth.fan_in ** -float(p.own[role])
+    return growth.fan_out ** -float(p.own.get(role, ZERO))
+
+
+def depth_factors(
+    depth: Name, ratio: float, optimizer: Name = "adam", last: bool = False
+) -> Factors:
+    """Return the factors of a tensor in a residual branch; `last` ones take the branch's
+    multiplier."""
+    alpha = float(DEPTH_RULES[one_of(depth, DEPTH_RULES, "depth")])
+    law = update_law(optimizer)
+    gradient = ratio**-alpha
+    inside = Factors(lr=ratio ** (alpha - 1) / gradient**law.gradient, gradient=gradient)
+    if last:
+        return inside.folding(ratio**-alpha, law)
+    return inside
+
+
+def decay_factor(factors: Factors, optimizer: Name, convention: Name = "independent") -> float:
+    """Return the factor of torch.optim's `weight_decay` with which decay keeps its meaning.
+
+    independent    every step shrinks every weight by the same fraction at every size. torch's
+                   decoupled optimizers, and SGD's penalty, shrink by lr * weight_decay, so
+                   weight_decay grows where lr falls.
+    proportional   weight_decay stays (without multipliers): where lr falls, so does the decay.
+
+    Adam's penalty is added to the gradient before it is normalized: there the ratio of penalty to
+    gradient is kept.
+    """
+    law = update_law(optimizer)
+    if one_of(convention, DECAY, "decay") == "proportional":  # in every gauge as in the folded one
+        return factors.gauge ** (2 if optimizer == "adam" else law.gauge_weight)
+    if optimizer == "adam":
+        return factors.gradient / factors.std
+    return 1 / factors.lr

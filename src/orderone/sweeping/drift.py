@@ -27,7 +27,7 @@ import numpy as np
 from orderone.core.inputs import Name
 from orderone.optimizers.table import law_name
 from orderone.rules import get, names
-from orderone.rules.factors import DEPTH_RULES
+from orderone.rules.parameterizations import DEPTH_RULES
 from orderone.sweeping.optimum import (
     ABOVE,
     BELOW,

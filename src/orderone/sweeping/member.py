@@ -9,7 +9,7 @@ from torch.optim import Optimizer
 
 from orderone.optimizers.table import ALGORITHMS, CLASSES, default_of
 from orderone.planning import Plan
-from orderone.planning.param_groups import fused_options
+from orderone.planning.plan import fused_options
 from orderone.sweeping.trial import Scalar
 
 SETTINGS = {"beta1": "betas", "beta2": "betas", "momentum": "momentum"}  # of trials, and of torch

@@ -12,7 +12,7 @@ from orderone.core.exact import count
 from orderone.core.inputs import Count, Name, Number
 from orderone.core.reals import real
 from orderone.planning import Plan
-from orderone.planning.param_groups import fused_options
+from orderone.planning.plan import fused_options
 from orderone.seeding import preserved, set_seed
 from orderone.training import interrupts, training_identity
 from orderone.training.inputs import (

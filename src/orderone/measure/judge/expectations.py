@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING
 from orderone.core.roles import Role
 from orderone.observe.quantities import OF_TENSORS, UPDATES, Quantity
 from orderone.optimizers.table import ALGORITHMS
-from orderone.planning.init_check import output_factor
 from orderone.theory.exponents import Parameterization, rms
 
 if TYPE_CHECKING:
@@ -252,8 +251,8 @@ class Expectations:
         """Return the exponent of a module's initial output, as its weight implies it."""
         small_weight, large_weight = self.rows[weight]
         small_bias, large_bias = self.rows.get(f"{module}.bias", (None, None))
-        small = output_factor(small_weight, small_bias)
-        large = output_factor(large_weight, large_bias)
+        small = small_weight.output_growth(small_bias)
+        large = large_weight.output_growth(large_bias)
         if small_weight.shape == small_weight.base_shape:
             small = 1.0  # at base size nothing grows, and the roles cannot be told
         return self._power(small, large)

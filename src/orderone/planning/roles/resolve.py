@@ -15,7 +15,7 @@ from orderone.core.roles import ROLES, Role
 from orderone.observe.inventory import Layout
 from orderone.planning.counterparts import stack_of
 from orderone.planning.roles.evidence import Evidence, Widths
-from orderone.rules.factors import Growth
+from orderone.rules.parameterizations import Growth
 
 MOST_PACKED = 8  # at most so many widths side by side
 

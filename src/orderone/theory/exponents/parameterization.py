@@ -72,9 +72,9 @@ class Parameterization:
     """
 
     name: str
-    a: Exponents
-    b: Exponents
-    c: Exponents
+    a: Exponents = field(hash=False)  # rules are told apart by `==`; the name is enough for a hash
+    b: Exponents = field(hash=False)
+    c: Exponents = field(hash=False)
     own: Exponents = field(default_factory=dict, compare=False, repr=False)
     rates_for: tuple[str, AlignmentInput] | None = field(default=None, compare=False, repr=False)
 
