@@ -24,9 +24,9 @@ from torch import Tensor, nn
 
 import orderone as o1
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "sweeping"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
-import hf_families
+from support import hf_families
 
 PRECISIONS = ("bfloat16", "float32")
 WORDS = sys.argv[1:]

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import torch
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "measure"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
-from subjects import FAULTY, HEALTHY, Subject
+from support.check_subjects import FAULTY, HEALTHY, Subject
 
 SEEDS = 3
 

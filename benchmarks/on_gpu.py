@@ -12,9 +12,9 @@ from pathlib import Path
 
 import torch
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "planning"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
-from zoo import ZOO
+from support.zoo import ZOO
 
 import orderone as o1
 

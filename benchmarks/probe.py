@@ -9,7 +9,7 @@ thread had on a core, which other work on the machine disturbs less, and from th
 Everything is recorded by default: every module and tensor, every step. "fixed batch" adds a pass on
 64 tokens a step, for `change`; "pass alone" is what that pass costs by itself. What weights cost is
 the same for every length of a batch, so there are several. "hooks alone" is a floor: hooks on the
-modules and on what they give, which do nothing. The model is the nano-gpt of tests/planning/zoo.py,
+modules and on what they give, which do nothing. The model is the nano-gpt of tests/support/zoo.py,
 on bytes, with one thread; on a GPU products are in TF32.
 """
 
@@ -27,9 +27,9 @@ from scipy.stats import binom
 from torch import Tensor, nn
 from torch.optim import AdamW, Optimizer
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "planning"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
-import zoo
+from support import zoo
 
 import orderone as o1
 

@@ -4,7 +4,7 @@ come and with a plan.
     python benchmarks/slopes.py [model ...]
 
 The slope is that of log RMS against log width, 64 to 512, of the module whose output grows fastest.
-Models are those of tests/planning/zoo.py.
+Models are those of tests/support/zoo.py.
 """
 
 import math
@@ -14,9 +14,9 @@ from pathlib import Path
 import numpy as np
 import torch
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "planning"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
-from zoo import ZOO
+from support.zoo import ZOO
 
 import orderone as o1
 

@@ -1,4 +1,4 @@
-"""A coordinate check of muP on every unmodified model of tests/planning/zoo.py: the verdict, and
+"""A coordinate check of muP on every unmodified model of tests/support/zoo.py: the verdict, and
 what does not pass.
 
 python benchmarks/zoo_check.py [lr=0.01] [optimizer=adamw] [seeds=3] [name ...]
@@ -11,9 +11,9 @@ from pathlib import Path
 
 import torch
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "planning"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
-from zoo import ZOO
+from support.zoo import ZOO
 
 import orderone as o1
 

@@ -4,7 +4,7 @@ said beside its control."""
 import re
 
 import pytest
-from running import running
+from support.explorer import running
 
 from orderone import rules
 from orderone.explore.workers import Workers

@@ -12,7 +12,7 @@ from urllib.parse import urlencode
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from running import DEPTH, QUERIES, ask, get, running
+from support.explorer import DEPTH, QUERIES, ask, get, running
 
 from orderone.explore import HOST, Explorer, server
 from orderone.explore.server import KEPT

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from running import QUERIES
+from support.explorer import QUERIES
 
 from orderone import rules
 from orderone.explore.query import LONGEST

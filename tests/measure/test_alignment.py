@@ -1,15 +1,14 @@
 """Alignment of real models: ratios against matrices written out, the laws of errata S0.5 and S0.6,
 and bad input."""
 
-import sys
 from itertools import count, islice
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
 import torch
+from support.zoo import ZOO
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -17,9 +16,6 @@ from orderone import matrix, plan, register, rules
 from orderone.measure.alignment import alignment
 from orderone.measure.alignment_ratios import COLUMNS, MeasuredAlignment
 from orderone.theory.exponents import max_lr
-
-sys.path.append(str(Path(__file__).parents[1] / "planning"))
-from zoo import ZOO
 
 VOCAB, CLASSES, TOKENS = 64, 10, 16
 

@@ -7,7 +7,18 @@ import re
 
 import pytest
 import torch
-from subjects import FAULTY, HEALTHY, LR, NUMBERS, TOKENS, WIDTHS, Heads, Net, Subject, of_zoo
+from support.check_subjects import (
+    FAULTY,
+    HEALTHY,
+    LR,
+    NUMBERS,
+    TOKENS,
+    WIDTHS,
+    Heads,
+    Net,
+    Subject,
+    of_zoo,
+)
 from torch import nn
 from torch.nn import functional
 

@@ -3,19 +3,18 @@
 import copy
 import gc
 import random
-import sys
 import weakref
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
 import torch
-from probe_workers import PROCESSES, STEPS, inputs, net, process
+from support.probe_workers import PROCESSES, STEPS, inputs, net, process
+from support.zoo import BATCH, CLASSES, FEATURES, HEAD, LENGTH, ZOO, Entry
 from torch import Tensor, nn
 from torch.multiprocessing.spawn import spawn
 from torch.nn import functional
@@ -26,9 +25,6 @@ from orderone.measure.optimizer_steps import decay_of
 from orderone.measure.recording import DEFAULT, QUANTITIES
 from orderone.observe.batches import repeatable
 from orderone.observe.moments import Ledger
-
-sys.path.append(str(Path(__file__).parents[1] / "planning"))
-from zoo import BATCH, CLASSES, FEATURES, HEAD, LENGTH, ZOO, Entry
 
 SIZES = ["rms", "mean", "max", "finite"]
 TORCHS_OWN = pytest.mark.filterwarnings(

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 import torch
 import transformers
-from torch import nn as tnn
-from transformers_small import (
+from support.transformers_small import (
     BUILD,
     CLASSES,
     IMAGE,
@@ -21,6 +20,7 @@ from transformers_small import (
     inputs,
     vit,
 )
+from torch import nn as tnn
 
 import orderone as o1
 from orderone import nn, theory

@@ -7,16 +7,13 @@ import os
 import subprocess
 import sys
 from contextlib import nullcontext
-from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import Tensor
-from torch import nn as tnn
-from transformers_small import (
+from support.transformers_small import (
     BUILD,
     CLASSES,
     IMAGE,
@@ -29,6 +26,8 @@ from transformers_small import (
     inputs,
     vit,
 )
+from torch import Tensor
+from torch import nn as tnn
 
 from orderone import nn
 
@@ -352,7 +351,7 @@ COMPILED = """
 import sys
 import torch
 import orderone as o1
-from transformers_small import BUILD, inputs
+from support.transformers_small import BUILD, inputs
 backend, names = sys.argv[1], sys.argv[2:]
 for name in names:
     for checkpoint in (False, True):
@@ -376,8 +375,7 @@ for name in names:
 
 def compiled(backend: str, *names: str) -> list[str]:
     """Outside of the run-time type checks of this suite, which no compiler sees through."""
-    here = str(Path(__file__).parent)
-    path = os.pathsep.join([here, *sys.path])
+    path = os.pathsep.join(sys.path)
     result = subprocess.run(
         [sys.executable, "-c", COMPILED, backend, *names],
         capture_output=True,

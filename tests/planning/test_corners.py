@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 import torch
+from support.zoo import ZOO
 from test_plan import rms
 from test_roles import Language, mlp
 from torch import nn
 from torch.nn import functional
-from zoo import ZOO
 
 import orderone as o1
 from orderone import rules

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import safetensors.torch as safetensors
 import torch
+from support.plan_workers import MODELS, WIDTH, fresh, planned, train
 from torch import nn
 from torch.optim import AdamW
 from torch.optim.lr_scheduler import (
@@ -32,7 +33,6 @@ from torch.optim.lr_scheduler import (
     StepLR,
 )
 from transformers import get_cosine_schedule_with_warmup
-from workers import MODELS, WIDTH, fresh, planned, train
 
 import orderone as o1
 

@@ -8,9 +8,9 @@ import sys
 import pandas as pd
 import pytest
 import torch
+from support.zoo import ZOO
 from test_roles import Language, mlp
 from torch import nn
-from zoo import ZOO
 
 import orderone as o1
 from orderone import rules, theory

@@ -7,10 +7,21 @@ from typing import Any
 
 import pytest
 import torch
+from support.plan_workers import (
+    JOBS,
+    MODELS,
+    PROCESSES,
+    STEPS,
+    WIDTH,
+    fresh,
+    planned,
+    process,
+    run,
+    train,
+)
 from torch import nn
 from torch.func import functional_call
 from torch.multiprocessing.spawn import spawn
-from workers import JOBS, MODELS, PROCESSES, STEPS, WIDTH, fresh, planned, process, run, train
 
 import orderone as o1
 

@@ -6,8 +6,8 @@ import math
 
 import pytest
 import torch
+from support.zoo import ZOO
 from torch import nn
-from zoo import ZOO
 
 import orderone as o1
 from orderone.planning.init_check import TOLERANCE

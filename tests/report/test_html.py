@@ -10,7 +10,7 @@ import sys
 import numpy as np
 import pandas as pd
 import pytest
-from synthetic import WIDTHS, check
+from support.synthetic_check import WIDTHS, check
 
 from orderone.report import html, write_html
 from orderone.report.payload import numbers, payload

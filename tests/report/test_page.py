@@ -5,7 +5,7 @@ network."""
 # Stand-ins of results are drawn here: they have what a page reads, and nothing else.
 
 import pytest
-from synthetic import check, gpt
+from support.synthetic_check import check, gpt
 from test_html import HOSTILE
 
 from orderone.report import write_html

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from synthetic import check, gpt
+from support.synthetic_check import check, gpt
 from test_html import HOSTILE
 
 from orderone.report import png, small_panel, write_png
@@ -93,11 +93,11 @@ def test_unknown_quantity_is_named():
 def test_pyplot_is_not_touched(tmp_path):
     code = f"""import sys
 from orderone.report import write_png
-from synthetic import check
+from support.synthetic_check import check
 write_png(check({{"a": "PASS"}}), {str(tmp_path / "r.png")!r})
 print("matplotlib.pyplot" in sys.modules)"""
     run = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, cwd=Path(__file__).parent
+        [sys.executable, "-c", code], capture_output=True, text=True, cwd=Path(__file__).parents[1]
     )
     assert run.stdout == "False\n", run.stderr
 

@@ -3,18 +3,14 @@ study."""
 
 import json
 import re
-import sys
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
+from support.bowls import BOWLS, sweep
 
 from orderone.report import write_transfer, write_transfer_png
 from orderone.sweeping.transfer import Transfer
-
-sys.path.append(str(Path(__file__).parents[1] / "sweeping"))
-from bowls import BOWLS, sweep
 
 STUDIES = {
     "two rules": lambda: pd.concat([sweep(), sweep(-1.0, rule="standard")]),

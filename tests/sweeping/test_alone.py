@@ -7,7 +7,7 @@ from math import inf
 import numpy as np
 import pytest
 import torch
-from sweep_subjects import Held, batch, mlp
+from support.sweep_subjects import Held, batch, mlp
 from torch import nn
 
 from orderone import plan

@@ -4,10 +4,10 @@ alone."""
 import copy
 from typing import Any
 
-import hf_subjects
 import pytest
 import torch
 import torch.utils.checkpoint as recomputing
+from support import hf_subjects
 from torch import nn
 from torch.nn import functional
 from torch.utils._pytree import tree_map

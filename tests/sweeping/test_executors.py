@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from sweep_subjects import batch, changed, killer, mlp
+from support.sweep_subjects import batch, changed, killer, mlp
 
 from orderone.sweeping.executors import parcel, read_executor
 from orderone.sweeping.result import Sweep
@@ -157,7 +157,7 @@ os.environ["RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"] = "0"
 sys.path.insert(0, {folder!r})
 import ray
 from ray.cluster_utils import Cluster
-from sweep_subjects import batch, mlp
+from support.sweep_subjects import batch, mlp
 from orderone.sweeping.sweep import sweep
 
 def slow(step, seed):
@@ -193,7 +193,7 @@ def test_a_ray_cluster_gives_the_same_results(tmp_path, killed):
     here = sweep(mlp, SPACE, stacked=False, name="net", **CALL)
     script = tmp_path / "script.py"
     script.write_text(
-        RAY.format(folder=str(Path(__file__).parent), kill=killed, pause=0.7 if killed else 0.0)
+        RAY.format(folder=str(Path(__file__).parents[1]), kill=killed, pause=0.7 if killed else 0.0)
     )
     words = [sys.executable, str(script), str(tmp_path / "runs.db")]
     path = os.pathsep.join(

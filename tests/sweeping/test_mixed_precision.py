@@ -3,10 +3,10 @@ network."""
 
 from collections.abc import Callable
 
-import hf_families
 import numpy as np
 import pytest
 import torch
+from support import hf_families
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 

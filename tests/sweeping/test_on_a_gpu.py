@@ -2,11 +2,11 @@
 
 import signal
 
-import hf_subjects
 import numpy as np
 import pytest
 import torch
-from stacked_subjects import gpt
+from support import hf_subjects
+from support.stacked_subjects import gpt
 from test_run_stacked import held, job, same, tokens, transformer, trials
 from torch import nn
 from torch.utils.checkpoint import checkpoint

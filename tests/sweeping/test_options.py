@@ -6,7 +6,7 @@ from dataclasses import FrozenInstanceError, fields
 from inspect import signature
 
 import pytest
-from sweep_subjects import batch, mlp
+from support.sweep_subjects import batch, mlp
 
 import orderone as o1
 from orderone.sweeping.options import GROUPS

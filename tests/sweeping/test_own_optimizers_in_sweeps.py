@@ -7,7 +7,7 @@ import signal
 import numpy as np
 import pytest
 import torch
-from sweep_subjects import batch, mlp
+from support.sweep_subjects import batch, mlp
 
 import orderone as o1
 from orderone.sweeping.member import optimizer_options

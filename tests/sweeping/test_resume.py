@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from sweep_subjects import batch, mlp
+from support.sweep_subjects import batch, mlp
 
 from orderone.sweeping.result import Sweep
 from orderone.sweeping.store import read_store
@@ -22,8 +22,8 @@ from orderone.sweeping.sweep import sweep
 STEPS, SEEDS = 30, 6
 SCRIPT = f"""
 import sys, time
-sys.path.insert(0, {str(Path(__file__).parent)!r})
-from sweep_subjects import batch, mlp
+sys.path.insert(0, {str(Path(__file__).parents[1])!r})
+from support.sweep_subjects import batch, mlp
 from orderone.sweeping.sweep import sweep
 
 def data(step, seed):

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from stacked_subjects import LENGTH, SUBJECTS, VOCAB, gpt, mlp
+from support.stacked_subjects import LENGTH, SUBJECTS, VOCAB, gpt, mlp
 from torch import nn
 
 from orderone.nn import GPT

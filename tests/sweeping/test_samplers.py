@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from sweep_subjects import batch, changed, mlp
+from support.sweep_subjects import batch, changed, mlp
 
 from orderone.sweeping.result import Sweep
 from orderone.sweeping.space import log_grid

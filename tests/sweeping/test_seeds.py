@@ -5,7 +5,7 @@ import random
 import numpy as np
 import pytest
 import torch
-from sweep_subjects import batch
+from support.sweep_subjects import batch
 from torch import Tensor, nn
 
 import orderone as o1

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from stacked_subjects import SUBJECTS, Subject
+from support.stacked_subjects import SUBJECTS, Subject
 from torch import nn
 from torch.nn.utils import clip_grad_norm_
 from torch.utils._pytree import tree_map

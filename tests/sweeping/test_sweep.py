@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from sweep_subjects import Held, batch, changed, mlp, raises_at_16
+from support.sweep_subjects import Held, batch, changed, mlp, raises_at_16
 from torch import nn
 
 from orderone.sweeping.result import Interrupted, Sweep

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from support.train_workers import COMMON, PROCESSES, STEPS, Net, Toy, broken, one, planned, process
 from torch import nn
 from torch.multiprocessing.spawn import spawn
-from train_workers import COMMON, PROCESSES, STEPS, Net, Toy, broken, one, planned, process
 
 import orderone as o1
 from orderone.training.schedule import schedule
@@ -178,7 +178,7 @@ def test_rows_that_cannot_be_shared(parallel):
 SCRIPT = """
 import sys
 sys.path.insert(0, {tests!r})
-from train_workers import one
+from support.train_workers import one
 made = one("fsdp")
 import os
 if os.environ["RANK"] == "0":
@@ -188,7 +188,7 @@ if os.environ["RANK"] == "0":
 
 @pytest.mark.slow
 def test_under_torchrun(tmp_path):
-    (tmp_path / "script.py").write_text(SCRIPT.format(tests=str(Path(__file__).parent)))
+    (tmp_path / "script.py").write_text(SCRIPT.format(tests=str(Path(__file__).parents[1])))
     command = [
         sys.executable,
         "-m",

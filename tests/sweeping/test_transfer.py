@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pandas as pd
 import pytest
-from bowls import BOWLS, sweep
+from support.bowls import BOWLS, sweep
 from torch import nn
 
 import orderone as o1

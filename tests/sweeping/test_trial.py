@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from sweep_subjects import batch, mlp
+from support.sweep_subjects import batch, mlp
 from torch import nn
 
 from orderone.core.canonical import canonical

@@ -4,7 +4,7 @@ group."""
 import numpy as np
 import pytest
 import torch
-from plain_transformer import draw, forward, gram, norm, tangent
+from support.plain_transformer import draw, forward, gram, norm, tangent
 
 from orderone import theory
 

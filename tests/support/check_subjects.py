@@ -1,10 +1,8 @@
 """Models for coordinate checks, healthy ones and ones with a fault in them, each with the words its
 check must say."""
 
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -15,9 +13,7 @@ from torch.optim.lr_scheduler import CosineAnnealingLR
 
 import orderone as o1
 from orderone import rules
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "planning"))
-from zoo import ZOO
+from support.zoo import ZOO
 
 WIDTHS = (64, 128, 256, 512)
 LR = 1e-2

@@ -15,9 +15,9 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
-from zoo import VOCAB, ZOO, Batch, Entry, next_token, text
 
 import orderone as o1
+from support.zoo import VOCAB, ZOO, Batch, Entry, next_token, text
 
 WIDTH, BASE_WIDTH, STEPS, PROCESSES = 128, 64, 5, 2
 
