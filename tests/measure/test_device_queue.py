@@ -13,8 +13,8 @@ from torch.nn import functional
 
 import orderone as o1
 from orderone.measure import recording
-from orderone.observe import device_queue, moments, step_recorder
-from orderone.observe.device_queue import DeviceQueue, sizes
+from orderone.observe import moments, step_recorder
+from orderone.observe.moments import DeviceQueue, device_sizes
 
 GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
 DEVICES = ["cpu", pytest.param("cuda", marks=GPU)]
@@ -55,7 +55,7 @@ def awkward(dtype: torch.dtype, device: str) -> list[Tensor]:
 @pytest.mark.parametrize("device", DEVICES)
 def test_sizes_are_those_of_the_numbers(dtype, device):
     tensors = awkward(dtype, device)
-    for x, found in zip(tensors, sizes(tensors).T.tolist(), strict=True):
+    for x, found in zip(tensors, device_sizes(tensors).T.tolist(), strict=True):
         scale = float(x.double().abs().nan_to_num(posinf=0).sum())
         assert found == pytest.approx(expected(x), rel=1e-5, abs=1e-6 * scale, nan_ok=True)
 
@@ -63,7 +63,7 @@ def test_sizes_are_those_of_the_numbers(dtype, device):
 @GPU
 @pytest.mark.parametrize("size", [1e-30, 1e30])
 def test_the_kernel_squares_what_single_precision_cannot(size):
-    norm = float(sizes([torch.full((4096,), size, device="cuda")])[0, 0])
+    norm = float(device_sizes([torch.full((4096,), size, device="cuda")])[0, 0])
     assert norm == pytest.approx(64 * size, rel=1e-6)
 
 
@@ -71,7 +71,7 @@ def test_the_kernel_squares_what_single_precision_cannot(size):
 def test_what_is_held_is_fetched_in_any_number_of_batches(device, monkeypatch):
     tensors = [torch.randn(100 + k, dtype=DTYPES[k % 4], device=device) for k in range(40)]
     for memory in (0, 10_000, 2**27):
-        monkeypatch.setattr(device_queue, "memory", lambda device, memory=memory: memory)
+        monkeypatch.setattr(moments, "memory", lambda device, memory=memory: memory)
         ledger = DeviceQueue()
         for k, x in enumerate(tensors):
             ledger.hold(k, x.numel(), x, copy=False)
@@ -166,7 +166,7 @@ def same(one, two) -> None:
 def test_a_probe_elsewhere_records_what_a_probe_here_records(
     everything_elsewhere, monkeypatch, options, room
 ):
-    for module in (device_queue, recording):
+    for module in (moments, recording):
         monkeypatch.setattr(module, "memory", lambda device: room)
     found = recorded(**options)
     monkeypatch.undo()
@@ -178,7 +178,7 @@ def test_with_little_room_lines_are_missing_at_most_once_and_none_is_wrong(
 ):
     """What was sized early in one step, before somebody wrote into it, may be too late in the
     next."""
-    for module in (device_queue, recording):
+    for module in (moments, recording):
         monkeypatch.setattr(module, "memory", lambda device: 1000)
     found = recorded(steps=8)
     monkeypatch.undo()

@@ -12,10 +12,9 @@ from torch.utils.hooks import RemovableHandle
 from orderone.measure import records
 from orderone.measure.inputs import CallInput
 from orderone.observe.batches import repeatable
-from orderone.observe.device_queue import memory
 from orderone.observe.hooks import Identities, is_own, watching, watching_scores
 from orderone.observe.inventory import inventory, unwrap
-from orderone.observe.moments import is_here, is_measurable, is_plain
+from orderone.observe.moments import is_here, is_measurable, is_plain, memory
 from orderone.observe.quantities import Quantity
 from orderone.observe.step_recorder import (
     History,

@@ -1,1 +1,1 @@
-"""Observation of forward and backward passes: hooks, trace, moments, device queue."""
+"""Observation of forward and backward passes: hooks, trace, moments."""

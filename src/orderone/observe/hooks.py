@@ -19,9 +19,8 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 from torch.utils.hooks import RemovableHandle
 
-from orderone.observe.device_queue import version
 from orderone.observe.inventory import modules_by_name
-from orderone.observe.moments import is_measurable
+from orderone.observe.moments import is_measurable, version
 from orderone.observe.quantities import Quantity
 from orderone.torch_compat import DisableTorchFunction, tree_leaves
 

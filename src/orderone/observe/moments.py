@@ -1,20 +1,29 @@
 """Sizes of many tensors, computed where the tensors are, and fetched together.
 
-A `Ledger` takes tensors as they come by. On the host there is nothing to wait for: they are sized
-at once, before anybody can change them. Those on other devices are sized together
-(`device_queue`), and `send` moves all results over at once.
+A `Ledger` takes tensors one by one. It sizes tensors on the host at once, before other code can
+change them. A `DeviceQueue` holds tensors on other devices until many can be sized together, and
+`send` moves all results to the host without waiting. A tensor that is held by reference may be
+overwritten by code that follows; its version tells. A caller that cannot exclude this asks for a
+copy.
 """
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import cache
 from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from orderone.observe.device_queue import DeviceQueue, Transfer
-from orderone.torch_compat import get_unwrapped, is_functorch_wrapped_tensor, peek_interpreter_stack
+from orderone.torch_compat import (
+    current_raw_cuda_stream,
+    get_unwrapped,
+    is_functorch_wrapped_tensor,
+    peek_interpreter_stack,
+    version_counter,
+)
 
 PLAIN: set[type[Tensor]] = {Tensor, nn.Parameter}  # not spread over processes
 WIDE: dict[torch.dtype, torch.dtype] = {torch.float16: torch.float32, torch.bfloat16: torch.float32}
@@ -22,6 +31,10 @@ WIDE: dict[torch.dtype, torch.dtype] = {torch.float16: torch.float32, torch.bflo
 SUMMED: set[torch.dtype] = {*WIDE, torch.float32, torch.float64}
 FEW = 2**12  # entries; of so few, a call takes longer than what it does
 SQUARABLE = (1e-16, 1e13)  # the squares of 10^12 such entries have a sum in single precision
+SHARE = 64  # one such part of a device's memory may be held
+MEMORY = 2**27  # bytes, where that is not known
+# norm, sum, largest absolute value, number of entries that are not finite
+Size = tuple[float, float, float, float]
 
 
 class Moments(NamedTuple):
@@ -63,11 +76,63 @@ def _larger(first: float, second: float) -> float:
     return second
 
 
+# --- facts about a tensor -------------------------------------------------------------------------
+
+
+def is_here(x: Tensor) -> bool:
+    """Return whether a tensor is on the host."""
+    return x.is_cpu
+
+
+def is_measurable(x: Tensor) -> bool:
+    """Return whether a tensor is real or complex, dense, and not empty here."""
+    if not (x.is_floating_point() or x.is_complex()):
+        return False
+    if x.layout != torch.strided or x.is_nested or x.is_meta:
+        return False
+    return x.numel() > 0 and (type(x) in PLAIN or local(x).numel() > 0)
+
+
+def is_plain(x: Tensor) -> bool:
+    """Return whether a tensor is neither spread over processes nor inside torch.func."""
+    return type(x) in PLAIN and not is_functorch_wrapped_tensor(x)
+
+
+def local(x: Tensor) -> Tensor:
+    """Return the numbers themselves.
+
+    Of a tensor spread over processes this is the part that is here, so that no process waits for
+    another. Under torch.func it is all entries of all samples.
+    """
+    while is_functorch_wrapped_tensor(x):
+        x = get_unwrapped(x)
+    if type(x) in PLAIN:
+        return x
+    to_local = getattr(x, "to_local", None)
+    if to_local is None:
+        return x
+    return to_local()
+
+
+def version(x: Tensor) -> int:
+    """Return the counter of writes into a tensor; -1 for tensors of inference mode.
+
+    Those have no counter, and nobody may write into them.
+    """
+    try:
+        return version_counter(x)
+    except RuntimeError:
+        return -1
+
+
+# --- many tensors ---------------------------------------------------------------------------------
+
+
 class SentMoments(NamedTuple):
     """The moments of all slots of a ledger; those from other devices may still be on their way."""
 
     slots: list[Moments]
-    transfer: Transfer
+    transfer: "Transfer"
 
     def moments(self) -> list[Moments]:
         """Return the moments of all slots, after they have arrived."""
@@ -158,39 +223,7 @@ class Ledger:
         return self.send().moments()
 
 
-def is_here(x: Tensor) -> bool:
-    """Return whether a tensor is on the host."""
-    return x.is_cpu
-
-
-def is_measurable(x: Tensor) -> bool:
-    """Return whether a tensor is real or complex, dense, and not empty here."""
-    if not (x.is_floating_point() or x.is_complex()):
-        return False
-    if x.layout != torch.strided or x.is_nested or x.is_meta:
-        return False
-    return x.numel() > 0 and (type(x) in PLAIN or local(x).numel() > 0)
-
-
-def is_plain(x: Tensor) -> bool:
-    """Return whether a tensor is neither spread over processes nor inside torch.func."""
-    return type(x) in PLAIN and not is_functorch_wrapped_tensor(x)
-
-
-def local(x: Tensor) -> Tensor:
-    """Return the numbers themselves.
-
-    Of a tensor spread over processes this is the part that is here, so that no process waits for
-    another. Under torch.func it is all entries of all samples.
-    """
-    while is_functorch_wrapped_tensor(x):
-        x = get_unwrapped(x)
-    if type(x) in PLAIN:
-        return x
-    to_local = getattr(x, "to_local", None)
-    if to_local is None:
-        return x
-    return to_local()
+# --- tensors on the host --------------------------------------------------------------------------
 
 
 def _numbers(x: Tensor) -> Tensor:
@@ -250,3 +283,204 @@ def _together(tensors: list[tuple[int, Tensor]]) -> Iterator[Moments]:
 def _not_finite(x: Tensor) -> Tensor:
     """Count the entries that are not finite: few, and exact also in single precision."""
     return torch.isfinite(x).logical_not_().sum(dtype=WIDE.get(x.dtype, x.dtype))
+
+
+# --- tensors on other devices ---------------------------------------------------------------------
+
+
+class Held(NamedTuple):
+    """A tensor that waits to be sized."""
+
+    slot: int
+    entries: int  # also those that a sparse tensor does not hold
+    tensor: Tensor
+    original: Tensor  # the tensor itself, or what it is a copy of
+    version: int  # of the original
+
+
+class SizedGroup(NamedTuple):
+    """Sizes of several tensors of one device."""
+
+    slots: Sequence[int]
+    counts: Sequence[int]
+    sizes: Tensor  # (4, slots)
+    arrival: torch.cuda.Event | None = None  # of sizes that are on their way
+
+
+class DeviceQueue:
+    """Tensors by slot.
+
+    After `send`, `overwritten` has the slots of tensors that were written into while they were
+    held, and `lost` those among them without a copy: their sizes are wrong.
+    """
+
+    def __init__(self) -> None:
+        self._held: list[Held] = []
+        self._bytes = 0
+        # the CUDA stream in which all held tensors were computed
+        self._stream: tuple[int, torch.device] | None = None
+        self._launched: list[SizedGroup] = []
+        self.overwritten: set[int] = set()
+        self.lost: set[int] = set()
+
+    def hold(self, slot: int, count: int, x: Tensor, copy: bool) -> None:
+        """Hold a tensor, or a copy, until it is sized."""
+        if x.is_cuda and (self._stream is None or _stream_of(x.get_device()) != self._stream[0]):
+            self.settle()
+            self._stream = (_stream_of(x.get_device()), x.device)
+        self._held.append(Held(slot, count, x.clone() if copy else x, x, version(x)))
+        self._bytes += (1 + copy) * x.nbytes
+        if self._bytes > memory(x.device):
+            self.settle()
+
+    def settle(self) -> None:
+        """Launch the sizing of all held tensors."""
+        held = self._held
+        self._held = []
+        self._bytes = 0
+        slots: list[int] = []
+        counts: list[int] = []
+        tensors: list[Tensor] = []
+        for entry in held:
+            if version(entry.original) != entry.version:
+                self.overwritten.add(entry.slot)
+                if entry.tensor is entry.original:
+                    self.lost.add(entry.slot)
+            slots.append(entry.slot)
+            counts.append(entry.entries)
+            tensors.append(entry.tensor)
+        with self._in_their_stream():
+            self.launch(slots, counts, tensors)
+
+    def launch(
+        self, slots: Sequence[int], counts: Sequence[int], tensors: Sequence[Tensor]
+    ) -> None:
+        """Launch the sizing of tensors that need not be held."""
+        kinds: dict[tuple[int, torch.dtype], list[int]] = {}
+        for position, x in enumerate(tensors):
+            kinds.setdefault((x.get_device(), x.dtype), []).append(position)
+        for positions in kinds.values():
+            group_slots: list[int] = []
+            group_counts: list[int] = []
+            group_tensors: list[Tensor] = []
+            for position in positions:
+                group_slots.append(slots[position])
+                group_counts.append(counts[position])
+                group_tensors.append(tensors[position])
+            self._launched.append(
+                SizedGroup(group_slots, group_counts, device_sizes(group_tensors))
+            )
+
+    @contextmanager
+    def _in_their_stream(self) -> Iterator[None]:
+        """Run in the stream that computed the tensors; the present stream then waits for it."""
+        if self._stream is None or _stream_of(self._stream[1].index) == self._stream[0]:
+            yield
+            return
+        stream = torch.cuda.ExternalStream(*self._stream)
+        with torch.cuda.stream(stream):
+            yield
+        torch.cuda.current_stream(self._stream[1]).wait_stream(stream)
+
+    def send(self) -> "Transfer":
+        """Send all sizes to the host: one transfer for each device, which as a rule is one."""
+        self.settle()
+        launched = self._launched
+        self._launched = []
+        by_device: dict[torch.device, list[SizedGroup]] = {}
+        for group in launched:
+            by_device.setdefault(group.sizes.device, []).append(group)
+        return Transfer([_send(groups) for groups in by_device.values()])
+
+
+def _send(groups: list[SizedGroup]) -> SizedGroup:
+    """Join groups of one device and send them to the host."""
+    slots: list[int] = []
+    counts: list[int] = []
+    for group in groups:
+        slots += group.slots
+        counts += group.counts
+    joined = torch.cat([group.sizes for group in groups], 1)
+    if not joined.is_cuda:
+        return SizedGroup(slots, counts, joined.cpu())
+    with torch.cuda.device_of(joined):
+        arrival = torch.cuda.Event()
+        sent = joined.to("cpu", non_blocking=True)
+        arrival.record()
+    return SizedGroup(slots, counts, sent, arrival)
+
+
+class Transfer:
+    """Sizes that may still be on their way to the host."""
+
+    def __init__(self, groups: list[SizedGroup]):
+        self._groups = groups
+
+    def has_arrived(self) -> bool:
+        """Return whether all sizes are on the host."""
+        return all(group.arrival is None or group.arrival.query() for group in self._groups)
+
+    def wait(self) -> None:
+        """Wait for the sizes, and release the pinned memory of the transfer."""
+        for position, group in enumerate(self._groups):
+            if group.arrival is not None:
+                group.arrival.synchronize()
+                ordinary = torch.empty_like(group.sizes, pin_memory=False).copy_(group.sizes)
+                self._groups[position] = group._replace(sizes=ordinary, arrival=None)
+
+    def sizes(self) -> Iterator[tuple[int, int, Size]]:
+        """Yield slots, counts, sizes."""
+        self.wait()
+        for group in self._groups:
+            rows = zip(*group.sizes.tolist(), strict=True)
+            yield from zip(group.slots, group.counts, rows, strict=True)
+
+
+def device_sizes(tensors: Sequence[Tensor]) -> Tensor:
+    """Return the sizes, (4, tensors), of tensors of one precision on one device."""
+    kernel = _kernel() if tensors[0].is_cuda else None
+    if kernel is None:
+        return torch.stack([_size(x) for x in tensors], 1)
+    return kernel([_dense(x) for x in tensors])
+
+
+def _dense(x: Tensor) -> Tensor:
+    """Return the entries without gaps, in any order: without a copy if they lie dense."""
+    if x.is_contiguous() and not x.is_neg():
+        return x
+    x = x.resolve_neg()
+    by_stride = sorted(range(x.dim()), key=x.stride, reverse=True)
+    return x.permute(by_stride).contiguous()
+
+
+@cache
+def _kernel() -> Callable[[Sequence[Tensor]], Tensor] | None:
+    """Return the Triton kernel, or None where Triton is missing or cannot compile."""
+    try:
+        from orderone.observe import triton_sizes
+
+        triton_sizes.sizes([torch.zeros(1, device="cuda")])
+    except Exception:
+        return None
+    return triton_sizes.sizes
+
+
+def _size(x: Tensor) -> Tensor:
+    wide = torch.float32 if x.device.type == "mps" else torch.float64  # mps has no double precision
+    low, high = torch.aminmax(x)
+    bad = torch.isfinite(x).logical_not_().sum(dtype=wide)
+    norm = torch.linalg.vector_norm(x, dtype=wide)
+    total = x.sum(dtype=wide)
+    return torch.stack([norm, total, torch.maximum(-low, high).to(wide), bad])
+
+
+@cache
+def memory(device: torch.device) -> int:
+    """Return how many bytes may be held on a device."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_properties(device).total_memory // SHARE
+    return MEMORY
+
+
+def _stream_of(device: int) -> int:
+    return current_raw_cuda_stream(device)

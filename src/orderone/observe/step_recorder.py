@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 from torch.utils.hooks import RemovableHandle
 
-from orderone.observe.device_queue import version
 from orderone.observe.hooks import Identities
 from orderone.observe.moments import (
     FEW,
@@ -24,6 +23,7 @@ from orderone.observe.moments import (
     is_here,
     is_measurable,
     local,
+    version,
 )
 from orderone.observe.quantities import Quantity
 from orderone.torch_compat import (
