@@ -111,10 +111,10 @@ def test_documents_run_as_printed(page):
         ]
 
 
-def test_the_readme_table_is_what_the_solver_says():
+def test_the_table_of_rules_is_what_the_solver_says():
     from orderone import rules
 
-    text = (ROOT / "README.md").read_text()
+    text = (ROOT / "docs/exponents.md").read_text()
     rows = re.findall(r"^\| `([a-z-]+)` \| (.*) \|$", text, flags=re.M)
     assert [name for name, _ in rows] == [
         name for name in rules.names() if rules.get(name).rates_for
@@ -147,10 +147,10 @@ def test_the_project_names_no_machine():
 
 
 @pytest.mark.slow
-def test_the_readme_measurements_are_what_the_demo_prints():
+def test_the_measurements_of_the_rules_are_what_the_demo_prints():
     from orderone.cli.demo import _derived, _measured
 
-    text = (ROOT / "README.md").read_text()
+    text = (ROOT / "docs/exponents.md").read_text()
     promised = re.findall(r"^\| `([a-z-]+)` \|.*\| (\S+) \| (n\^.*) \|$", text, flags=re.M)
     measured = [(name, law, cell) for name, law, cell, _ in _measured(_derived())[1]]
     assert [row[:2] for row in promised] == [row[:2] for row in measured]
