@@ -1,4 +1,4 @@
-"""Every operation against Pillow's of one image at a time, and the laws of what is drawn."""
+"""Every operation equals Pillow's on single images, and the random draws follow their laws."""
 
 import numpy as np
 import pytest
@@ -16,7 +16,7 @@ from orderone.data.draws import Draws
 
 @pytest.fixture(scope="module")
 def images():
-    """Noise, ramps, a narrow range of shades, one shade, and blobs; coloured."""
+    """Coloured images: noise, ramps, a narrow range of shades, one shade, and blobs."""
     noise = Draws([0], 0).below(256, "test", 2, 3, 20, 24)[0].to(torch.uint8)
     ramp = (torch.arange(24) * 10).to(torch.uint8).expand(1, 3, 20, 24)
     blobs = (noise[:1].float().unfold(2, 5, 1).unfold(3, 5, 1).mean((-1, -2))).round()
@@ -63,7 +63,7 @@ SHADES = {
 
 @pytest.mark.parametrize("channels", [1, 3])
 @pytest.mark.parametrize("name", SHADES)
-def test_shades_are_those_of_pillow(name, channels, images):
+def test_operations_on_shades_equal_pillow(name, channels, images):
     oracle, strengths = SHADES[name]
     images = images[:, :channels].contiguous()
     for strength in strengths:
@@ -105,7 +105,7 @@ SHAPES = {
         ("translate", [-8.3, 0, 2.5, 7], affine.translate_y),
     ],
 )
-def test_shapes_are_those_of_pillow(name, values, matrices, images):
+def test_affine_operations_equal_pillow(name, values, matrices, images):
     for value in values:
         found = affine.transform(
             images,
@@ -121,7 +121,7 @@ def test_shapes_are_those_of_pillow(name, values, matrices, images):
         )  # a pixel at the rim, which is in or out by rounding
 
 
-def test_crops_are_those_of_pillow(images):
+def test_crops_equal_pillow(images):
     boxes = torch.tensor(
         [
             [0, 0, 20, 24],
@@ -141,7 +141,7 @@ def test_crops_are_those_of_pillow(images):
         assert (result.int() - expected.int()).abs().max() <= 1
 
 
-def test_boxes_have_the_area_and_aspect_asked_for():
+def test_boxes_have_the_expected_area_and_aspect():
     boxes = place_boxes(draw_chances(Draws(range(10), 0), 400), 64, 64).double()
     top, left, high, wide = boxes.unbind(-1)
     assert top.min() >= 0
@@ -179,9 +179,8 @@ def test_half_of_the_images_are_flipped():
     assert turned.float().mean().item() == pytest.approx(0.5, abs=0.03)
 
 
-def test_randaugment_does_what_its_parts_do(images):
-    """Each operation alone, at magnitude 9, against Pillow with the strengths of the paper's
-    variant."""
+def test_randaugment_equals_its_operations(images):
+    """Compare each operation alone, at magnitude 9, with Pillow and the strengths of the paper."""
     level, sign, fill = (
         torch.full((len(images),), 0.9),
         torch.ones(len(images)),
@@ -208,8 +207,8 @@ def test_randaugment_does_what_its_parts_do(images):
         assert ((found.int() - expected.int()).abs() > 1).float().mean() < 0.005, name
 
 
-def test_randaugment_leaves_one_image_in_four_alone():
-    """Two operations, each applied in one case of two; noise is changed by all but the mildest."""
+def test_randaugment_leaves_one_image_in_four_unchanged():
+    """There are two operations, each applied with probability 1/2; nearly all change noise."""
     images = Draws([0], 0).below(256, "test", 2000, 3, 8, 8)[0].to(torch.uint8)
     found = randaugment(images, Draws([5], 0))
     same = (found == images).flatten(1).all(1).float().mean().item()
@@ -230,7 +229,7 @@ def test_mixup_is_an_average_and_its_labels_sum_to_one():
     torch.testing.assert_close(labels.sum(-1), torch.ones(3, 6))
 
 
-def test_cutmix_labels_are_the_area_that_is_left():
+def test_cutmix_labels_equal_the_remaining_area():
     x = torch.zeros(200, 2, 1, 12, 16)
     x[:, 1] = 1
     y = one_hot(torch.tensor([0, 1]).expand(200, 2), 2)
@@ -241,7 +240,7 @@ def test_cutmix_labels_are_the_area_that_is_left():
     assert labels[:, 0, 1].mean() > 0.2
 
 
-def test_the_shares_are_beta_and_a_coin_decides():
+def test_shares_are_beta_draws_and_half_of_the_batches_use_cutmix():
     share, boxes = draw_mixes(Draws(range(4000), 0), 32, 32, 0.8, 1.0)
     cut = boxes[:, 0] >= 0
     assert cut.double().mean().item() == pytest.approx(0.5, abs=0.03)
@@ -278,7 +277,7 @@ def test_smoothing_and_its_loss():
     )
 
 
-def test_crops_of_many_members_are_those_of_each(images):
+def test_crops_of_many_members_equal_those_of_each(images):
     both = resized_crop(torch.cat([images, images]), Draws([4, 9], 7))
     for part, seed in zip(both.split(len(images)), (4, 9), strict=True):
         assert torch.equal(part, resized_crop(images, Draws([seed], 7)))

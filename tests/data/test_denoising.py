@@ -1,10 +1,11 @@
-"""Span denoising: its law, a plain loop as the oracle, and models that take what it gives."""
+"""Span denoising: the law of the spans, a plain loop as the oracle, and models that train on it."""
 
 from itertools import pairwise
 from math import exp
 
 import pytest
 import torch
+from support.errors import refuses
 
 from orderone import data
 from orderone.data.corruption import infill, permute, spans
@@ -26,11 +27,11 @@ class TestSentences:
         starts = found.starts.tolist()
         return [bytes(found.tokens[i:j].tolist()) for i, j in pairwise(starts)]
 
-    def test_they_end_at_full_stops_and_empty_lines(self):
+    def test_sentences_end_at_full_stops_and_empty_lines(self):
         found = self.read(b'One. "Two?" Three 3.5\n\nFour!')
         assert found == [b"One.", b' "Two?"', b" Three 3.5", b"\n\nFour!"]
 
-    def test_long_ones_are_cut_and_nothing_is_lost(self):
+    def test_long_sentences_are_cut_and_no_token_is_lost(self):
         text = b"a" * 25 + b". " + b"b" * 10
         assert [len(x) for x in self.read(text, 10)] == [10, 10, 6, 10, 1]
         assert b"".join(self.read(text, 10)) == text
@@ -52,7 +53,7 @@ class TestSentences:
             assert text.endswith((".", "!", '"'))
             assert any(text.startswith(s) for s in known)
 
-    def test_nothing_held_out_is_trained_on(self):
+    def test_training_never_uses_held_out_sentences(self):
         numbers = Sentences(torch.arange(3000, dtype=torch.int32), torch.arange(0, 3001, 3))
         train, held = numbers.split(0.1)
         assert len(train) + len(held) == 1000
@@ -67,7 +68,7 @@ class TestLaw:
     def drawn(self, ratio=0.3, mean=3.0):
         return spans(self.length, Draws([0], 0).uniform("x", 4000, 61)[0], ratio, mean)
 
-    def test_exactly_the_part_asked_for_is_masked(self):
+    def test_exactly_the_ratio_is_masked(self):
         lengths, _ = self.drawn()
         assert (lengths.sum(1) == 60).all()
 
@@ -80,14 +81,14 @@ class TestLaw:
         assert whole.float().mean().item() == pytest.approx(3, abs=0.04)
         assert whole.float().var().item() == pytest.approx(3, abs=0.1)
 
-    def test_the_number_of_spans_is_that_of_renewal(self):
+    def test_the_number_of_spans_follows_renewal_theory(self):
         """The last span overshoots by (E[l^2] / E[l] - 1) / 2 = 1.5 before it is cut."""
         _, there = self.drawn()
         assert there.sum(1).float().mean().item() == pytest.approx((60 + 1.5) / 3, abs=0.15)
 
-    def test_every_place_is_masked_alike(self):
-        """Four spans of three in a text of 40: 28 tokens and four masks, each of the 32 places a
-        mask in 1/8 of all."""
+    def test_every_place_is_masked_equally_often(self):
+        """Four spans of three in a text of 40 leave 28 tokens and four masks: each of the 32 places
+        is a mask with probability 1/8."""
         n, tokens = 8000, torch.arange(40).expand(8000, 40)
         lengths, there = torch.full((n, 4), 3), torch.ones(n, 4, dtype=torch.bool)
         length, keys = torch.full((n,), 40), Draws([1], 0).uniform("m", n, 40)[0]
@@ -96,7 +97,7 @@ class TestLaw:
         masks = (found[:, :32] == 99).float().mean(0)
         assert (masks - 1 / 8).abs().max() < 0.015  # four standard deviations
 
-    def test_infilling_is_what_a_loop_does(self):
+    def test_infilling_equals_a_plain_loop(self):
         draws, n, L = Draws([2], 0), 60, 30
         length = draws.below(L - 3, "length", n)[0] + 4
         tokens = draws.below(50, "tokens", n, L)[0]
@@ -126,7 +127,7 @@ class TestLaw:
         ]
 
 
-def test_labels_are_the_text_and_the_decoder_reads_it_one_behind():
+def test_labels_are_the_text_and_the_decoder_input_is_shifted_by_one():
     t = task(held_out=0)
     inputs, labels = t.batch(0, 0)
     target, source, mask = inputs["target"], inputs["source"], inputs["source_mask"]
@@ -144,7 +145,7 @@ def test_labels_are_the_text_and_the_decoder_reads_it_one_behind():
     assert (source == t.mask).sum(1).min() >= 1
 
 
-def test_what_is_left_of_the_text_is_in_the_source():
+def test_unmasked_text_is_in_the_source():
     t = task(length=200)
     inputs, labels = t.batch(3, 1)
     for source, text in zip(inputs["source"], labels, strict=True):
@@ -168,7 +169,7 @@ def test_batches_depend_on_step_and_seed_alone(format):
     assert isinstance(one, data.StackedTask)
 
 
-def test_our_encoder_decoder_learns_from_it():
+def test_our_encoder_decoder_learns_the_task():
     torch.manual_seed(0)
     t = task(length=32)
     model = EncoderDecoder(vocab=t.vocab, length=34, width=32, heads=2, depth=1)
@@ -185,7 +186,7 @@ def test_our_encoder_decoder_learns_from_it():
     assert loss_of(model, t.evaluation()[0], t.loss) < 3.7
 
 
-def test_bart_of_hugging_face_takes_it():
+def test_bart_of_hugging_face_accepts_the_batches():
     transformers = pytest.importorskip("transformers")
     t = task(format="huggingface")
     config = transformers.BartConfig(
@@ -210,22 +211,27 @@ def test_bart_of_hugging_face_takes_it():
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    "arguments",
     [
-        ({"length": 3}, "length: expected a whole number, 4 or more"),
-        ({"ratio": 0}, "ratio: expected a finite number"),
-        ({"ratio": 0.95}, "ratio: expected a finite number"),
-        ({"span": 0}, "span: expected a finite number"),
-        ({"span": 11}, "span: expected a finite number"),
-        ({"batch": -1}, "batch: expected a whole number"),
-        ({"held_out": 2}, "held_out: expected a finite number"),
-        ({"format": "bart"}, "unknown format"),
+        {"length": 3},
+        {"ratio": 0},
+        {"ratio": 0.95},
+        {"span": 0},
+        {"span": 11},
+        {"batch": -1},
+        {"held_out": 2},
     ],
 )
-def test_bad_input_is_named(given, message):
-    with pytest.raises(ValueError, match=message):
-        task(**given)
-    with pytest.raises(ValueError, match="source: expected sentences to train on and to hold out"):
+def test_errors_about_numbers_name_the_argument(arguments):
+    (name,) = arguments
+    with pytest.raises(ValueError, match=f"^{name}: "):
+        task(**arguments)
+
+
+def test_errors_name_the_argument():
+    with refuses("unknown-name", argument="format"):
+        task(format="bart")
+    with refuses("too-little-text", argument="source"):
         data.denoising(b"One.")
 
 

@@ -17,31 +17,36 @@ PAIR = (
     torch.arange(64) % 5,
 )
 TASKS = {
-    "language": lambda **given: data.language(TEXT, length=16, **given),
-    "denoising": lambda **given: data.denoising(TEXT, length=128, **given),
-    "plain": lambda **given: data.images(PAIR, batch=32, **given),
-    "crop": lambda **given: data.images(PAIR, batch=32, augment="crop", **given),
-    "s2": lambda **given: data.images(PAIR, batch=32, **data.S2, **given),
+    "language": lambda **options: data.language(TEXT, length=16, **options),
+    "denoising": lambda **options: data.denoising(TEXT, length=128, **options),
+    "plain": lambda **options: data.images(PAIR, batch=32, **options),
+    "crop": lambda **options: data.images(PAIR, batch=32, augment="crop", **options),
+    "s2": lambda **options: data.images(PAIR, batch=32, **data.S2, **options),
 }
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
 @pytest.mark.parametrize("name", TASKS)
-def test_a_gpu_gives_what_the_cpu_gives(name):
-    here, there = TASKS[name](), TASKS[name](device="cuda")
+def test_batches_on_the_gpu_equal_those_on_the_cpu(name):
+    on_cpu = TASKS[name]()
+    on_gpu = TASKS[name](device="cuda")
     for step in range(3):
-        mine, theirs = (tree_leaves(task.stacked(step, [0, 7])) for task in (here, there))
-        for one, two in zip(mine, theirs, strict=True):
-            assert two.is_cuda
-            if not one.is_floating_point():
-                assert torch.equal(one, two.cpu())
+        leaves = zip(
+            tree_leaves(on_cpu.stacked(step, [0, 7])),
+            tree_leaves(on_gpu.stacked(step, [0, 7])),
+            strict=True,
+        )
+        for expected, leaf in leaves:
+            assert leaf.is_cuda
+            if not expected.is_floating_point():
+                assert torch.equal(expected, leaf.cpu())
             else:  # a pixel may be rounded the other way
-                assert ((one - two.cpu()).abs() > 0.02).float().mean() < 0.005
-    assert there.evaluation()
+                assert ((expected - leaf.cpu()).abs() > 0.02).float().mean() < 0.005
+    assert on_gpu.evaluation()
 
 
 @pytest.mark.parametrize("name", TASKS)
-def test_tasks_travel_to_other_processes(name):
+def test_tasks_survive_pickling(name):
     task = TASKS[name]()
     first = tree_leaves(task.batch(3, 1))
     again = pickle.loads(pickle.dumps(task))
@@ -49,7 +54,7 @@ def test_tasks_travel_to_other_processes(name):
     assert all(map(torch.equal, first, tree_leaves(again.batch(3, 1))))
 
 
-def test_folders_travel_without_their_threads(tmp_path):
+def test_image_folders_are_pickled_without_their_threads(tmp_path):
     (tmp_path / "a").mkdir()
     for i in range(12):
         Image.new("L", (20, 20), 20 * i).save(tmp_path / "a" / f"{i}.png")
@@ -58,7 +63,7 @@ def test_folders_travel_without_their_threads(tmp_path):
     assert torch.equal(pickle.loads(pickle.dumps(task)).batch(0, 0)[0], first)
 
 
-def test_extras_are_needed_only_where_they_are_used():
+def test_optional_packages_are_imported_only_when_used():
     code = """
 import sys
 sys.modules.update(dict.fromkeys(["PIL", "tokenizers", "safetensors", "sklearn"]))

@@ -26,14 +26,12 @@ def test_a_batch_keeps_images_and_labels_together():
     assert [known[image.numpy().tobytes()] for image in images] == labels.tolist()
     assert torch.equal(images, digits_batch(seed=1, batch=50)[0])
     assert not torch.equal(images, digits_batch(seed=2, batch=50)[0])
-    with pytest.raises(ValueError, match="batch: expected at most 1797"):
+    with pytest.raises(ValueError, match=r"^batch: .*1797"):
         digits_batch(batch=2000)
 
 
-def test_without_scikit_learn_it_says_what_to_install(monkeypatch):
+def test_without_scikit_learn_the_error_names_the_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
     digits.cache_clear()
-    with pytest.raises(
-        ImportError, match=r"scikit-learn brings the digits; pip install 'orderone\[data\]'"
-    ):
+    with pytest.raises(ImportError, match=r"pip install 'orderone\[data\]'"):
         digits()

@@ -1,4 +1,4 @@
-"""Byte pairs: GPT-2's own numbers, nothing lost, encoded once."""
+"""Byte pairs: token numbers equal GPT-2's, decoding restores the text, and text is encoded once."""
 
 import json
 import re
@@ -37,7 +37,7 @@ def decoded(tokens, root):
     return "".join(words[i] for i in tokens.tolist()).replace("Ġ", " ").replace("Ċ", "\n").encode()
 
 
-def test_pairs_are_joined_and_nothing_is_lost(small):
+def test_pairs_are_merged_and_decoding_restores_the_text(small):
     tokens, vocab = encode(TEXT, "gpt2", small)
     assert vocab == 102
     assert tokens.dtype == torch.int32
@@ -45,7 +45,7 @@ def test_pairs_are_joined_and_nothing_is_lost(small):
     assert decoded(tokens, small) == TEXT
 
 
-def test_chunks_change_nothing(small, monkeypatch):
+def test_chunks_do_not_change_the_tokens(small, monkeypatch):
     text = TEXT + b"low \nlow\nlow\n\nlow\n low  \n\tlow\nlow" * 20
     monkeypatch.setattr("orderone.data.encode._CHUNK", len(text))
     whole, _ = encode(text, "gpt2", small, cache=False)
@@ -55,7 +55,7 @@ def test_chunks_change_nothing(small, monkeypatch):
     assert torch.equal(encode(text, "gpt2", small, cache=False)[0], whole)
 
 
-def test_it_is_encoded_once(small, monkeypatch):
+def test_text_is_encoded_once(small, monkeypatch):
     first, _ = encode(TEXT, "gpt2", small)
     assert len(list((small / "encoded").glob("*.safetensors"))) == 1
     monkeypatch.setattr("orderone.data.encode._encode", None)
@@ -72,14 +72,14 @@ def test_a_damaged_cache_is_made_anew(small):
     assert path.stat().st_size > 100
 
 
-def test_a_cache_elsewhere_or_nowhere(small, tmp_path):
+def test_another_cache_folder_or_no_cache(small, tmp_path):
     encode(TEXT, "gpt2", small, cache=False)
     assert not (small / "encoded").exists()
     encode(TEXT, "gpt2", small, cache=tmp_path / "kept")
     assert len(list((tmp_path / "kept").iterdir())) == 1
 
 
-def test_pieces_keep_their_lengths(small):
+def test_lengths_of_encoded_pieces(small):
     tokens, lengths, _ = encode_pieces([b"low", b" lower", b"x"], "gpt2", small, False)
     assert lengths.tolist() == [1, 2, 1]
     assert decoded(tokens, small) == b"low lowerx"
@@ -94,7 +94,7 @@ def test_tasks_of_byte_pairs(small):
     assert denoising.batch(0, 0)[0]["source"].max() < 106
 
 
-def test_a_tokenizer_json_of_your_own(small, tmp_path):
+def test_a_tokenizer_json(small, tmp_path):
     tokenizers = pytest.importorskip("tokenizers")
     coder = tokenizers.Tokenizer(
         tokenizers.models.WordLevel({"one": 0, "two": 1, "?": 2}, unk_token="?")
@@ -106,8 +106,8 @@ def test_a_tokenizer_json_of_your_own(small, tmp_path):
 
 
 def plain_gpt2(text, folder):
-    """GPT-2's encoder as a loop, for ASCII: words, then the pair of the lowest rank joined until
-    there is none."""
+    """GPT-2's encoder as a loop, for ASCII: split into words, then merge the pair of the lowest
+    rank until there is none."""
     words = json.loads((folder / "encoder.json").read_text())
     lines = (folder / "vocab.bpe").read_text().splitlines()[1:]
     ranks = {tuple(line.split()): i for i, line in enumerate(lines) if line}
@@ -128,7 +128,7 @@ def plain_gpt2(text, folder):
 @pytest.mark.skipif(
     not (ROOT / "gpt2").is_dir(), reason="no data here: python -m orderone.data.fetch gpt2"
 )
-def test_gpt2_gives_its_known_numbers():
+def test_gpt2_gives_its_known_token_numbers():
     assert encode(b"hello world", "gpt2", ROOT, cache=False)[0].tolist() == [31373, 995]
     assert encode(b"hello world", "gpt2", ROOT, cache=False)[1] == 50257
 
@@ -136,7 +136,7 @@ def test_gpt2_gives_its_known_numbers():
 @pytest.mark.skipif(
     not (ROOT / "gpt2").is_dir(), reason="no data here: python -m orderone.data.fetch gpt2"
 )
-def test_gpt2_is_what_a_loop_gives_wherever_text_is_cut(monkeypatch):
+def test_gpt2_equals_a_plain_loop_for_all_cuts(monkeypatch):
     text = "".join(path.read_text() for path in sorted(Path(pytest.__file__).parent.glob("*.py")))
     text = text.encode("ascii", "ignore")[:60_000]
     expected = plain_gpt2(text.decode(), ROOT / "gpt2")

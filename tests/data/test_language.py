@@ -1,14 +1,17 @@
-"""Language modelling: what is asked is what follows, the same for the same numbers, and nothing
-held out is trained on."""
+"""Language modelling: the target is the next token, batches are reproducible, and training never
+uses held-out text."""
 
 import json
+import pickle
 
 import pytest
 import torch
+from support.errors import refuses
 
 from orderone import data
 from orderone.data.corpus import read_corpus
 from orderone.data.draws import Draws
+from orderone.data.missing import MissingDataError
 
 TEXT = bytes(range(256)) * 40
 
@@ -19,10 +22,10 @@ def test_the_target_is_the_next_token():
     assert inputs.dtype == targets.dtype == torch.int64
     assert (
         (inputs + 1) % 256 == targets
-    ).float().mean() > 0.9  # but for the seams of the parts held out
+    ).float().mean() > 0.9  # not where a held-out part was cut out
 
 
-def test_a_hugging_face_model_shifts_by_itself():
+def test_hugging_face_batches_have_equal_inputs_and_labels():
     task = data.language(TEXT, batch=4, length=32, format="huggingface")
     batch = task.batch(0, 0)
     assert batch["input_ids"].shape == (4, 32)
@@ -44,7 +47,7 @@ def test_batches_depend_on_step_and_seed_alone(format):
         assert torch.equal(leaf, torch.stack(parts))
 
 
-def test_nothing_held_out_is_trained_on():
+def test_training_never_uses_held_out_text():
     task = data.language(torch.arange(100_000), batch=8, length=16, held_out=0.1)
     held = set(torch.cat([torch.cat(batch) for batch in task.evaluation()]).flatten().tolist())
     assert not held & set(task.tokens.tolist())
@@ -53,7 +56,7 @@ def test_nothing_held_out_is_trained_on():
     assert sum(len(batch[0]) for batch in task.evaluation()) == 64
 
 
-def test_no_evaluation_where_nothing_is_held_out():
+def test_no_evaluation_if_nothing_is_held_out():
     task = data.language(TEXT, held_out=0)
     assert task.evaluation() == []
     assert len(task.tokens) == len(TEXT)
@@ -73,7 +76,7 @@ def test_names_tell_tasks_apart():
     assert all(isinstance(task, data.StackedTask) for task in tasks)
 
 
-def test_the_places_are_even():
+def test_pieces_start_everywhere_with_equal_probability():
     task = data.language(torch.arange(10_000), batch=1000, length=1, held_out=0)
     starts = torch.cat([task.batch(step, 0)[0].flatten() for step in range(50)])
     counts = torch.histc(starts.float(), 20, 0, 10_000)
@@ -82,7 +85,7 @@ def test_the_places_are_even():
     ).sum() < 43.8  # chi-squared of 19 degrees of freedom, 1 in 1000
 
 
-def test_the_embedded_text_needs_nothing():
+def test_the_default_text_needs_no_download():
     task = data.language()
     assert task.vocab == 256
     assert len(task.tokens) > 5_000_000
@@ -98,65 +101,95 @@ def test_files_and_folders_are_read_in_order(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("arguments", "code", "argument", "word"),
     [
-        ({"source": 3}, "source: expected 'python'"),
-        ({"source": b""}, "source: expected text"),
-        ({"source": b"short"}, "source: expected enough text for pieces of 129"),
-        ({"source": torch.zeros(2, 2)}, "source: expected a tensor of token numbers"),
-        ({"source": torch.tensor([-1, 2])}, "source: expected a tensor of token numbers"),
-        ({"source": torch.arange(900), "vocab": 7}, "vocab: expected a whole number, 900 or more"),
-        ({"source": TEXT, "tokenizer": 7}, "tokenizer: expected 'bytes', 'gpt2'"),
-        ({"source": TEXT, "tokenizer": "gpt5"}, "tokenizer: expected 'bytes', 'gpt2'.*got 'gpt5'"),
-        ({"source": TEXT, "batch": 0}, "batch: expected a whole number, 1 or more"),
-        ({"source": TEXT, "length": 1.5}, "length: expected a whole number"),
-        ({"source": TEXT, "device": "nowhere"}, "device: expected 'cpu'"),
-        ({"source": TEXT, "evaluations": -1}, "evaluations: expected a whole number"),
-        ({"source": TEXT, "held_out": 1}, "held_out: expected a finite number"),
-        ({"source": TEXT, "format": "hf"}, "unknown format"),
-        ({"source": TEXT, "root": 4, "tokenizer": "gpt2"}, "root: expected the folder"),
+        ({"source": 3}, "wrong-type", "source", "'python'"),
+        ({"source": b""}, "invalid-argument", "source", "empty"),
+        ({"source": b"short"}, "too-little-text", "source", "129"),
+        ({"source": torch.zeros(2, 2)}, "invalid-argument", "source", "(2, 2)"),
+        ({"source": torch.tensor([-1, 2])}, "invalid-argument", "source", "-1"),
+        ({"source": TEXT, "tokenizer": 7}, "invalid-argument", "tokenizer", "'gpt2'"),
+        ({"source": TEXT, "tokenizer": "gpt5"}, "invalid-argument", "tokenizer", "'gpt5'"),
+        ({"source": TEXT, "device": "nowhere"}, "invalid-argument", "device", "'cpu'"),
+        ({"source": TEXT, "format": "hf"}, "unknown-name", "format", "'hf'"),
+        ({"source": TEXT, "root": 4, "tokenizer": "gpt2"}, "wrong-type", "root", "4"),
     ],
 )
-def test_bad_input_is_named(given, message):
-    with pytest.raises(ValueError, match=message):
-        data.language(**given)
-
-
-def test_reviews_are_one_text_in_an_order_of_its_own(tmp_path):
-    reviews = [{"t": f"Film {k}.<br />Good\u00e9.", "s": k % 2} for k in range(50)]
-    (tmp_path / "reviews.json").write_text(json.dumps(reviews))
-    found = read_corpus("imdb", tmp_path)
-    texts = found.decode().split("\n\n")
-    assert sorted(texts) == sorted(f"Film {k}.\nGood\u00e9." for k in range(50))
-    assert texts != [f"Film {k}.\nGood\u00e9." for k in range(50)]
-    assert found == read_corpus("imdb", tmp_path)
-
-
-@pytest.mark.parametrize("content", ["[1, 2]", "not json", '[{"text": "Film"}]', "3"])
-def test_what_are_no_reviews_is_named(tmp_path, content):
-    (tmp_path / "reviews.json").write_text(content)
-    with pytest.raises(ValueError, match="expected a list of reviews"):
-        read_corpus("imdb", tmp_path)
+def test_errors_name_the_argument(arguments, code, argument, word):
+    with refuses(code, argument=argument) as caught:
+        data.language(**arguments)
+    assert word in str(caught.value)
 
 
 @pytest.mark.parametrize(
-    "given", [{"source": "sotu"}, {"source": "imdb"}, {"source": TEXT, "tokenizer": "gpt2"}]
+    ("arguments", "message"),
+    [
+        ({"source": torch.arange(900), "vocab": 7}, "^vocab: .*900 or more"),
+        ({"source": TEXT, "batch": 0}, "^batch: .*1 or more"),
+        ({"source": TEXT, "length": 1.5}, "^length: .*1.5"),
+        ({"source": TEXT, "evaluations": -1}, "^evaluations: .*-1"),
+        ({"source": TEXT, "held_out": 1}, "^held_out: "),
+    ],
 )
-def test_missing_data_says_where_and_how(given, tmp_path):
-    with pytest.raises(FileNotFoundError, match=r"looked in .*orderone\.data\.fetch"):
-        data.language(**given, root=tmp_path)
+def test_errors_about_numbers_name_the_argument(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        data.language(**arguments)
+
+
+def test_reviews_are_one_text_in_shuffled_order(tmp_path):
+    reviews = [{"t": f"Film {k}.<br />Good\u00e9.", "s": k % 2} for k in range(50)]
+    (tmp_path / "reviews.json").write_text(json.dumps(reviews))
+    corpus = read_corpus("imdb", tmp_path)
+    texts = corpus.decode().split("\n\n")
+    assert sorted(texts) == sorted(f"Film {k}.\nGood\u00e9." for k in range(50))
+    assert texts != [f"Film {k}.\nGood\u00e9." for k in range(50)]
+    assert corpus == read_corpus("imdb", tmp_path)
+
+
+@pytest.mark.parametrize("content", ["[1, 2]", "not json", '[{"text": "Film"}]', "3"])
+def test_a_damaged_file_of_reviews_is_named(tmp_path, content):
+    (tmp_path / "reviews.json").write_text(content)
+    with refuses("damaged-file", argument="source") as caught:
+        read_corpus("imdb", tmp_path)
+    assert "reviews.json" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    [
+        ("sotu", {"source": "sotu"}),
+        ("imdb", {"source": "imdb"}),
+        ("gpt2", {"source": TEXT, "tokenizer": "gpt2"}),
+    ],
+)
+def test_missing_data_names_the_folder_and_the_command(name, arguments, tmp_path):
+    with refuses("missing-data", argument="root") as caught:
+        data.language(**arguments, root=tmp_path)
+    assert isinstance(caught.value, FileNotFoundError)
+    assert str(tmp_path) in str(caught.value)
+    assert f"python -m orderone.data.fetch {name}`" in str(caught.value)
 
 
 def test_missing_files_are_named(tmp_path):
-    with pytest.raises(FileNotFoundError, match=r"none at .*nothing\.txt"):
+    with refuses("missing-data", argument="source") as caught:
         data.language(tmp_path / "nothing.txt")
-    with pytest.raises(FileNotFoundError, match=r"expected \.txt files"):
+    assert str(tmp_path / "nothing.txt") in str(caught.value)
+    with refuses("missing-data", argument="source") as caught:
         data.language(tmp_path)
+    assert f".txt files in {tmp_path}" in str(caught.value)
+
+
+def test_an_error_about_missing_data_survives_pickling(tmp_path):
+    with refuses("missing-data") as caught:
+        data.language(tmp_path)
+    copy: MissingDataError = pickle.loads(pickle.dumps(caught.value))
+    assert isinstance(copy, FileNotFoundError)
+    assert (str(copy), copy.code) == (str(caught.value), "missing-data")
 
 
 class TestDraws:
-    def test_they_are_splitmix64(self):
-        """Against the published generator, written again in plain Python."""
+    def test_draws_are_splitmix64(self):
+        """Compare with the published generator, written again in plain Python."""
         draws, state = Draws([1234567], 0), None
         key = draws.keys[0]
         mask = 2**64 - 1
@@ -175,8 +208,7 @@ class TestDraws:
         assert [x % 2**64 for x in draws.bits("x", 5)[0].tolist()] == expected
 
     def test_the_finaliser_gives_the_known_first_output(self):
-        """SplitMix64 seeded with 1234567 starts with 6457827717110365317, as published test vectors
-        say."""
+        """Published test vector: SplitMix64 seeded with 1234567 starts with 6457827717110365317."""
         from orderone.data.draws import _GOLDEN, _mix
 
         assert _mix(1234567 + _GOLDEN) == 6457827717110365317

@@ -1,4 +1,4 @@
-"""An explorer that runs, and questions to it."""
+"""A running explorer, and requests to it."""
 
 import json
 from collections.abc import Iterator
@@ -67,7 +67,7 @@ def running(**options: Any) -> Iterator[Explorer]:
 def get(
     explorer: Explorer, path: str, method: str = "GET", **headers: str
 ) -> tuple[int, bytes, dict[str, str]]:
-    """Status, body and headers."""
+    """Return status, body and headers."""
     connection = HTTPConnection(HOST, explorer.server_port, timeout=60)
     try:
         connection.request(
@@ -80,8 +80,10 @@ def get(
 
 
 def ask(explorer: Explorer, view: str, **changes: Any) -> tuple[int, Any]:
-    """Status and answer to the usual query of this view, with some values changed; None leaves one
-    out."""
+    """Return status and answer for the default query of this view with some changes.
+
+    None leaves a value out.
+    """
     query = {
         name: value
         for name, value in (QUERIES.get(view, {}) | changes).items()

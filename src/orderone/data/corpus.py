@@ -1,19 +1,20 @@
 """Read text: the Python standard library, a data set by name, files, folders, or bytes.
 
-Files are utf-8, or latin-1 where they are not; what comes out is utf-8, documents in the order of
-their names, one after another.
+Files are read as utf-8, or as latin-1 if they are not valid utf-8. The result is utf-8: all
+documents in the order of their names.
 """
 
 from collections.abc import Iterable
 from os import PathLike, fspath
 from pathlib import Path
 
+from orderone.core.errors import InputError
 from orderone.data.inputs import Root, Text
-from orderone.data.missing import find_folder
+from orderone.data.missing import MissingDataError, find_folder
 from orderone.data.reviews import read_reviews
 from orderone.data.text import text
 
-NAMED = {  # folders of the data root, and the files to read there
+NAMED = {  # folder in `root` -> files to read there
     "sotu": "*.txt",
     "gutenberg": "*.txt",
     "imdb": "reviews.json",
@@ -25,7 +26,7 @@ _SEPARATOR = b"\n\n"
 def read_corpus(source: Text, root: Root = "data") -> bytes:
     """Return the text of `source`, never empty."""
     if isinstance(source, bytes | bytearray | memoryview):
-        return _not_empty(bytes(source), "the bytes given")
+        return _not_empty(bytes(source), "these bytes")
     if isinstance(source, str) and source == "python":
         return text(_WHOLE)
     if isinstance(source, str) and source in NAMED:
@@ -40,11 +41,12 @@ def read_corpus(source: Text, root: Root = "data") -> bytes:
             for path in paths:
                 files += _files(Path(fspath(path)))
             return read_files(files)
-    raise ValueError(
+    message = (
         f"source: expected 'python', {', '.join(map(repr, NAMED))}, a file, a folder, a list of"
         f" files, bytes, or a tensor of token numbers; got {type(source).__name__}"
         f" {str(source)[:60]!r}"
     )
+    raise InputError(message, "wrong-type", argument="source")
 
 
 def _read_named(folder: Path, pattern: str) -> bytes:
@@ -54,16 +56,16 @@ def _read_named(folder: Path, pattern: str) -> bytes:
 
 
 def read_files(paths: Iterable[Path]) -> bytes:
-    """Return the text of these files, one after another."""
+    """Return the text of all files, in this order."""
     paths = list(paths)
     documents = [as_utf8(path.read_bytes()) for path in paths]
-    return _not_empty(_SEPARATOR.join(documents), f"{paths[0]} and what follows it")
+    return _not_empty(_SEPARATOR.join(documents), f"the {len(paths)} files from {paths[0]} on")
 
 
 def as_utf8(raw: bytes) -> bytes:
-    """Return text in utf-8 with the line ends of Unix.
+    """Return the text in utf-8 with Unix line ends.
 
-    Text that is not utf-8 is read as latin-1, in which every byte is a letter.
+    Text that is not valid utf-8 is read as latin-1, in which every byte is a character.
     """
     try:
         raw.decode()
@@ -76,23 +78,25 @@ def _files(path: Path) -> list[Path]:
     if path.is_file():
         return [path]
     if not path.is_dir():
-        raise FileNotFoundError(
-            f"source: expected a text file or a folder, and there is none at {path.absolute()};"
-            f" known names are 'python', {', '.join(map(repr, NAMED))}"
+        message = (
+            f"source: expected a text file or a folder; {path.absolute()} does not exist; known"
+            f" names are 'python', {', '.join(map(repr, NAMED))}"
         )
+        raise MissingDataError(message, "missing-data", argument="source")
     texts = []
     for file in sorted(path.rglob("*.txt")):
         if file.is_file() and not file.name.startswith("."):
             texts.append(file)
     if not texts:
-        raise FileNotFoundError(
-            f"source: expected .txt files in {path.absolute()}, and there are none; give a list of"
-            " the files"
+        message = (
+            f"source: expected .txt files in {path.absolute()}, found none; pass a list of the"
+            " files to read"
         )
+        raise MissingDataError(message, "missing-data", argument="source")
     return texts
 
 
 def _not_empty(text: bytes, where: str) -> bytes:
     if text:
         return text
-    raise ValueError(f"source: expected text, and {where} hold none")
+    raise InputError(f"source: expected text; {where} are empty", argument="source")

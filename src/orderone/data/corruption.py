@@ -1,15 +1,16 @@
-"""Corruption of sentences, after BART (Lewis et al. 2020), S2 II.2.A.
+"""Corruption of sentences after BART (Lewis et al. 2020), as in section II.2.A of S2.
 
-Sentences are permuted, then each of some spans is replaced by one mask.
+S2 is the paper "Effective Theory of Transformers at Initialization". Sentences are permuted; then
+some spans of tokens are replaced by one mask each.
 
-Of n tokens, M = round(ratio n) disappear, in spans whose lengths are Poisson draws; the last is cut
-to make M exactly. The S spans stand anywhere between and beside the n - M tokens that are left: of
-the n - M + S places, S are masks, every choice alike. A span of length zero is a mask that was put
-in. There are no more spans than M.
+M = round(ratio n) of the n tokens are removed, in spans whose lengths are Poisson draws. The last
+span is shortened so that the total is exactly M. The result has n - M + S places, of which S are
+masks; all choices of these S places are equally likely. A span of length zero inserts a mask and
+removes nothing. There are at most M spans.
 
     places                   x  x  [mask]  x  [mask] ...
-    a place takes            1 token of the text, or those of its span
-    first token of a place   the sum of what the places before it take
+    tokens of a place        1 token of the text, or all tokens of its span
+    first token of a place   the number of tokens of all places before it
 """
 
 from math import exp, factorial
@@ -19,14 +20,14 @@ from torch import Tensor
 
 from orderone.data.draws import Draws
 
-_LONGEST = 40  # of a span; beyond it, Poisson(3) has a chance below 1e-28
+_LONGEST = 40  # longest span; for Poisson(3), longer ones have a probability below 1e-28
 
 
 def permute(tokens: Tensor, sentence: Tensor, length: Tensor, keys: Tensor) -> Tensor:
     """Return the sentences in the order of their keys.
 
     The arguments are tokens (n, L), the number of each token's sentence (n, L), and keys (n,
-    sentences). Tokens beyond `length` (n,) stay behind.
+    sentences). Tokens beyond `length` (n,) remain at the end.
     """
     order = keys.gather(1, sentence)
     beyond = torch.arange(tokens.shape[1], device=tokens.device) >= length[:, None]
@@ -35,7 +36,7 @@ def permute(tokens: Tensor, sentence: Tensor, length: Tensor, keys: Tensor) -> T
 
 
 def spans(length: Tensor, chances: Tensor, ratio: float, mean: float) -> tuple[Tensor, Tensor]:
-    """Return the lengths of spans (n, most), and whether there is such a span.
+    """Return the lengths of spans (n, most), and a mask of the spans that exist.
 
     The texts have `length` (n,) tokens; `chances` are uniform numbers (n, most).
     """
@@ -51,7 +52,7 @@ def spans(length: Tensor, chances: Tensor, ratio: float, mean: float) -> tuple[T
 def infill(
     tokens: Tensor, length: Tensor, lengths: Tensor, there: Tensor, keys: Tensor, mask: int
 ) -> tuple[Tensor, Tensor]:
-    """Return the text with each span replaced by one `mask`, (n, L), and its length now, (n,).
+    """Return the text with each span replaced by one `mask`, (n, L), and its new length, (n,).
 
     `keys` are (n, L) random numbers.
     """
@@ -76,7 +77,7 @@ def corrupt(
     mean: float,
     mask: int,
 ) -> tuple[Tensor, Tensor]:
-    """Return texts (seeds * batch, L), permuted and with spans masked, and their lengths now."""
+    """Return texts (seeds * batch, L), permuted and with masked spans, and their new lengths."""
     rows = len(tokens) // len(draws.keys)
     longest = tokens.shape[1]
     most_spans = max(1, round(ratio * longest) + 1)

@@ -1,14 +1,17 @@
-"""Span denoising, S2 II.2.A: restore a text whose sentences are permuted and spans masked.
+"""Span denoising: restore a text whose sentences were permuted and whose spans were masked.
 
-    source    [start] corrupted text [end] [pad] ...       the encoder reads it
-    target    [start] text [pad] ...                       the decoder reads it
-    labels    text [end] -100 ...                          its output; -100 does not count
+This is the task of section II.2.A of the paper "Effective Theory of Transformers at
+Initialization" (S2).
+
+    source    [start] corrupted text [end] [pad] ...       input of the encoder
+    target    [start] text [pad] ...                       input of the decoder
+    labels    text [end] -100 ...                          expected output; -100 is ignored
 
     pairs         ({"source", "target", "source_mask"}, labels): `orderone.nn.EncoderDecoder`
     huggingface   {"input_ids", "attention_mask", "decoder_input_ids", "labels"}
 
-A sample starts at a sentence and holds as many whole ones as fit. Held-out samples are corrupted in
-the same way, always alike. The four special tokens follow those of the text.
+A sample starts at a sentence and has as many whole sentences as fit. Held-out samples are corrupted
+too, identically at every call. The four special tokens come after those of the text.
 """
 
 from collections.abc import Sequence
@@ -17,7 +20,7 @@ from hashlib import sha256
 import torch
 from torch import Tensor
 
-from orderone.core.errors import one_of
+from orderone.core.errors import InputError, one_of
 from orderone.core.exact import count
 from orderone.core.inputs import Count, Name, Number
 from orderone.core.reals import real
@@ -30,13 +33,13 @@ from orderone.data.sentences import Sentences, read_sentences
 from orderone.data.task import EVALUATIONS, FORMATS, Batch
 
 SPECIAL = ("start", "end", "pad", "mask")
-HUGGING_FACE = {  # the names of the parts of a batch there
+HUGGING_FACE = {  # parts of a batch: name in Hugging Face -> name here
     "input_ids": "source",
     "attention_mask": "source_mask",
     "decoder_input_ids": "target",
     "labels": "labels",
 }
-_IGNORED = -100  # the label that cross entropy leaves out
+_IGNORED = -100  # the label that cross entropy ignores
 
 
 def denoising(
@@ -54,12 +57,10 @@ def denoising(
     root: Root = "data",
     cache: Cache = None,
 ) -> "Denoising":
-    """Make a task: restore a text of at most `length` tokens of which `ratio` is masked.
+    """Make a task: restore a text of at most `length` tokens, of which the part `ratio` is masked.
 
-    Masked spans have the mean length `span`.
-
-    Source, tokenizer and cache are those of `language`. The model needs `task.vocab` words and
-    `length + 2` positions.
+    Masked spans have the mean length `span`. `source`, `tokenizer` and `cache` are as in
+    `language`. The model needs `task.vocab` token numbers and `length + 2` positions.
     """
     length = count(length, "length", least=4)
     sentences, vocab = read_sentences(read_corpus(source, root), tokenizer, length, root, cache)
@@ -80,11 +81,11 @@ def denoising(
 class Denoising:
     """Span denoising as a task.
 
-    `vocab` counts the tokens of the text and the special ones, whose numbers are `start`, `end`,
-    `pad` and `mask`.
+    `vocab` is the number of different tokens, including the special tokens `start`, `end`, `pad`
+    and `mask`.
     """
 
-    loss: None = None  # cross entropy, which leaves the padding out
+    loss: None = None  # the default, cross entropy; it ignores padding
     name: str
     vocab: int
     start: int
@@ -130,12 +131,13 @@ class Denoising:
         held_out = real(held_out, "held_out", least=0, most=0.9)
         self.train, self.held = sentences.split(held_out)
         if not len(self.train) or (held_out and not len(self.held)):
-            raise ValueError(
-                f"source: expected sentences to train on and to hold out, got {len(sentences)}, of"
-                f" which held_out={held_out:g} leaves {len(self.train)} and {len(self.held)}; give"
-                " more text"
+            message = (
+                "source: expected sentences for training and for evaluation; of"
+                f" {len(sentences)}, held_out={held_out:g} leaves {len(self.train)} for training"
+                f" and {len(self.held)} for evaluation; pass more text"
             )
-        self._there: dict[tuple[str, torch.device], Sentences] = {}
+            raise InputError(message, "too-little-text", argument="source")
+        self._copies: dict[tuple[str, torch.device], Sentences] = {}
         numbers = (
             f"{self.size}x{length} {self.ratio!r} {self.span!r} held out {held_out!r}"
             f" {self.evaluations}"
@@ -185,10 +187,10 @@ class Denoising:
 
     def _on(self, device: torch.device, split: str) -> Sentences:
         """Return the sentences of "train" or "held", copied to the device once."""
-        if (split, device) not in self._there:
+        if (split, device) not in self._copies:
             sentences = self.train if split == "train" else self.held
-            self._there[split, device] = sentences.to(device)
-        return self._there[split, device]
+            self._copies[split, device] = sentences.to(device)
+        return self._copies[split, device]
 
     def _framed(self, tokens: Tensor, length: Tensor) -> Tensor:
         """Return [start] tokens [end] [pad] ..., (n, L + 2)."""
@@ -222,10 +224,10 @@ def _first(parts: dict[str, Tensor]) -> dict[str, Tensor]:
 def _samples(
     sentences: Sentences, draws: Draws, batch: int, length: int
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Draw whole sentences from random places, as many as fit.
+    """Draw samples of whole sentences that start at random sentences.
 
-    Return tokens (n, length), the number of each token's sentence within its sample, and how many
-    tokens there are.
+    Return tokens (n, length), the number of each token's sentence within its sample, and the number
+    of tokens of each sample.
     """
     starts = sentences.starts
     first = draws.below(len(sentences), "first", batch).flatten()

@@ -1,4 +1,4 @@
-"""scikit-learn's digits: 1797 images of 8 x 8 pixels, which come in its wheel."""
+"""scikit-learn's digits: 1797 images of 8 x 8 pixels, which are part of its wheel."""
 
 from functools import lru_cache
 from typing import Any
@@ -8,6 +8,7 @@ from torch import Tensor
 
 from orderone.core.exact import count
 from orderone.core.inputs import Count
+from orderone.core.optional import need
 
 
 @lru_cache(maxsize=1)
@@ -22,11 +23,8 @@ def digits() -> tuple[Tensor, Tensor]:
 
 def raw_digits() -> tuple[Tensor, Tensor]:
     """Return images in shades from 0 to 16, and the digits they show."""
-    try:
-        from sklearn.datasets import load_digits
-    except ImportError as error:
-        raise ImportError("scikit-learn brings the digits; pip install 'orderone[data]'") from error
-    bunch: Any = load_digits()
+    datasets: Any = need("sklearn.datasets", "data", "for the digits")
+    bunch: Any = datasets.load_digits()
     images = torch.tensor(bunch["images"], dtype=torch.float32).unsqueeze(1)
     return images, torch.tensor(bunch["target"], dtype=torch.long)
 

@@ -1,14 +1,14 @@
-"""Random numbers by their place: a hash of (seed, step, stream, index).
+"""Counter-based random numbers: each is a hash of (seed, step, stream, index).
 
-No earlier number has to be drawn.
+A number can be computed without drawing those before it.
 
     key     = mix(mix(mix(seed) + step) + stream)
     draw_i  = mix(key + (i + 1) g)
     g       = 2^64 / golden ratio
 
-`mix` is the finaliser of SplitMix64 (Steele, Lea & Flood 2014), a bijection of 64 bits; draws of
-one key are the outputs of that generator. Whole-number arithmetic only: the numbers are the same on
-every device, for one seed or for many.
+`mix` is the finaliser of SplitMix64 (Steele, Lea & Flood 2014), a bijection of 64 bits; the draws
+of one key are the outputs of that generator. The arithmetic uses whole numbers only, so that the
+numbers are the same on every device, for one seed or for many.
 """
 
 from collections.abc import Sequence
@@ -26,9 +26,9 @@ _FEW = (1 << 24) - 1
 
 
 class Draws:
-    """Independent numbers for every seed.
+    """Independent random numbers for every seed.
 
-    Each method returns a tensor (seeds, *shape), of a stream with its own name.
+    Each method returns a tensor (seeds, *shape). Streams with different names are independent.
     """
 
     keys: list[int]  # one for each seed
@@ -52,13 +52,13 @@ class Draws:
         return _normal(self.bits(stream, *shape))
 
     def normal_at(self, stream: str, member: Tensor, place: Tensor) -> Tensor:
-        """Return `normal(stream, n)[member, place]`, where the two tensors have one shape."""
+        """Return `normal(stream, n)[member, place]`; both tensors have the same shape."""
         return _normal(self._at(self._keys(stream)[member], place))
 
     def below(self, limit: int | Tensor, stream: str, *shape: int) -> Tensor:
         """Draw whole numbers from 0 to limit - 1.
 
-        53 random bits are even enough for any limit below 2^40.
+        With 53 random bits the bias is negligible for any limit below 2^40.
         """
         bits = self.bits(stream, *shape) >> 11 & (1 << 53) - 1
         return (bits.double() * 2**-53 * limit).long()
@@ -73,7 +73,7 @@ class Draws:
 
 
 def _normal(bits: Tensor) -> Tensor:
-    """Box and Muller: sqrt(-2 log u) cos(2 pi v) with u in (0, 1], both from one draw."""
+    """Return Box-Muller draws, sqrt(-2 log u) cos(2 pi v) with u in (0, 1], both from one draw."""
     u = 1 - (bits >> 40 & _FEW).float() * 2**-24
     v = (bits >> 16 & _FEW).float() * 2**-24
     return (-2 * u.log()).sqrt() * (2 * pi * v).cos()
@@ -87,7 +87,7 @@ def _mix(x: int) -> int:
 
 
 def _mixed(x: Tensor) -> Tensor:
-    """Return `_mix` of a tensor: products wrap around; `_shifted` drops the sign."""
+    """Apply `_mix` to a tensor: products wrap around; `_shifted` drops the sign."""
     x = (x ^ _shifted(x, 30)) * _signed(_FIRST)
     x = (x ^ _shifted(x, 27)) * _signed(_SECOND)
     return x ^ _shifted(x, 31)

@@ -1,6 +1,6 @@
-"""Text to token numbers: bytes, or byte pairs as GPT-2 joins them.
+"""Encode text as token numbers: bytes, or byte pairs as in GPT-2.
 
-Text is encoded once; the tokens are kept beside the data.
+Text is encoded once; the tokens are stored beside the data.
 """
 
 import re
@@ -13,12 +13,13 @@ from types import ModuleType
 import torch
 from torch import Tensor
 
+from orderone.core.errors import InputError
 from orderone.core.optional import need
 from orderone.data.inputs import Cache, LoadedTokenizer, Root, Tokenizer
 from orderone.data.missing import find_folder
 
-_CHUNK = 1 << 12  # bytes encoded at once, at least; larger ones are slower
-# A line end between letters is a token of its own, wherever the text is cut.
+_CHUNK = 1 << 12  # least number of bytes encoded at once; larger chunks are slower
+# A line end between visible characters is a separate token, so cutting there changes no token.
 _LINE = re.compile(rb"(?<=[!-~])\n(?=[!-~])")
 
 
@@ -38,9 +39,9 @@ def encode_pieces(
     root: Root = "data",
     cache: Cache = None,
 ) -> tuple[Tensor, Tensor, int]:
-    """Encode pieces of text one after another.
+    """Encode pieces of text separately.
 
-    Return token numbers, how many each piece has, and the size of the vocabulary.
+    Return token numbers, the number of tokens of each piece, and the size of the vocabulary.
     """
     if isinstance(tokenizer, str) and tokenizer == "bytes":
         tokens = torch.frombuffer(bytearray(b"".join(pieces)), dtype=torch.uint8)
@@ -52,7 +53,7 @@ def encode_pieces(
         if cache is None:
             folder = Path(fspath(root)) / "encoded"
         else:
-            folder = Path(fspath(cache))  # type: ignore[arg-type]  # fspath says what is wrong
+            folder = Path(fspath(cache))  # type: ignore[arg-type]  # fspath raises for other types
         path = folder / f"{_key(pieces, coder.to_str())}.safetensors"
         tensors = _load_or_make(path, lambda: _encode(coder, pieces))
     return tensors["tokens"], tensors["lengths"], coder.get_vocab_size()
@@ -61,7 +62,7 @@ def encode_pieces(
 def read_tokenizer(tokenizer: Tokenizer, root: Root = "data") -> LoadedTokenizer:
     """Return a `tokenizers.Tokenizer`.
 
-    It is given by name, by a folder of `encoder.json` and `vocab.bpe`, or by a `tokenizer.json`.
+    `tokenizer` is a name, a folder with `encoder.json` and `vocab.bpe`, or a `tokenizer.json`.
     """
     tokenizers = need("tokenizers", "data", "for byte pairs")
     if isinstance(tokenizer, tokenizers.Tokenizer):
@@ -76,16 +77,17 @@ def read_tokenizer(tokenizer: Tokenizer, root: Root = "data") -> LoadedTokenizer
             return tokenizers.Tokenizer.from_file(str(path / "tokenizer.json"))
         if path.is_dir():
             return _byte_level(tokenizers, find_folder(path, "gpt2", "encoder.json", "vocab.bpe"))
-    raise ValueError(
+    message = (
         "tokenizer: expected 'bytes', 'gpt2', a tokenizer.json, or a folder with encoder.json and"
         f" vocab.bpe; got {tokenizer!r}"
     )
+    raise InputError(message, argument="tokenizer")
 
 
 def _byte_level(tokenizers: ModuleType, folder: Path) -> LoadedTokenizer:
     """Return the tokenizer of GPT-2.
 
-    No blank is put in front; bytes are joined in the order of `vocab.bpe`.
+    No space is added in front; byte pairs are merged in the order of `vocab.bpe`.
     """
     model = tokenizers.models.BPE.from_file(str(folder / "encoder.json"), str(folder / "vocab.bpe"))
     coder = tokenizers.Tokenizer(model)
@@ -108,7 +110,7 @@ def _encode(coder: LoadedTokenizer, pieces: Sequence[bytes]) -> dict[str, Tensor
 
 
 def _chunks(text: bytes) -> list[bytes]:
-    """Cut the text after line ends beside which there are no blanks: the tokens stay the same."""
+    """Cut the text after line ends without spaces beside them, which changes no token."""
     chunks = []
     start = 0
     while start < len(text):
@@ -120,12 +122,12 @@ def _chunks(text: bytes) -> list[bytes]:
 
 
 def _load_or_make(path: Path, make: Callable[[], dict[str, Tensor]]) -> dict[str, Tensor]:
-    """Load the file, or make its tensors and write them there.
+    """Load the tensors from the file, or make them and write the file.
 
-    Where nothing can be written, they are made every time.
+    If the file cannot be written, the tensors are made at every call.
     """
-    safetensors = need("safetensors", "data", "to keep what was encoded")
-    files = need("safetensors.torch", "data", "to keep what was encoded")
+    safetensors = need("safetensors", "data", "to store encoded text")
+    files = need("safetensors.torch", "data", "to store encoded text")
     try:
         return files.load_file(path)
     except (OSError, safetensors.SafetensorError):

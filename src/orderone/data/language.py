@@ -1,13 +1,13 @@
-"""Language modelling: pieces of a text from random places, to predict the next token.
+"""Language modelling: predict the next token in pieces of a text from random places.
 
     pairs         (tokens s .. s + length - 1, tokens s + 1 .. s + length)
                   for a model that returns logits
     huggingface   {"input_ids": tokens, "labels": the same tokens}
-                  for a model that shifts them itself
+                  for a model that shifts the labels
 
-All tokens are one tensor on the device; a batch is a lookup. The end of each of sixteen equal parts
-of the text is held out, so that training and evaluation are of one kind even where the files are
-sorted.
+All tokens are in one tensor on the device; a batch is a lookup. The text is cut into sixteen equal
+parts and the end of each is held out, so that training and evaluation text are of the same kind
+even if the files are sorted.
 """
 
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ from hashlib import sha256
 import torch
 from torch import Tensor
 
-from orderone.core.errors import one_of
+from orderone.core.errors import InputError, one_of
 from orderone.core.exact import count
 from orderone.core.inputs import Count, Name, Number
 from orderone.core.reals import real
@@ -51,17 +51,17 @@ def language(
         source: "python" (the text of the standard library), "sotu", "gutenberg" or "imdb" (in
             `root`), a file, a folder of .txt files, a list of files, bytes, or a tensor of token
             numbers.
-        tokenizer: "bytes", "gpt2" (`encoder.json` and `vocab.bpe` in `root`), or a folder or
-            `tokenizer.json` of your own.
-        batch: How many pieces a batch has.
-        length: How many tokens a piece has.
-        held_out: The part of the text that is for evaluation.
-        evaluations: How many batches of it are used at most.
+        tokenizer: "bytes", "gpt2" (`encoder.json` and `vocab.bpe` in `root`), the path of a
+            `tokenizer.json`, or a folder with these files.
+        batch: Number of pieces in a batch.
+        length: Number of tokens in a piece.
+        held_out: Part of the text that is held out for evaluation.
+        evaluations: Largest number of held-out batches to use.
         format: "pairs" of inputs and targets, or "huggingface".
-        vocab: How many different tokens there are, for a tensor; by default the largest and one.
-        device: Where the tokens are kept and batches are made.
-        root: The folder of data sets.
-        cache: Where encoded text is kept, by default in `root/encoded`; False for nowhere.
+        vocab: Number of different tokens if `source` is a tensor; by default its largest + 1.
+        device: Device that stores the tokens and makes the batches.
+        root: Folder of data sets.
+        cache: Folder for encoded text, by default `root/encoded`; False to store nothing.
     """
     if isinstance(source, Tensor):
         tokens, size = _check_tokens(source, vocab)
@@ -82,10 +82,10 @@ def language(
 class Language:
     """Language modelling as a task."""
 
-    loss: None = None  # the usual one: cross entropy, or the model's own
+    loss: None = None  # the default: cross entropy, or the loss that the model returns
     name: str
-    vocab: int  # the number of different tokens, the size of the model's table
-    size: int  # of a batch
+    vocab: int  # number of different tokens: rows of the model's embedding
+    size: int  # pieces in a batch
     length: int
     format: str
     held_out: Tensor  # (pieces, tokens)
@@ -118,7 +118,7 @@ class Language:
 
     @property
     def tokens(self) -> Tensor:
-        """Return the tokens that batches are drawn from."""
+        """Return the training tokens, from which batches are drawn."""
         return self._tokens[self.device]
 
     def batch(self, step: Count, seed: Count) -> Batch:
@@ -131,7 +131,7 @@ class Language:
         return self._batch(self._pieces(step, seeds, place))
 
     def evaluation(self) -> list[Batch]:
-        """Return pieces of the held-out text, at equal distances and without overlap."""
+        """Return pieces of the held-out text, evenly spaced and without overlap."""
         batches = []
         for pieces in self.held_out.split(self.size):
             if len(pieces):
@@ -144,7 +144,7 @@ class Language:
         tokens = self._tokens[device]
         draws = Draws(seeds, step, device)
         starts = draws.below(len(tokens) - self._window + 1, "starts", self.size)
-        windows = tokens.unfold(0, self._window, 1)  # a view: twice as fast as single tokens
+        windows = tokens.unfold(0, self._window, 1)  # a view; twice as fast as indexing tokens
         pieces = windows.index_select(0, starts.flatten())
         return pieces.long().view(len(seeds), self.size, self._window)
 
@@ -164,27 +164,28 @@ def _split(tokens: Tensor, held_out: float, window: int) -> tuple[Tensor, Tensor
     """Return training tokens, and held-out pieces (pieces, window)."""
     held_tokens = int(held_out * len(tokens))
     parts = max(1, min(PARTS, held_tokens // window))
-    kept: list[Tensor] = []
+    training_parts: list[Tensor] = []
     held: list[Tensor] = []
     for section in tokens.tensor_split(parts):
         end = len(section) - held_tokens // parts
-        kept.append(section[:end])
+        training_parts.append(section[:end])
         pieces = (len(section) - end) // window
         held.append(section[end : end + pieces * window].view(-1, window))
-    training = torch.cat(kept)
+    training = torch.cat(training_parts)
     if len(training) < window or (held_out and held_tokens < window):
-        raise ValueError(
-            f"source: expected enough text for pieces of {window} tokens to train on and to hold"
-            f" out, got {len(tokens)} tokens, of which held_out={held_out:g} leaves {len(training)}"
-            f" and {held_tokens}; give more text or a smaller length"
+        message = (
+            f"source: expected at least one piece of {window} tokens for training and one for"
+            f" evaluation; of {len(tokens)} tokens, held_out={held_out:g} leaves {len(training)}"
+            f" for training and {held_tokens} for evaluation; pass more text or a smaller length"
         )
+        raise InputError(message, "too-little-text", argument="source")
     return training, torch.cat(held)
 
 
 def _spread(pieces: Tensor, size: int, batches: int) -> Tensor:
-    """Return at most so many whole batches of `size`, at equal distances.
+    """Return at most `batches` whole batches of `size` pieces, evenly spaced.
 
-    Where there is no whole one, return one smaller batch.
+    If there is no whole batch, return one smaller batch.
     """
     if len(pieces) < size:
         return pieces[: batches * size]
@@ -192,13 +193,14 @@ def _spread(pieces: Tensor, size: int, batches: int) -> Tensor:
 
 
 def _check_tokens(tokens: Tensor, vocab: Count | None) -> tuple[Tensor, int]:
-    """Return tokens that the user gives as a tensor, and the size of the vocabulary."""
+    """Check a tensor of tokens; return it and the size of the vocabulary."""
     if tokens.dim() != 1 or tokens.is_floating_point() or not len(tokens) or tokens.min() < 0:
         smallest = f" from {tokens.min()}" if tokens.numel() else ""
-        raise ValueError(
-            f"source: expected a tensor of token numbers of the shape (tokens,), got {tokens.dtype}"
-            f" of {tuple(tokens.shape)}{smallest}"
+        message = (
+            "source: expected a tensor of token numbers, 0 or more, of the shape (tokens,); got"
+            f" {tokens.dtype} of {tuple(tokens.shape)}{smallest}"
         )
+        raise InputError(message, argument="source")
     least = int(tokens.max()) + 1
     return tokens, count(least if vocab is None else vocab, "vocab", least=least)
 

@@ -1,27 +1,31 @@
-"""Find the folder of a data set; the error says where it was searched and how to get it."""
+"""Find the folder of a data set; the error names the folders searched and the download command."""
 
 from os import fspath
 from pathlib import Path
 
+from orderone.core.errors import InputError
 from orderone.data.inputs import Root
 
 HOW = (
-    "get it with `python -m orderone.data.fetch {name}` (or `make data` for all), or give root="
-    " where you have it"
+    "download it with `python -m orderone.data.fetch {name}` (`make data` for all data sets), or"
+    " pass root= with the folder that has it"
 )
 
 
+class MissingDataError(InputError, FileNotFoundError):
+    """Files of a data set that are not on this machine; also a FileNotFoundError."""
+
+
 def find_folder(root: Root, name: str, *needed: str) -> Path:
-    """Return the folder `root/name`, or `root`, that has a file for each of the patterns."""
+    """Return `root/name` or `root`, whichever has a file for each pattern in `needed`."""
     try:
         places = [Path(fspath(root)) / name, Path(fspath(root))]
     except TypeError:
-        raise ValueError(f"root: expected the folder that holds the data, got {root!r}") from None
+        message = f"root: expected the path of the folder with the data sets, got {root!r}"
+        raise InputError(message, "wrong-type", argument="root") from None
     for place in places:
         if place.is_dir() and all(any(place.glob(pattern)) for pattern in needed):
             return place
-    looked = " and ".join(str(place.absolute()) for place in places)
-    raise FileNotFoundError(
-        f"{name}: expected {', '.join(needed)} in a folder, looked in {looked}, and not all is"
-        " there; " + HOW.format(name=name)
-    )
+    searched = " or ".join(str(place.absolute()) for place in places)
+    message = f"{name}: expected the files {', '.join(needed)} in {searched}; some are missing; "
+    raise MissingDataError(message + HOW.format(name=name), "missing-data", argument="root")

@@ -1,7 +1,7 @@
 """The order of samples.
 
-Every epoch shows each sample once, in an order of its own; epochs follow without a gap. The order
-of an epoch sorts hashes of the places, so that it depends on seed and epoch alone.
+Every epoch contains each sample once, in a new order; a batch may span two epochs. An epoch is
+ordered by hashes of the sample numbers, so that its order depends on seed and epoch alone.
 """
 
 from collections import OrderedDict
@@ -12,11 +12,11 @@ from torch import Tensor
 
 from orderone.data.draws import Draws
 
-KEPT = 256  # orders that are remembered at least; those that were used last
+CACHED_ORDERS = 256  # at least; the most recently used ones stay
 
 
 class Order:
-    """The samples of a step: `order(step, seeds)` is (seeds, batch)."""
+    """Numbers of the samples of a step: `order(step, seeds)` is (seeds, batch)."""
 
     samples: int
     batch: int
@@ -24,12 +24,12 @@ class Order:
     def __init__(self, samples: int, batch: int):
         self.samples = samples
         self.batch = batch
-        self._kept: OrderedDict[tuple[int, int], Tensor] = OrderedDict()
+        self._cache: OrderedDict[tuple[int, int], Tensor] = OrderedDict()
 
     def __call__(self, step: int, seeds: Sequence[int]) -> Tensor:
         rows = [self._row(step * self.batch, seed) for seed in seeds]
-        while len(self._kept) > max(KEPT, 2 * len(seeds)):
-            self._kept.popitem(last=False)
+        while len(self._cache) > max(CACHED_ORDERS, 2 * len(seeds)):
+            self._cache.popitem(last=False)
         return torch.stack(rows).long()
 
     def _row(self, start: int, seed: int) -> Tensor:
@@ -43,13 +43,13 @@ class Order:
 
     def _epoch(self, seed: int, epoch: int) -> Tensor:
         key = (seed, epoch)
-        if key not in self._kept:
+        if key not in self._cache:
             hashes = Draws([seed], epoch).bits("order", self.samples)[0]
-            self._kept[key] = hashes.argsort(stable=True).int()
-        self._kept.move_to_end(key)
-        return self._kept[key]
+            self._cache[key] = hashes.argsort(stable=True).int()
+        self._cache.move_to_end(key)
+        return self._cache[key]
 
 
 def spread(samples: int, some: int) -> Tensor:
-    """Return some of the numbers below `samples`, all different, at equal distances."""
+    """Return `some` different numbers below `samples`, evenly spaced."""
     return torch.arange(some) * samples // max(some, 1)

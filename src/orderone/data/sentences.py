@@ -1,8 +1,8 @@
-"""Text as sentences: a table of tokens, and where each sentence starts.
+"""Text as sentences: all tokens, and the place where each sentence starts.
 
-A sentence ends after . ! or ? (and what closes a quotation) before a blank, or before an empty
-line. The blank in front belongs to it, as GPT-2 joins byte pairs. Sentences that are longer than a
-sample are cut.
+A sentence ends after . ! or ? (and closing quotation marks or brackets) before white space, or
+before an empty line. The white space in front of a sentence is part of it, as in the tokens of
+GPT-2. Sentences that are longer than a sample are cut.
 """
 
 import re
@@ -21,7 +21,7 @@ PARTS = 16
 
 @dataclass(frozen=True)
 class Sentences:
-    """Tokens, and where each sentence starts."""
+    """Tokens, and the place where each sentence starts."""
 
     tokens: Tensor  # (tokens,)
     starts: Tensor  # (sentences + 1,): the last is the number of tokens
@@ -71,7 +71,7 @@ def pieces_of(text: bytes) -> list[bytes]:
 
 
 def cut(lengths: Tensor, longest: int) -> Tensor:
-    """Return lengths where a sentence longer than `longest` becomes several."""
+    """Return lengths in which a sentence longer than `longest` becomes several."""
     pieces = -(-lengths // longest)
     parts = torch.full((int(pieces.sum()),), longest)
     parts[pieces.cumsum(0) - 1] = lengths - (pieces - 1) * longest

@@ -1,7 +1,7 @@
-"""A task: batches by number, the same for the same step and seed, and batches that are held out.
+"""The protocol of a task: training batches by step and seed, and held-out batches.
 
-Any object with these names is a task. A batch is a tensor, keyword arguments in a dict, or a pair
-of inputs and targets.
+The same step and seed give the same batch. Any object with these names is a task. A batch is a
+tensor, keyword arguments in a dict, or a pair of inputs and targets.
 """
 
 from collections.abc import Callable, Sequence
@@ -13,7 +13,7 @@ from torch import Tensor
 Batch: TypeAlias = Any  # Tensor | dict[str, Tensor] | tuple[inputs, Tensor]
 Loss: TypeAlias = Callable[[Any, Any], Tensor]
 FORMATS = ("pairs", "huggingface")
-# held-out batches, if nothing else is asked for: they tell learning rates apart and cost little
+# default number of held-out batches: enough to tell learning rates apart, and cheap
 EVALUATIONS = 8
 
 
@@ -23,14 +23,14 @@ class Task(Protocol):
 
     @property
     def name(self) -> str:
-        """Identify data and preprocessing: two tasks of one name have the same batches."""
+        """Identify data and preprocessing: two tasks with the same name have the same batches."""
         ...
 
     @property
     def loss(self) -> Loss | None:
-        """Return loss(output, target), or None for the usual one.
+        """Return loss(output, target), or None for the default.
 
-        That is cross entropy for classes, and the model's own for a dict.
+        The default is cross entropy for classes, and the loss that the model returns for a dict.
         """
         ...
 
@@ -39,13 +39,13 @@ class Task(Protocol):
         ...
 
     def evaluation(self) -> Sequence[Batch]:
-        """Return batches held out from all others; may be empty."""
+        """Return held-out batches, which no training batch overlaps; may be empty."""
         ...
 
 
 @runtime_checkable
 class StackedTask(Task, Protocol):
-    """A task that makes the batches of many members in one go."""
+    """A task that makes the batches of many members in one call."""
 
     def stacked(
         self, step: int, seeds: Sequence[int], device: torch.device | str | None = None

@@ -1,7 +1,7 @@
-"""The text of the Python standard library, as bytes: real text that nobody has to download.
+"""The text of the Python standard library as bytes: real text without a download.
 
-It is the same for everyone who runs the same version of Python. Only as many files are read as are
-asked for.
+It is the same on all machines with the same version of Python. Files are read until there is enough
+text.
 """
 
 import sysconfig
@@ -12,14 +12,15 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from orderone.core.errors import InputError
 from orderone.core.exact import count
 from orderone.core.inputs import Count
+from orderone.data.missing import MissingDataError
 
 VOCABULARY = 256  # a token is a byte
 ENOUGH = 1 << 20  # bytes to draw batches from
-# tests and demos repeat themselves, and what is installed or generated differs from machine to
-# machine
-_LEFT_OUT = {
+# tests and demos are repetitive; installed packages and generated files differ between machines
+_SKIPPED = {
     "test",
     "tests",
     "idle_test",
@@ -34,10 +35,7 @@ _GENERATED = ("_sysconfigdata", "config-", "__pycache__")
 
 @lru_cache(maxsize=4)
 def text(size: Count = ENOUGH) -> bytes:
-    """Return the first `size` bytes of all files, in the order of their names.
-
-    There may be fewer.
-    """
+    """Return the first `size` bytes (or fewer, if there are fewer), in the order of file names."""
     size = count(size, "size")
     folder = Path(sysconfig.get_path("stdlib"))
     content = bytearray()
@@ -46,15 +44,16 @@ def text(size: Count = ENOUGH) -> bytes:
         if len(content) >= size:
             break
     if not content:
-        raise FileNotFoundError(
-            f"text: expected the .py files of the Python standard library in {folder}, and there"
-            " are none (zipped or frozen Python?); give batches of your own"
+        message = (
+            f"text: expected the .py files of the Python standard library in {folder}, found none"
+            " (zipped or frozen Python?); pass another text"
         )
+        raise MissingDataError(message, "missing-data")
     return bytes(content[:size])
 
 
 def text_batch(seed: Count = 0, batch: Count = 16, length: Count = 64) -> Tensor:
-    """Return byte ids (batch, length): pieces of the text from random places."""
+    """Return bytes (batch, length) as token numbers: pieces of the text from random places."""
     return text_batches(1, seed, batch, length)[0]
 
 
@@ -65,9 +64,8 @@ def text_batches(n: Count, seed: Count = 0, batch: Count = 16, length: Count = 6
     length = count(length, "length")
     source = torch.frombuffer(bytearray(text()), dtype=torch.uint8)
     if length > len(source):
-        raise ValueError(
-            f"length: expected at most {len(source)}, the size of the text; got {length}"
-        )
+        message = f"length: expected at most {len(source)}, the size of the text; got {length}"
+        raise InputError(message, argument="length")
     generator = torch.Generator().manual_seed(count(seed, "seed", least=0))
     places = torch.arange(length)
     batches = []
@@ -78,15 +76,15 @@ def text_batches(n: Count, seed: Count = 0, batch: Count = 16, length: Count = 6
 
 
 def _files(folder: Path) -> Iterator[Path]:
-    """Yield modules before packages.
+    """Yield the .py files of a folder, then those of its subfolders.
 
-    One folder is sorted at a time, so that nothing is listed that is not read.
+    Folders are listed one at a time, so that no folder is listed in vain.
     """
     if not folder.is_dir():
         return
     entries = []
     for path in sorted(folder.iterdir(), key=lambda path: path.name):
-        if path.name not in _LEFT_OUT and not path.name.startswith(_GENERATED):
+        if path.name not in _SKIPPED and not path.name.startswith(_GENERATED):
             entries.append(path)
     for path in entries:
         if path.suffix == ".py" and path.is_file():

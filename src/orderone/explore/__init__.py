@@ -1,5 +1,4 @@
-"""The explorer: a page on this machine whose numbers are computed by the library while sliders
-move."""
+"""The explorer: a local web page whose sliders change the numbers that the library computes."""
 
 from orderone.explore.server import HOST, Explorer
 

@@ -1,12 +1,12 @@
 """Read a query string as numbers and words.
 
-A name that is missing, repeated or unknown is a ValueError.
+A name that is missing, repeated or unknown raises an InputError.
 """
 
 from collections.abc import Collection
 from urllib.parse import parse_qsl
 
-from orderone.core.errors import one_of
+from orderone.core.errors import InputError, one_of
 
 LONGEST = 120  # characters of one value: no number or name needs more
 
@@ -20,20 +20,22 @@ class Query:
         for name, value in pairs:
             longest = max(len(name), len(value))
             if longest > LONGEST:
-                raise ValueError(
-                    f"{name[:20]}: expected at most {LONGEST} characters, got {longest}; give a"
-                    " name or a number"
+                message = (
+                    f"{name[:20]}: expected a name or a number of at most {LONGEST} characters,"
+                    f" got {longest}"
                 )
+                raise InputError(message, argument=name[:20])
         self._unread: set[str] = set()
         for name, _ in pairs:
             if name in self._unread:
-                raise ValueError(f"{name}: expected one value, got several; give one")
+                raise InputError(f"{name}: expected one value, got several", argument=name)
             self._unread.add(name)
 
     def word(self, name: str, known: Collection[str] = ()) -> str:
-        """Return the text as it is; with `known`, one of those."""
+        """Return the text of a value; if `known` is not empty, it must be one of those words."""
         if name not in self._values:
-            raise ValueError(f"{name}: expected a value, got none; add {name}=... to the query")
+            message = f"{name}: expected a value, got none; add {name}=... to the query"
+            raise InputError(message, argument=name)
         self._unread.discard(name)
         text = self._values[name].strip()
         if known:
@@ -41,12 +43,13 @@ class Query:
         return text
 
     def number(self, name: str) -> float:
-        """Return a float of any size, nan and infinities included: the caller checks it."""
+        """Return any float, also nan and infinity: the caller checks the range."""
         text = self.word(name)
         try:
             return float(text)
         except ValueError:
-            raise ValueError(f"{name}: expected a number, got {text!r}") from None
+            message = f"{name}: expected a number, got {text!r}"
+            raise InputError(message, argument=name) from None
 
     def whole(self, name: str) -> int:
         """Return a whole number."""
@@ -54,13 +57,15 @@ class Query:
         try:
             return int(text)
         except ValueError:
-            raise ValueError(f"{name}: expected a whole number, got {text!r}") from None
+            message = f"{name}: expected a whole number, got {text!r}"
+            raise InputError(message, argument=name) from None
 
     def flag(self, name: str) -> bool:
         """Return True for 1, False for 0."""
         return self.word(name, ("0", "1")) == "1"
 
     def done(self) -> None:
-        """Raise a ValueError if a value was not read."""
+        """Raise an InputError if a value was not read."""
         if self._unread:
-            raise ValueError(f"{min(self._unread)}: expected nothing of this name; leave it out")
+            name = min(self._unread)
+            raise InputError(f"{name}: the view has no such value; leave it out", argument=name)

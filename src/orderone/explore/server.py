@@ -1,8 +1,8 @@
 """The server of the explorer, for this machine only.
 
-It listens on 127.0.0.1, answers GET on the paths it knows, and nothing else. A page of another site
-cannot read from it: no header allows that, and the Host header must be the server's own, which
-stops names that were made to point here (DNS rebinding).
+It listens on 127.0.0.1 and answers only GET requests for known paths. A page of another site cannot
+read from it: no header allows that, and the Host header must name this server, which prevents DNS
+rebinding.
 """
 
 import hashlib
@@ -18,15 +18,16 @@ from socketserver import TCPServer
 from threading import Lock
 from typing import NamedTuple, TypeAlias
 
+from orderone.core.errors import InputError
 from orderone.core.exact import count
 from orderone.core.optional import need
 from orderone.explore.workers import AbandonedError, Answer, Workers
 
 Connection: TypeAlias = socket.socket | tuple[bytes, socket.socket]  # of `socketserver`
 HOST = "127.0.0.1"
-PORTS = range(8765, 8785)  # tried in turn where none is given
+PORTS = range(8765, 8785)  # tried in turn if the user names no port
 LONGEST = 2000  # characters of a path with its query
-KEPT = 128  # answers
+CACHED_ANSWERS = 128
 PAGE = Path(__file__).parent / "page"
 TYPES = {
     ".html": "text/html",
@@ -34,12 +35,12 @@ TYPES = {
     ".css": "text/css",
     ".svg": "image/svg+xml",
 }
-VIEWS = ("choices", "network", "diagram", "rule", "depth")  # of `views`, which only workers load
+VIEWS = ("choices", "network", "diagram", "rule", "depth")  # as in `views`, which workers import
 POLICY = "; ".join(
     (
         "default-src 'none'",
         "script-src 'self'",
-        "style-src 'self' 'unsafe-inline'",  # plotly writes its own
+        "style-src 'self' 'unsafe-inline'",  # plotly inserts styles
         "connect-src 'self'",
         "img-src 'self' data: blob:",
         "base-uri 'none'",
@@ -53,7 +54,7 @@ HEADERS = {
     "Referrer-Policy": "no-referrer",
     "Cross-Origin-Resource-Policy": "same-origin",
     "Cross-Origin-Opener-Policy": "same-origin",
-    "Cache-Control": "no-cache",  # kept by the browser, but asked for each time
+    "Cache-Control": "no-cache",  # the browser may store files but must ask whether they changed
 }
 
 
@@ -66,10 +67,13 @@ class File(NamedTuple):
 
 
 class Explorer(ThreadingHTTPServer):
-    """Listens as soon as it is made; `serve_forever` answers, and leaving the context ends it."""
+    """Server that listens as soon as it is made.
+
+    `serve_forever` answers requests; leaving the context ends the server.
+    """
 
     daemon_threads: bool = True
-    allow_reuse_address: bool = os.name != "nt"  # Windows would share a port that is taken
+    allow_reuse_address: bool = os.name != "nt"  # Windows would share a port that is in use
     files: dict[str, File]  # by path
     hosts: set[str]  # expected Host headers
     workers: Workers
@@ -90,9 +94,9 @@ class Explorer(ThreadingHTTPServer):
         return f"http://{HOST}:{self.server_port}/"
 
     def answer(self, view: str, query: str, gone: Callable[[], bool]) -> Answer:
-        """Return an answer from the store of answers, or compute it.
+        """Return an answer from the cache, or compute it.
 
-        `gone` says whether the browser still waits.
+        `gone` returns whether the browser has closed the connection.
         """
         key = f"{view}?{query}"
         with self._lock:
@@ -103,12 +107,12 @@ class Explorer(ThreadingHTTPServer):
         if answer[0] < 500:
             with self._lock:
                 self._answers[key] = answer
-                while len(self._answers) > KEPT:
+                while len(self._answers) > CACHED_ANSWERS:
                     self._answers.popitem(last=False)
         return answer
 
     def server_bind(self) -> None:
-        """Bind without looking up this machine's name as `HTTPServer` does: it may take seconds."""
+        """Bind without the host name lookup of `HTTPServer`, which may take seconds."""
         TCPServer.server_bind(self)
         self.server_name = HOST
         self.server_port = self.server_address[1]
@@ -120,7 +124,7 @@ class Explorer(ThreadingHTTPServer):
             self.workers.close()
 
     def handle_error(self, request: Connection, client_address: object) -> None:
-        """Print errors, except that a browser left in the middle of an answer."""
+        """Print errors, except if a browser closed the connection during an answer."""
         if not isinstance(sys.exception(), ConnectionError | TimeoutError):
             super().handle_error(request, client_address)
 
@@ -136,34 +140,33 @@ class Explorer(ThreadingHTTPServer):
                 return super().__init__((HOST, candidate), _Handler)
             except OSError as error:
                 reason = error.strerror or error
-        raise ValueError(
-            f"port: expected a free port, got {port} ({reason}); leave out --port to have one found"
-        )
+        message = f"port: expected a free port, got {port} ({reason}); leave out --port"
+        raise InputError(message, "port-in-use", argument="port")
 
 
 class _Handler(BaseHTTPRequestHandler):
     server: Explorer  # type: ignore[assignment]
-    protocol_version = "HTTP/1.1"  # one connection for many questions
+    protocol_version = "HTTP/1.1"  # one connection for many requests
     server_version = "orderone"
     sys_version = ""
     error_content_type = "text/plain; charset=utf-8"
     error_message_format = "%(code)d %(message)s\n"
     timeout = 60
     wbufsize = 1 << 16
-    disable_nagle_algorithm = True  # an answer in two parts would wait 40 ms for the second
+    disable_nagle_algorithm = True  # otherwise the second part of an answer waits 40 ms
 
     def do_GET(self) -> None:
         if len(self.path) > LONGEST:
             return self._send(414, b"414 the address is too long\n", "text/plain")
         if self.headers.get_all("Host", []) not in ([host] for host in self.server.hosts):
-            return self._send(403, b"403 this server answers to its own name only\n", "text/plain")
+            return self._send(403, b"403 the Host header must name this server\n", "text/plain")
         path, _, query = self.path.partition("?")
         if path in self.server.files:
             return self._send_file(self.server.files[path])
         view = path.removeprefix("/api/")
         if view != path and view in VIEWS:
             return self._answer(view, query)
-        return self._send(404, b"404 there is nothing here\n", "text/plain")
+        return self._send(404, b"404 unknown path\n", "text/plain")
 
     def _send_file(self, file: File) -> None:
         if self.headers.get("If-None-Match") == file.tag:
@@ -173,7 +176,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _answer(self, view: str, query: str) -> None:
         if self.headers.get("Sec-Fetch-Site", "same-origin") not in ("same-origin", "none"):
-            return self._send(403, b"403 this server answers to its own page only\n", "text/plain")
+            return self._send(403, b"403 only the explorer's page may ask\n", "text/plain")
         try:
             status, body = self.server.answer(view, query, self._gone)
         except AbandonedError:
@@ -184,7 +187,7 @@ class _Handler(BaseHTTPRequestHandler):
     def _gone(self) -> bool:
         """Return whether the browser has closed the connection.
 
-        It does so when the page drops a question.
+        The browser closes it when the page cancels a request.
         """
         try:
             readable = select.select([self.connection], [], [], 0)[0]
@@ -215,11 +218,11 @@ class _Handler(BaseHTTPRequestHandler):
     do_HEAD = do_POST = do_PUT = do_PATCH = do_DELETE = do_OPTIONS = do_TRACE = do_CONNECT = _refuse
 
     def log_message(self, format: str, *args: object) -> None:
-        """Print nothing: a slider would fill the terminal."""
+        """Print nothing: every move of a slider would print a line."""
 
 
 def _files() -> dict[str, File]:
-    """Return the files of the page by path: none is read from disk for a request."""
+    """Read all files of the page; return them by path, so that requests do not read the disk."""
     plotly = need("plotly.offline", "report", "to draw the explorer")
     bodies = {path.name: path.read_bytes() for path in PAGE.iterdir() if path.suffix in TYPES}
     bodies["plotly.js"] = plotly.get_plotlyjs().encode()

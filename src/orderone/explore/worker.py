@@ -1,8 +1,8 @@
 """The process that computes: `python -m orderone.explore.worker`.
 
-It reads a line of JSON for each question, and writes a status and a line of JSON. It is a
-program of its own so that it can be ended in the middle of a calculation, which threads cannot. It
-ends by itself when its input does.
+It reads one line of JSON for each question and writes a status and one line of JSON. It is a
+separate process because a process can be ended during a calculation and a thread cannot. It ends
+when its input ends.
 """
 
 import json
@@ -18,7 +18,7 @@ FAILED = 500
 
 
 def answer(view: str, text: str) -> tuple[int, dict[str, object]]:
-    """Return status and body: the numbers of the view, or a message about a wrong query."""
+    """Return status and body: the numbers of the view, or an error message about the query."""
     from orderone.explore.query import Query
     from orderone.explore.views import VIEWS
 
@@ -26,21 +26,21 @@ def answer(view: str, text: str) -> tuple[int, dict[str, object]]:
         return OK, VIEWS[view](Query(text))
     except (ValueError, OverflowError) as error:
         return WRONG, {"error": str(error)}
-    except Exception as error:  # a bug: the page says so, and the worker goes on
+    except Exception as error:  # a bug: the page shows it, and the worker continues
         return FAILED, {"error": f"{type(error).__name__}: {error}"}
 
 
 def plain(value: object) -> object:
-    """Return a value that JSON can hold.
+    """Return a value that JSON can represent.
 
-    JSON has no infinity: it becomes the string that JavaScript reads as a number.
+    JSON has no infinity: it becomes the string "Infinity", which JavaScript converts to a number.
     """
     if type(value) is float:
         return _plain_float(value)
     if isinstance(value, Mapping):
         return {key: plain(item) for key, item in value.items()}
     to_list = getattr(value, "tolist", None)
-    if to_list is not None:  # an array, or a number of numpy's
+    if to_list is not None:  # a numpy array or number
         return plain(to_list())
     if isinstance(value, list | tuple):
         return [plain(item) for item in value]
@@ -60,9 +60,9 @@ def _plain_float(value: float) -> float | str | None:
 def main() -> None:
     """Answer questions until the input ends."""
     out = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8")
-    sys.stdout = sys.stderr  # printed text must not get into the answers
-    warnings.simplefilter("ignore")  # overflow becomes infinity, and the page says so
-    # Loaded before the first question, which should not wait for it
+    sys.stdout = sys.stderr  # printed text must not mix with the answers
+    warnings.simplefilter("ignore")  # overflow becomes infinity, which the page shows
+    # Import before the first question, which would otherwise wait for it
     import orderone.explore.views  # noqa: F401
 
     for line in sys.stdin:

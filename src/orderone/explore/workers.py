@@ -1,7 +1,7 @@
-"""A few processes that compute, one question at a time each.
+"""A pool of processes that compute; each answers one question at a time.
 
-A process is ended if nobody waits for its answer any more, or if it takes too long; another takes
-its place. A slider therefore never waits for an old position of itself.
+A process is ended if its answer is no longer needed or takes too long, and a new one replaces it. A
+slider therefore never waits for the answer to an earlier position.
 """
 
 import json
@@ -15,11 +15,13 @@ from contextlib import suppress
 from queue import Empty, SimpleQueue
 from threading import Condition, Thread
 
-# two for a page, which asks for a map and a point at once, and one that is warm if one of them is
-# ended
+from orderone.core.codes import with_code
+
+# two for a page, which requests a map and a point at the same time, and one in reserve in case one
+# of them is ended
 NUMBER = 3
 LIMIT = 30.0  # seconds for an answer
-POLL = 0.05  # seconds between looks at whether someone still waits
+POLL = 0.05  # seconds between checks whether the answer is still needed
 FAILED = 500
 TOO_LONG = 503
 
@@ -27,7 +29,7 @@ Answer = tuple[int, bytes]  # HTTP status, JSON
 
 
 class AbandonedError(Exception):
-    """Nobody waits for the answer."""
+    """The answer is no longer needed: the browser closed the connection."""
 
 
 class Workers:
@@ -41,10 +43,10 @@ class Workers:
         self._idle = deque(self._all)
 
     def ask(self, view: str, query: str, gone: Callable[[], bool]) -> Answer:
-        """Return the answer; `AbandonedError` as soon as `gone` says that nobody waits."""
+        """Return the answer; raise AbandonedError as soon as `gone` returns True."""
         deadline = time.monotonic() + self._limit
-        message = f"this takes more than {self._limit:g} seconds here; take smaller sizes"
-        too_long = (TOO_LONG, _error(message))
+        message = f"the calculation takes more than {self._limit:g} seconds; choose smaller sizes"
+        too_long = (TOO_LONG, _error(with_code(message, "too-slow")))
         worker = self._take(deadline, gone)
         if worker is None:
             return too_long
@@ -66,9 +68,9 @@ class Workers:
                 worker.end()
 
     def _take(self, deadline: float, gone: Callable[[], bool]) -> "_Worker | None":
-        """Return the worker that was used last, which has most in its caches.
+        """Return the most recently used worker, which has the warmest caches.
 
-        None if none is free in time.
+        Return None if no worker is free before the deadline.
         """
         with self._changed:
             while self._open and not self._idle:
@@ -86,7 +88,7 @@ class Workers:
             self._changed.notify()
 
     def _replace(self, worker: "_Worker") -> None:
-        """End a worker and start another, which is taken last: it needs a moment to load."""
+        """End a worker and start another at the end of the queue, since it needs time to load."""
         with self._changed:
             if self._open:
                 worker.end()
@@ -103,21 +105,21 @@ class _Worker:
 
     def __init__(self) -> None:
         command = [sys.executable, "-m", "orderone.explore.worker"]
-        # For small arrays, threads cost more than they bring.
+        # For small arrays, threads cost more time than they save.
         environment = {"OMP_NUM_THREADS": "1", **os.environ}
         self._process = subprocess.Popen(
             command,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env=environment,
-            start_new_session=True,  # Ctrl-C is for the server
+            start_new_session=True,  # Ctrl-C reaches the server only
         )
         self._lines: SimpleQueue[bytes] = SimpleQueue()
         Thread(target=self._listen, daemon=True).start()
 
     def ask(self, question: str, deadline: float, gone: Callable[[], bool]) -> Answer | None:
         """Return the answer, or None if it takes too long."""
-        with suppress(OSError):  # a dead process is noticed below
+        with suppress(OSError):  # the loop below notices a dead process
             assert self._process.stdin
             self._process.stdin.write(question.encode() + b"\n")
             self._process.stdin.flush()
@@ -127,12 +129,13 @@ class _Worker:
                 self.alive = bool(status)
                 if status:
                     return int(status), body.rstrip()
-                return FAILED, _error("the calculation broke off")
+                message = "the calculation ended without an answer; change a value to try again"
+                return FAILED, _error(with_code(message, "stopped-unexpectedly"))
             _check(gone)
         return None
 
     def end(self) -> None:
-        """Kill the process: it holds nothing that could be lost."""
+        """Kill the process; it has no state to save."""
         self._process.kill()
         self._process.wait()
         for pipe in (self._process.stdin, self._process.stdout):

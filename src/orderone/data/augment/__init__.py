@@ -1,6 +1,6 @@
-"""Augmentation of whole batches, every image with its own draw.
+"""Augmentation of whole batches, with separate random draws for every image.
 
-Functions take and return bytes (n, channels, height, width), if they do not say otherwise.
+Functions take and return bytes (n, channels, height, width) unless they say otherwise.
 """
 
 from orderone.data.augment.crop import flip, padded_crop, resized_crop

@@ -1,9 +1,9 @@
 """Rotation, shear and translation, as Pillow's `Image.transform(AFFINE, BILINEAR)` does them.
 
-    source = (a b; d e) (x + 1/2, y + 1/2) + (c, f),   (x, y) the pixel that is made
+    source = (a b; d e) (x + 1/2, y + 1/2) + (c, f),   (x, y) a pixel of the result
 
-The source is interpolated between the four pixels around it; where it lies outside the image, the
-pixel is `fill`.
+The pixel is interpolated between the four pixels around its source; if the source is outside the
+image, the pixel is `fill`.
 """
 
 import torch
@@ -59,7 +59,7 @@ def transform(images: Tensor, matrices: Tensor, fill: Tensor) -> Tensor:
 def sample(images: Tensor, x: Tensor, y: Tensor) -> Tensor:
     """Interpolate between pixels, at places (n, height, width).
 
-    Places count from the left and upper rim; beyond the rim, the image is as at the rim.
+    Places count from the left and upper border; beyond the border, its pixels are repeated.
     """
     height, width = images.shape[-2:]
     grid = torch.stack((2 * x / width - 1, 2 * y / height - 1), -1).to(images.dtype)

@@ -1,10 +1,12 @@
 """Crops and flips.
 
     resized crop   a box of 8 to 100 % of the area and of an aspect from 3/4 to 4/3, enlarged to
-                   the whole (S2 II.1.A)
+                   the size of the image (section II.1.A of S2, "Effective Theory of Transformers
+                   at Initialization")
     padded crop    the image shifted by up to `by` pixels, as if cut from one with a black frame
 
-A box is whole pixels; ten are drawn, the first that fits is taken, else the largest in the middle.
+A box consists of whole pixels. Ten boxes are drawn and the first that fits is used; if none fits,
+the largest box in the middle.
 """
 
 from collections.abc import Iterator
@@ -33,13 +35,13 @@ class Chances:
     place: Tensor  # (n, 2)
 
     def each(self) -> "Iterator[Chances]":
-        """Yield the numbers of every box."""
+        """Yield the numbers of one box after another."""
         for n in range(len(self.place)):
             yield Chances(self.area[n : n + 1], self.aspect[n : n + 1], self.place[n : n + 1])
 
 
 def resized_crop(images: Tensor, draws: Draws) -> Tensor:
-    """Return bytes (seeds * batch, channels, height, width), of the same size."""
+    """Enlarge a random box of every image (seeds * batch, channels, height, width) to its size."""
     chances = draw_chances(draws, len(images) // len(draws.keys))
     boxes = place_boxes(chances, *images.shape[-2:])
     return crop(images, boxes.to(images.device))
@@ -76,7 +78,7 @@ def place_boxes(chances: Chances, height: int, width: int) -> Tensor:
 
 
 def crop(images: Tensor, boxes: Tensor) -> Tensor:
-    """Enlarge every image's box to the size of the image, between its own pixels."""
+    """Enlarge every image's box to the size of the image, by interpolation within the box."""
     height, width = images.shape[-2:]
     y = _places(boxes[:, 0], boxes[:, 2], height)
     x = _places(boxes[:, 1], boxes[:, 3], width)
@@ -86,7 +88,7 @@ def crop(images: Tensor, boxes: Tensor) -> Tensor:
 
 
 def _places(start: Tensor, size: Tensor, number: int) -> Tensor:
-    """Return places of `number` pixels in the box, at least half a pixel from its rim."""
+    """Return places of `number` pixels in the box, at least half a pixel from its border."""
     start = start[:, None].double()
     size = size[:, None].double()
     steps = (torch.arange(number, device=start.device, dtype=torch.float64) + 0.5) / number
@@ -94,7 +96,7 @@ def _places(start: Tensor, size: Tensor, number: int) -> Tensor:
 
 
 def padded_crop(images: Tensor, draws: Draws, by: int = 4) -> Tensor:
-    """Shift every image by up to `by` pixels; the rim becomes black."""
+    """Shift every image by up to `by` pixels; the uncovered border becomes black."""
     height, width = images.shape[-2:]
     batch = len(images) // len(draws.keys)
     shift = draws.below(2 * by + 1, "shift", batch, 2).flatten(0, 1).to(images.device)
@@ -104,6 +106,6 @@ def padded_crop(images: Tensor, draws: Draws, by: int = 4) -> Tensor:
 
 
 def flip(images: Tensor, draws: Draws, chance: Number = 0.5) -> Tensor:
-    """Exchange left and right, in one case of two."""
+    """Exchange left and right with probability `chance`."""
     turned = draws.uniform("flip", len(images) // len(draws.keys)).flatten() < chance
     return torch.where(turned.to(images.device).view(-1, 1, 1, 1), images.flip(-1), images)

@@ -2,8 +2,8 @@
 
     area 2 to 33 % of the image, aspect from 0.3 to 1 / 0.3, a standard normal draw for every pixel
 
-After normalisation, so that the noise is of the size of the pixels. Ten rectangles are drawn and
-the first that fits is taken; where none does, nothing is erased.
+Erasing comes after normalisation, so that noise and pixels have the same scale. Ten rectangles are
+drawn; the first that fits is erased. If none fits, the image stays as it is.
 """
 
 from math import log
@@ -32,7 +32,7 @@ def erase(images: Tensor, draws: Draws, noise: Draws, chance: Number = 0.25) -> 
     boxes = boxes[at].to(images.device)
     at = at.to(images.device)
     inside = within(boxes, height, width).unsqueeze(1).expand(-1, images.shape[1], -1, -1)
-    # Few pixels of all are inside: noise is drawn for these alone.
+    # Few pixels are inside: draw noise for these alone.
     box, pixel = inside.flatten(1).nonzero(as_tuple=True)
     place = at[box] % batch * images[0].numel() + pixel
     pixels = noise.normal_at("noise", at[box] // batch, place)
@@ -50,7 +50,7 @@ def within(boxes: Tensor, height: int, width: int) -> Tensor:
 
 
 def draw_rectangles(draws: Draws, batch: int, height: int, width: int) -> tuple[Tensor, Tensor]:
-    """Return top, left, height, width (seeds * batch, 4), and whether one fitted."""
+    """Return top, left, height, width (seeds * batch, 4), and whether a rectangle fitted."""
     u = draws.uniform("erased area", batch, TRIES).flatten(0, 1).double()
     part = AREA[0] + (AREA[1] - AREA[0]) * u
     low = log(ASPECT[0])

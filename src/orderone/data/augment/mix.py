@@ -4,9 +4,10 @@
     cutmix    x = x_i outside a box, x_j inside, of area 1 - m     m ~ Beta(v, v)
     labels    y = m y_i + (1 - m) y_j
 
-The rim may cut the box of cutmix; m is then the area outside of it. There is one m for a batch, and
-j runs through the batch from its end. Where both are asked for, a coin decides (S2 II.1.A: v = 0.8
-and 1.0). Labels are smoothed first: y = (1 - s) onehot + s / classes.
+The border of the image may cut the box of cutmix; m is then the area outside the box. There is one
+m for a batch, and j is the batch in reverse order. If both are switched on, each batch uses one of
+them at random (S2, "Effective Theory of Transformers at Initialization", II.1.A: v = 0.8 and 1.0).
+Labels are smoothed first: y = (1 - s) onehot + s / classes.
 """
 
 import torch
@@ -28,8 +29,8 @@ def mix(
     inside = within(boxes.to(images.device), height, width)[:, None, None]
     cut = (boxes[:, 0] >= 0).to(images.device)
     m = share.to(images.device, images.dtype).view(-1, 1, 1, 1, 1)
-    kept = torch.where(cut.view_as(m), (~inside).to(images.dtype), m)
-    mixed = images * kept + images.flip(1) * (1 - kept)
+    weight = torch.where(cut.view_as(m), (~inside).to(images.dtype), m)
+    mixed = images * weight + images.flip(1) * (1 - weight)
     m = m.view(-1, 1, 1)
     return mixed, labels * m + labels.flip(1) * (1 - m)
 
@@ -37,7 +38,7 @@ def mix(
 def draw_mixes(
     draws: Draws, height: int, width: int, mixup: Number, cutmix: Number
 ) -> tuple[Tensor, Tensor]:
-    """Draw for every seed the share m of the first image, and the box.
+    """Draw the share m of the first image and the box, for every seed.
 
     A box is (top, left, height, width), or -1 for mixup.
     """

@@ -1,8 +1,9 @@
-"""RandAugment (Cubuk et al. 2020): some operations, drawn for every image, all of one magnitude.
+"""RandAugment (Cubuk et al. 2020): random operations for every image, all of one magnitude.
 
-S2 II.1.A applies two of magnitude 9 out of 10, in the variant that its footnote 37 calls
-`rand-m9-mstd0.5-inc1`: the magnitude of every operation is a normal draw of standard deviation 1/2
-about 9, all operations grow with it, and each that was chosen is left out in one case of two.
+Section II.1.A of S2 ("Effective Theory of Transformers at Initialization") applies two operations
+of magnitude 9 out of 10, in the variant that its footnote 37 calls `rand-m9-mstd0.5-inc1`: the
+magnitude of every operation is a normal draw with mean 9 and standard deviation 1/2, the strength
+of all operations grows with it, and a chosen operation is applied with probability 1/2.
 
     at magnitude 10, in proportion below:
 
@@ -19,7 +20,7 @@ from orderone.data.augment import affine, shades
 from orderone.data.draws import Draws
 
 MOST = 10.0  # the largest magnitude
-APPLIED = 0.5  # how often an operation that was chosen is applied
+APPLIED = 0.5  # probability that a chosen operation is applied
 
 SHADES = (
     "autocontrast",
@@ -47,7 +48,7 @@ def randaugment(
 ) -> Tensor:
     """Augment bytes (seeds * batch, channels, height, width).
 
-    `draws` are on the CPU: no operation waits for the device.
+    `draws` are on the CPU, so that no operation waits for the device.
     """
     batch = len(images) // len(draws.keys)
     if fill is None:
@@ -63,7 +64,7 @@ def randaugment(
 
 
 def apply(images: Tensor, operation: Tensor, level: Tensor, sign: Tensor, fill: Tensor) -> Tensor:
-    """Apply to every image the operation of its number (none for -1), at a level from 0 to 1."""
+    """Apply an operation, by number (-1: none), to every image, at a level from 0 to 1."""
     images = images.clone()
     for number, name in enumerate(SHADES):
         at = (operation == number).nonzero().flatten()

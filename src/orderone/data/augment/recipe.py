@@ -19,7 +19,7 @@ AUGMENTS = ("flip", "crop", "resize", "randaugment")
 
 @dataclass(frozen=True)
 class Recipe:
-    """Settings of the augmentation; 0 for none."""
+    """Settings of the augmentation; 0 switches a step off."""
 
     augment: str | None = None
     mixup: float = 0.0
@@ -36,7 +36,7 @@ class Recipe:
         erase: Number,
         label_smoothing: Number,
     ) -> "Recipe":
-        """Check the settings of a user."""
+        """Check the user's settings and return a recipe."""
         if augment is not None:
             augment = one_of(augment, AUGMENTS, "augment")
         return cls(
@@ -49,21 +49,21 @@ class Recipe:
 
     @property
     def resized(self) -> bool:
-        """Return whether a box of the image is enlarged.
+        """Return whether a random box of the image is enlarged.
 
-        Images from files are cut so when they are read.
+        Images from files are cut when they are read.
         """
         return self.augment in {"resize", "randaugment"}
 
     @property
     def loss(self) -> Loss | None:
-        """Return the loss for labels that are shared between classes; None if they are not."""
+        """Return the loss for labels that are spread over classes; None for plain classes."""
         if self.mixup or self.cutmix or self.label_smoothing:
             return soft_cross_entropy
         return None
 
     def bytes(self, images: Tensor, draws: Draws, fill: Tensor, cropped: bool) -> Tensor:
-        """Augment bytes; `cropped` if the box was cut already."""
+        """Augment bytes; `cropped` says that the box was cut already."""
         if self.augment is None:
             return images
         if self.augment == "crop":
@@ -86,7 +86,7 @@ class Recipe:
     ) -> tuple[Tensor, Tensor]:
         """Return mixed images (seeds, batch, ...) and their labels.
 
-        Labels are classes (seeds, batch), or shares of the classes where any are mixed.
+        Labels are classes (seeds, batch), or shares of each class if labels are mixed.
         """
         if self.loss is None:
             return images, labels

@@ -1,6 +1,6 @@
-"""Operations on the shades of pixels: those of Pillow's ImageOps and ImageEnhance, for a batch.
+"""Operations on the values of pixels, as in Pillow's ImageOps and ImageEnhance, for a batch.
 
-    blend      out = a + factor (b - a), cut at 0 and 255 and rounded down
+    blend      out = a + factor (b - a), clamped to 0 .. 255 and rounded down
     grey       (19595 r + 38470 g + 7471 b + 2^15) / 2^16, rounded down
 
 Images are bytes (n, channels, height, width), one channel or three; `strength` is (n,).

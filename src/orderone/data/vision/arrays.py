@@ -5,6 +5,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from orderone.core.errors import InputError
+
 
 @dataclass(frozen=True)
 class Arrays:
@@ -18,33 +20,36 @@ class Arrays:
         labels = self.labels
         are_bytes = images.dim() == 4 and images.dtype == torch.uint8
         if not are_bytes or labels.shape != images.shape[:1] or not len(labels):
-            raise ValueError(
-                "images: expected bytes (n, channels, height, width) and n classes, got"
+            message = (
+                "source: expected images as bytes (n, channels, height, width) and n classes; got"
                 f" {images.dtype} of {tuple(images.shape)} and {tuple(labels.shape)}; multiply"
-                " images in [0, 1] by 255 and round them"
+                " images in [0, 1] by 255 and convert them to torch.uint8"
             )
+            raise InputError(message, argument="source")
         if labels.is_floating_point() or labels.min() < 0:
-            raise ValueError(
-                f"labels: expected classes 0, 1, ..., got {labels.dtype} from {labels.min()}"
+            message = (
+                "source: expected labels that are whole numbers 0, 1, ...; got"
+                f" {labels.dtype} from {labels.min()}"
             )
+            raise InputError(message, argument="source")
 
     def __len__(self) -> int:
         return len(self.labels)
 
     def part(self, indices: slice | Tensor) -> "Arrays":
-        """Return some of the images."""
+        """Return the images at these indices, with their classes."""
         return Arrays(self.images[indices], self.labels[indices])
 
 
 def moments(images: Tensor) -> tuple[Tensor, Tensor]:
     """Return mean and standard deviation of every channel, in units of 255.
 
-    They are exact, from how often each byte occurs.
+    Both are exact: they are computed from the histogram of bytes.
     """
     values = torch.arange(256, dtype=torch.float64)
     histograms = [torch.bincount(channel.flatten(), minlength=256) for channel in images.unbind(1)]
     counts = torch.stack(histograms).double()
     mean = counts @ values / counts.sum(1)
     variance = (counts * (values - mean[:, None]) ** 2).sum(1) / counts.sum(1)
-    std = (variance.sqrt() / 255).float().clamp_min(1e-6)  # one grey image has no deviation
+    std = (variance.sqrt() / 255).float().clamp_min(1e-6)  # a uniform image has zero
     return (mean / 255).float(), std

@@ -1,10 +1,11 @@
-"""A folder of images for each class, as ImageNet is kept: read by several threads, one step ahead.
+"""A folder of images for each class, as in ImageNet, read by several threads one step ahead.
 
     root/train/<class>/*.jpg and root/val/<class>/*.jpg
     or root/<class>/*.jpg, of which every tenth is held out
 
-For training, a box of 8 to 100 % of the area is enlarged to size x size; for evaluation, the
-shorter side becomes size * 256 / 224 and the middle is cut out (S2 II.1.A).
+For training, a random box of 8 to 100 % of the area is enlarged to size x size. For evaluation, the
+shorter side becomes size * 256 / 224 and the middle is cut out. Both are as in section II.1.A of
+S2, "Effective Theory of Transformers at Initialization".
 """
 
 from collections.abc import Sequence
@@ -20,9 +21,11 @@ from typing import TYPE_CHECKING, TypeAlias
 import torch
 from torch import Tensor
 
+from orderone.core.errors import InputError
 from orderone.core.optional import need
 from orderone.data.augment.crop import Chances, draw_chances, place_boxes
 from orderone.data.draws import Draws
+from orderone.data.missing import MissingDataError
 from orderone.data.vision.pixels import Pixels
 
 if TYPE_CHECKING:
@@ -34,7 +37,7 @@ STD = (0.229, 0.224, 0.225)  # of ImageNet, S2 II.1.A
 EVERY = 10
 Box: TypeAlias = tuple[float, float, float, float]  # left, top, right, bottom
 Request: TypeAlias = tuple[tuple[int, ...], tuple[int, ...]]  # indices, keys of the draws
-LARGER = 256 / 224  # how much is cut off at evaluation
+LARGER = 256 / 224  # side before / side after the cut at evaluation
 
 
 def image_folder(root: Path, size: int, resized: bool) -> tuple[Pixels, Pixels]:
@@ -79,7 +82,7 @@ class Files:
         self.fingerprint = f"{sha256(listing.encode()).hexdigest()[:16]} {size}"
 
     def __getstate__(self) -> dict[str, object]:
-        """Leave threads behind when a task is sent to another process."""
+        """Drop threads, which cannot be sent to another process."""
         state = dict(self.__dict__)
         state.pop("_threads", None)
         state["_ahead"] = None
@@ -131,10 +134,9 @@ class Files:
                 else:
                     box = _random(width, height, chances)
                 square = _enlarged(image, box, self.size)
-        except (OSError, SyntaxError) as error:  # Pillow raises either for files that are damaged
-            raise ValueError(
-                f"{path}: expected an image, and it cannot be read ({error}); repair or remove it"
-            ) from error
+        except (OSError, SyntaxError) as error:  # Pillow raises either for damaged files
+            message = f"{path}: expected an image; it cannot be read ({error}); repair or remove it"
+            raise InputError(message, "damaged-file", argument="source") from error
         flat = torch.frombuffer(bytearray(square.tobytes()), dtype=torch.uint8)
         return flat.view(self.size, self.size, 3).permute(2, 0, 1)
 
@@ -160,9 +162,9 @@ def _random(width: int, height: int, chances: Chances) -> Box:
 
 
 def _enlarged(image: "Image", box: Box, size: int) -> "Image":
-    """Return the box with `size` x `size` pixels.
+    """Return the box resized to `size` x `size` pixels.
 
-    A JPEG is decoded no larger than it has to be, which takes a fraction of the time.
+    A JPEG is decoded at the smallest sufficient resolution, which takes a fraction of the time.
     """
     width, height = image.size
     left, top, right, bottom = box
@@ -180,10 +182,11 @@ def _classes(folder: Path) -> list[str]:
         if path.is_dir() and not path.name.startswith("."):
             names.append(path.name)
     if not names:
-        raise FileNotFoundError(
-            f"source: expected a folder of images for each class in {folder.absolute()}, and it"
-            " holds no folders"
+        message = (
+            f"source: expected a folder of images for each class in {folder.absolute()}; it has"
+            " no folders"
         )
+        raise MissingDataError(message, "missing-data", argument="source")
     return names
 
 
@@ -194,8 +197,9 @@ def _paths(folder: Path, names: Sequence[str]) -> list[tuple[Path, int]]:
             if path.suffix.lower() in ENDINGS:
                 paths.append((path, number))
     if not paths:
-        raise FileNotFoundError(
+        message = (
             f"source: expected images ({', '.join(sorted(ENDINGS))}) in the folders of"
             f" {folder.absolute()}, found none"
         )
+        raise MissingDataError(message, "missing-data", argument="source")
     return paths

@@ -1,4 +1,4 @@
-"""Sources of images: bytes by their numbers, from memory or from files."""
+"""Sources of images in memory or in files, which return bytes by image number."""
 
 from hashlib import sha256
 from typing import Protocol, runtime_checkable
@@ -14,7 +14,7 @@ from orderone.data.vision.arrays import Arrays, moments
 class Pixels(Protocol):
     """A source of images."""
 
-    cropped: bool  # whether `take` cuts boxes at random already
+    cropped: bool  # whether `take` returns random boxes of the images
 
     @property
     def classes(self) -> int:
@@ -28,7 +28,7 @@ class Pixels(Protocol):
 
     @property
     def fingerprint(self) -> str:
-        """Return a text that differs if the images differ."""
+        """Return a string that differs if the images differ."""
         ...
 
     def __len__(self) -> int: ...
@@ -43,7 +43,7 @@ class Pixels(Protocol):
 
 
 class Memory:
-    """Images in memory, copied to every device that a batch was made on."""
+    """Images in memory, copied once to every device that makes batches."""
 
     cropped: bool = False
     arrays: Arrays
@@ -53,7 +53,7 @@ class Memory:
 
     def __init__(self, arrays: Arrays):
         self.arrays = arrays
-        self._there = {torch.device("cpu"): arrays}
+        self._copies = {torch.device("cpu"): arrays}
         self.shape = arrays.images.shape[1:]
         self.classes = int(arrays.labels.max()) + 1
         digest = sha256(arrays.images.contiguous().numpy().data)
@@ -69,10 +69,10 @@ class Memory:
 
     def take(self, indices: Tensor, draws: Draws, device: torch.device) -> tuple[Tensor, Tensor]:
         """Return bytes (n, channels, height, width) and classes (n,), on the device."""
-        if device not in self._there:
-            self._there[device] = Arrays(
+        if device not in self._copies:
+            self._copies[device] = Arrays(
                 self.arrays.images.to(device), self.arrays.labels.to(device)
             )
-        arrays = self._there[device]
+        arrays = self._copies[device]
         indices = indices.to(device)
         return arrays.images.index_select(0, indices), arrays.labels.index_select(0, indices)

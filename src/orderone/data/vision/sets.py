@@ -13,6 +13,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from orderone.core.errors import InputError
 from orderone.core.optional import need
 from orderone.data.digits import raw_digits
 from orderone.data.draws import Draws
@@ -21,8 +22,8 @@ from orderone.data.missing import find_folder
 from orderone.data.vision.arrays import Arrays
 from orderone.data.vision.idx import read_idx
 
-EVERY = 10  # one image in so many is held out where a set does not say which
-_GRID = 15  # the digits have 17 shades, 0 to 16; 15 times as much are bytes
+EVERY = 10  # one image in ten is held out if the data set has no held-out part
+_GRID = 15  # the digits have values from 0 to 16; times 15 they are bytes
 
 
 def embedded_digits(root: Root) -> tuple[Arrays, Arrays]:
@@ -32,14 +33,14 @@ def embedded_digits(root: Root) -> tuple[Arrays, Arrays]:
 
 
 def apart(arrays: Arrays) -> tuple[Arrays, Arrays]:
-    """Return nine tenths to train on, and one tenth to hold out.
+    """Return nine tenths for training and one tenth that is held out.
 
-    The choice is random, since sets are often sorted, and always the same.
+    The choice is random, because data sets are often sorted, and always the same.
     """
     order = Draws([0], 0).bits("held out", len(arrays))[0].argsort(stable=True)
     held = order[: len(order) // EVERY].sort().values
-    kept = order[len(order) // EVERY :].sort().values
-    return arrays.part(kept), arrays.part(held)
+    training = order[len(order) // EVERY :].sort().values
+    return arrays.part(training), arrays.part(held)
 
 
 def mnist(root: Root) -> tuple[Arrays, Arrays]:
@@ -96,10 +97,8 @@ def _idx_set(folder: Path) -> tuple[Arrays, Arrays]:
 def _binary(path: Path) -> Arrays:
     rows = torch.frombuffer(bytearray(path.read_bytes()), dtype=torch.uint8)
     if len(rows) % 3073:
-        raise ValueError(
-            f"{path}: expected rows of 3073 bytes, got {len(rows)} bytes; the file is cut or"
-            " damaged"
-        )
+        message = f"{path}: expected rows of 3073 bytes, got {len(rows)} bytes"
+        raise InputError(message, "damaged-file")
     rows = rows.view(-1, 3073)
     return Arrays(rows[:, 1:].reshape(-1, 3, 32, 32), rows[:, 0].long())
 
@@ -115,7 +114,7 @@ def _sheets(folder: Path) -> list[Arrays]:
 def _sheet(path: Path) -> Tensor:
     image_module = need("PIL.Image", "data", "to read image files")
     most = image_module.MAX_IMAGE_PIXELS
-    # ten million pixels are meant here
+    # a sheet has ten million pixels, more than Pillow's default limit
     image_module.MAX_IMAGE_PIXELS = None  # pyright: ignore[reportAttributeAccessIssue]
     try:
         with image_module.open(path) as sheet:

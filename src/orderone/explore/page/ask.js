@@ -1,12 +1,12 @@
-// Questions to the server. Of one kind, only the newest counts: what it replaces is dropped, here and there.
-const QUICK = 200; // ms: an answer that comes as fast as that is worth asking for while a slider moves
-const PAUSE = 250; // ms: otherwise the question waits until the slider rests
-const TELL = 1000; // ms after which the wait is told in words
+// Questions to the server. Only the newest question of each view counts: it cancels the one before, here and on the server.
+const QUICK = 200; // ms: if answers are faster than this, ask while a slider moves
+const PAUSE = 250; // ms: otherwise ask after the slider has rested for this long
+const REPORT = 1000; // ms between reports of the time that a calculation has taken
 
 export class Question {
-  // show(answer), fail(message); busy(true or false) and tell(words) while it runs
-  constructor(view, { show, fail, busy, tell }) {
-    Object.assign(this, { view, show, fail, busy, tell, took: 0, timer: 0, asked: null, pending: null, running: null });
+  // show(answer), fail(message); busy(true or false) and report(words) while it runs
+  constructor(view, { show, fail, busy, report }) {
+    Object.assign(this, { view, show, fail, busy, report, took: 0, timer: 0, asked: null, pending: null, running: null });
   }
 
   ask(query) {
@@ -24,7 +24,7 @@ export class Question {
     const [query, start] = [this.pending, performance.now()];
     this.pending = null;
     this.busy(true);
-    const clock = setInterval(() => this.tell(`computing, ${Math.round((performance.now() - start) / 1000)} s`), TELL);
+    const clock = setInterval(() => this.report(`computing, ${Math.round((performance.now() - start) / 1000)} s`), REPORT);
     try {
       const response = await fetch(`/api/${this.view}?${query}`, { signal: running.signal });
       const answer = await response.json();
@@ -41,7 +41,7 @@ export class Question {
   end(took) {
     Object.assign(this, { took, running: null });
     this.busy(false);
-    this.tell("");
+    this.report("");
     if (this.pending !== null && took <= QUICK) this.send();
   }
 }

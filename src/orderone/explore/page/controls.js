@@ -1,4 +1,4 @@
-// Controls: a slider with a number beside it, a choice, a tick. Each has a place for what is wrong with it.
+// Controls: a slider with a number beside it, a choice, a tick box. Each has a place for its error message.
 export function element(tag, properties = {}, children = []) {
   const made = Object.assign(document.createElement(tag), properties);
   made.append(...children);
@@ -6,7 +6,7 @@ export function element(tag, properties = {}, children = []) {
 }
 
 class Control {
-  // `name` is what the server calls it, `key` what the address does
+  // `name`: argument of the server's query; `key`: its name in the page's address
   constructor({ name, key = name, label, note = "", value }) {
     Object.assign(this, { name, key, id: `set-${key}`, first: String(value), change: () => {} });
     this.error = element("p", { className: "error", id: `wrong-${key}` });
@@ -28,7 +28,7 @@ class Control {
 }
 
 export class Slider extends Control {
-  // `log`: equal steps are equal factors; `whole`: of whole numbers
+  // `log`: logarithmic scale; `whole`: whole numbers only
   constructor({ min, max, step, log = false, whole = false, ...rest }) {
     super(rest);
     Object.assign(this, { min, max, log, whole });
@@ -46,17 +46,17 @@ export class Slider extends Control {
     return this.log ? Math.log2(value) : value;
   }
 
-  // what the slider can show, with no more digits than it can tell apart
+  // Show the slider's value with as many digits as it resolves.
   moved() {
     const value = this.log ? 2 ** this.range.valueAsNumber : this.range.valueAsNumber;
     this.number.value = this.whole ? String(Math.round(value)) : String(Number(value.toFixed(4)));
-    this.told();
+    this.announce();
     this.change();
   }
 
   typed() {
     this.follow();
-    this.told();
+    this.announce();
     this.change();
   }
 
@@ -65,7 +65,7 @@ export class Slider extends Control {
     if (this.value && Number.isFinite(value)) this.range.value = this.along(Math.min(Math.max(value, this.min), this.max));
   }
 
-  told() {
+  announce() {
     this.range.setAttribute("aria-valuetext", this.value);
   }
 
@@ -89,14 +89,14 @@ export class Slider extends Control {
 const OTHER = "…";
 
 export class Choice extends Control {
-  // `own`: an example of what may be typed instead
-  constructor({ options, own = null, ...rest }) {
+  // `example`: if present, users may type other values; this one is the placeholder
+  constructor({ options, example = null, ...rest }) {
     super(rest);
     this.select = element("select", { id: this.id });
     this.select.append(...options.map(([value, text]) => element("option", { value, textContent: text })));
     this.place.append(this.select);
-    this.text = element("input", { type: "text", placeholder: own ?? "", autocomplete: "off", spellcheck: false, hidden: true, ariaLabel: `${this.label.textContent.trim()}, another` });
-    if (own) {
+    this.text = element("input", { type: "text", placeholder: example ?? "", autocomplete: "off", spellcheck: false, hidden: true, ariaLabel: `${this.label.textContent.trim()}, another` });
+    if (example) {
       this.select.append(element("option", { value: OTHER, textContent: "another …" }));
       this.place.append(this.text);
     }
@@ -123,7 +123,7 @@ export class Choice extends Control {
   set value(text) {
     const listed = [...this.select.options].some((option) => option.value === text && text !== OTHER);
     this.select.value = listed ? text : OTHER;
-    if (!listed && this.select.value !== OTHER) this.select.selectedIndex = -1; // a name from the address that is not known
+    if (!listed && this.select.value !== OTHER) this.select.selectedIndex = -1; // an unknown name in the address
     if (!listed) this.text.value = text;
     this.text.hidden = this.select.value !== OTHER;
     this.change();

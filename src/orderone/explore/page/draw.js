@@ -1,9 +1,9 @@
-// Figures: one look for all of them, in the colours of the page.
+// Figures in one style, with the colours of the page.
 export const $ = (id) => document.getElementById(id);
 export const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
 const CONFIG = { displayModeBar: false, responsive: true };
 
-// `words` is what the figure shows, for those who do not see it
+// `words` describes the figure for screen readers
 export function draw(id, traces, layout, words) {
   const place = $(id);
   place.setAttribute("aria-label", words);
@@ -22,7 +22,7 @@ export function line(x, y, style, more = {}) {
   return { type: "scatter", mode: "lines", x, y, line: style, hoverinfo: "skip", ...more };
 }
 
-// Numbers as people read them: five digits, ∞, and powers of ten where they are needed.
+// Format a number: five digits, ∞, and powers of ten for very large or small values.
 export function text(value, digits = 5) {
   const x = Number(value);
   if (value === null || Number.isNaN(x)) return "none";
@@ -31,7 +31,7 @@ export function text(value, digits = 5) {
   return short.replace("-", "−");
 }
 
-// The place shows few digits and keeps all of them.
+// Show few digits; all of them are in the tooltip and in data-value.
 export function put(place, value, digits) {
   Object.assign(place, { textContent: text(value, digits), title: String(value) });
   place.dataset.value = value;

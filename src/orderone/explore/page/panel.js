@@ -1,4 +1,4 @@
-// A tab: its controls, what they say, and where the answers and complaints go.
+// A tab: its controls, their values, and the places of answers and error messages.
 import { Question } from "./ask.js";
 
 const $ = (id) => document.getElementById(id);
@@ -11,7 +11,6 @@ export class Panel {
     this.id = id;
     this.controls = Object.fromEntries(Object.values(places).flat().map((control) => [control.name, control]));
     for (const [place, controls] of Object.entries(places)) $(place).append(...controls.map((control) => control.place));
-    this.shown = false; // nothing is asked before a tab is seen
   }
 
   get(name) {
@@ -22,7 +21,7 @@ export class Panel {
     return Object.fromEntries(names.map((name) => [name, this.get(name)]));
   }
 
-  // `aliases`: names in the library's messages that are not those of controls
+  // `aliases`: argument in a message of the library -> name of its control
   question(view, show, aliases = {}) {
     const places = document.querySelectorAll(`#${this.id} [data-view="${view}"], #${this.id}[data-view="${view}"]`);
     const mark = (name, on) => places.forEach((place) => place.classList.toggle(name, on));
@@ -39,11 +38,11 @@ export class Panel {
         else this.complain(view, message, aliases);
       },
       busy: (on) => mark("busy", on),
-      tell: status,
+      report: status,
     });
   }
 
-  // beside the control that the message names; a message for one view must not wipe out another's
+  // Show a message beside the control that it names; it must not remove a message of another view.
   complain(view, message, aliases = {}) {
     for (const control of Object.values(this.controls)) if (control.complaint === view) Object.assign(control, { complaint: null }).complain("");
     if (message === null) return;

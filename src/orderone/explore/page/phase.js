@@ -1,30 +1,30 @@
-// The first tab: phases over weight and bias variances, and the chosen network.
+// The first tab: phases over weight and bias variances, and the selected network.
 import { Choice, Slider, element } from "./controls.js";
 import { $, badge, colour, draw, line, put, text } from "./draw.js";
 import { Panel } from "./panel.js";
 
-const [SHALLOW, DEEP] = [5, 2000]; // where the colours end
+const [SHALLOW, DEEP] = [5, 2000]; // ends of the colour scale
 const CONTOURS = [10, 20, 50, 100, 200, 500, 1000];
-const [COARSE, FINE, REST] = [28, 72, 200]; // points along an axis while a slider moves, and when it has rested for some ms
+const [COARSE, FINE, REST] = [28, 72, 200]; // points along an axis while a slider moves, and after REST ms without a move
 const MEANING = {
-  ordered: "inputs become alike, gradients vanish",
+  ordered: "inputs become similar, gradients vanish",
   critical: "gradients neither vanish nor explode",
-  chaotic: "inputs part, gradients explode",
+  chaotic: "inputs become different, gradients explode",
 };
 const NUMBERS = [
-  ["q_star", "q*", "length of a signal, far from the input"],
-  ["c_star", "c*", "correlation of two signals, far from the input"],
-  ["chi1", "χ₁", "factor of squared gradients, layer by layer"],
-  ["chi2", "χ₂", "factor of differences between correlations"],
-  ["xi1", "ξ₁", "layers over which squared gradients change by e"],
-  ["xi2", "ξ₂", "layers over which correlations settle by e"],
+  ["q_star", "q*", "length of a signal in deep layers"],
+  ["c_star", "c*", "correlation of two signals in deep layers"],
+  ["chi1", "χ₁", "factor of squared gradients per layer"],
+  ["chi2", "χ₂", "factor of deviations from c* per layer"],
+  ["xi1", "ξ₁", "layers in which squared gradients change by a factor e"],
+  ["xi2", "ξ₂", "layers in which deviations from c* shrink by a factor e"],
 ];
 
 export function phaseTab(choices) {
-  const weight = new Slider({ name: "weight_var", label: "weight variance", note: "of a weight, times the fan-in", value: 1.4, min: 0, max: 4, step: 0.01 });
+  const weight = new Slider({ name: "weight_var", label: "weight variance", note: "variance of one weight, times the fan-in", value: 1.4, min: 0, max: 4, step: 0.01 });
   const bias = new Slider({ name: "bias_var", label: "bias variance", value: 0.1, min: 0, max: 0.3, step: 0.001 });
   const controls = [
-    new Choice({ name: "activation", label: "activation", value: "tanh", options: choices.activation.map((name) => [name, name]), own: "leaky-relu(0.2)" }),
+    new Choice({ name: "activation", label: "activation", value: "tanh", options: choices.activation.map((name) => [name, name]), example: "leaky-relu(0.2)" }),
     weight, bias,
     new Slider({ name: "keep", label: "keep rate", note: "1 − dropout rate", value: 1, min: 0.5, max: 1, step: 0.005 }),
   ];
@@ -35,13 +35,13 @@ export function phaseTab(choices) {
     new Slider({ name: "most_bias_var", label: "map up to bias variance", value: 0.3, min: 0.01, max: 16, log: true }),
   ];
   const panel = new Panel("phase", { "phase-controls": controls, "phase-more": more });
-  const seen = {}; // the last answers, to draw again in other colours
-  const show = (name, drawn) => (answer) => {
-    seen[name] = answer;
-    drawn();
+  const answers = {}; // the latest of each view, to draw them again in other colours
+  const show = (name, drawAnswer) => (answer) => {
+    answers[name] = answer;
+    drawAnswer();
   };
-  const network = panel.question("network", show("network", () => (tell(panel, seen.network, go), curves(seen.network), map(panel, seen.diagram))));
-  const diagram = panel.question("diagram", show("diagram", () => map(panel, seen.diagram)));
+  const network = panel.question("network", show("network", () => (showNumbers(answers.network, go), curves(answers.network), map(panel, answers.diagram))));
+  const diagram = panel.question("diagram", show("diagram", () => map(panel, answers.diagram)));
   let rest = 0;
   const askMap = (points) => diagram.ask({ ...panel.query("activation", "keep", "most_weight_var", "most_bias_var"), points });
 
@@ -62,8 +62,8 @@ export function phaseTab(choices) {
     rest = setTimeout(() => askMap(FINE), REST);
   };
   panel.redraw = () => {
-    if (seen.network) curves(seen.network);
-    map(panel, seen.diagram);
+    if (answers.network) curves(answers.network);
+    map(panel, answers.diagram);
   };
   legend();
   panel.choose = (x, y) => {
@@ -80,7 +80,7 @@ function map(panel, answer) {
   const { weight_var: x, bias_var: y, depth, phase, diverges, critical } = answer;
   const shade = (d) => Math.log(Math.min(Math.max(d, SHALLOW), DEEP) / SHALLOW) / Math.log(DEEP / SHALLOW);
   const cells = (choose) => depth.map((row, j) => row.map((d, i) => (choose(i, j) ? shade(d) : null)));
-  const words = phase.map((row, j) => row.map((p, i) => (p < 0 ? "ordered" : p > 0 ? "chaotic" : "critical") + (diverges[j][i] ? ", signals grow for ever" : "")));
+  const words = phase.map((row, j) => row.map((p, i) => (p < 0 ? "ordered" : p > 0 ? "chaotic" : "critical") + (diverges[j][i] ? ", signals grow without bound" : "")));
   const heat = (z, from, to) => ({ type: "heatmap", x, y, z, zmin: 0, zmax: 1, colorscale: [[0, from], [1, to]], showscale: false, hoverinfo: "skip" });
   const traces = [
     heat(cells((i, j) => phase[j][i] < 0), colour("ordered"), colour("deep-ordered")),
@@ -97,13 +97,13 @@ function map(panel, answer) {
     margin: { l: 52, r: 12, t: 6, b: 40 },
     xaxis: { title: "weight variance", range: [0, ends.x], showgrid: false }, yaxis: { title: "bias variance", range: [0, ends.y], showgrid: false },
   };
-  const where = critical.weight_var.length ? `The critical line starts at weight variance ${text(critical.weight_var[0], 4)}.` : "No critical line is in the picture.";
-  draw("map", traces, layout, `Map of phases and trainable depths of ${panel.get("activation")} networks, keep rate ${panel.get("keep")}. ${where} The chosen network has weight variance ${panel.get("weight_var")} and bias variance ${panel.get("bias_var")}.`);
+  const where = critical.weight_var.length ? `The critical line starts at weight variance ${text(critical.weight_var[0], 4)}.` : "The map has no critical line.";
+  draw("map", traces, layout, `Map of phases and trainable depths of ${panel.get("activation")} networks, keep rate ${panel.get("keep")}. ${where} The selected network has weight variance ${panel.get("weight_var")} and bias variance ${panel.get("bias_var")}.`);
   if (!$("map").dataset.listens) $("map").on("plotly_click", ({ points }) => panel.choose(points[0].x, points[0].y));
   $("map").dataset.listens = "1";
 }
 
-// 1/depth is what varies smoothly across the critical line
+// Contours of 1/depth, which is smooth across the critical line
 function contours(x, y, depth, diverges) {
   const z = depth.map((row, j) => row.map((d, i) => (diverges[j][i] ? null : 1 / Math.max(d, 1e-3))));
   const all = z.flat().filter((v) => v !== null);
@@ -124,17 +124,17 @@ function legend() {
   const scale = (name) => element("span", { className: `scale ${name}` });
   $("map-legend").append(
     part(`ordered, depth ${SHALLOW}`, scale("ordered"), `${DEEP}`), part(`chaotic, depth ${DEEP}`, scale("chaotic"), `${SHALLOW}`),
-    part(scale("line"), "critical, χ₁ = 1"), part(scale("diverges"), "greyed: signals grow for ever"), part(`thin lines: depth ${CONTOURS.join(", ")}`),
+    part(scale("line"), "critical, χ₁ = 1"), part(scale("diverges"), "grey: signals grow without bound"), part(`thin lines: depth ${CONTOURS.join(", ")}`),
   );
 }
 
-// --- the chosen network ----------------------------------------------------------------------------------------------
+// --- the selected network --------------------------------------------------------------------------------------------
 
-function tell(panel, answer, go) {
+function showNumbers(answer, go) {
   const diverges = answer.status === "diverges";
   badge($("phase-word"), answer.phase);
   badge($("phase-status"), diverges ? "diverges" : "");
-  $("phase-meaning").textContent = diverges ? "signals grow for ever" : MEANING[answer.phase];
+  $("phase-meaning").textContent = diverges ? "signals grow without bound" : MEANING[answer.phase];
   const depth = Number(answer.trainable_depth);
   put($("trainable_depth"), answer.trainable_depth, Math.max(2, String(Math.round(Math.min(depth, 1e5))).length));
   const rows = NUMBERS.map(([name, symbol, meaning]) => {
@@ -146,7 +146,7 @@ function tell(panel, answer, go) {
   const critical = Number(answer.critical_weight_var);
   const button = element("button", { type: "button", className: "go", textContent: "go there" });
   button.addEventListener("click", () => go(critical));
-  if (Number.isFinite(critical)) $("critical").replaceChildren(`Critical at weight variance ${text(critical, 6)}, for this bias variance and keep rate.`, button);
+  if (Number.isFinite(critical)) $("critical").replaceChildren(`This bias variance and keep rate are critical at weight variance ${text(critical, 6)}.`, button);
   else $("critical").replaceChildren("No weight variance is critical for this bias variance.");
 }
 
@@ -167,7 +167,7 @@ function cobweb(id, { x, y, cobweb: steps }, range, letter, star) {
     line(stairs.map(([from]) => from), stairs.map(([, to]) => to), { color: colour("grows"), width: 1.3 }),
   ];
   if (Number.isFinite(star)) traces.push({ type: "scatter", mode: "markers", x: [star], y: [star], marker: { size: 8, color: colour("text") }, hovertemplate: `${letter}* %{x:.5g}<extra></extra>` });
-  const layout = { xaxis: { title: `${letter} in one layer`, range }, yaxis: { title: "in the next", range } };
+  const layout = { xaxis: { title: `${letter} in one layer`, range }, yaxis: { title: `${letter} in the next layer`, range } };
   draw(id, traces, layout, `${letter} in a layer against ${letter} in the next, with the steps from the inputs to the fixed point ${text(star)}`);
 }
 

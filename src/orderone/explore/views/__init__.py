@@ -1,4 +1,4 @@
-"""The views of the page, one file each: a function from a query to numbers and words."""
+"""The views of the page: one file each, with a function from a query to numbers and words."""
 
 from collections.abc import Callable, Mapping
 

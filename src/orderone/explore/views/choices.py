@@ -7,7 +7,7 @@ from orderone.theory.exponents import GAUGES, OPTIMIZERS
 from orderone.theory.exponents.updates import PRESETS
 from orderone.theory.limits.shaped import SMOOTH
 
-BARE = ("shaped-relu", "polynomial")  # families that mean nothing without numbers
+BARE = ("shaped-relu", "polynomial")  # families that need parameters, as in "polynomial(0, 1)"
 
 
 def choices(query: Query) -> dict[str, object]:

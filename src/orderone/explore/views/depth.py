@@ -10,8 +10,8 @@ from orderone.theory.limits.shaped import SMOOTH
 
 SKIPS = ("none", "scaled", "factor")
 BINS = 40
-OUTLIERS = 5e-4  # on either side, which would leave no room for the others
-COLLAPSED = 0.05  # median of 1 - rho below which its logarithm tells more
+OUTLIERS = 5e-4  # part cut off at either end, so that the histogram shows the rest
+COLLAPSED = 0.05  # if the median of 1 - rho is below this, the page shows its logarithm
 SMALLEST = 1e-15
 
 
@@ -45,7 +45,7 @@ def depth(query: Query) -> dict[str, object]:
 
 
 def _activation(name: str, shaped: bool) -> tuple[str, str]:
-    """Return (activation, phi) as `depth_report` takes them."""
+    """Return the arguments `activation` and `phi` of `depth_report`."""
     if not shaped:
         return name, "tanh"
     if name == "relu":
@@ -60,9 +60,9 @@ def _correlation_density(rho: np.ndarray) -> dict[str, object]:
 
 
 def _density(samples: np.ndarray, *ends: float) -> dict[str, object]:
-    """Return a histogram, as heights of bins of equal width, and three quantiles."""
+    """Return a histogram with bins of equal width, and three quantiles."""
     low, high = ends or np.quantile(samples, [OUTLIERS, 1 - OUTLIERS])
-    if high - low < 1e-9 * max(1.0, abs(low)):  # all alike
+    if high - low < 1e-9 * max(1.0, abs(low)):  # all samples are equal
         low = low - 0.5
         high = high + 0.5
     counts, edges = np.histogram(samples, BINS, (low, high))

@@ -1,4 +1,4 @@
-"""A phase diagram from variances of 0: phases, trainable depths, the critical line."""
+"""A phase diagram for variances from 0 up: phases, trainable depths, the critical line."""
 
 import numpy as np
 
@@ -10,7 +10,7 @@ from orderone.theory import critical_weight_var, phase_diagram
 MOST = 80  # points along an axis
 LARGEST = 1000.0  # variance
 LINE = 120
-DEEPEST = 1e6  # next to the line the depth has no bound
+DEEPEST = 1e6  # the depth has no bound at the critical line
 SHAPE = 3 / 4  # bias variances for each weight variance
 
 
@@ -41,14 +41,14 @@ def _variance(query: Query, name: str) -> float:
 
 
 def _cells(top: float, size: int) -> np.ndarray:
-    """Return the middles of `size` cells from 0 to `top`."""
+    """Return the centres of `size` cells from 0 to `top`."""
     return (np.arange(size) + 0.5) * (top / size)
 
 
 def _critical(
     activation: str, keep: float, most_weight_var: float, most_bias_var: float
 ) -> dict[str, np.ndarray]:
-    """Return the line chi_1 = 1, as far as it is in the picture."""
+    """Return the part of the line chi_1 = 1 that lies in the diagram."""
     bias_var = np.linspace(0, most_bias_var, LINE)
     weight_var = np.asarray(critical_weight_var(activation, bias_var, keep))
     visible = weight_var <= most_weight_var

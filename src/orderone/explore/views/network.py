@@ -1,5 +1,7 @@
 """One network of mean field theory: fixed points, depth scales, two maps, and two signals.
 
+Equations of S1, "Mean field theory for deep dropout networks":
+
 q' = (weight_var / keep) E phi(x)^2 + bias_var                            S1 (2)
 c' = [weight_var E phi(x) phi(y) + bias_var] / q*                         S1 (3), (4)
 """
@@ -13,13 +15,13 @@ from orderone.theory import MeanField, critical_weight_var
 
 SCALARS = ("q_star", "c_star", "chi1", "chi2", "xi1", "xi2", "phase", "status")
 LAYERS = 30
-STEPS = 16  # of a trajectory, of a cobweb
+STEPS = 16  # of a cobweb
 POINTS = 81  # of a curve
-TALLEST = 1e6  # a length that is still drawn
+TALLEST = 1e6  # longer signals are not drawn
 
 
 def network(query: Query) -> dict[str, object]:
-    """Return scalars of the network, and how lengths and correlations change with the layers."""
+    """Return scalars of the network, and the change of lengths and correlations with depth."""
     activation = query.word("activation")
     weight_var = query.number("weight_var")
     bias_var = query.number("bias_var")
@@ -28,8 +30,8 @@ def network(query: Query) -> dict[str, object]:
     q0 = query.number("q0")
     c0 = query.number("c0")
     query.done()
-    settled = 0 < net.q_star < math.inf  # else there is no network to follow at that length
-    # Two pairs of signals at once: of length q0, and of length q*
+    settled = 0 < net.q_star < math.inf  # otherwise no signal has the length q*
+    # Two pairs of signals in one call: of length q0, and of length q*
     starts = [q0, net.q_star if settled else q0]
     path = net.trajectory([starts, starts], c0, LAYERS)
     lengths = path.q[:, 0]
@@ -46,7 +48,7 @@ def network(query: Query) -> dict[str, object]:
 
 
 def _length_map(net: MeanField, lengths: np.ndarray) -> dict[str, object]:
-    """Return the curve as far as the signals go, and a little farther."""
+    """Return the length map over the range of the signals and 15 % more."""
     first = lengths[: STEPS + 1]
     cobweb = first[first < TALLEST]
     end = net.q_star if net.q_star < TALLEST else 0.0
@@ -55,6 +57,6 @@ def _length_map(net: MeanField, lengths: np.ndarray) -> dict[str, object]:
 
 
 def _correlation_map(net: MeanField, cobweb: np.ndarray) -> dict[str, object]:
-    """Return the curve at the length q*."""
+    """Return the correlation map at the length q*."""
     x = np.linspace(-1, 1, POINTS)
     return {"x": x, "y": net.correlation_map(x), "cobweb": cobweb}

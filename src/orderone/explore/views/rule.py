@@ -1,4 +1,4 @@
-"""A parameterization: exponents by role, what limits the rates, stability, and predicted sizes."""
+"""A parameterization: exponents by role, limits of the learning rates, stability, and sizes."""
 
 from fractions import Fraction
 
@@ -9,7 +9,7 @@ from orderone.theory.exponents import Parameterization, gauge, read_alignment, r
 from orderone.theory.exponents.stability import Judged
 
 MOST_LAYERS = 12
-SIZES = ("h", "Δh", "ΔW", "h'", "W'")  # as names begin
+SIZES = ("h", "Δh", "ΔW", "h'", "W'")  # beginnings of the names in `rms`
 
 
 def rule(query: Query) -> dict[str, object]:
@@ -26,9 +26,9 @@ def rule(query: Query) -> dict[str, object]:
     actual = read_alignment(alignment)
     assumed = read_alignment(rates or rules.assumed_alignment(name))
     solution = solve(start, optimizer, assumed, depth=depth, norm=norm)
-    if declared.rates_for is None:  # `standard` is defined by its rates
+    if declared.rates_for is None:  # the rule, such as `standard`, defines its learning rates
         p = start
-        reasons = dict.fromkeys(p.roles, "given by the rule")
+        reasons = dict.fromkeys(p.roles, "the rule sets this learning rate")
     else:
         p = start.with_c(solution.c)
         reasons = {role: solution.why(role) for role in p.roles}
@@ -51,12 +51,12 @@ def _role(p: Parameterization, role: str, why: str) -> dict[str, str]:
 
 
 def _judged(judged: Judged) -> dict[str, object]:
-    """Return the verdict's own words, without the one that says whether it holds."""
+    """Return the text of a condition without its first word, which says whether it holds."""
     return {"holds": judged.holds, "text": str(judged).split("  ", 1)[1]}
 
 
 def _sizes(exponents: dict[str, Fraction]) -> list[dict[str, object]]:
-    """Group by symbol, then by layer: {symbol, first layer, exponents as words and as numbers}."""
+    """Group by symbol: {symbol, first layer, one law and one exponent per layer}."""
     groups: dict[str, dict[int, Fraction]] = {symbol: {} for symbol in SIZES}
     for name, exponent in exponents.items():
         symbol = name.rstrip("0123456789")
