@@ -1,21 +1,26 @@
 """The site and its pages: all of them in the navigation, links that lead somewhere, commands that
-exist, a strict build."""
+exist, openings that name the reader, a strict build."""
 
 import functools
+import importlib.util
 import os
 import re
 import shlex
 import shutil
 import subprocess
 import sys
+from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote, urlsplit
 
 import pytest
 import tyro
 from tyro.extras import SubcommandApp
 
 from orderone.cli import verbs
+from orderone.core.citations import cite
+from orderone.core.codes import EXPLANATIONS
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -33,21 +38,21 @@ def prose(path: Path) -> str:
 
 
 def anchors(path: Path) -> set[str]:
-    """Of headings, as GitHub and the site make them."""
+    """Return the anchors of the headings, as GitHub and the site make them."""
     titles = re.findall(r"^#+ (.*)$", prose(path), flags=re.M)
     return {re.sub(r"[^\w\- ]", "", title.lower()).strip().replace(" ", "-") for title in titles}
 
 
 def broken_links(path: Path) -> list[str]:
-    found = []
+    broken = []
     for link in re.findall(r"\]\(([^)\s]+)\)", prose(path)):
         file, _, anchor = link.partition("#")
         if file.startswith(("http:", "https:")):
             continue
         target = path.parent / file if file else path
         if not target.is_file() or (anchor and anchor not in anchors(target)):
-            found.append(link)
-    return found
+            broken.append(link)
+    return broken
 
 
 @pytest.mark.parametrize("path", TEXTS, ids=name)
@@ -72,8 +77,58 @@ def test_every_page_is_in_the_navigation_once():
     assert sorted(listed) == [path.relative_to(DOCS).as_posix() for path in PAGES]
 
 
+def test_the_readme_is_short_and_says_what_it_is_about():
+    text = (ROOT / "README.md").read_text()
+    assert len(text.splitlines()) <= 120
+    opening = text.split("\n\n")[1]
+    assert "muP" in opening
+    assert "hyperparameter transfer" in opening
+
+
+def test_the_papers_are_named_with_their_authors():
+    for page in (ROOT / "README.md", DOCS / "cite.md"):
+        text = page.read_text()
+        for paper in ("s0", "s1", "s2", "s3"):
+            citation = cite(paper)[1]
+            assert citation.title in text, page
+            assert ", ".join(citation.authors) in text, page
+
+
+GENERATED = {DOCS / "changelog.md", *(DOCS / "gallery").glob("*.md"), *(DOCS / "api").glob("*.md")}
+
+
+@pytest.mark.parametrize("path", sorted(set(PAGES) - GENERATED), ids=name)
+def test_a_page_opens_with_whom_it_is_for(path):
+    opening = path.read_text().split("\n\n")[1].replace("\n", " ")
+    assert re.match(r"For (those|anyone) ", opening)
+
+
+@pytest.fixture(scope="module")
+def troubleshooting() -> Any:
+    """Return the module that writes the page Troubleshooting."""
+    file = DOCS / "make_troubleshooting.py"
+    spec = importlib.util.spec_from_file_location(file.stem, file)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_page_troubleshooting_is_current(troubleshooting):
+    page = DOCS / "troubleshooting.md"
+    assert page.read_text() == troubleshooting.page(), "run: python docs/make_troubleshooting.py"
+    assert set(EXPLANATIONS) <= anchors(page)
+
+
+def test_explanations_are_shown_as_written(troubleshooting):
+    text = "Pass `a_b[0]` to f(*args), a_b or [c](d)."
+    expected = r"Pass `a_b[0]` to f(\*args), a\_b or \[c\](d)."
+    assert troubleshooting.as_markdown(text) == expected
+
+
 def parser(app: Any) -> Any:
-    """The same verbs, which read their arguments and do nothing."""
+    """Return the same verbs, which read their arguments and do nothing."""
     idle: Any = SubcommandApp()
     for verb, spec in app._subcommands.items():
         nested = isinstance(spec.target, SubcommandApp)
@@ -92,7 +147,7 @@ def parse(arguments: list[str]) -> None:
 
 
 def commands(path: Path) -> list[list[str]]:
-    """What stands behind a dollar sign in console blocks."""
+    """Return the commands after a dollar sign in console blocks."""
     blocks = [code for language, code in BLOCK.findall(path.read_text()) if language == "console"]
     return [
         shlex.split(line, comments=True)
@@ -129,8 +184,8 @@ def test_scripts_that_pages_name_exist(path):
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):
-    """Built as `make docs` does it, in another folder; a log that tells more than start, verdict
-    and end is an error."""
+    """Build the site as `make docs` does, in another folder. A log with more lines than start,
+    verdict and end is an error."""
     pytest.importorskip("zensical")
     pytest.importorskip("mkdocstrings")
     root = tmp_path_factory.mktemp("project")
@@ -146,9 +201,9 @@ def site(tmp_path_factory):
         text=True,
         timeout=120,
     )
-    told = [line for line in (result.stdout + result.stderr).splitlines() if line.strip()]
-    assert result.returncode == 0, "\n".join(told)
-    assert len(told) == 3, told
+    log = [line for line in (result.stdout + result.stderr).splitlines() if line.strip()]
+    assert result.returncode == 0, "\n".join(log)
+    assert len(log) == 3, log
     return root / "site"
 
 
@@ -164,6 +219,59 @@ def test_the_site_has_every_page_and_needs_no_network(site):
     assert "<math" in built["kernels"]
 
 
+class Page(HTMLParser):
+    """The ids and the links of an HTML page."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self.ids: set[str] = set()
+        self.links: list[str] = []
+        self.feed(path.read_text())
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        values = dict(attrs)
+        self.ids |= {values[key] or "" for key in ("id", "name") if key in values}
+        if tag == "a" and values.get("href"):
+            self.links.append(values["href"] or "")
+
+
+def dead_links(site: Path) -> list[str]:
+    pages = {path: Page(path) for path in site.rglob("*.html") if path.name != "404.html"}
+    dead = []
+    for path, page in pages.items():
+        for link in page.links:
+            parts = urlsplit(link)
+            if parts.scheme or parts.netloc:
+                continue
+            target = path
+            if parts.path:
+                target = (path.parent / unquote(parts.path)).resolve()
+            anchor = unquote(parts.fragment)
+            has_anchor = target not in pages or not anchor or anchor in pages[target].ids
+            if not target.exists() or not has_anchor:
+                dead.append(f"{path.relative_to(site)}: {link}")
+    return dead
+
+
+def test_the_site_has_no_dead_link(site):
+    assert not dead_links(site.resolve())
+
+
+def test_a_dead_link_is_noticed(tmp_path):
+    (tmp_path / "a.html").write_text(
+        '<h1 id="here">A</h1><a href="b.html">no</a><a href="#here">yes</a>'
+        '<a href="a.html#there">no</a><a href="https://example.org">not checked</a>'
+    )
+    assert dead_links(tmp_path) == ["a.html: b.html", "a.html: a.html#there"]
+
+
+def test_the_site_has_a_search_box_and_an_index_of_every_page(site):
+    assert 'data-md-component="search"' in (site / "index.html").read_text()
+    index = (site / "search.js").read_text()
+    for path in PAGES:
+        assert path.relative_to(DOCS).with_suffix(".html").as_posix() in index
+
+
 @pytest.mark.slow
 def test_the_site_in_a_browser(site, browser):
     """Opened from its folder, on a phone: silent, not wider than the screen, formulas drawn; and
@@ -176,7 +284,7 @@ def test_the_site_in_a_browser(site, browser):
         "request",
         lambda it: it.url.startswith(("file:", "data:", "blob:")) or complaints.append(it.url),
     )
-    left = "net::ERR_ABORTED"  # the page was left before it had come
+    left = "net::ERR_ABORTED"  # the browser left the page before it was loaded
     page.on(
         "requestfailed",
         lambda it: it.failure == left or complaints.append(f"{page.url}: lacks {it.url}"),
