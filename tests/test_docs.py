@@ -103,6 +103,14 @@ def test_a_page_opens_with_whom_it_is_for(path):
     assert re.match(r"For (those|anyone) ", opening)
 
 
+def test_every_erratum_that_is_cited_is_explained():
+    explained = set(re.findall(r"\bS[0-3]\.\d+\b", (DOCS / "errata.md").read_text()))
+    for path in (*PAGES, *(ROOT / "src").rglob("*.py")):
+        cited = re.findall(r"\berrat(?:um|a) (S[0-3]\.\d+)\b", path.read_text())
+        cited += re.findall(r"\bcorrected, (S[0-3]\.\d+)\b", path.read_text())
+        assert set(cited) <= explained, path
+
+
 @pytest.fixture(scope="module")
 def troubleshooting() -> Any:
     """Return the module that writes the page Troubleshooting."""
