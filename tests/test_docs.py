@@ -1,26 +1,22 @@
 """The site and its pages: all of them in the navigation, links that lead somewhere, commands that
-exist, openings that name the reader, a strict build."""
+exist, a strict build."""
 
 import functools
-import importlib.util
 import os
 import re
 import shlex
 import shutil
 import subprocess
 import sys
-from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote, urlsplit
 
 import pytest
 import tyro
+from support.site_links import dead_links
 from tyro.extras import SubcommandApp
 
 from orderone.cli import verbs
-from orderone.core.citations import cite
-from orderone.core.codes import EXPLANATIONS
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -44,15 +40,15 @@ def anchors(path: Path) -> set[str]:
 
 
 def broken_links(path: Path) -> list[str]:
-    broken = []
+    found = []
     for link in re.findall(r"\]\(([^)\s]+)\)", prose(path)):
         file, _, anchor = link.partition("#")
         if file.startswith(("http:", "https:")):
             continue
         target = path.parent / file if file else path
         if not target.is_file() or (anchor and anchor not in anchors(target)):
-            broken.append(link)
-    return broken
+            found.append(link)
+    return found
 
 
 @pytest.mark.parametrize("path", TEXTS, ids=name)
@@ -77,66 +73,8 @@ def test_every_page_is_in_the_navigation_once():
     assert sorted(listed) == [path.relative_to(DOCS).as_posix() for path in PAGES]
 
 
-def test_the_readme_is_short_and_says_what_it_is_about():
-    text = (ROOT / "README.md").read_text()
-    assert len(text.splitlines()) <= 120
-    opening = text.split("\n\n")[1]
-    assert "muP" in opening
-    assert "hyperparameter transfer" in opening
-
-
-def test_the_papers_are_named_with_their_authors():
-    for page in (ROOT / "README.md", DOCS / "cite.md"):
-        text = page.read_text()
-        for paper in ("s0", "s1", "s2", "s3"):
-            citation = cite(paper)[1]
-            assert citation.title in text, page
-            assert ", ".join(citation.authors) in text, page
-
-
-GENERATED = {DOCS / "changelog.md", *(DOCS / "gallery").glob("*.md"), *(DOCS / "api").glob("*.md")}
-
-
-@pytest.mark.parametrize("path", sorted(set(PAGES) - GENERATED), ids=name)
-def test_a_page_opens_with_whom_it_is_for(path):
-    opening = path.read_text().split("\n\n")[1].replace("\n", " ")
-    assert re.match(r"For (those|anyone) ", opening)
-
-
-def test_every_erratum_that_is_cited_is_explained():
-    explained = set(re.findall(r"\bS[0-3]\.\d+\b", (DOCS / "errata.md").read_text()))
-    for path in (*PAGES, *(ROOT / "src").rglob("*.py")):
-        cited = re.findall(r"\berrat(?:um|a) (S[0-3]\.\d+)\b", path.read_text())
-        cited += re.findall(r"\bcorrected, (S[0-3]\.\d+)\b", path.read_text())
-        assert set(cited) <= explained, path
-
-
-@pytest.fixture(scope="module")
-def troubleshooting() -> Any:
-    """Return the module that writes the page Troubleshooting."""
-    file = DOCS / "make_troubleshooting.py"
-    spec = importlib.util.spec_from_file_location(file.stem, file)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-def test_the_page_troubleshooting_is_current(troubleshooting):
-    page = DOCS / "troubleshooting.md"
-    assert page.read_text() == troubleshooting.page(), "run: python docs/make_troubleshooting.py"
-    assert set(EXPLANATIONS) <= anchors(page)
-
-
-def test_explanations_are_shown_as_written(troubleshooting):
-    text = "Pass `a_b[0]` to f(*args), a_b or [c](d)."
-    expected = r"Pass `a_b[0]` to f(\*args), a\_b or \[c\](d)."
-    assert troubleshooting.as_markdown(text) == expected
-
-
 def parser(app: Any) -> Any:
-    """Return the same verbs, which read their arguments and do nothing."""
+    """The same verbs, which read their arguments and do nothing."""
     idle: Any = SubcommandApp()
     for verb, spec in app._subcommands.items():
         nested = isinstance(spec.target, SubcommandApp)
@@ -155,7 +93,7 @@ def parse(arguments: list[str]) -> None:
 
 
 def commands(path: Path) -> list[list[str]]:
-    """Return the commands after a dollar sign in console blocks."""
+    """What stands behind a dollar sign in console blocks."""
     blocks = [code for language, code in BLOCK.findall(path.read_text()) if language == "console"]
     return [
         shlex.split(line, comments=True)
@@ -227,42 +165,8 @@ def test_the_site_has_every_page_and_needs_no_network(site):
     assert "<math" in built["kernels"]
 
 
-class Page(HTMLParser):
-    """The ids and the links of an HTML page."""
-
-    def __init__(self, path: Path) -> None:
-        super().__init__()
-        self.ids: set[str] = set()
-        self.links: list[str] = []
-        self.feed(path.read_text())
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        values = dict(attrs)
-        self.ids |= {values[key] or "" for key in ("id", "name") if key in values}
-        if tag == "a" and values.get("href"):
-            self.links.append(values["href"] or "")
-
-
-def dead_links(site: Path) -> list[str]:
-    pages = {path: Page(path) for path in site.rglob("*.html") if path.name != "404.html"}
-    dead = []
-    for path, page in pages.items():
-        for link in page.links:
-            parts = urlsplit(link)
-            if parts.scheme or parts.netloc:
-                continue
-            target = path
-            if parts.path:
-                target = (path.parent / unquote(parts.path)).resolve()
-            anchor = unquote(parts.fragment)
-            has_anchor = target not in pages or not anchor or anchor in pages[target].ids
-            if not target.exists() or not has_anchor:
-                dead.append(f"{path.relative_to(site)}: {link}")
-    return dead
-
-
 def test_the_site_has_no_dead_link(site):
-    assert not dead_links(site.resolve())
+    assert not dead_links(site)
 
 
 def test_a_dead_link_is_noticed(tmp_path):
