@@ -20,7 +20,7 @@ WRITTEN = sorted({*DOCS.rglob("*.md")} - GENERATED)
 def test_the_readme_is_short_and_says_what_it_is_about():
     text = README.read_text()
     assert len(text.splitlines()) <= 120
-    first_sentence = text.split("\n\n")[1].split(". ")[0]
+    first_sentence = text.split("\n\n")[1].partition(".")[0]
     assert "muP" in first_sentence
     assert "hyperparameter transfer" in first_sentence
 
