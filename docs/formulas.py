@@ -1,6 +1,8 @@
-"""Formulas as MathML: an extension of Markdown that turns what `pymdownx.arithmatex` has found
-between dollar signs into what browsers draw by themselves. Pages need neither a script nor a
-network for it."""
+"""Extension of Markdown that converts formulas to MathML.
+
+`pymdownx.arithmatex` marks the formulas between dollar signs. Browsers draw MathML without a script
+or a network.
+"""
 
 import re
 from html import unescape
@@ -27,7 +29,7 @@ def _mathml(found: re.Match[str]) -> str:
 
 class FormulasExtension(Extension):
     def extendMarkdown(self, md) -> None:
-        md.postprocessors.register(Formulas(md), "formulas", priority=0)  # when the page is whole
+        md.postprocessors.register(Formulas(md), "formulas", priority=0)  # after all others
 
 
 def makeExtension(**options) -> Extension:

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import tyro
+from support.site_links import dead_links
 from tyro.extras import SubcommandApp
 
 from orderone.cli import verbs
@@ -33,7 +34,7 @@ def prose(path: Path) -> str:
 
 
 def anchors(path: Path) -> set[str]:
-    """Of headings, as GitHub and the site make them."""
+    """Return the anchors of the headings, as GitHub and the site make them."""
     titles = re.findall(r"^#+ (.*)$", prose(path), flags=re.M)
     return {re.sub(r"[^\w\- ]", "", title.lower()).strip().replace(" ", "-") for title in titles}
 
@@ -129,8 +130,8 @@ def test_scripts_that_pages_name_exist(path):
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):
-    """Built as `make docs` does it, in another folder; a log that tells more than start, verdict
-    and end is an error."""
+    """Build the site as `make docs` does, in another folder. A log with more lines than start,
+    verdict and end is an error."""
     pytest.importorskip("zensical")
     pytest.importorskip("mkdocstrings")
     root = tmp_path_factory.mktemp("project")
@@ -146,9 +147,9 @@ def site(tmp_path_factory):
         text=True,
         timeout=120,
     )
-    told = [line for line in (result.stdout + result.stderr).splitlines() if line.strip()]
-    assert result.returncode == 0, "\n".join(told)
-    assert len(told) == 3, told
+    log = [line for line in (result.stdout + result.stderr).splitlines() if line.strip()]
+    assert result.returncode == 0, "\n".join(log)
+    assert len(log) == 3, log
     return root / "site"
 
 
@@ -164,6 +165,25 @@ def test_the_site_has_every_page_and_needs_no_network(site):
     assert "<math" in built["kernels"]
 
 
+def test_the_site_has_no_dead_link(site):
+    assert not dead_links(site)
+
+
+def test_a_dead_link_is_noticed(tmp_path):
+    (tmp_path / "a.html").write_text(
+        '<h1 id="here">A</h1><a href="b.html">no</a><a href="#here">yes</a>'
+        '<a href="a.html#there">no</a><a href="https://example.org">not checked</a>'
+    )
+    assert dead_links(tmp_path) == ["a.html: b.html", "a.html: a.html#there"]
+
+
+def test_the_site_has_a_search_box_and_an_index_of_every_page(site):
+    assert 'data-md-component="search"' in (site / "index.html").read_text()
+    index = (site / "search.js").read_text()
+    for path in PAGES:
+        assert path.relative_to(DOCS).with_suffix(".html").as_posix() in index
+
+
 @pytest.mark.slow
 def test_the_site_in_a_browser(site, browser):
     """Opened from its folder, on a phone: silent, not wider than the screen, formulas drawn; and
@@ -176,7 +196,7 @@ def test_the_site_in_a_browser(site, browser):
         "request",
         lambda it: it.url.startswith(("file:", "data:", "blob:")) or complaints.append(it.url),
     )
-    left = "net::ERR_ABORTED"  # the page was left before it had come
+    left = "net::ERR_ABORTED"  # the browser left the page before it was loaded
     page.on(
         "requestfailed",
         lambda it: it.failure == left or complaints.append(f"{page.url}: lacks {it.url}"),

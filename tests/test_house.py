@@ -90,6 +90,7 @@ def test_the_library_works_without_its_test_dependencies():
 
 PAGES = [
     "README.md",
+    "CONTRIBUTING.md",
     *(
         f"docs/{path.name}"
         for path in sorted((ROOT / "docs").glob("*.md"))
