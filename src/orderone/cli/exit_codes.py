@@ -16,5 +16,5 @@ EXIT_CODES = {
     WRONG_INPUT: "wrong usage or input, a missing package, an unreadable or unwritable file",
     INCONCLUSIVE: "a check or sweep is inconclusive: it needs more sizes, seeds or learning rates",
     INTERRUPTED: "interrupted by Ctrl-C; finished work was printed or saved",
-    CLOSED_PIPE: "the reader of the output ended first, as in `orderone ... | head`",
+    CLOSED_PIPE: "the program that reads the output ended first, for example `head`",
 }

@@ -48,7 +48,7 @@ def verb_page(name: str, verb: Callable[..., None], help: Help) -> str:
             arguments.append(parameter)
     if len(arguments) < len(parameters):
         usage += " [OPTIONS]"
-    lines = [f"{heading('Usage:')} {usage}", ""]
+    lines = [*_usage(usage), ""]
     for paragraph in description:
         lines += [*wrapped(paragraph), ""]
     lines += [heading("Example:"), *command(help.example)]
@@ -63,6 +63,12 @@ def verb_page(name: str, verb: Callable[..., None], help: Help) -> str:
             text = _with_default(texts[member], parameters[member])
             lines += entry(_invocation(parameters[member]), text)
     return "\n".join(lines)
+
+
+def _usage(command: str) -> list[str]:
+    if len(f"Usage: {command}") > terminal_width():
+        return [heading("Usage:"), *wrapped(command, INDENT)]
+    return [f"{heading('Usage:')} {command}"]
 
 
 def read_docstring(verb: Callable[..., None]) -> tuple[list[str], dict[str, str]]:

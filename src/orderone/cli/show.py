@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from fractions import Fraction
 from math import isfinite, isnan
+from textwrap import wrap
 
 from rich.console import Console
 from rich.table import Table
@@ -56,6 +57,23 @@ def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) 
             cells.append(coloured("" if value is None else str(value)))
         result.add_row(*cells)
     return result
+
+
+def prose(text: str, width: int) -> Text:
+    """Return sentences in colour, wrapped to `width`; a continued line is indented further."""
+    lines: list[str] = []
+    for line in text.splitlines():
+        indent = " " * (len(line) - len(line.lstrip()))
+        wrapped = wrap(
+            line.strip(),
+            width,
+            initial_indent=indent,
+            subsequent_indent=f"{indent}  ",
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+        lines += wrapped or [""]
+    return coloured("\n".join(lines))
 
 
 def coloured(text: str) -> Text:

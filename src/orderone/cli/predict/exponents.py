@@ -181,7 +181,7 @@ class Prediction:
         out.print("multiplier n^-a, initial std n^-b, learning rate n^-c\n")
         for when, laws in self.sizes.items():
             out.print(show.table(f"RMS: {when}", ("quantities", "law"), _by_law(laws)))
-        out.print(show.coloured(str(self.verdict)), soft_wrap=True)
+        out.print(show.prose(str(self.verdict), out.width))
 
 
 def _show_conflict(solution: Solution, json: bool) -> None:
@@ -189,7 +189,8 @@ def _show_conflict(solution: Solution, json: bool) -> None:
     if json:
         show.print_json({"feasible": False, "conflict": [str(k) for k in solution.conflict]})
     else:
-        show.console().print(show.coloured(str(solution)), soft_wrap=True)
+        out = show.console()
+        out.print(show.prose(str(solution), out.width))
 
 
 def _alignment(text: str) -> Alignment:

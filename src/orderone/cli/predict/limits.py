@@ -130,7 +130,7 @@ def _compare(
 
 def _show(report: "DepthReport", comparisons: list["Comparison"]) -> None:
     out = show.console()
-    out.print(show.coloured(str(report)), soft_wrap=True)
+    out.print(show.prose(str(report), out.width))
     columns = ("", "mean", "std", "distance", "95 % interval")
     for comparison in comparisons:
         title = f"{comparison.quantity}: networks compared with their limit law"
