@@ -202,24 +202,15 @@ def test_a_plan_for_a_model_that_does_not_fit_in_memory(config):
 
 def test_a_plan_as_json_and_as_a_file(config, tmp_path):
     saved = tmp_path / "plan.json"
-    words = (
-        "plan",
-        "--hf-config",
-        str(tmp_path),
-        "--base",
-        *BASE.split(","),
-        "--no-probe",
-        "--save",
-        str(saved),
-        "--json",
-    )
-    result = run(*words)
-    assert result.returncode == 0, result.stderr
-    record = json.loads(result.stdout)
+    sizes = BASE.split(",")
+    words = ("--hf-config", tmp_path, "--base", *sizes, "--no-probe", "--save", saved, "--json")
+    ended = orderone("plan", *words)
+    assert ended.status == 0, ended.err
+    record = json.loads(ended.out)
     assert record == json.loads(saved.read_text())
     assert record["rows"][0]["role"] == "embedding"
-    again = run("plan", "--hf-config", str(config), "--base", str(saved), "--no-probe", "--json")
-    assert json.loads(again.stdout)["rows"] == record["rows"]
+    again = orderone("plan", "--hf-config", config, "--base", saved, "--no-probe", "--json")
+    assert json.loads(again.out)["rows"] == record["rows"]
 
 
 @pytest.mark.parametrize(

@@ -83,19 +83,20 @@ def command(capsys):
 
 def test_a_sweep_is_printed_saved_and_not_run_again(command, tmp_path):
     call = (*OWN, "--rules", "sp,mup", "--lr", "1e-3:1e-1:3", "--seeds", "2")
-    status, shown, _ = command(*call)
+    status, out, _ = command(*call)
     assert status == 3  # three learning rates and five steps are inconclusive
-    assert "24 trials" in shown
-    assert "24 trained now" in shown
-    assert "runs.db" in shown
-    status, shown, _ = command(*call, "--html", "study.html", "--target", "64")
+    assert "24 trials" in out
+    assert "24 trained now" in out
+    assert "runs.db" in out
+    status, out, _ = command(*call, "--html", "study.html", "--target", "64")
     assert status == 3
-    assert "; 0 trained now" in shown
+    assert "; 0 trained now" in out
     assert (tmp_path / "study.html").stat().st_size > 1000
-    status, shown, _ = command(*call, "--json")
-    told = json.loads(shown)
-    assert (told["ran"], told["verdict"], len(told["trials"])) == (0, "not enough data", 24)
-    assert {row["rule"] for row in told["drifts"]} == {"sp", "mup"}
+    status, out, _ = command(*call, "--json")
+    record = json.loads(out)
+    assert (record["ran"], len(record["trials"])) == (0, 24)
+    assert record["verdict"] == "not enough data"
+    assert {row["rule"] for row in record["drifts"]} == {"sp", "mup"}
 
 
 def test_one_size_has_no_verdict(command):
@@ -112,9 +113,9 @@ def test_one_size_has_no_verdict(command):
         "--device",
         "cpu",
     )
-    status, shown, _ = command(*call)
+    status, out, _ = command(*call)
     assert status == 0
-    assert "2 trained now" in shown
+    assert "2 trained now" in out
     for option, value in (("--html", "study.html"), ("--target", "64")):
         ended = orderone("sweep", *call, option, value)
         assert_refused(ended, "option-without-effect", option, "several --widths")
@@ -147,9 +148,9 @@ def test_tasks_and_models_by_name(command, task, model, width):
         "2",
     )
     text = ("--length", "16") if task in ("lm", "denoising") else ()
-    status, shown, told = command(*call, *text, "--batch", "4", "--device", "cpu")
-    assert status == 0, told
-    assert "2 trained now" in shown
+    status, out, err = command(*call, *text, "--batch", "4", "--device", "cpu")
+    assert status == 0, err
+    assert "2 trained now" in out
 
 
 TINY = (
@@ -175,11 +176,11 @@ def test_images_of_a_folder(command, tmp_path, model):
         (tmp_path / "mine" / name).mkdir(parents=True)
         for i in range(20):
             image.new("RGB", (12, 10), colour).save(tmp_path / "mine" / name / f"{i}.png")
-    status, shown, told = command(
+    status, out, err = command(
         "--task", "imagefolder", "--root", "mine", "--size", "8", "--model", model, *TINY
     )
-    assert status == 0, told
-    assert "2 trained now" in shown
+    assert status == 0, err
+    assert "2 trained now" in out
 
 
 def test_mnist_from_its_files(command, tmp_path):
@@ -193,12 +194,12 @@ def test_mnist_from_its_files(command, tmp_path):
         (folder / f"{part}-labels-idx1-ubyte").write_bytes(
             struct.pack(">2i", 2049, 20) + bytes(range(10)) * 2
         )
-    status, shown, told = command("--task", "mnist", "--model", "transformer", *TINY)
-    assert status == 0, told
-    assert "2 trained now" in shown
+    status, out, err = command("--task", "mnist", "--model", "transformer", *TINY)
+    assert status == 0, err
+    assert "2 trained now" in out
 
 
-def test_a_tokenizer_of_ones_own(command, tmp_path):
+def test_a_tokenizer_of_the_user(command, tmp_path):
     tokenizers = pytest.importorskip("tokenizers")
     known = ["one", "two", "three", "four", "five", "six"]
     (tmp_path / "text.txt").write_text((" ".join(known) + " seven.\n") * 200)
@@ -208,9 +209,9 @@ def test_a_tokenizer_of_ones_own(command, tmp_path):
     mine.save(str(tmp_path / "tokenizer.json"))
     text = ("--source", "text.txt", "--tokenizer", "tokenizer.json", "--length", "8")
     for task in ("lm", "denoising"):
-        status, shown, told = command("--task", task, *text, *TINY, "--store", f"{task}.db")
-        assert status == 0, told
-        assert "2 trained now" in shown
+        status, out, err = command("--task", task, *text, *TINY, "--store", f"{task}.db")
+        assert status == 0, err
+        assert "2 trained now" in out
 
 
 @pytest.mark.parametrize(("side", "patch"), [(8, 2), (28, 4), (32, 4), (224, 16), (1, 1), (7, 1)])
@@ -236,16 +237,16 @@ def test_ctrl_c_ends_with_130_and_says_how_to_continue(command):
         "1e-3:1e-1:3",
     )
     call += ("--seeds", "2", "--steps", "20", "--device", "cpu", "--together", "1")
-    status, shown, told = command(*call)
-    assert status == 130, told
-    assert "; 1 trained now" in shown
-    assert "the same command" in told
-    _, shown, _ = command(*call)
-    assert "; 5 trained now" in shown
+    status, out, err = command(*call)
+    assert status == 130, err
+    assert "; 1 trained now" in out
+    assert "the same command" in err
+    _, out, _ = command(*call)
+    assert "; 5 trained now" in out
 
 
 @pytest.mark.slow
-def test_a_process_of_its_own_can_be_interrupted(command, tmp_path, start):
+def test_a_process_can_be_interrupted(command, tmp_path, start):
     call = (
         "--builder",
         "mine:build",
@@ -269,13 +270,13 @@ def test_a_process_of_its_own_can_be_interrupted(command, tmp_path, start):
     while time.monotonic() < deadline and not len(Sweep.load(store).frame):
         time.sleep(0.05)
     process.send_signal(signal.SIGINT)
-    shown, told = process.communicate(timeout=60)
-    assert process.returncode == 130, told
-    assert "trained now" in shown
-    assert "the same command" in told
-    _, shown, _ = command(*call)
-    assert "6 trials" in shown
-    assert "6 trained now" not in shown
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 130, err
+    assert "trained now" in out
+    assert "the same command" in err
+    _, out, _ = command(*call)
+    assert "6 trials" in out
+    assert "6 trained now" not in out
 
 
 WITHOUT_EFFECT = "option-without-effect"
@@ -357,7 +358,7 @@ def test_the_demo_ends_with_a_transfer_study(monkeypatch, capsys, tmp_path):
     monkeypatch.setattr(demo, "TRIES", 2)
     monkeypatch.setattr(demo, "TEXT", (2, 8))
     demo._transfer(show.console())
-    shown = capsys.readouterr().out
-    assert re.search("mup.*(not enough data|inconclusive)", shown)
-    assert f"Open {demo.TUNED} in a browser" in shown
+    out = capsys.readouterr().out
+    assert re.search("mup.*(not enough data|inconclusive)", out)
+    assert f"Open {demo.TUNED} in a browser" in out
     assert (tmp_path / demo.TUNED).stat().st_size > 1e6

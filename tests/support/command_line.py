@@ -1,11 +1,17 @@
 """Run a verb in this process, as a user would on the command line."""
 
 import io
+from collections.abc import Sequence
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
+from functools import wraps
 
+from orderone.cli.exit_codes import WRONG_INPUT
 from orderone.cli.main import main
+from orderone.cli.options import parse
+from orderone.cli.verbs import split
 from orderone.core.codes import EXPLANATIONS, code_of
+from orderone.core.errors import InputError
 
 
 @dataclass(frozen=True)
@@ -33,6 +39,23 @@ def orderone(*words: object) -> Ended:
         except SystemExit as ended:
             status = int(ended.code or 0)
     return Ended(status, out.getvalue(), err.getvalue())
+
+
+def accept(words: Sequence[str]) -> None:
+    """Parse a command without running it; raise SystemExit if it is wrong."""
+    if not {"--help", "--version"}.isdisjoint(words):
+        return
+    try:
+        verb, options = split(words)
+    except InputError as error:
+        raise SystemExit(WRONG_INPUT) from error
+    function, _ = verb.load()
+
+    @wraps(function)
+    def do_nothing(*arguments: object, **options: object) -> None:
+        pass
+
+    parse(verb.name, do_nothing, options)
 
 
 def assert_refused(ended: Ended, code: str | None, *words: str) -> None:

@@ -37,7 +37,7 @@ BATCH = (8, 32)  # texts, and bytes of a text: small, so that the check takes se
 LAST_BLOCK = "transformer.h.1"
 TUNED = "report-transfer.html"
 SWEEP: dict[str, Any] = {"steps": 80, "rule": ["mup", "standard"], "widths": [32, 64, 128, 256]}
-RATES = (2**-12, 2**-6, 7)  # learning rates: from, to, how many
+RATES = (2**-12, 2**-6, 7)  # learning rates: first, last, number of values
 TRIES = 3  # seeds
 TEXT = (4, 32)  # texts in a batch, and bytes of a text
 TARGET = 2048
@@ -115,8 +115,8 @@ def _check(out: Console) -> None:
         out.print(f"the check of GPT-2 was skipped: {error}")
         return
     out.print(
-        "Small GPT-2 models, trained with muP (mup) and with PyTorch's defaults and one learning"
-        " rate for all tensors and widths (standard)\n"
+        "Small GPT-2 models, trained with muP (mup), and with one learning rate for all tensors and"
+        " widths (standard)\n"
     )
     out.print(show.table("RMS change of the last block's output after 4 steps", *_moves(checks)))
     for check in checks.values():

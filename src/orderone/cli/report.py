@@ -134,10 +134,11 @@ def _show(entries: "list[Reproduced]", json: bool) -> None:
     for entry in entries:
         papers.setdefault(entry.experiment.paper, []).append(entry)
     out = show.console()
-    columns = ("name", "title", "scale", "the paper", "corrected", "claims that hold")
+    columns = ("name", "title", "scale", "the paper", "corrected", "claims")
     for paper, entries_of_paper in papers.items():
         rows = [_row(entry) for entry in entries_of_paper]
         out.print(show.table(f"{paper}: {SEEDS[paper.lower()].title}", columns, rows))
+    out.print("claims: how many claims of the paper hold, of all that were tested")
     if len(entries) == 1:
         columns = ("claim", "source", "verdict", "measured")
         out.print(show.table("Findings", columns, _findings(entries[0])))

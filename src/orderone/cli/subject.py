@@ -1,4 +1,4 @@
-"""The model that `orderone check` trains, with its sizes and batches."""
+"""Model, sizes and batches of `orderone check`."""
 
 import os
 import sys
@@ -106,7 +106,7 @@ def user_model(builder: str, sizes: dict[str, list[int]], batches: str | None) -
 
 
 def user_batches(where: str) -> Any:
-    """Return the result of the function that `where` names, or the object if it is no function."""
+    """Return the result of the function that `where` names, or the object if it is not a function."""
     batches = load(where, "batches")
     if callable(batches):
         return batches()

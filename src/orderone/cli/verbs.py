@@ -19,7 +19,7 @@ HELP_OPTIONS = ("-h", "--help")
 
 @dataclass(frozen=True)
 class Verb:
-    """A verb: where its function is, and one line about it."""
+    """A verb, and one line about it for the overview."""
 
     name: str
     summary: str
@@ -76,24 +76,31 @@ def run(arguments: Sequence[str] | None) -> None:
     if words[0] in HELP_OPTIONS:
         print(overview())
         return
-    top = dict.fromkeys(name.partition(" ")[0] for name in ALL)
-    name = one_of(words.pop(0), top, "verb")
-    if name == PREDICT:
-        predictions = [verb.removeprefix(f"{PREDICT} ") for verb in ALL if PREDICT in verb]
-        if not words:
-            print(predictions_page(), file=sys.stderr)
-            sys.exit(WRONG_INPUT)
-        if words[0] in HELP_OPTIONS:
-            print(predictions_page())
-            return
-        name = f"{PREDICT} {one_of(words.pop(0), predictions, 'prediction')}"
-    function, help = ALL[name].load()
-    if any(word in HELP_OPTIONS for word in words):
-        print(verb_page(name, function, help))
+    if words == [PREDICT]:
+        print(predictions_page(), file=sys.stderr)
+        sys.exit(WRONG_INPUT)
+    if words[0] == PREDICT and words[1] in HELP_OPTIONS:
+        print(predictions_page())
+        return
+    verb, options = split(words)
+    function, help = verb.load()
+    if any(option in HELP_OPTIONS for option in options):
+        print(verb_page(verb.name, function, help))
         return
     from orderone.cli.options import parse  # tyro loads here
 
-    parse(name, function, words)
+    parse(verb.name, function, options)
+
+
+def split(words: Sequence[str]) -> tuple[Verb, list[str]]:
+    """Return the verb of a command, one word or two, and the words after it."""
+    top = dict.fromkeys(name.partition(" ")[0] for name in ALL)
+    name = one_of(words[0], top, "verb")
+    if name != PREDICT:
+        return ALL[name], list(words[1:])
+    predictions = [verb.removeprefix(f"{PREDICT} ") for verb in ALL if PREDICT in verb]
+    prediction = one_of(words[1], predictions, "prediction")
+    return ALL[f"{PREDICT} {prediction}"], list(words[2:])
 
 
 def overview() -> str:
