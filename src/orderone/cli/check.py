@@ -84,8 +84,8 @@ def check(
         length: Bytes of a text. Default: 64.
         builder: Your model instead of --model: package.module:function, a function of the width
             (or of the depth, with --depths). The current folder is searched.
-        batches: Data for --builder: package.module:function without arguments that returns a batch, or
-            one batch for each step.
+        batches: Data for --builder: package.module:function without arguments that returns a
+            batch, or one batch for each step.
         threads: Number of torch CPU threads. Small models are fastest with one.
         html: Write a page with all figures to this file. It opens in any browser, offline too.
         png: Write a picture of the largest deviations to this file.

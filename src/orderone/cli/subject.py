@@ -106,7 +106,7 @@ def user_model(builder: str, sizes: dict[str, list[int]], batches: str | None) -
 
 
 def user_batches(where: str) -> Any:
-    """Return the result of the function that `where` names, or the object if it is not a function."""
+    """Call the function that `where` names and return its result; return any other object."""
     batches = load(where, "batches")
     if callable(batches):
         return batches()

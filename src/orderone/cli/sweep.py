@@ -140,8 +140,8 @@ def sweep(
         size: Side in pixels of images from a folder, which are cropped to squares. Default: 224.
         builder: Your model instead of --model: package.module:function, a function of width (and
             depth). The current folder is searched.
-        data: Data for --builder: package.module:name of a task, or of a function of (step, seed) that
-            returns a batch.
+        data: Data for --builder: package.module:name of a task, or of a function of (step, seed)
+            that returns a batch.
         precision: float32, bfloat16 (autocast) or float64.
         device: cpu or cuda. Default: cuda if there is a GPU.
         store: SQLite file for the results.
