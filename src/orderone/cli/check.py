@@ -144,8 +144,8 @@ def _show(result: "Check", about: str, json: bool) -> None:
         show.print_json(_record(result))
         return
     out = show.console()
-    out.print(about, soft_wrap=True)
-    out.print(show.coloured(str(result)), soft_wrap=True)
+    out.print(about)
+    out.print(show.prose(str(result), out.width))
 
 
 def _record(result: "Check") -> dict[str, object]:

@@ -121,7 +121,7 @@ def _check(out: Console) -> None:
     out.print(show.table("RMS change of the last block's output after 4 steps", *_moves(checks)))
     for check in checks.values():
         summary = str(check).partition("\n\n")[0]  # without the table of modules
-        out.print(show.coloured(summary), soft_wrap=True)
+        out.print(show.prose(summary, out.width))
     _reports(out, checks)
 
 
@@ -178,7 +178,7 @@ def _transfer(out: Console) -> None:
     except (ValueError, OSError) as error:
         out.print(f"the sweep was skipped: {error}")
         return
-    out.print(show.coloured(f"{study}\n{settings_for(study, TARGET)}"), soft_wrap=True)
+    out.print(show.prose(f"{study}\n{settings_for(study, TARGET)}", out.width))
     try:
         write_transfer(study, TUNED, title=f"Transfer of {setting.name}")
     except (ImportError, OSError) as error:

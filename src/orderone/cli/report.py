@@ -229,7 +229,7 @@ def _check(records: Path, html: str | None, json: bool) -> None:
         for row in fitted.itertuples(index=False):
             rows.append([_cell(value) for value in row])
         out.print(show.table(f"Exponents of the {saved.axis}", list(fitted), rows))
-        out.print(f"note: {saved.notes[0]}", soft_wrap=True)
+        out.print(f"note: {saved.notes[0]}")
     if html is not None:
         wrote(write_html(saved, html, title=f"Records of {records.name}"))
 

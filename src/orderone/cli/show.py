@@ -60,7 +60,7 @@ def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) 
 
 
 def prose(text: str, width: int) -> Text:
-    """Return sentences in colour, wrapped to `width`; a continued line is indented further."""
+    """Return text in colour, with lines longer than `width` wrapped and indented further."""
     lines: list[str] = []
     for line in text.splitlines():
         indent = " " * (len(line) - len(line.lstrip()))

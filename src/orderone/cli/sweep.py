@@ -327,7 +327,7 @@ def show_sweep(
     if target is not None:
         texts.append(str(target))
     for text in texts:
-        out.print(show.coloured(text), soft_wrap=True)
+        out.print(show.prose(text, out.width))
 
 
 def _cell(value: object) -> str:
