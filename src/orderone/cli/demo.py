@@ -178,7 +178,8 @@ def _transfer(out: Console) -> None:
     except (ValueError, OSError) as error:
         out.print(f"the sweep was skipped: {error}")
         return
-    out.print(show.prose(f"{study}\n{settings_for(study, TARGET)}", out.width))
+    out.print(show.prose(str(study), out.width))
+    out.print(show.coloured(str(settings_for(study, TARGET))), soft_wrap=True)
     try:
         write_transfer(study, TUNED, title=f"Transfer of {setting.name}")
     except (ImportError, OSError) as error:

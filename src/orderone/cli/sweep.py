@@ -324,10 +324,10 @@ def show_sweep(
     texts = list(sweep.notes)
     if study is not None:
         texts.append(str(study))
-    if target is not None:
-        texts.append(str(target))
     for text in texts:
         out.print(show.prose(text, out.width))
+    if target is not None:
+        out.print(show.coloured(str(target)), soft_wrap=True)  # it contains Python code
 
 
 def _cell(value: object) -> str:
