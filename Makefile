@@ -7,7 +7,7 @@ PIP := PIP_CONSTRAINT=constraints.txt PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/pip
 export OMP_NUM_THREADS ?= 1
 PEER_BENCHMARKS := benchmarks/kernels.py benchmarks/meanfield.py benchmarks/transformer.py
 
-.PHONY: demo data reproduce-small test test-all lint format bench bench-peers docs clean constraints
+.PHONY: demo data reproduce-small test test-all lint format bench bench-peers docs dist clean constraints
 
 demo: .venv/.run
 	@$(BIN)/orderone demo
@@ -53,8 +53,22 @@ docs: .venv/.dev
 	PYTHONPATH=docs $(BIN)/zensical build --strict --clean
 	@echo "open site/index.html"
 
+# sdist and wheel, checked: metadata, files, and the demo from the wheel in an empty environment (some minutes).
+dist:
+	@test -x .venv-dist/bin/twine || { echo "installing build and twine into .venv-dist (once)"; $(PYTHON) -m venv .venv-dist \
+		&& .venv-dist/bin/pip install --quiet --progress-bar off 'build>=1.2' 'twine>=6'; }
+	rm -rf dist .venv-dist/empty .venv-dist/demo
+	PIP_CONSTRAINT="$(CURDIR)/constraints.txt" .venv-dist/bin/python -m build --outdir dist .
+	.venv-dist/bin/twine check --strict dist/*
+	@echo "installing the wheel into an empty environment"
+	$(PYTHON) -m venv .venv-dist/empty
+	PIP_CONSTRAINT=constraints.txt .venv-dist/empty/bin/pip install --quiet --progress-bar off "$$(echo dist/*.whl)[transformers,report,data]"
+	.venv-dist/empty/bin/pip check
+	mkdir .venv-dist/demo && cd .venv-dist/demo && env -u PYTHONPATH ../empty/bin/orderone demo
+	@$(PYTHON) .ci/check_dist.py
+
 clean:
-	rm -rf .venv .venv-peers site .cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-peers .venv-dist dist site .cache .pytest_cache .ruff_cache .hypothesis
 
 # Rewrites the pins from what is installed now; read the difference before committing it.
 constraints: .venv/.dev

@@ -1,7 +1,6 @@
 """The site and its pages: all of them in the navigation, links that lead somewhere, commands that
 exist, a strict build."""
 
-import functools
 import os
 import re
 import shlex
@@ -9,14 +8,13 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 import tyro
 from support.site_links import dead_links
 from tyro.extras import SubcommandApp
-
 from orderone.cli import verbs
+from support.command_line import accept
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -73,25 +71,6 @@ def test_every_page_is_in_the_navigation_once():
     assert sorted(listed) == [path.relative_to(DOCS).as_posix() for path in PAGES]
 
 
-def parser(app: Any) -> Any:
-    """The same verbs, which read their arguments and do nothing."""
-    idle: Any = SubcommandApp()
-    for verb, spec in app._subcommands.items():
-        nested = isinstance(spec.target, SubcommandApp)
-        idle.command(
-            parser(spec.target) if nested else functools.wraps(spec.target)(lambda *_, **__: None),
-            name=verb,
-        )
-    return idle
-
-
-IDLE = parser(verbs.app)
-
-
-def parse(arguments: list[str]) -> None:
-    IDLE.cli(args=arguments, config=(tyro.conf.FlagCreatePairsOff,))
-
-
 def commands(path: Path) -> list[list[str]]:
     """What stands behind a dollar sign in console blocks."""
     blocks = [code for language, code in BLOCK.findall(path.read_text()) if language == "console"]
@@ -108,7 +87,7 @@ def test_commands_exist_with_these_arguments(path):
     for program, *arguments in commands(path):
         assert program in ("orderone", "make", "python", "torchrun", "ray", "pip")
         if program == "orderone":
-            parse(arguments)
+            accept(arguments)
         if program == "make":
             assert set(arguments) <= set(targets)
 
@@ -118,7 +97,7 @@ def test_commands_exist_with_these_arguments(path):
 )
 def test_a_wrong_command_is_noticed(wrong):
     with pytest.raises(SystemExit) as ended:
-        parse(wrong.split())
+        accept(wrong.split())
     assert ended.value.code == 2
 
 

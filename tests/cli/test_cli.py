@@ -1,4 +1,4 @@
-"""The command line as a user meets it: in a process of its own."""
+"""The command line in processes; and the verbs `predict exponents` and `plan`."""
 
 import json
 import os
@@ -8,6 +8,7 @@ import sys
 import time
 
 import pytest
+from support.command_line import assert_refused, orderone
 
 from orderone import rules
 
@@ -15,39 +16,20 @@ ORDERONE = [sys.executable, "-m", "orderone"]
 
 
 def run(*arguments: str, **options) -> subprocess.CompletedProcess:
+    """Run a command in a process."""
     return subprocess.run(
         [*ORDERONE, *arguments], capture_output=True, text=True, timeout=120, **options
     )
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ("--help",),
-        ("predict", "--help"),
-        ("predict", "exponents", "--help"),
-        ("reproduce", "--help"),
-    ],
-)
-def test_help(arguments):
-    result = run(*arguments)
-    assert result.returncode == 0
-    assert "usage: orderone" in result.stdout
+def exponents(*arguments: str) -> dict:
+    """Return the JSON of `orderone predict exponents`."""
+    return json.loads(orderone("predict", "exponents", *arguments, "--json").out)
 
 
 def test_predict_as_json_is_exact():
-    result = run(
-        "predict",
-        "exponents",
-        "--rule",
-        "mup",
-        "--optimizer",
-        "adam",
-        "--alignment",
-        "full",
-        "--json",
-    )
-    data = json.loads(result.stdout)
+    words = ("--rule", "mup", "--optimizer", "adam", "--alignment", "full", "--json")
+    data = json.loads(run("predict", "exponents", *words).stdout)
     assert data["c"] == {"embedding": "1/2", "hidden": "1", "readout": "1/2", "vector": "0"}
     assert data["stable"] is True
     assert data["rms"]["initialization"]["W'1"] == "-1"
@@ -62,95 +44,102 @@ def test_predict_as_a_table():
 
 
 def test_predict_options():
-    folded = json.loads(run("predict", "exponents", "--gauge", "folded", "--json").stdout)
+    folded = exponents("--gauge", "folded")
     assert folded["b"]["readout"] == "1"
-    given = json.loads(
-        run("predict", "exponents", "--alignment", '{"alpha": 0.9}', "--json").stdout
-    )
-    assert given["alignment"]["alpha"]["hidden"] == "9/10"
-    heads = json.loads(run("predict", "exponents", "--heads", "larger", "--json").stdout)
+    partial = exponents("--alignment", '{"alpha": 0.9}')
+    assert partial["alignment"]["alpha"]["hidden"] == "9/10"
+    heads = exponents("--heads", "larger")
     assert heads["rms"]["attention"]["Δs"] == "1/2"
     assert not heads["stable"]
-    both = json.loads(
-        run(
-            "predict",
-            "exponents",
-            "--constraint",
-            "c_hidden >= 3/2",
-            "--constraint",
-            "c_readout >= 2",
-            "--json",
-        ).stdout
-    )
+    both = exponents("--constraint", "c_hidden >= 3/2", "--constraint", "c_readout >= 2")
     assert (both["c"]["hidden"], both["c"]["readout"]) == ("3/2", "2")
-    unit = json.loads(
-        run(
-            "predict", "exponents", "--gauge", "unit", "--constraint", "c_readout = 1/2", "--json"
-        ).stdout
-    )
+    unit = exponents("--gauge", "unit", "--constraint", "c_readout = 1/2")
     assert unit["c"]["readout"] == "1/2"
-    assert run("--version").stdout.startswith("orderone 0.")
-    more = json.loads(
-        run(
-            "predict", "exponents", "--constraint", "c_readout = 3/4", "--tied", "--norm", "--json"
-        ).stdout
-    )
+    more = exponents("--constraint", "c_readout = 3/4", "--tied", "--norm")
     assert more["c"]["readout"] == more["c"]["embedding"] == "3/4"
 
 
+def test_version():
+    assert run("--version").stdout.startswith("orderone 0.")
+
+
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("arguments", "code", "words"),
     [
-        (("--rule", "mupp"), "unknown rule: expected one of sp"),
-        (("--optimizer", "adamax"), "unknown optimizer"),
-        (("--alignment", "{"), "expected a name or JSON"),
-        (("--heads", "many"), "unknown heads: expected one of more, larger"),
-        (
-            ("--score-power", "1"),
-            "score_power: a network without --heads has no use for --score-power, got '1'",
-        ),
-        (("--qk-norm",), "a network without --heads has no use for --qk-norm"),
-        (("--depth", "0"), "number of hidden layers"),
+        (("--rule", "mupp"), "unknown-name", ("rule", "sp, ", "did you mean 'mup'")),
+        (("--optimizer", "adamax"), "unknown-name", ("optimizer", "'adamax'")),
+        (("--alignment", "{"), None, ("alignment: ", "'{'")),
+        (("--heads", "many"), "unknown-name", ("heads", "more, larger")),
+        (("--score-power", "1"), "option-without-effect", ("--score-power '1'", "--heads")),
+        (("--qk-norm",), "option-without-effect", ("--qk-norm", "--heads")),
+    ],
+)
+def test_wrong_input_is_refused(arguments, code, words):
+    assert_refused(orderone("predict", "exponents", *arguments), code, *words)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--depth", "0"), "hidden layers"),
         (("--depth", "x"), "invalid"),
         (("--ruel", "mup"), "--rule"),
     ],
 )
-def test_wrong_input_is_explained_without_a_traceback(arguments, message):
+def test_wrong_usage_is_explained_without_a_traceback(arguments, words):
     result = run("predict", "exponents", *arguments)
     assert result.returncode == 2
-    assert message in result.stderr
+    assert words in result.stderr
     assert "Traceback" not in result.stderr
     assert not result.stdout
 
 
 @pytest.mark.parametrize("name", rules.names())
-def test_every_rule_is_predicted_as_its_authors_mean_it(name):
-    data = json.loads(run("predict", "exponents", "--rule", name, "--json").stdout)
-    assert data["c"] == {role: str(c) for role, c in rules.get(name).c.items()}
+def test_every_rule_is_predicted_with_the_alignment_of_its_authors(name):
+    assert exponents("--rule", name)["c"] == {r: str(c) for r, c in rules.get(name).c.items()}
 
 
-def test_no_answer_is_an_answer():
-    result = run("predict", "exponents", "--constraint", "c_readout = 0")
-    assert (result.returncode, result.stderr) == (1, "")
-    assert "cannot hold together" in result.stdout
-    data = json.loads(run("predict", "exponents", "--constraint", "c_readout = 0", "--json").stdout)
+def test_contradicting_constraints_are_printed_with_exit_code_1():
+    words = ("predict", "exponents", "--constraint", "c_readout = 0")
+    ended = orderone(*words)
+    assert (ended.status, ended.err) == (1, "")
+    assert "c_readout = 0" in ended.out
+    data = json.loads(orderone(*words, "--json").out)
     assert data["feasible"] is False
-    assert any("c_readout = 0" in k for k in data["conflict"])
+    assert any("c_readout = 0" in constraint for constraint in data["conflict"])
 
 
-def test_a_reader_that_leaves_is_no_error_to_see():
+@pytest.mark.parametrize(
+    ("words", "first"),
+    [
+        ("predict exponents --json", "{\n"),
+        ("cite", "@software{orderone,\n"),
+        ("--help", "Usage: orderone VERB [OPTIONS]\n"),
+    ],
+)
+def test_a_reader_that_ends_first_causes_no_error_message(words, first):
+    """`orderone ... | head -1` prints one line and no traceback."""
     result = subprocess.run(
-        f"{' '.join(ORDERONE)} predict exponents --json | head -1",
+        f"{' '.join(ORDERONE)} {words} | head -1",
         shell=True,
         capture_output=True,
         text=True,
         timeout=60,
     )
-    assert result.stdout == "{\n"
+    assert result.stdout == first
     assert result.stderr == ""
 
 
-def test_interrupt_ends_quietly(tmp_path, start):
+def test_a_closed_pipe_has_its_own_exit_code():
+    read, write = os.pipe()
+    os.close(read)
+    process = subprocess.run([*ORDERONE, "cite"], stdout=write, stderr=subprocess.PIPE, timeout=60)
+    os.close(write)
+    assert process.returncode == 141
+    assert process.stderr == b""
+
+
+def test_ctrl_c_ends_without_a_traceback(tmp_path, start):
     words = [
         *ORDERONE,
         "reproduce",
@@ -159,7 +148,7 @@ def test_interrupt_ends_quietly(tmp_path, start):
         "4000",
         "--out",
         str(tmp_path),
-    ]  # long enough to be interrupted
+    ]  # more work than can finish before the interrupt
     process = start(words)
     time.sleep(6)
     process.send_signal(signal.SIGINT)
@@ -169,7 +158,7 @@ def test_interrupt_ends_quietly(tmp_path, start):
     assert "Traceback" not in errors
 
 
-def test_a_terminal_without_unicode_still_gets_its_answer():
+def test_a_terminal_without_unicode_works():
     plain = {**os.environ, "PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0", "LC_ALL": "C"}
     result = run("predict", "exponents", env=plain)
     assert result.returncode == 0
@@ -197,66 +186,77 @@ def config(tmp_path):
     return tmp_path / "config.json"
 
 
-def test_a_plan_for_a_model_that_fits_no_machine(config):
+def test_a_plan_for_a_model_that_does_not_fit_in_memory(config):
     result = run(
         "plan", "--hf-config", str(config), "--base", BASE, "--rule", "mup", "--lr", "3e-3"
     )
     assert result.returncode == 0, result.stderr
     first, *lines = result.stdout.splitlines()
-    assert first == "mup for adamw: width x32 (256 -> 8192, 896 -> 28672); 723 tensors in 4 groups"
-    [line] = [line for line in lines if "mlp.down_proj" in line]
-    assert line.split()[:4] == [
-        "model.layers.{0..79}.mlp.down_proj.weight",
-        "hidden",
-        "8192x28672",
-        "in",
-    ]
-    assert "9.375e-05" in line
-    assert "exponents at initialization as expected" in lines[-1]
+    for word in ("mup", "adamw", "256 -> 8192", "896 -> 28672", "723 tensors"):
+        assert word in first
+    row = "\n".join(lines).partition("mlp.down_proj")[2].partition("layernorm")[0]
+    assert "hidden" in row
+    assert "8192x28672" in row
+    assert "9.375e-05" in row
 
 
 def test_a_plan_as_json_and_as_a_file(config, tmp_path):
     saved = tmp_path / "plan.json"
-    words = (
-        "plan",
-        "--hf-config",
-        str(tmp_path),
-        "--base",
-        *BASE.split(","),
-        "--no-probe",
-        "--save",
-        str(saved),
-        "--json",
-    )
-    result = run(*words)
-    assert result.returncode == 0, result.stderr
-    record = json.loads(result.stdout)
+    sizes = BASE.split(",")
+    words = ("--hf-config", tmp_path, "--base", *sizes, "--no-probe", "--save", saved, "--json")
+    ended = orderone("plan", *words)
+    assert ended.status == 0, ended.err
+    record = json.loads(ended.out)
     assert record == json.loads(saved.read_text())
     assert record["rows"][0]["role"] == "embedding"
-    again = run("plan", "--hf-config", str(config), "--base", str(saved), "--no-probe", "--json")
-    assert json.loads(again.stdout)["rows"] == record["rows"]
+    again = orderone("plan", "--hf-config", config, "--base", saved, "--no-probe", "--json")
+    assert json.loads(again.out)["rows"] == record["rows"]
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("arguments", "code", "words"),
     [
-        (("--hf-config", "nowhere.json", "--base", BASE), "there is no file nowhere.json"),
-        (("--base", BASE), "--hf-config"),
-        (("--hf-config", "CONFIG", "--base", "hidden_sise=256"), "has no 'hidden_sise'"),
-        (("--hf-config", "CONFIG", "--base", "256"), "expected overrides such as hidden_size=256"),
-        (("--hf-config", "CONFIG", "--base", BASE, "--rule", "mupp"), "did you mean 'mup'"),
-        (("--hf-config", "CONFIG", "--base", BASE, "--override", "lm_head"), "expected name=value"),
+        (("--hf-config", "nowhere.json", "--base", BASE), "unusable-hf-config", ("nowhere.json",)),
+        (("--hf-config", "CONFIG", "--base", "256"), None, ("base: ", "'256'")),
+        (
+            ("--hf-config", "CONFIG", "--base", BASE, "--rule", "mupp"),
+            "unknown-name",
+            ("did you mean 'mup'",),
+        ),
+        (
+            ("--hf-config", "CONFIG", "--base", BASE, "--override", "lm_head"),
+            None,
+            ("override: ", "'lm_head'"),
+        ),
     ],
 )
-def test_wrong_input_of_a_plan_is_explained(config, arguments, message):
-    result = run("plan", *(str(config) if word == "CONFIG" else word for word in arguments))
-    assert result.returncode == 2
-    assert message in result.stderr
-    assert "Traceback" not in result.stderr
+def test_wrong_input_of_a_plan_is_refused(config, arguments, code, words):
+    arguments = [str(config) if word == "CONFIG" else word for word in arguments]
+    assert_refused(orderone("plan", *arguments), code, *words)
 
 
-def test_a_file_that_is_no_configuration(tmp_path):
-    (tmp_path / "config.json").write_text('{"a": 1}')
-    result = run("plan", "--hf-config", str(tmp_path), "--base", BASE)
-    assert result.returncode == 2
-    assert "has no model_type" in result.stderr
+def test_an_unknown_size_of_the_base_is_named(config):
+    ended = orderone("plan", "--hf-config", config, "--base", "hidden_sise=256")
+    assert ended.status == 2
+    assert "'hidden_sise'" in ended.err
+
+
+def test_a_missing_required_option_is_named():
+    ended = orderone("plan", "--base", BASE)
+    assert ended.status == 2
+    assert "--hf-config" in ended.err
+
+
+@pytest.mark.parametrize(
+    ("text", "word"),
+    [
+        ('{"a": 1}', "model_type"),
+        ("{", "not JSON"),
+        ('{"model_type": "llama", "architectures": ["Lama"]}', "Lama"),
+        ('{"model_type": "no-such-model"}', "no-such-model"),
+    ],
+)
+def test_a_file_that_is_not_a_configuration_is_refused(tmp_path, text, word):
+    (tmp_path / "config.json").write_text(text)
+    ended = orderone("plan", "--hf-config", tmp_path, "--base", BASE)
+    assert_refused(ended, "unusable-hf-config", word)

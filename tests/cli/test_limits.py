@@ -1,15 +1,13 @@
-"""`orderone predict limits`, in a process of its own."""
+"""`orderone predict limits`."""
 
 import json
-import subprocess
-import sys
 
 import pytest
+from support.command_line import Ended, assert_refused, orderone
 
 
-def run(*arguments: str) -> subprocess.CompletedProcess:
-    command = [sys.executable, "-m", "orderone", "predict", "limits", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120)
+def run(*arguments: object) -> Ended:
+    return orderone("predict", "limits", *arguments)
 
 
 def test_text_and_a_page(tmp_path):
@@ -26,18 +24,18 @@ def test_text_and_a_page(tmp_path):
         "--html",
         str(page),
     )
-    assert result.returncode == 0, result.stderr
-    assert "width 40, depth 40, relu: degenerate" in result.stdout
-    assert "ks 0." in result.stdout
+    assert result.status == 0, result.err
+    assert "width 40, depth 40, relu: degenerate" in result.out
+    assert "ks 0." in result.out
     assert 'data-figure="0"' in page.read_text()
 
 
-def test_tables_fit_into_a_terminal():
+def test_tables_fit_80_columns():
     result = run("--depth", "30", "--width", "40", "--samples", "300", "--activation", "linear")
-    rows = [line for line in result.stdout.splitlines() if " .. " in line]
+    rows = [line for line in result.out.splitlines() if " .. " in line]
     assert len(rows) == 6
-    assert all(len(line) <= 80 for line in result.stdout.splitlines() if "│" in line)
-    assert "…" not in result.stdout
+    assert all(len(line) <= 80 for line in result.out.splitlines() if "│" in line)
+    assert "…" not in result.out
 
 
 @pytest.mark.parametrize(
@@ -50,8 +48,8 @@ def test_tables_fit_into_a_terminal():
 )
 def test_every_kind_of_network(arguments, name, compared):
     result = run("--depth", "30", "--width", "60", "--samples", "1000", "--json", *arguments)
-    assert result.returncode == 0, result.stderr
-    data = json.loads(result.stdout)
+    assert result.status == 0, result.err
+    data = json.loads(result.out)
     assert data["activation"] == name
     assert bool(data["comparison"]) == compared
     if compared:
@@ -73,42 +71,46 @@ def test_json():
         "500",
         "--json",
     )
-    data = json.loads(result.stdout)
+    data = json.loads(result.out)
     assert data["regime"] == "lognormal"
     assert data["ratio"] == pytest.approx(1 / 3)
     assert data["comparison"]["ρ"]["ks"]["value"] < 0.2
-    residual = json.loads(run("--residual", "--json").stdout)
+    residual = json.loads(run("--residual", "--json").out)
     assert residual["comparison"] == {}
     assert residual["regime"] == "gaussian"
-    assert json.loads(run("--samples", "0", "--json").stdout)["comparison"] == {}
+    assert json.loads(run("--samples", "0", "--json").out)["comparison"] == {}
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("arguments", "code", "words"),
     [
-        (("--width", "0"), "width: expected a whole number"),
-        (("--activation", "gelo"), "did you mean 'gelu'"),
+        (("--width", "0"), None, ("width: ", "got 0")),
+        (("--activation", "gelo"), "unknown-name", ("did you mean 'gelu'",)),
+        (("--activation", "gelu", "--depth", "5", "--html", "x.html"), "nothing-to-draw", ()),
+        (("--phi", "sin"), "option-without-effect", ("--phi 'sin'", "relu", "shaped-smooth")),
         (
-            ("--activation", "gelu", "--depth", "5", "--html", "x.html"),
-            "html: expected networks with a random limit",
+            ("--activation", "shaped-relu", "--a", "2"),
+            "option-without-effect",
+            ("--a 2.0", "shaped-relu"),
         ),
-        (("--activation", "shaped-smooth", "--phi", "tan"), "phi"),
+        (("--samples", "-1"), None, ("samples: ", "got -1")),
+        (("--residual", "--html", "x.html"), "nothing-to-draw", ()),
         (
-            ("--phi", "sin"),
-            (
-                "phi: relu has no use for --phi (give --activation shaped-smooth), got 'sin'; leave"
-                " it out"
-            ),
+            ("--samples", "50", "--depth", "4", "--html", "/no/such/folder/x.html"),
+            "cannot-write-file",
+            ("html: ", "/no/such/folder/x.html"),
         ),
-        (("--activation", "shaped-relu", "--a", "2"), "a: shaped-relu has no use for --a"),
-        (("--rho0", "1"), "rho0"),
-        (("--samples", "-1"), "samples: expected a whole number"),
-        (("--residual", "--html", "x.html"), "html: expected networks with a random limit"),
-        (("--samples", "50", "--depth", "4", "--html", "/no/such/folder/x.html"), "html: "),
     ],
 )
-def test_wrong_input(arguments, message):
-    result = run(*arguments)
-    assert result.returncode == 2
-    assert message in result.stderr
-    assert "Traceback" not in result.stderr
+def test_wrong_input_is_refused(arguments, code, words):
+    assert_refused(orderone("predict", "limits", *arguments), code, *words)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "word"),
+    [(("--activation", "shaped-smooth", "--phi", "tan"), "phi"), (("--rho0", "1"), "rho0")],
+)
+def test_wrong_input_of_the_theory_is_refused(arguments, word):
+    ended = orderone("predict", "limits", *arguments)
+    assert ended.status == 2
+    assert word in ended.err

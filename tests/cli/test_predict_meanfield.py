@@ -1,19 +1,17 @@
-"""`orderone predict meanfield` and `orderone predict phase`, in a process of their own."""
+"""`orderone predict meanfield` and `orderone predict phase`."""
 
 import json
 import math
-import subprocess
-import sys
 
 import pytest
+from support.command_line import Ended, assert_refused, orderone
 
 
-def run(*words: str) -> subprocess.CompletedProcess:
-    command = [sys.executable, "-m", "orderone", "predict", *words]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120)
+def run(*words: str) -> Ended:
+    return orderone("predict", *words)
 
 
-def test_json_has_the_promised_keys():
+def test_json_has_the_documented_keys():
     words = (
         "--activation",
         "tanh",
@@ -25,7 +23,7 @@ def test_json_has_the_promised_keys():
         "0.9",
         "--json",
     )
-    data = json.loads(run("meanfield", *words).stdout)
+    data = json.loads(run("meanfield", *words).out)
     names = ["q_star", "c_star", "chi1", "chi2", "xi1", "xi2", "phase", "status", "trainable_depth"]
     assert list(data) == names
     assert (data["phase"], data["status"]) == ("ordered", "converged")
@@ -33,7 +31,7 @@ def test_json_has_the_promised_keys():
     assert data["trainable_depth"] == pytest.approx(12 * min(data["xi1"], data["xi2"]))
 
 
-def test_what_diverges_is_infinite():
+def test_a_diverging_length_is_infinite():
     data = json.loads(
         run(
             "meanfield",
@@ -44,16 +42,16 @@ def test_what_diverges_is_infinite():
             "--bias-var",
             "0.1",
             "--json",
-        ).stdout
+        ).out
     )
     assert (data["q_star"], data["status"], data["phase"]) == (math.inf, "diverges", "chaotic")
 
 
 def test_a_table():
     result = run("meanfield", "--activation", "leaky-relu(0.2)", "--weight-var", "1.5")
-    assert result.returncode == 0, result.stderr
-    assert "trainable_depth" in result.stdout
-    assert "ordered" in result.stdout
+    assert result.status == 0, result.err
+    assert "trainable_depth" in result.out
+    assert "ordered" in result.out
 
 
 def test_a_diagram_as_json_and_as_a_page(tmp_path):
@@ -70,8 +68,8 @@ def test_a_diagram_as_json_and_as_a_page(tmp_path):
         str(page),
         "--json",
     )
-    assert result.returncode == 0, result.stderr
-    data = json.loads(result.stdout)
+    assert result.status == 0, result.err
+    data = json.loads(result.out)
     assert len(data["weight_var"]) == 8
     assert len(data["chi1"]) == 8
     assert len(data["chi1"][0]) == 3
@@ -82,39 +80,46 @@ def test_a_diagram_as_json_and_as_a_page(tmp_path):
 
 def test_a_diagram_as_a_map():
     result = run("phase", "--activation", "relu", "--weight-var", "1:3:30")
-    assert result.returncode == 0, result.stderr
-    assert "...............!!!!!!!!!!!!!!!" in result.stdout
-    assert "Along the critical line" in result.stdout
+    assert result.status == 0, result.err
+    assert "...............!!!!!!!!!!!!!!!" in result.out
+    assert "Along the critical line" in result.out
 
 
 @pytest.mark.parametrize(
-    ("words", "message"),
+    ("arguments", "code", "words"),
     [
-        (("meanfield", "--activation", "tahn"), "did you mean 'tanh'"),
-        (("meanfield", "--weight-var", "-1"), "weight_var: expected 0 or more"),
-        (("meanfield", "--keep", "0"), "keep: expected in (0, 1]"),
-        (("phase", "--weight-var", "1:2"), "--weight-var: expected from:to:count"),
-        (("phase", "--weight-var", "1:2:0"), "--weight-var: expected from:to:count"),
-        (("phase", "--bias-var", "a,b"), "--bias-var: expected from:to:count"),
-        (("phase", "--bias-var", "0:1:100000", "--weight-var", "0:1:100000"), "expected at most"),
+        (("meanfield", "--activation", "tahn"), "unknown-name", ("did you mean 'tanh'",)),
+        (("phase", "--weight-var", "1:2"), None, ("--weight-var: ", "'1:2'")),
+        (("phase", "--weight-var", "1:2:0"), None, ("--weight-var: ", "'1:2:0'")),
+        (("phase", "--bias-var", "a,b"), None, ("--bias-var: ", "'a,b'")),
+        (
+            ("phase", "--bias-var", "0:1:100000", "--weight-var", "0:1:100000"),
+            None,
+            ("--weight-var, --bias-var: ", "100000 x 100000"),
+        ),
+        (("phase", "--html", "missing/x.html"), "cannot-write-file", ("html: ", "missing/x.html")),
     ],
 )
-def test_wrong_input_is_explained(words, message):
-    result = run(*words)
-    assert result.returncode == 2
-    assert message in result.stderr
-    assert "Traceback" not in result.stderr
+def test_wrong_input_is_refused(arguments, code, words):
+    assert_refused(run(*arguments), code, *words)
 
 
-def test_a_page_that_cannot_be_written_is_said_before_the_work(tmp_path):
-    result = run("phase", "--html", str(tmp_path / "missing" / "x.html"))
-    assert result.returncode == 2
-    assert "html: cannot write" in result.stderr
-    assert "Traceback" not in result.stderr
+@pytest.mark.parametrize(("option", "value"), [("--weight-var", "-1"), ("--keep", "0")])
+def test_wrong_input_of_the_theory_is_refused(option, value):
+    ended = run("meanfield", option, value)
+    assert ended.status == 2
+    assert f"{option[2:].replace('-', '_')}: expected" in ended.err
+
+
+@pytest.mark.parametrize("columns", [40, 80])
+def test_a_diagram_fits_the_terminal(monkeypatch, columns):
+    monkeypatch.setenv("COLUMNS", str(columns))
+    lines = run("phase", "--weight-var", "0.5:4:100", "--bias-var", "0.01,0.1").out.splitlines()
+    assert max(len(line) for line in lines) <= columns
 
 
 def test_json_is_strict_and_keeps_infinity(capsys):
-    """Strict parsers know no Infinity; 1e999 is a number to them."""
+    """Strict JSON parsers refuse Infinity, but accept 1e999 as a number."""
     from orderone.cli.show import print_json
 
     value = {"a": math.inf, "b": [-math.inf, 1.5, (math.nan,)], "c": {"d": "Infinity"}}

@@ -1,14 +1,15 @@
-"""`orderone reproduce`: lists, runs, keeps, goes on, and survives an experiment that breaks."""
+"""`orderone reproduce`: list, run, save, continue, and survive an experiment that breaks."""
 
 import json
 import sys
 
 import pytest
+from support.command_line import assert_refused, orderone
 
 from orderone import gallery
 from orderone.cli.main import main
 
-QUICK = "s2-parameters"  # counts, and trains nothing
+QUICK = "s2-parameters"  # counts parameters and trains nothing
 
 
 def run(capsys, *arguments, status=None):
@@ -23,7 +24,7 @@ def run(capsys, *arguments, status=None):
 
 @pytest.fixture
 def few(monkeypatch):
-    """Only what needs no simulation, so that --all is quick."""
+    """Keep only one experiment, without training, so that --all is quick."""
     known = gallery.EXPERIMENTS
     for module in (gallery, sys.modules["orderone.gallery"]):
         monkeypatch.setattr(module, "EXPERIMENTS", {QUICK: known[QUICK]})
@@ -41,28 +42,29 @@ def test_lists(capsys):
 @pytest.mark.parametrize(
     "option", [["--scale", "paper"], ["--out", "x"], ["--seeds", "2"], ["--again"], ["--html", "x"]]
 )
-@pytest.mark.parametrize("asked", [[], ["--list"]])
-def test_a_list_takes_no_options_of_a_run(capsys, option, asked):
-    assert f"a list has no use for {option[0]}" in run(capsys, *asked, *option, status=2).err
+@pytest.mark.parametrize("listed", [[], ["--list"]])
+def test_a_list_takes_no_options_of_a_run(option, listed):
+    ended = orderone("reproduce", *listed, *option)
+    assert_refused(ended, "option-without-effect", option[0], "list")
 
 
-def test_runs_and_keeps(capsys, tmp_path):
+def test_results_are_saved_and_not_computed_again(capsys, tmp_path):
     first = json.loads(run(capsys, QUICK, "--json", "--out", tmp_path).out)
     assert first["verdict"] == "holds"
     assert len(first["findings"]) >= 3
     assert first["provenance"]["command"] == f"orderone reproduce {QUICK} --scale small"
     again = run(capsys, QUICK, "--out", tmp_path)
-    assert "(1 of 1)" not in again.err  # nothing was left to run
+    assert "(1 of 1)" not in again.err  # every part was saved
     assert "the paper: holds" in again.out
     assert "(1 of 1)" in run(capsys, QUICK, "--out", tmp_path, "--again").err
 
 
 def test_all_of_them(capsys, tmp_path, few):
-    told = run(capsys, "--all", "--out", tmp_path, "--json")
-    assert [each["name"] for each in json.loads(told.out)] == list(few)
+    result = run(capsys, "--all", "--out", tmp_path, "--json")
+    assert [each["name"] for each in json.loads(result.out)] == list(few)
 
 
-def test_one_that_breaks_does_not_stop_the_others(capsys, tmp_path, few):
+def test_an_experiment_that_breaks_does_not_stop_the_others(capsys, tmp_path, few):
     from dataclasses import replace
 
     def bad(records):
@@ -70,12 +72,12 @@ def test_one_that_breaks_does_not_stop_the_others(capsys, tmp_path, few):
 
     few["broken"] = replace(few[QUICK], judge=bad)
     few["last"] = replace(few[QUICK], name="s2-last")
-    told = run(capsys, "--all", "--out", tmp_path, "--json", status=1)
-    assert [each["name"] for each in json.loads(told.out)] == [QUICK, "s2-last"]
-    assert "no judge" in told.err
+    result = run(capsys, "--all", "--out", tmp_path, "--json", status=1)
+    assert [each["name"] for each in json.loads(result.out)] == [QUICK, "s2-last"]
+    assert "no judge" in result.err
 
 
-def test_all_takes_seeds_where_an_experiment_has_them(capsys, tmp_path, few):
+def test_seeds_apply_to_experiments_that_have_them(capsys, tmp_path, few):
     from dataclasses import dataclass, replace
 
     @dataclass(frozen=True)
@@ -86,61 +88,75 @@ def test_all_takes_seeds_where_an_experiment_has_them(capsys, tmp_path, few):
     few["seeded"] = replace(
         few[QUICK], name="s2-seeded", scales={"small": Seeded()}, parts=lambda settings: parts
     )
-    told = json.loads(run(capsys, "--all", "--seeds", 2, "--json", "--out", tmp_path).out)
-    settings = [next(iter(each["provenance"]["parts"].values()))["settings"] for each in told]
+    result = json.loads(run(capsys, "--all", "--seeds", 2, "--json", "--out", tmp_path).out)
+    settings = [next(iter(each["provenance"]["parts"].values()))["settings"] for each in result]
     assert settings[0].get("seeds") is None
     assert settings[1] == {"seeds": 2}
 
 
-def test_a_missing_package_is_named_with_the_command_that_brings_it(capsys, tmp_path, few):
+def test_a_missing_package_is_named_with_the_command_that_installs_it(capsys, tmp_path, few):
     from dataclasses import replace
 
-    def lacks():
+    def needs_tea():
         raise ImportError("tea is needed; pip install 'orderone[tea]'")
 
     few["s2-lacking"] = replace(
-        few[QUICK], name="s2-lacking", parts=lambda settings: {"cup": lacks}
+        few[QUICK], name="s2-lacking", parts=lambda settings: {"cup": needs_tea}
     )
-    assert (
-        "orderone: tea is needed; pip" in run(capsys, "s2-lacking", "--out", tmp_path, status=2).err
-    )
-    told = run(capsys, "--all", "--out", tmp_path, status=1)
-    assert "s2-lacking cannot run: tea is needed" in told.err
-    assert "Traceback" not in told.err
+    ended = orderone("reproduce", "s2-lacking", "--out", tmp_path)
+    assert ended.status == 2
+    assert ended.code == "missing-package"
+    assert "orderone: tea is needed; pip install 'orderone[tea]'" in ended.err
+    result = run(capsys, "--all", "--out", tmp_path, status=1)
+    assert "s2-lacking" in result.err
+    assert "tea is needed" in result.err
+    assert "Traceback" not in result.err
 
 
-def test_a_page_that_could_not_be_drawn_is_told_before_the_work(capsys, tmp_path, monkeypatch):
+def test_a_missing_package_for_the_page_is_named_before_the_work(tmp_path, monkeypatch):
     monkeypatch.setattr("orderone.cli.files.find_spec", lambda package: None)
-    told = run(capsys, QUICK, "--out", tmp_path, "--html", tmp_path / "page.html", status=2)
-    assert "html: this needs plotly; pip install 'orderone[report]'" in told.err
+    ended = orderone("reproduce", QUICK, "--out", tmp_path, "--html", tmp_path / "page.html")
+    assert_refused(ended, "missing-package", "html: ", "plotly", "pip install 'orderone[report]'")
     assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("out", ["", "file", "file/below"])
-def test_a_folder_that_cannot_be_written_is_told_before_the_work(
-    capsys, tmp_path, monkeypatch, out
-):
+def test_an_unwritable_folder_is_refused_before_the_work(tmp_path, monkeypatch, out):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "file").touch()
-    assert f"out: cannot write into {out!r}" in run(capsys, QUICK, "--out", out, status=2).err
+    assert_refused(orderone("reproduce", QUICK, "--out", out), "cannot-write-file", f"{out!r}")
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "code", "words"),
     [
-        (["s0-table9"], "unknown experiment"),
-        (["s0-table1", "--scale", "huge"], "unknown scale: expected one of small, gpu, paper"),
+        (["s0-table9"], "unknown-name", ["experiment", "'s0-table9'"]),
         (
-            ["s0-table1", "--scale", "gpu"],
-            "unknown scale of s0-table1: expected one of small, paper",
+            ["s0-table1", "--scale", "huge"],
+            "unknown-name",
+            ["scale", "small, gpu, paper", "'huge'"],
         ),
-        (["s0-table1", "--all"], "expected a name, --all or --list"),
-        (["--list", "--all"], "expected a name, --all or --list"),
-        (["s0-table3", "--seeds", "-1"], "seeds: expected a whole number"),
-        ([QUICK, "--seeds", "2"], "s2-parameters has no number of seeds"),
-        (["s0-table1", "--html", "/nowhere/x.html"], "html: cannot write"),
+        (["s0-table1", "--all"], None, ["--all", "--list"]),
+        (["--list", "--all"], None, ["--all", "--list"]),
+        (["s0-table3", "--seeds", "-1"], None, ["seeds: ", "got -1"]),
+        (["s0-table1", "--html", "/nowhere/x.html"], "cannot-write-file", ["html: ", "/nowhere/x"]),
     ],
 )
-def test_wrong_arguments_are_told(capsys, tmp_path, arguments, said):
-    assert said in run(capsys, *arguments, "--out", tmp_path, status=2).err
+def test_wrong_input_is_refused(tmp_path, arguments, code, words):
+    out = [] if "--list" in arguments else ["--out", tmp_path]
+    assert_refused(orderone("reproduce", *arguments, *out), code, *words)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["s0-table1", "--scale", "gpu"], ["s0-table1", "small, paper"]),
+        ([QUICK, "--seeds", "2"], [QUICK, "seeds"]),
+    ],
+)
+def test_wrong_input_of_an_experiment_is_refused(tmp_path, arguments, words):
+    ended = orderone("reproduce", *arguments, "--out", tmp_path)
+    assert ended.status == 2
+    assert all(word in ended.err for word in words)
     assert not list(tmp_path.iterdir())

@@ -1,4 +1,4 @@
-"""`orderone check`: a coordinate check of a small model on embedded data, or of your own."""
+"""`orderone check`: run a coordinate check of a small model, or of the user's model."""
 
 import json as json_format
 import sys
@@ -11,17 +11,30 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from orderone.cli import show
+from orderone.cli.exit_codes import INCONCLUSIVE, INTERRUPTED, NEGATIVE, OK
 from orderone.cli.files import check_files, check_records, wrote
+from orderone.cli.help import Help
 from orderone.cli.subject import Subject, known_model, read_sizes, user_model
-from orderone.cli.unused import no_use
+from orderone.cli.unused import refuse_unused
+from orderone.core.errors import InputError
 from orderone.core.exact import count
 from orderone.core.progress import bar
 
 if TYPE_CHECKING:
     from orderone.measure import Check
 
-STATUS = {"PASS": 0, "FAIL": 1, "UNCLEAR": 3}
-INTERRUPTED = 130
+STATUS = {"PASS": OK, "FAIL": NEGATIVE, "UNCLEAR": INCONCLUSIVE}
+HELP = Help(
+    example="orderone check --model gpt2 --widths 64:512 --rule mup --lr 3e-3",
+    groups={
+        "Model and sizes": ("model", "widths", "depths", "builder"),
+        "Data": ("batch", "length", "batches"),
+        "Rule": ("rule", "depth"),
+        "Optimizer": ("optimizer", "lr", "weight_decay"),
+        "Amount of work": ("steps", "seeds", "first_seed", "threads"),
+        "Output": ("html", "png", "save", "json"),
+    },
+)
 
 
 def check(
@@ -46,36 +59,37 @@ def check(
     save: str | None = None,
     json: bool = False,
 ) -> None:
-    """Train small models of several sizes, fit exponents to all they compute, and judge them by
-    what the rule predicts.
+    """Train small models of several widths (or depths), fit exponents to the sizes of activations
+    and updates, and compare them with what the rule predicts.
 
-    Exit status: 0 PASS, 1 FAIL, 3 UNCLEAR, 2 wrong input, 130 interrupted (what was measured is
-    shown).
+    Exit codes: 0 PASS, 1 FAIL, 3 UNCLEAR (inconclusive), 2 wrong input, 130 interrupted (results
+    so far are printed).
 
     Args:
-        model: gpt2 (tied) or llama on the text of the Python standard library; vit or mlp on
-            scikit-learn's digits. Default: gpt2.
-        widths: 64:1024 doubles from 64 up to 1024; 64,96,128 is a list. With --depths, one width.
-            Default: 64:512.
-        depths: The same for the number of layers, to see what grows with depth. Default: 2.
+        model: gpt2 (tied) or llama, trained on text of the Python standard library; vit or mlp,
+            trained on scikit-learn's digits. Default: gpt2.
+        widths: Widths: 64:1024 doubles from 64 up to 1024; 64,96,128 is a list. With several
+            --depths, one width. Default: 64:512.
+        depths: Numbers of layers, written in the same way, to check growth with depth. Default: 2.
         rule: sp, ntk, mup, mf, standard, neural-tangent, hybrid or maximal-update.
         optimizer: sgd, adam, adamw, adafactor, muon, lion, rmsprop, nadam or adagrad.
-        lr: The learning rate at the smallest size. Default: that of torch.optim.
-        weight_decay: At the smallest size. Default: that of torch.optim.
-        depth: sqrt (residual branches times 1/sqrt(L)) or completep (1/L).
-        steps: Updates of every model.
-        seeds: Models at every size.
-        first_seed: Of the models, counted from here, and of the batch.
+        lr: Learning rate of the smallest model. Default: the default of torch.optim.
+        weight_decay: Weight decay of the smallest model. Default: the default of torch.optim.
+        depth: Scale residual branches with the number of layers L: sqrt (1/sqrt(L)) or completep
+            (1/L). Default: no scaling.
+        steps: Number of updates of every model.
+        seeds: Number of models at every size.
+        first_seed: Seed of the first model at every size, and of the batch.
         batch: Texts or images in the batch, which is the same at every step. Default: 16.
-        length: Bytes in a text. Default: 64.
-        builder: Your model instead: package.module:function of the width (or depth), seen from the
-            current folder.
-        batches: What to train it on: package.module:function without arguments that returns a
-            batch, or one for each step.
-        threads: Of torch. Small models are fastest with one.
-        html: Draw all of it in this file, which opens in any browser without a network.
-        png: Draw the worst of it in this file.
-        save: Write every record to this file, .jsonl or .parquet.
+        length: Bytes of a text. Default: 64.
+        builder: Your model instead of --model: package.module:function, a function of the width
+            (or of the depth, with --depths). The current folder is searched.
+        batches: Data for --builder: package.module:function without arguments that returns a
+            batch, or one batch for each step.
+        threads: Number of torch CPU threads. Small models are fastest with one.
+        html: Write a page with all figures to this file. It opens in any browser, offline too.
+        png: Write a picture of the largest deviations to this file.
+        save: Write all records to this file (.jsonl or .parquet).
         json: Print JSON instead of a table.
     """
     files = {"html": html, "png": png, "save": save}
@@ -86,12 +100,11 @@ def check(
     sizes = read_sizes(widths, depths)
     number = count(threads, "threads")
     if builder:
-        no_use("--builder", model=model, **shape)
-        whose = "--builder, a function of what grows,"
+        refuse_unused("--builder", model=model, **shape)
         if len(sizes["widths"]) > 1:
-            no_use(whose, depths=depths)
+            refuse_unused("--builder and several --widths", depths=depths)
         else:
-            no_use(whose, widths=widths)
+            refuse_unused("--builder and several --depths", widths=widths)
     options = {
         "rule": rule,
         "optimizer": optimizer,
@@ -120,7 +133,7 @@ def run(subject: Subject, quiet: bool = False, **options: Any) -> "Check":
     """Run the check, with a progress bar on a terminal."""
     from orderone.measure import coord_check
 
-    with bar("looking at the models", quiet) as progress:
+    with bar("planning", quiet) as progress:
         return coord_check(
             subject.build, batches=subject.batches, progress=progress, **subject.sizes, **options
         )
@@ -131,12 +144,12 @@ def _show(result: "Check", about: str, json: bool) -> None:
         show.print_json(_record(result))
         return
     out = show.console()
-    out.print(about, soft_wrap=True)
-    out.print(show.coloured(str(result)), soft_wrap=True)
+    out.print(about)
+    out.print(show.prose(str(result), out.width))
 
 
 def _record(result: "Check") -> dict[str, object]:
-    table = str(result.exponents.to_json(orient="records", double_precision=15))  # NaN as null
+    table = str(result.exponents.to_json(orient="records", double_precision=15))  # NaN is null
     return {
         "verdict": result.verdict,
         "passed": result.passed,
@@ -169,21 +182,26 @@ def _write(result: "Check", name: str, files: dict[str, str | None]) -> None:
 
 @contextmanager
 def explained() -> Iterator[None]:
-    """Turn errors of any kind into wrong input, in one line: exit status 1 would say FAIL."""
+    """Turn errors of any type into an InputError, printed in one line.
+
+    The exit code must not be 1, which means FAIL.
+    """
     try:
         yield
     except ValueError:
         raise
-    except SystemExit as error:  # the user's model called exit; its status is no verdict
-        raise ValueError(f"the model ended the program (status {error.code})") from error
+    except SystemExit as error:  # the user's model called exit; its status is not a verdict
+        message = f"the model called exit (status {error.code})"
+        raise InputError(message, "model-raised-error") from error
     except (ImportError, OSError) as error:
-        raise ValueError(str(error)) from error
+        raise InputError(str(error)) from error
     except Exception as error:  # the user's model may raise anything
-        raise ValueError(f"{type(error).__name__}: {error}{_place(error)}") from error
+        message = f"{type(error).__name__}: {error}{_place(error)}"
+        raise InputError(message, "model-raised-error") from error
 
 
 def _place(error: Exception) -> str:
-    """Return the last line of the user's code that the error came through."""
+    """Return the last line of the user's code in the traceback, as " (file, line)"."""
     libraries = (str(Path(__file__).parents[1]), "site-packages", sysconfig.get_path("stdlib"))
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
         if not any(folder in frame.filename for folder in libraries):

@@ -1,4 +1,4 @@
-"""`orderone cite`: the references of what was used."""
+"""`orderone cite`: print references for what was used."""
 
 import re
 from typing import Annotated
@@ -6,22 +6,27 @@ from typing import Annotated
 import tyro
 
 from orderone.cli import show
+from orderone.cli.help import Help
 from orderone.core.citations import cite as references
 from orderone.core.errors import one_of
 
+HELP = Help(
+    example="orderone cite mup meanfield s1-figure7",
+    groups={"Output": ("json",)},
+)
 NAMES = tyro.conf.arg(metavar="[NAME ...]", help_behavior_hint="")
 
 
 def cite(
     what: Annotated[tuple[str, ...], tyro.conf.Positional, NAMES] = (), /, json: bool = False
 ) -> None:
-    """Print what to cite, as BibTeX. Without names, everything the library builds on.
+    """Print references for what you used, as BibTeX. Without names, print all references.
 
     Args:
-        what: What was used: rules (mup, neural-tangent), optimizers (muon), modules (meanfield,
-            limits, transformer, exponents), depth-mup or completep, tables and figures of the
-            papers (s1-figure7).
-        json: Print JSON instead.
+        what: Rules (mup, neural-tangent), optimizers (muon), theory modules (meanfield, limits,
+            transformer, exponents), depth rules (depth-mup, completep), or tables and figures of
+            the papers (s1-figure7).
+        json: Print JSON instead of BibTeX.
     """
     citations = references([_known(name) for name in what])
     if json:
@@ -31,7 +36,7 @@ def cite(
 
 
 def _known(name: str) -> str:
-    """Check that a table or figure is in the gallery; `references` checks other names."""
+    """Return the name of a table or figure of the gallery; `references` checks other names."""
     paper = re.match(r"s[0-3]-", name.lower())
     if paper is None:
         return name

@@ -1,4 +1,4 @@
-"""`orderone demo`: the main jobs on embedded defaults, in a few minutes."""
+"""`orderone demo`: run the main functions on small models and embedded data."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import combinations
@@ -9,11 +9,14 @@ from rich.progress import track
 
 from orderone import rules
 from orderone.cli import show
+from orderone.cli.help import Help
 from orderone.core.exact import power
 from orderone.theory.exponents import MATRIX_ROLES, equivalent, max_lr, rms, stability
 
 if TYPE_CHECKING:
     from orderone.measure import Check
+
+HELP = Help(example="orderone demo")
 
 TableContent: TypeAlias = tuple[Sequence[str], list[tuple[str, ...]]]  # columns, rows
 
@@ -30,35 +33,37 @@ SEEDS = 8
 CHECKED = {"mup": "report.html", "standard": "report-sp.html"}
 CHECK: dict[str, Any] = {"optimizer": "adamw", "lr": 3e-3, "steps": 4, "seeds": 3}
 WIDTHS = [64, 128, 256, 512]
-BATCH = (8, 32)  # small, so that it takes seconds
+BATCH = (8, 32)  # texts, and bytes of a text: small, so that the check takes seconds
 LAST_BLOCK = "transformer.h.1"
 TUNED = "report-transfer.html"
 SWEEP: dict[str, Any] = {"steps": 80, "rule": ["mup", "standard"], "widths": [32, 64, 128, 256]}
-RATES = (2**-12, 2**-6, 7)  # learning rates: from, to, how many
+RATES = (2**-12, 2**-6, 7)  # learning rates: first, last, number of values
 TRIES = 3  # seeds
-TEXT = (4, 32)  # texts in a batch, and their length
+TEXT = (4, 32)  # texts in a batch, and bytes of a text
 TARGET = 2048
 
 
 def demo() -> None:
-    """The whole loop on small models, in a few minutes without a GPU: exponents, a plan, a check
-    and a transfer study.
+    """Run exponents, a plan, a check and a sweep on small models, in a few minutes without a GPU.
 
-    Reports of the check and of the study are written into the current folder as HTML files.
+    The demo writes three HTML pages into the current folder: report.html, report-sp.html and
+    report-transfer.html.
     """
     out = show.console()
     out.print(
-        "Parameters n^-a W, initial std n^-b, learning rate n^-c. The rates c are derived, not"
-        " typed in.\n"
+        "A rule gives every tensor a multiplier n^-a, an initial std n^-b and a learning rate"
+        " n^-c, n being the width. The exponents c are computed from a and b.\n"
     )
     out.print(show.table("Exponents a, b, c for Adam", *_exponents()))
-    out.print(show.table("Largest stable rates: c of embedding, hidden, readout", *_rates()))
+    title = "Largest stable learning rates: c of embedding, hidden, readout"
+    out.print(show.table(title, *_rates()))
     pairs = []
     for first, second in combinations(rules.names(), 2):
         if equivalent(rules.get(first), rules.get(second)):
             pairs.append(f"{first} = {second}")
-    out.print(f"The same training in another gauge: {', '.join(pairs)}\n")
-    out.print(show.table("Verdicts (Adam): is every change O(1) as the width grows?", *_verdicts()))
+    out.print(f"Rules that train the same function (another gauge): {', '.join(pairs)}\n")
+    title = "Verdicts (Adam): do all sizes stay O(1) as the width grows?"
+    out.print(show.table(title, *_verdicts()))
     names = track(_derived(), "training networks of widths 64 to 1024", console=out, transient=True)
     with show.one_thread():
         measured = _measured(names)
@@ -75,18 +80,18 @@ def demo() -> None:
 
 
 def _plan(out: Console) -> None:
-    """Plan GPT-2 of 1.5 billion parameters, from 124 million; nothing is allocated."""
+    """Plan GPT-2 with 1.5 billion parameters, tuned at 124 million; allocate nothing."""
     from orderone.cli.plan import meta_model
     from orderone.planning import plan
 
     try:
         model = meta_model(GPT2_XL)
     except ValueError as error:
-        out.print(f"no plan for GPT-2: {error}")
+        out.print(f"the plan of GPT-2 was skipped: {error}")
         return
     out.print(
-        "\nA plan for an unmodified Hugging Face model: GPT-2, tuned at 124 M parameters, grown to"
-        " 1.5 B\n"
+        "\nA plan for an unmodified Hugging Face model: GPT-2 with 1.5 B parameters, tuned at 124"
+        " M\n"
     )
     print(
         plan(
@@ -103,20 +108,20 @@ def _plan(out: Console) -> None:
 
 
 def _check(out: Console) -> None:
-    """Check a small GPT-2 under muP, and with one learning rate for all tensors and widths."""
+    """Check a small GPT-2 with muP, and with one learning rate for all tensors and widths."""
     try:
         checks = {rule: _checked(rule) for rule in CHECKED}
     except (ValueError, OSError) as error:
-        out.print(f"no check of GPT-2: {error}")
+        out.print(f"the check of GPT-2 was skipped: {error}")
         return
     out.print(
-        "GPT-2 trained for real, by mup and as usual (standard, SP: one learning rate for all"
-        " tensors and widths)\n"
+        "Small GPT-2 models, trained with muP (mup), and with one learning rate for all tensors and"
+        " widths (standard)\n"
     )
-    out.print(show.table("How far 4 steps move the last block", *_moves(checks)))
+    out.print(show.table("RMS change of the last block's output after 4 steps", *_moves(checks)))
     for check in checks.values():
         summary = str(check).partition("\n\n")[0]  # without the table of modules
-        out.print(show.coloured(summary), soft_wrap=True)
+        out.print(show.prose(summary, out.width))
     _reports(out, checks)
 
 
@@ -126,7 +131,7 @@ def _checked(rule: str) -> "Check":
 
     subject = known_model("gpt2", {"widths": WIDTHS, "depths": [2]}, None, 0, *BATCH)
     check = run(subject, rule=rule, **CHECK)
-    if check.interrupted:  # half of it would show half the truth
+    if check.interrupted:  # a verdict from a part of the runs would mislead
         raise KeyboardInterrupt
     return check
 
@@ -149,42 +154,42 @@ def _reports(out: Console, checks: "Mapping[str, Check]") -> None:
 
     try:
         for rule, check in checks.items():
-            write_html(check, CHECKED[rule], title=f"GPT-2 by {rule}")
+            write_html(check, CHECKED[rule], title=f"GPT-2 with {rule}")
     except (ImportError, OSError) as error:
-        out.print(f"no report: {error}\n")
+        out.print(f"reports were not written: {error}\n")
         return
-    out.print(f"\nOpen {' and '.join(CHECKED.values())} in a browser: every module, every step\n")
+    pages = " and ".join(CHECKED.values())
+    out.print(f"\nOpen {pages} in a browser for every module and step\n")
 
 
 def _transfer(out: Console) -> None:
-    """Tune small GPTs, all of a width in one program, and judge whether the best rate transfers."""
+    """Tune small GPTs and judge whether the best learning rate transfers."""
     from orderone.cli.sweep import settings_for
     from orderone.cli.tasks import DataOptions, read_task
     from orderone.report import write_transfer
     from orderone.sweeping import log_grid, sweep
 
-    out.print("Tuning small GPTs on the text of the Python standard library: a minute or three\n")
+    out.print("Tuning small GPTs on text of the Python standard library (one to three minutes)\n")
     try:
         data_options = DataOptions(batch=TEXT[0], length=TEXT[1])
         setting = read_task("lm", "gpt", data_options, "cpu")
         space = {"lr": log_grid(*RATES), "seed": range(TRIES)}
         study = sweep(setting.build, space, data=setting.data, device="cpu", **SWEEP).transfer()
     except (ValueError, OSError) as error:
-        out.print(f"no transfer study: {error}")
+        out.print(f"the sweep was skipped: {error}")
         return
-    out.print(show.coloured(f"{study}\n{settings_for(study, TARGET)}"), soft_wrap=True)
+    out.print(show.prose(str(study), out.width))
+    out.print(show.coloured(str(settings_for(study, TARGET))), soft_wrap=True)
     try:
         write_transfer(study, TUNED, title=f"Transfer of {setting.name}")
     except (ImportError, OSError) as error:
-        out.print(f"no page: {error}\n")
+        out.print(f"the report was not written: {error}\n")
         return
-    out.print(
-        f"\nOpen {TUNED} in a browser: losses against learning rates, and where the best ones are\n"
-    )
+    out.print(f"\nOpen {TUNED} in a browser for losses and the best learning rate at every width\n")
 
 
 def _derived() -> list[str]:
-    """Return the rules whose rates are derived: not `standard`, whose networks diverge."""
+    """Return the rules whose learning rates are derived; `standard` is not, and diverges."""
     return [name for name in rules.names() if rules.get(name).rates_for]
 
 

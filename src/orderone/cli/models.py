@@ -1,8 +1,8 @@
-"""The models that `orderone check` knows: small, unmodified, and made at any width and depth.
+"""Small models of `orderone check` and `orderone sweep`, built at any width and depth.
 
-Heads have 16 channels and grow in number, the MLP of a block is four times as wide as the model,
-nothing drops out. Tokens are bytes of the Python standard library; images are scikit-learn's
-digits.
+The models are unmodified ones of Hugging Face, and an MLP. A head has 16 channels; wider models
+have more heads. The MLP of a block is four times as wide as the model. There is no dropout. Tokens
+are bytes of the Python standard library; images are the digits of scikit-learn.
 """
 
 from collections import OrderedDict
@@ -10,35 +10,37 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from orderone.core.errors import InputError
+
 if TYPE_CHECKING:  # torch is heavy, and `orderone --help` does not need it
     from torch import Tensor, nn
 
 HEAD = 16
-LONGEST = 256  # text, in bytes: GPT-2 has a tensor for as many
+LONGEST = 256  # bytes of a text: GPT-2 has an embedding for each position
 VOCABULARY = 256
 CLASSES = 10
 IMAGE = 8
 PATCH = 2
-LAYERS = 2  # the least that has an inner stack
+LAYERS = 2  # the smallest number of layers with a hidden-to-hidden matrix
 
 
 @dataclass(frozen=True)
 class Model:
-    """A model with its data."""
+    """A function that builds a model, with data for it."""
 
-    build: Callable[[int, int], "nn.Module"]  # of width and depth
-    batch: Callable[[int, int, int], object]  # of seed, batch size and length
+    build: Callable[[int, int], "nn.Module"]  # arguments: width, depth
+    batch: Callable[[int, int, int], object]  # arguments: seed, batch size, length of a text
     about: str
-    multiple: int = HEAD  # that a width has to be
+    multiple: int = HEAD  # widths must be multiples of this
 
     @property
     def reads_text(self) -> bool:
-        """Return whether the length of a text matters."""
+        """Return whether the model is trained on text, which has a length."""
         return self.batch is _text
 
 
 def gpt2(width: int, layers: int = LAYERS, *, vocab: int = VOCABULARY) -> "nn.Module":
-    """Build GPT-2 of Hugging Face."""
+    """Build GPT-2 from Hugging Face."""
     hf = _transformers()
     return hf.GPT2LMHeadModel(
         hf.GPT2Config(
@@ -58,7 +60,7 @@ def gpt2(width: int, layers: int = LAYERS, *, vocab: int = VOCABULARY) -> "nn.Mo
 
 
 def llama(width: int, layers: int = LAYERS, *, vocab: int = VOCABULARY) -> "nn.Module":
-    """Build Llama of Hugging Face."""
+    """Build Llama from Hugging Face."""
     hf = _transformers()
     return hf.LlamaForCausalLM(
         hf.LlamaConfig(
@@ -83,7 +85,7 @@ def vit(
     channels: int = 1,
     classes: int = CLASSES,
 ) -> "nn.Module":
-    """Build the Vision Transformer of Hugging Face."""
+    """Build the Vision Transformer from Hugging Face."""
     hf = _transformers()
     return hf.ViTForImageClassification(
         hf.ViTConfig(
@@ -102,7 +104,7 @@ def vit(
 def mlp(
     width: int, layers: int = LAYERS, *, inputs: int = IMAGE * IMAGE, classes: int = CLASSES
 ) -> "nn.Module":
-    """Build an MLP with `layers` matrices of width x width between the first and the last."""
+    """Build an MLP with `layers` width x width matrices between the first and the last matrix."""
     from torch import nn
 
     network = nn.Sequential()
@@ -136,23 +138,22 @@ def _named_images(seed: int, batch: int, length: int) -> dict[str, "Tensor"]:
     return {"pixel_values": images, "labels": labels}
 
 
-def _transformers() -> Any:  # its classes are loaded by name
+def _transformers() -> Any:  # its classes are looked up by name
     try:
         import transformers
     except ImportError as error:
-        raise ValueError("this needs transformers; pip install 'orderone[transformers]'") from error
-    # Its warnings are about models that generate text.
+        message = "this model needs transformers; pip install 'orderone[transformers]'"
+        raise InputError(message, "missing-package", argument="model") from error
+    # The warnings concern text generation, which is not used here.
     transformers.logging.set_verbosity_error()
     return transformers
 
 
 MODELS = {
     "gpt2": Model(
-        gpt2, _text, "GPT-2 of Hugging Face (tied) on the text of the Python standard library"
+        gpt2, _text, "GPT-2 of Hugging Face (tied) on text of the Python standard library"
     ),
-    "llama": Model(
-        llama, _text, "Llama of Hugging Face on the text of the Python standard library"
-    ),
+    "llama": Model(llama, _text, "Llama of Hugging Face on text of the Python standard library"),
     "vit": Model(vit, _named_images, "ViT of Hugging Face on scikit-learn's digits"),
     "mlp": Model(mlp, _images, "ReLU MLP of plain PyTorch on scikit-learn's digits", multiple=1),
 }

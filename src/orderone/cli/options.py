@@ -1,19 +1,27 @@
-"""Options in `--help`: a plain type, and a default only where it says something."""
+"""Parsing of a verb's options with tyro, from the signature and the docstring of its function."""
 
-import re
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Sequence
 from functools import wraps
-from inspect import Parameter, getdoc, signature
-from types import NoneType
-from typing import Annotated, Any, get_args, get_type_hints
+from inspect import Parameter, signature
+from typing import Annotated, Any, get_type_hints
 
 import tyro
 
-METAVARS: dict[type, str] = {int: "INT", float: "FLOAT", str: "STR"}
+from orderone.cli.help import declared_name, is_positional, metavar, read_docstring
+
+
+def parse(name: str, verb: Callable[..., None], words: Sequence[str]) -> None:
+    """Read the options of a verb and call it; wrong options end the program with status 2."""
+    if "NO_COLOR" in os.environ:
+        tyro._experimental_options["ansi_codes"] = False  # tyro itself ignores NO_COLOR
+    tyro.cli(
+        readable(verb), prog=f"orderone {name}", args=words, config=(tyro.conf.FlagCreatePairsOff,)
+    )
 
 
 def readable(verb: Callable[..., None]) -> Callable[..., None]:
-    """Return the same verb, with help that shows no `{None}|STR` and no `(default: None)`.
+    """Return the same verb for tyro, whose messages then show no `{None}|STR`.
 
     The text of an option says what None means.
     """
@@ -27,37 +35,28 @@ def readable(verb: Callable[..., None]) -> Callable[..., None]:
     def wrapper(*arguments: object, **options: object) -> None:
         verb(*arguments, **options)
 
-    del wrapper.__wrapped__  # tyro would look at the verb itself
+    del wrapper.__wrapped__  # tyro would read the signature of the verb itself
     vars(wrapper)["__signature__"] = original.replace(parameters=parameters)
     wrapper.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
-    # Continuation lines become one line: tyro would keep our line breaks.
-    wrapper.__doc__ = re.sub(r"\n {8}(?=\S)", " ", getdoc(verb) or "")
+    wrapper.__doc__ = _docstring(verb)
     return wrapper
+
+
+def _docstring(verb: Callable[..., None]) -> str:
+    """Return the docstring with one line for each option: tyro would keep our line breaks."""
+    description, texts = read_docstring(verb)
+    lines = [*description, "", "Args:"]
+    for name, text in texts.items():
+        lines.append(f"    {name}: {text}")
+    return "\n".join(lines)
 
 
 def _annotation(parameter: Parameter, hint: Any) -> Any:
     if parameter.default is None:
-        metavar = _metavar(hint, optional=parameter.kind is Parameter.POSITIONAL_ONLY)
-        return Annotated[hint, tyro.conf.arg(metavar=metavar, help_behavior_hint="")]
+        word = metavar(hint)
+        if is_positional(parameter):
+            word = f"[{word}]"
+        return Annotated[hint, tyro.conf.arg(metavar=word, help_behavior_hint="")]
     if isinstance(parameter.default, bool):
-        return Annotated[hint, tyro.conf.arg(name=_declared_name(hint), help_behavior_hint="")]
+        return Annotated[hint, tyro.conf.arg(name=declared_name(hint), help_behavior_hint="")]
     return hint
-
-
-def _metavar(hint: Any, optional: bool) -> str:
-    if hasattr(hint, "__metadata__"):
-        kinds = get_args(get_args(hint)[0])
-    else:
-        kinds = get_args(hint)
-    (word,) = [METAVARS[kind] for kind in kinds if kind is not NoneType]
-    if optional:
-        return f"[{word}]"
-    return word
-
-
-def _declared_name(hint: Any) -> str | None:
-    """Return the name of an option that `tyro.conf.arg` gives it."""
-    for mark in getattr(hint, "__metadata__", ()):
-        if hasattr(mark, "name"):
-            return mark.name
-    return None

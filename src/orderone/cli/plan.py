@@ -1,4 +1,4 @@
-"""`orderone plan`: plan a Hugging Face model of any size, without allocating it."""
+"""`orderone plan`: print the plan of a Hugging Face model of any size, without allocating it."""
 
 import json as json_format
 from collections.abc import Mapping, Sequence
@@ -9,9 +9,24 @@ import tyro
 
 from orderone.cli import show
 from orderone.cli.files import check_files, wrote
+from orderone.cli.help import Help
+from orderone.core.errors import InputError
 
 if TYPE_CHECKING:
     from torch import nn
+
+HELP = Help(
+    example=(
+        "orderone plan --hf-config config.json --lr 3e-3 --base hidden_size=256"
+        " intermediate_size=1024 num_attention_heads=4"
+    ),
+    groups={
+        "Model": ("hf_config", "base", "override", "probe"),
+        "Rule": ("rule", "depth"),
+        "Optimizer": ("optimizer", "lr", "weight_decay", "decay", "no_decay"),
+        "Output": ("save", "json"),
+    },
+)
 
 
 def plan(
@@ -29,22 +44,26 @@ def plan(
     save: str | None = None,
     json: bool = False,
 ) -> None:
-    """Roles, initial sizes, learning rates, weight decay and eps of every tensor, relative to a
-    smaller model.
+    """Print role, initial size, learning rate, weight decay and eps of every tensor of a Hugging
+    Face model, relative to a smaller model that you have tuned (the base).
+
+    Nothing is allocated: a model of any size can be planned on a laptop.
 
     Args:
-        hf_config: A Hugging Face config.json, or the folder that holds it.
-        base: What was tuned: all sizes that were smaller, such as
-            hidden_size=256,intermediate_size=1024, num_attention_heads=4; or a saved plan.
+        hf_config: A config.json of Hugging Face, or the folder that contains it.
+        base: The sizes in which the tuned model differs, such as
+            hidden_size=256 num_attention_heads=4; or a saved plan.
         rule: sp, ntk, mup, mf, standard, neural-tangent, hybrid or maximal-update.
         optimizer: sgd, adam, adamw, adafactor, muon, lion, rmsprop, nadam or adagrad.
-        lr: The learning rate tuned on the base. Default: that of torch.optim.
-        weight_decay: As tuned on the base. Default: that of torch.optim.
-        depth: sqrt (residual branches times 1/sqrt(L)) or completep (1/L).
-        decay: independent (lr * weight_decay stays) or proportional (weight_decay stays).
-        no_decay: A pattern of tensors without weight decay, such as "*.bias"; may be repeated.
-        override: PATTERN=ROLE for tensors that you know better; may be repeated.
-        probe: The forward pass of two small instances is looked at; --no-probe skips that.
+        lr: Learning rate tuned on the base. Default: the default of torch.optim.
+        weight_decay: Weight decay tuned on the base. Default: the default of torch.optim.
+        depth: Scale residual branches with the number of layers L: sqrt (1/sqrt(L)) or completep
+            (1/L). Default: no scaling.
+        decay: independent (lr * weight_decay stays constant) or proportional (weight_decay stays
+            constant).
+        no_decay: Pattern of tensors without weight decay, such as "*.bias". May be repeated.
+        override: PATTERN=ROLE, to set the role of tensors yourself. May be repeated.
+        probe: Do not run the forward pass of two small instances to verify the roles.
         save: Write the plan to this file.
         json: Print JSON instead of a table.
     """
@@ -76,43 +95,43 @@ def plan(
 
 
 def read_config(path: str) -> dict[str, Any]:
-    """Read a config.json, or that of a folder."""
+    """Return the content of a config.json; `path` is the file or its folder."""
     file = Path(path)
     if file.is_dir():
         file = file / "config.json"
     try:
         config = json_format.loads(file.read_text())
     except FileNotFoundError as error:
-        raise ValueError(
-            f"hf-config: there is no file {file}; give a config.json of Hugging Face"
-        ) from error
+        message = f"hf-config: no file {file}; expected a config.json of Hugging Face"
+        raise InputError(message, "unusable-hf-config", argument="hf_config") from error
     except (json_format.JSONDecodeError, UnicodeDecodeError) as error:
-        raise ValueError(f"hf-config: {file} is not JSON ({error})") from error
+        message = f"hf-config: {file} is not JSON ({error})"
+        raise InputError(message, "unusable-hf-config", argument="hf_config") from error
     if not isinstance(config, dict) or "model_type" not in config:
-        raise ValueError(
-            f"hf-config: {file} has no model_type; expected a config.json of Hugging Face"
-        )
+        message = f"hf-config: {file} has no model_type; expected a config.json of Hugging Face"
+        raise InputError(message, "unusable-hf-config", argument="hf_config")
     return config
 
 
 def meta_model(config: Mapping[str, Any]) -> "nn.Module":
-    """Return the model that a configuration describes, without memory."""
+    """Return the model of a configuration on the meta device, which allocates no memory."""
     import torch
 
     try:
         import transformers
     except ImportError as error:
-        raise ValueError("this needs transformers; pip install 'orderone[transformers]'") from error
+        message = "orderone plan needs transformers; pip install 'orderone[transformers]'"
+        raise InputError(message, "missing-package", argument="hf_config") from error
     try:
         hf_config = transformers.AutoConfig.for_model(**config)
-    except Exception as error:  # transformers checks the values in many ways
-        raise ValueError(
-            f"hf-config: transformers {transformers.__version__} cannot read it: {error}"
-        ) from error
+    except Exception as error:  # transformers raises errors of many types
+        message = f"hf-config: transformers {transformers.__version__} cannot read it: {error}"
+        raise InputError(message, "unusable-hf-config", argument="hf_config") from error
     architectures = config.get("architectures") or []
     name = architectures[0] if architectures else None
     if name is not None and not hasattr(transformers, name):
-        raise ValueError(f"hf-config: transformers {transformers.__version__} has no {name}")
+        message = f"hf-config: transformers {transformers.__version__} has no class {name}"
+        raise InputError(message, "unusable-hf-config", argument="hf_config")
     with torch.device("meta"):
         if name is not None:
             return getattr(transformers, name)(hf_config)
@@ -123,33 +142,34 @@ def meta_model(config: Mapping[str, Any]) -> "nn.Module":
 
 
 def read_base(texts: Sequence[str]) -> dict[str, object] | str:
-    """Return overrides from one text or several, or the path of a saved plan."""
+    """Return the sizes of the base from name=value pairs, or the path of a saved plan."""
     if len(texts) == 1 and "=" not in texts[0]:
         if not Path(texts[0]).is_file():
-            raise ValueError(
-                "base: expected overrides such as hidden_size=256, or a saved plan; got"
-                f" {texts[0]!r}"
+            raise InputError(
+                f"base: expected sizes such as hidden_size=256, or a saved plan; got {texts[0]!r}",
+                argument="base",
             )
         return texts[0]
     return {key: _value(value) for key, value in _pairs(texts, "base").items()}
 
 
 def _pairs(texts: Sequence[str], name: str) -> dict[str, str]:
-    """Read name=value, with commas or blanks between."""
+    """Return name=value pairs that are separated by commas or blanks."""
     words = " ".join(texts).replace(",", " ").split()
     pairs: dict[str, str] = {}
     for word in words:
         key, equals, value = word.partition("=")
         if not equals:
-            raise ValueError(f"{name}: expected name=value, got {word!r}")
+            raise InputError(f"{name}: expected name=value, got {word!r}", argument=name)
         pairs[key] = value
     if len(pairs) < len(words):
-        raise ValueError(f"{name}: expected every name once; got {' '.join(words)}")
+        message = f"{name}: expected every name once; got {' '.join(words)}"
+        raise InputError(message, argument=name)
     return pairs
 
 
 def _value(text: str) -> object:
-    """Read a number, true or false, or plain text."""
+    """Return a number, a bool, or the text itself."""
     try:
         return json_format.loads(text)
     except json_format.JSONDecodeError:

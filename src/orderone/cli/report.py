@@ -1,4 +1,4 @@
-"""`orderone report`: pages and summaries of what was measured before; nothing is run."""
+"""`orderone report`: summarize saved results and draw them; train nothing."""
 
 import sys
 from collections.abc import Sequence
@@ -10,13 +10,18 @@ import tyro
 from orderone.cli import show
 from orderone.cli.check import explained
 from orderone.cli.files import RECORDS, check_files, wrote
-from orderone.cli.unused import no_use
+from orderone.cli.help import Help
+from orderone.cli.unused import refuse_unused
 from orderone.core.citations.uses import SEEDS
-from orderone.core.errors import one_of
+from orderone.core.errors import InputError, one_of
 
 if TYPE_CHECKING:
     from orderone.gallery import Reproduced
 
+HELP = Help(
+    example="orderone report runs.db --html report.html",
+    groups={"Input": ("folder",), "Output": ("html", "json")},
+)
 GALLERY = "gallery"
 FOLDER = "reproduced"
 
@@ -28,27 +33,26 @@ def report(
     folder: str | None = None,
     json: bool = False,
 ) -> None:
-    """Summarize what was measured, and draw it as one HTML file that opens in any browser without a
-    network.
+    """Summarize saved results, and write them as one HTML page. Nothing is trained.
 
     Args:
-        what: gallery (all tables and figures of the papers), one of them by its name, a folder that
-            `orderone reproduce` filled, the store of a sweep (runs.db), or the saved records of a
-            check (.jsonl, .parquet).
-        html: The file to write.
-        folder: Results of your own for the gallery; they are shown where they are larger or newer
-            than those that come with the package. Default: reproduced, if it is there.
+        what: gallery (all tables and figures of the papers), the name of one table or figure, a
+            folder that `orderone reproduce` wrote, the store of a sweep (runs.db), or the records
+            of a check (.jsonl, .parquet).
+        html: Write a page to this file. It opens in any browser, offline too.
+        folder: Folder with your own results for the gallery. They replace the results that come
+            with the package where they are larger or newer. Default: reproduced, if it exists.
         json: Print JSON instead of tables.
     """
     from orderone.gallery import EXPERIMENTS  # torch and pandas load only here
 
     check_files({"html": html})
     path = Path(what)
-    named = what.lower() in (GALLERY, *EXPERIMENTS)  # ./gallery is a folder
+    named = what.lower() in (GALLERY, *EXPERIMENTS)  # write ./gallery for a folder of that name
     if named or not path.exists():
         entries = _from_gallery(what, folder)
     else:
-        no_use(what, "it belongs to the gallery", folder=folder)
+        refuse_unused(what, "--folder is for the gallery", folder=folder)
         if path.is_file():
             _report_file(path, html, json)
             return
@@ -64,19 +68,22 @@ def report(
 
 
 def _from_gallery(what: str, folder: str | None) -> "list[Reproduced]":
-    """Return one entry by name, or all: the shipped results, and the user's."""
+    """Return one entry by name, or all, from the user's results and those of the package."""
     from orderone.gallery import EXPERIMENTS
     from orderone.gallery.store import SHIPPED
 
     if folder is not None and not Path(folder).is_dir():
-        raise ValueError(
-            f"folder: expected one that `orderone reproduce` filled, got {folder!r}, which is no"
-            " folder"
+        raise InputError(
+            f"folder: {folder!r} is not a folder; expected one that `orderone reproduce` wrote",
+            "no-results",
+            argument="folder",
         )
     if any(sign in what for sign in "/\\."):
-        raise ValueError(
-            f"{what}: no such file or folder; expected a store, records, a folder, or a name of the"
-            " gallery"
+        raise InputError(
+            f"{what}: no such file or folder; expected the store of a sweep, records of a check, a"
+            " folder of results, or a name of the gallery",
+            "no-results",
+            argument="what",
         )
     name = one_of(what, (GALLERY, *EXPERIMENTS), "entry of the gallery, file or folder")
     names = [name]
@@ -84,7 +91,8 @@ def _from_gallery(what: str, folder: str | None) -> "list[Reproduced]":
         names = list(EXPERIMENTS)
     entries = _chosen(names, [Path(folder or FOLDER), SHIPPED])
     if not entries:
-        raise ValueError(f"{name}: nothing was measured yet; run `orderone reproduce {name}` first")
+        message = f"{name}: no results yet; run `orderone reproduce {name}` first"
+        raise InputError(message, "no-results", argument="what")
     return entries
 
 
@@ -93,9 +101,11 @@ def _from_folder(folder: Path) -> "list[Reproduced]":
 
     entries = _chosen(list(EXPERIMENTS), [folder])
     if not entries:
-        raise ValueError(
+        raise InputError(
             f"{folder}: no results in this folder; expected one that `orderone reproduce --out`"
-            " filled"
+            " wrote",
+            "no-results",
+            argument="what",
         )
     return entries
 
@@ -124,12 +134,13 @@ def _show(entries: "list[Reproduced]", json: bool) -> None:
     for entry in entries:
         papers.setdefault(entry.experiment.paper, []).append(entry)
     out = show.console()
-    columns = ("name", "what it shows", "scale", "the paper", "corrected", "claims")
+    columns = ("name", "title", "scale", "the paper", "corrected", "claims")
     for paper, entries_of_paper in papers.items():
         rows = [_row(entry) for entry in entries_of_paper]
         out.print(show.table(f"{paper}: {SEEDS[paper.lower()].title}", columns, rows))
+    out.print("claims: how many claims of the paper hold, of all that were tested")
     if len(entries) == 1:
-        columns = ("claim", "whose", "verdict", "measured")
+        columns = ("claim", "source", "verdict", "measured")
         out.print(show.table("Findings", columns, _findings(entries[0])))
 
 
@@ -147,8 +158,8 @@ def _findings(entry: "Reproduced") -> list[tuple[str, ...]]:
     authors = {"paper": "the paper", "corrected": "corrected"}
     rows = []
     for finding in entry.findings:
-        whose = f"{authors[finding.of]} {finding.erratum}".strip()
-        rows.append((finding.claim, whose, words[finding.holds], finding.numbers))
+        source = f"{authors[finding.of]} {finding.erratum}".strip()
+        rows.append((finding.claim, source, words[finding.holds], finding.numbers))
     return rows
 
 
@@ -183,7 +194,8 @@ def _sweep(store: Path, html: str | None, json: bool) -> None:
 
     sweep = Sweep.load(store)
     if not sweep.outcomes:
-        raise ValueError(f"{store}: nothing was trained yet; `orderone sweep --store {store}` does")
+        message = f"{store}: no finished trials; run `orderone sweep --store {store}` first"
+        raise InputError(message, "no-results", argument="what")
     frame = sweep.frame
     study = None
     if any(name in frame and frame[name].nunique() > 1 for name in ("width", "depth")):
@@ -192,8 +204,10 @@ def _sweep(store: Path, html: str | None, json: bool) -> None:
     if html is None:
         return
     if study is None:
-        raise ValueError(
-            f"html: there is nothing to draw; {store} has one size, and transfer needs several"
+        raise InputError(
+            f"html: {store} has one size, and a transfer page needs several widths or depths",
+            "needs-several-sizes",
+            argument="html",
         )
     wrote(write_transfer(study, html, title=f"Transfer in {store.name}"))
 
@@ -214,8 +228,8 @@ def _check(records: Path, html: str | None, json: bool) -> None:
         rows: list[list[str]] = []
         for row in fitted.itertuples(index=False):
             rows.append([_cell(value) for value in row])
-        out.print(show.table(f"Exponents of {saved.axis}", list(fitted), rows))
-        out.print(f"note: {saved.notes[0]}", soft_wrap=True)
+        out.print(show.table(f"Exponents of the {saved.axis}", list(fitted), rows))
+        out.print(f"note: {saved.notes[0]}")
     if html is not None:
         wrote(write_html(saved, html, title=f"Records of {records.name}"))
 

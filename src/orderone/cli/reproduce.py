@@ -1,4 +1,4 @@
-"""`orderone reproduce`: tables and figures of the papers, run again and judged."""
+"""`orderone reproduce`: run tables and figures of the papers again, and judge them."""
 
 import sys
 import traceback
@@ -10,15 +10,25 @@ import tyro
 from rich.console import Console
 
 from orderone.cli import show
+from orderone.cli.exit_codes import NEGATIVE
 from orderone.cli.files import check_files, check_folder, wrote
-from orderone.cli.unused import no_use
-from orderone.core.errors import one_of
+from orderone.cli.help import Help
+from orderone.cli.unused import refuse_unused
+from orderone.core.errors import InputError, one_of
 from orderone.core.exact import count
 from orderone.core.progress import bar
 
 if TYPE_CHECKING:
     from orderone.gallery import Experiment, Reproduced
 
+HELP = Help(
+    example="orderone reproduce s0-table2 --html table2.html",
+    groups={
+        "Experiments": ("listed", "every"),
+        "Amount of work": ("scale", "seeds", "again"),
+        "Output": ("out", "html", "json"),
+    },
+)
 FOLDER = "reproduced"
 
 
@@ -34,34 +44,35 @@ def reproduce(
     html: str | None = None,
     json: bool = False,
 ) -> None:
-    """Run a table or figure of the papers: what it claims, what networks do, whether it holds.
-    Without a name, list them.
+    """Run a table or figure of the papers again and judge its claims. Without a name, list all of
+    them.
 
-    What is measured is kept: the same command goes on where it was interrupted. Status 1 means that
-    an experiment broke.
+    Finished parts are saved: after an interruption, the same command continues. Exit code 1 means
+    that an experiment broke, not that a claim does not hold.
 
     Args:
-        name: The experiment.
+        name: Name of the experiment, such as s0-table2.
         listed: List the experiments.
-        every: Run them all. One that has no such scale runs at the next smaller one.
-        scale: small (a minute on two cores), gpu (minutes on one large GPU) or paper (what the
-            paper did). Default: small.
-        out: The folder that records are kept in. Default: reproduced.
-        seeds: Networks for each setting, where an experiment has such a number.
-        again: Measure anew what is kept.
+        every: Run all experiments. An experiment without the chosen scale runs at the next smaller
+            one.
+        scale: small (about a minute on two cores), gpu (minutes on one large GPU) or paper (the
+            sizes of the paper). Default: small.
+        out: Folder for the records. Default: reproduced.
+        seeds: Number of networks for each setting, in experiments that have such a number.
+        again: Run finished parts again.
         html: Write a report with all figures to this file.
         json: Print JSON instead of tables.
     """
     from orderone.gallery import EXPERIMENTS, SCALES  # torch and pandas load only here
 
     if (name is not None) + every + listed > 1:
-        raise ValueError(
-            "expected a name, --all or --list, got more than one of them; leave the others out"
+        raise InputError(
+            "expected a name, --all or --list; got more than one of them", argument="name"
         )
     if name is None and not every:
-        no_use(
-            "a list",
-            "name an experiment, or --all",
+        refuse_unused(
+            "a list of the experiments",
+            "add the name of an experiment, or --all",
             scale=scale,
             out=out,
             seeds=seeds,
@@ -97,7 +108,7 @@ def reproduce(
 
         wrote(write_gallery(html, done))
     if len(done) < len(chosen):
-        raise SystemExit(1)
+        raise SystemExit(NEGATIVE)
 
 
 def _list(experiments: "Iterable[Experiment]", json: bool) -> None:
@@ -118,29 +129,29 @@ def _list(experiments: "Iterable[Experiment]", json: bool) -> None:
     for experiment in experiments:
         rows.append((experiment.name, experiment.title, ", ".join(experiment.scales)))
     out = show.console()
-    out.print(show.table("orderone reproduce NAME", ("name", "what it shows", "scales"), rows))
-    out.print("s0 to s3 are the papers; `orderone cite s0 s1 s2 s3` says which")
+    out.print(show.table("orderone reproduce NAME", ("name", "title", "scales"), rows))
+    out.print("s0 to s3 are four papers; `orderone cite s0 s1 s2 s3` prints their references")
 
 
 def _run_all(
     chosen: "Sequence[Experiment]", scale: str, out: Path, again: bool, seeds: int | None
 ) -> "list[Reproduced]":
-    """Run all experiments; report one that breaks and leave it out."""
+    """Run all experiments; print the error of one that breaks, and continue without it."""
     from orderone.gallery.run import has_seeds, nearest
 
     done = []
     for number, experiment in enumerate(chosen, 1):
         print(f"[{number} of {len(chosen)}] {experiment.name}", file=sys.stderr, flush=True)
         near = nearest(experiment, scale)
-        its_seeds = seeds if has_seeds(experiment, near) else None
+        used_seeds = seeds if has_seeds(experiment, near) else None
         try:
-            done.append(_run(experiment, near, out, again, its_seeds))
+            done.append(_run(experiment, near, out, again, used_seeds))
         except ImportError as error:
-            message = f"orderone: {experiment.name} cannot run: {error}; the others go on"
+            message = f"orderone: {experiment.name} cannot run: {error}; continuing with the others"
             print(message, file=sys.stderr, flush=True)
         except Exception:
             traceback.print_exc()
-            message = f"orderone: {experiment.name} broke; the others go on"
+            message = f"orderone: {experiment.name} broke; continuing with the others"
             print(message, file=sys.stderr, flush=True)
     return done
 
@@ -151,7 +162,7 @@ def _run_single(
     try:
         return _run(experiment, scale, out, again, seeds)
     except ImportError as error:  # an optional package; the message says how to install it
-        raise ValueError(error) from error
+        raise InputError(str(error), "missing-package") from error
 
 
 def _run(
@@ -159,16 +170,16 @@ def _run(
 ) -> "Reproduced":
     from orderone.gallery import reproduce as run
 
-    with show.one_thread(), bar(experiment.name) as move:
+    with show.one_thread(), bar(experiment.name) as move_bar:
 
-        def tell(part: str, number: int, total: int) -> None:
-            move(number - 1, total, f"{experiment.name}: {part}")
+        def report(part: str, number: int, total: int) -> None:
+            move_bar(number - 1, total, f"{experiment.name}: {part}")
             if not sys.stderr.isatty():
                 line = f"{experiment.name}: {part} ({number} of {total})"
                 print(line, file=sys.stderr, flush=True)
 
-        result = run(experiment, scale, out, seeds=seeds, again=again, tell=tell)
-        # Computed here, so that errors of judging and drawing do not come with the report
+        result = run(experiment, scale, out, seeds=seeds, again=again, tell=report)
+        # Compute these now, so that their errors appear here and not while the report is written.
         _ = result.findings
         _ = result.pictures
         return result
@@ -207,12 +218,12 @@ def _details(entry: "Reproduced", out: Console) -> None:
     words = {True: "holds", False: "does not hold", None: "unclear"}
     rows = []
     for finding in entry.findings:
-        whose = "the paper"
+        source = "the paper"
         if finding.of == "corrected":
-            whose = f"as corrected ({finding.erratum})"
-        rows.append((finding.claim, whose, words[finding.holds], finding.numbers))
+            source = f"as corrected ({finding.erratum})"
+        rows.append((finding.claim, source, words[finding.holds], finding.numbers))
     title = f"{entry.experiment.name}, scale {entry.scale}: {entry.experiment.claim}"
-    out.print(show.table(title, ("claim", "whose", "verdict", "measured"), rows))
+    out.print(show.table(title, ("claim", "source", "verdict", "measured"), rows))
     verdicts = f"the paper: {entry.verdict}"
     if entry.corrected:
         verdicts += f"; as corrected: {entry.corrected}"

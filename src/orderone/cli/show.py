@@ -1,10 +1,11 @@
-"""Tables for the terminal, JSON for machines."""
+"""Print tables for the terminal and JSON for programs."""
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from fractions import Fraction
 from math import isfinite, isnan
+from textwrap import wrap
 
 from rich.console import Console
 from rich.table import Table
@@ -27,29 +28,28 @@ COLOURS = {
 }
 
 
-INFINITE = "\0infinite"  # no text of ours begins like that
+INFINITE = "\0infinite"  # a placeholder; no text of orderone starts with a zero byte
 
 
 class _Console(Console):
     def on_broken_pipe(self) -> None:
-        """Raise: rich would end with status 1, which here means FAIL."""
+        """Raise an error: rich would exit with status 1, which means FAIL here."""
         raise BrokenPipeError
 
 
 def console() -> Console:
-    """Return a console that writes to the standard output of this moment.
+    """Return a console that writes to the current standard output.
 
-    It prints no markup: an error that says "pip install 'orderone[report]'" would lose its
-    brackets.
+    It interprets no markup: "pip install 'orderone[report]'" would lose its brackets.
     """
     return _Console(highlight=False, markup=False)
 
 
 def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Table:
-    """Return a table; None is an empty cell."""
+    """Return a table as wide as the terminal at most; None is an empty cell."""
     result = Table(title=title, title_justify="left", title_style="bold", pad_edge=False)
     for column in columns:
-        # fold: a number that lost its last digits would be another number
+        # fold: break long words instead of cutting them; a cut number would be another number
         result.add_column(column, overflow="fold")
     for row in rows:
         cells: list[Text] = []
@@ -59,8 +59,25 @@ def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) 
     return result
 
 
+def prose(text: str, width: int) -> Text:
+    """Return text in colour, with lines longer than `width` wrapped and indented further."""
+    lines: list[str] = []
+    for line in text.splitlines():
+        indent = " " * (len(line) - len(line.lstrip()))
+        wrapped = wrap(
+            line.strip(),
+            width,
+            initial_indent=indent,
+            subsequent_indent=f"{indent}  ",
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+        lines += wrapped or [""]
+    return coloured("\n".join(lines))
+
+
 def coloured(text: str) -> Text:
-    """Return the text with its verdicts in colour; user strings are never read as markup."""
+    """Return the text with its verdicts in colour, without interpreting markup."""
     result = Text(text)
     for word, colour in COLOURS.items():
         result.highlight_regex(rf"\b{word}\b", colour)
@@ -70,8 +87,8 @@ def coloured(text: str) -> Text:
 def print_json(value: object) -> None:
     """Print strict JSON.
 
-    JSON has no infinity: it is written as 1e999, a number that parsers read as infinite or as
-    their largest. NaN is null.
+    JSON has no infinity: print it as 1e999, a number that parsers read as infinity or as their
+    largest number. NaN becomes null.
     """
     text = json.dumps(_finite(value), indent=2, ensure_ascii=False, allow_nan=False, default=_plain)
     text = text.replace(json.dumps(INFINITE + "-"), "-1e999")
@@ -80,7 +97,7 @@ def print_json(value: object) -> None:
 
 
 def _finite(value: object) -> object:
-    """Replace infinities and NaN, at any depth."""
+    """Replace infinities and NaN at any depth."""
     if isinstance(value, float) and not isfinite(value):
         if isnan(value):
             return None
@@ -95,7 +112,7 @@ def _finite(value: object) -> object:
 
 
 def _plain(value: object) -> object:
-    """Write exponents as "1/2": exact, and readable by Fraction()."""
+    """Return a Fraction as text such as "1/2", which is exact and readable by Fraction()."""
     if isinstance(value, Fraction):
         return str(value)
     raise TypeError(f"cannot write {type(value).__name__} as JSON")
@@ -103,7 +120,7 @@ def _plain(value: object) -> object:
 
 @contextmanager
 def threads(number: int) -> Iterator[None]:
-    """Set the number of torch's CPU threads; put it back afterwards."""
+    """Set the number of torch CPU threads, and restore the former number at the end."""
     import torch
 
     before = torch.get_num_threads()
@@ -115,5 +132,5 @@ def threads(number: int) -> Iterator[None]:
 
 
 def one_thread() -> AbstractContextManager[None]:
-    """Use one thread: for small networks, threads cost more than they bring."""
+    """Use one torch CPU thread: small networks are slower with more."""
     return threads(1)

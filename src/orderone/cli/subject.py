@@ -1,4 +1,4 @@
-"""The subject of `orderone check`: a known model or the user's, with its sizes and batches."""
+"""Model, sizes and batches of `orderone check`."""
 
 import os
 import sys
@@ -9,15 +9,15 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, cast
 
 from orderone.cli.models import LAYERS, LONGEST, MODELS
-from orderone.cli.unused import no_use
-from orderone.core.errors import one_of
+from orderone.cli.unused import refuse_unused
+from orderone.core.errors import InputError, one_of
 from orderone.core.exact import count
 
 if TYPE_CHECKING:
     from torch import nn
 
-WIDTHS = "64:512"  # the default where widths grow
-WIDTH = "128"  # the default where depths grow
+WIDTHS = "64:512"  # default if the models differ in width
+WIDTH = "128"  # default if the models differ in depth
 MODEL = "gpt2"
 BATCH = 16
 LENGTH = 64
@@ -31,7 +31,7 @@ class Subject:
     about: str
     build: Callable[[int], "nn.Module"]
     sizes: dict[str, list[int]]  # {"widths": ...} or {"depths": ...}
-    batches: Any  # a batch, or one for each step: whatever the model takes
+    batches: Any  # a batch, or one for each step, in any form that the model accepts
 
 
 def known_model(
@@ -42,13 +42,15 @@ def known_model(
     batch: int | None = None,
     length: int | None = None,
 ) -> Subject:
-    """Return a model of `orderone`, on its own batch or on the user's."""
+    """Return one of the models of `orderone`, with embedded data or with the user's batches."""
     name = MODEL if name is None else one_of(name, MODELS, "model")
     model = MODELS[name]
-    odd = [width for width in sizes["widths"] if width % model.multiple]
-    if odd:
-        raise ValueError(
-            f"widths: expected multiples of {model.multiple}, the head size of {name}; got {odd[0]}"
+    indivisible = [width for width in sizes["widths"] if width % model.multiple]
+    if indivisible:
+        raise InputError(
+            f"widths: expected multiples of {model.multiple}, the head size of {name};"
+            f" got {indivisible[0]}",
+            argument="widths",
         )
     if len(sizes["widths"]) > 1:
         growing = {"widths": sizes["widths"]}
@@ -57,7 +59,7 @@ def known_model(
         growing = {"depths": sizes["depths"]}
         build = partial(model.build, sizes["widths"][0])
     if batches:
-        no_use("--batches", batch=batch, length=length)
+        refuse_unused("--batches", batch=batch, length=length)
         data = user_batches(batches)
     else:
         data = _known_batch(name, seed, batch, length)
@@ -72,23 +74,25 @@ def _known_batch(name: str, seed: int, batch: int | None, length: int | None) ->
     model = MODELS[name]
     size = count(BATCH if batch is None else batch, "batch")
     if not model.reads_text:
-        no_use(f"{name}, which sees images,", length=length)
+        refuse_unused(f"{name}, which is trained on images", length=length)
         return model.batch(seed, size, 0)
     bytes_of_text = LENGTH if length is None else length
     return model.batch(seed, size, count(bytes_of_text, "length", least=2, most=LONGEST))
 
 
 def user_model(builder: str, sizes: dict[str, list[int]], batches: str | None) -> Subject:
-    """Return the user's model: a function of the width or depth, whichever grows."""
+    """Return the user's model: `builder` names a function of the width or of the depth."""
     if batches is None:
-        raise ValueError(
-            "batches: --builder needs --batches package.module:function, what to train your"
-            " model on"
+        raise InputError(
+            "--builder needs --batches package.module:function, the data for your model",
+            "needs-another-option",
+            argument="batches",
         )
     build = load(builder, "builder")
     if not callable(build):
-        raise ValueError(
-            f"builder: expected a function of the width, {builder} is a {type(build).__name__}"
+        raise InputError(
+            f"builder: expected a function of the width, but {builder} is a {type(build).__name__}",
+            argument="builder",
         )
     growing = {name: values for name, values in sizes.items() if len(values) > 1}
     description = f"{builder} on {batches}"
@@ -102,7 +106,7 @@ def user_model(builder: str, sizes: dict[str, list[int]], batches: str | None) -
 
 
 def user_batches(where: str) -> Any:
-    """Return the result of a function, or the object itself if it is no function."""
+    """Call the function that `where` names and return its result; return any other object."""
     batches = load(where, "batches")
     if callable(batches):
         return batches()
@@ -119,21 +123,23 @@ def read_sizes(widths: str | None, depths: str | None) -> dict[str, list[int]]:
     else:
         width_values = read_range(WIDTHS, "widths")
     if (len(depth_values) > 1) == (len(width_values) > 1):
-        raise ValueError(
-            "widths: expected several widths, or several depths and one width; got widths"
-            f" {widths or width_values} and depths {depths or depth_values}"
+        raise InputError(
+            "widths: expected several widths and one depth, or one width and several depths; got"
+            f" widths {widths or width_values} and depths {depths or depth_values}",
+            argument="widths",
         )
     return {"widths": width_values, "depths": depth_values}
 
 
 def read_range(text: str, name: str) -> list[int]:
-    """Read sizes: 64:1024 doubles from 64 up to 1024; 64,96,128 is a list."""
+    """Return sizes from text: 64:1024 doubles from 64 up to 1024; 64,96,128 is a list."""
     doubling = ":" in text
     words = text.split(":" if doubling else ",")
     numbers = [int(word) for word in words if word.strip().isdecimal() and int(word) > 0]
     if len(numbers) < len(words) or (doubling and (len(numbers) != 2 or numbers[0] > numbers[1])):
-        raise ValueError(
-            f"{name}: expected 64:1024 (doubling), 64,96,128 or one number; got {text!r}"
+        raise InputError(
+            f"{name}: expected 64:1024 (doubling), 64,96,128 or one number; got {text!r}",
+            argument=name,
         )
     if not doubling:
         return sorted(set(numbers))
@@ -145,14 +151,15 @@ def load(where: str, name: str) -> Any:
     """Import `package.module:thing` from the current folder, as `python -m` would."""
     module, _, thing = where.partition(":")
     if not (module and thing):
-        raise ValueError(f"{name}: expected package.module:function, got {where!r}")
+        message = f"{name}: expected package.module:function, got {where!r}"
+        raise InputError(message, argument=name)
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
     try:
         return getattr(import_module(module), thing)
     except AttributeError as error:
-        raise ValueError(f"{name}: {module} has no {thing} ({error})") from error
-    except Exception as error:  # a module of the user's may raise anything
-        raise ValueError(
-            f"{name}: cannot import {module} ({type(error).__name__}: {error})"
-        ) from error
+        message = f"{name}: {module} has no {thing} ({error})"
+        raise InputError(message, "cannot-import", argument=name) from error
+    except Exception as error:  # the user's module may raise anything
+        message = f"{name}: cannot import {module} ({type(error).__name__}: {error})"
+        raise InputError(message, "cannot-import", argument=name) from error

@@ -1,14 +1,17 @@
-"""`orderone sweep`: train small models, and say whether the best learning rate transfers."""
+"""`orderone sweep`: tune small models and judge whether the best learning rate transfers."""
 
 import json as json_format
 import sys
 from typing import TYPE_CHECKING, Any
 
 from orderone.cli import show
-from orderone.cli.check import INTERRUPTED, explained
+from orderone.cli.check import explained
+from orderone.cli.exit_codes import INCONCLUSIVE, INTERRUPTED, NEGATIVE, OK
 from orderone.cli.files import check_files, wrote
+from orderone.cli.help import Help
 from orderone.cli.subject import read_range
-from orderone.cli.unused import no_use
+from orderone.cli.unused import refuse_unused
+from orderone.core.errors import InputError
 from orderone.core.exact import count
 
 if TYPE_CHECKING:
@@ -20,7 +23,36 @@ if TYPE_CHECKING:
     from orderone.sweeping.target import Target
     from orderone.sweeping.transfer import Transfer
 
-STATUS = {"transfers": 0, "does not transfer": 1, "not enough data": 3}
+STATUS = {"transfers": OK, "does not transfer": NEGATIVE}  # others: INCONCLUSIVE
+HELP = Help(
+    example="orderone sweep --rules sp,mup --widths 64:256 --target 2048 --html transfer.html",
+    groups={
+        "Model and sizes": ("model", "widths", "depths", "base", "builder"),
+        "Data": ("task", "batch", "length", "source", "tokenizer", "root", "size", "data"),
+        "Rule": ("rules", "depth"),
+        "Optimizer and schedule": (
+            "optimizer",
+            "lr",
+            "weight_decay",
+            "steps",
+            "schedule",
+            "warmup",
+            "clip",
+        ),
+        "Search": ("seeds", "first_seed", "sampler", "trials", "pruner"),
+        "Execution": (
+            "store",
+            "device",
+            "precision",
+            "executor",
+            "workers",
+            "ray",
+            "together",
+            "threads",
+        ),
+        "Output": ("target", "html", "png", "json"),
+    },
+)
 
 
 def sweep(
@@ -64,66 +96,68 @@ def sweep(
     png: str | None = None,
     json: bool = False,
 ) -> None:
-    """Train every width at every learning rate, find the best rate of each, and judge whether it
-    stays where it is.
+    """Train models of several widths at several learning rates, find the best learning rate of each
+    width, and judge whether it stays the same (transfers).
 
-    What is done is kept in the store: the same command again runs only what is missing, also after
-    a crash or Ctrl-C.
+    Finished trials are saved in the store: the same command runs only those that are missing, also
+    after a crash or Ctrl-C.
 
-    Exit status, by the verdict on the best rule: 0 transfers, 1 does not, 3 not enough data, 2
-    wrong input (or every trial failed), 130 interrupted. With a single size there is no verdict,
-    and 0 means done.
+    Exit codes, for the verdict on the best rule: 0 transfers, 1 does not transfer, 3 inconclusive,
+    2 wrong input (or every trial failed), 130 interrupted. With one size there is no verdict, and
+    0 means done.
 
     Args:
-        task: lm (the next token of a text), denoising (a text of which spans are masked), digits
-            (scikit-learn's images), mnist, fashion-mnist, cifar10, or imagefolder (images of
-            yours). Default: lm.
-        model: For lm: gpt (orderone's, the default), or gpt2 or llama of Hugging Face; for
-            denoising: bart (orderone's); for images: mlp (the default), transformer (orderone's),
-            or vit of Hugging Face.
-        widths: 64:1024 doubles from 64 up to 1024; 64,96,128 is a list.
-        depths: The same for the number of layers. Default: 2.
-        rules: One or several, to be compared: sp,mup.
+        task: lm (predict the next token of a text), denoising (restore masked spans of a text),
+            digits (scikit-learn's images), mnist, fashion-mnist, cifar10, or imagefolder (your
+            images). Default: lm.
+        model: For lm: gpt (the default) of orderone, gpt2 or llama of Hugging Face. For denoising:
+            bart of orderone. For images: mlp (the default) or transformer of orderone, vit of
+            Hugging Face.
+        widths: Widths: 64:1024 doubles from 64 up to 1024; 64,96,128 is a list.
+        depths: Numbers of layers, written in the same way. Default: 2.
+        rules: One rule, or several to compare: sp,mup.
         optimizer: sgd, adam, adamw, adafactor, muon, lion, rmsprop, nadam or adagrad.
-        lr: 1e-4:1e-1:16 is 16 values at equal ratios; 1e-3,3e-3 is a list. Of the smallest size, or
-            of --base.
-        weight_decay: At the smallest size. Default: that of torch.optim.
-        depth: sqrt (residual branches times 1/sqrt(L)) or completep (1/L).
-        base: The size that learning rates belong to. Default: the smallest.
-        steps: Updates of every model.
-        schedule: Of all learning rates: constant, linear or cosine.
-        warmup: Steps of rising learning rates before that.
-        clip: The largest norm of a gradient.
-        seeds: Trainings at every point.
-        first_seed: Counted from here.
+        lr: Learning rates of the smallest model (or of --base): 1e-4:1e-1:16 means 16 values in
+            geometric progression; 1e-3,3e-3 is a list.
+        weight_decay: Weight decay of the smallest model. Default: the default of torch.optim.
+        depth: Scale residual branches with the number of layers L: sqrt (1/sqrt(L)) or completep
+            (1/L). Default: no scaling.
+        base: The width (or depth) that the learning rates are for. Default: the smallest.
+        steps: Number of updates of every model.
+        schedule: Schedule of all learning rates: constant, linear or cosine.
+        warmup: Number of warm-up steps.
+        clip: Largest norm of the gradient (gradient clipping). Default: no clipping.
+        seeds: Number of seeds at every size and learning rate.
+        first_seed: The first seed.
         batch: Texts or images in a batch. Default: 16.
-        length: Tokens in a text. Default: 64.
-        source: Text for lm and denoising: python (the standard library, the default), sotu,
-            gutenberg or imdb (in --root), or a file or folder of yours.
-        tokenizer: Of text: bytes (the default), gpt2 (in --root), or a tokenizer.json or folder of
-            yours.
-        root: The folder of data sets, by default data; for imagefolder, the one with a folder of
-            images for each class.
-        size: Of images from a folder, which are cut to squares. Default: 224.
-        builder: Your model instead: package.module:function of width (and depth), seen from the
-            current folder.
-        data: What to train it on: package.module:thing, a task or a function of (step, seed) that
-            returns a batch.
+        length: Tokens of a text. Default: 64.
+        source: Text for lm and denoising: python (the standard library, the default); sotu,
+            gutenberg or imdb (in --root); or your file or folder.
+        tokenizer: Tokenizer for text: bytes (the default), gpt2 (in --root), or your
+            tokenizer.json or its folder.
+        root: Folder of the data sets. For imagefolder, the folder that has one folder of images
+            per class. Default: data.
+        size: Side in pixels of images from a folder, which are cropped to squares. Default: 224.
+        builder: Your model instead of --model: package.module:function, a function of width (and
+            depth). The current folder is searched.
+        data: Data for --builder: package.module:name of a task, or of a function of (step, seed)
+            that returns a batch.
         precision: float32, bfloat16 (autocast) or float64.
-        device: cpu or cuda. Default: a GPU if there is one.
-        store: The file that results are kept in.
-        executor: here, processes or ray. Default: here.
-        ray: Address of a Ray cluster, or auto.
-        workers: Processes, or tasks at a time. Default: one a GPU or core.
-        together: Models that are trained in one program. Default: as many as fit.
+        device: cpu or cuda. Default: cuda if there is a GPU.
+        store: SQLite file for the results.
+        executor: Where trials run: here (this process), processes or ray. Default: here.
+        ray: Address of a Ray cluster, or auto. It implies --executor ray.
+        workers: Number of processes or Ray tasks. Default: one per GPU or core.
+        together: Number of models trained in one stacked program. Default: as many as fit.
         sampler: grid, random, tpe or cmaes.
-        trials: Points to try for every rule and size, if not the grid.
-        pruner: median or halving: stop trials early that will not be the best.
-        target: Print settings for a model of this size; like drawings, this needs several widths or
-            depths.
-        threads: Of torch.
-        html: Draw the study in this file, which opens in any browser without a network.
-        png: Draw it in this file.
+        trials: Number of points for every rule and size, with a sampler other than grid.
+        pruner: Stop poor trials early: median or halving. Default: no pruning.
+        target: Print settings for a model of this width (or depth). Needs several --widths or
+            --depths, as --html and --png do.
+        threads: Number of torch CPU threads.
+        html: Write a page with the transfer study to this file. It opens in any browser, offline
+            too.
+        png: Write a picture of the study to this file.
         json: Print JSON instead of tables.
     """
     from orderone.cli.tasks import DataOptions
@@ -137,9 +171,9 @@ def sweep(
     if depths:
         sizes["depths"] = read_range(depths, "depths")
     if all(len(values) == 1 for values in sizes.values()):
-        no_use(
+        refuse_unused(
             "a sweep of one size",
-            "give several --widths or --depths",
+            "use several --widths or --depths",
             target=target,
             html=html,
             png=png,
@@ -187,12 +221,12 @@ def sweep(
     _write(study, setting.name, {"html": html, "png": png})
     sys.stdout.flush()
     if study is None:
-        sys.exit(0)
-    sys.exit(STATUS[study.verdict])
+        sys.exit(OK)
+    sys.exit(STATUS.get(study.verdict, INCONCLUSIVE))
 
 
 def read_rates(text: str) -> "LogGrid | list[float]":
-    """Read learning rates: 1e-4:1e-1:16 is 16 values at equal ratios; 1e-3,3e-3 is a list."""
+    """Return learning rates from text: 1e-4:1e-1:16 is a geometric grid; 1e-3,3e-3 is a list."""
     from orderone.sweeping.space import log_grid
 
     words = text.split(":" if ":" in text else ",")
@@ -201,8 +235,9 @@ def read_rates(text: str) -> "LogGrid | list[float]":
     except ValueError:
         numbers = []
     if not numbers or (":" in text and (len(numbers) != 3 or not numbers[2].is_integer())):
-        raise ValueError(
-            f"lr: expected 1e-4:1e-1:16 (from, to, how many) or 1e-3,3e-3; got {text!r}"
+        raise InputError(
+            f"lr: expected 1e-4:1e-1:16 (first, last, number of values) or 1e-3,3e-3; got {text!r}",
+            argument="lr",
         )
     if ":" in text:
         return log_grid(numbers[0], numbers[1], int(numbers[2]))
@@ -227,14 +262,16 @@ def _setting(
 
     if builder:
         return user_task(builder, data, data_options, task, model)
-    no_use("a sweep without --builder", data=data)
+    refuse_unused("a sweep without --builder", "use --task, or add --builder", data=data)
     if task is None:
         task = TASK
     setting = read_task(task, model, data_options, device)
-    odd = [width for width in widths if width % setting.multiple]
-    if odd:
-        raise ValueError(
-            f"widths: expected multiples of {setting.multiple}, the size of a head; got {odd[0]}"
+    indivisible = [width for width in widths if width % setting.multiple]
+    if indivisible:
+        raise InputError(
+            f"widths: expected multiples of {setting.multiple}, the head size;"
+            f" got {indivisible[0]}",
+            argument="widths",
         )
     return setting
 
@@ -248,14 +285,17 @@ def _run(
 
 
 def _all_failed(result: "Sweep") -> None:
-    """Raise a ValueError if every trial failed."""
+    """Raise an InputError if every trial failed."""
     errors = [outcome.error for outcome in result.outcomes.values()]
     if errors and None not in errors:
-        raise ValueError(f"every trial failed; the first: {errors[0]}")
+        raise InputError(f"every trial failed; the first: {errors[0]}", "all-trials-failed")
 
 
 def settings_for(study: "Transfer", size: int) -> "Target | str":
-    """Return settings for the target; or why there are none, which is no wrong input."""
+    """Return settings for the target, or the reason why there are none.
+
+    A missing answer is a result of the study, not wrong input.
+    """
     sizes: dict[str, Any] = {study.axis: size}
     try:
         return study.target(**sizes)
@@ -269,25 +309,25 @@ def settings_for(study: "Transfer", size: int) -> "Target | str":
 def show_sweep(
     sweep: "Sweep", study: "Transfer | None", target: "Target | str | None", json: bool
 ) -> None:
-    """Print the results, the study and settings for the target, as far as there are any."""
+    """Print the results; also the study and the settings for the target, unless they are None."""
     if json:
         show.print_json(_record(sweep, study, target))
         return
     out = show.console()
-    out.print(f"{sweep.summary}; {sweep.ran} of them now, kept in {sweep.store}", soft_wrap=True)
+    out.print(f"{sweep.summary}; {sweep.ran} trained now, saved in {sweep.store}")
     if sweep.outcomes:
         best = sweep.best()
         rows = []
         for row in best.itertuples(index=False):
             rows.append([_cell(value) for value in row])
-        out.print(show.table("Best of the grid, mean over seeds", list(best), rows))
+        out.print(show.table("Best point of each size, mean over seeds", list(best), rows))
     texts = list(sweep.notes)
     if study is not None:
         texts.append(str(study))
-    if target is not None:
-        texts.append(str(target))
     for text in texts:
-        out.print(show.coloured(text), soft_wrap=True)
+        out.print(show.prose(text, out.width))
+    if target is not None:
+        out.print(show.coloured(str(target)), soft_wrap=True)  # it contains Python code
 
 
 def _cell(value: object) -> str:
@@ -320,7 +360,7 @@ def _record(
 
 
 def _rows(frame: "pandas.DataFrame") -> list[dict[str, object]]:
-    """Return rows for JSON: NaN and infinity become null."""
+    """Return the rows of a frame for JSON; NaN and infinity become null."""
     return json_format.loads(str(frame.to_json(orient="records", double_precision=15)))
 
 

@@ -1,4 +1,4 @@
-"""The tasks of `orderone sweep`: data, and a model for it at any width; or the user's own."""
+"""Tasks of `orderone sweep`: data, and models for it at any width; or the user's model and data."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 from orderone.cli import models
 from orderone.cli.subject import load
-from orderone.cli.unused import no_use
-from orderone.core.errors import one_of
+from orderone.cli.unused import refuse_unused
+from orderone.core.errors import InputError, one_of
 from orderone.core.exact import count
 
 if TYPE_CHECKING:
     from torch import nn
 
 IMAGE_MODELS = ("mlp", "transformer", "vit")
-MODELS: dict[str, tuple[str, ...]] = {  # of each task; the first is the default
+MODELS: dict[str, tuple[str, ...]] = {  # task -> models; the first is the default
     "lm": ("gpt", "gpt2", "llama"),
     "denoising": ("bart",),
     "digits": IMAGE_MODELS,
@@ -25,7 +25,7 @@ MODELS: dict[str, tuple[str, ...]] = {  # of each task; the first is the default
     "imagefolder": IMAGE_MODELS,
 }
 TEXTS = ("lm", "denoising")
-OPTIONS: dict[str, tuple[str, ...]] = {  # of `DataOptions`, for each task
+OPTIONS: dict[str, tuple[str, ...]] = {  # task -> fields of `DataOptions` that it uses
     "lm": ("source", "tokenizer", "root", "batch", "length"),
     "denoising": ("source", "tokenizer", "root", "batch", "length"),
     "digits": ("batch",),
@@ -42,23 +42,23 @@ HUGGING_FACE: dict[str, Callable[..., "nn.Module"]] = {
 TASK = "lm"
 BATCH = 16
 LENGTH = 64
-PATCHES = (16, 8, 4, 2, 1)  # sides
-FEWEST = 7  # patches along an image; fewer for a tiny one
+PATCHES = (16, 8, 4, 2, 1)  # side of a patch, in pixels
+FEWEST = 7  # patches along an image; tiny images have fewer
 
 
 @dataclass(frozen=True)
 class Setting:
-    """A model and its data. `build` takes width and depth."""
+    """A function `build` of width and depth that returns a model, and data for it."""
 
     name: str
     build: Callable[..., "nn.Module"]
     data: Any  # a task, a function of (step, seed), or a batch
-    multiple: int = 1  # that a width has to be
+    multiple: int = 1  # widths must be multiples of this
 
 
 @dataclass(frozen=True)
 class DataOptions:
-    """Options about the data; None for those that the user left out."""
+    """Options about the data; None if the user did not pass the option."""
 
     source: str | None = None
     tokenizer: str | None = None
@@ -68,12 +68,12 @@ class DataOptions:
     length: int | None = None
 
     def only(self, names: Sequence[str], whose: str) -> None:
-        """Raise a ValueError for other options: they would have no effect."""
+        """Raise an InputError if an option that is not in `names` was passed."""
         unused = {name: value for name, value in vars(self).items() if name not in names}
-        takes = ""
+        remedy = "leave it out"
         if names:
-            takes = f"takes {', '.join(f'--{name}' for name in names)}"
-        no_use(whose, takes, **unused)
+            remedy = f"expected {', '.join(f'--{name}' for name in names)}"
+        refuse_unused(whose, remedy, **unused)
 
 
 # --- models ---------------------------------------------------------------------------------------
@@ -123,7 +123,7 @@ def mlp(width: int, depth: int = models.LAYERS, *, inputs: int, classes: int) ->
 def hugging_face(
     width: int, depth: int = models.LAYERS, *, model: str, **shape: int
 ) -> "nn.Module":
-    """Build a model of Hugging Face."""
+    """Build a model from Hugging Face."""
     return HUGGING_FACE[model](width, depth, **shape)
 
 
@@ -131,7 +131,7 @@ def hugging_face(
 
 
 def read_task(task: str, model: str | None, options: DataOptions, device: str | None) -> Setting:
-    """Return a task by name. Data is put where it is used."""
+    """Return a task by name, with its data on `device`."""
     name = one_of(task, MODELS, "task")
     options.only(OPTIONS[name], f"the task {name}")
     model = one_of(model or MODELS[name][0], MODELS[name], f"model for {name}")
@@ -173,7 +173,7 @@ def _denoising(
 
     source, tokenizer, root = _text(options)
     text = data.denoising(source, tokenizer, batch, length, device=device, root=root)
-    positions = text.length + 2  # with start and end
+    positions = text.length + 2  # plus start and end tokens
     build = partial(bart, vocab=text.vocab, length=positions, padding=text.pad)
     return Setting(f"{model} on masked text ({source})", build, text, models.HEAD)
 
@@ -193,8 +193,10 @@ def _images(name: str, model: str, options: DataOptions, batch: int, device: str
         arguments["size"] = options.size
     if name == "imagefolder":
         if options.root is None:
-            raise ValueError(
-                "root: imagefolder needs --root, a folder with a folder of images for each class"
+            raise InputError(
+                "--task imagefolder needs --root, a folder with one folder of images per class",
+                "needs-another-option",
+                argument="root",
             )
         images = data.images(options.root, batch, **arguments)
     else:
@@ -217,7 +219,7 @@ def _images(name: str, model: str, options: DataOptions, batch: int, device: str
 
 
 def patch_of(side: int) -> int:
-    """Return the side of a patch: 16 for 224 pixels as in S2, 4 for 28 and 32, 2 for 8."""
+    """Return the side of a patch: 16 for an image of 224 pixels, 4 for 28 and 32, 2 for 8."""
     fewest = min(FEWEST, max(1, side // 2))
     fitting = [patch for patch in PATCHES if side % patch == 0 and side // patch >= fewest]
     return fitting[0]
@@ -226,12 +228,13 @@ def patch_of(side: int) -> int:
 def user_task(
     builder: str, batches: str | None, options: DataOptions, task: str | None, model: str | None
 ) -> Setting:
-    """Return package.module:function of the width, and a task, function or batch to train it on."""
+    """Return the user's model, a function of the width, with the user's data."""
     if batches is None:
-        raise ValueError(
-            "data: --builder needs --data package.module:thing, a task or a function of (step,"
-            " seed)"
+        raise InputError(
+            "--builder needs --data package.module:name, a task or a function of (step, seed)",
+            "needs-another-option",
+            argument="data",
         )
-    no_use("--builder", task=task, model=model)
+    refuse_unused("--builder", task=task, model=model)
     options.only((), "--builder")
     return Setting(f"{builder} on {batches}", load(builder, "builder"), load(batches, "data"))

@@ -1,17 +1,17 @@
-"""Options that would have no effect are wrong input: the user believes that they have one."""
+"""Refuse options that would have no effect: the user believes that they have one."""
+
+from orderone.core.errors import InputError
 
 
-def no_use(whose: str, takes: str = "", /, **options: object) -> None:
-    """Raise a ValueError for the first option that is set, not None or False.
+def refuse_unused(whose: str, remedy: str = "leave it out", /, **options: object) -> None:
+    """Raise an InputError for the first option that is set, i.e. neither None nor False.
 
-    `takes` says what to do instead.
+    `whose` names what ignores the option; `remedy` says what to do.
     """
     for name, value in options.items():
         if value is not None and value is not False:
             option = f"--{name.replace('_', '-')}"
-            hint = ""
-            if takes:
-                hint = f" ({takes})"
-            raise ValueError(
-                f"{name}: {whose} has no use for {option}{hint}, got {value!r}; leave it out"
-            )
+            message = f"{option} {value!r} has no effect with {whose}; {remedy}"
+            if value is True:
+                message = f"{option} has no effect with {whose}; {remedy}"
+            raise InputError(message, "option-without-effect", argument=name)

@@ -66,7 +66,59 @@ PAPERS: dict[str, str] = {
         " again."
     ),
 }
-COMMAND_LINE: dict[str, str] = {}
+COMMAND_LINE: dict[str, str] = {
+    "all-trials-failed": (
+        "No trial of the sweep finished, so that there is no result. The message shows the first"
+        " error. It usually comes from the model or from the data: call the function of --builder"
+        " and the data in Python with the smallest width."
+    ),
+    "cannot-import": (
+        "An option names Python code as package.module:name, and the import failed. The current"
+        " folder is searched as by `python -m`. Run `python -c 'import package.module'` in the same"
+        " folder to see the whole traceback."
+    ),
+    "cannot-write-file": (
+        "A file or folder of the output cannot be written. Verbs check this before they start to"
+        " work. Make the folder first, or choose another path."
+    ),
+    "missing-package": (
+        "The verb needs an optional package that is not installed. The message contains the"
+        " command that installs it. Verbs check this before they start to work where they can."
+    ),
+    "model-raised-error": (
+        "An error was raised while a model was built or trained. The message names its type and,"
+        " if the traceback passes through your code, the last line there. If it names no line of"
+        " yours, the options do not fit the model, or orderone has a bug."
+    ),
+    "needs-another-option": (
+        "An option works only together with a second one. A model of yours (--builder) needs data"
+        " that fits it, and images from a folder need the folder. Add the option that the message"
+        " names."
+    ),
+    "needs-several-sizes": (
+        "A transfer study compares the best learning rates of several widths or depths. The sweep"
+        " has one size. Run it with several, such as --widths 64:256."
+    ),
+    "no-results": (
+        "There are no saved results where the command looked for them. `orderone reproduce`,"
+        " `orderone sweep` and `orderone check --save` write results that `orderone report` reads."
+    ),
+    "nothing-to-draw": (
+        "The page shows densities of random networks beside those of their limit law. With"
+        " these options there is no random limit law, or nothing is sampled. Leave out --html, or"
+        " change the options that the message names."
+    ),
+    "option-without-effect": (
+        "An option would be ignored, together with the other options of the command. The command"
+        " stops, because you probably expect an effect. Remove the option, or change the option"
+        " that makes it useless."
+    ),
+    "unusable-hf-config": (
+        "The file is not a config.json that the installed version of transformers can read. A"
+        " config.json has a model_type, and usually the name of a class in architectures. Download"
+        " it from the model's page, or write it with config.save_pretrained(folder)."
+    ),
+}
 
 # in the order of the page Troubleshooting
 SECTIONS = {

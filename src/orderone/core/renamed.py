@@ -6,7 +6,6 @@ the new name: there is one module object, not a copy.
 
 import sys
 import warnings
-from collections.abc import Sequence
 from importlib import import_module
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
@@ -47,8 +46,9 @@ def install() -> None:
 
 class _RenamedFinder(MetaPathFinder):
     def find_spec(
-        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+        self, fullname: str, path: object = None, target: object = None
     ) -> ModuleSpec | None:
+        """Return a spec for an old name; None for every other module."""
         new = MODULES.get(fullname)
         if new is None:
             return None

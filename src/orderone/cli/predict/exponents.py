@@ -1,4 +1,4 @@
-"""`orderone predict exponents`: powers of the width, and what stops them."""
+"""`orderone predict exponents`: powers of the width, and the constraints that limit them."""
 
 import json as json_format
 import sys
@@ -11,8 +11,10 @@ import tyro
 
 from orderone import rules
 from orderone.cli import show
-from orderone.cli.unused import no_use
-from orderone.core.errors import one_of
+from orderone.cli.exit_codes import NEGATIVE
+from orderone.cli.help import Help
+from orderone.cli.unused import refuse_unused
+from orderone.core.errors import InputError, one_of
 from orderone.core.exact import power
 from orderone.theory.exponents import (
     Alignment,
@@ -27,6 +29,15 @@ from orderone.theory.exponents import (
     stability,
 )
 
+HELP = Help(
+    example="orderone predict exponents --rule mup --optimizer adam --alignment full",
+    groups={
+        "Rule": ("rule", "optimizer", "gauge_name", "constraint"),
+        "Alignment": ("alignment", "rates"),
+        "Network": ("depth", "norm", "tied", "heads", "score_power", "qk_norm"),
+        "Output": ("json",),
+    },
+)
 HEADS = {"more": 0, "larger": 1}
 
 
@@ -45,30 +56,35 @@ def exponents(
     constraint: tyro.conf.UseAppendAction[tuple[str, ...]] = (),
     json: bool = False,
 ) -> None:
-    """Exponents of width: multipliers, initial sizes, largest stable learning rates, predicted RMS,
-    and a verdict.
+    """Print powers of the width: multipliers, initial sizes, the largest stable learning rates,
+    predicted RMS, and whether training is stable.
+
+    Exit code 1 means that no learning rates satisfy all constraints.
 
     Args:
         rule: sp, ntk, mup, mf, standard, neural-tangent, hybrid or maximal-update.
         optimizer: sgd, adam, adamw, sign, adafactor or muon.
         alignment: full, no, worst, or JSON such as '{"omega": {"readout": 1}, "alpha": "3/4"}'.
-            Default: what the rule's authors assume.
-        rates: Choose the learning rates for this alignment, and judge them under --alignment.
-        depth: Number of hidden layers. It matters only for alignments other than the named ones.
-        norm: RMSNorm after every layer but the last.
-        tied: The readout is the transposed embedding.
-        heads: Attention whose number of heads grows ("more") or whose head size grows ("larger");
-            none if left out.
-        score_power: Attention scores are divided by this power of the head size. Default: 1/2.
-        qk_norm: Queries and keys are normalized.
-        gauge_name: folded (no multipliers), unit (initial variance one) or paper.
-        constraint: An extra constraint on the learning rates of the gauge shown, such as "c_readout
-            = 0"; may be repeated.
+            Default: the alignment that the rule's authors assume.
+        rates: Choose the learning rates for this alignment, and judge them with --alignment.
+            Default: the same as --alignment.
+        depth: Number of hidden layers. It matters only for alignments given as JSON.
+        norm: Add an RMSNorm after every layer but the last.
+        tied: Use the transposed embedding as readout.
+        heads: Add attention with growing width: "more" heads, or "larger" heads. Default: no
+            attention.
+        score_power: Divide attention scores by this power of the head size. Default: 1/2.
+        qk_norm: Normalize queries and keys.
+        gauge_name: folded (no multipliers), unit (initial variance 1) or paper.
+        constraint: An additional constraint on the learning rates, in the printed gauge, such as
+            "c_readout = 0". May be repeated.
         json: Print JSON instead of tables.
     """
     attention = None
     if heads is None:
-        no_use("a network without --heads", score_power=score_power, qk_norm=qk_norm)
+        refuse_unused(
+            "a network without attention", "add --heads", score_power=score_power, qk_norm=qk_norm
+        )
     else:
         growth = HEADS[one_of(heads, HEADS, "heads")]
         attention = Attention(power=score_power or "1/2", growth=growth, qk_norm=qk_norm)
@@ -85,14 +101,14 @@ def exponents(
     solution = solve(start, optimizer, chosen_for, constraints=constraint, **network)
     if not solution:
         _show_conflict(solution, json)
-        sys.exit(1)
-    # `standard` is defined by its rates
+        sys.exit(NEGATIVE)
+    # The learning rates of `standard` are part of its definition.
     if declared.rates_for is None and rates is None and not constraint:
         p = start
-        stopped_by = dict.fromkeys(p.roles, "given by the rule")
+        limited_by = dict.fromkeys(p.roles, "defined by the rule")
     else:
         p = start.with_c(solution.c)
-        stopped_by = {role: solution.why(role) for role in p.roles}
+        limited_by = {role: solution.why(role) for role in p.roles}
     sizes = {
         "initialization": rms(p, depth, norm),
         "training": rms(p, depth, norm, training=True, optimizer=optimizer, alignment=align),
@@ -109,7 +125,7 @@ def exponents(
         "attention": attention.text if attention else None,
         "constraints": list(constraint),
     }
-    prediction = Prediction(p, settings, align, stopped_by, sizes, verdict)
+    prediction = Prediction(p, settings, align, limited_by, sizes, verdict)
     if json:
         show.print_json(prediction.record())
     else:
@@ -118,17 +134,17 @@ def exponents(
 
 @dataclass(frozen=True)
 class Prediction:
-    """Exponents, sizes and verdict of a rule."""
+    """Exponents, sizes and stability of a rule."""
 
     p: Parameterization
     settings: Mapping[str, object]
     alignment: Alignment
-    stopped_by: Mapping[str, str]
+    limited_by: Mapping[str, str]
     sizes: Mapping[str, Mapping[str, Fraction]]
     verdict: Verdict
 
     def record(self) -> dict[str, object]:
-        """Return all of it for JSON."""
+        """Return a dictionary for JSON."""
         align = self.alignment
         settings = {name.replace(" ", "_"): value for name, value in self.settings.items()}
         return {
@@ -144,7 +160,7 @@ class Prediction:
             "a": self.p.a,
             "b": self.p.b,
             "c": self.p.c,
-            "binding": self.stopped_by,
+            "binding": self.limited_by,
             "rms": self.sizes,
             "stable": bool(self.verdict),
             "failed": [str(judged) for judged in self.verdict.failed],
@@ -155,25 +171,26 @@ class Prediction:
         """Print tables."""
         out = show.console()
         p = self.p
-        rows = [(role, p.a[role], p.b[role], p.c[role], self.stopped_by[role]) for role in p.roles]
+        rows = [(role, p.a[role], p.b[role], p.c[role], self.limited_by[role]) for role in p.roles]
         words = []
         for name, value in self.settings.items():
             if value not in (None, False, []):
                 words.append(f"{name} {value}")
         title = f"{p.name}: {', '.join(words)}"
-        out.print(show.table(title, ("role", "a", "b", "c", "c is stopped by"), rows))
+        out.print(show.table(title, ("role", "a", "b", "c", "c is limited by"), rows))
         out.print("multiplier n^-a, initial std n^-b, learning rate n^-c\n")
         for when, laws in self.sizes.items():
             out.print(show.table(f"RMS: {when}", ("quantities", "law"), _by_law(laws)))
-        out.print(show.coloured(str(self.verdict)), soft_wrap=True)
+        out.print(show.prose(str(self.verdict), out.width))
 
 
 def _show_conflict(solution: Solution, json: bool) -> None:
-    """Print which constraints exclude each other."""
+    """Print the constraints that contradict each other."""
     if json:
         show.print_json({"feasible": False, "conflict": [str(k) for k in solution.conflict]})
     else:
-        show.console().print(show.coloured(str(solution)), soft_wrap=True)
+        out = show.console()
+        out.print(show.prose(str(solution), out.width))
 
 
 def _alignment(text: str) -> Alignment:
@@ -183,11 +200,12 @@ def _alignment(text: str) -> Alignment:
         mapping = json_format.loads(text, parse_float=str)  # "0.9" stays the exact 9/10
         return read_alignment(mapping)
     except json_format.JSONDecodeError as error:
-        raise ValueError(f"alignment: expected a name or JSON, got {text!r} ({error})") from error
+        message = f"alignment: expected full, no, worst or JSON; got {text!r} ({error})"
+        raise InputError(message, argument="alignment") from error
 
 
 def _by_law(laws: Mapping[str, Fraction]) -> list[tuple[str, str]]:
-    """Return a line for each power law, with all quantities that follow it."""
+    """Return one row for each power law, with all quantities that follow it."""
     groups: dict[Fraction, list[str]] = {}
     for quantity, exponent in laws.items():
         groups.setdefault(exponent, []).append(quantity)
@@ -195,7 +213,7 @@ def _by_law(laws: Mapping[str, Fraction]) -> list[tuple[str, str]]:
 
 
 def _ranges(names: list[str]) -> str:
-    """Write h1, h2, h3 as h1..h3."""
+    """Return names with ranges shortened: h1, h2, h3 becomes h1..h3."""
     runs: list[list[str]] = []
     for name in names:
         symbol = name.rstrip("0123456789")

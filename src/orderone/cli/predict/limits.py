@@ -1,15 +1,25 @@
-"""`orderone predict limits`: random networks of finite width and depth, and their limit."""
+"""`orderone predict limits`: random networks of finite width and depth, and their limit law."""
 
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from orderone.cli import show
 from orderone.cli.files import check_files, wrote
-from orderone.cli.unused import no_use
+from orderone.cli.help import Help
+from orderone.cli.unused import refuse_unused
+from orderone.core.errors import InputError
 from orderone.core.progress import bar
 
+HELP = Help(
+    example="orderone predict limits --width 150 --depth 150 --activation shaped-relu",
+    groups={
+        "Network": ("width", "depth", "activation", "residual", "phi", "a", "rho0"),
+        "Sampling": ("samples", "seed"),
+        "Output": ("html", "json"),
+    },
+)
 SMOOTH = "shaped-smooth"
-SHORT = {"wasserstein": "W1"}  # a terminal of 80 columns has no room for more
+SHORT = {"wasserstein": "W1"}  # 80 columns have no room for the long name
 
 if TYPE_CHECKING:
     from orderone.measure import Comparison
@@ -29,24 +39,24 @@ def limits(
     html: str | None = None,
     json: bool = False,
 ) -> None:
-    """How norms and correlations spread at this depth and width, and how far finite networks are
-    from the limit.
+    """Print how much norms and correlations spread over random networks of this width and depth,
+    and compare sampled networks with their limit law.
 
     Args:
-        width: Neurons in a layer.
-        depth: Hidden layers.
-        activation: relu, shaped-relu, shaped-smooth or linear, which have a limit law; resnet (relu
-            with --residual); or any other name, such as tanh, gelu, silu or leaky-relu(0.2), whose
-            networks are sampled for the report.
-        residual: Skip connections, with branches scaled by 1/sqrt(depth).
-        phi: The function of shaped-smooth, s phi(x / s) with s = a sqrt(depth): tanh, sin, atan,
-            asinh or expm1. Default: tanh.
-        a: Of shaped-smooth. Default: 1.
-        rho0: Correlation of the two inputs that are followed.
-        samples: Networks, and paths of the limit, where there is one. 0 leaves both out, and only
-            theory speaks.
-        seed: Of both.
-        html: Draw the densities in this file, which opens in any browser without a network.
+        width: Width of the hidden layers.
+        depth: Number of hidden layers.
+        activation: relu, shaped-relu, shaped-smooth or linear, which have a limit law; resnet
+            (relu with --residual); or another activation, such as tanh, gelu, silu or
+            leaky-relu(0.2), which is sampled for the report.
+        residual: Add skip connections, with branches scaled by 1/sqrt(depth).
+        phi: The function phi of shaped-smooth, s phi(x / s) with s = a sqrt(depth): tanh, sin,
+            atan, asinh or expm1. Default: tanh.
+        a: The constant a of shaped-smooth. Default: 1.
+        rho0: Correlation of the two inputs.
+        samples: Number of sampled networks, and of sampled paths of the limit law. 0 prints the
+            report only.
+        seed: Seed of the samples.
+        html: Write a page with densities to this file. It opens in any browser, offline too.
         json: Print JSON instead of text.
     """
     from orderone.core.exact import count
@@ -56,7 +66,7 @@ def limits(
         activation = "relu"
         residual = True
     if activation.lower() != SMOOTH:
-        no_use(activation, f"give --activation {SMOOTH}", phi=phi, a=a)
+        refuse_unused(f"the activation {activation}", f"use --activation {SMOOTH}", phi=phi, a=a)
     if phi is None:
         phi = "tanh"
     if a is None:
@@ -66,9 +76,11 @@ def limits(
     shape = _shape(report, phi, a)
     compared = bool(number and not residual and shape is not None)
     if html is not None and not compared:
-        raise ValueError(
-            "html: expected networks with a random limit to draw, relu, shaped-relu, shaped-smooth"
-            " or linear; leave out --residual and --samples 0"
+        raise InputError(
+            "html: only networks with a random limit law can be drawn: relu, shaped-relu,"
+            " shaped-smooth or linear, without --residual and --samples 0",
+            "nothing-to-draw",
+            argument="html",
         )
     check_files({"html": html})
     comparisons = []
@@ -83,9 +95,10 @@ def limits(
 
 
 def _shape(report: "DepthReport", phi: str, a: float) -> dict[str, Any] | None:
-    """Return arguments of `compare_with_limit`; None for activations without a limit.
+    """Return arguments of `compare_with_limit`; None for activations without a limit law.
 
-    The report counts in the depth, but (2.5) and (2.6) in the width.
+    The report scales the shape with the depth, but Eq. (2.5) and (2.6) of S3 (Li and Nica) scale
+    it with the width.
     """
     ratio = report.ratio**0.5
     shapes: dict[str, dict[str, Any]] = {
@@ -117,15 +130,15 @@ def _compare(
 
 def _show(report: "DepthReport", comparisons: list["Comparison"]) -> None:
     out = show.console()
-    out.print(show.coloured(str(report)), soft_wrap=True)
+    out.print(show.prose(str(report), out.width))
     columns = ("", "mean", "std", "distance", "95 % interval")
     for comparison in comparisons:
-        title = f"{comparison.quantity}: networks against their limit"
+        title = f"{comparison.quantity}: networks compared with their limit law"
         out.print(show.table(title, columns, _rows(comparison)))
 
 
 def _rows(comparison: "Comparison") -> list[tuple[str, ...]]:
-    """Return three rows: the moments stand beside the first two distances."""
+    """Return three rows: distances, with the moments beside the first two."""
     network = comparison.network
     limit = comparison.limit
     moments = [

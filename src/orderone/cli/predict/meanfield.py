@@ -3,21 +3,28 @@
 from typing import TYPE_CHECKING
 
 from orderone.cli import show
+from orderone.cli.help import Help
 
 if TYPE_CHECKING:
     from orderone.theory import MeanField
 
+HELP = Help(
+    example=(
+        "orderone predict meanfield --activation tanh --weight-var 1.4 --bias-var 0.1 --keep 0.9"
+    ),
+    groups={"Network": ("activation", "weight_var", "bias_var", "keep"), "Output": ("json",)},
+)
 SCALARS = ("q_star", "c_star", "chi1", "chi2", "xi1", "xi2", "phase", "status")
 MEANING = {
-    "q_star": "length of a signal, far from the input",
-    "c_star": "correlation of two signals, far from the input (q* = 0: limit of small biases)",
-    "chi1": "factor of squared gradients, layer by layer",
-    "chi2": "factor of differences between correlations",
-    "xi1": "layers over which squared gradients change by e",
-    "xi2": "layers over which correlations settle by e",
-    "phase": "ordered: gradients vanish; chaotic: they explode",
-    "status": "of the length: converged or diverges",
-    "trainable_depth": "min(12 xi1, 12 xi2)",
+    "q_star": "fixed point of the squared length of a signal",
+    "c_star": "fixed point of the correlation of two signals (q* = 0: limit of small biases)",
+    "chi1": "factor of squared gradients per layer",
+    "chi2": "factor of the distance of a correlation from c_star per layer",
+    "xi1": "number of layers over which squared gradients change by a factor e",
+    "xi2": "number of layers over which correlations approach c_star by a factor e",
+    "phase": "ordered: gradients vanish; chaotic: gradients explode",
+    "status": "converged, or diverges if the length grows without bound",
+    "trainable_depth": "min(12 xi1, 12 xi2), in layers",
 }
 
 
@@ -28,14 +35,15 @@ def meanfield(
     keep: float = 1.0,
     json: bool = False,
 ) -> None:
-    """Fixed points, phase, depth scales and trainable depth of a random network with dropout.
+    """Print fixed points, phase, depth scales and trainable depth of a wide random network with
+    dropout.
 
     Args:
         activation: A name such as tanh, relu, gelu or leaky-relu(0.2).
-        weight_var: N times the variance of a weight, N the width.
+        weight_var: Variance of a weight, times the width.
         bias_var: Variance of a bias.
-        keep: Rate at which units are kept: 1 minus the dropout rate.
-        json: Print JSON instead of a table. What is infinite is written as 1e999.
+        keep: Keep rate of dropout: 1 minus the dropout rate.
+        json: Print JSON instead of a table. Infinity is printed as 1e999.
     """
     from orderone.theory import MeanField
 

@@ -1,10 +1,19 @@
-"""`orderone predict strategies`: the tables of S2, Part II, for any dimensions."""
+"""`orderone predict strategies`: tables of S2 (Dinan, Yaida, Zhang), Part II, for any sizes."""
 
 from typing import Any
 
 from orderone.cli import show
+from orderone.cli.help import Help
 from orderone.theory.scaling import STRATEGIES, init_std, lr_factors
 
+HELP = Help(
+    example="orderone predict strategies --n 1024 --optimizer adamw",
+    groups={
+        "Model": ("n", "n_in", "n_out", "mlp"),
+        "Optimizer": ("optimizer",),
+        "Output": ("json",),
+    },
+)
 RESCALE = "tied head (rescale)"
 
 
@@ -16,14 +25,15 @@ def strategies(
     optimizer: str = "adamw",
     json: bool = False,
 ) -> None:
-    """Initial standard deviations and relative learning rates of every group of a Transformer, for
-    four strategies.
+    """Print initial standard deviations and relative learning rates of every parameter group of a
+    Transformer, for four scaling strategies.
 
     Args:
         n: Width (embedding dimension).
-        n_in: Pixels of a patch, colours included.
+        n_in: Inputs of the patch embedding: pixels of a patch times colours.
         n_out: Number of outputs.
-        mlp: Width of the MLP over n. The published experiments ignored it, as 1 does here.
+        mlp: Width of the MLP divided by n. Use 1 for the numbers of the published experiments,
+            which ignored this ratio.
         optimizer: adamw or sgd.
         json: Print JSON instead of tables.
     """
@@ -41,12 +51,9 @@ def strategies(
         title = f"{name} ({optimizer}, n = {n})"
         out.print(show.table(title, ("group", "initial std", "relative lr"), rows))
     out.print(
-        "initial std for C = 1; times sqrt(C) of the group. QKVU: queries, keys, values and their"
-        " projection;"
-    )
-    out.print(
-        "W, X: into and out of the MLP; WE, PE: words and positions, whose std is a constant of"
-        " your choice"
+        "The initial std is for C = 1; multiply it with sqrt(C) of the group. QKVU: queries, keys,"
+        " values and their projection. W, X: first and second matrix of the MLP. WE, PE: word and"
+        " position embeddings, whose std you choose."
     )
 
 

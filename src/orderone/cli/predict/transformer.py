@@ -1,10 +1,12 @@
-"""`orderone predict transformer`: kernels and tangent kernels, block by block."""
+"""`orderone predict transformer`: kernels and tangent kernels after every block."""
 
 from typing import TYPE_CHECKING, Any, cast
 
 from orderone.cli import show
 from orderone.cli.files import check_files, wrote
-from orderone.cli.unused import no_use
+from orderone.cli.help import Help
+from orderone.cli.unused import refuse_unused
+from orderone.core.errors import InputError
 from orderone.core.exact import count
 from orderone.core.reals import real
 
@@ -13,8 +15,27 @@ if TYPE_CHECKING:
 
     from orderone.theory.transformer import Prediction
 
+HELP = Help(
+    example="orderone predict transformer --width 256 --heads 8 --depth 2 --tokens 16",
+    groups={
+        "Model": (
+            "width",
+            "depth",
+            "blocks",
+            "heads",
+            "mlp",
+            "activation",
+            "constants",
+            "eps",
+            "causal",
+        ),
+        "Data": ("tokens", "correlation", "n_in", "n_out"),
+        "Learning rates": ("optimizer", "strategy"),
+        "Output": ("html", "json"),
+    },
+)
 DEPTH = 12
-MOST_CAUSAL = 128  # tokens: beyond, a deep model takes minutes
+MOST_CAUSAL = 128  # tokens; with more, a deep model takes minutes
 
 
 def transformer(
@@ -36,26 +57,27 @@ def transformer(
     html: str | None = None,
     json: bool = False,
 ) -> None:
-    """Kernel and tangent kernel behind every block, the share of each group, and what few heads do.
+    """Print kernel and tangent kernel of a wide Transformer after every block, the share of each
+    parameter group in the tangent kernel, and the fluctuation caused by few heads.
 
     Args:
-        width: Embedding dimension: for strategies, and to be divided by heads.
-        depth: Number of encoders, each of one attention and one MLP block. Default: 12.
-        heads: Attention heads.
-        tokens: Tokens of a sequence.
-        correlation: Between any two tokens of the input.
-        blocks: Blocks by letters, such as AMAM (A attention, M MLP), instead of depth.
+        width: Embedding dimension, a multiple of the number of heads.
+        depth: Number of layers, each with an attention and an MLP block. Default: 12.
+        heads: Number of attention heads.
+        tokens: Number of tokens in a sequence.
+        correlation: Correlation of any two tokens of the input.
+        blocks: Blocks instead of --depth, as letters: AMAM (A: attention, M: MLP).
         activation: A name such as gelu or relu.
-        constants: Initial variances of groups, such as Q=0.5,K=0.5,U=0.33; 1 for all others, and
-            PE=0.25.
-        eps: Of the layer norms.
-        causal: Whether tokens see only themselves and those before.
+        constants: Initial variances C of parameter groups, such as Q=0.5,K=0.5,U=0.33. Default:
+            PE=0.25 and 1 for all others.
+        eps: The eps of the layer norms.
+        causal: Use causal attention.
         optimizer: adamw or sgd.
-        strategy: standard, neural-tangent, hybrid, maximal-update, or s=1/4 and the like.
-        n_in: Pixels of a patch, for the rates of `standard`.
-        n_out: Number of outputs, likewise.
-        mlp: Width of the MLP over the embedding dimension, likewise.
-        html: Write a page with pictures.
+        strategy: standard, neural-tangent, hybrid, maximal-update, or a power such as s=1/4.
+        n_in: Inputs of the patch embedding, for the learning rates of --strategy standard.
+        n_out: Number of outputs, for the same.
+        mlp: Width of the MLP divided by the embedding dimension, for the same.
+        html: Write a page with pictures to this file.
         json: Print JSON instead of tables.
     """
     from orderone.theory.scaling import strategy_power
@@ -70,7 +92,7 @@ def transformer(
             depth = DEPTH
         letters = "AM" * count(depth, "--depth", least=0)
     else:
-        no_use("--blocks", depth=depth)
+        refuse_unused("--blocks", depth=depth)
         letters = blocks
     model = Transformer(letters, activation, C, eps, causal, heads, width, mlp)
     G0 = _tokens(tokens, correlation, causal)
@@ -102,8 +124,9 @@ def _constants(text: str) -> dict[str, float]:
     try:
         return {name.strip(): float(value) for name, value in pairs}
     except ValueError as error:
-        raise ValueError(
-            f"--constants: expected group=number, with commas between; got {text!r}"
+        raise InputError(
+            f"--constants: expected group=number pairs separated by commas; got {text!r}",
+            argument="constants",
         ) from error
 
 
@@ -112,9 +135,10 @@ def _tokens(tokens: int, correlation: float, causal: bool) -> "np.ndarray":
 
     number = count(tokens, "--tokens")
     if causal and number > MOST_CAUSAL:
-        raise ValueError(
-            f"--tokens: expected at most {MOST_CAUSAL} with --causal, got {number}; "
-            "a shorter sequence shows the same, or use theory.Transformer(..., accuracy=1e-2)"
+        raise InputError(
+            f"--tokens: expected at most {MOST_CAUSAL} with --causal, got {number}; use a shorter"
+            " sequence, or theory.Transformer(..., accuracy=1e-2) in Python",
+            argument="tokens",
         )
     low = -1.0
     if number > 1:
@@ -136,7 +160,7 @@ def _record(prediction: "Prediction", blocks: str, heads: int) -> dict[str, Any]
 
 
 def _summary(matrix: "np.ndarray") -> dict[str, float]:
-    """Return means over tokens: of one with itself, and of one with another."""
+    """Return the mean of the diagonal (same token) and of the rest (two tokens)."""
     T = len(matrix)
     same = float(matrix.diagonal().mean())
     other = same
@@ -148,8 +172,8 @@ def _summary(matrix: "np.ndarray") -> dict[str, float]:
 def _show(record: dict[str, Any]) -> None:
     out = show.console()
     title = (
-        f"{record['blocks'] or 'no blocks'}, {record['activation']}, {record['tokens']} tokens of"
-        " correlation "
+        f"{record['blocks'] or 'no blocks'}, {record['activation']}, {record['tokens']} tokens"
+        " with correlation "
     )
     columns = ("block", "G", "G other", "NTK", "NTK other", "std of G", "largest group")
     out.print(show.table(f"{title}{record['correlation']:g}", columns, _rows(record)))
@@ -158,19 +182,18 @@ def _show(record: dict[str, Any]) -> None:
     title = f"{record['optimizer']}, {record['strategy']}"
     out.print(show.table(title, ("group", "share in the output's NTK"), rows))
     out.print(
-        f"other: between two tokens. std of G: from network to network with {record['heads']}"
-        " heads, at any width"
+        f"G, NTK: kernel and tangent kernel of a token; other: of two tokens; std of G: over"
+        f" networks with {record['heads']} heads, at any width"
     )
     if max(record["error"]) > 0:
         out.print(
-            f"attention averages are sampled: standard error {max(record['error']):.1g} in each"
-            " block"
+            f"attention averages are sampled: standard error {max(record['error']):.1g} per block"
         )
 
 
 def _rows(record: dict[str, Any]) -> list[tuple[str, ...]]:
     stds = [f"{std['same']:.2g}" for std in record["head_std"]]
-    stds.append("")  # of the output
+    stds.append("")  # the output has none
     columns = (record["places"], record["kernel"], record["ntk"], stds, record["shares"])
     rows = []
     for place, G, theta, std, shares in zip(*columns, strict=True):
