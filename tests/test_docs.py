@@ -10,11 +10,8 @@ import sys
 from pathlib import Path
 
 import pytest
-import tyro
-from support.site_links import dead_links
-from tyro.extras import SubcommandApp
-from orderone.cli import verbs
 from support.command_line import accept
+from support.site_links import dead_links
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"

@@ -123,7 +123,7 @@ def test_no_other_file_uses_a_private_name_of_torch():
         "getattr(module, '_forward_hooks')",
     ],
 )
-def test_the_reader_sees_every_kind_of_use(source):
+def test_every_kind_of_use_is_detected(source):
     assert list(private_names_of_torch(source))
 
 
@@ -136,7 +136,7 @@ def test_the_reader_sees_every_kind_of_use(source):
         "'a sentence on torch._dynamo'",
     ],
 )
-def test_the_reader_takes_nothing_else_for_one(source):
+def test_other_code_is_not_reported(source):
     assert not list(private_names_of_torch(source))
 
 

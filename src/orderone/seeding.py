@@ -1,4 +1,4 @@
-"""Seeds for code that is not ours: a user's `build` may draw from any generator, on any device."""
+"""Seeds of all random generators that a user's `build` may draw from: torch, numpy and Python."""
 
 import random
 from collections.abc import Iterator, Sequence
@@ -7,15 +7,15 @@ from contextlib import contextmanager
 import numpy as np
 import torch
 
-_NUMPY_SEEDS = 2**32  # numpy's old generator takes no larger seeds
+_NUMPY_SEEDS = 2**32  # numpy's global generator accepts no larger seeds
 
 
 @contextmanager
 def seeded(seed: int, devices: Sequence[int] | None = None) -> Iterator[None]:
     """Draw the same random numbers each time within this context.
 
-    This covers torch on the CPU and on the given GPUs (default: all), numpy's global generator, and
-    `random`. The caller's generators are left as they were.
+    This covers torch on the CPU and on the GPUs `devices` (default: all), numpy's global generator,
+    and `random`. The caller's generators are restored afterwards.
     """
     with preserved(devices):
         set_seed(seed, devices)
@@ -24,7 +24,7 @@ def seeded(seed: int, devices: Sequence[int] | None = None) -> Iterator[None]:
 
 @contextmanager
 def preserved(devices: Sequence[int] | None = None) -> Iterator[None]:
-    """Put the state of all generators back at the end."""
+    """Restore the state of all generators at the end."""
     if devices is None:
         devices = range(torch.cuda.device_count())
     python_state = random.getstate()
@@ -38,7 +38,7 @@ def preserved(devices: Sequence[int] | None = None) -> Iterator[None]:
 
 
 def set_seed(seed: int, devices: Sequence[int] | None = None) -> None:
-    """Seed torch on the CPU and on the given GPUs (default: all), numpy's global generator, and
+    """Seed torch on the CPU and on the GPUs `devices` (default: all), numpy's global generator, and
     `random`."""
     random.seed(seed)
     np.random.seed(seed % _NUMPY_SEEDS)

@@ -13,7 +13,7 @@ from typing import TypeAlias
 import torch
 from torch import Tensor, nn
 from torch._C import (
-    DisableTorchFunction,  # hooks that record: their reading of a tensor is hidden from modes; all
+    DisableTorchFunction,  # recording hooks: hide what they read from modes; all
     _functorch,  # type: ignore[attr-defined]
 )
 from torch._functorch.pyfunctorch import (
@@ -29,7 +29,7 @@ from torch._utils import (
 from torch.nn.utils.parametrizations import (
     _WeightNorm as WeightNormParametrization,  # planning: recognise weight norm; all
 )
-from torch.utils._python_dispatch import TorchDispatchMode  # trace: sees every operation; all
+from torch.utils._python_dispatch import TorchDispatchMode  # trace: receives every operation; all
 from torch.utils._pytree import (  # nested batches and outputs; all
     tree_flatten,
     tree_leaves,
@@ -194,7 +194,7 @@ MODULE_HOOKS = (
     "_backward_pre_hooks",
 )
 
-# Module of Tensor's methods that are written in Python: stacked training looks into them; all.
+# Module of Tensor's methods that are written in Python: stacked training inspects them; all.
 TENSOR_METHODS_MODULE = "torch._tensor"
 
 # Functions that torch.utils.checkpoint.checkpoint calls if it is not reentrant: stacked training

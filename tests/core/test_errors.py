@@ -11,6 +11,8 @@ import orderone
 from orderone.core.codes import EXPLANATIONS, SECTIONS, code_of, with_code, without_code
 from orderone.core.errors import InputError, function, instance, one_of
 
+# functions and classes beside those called ...Error
+MESSAGES = {"with_code", "AmbiguousRole", "BrokenRatios"}
 SOURCES = sorted(Path(orderone.__file__).parent.rglob("*.py"))
 
 
@@ -22,7 +24,7 @@ def literal_codes() -> dict[str, set[str]]:
             if not isinstance(node, ast.Call) or len(node.args) < 2:
                 continue
             name = getattr(node.func, "id", getattr(node.func, "attr", ""))
-            is_message = name == "with_code" or name.endswith("Error")
+            is_message = name in MESSAGES or name.endswith("Error")
             code = node.args[1]
             if is_message and isinstance(code, ast.Constant) and isinstance(code.value, str):
                 codes.setdefault(code.value, set()).add(str(path))

@@ -303,7 +303,7 @@ def test_a_plan_is_judged_by_its_own_rule():
 
 
 def test_a_pattern_of_frozen_tensors_that_finds_nothing():
-    with pytest.raises(ValueError, match=r"frozen: no tensor is called 'hidd\.\*'"):
+    with pytest.raises(ValueError, match=r"frozen: no tensor matches 'hidd\.\*'"):
         FAULTY["frozen layer"].check(frozen="hidd.*", widths=SMALL, seeds=1)
 
 
@@ -399,7 +399,7 @@ def test_an_optimizer_of_an_unknown_class_is_judged_by_what_its_steps_show():
     ("options", "words"),
     [
         ({"frozen": 3}, "frozen: expected patterns"),
-        ({"frozen": ("nothing.*",)}, "frozen: no tensor is called 'nothing.*'"),
+        ({"frozen": ("nothing.*",)}, "frozen: no tensor matches 'nothing.*'"),
         ({"loss": "mse"}, "loss: expected a function of output and target, got 'mse'"),
         ({"scheduler": "cosine"}, "scheduler: expected a function of the optimizer"),
         ({"progress": True}, "progress: expected a function"),

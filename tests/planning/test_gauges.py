@@ -3,8 +3,8 @@ them train alike.
 
 By hand means: from the published tables, in another forward pass, with an optimizer group for every
 tensor. Everything runs in float64, so that two trajectories either agree to rounding or are
-different ones. Adam's eps and Adafactor's floor for the size of weights are large enough to be
-felt.
+different ones. Adam's eps and Adafactor's floor for the size of weights are large enough to
+matter.
 """
 
 import copy
@@ -78,7 +78,7 @@ class Network(nn.Module):
 
 
 class Explicit(Network):
-    """Every weight times a number, in the forward code."""
+    """The network with every weight multiplied by a number in the forward code."""
 
     def __init__(self, kind: str, width: int, **multipliers: float):
         super().__init__(kind, width)
@@ -173,7 +173,7 @@ def batch(kind: str) -> tuple[Tensor, Tensor]:
 
 
 def trajectory(model: nn.Module, optimizer: torch.optim.Optimizer, kind: str) -> Tensor:
-    """The loss and the logits of every step."""
+    """Return the loss and the logits of every step."""
     seen = []
     x, targets = batch(kind)
     for _ in range(STEPS):
@@ -194,7 +194,7 @@ def seeded(build: Any, *sizes: Any) -> Any:
 def planned(
     kind: str, name: str, gauge: str = "folded", ratio: int = RATIO, **options: Any
 ) -> o1.Plan:
-    """A plan, applied; all gauges begin with the same random numbers."""
+    """Return an applied plan; all gauges begin with the same random numbers."""
     base, model = seeded(Network, kind, BASE), seeded(Network, kind, ratio * BASE)
     made = o1.plan(model, base=base, optimizer=name, gauge=gauge, **(TUNED[name] | options))
     made.apply()
@@ -212,8 +212,7 @@ def same(one: Tensor, other: Tensor, within: float = 1e-9) -> None:
 
 
 def start_from(plan: o1.Plan, model: nn.Module, multipliers: dict[str, float]) -> None:
-    """The effective weights of the plan's model: what it stores, divided by what multiplies
-    here."""
+    """Return the effective weights of the plan's model, divided by the multipliers of this one."""
     theirs = dict(plan.bound().named_parameters())
     with torch.no_grad():
         for name, p in model.named_parameters():
@@ -293,7 +292,7 @@ def test_the_meaning_of_weight_decay_does_not_depend_on_the_gauge(name, decay):
     same(folded, paper)
 
 
-def test_removed_hooks_are_missed():
+def test_without_its_hooks_the_network_differs():
     hooked, folded = planned("mlp", "adamw", "paper"), planned("mlp", "adamw")
     hooked.remove_multipliers()
     assert not torch.allclose(run(hooked, "mlp"), run(folded, "mlp"), rtol=1e-2)
@@ -386,8 +385,8 @@ def test_mup_by_hand_starts_with_the_sizes_of_the_table(kind):
 
 @pytest.mark.parametrize("kind", ["mlp", "cnn", "text"])
 def test_the_bias_of_a_readout_starts_as_large_as_in_the_base(kind):
-    """torch draws biases of size 1 / sqrt(fan_in): the tensor keeps its shape, and still its own
-    initialization shrinks."""
+    """torch draws biases of size 1 / sqrt(fan_in): the initial values shrink although the shape is
+    the same."""
     plan = planned(kind, "adamw")
     row, bias = plan["readout.bias"], plan.bound().get_parameter("readout.bias")
     assert row.init_std == row.base_std
@@ -400,8 +399,7 @@ TENSORS = [name for name, _ in Network("mlp", BASE).named_parameters()]
 @pytest.mark.parametrize("name", TENSORS)
 @pytest.mark.parametrize("changed", ["lr", "weight_decay", "eps"])
 def test_a_wrong_number_for_one_tensor_shows(name, changed):
-    """What the tests above would have to notice: one tensor, off by the square root of the
-    growth."""
+    """A case that must fail: one tensor is wrong by the square root of the growth."""
     plan = planned("mlp", "adamw")
     right = run(copy.deepcopy(plan), "mlp")
     wrong = replace(plan[name], **{changed: getattr(plan[name], changed) * RATIO**0.5})
@@ -420,7 +418,7 @@ def tied(gauge: str = "folded") -> o1.Plan:
 
 
 @pytest.mark.parametrize("gauge", ["folded", "unit"])
-def test_a_tied_readout_is_carried_by_the_last_norm(gauge):
+def test_the_multiplier_of_a_tied_readout_is_folded_into_the_last_norm(gauge):
     """The plan puts 1/r into the gain and the bias of the norm; by hand, it multiplies the
     logits."""
     plan, model = tied(gauge), Tied(RATIO * BASE, logits=1 / RATIO)

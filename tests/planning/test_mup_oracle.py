@@ -1,20 +1,20 @@
-"""Beside `mup`, the package of the authors of muP (arXiv:2203.03466), with its full recipe: one
-network, two gauges.
+"""Comparison with `mup`, the package of the authors of muP (arXiv:2203.03466), with its full
+recipe: one network in two gauges.
 
 mup leaves a multiplier 1/r in front of the readout, r being the growth of its fan-in; a folded plan
-has none. Take a tensor W behind a multiplier m, so that the network sees m W. A step of rate lr
-changes what the network sees by m^k lr:
+has none. Take a tensor W with a multiplier m in front, so that the effective weight is m W. A step
+with learning rate lr changes the effective weight by m^k lr:
 
-    k = 1 for Adam, whose update does not know m;     k = 2 for SGD, whose gradient is m times as
+    k = 1 for Adam, whose update is independent of m;  k = 2 for SGD, whose gradient is m times as
                                                       large as well
 
-and a step shrinks W by the fraction lr * wd in every gauge. What mup's numbers mean in ours is
+and a step shrinks W by the fraction lr * wd in every gauge. In our gauge, mup's numbers are
 therefore
 
     std -> m std,      lr -> m^k lr,      weight_decay -> weight_decay / m^k,      m = 1/r at the
                                           readout, 1 elsewhere.
 
-Where the two still differ, the test says who is right. Only this file needs mup, and only
+If the two still differ, the test says which is right. Only this file needs mup, and only
 developers need this file.
 """
 
@@ -58,7 +58,7 @@ class MLP(nn.Module):
 
 
 class Attention(nn.Module):
-    """Keys and values may be shared between queries: `pairs` of them."""
+    """Attention with `pairs` of keys and values, which queries may share."""
 
     def __init__(self, width: int, heads: int, pairs: int, head: int, power: float):
         super().__init__()
@@ -102,7 +102,7 @@ class Layer(nn.Module):
 
 class Llama(nn.Module):
     """Two layers, whose attention scores are divided by a power of the head size: 1 for mup, 1/2
-    for everybody else."""
+    otherwise."""
 
     def __init__(self, sizes: Any, readout: type[nn.Linear] = nn.Linear, power: float = 1.0):
         super().__init__()
@@ -133,7 +133,7 @@ HEAD_GROWTH = 2
 
 
 def sizes(kind: str, which: str) -> Any:
-    """Of base, target, and mup's delta, which tells it what grows."""
+    """Return base, target, and mup's delta, which shows mup what grows."""
     if kind == "mlp":
         return {"base": BASE, "target": RATIO * BASE, "delta": BASE + 1}[which]
     return (
@@ -170,7 +170,7 @@ def batch(kind: str) -> tuple[Tensor, Tensor]:
 
 
 def multiplier(name: str) -> float:
-    """In mup's forward pass."""
+    """Return the multipliers in mup's forward pass."""
     return 1 / RATIO if name == "readout.weight" else 1.0
 
 
@@ -181,7 +181,7 @@ def rms(x: Tensor) -> float:
 def settings(
     model: nn.Module, optimizer: torch.optim.Optimizer
 ) -> Iterator[tuple[str, float, float]]:
-    """Name, rate and weight decay of every tensor."""
+    """Return name, learning rate and weight decay of every tensor."""
     names = {id(p): name for name, p in model.named_parameters()}
     for group in optimizer.param_groups:
         for p in group["params"]:
@@ -279,8 +279,8 @@ def copy_effective(plan: o1.Plan, model: nn.Module) -> None:
 
 
 def both(kind: str, optimizer: str, eps: float = 1e-30) -> tuple[list[float], list[float]]:
-    """Ours and mup's, from the same effective weights. mup does not scale Adam's eps, so here it is
-    next to nothing."""
+    """Train our model and mup's from the same effective weights. mup does not scale Adam's eps, so
+    eps is tiny here."""
     momentum: dict[str, Any] = {"momentum": 0.9} if optimizer == "sgd" else {}
     felt: dict[str, Any] = {} if optimizer == "sgd" else {"eps": eps}
     plan, model = ours(kind, optimizer, **felt), theirs(kind)
@@ -322,7 +322,7 @@ def test_an_ordinary_llama_trains_like_mups():
 # where mup deviates
 
 
-def test_mup_leaves_eps_as_it_is():
+def test_mup_does_not_scale_eps():
     """The plan is right: gradients shrink with the width, so that a constant eps weighs more and
     more. The plan's follows the gradients (1/r, and 1 at a folded readout), as in CompleteP; at an
     eps that is felt, the two part."""
@@ -338,8 +338,7 @@ WIDE = 16
 
 
 def penalties(which: str) -> dict[str, float]:
-    """The size of Adam's penalty weight_decay * W beside the gradient that it is added to, wide
-    over base."""
+    """Return the ratio of Adam's penalty weight_decay * W to the gradient, wide over base."""
     torch.manual_seed(0)
     base = MLP(64)
     plan = o1.plan(MLP(64 * WIDE), base=base, optimizer="adam", weight_decay=DECAY)
@@ -363,7 +362,7 @@ def penalties(which: str) -> dict[str, float]:
 
 
 def _penalty(model: nn.Module, name: str) -> float:
-    """RMS(W) / RMS(W'), with a squared loss."""
+    """Return RMS(W) / RMS(W') for a squared loss."""
     x = torch.randn(256, FEATURES, generator=torch.Generator().manual_seed(0))
     model.zero_grad()
     (model(x) - x[:, :1].sin()).square().mean().backward()
@@ -386,8 +385,7 @@ def test_mup_lets_the_penalty_of_adam_outgrow_the_gradient():
 
 
 def test_a_plan_for_mups_own_model_is_in_mups_gauge():
-    """A look at the forward pass finds the multiplier 1/r of MuReadout, and the plan does not add
-    another one."""
+    """The trace finds the multiplier 1/r of MuReadout, and the plan does not add another one."""
     model, base = theirs("mlp"), mup.set_base_shapes(build("mlp", "base", mup.MuReadout), None)
     plan = o1.plan(model, base=base, lr=LR, weight_decay=DECAY, inputs=batch("mlp")[0])
     for name, lr, decay in settings(

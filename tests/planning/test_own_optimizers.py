@@ -1,10 +1,11 @@
-"""A class of the user's is constructed as it is, or refused; it is never exchanged for the class of
-torch of that name."""
+"""An optimizer class of the user is constructed, or refused; it is never replaced by the class of
+torch with the same name."""
 
 import copy
 
 import pytest
 import torch
+from support.errors import refuses
 from torch import nn
 from torch.optim import Optimizer
 
@@ -23,7 +24,7 @@ class Counted(torch.optim.AdamW):
 
 
 class AdamW(Optimizer):
-    """An optimizer of the user's own that happens to have the name of torch's."""
+    """An optimizer of the user that has the name of torch's."""
 
     def __init__(self, params, lr=1e-3, weight_decay=0.0):
         super().__init__(params, {"lr": lr, "weight_decay": weight_decay})
@@ -33,14 +34,14 @@ class AdamW(Optimizer):
 
 
 class NoDecay(torch.optim.SGD):
-    """Takes neither weight decay nor anything else."""
+    """An optimizer whose constructor takes only the learning rate."""
 
     def __init__(self, params, lr):
         super().__init__(params, lr=lr)
 
 
 class HalfRate(torch.optim.Adam):
-    """Changes the groups that it is given."""
+    """An optimizer whose constructor changes the groups."""
 
     def __init__(self, params, **options):
         super().__init__(params, **options)
@@ -117,7 +118,7 @@ def test_a_subclass_of_muon_takes_the_hidden_matrices():
     "given", [AdamW, torch.optim.Rprop, type("Lion", (Optimizer,), {}), nn.Linear, int]
 )
 def test_a_class_with_an_unknown_law_is_refused_by_name(given):
-    with pytest.raises(ValueError, match="is not known") as caught:
+    with refuses("unknown-update-law", argument="optimizer") as caught:
         planned(given)
     assert given.__qualname__ in str(caught.value)
     assert "plan.param_groups()" in str(caught.value)
@@ -125,7 +126,7 @@ def test_a_class_with_an_unknown_law_is_refused_by_name(given):
         options = (
             {"space": {"lr": [1e-3]}, "data": batch()} if call is o1.sweep else {"batches": batch()}
         )
-        with pytest.raises(ValueError, match="is not known"):
+        with refuses("unknown-update-law", argument="optimizer"):
             call(mlp, widths=[8, 16], steps=2, optimizer=given, **options)  # pyright: ignore[reportArgumentType]
 
 
@@ -135,17 +136,17 @@ def batch() -> tuple[torch.Tensor, torch.Tensor]:
     )
 
 
-def test_classes_of_torch_are_known_by_themselves():
+def test_classes_of_torch_are_found_by_the_class_itself():
     assert type(planned(torch.optim.AdamW).optimizer()) is torch.optim.AdamW
     assert planned(torch.optim.AdamW).settings == planned("adamw").settings
 
 
-def test_a_constructor_that_takes_less_gets_less():
+def test_a_constructor_gets_only_the_settings_that_it_takes():
     made = o1.plan(mlp(32), base=mlp(8), optimizer=NoDecay, lr=1e-2, weight_decay=0.0).optimizer()
     assert type(made) is NoDecay
 
 
-def test_a_constructor_that_changes_the_groups_is_found_out():
+def test_a_constructor_that_changes_the_groups_is_refused():
     with pytest.raises(o1.BrokenRatios):
         planned(HalfRate).optimizer()
 
@@ -162,11 +163,12 @@ def test_the_defaults_are_those_of_the_class():
 
 
 def test_a_class_with_the_weight_decay_of_another_law_is_refused():
-    with pytest.raises(ValueError, match="weight decay as adamw does"):
+    with refuses("other-weight-decay", argument="optimizer") as caught:
         planned(Decoupled).optimizer()
+    assert "adamw" in str(caught.value)
 
 
-def test_what_a_constructor_needs_can_be_passed():
+def test_arguments_that_a_constructor_needs_can_be_passed():
     plan = o1.plan(mlp(32), base=mlp(8), optimizer=Needs, lr=1e-2, weight_decay=0.0)
     with pytest.raises(TypeError, match=r"plan\.optimizer\(name=value\)"):
         plan.optimizer()
@@ -176,12 +178,13 @@ def test_what_a_constructor_needs_can_be_passed():
 def test_a_saved_plan_says_which_class_it_was_made_for(tmp_path):
     planned(Counted).save(tmp_path / "plan.json")
     loaded = o1.Plan.load(tmp_path / "plan.json").attach(mlp(32))
-    with pytest.raises(ValueError, match=r"made for .*Counted"):
+    with refuses("class-not-saved") as caught:
         loaded.optimizer()
+    assert "Counted" in str(caught.value)
     assert type(Counted(loaded.param_groups())) is Counted
 
 
-def test_a_copied_or_attached_plan_keeps_the_class():
+def test_a_copied_or_attached_plan_has_the_class():
     plan = planned(Counted)
     assert type(plan.attach(copy.deepcopy(plan.bound())).optimizer()) is Counted
 

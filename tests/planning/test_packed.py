@@ -1,5 +1,5 @@
-"""Absolute mode: matrices side by side in one tensor learn as if each had its own, and tables by
-their own width."""
+"""Absolute mode: matrices that are packed in one tensor learn as separate ones, and tables by their
+width."""
 
 from typing import Any
 
@@ -36,7 +36,7 @@ def llama(keys=4):
 
 
 def rows(model, rule="maximal-update", optimizer="adamw"):
-    """By the last words of their names."""
+    """Return values by the last words of their names."""
     found = o1.plan(model, rule=rule, optimizer=optimizer, lr=1.0, probe=False).rows
     return {".".join(row.name.split(".")[-2:]): row for row in found}
 
@@ -49,7 +49,7 @@ def rate(model, name, **options):
 
 
 def unpacked(state):
-    """The tensors of Phi-3 under the names of Llama."""
+    """Return the tensors of Phi-3 under the names of Llama."""
     found = {}
     for name, x in state.items():
         if "qkv_proj" in name:
@@ -157,7 +157,7 @@ class Reader(nn.Module):
 
 
 class Gated(nn.Module):
-    """Names that say nothing."""
+    """A network whose names give no hints."""
 
     def __init__(self, width=WIDTH, inner=INNER, bias=True):
         super().__init__()
@@ -215,7 +215,7 @@ def test_attention_of_torch():
     assert found["linear1.weight"].lr == pytest.approx(GATE)
 
 
-def test_what_is_taken_whole_is_one_matrix():
+def test_a_fan_out_that_one_matrix_reads_is_one_matrix():
     found = rows(Reader(Plain()))
     assert found["a.weight"].lr == pytest.approx(WIDTH**0.5 / (WIDTH * (2 * WIDTH) ** 0.5))
     found = rows(
@@ -257,8 +257,8 @@ def test_a_narrow_table_learns_as_a_wide_one(narrow):
 
 
 def moved(narrow):
-    """By how much one step changes rows of the table, and what the layer in front of the head gives
-    for aligned inputs."""
+    """Return by how much one step changes rows of the table, and the output of the layer before the
+    head for aligned inputs."""
     torch.manual_seed(0)
     model = albert(narrow).double()
     plan = o1.plan(model, rule="maximal-update", lr=1e-3, weight_decay=0.0, eps=1e-30, probe=False)
@@ -272,7 +272,7 @@ def moved(narrow):
     return torch.stack([rows.square().mean().sqrt(), columns.abs().sum(1).mean()]) / 1e-3
 
 
-def test_one_step_moves_tables_and_heads_alike_whatever_the_width_of_the_table():
+def test_one_step_changes_tables_and_heads_alike_for_every_width_of_the_table():
     wide = moved(WIDTH)
     assert torch.allclose(wide, torch.ones(2).double(), rtol=0.02)
     for narrow in (4, 8, 16):

@@ -1,5 +1,4 @@
-"""Learning rates of a plan with a model to which it was not applied: said once, at the first
-step."""
+"""A warning at the first step if the optimizer of a plan is used without `apply`."""
 
 import copy
 import warnings
@@ -23,10 +22,10 @@ def step(model, optimizer):
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "sgd", "muon"])
-def test_the_first_step_without_apply_says_so_and_the_second_does_not(optimizer):
+def test_the_first_step_without_apply_warns_and_the_second_does_not(optimizer):
     model = net(64)
     made = o1.plan(model, net(16), lr=1e-3, optimizer=optimizer).optimizer()
-    with pytest.warns(UserWarning, match=r"plan was not applied .* call plan.apply\(\)"):
+    with pytest.warns(UserWarning, match=r"plan\.apply\(\) .*\[plan-not-applied\]$"):
         step(model, made)
     step(model, made)  # warnings are errors here
 
@@ -47,7 +46,7 @@ def test_a_plan_that_changes_nothing_needs_no_apply():
     step(model, o1.plan(model, copy.deepcopy(model), lr=1e-3).optimizer())
 
 
-def test_other_hooks_go_on_beside_it():
+def test_other_hooks_still_run():
     model = net(64)
     made = o1.plan(model, net(16), lr=1e-3).optimizer()
     with o1.probe(model, made) as probe, warnings.catch_warnings():

@@ -1,5 +1,4 @@
-"""However a model is wrapped, copied, moved or reloaded, the planned run is the plain one: build,
-plan, apply, train."""
+"""A model that is wrapped, copied, moved or reloaded trains exactly as after build, plan, apply."""
 
 import copy
 from functools import cache
@@ -118,7 +117,7 @@ def test_attached_twice_has_one_multiplier(name):
 
 
 @HOOKED
-def test_a_copy_trains_on_beside_its_original(name):
+def test_a_copy_and_its_original_both_train(name):
     plan = planned(name, fresh(name))
     model = plan.apply()
     other = copy.deepcopy(model)
@@ -174,7 +173,7 @@ def parallel(tmp_path_factory):
 
 
 @pytest.mark.parametrize("job", [job for job in JOBS if "never" not in job])
-def test_spread_over_processes(job, parallel):
+def test_distributed_over_processes(job, parallel):
     losses = parallel[job]
     assert not isinstance(losses, str), losses
     assert same(losses, job.partition(",")[0])
@@ -266,8 +265,7 @@ def test_memory_never_written_is_drawn_with_the_planned_sizes(name):
 
 
 def test_memory_that_an_older_model_left_behind_is_drawn_too():
-    """An allocator gives freed memory out again: some tensors then hold values of a plausible
-    size."""
+    """An allocator reuses freed memory: some tensors then contain values of a plausible size."""
     model = on_meta("own")
     plan = planned("own", model)
     with_memory("own", model)
@@ -284,7 +282,7 @@ def test_memory_that_an_older_model_left_behind_is_drawn_too():
 
 
 @pytest.mark.parametrize("filler", [0.0, 1e30, float("nan")])
-def test_memory_never_written_is_drawn_whatever_it_holds(filler):
+def test_memory_never_written_is_drawn_whatever_it_contains(filler):
     model = on_meta("own")
     plan = planned("own", model)
     with_memory("own", model)

@@ -1,5 +1,4 @@
-"""What a forward pass does with its parameters: small modules, one for each thing to be seen, then
-published models."""
+"""Traces of forward passes: small modules, one for each fact, then published models."""
 
 import math
 from typing import Any
@@ -128,7 +127,7 @@ def test_norms_have_gain_and_shift(norm):
     }
 
 
-def test_a_tied_matrix_has_both_uses_and_an_idle_one_none():
+def test_a_tied_matrix_has_both_uses_and_an_unused_one_none():
     code = lambda m, i: F.linear(m.out(F.embedding(i, m.W)), m.W)  # noqa: E731
     uses = traced(code, torch.tensor([0, 1]), W=(5, 4), out=nn.Identity(), idle=(3,)).uses
     assert uses == {"W": (Use("lookup"), Use("matrix", (1,))), "idle": ()}
@@ -145,7 +144,7 @@ def test_latent_queries_are_inputs_of_the_matrices_they_meet():
 # constants
 
 
-def test_constants_know_what_is_before_and_after():
+def test_constants_have_the_parameters_before_and_after():
     def code(m, x):
         h = F.dropout(F.linear(x, m.A).view(3, 2, 2), 0.5, m.training) * 3
         h = h.flatten(1) / torch.tensor(4.0)
@@ -171,7 +170,7 @@ def test_constants_on_parameters_and_inside_operations_count():
     assert scaled.uses == {"A": use("matrix", 0), "b": use("shift")}
 
 
-def test_what_is_no_number_is_no_constant():
+def test_only_numbers_are_constants():
     code = lambda m, x: F.linear(x, m.A) * torch.arange(6) * x.sum()  # noqa: E731
     assert traced(code, A=(6, 4)).constants == ()
 
@@ -277,7 +276,7 @@ def test_parallel_branches():
     )
 
 
-def test_embeddings_and_masks_are_no_branches():
+def test_embeddings_and_masks_are_not_branches():
     def code(m, i, mask):
         positions = m.P[: len(i)] + F.embedding(torch.arange(len(i)), m.W)
         x = F.embedding(i, m.W) + positions
@@ -318,7 +317,7 @@ def test_resnet_block():
     assert all(len(b.inside) == 6 for b in result.branches)
 
 
-def test_writing_into_a_slice_is_seen_by_the_whole():
+def test_writing_to_a_slice_changes_the_whole_tensor():
     def code(m, x):
         out = torch.zeros(3, 4)
         out[:, :2] = x @ m.A
@@ -335,7 +334,7 @@ def test_a_recurrent_layer():
 # the model is left as it was
 
 
-def test_leaves_no_trace():
+def test_a_trace_restores_the_model():
     class Counting(nn.Module):
         def __init__(self):
             super().__init__()
@@ -358,7 +357,7 @@ def test_leaves_no_trace():
     assert all(torch.equal(x, state[name]) for name, x in model.state_dict().items())
 
 
-def test_leaves_no_trace_of_a_failure():
+def test_a_failed_trace_restores_the_model():
     model = Forward(lambda m, x: 1 / 0, A=(2, 2)).train()
     with pytest.raises(ZeroDivisionError):
         trace(model, torch.zeros(1))
@@ -387,7 +386,7 @@ def published(config: Any, attention: str = "sdpa", device: str = "cpu", **input
 
 
 def check_blocks(result: Trace, prefix: str, *ends: str, layers: int = LAYERS) -> None:
-    """Every branch ends where it should: `ends` in each layer, in order."""
+    """Assert that every branch ends as expected: `ends` in each layer, in order."""
     expected = [
         {f"{prefix}.{i}.{name}" for name in end.split()} for i in range(layers) for end in ends
     ]

@@ -1,5 +1,5 @@
-"""Unmodified models of many architectures: planned, applied, trained, and compared with what was
-promised."""
+"""Unmodified models of many architectures: planned, applied, trained, and compared with the
+predictions."""
 
 import copy
 import math
@@ -24,7 +24,7 @@ EXPLAINED = {  # what the probe finds in these, and why it is right to tell
 
 
 def batch_for(name: str):
-    """Hugging Face models are looked at without help; others need an example."""
+    """Return the plan. Hugging Face models are traced without an example batch; others need one."""
     return ZOO[name].batch(0) if name in HAND_WRITTEN else None
 
 
@@ -79,7 +79,7 @@ def test_at_base_size_everything_is_the_original_bit_for_bit(name):
 
 
 def sizes_after_training(name: str, width: int, lr: float, plain: bool) -> dict[str, float]:
-    """RMS of every module's output after four steps."""
+    """Return the RMS of every module's output after four steps."""
     entry = ZOO[name]
     model, plan = planned(name, width, lr=lr, weight_decay=0.0)
     optimizer = torch.optim.AdamW(model.parameters(), lr=lr, weight_decay=0.0)
@@ -107,8 +107,7 @@ def sizes_after_training(name: str, width: int, lr: float, plain: bool) -> dict[
 
 @pytest.mark.parametrize("name", ["mistral", "gpt-neox", "opt", "gemma2"])
 def test_activations_stop_growing_with_width_after_four_steps(name):
-    """The law, and a case that must fail: the same model as it comes, with one learning rate for
-    all."""
+    """The law, and a case that must fail: the same model without a plan, with one learning rate."""
     widths, lr = (64, 128, 256), 1e-2
     worst = {}
     for plain in (True, False):

@@ -6,6 +6,7 @@ from fractions import Fraction as F
 
 import numpy as np
 import pytest
+from support.errors import refuses
 
 from orderone import rules
 from orderone.theory.exponents import equivalent, max_lr
@@ -23,10 +24,9 @@ def test_names_and_lookup():
         "maximal-update",
     )
     assert rules.get("muP").name == "mup"
-    with pytest.raises(
-        ValueError, match=r"unknown rule: expected one of sp, .*; got 'mupp'; did you mean 'mup'"
-    ):
+    with refuses("unknown-name", argument="rule") as caught:
         rules.get("mupp")
+    assert "did you mean 'mup'" in str(caught.value)
 
 
 def test_table_1():
@@ -93,37 +93,43 @@ def test_exponents_are_exact(value, expected):
     [
         (
             {"a": {"embedding": 0.1, "hidden": 0, "readout": 0}},
-            r"a\[embedding\]: .* got the float 0.1, .* write Fraction\('0.1'\) or '1/10'",
+            r"a\[embedding\]: .*0\.1.* Fraction\('0.1'\) or '1/10'",
         ),
-        ({"a": {"embedding": float("nan"), "hidden": 0, "readout": 0}}, "expected an exact number"),
-        ({"a": {"embedding": "half", "hidden": 0, "readout": 0}}, "expected an exact number"),
-        ({"a": {"embedding": True, "hidden": 0, "readout": 0}}, "expected an exact number"),
-        ({"a": {"embedding": "1/0", "hidden": 0, "readout": 0}}, "expected an exact number"),
-        ({"b": {"embedding": 0, "hidden": 0}}, "b: no exponent for readout"),
+        (
+            {"a": {"embedding": float("nan"), "hidden": 0, "readout": 0}},
+            r"a\[embedding\]: .*exact number",
+        ),
+        (
+            {"a": {"embedding": "half", "hidden": 0, "readout": 0}},
+            r"a\[embedding\]: .*exact number",
+        ),
+        ({"a": {"embedding": True, "hidden": 0, "readout": 0}}, r"a\[embedding\]: .*exact number"),
+        ({"a": {"embedding": "1/0", "hidden": 0, "readout": 0}}, r"a\[embedding\]: .*exact number"),
+        ({"b": {"embedding": 0, "hidden": 0}}, "b: .*readout"),
         (
             {"c": {"embedding": 0, "hidden": 0, "readout": 0, "head": 0}},
-            "unknown role in c: .*'head'",
+            "role in c: .*'head'",
         ),
-        ({"b": (0, 0)}, "b: expected 3 or 4 exponents"),
+        ({"b": (0, 0)}, "b: expected 3 or 4"),
     ],
 )
-def test_bad_exponents(changed, message):
+def test_wrong_exponents_are_refused(changed, message):
     good = {"a": (0, 0, 0), "b": (0, "1/2", "1/2"), "c": (0, 1, 1)}
     rules.custom("good", **good)
     with pytest.raises(ValueError, match=message):
         rules.custom("bad", **(good | changed))
 
 
-def test_a_rule_is_a_fixed_value():
+def test_a_rule_is_an_immutable_value():
     p = rules.get("mup")
     assert copy.deepcopy(p) == p == pickle.loads(pickle.dumps(p))
     assert hash(p) == hash(rules.get("mup"))
     assert isinstance(p.a, dict)
-    with pytest.raises(TypeError, match="fixed"):
+    with pytest.raises(TypeError, match="read-only"):
         p.c["hidden"] = F(0)
 
 
-def test_a_rule_with_given_rates_is_about_the_roles_they_name():
+def test_a_rule_with_explicit_rates_has_the_roles_that_they_name():
     sgd = rules.get("ntk", "sgd")
     mine = rules.custom("mine", a=sgd.a, b=sgd.b, c=max_lr(sgd, "sgd"))
     assert mine.roles == ("embedding", "hidden", "readout")
@@ -131,7 +137,7 @@ def test_a_rule_with_given_rates_is_about_the_roles_they_name():
     assert rules.custom("derived", a=(0, 0, 0), b=(0, "1/2", "1/2")).c["vector"] == 0
 
 
-def test_bad_names():
+def test_unknown_names_are_refused():
     for name in (None, 3, "muup"):
-        with pytest.raises(ValueError, match="unknown rule"):
+        with refuses("unknown-name", argument="rule"):
             rules.get(name)  # pyright: ignore[reportArgumentType]

@@ -1,4 +1,4 @@
-"""Models, a training loop, and what runs in processes of its own (spawn imports this file)."""
+"""Models, a training loop, and code that runs in other processes (spawn imports this file)."""
 
 import traceback
 import warnings
@@ -89,7 +89,7 @@ def train(
     steps: Iterable[int] = range(STEPS),
     part: Callable[[Batch], Batch] = lambda batch: batch,
 ) -> list[float]:
-    """The losses on the fixed batches of these steps."""
+    """Return the losses on the fixed batches of these steps."""
     entry, losses = MODELS[name], []
     for step in steps:
         batch = part(entry.batch(step))
@@ -112,7 +112,7 @@ def run(name: str, model: nn.Module, forward: Callable[..., Any] | None = None) 
 
 
 def share(batch: Batch) -> Batch:
-    """This process's rows."""
+    """Return the rows of this process."""
     rows = slice(dist.get_rank(), None, PROCESSES)
     return {
         key: value[rows] if isinstance(value, Tensor) else value for key, value in batch.items()
@@ -134,7 +134,7 @@ def sharded(name: str, model: nn.Module) -> nn.Module:
 
 
 def split(name: str, model: nn.Module) -> nn.Module:
-    """Up and down of every block are spread over the processes."""
+    """Shard the matrices `up` and `down` of every block over the processes."""
     mesh = init_device_mesh("cpu", (PROCESSES,))
     for block in model.get_submodule(LAYERS[name]).children():
         parallelize_module(block, mesh, {"up": ColwiseParallel(), "down": RowwiseParallel()})
@@ -207,7 +207,7 @@ JOBS: dict[str, tuple[Callable[[str, str], Any], str, str]] = {
 
 
 def process(rank: int, folder: str) -> None:
-    """All jobs; a job that fails is told by its error."""
+    """Run all jobs; a job that fails returns its error."""
     torch.set_num_threads(1)
     dist.init_process_group(
         "gloo", init_method=f"file://{folder}/store", rank=rank, world_size=PROCESSES

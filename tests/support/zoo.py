@@ -39,7 +39,7 @@ class Entry:
         batch: Batch | None = None,
         steps: int = 4,
     ) -> list[float]:
-        """The losses of a few steps on one batch."""
+        """Return the losses of a few steps on one batch."""
         batch, losses = self.batch(0) if batch is None else batch, []
         for _ in range(steps):
             loss = self.loss(model(**batch), batch)
@@ -57,7 +57,7 @@ ZOO: dict[str, Entry] = {}
 
 
 def _tokens(seed: int, length: int = LENGTH) -> Tensor:
-    """Tokens 3 to 99: no special one among them."""
+    """Return tokens from 3 to 99, none of them special."""
     return torch.randint(
         3, VOCAB - 1, (BATCH, length), generator=torch.Generator().manual_seed(seed)
     )
@@ -511,7 +511,7 @@ def _torch(
 
 
 class _Chain(nn.Module):
-    """Modules applied one after the other, with `parts(width, layers)` to say which."""
+    """Modules that run one after the other; `parts(width, layers)` returns them."""
 
     def __init__(self, width: int, layers: int):
         super().__init__()
@@ -761,7 +761,7 @@ class NanoGPT(nn.Module):
 
 
 class _Project(nn.Module):
-    """`x @ weight`: the transpose of what nn.Linear holds."""
+    """`x @ weight`, with the transpose of the weight of nn.Linear."""
 
     def __init__(self, fan_in: int, fan_out: int):
         super().__init__()

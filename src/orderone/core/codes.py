@@ -22,7 +22,167 @@ GENERAL = {
         " to make one."
     ),
 }
-PLAN: dict[str, str] = {}
+PLAN = {
+    "absolute-mode": (
+        "C and Lambda are constants of absolute mode (base=None); relative to a base they have"
+        " no effect. A plan that was made in absolute mode has no base and cannot be used as one."
+    ),
+    "already-applied": (
+        "A plan rescales the weights of a model once. Applying it again, or applying another"
+        " plan to the same model, would rescale them twice. Build a new model for a new plan;"
+        " continue from a checkpoint with plan.attach(model); call plan.apply(fresh=True) if the"
+        " weights were initialised again."
+    ),
+    "ambiguous-role": (
+        "The role of a tensor decides how it scales. Here shapes and module types allow several"
+        " roles. Set the role with overrides={pattern: role}, register the module type with"
+        " orderone.register, or pass an example batch as inputs=, so that the forward pass shows"
+        " how the tensor is used."
+    ),
+    "attention-scale": (
+        "In muP, attention scores are divided by the head size, not by its root. The plan folds"
+        " the difference into the query projection. Here it cannot: queries are packed with keys,"
+        " head sizes grow by different ratios, or the scale in the code depends on something"
+        " else. Grow the number of heads instead of their size, or change the scale in the"
+        " model's code."
+    ),
+    "base-was-trained": (
+        "The initial sizes of the target are computed from those of the base, and this base has"
+        " been trained. Build a new base with the same code."
+    ),
+    "bottleneck-size": (
+        "A matrix has a growing fan-in and a constant fan-out, and its output goes on into the"
+        " network. The plan treats it as a readout. That is right for a bottleneck of constant"
+        " size; if the size should grow with the width, make it smaller in the base."
+    ),
+    "broken-ratios": (
+        "A plan fixes the ratios between the learning rates of groups. An optimizer with other"
+        " groups, or a schedule with one absolute floor or peak for all groups, changes them."
+        " Make the optimizer from plan.param_groups(), and use schedules that multiply, or one"
+        " floor per group; the message shows how."
+    ),
+    "class-not-saved": (
+        "The plan was made for an optimizer class of yours, and a plan file contains no code."
+        " Construct your optimizer from plan.param_groups()."
+    ),
+    "constant-not-read": (
+        "The forward code multiplies by a number that could not be read, for example because a"
+        " tensor on the meta device holds it. If the number depends on the width, the plan is"
+        " wrong there. Build base and model on the CPU, or check the number in the code."
+    ),
+    "depth-not-scaled": (
+        "The target has more layers than its base, and depth=None leaves residual branches"
+        " unchanged. Pass depth='completep' or depth='sqrt' if learning rates should transfer"
+        " across depth."
+    ),
+    "gauge-without-hook": (
+        "The options gauge='unit' and gauge='paper' put multipliers into hooks of modules, and"
+        " this tensor shares its module with others or is used in code outside of modules. Use"
+        " gauge='folded': it trains the same network without multipliers."
+    ),
+    "inconsistent-sizes": (
+        "A Hugging Face model cannot be built, or does not run, with the sizes of the base."
+        " Change sizes together that depend on each other, such as num_attention_heads and"
+        " num_key_value_heads, or hidden_size and intermediate_size."
+    ),
+    "model-without-memory": (
+        "The model is on the meta device, where tensors have no values. Call"
+        " model.to_empty(device=...) and then plan.apply(), which draws the initial values."
+    ),
+    "needs-base": (
+        "The option is relative to a base: it describes what changes between the base and the"
+        " target. Pass base=, a smaller model of the same architecture, or leave the option out."
+    ),
+    "needs-example-batch": (
+        "Residual branches are found by tracing a forward pass, and the forward pass of this"
+        " model was not traced. Pass an example batch as inputs=: a tensor, a tuple, or a dict of"
+        " keyword arguments."
+    ),
+    "needs-loss": (
+        "The model returns no loss and no usual loss fits its output. Pass loss=function(output,"
+        " batch); or batches as pairs of inputs and targets, which get the cross entropy or the"
+        " mean squared error; or, for a Hugging Face model, labels in the batch."
+    ),
+    "no-residual-branches": (
+        "The option depth= scales residual branches. This model has none, or one of them ends"
+        " without a parameter that could take the factor. Leave depth out, or multiply the branch"
+        " in the model's code."
+    ),
+    "not-a-plan-file": (
+        "The file cannot be read as a plan: it is missing, is not JSON, was written by another"
+        " version of orderone, or is damaged. Write it again with plan.save(path)."
+    ),
+    "other-architecture": (
+        "Every tensor of the model needs a counterpart in the base with as many dimensions, at"
+        " the same name or at the same relative depth of a stack. Build the base with the same"
+        " code and smaller sizes."
+    ),
+    "other-settings-differ": (
+        "Base and target differ in numbers of their configurations that are not sizes, such as a"
+        " dropout or a multiplier. The plan does not compensate them. Let base and target differ"
+        " only in sizes."
+    ),
+    "other-weight-decay": (
+        "The optimizer class couples weight decay to the gradient differently than the optimizer"
+        " that the plan was made for, and this changes how weight decay scales. Make the plan for"
+        " the optimizer that the message names."
+    ),
+    "plan-not-applied": (
+        "The optimizer of a plan was used, but plan.apply() was not called. The learning rates"
+        " are those of the plan, initial sizes and multipliers are not. Call plan.apply() before"
+        " training."
+    ),
+    "plan-without-model": (
+        "A plan that was loaded from a file contains no model. Call plan.attach(model) and use"
+        " the plan that it returns."
+    ),
+    "probe-not-run": (
+        "The forward pass was not traced, or the check at initialization failed; the line says"
+        " why. The plan is then based on shapes and module types. Multipliers and attention"
+        " scales in the forward code are not compensated. Pass an example batch as inputs=, and"
+        " build model and base on the same device with memory."
+    ),
+    "setting-of-the-plan": (
+        "Learning rate, weight decay and eps differ between groups, so a plan computes them from"
+        " the values that were tuned on the base. Pass lr=, weight_decay= and eps= to"
+        " orderone.plan, not to the optimizer."
+    ),
+    "tensors-changed": (
+        "The model does not have the tensors that the plan was made for: another size, another"
+        " number of layers, or tied tensors that are no longer tied. Tie them again, or make a"
+        " new plan."
+    ),
+    "tensors-without-group": (
+        "The groups of the optimizer do not have exactly the tensors of the plan. Make the"
+        " optimizer with plan.optimizer() or from plan.param_groups(), after plan.attach(model)"
+        " if the model was replaced or reloaded."
+    ),
+    "tied-readout-in-code": (
+        "Embedding and readout share a tensor, and the readout needs a multiplier. The readout"
+        " is computed outside of any module, so that no hook can multiply it. Multiply the logits"
+        " in the model's code, or put a trainable norm in front of the readout."
+    ),
+    "unexpected-exponent": (
+        "Two small instances were compared at initialization, and an output or a gradient grows"
+        " with the width otherwise than the plan predicts. For an output, look for a sum or a"
+        " multiplier in the forward code that depends on the width. For a gradient, only eps"
+        " depends on the prediction."
+    ),
+    "unknown-initial-size": (
+        "The base is on the meta device, and its initial sizes cannot be found out from the code"
+        " of its modules. Build the base on the CPU, with the same code."
+    ),
+    "unknown-update-law": (
+        "How updates scale with the width depends on the optimizer, and nothing is known about"
+        " this class. Use a known optimizer or a subclass of one; or make the plan for a known"
+        " optimizer with similar updates, and construct yours from plan.param_groups()."
+    ),
+    "weights-look-trained": (
+        "A plan rescales initial weights, and these weights are no initialization. Call apply"
+        " before loading a checkpoint, or use plan.attach(model) without apply. Call"
+        " plan.apply(fresh=True) if the weights are a new initialization."
+    ),
+}
 CHECK: dict[str, str] = {}
 SWEEP: dict[str, str] = {}
 TRAIN: dict[str, str] = {}

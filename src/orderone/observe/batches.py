@@ -1,4 +1,4 @@
-"""Batches in the forms that users have them, the loss of one, and repeatable passes."""
+"""Batches in the forms that users pass, the loss of a batch, and repeatable forward passes."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -9,14 +9,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from orderone.core.errors import InputError
 from orderone.observe.trace import call_with
 from orderone.seeding import seeded
 from orderone.torch_compat import buffer_registry, parameter_registry, tree_leaves, tree_map
 
 Batch: TypeAlias = Tensor | Mapping[str, object] | tuple[object, ...]
 ModelInputs: TypeAlias = Tensor | Mapping[str, object] | Sequence[object]
-Loss: TypeAlias = Callable[..., Tensor]  # of output and target, or of output and batch
-SEED = 0  # of repeatable passes
+Loss: TypeAlias = Callable[..., Tensor]  # arguments: output and target, or output and batch
+SEED = 0  # for repeatable passes
 Tree = TypeVar("Tree")
 
 
@@ -24,7 +25,7 @@ Tree = TypeVar("Tree")
 
 
 def is_batch(value: object) -> TypeGuard[Batch]:
-    """Return whether this is one batch: a tensor, keyword arguments, or inputs and targets."""
+    """Return whether `value` is one batch: a tensor, keyword arguments, or inputs and targets."""
     if isinstance(value, (Tensor, Mapping)):
         return True
     if not isinstance(value, tuple):
@@ -40,34 +41,39 @@ def is_batch(value: object) -> TypeGuard[Batch]:
 def read_batches(batches: object, steps: int) -> list[Batch]:
     """Return `steps` batches: one for all steps, or one for each.
 
-    A stream may end early; the batches that it gave are used.
+    An iterator may end early; then there are fewer batches than steps.
     """
     if callable(batches) and not isinstance(batches, Iterable):
         batches = batches()
     if is_batch(batches):
         return [batches] * steps
     if isinstance(batches, (str, bytes)) or not isinstance(batches, Iterable):
-        raise ValueError(
+        raise InputError(
             "batches: expected one batch (a tensor, a dict of keyword arguments, a pair of inputs"
-            f" and targets) or a sequence of them, got {type(batches).__name__}"
+            f" and targets) or a sequence of them, got {type(batches).__name__}",
+            argument="batches",
         )
     if isinstance(batches, Sequence) and len(batches) < steps:
-        raise ValueError(
-            f"batches: expected one for each of {steps} steps, got {len(batches)}; give more, fewer"
-            " steps, or a single batch (not in a list) to train on at every step"
+        raise InputError(
+            f"batches: expected one for each of {steps} steps, got {len(batches)}; pass more"
+            " batches, fewer steps, or a single batch (not in a list) for all steps",
+            argument="batches",
         )
     checked: list[Batch] = []
     for batch in list(islice(iter(batches), steps)):
         if isinstance(batch, list):
             batch = tuple(batch)
         if not is_batch(batch):
-            raise ValueError(
+            raise InputError(
                 "batches: expected each to be a tensor, a dict of keyword arguments or a pair of"
-                f" inputs and targets, got {_describe(batch)}"
+                f" inputs and targets, got {_describe(batch)}",
+                argument="batches",
             )
         checked.append(batch)
     if not checked:
-        raise ValueError("batches: expected at least one, and there was none")
+        raise InputError(
+            "batches: expected at least one, got an empty iterable", argument="batches"
+        )
     if all(_same_tensors(batch, checked[0]) for batch in checked):
         return [checked[0]] * len(checked)  # a loader makes new lists of the same tensors
     return checked
@@ -82,7 +88,7 @@ def _same_tensors(batch: Batch, first: Batch) -> bool:
 
 
 def call_inputs(batch: object) -> ModelInputs:
-    """Return what the model is called with: of a pair, the first."""
+    """Return the inputs of the model: the first entry of a pair, otherwise the batch itself."""
     if isinstance(batch, tuple) and len(batch) == 2:
         return batch[0]
     return cast(ModelInputs, batch)
@@ -98,7 +104,7 @@ def on_device(batch: Tree, model: nn.Module) -> Tree:
 
 
 def loss_of(model: Callable[..., object], batch: object, loss: Loss | None) -> Tensor:
-    """Run a pass and return the loss: `loss`, the model's own, or the usual one of a pair."""
+    """Run the model and return the loss: from `loss`, the model's output, or `usual_loss`."""
     args, kwargs = call_with(call_inputs(batch))
     output = model(*args, **kwargs)
     if isinstance(batch, tuple) and len(batch) == 2:
@@ -110,8 +116,9 @@ def loss_of(model: Callable[..., object], batch: object, loss: Loss | None) -> T
     else:
         value = loss(output, batch)
     if not isinstance(value, Tensor) or value.numel() != 1:
-        raise ValueError(
-            f"loss: expected a function that returns a scalar tensor, got {_describe(value)}"
+        raise InputError(
+            f"loss: expected a function that returns a scalar tensor, got {_describe(value)}",
+            argument="loss",
         )
     return value.squeeze()
 
@@ -127,10 +134,12 @@ def _loss_of_model(output: object) -> Tensor:
                 loss = x
                 break
     if loss is None:
-        raise ValueError(
-            f"loss: the model gives none ({_describe(output)}); give loss=function(output, batch),"
-            " batches as pairs of inputs and targets, or for Hugging Face labels in the batch"
+        message = (
+            f"loss: the model returns none (it returns {_describe(output)}); pass"
+            " loss=function(output, batch), or batches as pairs of inputs and targets, or for a"
+            " Hugging Face model labels in the batch"
         )
+        raise InputError(message, "needs-loss", argument="loss")
     return loss.squeeze()
 
 
@@ -138,10 +147,11 @@ def usual_loss(output: object, target: Tensor) -> Tensor:
     """Return the cross entropy for classes, the mean squared error for numbers."""
     logits = getattr(output, "logits", output)
     if not isinstance(logits, Tensor):
-        raise ValueError(
-            "loss: give one for this output: loss=function(output, target); got"
-            f" {_describe(output)}"
+        message = (
+            f"loss: the model returns {_describe(output)}, which has no usual loss; pass"
+            " loss=function(output, target)"
         )
+        raise InputError(message, "needs-loss", argument="loss")
     if target.is_floating_point():
         return functional.mse_loss(logits, target.to(logits.dtype).view_as(logits))
     if logits.dim() == target.dim() + 1 and logits.shape[:-1] == target.shape:
@@ -160,9 +170,9 @@ def _describe(value: object) -> str:
 
 @contextmanager
 def repeatable(model: nn.Module) -> Iterator[None]:
-    """Draw the same random numbers every time, in the mode the model is in.
+    """Draw the same random numbers in every pass, in the present mode of the model.
 
-    Afterwards buffers and random state are as they were.
+    Buffers and random state are restored afterwards.
     """
     devices = set()
     buffers: list[tuple[nn.Module, dict[str, Tensor | None]]] = []
@@ -180,15 +190,15 @@ def repeatable(model: nn.Module) -> Iterator[None]:
         with seeded(SEED, sorted(devices)):
             yield
     finally:
-        for module, module_buffers in buffers:  # some are written into, some replaced
+        for module, module_buffers in buffers:  # some were written to, some replaced
             buffer_registry(module).update(module_buffers)
         for buffer, content in contents:
-            # without a new version: a graph may hold it, and finds it as it was
+            # through .data, so that an autograd graph that holds the buffer stays valid
             buffer.data.copy_(content)
 
 
 def draws_randomly(model: nn.Module, batch: Batch) -> bool:
-    """Return whether a pass draws random numbers, as dropout does."""
+    """Return whether a forward pass draws random numbers, as dropout does."""
     devices = sorted({p.device.index for p in model.parameters() if p.is_cuda})
     args, kwargs = call_with(call_inputs(batch))
     with repeatable(model), torch.no_grad():

@@ -1,11 +1,11 @@
-"""Watch a model at work: what every module reads and gives, and its attention scores.
+"""Record inputs and outputs of every module, and attention scores, while a model runs.
 
-Everything is removed when the context closes, however it closes.
+All hooks are removed when the context closes, also after an error.
 
-Attention scores are what enters a softmax, watched where Python calls it. No module gives scores
-out, and fused attention never forms them. But they are the first thing to grow when queries and
-keys align and are divided by too small a power of the head size. For fused attention, the scores
-are formed from its queries and keys. Masked entries are left out.
+Attention scores are the inputs of a softmax, recorded where Python calls it. No module returns
+scores, and fused attention never computes them. But they are the first quantity to grow when
+queries and keys align and are divided by too small a power of the head size. For fused attention,
+the scores are computed from its queries and keys. Masked entries are left out.
 """
 
 import weakref
@@ -42,9 +42,9 @@ def watching(
     kinds: Collection[Quantity] = (Quantity.INPUT, Quantity.OUTPUT),
     listens: Callable[[Quantity], bool] = lambda quantity: True,
 ) -> Iterator[None]:
-    """Send every call of every module with a `wanted` name to `sink`, while it `listens`.
+    """Send every call of every module with a `wanted` name to `sink`, while `listens` is true.
 
-    Compiled code has no hooks to call, so that inside the context the model runs as it is written.
+    Compiled code calls no hooks: inside the context the model runs eagerly.
     """
     handles: list[RemovableHandle] = []
     try:
@@ -59,7 +59,7 @@ def watching(
 
 
 def as_written() -> AbstractContextManager[object]:
-    """Let compiled models run as they are written, inside the context."""
+    """Run compiled models eagerly inside the context."""
     return torch.compiler.set_stance("force_eager")
 
 
@@ -72,15 +72,15 @@ def _hooks(
 ) -> Iterator[RemovableHandle]:
     """Register the hooks of one module.
 
-    An input is taken before the call: the module may write into it. Modes that watch calls of torch
-    are switched off meanwhile; each of them would take longer than the hook.
+    An input is recorded before the call, because the module may write to it. Modes that intercept
+    calls of torch are off inside the hook; each of them would take longer than the hook.
     """
     is_this = is_own(module)
 
     def before(called: nn.Module, args: tuple[object, ...], kwargs: Mapping[str, object]) -> None:
         if is_this(called) and listens(Quantity.INPUT):
             with DisableTorchFunction():
-                signal = main_tensor(args[0]) if args else None  # mostly there, and found fast
+                signal = main_tensor(args[0]) if args else None  # usually here, and quick to find
                 if signal is None:
                     signal = main_tensor((args, kwargs))
                 if signal is not None:
@@ -102,7 +102,7 @@ def _hooks(
 def is_own(module: nn.Module) -> Callable[[nn.Module], bool]:
     """Return a test whether a called module is this one.
 
-    Copies made inside the context carry the hooks on, and are not watched.
+    Copies of a module that are made inside the context have its hooks too; they are not recorded.
     """
     known = weakref.ref(module)
     return lambda called: known() is called
@@ -131,10 +131,10 @@ def _is_signal(x: Tensor) -> bool:
 
 
 class Identities:
-    """Numbers of tensors.
+    """A number for every tensor.
 
     A tensor that passes through several modules (the output of a block is the input of the next) is
-    one object. Unless it was changed in between, it keeps its number.
+    one object with one number, unless it is written to in between.
     """
 
     def __init__(self) -> None:
@@ -175,7 +175,7 @@ def watching_scores(
 ) -> Iterator[None]:
     """Send the scores of every softmax to `sink`, with the innermost module that is being called.
 
-    The scores are formed when `sink` calls its second argument.
+    The scores are computed when `sink` calls its second argument.
     """
     running: list[str] = []  # names of the modules that are being called
     mode = _SoftmaxMode(lambda scores: sink(running[-1], scores))
@@ -250,10 +250,10 @@ class _SoftmaxMode(TorchFunctionMode):
 
     @contextmanager
     def _replaced_functions(self) -> Iterator[None]:
-        """Replace functions of torch.nn.functional by watched ones, inside the context.
+        """Replace functions of torch.nn.functional by recording ones, inside the context.
 
-        torch hides from a mode what one of its own Python functions calls. Another probe may have
-        replaced them already; its replacement is called.
+        A mode does not receive the calls that torch's own Python functions make. If another probe
+        has replaced them already, its replacement is called.
         """
         before = {name: getattr(functional, name) for name in _CALLED_BY_TORCH}
         try:
@@ -265,7 +265,7 @@ class _SoftmaxMode(TorchFunctionMode):
                 setattr(functional, name, func)
 
     def _watched(self, func: TorchFunction, action: TorchFunction) -> TorchFunction:
-        """Return a function that watches a call as one of `func`, and calls `action`."""
+        """Return a function that records a call as one of `func`, and calls `action`."""
 
         def call(*args: Any, **kwargs: Any) -> object:
             self._watch(func, args, kwargs)
@@ -307,7 +307,7 @@ def _scores_of_fused(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Tensor:
-    """Return what fused attention would put into its softmax."""
+    """Return the scores that fused attention would pass to its softmax."""
     if enable_gqa:
         key = key.repeat_interleave(query.shape[-3] // key.shape[-3], -3)
     factor = scale

@@ -25,6 +25,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 from torch.nn.parameter import UninitializedParameter
 
+from orderone.core.errors import InputError
 from orderone.torch_compat import parameter_registry
 
 _WRAPPERS = re.compile(r"(_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module)\.")
@@ -35,8 +36,11 @@ _WRAPPERS = re.compile(r"(_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_mod
 
 @dataclass(frozen=True)
 class Layout:
-    """`fan_in` and `fan_out` are axes; a lookup's fan_in is the axis that picks. Kernel and expert
-    axes are neither."""
+    """Use of a tensor: its kind (matrix, lookup or vector), and its axes of fan-in and fan-out.
+
+    The fan-in of a lookup is the axis that an index selects from. Axes of kernels and experts are
+    neither fan-in nor fan-out.
+    """
 
     kind: str
     fan_in: tuple[int, ...] = ()
@@ -44,10 +48,12 @@ class Layout:
 
 
 def matrix(into: int, out: int) -> Layout:
+    """Return the layout of a matrix with these axes of fan-in and fan-out."""
     return Layout("matrix", (into,), (out,))
 
 
 def lookup(pick: int = 0, out: int = 1) -> Layout:
+    """Return the layout of a table of embeddings: an index selects along axis `pick`."""
     return Layout("lookup", (pick,), (out,))
 
 
@@ -56,10 +62,12 @@ _REGISTRY: dict[str, dict[str, Layout]] = {}
 
 
 def register(module: type[nn.Module] | str, **layouts: Layout) -> None:
-    """Tell how a module type uses its tensors: `register(MyLinear, weight=matrix(into=0, out=1))`.
+    """Declare how a module type uses its tensors.
 
-    The type may be given by its full name, which needs no import. Names of tensors may hold
-    wildcards, with ** and a dict. Subclasses inherit; what you register last wins.
+    Example: `register(MyLinear, weight=matrix(into=0, out=1))`.
+
+    The full name of the type, as a string, works too and needs no import. Names of tensors may
+    contain wildcards: pass a dict with **. Subclasses inherit; the last registration wins.
     """
     if not isinstance(module, str):
         module = _full_name(module)
@@ -67,8 +75,8 @@ def register(module: type[nn.Module] | str, **layouts: Layout) -> None:
 
 
 def layout_of(module: nn.Module, attribute: str, dimensions: int) -> Layout | None:
-    """The layout of `module.attribute`; None if nobody has said and the tensor is more than a
-    vector."""
+    """Return the layout of `module.attribute`; None for a tensor of several axes whose module type
+    is not registered."""
     if (
         getattr(module, "transposed", False)
         and getattr(module, "groups", 1) == getattr(module, "in_channels", 0) > 1
@@ -116,7 +124,7 @@ for _norm in (nn.LayerNorm, nn.RMSNorm, nn.GroupNorm):  # whatever their normali
 
 @dataclass(frozen=True)
 class Place:
-    """One module that holds the tensor."""
+    """A module that holds the tensor, and the attribute under which it does."""
 
     module: str
     attribute: str
@@ -140,7 +148,7 @@ class Item:
 
 
 def unwrap(model: nn.Module) -> nn.Module:
-    """The model inside torch.compile and DistributedDataParallel."""
+    """Return the model inside torch.compile and DistributedDataParallel."""
     while True:
         if isinstance(model, (DataParallel, DistributedDataParallel)):
             model = model.module
@@ -151,11 +159,12 @@ def unwrap(model: nn.Module) -> nn.Module:
 
 
 def clean(name: str) -> str:
+    """Return the name of a parameter or module without the prefixes of wrappers."""
     return _WRAPPERS.sub("", name)
 
 
 def inventory(model: nn.Module) -> dict[str, Item]:
-    """Every parameter by its cleaned name, in the model's order."""
+    """Return every parameter by its name without wrappers, in the model's order."""
     tensors: dict[int, Tensor] = {}
     names: dict[int, str] = {}
     places: dict[int, list[Place]] = {}
@@ -165,9 +174,10 @@ def inventory(model: nn.Module) -> dict[str, Item]:
             if tensor is None:
                 continue
             if isinstance(tensor, UninitializedParameter):
-                raise ValueError(
+                raise InputError(
                     f"model: {path}.{attribute} is lazy and has no shape yet; run one forward pass"
-                    " first"
+                    " first",
+                    argument="model",
                 )
             key = id(tensor)
             tensors[key] = tensor
@@ -175,8 +185,9 @@ def inventory(model: nn.Module) -> dict[str, Item]:
             layout = layout_of(module, attribute, tensor.dim())
             places.setdefault(key, []).append(Place(path, attribute, type(module).__name__, layout))
     if not tensors:
-        raise ValueError(
-            f"model: expected a module with parameters, got {type(model).__name__}, which has none"
+        raise InputError(
+            f"model: expected a module with parameters, got {type(model).__name__}, which has none",
+            argument="model",
         )
     items: dict[str, Item] = {}
     for key, tensor in tensors.items():
@@ -186,10 +197,12 @@ def inventory(model: nn.Module) -> dict[str, Item]:
 
 
 def shapes_of(model: nn.Module) -> dict[str, tuple[int, ...]]:
+    """Return the shape of every parameter by its name without wrappers."""
     return {name: item.shape for name, item in inventory(model).items()}
 
 
 def modules_by_name(model: nn.Module) -> Mapping[str, nn.Module]:
+    """Return every module by its name without wrappers."""
     modules: dict[str, nn.Module] = {}
     for path, module in unwrap(model).named_modules():
         modules[clean(f"{path}.").removesuffix(".")] = module
@@ -197,17 +210,19 @@ def modules_by_name(model: nn.Module) -> Mapping[str, nn.Module]:
 
 
 def read_patterns(value: Any, model: nn.Module, argument: str) -> tuple[str, ...]:
-    """Return the patterns of tensors in `value`, one or several, each of which the model has."""
+    """Return the patterns in `value`, one or several. Each must match a tensor of the model."""
     if value is not None and not isinstance(value, Iterable):
-        raise ValueError(
-            f'{argument}: expected patterns of tensors such as ("*.bias",), got {value!r}'
+        raise InputError(
+            f'{argument}: expected patterns of tensor names such as ("*.bias",), got {value!r}',
+            argument=argument,
         )
     patterns = (value,) if isinstance(value, str) else tuple(value or ())
     names = list(inventory(model))
     for pattern in patterns:
         if not isinstance(pattern, str) or not fnmatch.filter(names, pattern):
-            raise ValueError(
-                f"{argument}: no tensor is called {pattern!r}; the model has {names[0]}, ...,"
+            message = (
+                f"{argument}: no tensor matches {pattern!r}; the model has {names[0]}, ...,"
                 f" {names[-1]}"
             )
+            raise InputError(message, "unknown-name", argument=argument)
     return patterns

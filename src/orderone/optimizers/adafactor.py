@@ -1,8 +1,7 @@
 """Adafactor (Shazeer & Stern 2018) as torch.optim.Adafactor: second moments by rows and columns,
 steps relative to weights.
 
-A vector keeps all of its second moments; of anything with two or more axes, the last two are
-factored.
+Second moments are factored over the last two axes of a tensor; a vector stores all of them.
 """
 
 from typing import ClassVar
@@ -19,7 +18,7 @@ class AdafactorUpdate(Update):
     elementwise: ClassVar[bool] = False
 
     def state(self, p: Tensor) -> State:
-        if p.dim() <= 2:  # a vector of each member
+        if p.dim() <= 2:  # a vector for each member
             return {"second": torch.zeros_like(p)}
         return {"rows": torch.zeros_like(p[..., :1]), "columns": torch.zeros_like(p[..., :1, :])}
 
@@ -53,10 +52,10 @@ class AdafactorUpdate(Update):
 
 
 def _scaled_eps(eps: tuple[float | None, float], scale: TensorScale) -> Eps:
-    """Scale the floor for gradients, and that for the size of the weights."""
+    """Scale the two floors: of the gradients, and of the size of the weights."""
     floor, size = eps
     if floor is None and scale.gradient != 1:
-        floor = torch.finfo(scale.dtype).eps  # what torch puts in the place of None
+        floor = torch.finfo(scale.dtype).eps  # torch's value for None
     if floor is not None:
         floor *= scale.gradient
     return (floor, size * scale.std)

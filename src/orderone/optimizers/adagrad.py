@@ -1,8 +1,9 @@
 """Adagrad (Duchi et al. 2011) with L2 decay, as torch.optim.Adagrad.
 
 Each entry of the gradient is divided by the root of the sum of its squares so far. Updates shrink
-like 1 / sqrt(t), at every width alike: they scale with the width as those of Adam. A sum that
-starts at `initial_accumulator_value` > 0 has a size of its own and breaks that scaling.
+like 1 / sqrt(t), at every width alike, and scale with the width as those of Adam. With
+`initial_accumulator_value` > 0 the sum does not start at the scale of the gradient, and this
+scaling is broken.
 """
 
 from typing import ClassVar

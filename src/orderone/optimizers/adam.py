@@ -12,6 +12,8 @@ from orderone.optimizers.update import Settings, State, Update
 
 
 class AdamUpdate(Update):
+    """Update of Adam; the option `decoupled_weight_decay` makes it AdamW."""
+
     numbers: ClassVar[tuple[str, ...]] = ("lr", "weight_decay", "eps", "beta1", "beta2")
     shared: ClassVar[tuple[str, ...]] = ("decoupled_weight_decay",)
     refused: ClassVar[Mapping[str, object]] = {"maximize": False, "amsgrad": False}
@@ -50,7 +52,7 @@ class AdamUpdate(Update):
 
 
 class AdamWUpdate(AdamUpdate):
-    """The same law; torch's AdamW has the option `decoupled_weight_decay` set."""
+    """Update of AdamW: that of Adam with the option `decoupled_weight_decay`."""
 
 
 ADAM = Algorithm(

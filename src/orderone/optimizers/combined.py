@@ -1,7 +1,7 @@
 """Two optimizers as one: Muon for the hidden matrices, AdamW for the rest.
 
-Schedulers, checkpoints and training loops see one `torch.optim.Optimizer`: its groups are the
-groups of its parts, and its state dictionary looks like any other.
+For schedulers, checkpoints and training loops it is one `torch.optim.Optimizer`: its groups are the
+groups of its parts, and its state dictionary has the usual form.
 """
 
 from collections import ChainMap, defaultdict
@@ -12,12 +12,14 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from orderone.core.errors import InputError
+
 ParamGroup: TypeAlias = dict[str, Any]
 StateDict: TypeAlias = dict[str, Any]
 
 
 class CombinedOptimizer(Optimizer):
-    """An optimizer that steps its `parts`, by name."""
+    """An optimizer that consists of other optimizers, its `parts` by name."""
 
     def __init__(self, parts: Mapping[str, Optimizer]):
         self.parts: dict[str, Optimizer] = {}
@@ -26,10 +28,10 @@ class CombinedOptimizer(Optimizer):
             groups.extend({**group} for group in part.param_groups)
         super().__init__(groups, {})
         self.parts = dict(parts)
-        self._show_parts()
+        self._share_with_parts()
 
-    def _show_parts(self) -> None:
-        """Expose the parts' own groups and states: a scheduler that writes here writes there."""
+    def _share_with_parts(self) -> None:
+        """Share groups and states with the parts: what a scheduler writes reaches the parts."""
         self.param_groups: list[ParamGroup] = []
         for part in self.parts.values():
             self.param_groups.extend(part.param_groups)
@@ -50,14 +52,15 @@ class CombinedOptimizer(Optimizer):
 
     def add_param_group(self, param_group: ParamGroup) -> None:
         if self.parts:
-            raise ValueError(
-                "add the group to one of the optimizers that step: optimizer.parts has"
-                f" {', '.join(self.parts)}"
+            raise InputError(
+                "param_group: add it to one of the optimizers in optimizer.parts, which has"
+                f" {', '.join(self.parts)}",
+                argument="param_group",
             )
         return super().add_param_group(param_group)
 
     def state_dict(self) -> StateDict:
-        """Return a state dictionary as one optimizer's: parameters are numbered through."""
+        """Return the state dictionary of one optimizer; parameters are numbered across parts."""
         state: dict[int, object] = {}
         groups: list[ParamGroup] = []
         first = 0
@@ -75,8 +78,9 @@ class CombinedOptimizer(Optimizer):
         groups = list(state_dict["param_groups"])
         state = state_dict["state"]
         if len(groups) != len(self.param_groups):
-            raise ValueError(
-                f"expected a state of {len(self.param_groups)} groups, got {len(groups)}"
+            raise InputError(
+                f"state_dict: expected {len(self.param_groups)} groups, got {len(groups)}",
+                argument="state_dict",
             )
         for part in self.parts.values():
             part_groups = groups[: len(part.param_groups)]
@@ -86,7 +90,7 @@ class CombinedOptimizer(Optimizer):
                 numbers.update(group["params"])
             part_state = {number: value for number, value in state.items() if number in numbers}
             part.load_state_dict({"state": part_state, "param_groups": part_groups})
-        self._show_parts()
+        self._share_with_parts()
 
     def __getstate__(self) -> StateDict:
         return {"parts": self.parts}

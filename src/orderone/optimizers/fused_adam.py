@@ -1,7 +1,7 @@
-"""Adam on a CPU, a member at a time by torch's fused kernel.
+"""Adam on a CPU by torch's fused kernel, one member at a time.
 
-The kernel makes one pass over memory, where separate operations take ten. A GPU would wait for the
-launch of each; there the update of all members is compiled instead.
+The kernel makes one pass over memory instead of the ten of separate operations. On a GPU one launch
+per member would be slow; there the update of all members is compiled instead.
 """
 
 from collections.abc import Mapping
@@ -24,7 +24,7 @@ class _Views(NamedTuple):
 
 
 class FusedAdam(TensorUpdates):
-    """Adam for tensors that share a law; those with equal settings go in one call."""
+    """Adam for all tensors of a stack; tensors with equal settings share a call."""
 
     def __init__(
         self,
@@ -49,7 +49,7 @@ class FusedAdam(TensorUpdates):
         times: dict[str, Tensor] = {}
         for name in self.parameters:
             if name in gradients:
-                # the kernel reads memory in order, whatever the strides say
+                # the kernel ignores strides
                 gradients_of[name] = gradients[name].contiguous().unbind()
                 times[name] = t[name].float()
         for values, places in self._calls.items():
@@ -74,10 +74,10 @@ class FusedAdam(TensorUpdates):
 def _by_settings(
     settings: Mapping[str, Settings],
 ) -> dict[tuple[float, ...], list[tuple[str, int]]]:
-    """Gather the members of all tensors, (name, number), by their (lr, weight decay, ...)."""
+    """Group the members of all tensors, (name, number), by their (lr, weight decay, ...)."""
     places: dict[tuple[float, ...], list[tuple[str, int]]] = {}
-    for name, of_tensor in settings.items():
-        columns = [of_tensor[key].tolist() for key in SETTINGS]
+    for name, tensor_settings in settings.items():
+        columns = [tensor_settings[key].tolist() for key in SETTINGS]
         for member, values in enumerate(zip(*columns, strict=True)):
             places.setdefault(values, []).append((name, member))
     return places

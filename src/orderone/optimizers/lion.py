@@ -1,5 +1,7 @@
-"""Lion (Chen et al. 2023, arXiv:2302.06675): the sign of an interpolated momentum. torch.optim has
-none."""
+"""Lion (Chen et al. 2023, arXiv:2302.06675): the sign of an interpolated momentum.
+
+torch.optim has no Lion; this is one.
+"""
 
 from collections.abc import Callable, Mapping
 from typing import ClassVar
@@ -14,6 +16,8 @@ from orderone.optimizers.update import Settings, State, Update
 
 
 class Lion(Optimizer):
+    """Lion with decoupled weight decay."""
+
     def __init__(
         self,
         params: ParamsT,
@@ -50,6 +54,8 @@ class Lion(Optimizer):
 
 
 class LionUpdate(Update):
+    """Update of Lion for stacked members."""
+
     numbers: ClassVar[tuple[str, ...]] = ("lr", "weight_decay", "beta1", "beta2")
     refused: ClassVar[Mapping[str, object]] = {}
 

@@ -11,10 +11,11 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from orderone.core.errors import InputError
 from orderone.optimizers.record import Algorithm, Shape, TensorScale
 from orderone.optimizers.update import Options, Settings, State, Update
 
-REST = "adamw"  # the optimizer of the tensors that Muon leaves
+REST = "adamw"  # optimizer of all other tensors
 
 
 class MuonUpdate(Update):
@@ -71,18 +72,18 @@ def _scaled_eps(eps: float, scale: TensorScale) -> float:
 
 
 def _rate_factor(shape: Shape) -> float:
-    """Return what torch.optim.Muon multiplies its learning rate with:
-    sqrt(max(1, rows / columns))."""
+    """Return the factor that torch.optim.Muon applies to lr: sqrt(max(1, rows / columns))."""
     rows, columns = shape
     return max(1.0, rows / columns) ** 0.5
 
 
 def _check_options(options: Options) -> None:
     if options.get("adjust_lr_fn") not in (None, "original"):
-        raise ValueError(
-            f"optimizer: expected adjust_lr_fn='original', got {options['adjust_lr_fn']!r},"
-            " which makes updates the size of AdamW's; the learning rates of this plan are for"
-            " updates of spectral norm lr"
+        raise InputError(
+            f"adjust_lr_fn: expected 'original', got {options['adjust_lr_fn']!r}, which makes"
+            " updates as large as those of AdamW; the learning rates of a plan are for updates of"
+            " spectral norm lr",
+            argument="adjust_lr_fn",
         )
 
 

@@ -29,7 +29,7 @@ class NAdamUpdate(Update):
     shared: ClassVar[tuple[str, ...]] = ("decoupled_weight_decay",)
 
     def state(self, p: Tensor) -> State:
-        # torch keeps this number of each tensor in its default precision, whatever the tensor's
+        # torch stores this number in its default precision, whatever the precision of the tensor
         dtype = torch.float64 if torch.get_default_dtype() == torch.float64 else torch.float32
         one_per_member = (len(p), *[1] * (p.dim() - 1))
         return {

@@ -1,7 +1,7 @@
-"""Record of an optimizer: all that the library knows of it.
+"""Record of an optimizer: everything that the library knows about it.
 
-Planning asks it for defaults and for how eps scales, the coordinate check for its update law, and
-the stack for its update. To add an optimizer, write a file like `rmsprop.py` and add its record to
+Planning reads its defaults and how eps scales, the coordinate check its update law, and stacked
+training its update. To add an optimizer, write a file like `rmsprop.py` and add its record to
 `table.py`.
 """
 
@@ -22,7 +22,7 @@ Shape: TypeAlias = tuple[int, ...]
 
 @dataclass(frozen=True)
 class TensorScale:
-    """How a tensor and its gradient compare with their counterparts in the base."""
+    """Size of a tensor and of its gradient, relative to their counterparts in the base."""
 
     shape: Shape
     base_shape: Shape
@@ -66,11 +66,12 @@ class Algorithm:
     fused: bool = False  # torch has one kernel for the whole update, on the CPU and on CUDA
     # the optimizer that `decoupled_weight_decay` turns this one into
     other_decay: str | None = None
-    takes: Callable[[bool, Shape], bool] = takes_every_tensor  # is it a hidden tensor, shape
-    rest: str | None = None  # the optimizer of the tensors that this one does not take
+    # arguments: whether the tensor is hidden, its shape
+    takes: Callable[[bool, Shape], bool] = takes_every_tensor
+    rest: str | None = None  # optimizer of the tensors that this one does not take
     scaled_eps: Callable[[Any, TensorScale], Eps] = entrywise_eps
-    rate_factor: Callable[[Shape], float] = no_rate_factor  # by which its step multiplies lr
-    check_options: Callable[[Options], None] = any_options  # of the constructor
+    rate_factor: Callable[[Shape], float] = no_rate_factor  # factor that its step applies to lr
+    check_options: Callable[[Options], None] = any_options  # options of the constructor
     user_class: type[Optimizer] | None = None  # a subclass that the user passed
 
     @property
@@ -85,12 +86,12 @@ class Algorithm:
 
     @property
     def decouples_decay(self) -> bool:
-        """Whether weight decay shrinks weights apart from the gradient."""
+        """Whether weight decay is decoupled from the gradient."""
         return self.law != "adam"
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Names of the optimizers that step: this one, and that of the rest."""
+        """Names of this optimizer and of the one that takes the other tensors."""
         if self.rest is None:
             return (self.name,)
         return (self.name, self.rest)
@@ -109,7 +110,7 @@ def default_of(kind: type, name: str) -> Any:
 
 
 def class_name(kind: type) -> str:
-    """Return the name by which a user imports the class: torch.optim.AdamW, not
+    """Return the name under which users import a class: torch.optim.AdamW, not
     torch.optim.adamw.AdamW."""
     if kind.__module__.startswith("torch.optim."):
         module = "torch.optim"

@@ -17,7 +17,7 @@ class SGDUpdate(Update):
         return {"momentum": torch.zeros_like(p)}
 
     def coefficients(self, h: Settings) -> dict[str, Tensor]:
-        # torch starts the buffer with the whole gradient, and knows no dampening without momentum
+        # in torch, the buffer starts with the whole gradient, and dampening needs momentum
         fresh = torch.where((h["t"] == 1) | (h["momentum"] == 0), 1.0, 1 - h["dampening"])
         return {"lr": h["lr"], "l2": h["weight_decay"], "momentum": h["momentum"], "fresh": fresh}
 

@@ -1,4 +1,4 @@
-"""Table of the optimizers that plans, checks and stacks know, one record for each."""
+"""Table of all known optimizers, one record for each, and lookups by name or class."""
 
 from dataclasses import replace
 from functools import cache
@@ -7,7 +7,7 @@ from typing import Any
 
 from torch.optim import Optimizer
 
-from orderone.core.errors import one_of
+from orderone.core.errors import InputError, one_of
 from orderone.optimizers.adafactor import ADAFACTOR
 from orderone.optimizers.adagrad import ADAGRAD
 from orderone.optimizers.adam import ADAM, ADAMW
@@ -46,34 +46,37 @@ ALGORITHMS: dict[str, Algorithm] = {record.name: record for record in _RECORDS}
 CLASSES: dict[str, type[Optimizer]] = {record.name: record.torch_class for record in _RECORDS}
 FUSED = tuple(record.name for record in _RECORDS if record.fused)
 
-# By the class itself: a subclass, or another class of the same name, may make other updates.
+# Keys are exact classes: a subclass, or another class of the same name, may make other updates.
 UPDATES: dict[type[Optimizer], type[Update]] = {
     record.torch_class: record.stacked for record in _RECORDS
 }
 
-_ALIASES = {"sign": "lion"}  # a law of theory, as the optimizer that follows it
+_ALIASES = {"sign": "lion"}  # name of an update law in `theory`
 
 
 def algorithm(optimizer: object) -> Algorithm:
     """Return the record of an optimizer's name or class.
 
-    A subclass of a known class is used as it is, with the update law of the nearest known class. A
-    class that only has the name of a known one is not that one: nothing is known of its updates,
-    and it is refused.
+    A subclass of a known class gets the update law of the nearest known class. Any other class is
+    an error, even if it has the name of a known one: its update law is not known.
     """
     if isinstance(optimizer, str) and optimizer.endswith(")"):
-        raise ValueError(f"optimizer: {optimizer} is the label of a class; pass the class itself")
+        raise InputError(
+            f"optimizer: {optimizer!r} is the label of a class; pass the class itself",
+            argument="optimizer",
+        )
     if not isinstance(optimizer, type):
         name = _ALIASES.get(str(optimizer).lower(), optimizer)
         return ALGORITHMS[one_of(name, ALGORITHMS, "optimizer")]
     name = known_name(optimizer)
     if name is None:
-        raise ValueError(
-            f"optimizer: the update law of {class_name(optimizer)} is not known; expected"
-            f" {', '.join(ALGORITHMS)}, one of their classes, or a subclass of one. If its updates"
-            " are like those of one of them, make the plan for that one and construct yours from"
+        message = (
+            f"optimizer: the update law of {class_name(optimizer)} is unknown; expected one of"
+            f" {', '.join(ALGORITHMS)}, one of their classes, or a subclass. If its updates are"
+            " like those of a known optimizer, make the plan for that one and construct yours from"
             f" its groups: {optimizer.__name__}(plan.param_groups())"
         )
+        raise InputError(message, "unknown-update-law", argument="optimizer")
     record = ALGORITHMS[name]
     if optimizer is record.torch_class:
         return record
@@ -81,7 +84,7 @@ def algorithm(optimizer: object) -> Algorithm:
 
 
 def _with_defaults_of(user_class: type[Optimizer], record: Algorithm) -> Algorithm:
-    """Return the record for a subclass, with the defaults that its constructor names."""
+    """Return the record for a subclass, with the defaults of its constructor."""
     defaults: dict[str, Any] = {}
     for name in ("lr", "weight_decay", "eps"):
         default = default_of(user_class, name)
@@ -91,14 +94,14 @@ def _with_defaults_of(user_class: type[Optimizer], record: Algorithm) -> Algorit
 
 
 def record_for(optimizer: Algorithm, is_hidden: bool, shape: tuple[int, ...]) -> Algorithm:
-    """Return the record of the optimizer that takes a tensor: this one, or that of the rest."""
+    """Return the record of the optimizer that takes a tensor: this one, or its `rest`."""
     if optimizer.rest is None or optimizer.takes(is_hidden, shape):
         return optimizer
     return ALGORITHMS[optimizer.rest]
 
 
 def law_name(optimizer: str) -> str:
-    """Return the law of an optimizer by its name; a name that is no optimizer's stays."""
+    """Return the update law of an optimizer; a name that is not an optimizer is returned as is."""
     if optimizer in ALGORITHMS:
         return ALGORITHMS[optimizer].law
     return optimizer
@@ -115,7 +118,7 @@ def known_name(kind: type) -> str | None:
 
 
 def label_of(optimizer: object) -> str:
-    """Return the label of what a user passed as an optimizer: a name or a class, known or not."""
+    """Return the label of a user's optimizer: a name or a class, known or not."""
     if not isinstance(optimizer, type):
         return str(optimizer)
     if known_name(optimizer) is None:
@@ -134,8 +137,10 @@ def construct(
     tuned: Options,
     options: Options,
 ) -> Optimizer:
-    """Call the constructor with those of the `tuned` settings that it takes; the groups have their
-    own."""
+    """Call the constructor with those of the `tuned` settings that it accepts.
+
+    They are defaults for groups that are added later; the groups of a plan have settings already.
+    """
     parameters = signature(kind).parameters
     takes_all = any(p.kind is Parameter.VAR_KEYWORD for p in parameters.values())
     taken = {name: value for name, value in tuned.items() if takes_all or name in parameters}
@@ -144,6 +149,6 @@ def construct(
     except TypeError as error:
         raise TypeError(
             f"optimizer: {class_name(kind)} could not be constructed from the groups of the plan"
-            f" and {', '.join([*taken, *options]) or 'nothing else'}: {error};"
-            " plan.optimizer(name=value) passes what it needs"
+            f" and {', '.join([*taken, *options]) or 'no options'}: {error}; pass the arguments"
+            " that it needs with plan.optimizer(name=value)"
         ) from error

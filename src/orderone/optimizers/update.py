@@ -4,7 +4,7 @@ An update changes one stacked parameter in place. It reads the gradient, a state
 and coefficients, one for each member, of the shape (K, 1, ..., 1). The coefficients come from the
 settings (learning rate, betas, ...) and the number of the step. They are computed in double
 precision, since 1 - beta^t in single precision would lose the first steps; and for all tensors at
-once, since a GPU would compute them anew for every entry. Each update is the law of `torch.optim`,
+once, since a GPU would compute them again for every entry. Each update is the law of `torch.optim`,
 up to rounding.
 """
 
@@ -21,7 +21,7 @@ Options: TypeAlias = Mapping[str, Any]  # of a constructor: numbers, pairs, stri
 
 
 class TensorUpdates(ABC):
-    """The updates of all tensors that share a law."""
+    """Updates of all tensors that share an update law."""
 
     parameters: Mapping[str, Tensor]
 
@@ -37,12 +37,13 @@ class TensorUpdates(ABC):
 
 
 class Update(ABC):
-    """The update law of one optimizer for stacked members."""
+    """Update law of one optimizer for stacked members."""
 
     numbers: ClassVar[tuple[str, ...]]  # settings that may differ between members
-    shared: ClassVar[tuple[str, ...]] = ()  # options that may not
-    refused: ClassVar[Mapping[str, object]] = {"maximize": False}  # options with the only value
-    elementwise: ClassVar[bool] = True  # then torch.compile makes one kernel of it
+    shared: ClassVar[tuple[str, ...]] = ()  # options that may not differ
+    # options with the only supported value
+    refused: ClassVar[Mapping[str, object]] = {"maximize": False}
+    elementwise: ClassVar[bool] = True  # torch.compile then makes one kernel
 
     def __init__(self, options: Options):
         self.options = options
@@ -53,8 +54,7 @@ class Update(ABC):
 
     @abstractmethod
     def coefficients(self, h: Settings) -> dict[str, Tensor]:
-        """Return what the update reads, from the settings and h["t"], the number of the step
-        from 1."""
+        """Return the coefficients of the update from the settings and h["t"], the step from 1."""
 
     @abstractmethod
     def __call__(self, p: Tensor, g: Tensor, state: State, c: Settings) -> None:
@@ -66,7 +66,7 @@ class Update(ABC):
         states: Mapping[str, State],
         settings: Mapping[str, Settings],
     ) -> TensorUpdates | None:
-        """Return the same updates by a kernel of torch for the CPU, or None if there is none."""
+        """Return the same updates by a CPU kernel of torch, or None if there is none."""
         return None
 
 

@@ -1,4 +1,4 @@
-"""A rule put to the tensors of a real model: `plan` looks, `Plan.apply` writes, once."""
+"""A rule applied to the tensors of a real model: `plan` only reads, `Plan.apply` writes once."""
 
 from orderone.observe.inventory import Layout, lookup, matrix, register
 from orderone.planning.build import plan

@@ -1,14 +1,15 @@
-"""Absolute mode (base=None): the papers' power laws in the dimensions themselves, with order-one
-constants C and Lambda.
+"""Absolute mode (base=None): the papers' power laws in the dimensions themselves, with constants C
+and Lambda of order one.
 
-    initial std  sqrt(C_G) times the rule's power;    learning rate  lr Lambda_G times the rule's
-                                                      power
+    initial std      sqrt(C_G) times the rule's power
+    learning rate    lr Lambda_G times the rule's power
 
-A tensor starts as the law says if it is a matrix or a lookup; biases and gains keep the constants
-the model gives them. For the strategies of S2 the powers are those of its groups
-(`theory.scaling`); for the others they are the exponents of S0, with fan_in^-1/2 for a dense
-embedding, whose input is not one-hot. C and Lambda may name a role, a group of S2, or one matrix of
-its group QKVU. A readout that is the embedding stands behind a multiplier: N_rescale, S2 (1.24).
+Matrices and lookups are initialised by the law; biases and gains keep their initial constants. S0
+is "Scale-Invariant Parameterizations", S2 is "Effective Theory of Transformers at Initialization".
+For the strategies of S2 the powers are those of its groups (`theory.scaling`); for other rules they
+are the exponents of S0, with fan_in^-1/2 for a dense embedding, whose input is not one-hot. C and
+Lambda may name a role, a group of S2, or one matrix of its group QKVU. A readout that shares its
+tensor with the embedding gets a multiplier: N_rescale, S2 (1.24).
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,6 +17,7 @@ from dataclasses import replace
 
 from torch import nn
 
+from orderone.core.errors import InputError
 from orderone.core.roles import Role
 from orderone.observe.inventory import Item, Layout, Place, inventory, lookup, unwrap
 from orderone.optimizers.table import Algorithm, record_for
@@ -33,6 +35,7 @@ from orderone.planning.roles.evidence import (
     read_name,
     read_overrides,
 )
+from orderone.planning.roles.resolve import AmbiguousRole
 from orderone.planning.roles.standalone import (
     Streams,
     groups_of,
@@ -49,10 +52,13 @@ from orderone.theory.scaling import GROUPS, group_rate, is_strategy
 def absolute_plan(
     model: nn.Module, request: Request, order_one: OrderOne, constants: Constants
 ) -> Plan:
+    """Return the plan for `model` without a base."""
     if request.gauge != "folded" or request.depth is not None:
-        raise ValueError(
-            "base=None: gauge and depth are relative to a base; give one, or leave them out"
+        message = (
+            "base: gauge and depth need a base, and base=None is absolute mode; pass a base, or"
+            " leave gauge and depth out"
         )
+        raise InputError(message, "needs-base", argument="base")
     items = inventory(model)
     tensors, roles = _resolved(model, items, request)
     groups = groups_of(tensors, roles)
@@ -69,8 +75,8 @@ def absolute_plan(
         row_list.append(_row(evidence, role, group, request, order_one, constants, streams))
     rows = tuple(row_list)
     headline = (
-        f"{request.name} for {request.algorithm.label}, absolute: powers of each tensor's own"
-        f" dimensions; {in_groups(rows)}"
+        f"{request.name} for {request.algorithm.label}, absolute: powers of the dimensions of each"
+        f" tensor; {in_groups(rows)}"
     )
     return Plan(
         settings=request.settings(relative=False),
@@ -115,8 +121,10 @@ def _resolved(
 
 
 def _named_layouts(item: Item) -> tuple[Layout, ...]:
-    """Return the layout of a table that a model owns itself: it is known by its name, and its rows
-    are the last axis."""
+    """Return the layout of a table that is a parameter of the model itself.
+
+    It is recognised by its name; its last axis is the width.
+    """
     long = [axis for axis, size in enumerate(item.shape) if size > 1]
     is_pair = len(long) == 2 and long[-1] == len(item.shape) - 1
     if is_pair and read_name(item.name).table:
@@ -125,16 +133,17 @@ def _named_layouts(item: Item) -> tuple[Layout, ...]:
 
 
 def _must_be_known(evidence: Evidence) -> None:
-    """Raise a ValueError for a tensor of several dimensions whose layout nobody knows."""
+    """Raise an InputError for a tensor of several dimensions with unknown layout."""
     item = evidence.item
     dimensions = sum(size > 1 for size in item.shape)
     if evidence.layouts or evidence.override is not None or dimensions < 2:
         return
-    raise ValueError(
-        f"{item.name} {item.shape} in {item.places[0].owner}: without a base, it is not known which"
-        f' dimension is summed over. Say what it is: plan(..., overrides={{"{item.name}": one of'
-        f" {', '.join(OVERRIDES)}}}), or register its module type"
+    message = (
+        f"{item.name} {item.shape} in {item.places[0].owner}: without a base, it is unknown which"
+        f' dimension is its fan-in. Set its role with plan(..., overrides={{"{item.name}": role}}),'
+        f" role one of {', '.join(OVERRIDES)}, or register the module type with orderone.register"
     )
+    raise AmbiguousRole(message, "ambiguous-role", argument="overrides")
 
 
 def _row(
@@ -154,7 +163,7 @@ def _row(
     if role != Role.FIXED:
         factors = _factors(evidence, role, group, request, algorithm, streams)
     present, as_readout = _forward_powers(evidence, role, constants)
-    if present != 1:  # the forward code multiplies already
+    if present != 1:  # the forward code already multiplies
         factors = replace(
             factors.with_multiplier(present, update_law(algorithm.law)), multiplier=1.0
         )
@@ -189,8 +198,10 @@ def _row(
 
 
 def _forward_powers(evidence: Evidence, role: Role, constants: Constants) -> tuple[float, float]:
-    """Return the powers of the width in front of an embedding or a readout, and, if it is both, in
-    front of the readout."""
+    """Return the powers of the width that the forward code multiplies by.
+
+    The first is for the embedding or readout, the second for the readout of a tied tensor.
+    """
     name = evidence.item.name
     into, out = evidence.fans
     if role == "readout":
@@ -201,13 +212,13 @@ def _forward_powers(evidence: Evidence, role: Role, constants: Constants) -> tup
 
 
 def _multiplier(
-    evidence: Evidence, role: Role, request: Request, algorithm: Algorithm, made_up: float
+    evidence: Evidence, role: Role, request: Request, algorithm: Algorithm, compensation: float
 ) -> float | None:
-    """What a tied readout is to be multiplied with; None for any other tensor."""
+    """Return the multiplier of a tied readout; None for any other tensor."""
     if role == "readout" or not readout_places(evidence, role):
         return None
     rule = request.parameterization(algorithm.law)
-    needed = tied_multiplier(rule, float(evidence.fans[1]), algorithm.law) * made_up
+    needed = tied_multiplier(rule, float(evidence.fans[1]), algorithm.law) * compensation
     if abs(needed - 1) > 1e-6:
         return needed
     return 1.0
@@ -227,17 +238,17 @@ def _reason(
         sizes = f"fan-in {into}, fan-out {out}"
     parts = [f"{group}: {sizes}"]
     if present != 1:
-        parts.append(f"the forward code multiplies by {present:.4g} itself")
+        parts.append(f"the forward code already multiplies by {present:.4g}")
     if multiplier is not None:
-        parts.append(f"as a readout times {multiplier:.4g}")
+        parts.append(f"as readout multiplied by {multiplier:.4g}")
     if not drawn:
-        parts.append("starts as the model has it")
+        parts.append("initial values of the model")
     return "; ".join(parts)
 
 
 def _tied_readouts(tensors: Sequence[Evidence], rows: Sequence[Row]) -> tuple[Multiplier, ...]:
     multipliers: list[Multiplier] = []
-    reason = "the readout is the embedding"
+    reason = "readout tied to the embedding"
     for evidence, row in zip(tensors, rows, strict=True):
         if row.multiplier == 1:
             continue
@@ -261,7 +272,7 @@ def _factors(
     into, out = evidence.fans
     rule = request.parameterization(algorithm.law)
     folded = width_factors(rule, role, Growth(into, out), algorithm.law)
-    if group == "head_bias":  # the number of outputs is no width
+    if group == "head_bias":  # the number of outputs is not a width
         folded = Factors()
     if group == "patch":  # a dense input is a sum over its features
         folded = replace(folded, std=folded.std * into**-0.5)

@@ -1,13 +1,14 @@
-"""What changes a tensor's factors beside its role, one adjustment after the other.
+"""Adjustments of a tensor's factors, after its role has set them.
 
-    weight norm          lengths of a readout's rows
-    forward constants    powers of the width that the forward code itself multiplies with
-    residual branches    the place in a branch of a deeper model
-    attention scores     the power of the head size that they are divided by
-    tied readouts        the multiplier of a readout that is the embedding
-    gauge                multipliers for those who want to see them
+    weight norm          row lengths of a readout
+    forward constants    powers of the width that the forward code already multiplies by
+    residual branches    place in a residual branch of a deeper model
+    attention scores     power of the head size that scores are divided by
+    tied readouts        multiplier of a readout that shares its tensor with the embedding
+    gauge                multipliers in the forward pass, if the user wants them there
 
-Each takes all drafts and returns new ones, with multipliers for the forward pass and notes.
+Each adjustment takes all drafts and returns new ones, with multipliers for the forward pass and
+notes.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -17,6 +18,8 @@ from torch import nn
 from torch.nn.utils.parametrize import ParametrizationList
 from torch.nn.utils.weight_norm import WeightNorm
 
+from orderone.core.codes import with_code
+from orderone.core.errors import InputError
 from orderone.core.roles import Role
 from orderone.optimizers.table import Algorithm
 from orderone.planning.base import Initial
@@ -38,7 +41,7 @@ from orderone.torch_compat import WeightNormParametrization, forward_pre_hook_re
 
 @dataclass(frozen=True)
 class Draft:
-    """A row in the making: a tensor, its role, and the factors so far."""
+    """A row before it is complete: a tensor, its role, and the factors so far."""
 
     evidence: Evidence
     resolved: ResolvedRole
@@ -47,7 +50,7 @@ class Draft:
     base: Initial
     base_name: str
     depth: float  # layers of its stack, target over base
-    traced_as: str  # the tensor that was traced in its place
+    traced_as: str  # the corresponding tensor of the traced instance
     multiplier: float = 1.0
     reasons: tuple[str, ...] = ()
 
@@ -73,8 +76,10 @@ class Draft:
 
     @property
     def can_be_multiplied(self) -> bool:
-        """Whether the tensor can take a factor. Frozen tensors cannot, nor can a gain that is
-        stored as an offset from one and starts at zero."""
+        """Whether the tensor can take a factor.
+
+        Frozen tensors cannot, nor can a gain that is stored as an offset from one, starting at 0.
+        """
         is_gain = self.evidence.item.tensor.dim() == 1 and not self.name.endswith("bias")
         return self.trained and not (is_gain and self.base.rms == 0)
 
@@ -83,13 +88,15 @@ class Draft:
         return replace(self, reasons=(*self.reasons, reason))
 
     def folding(self, multiplier: float, reason: str) -> "Draft":
-        """Return the draft after the tensor took over a multiplier."""
+        """Return the draft after a multiplier is folded into the tensor."""
         draft = replace(self, factors=self.factors.folding(multiplier, self.law))
-        return draft.because(f"takes {multiplier:.4g}: {reason}")
+        return draft.because(f"folded factor {multiplier:.4g}: {reason}")
 
     def compensating(self, multiplier: float) -> "Draft":
-        """Return the draft if the forward code multiplies already: only what the tensor itself
-        needs changes."""
+        """Return the draft for forward code that already multiplies by this number.
+
+        Initial size and learning rate change, and no multiplier is added.
+        """
         factors = replace(self.factors.with_multiplier(multiplier, self.law), multiplier=1.0)
         return replace(self, factors=factors)
 
@@ -112,17 +119,17 @@ class Adjusted:
 def weight_norm(drafts: Drafts, model: nn.Module) -> Drafts:
     """Scale the lengths of a readout's rows under weight norm.
 
-    Weight norm: W = g v / |v|, the length of every row apart from its direction. A direction is
-    scaled like the matrix itself, whose entries it has. Lengths are sqrt(fan-in) times the entries,
-    so that in hidden matrices, where entries go like fan-in^-1/2, they stay. A readout's go with
-    it, though none of their dimensions grows:
+    Weight norm: W = g v / |v|, with the length of every row apart from its direction. A direction
+    is scaled like the matrix, whose entries it has. Lengths are sqrt(fan-in) times the entries. In
+    hidden matrices entries go like fan-in^-1/2, so that lengths stay the same. The lengths of a
+    readout scale with it, although none of their dimensions grows:
 
         initial size     sqrt(r_in) times that of the matrix
-        learning rate    moves the output as the matrix does: sqrt(r_in) times the matrix's where
-                         steps are normalized, the same where they are proportional to the gradient,
-                         which has the other root; never faster than without
+        learning rate    moves the output as the matrix does: sqrt(r_in) times the matrix's for
+                         normalized steps; the same for steps proportional to the gradient, which
+                         has the other root; never larger than at base size
 
-    After a few steps the direction is aligned with what it reads, and v h / |v| is of order
+    After a few steps the direction is aligned with its input, and v h / |v| is of order
     sqrt(fan-in).
     """
     result = dict(drafts)
@@ -138,13 +145,13 @@ def weight_norm(drafts: Drafts, model: nn.Module) -> Drafts:
         result[length_name] = replace(
             length,
             factors=Factors(std=matrix.factors.std * root, lr=lr),
-            reasons=("lengths of the rows of a readout (weight norm)",),
+            reasons=("row lengths of a readout (weight norm)",),
         )
     return result
 
 
 def _weight_norm_pairs(model: nn.Module) -> Iterator[tuple[str, str]]:
-    """Yield names of lengths and directions, of torch's present and of its former weight norm."""
+    """Yield names of lengths and directions, for torch's present and former weight norm."""
     for name, module in model.named_modules():
         if isinstance(module, ParametrizationList) and any(
             isinstance(part, WeightNormParametrization) for part in module
@@ -159,8 +166,7 @@ def _weight_norm_pairs(model: nn.Module) -> Iterator[tuple[str, str]]:
 
 
 def forward_constants(drafts: Drafts, facts: ForwardFacts) -> Drafts:
-    """Account for powers of the width that the forward code multiplies with: the tensor stands
-    behind such a multiplier already."""
+    """Compensate powers of the width that the forward code already multiplies by."""
     result = dict(drafts)
     for name, draft in drafts.items():
         is_lookup = draft.resolved.tied is not None or draft.role == Role.EMBEDDING
@@ -169,7 +175,7 @@ def forward_constants(drafts: Drafts, facts: ForwardFacts) -> Drafts:
             continue
         growth = draft.resolved.growth
         width_growth = growth.fan_in if draft.role == Role.READOUT else growth.fan_out
-        reason = f"the forward code multiplies by n^{power:.3g} itself"
+        reason = f"the forward code already multiplies by n^{power:.3g}"
         result[name] = draft.compensating(width_growth**power).because(reason)
     return result
 
@@ -178,18 +184,20 @@ def forward_constants(drafts: Drafts, facts: ForwardFacts) -> Drafts:
 
 
 def residual_branches(drafts: Drafts, facts: ForwardFacts, rule: str | None) -> Adjusted:
-    """Shrink the residual branches of a deeper model; the last tensor of a branch takes the
-    factor."""
+    """Scale down the residual branches of a deeper model.
+
+    The factor is folded into the last tensor of a branch.
+    """
     deeper = {name: draft for name, draft in drafts.items() if draft.depth != 1}
     if not deeper:
         return Adjusted(drafts)
     if rule is None:
         times = max(draft.depth for draft in deeper.values())
         note = (
-            f"the model is {times:.3g} times as deep as its base; depth=None, so nothing scales"
-            " with depth"
+            f"the model is {times:.3g} times as deep as its base, and nothing scales with depth"
+            " (depth=None)"
         )
-        return Adjusted(drafts, notes=(note,))
+        return Adjusted(drafts, notes=(with_code(note, "depth-not-scaled"),))
     facts.require_branches()
     result = dict(drafts)
     multipliers: list[Multiplier] = []
@@ -207,7 +215,7 @@ def residual_branches(drafts: Drafts, facts: ForwardFacts, rule: str | None) -> 
         if hooked:
             multiplier = depth_factors(rule, draft.depth, "adam", last=True).std
             module = draft.evidence.item.places[0].module
-            why = "a residual branch; its gain is stored as an offset"
+            why = "end of a residual branch; its gain is stored as an offset from one"
             multipliers.append(Multiplier(module, multiplier, "output", why))
     return Adjusted(result, tuple(multipliers))
 
@@ -216,7 +224,7 @@ def residual_branches(drafts: Drafts, facts: ForwardFacts, rule: str | None) -> 
 
 
 def attention_scores(drafts: Drafts, facts: ForwardFacts, wanted: float) -> Adjusted:
-    """Put into the queries what the model's own scale lacks of q k / d^wanted."""
+    """Fold into the queries the factor by which the model's scale differs from d^-wanted."""
     result = dict(drafts)
     notes: dict[str, None] = {}
     for score in facts.scores:
@@ -248,21 +256,24 @@ def _divide_scores(drafts: Drafts, score: Score, missing: float) -> dict[str, Dr
 
 def _packed_note(score: Score, missing: float) -> str:
     queries = ", ".join(stack_of(name) for name in score.queries)
-    return (
+    note = (
         f"attention scores need a factor {missing:.4g}, because the head size grows by"
-        f" {score.head_growth:.4g}, and the queries cannot take it"
-        f" ({queries or 'not found'}: packed with keys and values,"
-        " or a gain stored as an offset): grow the number of heads instead of their size, or set"
-        " the model's own attention scale"
+        f" {score.head_growth:.4g}, and it cannot be folded into the queries"
+        f" ({queries or 'unknown'}: packed with keys and values, or a gain stored as an offset)."
+        " Grow the number of heads instead of their size, or change the attention scale in the"
+        " model's code"
     )
+    return with_code(note, "attention-scale")
 
 
 # --- tied readouts --------------------------------------------------------------------------------
 
 
 def tied_readouts(drafts: Drafts, facts: ForwardFacts, request: Request) -> Adjusted:
-    """Place the one multiplier that no gauge removes: into the norm before the readout, or into a
-    hook."""
+    """Place the multiplier of a tied readout: in the norm before the readout, or in a hook.
+
+    No gauge shift removes this multiplier.
+    """
     result = dict(drafts)
     multipliers: list[Multiplier] = []
     notes: list[str] = []
@@ -273,31 +284,32 @@ def tied_readouts(drafts: Drafts, facts: ForwardFacts, request: Request) -> Adju
         result[name] = replace(result[name], multiplier=needed)
         if abs(needed - 1) < 1e-9:
             continue
-        reason = f"as a readout times {needed:.4g}"
+        reason = f"as readout multiplied by {needed:.4g}"
         norm = facts.carriers.get(draft.traced_as, ())
         carriers = [other for other in result.values() if other.traced_as in norm]
         if carriers and all(carrier.can_be_multiplied for carrier in carriers):
             for carrier in carriers:
-                why = "the multiplier of the tied readout"
+                why = "multiplier of the tied readout"
                 result[carrier.name] = carrier.folding(needed, why)
             carrier_names = " and ".join(carrier.name for carrier in carriers)
-            result[name] = result[name].because(f"{reason}, carried by {carrier_names}")
+            result[name] = result[name].because(f"{reason}, folded into {carrier_names}")
             continue
         result[name] = result[name].because(reason)
         modules = _readout_modules(draft)
         for module in modules:
-            why = "the readout is the embedding"
+            why = "readout tied to the embedding"
             multipliers.append(Multiplier(module, needed, "input", why))
         if not modules:
-            notes.append(
-                f"{draft.name} is the readout too, in code that is no module: multiply its logits"
-                f" by {needed:.6g} yourself, or put a trainable norm in front of it"
+            note = (
+                f"{draft.name} is also the readout, in code outside of any module: multiply the"
+                f" logits by {needed:.6g} there, or put a trainable norm in front of it"
             )
+            notes.append(with_code(note, "tied-readout-in-code"))
     return Adjusted(result, tuple(multipliers), tuple(notes))
 
 
 def _tied_multiplier(draft: Draft, growth: float, facts: ForwardFacts, request: Request) -> float:
-    """Return what a tied readout needs beyond the constants of the forward code."""
+    """Return the multiplier of a tied readout beyond the constants of the forward code."""
     as_readout = facts.power(draft.traced_as, "matrix")
     as_lookup = facts.power(draft.traced_as, "lookup")
     present = growth ** (as_readout - as_lookup)
@@ -320,8 +332,7 @@ def _readout_modules(draft: Draft) -> list[str]:
 
 
 def gauge(drafts: Drafts, request: Request) -> Adjusted:
-    """Move multipliers into the forward pass, for those who want to see them. Biases and gains have
-    none."""
+    """Move multipliers into the forward pass, as the gauge says. Biases and gains have none."""
     result = dict(drafts)
     multipliers: list[Multiplier] = []
     for name, draft in drafts.items():
@@ -330,7 +341,7 @@ def gauge(drafts: Drafts, request: Request) -> Adjusted:
             result[name] = replace(
                 draft,
                 factors=draft.factors.with_multiplier(multiplier, draft.law),
-                multiplier=draft.multiplier * multiplier,  # a tied readout has one already
+                multiplier=draft.multiplier * multiplier,  # a tied readout may have one
             )
             multipliers += _hooks(draft, multiplier, request.gauge)
     return Adjusted(result, tuple(multipliers))
@@ -347,8 +358,8 @@ def _gauge_multiplier(draft: Draft, request: Request) -> float:
 
 
 def _hooks(draft: Draft, multiplier: float, gauge_name: str) -> list[Multiplier]:
-    """Return hooks on what a lookup gives and on what a matrix reads, in all places that hold the
-    tensor."""
+    """Return hooks on the output of a lookup and on the input of a matrix, in all places that hold
+    the tensor."""
     places = draft.evidence.item.places
     kinds = {place.layout.kind for place in places if place.layout}
     tied_in_code = draft.resolved.tied is not None and len(kinds) < 2
@@ -358,16 +369,17 @@ def _hooks(draft: Draft, multiplier: float, gauge_name: str) -> list[Multiplier]
             place.attribute != "weight" or place.owner == "NonDynamicallyQuantizableLinear"
         )
         if unreachable or place.layout is None or tied_in_code:
-            raise ValueError(
-                f"gauge: no hook can multiply {draft.name} alone inside {place.owner}; use"
+            message = (
+                f"gauge: no hook can multiply only {draft.name} inside {place.owner}; use"
                 " gauge='folded', which trains the same network"
             )
+            raise InputError(message, "gauge-without-hook", argument="gauge")
         side = "output" if place.layout.kind == "lookup" else "input"
         hooks.append(Multiplier(place.module, multiplier, side, f"{gauge_name} gauge"))
     return hooks
 
 
-def together(multipliers: Iterable[Multiplier]) -> tuple[Multiplier, ...]:
+def merged_multipliers(multipliers: Iterable[Multiplier]) -> tuple[Multiplier, ...]:
     """Return one multiplier for each side of a module."""
     merged: dict[tuple[str, str], Multiplier] = {}
     for multiplier in multipliers:

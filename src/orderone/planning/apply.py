@@ -1,9 +1,9 @@
-"""The one file that changes a model: it rescales initial values, installs the multipliers as hooks,
+"""The only file that changes a model: it rescales initial values, installs multipliers as hooks,
 and marks the model as one that a plan was applied to.
 
-Values are rescaled, not drawn anew: the model keeps its own distribution and its own seed, and a
-tensor whose size is right is not touched, so that at base size every bit stays. Only memory that
-was never written (a model built on the meta device and moved by `to_empty`) is drawn here.
+Values are rescaled, not drawn again: the distribution and the seed are those of the model. A tensor
+with the right size is not touched, so that at base size every bit stays the same. Values are drawn
+here only for memory that was never written: a model on the meta device, moved by `to_empty`.
 """
 
 import math
@@ -18,6 +18,8 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from orderone.core.codes import with_code
+from orderone.core.errors import InputError
 from orderone.observe.inventory import modules_by_name
 from orderone.planning.base import Initial, measure
 from orderone.torch_compat import (
@@ -31,40 +33,46 @@ from orderone.torch_compat import (
 if TYPE_CHECKING:
     from orderone.planning.plan import Multiplier, Plan, Row
 
-# a tensor whose size changed by this much since it was planned is not the one that was planned
+# a tensor whose size changed by this factor since the plan was made looks trained or loaded
 DRIFT = 1.5
-# logarithms of sizes nearer than this are those of the plan, but for the noise of few entries
+# sizes whose logarithms are closer than this count as equal, apart from the noise of few entries
 SAME = 0.1
-# the mark on a model that a plan was applied to: the token of the plan
+# token of the plan that was applied to a model
 _MARKS: WeakKeyDictionary[nn.Module, str] = WeakKeyDictionary()
 
 
 def sizes_now(tensors: Mapping[str, Tensor]) -> dict[str, Initial | None]:
-    """The sizes of tensors when they are planned; None on the meta device."""
+    """Return the present sizes of tensors; None for those on the meta device."""
     sizes: dict[str, Initial | None] = {}
     for name, tensor in tensors.items():
         sizes[name] = None if tensor.is_meta else measure(tensor)
     return sizes
 
 
+class ApplyError(InputError, RuntimeError):
+    """A plan cannot be applied to a model in its present state."""
+
+
 def apply(plan: "Plan", model: nn.Module, fresh: bool) -> None:
+    """Rescale the tensors of `model`, install the multipliers of `plan`, and mark the model."""
     if plan.applied and not fresh:
-        raise RuntimeError(
-            "this plan has been applied already, and applying it again would scale twice. A"
-            " checkpoint keeps its scale: load it and go on with plan.attach(model).optimizer()."
-            " For new weights, say plan.apply(fresh=True)"
+        message = (
+            "this plan has been applied already; applying it again would scale the weights twice."
+            " To continue from a checkpoint, load it and use plan.attach(model).optimizer(). For"
+            " new weights, call plan.apply(fresh=True)"
         )
+        raise ApplyError(message, "already-applied")
     if model in _MARKS and not (fresh and plan.applied):
-        raise RuntimeError(
-            "a plan has been applied to this model already; build a new model for a new plan"
-        )
+        message = "another plan has been applied to this model; build a new model for a new plan"
+        raise ApplyError(message, "already-applied", argument="model")
     tensors = plan.tensors()
     for name, tensor in tensors.items():
         if tensor.is_meta:
-            raise RuntimeError(
-                f"{name} is on the meta device and has no memory; call"
-                " model.to_empty(device=...) first"
+            message = (
+                f"{name} is on the meta device and has no memory; call model.to_empty(device=...)"
+                " first"
             )
+            raise ApplyError(message, "model-without-memory", argument="model")
     missing = _missing(plan, model)
     now = {name: measure(tensor) for name, tensor in tensors.items()}
     blank = _blank(plan, tensors, now)
@@ -80,7 +88,7 @@ def apply(plan: "Plan", model: nn.Module, fresh: bool) -> None:
         for row in plan.rows:
             if row.name in blank:
                 _draw(row, tensors[row.name])
-            elif _to_be_scaled(row, resized):
+            elif _is_rescaled(row, resized):
                 _rescale(row, tensors[row.name], now[row.name])
     _install(missing)
     _MARKS[model] = plan.token
@@ -99,10 +107,13 @@ def _rescale(row: "Row", tensor: Tensor, now: Initial) -> None:
         tensor.mul_(scale)
 
 
-def _to_be_scaled(row: "Row", resized: set[str]) -> bool:
-    """A tensor of the base's shape and with factor 1 is the base's tensor: not even noise of the
-    measurement gets in. But torch draws a bias by the fan-in of its module, and GPT-2 some matrices
-    by the depth, and these may have grown."""
+def _is_rescaled(row: "Row", resized: set[str]) -> bool:
+    """Return whether a tensor is rescaled.
+
+    A tensor with the shape of the base and factor 1 is not, so that not even noise of the
+    measurement changes it. But torch initialises a bias by the fan-in of its module, and GPT-2 some
+    matrices by the depth; these may have grown.
+    """
     if not row.trained:
         return False
     by_fan_in = row.name.endswith("bias") and not resized.isdisjoint(row.uses)
@@ -110,20 +121,23 @@ def _to_be_scaled(row: "Row", resized: set[str]) -> bool:
 
 
 def _blank(plan: "Plan", tensors: Mapping[str, Tensor], now: Mapping[str, Initial]) -> set[str]:
-    """Never written: planned without memory, and no in-place operation since. All of them or none:
-    freed memory that is given out again looks written here and there; assigned values, which leave
-    no trace either, look so everywhere."""
+    """Return the tensors whose memory was never written.
+
+    They had no memory when the plan was made, and no in-place operation changed them since. It is
+    all of them or none: memory that was used before may contain plausible values in a few tensors;
+    assigned values, which count as no operation either, are plausible in all of them.
+    """
     untouched: list[Row] = []
     for row in plan.rows:
         without_memory = plan.planned.get(row.name, now[row.name]) is None
         if without_memory and version_counter(tensors[row.name]) == 0:
             untouched.append(row)
-    if all(_looks_written(row, now[row.name]) for row in untouched):
+    if all(_is_plausible(row, now[row.name]) for row in untouched):
         return set()
     return {row.name for row in untouched}
 
 
-def _looks_written(row: "Row", now: Initial) -> bool:
+def _is_plausible(row: "Row", now: Initial) -> bool:
     if row.init_std == 0:
         return now.rms < 1e3
     random = row.constant is not None or now.constant is None
@@ -134,14 +148,17 @@ def _draw(row: "Row", tensor: Tensor) -> None:
     if row.constant is not None:
         tensor.fill_(row.constant)
     elif hasattr(tensor, "device_mesh"):
-        _draw_spread(row, tensor)
+        _draw_sharded(row, tensor)
     else:
         tensor.normal_(std=row.init_std)
 
 
-def _draw_spread(row: "Row", tensor: Any) -> None:
-    """On a mesh of CPUs, processes with the same seed would draw the same shard: draw the whole,
-    and take a part."""
+def _draw_sharded(row: "Row", tensor: Any) -> None:
+    """Draw a sharded tensor.
+
+    On a mesh of CPUs, processes with the same seed would all draw the same shard. There each draws
+    the whole tensor and takes its part.
+    """
     from torch.distributed.tensor import distribute_tensor
 
     if tensor.device_mesh.device_type != "cpu":
@@ -152,22 +169,25 @@ def _draw_spread(row: "Row", tensor: Any) -> None:
 
 
 def _must_be_initial(row: "Row", now: Initial, planned: Initial | None) -> None:
+    """Raise an ApplyError if a tensor does not look like an initialization."""
     if planned is not None and not math.isfinite(now.rms):
-        raise RuntimeError(
-            f"{row.name} is not finite: its initialization is broken, and no scale would mend it"
+        raise ApplyError(
+            f"{row.name} has entries that are not finite; initialise the model again",
+            argument="model",
         )
     trained = row.constant is not None and now.constant is None
     drifted = planned is not None and not planned.rms / DRIFT <= now.rms <= planned.rms * DRIFT
     if trained or drifted:
         if trained:
-            sign = "varies, though it starts as a constant"
+            sign = "varies, but starts as a constant"
         else:
-            sign = "has another size than when it was planned"
-        raise RuntimeError(
+            sign = "has another size than when the plan was made"
+        message = (
             f"{row.name} {sign}: these weights look trained or loaded, and `apply` would rescale"
-            " them. A checkpoint keeps its scale: load it after `apply`, or use plan.attach(model)"
-            " without `apply`. If they are a new initialization, say plan.apply(fresh=True)"
+            " them. Load a checkpoint after `apply`, or use plan.attach(model) without `apply`. If"
+            " they are a new initialization, call plan.apply(fresh=True)"
         )
+        raise ApplyError(message, "weights-look-trained", argument="model")
 
 
 @dataclass(frozen=True)
@@ -193,10 +213,12 @@ class _Output(_Scale):
 
 
 def install(plan: "Plan", model: nn.Module) -> None:
+    """Install the multipliers of a plan as hooks, unless the model has them already."""
     _install(_missing(plan, model))
 
 
 def remove(plan: "Plan", model: nn.Module) -> None:
+    """Remove the hooks of a plan's multipliers."""
     modules = modules_by_name(model)
     for multiplier in plan.multipliers:
         hooks = _hooks(modules[multiplier.module], multiplier)
@@ -208,7 +230,7 @@ def remove(plan: "Plan", model: nn.Module) -> None:
 
 
 def _missing(plan: "Plan", model: nn.Module) -> "list[tuple[nn.Module, Multiplier]]":
-    """Multipliers that are not there yet: a deep copy brings its hooks."""
+    """Return the multipliers that the model lacks; a deep copy has those of its original."""
     modules = modules_by_name(model)
     missing: list[tuple[nn.Module, Multiplier]] = []
     for multiplier in plan.multipliers:
@@ -219,10 +241,11 @@ def _missing(plan: "Plan", model: nn.Module) -> "list[tuple[nn.Module, Multiplie
                 continue
             is_present = True
             if hook.value != multiplier.value:
-                raise RuntimeError(
-                    f"{multiplier.module} has a multiplier of another plan already; build a new"
-                    " model for a new plan"
+                message = (
+                    f"{multiplier.module} has a multiplier of another plan; build a new model for a"
+                    " new plan"
                 )
+                raise ApplyError(message, "already-applied", argument="model")
         if not is_present:
             missing.append((module, multiplier))
     return missing
@@ -244,7 +267,7 @@ def _install(missing: "list[tuple[nn.Module, Multiplier]]") -> None:
 
 
 def _recompile(changed: Sequence[object]) -> None:
-    """Code that torch.compile made before does not look for new hooks."""
+    """Reset torch.compile: code that it compiled before ignores new hooks."""
     if changed and is_dynamo_imported():
         torch.compiler.reset()
 
@@ -253,23 +276,23 @@ def _recompile(changed: Sequence[object]) -> None:
 
 
 def remind(plan: "Plan", model: nn.Module, optimizer: Optimizer) -> None:
-    """Warn once, at the first step, if the learning rates of a plan are used without its scales.
+    """Warn at the first step if the optimizer of a plan is used without `apply`.
 
-    Nothing fails in such a training, and nothing is as planned. Before the first step there is
-    nothing to say: `apply` may still come.
+    Such a training runs without errors, but with other initial sizes than planned. There is no
+    warning before the first step, since `apply` may follow.
     """
     steps = count()
 
-    # the hook stays: hooks may not be removed while hooks are called
+    # the hook stays: a hook cannot be removed while hooks are called
     def first_step(*_: object) -> None:
         if next(steps) > 0 or plan.applied or mark_of(model) is not None:
             return
         if _would_change(plan):
-            warnings.warn(
-                "the plan was not applied to the model that is trained: initial sizes and"
-                " multipliers are not those of the plan; call plan.apply() before the first step",
-                stacklevel=4,
+            message = (
+                "the plan was not applied to the trained model: initial sizes and multipliers are"
+                " not those of the plan; call plan.apply() before the first step"
             )
+            warnings.warn(with_code(message, "plan-not-applied"), stacklevel=4)
 
     optimizer.register_step_pre_hook(first_step)
 

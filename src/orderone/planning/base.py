@@ -1,11 +1,11 @@
-"""The base that a target is compared with: shapes and initial sizes, from a smaller model, from
-overrides of a Hugging Face configuration, or from a saved plan.
+"""The base of a plan: shapes and initial sizes, from a smaller model, from overrides of a Hugging
+Face configuration, or from a saved plan.
 
-Initial sizes are measured. A base on the meta device has no values, and is initialised first: a
-copy of it is made real and initialised by the model's own code, torch's `reset_parameters`, then
-the `_init_weights` of Hugging Face and nanoGPT. Of a large base only one layer of every stack is,
-one at a time. Code that initialises elsewhere, in a constructor, is out of reach; a real target of
-the same code shows that, and then the base has to be real too.
+Initial sizes are measured. A base on the meta device has no values, so a copy with memory is
+initialised first: by torch's `reset_parameters`, then by the `_init_weights` of Hugging Face and
+nanoGPT. For a large base, only one layer of every stack is copied, one at a time. A constructor
+that initialises in other ways cannot be imitated: if a target with memory differs from what its
+modules' code would draw, the base needs memory too.
 """
 
 import copy
@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeGuard, runtime_checkable
 import torch
 from torch import Tensor, nn
 
+from orderone.core.errors import InputError
 from orderone.observe.inventory import Item, clean, inventory, shapes_of, unwrap
 from orderone.planning.counterparts import stack_of
 from orderone.planning.roles.vocabulary import TORCH_DEFAULT_INIT
@@ -26,14 +27,13 @@ from orderone.torch_compat import CHILD_MODULES, RESET_PARAMETERS, parameter_reg
 if TYPE_CHECKING:
     from orderone.planning.plan import Plan
 
-SMALL = 50_000_000  # parameters that may be allocated without asking
-SAMPLE = 1 << 24  # numbers that are enough to measure a tensor
-REMEDY = "build the base on the CPU (it is small)"
+SMALL = 50_000_000  # models up to this number of parameters are allocated
+SAMPLE = 1 << 24  # entries that are enough to measure a tensor
 
 
 @runtime_checkable
 class Configuration(Protocol):
-    """A configuration of Hugging Face's transformers: its settings are attributes."""
+    """A configuration of Hugging Face's transformers, with its settings as attributes."""
 
     model_type: str
 
@@ -49,14 +49,14 @@ class Configuration(Protocol):
 
 @dataclass(frozen=True)
 class Initial:
-    """Root mean square, and the value if all entries are the same: zeros stay zeros, ones are
-    gains."""
+    """Initial size of a tensor: its root mean square, and the value if all entries are equal."""
 
     rms: float
     constant: float | None = None
 
 
 def measure(tensor: Tensor) -> Initial:
+    """Return the present size of a tensor."""
     value = tensor.detach()
     if value.numel() == 0:
         return Initial(0.0, 0.0)
@@ -72,14 +72,14 @@ def measure(tensor: Tensor) -> Initial:
 
 
 def _number(value: Tensor) -> float:
-    full = getattr(value, "full_tensor", None)  # a DTensor's value is spread over processes
+    full = getattr(value, "full_tensor", None)  # a DTensor is distributed over processes
     if full:
         value = full()
     return float(value)
 
 
 def pooled(values: Mapping[str, Initial]) -> dict[str, Initial]:
-    """Layers of a stack that start alike are one sample: their common size is less noisy."""
+    """Average the sizes of layers that are initialised alike: this is less noisy."""
     stacks: dict[str, list[Initial]] = {}
     for name, value in values.items():
         stacks.setdefault(stack_of(name), []).append(value)
@@ -87,8 +87,10 @@ def pooled(values: Mapping[str, Initial]) -> dict[str, Initial]:
 
 
 def _pool(layer: Initial, stack: list[Initial]) -> Initial:
-    """Pool the size of a layer with those that agree to a few percent: an initialization may depend
-    on the layer."""
+    """Average the size of a layer with layers that agree within 10 percent.
+
+    An initialization may depend on the layer.
+    """
     if layer.constant is not None:
         return layer
     squares: list[float] = []
@@ -101,7 +103,7 @@ def _pool(layer: Initial, stack: list[Initial]) -> Initial:
 
 
 def exact(value: Initial, known: Iterable[float], samples: int) -> Initial:
-    """Return the known standard deviation that the measurement fits within its sampling error."""
+    """Return the known standard deviation that agrees with a measurement within sampling error."""
     if value.constant is not None:
         return value
     error = min(4 / math.sqrt(2 * max(samples, 1)), 0.25)
@@ -116,7 +118,7 @@ def exact(value: Initial, known: Iterable[float], samples: int) -> Initial:
 
 @dataclass(frozen=True)
 class Base:
-    """Shapes and initial sizes by name; the module itself where there is one."""
+    """Shapes and initial sizes by name; and the module, if there is one."""
 
     shapes: Mapping[str, tuple[int, ...]]
     initial: Mapping[str, Initial]
@@ -124,8 +126,10 @@ class Base:
 
 
 def from_module(module: nn.Module, model: nn.Module | None = None) -> Base:
-    """Shapes and initial sizes of a module. On the meta device, `model` shows whether its code
-    initialises as told."""
+    """Return shapes and initial sizes of a module.
+
+    For a module on the meta device, `model` shows whether the modules' code initialises all of it.
+    """
     inner = unwrap(module)
     config = getattr(inner, "config", None)
     on_meta = any(p.is_meta for p in inner.parameters())
@@ -135,25 +139,26 @@ def from_module(module: nn.Module, model: nn.Module | None = None) -> Base:
 
 
 def from_overrides(model: nn.Module, overrides: Mapping[str, object]) -> Base:
-    """The model's own class with a smaller configuration; a large one is built without memory."""
+    """Return the base with the class of the model and a changed configuration."""
     return from_module(built(model, override(configuration(model), overrides), device="meta"))
 
 
 def parameter_count(model: nn.Module) -> int:
+    """Return the number of trainable and frozen numbers in a model."""
     return sum(p.numel() for p in model.parameters())
 
 
 def from_plan(plan: "Plan", model: nn.Module) -> Base:
-    """What a saved plan was relative to; for a Hugging Face model, with the base built again, to be
-    looked at."""
+    """Return the base of a saved plan; for a Hugging Face model, with its module built again."""
     shapes = {}
     initial = {}
     for row in plan.rows:
         if row.base_shape is None or row.base_std is None or row.base_name is None:
-            raise ValueError(
-                "base: the saved plan is absolute (it was made with base=None) and has no base to"
-                " compare with"
+            message = (
+                "base: the saved plan is absolute (it was made with base=None) and has no base;"
+                " pass the module that it was made for, or a plan that is relative to a base"
             )
+            raise InputError(message, "absolute-mode", argument="base")
         shapes[row.base_name] = row.base_shape
         if row.constant is None:
             value = None
@@ -167,8 +172,10 @@ def from_plan(plan: "Plan", model: nn.Module) -> Base:
 
 
 def sizes_of(module: nn.Module | None) -> dict[str, object] | None:
-    """Return the whole numbers of a configuration, nested ones under dotted names: they make up a
-    base, in a plan file."""
+    """Return the whole numbers of a configuration, nested ones under dotted names.
+
+    A plan file contains them, so that the base can be built again.
+    """
     config = getattr(module, "config", None)
     if is_configuration(config):
         return _sizes(config.to_dict())
@@ -193,12 +200,14 @@ def is_sizes(value: object) -> bool:
 
 
 def configuration(model: nn.Module) -> Configuration:
+    """Return the Hugging Face configuration of a model; raise an InputError if it has none."""
     config = getattr(unwrap(model), "config", None)
     if not is_configuration(config):
-        raise ValueError(
+        raise InputError(
             "base: a mapping of overrides needs a Hugging Face model, with a config; got"
-            f" {type(unwrap(model)).__name__}. Give the base as a module: plan(model,"
-            " base=build(smaller sizes))"
+            f" {type(unwrap(model)).__name__}. Pass the base as a module: plan(model,"
+            " base=build(smaller sizes))",
+            argument="base",
         )
     return config
 
@@ -208,22 +217,23 @@ def is_configuration(config: object) -> TypeGuard[Configuration]:
 
 
 def built(model: nn.Module, config: Configuration, device: str) -> nn.Module:
-    """Return a model of the same class, without disturbing the random numbers of the caller."""
+    """Build a model of the same class; the random state of the caller is restored."""
     with seeded(0), torch.device(device):
         try:
             return type(unwrap(model))(config)
-        # configurations are checked, if at all, by the code that uses them
+        # any exception is possible: the model's code checks the configuration
         except Exception as error:
-            raise ValueError(
-                f"{type(unwrap(model)).__name__} cannot be built with these sizes: {error}"
-            ) from error
+            message = (
+                f"base: {type(unwrap(model)).__name__} cannot be built with these sizes: {error}"
+            )
+            raise InputError(message, "inconsistent-sizes", argument="base") from error
 
 
 def override(config: Configuration, overrides: Mapping[str, object]) -> Configuration:
-    """Return the configuration with other values; `text_config.hidden_size` reaches into a part.
+    """Return the configuration with other values; `text_config.hidden_size` names a nested value.
 
-    Values that a configuration derives from those that changed (a head size, a number of key heads)
-    are derived again.
+    Values that the configuration derives from changed ones (a head size, a number of key heads) are
+    derived again.
     """
     values_here: dict[str, object] = {}
     values_of_parts: dict[str, dict[str, object]] = {}
@@ -236,7 +246,8 @@ def override(config: Configuration, overrides: Mapping[str, object]) -> Configur
     result = _changed(config, values_here) if values_here else copy.deepcopy(config)
     for part, values in values_of_parts.items():
         if not is_configuration(getattr(config, part, None)):
-            raise ValueError(f"base: {type(config).__name__} has no part {part!r}")
+            message = f"base: {type(config).__name__} has no nested configuration {part!r}"
+            raise InputError(message, "unknown-name", argument="base")
         setattr(result, part, override(getattr(config, part), values))
     return result
 
@@ -248,9 +259,8 @@ def _changed(config: Configuration, values: Mapping[str, object]) -> Configurati
         if not hasattr(config, key):
             numbers = [name for name, value in stored.items() if type(value) is int]
             known = ", ".join(sorted(numbers))
-            raise ValueError(
-                f"base: {type(config).__name__} has no {key!r}; its whole numbers are {known}"
-            )
+            message = f"base: {type(config).__name__} has no {key!r}; its whole numbers are {known}"
+            raise InputError(message, "unknown-name", argument="base")
     changes = {aliases.get(key, key): value for key, value in values.items()}
     settings: dict[str, object] = {}
     for key, value in stored.items():
@@ -259,14 +269,13 @@ def _changed(config: Configuration, values: Mapping[str, object]) -> Configurati
     settings |= changes
     try:
         return type(config).from_dict(settings)
-    except Exception as error:  # configurations check what they like
-        raise ValueError(
-            f"base: {type(config).__name__} does not take these sizes: {error}"
-        ) from error
+    except Exception as error:  # configurations may raise anything
+        message = f"base: {type(config).__name__} does not accept these sizes: {error}"
+        raise InputError(message, "inconsistent-sizes", argument="base") from error
 
 
 def _is_derived(config: Configuration, stored: Mapping[str, object], key: str) -> bool:
-    """Return whether this is a whole number that the configuration would derive by itself."""
+    """Return whether the configuration derives this whole number from others."""
     if type(stored[key]) is not int:
         return False
     settings = dict(stored)
@@ -274,7 +283,7 @@ def _is_derived(config: Configuration, stored: Mapping[str, object], key: str) -
     try:
         without = type(config).from_dict(settings)
         return getattr(without, key, None) == stored[key]
-    except Exception:  # it cannot do without
+    except Exception:  # the configuration needs the number
         return False
 
 
@@ -282,7 +291,7 @@ def _is_derived(config: Configuration, stored: Mapping[str, object], key: str) -
 
 
 def initial_sizes(base: nn.Module, target: nn.Module | None = None) -> dict[str, Initial]:
-    """The initial size of every parameter of the base, real or on the meta device."""
+    """Return the initial size of every parameter of the base, also on the meta device."""
     items = inventory(base)
     sizes: dict[str, Initial] = {}
     missing: dict[str, Item] = {}
@@ -305,8 +314,8 @@ def initial_sizes(base: nn.Module, target: nn.Module | None = None) -> dict[str,
 
 
 def _known(name: str, items: Mapping[str, Item], base: nn.Module) -> list[float]:
-    """Standard deviations that common initializers give: torch's for matrices and their biases,
-    Hugging Face's for all."""
+    """Return standard deviations of common initializers: of torch for matrices and their biases,
+    and of Hugging Face."""
     known = [1.0]
     place = items[name].places[0]
     weight = items.get(f"{place.module}.weight".lstrip("."))
@@ -321,17 +330,18 @@ def _known(name: str, items: Mapping[str, Item], base: nn.Module) -> list[float]
 
 
 def _must_be_fresh(base: Mapping[str, Initial], target: nn.Module) -> None:
-    """What starts as a constant in the target and varies in the base has been trained there."""
+    """Raise an InputError if a tensor is constant in the target and varies in the base."""
     items = _real_items(target)
     for name, value in base.items():
         if value.constant is not None or name not in items:
             continue
         tensor = items[name].tensor
         if tensor.dim() <= 1 and measure(tensor).constant is not None:
-            raise ValueError(
-                f"base: {name} varies, though it starts as a constant: this base has been"
-                " trained, and its sizes are not those of initialization; build a fresh one"
+            message = (
+                f"base: {name} varies, but starts as a constant in the target: this base has been"
+                " trained, and its sizes are not those at initialization; build a new one"
             )
+            raise InputError(message, "base-was-trained", argument="base")
 
 
 def _real_items(model: nn.Module) -> dict[str, Item]:
@@ -342,22 +352,24 @@ def _real_items(model: nn.Module) -> dict[str, Item]:
 def _drawn_or_constant(
     name: str, drawn: Mapping[str, Initial], constants: Mapping[str, Initial]
 ) -> Initial:
-    """Return the size that the base's own code gives; where it gives none, a constant of the
-    target, which has no size to follow."""
+    """Return the size that the base's own code draws, or else the constant of the target."""
     constant = constants.get(stack_of(name))
     if name in drawn:
         return drawn[name]
     if constant is not None:
         return constant
-    raise ValueError(
-        f"base: the initial size of {name} cannot be known: the base is on the meta device, and the"
-        f" module that owns the tensor has no reset_parameters; {REMEDY}"
+    message = (
+        f"base: the initial size of {name} is unknown: the base is on the meta device, and the"
+        " module that owns the tensor has no reset_parameters; build the base on the CPU"
     )
+    raise InputError(message, "unknown-initial-size", argument="base")
 
 
 def _constants_of(target: nn.Module) -> dict[str, Initial]:
-    """Return the constants of a real target, by stack. Raise a ValueError if the target does not
-    start as its modules' code says."""
+    """Return the tensors of the target that start as constants, by stack.
+
+    Raise an InputError if other sizes differ from what the modules' own code draws.
+    """
     items = _real_items(target)
     drawn = _reinitialised(unwrap(target), items)
     constants: dict[str, Initial] = {}
@@ -366,11 +378,13 @@ def _constants_of(target: nn.Module) -> dict[str, Initial]:
         if measured.constant is not None:
             constants[stack_of(name)] = measured
         if name in drawn and not _agree(measured, drawn[name], item.tensor.numel()):
-            raise ValueError(
-                f"base: the initial size of {name} cannot be known: the base is on the meta device,"
-                f" and its constructor does more than its modules ({measured.rms:.3g} instead"
-                f" of {drawn[name].rms:.3g} at the size of the target); {REMEDY}"
+            message = (
+                f"base: the initial size of {name} is unknown: the base is on the meta device, and"
+                " its constructor initialises otherwise than its modules' reset_parameters"
+                f" ({measured.rms:.3g} instead of {drawn[name].rms:.3g} at the size of the target);"
+                " build the base on the CPU"
             )
+            raise InputError(message, "unknown-initial-size", argument="base")
     return constants
 
 
@@ -379,14 +393,14 @@ def _agree(measured: Initial, drawn: Initial, samples: int) -> bool:
 
 
 def _reinitialised(model: nn.Module, wanted: Mapping[str, Item]) -> dict[str, Initial]:
-    """Return the sizes that the model's own code gives to tensors, as far as it gives any."""
+    """Return the sizes of those tensors that the model's own code initialises."""
     by_name: dict[str, Initial] = {}
     by_stack: dict[tuple[str, tuple[int, ...]], Initial] = {}  # and shape
     initialise = getattr(model, "_init_weights", None)
     with seeded(0):
         for path, module in _units(model):
             shapes = {name: tuple(parameter.shape) for name, parameter in module.named_parameters()}
-            for name, parameter in _materialised(module, initialise).named_parameters():
+            for name, parameter in _initialised(module, initialise).named_parameters():
                 if _unwritten(parameter):
                     continue
                 full = clean(f"{path}.{name}".lstrip("."))
@@ -403,8 +417,8 @@ def _reinitialised(model: nn.Module, wanted: Mapping[str, Item]) -> dict[str, In
 
 
 def _units(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-    """A small model whole; of a large one the pieces that hold no list of layers, and of every list
-    one layer a kind."""
+    """Yield a small model as a whole; for a large one, its parts without lists of layers, and one
+    layer of every kind from each list."""
     if parameter_count(model) <= SMALL:
         yield "", model
         return
@@ -431,7 +445,7 @@ def _units(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
 
 
 def _without_children(module: nn.Module) -> nn.Module:
-    """The module without its children."""
+    """Return a copy of the module without its children."""
     bare = copy.copy(module)
     bare.__dict__ = {**module.__dict__, CHILD_MODULES: {}}
     return bare
@@ -440,7 +454,8 @@ def _without_children(module: nn.Module) -> nn.Module:
 _MARK = float("nan")
 
 
-def _materialised(module: nn.Module, initialise: Callable[[nn.Module], None] | None) -> nn.Module:
+def _initialised(module: nn.Module, initialise: Callable[[nn.Module], None] | None) -> nn.Module:
+    """Return a copy on the CPU, initialised by the model's own code; other entries are NaN."""
     made = copy.deepcopy(module)
     for part in made.modules():
         for name, parameter in parameter_registry(part).items():
@@ -450,7 +465,7 @@ def _materialised(module: nn.Module, initialise: Callable[[nn.Module], None] | N
     with torch.no_grad():
         for parameter in made.parameters():
             parameter.fill_(_MARK)
-        for part in reversed(list(made.modules())):  # as constructors do: parts first
+        for part in reversed(list(made.modules())):  # children first, as in constructors
             reset = getattr(part, "reset_parameters", None) or getattr(part, RESET_PARAMETERS, None)
             if reset is not None:
                 reset()
@@ -460,11 +475,12 @@ def _materialised(module: nn.Module, initialise: Callable[[nn.Module], None] | N
 
 
 def _fewer_rows(parameter: nn.Parameter) -> nn.Parameter:
-    """A sample of a huge table or matrix. Rows are outputs or tokens: initializers look at the
-    length of a row."""
+    """Return a parameter with fewer rows. Rows are outputs or tokens; initializers depend only on
+    the length of a row."""
     rows = max(1, SAMPLE * parameter.shape[0] // parameter.numel())
     return nn.Parameter(parameter.new_empty((rows, *parameter.shape[1:])), parameter.requires_grad)
 
 
 def _unwritten(parameter: Tensor) -> bool:
+    """Return whether no code has initialised the parameter."""
     return bool(parameter.isnan().any())

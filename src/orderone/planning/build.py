@@ -1,4 +1,4 @@
-"""`plan`: from a model and what it is compared with to one row for every tensor."""
+"""`plan`: from a model and its base to one row for every tensor."""
 
 import fnmatch
 from collections.abc import Mapping
@@ -8,6 +8,8 @@ from typing import Annotated, TypeAlias
 
 from torch import nn
 
+from orderone.core.codes import with_code
+from orderone.core.errors import InputError
 from orderone.core.inputs import Exact, Name, Number, UserInput
 from orderone.observe.inventory import inventory, shapes_of, unwrap
 from orderone.planning import absolute, apply, constants, forward_facts, init_check, relative
@@ -55,34 +57,36 @@ def plan(
     C: OrderOneConstants | None = None,
     Lambda: OrderOneConstants | None = None,
 ) -> Plan:
-    """What `rule` asks of every tensor of `model`, relative to `base`. Nothing is changed before
-    `.apply()`.
+    """Return the initial size, learning rate, weight decay and eps of every tensor of `model`.
+
+    The values are those of `rule` relative to `base`. The model is not changed before `.apply()`.
 
     Args:
-        model: Any nn.Module, on any device: the meta device needs no memory.
-        base: What was tuned: a smaller module of the same architecture (the meta device is fine);
-            for a Hugging Face model, overrides of its configuration such as {"hidden_size": 256}; a
-            saved plan, or its path. None: absolute power laws.
+        model: Any nn.Module, on any device; the meta device needs no memory.
+        base: The model that was tuned: a smaller module of the same architecture (the meta device
+            is fine); for a Hugging Face model, overrides of its configuration such as
+            {"hidden_size": 256}; a saved plan, or its path. None: absolute power laws.
         rule: A name of `rules.names()`, or a rule of `rules.custom`.
-        optimizer: sgd, adam, adamw, adafactor, muon (with adamw for what is not a hidden matrix),
-            lion, rmsprop, nadam or adagrad; or the class of one of them, or a subclass of yours,
-            which `plan.optimizer()` then constructs.
+        optimizer: sgd, adam, adamw, adafactor, muon (with adamw for all but hidden matrices), lion,
+            rmsprop, nadam or adagrad; or the class of one of them, or your subclass of one, which
+            `plan.optimizer()` then constructs.
         lr, weight_decay, eps: As tuned on the base; by default those of torch.optim. For muon, lr
             may be {"muon": ..., "adamw": ...}.
         depth: "sqrt" (residual branches times 1/sqrt(L)) or "completep" (1/L); None: nothing scales
             with depth.
-        gauge: "folded" leaves the forward pass alone; "unit" and "paper" put multipliers into
+        gauge: "folded" leaves the forward pass unchanged; "unit" and "paper" add multipliers as
             hooks.
-        decay: "independent" keeps lr * weight_decay, "proportional" keeps weight_decay.
+        decay: "independent" preserves lr * weight_decay, "proportional" preserves weight_decay.
         no_decay: Patterns of tensors without weight decay, such as ("*.bias", "*norm*").
-        overrides: {"pattern": role} for tensors whose role cannot be told, or that you know better.
-        inputs: An example batch (tensor, tuple, or dict of keyword arguments), to look at the
-            forward pass of a model that is not Hugging Face's.
-        probe: False: do not look at the forward pass.
+        overrides: {"pattern": role} for tensors whose role is ambiguous or wrong.
+        inputs: An example batch (tensor, tuple, or dict of keyword arguments). The forward pass of
+            a model that is not from Hugging Face is traced only if you pass one.
+        probe: Whether to trace the forward pass.
         score_power: The power of the head size that attention scores are divided by; by default 1
             for mup, 1/2 for sp.
-        C, Lambda: In absolute mode, order-one constants of initial variance and learning rate, by
-            role, group of S2, or matrix of attention: {"PE": 0.02**2, "Q": 0.5}.
+        C, Lambda: In absolute mode, constants of the initial variance and the learning rate, by
+            role, by group of tensors (WE, PE, QKVU, W, X, head), or by matrix of attention:
+            {"PE": 0.02**2, "Q": 0.5}.
     """
     options = PlanOptions(
         rule=rule,
@@ -105,18 +109,19 @@ def plan(
     if base is None:
         order_one = OrderOne(C or {}, Lambda or {})
         return absolute.absolute_plan(
-            model, request, order_one, constants.look(model, inputs, probe)
+            model, request, order_one, constants.collect(model, inputs, probe)
         )
     if C or Lambda:
-        raise ValueError(
-            "C and Lambda belong to absolute mode (base=None); relative to a base, its own sizes"
-            " take their place"
+        message = (
+            "C, Lambda: only absolute mode (base=None) has these constants; relative to a base, the"
+            " initial sizes and the learning rate of the base replace them"
         )
+        raise InputError(message, "absolute-mode", argument="C" if C else "Lambda")
     if isinstance(base, (str, PathLike)):
-        base = _saved(base)
-    compared = _read_base(model, base)
-    facts = _forward_facts(model, compared, options)
-    made = relative.relative_plan(unwrap(model), compared, request, facts)
+        base = _load_plan(base)
+    read_base = _read_base(model, base)
+    facts = _forward_facts(model, read_base, options)
+    made = relative.relative_plan(unwrap(model), read_base, request, facts)
     if facts.pair is not None and init_check.can_observe(facts.pair):
         made = _with_init_check(made, request, facts)
     if isinstance(base, Plan) and base.applied:
@@ -126,14 +131,16 @@ def plan(
 
 def _forward_facts(model: nn.Module, base: Base, options: PlanOptions) -> ForwardFacts:
     if options.probe:
-        return forward_facts.look(model, base, options.inputs)
-    return forward_facts.skipped(model, base)
+        return forward_facts.collect(model, base, options.inputs)
+    return forward_facts.without_probe(model, base)
 
 
 @dataclass(frozen=True)
 class Family:
-    """Plans for models of many sizes: one request, one base, and one look at the forward pass where
-    that is enough for all sizes."""
+    """Maker of plans for models of many sizes: one request and one base for all.
+
+    The forward pass is traced once, if one trace is valid for all sizes.
+    """
 
     request: Request
     base: Base
@@ -146,41 +153,47 @@ class Family:
         if shapes_of(model) == self.base.shapes:
             facts = replace(facts, scores=())  # nothing grows
         elif self.options.probe and facts.scores:
-            # head sizes grow, in each size by another factor
-            facts = forward_facts.look(model, self.base, self.options.inputs)
+            # the head size grows by another factor for every model
+            facts = forward_facts.collect(model, self.base, self.options.inputs)
         return relative.relative_plan(unwrap(model), self.base, self.request, facts)
 
 
 def family(model: nn.Module, base: nn.Module, **keywords: object) -> Family:
-    """Return a maker of `plan(model, base=base, ...)` for many models of one architecture, of which
-    `model` should be the largest."""
+    """Return a maker of `plan(model, base=base, ...)` for many models of one architecture.
+
+    `model` should be the largest of them.
+    """
     options = PlanOptions.from_keywords(keywords)
-    compared = _read_base(model, base)
-    facts = _forward_facts(model, compared, options)
-    return Family(options.read(model), compared, facts, options)
+    read_base = _read_base(model, base)
+    facts = _forward_facts(model, read_base, options)
+    return Family(options.read(model), read_base, facts, options)
 
 
 def _continue_applied(made: Plan, before: Plan) -> Plan:
-    """Continue an applied plan for this very model, read back: what was applied stays applied."""
+    """Return the plan as applied if `before`, a plan of this very model, was applied."""
     if len(made.rows) != len(before.rows):
         return made
     rows = list(zip(made.rows, before.rows, strict=True))
     if any(row.shape != row_before.shape for row, row_before in rows):
         return made
     if any(row.init_std != row_before.init_std for row, row_before in rows):
-        raise ValueError(
+        message = (
             "base: the saved plan was applied to a model of this size as"
             f" {before.headline.split(':')[0]}, {before.settings.gauge} gauge,"
-            f" depth={before.settings.depth}; its weights do not fit another plan"
+            f" depth={before.settings.depth}; weights scaled by it do not fit another plan. Use the"
+            " same options, or a base of another size"
         )
+        raise InputError(message, "already-applied", argument="base")
     continued = replace(made, was_applied=True)
     apply.install(continued, continued.bound())
     return continued
 
 
 def _with_init_check(made: Plan, request: Request, facts: ForwardFacts) -> Plan:
-    """Apply the same request to the two small instances, and add to the plan whether sizes at
-    initialization grow as it implies."""
+    """Compare the sizes of two small instances at initialization with the plan's prediction.
+
+    The same request is applied to the instances; the result is added to the plan.
+    """
     assert facts.pair is not None
     small = facts.pair.small
     try:
@@ -190,15 +203,15 @@ def _with_init_check(made: Plan, request: Request, facts: ForwardFacts) -> Plan:
         proof.apply()
         observations = init_check.observe(proof, small, large, facts.pair)
     except Exception as error:  # the user's forward code may raise anything
-        failure = f"sizes were not compared ({type(error).__name__}: {error})"
-        return replace(made, looked=f"{facts.note}: {failure}")
+        failure = f"sizes at initialization were not compared ({type(error).__name__}: {error})"
+        return replace(made, looked=with_code(f"{facts.note}: {failure}", "probe-not-run"))
     looked, unexpected = init_check.summary(facts.note, observations, facts.pair.growth)
     notes = (*made.notes, *unexpected)
     return replace(made, observations=observations, looked=looked, notes=notes)
 
 
 def _matching_overrides(request: Request, model: nn.Module) -> dict[str, str]:
-    """A smaller instance has fewer layers, and not every pattern finds something in it."""
+    """Return the overrides that match a tensor of a smaller instance, which has fewer layers."""
     names = list(inventory(model))
     overrides: dict[str, str] = {}
     for pattern, role in request.overrides.items():
@@ -207,13 +220,14 @@ def _matching_overrides(request: Request, model: nn.Module) -> dict[str, str]:
     return overrides
 
 
-def _saved(path: str | PathLike[str]) -> Plan:
+def _load_plan(path: str | PathLike[str]) -> Plan:
     try:
         return Plan.load(path)
     except OSError as error:
-        raise ValueError(
-            f"base: {path} cannot be read ({error.strerror}); expected a plan written by plan.save"
-        ) from error
+        message = (
+            f"base: {path} cannot be read ({error.strerror}); expected a file written by plan.save"
+        )
+        raise InputError(message, "not-a-plan-file", argument="base") from error
 
 
 def _read_base(model: nn.Module, base: BaseInput) -> Base:
@@ -225,7 +239,8 @@ def _read_base(model: nn.Module, base: BaseInput) -> Base:
         return bases.from_overrides(model, base)
     if isinstance(base, Plan):
         return bases.from_plan(base, model)
-    raise ValueError(
+    message = (
         "base: expected a module, a mapping of overrides, a plan or its path, or None; got"
         f" {type(base).__name__}"
     )
+    raise InputError(message, "wrong-type", argument="base")

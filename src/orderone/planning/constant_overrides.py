@@ -1,12 +1,13 @@
 """The constants of order one in absolute mode: C in initial variances, Lambda in learning rates.
 
-Either may name a role, a group of S2, or one matrix of its group QKVU; the narrowest counts.
+Keys are roles, groups of S2 ("Effective Theory of Transformers at Initialization"), or matrices of
+its group QKVU; the most specific one counts.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from orderone.core.errors import one_of
+from orderone.core.errors import InputError, one_of
 from orderone.planning.options import nonnegative
 from orderone.planning.roles.evidence import OVERRIDES, read_name
 from orderone.theory.scaling import GROUPS
@@ -16,6 +17,8 @@ ATTENTION = ("Q", "K", "V", "U")  # within the group QKVU
 
 @dataclass(frozen=True)
 class OrderOne:
+    """The user's constants."""
+
     C: Mapping[str, float]
     Lambda: Mapping[str, float]
 
@@ -26,8 +29,10 @@ class OrderOne:
         return _constant(self.Lambda, name, group, role)
 
     def check(self, groups: Mapping[str, str]) -> None:
-        """`groups` of all tensors: a matrix of attention can be named if all of them can be told
-        apart."""
+        """Raise an InputError for unknown keys; `groups` are those of all tensors.
+
+        Q, K, V and U are valid keys only if the names of all attention matrices identify them.
+        """
         unclear: list[str] = []
         for tensor, group in groups.items():
             if group == "QKVU" and read_name(tensor).attention_part is None:
@@ -35,9 +40,10 @@ class OrderOne:
         for constants, name in ((self.C, "C"), (self.Lambda, "Lambda")):
             _known(constants, name)
             if unclear and not set(ATTENTION).isdisjoint(constants):
-                raise ValueError(
-                    f"{name}: expected QKVU, because {unclear[0]} is not one of queries, keys,"
-                    f" values and outputs by its name; got {', '.join(constants)}"
+                raise InputError(
+                    f"{name}: expected QKVU, because the name {unclear[0]} does not say whether it"
+                    f" is Q, K, V or U; got {', '.join(constants)}",
+                    argument=name,
                 )
 
 

@@ -1,10 +1,9 @@
-"""Powers of the width that the forward code of a model multiplies with itself, for a model that
-stands alone.
+"""Powers of the width in the forward code of a model without a base (absolute mode).
 
-T5 multiplies what its tied head reads by n^-1/2; Gemma, and BART if asked, what the words give by
-n^1/2. One forward pass under `trace` shows the number, and a number that is n^(+-1/2) or n^(+-1) is
-taken for that power. Others are constants of order one, and the model's own business; so are
-numbers that stand in a Hugging Face configuration.
+T5 multiplies the input of its tied head by n^-1/2; Gemma, and optionally BART, the output of the
+word embedding by n^1/2. One forward pass under `trace` shows the number. A number that equals
+n^(+-1/2) or n^(+-1) counts as that power. Other numbers are constants of order one and are ignored,
+and so are numbers that are part of a Hugging Face configuration.
 """
 
 import math
@@ -14,11 +13,12 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import nn
 
+from orderone.core.codes import with_code
 from orderone.observe.inventory import Item, Place, unwrap
 from orderone.observe.trace import trace
 from orderone.planning import huggingface
 from orderone.planning.base import Configuration, built, is_configuration
-from orderone.planning.forward_facts import standing
+from orderone.planning.forward_facts import constants_by_use
 from orderone.planning.options import ExampleBatch
 
 POWERS = (-1.0, -0.5, 0.5, 1.0)
@@ -26,13 +26,13 @@ POWERS = (-1.0, -0.5, 0.5, 1.0)
 
 @dataclass(frozen=True)
 class Constants:
-    """`at` has the numbers at every use of a tensor, ("words.weight", "lookup") for one."""
+    """Numbers that multiply the uses of tensors, by keys such as ("words.weight", "lookup")."""
 
     note: str
     at: Mapping[tuple[str, str], float | None] = field(default_factory=dict)
 
     def power(self, name: str, kind: str, width: int) -> float:
-        """The number at this use if it is a power of the width, and 1 otherwise."""
+        """Return the number at this use if it is a power of the width, and 1 otherwise."""
         value = self.at.get((name, kind))
         if value is None or value <= 0 or width < 2:
             return 1.0
@@ -44,8 +44,10 @@ class Constants:
     def of_heads(
         self, model: nn.Module, readouts: Iterable[tuple[Item, Sequence[Place]]]
     ) -> "Constants":
-        """With what output layers with a forward code of their own multiply by; this needs no
-        batch."""
+        """Add the multipliers of output layers whose class overrides the forward code of Linear.
+
+        This needs no example batch.
+        """
         multipliers: dict[tuple[str, str], float | None] = {}
         for item, places in readouts:
             for place in places:
@@ -58,7 +60,10 @@ class Constants:
 
 
 def _multiplier(module: nn.Linear) -> float | None:
-    """c, if the module gives c W x; on numbers of our own, since it may be on the meta device."""
+    """Return c if the module computes c W x, else None.
+
+    The module may be on the meta device, so it is called with other weights.
+    """
     W = torch.ones(module.out_features, module.in_features)
     x = torch.ones(1, module.in_features)
     parameters = {name: torch.zeros(each.shape) for name, each in module.named_parameters()}
@@ -74,40 +79,40 @@ def _multiplier(module: nn.Linear) -> float | None:
     return None
 
 
-def look(model: nn.Module, inputs: ExampleBatch | None, probe: bool) -> Constants:
-    """Trace the model on the batch of the user; a Hugging Face model, as a copy of a few layers, on
-    a random batch."""
+def collect(model: nn.Module, inputs: ExampleBatch | None, probe: bool) -> Constants:
+    """Trace the model on the user's batch, or a shallow Hugging Face copy on a random batch."""
     inner = unwrap(model)
     config = getattr(inner, "config", None)
     if not probe:
-        return Constants("probe: not run in absolute mode, as asked (probe=False)")
+        return Constants("probe: skipped (probe=False)")
     try:
         if inputs is not None:
             traced = trace(inner, inputs)
-            subject = "this model, on the batch given"
+            subject = "this model on the example batch"
         elif is_configuration(config):
             traced = trace(*_few_layers(inner, config))
             subject = "a few layers of this width"
         else:
             return Constants("probe: not run in absolute mode")
     except Exception as error:  # the user's forward code may raise anything
-        return Constants(
-            f"probe: not run: the forward pass failed ({type(error).__name__}: {error})"
-        )
+        failure = f"probe: not run: the forward pass failed ({type(error).__name__}: {error})"
+        return Constants(with_code(failure, "probe-not-run"))
     configured: list[float] = []
     if is_configuration(config):
         configured = [value for value in config.to_dict().values() if type(value) is float]
     constants: dict[tuple[str, str], float | None] = {}
-    for at, value in standing(traced).items():
+    for at, value in constants_by_use(traced).items():
         if not _is_configured(value, configured):
             constants[at] = value
-    note = f"probe: {subject}: powers of the width in the forward code are accounted for"
+    note = f"probe: {subject}: powers of the width in the forward code are compensated"
     return Constants(note, constants)
 
 
 def _is_configured(value: float | None, configured: Sequence[float]) -> bool:
-    """Return whether a constant stands in the configuration: a logit scale of 1/8 is no power of
-    the width, though it is one at width 64."""
+    """Return whether a constant is part of the configuration.
+
+    A logit scale of 1/8 is not a power of the width, although 8 is the root of a width of 64.
+    """
     if value is None:
         return False
     for number in configured:
@@ -119,8 +124,10 @@ def _is_configured(value: float | None, configured: Sequence[float]) -> bool:
 def _few_layers(
     model: nn.Module, config: Configuration
 ) -> tuple[nn.Module, Mapping[str, torch.Tensor]]:
-    """Real where that is cheap; without memory otherwise, where numbers kept in tensors cannot be
-    read."""
+    """Return an instance with few layers and a batch.
+
+    A large instance is on the meta device, where numbers in tensors cannot be read.
+    """
     small = huggingface.few_layers(model, config)
     if huggingface.numel(model, small) <= huggingface.LARGEST:
         device = "cpu"

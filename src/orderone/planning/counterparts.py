@@ -1,17 +1,19 @@
-"""Which tensor of the base stands for a tensor of the target: the one of the same name, or of the
-same place in a stack.
+"""Counterparts: the tensor of the base that corresponds to a tensor of the target.
 
-A target with more layers has names that its base has not: `layers.7.mlp.weight` then corresponds to
-the layer at the same relative depth of the base, and the ratio of the two stacks is the growth in
-depth. Not every number is a layer: in a Sequential they count unlike modules, so where shapes of a
-stack differ, the counterpart is one that fits: each axis has stayed, or has grown by the ratio by
-which axes of this pair usually grow.
+It has the same name, or the same relative place in a stack of layers. A target with more layers has
+names that its base lacks: `layers.7.mlp.weight` then corresponds to the layer at the same relative
+depth of the base, and the ratio of the two numbers of layers is the growth in depth.
+
+Not every number in a name is a layer: in a Sequential, numbers count different modules. If shapes
+in a stack differ, the counterpart must fit: each axis has stayed the same, or has grown by the
+ratio by which most axes of this pair of models grow.
 """
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from orderone.core.errors import InputError
 from orderone.planning.roles.vocabulary import EXPERT
 
 Shape = tuple[int, ...]
@@ -22,14 +24,14 @@ Stacks = Mapping[Pattern, list[Position]]
 
 @dataclass(frozen=True)
 class Counterpart:
-    """The tensor of the base that stands for a tensor of the target."""
+    """Tensor of the base that corresponds to a tensor of the target."""
 
     name: str  # in the base
     depth: float = 1.0  # layers of this stack, target over base
 
 
 def counterparts(target: Mapping[str, Shape], base: Mapping[str, Shape]) -> dict[str, Counterpart]:
-    """Return the counterpart of every target name; a ValueError lists those without one."""
+    """Return the counterpart of every target name; raise an InputError if one has none."""
     ours = _stacks(target)
     theirs = _stacks(base)
     _must_be_in(ours, theirs, "the base")
@@ -45,14 +47,14 @@ def counterparts(target: Mapping[str, Shape], base: Mapping[str, Shape]) -> dict
 
 
 def _must_be_in(stacks: Stacks, known: Stacks, whose: str) -> None:
-    """Raise a ValueError that lists the tensors of `stacks` without a counterpart in `known`."""
-    strangers: list[str] = []
+    """Raise an InputError if tensors of `stacks` have no counterpart in `known`."""
+    unmatched: list[str] = []
     for pattern, positions in stacks.items():
         if pattern not in known:
             for at in positions:
-                strangers.append(_join(pattern, at))
-    if strangers:
-        raise _other_architecture(f"{whose} has nothing like {_few(strangers)}")
+                unmatched.append(_join(pattern, at))
+    if unmatched:
+        raise _other_architecture(f"{whose} has no counterpart of {_few(unmatched)}")
 
 
 def _nearest(
@@ -64,8 +66,8 @@ def _nearest(
     base: Mapping[str, Shape],
     usual: float,
 ) -> str:
-    """Return the same name in a stack of the same length; otherwise the place at the same relative
-    depth that fits."""
+    """Return the same name if the stacks are equally long; otherwise the name at the same relative
+    depth whose shape fits."""
     name = _join(pattern, at)
     candidates = {_join(pattern, other): other for other in theirs[pattern]}
     if len(ours[pattern]) == len(candidates) and name in candidates:
@@ -92,7 +94,7 @@ def _nearest(
 
 
 def _misfit(shape: Shape, base_shape: Shape, usual: float) -> int:
-    """Return the number of axes that neither stayed nor grew as usual."""
+    """Return the number of axes that neither stayed the same nor grew by the usual ratio."""
     if len(shape) != len(base_shape):
         return len(shape) + len(base_shape)
     misfits = 0
@@ -103,7 +105,7 @@ def _misfit(shape: Shape, base_shape: Shape, usual: float) -> int:
 
 
 def _usual_ratio(target: Mapping[str, Shape], base: Mapping[str, Shape]) -> float:
-    """Return the growth that most axes of equally named tensors have."""
+    """Return the ratio by which most axes of equally named tensors grow."""
     ratios: Counter[float] = Counter()
     for name, shape in target.items():
         base_shape = base.get(name)
@@ -118,15 +120,14 @@ def _usual_ratio(target: Mapping[str, Shape], base: Mapping[str, Shape]) -> floa
 
 
 def _relative(indices: Iterable[int]) -> dict[int, float]:
-    """Return where each index stands between the first (0) and the last (1): the last layer is like
-    the last layer."""
+    """Return the relative place of each index between the first (0) and the last (1)."""
     ranked = sorted(set(indices))
     return {index: rank / max(len(ranked) - 1, 1) for rank, index in enumerate(ranked)}
 
 
 def _depths(ours: Stacks, theirs: Stacks) -> dict[Pattern, float]:
-    """Return the growth in depth of every stack: in its layers, or, where stages stay, in the
-    blocks of all stages."""
+    """Return the growth in depth of every stack: ratio of layers, or, if the number of stages stays
+    the same, of blocks in all stages."""
     our_layers = _layers(ours)
     their_layers = _layers(theirs)
     result: dict[Pattern, float] = {}
@@ -143,9 +144,11 @@ def _depths(ours: Stacks, theirs: Stacks) -> dict[Pattern, float]:
 
 
 def _layers(stacks: Stacks) -> dict[Pattern, set[int]]:
-    """Return the layers of the stack that each tensor is in. Layers share kinds of tensors, at
-    least with others that share some with these; modules before and behind them in one Sequential
-    do not."""
+    """Return the layers of the stack that each tensor is in.
+
+    Layers of a stack have tensors in common, directly or through other layers. Modules before and
+    after the stack in the same Sequential have not.
+    """
     groups: dict[Pattern, list[set[int]]] = {}
     for pattern, positions in stacks.items():
         if not positions[0]:
@@ -170,7 +173,7 @@ def _layers(stacks: Stacks) -> dict[Pattern, set[int]]:
 
 
 def _experts(pattern: Pattern) -> bool:
-    """Whether the stack is one of experts: more of them make no deeper network."""
+    """Return whether the stack consists of experts: more of them do not make a network deeper."""
     return any(part is not None and EXPERT in part for part in pattern)
 
 
@@ -182,6 +185,7 @@ def _prefix(pattern: Pattern) -> Pattern:
 
 
 def _stacks(names: Iterable[str]) -> Stacks:
+    """Return the numbers in all names, by name without numbers."""
     result: dict[Pattern, list[Position]] = {}
     for name in names:
         pattern: list[str | None] = []
@@ -209,11 +213,12 @@ def _join(pattern: Pattern, at: Position) -> str:
     return ".".join(parts)
 
 
-def _other_architecture(why: str) -> ValueError:
-    return ValueError(
+def _other_architecture(why: str) -> InputError:
+    message = (
         f"base: expected the same architecture as the model, but {why}; build the base with the"
         " same code and smaller sizes"
     )
+    return InputError(message, "other-architecture", argument="base")
 
 
 def _few(names: list[str], most: int = 3) -> str:

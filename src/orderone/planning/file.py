@@ -1,5 +1,4 @@
-"""Plan files: JSON with a format version. Reading one runs nothing: no pickle, no import by
-name."""
+"""Plan files: JSON with a format version. Reading one runs no code: it has no pickles."""
 
 import json
 from dataclasses import asdict
@@ -7,6 +6,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
+from orderone.core.errors import InputError
 from orderone.core.roles import Role
 from orderone.planning.plan import Multiplier, Plan, Row, Settings
 from orderone.rules.parameterizations import Factors, Growth
@@ -16,10 +16,12 @@ VERSION = 1
 
 
 def save(plan: Plan, path: str | PathLike[str]) -> None:
+    """Write a plan file."""
     Path(path).write_text(json.dumps(as_record(plan), indent=1) + "\n")
 
 
 def as_record(plan: Plan) -> dict[str, object]:
+    """Return the content of a plan file."""
     return {
         "format": FORMAT,
         "version": VERSION,
@@ -35,23 +37,26 @@ def as_record(plan: Plan) -> dict[str, object]:
 
 
 def load(path: str | PathLike[str]) -> Plan:
+    """Read a plan file; raise an InputError if it is none."""
     try:
         record = json.loads(Path(path).read_text())
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise ValueError(
-            f"{path}: expected a plan file (JSON), got something else: {error}"
-        ) from error
+        message = f"{path}: expected a plan file (JSON), written by plan.save: {error}"
+        raise InputError(message, "not-a-plan-file", argument="path") from error
     if not isinstance(record, dict) or record.get("format") != FORMAT:
-        raise ValueError(f"{path}: expected a plan file, written by plan.save")
+        message = f"{path}: expected a plan file, written by plan.save"
+        raise InputError(message, "not-a-plan-file", argument="path")
     if record.get("version") != VERSION:
-        raise ValueError(
-            f"{path}: expected format version {VERSION}, got {record.get('version')}; it needs"
-            " another orderone"
+        message = (
+            f"{path}: expected format version {VERSION}, got {record.get('version')}; read it with"
+            " the version of orderone that wrote it"
         )
+        raise InputError(message, "not-a-plan-file", argument="path")
     try:
         return _from_record(record)
     except (KeyError, TypeError, ValueError) as error:
-        raise ValueError(f"{path}: the plan file is damaged: {error}") from error
+        message = f"{path}: the plan file is damaged: {error}"
+        raise InputError(message, "not-a-plan-file", argument="path") from error
 
 
 def _from_record(record: dict[str, Any]) -> Plan:
@@ -79,7 +84,7 @@ def _row(record: dict[str, Any]) -> Row:
 
 
 def _tuples(record: dict[str, Any]) -> dict[str, Any]:
-    """JSON has lists where rows have tuples."""
+    """Return the record with tuples in place of the lists of JSON."""
     result: dict[str, Any] = {}
     for key, value in record.items():
         result[key] = tuple(value) if isinstance(value, list) else value

@@ -1,11 +1,10 @@
-"""What a forward pass shows beyond shapes and owning modules.
+"""Facts about a model that only a forward pass shows.
 
-Two small instances of the model, one four times as wide, run once under `trace`. What differs
-between them is what the forward code does with the width: Gemma multiplies embeddings by sqrt(n),
-T5 its tied head by n^-1/2, attention divides by a root of the head size. A constant that grows like
-a power of the width is compensated; what is no constant is reported. The look also tells how
-tensors of unknown modules are used, which tensors form residual branches, and which norm stands
-before a readout.
+Two small instances of the model, one four times as wide, run once under `trace`. Their differences
+show how the forward code depends on the width: Gemma multiplies embeddings by sqrt(n), T5 its tied
+head by n^-1/2, attention divides by a root of the head size. The plan compensates constants that
+grow like a power of the width, and reports everything else. The traces also show how tensors of
+unknown modules are used, which tensors form residual branches, and which norm precedes a readout.
 """
 
 import math
@@ -14,6 +13,8 @@ from dataclasses import dataclass, field
 
 from torch import Tensor, nn
 
+from orderone.core.codes import with_code, without_code
+from orderone.core.errors import InputError
 from orderone.observe.inventory import VECTOR, Layout, shapes_of, unwrap
 from orderone.observe.trace import Constant, Scores, Trace, Use, trace
 from orderone.planning import huggingface
@@ -22,34 +23,37 @@ from orderone.planning.counterparts import counterparts, stack_of
 from orderone.planning.options import ExampleBatch
 from orderone.torch_compat import tree_map
 
-NEGLIGIBLE = 0.01  # an exponent smaller than this is rounding
+NEGLIGIBLE = 0.01  # smaller exponents are rounding
 
 
 @dataclass(frozen=True)
 class Pair:
-    """Two real instances of a model, one wider than the other, and a batch to feed them."""
+    """Two instances of a model, one wider than the other, and an example batch for both."""
 
     small: nn.Module
     large: nn.Module
     inputs: ExampleBatch
-    growth: float  # of the width, from small to large
-    # of the head size, from the base to the target; None: as traced, or not known
+    growth: float  # ratio of widths, large over small
+    # ratio of head sizes, target over base; None: as traced, or unknown
     head_growth: float | None
     note: str
-    owned: bool  # made here, and free to be changed
+    owned: bool  # built here, so that it may be changed
 
     def traces(self) -> tuple[Trace, Trace]:
+        """Return the traces of the small and of the large instance."""
         return trace(self.small, self.inputs), trace(self.large, self.inputs)
 
 
 class NoInstances(Exception):  # noqa: N818
-    """There is no pair to trace; the message says why."""
+    """No two instances can be traced; the message says why."""
 
 
 @dataclass(frozen=True)
 class Score:
-    """Attention scores: scale = head_size^power; `separate` if queries have tensors of their
-    own."""
+    """Attention scores with scale = head_size^power.
+
+    `separate`: queries have tensors that can take a factor, not packed with keys.
+    """
 
     queries: tuple[str, ...]
     keys: tuple[str, ...]
@@ -60,16 +64,18 @@ class Score:
 
 @dataclass(frozen=True)
 class ForwardFacts:
-    """What a forward pass showed, under the names of the instance that was traced: a small one
-    stands for deeper ones."""
+    """Facts from a forward pass, by names of tensors in the traced instance.
+
+    The traced instance may have fewer layers than the target; see `traced_as`.
+    """
 
     note: str
     shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     layouts: Mapping[str, tuple[Layout, ...]] = field(default_factory=dict)
-    # power of the width, by tensor and kind of use
+    # power of the width that multiplies, by tensor and kind of use
     powers: Mapping[tuple[str, str], float] = field(default_factory=dict)
     branches: Mapping[str, str] = field(default_factory=dict)  # "last" or "inside"
-    open_branches: bool = False  # some branch ends in nothing that could be multiplied
+    open_branches: bool = False  # a branch ends without a parameter that could take a factor
     carriers: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     scores: tuple[Score, ...] = ()
     outputs: tuple[str, ...] = ()
@@ -77,50 +83,53 @@ class ForwardFacts:
     pair: Pair | None = None
 
     def traced_as(self, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, str]:
-        """Return, for every tensor of a model, the tensor that was traced in its place."""
+        """Return, for every tensor of a model, the corresponding tensor of the traced instance."""
         if self.shapes:
             return _counterpart_names(shapes, self.shapes)
         return {}
 
     def power(self, name: str, kind: str) -> float:
+        """Return the power of the width that multiplies a use of a tensor."""
         return self.powers.get((name, kind), 0.0)
 
     def branch(self, name: str) -> str | None:
         """Return the place of a tensor in its residual branch: "last", "inside" or None.
 
-        A tensor beside others of a branch belongs to it: keys and values of cross-attention do not
-        read the stream.
+        A tensor next to others of a branch belongs to it, even if it does not read the residual
+        stream: keys and values of cross-attention.
         """
         if name in self.branches:
             return self.branches[name]
         parent = name.rpartition(".")[0].rpartition(".")[0]
         inside_a_layer = "*" in stack_of(parent) and not stack_of(parent).endswith("*")
-        beside = any(other.startswith(f"{parent}.") for other in self.branches)
-        if inside_a_layer and beside:
+        is_neighbour = any(other.startswith(f"{parent}.") for other in self.branches)
+        if inside_a_layer and is_neighbour:
             return "inside"
         return None
 
     def require_branches(self) -> None:
-        """Raise a ValueError unless the residual branches are known and end in a tensor."""
+        """Raise an InputError unless the residual branches are known and end in a parameter."""
         if not self.branches:
-            raise ValueError(
-                f"depth: the residual branches are not known ({self.note}); if it was looked at,"
-                " there are none, and depth is to be left out; otherwise give an example batch:"
-                " plan(..., inputs=...)"
-            )
+            if self.pair is None:
+                message = (
+                    "depth: needs an example batch to find the residual branches: pass plan(...,"
+                    f" inputs=...) ({without_code(self.note)})"
+                )
+                raise InputError(message, "needs-example-batch", argument="depth")
+            message = "depth: the model has no residual branches; leave depth out"
+            raise InputError(message, "no-residual-branches", argument="depth")
         if self.open_branches:
-            raise ValueError(
-                "depth: a residual branch ends in something without parameters (a norm without"
-                " gain, a nonlinearity) that nothing can be folded into; leave depth out, or"
-                " multiply the branch in the model"
+            message = (
+                "depth: a residual branch ends without parameters (in a norm without gain, or in a"
+                " nonlinearity), so that no tensor can take its factor; leave depth out, or"
+                " multiply the branch in the model's code"
             )
+            raise InputError(message, "no-residual-branches", argument="depth")
 
 
-def skipped(model: nn.Module, base: Base) -> ForwardFacts:
-    """Return what is known without a forward pass (probe=False)."""
-    note = (
-        "probe: skipped, as asked (probe=False): multipliers inside the forward code are not seen"
-    )
+def without_probe(model: nn.Module, base: Base) -> ForwardFacts:
+    """Return the facts that are known without a forward pass (probe=False)."""
+    note = "probe: skipped (probe=False); multipliers in the forward code are unknown"
     return _without_trace(note, model, base)
 
 
@@ -128,25 +137,23 @@ def _without_trace(note: str, model: nn.Module, base: Base) -> ForwardFacts:
     return ForwardFacts(note, scores=_declared_scores(model, base), outputs=output_modules(model))
 
 
-def look(model: nn.Module, base: Base, inputs: ExampleBatch | None) -> ForwardFacts:
-    """Trace the model if it and its base allow that; otherwise `note` says why not."""
+def collect(model: nn.Module, base: Base, inputs: ExampleBatch | None) -> ForwardFacts:
+    """Trace the model if possible; otherwise `note` says why not."""
     try:
-        looked_at = pair(model, base, inputs)
+        pair = _pair(model, base, inputs)
     except NoInstances as reason:
-        return _without_trace(f"probe: not run: {reason}", model, base)
+        note = with_code(f"probe: not run: {reason}", "probe-not-run")
+        return _without_trace(note, model, base)
     try:
-        small, large = looked_at.traces()
+        small, large = pair.traces()
     except Exception as error:  # the user's forward code may raise anything
-        return _without_trace(
-            f"probe: not run: the forward pass failed ({type(error).__name__}: {error})",
-            model,
-            base,
-        )
-    return _compare(small, large, looked_at, output_modules(model))
+        failure = f"probe: not run: the forward pass failed ({type(error).__name__}: {error})"
+        return _without_trace(with_code(failure, "probe-not-run"), model, base)
+    return _compare(small, large, pair, output_modules(model))
 
 
 def output_modules(model: nn.Module) -> tuple[str, ...]:
-    """Return the names of the output layer, which Hugging Face models tell."""
+    """Return the names of the output layer of a Hugging Face model; () for other models."""
     inner = unwrap(model)
     get_output = getattr(inner, "get_output_embeddings", None)
     if get_output is None:
@@ -160,33 +167,33 @@ def output_modules(model: nn.Module) -> tuple[str, ...]:
     return tuple(name for name, module in inner.named_modules() if module is output)
 
 
-def _compare(small: Trace, large: Trace, looked_at: Pair, outputs: tuple[str, ...]) -> ForwardFacts:
+def _compare(small: Trace, large: Trace, pair: Pair, outputs: tuple[str, ...]) -> ForwardFacts:
     findings: list[str] = []
-    shapes = shapes_of(looked_at.large)
-    same = _counterpart_names(shapes, shapes_of(looked_at.small))
-    scores = _scores(small, large, same, looked_at, findings)
+    shapes = shapes_of(pair.large)
+    same = _counterpart_names(shapes, shapes_of(pair.small))
+    scores = _scores(small, large, same, pair, findings)
     in_scores: set[str] = set()
     for score in large.scores:
         in_scores.update(score.queries, score.keys)
     carriers: dict[str, tuple[str, ...]] = {}
     for name, norm in large.carriers.items():
-        if _is_in_the_target(norm, looked_at):
+        if _is_in_the_target(norm, pair):
             carriers[name] = norm
     layouts: dict[str, tuple[Layout, ...]] = {}
     for name, uses in large.uses.items():
         layouts[name] = _layouts(uses, len(shapes[name]))
     return ForwardFacts(
-        note=looked_at.note,
+        note=pair.note,
         shapes=shapes,
         layouts=layouts,
-        powers=_powers(small, large, same, looked_at, in_scores, findings),
+        powers=_powers(small, large, same, pair, in_scores, findings),
         branches=_branches(large),
         open_branches=any(not branch.last for branch in large.branches),
         carriers=carriers,
         scores=scores,
         outputs=outputs,
         findings=tuple(dict.fromkeys(findings)),
-        pair=looked_at,
+        pair=pair,
     )
 
 
@@ -207,15 +214,15 @@ def _branches(traced: Trace) -> dict[str, str]:
     return places
 
 
-def _is_in_the_target(names: tuple[str, ...], looked_at: Pair) -> bool:
-    """Whether a norm is the same in the target: in a smaller instance, the norm of one layer stands
-    for those of many layers."""
-    return not looked_at.owned or not any("*" in stack_of(name) for name in names)
+def _is_in_the_target(names: tuple[str, ...], pair: Pair) -> bool:
+    """Return whether the target has the same norm; in an instance with fewer layers, a norm inside
+    a layer corresponds to those of many layers."""
+    return not pair.owned or not any("*" in stack_of(name) for name in names)
 
 
 def _layouts(uses: tuple[Use, ...], dimensions: int) -> tuple[Layout, ...]:
-    """Return the layouts of the uses that show what is summed over. A tensor without use does
-    nothing, like a bias of zero."""
+    """Return the layouts of the uses whose summed axes are known. A tensor without use counts as a
+    vector: like a bias of zero, it does nothing."""
     if not uses:
         return (VECTOR,)
     layouts: dict[Layout, None] = {}
@@ -245,34 +252,37 @@ def _powers(
     small: Trace,
     large: Trace,
     same: Mapping[str, str],
-    looked_at: Pair,
+    pair: Pair,
     in_scores: set[str],
     findings: list[str],
 ) -> dict[tuple[str, str], float]:
     """Return the power of the width in the constants at each use."""
-    before = standing(small)
+    before = constants_by_use(small)
     result: dict[tuple[str, str], float] = {}
-    for (name, kind), value in standing(large).items():
+    for (name, kind), value in constants_by_use(large).items():
         at = (same[name], kind)
         if at not in before or name in in_scores:
             continue
-        power = _power(before[at], value, looked_at.growth)
+        power = _power(before[at], value, pair.growth)
         if power is None:
-            findings.append(
-                f"a constant at {name} could not be read; if it depends on the width, nothing makes"
-                " up for it"
+            note = (
+                f"a constant that multiplies {name} could not be read; if it depends on the width,"
+                " the plan does not compensate it"
             )
+            findings.append(with_code(note, "constant-not-read"))
         elif abs(power) > NEGLIGIBLE:
             result[name, kind] = power
     return result
 
 
-def standing(traced: Trace) -> dict[tuple[str, str], float | None]:
-    """Return the product of all constants at one use of each tensor: its other uses, by an encoder
-    and a decoder, are alike."""
+def constants_by_use(traced: Trace) -> dict[tuple[str, str], float | None]:
+    """Return the product of all constants at the first use of each kind of every tensor.
+
+    Other uses of the same kind, by an encoder and a decoder, are assumed to be alike.
+    """
     products: dict[tuple[str, str], dict[tuple[int, ...], float | None]] = {}
     for constant in traced.constants:
-        for at in _whose(constant, traced):
+        for at in _scaled_uses(constant, traced):
             uses = products.setdefault(at, {})
             before = uses.get(constant.at, 1.0)
             if before is None or constant.value is None:
@@ -282,8 +292,8 @@ def standing(traced: Trace) -> dict[tuple[str, str], float | None]:
     return {at: next(iter(uses.values())) for at, uses in products.items()}
 
 
-def _whose(constant: Constant, traced: Trace) -> list[tuple[str, str]]:
-    """Return the uses whose output a constant multiplies, or, behind a norm, those whose input it
+def _scaled_uses(constant: Constant, traced: Trace) -> list[tuple[str, str]]:
+    """Return the uses whose output a constant multiplies; after a norm, those whose input it
     multiplies."""
     if "lookup" in constant.uses:
         kind = "lookup"
@@ -311,7 +321,7 @@ def _power(small: float | None, large: float | None, growth: float) -> float | N
 
 
 def _rational(exponent: float) -> float:
-    """Return the simple fraction that an exponent of forward code is, but for rounding."""
+    """Return the nearest multiple of 1/12 if the exponent equals it up to rounding."""
     near = round(exponent * 12) / 12
     if abs(near - exponent) < 1e-3:
         return near
@@ -322,7 +332,7 @@ def _rational(exponent: float) -> float:
 
 
 def _scores(
-    small: Trace, large: Trace, same: Mapping[str, str], looked_at: Pair, findings: list[str]
+    small: Trace, large: Trace, same: Mapping[str, str], pair: Pair, findings: list[str]
 ) -> tuple[Score, ...]:
     by_queries = {score.queries: score for score in small.scores}
     result: list[Score] = []
@@ -330,32 +340,35 @@ def _scores(
         narrow = by_queries.get(tuple(same[name] for name in wide.queries))
         if narrow is None:
             continue
-        score = _score(narrow, wide, large, looked_at, findings)
+        score = _score(narrow, wide, large, pair, findings)
         if score is not None:
             result.append(score)
     return tuple(result)
 
 
 def _score(
-    narrow: Scores, wide: Scores, large: Trace, looked_at: Pair, findings: list[str]
+    narrow: Scores, wide: Scores, large: Trace, pair: Pair, findings: list[str]
 ) -> Score | None:
     stacks = ", ".join(stack_of(name) for name in wide.queries)
     where = f"attention scores at {stacks}"
     grown = wide.head_size / narrow.head_size
     if narrow.scale is None or wide.scale is None:
-        findings.append(f"the scale of {where} could not be read")
+        note = f"the scale of {where} could not be read, and the plan does not compensate it"
+        findings.append(with_code(note, "constant-not-read"))
         return None
     if grown == 1 and abs(math.log(wide.scale / narrow.scale)) > NEGLIGIBLE:
-        findings.append(
-            f"{where} are scaled by {narrow.scale:.4g} and, wider, by {wide.scale:.4g} at the same"
-            " head size: give the model a scale that depends on nothing but the head size"
+        note = (
+            f"{where} are scaled by {narrow.scale:.4g} and, in a wider instance with the same head"
+            f" size, by {wide.scale:.4g}; let the model's scale depend on the head size only"
         )
-    growth = looked_at.head_growth if looked_at.owned else grown
+        findings.append(with_code(note, "attention-scale"))
+    growth = pair.head_growth if pair.owned else grown
     if growth is None:
-        findings.append(
-            f"{where}: head sizes grow, and by how much in the target is not known; they are left"
-            " as they are"
+        note = (
+            f"{where}: head sizes grow by different ratios in the parts of the model; the scores"
+            " are not changed"
         )
+        findings.append(with_code(note, "attention-scale"))
     if growth is None or growth == 1:
         return None
     packed = bool(set(wide.queries) & set(wide.keys))
@@ -364,7 +377,7 @@ def _score(
         keys=_with_biases(wide.keys, large),
         head_growth=growth,
         power=_power(narrow.scale, wide.scale, grown) or 0.0,
-        separate=not packed and not _offset_gain(wide.queries, looked_at),
+        separate=not packed and not _offset_gain(wide.queries, pair),
     )
 
 
@@ -376,16 +389,15 @@ def _with_biases(names: tuple[str, ...], traced: Trace) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name for name in with_biases if name in traced.uses))
 
 
-def _offset_gain(names: tuple[str, ...], looked_at: Pair) -> bool:
-    """Whether one is a gain stored as an offset from one: it starts at zero and cannot take a
-    factor."""
-    parameters = dict(looked_at.large.named_parameters())
+def _offset_gain(names: tuple[str, ...], pair: Pair) -> bool:
+    """Return whether one of them is a gain stored as an offset from one: it starts at zero and
+    cannot take a factor."""
+    parameters = dict(pair.large.named_parameters())
     return any(parameters[name].dim() == 1 and not parameters[name].any() for name in names)
 
 
 def _declared_scores(model: nn.Module, base: Base) -> tuple[Score, ...]:
-    """Return the scores of torch's own attention modules, which tell their head size without a
-    forward pass."""
+    """Return the scores of nn.MultiheadAttention, which has its head size as an attribute."""
     if base.module is None:
         return ()
     base_modules = dict(base.module.named_modules())
@@ -402,14 +414,14 @@ def _declared_scores(model: nn.Module, base: Base) -> tuple[Score, ...]:
     return tuple(scores.values())
 
 
-# --- two instances to run -------------------------------------------------------------------------
+# --- two instances to trace -----------------------------------------------------------------------
 
 
-def pair(model: nn.Module, base: Base, inputs: ExampleBatch | None) -> Pair:
+def _pair(model: nn.Module, base: Base, inputs: ExampleBatch | None) -> Pair:
     """Return two instances to trace; raise NoInstances if there are none.
 
-    A Hugging Face model is built again, small, from the base's configuration. Any other model is
-    its own two instances, base and target, if an example batch is passed.
+    Small instances of a Hugging Face model are built from the base's configuration. For any other
+    model the instances are base and target, if there is an example batch.
     """
     if base.module is None:
         raise NoInstances("the base is a saved plan, not a model")
@@ -417,16 +429,15 @@ def pair(model: nn.Module, base: Base, inputs: ExampleBatch | None) -> Pair:
     ours = getattr(inner, "config", None)
     theirs = getattr(base.module, "config", None)
     if is_configuration(ours) and is_configuration(theirs):
-        return _small_ones(inner, ours, theirs, inputs)
+        return _small_instances(inner, ours, theirs, inputs)
     if inputs is None:
         raise NoInstances(
-            "no example batch; give one (plan(..., inputs=...)) to see what the forward code"
-            " multiplies with"
+            "no example batch; pass plan(..., inputs=...) to find multipliers in the forward code"
         )
-    return _themselves(inner, base.module, inputs)
+    return _base_and_target(inner, base.module, inputs)
 
 
-def _themselves(model: nn.Module, base: nn.Module, inputs: ExampleBatch) -> Pair:
+def _base_and_target(model: nn.Module, base: nn.Module, inputs: ExampleBatch) -> Pair:
     parameters = [*model.parameters(), *base.parameters()]
     if any(p.is_meta for p in parameters):
         raise NoInstances(
@@ -443,13 +454,13 @@ def _themselves(model: nn.Module, base: nn.Module, inputs: ExampleBatch) -> Pair
         inputs=inputs,
         growth=_usual_growth(base, model),
         head_growth=None,
-        note="probe: base and target, on the batch given",
+        note="probe: base and target on the example batch",
         owned=False,
     )
 
 
 def _usual_growth(base: nn.Module, model: nn.Module) -> float:
-    """Return the growth that most axes of equally named tensors have."""
+    """Return the ratio by which most axes of equally named tensors grow."""
     base_parameters = dict(base.named_parameters())
     ratios: list[float] = []
     for name, parameter in model.named_parameters():
@@ -464,16 +475,16 @@ def _usual_growth(base: nn.Module, model: nn.Module) -> float:
     return max(set(ratios), key=ratios.count)
 
 
-def _small_ones(
+def _small_instances(
     model: nn.Module, ours: Configuration, theirs: Configuration, inputs: ExampleBatch | None
 ) -> Pair:
-    """Build the base small, and once more four times as wide."""
+    """Build a small base, and the same four times as wide."""
     try:
         narrow, wide = huggingface.small_pair(model, ours, theirs)
         small = built(model, narrow, device="cpu").float()
         large = built(model, wide, device="cpu").float()
         batches: list[ExampleBatch] = list(huggingface.examples(small, narrow))
-    except Exception as error:  # configurations may refuse to be changed in ways of their own
+    except Exception as error:  # configurations may raise anything when they are changed
         raise NoInstances(
             f"small instances could not be built ({type(error).__name__}: {error})"
         ) from error
@@ -484,7 +495,7 @@ def _small_ones(
         config = huggingface.proportional_to(model, ours, theirs)
         return built(model, config, device="cpu").float()
 
-    batch = _one_that_runs(small, [batch for batch in batches if batch], like_the_target)
+    batch = _first_that_runs(small, [batch for batch in batches if batch], like_the_target)
     widths = dict.fromkeys((huggingface.width_of(narrow), huggingface.width_of(wide)))
     grows = narrow.to_dict() != wide.to_dict()
     return Pair(
@@ -498,30 +509,31 @@ def _small_ones(
     )
 
 
-def _one_that_runs(
+def _first_that_runs(
     small: nn.Module, batches: list[ExampleBatch], like_the_target: Callable[[], nn.Module]
 ) -> ExampleBatch:
-    """Return the first batch that runs.
+    """Return the first batch that the small instance accepts.
 
-    If the base does not run and a small copy of the target does, the base is no model at all.
+    If it accepts none and a small copy of the target does, the sizes of the base are inconsistent.
     """
     errors = [_failure(small, batch) for batch in batches]
     if None in errors:
         return batches[errors.index(None)]
     if not errors:
         raise NoInstances(
-            "no example batch is known for this kind of model; give one: plan(..., inputs=...)"
+            "no example batch is known for this kind of model; pass plan(..., inputs=...)"
         )
     first_error = f"{type(errors[0]).__name__}: {errors[0]}"
     copy = like_the_target()
     if any(_failure(copy, batch) is None for batch in batches):
-        raise ValueError(
-            f"base: a model of these sizes does not run ({first_error}); give everything that"
-            " belongs together, such as num_attention_heads with num_key_value_heads, hidden_size"
-            " with intermediate_size"
+        message = (
+            f"base: a model of these sizes does not run ({first_error}); change sizes together that"
+            " depend on each other, such as num_attention_heads and num_key_value_heads, or"
+            " hidden_size and intermediate_size"
         )
+        raise InputError(message, "inconsistent-sizes", argument="base")
     raise NoInstances(
-        f"the forward pass failed ({first_error}); give an example batch that works:"
+        f"the forward pass failed ({first_error}); pass an example batch that works:"
         " plan(..., inputs=...)"
     )
 

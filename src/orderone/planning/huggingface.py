@@ -1,7 +1,7 @@
-"""Small instances of a Hugging Face model, from its configuration alone, and a batch to feed them.
+"""Small instances of a Hugging Face model, from its configuration alone, and example batches.
 
-Few layers and a small vocabulary: neither has to do with the width. Widths are what target and base
-differ in.
+They have few layers and a small vocabulary, which do not matter for the width. The widths are the
+sizes in which target and base differ.
 """
 
 import copy
@@ -23,27 +23,28 @@ VOCABULARY = 512
 BATCH = (4, 16)
 NARROWEST = 32  # a few heads
 GROWTH = 4.0  # from the narrow to the wide instance
-LARGEST = 40_000_000  # parameters of an instance: more are not needed, and cost memory
+LARGEST = 40_000_000  # parameters of an instance; more would only cost memory
 
 
 def small_pair(
     model: nn.Module, ours: Configuration, theirs: Configuration
 ) -> tuple[Configuration, Configuration]:
-    """Configurations of two instances: the base's, made small, and the same with every width four
-    times as large."""
+    """Return configurations of two instances: a small base, and the same four times as wide."""
     widths = _width_keys(ours.to_dict(), theirs.to_dict())
     small = _narrowed(model, few_layers(model, theirs), widths)
     return small, _scaled(small, widths, GROWTH)
 
 
 def proportional_to(model: nn.Module, ours: Configuration, theirs: Configuration) -> Configuration:
-    """The target's own configuration made small, all widths alike: it runs if the model does."""
+    """Return a small configuration with the proportions of the target, which runs if it does."""
     return _narrowed(model, few_layers(model, ours), _width_keys(ours.to_dict(), theirs.to_dict()))
 
 
 def few_layers(model: nn.Module, config: Configuration) -> Configuration:
-    """As few layers as hold every kind of tensor of the model: experts may begin at the fourth
-    layer."""
+    """Return the configuration with as few layers as contain every kind of tensor of the model.
+
+    Experts may begin at the fourth layer.
+    """
     kinds = _stacks_of(model)
     for layers in range(LAYERS, MOST_LAYERS):
         small = _shrunk(config, layers)
@@ -57,8 +58,7 @@ def _stacks_of(model: nn.Module) -> set[str]:
 
 
 def other_numbers(ours: Configuration, theirs: Configuration) -> list[str]:
-    """Numbers that are no sizes and differ between target and base: multipliers set by hand,
-    perhaps."""
+    """Return keys of floats that differ between target and base: perhaps multipliers."""
     our_values = ours.to_dict()
     keys: list[str] = []
     for key, value in theirs.to_dict().items():
@@ -68,7 +68,7 @@ def other_numbers(ours: Configuration, theirs: Configuration) -> list[str]:
 
 
 def head_growth(ours: Configuration, theirs: Configuration) -> float | None:
-    """Of the head size, from the base to the target; None if the parts of a model disagree."""
+    """Return the ratio of head sizes, target over base; None if parts of the model disagree."""
     ratios: set[float] = set()
     for our_part, their_part in zip(parts(ours), parts(theirs), strict=True):
         our_size = _head_size(our_part)
@@ -97,7 +97,7 @@ def _head_size(config: Configuration) -> int | None:
 
 
 def parts(config: Configuration) -> list[Configuration]:
-    """The configuration and those inside it (text_config, vision_config)."""
+    """Return the configuration and those nested in it (text_config, vision_config)."""
     result = [config]
     for key in config.to_dict():
         part = getattr(config, key, None)
@@ -107,6 +107,7 @@ def parts(config: Configuration) -> list[Configuration]:
 
 
 def width_of(config: Configuration) -> str:
+    """Return the hidden size in words."""
     for part in parts(config):
         size = getattr(part, "hidden_size", None) or getattr(part, "hidden_sizes", None)
         if size:
@@ -115,7 +116,7 @@ def width_of(config: Configuration) -> str:
 
 
 def _narrowed(model: nn.Module, config: Configuration, widths: list[str]) -> Configuration:
-    """Halved until the wide instance is small; what is odd stays."""
+    """Halve the widths until the wide instance is small; odd widths stay."""
     while widths and numel(model, _scaled(config, widths, GROWTH)) > LARGEST:
         even = [key for key in widths if _get(config, key) % 2 == 0]
         halved = _scaled(config, even, 0.5)
@@ -126,7 +127,7 @@ def _narrowed(model: nn.Module, config: Configuration, widths: list[str]) -> Con
 
 
 def _width_keys(ours: Mapping[Any, Any], theirs: Mapping[Any, Any], prefix: str = "") -> list[str]:
-    """Whole numbers, and lists of them, that differ between target and base and mean a width."""
+    """Return keys of widths: whole numbers, and lists of them, that differ between the two."""
     keys: list[str] = []
     for key, value in theirs.items():
         other = ours.get(key)
@@ -145,6 +146,7 @@ def _is_width_key(key: str) -> bool:
 
 
 def _shrunk(config: Configuration, layers: int) -> Configuration:
+    """Return the configuration with fewer layers and a smaller vocabulary."""
     result = copy.deepcopy(config)
     for part in parts(result):
         for key, value in part.to_dict().items():
@@ -158,7 +160,7 @@ def _shrunk(config: Configuration, layers: int) -> Configuration:
             if key.endswith(TOKEN_KEYS) and type(value) is int and value >= VOCABULARY:
                 _set(part, key, 0)
         _set(part, "use_cache", False)
-        kinds = vars(part).get("layer_types")  # some configurations derive it, others store it
+        kinds = vars(part).get("layer_types")  # some configurations store it, others derive it
         if isinstance(kinds, list):
             part.layer_types = kinds[: part.num_hidden_layers]
     return result
@@ -196,12 +198,12 @@ def _get(config: Configuration, key: str) -> int:
 
 
 def numel(model: nn.Module, config: Configuration) -> int:
+    """Return the number of parameters of a model with this configuration."""
     return parameter_count(built(model, config, device="meta"))
 
 
 def examples(model: nn.Module, config: Configuration) -> Iterator[dict[str, Tensor]]:
-    """Small random batches to try, from the name of the model's main input: all that it may read,
-    then text alone."""
+    """Yield small random batches: first with all inputs that the model may read, then text only."""
     generator = torch.Generator().manual_seed(0)
     batch = dict(_inputs(getattr(model, "main_input_name", "input_ids"), config, generator))
     yield batch
@@ -236,7 +238,7 @@ def _inputs(
 
 
 def _first(config: Configuration, names: Iterable[str]) -> Configuration:
-    """The first part of the configuration that exists; otherwise the configuration itself."""
+    """Return the first of these nested configurations that exists, else the configuration."""
     for name in names:
         part = getattr(config, name, None)
         if is_configuration(part):

@@ -1,10 +1,9 @@
-"""Does the plan hold on real networks? Two small instances at initialization, one planned relative
-to the other.
+"""Check of a plan on two small instances at initialization, one planned relative to the other.
 
-Forward: the RMS of what every module with tensors gives out. Backward: the RMS of every tensor's
-gradient, for output gradients of order one. Each is compared with the exponent that the plan
-implies; a difference points at something in the forward code that no shape shows and no constant
-explains.
+Forward: the RMS of the output of every module with tensors. Backward: the RMS of the gradient of
+every tensor, for output gradients of order one. Each is compared with the exponent that the plan
+predicts. A difference means that the forward code depends on the width in a way that neither shapes
+nor constants show.
 """
 
 import copy
@@ -19,6 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
+from orderone.core.codes import with_code
 from orderone.observe.inventory import inventory
 from orderone.observe.trace import call_with, undisturbed
 from orderone.planning.base import parameter_count
@@ -31,10 +31,10 @@ from orderone.torch_compat import tree_leaves
 if TYPE_CHECKING:
     from orderone.planning.plan import Plan, Row
 
-# of an exponent from two widths, a few dozen tokens and one seed
+# errors of an exponent that is measured with two widths, a few dozen tokens and one seed
 TOLERANCE = {"output": 0.3, "gradient": 0.6}
-FAINT = 1e-9  # sizes below this are rounding
-MOST_TOLD = 4
+FAINT = 1e-9  # smaller sizes are rounding
+MOST_NOTES = 4
 
 
 @dataclass(frozen=True)
@@ -48,19 +48,20 @@ class Observation:
 
     @property
     def off(self) -> float:
-        """Distance between the two."""
+        """Distance between observed and predicted exponent."""
         return abs(self.observed - self.predicted)
 
     def __str__(self) -> str:
         observed = f"n^{self.observed:+.2f}"
         predicted = f"n^{self.predicted:+.2f}"
         return (
-            f"the {self.quantity} of {self.name} goes like {observed}, and {predicted} was expected"
+            f"the {self.quantity} of {self.name} scales like {observed}; the plan predicts"
+            f" {predicted}"
         )
 
 
 def can_observe(pair: Pair) -> bool:
-    """Whether the instances differ in width and the wide one may be copied."""
+    """Return whether the instances differ in width and the wide one is small enough to copy."""
     if pair.growth == 1:
         return False
     return pair.owned or parameter_count(pair.large) <= LARGEST
@@ -76,8 +77,10 @@ def writable(pair: Pair) -> nn.Module:
 def observe(
     plan: "Plan", small: nn.Module, large: nn.Module, pair: Pair
 ) -> tuple[Observation, ...]:
-    """Compare the sizes of the two instances; `plan` is for `large` relative to `small`, and has
-    been applied."""
+    """Compare the sizes of the two instances.
+
+    `plan` is for `large` relative to `small`, and has been applied.
+    """
     before = _sizes(small, pair.inputs)
     after = _sizes(large, pair.inputs)
     rows = {row.name: row for row in plan.rows}
@@ -88,7 +91,7 @@ def observe(
         predicted = _predicted(plan, rows, name, quantity)
         if predicted is None or min(size, base_size) < FAINT:
             continue
-        # layers of a Sequential share a stack, and not their roles
+        # modules of a Sequential share a stack but not their roles
         row = rows.get(name) or rows.get(f"{name}.weight")
         key = (stack_of(name), quantity, row.role if row else "")
         pairs = logarithms.setdefault(key, [])
@@ -104,7 +107,7 @@ def observe(
 
 
 def _base_names(plan: "Plan") -> dict[str, str | None]:
-    """Return the counterparts of all tensors, and of the modules that hold them first."""
+    """Return the counterparts of all tensors, and of the first module that holds each."""
     names: dict[str, str | None] = {row.name: row.base_name for row in plan.rows}
     for row in plan.rows:
         for module in row.uses[:1]:
@@ -113,7 +116,7 @@ def _base_names(plan: "Plan") -> dict[str, str | None]:
 
 
 def _predicted(plan: "Plan", rows: "Mapping[str, Row]", name: str, quantity: str) -> float | None:
-    """Return the factor that the plan implies between the two instances."""
+    """Return the ratio between the two instances that the plan predicts."""
     if quantity == "gradient":
         if name in rows and rows[name].role != "fixed":
             return rows[name].factors.gradient
@@ -133,6 +136,7 @@ def _weight_of(plan: "Plan", module: str) -> "Row | None":
 
 
 def _sizes(model: nn.Module, inputs: ExampleBatch) -> dict[tuple[str, str], float]:
+    """Return the RMS of outputs and gradients, by name and quantity."""
     sizes: dict[tuple[str, str], float] = {}
     with _recording(model, sizes), torch.enable_grad():
         args, kwargs = call_with(inputs)
@@ -152,7 +156,7 @@ def _sizes(model: nn.Module, inputs: ExampleBatch) -> dict[tuple[str, str], floa
 
 @contextmanager
 def _recording(model: nn.Module, sizes: dict[tuple[str, str], float]) -> Iterator[None]:
-    """Run in eval mode; every module that owns tensors records the size of its output."""
+    """Record the size of the output of every module that owns tensors, in eval mode."""
 
     def record(name: str) -> Callable[[nn.Module, object, object], None]:
         def hook(_module: nn.Module, _inputs: object, output: object) -> None:
@@ -186,7 +190,7 @@ def _main_output(output: object) -> Tensor:
         if isinstance(leaf, Tensor) and leaf.is_floating_point() and leaf.requires_grad:
             tensors.append(leaf)
     if not tensors:
-        raise ValueError("the model puts out no tensor with a gradient")
+        raise ValueError("the output of the model contains no tensor with a gradient")
     return max(tensors, key=Tensor.numel)
 
 
@@ -195,8 +199,8 @@ def _rms(tensor: Tensor) -> float:
 
 
 def unexpected(observations: Iterable[Observation], growth: float) -> list[Observation]:
-    """Return the observations that are off by more than noise, which weighs the more the closer the
-    two widths are."""
+    """Return the observations that differ by more than noise, which is larger if the two widths are
+    close."""
     weight = max(1.0, math.log(GROWTH) / abs(math.log(growth)))
     result: list[Observation] = []
     for observation in observations:
@@ -208,28 +212,27 @@ def unexpected(observations: Iterable[Observation], growth: float) -> list[Obser
 def summary(
     note: str, observations: tuple[Observation, ...], growth: float
 ) -> tuple[str, list[str]]:
-    """Return a line for the plan, and notes about what does not fit."""
+    """Return a line for the plan, and notes about unexpected exponents."""
     off = unexpected(observations, growth)
     off.sort(key=lambda observation: (observation.quantity != "output", -observation.off))
     quantities = Counter(observation.quantity for observation in observations)
     total = len(observations)
     line = f"{note}: {total - len(off)} of {total} exponents at initialization as expected"
     notes: list[str] = []
-    for observation in off[:MOST_TOLD]:
-        notes.append(f"{observation}: {_MEANING[observation.quantity]}")
-    if len(off) > MOST_TOLD:
-        notes.append(
-            f"{len(off) - MOST_TOLD} more exponents are not as expected; plan.observations has"
-            " them all"
-        )
+    for observation in off[:MOST_NOTES]:
+        note = f"{observation}; {_MEANING[observation.quantity]}"
+        notes.append(with_code(note, "unexpected-exponent"))
+    if len(off) > MOST_NOTES:
+        note = f"{len(off) - MOST_NOTES} more exponents are not as expected; see plan.observations"
+        notes.append(with_code(note, "unexpected-exponent"))
     counts = f"{quantities['output']} outputs, {quantities['gradient']} gradients"
     return f"{line} ({counts})", notes
 
 
 _MEANING = {
     "output": (
-        "the forward code, or a bottleneck in front of it, depends on the width in a way that no"
-        " constant explains"
+        "the forward code, or a bottleneck before this module, depends on the width in a way that"
+        " no constant explains"
     ),
-    "gradient": "nothing but eps is set by it",
+    "gradient": "only eps depends on this prediction",
 }

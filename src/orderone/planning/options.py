@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from orderone import rules
-from orderone.core.errors import one_of
+from orderone.core.errors import InputError, one_of
 from orderone.core.exact import HALF, ONE, exact
 from orderone.core.inputs import Exact, Name, Number, UserInput
 from orderone.observe.inventory import read_patterns
@@ -41,7 +41,7 @@ OrderOneConstants: TypeAlias = Annotated[Mapping[str, float], UserInput]
 
 @dataclass(frozen=True, kw_only=True)
 class PlanOptions:
-    """Every option of `plan` beside the model and its base, as the user passes it.
+    """Every option of `plan` except the model and its base, as the user passes it.
 
     The fields have the names, the order and the defaults of the keywords of `plan`.
     """
@@ -53,7 +53,7 @@ class PlanOptions:
     depth: Name | None = None  # "sqrt", "completep", or None: nothing scales with depth
     eps: EpsOption | None = None  # like lr
     gauge: Name = "folded"  # "folded", "unit" or "paper"
-    decay: Name = "independent"  # what stays as lr scales: lr * weight_decay, or weight_decay
+    decay: Name = "independent"  # "independent" or "proportional"
     no_decay: Patterns | None = ()  # patterns of tensors without weight decay
     overrides: Overrides | None = None  # {"pattern": role}
     inputs: ExampleBatch | None = None  # example batch for the forward pass
@@ -64,15 +64,16 @@ class PlanOptions:
 
     @classmethod
     def from_keywords(cls, keywords: Mapping[str, object]) -> "PlanOptions":
-        """Return the options with these names; a ValueError lists the names if one is unknown."""
+        """Return the options with these names; raise an InputError if a name is unknown."""
         for name in keywords:
-            one_of(name, ("model", "base", *OPTION_NAMES), "setting of a plan")
+            one_of(name, ("model", "base", *OPTION_NAMES), "option of plan")
         return cls(**keywords)  # pyright: ignore[reportArgumentType]
 
     def read(self, model: Model) -> "Request":
-        """Validate the options that say what the rule shall do with `model`."""
+        """Return the validated options for `model`."""
         if not isinstance(model, nn.Module):
-            raise ValueError(f"model: expected an nn.Module, got {type(model).__name__}")
+            message = f"model: expected an nn.Module, got {type(model).__name__}"
+            raise InputError(message, "wrong-type", argument="model")
         return Request(
             rule=self.rule,
             algorithm=algorithm(self.optimizer),
@@ -95,13 +96,14 @@ def _read_overrides(overrides: Overrides | None) -> dict[str, str]:
     if overrides is None:
         return {}
     if not isinstance(overrides, Mapping):
-        raise ValueError(f'overrides: expected {{"pattern": role}}, got {overrides!r}')
+        message = f'overrides: expected {{"pattern": role}}, got {overrides!r}'
+        raise InputError(message, "wrong-type", argument="overrides")
     return dict(overrides)
 
 
 @dataclass(frozen=True)
 class Request:
-    """Validated options. The methods answer what they mean for one optimizer or tensor."""
+    """Validated options. The methods return their values for one optimizer or tensor."""
 
     rule: Rule
     algorithm: Algorithm
@@ -121,16 +123,17 @@ class Request:
 
     @property
     def name(self) -> str:
-        """The name of the rule."""
+        """Name of the rule."""
         if isinstance(self.rule, Parameterization):
             return self.rule.name
         return str(self.rule).lower()
 
     @property
     def power(self) -> float:
-        """The power of the head size that attention scores shall be divided by.
+        """Power of the head size that attention scores are divided by.
 
-        It is 1 if features move at order one, as in muP, and 1/2 otherwise (S0 section 2).
+        It is 1 if features move at order one, as in muP, and 1/2 otherwise (Stratos,
+        "Scale-Invariant Parameterizations", section 2).
         """
         if self.score_power is not None:
             return float(exact(self.score_power, "score_power"))
@@ -165,9 +168,10 @@ class Request:
         if not isinstance(optimizer.eps, tuple):
             return nonnegative(self.eps, "eps")
         if not isinstance(self.eps, (tuple, list)) or len(self.eps) != 2:
-            raise ValueError(
+            raise InputError(
                 f"eps: expected a pair for {optimizer.name}, as in torch: (None, 1e-3); got"
-                f" {self.eps!r}"
+                f" {self.eps!r}",
+                argument="eps",
             )
         floor, size = self.eps
         checked_floor = None if floor is None else nonnegative(floor, "eps")
@@ -195,7 +199,7 @@ class Request:
         return optimizer.scaled_eps(base, scale)
 
     def settings(self, relative: bool) -> Settings:
-        """Return the plain values that a plan keeps of the request."""
+        """Return the plain values of the request that are part of a plan."""
         optimizer = self.algorithm
         user_class = None
         if optimizer.user_class is not None:
@@ -225,15 +229,17 @@ def _parameterization(rule: Rule, law: str) -> Parameterization:
 
 @cache
 def _moves_features(rule: Parameterization) -> bool:
-    """Whether the readout starts as small as muP's: then features can move at order one, whatever
-    the learning rates."""
+    """Return whether the readout starts as small as muP's.
+
+    Then features can move at order one, whatever the learning rates.
+    """
     ours = canonical(rule, "adam")
     mup = canonical(rules.get("mup", "adam"), "adam")
     return all(ours.b[role] == mup.b[role] for role in MATRIX_ROLES)
 
 
 def nonnegative(value: object, name: str) -> float:
-    """Return `value` as a float; raise a ValueError unless it is a finite number of at least 0."""
+    """Return `value` as a float; raise an InputError unless it is finite and at least 0."""
     if isinstance(value, bool) or not isinstance(value, Real) or not isfinite(value) or value < 0:
-        raise ValueError(f"{name}: expected a number, zero or more; got {value!r}")
+        raise InputError(f"{name}: expected a number, zero or more; got {value!r}", argument=name)
     return float(value)

@@ -1,4 +1,4 @@
-"""A plan: one row for every tensor, with what a rule asks of it and why. It changes nothing until
+"""A plan: one row for every tensor, with its settings and the reason. It changes nothing until
 `apply`."""
 
 from collections.abc import Mapping, Sequence
@@ -10,6 +10,7 @@ from uuid import uuid4
 from torch import nn
 from torch.optim import Optimizer
 
+from orderone.core.errors import InputError
 from orderone.core.roles import Role
 from orderone.observe.inventory import inventory, unwrap
 from orderone.optimizers.combined import CombinedOptimizer
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Row:
-    """What the plan asks of one tensor, and why."""
+    """Settings of one tensor, and the reason."""
 
     name: str
     role: Role
@@ -53,7 +54,7 @@ class Row:
 
     @property
     def grows(self) -> str:
-        """In words: `in x4, out x4`."""
+        """Growth in words: `in x4, out x4`."""
         sides: list[str] = []
         if self.growth.fan_in != 1:
             sides.append(f"in x{self.growth.fan_in:.4g}")
@@ -64,7 +65,7 @@ class Row:
     def output_growth(self, bias: "Row | None") -> float | None:
         """Return the factor by which the initial output of a module with this weight grows.
 
-        The input is assumed to stay as it is. The result is None if the factor is not known.
+        The input is assumed not to change. The result is None if the factor is unknown.
         """
         if self.role == "fixed" or self.base_shape is None:
             return None
@@ -72,13 +73,12 @@ class Row:
         if self.role == "vector":
             return size
         if self.role == "readout" and self.factors.gauge != 1:
-            # the forward code multiplies, before the readout or after it: the output alone does not
-            # tell
+            # the forward code multiplies before or after the readout; it is unknown which
             return None
         if bias is not None and bias.role == "fixed" and bias.init_std > 0:
-            return None  # a bias that stays hides a readout that shrinks
+            return None  # a bias of constant size hides a shrinking readout
         if self.role == "embedding":
-            # held by several modules, it is tied, and this one may be the readout
+            # a tensor of several modules is tied, and this module may be the readout
             if len(self.uses) > 1:
                 return None
             return size
@@ -86,15 +86,14 @@ class Row:
 
 
 def in_groups(rows: Sequence[Row]) -> str:
-    """How many tensors, and how many groups of an optimizer they make: `52 tensors in 3 groups`."""
+    """Return the numbers of tensors and of parameter groups in words: `52 tensors in 3 groups`."""
     groups = len({(row.optimizer, row.lr, row.weight_decay, row.eps) for row in rows})
     return f"{len(rows)} tensor{'s' * (len(rows) != 1)} in {groups} group{'s' * (groups != 1)}"
 
 
 @dataclass(frozen=True)
 class Multiplier:
-    """A factor in the forward pass, as a removable hook: on what a module reads (`input`) or gives
-    (`output`)."""
+    """A factor in the forward pass, as a removable hook on the `input` or `output` of a module."""
 
     module: str
     value: float
@@ -104,6 +103,8 @@ class Multiplier:
 
 @dataclass(frozen=True)
 class Settings:
+    """Options of a plan as plain values, for its file."""
+
     rule: str
     optimizer: str
     lr: float
@@ -120,7 +121,7 @@ class Settings:
 
     @property
     def label(self) -> str:
-        """The optimizer, with the user's class if there is one: `adamw (my_package.MyAdam)`."""
+        """Name of the optimizer, with the user's class if any: `adamw (my_package.MyAdam)`."""
         return label(self.optimizer, self.user_class)
 
 
@@ -130,27 +131,28 @@ def _new_token() -> str:
 
 @dataclass(frozen=True)
 class Plan:
-    """Print it, keep it (`save`), `apply` it once, take its `optimizer`.
+    """Initial sizes, learning rates, weight decays and multipliers for all tensors of a model.
 
-    A plan is a value and does not change. That it was applied is a mark on the model.
+    Print it, `save` it, `apply` it once, and train with its `optimizer`. A plan is an immutable
+    value; `apply` marks the model, not the plan.
     """
 
     settings: Settings
     rows: tuple[Row, ...]
     headline: str
     notes: tuple[str, ...] = ()
-    undone: tuple[str, ...] = ()  # those of them that ask for a change in the model's own code
+    undone: tuple[str, ...] = ()  # notes that need a change in the model's code
     multipliers: tuple[Multiplier, ...] = ()
-    looked: str = "the forward pass was not looked at"
+    looked: str = "probe: not run"
     observations: "tuple[Observation, ...]" = ()
     model: nn.Module | None = field(default=None, repr=False)
     # sizes when the plan was made
     planned: "Mapping[str, Initial | None]" = field(default_factory=dict, repr=False)
     # the class that the user passed
     user_class: type[Optimizer] | None = field(default=None, repr=False)
-    # the plan was loaded from a file, attached or copied after it had been applied
+    # the plan was loaded from a file, attached or copied after `apply`
     was_applied: bool = field(default=False, repr=False)
-    # what `apply` marks the model with
+    # `apply` marks the model with it
     token: str = field(default_factory=_new_token, repr=False, compare=False)
 
     @property
@@ -161,7 +163,7 @@ class Plan:
         return self.model is not None and apply.mark_of(self.model) == self.token
 
     def __getstate__(self) -> dict[str, object]:
-        """The state of a copy: its model has no mark, so the copy remembers that it was applied."""
+        """Return the state of a copy, whose model has no mark: `was_applied` replaces it."""
         return {**self.__dict__, "was_applied": self.applied}
 
     # --- reading ----------------------------------------------------------------------------------
@@ -174,31 +176,33 @@ class Plan:
             if row.name == name:
                 return row
         raise KeyError(
-            f"no tensor is called {name!r}; the plan has {self.rows[0].name}, ...,"
+            f"no tensor is named {name!r}; the plan has {self.rows[0].name}, ...,"
             f" {self.rows[-1].name}"
         )
 
     def to_frame(self) -> "pandas.DataFrame":
-        """One line a tensor, in the columns of `Row`."""
+        """Return a data frame with one line per tensor and the columns of `Row`."""
         import pandas
 
         return pandas.DataFrame([text.record(row) for row in self.rows])
 
-    # --- doing ------------------------------------------------------------------------------------
+    # --- applying and training --------------------------------------------------------------------
 
     def apply(self, *, fresh: bool = False) -> nn.Module:
         """Initialise the model in place and install the multipliers, once.
 
-        `fresh=True` says that the weights are a new initialization even though they look trained,
-        or though this plan was saved after it had been applied.
+        Pass `fresh=True` if the weights are a new initialization although they look trained, or
+        although this plan was saved after `apply`.
         """
         model = self.bound()
         apply.apply(self, model, fresh)
         return model
 
     def attach(self, model: nn.Module) -> "Plan":
-        """The same plan for another instance: a reloaded model, a deep copy. Nothing is rescaled;
-        multipliers are installed if the plan has been applied."""
+        """Return the same plan for another instance: a reloaded model, a deep copy.
+
+        Nothing is rescaled; multipliers are installed if the plan has been applied.
+        """
         other = replace(
             self,
             model=unwrap(model),
@@ -210,22 +214,25 @@ class Plan:
         return other
 
     def remove_multipliers(self) -> None:
-        """Take the hooks off again. The network is then another one: its multipliers are gone."""
+        """Remove the hooks. Without its multipliers, the model computes something else."""
         apply.remove(self, self.bound())
 
     def param_groups(self, model: nn.Module | None = None) -> list[dict[str, Any]]:
-        """For any optimizer: `torch.optim.AdamW(plan.param_groups(), betas=(0.9, 0.95))`."""
+        """Return groups for any optimizer: `torch.optim.AdamW(plan.param_groups())`."""
         return _param_groups(self.rows, self.tensors(model))
 
     def optimizer(self, *, model: nn.Module | None = None, **options: Any) -> Optimizer:
-        """The optimizer of this plan: torch's, or the subclass that the plan was made for.
-        `options` go to its constructor (betas, momentum, fused, ...)."""
+        """Return the optimizer of this plan: torch's, or the subclass that the plan was made for.
+
+        `options` are passed to its constructor (betas, momentum, fused, ...).
+        """
         for name in ("lr", "weight_decay", "eps"):
             if name in options:
-                raise ValueError(
-                    f"optimizer: {name} differs between groups; give it to the plan: plan(...,"
-                    f" {name}={options[name]!r})"
+                message = (
+                    f"optimizer: {name} differs between groups; pass it to the plan instead:"
+                    f" plan(..., {name}={options[name]!r})"
                 )
+                raise InputError(message, "setting-of-the-plan", argument=name)
         if ALGORITHMS[self.settings.optimizer].rest is not None:
             made = self._with_rest(model, options)
         else:
@@ -241,14 +248,15 @@ class Plan:
         if self.user_class is not None:
             return self.user_class
         if self.settings.user_class is not None:
-            raise ValueError(
+            message = (
                 f"optimizer: this plan was made for {self.settings.user_class}, and a plan file"
-                " does not hold classes; construct it from plan.param_groups()"
+                " contains no classes; construct the optimizer from plan.param_groups()"
             )
+            raise InputError(message, "class-not-saved")
         return CLASSES[self.settings.optimizer]
 
     def _one(self, model: nn.Module | None, options: Mapping[str, Any]) -> Optimizer:
-        # later groups start from these
+        # defaults for groups that are added later
         tuned = {"lr": self.settings.lr, "weight_decay": self.settings.weight_decay}
         return construct(self._class(), self.param_groups(model), tuned, options)
 
@@ -274,37 +282,43 @@ class Plan:
         *,
         steps: int | None = None,
     ) -> None:
-        """Raise if the optimizer's groups are not the plan's, or if the scheduler changes the
-        ratios between them."""
+        """Raise BrokenRatios if the optimizer or the scheduler changes the ratios of the plan.
+
+        Every step of the scheduler is simulated; `steps` limits their number.
+        """
         schedule.check(self, optimizer, scheduler, steps)
 
-    # --- keeping ----------------------------------------------------------------------------------
+    # --- files ------------------------------------------------------------------------------------
 
     def save(self, path: str | PathLike[str]) -> None:
-        """As JSON, with a format version."""
+        """Write the plan as JSON, with a format version."""
         from orderone.planning import file
 
         file.save(self, path)
 
     @staticmethod
     def load(path: str | PathLike[str]) -> "Plan":
-        """A saved plan. It has no model: `attach` one, or use it as a base."""
+        """Read a saved plan. It has no model: `attach` one, or use the plan as a base."""
         from orderone.planning import file
 
         return file.load(path)
 
-    # --- binding ----------------------------------------------------------------------------------
+    # --- the model --------------------------------------------------------------------------------
 
     def bound(self) -> nn.Module:
+        """Return the model of the plan; raise an InputError if it has none."""
         if self.model is None:
-            raise ValueError(
-                "this plan was loaded from a file and has no model; write plan.attach(model) first"
+            message = (
+                "this plan was loaded from a file and has no model; call plan.attach(model) first"
             )
+            raise InputError(message, "plan-without-model")
         return self.model
 
     def tensors(self, model: nn.Module | None = None) -> "dict[str, Tensor]":
-        """The parameters as they are now (sharding and `to_empty` replace them), checked against
-        the rows."""
+        """Return the present parameters, after a check that they are those of the rows.
+
+        Sharding and `to_empty` replace parameters.
+        """
         tensors: dict[str, Tensor] = {}
         shapes: dict[str, tuple[int, ...]] = {}
         for name, item in inventory(self.bound() if model is None else model).items():
@@ -315,6 +329,7 @@ class Plan:
 
 
 def _same_tensors(rows: Sequence[Row], shapes: Mapping[str, tuple[int, ...]]) -> None:
+    """Raise an InputError unless the model has the tensors of the plan."""
     planned = {row.name: row for row in rows}
     for name, shape in shapes.items():
         if name not in planned:
@@ -323,24 +338,25 @@ def _same_tensors(rows: Sequence[Row], shapes: Mapping[str, tuple[int, ...]]) ->
                 if name.rpartition(".")[0] in row.uses:
                     remedy = f"it was tied to {row.name}; tie it again (model.tie_weights())"
                     break
-            raise ValueError(f"the model has a tensor that the plan has not: {name}; {remedy}")
+            message = f"model: the plan has no row for its tensor {name}; {remedy}"
+            raise InputError(message, "tensors-changed", argument="model")
         if shape != planned[name].shape:
-            raise ValueError(
-                f"{name}: the plan is for shape {planned[name].shape}, the model has {shape}; make"
+            message = (
+                f"model: {name} has shape {shape}, and the plan is for {planned[name].shape}; make"
                 " a new plan"
             )
+            raise InputError(message, "tensors-changed", argument="model")
     for name in planned:
         if name not in shapes:
-            raise ValueError(
-                f"the plan has a tensor that the model has not: {name}; make a new plan"
-            )
+            message = f"model: it has no tensor {name}, which the plan has; make a new plan"
+            raise InputError(message, "tensors-changed", argument="model")
 
 
 # --- parameter groups of torch.optim --------------------------------------------------------------
 
 
 def _param_groups(rows: Sequence[Row], tensors: "Mapping[str, Tensor]") -> list[dict[str, Any]]:
-    """Tensors with equal settings share a group, which keeps their names for logging."""
+    """Return parameter groups: tensors with equal settings share one, with names for logging."""
     merged: dict[tuple[str, float, float, Eps], dict[str, Any]] = {}
     for row in rows:
         key = (row.optimizer, row.lr, row.weight_decay, row.eps)
@@ -363,23 +379,25 @@ def _group_settings(row: Row) -> dict[str, Any]:
 
 
 def fused_options(plan: Plan) -> dict[str, Any]:
-    """Return the option that makes an update one kernel, if the optimizer of `plan` is a class of
-    torch that has it."""
+    """Return the option `fused=True` if the optimizer of `plan` is a class of torch that has it."""
     if plan.settings.user_class is None and plan.settings.optimizer in FUSED:
         return {"fused": True}
     return {}
 
 
 def _must_decay_as_planned(made: Optimizer, plan: Plan) -> None:
-    """Raise a ValueError if a subclass of Adam decouples weight decay, or one of AdamW does not:
-    that is another law."""
+    """Raise an InputError if a subclass of Adam decouples weight decay, or one of AdamW does not.
+
+    That is another update law.
+    """
     record = ALGORITHMS[plan.settings.optimizer]
     other = record.other_decay
     planned = record.decouples_decay
     for group in made.param_groups:
         if other is not None and group.get("decoupled_weight_decay", planned) != planned:
-            raise ValueError(
+            message = (
                 f"optimizer: {class_name(type(made))} applies weight decay as {other} does, and the"
                 f" plan is for {plan.settings.optimizer}; make the plan for {other} and construct"
                 " the class from plan.param_groups()"
             )
+            raise InputError(message, "other-weight-decay", argument="optimizer")

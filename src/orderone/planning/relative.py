@@ -1,11 +1,13 @@
-"""Relative mode: every tensor beside its counterpart in the base. At base size every factor is 1.
+"""Relative mode: a plan from every tensor and its counterpart in the base.
+
+At base size every factor is 1.
 
 The path of a learning rate:
 
     planning.roles.resolve       role of the tensor, and the growth of its fan-in and fan-out
     rules.get                    exponents of the rule; theory.exponents.solve derives the rates
     rules.parameterizations      `width_factors`: factors of this role, growth and update law
-    planning.adjustments         residual branches, constants in the code, ties, gauge
+    planning.adjustments         residual branches, constants in the code, tied tensors, gauge
     _row                         the base's learning rate times its factor
 """
 
@@ -15,6 +17,8 @@ from functools import cached_property
 
 from torch import nn
 
+from orderone.core.codes import with_code
+from orderone.core.errors import InputError
 from orderone.core.roles import Role
 from orderone.observe.inventory import Item, inventory, shapes_of
 from orderone.optimizers.table import Algorithm, record_for
@@ -71,7 +75,7 @@ class _Comparison:
             headline=self._headline(rows),
             notes=(*notes, *facts.findings, *self._numbers()),
             undone=undone,
-            multipliers=adjustments.together(multipliers),
+            multipliers=adjustments.merged_multipliers(multipliers),
             looked=facts.note,
             model=self.model,
             planned=sizes_now({name: item.tensor for name, item in self.items.items()}),
@@ -94,7 +98,7 @@ class _Comparison:
 
     @cached_property
     def traced_as(self) -> dict[str, str]:
-        """For every tensor, the tensor that was traced in its place."""
+        """For every tensor, the corresponding tensor of the traced instance."""
         return self.facts.traced_as(self._shapes)
 
     @cached_property
@@ -105,10 +109,11 @@ class _Comparison:
         for name, item in self.items.items():
             base_shape = self.base.shapes[counterparts[name].name]
             if len(base_shape) != len(item.shape):
-                raise ValueError(
+                message = (
                     f"base: {name} has {len(base_shape)} dimensions in the base and"
-                    f" {len(item.shape)} in the model"
+                    f" {len(item.shape)} in the model; build the base with the same code"
                 )
+                raise InputError(message, "other-architecture", argument="base")
             evidence = Evidence(
                 item,
                 base_shape,
@@ -138,23 +143,27 @@ class _Comparison:
         return drafts
 
     def _as_traced(self, evidence: Evidence) -> Evidence:
-        """Return the evidence with the shape of the instance that was traced, which is wider than
-        the base: at base size a vocabulary may happen to be as large as the width, and the choice
-        of tensors for Muon must not depend on that."""
+        """Return the evidence with the shape in the traced instance, which is wider than the base.
+
+        At base size a vocabulary may happen to be as large as the width, and the choice of tensors
+        for Muon must not depend on that.
+        """
         shape = self.facts.shapes.get(self.traced_as.get(evidence.name, ""))
         if shape is None:
             return evidence
         return replace(evidence, item=replace(evidence.item, shape=shape))
 
     def _algorithm(self, evidence: Evidence, structural_role: Role) -> Algorithm:
-        """Return the optimizer of a tensor: some leave part of the tensors to another."""
+        """Return the optimizer of a tensor: Muon leaves some tensors to another optimizer."""
         is_hidden = structural_role == Role.HIDDEN
         return record_for(self.request.algorithm, is_hidden, evidence.item.shape)
 
     def _draft(self, evidence: Evidence, resolved: ResolvedRole, algorithm: Algorithm) -> Draft:
         name = evidence.name
         if not evidence.item.tensor.requires_grad:
-            resolved = ResolvedRole(Role.FIXED, Growth(), "not trained: left as it is")
+            resolved = ResolvedRole(
+                Role.FIXED, Growth(), "frozen (requires_grad=False): not changed"
+            )
         counterpart = self.counterparts[name]
         return Draft(
             evidence=evidence,
@@ -169,14 +178,14 @@ class _Comparison:
         )
 
     def _factors(self, evidence: Evidence, resolved: ResolvedRole, algorithm: Algorithm) -> Factors:
-        """Return the factors that the rule gives to the role, before adjustments."""
+        """Return the factors of the rule for this role, before adjustments."""
         factors = Factors()
         if resolved.role != Role.FIXED:
             rule = self.request.parameterization(algorithm.law)
             factors = width_factors(rule, resolved.role, resolved.growth, algorithm.law)
         interior = bool(self.facts.outputs) and not evidence.is_output
         if resolved.role == Role.READOUT and interior:
-            # the gradient at an inner readout's output is a sum over the width with random signs
+            # the gradient at its output is a sum over the width with random signs
             factors = replace(factors, gradient=resolved.growth.fan_in**-0.5)
         target = algorithm.rate_factor(evidence.item.shape)
         base = algorithm.rate_factor(evidence.base_shape)
@@ -198,7 +207,7 @@ class _Comparison:
         if draft.trained or item.tensor.is_meta:
             initial = draft.base
         else:
-            initial = measure(item.tensor)  # frozen: its own size stays
+            initial = measure(item.tensor)  # frozen: the size stays
         constant = None
         if initial.constant is not None:
             constant = initial.constant * factors.std
@@ -225,7 +234,7 @@ class _Comparison:
             factors=factors,
         )
 
-    # --- words ------------------------------------------------------------------------------------
+    # --- headline and notes -----------------------------------------------------------------------
 
     def _headline(self, rows: Sequence[Row]) -> str:
         title = f"{self.request.name} for {self.request.algorithm.label}"
@@ -248,14 +257,14 @@ class _Comparison:
         differs = [*deeper, *sorted(self._other_sizes())] or self._settings_that_differ()
         if not differs:
             return (
-                f"{title}: the target equals its base: every factor is 1, and the run is the"
-                f" original one; {count}"
+                f"{title}: the target equals its base: every factor is 1, and training is"
+                f" unchanged; {count}"
             )
         differences = " and ".join(differs)
         return f"{title}: no width grows; base and target differ in {differences}; {count}"
 
     def _other_sizes(self) -> set[str]:
-        """Return words for the sizes that differ and are no widths."""
+        """Return words for the sizes that differ and are not widths."""
         words: set[str] = set()
         for evidence in self.tensors:
             for size in evidence.sizes:
@@ -264,14 +273,16 @@ class _Comparison:
         return words
 
     def _settings_that_differ(self) -> list[str]:
-        """Return keys of Hugging Face configurations that differ: layers that share their tensors
-        show nowhere else."""
+        """Return keys of the Hugging Face configurations that differ.
+
+        A number of layers that share their tensors appears nowhere else.
+        """
         ours = sizes_of(self.model) or {}
         theirs = sizes_of(self.base.module) or {}
         return [key for key in theirs if ours.get(key) != theirs[key]]
 
     def _numbers(self) -> list[str]:
-        """Return a note if numbers that are no sizes differ between the two configurations."""
+        """Return a note if numbers other than sizes differ between the two configurations."""
         ours = getattr(self.model, "config", None)
         theirs = getattr(self.base.module, "config", None)
         if not is_configuration(ours) or not is_configuration(theirs):
@@ -281,20 +292,22 @@ class _Comparison:
             differing.append(f"{key} ({getattr(theirs, key, None)} -> {getattr(ours, key, None)})")
         if not differing:
             return []
-        return [
-            f"base and target also differ in {', '.join(differing)}, which the plan does not"
-            " account for; let them differ in sizes alone"
-        ]
+        note = (
+            f"base and target also differ in {', '.join(differing)}, which the plan ignores; let"
+            " them differ only in sizes"
+        )
+        return [with_code(note, "other-settings-differ")]
 
     def _bottlenecks(self, drafts: Iterable[Draft]) -> list[str]:
-        """Return a note if readouts feed the network further."""
+        """Return a note if the output of a readout goes on into the network."""
         stacks: dict[str, None] = {}
         for draft in drafts:
             if draft.resolved.bottleneck:
                 stacks[stack_of(draft.name)] = None
         if not stacks:
             return []
-        return [
-            f"{', '.join(stacks)}: fan-in grows and fan-out stays, as at a readout. If that size"
-            " should grow too, let the base shrink it"
-        ]
+        note = (
+            f"{', '.join(stacks)}: treated as a readout, because fan-in grows and fan-out does not."
+            " If its fan-out is a width, make it smaller in the base"
+        )
+        return [with_code(note, "bottleneck-size")]

@@ -1,8 +1,8 @@
-"""Does a learning-rate schedule keep the ratios between groups? It is run on a copy, and every step
-is compared.
+"""Check that a learning-rate schedule preserves the ratios between groups.
 
-Schedules that multiply keep them. An absolute floor or peak (`eta_min`, a scalar `max_lr`) does
-not: it gives every group the same number, and the plan is silently off.
+A copy of the scheduler is run, and the learning rates of every step are compared. Schedules that
+multiply preserve the ratios. An absolute floor or peak (`eta_min`, a scalar `max_lr`) does not: it
+sets the same number for every group, without any error.
 """
 
 import copy
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from torch.optim import Adafactor, Optimizer
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
+from orderone.core.errors import InputError
 from orderone.torch_compat import CHILD_SCHEDULERS, SEQUENTIAL_MILESTONES
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
 STEPS = 1000
 MOST_STEPS = 1_000_000
-ZERO = 1e-12  # of the planned rate: whatever the ratios are there, nothing moves
+ZERO = 1e-12  # relative to the planned learning rate: below it, weights do not move
 LENGTHS = (
     "total_steps",
     "T_max",
@@ -36,18 +37,20 @@ LENGTHS = (
 )
 
 
-class BrokenRatios(ValueError):  # noqa: N818
-    """The groups no longer stand in the ratios of the plan."""
+class BrokenRatios(InputError):  # noqa: N818
+    """Learning rates, weight decays or eps of the groups do not have the ratios of the plan."""
 
 
 def check(
     plan: "Plan", optimizer: Optimizer, scheduler: "LRScheduler | None", steps: int | None
 ) -> None:
+    """Raise BrokenRatios if the optimizer or the scheduler leaves the ratios of `plan`."""
     wanted = _wanted(plan, optimizer)
     if scheduler is not None and _inner(scheduler) is not optimizer:
-        raise ValueError("scheduler: it drives another optimizer than the one given")
+        raise InputError("scheduler: it belongs to another optimizer", argument="scheduler")
     if not _proportional(rates := _rates(optimizer), wanted):
-        raise BrokenRatios(_message("now", rates, wanted, scheduler))
+        message = _message("now", rates, wanted, scheduler)
+        raise BrokenRatios(message, "broken-ratios", argument="optimizer")
     if scheduler is None:
         return
     length = _length(scheduler) if steps is None else steps
@@ -56,41 +59,49 @@ def check(
     step = 0
     for step, rates in enumerate(_simulate(optimizer, scheduler, length), 1):
         if not _proportional(rates, wanted):
-            raise BrokenRatios(_message(f"after {step} steps", rates, wanted, scheduler))
+            message = _message(f"after {step} steps", rates, wanted, scheduler)
+            raise BrokenRatios(message, "broken-ratios", argument="scheduler")
     if step == 0 and length:
-        raise ValueError(
-            "scheduler: not one step of it could be simulated; check the ratios of its learning"
-            " rates yourself"
+        raise InputError(
+            "scheduler: no step of it could be simulated on a copy; check yourself that it"
+            " preserves the ratios between the learning rates of the groups",
+            argument="scheduler",
         )
 
 
 def check_ratios(optimizer: Optimizer, scheduler: Any) -> None:
-    """The same without a plan: raise if the scheduler changes the ratios that the optimizer started
-    with."""
+    """Raise BrokenRatios if the scheduler changes the initial ratios of the optimizer."""
     wanted: list[float] = []
     for group in optimizer.param_groups:
         wanted.append(float(group.get("initial_lr", group["lr"])))
     for step, rates in enumerate(_simulate(optimizer, scheduler, _length(scheduler)), 1):
         if not _proportional(rates, wanted):
-            raise BrokenRatios(_message(f"after {step} steps", rates, wanted, scheduler))
+            message = _message(f"after {step} steps", rates, wanted, scheduler)
+            raise BrokenRatios(message, "broken-ratios", argument="scheduler")
 
 
 def _must_reach(optimizer: Optimizer, length: int) -> None:
-    """torch's Adafactor replaces a learning rate by 1 / sqrt(step) where that is smaller: one
-    number for all groups."""
+    """Raise BrokenRatios if Adafactor's own schedule sets in within `length` steps.
+
+    torch's Adafactor replaces a learning rate by 1 / sqrt(step) if that is smaller: one number for
+    all groups.
+    """
     rates = set(_rates(optimizer))
     last = int(max(rates) ** -2)
     if len(rates) > 1 and length > last:
-        raise BrokenRatios(
-            f"torch's Adafactor takes min(lr, 1/sqrt(step)), so that after {last} steps groups no"
-            " longer stand in the ratios of the plan; use a learning rate of at most"
+        message = (
+            f"optimizer: torch's Adafactor uses min(lr, 1/sqrt(step)), so that after {last} steps"
+            " groups leave the ratios of the plan; use a learning rate of at most"
             f" {length**-0.5:.3g} for {length} steps"
         )
+        raise BrokenRatios(message, "broken-ratios", argument="lr")
 
 
 def _wanted(plan: "Plan", optimizer: Optimizer) -> list[float]:
-    """The plan's learning rate of every group; an error if the groups mix or miss tensors of the
-    plan."""
+    """Return the plan's learning rate of every group.
+
+    Raise an InputError if the groups mix tensors, or do not have exactly those of the plan.
+    """
     planned: dict[int, Row] = {id(tensor): plan[name] for name, tensor in plan.tensors().items()}
     wanted: list[float] = []
     in_groups: set[str] = set()
@@ -98,18 +109,20 @@ def _wanted(plan: "Plan", optimizer: Optimizer) -> list[float]:
         rows: list[Row] = []
         for parameter in group["params"]:
             if id(parameter) not in planned:
-                raise ValueError(
-                    f"optimizer: group {number} holds tensors that are not of the planned model;"
-                    " was it replaced or reloaded?"
+                message = (
+                    f"optimizer: group {number} has tensors that are not in the model of the plan;"
+                    " if the model was replaced or reloaded, call plan.attach(model)"
                 )
+                raise InputError(message, "tensors-without-group", argument="optimizer")
             rows.append(planned[id(parameter)])
         names = {row.lr: row.name for row in rows}
         if len(names) > 1:
-            raise BrokenRatios(
-                f"optimizer: group {number} holds {' and '.join(names.values())}, which need"
+            message = (
+                f"optimizer: group {number} has {' and '.join(names.values())}, which need"
                 " different learning rates; make the optimizer with plan.optimizer() or from"
                 " plan.param_groups()"
             )
+            raise BrokenRatios(message, "broken-ratios", argument="optimizer")
         for row in rows:
             in_groups.add(row.name)
             for setting in ("weight_decay", "eps"):
@@ -117,10 +130,11 @@ def _wanted(plan: "Plan", optimizer: Optimizer) -> list[float]:
         wanted.append(rows[0].lr if rows else 0.0)
     missing = [row.name for row in plan.rows if row.name not in in_groups]
     if missing:
-        raise ValueError(
+        message = (
             f"optimizer: {len(missing)} tensors of the plan are in no group, such as {missing[0]};"
             " use plan.param_groups()"
         )
+        raise InputError(message, "tensors-without-group", argument="optimizer")
     return wanted
 
 
@@ -132,14 +146,15 @@ def _same_setting(setting: str, group: dict[str, Any], row: "Row", number: int) 
     pairs = list(zip(_as_tuple(planned), _as_tuple(present), strict=True))
     for ours, theirs in pairs:
         if not math.isclose(ours or 0.0, theirs or 0.0, rel_tol=1e-6):
-            raise BrokenRatios(
+            message = (
                 f"optimizer: group {number} ({row.name}, ...) has {setting} {present}, the plan"
-                f" has {planned}; give {setting} to the plan, not to the optimizer"
+                f" has {planned}; pass {setting} to the plan, not to the optimizer"
             )
+            raise BrokenRatios(message, "setting-of-the-plan", argument=setting)
 
 
 def _as_tuple(value: object) -> tuple[Any, ...]:
-    """Return the numbers of a setting: Adafactor has a pair for eps."""
+    """Return the numbers of a setting; eps of Adafactor is a pair."""
     if isinstance(value, tuple):
         return value
     return (value,)
@@ -154,14 +169,14 @@ def _rates(optimizer: Optimizer) -> list[float]:
 
 
 def _proportional(rates: Sequence[float], wanted: Sequence[float]) -> bool:
-    """One common factor for all groups; zero for all is one too."""
+    """Return whether all learning rates have one common factor, which may be zero."""
     factors = list(_by_factor(rates, wanted))
     largest = max(map(abs, factors), default=0.0)
     return largest < ZERO or max(factors) - min(factors) <= 1e-6 * largest
 
 
 def _by_factor(rates: Sequence[float], wanted: Sequence[float]) -> dict[float, tuple[float, float]]:
-    """Return learning rates, present and planned, by their ratio; of each ratio the first pair."""
+    """Return learning rates, present and planned, by their ratio: the first pair of each ratio."""
     pairs: dict[float, tuple[float, float]] = {}
     for rate, want in zip(rates, wanted, strict=True):
         if want:
@@ -170,17 +185,17 @@ def _by_factor(rates: Sequence[float], wanted: Sequence[float]) -> dict[float, t
 
 
 def _simulate(optimizer: Optimizer, scheduler: Any, steps: int) -> Iterator[list[float]]:
-    """Yield the learning rates step by step, on copies that share the tensors and nothing else."""
+    """Yield the learning rates of every step, on copies that share only the tensors."""
     memo: dict[int, Any] = {}
     for group in optimizer.param_groups:
         for parameter in group["params"]:
             memo[id(parameter)] = parameter
     memo[id(optimizer.state)] = {}
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # that no optimizer step came before is meant here
+        warnings.simplefilter("ignore")  # torch warns because no optimizer step comes first
         copied = copy.deepcopy(scheduler, memo)
         if isinstance(copied, ReduceLROnPlateau):
-            # every step is a plateau, and no step is too small
+            # let every step be a plateau, and no change too small
             copied.patience = copied.cooldown = 0
             copied.eps = 0.0
         for _ in range(steps):
@@ -190,15 +205,14 @@ def _simulate(optimizer: Optimizer, scheduler: Any, steps: int) -> Iterator[list
                 else:
                     copied.step()
                 rates = _rates(copied.optimizer)
-            # a schedule of fixed length is over; the user's own function may raise anything then
+            # a schedule of fixed length has ended; a user's function may raise anything then
             except Exception:
                 return
             yield rates
 
 
 def _length(scheduler: Any) -> int:
-    """Return a number of steps that shows all of it: every length that the schedule or its parts
-    mention."""
+    """Return a number of steps that covers every length in the schedule and its parts."""
     known: list[int] = []
     for part in _parts(scheduler):
         for name in LENGTHS:
@@ -211,9 +225,10 @@ def _length(scheduler: Any) -> int:
                 known.append(int(max(milestones)))
     length = max(STEPS, 2 * max(known, default=0), sum(known))
     if length > MOST_STEPS:
-        raise ValueError(
-            f"scheduler: it runs for {length} steps; say how many to check: plan.check(...,"
-            " steps=...)"
+        raise InputError(
+            f"scheduler: it has {length} steps, too many to simulate; pass the number of steps to"
+            " check: plan.check(..., steps=...)",
+            argument="steps",
         )
     return length
 
@@ -231,10 +246,10 @@ def _message(when: str, rates: Sequence[float], wanted: Sequence[float], schedul
     low = by_factor[min(by_factor)]
     high = by_factor[max(by_factor)]
     difference = (
-        f"{low[0]:.5g} beside {high[0]:.5g}, where the plan has {low[1]:.5g} beside {high[1]:.5g}"
+        f"{low[0]:.5g} and {high[0]:.5g}, where the plan has {low[1]:.5g} and {high[1]:.5g}"
     )
     return (
-        f"learning rates of the groups leave the ratios of the plan {when}: {difference}."
+        f"the learning rates of the groups leave the ratios of the plan {when}: {difference}."
         f" {_remedy(scheduler, wanted)}"
     )
 
@@ -250,19 +265,19 @@ def _remedy(scheduler: Any, wanted: Sequence[float]) -> str:
             else:
                 time = f"(t % {part.T_0}) / {part.T_0}"
             return (
-                f"{kind} has one eta_min for all groups; use a floor relative to each group's own"
-                " rate instead: LambdaLR(optimizer, lambda t: f + (1 - f) * 0.5 * (1 +"
+                f"{kind} has one eta_min for all groups; use a floor relative to the learning rate"
+                " of each group instead: LambdaLR(optimizer, lambda t: f + (1 - f) * 0.5 * (1 +"
                 f" math.cos(math.pi * {time}))) with f = {floor / peak:.4g}"
             )
         if kind == "OneCycleLR" or kind == "CyclicLR":
-            remedy = f"{kind} takes a list: max_lr={_in_ratio(max(_tops(part)), wanted)}"
+            remedy = f"Pass a list to {kind}: max_lr={_in_ratio(max(_tops(part)), wanted)}"
             if kind == "CyclicLR":
-                return f"{remedy} and base_lr likewise"
+                return f"{remedy}, and the same for base_lr"
             return remedy
         if kind == "ReduceLROnPlateau" and any(part.min_lrs):
-            return f"{kind} takes a list: min_lr={_in_ratio(max(part.min_lrs), wanted)}"
+            return f"Pass a list to {kind}: min_lr={_in_ratio(max(part.min_lrs), wanted)}"
     return (
-        "Use a schedule that multiplies every group's own rate, and an optimizer made from"
+        "Use a schedule that multiplies the learning rate of each group, and an optimizer made from"
         " plan.param_groups()"
     )
 

@@ -1,4 +1,4 @@
-"""A plan as people read it, and as a data frame holds it."""
+"""A plan as text, and a row as a record of a data frame."""
 
 from collections.abc import Sequence
 from dataclasses import fields
@@ -14,7 +14,7 @@ COLUMNS = ("tensor", "role", "shape", "grows", "mult", "init", "lr", "wd", "eps"
 
 
 def record(row: "Row") -> dict[str, object]:
-    """A row as plain values; its factors as columns of their own."""
+    """Return a row as plain values, with its factors as separate columns."""
     plain: dict[str, object] = {}
     for field in fields(row):
         if field.name not in ("factors", "growth"):
@@ -26,6 +26,7 @@ def record(row: "Row") -> dict[str, object]:
 
 
 def render(plan: "Plan") -> str:
+    """Return headline, table, multipliers and notes of a plan."""
     lines = [plan.headline, *_table([COLUMNS, *compressed(plan.rows)])]
     for multiplier in plan.multipliers:
         place = f"the {multiplier.side} of {multiplier.module}"
@@ -36,7 +37,7 @@ def render(plan: "Plan") -> str:
 
 
 def compressed(rows: "Sequence[Row]") -> list[tuple[str, ...]]:
-    """Layers of a stack with equal cells share a line."""
+    """Return the lines of the table; layers of a stack with equal cells share one."""
     names: dict[tuple[str, ...], list[str]] = {}
     for row in rows:
         names.setdefault((stack_of(row.name), *cells(row)), []).append(row.name)
@@ -47,6 +48,7 @@ def compressed(rows: "Sequence[Row]") -> list[tuple[str, ...]]:
 
 
 def cells(row: "Row") -> tuple[str, ...]:
+    """Return the cells of a row, without its name."""
     init = f"{row.init_std:.4g}"
     if row.constant is not None:
         init = f"={row.constant:.4g}"
@@ -66,7 +68,7 @@ def cells(row: "Row") -> tuple[str, ...]:
 
 
 def _name(names: list[str]) -> str:
-    """`layers.{0..11}.mlp.weight`."""
+    """Return the common name of layers: `layers.{0..11}.mlp.weight`."""
     if len(names) == 1:
         return names[0]
     first = names[0].split(".")

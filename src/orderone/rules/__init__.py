@@ -1,4 +1,4 @@
-"""Parameterizations as data: `get` one by name, write a `custom` one, derive one `from_alignment`,
+"""Parameterizations as data: `get` one by name, make a `custom` one, derive one `from_alignment`,
 list the `names`."""
 
 from orderone.rules.parameterizations import (

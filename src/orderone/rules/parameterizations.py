@@ -1,4 +1,4 @@
-"""From the name of a rule to its exponents, and from these to the factors of one tensor.
+"""Rules by name, and the factors that a rule gives to one tensor.
 
 Everything here is a pure function. `get` derives the learning-rate exponents c of a rule;
 `width_factors` and `depth_factors` return the factors of a tensor whose dimensions grew.
@@ -20,8 +20,8 @@ RMS(W') = r_out^-g; a readout's to its input.
 
 **Depth.** A residual branch is multiplied by r_L^-alpha, r_L = L / L_base: alpha = 1/2 is Depth-muP
 (Yang, Yu, Zhu & Hayou 2023, arXiv:2310.02244, Table 1), alpha = 1 is CompleteP (Dey et al. 2025,
-arXiv:2505.01618, Table 1). L branches shall move the stream by order one together, so a step must
-change each branch weight by r_L^(alpha - 1):
+arXiv:2505.01618, Table 1). Together, L branches should change the residual stream by order one, so
+a step must change each branch weight by r_L^(alpha - 1):
 
     gradient      r_L^-alpha
     Adam's rate   r_L^(alpha - 1)
@@ -64,17 +64,17 @@ DECAY = ("independent", "proportional")
 
 
 def names() -> tuple[str, ...]:
-    """Return the names that `get` knows."""
+    """Return the names that `get` accepts."""
     return tuple(TABLES)
 
 
 def get(
     name: Name, optimizer: Name = "adam", alignment: AlignmentInput | None = None
 ) -> Parameterization:
-    """The rule `name`, with c derived for this optimizer and alignment (by default, the one its
-    authors assume).
+    """Return the rule `name`, with c derived for this optimizer and alignment.
 
-    "s=1/4" and the like are the rules between neural-tangent (0) and maximal-update (1).
+    By default, the alignment is the one that the authors of the rule assume. Names such as "s=1/4"
+    are the rules between neural-tangent (0) and maximal-update (1).
     """
     table = _table(name)
     if table.c is None:
@@ -88,7 +88,7 @@ def get(
 
 
 def assumed_alignment(name: Name) -> str:
-    """The alignment under which the authors of a rule chose its learning rates."""
+    """Return the alignment under which the authors of a rule chose its learning rates."""
     return _table(name).alignment
 
 
@@ -101,12 +101,12 @@ def custom(
     optimizer: Name = "adam",
     alignment: AlignmentInput = "full",
 ) -> Parameterization:
-    """Your own rule: exponents per role, as {"embedding": 0, "hidden": "1/2", "readout": 1} or in
-    that order.
+    """Return a rule from exponents per role.
 
-    Without `c`, the largest stable learning rates for `optimizer` and `alignment`, and `vector`
-    (biases, gains) has a = b = 0 unless you say otherwise. With `c`, the rule is about the roles
-    that c names, and no others.
+    Exponents are {"embedding": 0, "hidden": "1/2", "readout": 1}, or a sequence in that order.
+    Without `c`, learning rates are the largest stable ones for `optimizer` and `alignment`, and
+    `vector` (biases, gains) has a = b = 0 by default. With `c`, the rule has only the roles that
+    `c` names.
     """
     exponents_a = read_exponents(a, "a")
     exponents_b = read_exponents(b, "b")
@@ -133,14 +133,14 @@ def from_alignment(
     optimizer: Name = "adamw",
     name: Name | None = None,
 ) -> Parameterization:
-    """The rule `like` with rates for a measured alignment: what `orderone.alignment` returns, or
-    omega, alpha and u.
+    """Return the rule `like` with learning rates for a measured alignment.
 
-    Put to another optimizer, `plan` derives the rates again, for the same alignment.
+    `alignment` is the result of `orderone.alignment`, or has omega, alpha and u. For another
+    optimizer, `plan` derives the learning rates again, under the same alignment.
     """
-    # a and b of a known rule; for c the largest rates that are stable under the alignment of the
-    # user's model, S0 (14) and (18)-(20). Less alignment than a rule assumes means that its rates
-    # are too small at width, and more of it that they are too large.
+    # a and b of a known rule; c are the largest learning rates that are stable under the alignment
+    # of the user's model, S0 (14) and (18)-(20). With less alignment than a rule assumes, its
+    # learning rates are too small at large width; with more, they are too large.
     p = like if isinstance(like, Parameterization) else get(like, optimizer)
     if isinstance(alignment, Measured):
         alignment = alignment.as_alignment()
@@ -175,10 +175,10 @@ def _with_largest_rates(
 
 @dataclass(frozen=True)
 class Factors:
-    """Target over base, for one tensor.
+    """Ratios of target to base for one tensor.
 
-    `gradient` is the predicted size of its gradient; `gauge`, what was moved in front of it since
-    the rule's folded form.
+    `gradient` is the predicted ratio of gradients. `gauge` is the product of the multipliers that
+    were moved in front of the tensor since the folded form of the rule.
     """
 
     multiplier: float = 1.0
@@ -197,8 +197,10 @@ class Factors:
         )
 
     def with_multiplier(self, multiplier: float, law: UpdateLaw) -> "Factors":
-        """Return the factors of the same network with the tensor behind one more multiplier: the
-        gauge shift of S0 1.2.1, as a number."""
+        """Return the factors of the same network with one more multiplier in front of the tensor.
+
+        This is the gauge shift of S0 1.2.1, as a number.
+        """
         return Factors(
             self.multiplier * multiplier,
             self.std / multiplier,
@@ -208,14 +210,14 @@ class Factors:
         )
 
     def folding(self, multiplier: float, law: UpdateLaw) -> "Factors":
-        """Return the factors of a tensor that takes over a multiplier in front of it."""
+        """Return the factors of the tensor after a multiplier is folded into it."""
         return replace(self.with_multiplier(1 / multiplier, law), multiplier=self.multiplier)
 
 
 @dataclass(frozen=True)
 class Growth:
-    """Ratios by which the dimensions of a tensor grew, target over base; in absolute mode, the
-    dimensions themselves."""
+    """Ratios of the dimensions of a tensor, target over base; in absolute mode, the dimensions
+    themselves."""
 
     fan_in: Number = 1.0
     fan_out: Number = 1.0
@@ -224,7 +226,7 @@ class Growth:
 def width_factors(
     p: Parameterization, role: Name, growth: Growth, optimizer: Name = "adam"
 ) -> Factors:
-    """Return the folded factors of a tensor of this role: everything sits in initialization and
+    """Return the folded factors of a tensor of this role: no multiplier, only initialization and
     learning rate."""
     folded, g = _folded(p, optimizer)
     std = _power(growth, *_exponents(folded.b, role))
@@ -256,20 +258,22 @@ def _gradient_exponents(g: Exponents, role: Name) -> tuple[Fraction, Fraction]:
 
 
 def _power(growth: Growth, fan_in: Fraction, fan_out: Fraction) -> float:
-    if growth.fan_in == growth.fan_out:  # one power, so that r^x r^-x is 1 and not nearly 1
+    if growth.fan_in == growth.fan_out:  # one power, so that r^x r^-x is exactly 1
         return growth.fan_in ** -float(fan_in + fan_out)
     return growth.fan_in ** -float(fan_in) * growth.fan_out ** -float(fan_out)
 
 
 def tied_multiplier(p: Parameterization, fan_in: float, optimizer: Name = "adam") -> float:
-    """Return the multiplier of a readout that is the embedding itself, which no gauge removes
-    (`gauge(tied=True)`)."""
+    """Return the multiplier of a readout that shares its tensor with the embedding.
+
+    No gauge shift removes it (`gauge(tied=True)`).
+    """
     folded, _ = _folded(p, optimizer)
     return fan_in ** -float(folded.b[Role.READOUT] - folded.b[Role.EMBEDDING])
 
 
 def paper_multiplier(p: Parameterization, role: Name, growth: Growth) -> float:
-    """Return the multiplier the rule was written with."""
+    """Return the multiplier in the original form of the rule."""
     if role in (Role.HIDDEN, Role.READOUT):
         return growth.fan_in ** -float(p.own[role])
     return growth.fan_out ** -float(p.own.get(role, ZERO))
@@ -278,8 +282,10 @@ def paper_multiplier(p: Parameterization, role: Name, growth: Growth) -> float:
 def depth_factors(
     depth: Name, ratio: float, optimizer: Name = "adam", last: bool = False
 ) -> Factors:
-    """Return the factors of a tensor in a residual branch; `last` ones take the branch's
-    multiplier."""
+    """Return the factors of a tensor in a residual branch.
+
+    The multiplier of the branch is folded into its `last` tensors.
+    """
     alpha = float(DEPTH_RULES[one_of(depth, DEPTH_RULES, "depth")])
     law = update_law(optimizer)
     gradient = ratio**-alpha
@@ -290,18 +296,18 @@ def depth_factors(
 
 
 def decay_factor(factors: Factors, optimizer: Name, convention: Name = "independent") -> float:
-    """Return the factor of torch.optim's `weight_decay` with which decay keeps its meaning.
+    """Return the factor of torch.optim's `weight_decay`.
 
-    independent    every step shrinks every weight by the same fraction at every size. torch's
-                   decoupled optimizers, and SGD's penalty, shrink by lr * weight_decay, so
-                   weight_decay grows where lr falls.
-    proportional   weight_decay stays (without multipliers): where lr falls, so does the decay.
+    independent    a step shrinks weights by the same fraction at every size. torch's decoupled
+                   optimizers, and SGD's penalty, shrink by lr * weight_decay, so weight_decay grows
+                   where lr falls.
+    proportional   weight_decay stays the same (without multipliers): the decay falls with lr.
 
-    Adam's penalty is added to the gradient before it is normalized: there the ratio of penalty to
-    gradient is kept.
+    Adam adds its penalty to the gradient before it normalizes: there, "independent" preserves the
+    ratio of penalty to gradient.
     """
     law = update_law(optimizer)
-    if one_of(convention, DECAY, "decay") == "proportional":  # in every gauge as in the folded one
+    if one_of(convention, DECAY, "decay") == "proportional":  # the same in every gauge
         return factors.gauge ** (2 if optimizer == "adam" else law.gauge_weight)
     if optimizer == "adam":
         return factors.gradient / factors.std

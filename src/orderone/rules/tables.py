@@ -1,5 +1,8 @@
 """The rules as tables: multipliers a and initial sizes b.
 
+S0 is "Scale-Invariant Parameterizations" (Stratos), S2 is "Effective Theory of Transformers at
+Initialization" (Dinan, Yaida & Zhang, arXiv:2304.02034).
+
 The learning-rate exponents c are not written down: they are the largest stable ones, which the
 solver derives for the optimizer and the alignment at hand. One rule does write them down:
 `standard`, which is defined by using one learning rate for everything.
@@ -57,8 +60,8 @@ MF = RuleTable(
     b=(0, 0, 0, 0),
 )
 
-# What S2 compares its strategies with: the same initialization as neural-tangent and one learning
-# rate for everything (Table II.1.E).
+# The baseline of S2: the same initialization as neural-tangent and one learning rate for everything
+# (Table II.1.E).
 STANDARD = RuleTable(
     "standard",
     a=(0, 0, 0, 0),
@@ -73,9 +76,9 @@ def between(name: str, s: Fraction) -> RuleTable:
 
     S2 writes them as a head with standard deviation n^{-(1+s)/2} and, for AdamW, rates n^{s/2}
     times the neural-tangent ones everywhere but in the head (footnotes 8 and 26): c = (1-s)/2 for
-    embeddings, (3-s)/2 for hidden matrices, 1 for the head. Nothing of that is typed in here. It is
-    what the solver finds for this head under the alignment `worst`: W dh into the logits must not
-    grow, so dh_{L+1} has to shrink like n^{-(1-s)/2}, and with it every rate below.
+    embeddings, (3-s)/2 for hidden matrices, 1 for the head. These are not written here: the solver
+    derives them for this head under the alignment `worst`. W dh must not grow in the logits, so
+    dh_{L+1} has to shrink like n^{-(1-s)/2}, and with it every learning rate below.
     """
     return RuleTable(
         name,

@@ -1,10 +1,9 @@
-"""What the forward code does with every parameter: one forward pass, recorded operation by
-operation.
+"""Trace of a forward pass: how the forward code uses every parameter, operation by operation.
 
-    facts       result types of a trace
-    graph       tensors, operations and steps of a recorded pass, and the facts read off them
-    operations  tables of aten operations by name
-    recorder    `trace`: runs the model and records the steps
+facts       result types of a trace
+graph       tensors, operations and steps of a recorded pass, and the facts read off them
+operations  tables of aten operations by name
+recorder    `trace`: runs the model and records the steps
 """
 
 from orderone.observe.trace.facts import Branch, Constant, Scores, Trace, Use

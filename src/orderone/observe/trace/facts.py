@@ -1,4 +1,4 @@
-"""Facts that a trace shows."""
+"""Result types of a trace."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -6,22 +6,23 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class Use:
+    """A use of a parameter by an operation."""
+
     kind: str  # matrix, lookup, convolution, gain, shift, other
-    # axes of the parameter that a matrix or convolution sums over; None: unknown
+    # axes of the parameter that a matrix product or convolution sums over; None: unknown
     fan_in: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True)
 class Constant:
-    """A number that multiplies an activation, or a parameter on its way to one; `value` is 1/c for
-    a division by c."""
+    """A number that multiplies an activation or a parameter; `value` is 1/c for a division by c."""
 
     value: float | None
-    # parameters whose use made what it multiplies, up to the last nonlinearity
+    # parameters whose use made the multiplied tensor, back to the last nonlinearity
     after: tuple[str, ...]
-    # parameters whose matrix, convolution or lookup takes the product
+    # parameters whose matrix product, convolution or lookup reads the scaled tensor
     before: tuple[str, ...]
-    # the steps of those uses: a tensor may be used several times
+    # steps of those uses: a tensor may be used several times
     at: tuple[int, ...] = field(default=(), compare=False)
     # kinds of the uses in `after`: a tied tensor has several
     uses: tuple[str, ...] = field(default=(), compare=False)
@@ -29,21 +30,21 @@ class Constant:
 
 @dataclass(frozen=True)
 class Scores:
-    """Attention scores: queries times keys, on their way to a softmax."""
+    """Attention scores: queries times keys, the input of a softmax."""
 
-    # parameters that last made the queries: projections, or the gains of a norm behind them
+    # the last parameters before the scores: projections, or the gains of a norm after them
     queries: tuple[str, ...]
     keys: tuple[str, ...]
     head_size: int
-    scale: float | None  # everything constant that multiplies q.k, wherever it sits
-    normalized: bool  # queries and keys both come out of a normalization
+    scale: float | None  # product of all constants that multiply q.k, wherever they are
+    normalized: bool  # queries and keys are both outputs of a normalization
 
 
 @dataclass(frozen=True)
 class Branch:
-    """x + f(x)."""
+    """A residual branch: f in x + f(x)."""
 
-    # what f(x) is linear in: the last matrix and bias, or gain and shift of a norm at the end
+    # parameters that f(x) is linear in: the last matrix and bias, or gain and shift of a final norm
     last: tuple[str, ...]
     # every parameter used between x and f(x)
     inside: tuple[str, ...]
@@ -51,10 +52,12 @@ class Branch:
 
 @dataclass(frozen=True)
 class Trace:
+    """Uses of all parameters in one forward pass, and the structure around them."""
+
     # by parameter name; distinct uses in order of appearance, () if unused
     uses: Mapping[str, tuple[Use, ...]]
     constants: tuple[Constant, ...]
     scores: tuple[Scores, ...]
     branches: tuple[Branch, ...]
-    # of a matrix: gain and shift of the norm that feeds it and nothing else
+    # by name of a matrix: gain and shift of a norm whose output only this matrix reads
     carriers: Mapping[str, tuple[str, ...]]

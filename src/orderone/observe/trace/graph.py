@@ -34,27 +34,31 @@ _MAKERS = frozenset({"matrix", "convolution", "lookup", "norm"})
 
 
 class Level(IntEnum):
+    """Origin of a tensor; see the head of this file."""
+
     CONSTANT, DATA, PARAMETER, ACTIVATION = range(4)
 
 
-# for each dimension of a tensor, the axes of the parameter it runs along
+# for each dimension of a tensor, the axes of the parameter that it runs along
 Dims = tuple[tuple[int, ...], ...]
-# parameters a tensor is made of; None: the axes are lost
+# parameters that a tensor is computed from; None: their axes are lost
 Weights = dict[str, Dims | None]
 
 
 @dataclass
 class Value:
-    """What is known of a tensor. It holds the tensor, so that no other tensor gets its id or its
-    memory."""
+    """A tensor with its origin.
+
+    It holds the tensor, so that no other tensor can get the same id or memory.
+    """
 
     tensor: Tensor
     level: Level = Level.CONSTANT
-    # the step that made it; None for constants and for parameters as they are
+    # the step that made it; None for constants and for unchanged parameters
     step: int | None = None
     weights: Weights = field(default_factory=dict)  # at level PARAMETER
-    owner: "Value | None" = None  # of the memory, where this is a view of a PARAMETER
-    # a PARAMETER copied along a batch: from there on an input rather than a weight
+    owner: "Value | None" = None  # owner of the memory, if this is a view of a PARAMETER
+    # a PARAMETER that is copied along a batch: it counts as an input, not as a weight
     spread: bool = False
 
     @property
@@ -70,10 +74,11 @@ class Value:
         return self.level == Level.PARAMETER
 
     def used(self, kind: str) -> list[tuple[str, Use]]:
+        """Return a use of this kind for every parameter in the tensor."""
         return [(name, Use(kind)) for name in self.weights]
 
     def summed(self, kind: str, dims: Iterable[int]) -> list[tuple[str, Use]]:
-        """Uses that sum over `dims` of the tensor, in terms of the parameters' axes."""
+        """Return uses that sum over `dims` of the tensor, as axes of the parameters."""
         dims = list(dims)
         uses: list[tuple[str, Use]] = []
         for name, axes_by_dim in self.weights.items():
@@ -87,33 +92,33 @@ class Value:
 
 @dataclass
 class Step:
-    """An operation, by how a value passes through it.
+    """An operation, classified by how values pass through it.
 
     pass, add, shift, constant, gain, weighting    linear; weighting is a product with a tensor made
                                                    without parameters
     product, contraction, attention                of activations: linear in each of `flow`
-    matrix, convolution, lookup                    uses of parameters, where every walk ends
+    matrix, convolution, lookup                    uses of parameters, where every walk stops
     normalized, norm                               division by a statistic; norm: with a gain
     softcap, softmax, stop                         not linear
     weights                                        the result is at level PARAMETER
     """
 
     kind: str
-    flow: list[Value] = field(default_factory=list)  # the activations it is about
+    flow: list[Value] = field(default_factory=list)  # the activations that pass through
     uses: list[tuple[str, Use]] = field(default_factory=list)
-    factor: float | None = 1.0  # of a constant; the scale inside attention
-    weights: Weights | None = None  # None: to be found out from the tensors
+    factor: float | None = 1.0  # value of a constant; scale inside attention
+    weights: Weights | None = None  # None: derive them from the tensors
     statistic: bool = False  # a root of a mean square, of a variance, ...
     fed: bool = False  # depends on the inputs
-    # steps of what may be queries and keys, and the size of a head
+    # steps of possible queries and keys, and the head size
     product: tuple[int, int, int] | None = None
     parents: tuple[int, ...] = ()  # the steps of `flow`
-    ancestors: int = 0  # bit mask of steps; its own included
+    ancestors: int = 0  # bit mask of steps, this one included
 
 
 @dataclass(frozen=True)
 class Operation:
-    """An aten operation as it was called."""
+    """A call of an aten operation."""
 
     name: str
     arguments: Mapping[str, Any]
@@ -122,25 +127,28 @@ class Operation:
 
     @property
     def live(self) -> list[Value]:
+        """Operands that depend on inputs or parameters."""
         return [value for value in self.operands if value.level != Level.CONSTANT]
 
     @property
     def inputs(self) -> list[Value]:
+        """Floating operands that are data or activations."""
         return [value for value in self.operands if value.is_input and value.is_float]
 
     @property
     def other_uses(self) -> list[tuple[str, Use]]:
+        """Uses of all parameters among the operands, without a known kind."""
         uses: list[tuple[str, Use]] = []
         for value in self.operands:
             uses += value.used("other")
         return uses
 
 
-# --- reading the steps ----------------------------------------------------------------------------
+# --- facts from the steps -------------------------------------------------------------------------
 
 
 class Graph:
-    """Reads the recorded steps by walking along them."""
+    """The recorded steps, with methods that walk along them."""
 
     def __init__(self, steps: Sequence[Step]):
         self.steps = steps
@@ -152,8 +160,8 @@ class Graph:
     def _back(
         self, starts: Iterable[int], passed: frozenset[str]
     ) -> Iterator[tuple[int, Step, float | None]]:
-        """Steps from `starts` backwards through the kinds in `passed`, each with the constant
-        factor up to it."""
+        """Yield steps from `starts` backwards through the kinds in `passed`, each with the constant
+        factor between it and the start."""
         visited: set[int] = set()
         stack: list[tuple[int, float | None]] = [(start, 1.0) for start in starts]
         while stack:
@@ -169,6 +177,7 @@ class Graph:
                 stack.append((parent, _product(factor, step.factor)))
 
     def constants(self) -> Iterator[Constant]:
+        """Yield the constants that multiply activations."""
         for index, step in enumerate(self.steps):
             if step.kind == "constant":
                 yield self._constant(index, step)
@@ -192,7 +201,7 @@ class Graph:
         return Constant(step.factor, _once(makers), _once(takers), at, _once(kinds))
 
     def _takers(self, start: int) -> list[tuple[int, str]]:
-        """Return the parameters that `start` goes into, each with the step of that use."""
+        """Return the parameters whose uses read the result of `start`, each with its step."""
         takers: list[tuple[int, str]] = []
         visited = {start}
         stack = [start]
@@ -208,8 +217,10 @@ class Graph:
         return takers
 
     def scores(self) -> tuple[tuple[Scores, ...], set[int]]:
-        """Return the attention scores, and the additions among them: of masks and biases, never
-        residual."""
+        """Return the attention scores, and the additions between product and softmax.
+
+        Such additions are of masks and biases, never residual.
+        """
         scores: list[Scores] = []
         score_sums: set[int] = set()
         for step in self.steps:
@@ -238,8 +249,8 @@ class Graph:
         return Scores(queries, keys, head_size, scale, queries_normalized and keys_normalized)
 
     def _side(self, start: int) -> tuple[tuple[str, ...], float | None, bool]:
-        """Return the parameters that made queries or keys, the constant factor since, and whether
-        they come out of a norm."""
+        """Return the parameters that made queries or keys, the constant factor after them, and
+        whether they are the output of a norm."""
         names: list[str] = []
         factors: list[float | None] = []
         normalized = False
@@ -254,6 +265,7 @@ class Graph:
         return _once(names), factors[0] if factors else 1.0, normalized
 
     def branches(self, score_sums: set[int]) -> tuple[Branch, ...]:
+        """Return the residual branches; `score_sums` are additions that close none."""
         branches: list[Branch] = []
         for index, step in enumerate(self.steps):
             if step.kind != "add" or len(step.parents) != 2 or index in score_sums:
@@ -264,10 +276,10 @@ class Graph:
         return tuple(branches)
 
     def _branch(self, step: Step) -> Branch | None:
-        """Return the branch that the addition `step` closes, if it does.
+        """Return the branch that the addition `step` closes, or None.
 
-        Where x is no ancestor of f(x) itself, what it was summed up from may be: (x + attention(x))
-        + mlp(x).
+        If x is not an ancestor of f(x) itself, one of its summands may be:
+        (x + attention(x)) + mlp(x).
         """
         first, second = step.parents
         directions = ((first, second), (second, first))
@@ -287,7 +299,7 @@ class Graph:
         return branches[0]
 
     def _latest_in_stream(self, skip: int, end: int) -> int | None:
-        """Return the latest step that `skip` was summed up from and that leads to `end`."""
+        """Return the latest summand of `skip` that is an ancestor of `end`."""
         latest: int | None = None
         for index, _, _ in self._back([skip], _STREAM):
             if self._leads_to(index, end) and (latest is None or index > latest):
@@ -324,8 +336,10 @@ class Graph:
         return _once(names)
 
     def carriers(self) -> dict[str, tuple[str, ...]]:
-        """Return, for matrices that a norm with a gain feeds, the parameters that a constant in
-        front of the matrix could be moved into."""
+        """Return gain and shift of the norm before a matrix, by name of the matrix.
+
+        A constant in front of the matrix could be moved into these parameters.
+        """
         carriers: dict[str, tuple[str, ...]] = {}
         for step in self.steps:
             if step.kind == "matrix" and len(step.parents) == 1:
@@ -364,7 +378,7 @@ def _once(names: Iterable[str]) -> tuple[str, ...]:
 
 
 def weights_of_view(view: Tensor, owner: Value) -> Weights:
-    """Return the axes that each dimension of `view` runs along, by its strides in the memory of
+    """Return the parameter axes of each dimension of `view`, from its strides in the memory of
     `owner`."""
     spans = [_span(view.shape[d], view.stride(d), owner.tensor) for d in range(view.ndim)]
     weights: Weights = {}
@@ -374,7 +388,7 @@ def weights_of_view(view: Tensor, owner: Value) -> Weights:
 
 
 def _along(spans: Sequence[Sequence[int]], dims: Dims) -> Dims:
-    """Return the axes of each span of dimensions, where `dims` has those of one dimension."""
+    """Return the axes of each span of dimensions; `dims` has the axes of every dimension."""
     result: list[tuple[int, ...]] = []
     for span in spans:
         axes: list[int] = []
@@ -385,8 +399,7 @@ def _along(spans: Sequence[Sequence[int]], dims: Dims) -> Dims:
 
 
 def _span(size: int, stride: int, owner: Tensor) -> list[int]:
-    """The dimensions of `owner` that a dimension of a view lies in (a part of one) or covers
-    (merged ones)."""
+    """Return the dimensions of `owner` that a dimension of a view is a part of, or merges."""
     if size == 1 or stride == 0:
         return []
     dims: list[int] = []
@@ -403,7 +416,7 @@ def _span(size: int, stride: int, owner: Tensor) -> list[int]:
 
 
 def derived(operation: Operation, tensor: Tensor, owner: Value | None) -> Weights:
-    """Return the parameters in a tensor that is made of parameters alone."""
+    """Return the parameters in a tensor that is computed from parameters alone."""
     weights: Weights = {}
     for value in operation.live:
         for name, dims in _carried(operation, value, tensor, owner).items():
@@ -431,8 +444,10 @@ def _is_other_view(tensor: Tensor, other: Tensor) -> bool:
 
 
 def _order(operation: Operation, ndim: int) -> list[int] | None:
-    """The order in which a transposition takes the dimensions: exact also where sizes of one make
-    strides ambiguous."""
+    """Return the new order of dimensions after a transposition, None for other operations.
+
+    Sizes of one make strides ambiguous; the arguments of the call are exact.
+    """
     arguments = operation.arguments
     if operation.name == "t":
         return list(range(ndim))[::-1]
@@ -448,8 +463,10 @@ def _order(operation: Operation, ndim: int) -> list[int] | None:
 
 
 def _aligned(dims: Dims, shape: Sequence[int], result: Sequence[int]) -> Dims | None:
-    """`dims` after an elementwise operation with broadcasting; lost where the result is of lower
-    order."""
+    """Return `dims` after an elementwise operation with broadcasting.
+
+    None if the result has fewer dimensions: then the axes are lost.
+    """
     new = len(result) - len(shape)
     if new < 0:
         return None
@@ -459,7 +476,10 @@ def _aligned(dims: Dims, shape: Sequence[int], result: Sequence[int]) -> Dims | 
     return tuple(aligned)
 
 
-def picked(dims: Dims | None, at: Sequence[int], indices: Sequence[Tensor | None]) -> Dims | None:
+def dims_after_index(
+    dims: Dims | None, at: Sequence[int], indices: Sequence[Tensor | None]
+) -> Dims | None:
+    """Return `dims` after indexing with `indices`, of which the dimensions `at` are not None."""
     index = indices[at[0]]
     if dims is None or len(at) > 1 or index is None or index.dtype in (torch.bool, torch.uint8):
         return None
@@ -479,10 +499,12 @@ def tensors_in(nested: object) -> list[Tensor]:
 
 
 def memory(tensor: Tensor) -> int:
+    """Return a number that all views of one piece of memory share."""
     return storage_id(tensor.untyped_storage())
 
 
 def place_of(tensor: Tensor) -> tuple[int, int]:
+    """Return offset and number of entries of a tensor within its memory."""
     return int(tensor.storage_offset()), tensor.numel()
 
 
@@ -491,6 +513,7 @@ def _layout(tensor: Tensor) -> tuple[Sequence[int], Sequence[int]]:
 
 
 def read_number(x: Tensor | int | float) -> float | None:
+    """Return a number or the value of a tensor with one entry; None on the meta device."""
     if not isinstance(x, Tensor):
         return float(x)
     if x.is_meta:

@@ -20,9 +20,9 @@ from orderone.observe.trace.graph import (
     Step,
     Value,
     derived,
+    dims_after_index,
     is_spread,
     memory,
-    picked,
     place_of,
     read_number,
     tensors_in,
@@ -48,8 +48,10 @@ Inputs = Mapping[str, object] | Sequence[object] | Tensor
 
 
 def trace(model: nn.Module, inputs: Inputs) -> Trace:
-    """Return what one forward pass of `model` on `inputs` (keywords, positions, or one tensor) does
-    with the parameters."""
+    """Run one forward pass and return how it uses the parameters.
+
+    `inputs` is one tensor, a sequence of positional arguments, or a mapping of keyword arguments.
+    """
     args, kwargs = call_with(inputs)
     recorder = Recorder(dict(model.named_parameters()), (args, kwargs))
     with undisturbed(model), torch.no_grad(), recorder, WholeAttention(recorder):
@@ -76,8 +78,10 @@ def call_with(inputs: Inputs) -> tuple[tuple[object, ...], dict[str, object]]:
 
 @contextmanager
 def undisturbed(model: nn.Module) -> Iterator[None]:
-    """Switch to eval mode, with the attention fast path off (it hides its operations); afterwards
-    everything is as it was."""
+    """Switch to eval mode, with the attention fast path off, which hides its operations.
+
+    Modes, buffers and random state are restored afterwards.
+    """
     before: list[tuple[nn.Module, bool, dict[str, Tensor | None]]] = []
     for module in model.modules():
         before.append((module, module.training, dict(buffer_registry(module))))
@@ -104,7 +108,7 @@ def undisturbed(model: nn.Module) -> Iterator[None]:
 
 
 class Recorder(TorchDispatchMode):
-    """Writes down the steps of a forward pass."""
+    """A dispatch mode that records every operation of a forward pass as a step."""
 
     def __init__(self, parameters: Mapping[str, Tensor], inputs: object):
         super().__init__()
@@ -116,9 +120,9 @@ class Recorder(TorchDispatchMode):
         self.sharing: dict[int, list[Value]] = {}  # by the memory the tensor is in
         for name, parameter in parameters.items():
             axes = tuple((axis,) for axis in range(parameter.ndim))
-            self._keep(Value(parameter, Level.PARAMETER, weights={name: axes}))
+            self._remember(Value(parameter, Level.PARAMETER, weights={name: axes}))
         for tensor in tensors_in(inputs):
-            self._keep(self._made(Step("stop", fed=True), [], tensor))
+            self._remember(self._made(Step("stop", fed=True), [], tensor))
 
     def __torch_dispatch__(
         self,
@@ -143,32 +147,33 @@ class Recorder(TorchDispatchMode):
         self.record(Operation(name, arguments, operands, tensors_in(out)), written)
         return out
 
-    # Tensors
+    # --- tensors
 
-    def _keep(self, value: Value) -> None:
+    def _remember(self, value: Value) -> None:
         self.values[id(value.tensor)] = value
         neighbours = self.sharing.setdefault(memory(value.tensor), [])
         neighbours[:] = [v for v in neighbours if v.tensor is not value.tensor] + [value]
 
     def _value(self, tensor: Tensor) -> Value:
         if id(tensor) not in self.values:
-            # a parameter's .data is made without a dispatched operation
+            # a parameter's .data is created without a dispatched operation
             owner = self._owner(tensor)
             value = Value(tensor)
             if owner is not None:
                 weights = weights_of_view(tensor, owner)
                 value = Value(tensor, Level.PARAMETER, weights=weights, owner=owner)
-            self._keep(value)
+            self._remember(value)
         return self.values[id(tensor)]
 
     def _owner(self, tensor: Tensor) -> Value | None:
-        """Return the parameter, or the copy of one, whose memory `tensor` is in."""
+        """Return the parameter, or copy of one, that owns the memory of `tensor`."""
         for value in self.sharing.get(memory(tensor), ()):
             if value.is_weight:
                 return value.owner or value
         return None
 
     def record(self, operation: Operation, written: Sequence[Tensor] = ()) -> None:
+        """Record an operation; `written` are the tensors that it writes to."""
         written_ids = {id(tensor) for tensor in written}
         new = [tensor for tensor in operation.results if id(tensor) not in written_ids]
         outputs = [*written, *new]
@@ -179,7 +184,7 @@ class Recorder(TorchDispatchMode):
             made = self._made(step, operation.live, outputs[0])
         else:
             step = Step("stop")
-            made = Value(written[0])  # a constant was written over it
+            made = Value(written[0])  # overwritten by a constant
         for tensor in outputs:
             value = replace(made, tensor=tensor)
             if made.is_weight:
@@ -188,11 +193,13 @@ class Recorder(TorchDispatchMode):
                 value.spread = is_spread(operation, tensor)
             if id(tensor) in written_ids:
                 self._rewrite_around(value)
-            self._keep(value)
+            self._remember(value)
 
     def _rewrite_around(self, new: Value) -> None:
-        """Writing into a view changes the larger tensors in the same memory, but not the views next
-        to it."""
+        """Update the values that share memory with a tensor that was written to.
+
+        Larger tensors in the same memory change with a view, the views next to it do not.
+        """
         for value in self.sharing.get(memory(new.tensor), ()):
             if value.is_weight or new.step is None or value.tensor is new.tensor:
                 continue
@@ -205,10 +212,10 @@ class Recorder(TorchDispatchMode):
                 value.level = merged.level
                 value.step = merged.step
 
-    # Steps
+    # --- steps
 
     def _made(self, step: Step, operands: Iterable[Value], tensor: Tensor) -> Value:
-        """The value that `step` makes out of `operands`."""
+        """Add a step and return the value that it makes out of `operands`."""
         operands = [*operands, *step.flow]
         parents = [self.steps[v.step] for v in operands if v.step is not None]
         level = Level.DATA
@@ -244,7 +251,7 @@ class Recorder(TorchDispatchMode):
             return self._sum(operation)
         if "scaled_dot_product" in name:
             return self._attention(operation)
-        return self._elsewhere(operation)
+        return self._other(operation)
 
     def _optional(self, operation: Operation, name: str | None) -> Value | None:
         if name is None:
@@ -263,7 +270,7 @@ class Recorder(TorchDispatchMode):
         return value.used(kind)
 
     def _contraction(self, operation: Operation) -> Step:
-        """alpha left.right + beta bias, in as many steps as it takes."""
+        """Return the last of the steps that make up alpha left.right + beta bias."""
         bias_name, left, right, left_dim, right_dim = CONTRACTIONS[operation.name]
         left = self._value(operation.arguments[left])
         right = self._value(operation.arguments[right])
@@ -293,7 +300,7 @@ class Recorder(TorchDispatchMode):
     def _convolution(self, operation: Operation) -> Step:
         weight = self._value(operation.arguments["weight"])
         if not weight.is_weight:
-            return self._elsewhere(operation)
+            return self._other(operation)
         channels = 0 if operation.arguments.get("transposed") else 1
         dims = [channels, *range(2, weight.tensor.ndim)]
         uses = weight.summed("convolution", dims)
@@ -310,8 +317,10 @@ class Recorder(TorchDispatchMode):
         return self._value(operation.arguments[argument])
 
     def _lookup(self, operation: Operation) -> Step:
-        """By integers. Picking whole matrices (each token's experts) is no lookup: they are yet to
-        be used."""
+        """Return the step of a lookup by integers.
+
+        Selecting whole matrices (the experts of each token) is no lookup: they are used later.
+        """
         table = self._table(operation)
         if operation.name != "index":
             return Step("lookup", uses=table.used("lookup"))
@@ -325,7 +334,9 @@ class Recorder(TorchDispatchMode):
         whole = [d for d, size in enumerate(table.tensor.shape) if d not in indexed and size > 1]
         if len(whole) < 2 and not has_mask:
             return Step("lookup", uses=table.used("lookup"))
-        weights = {name: picked(dims, indexed, indices) for name, dims in table.weights.items()}
+        weights = {
+            name: dims_after_index(dims, indexed, indices) for name, dims in table.weights.items()
+        }
         return Step("weights", weights=weights)
 
     def _scaling(self, operation: Operation) -> Step:
@@ -340,7 +351,7 @@ class Recorder(TorchDispatchMode):
         else:
             return self._elementwise_product(operation, self._value(left), self._value(right))
         if not value.is_float:
-            return self._elsewhere(operation)
+            return self._other(operation)
         factor = number
         if operation.name == "div" and number:
             factor = 1 / number
@@ -359,10 +370,10 @@ class Recorder(TorchDispatchMode):
         if not inputs:
             return Step("weights")
         if operation.name == "div" and not left.is_input:
-            return self._elsewhere(operation)
+            return self._other(operation)
         for value in (left, right):
             if value.is_weight:
-                kind = "norm" if self._comes_normalized(inputs[0]) else "gain"
+                kind = "norm" if self._is_normalized(inputs[0]) else "gain"
                 return Step(kind, inputs, value.used("gain"))
         others = [value for value in inputs if not self._is_statistic(value)]
         if len(inputs) == 2 and len(others) < 2:
@@ -377,7 +388,7 @@ class Recorder(TorchDispatchMode):
     def _is_statistic(self, value: Value) -> bool:
         return value.step is not None and self.steps[value.step].statistic
 
-    def _comes_normalized(self, value: Value) -> bool:
+    def _is_normalized(self, value: Value) -> bool:
         if value.step is None:
             return False
         step = self.steps[value.step]
@@ -389,10 +400,10 @@ class Recorder(TorchDispatchMode):
         left = self._optional(operation, "self")
         right = self._optional(operation, "other")
         if left is None or right is None:
-            return self._elsewhere(operation)
+            return self._other(operation)
         inputs = _inputs(left, right)
         if not inputs or not all(value.is_float for value in inputs):
-            return self._elsewhere(operation)
+            return self._other(operation)
         uses = left.used("shift") + right.used("shift")
         right = self._times(right, operation.arguments.get("alpha", 1))
         inputs = _inputs(left, right)
@@ -415,7 +426,7 @@ class Recorder(TorchDispatchMode):
             step.product = (query.step, key.step, head_size)
         return step
 
-    def _elsewhere(self, operation: Operation) -> Step:
+    def _other(self, operation: Operation) -> Step:
         name = operation.name
         live = operation.live
         inputs = operation.inputs
@@ -435,8 +446,8 @@ class Recorder(TorchDispatchMode):
         rooted = name in ROOTS or (
             name == "pow" and operation.arguments.get("exponent") in (0.5, -0.5)
         )
-        kept = kind == "pass" or name in ("reciprocal", "clamp", "clamp_min", "maximum")
-        statistic = rooted or (kept and len(inputs) == 1 and self._is_statistic(inputs[0]))
+        preserves = kind == "pass" or name in ("reciprocal", "clamp", "clamp_min", "maximum")
+        statistic = rooted or (preserves and len(inputs) == 1 and self._is_statistic(inputs[0]))
         return Step(kind, inputs, operation.other_uses, statistic=statistic)
 
 
@@ -455,7 +466,7 @@ def _arguments(
 
 
 def _written(schema: torch.FunctionSchema, arguments: Mapping[str, object]) -> list[Tensor]:
-    """Return the tensors that a call writes into."""
+    """Return the tensors that a call writes to."""
     written: list[object] = []
     for argument in schema.arguments:
         if argument.alias_info is not None and argument.alias_info.is_write:
@@ -485,8 +496,10 @@ def _recurrent_uses(live: Iterable[Value]) -> list[tuple[str, Use]]:
 
 
 class WholeAttention(TorchFunctionMode):
-    """scaled_dot_product_attention as one operation; what it is made of differs from device to
-    device."""
+    """A mode that records scaled_dot_product_attention as one operation.
+
+    The operations inside it differ between devices.
+    """
 
     def __init__(self, recorder: Recorder):
         super().__init__()
@@ -516,6 +529,7 @@ class WholeAttention(TorchFunctionMode):
 
 
 def multiplied(left: Value, right: Value, left_dim: int, right_dim: int) -> Step:
+    """Return the step of a product that sums `left_dim` of left and `right_dim` of right."""
     sides = [(left, left_dim, right), (right, right_dim, left)]
     weights: list[tuple[Value, int]] = []
     for value, dim, other in sides:

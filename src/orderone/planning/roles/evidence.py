@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from math import prod
 
-from orderone.core.errors import one_of
+from orderone.core.errors import InputError, one_of
 from orderone.core.roles import ROLES, Role
 from orderone.observe.inventory import Item, Layout
 from orderone.planning.counterparts import stack_of
@@ -43,10 +43,10 @@ Size = tuple[int, int]  # base, target
 
 @dataclass(frozen=True)
 class NameHints:
-    """What the name of a tensor suggests."""
+    """Hints about a tensor from its name."""
 
-    table: bool  # a table of embeddings that a model owns without a module of its own
-    positional: bool  # positions, or a class token, which stands in the same place
+    table: bool  # a table of embeddings that is a parameter of the model itself, not of a module
+    positional: bool  # positions, or a class token, which occupies a position
     attention: bool
     head: bool  # the module is called a head: `head.weight`, `model.lm_head.weight`
     expert: bool
@@ -55,7 +55,7 @@ class NameHints:
 
 
 def read_name(name: str) -> NameHints:
-    """Return what the name of a tensor suggests."""
+    """Return the hints in the name of a tensor."""
     name = name.lower()
     attention = _has_any(name, ATTENTION)
     packed = 1
@@ -92,12 +92,14 @@ def _has_any(name: str, words: tuple[str, ...]) -> bool:
 
 @dataclass(frozen=True)
 class Evidence:
-    """What is known about a tensor of the target, strongest first: override, trace, owning module,
-    shape, name."""
+    """Everything that is known about a tensor of the target.
+
+    Sources by strength: override, trace, owning module, shape, name.
+    """
 
     item: Item
-    base_shape: tuple[int, ...]  # of its counterpart; in absolute mode its own shape
-    override: Role | None = None  # the user's word
+    base_shape: tuple[int, ...]  # shape of its counterpart; in absolute mode `item.shape`
+    override: Role | None = None  # set by the user
     traced: tuple[Layout, ...] = ()  # uses in the forward pass
     declared: tuple[Layout, ...] = ()  # layouts that the owning modules declare
     named: tuple[Layout, ...] = ()  # in absolute mode: the layout that the name suggests
@@ -110,14 +112,16 @@ class Evidence:
 
     @cached_property
     def hints(self) -> NameHints:
-        """What the name suggests."""
+        """Hints from the name."""
         return read_name(self.item.name)
 
     @property
     def trace_decides(self) -> bool:
-        """Whether the trace tells the layouts: no module declares any, or the forward pass shows a
-        use that none declares (a readout through the embedding's tensor, a matrix used
-        transposed)."""
+        """Whether the layouts are those of the trace.
+
+        They are if no module declares a layout, or if the forward pass shows a use that no module
+        declares: a readout through the embedding's tensor, a matrix used transposed.
+        """
         if not self.traced:
             return False
         if not self.declared:
@@ -147,7 +151,7 @@ class Evidence:
 
     @property
     def only_matrix(self) -> Layout | None:
-        """Its layout as a matrix; None for a tied tensor, which counts as the lookup it is."""
+        """Layout as a matrix; None for a tied tensor, which counts as a lookup."""
         if "lookup" in self.kinds:
             return None
         return self.kinds.get("matrix")
@@ -167,7 +171,7 @@ class Evidence:
 
     @property
     def fans(self) -> tuple[int, int]:
-        """Fan-in and fan-out of the target; of matrices side by side, those of one of them."""
+        """Fan-in and fan-out in the target; for packed matrices, those of one of them."""
         shape = self.item.shape
         layout = self.first("matrix")
         if layout is None or "lookup" in self.kinds:
@@ -194,10 +198,11 @@ def read_overrides(overrides: Mapping[str, str], names: Sequence[str]) -> dict[s
         role = Role(one_of(role_name, OVERRIDES, f"role in overrides[{pattern!r}]"))
         matching = fnmatch.filter(names, pattern)
         if not matching:
-            raise ValueError(
-                f"overrides: no tensor is called {pattern!r}; the model has {names[0]}, ...,"
+            message = (
+                f"overrides: no tensor matches {pattern!r}; the model has {names[0]}, ...,"
                 f" {names[-1]}"
             )
+            raise InputError(message, "unknown-name", argument="overrides")
         result |= dict.fromkeys(matching, role)
     return result
 
@@ -206,14 +211,14 @@ def read_overrides(overrides: Mapping[str, str], names: Sequence[str]) -> dict[s
 
 
 class Widths:
-    """The sizes of a model that are widths, and why others are not."""
+    """The sizes of a model that are widths, and words for those that are not."""
 
     def __init__(self, tensors: Iterable[Evidence]):
         self.tensors: list[Evidence] = list(tensors)
 
     @cached_property
     def picked(self) -> set[Size]:
-        """Sizes that a lookup picks from: vocabularies and contexts."""
+        """Sizes that a lookup selects from: vocabularies and contexts."""
         return self._sizes("lookup", "fan_in")
 
     @cached_property
@@ -232,7 +237,7 @@ class Widths:
 
     @cached_property
     def produced(self) -> set[Size]:
-        """Sizes that some tensor gives out."""
+        """Sizes of the outputs of a tensor."""
         vectors: set[Size] = set()
         for evidence in self.tensors:
             if "vector" in evidence.kinds:
@@ -260,7 +265,7 @@ class Widths:
 
     @cached_property
     def passed_on(self) -> set[Size]:
-        """Sizes that grew and are consumed as something else produces them, or in a multiple."""
+        """Sizes that grew and are both consumed and produced, maybe in a multiple."""
         produced = self.produced - (self.picked - self.consumed)
         result: set[Size] = set()
         for size in self.consumed:
@@ -270,14 +275,17 @@ class Widths:
 
     @cached_property
     def certain(self) -> set[Size]:
-        """Sizes that are widths without doubt."""
+        """Sizes that are certainly widths."""
         repeated = {size for size in self._repeated - self.picked if _grew(size)}
         return self.passed_on | repeated
 
     @cached_property
     def _repeated(self) -> set[Size]:
-        """Fan-outs that every layer of a stack has. Layers are no outputs: keys and values may grow
-        by a ratio of their own."""
+        """Fan-outs that all layers of a stack share.
+
+        A matrix inside a layer is not the output, even if no other tensor has its fan-out: keys and
+        values may grow by another ratio.
+        """
         stacks: dict[str, list[list[Size]]] = {}
         for evidence in self.tensors:
             for layout in evidence.layouts:
@@ -292,7 +300,7 @@ class Widths:
         return result - self.experts
 
     def is_width(self, size: Size) -> bool:
-        """Whether this size grew, and grew as a width."""
+        """Return whether this size grew as a width."""
         if not _grew(size):
             return False
         if size in self.picked | self.experts and size not in self.consumed:
@@ -311,7 +319,7 @@ class Widths:
         return result
 
     def word_for(self, size: Size) -> str:
-        """Return the word for a size that differs and is no width."""
+        """Return the word for a size that differs and is not a width."""
         if size in self.picked:
             return "vocabulary or context"
         if size in self.experts:
@@ -324,8 +332,10 @@ class Widths:
 
 
 def _in_a_layer(stack: str) -> bool:
-    """`layers.*.attention.keys.weight`, even of a single layer; `classifier.*.weight` may be the
-    output."""
+    """Return whether a name belongs to a layer, even a single one.
+
+    `layers.*.attention.keys.weight` does; `classifier.*.weight` may be the output.
+    """
     return stack.count(".", stack.find("*")) > 2
 
 
@@ -334,7 +344,7 @@ def _grew(size: Size) -> bool:
 
 
 def commensurate(one: Size, other: Size) -> bool:
-    """Whether two sizes grew alike, and one is a multiple of the other."""
+    """Return whether two sizes grew by the same ratio, and one is a multiple of the other."""
     if one[0] * other[1] != one[1] * other[0]:
         return False
     small, large = sorted((one[0], other[0]))
@@ -342,8 +352,10 @@ def commensurate(one: Size, other: Size) -> bool:
 
 
 def _affine(size: Size, width: Size) -> bool:
-    """Whether a size is some widths and a rest that stays: all queries packed with the one key and
-    value of multi-query attention."""
+    """Return whether a size is a multiple of a width plus a constant.
+
+    In multi-query attention, all queries are packed with one key and one value.
+    """
     grown = size[1] - size[0]
     step = width[1] - width[0]
     return grown % step == 0 and grown // step > 0 and size[0] > grown // step * width[0]

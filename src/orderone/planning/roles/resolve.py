@@ -11,34 +11,35 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import mode
 
+from orderone.core.errors import InputError
 from orderone.core.roles import ROLES, Role
 from orderone.observe.inventory import Layout
 from orderone.planning.counterparts import stack_of
 from orderone.planning.roles.evidence import Evidence, Widths
 from orderone.rules.parameterizations import Growth
 
-MOST_PACKED = 8  # at most so many widths side by side
+MOST_PACKED = 8  # largest number of widths side by side
 
 
-class AmbiguousRole(ValueError):  # noqa: N818
-    """Shapes and owner do not tell what a tensor does; `overrides` does."""
+class AmbiguousRole(InputError):  # noqa: N818
+    """Several roles are possible for a tensor; the user has to choose one with `overrides`."""
 
 
 @dataclass(frozen=True)
 class ResolvedRole:
-    """The role of a tensor, by what it grows, and the reason in words."""
+    """Role of a tensor, ratios by which its dimensions grow, and the reason in words."""
 
     role: Role
     growth: Growth
     reason: str
-    # for an embedding that is the readout too: growth of the readout's fan-in
+    # for an embedding that is also the readout: growth of the readout's fan-in
     tied: float | None = None
-    bottleneck: bool = False  # a readout whose outputs go on into the network
+    bottleneck: bool = False  # a readout whose output goes on into the network
 
 
 @dataclass(frozen=True)
 class Doubt:
-    """A tensor whose role cannot be told."""
+    """A tensor with several possible roles."""
 
     evidence: Evidence
     candidates: Sequence[str]
@@ -51,9 +52,9 @@ class Doubt:
 def resolve_roles(
     tensors: Sequence[Evidence], widths: Widths, output_is_known: bool
 ) -> dict[str, ResolvedRole]:
-    """Return the role of every tensor; raise AmbiguousRole if one cannot be told.
+    """Return the role of every tensor; raise AmbiguousRole if several roles are possible.
 
-    `output_is_known`: the model itself names its output layer.
+    `output_is_known`: the model declares its output layer.
     """
     resolved: dict[str, ResolvedRole] = {}
     doubts: list[Doubt] = []
@@ -66,7 +67,7 @@ def resolve_roles(
     if not output_is_known:
         doubts += _doubt_about_the_output(tensors, widths, resolved)
     if doubts:
-        raise AmbiguousRole(_message(doubts))
+        raise AmbiguousRole(_message(doubts), "ambiguous-role", argument="overrides")
     return resolved
 
 
@@ -79,7 +80,7 @@ def _resolve(evidence: Evidence, widths: Widths) -> ResolvedRole | Doubt:
 
 
 def _by_override(evidence: Evidence, widths: Widths) -> ResolvedRole | None:
-    """The user knows. Growth along the known axes, or along all that grow."""
+    """Return the role that the user set, with growth along known axes, or along all that grow."""
     role = evidence.override
     if role is None:
         return None
@@ -98,46 +99,48 @@ def _by_override(evidence: Evidence, widths: Widths) -> ResolvedRole | None:
         Role.VECTOR: Growth(fan_out=fan_out),
         Role.FIXED: Growth(),
     }
-    return ResolvedRole(role, growth[role], "as given in overrides")
+    return ResolvedRole(role, growth[role], "set by overrides")
 
 
 def _by_trace(evidence: Evidence, widths: Widths) -> ResolvedRole | None:
-    """The forward pass shows the layouts."""
+    """Return the role if the layouts come from the forward pass."""
     if evidence.trace_decides:
         return _by_layouts(evidence, widths)
     return None
 
 
 def _by_module(evidence: Evidence, widths: Widths) -> ResolvedRole | None:
-    """The owning modules declare the layouts."""
+    """Return the role if the owning modules declare the layouts."""
     if evidence.layouts:
         return _by_layouts(evidence, widths)
     return None
 
 
 def _by_shape(evidence: Evidence, widths: Widths) -> ResolvedRole | None:
-    """Shapes decide where only one answer is possible."""
+    """Return the role if shapes allow only one."""
     grown = widths.among(evidence.sizes)
     ratios = {target / base for base, target in grown}
     if not grown:
         return _fixed(evidence, widths)
     if len(grown) == 1 and all(size in grown or size[1] == 1 for size in evidence.sizes):
         growth = Growth(fan_out=ratios.pop())
-        return ResolvedRole(Role.VECTOR, growth, "a single dimension, and it grows")
+        return ResolvedRole(Role.VECTOR, growth, "its only dimension grows")
     if len(grown) == 2 and len(ratios) == 1:
         ratio = ratios.pop()
-        return ResolvedRole(Role.HIDDEN, Growth(ratio, ratio), "two dimensions grow alike")
+        return ResolvedRole(
+            Role.HIDDEN, Growth(ratio, ratio), "two dimensions grow by the same ratio"
+        )
     return None
 
 
 def _by_name(evidence: Evidence, widths: Widths) -> ResolvedRole | None:
-    """A table of embeddings is known by its name."""
+    """Return the role of a table of embeddings, recognised by its name."""
     grown = widths.among(evidence.sizes)
     if len(grown) != 1 or not evidence.hints.table:
         return None
     [(base, target)] = grown
     growth = Growth(fan_out=target / base)
-    return ResolvedRole(Role.EMBEDDING, growth, "by its name a table of embeddings")
+    return ResolvedRole(Role.EMBEDDING, growth, "embedding table (by its name)")
 
 
 Source = Callable[[Evidence, Widths], ResolvedRole | None]
@@ -164,13 +167,13 @@ def _by_layouts(evidence: Evidence, widths: Widths) -> ResolvedRole:
 
 
 def _both_ways(resolved: Sequence[ResolvedRole]) -> ResolvedRole | None:
-    """A matrix that reads the input and, transposed, writes the output."""
+    """Return the role of a matrix that reads the input and, transposed, writes the output."""
     by_role = {resolved_role.role: resolved_role for resolved_role in resolved}
     embedding = by_role.get(Role.EMBEDDING)
     readout = by_role.get(Role.READOUT)
     if embedding is None or readout is None:
         return None
-    reason = "embedding and, transposed, readout in one tensor"
+    reason = "embedding and transposed readout share this tensor"
     return ResolvedRole(Role.EMBEDDING, embedding.growth, reason, tied=readout.growth.fan_in)
 
 
@@ -178,21 +181,21 @@ def _vector(evidence: Evidence, widths: Widths) -> ResolvedRole:
     ratio = widths.ratio(evidence.sizes)
     if ratio == 1:
         return _fixed(evidence, widths)
-    return ResolvedRole(Role.VECTOR, Growth(fan_out=ratio), "entry by entry along a width")
+    return ResolvedRole(Role.VECTOR, Growth(fan_out=ratio), "per-channel gain or bias")
 
 
 def _lookup(evidence: Evidence, widths: Widths, layout: Layout) -> ResolvedRole:
     ratio = widths.ratio(evidence.over(layout.fan_out))
     if ratio == 1:
         return _fixed(evidence, widths)
-    return ResolvedRole(Role.EMBEDDING, Growth(fan_out=ratio), "rows are looked up: no sum")
+    return ResolvedRole(Role.EMBEDDING, Growth(fan_out=ratio), "embedding lookup (no fan-in)")
 
 
 def _tied(evidence: Evidence, widths: Widths, layout: Layout) -> ResolvedRole:
     lookup = _lookup(evidence, widths, layout)
     if lookup.role == Role.FIXED:
         return lookup
-    reason = "embedding and readout in one tensor"
+    reason = "embedding and readout share this tensor"
     return ResolvedRole(Role.EMBEDDING, lookup.growth, reason, tied=lookup.growth.fan_out)
 
 
@@ -208,12 +211,12 @@ def _matrix(evidence: Evidence, widths: Widths, layout: Layout) -> ResolvedRole:
         if evidence.is_output or not goes_on:
             return ResolvedRole(Role.READOUT, growth, reason)
         outputs = fan_out[0][1]
-        reason += f"; its {outputs} outputs go on: a bottleneck that the base does not shrink"
+        reason += f"; a bottleneck: its {outputs} outputs go on into the network"
         return ResolvedRole(Role.READOUT, growth, reason, bottleneck=True)
     if growth.fan_out != 1:
         depthwise = all(target == 1 for _, target in fan_in)
         if depthwise:
-            reason = "one filter per channel: no sum over a width"
+            reason = "depthwise filter (no fan-in)"
             return ResolvedRole(Role.VECTOR, growth, reason)
         return ResolvedRole(Role.EMBEDDING, growth, "fan-out grows, fan-in does not")
     return _fixed(evidence, widths)
@@ -223,7 +226,7 @@ def _fixed(evidence: Evidence, widths: Widths) -> ResolvedRole:
     reason = "no dimension grows"
     for size in evidence.sizes:
         if size[0] != size[1]:
-            reason = f"no width; differs in {widths.word_for(size)}"
+            reason = f"no width grows; differs in {widths.word_for(size)}"
             break
     return ResolvedRole(Role.FIXED, Growth(), reason)
 
@@ -236,15 +239,17 @@ def _doubt(evidence: Evidence, widths: Widths) -> Doubt:
     if len(grown) == 1:
         candidates = (Role.EMBEDDING, Role.READOUT, Role.VECTOR)
         return Doubt(evidence, candidates, "one dimension grows, and it may be fan-in or fan-out")
-    why = f"{len(grown)} dimensions grow, and it is not known which are summed over"
+    why = f"{len(grown)} dimensions grow, and it is unknown which are fan-in"
     return Doubt(evidence, ROLES, why)
 
 
 def _doubt_about_the_output(
     tensors: Sequence[Evidence], widths: Widths, resolved: Mapping[str, ResolvedRole]
 ) -> list[Doubt]:
-    """Doubt the last matrix, which may be the output, if its fan-out has the size of the width and
-    of a vocabulary."""
+    """Return a doubt about the last matrix if its fan-out may be a width or a vocabulary.
+
+    If it is a vocabulary, the matrix is the readout.
+    """
     matrices = [evidence for evidence in tensors if set(evidence.kinds) == {"matrix"}]
     if not matrices:
         return []
@@ -260,7 +265,7 @@ def _doubt_about_the_output(
 
 
 def _message(doubts: Sequence[Doubt]) -> str:
-    """Name every stack once: its layers have the same doubt."""
+    """Return a message that names every stack of layers once."""
     by_stack = {stack_of(doubt.evidence.name): doubt for doubt in reversed(doubts)}
     lines: list[str] = []
     for stack, doubt in reversed(by_stack.items()):
@@ -271,8 +276,8 @@ def _message(doubts: Sequence[Doubt]) -> str:
         lines.append(f"{stack} {shapes} in {owner}: {doubt.why}. It could be {candidates}")
     example = f'overrides={{"{next(reversed(by_stack))}": role}}'
     remedy = (
-        f"Say which: plan(..., {example}), register the module type (orderone.register), or give an"
-        " example batch"
+        f"Choose one with plan(..., {example}), register the module type with orderone.register, or"
+        " pass an example batch"
     )
     return ". ".join([*lines, f"{remedy}: plan(..., inputs=...)"])
 
@@ -283,10 +288,11 @@ def _message(doubts: Sequence[Doubt]) -> str:
 def structural_roles(tensors: Sequence[Evidence]) -> dict[str, Role]:
     """Return embedding, hidden, readout or vector for every tensor, from the model's structure.
 
-    A width is what one matrix gives and another takes. The first matrix of a model without lookups
-    reads the data, where a table of positions is no lookup; the last matrix is the output if it is
-    called a head. A matrix whose fan-out nobody takes is the output too, unless it packs a few
-    widths side by side (queries, keys and values; gate and up).
+    A width is the fan-out of one tensor and the fan-in of another. The first matrix of a model
+    without lookups reads the data; a table of positions does not count as a lookup. The last matrix
+    is the readout if its module is called a head. A matrix is also a readout if its fan-out is no
+    fan-in of another, unless it packs a few widths side by side (queries, keys and values; gate and
+    up).
     """
     widths = structural_widths(tensors)
     roles: dict[str, Role] = {}
@@ -316,7 +322,7 @@ def _structural_role(evidence: Evidence, widths: set[int], first: bool, last: bo
         return Role.READOUT
     if first or fan_in not in widths:
         return Role.VECTOR if fan_in == 1 else Role.EMBEDDING
-    # with fewer keys than queries, packed matrices are no multiple of a width
+    # with fewer keys than queries, the fan-out of packed matrices is no multiple of a width
     several = evidence.part is not None or evidence.hints.packed > 1
     if several or any(_few_times(fan_out, width) for width in widths):
         return Role.HIDDEN
@@ -324,14 +330,17 @@ def _structural_role(evidence: Evidence, widths: set[int], first: bool, last: bo
 
 
 def _few_times(size: int, width: int) -> bool:
-    """Whether a size packs a few widths, or is a part of one: keys and values shared by heads."""
+    """Return whether a size is a small multiple of a width, or a width a small multiple of it.
+
+    Keys and values that are shared by heads are smaller than a width.
+    """
     packed = size % width == 0 and size // width <= MOST_PACKED
     shared = width % size == 0 and width // size <= MOST_PACKED
     return packed or shared
 
 
 def structural_widths(tensors: Sequence[Evidence]) -> set[int]:
-    """Return the sizes that one tensor gives and a matrix takes."""
+    """Return the sizes that are a fan-out of one tensor and a fan-in of a matrix."""
     consumed: set[int] = set()
     produced: set[int] = set()
     for evidence in tensors:
@@ -348,7 +357,7 @@ def structural_widths(tensors: Sequence[Evidence]) -> set[int]:
 
 
 def residual_width(tensors: Sequence[Evidence], roles: Mapping[str, Role]) -> int | None:
-    """Return the width of the residual stream: the commonest size of hidden matrices."""
+    """Return the width of the residual stream: the most common size of hidden matrices."""
     sizes = list(_hidden_sizes(tensors, roles))
     if sizes:
         return mode(sizes)
@@ -362,8 +371,10 @@ def _hidden_sizes(tensors: Sequence[Evidence], roles: Mapping[str, Role]) -> Ite
 
 
 def group_of(evidence: Evidence, role: Role, width: int | None) -> str:
-    """Return the word of S2 for a tensor: patch, WE, PE, QKVU, W, X or head; elsewhere, its
-    role."""
+    """Return the group of a tensor: patch, WE, PE, QKVU, W, X or head; otherwise its role.
+
+    The groups are those of "Effective Theory of Transformers at Initialization" (S2).
+    """
     if role == Role.EMBEDDING:
         if evidence.hints.positional or not evidence.layouts:
             return "PE"

@@ -1,23 +1,23 @@
 """Roles and groups of the tensors of a model without a base (absolute mode).
 
 Several matrices may lie side by side in one tensor. In absolute mode each counts by itself, as if
-it had a tensor of its own: `with_parts` adds the fan-out of one of them to the evidence.
+it were a separate tensor: `with_parts` adds the fan-out of one of them to the evidence.
 
     y = W x,  W = [W_1; ...; W_m],  fan-out of W_k instead of W
 
     queries, keys, values    by their names (qkv, c_attn, in_proj, query_key_value). With fewer keys
                              than queries one tensor holds matrices of two sizes, and the queries'
                              counts
-    gate and up              by structure: a later neighbour takes a half (or a third) of what the
-                             tensor gives, none takes the whole, and the neighbour leads back to
-                             where the tensor reads from
+    gate and up              by structure: the fan-in of a later neighbour is a half (or a third) of
+                             the fan-out, no neighbour has the whole fan-out as fan-in, and the
+                             fan-out of that neighbour is the fan-in of the tensor
     gates of LSTM and GRU    by the module
 
 Learning rates of the other sizes differ from those of an unpacked network by the root of the ratio:
 one tensor has one learning rate. Biases follow their matrices.
 
-The last part names the groups of S2 (patch, WE, PE, QKVU, W, X, head) and the widths that they
-write to.
+The last part has the groups of S2, "Effective Theory of Transformers at Initialization" (patch, WE,
+PE, QKVU, W, X, head), and the widths that tensors write to.
 """
 
 from collections.abc import Mapping, Sequence
@@ -29,7 +29,7 @@ from orderone.planning.roles.evidence import Evidence
 from orderone.planning.roles.resolve import group_of, residual_width, structural_roles
 from orderone.planning.roles.vocabulary import GATES
 
-SIDE_BY_SIDE = (2, 3)  # as structure may tell: gate and up; queries, keys and values
+SIDE_BY_SIDE = (2, 3)  # gate and up; queries, keys and values
 
 
 # --- roles ----------------------------------------------------------------------------------------
@@ -57,7 +57,7 @@ class _Matrix:
 
 
 def with_parts(tensors: Sequence[Evidence]) -> list[Evidence]:
-    """Return the same tensors; those that hold several matrices know the fan-out of one."""
+    """Return the tensors with `part`, the fan-out of one matrix, where several are packed."""
     matrices = _matrices(tensors)
     parts: dict[str, int | None] = {}
     bias_parts: dict[tuple[str, int], int | None] = {}
@@ -116,8 +116,10 @@ def _part(matrix: _Matrix, neighbours: Sequence[_Matrix]) -> int | None:
 
 
 def _queries(matrix: _Matrix, neighbours: Sequence[_Matrix]) -> int | None:
-    """Return the size of the queries: what the output of attention takes. Keys and values share the
-    rest, and several queries share a key."""
+    """Return the size of the queries: the fan-in of the output of attention.
+
+    Keys and values have equal parts of the rest; several queries may share a key.
+    """
     candidates = {other.fan_in for other in neighbours} | {matrix.fan_in}
     for size in sorted(candidates, reverse=True):
         keys, remainder = divmod(matrix.fan_out - size, 2)
@@ -127,7 +129,7 @@ def _queries(matrix: _Matrix, neighbours: Sequence[_Matrix]) -> int | None:
 
 
 def _gate(matrix: _Matrix, neighbours: Sequence[_Matrix]) -> int | None:
-    """Return the size of a gate beside its values."""
+    """Return the size of a gate that is packed with its values."""
     if len(matrix.evidence.item.shape) != 2:
         return None
     leads_back: set[int] = set()
@@ -147,7 +149,7 @@ def _gate(matrix: _Matrix, neighbours: Sequence[_Matrix]) -> int | None:
 
 
 def groups_of(tensors: Sequence[Evidence], roles: Mapping[str, Role]) -> dict[str, str]:
-    """Return the group of every tensor; a vector beside a readout is its bias, head_bias."""
+    """Return the group of every tensor; the bias of a readout is head_bias."""
     heads: set[str] = set()
     for evidence in tensors:
         for place in readout_places(evidence, roles[evidence.name]):
@@ -165,8 +167,7 @@ def groups_of(tensors: Sequence[Evidence], roles: Mapping[str, Role]) -> dict[st
 
 
 def readout_places(evidence: Evidence, role: Role) -> list[Place]:
-    """Return where the tensor is the readout: everywhere, or, if it is tied, in the modules that
-    multiply with it."""
+    """Return the places where the tensor is the readout; for a tied tensor, those of a matrix."""
     if role != Role.READOUT and len(evidence.kinds) < 2:
         return []
     places = evidence.item.places
@@ -175,15 +176,13 @@ def readout_places(evidence: Evidence, role: Role) -> list[Place]:
 
 @dataclass(frozen=True)
 class Streams:
-    """Widths that tensors write to: that of the residual stream, and those of tables that are
-    narrower (ALBERT, OPT)."""
+    """Widths that tensors write to: the residual stream, and narrower tables (ALBERT, OPT)."""
 
     residual: int | None
     tables: frozenset[int]
 
     def width(self, fan_out: int) -> int | None:
-        """Return the n of a tensor with this fan-out, in the powers of S2: its table's, and
-        elsewhere the residual stream's."""
+        """Return the width n in the powers of S2 for a tensor with this fan-out."""
         if fan_out in self.tables:
             return fan_out
         return self.residual

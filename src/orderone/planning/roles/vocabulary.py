@@ -1,4 +1,4 @@
-"""Words that tell what a tensor is where shapes and owning modules do not.
+"""Words in names that suggest the role of a tensor if shapes and owning modules do not show it.
 
 All word lists of the package are here, except for the layouts of module types
 (`observe.inventory`), which users can extend.
@@ -23,10 +23,9 @@ ATTENTION_PARTS = {
 }
 EXPERT = "expert"
 
-
 # --- module types ---------------------------------------------------------------------------------
 
-# matrices side by side in the weights of recurrent modules
+# number of matrices side by side in the weights of recurrent modules
 GATES = {"LSTM": 4, "LSTMCell": 4, "GRU": 3, "GRUCell": 3}
 # modules that torch initialises uniformly within fan_in^-1/2
 TORCH_DEFAULT_INIT = (
