@@ -1,10 +1,10 @@
-"""By which power of the gradient's size steps follow it, of optimizers whose answer is known."""
+"""The power of the gradient's size that steps follow, for optimizers with a known power."""
 
 import pytest
 import torch
 from torch import nn
 
-from orderone.measure.optimizer_steps import degrees, law_of, settles
+from orderone.measure.optimizer_law import degrees, law_of, settles
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,4 @@
-"""Tensors on other devices: sized together, later, and never wrong for having been written over in
-between.
+"""Tensors on other devices are sized together and later; overwritten ones are never wrong.
 
 Most of it is tested on the host, which is then treated like any other device; the kernel and the
 rest again on a GPU.
@@ -108,8 +107,7 @@ def test_what_is_written_over_is_lost_unless_it_was_copied():
 
 
 class InPlace(nn.Module):
-    """Writes over what its layers give; from step `late` on also over what the last but one
-    gives."""
+    """Overwrite the outputs of layers; from step `late` on also that of the last but one."""
 
     def __init__(self, late: int = 10**9):
         super().__init__()
@@ -176,8 +174,7 @@ def test_a_probe_elsewhere_records_what_a_probe_here_records(
 def test_with_little_room_lines_are_missing_at_most_once_and_none_is_wrong(
     everything_elsewhere, monkeypatch
 ):
-    """What was sized early in one step, before somebody wrote into it, may be too late in the
-    next."""
+    """A tensor may be sized before it is overwritten in one step, and after it in the next."""
     for module in (moments, recording):
         monkeypatch.setattr(module, "memory", lambda device: 1000)
     found = recorded(steps=8)
