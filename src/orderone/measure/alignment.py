@@ -53,6 +53,7 @@ from orderone.measure.runs import (
     Setup,
     Training,
     model_of,
+    plan_family,
     read_seeds,
     read_setup,
     read_sizes,
@@ -229,7 +230,8 @@ class _Study:
 
     def _plan(self, model: nn.Module) -> Plan:
         if self._family is None:  # the largest is the first to be planned
-            self._family = self.builder.family(self.smallest, model, self.batches[0], self.settings)
+            base = self.builder.base_model(self.smallest)
+            self._family = plan_family(model, base, self.batches[0], self.settings)
         return self._family.plan(model)
 
     def _batches_on(self, model: nn.Module) -> dict[str, Batch]:

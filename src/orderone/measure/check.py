@@ -193,7 +193,8 @@ def _table(judgements: Sequence[Judgement], axis: str) -> list[str]:
         worst = Verdict.PASS
         if len(selected) > LINES:
             worst = selected[LINES][0].verdict
-        lines.append(f"... and {left_out} more rows, {worst} at worst")
+        plural = "s" if left_out > 1 else ""
+        lines.append(f"... and {left_out} more row{plural}, {worst} at worst")
     return lines
 
 

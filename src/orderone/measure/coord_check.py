@@ -50,6 +50,7 @@ from orderone.measure.runs import (
     RunOptions,
     Setup,
     model_of,
+    plan_family,
     read_seeds,
     read_setup,
     read_sizes,
@@ -218,7 +219,7 @@ class _Study:
         A model with an optimizer may use any gauge; a plan names its gauge.
         """
         first, *rest = largest if isinstance(largest, (tuple, list)) else (largest,)
-        self.has_own_optimizer = bool(rest)
+        self.has_user_optimizer = bool(rest)
         self.is_planned_here = isinstance(first, nn.Module) and not rest
         self.user_plan = None
         if isinstance(first, Plan):
@@ -248,8 +249,9 @@ class _Study:
             self.troubles.append(law.trouble)
 
     def _family(self) -> Family | None:
+        base = self.builder.base_model(self.small)
         try:
-            return self.builder.family(self.small, self.large, self.batches[0], self.settings)
+            return plan_family(self.large, base, self.batches[0], self.settings)
         except ValueError as error:
             if self.is_planned_here:
                 raise
@@ -259,7 +261,7 @@ class _Study:
 
     @cached_property
     def _fixed(self) -> bool:
-        """Whether all batches are the same, and passes on them draw no random numbers.
+        """True if all batches are the same, and passes on them draw no random numbers.
 
         Training passes then also show how far outputs have changed.
         """
@@ -281,7 +283,7 @@ class _Study:
             family=self.family,
             plans=self.plans,
             user_plan=self.user_plan,
-            has_own_optimizer=self.has_own_optimizer,
+            has_user_optimizer=self.has_user_optimizer,
             first_step=self.first_step,
             frozen=self.frozen,
             undone=self._undone,
@@ -388,7 +390,7 @@ class _Study:
 
     def _provenance(self) -> dict[str, object]:
         applied = None
-        if not self.has_own_optimizer:
+        if not self.has_user_optimizer:
             applied = self.user_plan or self.plans.get(self.sizes[-1])
         plan_hash = ""
         if applied is not None:

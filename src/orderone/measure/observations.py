@@ -208,7 +208,7 @@ class StudyResult:
     family: Family | None  # None: the model could not be planned
     plans: Mapping[int, Plan]  # requirements of the rule, by size
     user_plan: Plan | None  # that `build` returned, for the largest model
-    has_own_optimizer: bool  # `build` returned an optimizer: the gauge is not known
+    has_user_optimizer: bool  # `build` returned an optimizer: the gauge is not known
     first_step: int  # the first step that follows the law of the optimizer
     frozen: tuple[str, ...]  # patterns of tensors that are not trained on purpose
     undone: tuple[str, ...]  # changes that the applied plan leaves to the model's code

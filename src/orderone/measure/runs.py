@@ -119,22 +119,21 @@ class Builder:
         set_seed(seed)
         return self.build(size)
 
-    def family(
-        self,
-        smallest: nn.Module,
-        largest: nn.Module,
-        batch: Batch,
-        settings: Mapping[str, Any],
-    ) -> Family:
-        """Read how the largest model has grown from the base, which is the smallest by default."""
+    def base_model(self, smallest: nn.Module) -> nn.Module:
+        """Return the base, which is the smallest model by default."""
         if self.base is None:
-            base = smallest
-        elif isinstance(self.base, nn.Module):
-            base = self.base
-        else:
-            base = model_of(self.built(count(self.base, "base"), self.first_seed))
-        inputs = on_device(call_inputs(batch), largest)
-        return family(largest, base, **{"inputs": inputs, **settings})
+            return smallest
+        if isinstance(self.base, nn.Module):
+            return self.base
+        return model_of(self.built(count(self.base, "base"), self.first_seed))
+
+
+def plan_family(
+    largest: nn.Module, base: nn.Module, batch: Batch, settings: Mapping[str, Any]
+) -> Family:
+    """Read how the largest model has grown from the base, with an example batch."""
+    inputs = on_device(call_inputs(batch), largest)
+    return family(largest, base, **{"inputs": inputs, **settings})
 
 
 @dataclass(frozen=True)
@@ -306,7 +305,7 @@ class Training:
 
 @dataclass(frozen=True)
 class RunOptions:
-    """What to measure in one run."""
+    """Measurements to make in one run."""
 
     # all batches are the same, and passes draw no random numbers: training passes show changes
     fixed: bool

@@ -2,9 +2,8 @@
 
 A `Ledger` takes tensors one by one. It sizes tensors on the host at once, before other code can
 change them. A `DeviceQueue` holds tensors on other devices until many can be sized together, and
-`send` moves all results to the host without waiting. A tensor that is held by reference may be
-overwritten by code that follows; its version tells. A caller that cannot exclude this asks for a
-copy.
+`send` moves all results to the host without waiting. If later code overwrites a waiting tensor, its
+version counter shows it. Callers that cannot exclude this pass `copy=True`.
 """
 
 import math

@@ -36,15 +36,15 @@ class Context:
     tied: bool = False
     no_growth: bool = False  # every size gives the same shapes
     base_is_target: bool = False  # a plan whose factors are all 1
-    schedule_fault: str = ""  # the problem that plan.check has found
-    undone: Sequence[str] = ()  # what the plan asks for and cannot do by itself
+    schedule_fault: str = ""  # empty if the schedule is right
+    undone: Sequence[str] = ()  # changes that the plan leaves to the model's code
     unscaled_branches: bool = False  # residual branches that nothing scales with depth
     one_rate: bool = False  # one learning rate for everything, where the rule has several
     expectations: AdjustedExpectations | None = None
 
     @property
     def in_depth(self) -> bool:
-        """Whether the models differ in depth."""
+        """True if the models differ in depth."""
         return self.axis == "depth"
 
     def power(self, exponent: float) -> str:
@@ -107,7 +107,7 @@ def _base_is_target(study: StudyResult) -> bool:
 
 def _has_one_rate(study: StudyResult) -> bool:
     """Return whether one learning rate is used everywhere, where the rule has several."""
-    if not study.has_own_optimizer or not study.plans:
+    if not study.has_user_optimizer or not study.plans:
         return False
     rates = set()
     for run in study.observations.runs:

@@ -303,7 +303,7 @@ class AdjustedExpectations:
         """Return the expected exponent, or None where there is nothing to judge."""
         study = self.study
         is_activation = quantity in (Quantity.OUTPUT, Quantity.CHANGE)
-        if study.has_own_optimizer and study.axis == "depth" and is_activation:
+        if study.has_user_optimizer and study.axis == "depth" and is_activation:
             # there may be multipliers after the branches: everything is of order one at most
             return Expected(bound=0.0)
         if self.theory is None:
@@ -317,7 +317,7 @@ class AdjustedExpectations:
                 return Expected(bound=0.0, role="attention")
             return Expected(self._score_growth, bound=0.0, role="attention")
 
-        if quantity == Quantity.UPDATE and study.has_own_optimizer:
+        if quantity == Quantity.UPDATE and study.has_user_optimizer:
             expected = self._update_in_unknown_gauge(name)
             if expected is None:
                 return None
@@ -384,7 +384,7 @@ class AdjustedExpectations:
             )
         if expected.role not in (Role.HIDDEN, Role.READOUT):
             return expected
-        if self.study.has_own_optimizer:
+        if self.study.has_user_optimizer:
             # the gauge is not known: there may be a multiplier between input and output
             return replace(expected, two_sided=expected.role == Role.READOUT)
         return replace(expected, exponent=expected.exponent + self._input(maker))
@@ -429,7 +429,7 @@ class AdjustedExpectations:
         deficit = self.measured_exponents(Quantity.GRADIENT).get(name, math.nan) - predicted
         if math.isnan(deficit):
             return 0.0
-        if not self.study.has_own_optimizer:
+        if not self.study.has_user_optimizer:
             return min(0.0, deficit)
         if not self.rate_is_right(name):
             return 0.0

@@ -76,7 +76,7 @@ class Judge:
 
     @cached_property
     def _schedule_fault(self) -> str:
-        """What is wrong with the learning-rate schedule; empty if nothing is."""
+        """Fault of the learning-rate schedule; empty if there is none."""
         if self.study.schedule_fault:
             return self.study.schedule_fault
         if all(ratios_kept(run.rates) for run in self.study.observations.runs):
@@ -102,7 +102,7 @@ class Judge:
             (Quantity.DECAY, 0),
             (Quantity.PENALTY, 0),
         ]
-        if not self.study.has_own_optimizer:
+        if not self.study.has_user_optimizer:
             judged.append((Quantity.WEIGHT, 0))
         if not last:
             return judged
@@ -224,8 +224,8 @@ class Judge:
     def _shrinks_too_much(self, line: Judgement, measured: MeasuredAlignment | None) -> bool:
         """Return whether the output shrinks by more than the missing alignment of its readout.
 
-        This is asked only for the last output of a model with a user's optimizer whose law holds
-        from the first step.
+        True only for the last output of a model with a user's optimizer whose law holds from the
+        first step.
         """
         study = self.study
         is_last_output = (
@@ -233,7 +233,7 @@ class Judge:
             and line.quantity == Quantity.CHANGE
             and line.step == study.observations.steps
         )
-        if not (study.has_own_optimizer and is_last_output) or study.first_step:
+        if not (study.has_user_optimizer and is_last_output) or study.first_step:
             return False
         exponents = []
         for row in measured.role_rows if measured else ():

@@ -150,7 +150,7 @@ def _compare_with_prediction(sized: _FitInWords, expected: Expected) -> Finding:
     size = "too large"
     if not excess > 0:
         size = "too small"
-    cause = f"{size} at large {sized.axis}: {sized.measured}; predicted {sized.power(predicted)}"
+    cause = f"{size} in large models: {sized.measured}; predicted {sized.power(predicted)}"
     return Finding(Verdict.FAIL, cause)
 
 
@@ -167,7 +167,7 @@ def _compare_with_bound(sized: _FitInWords, expected: Expected) -> Finding:
     possible = min(expected.exponent, bound)
     if fit.exponent < possible - BOUNDARY:  # False where nothing is predicted (NaN)
         cause = (
-            f"shrinks (under-trained at large {sized.axis}): {sized.measured}; possible is"
+            f"shrinks (large models are under-trained): {sized.measured}; possible is"
             f" {sized.power(possible)}"
         )
         return Finding(Verdict.SHRINKS, cause)
@@ -175,7 +175,7 @@ def _compare_with_bound(sized: _FitInWords, expected: Expected) -> Finding:
 
 
 def _compare_with_predicted_growth(sized: _FitInWords, expected: Expected) -> Finding:
-    """Return FAIL where growth shows that the rule itself predicts."""
+    """Compare where the rule itself predicts growth: FAIL if the fit shows growth."""
     fit = sized.fit
     if fit.low > expected.bound and fit.exponent > expected.bound + SHOWS:
         cause = f"grows, as the rule itself predicts: {sized.too_fast(expected.bound)}"
