@@ -277,7 +277,7 @@ def test_the_law_of_a_role_is_the_mean_of_its_layers(linear):
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
-def test_it_feeds_the_solver_and_makes_a_rule(linear, optimizer):
+def test_measured_alignment_is_accepted_by_the_solver_and_makes_a_rule(linear, optimizer):
     given = linear.as_alignment()
     assert list(given) == ["omega", "alpha", "u"]
     assert all(sorted(values) == ["hidden", "readout"] for values in given.values())
@@ -298,7 +298,7 @@ def test_held_out_tokens_allow_larger_rates(linear):
     assert on_others["hidden"] < on_training["hidden"] - 0.1
 
 
-def test_it_prints_a_line_for_each_role_and_end(linear):
+def test_the_text_has_a_row_for_each_role_at_the_first_and_last_step(linear):
     first, header, *lines = str(linear).splitlines()
     assert first == "alignment: mup for adam, widths 64, 128, 256, 512, 4 steps, 4 seeds"
     assert header.split() == ["role", "tokens", "step", "omega", "alpha", "u"]
@@ -473,7 +473,7 @@ def test_a_readout_of_zeros_and_a_frozen_layer_leave_points_out():
     assert set(a.frame[(a.frame.module == "head") & (a.frame.quantity == "omega")].step) == {2}
 
 
-def test_what_build_may_return():
+def test_build_may_return_a_module_a_plan_or_an_optimizer():
     """A module, a plan of it, and the two together with an optimizer are the same training."""
     torch.manual_seed(0)
     base = Bigram(16)
@@ -548,12 +548,12 @@ def test_bad_input(changed, message):
         ({"step": 9}, "step: .*1, 2.* 9"),
     ],
 )
-def test_bad_questions(linear, arguments, message):
+def test_wrong_tokens_and_steps(linear, arguments, message):
     with pytest.raises(ValueError, match=message):
         linear.as_alignment(**arguments)
 
 
-def test_nothing_measured_is_no_crash():
+def test_an_empty_measurement_can_be_printed():
     empty = MeasuredAlignment(pd.DataFrame([], columns=COLUMNS), ("interrupted after 0 of 6 runs",))
     assert str(empty).endswith("note: interrupted after 0 of 6 runs")
     with pytest.raises(ValueError, match="training tokens: interrupted"):

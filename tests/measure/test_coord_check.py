@@ -137,7 +137,7 @@ def test_depth(depth, verdict):
         assert code_of(check.causes[0]) == "unscaled-branches"
 
 
-def test_what_shrinks_has_its_own_verdict_with_the_alignment_measured():
+def test_shrinking_changes_have_a_verdict_with_the_measured_alignment():
     check = HEALTHY["gpt2 (tied)"].check()
     shrinking = check.exponents[check.exponents.verdict == "SHRINKS"]
     assert len(shrinking)
@@ -341,7 +341,7 @@ def test_text_names_the_verdict_first(check):
     )
 
 
-def test_healthy_and_faulty_differ_in_one_thing():
+def test_the_fault_alone_decides_the_verdict():
     """Check the same network with and without its fault: the fault alone decides."""
     healthy = HEALTHY["larger heads"].check()
     assert not (healthy.exponents.verdict == "FAIL").any()
@@ -361,9 +361,7 @@ class OwnSgd(torch.optim.SGD):
         (torch.optim.Adamax, {}, "adamw", True),
     ],
 )
-def test_optimizers_of_their_own_class_are_judged_by_the_law_they_inherit(
-    kind, options, law, noted
-):
+def test_subclasses_of_optimizers_are_judged_by_the_inherited_law(kind, options, law, noted):
     def build(width):
         model = Net(width)
         return model, kind(model.parameters(), lr=0.01)
@@ -430,14 +428,14 @@ class Encoder(nn.Module):
         return self.head(self.layers(self.emb(ids)))
 
 
-def test_depth_of_torchs_own_attention():
+def test_depth_of_torch_attention():
     check = o1.coord_check(
         Encoder, depths=[1, 2, 4, 8], depth="completep", lr=1e-2, batches=TOKENS, seeds=1
     )
     assert check.passed, check
 
 
-def test_scores_that_grow_because_queries_learn_too_fast_are_no_fault_of_their_scale():
+def test_scores_that_grow_with_fast_queries_are_not_blamed_on_the_attention_scale():
     def build(width):
         plan = o1.plan(Heads(width, power=1.0), base=Heads(SMALL[0], power=1.0), lr=LR)
         plan.apply()
@@ -492,7 +490,7 @@ def test_depth_with_multipliers_in_the_model(power, codes):
     assert [code_of(cause) for cause in check.causes] == codes
 
 
-def test_depth_with_multipliers_and_rates_that_do_not_fit_them():
+def test_depth_with_multipliers_and_wrong_learning_rates():
     def build(depth):
         model = stack(depth, 0.5)
         return model, torch.optim.Adam(model.parameters(), lr=3e-3)

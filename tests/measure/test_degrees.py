@@ -39,11 +39,11 @@ def test_radam_starts_as_sgd():
     assert settles(found, 1.0) == 0
 
 
-def test_nothing_known_settles_nothing():
+def test_without_measurements_no_degree_settles():
     assert settles({}, 0.0) is None
 
 
-def test_an_optimizer_that_needs_a_closure_is_judged_as_asked():
+def test_an_optimizer_that_needs_a_closure_is_judged_as_requested():
     model = nn.Linear(3, 4)
     law = law_of(model, torch.optim.LBFGS(model.parameters()), "adamw", 4)
     assert (law.optimizer, law.begins, law.trouble) == ("adamw", 0, "")

@@ -74,7 +74,7 @@ def test_implied_weights_have_the_law_of_drawn_ones(activation, weight_var, keep
     assert np.sqrt((z**2).mean()) < 2
 
 
-def test_forgetting_what_weights_share_would_be_seen(monkeypatch):
+def test_independent_backward_weights_would_be_detected(monkeypatch):
     """Independent backward weights (the gradient independence assumption) give other gradients at
     small width."""
     options = {"width": 12, "depth": 6, "instances": 30000, "q0": 0.3, "c0": 0.4}
@@ -163,14 +163,14 @@ def test_inputs_on_one_line(c0):
     )  # both factors change sign
 
 
-def test_inputs_are_as_asked():
+def test_inputs_have_the_requested_sizes_and_correlation():
     pair = _inputs(5, 40, 2.5, -0.3, Generator().manual_seed(0), torch.float64)
     gram = pair @ pair.mT / 40
     np.testing.assert_allclose(gram[:, 0, 0], 2.5)
     np.testing.assert_allclose(gram[:, 0, 1], -0.75)
 
 
-def test_portions_follow_the_memory_and_progress_is_told():
+def test_memory_limits_the_portions_and_progress_is_called():
     calls = []
     frame = dropout_metrics(
         width=10, depth=3, instances=7, memory=1, progress=lambda *told: calls.append(told)
@@ -180,7 +180,7 @@ def test_portions_follow_the_memory_and_progress_is_told():
     assert len(frame) == 3 * len(QUANTITIES)
 
 
-def test_seeds_decide_and_torch_is_left_alone():
+def test_seeds_decide_and_the_state_of_torch_is_unchanged():
     before = torch.get_rng_state()
     one, same, other = (
         dropout_metrics(width=8, depth=2, instances=4, seed=seed) for seed in (3, 3, 4)
@@ -199,7 +199,7 @@ def test_torch_and_theory_agree_on_an_activation(name):
     np.testing.assert_allclose(slope(x), known.derivative(x), rtol=1e-12, atol=1e-14)
 
 
-def test_any_function_will_do():
+def test_any_function_is_an_activation():
     frame = dropout_metrics(lambda x: np.sin(x) ** 3, 1.0, 0.1, width=10, depth=3, instances=4)
     assert np.isfinite(frame["mean"]).all()
 
@@ -232,7 +232,7 @@ def test_wrong_arguments_are_named(options, words):
     st.floats(0.05, 1),
     st.floats(-1, 1),
 )
-def test_numbers_come_out_for_whatever_is_legal(activation, weight_var, bias_var, keep, c0):
+def test_all_legal_arguments_give_numbers(activation, weight_var, bias_var, keep, c0):
     frame = dropout_metrics(
         activation, weight_var, bias_var, keep, width=6, depth=4, instances=3, c0=c0
     )

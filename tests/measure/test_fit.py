@@ -22,7 +22,7 @@ def test_a_noiseless_law_is_found_exactly(exponent, correction):
     assert fit.high - fit.low < 1e-6
 
 
-def test_noisy_means_cover_as_often_as_they_say_and_count_by_what_they_know():
+def test_fits_of_noisy_means_have_the_right_coverage_and_weights():
     rng, h = np.random.default_rng(0), np.array([0.5, 0.25, 0.125, 0.0625])
     noise = np.array([0.02, 0.01, 0.01, 0.005]) * h**2
     fits = [
@@ -36,7 +36,7 @@ def test_noisy_means_cover_as_often_as_they_say_and_count_by_what_they_know():
     assert bent.high - bent.low > 0.1  # not by noise: it is no power law
 
 
-def test_the_interval_covers_as_often_as_it_says():
+def test_the_interval_has_the_right_coverage():
     rng = np.random.default_rng(0)
     fits = [
         fit_exponent(WIDTHS, WIDTHS**0.5 * np.exp(0.2 * rng.normal(size=40)), confidence=0.9)

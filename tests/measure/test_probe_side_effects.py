@@ -97,7 +97,7 @@ def test_a_training_of_gpt2_with_dropout_is_bit_for_bit_the_same():
     assert history(build, loss, **options) == history(build, loss)
 
 
-def test_a_repeated_pass_draws_the_same_from_all_sources_and_puts_them_back():
+def test_a_repeated_pass_draws_the_same_random_numbers_and_restores_all_states():
     def draw() -> list[float]:
         return [random.random(), np.random.rand(), torch.rand(()).item()]
 

@@ -58,14 +58,14 @@ def test_every_digit_survives(ending, tmp_path):
 
 
 @FORMATS
-def test_what_is_not_finite_survives(ending, tmp_path):
+def test_numbers_that_are_not_finite_survive(ending, tmp_path):
     found = same(made([*NOT_FINITE, 1.0]), tmp_path / f"records.{ending}")
     assert np.isnan(found["rms"][0])
     assert found["rms"][1:].tolist() == [np.inf, -np.inf, 1.0]
     assert found["max"][1:].tolist() == [np.inf, np.inf, 1.0]
 
 
-def test_lines_are_strict_json_and_say_what_is_not_finite(tmp_path):
+def test_lines_are_strict_json_also_for_numbers_that_are_not_finite(tmp_path):
     write(made([*NOT_FINITE, 1.0], seed=float("inf")), tmp_path / "records.jsonl")
     head, *lines = strict(tmp_path / "records.jsonl")
     assert [line["rms"] for line in lines] == ["NaN", "Infinity", "-Infinity", 1.0]
@@ -88,7 +88,7 @@ def test_units_and_provenance_survive(ending, tmp_path):
 
 
 @FORMATS
-def test_provenance_that_json_has_no_words_for_is_written_in_words(ending, tmp_path):
+def test_provenance_that_json_cannot_represent_is_written_as_text(ending, tmp_path):
     odd = {
         "share": Fraction(1, 3),
         "width": np.int64(64),
@@ -139,7 +139,7 @@ def test_types_of_columns_survive(ending, column, tmp_path):
 
 
 @FORMATS
-def test_a_table_without_lines_keeps_its_columns(ending, tmp_path):
+def test_an_empty_table_keeps_its_columns(ending, tmp_path):
     found = same(table([], COLUMNS, {"seed": 1}), tmp_path / f"records.{ending}")
     assert list(found) == COLUMNS
 
@@ -155,7 +155,7 @@ def test_a_selection_is_written_without_its_index(ending, tmp_path):
 
 
 @FORMATS
-def test_what_a_probe_records_survives(ending, tmp_path):
+def test_records_of_a_probe_survive(ending, tmp_path):
     model = nn.Sequential(nn.Linear(4, 3), nn.ReLU())
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
     with o1.probe(model, optimizer, provenance={"seed": 5}) as p:
@@ -170,24 +170,24 @@ def test_what_a_probe_records_survives(ending, tmp_path):
 # --- several tables -------------------------------------------------------------------------------
 
 
-def test_tables_of_one_origin_keep_it_when_put_together():
+def test_joined_tables_of_the_same_provenance_keep_it():
     both = pd.concat([made([1.0], seed=1), made([2.0], seed=1)])
     assert both.attrs == made([1.0], seed=1).attrs
 
 
-def test_tables_of_different_origins_claim_neither():
+def test_joined_tables_of_different_provenance_have_none():
     both = pd.concat([made([1.0], seed=1), made([2.0], seed=2)])
     assert both.attrs.get("provenance") is None
 
 
-def test_a_selection_knows_where_it_comes_from():
+def test_a_selection_keeps_its_provenance():
     frame = made([1.0, 2.0], seed=1)
     means: Any = frame[frame["rms"] > 1].groupby("module")["rms"].mean()
     assert means.attrs == frame.attrs
     assert frame.copy().attrs == frame.attrs
 
 
-def test_what_is_done_to_the_provenance_of_a_table_stays_there():
+def test_changes_of_provenance_stay_in_their_table():
     known = {"seed": 1}
     frame = table([(0, 1.0)], ["step", "rms"], known)
     frame.attrs["provenance"]["seed"] = 2

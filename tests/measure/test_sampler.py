@@ -96,7 +96,7 @@ def test_many_inputs():
     assert same_law(np.linalg.slogdet(real)[1], np.linalg.slogdet(found)[1]) > 1e-3
 
 
-def test_another_law_is_told_apart():
+def test_another_distribution_is_detected():
     """The case that must fail: slopes that differ by a tenth."""
     real = with_weights("shaped-relu", V0, 12, 5, 4000, c_plus=0.0, c_minus=-1.0, p=0.5)
     found = o1.sample_network("shaped-relu", V0, 12, 5, 4000, c_plus=0.0, c_minus=-1.8)

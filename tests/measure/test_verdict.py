@@ -192,7 +192,7 @@ def test_a_wrong_learning_rate_is_not_reported_again_as_a_wrong_decay():
     assert [code_of(cause) for cause in likely_causes(lines, Context("mup"))] == ["lr-not-scaled"]
 
 
-def test_nothing_wrong_has_no_cause():
+def test_without_failures_there_is_no_cause():
     assert likely_causes([], Context("mup", one_rate=True)) == []
 
 
@@ -216,13 +216,13 @@ X, Y = torch.randn(4, 2), torch.tensor([0, 1, 0, 1])
 
 
 @pytest.mark.parametrize("batch", [X, {"x": X}, (X, Y), ((X, X), Y), ({"x": X}, Y), (X,)])
-def test_what_a_batch_is(batch):
+def test_values_that_are_a_batch(batch):
     assert is_batch(batch)
     assert read_batches(batch, 3) == [batch] * 3
 
 
 @pytest.mark.parametrize("other", [[X, Y], (5, Y), (X, Y, Y), "x", 3, None, ((X, Y), (X, Y))])
-def test_what_a_batch_is_not(other):
+def test_values_that_are_no_batch(other):
     assert not is_batch(other)
 
 
@@ -242,7 +242,7 @@ def test_the_usual_loss():
     assert usual_loss(X, X + 1) == pytest.approx(1.0)
 
 
-def test_many_fits_are_the_single_ones():
+def test_fits_of_many_rows_equal_single_fits():
     widths = torch.tensor([64, 64, 128, 128, 256, 256]).numpy()
     sizes = torch.rand(5, 6, generator=torch.Generator().manual_seed(0)).numpy() + 0.5
     for row, fit in zip(sizes, fit_exponents(widths, sizes), strict=True):
