@@ -496,7 +496,7 @@ FAULTY = {
     "left out of the optimizer": Subject(changed(_left_out), "frozen-tensor", "optimizer"),
     "detached": Subject(_detached, "frozen-tensor", "no gradient"),
     "initial size": Subject(_large_start, "wrong-initial-size", "hid"),
-    "grown output": Subject(_grown_output, "", "the model"),
+    "grown output": Subject(_grown_output, "readout-not-scaled", "the model"),
     "vanishing output": Subject(_divided, "shrinking-output"),
     "a floor long after the check": Subject(_with_late_floor, "broken-schedule"),
     "bias rate": Subject(changed(_fast_bias), "lr-not-scaled", "biases"),

@@ -44,7 +44,7 @@ class Verdict(StrEnum):
 class Reason(StrEnum):
     """Kinds of causes that the verdict on the whole check depends on."""
 
-    FROZEN = "frozen"  # no step moves the tensor
+    FROZEN = "frozen"  # no step changes the tensor
     SCHEDULE = "schedule"
     SAME_SHAPES = "base equals target"
     PREDICTED_GROWTH = "predicted growth"  # by the rule itself
