@@ -17,15 +17,16 @@ SOURCES = sorted(Path(orderone.__file__).parent.rglob("*.py"))
 
 
 def literal_codes() -> dict[str, set[str]]:
-    """Return the codes that the sources pass to InputError and with_code, and where."""
+    """Return the codes that the sources pass to InputError, with_code and Cause, and where."""
     codes: dict[str, set[str]] = {}
     for path in SOURCES:
         for node in ast.walk(ast.parse(path.read_text())):
             if not isinstance(node, ast.Call) or len(node.args) < 2:
                 continue
             name = getattr(node.func, "id", getattr(node.func, "attr", ""))
-            is_message = name in MESSAGES or name.endswith("Error")
-            code = node.args[1]
+            is_cause = name == "Cause"  # a row of the table of causes: the code comes first
+            is_message = is_cause or name in MESSAGES or name.endswith("Error")
+            code = node.args[0 if is_cause else 1]
             if is_message and isinstance(code, ast.Constant) and isinstance(code.value, str):
                 codes.setdefault(code.value, set()).add(str(path))
     return codes

@@ -1,5 +1,5 @@
-"""Measurements are made with one thread: small networks are fastest so, and nobody else's work
-shows."""
+"""All measurements run with one thread: this is fastest for small networks, and independent of
+other work on the machine."""
 
 import pytest
 import torch

@@ -1,10 +1,10 @@
-"""By which power of the gradient's size steps follow it, of optimizers whose answer is known."""
+"""The power of the gradient's size that steps follow, for optimizers with a known power."""
 
 import pytest
 import torch
 from torch import nn
 
-from orderone.measure.optimizer_steps import degrees, law_of, settles
+from orderone.measure.optimizer_law import degrees, law_of, settles
 
 
 @pytest.mark.parametrize(
@@ -39,11 +39,11 @@ def test_radam_starts_as_sgd():
     assert settles(found, 1.0) == 0
 
 
-def test_nothing_known_settles_nothing():
+def test_without_measurements_no_degree_settles():
     assert settles({}, 0.0) is None
 
 
-def test_an_optimizer_that_needs_a_closure_is_judged_as_asked():
+def test_an_optimizer_that_needs_a_closure_is_judged_as_requested():
     model = nn.Linear(3, 4)
     law = law_of(model, torch.optim.LBFGS(model.parameters()), "adamw", 4)
     assert (law.optimizer, law.begins, law.trouble) == ("adamw", 0, "")

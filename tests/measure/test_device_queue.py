@@ -1,5 +1,4 @@
-"""Tensors on other devices: sized together, later, and never wrong for having been written over in
-between.
+"""Tensors on other devices are sized together and later; overwritten ones are never wrong.
 
 Most of it is tested on the host, which is then treated like any other device; the kernel and the
 rest again on a GPU.
@@ -22,7 +21,7 @@ DTYPES = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
 
 
 @pytest.fixture
-def everything_elsewhere(monkeypatch):
+def everything_on_another_device(monkeypatch):
     for module in (moments, recording, step_recorder):
         monkeypatch.setattr(module, "is_here", lambda x: False)
 
@@ -68,7 +67,7 @@ def test_the_kernel_squares_what_single_precision_cannot(size):
 
 
 @pytest.mark.parametrize("device", DEVICES)
-def test_what_is_held_is_fetched_in_any_number_of_batches(device, monkeypatch):
+def test_waiting_tensors_are_sized_in_any_number_of_batches(device, monkeypatch):
     tensors = [torch.randn(100 + k, dtype=DTYPES[k % 4], device=device) for k in range(40)]
     for memory in (0, 10_000, 2**27):
         monkeypatch.setattr(moments, "memory", lambda device, memory=memory: memory)
@@ -82,7 +81,7 @@ def test_what_is_held_is_fetched_in_any_number_of_batches(device, monkeypatch):
 
 
 @GPU
-def test_work_of_another_stream_is_done_before_it_is_sized():
+def test_tensors_of_another_stream_are_sized_after_they_are_computed():
     ledger, stream, x = DeviceQueue(), torch.cuda.Stream(), torch.zeros(8192, 8192, device="cuda")
     torch.cuda.synchronize()
     with torch.cuda.stream(stream):
@@ -91,7 +90,7 @@ def test_work_of_another_stream_is_done_before_it_is_sized():
     assert [size for _, _, size in ledger.send().sizes()] == [(8192.0, 8192.0**2, 1.0, 0.0)]
 
 
-def test_what_is_written_over_is_lost_unless_it_was_copied():
+def test_an_overwritten_tensor_is_lost_unless_it_was_copied():
     ledger, (a, b, c) = DeviceQueue(), torch.ones(3, 10).unbind()
     a, b, c = a.clone(), b.clone(), c.clone()
     for slot, (x, copy) in enumerate([(a, False), (b, True), (c, False)]):
@@ -108,8 +107,7 @@ def test_what_is_written_over_is_lost_unless_it_was_copied():
 
 
 class InPlace(nn.Module):
-    """Writes over what its layers give; from step `late` on also over what the last but one
-    gives."""
+    """Overwrite the outputs of layers; from step `late` on also that of the last but one."""
 
     def __init__(self, late: int = 10**9):
         super().__init__()
@@ -163,8 +161,8 @@ def same(one, two) -> None:
     [{}, {"every": 2}, {"quantities": "change"}, {"quantities": "output gradient"}],
     ids=str,
 )
-def test_a_probe_elsewhere_records_what_a_probe_here_records(
-    everything_elsewhere, monkeypatch, options, room
+def test_a_probe_of_another_device_records_the_same_as_on_the_host(
+    everything_on_another_device, monkeypatch, options, room
 ):
     for module in (moments, recording):
         monkeypatch.setattr(module, "memory", lambda device: room)
@@ -173,11 +171,10 @@ def test_a_probe_elsewhere_records_what_a_probe_here_records(
     same(found, recorded(**options))
 
 
-def test_with_little_room_lines_are_missing_at_most_once_and_none_is_wrong(
-    everything_elsewhere, monkeypatch
+def test_with_little_memory_rows_are_missing_at_most_once_and_none_is_wrong(
+    everything_on_another_device, monkeypatch
 ):
-    """What was sized early in one step, before somebody wrote into it, may be too late in the
-    next."""
+    """A tensor may be sized before it is overwritten in one step, and after it in the next."""
     for module in (moments, recording):
         monkeypatch.setattr(module, "memory", lambda device: 1000)
     found = recorded(steps=8)
@@ -194,8 +191,8 @@ def test_with_little_room_lines_are_missing_at_most_once_and_none_is_wrong(
     [(7, ["output"]), (8, ["output"]), (6, ["change"])],
     ids=["in training", "in the second of two passes", "on the fixed batch"],
 )
-def test_a_tensor_that_is_written_over_for_the_first_time_has_no_line_rather_than_a_wrong_one(
-    everything_elsewhere, monkeypatch, late, lost
+def test_a_tensor_that_is_overwritten_for_the_first_time_has_no_row(
+    everything_on_another_device, monkeypatch, late, lost
 ):
     found = recorded(
         late=late
@@ -208,7 +205,7 @@ def test_a_tensor_that_is_written_over_for_the_first_time_has_no_line_rather_tha
 
 
 @pytest.mark.parametrize("device", DEVICES)
-def test_the_table_can_be_read_at_any_time_and_keeps_names_once(device):
+def test_the_table_can_be_read_at_any_time_and_stores_names_once(device):
     model, x = InPlace().to(device), torch.randn(8, 12, device=device)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     lengths, weights = [], []
@@ -226,7 +223,7 @@ def test_the_table_can_be_read_at_any_time_and_keeps_names_once(device):
 
 @GPU
 @pytest.mark.parametrize("precision", [torch.float32, torch.float64])
-def test_a_probe_on_a_gpu_records_what_a_probe_here_records(precision):
+def test_a_probe_of_a_gpu_records_the_same_as_on_the_host(precision):
     one, two = recorded("cuda", precision=precision), recorded(precision=precision)
     assert list(one.index) == list(two.index)
     error = 1e-9 if precision is torch.float64 else 1e-4

@@ -9,13 +9,14 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.errors import refuses
 from torch import Generator, nn
 
 from orderone import theory
 from orderone.measure import dropout_metrics, variance_law
 from orderone.measure.dropout_metrics import QUANTITIES, Networks, _forward, _inputs, _measure
 from orderone.measure.dropout_weights import Drawn, Implied
-from orderone.measure.elementwise import OWN, value_and_slope
+from orderone.measure.elementwise import TORCH_FUNCTIONS, value_and_slope
 
 
 def means(frame: Any, quantity: str) -> Any:
@@ -62,7 +63,7 @@ def _gradients(activation, networks, layers, inputs, i, row):
     [("linear", 0.5, 0.9), ("tanh", 1.8, 0.8), ("relu", 1.5, 1.0)],
 )
 def test_implied_weights_have_the_law_of_drawn_ones(activation, weight_var, keep):
-    """Small networks, where what forward and backward weights share is largest."""
+    """Small networks, where the effect of shared forward and backward weights is largest."""
     options = {"width": 12, "depth": 6, "instances": 30000, "q0": 0.3, "c0": 0.4}
     drawn = dropout_metrics(activation, weight_var, 0.1, keep, weights="drawn", seed=1, **options)
     implied = dropout_metrics(
@@ -73,7 +74,7 @@ def test_implied_weights_have_the_law_of_drawn_ones(activation, weight_var, keep
     assert np.sqrt((z**2).mean()) < 2
 
 
-def test_forgetting_what_weights_share_would_be_seen(monkeypatch):
+def test_independent_backward_weights_would_be_detected(monkeypatch):
     """Independent backward weights (the gradient independence assumption) give other gradients at
     small width."""
     options = {"width": 12, "depth": 6, "instances": 30000, "q0": 0.3, "c0": 0.4}
@@ -154,7 +155,7 @@ def test_dead_and_zero_networks_are_zero():
 
 @pytest.mark.parametrize("c0", [-1.0, 1.0])
 def test_inputs_on_one_line(c0):
-    """Then one axis is all that weights are known on."""
+    """The weights are then known on one axis only."""
     frame = dropout_metrics("linear", 1.0, 0.0, 1.0, width=30, depth=8, instances=5, c0=c0)
     np.testing.assert_allclose(means(frame, "c_ab"), c0, rtol=1e-9)
     np.testing.assert_allclose(
@@ -162,14 +163,14 @@ def test_inputs_on_one_line(c0):
     )  # both factors change sign
 
 
-def test_inputs_are_as_asked():
+def test_inputs_have_the_requested_sizes_and_correlation():
     pair = _inputs(5, 40, 2.5, -0.3, Generator().manual_seed(0), torch.float64)
     gram = pair @ pair.mT / 40
     np.testing.assert_allclose(gram[:, 0, 0], 2.5)
     np.testing.assert_allclose(gram[:, 0, 1], -0.75)
 
 
-def test_portions_follow_the_memory_and_progress_is_told():
+def test_memory_limits_the_portions_and_progress_is_called():
     calls = []
     frame = dropout_metrics(
         width=10, depth=3, instances=7, memory=1, progress=lambda *told: calls.append(told)
@@ -179,7 +180,7 @@ def test_portions_follow_the_memory_and_progress_is_told():
     assert len(frame) == 3 * len(QUANTITIES)
 
 
-def test_seeds_decide_and_torch_is_left_alone():
+def test_seeds_decide_and_the_state_of_torch_is_unchanged():
     before = torch.get_rng_state()
     one, same, other = (
         dropout_metrics(width=8, depth=2, instances=4, seed=seed) for seed in (3, 3, 4)
@@ -189,7 +190,7 @@ def test_seeds_decide_and_torch_is_left_alone():
     assert torch.equal(before, torch.get_rng_state())
 
 
-@pytest.mark.parametrize("name", OWN)
+@pytest.mark.parametrize("name", TORCH_FUNCTIONS)
 def test_torch_and_theory_agree_on_an_activation(name):
     x = torch.linspace(-60, 60, 4001, dtype=torch.float64) + 1e-3
     phi, slope = value_and_slope(theory.activations.get(name))
@@ -198,7 +199,7 @@ def test_torch_and_theory_agree_on_an_activation(name):
     np.testing.assert_allclose(slope(x), known.derivative(x), rtol=1e-12, atol=1e-14)
 
 
-def test_any_function_will_do():
+def test_any_function_is_an_activation():
     frame = dropout_metrics(lambda x: np.sin(x) ** 3, 1.0, 0.1, width=10, depth=3, instances=4)
     assert np.isfinite(frame["mean"]).all()
 
@@ -206,19 +207,19 @@ def test_any_function_will_do():
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"weight_var": -1.0}, "weight_var: expected 0 or more"),
-        ({"bias_var": math.nan}, "bias_var: expected 0 or more"),
-        ({"keep": 0.0}, r"keep: expected in \(0, 1\]"),
-        ({"c0": 1.5}, "c0: expected between -1 and 1"),
-        ({"q0": [1.0, 2.0]}, "q0: expected one number"),
-        ({"activation": "tangh"}, "did you mean 'tanh'"),
-        ({"weights": "none"}, "unknown weights"),
-        ({"width": 1}, "width"),
-        ({"instances": 1}, "instances"),
-        ({"activation": "relu", "weight_var": 1e30, "depth": 30}, "overflow"),
+        ({"weight_var": -1.0}, "weight_var: "),
+        ({"bias_var": math.nan}, "bias_var: "),
+        ({"keep": 0.0}, "keep: "),
+        ({"c0": 1.5}, "c0: "),
+        ({"q0": [1.0, 2.0]}, "q0: .*one number"),
+        ({"activation": "tangh"}, "activation.*'tanh'"),
+        ({"weights": "none"}, "weights.*'none'"),
+        ({"width": 1}, "width: "),
+        ({"instances": 1}, "instances: "),
+        ({"activation": "relu", "weight_var": 1e30, "depth": 30}, r"depth: .*\[signals-lost\]"),
     ],
 )
-def test_says_what_is_wrong(options, words):
+def test_wrong_arguments_are_named(options, words):
     with pytest.raises(ValueError, match=words):
         dropout_metrics(**{"width": 4, "depth": 2, "instances": 2} | options)
 
@@ -231,7 +232,7 @@ def test_says_what_is_wrong(options, words):
     st.floats(0.05, 1),
     st.floats(-1, 1),
 )
-def test_numbers_come_out_for_whatever_is_legal(activation, weight_var, bias_var, keep, c0):
+def test_all_legal_arguments_give_numbers(activation, weight_var, bias_var, keep, c0):
     frame = dropout_metrics(
         activation, weight_var, bias_var, keep, width=6, depth=4, instances=3, c0=c0
     )
@@ -252,14 +253,13 @@ def test_numbers_come_out_for_whatever_is_legal(activation, weight_var, bias_var
         {"progress": 3},
     ],
 )
-def test_options_that_cannot_be(wrong):
-    with pytest.raises(ValueError, match=f"{next(iter(wrong))}: expected"):
+def test_impossible_options_are_refused(wrong):
+    with pytest.raises(ValueError, match=f"{next(iter(wrong))}: "):
         dropout_metrics(width=4, depth=2, instances=2, **wrong)
 
 
-def test_a_variance_law_speaks_of_means_and_layers():
+def test_a_variance_law_needs_several_layers():
     frame = dropout_metrics("tanh", width=20, depth=2, instances=4)
-    with pytest.raises(
-        ValueError, match=r"frame: expected means and variances of g_aa .* measure a deeper network"
-    ):
+    with refuses("invalid-argument", argument="frame") as caught:
         variance_law(frame, "g_aa")
+    assert "g_aa" in str(caught.value)

@@ -1,5 +1,5 @@
-"""Networks without weights: against networks with weights, limits, reference numbers, and their own
-laws."""
+"""Networks without weights, compared with networks with weights, limits, reference numbers and
+exact laws."""
 
 from typing import Any
 
@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from scipy import stats
+from support.errors import refuses
 
 import orderone as o1
 from orderone.core.covariances import correlation
@@ -95,7 +96,7 @@ def test_many_inputs():
     assert same_law(np.linalg.slogdet(real)[1], np.linalg.slogdet(found)[1]) > 1e-3
 
 
-def test_another_law_is_told_apart():
+def test_another_distribution_is_detected():
     """The case that must fail: slopes that differ by a tenth."""
     real = with_weights("shaped-relu", V0, 12, 5, 4000, c_plus=0.0, c_minus=-1.0, p=0.5)
     found = o1.sample_network("shaped-relu", V0, 12, 5, 4000, c_plus=0.0, c_minus=-1.8)
@@ -208,25 +209,19 @@ def test_seeds_memory_and_tensors():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (
-            {"kind": "gelu"},
-            (
-                "unknown kind of network: expected one of relu, shaped-relu, shaped-smooth, shaped,"
-                " linear"
-            ),
-        ),
+        ({"kind": "gelu"}, "kind of network: .*relu, shaped-relu, shaped-smooth, shaped, linear"),
         ({"V0": [[1, 2], [2, 1]]}, "positive semidefinite"),
-        ({"V0": [1.0]}, "V0: expected a covariance matrix"),
-        ({"width": 0}, "width: expected a whole number, 1 or more; got 0"),
-        ({"depth": 0}, "depth: expected a whole number"),
-        ({"samples": 0}, "samples: expected a whole number, 1 or more; got 0"),
-        ({"kind": "shaped-relu", "p": -0.1}, "p: expected a finite number of at least 0"),
-        ({"kind": "shaped-relu", "c_plus": -1, "p": 0}, "slopes at width 150 are both zero"),
-        ({"kind": "shaped", "phi": torch.cos}, r"phi\(0\) = 0"),
-        ({"kind": "shaped", "a": 0}, "a: expected a number of a size"),
-        ({"dtype": "float16"}, "unknown dtype: expected one of float32, float64"),
-        ({"memory": 0}, "memory: expected a whole number"),
-        ({"seed": -1}, "seed: expected a whole number"),
+        ({"V0": [1.0]}, "V0: .*covariance"),
+        ({"width": 0}, "width: .* 0"),
+        ({"depth": 0}, "depth: .* 0"),
+        ({"samples": 0}, "samples: .* 0"),
+        ({"kind": "shaped-relu", "p": -0.1}, r"p: .*-0\.1"),
+        ({"kind": "shaped-relu", "c_plus": -1, "p": 0}, "slopes at width 150"),
+        ({"kind": "shaped", "phi": torch.cos}, r"phi\(0\)"),
+        ({"kind": "shaped", "a": 0}, "a: "),
+        ({"dtype": "float16"}, "dtype: .*float32, float64.*'float16'"),
+        ({"memory": 0}, "memory: .* 0"),
+        ({"seed": -1}, "seed: .* -1"),
     ],
 )
 def test_wrong_arguments(options, message):
@@ -242,9 +237,9 @@ def test_comparisons():
     linear = compare_with_limit("linear", 60, 30, samples=2000)
     assert all(c.distances[0].low < 0.03 for c in linear)
     assert compare_with_limit("relu", 3, 12, samples=500)[0].lost > 0
-    with pytest.raises(ValueError, match="all networks lost"):
+    with refuses("signals-lost", argument="depth"):
         compare_with_limit("relu", 1, 60, samples=50)
-    with pytest.raises(ValueError, match="rho0"):
+    with refuses("invalid-argument", argument="rho0"):
         compare_with_limit("relu", rho0=1.0)
 
 
@@ -253,7 +248,7 @@ def test_convergence_to_the_ode():
     found = ode_rate(0.25, widths=(64, 256, 1024), samples=400)
     assert found.expected == -0.25
     assert found.fit.exponent == pytest.approx(-0.25, abs=0.08)
-    with pytest.raises(ValueError, match="p: expected a number between 0 and 1/2"):
+    with refuses("invalid-argument", argument="p"):
         ode_rate(0.5)
 
 
@@ -287,13 +282,13 @@ def test_distance_to_the_unshaped_sde_falls_with_width():
 
 
 def test_orders_and_rates_are_checked():
-    with pytest.raises(ValueError, match="unknown scheme"):
+    with refuses("unknown-name", argument="scheme"):
         weak_order("runge")
     assert weak_order("Euler", steps=(0.05, 0.025, 0.0125), paths=64).expected == 1
-    with pytest.raises(ValueError, match="widths: expected"):
+    with pytest.raises(ValueError, match="widths: "):
         ode_rate(widths="a")
     for device in ("foo", "cuda:99"):
-        with pytest.raises(ValueError, match="device: expected"):
+        with refuses("invalid-argument", argument="device"):
             o1.sample_network(width=2, depth=1, samples=1, device=device)
-    with pytest.raises(ValueError, match="progress: expected a function"):
+    with refuses("wrong-type", argument="progress"):
         o1.sample_network(width=2, depth=1, samples=1, progress=3)  # type: ignore[arg-type]

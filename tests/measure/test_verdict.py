@@ -1,4 +1,4 @@
-"""The parts that a verdict is made of, each by itself."""
+"""The parts of a verdict: fits, expected exponents, causes, batches and losses."""
 
 import math
 from dataclasses import replace
@@ -6,17 +6,26 @@ from dataclasses import replace
 import pytest
 import torch
 
+from orderone.core.codes import code_of
 from orderone.measure.fit import Fit, fit_exponent, fit_exponents
 from orderone.measure.judge.causes import Context, likely_causes
-from orderone.measure.judge.expectations import Expected
-from orderone.measure.judge.verdict import Judgement, Verdict, judge, without_cancellation
+from orderone.measure.judge.verdict import (
+    Expected,
+    Judgement,
+    Reason,
+    Verdict,
+    verdict_on_fit,
+    without_cancellation,
+)
 from orderone.measure.runs import ratios_kept
 from orderone.observe.batches import is_batch, read_batches, usual_loss
 from orderone.observe.quantities import Quantity
 
 NAN = math.nan
-LAW, BOUND = Expected(-0.5, law=True), Expected(0.0, allowed=0.0)
-FORETOLD, ROUGH = Expected(0.5, allowed=0.0), Expected(0.0, law=True, rough=True)
+LAW = Expected(-0.5, two_sided=True)
+BOUND = Expected(0.0, bound=0.0)
+PREDICTED_GROWTH = Expected(0.5, bound=0.0)
+ROUGH = Expected(0.0, two_sided=True, rough=True)
 
 
 @pytest.mark.parametrize(
@@ -39,22 +48,18 @@ FORETOLD, ROUGH = Expected(0.5, allowed=0.0), Expected(0.0, law=True, rough=True
         (0.5, 0.2, BOUND, "change", "FAIL"),
         (-0.2, 0.1, BOUND, "change", "PASS"),
         (-0.4, 0.1, BOUND, "change", "SHRINKS"),
-        (
-            -0.9,
-            0.1,
-            Expected(NAN, allowed=0.0),
-            "change",
-            "PASS",
-        ),  # nothing says how much it could be
-        (0.15, 0.1, FORETOLD, "change", "FAIL"),
-        (0.15, 0.2, FORETOLD, "change", "UNCLEAR"),
-        (0.02, 0.01, FORETOLD, "change", "UNCLEAR"),
+        (-0.9, 0.1, Expected(NAN, bound=0.0), "change", "PASS"),  # no exponent is predicted
+        (0.15, 0.1, PREDICTED_GROWTH, "change", "FAIL"),
+        (0.15, 0.2, PREDICTED_GROWTH, "change", "UNCLEAR"),
+        (0.02, 0.01, PREDICTED_GROWTH, "change", "UNCLEAR"),
     ],
 )
 def test_verdicts(exponent, reach, expected, quantity, verdict):
     fit = Fit(exponent, exponent - reach, exponent + reach)
-    assert judge(fit, expected, Quantity(quantity))[0] == verdict
-    assert bool(judge(fit, expected, Quantity(quantity))[1]) == (verdict != "PASS")
+    finding = verdict_on_fit(fit, expected, Quantity(quantity))
+    assert finding.verdict == verdict
+    assert bool(finding.cause) == (verdict != "PASS")
+    assert (finding.reason == Reason.PREDICTED_GROWTH) == (expected is PREDICTED_GROWTH)
 
 
 def line(
@@ -80,60 +85,86 @@ def line(
 
 
 @pytest.mark.parametrize(
-    ("lines", "context", "words"),
+    ("lines", "context", "code", "words"),
     [
-        (
-            [line("w", "update", 0.0, -1.0)],
-            {},
-            "hidden learning rate: updates of w scale like n^+0.00",
-        ),
+        ([line("w", "update", 0.0, -1.0)], {}, "lr-not-scaled", "updates of w scale like n^+0.00"),
         (
             [line("w", "update", 0.0, -1.0), line("r", "update", 0.0, -1.0, "readout")],
             {},
-            "standard parameterization",
+            "standard-parameterization",
+            "not mup",
         ),
         (
             [line("e", "update", -1.0, 0.0, "embedding")],
             {"tied": True},
-            "tied weights: embedding learning rate",
+            "lr-not-scaled",
+            "tied weights: embedding",
         ),
-        ([line("w", "decay", -1.0, 0.0)], {}, "weight decay: a step shrinks w"),
+        ([line("r", "update", 0.0, -1.0, "readout")], {}, "readout-not-scaled", "updates of r"),
+        ([line("b", "update", -1.0, 0.0, "vector")], {}, "lr-not-scaled", "biases and gains"),
+        ([line("w", "decay", -1.0, 0.0)], {}, "decay-not-scaled", "shrinks w"),
+        ([line("w", "penalty", 0.5, 0.0)], {}, "decay-not-scaled", "penalty of w"),
+        ([line("w", "weight", 0.0, -0.5)], {}, "wrong-initial-size", "w scales like n^+0.00"),
         (
-            [line("w", "weight", 0.0, -0.5)],
+            [line("r", "output", 0.0, -0.5, "readout")],
             {},
-            "initial size of w: n^+0.00, and mup asks for n^-0.50",
+            "readout-not-scaled",
+            "initial size of r scales like n^+0.00; mup requires n^-0.50",
         ),
-        ([line("r", "output", 0.0, -0.5, "readout")], {}, "readout not scaled: initial size of r"),
         (
             [line("a", "score change", 0.5, 0.0, "attention")],
             {},
-            "attention scale: scores of a grow",
+            "attention-scale",
+            "scores of a grow like n^+0.50",
         ),
-        ([line("w", "change", 0.9, 0.0)], {"schedule": "eta_min"}, "schedule: eta_min"),
-        ([line("w", "change", 0.9, 0.0)], {"no_growth": True}, "base equals target: every size"),
-        (
-            [line("w", "change", 0.9, 0.0)],
-            {"base_is_target": True},
-            "base equals target: every factor",
-        ),
+        ([line("w", "change", 0.9, 0.0)], {"schedule_fault": "A"}, "broken-schedule", "A"),
+        ([line("w", "change", 0.9, 0.0)], {"no_growth": True}, "same-shapes", "build"),
+        ([line("w", "change", 0.9, 0.0)], {"base_is_target": True}, "base-equals-target", "base"),
+        ([line("w", "change", 0.9, 0.0)], {"undone": ["divide"]}, "unfinished-plan", "divide"),
         (
             [line("h", "change", 0.9, 0.0)],
-            {"in_depth": True, "unscaled_branches": True},
-            "residual branches",
+            {"axis": "depth", "unscaled_branches": True},
+            "unscaled-branches",
+            "depth='sqrt'",
+        ),
+        ([line("h", "change", 0.9, 0.0)], {"axis": "depth"}, "unscaled-branches", "L^+0.90"),
+        (
+            [replace(line("h", "change", 0.9, 0.5), reason=Reason.PREDICTED_GROWTH)],
+            {},
+            "rule-predicts-growth",
+            "theory n^+0.50, measured n^+0.90",
         ),
         (
-            [line("w", "relative update", 0.5, 0.0)],
-            {"wrong_start": lambda *_: (-1.0, -0.5)},
-            "initial size of w: n^-1.00, and mup asks for n^-0.50",
+            [replace(line("w", "update", NAN, NAN), reason=Reason.FROZEN, cause="no gradient")],
+            {},
+            "frozen-tensor",
+            "w: no gradient",
         ),
-        ([line("", "change", -0.9, 0.0, "")], {}, "the change of the model shrinks"),
-        ([line("w", "change", 0.9, 0.0)], {}, "the change of w is the first to grow"),
+        ([line("", "change", -0.9, 0.0, "")], {}, "shrinking-output", "the change of the model"),
+        ([line("r", "change", 0.9, 0.0, "readout")], {}, "readout-not-scaled", "the change of r"),
+        (
+            [line("w", "change", 0.9, 0.0)],
+            {},
+            "growing-activations",
+            "the change of w is the first",
+        ),
     ],
 )
-def test_causes(lines, context, words):
-    causes = likely_causes(lines, Context("mup", **context))
-    assert len(causes) == 1
-    assert causes[0].startswith(words)
+def test_causes(lines, context, code, words):
+    (cause,) = likely_causes(lines, Context("mup", **context))
+    assert code_of(cause) == code
+    assert words in cause
+
+
+class WithWrongStart(Context):
+    def wrong_start(self, line):
+        return -1.0, -0.5
+
+
+def test_a_wrong_initial_size_explains_a_wrong_relative_update():
+    (cause,) = likely_causes([line("w", "relative update", 0.5, 0.0)], WithWrongStart("mup"))
+    assert code_of(cause) == "wrong-initial-size"
+    assert "w scales like n^-1.00; mup requires n^-0.50" in cause
 
 
 @pytest.mark.parametrize(
@@ -156,12 +187,12 @@ def test_an_output_grows_only_if_its_start_or_its_change_does(start, change, ver
     assert without_cancellation(lines)[1].verdict == verdict
 
 
-def test_a_wrong_rate_is_not_told_again_as_a_wrong_decay():
+def test_a_wrong_learning_rate_is_not_reported_again_as_a_wrong_decay():
     lines = [line("w", "update", 0.0, -1.0), line("w", "decay", 1.0, 0.0)]
-    assert not any("decay" in cause for cause in likely_causes(lines, Context("mup")))
+    assert [code_of(cause) for cause in likely_causes(lines, Context("mup"))] == ["lr-not-scaled"]
 
 
-def test_nothing_wrong_has_no_cause():
+def test_without_failures_there_is_no_cause():
     assert likely_causes([], Context("mup", one_rate=True)) == []
 
 
@@ -185,13 +216,13 @@ X, Y = torch.randn(4, 2), torch.tensor([0, 1, 0, 1])
 
 
 @pytest.mark.parametrize("batch", [X, {"x": X}, (X, Y), ((X, X), Y), ({"x": X}, Y), (X,)])
-def test_what_a_batch_is(batch):
+def test_values_that_are_a_batch(batch):
     assert is_batch(batch)
     assert read_batches(batch, 3) == [batch] * 3
 
 
 @pytest.mark.parametrize("other", [[X, Y], (5, Y), (X, Y, Y), "x", 3, None, ((X, Y), (X, Y))])
-def test_what_a_batch_is_not(other):
+def test_values_that_are_no_batch(other):
     assert not is_batch(other)
 
 
@@ -211,7 +242,7 @@ def test_the_usual_loss():
     assert usual_loss(X, X + 1) == pytest.approx(1.0)
 
 
-def test_many_fits_are_the_single_ones():
+def test_fits_of_many_rows_equal_single_fits():
     widths = torch.tensor([64, 64, 128, 128, 256, 256]).numpy()
     sizes = torch.rand(5, 6, generator=torch.Generator().manual_seed(0)).numpy() + 0.5
     for row, fit in zip(sizes, fit_exponents(widths, sizes), strict=True):

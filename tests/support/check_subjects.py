@@ -427,22 +427,17 @@ def _sp_under_another_name() -> Any:
 
 @dataclass(frozen=True)
 class Subject:
-    """`says`: what one of the causes must hold; nothing, for a healthy one."""
+    """A model to check; `code` and `words` must be in one of the causes, if it is faulty."""
 
     build: Callable[..., Any]
-    says: str = ""
+    code: str = ""
+    words: str = ""
     batch: Any = NUMBERS
     options: Any = None
 
     def check(self, **options: Any) -> o1.measure.Check:
-        given = {
-            "widths": WIDTHS,
-            "lr": LR,
-            "batches": self.batch,
-            **(self.options or {}),
-            **options,
-        }
-        return o1.coord_check(self.build, **given)
+        defaults = {"widths": WIDTHS, "lr": LR, "batches": self.batch}
+        return o1.coord_check(self.build, **{**defaults, **(self.options or {}), **options})
 
 
 def floor(optimizer: torch.optim.Optimizer) -> CosineAnnealingLR:
@@ -450,25 +445,33 @@ def floor(optimizer: torch.optim.Optimizer) -> CosineAnnealingLR:
 
 
 FAULTY = {
-    "sp called mup": Subject(_without_rule, "standard parameterization, not mup"),
+    "sp called mup": Subject(_without_rule, "standard-parameterization"),
     "sp under the name of mup": Subject(
-        Net, "the rule itself", options={"rule": _sp_under_another_name()}
+        Net, "rule-predicts-growth", options={"rule": _sp_under_another_name()}
     ),
-    "standard": Subject(Net, "the rule itself", options={"rule": "standard"}),
-    "forgotten readout": Subject(changed(_unscaled("out.weight")), "readout not scaled"),
+    "standard": Subject(Net, "rule-predicts-growth", options={"rule": "standard"}),
+    "forgotten readout": Subject(changed(_unscaled("out.weight")), "readout-not-scaled"),
     "readout said to be fixed": Subject(
-        Net, "readout not scaled", options={"overrides": {"out.weight": "fixed"}}
+        Net, "readout-not-scaled", options={"overrides": {"out.weight": "fixed"}}
     ),
-    "forgotten hidden rate": Subject(changed(_unscaled("hid.weight")), "hidden learning rate"),
-    "embedding rate": Subject(changed(_slow_embedding), "embedding learning rate"),
-    "attention scale": Subject(Heads, "attention scale", TOKENS, {"score_power": "1/2"}),
+    "forgotten hidden rate": Subject(changed(_unscaled("hid.weight")), "lr-not-scaled", "hidden"),
+    "embedding rate": Subject(changed(_slow_embedding), "lr-not-scaled", "embedding"),
+    "attention scale": Subject(
+        Heads, "attention-scale", batch=TOKENS, options={"score_power": "1/2"}
+    ),
     "weight decay, proportional": Subject(
-        Net, "weight decay", options={"weight_decay": 0.1, "decay": "proportional"}
+        Net,
+        "decay-not-scaled",
+        "a step shrinks",
+        options={"weight_decay": 0.1, "decay": "proportional"},
     ),
-    "weight decay, own groups": Subject(changed(_fading_decay), "weight decay"),
+    "weight decay, own groups": Subject(
+        changed(_fading_decay), "decay-not-scaled", "a step shrinks"
+    ),
     "weight decay behind a warm-up": Subject(
         Net,
-        "weight decay",
+        "decay-not-scaled",
+        "a step shrinks",
         options={
             "weight_decay": 0.1,
             "decay": "proportional",
@@ -476,37 +479,40 @@ FAULTY = {
             "scheduler": lambda o: torch.optim.lr_scheduler.LambdaLR(o, lambda t: t / 4),
         },
     ),
-    "weight decay, in the gradient": Subject(_penalty, "weight decay: the penalty of inp.weight"),
-    "schedule with a floor": Subject(Net, "schedule", options={"scheduler": floor}),
-    "own schedule with a floor": Subject(_with_floor, "schedule"),
-    "base equals target": Subject(
-        lambda width: o1.plan(Net(width), base=Net(width), lr=LR), "base equals target"
+    "weight decay, in the gradient": Subject(
+        _penalty, "decay-not-scaled", "the penalty of inp.weight"
     ),
-    "build ignores the width": Subject(lambda width: Net(64), "base equals target"),
-    "frozen layer": Subject(_frozen, "frozen: requires_grad is False"),
-    "left out of the optimizer": Subject(changed(_left_out), "frozen: it has a gradient"),
-    "detached": Subject(_detached, "frozen: no gradient reaches it"),
-    "initial size": Subject(_large_start, "initial size of hid"),
-    "grown output": Subject(_grown_output, "the model"),
-    "vanishing output": Subject(_divided, "something divides it"),
-    "a floor long after the check": Subject(_with_late_floor, "schedule"),
-    "bias rate": Subject(changed(_fast_bias), "learning rate of biases"),
-    "sp called mup, with sgd": Subject(_plain_sgd, "standard parameterization, not mup"),
-    "eps": Subject(_large_eps, "eps is not small beside the gradients"),
-    "rate of positions": Subject(_lost_places, "updates of pos scale like n^-1", TOKENS),
-    "vanishing output of tokens": Subject(_divided_places, "something divides it", TOKENS),
+    "schedule with a floor": Subject(Net, "broken-schedule", options={"scheduler": floor}),
+    "own schedule with a floor": Subject(_with_floor, "broken-schedule"),
+    "base equals target": Subject(
+        lambda width: o1.plan(Net(width), base=Net(width), lr=LR), "base-equals-target"
+    ),
+    "build ignores the width": Subject(lambda width: Net(64), "same-shapes"),
+    "frozen layer": Subject(_frozen, "frozen-tensor", "requires_grad is False"),
+    "left out of the optimizer": Subject(changed(_left_out), "frozen-tensor", "optimizer"),
+    "detached": Subject(_detached, "frozen-tensor", "no gradient"),
+    "initial size": Subject(_large_start, "wrong-initial-size", "hid"),
+    "grown output": Subject(_grown_output, "readout-not-scaled", "the model"),
+    "vanishing output": Subject(_divided, "shrinking-output"),
+    "a floor long after the check": Subject(_with_late_floor, "broken-schedule"),
+    "bias rate": Subject(changed(_fast_bias), "lr-not-scaled", "biases"),
+    "sp called mup, with sgd": Subject(_plain_sgd, "standard-parameterization"),
+    "eps": Subject(_large_eps, "small-gradients", "eps"),
+    "rate of positions": Subject(
+        _lost_places, "lr-not-scaled", "updates of pos scale like n^-1", TOKENS
+    ),
+    "vanishing output of tokens": Subject(_divided_places, "shrinking-output", batch=TOKENS),
     "tied in code that is no module": Subject(
-        lambda width: TiedByHand(width, False), "left to you", TOKENS
+        lambda width: TiedByHand(width, False), "unfinished-plan", batch=TOKENS
     ),
     "radam, hidden rate": Subject(
         lambda width: _radam(width, {"hid.weight": width / WIDTHS[0]}),
-        "hidden learning rate",
+        "lr-not-scaled",
+        "hidden",
         options={"steps": 9},
     ),
-    "small biases, with adafactor": Subject(_small_biases, "initial size of hid.bias"),
-    "mup's own, without base shapes": Subject(
-        _without_base_shapes, "standard parameterization, not mup"
-    ),
+    "small biases, with adafactor": Subject(_small_biases, "wrong-initial-size", "hid.bias"),
+    "mup's own, without base shapes": Subject(_without_base_shapes, "standard-parameterization"),
 }
 
 

@@ -1,5 +1,4 @@
-"""What runs in processes of its own (spawn imports this file): trainings under a probe, spread over
-two processes."""
+"""Trainings with a probe, distributed over two processes; spawn imports this file."""
 
 import os
 import traceback
@@ -46,7 +45,7 @@ def replicated(rank: int) -> dict[str, Any]:
 
 
 def recorded_by_one(rank: int) -> dict[str, Any]:
-    """A probe in one process only: nobody waits for the other."""
+    """Train with a probe in one process only: no process waits for the other."""
     model = DistributedDataParallel(net())
     if rank == 0:
         return train(model, rank, batch=inputs(9, 0))
@@ -69,7 +68,7 @@ JOBS = {"replicated": replicated, "recorded by one": recorded_by_one, "sharded":
 
 
 def process(rank: int, folder: str) -> None:
-    """All jobs; a job that fails is told by its error."""
+    """Run all jobs; a failed job returns its error."""
     torch.set_num_threads(1)
     dist.init_process_group(
         "gloo", init_method=f"file://{folder}/store", rank=rank, world_size=PROCESSES

@@ -19,7 +19,7 @@ import pandas as pd
 
 from orderone.core.locks import locked
 from orderone.gallery.experiment import Experiment, Records
-from orderone.measure.records import versions
+from orderone.measure.records import VERSIONS
 
 SHIPPED = Path(__file__).parent / "results"  # records that are part of the package
 DIGITS = "%.7g"
@@ -78,7 +78,7 @@ class RecordStore:
                 "seconds": round(seconds, 1),
                 "measured": f"{datetime.now(UTC):%Y-%m-%d}",
                 "device": _device(),
-                "versions": versions(),
+                "versions": VERSIONS,
                 **self.identity,
             }
             self._write_record(record)

@@ -1,5 +1,5 @@
-"""Measurements on real networks: sizes while they train, their exponents with a verdict,
-alignment, gradient metrics, layer covariances of random networks."""
+"""Measurements on networks: sizes in training, exponents with verdicts, alignment, gradient
+metrics, and layer covariances of random networks."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -44,7 +44,7 @@ __all__ = [
     "write",
 ]
 
-_LAZY = {  # these load the theory of depth limits
+_LAZY = {  # these import the theory of depth limits
     "Comparison": "limit_comparison",
     "Convergence": "convergence",
     "compare_with_limit": "limit_comparison",

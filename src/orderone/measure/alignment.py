@@ -1,10 +1,10 @@
-"""`alignment`: how strongly weights, updates and activations of a real model line up as it grows.
+"""`alignment`: how strongly weights, updates and activations of a model align as it grows.
 
     RMS(W dx)  = n^omega RMS(W)  RMS(dx)      S0 (15)
     RMS(dW x)  = n^alpha RMS(dW) RMS(x)       S0 (16)
     RMS(dW dx) = n^u     RMS(dW) RMS(dx)      S0 (17)
 
-for every hidden and readout matrix and every step, on tokens that are trained on and on others. The
+for every hidden and readout matrix and every step, on training tokens and on held-out tokens. The
 exponents decide which learning rates are stable: `theory.exponents.max_lr`, `rules.from_alignment`.
 Expect omega = 1/2 in hidden layers and nearly 1 at the readout (erratum S0.5), alpha near 1 on
 training tokens, and u rising from 1/2 at the first step (S0.6).
@@ -18,7 +18,8 @@ import pandas as pd
 import torch
 from torch import Tensor, nn
 
-from orderone.core.errors import function
+from orderone.core.codes import with_code
+from orderone.core.errors import InputError, function
 from orderone.core.exact import count
 from orderone.core.inputs import Count
 from orderone.core.roles import Role
@@ -40,7 +41,6 @@ from orderone.measure.inputs import (
     BatchesInput,
     BatchInput,
     BuildInput,
-    Built,
     LossInput,
     OptimizerInput,
     RateInput,
@@ -49,9 +49,11 @@ from orderone.measure.inputs import (
     SizesInput,
 )
 from orderone.measure.runs import (
+    Builder,
     Setup,
     Training,
     model_of,
+    plan_family,
     read_seeds,
     read_setup,
     read_sizes,
@@ -61,8 +63,8 @@ from orderone.observe.batches import Batch, call_inputs, is_batch, on_device, re
 from orderone.observe.inventory import shapes_of
 from orderone.optimizers.table import label_of
 from orderone.planning import Plan
-from orderone.planning.build import Family, family
-from orderone.seeding import preserved, set_seed
+from orderone.planning.build import Family
+from orderone.seeding import preserved
 from orderone.torch_compat import tree_leaves
 
 
@@ -81,60 +83,58 @@ def alignment(
     base: BaseInput | None = None,
     **plan_options: object,
 ) -> MeasuredAlignment:
-    """Measure omega, alpha and u of every hidden and readout matrix while models of several widths
-    train.
+    """Measure omega, alpha and u of all hidden and readout matrices in training at several widths.
 
     Args:
-        build: A function of the width that returns an nn.Module, to which `rule` is applied; or a
+        build: A function of the width. It returns an nn.Module, to which `rule` is applied; or a
             plan; or (module, optimizer) for a model that is scaled already.
-        widths: At least two sizes, better four or five.
+        widths: At least two sizes; four or five are better.
         rule, optimizer, lr: As in `plan`.
         batches: As in `coord_check`. Training tokens are those of the first batch.
-        held_out: A batch that is not trained on. By default, what follows the `steps` batches, if
-            anything does.
+        held_out: A batch that is not trained on. The default is the batch that follows the first
+            `steps` batches, if there is one.
         loss: As in `coord_check`.
-        steps: Updates; the ratios are measured across each of them.
-        seeds: How many, or which.
-        base: The size that was tuned, or a module; by default the smallest.
-        plan_options: weight_decay, depth, gauge, decay, overrides, ... of `plan`.
+        steps: Number of updates; the ratios are measured across each of them.
+        seeds: Number of seeds, or a list of seeds.
+        base: The size whose hyperparameters were tuned, or a module of that size; the default is
+            the smallest size.
+        plan_options: Further options of `plan`: weight_decay, depth, gauge, decay, overrides, ...
     """
     function(loss, "loss", "of output and target")
     _, sizes = read_sizes(widths, None)
+    seed_list = read_seeds(seeds)
     study = _Study(
-        build=build,
+        builder=Builder(build, "width", base, seed_list[0]),
         widths=sizes,
         settings={"rule": rule, "optimizer": optimizer, "lr": lr, **plan_options},
         steps=count(steps, "steps"),
-        seeds=read_seeds(seeds),
-        base=base,
+        seeds=seed_list,
         loss=loss,
     )
     study.read_batches(batches, held_out)
-    with preserved():  # the measurement sets seeds of its own
+    with preserved():  # the measurement sets seeds
         study.read_layers()
         study.run()
     return MeasuredAlignment(study.frame(), tuple(study.notes))
 
 
 class _Study:
-    """One measurement on its way."""
+    """The runs of one measurement."""
 
     def __init__(
         self,
-        build: BuildInput,
+        builder: Builder,
         widths: list[int],
         settings: dict[str, Any],
         steps: int,
         seeds: list[int],
-        base: BaseInput | None,
         loss: LossInput | None,
     ):
-        self.build = build
+        self.builder = builder
         self.widths = widths
         self.settings = settings  # of `plan`
         self.steps = steps
         self.seeds = seeds
-        self.base = base
         self.loss = loss
         self.notes: list[str] = []
         self.rows: list[tuple[object, ...]] = []
@@ -144,56 +144,58 @@ class _Study:
         self.layers: set[str] = set()
         self._family: Family | None = None
 
-    # --- before -----------------------------------------------------------------------------------
+    # --- before training --------------------------------------------------------------------------
 
     def read_batches(self, batches: BatchesInput | None, held_out: BatchInput | None) -> None:
-        """Take `steps` batches to train on, and one more to observe."""
-        has_no_spare = is_batch(batches) or (
-            isinstance(batches, Sequence) and len(batches) <= self.steps
-        )
-        available = read_batches(batches, self.steps if has_no_spare else self.steps + 1)
+        """Take `steps` batches to train on, and one more as held-out tokens."""
+        needed = self.steps + 1
+        if is_batch(batches) or (isinstance(batches, Sequence) and len(batches) <= self.steps):
+            needed = self.steps
+        available = read_batches(batches, needed)
         self.batches = available[: self.steps]
         self.observed = {TRAINING: self.batches[0]}
         if len(self.batches) < self.steps:
-            self.notes.append(f"batches ran out after {len(self.batches)} of {self.steps} steps")
+            note = f"batches ran out after {len(self.batches)} of {self.steps} steps"
+            self.notes.append(with_code(note, "too-few-batches"))
         if held_out is not None and not is_batch(held_out):
-            raise ValueError(
+            message = (
                 "held_out: expected one batch (a tensor, a dict of keyword arguments, a pair of"
                 f" inputs and targets), got {type(held_out).__name__}"
             )
+            raise InputError(message, "wrong-type", argument="held_out")
         other = held_out
         if other is None and len(available) > self.steps:
             other = available[self.steps]
         if other is None or any(_have_same_inputs(other, batch) for batch in self.batches):
-            self.notes.append(
-                "only training tokens: give held_out=, or more batches than steps, for others"
-            )
+            note = "only training tokens were measured: pass held_out=, or more batches than steps"
+            self.notes.append(with_code(note, "no-held-out-tokens"))
         else:
             self.observed[HELD_OUT] = other
 
     def read_layers(self) -> None:
         """Find the layers of the largest model, before anything is trained."""
-        if isinstance(self.build, nn.Module) or not callable(self.build):
-            raise ValueError(
-                f"build: expected a function of the width, got {type(self.build).__name__}"
-            )
         if len(self.widths) * len(self.seeds) < 3:
-            raise ValueError(
+            message = (
                 "seeds: expected at least two for two widths: a line through two points has no"
-                " interval"
+                " confidence interval"
             )
+            raise InputError(message, argument="seeds")
+        self.smallest = model_of(self.builder.built(self.widths[0], self.seeds[0]))
         setup = self._setup(self.widths[-1], self.seeds[0])
         if not any(parameter.requires_grad for parameter in setup.model.parameters()):
-            raise ValueError(
-                "build: expected a model that is trained, and every tensor in it is frozen"
+            message = "build: expected a model to train, got one whose tensors are all frozen"
+            raise InputError(message, "frozen-tensor", argument="build")
+        if shapes_of(setup.model) == shapes_of(self.smallest):
+            message = (
+                "build: expected models that grow with the width, got the same shapes at every"
+                " width; does build use its argument?"
             )
-        smallest = model_of(self._build(self.widths[0], self.seeds[0]))
-        if shapes_of(setup.model) == shapes_of(smallest):
-            raise ValueError(
-                "build: every width gives a model of the same shapes; does it use its argument?"
-            )
+            raise InputError(message, "same-shapes", argument="build")
         self.roles = self._roles(setup) or self._roles(self._setup(self.widths[0], self.seeds[0]))
+        self._choose_layers(setup)
 
+    def _choose_layers(self, setup: Setup) -> None:
+        """Choose the layers that can be measured, and check that they read enough tokens."""
         candidates, left_over = layers_of(setup.model, self.roles)
         inputs = observe(setup.model, candidates, self._batches_on(setup.model)).inputs
         layers: list[Layer] = []
@@ -204,43 +206,33 @@ class _Study:
             else:
                 left_over.append(f"{layer.name}.{layer.attribute}")
         if left_over:
-            self.notes.append(
-                f"not measured, as no module of their own applies them: {some_of(left_over)}"
-            )
+            note = f"not measured, as no module applies them alone: {some_of(left_over)}"
+            self.notes.append(with_code(note, "layers-not-measured"))
         if not layers:
-            raise ValueError(
-                "build: expected hidden or readout matrices, applied by modules of their own, and"
-                " found none; if your modules do that, register their type:"
-                " orderone.register(MyLinear, weight=orderone.matrix(into=1, out=0))"
+            message = (
+                "build: expected modules that each apply one hidden or readout matrix, got none; if"
+                " your modules do that, register their type: orderone.register(MyLinear,"
+                " weight=orderone.matrix(into=1, out=0))"
             )
+            raise InputError(message, "layers-not-measured", argument="build")
         self.layers = {layer.name for layer in layers}
         for tokens, tensors in inputs.items():
             for layer in layers:
                 layer.check_tokens(tensors.get(layer.name), tokens)
 
     def _roles(self, setup: Setup) -> dict[str, str]:
-        """Return the roles of tensors that grow: none, for a model that is its own base."""
+        """Return the roles of tensors that grow; none if the model is the base."""
         plan = setup.plan or self._plan(setup.model)
         return {row.name: row.role for row in plan.rows if row.role != Role.FIXED}
 
     def _setup(self, width: int, seed: int) -> Setup:
-        return read_setup(self._build(width, seed), self._plan, None)
-
-    def _build(self, width: int, seed: int) -> Built:
-        set_seed(seed)
-        return self.build(width)
+        return read_setup(self.builder.built(width, seed), self._plan, None)
 
     def _plan(self, model: nn.Module) -> Plan:
         if self._family is None:  # the largest is the first to be planned
-            inputs = on_device(call_inputs(self.batches[0]), model)
-            self._family = family(model, self._base(), **{"inputs": inputs, **self.settings})
+            base = self.builder.base_model(self.smallest)
+            self._family = plan_family(model, base, self.batches[0], self.settings)
         return self._family.plan(model)
-
-    def _base(self) -> nn.Module:
-        if isinstance(self.base, nn.Module):
-            return self.base
-        width = self.widths[0] if self.base is None else count(self.base, "base")
-        return model_of(self._build(width, self.seeds[0]))
 
     def _batches_on(self, model: nn.Module) -> dict[str, Batch]:
         """Return the observed batches on the device of the model."""
@@ -262,7 +254,8 @@ class _Study:
             for name, role, tokens, kind, ratio in ratios(layers, before, now):
                 self.rows.append((width, seed, training.steps, name, role, tokens, kind, ratio))
         if training.ended:
-            self.notes.append(f"width {width}, seed {seed}: {training.ended}")
+            note = f"width {width}, seed {seed}: {training.ended}"
+            self.notes.append(with_code(note, "run-diverged"))
 
     def _states(self, training: Training, layers: list[Layer]) -> Iterator[tuple[State, State]]:
         """Train, and yield the states before and after each step."""
@@ -276,20 +269,22 @@ class _Study:
             yield before, now
             before = now
 
-    # --- after ------------------------------------------------------------------------------------
+    # --- after training ---------------------------------------------------------------------------
 
     def frame(self) -> pd.DataFrame:
         """Return the ratios as a table."""
         rule = self.settings["rule"]
+        if not isinstance(rule, str):
+            rule = getattr(rule, "name", "")
         provenance = {
-            "rule": rule if isinstance(rule, str) else getattr(rule, "name", ""),
+            "rule": rule,
             "optimizer": label_of(self.settings["optimizer"]),
             "lr": self.settings["lr"],
             "widths": self.widths,
             "steps": self.steps,
             "seeds": self.seeds,
         }
-        return records.table(self.rows, COLUMNS, provenance | records.versions())
+        return records.table(self.rows, COLUMNS, provenance | records.VERSIONS)
 
 
 def _have_same_inputs(first: Batch, second: Batch) -> bool:

@@ -1,12 +1,12 @@
-"""How weights, inputs and their changes line up in the layers of a model: ratios and exponents.
+"""Alignment of weights, inputs and their changes in the layers of a model: ratios and exponents.
 
     omega   RMS(W dx)  / (RMS(W)  RMS(dx))      S0 (15)
     alpha   RMS(dW x)  / (RMS(dW) RMS(x))       S0 (16)
     u       RMS(dW dx) / (RMS(dW) RMS(dx))      S0 (17)
 
-W and x are those before a step; dW and dx are what it changed, so that the three products add up to
-the change of W x. A layer is a module that owns one matrix and is linear in it. Its product is its
-own forward pass with the weight exchanged and the bias zero, so that convolutions and transposed
+W and x are those before a step; dW and dx are their changes, so that the three products add up to
+the change of W x. A layer is a module that has one matrix and is linear in it. The product is the
+forward pass of the module with another weight and zero bias, so that convolutions and transposed
 weights need no code here. Multipliers that a plan put into hooks are no part of W (S0 writes them
 as n^{-a} in front), so the hooks are left out.
 
@@ -32,7 +32,8 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from orderone.core.errors import one_of
+from orderone.core.codes import with_code
+from orderone.core.errors import InputError, one_of
 from orderone.core.exact import count
 from orderone.core.inputs import Count, Name
 from orderone.core.roles import Role
@@ -51,7 +52,7 @@ HELD_OUT = "held-out"
 FEWEST_TOKENS = 8
 COLUMNS = ["width", "seed", "step", "module", "role", "tokens", "quantity", "ratio"]
 NAMED = 4  # modules in a note
-DECIMALS = 2  # of exponents that are handed on; no measurement of a few widths knows more
+DECIMALS = 2  # of exponents that are passed on; a few widths do not determine more
 
 Inputs = dict[str, Tensor]  # by layer
 Ratio = tuple[str, str, str, str, float]  # layer, role, tokens, quantity, ratio
@@ -61,6 +62,8 @@ Ratio = tuple[str, str, str, str, float]  # layer, role, tokens, quantity, ratio
 
 
 class _WithoutHooks(nn.Module):
+    """A module whose call skips the hooks."""
+
     def __init__(self, module: nn.Module):
         super().__init__()
         self.module = module
@@ -71,7 +74,7 @@ class _WithoutHooks(nn.Module):
 
 @dataclass(frozen=True)
 class Layer:
-    """A module that owns one matrix."""
+    """A module that applies one matrix."""
 
     name: str
     role: str
@@ -88,15 +91,15 @@ class Layer:
         """Return the forward pass on `x` with another weight and without bias."""
         tensors = {}
         for name, parameter in self.module.named_parameters(recurse=False):
-            is_weight = name == self.attribute
-            tensors[f"module.{name}"] = weight if is_weight else torch.zeros_like(parameter)
+            tensors[f"module.{name}"] = torch.zeros_like(parameter)
+        tensors[f"module.{self.attribute}"] = weight
         return functional_call(_WithoutHooks(self.module), tensors, (x,))
 
     @torch.no_grad()
     def is_linear(self, x: Tensor) -> bool:
-        """Return whether the layer is odd and homogeneous in the weight, to the bit.
+        """Return whether the layer is odd and homogeneous in the weight, bit for bit.
 
-        Scaling by -2 rounds nothing.
+        Multiplication by -2 is exact.
         """
         if next(self.module.children(), None) is not None:
             return False
@@ -112,28 +115,31 @@ class Layer:
         return x.numel() // self.fan_in >= FEWEST_TOKENS and self.is_linear(x)
 
     def check_tokens(self, x: Tensor | None, tokens: str) -> None:
-        """Raise a ValueError if `x` has too few tokens."""
+        """Raise an InputError if `x` has too few tokens."""
         if x is None:
             return
         rows = x.numel() // self.fan_in
         if rows < FEWEST_TOKENS:
-            raise ValueError(
-                f"batches: expected at least {FEWEST_TOKENS} {tokens} tokens, got {rows} (rows that"
-                f" {self.name} reads); with fewer, a product is a handful of inner products and its"
-                " exponent is noise (erratum S0.6)"
+            message = (
+                f"batches: expected at least {FEWEST_TOKENS} {tokens} tokens, got {rows} (rows of"
+                f" the input of {self.name}); with fewer, the exponent of a product is noise"
+                " (erratum S0.6)"
             )
+            raise InputError(message, "too-few-tokens", argument="batches")
 
 
 def layers_of(model: nn.Module, roles: Mapping[str, str]) -> tuple[list[Layer], list[str]]:
     """Return the hidden and readout matrices, and the names of those that are left over.
 
-    A matrix is left over if no module has it to itself.
+    A matrix is left over if no module applies it alone.
     """
     items = inventory(model)
     modules = modules_by_name(model)
     matrices = []
     for item in items.values():
-        matrices += [place.module for place in item.places if _is_matrix(place)]
+        for place in item.places:
+            if _is_matrix(place):
+                matrices.append(place.module)
 
     layers: list[Layer] = []
     left_over: list[str] = []
@@ -141,12 +147,15 @@ def layers_of(model: nn.Module, roles: Mapping[str, str]) -> tuple[list[Layer], 
         role = _aligned_role(item, roles.get(name, ""))
         if not role:
             continue
-        places = [p for p in item.places if _is_matrix(p) and matrices.count(p.module) == 1]
-        for place in places:
+        applied_alone = False
+        for place in item.places:
+            if not _is_matrix(place) or matrices.count(place.module) > 1:
+                continue
             assert place.layout is not None  # of a matrix
             fan_in = item.shape[place.layout.fan_in[0]]
             layers.append(Layer(place.module, role, modules[place.module], place.attribute, fan_in))
-        if not places:
+            applied_alone = True
+        if not applied_alone:
             left_over.append(name)
     return layers, left_over
 
@@ -158,12 +167,14 @@ def _is_matrix(place: Place) -> bool:
 def _aligned_role(item: Item, role: str) -> str:
     """Return the role if alignment is measured for it, else an empty string.
 
-    An embedding that is looked up in one place and multiplied with in another is the readout there.
+    An embedding that one module looks up and another applies as a matrix is the readout there.
     """
     kinds = {place.layout.kind for place in item.places if place.layout is not None}
     if role == Role.EMBEDDING and kinds >= {"lookup", "matrix"}:
         return Role.READOUT
-    return role if role in ALIGNED_ROLES else ""
+    if role in ALIGNED_ROLES:
+        return role
+    return ""
 
 
 # --- ratios ---------------------------------------------------------------------------------------
@@ -171,7 +182,7 @@ def _aligned_role(item: Item, role: str) -> str:
 
 @dataclass(frozen=True)
 class State:
-    """The model at one step: its weights, and what its layers read on every set of tokens."""
+    """The model at one step: its weights, and the inputs of its layers on every set of tokens."""
 
     weights: Inputs
     inputs: dict[str, Inputs]
@@ -179,7 +190,7 @@ class State:
 
 @torch.no_grad()
 def observe(model: nn.Module, layers: Sequence[Layer], batches: Mapping[str, Batch]) -> State:
-    """Run a pass on each of the `batches`, always with the same random numbers."""
+    """Run a forward pass on each of the `batches`, always with the same random numbers."""
     inputs = {}
     for tokens, batch in batches.items():
         args, kwargs = call_with(call_inputs(batch))
@@ -195,15 +206,15 @@ def weights_of(layers: Sequence[Layer]) -> Inputs:
 
 @contextmanager
 def reading(model: nn.Module, layers: Sequence[Layer]) -> Iterator[Inputs]:
-    """Collect what the layers read in a pass inside the context."""
+    """Collect the inputs of the layers in a forward pass inside the context."""
     inputs: Inputs = {}
     names = {layer.name for layer in layers}
 
-    def keep(name: str, quantity: Quantity, x: Tensor) -> None:
+    def copy_input(name: str, quantity: Quantity, x: Tensor) -> None:
         if name not in inputs:  # the first call
             inputs[name] = x.detach().clone()  # code that follows may write into it
 
-    with watching(model, keep, names.__contains__, (Quantity.INPUT,)):
+    with watching(model, copy_input, names.__contains__, (Quantity.INPUT,)):
         yield inputs
 
 
@@ -220,7 +231,7 @@ def ratios(layers: Sequence[Layer], before: State, now: State) -> Iterator[Ratio
             x = inputs.get(layer.name)
             x_now = now.inputs[tokens].get(layer.name)
             if x is None or x_now is None or x.shape != x_now.shape:
-                continue  # experts see other tokens every time
+                continue  # experts get different tokens in every pass
             W = before.weights[layer.name]
             dW = now.weights[layer.name] - W
             for kind, product in _products(layer, W, dW, x, x_now - x).items():
@@ -231,7 +242,7 @@ def ratios(layers: Sequence[Layer], before: State, now: State) -> Iterator[Ratio
 
 
 def _products(layer: Layer, W: Tensor, dW: Tensor, x: Tensor, dx: Tensor) -> dict[str, Tensor]:
-    """Multiply factors of size one: the size of the product is the ratio; nothing underflows."""
+    """Multiply factors of RMS one: the RMS of the product is the ratio, and nothing underflows."""
     W = _unit(W)
     dW = _unit(dW)
     x = _unit(x)
@@ -267,8 +278,10 @@ class LayerExponent(RoleExponent):
 
 
 class MeasuredAlignment:
-    """Made by `alignment`. `frame` has the ratios, `exponents` the fits by layer, `by_role` those
-    by role."""
+    """Result of `alignment`.
+
+    `frame` has the ratios, `exponents` the fits by layer, `by_role` the fits by role.
+    """
 
     frame: pd.DataFrame
     notes: tuple[str, ...]
@@ -281,12 +294,12 @@ class MeasuredAlignment:
 
     @cached_property
     def exponents(self) -> pd.DataFrame:
-        """module, role, tokens, step, quantity, exponent, low, high."""
+        """Fits by layer: module, role, tokens, step, quantity, exponent, low, high."""
         return _fits(self.frame, ["module", "role", "tokens", "step", "quantity"])
 
     @cached_property
     def by_role(self) -> pd.DataFrame:
-        """role, tokens, step, quantity, exponent, low, high: all layers of a role together."""
+        """Fits by role, over all its layers: role, tokens, step, quantity, exponent, low, high."""
         key = ["role", "tokens", "step", "quantity"]
         run = self.frame.groupby(["width", "seed"]).ngroup()
         runs = self.frame.assign(run=run, log=np.log(self.frame["ratio"]))
@@ -309,15 +322,17 @@ class MeasuredAlignment:
 
     @property
     def omega(self) -> dict[str, float]:
-        """By layer, on training tokens across the last step; likewise `alpha` and `u`."""
+        """Exponents omega by layer, on training tokens across the last step."""
         return self._by_layer("omega")
 
     @property
     def alpha(self) -> dict[str, float]:
+        """Exponents alpha by layer, on training tokens across the last step."""
         return self._by_layer("alpha")
 
     @property
     def u(self) -> dict[str, float]:
+        """Exponents u by layer, on training tokens across the last step."""
         return self._by_layer("u")
 
     def _by_layer(self, kind: str) -> dict[str, float]:
@@ -332,11 +347,11 @@ class MeasuredAlignment:
     def as_alignment(
         self, tokens: Name = TRAINING, step: Count | None = None
     ) -> dict[str, dict[str, Fraction]]:
-        """{"omega": {"hidden": ..., "readout": ...}, "alpha": ..., "u": ...} for `max_lr`, at the
-        last step or another.
+        """Return the exponents in the form that `max_lr` takes, at the last step or another.
 
-        Rounded to exact hundredths, within [0, 1]. What could not be measured is missing, and is
-        read as `full`.
+        The form is {"omega": {"hidden": ..., "readout": ...}, "alpha": ..., "u": ...}. Exponents
+        are rounded to hundredths within [0, 1]. Those that could not be measured are missing;
+        `max_lr` takes them as `full`.
         """
         values: dict[str, dict[str, Fraction]] = {}
         for row in self._at(tokens, step):
@@ -347,13 +362,15 @@ class MeasuredAlignment:
         one_of(tokens, (TRAINING, HELD_OUT), "tokens")
         rows = [row for row in self.role_rows if row["tokens"] == tokens]
         if not rows:
-            raise ValueError(
-                f"tokens: nothing was fitted on {tokens} tokens: {'; '.join(self.notes)}"
-            )
+            message = f"tokens: no exponent was fitted on {tokens} tokens: {'; '.join(self.notes)}"
+            raise InputError(message, "no-held-out-tokens", argument="tokens")
         steps = sorted({row["step"] for row in rows})
-        chosen = steps[-1] if step is None else count(step, "step")
+        chosen = steps[-1]
+        if step is not None:
+            chosen = count(step, "step")
         if chosen not in steps:
-            raise ValueError(f"step: expected one of {', '.join(map(str, steps))}, got {chosen}")
+            message = f"step: expected one of {', '.join(map(str, steps))}, got {chosen}"
+            raise InputError(message, argument="step")
         return [row for row in rows if row["step"] == chosen]
 
     # --- text -------------------------------------------------------------------------------------
@@ -374,12 +391,9 @@ class MeasuredAlignment:
                     fits = [cells.get((role, tokens, step, kind), "") for kind in KINDS]
                     if any(fits):
                         lines.append((role, tokens, str(step), *fits))
-        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-        text = [self._headline]
-        for line in lines:
-            padded = [cell.ljust(width) for cell, width in zip(line, widths, strict=True)]
-            text.append("  ".join(padded).rstrip())
-        text += [f"note: {note}" for note in self.notes]
+        text = [self._headline, *aligned_columns(lines)]
+        for note in self.notes:
+            text.append(f"note: {note}")
         return "\n".join(text)
 
     __repr__ = __str__
@@ -397,7 +411,7 @@ class MeasuredAlignment:
 
 
 def _fits(frame: pd.DataFrame, key: list[str]) -> pd.DataFrame:
-    """Return one fit for each group that has two widths and a third point."""
+    """Return one fit for each group with at least two widths and three points."""
     rows = []
     for values, group in frame.groupby(key, sort=False) if len(frame) else ():
         if len(set(group["width"])) > 1 and len(group) > 2:
@@ -418,11 +432,22 @@ def _left_out(frame: pd.DataFrame) -> list[str]:
     texts = []
     for kind, group in frame.groupby("quantity", sort=False):
         texts.append(f"{kind} of {some_of(dict.fromkeys(group['module']))}")
-    return [f"{len(frame)} ratios are left out, being 0 or not finite: {'; '.join(texts)}"]
+    note = f"{len(frame)} ratios are left out, being 0 or not finite: {'; '.join(texts)}"
+    return [with_code(note, "ratios-left-out")]
+
+
+def aligned_columns(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Return the lines of a table whose columns are as wide as their longest cell."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = []
+    for row in rows:
+        cells = map(str.ljust, row, widths)
+        lines.append("  ".join(cells).rstrip())
+    return lines
 
 
 def some_of(names: Iterable[str]) -> str:
-    """Join the first few names, and count the others."""
+    """Return the first few names, and the number of the others."""
     names = list(names)
     if len(names) <= NAMED:
         return ", ".join(names)

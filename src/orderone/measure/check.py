@@ -1,5 +1,6 @@
-"""The result of a coordinate check: records, exponents, verdicts, likely causes; also as text."""
+"""Result of a coordinate check: records, exponents, verdicts and likely causes, also as text."""
 
+import math
 import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -7,8 +8,10 @@ from functools import cached_property
 from os import PathLike
 from typing import TYPE_CHECKING
 
+from orderone.core.codes import with_code
 from orderone.measure import records
-from orderone.measure.judge.verdict import Judgement, Verdict
+from orderone.measure.alignment_ratios import aligned_columns
+from orderone.measure.judge.verdict import SYMBOLS, Judgement, Verdict
 from orderone.measure.observations import Observations
 from orderone.observe.quantities import Quantity
 from orderone.planning.counterparts import stack_of
@@ -34,13 +37,16 @@ ORDER = (Verdict.FAIL, Verdict.UNCLEAR, Verdict.SHRINKS, Verdict.PASS)  # the wo
 LINES = 16
 TEXT_WIDTH = 100
 HEADER = ("verdict", "module", "quantity", "measured", "predicted")
-# what a check that passes is about
-TELLING = (Quantity.CHANGE, Quantity.SCORE_CHANGE, Quantity.OUTPUT)
+# quantities in the table of a check that passes
+MAIN_QUANTITIES = (Quantity.CHANGE, Quantity.SCORE_CHANGE, Quantity.OUTPUT)
 
 
 @dataclass(frozen=True)
 class Check:
-    """Print it, look at `exponents` and `frame`, `save` it, give it to `orderone.report`."""
+    """Result of `coord_check`.
+
+    Print it, read `exponents` and `frame`, `save` it, or pass it to `orderone.report`.
+    """
 
     observations: Observations = field(repr=False)
     judgements: Sequence[Judgement] = field(repr=False)
@@ -60,8 +66,10 @@ class Check:
 
     @cached_property
     def frame(self) -> "pd.DataFrame":
-        """One line for each run, step, module (or tensor) and quantity: rms, mean, largest
-        absolute, finite fraction."""
+        """Records: one row for each run, step, module (or tensor) and quantity.
+
+        Columns: rms, mean, largest absolute value (max), fraction of finite entries (finite).
+        """
         return self.observations.frame(self.provenance)
 
     @cached_property
@@ -70,14 +78,18 @@ class Check:
 
     @cached_property
     def alignment(self) -> "MeasuredAlignment | None":
-        """omega, alpha and u across the last step of the first seed; `orderone.alignment` measures
-        them in full."""
+        """Alignment exponents omega, alpha and u across the last step of the first seed.
+
+        `orderone.alignment` measures them at all steps and with all seeds.
+        """
         return self.observations.alignment(self.provenance)
 
     @cached_property
     def exponents(self) -> "pd.DataFrame":
-        """One line for each module (or tensor) and quantity: fitted exponent, interval, prediction,
-        verdict, cause."""
+        """One row for each judged module (or tensor) and quantity.
+
+        Columns: fitted exponent, interval (low, high), prediction, verdict, cause, role.
+        """
         rows = []
         for line in self.judgements:
             rows.append(
@@ -97,15 +109,19 @@ class Check:
         return records.table(rows, COLUMNS, self.provenance)
 
     def count(self, verdict: str) -> int:
+        """Return the number of rows with this verdict."""
         return sum(line.verdict == verdict for line in self.judgements)
 
     def save(self, path: str | PathLike[str]) -> None:
-        """The records, as .jsonl or .parquet; `orderone.measure.read` reads them back."""
+        """Write the records as .jsonl or .parquet; `orderone.measure.read` reads them back."""
         records.write(self.frame, path)
 
     def __str__(self) -> str:
-        """Return the verdict, why, and what is not as it should be, the worst first."""
-        counts = [f"{self.count(verdict)} {verdict}" for verdict in ORDER if self.count(verdict)]
+        """Return the verdict, its causes, and the rows that do not pass, the worst first."""
+        counts = []
+        for verdict in ORDER:
+            if self.count(verdict):
+                counts.append(f"{self.count(verdict)} {verdict}")
         lines = [
             f"{self.verdict}: {self._headline}",
             f"  {', '.join(counts) or 'nothing was judged'}",
@@ -116,11 +132,11 @@ class Check:
             if note not in self.causes:
                 lines += _wrapped("note: ", note)
         if self.count(Verdict.SHRINKS):
-            lines += _wrapped(
-                "note: ",
-                "what SHRINKS is learnt less at width than theory allows; .exponents has its"
-                " alignment",
+            note = (
+                "SHRINKS: updates get smaller with size than the rule permits; the column cause of"
+                " .exponents has the measured alignment"
             )
+            lines += _wrapped("note: ", with_code(note, "updates-shrink"))
         return "\n".join([*lines, *_table(self.judgements, self.axis)])
 
     @property
@@ -128,7 +144,9 @@ class Check:
         rule = self.provenance["rule"]
         optimizer = self.provenance["optimizer"]
         lr = self.provenance["lr"]
-        rate = "" if lr is None else f" with lr {lr}"
+        rate = ""
+        if lr is not None:
+            rate = f" with lr {lr}"
         sizes = ", ".join(map(str, _items(self.provenance["sizes"])))
         seeds = len(_items(self.provenance["seeds"]))
         plural = "s" if seeds > 1 else ""
@@ -157,33 +175,33 @@ def _wrapped(head: str, text: str) -> list[str]:
 
 
 def _table(judgements: Sequence[Judgement], axis: str) -> list[str]:
-    """Return the lines of a table: all but PASS, or the main lines of a check that passes."""
+    """Return a table of everything but PASS, or the main rows of a check that passes."""
     groups = sorted(_groups(judgements), key=lambda group: ORDER.index(group[0].verdict))
-    shown = [group for group in groups if group[0].verdict != Verdict.PASS]
-    if not shown:
-        shown = [group for group in groups if group[0].quantity in TELLING and group[0].step > 0]
-    if not shown:
+    selected = [group for group in groups if group[0].verdict != Verdict.PASS]
+    if not selected:
+        for group in groups:
+            if group[0].quantity in MAIN_QUANTITIES and group[0].step > 0:
+                selected.append(group)
+    if not selected:
         return []
     rows: list[tuple[str, ...]] = [HEADER]
-    for group in shown[:LINES]:
+    for group in selected[:LINES]:
         rows.append(_row(group, axis))
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = [""]
-    for row in rows:
-        cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=True)]
-        lines.append("  ".join(cells).rstrip())
-    left_out = len(groups) - len(shown[:LINES])
+    lines = ["", *aligned_columns(rows)]
+    left_out = len(groups) - len(selected[:LINES])
     if left_out:
-        worst = shown[LINES][0].verdict if len(shown) > LINES else Verdict.PASS
-        lines.append(f"... and {left_out} more lines, {worst} at worst")
+        worst = Verdict.PASS
+        if len(selected) > LINES:
+            worst = selected[LINES][0].verdict
+        plural = "s" if left_out > 1 else ""
+        lines.append(f"... and {left_out} more row{plural}, {worst} at worst")
     return lines
 
 
 def _groups(judgements: Sequence[Judgement]) -> list[list[Judgement]]:
-    """Group lines that share a row of the table.
+    """Group judgements that share a row of the table: layers of a stack with the same verdict.
 
-    These are layers of a stack with the same verdict. Of modules that hand on the same tensor, only
-    the first is shown.
+    If several modules return the same tensor, only the first gets a row.
     """
     by_stack: dict[tuple[str, Quantity, int, Verdict], list[Judgement]] = {}
     for line in judgements:
@@ -193,7 +211,8 @@ def _groups(judgements: Sequence[Judgement]) -> list[list[Judgement]]:
     for (_, quantity, step, verdict), group in by_stack.items():
         numbers: list[object] = []
         for line in group:
-            numbers += [round(x, 6) for x in (line.exponent, line.low) if x == x]
+            if not math.isnan(line.exponent):
+                numbers += [round(line.exponent, 6), round(line.low, 6)]
         content = numbers or [line.module for line in group]
         different.setdefault((quantity, step, verdict, tuple(content)), group)
     return list(different.values())
@@ -201,13 +220,15 @@ def _groups(judgements: Sequence[Judgement]) -> list[list[Judgement]]:
 
 def _row(group: list[Judgement], axis: str) -> tuple[str, str, str, str, str]:
     first = group[0]
-    symbol = "n" if axis == "width" else "L"
-    name = stack_of(first.module) if len(group) > 1 else first.module
+    symbol = SYMBOLS[axis]
+    name = first.module
+    if len(group) > 1:
+        name = stack_of(first.module)
     quantity = str(first.quantity)
     if first.step > 0:
         quantity = f"{quantity} after {first.step}"
-    if first.exponent != first.exponent:  # judged without a fit
-        measured = first.cause.partition(":")[0]
+    if math.isnan(first.exponent):  # judged without a fit
+        measured = str(first.reason)
         predicted = ""
     else:
         measured = _range([line.exponent for line in group], symbol)

@@ -1,4 +1,4 @@
-"""How fast networks approach their limits, and integrators their equations: errors and powers.
+"""Convergence of networks to their limits, and of integrators to their equations.
 
     weak order      E g(rho) of the scheme - exact            ~ dt^1 (euler), dt^2 (geometric)
     ODE limit       rms(rho of a network - rho of (3.18))     ~ n^{p - 1/2}      S3 Prop. 3.4
@@ -6,15 +6,15 @@
 
 In the ODE limit 0 < p < 1/2, and the depth is n^{2p}.
 
-The spread of networks is n^{p - 1/2}. Their mean is off by n^{-p} unless c_plus + c_minus = 0,
-which is more for p < 1/4.
+The standard deviation over networks is n^{p - 1/2}. Their mean is off by n^{-p} unless
+c_plus + c_minus = 0; for p < 1/4 this is the larger error.
 """
 
 from dataclasses import dataclass
 
 import numpy as np
 
-from orderone.core.errors import one_of
+from orderone.core.errors import InputError, one_of
 from orderone.core.exact import count
 from orderone.core.inputs import Array, Count, Name, Number
 from orderone.core.real_arrays import finite
@@ -33,13 +33,13 @@ from orderone.theory.limits import (
 
 @dataclass(frozen=True)
 class Trial:
-    """Settings in which the error of a scheme stands out from noise.
+    """Settings in which the error of a scheme is larger than the noise.
 
     All start at rho = -.9 with c_plus - c_minus = 4.
     """
 
     order: float
-    power: int  # E rho^power is looked at
+    power: int  # the quantity is E rho^power
     T: float
     steps: tuple[int, ...]
     paths: int
@@ -72,19 +72,23 @@ def weak_order(
     paths: Count | None = None,
     seed: Count = 0,
 ) -> Convergence:
-    """Of a mean over the correlation of two inputs, against the solution of its backward equation.
+    """Measure the weak order of a scheme, for a mean over the correlation of two inputs.
 
-    The error must stand out from the noise of the mean, and projections of euler steps must be
-    rare: time is short, drift strong, noise antithetic, and points count by what they know. For the
-    geometric scheme E rho^2 at T = 1/4 by 2, 4 and 6 steps (two are one palindrome, so an even
-    number); for euler E rho at T = 1/10 by 16, 32 and 64. `steps` are the lengths of others.
+    The exact mean is a solution of the backward equation. The error must be larger than the noise
+    of the mean, and projections of euler steps must be rare. So the time is short, the drift
+    strong, the noise antithetic, and points are weighted by their precision. The geometric scheme
+    computes E rho^2 at T = 1/4 in 2, 4 and 6 steps (an even number, as two steps are one
+    palindrome); euler computes E rho at T = 1/10 in 16, 32 and 64 steps. Pass `steps` for other
+    step lengths.
     """
     kind = one_of(scheme, TRIALS, "scheme")
     trial = TRIALS[kind]
     if steps is None:
         steps = [trial.T / number for number in trial.steps]
+    if paths is None:
+        paths = trial.paths
     sizes = np.sort(finite(steps, "steps", least=3))[::-1]
-    number = 2 * (count(trial.paths if paths is None else paths, "paths", least=4) // 2)
+    number = 2 * (count(paths, "paths", least=4) // 2)
     sde = CovarianceSDE(c_plus=0.0, c_minus=-C)
     V0 = [[1.0, RHO0], [RHO0, 1.0]]
     exact = correlation_mean(lambda rho: rho**trial.power, RHO0, trial.T, 0.0, -C)
@@ -105,12 +109,11 @@ def ode_rate(
     samples: Count = 512,
     rho0: Number = 0.3,
 ) -> Convergence:
-    """Root mean square distance of rho from the ODE at t = 1, for networks of depth n^{2p}."""
+    """Measure the RMS distance of rho from the ODE at t = 1, for networks of depth n^{2p}."""
     power = real(p, "p", above=0)
     if power >= 0.5:
-        raise ValueError(
-            f"p: expected a number between 0 and 1/2, got {p!r}; at 1/2 the limit is the SDE"
-        )
+        message = f"p: expected a number between 0 and 1/2, got {p!r}; at 1/2 the limit is the SDE"
+        raise InputError(message, argument="p")
     limit = float(correlation_ode(rho0, 1.0))
     widths = _widths(widths)
     errors = []
@@ -130,7 +133,7 @@ def ode_rate(
 def unshaped_rate(
     widths: Array = (32, 64, 128, 256), samples: Count = 4096, rho0: Number = 0.3
 ) -> Convergence:
-    """Wasserstein distance of r at depth = width from the exact solution of (4.8)."""
+    """Measure the Wasserstein distance of r at depth = width from the exact solution of (4.8)."""
     widths = _widths(widths)
     limit = UnshapedCorrelationSDE().sample(rho0, 1.0, 2**16, 1e-3, scheme="exact")
     errors = []
@@ -143,9 +146,13 @@ def unshaped_rate(
 
 
 def _widths(widths: Array) -> list[int]:
-    """Whole numbers, also if they come as floats of an array."""
-    sizes = finite(widths, "widths", least=3)
-    return [count(int(n) if n == int(n) else n, "widths") for n in sizes]
+    """Return widths as integers, also if they are floats of an array."""
+    sizes = []
+    for n in finite(widths, "widths", least=3):
+        if n == int(n):
+            n = int(n)
+        sizes.append(count(n, "widths"))
+    return sizes
 
 
 def _fitted(sizes: Array, errors: list[float], expected: float) -> Convergence:

@@ -1,24 +1,24 @@
-"""`coord_check`: train small models of several sizes for a few steps, fit exponents to everything,
-and judge them.
+"""`coord_check`: train models of several sizes for a few steps, and judge how everything scales.
 
 Every size and seed is one short training under a probe. Exponents of the size are fitted to each
-quantity of each module and tensor, and compared with what the rule predicts there.
+quantity of each module and tensor, and compared with the predictions of the rule.
 
-The smallest and the largest model are read before anything is trained, so that what cannot work is
-reported at once. A later failure costs one run; what was measured stays.
+The smallest and the largest model are built and planned before any training, so that mistakes are
+reported at once. If a later run fails, the results of the other runs are used.
 """
 
 import hashlib
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import cached_property
 from typing import Any
 
 from torch import nn
 
 from orderone import rules
-from orderone.core.errors import function, one_of
+from orderone.core.codes import with_code, without_code
+from orderone.core.errors import InputError, function, one_of
 from orderone.core.exact import count
 from orderone.core.inputs import Count, Number
 from orderone.measure import records
@@ -42,12 +42,15 @@ from orderone.measure.inputs import (
 )
 from orderone.measure.judge.judging import Judge
 from orderone.measure.observations import Observations, StudyResult
-from orderone.measure.optimizer_steps import law_of
+from orderone.measure.optimizer_law import law_of
 from orderone.measure.recording import DEFAULT, QUANTITIES
 from orderone.measure.runs import (
+    Builder,
     Run,
+    RunOptions,
     Setup,
     model_of,
+    plan_family,
     read_seeds,
     read_setup,
     read_sizes,
@@ -57,7 +60,6 @@ from orderone.measure.runs import (
 from orderone.observe.batches import (
     Batch,
     Loss,
-    call_inputs,
     draws_randomly,
     on_device,
     read_batches,
@@ -66,12 +68,11 @@ from orderone.observe.inventory import read_patterns, shapes_of
 from orderone.observe.quantities import Quantity
 from orderone.optimizers.table import label_of
 from orderone.planning import BrokenRatios, Plan
-from orderone.planning.build import Family, family
+from orderone.planning.build import Family
 from orderone.planning.counterparts import stack_of
-from orderone.planning.file import as_record
 from orderone.planning.options import OPTION_NAMES
 from orderone.planning.schedule import check_ratios
-from orderone.seeding import preserved, set_seed
+from orderone.seeding import preserved
 
 PLAN_OPTIONS = tuple(name for name in OPTION_NAMES if name not in ("C", "Lambda"))
 
@@ -95,109 +96,109 @@ def coord_check(
     progress: ProgressInput | None = None,
     **plan_options: object,
 ) -> Check:
-    """Does everything stay of order one as the model grows? A verdict for every module, and a
-    likely cause.
+    """Check whether activations and updates stay of order one as the model grows.
+
+    The result has a verdict for every module and tensor, and likely causes of failures.
 
     Args:
-        build: A function of the width (or depth) that returns an nn.Module, to which `rule` is
-            applied; or a plan; or (module, optimizer), with a scheduler as a third, for a model
-            that is scaled already: it is judged as it is.
-        widths: At least two sizes, better four or five.
-        depths: The same for `build(depth)`; give `depth="sqrt"` or `"completep"` with it.
-        rule, optimizer, lr: As in `plan`. `rule` is also what the model is judged by; by default
-            mup, or that of a plan.
-        batches: One batch (tensor, dict of keyword arguments, or pair of inputs and targets), used
-            at every step, or a sequence with one for each step.
-        loss: `loss(output, target)` for pairs, `loss(output, batch)` otherwise; by default the
-            model's own, or cross entropy (mean squares) of a pair with whole (real) targets.
-        steps: Updates.
-        seeds: How many, or which.
-        base: The size that was tuned, or a module of it; by default the smallest.
+        build: A function of the width (or depth). It returns an nn.Module, to which `rule` is
+            applied; or a plan; or (module, optimizer) or (module, optimizer, scheduler) for a
+            model that is scaled already, which is judged as it is.
+        widths: At least two sizes; four or five are better.
+        depths: Depths to pass to `build` instead of widths. Pass `depth="sqrt"` or `"completep"`
+            as well.
+        rule, optimizer, lr: As in `plan`. The model is judged by the predictions of `rule`; the
+            default is the rule of the plan that `build` returns, otherwise mup.
+        batches: One batch (tensor, dict of keyword arguments, or pair of inputs and targets) for
+            all steps, or a sequence with one batch for each step.
+        loss: `loss(output, target)` for pairs, `loss(output, batch)` otherwise. The default is the
+            loss that the model returns; for pairs cross entropy (integer targets) or mean squared
+            error (real targets).
+        steps: Number of updates.
+        seeds: Number of seeds, or a list of seeds.
+        base: The size whose hyperparameters were tuned, or a module of that size; the default is
+            the smallest size.
         scheduler: A function of the optimizer that returns a learning-rate scheduler.
         frozen: Patterns of tensors that are not trained on purpose.
-        confidence: Of the intervals.
-        progress: Called with the number of runs done, of all, and what runs now.
-        plan_options: weight_decay, depth, gauge, decay, overrides, ... of `plan`.
+        confidence: Confidence level of the intervals.
+        progress: A function that is called with the number of finished runs, the number of all
+            runs, and a description of the current run.
+        plan_options: Further options of `plan`: weight_decay, depth, gauge, decay, overrides, ...
     """
     steps = count(steps, "steps")
     for name in plan_options:
         one_of(name, PLAN_OPTIONS, "option of coord_check or plan")
     if not 0 < float(confidence) < 1:
-        raise ValueError(f"confidence: expected a number between 0 and 1, got {confidence}")
+        message = f"confidence: expected a number between 0 and 1, got {confidence}"
+        raise InputError(message, argument="confidence")
     function(loss, "loss", "of output and target")
     function(scheduler, "scheduler", "of the optimizer that returns a scheduler")
-    function(progress, "progress", "of the number of runs done, of all, and what runs now")
+    function(progress, "progress", "of the finished runs, all runs and the current run")
     axis, sizes = read_sizes(widths, depths)
-    with preserved():  # the check sets seeds of its own
+    with preserved():  # the check sets seeds
+        seed_list = read_seeds(seeds)
         study = _Study(
-            build=build,
-            axis=axis,
+            builder=Builder(build, axis, base, seed_list[0]),
             sizes=sizes,
             settings={"rule": rule, "optimizer": optimizer, "lr": lr, **plan_options},
             batches=read_batches(batches, steps),
             loss=loss,
-            seeds=read_seeds(seeds),
+            seeds=seed_list,
             steps=steps,
-            base=base,
             scheduler=scheduler,
             frozen=frozen,
         )
         result = study.run(progress)
-    return Judge(result, float(confidence)).judge()
+    return Judge(result, float(confidence)).check()
 
 
 class _Study:
-    """The runs of a coordinate check, on their way; `run` returns the result."""
+    """The runs of a coordinate check; `run` returns the result."""
 
     def __init__(
         self,
-        build: BuildInput,
-        axis: str,
+        builder: Builder,
         sizes: list[int],
         settings: dict[str, Any],
         batches: list[Batch],
         loss: Loss | None,
         seeds: list[int],
         steps: int,
-        base: BaseInput | None,
         scheduler: SchedulerInput | None,
         frozen: PatternsInput,
     ):
-        if isinstance(build, nn.Module) or not callable(build):
-            raise ValueError(
-                f"build: expected a function of the {axis}, got {type(build).__name__}"
-            )
-        self.build = build
-        self.axis = axis
+        self.builder = builder
+        self.axis = builder.axis
         self.sizes = sizes
         self.settings = settings  # of `plan`
         self.batches = batches
         self.loss = loss
         self.seeds = seeds
         self.steps = steps
-        self.base = base
         self.scheduler = scheduler
         self.notes: list[str] = []
         self.troubles: list[str] = []
-        self.schedule = ""  # what is wrong with it
+        self.schedule_fault = ""  # what is wrong with the schedule
         self.first_step = 0
         self.plans: dict[int, Plan] = {}
         self.runs: list[Run] = []
         self._built: dict[tuple[int, int], Built] = {}  # by size and seed, not trained yet
         self._measurable: set[str] | None = None  # layers whose alignment can be measured
-        self._has_penalties = False  # weight decay is added to gradients, which are random
+        # weight decay is added to gradients; these are random, so that every seed counts
+        self._has_penalties = False
         self._quantities = QUANTITIES
         if len(batches) < steps:
-            self.troubles.append(f"batches ran out after {len(batches)} of {steps} steps")
+            trouble = f"batches ran out after {len(batches)} of {steps} steps"
+            self.troubles.append(with_code(trouble, "too-few-batches"))
         self._read_extremes(frozen)
 
-    # --- before -----------------------------------------------------------------------------------
+    # --- before training --------------------------------------------------------------------------
 
     def _read_extremes(self, frozen: PatternsInput) -> None:
-        """Build the smallest and the largest model, read what they are, and plan them."""
+        """Build the smallest and the largest model, and plan them."""
         seed = self.seeds[0]
-        smallest = self._build(self.sizes[0], seed)
-        largest = self._build(self.sizes[-1], seed)
+        smallest = self.builder.built(self.sizes[0], seed)
+        largest = self.builder.built(self.sizes[-1], seed)
         self._built = {(self.sizes[0], seed): smallest, (self.sizes[-1], seed): largest}
         self.small = model_of(smallest)
         self.large = model_of(largest)
@@ -212,19 +213,17 @@ class _Study:
             self.plans[self.sizes[0]] = self.family.plan(self.small)
             self.plans[self.sizes[-1]] = self.family.plan(self.large)
 
-    def _build(self, size: int, seed: int) -> Built:
-        set_seed(seed)
-        return self.build(size)
-
     def _read_built(self, smallest: Built, largest: Built) -> None:
         """Read optimizer and plan from what `build` returned.
 
-        A model with its own optimizer is judged in any gauge; a plan names its gauge.
+        A model with an optimizer may use any gauge; a plan names its gauge.
         """
         first, *rest = largest if isinstance(largest, (tuple, list)) else (largest,)
-        self.has_own_optimizer = bool(rest)
+        self.has_user_optimizer = bool(rest)
         self.is_planned_here = isinstance(first, nn.Module) and not rest
-        self.user_plan = first if isinstance(first, Plan) else None
+        self.user_plan = None
+        if isinstance(first, Plan):
+            self.user_plan = first
         if rest and isinstance(smallest, (tuple, list)):
             self._read_law(smallest)
         if self.user_plan:
@@ -237,8 +236,10 @@ class _Study:
             self.settings["rule"] = "mup"
 
     def _read_law(self, smallest: tuple[object, ...] | list[object]) -> None:
-        """Find the law of the smallest model's optimizer, which takes a few steps on a copy."""
-        optimizer = smallest[1] if len(smallest) > 1 else None
+        """Find the update law of the user's optimizer, by a few steps on a copy if necessary."""
+        optimizer = None
+        if len(smallest) > 1:
+            optimizer = smallest[1]
         law = law_of(self.small, optimizer, self.settings["optimizer"], self.steps)
         self.settings["optimizer"] = law.optimizer
         self.first_step = law.begins
@@ -248,26 +249,21 @@ class _Study:
             self.troubles.append(law.trouble)
 
     def _family(self) -> Family | None:
-        if self.base is None:
-            base = self.small
-        elif isinstance(self.base, nn.Module):
-            base = self.base
-        else:
-            base = model_of(self._build(count(self.base, "base"), self.seeds[0]))
-        inputs = on_device(call_inputs(self.batches[0]), self.large)
+        base = self.builder.base_model(self.small)
         try:
-            return family(self.large, base, **{"inputs": inputs, **self.settings})
+            return plan_family(self.large, base, self.batches[0], self.settings)
         except ValueError as error:
             if self.is_planned_here:
                 raise
-            self.notes.append(f"no predictions for tensors: {error}")
+            note = f"no predictions for tensors, as planning failed: {without_code(str(error))}"
+            self.notes.append(with_code(note, "no-predictions"))
             return None
 
     @cached_property
     def _fixed(self) -> bool:
-        """Whether all batches are one, and passes on it draw no random numbers.
+        """True if all batches are the same, and passes on them draw no random numbers.
 
-        Training then shows the changes too.
+        Training passes then also show how far outputs have changed.
         """
         same = all(batch is self.batches[0] for batch in self.batches)
         return same and not draws_randomly(self.small, on_device(self.batches[0], self.small))
@@ -287,11 +283,11 @@ class _Study:
             family=self.family,
             plans=self.plans,
             user_plan=self.user_plan,
-            has_own_optimizer=self.has_own_optimizer,
+            has_user_optimizer=self.has_user_optimizer,
             first_step=self.first_step,
             frozen=self.frozen,
             undone=self._undone,
-            schedule=self.schedule,
+            schedule_fault=self.schedule_fault,
             notes=tuple(self.notes),
             troubles=(*self.troubles, *troubles),
             provenance=self._provenance(),
@@ -301,30 +297,28 @@ class _Study:
     def _run(self, size: int, seed: int) -> None:
         built = self._built.pop((size, seed), None)
         if built is None:
-            built = self._build(size, seed)
+            built = self.builder.built(size, seed)
         setup = read_setup(built, lambda model: self._plan(model, size), self.scheduler)
         self._check_schedule(setup)
-        # one seed is enough for what is not random, or only explains
-        is_first_seed = seed == self.seeds[0]
-        run = train(
-            setup,
-            self.batches,
-            self.loss,
-            size,
-            seed,
-            fixed=self._fixed,
-            decay=is_first_seed or self._has_penalties,
-            layers=self._layers(setup.model) if is_first_seed else (),
-            quantities=self._quantities,
-        )
+        run = train(setup, self.batches, self.loss, size, seed, self._options(setup.model, seed))
         self._has_penalties |= bool(run.penalties)
         if not any(quantity == Quantity.SCORES for _, _, quantity, _ in run.rows):
-            self._quantities = DEFAULT  # no attention: its scores need not be watched
+            self._quantities = DEFAULT  # no attention, hence no scores to watch
         if run.ended:
-            self.troubles.append(f"{self.axis} {size}, seed {seed}: {run.ended}")
+            trouble = f"{self.axis} {size}, seed {seed}: {run.ended}"
+            self.troubles.append(with_code(trouble, "run-diverged"))
         for remark in run.remarks:
             self._note_once(remark)
         self.runs.append(run)
+
+    def _options(self, model: nn.Module, seed: int) -> RunOptions:
+        """Return what to measure.
+
+        What is not random, or only explains verdicts, is measured with the first seed only.
+        """
+        if seed == self.seeds[0]:
+            return RunOptions(self._fixed, True, self._layers(model), self._quantities)
+        return RunOptions(self._fixed, self._has_penalties, quantities=self._quantities)
 
     def _note_once(self, note: str) -> None:
         if note not in self.notes:
@@ -333,7 +327,7 @@ class _Study:
     def _layers(self, model: nn.Module) -> list[Layer]:
         """Return the matrices whose alignment can be measured.
 
-        Modules of their own apply them, to enough tokens.
+        One module applies each of them, to enough tokens.
         """
         if self.family is None or self.axis == "depth":
             return []
@@ -355,7 +349,12 @@ class _Study:
         return replace(self.plans[size], model=model, planned={})
 
     def _check_schedule(self, setup: Setup) -> None:
-        if self.schedule or (setup.plan is None and setup.scheduler is None):
+        """Note whether the learning rates leave the ratios of the plan.
+
+        An optimizer that the plan has just made keeps them, unless a scheduler changes them.
+        """
+        made_here = setup.plan is None or self.is_planned_here
+        if self.schedule_fault or (made_here and setup.scheduler is None):
             return
         try:
             if setup.plan is not None:
@@ -363,15 +362,15 @@ class _Study:
             else:
                 check_ratios(setup.optimizer, setup.scheduler)
         except BrokenRatios as error:
-            self.schedule = str(error)
-        except ValueError as error:  # it could not be simulated
+            self.schedule_fault = without_code(str(error))
+        except ValueError as error:  # the schedule could not be simulated
             self._note_once(str(error))
 
-    # --- after ------------------------------------------------------------------------------------
+    # --- after training ---------------------------------------------------------------------------
 
     @property
     def _undone(self) -> tuple[str, ...]:
-        """What the applied plan leaves to the model's own code."""
+        """Changes that the applied plan leaves to the model's code."""
         if self.user_plan:
             applied = self.user_plan
         elif self.is_planned_here:
@@ -385,12 +384,17 @@ class _Study:
     @property
     def _rule_name(self) -> str:
         rule = self.settings["rule"]
-        return rule if isinstance(rule, str) else rule.name
+        if isinstance(rule, str):
+            return rule
+        return rule.name
 
     def _provenance(self) -> dict[str, object]:
         applied = None
-        if not self.has_own_optimizer:
+        if not self.has_user_optimizer:
             applied = self.user_plan or self.plans.get(self.sizes[-1])
+        plan_hash = ""
+        if applied is not None:
+            plan_hash = _plan_hash(applied)
         return {
             "rule": self._rule_name,
             "optimizer": label_of(self.settings["optimizer"]),
@@ -398,14 +402,17 @@ class _Study:
             "sizes": self.sizes,
             "steps": self.steps,
             "seeds": self.seeds,
-            "plan": _plan_hash(applied) if applied else "",
-            **records.versions(),
+            "plan": plan_hash,
+            **records.VERSIONS,
         }
 
 
 def _plan_hash(plan: Plan) -> str:
-    """Return a hash that is the same for the same plan."""
-    text = json.dumps(as_record(plan), sort_keys=True, default=str)
+    """Return a hash that is the same for the same plan; it leaves out sentences."""
+    settings = asdict(plan.settings)
+    rows = [replace(row, reason="") for row in plan.rows]
+    content = [settings, *map(asdict, plan.multipliers), *map(asdict, rows)]
+    text = json.dumps(content, sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
@@ -413,11 +420,11 @@ def _plan_hash(plan: Plan) -> str:
 
 
 def _shared_names(small: nn.Module, large: nn.Module) -> Callable[[str], str]:
-    """Return the name that a module or tensor shares with its counterparts in other layers.
+    """Return a function that gives a module or tensor the name of its counterparts in all layers.
 
-    `layers.7.mlp` is called `layers.*.mlp` in all models. Only numbers that count layers are
-    replaced. Those of a sequence that is as long in the deep model as in the shallow one
-    (`layers.7.mlp.2`) name different things.
+    `layers.7.mlp` becomes `layers.*.mlp`. Only numbers that count layers are replaced: those of a
+    sequence that is longer in the deep model. In a sequence of constant length (`layers.7.mlp.2`)
+    numbers name different things.
     """
     shallow = _lengths_of_sequences(small)
     deep = _lengths_of_sequences(large)
@@ -428,14 +435,16 @@ def _shared_names(small: nn.Module, large: nn.Module) -> Callable[[str], str]:
         shared = []
         for position, part in enumerate(parts):
             counts_layers = part.isdigit() and stack_of(".".join(parts[:position])) in stacks
-            shared.append("*" if counts_layers else part)
+            if counts_layers:
+                part = "*"
+            shared.append(part)
         return ".".join(shared)
 
     return key
 
 
 def _lengths_of_sequences(model: nn.Module) -> Mapping[str, int]:
-    """Return how far the numbers of every sequence go, by the name that its counterparts share."""
+    """Return the length of every sequence, by the name that its counterparts share."""
     lengths: dict[str, int] = {}
     for name in (*dict(model.named_modules()), *dict(model.named_parameters())):
         parts = name.split(".")

@@ -6,7 +6,7 @@
 
 W ~ N(0, weight_var/N), b ~ N(0, bias_var), masks p ~ Bernoulli(keep), fresh for every input, layer
 and network; the loss is the sum of squares (erratum S1.8). The gradient of W^l is the outer product
-of delta^l and x^l = p^l y^{l-1} / rho, so that what S1 (8) asks of N^2 entries follows from
+of delta^l and x^l = p^l y^{l-1} / rho, so that the sums over N^2 entries in S1 (8) follow from
 vectors:
 
     q_aa = z_a z_a / N,    q_ab = z_a z_b / N,    c_ab = q_ab / sqrt(q_aa q_bb)
@@ -15,7 +15,7 @@ vectors:
 
 (S1 writes the last one as g_ab with a tilde.)
 
-Erratum S1.4: theory predicts the mean of g_ab with its sign; abs_g_ab = |g_ab| meets a noise floor.
+Erratum S1.4: theory predicts the mean of g_ab with its sign; abs_g_ab = |g_ab| has a noise floor.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -30,7 +30,7 @@ from torch import Generator, Tensor
 
 from orderone.core.arrays import together
 from orderone.core.checks import keep_rate, variance, within
-from orderone.core.errors import one_of
+from orderone.core.errors import InputError, one_of
 from orderone.core.exact import count
 from orderone.core.inputs import Count, Function, Name, Number, UserInput
 from orderone.core.progress import Report, bar
@@ -44,7 +44,7 @@ from orderone.theory import activations
 QUANTITIES = ("q_aa", "q_ab", "c_ab", "g_aa", "g_ab", "abs_g_ab", "l1_g_ab")
 WEIGHTS: dict[str, type[Weights]] = {"implied": Implied, "drawn": Drawn}
 FEWEST_LAYERS = 3  # for a line with an interval
-LIVE = 12  # vectors of a layer that are held besides its weights
+LIVE = 12  # vectors of a layer in memory, besides its weights
 
 ActivationInput: TypeAlias = Annotated[str | activations.Activation | Function, UserInput]
 DtypeInput: TypeAlias = Annotated[torch.dtype, UserInput]
@@ -54,7 +54,7 @@ ProgressInput: TypeAlias = Annotated[bool | Callable[[int, int, str], None], Use
 
 @dataclass(frozen=True)
 class Networks:
-    """What all networks have in common."""
+    """Settings that all networks share."""
 
     phi: Elementwise
     slope: Elementwise
@@ -84,23 +84,22 @@ def dropout_metrics(
     memory: Number = 1e9,
     progress: ProgressInput | None = None,
 ) -> pd.DataFrame:
-    """Measure `instances` random networks: one line for each layer and quantity, with mean, var and
-    se over networks.
+    """Measure `instances` random networks.
+
+    The result has one row for each layer and quantity, with mean, var and se over networks.
 
     Args:
         activation: A name of `theory.activations.names()`, or any elementwise function.
-        weight_var, bias_var, keep: As in `theory.MeanField`; `keep` is the rate at which units are
-            kept.
-        width, depth: Of every network.
-        instances: How many networks, each with its own weights, masks and pair of inputs.
+        weight_var, bias_var, keep: As in `theory.MeanField`; `keep` is the keep rate of dropout.
+        width, depth: Width and depth of every network.
+        instances: Number of networks, each with other weights, masks and inputs.
         q0, c0: Mean square of both inputs, and their correlation; exact for every pair.
-        weights: "implied" never forms a weight matrix and has the same law as "drawn", which does.
-        seed: Of all that is random here; torch's own state is left alone.
-        dtype, device: Where and how precisely to calculate.
-        memory: About how many bytes to hold at once; networks are taken in as many portions as that
-            needs.
-        progress: True for a bar on the terminal, or a function of the number of networks done, of
-            all, and a word.
+        weights: "drawn" forms weight matrices. "implied" does not, and has the same distribution.
+        seed: Seed of all random numbers; the global state of torch does not change.
+        dtype, device: Precision and device of the computation.
+        memory: Approximate number of bytes to use at once; networks are computed in portions.
+        progress: True for a progress bar, or a function of the number of finished networks, the
+            number of all networks, and a word.
     """
     chosen = WEIGHTS[one_of(weights, WEIGHTS, "weights")]
     numbers = _numbers(weight_var=weight_var, bias_var=bias_var, keep=keep, q0=q0, c0=c0)
@@ -139,22 +138,22 @@ def dropout_metrics(
 
 
 def _progress_report(progress: ProgressInput | None) -> AbstractContextManager[Report]:
-    """Return a bar on the terminal, or the user's function."""
+    """Return a progress bar, or the user's function."""
     if progress is True:
         return bar("networks")
     if progress is None or progress is False:
         return nullcontext(lambda done, total, what: None)
     if not callable(progress):
-        raise ValueError(
-            f"progress: expected True or a function of (done, total, what), got {progress!r}"
-        )
+        message = f"progress: expected True or a function of (done, total, what), got {progress!r}"
+        raise InputError(message, "wrong-type", argument="progress")
     return nullcontext(progress)
 
 
 def _precision(dtype: DtypeInput) -> int:
-    """Return the bytes of one number."""
+    """Return the number of bytes of one number."""
     if dtype not in (torch.float32, torch.float64):
-        raise ValueError(f"dtype: expected torch.float32 or torch.float64, got {dtype!r}")
+        message = f"dtype: expected torch.float32 or torch.float64, got {dtype!r}"
+        raise InputError(message, argument="dtype")
     return dtype.itemsize
 
 
@@ -162,16 +161,15 @@ def _place(device: DeviceInput) -> torch.device:
     try:
         return torch.empty(0, device=device).device
     except (RuntimeError, TypeError, AssertionError) as error:
-        raise ValueError(
-            f"device: expected one that torch can use here, such as 'cpu'; got {device!r}"
-        ) from error
+        message = f"device: expected one that torch can use here, such as 'cpu'; got {device!r}"
+        raise InputError(message, argument="device") from error
 
 
 def variance_law(frame: pd.DataFrame, quantity: Name, *, confidence: Number = 0.99) -> Fit:
-    """The power in V = k m^power, of variance and mean over networks, fitted over layers: S1
-    figures 4 and 5.
+    """Fit the power in V = k m^power, for variance V and mean m over networks: S1 figures 4 and 5.
 
-    Erratum S1.9: near 2, and not exactly, since V/m^2 grows with the distance from the output.
+    The fit is over layers. Erratum S1.9: the power is near 2, but not exactly 2, since V/m^2 grows
+    with the distance from the output.
     """
     chosen = frame["quantity"] == one_of(quantity, QUANTITIES, "quantity")
     lines = cast(pd.DataFrame, frame[chosen])
@@ -180,19 +178,20 @@ def variance_law(frame: pd.DataFrame, quantity: Name, *, confidence: Number = 0.
     wrong = ~((mean > 0) & (var > 0) & np.isfinite(mean) & np.isfinite(var))
     if len(lines) < FEWEST_LAYERS or wrong.any() or len(np.unique(mean)) < FEWEST_LAYERS:
         if wrong.any():
-            got = f"{int(wrong.sum())} of {len(lines)} that are not"
+            got = f"{int(wrong.sum())} of {len(lines)} that are not above 0"
         else:
             got = f"{len(np.unique(mean))} different"
-        raise ValueError(
-            f"frame: expected means and variances of {quantity} above 0 in at least {FEWEST_LAYERS}"
-            f" layers that differ; got {got}; measure a deeper network, with more networks than"
-            " one, or leave those layers out"
+        message = (
+            f"frame: expected different means and variances of {quantity} above 0 in at least"
+            f" {FEWEST_LAYERS} layers, got {got}; measure deeper networks, more than one network,"
+            " or leave those layers out"
         )
+        raise InputError(message, argument="frame")
     return fit_exponent(mean, var, confidence=confidence, correction=False)
 
 
 def _measure(networks: Networks, inputs: Tensor, generator: Generator) -> Tensor:
-    """(networks, depth, quantities)."""
+    """Return the quantities: (networks, depth, quantities)."""
     signals = []
     layers = []
     for layer in _forward(networks, inputs, generator):
@@ -224,24 +223,25 @@ def _forward(networks: Networks, y: Tensor, generator: Generator) -> Iterator[_L
         z = weights.forward(x) + networks.bias_var**0.5 * normal(len(y), 1, networks.width)
         y = networks.phi(z)
         if not bool(torch.isfinite(y).all()):
-            raise ValueError(
-                f"depth: signals overflow {y.dtype} in layer {level}; give a smaller depth or"
+            message = (
+                f"depth: signals overflow {y.dtype} in layer {level}; pass a smaller depth or"
                 " weight_var"
             )
+            raise InputError(message, "signals-lost", argument="depth")
         yield _Layer(weights, opening, x, z)
 
 
 def _backward(networks: Networks, layers: list[_Layer]) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
     """Yield delta, x and the logarithm of delta's scale, from the last layer to the first.
 
-    Backpropagation is linear, so deltas are kept of order one, and do not underflow in hundreds of
-    layers.
+    Backpropagation is linear. So deltas are rescaled to order one in every layer, and do not
+    underflow in hundreds of layers.
     """
     last = layers[-1]
     delta = 2 * networks.phi(last.z) * networks.slope(last.z)
     scale = torch.zeros(len(delta), dtype=torch.float64, device=delta.device)
     while layers:
-        layer = layers.pop()  # its weights are needed no longer
+        layer = layers.pop()  # its weights are no longer needed afterwards
         largest = delta.abs().amax(dim=(1, 2))
         largest = torch.where(largest > 0, largest, torch.ones_like(largest))
         delta = delta / largest[:, None, None]
@@ -252,19 +252,19 @@ def _backward(networks: Networks, layers: list[_Layer]) -> Iterator[tuple[Tensor
 
 
 def _signals(z: Tensor) -> Tensor:
-    """q_aa, q_ab, c_ab of each network."""
+    """Return q_aa, q_ab, c_ab of each network."""
     a, b = z.double().unbind(1)
     q_aa = (a * a).mean(-1)
     q_bb = (b * b).mean(-1)
     q_ab = (a * b).mean(-1)
     size = (q_aa * q_bb).sqrt()
     divisor = torch.where(size > 0, size, 1)
-    c_ab = torch.where(size > 0, q_ab / divisor, 1)  # two signals of length zero agree
+    c_ab = torch.where(size > 0, q_ab / divisor, 1)  # two zero signals are equal
     return torch.stack([q_aa, q_ab, c_ab.clamp(-1, 1)], dim=-1)
 
 
 def _gradients(delta: Tensor, x: Tensor, scale: Tensor) -> Tensor:
-    """g_aa, g_ab, abs_g_ab, l1_g_ab of each network."""
+    """Return g_aa, g_ab, abs_g_ab, l1_g_ab of each network."""
     delta_a, delta_b = delta.double().unbind(1)
     x_a, x_b = x.double().unbind(1)
     deltas = delta_a * delta_b
@@ -276,14 +276,14 @@ def _gradients(delta: Tensor, x: Tensor, scale: Tensor) -> Tensor:
 
 
 def _scaled(product: Tensor, scale: Tensor) -> Tensor:
-    """Multiply by the square of delta's scale; zeros stay, also where that overflows."""
+    """Multiply by the square of delta's scale; zeros stay zero, also where that overflows."""
     return torch.where(product == 0, product, product * torch.exp(2 * scale))
 
 
 def _inputs(
     networks: int, width: int, q0: float, c0: float, generator: Generator, dtype: torch.dtype
 ) -> Tensor:
-    """(networks, 2, width): random directions, exact lengths and correlation."""
+    """Return inputs (networks, 2, width) with random directions, exact lengths and correlation."""
     raw = torch.randn(networks, 2, width, generator=generator, dtype=dtype, device=generator.device)
     first = raw[:, 0] / raw[:, 0].norm(dim=-1, keepdim=True)
     normal = raw[:, 1] - (raw[:, 1] * first).sum(-1, keepdim=True) * first
@@ -298,14 +298,15 @@ def _portions(number: int, size: int) -> Iterator[int]:
 
 
 def _numbers(**values: Number) -> dict[str, float]:
-    """Check that each value is one number, and possible."""
+    """Return the values as floats; raise an InputError if one is no number or out of range."""
     result = {}
     for name, value in values.items():
         xp, number = together(**{name: value})
         if number.ndim:
-            raise ValueError(
+            message = (
                 f"{name}: expected one number, got shape {tuple(number.shape)}; call once for each"
             )
+            raise InputError(message, argument=name)
         if name == "keep":
             keep_rate(xp, number)
         elif name == "c0":
@@ -322,7 +323,7 @@ def _frame(values: np.ndarray, provenance: Mapping[str, object]) -> pd.DataFrame
     with np.errstate(over="ignore", invalid="ignore"):
         mean = values.mean(0).ravel()
         var = values.var(0, ddof=1).ravel()
-    table = records.table(rows, ["layer", "quantity"], {**provenance, **records.versions()})
+    table = records.table(rows, ["layer", "quantity"], {**provenance, **records.VERSIONS})
     frame = table.assign(mean=mean, var=var, se=(var / len(values)) ** 0.5)
     frame.attrs["units"] = {"mean, var, se": "over networks, in the units of S1 (8)"}
     return frame

@@ -2,14 +2,15 @@
 
     z = W x,    W^T delta        W_ij ~ N(0, v/N), the same W both times
 
-`Drawn` weights are drawn. `Implied` ones never are, and give the same law: z is Gaussian given x,
-and once W is known on the span of x = (x_a, x_b) only its other directions are free,
+`Drawn` weights are drawn. `Implied` weights are never drawn, but give the same distribution: z is
+Gaussian given x, and once W is known on the span of x = (x_a, x_b), only its other directions are
+free,
 
     W = z x^+ + W' (1 - P),    P the projection on the span of x,  W' a fresh copy of W
 
 so that W^T delta = (x^+)^T z^T delta + (1 - P) W'^T delta, and W'^T delta is Gaussian given delta,
-which knows nothing of W'. That takes 4 N numbers instead of N^2, and it is exact: forward and
-backward passes do share their weights.
+which is independent of W'. This takes 4 N numbers instead of N^2, and it is exact: forward and
+backward passes share their weights.
 """
 
 from abc import ABC, abstractmethod
@@ -19,8 +20,10 @@ from torch import Generator, Tensor
 
 
 class Weights(ABC):
-    """Rows of x, z and delta are the two inputs of a network: (networks, 2, N). First `forward`,
-    then `backward`."""
+    """Weights of one layer; call `forward` once, then `backward`.
+
+    x, z and delta have the shape (networks, 2, N), where 2 counts the inputs of a network.
+    """
 
     def __init__(self, variance: float, generator: Generator):
         self.variance: float = variance
@@ -28,22 +31,24 @@ class Weights(ABC):
 
     @abstractmethod
     def forward(self, x: Tensor) -> Tensor:
-        """W x, for both inputs."""
+        """Return W x for both inputs."""
 
     @abstractmethod
     def backward(self, delta: Tensor) -> Tensor:
-        """W^T delta, for both."""
+        """Return W^T delta for both inputs."""
 
     @staticmethod
     @abstractmethod
     def bytes(width: int, itemsize: int) -> int:
-        """What one layer of one network holds between the two."""
+        """Return the memory of one layer of one network between the two passes."""
 
     def _normal(self, *shape: int, like: Tensor) -> Tensor:
         return torch.randn(shape, generator=self.generator, dtype=like.dtype, device=like.device)
 
 
 class Drawn(Weights):
+    """Weights that are drawn and stored."""
+
     def forward(self, x: Tensor) -> Tensor:
         networks, _, N = x.shape
         self.W = self._normal(networks, N, N, like=x)
@@ -58,6 +63,8 @@ class Drawn(Weights):
 
 
 class Implied(Weights):
+    """Weights that are never drawn: only their images of inputs and gradients."""
+
     def forward(self, x: Tensor) -> Tensor:
         axes, coordinates = _axes(x)
         self.axes: Tensor = axes
@@ -79,8 +86,10 @@ class Implied(Weights):
 
 
 def _axes(x: Tensor) -> tuple[Tensor, Tensor]:
-    """(axes, coordinates) with x = coordinates @ axes. Axes are orthonormal, or zero where x has
-    fewer dimensions."""
+    """Return (axes, coordinates) with x = coordinates @ axes.
+
+    Axes are orthonormal, or zero where the rows of x are linearly dependent.
+    """
     first, length = _unit(x[:, 0], torch.zeros_like(x[:, 0, :1]))
     along = (x[:, 1] * first).sum(-1, keepdim=True)
     rounding = (10 * torch.finfo(x.dtype).eps) ** 0.5
@@ -91,7 +100,7 @@ def _axes(x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _unit(x: Tensor, tiny: Tensor) -> tuple[Tensor, Tensor]:
-    """x over its length, and the length; both zero if that is `tiny`."""
+    """Return x divided by its length, and the length; both are zero if the length is `tiny`."""
     length = x.norm(dim=-1, keepdim=True)
     length = torch.where(length > tiny, length, torch.zeros_like(length))
     divisor = torch.where(length > 0, length, torch.ones_like(length))

@@ -1,7 +1,7 @@
-"""Activations of theory on tensors, on the tensors' own device.
+"""Activations of theory as functions of torch tensors.
 
-Activations with closed forms run in any namespace already. For the others, theory has numpy
-functions, and PyTorch its own.
+Activations with closed forms accept tensors already. For the others theory uses numpy functions;
+here they are replaced by those of torch.
 """
 
 from collections.abc import Callable
@@ -14,11 +14,11 @@ from torch.nn import functional
 from orderone.theory.activations import Activation, get
 
 Elementwise = Callable[[Tensor], Tensor]
-OWN: dict[str, Elementwise] = {
+TORCH_FUNCTIONS: dict[str, Elementwise] = {
     "tanh": torch.tanh,
     "sigmoid": torch.sigmoid,
     "silu": functional.silu,
-    # from 20 on, the default leaves a step of 2e-9
+    # with the default threshold of 20, the function has a step of 2e-9
     "softplus": partial(functional.softplus, threshold=40.0),
     "hard-tanh": functional.hardtanh,
     "selu": functional.selu,
@@ -26,9 +26,9 @@ OWN: dict[str, Elementwise] = {
 
 
 def value_and_slope(activation: Activation) -> tuple[Elementwise, Elementwise]:
-    """phi and its derivative, which backpropagation takes as zero at a jump."""
-    phi = OWN.get(activation.name)
-    if phi is not None and activation == get(activation.name):  # users may name theirs alike
+    """Return phi and its derivative, which is zero at a jump, as in backpropagation."""
+    phi = TORCH_FUNCTIONS.get(activation.name)
+    if phi is not None and activation == get(activation.name):  # users may use the same name
         return phi, partial(_slope, phi)
 
     def slope(x: Tensor) -> Tensor:

@@ -1,8 +1,8 @@
 """Exponents from measurements: log y = e log n + k + d / sqrt(n), with a confidence interval for e.
 
-Finite networks carry corrections of relative size n^{-1/2} to their power laws. Left out, they bend
-a fit over widths 64 ... 1024 by a few hundredths, with an interval that is too narrow to admit it;
-the third term absorbs them.
+Power laws of finite networks have corrections of relative size n^{-1/2}. A fit over widths 64 ...
+1024 that ignores them is off by a few hundredths, and its interval does not show it. The third term
+absorbs them.
 """
 
 from dataclasses import dataclass
@@ -10,9 +10,10 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.special import ndtri, stdtrit
 
+from orderone.core.errors import InputError
 from orderone.core.inputs import ArrayLike
 
-# a noiseless law would otherwise get an interval narrower than the logarithms are exact
+# without noise, the interval would otherwise be narrower than the rounding of the logarithms
 ROUNDING = 1e-9
 
 
@@ -34,17 +35,17 @@ class Fit:
 def fit_exponent(
     widths: ArrayLike, sizes: ArrayLike, *, confidence: float = 0.99, correction: bool = True
 ) -> Fit:
-    """The exponent of `sizes` against `widths` (one entry for each run), by least squares, with a t
-    interval."""
+    """Fit the exponent of `sizes` over `widths` (one entry for each run), with a t interval."""
     n = np.asarray(widths, float).ravel()
     y = np.asarray(sizes, float).ravel()
     if n.shape != y.shape:
-        raise ValueError(
-            f"widths and sizes: expected one size for each width, got {n.size} and {y.size}"
-        )
-    parameters = 3 if correction else 2
+        message = f"sizes: expected one for each of {n.size} widths, got {y.size}"
+        raise InputError(message, argument="sizes")
+    parameters = 2
+    if correction:
+        parameters = 3
     _check(n, y, confidence, parameters)
-    # relative to the largest width, so that the columns are of like size; the slope is the same
+    # relative to the largest width, so that the columns have similar sizes; the slope is the same
     columns = [np.log(n / n.max()), np.ones_like(n), (n / n.max()) ** -0.5 - 1]
     return _least_squares(np.stack(columns[:parameters], axis=1), np.log(y), confidence)
 
@@ -52,10 +53,10 @@ def fit_exponent(
 def fit_noisy_exponent(
     sizes: ArrayLike, means: ArrayLike, deviations: ArrayLike, *, confidence: float = 0.99
 ) -> Fit:
-    """The exponent of means whose standard deviations are known: least squares in logarithms,
-    weights (mean / deviation)^2.
+    """Fit the exponent of means with known standard deviations.
 
-    Where the points miss a line by more than their noise, the interval grows in proportion.
+    This is least squares in logarithms with weights (mean / deviation)^2. If the points deviate
+    from a line by more than their noise, the interval grows in proportion.
     """
     x = np.log(np.asarray(sizes, float))
     y = np.log(np.abs(np.asarray(means, float)))
@@ -82,23 +83,26 @@ def _least_squares(design: np.ndarray, target: np.ndarray, confidence: float) ->
 def _check(n: np.ndarray, y: np.ndarray, confidence: float, parameters: int) -> None:
     for name, values in (("widths", n), ("sizes", y)):
         if not (np.all(values > 0) and np.all(np.isfinite(values))):
-            raise ValueError(
+            message = (
                 f"{name}: expected positive finite numbers, got {values.min()} to {values.max()}"
             )
+            raise InputError(message, argument=name)
     if len(np.unique(n)) < parameters or len(n) <= parameters:
-        raise ValueError(
+        message = (
             f"widths: expected at least {parameters} different ones and more than {parameters}"
             f" points, got {len(np.unique(n))} and {len(n)}; measure more widths or seeds"
         )
+        raise InputError(message, argument="widths")
     if not 0 < confidence < 1:
-        raise ValueError(f"confidence: expected a number between 0 and 1, got {confidence}")
+        message = f"confidence: expected a number between 0 and 1, got {confidence}"
+        raise InputError(message, argument="confidence")
 
 
 def fit_exponents(widths: ArrayLike, sizes: ArrayLike, *, confidence: float = 0.99) -> list[Fit]:
     """Fit log y = e log n + k to each row of `sizes`, all at the same widths.
 
-    The same as `fit_exponent` without its correction, for all rows at once. Coordinate checks use
-    it.
+    The result equals that of `fit_exponent` with correction=False, row by row. Coordinate checks
+    use it.
     """
     n = np.asarray(widths, float)
     y = np.log(np.asarray(sizes, float))

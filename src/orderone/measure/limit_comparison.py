@@ -1,4 +1,4 @@
-"""A finite network compared with its limit: a quantity sampled from both, and their distance.
+"""Finite networks compared with their limit: a quantity sampled from both, and their distance.
 
 kind            quantity                    network against
 relu            r = log(l^2 (1 - rho_l))    SDE (4.8), a step of (4.9) for each layer
@@ -12,7 +12,7 @@ from typing import TypedDict
 
 import numpy as np
 
-from orderone.core.errors import one_of
+from orderone.core.errors import InputError, one_of
 from orderone.core.exact import count
 from orderone.core.inputs import Count, Name, Number
 from orderone.core.reals import real
@@ -31,8 +31,8 @@ class Comparison:
     network: np.ndarray
     limit: np.ndarray
     distances: tuple[Distance, ...]  # Kolmogorov-Smirnov, Wasserstein-1, energy
-    # networks without this quantity: an input died (narrow ReLU networks), or both became equal to
-    # rounding
+    # networks without this quantity: an output became zero (narrow ReLU networks), or both became
+    # equal up to rounding
     lost: int
 
 
@@ -50,13 +50,15 @@ def compare_with_limit(
     a: Number = 1.0,
     progress: ProgressInput | None = None,
 ) -> list[Comparison]:
-    """Two inputs of norm one and correlation `rho0`, < 1, at the last of `depth` layers."""
+    """Compare networks with their limit at the last of `depth` layers.
+
+    The two inputs have norm one and correlation `rho0` < 1.
+    """
     kind = one_of(activation, ACTIVATIONS, "activation")
     rho = real(rho0, "rho0", least=-1, most=1)
     if rho > 1 - 1e-9:
-        raise ValueError(
-            f"rho0: expected two inputs that differ, with a correlation below 1, got {rho0!r}"
-        )
+        message = f"rho0: expected a correlation below 1 (two different inputs), got {rho0!r}"
+        raise InputError(message, argument="rho0")
     n = count(width, "width")
     d = count(depth, "depth")
     number = count(samples, "samples", least=2)
@@ -88,9 +90,11 @@ class _Shape(TypedDict):
 def _compared(name: str, network: np.ndarray, limit: np.ndarray, seed: int) -> Comparison:
     finite = network[np.isfinite(network)]
     if finite.size < 2:
-        raise ValueError(
-            f"depth: all networks lost {name} on the way; take less depth or more width"
+        message = (
+            f"depth: {name} is not finite in any network at this depth; use less depth or more"
+            " width"
         )
+        raise InputError(message, "signals-lost", argument="depth")
     distances = tuple(
         distance(finite, limit, kind, seed=seed) for kind in ("ks", "wasserstein", "energy")
     )
@@ -98,7 +102,7 @@ def _compared(name: str, network: np.ndarray, limit: np.ndarray, seed: int) -> C
 
 
 def correlations(V: np.ndarray) -> np.ndarray:
-    """Return the correlations of two inputs; NaN where an input died."""
+    """Return the correlations of two outputs; NaN where an output is zero."""
     with np.errstate(invalid="ignore", divide="ignore"):
         return np.clip(V[:, 0, 1] / np.sqrt(V[:, 0, 0] * V[:, 1, 1]), -1, 1)
 

@@ -1,4 +1,4 @@
-"""Results of a study: the moments that all runs recorded, by layer, quantity and step."""
+"""Results of a study: moments that all runs recorded, by layer, quantity and step."""
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -32,12 +32,12 @@ class Observations:
     """The records of all runs."""
 
     axis: str  # width or depth
-    key: Callable[[str], str]  # the name that layers of different runs share
+    key: Callable[[str], str]  # the common name of a layer in different runs
     runs: tuple[Run, ...] = ()
 
     @cached_property
     def _moments(self) -> dict[Line, ByRun]:
-        """Moments of every line in every run, with those that follow from them."""
+        """Moments of every line in every run: recorded ones, and those derived from them."""
         moments: dict[Line, ByRun] = {}
         for run in self.runs:
             self._add_recorded(moments, run)
@@ -46,14 +46,16 @@ class Observations:
         return moments
 
     def _add_recorded(self, moments: dict[Line, ByRun], run: Run) -> None:
-        """Add the rows of a run; those of layers with one key are counted together."""
+        """Add the rows of a run; layers with the same key are counted together."""
         run_key = (run.size, run.seed)
         for step, name, quantity, size in run.rows:
             by_run = moments.setdefault((self.key(name), quantity, step), {})
-            by_run[run_key] = by_run[run_key] + size if run_key in by_run else size
+            if run_key in by_run:
+                size = by_run[run_key] + size
+            by_run[run_key] = size
 
     def _add_relative_updates(self, moments: dict[Line, ByRun], run_key: RunKey) -> None:
-        """Divide updates by the initial size, which rules set; zeros have no relative update."""
+        """Divide updates by the initial size, except for tensors that start at zero."""
         for (name, quantity, step), by_run in [*moments.items()]:
             if quantity != Quantity.UPDATE or run_key not in by_run:
                 continue
@@ -78,10 +80,15 @@ class Observations:
 
     @cached_property
     def complete(self) -> tuple[Run, ...]:
-        """Runs that went to their end, if these are enough to fit; otherwise all."""
-        runs = tuple(run for run in self.runs if not run.ended)
-        if _can_be_fitted([(run.size, run.seed) for run in runs]):
-            return runs
+        """Runs that did not end early, if these are enough for a fit; otherwise all runs."""
+        complete = []
+        run_keys = []
+        for run in self.runs:
+            if not run.ended:
+                complete.append(run)
+                run_keys.append((run.size, run.seed))
+        if _can_be_fitted(run_keys):
+            return tuple(complete)
         return self.runs
 
     @cached_property
@@ -89,10 +96,10 @@ class Observations:
         """Number of updates that all complete runs have made."""
         return min((run.steps for run in self.complete), default=0)
 
-    def begins(self, name: str, since: int = 0) -> int:
-        """Return the first step in which a gradient moves the tensor in every run; -1: never.
+    def first_update(self, name: str, since: int = 0) -> int:
+        """Return the first step in which a gradient changes the tensor in every run, or -1.
 
-        Schedules and tensors may start at zero; before that step only weight decay moves them.
+        Schedules and tensors may start at zero; before that step only weight decay changes them.
         """
         for step in range(since, self.steps):
             gradients = self.at(name, Quantity.GRADIENT, step).values()
@@ -108,21 +115,25 @@ class Observations:
 
     def names(self, quantity: Quantity) -> list[str]:
         """Return the modules or tensors that have this quantity."""
-        lines = [name for name, recorded, _ in self._moments if recorded == quantity]
-        return list(dict.fromkeys(lines))
+        names: dict[str, None] = {}
+        for name, recorded, _ in self._moments:
+            if recorded == quantity:
+                names[name] = None
+        return list(names)
 
     def largest(self, name: str, quantity: Quantity) -> float:
-        """Return the largest RMS over all steps and runs; nan if it was never recorded."""
+        """Return the largest RMS over all steps and runs; NaN if there is no record."""
         last = max((run.steps for run in self.runs), default=0)
         sizes = []
         for step in range(last + 1):
-            sizes += [moments.rms for moments in self.at(name, quantity, step).values()]
+            for moments in self.at(name, quantity, step).values():
+                sizes.append(moments.rms)
         return max(sizes, default=math.nan)
 
     def fits(
         self, wanted: Iterable[tuple[Quantity, int]], confidence: float
     ) -> Iterator[tuple[Line, Fit]]:
-        """Fit the wanted quantities and steps, for each layer with a positive size in every run."""
+        """Fit these quantities and steps, for each layer with a positive size in every run."""
         wanted = set(wanted)
         run_keys = {(run.size, run.seed) for run in self.complete}
         # lines that were recorded in the same runs are fitted together
@@ -132,7 +143,7 @@ class Observations:
             if (quantity, step) not in wanted:
                 continue
             sizes = {key: moments.rms for key, moments in by_run.items() if key in run_keys}
-            # decay is not random: one seed is enough
+            # decay is not random, and is measured with one seed
             if quantity != Quantity.DECAY and sizes.keys() != run_keys:
                 continue
             positive = all(math.isfinite(size) and size > FAINT for size in sizes.values())
@@ -147,7 +158,7 @@ class Observations:
     # --- tables -----------------------------------------------------------------------------------
 
     def frame(self, provenance: Mapping[str, object]) -> "pd.DataFrame":
-        """Return one line for each run, step, module (or tensor) and quantity."""
+        """Return a table: one row for each run, step, module (or tensor) and quantity."""
         rows = []
         for (name, quantity, step), by_run in self._moments.items():
             for (size, seed), moments in by_run.items():
@@ -159,16 +170,18 @@ class Observations:
         """Return the alignment across the last step, where it was measured."""
         rows = []
         for run in self.runs:
-            rows += [(run.size, run.seed, run.steps, *ratio) for ratio in run.ratios]
+            for ratio in run.ratios:
+                rows.append((run.size, run.seed, run.steps, *ratio))
         if rows:
             return MeasuredAlignment(records.table(rows, ALIGNMENT_COLUMNS, provenance))
         return None
 
     def losses(self, provenance: Mapping[str, object]) -> "pd.DataFrame":
-        """Return one line for each run and step."""
+        """Return a table: one row for each run and step."""
         rows = []
         for run in self.runs:
-            rows += [(run.size, run.seed, step, loss) for step, loss in enumerate(run.losses)]
+            for step, loss in enumerate(run.losses):
+                rows.append((run.size, run.seed, step, loss))
         return records.table(rows, [self.axis, "seed", "step", "loss"], provenance)
 
 
@@ -184,7 +197,7 @@ def _can_be_fitted(run_keys: Iterable[RunKey]) -> bool:
 
 @dataclass(frozen=True)
 class StudyResult:
-    """Everything that a coordinate check is judged by."""
+    """Everything that the verdict of a coordinate check depends on."""
 
     observations: Observations
     sizes: tuple[int, ...]
@@ -193,13 +206,13 @@ class StudyResult:
     rule: str
     depth_rule: object  # the `depth` of the plan
     family: Family | None  # None: the model could not be planned
-    plans: Mapping[int, Plan]  # what the rule asks at each size
-    user_plan: Plan | None  # the one that `build` returned, for the largest model
-    has_own_optimizer: bool  # `build` returned one: its gauge is not known
-    first_step: int  # that follows the law of the optimizer
+    plans: Mapping[int, Plan]  # requirements of the rule, by size
+    user_plan: Plan | None  # that `build` returned, for the largest model
+    has_user_optimizer: bool  # `build` returned an optimizer: the gauge is not known
+    first_step: int  # the first step that follows the law of the optimizer
     frozen: tuple[str, ...]  # patterns of tensors that are not trained on purpose
-    undone: tuple[str, ...]  # what the applied plan leaves to the model's own code
-    schedule: str  # what is wrong with it
+    undone: tuple[str, ...]  # changes that the applied plan leaves to the model's code
+    schedule_fault: str  # what is wrong with the schedule, empty if nothing is
     notes: tuple[str, ...]
     troubles: tuple[str, ...]  # notes that keep a check from passing
     provenance: Mapping[str, object]

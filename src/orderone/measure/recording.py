@@ -1,4 +1,4 @@
-"""A probe at work: it listens to passes and steps, and turns what each step shows into rows."""
+"""The probe itself: it hooks into passes and optimizer steps, and records rows of sizes."""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -55,15 +55,20 @@ COLUMNS = ["step", "module", "quantity", *records.SIZES]
 
 
 class TrainingBatch:
-    """In the place of a fixed batch: every training pass is on the same one; none is repeated."""
+    """Stands for a fixed batch where every training pass uses the same batch.
+
+    The training passes then show the changes, and no pass is repeated.
+    """
 
 
 TRAINING: Final = TrainingBatch()
 
 
 class Probe:
-    """Made by `probe`. `frame` has all steps that are over, at any time, also within the
-    context."""
+    """Recorder that `probe` returns.
+
+    `frame` has all finished steps at any time, also inside the context.
+    """
 
     def __init__(
         self,
@@ -86,7 +91,7 @@ class Probe:
         self._compared = {
             quantity for quantity, change in CHANGES.items() if change in self.quantities
         }
-        self._of_training = self._recorded_in_training()
+        self._of_training_passes = self._recorded_in_training()
         self._is_due = True  # whether this step is recorded
         self._has_begun = False
         self._comparing = False  # during a pass on the fixed batch
@@ -97,7 +102,7 @@ class Probe:
             if wanted(name):
                 self._parameters[name] = item.tensor
         self._updates = Updates()
-        self._overwritten: dict[Key, bool] = {}  # whether it is written into after it was recorded
+        self._overwritten: dict[Key, bool] = {}  # whether code writes into it after it was recorded
         self._reference = ReferenceOutputs()
         self._identities = Identities()  # of tensors in a pass on the fixed batch
         self._recorder = StepRecorder(self.quantities, self._overwritten)
@@ -106,12 +111,14 @@ class Probe:
 
     @property
     def frame(self) -> "pd.DataFrame":
-        """One line for each step, module (or tensor) and quantity: rms, mean, largest absolute
-        value, finite fraction."""
+        """One row for each step, module (or tensor) and quantity.
+
+        Columns: rms, mean, largest absolute value (max), fraction of finite entries (finite).
+        """
         rows = []
         for step, module, quantity, moments in self.rows:
             rows.append((step, module, quantity.value, *moments.row()))
-        return records.table(rows, COLUMNS, self.provenance | records.versions())
+        return records.table(rows, COLUMNS, self.provenance | records.VERSIONS)
 
     @property
     def rows(self) -> list[Row]:
@@ -123,7 +130,7 @@ class Probe:
 
     @property
     def same_output(self) -> dict[str, str]:
-        """Modules that hand on the output of another module, in the first step."""
+        """Modules whose output is that of another module, in the first step."""
         if self._history.steps:
             return self._history.steps[0].same_outputs()
         return {}
@@ -143,7 +150,7 @@ class Probe:
             self.flush()
 
     def _watch_passes(self, stack: ExitStack) -> None:
-        """Watch passes, unless no quantity needs it: compiled code may then go on."""
+        """Watch passes if a quantity needs it; otherwise compiled code may stay compiled."""
         if self.optimizer is not None and not self.quantities & OF_PASSES:
             return
         root = unwrap(self.model)
@@ -154,13 +161,13 @@ class Probe:
                 self._begin()
 
         stack.callback(root.register_forward_pre_hook(begin).remove)
-        kinds = (self._of_training | self._compared) & {Quantity.INPUT, Quantity.OUTPUT}
+        kinds = (self._of_training_passes | self._compared) & {Quantity.INPUT, Quantity.OUTPUT}
         stack.enter_context(watching(self.model, self._record, self.wanted, kinds, self._listens))
         if self.quantities & {Quantity.SCORES, Quantity.SCORE_CHANGE}:
             stack.enter_context(watching_scores(self.model, self._record_scores))
 
     def _recorded_in_training(self) -> set[Quantity]:
-        """Return what training passes record: outputs, too, if only their gradients are wanted."""
+        """Return what training passes record; output gradients need the outputs, too."""
         recorded = {Quantity.INPUT, Quantity.OUTPUT, Quantity.SCORES} & self.quantities
         if Quantity.OUTPUT_GRADIENT in self.quantities:
             recorded.add(Quantity.OUTPUT)
@@ -188,7 +195,7 @@ class Probe:
         """Return whether a quantity of a pass is recorded now."""
         if self._comparing:
             return quantity in self._compared
-        if quantity not in self._of_training or not self._is_due:
+        if quantity not in self._of_training_passes or not self._is_due:
             return False
         return torch.is_grad_enabled() and not torch.is_inference_mode_enabled()
 
@@ -258,7 +265,7 @@ class Probe:
         unscales = getattr(optimizer, "grad_scale", None) is not None
         self._gradients_later = closure is not None or unscales
         wants_updates = Quantity.UPDATE in self.quantities
-        # everything of one tensor, while the cache has it
+        # all quantities of one tensor together, while it is in the cache
         for name, parameter in self._parameters.items():
             self._recorder.record_tensor(name, Quantity.WEIGHT, parameter)
             if wants_updates and parameter.requires_grad:
@@ -289,7 +296,7 @@ class Probe:
     def _compare(self) -> None:
         """Run a pass on the fixed batch, if there is one.
 
-        It calls the model itself: wrappers talk to other processes.
+        It calls the unwrapped model: wrappers communicate with other processes.
         """
         if self.batch is None or isinstance(self.batch, TrainingBatch) or not self._compared:
             return
@@ -313,13 +320,13 @@ class Probe:
                 self._recorder.put((module, CHANGES[quantity]), slot)
 
     def last_pass(self, action: Callable[[], object]) -> None:
-        """Record a pass after the last step: sizes and changes only."""
+        """Run `action`, a pass after the last step, and record its sizes and changes."""
         with torch.enable_grad():
             action()
         self.flush()
 
     def flush(self) -> None:
-        """Add what was recorded to the current step."""
+        """Add all recorded sizes to the current step."""
         self._history.add(self._recorder.end(self.step))
         self._clear()
 

@@ -10,7 +10,9 @@ from typing import TypeVar
 
 import numpy as np
 import pandas as pd
+import torch
 
+from orderone.core.errors import InputError
 from orderone.core.version import VERSION
 
 SIZES = ("rms", "mean", "max", "finite")
@@ -26,14 +28,14 @@ UNITS = {
 }
 PROVENANCE = "provenance"
 
+# of all software that a number depends on
+VERSIONS = {
+    "orderone": VERSION,
+    "torch": torch.__version__,
+    "python": platform.python_version(),
+}
+
 Result = TypeVar("Result")
-
-
-def versions() -> dict[str, str]:
-    """Return the versions of everything that a number depends on."""
-    import torch
-
-    return {"orderone": VERSION, "torch": torch.__version__, "python": platform.python_version()}
 
 
 def table(
@@ -49,9 +51,11 @@ def table(
 
 
 def write(frame: pd.DataFrame, path: str | PathLike[str]) -> None:
-    """By the ending: .parquet, or .jsonl, whose first line holds units, provenance and the types of
-    the columns. JSON has no word for what is not finite: it is written as "NaN", "Infinity",
-    "-Infinity"."""
+    """Write a frame as .parquet or .jsonl, depending on the ending.
+
+    The first line of a .jsonl file has units, provenance and types of the columns. JSON has no
+    numbers that are not finite: these are written as "NaN", "Infinity", "-Infinity".
+    """
     path = _known(path)
     frame = frame.copy(deep=False)
     frame.attrs = {str(key): _plain(value) for key, value in frame.attrs.items()}
@@ -66,7 +70,7 @@ def write(frame: pd.DataFrame, path: str | PathLike[str]) -> None:
 
 
 def _lines(frame: pd.DataFrame) -> Iterator[dict[str, object]]:
-    """Yield the rows with every digit of every number; null where there is none."""
+    """Yield the rows, with all digits of every number and null for missing values."""
     names = [str(name) for name in frame.columns]
     columns = [_cells(frame.iloc[:, i]) for i in range(len(names))]
     for row in zip(*columns, strict=True):
@@ -76,9 +80,12 @@ def _lines(frame: pd.DataFrame) -> Iterator[dict[str, object]]:
 def _cells(column: pd.Series) -> list[object]:
     if pd.api.types.is_float_dtype(column.dtype):
         return [_plain(value) for value in column]
-    cells = []
+    cells: list[object] = []
     for value, is_missing in zip(column, column.isna(), strict=True):
-        cells.append(None if is_missing else _plain(value))
+        if is_missing:
+            cells.append(None)
+        else:
+            cells.append(_plain(value))
     return cells
 
 
@@ -102,18 +109,20 @@ def _plain(value: object) -> object:
 
 
 def read(path: str | PathLike[str]) -> pd.DataFrame:
-    """Read what `write` wrote."""
+    """Read a file that `write` wrote."""
     path = _known(path)
     if path.suffix == ".parquet":
         return _needs_pyarrow(lambda: pd.read_parquet(path))
     with path.open(encoding="utf-8") as file:
         lines = [json.loads(line) for line in file if line.strip()]
-    head = lines[0] if lines else None
+    head = None
+    if lines:
+        head = lines[0]
     if not isinstance(head, dict) or not {"attrs", "columns"} <= head.keys():
-        raise ValueError(
-            f"path: expected a file that `write` wrote, got {path.name}, whose first line names no"
-            " columns"
+        message = (
+            f"path: expected a file of records, got {path.name}, whose first line names no columns"
         )
+        raise InputError(message, "not-records", argument="path")
     columns = pd.Index(list(head["columns"]))
     frame = pd.DataFrame(lines[1:], columns=columns).astype(head["columns"])
     frame.attrs = head["attrs"]
@@ -123,17 +132,15 @@ def read(path: str | PathLike[str]) -> pd.DataFrame:
 def _known(path: str | PathLike[str]) -> Path:
     path = Path(path)
     if path.suffix not in (".jsonl", ".parquet"):
-        raise ValueError(
-            f"path: expected a name that ends in .jsonl or .parquet, got {path.name!r}"
-        )
+        message = f"path: expected a name that ends in .jsonl or .parquet, got {path.name!r}"
+        raise InputError(message, argument="path")
     return path
 
 
 def _needs_pyarrow(action: Callable[[], Result]) -> Result:
-    """Run an action; say how to install pyarrow if it is missing."""
+    """Run an action; raise an InputError if pyarrow is missing."""
     try:
         return action()
     except ImportError as error:
-        raise ValueError(
-            "Parquet needs pyarrow; pip install 'orderone[parquet]', or write .jsonl"
-        ) from error
+        message = "Parquet needs pyarrow; pip install 'orderone[parquet]', or write .jsonl"
+        raise InputError(message, "needs-pyarrow", argument="path") from error

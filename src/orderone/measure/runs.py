@@ -1,14 +1,22 @@
-"""Short recorded trainings: the model that `build` gives at one size, trained under a probe."""
+"""Short recorded trainings of the models that `build` returns at several sizes.
 
+Weight decay is measured apart from training, on copies.
+"""
+
+import copy
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
+from orderone.core.codes import with_code, without_code
+from orderone.core.errors import InputError
 from orderone.core.exact import count
 from orderone.measure.alignment_ratios import (
     TRAINING as TRAINING_TOKENS,
@@ -23,37 +31,45 @@ from orderone.measure.alignment_ratios import (
     weights_of,
 )
 from orderone.measure.inputs import (
+    BaseInput,
+    BuildInput,
     Built,
     Progress,
     Scheduler,
     SeedsInput,
     SizesInput,
 )
-from orderone.measure.optimizer_steps import Decay, decay_of
 from orderone.measure.recording import QUANTITIES, TRAINING, Probe
 from orderone.observe.batches import Batch, Loss, call_inputs, loss_of, on_device
 from orderone.observe.inventory import inventory, unwrap
+from orderone.observe.moments import Ledger, Moments
 from orderone.observe.quantities import Quantity
 from orderone.observe.step_recorder import Row
 from orderone.planning import Plan
 from orderone.planning.plan import fused_options
+from orderone.planning.build import Family, family
+from orderone.seeding import set_seed
 
-SAME = 1e-3  # rates that differ by less are the same
-WANTED = (
-    "build: expected a function of the size that returns an nn.Module, a plan, or (module,"
-    " optimizer) if they are scaled already; got {}"
-)
+SAME = 1e-3  # learning rates with a smaller relative difference are the same
+SAME_DIRECTION = 1e-2  # decay shrinks a weight along itself; Adam's normalized penalty does not
 
 
-# --- what users ask for ---------------------------------------------------------------------------
+def _wrong_build(got: str) -> InputError:
+    message = (
+        "build: expected a function of the size that returns an nn.Module, a plan, or (module,"
+        f" optimizer) if they are scaled already; it returned {got}"
+    )
+    return InputError(message, "wrong-type", argument="build")
+
+
+# --- arguments of users ---------------------------------------------------------------------------
 
 
 def read_sizes(widths: SizesInput | None, depths: SizesInput | None) -> tuple[str, list[int]]:
     """Return the axis (width or depth), and at least two sizes along it."""
     if (widths is None) == (depths is None):
-        raise ValueError(
-            "widths: expected widths=[64, 128, ...] or depths=[2, 4, ...], one of the two"
-        )
+        message = "widths: expected either widths=[64, 128, ...] or depths=[2, 4, ...]"
+        raise InputError(message, argument="widths")
     if depths is None:
         axis = "width"
         values = widths
@@ -61,26 +77,63 @@ def read_sizes(widths: SizesInput | None, depths: SizesInput | None) -> tuple[st
         axis = "depth"
         values = depths
     if isinstance(values, (str, bytes)) or not hasattr(values, "__iter__"):
-        raise ValueError(
-            f"{axis}s: expected several sizes such as [64, 128, 256, 512], got {values!r}"
-        )
+        message = f"{axis}s: expected several sizes such as [64, 128, 256, 512], got {values!r}"
+        raise InputError(message, "wrong-type", argument=f"{axis}s")
     assert values is not None  # one of the two was passed
     sizes = sorted({count(size, f"{axis}s") for size in values})
     if len(sizes) < 2:
-        raise ValueError(
-            f"{axis}s: expected at least two different sizes to fit an exponent to, got {sizes}"
-        )
+        message = f"{axis}s: expected at least two sizes to fit an exponent, got {sizes}"
+        raise InputError(message, argument=f"{axis}s")
     return axis, sizes
 
 
 def read_seeds(seeds: SeedsInput) -> list[int]:
-    """Return the seeds, of which users pass the number or the values."""
+    """Return a list of seeds; users pass their number or the seeds themselves."""
     if isinstance(seeds, int) or not hasattr(seeds, "__iter__"):
         return list(range(count(seeds, "seeds")))
     values = [count(seed, "seeds", least=0) for seed in seeds]
     if not values:
-        raise ValueError("seeds: expected how many, or which; got none")
+        message = "seeds: expected a number of seeds or a list of seeds, got an empty list"
+        raise InputError(message, argument="seeds")
     return list(dict.fromkeys(values))
+
+
+@dataclass(frozen=True)
+class Builder:
+    """Build the models of a study; the seed is set before each."""
+
+    build: BuildInput
+    axis: str  # width or depth
+    base: BaseInput | None
+    first_seed: int
+
+    def __post_init__(self) -> None:
+        if isinstance(self.build, nn.Module) or not callable(self.build):
+            message = (
+                f"build: expected a function of the {self.axis}, got {type(self.build).__name__}"
+            )
+            raise InputError(message, "wrong-type", argument="build")
+
+    def built(self, size: int, seed: int) -> Built:
+        """Return what `build` returns at this size, after setting the seed."""
+        set_seed(seed)
+        return self.build(size)
+
+    def base_model(self, smallest: nn.Module) -> nn.Module:
+        """Return the base, which is the smallest model by default."""
+        if self.base is None:
+            return smallest
+        if isinstance(self.base, nn.Module):
+            return self.base
+        return model_of(self.built(count(self.base, "base"), self.first_seed))
+
+
+def plan_family(
+    largest: nn.Module, base: nn.Module, batch: Batch, settings: Mapping[str, Any]
+) -> Family:
+    """Read how the largest model has grown from the base, with an example batch."""
+    inputs = on_device(call_inputs(batch), largest)
+    return family(largest, base, **{"inputs": inputs, **settings})
 
 
 @dataclass(frozen=True)
@@ -90,7 +143,7 @@ class Setup:
     model: nn.Module
     optimizer: Optimizer
     scheduler: Scheduler | None = None
-    plan: Plan | None = None  # what scaled the model, if that is known
+    plan: Plan | None = None  # that scaled the model, if there is one
 
 
 def read_setup(
@@ -98,12 +151,16 @@ def read_setup(
     planner: Callable[[nn.Module], Plan],
     scheduler: Callable[[Optimizer], Scheduler] | None,
 ) -> Setup:
-    """Make what `build` returned ready to train.
+    """Make ready to train what `build` returned.
 
-    It is a module (to be planned), a plan, or a module or plan with its own optimizer and, at most,
-    a scheduler.
+    This is a module (to be planned), a plan, or a tuple of a module or plan, an optimizer and
+    perhaps a scheduler.
     """
-    first, *rest = built if isinstance(built, (tuple, list)) and built else (built,)
+    if isinstance(built, (tuple, list)) and built:
+        first, *rest = built
+    else:
+        first = built
+        rest = []
     if isinstance(first, nn.Module) and not rest:
         first = planner(first)
     if isinstance(first, Plan):
@@ -116,26 +173,30 @@ def read_setup(
         model = first
     types = ", ".join(type(part).__name__ for part in (first, *rest))
     if not isinstance(model, nn.Module) or len(rest) > 2:
-        raise ValueError(WANTED.format(types))
-    optimizer = rest[0] if rest else _planned_optimizer(plan)
+        raise _wrong_build(types)
+    if rest:
+        optimizer = rest[0]
+    else:
+        assert plan is not None  # a module without an optimizer was planned
+        optimizer = plan.optimizer(**fused_options(plan))
     if not isinstance(optimizer, Optimizer):
-        raise ValueError(WANTED.format(types))
+        raise _wrong_build(types)
     if len(rest) == 2:
         return Setup(model, optimizer, rest[1], plan)  # pyright: ignore[reportArgumentType]
-    return Setup(model, optimizer, scheduler(optimizer) if scheduler else None, plan)
-
-
-def _planned_optimizer(plan: Plan | None) -> Optimizer:
-    assert plan is not None  # a module without an optimizer was planned
-    return plan.optimizer(**fused_options(plan))
+    if scheduler:
+        return Setup(model, optimizer, scheduler(optimizer), plan)
+    return Setup(model, optimizer, plan=plan)
 
 
 def model_of(built: Built) -> nn.Module:
     """Return the module in what `build` returned."""
-    first = built[0] if isinstance(built, (tuple, list)) and built else built
-    model = first.bound() if isinstance(first, Plan) else first
+    model = built
+    if isinstance(built, (tuple, list)) and built:
+        model = built[0]
+    if isinstance(model, Plan):
+        model = model.bound()
     if not isinstance(model, nn.Module):
-        raise ValueError(WANTED.format(type(first).__name__))
+        raise _wrong_build(type(model).__name__)
     return unwrap(model)
 
 
@@ -149,11 +210,11 @@ def run_all(
     axis: str,
     progress: Progress | None = None,
 ) -> tuple[list[str], bool]:
-    """Run `action` for all sizes of one seed, then of the next; return troubles, and whether it
-    was interrupted.
+    """Run `action` for all sizes of one seed, then of the next.
 
-    In this order, an interrupted study has something to fit. An error in the first run is raised; a
-    later one costs that run only.
+    Return a list of troubles, and whether the user interrupted the runs. In this order, exponents
+    can be fitted after an interruption. An error in the first run is raised; a later error costs
+    that run only.
     """
     runs = [(size, seed) for seed in seeds for size in sizes]
     troubles = []
@@ -163,11 +224,14 @@ def run_all(
         try:
             action(size, seed)
         except KeyboardInterrupt:
-            return [*troubles, f"interrupted after {done} of {len(runs)} runs"], True
+            trouble = f"interrupted after {done} of {len(runs)} runs"
+            return [*troubles, with_code(trouble, "check-interrupted")], True
         except Exception as error:
             if done == 0:
                 raise
-            troubles.append(f"{axis} {size}, seed {seed} failed ({type(error).__name__}: {error})")
+            reason = f"{type(error).__name__}: {without_code(str(error))}"
+            trouble = f"{axis} {size}, seed {seed} failed ({reason})"
+            troubles.append(with_code(trouble, "run-failed"))
     if progress:
         progress(len(runs), len(runs), "")
     return troubles, False
@@ -178,7 +242,7 @@ def run_all(
 
 @dataclass(frozen=True)
 class Run:
-    """Records of one training: sizes by step, losses, and why it ended early, if it did."""
+    """Records of one training: sizes by step, losses, and the reason of an early end."""
 
     size: int
     seed: int
@@ -188,13 +252,13 @@ class Run:
     rates: Sequence[Mapping[str, float]] = ()  # learning rates, step by step
     ratios: Sequence[Ratio] = ()  # alignment across the last step, if it was measured
     penalties: Mapping[str, float] = field(default_factory=dict)  # decay added to gradients
-    steps: int = 0  # completed ones
-    ended: str = ""
+    steps: int = 0  # completed steps
+    ended: str = ""  # why it ended early
     remarks: Sequence[str] = ()
 
 
 class Training:
-    """Train one model step by step, and keep losses and learning rates."""
+    """Train one model step by step, and record losses and learning rates."""
 
     def __init__(self, setup: Setup, loss: Loss | None):
         self.setup: Setup = setup
@@ -208,10 +272,11 @@ class Training:
         """Make one update; return False, without an update, if the loss is not finite."""
         loss = loss_of(self.setup.model, batch, self.loss)
         if not loss.requires_grad:
-            raise ValueError(
-                "loss: expected one that depends on what is trained; is it detached, or is"
-                " everything frozen?"
+            message = (
+                "loss: expected a loss that depends on trained tensors; is it detached, or is the"
+                " whole model frozen?"
             )
+            raise InputError(message, "detached-loss", argument="loss")
         value = float(loss.detach())
         self.losses.append(value)
         if not math.isfinite(value):
@@ -238,64 +303,38 @@ class Training:
         return rates
 
 
+@dataclass(frozen=True)
+class RunOptions:
+    """Measurements to make in one run."""
+
+    # all batches are the same, and passes draw no random numbers: training passes show changes
+    fixed: bool
+    decay: bool = False  # measure the weight decay by itself
+    layers: Sequence[Layer] = ()  # whose alignment to measure across the last step
+    quantities: tuple[Quantity, ...] = QUANTITIES  # to record
+
+
 def train(
     setup: Setup,
     batches: Sequence[Batch],
     loss: Loss | None,
     size: int,
     seed: int,
-    *,
-    fixed: bool,
-    decay: bool = False,
-    layers: Sequence[Layer] = (),
-    quantities: tuple[Quantity, ...] = QUANTITIES,
+    options: RunOptions,
 ) -> Run:
-    """Train one model on all batches under a probe.
-
-    Args:
-        setup: The model, its optimizer and its scheduler.
-        batches: One for each step.
-        loss: As in `coord_check`.
-        size, seed: Of this run.
-        fixed: All batches are one, and passes on it draw no random numbers: training then shows the
-            changes too.
-        decay: Measure the weight decay by itself.
-        layers: Those whose alignment to measure across the last step.
-        quantities: Those to record.
-    """
+    """Train one model under a probe, with one step for each batch."""
     model = setup.model
-    if fixed:
+    if options.fixed:
         batches = [on_device(batches[0], model)] * len(batches)
     else:
         batches = [on_device(batch, model) for batch in batches]
-
-    measured_decay = Decay()
-    remarks: tuple[str, ...] = ()
-    if decay:
-        try:
-            measured_decay = decay_of(model, setup.optimizer)
-        except Exception as error:  # some modules and optimizers refuse to be copied
-            remarks = (f"weight decay was not measured ({type(error).__name__}: {error})",)
-
+    decay = Decay()
+    if options.decay:
+        decay = _decay_if_measurable(setup)
     training = Training(setup, loss)
-    fixed_batch = TRAINING if fixed else call_inputs(batches[0])
-    probe = Probe(model, setup.optimizer, fixed_batch, quantities)
-    states: list[State] = []  # before and after the last step
-    measured_ratios: list[Ratio] = []
-    with probe.watch():
-        for number, batch in enumerate(batches, 1):
-            is_last = number == len(batches)
-            with _adding_state(states, model, layers, batches[0], fixed, is_last):
-                if not training.step(batch):
-                    break
-        if not training.ended:
-            with _adding_state(states, model, layers, batches[0], fixed):
-                if fixed:
-                    probe.last_pass(lambda: loss_of(model, batches[0], loss))
-            if layers:
-                measured_ratios = list(ratios(layers, *states))
+    probe, measured_ratios = _record(training, batches, options)
     rows: list[Row] = []
-    for name, moments in measured_decay.fractions.items():
+    for name, moments in decay.fractions.items():
         rows.append((0, name, Quantity.DECAY, moments))
     rows += probe.rows
     return Run(
@@ -306,29 +345,55 @@ def train(
         same_output=probe.same_output,
         rates=tuple(training.rates),
         ratios=tuple(measured_ratios),
-        penalties=measured_decay.penalties,
+        penalties=decay.penalties,
         steps=training.steps,
         ended=training.ended,
-        remarks=remarks,
+        remarks=decay.remarks,
     )
+
+
+def _record(
+    training: Training, batches: Sequence[Batch], options: RunOptions
+) -> tuple[Probe, list[Ratio]]:
+    """Train on all batches; return the probe that recorded it, and the alignment ratios."""
+    model = training.setup.model
+    fixed_batch = TRAINING
+    if not options.fixed:
+        fixed_batch = call_inputs(batches[0])
+    probe = Probe(model, training.setup.optimizer, fixed_batch, options.quantities)
+    states: list[State] = []  # before and after the last step
+    with probe.watch():
+        for number, batch in enumerate(batches, 1):
+            is_last = number == len(batches)
+            with _adding_state(states, model, batches[0], options, is_last):
+                if not training.step(batch):
+                    break
+        if training.ended:
+            return probe, []
+        with _adding_state(states, model, batches[0], options):
+            if options.fixed:
+                probe.last_pass(lambda: loss_of(model, batches[0], training.loss))
+        if not options.layers:
+            return probe, []
+        return probe, list(ratios(options.layers, *states))
 
 
 @contextmanager
 def _adding_state(
     states: list[State],
     model: nn.Module,
-    layers: Sequence[Layer],
     batch: Batch,
-    fixed: bool,
+    options: RunOptions,
     wanted: bool = True,
 ) -> Iterator[None]:
     """Add the state that the model has when the context opens, if it is wanted.
 
-    If `fixed`, the pass inside the context shows it, otherwise a pass of its own.
+    With a fixed batch, the pass inside the context shows it; otherwise another pass is run.
     """
+    layers = options.layers
     if not layers or not wanted:
         yield
-    elif fixed:
+    elif options.fixed:
         weights = weights_of(layers)
         with reading(model, layers) as inputs:
             yield
@@ -349,3 +414,91 @@ def ratios_kept(rates: Sequence[Mapping[str, float]]) -> bool:
         if max(factors, default=1.0) > (1 + SAME) * min(factors, default=1.0):
             return False
     return True
+
+
+# --- weight decay ---------------------------------------------------------------------------------
+#
+# Weight decay is the effect of a step on weights whose gradient is zero. In ordinary steps the
+# update is far larger than the decay, so the decay is measured on copies. Adam adds its penalty to
+# the gradient and normalizes the sum, so that no weight shrinks by a fixed fraction. There the
+# ratio of penalty to gradient counts: if it grows with the size, the penalty dominates the updates
+# of large models.
+
+
+def copies_of(model: nn.Module, optimizer: Optimizer) -> tuple[dict[str, Tensor], Optimizer]:
+    """Copy the trained tensors, by name, and the optimizer that moves them.
+
+    If a warm-up starts at learning rate zero, the copy has the learning rate after warm-up.
+    """
+    model, optimizer = copy.deepcopy((model, optimizer))
+    for group in optimizer.param_groups:
+        group["lr"] = group["lr"] or group.get("initial_lr", 0.0)
+    tensors = {}
+    for name, item in inventory(model).items():
+        if item.tensor.requires_grad:
+            tensors[name] = item.tensor
+    return tensors, optimizer
+
+
+@dataclass(frozen=True)
+class Decay:
+    """Effect of weight decay in one step."""
+
+    fractions: Mapping[str, Moments] = field(default_factory=dict)  # by which each tensor shrinks
+    # RMS of the penalty that is added to a gradient before that is normalized
+    penalties: Mapping[str, float] = field(default_factory=dict)
+    remarks: tuple[str, ...] = ()
+
+
+def _decay_if_measurable(setup: Setup) -> Decay:
+    """Return the measured decay, or a remark why it was not measured."""
+    try:
+        return decay_of(setup.model, setup.optimizer)
+    except Exception as error:  # some modules and optimizers refuse to be copied
+        remark = f"weight decay was not measured ({type(error).__name__}: {error})"
+        return Decay(remarks=(with_code(remark, "decay-not-measured"),))
+
+
+def decay_of(model: nn.Module, optimizer: Optimizer) -> Decay:
+    """Measure the weight decay of each tensor; tensors that do not shrink are left out."""
+    if not any(group.get("weight_decay") for group in optimizer.param_groups):
+        return Decay()
+    tensors, stepper = copies_of(model, optimizer)
+    for tensor in tensors.values():
+        tensor.data = tensor.data.double()  # in single precision, rounding hides a decay of 1e-6
+    before = {name: tensor.detach().clone() for name, tensor in tensors.items()}
+    for tensor in tensors.values():
+        tensor.grad = torch.zeros_like(tensor)
+    stepper.step()
+
+    fractions = _shrunk_fractions(before, tensors)
+    coefficients: dict[int, float] = {}
+    for group in stepper.param_groups:
+        for tensor in group["params"]:
+            coefficients[id(tensor)] = float(group.get("weight_decay", 0.0))
+    penalties = {}
+    for name, tensor in tensors.items():
+        if name not in fractions and not torch.equal(tensor, before[name]):
+            penalties[name] = coefficients[id(tensor)] * _rms(before[name])
+    return Decay(fractions, penalties)
+
+
+def _rms(x: Tensor) -> float:
+    return float(torch.linalg.vector_norm(x)) / math.sqrt(x.numel())
+
+
+@torch.no_grad()
+def _shrunk_fractions(before: dict[str, Tensor], after: dict[str, Tensor]) -> dict[str, Moments]:
+    """Return the fraction by which each tensor has shrunk along itself."""
+    ledger = Ledger()
+    names = []
+    for name, old in before.items():
+        change = old - after[name]
+        size = torch.linalg.vector_norm(old)
+        moved = torch.linalg.vector_norm(change)
+        if moved > 0 and size > 0:
+            fraction = moved / size
+            if torch.linalg.vector_norm(change - fraction * old) <= SAME_DIRECTION * moved:
+                ledger.add(fraction.reshape(1))
+                names.append(name)
+    return dict(zip(names, ledger.fetch(), strict=True))

@@ -6,11 +6,11 @@ inputs,
     z_i ~ N(0, V),   i = 1 ... n                                     S3 (2.2)
     V' = (c/n) sum_i phi(z_i) phi(z_i)^T                             S3 (3.4)-(3.5)
 
-so a layer costs m n normal numbers and no n x n matrix, and V' has exactly the law that weights
-would give it. Rows of inputs are (m, samples, n) in single precision; covariances live as lower
-factors L, V = L L^T, (m, m, samples) in double precision. The factor of the next layer comes from
-Gram-Schmidt on phi(z) and not from sums of products: 1 - rho, which is all that is left of two
-inputs deep in a network, keeps its digits down to 1e-13.
+so a layer costs m n normal numbers and no n x n matrix, and V' has exactly the distribution that it
+has with weights. Rows of inputs are (m, samples, n) in single precision; covariances are stored as
+lower factors L, V = L L^T, (m, m, samples) in double precision. The factor of the next layer comes
+from Gram-Schmidt on phi(z) and not from sums of products: so 1 - rho, which becomes very small deep
+in a network, stays precise down to 1e-13.
 """
 
 from collections.abc import Callable
@@ -25,7 +25,7 @@ MOST_LOOPED = 8  # inputs; with more, a batched product is faster than a loop ov
 
 
 class Draw:
-    """Normal numbers for `width` neurons of every network, from a stream of its own."""
+    """Normal numbers for `width` neurons of every network, from a separate generator."""
 
     def __init__(self, width: int, dtype: torch.dtype, seed: int, device: torch.device):
         self._width = width
@@ -39,10 +39,13 @@ class Draw:
         return buffer.normal_(generator=self._generator)
 
     def bartlett(self, half: Tensor) -> Tensor:
-        """(m, m, samples): `half` is half the degrees of freedom of each column."""
+        """Return Bartlett's triangular matrices (m, m, samples).
+
+        `half` is half the degrees of freedom of each column.
+        """
         m, samples = half.shape
         normal = self(torch.empty(m, m, samples, dtype=half.dtype, device=half.device))
-        # the public torch.distributions.Chi2 takes no generator
+        # the public torch.distributions.Chi2 does not accept a generator
         gamma = standard_gamma(half.clamp(min=0.5), generator=self._generator)
         root = (2 * gamma).sqrt()
         T = normal.permute(2, 0, 1).tril(-1) + torch.diag_embed(root.T)
@@ -50,11 +53,13 @@ class Draw:
 
 
 class Homogeneous:
-    """phi(x) = major max(x, 0) + minor min(x, 0). Norms do not matter to phi: they are kept
-    apart."""
+    """Layers with phi(x) = major max(x, 0) + minor min(x, 0).
+
+    phi is homogeneous, so norms are handled separately.
+    """
 
     def __init__(self, L: Tensor, slopes: tuple[float, float], width: int, draw: Draw):
-        # under z -> -z the two slopes change places and the law of V stays
+        # z -> -z exchanges the two slopes, and V keeps its distribution
         major, minor = sorted(slopes, key=abs, reverse=True)
         self._slope = minor / major
         self._scale = (2 / (1 + (minor / major) ** 2) / width) ** 0.5
@@ -76,7 +81,7 @@ class Homogeneous:
 
 
 class Smooth:
-    """phi(x) any function; c is its normalizer."""
+    """Layers with any function phi(x); c is its normalizer."""
 
     def __init__(
         self, L: Tensor, phi: Callable[[Tensor], Tensor], c: float, width: int, draw: Draw
@@ -96,8 +101,10 @@ class Smooth:
 
 
 class Linear:
-    """phi(x) = x: V' is Wishart, and its factor is L times Bartlett's triangular matrix. m^2
-    numbers a layer, for any n."""
+    """Layers with phi(x) = x: V' is Wishart, and its factor is L times Bartlett's matrix.
+
+    This takes m^2 numbers in a layer, for any n.
+    """
 
     def __init__(self, L: Tensor, width: int, draw: Draw):
         self._L = L
@@ -107,8 +114,11 @@ class Linear:
         self._half = (freedom.clamp(min=0) / 2)[:, None].expand(len(L), L.shape[2]).contiguous()
 
     def step(self) -> None:
-        """Below the diagonal normal numbers, on it roots of chi-square numbers; with n < m the last
-        columns are zero."""
+        """Multiply by Bartlett's matrix.
+
+        It has normal numbers below the diagonal and roots of chi-square numbers on it; with n < m
+        the last columns are zero.
+        """
         T = self._draw.bartlett(self._half)
         self._L = torch.einsum("ikp,kjp->ijp", self._L, T) * self._width**-0.5
 
@@ -117,11 +127,13 @@ class Linear:
 
 
 class Residual:
-    """z' = z + W relu(z) / sqrt(d n): S3 (2.12). The state is z itself; V is its covariance
-    (erratum S3.10)."""
+    """Layers z' = z + W relu(z) / sqrt(d n): S3 (2.12).
+
+    The state is z itself; V is its covariance (erratum S3.10).
+    """
 
     def __init__(self, L: Tensor, width: int, depth: int, draw: Draw):
-        unit, norm = rows(L)  # relu does not see norms
+        unit, norm = rows(L)  # relu is homogeneous
         self._draw = draw
         self._scale = (depth * width) ** -0.5
         self._norm = norm * width**-0.5
@@ -136,19 +148,21 @@ class Residual:
         return gram_schmidt(self._z.clone()) * self._norm[:, None]
 
 
-# a chunk of networks, on their way through the layers
+# a chunk of networks at some layer
 Layers: TypeAlias = Homogeneous | Smooth | Linear | Residual
 
 
 def rows(L: Tensor) -> tuple[Tensor, Tensor]:
-    """Rows of norm one, and the norms (m, samples)."""
+    """Return the rows divided by their norms, and the norms (m, samples)."""
     norm = L.square().sum(1).sqrt()  # vector_norm is slow along this axis
     return L / torch.where(norm > 0, norm, 1)[:, None], norm
 
 
 def correlated(g: Tensor, L: Tensor, first: bool = False) -> Tensor:
-    """z_i = sum_j L_ij g_j for every neuron. May overwrite g. `first` says that the first row of L
-    is 1, 0, ..., 0."""
+    """Return z_i = sum_j L_ij g_j for every neuron; may overwrite g.
+
+    `first` says that the first row of L is 1, 0, ..., 0.
+    """
     if len(g) > MOST_LOOPED:
         return torch.einsum("ijs,jsn->isn", L.to(g.dtype), g)
     L = L.to(g.dtype)[..., None]
@@ -161,13 +175,16 @@ def correlated(g: Tensor, L: Tensor, first: bool = False) -> Tensor:
 
 
 def gram_schmidt(x: Tensor) -> Tensor:
-    """R lower triangular with x x^T = R R^T, (m, m, samples) in double precision. Overwrites x."""
+    """Return lower triangular R with x x^T = R R^T, (m, m, samples), in double precision.
+
+    Overwrites x.
+    """
     m, samples = x.shape[:2]
     R = torch.zeros(m, m, samples, dtype=torch.float64, device=x.device)
     rounding = 8 * torch.finfo(x.dtype).eps
     for j in range(m):
         norm = torch.linalg.vector_norm(x[j], dim=-1)
-        if j:  # what is left of an input that the others span is rounding
+        if j:  # the rest of an input in the span of the others is rounding error
             whole = R[j, :j].square().sum(0).sqrt()
             norm = torch.where(norm > rounding * whole, norm, 0)
         R[j, j] = norm

@@ -1,4 +1,4 @@
-"""Layer covariances of finite networks at initialization, exactly in law and without weights.
+"""Layer covariances of finite networks at initialization, sampled exactly and without weights.
 
     kind            phi_s(x)                                   options
     relu            max(x, 0)
@@ -8,8 +8,8 @@
     resnet          z' = z + W relu(z) / sqrt(d n), S3 (2.12)
 
 V_l = (c/n) <phi_l, phi_l> over inputs, with c = 1 / E phi_s(g)^2; for resnet V_l = <z_l, z_l> / n
-(erratum S3.10). `sampled_layers` has one layer of each kind, at m n normal numbers a layer and
-network, or m^2 for linear networks.
+(erratum S3.10). `sampled_layers` has one layer of each kind. A layer of a network takes m n normal
+numbers, or m^2 in linear networks.
 """
 
 from collections.abc import Callable
@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from orderone.core.covariances import covariance
-from orderone.core.errors import one_of
+from orderone.core.errors import InputError, one_of
 from orderone.core.exact import count
 from orderone.core.inputs import Array, Count, Function, Name, Number, UserInput
 from orderone.measure.sampled_layers import Draw, Homogeneous, Layers, Linear, Residual, Smooth
@@ -31,9 +31,9 @@ from orderone.theory.limits.triangular import cholesky
 
 # "shaped" is short for "shaped-smooth"
 KINDS = ("relu", "shaped-relu", "shaped-smooth", "shaped", "linear", "resnet")
-# bytes of one chunk: what stays in a core's cache; what fills a GPU
+# bytes of one chunk: to fit into the cache of a core, and to fill a GPU
 MEMORY = {"cpu": 2**21, "other": 2**30}
-COPIES = 3  # arrays of a chunk's size that a step holds at once
+COPIES = 3  # arrays of a chunk's size in memory at once
 
 ActivationInput: TypeAlias = Annotated[str | Activation | Function, UserInput]
 DeviceInput: TypeAlias = Annotated[str | int | torch.device, UserInput]
@@ -60,18 +60,17 @@ def sample_network(
     memory: Count | None = None,
     progress: ProgressInput | None = None,
 ) -> Array:
-    """Covariances over inputs of the last of `depth` hidden layers of `samples` networks, (samples,
-    m, m).
+    """Sample covariances over inputs, (samples, m, m), of the last of `depth` hidden layers.
 
     `kind` is relu, shaped-relu, shaped-smooth, linear or resnet. `V0` is the covariance of the
-    inputs, X @ X.T / features. With `layers`, all layers: (samples, depth, m, m). A torch tensor V0
-    gives a tensor on its device, anything else a numpy array. Covariances are in double precision,
-    the normal numbers of `dtype`; float32 keeps 1 - rho down to 1e-13. Where activations overflow,
-    as growing smooth ones may, V is infinite.
+    inputs, X @ X.T / features. With `layers`, return all layers: (samples, depth, m, m). If V0 is a
+    torch tensor, the result is a tensor on its device, otherwise a numpy array. Covariances are in
+    double precision, normal numbers in `dtype`; with float32, 1 - rho is precise down to 1e-13.
+    Where activations overflow, as growing smooth ones may, V is infinite.
 
-    `memory` is how many bytes to draw at once. Equal seeds give equal numbers if dtype, device and
-    memory are equal. `progress` is a function that is called with what is done, the total, and a
-    word.
+    `memory` is the number of bytes to draw at once. Equal seeds give equal numbers if dtype, device
+    and memory are equal. `progress` is a function that is called with the number of finished
+    networks, the number of all networks, and a word.
     """
     start, _ = covariance(V0)
     width = count(width, "width")
@@ -82,12 +81,14 @@ def sample_network(
     numbers = getattr(torch, one_of(dtype, ("float32", "float64"), "dtype"))
     V = _on(start, device)
     if progress is not None and not callable(progress):
-        raise ValueError(
-            f"progress: expected a function of what is done, the total and a word, got {progress!r}"
-        )
+        message = f"progress: expected a function of (done, total, what), got {progress!r}"
+        raise InputError(message, "wrong-type", argument="progress")
     begin = _networks(kind, width, depth, p, ShapedReLU(c_plus, c_minus), phi, a)
     chunk = _chunk(V, width, samples, kind, numbers, memory)
-    out = V.new_empty((samples, depth, *V.shape) if layers else (samples, *V.shape))
+    shape = (samples, *V.shape)
+    if layers:
+        shape = (samples, depth, *V.shape)
+    out = V.new_empty(shape)
     L = cholesky(V[..., None])[0]
     for i, first in enumerate(range(0, samples, chunk)):
         last = min(first + chunk, samples)
@@ -103,10 +104,9 @@ def sample_network(
 def _on(start: Array, device: DeviceInput | None) -> Tensor:
     try:
         return torch.as_tensor(start, device=device).to(torch.float64)
-    except (RuntimeError, AssertionError, TypeError) as error:  # torch's three ways to say so
-        raise ValueError(
-            f"device: expected a device that torch has here, got {device!r}; give 'cpu' or None"
-        ) from error
+    except (RuntimeError, AssertionError, TypeError) as error:  # torch raises any of the three
+        message = f"device: expected one that torch can use here, such as 'cpu'; got {device!r}"
+        raise InputError(message, argument="device") from error
 
 
 def _networks(
@@ -129,7 +129,7 @@ def _networks(
         c = shaped.normalizer(width, p)
         return lambda L, draw: Smooth(L, shaped.at(width, p), c, width, draw)
     if kind == "shaped-relu":
-        relu.normalizer(width, p)  # says so if both slopes are zero
+        relu.normalizer(width, p)  # raises an error if both slopes are zero
         return lambda L, draw: Homogeneous(L, relu.slopes(width, p), width, draw)
     return lambda L, draw: Homogeneous(L, (1.0, 0.0), width, draw)
 
@@ -144,7 +144,7 @@ def _run(networks: Layers, depth: int, out: Tensor, layers: bool) -> None:
 
 
 def _product(L: Tensor) -> Tensor:
-    """L L^T, (samples, m, m); infinite for a network whose activations overflowed on the way."""
+    """Return L L^T, (samples, m, m); infinite for a network whose activations overflowed."""
     L = L.permute(2, 0, 1)
     V = L @ L.mT
     return torch.where(V.isfinite().all(-1).all(-1)[:, None, None], V, torch.inf)
@@ -153,14 +153,16 @@ def _product(L: Tensor) -> Tensor:
 def _chunk(
     V: Tensor, width: int, samples: int, kind: str, numbers: torch.dtype, memory: Count | None
 ) -> int:
-    """Return how many networks to hold at once: equal shares, none of them over the limit."""
+    """Return the number of networks in a chunk: chunks are equal, and none is over the limit."""
     if memory is not None:
         limit = count(memory, "memory") // COPIES
     elif V.device.type == "cpu":
         limit = MEMORY["cpu"]
     else:
         limit = MEMORY["other"]
-    columns = len(V) if kind == "linear" else width
+    columns = width
+    if kind == "linear":
+        columns = len(V)
     each = len(V) * columns * numbers.itemsize
     shares = ceil(samples / max(1, limit // each))
     return ceil(samples / shares)

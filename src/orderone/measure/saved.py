@@ -1,7 +1,7 @@
-"""The records of a check that was saved, with the exponents that can be fitted to them.
+"""Saved records of a check, and exponents that are fitted to them.
 
-Verdicts compare these with what a rule predicts for the model, which records do not hold:
-`coord_check` gives them.
+A verdict also needs the predictions of a rule for the model, which the records do not contain. Only
+`coord_check` returns verdicts.
 """
 
 from collections.abc import Mapping
@@ -13,14 +13,16 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from orderone.core.codes import with_code
+from orderone.core.errors import InputError
 from orderone.measure.check import COLUMNS
 from orderone.measure.fit import fit_exponents
 from orderone.measure.records import PROVENANCE, read
 
 UNJUDGED = "not judged"
-NOTE = (
-    "drawn from saved records, which hold no verdicts: `orderone check ... --html FILE` judges and"
-    " draws"
+NOTE = with_code(
+    "saved records contain no verdicts; `orderone check ... --html FILE` draws them with verdicts",
+    "no-saved-verdicts",
 )
 
 
@@ -37,15 +39,17 @@ class Saved:
 
     @staticmethod
     def load(path: str | PathLike[str]) -> "Saved":
-        """Load what `Check.save` or `orderone check --save` wrote."""
+        """Load a file that `Check.save` or `orderone check --save` wrote."""
         frame = read(path)
         axis = next((name for name in ("width", "depth") if name in frame), None)
         missing = {"seed", "step", "module", "quantity", "rms"} - set(frame)
         if axis is None or missing:
             columns = ", ".join(sorted(missing)) or "width or depth"
-            raise ValueError(
-                f"{Path(path).name}: expected the records of a check, got a table without {columns}"
+            message = (
+                f"{Path(path).name}: expected the records of a check, got a table without the"
+                f" columns {columns}"
             )
+            raise InputError(message, "not-records", argument="path")
         return Saved(frame, axis, dict(frame.attrs.get(PROVENANCE, {})))
 
     @property
@@ -55,7 +59,7 @@ class Saved:
 
     @cached_property
     def exponents(self) -> pd.DataFrame:
-        """One line for each module and quantity, at the last step at which all runs have it."""
+        """One row for each module and quantity, at the last step that all runs recorded."""
         sizes = self.frame.pivot_table(
             index=["module", "quantity", "step"], columns=[self.axis, "seed"], values="rms"
         )

@@ -2,9 +2,8 @@
 
 A `Ledger` takes tensors one by one. It sizes tensors on the host at once, before other code can
 change them. A `DeviceQueue` holds tensors on other devices until many can be sized together, and
-`send` moves all results to the host without waiting. A tensor that is held by reference may be
-overwritten by code that follows; its version tells. A caller that cannot exclude this asks for a
-copy.
+`send` moves all results to the host without waiting. If later code overwrites a waiting tensor, its
+version counter shows it. Callers that cannot exclude this pass `copy=True`.
 """
 
 import math
@@ -25,14 +24,15 @@ from orderone.torch_compat import (
     version_counter,
 )
 
-PLAIN: set[type[Tensor]] = {Tensor, nn.Parameter}  # not spread over processes
+PLAIN: set[type[Tensor]] = {Tensor, nn.Parameter}  # not distributed over processes
 WIDE: dict[torch.dtype, torch.dtype] = {torch.float16: torch.float32, torch.bfloat16: torch.float32}
-# precisions that torch can sum; others (float8) are widened first
+# precisions that torch can sum; others (float8) are converted first
 SUMMED: set[torch.dtype] = {*WIDE, torch.float32, torch.float64}
-FEW = 2**12  # entries; of so few, a call takes longer than what it does
-SQUARABLE = (1e-16, 1e13)  # the squares of 10^12 such entries have a sum in single precision
-SHARE = 64  # one such part of a device's memory may be held
-MEMORY = 2**27  # bytes, where that is not known
+FEW = 2**12  # entries; for fewer, the overhead of a call exceeds its work
+# range of entries; single precision can represent the sum of 10^12 of their squares
+SQUARABLE = (1e-16, 1e13)
+SHARE = 64  # tensors may wait in 1/SHARE of a device's memory
+MEMORY = 2**27  # bytes, where the size of that memory is not known
 # norm, sum, largest absolute value, number of entries that are not finite
 Size = tuple[float, float, float, float]
 
@@ -62,7 +62,7 @@ class Moments(NamedTuple):
         return math.sqrt(self.squares / self.entries)
 
     def row(self) -> tuple[float, float, float, float]:
-        """rms, mean, largest absolute value, finite fraction."""
+        """Return rms, mean, largest absolute value, fraction of finite entries."""
         return self.rms, self.total / self.entries, self.largest, self.finite / self.entries
 
 
@@ -70,7 +70,7 @@ NOTHING = Moments(0, 0.0, 0.0, 0.0, 0.0)
 
 
 def _larger(first: float, second: float) -> float:
-    """Return the larger of the two; NaN if the first is."""
+    """Return the larger of the two; NaN if the first is NaN."""
     if math.isnan(first) or first > second:
         return first
     return second
@@ -85,7 +85,7 @@ def is_here(x: Tensor) -> bool:
 
 
 def is_measurable(x: Tensor) -> bool:
-    """Return whether a tensor is real or complex, dense, and not empty here."""
+    """Return whether a tensor is real or complex, dense, and not empty in this process."""
     if not (x.is_floating_point() or x.is_complex()):
         return False
     if x.layout != torch.strided or x.is_nested or x.is_meta:
@@ -94,15 +94,15 @@ def is_measurable(x: Tensor) -> bool:
 
 
 def is_plain(x: Tensor) -> bool:
-    """Return whether a tensor is neither spread over processes nor inside torch.func."""
+    """Return whether a tensor is neither distributed over processes nor inside torch.func."""
     return type(x) in PLAIN and not is_functorch_wrapped_tensor(x)
 
 
 def local(x: Tensor) -> Tensor:
-    """Return the numbers themselves.
+    """Return a plain tensor with the numbers of `x`.
 
-    Of a tensor spread over processes this is the part that is here, so that no process waits for
-    another. Under torch.func it is all entries of all samples.
+    If `x` is distributed over processes, this is the part of this process, so that no process waits
+    for another. Under torch.func it has all entries of all samples.
     """
     while is_functorch_wrapped_tensor(x):
         x = get_unwrapped(x)
@@ -115,9 +115,9 @@ def local(x: Tensor) -> Tensor:
 
 
 def version(x: Tensor) -> int:
-    """Return the counter of writes into a tensor; -1 for tensors of inference mode.
+    """Return the number of writes into a tensor; -1 for tensors of inference mode.
 
-    Those have no counter, and nobody may write into them.
+    Those have no counter, and cannot be written into.
     """
     try:
         return version_counter(x)
@@ -129,13 +129,13 @@ def version(x: Tensor) -> int:
 
 
 class SentMoments(NamedTuple):
-    """The moments of all slots of a ledger; those from other devices may still be on their way."""
+    """Moments of all slots of a ledger; those from other devices may still be in transfer."""
 
     slots: list[Moments]
     transfer: "Transfer"
 
     def moments(self) -> list[Moments]:
-        """Return the moments of all slots, after they have arrived."""
+        """Wait for the transfer and return the moments of all slots."""
         moments = self.slots.copy()
         for slot, count, (norm, total, largest, bad) in self.transfer.sizes():
             moments[slot] = Moments(count, norm * norm, total, largest, count - bad)
@@ -143,11 +143,11 @@ class SentMoments(NamedTuple):
 
 
 class Ledger:
-    """Numbered slots of tensors; `send` gives the moments of all, in order, and starts anew."""
+    """Numbered slots of tensors; `send` returns the moments of all slots and empties the ledger."""
 
     def __init__(self) -> None:
         self._slots: list[Moments] = []
-        self._kept: list[tuple[int, int, Tensor]] = []
+        self._later: list[tuple[int, int, Tensor]] = []  # slot, count, tensor to size in `settle`
         self.queue: DeviceQueue = DeviceQueue()
 
     def __len__(self) -> int:
@@ -156,11 +156,12 @@ class Ledger:
     def add(self, x: Tensor, count: int | None = None, copy: bool = False) -> int:
         """Add a tensor and return its slot.
 
-        Of a sparse tensor, give the values and the `count` of all entries. A tensor on another
-        device is sized later; give `copy` if it may be overwritten until then.
+        For a sparse tensor, pass its values and the `count` of all entries. A tensor on another
+        device is sized later; pass `copy=True` if it may be overwritten until then.
         """
         x = _numbers(x.detach())
-        count = x.numel() if count is None else count
+        if count is None:
+            count = x.numel()
         if is_here(x):
             self._slots.append(_here(count, x))
         else:
@@ -171,7 +172,7 @@ class Ledger:
     def add_all(self, tensors: Iterable[Tensor]) -> range:
         """Add many tensors of other devices, and launch their sizing now.
 
-        One after another they would take the host longer. No gradients may be recorded here.
+        This takes the host less time than adding them one by one. Call it where autograd is off.
         """
         first = len(self._slots)
         numbers = [_numbers(x) for x in tensors]
@@ -181,27 +182,28 @@ class Ledger:
         return slots
 
     def keep(self, x: Tensor, count: int | None = None) -> int:
-        """Add a tensor that nobody changes before `settle`, which sizes all of them.
+        """Add a tensor that does not change before `settle`, which sizes it.
 
-        Between other work, most of the time for a small tensor goes into bringing code back to the
-        cache.
+        For small tensors this is faster: sizing them one by one between other work mostly waits for
+        code to be loaded into the cache.
         """
         if not is_here(x):
             return self.add(x, count)
         x = _numbers(x.detach())
-        count = x.numel() if count is None else count
-        self._kept.append((len(self._slots), count, x))
+        if count is None:
+            count = x.numel()
+        self._later.append((len(self._slots), count, x))
         self._slots.append(NOTHING)
         return len(self._slots) - 1
 
     def settle(self) -> None:
-        """Size all tensors that are kept or held."""
+        """Size all tensors that wait for it."""
         self.queue.settle()
-        kept = self._kept
-        self._kept = []
+        later = self._later
+        self._later = []
         small_slots: list[int] = []
         small: list[tuple[int, Tensor]] = []
-        for slot, count, x in kept:
+        for slot, count, x in later:
             if x.numel() <= FEW:
                 small_slots.append(slot)
                 small.append((count, x))
@@ -219,7 +221,7 @@ class Ledger:
         return SentMoments(slots, self.queue.send())
 
     def fetch(self) -> list[Moments]:
-        """Return all moments; wait for other devices."""
+        """Return all moments, after waiting for other devices."""
         return self.send().moments()
 
 
@@ -227,7 +229,7 @@ class Ledger:
 
 
 def _numbers(x: Tensor) -> Tensor:
-    """Return the numbers to be sized, as real numbers."""
+    """Return the entries as real numbers of a precision that torch can sum."""
     x = local(x)
     if x.dtype in SUMMED:
         return x
@@ -239,12 +241,12 @@ def _numbers(x: Tensor) -> Tensor:
 def _here(count: int, x: Tensor) -> Moments:
     """Size a tensor on the host.
 
-    BLAS makes a faster sum of squares, and one with more digits.
+    BLAS computes the sum of squares faster and more precisely than torch.
     """
     if x.dtype in WIDE:
         x = x.float()
     low, high = torch.aminmax(x)
-    largest = max(-low.item(), high.item())  # not a number, if one of them is not
+    largest = max(-low.item(), high.item())  # NaN if one of them is NaN
     squarable = SQUARABLE[0] < largest < SQUARABLE[1] or largest == 0
     under_torch_func = peek_interpreter_stack() is not None
     readable = x.is_contiguous() and not x.is_neg() and not under_torch_func
@@ -255,15 +257,17 @@ def _here(count: int, x: Tensor) -> Moments:
 
 
 def _carefully(count: int, x: Tensor, largest: float) -> Moments:
-    """Size a tensor that lies in any order, is not finite, or has squares that are not."""
-    bad = 0.0 if math.isfinite(largest) else _not_finite(x).item()
+    """Size a tensor that is not contiguous, not finite, or whose squares overflow."""
+    bad = 0.0
+    if not math.isfinite(largest):
+        bad = _not_finite(x).item()
     norm = torch.linalg.vector_norm(x, dtype=torch.float64).item()
     # norm**2 may raise an OverflowError, norm * norm does not
     return Moments(count, norm * norm, x.sum().item(), largest, count - bad)
 
 
 def _together(tensors: list[tuple[int, Tensor]]) -> Iterator[Moments]:
-    """Size many small tensors as parts of one, which is small enough for double precision."""
+    """Join many small tensors into one, and size its parts in double precision."""
     flat = [x.reshape(-1) for _, x in tensors]
     joined = torch.cat(flat).double().numpy()
     starts = np.cumsum([0, *(x.numel() for x in flat[:-1])])
@@ -281,7 +285,7 @@ def _together(tensors: list[tuple[int, Tensor]]) -> Iterator[Moments]:
 
 
 def _not_finite(x: Tensor) -> Tensor:
-    """Count the entries that are not finite: few, and exact also in single precision."""
+    """Count the entries that are not finite, in a precision that represents the number exactly."""
     return torch.isfinite(x).logical_not_().sum(dtype=WIDE.get(x.dtype, x.dtype))
 
 
@@ -292,9 +296,9 @@ class Held(NamedTuple):
     """A tensor that waits to be sized."""
 
     slot: int
-    entries: int  # also those that a sparse tensor does not hold
+    entries: int  # including those that a sparse tensor does not store
     tensor: Tensor
-    original: Tensor  # the tensor itself, or what it is a copy of
+    original: Tensor  # the tensor itself, or the one that it is a copy of
     version: int  # of the original
 
 
@@ -304,14 +308,14 @@ class SizedGroup(NamedTuple):
     slots: Sequence[int]
     counts: Sequence[int]
     sizes: Tensor  # (4, slots)
-    arrival: torch.cuda.Event | None = None  # of sizes that are on their way
+    arrival: torch.cuda.Event | None = None  # of sizes in transfer
 
 
 class DeviceQueue:
-    """Tensors by slot.
+    """Tensors of other devices that wait to be sized, by slot.
 
-    After `send`, `overwritten` has the slots of tensors that were written into while they were
-    held, and `lost` those among them without a copy: their sizes are wrong.
+    After `send`, `overwritten` has the slots of tensors that were overwritten while they waited.
+    `lost` has those among them without a copy: their sizes are wrong.
     """
 
     def __init__(self) -> None:
@@ -324,11 +328,14 @@ class DeviceQueue:
         self.lost: set[int] = set()
 
     def hold(self, slot: int, count: int, x: Tensor, copy: bool) -> None:
-        """Hold a tensor, or a copy, until it is sized."""
+        """Hold a tensor, or a copy of it, until it is sized."""
         if x.is_cuda and (self._stream is None or _stream_of(x.get_device()) != self._stream[0]):
             self.settle()
             self._stream = (_stream_of(x.get_device()), x.device)
-        self._held.append(Held(slot, count, x.clone() if copy else x, x, version(x)))
+        held = x
+        if copy:
+            held = x.clone()
+        self._held.append(Held(slot, count, held, x, version(x)))
         self._bytes += (1 + copy) * x.nbytes
         if self._bytes > memory(x.device):
             self.settle()
@@ -373,7 +380,7 @@ class DeviceQueue:
 
     @contextmanager
     def _in_their_stream(self) -> Iterator[None]:
-        """Run in the stream that computed the tensors; the present stream then waits for it."""
+        """Run in the stream that computed the tensors; the current stream then waits for it."""
         if self._stream is None or _stream_of(self._stream[1].index) == self._stream[0]:
             yield
             return
@@ -383,7 +390,7 @@ class DeviceQueue:
         torch.cuda.current_stream(self._stream[1]).wait_stream(stream)
 
     def send(self) -> "Transfer":
-        """Send all sizes to the host: one transfer for each device, which as a rule is one."""
+        """Send all sizes to the host: one transfer for each device (mostly there is one)."""
         self.settle()
         launched = self._launched
         self._launched = []
@@ -411,7 +418,7 @@ def _send(groups: list[SizedGroup]) -> SizedGroup:
 
 
 class Transfer:
-    """Sizes that may still be on their way to the host."""
+    """Sizes that may still be in transfer to the host."""
 
     def __init__(self, groups: list[SizedGroup]):
         self._groups = groups
@@ -429,7 +436,7 @@ class Transfer:
                 self._groups[position] = group._replace(sizes=ordinary, arrival=None)
 
     def sizes(self) -> Iterator[tuple[int, int, Size]]:
-        """Yield slots, counts, sizes."""
+        """Wait for the sizes, and yield slots, counts and sizes."""
         self.wait()
         for group in self._groups:
             rows = zip(*group.sizes.tolist(), strict=True)
@@ -438,14 +445,16 @@ class Transfer:
 
 def device_sizes(tensors: Sequence[Tensor]) -> Tensor:
     """Return the sizes, (4, tensors), of tensors of one precision on one device."""
-    kernel = _kernel() if tensors[0].is_cuda else None
+    kernel = None
+    if tensors[0].is_cuda:
+        kernel = _kernel()
     if kernel is None:
         return torch.stack([_size(x) for x in tensors], 1)
     return kernel([_dense(x) for x in tensors])
 
 
 def _dense(x: Tensor) -> Tensor:
-    """Return the entries without gaps, in any order: without a copy if they lie dense."""
+    """Return the entries without gaps, in any order; copy only if there are gaps."""
     if x.is_contiguous() and not x.is_neg():
         return x
     x = x.resolve_neg()
@@ -466,7 +475,9 @@ def _kernel() -> Callable[[Sequence[Tensor]], Tensor] | None:
 
 
 def _size(x: Tensor) -> Tensor:
-    wide = torch.float32 if x.device.type == "mps" else torch.float64  # mps has no double precision
+    wide = torch.float64
+    if x.device.type == "mps":  # without double precision
+        wide = torch.float32
     low, high = torch.aminmax(x)
     bad = torch.isfinite(x).logical_not_().sum(dtype=wide)
     norm = torch.linalg.vector_norm(x, dtype=wide)
@@ -476,7 +487,7 @@ def _size(x: Tensor) -> Tensor:
 
 @cache
 def memory(device: torch.device) -> int:
-    """Return how many bytes may be held on a device."""
+    """Return how many bytes of waiting tensors a device may have."""
     if device.type == "cuda":
         return torch.cuda.get_device_properties(device).total_memory // SHARE
     return MEMORY

@@ -1,8 +1,8 @@
 """Record the steps of a training: sizes of tensors under the names of modules and quantities.
 
-A tensor that several modules give is sized once. Gradients of outputs come by hooks on the tensors
-themselves. Slots of a ledger stand for sizes until `end` sends for the numbers. Updates and changes
-of outputs are differences: copies from before a step, or from a first pass, are kept for them.
+A tensor that several modules return is sized once. Hooks on the outputs record their gradients.
+Slots of a ledger stand for sizes until `end` requests the numbers. Updates and changes of outputs
+are differences to copies from before a step or from a first pass.
 """
 
 import weakref
@@ -47,11 +47,11 @@ class Step(NamedTuple):
     number: int
     keys: Sequence[Key]
     slots: Sequence[int]
-    incomplete: frozenset[Key]  # a part was overwritten before it could be sized
+    incomplete: frozenset[Key]  # keys with a part that was overwritten before it was sized
     sent: SentMoments
 
     def entries(self) -> Iterator[tuple[Key, Moments]]:
-        """Yield complete entries; records with overwritten parts are dropped."""
+        """Yield the entries, without those that have overwritten parts."""
         moments = self.sent.moments()
         for key, slot in zip(self.keys, self.slots, strict=True):
             if key not in self.incomplete:
@@ -61,15 +61,17 @@ class Step(NamedTuple):
         """Yield one row for each key."""
         totals: dict[Key, Moments] = {}
         for key, size in self.entries():
-            totals[key] = totals[key] + size if key in totals else size
+            if key in totals:
+                size = totals[key] + size
+            totals[key] = size
         for (name, quantity), size in totals.items():
             yield self.number, name, quantity, size
 
     def same_outputs(self) -> dict[str, str]:
-        """Return the modules that hand on the output of another module.
+        """Return the modules whose output is that of another module, with that module.
 
-        A tensor that passes a module unchanged, in this shape or another, has the same moments to
-        the last bit.
+        A tensor that passes through a module unchanged, perhaps reshaped, has exactly the same
+        moments.
         """
         outputs = []
         for (module, quantity), size in self.entries():
@@ -109,10 +111,10 @@ class History:
 
 
 class StepRecorder:
-    """Collect what one step shows.
+    """Collect the records of one step.
 
-    `quantities` are those to record. `overwritten` is shared by all steps: whether a tensor was
-    written into after it was recorded.
+    `quantities` are those to record. All steps share `overwritten`: whether code wrote into a
+    tensor after it was recorded.
     """
 
     def __init__(self, quantities: frozenset[Quantity], overwritten: dict[Key, bool]):
@@ -121,7 +123,7 @@ class StepRecorder:
         self.ledger: Ledger = Ledger()
         self._identities = Identities()
         self._entries: list[tuple[Key, int]] = []  # several with one key are counted together
-        self._tensors: dict[Key, int] = {}  # the last one counts
+        self._tensors: dict[Key, int] = {}  # the last entry with a key counts
         self._to_size: dict[Key, Tensor] = {}  # on other devices, to be sized together
         self._incomplete: set[Key] = set()
         self._gradients: dict[int, list[int]] = {}  # slots of gradients by the slot of the output
@@ -141,18 +143,18 @@ class StepRecorder:
         return slot
 
     def put(self, key: Key, slot: int) -> None:
-        """Record what is in a slot of the ledger."""
+        """Record a slot of the ledger under a key."""
         self._entries.append((key, slot))
 
     def drop(self, key: Key) -> None:
-        """Drop a key: a part of it cannot be sized any more."""
+        """Drop a key, since a part of it can no longer be sized."""
         self._incomplete.add(key)
 
     def _slot_of(self, x: Tensor, key: Key) -> int:
-        """Return the slot of a tensor, which is sized if it is new.
+        """Return the slot of a tensor; size the tensor if it is new.
 
-        The gradient of a sum equals that of its terms: gradients, too, pass through several
-        modules.
+        Gradients, too, may be the same tensor for several modules: the gradient of a sum equals
+        that of its terms.
         """
         slot = self._identities.get(x)
         if slot is None:
@@ -163,7 +165,8 @@ class StepRecorder:
     def _gradient_hook(self, slot: int, key: Key) -> Callable[[Tensor], None]:
         """Return a hook for the tensor in `slot`.
 
-        Its reference is weak, so that a graph that the user keeps does not keep the records.
+        The hook has a weak reference, so that a graph that lives on does not keep the records
+        alive.
         """
         recorder = weakref.ref(self)
 
@@ -179,7 +182,7 @@ class StepRecorder:
     def record_tensor(
         self, name: str, quantity: Quantity, x: Tensor, count: int | None = None
     ) -> None:
-        """Record a weight, a gradient or an update, which is not changed before `settle`."""
+        """Record a weight, a gradient or an update, which must not change before `settle`."""
         if quantity not in self.quantities or not is_measurable(x):
             return
         if count is None and not is_here(x):
@@ -211,7 +214,7 @@ class StepRecorder:
     # --- the end of the step ----------------------------------------------------------------------
 
     def end(self, number: int) -> Step:
-        """Return the records of the step; the numbers may still be on their way."""
+        """Return the records of the step; the numbers may still be in transfer."""
         sent = self.ledger.send()
         queue = self.ledger.queue
         entries = [*self._entries, *self._gradient_entries()]
@@ -248,9 +251,9 @@ class StepRecorder:
 class Updates:
     """Copies of tensors from before a step, and differences after it.
 
-    On the host each tensor is copied and compared while the cache has it. On other devices all are
-    copied together, since every call costs more than what it does. Use it where no gradients are
-    recorded.
+    On the host each tensor is copied and compared while it is in the cache. On other devices all
+    tensors are copied together, since the overhead of a call exceeds its work. Use it where
+    autograd is off.
     """
 
     def __init__(self) -> None:
@@ -260,7 +263,7 @@ class Updates:
         self._negative: list[tuple[dict[str, Tensor], Tensor]] = []
 
     def remember(self, name: str, parameter: Tensor) -> None:
-        """Copy a tensor; those on other devices are copied by `copy`."""
+        """Copy a tensor of the host; `copy` copies those of other devices."""
         x = local(parameter)
         if is_here(x):
             self._here[name] = (parameter, x.clone())
@@ -274,7 +277,7 @@ class Updates:
         self._to_copy = {}
 
     def changes(self) -> Iterator[tuple[str, Tensor]]:
-        """Yield the change of every tensor once; afterwards nothing is remembered."""
+        """Yield the change of every tensor, and forget the copies."""
         here = self._here
         negative = self._negative
         self._here = {}
@@ -302,7 +305,7 @@ class ReferenceOutputs:
         self.rewind()
 
     def rewind(self) -> None:
-        """Begin a new pass; the outputs of the first one are the reference."""
+        """Begin a new pass; the outputs of the first pass are the reference."""
         self._complete = bool(self._first)
         self._calls: dict[Key, int] = {}
         self._copies: dict[int, Tensor] = {}
@@ -316,7 +319,7 @@ class ReferenceOutputs:
     def change(self, key: Key, x: Tensor, number: int, slot: Callable[[Tensor], int]) -> int | None:
         """Return the `slot` of the change of `x` since the first pass.
 
-        `number` tells tensors apart, so that one that several modules give is copied and compared
+        `number` identifies tensors, so that one that several modules return is copied and compared
         once.
         """
         first = self._counterpart(key, x, number)
@@ -328,7 +331,7 @@ class ReferenceOutputs:
         return self._compared[pair]
 
     def await_change(self, key: Key, x: Tensor, number: int) -> None:
-        """Let `changes` compute the change, with all others; only in passes without gradients."""
+        """Let `changes` compute the change later, in passes without gradients only."""
         first = self._counterpart(key, x, number)
         if first is None:
             return
@@ -342,7 +345,7 @@ class ReferenceOutputs:
     def changes(
         self, slots: Callable[[Iterable[Tensor]], Iterable[int]]
     ) -> Iterator[tuple[Key, int | None]]:
-        """Return the slots of all awaited changes; None for a tensor that was overwritten since."""
+        """Return the slots of all awaited changes; None for tensors that were overwritten."""
         waiting = self._waiting
         wanted = self._wanted
         self._waiting = {}
@@ -356,12 +359,14 @@ class ReferenceOutputs:
                 pairs.append(pair)
                 now.append(x)
                 before.append(first)
-        differences = foreach_sub(now, before) if pairs else ()
+        differences: Sequence[Tensor] = ()
+        if pairs:
+            differences = foreach_sub(now, before)
         slot_of: Mapping[Pair, int] = dict(zip(pairs, slots(differences), strict=True))
         return ((key, slot_of.get(pair)) for key, pair in wanted)
 
     def _counterpart(self, key: Key, x: Tensor, number: int) -> Tensor | None:
-        """Return the same output in the first pass; in the first pass itself, keep `x`."""
+        """Return the same output of the first pass; in the first pass itself, store `x`."""
         call = self._calls.get(key, -1) + 1
         self._calls[key] = call
         if not self._complete:
@@ -370,6 +375,6 @@ class ReferenceOutputs:
             self._first[key, call] = self._copies[number]
             return None
         first = self._first.get((key, call))
-        if first is None or first.shape != x.shape:  # experts see other tokens every time
+        if first is None or first.shape != x.shape:  # experts get different tokens
             return None
         return first

@@ -1,10 +1,10 @@
-"""A kernel that sizes many tensors at once: norm, sum, largest absolute value, not finite entries.
+"""A kernel that sizes many tensors at once: norm, sum, largest absolute value, non-finite entries.
 
-It reads every entry once: torch's own reductions take nine launches for each tensor, and on a GPU a
-launch costs the host more than a small tensor takes to read. Triton comes with torch for CUDA.
+It reads every entry once. The reductions of torch take nine launches for each tensor, and on a GPU
+a launch costs the host more than reading a small tensor. Triton is installed with torch for CUDA.
 
-Programs of a grid (tensors, shares) each add up one share of one tensor, in double precision, so
-that squares neither overflow nor vanish; a second kernel adds up the shares.
+Each program of a grid (tensors, shares) adds up one share of one tensor, in double precision, so
+that squares neither overflow nor underflow; a second kernel adds up the shares.
 """
 
 from collections.abc import Sequence
@@ -15,8 +15,8 @@ import triton  # pyright: ignore[reportMissingImports]
 import triton.language as tl  # pyright: ignore[reportMissingImports]
 from torch import Tensor
 
-BLOCK = 1024
-ROUNDS = 16  # entries of a block, and blocks of a share, unless there would be too many shares
+BLOCK = 1024  # entries
+ROUNDS = 16  # blocks in a share, unless there would be too many shares
 MOST_SHARES = 1024
 
 
@@ -39,11 +39,11 @@ KINDS = {
 
 
 @triton.jit
-@no_type_check  # Triton reads it, and Python never runs it
+@no_type_check  # Triton compiles it; Python never runs it
 def _add_up(
     addresses,
     counts,
-    found,
+    partial,
     tensors,
     TYPE: tl.constexpr,
     WIDE: tl.constexpr,
@@ -52,8 +52,11 @@ def _add_up(
     INFINITY: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """Absolute values are compared as whole numbers, which their bits are in order: anything not
-    finite is at the top."""
+    """Add up one share of one tensor.
+
+    Absolute values are compared by their bits as integers, which have the same order; values that
+    are not finite are the largest.
+    """
     tensor = tl.program_id(0)
     share = tl.program_id(1)
     shares = tl.num_programs(1)
@@ -81,7 +84,7 @@ def _add_up(
             x = tl.load(entries + start + lane, mask=lane < left, other=0.0).to(WIDE)
             bads += tl.where((x.to(BITS, bitcast=True) & SIZE) >= INFINITY, 1, 0)
         bad = tl.sum(bads, 0).to(tl.float64)
-    place = found + tensor * shares + share
+    place = partial + tensor * shares + share
     step = tensors * shares
     tl.store(place, tl.sum(squares, 0))
     tl.store(place + step, tl.sum(total, 0))
@@ -91,10 +94,10 @@ def _add_up(
 
 @triton.jit
 @no_type_check
-def _add_shares(found, out, tensors, shares, MOST: tl.constexpr):
+def _add_shares(partial, out, tensors, shares, MOST: tl.constexpr):
     tensor = tl.program_id(0)
     share = tl.arange(0, MOST)
-    place = found + tensor * shares + share
+    place = partial + tensor * shares + share
     step = tensors * shares
     there = share < shares
     largest = tl.load(place + 2 * step, mask=there, other=0.0)
@@ -109,20 +112,20 @@ def _add_shares(found, out, tensors, shares, MOST: tl.constexpr):
 
 
 def sizes(tensors: Sequence[Tensor]) -> Tensor:
-    """Return norm, sum, largest, number that is not finite: (4, tensors), double.
+    """Return norm, sum, largest absolute value, number of non-finite entries: (4, tensors), double.
 
-    All tensors have one precision and are dense in memory.
+    All tensors must have one precision and be dense in memory.
     """
     first = tensors[0]
     counts = [x.numel() for x in tensors]
     shares = min(MOST_SHARES, triton.next_power_of_2(triton.cdiv(max(counts), ROUNDS * BLOCK)))
     described = torch.tensor([[x.data_ptr() for x in tensors], counts], dtype=torch.int64)
     addresses = described.to(first.device, non_blocking=True)
-    found = torch.empty((4, len(tensors), shares), dtype=torch.float64, device=first.device)
+    partial = torch.empty((4, len(tensors), shares), dtype=torch.float64, device=first.device)
     out = torch.empty((4, len(tensors)), dtype=torch.float64, device=first.device)
     add_up = _add_up[len(tensors), shares]  # pyright: ignore[reportIndexIssue]
     add_shares = _add_shares[len(tensors),]  # pyright: ignore[reportIndexIssue]
     with torch.cuda.device_of(first):
-        add_up(addresses[0], addresses[1], found, len(tensors), *KINDS[first.dtype], BLOCK)
-        add_shares(found, out, len(tensors), shares, MOST_SHARES)
+        add_up(addresses[0], addresses[1], partial, len(tensors), *KINDS[first.dtype], BLOCK)
+        add_shares(partial, out, len(tensors), shares, MOST_SHARES)
     return out

@@ -1,4 +1,4 @@
-"""From records to verdicts: fits with their expectations, what no fit shows, then the whole."""
+"""From records to verdicts: on each fitted exponent, on tensors without updates, on the whole."""
 
 import math
 from collections.abc import Sequence
@@ -6,18 +6,21 @@ from dataclasses import dataclass, replace
 from fnmatch import fnmatch
 from functools import cached_property
 
+from orderone.core.codes import with_code
 from orderone.core.roles import Role
 from orderone.measure.alignment_ratios import MeasuredAlignment
 from orderone.measure.check import Check
 from orderone.measure.fit import Fit
-from orderone.measure.judge.adjusted_expectations import AdjustedExpectations
-from orderone.measure.judge.causes import Context, likely_causes
-from orderone.measure.judge.expectations import Expected
+from orderone.measure.judge.causes import likely_causes, read_context
+from orderone.measure.judge.expectations import AdjustedExpectations
 from orderone.measure.judge.verdict import (
     BOUNDARY,
+    Expected,
+    Finding,
     Judgement,
+    Reason,
     Verdict,
-    judge,
+    verdict_on_fit,
     without_cancellation,
 )
 from orderone.measure.observations import StudyResult
@@ -26,11 +29,12 @@ from orderone.observe.inventory import Item, inventory, modules_by_name
 from orderone.observe.moments import Moments
 from orderone.observe.quantities import UPDATES, Quantity
 
-FEW = 3  # sizes: with fewer, a bend looks like a slope
-VANISHING = 1e-6  # of the usual gradient: rounding (softmax does not feel a bias of its keys)
-CANCELLED = 1e-4  # of a random sum: rounding
-NEGLIGIBLE = 1e-2  # of the gradient: a penalty that moves nothing
-UNALIGNED = 0.5  # the exponent of alignment where nothing lines up
+FEW = 3  # sizes; with fewer, a bend looks like a slope
+# relative to the median gradient; smaller ones are rounding (softmax is invariant to a key bias)
+VANISHING = 1e-6
+CANCELLED = 1e-4  # relative to a random sum; smaller sums are rounding
+NEGLIGIBLE = 1e-2  # relative to the gradient; smaller penalties have no effect
+UNALIGNED = 0.5  # exponent of alignment for independent factors
 MOST_TROUBLES = 3  # in a list of notes
 NAN = math.nan
 
@@ -42,7 +46,7 @@ class Judge:
     study: StudyResult
     confidence: float  # of the intervals
 
-    def judge(self) -> Check:
+    def check(self) -> Check:
         """Return the check: judgements, the verdict on the whole, causes and notes."""
         study = self.study
         untrained, remarks = _untrained_tensors(study)
@@ -52,9 +56,8 @@ class Judge:
             *self._judged_without_fits(),
         ]
         verdict = self._verdict(judgements)
-        causes = []
-        for cause in likely_causes(judgements, self._context):
-            causes.append(cause.replace("n^", self._symbol))
+        context = read_context(study, self._expectations, self._schedule_fault)
+        causes = likely_causes(judgements, context)
         if verdict == Verdict.UNCLEAR:
             causes += self._reasons_for_unclear(judgements)
         return Check(
@@ -72,21 +75,24 @@ class Judge:
         return AdjustedExpectations(self.study)
 
     @cached_property
-    def _schedule(self) -> str:
-        """What is wrong with the learning-rate schedule; empty if nothing is."""
-        if self.study.schedule:
-            return self.study.schedule
+    def _schedule_fault(self) -> str:
+        """Fault of the learning-rate schedule; empty if there is none."""
+        if self.study.schedule_fault:
+            return self.study.schedule_fault
         if all(ratios_kept(run.rates) for run in self.study.observations.runs):
             return ""
-        return "learning rates do not all change by one factor from step to step (eta_min, max_lr?)"
+        return (
+            "learning rates do not change by the same factor from step to step (is it eta_min or"
+            " max_lr?)"
+        )
 
     # --- fits -------------------------------------------------------------------------------------
 
     def _judged_quantities(self) -> list[tuple[Quantity, int]]:
         """Return the quantities to judge, each with its step.
 
-        Changes are judged after the first step and in the end: a task that is learnt makes them
-        fade. Updates are judged where they begin, which differs from tensor to tensor.
+        Changes are judged after the first step and after the last: they fade once the task is
+        learnt. Updates are judged at the first update of each tensor.
         """
         last = self.study.observations.steps
         judged = [
@@ -96,7 +102,7 @@ class Judge:
             (Quantity.DECAY, 0),
             (Quantity.PENALTY, 0),
         ]
-        if not self.study.has_own_optimizer:
+        if not self.study.has_user_optimizer:
             judged.append((Quantity.WEIGHT, 0))
         if not last:
             return judged
@@ -118,12 +124,14 @@ class Judge:
                 continue
             if quantity == Quantity.PENALTY and observations.largest(name, quantity) < NEGLIGIBLE:
                 continue
-            if quantity in UPDATES and step != observations.begins(name, self.study.first_step):
-                continue
-            expected = self._expectations.of(name, quantity, step)
+            if quantity in UPDATES:
+                first = observations.first_update(name, self.study.first_step)
+                if step != first:
+                    continue
+            expected = self._expectations.expect(name, quantity, step)
             if expected is None:
                 continue
-            if math.isnan(expected.exponent) and math.isinf(expected.allowed):
+            if math.isnan(expected.exponent) and math.isinf(expected.bound):
                 continue
             judgements.append(self._judgement(name, quantity, step, fit, expected))
         return judgements
@@ -131,13 +139,11 @@ class Judge:
     def _judgement(
         self, name: str, quantity: Quantity, step: int, fit: Fit, expected: Expected
     ) -> Judgement:
-        verdict, cause = judge(fit, expected, quantity)
-        cause = cause.replace("n^", self._symbol).replace("at size", f"at {self.study.axis}")
-        if len(self.study.sizes) < FEW and verdict != Verdict.FAIL:
-            verdict = Verdict.UNCLEAR
-            cause = self._too_few
+        finding = verdict_on_fit(fit, expected, quantity, self.study.axis)
+        if len(self.study.sizes) < FEW and finding.verdict != Verdict.FAIL:
+            finding = Finding(Verdict.UNCLEAR, self._too_few)
         if math.isnan(expected.exponent):
-            predicted = expected.allowed
+            predicted = expected.bound
         else:
             predicted = expected.exponent
         return Judgement(
@@ -148,39 +154,37 @@ class Judge:
             fit.low,
             fit.high,
             predicted,
-            verdict,
-            cause,
+            finding.verdict,
+            finding.cause,
             expected.role,
+            finding.reason,
         )
-
-    @property
-    def _symbol(self) -> str:
-        return "n^" if self.study.axis == "width" else "L^"
 
     @property
     def _too_few(self) -> str:
         return (
-            f"too few {self.study.axis}s: {len(self.study.sizes)}, and {FEW} are needed to tell a"
-            " slope from a bend"
+            f"inconclusive: {len(self.study.sizes)} {self.study.axis}s; at least {FEW} are needed"
+            " to tell a slope from a bend"
         )
 
     def _vanishing_gradients(self) -> set[str]:
-        """Return the tensors whose gradient is only rounding."""
+        """Return the tensors whose gradient is rounding error."""
         observations = self.study.observations
         sizes = {}
         for name in observations.names(Quantity.GRADIENT):
             sizes[name] = observations.largest(name, Quantity.GRADIENT)
-        median = sorted(sizes.values())[len(sizes) // 2] if sizes else 0.0
-        return {
-            name
-            for name, size in sizes.items()
-            if size < VANISHING * median or self._gradient_cancels(name)
-        }
+        vanishing = set()
+        if sizes:
+            median = sorted(sizes.values())[len(sizes) // 2]
+            for name, size in sizes.items():
+                if size < VANISHING * median or self._gradient_cancels(name):
+                    vanishing.add(name)
+        return vanishing
 
     def _gradient_cancels(self, name: str) -> bool:
-        """Return whether the gradient of a bias adds up to nothing over tokens.
+        """Return whether the gradient of a bias cancels over tokens.
 
-        A bias before batch norm: the gradient that arrives at the output adds up to nothing, where
+        This happens to a bias before batch norm: the gradients at the output add up to zero, where
         a random sum of N entries has sqrt(N) times their size.
         """
         module, _, tensor = name.rpartition(".")
@@ -199,9 +203,9 @@ class Judge:
     # --- SHRINKS ----------------------------------------------------------------------------------
 
     def _with_alignment(self, judgements: list[Judgement]) -> list[Judgement]:
-        """Add the measured alignment to lines that shrink; FAIL those that it does not explain.
+        """Add the measured alignment to SHRINKS lines; FAIL those that it does not explain.
 
-        Changes that shrink are less aligned than theory allows.
+        Changes that shrink are less aligned than the rule assumes.
         """
         shrinks = any(line.verdict == Verdict.SHRINKS for line in judgements)
         if not shrinks or self.study.axis == "depth":
@@ -211,17 +215,17 @@ class Judge:
         explained = []
         for line in judgements:
             if line.verdict == Verdict.SHRINKS:
-                line = replace(line, cause=f"{line.cause}; {texts.of(line.module)}")
+                line = replace(line, cause=f"{line.cause}; {texts.sentence_about(line.module)}")
                 if self._shrinks_too_much(line, measured):
                     line = replace(line, verdict=Verdict.FAIL)
             explained.append(line)
         return explained
 
     def _shrinks_too_much(self, line: Judgement, measured: MeasuredAlignment | None) -> bool:
-        """Return whether the output shrinks by more than its readout lacks alignment.
+        """Return whether the output shrinks by more than the missing alignment of its readout.
 
-        Only for the last output of a model with its own optimizer, and not if its first steps
-        follow another law.
+        True only for the last output of a model with a user's optimizer whose law holds from the
+        first step.
         """
         study = self.study
         is_last_output = (
@@ -229,7 +233,7 @@ class Judge:
             and line.quantity == Quantity.CHANGE
             and line.step == study.observations.steps
         )
-        if not (study.has_own_optimizer and is_last_output) or study.first_step:
+        if not (study.has_user_optimizer and is_last_output) or study.first_step:
             return False
         exponents = []
         for row in measured.role_rows if measured else ():
@@ -238,15 +242,16 @@ class Judge:
         least = max(min(exponents, default=UNALIGNED), UNALIGNED)
         return line.high < line.predicted - (1 - least) - BOUNDARY
 
-    # --- what no fit shows ------------------------------------------------------------------------
+    # --- verdicts without fits --------------------------------------------------------------------
 
     def _judged_without_fits(self) -> list[Judgement]:
         judgements = []
-        if self._schedule:
-            judgements.append(_failure(Quantity.SCHEDULE, f"schedule: {self._schedule}"))
+        if self._schedule_fault:
+            cause = f"{Reason.SCHEDULE}: {self._schedule_fault}"
+            judgements.append(_failure(Quantity.SCHEDULE, cause, Reason.SCHEDULE))
         if self.study.no_growth:
-            cause = "base equals target: every size gives the same shapes"
-            judgements.append(_failure(Quantity.SHAPES, cause))
+            cause = f"{Reason.SAME_SHAPES}: every size gives the same shapes"
+            judgements.append(_failure(Quantity.SHAPES, cause, Reason.SAME_SHAPES))
         return judgements
 
     # --- the whole --------------------------------------------------------------------------------
@@ -264,66 +269,25 @@ class Judge:
             if line.module == "" and line.step == last and line.verdict == Verdict.UNCLEAR:
                 return Verdict.UNCLEAR  # the model itself
             clear += line.verdict in (Verdict.PASS, Verdict.SHRINKS)
-        return Verdict.PASS if clear > len(changes) / 2 else Verdict.UNCLEAR
+        if clear > len(changes) / 2:
+            return Verdict.PASS
+        return Verdict.UNCLEAR
 
     def _reasons_for_unclear(self, judgements: list[Judgement]) -> list[str]:
         predicted_growth = _predicted_growth(judgements)
         if self.study.troubles or predicted_growth:
             return [*_first_few(self.study.troubles), *predicted_growth[:1]]
         if len(self.study.sizes) < FEW:
-            return [self._too_few]
+            return [with_code(self._too_few, "too-few-sizes")]
         unclear = [line for line in judgements if line.verdict == Verdict.UNCLEAR]
         changes = [line for line in unclear if line.quantity == Quantity.CHANGE]
         if not unclear:
-            return ["nothing could be measured"]
+            return [with_code("inconclusive: no exponent could be fitted", "nothing-fitted")]
         first = (changes or unclear)[0]
-        return [f"{first.module or 'the model'}: {first.cause}"]
-
-    # --- context of causes ------------------------------------------------------------------------
-
-    @property
-    def _context(self) -> Context:
-        study = self.study
-        return Context(
-            rule=study.rule,
-            tied=any(len(item.places) > 1 for item in inventory(study.largest).values()),
-            no_growth=study.no_growth,
-            base_is_target=self._base_is_target,
-            schedule=self._schedule,
-            undone=study.undone,
-            in_depth=study.axis == "depth",
-            unscaled_branches=self._has_unscaled_branches,
-            one_rate=self._has_one_rate,
-            wrong_start=self._expectations.wrong_start,
-            rate_is_right=self._expectations.rate_is_right,
-        )
-
-    @property
-    def _base_is_target(self) -> bool:
-        plan = self.study.user_plan
-        if plan is None or self.study.no_growth:
-            return False
-        return all(row.shape == row.base_shape for row in plan.rows)
-
-    @property
-    def _has_one_rate(self) -> bool:
-        """Whether all tensors of all sizes have one learning rate, where the rule has several."""
-        study = self.study
-        if not study.has_own_optimizer or not study.plans:
-            return False
-        rates = set()
-        for run in study.observations.runs:
-            for first_rates in run.rates[:1]:
-                rates.update(first_rates.values())
-        planned = {row.lr for row in study.plans[study.sizes[-1]].rows}
-        return len(rates) == 1 and len(planned) > 1
-
-    @property
-    def _has_unscaled_branches(self) -> bool:
-        study = self.study
-        if study.axis != "depth" or study.family is None or study.depth_rule is not None:
-            return False
-        return bool(study.family.seen.branches)
+        reason = f"{first.module or 'the model'}: {first.cause}"
+        if first.reason == Reason.FROZEN:
+            return [with_code(reason, "frozen-tensor")]
+        return [with_code(reason, "noisy-exponents")]
 
 
 class _AlignmentTexts:
@@ -342,12 +306,12 @@ class _AlignmentTexts:
             if row["role"] == Role.HIDDEN:
                 self._hidden[row["quantity"]] = row["exponent"]
 
-    def of(self, module: str) -> str:
+    def sentence_about(self, module: str) -> str:
         """Return the alignment of a matrix; for other modules, that of hidden matrices."""
         if not self._measured:
             return (
-                "alignment was not measured: it takes 3 sizes, 8 tokens, and matrices in their own"
-                " modules"
+                "alignment was not measured: this needs 3 sizes, 8 tokens, and modules that apply"
+                " one matrix each"
             )
         maker = self._same_output.get(module, "")
         exponents = self._by_module.get(module) or self._by_module.get(maker) or self._hidden
@@ -355,33 +319,34 @@ class _AlignmentTexts:
         return f"alignment measured: {values}"
 
 
-def _failure(quantity: Quantity, cause: str) -> Judgement:
+def _failure(quantity: Quantity, cause: str, reason: Reason) -> Judgement:
     """Return a failure of the whole study, without a fit."""
-    return Judgement("", quantity, 0, NAN, NAN, NAN, NAN, Verdict.FAIL, cause, "")
+    return Judgement("", quantity, 0, NAN, NAN, NAN, NAN, Verdict.FAIL, cause, "", reason)
 
 
 def _predicted_growth(judgements: list[Judgement]) -> list[str]:
-    """Describe growth that the rule itself predicts and that does not show yet."""
+    """Describe growth that the rule itself predicts and that is not visible yet."""
     lines = []
     for line in judgements:
-        if line.verdict == Verdict.UNCLEAR and "rule itself" in line.cause:
-            lines.append(f"{line.module or 'the model'}: {line.cause}")
+        if line.verdict == Verdict.UNCLEAR and line.reason == Reason.PREDICTED_GROWTH:
+            text = f"{line.module or 'the model'}: {line.cause}"
+            lines.append(with_code(text, "rule-predicts-growth"))
     return lines
 
 
 def _first_few(troubles: Sequence[str]) -> list[str]:
     if len(troubles) <= MOST_TROUBLES:
         return [*troubles]
-    return [*troubles[:MOST_TROUBLES], f"and {len(troubles) - MOST_TROUBLES} more like these"]
+    return [*troubles[:MOST_TROUBLES], f"and {len(troubles) - MOST_TROUBLES} more of this kind"]
 
 
-# --- tensors that never move ----------------------------------------------------------------------
+# --- untrained tensors ----------------------------------------------------------------------------
 
 
 def _untrained_tensors(study: StudyResult) -> tuple[list[Judgement], list[str]]:
-    """Judge the tensors that no step of any run has moved, except those in `frozen`.
+    """Judge the tensors that no step of any run has changed, except those in `frozen`.
 
-    Return the judgements, and remarks on tensors that may well stand still.
+    Return the judgements, and remarks on tensors that need not be trained.
     """
     judgements: list[Judgement] = []
     remarks: list[str] = []
@@ -395,11 +360,13 @@ def _untrained_tensors(study: StudyResult) -> tuple[list[Judgement], list[str]]:
             continue
         verdict, reason = _reason_untrained(study, item)
         if verdict is None:
-            remarks.append(f"{name} {reason}")
+            remarks.append(with_code(f"{name} {reason}", "untrained-tensor"))
             continue
-        cause = f"frozen: {reason}; if it is meant, say frozen=({name!r},)"
+        cause = f"{Reason.FROZEN}: {reason}; if this is intended, pass frozen=({name!r},)"
         judgements.append(
-            Judgement(name, Quantity.UPDATE, 0, NAN, NAN, NAN, NAN, verdict, cause, "")
+            Judgement(
+                name, Quantity.UPDATE, 0, NAN, NAN, NAN, NAN, verdict, cause, "", Reason.FROZEN
+            )
         )
     return judgements, remarks
 
@@ -409,7 +376,7 @@ def _reason_untrained(study: StudyResult, item: Item) -> tuple[Verdict | None, s
     observations = study.observations
     if not item.tensor.requires_grad:
         if _is_table(study, item):
-            return None, "is a table, not trained"
+            return None, "is a constant table and is not trained"
         return Verdict.FAIL, "requires_grad is False"
     gradient = observations.largest(observations.key(item.name), Quantity.GRADIENT)
     if math.isnan(gradient):
@@ -420,9 +387,11 @@ def _reason_untrained(study: StudyResult, item: Item) -> tuple[Verdict | None, s
         return Verdict.UNCLEAR, "its gradient is zero in all of these steps"
     rates = []
     for run in observations.runs:
-        rates += [rates_now[item.name] for rates_now in run.rates if item.name in rates_now]
+        for rates_now in run.rates:
+            if item.name in rates_now:
+                rates.append(rates_now[item.name])
     if not rates:
-        return Verdict.FAIL, "it has a gradient, and no step moves it: is it in the optimizer?"
+        return Verdict.FAIL, "it has a gradient, but no step changes it: is it in the optimizer?"
     if not any(rates):
         return Verdict.UNCLEAR, "its learning rate is zero in all of these steps"
     return None, "has updates that are too small to change it"
@@ -440,9 +409,9 @@ def _in_called_leaf(study: StudyResult, item: Item) -> bool:
 
 
 def _is_table(study: StudyResult, item: Item) -> bool:
-    """Return whether a tensor has the same numbers for every seed, and more than one number.
+    """Return whether a tensor is a constant table: the same for every seed, not one value.
 
-    Sinusoids, for example, are not meant to learn.
+    Tables of sinusoids, for example, are not trained.
     """
     weights = study.observations.at(study.observations.key(item.name), Quantity.WEIGHT, 0)
     seeds = {seed for _, seed in weights}

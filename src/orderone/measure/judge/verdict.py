@@ -1,19 +1,21 @@
-"""PASS, FAIL, SHRINKS or UNCLEAR: the verdict on a fitted exponent, given the expected one.
+"""PASS, FAIL, SHRINKS or UNCLEAR: the verdict on a fitted exponent, and the expected one.
 
 Exponents of theory are multiples of one half, and a mistake changes them by one half or one. So a
-measured exponent belongs to the nearest half. It PASSes if that is the expected one and the
-interval excludes the next. It FAILs if it is another one and the interval excludes the expected
-one. Where theory gives only an upper bound, small networks may still approach it. Growth therefore
-FAILs if the whole interval is nearer to the next half, or if the rule itself predicts growth and
-the fit shows it. Anything else is UNCLEAR: more seeds, or sizes further apart, decide it.
+measured exponent is compared with the nearest multiple of one half. The verdict is PASS if that is
+the expected exponent and the interval excludes the next one, and FAIL if it is another one and the
+interval excludes the expected exponent. Where theory gives only an upper bound, small networks may
+still approach it. The verdict is then FAIL if the whole interval is nearer to the next multiple, or
+if the rule itself predicts growth and the fit shows it. Anything else is UNCLEAR (inconclusive):
+more seeds, or sizes further apart, will decide.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from typing import NamedTuple
 
 from orderone.measure.fit import Fit
-from orderone.measure.judge.expectations import Expected
 from orderone.observe.quantities import Quantity
 
 BOUNDARY = 0.25  # half the distance between neighbouring exponents of theory, 0 and 1/2
@@ -21,8 +23,10 @@ NEXT = 0.5  # the next exponent of theory
 ROUGH = 0.6  # instead of BOUNDARY, where theory gives a rough value only
 SHOWS = 0.1  # the least excess over a bound that counts
 WIDE = 1.5  # an interval wider than this decides nothing
-# sign-like optimizers do not feel the size of gradients; only eps does
+# steps of sign-like optimizers do not depend on the size of gradients, except through eps
 SOFT = (Quantity.GRADIENT, Quantity.OUTPUT_GRADIENT)
+SYMBOLS = {"width": "n", "depth": "L"}  # of the size, by axis
+UNKNOWN = math.nan
 
 
 class Verdict(StrEnum):
@@ -35,6 +39,27 @@ class Verdict(StrEnum):
 
     def __repr__(self) -> str:
         return repr(self.value)
+
+
+class Reason(StrEnum):
+    """Kinds of causes that the verdict on the whole check depends on."""
+
+    FROZEN = "frozen"  # no step changes the tensor
+    SCHEDULE = "schedule"
+    SAME_SHAPES = "base equals target"
+    PREDICTED_GROWTH = "predicted growth"  # by the rule itself
+    OTHER = ""
+
+
+@dataclass(frozen=True)
+class Expected:
+    """Expected exponent of one quantity."""
+
+    exponent: float = UNKNOWN  # that the rule predicts
+    bound: float = math.inf  # the largest exponent that keeps everything of order one
+    two_sided: bool = False  # the prediction is a law, not only an upper bound
+    role: str = ""
+    rough: bool = False  # derived from the size of gradients, which follow their law less closely
 
 
 @dataclass(frozen=True)
@@ -51,85 +76,115 @@ class Judgement:
     verdict: Verdict
     cause: str
     role: str
+    reason: Reason = Reason.OTHER
+
+
+class Finding(NamedTuple):
+    """The verdict on one fit, with its cause in words for anything but PASS."""
+
+    verdict: Verdict
+    cause: str = ""
+    reason: Reason = Reason.OTHER
 
 
 # --- the verdict on one fit -----------------------------------------------------------------------
 
 
-def judge(fit: Fit, expected: Expected, quantity: Quantity) -> tuple[Verdict, str]:
-    """Return the verdict and, for anything but PASS, the reason."""
-    if expected.law or quantity in SOFT:
-        verdict, cause = _judge_law(fit, expected)
+def verdict_on_fit(
+    fit: Fit, expected: Expected, quantity: Quantity, axis: str = "width"
+) -> Finding:
+    """Return the verdict on a fitted exponent."""
+    sized = _FitInWords(fit, axis)
+    if expected.two_sided or quantity in SOFT:
+        finding = _compare_with_prediction(sized, expected)
     else:
-        verdict, cause = _judge_bound(fit, expected)
-    if verdict == Verdict.FAIL and fit.high - fit.low > WIDE:
-        return Verdict.UNCLEAR, _noisy(fit)
-    if verdict == Verdict.FAIL and quantity in SOFT:
-        return Verdict.UNCLEAR, f"{cause}; only SGD and eps feel it"
-    return verdict, cause
+        finding = _compare_with_bound(sized, expected)
+    if finding.verdict == Verdict.FAIL and fit.high - fit.low > WIDE:
+        return Finding(Verdict.UNCLEAR, sized.noisy)
+    if finding.verdict == Verdict.FAIL and quantity in SOFT:
+        return Finding(Verdict.UNCLEAR, f"{finding.cause}; it matters only for SGD and eps")
+    return finding
 
 
-def _judge_law(fit: Fit, expected: Expected) -> tuple[Verdict, str]:
-    """Judge an exponent that theory predicts on both sides."""
-    law = expected.exponent
-    excess = fit.exponent - law
+class _FitInWords(NamedTuple):
+    """A fit, and parts of sentences about it."""
+
+    fit: Fit
+    axis: str
+
+    def power(self, exponent: float) -> str:
+        return f"{SYMBOLS[self.axis]}^{exponent:+.2f}"
+
+    @property
+    def measured(self) -> str:
+        return self.power(self.fit.exponent)
+
+    @property
+    def noisy(self) -> str:
+        return (
+            f"inconclusive: {self.power(self.fit.low)} to {self.power(self.fit.high)}; use more"
+            f" seeds, or {self.axis}s further apart"
+        )
+
+    def too_fast(self, bound: float) -> str:
+        return f"{self.measured}; at most {self.power(bound)} is of order one"
+
+
+def _compare_with_prediction(sized: _FitInWords, expected: Expected) -> Finding:
+    """Compare with an exponent that theory predicts on both sides."""
+    fit = sized.fit
+    predicted = expected.exponent
+    excess = fit.exponent - predicted
     if expected.rough:
         near = ROUGH
-        next_law = 2 * ROUGH
+        next_exponent = 2 * ROUGH
     else:
         near = BOUNDARY
-        next_law = NEXT
+        next_exponent = NEXT
     if abs(excess) <= near:
-        if law - next_law < fit.low and fit.high < law + next_law:
-            return Verdict.PASS, ""
-        return Verdict.UNCLEAR, _noisy(fit)
-    if law in fit:
-        return Verdict.UNCLEAR, _noisy(fit)
-    size = "too large" if excess > 0 else "too small"
-    cause = f"{size} at size: n^{fit.exponent:+.2f} where n^{law:+.2f} is predicted"
-    return Verdict.FAIL, cause
+        if predicted - next_exponent < fit.low and fit.high < predicted + next_exponent:
+            return Finding(Verdict.PASS)
+        return Finding(Verdict.UNCLEAR, sized.noisy)
+    if predicted in fit:
+        return Finding(Verdict.UNCLEAR, sized.noisy)
+    size = "too large"
+    if not excess > 0:
+        size = "too small"
+    cause = f"{size} in large models: {sized.measured}; predicted {sized.power(predicted)}"
+    return Finding(Verdict.FAIL, cause)
 
 
-def _judge_bound(fit: Fit, expected: Expected) -> tuple[Verdict, str]:
-    """Judge an exponent that theory bounds from above."""
-    bound = expected.allowed
+def _compare_with_bound(sized: _FitInWords, expected: Expected) -> Finding:
+    """Compare with an upper bound of theory."""
+    fit = sized.fit
+    bound = expected.bound
     if expected.exponent > bound + BOUNDARY:
-        return _judge_predicted_growth(fit, expected)
+        return _compare_with_predicted_growth(sized, expected)
     if fit.low > bound + BOUNDARY:
-        return Verdict.FAIL, f"grows: {_too_fast(fit, bound)}"
+        return Finding(Verdict.FAIL, f"grows: {sized.too_fast(bound)}")
     if fit.exponent > bound + BOUNDARY or fit.high >= bound + NEXT:
-        return Verdict.UNCLEAR, _noisy(fit)
+        return Finding(Verdict.UNCLEAR, sized.noisy)
     possible = min(expected.exponent, bound)
     if fit.exponent < possible - BOUNDARY:  # False where nothing is predicted (NaN)
         cause = (
-            f"shrinks: under-trained at size: n^{fit.exponent:+.2f} where n^{possible:+.2f} is"
-            " possible"
+            f"shrinks (large models are under-trained): {sized.measured}; possible is"
+            f" {sized.power(possible)}"
         )
-        return Verdict.SHRINKS, cause
-    return Verdict.PASS, ""
+        return Finding(Verdict.SHRINKS, cause)
+    return Finding(Verdict.PASS)
 
 
-def _judge_predicted_growth(fit: Fit, expected: Expected) -> tuple[Verdict, str]:
-    """Judge where the rule itself predicts growth: any visible growth confirms it."""
-    if fit.low > expected.allowed and fit.exponent > expected.allowed + SHOWS:
-        cause = f"grows, as the rule itself predicts: {_too_fast(fit, expected.allowed)}"
-        return Verdict.FAIL, cause
+def _compare_with_predicted_growth(sized: _FitInWords, expected: Expected) -> Finding:
+    """Compare where the rule itself predicts growth: FAIL if the fit shows growth."""
+    fit = sized.fit
+    if fit.low > expected.bound and fit.exponent > expected.bound + SHOWS:
+        cause = f"grows, as the rule itself predicts: {sized.too_fast(expected.bound)}"
+        return Finding(Verdict.FAIL, cause, Reason.PREDICTED_GROWTH)
     cause = (
-        f"the rule itself predicts n^{expected.exponent:+.2f}; at these sizes"
-        f" n^{fit.exponent:+.2f} shows"
+        f"the rule itself predicts {sized.power(expected.exponent)}; measured at these sizes:"
+        f" {sized.measured}"
     )
-    return Verdict.UNCLEAR, cause
-
-
-def _too_fast(fit: Fit, bound: float) -> str:
-    return f"n^{fit.exponent:+.2f} where at most n^{bound:+.2f} is of order one"
-
-
-def _noisy(fit: Fit) -> str:
-    return (
-        f"n^{fit.low:+.2f} to n^{fit.high:+.2f}: too noisy to tell; give more seeds or widths"
-        " further apart"
-    )
+    return Finding(Verdict.UNCLEAR, cause, Reason.PREDICTED_GROWTH)
 
 
 # --- spurious growth ------------------------------------------------------------------------------
@@ -140,9 +195,9 @@ def without_cancellation(judgements: Sequence[Judgement]) -> list[Judgement]:
 
         RMS(h_t) <= RMS(h_0) + RMS(h_t - h_0)
 
-    An output grows no faster than the faster of its start and its change, which are judged by
-    themselves. If neither grows and the output seems to, the two cancel in small models: a strong
-    weight decay does that, and the effect fades where weights are large beside their updates.
+    An output grows no faster than its initial value or its change, which are judged separately. If
+    neither grows and the output seems to, the two cancel in small models. A strong weight decay
+    causes this; the effect fades where weights are large compared with updates.
     """
     healthy = set()
     for line in judgements:
@@ -157,7 +212,7 @@ def without_cancellation(judgements: Sequence[Judgement]) -> list[Judgement]:
         start = (line.module, Quantity.OUTPUT, 0)
         change = (line.module, Quantity.CHANGE, line.step)
         if grows_later and start in healthy and change in healthy:
-            reason = "neither its start nor its change grows: they cancel in small models"
+            reason = "neither its initial value nor its change grows: they cancel in small models"
             line = replace(line, verdict=Verdict.UNCLEAR, cause=f"{line.cause}; but {reason}")
         corrected.append(line)
     return corrected

@@ -1,5 +1,6 @@
-"""Predicted sizes: exponents e with RMS = Theta(n^e), for the bigram model (1) of S0 with L hidden
-layers.
+"""Predicted sizes: exponents e with RMS = Theta(n^e), for the bigram model (1) of S0.
+
+The model has L hidden layers.
 
 At initialization they follow S0 (3)-(5), see `parameterization`. In training, changes add up along
 the layers, S0 (12)-(17):
@@ -10,8 +11,8 @@ the layers, S0 (12)-(17):
              + n^{-(a_l + e_l) + alpha} h_l
              + n^{-(a_l + e_l) + u} dh_l
 
-and a normalized h cannot change by more than its own size. Gradients change in the same way, from
-the logits down.
+and a normalized h cannot change by more than its size. Gradients change in the same way, from the
+logits down.
 """
 
 from fractions import Fraction
@@ -49,13 +50,12 @@ def rms(
     optimizer: Name = "adam",
     alignment: AlignmentInput = "full",
 ) -> Exponents:
-    """Exponents of h1..h{L+2}, h'1..h'{L+2}, W'0..W'{L+1}, where L = `depth` is the number of
-    hidden layers.
+    """Return exponents of h1..h{L+2}, h'1..h'{L+2}, W'0..W'{L+1}, where L = `depth`.
 
-    With `training=True`, the sizes after an update with this optimizer and alignment, and the
-    changes themselves: ΔW0..ΔW{L+1} and Δh1..Δh{L+2}; the last one is the change of the logits.
-    Where a hidden update outgrows its weight in front of a normalization, gradients depend on
-    angles as well as sizes, and are left out.
+    L is the number of hidden layers. With `training=True`, return the sizes after an update with
+    this optimizer and alignment, and the changes themselves: ΔW0..ΔW{L+1} and Δh1..Δh{L+2}, where
+    Δh{L+2} is the change of the logits. Where a hidden update outgrows its weight before a
+    normalization, gradients depend on angles as well as sizes, and are left out.
     """
     p = plain(p, norm)
     roles = layer_roles(depth)
@@ -94,8 +94,10 @@ class _Step(NamedTuple):
         return {role: p.c[role] + self.law.offset(role, p.b[role], g[role]) for role in p.roles}
 
     def changes(self, h: list[Fraction], norm: bool) -> tuple[list[Fraction], list[Fraction]]:
-        """Return Δh_0 ... Δh_{L+2}, and by how much each layer's output outgrew its old size in
-        front of a normalization."""
+        """Return Δh_0 ... Δh_{L+2}, and the growth of each layer's output before a normalization.
+
+        The growth is the exponent of the new size over the old one.
+        """
         p = self.p
         e = self.update_exponents()
         change = [ZERO]

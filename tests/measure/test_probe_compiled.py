@@ -1,0 +1,82 @@
+"""The probe and compiled models."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pandas as pd
+import pytest
+import torch
+from probe_oracle import (
+    IGNORE_GRAD_WARNING,
+    Attends,
+    Shared,
+    adamw,
+    batch,
+    squares,
+    table,
+    train,
+    twins,
+)
+
+from orderone.measure.recording import QUANTITIES
+
+
+def counting() -> tuple[Callable[..., Any], list[int]]:
+    compiled = []
+
+    def backend(graph: Any, example: Any) -> Any:
+        compiled.append(1)
+        return graph.forward
+
+    return backend, compiled
+
+
+@IGNORE_GRAD_WARNING
+@pytest.mark.parametrize("way", ["torch.compile", "model.compile", "part"])
+@pytest.mark.parametrize("used_before", [True, False])
+def test_compiled_models_give_the_same_records_and_stay_compiled(way, used_before):
+    torch._dynamo.reset()
+    model, plain = twins(Shared)
+    backend, compiled = counting()
+    watched: Any = model
+    if way == "torch.compile":
+        watched = torch.compile(model, backend=backend)
+    elif way == "model.compile":
+        model.compile(backend=backend)
+    else:
+        model.layer = torch.compile(model.layer, backend=backend)
+    if used_before:
+        squares(watched, 7).backward()
+        assert compiled
+    model.zero_grad()
+    before = len(compiled)
+    frame = train(watched, adamw(watched), batch=batch(9, 5, 6), quantities=QUANTITIES)
+    assert len(compiled) == before
+    pd.testing.assert_frame_equal(
+        frame, train(plain, adamw(plain), batch=batch(9, 5, 6), quantities=QUANTITIES)
+    )
+    squares(watched, 7).backward()
+    assert len(compiled) == before if used_before else compiled
+
+
+@IGNORE_GRAD_WARNING
+def test_a_model_stays_compiled_where_only_tensors_are_recorded():
+    torch._dynamo.reset()
+    backend, compiled = counting()
+    model, plain = twins(Shared)
+    watched: Any = torch.compile(model, backend=backend)
+    quantities = ["weight", "gradient", "update"]
+    frame = train(watched, adamw(watched), quantities=quantities)
+    assert len(compiled) == 1
+    wanted = table(train(plain, adamw(plain), quantities=quantities))
+    assert table(frame).keys() == wanted.keys()
+    for key, found in table(frame).items():
+        assert found == pytest.approx(wanted[key], rel=1e-4, abs=1e-6)
+
+
+@IGNORE_GRAD_WARNING
+def test_scores_alone_are_recorded_in_a_compiled_model():
+    torch._dynamo.reset()
+    model: Any = torch.compile(Attends(), backend="eager")
+    squares(model, 0)
+    assert len(train(model, adamw(model), quantities="scores")) == 2
