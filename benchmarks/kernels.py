@@ -71,8 +71,7 @@ class Peer:
         answer = self.process.stdout.readline()
         if not answer:
             raise SystemExit(
-                f"the peer stopped; run it alone to see why: echo '{json.dumps(case)}' | python {PEER}"
-                " float64"
+                f"the peer stopped; run it alone: echo '{json.dumps(case)}' | python {PEER} float64"
             )
         took, diagonal = json.loads(answer)
         return took, diagonal

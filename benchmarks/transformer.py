@@ -60,7 +60,7 @@ class Peer:
         answer = self.process.stdout.readline()
         if not answer:
             raise SystemExit(
-                f"the peer stopped; run it alone to see why: echo '[\"AM\", 16, 32, 64]' | python {PEER}"
+                f"the peer stopped; run it alone: echo '[\"AM\", 16, 32, 64]' | python {PEER}"
                 " float64"
             )
         return json.loads(answer)[0]
