@@ -119,8 +119,7 @@ def eight_inputs() -> None:
 
 
 def starts(rng: np.random.Generator, m: int, number: int) -> np.ndarray:
-    """Draw covariances of every rank, on scales that differ by a million, with equal or nearly equal
-    inputs."""
+    """Draw covariances of every rank and of very different scales, some with equal inputs."""
     X = rng.standard_normal((number, m, m)) * 10 ** rng.uniform(-3, 3, (number, m, 1))
     X *= np.arange(m) < rng.integers(1, m + 1, (number, 1, 1))  # rank
     near = rng.random((number, 1, 1)) < 0.3
