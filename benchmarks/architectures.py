@@ -1,5 +1,5 @@
-"""Which Hugging Face models stack, how far their losses are from stand-alone runs, and how much
-faster they train.
+"""Hugging Face models in a stack: which can be stacked, the difference of their losses from
+stand-alone runs, and the speed-up.
 
     python benchmarks/architectures.py [cuda] [bfloat16] [float32] [family ...]
 
@@ -8,8 +8,8 @@ Every family is swept twice with the same settings: its members one after anothe
     apart      largest relative difference of a loss between the two, over all steps and members
     kernels    the same between two stand-alone runs with different kernels: eager instead of fused
                attention, and on a CPU products without oneDNN
-    speed      of a step of all members: the stack against one after another. Stacks are timed over
-               a long and a short sweep, and the short one is subtracted: it has the same capture
+    speed      time of a step of all members one after another, over that of the stack. The time of
+               a stack is that of a long sweep minus that of a short one, which has the same capture
 """
 
 import logging
@@ -50,7 +50,10 @@ def main() -> None:
         f"{2 * SEEDS} members, width {WIDTH}, {BATCH} x {LENGTH} tokens, {where}, torch"
         f" {torch.__version__}\n"
     )
-    print("| family | precision | stacked | apart | kernels | ms a step, alone | stacked | speed |")
+    print(
+        "| family | precision | stacked | apart | kernels | ms per step, stand-alone | stacked"
+        " | speed |"
+    )
     print("| --- | --- | --- | --- | --- | --- | --- | --- |", flush=True)
     for precision in [name for name in PRECISIONS if name in WORDS] or PRECISIONS:
         for family in NAMES:
@@ -111,14 +114,16 @@ def other_kernels(family: str, precision: str) -> list[o1.Sweep]:
 
 
 def distance(one: o1.Sweep, other: o1.Sweep) -> float:
-    """Return the largest relative difference of a loss within the first steps; rates are constant,
-    so these are the same in sweeps of any length."""
+    """Return the largest relative difference of a loss within the first steps.
+
+    Learning rates are constant, so these losses are the same in sweeps of any length.
+    """
     first, second = ([o.losses[:STEPS] for o in sweep.outcomes.values()] for sweep in (one, other))
     return float(np.abs(np.array(first, float) / np.array(second, float) - 1).max())
 
 
 def seconds(sweep: o1.Sweep) -> float:
-    """Return the time that all members together have trained, without the time to build them."""
+    """Return the training time of all members together, without the time to build them."""
     return sum(outcome.seconds for outcome in sweep.outcomes.values())
 
 

@@ -1,12 +1,12 @@
-"""A coordinate check against mup's `get_coord_data` on the same networks, and against the floor of
-both.
+"""A coordinate check compared with mup's `get_coord_data` on the same networks, and with a lower
+bound for both.
 
     python benchmarks/coord_check.py [repetitions] [device]
 
 Widths 64 to 1024, 4 steps, 3 seeds, one batch, AdamW, one thread; medians of interleaved runs. The
-floor is the training itself: build, forward, backward, fused AdamW, and nothing recorded. No way of
-recording can be faster than that. For the MLP there is a second floor, with all seeds stacked into
-one tensor program; the lower one counts. On a GPU models are built on the host and moved, by both.
+lower bound ("floor") is training without recording: build, forward, backward, fused AdamW. For the
+MLP there is a second bound, with all seeds stacked into one tensor program; the lower one counts.
+On a GPU, both build models on the host and move them.
 """
 
 import logging
@@ -85,7 +85,7 @@ def floor(
 
 
 def stacked_floor(x: Tensor, y: Tensor) -> None:
-    """The same training of the MLP, its seeds side by side in batched products."""
+    """Train the MLP in the same way with all seeds in batched products."""
     inputs, labels = x.expand(SEEDS, *x.shape), y.repeat(SEEDS)
     for width in WIDTHS:
         shapes = ((784, width), (width, width), (width, 10))
@@ -210,8 +210,8 @@ if __name__ == "__main__":
     logging.disable(logging.WARNING)
     times, device = int((sys.argv[1:] or ["3"])[0]), (sys.argv[2:] or ["cpu"])[0]
     print(
-        "| network | orderone, s | mup, s | floor, s | mup / orderone | mup / floor | numbers |"
-        " mup's |"
+        "| network | orderone, s | mup, s | floor, s | mup / orderone | mup / floor | records |"
+        " records of mup |"
     )
     print("| --- | --- | --- | --- | --- | --- | --- | --- |", flush=True)
     for size in (16, 64):

@@ -1,10 +1,10 @@
-"""How fast tasks make batches, against what a training step needs of them.
+"""The speed at which tasks make batches, compared with a training step.
 
     python benchmarks/data.py [root]
 
 One thread, median of interleaved runs. The step is forward, backward and AdamW of the smallest
-model of a sweep: what a loader takes of it is the worst case. "stacked" makes the batches of 16
-members in one go; its time is per member. With a `root` that holds real data (`make data`),
+model of a sweep, for which the share of data loading is largest. "stacked" makes the batches of 16
+members in one call; its time is per member. With a `root` that has real data (`make data`),
 CIFAR-10 and byte pairs are measured too.
 """
 
@@ -92,8 +92,7 @@ def main() -> None:
     torch.set_num_threads(1)
     root = Path(sys.argv[1]) if len(sys.argv) > 1 else None
     print(
-        "| task | batch, ms | stacked, ms | a second | step, ms | batch of a step | stacked of a"
-        " step |"
+        "| task | batch, ms | stacked, ms | per second | step, ms | batch / step | stacked / step |"
     )
     print("| --- | --- | --- | --- | --- | --- | --- |")
     for name, (task, model) in tasks(root).items():

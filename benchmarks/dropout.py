@@ -1,11 +1,12 @@
-"""Gradient metrics of random dropout networks: many at once, against a loop over networks.
+"""Gradient metrics of random dropout networks: many at once, compared with a loop over networks.
 
     python benchmarks/dropout.py [instances] [device]
 
 200 layers of width 500, tanh, keep 0.9, in single precision, on one thread. The loop builds one
-network after the other from ordinary tensors, differentiates both losses by autograd, and takes S1
-(8) from the gradients; it is timed on a few networks. "drawn" and "implied" are those of
-`orderone.dropout_metrics`; both have the law of the loop.
+network after the other from tensors, differentiates both losses by autograd, and computes Eq. (8)
+of S1 ("Mean field theory for deep dropout networks") from the gradients; it is timed on a few
+networks. "drawn" and "implied" are the methods of `orderone.dropout_metrics`; both have the same
+distribution as the loop.
 """
 
 import sys

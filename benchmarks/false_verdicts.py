@@ -1,9 +1,9 @@
-"""How often is a coordinate check wrong? Every healthy and every faulty subject of the tests, with
-other seeds each time.
+"""The number of wrong verdicts of coordinate checks on every healthy and faulty subject of the
+tests, with new seeds each time.
 
     python benchmarks/false_verdicts.py [repetitions] [name ...]
 
-A healthy subject must PASS; a faulty one must FAIL and name its fault.
+A healthy subject must PASS; a faulty one must FAIL, and the check must name its fault.
 """
 
 import logging
@@ -34,7 +34,7 @@ def main(repetitions: int, names: list[str]) -> None:
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     logging.disable(logging.WARNING)
-    print(f"| subject | must | wrong in {repetitions} |\n| --- | --- | --- |", flush=True)
+    print(f"| subject | expected | wrong in {repetitions} |\n| --- | --- | --- |", flush=True)
     total = 0
     for must, subjects in (("PASS", HEALTHY), ("FAIL", FAULTY)):
         for name, subject in subjects.items():

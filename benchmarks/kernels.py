@@ -1,12 +1,12 @@
-"""NNGP and NTK of a deep network, against neural-tangents' `stax.repeat` under jit: time, digits
-and memory.
+"""NNGP and NTK of a deep network, compared with neural-tangents' `stax.repeat` under jit: time,
+accuracy and memory.
 
     python benchmarks/kernels.py [the Python that has neural-tangents] [repetitions]
 
-`make bench-peers` sets the peer up. Both run on one core, in turns, the peer in a process of its
-own and compiled before; times are CPU seconds, medians. Inputs are Gaussian, so that no two have
-the same length. Ours includes the kernel of the inputs and both matrices at the end, as theirs
-does. The digits are those of the NTK's diagonal, against double precision.
+`make bench-peers` installs the peer. Both run on one core, in turns; the peer runs in a separate
+process and is compiled before. Times are medians of CPU seconds. Inputs are Gaussian, so that no
+two have the same length. Both times include the kernel of the inputs and both final matrices. The
+error is that of the diagonal of the NTK, compared with double precision.
 """
 
 import json
@@ -37,7 +37,7 @@ def network(activation: str, weight_var: float, bias_var: float) -> kernels.Sequ
 
 
 def ours(net: kernels.Sequential, X: np.ndarray) -> tuple[float, np.ndarray]:
-    """CPU seconds, and the diagonal of the NTK."""
+    """Return CPU seconds and the diagonal of the NTK."""
     start = time.process_time()
     k = net(kernels.inputs(X))
     _, ntk = k.nngp, k.ntk
@@ -45,7 +45,7 @@ def ours(net: kernels.Sequential, X: np.ndarray) -> tuple[float, np.ndarray]:
 
 
 class Peer:
-    """neural-tangents in a process of its own, or nothing at all."""
+    """neural-tangents in a separate process, or nothing if it is not installed."""
 
     def __init__(self, python: str | None, dtype: str):
         quiet = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"}
@@ -71,8 +71,7 @@ class Peer:
         answer = self.process.stdout.readline()
         if not answer:
             raise SystemExit(
-                f"the peer stopped; try it by itself: echo '{json.dumps(case)}' | python {PEER}"
-                " float64"
+                f"the peer stopped; run it alone: echo '{json.dumps(case)}' | python {PEER} float64"
             )
         took, diagonal = json.loads(answer)
         return took, diagonal
@@ -103,7 +102,7 @@ def compare(case: tuple[str, float, float], dtype: str, peer: Peer, repetitions:
 
 
 def memory(points: int, dtype: str) -> None:
-    """Printed by a fresh process, as what it grows by after its imports."""
+    """Print the memory growth of this process after its imports."""
     X, net = (
         np.random.default_rng(0).normal(size=(points, FEATURES)).astype(dtype),
         network("relu", 1.7, 0.1),
@@ -121,8 +120,8 @@ def memory(points: int, dtype: str) -> None:
 def main(python: str | None = None, repetitions: str = "15") -> None:
     print(f"{DEPTH} layers, {POINTS} inputs\n")
     print(
-        "| network | precision | orderone, ms | neural-tangents, ms | ratio | our NTK diagonal is"
-        " off by | theirs |"
+        "| network | precision | orderone, ms | neural-tangents, ms | ratio | error of our NTK"
+        " diagonal | error of theirs |"
     )
     print("| --- | --- | --- | --- | --- | --- | --- |")
     for dtype in ("float32", "float64"):
@@ -131,7 +130,7 @@ def main(python: str | None = None, repetitions: str = "15") -> None:
             compare(case, dtype, peer, int(repetitions))
         peer.close()
     print(
-        "\n| inputs | precision | memory grows by, MiB | one matrix, MiB |\n| --- | --- | --- |"
+        "\n| inputs | precision | memory growth, MiB | one matrix, MiB |\n| --- | --- | --- |"
         " --- |",
         flush=True,
     )

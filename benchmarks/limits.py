@@ -1,13 +1,13 @@
-"""What sampling without weights and the SDE steps cost, and whether covariances stay covariances.
+"""The cost of sampling without weights and of SDE steps, and the validity of covariances.
 
     python benchmarks/limits.py            the tables below, a few minutes on one core
     python benchmarks/limits.py soak       a million random starts of the covariance SDE
     python benchmarks/limits.py cuda       2^16 networks of width and depth 1024 on the GPU
 
-Ratios are of medians of interleaved runs in this process, in time of the processor. The peer of the
-sampler is the network itself, with weights, batched in single precision; only some of its layers
-and networks are timed, and the rest is proportional. The peer of the SDE is torchsde, where it is
-installed, with the Brownian motion that suits it best: its default takes a second.
+Ratios are those of medians of interleaved runs in this process, in CPU time. The peer of the
+sampler is the network with weights, batched in single precision; only some of its layers and
+networks are timed, and the time is scaled up. The peer of the SDE is torchsde, if it is installed,
+with its fastest Brownian motion; its default takes a second.
 """
 
 import statistics
@@ -26,7 +26,7 @@ V0 = np.array([[1.0, 0.3], [0.3, 1.0]])
 
 
 def seconds(work: Callable[[], object], clock: Callable[[], float] = time.process_time) -> float:
-    """Of this process, which has one thread: what else the machine does counts for little."""
+    """Return the CPU time of this process, which has one thread; other work hardly affects it."""
     start = clock()
     work()
     return clock() - start
@@ -38,14 +38,14 @@ def interleaved(times: int, **work: Callable[[], object]) -> dict[str, float]:
 
 
 def explicit(width: int, layers: int, batch: int) -> None:
-    """Layers of `batch` ReLU networks with weights, two inputs."""
+    """Run layers of `batch` ReLU networks with weights on two inputs."""
     W, h = torch.empty(batch, width, width), torch.randn(batch, width, 2)
     for _ in range(layers):
         h = (W.normal_() @ h).relu_() * (2 / width) ** 0.5
 
 
 def sampler(width: int = 150, samples: int = 8192) -> None:
-    """Equal shares of both in turn; the table has what the whole would take."""
+    """Time equal parts of both in turn; print the time of the whole."""
     batch, layers, some = 64, 50, 1024
     found = interleaved(
         7,
@@ -76,7 +76,7 @@ def growth_with_width() -> None:
 
 
 def scalar_sde() -> None:
-    """(4.8), 2^13 paths, 100 steps."""
+    """Time Eq. (4.8) of S3 ("Differential Equation Scaling Limits ..."), 2^13 paths, 100 steps."""
     work = {"orderone": lambda: UnshapedCorrelationSDE().sample(0.3)}
     try:
         import torchsde  # type: ignore[import-not-found]
@@ -119,8 +119,7 @@ def eight_inputs() -> None:
 
 
 def starts(rng: np.random.Generator, m: int, number: int) -> np.ndarray:
-    """Covariances of every rank, on scales that differ by a million, with inputs that repeat others
-    or nearly do."""
+    """Draw covariances of every rank and of very different scales, some with equal inputs."""
     X = rng.standard_normal((number, m, m)) * 10 ** rng.uniform(-3, 3, (number, m, 1))
     X *= np.arange(m) < rng.integers(1, m + 1, (number, 1, 1))  # rank
     near = rng.random((number, 1, 1)) < 0.3

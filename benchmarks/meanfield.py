@@ -1,16 +1,16 @@
-"""A phase diagram of tanh, 50 x 50: against neural-tangents' kernels iterated, and against scipy's
-quad and dblquad.
+"""A phase diagram of tanh, 50 x 50, compared with iterated kernels of neural-tangents, and with
+scipy's quad and dblquad.
 
     python benchmarks/meanfield.py [the Python that has neural-tangents] [repetitions]
 
-`make bench-peers` sets the peer up. One core, CPU seconds, medians; ours and the peer in turns.
-Ours gives q*, c*, chi_1, chi_2, xi_1, xi_2, "cold" with nothing known of the activation, "warm"
-with its moments on the grid known from before. The peer gives q*, c* and chi_1 after LAYERS layers,
-compiled before. scipy solves a few points one by one, and is multiplied up.
+`make bench-peers` installs the peer. One core, medians of CPU seconds, orderone and the peer in
+turns. orderone computes q*, c*, chi_1, chi_2, xi_1, xi_2: "cold" without cached moments of the
+activation, "warm" with them. The peer computes q*, c* and chi_1 after LAYERS layers, and is
+compiled before. scipy solves a few points one by one, and its time is scaled up.
 
-Errors are those of c* and the chi, over points of the diagram and points 1e-3 from the critical
-line, against trapezoidal sums in the plane, which converge exponentially: the residual of the
-equation for c*, divided by its slope.
+Errors are those of c* and of chi_1 and chi_2, over points of the diagram and points 1e-3 from the
+critical line, compared with trapezoidal sums in the plane, which converge exponentially: the
+residual of the equation for c*, divided by its slope.
 """
 
 import json
@@ -56,7 +56,7 @@ def timed(work: Callable[[], object]) -> float:
 
 
 def scipy_point(weight_var: float, bias_var: float) -> tuple[float, float, float]:
-    """q*, c*, chi_1 as one would write them down."""
+    """Compute q*, c* and chi_1 directly from their definitions."""
 
     def density(*z: float) -> float:
         return float(np.exp(-sum(x * x for x in z) / 2) / np.sqrt(2 * np.pi) ** len(z))
@@ -87,7 +87,7 @@ def _root(f: Callable[[float], float], low: float, high: float) -> float:
 
 
 def errors() -> tuple[float, float]:
-    """Of c*, and of chi_1 and chi_2."""
+    """Return the errors of c*, and of chi_1 and chi_2."""
     near = [(critical_weight_var("tanh", b) + d, b) for b in BIASES[::7] for d in (-1e-3, 1e-3)]
     inside = [(w, b) for w in WEIGHTS[::9] for b in BIASES[::13]]
     z = np.arange(-9, 9.001, 0.075)
@@ -111,7 +111,7 @@ def _error(network: MeanField, z: np.ndarray, weight: np.ndarray) -> tuple[float
 
 
 class Peer:
-    """neural-tangents in a process of its own."""
+    """neural-tangents in a separate process."""
 
     def __init__(self, python: str):
         self.process = subprocess.Popen(
@@ -123,7 +123,7 @@ class Peer:
         )
 
     def run(self) -> tuple[float, np.ndarray]:
-        """CPU seconds, and chi_1."""
+        """Return CPU seconds and chi_1."""
         assert self.process.stdin
         assert self.process.stdout
         print(
@@ -150,7 +150,7 @@ def main(python: str | None = None, repetitions: str = "5") -> None:
     by_hand *= len(WEIGHTS) * len(BIASES)
     c_error, chi_error = errors()
     print(
-        "| tanh, 50 x 50 | seconds | times ours, cold | error of c* | error of chi |\n| --- | --- |"
+        "| tanh, 50 x 50 | seconds | ratio to cold | error of c* | error of chi |\n| --- | --- |"
         " --- | --- | --- |"
     )
     print(f"| orderone, cold | {start:.3f} | 1 | {c_error:.0e} | {chi_error:.0e} |")

@@ -1,13 +1,13 @@
-"""Forward and backward passes of our Transformers against Hugging Face's with the same attention
-kernels.
+"""Forward and backward passes of our Transformers, compared with Hugging Face's with the same
+attention kernels.
 
     python benchmarks/models.py [device] [rounds]
 
 On a GPU: ViT-B/16 on 64 images of 224 x 224, BART-large on 8 x 512 tokens in and 128 out, in
-bfloat16 by autocast; on a CPU: tiny ones, which only shows that it runs. Cross entropy on the
-logits, gradients for every tensor, no optimizer. Every round runs every contender once, in turn;
-medians. `as theirs` has biases, gains and a class token like Hugging Face's; `as in S2` is the
-model of the paper, without them.
+bfloat16 by autocast; on a CPU: tiny models, only to test the script. Cross entropy on the logits,
+gradients for every tensor, no optimizer. Every round runs every model once; times are medians. `as
+theirs` has biases, gains and a class token like Hugging Face's; `as in S2` is the model of the
+paper "Effective Theory of Transformers at Initialization", without them.
 """
 
 import statistics
@@ -135,7 +135,7 @@ def language(sizes: Sizes, device: str) -> dict[str, Run]:
 
 
 def training(model: nn.Module, inputs: tuple, labels: Tensor) -> Run:
-    """A forward and a backward pass."""
+    """Run a forward and a backward pass."""
     model.train()
     device = labels.device.type
 

@@ -1,5 +1,5 @@
-"""On a GPU: the same plan as on the CPU, the same losses compiled and not, what the groups cost a
-fused step, the same coordinate check as on the CPU, and what a probe costs.
+"""Checks on a GPU: the plan, the losses (compiled or not) and the coordinate check are as on the
+CPU; the cost of parameter groups in a fused step, and the cost of a probe.
 
 python benchmarks/on_gpu.py
 """
@@ -58,7 +58,7 @@ def step_time(optimizer: torch.optim.Optimizer) -> float:
 
 
 def cost() -> None:
-    """Interleaved, in one run."""
+    """Time optimizers with different groups, interleaved in one run."""
     entry, model, batch, plan = planned("nano-gpt", "cuda", width=1024, layers=8)
     plan.apply()
     entry.loss(model(**batch), batch).backward()
@@ -82,8 +82,8 @@ def cost() -> None:
 
 
 def same_check(name: str) -> None:
-    """Exponents on both devices; seeds draw other numbers on a GPU, so that they agree within
-    noise."""
+    """Compare exponents on both devices; they agree within noise, because seeds give other numbers
+    on a GPU."""
     entry, exponents = ZOO[name], {}
     for device in ("cpu", "cuda"):
         check = o1.coord_check(
@@ -107,7 +107,7 @@ def same_check(name: str) -> None:
 
 
 def probe_cost() -> None:
-    """A step of a 12-layer GPT of width 256, with and without a probe, interleaved."""
+    """Time a step of a 12-layer GPT of width 256, with and without a probe, interleaved."""
     entry, model, batch, plan = planned("nano-gpt", "cuda", width=256, layers=12)
     plan.apply()
     optimizer = plan.optimizer(fused=True)
@@ -123,8 +123,8 @@ def probe_cost() -> None:
                 times[kind].append(time.perf_counter() - start)
     medians = {kind: statistics.median(values[3:]) / 4 for kind, values in times.items()}
     print(
-        f"probe: {medians['plain'] * 1e3:.2f} ms a step plain,"
-        f" {medians['probe'] / medians['plain']:.2f} times with it"
+        f"probe: {medians['plain'] * 1e3:.2f} ms per step without it,"
+        f" {medians['probe'] / medians['plain']:.2f} times as long with it"
     )
 
 

@@ -1,16 +1,14 @@
-"""What looking costs: a training step of a 12-layer GPT, eager, with AdamW, with and without the
-probe.
+"""The cost of a probe: a training step of a 12-layer GPT, eager, with AdamW, with and without it.
 
     python benchmarks/probe.py [device]
 
-Turns with and without it follow each other; a ratio is the median of the ratios of neighbours, with
-the interval in which that median lies at 95 %. On the host it is taken twice: from the time this
-thread had on a core, which other work on the machine disturbs less, and from the clock on the wall.
-Everything is recorded by default: every module and tensor, every step. "fixed batch" adds a pass on
-64 tokens a step, for `change`; "pass alone" is what that pass costs by itself. What weights cost is
-the same for every length of a batch, so there are several. "hooks alone" is a floor: hooks on the
-modules and on what they give, which do nothing. The model is the nano-gpt of tests/support/zoo.py,
-on bytes, with one thread; on a GPU products are in TF32.
+Turns with and without the probe alternate; a ratio is the median of the ratios of neighbours, with
+its 95 % interval. On the host it is computed twice: from the CPU time of this thread, which other
+work disturbs less, and from wall-clock time. By default the probe records every module and tensor
+at every step. "fixed batch" adds a pass on 64 tokens per step, for `change`; "pass alone" is the
+cost of that pass. Recording weights costs the same for every batch size, so several sizes are
+measured. "hooks alone" is a lower bound: empty hooks on modules and their outputs. The model is the
+nano-gpt of tests/support/zoo.py, on bytes, with one thread; on a GPU products are in TF32.
 """
 
 import sys
@@ -83,7 +81,7 @@ def step(model: nn.Module, optimizer: Optimizer, data: dict[str, Tensor], settin
 
 @contextmanager
 def hooks_alone(model: nn.Module) -> Iterator[None]:
-    """What no Python that looks at every module can do without."""
+    """Register empty hooks on every module, which any probe in Python needs."""
 
     def after(module: nn.Module, args: Any, output: Any) -> None:
         if isinstance(output, Tensor) and output.requires_grad:
@@ -99,7 +97,7 @@ def hooks_alone(model: nn.Module) -> Iterator[None]:
 
 
 def seconds(action: Callable[[], Any], device: str) -> Times:
-    """Of this thread, and on the wall: where the work is done elsewhere, only the latter counts."""
+    """Return CPU time of this thread and wall-clock time; on a GPU only the latter counts."""
     own, wall = time.thread_time(), time.perf_counter()
     for _ in range(STEPS[device]):
         action()
@@ -110,7 +108,7 @@ def seconds(action: Callable[[], Any], device: str) -> Times:
 
 
 def measure(device: str, setting: Setting) -> dict[str, list[Times]]:
-    """Seconds of every turn."""
+    """Return the seconds of every turn."""
     data, fixed = batch(setting.rows, setting.length, device), batch(1, FIXED, device)
     looks: dict[str, Callable[..., Any]] = {
         "without": lambda *run: nullcontext(),
@@ -137,7 +135,7 @@ def measure(device: str, setting: Setting) -> dict[str, list[Times]]:
 
 
 def ratio(found: dict[str, list[Times]], name: str, clock: int) -> str:
-    """The median, and the order statistics between which it lies at 95 % (signs are binomial)."""
+    """Return the median and its 95 % interval from order statistics (signs are binomial)."""
     ratios = sorted(
         one[clock] / plain[clock] for one, plain in zip(found[name], found["without"], strict=True)
     )
@@ -151,7 +149,9 @@ def ratio(found: dict[str, list[Times]], name: str, clock: int) -> str:
 def main(device: str) -> None:
     torch.set_num_threads(1)
     torch.set_float32_matmul_precision("highest" if device == "cpu" else "high")
-    print("| | a step, ms | ratio, own time | ratio, wall |\n| --- | --- | --- | --- |", flush=True)
+    print(
+        "| | step, ms | ratio, CPU time | ratio, wall time |\n| --- | --- | --- | --- |", flush=True
+    )
     for setting in SETTINGS[device]:
         found = measure(device, setting)
         for name, times in found.items():

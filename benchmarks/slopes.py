@@ -1,5 +1,5 @@
-"""How fast activations grow with width after four steps of AdamW, for unmodified models as they
-come and with a plan.
+"""The growth of activations with width after four steps of AdamW, for unmodified models without and
+with a plan.
 
     python benchmarks/slopes.py [model ...]
 
@@ -25,7 +25,7 @@ MODELS = ("mistral", "llama-gqa", "gpt-neox", "opt", "gemma2", "t5", "vit")
 
 
 def sizes(name: str, width: int, seed: int, planned: bool) -> dict[str, float]:
-    """RMS of the output of every module without children, after training."""
+    """Return the RMS of the output of every module without children, after training."""
     torch.manual_seed(seed)
     entry = ZOO[name]
     model = entry.build(width)
@@ -75,7 +75,7 @@ def worst_slope(name: str, planned: bool) -> tuple[float, str]:
 
 def main(names: list[str]) -> None:
     torch.set_num_threads(1)
-    print("| model | as it comes | with a plan |\n| --- | --- | --- |", flush=True)
+    print("| model | without a plan | with a plan |\n| --- | --- | --- |", flush=True)
     for name in names:
         plain, planned = worst_slope(name, planned=False), worst_slope(name, planned=True)
         print(f"| {name} | n^{plain[0]:+.2f} | n^{planned[0]:+.2f} |", flush=True)

@@ -1,9 +1,10 @@
-"""Many small GPTs at once against one after another: `python benchmarks/stacked.py [cuda] [members]
-[64,128,256]`.
+"""Many small GPTs in one program, compared with one after another:
 
-Four layers, byte vocabulary, AdamW; on a GPU bfloat16 autocast, context 128, batch 16. Every way
-trains the same members on the same batches, and the last column but one tells how far the losses of
-the ways are apart after ten steps: rounding in bfloat16, which training amplifies.
+    python benchmarks/stacked.py [cuda] [members] [64,128,256]
+
+Four layers, byte vocabulary, AdamW; on a GPU bfloat16 autocast, context 128, batch 16. Every method
+trains the same members on the same batches. The last column but one is the difference of their
+losses after ten steps, which is rounding in bfloat16 that training amplifies.
 
     eager      one after another, fused AdamW
     replayed   one after another, each step a CUDA graph
@@ -43,8 +44,8 @@ def main() -> None:
         f" {torch.__version__}, {torch.get_num_threads()} threads\n"
     )
     print(
-        "| width | way | ms a step of all | speed | against replayed | losses apart: median, worst"
-        " | peak GB |"
+        "| width | method | ms per step of all | speed-up | to replayed | difference of losses:"
+        " median, worst | peak GB |"
     )
     print("| --- | --- | --- | --- | --- | --- | --- |", flush=True)
     for width in WIDTHS:
@@ -93,7 +94,7 @@ def forget() -> None:
 
 
 def timed(step: Callable[[], Tensor]) -> tuple[float, Tensor]:
-    """Median seconds of a step of all members, and their losses after ten steps."""
+    """Return the median seconds of a step of all members, and their losses after ten steps."""
     losses = [step().detach().float().clone() for _ in range(10)][-1]
     found = []
     for _ in range(ROUNDS):
@@ -152,7 +153,7 @@ def train(model: nn.Module, optimizer: torch.optim.Optimizer, tokens: Tensor) ->
 
 
 def replayed(models: list[nn.Module], tokens: Tensor) -> Callable[[], Tensor]:
-    """Each member's step as a graph of its own."""
+    """Replay the step of each member as a separate graph."""
     models = [copy.deepcopy(model) for model in models]
     graphs, losses = [], []
     for k, model in enumerate(models):

@@ -1,5 +1,5 @@
-"""Ratios taken in one run: the exact solver beside sympy's, and what importing costs beside a bare
-interpreter."""
+"""Ratios measured in one run: the exact solver compared with sympy's, and the import time compared
+with a bare interpreter."""
 
 import subprocess
 import sys
@@ -62,8 +62,8 @@ def test_a_rule_takes_milliseconds(benchmark):
 
 
 def test_start_is_light():
-    """The promise, as a number: the import costs less than half a second more than nothing, the
-    help less than one."""
+    """The import takes less than half a second more than a bare interpreter, the help less than one
+    second."""
 
     def seconds(*arguments: str) -> float:
         times = []

@@ -1,8 +1,8 @@
-"""What a plan costs: nothing in the forward pass, next to nothing in a step, seconds before
+"""The cost of a plan: nothing in the forward pass, almost nothing in a step, seconds before
 training.
 
-Ratios are taken in one run, with the contestants taking turns, as medians. A busy machine gets
-three tries.
+Ratios are medians of one run in which the candidates take turns. There are three attempts, because
+the machine may be busy.
 """
 
 import copy
@@ -62,8 +62,8 @@ def with_gradients(model: nn.Module) -> nn.Module:
 
 
 def medians(contestants: Mapping[str, Callable[[], Any]], rounds: int) -> dict[str, float]:
-    """Seconds of each; they take turns in random order, so that whatever slows the machine slows
-    all of them."""
+    """Return the median seconds of each; they take turns in random order, so that other work slows
+    all of them equally."""
     times: dict[str, list[float]] = {name: [] for name in contestants}
     order, random = list(contestants.items()), Random(0)
     for turn in range(rounds + 2):
@@ -73,12 +73,12 @@ def medians(contestants: Mapping[str, Callable[[], Any]], rounds: int) -> dict[s
             code()
             if turn > 1:  # the first two turns allocate
                 times[name].append(time.perf_counter() - start)
-    return {name: median(seen) for name, seen in times.items()}
+    return {name: median(seconds) for name, seconds in times.items()}
 
 
 def optimizers() -> dict[str, torch.optim.Optimizer]:
-    """Three ways to group the same 75 tensors, with one state: what differs is the grouping, and
-    not the place in memory."""
+    """Group the same 75 tensors in three ways with a shared state, so that only the grouping
+    differs."""
     model = with_gradients(llama())
     parameters = list(model.parameters())
     assert len(parameters) == 75
@@ -109,14 +109,13 @@ def test_groups_cost_nothing_in_a_step(capsys):
         seconds = medians({name: optimizer.step for name, optimizer in made.items()}, rounds=150)
         ratios = {name: value / seconds["plain"] for name, value in seconds.items()}
         with capsys.disabled():
-            print(f"\nfused AdamW step, {1e3 * seconds['plain']:.1f} ms:", _told(ratios))
+            print(f"\nfused AdamW step, {1e3 * seconds['plain']:.1f} ms:", _listed(ratios))
         tries.append(ratios["plan"])
     assert min(tries) <= 1.03
 
 
 def test_a_folded_plan_leaves_the_forward_pass_alone(capsys):
-    """No hooks, no other modules, no other operations; so no other time, which is shown and not
-    judged."""
+    """A plan adds no hooks, modules or operations; the time is printed but not asserted."""
     plain = llama()
     plan = planned(copy.deepcopy(plain))
     applied = plan.apply()
@@ -133,7 +132,7 @@ def test_a_folded_plan_leaves_the_forward_pass_alone(capsys):
 
 
 def graph(model: nn.Module) -> list[tuple[str, type, int, tuple[str, ...]]]:
-    """Every module with its class, its number of hooks and its tensors."""
+    """Return every module with its class, its number of hooks and its tensors."""
     return [
         (
             path,
@@ -194,24 +193,22 @@ print(json.dumps({"seconds": seconds, "gigabytes": gigabytes, "tensors": len(pla
 )
 @pytest.mark.parametrize(("width", "heads", "pairs"), [(1024, 8, 1), (256, 8, 1)])
 def test_planning_70_billion_parameters_takes_seconds(width, heads, pairs, capsys):
-    """A Llama of 70B on the meta device, in a process of its own: under ten seconds, under 2 GB
-    more than before.
+    """Plan a Llama of 70B on the meta device in a separate process: under ten seconds and 2 GB.
 
-    The peak is /proc's and not `getrusage`'s, which a child inherits from the process that started
-    it.
+    The peak is read from /proc; a child inherits that of `getrusage` from its parent.
     """
     base = {"hidden_size": width, "intermediate_size": 7 * width // 2}
     base |= {"num_attention_heads": heads, "num_key_value_heads": pairs}
-    told = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-c", HUGE, json.dumps(base)], capture_output=True, text=True, check=True
     )
-    seen = json.loads(told.stdout.splitlines()[-1])
+    cost = json.loads(result.stdout.splitlines()[-1])
     with capsys.disabled():
-        print(f"\n70B against width {width}: {seen['seconds']:.1f} s, {seen['gigabytes']:.2f} GB")
-    assert seen["tensors"] == 723
-    assert seen["seconds"] < 10
-    assert seen["gigabytes"] < 2
+        print(f"\n70B, base width {width}: {cost['seconds']:.1f} s, {cost['gigabytes']:.2f} GB")
+    assert cost["tensors"] == 723
+    assert cost["seconds"] < 10
+    assert cost["gigabytes"] < 2
 
 
-def _told(ratios: Mapping[str, float]) -> str:
+def _listed(ratios: Mapping[str, float]) -> str:
     return ", ".join(f"{name} x{ratio:.3f}" for name, ratio in ratios.items())

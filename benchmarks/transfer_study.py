@@ -1,18 +1,17 @@
-"""Does the best learning rate move when a GPT gets wider?
+"""The best learning rate of GPTs of several widths.
 
     python benchmarks/transfer_study.py STORE [--widths 128,256,...]
 
 A byte-level GPT of four layers on the text of the Python standard library: muP and the usual
 practice (`standard`: one learning rate for all tensors and widths, initial deviation 0.02), ten
-learning rates, three seeds, 1000 steps of AdamW with warm-up and cosine. All trainings of one width
-and rule run in one program. The store keeps what is done: the same command goes on where it was
-stopped, and more widths can be added.
+learning rates, three seeds, 1000 steps of AdamW with warm-up and cosine. All runs of one width and
+rule are one program. The store has all finished runs: after an interruption the same command
+continues, and more widths can be added.
 
-    --rules mup,sp    others to compare
+    --rules mup,sp    rules to compare
     --fan-in          matrices of the blocks start with variance 1 / fan_in instead of 0.02^2
-    --csv FILE        writes the records, and beside them, as .json, what they were made with:
-                      versions, device, settings
-    --tiny            tries the script on a CPU
+    --csv FILE        writes the records, and their versions, device and settings as .json
+    --tiny            tests the script on a CPU
 
 The records of an H200 are in docs/results/transfer-gpt.csv (versions and commands in .json);
 `--draw CSV PNG` prints their verdicts and draws them.
@@ -66,7 +65,7 @@ def option(name: str, otherwise: str) -> str:
 
 
 def draw(records: str, picture: str) -> None:
-    """The column `start` tells 0.02 and fan-in apart."""
+    """Print and draw the verdicts; the column `start` distinguishes 0.02 and fan-in."""
     frame = pandas.read_csv(records)
     for start, part in frame.groupby("start"):
         study = o1.Transfer.from_frame(part.drop(columns=["start", "seconds"]))
@@ -78,7 +77,7 @@ def draw(records: str, picture: str) -> None:
 
 
 def main() -> None:
-    """What the arguments ask for."""
+    """Run the study of the command line."""
     if "--draw" in sys.argv:
         draw(*sys.argv[sys.argv.index("--draw") + 1 :][:2])
         return
@@ -101,7 +100,7 @@ def main() -> None:
     )
     print(study.transfer())
     print(
-        f"{study.ran} trainings in {time.perf_counter() - start:.0f} s on {_machine()}, torch"
+        f"{study.ran} runs in {time.perf_counter() - start:.0f} s on {_machine()}, torch"
         f" {torch.__version__}"
     )
     if "--csv" in sys.argv:
@@ -110,11 +109,11 @@ def main() -> None:
         path.with_suffix(".json").write_text(
             json.dumps(made_with(path, widths, rules), indent=2) + "\n"
         )
-        print(f"records in {path}, and what they were made with in {path.with_suffix('.json')}")
+        print(f"records: {path}; settings and versions: {path.with_suffix('.json')}")
 
 
 def made_with(records: Path, widths: list[int], rules: list[str]) -> dict[str, Any]:
-    """What somebody needs to make the records again."""
+    """Return the versions and settings that are needed to reproduce the records."""
     return {
         "records": records.name,
         "commands": [" ".join(["python", *sys.argv])],

@@ -1,13 +1,14 @@
-"""How long kernels of Transformers take, and how accurate they are: prints a table in Markdown.
+"""Time and accuracy of kernels of Transformers; prints a table in Markdown.
 
     python benchmarks/transformer.py [the Python that has neural-tangents]
 
-The first lines are what neural-tangents computes: attention with queries tied to keys, and scores
-divided by the number of channels and not by its root. They do not fluctuate, so that no average is
-left to find. `make bench-peers` sets the peer up; it runs in a process of its own, compiled before,
-in single (its default) and double precision. Times are CPU seconds on one core, medians,
-interleaved in one run, and ratios are to the peer in double precision. Deviations are the largest
-in the last kernel, in units of its largest entry, from one that is eight times as accurate.
+The first lines are the peer, neural-tangents: attention with queries tied to keys, and scores
+divided by the number of channels and not by its root. These scores do not fluctuate, so that the
+peer computes no averages. `make bench-peers` installs the peer; it runs in a separate process,
+compiled before, in single (its default) and double precision. Times are medians of CPU seconds on
+one core, interleaved in one run; ratios are to the peer in double precision. Deviations are the
+largest in the last kernel, relative to its largest entry, from a kernel that is eight times as
+accurate.
 """
 
 import json
@@ -33,14 +34,14 @@ ROUNDS = 7
 
 
 def inputs(sequences: int, tokens: int, features: int = 64) -> np.ndarray:
-    """Token kernels of random sequences that have something in common."""
+    """Return token kernels of random sequences that are correlated."""
     rng = np.random.default_rng(0)
     common = rng.standard_normal(features) + rng.standard_normal((sequences, 1, features))
     return patches(0.5 * common + rng.standard_normal((sequences, tokens, features)))
 
 
 class Peer:
-    """neural-tangents in a process of its own."""
+    """neural-tangents in a separate process."""
 
     def __init__(self, python: str, dtype: str):
         self.process = subprocess.Popen(
@@ -59,7 +60,7 @@ class Peer:
         answer = self.process.stdout.readline()
         if not answer:
             raise SystemExit(
-                f"the peer stopped; try it by itself: echo '[\"AM\", 16, 32, 64]' | python {PEER}"
+                f"the peer stopped; run it alone: echo '[\"AM\", 16, 32, 64]' | python {PEER}"
                 " float64"
             )
         return json.loads(answer)[0]
@@ -80,7 +81,7 @@ def timed(work: Callable[[], object]) -> Callable[[], float]:
 
 
 def medians(works: dict[str, Callable[[], float]]) -> dict[str, float]:
-    """Seconds; each work once in every round, after one round to warm up."""
+    """Return the seconds of each task; each runs once per round, after one warm-up round."""
     times: dict[str, list[float]] = {name: [] for name in works}
     for round_ in range(ROUNDS + 1):
         for name, work in works.items():
@@ -138,7 +139,7 @@ def main() -> None:
     times = medians(works | {name: timed(work) for name, (work, _) in ours.items()})
     for peer in peers.values():
         peer.close()
-    print("| work | CPU time, ms | over the peer | deviation |\n| --- | --- | --- | --- |")
+    print("| task | CPU time, ms | ratio to the peer | deviation |\n| --- | --- | --- | --- |")
     for name, time in times.items():
         blocks = name.split(", ")[0]
         unit = times.get(f"neural-tangents, 1/d tied attention, {blocks}, 16 x 32 tokens, float64")

@@ -1,5 +1,5 @@
-"""A coordinate check of muP on every unmodified model of tests/support/zoo.py: the verdict, and
-what does not pass.
+"""A coordinate check of muP on every unmodified model of tests/support/zoo.py: verdicts, and the
+quantities that do not pass.
 
 python benchmarks/zoo_check.py [lr=0.01] [optimizer=adamw] [seeds=3] [name ...]
 """
@@ -37,8 +37,8 @@ def line(name: str, lr: float, optimizer: str, seeds: int) -> str:
         f"{check.count(v)} {v}" for v in ("PASS", "SHRINKS", "UNCLEAR", "FAIL") if check.count(v)
     )
     failed = [j for j in check.judgements if j.verdict == "FAIL"]
-    told = [f"{j.module} {j.quantity} {j.exponent:+.2f}" for j in failed[:3]]
-    return f"| {name} | {check.verdict} | {counts} | {'; '.join([*check.causes[:1], *told])}"
+    failures = [f"{j.module} {j.quantity} {j.exponent:+.2f}" for j in failed[:3]]
+    return f"| {name} | {check.verdict} | {counts} | {'; '.join([*check.causes[:1], *failures])}"
 
 
 def main(arguments: list[str]) -> None:

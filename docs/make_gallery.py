@@ -1,7 +1,7 @@
-"""Writes docs/gallery/ from the results that are shipped: `python docs/make_gallery.py`, with
-`--text` without pictures.
+"""Write docs/gallery/ from the shipped results: `python docs/make_gallery.py`; `--text` writes no
+pictures.
 
-Pictures are drawn by plotly in headless Chromium, as a reader of the report sees them.
+plotly draws the pictures in headless Chromium, as in a report.
 """
 
 import io
@@ -18,64 +18,70 @@ from orderone.gallery.store import SHIPPED
 
 HERE = Path(__file__).parent / "gallery"
 PAPERS = {
-    "S0": "Scale-invariant parameterizations",
-    "S1": "Mean field theory of deep dropout networks",
-    "S2": "Effective theory of Transformers",
-    "S3": "Differential-equation limits",
+    "S0": "Scale-Invariant Parameterizations",
+    "S1": "Mean field theory for deep dropout networks",
+    "S2": "Effective Theory of Transformers at Initialization",
+    "S3": "Differential Equation Scaling Limits of Shaped and Unshaped Neural Networks",
 }
 WORDS = {True: "holds", False: "does not hold", None: "unclear"}
 INTRODUCTION = """\
 # Gallery
 
-Every table and figure of the four papers, run again and judged: `orderone reproduce NAME`, \
-or all of them with
-`make reproduce-small`; `orderone report --html gallery.html` makes one interactive page \
-of what is shipped.
-*The paper* judges its claims as printed; *as corrected*, what the [errata](../errata.md) \
-say is true instead.
-*Holds where clear*: some of the claims cannot be told from these records, and the others hold.
+Every table and figure of the four papers, measured again and judged. `orderone reproduce NAME` \
+runs one experiment,
+`make reproduce-small` runs all of them, and `orderone report --html gallery.html` makes one \
+interactive page of the
+shipped results.
 
-What stands out:
+The papers have short names: S0 is *{S0}*, S1 *{S1}*,
+S2 *{S2}*, and
+S3 *{S3}*.
 
-* [Trainable depth](s1.md#s1-figure7) follows the smaller of the two depth scales, as claimed. \
-The constant 12 is not one:
-  it grows with the length of training.
-* The [gradient metric of two inputs](s1.md#s1-figure2) obeys the theory that its paper calls \
-refuted, once its sign is
-  kept; what was seen instead is the noise of finite width.
-* The [logits of standard networks](s0.md#s0-logits) grow with the width in training, where the \
-table says that they do
-  not; those of muP stay.
-* [Vision Transformers](s2.md#s2-figure2) are better under the neural-tangent strategy \
-than under the standard one, as
-  claimed, also at a size thirty times smaller.
+The column *the paper* judges the claims as printed; *as corrected* judges the corrected claims \
+of the [errata](../errata.md).
+*Holds where clear* means that these records cannot decide some of the claims, and all others hold.
 
-| entry | what it shows | the paper | as corrected | scale |
+The main findings:
+
+* [Trainable depth](s1.md#s1-figure7) follows the smaller of the two depth scales, as S1 claims. \
+The factor 12 is not a
+  constant: it grows with the length of training.
+* The [gradient metric of two inputs](s1.md#s1-figure2) follows the theory that S1 considers \
+refuted, if it is averaged
+  with its sign; S1 measured the noise of finite width instead.
+* The [logits of standard networks](s0.md#s0-logits) grow with the width in training, while S0 \
+says that they do not; those
+  of muP do not grow.
+* [Vision Transformers](s2.md#s2-figure2) are better under the neural-tangent strategy than under \
+the standard one, as S2
+  claims, also at a size thirty times smaller.
+
+| experiment | title | the paper | as corrected | scale |
 | --- | --- | --- | --- | --- |"""
-COLOURS = 128  # of a picture: lines and dots need no more
+COLOURS = 128  # per picture: lines and dots need no more
 WIDTH = 860
 
 
 def entries() -> dict[str, list[Reproduced]]:
-    """By paper; of each experiment the largest scale that was run."""
-    found: dict[str, list[Reproduced]] = {paper: [] for paper in PAPERS}
+    """Return the results by paper, each at the largest scale that is shipped."""
+    results: dict[str, list[Reproduced]] = {paper: [] for paper in PAPERS}
     for e in EXPERIMENTS.values():
-        shown, flaws = choose(e, [SHIPPED])
-        assert shown is not None, flaws
-        found[e.paper].append(shown)
-    return found
+        result, notes = choose(e, [SHIPPED])
+        assert result is not None, notes
+        results[e.paper].append(result)
+    return results
 
 
 def pages(found: dict[str, list[Reproduced]]) -> dict[str, str]:
     texts = {"index.md": index(found)}
     for paper, those in found.items():
         body = "\n\n".join(map(section, those))
-        texts[f"{paper.lower()}.md"] = f"# {paper}: {PAPERS[paper].lower()}\n\n{body}\n"
+        texts[f"{paper.lower()}.md"] = f"# {paper}: {PAPERS[paper]}\n\n{body}\n"
     return texts
 
 
 def index(found: dict[str, list[Reproduced]]) -> str:
-    lines = [INTRODUCTION]
+    lines = [INTRODUCTION.format(**PAPERS)]
     for paper, those in found.items():
         for r in those:
             e = r.experiment
@@ -98,10 +104,10 @@ def section(r: Reproduced) -> str:
             f"![{cell(p.alt)}]({name}.png)",
             "",
         ]
-    lines += ["| claim | whose | verdict | measured |", "| --- | --- | --- | --- |"]
+    lines += ["| claim | source | verdict | measured |", "| --- | --- | --- | --- |"]
     for f in r.findings:
-        whose = f"corrected, {f.erratum}" if f.of == "corrected" else "the paper"
-        lines.append(f"| {cell(f.claim)} | {whose} | {WORDS[f.holds]} | {cell(f.numbers)} |")
+        source = f"corrected, {f.erratum}" if f.of == "corrected" else "the paper"
+        lines.append(f"| {cell(f.claim)} | {source} | {WORDS[f.holds]} | {cell(f.numbers)} |")
     for grid in (p for p in r.pictures if isinstance(p, Grid)):
         lines += ["", f"{grid.title}:", ""]
         lines += [
@@ -124,7 +130,7 @@ def pictures(r: Reproduced) -> list[tuple[str, Picture]]:
 
 
 def cell(text: str) -> str:
-    """Markdown reads neither its own signs in it nor the end of the cell."""
+    """Escape the text for a cell of a Markdown table."""
     return re.sub(r"([|*_`\[\]<>$])", r"\\\1", str(text)).replace("\n", " ")
 
 

@@ -1,4 +1,4 @@
-"""The peer of benchmarks/transformer.py, for the Python that has neural-tangents.
+"""The peer of benchmarks/transformer.py; run it with the Python that has neural-tangents.
 
 Attention (A) and MLP (M) blocks, residual and with layer norms. Attention is what neural-tangents
 has: queries tied to keys, and scores over the number of channels. Its argument is "float32" or

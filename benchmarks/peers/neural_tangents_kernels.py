@@ -1,8 +1,8 @@
-"""The peer of benchmarks/kernels.py, for the Python that has neural-tangents.
+"""The peer of benchmarks/kernels.py; run it with the Python that has neural-tangents.
 
-Its argument is "float32" or "float64". It reads a case a line (activation, weight_var, bias_var,
-depth, points, features), runs it once, and answers with a line of JSON: CPU seconds, and the
-diagonal of the NTK the first time.
+Its argument is "float32" or "float64". It reads one case per line (activation, weight_var,
+bias_var, depth, points, features), runs it once, and answers with a line of JSON: CPU seconds, and
+the first time the diagonal of the NTK.
 """
 
 import json

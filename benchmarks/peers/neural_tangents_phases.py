@@ -1,9 +1,9 @@
-"""The peer of benchmarks/meanfield.py, for the Python that has neural-tangents.
+"""The peer of benchmarks/meanfield.py; run it with the Python that has neural-tangents.
 
-neural-tangents has no fixed points, so its kernel of one tanh layer is iterated on two inputs, for
-all networks at once under jit: q* and c*, and chi_1 as the derivative of c' by c at c = 1, by
-autodiff. It reads a line (weight_var, bias_var, layers), and answers with a line of JSON: CPU
-seconds, q*, c*, chi_1.
+neural-tangents does not compute fixed points, so its kernel of one tanh layer is iterated on two
+inputs, for all networks at once under jit: q* and c*, and chi_1 as the derivative of c' by c at
+c = 1, by automatic differentiation. It reads a line (weight_var, bias_var, layers), and answers
+with a line of JSON: CPU seconds, q*, c*, chi_1.
 """
 
 import json

@@ -8,6 +8,7 @@ from support.command_line import assert_refused, orderone
 
 from orderone import gallery
 from orderone.cli.main import main
+from orderone.core.codes import code_of
 from orderone.gallery.choose import choose
 from orderone.gallery.store import SHIPPED
 
@@ -112,9 +113,10 @@ def test_unfinished_outdated_and_broken_results_are_left_out_with_a_note(capsys,
     (place / "provenance.json").write_text(json.dumps(record))
     scale, _, notes = chosen(tmp_path / "half", "s0-table2")
     assert (scale, len(notes)) == ("small", 1)
-    assert "1 of 6 parts are missing; left out" in notes[0]
+    assert "1 of 6 parts are missing" in notes[0]
+    assert code_of(notes[0]) == "records-skipped"
     save_copy(tmp_path / "old", scale="paper", version=0)
-    assert "of another version" in chosen(tmp_path / "old")[2][0]
+    assert "another version" in chosen(tmp_path / "old")[2][0]
     (save_copy(tmp_path / "lost", scale="paper") / "rates.csv").unlink()
     assert "cannot be read (FileNotFoundError" in chosen(tmp_path / "lost")[2][0]
     (save_copy(tmp_path / "torn", scale="paper") / "provenance.json").write_text('{"parts": ')

@@ -1,4 +1,4 @@
-"""The pages of the gallery say what the shipped results say."""
+"""The pages of the gallery are up to date with the shipped results."""
 
 import importlib.util
 from pathlib import Path
@@ -22,7 +22,7 @@ def test_pages_are_of_the_shipped_results(maker):
     found = maker.entries()
     for name, text in maker.pages(found).items():
         assert (DOCS / "gallery" / name).read_text(encoding="utf-8") == text, (
-            "run: python docs/make_gallery.py"
+            "run: python docs/make_gallery.py --text"
         )
     drawn = {
         f"{name}.png" for those in found.values() for r in those for name, _ in maker.pictures(r)

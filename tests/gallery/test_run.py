@@ -1,4 +1,4 @@
-"""Records are kept part by part, and only what is missing is measured."""
+"""Records are stored part by part, and only missing parts are measured."""
 
 import re
 import subprocess
@@ -54,7 +54,7 @@ def experiment(measured, **changes):
     return replace(made, **changes)
 
 
-def test_what_is_kept_is_not_measured_again(tmp_path):
+def test_stored_parts_are_not_measured_again(tmp_path):
     measured = []
     first = reproduce(experiment(measured), folder=tmp_path)
     second = reproduce(experiment(measured), folder=tmp_path)
@@ -75,7 +75,7 @@ def test_other_settings_or_another_version_are_measured(tmp_path, changed):
     assert len(measured) == 4
 
 
-def test_an_interrupted_experiment_goes_on(tmp_path):
+def test_an_interrupted_experiment_continues(tmp_path):
     measured = []
 
     def stop(part, number, total):
@@ -90,7 +90,7 @@ def test_an_interrupted_experiment_goes_on(tmp_path):
 
 
 def test_runs_at_the_same_time_share_the_work(tmp_path):
-    """Two runs, one folder: no part is measured twice, and both see all of them."""
+    """Two runs share a folder: no part is measured twice, and both return all parts."""
     measured, both = [], Barrier(2)
 
     def part(name):
@@ -109,16 +109,16 @@ def test_runs_at_the_same_time_share_the_work(tmp_path):
         runs = [
             pool.submit(reproduce, experiment([], parts=parts), folder=tmp_path) for _ in range(2)
         ]
-        found = [run.result(timeout=20) for run in runs]
+        results = [run.result(timeout=20) for run in runs]
     assert sorted(measured) == list("abcdef")
-    assert [list(each.records) for each in found] == [
+    assert [list(each.records) for each in results] == [
         list("abcdef")
     ] * 2  # in the order of the experiment
     assert set(read_provenance(tmp_path / "s0-made" / "small")["parts"]) == set("abcdef")
     assert not list(tmp_path.rglob("*.lock"))
 
 
-def test_what_is_written_at_the_same_time_is_merged(tmp_path):
+def test_parts_written_at_the_same_time_are_merged(tmp_path):
     kept, names = (
         RecordStore(tmp_path, experiment([]), "small", Settings()),
         [f"part{k}" for k in range(24)],
@@ -128,8 +128,8 @@ def test_what_is_written_at_the_same_time_is_merged(tmp_path):
     assert set(kept.provenance()["parts"]) == set(names)
 
 
-def test_a_run_killed_while_it_measures_blocks_nobody(tmp_path):
-    """Not even where its lock file is left behind."""
+def test_a_run_killed_while_it_measures_does_not_block_others(tmp_path):
+    """Others continue even though the lock file of the killed run still exists."""
     measured, place = [], tmp_path / "s0-made" / "small"
     place.mkdir(parents=True)
     locks = [place / "first.csv.lock", place / "provenance.json.lock"]
@@ -153,7 +153,7 @@ def test_a_run_killed_while_it_measures_blocks_nobody(tmp_path):
 
 
 def test_a_run_killed_while_it_writes_leaves_no_mixture(tmp_path, monkeypatch):
-    """Records of other settings are on disk, and the provenance does not vouch for them."""
+    """Records of other settings are on disk, but the provenance does not list them."""
     reproduce(experiment([]), folder=tmp_path)
     monkeypatch.setattr(
         kept_records, "versions", lambda: 1 / 0
@@ -187,7 +187,7 @@ def test_a_lost_or_damaged_part_is_measured_again(tmp_path, damage):
         b'"',
     ],
 )
-def test_a_damaged_provenance_is_as_good_as_none(tmp_path, damage):
+def test_a_damaged_provenance_is_ignored(tmp_path, damage):
     measured = []
     reproduce(experiment(measured), folder=tmp_path)
     record = tmp_path / "s0-made" / "small" / "provenance.json"
@@ -211,7 +211,7 @@ def test_a_folder_never_mixes_settings(tmp_path):
     assert "1 of 2 parts are missing" in notes[0]
 
 
-def test_records_that_cannot_be_judged_are_left_out(tmp_path):
+def test_records_that_cannot_be_judged_are_skipped(tmp_path):
     reproduce(experiment([]), folder=tmp_path)
     chosen, notes = choose(experiment([], judge=lambda records: records["first"].lost), [tmp_path])
     assert chosen is None
@@ -246,7 +246,7 @@ def test_the_nearest_scale():
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)
-def test_every_entry_is_whole(name):
+def test_every_experiment_is_complete(name):
     e = EXPERIMENTS[name]
     assert {"small", "paper"} <= set(e.scales)
     assert all(e.parts(settings_of(e, scale)) for scale in e.scales)
@@ -262,7 +262,7 @@ def test_every_entry_is_whole(name):
 @pytest.mark.parametrize(
     "place", sorted(SHIPPED.glob("*/*")), ids=lambda place: f"{place.parent.name}-{place.name}"
 )
-def test_shipped_results_are_of_the_present_code_and_can_be_judged_and_drawn(place):
+def test_shipped_results_match_the_code_and_can_be_judged_and_drawn(place):
     e = EXPERIMENTS[place.parent.name]
     known = read_provenance(place)["parts"]
     assert set(known) == set(e.parts(e.scales[place.name]))
@@ -273,5 +273,5 @@ def test_shipped_results_are_of_the_present_code_and_can_be_judged_and_drawn(pla
     assert e.draw(read_records(place))
 
 
-def test_every_entry_has_shipped_results():
+def test_every_experiment_has_shipped_results():
     assert {place.parent.name for place in SHIPPED.glob("*/small")} == set(EXPERIMENTS)

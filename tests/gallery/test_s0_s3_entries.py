@@ -22,7 +22,7 @@ from orderone.gallery.store import SHIPPED, RecordStore
 from orderone.theory.limits import CovarianceSDE, correlation_ode, covariance_ode, resnet_ode
 from orderone.theory.limits.unshaped import C
 
-PAPER = {  # what is true of the papers' claims, in order, and of the corrected ones
+PAPER = {  # expected verdicts on the claims of the papers, in order, and on the corrected claims
     "s0-alignment": ([True, True, False, False], [True] * 5),
     "s0-equivalence": ([True, True, False, False, False, False], [True] * 4),
     "s0-logits": ([False, True], [True] * 4),
@@ -38,9 +38,9 @@ def held(experiment: Experiment, records, of: str) -> list[bool | None]:
 
 
 def one(experiment: Experiment, records, words: str) -> bool | None:
-    """The verdict on the claim that has these words."""
-    (found,) = [finding.holds for finding in experiment.judge(records) if words in finding.claim]
-    return found
+    """Return the verdict on the claim that contains these words."""
+    (verdict,) = [finding.holds for finding in experiment.judge(records) if words in finding.claim]
+    return verdict
 
 
 def draws(experiment: Experiment, records) -> None:
@@ -54,7 +54,7 @@ def draws(experiment: Experiment, records) -> None:
             assert len(picture.alt) > 40
 
 
-# Records that are made up, by default such that the errata are right.
+# Synthetic records; by default the errata are right.
 
 
 def alignments(
@@ -270,14 +270,14 @@ def test_results_that_are_shipped_say_so_too(name):
     draws(experiment, shipped.records)
 
 
-# Each claim turns when the records do: records, words of the claim, and the verdict.
-TURNED = [
+# Other records change the verdict: experiment, records, words of the claim, verdict.
+CHANGED = [
     ("s0-alignment", alignments(omega=0.5), "ω = 1/2 at the readout", True),
     ("s0-alignment", alignments(omega=0.5), "ω = 1 at the readout, from", False),
-    ("s0-alignment", alignments(omega=0.5), "ω = 1 at the readout on these", False),
+    ("s0-alignment", alignments(omega=0.5), "ω = 1 at the readout on held-out", False),
     ("s0-alignment", alignments(omega=0.75, wide=0.4), "ω = 1 at the readout, from", None),
     ("s0-alignment", alignments(alpha=0.5), "α = 1 in every", False),
-    ("s0-alignment", alignments(held_out=1.0), "α = 1/2 on tokens", False),
+    ("s0-alignment", alignments(held_out=1.0), "α = 1/2 on held-out", False),
     ("s0-alignment", alignments(u=(1.0, 1.0)), "u = 1 in every", True),
     ("s0-alignment", alignments(u=(1.0, 1.0)), "u = 1/2 at the first", False),
     ("s0-alignment", alignments(u=(0.9, 0.5)), "u rises", False),
@@ -286,19 +286,19 @@ TURNED = [
     (
         "s0-equivalence",
         trainings({**RIGHT, "sgd": 1}),
-        "SGD: SP and NTK train alike with the printed",
+        "SGD: SP and NTK train identically with the printed",
         True,
     ),
     (
         "s0-equivalence",
         trainings({**RIGHT, "sgd": 1}),
-        "SGD: SP and NTK train alike with c - 2θ",
+        "SGD: SP and NTK train identically with c - 2θ",
         False,
     ),
     (
         "s0-equivalence",
         trainings({**RIGHT, "adafactor": 1}),
-        "Adafactor: muP and MF train alike with c unch",
+        "Adafactor: muP and MF train identically with c unch",
         False,
     ),
     ("s0-equivalence", trainings({**RIGHT, "sign": 2}), "Adam without momentum: muP and MF", False),
@@ -328,9 +328,9 @@ TURNED = [
     ("s3-figure1", figure_1(euler=0.3), "The scheme (4.9)", False),
     ("s3-figure1", figure_1(euler=0.1), "The scheme (4.9)", None),
     ("s3-figure1", figure_1(printed=0.03), "The SDE (4.7), as printed, has", True),
-    ("s3-figure1", figure_1(powers=(0.0, -1.0)), "Networks come to the SDE with +1", False),
-    ("s3-figure1", figure_1(powers=(0.0, -1.0)), "Networks come to the SDE (4.7)", True),
-    ("s3-figure1", figure_1(start=0.4), "where r starts", False),
+    ("s3-figure1", figure_1(powers=(0.0, -1.0)), "Networks converge to the SDE with +1", False),
+    ("s3-figure1", figure_1(powers=(0.0, -1.0)), "Networks converge to the SDE (4.7)", True),
+    ("s3-figure1", figure_1(start=0.4), "depends little on the initial", False),
     ("s3-shaped", shaped(rho=0.3), "the correlation has the law of the SDE (2.7)", False),
     ("s3-shaped", shaped(norm=0.3), "Shaped ReLU: the norm", False),
     ("s3-shaped", shaped(smooth=0.3), "Shaped tanh: the norm", False),
@@ -338,10 +338,10 @@ TURNED = [
     ("s3-shaped", shaped(plus=0.02), "the ν of (3.7), plus", True),
     ("s3-shaped", shaped(distance=0.001), "ν has a minus", False),
     ("s3-shaped", shaped(distance=0.05), "ν has a minus", None),
-    ("s3-convergence", converging(error=0.1), "p = 0.2: networks come", False),
-    ("s3-convergence", converging(error=-0.01, networks=5), "p = 0.2: networks come", None),
-    ("s3-convergence", converging(spread=-0.1), "p = 0.2: their spread", False),
-    ("s3-convergence", converging(networks=2), "p = 0.2: their spread", None),
+    ("s3-convergence", converging(error=0.1), "p = 0.2: networks converge", False),
+    ("s3-convergence", converging(error=-0.01, networks=5), "p = 0.2: networks converge", None),
+    ("s3-convergence", converging(spread=-0.1), "p = 0.2: the spread", False),
+    ("s3-convergence", converging(networks=2), "p = 0.2: the spread", None),
     ("s3-convergence", converging(deep=0.383), "as printed", True),
     ("s3-resnet", covariances(covariance_ode), "(2.14)", True),
     ("s3-resnet", covariances(covariance_ode), "obey (2.13)", False),
@@ -352,17 +352,17 @@ TURNED = [
 ]
 
 
-@pytest.mark.parametrize(("name", "records", "words", "verdict"), TURNED)
-def test_claims_turn_with_the_records(name, records, words, verdict):
+@pytest.mark.parametrize(("name", "records", "words", "verdict"), CHANGED)
+def test_verdicts_change_with_the_records(name, records, words, verdict):
     experiment = EXPERIMENTS[name]
     assert one(experiment, records, words) is verdict
     draws(experiment, records)
 
 
-def test_a_layer_that_is_not_the_odes():
+def test_a_layer_that_differs_from_the_ode():
     records = converging()
     records["p = 0.25"] = records["p = 0.25"].assign(centre=0.8)
-    assert one(EXPERIMENTS["s3-convergence"], records, "It is layer t n^2p") is False
+    assert one(EXPERIMENTS["s3-convergence"], records, "is layer t n^2p") is False
 
 
 SMALLER: dict[str, dict[str, Any]] = {
@@ -389,9 +389,9 @@ def test_a_small_run_from_end_to_end(name, tmp_path):
     assert again.findings == found.findings
 
 
-def test_equal_trainings_are_told_from_others_at_once(tmp_path):
-    """Erratum S0.3 on real networks, all of it: rounding is far below and other trainings far above
-    the borders."""
+def test_equivalent_rules_are_distinguished_from_others(tmp_path):
+    """Erratum S0.3 on networks: differences by rounding are far below the border, all others far
+    above."""
     experiment = EXPERIMENTS["s0-equivalence"]
     small = replace(experiment.scales["small"], seeds=1, steps=5, widths=(100,))
     records = {part: measure() for part, measure in experiment.parts(small).items()}
@@ -400,9 +400,8 @@ def test_equal_trainings_are_told_from_others_at_once(tmp_path):
     ]
 
 
-def test_the_printed_equation_is_that_of_ito():
-    """(4.7) as printed by Euler steps in q itself, where they stay positive: another way to the
-    same law."""
+def test_the_printed_equation_agrees_with_euler_steps():
+    """Solve (4.7) as printed by Euler steps in q, which has the same distribution."""
     rng, q, dt = np.random.default_rng(0), np.full(4000, 0.7), 1e-3
     for k in range(1, 1001):
         drift = 2 * q * ((1 - C * np.sqrt(q)) / (k * dt) - 1)
@@ -412,15 +411,14 @@ def test_the_printed_equation_is_that_of_ito():
     assert np.log(q).std() == pytest.approx(r.std(), rel=0.1)
 
 
-def test_the_plus_sign_is_the_other_equation():
-    """Without noise both SDEs are ODEs: at rho = 0 they have the same slope, and 2 k rho
-    arccos(rho) apart elsewhere."""
+def test_the_drifts_with_plus_and_minus():
+    """Drifts with plus and minus differ by 2 k rho arccos(rho), which is zero at rho = 0."""
     V = np.array([[1.0, 0.5], [0.5, 1.0]])[..., None]
     plus, minus = (sde().drift.rate(V)[0, 1, 0] for sde in (s3_shaped.PlusSDE, CovarianceSDE))
     assert plus - minus == pytest.approx(2 * 0.5 * np.arccos(0.5) / (2 * np.pi))
 
 
-def test_distances_leave_out_networks_that_died():
+def test_distances_ignore_networks_that_are_not_finite():
     x = np.random.default_rng(0).standard_normal(400)
     network, limit = distances({NETWORK: np.append(x, np.nan), "limit": x + 3}).to_dict("records")
     assert limit["distance"] > 0.7

@@ -20,7 +20,7 @@ from orderone.theory.exponents import max_lr, rms
 
 
 def measured(name: str, seeds: int) -> tuple[Experiment, dict[str, pd.DataFrame]]:
-    """All parts of an entry, with so many networks at the largest width."""
+    """Return all parts of an experiment, with `seeds` networks at the largest width."""
     experiment = EXPERIMENTS[name]
     parts = experiment.parts(replace(experiment.scales["small"], seeds=seeds))
     return experiment, {part: measure() for part, measure in parts.items()}
@@ -37,7 +37,7 @@ def verdicts(experiment: Experiment, records) -> dict[tuple[str, str], bool | No
 def lines(
     row: str, quantities: dict[str, tuple[str, str, float]], wide: float = 0.02
 ) -> pd.DataFrame:
-    """Made-up lines of a table: quantity to its printed, its derived and its measured exponent."""
+    """Make lines of a table; `quantities` has printed, derived and measured exponents."""
     rows = [
         (row, name, paper, derived, x, x - wide, x + wide)
         for name, (paper, derived, x) in quantities.items()
@@ -54,7 +54,7 @@ def test_table_1_is_derived():
         f"{rule} in training": logits(rule, power) for rule, power in (("sp", 0.5), ("mup", 0.0))
     }
     found = verdicts(experiment, {"rates": frame, **trained})
-    assert [held for (_, claim), held in found.items() if "largest rates" in claim] == [True] * 4
+    assert [held for (_, claim), held in found.items() if "are the largest" in claim] == [True] * 4
     frame.loc[0, "c"] = "1/2"
     assert verdicts(experiment, {"rates": frame, **trained})["paper", next(iter(found))[1]] is False
 

@@ -90,11 +90,11 @@ def test_the_claim_of_figure_7_can_hold(lines):
         (lambda one, two: 12 * two, 0.99, "no curve is nearer", False),
         (lambda one, two: 12 * one, 0.95, "no curve is nearer", False),
         (lambda one, two: 4 * two, 1.0, "6 ξ₂ underestimates", False),
-        (lambda one, two: 20 * two, 1.0, "on the right 12 ξ₂ overrates", False),
+        (lambda one, two: 20 * two, 1.0, "on the right 12 ξ₂ overestimates", False),
         (lambda one, two: 7 * min(one, two), 1.0, "the constant is 12", False),
         (lambda one, two: 20 * min(one, two), 0.95, "the constant is 12", False),
-        (lambda one, two: 12 * one, 0.95, "on the left 12 ξ₂ limits it", False),
-        (lambda one, two: 12 * two, 0.95, "on the right 12 ξ₁ limits it", False),
+        (lambda one, two: 12 * one, 0.95, "on the left 12 ξ₂ limits", False),
+        (lambda one, two: 12 * two, 0.95, "on the right 12 ξ₁ limits", False),
         (lambda one, two: 1.0, 0.95, "no curve is nearer", None),  # nothing can be trained
         (lambda one, two: 1e9, 0.95, "the constant is 12", None),  # everything can
     ],
@@ -204,7 +204,9 @@ def test_the_claims_of_figure_6_can_hold():
     records = six()
     findings = SIX.judge(records)
     assert {f.holds for f in findings if "trainable depth" not in f.claim} == {True}
-    assert told(findings)["120 and 55 layers are neither"] is True  # erratum S1.10
+    corrected = [f for f in findings if f.erratum == "S1.10"]
+    assert [f.holds for f in corrected] == [True]
+    assert corrected[0].claim.startswith("120 and 55 layers are neither")
     assert [f.holds for f in findings if "law of trainable depth" in f.claim] == [False]
     assert len(drawn(SIX, records)) == 4
 
@@ -216,9 +218,9 @@ def test_the_claims_of_figure_6_can_hold():
         ({"beta_a": 0.5}, "(a) ρ = 1: curves"),
         ({"beta_b": 1.0}, "(b) ρ = 0.99: curves"),
         ({"beta_b": 1.0}, "(c) ρ = 0.98: curves"),
-        ({"gamma": 0.5}, "(a) τ itself"),
-        ({"gamma": 1.5}, "(a) τ itself"),
-        ({"gamma_b": 1.5}, "(b) τ itself"),
+        ({"gamma": 0.5}, "(a) τ is then the same"),
+        ({"gamma": 1.5}, "(a) τ is then the same"),
+        ({"gamma_b": 1.5}, "(b) τ is then the same"),
         ({"lost": True}, "(b) 120 layers can still be trained"),
         ({"slower": 1.0}, "(b) 300 layers are too many"),
     ],
@@ -231,7 +233,7 @@ def test_each_claim_of_figure_6_can_fail(options, claim):
 
 def test_depths_that_do_not_learn_are_named():
     captions = [picture.caption for picture in drawn(SIX, six(lost=True))[:3]]
-    assert captions == ["", "L = 120, 300: no learning rate came to 0.25.", ""]
+    assert captions == ["", "L = 120, 300: no learning rate reached 0.25.", ""]
 
 
 def test_the_first_step_that_is_good_enough_counts():
@@ -239,13 +241,13 @@ def test_the_first_step_that_is_good_enough_counts():
     for step, pair in enumerate(
         zip((0.1, 0.3, 0.2, 0.3, 0.4, 0.1), (0.1, 0.1, 0.1, 0.1, 0.1, 0.25), strict=True), 1
     ):
-        times.see(step, np.array(pair)[:, None])
+        times.record(step, np.array(pair)[:, None])
     assert times.first[0, 0] == 2
     assert np.isnan(times.first[1, 0])
     assert times.best.tolist() == [[0.4], [0.25]]
 
 
-def test_one_rate_does_not_tell_whether_a_depth_can_be_trained():
+def test_one_learning_rate_does_not_decide_whether_a_depth_can_be_trained():
     records = six(lost=True)
     frame = records["panel b"]
     deep = frame.index[frame.depth == 120][5]
@@ -253,24 +255,24 @@ def test_one_rate_does_not_tell_whether_a_depth_can_be_trained():
     assert [f.holds for f in SIX.judge(records) if f.claim.startswith("(b) 120 layers")] == [None]
 
 
-def test_limits_of_the_laws_would_be_seen():
+def test_limits_that_follow_a_law_are_detected():
     records = six()
     records["theory"] = records["theory"].assign(xi2=[np.inf, 20.0, 55 / 6])
     found = {f.of: f.holds for f in SIX.judge(records) if "6 ξ₂" in f.claim or f.erratum}
     assert found == {"paper": True, "corrected": False}
 
 
-def test_where_nothing_learns_nothing_is_said():
+def test_verdicts_are_unclear_if_nothing_learns():
     records = {
         name: frame.assign(tau=np.nan) if "panel" in name else frame
         for name, frame in six().items()
     }
-    told_none = [f for f in SIX.judge(records) if f.claim.startswith("(")]
-    assert {f.holds for f in told_none} == {None}
+    about_panels = [f for f in SIX.judge(records) if f.claim.startswith("(")]
+    assert {f.holds for f in about_panels} == {None}
     drawn(SIX, records)
 
 
-def test_the_powers_have_honest_intervals():
+def test_the_intervals_of_powers_have_their_coverage():
     a = s1_figure6.PANELS[0]
     found = [
         each
@@ -283,9 +285,9 @@ def test_the_powers_have_honest_intervals():
     assert all(each.beta.high - each.beta.low < 0.2 for each in found)
 
 
-def test_curves_that_go_up_with_depth_do_not_spoil_the_power_of_the_rates():
-    """A common curve without L^gamma would have rates fall with L^1.5 here, at the end of the
-    powers tried."""
+def test_curves_that_rise_with_depth_do_not_bias_the_power_of_the_rates():
+    """A common curve without L^gamma would give the power 1.5 here, at the end of the
+    candidates."""
     fitted = collapse.powers(steps_to(s1_figure6.PANELS[0], 1.0, gamma=1.5))
     assert fitted is not None
     assert fitted.beta.near(1.0) is True
@@ -305,12 +307,12 @@ def test_curves_that_go_up_with_depth_do_not_spoil_the_power_of_the_rates():
         (-np.inf, 1.0, None),
     ],
 )
-def test_a_power_is_near_what_is_claimed_if_no_other_is(low, high, holds):
+def test_a_power_is_near_the_claimed_one_if_no_other_is(low, high, holds):
     assert collapse.Power(1.0, low, high).near(1.0) is holds
 
 
 @pytest.mark.parametrize("spoiled", [{"tau": np.inf}, {"rate": np.nan}, {"tau": np.nan}])
-def test_nothing_is_said_of_spoiled_records(spoiled):
+def test_verdicts_on_damaged_records_are_unclear(spoiled):
     records = {
         name: frame.assign(**spoiled) if "panel" in name else frame for name, frame in six().items()
     }

@@ -1,5 +1,5 @@
-"""S1 Figures 1 to 5 and Table 1: every judge says yes and no on made-up records, every picture can
-be drawn."""
+"""S1 Figures 1 to 5 and Table 1: every judge can confirm and refute with synthetic records, and
+every figure can be drawn."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -247,14 +247,14 @@ MADE = dict(
 
 
 def holds(name, records, words, of="paper"):
-    """The one finding whose claim begins with these words, or has them."""
+    """Return the verdict of the one finding whose claim begins with these words or has them."""
     findings = [f for f in EXPERIMENTS[name].judge(records) if f.of == of and words in f.claim]
     (only,) = [f for f in findings if f.claim.startswith(words)] or findings
     return only.holds
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_what_the_errata_say_holds_of_records_made_so(name):
+def test_corrected_claims_hold_for_records_that_follow_the_errata(name):
     findings = EXPERIMENTS[name].judge(MADE[name]())
     assert verdict(findings, "corrected") == "holds", [f for f in findings if f.of == "corrected"]
     assert verdict(findings) in ("holds in part", "does not hold")
@@ -263,7 +263,7 @@ def test_what_the_errata_say_holds_of_records_made_so(name):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_pictures_are_figures_with_words(name):
+def test_pictures_have_titles_and_descriptions(name):
     for picture in EXPERIMENTS[name].draw(MADE[name]()):
         if isinstance(picture, Grid):
             assert all(len(row) == len(picture.head) for row in picture.rows)
@@ -276,7 +276,7 @@ def test_pictures_are_figures_with_words(name):
 
 
 def changed(records, part, **columns):
-    """`columns`: name to a function of the frame."""
+    """Return records with changed columns; a value is a number or a function of the frame."""
     return records | {part: records[part].assign(**columns)}
 
 
@@ -292,13 +292,13 @@ def test_figure_1_flips():
     ones = changed(records, "fixed points", c=1.0)
     assert holds("s1-figure1", records, "only then") is True
     assert holds("s1-figure1", ones, "only then") is False
-    assert holds("s1-figure1", records, "always come to 1") is False
-    assert holds("s1-figure1", ones, "always come to 1") is True
+    assert holds("s1-figure1", records, "always converge to 1") is False
+    assert holds("s1-figure1", ones, "always converge to 1") is True
     assert holds("s1-figure1", ones, "if χ₁ ≤ 1", "corrected") is False
     still = changed(records, "fixed points", growth_low=-0.1, growth_high=0.1)
     assert holds("s1-figure1", records, "have fixed points") is False
     assert holds("s1-figure1", still, "have fixed points") is True
-    assert holds("s1-figure1", still, "grow for ever", "corrected") is False
+    assert holds("s1-figure1", still, "grow without bound", "corrected") is False
 
 
 def test_figure_2_flips():
@@ -316,7 +316,7 @@ def test_figure_2_flips():
     off = changed(records, "keep 0.6", abs_g_ab=lambda f: 2 * f.abs_g_ab)
     assert holds("s1-figure2", records, "in the last few layers") is True
     assert holds("s1-figure2", off, "in the last few layers") is False
-    for words, part in (("whatever the length", "start"),):
+    for words, part in (("for every length", "start"),):
         assert holds("s1-figure2", records, words) is False
         assert holds("s1-figure2", changed(records, part, mean=lambda f: f.printed), words) is True
         moved = changed(records, part, mean=lambda f: f.printed)
@@ -354,7 +354,7 @@ def test_figure_2_flips_by_rates():
     assert holds("s1-figure2", steep, "noise of |g_ab|", "corrected") is False
 
 
-def test_what_noise_hides_is_not_told():
+def test_verdicts_are_unclear_below_the_noise():
     records = records2()
     wide = changed(records, "rates", low=lambda f: f.rate * 0.5, high=lambda f: f.rate * 1.5)
     assert holds("s1-figure2", wide, "falls by χ₁") is None
@@ -374,7 +374,7 @@ def test_figure_3_flips(activation):
     for words in (f"{activation}: g_aa", f"{activation}: the l1"):
         assert holds("s1-figure3", records, words) is True
         assert holds("s1-figure3", slower, words) is False
-    assert holds("s1-figure3", slower, "as theory says", "corrected") is False
+    assert holds("s1-figure3", slower, "as theory predicts", "corrected") is False
 
 
 def test_the_conjecture_of_figure_3_can_hold():
@@ -386,7 +386,7 @@ def test_the_conjecture_of_figure_3_can_hold():
     }
     assert holds("s1-figure3", records3(), "(13)") is False
     assert holds("s1-figure3", records, "(13)") is True
-    assert holds("s1-figure3", records, "as theory says", "corrected") is False
+    assert holds("s1-figure3", records, "as theory predicts", "corrected") is False
 
 
 def test_figure_4_flips():
@@ -493,7 +493,7 @@ def test_inputs_put_the_first_layer_at_the_fixed_point(activation):
     assert means["c_ab"] == pytest.approx(mf.c_star, abs=0.01)
 
 
-def test_rates_of_an_exact_law_are_exact_and_limits_are_known():
+def test_rates_of_an_exact_law_are_exact():
     mf = theory.MeanField("linear", weight_var=0.5, bias_var=0.1, keep=0.6)
     assert rates.limit(mf, "g_ab") == pytest.approx((0.5 / 0.6) ** 2)  # erratum S1.5
     assert rates.limit(theory.MeanField("linear", 0.5, 0.1, 0.9), "g_ab") == pytest.approx(0.5)
@@ -513,9 +513,8 @@ def test_rates_of_an_exact_law_are_exact_and_limits_are_known():
     "keep",
     [0.6, pytest.param(0.7, marks=pytest.mark.slow), pytest.param(0.9, marks=pytest.mark.slow)],
 )
-def test_the_noise_level_is_that_of_networks(keep):
-    """A formula of its own: far from the output, sqrt(N) std(g_ab) / g_aa = c* keep / sqrt(1 -
-    keep^2)."""
+def test_the_noise_level_equals_that_of_networks(keep):
+    """Far from the output, sqrt(N) std(g_ab) / g_aa = c* keep / sqrt(1 - keep^2)."""
     mf = theory.MeanField("linear", weight_var=0.5, bias_var=0.1, keep=keep)
     level = theory.meanfield.linear_noise_level(keep, mf.c_star)
     batches = measure(mf, 500, 20, 2, 300, (3,))
@@ -555,14 +554,13 @@ TINY = {
 
 @pytest.mark.parametrize("name", NAMES)
 def test_from_end_to_end(name, tmp_path: Path):
-    """Tiny networks tell little, but they are measured, kept, judged and drawn, and come back as
-    they were."""
+    """Measure, store, judge and draw tiny networks; a second run reads the same records."""
     small = replace(EXPERIMENTS[name].scales["small"], **TINY[name])
     experiment = replace(EXPERIMENTS[name], scales={"small": small})
     first = reproduce(experiment, "small", tmp_path)
-    told = []
-    again = reproduce(experiment, "small", tmp_path, tell=lambda *a: told.append(a))
-    assert not told
+    measured_again = []
+    again = reproduce(experiment, "small", tmp_path, tell=lambda *a: measured_again.append(a))
+    assert not measured_again
     assert len(first.findings) > 3
     assert [f.holds for f in first.findings] == [f.holds for f in again.findings]
     assert len(first.pictures) > 1

@@ -1,5 +1,5 @@
-"""Entries of S2: verdicts from made-up records say yes and no, figures are plotly's, small
-trainings run through."""
+"""Experiments of S2: judges can confirm and refute with synthetic records, figures can be drawn,
+and small training runs complete."""
 
 from dataclasses import fields, replace
 from functools import cache
@@ -23,7 +23,7 @@ from orderone.nn.transformer.vision import vision_scales
 
 
 def told(name, records):
-    """What an experiment finds, by the first words of its claims."""
+    """Return the verdicts of an experiment by claim."""
     return {finding.claim: finding.holds for finding in EXPERIMENTS[name].judge(records)}
 
 
@@ -41,7 +41,7 @@ def assert_drawn(name, records):
 
 
 class TestSpikes:
-    def test_a_spike_that_lasts_is_one(self):
+    def test_a_rise_that_lasts_is_a_spike(self):
         noise = 0.1 * np.random.default_rng(0).standard_normal(400)
         losses = 2 - 0.002 * np.arange(400) + noise
         assert len(spikes(losses)) == 0
@@ -49,12 +49,12 @@ class TestSpikes:
         losses[300:305] += 3
         assert spikes(losses).tolist() == [200, 300]
 
-    def test_a_single_bad_batch_is_none(self):
+    def test_a_single_bad_batch_is_not_a_spike(self):
         losses = 2 + 0.1 * np.random.default_rng(1).standard_normal(400)
         losses[200:202] += 5
         assert len(spikes(losses)) == 0
 
-    def test_a_slow_rise_is_none(self):
+    def test_a_slow_rise_is_not_a_spike(self):
         assert (
             len(
                 spikes(
@@ -64,15 +64,15 @@ class TestSpikes:
             == 0
         )
 
-    def test_divergence_is_one(self):
+    def test_divergence_is_a_spike(self):
         losses = 2 + 0.1 * np.random.default_rng(3).standard_normal(200)
         losses[150:] = nan
         assert spikes(losses).tolist() == [150]
 
-    def test_nothing_is_known_of_short_trainings(self):
+    def test_short_runs_have_no_spikes(self):
         assert len(spikes(np.ones(10))) == 0
 
-    def test_noise_alone_hardly_ever(self):
+    def test_noise_is_hardly_ever_a_spike(self):
         draws = np.random.default_rng(4).standard_normal((100, 500))
         assert sum(len(spikes(row)) for row in draws) == 0
 
@@ -137,7 +137,7 @@ class TestFigure1:
     def test_a_single_one_may_be_chance(self):
         assert set(told("s2-figure1", searched(ties=[(1, 0)])).values()) == {None}
 
-    def test_cannot_tell_at_the_end_of_what_was_tried(self):
+    def test_the_verdict_is_unclear_at_an_end_of_the_grid(self):
         assert set(told("s2-figure1", searched(missing=True)).values()) == {None}
 
 
@@ -175,7 +175,7 @@ class TestFigure2:
         )
         assert set(told("s2-figure2", records).values()) == {False}
 
-    def test_cannot_tell_equals_apart(self):
+    def test_the_verdict_on_equal_strategies_is_unclear(self):
         found = told("s2-figure2", seeded((0.8,) * 4, (0,) * 4))
         assert one(found, "better than standard") is None
         assert one(found, "best of the four") is None
@@ -218,7 +218,7 @@ def denoised(
 
 
 class TestFigure3:
-    def test_as_the_paper_saw_it(self):
+    def test_records_that_confirm_the_paper(self):
         records = denoised()
         assert set(told("s2-figure3", records).values()) == {True}
         assert_drawn("s2-figure3", records)
@@ -227,22 +227,22 @@ class TestFigure3:
         found = told("s2-figure3", denoised(best=(1e-3, 5e-4), above=0.2, cost=(0.1, 0.3)))
         assert set(found.values()) == {False}
 
-    def test_cannot_tell_at_an_end_of_the_grid(self):
+    def test_verdicts_are_unclear_at_an_end_of_the_grid(self):
         found = told("s2-figure3", denoised(best=(4e-3, 4e-3)))
         assert one(found, "agree") is None
-        assert one(found, "standard: twice") is None
+        assert one(found, "standard: training diverges") is None
 
-    def test_one_of_three_seeds_that_breaks_does_not_tell(self):
+    def test_one_of_three_diverging_seeds_is_unclear(self):
         records = denoised(above=0.2)
         frame = records["standard"]
         broken = np.isclose(frame.rate, 2e-3) & (frame.seed == 0)
         found = told(
             "s2-figure3", records | {"standard": frame.assign(loss=frame.loss.where(~broken, nan))}
         )
-        assert one(found, "standard: twice") is None
-        assert one(found, "neural-tangent: twice") is False
+        assert one(found, "standard: training diverges") is None
+        assert one(found, "neural-tangent: training diverges") is False
 
-    def test_where_every_rate_breaks_the_training_none_is_too_fast(self):
+    def test_verdicts_are_unclear_if_every_rate_diverges(self):
         records = {name: frame.assign(loss=nan) for name, frame in denoised().items()}
         assert set(told("s2-figure3", records).values()) == {None}
         assert_drawn("s2-figure3", records)
@@ -282,7 +282,7 @@ def printed_tables():
 
 
 class TestStrategies:
-    def test_tables_follow_from_theory_but_for_what_errata_say(self):
+    def test_tables_follow_from_theory_except_for_errata(self):
         records = printed_tables()
         found = EXPERIMENTS["s2-strategies"].judge(records)
         wrong = [finding.claim for finding in found if not finding.holds]
@@ -296,7 +296,7 @@ class TestStrategies:
         }
         assert_drawn("s2-strategies", records)
 
-    def test_a_wrong_power_is_seen(self):
+    def test_a_wrong_power_is_detected(self):
         records = printed_tables()
         tables = records["tables"].copy()
         tables.loc[(tables.strategy == "hybrid") & (tables.group == "PE"), "printed"] *= 2
@@ -304,15 +304,15 @@ class TestStrategies:
         assert one(found, "vision, hybrid") is False
         assert one(found, "vision, standard") is True
 
-    def test_all_numbers_can_come_out_otherwise(self):
+    def test_other_numbers_change_the_verdicts(self):
         records = printed_tables()
         plan = records["plan"].assign(planned=records["plan"].planned * 1.5)
         numbers = records["numbers"].assign(ours=records["numbers"].printed)
         found = told("s2-strategies", records | {"plan": plan, "numbers": numbers})
-        assert one(found, "what a plan gives") is False
+        assert one(found, "a plan assigns") is False
         assert one(found, "is 0.94e-4") is True
         assert one(found, "near 0.001") is False
-        assert one(found, "mean a deviation") is True
+        assert one(found, "is a deviation") is True
         assert one(found, "as for R2C2") is False
         assert one(found, "(1.114)") is True
         assert one(found, "M = 4") is False
@@ -331,7 +331,7 @@ class TestParameters:
 
 
 def kernel_records(off=0.0, power=0.0, vanish=False, grow=True, inside=True, few=1.0):
-    """As theory has it, and as it has not."""
+    """Make records that follow theory, or differ from it."""
     rows = []
     for n in (64, 144, 256):
         for what, where, value in (
@@ -392,13 +392,13 @@ class TestKernels:
         assert one(found, "order H^(-1/2)") is False
         assert one(found, "logarithm of depth") is False
 
-    def test_other_limits_are_seen(self):
+    def test_other_limits_are_detected(self):
         found = told("s2-kernels", kernel_records(off=0.3))
         assert one(found, "of the recursion") is False
-        assert one(found, "each group's part in") is False
+        assert one(found, "each group's part of") is False
         assert one(found, "the whole tangent kernel is") is False
 
-    def test_a_power_of_the_width_is_seen(self):
+    def test_a_power_of_the_width_is_detected(self):
         assert one(told("s2-kernels", kernel_records(power=0.5)), "no power of the width") is False
         assert one(told("s2-kernels", kernel_records(few=2.0)), "order H^(-1/2)") is False
 
@@ -471,7 +471,7 @@ class TestTraining:
         assert last[last.width == 16].step.max() == 3
 
     def test_the_search_ends_at_a_place_with_six_neighbours(self, monkeypatch):
-        """On accuracies that are known: it walks to the top, whatever the line it starts on."""
+        """On known accuracies, the search reaches the maximum from every starting line."""
 
         def pretend(settings, points):
             start = settings.start
@@ -517,7 +517,7 @@ class TestTraining:
 
 
 class TestPaperScale:
-    """What the paper did can be built, without memory and without its data."""
+    """The models of the paper can be built, without memory and without its data."""
 
     def test_vision(self):
         settings = vision_strategies.PAPER

@@ -1,5 +1,4 @@
-"""Whatever records look like, judges end in words: what is missing or not a number is unclear,
-never a crash."""
+"""Judges never crash on damaged records: verdicts on missing parts and on nan are unclear."""
 
 from dataclasses import replace
 
@@ -17,7 +16,7 @@ HELD = [
     for scale in ("small", "gpu")
     if (SHIPPED / name / scale).is_dir()
 ]
-# What was measured; all else in the records is what was set.
+# Measured columns; the other columns are settings.
 MEASURED = {
     "s0-table2": ["measured", "low", "high"],
     "s0-table3": ["measured", "low", "high"],
@@ -46,12 +45,12 @@ MEASURED = {
 
 @pytest.fixture(scope="module")
 def shipped():
-    kept = {}
+    loaded = {}
 
     def one(name, scale):
-        if (name, scale) not in kept:
-            kept[name, scale] = load(EXPERIMENTS[name], scale, SHIPPED)
-        return kept[name, scale]
+        if (name, scale) not in loaded:
+            loaded[name, scale] = load(EXPERIMENTS[name], scale, SHIPPED)
+        return loaded[name, scale]
 
     return one
 
@@ -74,27 +73,27 @@ def test_a_part_that_is_missing_or_empty_is_named(shipped, name, scale):
 
 
 @pytest.mark.parametrize(("name", "scale"), [each for each in HELD if each[0] in MEASURED])
-def test_nothing_is_told_of_what_is_not_a_number(shipped, name, scale):
+def test_verdicts_on_nan_are_unclear(shipped, name, scale):
     whole = shipped(name, scale)
     spoiled = {
         part: frame.assign(**{column: np.nan for column in MEASURED[name] if column in frame})
         for part, frame in whole.records.items()
     }
-    found = replace(whole, records=spoiled)
-    assert [f.claim for f in found.findings if f.holds is not None] == []
-    for picture in found.pictures:
+    result = replace(whole, records=spoiled)
+    assert [f.claim for f in result.findings if f.holds is not None] == []
+    for picture in result.pictures:
         if isinstance(picture, Picture):
             go.Figure(picture.figure)
 
 
 @pytest.mark.parametrize("name", ["s2-figure2", "s2-figure4", "s2-figure5"])
-def test_one_seed_does_not_tell_who_is_better(shipped, name):
+def test_one_seed_does_not_decide_which_strategy_is_better(shipped, name):
     whole = shipped(name, "small")
     one = {part: frame[frame.seed == frame.seed.min()] for part, frame in whole.records.items()}
-    found = replace(whole, records=one)
-    told = [f.claim for f in found.findings if f.holds is not None]
-    assert all("same for" in claim for claim in told)  # learning rates are the same for all seeds
-    assert found.pictures
+    result = replace(whole, records=one)
+    decided = [f.claim for f in result.findings if f.holds is not None]
+    assert all("same for" in claim for claim in decided)  # learning rates do not depend on seeds
+    assert result.pictures
 
 
 def test_known_numbers():

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from support.errors import refuses
 
 from orderone.data.vision.arrays import Arrays
 from orderone.gallery import subsets
@@ -70,11 +71,13 @@ def test_sentences_of_any_length_with_large_tokens(root):
         lambda root: subsets.sentence_subset(9, root),
     ],
 )
-def test_what_is_missing_names_the_command(read, tmp_path):
-    with pytest.raises(FileNotFoundError, match=r"python -m orderone\.gallery\.subsets"):
+def test_the_error_about_missing_files_names_the_command(read, tmp_path):
+    with refuses("missing-data", argument="root") as caught:
         read(tmp_path)
+    assert f"python -m orderone.gallery.subsets {tmp_path}" in str(caught.value)
 
 
-def test_an_unknown_set_is_named(tmp_path):
-    with pytest.raises(ValueError, match="cifar10"):
+def test_an_unknown_data_set_is_an_error(tmp_path):
+    with refuses("unknown-name", argument="subset") as caught:
         subsets.image_subset("imagenet", tmp_path)
+    assert "cifar10" in str(caught.value)

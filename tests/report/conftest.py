@@ -1,4 +1,4 @@
-"""A witness of what pages do in a real browser."""
+"""Open pages in a real browser and record their errors and network requests."""
 
 import pytest
 
@@ -7,8 +7,7 @@ TIMEOUT_MS = 30_000
 
 @pytest.fixture
 def open_file(browser):
-    """Opens a file; at the end, whatever it complained about or asked of the network is an
-    error."""
+    """Open a file; afterwards, assert that it logged no error and made no network request."""
     complaints, contexts = [], []
 
     def open_file(path, **options):

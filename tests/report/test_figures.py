@@ -1,4 +1,4 @@
-"""Figures as one file: offline, closed to other scripts, and safe against what names hold."""
+"""Figures as one file that needs no network, runs no other script, and escapes all names."""
 
 import json
 import re
@@ -15,7 +15,7 @@ FIGURE = {
 }
 
 
-def test_a_page_holds_its_figures_and_nothing_else(tmp_path):
+def test_a_page_contains_its_figures_and_no_foreign_markup(tmp_path):
     path = write_figures(tmp_path / "a.html", "Title <b>", [FIGURE, FIGURE], ["one & two"])
     text = path.read_text()
     assert "<title>Title &lt;b&gt;</title>" in text

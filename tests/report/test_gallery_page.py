@@ -1,8 +1,8 @@
-"""The page of the gallery: what it holds, that no string can become markup, and how it behaves in a
+"""The page of the gallery: its content, that no string can become markup, and its behaviour in a
 real browser."""
 
 # pyright: reportArgumentType=false
-# Stand-ins of results are drawn here: they have what a page reads, and nothing else.
+# The tests draw stand-ins of results, which have only the attributes that a page reads.
 
 import json
 import math
@@ -15,9 +15,11 @@ from types import SimpleNamespace
 import numpy as np
 import pandas as pd
 import pytest
+from support.errors import refuses
 from test_html import HOSTILE
 
 from orderone.report import write_gallery
+from orderone.report.gallery_view import EMPTY
 from orderone.report.plain import is_empty, plain, plain_figure
 
 X = np.linspace(1, 4, 30)
@@ -72,7 +74,7 @@ def grid(rows=3, cell="holds"):
 
 @dataclass
 class Entry:
-    """Like what `orderone.gallery.reproduce` returns."""
+    """A stand-in for a result of `orderone.gallery.reproduce`."""
 
     name: str = "s0-table1"
     paper: str = "S0"
@@ -116,21 +118,21 @@ def several():
             findings=both,
         ),
         Entry("s1-figure8", "S1", "Speed", verdict="holds in part", scale="gpu"),
-        Entry("s9-other", "S9", "Of a paper that is not ours", verdict="unclear"),
+        Entry("s9-other", "S9", "An unknown paper", verdict="unclear"),
     ]
 
 
 def embedded(text: str) -> list:
     return [
-        json.loads(found)
-        for found in re.findall(r'<script type="application/json".*?>(.*?)</script>', text)
+        json.loads(script)
+        for script in re.findall(r'<script type="application/json".*?>(.*?)</script>', text)
     ]
 
 
-# --- what is written ------------------------------------------------------------------------------
+# --- content of the page --------------------------------------------------------------------------
 
 
-def test_figures_become_plain():
+def test_figures_become_json():
     frame = pd.DataFrame(
         {"x": [1.0, math.nan, math.inf], "day": pd.date_range("2026-01-01", periods=3)}
     )
@@ -142,23 +144,28 @@ def test_figures_become_plain():
         "e": pd.NA,
         "f": frame.day,
     }
-    told = plain(
+    converted = plain(
         odd | {"g": range(2), "h": (x for x in "ab"), "i": np.array(3), "j": 1 / 3, "k": pd.NaT}
     )
-    assert told["a"] == [1, None, None]
-    assert (told["b"], told["c"], told["d"], told["e"]) == (0.1, [True], 0.25, None)
-    assert told["f"][0].startswith("2026-01-01")
-    assert (told["g"], told["h"], told["i"], told["j"], told["k"]) == (
+    assert converted["a"] == [1, None, None]
+    assert (converted["b"], converted["c"], converted["d"], converted["e"]) == (
+        0.1,
+        [True],
+        0.25,
+        None,
+    )
+    assert converted["f"][0].startswith("2026-01-01")
+    assert (converted["g"], converted["h"], converted["i"], converted["j"], converted["k"]) == (
         [0, 1],
         ["a", "b"],
         3,
         0.333333,
         None,
     )
-    json.dumps(told, allow_nan=False)
+    json.dumps(converted, allow_nan=False)
 
 
-def test_figures_lose_what_the_page_decides_or_cannot_run():
+def test_figures_lose_their_template_and_webgl():
     figure = plain_figure(
         {
             "data": [{"type": "scattergl", "y": [1]}],
@@ -180,11 +187,11 @@ def test_figures_lose_what_the_page_decides_or_cannot_run():
         ([{}], True),
     ],
 )
-def test_a_figure_without_data_is_known(data, empty):
+def test_a_figure_without_data_is_empty(data, empty):
     assert is_empty(plain_figure({"data": data})) is empty
 
 
-def test_the_page_is_closed_and_holds_no_markup_of_others(tmp_path):
+def test_strings_of_users_never_become_markup(tmp_path):
     everywhere = replace(
         Entry(),
         name=HOSTILE[0],
@@ -218,7 +225,7 @@ def test_the_page_is_closed_and_holds_no_markup_of_others(tmp_path):
     assert not re.search(r"""(src|href)=["'](?!#|data:,)""", outside)
 
 
-def test_whatever_fails_is_said_in_its_place(tmp_path):
+def test_the_page_shows_errors_in_their_place(tmp_path):
     class Unjudged:
         def __getattr__(self, name):
             if name == "verdict":
@@ -234,8 +241,8 @@ def test_whatever_fails_is_said_in_its_place(tmp_path):
         Entry("s0-table1", scale="gpu"),
     ]
     text = write_gallery(tmp_path / "a.html", entries).read_text(encoding="utf-8")
-    assert "These records could not be drawn: KeyError" in text
-    assert "this figure has no data" in text
+    assert "could not be drawn: KeyError" in text
+    assert EMPTY in text
     assert ">This could not be drawn: " in text
     assert "could not be judged: ValueError: expected a column" in text
     ids = re.findall(r'<article id="(.*?)"', text)
@@ -243,8 +250,8 @@ def test_whatever_fails_is_said_in_its_place(tmp_path):
     assert len(set(ids)) == 5
 
 
-def test_nothing_to_show_is_said(tmp_path):
-    with pytest.raises(ValueError, match="expected at least one reproduced experiment, got none"):
+def test_a_page_without_entries_is_an_error(tmp_path):
+    with refuses("nothing-to-draw", argument="entries"):
         write_gallery(tmp_path / "a.html", [])
 
 
@@ -300,7 +307,7 @@ def scroll_through(page) -> None:
     page.wait_for_function("!document.querySelector('.plot:not([data-drawn])')")
 
 
-def test_summary_first_links_that_lead_somewhere_and_figures_as_they_come(open_gallery):
+def test_summary_links_and_figures(open_gallery):
     page = open_gallery()
     rows = page.locator(".summary tr[data-entry]")
     assert rows.locator(".badge").all_text_contents() == [
@@ -327,10 +334,10 @@ def test_summary_first_links_that_lead_somewhere_and_figures_as_they_come(open_g
     assert all(after <= before + 1 for before, after in pairwise(levels))
     for landmark in ("banner", "navigation", "main", "contentinfo"):
         assert page.get_by_role(landmark).count() == 1
-    says_all_there_is_to_know(page)
+    check_texts_of_entries(page)
 
 
-def says_all_there_is_to_know(page):
+def check_texts_of_entries(page):
     assert page.locator("tr[data-entry=s0-table1] .number").inner_text().split("\n") == [
         "1 of 2",
         "1 unclear",
@@ -338,7 +345,7 @@ def says_all_there_is_to_know(page):
     article = page.locator("#s1-figure7")
     assert article.locator("h4").all_text_contents()[:2] == [
         "Claims of the paper",
-        "What is true instead",
+        "Corrected claims",
     ]
     assert "does not hold: It grows" in article.locator(".findings li").first.text_content()
     assert "erratum S1.4" in article.locator(".findings li").last.text_content()
@@ -357,7 +364,7 @@ def says_all_there_is_to_know(page):
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_themes_can_be_read_and_changed(open_gallery, scheme):
+def test_both_themes_have_enough_contrast(open_gallery, scheme):
     page = open_gallery(color_scheme=scheme)
     page.evaluate("document.querySelectorAll('details').forEach((d) => { d.open = true; })")
     paper = "getComputedStyle(document.body).backgroundColor"
@@ -392,7 +399,7 @@ def test_a_phone_shows_all_of_it_without_scrolling_sideways(open_gallery):
         "[...document.querySelectorAll('.plot')].map((p) => p._fullLayout._size.h /"
         " p.dataset.height)"
     )
-    assert min(heights) > 0.55  # legends have not eaten the axes
+    assert min(heights) > 0.55  # legends leave enough room for the axes
     assert page.locator(".contents").is_hidden()
 
 
@@ -418,12 +425,12 @@ def test_a_narrow_legend_is_not_cut_off(open_gallery):
     )
 
 
-def test_filters_by_keyboard_and_links_to_what_they_hide(open_gallery):
+def test_filters_by_keyboard_and_links_to_hidden_entries(open_gallery):
     page = open_gallery()
     shown = lambda: [a.get_attribute("id") for a in page.locator("article").all() if a.is_visible()]  # noqa: E731
     page.keyboard.press("Tab")
     assert page.evaluate("document.activeElement.textContent") == "Skip to the content"
-    for key in ("Enter", "Tab", "Space"):  # into the content, to the first verdict, and off with it
+    for key in ("Enter", "Tab", "Space"):  # to the content, to the first verdict, switch it off
         page.keyboard.press(key)
     assert shown() == ["s1-figure7", "s1-figure8", "s9-other"]
     assert page.locator("#count").text_content() == "3 of 4 entries shown"
@@ -438,7 +445,7 @@ def test_filters_by_keyboard_and_links_to_what_they_hide(open_gallery):
     assert page.locator("#none").is_visible()
 
 
-def test_one_entry_needs_no_summary_and_a_figure_that_cannot_be_drawn_leaves_its_words(
+def test_one_entry_has_no_summary_and_a_figure_that_fails_shows_its_description(
     open_gallery,
 ):
     page = open_gallery([Entry(drawn=(*[grid()] * 9, picture()))])
@@ -451,7 +458,7 @@ def test_one_entry_needs_no_summary_and_a_figure_that_cannot_be_drawn_leaves_its
     assert words == "This figure could not be drawn (no canvas). It shows: Six falling lines."
 
 
-def test_hostile_words_are_words_also_in_the_browser(open_gallery):
+def test_hostile_strings_are_text_in_the_browser(open_gallery):
     names = HOSTILE[:-1]
     figures = tuple(picture({"data": [{"y": [1, 2], "name": h}]}, h, h, h) for h in names)
     page = open_gallery([Entry(title=h, claim=h, drawn=figures) for h in names])
@@ -461,7 +468,7 @@ def test_hostile_words_are_words_also_in_the_browser(open_gallery):
     assert page.locator("img").count() == 0
 
 
-def test_paper_gets_all_figures_and_is_white(open_gallery):
+def test_print_has_all_figures_and_is_white(open_gallery):
     page = open_gallery(color_scheme="dark")
     page.emulate_media(media="print", color_scheme="dark")
     page.evaluate("dispatchEvent(new Event('beforeprint'))")

@@ -1,7 +1,7 @@
-"""The page as text: what it holds, in which order, and that no name can become markup."""
+"""The page as text: its content and order, and that no name can become markup."""
 
 # pyright: reportArgumentType=false
-# Stand-ins of results are drawn here: they have what a page reads, and nothing else.
+# The tests draw stand-ins of results, which have only the attributes that a page reads.
 
 import json
 import re
@@ -10,6 +10,7 @@ import sys
 import numpy as np
 import pandas as pd
 import pytest
+from support.errors import refuses
 from support.synthetic_check import WIDTHS, check
 
 from orderone.report import html, write_html
@@ -26,7 +27,7 @@ HOSTILE = [
 
 
 def embedded(text: str) -> dict:
-    """What the browser will read."""
+    """Return the data that the browser reads."""
     return json.loads(
         re.findall(r'<script type="application/json" id="data">(.*?)</script>', text, flags=re.S)[0]
     )
@@ -39,10 +40,10 @@ def test_worst_first_then_in_the_order_of_the_model():
     )
     table = ranked(r).drop_duplicates("module")
     assert list(table["module"]) == ["c", "e", "d", "b", "a"]
-    assert set(table["step"]) == {3}  # the worst step, and the latest of equals
+    assert set(table["step"]) == {3}  # the worst step, the latest one if several are equal
 
 
-def test_a_verdict_of_another_word_comes_last():
+def test_an_unknown_verdict_comes_last():
     r = check({"a": "PASS", "b": "FAIL"}, quantities=("change",))
     r.exponents["verdict"] = r.exponents["verdict"].replace("PASS", "SKIPPED")
     assert ranked(r)["verdict"].iloc[[0, -1]].tolist() == ["FAIL", "SKIPPED"]
@@ -72,7 +73,7 @@ def test_numbers_that_json_does_not_know_become_null():
     ]
 
 
-def test_records_come_through():
+def test_the_payload_contains_the_records():
     r = check({"a": "PASS", "b": "FAIL"})
     r.frame.loc[0, "rms"], r.frame.loc[1, "rms"], r.frame.loc[2, "rms"] = np.nan, np.inf, 0.0
     r.losses.loc[0, "loss"] = np.inf
@@ -102,7 +103,7 @@ def test_a_quantity_that_a_module_lacks_is_null():
     assert data["rms"][1][data["quantities"].index("change")] is None
 
 
-def test_user_strings_are_escaped_wherever_they_appear():
+def test_strings_of_users_are_escaped():
     r = check(
         dict.fromkeys(HOSTILE, "FAIL"),
         causes=HOSTILE,
@@ -118,10 +119,9 @@ def test_user_strings_are_escaped_wherever_they_appear():
     assert embedded(text)["modules"] == HOSTILE
 
 
-def test_a_name_that_utf8_cannot_write_is_written_all_the_same(tmp_path):
-    r = check(
-        {"a": "PASS"}, causes=["lone \ud800"]
-    )  # names cannot be such: arrow, which holds tables, refuses them
+def test_a_lone_surrogate_is_written_as_an_escape_sequence(tmp_path):
+    # only causes can contain one: arrow, which stores the tables, refuses such names
+    r = check({"a": "PASS"}, causes=["lone \ud800"])
     assert "lone" in write_html(r, tmp_path / "r.html").read_text(encoding="utf-8")
 
 
@@ -137,25 +137,23 @@ def test_partial_results_are_drawn():
     r.exponents, r.losses, r.causes, r.provenance = r.exponents[:0], r.losses[:0], [], {}
     data = embedded(html(r))
     assert (data["rows"], data["losses"], data["quantities"][data["first"]]) == ([], [], "change")
-    r.exponents = pd.DataFrame(columns=r.exponents.columns)  # as made without a single row
+    r.exponents = pd.DataFrame(columns=r.exponents.columns)  # a frame made without rows
     assert embedded(html(r))["rows"] == []
 
 
-def test_nothing_to_draw_is_said():
+def test_a_check_without_records_is_an_error():
     r = check({"a": "PASS"})
     r.frame, r.exponents = r.frame[:0], r.exponents[:0]
-    with pytest.raises(ValueError, match="expected records to draw, got none"):
+    with refuses("nothing-to-draw", argument="r"):
         html(r)
 
 
 @pytest.mark.parametrize("missing", ["plotly", "jinja2"])
-def test_missing_packages_are_named_with_their_remedy(monkeypatch, missing):
+def test_the_error_about_a_missing_package_names_the_extra(monkeypatch, missing):
     for name in [name for name in sys.modules if name.split(".")[0] == missing]:
         monkeypatch.setitem(sys.modules, name, None)
     monkeypatch.setitem(sys.modules, missing, None)
-    with pytest.raises(
-        ImportError, match=rf"{missing} is needed .* pip install 'orderone\[report\]'"
-    ):
+    with pytest.raises(ImportError, match=rf"^{missing} .*pip install 'orderone\[report\]'"):
         html(check({"a": "PASS"}))
 
 
@@ -163,7 +161,7 @@ def _linear(colour: str) -> np.ndarray:
     return np.array([int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]) ** 2.2
 
 
-def test_words_can_be_read_on_their_colours():
+def test_verdicts_have_enough_contrast():
     for word, colour in COLOURS.items():
         dark, light = sorted(
             float(_linear(c) @ [0.2126, 0.7152, 0.0722]) for c in (colour, INK_ON[word])

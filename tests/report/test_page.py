@@ -1,8 +1,8 @@
-"""The page in a real browser: it draws, hovers, filters, stays silent, and never reaches for the
+"""The page in a real browser: it draws, shows tooltips, filters, logs no error, and needs no
 network."""
 
 # pyright: reportArgumentType=false
-# Stand-ins of results are drawn here: they have what a page reads, and nothing else.
+# The tests draw stand-ins of results, which have only the attributes that a page reads.
 
 import pytest
 from support.synthetic_check import check, gpt
@@ -15,7 +15,7 @@ playwright = pytest.importorskip("playwright.sync_api", reason="playwright is no
 
 @pytest.fixture
 def open_page(open_file, tmp_path):
-    """Opens the page of a result."""
+    """Open the page of a result."""
 
     def open_page(r, **options):
         page = open_file(write_html(r, tmp_path / "report.html"), **options)
@@ -42,7 +42,7 @@ def names(page) -> list[str]:
 
 
 def hover(page, place: str, which: int = 0):
-    """The pointer on the middle of a point: plotly listens on a layer above it."""
+    """Move the pointer to the middle of a point: plotly listens on a layer above it."""
     page.wait_for_selector(f"{place} .points path")
     box = page.locator(f"{place} .points path").nth(which).bounding_box()
     page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
@@ -74,7 +74,7 @@ def test_every_module_has_a_panel_worst_first(open_page):
     ]
 
 
-def test_a_point_says_what_it_is(open_page):
+def test_the_tooltip_of_a_point(open_page):
     page = open_page(mixed())
     label = hover(page, ".panel")
     assert (label["width"], label["step"]) == ("64", "3")
@@ -90,7 +90,7 @@ def test_a_point_says_what_it_is(open_page):
     page.wait_for_selector("#tooltip", state="hidden")
 
 
-def test_losses_are_drawn_and_say_what_they_are(open_page):
+def test_losses_are_drawn_with_tooltips(open_page):
     page = open_page(mixed())
     page.locator("#loss-section").scroll_into_view_if_needed()
     label = hover(page, "#losses", which=-1)
@@ -117,7 +117,7 @@ def test_another_step(open_page):
     page = open_page(mixed())
     page.select_option("#step", "1")
     assert set(page.locator(".panel .badge").all_text_contents()) == {"PASS"}
-    page.select_option("#step", "0")  # where there is no change, and so nothing to judge or to draw
+    page.select_option("#step", "0")  # which has no change, so nothing is judged or drawn
     assert set(page.locator(".panel .badge").all_text_contents()) == {"not judged"}
     assert page.locator(".panel .note").first.text_content() == "15 zero of 15 points"
 
@@ -130,7 +130,7 @@ def test_filters(open_page):
     playwright.expect(page.locator(".panel")).to_have_count(1)
     assert (
         page.locator("#exponents tbody tr").count() == 2
-    )  # of two quantities, each at the step that is unclear
+    )  # two quantities, each at the step with the verdict UNCLEAR
     page.get_by_label("module").fill("no such module")
     page.wait_for_selector("#empty:not([hidden])")
 
@@ -148,9 +148,7 @@ def test_the_table_sorts(open_page):
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_hostile_names_are_text(open_page, scheme):
-    verdicts = dict.fromkeys(
-        HOSTILE[:-1], "FAIL"
-    )  # the last is not UTF-8, which a browser would have to change
+    verdicts = dict.fromkeys(HOSTILE[:-1], "FAIL")  # not the last one, which browsers change
     r = check(verdicts, causes=HOSTILE[:-1], provenance={name: name for name in HOSTILE[:-1]})
     r.exponents["cause"], r.exponents["role"] = HOSTILE[0], HOSTILE[1]
     page = open_page(r, color_scheme=scheme)
@@ -161,8 +159,8 @@ def test_hostile_names_are_text(open_page, scheme):
     assert page.locator("img").count() == 0
 
 
-def test_a_script_that_slipped_through_would_not_run(browser, tmp_path):
-    """The second line of defence: the content security policy."""
+def test_the_content_security_policy_stops_an_unescaped_script(browser, tmp_path):
+    """The policy works even if the escaping fails."""
     page = browser.new_page()
     file = write_html(mixed(), tmp_path / "report.html")
     file.write_text(
@@ -174,7 +172,7 @@ def test_a_script_that_slipped_through_would_not_run(browser, tmp_path):
     page.close()
 
 
-def test_a_large_model_draws_what_is_in_view(open_page):
+def test_only_visible_panels_of_a_large_model_are_drawn(open_page):
     page = open_page(
         check(
             dict.fromkeys(gpt(42), "PASS"), quantities=("output", "change", "update"), steps=(0, 1)

@@ -1,4 +1,4 @@
-"""A phase diagram as a page: what is drawn is what was computed."""
+"""A phase diagram as a page: the figures contain the computed numbers."""
 
 import base64
 import json
@@ -17,19 +17,19 @@ def figures(tmp_path):
         page = write_phases(
             phase_diagram(*arguments, **options), tmp_path / "page.html"
         ).read_text()
-        found = re.search(r'<script type="application/json" id="data">(.*?)</script>', page, re.S)
-        assert found
-        return json.loads(found[1])
+        script = re.search(r'<script type="application/json" id="data">(.*?)</script>', page, re.S)
+        assert script
+        return json.loads(script[1])
 
     return drawn
 
 
-def numbers(given):
-    """plotly writes arrays as base64."""
+def numbers(written):
+    """Return an array, which plotly writes as a list or as base64."""
     return (
-        np.frombuffer(base64.b64decode(given["bdata"]), given["dtype"])
-        if isinstance(given, dict)
-        else np.array(given)
+        np.frombuffer(base64.b64decode(written["bdata"]), written["dtype"])
+        if isinstance(written, dict)
+        else np.array(written)
     )
 
 
@@ -45,7 +45,7 @@ def test_phases_line_and_contours(figures):
     assert correlation["data"][0]["type"] == "heatmap"
 
 
-def test_where_there_is_no_line_none_is_drawn(figures):
+def test_a_diagram_without_a_critical_line(figures):
     phases, _ = figures("softplus", [0.5, 1.0, 3.0], [0.1, 0.2])
     assert all(trace["type"] != "scatter" for trace in phases["data"])
 

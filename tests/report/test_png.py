@@ -1,7 +1,7 @@
-"""Pictures through matplotlib: they hold what they should, and leave pyplot alone."""
+"""Pictures drawn with matplotlib: their content, and that pyplot is not changed."""
 
 # pyright: reportArgumentType=false
-# Stand-ins of results are drawn here: they have what a page reads, and nothing else.
+# The tests draw stand-ins of results, which have only the attributes that a page reads.
 
 import re
 import subprocess
@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from support.errors import refuses
 from support.synthetic_check import check, gpt
 from test_html import HOSTILE
 
@@ -37,7 +38,7 @@ def test_at_most_24_panels_worst_first_and_the_rest_counted(tmp_path):
     result = drawn(check(verdicts))
     assert len(result.axes) == 24
     assert result.axes[0].texts[0].get_text() == "lm_head"
-    assert f"{len(verdicts) - 24} more modules are left out ({len(verdicts) - 24} PASS)" in words(
+    assert f"{len(verdicts) - 24} more modules are not drawn ({len(verdicts) - 24} PASS)" in words(
         result
     )
 
@@ -47,7 +48,7 @@ def test_writes_a_picture(tmp_path):
     assert image.imread(path).std() > 0.01
 
 
-def test_lines_have_the_slopes_they_stand_for():
+def test_lines_have_the_fitted_and_predicted_slopes():
     r = check({"a": "FAIL"}, quantities=("change",))
     fitted, _, predicted, *_ = drawn(r).axes[0].lines
     slopes = [
@@ -63,7 +64,7 @@ def test_lines_pass_through_the_centre():
 
 
 @pytest.mark.parametrize("value", [0.0, np.nan, np.inf])
-def test_what_cannot_be_drawn_is_counted(value):
+def test_values_that_cannot_be_drawn_are_counted(value):
     r = check({"a": "PASS", "b": "PASS"}, quantities=("output",))
     r.frame.loc[(r.frame["module"] == "a"), "rms"] = value
     r.frame.loc[(r.frame["module"] == "b") & (r.frame["seed"] == 0), "rms"] = value
@@ -71,29 +72,28 @@ def test_what_cannot_be_drawn_is_counted(value):
     assert {f"15 {kind} of 15 points", f"5 {kind} of 15 points"} <= set(words(drawn(r)))
 
 
-def test_a_single_width_and_modules_nobody_judged(tmp_path):
+def test_a_single_width_and_modules_without_a_verdict(tmp_path):
     r = check({"a": "PASS"})
     r.frame, r.exponents = r.frame[r.frame["width"] == 64], r.exponents[:0]
     write_png(r, tmp_path / "r.png")
     assert "not judged" in words(drawn(r))
 
 
-def test_names_are_text_also_where_the_font_lacks_letters(tmp_path):
+def test_names_with_characters_that_the_font_lacks(tmp_path):
     write_png(check(dict.fromkeys(HOSTILE, "FAIL"), axis="depth"), tmp_path / "r.png")
 
 
-def test_unknown_quantity_is_named():
-    with pytest.raises(
-        ValueError,
-        match="unknown quantity: expected one of change, output; got 'chang'; did you mean",
-    ):
+def test_an_unknown_quantity_is_an_error():
+    with refuses("unknown-name", argument="quantity") as caught:
         drawn(check({"a": "PASS"}), "chang")
+    assert "did you mean 'change'" in str(caught.value)
 
 
 def test_pyplot_is_not_touched(tmp_path):
     code = f"""import sys
 from orderone.report import write_png
 from support.synthetic_check import check
+from support.errors import refuses
 write_png(check({{"a": "PASS"}}), {str(tmp_path / "r.png")!r})
 print("matplotlib.pyplot" in sys.modules)"""
     run = subprocess.run(
@@ -102,10 +102,10 @@ print("matplotlib.pyplot" in sys.modules)"""
     assert run.stdout == "False\n", run.stderr
 
 
-def test_missing_matplotlib_is_named_with_its_remedy(monkeypatch, tmp_path):
+def test_the_error_about_missing_matplotlib_names_the_extra(monkeypatch, tmp_path):
     for name in [name for name in sys.modules if name.split(".")[0] == "matplotlib"]:
         monkeypatch.setitem(sys.modules, name, None)
-    with pytest.raises(ImportError, match=r"matplotlib is needed .* pip install 'orderone\[png\]'"):
+    with pytest.raises(ImportError, match=r"^matplotlib .*pip install 'orderone\[png\]'"):
         write_png(check({"a": "PASS"}), tmp_path / "r.png")
 
 
@@ -113,8 +113,8 @@ def test_missing_matplotlib_is_named_with_its_remedy(monkeypatch, tmp_path):
     ("low", "high"),
     [(0.15, 0.55), (0.2, 0.29), (0.11, 0.19), (3e-7, 8e2), (0.9, 1.1), (4e-6, 7e-6)],
 )
-def test_a_label_is_where_it_says(low, high):
-    """Such as 0.3 at 0.25, or one label twice."""
+def test_labels_are_exact_and_unique(low, high):
+    """Wrong labels would be 0.3 at 0.25, or the same label twice."""
     values = small_panel._round(low, high)
     labels = [small_panel._tick(value) for value in values]
     assert 2 <= len(values) <= 5

@@ -1,5 +1,4 @@
-"""The pages of a transfer study: what is in them, and that they are drawn for every kind of
-study."""
+"""The pages of a transfer study: their content, for every kind of study."""
 
 import json
 import re

@@ -1,5 +1,4 @@
-"""Results of checks that nobody ran: power laws with noise, in every shape that a real check may
-return."""
+"""Synthetic results of checks: power laws with noise, in all shapes that a real check returns."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -18,7 +17,7 @@ CAUSES = {
 
 
 class Result(SimpleNamespace):
-    """What `orderone.report` draws of a check."""
+    """The attributes of a check that `orderone.report` draws."""
 
     axis: str
     frame: Any
@@ -40,12 +39,14 @@ def gpt(layers: int) -> list[str]:
 def check(
     verdicts, quantities=("output", "change"), axis="width", noise=0.04, steps=STEPS, **changes
 ) -> Result:
-    """`verdicts`: module -> a verdict for all quantities, or quantity -> verdict."""
+    """Make a check; `verdicts` maps a module to a verdict, or to {quantity: verdict}."""
     rng = np.random.default_rng(0)
     frame, exponents = [], []
-    for module, given in verdicts.items():
+    for module, verdict_or_map in verdicts.items():
         for quantity in quantities:
-            verdict = given if isinstance(given, str) else given.get(quantity, "PASS")
+            verdict = verdict_or_map
+            if not isinstance(verdict_or_map, str):
+                verdict = verdict_or_map.get(quantity, "PASS")
             scale = 10 ** rng.uniform(-3, 1)
             for step in steps:
                 law = 0.0 if quantity.endswith("change") and step == 0 else scale * (1 + 0.4 * step)

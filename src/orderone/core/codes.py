@@ -405,6 +405,17 @@ DATA: dict[str, str] = {
     ),
 }
 PAPERS: dict[str, str] = {
+    "records-skipped": (
+        "A folder has records of an experiment that cannot be shown: parts are missing, the files"
+        " cannot be read, or another version of the experiment measured them. Other records of the"
+        " experiment are shown if there are any. To complete or replace the records, run `orderone"
+        " reproduce NAME` with that folder."
+    ),
+    "nothing-to-draw": (
+        "A report was asked for, but there are no records: the check measured no module, or no"
+        " experiment was reproduced. Run the check or `orderone reproduce NAME` first, and pass"
+        " its result."
+    ),
     "port-in-use": (
         "The explorer cannot listen on the port: another program uses it, perhaps an explorer that"
         " is still running. Leave out --port (or port=) and the explorer takes a free one."

@@ -1,8 +1,12 @@
-"""Tables and figures of the papers as experiments: what is claimed, what is measured, and whether
-it holds.
+"""Tables and figures of the papers as experiments: claims, measurements and verdicts.
 
-One folder per paper (`s0` to `s3`) and one file per experiment. A new experiment is a file that
-defines `EXPERIMENT` and a line in its paper's `__init__.py`.
+    s0   Scale-Invariant Parameterizations
+    s1   Mean field theory for deep dropout networks
+    s2   Effective Theory of Transformers at Initialization
+    s3   Differential Equation Scaling Limits of Shaped and Unshaped Neural Networks
+
+One folder per paper and one file per experiment. To add an experiment, write a file that defines
+`EXPERIMENT`, and add a line to the `__init__.py` of its paper.
 """
 
 from orderone.gallery.experiment import (

@@ -1,21 +1,21 @@
-"""Choice among the records of an experiment that several folders hold: the largest scale, then the
-newest.
+"""Choose among the records of an experiment in several folders: the largest scale, then the newest.
 
-Half an experiment, or one of an older version, is left out and named.
+Incomplete records and records of another version are skipped, with a note.
 """
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from orderone.core.codes import with_code
 from orderone.gallery.experiment import SCALES, Experiment
 from orderone.gallery.run import Reproduced, load
 from orderone.gallery.store import read_provenance
 
 
 def choose(experiment: Experiment, folders: Sequence[Path]) -> tuple[Reproduced | None, list[str]]:
-    """Return the records to show, and why other records are not shown.
+    """Return the records to show, and notes on records that were skipped.
 
-    Among equals, those of the folder that is named first win.
+    If several are equally good, return those of the folder that comes first.
     """
     candidates = []
     notes = []
@@ -25,14 +25,15 @@ def choose(experiment: Experiment, folders: Sequence[Path]) -> tuple[Reproduced 
                 continue
             records, flaw = _read(experiment, scale, folder)
             if flaw:
-                notes.append(f"{experiment.name}, {scale}, in {folder}: {flaw}; left out")
+                note = f"{experiment.name}, {scale}, in {folder}: skipped: {flaw}"
+                notes.append(with_code(note, "records-skipped"))
             if records is not None:
                 candidates.append(records)
     return max(candidates, key=_rank, default=None), notes
 
 
 def _read(experiment: Experiment, scale: str, folder: Path) -> tuple[Reproduced | None, str]:
-    """Return the records if they are whole, or what is wrong with them."""
+    """Return complete records, or the reason why they cannot be used."""
     try:
         parts = read_provenance(folder / experiment.name / scale)["parts"]
         flaw = _flaw(experiment, scale, parts)
@@ -43,7 +44,7 @@ def _read(experiment: Experiment, scale: str, folder: Path) -> tuple[Reproduced 
         return None, f"cannot be read ({type(error).__name__}: {error})"
     try:
         _ = records.findings
-    except Exception as error:  # in files that somebody changed, judges may meet anything
+    except Exception as error:  # files that somebody changed may raise any error
         return None, f"cannot be judged ({type(error).__name__}: {error})"
     return records, ""
 
@@ -56,11 +57,11 @@ def _flaw(experiment: Experiment, scale: str, parts: Mapping[str, object]) -> st
     for part in expected:
         known = parts[part]
         if not isinstance(known, dict) or known.get("version") != experiment.version:
-            return "of another version"
+            return "measured by another version of the experiment"
     return ""
 
 
 def _rank(records: Reproduced) -> tuple[int, str]:
-    """Order by scale, then by the day of the newest part: records know no finer time."""
+    """Order by scale, then by the day of the newest part; records have no finer time."""
     days = [part.get("measured", "") for part in records.provenance["parts"].values()]
     return SCALES.index(records.scale), max(days, default="")

@@ -1,8 +1,8 @@
-"""An experiment: a table or figure of a paper with its claim, what to measure, and how to judge and
-draw it.
+"""An experiment: a table or figure of a paper with its claim, and functions that measure, judge and
+draw.
 
-Measuring yields records; judging and drawing only read them, so that stored records can be judged
-and drawn again, and made-up ones can test the judge.
+Measuring yields records. Judging and drawing only read records, so that stored records can be
+judged and drawn again, and synthetic records can test the judge.
 """
 
 from collections import Counter
@@ -17,17 +17,17 @@ from orderone.gallery.figures import Figure
 Records: TypeAlias = Mapping[str, pd.DataFrame]
 Parts: TypeAlias = Mapping[str, Callable[[], pd.DataFrame]]
 
-# minutes on two cores; minutes on one large GPU; what the paper did
+# minutes on two cores; minutes on one large GPU; the sizes of the paper
 SCALES = ("small", "gpu", "paper")
 VERDICTS = ("holds", "holds where clear", "holds in part", "does not hold", "unclear")
 
 
 @dataclass(frozen=True)
 class Finding:
-    """Verdict of the records on one claim; `holds` is None where they cannot tell.
+    """Verdict of the records on one claim; `holds` is None if they cannot decide it.
 
-    `of` is "paper" for the paper's claim, and "corrected" for what is true instead, with the number
-    of the erratum ("S1.4").
+    `of` is "paper" for a claim of the paper, and "corrected" for a corrected claim, which has the
+    number of its erratum ("S1.4").
     """
 
     claim: str
@@ -42,7 +42,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Picture:
-    """A figure for plotly, with words for those who do not see it."""
+    """A figure for plotly, with a description for screen readers."""
 
     title: str
     figure: Figure
@@ -52,7 +52,7 @@ class Picture:
 
 @dataclass(frozen=True)
 class Grid:
-    """A table: its head and its rows, as text."""
+    """A table: head and rows as text."""
 
     title: str
     head: Sequence[str]
@@ -62,17 +62,18 @@ class Grid:
 
 @dataclass(frozen=True)
 class Experiment:
-    """Claim of a paper, and how it is tested.
+    """Claim of a paper, and the functions that test it.
 
-    `parts(settings)` names what to measure, piece by piece: each piece is stored as soon as it is
-    measured. Raise `version` when the same settings would give other records than before.
+    `parts(settings)` maps the name of each part to the function that measures it; each part is
+    stored as soon as it is measured. Increase `version` when the same settings would give other
+    records than before.
     """
 
     name: str  # "s1-figure7"
     title: str
-    claim: str  # the paper's, in our words
-    method: str  # how it is measured here
-    # settings (frozen dataclasses) of "small" and "paper", and of "gpu" where that differs
+    claim: str  # the claim of the paper, rephrased
+    method: str  # how the library measures it
+    # settings (frozen dataclasses) of "small" and "paper", and of "gpu" if that differs
     scales: Mapping[str, Any]
     parts: Callable[[Any], Parts]
     judge: Callable[[Records], Sequence[Finding]]
@@ -82,14 +83,14 @@ class Experiment:
 
     @property
     def paper(self) -> str:
-        """Name of the paper: "S1"."""
+        """Short name of the paper, such as "S1"."""
         return self.name[:2].upper()
 
 
 def verdict(findings: Sequence[Finding], of: str = "paper") -> str:
     """Return one of VERDICTS for all findings about the "paper" or the "corrected" claims.
 
-    They hold "where clear" if some of them cannot be decided, and the others hold.
+    "holds where clear" means that some claims cannot be decided and all others hold.
     """
     counts = Counter(finding.holds for finding in findings if finding.of == of)
     if counts[False] and counts[True]:

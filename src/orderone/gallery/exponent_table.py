@@ -1,5 +1,4 @@
-"""Tables of exponents: on each line the printed, the derived and the measured one with its
-interval."""
+"""Tables of exponents: each line has the printed, the derived and the measured exponent."""
 
 from collections.abc import Sequence
 from fractions import Fraction
@@ -14,19 +13,19 @@ from orderone.gallery.judge import finding, known, together
 
 Entry: TypeAlias = tuple[str, str, str, str, float, float, float]
 COLUMNS = ["row", "quantity", "paper", "predicted", "measured", "low", "high"]
-FINITE = 0.05  # by how much corrections at finite width may bend a fit
-# exponents come in steps of 1/2: an interval as wide as that can refute one, but confirms none
+FINITE = 0.05  # largest bias of a fit by corrections at finite width
+# exponents are multiples of 1/2: an interval as wide as that can refute one but confirm none
 TELLING = 0.5
 WORDS: dict[bool | None, str] = {True: "holds", False: "FAILS", None: "unclear"}
 
 
 def line(row: str, quantity: str, paper: Fraction, predicted: Fraction, fit: Line) -> Entry:
-    """Return one line of a table: its values in the order of COLUMNS."""
+    """Return one line of a table: values in the order of COLUMNS."""
     return row, quantity, str(paper), str(predicted), fit.exponent, fit.low, fit.high
 
 
 def holds(exponent: object, line: Line, bend: float = FINITE) -> bool | None:
-    """Judge an exponent by the measured interval; None where it is too wide, or there is none."""
+    """Judge an exponent by the measured interval; None if it is too wide or missing."""
     if not known([line.low, line.high]):
         return None
     if not line.low - bend <= Fraction(str(exponent)) <= line.high + bend:
@@ -47,7 +46,7 @@ def judged(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def findings(frame: pd.DataFrame, errata: dict[str, str]) -> list[Finding]:
-    """Judge row by row: the printed exponents, and in rows with an erratum also the derived ones.
+    """Judge the printed exponents of each row, and the derived ones of rows with an erratum.
 
     `errata` maps a row to the number of its erratum.
     """
@@ -61,7 +60,7 @@ def findings(frame: pd.DataFrame, errata: dict[str, str]) -> list[Finding]:
 
 
 def _finding(claim: str, lines: pd.DataFrame, column: str, erratum: str = "") -> Finding:
-    """Judge several lines together: one refutes the claim, one unclear makes it unclear."""
+    """Join the verdicts of several lines: the claim holds if all lines hold."""
     verdicts = list(lines[column])
     wrong = []
     for verdict, (_, line) in zip(verdicts, lines.iterrows(), strict=True):

@@ -1,5 +1,4 @@
-"""Pieces of figures: panels below one another, which stay readable on a phone, lines and marks in
-them, error bars."""
+"""Parts of figures: a column of panels, which is readable on a phone, lines, marks, error bars."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any, TypeAlias, TypedDict
@@ -10,10 +9,10 @@ import pandas as pd
 Trace: TypeAlias = dict[str, Any]
 Layout: TypeAlias = dict[str, Any]
 
-# Mid-tones that show on light and on dark ground, told apart by most eyes.
+# Colours that are visible on light and dark backgrounds and distinct for most readers.
 SHADES = ("#3b82c4", "#e08a1e", "#3fa66b", "#c2528b", "#8a6fd1", "#9a8b3c")
 GREY = "#888888"
-# Gaps as shares of the height of three panels: without and with a title of x between two.
+# Gap between panels, as a part of the height of three: True if only the last panel has an x title.
 GAPS = {True: 0.09, False: 0.15}
 
 
@@ -34,8 +33,8 @@ def panels(
 ) -> Layout:
     """Return a layout with axes x1, y1, x2, y2, ... from the top.
 
-    `titles` are those of y; `share`: one title for x, below the last. `log`: which of "x" and "y"
-    are logarithmic.
+    `titles` are the titles of the y axes. `share`: only the last panel has an x title. `log`: the
+    logarithmic axes, "x", "y" or "xy".
     """
     number = len(titles)
     xs = [x] * number if isinstance(x, str) else list(x)
@@ -71,7 +70,7 @@ def scatter(
     mode: str = "lines",
     **style: object,
 ) -> Trace:
-    """Return a line or points in the panel `row`; in the legend if it has a name."""
+    """Return a line or points in the panel `row`; the legend lists it if it has a name."""
     return {
         "type": "scatter",
         "mode": mode,

@@ -1,7 +1,7 @@
 """Types of frames and of their rows or columns.
 
-Tests check them at run time. For type checkers they are Any: pandas' annotations lose track of
-whether a selection is a frame or a series.
+Tests check them at run time. For type checkers they are Any, because the annotations of pandas do
+not distinguish whether a selection is a frame or a series.
 """
 
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -15,6 +15,6 @@ if TYPE_CHECKING:
 else:
     Frame = pd.DataFrame
     Line = pd.Series
-    Row = tuple  # of `itertuples`, with names
+    Row = tuple  # a named tuple of `itertuples`
 
 __all__ = ["Frame", "Line", "Row"]

@@ -1,5 +1,4 @@
-"""Helpers of judges, from records to findings: selected rows, borders with noise, one verdict for
-many."""
+"""Helpers of judges: select rows, compare with a border in the presence of noise, join verdicts."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -23,7 +22,7 @@ def joined(records: Records) -> pd.DataFrame:
 
 
 def below(value: float, border: float, noise: float = 0.0) -> bool | None:
-    """Return whether `value` is below `border`; None where the noise reaches across it."""
+    """Return whether `value` is below `border`; None if the noise does not allow to decide."""
     if value + noise < border:
         return True
     if value - noise > border:
@@ -32,9 +31,9 @@ def below(value: float, border: float, noise: float = 0.0) -> bool | None:
 
 
 def known(*columns: Any) -> bool:
-    """Return whether there are numbers in every column, all of them finite.
+    """Return whether every column has numbers and all of them are finite.
 
-    A claim about no numbers would hold by itself.
+    Otherwise a claim about all numbers would hold trivially.
     """
     for column in columns:
         values = np.asarray(column, float)
@@ -44,15 +43,15 @@ def known(*columns: Any) -> bool:
 
 
 def where_known(holds: object, *columns: Any) -> bool | None:
-    """Return the verdict `holds` if the numbers it rests on are known, otherwise None."""
+    """Return the verdict `holds` if the numbers behind it are known, otherwise None."""
     if known(*columns):
         return bool(holds)
     return None
 
 
 def together(verdicts: Iterable[bool | None]) -> bool | None:
-    """Judge a claim about all of them: one refutes it, one unclear makes it unclear, and so does an
-    empty list."""
+    """Join verdicts on a claim about all cases: False if one is False, otherwise None if one is
+    None or there are no cases, otherwise True."""
     verdicts = list(verdicts)
     if False in verdicts:
         return False

@@ -1,4 +1,4 @@
-"""`reproduce`: measure what is missing, judge, draw."""
+"""`reproduce`: measure missing parts, judge the records, and draw them."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 
 import pandas as pd
 
-from orderone.core.errors import one_of
+from orderone.core.errors import InputError, one_of
 from orderone.gallery.experiment import SCALES, Experiment, Finding, Grid, Picture, Records, verdict
 from orderone.gallery.store import Provenance, RecordStore, read_provenance, read_records
 
@@ -18,7 +18,7 @@ Tell: TypeAlias = Callable[[str, int, int], None]  # part, its number, how many
 
 @dataclass(frozen=True)
 class Reproduced:
-    """Records of an experiment at one scale, with the findings and figures they lead to."""
+    """Records of an experiment at one scale, with their findings and figures."""
 
     experiment: Experiment
     scale: str
@@ -27,15 +27,15 @@ class Reproduced:
 
     @cached_property
     def lacking(self) -> list[str]:
-        """Parts without a record: if there are any, nothing is judged or drawn."""
+        """Parts without records; if there are any, nothing is judged or drawn."""
         expected = self.experiment.parts(self.experiment.scales[self.scale])
         return [part for part in expected if part not in self.records or self.records[part].empty]
 
     @cached_property
     def findings(self) -> Sequence[Finding]:
-        """Verdicts on single claims."""
+        """Verdicts on the single claims."""
         if self.lacking:
-            why = f"not judged: no records of {', '.join(self.lacking)}"
+            why = f"not judged: records are missing for {', '.join(self.lacking)}"
             return (Finding(self.experiment.claim, None, why),)
         return tuple(self.experiment.judge(self.records))
 
@@ -48,12 +48,12 @@ class Reproduced:
 
     @property
     def verdict(self) -> str:
-        """Verdict on the paper's claims, all of them together: one of VERDICTS."""
+        """Verdict on all claims of the paper together: one of VERDICTS."""
         return verdict(self.findings)
 
     @property
     def corrected(self) -> str | None:
-        """Verdict on the corrected claims; None where the paper stands uncorrected."""
+        """Verdict on the corrected claims; None if there are none."""
         if any(finding.of == "corrected" for finding in self.findings):
             return verdict(self.findings, "corrected")
         return None
@@ -68,11 +68,11 @@ def reproduce(
     again: bool = False,
     tell: Tell = lambda part, number, total: None,
 ) -> Reproduced:
-    """Measure the parts that `folder` does not hold yet, judge and draw.
+    """Measure the parts that are not in `folder` yet; return all records.
 
-    Every part is stored as soon as it is measured; `again` measures all anew. Several runs may
-    share a folder: each takes the parts that no other run is measuring, and waits for those in the
-    end.
+    Every part is stored as soon as it is measured; `again` measures all parts again. Several runs
+    may share a folder: each measures parts that no other run is measuring, and finally waits for
+    the other runs.
     """
     settings = settings_of(experiment, scale, seeds)
     store = RecordStore(folder, experiment, scale, settings)
@@ -87,7 +87,7 @@ def reproduce(
         for number, part in enumerate(parts, 1):
             if part in records:
                 continue
-            tell(f"{part}, which another run measures" if wait else part, number, len(parts))
+            tell(f"{part} (waiting for another run)" if wait else part, number, len(parts))
             with store.claim(part, wait) as claimed:
                 if claimed:
                     records[part] = _measure(store, part, parts[part], again)
@@ -99,7 +99,7 @@ def _measure(
     store: RecordStore, part: str, measure: Callable[[], pd.DataFrame], again: bool
 ) -> pd.DataFrame:
     if not again:
-        stored = store.get(part)  # another run may have been faster
+        stored = store.get(part)  # another run may have measured it meanwhile
         if stored is not None:
             return stored
     start = time.perf_counter()
@@ -108,7 +108,7 @@ def _measure(
 
 
 def load(experiment: Experiment, scale: str, folder: Path) -> Reproduced:
-    """Read the records of an experiment from a folder, measured at whatever time."""
+    """Read the records of an experiment from a folder, whatever their settings and version."""
     records_folder = folder / experiment.name / scale
     return Reproduced(
         experiment, scale, read_records(records_folder), read_provenance(records_folder)
@@ -121,18 +121,20 @@ def settings_of(experiment: Experiment, scale: str, seeds: int | None = None) ->
     if seeds is None:
         return settings
     if not has_seeds(experiment, scale):
-        raise ValueError(
-            f"seeds: {experiment.name} has no number of seeds to set, got {seeds}; leave it out"
+        message = (
+            f"seeds: expected none, since {experiment.name} has a fixed number of seeds; got"
+            f" {seeds}; leave it out"
         )
+        raise InputError(message, argument="seeds")
     return replace(settings, seeds=seeds)
 
 
 def has_seeds(experiment: Experiment, scale: str) -> bool:
-    """Return whether the number of seeds can be set."""
+    """Return whether the experiment has a number of seeds that can be set."""
     return any(field.name == "seeds" for field in fields(experiment.scales[scale]))
 
 
 def nearest(experiment: Experiment, scale: str) -> str:
-    """Return the scale itself, or the next smaller one that the experiment has."""
+    """Return the scale, or the next smaller one that the experiment has."""
     up_to_scale = SCALES[: SCALES.index(one_of(scale, SCALES, "scale")) + 1]
     return next(name for name in reversed(up_to_scale) if name in experiment.scales)

@@ -1,10 +1,9 @@
-"""Records on disk: a folder for each experiment and scale, a CSV file for each part, and their
-provenance.
+"""Records on disk: a folder per experiment and scale with a CSV file per part and the provenance.
 
-A stored part counts only if it can be read, and was measured with the same settings by the same
-version of the experiment. A folder never holds a mixture: the first part of other settings sets the
-others aside. Several runs may share a folder at the same time: each measures what no other is
-measuring, and no run loses what another has written.
+A stored part counts only if it can be read and was measured with the same settings by the same
+version of the experiment. A folder never has parts of different settings: the first part with new
+settings invalidates the others. Several runs may share a folder at the same time: each measures
+parts that no other run is measuring, and no run loses what another has written.
 """
 
 import json
@@ -17,6 +16,7 @@ from typing import Any, TypeAlias
 
 import pandas as pd
 
+from orderone.core.errors import InputError
 from orderone.core.locks import locked
 from orderone.gallery.experiment import Experiment, Records
 from orderone.measure.records import VERSIONS
@@ -31,7 +31,7 @@ class RecordStore:
     """The records of an experiment at one scale, below `folder`."""
 
     folder: Path
-    identity: dict[str, object]  # settings and version: what stored parts must have been made with
+    identity: dict[str, object]  # settings and version that stored parts must have
     experiment: Experiment
     scale: str
 
@@ -47,31 +47,31 @@ class RecordStore:
             return None
         try:
             frame = read_part(self.folder, part)
-        except (OSError, ValueError):  # lost or damaged: to be measured again
+        except (OSError, ValueError):  # missing or damaged: measure it again
             return None
-        if not self._has(part):  # a run with other settings may have replaced it meanwhile
+        if not self._has(part):  # meanwhile a run with other settings may have replaced it
             return None
         return frame
 
     def claim(self, part: str, wait: bool) -> AbstractContextManager[bool]:
-        """Claim a part, to measure it alone.
+        """Reserve a part for this run.
 
-        The context is False if another run has claimed it and `wait` is False.
+        The context is False if another run has reserved the part and `wait` is False.
         """
         self.folder.mkdir(parents=True, exist_ok=True)
         return locked(self.folder / (file_of(part) + ".lock"), wait)
 
     def put(self, part: str, frame: pd.DataFrame, seconds: float) -> pd.DataFrame:
-        """Store a part. Returns what a later run will read, digit for digit."""
+        """Store a part; return it as a later run will read it, with the same digits."""
         self.folder.mkdir(parents=True, exist_ok=True)
         with locked(self.folder / (RECORD + ".lock")):
-            record = self.provenance()  # with what other runs have added
+            record = self.provenance()  # includes parts that other runs have added
             parts = {}
             for name, known in record["parts"].items():
                 if name != part and self._is_ours(known):
                     parts[name] = known
             record["parts"] = parts
-            self._write_record(record)  # before the file: nothing vouches for it until it is whole
+            self._write_record(record)  # first, so that a half-written file is never listed
             text = frame.to_csv(index=False, float_format=DIGITS, lineterminator="\n")
             _write(self.folder / file_of(part), text)
             parts[part] = {
@@ -85,10 +85,10 @@ class RecordStore:
             return read_part(self.folder, part)
 
     def provenance(self) -> Provenance:
-        """Return the provenance of every part, whether or not it still counts."""
+        """Return the provenance of every stored part, valid or not."""
         try:
             return read_provenance(self.folder)
-        except (FileNotFoundError, ValueError):  # none yet, or damaged: as if there were none
+        except (FileNotFoundError, ValueError):  # missing or damaged: start with no parts
             command = f"orderone reproduce {self.experiment.name} --scale {self.scale}"
             return {
                 "experiment": self.experiment.name,
@@ -110,7 +110,7 @@ class RecordStore:
 
 
 def read_records(folder: Path) -> Records:
-    """Read all parts that a folder of one experiment and scale holds."""
+    """Read all parts in a folder of one experiment and scale."""
     return {part: read_part(folder, part) for part in read_provenance(folder)["parts"]}
 
 
@@ -118,7 +118,8 @@ def read_provenance(folder: Path) -> Provenance:
     """Read the provenance of a folder of one experiment and scale."""
     record = json.loads((folder / RECORD).read_text(encoding="utf-8"))
     if not isinstance(record, dict) or not isinstance(record.get("parts"), dict):
-        raise ValueError(f"{folder / RECORD}: expected an object with parts; measure again")
+        message = f"{folder / RECORD}: expected a JSON object with parts; measure again"
+        raise InputError(message, "damaged-file")
     return record
 
 
@@ -133,12 +134,12 @@ def file_of(part: str) -> str:
 
 
 def _as_json(settings: Any) -> object:
-    """Return settings as JSON gives them back, so that both can be compared."""
+    """Return settings after a round trip through JSON, to compare them with stored ones."""
     return json.loads(json.dumps(asdict(settings), default=str))
 
 
 def _write(path: Path, text: str) -> None:
-    """Write a file whole or not at all, whenever it is interrupted."""
+    """Write a file atomically: an interrupted run leaves no half-written file."""
     half = path.with_name(path.name + f".{os.getpid()}.half")
     half.write_text(text, encoding="utf-8", newline="")
     half.replace(path)

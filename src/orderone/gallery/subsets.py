@@ -1,12 +1,12 @@
 """python -m orderone.gallery.subsets [DATA]: write small files with parts of data sets, for
-machines with little room.
+machines with little disk space.
 
-    DATA/gallery/mnist.safetensors      12,000 images to train on, 2,000 held out        11 MB
+    DATA/gallery/mnist.safetensors      12,000 training and 2,000 held-out images        11 MB
     DATA/gallery/cifar10.safetensors    10,000 and 2,000                                 37 MB
-    DATA/gallery/tokens.safetensors     Gutenberg and State of the Union, GPT-2's pairs  12 MB
+    DATA/gallery/tokens.safetensors     Gutenberg and State of the Union, GPT-2's tokens 12 MB
 
-Bytes as they are in the sets; which images is drawn once for all. Sentences are kept apart, so that
-any length can be asked for. The sets themselves come from `python -m orderone.data.fetch`.
+Images are unchanged bytes; a fixed seed selects them. Sentences are stored with their lengths, so
+that they can be cut to any length. `python -m orderone.data.fetch` downloads the data sets.
 """
 
 import sys
@@ -22,12 +22,13 @@ from orderone.core.errors import one_of
 from orderone.core.optional import need
 from orderone.data.corpus import read_corpus
 from orderone.data.encode import encode_pieces
+from orderone.data.missing import MissingDataError
 from orderone.data.sentences import Sentences, cut, pieces_of
 from orderone.data.vision.arrays import Arrays
 from orderone.data.vision.sets import SETS
 
 Folder: TypeAlias = str | PathLike[str]
-SIZES = {"mnist": (12_000, 2_000), "cifar10": (10_000, 2_000)}  # to train on, and held out
+SIZES = {"mnist": (12_000, 2_000), "cifar10": (10_000, 2_000)}  # training, held out
 CORPORA = ("gutenberg", "sotu")
 TOKENS = "tokens"
 _SEED = 0
@@ -50,7 +51,7 @@ def sentence_subset(longest: int, root: Folder = "data") -> tuple[Sentences, int
 
 
 def write(root: Folder = "data") -> Iterable[Path]:
-    """Write all files from the whole sets in `root`. Yields their paths."""
+    """Write all files from the complete data sets in `root`; yield their paths."""
     for name in SIZES:
         yield _write(root, name, _images(name, root))
     yield _write(root, TOKENS, _tokens(root))
@@ -84,11 +85,12 @@ def _read(root: Folder, name: str) -> dict[str, Tensor]:
     path = _path(root, name)
     if path.is_file():
         return files.load_file(path)
-    raise FileNotFoundError(
-        f"{name}: expected {path.absolute()}, and it is not there; get it by `python -m"
-        f" orderone.gallery.subsets {root}` from the sets in {root}, which `python -m"
-        " orderone.data.fetch` brings"
+    message = (
+        f"{name}: expected {path.absolute()}, which does not exist; download the data sets with"
+        f" `python -m orderone.data.fetch --root {root}`, then run `python -m"
+        f" orderone.gallery.subsets {root}`"
     )
+    raise MissingDataError(message, "missing-data", argument="root")
 
 
 def _write(root: Folder, name: str, tensors: dict[str, Tensor]) -> Path:

@@ -1,4 +1,4 @@
-"""Records, drawn: one HTML file that opens offline, or a PNG. Nothing is trained or fitted here."""
+"""Draw records: one HTML file that opens offline, or a PNG. Nothing is trained or fitted here."""
 
 from orderone.report.figures import write_figures
 from orderone.report.gallery import gallery_html, write_gallery

@@ -37,12 +37,12 @@ class Cube:
     sizes: list[int]  # widths or depths
     seeds: list[object]
     rms: np.ndarray
-    known: np.ndarray  # (modules, quantities): whether there is any record, be it not a number
+    known: np.ndarray  # (modules, quantities): whether there is any record, even if it is nan
 
     def panel(self, module: str, quantity: str, step: int | float) -> np.ndarray:
         """Return the RMS (size, seed) at `step`.
 
-        If there is no such step, take the last one with a value that can be drawn.
+        If there is no such step, return the last step with a value that can be drawn.
         """
         rms = self.rms[self.modules.index(module), self.quantities.index(quantity)]
         if step in self.steps:
@@ -78,7 +78,7 @@ def cube(check: CheckInput) -> Cube:
 
 
 def drawable(rms: np.ndarray) -> np.ndarray:
-    """Replace what a logarithmic axis cannot show (zero, infinite) by nan."""
+    """Replace values that a logarithmic axis cannot show (zero, infinity) by nan."""
     return np.where(np.isfinite(rms) & (rms > 0), rms, np.nan)
 
 

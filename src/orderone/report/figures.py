@@ -23,10 +23,10 @@ def write_figures(
     tables: Sequence[Table] = (),
     code: str = "",
 ) -> Path:
-    """Write figures, plotly's {"data": [...], "layout": {...}}, as a page. Returns the path.
+    """Write plotly figures, {"data": [...], "layout": {...}}, as a page; return its path.
 
-    `notes` are paragraphs above the figures; `tables` (the first row is the head) and `code` come
-    below.
+    `notes` are paragraphs above the figures. `tables` (the first row is the head) and `code` are
+    below the figures.
     """
     jinja2 = need("jinja2", "report", PURPOSE)
     offline = need("plotly.offline", "report", PURPOSE)
@@ -49,13 +49,13 @@ def write_figures(
         styles=[read_page(name) for name in STYLES],
         scripts=scripts,
         allowed=allowed_scripts(scripts),
-        data=data.replace("<", "\\u003c"),  # no tag can end the script early
+        data=data.replace("<", "\\u003c"),  # so that no text can end the script element
     )
     return write_page(path, page)
 
 
 def _heading(layout: Layout) -> dict[str, str]:
-    """Split the title of a figure, as plain text: the first line goes above it, the rest below."""
+    """Split the title of a figure: return the first line as title and the rest as caption."""
     title = layout.get("title") or {}
     text = title.get("text", "") if isinstance(title, Mapping) else str(title)
     heading, *caption = (_plain_text(line) for line in re.split(r"<br ?/?>", text, maxsplit=1))

@@ -1,8 +1,8 @@
-"""Entries of the gallery as one HTML file: verdicts first, then claims, findings, figures, tables
-and provenance.
+"""Experiments of the gallery as one HTML file: verdicts, claims, findings, figures, tables, and
+provenance.
 
-Figures are drawn when they are scrolled into view, so that a long page opens at once. Like every
-page here it needs no network, and its content security policy allows none.
+Figures are drawn when they are scrolled into view, so that a long page opens quickly. Like all
+pages of this package it needs no network, and its content security policy allows none.
 """
 
 from collections import Counter
@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from orderone.core.errors import InputError
 from orderone.core.optional import need
 from orderone.core.version import VERSION
 from orderone.report.gallery_view import CLASSES, FINDINGS, PAPERS, View, views
@@ -31,7 +32,7 @@ class Paper:
 
 
 def gallery_html(entries: EntriesInput, title: str = TITLE) -> str:
-    """Return the page of entries: what `orderone.gallery.reproduce` or `load` returns."""
+    """Return the page of entries, the results of `orderone.gallery.reproduce` or `load`."""
     jinja2 = need("jinja2", "report", PURPOSE)
     offline = need("plotly.offline", "report", PURPOSE)
     scripts = [offline.get_plotlyjs(), bundle(SCRIPTS)]
@@ -55,12 +56,10 @@ def gallery_html(entries: EntriesInput, title: str = TITLE) -> str:
 
 
 def write_gallery(path: FilePath, entries: EntriesInput, title: str = TITLE) -> Path:
-    """Write the page of entries. Returns the path."""
+    """Write the page of entries; return its path."""
     if not entries:
-        raise ValueError(
-            "entries: expected at least one reproduced experiment, got none; run `orderone"
-            " reproduce` first"
-        )
+        message = "entries: expected at least one reproduced experiment, got none"
+        raise InputError(message, "nothing-to-draw", argument="entries")
     return write_page(path, gallery_html(entries, title))
 
 

@@ -1,7 +1,7 @@
-"""Views: words and figures of an entry of the gallery, ready for the template.
+"""Views: text and figures of an entry of the gallery, ready for the template.
 
-Judging and drawing are the entry's own code. If they fail, the page says so in their place, and
-goes on.
+Each experiment has code that judges and draws its records. If that code fails, the page shows the
+error in its place and continues.
 """
 
 import re
@@ -40,14 +40,14 @@ FINDINGS: dict[bool | None, tuple[str, str, str]] = {
     False: ("fails", "✗", "does not hold"),
     None: ("unclear", "?", "unclear"),
 }
-HEIGHT = 420  # of a figure that names none
-TALL = 560  # from here on a figure gets a row of its own
-EMPTY = "There is nothing to draw: this figure has no data."
+HEIGHT = 420  # default height of a figure
+TALL = 560  # figures of at least this height have a whole row of the page
+EMPTY = "This figure has no data."
 
 
 @dataclass
-class Shown:
-    """A figure (with `data`), a table (with `rows`), or why there is none (`trouble`)."""
+class Block:
+    """A figure (`data`), a table (`rows`), or the reason why there is neither (`trouble`)."""
 
     title: str
     caption: str = ""
@@ -62,7 +62,7 @@ class Shown:
 
 @dataclass
 class MeasuredParts:
-    """Parts that were measured alike, with what they have in common."""
+    """Parts that were measured with the same settings, and these settings."""
 
     facts: Mapping[str, str]
     parts: list[str] = field(default_factory=list)
@@ -71,7 +71,7 @@ class MeasuredParts:
 
 @dataclass
 class View:
-    """What the page shows of an entry."""
+    """Content of the page for one entry."""
 
     id: str
     name: str
@@ -84,29 +84,29 @@ class View:
     verdict: str
     corrected: str | None
     findings: Sequence[Claim]
-    shown: Sequence[Shown]
+    blocks: Sequence[Block]
     command: str
     runs: Sequence[MeasuredParts]
     trouble: str = ""
 
     @property
     def tally(self) -> tuple[int, int]:
-        """Count the paper's claims that hold, and all of them."""
+        """Return the number of the paper's claims that hold, and of all of them."""
         claims = self.of("paper")
         return sum(finding.holds is True for finding in claims), len(claims)
 
     @property
     def unclear(self) -> int:
-        """Count the paper's claims that the records cannot decide."""
+        """Return the number of the paper's claims that the records cannot decide."""
         return sum(finding.holds is None for finding in self.of("paper"))
 
     def of(self, kind: str) -> list[Claim]:
-        """Return the findings about the claims of the "paper", or about the "corrected" ones."""
+        """Return the findings about the claims of the "paper", or about the "corrected" claims."""
         return [finding for finding in self.findings if finding.of == kind]
 
 
 def views(entries: EntriesInput) -> list[View]:
-    """Return a view for each entry, by paper, otherwise in the same order; with unique ids."""
+    """Return a view with a unique id for each entry, sorted by paper."""
     entry_views: list[View] = []
     taken: set[str] = set()
     for entry in sorted(entries, key=lambda entry: entry.experiment.paper):
@@ -123,7 +123,7 @@ def _view(entry: EntryInput, taken: set[str]) -> View:
         verdict = entry.verdict
         corrected = entry.corrected
         findings = tuple(entry.findings)
-    except Exception as error:  # records of an older version may lack anything
+    except Exception as error:  # records of an older version may be incomplete
         verdict = "unclear"
         corrected = None
         findings = ()
@@ -141,7 +141,7 @@ def _view(entry: EntryInput, taken: set[str]) -> View:
         verdict=verdict,
         corrected=corrected,
         findings=findings,
-        shown=_paired(list(_drawn(entry))),
+        blocks=_paired(list(_drawn(entry))),
         command=provenance.get("command", ""),
         runs=_measured_alike(provenance),
         trouble=trouble,
@@ -149,7 +149,7 @@ def _view(entry: EntryInput, taken: set[str]) -> View:
 
 
 def _unique_id(name: str, scale: str, taken: set[str]) -> str:
-    """Return the name; if it is taken, with the scale, and then with a number."""
+    """Return the name; if it is not unique, add the scale, and then a number."""
     short = _slug(name)
     if short not in taken:
         return short
@@ -173,37 +173,37 @@ def _message(error: Exception) -> str:
 # --- figures and tables ---------------------------------------------------------------------------
 
 
-def _drawn(entry: EntryInput) -> Iterator[Shown]:
+def _drawn(entry: EntryInput) -> Iterator[Block]:
     try:
         pictures = tuple(entry.pictures)
     except Exception as error:
-        yield Shown("Figures", trouble=f"These records could not be drawn: {_message(error)}.")
+        yield Block("Figures", trouble=f"These records could not be drawn: {_message(error)}.")
         return
     for picture in pictures:
         try:
             yield _figure_or_table(picture)
         except Exception as error:
             title = str(getattr(picture, "title", "Figure"))
-            yield Shown(title, trouble=f"This could not be drawn: {_message(error)}.")
+            yield Block(title, trouble=f"This could not be drawn: {_message(error)}.")
 
 
-def _figure_or_table(picture: Any) -> Shown:
-    """Tell a picture from a table by its figure: entries need not be of the gallery's classes."""
+def _figure_or_table(picture: Any) -> Block:
+    """Draw a picture or a table: a picture has the attribute `figure`, whatever its class."""
     if hasattr(picture, "figure"):
         return _figure(picture)
     return _table(picture)
 
 
-def _figure(picture: PictureInput) -> Shown:
+def _figure(picture: PictureInput) -> Block:
     figure = plain_figure(picture.figure)
-    shown = Shown(picture.title, alt=picture.alt, caption=picture.caption or picture.alt)
+    block = Block(picture.title, alt=picture.alt, caption=picture.caption or picture.alt)
     if is_empty(figure):
-        shown.trouble = EMPTY
-        return shown
-    shown.data = script_safe(figure)
-    shown.height = int(figure["layout"].get("height") or HEIGHT)
-    shown.wide = shown.height >= TALL or _has_several_panels(figure)
-    return shown
+        block.trouble = EMPTY
+        return block
+    block.data = script_safe(figure)
+    block.height = int(figure["layout"].get("height") or HEIGHT)
+    block.wide = block.height >= TALL or _has_several_panels(figure)
+    return block
 
 
 def _has_several_panels(figure: Figure) -> bool:
@@ -213,22 +213,22 @@ def _has_several_panels(figure: Figure) -> bool:
     return any(trace.get("xaxis", "x") != "x" for trace in figure["data"])
 
 
-def _table(grid: GridInput) -> Shown:
+def _table(grid: GridInput) -> Block:
     rows = [list(map(str, row)) for row in grid.rows]
-    return Shown(grid.title, grid.caption, head=list(map(str, grid.head)), rows=rows)
+    return Block(grid.title, grid.caption, head=list(map(str, grid.head)), rows=rows)
 
 
-def _paired(shown: list[Shown]) -> list[Shown]:
+def _paired(blocks: list[Block]) -> list[Block]:
     """Widen small figures that have no small neighbour to share a row with."""
-    waiting: Shown | None = None
-    for item in shown:
+    waiting: Block | None = None
+    for item in blocks:
         small = bool(item.data) and not item.wide
         if waiting is not None and not small:
             waiting.wide = True
         waiting = item if small and waiting is None else None
     if waiting is not None:
         waiting.wide = True
-    return shown
+    return blocks
 
 
 # --- provenance -----------------------------------------------------------------------------------

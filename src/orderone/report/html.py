@@ -1,9 +1,7 @@
-"""A check as one HTML file: its records as JSON, plotly.js, and a page that draws the panels in
-view.
+"""A check as one HTML file: its records as JSON, plotly.js, and a page that draws visible panels.
 
-The file needs no network, and its content security policy allows none: only the two scripts written
-here may run, by their hashes, so that a name that slipped through the escaping would still be dead
-text.
+The file needs no network, and its content security policy allows none. The policy lists the hashes
+of the page's two scripts, so that no other script can run, even if the escaping of a name failed.
 """
 
 import base64
@@ -17,7 +15,7 @@ from orderone.report.payload import payload
 from orderone.report.verdicts import COLOURS, INK_ON, UNJUDGED
 
 PAGE = Path(__file__).parent / "page"
-PURPOSE = "to draw this"  # ends the error of a missing package
+PURPOSE = "to draw reports"  # part of the error message about a missing package
 SCRIPTS = ("data.js", "tooltip.js", "panel.js", "panels.js", "table.js", "losses.js", "controls.js")
 
 
@@ -41,14 +39,14 @@ def html(r: CheckInput, title: str = "Coordinate check") -> str:
 
 
 def write_html(r: CheckInput, path: FilePath, title: str = "Coordinate check") -> Path:
-    """Write the page of a coordinate check. Returns the path."""
+    """Write the page of a coordinate check; return its path."""
     return write_page(path, html(r, title))
 
 
 def write_page(path: FilePath, page: str) -> Path:
-    """Write a page with its newlines as they were hashed, on every system.
+    """Write a page without translating its newlines, which are part of the hashes.
 
-    Half a surrogate pair in a name is written as its code.
+    A lone surrogate in a name is written as an escape sequence.
     """
     path = Path(path)
     path.write_text(page, encoding="utf-8", newline="", errors="backslashreplace")
@@ -56,7 +54,7 @@ def write_page(path: FilePath, page: str) -> Path:
 
 
 def bundle(names: Sequence[str]) -> str:
-    """Join scripts in one function, so that nothing leaks into the page's global names."""
+    """Join scripts in one function, so that they define no global names."""
     return "(() => {\n'use strict';\n" + "\n".join(map(read_page, names)) + "})();\n"
 
 
@@ -66,12 +64,12 @@ def read_page(name: str) -> str:
 
 
 def allowed_scripts(scripts: Sequence[str]) -> str:
-    """Return the sources for the page's policy: these scripts and no others."""
+    """Return the script sources of the page's content security policy: only these scripts."""
     return " ".join(map(_hash, scripts))
 
 
 def _hash(script: str) -> str:
-    """Hash a script as a browser does: line ends are read as newlines."""
+    """Hash a script as browsers do: after replacing all line ends by newlines."""
     text = script.replace("\r\n", "\n").replace("\r", "\n")
     digest = hashlib.sha256(text.encode()).digest()
     return f"'sha256-{base64.b64encode(digest).decode()}'"

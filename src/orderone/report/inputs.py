@@ -1,7 +1,7 @@
-"""Types of what pages and pictures are made of.
+"""Types of the arguments of pages and figures.
 
-Results are imported for type checkers only: a page can be drawn without torch. `UserInput` marks
-arguments of users, so that the run-time type checks of the test suite skip them.
+Result types are imported for type checkers only, so that a page can be drawn without torch.
+`UserInput` marks arguments of users, which the run-time type checks of the test suite skip.
 """
 
 from collections.abc import Mapping, Sequence

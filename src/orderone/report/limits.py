@@ -1,4 +1,4 @@
-"""Networks beside their limit: a histogram of the networks, the density of the limit."""
+"""Networks compared with their limit: a histogram of networks and the density of the limit."""
 
 import numpy as np
 from scipy.stats import gaussian_kde
@@ -45,7 +45,7 @@ def density_figure(comparison: ComparisonInput, settings: str) -> Figure:
 def density(
     samples: np.ndarray, grid: np.ndarray, bounds: tuple[float, float] | None = None
 ) -> np.ndarray:
-    """Return a kernel estimate on `grid`. Mass beyond `bounds` is reflected back."""
+    """Return a kernel density estimate on `grid`; mass beyond `bounds` is reflected."""
     if np.ptp(samples) == 0:
         return np.zeros_like(grid)
     if bounds is None:

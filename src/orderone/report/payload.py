@@ -1,4 +1,4 @@
-"""A check as JSON for the page: plain, compact, free of NaN, and safe inside a <script> element."""
+"""A check as JSON for the page: compact, without NaN, and safe inside a <script> element."""
 
 import json
 import math
@@ -39,9 +39,9 @@ def payload(check: CheckInput) -> str:
 
 
 def _rms(records: Cube) -> list[list[list[JsonNumber] | None]]:
-    """Return for every module and quantity its (step, size, seed) values in one list.
+    """Return the (step, size, seed) values of every module and quantity in one list.
 
-    Most modules do not have every quantity: those are null.
+    A quantity that a module does not have is null.
     """
     modules = []
     for values, known in zip(records.rms, records.known, strict=True):
@@ -53,7 +53,7 @@ def _rms(records: Cube) -> list[list[list[JsonNumber] | None]]:
 
 
 def _rows(check: CheckInput, records: Cube) -> list[list[object]]:
-    """List exponents, worst first; modules and quantities as indices, since their names repeat."""
+    """List exponents, worst first, with indices of modules and quantities instead of names."""
     table = ranked(check)
     columns: list[Iterable[object]] = [
         map(records.modules.index, table["module"]),
@@ -78,7 +78,7 @@ def _losses(check: CheckInput) -> list[list[object]]:
 
 
 def numbers(values: ArrayLike) -> list[JsonNumber]:
-    """Shorten numbers. JSON has no NaN and no infinity: they become null."""
+    """Round numbers. NaN and infinity, which JSON does not have, become null."""
     return [_number(float(value)) for value in np.asarray(values, float)]
 
 

@@ -1,4 +1,4 @@
-"""A phase diagram as a page: phases, the critical line, contours of the trainable depth; then the
+"""A phase diagram as a page: phases, the critical line, contours of the trainable depth, and the
 correlation c*."""
 
 from pathlib import Path
@@ -11,11 +11,11 @@ from orderone.theory.meanfield import PhaseDiagram, critical_weight_var
 
 COLOURS = {"ordered": "#cfe3f1", "critical": "#ffffff", "chaotic": "#f8ddcb", "diverges": "#d0d0d0"}
 DEPTHS = (10, 20, 30, 50, 100, 200, 500, 1000)
-DEEPEST = 1e4  # deeper is drawn as that: near the line the depth has no bound
+DEEPEST = 1e4  # larger depths are drawn as this one: near the line the depth has no bound
 
 
 def write_phases(diagram: PhaseDiagram, path: FilePath) -> Path:
-    """Write the page of a phase diagram. Returns the path."""
+    """Write the page of a phase diagram; return its path."""
     network = diagram.networks
     title = f"Phases of {network.phi.name} networks, keep rate {network.keep:g}"
     notes = (
@@ -23,7 +23,7 @@ def write_phases(diagram: PhaseDiagram, path: FilePath) -> Path:
             "Blue: ordered, gradients vanish. Orange: chaotic, gradients explode. Grey: the length"
             " of a signal diverges. Red: the critical line, chi_1 = 1."
         ),
-        "Contours: the depth up to which such networks can be trained, min(12 xi_1, 12 xi_2).",
+        "Contours: the largest depth that can be trained, min(12 xi_1, 12 xi_2).",
     )
     return write_figures(path, title, [_phases(diagram), _correlation(diagram)], notes)
 
@@ -60,9 +60,9 @@ def _phases(diagram: PhaseDiagram) -> Figure:
 
 
 def _contours(diagram: PhaseDiagram, depth: np.ndarray) -> list[Trace]:
-    """Return one trace per depth, so that each has a place in the legend.
+    """Return one trace per depth, so that each has an entry in the legend.
 
-    Contours are those of 1/depth, which varies smoothly across the critical line.
+    These are contours of 1/depth, which is smooth across the critical line.
     """
     if min(depth.shape) < 2:
         return []
@@ -71,7 +71,7 @@ def _contours(diagram: PhaseDiagram, depth: np.ndarray) -> list[Trace]:
     for k, level in enumerate(DEPTHS):
         if not depth.min() < level < depth.max():
             continue
-        # from light to dark green: the deeper, the darker
+        # deeper networks have a darker green
         shade = f"hsl(150, 70%, {70 - 50 * k / (len(DEPTHS) - 1):.0f}%)"
         contours = {
             "coloring": "lines",
@@ -126,7 +126,7 @@ def _correlation(diagram: PhaseDiagram) -> Figure:
         "x": diagram.weight_var,
         "y": diagram.bias_var,
     }
-    layout = _layout("Correlation that two inputs come to") | {"showlegend": False}
+    layout = _layout("Correlation c* of two inputs in deep layers") | {"showlegend": False}
     return {"data": [field, *_critical(diagram)], "layout": layout}
 
 

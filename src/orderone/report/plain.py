@@ -1,6 +1,6 @@
 """Figures as plain JSON: arrays, frames, fractions and dates become lists, numbers and text.
 
-Values that are not finite become null, which plotly leaves out of a picture.
+Values that are not finite become null, which plotly does not draw.
 """
 
 import math
@@ -13,7 +13,7 @@ import pandas as pd
 
 from orderone.report.inputs import Figure
 
-DIGITS = 6  # of every number: more than a screen can show
+DIGITS = 6  # per number, more than a screen can resolve
 # Names of a trace's data, in all kinds of traces.
 DATA = (
     "x",
@@ -37,13 +37,13 @@ DATA = (
     "link",
     "dimensions",
 )
-# WebGL compiles its shaders by eval, which pages forbid; these types draw the same without it.
+# WebGL traces need eval, which pages forbid; these types draw the same without it.
 WEBGL = {"scattergl": "scatter", "scatterpolargl": "scatterpolar"}
 Json: TypeAlias = Any  # None, bool, int, float, str, or lists and dictionaries of them
 
 
 def plain_figure(figure: Figure) -> dict[str, Json]:
-    """Return a plotly figure as JSON, without its template: pages have a light and a dark one."""
+    """Return a plotly figure as JSON, without its template: pages set a light or a dark one."""
     traces = []
     for trace in figure.get("data") or ():
         trace = plain(trace)
@@ -103,7 +103,7 @@ def _array(array: np.ndarray) -> Json:
 
 
 def number(value: float) -> float | int | None:
-    """Shorten a number: whole ones without a point, others with six digits."""
+    """Round a number: whole numbers become int, others have six digits."""
     if not math.isfinite(value):
         return None
     if value.is_integer() and abs(value) < 1e15:

@@ -1,5 +1,4 @@
-"""Small panels of a check through matplotlib: a picture for a paper or a README, worst modules
-first."""
+"""Small panels of a check drawn with matplotlib, for a paper or a README; worst modules first."""
 
 import math
 from pathlib import Path
@@ -17,9 +16,9 @@ from orderone.report.verdicts import ORDER, first_quantity, ranked
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 else:
-    Figure = object  # matplotlib is loaded when something is drawn
+    Figure = object  # matplotlib is imported when something is drawn
 
-MOST = 24  # panels that a page can hold and an eye can take in
+MOST = 24  # panels; more would be hard to read
 COLUMNS = 4
 # inches
 WIDTH = 2.85  # of a panel
@@ -34,12 +33,12 @@ def write_png(
     quantity: str | None = None,
     title: str = "Coordinate check",
 ) -> Path:
-    """Draw at most 24 modules; a line below says how many are left out. Returns the path.
+    """Draw at most 24 modules and a line that counts the others; return the path.
 
-    `quantity` is the one with the worst verdict if None.
+    If `quantity` is None, draw the quantity with the worst verdict.
     """
     figure = need("matplotlib.figure", "png", PURPOSE).Figure(dpi=150, facecolor="white")
-    # a canvas of its own: pyplot's state and backend stay as they are
+    # a separate canvas: the state and backend of pyplot do not change
     canvas = need("matplotlib.backends.backend_agg", "png", PURPOSE).FigureCanvasAgg(figure)
     _draw(figure, r, cube(r), quantity, title)
     canvas.print_png(path)
@@ -56,7 +55,7 @@ def _draw(
     rows = _rows(check, records, quantity)
     drawn = rows[:MOST]
     left_out = rows[MOST:]
-    columns = min(COLUMNS, max(3, len(drawn)))  # the title needs the room of three
+    columns = min(COLUMNS, max(3, len(drawn)))  # the title needs the width of three panels
     lines = math.ceil(len(drawn) / columns)
     foot = 2 * FOOT if left_out else FOOT
     figure.set_size_inches(columns * WIDTH + 0.15, lines * HEIGHT + HEAD + foot)
@@ -64,14 +63,13 @@ def _draw(
         axes = figure.add_axes(_place(figure, k, columns))
         in_last_line = k + columns >= len(drawn)
         small_panel.draw(axes, records, row, check.axis if in_last_line else "")
-    subtitle = f"{check.axis} across, RMS of {quantity} up, both logarithmic; {_steps(drawn)}"
+    subtitle = f"x: {check.axis}; y: RMS of {quantity}; both logarithmic; {_steps(drawn)}"
     _head(figure, check, subtitle, title)
     _foot(figure, left_out)
 
 
 def _rows(check: CheckInput, records: Cube, quantity: str) -> list[Row]:
-    """Return a row for each module; those without a verdict come last, but they are not left
-    out."""
+    """Return a row for each module; modules without a verdict come last."""
     table = ranked(check).query("quantity == @quantity").drop_duplicates(subset=["module"])
     rows = cast("list[Row]", table.to_dict("records"))
     judged = {row["module"] for row in rows}
@@ -85,7 +83,7 @@ def _rows(check: CheckInput, records: Cube, quantity: str) -> list[Row]:
 def _place(figure: Figure, k: int, columns: int) -> tuple[float, float, float, float]:
     """Return left, bottom, width and height of panel `k` as shares of the figure.
 
-    They are fixed in inches, so that text of a given size always has the room it needs.
+    They are fixed in inches, so that text of a fixed size always fits.
     """
     width, height = figure.get_size_inches()
     left = (k % columns) * WIDTH + 0.5
@@ -129,7 +127,7 @@ def _foot(figure: Figure, left_out: list[Row]) -> None:
         count = sum(row["verdict"] == word for row in left_out)
         if count:
             counts.append(f"{count} {word}")
-    line = f"{len(left_out)} more modules are left out"
+    line = f"{len(left_out)} more modules are not drawn"
     if counts:
         line += f" ({', '.join(counts)})"
     width, height = figure.get_size_inches()

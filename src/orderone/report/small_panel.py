@@ -1,5 +1,4 @@
-"""One module and one quantity in matplotlib: seeds, their mean, the fitted slope and the predicted
-one."""
+"""One module and one quantity in matplotlib: seeds, their mean, the fitted and predicted slope."""
 
 import math
 from typing import TYPE_CHECKING, Any, TypedDict
@@ -32,7 +31,7 @@ SEED: dict[str, Any] = {"marker": "o", "linestyle": "", "markersize": 3.3, "mark
 
 
 class Row(TypedDict):
-    """Verdict on a module and a quantity; numbers are nan and the verdict empty without one."""
+    """Verdict on a module and a quantity; without one, numbers are nan and the verdict is ""."""
 
     module: str
     quantity: str
@@ -100,13 +99,13 @@ def legend(figure: Figure, right: float, top: float) -> None:
 
 
 def text(parent: Axes | Figure, x: float, y: float, words: str, **style: Any) -> Text:
-    """Write words as they are: a dollar sign in a name is a dollar sign."""
+    """Write text without interpreting dollar signs as mathematics."""
     printable = _printable(words, style.get("family"))
     return parent.text(x, y, printable, parse_math=False, **style)
 
 
 def _printable(words: str, family: str | None) -> str:
-    """Replace letters that the font lacks by their codes: a box would hide which they are."""
+    """Replace characters that the font lacks by escape sequences, which can be read."""
     font = need("matplotlib.font_manager", "png", PURPOSE)
     glyphs = font.get_font(font.findfont(font.FontProperties(family=family)))
     letters = []
@@ -119,7 +118,7 @@ def _printable(words: str, family: str | None) -> str:
 
 
 def badge(parent: Axes | Figure, x: float, y: float, verdict: str, **style: Any) -> Text:
-    """Write a verdict on a ground of its colour."""
+    """Write a verdict on a background of its colour."""
     box = {
         "boxstyle": "round,pad=0.2,rounding_size=0.25",
         "facecolor": COLOURS.get(verdict, UNJUDGED),
@@ -137,7 +136,7 @@ def _mean(rms: np.ndarray) -> np.ndarray:
 
 
 def _scales(axes: Axes, x: np.ndarray) -> None:
-    """Make slopes comparable by eye: y spans as many decades as x, or more if the data do."""
+    """Make slopes comparable between panels: y spans as many decades as x, or more."""
     ticker = need("matplotlib.ticker", "png", PURPOSE)
     span = np.log10(x[-1] / x[0]) or 1.0
     low = -0.5
@@ -157,7 +156,7 @@ def _scales(axes: Axes, x: np.ndarray) -> None:
 
 
 def _round(low: float, high: float) -> list[float]:
-    """Return at most five round numbers between both, so that a label is where it says."""
+    """Return at most five round numbers between `low` and `high`, so that labels are exact."""
     powers = 10.0 ** np.arange(np.floor(np.log10(low)), np.ceil(np.log10(high)) + 1)
     candidates = (
         np.array([1]),
@@ -184,7 +183,7 @@ def _tick(value: float, position: int | None = None) -> str:
 
 
 def _apart(x: np.ndarray, span: float) -> list[float]:
-    """Leave out labels that would touch, keeping the largest size."""
+    """Omit labels that would touch; the largest size always has one."""
     sizes: list[float] = []
     for size in x[::-1]:
         if not sizes or np.log10(sizes[-1] / size) > 0.055 * len(f"{sizes[0]:g}") * span:
@@ -221,7 +220,7 @@ def _numbers(row: Row) -> str:
 
 
 def _note(axes: Axes, rms: np.ndarray) -> None:
-    """Count in words the values that a logarithmic axis cannot show."""
+    """Write how many values a logarithmic axis cannot show."""
     counts = []
     zero = int((rms == 0).sum())
     if zero:

@@ -1,5 +1,5 @@
-"""A transfer study as a page: loss against learning rate, one panel a rule and one line a size; how
-the best rate moves; the tables; and the settings for a larger model."""
+"""A transfer study as a page: loss against learning rate (one panel per rule, one line per size),
+the best learning rate against size, the tables, and the settings for a larger model."""
 
 import math
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ from orderone.sweeping.transfer_text import (
     slope,
 )
 
-# one colour a rule, distinct also for the colour-blind
+# one colour per rule, distinct for colour-blind readers too
 RULES = ("#0072b2", "#d55e00", "#009e73", "#7a4fb5", "#a6761d", "#5c6570")
 BEST: Trace = {"symbol": "star", "size": 13, "line": {"color": "#ffffff", "width": 1}}
 
@@ -28,9 +28,9 @@ BEST: Trace = {"symbol": "star", "size": 13, "line": {"color": "#ffffff", "width
 def write_transfer(
     t: TransferInput, path: FilePath, target: TargetInput = None, title: str = "Transfer"
 ) -> Path:
-    """Write the page of a transfer study. Returns the path.
+    """Write the page of a transfer study; return its path.
 
-    `target` is what `t.target(...)` returned; by default the settings of the next doubling.
+    `target` is the result of `t.target(...)`; by default the settings for twice the largest size.
     """
     notes = [headline(t)]
     verdicts = []
@@ -56,7 +56,7 @@ def write_transfer(
 
 
 def next_size(t: TransferInput) -> TargetInput:
-    """Return settings for twice the largest size; None if no optimum is known."""
+    """Return settings for twice the largest size; None if the study has no optimum."""
     doubled: dict[str, Any] = {t.axis: 2 * max(sizes(t))}
     try:
         return t.target(**doubled)
@@ -65,7 +65,7 @@ def next_size(t: TransferInput) -> TargetInput:
 
 
 def shades(count: int) -> list[str]:
-    """Return colours from teal to violet for growing sizes: they show on white and on black."""
+    """Return colours from teal to violet for growing sizes, visible on white and on black."""
     colours: list[str] = []
     for k in range(count):
         share = k / max(1, count - 1)
@@ -74,9 +74,9 @@ def shades(count: int) -> list[str]:
 
 
 def ceiling(t: TransferInput) -> float:
-    """Return the loss above which points are drawn at the top.
+    """Return the loss above which points are drawn at the top edge.
 
-    Losses far from the optimum only flatten what is near.
+    A larger range of losses would flatten the curves near the optimum.
     """
     means = np.concatenate([curve.mean for curve in all_curves(t)])
     finite = means[np.isfinite(means)]
@@ -117,7 +117,7 @@ def _losses(t: TransferInput) -> Figure:
     bottom = floor(t)
     room = 0.08 * (top - bottom)
     width = 1 / len(t.rules)
-    title = "Loss against learning rate<br><sup>crosses at the top: diverged, or above</sup>"
+    title = "Loss against learning rate<br><sup>crosses at the top: loss above, or diverged</sup>"
     data: list[Trace] = []
     annotations: list[Layout] = []
     layout: Layout = {"title": {"text": title}, "height": 460, "annotations": annotations}
@@ -164,7 +164,7 @@ def _curve(
     words = []
     for loss in mean:
         words.append(f"{loss:.4g}" if np.isfinite(loss) else "diverged")
-    # crosses at the top edge: diverged, or off the picture
+    # crosses at the top edge: loss above the axis, or diverged
     marker = {
         "size": np.where(cut, 8, 5),
         "color": colour,
@@ -209,7 +209,7 @@ def _star(best: Optimum, name: str, colour: str, axis: str) -> Trace:
 
 
 def _spread(curve: Curve, top: float) -> Trace:
-    """Return error bars from the best seed to the worst."""
+    """Return error bars from the best to the worst seed."""
     mean = np.minimum(curve.mean, top)
     losses = np.minimum(curve.losses, top)
     return {
@@ -247,7 +247,7 @@ def _drift(t: TransferInput) -> Figure:
     for rule, colour in zip(t.rules, RULES * len(t.rules), strict=False):
         data += _drift_of_rule(t, rule, colour)
     title = f"Best learning rate against {t.axis}"
-    subtitle = "dashed: theory, from full to the worst alignment"
+    subtitle = "dashed: predicted slopes, for full and for worst-case alignment"
     layout = {
         "title": {"text": f"{title}<br><sup>{subtitle}</sup>"},
         "xaxis": {"type": "log", "title": {"text": t.axis}, "tickvals": sizes(t)},
@@ -257,7 +257,7 @@ def _drift(t: TransferInput) -> Figure:
 
 
 def _drift_of_rule(t: TransferInput, rule: str, colour: str) -> list[Trace]:
-    """Return the best rates as points, and lines of the fitted and the predicted powers."""
+    """Return the best learning rates as points, and lines of the fitted and predicted slopes."""
     known = [optimum for optimum in t.optima[rule] if optimum.beyond == INSIDE]
     if not known:
         return []

@@ -1,4 +1,4 @@
-"""The figures of a transfer study through matplotlib, for a paper or a README."""
+"""The figures of a transfer study drawn with matplotlib, for a paper or a README."""
 
 import math
 from pathlib import Path
@@ -17,7 +17,7 @@ from orderone.sweeping.transfer_text import headline, predicted, said, slope
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-else:  # matplotlib is loaded when something is drawn
+else:  # matplotlib is imported when something is drawn
     Axes = object
     Figure = object
 
@@ -30,7 +30,7 @@ HEAD = 0.75  # of the title
 def write_transfer_png(t: TransferInput, path: FilePath, title: str = "Transfer") -> Path:
     """Draw one panel per rule with losses, and one with the best learning rates."""
     figure = need("matplotlib.figure", "png", PURPOSE).Figure(dpi=150, facecolor="white")
-    # a canvas of its own: pyplot's state and backend stay as they are
+    # a separate canvas: the state and backend of pyplot do not change
     canvas = need("matplotlib.backends.backend_agg", "png", PURPOSE).FigureCanvasAgg(figure)
     panels = len(t.rules) + 1
     figure.set_size_inches(panels * WIDTH + 0.3, HEIGHT + HEAD)
@@ -70,7 +70,7 @@ def _losses(axes: Axes, t: TransferInput, rule: str, first: bool) -> None:
     axes.set_ylim(bottom - 0.05 * (top - bottom), top + 0.05 * (top - bottom))
     axes.set_xlabel("lr", color=GREY, fontsize=9)
     if any((curve.mean > top).any() for curve in t.curves[rule]):
-        words = "crosses: diverged, or above"
+        words = "crosses: loss above, or diverged"
         text(axes, 0.99, 1.01, words, transform=axes.transAxes, ha="right", fontsize=7, color=GREY)
     axes.set_title(rule, fontsize=10, weight="bold", color=INK, loc="left", parse_math=False)
     if first:
@@ -79,7 +79,7 @@ def _losses(axes: Axes, t: TransferInput, rule: str, first: bool) -> None:
 
 
 def _curve(axes: Axes, curve: Curve, label: str, colour: str, top: float) -> None:
-    """Draw mean losses; crosses at the top edge are those above `top`."""
+    """Draw mean losses; losses above `top` are crosses at the top edge."""
     rates = 2.0**curve.x
     line = np.minimum(curve.mean, top)
     cut = curve.mean > top
@@ -89,7 +89,7 @@ def _curve(axes: Axes, curve: Curve, label: str, colour: str, top: float) -> Non
 
 
 def _optimum(axes: Axes, best: Optimum, colour: str) -> None:
-    """Draw a star at the best rate, and a bar over its interval."""
+    """Draw a star at the best learning rate, and a bar over its interval."""
     axes.plot(
         [best.lr],
         [best.loss],
@@ -111,13 +111,13 @@ def _drift(axes: Axes, t: TransferInput) -> None:
     axes.set_yscale("log")
     axes.set_xticks(sizes(t), [str(size) for size in sizes(t)])
     axes.set_xlabel(t.axis, color=GREY, fontsize=9)
-    axes.set_title("best lr; dotted: theory", fontsize=10, weight="bold", color=INK, loc="left")
+    axes.set_title("best lr; dotted: predicted", fontsize=10, weight="bold", color=INK, loc="left")
     if axes.lines:
         axes.legend(frameon=False, fontsize=7, labelcolor=GREY)
 
 
 def _drift_of_rule(axes: Axes, t: TransferInput, rule: str, colour: str) -> None:
-    """Draw the best rates as points, and lines of the fitted and the predicted powers."""
+    """Draw the best learning rates as points, and lines of the fitted and predicted slopes."""
     known = [optimum for optimum in t.optima[rule] if optimum.beyond == INSIDE]
     if not known:
         return

@@ -1,5 +1,5 @@
-"""A Transformer's kernels as a page: their sizes after every block, and the share of each group of
-weights."""
+"""The kernels of a Transformer as a page: their sizes after every block, and the share of each
+group of weights."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -31,7 +31,7 @@ class KernelSize(TypedDict):
 
 
 class TransformerRecord(TypedDict):
-    """Kernels of a Transformer: what `orderone predict transformer --json` prints."""
+    """Kernels of a Transformer, as printed by `orderone predict transformer --json`."""
 
     blocks: str
     tokens: int
@@ -50,16 +50,16 @@ RecordInput: TypeAlias = Annotated[TransformerRecord, UserInput]
 
 
 def write_transformer(record: RecordInput, path: FilePath) -> Path:
-    """Write the page of a record. Returns the path."""
+    """Write the page of a record; return its path."""
     title = f"Transformer {record['blocks']}: {record['tokens']} tokens, {record['activation']}"
     notes = (
         (
-            "G is the kernel of the residual stream: it grows in proportion to depth, and the last"
-            " norm takes that away. Bars are its standard deviation from network to network with"
+            "G is the kernel of the residual stream. It grows in proportion to depth; the last norm"
+            " removes this growth. Error bars: standard deviation between networks with"
             f" {record['heads']} heads."
         ),
         (
-            f"The tangent kernel is that of {record['optimizer']} with the rates of the"
+            f"The tangent kernel is that of {record['optimizer']} with the learning rates of the"
             f" {record['strategy']} strategy. Shares are parts of its trace."
         ),
     )

@@ -4,12 +4,13 @@ from collections import Counter
 
 import pandas as pd
 
+from orderone.core.errors import InputError
 from orderone.report.inputs import CheckInput
 
 ORDER = ("FAIL", "UNCLEAR", "SHRINKS", "PASS")
 
-# After Okabe and Ito, but dark enough for white words, and with a violet: their blue is the green
-# of the blue-blind. The word always stands beside the colour.
+# The palette of Okabe and Ito, darkened for white text, with violet instead of blue, which people
+# with tritanopia confuse with green. Pages always show the word as well as the colour.
 COLOURS = {"FAIL": "#c65200", "UNCLEAR": "#e69f00", "SHRINKS": "#7a4fb5", "PASS": "#008562"}
 INK_ON = {"FAIL": "#ffffff", "UNCLEAR": "#000000", "SHRINKS": "#ffffff", "PASS": "#ffffff"}
 UNJUDGED = "#8a8f98"
@@ -25,8 +26,7 @@ def rank(verdict: object) -> int:
 def ranked(check: CheckInput) -> pd.DataFrame:
     """Sort `check.exponents`: worst first, then in the order of the model, then the latest step.
 
-    Everything that is drawn follows this order: the first row of a module and a quantity is the one
-    its panel shows.
+    All figures follow this order: a panel shows the first row of its module and quantity.
     """
     exponents = check.exponents
     model_order = {name: i for i, name in enumerate(names(check, "module"))}
@@ -45,13 +45,14 @@ def names(check: CheckInput, column: str) -> list[str]:
 
 
 def first_quantity(check: CheckInput) -> str:
-    """Choose the quantity to show first: the one with most of the worst verdicts.
+    """Choose the quantity to show first: the one with the largest number of worst verdicts.
 
     If everything passes, choose the change.
     """
     known = names(check, "quantity")
     if not known:
-        raise ValueError("r.frame: expected records to draw, got none; measure at least one module")
+        message = "r.frame: expected records to draw, got none; measure at least one module"
+        raise InputError(message, "nothing-to-draw", argument="r")
     usual = "change" if "change" in known else known[0]
     judged = ranked(check).drop_duplicates(subset=["module", "quantity"])
     ranks = judged["verdict"].map(rank)
@@ -59,4 +60,4 @@ def first_quantity(check: CheckInput) -> str:
     if worst >= ORDER.index("PASS"):
         return usual
     counts = Counter(judged["quantity"][ranks == worst])
-    return max([usual, *known], key=lambda name: counts[name])  # the first of equals
+    return max([usual, *known], key=lambda name: counts[name])  # the first one if counts are equal

@@ -5,7 +5,7 @@
 
 Table 1 assumes alpha = u = 1 (full alignment), and omega = 1/2 in every layer for SP and NTK.
 Errata S0.5, S0.6: omega is 1 at the readout from the first step on; u is 1/2 at first and rises in
-training; tokens that are not trained on see alpha = 1/2.
+training; alpha is 1/2 on held-out tokens.
 """
 
 from dataclasses import dataclass
@@ -28,11 +28,11 @@ ASSUMED = {"omega": "1/2", "alpha": "1", "u": "1"}  # by Table 1, in every layer
 SCALES = {
     "mup": 0.05,
     "sp": 0.01,
-}  # C of (11): muP's and SP's networks learn at about the same speed
+}  # C of (11): with these, muP and SP learn at about the same speed
 TARGETS = (3, 1, 4, 1, 5, 9, 2, 6)
-CONFIDENCE = 0.999  # of each interval; a claim is about dozens of them at once
-# Sums of n terms that agree beside noise of sqrt(n) bend straight fits over these widths by up to a
-# tenth. Exponents come in steps of 1/2: none is taken for another.
+CONFIDENCE = 0.999  # of each interval; a claim is about dozens of intervals
+# A sum of n aligned terms plus noise of order sqrt(n) biases straight fits over these widths by up
+# to a tenth. Exponents are multiples of 1/2, so that none is mistaken for another.
 BEND = 0.12
 
 
@@ -41,7 +41,7 @@ class Settings:
     seeds: int  # networks at the largest width
     steps: int = 6
     widths: tuple[int, ...] = WIDTHS
-    vocab: int = 12  # the first 8 tokens are trained on
+    vocab: int = 12  # the first 8 are training tokens
 
 
 def parts(settings: Settings) -> Parts:
@@ -89,9 +89,9 @@ def judge(records: Records) -> list[Finding]:
         _all("u = 1 in every layer, from the first step on", first, "1"),
         _all("u = 1/2 at the first step", first, "1/2", "S0.6"),
         _rise(only(u, rule="mup")),
-        _all("α = 1/2 on tokens that were not trained on", only(held, kind="alpha"), "1/2", "S0.5"),
+        _all("α = 1/2 on held-out tokens", only(held, kind="alpha"), "1/2", "S0.5"),
         _all(
-            "ω = 1 at the readout on these tokens too",
+            "ω = 1 at the readout on held-out tokens too",
             only(held, kind="omega", layer=READOUT),
             "1",
             "S0.5",
@@ -110,7 +110,7 @@ def _all(claim: str, lines: pd.DataFrame, exponent: str, erratum: str = "") -> F
 
 
 def _rise(u: pd.DataFrame) -> Finding:
-    """By intervals that do not overlap, in every layer; and none beyond 1."""
+    """Judge whether intervals rise without overlap in every layer, and none is above 1."""
     start = only(u, step=u.step.min()).set_index("layer")
     end = only(u, step=u.step.max()).set_index("layer")
     risen: list[bool | None] = []
@@ -147,7 +147,7 @@ def draw(records: Records) -> list[Picture]:
 
 
 def _picture(rule: str, tokens: str, frame: pd.DataFrame) -> Picture:
-    """Three panels below one another: ω, α, u over steps, a line for each layer."""
+    """Draw three panels: ω, α and u over steps, with a line for each layer."""
     data = []
     ends = (frame.step.min() - 0.3, frame.step.max() + 0.3)
     for row, kind in enumerate(KINDS):
@@ -156,7 +156,7 @@ def _picture(rule: str, tokens: str, frame: pd.DataFrame) -> Picture:
         data.append(scatter(ends, assumed, name, row=row, line={"dash": "dash", "color": GREY}))
         for layer, shade in zip(LAYERS, SHADES, strict=False):
             lines = only(frame, kind=kind, layer=layer)
-            name = LAYERS[layer] if kind == "alpha" else ""  # the one that every layer has
+            name = LAYERS[layer] if kind == "alpha" else ""  # every layer has an alpha
             bars = spans(lines.measured, lines.low, lines.high)
             style = {"line": {"color": shade}, "error_y": bars, "legendgroup": layer}
             data.append(
@@ -170,22 +170,22 @@ def _picture(rule: str, tokens: str, frame: pd.DataFrame) -> Picture:
     for row in range(len(KINDS)):
         layout[f"yaxis{row + 1}"]["range"] = [0.2, 1.35]
     if tokens == TRAINED:
-        where = "tokens that are trained on"
+        where = "training tokens"
     else:
-        where = "tokens that are not trained on"
+        where = "held-out tokens"
     return Picture(f"{rule}: alignment on {where}", {"data": data, "layout": layout}, _alt(frame))
 
 
 def _alt(frame: pd.DataFrame) -> str:
     last = only(frame, step=frame.step.max())
-    said = []
+    ranges = []
     for kind, symbol in KINDS.items():
         measured = only(last, kind=kind).measured
-        said.append(f"{symbol} {measured.min():.2f} to {measured.max():.2f}")
+        ranges.append(f"{symbol} {measured.min():.2f} to {measured.max():.2f}")
     steps = int(frame.step.max())
     return (
-        f"Fitted exponents of each layer over {steps} training steps; at the last"
-        f" {', '.join(said)}."
+        f"Fitted exponents of each layer over {steps} training steps; at the last step"
+        f" {', '.join(ranges)}."
     )
 
 
@@ -193,8 +193,8 @@ EXPERIMENT = Experiment(
     name="s0-alignment",
     title="Alignment exponents over training",
     claim=(
-        "Weights, updates and activations align fully (alpha = u = 1), and W Δh not more than by"
-        " chance (omega = 1/2)."
+        "Updates align fully with activations (alpha = u = 1), and weights align with changes of"
+        " activations only by chance (omega = 1/2)."
     ),
     method=(
         "Bigram networks with three hidden layers, a batch of eight tokens and sign steps; at each"

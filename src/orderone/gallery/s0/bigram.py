@@ -1,8 +1,9 @@
-"""Simulation of the bigram model (1) of S0: sizes of everything, over widths and seeds, at
+"""Simulation of the bigram model, Eq. (1) of S0, over widths and seeds: the RMS of all tensors at
 initialization and in training.
 
-Steps are the momentumless ones of S0 (12). Records are tidy: width, seed, step, tokens, quantity,
-value. Changes are seen on tokens that are trained on, and on held-out ones where there are any.
+S0 is "Scale-Invariant Parameterizations". Steps have no momentum, as in Eq. (12). Records are tidy:
+width, seed, step, tokens, quantity, value. Changes are measured on training tokens, and on held-out
+tokens if there are any.
 """
 
 from collections.abc import Iterator, Sequence
@@ -13,7 +14,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from orderone.core.errors import one_of
+from orderone.core.errors import InputError, one_of
 from orderone.core.exact import count
 from orderone.core.inputs import Count
 from orderone.measure import fit_exponent
@@ -29,7 +30,7 @@ HELD_OUT = "held out"
 
 @dataclass(frozen=True)
 class Setting:
-    """What is simulated. Tokens x predict targets; `held_out` tokens never occur in training."""
+    """Settings of a simulation: `tokens` predict `targets`; training never uses `held_out`."""
 
     p: Parameterization
     optimizer: str = "sign"
@@ -47,7 +48,7 @@ class Setting:
 
 @dataclass
 class State:
-    """One forward and backward pass: h_1.., h'_1.., W_0.., W'_0.., without history."""
+    """Tensors of one forward and backward pass: h_1.., h'_1.., W_0.., W'_0.., detached."""
 
     h: list[Tensor]
     dh: list[Tensor]
@@ -56,11 +57,11 @@ class State:
 
 
 def simulate(setting: Setting, widths: Sequence[int] = WIDTHS, seeds: Count = 8) -> pd.DataFrame:
-    """RMS of every quantity, and with `steps`, of the changes since the step before and their
-    alignment ratios.
+    """Return the RMS of every quantity and, in training, of its change in a step, with alignment
+    ratios.
 
-    `seeds` is the number of networks at the largest width; smaller ones are noisier and cheaper,
-    and get more.
+    `seeds` is the number of networks at the largest width; smaller widths, which are noisier and
+    cheaper, have more.
     """
     one_of(setting.optimizer, OPTIMIZERS, "optimizer")
     seeds = count(seeds, "seeds")
@@ -76,23 +77,27 @@ def simulate(setting: Setting, widths: Sequence[int] = WIDTHS, seeds: Count = 8)
 
 def _check(setting: Setting) -> None:
     if len(setting.tokens) != len(setting.targets):
-        raise ValueError(
-            f"tokens and targets: expected one target for each token, got {len(setting.tokens)} and"
+        message = (
+            f"targets: expected one target for each of {len(setting.tokens)} tokens, got"
             f" {len(setting.targets)}"
         )
+        raise InputError(message, argument="targets")
     for token in (*setting.tokens, *setting.targets, *setting.held_out):
         if not 0 <= token < setting.vocab:
-            raise ValueError(
-                f"tokens: expected 0 to {setting.vocab - 1}, got {token}; raise vocab or change the"
-                " token"
+            message = (
+                f"tokens: expected numbers from 0 to {setting.vocab - 1}, got {token}; increase"
+                " vocab or change the token"
             )
+            raise InputError(message, argument="tokens")
 
 
 def fits(
     frame: pd.DataFrame, *, tokens: str = TRAINED, confidence: float = 0.99, correction: bool = True
 ) -> pd.DataFrame:
-    """The exponent of every quantity at the last step, with its interval. Quantities that vanish
-    identically have none."""
+    """Return the exponent of every quantity at the last step, with its interval.
+
+    Quantities that are identically zero have none.
+    """
     last = frame[(frame.step == frame.step.max()) & (frame.tokens == tokens)]
     rows = []
     for quantity, group in last.groupby("quantity", sort=False):
@@ -105,12 +110,12 @@ def fits(
 
 
 def update(weight: Tensor, gradient: Tensor, rate: float, optimizer: str) -> Tensor:
-    """The new weight after one momentumless step: S0 (12), and Muon's U V^T."""
+    """Return the weight after one step without momentum: Eq. (12) of S0, or U V^T for Muon."""
     if optimizer == "sgd":
         step = gradient
     elif optimizer == "muon":
         u, s, vt = torch.linalg.svd(gradient, full_matrices=False)
-        step = (u * (s > s[0] * 1e-9)) @ vt  # directions without gradient get no step
+        step = (u * (s > s[0] * 1e-9)) @ vt  # no step in directions without gradient
     else:
         step = gradient.sign() * (rms(weight) if optimizer == "adafactor" else 1.0)
     return weight - rate * step
@@ -121,8 +126,7 @@ def rms(x: Tensor) -> Tensor:
 
 
 def observe(model: Bigram, tokens: Tensor, targets: Tensor) -> State:
-    """Forward and backward. The loss is a sum over tokens, so that h' is each token's own
-    gradient."""
+    """Run forward and backward; the loss is a sum over tokens, so h' has one gradient per token."""
     h = model.activations(tokens)
     loss = torch.nn.functional.cross_entropy(h[-1], targets, reduction="sum")
     weights = list(model.weights)
@@ -142,8 +146,8 @@ def step(model: Bigram, state: State, rates: Sequence[float], optimizer: str) ->
 
 
 def network(setting: Setting, width: int, seed: int) -> Bigram:
-    """In double precision, so that an interval can only be missed for a reason other than
-    rounding."""
+    """Make a network in double precision, so that rounding cannot move an exponent out of its
+    interval."""
     return Bigram(
         setting.p,
         width,
@@ -158,20 +162,20 @@ def network(setting: Setting, width: int, seed: int) -> Bigram:
 
 
 def _run(setting: Setting, width: int, seed: int) -> Iterator[Record]:
-    """Train one network; yield the sizes of everything at each step."""
+    """Train one network; yield the RMS of all quantities at each step."""
     model = network(setting, width, seed)
     tokens = torch.tensor(setting.tokens)
     targets = torch.tensor(setting.targets)
-    watched = {TRAINED: tokens}
+    token_sets = {TRAINED: tokens}
     if setting.held_out:
-        watched[HELD_OUT] = torch.tensor(setting.held_out)
+        token_sets[HELD_OUT] = torch.tensor(setting.held_out)
     rates = learning_rates(model, setting.p, width, setting.scale)
     state = observe(model, tokens, targets)
     for name, size in _sizes(state).items():
         yield width, seed, 0, TRAINED, name, size
     for i in range(1, setting.steps + 1):
         with torch.no_grad():
-            before = {kind: model.activations(some) for kind, some in watched.items()}
+            before = {kind: model.activations(some) for kind, some in token_sets.items()}
             weights = [w.clone() for w in model.matrices()]
         step(model, state, rates, setting.optimizer)
         state = observe(model, tokens, targets)
@@ -179,8 +183,8 @@ def _run(setting: Setting, width: int, seed: int) -> Iterator[Record]:
             yield width, seed, i, TRAINED, name, size
         with torch.no_grad():
             moved = [now - then for now, then in zip(model.matrices(), weights, strict=True)]
-            after = {kind: model.activations(some) for kind, some in watched.items()}
-        for kind in watched:
+            after = {kind: model.activations(some) for kind, some in token_sets.items()}
+        for kind in token_sets:
             changes = _changes(before[kind], after[kind], weights, moved)
             for name, size in changes.items():
                 yield width, seed, i, kind, name, size
@@ -199,8 +203,8 @@ def _sizes(state: State) -> dict[str, float]:
 def _changes(
     h: list[Tensor], h_now: list[Tensor], weights: list[Tensor], moved: list[Tensor]
 ) -> dict[str, float]:
-    """ΔW, Δh and, from layer 1 on, the ratios whose exponents are omega, alpha and u: S0
-    (15)-(17)."""
+    """Return the RMS of ΔW and Δh and, from layer 1 on, the ratios whose exponents are omega, alpha
+    and u, Eqs. (15)-(17) of S0."""
     sizes: dict[str, float] = {}
     change = [now - then for now, then in zip(h_now, h, strict=True)]
     for i, x in enumerate(change, 1):

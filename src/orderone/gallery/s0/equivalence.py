@@ -1,11 +1,11 @@
-"""S0 1.2.1: SP and NTK, muP and MF are the same training, step by step, if the learning rates shift
-with the multipliers.
+"""S0 1.2.1: SP and NTK (and muP and MF) train identically, step by step, if the learning rates
+shift with the multipliers.
 
     a + theta,   b - theta,   c - k theta
 
-The paper has k = 1. That is Adam's; SGD needs k = 2 and Adafactor k = 0 (erratum S0.3). Networks
-with the same seed have the same weights up to their scale, so equal trainings have equal logits, up
-to rounding.
+The paper has k = 1, which is right for Adam. SGD needs k = 2 and Adafactor k = 0 (erratum S0.3).
+Networks with the same seed have the same weights up to their scale, so equivalent rules have equal
+logits, up to rounding.
 """
 
 from dataclasses import dataclass
@@ -33,16 +33,14 @@ SCALES = {
 }  # C of (11), at which all three learn in a few steps
 SHIFTS = {
     update_law(optimizer).gauge_weight: optimizer for optimizer in OPTIMIZERS
-}  # k to an optimizer that has it
+}  # k -> an optimizer with this k
 MOVED = {0: "c unchanged", 1: "c - θ", 2: "c - 2θ"}
 PRINTED = 1
-ORIGINAL = -1  # in the column of k: the rule that is not shifted
+ORIGINAL = -1  # in the column k: the rule without a shift
 TOKENS = (0, 0, 1, 1, 2, 2, 3, 3)
-TARGETS = (1, 2, 3, 4, 5, 6, 7, 8)  # two answers each: no gradient can vanish
-SAME = (
-    1e-6  # of the logits' size: far above what rounding in double precision can do in so few steps
-)
-OTHER = 0.05  # a difference that shows in a picture
+TARGETS = (1, 2, 3, 4, 5, 6, 7, 8)  # two targets per token, so that no gradient can vanish
+SAME = 1e-6  # relative to the logits: far above rounding in double precision over these steps
+OTHER = 0.05  # a difference that is visible in the figure
 
 
 @dataclass(frozen=True)
@@ -60,8 +58,8 @@ def parts(settings: Settings) -> Parts:
 
 
 def measure(pair: str, optimizer: str, settings: Settings) -> pd.DataFrame:
-    """Loss, and the largest difference of a logit from the original's, in units of their RMS, at
-    every step."""
+    """Return loss and largest difference of a logit from the original's, over their RMS, at every
+    step."""
     first, second = (rules.get(name) for name in PAIRS[pair])
     first = first.with_c(max_lr(first, optimizer, "full"))
     theta = {role: second.a[role] - first.a[role] for role in MATRIX_ROLES}
@@ -86,38 +84,42 @@ def measure(pair: str, optimizer: str, settings: Settings) -> pd.DataFrame:
 def _train(
     p: Parameterization, optimizer: str, width: int, seed: int, steps: int
 ) -> list[tuple[float, torch.Tensor]]:
-    """Loss and logits before each step and after the last."""
+    """Return loss and logits before each step and after the last."""
     model = network(Setting(p), width, seed)
     tokens = torch.tensor(TOKENS)
     targets = torch.tensor(TARGETS)
     rates = learning_rates(model, p, width, SCALES[optimizer])
-    seen = []
+    trajectory = []
     for _ in range(steps + 1):
         state = observe(model, tokens, targets)
-        seen.append((float(torch.nn.functional.cross_entropy(state.h[-1], targets)), state.h[-1]))
+        trajectory.append(
+            (float(torch.nn.functional.cross_entropy(state.h[-1], targets)), state.h[-1])
+        )
         step(model, state, rates, optimizer)
-    return seen
+    return trajectory
 
 
 def judge(records: Records) -> list[Finding]:
     frame = joined(records)
-    found = []
+    findings = []
     for optimizer, name in OPTIMIZERS.items():
         for pair in PAIRS:
             runs = only(frame, optimizer=optimizer, pair=pair)
             right = update_law(optimizer).gauge_weight
-            found.append(
-                _finding(f"{name}: {pair} train alike with the printed c - θ", runs, PRINTED)
+            findings.append(
+                _finding(f"{name}: {pair} train identically with the printed c - θ", runs, PRINTED)
             )
             if right != PRINTED:
-                found.append(
-                    _finding(f"{name}: {pair} train alike with {MOVED[right]}", runs, right, "S0.3")
+                findings.append(
+                    _finding(
+                        f"{name}: {pair} train identically with {MOVED[right]}", runs, right, "S0.3"
+                    )
                 )
-    return found
+    return findings
 
 
 def _finding(claim: str, runs: pd.DataFrame, k: int, erratum: str = "") -> Finding:
-    """Equal at every step of every run, or visibly different in every run."""
+    """Judge: equal at every step of every run, or visibly different in every run."""
     apart = only(runs, k=k).groupby(["width", "seed"]).apart.max()
     if (apart < SAME).all():
         held = True
@@ -141,8 +143,7 @@ def draw(records: Records) -> list[Picture | Grid]:
 
 
 def _picture(optimizer: str, frame: pd.DataFrame) -> Picture:
-    """One network of the largest width: the original as a line, the shifted ones as marks that hit
-    it or miss it."""
+    """Draw one network of the largest width: the original as a line, the shifted rules as marks."""
     one = only(frame, width=frame.width.max(), seed=frame.seed.min())
     data = []
     for row, pair in enumerate(PAIRS):
@@ -157,10 +158,12 @@ def _picture(optimizer: str, frame: pd.DataFrame) -> Picture:
     layout = panels([f"loss, {pair}" for pair in PAIRS], "step", share=True, log="y")
     alt = (
         f"Loss over {frame.step.max()} steps with {name}. Marks of the shift {MOVED[right]} lie on"
-        " the line of the original (logits differ by at most"
-        f" {only(frame, k=right).apart.max():.0e}); those of the other two leave it."
+        " the line of the original rule (logits differ by at most"
+        f" {only(frame, k=right).apart.max():.0e}); marks of the other two shifts do not."
     )
-    return Picture(f"{name}: a rule and its shifted twins", {"data": data, "layout": layout}, alt)
+    return Picture(
+        f"{name}: a rule and its shifted versions", {"data": data, "layout": layout}, alt
+    )
 
 
 def _style(k: int) -> tuple[str, Trace]:
@@ -194,13 +197,13 @@ EXPERIMENT = Experiment(
     name="s0-equivalence",
     title="Equivalent parameterizations",
     claim=(
-        "Moving theta from the initialization into the multiplier, with rates n^-(c - theta), gives"
-        " the same training: SP is NTK and muP is MF."
+        "Moving theta from the initialization into the multiplier, with learning rates"
+        " n^-(c - theta), does not change training: SP is equivalent to NTK, and muP to MF."
     ),
     method=(
-        "Bigram networks in double precision, the same seed under both rules, rates of the largest"
-        " stable exponents for each optimizer; logits are compared at every step for the shifts c,"
-        " c - theta and c - 2 theta."
+        "Bigram networks in double precision with the same seed under both rules and the largest"
+        " stable learning rates of each optimizer; logits are compared at every step for the shifts"
+        " c, c - theta and c - 2 theta."
     ),
     scales={
         "small": Settings(seeds=2, steps=10, widths=(100, 256)),

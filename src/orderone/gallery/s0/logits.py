@@ -1,9 +1,9 @@
-"""S0 Table 3, column Δh_{L+2}: by how much logits change in a step, SP against muP, over widths.
+"""S0 Table 3, column Δh_{L+2}: the change of the logits in a step, SP against muP, over widths.
 
-With Condition A.2 SP's change stays of order one; with (31) it grows like sqrt(n), and muP's does
-not. Training tokens follow (31) (erratum S0.5). Tokens that are not trained on see less of it in a
-linear network, where they share nothing with the trained ones: SP's change is then n^0 and muP's
-n^{-1/2}. Behind ReLUs all tokens have a direction in common, and SP's grows.
+Under Condition A.2 the change stays of order one in SP; under (31) it grows like sqrt(n) in SP and
+not in muP. Training tokens follow (31) (erratum S0.5). In a linear network, held-out tokens have no
+direction in common with training tokens: their change is n^0 in SP and n^{-1/2} in muP. In a ReLU
+network all tokens have a direction in common, and the change grows in SP.
 """
 
 from dataclasses import dataclass
@@ -32,7 +32,7 @@ TARGETS = (1, 2, 3, 4)
 STEPS = 3
 SCALE = 0.01
 CHANGE = "Δh5"
-# What theory says: with alignment at the readout, and without any (linear networks, other tokens).
+# Predicted exponents: with alignment at the readout, and without (linear networks, other tokens).
 ALIGNED = {"sp": 0.5, "mup": 0.0}
 ALONE = {"sp": 0.0, "mup": -0.5}
 POWERS = dict.fromkeys(product(ACTIVATIONS, TOKENS), ALIGNED)
@@ -79,10 +79,17 @@ def judge(records: Records) -> list[Finding]:
             TRAINED,
             "0",
         ),
-        _equal("SP: they change by n^1/2 (31)", sp, both, TRAINED, "1/2", "S0.5"),
+        _equal(
+            "SP: the logits of training tokens change by n^1/2 (31)",
+            sp,
+            both,
+            TRAINED,
+            "1/2",
+            "S0.5",
+        ),
         _equal("muP: the logits of training tokens change by n^0", mup, both, TRAINED, "0"),
         _equal(
-            "SP, linear networks: those of other tokens change by n^0",
+            "SP, linear networks: the logits of other tokens change by n^0",
             sp,
             ["linear"],
             HELD_OUT,
@@ -90,28 +97,31 @@ def judge(records: Records) -> list[Finding]:
             "S0.5",
         ),
         _equal(
-            "muP, linear networks: those of other tokens by n^-1/2",
+            "muP, linear networks: the logits of other tokens change by n^-1/2",
             mup,
             ["linear"],
             HELD_OUT,
             "-1/2",
             "S0.5",
         ),
-        _grows("SP, ReLU networks: those of other tokens grow too", sp["relu", HELD_OUT]),
+        _grows(
+            "SP, ReLU networks: the change of other tokens' logits grows with the width too",
+            sp["relu", HELD_OUT],
+        ),
     ]
 
 
 def fitted(records: Records) -> dict[str, Fits]:
-    """Straight fits: rule to (activation, tokens) to an interval."""
+    """Return straight fits: rule -> (activation, tokens) -> interval."""
     frame = joined(records)
-    found = {}
+    fits = {}
     for rule in RULES:
-        found[rule] = {}
+        fits[rule] = {}
         for activation in ACTIVATIONS:
             for tokens in TOKENS:
                 runs = only(frame, rule=rule, activation=activation, tokens=tokens)
-                found[rule][activation, tokens] = _fit(runs)
-    return found
+                fits[rule][activation, tokens] = _fit(runs)
+    return fits
 
 
 def _fit(runs: pd.DataFrame) -> pd.Series:
@@ -124,7 +134,7 @@ def _fit(runs: pd.DataFrame) -> pd.Series:
 def _equal(
     claim: str, fits: Fits, activations: list[str], tokens: str, exponent: str, erratum: str = ""
 ) -> Finding:
-    """In all of these networks."""
+    """Judge whether the exponent holds in all of these networks."""
     lines = {activation: fits[activation, tokens] for activation in activations}
     numbers = "; ".join(f"{activation}: n^{interval(line)}" for activation, line in lines.items())
     return finding(
@@ -151,7 +161,7 @@ def draw(records: Records) -> list[Picture]:
 
 
 def _picture(activation: str, frame: pd.DataFrame, fits: dict[str, Fits]) -> Picture:
-    """Each network a dot, the mean of logarithms a line; the powers of theory as guides."""
+    """Draw networks as dots, geometric means as lines, and the predicted powers."""
     data = []
     for row, tokens in enumerate(TOKENS):
         for rule, shade in zip(RULES, SHADES, strict=False):
@@ -218,12 +228,12 @@ EXPERIMENT = Experiment(
     title="Logits of SP against muP",
     claim=(
         "The logits of SP change by order one in a step if W Δh does not align at the readout, and"
-        " by n^1/2 if it does; those of muP by order one either way."
+        " by n^1/2 if it does. The logits of muP change by order one in both cases."
     ),
     method=(
         "Bigram networks with three hidden layers, linear and ReLU; three sign steps on four tokens"
-        " at the rates of Table 1; a power of the width is fitted to the RMS of the change in the"
-        " third step, with 99.9 % intervals."
+        " at the learning rates of Table 1; a power of the width is fitted to the RMS of the change"
+        " in the third step, with 99.9 % intervals."
     ),
     scales={"small": Settings(seeds=4), "paper": Settings(seeds=32, widths=(*WIDTHS, 2048, 4096))},
     parts=parts,

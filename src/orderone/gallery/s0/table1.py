@@ -1,9 +1,9 @@
 """S0 Table 1: multipliers, initial sizes and learning rates of SP, NTK, muP and MF, for Adam with
 full alignment.
 
-The rates follow from (21) and (22). The caption also says that all four stay stable in training; by
-(24) SP and NTK do only if omega = 1/2 at the readout. On training tokens it is 1 from the first
-step on (erratum S0.5).
+The learning rates follow from (21) and (22). The caption also says that all four stay stable in
+training. By (24), SP and NTK do only if omega = 1/2 at the readout. On training tokens omega is 1
+from the first step on (erratum S0.5).
 """
 
 from fractions import Fraction
@@ -33,7 +33,7 @@ def parts(settings: Settings) -> Parts:
 
 
 def derive() -> pd.DataFrame:
-    """The solver's exponents beside the printed ones."""
+    """Return the exponents of the solver and the printed ones."""
     rows = []
     for name, printed in PRINTED.items():
         p = rules.get(name, optimizer="adam", alignment="full")
@@ -43,7 +43,7 @@ def derive() -> pd.DataFrame:
 
 
 def train(name: str, settings: Settings) -> pd.DataFrame:
-    """The change of the logits in one sign step on training tokens: stable is n^0."""
+    """Fit the change of the logits in one sign step on training tokens; n^0 is stable."""
     p = rules.get(name)
     predicted = rms(p, training=True, alignment="worst")[CHANGE]
     fit = exponents(p, settings, CONFIDENCE).loc[CHANGE]
@@ -54,13 +54,13 @@ def train(name: str, settings: Settings) -> pd.DataFrame:
 
 
 def judge(records: Records) -> list[Finding]:
-    found = []
+    findings = []
     for rule, lines in records["rates"].astype(str).groupby("rule", sort=False):
         right = (lines.c == lines.printed).all()
         numbers = f"derived c = {', '.join(lines.c)}; printed {', '.join(lines.printed)}"
-        found.append(
+        findings.append(
             finding(
-                f"{rule}: the largest rates that (21) and (22) allow with Adam",
+                f"{rule}: the printed learning rates are the largest that (21) and (22) allow",
                 bool(right),
                 numbers,
             )
@@ -70,22 +70,22 @@ def judge(records: Records) -> list[Finding]:
         stable, derived = (
             exponent_table.holds(each, line) for each in (line.paper, line.predicted)
         )
-        found.append(finding(f"{line.row}: the logits stay stable in training", stable, numbers))
+        findings.append(finding(f"{line.row}: the logits stay stable in training", stable, numbers))
         if str(line.predicted) != str(line.paper):
             claim = (
                 f"{line.row}: on training tokens the logits change by n^{line.predicted}, for omega"
                 " = 1 at the readout"
             )
-            found.append(finding(claim, derived, numbers, ERRATUM))
-    return found
+            findings.append(finding(claim, derived, numbers, ERRATUM))
+    return findings
 
 
 def draw(records: Records) -> list[Picture | Grid]:
     rates = records["rates"].astype(str)
-    title = "Change of the logits in a step, at the rates of the table"
+    title = "Change of the logits in a step, at the learning rates of the table"
     return [
         Grid(
-            "Weights n^-a W, deviation n^-b, learning rate n^-c",
+            "Multiplier n^-a, initial standard deviation n^-b, learning rate n^-c",
             tuple(rates.columns),
             rates.to_numpy().tolist(),
         ),
@@ -103,14 +103,14 @@ EXPERIMENT = Experiment(
     name="s0-table1",
     title="Four parameterizations",
     claim=(
-        "The largest stable learning rates of SP, NTK, muP and MF for Adam with full alignment; all"
-        " four are stable in training."
+        "The table has the largest stable learning rates of SP, NTK, muP and MF for Adam with full"
+        " alignment. All four are stable in training."
     ),
     method=(
-        "Rates from the exact linear program over rational exponents. Stability from bigram"
-        " networks with three hidden layers: one sign step at these rates in double precision, and"
-        " a power of the width fitted to the RMS of the change of the logits, with 99.8 %"
-        " intervals."
+        "Learning rates: the exact linear program over rational exponents. Stability: bigram"
+        " networks with three hidden layers, one sign step at these learning rates in double"
+        " precision, and a power of the width fitted to the RMS of the change of the logits, with"
+        " 99.8 % intervals."
     ),
     scales={"small": Settings(seeds=8), "paper": Settings(seeds=32, widths=(*WIDTHS, 2048))},
     parts=parts,

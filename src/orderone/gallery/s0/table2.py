@@ -1,9 +1,9 @@
 """S0 Table 2: sizes at initialization, with and without RMSNorm, for three variances of embedding
 and readout.
 
-The paper prints variances, we fit RMS: half the exponent. Row 2 carries the mark for RMSNorm but
-the entries of the network without it, and the variance of the softmax where the other rows have its
-second moment (errata S0.9, S0.10).
+The paper prints exponents of variances; we fit the RMS, which has half the exponent. Row 2 is
+marked as with RMSNorm but has the entries of the network without it. It has the variance of the
+softmax where the other rows have its second moment (errata S0.9, S0.10).
 """
 
 from dataclasses import dataclass
@@ -36,7 +36,7 @@ GROUPS = (
     ["W'0"],
 )
 TOKENS = tuple(range(10))
-CONFIDENCE = 0.9999  # of each interval; there are nearly a hundred of them
+CONFIDENCE = 0.9999  # of each of nearly a hundred intervals
 
 
 @dataclass(frozen=True)
@@ -81,13 +81,13 @@ EXPERIMENT = Experiment(
     name="s0-table2",
     title="Sizes at initialization",
     claim=(
-        "How the sizes of activations and gradients depend on the width, for three variances of"
-        " embedding and readout, with and without RMSNorm."
+        "The table has the exponents of activations and gradients in the width, for three variances"
+        " of embedding and readout, with and without RMSNorm."
     ),
     method=(
-        "Bigram networks with three hidden layers, real backpropagation in double precision; a"
-        " power of the width is fitted to the RMS of each quantity (half the exponent of the"
-        " printed variance), with 99.99 % intervals."
+        "Bigram networks with three hidden layers, backpropagation in double precision; a power of"
+        " the width is fitted to the RMS of each quantity (half the exponent of the printed"
+        " variance), with 99.99 % intervals."
     ),
     scales={"small": Settings(seeds=8), "paper": Settings(seeds=32, widths=(*WIDTHS, 2048))},
     parts=parts,

@@ -1,9 +1,9 @@
-"""S0 Table 3: sizes in training with sign updates at the rates of Table 1, and the change of the
-logits in one step.
+"""S0 Table 3: sizes in training with sign updates at the learning rates of Table 1, and the change
+of the logits in one step.
 
-"SP (A.2)" assumes that W Δh into the logits does not grow; "SP (31)" that it grows like sqrt(n). On
-training tokens the second is what happens (erratum S0.5): one network, for which the derived
-exponents are those of the second row.
+The row "SP (A.2)" assumes that W Δh into the logits does not grow; "SP (31)" that it grows like
+sqrt(n). The second is true on training tokens (erratum S0.5). Both rows are the same network, so
+their derived exponents are those of the second row.
 """
 
 from collections.abc import Callable
@@ -26,7 +26,7 @@ COLUMN_GROUPS = (GROUPS[0], [CHANGE], *GROUPS[2:])
 
 
 def rows() -> dict[str, tuple[Parameterization, str]]:
-    """Rules and the printed exponents."""
+    """Return the rule and the printed exponents of each row."""
     readout = rules.custom("sp+readout", a=(0, 0, "1/2"), b=(0, "1/2", "1/2"))
     return {
         "SP (A.2)": (rules.get("sp"), "0 0 0 -1/2 0 -1/2 -1/2"),
@@ -56,11 +56,11 @@ def measure(name: str, simulated: Callable[[Parameterization], pd.DataFrame]) ->
 def exponents(
     p: Parameterization, settings: Settings, confidence: float = CONFIDENCE
 ) -> pd.DataFrame:
-    """Exponents after one sign step. One token with two answers: its gradient cannot vanish,
-    however far logits move.
+    """Return exponents after one sign step on one token with two targets, whose gradient cannot
+    vanish.
 
-    Δh_{L+2} adds W Δh, ΔW h and ΔW Δh, each with a power of its own, so its fit carries the
-    n^{-1/2} correction.
+    Δh_{L+2} is the sum of W Δh, ΔW h and ΔW Δh, which have different powers, so its fit includes
+    the n^{-1/2} correction.
     """
     frame = simulate(
         Setting(p, steps=1, scale=0.005, tokens=(0, 0), targets=(1, 2)),
@@ -81,8 +81,8 @@ EXPERIMENT = Experiment(
     name="s0-table3",
     title="Sizes in training",
     claim=(
-        "How activations, gradients and the change of the logits depend on the width after an"
-        " update at the rates of Table 1."
+        "The table has the exponents of activations, gradients and the change of the logits in the"
+        " width, after an update at the learning rates of Table 1."
     ),
     method=(
         "Bigram networks with three hidden layers, one sign step in double precision; a power of"

@@ -1,14 +1,13 @@
-"""How deep networks can be trained: the boundary in a map of accuracies, and how far curves are
-from it.
+"""The boundary of trainable depths in a map of accuracies, and the distances of curves from it.
 
 In each column (a weight variance and a seed) the boundary is the depth where accuracy first falls
-below halfway between chance and the best of the map, interpolated in log depth. Where no depth of
-the grid is good enough, or all are, only a bound is known: the boundary is an interval [low, high],
-and a curve inside is at distance 0. Curves are cut at the ends of the grid: what they promise
-beyond was not tried.
+below halfway between chance and the best accuracy of the map, interpolated in log depth. If no
+depth of the grid is good enough, or all are, only a bound is known: the boundary is an interval
+[low, high], and a curve inside it has distance 0. Curves are clipped to the range of the grid,
+because other depths were not measured.
 
-    distance = log(curve / high) above, log(curve / low) below: positive where a curve promises too
-    much
+    distance = log(curve / high) above, log(curve / low) below: positive if a curve predicts too
+    large a depth
 """
 
 from collections.abc import Callable
@@ -18,19 +17,21 @@ import numpy as np
 import pandas as pd
 
 CHANCE = 0.1
-LEAST = 0.2  # accuracy below which nothing was learned, however bad the best is
-LEVEL = 0.95  # of intervals
-RESAMPLES = 2000  # of columns
-FEWEST = 3  # columns with a boundary inside the grid, to say anything
-FACTORS = np.exp(np.linspace(np.log(0.3), np.log(100), 2000))  # tried for depth = factor x scale
+LEAST = 0.2  # lower accuracies always count as not trained
+LEVEL = 0.95  # confidence of intervals
+RESAMPLES = 2000  # bootstrap samples of columns
+FEWEST = 3  # least number of columns with a boundary inside the grid for an estimate
+FACTORS = np.exp(np.linspace(np.log(0.3), np.log(100), 2000))  # candidates: depth = factor x scale
 
 
 def boundaries(frame: pd.DataFrame) -> pd.DataFrame:
-    """weight_var, seed, low, high, and the ends of the grid, of each column of weight_var, seed,
-    depth, accuracy."""
+    """Return weight_var, seed, low, high and the ends of the grid for each column.
+
+    `frame` has the columns weight_var, seed, depth and accuracy.
+    """
     frame = frame.assign(
         accuracy=frame.accuracy.where(np.isfinite(frame.accuracy), 0.0)
-    )  # what diverged is not trained
+    )  # diverged networks count as not trained
     half = max((CHANCE + frame.accuracy.max()) / 2, LEAST)
     rows = []
     for _, column in frame.sort_values("depth").groupby(["weight_var", "seed"]):
@@ -54,7 +55,7 @@ def _crossing(column: pd.DataFrame, half: float) -> tuple[float, float]:
 
 
 def distances(edges: pd.DataFrame, curve: np.ndarray) -> np.ndarray:
-    """Of a curve, given at each boundary; several curves as rows."""
+    """Return the distances of a curve, which has a value for each boundary; rows are curves."""
     curve = np.clip(curve, edges.shallowest.to_numpy(), edges.deepest.to_numpy())
     with np.errstate(divide="ignore"):
         log, low, high = np.log(curve), np.log(edges.low.to_numpy()), np.log(edges.high.to_numpy())
@@ -63,8 +64,7 @@ def distances(edges: pd.DataFrame, curve: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Estimate:
-    """A number with its interval, from columns drawn again and again; nan where too few columns
-    tell."""
+    """A number with its bootstrap interval over columns; nan if too few columns have a boundary."""
 
     value: float
     low: float
@@ -76,7 +76,7 @@ class Estimate:
         return "unknown"
 
     def below(self, number: float) -> bool | None:
-        """None if the interval has both sides of the number, or there is none."""
+        """Return whether the estimate is below the number; None if the interval contains it."""
         if self.high < number:
             return True
         if self.low > number:
@@ -88,7 +88,7 @@ class Estimate:
         return None if below is None else not below
 
     def has(self, number: float, wide: float) -> bool | None:
-        """None if the interval also has another number that is `wide` times as small or large."""
+        """Return whether the interval contains the number; None if it is wider than `wide`."""
         if not np.isfinite(self.value) or (
             self.low <= number <= self.high and self.high / self.low >= wide
         ):
@@ -100,8 +100,8 @@ UNKNOWN = Estimate(np.nan, np.nan, np.nan)
 
 
 def estimate(edges: pd.DataFrame, statistic: Callable[[np.ndarray], np.ndarray]) -> Estimate:
-    """`statistic` takes numbers of columns, (rows, columns), and gives one number for each row of
-    them."""
+    """Estimate a statistic, which takes indices of columns (rows, columns) and returns one number
+    per row."""
     if known(edges) < FEWEST:
         return UNKNOWN
     draws = np.random.default_rng(0).integers(len(edges), size=(RESAMPLES, len(edges)))
@@ -116,25 +116,25 @@ def known(edges: pd.DataFrame) -> int:
 
 
 def bias(edges: pd.DataFrame, curve: np.ndarray) -> Estimate:
-    """Mean distance: below 0 for a curve that underestimates."""
-    found = distances(edges, curve)
-    return estimate(edges, lambda columns: found[columns].mean(-1))
+    """Return the mean distance, which is below 0 for a curve that underestimates the depth."""
+    signed = distances(edges, curve)
+    return estimate(edges, lambda columns: signed[columns].mean(-1))
 
 
 def misfit(edges: pd.DataFrame, curve: np.ndarray) -> Estimate:
-    """Mean size of the distance, which does not let errors cancel."""
-    found = np.abs(distances(edges, curve))
-    return estimate(edges, lambda columns: found[columns].mean(-1))
+    """Return the mean absolute distance, in which errors do not cancel."""
+    absolute = np.abs(distances(edges, curve))
+    return estimate(edges, lambda columns: absolute[columns].mean(-1))
 
 
 def worse_by(edges: pd.DataFrame, curve: np.ndarray, other: np.ndarray) -> Estimate:
-    """Misfit of a curve less that of another, in the same columns."""
-    found = np.abs(distances(edges, curve)) - np.abs(distances(edges, other))
-    return estimate(edges, lambda columns: found[columns].mean(-1))
+    """Return the misfit of a curve minus that of another, over the same columns."""
+    difference = np.abs(distances(edges, curve)) - np.abs(distances(edges, other))
+    return estimate(edges, lambda columns: difference[columns].mean(-1))
 
 
 def factor(edges: pd.DataFrame, scale: np.ndarray) -> Estimate:
-    """k of depth = k x scale, by least squares of distances; the middle where several are equally
+    """Fit k of depth = k x scale by least squares of distances; the middle if several are equally
     good."""
     squares = distances(edges, FACTORS[:, None] * scale) ** 2  # (factors, columns)
 

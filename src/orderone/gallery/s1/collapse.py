@@ -1,10 +1,10 @@
-"""Whether curves of many depths are one: tau = L^gamma f(rate x L^beta), and the powers that make
-them so.
+"""Fit of one curve to many depths: tau = L^gamma f(rate x L^beta), and the powers that collapse
+them.
 
 log tau is fitted by gamma log L + a cubic in log(rate) + beta log(L) for all depths together. Both
-powers are free: with gamma = 0, curves that go up with depth would pull beta far below what the
-places of their minima say. The interval of each power is where the sum of squares, least over the
-other one, stays within what its noise allows (profile likelihood):
+powers are free: with gamma = 0, curves that rise with depth would give a beta far below the one of
+their minima. The interval of each power is its profile likelihood: the powers at which the sum of
+squares, minimised over the other power, is not significantly larger than its minimum,
 
     RSS(beta) <= RSS(best) (1 + F(1, n - p) / (n - p))
 """
@@ -17,13 +17,13 @@ from scipy import stats
 
 DEGREE = 3
 LEVEL = 0.95
-POWERS = np.linspace(-3, 4, 351)  # of L, tried
-CLOSE = 0.25  # powers that are claimed are 0, 1/2 and 1: half the way to the next
+POWERS = np.linspace(-3, 4, 351)  # candidates for the power of L
+CLOSE = 0.25  # claimed powers are 0, 1/2 and 1: half of their distance
 
 
 @dataclass(frozen=True)
 class Power:
-    """An end of the interval is infinite where it leaves the powers tried."""
+    """A power with its interval; an end outside the candidates is infinite."""
 
     value: float
     low: float
@@ -33,8 +33,8 @@ class Power:
         return f"{self.value:.2f} [{self.low:.2f}, {self.high:.2f}]"
 
     def near(self, claimed: float) -> bool | None:
-        """False if all of the interval is far from it; None if the interval reaches to another one
-        that may be claimed."""
+        """Return False if the whole interval is far from the claimed power, and None if it reaches
+        another power that might be claimed."""
         if self.low > claimed + CLOSE or self.high < claimed - CLOSE:
             return False
         if abs(self.low - claimed) < 2 * CLOSE > abs(self.high - claimed):
@@ -46,7 +46,7 @@ class Power:
 class Collapse:
     beta: Power
     gamma: Power
-    spread: float  # what is left of log tau: standard deviation
+    spread: float  # standard deviation of log tau about the fit
 
 
 def reached(frame: pd.DataFrame) -> pd.DataFrame:
@@ -54,8 +54,8 @@ def reached(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def powers(frame: pd.DataFrame) -> Collapse | None:
-    """Of columns depth, rate, tau; None where too few networks came to the accuracy, or only those
-    of one depth."""
+    """Fit the columns depth, rate and tau; None if too few networks reached the accuracy, or only
+    networks of one depth."""
     known = reached(frame)
     free = len(known) - (DEGREE + 3)
     if known.depth.nunique() < 2 or free < DEGREE:
@@ -71,14 +71,14 @@ def powers(frame: pd.DataFrame) -> Collapse | None:
 
 def _profile(sums: np.ndarray, free: int) -> Power:
     inside = np.flatnonzero(sums <= sums.min() * (1 + stats.f.ppf(LEVEL, 1, free) / free))
-    bounds = np.concatenate([[-np.inf], POWERS, [np.inf]])  # one step beyond what is inside
+    bounds = np.concatenate([[-np.inf], POWERS, [np.inf]])  # one step beyond the candidates inside
     return Power(
         float(POWERS[sums.argmin()]), float(bounds[inside[0]]), float(bounds[inside[-1] + 2])
     )
 
 
 def spread(frame: pd.DataFrame, beta: float) -> float:
-    """Standard deviation of log tau about a common curve of rate x L^beta."""
+    """Return the standard deviation of log tau about a common curve of rate x L^beta."""
     return Points.of(reached(frame)).fit(beta).spread
 
 
@@ -116,7 +116,7 @@ class Cubic:
         self.with_gamma = extra
         shifted = points.rate + beta * points.depth
         self.middle = float(shifted.mean())
-        self.half = float(max(np.ptp(shifted) / 2, 1e-9))  # powers of numbers near 1
+        self.half = float(max(np.ptp(shifted) / 2, 1e-9))  # scales the variable to [-1, 1]
         self.basis = self._basis(points)
         self.coefficients, *_ = np.linalg.lstsq(self.basis, points.tau, rcond=None)
         self.residuals = self.apart(points)
@@ -135,11 +135,11 @@ class Cubic:
 
     @property
     def extra(self) -> tuple[float, float]:
-        """gamma, and its standard error for noise of size 1."""
+        """Gamma, and its standard error for noise of standard deviation 1."""
         return float(self.coefficients[0]), float(
             np.sqrt(np.linalg.pinv(self.basis.T @ self.basis)[0, 0])
         )
 
     def apart(self, points: Points) -> np.ndarray:
-        """How far other points are above the curve."""
+        """Return how far other points lie above the curve."""
         return points.tau - self._basis(points) @ self.coefficients

@@ -1,11 +1,11 @@
-"""The networks of S1 section 5: L layers of tanh and a readout, with masks on the outputs of hidden
-layers.
+"""The networks of section 5 of S1 ("Mean field theory for deep dropout networks"): L layers of tanh
+and a readout, with dropout masks on the outputs of hidden layers.
 
     z^l = W^l (p^l / keep) y^(l-1) + b^l,    y^l = tanh z^l,    S1 (1)
 
 Weights are Gaussian of variance sigma_w^2 / fan-in, or sigma_w times a random orthogonal matrix.
-All hidden matrices are one tensor, so that an optimizer updates 250 layers at once. Masks come from
-outside: a captured step draws nothing itself.
+All hidden matrices are one tensor, so that an optimizer updates 250 layers at once. Masks are an
+input, because a captured step cannot draw random numbers.
 """
 
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ CLASSES = 10
 
 @dataclass(frozen=True)
 class Drawing:
-    """How initial weights are drawn."""
+    """Settings of the initial weights."""
 
     inputs: int
     width: int
@@ -38,10 +38,10 @@ class DeepTanh(nn.Module):
         self.end: nn.Parameter = nn.Parameter(end)
 
     def forward(self, x: Tensor, masks: Tensor | None = None) -> Tensor:
-        """`masks`: (layers, batch, width), 0 or 1 / keep; without them nothing is dropped."""
-        own = [None] * len(self.biases) if masks is None else masks.unbind()
+        """Return logits; `masks` are (layers, batch, width), 0 or 1 / keep, or None."""
+        layer_masks = [None] * len(self.biases) if masks is None else masks.unbind()
         for weight, bias, mask in zip(
-            (self.first, *self.hidden.unbind()), self.biases.unbind(), own, strict=True
+            (self.first, *self.hidden.unbind()), self.biases.unbind(), layer_masks, strict=True
         ):
             y = torch.tanh(functional.linear(x, weight, bias))
             x = y if mask is None else y * mask
@@ -51,7 +51,7 @@ class DeepTanh(nn.Module):
 def draw_networks(
     drawing: Drawing, weight_vars: list[float], generator: Generator
 ) -> list[DeepTanh]:
-    """One for each variance, on the generator's device."""
+    """Return one network for each variance, on the generator's device."""
     shape = (drawing.depth - 1, drawing.width, drawing.width)
     if drawing.orthogonal:
         common = _orthogonal(*shape, generator=generator)
@@ -85,14 +85,13 @@ def _normal(*shape: int, generator: Generator) -> Tensor:
 
 
 def _orthogonal(*shape: int, generator: Generator) -> Tensor:
-    """Uniform over the orthogonal group. LAPACK is faster at many small ones than a GPU is."""
+    """Draw uniformly from the orthogonal group; on the CPU, which is faster for small matrices."""
     q, r = torch.linalg.qr(_normal(*shape, generator=generator).cpu())
     return (q * r.diagonal(dim1=-2, dim2=-1).sign().unsqueeze(-2)).to(generator.device)
 
 
 def _shuffled(matrices: Tensor, generator: Generator) -> Tensor:
-    """Rows in a random order with random signs: as uniform as before, and much cheaper than drawing
-    anew."""
+    """Permute rows and flip signs at random: the result is uniform too, and much cheaper."""
     order = torch.rand(matrices.shape[:2], generator=generator, device=matrices.device).argsort(-1)
     signs = torch.randint(2, order.shape, generator=generator, device=matrices.device) * 2 - 1
     return torch.take_along_dim(matrices, order.unsqueeze(-1), 1) * signs.unsqueeze(-1)

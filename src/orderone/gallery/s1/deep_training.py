@@ -1,9 +1,9 @@
-"""Training of many deep networks at once: those of one depth are a stack, and stacks run side by
-side.
+"""Training of many deep networks at once: networks of one depth are a stack, and stacks run
+concurrently.
 
-A GPU replays the step of each stack as a graph on a stream of its own: a chain of 250 small layers
-leaves most of it idle. Products are in true single precision, since the correlations of deep layers
-differ from 1 by little.
+A GPU replays the step of each stack as a graph on a separate stream, because a chain of 250 small
+layers leaves most of the GPU idle. Matrix products are in full single precision, because the
+correlations of deep layers are close to 1.
 """
 
 import sys
@@ -27,8 +27,8 @@ OPTIMIZERS: dict[str, Callable[..., Optimizer]] = {
     "sgd": torch.optim.SGD,
     "rmsprop": torch.optim.RMSprop,
 }
-LARGEST = 1000  # images that are evaluated at once
-SAY_EVERY = 30.0  # seconds
+LARGEST = 1000  # images per evaluation batch
+REPORT_EVERY = 30.0  # seconds
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Images:
 
 
 def read_images(name: str, device: str, subset: bool = False) -> Images:
-    """ "digits", "mnist" or "cifar10"; of the last two also the small `subset` of
+    """Read "digits", "mnist" or "cifar10"; `subset` reads the small files of
     `orderone.gallery.subsets`."""
     both = image_subset(name) if subset else SETS[name]("data")
     mean, deviation = (x.view(1, -1, 1, 1) for x in moments(both[0].images))
@@ -55,8 +55,8 @@ def read_images(name: str, device: str, subset: bool = False) -> Images:
 
 @dataclass(frozen=True)
 class Members:
-    """Networks of one depth that are trained together: an initial variance and a learning rate for
-    each."""
+    """Networks of one depth that are trained together, each with an initial variance and a learning
+    rate."""
 
     depth: int
     weight_vars: Sequence[float]
@@ -65,7 +65,7 @@ class Members:
 
 @dataclass(frozen=True)
 class Training:
-    """What all of them share."""
+    """Settings that all networks share."""
 
     width: int
     batch: int
@@ -77,12 +77,12 @@ class Training:
 
 
 def seed_of(letter: str, seed: int) -> int:
-    """Panels of a figure draw apart from each other."""
+    """Return the seed of a panel, which differs between panels."""
     return 1000 * seed + ord(letter)
 
 
 class Run:
-    """`step()` trains one stack."""
+    """One stack in training; `step()` makes one training step."""
 
     def __init__(self, training: Training, members: Members, images: Images):
         self.training = training
@@ -126,7 +126,7 @@ class Run:
             self.advance(self._batch())
 
     def _batch(self) -> Any:
-        """Images and masks of their own for each member."""
+        """Draw images and masks for each member."""
         images, classes = self.images.train
         shape = (len(self.stack), self.training.batch)
         chosen = torch.randint(len(classes), shape, generator=self.generator, device=self.device)
@@ -144,16 +144,16 @@ class Run:
         )
 
     def accuracy(self, images: Tensor, classes: Tensor, masked: bool = False) -> list[float]:
-        """Of each member. Units are dropped only if `masked`."""
+        """Return the accuracy of each member; dropout is applied only if `masked`."""
         with self.apart():
             right = torch.zeros(len(self.stack), device=self.device)
-            for some, wanted in zip(images.split(LARGEST), classes.split(LARGEST), strict=True):
+            for some, labels in zip(images.split(LARGEST), classes.split(LARGEST), strict=True):
                 if masked:
                     masks = self._masks(self.members.depth, len(some), self.training.width)
                 else:
                     masks = None
                 inputs = some if masks is None else (some, masks)
-                right += self.stack.evaluate((inputs, wanted), _right)
+                right += self.stack.evaluate((inputs, labels), _right)
             return (right / len(classes)).tolist()
 
 
@@ -164,24 +164,24 @@ def _right(logits: Tensor, classes: Tensor) -> Tensor:
 def train(
     runs: Sequence[Run], steps: int, label: str, look: Callable[[int], None] = lambda step: None
 ) -> None:
-    """`look(step)` is called after each step. Says now and then how fast it goes."""
-    start = told = time.perf_counter()
+    """Train all runs; call `look(step)` after each step, and print the progress now and then."""
+    start = reported = time.perf_counter()
     for step in range(1, steps + 1):
         for run in runs:
             run.step()
         look(step)
-        if time.perf_counter() - told > SAY_EVERY:
-            told = _say(label, step, steps, start)
+        if time.perf_counter() - reported > REPORT_EVERY:
+            reported = _report(label, step, steps, start)
     if runs[0].cuda:
         torch.cuda.synchronize()
-        _say(label, steps, steps, start)
+        _report(label, steps, steps, start)
 
 
-def _say(label: str, step: int, steps: int, start: float) -> float:
+def _report(label: str, step: int, steps: int, start: float) -> float:
     now = time.perf_counter()
     each = 1e3 * (now - start) / step
     print(
-        f"{label}: step {step} of {steps}, {now - start:.0f} s, {each:.1f} ms each",
+        f"{label}: step {step} of {steps}, {now - start:.0f} s, {each:.1f} ms per step",
         file=sys.stderr,
         flush=True,
     )

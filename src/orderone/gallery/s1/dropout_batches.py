@@ -1,8 +1,7 @@
-"""Random dropout networks in independent batches, so that what is fitted over layers gets an honest
-interval.
+"""Random dropout networks in independent batches, so that fits over layers have correct intervals.
 
 Layers of one network are not independent of each other; batches of networks are. An estimate is
-made from all of them, and again without each one in turn (the jackknife): with B batches,
+computed from all batches, and again without each one in turn (the jackknife). With B batches,
 
     se^2 = (B - 1)/B sum_b (t_b - mean t)^2,    t_b the estimate without batch b;    interval:
                                                 Student's t, B - 1 degrees
@@ -23,19 +22,18 @@ from orderone.measure.fit import fit_noisy_exponent
 from orderone.theory import MeanField
 
 CONFIDENCE = 0.99
-DIGITS = 5  # of what is kept: far below the noise of any of it
+DIGITS = 5  # of stored numbers; their noise is much larger
 
 
 class Moments(NamedTuple):
-    """Of many networks: (depth, quantities)."""
+    """Mean and variance over many networks, (depth, quantities)."""
 
     mean: np.ndarray
     var: np.ndarray
     networks: int
 
     def of(self, quantity: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Mean, variance over networks, standard error of the mean; one entry for each layer from
-        1."""
+        """Return mean, variance over networks and standard error of the mean for each layer."""
         i = QUANTITIES.index(quantity)
         return self.mean[:, i], self.var[:, i], np.sqrt(self.var[:, i] / self.networks)
 
@@ -76,8 +74,10 @@ def measure(
     seed: tuple[int, ...],
     start: tuple[float, float] | None = None,
 ) -> Batches:
-    """`batches` of `size` networks; inputs have length and correlation `start`, or those of the
-    fixed point."""
+    """Measure `batches` of `size` networks.
+
+    Inputs have length and correlation `start`, by default those of the fixed point.
+    """
     if start is None:
         start = stationary(network)
     q0, c0 = start
@@ -105,8 +105,7 @@ def measure(
 
 
 def stationary(network: MeanField) -> tuple[float, float]:
-    """Mean square and correlation of inputs, which meet no activation, that put the first layer at
-    the fixed point."""
+    """Return mean square and correlation of inputs that put the first layer at the fixed point."""
     weight_var, bias_var, keep = (float(x) for x in network.one())
     q0 = (network.q_star - bias_var) * keep / weight_var
     overlap = (network.q_star * network.c_star - bias_var) / weight_var
@@ -114,18 +113,20 @@ def stationary(network: MeanField) -> tuple[float, float]:
 
 
 def seed_of(*numbers: int) -> int:
-    """One for each combination, unrelated to the others."""
+    """Return an independent seed for each combination of numbers."""
     return int(np.random.SeedSequence(numbers).generate_state(1)[0])
 
 
 def power_of_width(widths: Line, values: Line, low: Line, high: Line) -> Fit:
-    """Of values with intervals; these are Student's, so that deviations read as normal ones are a
-    little too large."""
+    """Fit the power of the width in values with intervals.
+
+    The intervals are Student's; read as normal intervals, they give slightly too large errors.
+    """
     return fit_noisy_exponent(
         widths, values, values * np.log(high / low) / (2 * ndtri((1 + CONFIDENCE) / 2))
     )
 
 
 def brief(frame: Frame) -> Frame:
-    """Numbers with `DIGITS` digits: a curve of 200 layers is to stay a small file."""
+    """Round numbers to `DIGITS` digits, so that files of 200 layers stay small."""
     return frame.map(lambda x: float(f"{x:.{DIGITS}g}") if isinstance(x, float) else x)

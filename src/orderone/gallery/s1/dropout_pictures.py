@@ -1,5 +1,5 @@
-"""Style of the figures of S1: keep rates by colour, theory as solid lines, networks as dashes and
-dots."""
+"""Style of the figures of S1 ("Mean field theory for deep dropout networks"): keep rates by colour,
+theory as solid lines, networks as dashes and dots."""
 
 from collections.abc import Iterable
 from typing import TypeAlias
@@ -9,7 +9,7 @@ import numpy as np
 from orderone.gallery.figures import Layout, Trace
 from orderone.gallery.frames import Frame, Line
 
-# Mid-tones, which show on white and on black; red, green and blue for 1, .7 and .4 are the paper's.
+# Visible on white and on black; red, green and blue for 1, .7 and .4 are as in the paper.
 KEEP = {
     1.0: "#d64550",
     0.9: "#d98a29",
@@ -90,7 +90,7 @@ def shade(x: Values, low: Values, high: Values, name: str, colour: str, **more: 
 
 
 def layout(x: str | Layout, y: str | Layout, height: int = 460) -> Layout:
-    """Return axes with titles; the legend lies below, where it covers nothing on small screens."""
+    """Return axes with titles and a legend below, where it covers nothing on small screens."""
     return {
         "height": height,
         "legend": {"orientation": "h", "y": -0.22, "yanchor": "top"},
@@ -105,7 +105,7 @@ def log(title: str, **more: object) -> Layout:
 
 
 def thinned(frame: Frame, every: int) -> Frame:
-    """Return one line of every so many, and the last."""
+    """Return every `every`-th line, and the last."""
     return frame[(frame.index % every == 0) | (frame.index == frame.index[-1])]
 
 

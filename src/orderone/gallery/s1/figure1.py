@@ -1,14 +1,14 @@
-"""S1 Figure 1: one layer's map of lengths and of correlations, and the fixed points where it meets
-the unity line.
+"""S1 Figure 1: the maps of lengths and of correlations by one layer, and their fixed points on the
+unity line.
 
     q' = (weight_var / keep) E phi(sqrt(q) z)^2 + bias_var                               S1 (2)
     c' = (weight_var E phi(u_a) phi(u_b) + bias_var) / q*                                S1 (3), (4)
          with lengths at their fixed point q*
 
-The caption gives deviations: weight_var = sigma_w^2, and rho is the keep rate (erratum S1.8). Panel
-(c) at rho = .4 has no q*: its lengths grow for ever (erratum S1.2), and its map is that of
-normalised signals. Erratum S1.1: without dropout c* is 1 only if chi_1 <= 1; panel (e), which is
-not in the paper, shows two networks where it is not.
+The caption has standard deviations: weight_var = sigma_w^2. rho is the keep rate (erratum S1.8).
+Panel (c) at rho = .4 has no q*: its lengths grow without bound (erratum S1.2), and its map is that
+of normalised signals. Erratum S1.1: without dropout c* is 1 only if chi_1 <= 1; panel (e), which is
+not in the paper, has two networks with c* < 1.
 """
 
 from orderone.gallery.experiment import Experiment
@@ -21,13 +21,13 @@ EXPERIMENT = Experiment(
     title="Length and correlation maps",
     claim=(
         "One layer of a wide dropout network maps lengths and correlations as mean field theory"
-        " says; the fewer units are kept, the longer signals become; correlations come to 1 without"
-        " dropout, and only then."
+        " predicts. The fewer units are kept, the longer signals become. Correlations converge to 1"
+        " without dropout, and only then."
     ),
     method=(
-        "Dots: real layers (activation, dropout, Gaussian weights and biases) on Gaussian"
-        " pre-activations of given length and correlation. Fixed points: last layers of deep"
-        " networks with unrelated inputs. Theory: `theory.MeanField`."
+        "Dots: layers (activation, dropout, Gaussian weights and biases) applied to Gaussian"
+        " pre-activations of known length and correlation. Fixed points: last layers of deep"
+        " networks with uncorrelated inputs. Theory: `theory.MeanField`."
     ),
     scales={
         "small": Settings(width=1000, networks=48, points=11, depth=100, batches=8),

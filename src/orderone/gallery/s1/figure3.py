@@ -1,9 +1,9 @@
-"""S1 Figure 3: g_aa and the l1 norm of two inputs' gradients, against chi_1^{L-l}, for ReLU, tanh
-and hard tanh.
+"""S1 Figure 3: g_aa and the l1 norm of two inputs' gradients, compared with chi_1^{L-l}, for ReLU,
+tanh and hard tanh.
 
-The paper sees both fall by chi_1 a layer and conjectures the same of g_ab, (13). The l1 norm sums
-absolute values, so it goes with the sizes of gradients, and says nothing of how well they agree.
-Erratum S1.4: the mean of g_ab with its sign goes with chi_2 (9), as far as it can be seen.
+In the paper both change by chi_1 per layer, and (13) conjectures the same of g_ab. The l1 norm sums
+absolute values, so it measures the sizes of gradients and not their agreement. Erratum S1.4: the
+mean of g_ab with its sign changes by chi_2 (9) per layer, as far as it is above the noise.
 """
 
 from collections.abc import Callable
@@ -24,11 +24,9 @@ from orderone.theory import MeanField
 
 PANELS = {"relu": (1.0, 0.1), "tanh": (1.4, 0.1), "hard-tanh": (1.4, 0.1)}  # weight_var, bias_var
 TITLES = {"relu": "(a) ReLU", "tanh": "(b) Tanh", "hard-tanh": "(c) Hard tanh"}
-KEEPS = (1.0, 0.9, 0.8)  # the paper's are not printed
+KEEPS = (1.0, 0.9, 0.8)  # not printed in the paper
 SIGNED_KEEP = 0.9
-NEAR = (
-    1 / 10
-)  # of the depth: closer to the output, sums in front of the exponentials have not settled
+NEAR = 1 / 10  # of the depth: nearer to the output, the factors in front of the exponentials vary
 
 
 @dataclass(frozen=True)
@@ -36,7 +34,7 @@ class Settings:
     width: int
     depth: int
     networks: int
-    near_depth: int  # of networks for the mean of g_ab with its sign
+    near_depth: int  # depth of the networks for the mean of g_ab with its sign
     near_networks: int
     batches: int = 8
     seed: int = 0
@@ -60,7 +58,7 @@ def all_curves(activation: str, simulated: Simulated) -> pd.DataFrame:
 
 
 def all_rates(activation: str, simulated: Simulated, settings: Settings) -> pd.DataFrame:
-    """Return the rates of every keep rate, and the one with its sign."""
+    """Return the rates of every keep rate, and the rate of g_ab with its sign."""
     rows: list[tuple[object, ...]] = []
     for keep in KEEPS:
         rows += far_rates(activation, keep, simulated(keep), settings)
@@ -82,7 +80,7 @@ def deep(activation: str, keep: float, settings: Settings) -> Batches:
 
 
 def curves(activation: str, keep: float, batches: Batches) -> Frame:
-    """Every third layer, and the last; chi_1^{L-l} starts from g_aa of the last."""
+    """Return every third layer and the last; chi_1^{L-l} starts from g_aa of the last layer."""
     frame = rates.curve(batches.pooled(), ("g_aa", "l1_g_ab")).drop(
         columns=["g_aa_var", "l1_g_ab_var"]
     )
@@ -113,19 +111,19 @@ def signed_rate(activation: str, settings: Settings) -> tuple[object, ...]:
 
 
 def judge(records: Records) -> list[Finding]:
-    found = []
+    findings = []
     for activation in PANELS:
         lines = records[f"{activation} rates"]
         for quantity, name in (("g_aa", "g_aa"), ("l1_g_ab", "the l1 norm g̃_ab")):
             some = lines[lines.quantity == quantity]
             holds = rates.all_of(some, lambda each: rates.agrees(each, "chi1"))
-            found.append(
+            findings.append(
                 Finding(
-                    f"{activation}: {name} changes by χ₁ a layer", holds, rates.said(some, "chi1")
+                    f"{activation}: {name} changes by χ₁ per layer", holds, rates.said(some, "chi1")
                 )
             )
     lines = pd.concat([records[f"{activation} rates"] for activation in PANELS])
-    return [*found, *signed(lines[lines.quantity == "g_ab"])]
+    return [*findings, *signed(lines[lines.quantity == "g_ab"])]
 
 
 def signed(lines: Frame) -> list[Finding]:
@@ -133,12 +131,12 @@ def signed(lines: Frame) -> list[Finding]:
     law = rates.all_of(lines, lambda each: rates.agrees(each, "law"))
     return [
         Finding(
-            "g_ab changes by χ₁ a layer too, for every activation (13)",
+            "g_ab changes by χ₁ per layer too, for every activation (13)",
             conjecture,
             rates.said(lines, "chi1"),
         ),
         Finding(
-            "The mean of g_ab with its sign falls as theory says, by χ₂ a layer far from the"
+            "The mean of g_ab with its sign falls as theory predicts, by χ₂ per layer far from the"
             " output",
             law,
             rates.said(lines, "law", "chi2"),
@@ -176,12 +174,12 @@ def _picture(activation: str, frame: Frame) -> Picture:
     title = f"{TITLES[activation]}: σ_w² = {weight_var:g}, σ_b² = {bias_var:g}"
     decades = np.log10(frame.g_aa.max() / frame.g_aa.min())
     alt = (
-        "g_aa, the l1 norm and powers of χ₁ for three keep rates run in parallel over"
+        "g_aa, the l1 norm and powers of χ₁ are parallel for three keep rates, over"
         f" {decades:.0f} decades."
     )
     caption = (
-        "Solid with dots: g_aa. Dashed: the l1 norm of two inputs. Dotted: χ₁^(L−l) from the last"
-        " layer's g_aa; no fit."
+        "Solid with dots: g_aa. Dashed: the l1 norm of two inputs. Dotted: χ₁^(L−l) times g_aa of"
+        " the last layer; nothing is fitted."
     )
     return Picture(
         title, {"data": data, "layout": layout("layer l", log("gradient metric"))}, alt, caption
@@ -199,13 +197,13 @@ EXPERIMENT = Experiment(
     title="Gradient metrics of nonlinear networks",
     claim=(
         "For ReLU, tanh and hard tanh with dropout, g_aa and the l1 norm of two inputs' gradients"
-        " change by χ₁ a layer, and so does g_ab."
+        " change by χ₁ per layer, and so does g_ab."
     ),
     method=(
         "Random dropout networks with signals at the fixed point, forward and backward weights"
-        " shared. Rates are slopes of the logarithm against the layer, with 99 % intervals by"
-        " leaving out batches of networks, beside those of `theory.meanfield.gradient_law`; the"
-        " window for g_ab ends where its mean is lost in the noise."
+        " shared. Rates are slopes of the logarithm against the layer, with 99 % intervals by the"
+        " jackknife over batches of networks, compared with `theory.meanfield.gradient_law`. The"
+        " window for g_ab ends where its mean is below the noise."
     ),
     scales={"small": Settings(500, 200, 96, 30, 1600), "paper": Settings(500, 200, 400, 40, 16000)},
     parts=parts,

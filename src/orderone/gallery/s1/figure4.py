@@ -1,9 +1,9 @@
 """S1 Figure 4: variance against mean of g_aa, |g_ab| and the l1 norm, for four activations and
 several keep rates.
 
-The paper reads V ~ m^2 off axes of thirty decades, on one line for all. Erratum S1.9: powers are
-near 2 and not 2, and the curves are not one, because V/m^2 grows with the distance from the output;
-on such axes neither can be seen.
+The paper reads V ~ m^2 off axes of thirty decades, with one line for all networks. Erratum S1.9:
+powers are near 2 but not 2, and the curves are not one line, because V/m^2 grows with the distance
+from the output. On such axes neither is visible.
 """
 
 from collections.abc import Callable
@@ -30,7 +30,7 @@ NETWORKS = {
     "hard-tanh": (1.4, 0.1),
 }  # as in Figures 2, 3
 SYMBOLS = {"linear": "circle", "relu": "square", "tanh": "diamond", "hard-tanh": "cross"}
-KEEPS = (0.9, 0.8, 0.7)  # the paper's are not printed
+KEEPS = (0.9, 0.8, 0.7)  # not printed in the paper
 
 
 @dataclass(frozen=True)
@@ -96,28 +96,28 @@ def _powers(lines: Frame) -> str:
 
 
 def _one_line(lines: Frame) -> Finding:
-    """One line of slope 2 would be one value of V/m^2; the ends of its own interval are how well
-    one is known."""
-    told = []
-    said = []
+    """Judge whether V/m^2 has one value, as on one line of slope 2, within the factor by which each
+    value is known."""
+    verdicts = []
+    ranges = []
     for quantity, some in lines.groupby("quantity", sort=False):
         levels = pd.concat([some.near, some.far])
         factor = np.exp((some.growth_high - some.growth_low).median())
-        told.append(bool(levels.max() / levels.min() < factor))
-        said.append(
+        verdicts.append(bool(levels.max() / levels.min() < factor))
+        ranges.append(
             f"{laws.WORDS[str(quantity)]}: V/m² from {levels.min():.2g} to {levels.max():.2g}, "
             f"each known within a factor {factor:.1f}"
         )
-    claim = "All networks lie on one line, whatever activation, keep rate and layer"
+    claim = "All networks lie on one line, for every activation, keep rate and layer"
     if known(lines.near, lines.far, lines.growth_low, lines.growth_high):
-        holds = all(told)
+        holds = all(verdicts)
     else:
         holds = None
-    return Finding(claim, holds, "; ".join(said))
+    return Finding(claim, holds, "; ".join(ranges))
 
 
 def _grows(lines: Frame) -> Finding:
-    """Refuted by an interval below 0; unclear if one of them does not tell."""
+    """Judge growth: False if an interval is below 0, None if one contains 0."""
     holds = None
     if known(lines.growth_low, lines.growth_high):
         if (lines.growth_high < 0).any():
@@ -134,14 +134,14 @@ def _grows(lines: Frame) -> Finding:
 
 
 def _unseen(lines: Frame) -> Finding:
-    """A line of slope 2 misses V by the range of V/m^2, while V runs over its decades: less than a
+    """Judge whether a line of slope 2, which misses V by the range of V/m^2, is right within a
     tenth of the axis."""
     spans = [
         (2 * some.decades.max(), np.ptp(np.log10(pd.concat([some.near, some.far]))))
         for _, some in lines.groupby("quantity")
     ]
     numbers = "; ".join(f"V spans {all_of:.0f} decades, V/m² {part:.1f}" for all_of, part in spans)
-    claim = "On axes of all decades that cannot be seen: V ∝ m² within a tenth of the axis"
+    claim = "On axes over all decades this cannot be seen: V ∝ m² within a tenth of the axis"
     if known(lines.near, lines.far, lines.decades):
         holds = all(part < all_of / 10 for all_of, part in spans)
     else:
@@ -163,19 +163,19 @@ def _picture(letter: str, quantity: str, records: Records) -> Picture:
             rate = float(keep)  # type: ignore[arg-type]
             style = {"color": KEEP[rate], "symbol": SYMBOLS[activation]}
             series[f"{activation}, ρ = {keep:g}"] = curve, style
-    told = _all(records)
-    powers = told[(told.quantity == quantity) & (told.decades >= laws.LEAST_DECADES)].power
+    lines = _all(records)
+    powers = lines[(lines.quantity == quantity) & (lines.decades >= laws.LEAST_DECADES)].power
     alt = (
         f"Variance against mean of {laws.WORDS[quantity]} on logarithmic axes: networks close to"
         " one line of slope 2, "
     )
     alt += f"with fitted powers from {powers.min():.2f} to {powers.max():.2f}."
-    caption = "A dot for each layer. Colours: keep rates; symbols: activations. Line: slope 2."
+    caption = "One dot per layer. Colours: keep rates; symbols: activations. Line: slope 2."
     return laws.picture(f"({letter}) {laws.WORDS[quantity]}", quantity, series, alt, caption)
 
 
 def _ratios(records: Records) -> Picture:
-    """What the axes of the paper hide."""
+    """Draw V/m^2, which is not visible on the axes of the paper."""
     data = []
     last = []
     for colour, activation in zip(SERIES, NETWORKS, strict=False):
@@ -225,7 +225,7 @@ EXPERIMENT = Experiment(
     ),
     method=(
         "Random dropout networks with signals at the fixed point; mean and variance over networks"
-        " in every layer; a power is fitted over layers, with a 99 % interval by leaving out"
+        " in every layer; a power is fitted over layers, with a 99 % interval by the jackknife over"
         " batches of networks (layers are not independent)."
     ),
     scales={

@@ -1,9 +1,9 @@
 """S1 Figure 5: variance against mean of g_aa, |g_ab| and the l1 norm, for tanh networks of several
 widths.
 
-The paper sees one line for all widths. Erratum S1.9: V/m^2 of g_aa falls as 1/N in every layer, and
-so does that of the l1 norm. |g_ab| on its noise floor is that norm times the absolute value of a
-normal variable, so that there
+In the paper all widths are on one line. Erratum S1.9: V/m^2 of g_aa falls as 1/N in every layer,
+and so does V/m^2 of the l1 norm. On its noise floor, |g_ab| is that norm times the absolute value
+of a normal variable, so that
 
     1 + V/m^2 of |g_ab| = (pi/2) (1 + V/m^2 of the l1 norm),
 
@@ -30,12 +30,12 @@ from orderone.theory import MeanField
 ACTIVATION = "tanh"
 WEIGHT_VAR = 1.4
 BIAS_VAR = 0.1
-KEEP_RATE = 0.9  # the rate is the paper's, the variances Figure 3's
-# distances from the output at which V/m^2 of widths is compared: there it is well below 1
+KEEP_RATE = 0.9  # as in the paper; the variances are those of Figure 3
+# distances from the output at which V/m^2 is compared between widths; there it is well below 1
 WINDOW = (2, 8)
-FLOOR = (15, 25)  # the same for |g_ab| on its floor
+FLOOR = (15, 25)  # the same for |g_ab| on its noise floor
 NOISE = ("abs_g_ab", "l1_g_ab")
-# of a power of the width: V/m^2 is expm1(k/N) rather than k/N, some tenths at the smallest width
+# tolerance of a power of the width: V/m^2 is expm1(k/N), not k/N, which is some tenths at small N
 FINITE = 0.1
 
 
@@ -75,7 +75,7 @@ def fitted(settings: Settings, simulated: Callable[[int], Batches]) -> Frame:
 
 
 def ratios(settings: Settings, simulated: Callable[[int], Batches]) -> Frame:
-    """V/m^2 of every width over the same layers, with its interval."""
+    """Return V/m^2 of every width over the same layers, with its interval."""
     windows = [(quantity, *WINDOW) for quantity in laws.QUANTITIES]
     windows += [(quantity, *FLOOR) for quantity in NOISE]
     rows = []
@@ -91,7 +91,7 @@ def ratios(settings: Settings, simulated: Callable[[int], Batches]) -> Frame:
 
 
 def falls(lines: Frame) -> Fit:
-    """The power of the width in V/m^2."""
+    """Return the power of the width in V/m^2."""
     return power_of_width(lines.width, lines.ratio, lines.low, lines.high)
 
 
@@ -102,7 +102,7 @@ def judge(records: Records) -> list[Finding]:
         lines = _at(ratio, quantity, WINDOW)
         fit = falls(lines)
         numbers = f"V/m² ~ N^({fit}) over L−l = {WINDOW[0]}…{WINDOW[1]}: {_levels(lines)}"
-        collapse = f"Curves of {words} collapse, whatever the width"
+        collapse = f"Curves of {words} collapse for all widths"
         findings.append(Finding(collapse, _has_power(fit, 0), numbers))
         if quantity != "abs_g_ab":
             inverse = f"V/m² of {words} falls as 1/N"
@@ -111,7 +111,7 @@ def judge(records: Records) -> list[Finding]:
 
 
 def _has_power(fit: Fit, power: int) -> bool | None:
-    """Return whether the interval of the fit has the power; None if it is not known."""
+    """Return whether the interval of the fit contains the power; None if it is not known."""
     if not known([fit.low, fit.high]):
         return None
     return bool(fit.low - FINITE <= power <= fit.high + FINITE)
@@ -128,7 +128,7 @@ def _levels(lines: Frame) -> str:
 
 
 def _floor(ratio: Frame) -> Finding:
-    """Far enough from the output, nothing is left of the mean of g_ab."""
+    """Judge V/m^2 of |g_ab| far from the output, where its mean is below the noise."""
     folded = _at(ratio, "abs_g_ab", FLOOR).set_index("width")
     norm = _at(ratio, "l1_g_ab", FLOOR).set_index("width")
     expected = np.pi / 2 * (1 + norm.ratio) - 1
@@ -136,13 +136,13 @@ def _floor(ratio: Frame) -> Finding:
     right = (folded.low - room <= expected) & (expected <= folded.high + room)
     claim = (
         "On its noise floor, |g_ab| is the l1 norm times a half-normal variable: V/m² tends to π/2"
-        " − 1 with the width"
+        " − 1 for wide networks"
     )
-    told = ", ".join(
-        f"{w}: {e.ratio:.2f} [{e.low:.2f}, {e.high:.2f}], so expected {expected[w]:.2f}"
+    ratios_by_width = ", ".join(
+        f"{w}: {e.ratio:.2f} [{e.low:.2f}, {e.high:.2f}], expected {expected[w]:.2f}"
         for w, e in folded.iterrows()
     )
-    numbers = f"V/m² of |g_ab| over L−l = {FLOOR[0]}…{FLOOR[1]} at N = {told}"
+    numbers = f"V/m² of |g_ab| over L−l = {FLOOR[0]}…{FLOOR[1]} at N = {ratios_by_width}"
     holds = where_known(right.all(), expected, folded.low, folded.high)
     return Finding(claim, holds, numbers, "corrected", "S1.9")
 
@@ -175,7 +175,7 @@ def _picture(letter: str, quantity: str, records: Records) -> Picture:
         f" {last.ratio:.2g} at N = {last.width:g}."
     )
     caption = (
-        f"A dot for each layer. tanh, ρ = {KEEP_RATE:g}, σ_w² = {WEIGHT_VAR:g}, σ_b² ="
+        f"One dot per layer. tanh, ρ = {KEEP_RATE:g}, σ_w² = {WEIGHT_VAR:g}, σ_b² ="
         f" {BIAS_VAR:g}. Line: slope 2."
     )
     return laws.picture(f"({letter}) {laws.WORDS[quantity]}", quantity, series, alt, caption)
@@ -203,10 +203,7 @@ def _ratios(ratio: Frame) -> Picture:
     )
     x = log("width N", tickvals=sorted(set(ratio.width.tolist())))
     ends = first.ratio.iloc[0], first.ratio.iloc[-1]
-    alt = (
-        f"V/m² against the width: that of g_aa falls from {ends[0]:.2g} to {ends[1]:.2g}, along"
-        " 1/N."
-    )
+    alt = f"V/m² against the width: for g_aa it falls from {ends[0]:.2g} to {ends[1]:.2g}, as 1/N."
     figure: Figure = {"data": data, "layout": layout(x, log("V / m²", dtick="D2"), 500)}
     return Picture("(d) V/m² against the width", figure, alt, "Not in the paper: erratum S1.9.")
 
@@ -221,7 +218,7 @@ EXPERIMENT = Experiment(
     method=(
         "Random tanh networks with dropout and signals at the fixed point; mean and variance over"
         " networks in every layer. V/m² is compared between widths over the same layers, with 99 %"
-        " intervals by leaving out batches of networks."
+        " intervals by the jackknife over batches of networks."
     ),
     scales={
         "small": Settings(widths=(100, 200, 400, 800), depth=100, networks=320),

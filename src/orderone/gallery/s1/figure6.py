@@ -1,9 +1,9 @@
 """S1 Figure 6: training steps until the test accuracy is 0.25, against the learning rate, at the
 critical line chi_1 = 1.
 
-Without dropout the curves of all depths are said to be one if the rate is multiplied by L; with
-dropout, up to a limited depth, without that. What is fitted are the powers of L, of the rates and
-of the steps, that bring them together.
+The paper claims that without dropout the curves of all depths collapse if the learning rate is
+multiplied by L, and that with dropout they collapse without this factor, up to a limited depth. We
+fit the powers of L, for learning rates and for steps, that collapse the curves.
 """
 
 from collections.abc import Callable
@@ -29,12 +29,12 @@ from orderone.gallery.s1.deep_training import (
 
 BIAS_VAR = 0.05
 ENOUGH = 0.25  # test accuracy
-FINER = 1.05  # ratio of the steps at which it is measured
-LIMITS = {0.99: 120, 0.98: 55}  # layers, as printed
+FINER = 1.05  # ratio of successive steps at which accuracy is measured
+LIMITS = {0.99: 120, 0.98: 55}  # keep rate -> printed limit of the depth
 LAWS = {"6 ξ₂": 6, "12 ξ₂": 12}
-SAME = 0.5  # of these numbers of scales
-SLOWER = 0.25  # of log tau: a long network is off the curve if it is slower by more,
-ERRORS = 2.0  # and by so many standard errors
+SAME = 0.5  # largest difference of two ratios depth / xi_2 that count as equal
+SLOWER = 0.25  # a long network is off the curve if its log tau is larger by more than this
+ERRORS = 2.0  # and by this number of standard errors
 THEORY = "theory"
 
 
@@ -43,8 +43,8 @@ class Panel:
     letter: str
     keep: float
     depths: tuple[int, ...]
-    longer: int | None = None  # the depth for comparison, blue
-    claimed: float = 0.0  # power of L
+    longer: int | None = None  # a depth beyond the limit, for comparison (blue)
+    claimed: float = 0.0  # claimed power of L
 
 
 @dataclass(frozen=True)
@@ -56,10 +56,10 @@ class Settings:
     batch: int
     steps: int
     rates: tuple[float, ...]
-    images: int  # held out, on which accuracy is measured
+    images: int  # number of held-out images for the accuracy
     orthogonal: bool = True
     seeds: int = 1
-    seed: int = 0  # another one draws everything anew
+    seed: int = 0  # seed of all random numbers
 
 
 def parts(settings: Settings) -> Parts:
@@ -70,7 +70,7 @@ def parts(settings: Settings) -> Parts:
 
 
 def scales(settings: Settings) -> pd.DataFrame:
-    """The critical line, and what limits depth on it."""
+    """Return the weight variance of the critical line and xi_2 for each keep rate."""
     rows = []
     for panel in settings.panels:
         weight_var = theory.critical_weight_var("tanh", BIAS_VAR, panel.keep)
@@ -109,7 +109,7 @@ def measure(panel: Panel, settings: Settings) -> pd.DataFrame:
 
     def look(step: int) -> None:
         if step in times.at:
-            times.see(step, np.array([run.accuracy(held, classes) for run in runs]))
+            times.record(step, np.array([run.accuracy(held, classes) for run in runs]))
 
     train(runs, settings.steps, f"panel {panel.letter}", look)
     frames = []
@@ -127,11 +127,11 @@ def measure(panel: Panel, settings: Settings) -> pd.DataFrame:
 
 
 class Times:
-    """The first of the steps looked at when members were good enough, as in the paper."""
+    """The first measured step at which each member reached the accuracy, as in the paper."""
 
-    first: np.ndarray  # (runs, members); nan before
-    best: np.ndarray  # accuracy
-    at: set[int]  # steps to look at
+    first: np.ndarray  # (runs, members); nan if not reached
+    best: np.ndarray  # best accuracy
+    at: set[int]  # steps at which accuracy is measured
 
     def __init__(self, shape: tuple[int, int], steps: int) -> None:
         self.first = np.full(shape, np.nan)
@@ -139,7 +139,7 @@ class Times:
         number = 1 + int(np.log(steps) / np.log(FINER))
         self.at = set(np.geomspace(1, steps, number).round().astype(int).tolist())
 
-    def see(self, step: int, accuracy: np.ndarray) -> None:
+    def record(self, step: int, accuracy: np.ndarray) -> None:
         self.first[(accuracy > ENOUGH) & np.isnan(self.first)] = step
         self.best = np.maximum(self.best, accuracy)
 
@@ -156,40 +156,41 @@ def panels_of(records: Records) -> dict[str, pd.DataFrame]:
 
 
 def judge(records: Records) -> list[Finding]:
-    found = []
+    findings = []
     for letter, frame in panels_of(records).items():
         longer = frame.longer.astype(bool)
-        found += [*_one_curve(letter, frame.loc[~longer]), _deepest(letter, frame.loc[~longer])]
+        findings += [*_one_curve(letter, frame.loc[~longer]), _deepest(letter, frame.loc[~longer])]
         if longer.any():
-            found.append(_off(letter, frame.loc[~longer], frame.loc[longer]))
-    return [*found, *_limits(records[THEORY])]
+            findings.append(_off(letter, frame.loc[~longer], frame.loc[longer]))
+    return [*findings, *_limits(records[THEORY])]
 
 
 def _one_curve(letter: str, frame: pd.DataFrame) -> list[Finding]:
-    """One curve is two things: its place along the rates, and the steps there. [7] found tau /
-    sqrt(L)."""
+    """Judge two claims: the place of the curve along the learning rates, and its steps, which are
+    tau / sqrt(L) in reference [7] of S1."""
     claimed = float(frame.claimed.iloc[0])
     if claimed:
-        said = "if the rate is multiplied by the depth"
+        condition = "if the learning rate is multiplied by the depth"
     else:
-        said = "with rates as they are"
-    alike = (
-        f"({letter}) ρ = {frame.keep.iloc[0]:g}: curves of depths {_range(frame)} are alike {said}"
+        condition = "without scaling the learning rate"
+    collapses = (
+        f"({letter}) ρ = {frame.keep.iloc[0]:g}: curves of depths {_range(frame)} collapse"
+        f" {condition}"
     )
     same = (
-        f"({letter}) τ itself is then the same at every"
-        f" depth{', without the factor √L of [7]' if claimed else ''}"
+        f"({letter}) τ is then the same at every"
+        f" depth{', without the factor √L of reference [7]' if claimed else ''}"
     )
     fitted = collapse.powers(frame)
     if fitted is None:
-        few = f"{len(collapse.reached(frame))} networks came to {ENOUGH}: too few"
-        return [Finding(alike, None, few), Finding(same, None, few)]
+        few = f"only {len(collapse.reached(frame))} networks reached {ENOUGH}: too few"
+        return [Finding(collapses, None, few), Finding(same, None, few)]
     spreads = (
         f"spread of log τ {fitted.spread:.2f}, and {collapse.spread(frame, claimed):.2f} as claimed"
     )
     return [
         Finding(
-            alike,
+            collapses,
             fitted.beta.near(claimed),
             f"τ = L^γ f(rate L^β) with β = {fitted.beta}; {spreads}",
         ),
@@ -207,27 +208,27 @@ def _fewest(frame: pd.DataFrame) -> str:
 
 
 def _deepest(letter: str, frame: pd.DataFrame) -> Finding:
-    """Told only if shallower ones did; a single rate may be chance."""
+    """Judge the deepest networks if shallower ones learned; a single success may be chance."""
     deep = frame.loc[frame.depth == frame.depth.max()]
-    came = len(collapse.reached(deep))
-    all_came = len(collapse.reached(frame))
+    reached = len(collapse.reached(deep))
+    reached_at_all = len(collapse.reached(frame))
     numbers = (
-        f"{came} of {len(deep)} rates came to {ENOUGH}, {all_came} of {len(frame)} at all of these"
-        " depths"
+        f"{reached} of {len(deep)} learning rates reached {ENOUGH}, {reached_at_all} of"
+        f" {len(frame)} at all of these depths"
     )
-    holds = bool(came) if all_came and came != 1 else None
+    holds = bool(reached) if reached_at_all and reached != 1 else None
     return Finding(f"({letter}) {deep.depth.iloc[0]} layers can still be trained", holds, numbers)
 
 
 def _off(letter: str, frame: pd.DataFrame, longer: pd.DataFrame) -> Finding:
-    claim = f"({letter}) {longer.depth.iloc[0]} layers are too many: that curve is another one"
+    claim = f"({letter}) {longer.depth.iloc[0]} layers are too many: their curve is different"
     short = collapse.reached(frame)
     long = collapse.reached(longer)
     if collapse.powers(frame) is None:
         return Finding(claim, None, "too few networks learned")
     share = (
-        f"{len(long)} of {len(longer)} rates came to {ENOUGH}, {len(short)} of {len(frame)} of the"
-        " others"
+        f"{len(long)} of {len(longer)} learning rates reached {ENOUGH}, {len(short)} of"
+        f" {len(frame)} at the other depths"
     )
     if not len(long):
         return Finding(claim, True, share)
@@ -235,12 +236,14 @@ def _off(letter: str, frame: pd.DataFrame, longer: pd.DataFrame) -> Finding:
     apart = float(fit.apart(collapse.Points.of(long)).mean())
     error = fit.spread / np.sqrt(len(long))
     on_it = below(apart, SLOWER, ERRORS * error)
-    numbers = f"slower by e^{apart:.2f} (standard error {error:.2f}) at the same rates; {share}"
+    numbers = (
+        f"slower by e^{apart:.2f} (standard error {error:.2f}) at the same learning rates; {share}"
+    )
     return Finding(claim, opposite(on_it), numbers)
 
 
 def _limits(scales: pd.DataFrame) -> list[Finding]:
-    """Erratum S1.10."""
+    """Judge the printed limits of the depth (erratum S1.10)."""
     ratios: dict[float, float] = {}
     for keep, xi2 in zip(scales.keep, scales.xi2, strict=True):
         if keep in LIMITS:
@@ -254,12 +257,10 @@ def _limits(scales: pd.DataFrame) -> list[Finding]:
     if np.isfinite([*ratios.values()]).all():
         distances = np.abs(np.subtract.outer([*ratios.values()], [*LAWS.values()]))
         lawful = bool((distances < SAME).any(axis=1).all())
-    said = (
-        "The depths up to which curves are one are those of a law of trainable depth, 6 ξ₂ or 12 ξ₂"
-    )
-    neither = f"{' and '.join(str(LIMITS[k]) for k in ratios)} layers are neither"
+    either = "Curves collapse up to the depth of a law of trainable depth, 6 ξ₂ or 12 ξ₂"
+    neither = f"{' and '.join(str(LIMITS[k]) for k in ratios)} layers are neither 6 ξ₂ nor 12 ξ₂"
     return [
-        Finding(said, lawful, numbers),
+        Finding(either, lawful, numbers),
         Finding(neither, opposite(lawful), numbers, "corrected", "S1.10"),
     ]
 
@@ -268,7 +269,7 @@ def _limits(scales: pd.DataFrame) -> list[Finding]:
 
 SHORTEST = (105, 105, 120)
 LONGEST = (60, 190, 90)
-LONGER = "#3b7dd8"  # black to green as far as dark pages allow; blue
+LONGER = "#3b7dd8"  # blue; the others from grey to green, since black is invisible on dark pages
 
 
 def draw(records: Records) -> list[Picture | Grid]:
@@ -282,10 +283,10 @@ def _picture(letter: str, frame: pd.DataFrame) -> Picture:
     beta = float(frame.claimed.iloc[0])
     data = []
     depths = sorted(frame.depth.unique())
-    for depth, own in frame.groupby("depth"):
-        known = collapse.reached(own).sort_values(["seed", "rate"])
+    for depth, runs in frame.groupby("depth"):
+        known = collapse.reached(runs).sort_values(["seed", "rate"])
         x = known.rate * float(str(depth)) ** beta
-        if own.longer.astype(bool).any():
+        if runs.longer.astype(bool).any():
             colour = LONGER
         else:
             colour = _shade(depths.index(depth) / max(len(depths) - 1, 1))
@@ -317,12 +318,12 @@ def _picture(letter: str, frame: pd.DataFrame) -> Picture:
         alt += "too few networks learned to compare the curves."
     else:
         alt += (
-            f"the curves come together as τ = L^γ f(rate × L^β) with β = {fitted.beta} and γ ="
+            f"the curves collapse as τ = L^γ f(rate × L^β) with β = {fitted.beta} and γ ="
             f" {fitted.gamma}."
         )
     lost = [depth for depth in depths if depth not in set(collapse.reached(frame).depth)]
     if lost:
-        caption = f"L = {', '.join(map(str, lost))}: no learning rate came to {ENOUGH}."
+        caption = f"L = {', '.join(map(str, lost))}: no learning rate reached {ENOUGH}."
     else:
         caption = ""
     return Picture(
@@ -336,19 +337,19 @@ def _shade(share: float) -> str:
 
 
 def _table(records: Records) -> Grid:
-    """The fastest rate of each depth."""
+    """Return the table of the fastest learning rate of each depth."""
     rows = []
     for letter, frame in panels_of(records).items():
-        for depth, own in frame.groupby("depth"):
-            known = collapse.reached(own)
+        for depth, runs in frame.groupby("depth"):
+            known = collapse.reached(runs)
             rate = "none"
             tau = ""
             if len(known):
                 fastest = known.loc[known.tau.idxmin()]
                 rate = f"{fastest.rate:.2g}"
                 tau = f"{fastest.tau:g}"
-            learned = f"{len(known)} of {len(own)}"
-            rows.append((letter, f"{own.keep.iloc[0]:g}", str(depth), rate, tau, learned))
+            learned = f"{len(known)} of {len(runs)}"
+            rows.append((letter, f"{runs.keep.iloc[0]:g}", str(depth), rate, tau, learned))
     return Grid(
         "Fastest learning rates", ("panel", "ρ", "L", "rate", "τ", "rates that learned"), rows
     )
@@ -365,16 +366,16 @@ EXPERIMENT = Experiment(
     name="s1-figure6",
     title="Learning rate and depth",
     claim=(
-        "At the critical line the steps to a test accuracy of 0.25 depend on learning rate × depth"
-        " without dropout, and on the learning rate alone with dropout, up to 120 layers at ρ ="
-        " 0.99 and 55 at 0.98."
+        "At the critical line, the number of steps to a test accuracy of 0.25 depends on learning"
+        " rate × depth without dropout, and on the learning rate alone with dropout, up to 120"
+        " layers at ρ = 0.99 and 55 at 0.98."
     ),
     method=(
-        "Tanh networks with σ_b² = 0.05 and orthogonal weights (the paper does not say which) on χ₁"
-        " = 1, trained by SGD. The test accuracy is measured at steps 5 % apart; τ is the first"
-        " above 0.25. τ = L^γ f(rate L^β) is fitted to all depths, log f a cubic; one curve means"
-        " the claimed β and γ = 0. Gpu: width 192, batches of 200 and 10,000 images instead of 400,"
-        " 1,000 and 50,000, so that 400 layers are twice the width."
+        "Tanh networks with σ_b² = 0.05 and orthogonal weights (the paper does not specify them) on"
+        " χ₁ = 1, trained by SGD. The test accuracy is measured at steps 5 % apart; τ is the first"
+        " step above 0.25. τ = L^γ f(rate L^β) is fitted to all depths, with a cubic log f; a"
+        " collapse means the claimed β and γ = 0. Scale gpu: width 192, batches of 200 and 10,000"
+        " images instead of 400, 1,000 and 50,000, so that 400 layers are twice the width."
     ),
     scales={
         "small": Settings(

@@ -1,9 +1,8 @@
-"""S1 Figure 7: which networks can be trained. Accuracies over the initial weight variance and the
-depth, in eight panels, and the curves 12 xi_1, 6 xi_2 and 12 xi_2 on top.
+"""S1 Figure 7: trainable depth. Eight panels with accuracies over the initial weight variance and
+the depth, and the curves 12 xi_1, 6 xi_2 and 12 xi_2.
 
-The paper's claim, L <= min(12 xi_1, 12 xi_2), is scored: the distance of each curve from the
-measured boundary, left and right of the critical line, and the constant that fits best instead of
-12.
+The claim of the paper, L <= min(12 xi_1, 12 xi_2), gets scores: the distance of each curve from the
+measured boundary, left and right of the critical line, and the best constant instead of 12.
 """
 
 from collections.abc import Callable, Sequence
@@ -32,19 +31,22 @@ from orderone.gallery.s1.deep_training import (
 BIAS_VAR = 0.05
 FACTOR = 12.0
 OLDER = 6.0
-PRINTED_WIDTH = 300  # of [6], whose learning rates (a) and (b) take
+PRINTED_WIDTH = 300  # of reference [6] of S1, whose learning rates (a) and (b) use
 CURVES = ONE, OLD, TWO, LAST = "12 ξ₁", "6 ξ₂", "12 ξ₂", "min(12 ξ₁, 12 ξ₂)"
-FINE = tuple(np.round(np.arange(1, 4.001, 0.05), 2).tolist())  # where curves are drawn
+FINE = tuple(np.round(np.arange(1, 4.001, 0.05), 2).tolist())  # weight variances of drawn curves
 THEORY = "theory"
 CAPTIONS = "captions"
-# of the steps, after which accuracy is measured; the last one is judged
+# parts of the steps after which accuracy is measured; the last one is judged
 SHARES = (1 / 8, 1 / 4, 1 / 2, 1)
 
 
 @dataclass(frozen=True)
 class Panel:
-    """`rate` of SGD or RMSprop: "constant" in depth, "dropping" to a tenth beyond 200 layers, or
-    "inverse": rate / L."""
+    """Settings of a panel.
+
+    The learning rate is "constant" in depth, "dropping" to a tenth beyond 200 layers, or "inverse":
+    rate / L.
+    """
 
     letter: str
     data: str
@@ -71,13 +73,13 @@ class Settings:
     batch: int
     depths: tuple[int, ...]
     weight_vars: tuple[float, ...]
-    images: int  # of the training set, on which accuracy is measured
-    subset: bool  # of the data sets, in small files
+    images: int  # number of training images for the accuracy
+    subset: bool  # use the small files of `orderone.gallery.subsets`
     seeds: int = 1
-    seed: int = 0  # another one draws everything anew
+    seed: int = 0  # seed of all random numbers
 
 
-# As the caption has them; learning rates of (c), (e) to (h) and c of (d) are not printed.
+# As in the caption; the learning rates of (c), (e) to (h) and c of (d) are not printed.
 PANELS = (
     Panel("a", "mnist", "sgd", False, 1.0, 2000, 1e-3, "dropping"),
     Panel("b", "mnist", "rmsprop", False, 1.0, 1000, 1e-5),
@@ -91,7 +93,7 @@ PANELS = (
 
 
 def scaled(panels: Sequence[Panel], width: int) -> tuple[Panel, ...]:
-    """Rates for another width: the tangent kernel of these networks is proportional to it."""
+    """Scale learning rates to another width: the tangent kernel is proportional to the width."""
     return tuple(replace(panel, rate=panel.rate * PRINTED_WIDTH / width) for panel in panels)
 
 
@@ -106,7 +108,7 @@ def parts(settings: Settings) -> Parts:
 
 
 def curves(settings: Settings) -> pd.DataFrame:
-    """Depth scales of each keep rate, and the variance of its critical line."""
+    """Return the depth scales and the critical weight variance of each keep rate."""
     weight_vars = np.unique([*FINE, *settings.weight_vars])
     frames = []
     for keep in dict.fromkeys(panel.keep for panel in settings.panels):
@@ -127,7 +129,7 @@ def curves(settings: Settings) -> pd.DataFrame:
 
 
 def measure(panel: Panel, settings: Settings) -> pd.DataFrame:
-    """Accuracies of all depths, which are trained side by side."""
+    """Train all depths concurrently; return their accuracies."""
     images = read_images(panel.data, device(), settings.subset)
     members = pd.DataFrame(
         {
@@ -148,7 +150,7 @@ def measure(panel: Panel, settings: Settings) -> pd.DataFrame:
     for depth in sorted(settings.depths, reverse=True):  # the longest chain starts first
         rates = [panel.rate_at(depth)] * len(members)
         runs.append(Run(training, Members(depth, members.weight_var.to_list(), rates), images))
-    images_shown = images.train[0][: settings.images]
+    measured_images = images.train[0][: settings.images]
     classes = images.train[1][: settings.images]
     steps = {round(share * panel.steps) for share in SHARES}
     frames = []
@@ -157,9 +159,9 @@ def measure(panel: Panel, settings: Settings) -> pd.DataFrame:
         if step not in steps:
             return
         for run in runs:
-            accuracy = run.accuracy(images_shown, classes)
+            accuracy = run.accuracy(measured_images, classes)
             if panel.keep < 1:
-                masked = run.accuracy(images_shown, classes, masked=True)
+                masked = run.accuracy(measured_images, classes, masked=True)
             else:
                 masked = accuracy
             frame = members.assign(
@@ -192,13 +194,13 @@ def _caption(panel: Panel) -> str:
 
 @dataclass(frozen=True)
 class Scored:
-    """Boundaries of a panel with what theory says at each of them."""
+    """Boundaries of a panel with the depth scales at each of them."""
 
     edges: pd.DataFrame  # weight_var, seed, low, high, xi1, xi2, critical
 
     def side(self, name: str) -> "Scored":
-        """ "right": beyond the critical line, where xi_1 is the smaller scale (all of it without
-        dropout); else "left"."""
+        """Return one side: "right" is beyond the critical line where xi_1 < xi_2; the rest is
+        "left"."""
         right = (self.edges.weight_var > self.edges.critical) & (self.edges.xi1 < self.edges.xi2)
         if name == "right":
             return Scored(self.edges.loc[right])
@@ -227,7 +229,7 @@ class Scored:
 
 
 def scored(frame: pd.DataFrame, lines: pd.DataFrame, step: int | None = None) -> Scored:
-    """After so many steps, or after all."""
+    """Return the boundaries after `step` steps, by default after all."""
     if step is None:
         step = frame.step.max()
     now = frame.loc[frame.step == step]
@@ -258,7 +260,7 @@ def _of_panel(name: str, score: Scored, dropout: bool) -> list[Finding]:
     right = score.side("right")
     under = score.bias(OLD)
     over = right.bias(TWO)
-    found = [
+    findings = [
         _best(name, score),
         Finding(
             f"{name} 6 ξ₂ underestimates the trainable depth",
@@ -266,7 +268,7 @@ def _of_panel(name: str, score: Scored, dropout: bool) -> list[Finding]:
             f"mean log(6 ξ₂ / depth) {under}",
         ),
         Finding(
-            f"{name} on the right 12 ξ₂ overrates it",
+            f"{name} on the right 12 ξ₂ overestimates the trainable depth",
             over.above(0.0),
             f"mean log(12 ξ₂ / depth) {over}",
         ),
@@ -274,11 +276,11 @@ def _of_panel(name: str, score: Scored, dropout: bool) -> list[Finding]:
     ]
     if dropout:
         return [
-            *found,
+            *findings,
             _limit(name, left, TWO, ONE, "left"),
             _limit(name, right, ONE, TWO, "right"),
         ]
-    return found
+    return findings
 
 
 def _limit(name: str, score: Scored, curve: str, other: str, side: str) -> Finding:
@@ -286,12 +288,13 @@ def _limit(name: str, score: Scored, curve: str, other: str, side: str) -> Findi
     numbers = (
         f"mean |log distance| {score.misfit(curve)} and {score.misfit(other)}, difference {gain}"
     )
-    return Finding(f"{name} on the {side} {curve} limits it, not {other}", gain.below(0.0), numbers)
+    claim = f"{name} on the {side} {curve} limits the trainable depth, not {other}"
+    return Finding(claim, gain.below(0.0), numbers)
 
 
 def _best(name: str, score: Scored) -> Finding:
-    """Against each other curve in the same columns: refuted by one that is nearer, unclear if one
-    may be."""
+    """Compare with each other curve over the same columns: False if one is nearer, None if one may
+    be."""
     verdicts = []
     misfits = [f"{LAST}: {score.misfit(LAST)}"]
     for curve in CURVES[:-1]:
@@ -337,7 +340,7 @@ def draw(records: Records) -> list[Picture | Grid]:
 
 def _picture(title: str, frame: pd.DataFrame, lines: pd.DataFrame) -> Picture:
     score = scored(frame, lines)
-    own = lines.loc[np.isclose(lines.keep, frame.keep.iloc[0])]
+    scales = lines.loc[np.isclose(lines.keep, frame.keep.iloc[0])]
     last = frame[frame.step == frame.step.max()]
     cells = last.pivot_table(index="depth", columns="weight_var", values="accuracy", aggfunc="mean")
     title = f"{title}, {frame.step.max()} steps"
@@ -357,7 +360,7 @@ def _picture(title: str, frame: pd.DataFrame, lines: pd.DataFrame) -> Picture:
     shallowest = float(frame.depth.min())
     deepest = float(frame.depth.max())
     for name, (colour, dash) in LINES.items():
-        data += _line(name, colour, dash, own, deepest)
+        data += _line(name, colour, dash, scales, deepest)
     data.append(_dots(score.edges))
     layout = {
         "height": 420,
@@ -379,11 +382,11 @@ def _picture(title: str, frame: pd.DataFrame, lines: pd.DataFrame) -> Picture:
     return Picture(title, {"data": data, "layout": layout}, alt)
 
 
-def _line(name: str, colour: str, dash: str, own: pd.DataFrame, deepest: float) -> list[Trace]:
-    """With a dark seam, to be seen on yellow; parts far above the map are left out."""
-    depth = Scored(own).curve(name)
+def _line(name: str, colour: str, dash: str, scales: pd.DataFrame, deepest: float) -> list[Trace]:
+    """Draw a curve with a dark edge, which is visible on yellow; clip parts far above the map."""
+    depth = Scored(scales).curve(name)
     points = {
-        "x": own.weight_var.tolist(),
+        "x": scales.weight_var.tolist(),
         "y": np.where(depth < 4 * deepest, depth, 4 * deepest).tolist(),
     }
     both = {"type": "scatter", "mode": "lines", **points, "hoverinfo": "skip"}
@@ -410,7 +413,7 @@ def _dots(edges: pd.DataFrame) -> Trace:
 
 
 def _constants(panels: dict[str, pd.DataFrame], lines: pd.DataFrame) -> Picture:
-    """The constant instead of 12, as training goes on."""
+    """Draw the fitted constant, which the paper says is 12, against training steps."""
     data = []
     words = []
     for letter, frame in panels.items():
@@ -446,8 +449,8 @@ def _constants(panels: dict[str, pd.DataFrame], lines: pd.DataFrame) -> Picture:
         ],
         "legend": {"orientation": "h", "y": -0.25},
     }
-    alt = f"The constant of each panel as training goes on, beside 12 (dotted): {', '.join(words)}."
-    return Picture("The constant, as training goes on", {"data": data, "layout": layout}, alt)
+    alt = f"The constant of each panel against training steps, and 12 (dotted): {', '.join(words)}."
+    return Picture("The constant against training steps", {"data": data, "layout": layout}, alt)
 
 
 def _short(k: Estimate) -> str:
@@ -482,22 +485,22 @@ def _table(panels: dict[str, pd.DataFrame], lines: pd.DataFrame) -> Grid:
 DEPTHS = (10, 14, 20, 28, 40, 56, 80, 112, 160, 250)
 WEIGHT_VARS = (1.0, 1.15, 1.3, 1.45, 1.6, 1.75, 2.0, 2.25, 2.5, 2.75, 3.0, 3.5, 4.0)
 GPU_WIDTH = 192
-GPU_STEPS = {"g": 5000}  # half of the printed ones
+GPU_STEPS = {"g": 5000}  # half of the printed number
 
 EXPERIMENT = Experiment(
     name="s1-figure7",
     title="Trainable depth",
     claim=(
-        "Networks can be trained if L <= min(12 ξ₁, 12 ξ₂); 6 ξ₂ underestimates that, and 12 ξ₂"
-        " alone overrates it on the right of the critical line."
+        "Networks can be trained if L <= min(12 ξ₁, 12 ξ₂). 6 ξ₂ underestimates this depth, and 12"
+        " ξ₂ alone overestimates it on the right of the critical line."
     ),
     method=(
         "Training accuracy of tanh networks with σ_b² = 0.05 over initial weight variances and"
-        " depths, measured without masks. The boundary is where accuracy falls below halfway"
-        " between chance and the best of the panel. Each curve is scored by its mean distance in"
-        " log depth; intervals are from columns drawn again. Learning rates are printed for (a) and"
-        " (b) only, and are scaled by 300 / width; the others are near the fastest at the critical"
-        " line, c / L without dropout."
+        " depths, measured without dropout. The boundary is where accuracy falls below halfway"
+        " between chance and the best of the panel. The score of a curve is its mean distance in"
+        " log depth, with bootstrap intervals over columns. The paper prints learning rates for (a)"
+        " and (b) only, which are scaled by 300 / width; the others are near the fastest at the"
+        " critical line, c / L without dropout."
     ),
     scales={
         "small": Settings(

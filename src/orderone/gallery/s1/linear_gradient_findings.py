@@ -1,5 +1,5 @@
-"""What records of `linear_gradients` say of the claims about S1 Figure 2, and of errata S1.3, S1.4
-and S1.5."""
+"""Findings about S1 Figure 2 and errata S1.3, S1.4 and S1.5 from the records of
+`linear_gradients`."""
 
 import numpy as np
 
@@ -19,7 +19,7 @@ from orderone.gallery.s1.linear_gradients import (
 SIGMAS = 4.0  # of the mean over networks, for some hundred layers that are not independent
 FINITE = 0.05  # (12) is for N -> infinity
 LEAST_KEEP_FAR = 0.8
-FIRST = 5  # layers in which inputs that are not at the fixed point show
+FIRST = 5  # first layers, in which inputs that are not at the fixed point matter
 
 
 def judge(records: Records) -> list[Finding]:
@@ -32,7 +32,7 @@ def judge(records: Records) -> list[Finding]:
         _follows(records),
         _last_few(records),
         Finding(
-            "(d) with dropout g_ab falls by χ₁ a layer",
+            "(d) with dropout g_ab falls by χ₁ per layer",
             rates.all_of(dropped, lambda each: rates.agrees(each, "chi1")),
             rates.said(dropped, "chi1"),
         ),
@@ -51,7 +51,8 @@ def judge(records: Records) -> list[Finding]:
 
 
 def _off(frame: Frame, quantity: str, printed: str) -> Line:
-    """Standard errors by which the mean misses theory beyond what finite width may do."""
+    """Return by how many standard errors the mean misses theory, beyond a tolerance for finite
+    width."""
     missed = (frame[quantity] - frame[printed]).abs() - FINITE * frame[printed].abs()
     return missed.clip(lower=0) / standard_error(frame, quantity)
 
@@ -90,32 +91,32 @@ def _without_dropout(records: Records) -> Finding:
     return Finding("(b) without dropout (12) predicts g_ab", _within([worst]), numbers)
 
 
-def _seen(records: Records) -> dict[float, Frame]:
-    """Layers beyond the last few in which the mean with its sign can be told from 0, for rates
-    below 1."""
-    seen = {}
+def _resolved(records: Records) -> dict[float, Frame]:
+    """Return the layers, without the last few, in which the mean with its sign differs from 0, for
+    keep rates below 1."""
+    resolved = {}
     for keep in KEEPS[1:]:
         curve = records[f"keep {keep:g} near"]
         distance = curve.layer.max() - curve.layer
-        # by theory's mean, so that no layer is chosen for its noise
-        seen[keep] = curve[
+        # by the predicted mean, so that noise does not select layers
+        resolved[keep] = curve[
             (distance > LAST_FEW)
             & (curve.printed_ab > rates.RESOLVED * standard_error(curve, "g_ab"))
         ]
-    return seen
+    return resolved
 
 
 def _fails(records: Records) -> Finding:
-    seen = _seen(records)
-    missed = [_off(curve, "g_ab", "printed_ab") for curve in seen.values() if len(curve)]
+    resolved = _resolved(records)
+    missed = [_off(curve, "g_ab", "printed_ab") for curve in resolved.values() if len(curve)]
     off = [bool((each > SIGMAS).any()) for each in missed if known(each)]
     claim = "(b) with dropout the closed form fails for g_ab beyond the last few layers"
-    return Finding(claim, all(off) if off else None, _ratios(seen))
+    return Finding(claim, all(off) if off else None, _ratios(resolved))
 
 
 def _follows(records: Records) -> Finding:
-    seen = _seen(records)
-    missed = [_off(curve, "g_ab", "printed_ab") for curve in seen.values()]
+    resolved = _resolved(records)
+    missed = [_off(curve, "g_ab", "printed_ab") for curve in resolved.values()]
     follows = True
     decided = True
     for off in missed:
@@ -124,27 +125,26 @@ def _follows(records: Records) -> Finding:
     holds: bool | None = follows
     if follows and not decided:
         holds = None
-    claim = (
-        "The closed form predicts the mean of g_ab with its sign, as far as it can be told from 0"
-    )
-    return Finding(claim, holds, _ratios(seen), "corrected", "S1.4")
+    claim = "The closed form predicts the mean of g_ab with its sign, where it differs from 0"
+    return Finding(claim, holds, _ratios(resolved), "corrected", "S1.4")
 
 
-def _ratios(seen: dict[float, Frame]) -> str:
-    """Of the farthest layer seen: the mean with its sign, and of absolute values, over (12)."""
-    said = []
-    for keep, curve in seen.items():
+def _ratios(resolved: dict[float, Frame]) -> str:
+    """Return, for the farthest layer, the mean with its sign and the mean of absolute values, over
+    (12)."""
+    ratios = []
+    for keep, curve in resolved.items():
         if len(curve):
             first = curve.iloc[0]
             k = int(curve.layer.max() - curve.layer.min() + LAST_FEW + 1)
             se = standard_error(curve, "g_ab").iloc[0] / first.printed_ab
             ratio = first.g_ab / first.printed_ab
             folded = first.abs_g_ab / first.printed_ab
-            said.append(
+            ratios.append(
                 f"ρ = {keep:g}, L−l = {k}: mean/(12) = {ratio:.2f} ± {se:.2f}, mean of |.|/(12) ="
                 f" {folded:.2f}"
             )
-    return "; ".join(said) or "no layer can be told from 0"
+    return "; ".join(ratios) or "no layer differs from 0"
 
 
 def _last_few(records: Records) -> Finding:
@@ -162,16 +162,16 @@ def _last_few(records: Records) -> Finding:
 
 
 def _chi2_always(lines: Frame) -> Finding:
-    claim = "Under the independence assumption g_ab falls by χ₂ a layer, whatever ρ (9)"
+    claim = "Under the independence assumption g_ab falls by χ₂ per layer for all ρ (9)"
     holds = rates.all_of(lines, lambda each: rates.agrees(each, "chi2"))
     return Finding(claim, holds, rates.said(lines, "chi2"))
 
 
 def _chi2_or_chi1_squared(lines: Frame) -> Finding:
-    """The rate far from the output is the larger of chi_2 and chi_1^2; a finite window sees it
-    within its own curve."""
+    """Judge whether the rate far from the output is the larger of chi_2 and chi_1^2; a finite
+    window measures it with the curvature of theory."""
 
-    def told(each: Line) -> bool | None:
+    def decide(each: Line) -> bool | None:
         larger = max(each.chi2, each.chi1**2)
         beyond = each.chi1**2 > each.chi2
         slower = each.low > each.chi2 * (1 + rates.FINITE / each.width)
@@ -181,17 +181,17 @@ def _chi2_or_chi1_squared(lines: Frame) -> Finding:
             return None
         return bool(right and nearer)
 
-    claim = "g_ab falls by χ₂ a layer only if σ_w² < ρ², and more slowly, towards χ₁², otherwise"
+    claim = "g_ab falls by χ₂ per layer only if σ_w² < ρ²; otherwise more slowly, towards χ₁²"
     numbers = "; ".join(
         f"{e.network}: {rates.measured(e)}, χ₂ {e.chi2:.4f}, χ₁² {e.chi1**2:.4f}"
         for _, e in lines.iterrows()
     )
-    return Finding(claim, rates.all_of(lines, told), numbers, "corrected", "S1.5")
+    return Finding(claim, rates.all_of(lines, decide), numbers, "corrected", "S1.5")
 
 
 def _floor(records: Records) -> Finding:
-    """|g_ab| falls by chi_1 where its mean is long lost, and the noise falls as the root of the
-    width."""
+    """Judge whether |g_ab| falls by chi_1 per layer where its mean is far below the noise, and the
+    noise falls as the inverse root of the width."""
     lines = records["far rates"]
     widths = records["widths"]
     lines = lines[[float(name[4:]) < LEAST_KEEP_FAR for name in lines.network]]
@@ -206,7 +206,7 @@ def _floor(records: Records) -> Finding:
         f" {scale * widest.noise:.3f} [{scale * widest.low:.3f}, {scale * widest.high:.3f}], c*"
         f" ρ/√(1−ρ²) = {scale * widest.theory:.3f}; "
     )
-    claim = "What falls by χ₁ is the noise of |g_ab|, a floor of relative size N^(-1/2)"
+    claim = "The noise of |g_ab|, a floor of relative size N^(-1/2), falls by χ₁ per layer"
     if not known([power.low, widest.low, widest.high]):
         holds = None
     elif root and level:
@@ -227,8 +227,8 @@ def _start(frame: Frame) -> list[Finding]:
         f" measured/general = {e['mean'] / e.general:.2f} ± {e.se / e.general:.2f}"
         for _, e in first.iterrows()
     )
-    claim = "(12) predicts g_aa whatever the length of the input"
-    corrected = "With the lengths of every layer in place of q*, it does"
+    claim = "(12) predicts g_aa for every length of the input"
+    corrected = "With the lengths of every layer instead of q*, (12) predicts g_aa for every input"
     return [
         Finding(claim, holds["printed"], numbers),
         Finding(corrected, holds["general"], numbers, "corrected", "S1.3"),

@@ -1,5 +1,5 @@
-"""Pictures of what `linear_gradients` records: the four panels of S1 Figure 2, and two that show
-erratum S1.4."""
+"""Figures of the records of `linear_gradients`: the four panels of S1 Figure 2, and two for erratum
+S1.4."""
 
 import numpy as np
 
@@ -31,7 +31,7 @@ def _name(keep: float) -> str:
 
 
 def _pairs(curves: dict[float, Frame], quantity: str, printed: str, every: int) -> list[Trace]:
-    """Theory solid, networks dashed with dots."""
+    """Draw theory as solid lines and networks as dashed lines with dots."""
     data = []
     for keep, curve in curves.items():
         colour = KEEP[keep]
@@ -73,8 +73,8 @@ def _b(curves: dict[float, Frame]) -> Picture:
     least = min(curves)
     gap = np.log10(curves[least].abs_g_ab.iloc[0] / curves[least].printed_ab.iloc[0])
     alt = (
-        f"With dropout the mean of |g_ab| leaves the closed form, by {gap:.0f} decades in layer 1"
-        f" at ρ = {least:g}."
+        f"With dropout the mean of |g_ab| differs from the closed form, by {gap:.0f} decades in"
+        f" layer 1 at ρ = {least:g}."
     )
     return Picture("(b) Two inputs: |g_ab| and the closed form", figure, alt, CAPTION)
 
@@ -98,8 +98,8 @@ def _c(curves: dict[float, Frame]) -> Picture:
             )
         )
     alt = (
-        "The last 31 layers: |g_ab| starts on the closed form and leaves it where its spread over"
-        " networks becomes large."
+        "The last 31 layers: |g_ab| equals the closed form near the output and departs from it"
+        " where its spread over networks is large."
     )
     caption = (
         CAPTION + " Shades: one standard deviation over networks, cut off at a tenth of the mean."
@@ -114,20 +114,20 @@ def _d(curves: dict[float, Frame]) -> Picture:
         "layout": _layers("mean of |g<sub>ab</sub>|"),
     }
     alt = (
-        "Lines that fall by χ₁ a layer, at the height of the noise floor, run through |g_ab| far"
-        " from the output."
+        "Far from the output, |g_ab| lies on lines that fall by χ₁ per layer, at the height of the"
+        " noise floor."
     )
     caption = (
-        "Solid: ∝ χ₁^(L−l), at the height that theory gives the noise, (2/π)^(1/2) c* ρ"
-        " (1−ρ²)^(-1/2) N^(-1/2) g_aa; nothing is fitted. Without dropout, which has no such floor:"
+        "Solid: ∝ χ₁^(L−l), at the predicted height of the noise, (2/π)^(1/2) c* ρ"
+        " (1−ρ²)^(-1/2) N^(-1/2) g_aa; nothing is fitted. Without dropout there is no such floor:"
         " g_aa. Dashed with dots: networks."
     )
     return Picture("(d) |g_ab| and χ₁^(L−l)", figure, alt, caption)
 
 
 def _ratio(near: dict[float, Frame]) -> Picture:
-    """What the paper did not plot: the mean with its sign over the closed form, as far as it is
-    above the noise."""
+    """Draw the mean with its sign over the closed form, as far as it is above the noise; not in the
+    paper."""
     data = [
         line(
             [0, max(curve.layer.max() for curve in near.values())],
@@ -161,7 +161,7 @@ def _ratio(near: dict[float, Frame]) -> Picture:
     }
     figure["layout"]["yaxis"]["range"] = [-0.5, 5]
     alt = (
-        "Means of g_ab with their sign stay on the closed form within their error bars; means of"
+        "Means of g_ab with their sign equal the closed form within their error bars; means of"
         " |g_ab| rise above it."
     )
     return Picture(

@@ -1,7 +1,7 @@
-"""Gradient metrics of random linear dropout networks, layer by layer, beside the closed form (12)
-of S1: for Figure 2.
+"""Gradient metrics of random linear dropout networks by layer, and the closed form (12) of S1
+("Mean field theory for deep dropout networks"), for Figure 2.
 
-The mean of g_ab with its sign needs many more networks than that of its size, and only the layers
+The mean of g_ab with its sign needs many more networks than the mean of |g_ab|, and only the layers
 near the output.
 """
 
@@ -21,13 +21,13 @@ from orderone.theory.meanfield import linear_noise_level
 
 WEIGHT_VAR = 0.5
 BIAS_VAR = 0.1
-KEEPS = (1.0, 0.9, 0.7, 0.6)  # the paper's are not printed; (12) needs a rate above weight_var
+KEEPS = (1.0, 0.9, 0.7, 0.6)  # not printed in the paper; (12) needs a rate above weight_var
 CURVES = ("g_aa", "g_ab", "abs_g_ab")
 LAST_FEW = 2  # distances from the output that count as the last few layers
-FAR = 60  # distances at which nothing but the floor is left of |g_ab|, at keep rates below .8
+FAR = 60  # at larger distances |g_ab| is at its noise floor, for keep rates below .8
 NOISE_KEEP = 0.7
-NOISE_AT = 15  # where the floor is measured, width by width
-START_KEEP = 0.9  # where inputs that are not at the fixed point show
+NOISE_AT = 15  # distance at which the floor is measured for each width
+START_KEEP = 0.9  # for inputs that are not at the fixed point
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Settings:
     width: int
     depth: int
     networks: int
-    near_depth: int  # of networks for the mean with its sign, of which many are needed
+    near_depth: int  # depth of the networks for the mean with its sign, which needs many of them
     near_networks: int
     widths: tuple[int, ...]
     width_networks: int
@@ -86,7 +86,7 @@ def nearby(keep: float, settings: Settings) -> Batches:
 
 
 def whole(keep: float, batches: Batches, settings: Settings) -> Frame:
-    """All layers; every other one suffices except close to the output."""
+    """Return all layers near the output and every second layer elsewhere."""
     level = linear_noise_level(keep, network(keep).c_star)
     frame = _with_theory(keep, batches)
     if keep == 1:
@@ -109,7 +109,7 @@ def _with_theory(keep: float, batches: Batches) -> Frame:
 
 
 def fitted(keep: float, batches: Batches, settings: Settings) -> list[tuple[object, ...]]:
-    """The factor a layer of the mean with its sign, as far as it can be seen."""
+    """Fit the factor per layer of the mean with its sign, as far as it is above the noise."""
     far = rates.resolved(network(keep), batches, settings.width)
     return [
         rates.line(
@@ -133,7 +133,7 @@ def far(keep: float, batches: Batches, settings: Settings) -> tuple[object, ...]
 
 
 def noise(settings: Settings) -> Frame:
-    """std(g_ab) / g_aa of networks of several widths, in one layer."""
+    """Return std(g_ab) / g_aa in one layer, for networks of several widths."""
     rows = []
     level = linear_noise_level(NOISE_KEEP, network(NOISE_KEEP).c_star)
     for width in settings.widths:
@@ -150,7 +150,7 @@ def noise(settings: Settings) -> Frame:
 
 
 def started(settings: Settings) -> Frame:
-    """From unrelated inputs of length one, which is not the fixed point."""
+    """Measure g_aa for uncorrelated inputs of length one, which are not at the fixed point."""
     size = settings.near_networks // settings.batches
     depth = 20
     seed = (settings.seed, 5)

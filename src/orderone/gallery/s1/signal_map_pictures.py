@@ -1,5 +1,5 @@
-"""Pictures of what `signal_maps` records: a panel for each network of S1 Figure 1, and one for
-those without dropout."""
+"""Figures of the records of `signal_maps`: a panel for each network of S1 Figure 1, and one for
+networks without dropout."""
 
 from orderone.gallery.experiment import Picture, Records
 from orderone.gallery.figures import Figure, Trace
@@ -39,7 +39,7 @@ def _picture(name: str, records: dict[str, Frame]) -> Picture:
     )
     caption = (
         "Lines: theory. Dots: networks, with standard errors; shades: one standard deviation over"
-        " networks. Diamonds: where deep networks end. ρ is the keep rate."
+        " networks. Diamonds: the last layers of deep networks. ρ is the keep rate."
     )
     figure: Figure = {
         "data": data,
@@ -62,9 +62,7 @@ def _chaotic(records: dict[str, Frame]) -> Picture:
         "data": data,
         "layout": layout("c<sub>ab</sub><sup>l−1</sup>", "c<sub>ab</sub><sup>l</sup>"),
     }
-    caption = (
-        "Not in the paper: in the chaotic phase c* is below 1 without any dropout (erratum S1.1)."
-    )
+    caption = "Not in the paper: in the chaotic phase c* is below 1 without dropout (erratum S1.1)."
     return Picture("(e) Two networks without dropout, ρ = 1", figure, alt, caption)
 
 
@@ -75,7 +73,7 @@ def _unity(end: float) -> Trace:
 def _curve(
     records: dict[str, Frame], name: str, point: Row, label: str, colour: str
 ) -> list[Trace]:
-    """Theory, dots in their shade, and the fixed point, with one entry in the legend."""
+    """Draw theory, dots with a band, and the fixed point, with one entry in the legend."""
     theory, maps = (
         f[(f.panel == name) & (f.keep == point.keep)] for f in (records["theory"], records["maps"])
     )

@@ -1,5 +1,8 @@
-"""Lengths and correlations through one random dropout layer, in theory and measured, and where deep
-networks end: the networks of S1 Figure 1, two more without dropout, and their records.
+"""Lengths and correlations after one random dropout layer, predicted and measured, and in the last
+layer of deep networks.
+
+The networks are those of Figure 1 of S1 ("Mean field theory for deep dropout networks"), and two
+more without dropout.
 """
 
 from dataclasses import dataclass
@@ -25,7 +28,7 @@ class Panel(NamedTuple):
     weight_var: float
     bias_var: float
     of: str  # "q" or "c"
-    largest: float = 1.0  # where the axes end
+    largest: float = 1.0  # end of the axes
 
 
 PANELS = {
@@ -44,8 +47,8 @@ CHAOTIC = {
 class Settings:
     width: int
     networks: int
-    points: int  # dots of each curve
-    depth: int  # layers in which a signal comes to its fixed point
+    points: int  # dots on each curve
+    depth: int  # layers in which a signal approaches its fixed point
     batches: int
     seed: int = 0
 
@@ -78,8 +81,8 @@ def _map(panel: Panel, network: MeanField, x: np.ndarray) -> np.ndarray:
 
 
 def one_layer(name: str, keep: float, settings: Settings) -> Frame:
-    """Real layers (activation, dropout, weights) on pairs of Gaussian pre-activations: lengths and
-    correlations after."""
+    """Apply layers (activation, dropout, weights) to pairs of Gaussian pre-activations; return the
+    lengths and correlations of the outputs."""
     panel = (PANELS | CHAOTIC)[name]
     network = mean_field(panel, keep)
     x = np.linspace(0, panel.largest, settings.points)
@@ -106,8 +109,10 @@ def one_layer(name: str, keep: float, settings: Settings) -> Frame:
 def _simulate(
     network: MeanField, q: np.ndarray, c: np.ndarray, settings: Settings, seed: int
 ) -> np.ndarray:
-    """(networks, points, 3): q_aa, q_bb, q_ab after one layer; all pairs meet the same weights,
-    each its own masks."""
+    """Return q_aa, q_bb and q_ab after one layer, (networks, points, 3).
+
+    All pairs have the same weights; each pair has separate masks.
+    """
     weight_var, bias_var, keep = (float(v) for v in network.one())
     description = kernels.Sequential(
         kernels.Activation(network.activation),
@@ -116,7 +121,7 @@ def _simulate(
     )
     Q = torch.as_tensor(q, dtype=torch.float32)[:, None]
     C = torch.as_tensor(c, dtype=torch.float32)[:, None]
-    found = []
+    products = []
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         torch.manual_seed(seed)
         for _ in range(settings.networks):
@@ -124,12 +129,12 @@ def _simulate(
             one, other = torch.randn(2, len(q), settings.width)
             a = layer(Q.sqrt() * one)
             b = layer(Q.sqrt() * (C * one + (1 - C**2).sqrt() * other))
-            found.append(torch.stack([(a * a).mean(-1), (b * b).mean(-1), (a * b).mean(-1)], -1))
-    return torch.stack(found).double().numpy()
+            products.append(torch.stack([(a * a).mean(-1), (b * b).mean(-1), (a * b).mean(-1)], -1))
+    return torch.stack(products).double().numpy()
 
 
 def deep(name: str, keep: float, settings: Settings) -> dict[str, object]:
-    """Where unrelated inputs of length one have come to after many layers."""
+    """Return length and correlation after many layers, for uncorrelated inputs of length one."""
     panel = (PANELS | CHAOTIC)[name]
     network = mean_field(panel, keep)
     size = settings.networks // settings.batches
@@ -175,7 +180,7 @@ def mean_field(panel: Panel, keep: float) -> MeanField:
 
 
 def _length(network: MeanField) -> float:
-    """q*, or where there is none, a length beside which biases are nothing."""
+    """Return q*, or, if there is none, a length at which biases are negligible."""
     if network.status == "converged":
         return network.q_star
     return 1e6

@@ -1,13 +1,13 @@
-"""S1 Table 1: which depth scale governs what, in theory and as measured.
+"""S1 Table 1: the depth scales of correlations and gradients, predicted and measured.
 
     q_ab: |c^l - c*| ~ e^{-l/xi_2}  (6)        g_aa ~ e^{-(L-l)/xi_1}  (11)        g_ab ~
                                                e^{-(L-l)/xi}
 
 The paper gives g_ab the scale xi_1 under realistic conditions, and xi_2 under the assumption that
-forward and backward weights are independent. Erratum S1.4: the mean of g_ab goes with chi_2; what
-goes with chi_1 is the noise of |g_ab|. Erratum S1.5: and with the square of lambda = dq'/dq where
-that is larger than chi_2, as in linear networks with sw2 > rho^2, since weights are shared. The
-last column of the table, the trainable length, is Figure 7.
+forward and backward weights are independent. Erratum S1.4: the mean of g_ab changes by chi_2 per
+layer; the noise of |g_ab| changes by chi_1. Erratum S1.5: where the square of lambda = dq'/dq is
+larger than chi_2, as in linear networks with sw2 > rho^2, the mean changes by that square, because
+weights are shared. The last column of the table, the trainable length, is Figure 7.
 """
 
 from dataclasses import dataclass
@@ -47,8 +47,8 @@ NETWORKS = (
     Network("tanh", 1.4, 0.1, 0.9),
     Network("hard-tanh", 1.4, 0.1, 0.9),
 )
-STARTS = (0.0, 0.9)  # correlations of inputs whose difference is followed
-SETTLED = 2  # layers that still remember where correlations started
+STARTS = (0.0, 0.9)  # two initial correlations; their difference is measured layer by layer
+SETTLED = 2  # first layers, which are not part of the fit
 NAMES = {"c_ab": "q_ab", "g_aa": "g_aa", "g_ab": "g_ab"}
 # realistic; independent weights
 PRINTED = {"q_ab": ("ξ₂", "ξ₂"), "g_aa": ("ξ₁", "ξ₁"), "g_ab": ("ξ₁", "ξ₂")}
@@ -89,13 +89,13 @@ def gradients(network: Network, number: int, settings: Settings) -> list[tuple[o
 
 
 def correlation(network: Network, number: int, settings: Settings) -> tuple[object, ...]:
-    """The difference of two mean correlations that started apart: c* and what finite width does to
-    it drop out."""
+    """Fit the difference of two mean correlations with different starts, in which c* and its bias
+    at finite width cancel."""
     net = network.mean_field
     size = settings.networks // settings.batches
     depth = settings.depth // 2
     q0 = stationary(net)[0]
-    # the same weights and masks for both, so that most of the noise drops out too
+    # the same weights and masks for both, so that most of the noise cancels too
     seed = (settings.seed, 11, number)
     low, high = (
         measure(net, settings.width, depth, settings.batches, size, seed, (q0, c)) for c in STARTS
@@ -112,7 +112,7 @@ def correlation(network: Network, number: int, settings: Settings) -> tuple[obje
 
 
 def _expected(network: Network, q0: float, depth: int) -> np.ndarray:
-    """The same difference in theory, layers 1 to depth; inputs meet no activation."""
+    """Return the predicted difference in layers 1 to depth; inputs have no activation."""
     net = network.mean_field
     paths = []
     for c0 in STARTS:
@@ -131,7 +131,7 @@ def judge(records: Records) -> list[Finding]:
     q_ab = lines[lines.quantity == "q_ab"]
     g_aa = lines[lines.quantity == "g_aa"]
     g_ab = lines[lines.quantity == "g_ab"]
-    # weights that are shared outlast the overlap of gradients
+    # the effect of shared weights decays more slowly than the overlap of gradients
     shared = g_ab.limit > g_ab.chi2 * (1 + rates.SETTLED)
     return [
         _finding("q_ab has the depth scale ξ₂", q_ab, "chi2"),
@@ -139,13 +139,14 @@ def judge(records: Records) -> list[Finding]:
         _finding("g_ab has the depth scale ξ₁ (realistic condition)", g_ab, "chi1"),
         _finding("g_ab has the depth scale ξ₂ (independent weights)", g_ab, "chi2"),
         _finding(
-            "The mean of g_ab has ξ₂ where χ₂ > λ², the slope of lengths squared",
+            "The mean of g_ab has the depth scale ξ₂ where χ₂ > λ² (λ is the slope of the length"
+            " map)",
             g_ab[~shared],
             "chi2",
             "S1.4",
         ),
         _finding(
-            "and the scale of λ² where that is larger: linear networks with σ_w² > ρ²",
+            "The mean of g_ab has the scale of λ² where λ² > χ₂: linear networks with σ_w² > ρ²",
             g_ab[shared],
             "limit",
             "S1.5",
@@ -153,7 +154,7 @@ def judge(records: Records) -> list[Finding]:
         Finding(
             "Networks can be trained up to min(12 ξ₁, 12 ξ₂) layers",
             None,
-            "not measured here: Figure 7 is about it",
+            "not measured here; see Figure 7",
         ),
     ]
 
@@ -178,7 +179,7 @@ def _scale(rate: float) -> float:
 
 
 def _interval(each: Row) -> tuple[float, float]:
-    """Of the depth scale; a rate of 1 inside the interval leaves it without an upper end."""
+    """Return the interval of the depth scale; it has no upper end if a rate of 1 is possible."""
     low, high = sorted((_scale(each.low), _scale(each.high)))
     if each.low <= 1 <= each.high:
         high = float("inf")
@@ -187,7 +188,7 @@ def _interval(each: Row) -> tuple[float, float]:
 
 def _measured(each: Row) -> str:
     if np.isnan(each.rate):
-        return "lost in the noise"
+        return "below the noise"
     low, high = _interval(each)
     return f"{_scale(each.rate):.2f} [{low:.2f}, {high:.2f}]"
 
@@ -209,14 +210,14 @@ def _grid(lines: Frame) -> Grid:
         "measured",
     )
     caption = (
-        "Depth scales ξ = 1/|ln rate|, with 99 % intervals. hard-tanh gradients of one input grow:"
-        " χ₁ > 1."
+        "Depth scales ξ = 1/|ln rate|, with 99 % intervals. Gradients of one input grow in"
+        " hard-tanh networks: χ₁ > 1."
     )
     return Grid("Depth scales", head, rows, caption)
 
 
 def _picture(lines: Frame) -> Picture:
-    """Measured scales with their intervals, beside xi_1 and xi_2."""
+    """Draw measured scales with their intervals, and xi_1 and xi_2."""
     known = lines[~lines.rate.isna()]
     names: list[str] = []
     scales: list[float] = []
@@ -255,16 +256,16 @@ def _picture(lines: Frame) -> Picture:
 
 EXPERIMENT = Experiment(
     name="s1-table1",
-    title="Which depth scale governs what",
+    title="Depth scales of correlations and gradients",
     claim=(
-        "Correlations of signals have the depth scale ξ₂, gradients of one input ξ₁, and those of"
-        " two inputs ξ₁ as well, not ξ₂ as the assumption of independent weights has it."
+        "Correlations of signals have the depth scale ξ₂. Gradients of one input have ξ₁. Gradients"
+        " of two inputs have ξ₁ too, not ξ₂ as under the assumption of independent weights."
     ),
     method=(
-        "Five kinds of random dropout networks. Signals: the difference of mean correlations that"
-        " start apart. Gradients: means over networks (g_ab with its sign), between the distance at"
-        " which theory's rate is within 1 % of its limit and that at which g_ab is lost in the"
-        " noise. 99 % intervals by leaving out batches of networks."
+        "Five kinds of random dropout networks. Signals: the difference of mean correlations with"
+        " different starts. Gradients: means over networks (g_ab with its sign), between the"
+        " distance at which the predicted rate is within 1 % of its limit and the distance at which"
+        " g_ab is below the noise. 99 % intervals by the jackknife over batches of networks."
     ),
     scales={"small": Settings(500, 40, 1600), "paper": Settings(1000, 60, 16000)},
     parts=parts,

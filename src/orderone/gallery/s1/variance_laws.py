@@ -1,9 +1,8 @@
-"""Variance against mean over networks, layer by layer: the power in V = k m^power, and V/m^2, which
-is not constant.
+"""Variance V against mean m over networks by layer: the power in V = k m^power, and V/m^2.
 
-Erratum S1.9: V/m^2 is not constant. It grows with the distance k = L - l from the output and falls
-with the width, about as k/N, so the power is below 2 where gradients vanish towards the input and
-above 2 where they explode.
+Erratum S1.9 of S1 ("Mean field theory for deep dropout networks"): V/m^2 is not constant. It grows
+with the distance k = L - l from the output and falls with the width, about as k/N, so the power is
+below 2 where gradients vanish towards the input and above 2 where they explode.
 """
 
 from typing import TypeAlias
@@ -26,7 +25,7 @@ QUANTITIES = {
 }
 WORDS = {"g_aa": "g_aa", "abs_g_ab": "|g_ab|", "l1_g_ab": "the l1 norm g̃_ab"}
 NEAR = (1, 4)
-FAR = (0.8, 1.0)  # layers from the output; fractions of the depth: where V/m^2 is compared
+FAR = (0.8, 1.0)  # V/m^2 is compared at NEAR layers from the output and FAR parts of the depth
 COLUMNS = [
     "quantity",
     "decades",
@@ -38,14 +37,14 @@ COLUMNS = [
     "growth_low",
     "growth_high",
 ]
-LEAST_DECADES = 1.0  # of the mean, below which a power cannot be read
-STEPS = 30  # layers of a curve that are kept for drawing
+LEAST_DECADES = 1.0  # range of the mean that a fit of the power needs
+STEPS = 30  # layers of a curve that are stored for drawing
 
 Series: TypeAlias = dict[str, tuple[Frame, Trace]]  # name: curve and marker
 
 
 def curves(batches: Batches) -> Frame:
-    """Layer, mean and variance of each quantity."""
+    """Return layer, mean and variance of each quantity."""
     pooled = batches.pooled()
     frame = pd.DataFrame({"layer": np.arange(1, batches.depth + 1)})
     for quantity in QUANTITIES:
@@ -54,8 +53,11 @@ def curves(batches: Batches) -> Frame:
 
 
 def laws(batches: Batches) -> list[tuple[object, ...]]:
-    """A row of `COLUMNS` for each quantity. `near` and `far` are V/m^2 close to the output and to
-    the input, `growth` is the logarithm of their ratio."""
+    """Return a row of `COLUMNS` for each quantity.
+
+    `near` and `far` are V/m^2 near the output and near the input; `growth` is the logarithm of
+    their ratio.
+    """
     rows = []
     for quantity in QUANTITIES:
         power = batches.jackknife(lambda moments, q=quantity: _power(moments, q))
@@ -85,7 +87,7 @@ def _power(moments: Moments, quantity: str) -> float:
 
 
 def log_ratio(moments: Moments, quantity: str, near: int, far: int) -> float:
-    """The mean logarithm of V/m^2 over distances near .. far from the output."""
+    """Return the mean logarithm of V/m^2 over distances near .. far from the output."""
     mean, var, _ = moments.of(quantity)
     window = len(mean) - 1 - np.arange(near, far + 1)
     return float(np.log(var[window] / mean[window] ** 2).mean())
@@ -100,8 +102,8 @@ def _far(moments: Moments, quantity: str) -> float:
 
 
 def is_two(lines: Frame) -> bool | None:
-    """All intervals hold 2; None if there are none, or one of them is so wide that it would hold
-    1.5 or 2.5 as well."""
+    """Return whether all intervals contain 2; None if there are none, or one is so wide that it
+    contains 1.5 or 2.5 too."""
     lines = lines[lines.decades >= LEAST_DECADES]
     if not known(lines.low, lines.high):
         return None
@@ -113,15 +115,15 @@ def is_two(lines: Frame) -> bool | None:
 
 
 def power(each: Row) -> str:
-    """Of one line, for a table or a sentence."""
+    """Return the power of one line as text."""
     if each.decades < LEAST_DECADES:
         return f"none, m spans {each.decades:.1f} decades"
     return f"{each.power:.2f} [{each.low:.2f}, {each.high:.2f}]"
 
 
 def picture(title: str, quantity: str, series: Series, alt: str, caption: str) -> Picture:
-    """V against m, a series of dots for each network, and the line V = m^2 through the middle of
-    all."""
+    """Draw V against m, a series of dots for each network, and a line V ~ m^2 through their
+    middle."""
     data = [
         dots(
             curve[quantity],

@@ -1,5 +1,5 @@
-"""Axes for small screens: little margin, the legend below everything, one tick for every value
-where there are few."""
+"""Axes for small screens: small margins, the legend at the bottom, and a tick for every value if
+there are few."""
 
 from orderone.gallery.figures import Layout
 from orderone.gallery.frames import Line
@@ -32,6 +32,6 @@ def axes(x: str, y: str, legend: str = "", height: int = 440, **more: Layout) ->
 
 
 def ticks(values: Line) -> Layout:
-    """Return a logarithmic axis that names these values and no others."""
+    """Return a logarithmic axis with ticks at exactly these values."""
     distinct = sorted(set(map(float, values)))
     return {"type": "log", "tickvals": distinct, "ticktext": [f"{value:g}" for value in distinct]}

@@ -1,5 +1,4 @@
-"""Which of two is better, by few numbers of each: differences of means with intervals, and
-counts."""
+"""Comparison of two small samples: differences of means with intervals, and counts."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,8 +11,10 @@ CONFIDENCE = 0.95
 
 @dataclass(frozen=True)
 class Difference:
-    """Of the means of two samples (the first less the second), with Welch's interval; infinite for
-    a single number, and for what diverged."""
+    """Difference of the means of two samples (first minus second), with Welch's interval.
+
+    The interval is infinite for a sample of one number, and if a number is not finite.
+    """
 
     mean: float
     low: float
@@ -21,7 +22,7 @@ class Difference:
 
     @property
     def positive(self) -> bool | None:
-        """None where the interval holds 0."""
+        """Whether the difference is positive; None if the interval contains 0."""
         if self.low > 0:
             return True
         if self.high < 0:
@@ -52,8 +53,8 @@ def difference(
 
 
 def fewer(first: int, second: int, confidence: float = CONFIDENCE) -> bool | None:
-    """Whether events are rarer in the first of two equally long records: each was as likely in
-    either, if not."""
+    """Return whether events are rarer in the first of two equally long records, by a binomial test;
+    None if it cannot decide."""
     if first + second == 0:
         return None
     level = stats.binomtest(min(first, second), first + second).pvalue

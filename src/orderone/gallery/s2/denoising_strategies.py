@@ -1,14 +1,14 @@
-"""Span denoising with encoder-decoders, standard against neural-tangent: the trainings of S2
-Figures 3, 4 and 5.
+"""Span denoising with encoder-decoders, standard against neural-tangent: the training runs of
+Figures 3, 4 and 5 of S2 ("Effective Theory of Transformers at Initialization").
 
-standard          every tensor starts at 0.02, one learning rate for all, wd = 0.01
-neural-tangent    words start at 1, the output is rescaled by n^{-1/2}, learning rates by group, wd
-                  = 0.01 n^{-3/2}
+standard          all tensors have initial deviation 0.02, one learning rate for all, wd = 0.01
+neural-tangent    words have initial deviation 1, the output is rescaled by n^{-1/2}, learning rates
+                  by group, wd = 0.01 n^{-3/2}
 
-A learning rate lr of standard stands for n^{3/2} lr of neural-tangent: both are the same for the
-matrices of attention and the MLP. The search goes over this common `rate`. The larger model gets
-the best rate of the smaller one, unchanged. Dropout (0.1 in the paper) is left out of short
-trainings, in which every text is seen about once.
+A learning rate lr of standard corresponds to n^{3/2} lr of neural-tangent: both give the matrices
+of attention and the MLP the same learning rate. The search is over this common `rate`. The larger
+model uses the best rate of the smaller one, unchanged. Dropout (0.1 in the paper) is not used in
+short runs, which see every text about once.
 """
 
 from collections.abc import Mapping, Sequence
@@ -45,7 +45,7 @@ class Settings:
     small: Model
     large: Model
     training: Training
-    updates: int  # of the larger model, at most those of the smaller one
+    updates: int  # of the larger model; at most those of the smaller one
     rates: tuple[float, ...]  # learning rates of standard
     wd: float = 0.01
     seeds: int = 3
@@ -61,14 +61,14 @@ class Settings:
 def task(settings: Settings) -> Denoising:
     s = settings
     if s.data != "tokens subset":
-        given = {"evaluations": s.evaluations, "root": s.root}
-        return denoising(s.data, s.tokenizer, s.batch, s.length, **given)
+        options = {"evaluations": s.evaluations, "root": s.root}
+        return denoising(s.data, s.tokenizer, s.batch, s.length, **options)
     sentences, vocab = sentence_subset(s.length, s.root)
     return Denoising(sentences, vocab, s.batch, s.length, evaluations=s.evaluations)
 
 
 def scales(strategy: str, width: int) -> Mapping[str, float]:
-    """Words of variance 1 for all but standard; everything else at 0.02."""
+    """Return initial scales: deviation 0.02, except words of variance 1 in neural-tangent."""
     C = language_scales(width)
     del C["head"]  # tied
     return C if strategy == "standard" else C | {"WE": 1.0}
@@ -98,7 +98,7 @@ def run(
     rates: Sequence[float],
     until: int | None = None,
 ) -> pd.DataFrame:
-    """Every rate with every seed, in one program; with `rate` and `width`."""
+    """Train every rate with every seed in one program; add the columns `rate` and `width`."""
     data = task(settings)
     rate_of: dict[Point, float] = {}
     for rate, seed in product(rates, range(settings.seeds)):
@@ -117,24 +117,24 @@ def run(
 
 @cache
 def search(settings: Settings, strategy: str) -> pd.DataFrame:
-    """The smaller model at all rates."""
+    """Train the smaller model at all rates."""
     return run(settings, settings.small, strategy, settings.rates)
 
 
-def best_rate(found: Frame) -> float:
-    """Of one strategy: that of the lowest held-out loss, on average over the seeds that it did not
-    spoil."""
-    lowest = found.groupby(["rate", "seed"]).loss.min().fillna(float("inf"))
+def best_rate(curves: Frame) -> float:
+    """Return the rate of one strategy with the lowest held-out loss, averaged over seeds."""
+    lowest = curves.groupby(["rate", "seed"]).loss.min().fillna(float("inf"))
     return float(lowest.groupby("rate").mean().idxmin())  # type: ignore[arg-type]
 
 
 def at_the_best(settings: Settings, strategy: str) -> pd.DataFrame:
-    found: Frame = search(settings, strategy)
-    return found[found.rate == best_rate(found)]
+    curves: Frame = search(settings, strategy)
+    return curves[curves.rate == best_rate(curves)]
 
 
 def larger(settings: Settings, strategy: str) -> pd.DataFrame:
-    """Smaller and larger model at the same rate, as far as the larger one is trained."""
+    """Return the smaller and the larger model at the same rate, up to the last update of the
+    larger."""
     small: Frame = at_the_best(settings, strategy)
     large = run(settings, settings.large, strategy, [float(small.rate.iloc[0])], settings.updates)
     return pd.concat([small[small.step <= settings.updates], large], ignore_index=True)
@@ -167,7 +167,7 @@ GPU = Settings(
     updates=1000,
     rates=(5e-4, 1e-3, 2e-3, 4e-3, 8e-3, 16e-3),
 )
-# BART-large for 200,000 updates and R2C2 for the first 15,000, on text in a folder of your own
+# BART-large for 200,000 updates and R2C2 for the first 15,000, on text in the folder `data`
 PAPER = Settings(
     data="data/pretraining",
     tokenizer="gpt2",

@@ -1,5 +1,5 @@
-"""S2 Figure 1: learning rate and weight decay of a Vision Transformer, searched for under each of
-four strategies."""
+"""S2 Figure 1: search for the learning rate and weight decay of a Vision Transformer under four
+strategies."""
 
 from math import isnan, nan
 from typing import Any
@@ -18,8 +18,8 @@ from orderone.gallery.s2.vision_strategies import (
     search,
 )
 
-PLATEAU = 3  # neighbours as good as the best
-# The optimum is thick; colours go with the place around it, the same in every panel.
+PLATEAU = 3  # number of neighbours as good as the best that makes a plateau
+# A colour for each place around the optimum, the same in every panel; the optimum is thick.
 COLOURS = {
     (1, 0): "#e0543e",
     (0, 1): "#e8963a",
@@ -41,8 +41,10 @@ def judge(records: Records) -> list[Finding]:
 
 
 def _finding(strategy: str, tried: Frame) -> Finding:
-    """The paper's own criterion: none of the six neighbours reaches the accuracy of the best. If
-    half of them do, there is no optimum but a plateau; fewer may be chance."""
+    """Judge by the criterion of the paper: none of the six neighbours reaches the best accuracy.
+
+    If half of them do, the optimum is a plateau; fewer may be chance.
+    """
     i, j = best_place(tried)
     highest = tried.groupby(["i", "j"]).accuracy.max()
     neighbours = []
@@ -109,9 +111,9 @@ EXPERIMENT = Experiment(
         " neighbours on a grid of factors 2."
     ),
     method=(
-        "A line of learning rates at fixed lr wd, then neighbours of the best until it is the best"
-        " of them; highest validation accuracy along the training, one seed. Small: 1,618 digits of"
-        " 8 x 8, label smoothing alone; gpu: 10,000 images of CIFAR-10 with the paper's"
+        "A line of learning rates at fixed lr wd, then the neighbours of the best pair until all of"
+        " them are worse; highest validation accuracy during training, one seed. Scale small: 1,618"
+        " digits of 8 x 8, label smoothing only; gpu: 10,000 images of CIFAR-10 with the paper's"
         " augmentation; paper: ImageNet, ViT-B/16, 300 epochs."
     ),
     scales={"small": SMALL, "gpu": GPU, "paper": PAPER},

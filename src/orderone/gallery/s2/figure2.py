@@ -1,8 +1,8 @@
-"""S2 Figure 2: the four strategies at their optima, over several seeds. Spikes are counted as
-`gallery.spikes` says.
+"""S2 Figure 2: the four strategies at their optima, over several seeds. `gallery.s2.spikes` counts
+spikes.
 
 The paper compares three seeds by eye. Here each claim needs an interval that excludes the opposite;
-with three seeds and small differences it may well be that nothing can be told.
+with three seeds and small differences a claim may remain unclear.
 """
 
 from math import log2
@@ -23,7 +23,7 @@ COLOURS = {
 }
 OPACITIES = (1.0, 0.7, 0.45)
 SAME = 1.0
-OTHER = 3.0  # octaves: each of two optima is known to a factor of 2
+OTHER = 3.0  # octaves; each of two optima is known to a factor of 2
 
 
 def parts(settings: Settings) -> Parts:
@@ -50,7 +50,10 @@ def judge(records: Records) -> list[Finding]:
         *(_spikes(name, spikes) for name in STRATEGIES[1:]),
         _same(frame, "wd", "lr* wd* is the same for standard and neural-tangent"),
         _same(
-            frame, "rate", "the effective learning rate of attention and MLP is the same for both"
+            frame,
+            "rate",
+            "the effective learning rate of attention and MLP is the same for standard and"
+            " neural-tangent",
         ),
     ]
 
@@ -60,8 +63,8 @@ def _means(best: dict[str, list[float]]) -> str:
 
 
 def _extreme(best: dict[str, list[float]], name: str, sign: int, claim: str) -> Finding:
-    """Against each of the others, at a confidence shared by all comparisons; refuted by one that is
-    clearly beyond it."""
+    """Compare with each other strategy, with one confidence level for all comparisons together;
+    False if one is clearly better (or worse)."""
     confidence = 1 - (1 - CONFIDENCE) / (len(best) - 1)
     verdicts = []
     numbers = []
@@ -81,14 +84,14 @@ def _spikes(name: str, spikes: dict[str, int]) -> Finding:
 
 
 def _same(frame: Frame, column: str, claim: str) -> Finding:
-    """To what the grid can tell."""
+    """Judge equality within the resolution of the grid."""
     values = []
     for name in STRATEGIES[:2]:
         row = frame[frame.strategy == name].iloc[0]
         values.append(float(row.lr * row.wd if column == "wd" else row.rate))
     octaves = log2(values[1] / values[0])
     holds = None
-    if frame.accuracy.notna().any():  # otherwise an optimum of nothing
+    if frame.accuracy.notna().any():  # otherwise there is no optimum
         if abs(octaves) < SAME + 0.5:
             holds = True
         elif abs(octaves) > OTHER - 0.5:
@@ -119,7 +122,7 @@ def draw(records: Records) -> list[Picture]:
         key=lambda name: -frame[frame.strategy == name].groupby("seed").accuracy.max().mean(),
     )
     alt = (
-        "Validation accuracy over epochs, some seeds each; from the best to the worst:"
+        "Validation accuracy over epochs, several seeds each; from the best to the worst:"
         f" {', '.join(order)}."
     )
     caption = "In the legend: (lr*, wd*) and the mean over seeds of the highest accuracy."
@@ -134,14 +137,14 @@ EXPERIMENT = Experiment(
     name="s2-figure2",
     title="Four strategies for Vision Transformers: at their optima",
     claim=(
-        "Neural-tangent is better than standard, hybrid the best and maximal-update the worst of"
-        " four; all three have fewer spikes than standard; the optimum of neural-tangent has the"
-        " same effective learning rate and the same lr wd."
+        "Neural-tangent is better than standard; hybrid is the best and maximal-update the worst of"
+        " the four. All three have fewer spikes than standard. The optima of neural-tangent and"
+        " standard have the same effective learning rate and the same lr wd."
     ),
     method=(
-        "The search of Figure 1, then fresh seeds at the optimum of each strategy. Differences of"
+        "The search of Figure 1, then new seeds at the optimum of each strategy. Differences of"
         " the highest validation accuracies with Welch's 95 % intervals; a spike is three training"
-        " losses in a row more than five deviations above the median of the fifty before."
+        " losses in a row more than five standard deviations above the median of the fifty before."
     ),
     scales={"small": SMALL, "gpu": GPU, "paper": PAPER},
     parts=parts,

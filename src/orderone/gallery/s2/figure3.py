@@ -1,7 +1,7 @@
 """S2 Figure 3: the learning rate of an encoder-decoder for span denoising, under two strategies.
 
-The paper shifts its search by (lr, wd) -> (n^{3/2} lr, n^{-3/2} wd) for neural-tangent. `rate` is
-lr before the shift.
+For neural-tangent, the paper shifts its search by (lr, wd) -> (n^{3/2} lr, n^{-3/2} wd). `rate` is
+lr before this shift.
 """
 
 from collections.abc import Sequence
@@ -26,7 +26,7 @@ from orderone.gallery.s2.denoising_strategies import (
 )
 
 WARM = ("#d9534f", "#e8963a")
-COLD = ("#4c78d8", "#38a3a5")  # above and below the best rate, the nearer first
+COLD = ("#4c78d8", "#38a3a5")  # WARM above and COLD below the best rate, the nearest first
 BEST = "#7f7f7f"
 OPACITIES = (1.0, 0.6, 0.4)
 
@@ -48,7 +48,7 @@ def judge(records: Records) -> list[Finding]:
     agree = None
     same = rates["neural-tangent"] == rates["standard"]
     if ends:
-        numbers += f"; at an end of what was tried: {', '.join(ends)}"
+        numbers += f"; at an end of the grid: {', '.join(ends)}"
     elif same or _apart(records):
         agree = same
     claim = "the best learning rates agree when neural-tangent's is divided by n^(3/2)"
@@ -59,7 +59,8 @@ def judge(records: Records) -> list[Finding]:
 
 
 def _apart(records: Records) -> bool:
-    """Whether no rate suits both: at each, one of them is clearly worse than at its best."""
+    """Return whether no rate is good for both strategies: at each, one is clearly worse than at its
+    best rate."""
     tried = set(records["standard"].rate) & set(records["neural-tangent"].rate)
     unsuitable: set[float] = set()
     for name in COMPARED:
@@ -74,17 +75,17 @@ def _worse(frame: Frame, rate: float) -> bool:
 
 
 def lowest(frame: Frame, rate: float) -> list[float]:
-    """The lowest held-out loss of every seed; infinite for one that was never finite."""
+    """Return the lowest held-out loss of every seed; infinite if it was never finite."""
     losses = frame[np.isclose(frame.rate, rate)].groupby("seed").loss.min()
     return [float(value) for value in losses.fillna(inf)]
 
 
 def _above(name: str, frame: Frame, rate: float) -> Finding:
-    claim = f"{name}: twice the best rate breaks the training"
+    claim = f"{name}: training diverges at twice the best rate"
     if not (values := lowest(frame, 2 * rate)):
         return Finding(claim, None, "not tried")
     if inf in lowest(frame, rate):
-        return Finding(claim, None, "no rate is one at which all seeds train")
+        return Finding(claim, None, "some seeds diverge at every rate")
     broken = values.count(inf)
     numbers = f"{broken} of {len(values)} seeds diverge"
     if not broken:
@@ -96,7 +97,7 @@ def _above(name: str, frame: Frame, rate: float) -> Finding:
 
 
 def _below(records: Records, rates: dict[str, float]) -> Finding:
-    """By how much half the best rate is worse, seed by seed."""
+    """Compare how much worse half the best rate is, for each seed."""
     claim = "half the best rate costs standard more than neural-tangent"
     cost = {name: _cost(records[name], rates[name]) for name in COMPARED}
     if not all(cost.values()):
@@ -112,7 +113,7 @@ def _cost(frame: Frame, rate: float) -> Sequence[float]:
 
 
 def draw(records: Records) -> list[Picture]:
-    """Both on the axes of their best rates and the nearest ones, whatever others do."""
+    """Draw both strategies on the same axes, which fit the best rates and their neighbours."""
     near: Frame = pd.concat([_near(records[name]) for name in COMPARED])
     return [_panel(name, records[name], near) for name in COMPARED]
 
@@ -154,14 +155,15 @@ def _panel(strategy: str, frame: Frame, near: Frame) -> Picture:
         f" shift: {best:.3g}."
     )
     caption = (
-        "In the legend: the lowest loss along the way. The axis is that of the best rate and its"
+        "In the legend: the lowest loss during training. The axis fits the best rate and its"
         " neighbours."
     )
     return Picture(title, {"data": data, "layout": layout(near)}, alt, caption)
 
 
 def layout(frame: Frame) -> Layout:
-    """Losses from the lowest to where most of the training lies: the first ones are far above."""
+    """Return axes from the lowest loss to the 90 % quantile, since the first losses are far
+    above."""
     finite = frame.loss[np.isfinite(frame.loss)]
     low = 0.0
     high = 1.0
@@ -191,14 +193,14 @@ EXPERIMENT = Experiment(
     title="Two strategies for span denoising: the search",
     claim=(
         "After the shift (lr, wd) -> (n^(3/2) lr, n^(-3/2) wd) the best learning rates of both"
-        " strategies agree; twice as much overflows; half as much costs standard more than"
-        " neural-tangent."
+        " strategies agree. Twice the best rate overflows. Half the best rate costs standard more"
+        " than neural-tangent."
     ),
     method=(
         "Encoder-decoders with tied words, clipped AdamW, warm-up and linear decay, several seeds;"
-        " lowest held-out loss. Small: bytes of Python code; gpu: Gutenberg and State of the Union"
-        " in GPT-2's byte pairs, bfloat16; paper: BART-large for 200,000 updates. The paper trained"
-        " in half precision, whose range is smaller: divergence here is a loss that is not finite."
+        " lowest held-out loss. Scale small: bytes of Python code; gpu: Gutenberg and State of the"
+        " Union in GPT-2's tokens, bfloat16; paper: BART-large for 200,000 updates. Divergence is a"
+        " loss that is not finite; the paper trained in half precision, whose range is smaller."
     ),
     scales={"small": SMALL, "gpu": GPU, "paper": PAPER},
     parts=parts,

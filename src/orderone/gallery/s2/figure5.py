@@ -1,5 +1,4 @@
-"""S2 Figure 5: a larger encoder-decoder with settings that were not tuned for it, beside the
-smaller one."""
+"""S2 Figure 5: a larger encoder-decoder with the settings of the smaller one, without tuning."""
 
 import pandas as pd
 
@@ -27,7 +26,7 @@ def judge(records: Records) -> list[Finding]:
     claim = "neural-tangent trains the larger model faster than standard"
     sizes = widths(pd.concat([records[name] for name in COMPARED]))
     if len(sizes) != 2:
-        return [Finding(claim, None, f"of widths {sizes}")]
+        return [Finding(claim, None, f"two widths are needed, the records have {sizes}")]
     small, large = sizes
     of_large: dict[str, list[float]] = {}
     means: list[str] = []
@@ -44,7 +43,9 @@ def judge(records: Records) -> list[Finding]:
 def _better(name: str, small: list[float], large: list[float]) -> Finding:
     gain = difference(small, large)
     return Finding(
-        f"{name}: the larger model is below the smaller one", gain.positive, f"by {gain}"
+        f"{name}: the larger model has a lower loss than the smaller one",
+        gain.positive,
+        f"by {gain}",
     )
 
 
@@ -64,7 +65,7 @@ def draw(records: Records) -> list[Picture]:
     )
     return [
         Picture(
-            "The larger encoder-decoder, settings carried over",
+            "The larger encoder-decoder with the settings of the smaller",
             {"data": curves, "layout": layout(frame)},
             alt,
         )
@@ -75,8 +76,8 @@ EXPERIMENT = Experiment(
     name="s2-figure5",
     title="Two strategies for span denoising: the larger model",
     claim=(
-        "With settings carried over from smaller models, neural-tangent improves the convergence of"
-        " the larger model."
+        "With settings taken from smaller models, neural-tangent improves the convergence of the"
+        " larger model."
     ),
     method=(
         "The best rate of the smaller model, (lr, wd) for standard and (n^(3/2) lr, n^(-3/2) wd)"

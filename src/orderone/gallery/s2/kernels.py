@@ -1,9 +1,9 @@
-"""S2 Part I: kernels G and tangent kernels Theta behind every block, in theory and in real
-Transformers.
+"""S2 Part I: kernels G and tangent kernels Theta after every block, in theory and in Transformers.
 
-Networks have sqrt(n) heads of sqrt(n) channels, so that both grow: what is left is of order
-n^{-1/2}, and the comparison is that of the limit, where a straight line in n^{-1/2} meets 0. What
-few heads and depth do is measured by itself.
+S2 is "Effective Theory of Transformers at Initialization". Networks have sqrt(n) heads of sqrt(n)
+channels, so that both grow with n. Corrections are then of order n^{-1/2}; the limit is the
+intercept of a straight line in n^{-1/2}. The effects of few heads and of depth are measured
+separately.
 """
 
 from collections.abc import Iterator
@@ -28,9 +28,8 @@ from orderone.gallery.s2.transformer_networks import (
 
 LEVEL = 0.999  # of each of about forty intervals
 NORMAL = float(stats.norm.ppf((1 + LEVEL) / 2))
-FINITE = 0.1  # of a kernel, at the width of the deep networks: n^{-1/2}
-# a power of the depth would make the last step 2^p times the one before; a logarithm makes them
-# equal
+FINITE = 0.1  # relative correction of a kernel at the width of the deep networks, n^{-1/2}
+# for a power p of the depth, the last step is 2^p times the one before; for a logarithm it is equal
 SETTLED = 1.15
 COLOURS = (
     "#4c78d8",
@@ -71,11 +70,11 @@ def judge(records: Records) -> list[Finding]:
     whole = Theta[Theta["where"] == "all"]
     groups = Theta[Theta["where"] != "all"]
     return [
-        _limits(G, "the kernels behind the stem and all blocks are those of the recursion"),
-        _limits(groups, "each group's part in the tangent kernel is the theory's"),
+        _limits(G, "the kernels after the stem and all blocks are those of the recursion"),
+        _limits(groups, "each group's part of the tangent kernel is as predicted"),
         _limits(
             whole,
-            "the whole tangent kernel is the theory's, with queries and keys in what it passes on",
+            "the whole tangent kernel is as predicted, if the recursion includes queries and keys",
             "corrected",
             "S2.4",
         ),
@@ -87,8 +86,8 @@ def judge(records: Records) -> list[Finding]:
 
 
 def limits(frame: Frame) -> pd.DataFrame:
-    """What is left of measured less theory as n grows: the intercept of a line in n^{-1/2}, by
-    weighted least squares."""
+    """Return the limit of measured minus predicted at large n: the intercept of a line in n^{-1/2},
+    by weighted least squares."""
     rows = []
     for key, lines in frame.groupby(["what", "where", "entry"], sort=False):
         weights = 1 / np.maximum(lines.error.to_numpy(), 1e-12) ** 2
@@ -106,14 +105,14 @@ def limits(frame: Frame) -> pd.DataFrame:
 
 
 def _limits(frame: Frame, claim: str, of: str = "paper", erratum: str = "") -> Finding:
-    found = limits(frame)
-    if not known(found.low, found.high):
-        return Finding(claim, None, "widths that do not tell a limit", of, erratum)
-    inside = (found.low <= 0) & (found.high >= 0)
-    wide = (found.high - found.low) > found.theory.abs().clip(lower=0.1)
-    worst = found.loc[(found.left / (found.high - found.low)).abs().idxmax()]
+    fits = limits(frame)
+    if not known(fits.low, fits.high):
+        return Finding(claim, None, "too few widths for a limit", of, erratum)
+    inside = (fits.low <= 0) & (fits.high >= 0)
+    wide = (fits.high - fits.low) > fits.theory.abs().clip(lower=0.1)
+    worst = fits.loc[(fits.left / (fits.high - fits.low)).abs().idxmax()]
     numbers = (
-        f"{inside.sum()} of {len(found)} entries; farthest {worst['where']} {worst.entry}:"
+        f"{inside.sum()} of {len(fits)} entries agree; farthest {worst['where']} {worst.entry}:"
         f" {worst.theory:.3f} "
     )
     numbers += f"{worst.left:+.3f} [{worst.low:+.3f}, {worst.high:+.3f}]"
@@ -123,7 +122,7 @@ def _limits(frame: Frame, claim: str, of: str = "paper", erratum: str = "") -> F
 
 
 def _flat(frame: Frame) -> Finding:
-    """The exponent of the width in each group's part, by the rules of a table of exponents."""
+    """Judge the exponent of the width in each group's part, as in a table of exponents."""
     verdicts: list[bool | None] = []
     numbers: list[str] = []
     for group, lines in frame[frame.entry == "11"].groupby("where", sort=False):
@@ -138,7 +137,8 @@ def _flat(frame: Frame) -> Finding:
         verdicts.append(exponent_table.holds(0, fit))
         numbers.append(f"{group} {exponent_table.interval(fit)}")
     claim = (
-        "with the rates of (1.99)-(1.107) every group's part is of order one: no power of the width"
+        "with the learning rates of (1.99)-(1.107) every group's part is of order one: no power of"
+        " the width"
     )
     holds: bool | None = True
     if False in verdicts:
@@ -157,15 +157,17 @@ def _norms(row: Line) -> Iterator[Finding]:
         name: bool(abs(row.measured - row[name]) <= 4 * row.error + 2e-3)
         for name in ("inside", "outside")
     }
-    told = close if known([row.measured, row.error]) else dict.fromkeys(close)
+    verdicts = close if known([row.measured, row.error]) else dict.fromkeys(close)
     yield Finding(
-        "epsilon stands outside the root of a norm, as (1.36) prints", told["outside"], numbers
+        "epsilon is outside the root of a norm, as printed in (1.36)", verdicts["outside"], numbers
     )
-    yield Finding("epsilon stands inside the root", told["inside"], numbers, "corrected", "S2.1")
+    yield Finding(
+        "epsilon is inside the root of a norm", verdicts["inside"], numbers, "corrected", "S2.1"
+    )
 
 
 def _fluctuations(frame: Frame) -> Iterator[Finding]:
-    """At a fixed number of heads: does the kernel's fluctuation go on shrinking with the width?"""
+    """Judge whether the kernel's fluctuation shrinks with the width at a fixed number of heads."""
     few = frame[frame.heads == frame.heads.min()].sort_values("width")
     widest = frame[frame.width == frame.width.max()].sort_values("heads")
     last = few.iloc[-1]
@@ -173,22 +175,22 @@ def _fluctuations(frame: Frame) -> Iterator[Finding]:
     ratio = float(last["std"] / few["std"].iloc[0])
     expected = float((few.width.iloc[0] / last.width) ** 0.5)
     vanishes = abs(ratio - expected) < abs(ratio - 1)
-    told = known(frame["std"], frame.error)
+    decided = known(frame["std"], frame.error)
     claim = "kernels are deterministic up to corrections that vanish with the width"
-    seen = ", ".join(
+    stds = ", ".join(
         f"{r['std']:.3f} ± {r.error:.3f} at n = {r.width:g}" for _, r in few.iterrows()
     )
-    yield Finding(claim, bool(vanishes) if told else None, f"{heads} head: {seen}")
-    # heads of n / H channels leave a correction of that order
+    yield Finding(claim, bool(vanishes) if decided else None, f"{heads} head: {stds}")
+    # heads of n / H channels have a correction of order H / n
     slack = 4 * widest.error + widest.theory * widest.heads / widest.width
     right = ((widest["std"] - widest.theory).abs() <= slack).all() and not vanishes
-    seen = ", ".join(
+    stds = ", ".join(
         f"H = {r.heads:g}: {r['std']:.3f} ± {r.error:.3f} ({r.theory:.3f})"
         for _, r in widest.iterrows()
     )
-    claim = "they fluctuate by order H^(-1/2) at any width, as much as the theory says"
-    holds = bool(right) if told else None
-    yield Finding(claim, holds, f"at n = {widest.width.iloc[0]:g}, {seen}", "corrected", "S2.5")
+    claim = "kernels fluctuate by order H^(-1/2) at any width, as predicted"
+    holds = bool(right) if decided else None
+    yield Finding(claim, holds, f"at n = {widest.width.iloc[0]:g}, {stds}", "corrected", "S2.5")
 
 
 def _growth(frame: Frame) -> Iterator[Finding]:
@@ -199,7 +201,7 @@ def _growth(frame: Frame) -> Iterator[Finding]:
     if len(measured) < 2:
         yield Finding(claim, None, "too few depths were measured")
         return
-    seen = ", ".join(
+    means = ", ".join(
         f"{r['mean']:.2f} ± {r.error:.2f} ({r.theory:.2f}) at {r.encoders:g}"
         for _, r in measured.iterrows()
     )
@@ -212,7 +214,9 @@ def _growth(frame: Frame) -> Iterator[Finding]:
     else:
         rises = False
     yield Finding(
-        claim, None if rises is None else not rises, f"networks {seen} encoders, theory in brackets"
+        claim,
+        None if rises is None else not rises,
+        f"networks {means} encoders, predictions in brackets",
     )
     steps = np.diff(Theta.theory) / np.diff(np.log2(Theta.encoders))  # per doubling
     rates = (G.theory / G.encoders).to_numpy()
@@ -223,15 +227,15 @@ def _growth(frame: Frame) -> Iterator[Finding]:
         0 < steps[-1] < SETTLED * steps[-2]
         and rates[-2] / SETTLED < rates[-1] < rates[-2] * SETTLED
     )
-    told = (
-        f"theory per doubling {steps[-2]:+.2f}, then {steps[-1]:+.2f}; G per encoder"
+    numbers = (
+        f"predicted per doubling {steps[-2]:+.2f}, then {steps[-1]:+.2f}; G per encoder"
         f" {rates[-2]:.3f}, {rates[-1]:.3f}"
     )
     claim = (
-        "the tangent kernel grows like the logarithm of depth, and G in proportion, in theory and"
-        " in networks"
+        "the tangent kernel grows like the logarithm of depth, and G in proportion to depth, in"
+        " theory and in networks"
     )
-    yield Finding(claim, bool(holds and close.all()), told, "corrected", "S2.6")
+    yield Finding(claim, bool(holds and close.all()), numbers, "corrected", "S2.6")
 
 
 # --- drawing --------------------------------------------------------------------------------------
@@ -243,7 +247,7 @@ def draw(records: Records) -> list[Picture]:
     G = diagonal[diagonal.what == "G"]
     Theta = diagonal[diagonal.what == "Theta"]
     return [
-        _against_width(G, "Kernels G behind the stem and each block", "G of a token with itself"),
+        _against_width(G, "Kernels G after the stem and each block", "G of a token with itself"),
         _against_width(
             Theta, "Parts of the tangent kernel of the outputs", "Theta of a token with itself"
         ),
@@ -261,8 +265,8 @@ def _against_width(frame: Frame, title: str, axis: str) -> Picture:
         data.append(_trace("lines", ends, [value, value], str(where), line=line, legendgroup=where))
         data.append(_dots(lines.width, lines["mean"], lines.error, colour, legendgroup=where))
     alt = (
-        f"{axis} at widths {ends[0]:g} to {ends[1]:g}: means of networks with errors, on the"
-        " theory's lines."
+        f"{axis} at widths {ends[0]:g} to {ends[1]:g}: means of networks with errors, on lines of"
+        " the theory."
     )
     return Picture(
         title,
@@ -292,8 +296,8 @@ def _few_heads(frame: Frame) -> Picture:
         )
         data.append(_dots(lines.width, lines["std"], lines.error, colour, legendgroup=name))
     alt = (
-        "The standard deviation of a kernel from network to network: with so many heads it stays as"
-        " the width grows."
+        "The standard deviation of a kernel between networks: at a fixed number of heads it does"
+        " not shrink as the width grows."
     )
     layout = axes(
         "width n",
@@ -369,14 +373,14 @@ EXPERIMENT = Experiment(
     name="s2-kernels",
     title="Kernels of Transformers, against networks",
     claim=(
-        "At initialization the signals of a Transformer and its tangent kernel follow recursions,"
-        " are of order one as it gets wider and deeper, and differ from them by order 1/n."
+        "At initialization, the signals of a Transformer and its tangent kernel follow recursions"
+        " up to corrections of order 1/n, and stay of order one as width and depth grow."
     ),
     method=(
         "Vision Transformers of two encoders (no training) over widths and seeds with sqrt(n)"
-        " heads, G from their streams and Theta from automatic differentiation; the limit of large"
-        " n with 99.9 % intervals. One block of attention with few heads. Deeper networks. Dots"
-        " carry two standard errors."
+        " heads; G from their residual streams and Theta from automatic differentiation; the limit"
+        " of large n with 99.9 % intervals. One block of attention with few heads. Deeper networks."
+        " Error bars are two standard errors."
     ),
     scales={"small": SMALL, "paper": PAPER},
     parts=parts,

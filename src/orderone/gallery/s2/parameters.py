@@ -1,5 +1,5 @@
-"""S2 II.1.B and II.2.B: how many parameters the three models have, counted on models that take no
-memory."""
+"""S2 II.1.B and II.2.B: the numbers of parameters of the three models, counted on the meta
+device."""
 
 from dataclasses import dataclass
 
@@ -10,7 +10,7 @@ from orderone import nn
 from orderone.gallery.experiment import Experiment, Finding, Grid, Parts, Records
 from orderone.gallery.frames import Line
 
-# What the paper writes out, and what it rounds that to.
+# The printed sum, the rounded number, and the unit of its last digit.
 PRINTED = {
     "ViT-B/16": ("768·768 + 196·768 + 768²·(4+2·4)·12 + 768·1000 + 1000", 86e6, 1e6),
     "BART-large": ("50265·1024 + 2·514·1024 + 1024²·(4+2·4)·12 + 1024²·(4+4+2·4)·12", 405e6, 1e6),
@@ -21,7 +21,7 @@ MODELS = dict(zip(PRINTED, (nn.vit_b16, nn.bart_large, nn.r2c2), strict=True))
 
 @dataclass(frozen=True)
 class Settings:
-    """Nothing is drawn."""
+    """No settings: the models are fixed."""
 
 
 def parts(settings: Settings) -> Parts:
@@ -40,7 +40,7 @@ def count() -> pd.DataFrame:
 
 
 def evaluated(formula: str) -> int:
-    """A sum of products, in which ² is a square and brackets hold a sum of products."""
+    """Evaluate a sum of products, in which ² is a square."""
     total = 0
     for term in formula.split(" + "):
         product = 1
@@ -84,8 +84,8 @@ EXPERIMENT = Experiment(
         " billion."
     ),
     method=(
-        "Models of orderone.nn on the meta device, every tensor counted, against the sums that the"
-        " paper writes out."
+        "The parameters of the models of orderone.nn, counted on the meta device, compared with the"
+        " sums that the paper prints."
     ),
     scales={"small": Settings(), "paper": Settings()},
     parts=parts,

@@ -1,12 +1,11 @@
-"""Spikes of a training loss: it leaves what it was before, by far more than its noise, and stays
-away for a while.
+"""Spikes of a training loss: it rises by far more than its noise and stays there for some steps.
 
     spike:  HOLD or more losses in a row above   m + FACTOR s,   m the median and s the noise of the
                                                  WINDOW losses before
 
-s is the median distance from m, scaled to the standard deviation of a normal law. A normal law
-exceeds five of them at one step in 3 million, and hardly ever at three in a row; a slow rise moves
-m along and is none.
+s is the median distance from m, scaled to the standard deviation of a normal distribution. Normal
+noise exceeds five standard deviations at one step in 3 million, and hardly ever at three steps in a
+row. A slow rise moves m too, and is not a spike.
 """
 
 import numpy as np
@@ -15,14 +14,16 @@ from numpy.lib.stride_tricks import sliding_window_view
 WINDOW = 50
 FACTOR = 5.0
 HOLD = 3
-_NORMAL = 1.4826  # standard deviations in a median distance
+_NORMAL = 1.4826  # standard deviation over median distance, for a normal distribution
 
 
 def spikes(
     losses: np.ndarray, window: int = WINDOW, factor: float = FACTOR, hold: int = HOLD
 ) -> np.ndarray:
-    """The steps at which spikes begin. What is not finite is above everything; nothing is known of
-    the first `window`."""
+    """Return the steps at which spikes begin; losses that are not finite count as infinite.
+
+    The first `window` steps have no spikes, because nothing is before them.
+    """
     losses = np.asarray(losses, float)
     if len(losses) <= window:
         return np.array([], int)

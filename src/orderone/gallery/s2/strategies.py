@@ -1,10 +1,10 @@
 """S2 Tables II.1.E and II.2.E: initial standard deviations and relative learning rates of every
 group.
 
-Printed as powers of n_in = 768, n and n_out = 1000, they are compared with the theory's
-(`theory.lr_factors`, `init_std`) at several widths, and with what a plan gives to the tensors of a
-real Vision Transformer. Exponents that print badly are read by footnotes 8 and 26 (erratum S2.9).
-The tables leave out the factor M = 4 of the MLP (erratum S2.3).
+The printed powers of n_in = 768, n and n_out = 1000 are compared with `theory.lr_factors` and
+`theory.init_std` at several widths, and with the learning rates that a plan assigns to the tensors
+of a Vision Transformer. Exponents that are misprinted are read as in footnotes 8 and 26 (erratum
+S2.9). The tables omit the factor M = 4 of the MLP (erratum S2.3).
 """
 
 from collections.abc import Iterator
@@ -29,8 +29,8 @@ ONE: Powers = (0.0, 0.0, 0.0)
 
 
 def vision(lift: float) -> dict[str, Powers]:
-    """Learning rates of II.1.E but for standard: n^lift above those of neural-tangent below the
-    head."""
+    """Return the learning rates of II.1.E except standard: below the head, n^lift times those of
+    neural-tangent."""
     below = {
         "patch": (-1.0, lift - 0.5, 0.0),
         "PE": (0.0, lift - 0.5, 0.0),
@@ -55,10 +55,10 @@ RATES: dict[str, dict[str, dict[str, Powers]]] = {
         },
     },
 }
-# Powers in initial deviations, times constants of order one; of the head by strategy.
+# Powers of initial deviations, up to constants of order one; HEADS has those of the head.
 HEADS = {"standard": -0.5, "neural-tangent": -0.5, "hybrid": -0.75, "maximal-update": -1.0}
 STDS: dict[str, Powers] = {"patch": (-0.5, 0.0, 0.0), **dict.fromkeys(HIDDEN, (0.0, -0.5, 0.0))}
-EQUAL = 1e-9  # two ways to the same power
+EQUAL = 1e-9  # relative tolerance: rounding only
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ def value(powers: Powers, n: int) -> float:
 
 
 def tables(settings: Settings) -> Iterator[tuple[object, ...]]:
-    """Printed powers and the theory's, M left out of both."""
+    """Yield printed and predicted values, both without M."""
     for task, strategies in RATES.items():
         for strategy, groups in strategies.items():
             for n in settings.widths:
@@ -98,7 +98,7 @@ def tables(settings: Settings) -> Iterator[tuple[object, ...]]:
 
 
 def planned() -> pd.DataFrame:
-    """Learning rates that tensors of ViT-B/16 get, one of each group, at lr = 1."""
+    """Return the learning rates of tensors of ViT-B/16, one per group, at lr = 1."""
     names = {
         "patch": "patchify.weight",
         "PE": "positions.weight",
@@ -124,8 +124,8 @@ def planned() -> pd.DataFrame:
 
 
 def numbers() -> pd.DataFrame:
-    """Numbers in the text: the effective learning rate of II.1.E, C_WE of II.2.C, and what M would
-    do to W and X."""
+    """Return numbers of the text: the effective learning rate of II.1.E, C_WE of II.2.C, and the
+    effect of M on W and X."""
     with_M = theory.lr_factors(
         "neural-tangent", "adamw", n=TABLE_WIDTH, n_in=N_IN, n_out=N_OUT, mlp=MLP
     )
@@ -165,19 +165,18 @@ def _tables(frame: Frame) -> Iterator[Finding]:
             f"{r.what} of {r.group}"
             for r in rows[~same].drop_duplicates(["what", "group"]).itertuples()
         )
-        told = f"{same.sum()} of {len(same)} entries, over {rows.n.nunique()} widths" + (
-            f"; not {wrong}" if wrong else ""
-        )
+        numbers = f"{same.sum()} of {len(same)} entries agree, over {rows.n.nunique()} widths"
+        if wrong:
+            numbers += f"; not {wrong}"
         claim = (
-            f"{task}, {strategy}: initial deviations and learning rates are the theory's, M"
-            " left out"
+            f"{task}, {strategy}: initial deviations and learning rates are as predicted without M"
         )
-        yield Finding(claim, bool(same.all()), told)
+        yield Finding(claim, bool(same.all()), numbers)
 
 
 def _plan(frame: Frame) -> Finding:
     same = np.isclose(frame.printed, frame.planned, rtol=1e-6, atol=0)
-    claim = "the table of II.1.E is what a plan gives to the tensors of ViT-B/16"
+    claim = "a plan assigns the learning rates of II.1.E to the tensors of ViT-B/16"
     return Finding(
         claim, bool(same.all()), f"{same.sum()} of {len(same)} tensors", "corrected", "S2.9"
     )
@@ -192,43 +191,45 @@ def _arithmetic(text: Frame) -> Iterator[Finding]:
     )
     near = bool(np.isclose(row.ours, 9.4e-4, rtol=0.01))
     yield Finding(
-        "it is 9.4e-4, which is near 0.001 indeed", near, f"{row.ours:.4g}", "corrected", "S2.7"
+        "20 · 768^(-3/2) is 9.4e-4, which is near 0.001",
+        near,
+        f"{row.ours:.4g}",
+        "corrected",
+        "S2.7",
     )
 
 
 def _variance(text: Frame) -> Iterator[Finding]:
     row = text.loc["C_WE of BART"]
     std = float(text.loc["standard deviation of its words"].printed)
-    told = (
+    numbers = (
         f"a deviation of {std:g} is C = {row.ours:.3g}, and C = {row.printed:g} a deviation of"
         f" {row.printed**0.5:.3g}"
     )
     yield Finding(
-        "BART's C_PE = C_WE = .02 mean a deviation of .02",
+        "BART's C_PE = C_WE = .02 is a deviation of .02",
         bool(np.isclose(row.ours, row.printed)),
-        told,
+        numbers,
     )
     yield Finding(
         "C_PE = C_WE = (.02)², as for R2C2",
         bool(np.isclose(row.ours, std**2)),
-        told,
+        numbers,
         "corrected",
         "S2.8",
     )
 
 
 def _mlp(text: Frame) -> Iterator[Finding]:
-    found = {name: float(text.loc[f"{name}, theory over table"].ours) for name in ("W", "X")}
-    told = ", ".join(f"{name} {ratio:.3g}" for name, ratio in found.items())
-    as_printed = all(np.isclose(ratio, 1) for ratio in found.values())
-    yield Finding(
-        "the tables' rates of W and X are those of (1.114) and (1.115)",
-        as_printed,
-        f"theory over table: {told}",
-    )
-    right = np.isclose(found["W"], MLP**-0.5) and np.isclose(found["X"], 1 / MLP)
-    claim = "the theory asks for M^(-1/2) of that for W and M^(-1) for X, M = 4"
-    yield Finding(claim, bool(right), f"theory over table: {told}", "corrected", "S2.3")
+    ratios = {name: float(text.loc[f"{name}, theory over table"].ours) for name in ("W", "X")}
+    listed = ", ".join(f"{name} {ratio:.3g}" for name, ratio in ratios.items())
+    numbers = f"theory over table: {listed}"
+    as_printed = all(np.isclose(ratio, 1) for ratio in ratios.values())
+    claim = "the tables have the learning rates of (1.114) and (1.115) for W and X"
+    yield Finding(claim, as_printed, numbers)
+    right = np.isclose(ratios["W"], MLP**-0.5) and np.isclose(ratios["X"], 1 / MLP)
+    claim = "the theory has M^(-1/2) times these learning rates for W and M^(-1) for X, M = 4"
+    yield Finding(claim, bool(right), numbers, "corrected", "S2.3")
 
 
 def draw(records: Records) -> list[Grid]:
@@ -253,7 +254,7 @@ def draw(records: Records) -> list[Grid]:
                 f"{task.capitalize()}, n = {n}",
                 head,
                 lines,
-                "Constants of order one and M are left out.",
+                "Without constants of order one and without M.",
             )
         )
     numbers: Frame = records["numbers"]
@@ -269,9 +270,9 @@ EXPERIMENT = Experiment(
         " follow from the theory."
     ),
     method=(
-        "Powers of n_in, n and n_out as printed, against theory.lr_factors and theory.init_std at"
-        " three widths, and against the learning rates that a plan gives to the tensors of a Vision"
-        " Transformer."
+        "The printed powers of n_in, n and n_out, compared with theory.lr_factors and"
+        " theory.init_std at three widths, and with the learning rates that a plan assigns to the"
+        " tensors of a Vision Transformer."
     ),
     scales={"small": Settings(), "paper": Settings()},
     parts=parts,

@@ -1,10 +1,10 @@
-"""Trainings that differ in strategy, learning rate, weight decay and seed, as one program: what S2
-Part II compares.
+"""Training runs that differ in strategy, learning rate, weight decay and seed, as one program, for
+Part II of S2 ("Effective Theory of Transformers at Initialization").
 
-The strategy `standard` is the model as it starts, with one learning rate for all tensors. The
-others are those of `orderone.plan` without a base: the tables of S2 II.1.E and II.2.E. Those leave
-out the factor M of the MLP (erratum S2.3), so it is put back as Lambda_W = sqrt(M), Lambda_X = M.
-Every group shrinks by lr wd a step, S2 (1.94).
+The strategy `standard` has the model's default initialization and one learning rate for all
+tensors. The others are those of `orderone.plan` without a base: the tables of S2 II.1.E and II.2.E.
+These tables omit the factor M of the MLP (erratum S2.3), so the factors Lambda_W = sqrt(M) and
+Lambda_X = M restore them. Weight decay shrinks every group by lr wd per step, S2 (1.94).
 """
 
 import logging
@@ -47,13 +47,15 @@ class Point:
 
 @dataclass(frozen=True)
 class Training:
-    """How all of them are trained, S2 II.1.D and II.2.D. On a GPU in bfloat16, where the paper had
-    mixed precision."""
+    """Settings of all training runs, S2 II.1.D and II.2.D.
+
+    On a GPU they use bfloat16; the paper used mixed precision.
+    """
 
     steps: int
     warmup: int
     every: int  # steps between evaluations
-    shape: str  # of the decay of learning rates: cosine, linear
+    shape: str  # decay of learning rates: cosine or linear
     beta2: float
     eps: float
     clip: float | None = None
@@ -68,19 +70,19 @@ class Training:
 
 
 def effective(strategy: str, width: int) -> float:
-    """The factor of the matrices of attention: what a learning rate amounts to there."""
+    """Return the factor between the base learning rate and that of the attention matrices."""
     return lr_factors(strategy, "adamw", n=width, mlp=1)["QKVU"]
 
 
 def optimizer_of(
     model: nn.Module, point: Point, how: Training, C: Mapping[str, float]
 ) -> Optimizer:
-    """AdamW with the factors of the strategy; the model gets the strategy's initial sizes."""
+    """Initialize the model for the strategy; return AdamW with the strategy's learning rates."""
     betas = (0.9, how.beta2)
     undecayed = [name for name, _ in model.named_parameters() if name == UNDECAYED]
     if point.strategy == "standard":
         return AdamW(_plain_groups(model, point.wd), lr=point.lr, betas=betas, eps=how.eps)
-    made = plan(
+    strategy_plan = plan(
         model,
         rule=point.strategy,
         lr=point.lr,
@@ -90,10 +92,10 @@ def optimizer_of(
         Lambda={"W": MLP**0.5, "X": float(MLP)},
         probe=False,
     )
-    made.apply()
-    optimizer = made.optimizer(betas=betas)
+    strategy_plan.apply()
+    optimizer = strategy_plan.optimizer(betas=betas)
     for group in optimizer.param_groups:
-        group["eps"] = how.eps  # the same for all, as published
+        group["eps"] = how.eps  # the same for all groups, as published
     return optimizer
 
 
@@ -117,11 +119,14 @@ def train(
     score: Loss | None = None,
     until: int | None = None,
 ) -> pd.DataFrame:
-    """Rows for every point and evaluation: mean training loss and number of spikes since the last
-    one, held-out loss, and the held-out mean of `score`. `until` breaks off after so many steps of
-    the schedule."""
+    """Train all points; return a row for every point and evaluation.
+
+    A row has the mean training loss and the number of spikes since the last evaluation, the
+    held-out loss, and the held-out mean of `score`. Training stops after `until` steps of the
+    schedule.
+    """
     if read_device(how.device).type == "cuda":
-        torch.cuda.empty_cache()  # what graphs of earlier stacks have left
+        torch.cuda.empty_cache()  # memory of the graphs of earlier stacks
     models: list[nn.Module] = []
     optimizers: list[Optimizer] = []
     for point in points:
@@ -159,7 +164,7 @@ def _member(
     how: Training,
 ) -> tuple[nn.Module, Optimizer]:
     with torch.random.fork_rng(devices=[]):
-        # drawn on the CPU, so that a GPU starts alike
+        # drawn on the CPU, so that a GPU has the same initial weights
         torch.default_generator.manual_seed(point.seed)
         model = build(point)
         return model, optimizer_of(model, point, how, C(point))
@@ -168,7 +173,7 @@ def _member(
 def _losses(
     stack: Stack, task: StackedTask, seeds: Sequence[int], how: Training, last: int
 ) -> Iterator[Tensor]:
-    """Training losses of all members, step by step; on a GPU from a graph."""
+    """Yield the training losses of all members at each step; on a GPU from a graph."""
     factor = schedule(how.shape, how.steps, how.warmup)
     device = torch.device(how.device)
     different = list(dict.fromkeys(seeds))
@@ -198,7 +203,7 @@ def _held(task: StackedTask, how: Training) -> list[Any]:
 
 
 def _mean(evaluate: Callable[[Any], Tensor], held: Sequence[Any]) -> Tensor:
-    """Over all held-out samples: batches count by their size."""
+    """Return the mean over all held-out samples, with batches weighted by their size."""
     sizes = torch.tensor([float(len(batch[1])) for batch in held], device=held[0][1].device)
     return torch.stack([evaluate(batch).float() for batch in held]).T @ (sizes / sizes.sum())
 

@@ -52,7 +52,7 @@ class Settings:
 
 
 def tokens() -> Tensor:
-    """Two rows of N_IN numbers with exactly the products G0."""
+    """Return two rows of N_IN numbers whose products are exactly G0."""
     return torch.tensor(np.linalg.cholesky(G0) @ np.eye(2, N_IN) * N_IN**0.5, dtype=torch.float32)[
         None
     ]
@@ -74,7 +74,8 @@ def network(n: int, encoders: int, seed: int) -> VisionTransformer:
 
 
 def streams(model: VisionTransformer) -> tuple[list[Tensor], Tensor]:
-    """The stream behind the stem and behind each block, and the outputs of both tokens."""
+    """Return the residual stream after the stem and after each block, and the outputs of both
+    tokens."""
     z = model.patchify(tokens()) + model.positions(2)
     found = [z]
     for block in model.layers:
@@ -98,7 +99,7 @@ def group_of(name: str) -> str:
 
 
 def tangent(model: VisionTransformer, output: Tensor) -> dict[str, np.ndarray]:
-    """Theta (2, 2) of the first output, by group."""
+    """Return Theta (2, 2) of the first output, by group."""
     named = dict(model.named_parameters())
     factors = lr_factors(
         "neural-tangent", "sgd", n=model.head.in_features, n_in=N_IN, n_out=N_OUT, mlp=MLP
@@ -117,7 +118,7 @@ def tangent(model: VisionTransformer, output: Tensor) -> dict[str, np.ndarray]:
 
 
 def measured(n: int, encoders: int, seed: int) -> dict[tuple[str, str, str], float]:
-    """Entries 11 and 12 of G in every place, and of Theta of the outputs for every group."""
+    """Return the entries 11 and 12 of G in every place, and of Theta of the outputs by group."""
     model = network(n, encoders, seed)
     residual_streams, output = streams(model)
     kernels: list[tuple[str, str, np.ndarray]] = []
@@ -163,7 +164,7 @@ def predicted(encoders: int) -> dict[tuple[str, str, str], float]:
 
 
 def kernels_of(settings: Settings) -> Iterator[tuple[object, ...]]:
-    """width, what, where, entry, theory, mean, error: of networks of two encoders."""
+    """Yield width, what, where, entry, theory, mean and error of networks of two encoders."""
     expected = predicted(2)
     for n in settings.widths:
         with torch.random.fork_rng(devices=[]):
@@ -174,8 +175,8 @@ def kernels_of(settings: Settings) -> Iterator[tuple[object, ...]]:
 
 
 def heads_of(settings: Settings) -> Iterator[tuple[object, ...]]:
-    """heads, width, theory, std, error: how much G_12 fluctuates behind one block of attention that
-    reads exactly F."""
+    """Yield heads, width, theory, std and error of G_12 after one block of attention whose input
+    has exactly the kernel F."""
     F = np.array([[1, OPPOSITE], [OPPOSITE, 1]])
     strong = C | {"Q": STRONG, "K": STRONG}
     expected = theory.Transformer("A", C={"Q": STRONG, "K": STRONG, "PE": 0.0}).predict(F)
@@ -200,7 +201,7 @@ def _product(branch: Tensor, n: int) -> Tensor:
 
 
 def depths_of(settings: Settings) -> Iterator[tuple[object, ...]]:
-    """encoders, what, theory, mean, error; without the last two where no network is measured."""
+    """Yield encoders, what, theory, mean and error; the last two are nan if nothing is measured."""
     for encoders in settings.depths:
         keys = {"G": ("G", place(2 * encoders), "11"), "Theta": ("Theta", "all", "11")}
         drawn: list[dict] = []
@@ -220,7 +221,7 @@ def depths_of(settings: Settings) -> Iterator[tuple[object, ...]]:
 
 
 def norm_of(settings: Settings) -> pd.DataFrame:
-    """E s^2 behind a norm with a large epsilon, G = 0.8: erratum S2.1."""
+    """Measure E s^2 after a norm with a large epsilon, G = 0.8 (erratum S2.1)."""
     G = 0.8
     eps = 0.5
     n = 4096

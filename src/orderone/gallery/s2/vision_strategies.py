@@ -1,13 +1,13 @@
-"""Vision Transformers under the four strategies: the search of S2 Figure 1, and more seeds at its
-optima for Figure 2.
+"""Vision Transformers under the four strategies of S2 ("Effective Theory of Transformers at
+Initialization"): the search of Figure 1, and more seeds at its optima for Figure 2.
 
-The paper looks for a pair (lr, wd) on a grid of factors 2 whose six neighbours are all worse,
+The paper searches for a pair (lr, wd) on a grid of factors 2 whose six neighbours are all worse,
 
     (2, 1), (1, 2), (2, 1/2), (1/2, 2), (1, 1/2), (1/2, 1)   times (lr*, wd*)
 
-Here: a line of learning rates at fixed lr wd first; then the neighbours of the best so far, again
-and again, until it is the best of them all or `rounds` are over. All strategies are trained
-together. The best is that of the highest accuracy along the way, as in the paper.
+The search here first tries a line of learning rates at fixed lr wd. Then it tries the neighbours of
+the best pair so far, until all neighbours are worse or after `rounds` rounds. All strategies are
+trained together. As in the paper, the best pair has the highest accuracy at any evaluation.
 """
 
 from collections.abc import Sequence
@@ -49,16 +49,16 @@ class Settings:
     batch: int
     training: Training
     recipe: str  # "s2": all of S2 II.1.A; "smooth": label smoothing alone
-    rate: float  # where the search starts: the learning rate of the matrices of attention,
-    decay: float  # and lr wd
-    line: tuple[int, ...]  # octaves of lr around it at fixed lr wd
+    rate: float  # start of the search: the learning rate of the attention matrices
+    decay: float  # start of the search: lr wd
+    line: tuple[int, ...]  # octaves of lr around the start, at fixed lr wd
     rounds: int
     seeds: int = 3
     root: str = "data"
 
     @property
     def start(self) -> dict[str, tuple[float, float]]:
-        """lr and wd of a strategy at the place (0, 0)."""
+        """Pairs (lr, wd) of each strategy at the start of the search, place (0, 0)."""
         rates = {name: self.rate / effective(name, self.width) for name in STRATEGIES}
         return {name: (lr, self.decay / lr) for name, lr in rates.items()}
 
@@ -76,27 +76,27 @@ def model(settings: Settings) -> VisionTransformer:
 
 def task(settings: Settings) -> Images:
     if settings.recipe == "s2":
-        given = dict(S2)
+        options = dict(S2)
     else:
-        given = {"label_smoothing": S2["label_smoothing"]}
+        options = {"label_smoothing": S2["label_smoothing"]}
     if settings.data != "cifar10 subset":
         return images(
             settings.data,
             settings.batch,
-            **given,
+            **options,
             size=settings.image,
             evaluations=None,
             root=settings.root,
         )
-    recipe = Recipe(**given)
+    recipe = Recipe(**options)
     train, held = image_subset("cifar10", settings.root)
     return Images(Memory(train), Memory(held), settings.batch, recipe, evaluations=None)
 
 
 @cache
 def search(settings: Settings) -> pd.DataFrame:
-    """Curves of all that was tried, with the octaves `i` of lr and `j` of wd from where the search
-    started."""
+    """Return the curves of all pairs that were tried, with the octaves `i` of lr and `j` of wd from
+    the start of the search."""
     line = [(i, -i) for i in settings.line]
     tried: Frame = _tried(settings, dict.fromkeys(STRATEGIES, line))
     for _ in range(settings.rounds):
@@ -108,14 +108,14 @@ def search(settings: Settings) -> pd.DataFrame:
 
 
 def _missing(tried: Frame) -> list[Place]:
-    """Neighbours of the best that were not tried yet."""
+    """Return the neighbours of the best pair that were not tried yet."""
     done = set(zip(tried.i, tried.j, strict=True))
     i, j = best_place(tried)
     return [(i + di, j + dj) for di, dj in NEIGHBOURS if (i + di, j + dj) not in done]
 
 
 def best_place(tried: Frame) -> Place:
-    """Of one strategy."""
+    """Return the place of the best pair of one strategy."""
     best = tried.groupby(["i", "j"]).accuracy.max().fillna(-1.0).idxmax()
     return int(best[0]), int(best[1])  # type: ignore[index]
 
@@ -132,22 +132,21 @@ def _tried(settings: Settings, places: dict[str, list[Place]]) -> pd.DataFrame:
 
 
 def run(settings: Settings, points: Sequence[Point]) -> pd.DataFrame:
-    """With the epoch, and `rate`: what the learning rate amounts to in the matrices of
-    attention."""
+    """Train the points; add the epoch and `rate`, the learning rate of the attention matrices."""
     C = vision_scales()
     data = task(settings)
-    found: Frame = train(
+    curves: Frame = train(
         points, lambda _: model(settings), lambda _: C, data, settings.training, accuracy
     )
     factors = {name: effective(name, settings.width) for name in STRATEGIES}
-    return found.assign(
-        epoch=found.step * settings.batch / len(data.train),
-        rate=found.lr * found.strategy.map(factors),
+    return curves.assign(
+        epoch=curves.step * settings.batch / len(data.train),
+        rate=curves.lr * curves.strategy.map(factors),
     )
 
 
 def at_the_best(settings: Settings) -> pd.DataFrame:
-    """Fresh seeds at the optimum of each strategy: the one that chose it would be too good."""
+    """Train new seeds at the optimum of each strategy; the seed of the search would be biased."""
     tried: Frame = search(settings)
     points = []
     for name in STRATEGIES:
@@ -194,8 +193,7 @@ GPU = Settings(
     rounds=8,
     seeds=6,
 )
-# ViT-B/16, 300 epochs of ImageNet in batches of 4096; 312 steps an epoch, the first 20 of them
-# warm-up
+# ViT-B/16, 300 epochs of ImageNet in batches of 4096; 312 steps per epoch, warm-up over 20 epochs
 PAPER = Settings(
     data="data/imagenet",
     image=224,

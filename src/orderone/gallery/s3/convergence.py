@@ -1,12 +1,12 @@
-"""S3 Proposition 3.4: with shaping n^{-p}, 0 < p < 1/2, networks of depth d = n^{2p} come to an
+"""S3 Proposition 3.4: with shaping n^{-p}, 0 < p < 1/2, networks of depth d = n^{2p} converge to an
 ODE.
 
     V_{l+1} = V_l + b(V_l) / d + Sigma^{1/2} xi / sqrt(n) + O(d^{-3/2})                     S3 (3.6)
 
 Over d layers the noise adds up to sqrt(d / n) = n^{p - 1/2}, the spread of networks, and the
 remainder to d^{-1/2} = n^{-p}, the distance of their mean from the ODE. At p = 0.4 the spread falls
-by a third from n = 64 to n = 4096; at p = 0.1 the mean is what comes late. Erratum S3.5: the time t
-is layer t n^{2p}; the proposition prints t n, where correlations are long past.
+by only a third from n = 64 to n = 4096; at p = 0.1 the mean converges slowly. Erratum S3.5: the
+time t is layer t n^{2p}; the proposition prints t n, a much deeper layer.
 """
 
 from collections.abc import Sequence
@@ -24,8 +24,8 @@ from orderone.measure.limit_comparison import correlations
 from orderone.theory.limits import correlation_ode
 
 CONFIDENCE = 0.999
-BEND = 0.05  # by how much narrow networks may bend a fit
-TELLING = 0.25  # an interval as wide as that can refute a power, but confirms none
+BEND = 0.05  # largest bias of a fit by narrow networks
+TELLING = 0.25  # an interval as wide as that can refute a power but confirm none
 SURE = 3.0  # standard errors
 PRINTED = "layer n"
 
@@ -47,14 +47,14 @@ def parts(settings: Settings) -> Parts:
         f"p = {p:g}": lambda p=p: measure(settings, settings.widths, p, 2 * p)
         for p in settings.powers
     }
-    deep = settings.widths[:-1]  # layer n of the widest would take longer than all the rest
+    deep = settings.widths[:-1]  # layer n of the widest networks would take longer than the rest
     return known | {PRINTED: lambda: measure(settings, deep, settings.printed, 1.0)}
 
 
 def measure(
     settings: Settings, widths: Sequence[int], p: float, depth_power: float
 ) -> pd.DataFrame:
-    """Correlations of two inputs at layer n^{depth_power}, and those of the ODE at t = 1."""
+    """Return correlations of two inputs at layer n^{depth_power}, and of the ODE at t = 1."""
     rho0 = settings.rho0
     rows = []
     limit = float(correlation_ode(rho0, 1.0))
@@ -83,7 +83,7 @@ def measure(
 
 
 def judge(records: Records) -> list[Finding]:
-    found = []
+    findings = []
     for p, frame in _powers(records).items():
         error = fit(frame, "error")
         spread = fit(frame, "spread")
@@ -93,21 +93,25 @@ def judge(records: Records) -> list[Finding]:
             f"rms error ~ n^{error}; {first.error:.3f} at n = {first.width:.0f}, {last.error:.3f}"
             f" at {last.width:.0f}"
         )
-        comes = below(error.exponent, 0.0, error.high - error.exponent)
-        found.append(finding(f"p = {p:g}: networks come to the ODE at layer n^2p", comes, numbers))
+        converges = below(error.exponent, 0.0, error.high - error.exponent)
+        findings.append(
+            finding(f"p = {p:g}: networks converge to the ODE at layer n^2p", converges, numbers)
+        )
         there: bool | None = spread.low - BEND <= p - 0.5 <= spread.high + BEND
         if not known([spread.low, spread.high]) or (there and spread.high - spread.low > TELLING):
             there = None
         numbers = f"spread ~ n^{spread}; n^{p - 0.5:+.2f} by (3.6)"
-        found.append(finding(f"p = {p:g}: their spread falls as n^(p - 1/2)", there, numbers))
+        findings.append(
+            finding(f"p = {p:g}: the spread of networks falls as n^(p - 1/2)", there, numbers)
+        )
     printed = records[PRINTED].iloc[-1]
     right = _powers(records)[printed.p].iloc[-1]
-    found.append(_at("Proposition 3.4 as printed: the ODE at time t is layer tn", printed))
-    return [*found, _at("It is layer t n^2p", right, "S3.5")]
+    findings.append(_at("Proposition 3.4 as printed: the ODE at time t is layer tn", printed))
+    return [*findings, _at("The ODE at time t is layer t n^2p", right, "S3.5")]
 
 
 def fit(frame: pd.DataFrame, column: str) -> Fit:
-    """A root mean square over N networks is known to 1 / sqrt(2 N) of itself."""
+    """Fit a power of the width; an RMS over N networks has the relative error 1 / sqrt(2 N)."""
     return fit_noisy_exponent(
         frame.width, frame[column], _noise(frame, column), confidence=CONFIDENCE
     )
@@ -118,7 +122,7 @@ def _noise(frame: pd.DataFrame, column: str) -> pd.Series:
 
 
 def _at(claim: str, line: pd.Series, erratum: str = "") -> Finding:
-    """Is the mean off by no more than (3.6) allows, n^{-p}?"""
+    """Judge whether the mean is within n^{-p} of the ODE, as (3.6) allows."""
     noise = line.spread / np.sqrt(line.networks)
     held = below(abs(line.centre - line.limit), line.width**-line.p, SURE * noise)
     numbers = (
@@ -150,20 +154,20 @@ def draw(records: Records) -> list[Picture | Grid]:
     layout = panels(["rms distance of ρ from the ODE"], "width n", height=430, log="xy")
     layout["xaxis1"]["tickvals"] = sorted(set(joined(records).width.to_list()))
     layout["yaxis1"]["dtick"] = "D2"
-    said = ", ".join(
+    powers_text = ", ".join(
         f"n^{fit(frame, 'error').exponent:+.2f} for p = {p:g}" for p, frame in powers.items()
     )
     alt = (
         "Distance of shaped networks of depth n^2p from the ODE against the width, falling as"
-        f" {said}."
+        f" {powers_text}."
     )
     caption = (
-        "Lines: n^(p - 1/2). Full marks: distance from the ODE; open ones: spread about the"
-        " networks' own mean."
+        "Lines: n^(p - 1/2). Full marks: distance from the ODE; open marks: spread about the mean"
+        " of the networks."
     )
     return [
         Picture(
-            "Shaped networks come to their ODE", {"data": data, "layout": layout}, alt, caption
+            "Shaped networks converge to their ODE", {"data": data, "layout": layout}, alt, caption
         ),
         _grid(records),
     ]
@@ -189,9 +193,9 @@ EXPERIMENT = Experiment(
         " ODE."
     ),
     method=(
-        "Networks sampled layer by layer without weights, exactly in law; the root mean square"
-        " distance of the correlation of two inputs from the ODE at t = 1, and its spread, over"
-        " widths; powers fitted with 99.9 % intervals."
+        "Networks sampled layer by layer without weights, with the exact distribution; the root"
+        " mean square distance of the correlation of two inputs from the ODE at t = 1, and its"
+        " spread, over widths; powers fitted with 99.9 % intervals."
     ),
     scales={
         "small": Settings(

@@ -1,5 +1,4 @@
-"""Samples of a network beside samples of its limit: densities to draw, and distances to judge
-by."""
+"""Samples of a network and of its limit: densities for figures, and distances for judges."""
 
 from collections.abc import Mapping
 from typing import TypeAlias
@@ -17,11 +16,11 @@ from orderone.measure.fit import fit_noisy_exponent
 from orderone.theory.limits import distance
 
 NETWORK = "network"
-CLOSE = 0.1  # Kolmogorov-Smirnov: what the eye takes for one curve
+CLOSE = 0.1  # Kolmogorov-Smirnov distance below which curves look equal
 POINTS = 121
 BINS = 48
 CONFIDENCE = 0.99
-DEVIATIONS = 2.6  # of the intervals, and how many standard deviations they reach
+DEVIATIONS = 2.6  # standard deviations in half an interval of this confidence
 
 Styles: TypeAlias = Mapping[str, Trace]
 
@@ -29,8 +28,10 @@ Styles: TypeAlias = Mapping[str, Trace]
 def densities(
     samples: Mapping[str, np.ndarray], low: float, high: float, smooth: bool = True
 ) -> pd.DataFrame:
-    """Of networks a histogram, of all else a kernel density estimate; a histogram too if numbers
-    crowd at the ends."""
+    """Return a histogram of networks and kernel density estimates of the other samples.
+
+    If `smooth` is False, because values pile up at the ends, all are histograms.
+    """
     rows = []
     for curve, values in samples.items():
         values = values[np.isfinite(values)]
@@ -46,7 +47,7 @@ def densities(
 
 
 def distances(samples: Mapping[str, np.ndarray], kind: str = "ks") -> pd.DataFrame:
-    """Of every curve from that of the network, with an interval."""
+    """Return the distance of every curve from that of the network, with an interval."""
     network = samples[NETWORK][np.isfinite(samples[NETWORK])]
     rows = [(NETWORK, 0.0, 0.0, 0.0, network.mean(), network.std())]
     for curve, values in samples.items():
@@ -57,7 +58,7 @@ def distances(samples: Mapping[str, np.ndarray], kind: str = "ks") -> pd.DataFra
 
 
 def close(claim: str, line: Line, erratum: str = "") -> Finding:
-    """By the interval of the distance; unclear where it holds the border."""
+    """Judge whether the distance is below CLOSE; None if its interval contains that border."""
     held = below(line.distance, CLOSE, line.high - line.distance)
     return finding(
         claim, held, f"KS {line.distance:.3f} [{line.low:.3f}, {line.high:.3f}]", erratum
@@ -65,7 +66,7 @@ def close(claim: str, line: Line, erratum: str = "") -> Finding:
 
 
 def power(frame: pd.DataFrame) -> Fit:
-    """Of distances over widths."""
+    """Fit the power of the width in distances."""
     noise = (frame.high - frame.distance) / DEVIATIONS
     return fit_noisy_exponent(frame.width, frame.distance, noise, confidence=CONFIDENCE)
 
@@ -73,7 +74,7 @@ def power(frame: pd.DataFrame) -> Fit:
 def drawn(
     frame: pd.DataFrame, styles: Styles, names: Mapping[str, str], row: int = 0
 ) -> list[Trace]:
-    """Bars for the networks, lines for the others."""
+    """Draw networks as bars and the other curves as lines."""
     some = only(frame, curve=NETWORK)
     bars = scatter(
         some.x,
@@ -97,7 +98,7 @@ def drawn(
 
 
 def falling(frame: pd.DataFrame, styles: Styles, names: Mapping[str, str], title: str) -> Figure:
-    """Distances over widths, with intervals."""
+    """Draw distances against widths, with intervals."""
     data = []
     for curve, style in styles.items():
         some = only(frame, curve=curve)

@@ -1,12 +1,11 @@
-"""S3 Figure 1: the density of r = log(l^2 (1 - rho)) in an unshaped ReLU network, beside that of
-its SDE.
+"""S3 Figure 1: the densities of r = log(l^2 (1 - rho)) in an unshaped ReLU network and in its SDE.
 
     dr = [-2 + 2 (1 - c e^{r/2}) / t] dt + 2 sqrt(2) dB,   c = sqrt(2) / (3 pi)
                                                            S3 (4.8)
     dq = 2q [(1 - c q^{1/2}) / t - 1] dt + 2 sqrt(2) q dB                       S3 (4.7), as printed
 
-Itô takes the printed (4.7) to a constant -6 in the place of -2: the two contradict each other.
-Erratum S3.1: (4.8) is right, and so is (4.7) with +1.
+By Itô's formula the printed (4.7) gives a constant -6 instead of -2: the two equations contradict
+each other. Erratum S3.1: (4.8) is right, and so is (4.7) with +1.
 """
 
 from dataclasses import dataclass
@@ -42,8 +41,8 @@ STYLES: dict[str, dict[str, object]] = {
     PRINTED: {"color": SHADES[1], "width": 3, "dash": "dot"},
 }
 RANGE = (-8.0, 9.0)
-FALLING = -0.5  # half way from a distance that stays to one that falls as 1/n
-STARTS = (0.9, -1.0)  # 1 - rho_0 = 0.1 and 2: nearly equal inputs, and opposite ones
+FALLING = -0.5  # between the powers of a constant distance, 0, and of one that falls as 1/n, -1
+STARTS = (0.9, -1.0)  # 1 - rho_0 = 0.1 and 2: nearly equal inputs, and opposite inputs
 
 
 @dataclass(frozen=True)
@@ -67,7 +66,7 @@ def parts(settings: Settings) -> Parts:
 
 
 def samples(settings: Settings, width: int, number: int) -> dict[str, np.ndarray]:
-    """r at the last of `width` layers."""
+    """Sample r in the last of `width` layers, and of the SDEs."""
     V0 = [[1.0, settings.rho0], [settings.rho0, 1.0]]
     V = sample_network("relu", V0, width, width, number, settings.seed)
     sde = UnshapedCorrelationSDE()
@@ -81,7 +80,7 @@ def samples(settings: Settings, width: int, number: int) -> dict[str, np.ndarray
 
 
 def printed(rho0: float, paths: int, dt: float, seed: int) -> np.ndarray:
-    """log q of (4.7) with its printed sign, at t = 1: -2 - 4 by Itô, in the steps of (4.9)."""
+    """Sample log q of (4.7) with its printed sign at t = 1: -2 - 4 by Itô, in steps of (4.9)."""
     rng = np.random.default_rng(seed)
     r = np.full(paths, np.log(1 - rho0))
     for k in range(1, round(1 / dt) + 1):
@@ -90,19 +89,19 @@ def printed(rho0: float, paths: int, dt: float, seed: int) -> np.ndarray:
 
 
 def widths(settings: Settings) -> pd.DataFrame:
-    """Wasserstein distances to the solved (4.8), and to the printed equation; half of the samples
-    will do."""
+    """Return Wasserstein distances to the solution of (4.8) and to the printed equation, from half
+    of the samples."""
     frames = []
     for width in settings.widths:
-        found = samples(settings, width, settings.samples // 2)
-        kept = {curve: found[curve] for curve in (NETWORK, EXACT, PRINTED)}
-        frames.append(distances(kept, "wasserstein").assign(width=width))
+        sampled = samples(settings, width, settings.samples // 2)
+        compared = {curve: sampled[curve] for curve in (NETWORK, EXACT, PRINTED)}
+        frames.append(distances(compared, "wasserstein").assign(width=width))
     frame = pd.concat(frames).drop(columns=["mean", "std"])
     return frame.loc[frame.curve != NETWORK]
 
 
 def starts(settings: Settings) -> pd.DataFrame:
-    """The law at the end from two extreme starts, with the same noise."""
+    """Compare the final distributions from two extreme starts, with the same noise."""
     sde = UnshapedCorrelationSDE()
     common = {"paths": settings.samples, "dt": settings.dt, "seed": settings.seed}
     nearly, opposite = (sde.sample(rho0, **common) for rho0 in STARTS)
@@ -115,9 +114,9 @@ def judge(records: Records) -> list[Finding]:
     return [
         close("The scheme (4.9) of the SDE (4.8) has the density of the network", near.loc[EULER]),
         close("The SDE (4.7), as printed, has the density of the network", near.loc[PRINTED]),
-        _falls("Networks come to the SDE (4.7), as printed, as they grow", wrong),
-        _falls("Networks come to the SDE with +1 in (4.7), which is (4.8)", right, "S3.1"),
-        close("The end does not depend much on where r starts", start.loc["opposite"]),
+        _falls("Networks converge to the SDE (4.7), as printed, as they grow", wrong),
+        _falls("Networks converge to the SDE with +1 in (4.7), which is (4.8)", right, "S3.1"),
+        close("The final law depends little on the initial correlation", start.loc["opposite"]),
     ]
 
 
@@ -139,8 +138,8 @@ def draw(records: Records) -> list[Picture]:
     layout["bargap"] = 0
     alt = (
         f"Histogram of r over networks, mean {near['mean'][NETWORK]:.2f}. The curve of (4.8) lies"
-        f" on it, at a Kolmogorov-Smirnov distance of {near.distance[EULER]:.3f}; that of (4.7) as"
-        f" printed lies to the left, at {near.distance[PRINTED]:.3f}."
+        f" on it, at a Kolmogorov-Smirnov distance of {near.distance[EULER]:.3f}; the curve of"
+        f" (4.7) as printed lies to the left, at {near.distance[PRINTED]:.3f}."
     )
     figure: Figure = {"data": drawn(records["densities"], STYLES, NAMES), "layout": layout}
     names = {EXACT: "to (4.8)", PRINTED: "to (4.7), as printed"}
@@ -148,13 +147,13 @@ def draw(records: Records) -> list[Picture]:
         records["widths"], {curve: STYLES[curve] for curve in names}, names, "Wasserstein distance"
     )
     last = records["widths"].groupby("curve").distance.last()
-    said = (
-        f"For (4.8) it falls with the width to {last[EXACT]:.2f}, for the printed (4.7) it is"
-        f" {last[PRINTED]:.2f}."
+    apart_alt = (
+        f"The distance from (4.8) falls with the width to {last[EXACT]:.2f}; from the printed (4.7)"
+        f" it is {last[PRINTED]:.2f}."
     )
     return [
         Picture("Density of r", figure, alt),
-        Picture("Distance of networks from the SDE", apart, said),
+        Picture("Distance of networks from the SDE", apart, apart_alt),
     ]
 
 
@@ -162,12 +161,12 @@ EXPERIMENT = Experiment(
     name="s3-figure1",
     title="Density of the rescaled correlation",
     claim=(
-        "r = log(l²(1 - rho)) in an unshaped ReLU network of depth = width has the law of an SDE,"
-        " simulated by (4.9), whatever the correlation it starts from."
+        "r = log(l²(1 - rho)) in an unshaped ReLU network of depth = width has the distribution of"
+        " an SDE, simulated by (4.9), for every initial correlation."
     ),
     method=(
-        "Networks sampled layer by layer without weights, exactly in law; the SDE by the scheme of"
-        " the paper, the printed (4.7) by the same scheme, and (4.8) by its solution."
+        "Networks sampled layer by layer without weights, with the exact distribution; the SDE by"
+        " the scheme of the paper, the printed (4.7) by the same scheme, and (4.8) by its solution."
         " Kolmogorov-Smirnov and Wasserstein distances with 99 % bootstrap intervals."
     ),
     scales={

@@ -1,10 +1,10 @@
-"""S3 Theorem 2.2 and (2.14): residual networks with branches 1 / sqrt(d), beside shaped networks of
-depth d << n.
+"""S3 Theorem 2.2 and (2.14): residual networks with branches 1 / sqrt(d), compared with shaped
+networks of depth d << n.
 
     dV/dt = J(rho) sqrt(V_aa V_bb)     residual networks, S3 (2.13)
     dV/dt = nu(rho) sqrt(V_aa V_bb)    shaped networks, S3 (3.18)
 
-The paper takes the two for one. But J = nu + rho / 2 (erratum S3.3): correlations obey one
+The paper identifies the two. But J = nu + rho / 2 (erratum S3.3): correlations obey the same
 equation, and the residual covariance is e^{t/2} times the shaped one.
 """
 
@@ -25,8 +25,8 @@ KINDS = {"resnet": "residual", "shaped-relu": "shaped"}
 # The first of four inputs in a plane; the others at these correlations with it.
 RHO0 = (-0.9, -0.5, 0.0)
 TIMES = np.linspace(0, 1, 11)
-# Two predictions differ by a gap; a measurement decides for one if it is this share of the gap from
-# it, noise included.
+# Two predictions differ by a gap; a measurement confirms one if its distance from it, noise
+# included, is below this part of the gap.
 SHARE = 0.2
 SURE = 3.0  # standard errors
 CURVE = np.linspace(0, 1, 41)
@@ -34,7 +34,8 @@ CURVE = np.linspace(0, 1, 41)
 
 @dataclass(frozen=True)
 class Settings:
-    """Slopes of the shaped networks lie evenly around 1, where finite depth matters least."""
+    """Settings; the slopes of shaped networks are symmetric about 1, which minimises the effect of
+    finite depth."""
 
     resnet: tuple[int, int, int]  # width, depth, networks
     shaped: tuple[int, int, int]  # of depth n^{2p}
@@ -49,12 +50,12 @@ def parts(settings: Settings) -> Parts:
 
 
 def measure(kind: str, settings: Settings) -> pd.DataFrame:
-    """Means over networks, with standard errors, of V_11 and of V_1j and rho_1j for each rho_0,
-    along the depth."""
+    """Return means over networks, with standard errors, of V_11, V_1j and rho_1j along the
+    depth."""
     width, depth, networks = settings.resnet if kind == "resnet" else settings.shaped
     c_plus = settings.c_plus
     c_minus = settings.c_minus
-    p = settings.p  # which residual networks do not look at
+    p = settings.p  # residual networks ignore it
     V = sample_network(
         kind,
         _start(),
@@ -119,14 +120,14 @@ def judge(records: Records) -> list[Finding]:
             still,
         ),
         _agree(
-            "Correlations of shaped networks obey the same equation",
+            "Correlations of shaped networks obey dρ/dt = ν(ρ) too",
             shaped,
             correlations,
             other,
             still,
         ),
         _agree(
-            "Covariances of residual networks are those of shaped ones, (2.14)",
+            "Covariances of residual networks equal those of shaped networks, (2.14)",
             residual,
             covariances,
             other,
@@ -136,24 +137,27 @@ def judge(records: Records) -> list[Finding]:
     ]
 
 
-def _agree(claim: str, found: pd.DataFrame, keys: list, predicted: dict, instead: dict) -> Finding:
-    """All measurements lie at `predicted`, in units of its distance from what else might be."""
-    told = []
-    said = []
+def _agree(
+    claim: str, measured: pd.DataFrame, keys: list, predicted: dict, instead: dict
+) -> Finding:
+    """Judge whether all measurements are at `predicted`, relative to its distance from `instead`,
+    the other prediction."""
+    verdicts = []
+    listed = []
     for key in keys:
-        value = found.value[key]
-        noise = found.noise[key]
+        value = measured.value[key]
+        noise = measured.noise[key]
         off = abs(value - predicted[key])
         gap = abs(predicted[key] - instead[key])
-        told.append(below(off, SHARE * gap, SURE * noise))
-        said.append(f"{_name(key)} {value:.3f} ± {noise:.3f} ({predicted[key]:.3f})")
+        verdicts.append(below(off, SHARE * gap, SURE * noise))
+        listed.append(f"{_name(key)} {value:.3f} ± {noise:.3f} ({predicted[key]:.3f})")
     return finding(
-        claim, together(told), "at t = 1, with the prediction in brackets: " + ", ".join(said)
+        claim, together(verdicts), "at t = 1, with the prediction in brackets: " + ", ".join(listed)
     )
 
 
 def _factor(residual: pd.Series, shaped: pd.Series) -> Finding:
-    """The measured ratio of both kinds of networks, by the variance."""
+    """Judge the measured ratio of the variances of both kinds of networks."""
     ratio = residual.value / shaped.value
     right = np.exp(residual.t / 2)
     noise = ratio * np.hypot(residual.noise / residual.value, shaped.noise / shaped.value)
@@ -163,7 +167,7 @@ def _factor(residual: pd.Series, shaped: pd.Series) -> Finding:
 
 
 def _predicted(key: tuple[str, float], t: np.ndarray, ode: Callable) -> np.ndarray:
-    """Of a quantity and its start, at times t."""
+    """Return the prediction of a quantity from its initial value, at times t."""
     quantity, rho0 = key
     if quantity == "rho":
         return correlation_ode(rho0, t)
@@ -233,9 +237,9 @@ EXPERIMENT = Experiment(
         " same covariance in the limit."
     ),
     method=(
-        "Both kinds of networks sampled layer by layer without weights, exactly in law; means of"
-        " variances, covariances and correlations of four inputs along the depth, with standard"
-        " errors, beside both ODEs."
+        "Both kinds of networks sampled layer by layer without weights, with the exact"
+        " distribution; means of variances, covariances and correlations of four inputs along the"
+        " depth, with standard errors, compared with both ODEs."
     ),
     scales={
         "small": Settings(resnet=(1000, 100, 256), shaped=(4096, 64, 384)),

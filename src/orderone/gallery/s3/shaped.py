@@ -1,11 +1,11 @@
-"""S3 Theorem 2.1: correlations and norms of shaped networks with depth = width, beside the
-covariance SDE.
+"""S3 Theorem 2.1: correlations and norms of shaped networks with depth = width, and the covariance
+SDE.
 
     dV = b(V) dt + Sigma(V)^{1/2} dB,   b = nu(rho) sqrt(V_aa V_bb)
                                         S3 (2.7)
     nu(rho) = (c_+ - c_-)^2 / (2 pi) (sqrt(1 - rho^2) - rho arccos rho)                     S3 (2.8)
 
-(3.7), (3.12) and (B.5) print the same nu with a plus before rho. Erratum S3.2: minus. Smooth
+(3.7), (3.12) and (B.5) print nu with a plus before rho. Erratum S3.2: minus is right. Smooth
 activations have the drift (2.9).
 """
 
@@ -43,7 +43,7 @@ KINDS = {"shaped-relu": "shaped ReLU", "shaped-smooth": "shaped tanh"}
 
 
 class PlusDrift(ReLUDrift):
-    """b with the nu that (3.7) prints."""
+    """Drift b with the nu of (3.7) as printed."""
 
     @staticmethod
     def bend(rho: Array, xp: Any) -> Array:
@@ -63,7 +63,7 @@ class Settings:
     width: int = 150
     rho0: float = 0.3
     c_plus: float = 0.0
-    c_minus: float = -2.0  # so that the drift shows beside the noise
+    c_minus: float = -2.0  # large, so that the drift is visible despite the noise
     dt: float = 1e-2
     samples: int = 2**13
     seed: int = 0
@@ -82,7 +82,7 @@ def parts(settings: Settings) -> Parts:
 
 
 def samples(settings: Settings, kind: str, width: int, number: int) -> dict[str, np.ndarray]:
-    """Covariances of two inputs at the last of `width` layers, and of the SDEs at t = 1."""
+    """Sample covariances of two inputs in the last of `width` layers, and of the SDEs at t = 1."""
     V0 = [[1.0, settings.rho0], [settings.rho0, 1.0]]
     c = (settings.c_plus, settings.c_minus)
     samples_of = {
@@ -99,11 +99,11 @@ def samples(settings: Settings, kind: str, width: int, number: int) -> dict[str,
 
 
 def _each(
-    found: dict[str, np.ndarray], measure: Callable[[str, dict], pd.DataFrame]
+    sampled: dict[str, np.ndarray], measure: Callable[[str, dict], pd.DataFrame]
 ) -> pd.DataFrame:
     frames = []
     for quantity, (of, _, _) in QUANTITIES.items():
-        values = {curve: of(V) for curve, V in found.items()}
+        values = {curve: of(V) for curve, V in sampled.items()}
         frames.append(measure(quantity, values).assign(quantity=quantity))
     return pd.concat(frames)
 
@@ -113,11 +113,11 @@ def _densities(quantity: str, values: dict[str, np.ndarray]) -> pd.DataFrame:
 
 
 def widths(settings: Settings) -> pd.DataFrame:
-    """Wasserstein distances of the correlation; half of the samples will do."""
+    """Return Wasserstein distances of the correlation, from half of the samples."""
     frames = []
     for width in settings.widths:
-        found = samples(settings, "shaped-relu", width, settings.samples // 2)
-        values = {curve: correlations(V) for curve, V in found.items()}
+        sampled = samples(settings, "shaped-relu", width, settings.samples // 2)
+        values = {curve: correlations(V) for curve, V in sampled.items()}
         frames.append(distances(values, "wasserstein").assign(width=width))
     frame = pd.concat(frames).drop(columns=["mean", "std"])
     return frame.loc[frame.curve != NETWORK]
@@ -148,7 +148,7 @@ def judge(records: Records) -> list[Finding]:
 
 
 def _nearer(far: pd.DataFrame) -> Finding:
-    """At every width the intervals of the two distances are apart."""
+    """Judge whether the intervals of the two distances are disjoint at every width."""
     minus = only(far, curve=MINUS).set_index("width")
     plus = only(far, curve=PLUS).set_index("width")
     if (minus.high < plus.low).all():
@@ -163,7 +163,7 @@ def _nearer(far: pd.DataFrame) -> Finding:
         for n in (minus.index[0], minus.index[-1])
     )
     return finding(
-        "ν has a minus, as in (2.8): at every width networks are nearer to that SDE",
+        "ν has a minus, as in (2.8): at every width networks are nearer to the SDE with minus",
         held,
         numbers,
         "S3.2",
@@ -174,8 +174,8 @@ def draw(records: Records) -> list[Picture]:
     last = records["widths"].groupby("curve").distance.last()
     names = {MINUS: "minus, (2.8)", PLUS: "plus, (3.7)"}
     alt = (
-        f"At the largest width it is {last[MINUS]:.3f} with the ν of (2.8) and {last[PLUS]:.3f}"
-        " with that of (3.7)."
+        f"At the largest width the distance is {last[MINUS]:.3f} with the ν of (2.8) and"
+        f" {last[PLUS]:.3f} with the ν of (3.7)."
     )
     figure = falling(records["widths"], STYLES, names, "Wasserstein distance of ρ")
     pictures = [_picture(kind, records) for kind in KINDS]
@@ -187,7 +187,7 @@ def _picture(kind: str, records: Records) -> Picture:
     data = []
     for row, quantity in enumerate(QUANTITIES):
         styles = STYLES
-        if quantity != "rho":  # the norm does not feel nu
+        if quantity != "rho":  # the norm does not depend on nu
             styles = {MINUS: STYLES[MINUS]}
         data += drawn(only(records[f"densities {kind}"], quantity=quantity), styles, NAMES, row)
     layout = panels(
@@ -200,10 +200,10 @@ def _picture(kind: str, records: Records) -> Picture:
             0,
             1.3 * tall,
         ]  # with a plus, correlations pile up at the ends
-    said = f"{near['rho', MINUS]:.3f} for ρ, {near['norm', MINUS]:.3f} for the norm"
     alt = (
-        f"Histograms over {KINDS[kind]} networks, and the curves of the SDE on them;"
-        f" Kolmogorov-Smirnov {said}."
+        f"Histograms over {KINDS[kind]} networks, with the curves of the SDE on them;"
+        f" Kolmogorov-Smirnov distances {near['rho', MINUS]:.3f} for ρ and"
+        f" {near['norm', MINUS]:.3f} for the norm."
     )
     return Picture(
         f"{KINDS[kind]}: network and SDE", {"data": data, "layout": layout | {"bargap": 0}}, alt
@@ -215,12 +215,12 @@ EXPERIMENT = Experiment(
     title="Shaped networks and the covariance SDE",
     claim=(
         "With activations shaped at the rate n^-1/2 and depth = width, covariances of inputs have"
-        " the law of an SDE."
+        " the distribution of an SDE."
     ),
     method=(
-        "Networks sampled layer by layer without weights, exactly in law; the SDE by a scheme of"
-        " weak order 2 that stays among the covariances, with the ν of (2.8) and with that of"
-        " (3.7). Distances with 99 % bootstrap intervals."
+        "Networks sampled layer by layer without weights, with the exact distribution; the SDE by a"
+        " scheme of weak order 2 that preserves positive matrices, with the ν of (2.8) and with the"
+        " ν of (3.7). Distances with 99 % bootstrap intervals."
     ),
     scales={
         "small": Settings(widths=(20, 40, 80, 160)),

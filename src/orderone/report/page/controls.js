@@ -1,4 +1,4 @@
-// What the reader chooses: quantity, verdicts, names, step.
+// The reader's choices: quantity, verdicts, names, step.
 function quantityButton(name, quantity) {
   const verdicts = judged(quantity).map((row) => row.verdict);
   const worst = words.find((word) => verdicts.includes(word)) ?? "";
@@ -26,7 +26,7 @@ function verdictButton(word) {
   return button;
 }
 
-// Buttons are made anew, so the one that was pressed gives its focus to its successor.
+// Buttons are replaced, so the focus moves to the new button in the same place.
 function replaceButtons(place, buttons) {
   const focused = [...place.children].indexOf(document.activeElement);
   place.replaceChildren(...buttons);
@@ -63,7 +63,7 @@ addEventListener("resize", later(redrawAll, 150));
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redrawAll);
 addEventListener("beforeprint", () => panels.forEach((panel) => stale.has(panel) && panel.isConnected && draw(panel)));
 
-$("step").value = ""; // browsers restore choices on reload; the page starts from its own
+$("step").value = ""; // browsers restore choices on reload; the page starts from its defaults
 $("filter").value = "";
 change({});
 showLosses();

@@ -1,4 +1,4 @@
-// What the page knows, and how it writes numbers. Text reaches the page through textContent only.
+// The data of the page, and the format of numbers. Text reaches the page through textContent only.
 const data = JSON.parse(document.getElementById("data").textContent);
 const byWord = Object.fromEntries(data.verdicts.map((v) => [v.word, v]));
 const words = data.verdicts.map((v) => v.word);
@@ -23,21 +23,21 @@ function badge(verdict) {
   return node;
 }
 
-// Rows come worst first, so the first one of a module is the one to show; the others come after, in model order.
+// One row per module: the first one, since rows are sorted worst first; then modules without a verdict, in model order.
 function judged(quantity) {
-  const found = new Map();
+  const byModule = new Map();
   for (const row of rows) {
     if (row.quantity !== quantity || (state.step !== null && row.step !== state.step)) continue;
-    if (!found.has(row.module)) found.set(row.module, row);
+    if (!byModule.has(row.module)) byModule.set(row.module, row);
   }
   data.modules.forEach((_, module) => {
-    if (data.rms[module][quantity] && !found.has(module)) found.set(module, { module, quantity, verdict: "" });
+    if (data.rms[module][quantity] && !byModule.has(module)) byModule.set(module, { module, quantity, verdict: "" });
   });
-  return [...found.values()];
+  return [...byModule.values()];
 }
 
-// A word that is none of ours is filtered together with what was not judged.
-const shown = (row) => !state.hidden.has(byWord[row.verdict] ? row.verdict : "")
+// An unknown verdict is filtered together with rows that were not judged.
+const visible = (row) => !state.hidden.has(byWord[row.verdict] ? row.verdict : "")
   && data.modules[row.module].toLowerCase().includes(state.filter);
 
 const minus = (text) => text.replace("-", "−");

@@ -1,4 +1,4 @@
-// What the reader chooses: theme, verdicts, papers; and where in the contents the page is.
+// The reader's choices (theme, verdicts, papers), and the current entry in the contents.
 const articles = [...document.querySelectorAll("article")];
 const buttons = [...document.querySelectorAll("#filters button")];
 const pressed = (name) => new Set(buttons.filter((b) => b.dataset[name] && b.getAttribute("aria-pressed") === "true").map((b) => b.dataset[name]));
@@ -6,11 +6,11 @@ const pressed = (name) => new Set(buttons.filter((b) => b.dataset[name] && b.get
 function filter() {
   const [verdicts, papers] = [pressed("verdict"), pressed("paper")];
   const anyPaper = !buttons.some((b) => b.dataset.paper);
-  const shown = new Set(articles.filter((a) => verdicts.has(a.dataset.verdict) && (anyPaper || papers.has(a.dataset.paper))).map((a) => a.id));
-  for (const node of document.querySelectorAll("[data-entry]")) node.hidden = !shown.has(node.dataset.entry);
+  const visible = new Set(articles.filter((a) => verdicts.has(a.dataset.verdict) && (anyPaper || papers.has(a.dataset.paper))).map((a) => a.id));
+  for (const node of document.querySelectorAll("[data-entry]")) node.hidden = !visible.has(node.dataset.entry);
   for (const node of document.querySelectorAll("[data-group]")) node.hidden = !node.querySelector("[data-entry]:not([hidden])");
-  $("none").hidden = shown.size > 0;
-  $("count").textContent = shown.size < articles.length ? `${shown.size} of ${articles.length} entries shown` : "";
+  $("none").hidden = visible.size > 0;
+  $("count").textContent = visible.size < articles.length ? `${visible.size} of ${articles.length} entries shown` : "";
 }
 
 for (const button of buttons) {
@@ -20,7 +20,7 @@ for (const button of buttons) {
   });
 }
 
-// A link to an entry that a filter hides shows it again.
+// A link to an entry that a filter hides resets the filters.
 function reveal() {
   const target = document.getElementById(decodeURIComponent(location.hash.slice(1)));
   if (!target?.hidden) return;
@@ -44,7 +44,7 @@ const reading = new IntersectionObserver((entries) => {
 }, { rootMargin: "-20% 0px -70% 0px" });
 articles.forEach((article) => reading.observe(article));
 
-// Paper shows everything, in the colours of daylight.
+// Print shows everything, in light colours.
 addEventListener("beforeprint", () => {
   document.querySelectorAll("details").forEach((d) => { d.open = true; });
   stale.forEach((plot) => plot.clientWidth && draw(plot));

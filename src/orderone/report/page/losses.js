@@ -1,10 +1,10 @@
 // Loss against step: a thick line for the mean of each size, thin ones for its seeds.
-const VIRIDIS = [[68, 1, 84], [59, 82, 139], [33, 145, 140], [94, 201, 98]]; // without its yellow, which white swallows
+const VIRIDIS = [[68, 1, 84], [59, 82, 139], [33, 145, 140], [94, 201, 98]]; // without yellow, which is invisible on white
 
 function sizeColour(i, n) {
   const at = n > 1 ? i / (n - 1) * (VIRIDIS.length - 1) : 1;
   const [k, t] = [Math.min(Math.floor(at), VIRIDIS.length - 2), at - Math.min(Math.floor(at), VIRIDIS.length - 2)];
-  const light = matchMedia("(prefers-color-scheme: dark)").matches ? 0.25 : 0; // dark violet would vanish on black
+  const light = matchMedia("(prefers-color-scheme: dark)").matches ? 0.25 : 0; // dark violet is invisible on black
   return `rgb(${VIRIDIS[k].map((c, j) => Math.round((c + (VIRIDIS[k + 1][j] - c) * t) * (1 - light) + 255 * light)).join(",")})`;
 }
 

@@ -15,7 +15,7 @@ function seedsAt(row, step) {
   });
 }
 
-// The step of the verdict; without one, the last that has something to show.
+// The step of the verdict; without a verdict, the last step with a value that can be drawn.
 function stepOf(row) {
   const at = data.steps.indexOf(row.step ?? state.step);
   if (at >= 0) return at;
@@ -56,7 +56,7 @@ function tracesOf(row, step, points) {
   return traces;
 }
 
-// Slopes of panels can be compared by eye: the y axis spans as many decades as the x axis, or more if the data do.
+// To make slopes comparable between panels, the y axis spans as many decades as the x axis, or more if the data do.
 function yRange(traces) {
   const logs = traces.flatMap((t) => t.y).filter(positive).map(Math.log10);
   if (!logs.length) return [-1, 1];
@@ -80,14 +80,14 @@ function yTicks([low, high]) {
   return { tickvals: ticks.map(([digit, k]) => digit * 10 ** k), ticktext: ticks.map(tickText) };
 }
 
-// Labels that would touch are left out, the largest size first to stay.
+// Omit labels that would touch; the largest size always has one.
 function xTicks(pixels) {
-  const kept = [];
+  const labelled = [];
   for (const size of [...data.sizes].reverse()) {
-    const room = kept.length ? Math.log10(kept.at(-1) / size) / (logSpan * 1.12) * pixels : Infinity;
-    if (room > 7 * String(kept[0] ?? "").length + 6) kept.push(size);
+    const room = labelled.length ? Math.log10(labelled.at(-1) / size) / (logSpan * 1.12) * pixels : Infinity;
+    if (room > 7 * String(labelled[0] ?? "").length + 6) labelled.push(size);
   }
-  return { tickvals: kept, ticktext: kept.map(String) };
+  return { tickvals: labelled, ticktext: labelled.map(String) };
 }
 
 function layoutOf(traces, plot) {

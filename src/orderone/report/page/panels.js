@@ -1,4 +1,4 @@
-// All panels of the quantity. A panel is drawn when it comes into view, a few in each frame.
+// All panels of the quantity. A panel is drawn when it comes into view, a few per frame.
 const CONFIG = { displayModeBar: false, doubleClick: false };
 const FRAME_MS = 12;
 const panels = new Map(); // module -> its element
@@ -26,7 +26,7 @@ function facts(row) {
   return element("p", { className: "facts" }, parts);
 }
 
-// Values that a logarithmic axis cannot show are counted in words.
+// A note counts the values that a logarithmic axis cannot show.
 function note(points) {
   const zero = points.filter((p) => p.rms === 0).length;
   const bad = points.filter((p) => p.rms == null).length;
@@ -75,12 +75,12 @@ function showPanels() {
   for (const panel of panels.values()) if (panel.plot) Plotly.purge(panel.plot);
   stale.clear();
   const all = judged(state.quantity);
-  const visible = all.filter(shown);
-  $("panels").replaceChildren(...visible.map((row) => panelOf(row.module)));
-  visible.forEach((row) => fill(panelOf(row.module), row));
-  $("empty").hidden = visible.length > 0;
-  $("count").textContent = `${visible.length} of ${all.length} modules`;
-  $("axes").textContent = `across: ${data.axis}; up: RMS of ${data.quantities[state.quantity]}; both logarithmic`;
+  const selected = all.filter(visible);
+  $("panels").replaceChildren(...selected.map((row) => panelOf(row.module)));
+  selected.forEach((row) => fill(panelOf(row.module), row));
+  $("empty").hidden = selected.length > 0;
+  $("count").textContent = `${selected.length} of ${all.length} modules`;
+  $("axes").textContent = `x: ${data.axis}; y: RMS of ${data.quantities[state.quantity]}; both logarithmic`;
   pump();
 }
 

@@ -1,11 +1,11 @@
-// A figure is drawn when it comes near the view, a few in each frame; its data are not even read before.
-const NARROW = 600; // pixels: a legend beside the axes would leave them no room
-const LEAST = 0.6; // of its height is for the axes themselves; legends and titles come on top
+// A figure is parsed and drawn when it is near the visible part of the page, a few per frame.
+const NARROW = 600; // pixels: in narrower figures the legend is above the axes
+const LEAST = 0.6; // least part of the height for the axes; legends and titles add to the height
 const LINE = 36; // characters of a line in the legend of a narrow figure
 const FRAME_MS = 16;
 const touch = matchMedia("(pointer: coarse)").matches; // a finger on a figure scrolls the page
 const CONFIG = { responsive: true, displaylogo: false, ...(touch && { displayModeBar: false }), modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d"] };
-Plotly.setPlotConfig({ logging: 0 }); // what cannot be drawn is said on the page
+Plotly.setPlotConfig({ logging: 0 }); // the page shows errors
 const plots = [...document.querySelectorAll(".plot")];
 const inView = new Set();
 const stale = new Set(plots);
@@ -13,7 +13,7 @@ const stale = new Set(plots);
 // Panels have names above their axes.
 const hasNames = (layout) => (layout.annotations ?? []).some((note) => note.yref === "paper" && note.y >= 1);
 
-// Above the axes, in lines, unless the figure has a place for it and there is room beside them.
+// The legend is above the axes, unless the figure sets its place and is wide enough.
 function legendFor(layout, narrow, height) {
   const { x, y, xanchor, yanchor, orientation, xref, yref, ...style } = layout.legend ?? {};
   if (!narrow && (x !== undefined || y !== undefined || orientation !== undefined)) return layout.legend;
@@ -21,7 +21,7 @@ function legendFor(layout, narrow, height) {
   return { ...style, title, orientation: "h", x: 0, xanchor: "left", y: 1 + (hasNames(layout) ? 34 : 6) / height, yanchor: "bottom" };
 }
 
-// What does not fit in a line of a narrow legend would be cut off.
+// Wrap names, which would be cut off in a narrow legend.
 function wrapped(name) {
   const lines = [""];
   for (const word of name.split(" ")) {
@@ -34,13 +34,13 @@ function wrapped(name) {
 const tracesFor = (plot, data) =>
   plot.clientWidth < NARROW ? data.map((trace) => (trace.name && !/[<>]/.test(trace.name) ? { ...trace, name: wrapped(String(trace.name)) } : trace)) : data;
 
-// plotly writes powers of ten larger than other numbers.
+// A smaller font for powers of ten, which plotly draws larger than other numbers.
 function axesFor(layout) {
   const powers = ([name, axis]) => /^[xy]axis/.test(name) && axis.type === "log" && axis.tickvals === undefined;
   return Object.fromEntries(Object.entries(layout).filter(powers).map(([name, axis]) => [name, { ...axis, tickfont: { size: 10.5, ...axis.tickfont } }]));
 }
 
-// Legends and labels push the margins out as far as they need; titles stand outside.
+// plotly widens the margins for legends and labels; titles are outside the figure.
 function marginFor(layout, narrow) {
   const { t = 34, ...sides } = layout.margin ?? {};
   return { ...sides, t: hasNames(layout) ? t : 14, ...(narrow && { l: 44, r: 8 }) };
@@ -54,13 +54,13 @@ function layoutFor(plot, layout) {
   };
 }
 
-// Legends with many lines take room from the axes: the figure grows by what is missing.
+// Legends with many lines make the axes smaller: increase the height of the figure to restore them.
 function grown(plot) {
   const missing = LEAST * Number(plot.dataset.height) - plot._fullLayout._size.h;
   return missing > 4 ? Plotly.relayout(plot, { height: plot._fullLayout.height + missing }) : null;
 }
 
-// A page has all figures in one place, titles included, or each in its own, to be read when it is drawn.
+// A page has one JSON element with all figures and titles, or one per figure, which is parsed when it is drawn.
 function figureOf(plot) {
   const all = $("data");
   if (!all) return JSON.parse($(`figure-${plot.dataset.figure}`).textContent);
@@ -106,7 +106,7 @@ const observer = new IntersectionObserver((entries) => {
 }, { rootMargin: "500px" });
 plots.forEach((plot) => observer.observe(plot));
 
-// In other colours: those in view now, the others when they come.
+// Draw again in other colours: visible figures now, the others when they come into view.
 function redraw() {
   plots.forEach((plot) => stale.add(plot));
   pump();

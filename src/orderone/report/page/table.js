@@ -1,4 +1,4 @@
-// All exponents, sortable. Long tables are built in part until asked for: a large model has ten thousand rows.
+// All exponents, sortable. A long table is built in full on request only: a large model has ten thousand rows.
 const FIRST_ROWS = 100;
 const COLUMNS = [
   { head: "module", key: (row) => row.module, text: (row) => data.modules[row.module], kind: "name" },
@@ -15,7 +15,7 @@ const sorting = { column: null, sign: 1, all: false };
 
 function compare(a, b) {
   const [x, y] = [sorting.column.key(a), sorting.column.key(b)];
-  if (x == null || y == null) return (x == null) - (y == null); // what is missing stays at the end
+  if (x == null || y == null) return (x == null) - (y == null); // missing values stay at the end
   return sorting.sign * (x < y ? -1 : x > y ? 1 : 0);
 }
 
@@ -40,14 +40,14 @@ function cellOf(column, row) {
 }
 
 function showTable() {
-  const found = rows.filter((row) => shown(row) && (state.step === null || row.step === state.step));
-  if (sorting.column) found.sort(compare);
-  const part = sorting.all ? found : found.slice(0, FIRST_ROWS);
+  const selected = rows.filter((row) => visible(row) && (state.step === null || row.step === state.step));
+  if (sorting.column) selected.sort(compare);
+  const part = sorting.all ? selected : selected.slice(0, FIRST_ROWS);
   const table = $("exponents");
   table.tHead.replaceChildren(element("tr", {}, COLUMNS.map(heading)));
   table.tBodies[0].replaceChildren(...part.map((row) => element("tr", {}, COLUMNS.map((column) => cellOf(column, row)))));
-  $("more").hidden = part.length === found.length;
-  $("more").textContent = `Show all ${found.length} rows`;
+  $("more").hidden = part.length === selected.length;
+  $("more").textContent = `Show all ${selected.length} rows`;
 }
 
 $("more").addEventListener("click", () => {

@@ -1,14 +1,14 @@
-// Light, dark, or as the system has it. The dark style sheet is switched by its media query: paper stays white in print.
+// Light, dark, or the system's theme. The media query of the dark style sheet switches it, so that print stays white.
 const THEMES = { system: "screen and (prefers-color-scheme: dark)", light: "not all", dark: "screen" };
 const $ = (id) => document.getElementById(id);
 const cssValue = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
 function remembered() {
-  try { return localStorage.getItem("orderone-theme"); } catch { return null; } // a file may have no storage
+  try { return localStorage.getItem("orderone-theme"); } catch { return null; } // storage may be forbidden for files
 }
 
 function remember(theme) {
-  try { localStorage.setItem("orderone-theme", theme); } catch { /* then the next page begins as the system has it */ }
+  try { localStorage.setItem("orderone-theme", theme); } catch { /* then the next page starts with the system's theme */ }
 }
 
 function setTheme(theme) {
@@ -26,7 +26,7 @@ function nextTheme() {
   redraw();
 }
 
-// What plotly takes from the page, wherever a figure does not choose for itself.
+// Defaults that plotly takes from the page's style sheet; a figure may override them.
 function template() {
   const [text, quiet, grid, rule, card] = ["--text", "--quiet", "--grid", "--rule", "--card"].map(cssValue);
   const axis = {

@@ -1,4 +1,4 @@
-// One label for all panels. It may be larger than a panel, which a label of plotly's may not.
+// One tooltip for all panels. It may be larger than a panel, unlike a hover label of plotly.
 const GAP = 14;
 
 function showTooltip(event, facts) {
@@ -18,7 +18,7 @@ function hideTooltip() {
   $("tooltip").hidden = true;
 }
 
-// `facts` of a point are made when the pointer is on it: a page may hold a hundred thousand points.
+// The `facts` of a point are made when the pointer is on it: a page may have a hundred thousand points.
 function bindTooltip(plot) {
   plot.on("plotly_hover", ({ event, points }) => showTooltip(event, points[0].data.facts(points[0].pointNumber)));
   plot.on("plotly_unhover", hideTooltip);
