@@ -151,12 +151,7 @@ def test_every_view_answers(explorer, view):
 def test_what_is_wrong_is_said(explorer):
     assert ask(explorer, "network", keep=2) == (
         400,
-        {
-            "error": (
-                "keep: expected in (0, 1]; got 2.0; it is the rate at which units are kept, 1 minus"
-                " the dropout rate"
-            )
-        },
+        {"error": ("keep: expected in (0, 1]; got 2.0; the keep rate is 1 minus the dropout rate")},
     )
     assert ask(explorer, "network", keep=None)[0] == 400
     assert ask(explorer, "network", activation="<script>alert(1)</script>")[0] == 400

@@ -26,7 +26,18 @@ PLAN: dict[str, str] = {}
 CHECK: dict[str, str] = {}
 SWEEP: dict[str, str] = {}
 TRAIN: dict[str, str] = {}
-THEORY: dict[str, str] = {}
+THEORY: dict[str, str] = {
+    "inexact-number": (
+        "Exponents are compared exactly, so a float such as 0.1, which is not exactly 1/10, is"
+        " refused. Write Fraction(1, 10) or '1/10'. Floats with a small power of 2 as denominator,"
+        " such as 0.5 and 0.375, are accepted."
+    ),
+    "not-a-covariance": (
+        "A covariance matrix must be symmetric and have no negative eigenvalues, up to rounding."
+        " For inputs X of shape (inputs, features), X @ X.T / features is one. If the difference is"
+        " rounding, pass (V + V.T) / 2 or add a small number to the diagonal."
+    ),
+}
 DATA: dict[str, str] = {}
 PAPERS: dict[str, str] = {}
 COMMAND_LINE: dict[str, str] = {}
