@@ -37,6 +37,16 @@ THEORY: dict[str, str] = {
         " For inputs X of shape (inputs, features), X @ X.T / features is one. If the difference is"
         " rounding, pass (V + V.T) / 2 or add a small number to the diagonal."
     ),
+    "not-elementwise": (
+        "An activation must treat every number separately: its result may not depend on the other"
+        " numbers of the array, and must have the same shape. Softmax, normalizations, sorting and"
+        " random noise are not elementwise."
+    ),
+    "unresolved-function": (
+        "The function varies so fast that it cannot be approximated by polynomials on intervals,"
+        " and so its derivative and averages cannot be computed. Pass its derivative, or a smoother"
+        " function."
+    ),
 }
 DATA: dict[str, str] = {}
 PAPERS: dict[str, str] = {}
