@@ -110,7 +110,7 @@ def test_predict_options():
             "score_power: a network without --heads has no use for --score-power, got '1'",
         ),
         (("--qk-norm",), "a network without --heads has no use for --qk-norm"),
-        (("--depth", "0"), "number of hidden layers"),
+        (("--depth", "0"), "depth: expected"),
         (("--depth", "x"), "invalid"),
         (("--ruel", "mup"), "--rule"),
     ],

@@ -32,6 +32,30 @@ THEORY: dict[str, str] = {
         " refused. Write Fraction(1, 10) or '1/10'. Floats with a small power of 2 as denominator,"
         " such as 0.5 and 0.375, are accepted."
     ),
+    "infeasible-rates": (
+        "No learning rates satisfy all stability conditions and constraints. The message lists a"
+        " minimal set of conditions that contradict one another: relax one of them. A tied"
+        " embedding needs equal initial sizes of embedding and readout: use gauge(p, 'unit',"
+        " optimizer)."
+    ),
+    "rates-for-another-optimizer": (
+        "The learning-rate exponents of this rule were derived for another optimizer than the one"
+        " that was tested. Get the rule with rules.get(name, optimizer=...)."
+    ),
+    "growing-logits": (
+        "Each failed condition is tested separately. This note adds up all causes: how fast the"
+        " logits, or their change in one step, grow with the width."
+    ),
+    "lazy-training": (
+        "Changes of the last hidden layer vanish as the width grows: a very wide network trains"
+        " only its readout and learns no features (neural tangent regime). Rules such as mup avoid"
+        " it."
+    ),
+    "readout-alignment": (
+        "The verdict assumes that changes of the last hidden layer are not aligned with the readout"
+        " weights. In training they align from the first step on, and the logits change faster."
+        " Test the rule with alignment='worst' too."
+    ),
     "not-a-covariance": (
         "A covariance matrix must be symmetric and have no negative eigenvalues, up to rounding."
         " For inputs X of shape (inputs, features), X @ X.T / features is one. If the difference is"
