@@ -61,6 +61,19 @@ THEORY: dict[str, str] = {
         " For inputs X of shape (inputs, features), X @ X.T / features is one. If the difference is"
         " rounding, pass (V + V.T) / 2 or add a small number to the diagonal."
     ),
+    "zero-variance": (
+        "A normalization divides by the standard deviation of a point, which is 0 here. Pass"
+        " eps=1e-5, as PyTorch does, or remove inputs that are constant or zero."
+    ),
+    "needs-dense-layer": (
+        "The kernels of activations need Gaussian neurons, and the branch of a residual block must"
+        " be independent of its input. Both follow from new random weights: put kernels.Dense(...)"
+        " before the activation, or at the end of the branch."
+    ),
+    "needs-tokens": (
+        "Attention and pooling over tokens need inputs of the shape (inputs, tokens, features)."
+        " Inputs of the shape (inputs, features) are single points without tokens."
+    ),
     "not-elementwise": (
         "An activation must treat every number separately: its result may not depend on the other"
         " numbers of the array, and must have the same shape. Softmax, normalizations, sorting and"
